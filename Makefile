@@ -1,0 +1,48 @@
+# `make demo` and `make test` are each the only command to type on a new machine.
+
+CARGO ?= cargo
+
+# Where setup puts the sentence model; set it to use a copy of your own.
+export MARQUETRY_MINILM ?= $(CURDIR)/target/minilm
+# The SPIR-V tools that setup brings are newer than a distribution's.
+export PATH := $(CURDIR)/target/tools:$(PATH)
+
+QUERY ?= how do plants make food from sunlight?
+TEXT ?= $(firstword $(wildcard examples/data/*.txt examples/data/*.md))
+
+# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend.
+FEATURE_SETS := "" vulkan webgpu level-zero vulkan,webgpu vulkan,level-zero webgpu,level-zero
+
+.PHONY: help setup setup-demo demo test test-full bench check
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## install what tests, benches and the demo use; quick when it is there
+	@scripts/setup.sh
+
+setup-demo:
+	@scripts/setup.sh demo
+
+demo: setup-demo ## search a text by meaning: make demo QUERY="..." TEXT=file
+	$(CARGO) run --release --example search -- --query "$(QUERY)" $(TEXT)
+
+test: setup ## the quick tier of the tests, under the validation layers
+	MARQUETRY_VALIDATION=1 $(CARGO) test
+
+test-full: setup ## all tests: more shapes, every kernel through every compiler
+	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
+
+bench: setup ## the benchmarks
+	$(CARGO) bench
+
+# Clippy compiles all that it looks at, so this also shows that the library builds with each set of
+# features. Tests and examples are built with all features only: they use every backend.
+check: ## formatting, lints for every set of features, documentation
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets --all-features -- -D warnings
+	@for features in $(FEATURE_SETS); do \
+	  echo "clippy, features: $${features:-none}"; \
+	  $(CARGO) clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
+	done
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --all-features

@@ -1,0 +1,203 @@
+//! One kernel per expression tree: each invocation computes four consecutive elements of the output.
+
+use super::elements::{Elements, Grid, Quads, Strides};
+use crate::dtype::DType;
+use crate::expr::{BinaryOp, Expr, UnaryOp};
+use crate::shader::{KernelBuilder, Scalar, Type, Value};
+use smallvec::SmallVec;
+
+/// Invocations per workgroup.
+pub(crate) const WORKGROUP: u32 = 64;
+
+/// How an input's elements lie with respect to the output's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum InputLayout {
+    /// In the same order without gaps, from a multiple of four on.
+    Contiguous,
+    /// With a stride along each axis.
+    Strided,
+}
+
+/// An elementwise kernel. Parameters: the number of elements; the lengths of the axes; per input its offset (in
+/// elements, in quads if contiguous) and, if strided, its strides; the scalars.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Elementwise {
+    pub expr: Expr,
+    pub inputs: SmallVec<[(DType, InputLayout); 4]>,
+    /// The number of axes that strided inputs are walked along.
+    pub rank: usize,
+    pub scalars: usize,
+}
+
+impl Elementwise {
+    pub fn name(&self) -> String {
+        self.expr.describe()
+    }
+
+    /// The length of the parameter block.
+    pub fn parameter_words(&self) -> usize {
+        let strided = self.inputs.iter().filter(|(_, layout)| *layout == InputLayout::Strided).count();
+        1 + self.rank + self.inputs.len() + strided * self.rank + self.scalars
+    }
+}
+
+enum Input<'k> {
+    Contiguous(Quads<'k>, Value<'k>),
+    Strided(Elements<'k>, Strides<'k>),
+}
+
+pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Elementwise) {
+    let count = k.parameter(Type::U32);
+    let grid = Grid::parameters(k, config.rank);
+    let inputs: Vec<Input> = (config.inputs.iter().enumerate())
+        .map(|(i, &(dtype, layout))| match layout {
+            InputLayout::Contiguous => {
+                Input::Contiguous(Quads::input(k, &format!("x{i}"), dtype), k.parameter(Type::U32))
+            }
+            InputLayout::Strided => {
+                Input::Strided(Elements::input(k, &format!("x{i}"), dtype), Strides::parameters(k, config.rank))
+            }
+        })
+        .collect();
+    let scalars: Vec<Value> = (0..config.scalars).map(|_| k.parameter(Type::U32)).collect();
+    let output = Quads::output(k, "y", config.expr.dtype());
+
+    let quad = k.global_index();
+    let first = quad * 4;
+    k.when(first.lt(count), || {
+        let last = count - 1;
+        // The last quad may reach beyond the output; its surplus lanes repeat the last element.
+        let places = [0, 1, 2, 3].map(|lane| {
+            let place = first + lane;
+            place.gt(last).select(last, place)
+        });
+        let strided = config.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided);
+        let coordinates = if strided { places.map(|place| grid.coordinates(place)) } else { Default::default() };
+        let values: Vec<Value> = inputs
+            .iter()
+            .map(|input| match input {
+                Input::Contiguous(quads, offset) => quads.load(k, *offset + quad),
+                Input::Strided(elements, strides) => {
+                    elements.gather(k, &[0, 1, 2, 3].map(|lane| strides.at(&coordinates[lane])))
+                }
+            })
+            .collect();
+        let index = k.vector(&places);
+        let result = Evaluation { k, values: &values, scalars: &scalars, index }.evaluate(&config.expr);
+        output.store(k, quad, result);
+    });
+}
+
+struct Evaluation<'a, 'k> {
+    k: &'k KernelBuilder,
+    values: &'a [Value<'k>],
+    scalars: &'a [Value<'k>],
+    index: Value<'k>,
+}
+
+impl<'k> Evaluation<'_, 'k> {
+    fn evaluate(&self, expr: &Expr) -> Value<'k> {
+        let value = match expr {
+            Expr::Input(i, _) => self.values[*i],
+            Expr::Scalar(i, dtype) => {
+                self.scalars[*i].bitcast(Type { scalar: dtype.compute_scalar(), lanes: 1 }).splat(4)
+            }
+            Expr::Index => self.index,
+            Expr::Unary(op, x) => op.apply(self.evaluate(x)),
+            Expr::Binary(op, a, b) => op.apply(self.evaluate(a), self.evaluate(b)),
+            Expr::Select(c, a, b) => self.evaluate(c).ne(0).select(self.evaluate(a), self.evaluate(b)),
+            Expr::Cast(dtype, x) => self.cast(self.evaluate(x), x.dtype(), *dtype),
+        };
+        // Bytes are computed in words: what a byte does not hold is cut off, as it would be in memory.
+        let computed = matches!(expr, Expr::Unary(..) | Expr::Binary(..));
+        if computed && expr.dtype() == DType::U8 { value & 0xff } else { value }
+    }
+
+    /// A conversion as Rust's `as` does it: saturating from floats to integers, cutting bits between integers.
+    fn cast(&self, x: Value<'k>, from: DType, to: DType) -> Value<'k> {
+        match to {
+            DType::U8 if from.is_float() => {
+                let whole = x.convert(Scalar::U32);
+                whole.gt(255).select(whole.literal(255), whole)
+            }
+            DType::U8 => x.convert(Scalar::U32) & 0xff,
+            // Rounded here and now, so that a fused cast is the cast that memory would have seen.
+            DType::F16 => {
+                let halves: Vec<_> = x.convert(Scalar::F32).lanes().into_iter().map(|v| v.to_half_bits().unpack_f16()[0]).collect();
+                self.k.vector(&halves)
+            }
+            _ => x.convert(to.compute_scalar()),
+        }
+    }
+}
+
+const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
+
+impl UnaryOp {
+    /// The mathematics of the function.
+    fn apply(self, x: Value<'_>) -> Value<'_> {
+        let number = |n: f64| x.literal(n);
+        match self {
+            UnaryOp::Neg => -x,
+            UnaryOp::Abs => x.abs(),
+            UnaryOp::Sign => {
+                let sign = x.gt(0).select(number(1.0), 0);
+                match x.ty().scalar {
+                    Scalar::U32 => sign,
+                    Scalar::F32 => x.is_nan().select(x, x.lt(0).select(number(-1.0), sign)),
+                    _ => x.lt(0).select(number(-1.0), sign),
+                }
+            }
+            UnaryOp::Sqr => x * x,
+            UnaryOp::Floor => x.floor(),
+            UnaryOp::Ceil => x.ceil(),
+            UnaryOp::Round => x.round(),
+            UnaryOp::Trunc => x.trunc(),
+            UnaryOp::Sqrt => x.sqrt(),
+            UnaryOp::Rsqrt => number(1.0) / x.sqrt(),
+            UnaryOp::Recip => number(1.0) / x,
+            UnaryOp::Exp => x.exp(),
+            UnaryOp::Log => x.log(),
+            UnaryOp::Sin => x.sin_cos().0,
+            UnaryOp::Cos => x.sin_cos().1,
+            UnaryOp::Tanh => x.tanh(),
+            UnaryOp::Erf => x.erf(),
+            UnaryOp::Sigmoid => number(1.0) / ((-x).exp() + 1.0),
+            UnaryOp::Relu => x.max(0),
+            UnaryOp::Silu => x / ((-x).exp() + 1.0),
+            UnaryOp::Gelu => x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0),
+            UnaryOp::GeluTanh => x * 0.5 * (((x + x * x * x * 0.044715) * SQRT_2_OVER_PI).tanh() + 1.0),
+        }
+    }
+}
+
+impl BinaryOp {
+    /// The mathematics of the function; comparisons give 0 or 1.
+    fn apply<'k>(self, a: Value<'k>, b: Value<'k>) -> Value<'k> {
+        match self {
+            BinaryOp::Add => a + b,
+            BinaryOp::Sub => a - b,
+            BinaryOp::Mul => a * b,
+            BinaryOp::Div if a.ty().is_float() => a / b,
+            BinaryOp::Div => integer_division(a, b),
+            BinaryOp::Maximum => a.max(b),
+            BinaryOp::Minimum => a.min(b),
+            BinaryOp::Eq => a.eq(b).convert(Scalar::U32),
+            BinaryOp::Ne => a.ne(b).convert(Scalar::U32),
+            BinaryOp::Lt => a.lt(b).convert(Scalar::U32),
+            BinaryOp::Le => a.le(b).convert(Scalar::U32),
+            BinaryOp::Gt => a.gt(b).convert(Scalar::U32),
+            BinaryOp::Ge => a.ge(b).convert(Scalar::U32),
+        }
+    }
+}
+
+/// Division towards zero, defined where the instruction is not: `x / 0 = 0`, and `i32::MIN / -1` wraps.
+fn integer_division<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
+    let undefined = match a.ty().scalar {
+        Scalar::I32 => b.eq(0) | (a.eq(i32::MIN) & b.eq(-1)),
+        _ => b.eq(0),
+    };
+    let quotient = a / undefined.select(b.literal(1), b);
+    b.eq(0).select(a.literal(0), quotient)
+}

@@ -1,0 +1,120 @@
+//! Reductions over any axes: each team of invocations folds one row, the reduced elements of one output element.
+
+use super::elements::{Elements, Grid, Strides};
+use super::workgroup::Team;
+use crate::dtype::DType;
+use crate::shader::{Access, KernelBuilder, Type, Value};
+
+/// What a row is folded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum ReduceOp {
+    Sum,
+    Min,
+    Max,
+    /// The place of the first largest element in the row; a NaN counts as largest.
+    ArgMax,
+}
+
+impl ReduceOp {
+    /// The dtype of the result for elements of `dtype`: 32 bits wide, so that no two invocations write one word.
+    pub fn output(self, dtype: DType) -> DType {
+        match self {
+            ReduceOp::ArgMax => DType::U32,
+            _ => match dtype {
+                DType::F16 => DType::F32,
+                DType::U8 => DType::U32,
+                wide => wide,
+            },
+        }
+    }
+}
+
+/// A reduction. Parameters: the number of rows and their length; the lengths of the kept axes, of the reduced axes;
+/// the input's offset and its strides along the kept, then along the reduced axes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Reduce {
+    pub op: ReduceOp,
+    pub dtype: DType,
+    pub kept_rank: usize,
+    pub reduced_rank: usize,
+    pub team: Team,
+}
+
+impl Reduce {
+    pub fn name(&self) -> String {
+        format!("{:?}({}, {:?})", self.op, self.dtype, self.team).to_lowercase()
+    }
+
+    /// The length of the parameter block.
+    pub fn parameter_words(kept_rank: usize, reduced_rank: usize) -> usize {
+        3 + 2 * (kept_rank + reduced_rank)
+    }
+}
+
+/// A value and the place where it was found.
+type Found<'k> = [Value<'k>; 2];
+
+/// The better of two candidates for `ArgMax`.
+fn larger<'k>(a: Found<'k>, b: Found<'k>) -> Found<'k> {
+    let equal = a[0].eq(b[0]);
+    let (greater, tie) = if a[0].ty().is_float() {
+        let (a_nan, b_nan) = (a[0].is_nan(), b[0].is_nan());
+        (a[0].gt(b[0]) | (a_nan & !b_nan), equal | (a_nan & b_nan))
+    } else {
+        (a[0].gt(b[0]), equal)
+    };
+    let first = greater | (tie & a[1].lt(b[1]));
+    [first.select(a[0], b[0]), first.select(a[1], b[1])]
+}
+
+pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Reduce) {
+    let (rows, length) = (k.parameter(Type::U32), k.parameter(Type::U32));
+    let kept = Grid::parameters(k, config.kept_rank);
+    let reduced = Grid::parameters(k, config.reduced_rank);
+    let strides = Strides::parameters(k, config.kept_rank + config.reduced_rank);
+    let x = Elements::input(k, "x", config.dtype);
+    let scalar = Type { scalar: config.dtype.compute_scalar(), lanes: 1 };
+    let result = if config.op == ReduceOp::ArgMax { Type::U32 } else { scalar };
+    let y = k.buffer("y", result, Access::Write);
+
+    let member = config.team.join(k);
+    // A folded dispatch has surplus rows: they repeat the last one, as all invocations must reach the barriers.
+    let row = member.row.min(rows - 1);
+    let kept_coordinates = kept.coordinates(row);
+    let element = |j: Value<'k>| {
+        let mut coordinates = kept_coordinates.clone();
+        coordinates.extend(reduced.coordinates(j));
+        x.load(strides.at(&coordinates))
+    };
+
+    let store = |value: Value<'k>| {
+        k.when(member.row.lt(rows) & member.lane.eq(0), || y.store(row, value));
+    };
+    match config.op {
+        ReduceOp::Sum => {
+            let sum = k.var(k.number(scalar, 0));
+            k.for_step(member.lane, length, member.lanes, |j| sum.set(sum.get() + element(j)));
+            let [total] = member.reduce([member.scratch(scalar)], [sum.get()], |[a], [b]| [a + b]);
+            store(total);
+        }
+        ReduceOp::Min | ReduceOp::Max => {
+            let extreme = |a: Value<'k>, b| if config.op == ReduceOp::Min { a.min(b) } else { a.max(b) };
+            // Lanes beyond the row repeat its first element, which changes no extreme.
+            let best = k.var(element(k.u32(0)));
+            k.for_step(member.lane, length, member.lanes, |j| best.set(extreme(best.get(), element(j))));
+            let [total] = member.reduce([member.scratch(scalar)], [best.get()], |[a], [b]| [extreme(a, b)]);
+            store(total);
+        }
+        ReduceOp::ArgMax => {
+            let (best, place) = (k.var(element(k.u32(0))), k.var(k.u32(0)));
+            k.for_step(member.lane, length, member.lanes, |j| {
+                let [value, found] = larger([best.get(), place.get()], [element(j), j]);
+                best.set(value);
+                place.set(found);
+            });
+            let scratch = [member.scratch(scalar), member.scratch(Type::U32)];
+            let [_, found] = member.reduce(scratch, [best.get(), place.get()], larger);
+            store(found);
+        }
+    }
+}

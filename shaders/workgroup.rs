@@ -1,0 +1,83 @@
+//! Reductions over the invocations of a workgroup.
+
+use crate::shader::{Array, KernelBuilder, Type, Value};
+
+/// Which invocation works on what: a whole workgroup on one row, or one invocation (for software devices, where
+/// workgroup memory is slow, and for short rows).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Team {
+    Invocation,
+    Workgroup,
+}
+
+/// Invocations per workgroup, for both.
+pub(crate) const WORKGROUP: u32 = 64;
+
+/// A team at work.
+#[derive(Clone, Copy)]
+pub(super) struct Member<'k> {
+    k: &'k KernelBuilder,
+    team: Team,
+    /// The row that the team works on.
+    pub row: Value<'k>,
+    /// This invocation's number in the team, and the size of the team.
+    pub lane: Value<'k>,
+    pub lanes: Value<'k>,
+}
+
+impl Team {
+    pub(super) fn join<'k>(self, k: &'k KernelBuilder) -> Member<'k> {
+        match self {
+            Team::Invocation => Member { k, team: self, row: k.global_index(), lane: k.u32(0), lanes: k.u32(1) },
+            Team::Workgroup => {
+                Member { k, team: self, row: k.group_index(), lane: k.local_index(), lanes: k.u32(WORKGROUP) }
+            }
+        }
+    }
+
+    /// The number of workgroups for `rows` rows.
+    pub fn groups(self, rows: usize) -> usize {
+        match self {
+            Team::Invocation => rows.div_ceil(WORKGROUP as usize),
+            Team::Workgroup => rows,
+        }
+    }
+}
+
+impl<'k> Member<'k> {
+    /// Workgroup memory for [`reduce`](Self::reduce): one element per invocation.
+    pub fn scratch(&self, ty: Type) -> Option<Array<'k>> {
+        (self.team == Team::Workgroup).then(|| self.k.workgroup_array(ty, WORKGROUP))
+    }
+
+    /// Combines the values of all members; every member gets the result. All invocations must come here.
+    pub fn reduce<const N: usize>(
+        &self,
+        scratch: [Option<Array<'k>>; N],
+        values: [Value<'k>; N],
+        combine: impl Fn([Value<'k>; N], [Value<'k>; N]) -> [Value<'k>; N],
+    ) -> [Value<'k>; N] {
+        let shared: Vec<Array<'k>> = scratch.into_iter().flatten().collect();
+        if shared.len() < N {
+            return values;
+        }
+        let load = |lane: Value<'k>| std::array::from_fn(|i| shared[i].load(lane));
+        let store = |values: [Value<'k>; N]| {
+            for (array, value) in shared.iter().zip(values) {
+                array.store(self.lane, value);
+            }
+        };
+        store(values);
+        self.k.barrier();
+        let mut half = WORKGROUP / 2;
+        while half > 0 {
+            self.k.when(self.lane.lt(half), || store(combine(load(self.lane), load(self.lane + half))));
+            self.k.barrier();
+            half /= 2;
+        }
+        let result = load(self.k.u32(0));
+        // The memory is used again: nobody may write it before all have read the result.
+        self.k.barrier();
+        result
+    }
+}

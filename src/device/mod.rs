@@ -1,0 +1,137 @@
+//! Devices, and the backends that reach them.
+
+pub(crate) mod backend;
+mod info;
+mod open;
+
+#[cfg(feature = "vulkan")]
+pub(crate) mod vulkan;
+#[cfg(feature = "webgpu")]
+pub(crate) mod webgpu;
+
+pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits};
+#[cfg(any(feature = "vulkan", feature = "webgpu"))]
+pub(crate) use info::vendor_name;
+
+use crate::error::Result;
+use crate::memory::MemoryStats;
+use crate::runtime::{Runtime, Stats};
+use std::fmt;
+use std::sync::Arc;
+
+/// A place where tensors live and kernels run. Cloning is cheap; a device may be used from many threads at once, and
+/// runs their work in the order in which it was recorded.
+///
+/// Opening the same device again gives the same device. Tensors keep their device open.
+///
+/// ```
+/// use marquetry::Device;
+/// let device = Device::best()?;
+/// println!("{device}");
+/// for info in Device::list() {
+///     println!("{} has {} bytes of memory", info.id(), info.memory);
+/// }
+/// # Ok::<(), marquetry::Error>(())
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Device {
+    /// Reached through Vulkan.
+    Vulkan(Handle),
+    /// Reached through WebGPU.
+    WebGpu(Handle),
+    /// Reached through Level Zero.
+    LevelZero(Handle),
+}
+
+/// An open device of any backend.
+#[derive(Clone)]
+pub struct Handle(Arc<Runtime>);
+
+impl Device {
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        let (Device::Vulkan(handle) | Device::WebGpu(handle) | Device::LevelZero(handle)) = self;
+        &handle.0
+    }
+
+    /// What the device is and can do.
+    pub fn info(&self) -> &DeviceInfo {
+        self.runtime().info()
+    }
+
+    /// The device string that opens this device: `vulkan:0`.
+    pub fn id(&self) -> String {
+        self.info().id()
+    }
+
+    /// Blocks until all work recorded so far has run. Tensors that nobody has asked for yet are not computed by this:
+    /// see [`Tensor::eval`](crate::Tensor::eval).
+    ///
+    /// # Errors
+    /// Whatever went wrong on the device since the last time.
+    pub fn synchronize(&self) -> Result<()> {
+        self.runtime().synchronize()
+    }
+
+    /// How much device memory there is in use.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// let device = Device::best()?;
+    /// let x = Tensor::new([1f32, 2.0], &device)?;
+    /// assert!(device.memory_stats().in_use >= 8);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.runtime().memory_stats()
+    }
+
+    /// Counters of what the device was asked to do.
+    pub fn stats(&self) -> Stats {
+        self.runtime().stats()
+    }
+
+    /// Returns the memory that no tensor uses to the driver. Waits for the device. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// Whatever went wrong on the device since the last time.
+    pub fn trim(&self) -> Result<u64> {
+        self.runtime().trim()
+    }
+
+    /// Starts the sequence of random numbers of this device anew. A device opens with seed 0.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// device.set_seed(7);
+    /// let a = Tensor::rand(0f32, 1.0, 4, &device)?;
+    /// device.set_seed(7);
+    /// let b = Tensor::rand(0f32, 1.0, 4, &device)?;
+    /// assert_eq!(a.to_vec::<f32>()?, b.to_vec::<f32>()?);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    pub fn set_seed(&self, seed: u64) {
+        self.runtime().set_seed(seed);
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.runtime(), other.runtime())
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.info(), f)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.id())
+    }
+}

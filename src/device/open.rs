@@ -1,0 +1,209 @@
+//! Finding and opening devices.
+
+use super::{BackendKind, Device, DeviceInfo, Handle};
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::sync::{Arc, Weak};
+
+/// The devices that are open, so that opening one again gives the same.
+static OPEN: Mutex<Option<HashMap<(BackendKind, usize), Weak<Runtime>>>> = Mutex::new(None);
+
+fn find_open(backend: BackendKind, index: usize) -> Option<Device> {
+    let runtime = OPEN.lock().as_ref()?.get(&(backend, index))?.upgrade()?;
+    // A device that was lost stays lost for its tensors, but may be opened anew.
+    runtime.is_alive().then(|| wrap(backend, runtime))
+}
+
+/// Enters a device that has just been opened, unless another thread was faster.
+fn enter(backend: BackendKind, index: usize, runtime: Runtime) -> Device {
+    let runtime = Arc::new(runtime);
+    let mut open = OPEN.lock();
+    let entry = open.get_or_insert_default().entry((backend, index)).or_default();
+    let winner = entry.upgrade().filter(|other| other.is_alive());
+    if winner.is_none() {
+        *entry = Arc::downgrade(&runtime);
+    }
+    drop(open);
+    wrap(backend, winner.unwrap_or(runtime))
+}
+
+fn wrap(backend: BackendKind, runtime: Arc<Runtime>) -> Device {
+    match backend {
+        BackendKind::Vulkan => Device::Vulkan(Handle(runtime)),
+        BackendKind::WebGpu => Device::WebGpu(Handle(runtime)),
+        BackendKind::LevelZero => Device::LevelZero(Handle(runtime)),
+    }
+}
+
+fn not_compiled(backend: BackendKind) -> Error {
+    Error::BackendUnavailable { backend, reason: format!("marquetry was built without the feature `{backend}`") }
+}
+
+async fn list_backend(backend: BackendKind) -> Result<Vec<DeviceInfo>> {
+    match backend {
+        #[cfg(feature = "vulkan")]
+        BackendKind::Vulkan => super::vulkan::list(),
+        #[cfg(feature = "webgpu")]
+        BackendKind::WebGpu => super::webgpu::list().await,
+        #[cfg(feature = "level-zero")]
+        BackendKind::LevelZero => Err(level_zero_unavailable()),
+        #[allow(unreachable_patterns)]
+        other => Err(not_compiled(other)),
+    }
+}
+
+#[cfg(feature = "level-zero")]
+fn level_zero_unavailable() -> Error {
+    let reason = "this version of marquetry does not implement it yet; Intel GPUs work through `vulkan` or `webgpu`";
+    Error::BackendUnavailable { backend: BackendKind::LevelZero, reason: reason.into() }
+}
+
+async fn open(backend: BackendKind, index: usize) -> Result<Device> {
+    if let Some(device) = find_open(backend, index) {
+        return Ok(device);
+    }
+    let runtime = match backend {
+        #[cfg(feature = "vulkan")]
+        BackendKind::Vulkan => Runtime::new(super::vulkan::VulkanBackend::open(index)?),
+        #[cfg(feature = "webgpu")]
+        BackendKind::WebGpu => Runtime::new(super::webgpu::WebGpuBackend::open(index).await?),
+        #[cfg(feature = "level-zero")]
+        BackendKind::LevelZero => return Err(level_zero_unavailable()),
+        #[allow(unreachable_patterns)]
+        other => return Err(not_compiled(other)),
+    };
+    Ok(enter(backend, index, runtime))
+}
+
+/// Runs a future that only pretends to wait: outside of browsers, opening a device blocks.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    pollster::block_on(future)
+}
+
+impl Device {
+    /// The devices of all backends that are compiled in and find a driver, in the order of the backends.
+    ///
+    /// One GPU shows up once per backend that reaches it. Not for browsers: see [`list_async`](Self::list_async).
+    pub fn list() -> Vec<DeviceInfo> {
+        block_on(Device::list_async())
+    }
+
+    /// The same for browsers, where asking for devices takes a while and must not block.
+    pub async fn list_async() -> Vec<DeviceInfo> {
+        let mut devices = Vec::new();
+        for backend in BackendKind::ALL {
+            match list_backend(backend).await {
+                Ok(found) => devices.extend(found),
+                Err(error) => log::debug!("{error}"),
+            }
+        }
+        devices
+    }
+
+    /// The best device: the one that `MARQUETRY_DEVICE` names (as in `webgpu:0`) if it is set; else discrete GPUs come
+    /// before integrated, virtual and software ones, and Vulkan before WebGPU.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] with what each backend says; [`Error::InvalidDevice`] for the variable.
+    pub fn best() -> Result<Device> {
+        block_on(Device::best_async())
+    }
+
+    /// The same for browsers.
+    ///
+    /// # Errors
+    /// As [`best`](Self::best).
+    pub async fn best_async() -> Result<Device> {
+        if let Ok(name) = std::env::var("MARQUETRY_DEVICE")
+            && !name.is_empty()
+        {
+            let (backend, index) = parse(&name)?;
+            return open(backend, index).await;
+        }
+        let mut candidates = Vec::new();
+        let mut reasons = Vec::new();
+        for backend in BackendKind::ALL {
+            match list_backend(backend).await {
+                Ok(found) => candidates.extend(found),
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        candidates.sort_by_key(|info| (info.kind, info.backend, info.index));
+        for info in candidates {
+            match open(info.backend, info.index).await {
+                Ok(device) => return Ok(device),
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        Err(Error::NoDevice { reasons: reasons.join("; ") })
+    }
+
+    /// The Vulkan device of an index, counted in the order of [`list`](Self::list).
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] with what is missing.
+    pub fn vulkan(index: usize) -> Result<Device> {
+        block_on(open(BackendKind::Vulkan, index))
+    }
+
+    /// The WebGPU device of an index, counted in the order of [`list`](Self::list). Not for browsers.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] with what is missing.
+    pub fn webgpu(index: usize) -> Result<Device> {
+        block_on(open(BackendKind::WebGpu, index))
+    }
+
+    /// The same for browsers, where index 0 is the only one.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] with what is missing.
+    pub async fn webgpu_async(index: usize) -> Result<Device> {
+        open(BackendKind::WebGpu, index).await
+    }
+
+    /// The Level Zero device of an index.
+    ///
+    /// # Errors
+    /// Always [`Error::BackendUnavailable`]: this version has no Level Zero backend yet.
+    pub fn level_zero(index: usize) -> Result<Device> {
+        block_on(open(BackendKind::LevelZero, index))
+    }
+}
+
+/// A backend's name, and an index behind a colon if it is not 0.
+fn parse(text: &str) -> Result<(BackendKind, usize)> {
+    let invalid = || Error::InvalidDevice { text: text.into() };
+    let (name, index) = text.trim().split_once(':').unwrap_or((text.trim(), "0"));
+    let backend = BackendKind::ALL.into_iter().find(|backend| backend.name() == name).ok_or_else(invalid)?;
+    Ok((backend, index.parse().map_err(|_| invalid())?))
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    /// Opens the device that a string names: `vulkan`, `webgpu:1`. Not for browsers.
+    fn from_str(text: &str) -> Result<Device> {
+        let (backend, index) = parse(text)?;
+        block_on(open(backend, index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_strings() {
+        assert_eq!(parse("vulkan").unwrap(), (BackendKind::Vulkan, 0));
+        assert_eq!(parse(" webgpu:12 ").unwrap(), (BackendKind::WebGpu, 12));
+        assert_eq!(parse("level-zero:1").unwrap(), (BackendKind::LevelZero, 1));
+        for wrong in ["", "cuda", "vulkan:", "vulkan:-1", "vulkan:0:0", "Vulkan"] {
+            let message = parse(wrong).unwrap_err().to_string();
+            assert!(message.contains(&format!("`{wrong}`")) && message.contains("vulkan:0"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Finding adapters, and describing them.
+
+use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, vendor_name};
+use crate::error::{Error, Result};
+
+/// How to get a device, for the error that says there is none.
+const HINT: &str = if cfg!(target_arch = "wasm32") {
+    "use a browser with WebGPU, on a page served by https or from localhost"
+} else if cfg!(target_os = "linux") {
+    "install the GPU's Vulkan driver, or Mesa's software driver: `apt-get install libvulkan1 mesa-vulkan-drivers`"
+} else if cfg!(target_os = "windows") {
+    "update the GPU's driver to one with Direct3D 12 or Vulkan"
+} else if cfg!(any(target_os = "macos", target_os = "ios")) {
+    "a GPU that Metal supports is needed"
+} else {
+    "a GPU driver with Vulkan is needed"
+};
+
+/// The devices that this backend can open, in the order of their indices.
+pub(crate) async fn list() -> Result<Vec<DeviceInfo>> {
+    let adapters = adapters().await?;
+    Ok(adapters.iter().enumerate().map(|(index, adapter)| describe(adapter, index)).collect())
+}
+
+/// The adapter of a given index.
+pub(super) async fn find(index: usize) -> Result<wgpu::Adapter> {
+    let mut adapters = adapters().await?;
+    if index < adapters.len() {
+        return Ok(adapters.swap_remove(index));
+    }
+    let found: Vec<_> = adapters.iter().enumerate().map(|(i, a)| format!("webgpu:{i} {}", a.get_info().name)).collect();
+    let reason = format!("there is no device {index}; {} found: {}", found.len(), found.join(", "));
+    Err(Error::BackendUnavailable { backend: BackendKind::WebGpu, reason })
+}
+
+/// Every adapter that can run kernels; at least one.
+async fn adapters() -> Result<Vec<wgpu::Adapter>> {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    // No OpenGL: it lacks most of what kernels need.
+    descriptor.backends = wgpu::Backends::PRIMARY;
+    // By default wgpu would have the driver check what wgpu and this crate have checked already. Its debug information
+    // stays away in either case: older validation layers do not know the source language that naga states there.
+    descriptor.flags =
+        if validation_requested() { wgpu::InstanceFlags::VALIDATION } else { wgpu::InstanceFlags::empty() };
+    let instance = wgpu::Instance::new(descriptor);
+    #[cfg(target_arch = "wasm32")]
+    let (mut adapters, failure) = match instance.request_adapter(&wgpu::RequestAdapterOptions::default()).await {
+        Ok(adapter) => (vec![adapter], String::new()),
+        Err(error) => (Vec::new(), format!(" ({error})")),
+    };
+    #[cfg(not(target_arch = "wasm32"))]
+    let (mut adapters, failure) = (instance.enumerate_adapters(wgpu::Backends::PRIMARY).await, "");
+    adapters.retain(|a| a.get_downlevel_capabilities().flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS));
+    if adapters.is_empty() {
+        let reason = format!("wgpu finds no adapter{failure}; {HINT}");
+        return Err(Error::BackendUnavailable { backend: BackendKind::WebGpu, reason });
+    }
+    Ok(adapters)
+}
+
+/// Whether `MARQUETRY_VALIDATION` asks for the driver's validation layers.
+fn validation_requested() -> bool {
+    std::env::var("MARQUETRY_VALIDATION").is_ok_and(|value| !value.is_empty() && value != "0")
+}
+
+/// The wgpu features that stand behind ours, as far as the adapter has them.
+pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
+    adapter.features() & (wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP)
+}
+
+/// Describes an adapter.
+pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
+    let info = adapter.get_info();
+    let limits = adapter.limits();
+    let features = wgpu_features(adapter);
+    let subgroups = features.contains(wgpu::Features::SUBGROUP);
+    let words = (limits.max_uniform_buffer_binding_size / 4).min(1024);
+    DeviceInfo {
+        backend: BackendKind::WebGpu,
+        index,
+        name: if info.name.is_empty() { "WebGPU adapter".into() } else { info.name },
+        vendor: vendor_name(info.vendor),
+        kind: match info.device_type {
+            wgpu::DeviceType::DiscreteGpu => DeviceKind::Discrete,
+            wgpu::DeviceType::IntegratedGpu => DeviceKind::Integrated,
+            wgpu::DeviceType::VirtualGpu => DeviceKind::Virtual,
+            wgpu::DeviceType::Cpu => DeviceKind::Cpu,
+            wgpu::DeviceType::Other => DeviceKind::Other,
+        },
+        driver: driver_text(info.backend, &info.driver, &info.driver_info),
+        memory: 0,
+        limits: Limits {
+            max_buffer_bytes: limits.max_buffer_size.min(limits.max_storage_buffer_binding_size) & !15,
+            max_bindings: limits
+                .max_storage_buffers_per_shader_stage
+                .min(limits.max_bindings_per_bind_group.saturating_sub(1)),
+            max_parameter_words: words as u32,
+            max_workgroup_invocations: limits.max_compute_invocations_per_workgroup,
+            max_workgroup_memory: limits.max_compute_workgroup_storage_size,
+            max_groups: limits.max_compute_workgroups_per_dimension,
+            subgroup_size: if subgroups { (info.subgroup_min_size, info.subgroup_max_size) } else { (1, 1) },
+        },
+        features: Features { f16: features.contains(wgpu::Features::SHADER_F16), subgroups },
+    }
+}
+
+/// "wgpu 30 on Vulkan, llvmpipe Mesa 25.0.7", of which a browser tells the first part only.
+fn driver_text(beneath: wgpu::Backend, driver: &str, version: &str) -> String {
+    let beneath = match beneath {
+        wgpu::Backend::Vulkan => "Vulkan",
+        wgpu::Backend::Metal => "Metal",
+        wgpu::Backend::Dx12 => "Direct3D 12",
+        wgpu::Backend::BrowserWebGpu => "a browser",
+        other => other.to_str(),
+    };
+    let driver = format!("{driver} {version}");
+    match driver.trim() {
+        "" => format!("wgpu 30 on {beneath}"),
+        driver => format!("wgpu 30 on {beneath}, {driver}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_devices_with_usable_limits() {
+        let devices = pollster::block_on(list()).unwrap();
+        for (index, device) in devices.iter().enumerate() {
+            assert_eq!(device.id(), format!("webgpu:{index}"));
+            assert!(!device.name.is_empty() && device.driver.starts_with("wgpu 30 on "), "{device}");
+            let limits = &device.limits;
+            assert!(limits.max_buffer_bytes >= 128 << 20 && limits.max_buffer_bytes % 16 == 0, "{limits:?}");
+            assert!(limits.max_bindings >= 8 && limits.max_parameter_words == 1024, "{limits:?}");
+            assert!(limits.max_workgroup_invocations >= 256 && limits.max_groups >= 65_535, "{limits:?}");
+            assert!(limits.subgroup_size.0 <= limits.subgroup_size.1, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn an_index_that_does_not_exist_names_those_that_do() {
+        let error = pollster::block_on(find(99)).unwrap_err().to_string();
+        assert!(error.contains("no device 99") && error.contains("webgpu:0"), "{error}");
+    }
+
+    #[test]
+    fn driver_text_leaves_out_what_is_unknown() {
+        assert_eq!(driver_text(wgpu::Backend::Vulkan, "llvmpipe", "Mesa 25"), "wgpu 30 on Vulkan, llvmpipe Mesa 25");
+        assert_eq!(driver_text(wgpu::Backend::BrowserWebGpu, "", ""), "wgpu 30 on a browser");
+    }
+}

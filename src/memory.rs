@@ -1,0 +1,149 @@
+//! The memory pool: whole backend buffers, cached by size class and reused in the order of the stream.
+
+use crate::device::backend::{Backend, BufferId, MemoryUse};
+use crate::error::Result;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A buffer of the backend, freed when the last user is gone: a tensor, the pool, or a batch that has not completed.
+pub(crate) struct Allocation {
+    backend: Arc<dyn Backend>,
+    id: BufferId,
+    bytes: u64,
+}
+
+impl Allocation {
+    pub fn new(backend: &Arc<dyn Backend>, bytes: u64, memory: MemoryUse) -> Result<Arc<Self>> {
+        let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
+        let id = backend.allocate(bytes, memory)?;
+        Ok(Arc::new(Allocation { backend: backend.clone(), id, bytes }))
+    }
+
+    pub fn id(&self) -> BufferId {
+        self.id
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.backend.free(self.id);
+    }
+}
+
+/// Kernels read and write four elements of up to four bytes at once, also at the end of a buffer.
+const ALIGNMENT: u64 = 16;
+
+/// The size of the smallest class.
+const SMALLEST_CLASS: u64 = 256;
+
+/// The size that is allocated for `bytes`: eight classes per power of two, so that at most a ninth is lost.
+fn size_class(bytes: u64) -> u64 {
+    let bytes = bytes.max(SMALLEST_CLASS);
+    let step = (bytes.next_power_of_two() / 16).max(SMALLEST_CLASS);
+    bytes.checked_next_multiple_of(step).unwrap_or(bytes)
+}
+
+/// How much device memory there is in use, from [`Device::memory_stats`](crate::Device::memory_stats).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// Bytes of buffers that tensors hold, rounded up to their size classes.
+    pub in_use: u64,
+    /// Bytes of buffers that wait in the pool to be used again.
+    pub cached: u64,
+    /// The largest value that `in_use` has had.
+    pub peak: u64,
+}
+
+/// Caches device buffers.
+///
+/// A buffer goes back to the pool when its last tensor is dropped, though commands that use it may not have run: as
+/// all commands of a device run in one order, whoever gets it next comes after them.
+pub(crate) struct Pool {
+    backend: Arc<dyn Backend>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    cached: HashMap<u64, Vec<Arc<Allocation>>>,
+    stats: MemoryStats,
+}
+
+impl Pool {
+    pub fn new(backend: Arc<dyn Backend>) -> Arc<Self> {
+        Arc::new(Pool { backend, state: Mutex::default() })
+    }
+
+    /// A device buffer of at least `bytes` bytes with undefined contents.
+    pub fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
+        let class = size_class(bytes).min(self.backend.info().limits.max_buffer_bytes).max(bytes);
+        let cached = self.state.lock().cached.get_mut(&class).and_then(Vec::pop);
+        let allocation = match &cached {
+            Some(allocation) => allocation.clone(),
+            None => Allocation::new(&self.backend, class, MemoryUse::Device)?,
+        };
+        let stats = &mut self.state.lock().stats;
+        if cached.is_some() {
+            stats.cached -= allocation.bytes;
+        }
+        stats.in_use += allocation.bytes;
+        stats.peak = stats.peak.max(stats.in_use);
+        Ok(Buffer { allocation, pool: self.clone(), class })
+    }
+
+    /// Drops what is cached. Returns the number of bytes.
+    pub fn trim(&self) -> u64 {
+        let mut state = self.state.lock();
+        let cached = std::mem::take(&mut state.cached);
+        let bytes = std::mem::take(&mut state.stats.cached);
+        // The backend frees outside of the lock.
+        drop(state);
+        drop(cached);
+        bytes
+    }
+
+    pub fn stats(&self) -> MemoryStats {
+        self.state.lock().stats
+    }
+}
+
+/// A device buffer on loan from the pool.
+pub(crate) struct Buffer {
+    allocation: Arc<Allocation>,
+    pool: Arc<Pool>,
+    class: u64,
+}
+
+impl Buffer {
+    pub fn allocation(&self) -> &Arc<Allocation> {
+        &self.allocation
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut state = self.pool.state.lock();
+        state.stats.in_use -= self.allocation.bytes;
+        state.stats.cached += self.allocation.bytes;
+        state.cached.entry(self.class).or_default().push(self.allocation.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size_class;
+
+    #[test]
+    fn size_classes_waste_little() {
+        let mut previous = 0;
+        for bytes in (1..100_000).chain([1 << 30, (1 << 30) + 1, 5_000_000_000, u64::MAX]) {
+            let class = size_class(bytes);
+            assert!(class >= bytes && class >= previous, "{bytes} -> {class}");
+            assert!(bytes < 2048 || class - bytes <= bytes / 8, "{bytes} -> {class}");
+            assert_eq!(size_class(class), class);
+            previous = class;
+        }
+    }
+}

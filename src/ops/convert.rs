@@ -1,0 +1,30 @@
+//! Conversions between dtypes.
+
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::expr::Expr;
+use crate::tensor::{Fusion, Tensor};
+
+impl Tensor {
+    /// The elements as another dtype, converted as Rust's `as` does it: floats to integers are cut towards zero and
+    /// saturate, NaN becomes 0, integers lose high bits, `f32` to `f16` rounds to the nearest, ties to even.
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([-1.5f32, 3.99, 300.0], &device)?;
+    /// assert_eq!(x.to_dtype(DType::U8)?.to_vec::<u8>()?, [0, 3, 255]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Whatever went wrong in the computation so far.
+    pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
+        if self.dtype() == dtype {
+            return Ok(self.clone());
+        }
+        let mut fusion = Fusion::new(self.shape().clone());
+        let x = fusion.tensor(self, "to_dtype")?;
+        fusion.finish(Expr::Cast(dtype, x.into()), self.device(), "to_dtype")
+    }
+}

@@ -1,0 +1,97 @@
+//! Tensors joined to one.
+
+use crate::error::{Error, Result};
+use crate::kernels::KernelConfig;
+use crate::kernels::cat::{Cat, WORKGROUP};
+use crate::shape::{Axis, Shape};
+use crate::tensor::{Tensor, allocate, checked_elements};
+use std::borrow::Borrow;
+
+/// One launch joins so many tensors: every device can bind so many buffers and one more.
+const INPUTS_PER_LAUNCH: usize = 3;
+
+impl Tensor {
+    /// The tensors joined along an axis. All other axes are equal.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let a = Tensor::new([[1u8, 2]], &device)?;
+    /// let b = Tensor::new([[3u8, 4], [5, 6]], &device)?;
+    /// assert_eq!(Tensor::cat(&[&a, &b], 0)?.to_vec::<u8>()?, [1, 2, 3, 4, 5, 6]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for no tensors; [`Error::AxisOutOfRange`], [`Error::ShapeMismatch`],
+    /// [`Error::DTypeMismatch`], [`Error::DeviceMismatch`].
+    pub fn cat<T: Borrow<Tensor>>(tensors: &[T], axis: impl Into<Axis>) -> Result<Tensor> {
+        const OP: &str = "cat";
+        let Some(first) = tensors.first().map(Borrow::borrow) else {
+            return Err(Error::InvalidArgument { op: OP, message: "there are no tensors to join".into() });
+        };
+        let axis = axis.into().resolve(first.shape(), OP)?;
+        for tensor in tensors.iter().map(Borrow::borrow) {
+            first.check_same_device(tensor, OP)?;
+            first.check_same_dtype(tensor, OP)?;
+            let fits = tensor.rank() == first.rank()
+                && (0..first.rank()).all(|i| i == axis || tensor.dims()[i] == first.dims()[i]);
+            if !fits {
+                let hint = "all axes but the joined one must be equal";
+                return Err(Error::ShapeMismatch { op: OP, lhs: first.shape().clone(), rhs: tensor.shape().clone(), hint });
+            }
+        }
+        let mut parts: Vec<Tensor> = tensors.iter().map(|tensor| tensor.borrow().clone()).collect();
+        while parts.len() > 1 {
+            parts = parts.chunks(INPUTS_PER_LAUNCH).map(|chunk| join(chunk, axis)).collect::<Result<_>>()?;
+        }
+        Ok(parts.swap_remove(0))
+    }
+
+    /// The tensors, all of one shape, joined along a new axis before `axis`.
+    ///
+    /// # Errors
+    /// As [`cat`](Self::cat).
+    pub fn stack<T: Borrow<Tensor>>(tensors: &[T], axis: impl Into<Axis>) -> Result<Tensor> {
+        let Some(first) = tensors.first().map(Borrow::borrow) else {
+            return Err(Error::InvalidArgument { op: "stack", message: "there are no tensors to join".into() });
+        };
+        let axis = axis.into().resolve_position(first.shape(), "stack")?;
+        if let Some(other) = tensors.iter().map(Borrow::borrow).find(|other| other.shape() != first.shape()) {
+            let hint = "all must be equal";
+            return Err(Error::ShapeMismatch { op: "stack", lhs: first.shape().clone(), rhs: other.shape().clone(), hint });
+        }
+        let parts = tensors.iter().map(|tensor| tensor.borrow().unsqueeze(axis)).collect::<Result<Vec<_>>>()?;
+        Tensor::cat(&parts, axis)
+    }
+}
+
+/// Joins a few tensors whose shapes fit.
+fn join(tensors: &[Tensor], axis: usize) -> Result<Tensor> {
+    let [first, .., last] = tensors else { return Ok(tensors[0].clone()) };
+    let (device, dtype) = (first.device(), first.dtype());
+    let overflow = || Error::SizeOverflow { op: "cat", shape: last.shape().clone(), limit: usize::MAX as u64 };
+    let mut ends = Vec::with_capacity(tensors.len());
+    let mut length = 0usize;
+    for tensor in tensors {
+        length = length.checked_add(tensor.dims()[axis]).ok_or_else(overflow)?;
+        ends.push(length);
+    }
+    let shape: Shape = first.dims().iter().enumerate().map(|(i, &n)| if i == axis { length } else { n }).collect();
+    let elements = checked_elements(&shape, "cat")?;
+    let output = allocate(&shape, dtype, device, "cat")?;
+    if elements > 0 {
+        let inner: usize = shape[axis + 1..].iter().product();
+        let mut parameters = vec![elements as u32, length as u32, inner as u32];
+        let mut buffers = Vec::with_capacity(tensors.len());
+        for (tensor, end) in tensors.iter().zip(ends) {
+            let tensor = tensor.contiguous()?;
+            parameters.extend([tensor.layout().offset as u32, end as u32]);
+            buffers.push(tensor.buffer()?);
+        }
+        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let config = KernelConfig::Cat(Cat { dtype, inputs: tensors.len() });
+        device.runtime().launch(&config, &bindings, &parameters, elements.div_ceil(4).div_ceil(WORKGROUP as usize))?;
+    }
+    Ok(Tensor::from_buffer(output, shape, dtype, device))
+}

@@ -1,0 +1,26 @@
+//! What tensors can do: one file per family, with its checks and its choice of kernel.
+
+mod arithmetic;
+mod binary;
+mod convert;
+mod index;
+mod join;
+mod matmul;
+mod normalize;
+mod reduce;
+mod select;
+mod unary;
+
+use crate::device::{Device, DeviceKind};
+use crate::kernels::workgroup::Team;
+
+/// Rows from this length on are worth a workgroup each.
+const TEAM_ROW: usize = 32;
+
+/// Who works on a row of `length` elements.
+fn choose_team(device: &Device, rows: usize, length: usize) -> Team {
+    let software = device.info().kind == DeviceKind::Cpu;
+    // A software device runs one invocation after the other: workgroups pay only where there is nothing else to share.
+    let enough_rows = if software { 16 } else { 1 << 16 };
+    if length < TEAM_ROW || rows >= enough_rows { Team::Invocation } else { Team::Workgroup }
+}

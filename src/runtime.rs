@@ -1,0 +1,224 @@
+//! What stands behind a [`Device`](crate::Device): a backend with its stream, pool and kernels.
+
+use crate::cache::KernelCache;
+use crate::device::backend::{Backend, Command, MemoryUse};
+use crate::device::DeviceInfo;
+use crate::error::{Error, Result};
+use crate::kernels::KernelConfig;
+use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
+use crate::shader::Access;
+use crate::stream::Stream;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+
+/// Counters since the device was opened, from [`Device::stats`](crate::Device::stats).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Kernels launched.
+    pub launches: u64,
+    /// Batches submitted to the device's queue.
+    pub submissions: u64,
+    /// Kernels compiled.
+    pub compiles: u64,
+    /// Times that the host has blocked for the device.
+    pub waits: u64,
+}
+
+/// The state of the random number generator: a key, and how many tensors have been drawn with it.
+#[derive(Default)]
+struct RandomState {
+    seed: u64,
+    drawn: u32,
+}
+
+/// An open device.
+pub(crate) struct Runtime {
+    // In this order they are dropped: the stream waits for the device, then buffers may go.
+    stream: Stream,
+    pool: Arc<Pool>,
+    kernels: KernelCache,
+    random: Mutex<RandomState>,
+    launches: AtomicU64,
+    waits: AtomicU64,
+    backend: Arc<dyn Backend>,
+}
+
+impl Runtime {
+    pub fn new(backend: impl Backend + 'static) -> Self {
+        let backend: Arc<dyn Backend> = Arc::new(backend);
+        Runtime {
+            stream: Stream::new(backend.clone()),
+            pool: Pool::new(backend.clone()),
+            kernels: KernelCache::default(),
+            random: Mutex::default(),
+            launches: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            backend,
+        }
+    }
+
+    pub fn info(&self) -> &DeviceInfo {
+        self.backend.info()
+    }
+
+    /// Whether the device still works.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.backend.completed(), Err(Error::DeviceLost { .. }))
+    }
+
+    pub fn stats(&self) -> Stats {
+        Stats {
+            launches: self.launches.load(Ordering::Relaxed),
+            submissions: self.stream.submissions(),
+            compiles: self.kernels.compiles(),
+            waits: self.waits.load(Ordering::Relaxed),
+        }
+    }
+
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.pool.stats()
+    }
+
+    pub fn set_seed(&self, seed: u64) {
+        *self.random.lock() = RandomState { seed, drawn: 0 };
+    }
+
+    /// The key of the next random tensor: the seed's two words and the tensor's number.
+    pub fn next_random(&self) -> [u32; 3] {
+        let mut random = self.random.lock();
+        let drawn = random.drawn;
+        random.drawn = drawn.wrapping_add(1);
+        [random.seed as u32, (random.seed >> 32) as u32, drawn]
+    }
+
+    pub fn synchronize(&self) -> Result<()> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.stream.wait()
+    }
+
+    /// Returns cached memory to the driver.
+    pub fn trim(&self) -> Result<u64> {
+        let bytes = self.pool.trim();
+        // Batches in flight may hold some of it until they are done.
+        self.synchronize()?;
+        Ok(bytes)
+    }
+
+    /// A device buffer with undefined contents. When memory runs out, the pool's cache is given up first.
+    pub fn allocate(&self, bytes: u64) -> Result<Buffer> {
+        match self.pool.allocate(bytes) {
+            Err(Error::OutOfMemory { .. }) if self.pool.stats().cached > 0 => {
+                self.trim()?;
+                self.pool.allocate(bytes)
+            }
+            result => result,
+        }
+    }
+
+    /// Runs a kernel on `groups` workgroups. More than the device's limit per dimension are folded into rows.
+    pub fn launch(&self, config: &KernelConfig, buffers: &[&Buffer], parameters: &[u32], groups: usize) -> Result<()> {
+        let kernel = self.kernels.get(config, &*self.backend)?;
+        let limit = self.info().limits.max_groups as usize;
+        let rows = groups.div_ceil(limit);
+        if rows > limit {
+            let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", config.name());
+            return Err(Error::Unsupported { feature, device: self.info().to_string() });
+        }
+        // As even rows as possible leave the fewest surplus groups.
+        let groups = [groups.div_ceil(rows.max(1)) as u32, rows as u32, 1];
+        let uses: SmallVec<[_; 6]> =
+            buffers.iter().zip(kernel.bindings.iter()).map(|(buffer, &access)| (buffer.allocation(), access)).collect();
+        let command = Command::Dispatch {
+            kernel: kernel.id,
+            buffers: buffers.iter().map(|buffer| buffer.allocation().id()).collect(),
+            parameters: SmallVec::from_slice(parameters),
+            groups,
+        };
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        self.stream.record(command, &uses, 0)
+    }
+
+    /// A device buffer with these bytes.
+    pub fn upload(&self, bytes: &[u8]) -> Result<Buffer> {
+        let buffer = self.allocate(bytes.len() as u64)?;
+        if !bytes.is_empty() {
+            let staging = Allocation::new(&self.backend, bytes.len() as u64, MemoryUse::Upload)?;
+            self.backend.write(staging.id(), bytes)?;
+            self.copy(&staging, buffer.allocation(), bytes.len() as u64, bytes.len() as u64)?;
+        }
+        Ok(buffer)
+    }
+
+    fn copy(&self, src: &Arc<Allocation>, dst: &Arc<Allocation>, bytes: u64, upload_bytes: u64) -> Result<()> {
+        let command = Command::Copy { src: src.id(), dst: dst.id(), bytes: bytes.next_multiple_of(4) };
+        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], upload_bytes)
+    }
+
+    /// Submits a read of the first `bytes` bytes, which are handed to `done` when they have arrived. Returns a way to
+    /// block until then.
+    fn start_read(
+        &self,
+        buffer: &Buffer,
+        bytes: u64,
+        done: impl FnOnce(Result<&[u8]>) + Send + 'static,
+    ) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+        let staging = Allocation::new(&self.backend, bytes, MemoryUse::Readback)?;
+        self.copy(buffer.allocation(), &staging, bytes, 0)?;
+        let ticket = self.stream.flush()?;
+        let id = staging.id();
+        let callback = Box::new(move |result: Result<&[u8]>| {
+            done(result);
+            drop(staging);
+        });
+        self.backend.read(id, bytes, ticket, callback);
+        let backend = self.backend.clone();
+        Ok(move || backend.wait(ticket))
+    }
+
+    /// Blocks until the first `bytes` bytes of a buffer have been handed to `convert`.
+    pub fn read<T: Send + 'static>(
+        &self,
+        buffer: &Buffer,
+        bytes: u64,
+        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
+    ) -> Result<T> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        // The receiver waits below; if it has gone, an error has already been returned.
+        let wait = self.start_read(buffer, bytes, move |result| _ = sender.send(result.map(convert)))?;
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let waited = wait();
+        receiver.try_recv().unwrap_or_else(|_| {
+            waited.and(Err(Error::Driver {
+                backend: self.info().backend,
+                call: "read",
+                message: "the data did not arrive".into(),
+            }))
+        })
+    }
+
+    /// The same without blocking: the future is ready when the bytes have arrived.
+    pub async fn read_async<T: Send + 'static>(
+        &self,
+        buffer: &Buffer,
+        bytes: u64,
+        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
+    ) -> Result<T> {
+        let (sender, receiver) = futures_channel::oneshot::channel();
+        let wait = self.start_read(buffer, bytes, move |result| _ = sender.send(result.map(convert)))?;
+        // A browser calls back from its event loop. Elsewhere somebody has to wait, and it must not be the executor.
+        #[cfg(not(target_arch = "wasm32"))]
+        std::thread::spawn(wait);
+        #[cfg(target_arch = "wasm32")]
+        drop(wait);
+        receiver.await.unwrap_or_else(|_| {
+            Err(Error::Driver {
+                backend: self.info().backend,
+                call: "read",
+                message: "the data did not arrive".into(),
+            })
+        })
+    }
+}

@@ -1,0 +1,501 @@
+//! [`KernelBuilder`]: owns the SPIR-V under construction; types, constants, built-ins and the finished module.
+
+use super::module::{Access, Module};
+use super::target::{Dialect, ParameterBlock, Target};
+use super::types::{Scalar, Type};
+use super::value::Value;
+use crate::device::Features;
+use crate::error::{Error, Result};
+use rspirv::binary::Assemble;
+use rspirv::dr::{Builder, InsertPoint, Instruction, Operand};
+use rspirv::spirv::{
+    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, ExecutionModel, FunctionControl, MemoryModel, Op,
+    StorageClass, Word,
+};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+/// Builds one kernel. Everything that is recorded through it is appended to the kernel's `main`.
+///
+/// A mistake in a kernel, such as adding a float to an integer, does not panic: the first one is kept and returned by
+/// [`finish`](Self::finish).
+pub struct KernelBuilder {
+    name: String,
+    target: Target,
+    workgroup: u32,
+    pub(super) state: RefCell<State>,
+    error: Cell<Option<String>>,
+}
+
+/// A buffer of the kernel.
+struct Binding {
+    variable: Word,
+    element: Type,
+    access: Access,
+}
+
+pub(super) struct State {
+    pub(super) module: Builder,
+    math: Word,
+    main: Word,
+    /// The parameter block, or in the OpenCL dialect the function parameters, one per word.
+    block: Word,
+    parameters: Vec<(Type, Word)>,
+    bindings: Vec<Binding>,
+    types: HashMap<Type, Word>,
+    constants: HashMap<(Type, u32), Word>,
+    arrays: HashMap<Type, Word>,
+    builtins: HashMap<BuiltIn, Word>,
+    interface: Vec<Word>,
+    pub(super) workgroup_memory: u32,
+    requires: Features,
+}
+
+impl KernelBuilder {
+    /// Starts a kernel of `workgroup` invocations per workgroup.
+    pub fn new(name: impl Into<String>, target: Target, workgroup: u32) -> Self {
+        let mut module = Builder::new();
+        // 1.3 is what Vulkan 1.1 and newer take and the first with subgroup operations.
+        module.set_version(1, if target.dialect == Dialect::OpenCl { 2 } else { 3 });
+        let math = match target.dialect {
+            Dialect::Vulkan => {
+                module.capability(Capability::Shader);
+                let math = module.ext_inst_import("GLSL.std.450");
+                module.memory_model(AddressingModel::Logical, MemoryModel::GLSL450);
+                math
+            }
+            Dialect::OpenCl => {
+                for capability in [Capability::Addresses, Capability::Kernel, Capability::Int64] {
+                    module.capability(capability);
+                }
+                let math = module.ext_inst_import("OpenCL.std");
+                module.memory_model(AddressingModel::Physical64, MemoryModel::OpenCL);
+                math
+            }
+        };
+        let (main, block, function_type) = (module.id(), module.id(), module.id());
+        let void = module.type_void();
+        let state = State {
+            module,
+            math,
+            main,
+            block,
+            parameters: Vec::new(),
+            bindings: Vec::new(),
+            types: HashMap::new(),
+            constants: HashMap::new(),
+            arrays: HashMap::new(),
+            builtins: HashMap::new(),
+            interface: Vec::new(),
+            workgroup_memory: 0,
+            requires: Features::default(),
+        };
+        let kernel =
+            KernelBuilder { name: name.into(), target, workgroup, state: RefCell::new(state), error: Cell::new(None) };
+        {
+            let module = &mut kernel.state.borrow_mut().module;
+            // The function's type is appended at the end, when its parameters are known.
+            kernel.check(module.begin_function(void, Some(main), FunctionControl::NONE, function_type));
+            kernel.check(module.begin_block(None));
+        }
+        kernel
+    }
+
+    /// The form that is being generated.
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
+    /// Invocations per workgroup.
+    pub fn workgroup_size(&self) -> u32 {
+        self.workgroup
+    }
+
+    /// Keeps the first mistake.
+    pub(super) fn fail(&self, message: impl Into<String>) {
+        let first = self.error.take().unwrap_or_else(|| message.into());
+        self.error.set(Some(first));
+    }
+
+    /// Keeps an error of the SPIR-V builder, which a correct kernel never meets.
+    pub(super) fn check<T>(&self, result: Result<T, rspirv::dr::Error>) -> Option<T> {
+        result.map_err(|error| self.fail(error.to_string())).ok()
+    }
+
+    pub(super) fn require(&self, feature: impl FnOnce(&mut Features)) {
+        feature(&mut self.state.borrow_mut().requires);
+    }
+
+    pub(super) fn capability(&self, capability: Capability) {
+        let module = &mut self.state.borrow_mut().module;
+        let known = module.module_ref().capabilities.iter().any(|i| i.operands[0] == Operand::Capability(capability));
+        if !known {
+            module.capability(capability);
+        }
+    }
+
+    /// The SPIR-V id of a type.
+    pub(super) fn type_id(&self, ty: Type) -> Word {
+        if let Some(&id) = self.state.borrow().types.get(&ty) {
+            return id;
+        }
+        let id = if ty.lanes > 1 {
+            let lane = self.type_id(ty.lane());
+            self.state.borrow_mut().module.type_vector(lane, ty.lanes)
+        } else {
+            if ty.scalar == Scalar::F16 {
+                self.require(|features| features.f16 = true);
+                self.capability(Capability::Float16);
+            }
+            let opencl = self.target.dialect == Dialect::OpenCl;
+            let module = &mut self.state.borrow_mut().module;
+            match ty.scalar {
+                Scalar::Bool => module.type_bool(),
+                // OpenCL knows integers without a sign: the operations have it.
+                Scalar::I32 => module.type_int(32, u32::from(!opencl)),
+                Scalar::U32 => module.type_int(32, 0),
+                Scalar::F32 => module.type_float(32, None),
+                Scalar::F16 => module.type_float(16, None),
+            }
+        };
+        self.state.borrow_mut().types.insert(ty, id);
+        id
+    }
+
+    pub(super) fn pointer_type(&self, class: StorageClass, pointee: Word) -> Word {
+        self.state.borrow_mut().module.type_pointer(None, class, pointee)
+    }
+
+    /// The constant whose lanes all have these bits.
+    pub(super) fn constant(&self, ty: Type, bits: u32) -> Value<'_> {
+        let known = self.state.borrow().constants.get(&(ty, bits)).copied();
+        let id = known.unwrap_or_else(|| {
+            let type_id = self.type_id(ty);
+            let id = if ty.lanes > 1 {
+                let lane = self.constant(ty.lane(), bits).id;
+                let lanes = (0..ty.lanes).map(|_| lane);
+                self.state.borrow_mut().module.constant_composite(type_id, lanes)
+            } else {
+                let module = &mut self.state.borrow_mut().module;
+                match ty.scalar {
+                    Scalar::Bool if bits != 0 => module.constant_true(type_id),
+                    Scalar::Bool => module.constant_false(type_id),
+                    Scalar::F16 => module.constant_bit32(type_id, bits & 0xffff),
+                    Scalar::I32 | Scalar::U32 | Scalar::F32 => module.constant_bit32(type_id, bits),
+                }
+            };
+            self.state.borrow_mut().constants.insert((ty, bits), id);
+            id
+        });
+        Value { kernel: self, id, ty }
+    }
+
+    /// An unsigned integer constant.
+    pub fn u32(&self, value: u32) -> Value<'_> {
+        self.constant(Type::U32, value)
+    }
+
+    /// A signed integer constant.
+    pub fn i32(&self, value: i32) -> Value<'_> {
+        self.constant(Type::I32, value as u32)
+    }
+
+    /// A float constant.
+    ///
+    /// Infinities and NaN, which WGSL has no constants for, are made from bits at run time.
+    pub fn f32(&self, value: f32) -> Value<'_> {
+        if value.is_finite() {
+            self.constant(Type::F32, value.to_bits())
+        } else {
+            // The built-in keeps the compiler from folding this back into a constant.
+            let zero = self.local_index() & 0;
+            (zero | value.to_bits()).bitcast(Type::F32)
+        }
+    }
+
+    /// A truth constant.
+    pub fn bool(&self, value: bool) -> Value<'_> {
+        self.constant(Type::BOOL, u32::from(value))
+    }
+
+    /// Appends an instruction with a result.
+    pub(super) fn emit(&self, op: Op, ty: Type, operands: impl IntoIterator<Item = Operand>) -> Value<'_> {
+        let id = self.emit_id(op, self.type_id(ty), operands);
+        Value { kernel: self, id, ty }
+    }
+
+    /// The same for a result that is no value, such as a pointer.
+    pub(super) fn emit_id(&self, op: Op, type_id: Word, operands: impl IntoIterator<Item = Operand>) -> Word {
+        let module = &mut self.state.borrow_mut().module;
+        let id = module.id();
+        let instruction = Instruction::new(op, Some(type_id), Some(id), operands.into_iter().collect());
+        self.check(module.insert_into_block(InsertPoint::End, instruction));
+        id
+    }
+
+    /// Appends an instruction without a result.
+    pub(super) fn emit_void(&self, op: Op, operands: impl IntoIterator<Item = Operand>) {
+        let instruction = Instruction::new(op, None, None, operands.into_iter().collect());
+        let module = &mut self.state.borrow_mut().module;
+        self.check(module.insert_into_block(InsertPoint::End, instruction));
+    }
+
+    /// Calls a function of the dialect's mathematical library, given by its two numbers.
+    pub(super) fn library(&self, glsl: u32, opencl: u32, ty: Type, arguments: &[Value<'_>]) -> Value<'_> {
+        let number = match self.target.dialect {
+            Dialect::Vulkan => glsl,
+            Dialect::OpenCl => opencl,
+        };
+        let set = self.state.borrow().math;
+        let operands = [Operand::IdRef(set), Operand::LiteralExtInstInteger(number)]
+            .into_iter()
+            .chain(arguments.iter().map(|a| Operand::IdRef(a.id)));
+        self.emit(Op::ExtInst, ty, operands)
+    }
+
+    /// A variable of module scope.
+    pub(super) fn global(&self, pointer_type: Word, class: StorageClass) -> Word {
+        let module = &mut self.state.borrow_mut().module;
+        let id = module.id();
+        let operands = vec![Operand::StorageClass(class)];
+        let variable = Instruction::new(Op::Variable, Some(pointer_type), Some(id), operands);
+        module.insert_types_global_values(InsertPoint::End, variable);
+        id
+    }
+
+    /// A variable of `main`; SPIR-V wants them all at the start of the first block.
+    pub(super) fn local(&self, type_id: Word) -> Word {
+        let pointer_type = self.pointer_type(StorageClass::Function, type_id);
+        let module = &mut self.state.borrow_mut().module;
+        let id = module.id();
+        let operands = vec![Operand::StorageClass(StorageClass::Function)];
+        let variable = Instruction::new(Op::Variable, Some(pointer_type), Some(id), operands);
+        let current = module.selected_block();
+        self.check(module.select_block(Some(0)));
+        self.check(module.insert_into_block(InsertPoint::Begin, variable));
+        self.check(module.select_block(current));
+        id
+    }
+
+    /// Declares the next buffer and returns its variable.
+    pub(super) fn declare_buffer(&self, name: &str, element: Type, access: Access) -> Word {
+        if element.scalar == Scalar::Bool {
+            self.fail(format!("buffer `{name}`: truth values have no memory layout, use u32"));
+        }
+        let element_id = self.type_id(element);
+        let variable = match self.target.dialect {
+            Dialect::OpenCl => self.state.borrow_mut().module.id(),
+            Dialect::Vulkan => {
+                if element.scalar == Scalar::F16 {
+                    self.capability(Capability::StorageBuffer16BitAccess);
+                }
+                let array = self.runtime_array(element, element_id);
+                let module = &mut self.state.borrow_mut().module;
+                let id = module.id();
+                let block = module.type_struct_id(Some(id), [array]);
+                module.decorate(block, Decoration::Block, []);
+                module.member_decorate(block, 0, Decoration::Offset, [Operand::LiteralBit32(0)]);
+                if access == Access::Read {
+                    module.member_decorate(block, 0, Decoration::NonWritable, []);
+                }
+                let pointer = module.type_pointer(None, StorageClass::StorageBuffer, block);
+                let variable = module.id();
+                let operands = vec![Operand::StorageClass(StorageClass::StorageBuffer)];
+                let instruction = Instruction::new(Op::Variable, Some(pointer), Some(variable), operands);
+                module.insert_types_global_values(InsertPoint::End, instruction);
+                variable
+            }
+        };
+        let mut state = self.state.borrow_mut();
+        state.module.name(variable, name);
+        state.bindings.push(Binding { variable, element, access });
+        variable
+    }
+
+    fn runtime_array(&self, element: Type, element_id: Word) -> Word {
+        let state = &mut *self.state.borrow_mut();
+        *state.arrays.entry(element).or_insert_with(|| {
+            // With an id of its own the type is not merged, so that the decoration stays unique.
+            let id = state.module.id();
+            let array = state.module.type_runtime_array_id(Some(id), element_id);
+            let stride = Operand::LiteralBit32(element.size_in_bytes());
+            state.module.decorate(array, Decoration::ArrayStride, [stride]);
+            array
+        })
+    }
+
+    /// Declares the next word of the parameter block and loads it.
+    pub fn parameter(&self, ty: Type) -> Value<'_> {
+        if ty.lanes != 1 || ty.size_in_bytes() != 4 || ty.scalar == Scalar::Bool {
+            self.fail(format!("a parameter is one word of 32 bits, not {ty}"));
+        }
+        if self.target.dialect == Dialect::OpenCl {
+            let mut state = self.state.borrow_mut();
+            let id = state.module.id();
+            state.parameters.push((ty, id));
+            return Value { kernel: self, id, ty };
+        }
+        let (block, index) = {
+            let state = self.state.borrow();
+            (state.block, state.parameters.len() as u32)
+        };
+        let pointer_type = self.pointer_type(self.block_class(), self.type_id(Type::U32));
+        let index = self.u32(index);
+        let pointer = self.emit_id(Op::AccessChain, pointer_type, [Operand::IdRef(block), Operand::IdRef(index.id)]);
+        self.state.borrow_mut().parameters.push((ty, block));
+        self.emit(Op::Load, Type::U32, [Operand::IdRef(pointer)]).bitcast(ty)
+    }
+
+    fn block_class(&self) -> StorageClass {
+        match self.target.parameters {
+            ParameterBlock::PushConstants => StorageClass::PushConstant,
+            ParameterBlock::Uniform => StorageClass::Uniform,
+        }
+    }
+
+    /// A component of a three-component built-in, or a scalar built-in where `component` is `None`.
+    pub(super) fn builtin(&self, builtin: BuiltIn, component: Option<u32>) -> Value<'_> {
+        // OpenCL's vector built-ins count in 64 bits.
+        let wide = self.target.dialect == Dialect::OpenCl && component.is_some();
+        let lane = match wide {
+            true => self.state.borrow_mut().module.type_int(64, 0),
+            false => self.type_id(Type::U32),
+        };
+        let type_id = match component {
+            Some(_) => self.state.borrow_mut().module.type_vector(lane, 3),
+            None => lane,
+        };
+        let known = self.state.borrow().builtins.get(&builtin).copied();
+        let variable = known.unwrap_or_else(|| {
+            let pointer = self.pointer_type(StorageClass::Input, type_id);
+            let variable = self.global(pointer, StorageClass::Input);
+            let mut state = self.state.borrow_mut();
+            state.module.decorate(variable, Decoration::BuiltIn, [Operand::BuiltIn(builtin)]);
+            state.interface.push(variable);
+            state.builtins.insert(builtin, variable);
+            variable
+        });
+        let mut id = self.emit_id(Op::Load, type_id, [Operand::IdRef(variable)]);
+        if let Some(component) = component {
+            id = self.emit_id(Op::CompositeExtract, lane, [Operand::IdRef(id), Operand::LiteralBit32(component)]);
+        }
+        if wide { self.emit(Op::UConvert, Type::U32, [Operand::IdRef(id)]) } else { Value { kernel: self, id, ty: Type::U32 } }
+    }
+
+    /// The invocation's index in its workgroup.
+    pub fn local_index(&self) -> Value<'_> {
+        self.builtin(BuiltIn::LocalInvocationId, Some(0))
+    }
+
+    /// The workgroup's index in the dispatch. Dispatches of more than 65,535 workgroups are folded into rows; this is
+    /// the index in one line, so that the last row may reach beyond the number asked for: check it.
+    pub fn group_index(&self) -> Value<'_> {
+        let column = self.builtin(BuiltIn::WorkgroupId, Some(0));
+        let row = self.builtin(BuiltIn::WorkgroupId, Some(1));
+        column + row * self.builtin(BuiltIn::NumWorkgroups, Some(0))
+    }
+
+    /// The invocation's index in the dispatch, over all workgroups; like [`group_index`](Self::group_index) it may
+    /// reach beyond the number asked for.
+    pub fn global_index(&self) -> Value<'_> {
+        self.group_index() * self.workgroup + self.local_index()
+    }
+
+    /// Ends the kernel.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] with the first mistake made in it.
+    pub fn finish(self) -> Result<Module> {
+        self.emit_void(Op::Return, []);
+        self.check(self.state.borrow_mut().module.select_block(None));
+        self.check(self.state.borrow_mut().module.end_function());
+        match self.target.dialect {
+            Dialect::Vulkan => self.finish_vulkan(),
+            Dialect::OpenCl => self.finish_opencl(),
+        }
+        let KernelBuilder { name, workgroup, state, error, .. } = self;
+        if let Some(message) = error.into_inner() {
+            return Err(Error::Kernel { kernel: name, message });
+        }
+        let mut state = state.into_inner();
+        let model = if self.target.dialect == Dialect::Vulkan { ExecutionModel::GLCompute } else { ExecutionModel::Kernel };
+        state.module.entry_point(model, state.main, "main", state.interface);
+        state.module.execution_mode(state.main, ExecutionMode::LocalSize, [workgroup, 1, 1]);
+        Ok(Module {
+            name,
+            spirv: state.module.module().assemble(),
+            bindings: state.bindings.iter().map(|b| b.access).collect(),
+            parameter_words: state.parameters.len(),
+            workgroup: [workgroup, 1, 1],
+            workgroup_memory: state.workgroup_memory,
+            requires: state.requires,
+        })
+    }
+
+    /// Declares the parameter block and numbers the bindings.
+    fn finish_vulkan(&self) {
+        let word = self.type_id(Type::U32);
+        let class = self.block_class();
+        let state = &mut *self.state.borrow_mut();
+        let module = &mut state.module;
+        let mut bound: Vec<Word> = state.bindings.iter().map(|b| b.variable).collect();
+        for binding in state.bindings.iter().filter(|b| b.access == Access::Read) {
+            module.decorate(binding.variable, Decoration::NonWritable, []);
+        }
+        if !state.parameters.is_empty() {
+            let id = module.id();
+            let block = module.type_struct_id(Some(id), vec![word; state.parameters.len()]);
+            module.decorate(block, Decoration::Block, []);
+            for index in 0..state.parameters.len() as u32 {
+                module.member_decorate(block, index, Decoration::Offset, [Operand::LiteralBit32(4 * index)]);
+            }
+            let pointer = module.type_pointer(None, class, block);
+            let operands = vec![Operand::StorageClass(class)];
+            let variable = Instruction::new(Op::Variable, Some(pointer), Some(state.block), operands);
+            module.insert_types_global_values(InsertPoint::End, variable);
+            module.name(state.block, "parameters");
+            if class == StorageClass::Uniform {
+                bound.push(state.block);
+            }
+        }
+        for (index, variable) in bound.into_iter().enumerate() {
+            module.decorate(variable, Decoration::DescriptorSet, [Operand::LiteralBit32(0)]);
+            module.decorate(variable, Decoration::Binding, [Operand::LiteralBit32(index as u32)]);
+        }
+        self.declare_function_type(&[]);
+    }
+
+    /// Declares the arguments of `main`: buffers, then parameters.
+    fn finish_opencl(&self) {
+        let arguments: Vec<(Word, Word)> = {
+            let (bindings, parameters): (Vec<_>, Vec<_>) = {
+                let state = self.state.borrow();
+                (state.bindings.iter().map(|b| (b.element, b.variable)).collect(), state.parameters.clone())
+            };
+            let pointers = bindings.into_iter().map(|(element, id)| {
+                let element = self.type_id(element);
+                (self.pointer_type(StorageClass::CrossWorkgroup, element), id)
+            });
+            pointers.chain(parameters.into_iter().map(|(ty, id)| (self.type_id(ty), id))).collect()
+        };
+        let types: Vec<Word> = arguments.iter().map(|(ty, _)| *ty).collect();
+        self.declare_function_type(&types);
+        let module = self.state.borrow_mut().module.module_mut().functions.first_mut().map(|main| {
+            main.parameters = arguments
+                .iter()
+                .map(|&(ty, id)| Instruction::new(Op::FunctionParameter, Some(ty), Some(id), vec![]))
+                .collect();
+        });
+        debug_assert!(module.is_some(), "main is always there");
+    }
+
+    fn declare_function_type(&self, arguments: &[Word]) {
+        let state = &mut *self.state.borrow_mut();
+        let void = state.module.type_void();
+        let function_type = state.module.type_function(void, arguments.iter().copied());
+        if let Some(definition) = state.module.module_mut().functions.first_mut().and_then(|main| main.def.as_mut()) {
+            definition.operands[1] = Operand::IdRef(function_type);
+        }
+    }
+}
+

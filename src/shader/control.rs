@@ -1,0 +1,147 @@
+//! Structured control flow: conditions, loops, barriers.
+
+use super::builder::KernelBuilder;
+use super::memory::Var;
+use super::types::Type;
+use super::value::{IntoValue, Value};
+use rspirv::dr::Operand;
+use rspirv::spirv::{LoopControl, MemorySemantics, Op, Scope, SelectionControl, Word};
+
+/// A condition whose other branch is still open; it closes when this is dropped.
+pub struct When<'k> {
+    kernel: &'k KernelBuilder,
+    merge: Word,
+}
+
+impl When<'_> {
+    /// What runs where the condition does not hold.
+    pub fn otherwise(self, body: impl FnOnce()) {
+        body();
+    }
+}
+
+impl Drop for When<'_> {
+    fn drop(&mut self) {
+        self.kernel.jump(self.merge);
+        self.kernel.begin(self.merge);
+    }
+}
+
+impl KernelBuilder {
+    fn label(&self) -> Word {
+        self.state.borrow_mut().module.id()
+    }
+
+    fn begin(&self, label: Word) {
+        self.check(self.state.borrow_mut().module.begin_block(Some(label)));
+    }
+
+    fn jump(&self, label: Word) {
+        self.check(self.state.borrow_mut().module.branch(label));
+    }
+
+    fn condition(&self, value: Value<'_>) -> Word {
+        if value.ty() != Type::BOOL {
+            self.fail(format!("a condition is a truth value, not {}", value.ty()));
+        }
+        value.id
+    }
+
+    /// Runs `body` where `condition` holds; `.otherwise(..)` adds the other branch.
+    pub fn when<'k>(&'k self, condition: Value<'k>, body: impl FnOnce()) -> When<'k> {
+        let condition = self.condition(condition);
+        let (yes, no, merge) = (self.label(), self.label(), self.label());
+        self.emit_void(Op::SelectionMerge, [Operand::IdRef(merge), Operand::SelectionControl(SelectionControl::NONE)]);
+        self.check(self.state.borrow_mut().module.branch_conditional(condition, yes, no, []));
+        self.begin(yes);
+        body();
+        self.jump(merge);
+        self.begin(no);
+        When { kernel: self, merge }
+    }
+
+    /// Runs `body` as long as `condition` holds.
+    pub fn while_<'k>(&'k self, condition: impl FnOnce() -> Value<'k>, body: impl FnOnce()) {
+        self.structured_loop(LoopControl::NONE, condition, body, || {});
+    }
+
+    /// Runs `body` for each number from `start` up to but not including `end`.
+    pub fn for_range<'k>(
+        &'k self,
+        start: impl IntoValue<'k>,
+        end: impl IntoValue<'k>,
+        body: impl FnOnce(Value<'k>),
+    ) {
+        self.for_step(start, end, 1, body);
+    }
+
+    /// The same in steps of `step`.
+    pub fn for_step<'k>(
+        &'k self,
+        start: impl IntoValue<'k>,
+        end: impl IntoValue<'k>,
+        step: impl IntoValue<'k>,
+        body: impl FnOnce(Value<'k>),
+    ) {
+        self.counted_loop(LoopControl::NONE, start, end, step, body);
+    }
+
+    /// A loop of a constant number of turns that the driver's compiler is asked to unroll.
+    pub fn for_unrolled<'k>(&'k self, turns: u32, body: impl FnOnce(Value<'k>)) {
+        self.counted_loop(LoopControl::UNROLL, 0, turns, 1, body);
+    }
+
+    fn counted_loop<'k>(
+        &'k self,
+        control: LoopControl,
+        start: impl IntoValue<'k>,
+        end: impl IntoValue<'k>,
+        step: impl IntoValue<'k>,
+        body: impl FnOnce(Value<'k>),
+    ) {
+        let counter: Var<'k> = self.var(start.into_value(self, Type::U32));
+        let end = end.into_value(self, Type::U32);
+        let step = step.into_value(self, Type::U32);
+        self.structured_loop(
+            control,
+            || counter.get().lt(end),
+            || body(counter.get()),
+            || counter.set(counter.get() + step),
+        );
+    }
+
+    fn structured_loop<'k>(
+        &'k self,
+        control: LoopControl,
+        condition: impl FnOnce() -> Value<'k>,
+        body: impl FnOnce(),
+        advance: impl FnOnce(),
+    ) {
+        let (header, test, inside, next, merge) =
+            (self.label(), self.label(), self.label(), self.label(), self.label());
+        self.jump(header);
+        self.begin(header);
+        let operands = [Operand::IdRef(merge), Operand::IdRef(next), Operand::LoopControl(control)];
+        self.emit_void(Op::LoopMerge, operands);
+        self.jump(test);
+        self.begin(test);
+        let condition = self.condition(condition());
+        self.check(self.state.borrow_mut().module.branch_conditional(condition, inside, merge, []));
+        self.begin(inside);
+        body();
+        self.jump(next);
+        self.begin(next);
+        advance();
+        self.jump(header);
+        self.begin(merge);
+    }
+
+    /// Waits until all invocations of the workgroup have come here and see each other's writes to workgroup memory.
+    /// It must stand where all of them pass it.
+    pub fn barrier(&self) {
+        let scope = Operand::IdScope(self.u32(Scope::Workgroup as u32).id);
+        let semantics = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::WORKGROUP_MEMORY;
+        let semantics = Operand::IdMemorySemantics(self.u32(semantics.bits()).id);
+        self.emit_void(Op::ControlBarrier, [scope.clone(), scope, semantics]);
+    }
+}

@@ -1,0 +1,40 @@
+//! The kernel language: kernels written once in Rust, generated as SPIR-V, translated to WGSL.
+//!
+//! A [`KernelBuilder`] records structured control flow over typed [`Value`]s and ends in a [`Module`].
+//! `docs/kernels.md` shows how to write one.
+//!
+//! ```
+//! use marquetry::shader::{Access, KernelBuilder, Target, Type};
+//!
+//! // y = 2 x
+//! let k = KernelBuilder::new("double", Target::VULKAN, 64);
+//! let x = k.buffer("x", Type::F32, Access::Read);
+//! let y = k.buffer("y", Type::F32, Access::Write);
+//! let count = k.parameter(Type::U32);
+//! let i = k.global_index();
+//! k.when(i.lt(count), || y.store(i, x.load(i) * 2.0));
+//! let module = k.finish()?;
+//! assert_eq!(module.bindings, [Access::Read, Access::Write]);
+//! assert_eq!(module.parameter_words, 1);
+//! # Ok::<(), marquetry::Error>(())
+//! ```
+
+mod builder;
+mod control;
+mod math;
+mod memory;
+mod module;
+mod subgroup;
+mod target;
+mod types;
+mod value;
+#[cfg(feature = "webgpu")]
+pub(crate) mod wgsl;
+
+pub use builder::KernelBuilder;
+pub use control::When;
+pub use memory::{Array, Var};
+pub use module::{Access, Module};
+pub use target::{Dialect, ParameterBlock, Target};
+pub use types::{Scalar, Type};
+pub use value::{IntoValue, Value};

@@ -1,0 +1,37 @@
+//! For whom a kernel is generated.
+
+/// The flavour of SPIR-V.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// `Shader`, logical addressing, GLSL.std.450: for Vulkan, and for WGSL by way of naga.
+    Vulkan,
+    /// `Kernel`, 64-bit physical addressing, OpenCL.std: for Level Zero and OpenCL.
+    OpenCl,
+}
+
+/// Where the Vulkan dialect puts the parameter block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ParameterBlock {
+    /// Push constants.
+    PushConstants,
+    /// A uniform buffer at the binding behind the last buffer.
+    Uniform,
+}
+
+/// The form in which a device wants its kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// The flavour of SPIR-V.
+    pub dialect: Dialect,
+    /// Where the parameter block is (the OpenCL dialect passes it as kernel arguments).
+    pub parameters: ParameterBlock,
+}
+
+impl Target {
+    /// Vulkan: push constants.
+    pub const VULKAN: Target = Target { dialect: Dialect::Vulkan, parameters: ParameterBlock::PushConstants };
+    /// WebGPU: the parameter block is a uniform buffer, which browsers have too.
+    pub const WEBGPU: Target = Target { dialect: Dialect::Vulkan, parameters: ParameterBlock::Uniform };
+    /// Level Zero and OpenCL.
+    pub const LEVEL_ZERO: Target = Target { dialect: Dialect::OpenCl, parameters: ParameterBlock::PushConstants };
+}

@@ -1,0 +1,107 @@
+//! The types of values in a kernel.
+
+use crate::dtype::DType;
+use std::fmt;
+
+/// A component type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scalar {
+    /// A truth value; it lives in registers only, never in memory.
+    Bool,
+    /// Signed 32-bit integer.
+    I32,
+    /// Unsigned 32-bit integer, and the word in which narrow types are packed.
+    U32,
+    /// Single-precision float.
+    F32,
+    /// Half-precision float; a kernel that uses it requires [`Features::f16`](crate::Features::f16).
+    F16,
+}
+
+/// A scalar, or a vector of 2 or 4 lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Type {
+    /// The type of each lane.
+    pub scalar: Scalar,
+    /// 1, 2 or 4.
+    pub lanes: u32,
+}
+
+impl Type {
+    /// A truth value.
+    pub const BOOL: Type = Type { scalar: Scalar::Bool, lanes: 1 };
+    /// A signed integer.
+    pub const I32: Type = Type { scalar: Scalar::I32, lanes: 1 };
+    /// An unsigned integer.
+    pub const U32: Type = Type { scalar: Scalar::U32, lanes: 1 };
+    /// A float.
+    pub const F32: Type = Type { scalar: Scalar::F32, lanes: 1 };
+    /// A half-precision float.
+    pub const F16: Type = Type { scalar: Scalar::F16, lanes: 1 };
+
+    /// A vector of two lanes.
+    pub const fn vec2(scalar: Scalar) -> Type {
+        Type { scalar, lanes: 2 }
+    }
+
+    /// A vector of four lanes.
+    pub const fn vec4(scalar: Scalar) -> Type {
+        Type { scalar, lanes: 4 }
+    }
+
+    /// The same number of lanes of another scalar.
+    pub const fn with_scalar(self, scalar: Scalar) -> Type {
+        Type { scalar, lanes: self.lanes }
+    }
+
+    /// The type of one lane.
+    pub const fn lane(self) -> Type {
+        Type { scalar: self.scalar, lanes: 1 }
+    }
+
+    /// Whether the lanes are floats.
+    pub const fn is_float(self) -> bool {
+        matches!(self.scalar, Scalar::F32 | Scalar::F16)
+    }
+
+    /// Whether the lanes are integers.
+    pub const fn is_integer(self) -> bool {
+        matches!(self.scalar, Scalar::I32 | Scalar::U32)
+    }
+
+    /// The size in memory.
+    pub const fn size_in_bytes(self) -> u32 {
+        let lane = match self.scalar {
+            Scalar::F16 => 2,
+            Scalar::Bool | Scalar::I32 | Scalar::U32 | Scalar::F32 => 4,
+        };
+        lane * self.lanes
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scalar = match self.scalar {
+            Scalar::Bool => "bool",
+            Scalar::I32 => "i32",
+            Scalar::U32 => "u32",
+            Scalar::F32 => "f32",
+            Scalar::F16 => "f16",
+        };
+        match self.lanes {
+            1 => f.write_str(scalar),
+            n => write!(f, "vec{n}<{scalar}>"),
+        }
+    }
+}
+
+impl DType {
+    /// The type in which a kernel computes with elements of this dtype: narrow ones are widened.
+    pub(crate) const fn compute_scalar(self) -> Scalar {
+        match self {
+            DType::U8 | DType::U32 => Scalar::U32,
+            DType::I32 => Scalar::I32,
+            DType::F16 | DType::F32 => Scalar::F32,
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! [`Value`]: something computed in a kernel, with the operators of Rust.
+
+use super::builder::KernelBuilder;
+use super::types::{Scalar, Type};
+use half::f16;
+use rspirv::dr::Operand;
+use rspirv::spirv::{Op, Word};
+use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
+
+/// A scalar or vector in a register. Operators record instructions; vectors are computed lane by lane, and a scalar
+/// operand of a vector operation is spread over the lanes.
+#[derive(Clone, Copy)]
+pub struct Value<'k> {
+    pub(super) kernel: &'k KernelBuilder,
+    pub(super) id: Word,
+    pub(super) ty: Type,
+}
+
+/// What may stand at the right of an operator: a value, or a number, which takes the type of the left side.
+pub trait IntoValue<'k> {
+    /// The operand as a value of type `like`, or of its own type if it is a value already.
+    fn into_value(self, kernel: &'k KernelBuilder, like: Type) -> Value<'k>;
+}
+
+impl<'k> IntoValue<'k> for Value<'k> {
+    fn into_value(self, _: &'k KernelBuilder, like: Type) -> Value<'k> {
+        if self.ty.lanes == 1 && like.lanes > 1 { self.splat(like.lanes) } else { self }
+    }
+}
+
+macro_rules! number_into_value {
+    ($($number:ty),+) => {$(
+        impl<'k> IntoValue<'k> for $number {
+            fn into_value(self, kernel: &'k KernelBuilder, like: Type) -> Value<'k> {
+                let bits = match like.scalar {
+                    Scalar::F32 => (self as f32).to_bits(),
+                    Scalar::F16 => u32::from(f16::from_f64(self as f64).to_bits()),
+                    Scalar::I32 => self as i32 as u32,
+                    Scalar::U32 => self as u32,
+                    Scalar::Bool => u32::from(self as u32 != 0),
+                };
+                kernel.constant(like, bits)
+            }
+        }
+    )+};
+}
+
+number_into_value!(i32, u32, f32, f64);
+
+/// Which instruction an operator is, by the kind of its operands.
+struct Opcodes {
+    symbol: &'static str,
+    float: Option<Op>,
+    signed: Option<Op>,
+    unsigned: Option<Op>,
+    bool: Option<Op>,
+}
+
+impl Opcodes {
+    const fn arithmetic(symbol: &'static str, float: Op, signed: Op, unsigned: Op) -> Self {
+        Opcodes { symbol, float: Some(float), signed: Some(signed), unsigned: Some(unsigned), bool: None }
+    }
+
+    const fn bits(symbol: &'static str, signed: Op, unsigned: Op, bool: Option<Op>) -> Self {
+        Opcodes { symbol, float: None, signed: Some(signed), unsigned: Some(unsigned), bool }
+    }
+
+    fn select(&self, ty: Type) -> Option<Op> {
+        match ty.scalar {
+            Scalar::F32 | Scalar::F16 => self.float,
+            Scalar::I32 => self.signed,
+            Scalar::U32 => self.unsigned,
+            Scalar::Bool => self.bool,
+        }
+    }
+}
+
+impl<'k> Value<'k> {
+    /// Its type.
+    pub fn ty(self) -> Type {
+        self.ty
+    }
+
+    /// The kernel it belongs to.
+    pub fn kernel(self) -> &'k KernelBuilder {
+        self.kernel
+    }
+
+    pub(super) fn operand(self) -> Operand {
+        Operand::IdRef(self.id)
+    }
+
+    /// A number of this value's type.
+    pub fn literal(self, number: impl IntoValue<'k>) -> Value<'k> {
+        number.into_value(self.kernel, self.ty)
+    }
+
+    fn binary(self, rhs: impl IntoValue<'k>, opcodes: &Opcodes, result: impl Fn(Type) -> Type) -> Value<'k> {
+        let rhs = rhs.into_value(self.kernel, self.ty);
+        let lhs = if self.ty.lanes == 1 && rhs.ty.lanes > 1 { self.splat(rhs.ty.lanes) } else { self };
+        match opcodes.select(lhs.ty) {
+            Some(op) if lhs.ty == rhs.ty => lhs.kernel.emit(op, result(lhs.ty), [lhs.operand(), rhs.operand()]),
+            _ => {
+                self.kernel.fail(format!("`{}` is not defined between {} and {}", opcodes.symbol, lhs.ty, rhs.ty));
+                lhs.kernel.constant(result(lhs.ty), 0)
+            }
+        }
+    }
+
+    fn compare(self, rhs: impl IntoValue<'k>, opcodes: &Opcodes) -> Value<'k> {
+        self.binary(rhs, opcodes, |ty| ty.with_scalar(Scalar::Bool))
+    }
+
+    /// `self < rhs`; false where a side is NaN.
+    pub fn lt(self, rhs: impl IntoValue<'k>) -> Value<'k> {
+        self.compare(rhs, &Opcodes::arithmetic("<", Op::FOrdLessThan, Op::SLessThan, Op::ULessThan))
+    }
+
+    /// `self <= rhs`; false where a side is NaN.
+    pub fn le(self, rhs: impl IntoValue<'k>) -> Value<'k> {
+        self.compare(rhs, &Opcodes::arithmetic("<=", Op::FOrdLessThanEqual, Op::SLessThanEqual, Op::ULessThanEqual))
+    }
+
+    /// `self > rhs`; false where a side is NaN.
+    pub fn gt(self, rhs: impl IntoValue<'k>) -> Value<'k> {
+        self.compare(rhs, &Opcodes::arithmetic(">", Op::FOrdGreaterThan, Op::SGreaterThan, Op::UGreaterThan))
+    }
+
+    /// `self >= rhs`; false where a side is NaN.
+    pub fn ge(self, rhs: impl IntoValue<'k>) -> Value<'k> {
+        let ops = Opcodes::arithmetic(">=", Op::FOrdGreaterThanEqual, Op::SGreaterThanEqual, Op::UGreaterThanEqual);
+        self.compare(rhs, &ops)
+    }
+
+    /// `self == rhs`; false where a side is NaN.
+    pub fn eq(self, rhs: impl IntoValue<'k>) -> Value<'k> {
+        let ops = Opcodes { bool: Some(Op::LogicalEqual), ..Opcodes::arithmetic("==", Op::FOrdEqual, Op::IEqual, Op::IEqual) };
+        self.compare(rhs, &ops)
+    }
+
+    /// `self != rhs`; true where a side is NaN.
+    pub fn ne(self, rhs: impl IntoValue<'k>) -> Value<'k> {
+        let ops =
+            Opcodes { bool: Some(Op::LogicalNotEqual), ..Opcodes::arithmetic("!=", Op::FUnordNotEqual, Op::INotEqual, Op::INotEqual) };
+        self.compare(rhs, &ops)
+    }
+
+    /// For a condition, lane by lane: `yes` where it holds, else `no`. At least one of them must be a value.
+    pub fn select(self, yes: Value<'k>, no: impl IntoValue<'k>) -> Value<'k> {
+        let no = no.into_value(self.kernel, yes.ty);
+        let condition = if self.ty.lanes == 1 && yes.ty.lanes > 1 { self.splat(yes.ty.lanes) } else { self };
+        if condition.ty != yes.ty.with_scalar(Scalar::Bool) || yes.ty != no.ty {
+            self.kernel.fail(format!("select: {} chooses between {} and {}", self.ty, yes.ty, no.ty));
+            return yes;
+        }
+        self.kernel.emit(Op::Select, yes.ty, [condition.operand(), yes.operand(), no.operand()])
+    }
+
+    /// The same bits as another type of the same size.
+    pub fn bitcast(self, ty: Type) -> Value<'k> {
+        if self.ty.size_in_bytes() != ty.size_in_bytes() || self.ty.scalar == Scalar::Bool {
+            self.kernel.fail(format!("bitcast from {} to {ty}", self.ty));
+        }
+        if self.kernel.type_id(ty) == self.kernel.type_id(self.ty) {
+            return Value { ty, ..self };
+        }
+        self.kernel.emit(Op::Bitcast, ty, [self.operand()])
+    }
+
+    /// The nearest value of another type, lane by lane. Floats to integers are cut towards zero and saturate, NaN
+    /// becomes 0; integers change sign modulo 2^32; truth values become 0 or 1.
+    pub fn convert(self, scalar: Scalar) -> Value<'k> {
+        let ty = self.ty.with_scalar(scalar);
+        let emit = |op| self.kernel.emit(op, ty, [self.operand()]);
+        match (self.ty.scalar, scalar) {
+            (from, to) if from == to => self,
+            (Scalar::Bool, _) => self.select(self.kernel.number(ty, 1), 0),
+            (_, Scalar::Bool) => self.ne(0),
+            (Scalar::I32, Scalar::U32) | (Scalar::U32, Scalar::I32) => self.bitcast(ty),
+            (Scalar::I32, Scalar::F32 | Scalar::F16) => emit(Op::ConvertSToF),
+            (Scalar::U32, Scalar::F32 | Scalar::F16) => emit(Op::ConvertUToF),
+            (Scalar::F32, Scalar::F16) | (Scalar::F16, Scalar::F32) => emit(Op::FConvert),
+            (Scalar::F16, Scalar::I32 | Scalar::U32) => self.convert(Scalar::F32).convert(scalar),
+            // The instructions leave out-of-range values undefined: those are chosen apart.
+            (Scalar::F32, Scalar::I32) => {
+                let below = self.lt(-2147483648.0);
+                let inside = self.ge(-2147483648.0) & self.lt(2147483648.0);
+                let cut = self.kernel.emit(Op::ConvertFToS, ty, [inside.select(self, 0).operand()]);
+                let nan = self.is_nan();
+                let limit = below.select(cut.literal(i32::MIN), i32::MAX);
+                inside.select(cut, nan.select(cut.literal(0), limit))
+            }
+            (Scalar::F32, Scalar::U32) => {
+                let inside = self.gt(-1.0) & self.lt(4294967296.0);
+                let cut = self.kernel.emit(Op::ConvertFToU, ty, [(inside & self.gt(0)).select(self, 0).operand()]);
+                let above = self.ge(4294967296.0);
+                inside.select(cut, above.select(cut.literal(u32::MAX), 0))
+            }
+            _ => self.kernel_mistake(format!("no conversion from {} to {ty}", self.ty), ty),
+        }
+    }
+
+    fn kernel_mistake(self, message: String, ty: Type) -> Value<'k> {
+        self.kernel.fail(message);
+        self.kernel.constant(ty, 0)
+    }
+
+    /// Whether a lane is NaN, told by its bits: WGSL lets a compiler assume that `x == x`.
+    pub fn is_nan(self) -> Value<'k> {
+        if self.ty.scalar != Scalar::F32 {
+            return self.kernel_mistake(format!("is_nan of {}", self.ty), self.ty.with_scalar(Scalar::Bool));
+        }
+        (self.bitcast(self.ty.with_scalar(Scalar::U32)) & 0x7fff_ffff_u32).gt(0x7f80_0000_u32)
+    }
+
+    /// A vector whose lanes are all this scalar.
+    pub fn splat(self, lanes: u32) -> Value<'k> {
+        let ty = Type { scalar: self.ty.scalar, lanes };
+        self.kernel.emit(Op::CompositeConstruct, ty, (0..lanes).map(|_| self.operand()))
+    }
+
+    /// A lane of a vector.
+    pub fn lane(self, lane: u32) -> Value<'k> {
+        if self.ty.lanes == 1 && lane == 0 {
+            return self;
+        }
+        if lane >= self.ty.lanes {
+            return self.kernel_mistake(format!("lane {lane} of {}", self.ty), self.ty.lane());
+        }
+        self.kernel.emit(Op::CompositeExtract, self.ty.lane(), [self.operand(), Operand::LiteralBit32(lane)])
+    }
+
+    /// A vector's lanes.
+    pub fn lanes(self) -> Vec<Value<'k>> {
+        (0..self.ty.lanes).map(|lane| self.lane(lane)).collect()
+    }
+}
+
+impl KernelBuilder {
+    /// A vector of 2 or 4 scalars of one type.
+    pub fn vector<'k>(&'k self, lanes: &[Value<'k>]) -> Value<'k> {
+        let scalar = lanes.first().map_or(Scalar::U32, |lane| lane.ty.scalar);
+        let ty = Type { scalar, lanes: lanes.len() as u32 };
+        if !matches!(ty.lanes, 2 | 4) || lanes.iter().any(|lane| lane.ty != ty.lane()) {
+            self.fail("a vector is made of 2 or 4 scalars of one type");
+        }
+        self.emit(Op::CompositeConstruct, ty, lanes.iter().map(|lane| lane.operand()))
+    }
+
+    /// A number in a given type.
+    pub fn number(&self, ty: Type, number: i32) -> Value<'_> {
+        number.into_value(self, ty)
+    }
+}
+
+macro_rules! operator {
+    ($($trait:ident $method:ident $opcodes:expr;)*) => {$(
+        impl<'k, R: IntoValue<'k>> $trait<R> for Value<'k> {
+            type Output = Value<'k>;
+            fn $method(self, rhs: R) -> Value<'k> {
+                self.binary(rhs, &$opcodes, |ty| ty)
+            }
+        }
+    )*};
+}
+
+operator! {
+    Add add Opcodes::arithmetic("+", Op::FAdd, Op::IAdd, Op::IAdd);
+    Sub sub Opcodes::arithmetic("-", Op::FSub, Op::ISub, Op::ISub);
+    Mul mul Opcodes::arithmetic("*", Op::FMul, Op::IMul, Op::IMul);
+    Div div Opcodes::arithmetic("/", Op::FDiv, Op::SDiv, Op::UDiv);
+    Rem rem Opcodes { float: None, ..Opcodes::arithmetic("%", Op::FRem, Op::SRem, Op::UMod) };
+    BitAnd bitand Opcodes::bits("&", Op::BitwiseAnd, Op::BitwiseAnd, Some(Op::LogicalAnd));
+    BitOr bitor Opcodes::bits("|", Op::BitwiseOr, Op::BitwiseOr, Some(Op::LogicalOr));
+    BitXor bitxor Opcodes::bits("^", Op::BitwiseXor, Op::BitwiseXor, Some(Op::LogicalNotEqual));
+    Shl shl Opcodes::bits("<<", Op::ShiftLeftLogical, Op::ShiftLeftLogical, None);
+    Shr shr Opcodes::bits(">>", Op::ShiftRightArithmetic, Op::ShiftRightLogical, None);
+}
+
+impl<'k> Neg for Value<'k> {
+    type Output = Value<'k>;
+    fn neg(self) -> Value<'k> {
+        match self.ty.scalar {
+            Scalar::F32 | Scalar::F16 => self.kernel.emit(Op::FNegate, self.ty, [self.operand()]),
+            // WGSL has no negation of unsigned integers.
+            Scalar::U32 => self.literal(0) - self,
+            Scalar::I32 => self.kernel.emit(Op::SNegate, self.ty, [self.operand()]),
+            Scalar::Bool => self.kernel_mistake("negation of a truth value: use `!`".into(), self.ty),
+        }
+    }
+}
+
+impl<'k> Not for Value<'k> {
+    type Output = Value<'k>;
+    fn not(self) -> Value<'k> {
+        match self.ty.scalar {
+            Scalar::Bool => self.kernel.emit(Op::LogicalNot, self.ty, [self.operand()]),
+            Scalar::I32 | Scalar::U32 => self.kernel.emit(Op::Not, self.ty, [self.operand()]),
+            Scalar::F32 | Scalar::F16 => self.kernel_mistake("bitwise `!` of a float".into(), self.ty),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Kernels as WGSL: the Vulkan dialect of SPIR-V, translated by naga.
+
+use crate::error::{Error, Result};
+use crate::shader::Module;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Translates a kernel of [`Target::WEBGPU`](crate::shader::Target::WEBGPU), and checks on the way that it uses no
+/// feature but those that it states in `requires`.
+pub(crate) fn translate(module: &Module) -> Result<String> {
+    // naga's SPIR-V reader still indexes and unwraps in places (an id that no instruction defines, for one), and a
+    // malformed module must not take the process down. Nothing of naga's outlives the call, so nothing is left torn.
+    catch_unwind(AssertUnwindSafe(|| translate_unguarded(module)))
+        .unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+            Err(format!("naga panicked: {text}"))
+        })
+        .map_err(|message| Error::Kernel { kernel: module.name.clone(), message })
+}
+
+/// Adds what browsers ask for and naga's own parser refuses.
+pub(crate) fn for_browser(wgsl: &str, module: &Module) -> String {
+    if module.requires.subgroups { format!("enable subgroups;\n{wgsl}") } else { wgsl.to_string() }
+}
+
+fn translate_unguarded(module: &Module) -> Result<String, String> {
+    let options = naga::front::spv::Options {
+        adjust_coordinate_space: false,
+        strict_capabilities: true,
+        block_ctx_dump_prefix: None,
+    };
+    let ir = naga::front::spv::Frontend::new(module.spirv.iter().copied(), &options)
+        .parse()
+        .map_err(|error| format!("naga cannot read the SPIR-V: {}", with_sources(&error)))?;
+    let info = Validator::new(ValidationFlags::all(), capabilities(module))
+        .validate(&ir)
+        .map_err(|error| format!("naga finds the kernel invalid: {}", with_sources(error.as_inner())))?;
+    naga::back::wgsl::write_string(&ir, &info, naga::back::wgsl::WriterFlags::empty())
+        .map_err(|error| format!("naga cannot write the kernel as WGSL: {}", with_sources(&error)))
+}
+
+/// What the validator lets pass: WGSL without extensions (which has `unpack2x16float`), and what the kernel requires.
+fn capabilities(module: &Module) -> Capabilities {
+    let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    capabilities.set(Capabilities::SHADER_FLOAT16, module.requires.f16);
+    capabilities.set(Capabilities::SUBGROUP, module.requires.subgroups);
+    capabilities
+}
+
+/// The text of an error and of all the errors beneath it.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Features;
+    use rspirv::binary::Assemble;
+    use rspirv::dr::Builder;
+    use rspirv::spirv::{
+        AddressingModel, Capability, ExecutionMode, ExecutionModel, FunctionControl, MemoryModel, Op, StorageClass,
+    };
+
+    /// A kernel that declares `capabilities` and does what `body` says.
+    fn module(capabilities: &[Capability], body: impl FnOnce(&mut Builder)) -> Module {
+        let mut b = Builder::new();
+        b.set_version(1, 3);
+        for &capability in capabilities {
+            b.capability(capability);
+        }
+        b.memory_model(AddressingModel::Logical, MemoryModel::GLSL450);
+        let void = b.type_void();
+        let signature = b.type_function(void, []);
+        let main = b.begin_function(void, None, FunctionControl::NONE, signature).unwrap();
+        b.begin_block(None).unwrap();
+        body(&mut b);
+        b.ret().unwrap();
+        b.end_function().unwrap();
+        b.entry_point(ExecutionModel::GLCompute, main, "main", []);
+        b.execution_mode(main, ExecutionMode::LocalSize, [64, 1, 1]);
+        Module {
+            name: "sample".into(),
+            spirv: b.module().assemble(),
+            bindings: Vec::new(),
+            parameter_words: 0,
+            workgroup: [64, 1, 1],
+            workgroup_memory: 0,
+            requires: Features::default(),
+        }
+    }
+
+    fn message(module: &Module) -> String {
+        match translate(module) {
+            Err(Error::Kernel { kernel, message }) if kernel == module.name => message,
+            other => panic!("expected a kernel error, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn translates_a_kernel() {
+        let wgsl = translate(&module(&[Capability::Shader], |_| ())).unwrap();
+        assert!(wgsl.contains("@compute @workgroup_size(64, 1, 1)") && wgsl.contains("fn main("), "{wgsl}");
+    }
+
+    #[test]
+    fn a_feature_must_be_stated_to_be_used() {
+        let mut kernel = module(&[Capability::Shader, Capability::Float16], |b| {
+            let half = b.type_float(16, None);
+            let pointer = b.type_pointer(None, StorageClass::Function, half);
+            b.variable(pointer, None, StorageClass::Function, None);
+        });
+        let refusal = message(&kernel);
+        assert!(refusal.starts_with("naga finds the kernel invalid: ") && refusal.contains("FLOAT16"), "{refusal}");
+        kernel.requires.f16 = true;
+        assert!(translate(&kernel).unwrap().contains("enable f16;"));
+    }
+
+    #[test]
+    fn what_naga_refuses_is_a_kernel_error() {
+        let refusal = message(&module(&[Capability::Shader, Capability::DotProduct], |_| ()));
+        assert!(refusal.starts_with("naga cannot read the SPIR-V: ") && refusal.contains("DotProduct"), "{refusal}");
+    }
+
+    #[test]
+    fn what_naga_panics_on_is_a_kernel_error() {
+        // A local size of two dimensions: OpExecutionMode has one word too few.
+        let mut kernel = module(&[Capability::Shader], |_| ());
+        let mode = |word: u32| word & 0xffff == Op::ExecutionMode as u32 && word >> 16 == 6;
+        let place = kernel.spirv.iter().position(|&word| mode(word)).unwrap();
+        kernel.spirv[place] -= 1 << 16;
+        kernel.spirv.remove(place + 5);
+        let refusal = message(&kernel);
+        assert!(refusal.starts_with("naga panicked: index out of bounds"), "{refusal}");
+    }
+
+    #[test]
+    fn browsers_want_subgroups_enabled() {
+        let mut kernel = module(&[Capability::Shader], |_| ());
+        assert_eq!(for_browser("fn main() {}", &kernel), "fn main() {}");
+        kernel.requires.subgroups = true;
+        assert_eq!(for_browser("fn main() {}", &kernel), "enable subgroups;\nfn main() {}");
+    }
+}

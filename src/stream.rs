@@ -1,0 +1,123 @@
+//! The stream: records commands in order, finds hazards, submits batches.
+
+use crate::device::backend::{Backend, BufferId, Command, Step, Ticket};
+use crate::error::Result;
+use crate::memory::Allocation;
+use crate::shader::Access;
+use parking_lot::Mutex;
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A batch is submitted when it has so many commands, so that the device starts while the host still records.
+const BATCH_COMMANDS: usize = 256;
+
+/// A batch is submitted when it holds so many bytes on their way from the host, so that they do not pile up.
+const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
+
+/// The order of all work on a device. Commands of many threads run in the order in which they were recorded.
+pub(crate) struct Stream {
+    backend: Arc<dyn Backend>,
+    state: Mutex<State>,
+    submissions: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    steps: Vec<Step>,
+    upload_bytes: u64,
+    /// What the commands since the last barrier have read and written.
+    read: HashSet<BufferId>,
+    written: HashSet<BufferId>,
+    /// Keeps the buffers of the recorded commands alive.
+    held: Vec<Arc<Allocation>>,
+    newest: u64,
+    in_flight: VecDeque<(Ticket, Vec<Arc<Allocation>>)>,
+}
+
+impl Stream {
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        Stream { backend, state: Mutex::default(), submissions: AtomicU64::new(0) }
+    }
+
+    /// Appends a command. `uses` are the buffers it names and how it uses them, `upload_bytes` what it brings from the
+    /// host.
+    pub fn record(&self, command: Command, uses: &[(&Arc<Allocation>, Access)], upload_bytes: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let hazard = uses.iter().any(|(allocation, access)| {
+            let id = allocation.id();
+            state.written.contains(&id) || (access.writes() && state.read.contains(&id))
+        });
+        if hazard {
+            state.read.clear();
+            state.written.clear();
+        }
+        for (allocation, access) in uses {
+            if access.reads() {
+                state.read.insert(allocation.id());
+            }
+            if access.writes() {
+                state.written.insert(allocation.id());
+            }
+            state.held.push(Arc::clone(allocation));
+        }
+        state.steps.push(Step { command, barrier: hazard });
+        state.upload_bytes += upload_bytes;
+        if state.steps.len() >= BATCH_COMMANDS || state.upload_bytes >= BATCH_UPLOAD_BYTES {
+            self.submit(&mut state)?;
+        }
+        Ok(())
+    }
+
+    /// Submits what has been recorded. Returns the ticket of the newest batch.
+    pub fn flush(&self) -> Result<Ticket> {
+        let mut state = self.state.lock();
+        if !state.steps.is_empty() {
+            self.submit(&mut state)?;
+        }
+        Ok(Ticket(state.newest))
+    }
+
+    fn submit(&self, state: &mut State) -> Result<()> {
+        let steps = std::mem::take(&mut state.steps);
+        let held = std::mem::take(&mut state.held);
+        state.upload_bytes = 0;
+        // A batch sees all that was done before it.
+        state.read.clear();
+        state.written.clear();
+        let ticket = self.backend.submit(&steps)?;
+        self.submissions.fetch_add(1, Ordering::Relaxed);
+        state.newest = ticket.0;
+        state.in_flight.push_back((ticket, held));
+        self.retire(state)
+    }
+
+    /// Lets go of the buffers of batches that have completed.
+    fn retire(&self, state: &mut State) -> Result<()> {
+        let completed = self.backend.completed()?;
+        while state.in_flight.front().is_some_and(|(ticket, _)| *ticket <= completed) {
+            state.in_flight.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Submits what has been recorded and blocks until all of it has run.
+    pub fn wait(&self) -> Result<()> {
+        let ticket = self.flush()?;
+        self.backend.wait(ticket)?;
+        self.retire(&mut self.state.lock())
+    }
+
+    pub fn submissions(&self) -> u64 {
+        self.submissions.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // Buffers may be freed only when no batch uses them. If the device is lost, none does.
+        if let Err(error) = self.wait() {
+            log::debug!("the device was closed with an error: {error}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Tensors from host data, from nothing but a shape, and from the random number generator.
+
+use super::storage::Word;
+use super::{Fusion, Tensor, allocate, checked_elements};
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::expr::{BinaryOp, Expr};
+use crate::kernels::KernelConfig;
+use crate::kernels::random::{Distribution, Random, WORKGROUP};
+use crate::shape::Shape;
+
+/// Host data that knows its shape: a number, and arrays, slices and vectors of such data.
+pub trait NdArray {
+    /// The type of the numbers.
+    type Element: Element;
+
+    /// The lengths of the axes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where rows differ in length.
+    fn shape(&self) -> Result<Shape>;
+
+    /// Appends the numbers in row-major order.
+    fn append_to(&self, elements: &mut Vec<Self::Element>);
+}
+
+impl<T: Element> NdArray for T {
+    type Element = T;
+
+    fn shape(&self) -> Result<Shape> {
+        Ok(Shape::default())
+    }
+
+    fn append_to(&self, elements: &mut Vec<T>) {
+        elements.push(*self);
+    }
+}
+
+impl<A: NdArray> NdArray for [A] {
+    type Element = A::Element;
+
+    fn shape(&self) -> Result<Shape> {
+        let inner = self.first().map_or_else(|| Ok(Shape::default()), NdArray::shape)?;
+        for row in self {
+            if row.shape()? != inner {
+                let message = format!("rows of shapes {inner} and {} in one array", row.shape()?);
+                return Err(Error::InvalidArgument { op: "new", message });
+            }
+        }
+        Ok(std::iter::once(self.len()).chain(inner.iter().copied()).collect())
+    }
+
+    fn append_to(&self, elements: &mut Vec<A::Element>) {
+        for row in self {
+            row.append_to(elements);
+        }
+    }
+}
+
+macro_rules! nd_array_as_slice {
+    ($([$($generics:tt)*] $ty:ty;)*) => {$(
+        impl<$($generics)*> NdArray for $ty {
+            type Element = A::Element;
+
+            fn shape(&self) -> Result<Shape> {
+                self[..].shape()
+            }
+
+            fn append_to(&self, elements: &mut Vec<A::Element>) {
+                self[..].append_to(elements);
+            }
+        }
+    )*};
+}
+
+nd_array_as_slice! {
+    [A: NdArray, const N: usize] [A; N];
+    [A: NdArray, const N: usize] &[A; N];
+    [A: NdArray] &[A];
+    [A: NdArray] Vec<A>;
+    [A: NdArray] &Vec<A>;
+}
+
+impl Tensor {
+    /// A tensor from a number or from nested arrays, slices or vectors.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1u32, 2, 3], [4, 5, 6]], &device)?;
+    /// assert_eq!(x.dims(), [2, 3]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where rows differ in length; [`Error::OutOfMemory`].
+    pub fn new<A: NdArray>(array: A, device: &Device) -> Result<Tensor> {
+        let shape = array.shape()?;
+        let mut elements = Vec::with_capacity(checked_elements(&shape, "new")?);
+        array.append_to(&mut elements);
+        Tensor::from_slice(&elements, shape, device)
+    }
+
+    /// A tensor from numbers in row-major order.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0], (2, 2), &device)?;
+    /// assert_eq!(x.t()?.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ElementCount`] where the shape holds another number of elements; [`Error::OutOfMemory`].
+    pub fn from_slice<T: Element>(data: &[T], shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+        let shape = shape.into();
+        if shape.elem_count() != Some(data.len()) {
+            return Err(Error::ElementCount { op: "from_slice", shape, elements: data.len() });
+        }
+        checked_elements(&shape, "from_slice")?;
+        let buffer = device.runtime().upload(bytemuck::cast_slice(data))?;
+        Ok(Tensor::from_buffer(buffer, shape, T::DTYPE, device))
+    }
+
+    /// A tensor from a vector of numbers in row-major order. See [`from_slice`](Self::from_slice).
+    pub fn from_vec<T: Element>(data: Vec<T>, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+        Tensor::from_slice(&data, shape, device)
+    }
+
+    /// A tensor whose elements are all `value`.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// assert_eq!(Tensor::full(7i32, (1, 3), &device)?.to_vec::<i32>()?, [7, 7, 7]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SizeOverflow`].
+    pub fn full<T: Element>(value: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+        Tensor::constant(Word { bits: value.to_word(), dtype: T::DTYPE }, shape.into(), device)
+    }
+
+    /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// [`Error::SizeOverflow`].
+    pub fn zeros(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
+        Tensor::constant(Word::from_f64(0.0, dtype, "zeros")?, shape.into(), device)
+    }
+
+    /// A tensor of ones.
+    ///
+    /// # Errors
+    /// [`Error::SizeOverflow`].
+    pub fn ones(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
+        Tensor::constant(Word::from_f64(1.0, dtype, "ones")?, shape.into(), device)
+    }
+
+    fn constant(word: Word, shape: Shape, device: &Device) -> Result<Tensor> {
+        let mut fusion = Fusion::new(shape);
+        let value = fusion.scalar(word);
+        fusion.finish(value, device, "full")
+    }
+
+    /// The numbers from `start` up to but not including `end`, in steps of 1.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// assert_eq!(Tensor::arange(2u32, 5, &device)?.to_vec::<u32>()?, [2, 3, 4]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`arange_step`](Self::arange_step).
+    pub fn arange<T: Element>(start: T, end: T, device: &Device) -> Result<Tensor> {
+        let one = Word::from_f64(1.0, T::DTYPE, "arange")?;
+        Tensor::arange_words(start, end.to_f64(), 1.0, one, device)
+    }
+
+    /// The numbers `start + i * step` from `start` up to but not including `end`; floats are computed in `f32`.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// assert_eq!(Tensor::arange_step(5i32, 0, -2, &device)?.to_vec::<i32>()?, [5, 3, 1]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the step is 0 or a number is not finite; [`Error::SizeOverflow`].
+    pub fn arange_step<T: Element>(start: T, end: T, step: T, device: &Device) -> Result<Tensor> {
+        let word = Word { bits: step.to_word(), dtype: T::DTYPE };
+        Tensor::arange_words(start, end.to_f64(), step.to_f64(), word, device)
+    }
+
+    fn arange_words<T: Element>(start: T, end: f64, step: f64, step_word: Word, device: &Device) -> Result<Tensor> {
+        let length = ((end - start.to_f64()) / step).ceil();
+        if !length.is_finite() {
+            let message = format!("from {start:?} to {end} in steps of {step} is not finite");
+            return Err(Error::InvalidArgument { op: "arange", message });
+        }
+        let mut fusion = Fusion::new(Shape::from(length.max(0.0) as usize));
+        let start = fusion.scalar(Word { bits: start.to_word(), dtype: T::DTYPE });
+        let step = fusion.scalar(step_word);
+        let index = Expr::Cast(if T::DTYPE.is_float() { DType::F32 } else { T::DTYPE }, Box::new(Expr::Index));
+        let advanced = Expr::Binary(BinaryOp::Mul, index.into(), step.into());
+        fusion.finish(Expr::Binary(BinaryOp::Add, start.into(), advanced.into()), device, "arange")
+    }
+
+    /// Random numbers, evenly distributed from `low` up to but not including `high`.
+    ///
+    /// The generator is counter-based: the same seed ([`Device::set_seed`]) and the same sequence of calls give the
+    /// same numbers on every device.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::rand(-1f32, 1.0, (3, 4), &device)?;
+    /// assert!(x.to_vec::<f32>()?.iter().all(|v| (-1.0..1.0).contains(v)));
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    pub fn rand<T: Element>(low: T, high: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+        let (low, high) = (low.to_f64(), high.to_f64());
+        Tensor::random(Distribution::Uniform, high - low, low, T::DTYPE, shape.into(), device, "rand")
+    }
+
+    /// Random numbers from the normal distribution. See [`rand`](Self::rand) for the generator.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    pub fn randn<T: Element>(mean: T, deviation: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+        let (mean, deviation) = (mean.to_f64(), deviation.to_f64());
+        Tensor::random(Distribution::Normal, deviation, mean, T::DTYPE, shape.into(), device, "randn")
+    }
+
+    fn random(
+        distribution: Distribution,
+        scale: f64,
+        shift: f64,
+        dtype: DType,
+        shape: Shape,
+        device: &Device,
+        op: &'static str,
+    ) -> Result<Tensor> {
+        if !dtype.is_float() {
+            return Err(Error::UnsupportedDType { op, dtype, expected: "f32 and f16" });
+        }
+        let elements = checked_elements(&shape, op)?;
+        let buffer = allocate(&shape, DType::F32, device, op)?;
+        if elements > 0 {
+            let [low, high, sequence] = device.runtime().next_random();
+            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+            let config = KernelConfig::Random(Random { distribution });
+            device.runtime().launch(&config, &[&buffer], &[elements as u32, low, high, sequence], groups)?;
+        }
+        Tensor::from_buffer(buffer, shape, DType::F32, device).affine(scale, shift)?.to_dtype(dtype)
+    }
+}
+
+impl Word {
+    /// A number as a scalar of a dtype.
+    pub fn from_f64(value: f64, dtype: DType, op: &'static str) -> Result<Word> {
+        let exact = |low: f64, high: f64| value.fract() == 0.0 && (low..=high).contains(&value);
+        let bits = match dtype {
+            DType::F32 => Some((value as f32).to_bits()),
+            DType::F16 => Some(f32::from(half::f16::from_f64(value)).to_bits()),
+            DType::I32 => exact(i32::MIN.into(), i32::MAX.into()).then_some(value as i32 as u32),
+            DType::U32 => exact(0.0, u32::MAX.into()).then_some(value as u32),
+            DType::U8 => exact(0.0, u8::MAX.into()).then_some(value as u32),
+        };
+        let message = || format!("the number {value} is not a {dtype}; convert the tensor with `to_dtype` first");
+        bits.map(|bits| Word { bits, dtype }).ok_or_else(|| Error::InvalidArgument { op, message: message() })
+    }
+}

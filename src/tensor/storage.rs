@@ -1,0 +1,215 @@
+//! What a tensor owns: a buffer, or an elementwise expression that has not been computed yet.
+
+use super::{Tensor, allocate};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::expr::Expr;
+use crate::kernels::KernelConfig;
+use crate::kernels::elementwise::{Elementwise, InputLayout, WORKGROUP};
+use crate::layout::collapse;
+use crate::memory::Buffer;
+use crate::shape::Shape;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A fused expression grows to at most so many operations...
+const MAX_OPERATIONS: usize = 24;
+/// ...over at most so many inputs.
+const MAX_INPUTS: usize = 6;
+
+/// A number handed to a kernel at its launch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Word {
+    pub bits: u32,
+    pub dtype: DType,
+}
+
+/// An elementwise computation over the elements of `shape` in row-major order.
+#[derive(Clone)]
+pub(crate) struct Expression {
+    expr: Expr,
+    /// Broadcast to `shape`; their elements exist.
+    inputs: SmallVec<[Tensor; 4]>,
+    scalars: SmallVec<[Word; 4]>,
+    shape: Shape,
+}
+
+enum State {
+    Buffer(Arc<Buffer>),
+    /// Not computed yet. It is copied into the first expression that uses it; for a second use it is computed, so that
+    /// nothing is computed more than twice.
+    Expression { expression: Expression, fused: bool },
+}
+
+pub(crate) struct Storage(Mutex<State>);
+
+impl Storage {
+    pub fn buffer(buffer: Buffer) -> Self {
+        Storage(Mutex::new(State::Buffer(Arc::new(buffer))))
+    }
+
+    pub fn expression(expression: Expression) -> Self {
+        Storage(Mutex::new(State::Expression { expression, fused: false }))
+    }
+}
+
+impl Tensor {
+    /// The buffer behind the tensor, computed now if it has not been yet.
+    pub(crate) fn buffer(&self) -> Result<Arc<Buffer>> {
+        let mut state = self.storage.0.lock();
+        match &*state {
+            State::Buffer(buffer) => Ok(buffer.clone()),
+            State::Expression { expression, .. } => {
+                let buffer = Arc::new(expression.compute(&self.device)?);
+                *state = State::Buffer(buffer.clone());
+                Ok(buffer)
+            }
+        }
+    }
+
+    /// The tensor's pending expression if it can be copied into one over `shape`.
+    fn fusible(&self, shape: &Shape) -> Option<Expression> {
+        let mut state = self.storage.0.lock();
+        let State::Expression { expression, fused } = &mut *state else { return None };
+        if expression.is_constant() {
+            return Some(expression.clone());
+        }
+        let same = expression.shape == *shape && self.layout.shape == *shape && self.layout.is_contiguous() && self.layout.offset == 0;
+        (same && !std::mem::replace(fused, true)).then(|| expression.clone())
+    }
+}
+
+/// An expression in the making.
+pub(crate) struct Fusion {
+    shape: Shape,
+    inputs: SmallVec<[Tensor; 4]>,
+    scalars: SmallVec<[Word; 4]>,
+    operations: usize,
+}
+
+impl Fusion {
+    /// Starts an expression over the elements of `shape`.
+    pub fn new(shape: Shape) -> Self {
+        Fusion { shape, inputs: SmallVec::new(), scalars: SmallVec::new(), operations: 0 }
+    }
+
+    /// The element of a tensor, broadcast to the shape, as a part of the expression.
+    pub fn tensor(&mut self, tensor: &Tensor, op: &'static str) -> Result<Expr> {
+        if let Some(pending) = tensor.fusible(&self.shape)
+            && self.operations + pending.expr.operations() <= MAX_OPERATIONS
+            && self.inputs.len() + pending.inputs.len() <= MAX_INPUTS
+        {
+            self.operations += pending.expr.operations();
+            let inputs: Vec<usize> = pending.inputs.into_iter().map(|input| self.input(input)).collect();
+            let scalars: Vec<usize> = pending.scalars.into_iter().map(|word| self.word(word)).collect();
+            return Ok(pending.expr.renumbered(&inputs, &scalars));
+        }
+        tensor.buffer()?;
+        let view = tensor.with_layout(tensor.layout().broadcast_to(&self.shape, op)?);
+        Ok(Expr::Input(self.input(view), tensor.dtype()))
+    }
+
+    /// A number as a part of the expression.
+    pub fn scalar(&mut self, word: Word) -> Expr {
+        Expr::Scalar(self.word(word), word.dtype)
+    }
+
+    fn input(&mut self, tensor: Tensor) -> usize {
+        let same = |known: &Tensor| Arc::ptr_eq(&known.storage, &tensor.storage) && known.layout == tensor.layout;
+        self.inputs.iter().position(same).unwrap_or_else(|| {
+            self.inputs.push(tensor);
+            self.inputs.len() - 1
+        })
+    }
+
+    fn word(&mut self, word: Word) -> usize {
+        self.scalars.iter().position(|known| *known == word).unwrap_or_else(|| {
+            self.scalars.push(word);
+            self.scalars.len() - 1
+        })
+    }
+
+    /// The tensor of the expression's values, to be computed when it is needed.
+    pub fn finish(self, expr: Expr, device: &Device, op: &'static str) -> Result<Tensor> {
+        super::checked_elements(&self.shape, op)?;
+        let (shape, dtype) = (self.shape.clone(), expr.dtype());
+        let expression = Expression { expr, inputs: self.inputs, scalars: self.scalars, shape: self.shape };
+        Ok(Tensor::from_storage(Storage::expression(expression), shape, dtype, device))
+    }
+}
+
+impl Expression {
+    /// Whether every element is the same number, whatever the shape.
+    fn is_constant(&self) -> bool {
+        matches!(self.expr, Expr::Scalar(..))
+    }
+
+    /// Launches the kernel of the expression.
+    fn compute(&self, device: &Device) -> Result<Buffer> {
+        let output = allocate(&self.shape, self.expr.dtype(), device, "elementwise")?;
+        let elements = super::checked_elements(&self.shape, "elementwise")?;
+        if elements == 0 {
+            return Ok(output);
+        }
+        let (config, inputs, parameters) = self.plan(elements, device)?;
+        let buffers: Vec<_> = inputs.iter().map(Tensor::buffer).collect::<Result<_>>()?;
+        let mut bindings: Vec<&Buffer> = buffers.iter().map(|buffer| &**buffer).collect();
+        bindings.push(&output);
+        let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+        device.runtime().launch(&KernelConfig::Elementwise(config), &bindings, &parameters, groups)?;
+        Ok(output)
+    }
+
+    /// The kernel, its inputs and its parameters.
+    fn plan(&self, elements: usize, device: &Device) -> Result<(Elementwise, SmallVec<[Tensor; 4]>, Vec<u32>)> {
+        let mut inputs = self.inputs.clone();
+        loop {
+            let layouts: SmallVec<[InputLayout; 4]> = inputs.iter().map(input_layout).collect();
+            let strided = |i: &usize| layouts[*i] == InputLayout::Strided;
+            let views: Vec<&[isize]> = (0..inputs.len()).filter(strided).map(|i| inputs[i].strides()).collect();
+            let (lengths, strides) = if views.is_empty() { Default::default() } else { collapse(&self.shape, &views) };
+            let config = Elementwise {
+                expr: self.expr.clone(),
+                inputs: inputs.iter().zip(&layouts).map(|(input, &layout)| (input.dtype(), layout)).collect(),
+                rank: lengths.len(),
+                scalars: self.scalars.len(),
+            };
+            let limit = device.runtime().info().limits.max_parameter_words as usize;
+            if config.parameter_words() <= limit {
+                let mut parameters = vec![elements as u32];
+                parameters.extend(lengths.iter().map(|&n| n as u32));
+                let mut strides = strides.into_iter();
+                for (input, layout) in inputs.iter().zip(&layouts) {
+                    let offset = input.layout().offset as u32;
+                    match layout {
+                        InputLayout::Contiguous => parameters.push(offset / 4),
+                        InputLayout::Strided => {
+                            parameters.push(offset);
+                            parameters.extend(strides.next().iter().flatten().map(|&stride| stride as u32));
+                        }
+                    }
+                }
+                parameters.extend(self.scalars.iter().map(|word| word.bits));
+                return Ok((config, inputs, parameters));
+            }
+            // Too many strides for one launch: a copy of one input in order needs none.
+            let last = (0..inputs.len()).rev().find(strided).filter(|_| !self.copies());
+            let Some(last) = last else {
+                let feature = format!("an elementwise operation over {} axes that do not merge", lengths.len());
+                return Err(Error::Unsupported { feature, device: device.to_string() });
+            };
+            inputs[last] = inputs[last].contiguous()?;
+        }
+    }
+
+    /// Whether this is nothing but a copy.
+    fn copies(&self) -> bool {
+        matches!(self.expr, Expr::Input(..))
+    }
+}
+
+fn input_layout(input: &Tensor) -> InputLayout {
+    if input.is_contiguous() && input.layout().offset.is_multiple_of(4) { InputLayout::Contiguous } else { InputLayout::Strided }
+}

@@ -1,0 +1,221 @@
+//! Views: the same elements in another shape or order, without a copy.
+
+use super::{Fusion, Tensor};
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::shape::{Axes, Axis, Dims, Shape};
+use std::ops::{Bound, RangeBounds};
+
+impl Tensor {
+    /// The elements in another shape of the same number of elements. A tensor that is not contiguous is copied.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(0u32, 6, &device)?.reshape((2, 3))?;
+    /// assert_eq!(x.dims(), [2, 3]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ElementCount`].
+    pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        if shape.elem_count() != Some(self.elem_count()) {
+            return Err(Error::ElementCount { op: "reshape", shape, elements: self.elem_count() });
+        }
+        match self.layout.reshaped(&shape) {
+            Some(layout) => Ok(self.with_layout(layout)),
+            None => {
+                let copy = self.copied()?;
+                Ok(copy.with_layout(Layout::contiguous(shape)))
+            }
+        }
+    }
+
+    /// The axes from `start` to `end` (included) as one.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] where `end` comes before `start`.
+    pub fn flatten(&self, start: impl Into<Axis>, end: impl Into<Axis>) -> Result<Tensor> {
+        let (start, end) = (start.into().resolve(self.shape(), "flatten")?, end.into().resolve(self.shape(), "flatten")?);
+        if end < start {
+            let message = format!("axis {end} comes before axis {start}");
+            return Err(Error::InvalidArgument { op: "flatten", message });
+        }
+        let dims = self.dims();
+        // An empty tensor may have other axes whose product is too long to be told.
+        let merged = dims[start..=end].iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        let merged = if dims[start..=end].contains(&0) { Some(0) } else { merged };
+        let merged = merged
+            .ok_or_else(|| Error::SizeOverflow { op: "flatten", shape: self.shape().clone(), limit: usize::MAX as u64 })?;
+        let shape: Shape = dims[..start].iter().copied().chain([merged]).chain(dims[end + 1..].iter().copied()).collect();
+        self.reshape(shape)
+    }
+
+    /// All axes as one.
+    pub fn flatten_all(&self) -> Result<Tensor> {
+        self.reshape(self.elem_count())
+    }
+
+    /// The view with two axes exchanged.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`].
+    pub fn transpose(&self, a: impl Into<Axis>, b: impl Into<Axis>) -> Result<Tensor> {
+        let (a, b) = (a.into().resolve(self.shape(), "transpose")?, b.into().resolve(self.shape(), "transpose")?);
+        let mut axes: Dims = (0..self.rank()).collect();
+        axes.swap(a, b);
+        Ok(self.with_layout(self.layout.permuted(&axes)))
+    }
+
+    /// The view with its last two axes exchanged: the transposed matrix, or each matrix of a batch transposed.
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] below two axes.
+    pub fn t(&self) -> Result<Tensor> {
+        if self.rank() < 2 {
+            return Err(Error::RankMismatch { op: "t", expected: "2 or more", shape: self.shape().clone() });
+        }
+        self.transpose(-2, -1)
+    }
+
+    /// The view whose axis `i` is axis `axes[i]` of this one.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 3, 4), DType::F32, &device)?;
+    /// assert_eq!(x.permute([2, 0, 1])?.dims(), [4, 2, 3]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`], [`Error::RankMismatch`] where axes are missing.
+    pub fn permute(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        let axes = axes.into().resolve(self.shape(), "permute")?;
+        if axes.len() != self.rank() {
+            let expected = "as many axes as are given";
+            return Err(Error::RankMismatch { op: "permute", expected, shape: self.shape().clone() });
+        }
+        Ok(self.with_layout(self.layout.permuted(&axes)))
+    }
+
+    /// `length` elements along an axis, from `start` on.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(0u32, 10, &device)?;
+    /// assert_eq!(x.narrow(0, 2, 3)?.to_vec::<u32>()?, [2, 3, 4]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`].
+    pub fn narrow(&self, axis: impl Into<Axis>, start: usize, length: usize) -> Result<Tensor> {
+        self.strided_range(axis.into(), start, start.saturating_add(length), 1, "narrow")
+    }
+
+    /// Every `step`-th element of a range along an axis.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(0u32, 10, &device)?;
+    /// assert_eq!(x.slice(0, 1..8, 3)?.to_vec::<u32>()?, [1, 4, 7]);
+    /// assert_eq!(x.slice(-1, 8.., 1)?.to_vec::<u32>()?, [8, 9]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`], [`Error::InvalidArgument`] for a step of 0.
+    pub fn slice(&self, axis: impl Into<Axis>, range: impl RangeBounds<usize>, step: usize) -> Result<Tensor> {
+        let axis = axis.into();
+        let length = self.shape()[axis.resolve(self.shape(), "slice")?];
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => length,
+        };
+        self.strided_range(axis, start, end, step, "slice")
+    }
+
+    fn strided_range(&self, axis: Axis, start: usize, end: usize, step: usize, op: &'static str) -> Result<Tensor> {
+        let axis = axis.resolve(self.shape(), op)?;
+        if step == 0 {
+            return Err(Error::InvalidArgument { op, message: "a step of 0 never arrives".into() });
+        }
+        if start > end || end > self.shape()[axis] {
+            return Err(Error::RangeOutOfBounds { op, axis, start, end, shape: self.shape().clone() });
+        }
+        Ok(self.with_layout(self.layout.sliced(axis, start, (end - start).div_ceil(step), step)))
+    }
+
+    /// The view repeated along new outer axes, and along axes of length 1.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1u32], [2]], &device)?;
+    /// assert_eq!(x.broadcast_to((2, 3))?.to_vec::<u32>()?, [1, 1, 1, 2, 2, 2]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::SizeOverflow`].
+    pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Result<Tensor> {
+        let shape = shape.into();
+        if shape.elem_count().is_none() {
+            return Err(Error::SizeOverflow { op: "broadcast_to", shape, limit: usize::MAX as u64 });
+        }
+        Ok(self.with_layout(self.layout.broadcast_to(&shape, "broadcast_to")?))
+    }
+
+    /// The view without an axis of length 1. An axis of another length stays, as in PyTorch.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`].
+    pub fn squeeze(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        let axis = axis.into().resolve(self.shape(), "squeeze")?;
+        if self.shape()[axis] != 1 {
+            return Ok(self.clone());
+        }
+        let mut layout = self.layout.clone();
+        layout.strides.remove(axis);
+        layout.shape = self.dims().iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, &n)| n).collect();
+        Ok(self.with_layout(layout))
+    }
+
+    /// The view with a new axis of length 1 before `axis`; `-1` puts it last.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`].
+    pub fn unsqueeze(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        let axis = axis.into().resolve_position(self.shape(), "unsqueeze")?;
+        let mut layout = self.layout.clone();
+        layout.strides.insert(axis, 0);
+        layout.shape = self.dims()[..axis].iter().chain(&[1]).chain(&self.dims()[axis..]).copied().collect();
+        Ok(self.with_layout(layout))
+    }
+
+    /// The tensor in row-major order without gaps: itself if it is so already, else a copy.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::SizeOverflow`].
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.is_contiguous() { Ok(self.clone()) } else { self.copied() }
+    }
+
+    /// A copy in row-major order from the start of a buffer of its own.
+    pub(crate) fn copied(&self) -> Result<Tensor> {
+        let mut fusion = Fusion::new(self.shape().clone());
+        let element = fusion.tensor(self, "contiguous")?;
+        fusion.finish(element, &self.device, "contiguous")
+    }
+}
