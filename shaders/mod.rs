@@ -2,6 +2,7 @@
 //! writes the kernel for it.
 
 pub(crate) mod cat;
+mod catalogue;
 pub(crate) mod elementwise;
 mod elements;
 pub(crate) mod index_select;
@@ -10,6 +11,8 @@ pub(crate) mod normalize;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod workgroup;
+
+pub use catalogue::catalogue;
 
 use crate::error::Result;
 use crate::shader::{KernelBuilder, Module, Target};

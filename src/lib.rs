@@ -19,6 +19,7 @@ mod tensor;
 pub use device::{BackendKind, Device, DeviceInfo, DeviceKind, Features, Limits};
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};
+pub use kernels::catalogue;
 pub use memory::MemoryStats;
 pub use runtime::Stats;
 pub use shape::{Axes, Axis, Shape};

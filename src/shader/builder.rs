@@ -434,6 +434,7 @@ impl KernelBuilder {
 
     /// Declares the parameter block and numbers the bindings.
     fn finish_vulkan(&self) {
+        self.declare_function_type(&[]);
         let word = self.type_id(Type::U32);
         let class = self.block_class();
         let state = &mut *self.state.borrow_mut();
@@ -462,7 +463,6 @@ impl KernelBuilder {
             module.decorate(variable, Decoration::DescriptorSet, [Operand::LiteralBit32(0)]);
             module.decorate(variable, Decoration::Binding, [Operand::LiteralBit32(index as u32)]);
         }
-        self.declare_function_type(&[]);
     }
 
     /// Declares the arguments of `main`: buffers, then parameters.
@@ -480,13 +480,10 @@ impl KernelBuilder {
         };
         let types: Vec<Word> = arguments.iter().map(|(ty, _)| *ty).collect();
         self.declare_function_type(&types);
-        let module = self.state.borrow_mut().module.module_mut().functions.first_mut().map(|main| {
-            main.parameters = arguments
-                .iter()
-                .map(|&(ty, id)| Instruction::new(Op::FunctionParameter, Some(ty), Some(id), vec![]))
-                .collect();
-        });
-        debug_assert!(module.is_some(), "main is always there");
+        if let Some(main) = self.state.borrow_mut().module.module_mut().functions.first_mut() {
+            let parameter = |&(ty, id): &(Word, Word)| Instruction::new(Op::FunctionParameter, Some(ty), Some(id), vec![]);
+            main.parameters = arguments.iter().map(parameter).collect();
+        }
     }
 
     fn declare_function_type(&self, arguments: &[Word]) {

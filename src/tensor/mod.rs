@@ -7,7 +7,7 @@ mod storage;
 mod view;
 
 pub use create::NdArray;
-pub(crate) use storage::{Expression, Fusion, Word};
+pub(crate) use storage::{Fusion, Word};
 
 use crate::device::Device;
 use crate::dtype::DType;

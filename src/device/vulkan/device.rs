@@ -1,0 +1,114 @@
+//! The logical device: its creation, its health, and what becomes of the errors of its calls.
+
+use super::adapter::Adapter;
+use super::instance::{self, Instance};
+use crate::device::BackendKind;
+use crate::error::{Error, Result};
+use ash::prelude::VkResult;
+use ash::{khr, vk};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A logical device. Whatever was created on it holds it in an `Arc`, so that it goes last.
+pub(super) struct Device {
+    /// The functions of the device.
+    pub raw: ash::Device,
+    /// What it is.
+    pub adapter: Adapter,
+    /// Bytes of live buffers in each memory heap.
+    in_use: [AtomicU64; vk::MAX_MEMORY_HEAPS],
+    /// The call that found the device lost.
+    lost: OnceLock<&'static str>,
+}
+
+impl Device {
+    /// Opens a device with one compute queue, and with the features that are used and no others.
+    pub fn open(instance: &Instance, adapter: Adapter) -> Result<Device> {
+        let queues =
+            [vk::DeviceQueueCreateInfo::default().queue_family_index(adapter.queue_family).queue_priorities(&[1.0])];
+        let f16 = adapter.info.features.f16;
+        let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
+        let mut v12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true).shader_float16(f16);
+        let extensions: &[_] = if adapter.portability_subset { &[khr::portability_subset::NAME.as_ptr()] } else { &[] };
+        let info = vk::DeviceCreateInfo::default()
+            .queue_create_infos(&queues)
+            .enabled_extension_names(extensions)
+            .push_next(&mut v11)
+            .push_next(&mut v12);
+        // SAFETY: the adapter is of this instance and has the family, features and extensions that `info` names.
+        let raw = unsafe { instance.raw.create_device(adapter.physical, &info, None) }
+            .map_err(|result| instance::unavailable(format_args!("{}: vkCreateDevice: {result}", adapter.info)))?;
+        Ok(Device { raw, adapter, in_use: Default::default(), lost: OnceLock::new() })
+    }
+
+    /// The device in words, for errors.
+    pub fn describe(&self) -> String {
+        self.adapter.info.to_string()
+    }
+
+    /// Fails once the device is lost.
+    pub fn alive(&self) -> Result<()> {
+        match self.lost.get() {
+            Some(call) => Err(self.lost_by(call)),
+            None => Ok(()),
+        }
+    }
+
+    /// Turns the result of a call of the driver into the crate's.
+    pub fn check<T>(&self, call: &'static str, result: VkResult<T>) -> Result<T> {
+        result.map_err(|code| self.error(call, code))
+    }
+
+    /// Turns an error of the driver into the crate's, and remembers a loss of the device.
+    pub fn error(&self, call: &'static str, code: vk::Result) -> Error {
+        match code {
+            vk::Result::ERROR_DEVICE_LOST => self.lost_by(self.lost.get_or_init(|| call)),
+            // The driver asked for this memory for itself, and does not tell how much it was.
+            vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
+                self.out_of_memory(0, self.adapter.device_heap)
+            }
+            code => Error::Driver { backend: BackendKind::Vulkan, call, message: code.to_string() },
+        }
+    }
+
+    /// The error for `requested` bytes that a heap does not have.
+    pub fn out_of_memory(&self, requested: u64, heap: usize) -> Error {
+        let limit = self.adapter.memory.memory_heaps.get(heap).map_or(0, |heap| heap.size);
+        Error::OutOfMemory { requested, in_use: self.heap_in_use(heap), limit }
+    }
+
+    /// The error for a buffer that no kernel could address.
+    pub fn too_large(&self, requested: u64) -> Error {
+        let limit = self.adapter.info.limits.max_buffer_bytes;
+        Error::OutOfMemory { requested, in_use: self.heap_in_use(self.adapter.device_heap), limit }
+    }
+
+    /// Counts the bytes of a new buffer.
+    pub fn count_allocated(&self, heap: usize, bytes: u64) {
+        if let Some(in_use) = self.in_use.get(heap) {
+            in_use.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts the bytes of a buffer that is gone.
+    pub fn count_freed(&self, heap: usize, bytes: u64) {
+        if let Some(in_use) = self.in_use.get(heap) {
+            in_use.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn lost_by(&self, call: &'static str) -> Error {
+        Error::DeviceLost { device: self.describe(), reason: format!("{call} reported it") }
+    }
+
+    fn heap_in_use(&self, heap: usize) -> u64 {
+        self.in_use.get(heap).map_or(0, |bytes| bytes.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: whatever was created on the device held it alive, and is gone.
+        unsafe { self.raw.destroy_device(None) };
+    }
+}

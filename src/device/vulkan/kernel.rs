@@ -1,0 +1,197 @@
+//! Compute pipelines and the layouts that they share.
+
+use super::device::Device;
+use crate::device::backend::KernelId;
+use crate::error::{Error, Result};
+use crate::shader::Module;
+use ash::vk;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+/// The compiled kernels of a device. They live as long as it does.
+pub(super) struct Kernels {
+    kernels: RwLock<Vec<Kernel>>,
+    layouts: Mutex<Layouts>,
+    device: Arc<Device>,
+}
+
+/// A compiled kernel.
+pub(super) struct Kernel {
+    /// For messages.
+    pub name: String,
+    /// What a dispatch binds.
+    pub pipeline: Pipeline,
+    /// The number of storage buffers it takes.
+    pub bindings: usize,
+    /// The number of 32-bit words in its parameter block.
+    pub parameter_words: usize,
+}
+
+/// What a dispatch binds.
+#[derive(Clone, Copy)]
+pub(super) struct Pipeline {
+    pub handle: vk::Pipeline,
+    pub layout: vk::PipelineLayout,
+    pub set_layout: vk::DescriptorSetLayout,
+}
+
+/// Layouts by what they depend on: few kernels differ in it.
+#[derive(Default)]
+struct Layouts {
+    /// By the number of storage buffers.
+    sets: HashMap<u32, vk::DescriptorSetLayout>,
+    /// By the number of storage buffers and of parameter bytes.
+    pipelines: HashMap<(u32, u32), vk::PipelineLayout>,
+}
+
+impl Kernels {
+    /// None yet.
+    pub fn new(device: Arc<Device>) -> Kernels {
+        Kernels { kernels: RwLock::default(), layouts: Mutex::default(), device }
+    }
+
+    /// The kernels, by number, to look up many at once.
+    pub fn all(&self) -> RwLockReadGuard<'_, Vec<Kernel>> {
+        self.kernels.read()
+    }
+
+    /// Compiles a kernel. Several threads can do so at once.
+    pub fn compile(&self, module: &Module) -> Result<KernelId> {
+        self.check_support(module)?;
+        let (set_layout, layout) = self.layouts.lock().get(&self.device, module)?;
+        let handle = self.create_pipeline(module, layout)?;
+        let kernel = Kernel {
+            name: module.name.clone(),
+            pipeline: Pipeline { handle, layout, set_layout },
+            bindings: module.bindings.len(),
+            parameter_words: module.parameter_words,
+        };
+        let mut kernels = self.kernels.write();
+        kernels.push(kernel);
+        Ok(KernelId(kernels.len() as u64 - 1))
+    }
+
+    /// Refuses a kernel that the device cannot run: some drivers crash on one.
+    fn check_support(&self, module: &Module) -> Result<()> {
+        let adapter = &self.device.adapter;
+        let limits = &adapter.info.limits;
+        let unsupported = |feature| Err(Error::Unsupported { feature, device: self.device.describe() });
+        if let Some(feature) = module.requires.missing_from(&adapter.info.features) {
+            return unsupported(feature.to_string());
+        }
+        let [x, y, z] = module.workgroup;
+        let invocations = [y, z].into_iter().fold(u64::from(x), |product, n| product.saturating_mul(n.into()));
+        let checks = [
+            ("invocations per workgroup", invocations, limits.max_workgroup_invocations),
+            ("invocations per workgroup in x", x.into(), adapter.max_workgroup[0]),
+            ("invocations per workgroup in y", y.into(), adapter.max_workgroup[1]),
+            ("invocations per workgroup in z", z.into(), adapter.max_workgroup[2]),
+            ("bytes of workgroup memory", module.workgroup_memory.into(), limits.max_workgroup_memory),
+            ("buffers per kernel", module.bindings.len() as u64, limits.max_bindings),
+            ("parameter words", module.parameter_words as u64, limits.max_parameter_words),
+        ];
+        match checks.into_iter().find(|(_, needed, limit)| *needed > u64::from(*limit)) {
+            Some((what, needed, limit)) => {
+                unsupported(format!("{needed} {what}, which kernel `{}` needs (limit {limit})", module.name))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn create_pipeline(&self, module: &Module, layout: vk::PipelineLayout) -> Result<vk::Pipeline> {
+        let info = vk::ShaderModuleCreateInfo::default().code(&module.spirv);
+        // SAFETY: the code is SPIR-V that this crate generated for the features of this device.
+        let shader = unsafe { self.device.raw.create_shader_module(&info, None) }
+            .map_err(|code| self.refusal(module, "vkCreateShaderModule", code))?;
+        let stage = vk::PipelineShaderStageCreateInfo::default()
+            .stage(vk::ShaderStageFlags::COMPUTE)
+            .module(shader)
+            .name(c"main");
+        let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout);
+        // SAFETY: the shader and the layout are of this device and belong together.
+        let created = unsafe { self.device.raw.create_compute_pipelines(vk::PipelineCache::null(), &[info], None) };
+        // SAFETY: a pipeline does not need its shader module once it is created.
+        unsafe { self.device.raw.destroy_shader_module(shader, None) };
+        match created {
+            Ok(pipelines) => pipelines.first().copied().ok_or(vk::Result::ERROR_UNKNOWN),
+            Err((_, code)) => Err(code),
+        }
+        .map_err(|code| self.refusal(module, "vkCreateComputePipelines", code))
+    }
+
+    /// The error for a kernel that the driver does not take.
+    fn refusal(&self, module: &Module, call: &'static str, code: vk::Result) -> Error {
+        match self.device.error(call, code) {
+            Error::Driver { call, message, .. } => {
+                Error::Kernel { kernel: module.name.clone(), message: format!("{call} failed: {message}") }
+            }
+            error => error,
+        }
+    }
+}
+
+impl Layouts {
+    /// The layouts for a kernel, made if they are not there yet.
+    fn get(&mut self, device: &Device, module: &Module) -> Result<(vk::DescriptorSetLayout, vk::PipelineLayout)> {
+        let bindings = module.bindings.len() as u32;
+        let parameter_bytes = 4 * module.parameter_words as u32;
+        let set = match self.sets.entry(bindings) {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => *entry.insert(create_set_layout(device, bindings)?),
+        };
+        let pipeline = match self.pipelines.entry((bindings, parameter_bytes)) {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => *entry.insert(create_pipeline_layout(device, set, parameter_bytes)?),
+        };
+        Ok((set, pipeline))
+    }
+}
+
+/// Creates the layout of a set of that many storage buffers.
+fn create_set_layout(device: &Device, bindings: u32) -> Result<vk::DescriptorSetLayout> {
+    let bindings: Vec<_> = (0..bindings)
+        .map(|binding| {
+            vk::DescriptorSetLayoutBinding::default()
+                .binding(binding)
+                .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                .descriptor_count(1)
+                .stage_flags(vk::ShaderStageFlags::COMPUTE)
+        })
+        .collect();
+    let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
+    // SAFETY: the device is alive, and the number of bindings is within its limits.
+    let created = unsafe { device.raw.create_descriptor_set_layout(&info, None) };
+    device.check("vkCreateDescriptorSetLayout", created)
+}
+
+/// Creates the layout of a pipeline with one set and that many bytes of push constants.
+fn create_pipeline_layout(
+    device: &Device,
+    set: vk::DescriptorSetLayout,
+    parameter_bytes: u32,
+) -> Result<vk::PipelineLayout> {
+    let sets = [set];
+    let range = [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(parameter_bytes)];
+    let ranges = if parameter_bytes == 0 { &range[..0] } else { &range };
+    let info = vk::PipelineLayoutCreateInfo::default().set_layouts(&sets).push_constant_ranges(ranges);
+    // SAFETY: the set layout is of this device, and the range is within its limits.
+    let created = unsafe { device.raw.create_pipeline_layout(&info, None) };
+    device.check("vkCreatePipelineLayout", created)
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        let layouts = self.layouts.get_mut();
+        // SAFETY: the backend drops its queue first, which waits for the device: nothing uses them any more.
+        unsafe {
+            self.kernels
+                .get_mut()
+                .iter()
+                .for_each(|kernel| self.device.raw.destroy_pipeline(kernel.pipeline.handle, None));
+            layouts.pipelines.values().for_each(|layout| self.device.raw.destroy_pipeline_layout(*layout, None));
+            layouts.sets.values().for_each(|layout| self.device.raw.destroy_descriptor_set_layout(*layout, None));
+        }
+    }
+}

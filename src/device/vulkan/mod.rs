@@ -1,0 +1,157 @@
+//! The Vulkan backend: compute on Vulkan 1.2 or newer, by way of `ash`.
+//!
+//! One concept per file, each using those before it: [`validation`], [`instance`], [`adapter`] (which devices there
+//! are), [`device`] (creation, errors, loss), [`memory`] (buffers), [`kernel`] (pipelines), [`plan`] (checked steps),
+//! [`batch`] (recording), [`queue`] (submission, tickets), [`reads`] (callbacks).
+
+mod adapter;
+mod batch;
+mod device;
+mod instance;
+mod kernel;
+mod memory;
+mod plan;
+mod queue;
+mod reads;
+mod slots;
+#[cfg(test)]
+mod tests;
+mod validation;
+
+use crate::device::backend::{Backend, BufferId, KernelId, MemoryUse, ReadCallback, Step, Ticket};
+use crate::device::{BackendKind, DeviceInfo};
+use crate::error::{Error, Result};
+use crate::shader::{Module, Target};
+use device::Device;
+use kernel::Kernels;
+use memory::Memory;
+use plan::Plan;
+use queue::Queue;
+use reads::Reads;
+use std::sync::Arc;
+
+/// The devices that this backend can open; each one's index is its position.
+pub(crate) fn list() -> Result<Vec<DeviceInfo>> {
+    let adapters = adapter::all(instance::shared()?)?;
+    Ok(adapters.into_iter().map(|adapter| adapter.info).collect())
+}
+
+/// A Vulkan device.
+pub(crate) struct VulkanBackend {
+    // The order of the fields is that of their end: the queue waits for the device, the device is closed last.
+    queue: Queue,
+    reads: Reads,
+    kernels: Kernels,
+    memory: Memory,
+    device: Arc<Device>,
+}
+
+impl VulkanBackend {
+    /// Opens a device by its index.
+    pub(crate) fn open(index: usize) -> Result<VulkanBackend> {
+        let instance = instance::shared()?;
+        let mut adapters = adapter::all(instance)?;
+        if index >= adapters.len() {
+            let reason = format!("there is no device {index}; the number of devices is {}", adapters.len());
+            return Err(Error::BackendUnavailable { backend: BackendKind::Vulkan, reason });
+        }
+        let device = Arc::new(Device::open(instance, adapters.swap_remove(index))?);
+        Ok(VulkanBackend {
+            queue: Queue::new(device.clone())?,
+            reads: Reads::default(),
+            kernels: Kernels::new(device.clone()),
+            memory: Memory::new(&instance.raw, device.clone())?,
+            device,
+        })
+    }
+
+    /// Makes a call that a lost device refuses. Whichever call finds the loss answers the pending reads.
+    fn guarded<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let result = self.device.alive().and_then(|()| call());
+        if let Err(error @ Error::DeviceLost { .. }) = &result {
+            self.reads.fail(error);
+        }
+        result
+    }
+}
+
+impl Backend for VulkanBackend {
+    fn info(&self) -> &DeviceInfo {
+        &self.device.adapter.info
+    }
+
+    fn target(&self) -> Target {
+        Target::VULKAN
+    }
+
+    fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
+        self.guarded(|| self.memory.allocate(bytes, memory))
+    }
+
+    fn free(&self, buffer: BufferId) {
+        self.memory.free(buffer);
+    }
+
+    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+        self.guarded(|| self.memory.write(buffer, bytes))
+    }
+
+    fn compile(&self, module: &Module) -> Result<KernelId> {
+        self.guarded(|| {
+            let kernel = self.kernels.compile(module)?;
+            validation::check()?;
+            Ok(kernel)
+        })
+    }
+
+    fn submit(&self, steps: &[Step]) -> Result<Ticket> {
+        self.guarded(|| {
+            let max_groups = self.info().limits.max_groups;
+            let plan = Plan::new(steps, &self.memory.buffers(), &self.kernels.all(), max_groups)?;
+            self.queue.submit(&plan)
+        })
+    }
+
+    fn completed(&self) -> Result<Ticket> {
+        self.guarded(|| self.queue.completed())
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<()> {
+        self.guarded(|| {
+            let completed = self.queue.wait(ticket)?;
+            self.reads.run(completed, &self.memory);
+            self.reads.join(ticket);
+            validation::check()
+        })
+    }
+
+    fn read(&self, buffer: BufferId, bytes: u64, after: Ticket, done: ReadCallback) {
+        match self.guarded(|| self.memory.host_view(buffer, bytes, "read")) {
+            Ok(view) => self.reads.add(view, after, done),
+            Err(error) => return done(Err(error)),
+        }
+        // The batch may have completed, or the device may have been lost, before the read was in the list. A loss
+        // answers all reads; after any other error the read stays there for the next wait.
+        if let Ok(completed) = self.guarded(|| self.queue.completed()) {
+            self.reads.run(completed, &self.memory);
+        }
+    }
+}
+
+impl Drop for VulkanBackend {
+    /// Waits for the device, and answers the reads that are left.
+    fn drop(&mut self) {
+        let unanswered = match self.queue.finish() {
+            Ok(completed) => {
+                self.reads.run(completed, &self.memory);
+                let message = "the device was closed before the batch was submitted".to_string();
+                Error::InvalidArgument { op: "read", message }
+            }
+            Err(error) => {
+                log::error!("Vulkan: while closing the device: {error}");
+                error
+            }
+        };
+        self.reads.fail(&unanswered);
+    }
+}
