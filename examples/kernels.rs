@@ -18,7 +18,10 @@ fn row(kernel: &Module) -> String {
 }
 
 fn main() -> marquetry::Result<()> {
-    println!("{:<44} {:>9} {:>8} {:>10} {:>9} {:>7}  requires", "kernel", "workgroup", "buffers", "parameters", "memory", "words");
+    println!(
+        "{:<44} {:>9} {:>8} {:>10} {:>9} {:>7}  requires",
+        "kernel", "workgroup", "buffers", "parameters", "memory", "words"
+    );
     for kernel in marquetry::catalogue(Target::VULKAN)? {
         println!("{}", row(&kernel));
     }

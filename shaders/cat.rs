@@ -21,7 +21,7 @@ impl Cat {
     }
 }
 
-pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Cat) {
+pub(super) fn write(k: &KernelBuilder, config: &Cat) {
     let [count, length, inner] = std::array::from_fn(|_| k.parameter(Type::U32));
     let inputs: Vec<(Elements, Value, Value)> = (0..config.inputs)
         .map(|i| (Elements::input(k, &format!("x{i}"), config.dtype), k.parameter(Type::U32), k.parameter(Type::U32)))

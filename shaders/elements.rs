@@ -130,6 +130,11 @@ impl<'k> Strides<'k> {
         Strides { offset, strides: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
     }
 
+    /// The stride along an axis, counted from the last one, which is 1.
+    pub fn stride(&self, from_last: usize) -> Value<'k> {
+        self.strides[self.strides.len() - from_last]
+    }
+
     /// The index in the buffer of the element at these coordinates.
     pub fn at(&self, coordinates: &[Value<'k>]) -> Value<'k> {
         coordinates.iter().zip(&self.strides).fold(self.offset, |sum, (&c, &stride)| sum + c * stride)

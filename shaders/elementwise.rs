@@ -46,7 +46,7 @@ enum Input<'k> {
     Strided(Elements<'k>, Strides<'k>),
 }
 
-pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Elementwise) {
+pub(super) fn write(k: &KernelBuilder, config: &Elementwise) {
     let count = k.parameter(Type::U32);
     let grid = Grid::parameters(k, config.rank);
     let inputs: Vec<Input> = (config.inputs.iter().enumerate())
@@ -123,7 +123,8 @@ impl<'k> Evaluation<'_, 'k> {
             DType::U8 => x.convert(Scalar::U32) & 0xff,
             // Rounded here and now, so that a fused cast is the cast that memory would have seen.
             DType::F16 => {
-                let halves: Vec<_> = x.convert(Scalar::F32).lanes().into_iter().map(|v| v.to_half_bits().unpack_f16()[0]).collect();
+                let halves: Vec<_> =
+                    x.convert(Scalar::F32).lanes().into_iter().map(|v| v.to_half_bits().unpack_f16()[0]).collect();
                 self.k.vector(&halves)
             }
             _ => x.convert(to.compute_scalar()),

@@ -47,15 +47,20 @@ impl Tile {
     pub const fn block(self) -> (usize, usize) {
         match self {
             Tile::Workgroup => (BLOCK as usize, BLOCK as usize),
-            Tile::Column => (COLUMN_ROWS as usize, COLUMN_WORKGROUP as usize),
+            Tile::Column => (COLUMN_ROWS as usize, (COLUMNS * COLUMN_WORKGROUP) as usize),
         }
     }
 }
+
+/// The two innermost axes of a matrix, counted from the last.
+const COLUMN: usize = 1;
+const ROW: usize = 2;
 
 const BLOCK: u32 = 64;
 const DEPTH: u32 = 16;
 const TILE_WORKGROUP: u32 = 256;
 const COLUMN_ROWS: u32 = 8;
+const COLUMNS: u32 = 4;
 const COLUMN_WORKGROUP: u32 = 32;
 
 /// What both ways of cutting share: the problem, the operands, and the block that a workgroup works on.
@@ -81,7 +86,8 @@ impl<'k> Problem<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
         let [batches, m, n, depth] = std::array::from_fn(|_| k.parameter(Type::U32));
         let grid = Grid::parameters(k, config.batch_rank);
-        let (a_at, b_at) = (Strides::parameters(k, config.batch_rank + 2), Strides::parameters(k, config.batch_rank + 2));
+        let (a_at, b_at) =
+            (Strides::parameters(k, config.batch_rank + 2), Strides::parameters(k, config.batch_rank + 2));
         let (a, b) = (Elements::input(k, "a", config.dtype), Elements::input(k, "b", config.dtype));
         let accumulator = Type { scalar: config.dtype.compute_scalar(), lanes: 1 };
         let y = k.buffer("y", accumulator, Access::Write);
@@ -94,7 +100,23 @@ impl<'k> Problem<'k> {
         let batch = block / (across * down);
         let batch_coordinates = grid.coordinates(batch.min(batches - 1));
         let (block_row, block_column) = (block / across % down * rows, block % across * columns);
-        Problem { k, batches, m, n, depth, a, b, y, a_at, b_at, accumulator, batch, batch_coordinates, block_row, block_column }
+        Problem {
+            k,
+            batches,
+            m,
+            n,
+            depth,
+            a,
+            b,
+            y,
+            a_at,
+            b_at,
+            accumulator,
+            batch,
+            batch_coordinates,
+            block_row,
+            block_column,
+        }
     }
 
     fn index(&self, at: &Strides<'k>, row: Value<'k>, column: Value<'k>) -> Value<'k> {
@@ -136,20 +158,28 @@ pub(super) fn write(k: &KernelBuilder, config: &Matmul) {
 
 fn by_column<'k>(p: &Problem<'k>) {
     let k = p.k;
-    let column = p.block_column + k.local_index();
-    // Rows and columns beyond the edge repeat the last one; they are not stored.
-    let inner_column = column.min(p.n - 1);
+    let clamp = |place: Value<'k>, length: Value<'k>| place.min(length - 1);
     let rows: Vec<_> = (0..COLUMN_ROWS).map(|r| p.block_row + r).collect();
-    let inner_rows: Vec<_> = rows.iter().map(|row| row.min(p.m - 1)).collect();
-    let sums = p.zeros(COLUMN_ROWS);
+    let columns: Vec<_> = (0..COLUMNS).map(|c| p.block_column + k.local_index() + c * COLUMN_WORKGROUP).collect();
+    // Rows and columns beyond the edge repeat the last one; they are not stored.
+    let zero = k.u32(0);
+    let a_rows: Vec<_> = rows.iter().map(|&row| p.index(&p.a_at, clamp(row, p.m), zero)).collect();
+    let b_columns: Vec<_> = columns.iter().map(|&column| p.index(&p.b_at, zero, clamp(column, p.n))).collect();
+    let sums = p.zeros(COLUMN_ROWS * COLUMNS);
     k.for_range(0, p.depth, |i| {
-        let b = p.b(i, inner_column);
-        for (&sum, &row) in sums.iter().zip(&inner_rows) {
-            p.add_product(sum, p.a(row, i), b);
+        let (a_step, b_step) = (i * p.a_at.stride(COLUMN), i * p.b_at.stride(ROW));
+        let b: Vec<_> = b_columns.iter().map(|&column| p.b.load(column + b_step)).collect();
+        for (row, sums) in a_rows.iter().zip(sums.chunks(COLUMNS as usize)) {
+            let a = p.a.load(*row + a_step);
+            for (&sum, &b) in sums.iter().zip(&b) {
+                p.add_product(sum, a, b);
+            }
         }
     });
-    for (&sum, row) in sums.iter().zip(rows) {
-        p.store(row, column, sum);
+    for (&row, sums) in rows.iter().zip(sums.chunks(COLUMNS as usize)) {
+        for (&column, &sum) in columns.iter().zip(sums) {
+            p.store(row, column, sum);
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 
 pub(crate) mod cat;
 mod catalogue;
-pub(crate) mod elementwise;
 mod elements;
+pub(crate) mod elementwise;
 pub(crate) mod index_select;
 pub(crate) mod matmul;
 pub(crate) mod normalize;

@@ -89,7 +89,8 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Normalize) {
             }) / count;
             let scale = k.f32(1.0) / (variance + eps).sqrt();
             each(&|j| {
-                let affine = (element(j) - mean) * scale * weight.load(weight_at.at(&[j])) + bias.load(bias_at.at(&[j]));
+                let affine =
+                    (element(j) - mean) * scale * weight.load(weight_at.at(&[j])) + bias.load(bias_at.at(&[j]));
                 k.when(inside, || y.store(output(j), affine));
             });
         }

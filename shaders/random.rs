@@ -46,12 +46,26 @@ fn threefry<'k>(key: [Value<'k>; 2], counter: [Value<'k>; 2]) -> [Value<'k>; 2] 
 fn inverse_erf(x: Value<'_>) -> Value<'_> {
     let w = -((x.literal(1.0) - x) * (x + 1.0)).log();
     let central = (w - 2.5).polynomial(&[
-        2.810_226_4e-8, 3.432_739_4e-7, -3.523_387_7e-6, -4.391_506_5e-6, 2.185_808_7e-4, -1.253_725e-3, -4.177_681_6e-3,
-        2.466_407_3e-1, 1.501_409_4,
+        2.810_226_4e-8,
+        3.432_739_4e-7,
+        -3.523_387_7e-6,
+        -4.391_506_5e-6,
+        2.185_808_7e-4,
+        -1.253_725e-3,
+        -4.177_681_6e-3,
+        2.466_407_3e-1,
+        1.501_409_4,
     ]);
     let tail = (w.sqrt() - 3.0).polynomial(&[
-        -2.002_142_6e-4, 1.009_505_6e-4, 1.349_343_2e-3, -3.673_428_4e-3, 5.739_507_7e-3, -7.622_461_3e-3, 9.438_870_5e-3,
-        1.001_674_1, 2.832_976_8,
+        -2.002_142_6e-4,
+        1.009_505_6e-4,
+        1.349_343_2e-3,
+        -3.673_428_4e-3,
+        5.739_507_7e-3,
+        -7.622_461_3e-3,
+        9.438_870_5e-3,
+        1.001_674_1,
+        2.832_976_8,
     ]);
     w.lt(5.0).select(central, tail) * x
 }
@@ -74,7 +88,7 @@ impl Random {
     }
 }
 
-pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Random) {
+pub(super) fn write(k: &KernelBuilder, config: &Random) {
     let [count, low, high, sequence] = std::array::from_fn(|_| k.parameter(Type::U32));
     let y = k.buffer("y", Type::vec4(Scalar::F32), Access::Write);
     let quad = k.global_index();

@@ -56,14 +56,15 @@ type Found<'k> = [Value<'k>; 2];
 
 /// The better of two candidates for `ArgMax`.
 fn larger<'k>(a: Found<'k>, b: Found<'k>) -> Found<'k> {
-    let equal = a[0].eq(b[0]);
-    let (greater, tie) = if a[0].ty().is_float() {
+    // Sorted as (is NaN, value, earlier place).
+    let earlier = a[1].lt(b[1]);
+    let by_value = a[0].gt(b[0]) | (a[0].eq(b[0]) & earlier);
+    let first = if a[0].ty().is_float() {
         let (a_nan, b_nan) = (a[0].is_nan(), b[0].is_nan());
-        (a[0].gt(b[0]) | (a_nan & !b_nan), equal | (a_nan & b_nan))
+        (a_nan & b_nan).select(earlier, a_nan | by_value)
     } else {
-        (a[0].gt(b[0]), equal)
+        by_value
     };
-    let first = greater | (tie & a[1].lt(b[1]));
     [first.select(a[0], b[0]), first.select(a[1], b[1])]
 }
 

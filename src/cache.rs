@@ -1,9 +1,9 @@
 //! Compiled kernels of a device, by configuration.
 
 use crate::device::backend::{Backend, KernelId};
+use crate::dump;
 use crate::error::Result;
 use crate::kernels::KernelConfig;
-use crate::dump;
 use crate::shader::Access;
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -20,7 +20,8 @@ pub(crate) fn write(config: &KernelConfig) -> Result<()> {
     let Some(directory) = directory() else { return Ok(()) };
     let mut hasher = DefaultHasher::new();
     config.hash(&mut hasher);
-    let name: String = config.name().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(60).collect();
+    let name: String =
+        config.name().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(60).collect();
     let stem = format!("{name}.{:016x}", hasher.finish());
 
     for (dialect, target) in [("vulkan", Target::VULKAN), ("opencl", Target::LEVEL_ZERO)] {

@@ -1,4 +1,29 @@
-//! marquetry
+//! A tensor runtime for inference on whatever GPU is there.
+//!
+//! A [`Tensor`] lives on a [`Device`], which is reached through Vulkan, WebGPU or Level Zero. All kernels are written
+//! once, in the language of [`shader`], generated as SPIR-V at run time and translated to WGSL for WebGPU.
+//!
+//! ```
+//! use marquetry::{Device, Tensor};
+//!
+//! let device = Device::best()?;
+//! let x = Tensor::new([[1f32, 2.0], [3.0, 4.0]], &device)?;
+//! let y = x.matmul(&x.t()?)?.softmax(-1)?;
+//! println!("{y}");
+//! let values: Vec<f32> = y.to_vec()?;
+//! assert_eq!(values.len(), 4);
+//! # Ok::<(), marquetry::Error>(())
+//! ```
+//!
+//! Features `vulkan`, `webgpu` and `level-zero` choose the backends; all are on by default. Environment variables:
+//! `MARQUETRY_DEVICE` (what [`Device::best`] opens), `MARQUETRY_VALIDATION=1` (validation layers; their messages become
+//! errors), `MARQUETRY_DUMP=dir` (writes every kernel that is compiled).
+
+// What a user can cause is an error, never a panic.
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+// Without a backend nothing can be opened, and so nothing below `Device` is reached.
+#![cfg_attr(not(any(feature = "vulkan", feature = "webgpu")), allow(dead_code))]
+
 mod cache;
 pub mod device;
 mod dtype;
@@ -11,8 +36,8 @@ mod layout;
 mod memory;
 mod ops;
 mod runtime;
-mod shape;
 pub mod shader;
+mod shape;
 mod stream;
 mod tensor;
 
@@ -24,3 +49,8 @@ pub use memory::MemoryStats;
 pub use runtime::Stats;
 pub use shape::{Axes, Axis, Shape};
 pub use tensor::{NdArray, Tensor};
+
+/// The examples of the README run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

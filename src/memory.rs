@@ -40,7 +40,7 @@ const SMALLEST_CLASS: u64 = 256;
 /// The size that is allocated for `bytes`: eight classes per power of two, so that at most a ninth is lost.
 fn size_class(bytes: u64) -> u64 {
     let bytes = bytes.max(SMALLEST_CLASS);
-    let step = (bytes.next_power_of_two() / 16).max(SMALLEST_CLASS);
+    let step = (1 << bytes.ilog2() >> 3).max(SMALLEST_CLASS);
     bytes.checked_next_multiple_of(step).unwrap_or(bytes)
 }
 

@@ -1,8 +1,8 @@
 //! What stands behind a [`Device`](crate::Device): a backend with its stream, pool and kernels.
 
 use crate::cache::KernelCache;
-use crate::device::backend::{Backend, Command, MemoryUse};
 use crate::device::DeviceInfo;
+use crate::device::backend::{Backend, Command, MemoryUse};
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
 use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
@@ -214,11 +214,7 @@ impl Runtime {
         #[cfg(target_arch = "wasm32")]
         drop(wait);
         receiver.await.unwrap_or_else(|_| {
-            Err(Error::Driver {
-                backend: self.info().backend,
-                call: "read",
-                message: "the data did not arrive".into(),
-            })
+            Err(Error::Driver { backend: self.info().backend, call: "read", message: "the data did not arrive".into() })
         })
     }
 }

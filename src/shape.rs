@@ -192,10 +192,11 @@ impl Axis {
 
     fn resolve_in(self, rank: usize, shape: &Shape, op: &'static str) -> Result<usize> {
         let index = if self.0 < 0 { self.0.checked_add_unsigned(rank) } else { Some(self.0) };
-        index
-            .and_then(|i| usize::try_from(i).ok())
-            .filter(|&i| i < rank)
-            .ok_or_else(|| Error::AxisOutOfRange { op, axis: self.0, shape: shape.clone() })
+        index.and_then(|i| usize::try_from(i).ok()).filter(|&i| i < rank).ok_or_else(|| Error::AxisOutOfRange {
+            op,
+            axis: self.0,
+            shape: shape.clone(),
+        })
     }
 }
 
@@ -278,7 +279,8 @@ mod tests {
 
     #[test]
     fn broadcasting_follows_numpy() {
-        let broadcast = |a: &[usize], b: &[usize]| Shape::from(a).broadcast_with(&b.into(), "test").map(|s| s.to_string());
+        let broadcast =
+            |a: &[usize], b: &[usize]| Shape::from(a).broadcast_with(&b.into(), "test").map(|s| s.to_string());
         assert_eq!(broadcast(&[3, 1], &[4]).unwrap(), "[3, 4]");
         assert_eq!(broadcast(&[], &[2, 0]).unwrap(), "[2, 0]");
         assert_eq!(broadcast(&[1, 5], &[0, 1]).unwrap(), "[0, 5]");

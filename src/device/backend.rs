@@ -45,11 +45,14 @@ pub(crate) enum Command {
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub command: Command,
-    /// Set by the stream where a hazard is. Without it, a step may overlap those before it.
+    /// Set by the stream where a hazard is. Without it, a step may overlap those before it. (wgpu places its own
+    /// barriers.)
+    #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "no backend that needs it is compiled in"))]
     pub barrier: bool,
 }
 
-/// Called once with a buffer's bytes, or with the error that kept them away.
+/// Called once with a buffer's bytes, or with the error that kept them away. It must not call the backend's `wait`, nor
+/// take a lock that is held around a call of `completed`.
 pub(crate) type ReadCallback = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
 /// The contract. Every method may be called from any thread.
@@ -76,7 +79,8 @@ pub(crate) trait Backend: Send + Sync {
     /// memory effects of those before it.
     fn submit(&self, steps: &[Step]) -> Result<Ticket>;
 
-    /// The newest batch that has completed (`Ticket(0)` if none has). Never blocks.
+    /// The newest batch that has completed (`Ticket(0)` if none has). Never blocks; may run the callbacks of reads that
+    /// are due, which `submit` never does.
     fn completed(&self) -> Result<Ticket>;
 
     /// Blocks until a batch has completed, and runs the callbacks of reads that are due by then. A browser cannot

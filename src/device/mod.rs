@@ -9,9 +9,9 @@ pub(crate) mod vulkan;
 #[cfg(feature = "webgpu")]
 pub(crate) mod webgpu;
 
-pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits};
 #[cfg(any(feature = "vulkan", feature = "webgpu"))]
 pub(crate) use info::vendor_name;
+pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits};
 
 use crate::error::Result;
 use crate::memory::MemoryStats;

@@ -4,15 +4,15 @@ use super::{BackendKind, Device, DeviceInfo, Handle};
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
 
 /// The devices that are open, so that opening one again gives the same.
-static OPEN: Mutex<Option<HashMap<(BackendKind, usize), Weak<Runtime>>>> = Mutex::new(None);
+static OPEN: Mutex<BTreeMap<(BackendKind, usize), Weak<Runtime>>> = Mutex::new(BTreeMap::new());
 
 fn find_open(backend: BackendKind, index: usize) -> Option<Device> {
-    let runtime = OPEN.lock().as_ref()?.get(&(backend, index))?.upgrade()?;
+    let runtime = OPEN.lock().get(&(backend, index))?.upgrade()?;
     // A device that was lost stays lost for its tensors, but may be opened anew.
     runtime.is_alive().then(|| wrap(backend, runtime))
 }
@@ -21,7 +21,7 @@ fn find_open(backend: BackendKind, index: usize) -> Option<Device> {
 fn enter(backend: BackendKind, index: usize, runtime: Runtime) -> Device {
     let runtime = Arc::new(runtime);
     let mut open = OPEN.lock();
-    let entry = open.get_or_insert_default().entry((backend, index)).or_default();
+    let entry = open.entry((backend, index)).or_default();
     let winner = entry.upgrade().filter(|other| other.is_alive());
     if winner.is_none() {
         *entry = Arc::downgrade(&runtime);
@@ -65,17 +65,21 @@ async fn open(backend: BackendKind, index: usize) -> Result<Device> {
     if let Some(device) = find_open(backend, index) {
         return Ok(device);
     }
-    let runtime = match backend {
+    Ok(enter(backend, index, open_runtime(backend, index).await?))
+}
+
+#[cfg_attr(not(any(feature = "vulkan", feature = "webgpu")), expect(unused_variables, reason = "no backend takes it"))]
+async fn open_runtime(backend: BackendKind, index: usize) -> Result<Runtime> {
+    match backend {
         #[cfg(feature = "vulkan")]
-        BackendKind::Vulkan => Runtime::new(super::vulkan::VulkanBackend::open(index)?),
+        BackendKind::Vulkan => super::vulkan::VulkanBackend::open(index).map(Runtime::new),
         #[cfg(feature = "webgpu")]
-        BackendKind::WebGpu => Runtime::new(super::webgpu::WebGpuBackend::open(index).await?),
+        BackendKind::WebGpu => super::webgpu::WebGpuBackend::open(index).await.map(Runtime::new),
         #[cfg(feature = "level-zero")]
-        BackendKind::LevelZero => return Err(level_zero_unavailable()),
+        BackendKind::LevelZero => Err(level_zero_unavailable()),
         #[allow(unreachable_patterns)]
-        other => return Err(not_compiled(other)),
-    };
-    Ok(enter(backend, index, runtime))
+        other => Err(not_compiled(other)),
+    }
 }
 
 /// Runs a future that only pretends to wait: outside of browsers, opening a device blocks.

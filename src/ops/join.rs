@@ -38,7 +38,12 @@ impl Tensor {
                 && (0..first.rank()).all(|i| i == axis || tensor.dims()[i] == first.dims()[i]);
             if !fits {
                 let hint = "all axes but the joined one must be equal";
-                return Err(Error::ShapeMismatch { op: OP, lhs: first.shape().clone(), rhs: tensor.shape().clone(), hint });
+                return Err(Error::ShapeMismatch {
+                    op: OP,
+                    lhs: first.shape().clone(),
+                    rhs: tensor.shape().clone(),
+                    hint,
+                });
             }
         }
         let mut parts: Vec<Tensor> = tensors.iter().map(|tensor| tensor.borrow().clone()).collect();
@@ -59,7 +64,12 @@ impl Tensor {
         let axis = axis.into().resolve_position(first.shape(), "stack")?;
         if let Some(other) = tensors.iter().map(Borrow::borrow).find(|other| other.shape() != first.shape()) {
             let hint = "all must be equal";
-            return Err(Error::ShapeMismatch { op: "stack", lhs: first.shape().clone(), rhs: other.shape().clone(), hint });
+            return Err(Error::ShapeMismatch {
+                op: "stack",
+                lhs: first.shape().clone(),
+                rhs: other.shape().clone(),
+                hint,
+            });
         }
         let parts = tensors.iter().map(|tensor| tensor.borrow().unsqueeze(axis)).collect::<Result<Vec<_>>>()?;
         Tensor::cat(&parts, axis)

@@ -41,7 +41,8 @@ impl Tensor {
                 return Err(Error::RankMismatch { op: OP, expected: "1 or more", shape: side.shape().clone() });
             }
         }
-        let mismatch = |hint| Error::ShapeMismatch { op: OP, lhs: self.shape().clone(), rhs: rhs.shape().clone(), hint };
+        let mismatch =
+            |hint| Error::ShapeMismatch { op: OP, lhs: self.shape().clone(), rhs: rhs.shape().clone(), hint };
         let lhs_matrix = if self.rank() == 1 { self.unsqueeze(0)? } else { self.clone() };
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
         let (lhs_batch, [m, k]) = split(&lhs_matrix);
@@ -81,7 +82,8 @@ fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3]) ->
     let limit = device.info().limits.max_parameter_words as usize;
     if Matmul::parameter_words(lengths.len()) > limit {
         // So many axes that do not merge: a batch in row-major order has one.
-        let (lhs, rhs) = (lhs.broadcast_to(lhs_view.shape)?.contiguous()?, rhs.broadcast_to(rhs_view.shape)?.contiguous()?);
+        let (lhs, rhs) =
+            (lhs.broadcast_to(lhs_view.shape)?.contiguous()?, rhs.broadcast_to(rhs_view.shape)?.contiguous()?);
         return multiply(&lhs, &rhs, batch, [m, n, k]);
     }
 

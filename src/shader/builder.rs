@@ -208,7 +208,7 @@ impl KernelBuilder {
             self.constant(Type::F32, value.to_bits())
         } else {
             // The built-in keeps the compiler from folding this back into a constant.
-            let zero = self.local_index() & 0;
+            let zero = self.local_index() & self.u32(0);
             (zero | value.to_bits()).bitcast(Type::F32)
         }
     }
@@ -379,7 +379,11 @@ impl KernelBuilder {
         if let Some(component) = component {
             id = self.emit_id(Op::CompositeExtract, lane, [Operand::IdRef(id), Operand::LiteralBit32(component)]);
         }
-        if wide { self.emit(Op::UConvert, Type::U32, [Operand::IdRef(id)]) } else { Value { kernel: self, id, ty: Type::U32 } }
+        if wide {
+            self.emit(Op::UConvert, Type::U32, [Operand::IdRef(id)])
+        } else {
+            Value { kernel: self, id, ty: Type::U32 }
+        }
     }
 
     /// The invocation's index in its workgroup.
@@ -418,7 +422,8 @@ impl KernelBuilder {
             return Err(Error::Kernel { kernel: name, message });
         }
         let mut state = state.into_inner();
-        let model = if self.target.dialect == Dialect::Vulkan { ExecutionModel::GLCompute } else { ExecutionModel::Kernel };
+        let model =
+            if self.target.dialect == Dialect::Vulkan { ExecutionModel::GLCompute } else { ExecutionModel::Kernel };
         state.module.entry_point(model, state.main, "main", state.interface);
         state.module.execution_mode(state.main, ExecutionMode::LocalSize, [workgroup, 1, 1]);
         Ok(Module {
@@ -481,7 +486,8 @@ impl KernelBuilder {
         let types: Vec<Word> = arguments.iter().map(|(ty, _)| *ty).collect();
         self.declare_function_type(&types);
         if let Some(main) = self.state.borrow_mut().module.module_mut().functions.first_mut() {
-            let parameter = |&(ty, id): &(Word, Word)| Instruction::new(Op::FunctionParameter, Some(ty), Some(id), vec![]);
+            let parameter =
+                |&(ty, id): &(Word, Word)| Instruction::new(Op::FunctionParameter, Some(ty), Some(id), vec![]);
             main.parameters = arguments.iter().map(parameter).collect();
         }
     }
@@ -495,4 +501,3 @@ impl KernelBuilder {
         }
     }
 }
-

@@ -66,12 +66,7 @@ impl KernelBuilder {
     }
 
     /// Runs `body` for each number from `start` up to but not including `end`.
-    pub fn for_range<'k>(
-        &'k self,
-        start: impl IntoValue<'k>,
-        end: impl IntoValue<'k>,
-        body: impl FnOnce(Value<'k>),
-    ) {
+    pub fn for_range<'k>(&'k self, start: impl IntoValue<'k>, end: impl IntoValue<'k>, body: impl FnOnce(Value<'k>)) {
         self.for_step(start, end, 1, body);
     }
 

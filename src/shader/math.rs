@@ -121,21 +121,28 @@ impl<'k> Value<'k> {
         let m = ((shifted & 0x007f_ffff_u32) + 0x3f35_04f3_u32).bitcast(self.ty) - 1.0;
         let z = m * m;
         let p = m.polynomial(&[
-            7.037_684e-2, -1.151_461e-1, 1.167_699_9e-1, -1.242_014_1e-1, 1.424_932_3e-1, -1.666_805_8e-1, 2.000_071_4e-1,
-            -2.499_999_4e-1, 3.333_333e-1,
+            7.037_684e-2,
+            -1.151_461e-1,
+            1.167_699_9e-1,
+            -1.242_014_1e-1,
+            1.424_932_3e-1,
+            -1.666_805_8e-1,
+            2.000_071_4e-1,
+            -2.499_999_4e-1,
+            3.333_333e-1,
         ]);
         let y = z.fma(m * p, e * -2.121_944_4e-4);
         let result = e.fma(0.693359375, m + z.fma(-0.5, y));
-        let infinity = self.literal_infinity();
+        let infinity = self.special(f32::INFINITY);
         let result = self.eq(infinity).select(infinity, result);
         let result = self.eq(0.0).select(-infinity, result);
-        let nan = infinity - infinity;
-        let result = self.lt(0.0).select(nan, result);
+        let result = self.lt(0.0).select(self.special(f32::NAN), result);
         self.is_nan().select(self, result)
     }
 
-    fn literal_infinity(self) -> Value<'k> {
-        self.kernel.f32(f32::INFINITY).into_value(self.kernel, self.ty)
+    /// An infinity or NaN of this value's type.
+    fn special(self, number: f32) -> Value<'k> {
+        self.kernel.f32(number).into_value(self.kernel, self.ty)
     }
 
     /// The hyperbolic tangent.
@@ -157,7 +164,12 @@ impl<'k> Value<'k> {
         let r = r.fma(s, u).fma(t, -1.067_778_77e-1).fma(t, -6.348_466_87e-1).fma(t, -1.287_175_12e-1).fma(t, -t);
         let large = (self.literal(1.0) - r.exp()).copy_sign(self);
         let p = s.polynomial(&[
-            -5.967_617_03e-4, 4.991_194_23e-3, -2.676_813_49e-2, 1.128_199_25e-1, -3.761_253_36e-1, 1.283_791_66e-1,
+            -5.967_617_03e-4,
+            4.991_194_23e-3,
+            -2.676_813_49e-2,
+            1.128_199_25e-1,
+            -3.761_253_36e-1,
+            1.283_791_66e-1,
         ]);
         let small = p.fma(self, self);
         let result = t.gt(0.927_734_375).select(large, small);
@@ -194,7 +206,7 @@ impl<'k> Value<'k> {
 
     /// The float with these half-precision bits. A shifted half is a float of too small an exponent; the multiplication
     /// mends it, for subnormals too.
-    fn half_bits_to_f32(self) -> Value<'k> {
+    pub(super) fn half_bits_to_f32(self) -> Value<'k> {
         let magnitude = (self & 0x7fff_u32) << 13;
         let finite = magnitude.bitcast(Type::F32) * f32::from_bits(0x7780_0000);
         let special = (magnitude | 0x7f80_0000_u32).bitcast(Type::F32);

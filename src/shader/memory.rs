@@ -96,10 +96,8 @@ impl<'k> Array<'k> {
     }
 
     fn atomic(self, op: Op, index: impl IntoValue<'k>, operands: &[Value<'k>]) -> Value<'k> {
-        let shared = matches!(
-            self.class,
-            StorageClass::StorageBuffer | StorageClass::CrossWorkgroup | StorageClass::Workgroup
-        );
+        let shared =
+            matches!(self.class, StorageClass::StorageBuffer | StorageClass::CrossWorkgroup | StorageClass::Workgroup);
         if self.element != Type::U32 || !shared || operands.iter().any(|v| v.ty() != Type::U32) {
             self.kernel.fail("atomics work on u32 in buffers and workgroup memory");
         }
@@ -107,7 +105,8 @@ impl<'k> Array<'k> {
         let scope = if self.class == StorageClass::Workgroup { Scope::Workgroup } else { Scope::Device };
         // Relaxed: barriers and the ends of kernels order memory.
         let relaxed = Operand::IdMemorySemantics(self.kernel.u32(MemorySemantics::RELAXED.bits()).id);
-        let mut all = vec![Operand::IdRef(pointer), Operand::IdScope(self.kernel.u32(scope as u32).id), relaxed.clone()];
+        let mut all =
+            vec![Operand::IdRef(pointer), Operand::IdScope(self.kernel.u32(scope as u32).id), relaxed.clone()];
         if op == Op::AtomicCompareExchange {
             all.push(relaxed);
         }
@@ -199,8 +198,9 @@ impl KernelBuilder {
 
     fn load_from(&self, pointer: Word, class: StorageClass, ty: Type) -> Value<'_> {
         // OpenCL wants the alignment of vectors in global memory told.
-        let aligned = (class == StorageClass::CrossWorkgroup && ty.scalar != Scalar::Bool)
-            .then(|| [Operand::MemoryAccess(rspirv::spirv::MemoryAccess::ALIGNED), Operand::LiteralBit32(ty.size_in_bytes())]);
+        let aligned = (class == StorageClass::CrossWorkgroup && ty.scalar != Scalar::Bool).then(|| {
+            [Operand::MemoryAccess(rspirv::spirv::MemoryAccess::ALIGNED), Operand::LiteralBit32(ty.size_in_bytes())]
+        });
         self.emit(Op::Load, ty, [Operand::IdRef(pointer)].into_iter().chain(aligned.into_iter().flatten()))
     }
 

@@ -38,3 +38,6 @@ pub use module::{Access, Module};
 pub use target::{Dialect, ParameterBlock, Target};
 pub use types::{Scalar, Type};
 pub use value::{IntoValue, Value};
+
+#[cfg(test)]
+mod tests;

@@ -134,14 +134,19 @@ impl<'k> Value<'k> {
 
     /// `self == rhs`; false where a side is NaN.
     pub fn eq(self, rhs: impl IntoValue<'k>) -> Value<'k> {
-        let ops = Opcodes { bool: Some(Op::LogicalEqual), ..Opcodes::arithmetic("==", Op::FOrdEqual, Op::IEqual, Op::IEqual) };
+        let ops = Opcodes {
+            bool: Some(Op::LogicalEqual),
+            ..Opcodes::arithmetic("==", Op::FOrdEqual, Op::IEqual, Op::IEqual)
+        };
         self.compare(rhs, &ops)
     }
 
     /// `self != rhs`; true where a side is NaN.
     pub fn ne(self, rhs: impl IntoValue<'k>) -> Value<'k> {
-        let ops =
-            Opcodes { bool: Some(Op::LogicalNotEqual), ..Opcodes::arithmetic("!=", Op::FUnordNotEqual, Op::INotEqual, Op::INotEqual) };
+        let ops = Opcodes {
+            bool: Some(Op::LogicalNotEqual),
+            ..Opcodes::arithmetic("!=", Op::FUnordNotEqual, Op::INotEqual, Op::INotEqual)
+        };
         self.compare(rhs, &ops)
     }
 

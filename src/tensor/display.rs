@@ -128,7 +128,11 @@ impl<'a> Picture<'a> {
         let width = if tensor.rank() == 0 { 0 } else { cells.iter().map(String::len).max().unwrap_or(0) };
         let cut = tensor.elem_count() > THRESHOLD;
         let shown = tensor.dims().iter().map(|&n| if cut && n > 2 * EDGE { (2 * EDGE, true) } else { (n, false) });
-        Picture { tensor, cells: cells.into_iter().map(|cell| format!("{cell:>width$}")).collect(), shown: shown.collect() }
+        Picture {
+            tensor,
+            cells: cells.into_iter().map(|cell| format!("{cell:>width$}")).collect(),
+            shown: shown.collect(),
+        }
     }
 
     fn axis(&self, f: &mut fmt::Formatter<'_>, axis: usize, cells: &[String]) -> fmt::Result {

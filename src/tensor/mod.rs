@@ -143,10 +143,11 @@ impl Tensor {
 
 /// The number of elements of a shape that is to be stored.
 pub(crate) fn checked_elements(shape: &Shape, op: &'static str) -> Result<usize> {
-    shape
-        .elem_count()
-        .filter(|&n| n <= MAX_ELEMENTS)
-        .ok_or_else(|| Error::SizeOverflow { op, shape: shape.clone(), limit: MAX_ELEMENTS as u64 })
+    shape.elem_count().filter(|&n| n <= MAX_ELEMENTS).ok_or_else(|| Error::SizeOverflow {
+        op,
+        shape: shape.clone(),
+        limit: MAX_ELEMENTS as u64,
+    })
 }
 
 /// A new device buffer for the elements of a shape.

@@ -40,7 +40,10 @@ enum State {
     Buffer(Arc<Buffer>),
     /// Not computed yet. It is copied into the first expression that uses it; for a second use it is computed, so that
     /// nothing is computed more than twice.
-    Expression { expression: Expression, fused: bool },
+    Expression {
+        expression: Box<Expression>,
+        fused: bool,
+    },
 }
 
 pub(crate) struct Storage(Mutex<State>);
@@ -51,7 +54,7 @@ impl Storage {
     }
 
     pub fn expression(expression: Expression) -> Self {
-        Storage(Mutex::new(State::Expression { expression, fused: false }))
+        Storage(Mutex::new(State::Expression { expression: Box::new(expression), fused: false }))
     }
 }
 
@@ -74,10 +77,13 @@ impl Tensor {
         let mut state = self.storage.0.lock();
         let State::Expression { expression, fused } = &mut *state else { return None };
         if expression.is_constant() {
-            return Some(expression.clone());
+            return Some((**expression).clone());
         }
-        let same = expression.shape == *shape && self.layout.shape == *shape && self.layout.is_contiguous() && self.layout.offset == 0;
-        (same && !std::mem::replace(fused, true)).then(|| expression.clone())
+        let same = expression.shape == *shape
+            && self.layout.shape == *shape
+            && self.layout.is_contiguous()
+            && self.layout.offset == 0;
+        (same && !std::mem::replace(fused, true)).then(|| (**expression).clone())
     }
 }
 
@@ -211,5 +217,9 @@ impl Expression {
 }
 
 fn input_layout(input: &Tensor) -> InputLayout {
-    if input.is_contiguous() && input.layout().offset.is_multiple_of(4) { InputLayout::Contiguous } else { InputLayout::Strided }
+    if input.is_contiguous() && input.layout().offset.is_multiple_of(4) {
+        InputLayout::Contiguous
+    } else {
+        InputLayout::Strided
+    }
 }

@@ -38,7 +38,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] where `end` comes before `start`.
     pub fn flatten(&self, start: impl Into<Axis>, end: impl Into<Axis>) -> Result<Tensor> {
-        let (start, end) = (start.into().resolve(self.shape(), "flatten")?, end.into().resolve(self.shape(), "flatten")?);
+        let (start, end) =
+            (start.into().resolve(self.shape(), "flatten")?, end.into().resolve(self.shape(), "flatten")?);
         if end < start {
             let message = format!("axis {end} comes before axis {start}");
             return Err(Error::InvalidArgument { op: "flatten", message });
@@ -47,9 +48,13 @@ impl Tensor {
         // An empty tensor may have other axes whose product is too long to be told.
         let merged = dims[start..=end].iter().try_fold(1usize, |n, &d| n.checked_mul(d));
         let merged = if dims[start..=end].contains(&0) { Some(0) } else { merged };
-        let merged = merged
-            .ok_or_else(|| Error::SizeOverflow { op: "flatten", shape: self.shape().clone(), limit: usize::MAX as u64 })?;
-        let shape: Shape = dims[..start].iter().copied().chain([merged]).chain(dims[end + 1..].iter().copied()).collect();
+        let merged = merged.ok_or_else(|| Error::SizeOverflow {
+            op: "flatten",
+            shape: self.shape().clone(),
+            limit: usize::MAX as u64,
+        })?;
+        let shape: Shape =
+            dims[..start].iter().copied().chain([merged]).chain(dims[end + 1..].iter().copied()).collect();
         self.reshape(shape)
     }
 

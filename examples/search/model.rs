@@ -1,0 +1,215 @@
+//! all-MiniLM-L6-v2, a sentence-embedding model: BERT with a mean over the tokens.
+//!
+//! N. Reimers and I. Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", 2019.
+
+use anyhow::{Context, Result, ensure};
+use marquetry::{Device, Tensor};
+use safetensors::{Dtype, SafeTensors};
+use std::path::Path;
+use tokenizers::Encoding;
+
+const LAYERS: usize = 6;
+const HEADS: usize = 12;
+const EPS: f64 = 1e-12;
+
+/// A weight file, or the part of it whose names begin with a prefix.
+struct Weights<'a> {
+    file: &'a SafeTensors<'a>,
+    prefix: String,
+    device: &'a Device,
+}
+
+impl<'a> Weights<'a> {
+    /// The part below `name`.
+    fn at(&self, name: &str) -> Weights<'a> {
+        Weights { prefix: format!("{}{name}.", self.prefix), ..*self }
+    }
+
+    /// Brings a tensor of the file to the device.
+    fn tensor(&self, name: &str) -> Result<Tensor> {
+        let name = format!("{}{name}", self.prefix);
+        let view = self.file.tensor(&name)?;
+        ensure!(view.dtype() == Dtype::F32, "`{name}` holds {:?}, not F32", view.dtype());
+        // The file promises no alignment.
+        let data: Vec<f32> = bytemuck::pod_collect_to_vec(view.data());
+        Ok(Tensor::from_slice(&data, view.shape(), self.device)?)
+    }
+}
+
+/// `x W^T + b`
+struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Linear {
+    fn load(weights: &Weights) -> Result<Self> {
+        Ok(Linear { weight: weights.tensor("weight")?, bias: weights.tensor("bias")? })
+    }
+
+    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
+        x.matmul(&self.weight.t()?)?.add(&self.bias)
+    }
+}
+
+/// Each token's vector with mean 0 and variance 1, then scaled and shifted.
+struct LayerNorm {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl LayerNorm {
+    fn load(weights: &Weights) -> Result<Self> {
+        Ok(LayerNorm { weight: weights.tensor("weight")?, bias: weights.tensor("bias")? })
+    }
+
+    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
+        x.layer_norm(&self.weight, &self.bias, EPS)
+    }
+}
+
+/// A vector for each token: its word and its place. The model knows two types of sentence, of which only the first is
+/// used.
+pub struct Embeddings {
+    words: Tensor,
+    positions: Tensor,
+    types: Tensor,
+    norm: LayerNorm,
+}
+
+impl Embeddings {
+    fn load(weights: &Weights) -> Result<Self> {
+        Ok(Embeddings {
+            words: weights.tensor("word_embeddings.weight")?,
+            positions: weights.tensor("position_embeddings.weight")?,
+            types: weights.tensor("token_type_embeddings.weight")?,
+            norm: LayerNorm::load(&weights.at("LayerNorm"))?,
+        })
+    }
+
+    /// Token ids `[batch, tokens]` to vectors `[batch, tokens, hidden]`.
+    pub fn forward(&self, ids: &Tensor) -> marquetry::Result<Tensor> {
+        let words = self.words.embedding(ids)?;
+        let positions = self.positions.narrow(0, 0, ids.dim(1)?)?;
+        let first_type = self.types.narrow(0, 0, 1)?;
+        self.norm.forward(&words.add(&positions)?.add(&first_type)?)
+    }
+}
+
+/// `softmax(Q K^T / sqrt(d)) V` in several heads.
+struct SelfAttention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+}
+
+impl SelfAttention {
+    fn load(weights: &Weights) -> Result<Self> {
+        Ok(SelfAttention {
+            query: Linear::load(&weights.at("self.query"))?,
+            key: Linear::load(&weights.at("self.key"))?,
+            value: Linear::load(&weights.at("self.value"))?,
+            output: Linear::load(&weights.at("output.dense"))?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, padding: &Tensor) -> marquetry::Result<Tensor> {
+        let [batch, tokens, hidden] = [x.dim(0)?, x.dim(1)?, x.dim(2)?];
+        let width = hidden / HEADS;
+        // [batch, tokens, hidden] -> [batch, heads, tokens, width]
+        let split = |x: Tensor| x.reshape((batch, tokens, HEADS, width))?.transpose(1, 2);
+        let query = split(self.query.forward(x)?)?;
+        let key = split(self.key.forward(x)?)?;
+        let value = split(self.value.forward(x)?)?;
+
+        let scores = (query.matmul(&key.t()?)? * (1.0 / (width as f64).sqrt()))?.add(padding)?;
+        let mixed = scores.softmax(-1)?.matmul(&value)?;
+        self.output.forward(&mixed.transpose(1, 2)?.reshape((batch, tokens, hidden))?)
+    }
+}
+
+/// Attention between the tokens, then a small network for each token; both are added to their input and normalised.
+pub struct Layer {
+    attention: SelfAttention,
+    attention_norm: LayerNorm,
+    intermediate: Linear,
+    output: Linear,
+    output_norm: LayerNorm,
+}
+
+impl Layer {
+    fn load(weights: &Weights) -> Result<Self> {
+        Ok(Layer {
+            attention: SelfAttention::load(&weights.at("attention"))?,
+            attention_norm: LayerNorm::load(&weights.at("attention.output.LayerNorm"))?,
+            intermediate: Linear::load(&weights.at("intermediate.dense"))?,
+            output: Linear::load(&weights.at("output.dense"))?,
+            output_norm: LayerNorm::load(&weights.at("output.LayerNorm"))?,
+        })
+    }
+
+    /// `padding`, from [`padding_bias`], is added to the attention's scores.
+    pub fn forward(&self, x: &Tensor, padding: &Tensor) -> marquetry::Result<Tensor> {
+        let x = self.attention_norm.forward(&self.attention.forward(x, padding)?.add(x)?)?;
+        let inner = self.intermediate.forward(&x)?.gelu()?;
+        self.output_norm.forward(&self.output.forward(&inner)?.add(&x)?)
+    }
+}
+
+/// From a mask `[batch, tokens]` with 1 for a token and 0 for padding, what hides the padding from every token:
+/// `[batch, heads: 1, tokens: 1, tokens]` with 0 for a token and a number far below all scores for padding.
+pub fn padding_bias(mask: &Tensor) -> marquetry::Result<Tensor> {
+    mask.affine(1e9, -1e9)?.unsqueeze(1)?.unsqueeze(1)
+}
+
+/// The model with its weights on a device.
+pub struct Model {
+    pub embeddings: Embeddings,
+    pub layers: Vec<Layer>,
+    device: Device,
+}
+
+impl Model {
+    /// Reads `model.safetensors` in a folder.
+    pub fn load(folder: &Path, device: &Device) -> Result<Self> {
+        let path = folder.join("model.safetensors");
+        let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Model::from_bytes(&bytes, device).with_context(|| format!("{} is not this model", path.display()))
+    }
+
+    fn from_bytes(bytes: &[u8], device: &Device) -> Result<Self> {
+        let file = SafeTensors::deserialize(bytes)?;
+        let weights = Weights { file: &file, prefix: String::new(), device };
+        let layer = |i| Layer::load(&weights.at(&format!("encoder.layer.{i}")));
+        Ok(Model {
+            embeddings: Embeddings::load(&weights.at("embeddings"))?,
+            layers: (0..LAYERS).map(layer).collect::<Result<_>>()?,
+            device: device.clone(),
+        })
+    }
+
+    /// The tokens' vectors `[batch, tokens, hidden]` from their ids and their mask, both `[batch, tokens]`.
+    pub fn forward(&self, ids: &Tensor, mask: &Tensor) -> marquetry::Result<Tensor> {
+        let padding = padding_bias(mask)?;
+        self.layers.iter().try_fold(self.embeddings.forward(ids)?, |x, layer| layer.forward(&x, &padding))
+    }
+
+    /// One vector of length 1 for each sentence, `[batch, hidden]`: the mean of its tokens' vectors. The sentences have
+    /// been padded to one length. Returns before the device has computed anything.
+    pub fn embed(&self, sentences: &[Encoding]) -> marquetry::Result<Tensor> {
+        let (ids, mask) = self.inputs(sentences)?;
+        let mask_column = mask.unsqueeze(-1)?;
+        let sum = self.forward(&ids, &mask)?.mul(&mask_column)?.sum(1)?;
+        let mean = sum.div(&mask_column.sum(1)?)?;
+        mean.div(&mean.sqr()?.sum_keepdim(-1)?.sqrt()?)
+    }
+
+    /// The ids and the mask of sentences, both `[batch, tokens]`.
+    pub fn inputs(&self, sentences: &[Encoding]) -> marquetry::Result<(Tensor, Tensor)> {
+        let shape = (sentences.len(), sentences.first().map_or(0, Encoding::len));
+        let ids: Vec<u32> = sentences.iter().flat_map(Encoding::get_ids).copied().collect();
+        let mask: Vec<f32> = sentences.iter().flat_map(Encoding::get_attention_mask).map(|&m| m as f32).collect();
+        Ok((Tensor::from_vec(ids, shape, &self.device)?, Tensor::from_vec(mask, shape, &self.device)?))
+    }
+}

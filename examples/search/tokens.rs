@@ -1,0 +1,30 @@
+//! Text to tokens.
+
+use anyhow::{Context, Error, Result};
+use std::path::Path;
+use tokenizers::{Encoding, PaddingParams, Tokenizer, TruncationParams};
+
+/// The model was trained on texts of at most so many tokens.
+const MAX_TOKENS: usize = 256;
+
+/// Cuts text into the tokens that a model knows.
+pub struct Tokens(Tokenizer);
+
+impl Tokens {
+    /// Reads `tokenizer.json` in a folder. What it says about padding and length is for another use and ignored.
+    pub fn load(folder: &Path) -> Result<Self> {
+        let path = folder.join("tokenizer.json");
+        let load = || {
+            let mut tokenizer = Tokenizer::from_file(&path)?;
+            let truncation = TruncationParams { max_length: MAX_TOKENS, ..Default::default() };
+            tokenizer.with_truncation(Some(truncation))?.with_padding(Some(PaddingParams::default()));
+            Ok(Tokens(tokenizer))
+        };
+        load().map_err(Error::from_boxed).with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// The tokens of each text, padded to the longest.
+    pub fn encode(&self, texts: &[&str]) -> Result<Vec<Encoding>> {
+        self.0.encode_batch(texts.to_vec(), true).map_err(Error::from_boxed)
+    }
+}

@@ -1,0 +1,324 @@
+//! The kernel language on devices: what the crate's own kernels do not show.
+
+use super::*;
+use crate::device::backend::{Backend, Command, MemoryUse, Step};
+use crate::error::Error;
+use half::f16;
+use smallvec::SmallVec;
+use std::sync::mpsc;
+
+/// Every backend that is compiled in.
+fn backends() -> Vec<Box<dyn Backend>> {
+    vec![
+        #[cfg(feature = "vulkan")]
+        Box::new(crate::device::vulkan::VulkanBackend::open(0).expect("a Vulkan device: run `make setup`")),
+        #[cfg(feature = "webgpu")]
+        Box::new(
+            pollster::block_on(crate::device::webgpu::WebGpuBackend::open(0))
+                .expect("a WebGPU device: run `make setup`"),
+        ),
+    ]
+}
+
+fn allocate(backend: &dyn Backend, words: usize, memory: MemoryUse) -> crate::device::backend::BufferId {
+    backend.allocate((words as u64 * 4).next_multiple_of(16), memory).unwrap()
+}
+
+/// Runs one dispatch: the inputs in the order of the first bindings, then one output of `words` words, first zero.
+fn run(backend: &dyn Backend, module: &Module, inputs: &[&[u32]], words: usize, groups: u32) -> Vec<u32> {
+    let kernel = backend.compile(module).unwrap();
+    let mut steps = Vec::new();
+    let mut buffers = SmallVec::new();
+    let zeros = vec![0; words];
+    for data in inputs.iter().copied().chain([&*zeros]) {
+        let staging = allocate(backend, data.len(), MemoryUse::Upload);
+        backend.write(staging, bytemuck::cast_slice(data)).unwrap();
+        let buffer = allocate(backend, data.len(), MemoryUse::Device);
+        let copy = Command::Copy { src: staging, dst: buffer, bytes: data.len() as u64 * 4 };
+        steps.push(Step { command: copy, barrier: false });
+        buffers.push(buffer);
+    }
+    let output = buffers[inputs.len()];
+    let dispatch = Command::Dispatch { kernel, buffers, parameters: SmallVec::new(), groups: [groups, 1, 1] };
+    steps.push(Step { command: dispatch, barrier: true });
+    let readback = allocate(backend, words, MemoryUse::Readback);
+    let copy = Command::Copy { src: output, dst: readback, bytes: words as u64 * 4 };
+    steps.push(Step { command: copy, barrier: true });
+    let ticket = backend.submit(&steps).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    let done = move |bytes: crate::Result<&[u8]>| sender.send(bytes.map(bytemuck::pod_collect_to_vec)).unwrap();
+    backend.read(readback, words as u64 * 4, ticket, Box::new(done));
+    backend.wait(ticket).unwrap();
+    receiver.try_recv().unwrap().unwrap()
+}
+
+/// Writes a kernel for each backend and checks what it computes.
+fn check(workgroup: u32, write: impl Fn(&KernelBuilder), inputs: &[&[u32]], groups: u32, expected: &[u32]) {
+    for backend in backends() {
+        let k = KernelBuilder::new("test", backend.target(), workgroup);
+        write(&k);
+        let module = k.finish().unwrap();
+        match module.requires.missing_from(&backend.info().features) {
+            None => {
+                let found = run(&*backend, &module, inputs, expected.len(), groups);
+                let wrong = found.iter().zip(expected).position(|(a, b)| a != b);
+                assert_eq!(wrong, None, "on {}: {found:x?} is not {expected:x?}", backend.info());
+            }
+            Some(_) => {
+                assert!(matches!(backend.compile(&module), Err(Error::Unsupported { .. })), "{}", backend.info())
+            }
+        }
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn loops_and_branches() {
+    // The number of steps of the Collatz sequence, cut off at 50; 1000 is added for odd starts and 2000 for even ones.
+    let host = |start: u32| {
+        let (mut x, mut steps) = (start, 0);
+        while x != 1 && steps < 50 {
+            x = if x % 2 == 0 { x / 2 } else { 3 * x + 1 };
+            steps += 1;
+        }
+        steps + if start % 2 == 1 { 1000 } else { 2000 }
+    };
+    let starts: Vec<u32> = (1..=64).collect();
+    let write = |k: &KernelBuilder| {
+        let (x, y) = (k.buffer("x", Type::U32, Access::Read), k.buffer("y", Type::U32, Access::Write));
+        let i = k.global_index();
+        let (n, steps) = (k.var(x.load(i)), k.var(k.u32(0)));
+        k.while_(
+            || n.get().ne(1) & steps.get().lt(50),
+            || {
+                k.when((n.get() % 2).eq(0), || n.set(n.get() / 2)).otherwise(|| n.set(n.get() * 3 + 1));
+                steps.set(steps.get() + 1);
+            },
+        );
+        k.when((x.load(i) & 1).eq(1), || steps.set(steps.get() + 1000)).otherwise(|| steps.set(steps.get() + 2000));
+        y.store(i, steps.get());
+    };
+    let expected: Vec<u32> = starts.iter().map(|&x| host(x)).collect();
+    check(64, write, &[&starts], 1, &expected);
+}
+
+#[test]
+fn local_arrays_vectors_and_unrolled_loops() {
+    // Each invocation reverses four numbers through an array with a dynamic index.
+    let numbers: Vec<u32> = (100..132).collect();
+    let write = |k: &KernelBuilder| {
+        let x = k.buffer("x", Type::vec4(Scalar::U32), Access::Read);
+        let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
+        let i = k.global_index();
+        let array = k.local_array(Type::U32, 4);
+        k.for_unrolled(4, |j| array.store(k.u32(3) - j, x.load_lane(i * 4 + j)));
+        let sum = k.var(k.u32(0));
+        k.for_step(0, 4, 2, |j| sum.set(sum.get() + array.load(j)));
+        let lanes = x.load(i).lanes();
+        // The sum of the even places of the reversed array is that of the odd lanes.
+        let same = sum.get().eq(lanes[1] + lanes[3]);
+        let reversed = k.vector(&[0, 1, 2, 3].map(|j: u32| array.load(j)));
+        y.store(i, same.select(reversed, 0));
+    };
+    let expected: Vec<u32> = numbers.chunks(4).flat_map(|quad| quad.iter().rev().copied()).collect();
+    check(8, write, &[&numbers], 1, &expected);
+}
+
+#[test]
+fn atomics_in_buffers_and_workgroup_memory() {
+    // Per workgroup of 64 numbers: sum, maximum, minimum through workgroup memory; over all, a sum by compare-exchange.
+    let numbers: Vec<u32> = (0..256).map(|i| (i * 2_654_435_761u64 % 1000) as u32).collect();
+    let write = |k: &KernelBuilder| {
+        let x = k.buffer("x", Type::U32, Access::Read);
+        let y = k.buffer("y", Type::U32, Access::ReadWrite);
+        let (lane, group) = (k.local_index(), k.group_index());
+        let shared = k.workgroup_array(Type::U32, 3);
+        k.when(lane.eq(0), || {
+            shared.store(0, k.u32(0));
+            shared.store(1, k.u32(0));
+            shared.store(2, k.u32(u32::MAX));
+        });
+        k.barrier();
+        let number = x.load(k.global_index());
+        shared.atomic_add(0, number);
+        shared.atomic_max(1, number);
+        shared.atomic_min(2, number);
+        k.barrier();
+        k.when(lane.lt(3), || {
+            y.atomic_add(group * 3 + lane, shared.load(lane));
+        });
+        // The last word is the sum of all: read, add, and try until nobody came between.
+        let (seen, open) = (k.var(k.u32(0)), k.var(k.bool(true)));
+        k.while_(
+            || open.get(),
+            || {
+                let before = seen.get();
+                let found = y.atomic_compare_exchange(12, before, before + number);
+                open.set(found.ne(before));
+                seen.set(found);
+            },
+        );
+    };
+    let mut expected: Vec<u32> = numbers
+        .chunks(64)
+        .flat_map(|group| [group.iter().sum(), *group.iter().max().unwrap(), *group.iter().min().unwrap()])
+        .collect();
+    expected.push(numbers.iter().sum());
+    check(64, write, &[&numbers], 4, &expected);
+}
+
+#[test]
+fn subgroups() {
+    let numbers: Vec<u32> = (0..64).map(|i| i * 7 % 31).collect();
+    // Checked against the same thing done through workgroup memory: 1 where all agree.
+    let write = |k: &KernelBuilder| {
+        let x = k.buffer("x", Type::U32, Access::Read);
+        let y = k.buffer("y", Type::U32, Access::Write);
+        let (i, lane, size) = (k.local_index(), k.subgroup_lane(), k.subgroup_size());
+        let shared = k.workgroup_array(Type::U32, 64);
+        let number = x.load(i);
+        shared.store(i, number);
+        k.barrier();
+        let first = i - lane;
+        let (sum, max, min) = (k.var(k.u32(0)), k.var(k.u32(0)), k.var(k.u32(u32::MAX)));
+        k.for_range(0, size, |j| {
+            let other = shared.load(first + j);
+            sum.set(sum.get() + other);
+            max.set(max.get().max(other));
+            min.set(min.get().min(other));
+        });
+        let mirrored = size - 1 - lane;
+        let agree = number.subgroup_sum().eq(sum.get())
+            & number.subgroup_max().eq(max.get())
+            & number.subgroup_min().eq(min.get())
+            & number.subgroup_shuffle(mirrored).eq(shared.load(first + mirrored))
+            & number.subgroup_first().eq(shared.load(first));
+        y.store(i, agree.convert(Scalar::U32));
+    };
+    check(64, write, &[&numbers], 1, &[1; 64]);
+}
+
+#[test]
+fn half_precision_arithmetic() {
+    let (a, b) = ([1.5f32, -2.25, 0.1, 300.0], [2.0f32, 0.5, 0.3, 200.0]);
+    let pack = |values: [f32; 4]| -> Vec<u32> {
+        let halves: Vec<u32> = values.iter().map(|&x| u32::from(f16::from_f32(x).to_bits())).collect();
+        halves.chunks(2).map(|pair| pair[0] | pair[1] << 16).collect()
+    };
+    let write = |k: &KernelBuilder| {
+        let (a, b) = (k.buffer("a", Type::F16, Access::Read), k.buffer("b", Type::F16, Access::Read));
+        let y = k.buffer("y", Type::F32, Access::Write);
+        let i = k.local_index();
+        y.store(i, (a.load(i) * b.load(i)).convert(Scalar::F32));
+    };
+    let round = |x: f32| f16::from_f32(x);
+    let expected: Vec<f32> = a.iter().zip(b).map(|(&a, b)| (round(a) * round(b)).to_f32()).collect();
+    check(4, write, &[&pack(a), &pack(b)], 1, &bits(&expected));
+}
+
+#[test]
+fn halves_are_packed_and_unpacked_exactly() {
+    // All 65,536 halves, by the device's instruction and by the integer way of the other dialect.
+    let words: Vec<u32> = (0..1u32 << 15).map(|i| 2 * i | (2 * i + 1) << 16).collect();
+    for by_bits in [false, true] {
+        let write = |k: &KernelBuilder| {
+            let (x, y) = (k.buffer("x", Type::U32, Access::Read), k.buffer("y", Type::U32, Access::Write));
+            let i = k.global_index();
+            let word = x.load(i);
+            let [low, high] = match by_bits {
+                false => word.unpack_f16(),
+                true => [(word & 0xffff).half_bits_to_f32(), (word >> 16).half_bits_to_f32()],
+            };
+            // The payload of a NaN is the device's own.
+            let nan = low.is_nan() | high.is_nan();
+            y.store(i, nan.select(k.u32(0x8000_0000), k.pack_f16(low, high)));
+        };
+        let is_nan = |half: u32| half & 0x7fff > 0x7c00;
+        let expected: Vec<u32> = words
+            .iter()
+            .map(|&word| if is_nan(word & 0xffff) || is_nan(word >> 16) { 0x8000_0000 } else { word })
+            .collect();
+        check(64, write, &[&words], 512, &expected);
+    }
+}
+
+#[test]
+fn rounding_to_half_is_to_nearest_even() {
+    // Around every half: the value itself, the midpoint to the next and its neighbours on both sides.
+    let values: Vec<f32> = (0..0x7c00u16)
+        .step_by(7)
+        .flat_map(|half| {
+            let (x, next) = (f16::from_bits(half).to_f32(), f16::from_bits(half + 1).to_f32());
+            let middle = if next.is_finite() { (x + next) / 2.0 } else { 65520.0 };
+            [x, middle, f32::from_bits(middle.to_bits() + 1), -f32::from_bits(middle.to_bits().saturating_sub(1))]
+        })
+        .chain([f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 65519.99])
+        .collect();
+    let write = |k: &KernelBuilder| {
+        let (x, y) = (k.buffer("x", Type::F32, Access::Read), k.buffer("y", Type::U32, Access::Write));
+        let i = k.global_index();
+        k.when(i.lt(values.len() as u32), || y.store(i, x.load(i).to_half_bits()));
+    };
+    let expected: Vec<u32> = values.iter().map(|&x| f16::from_f32(x).to_bits().into()).collect();
+    check(64, write, &[&bits(&values)], (values.len() as u32).div_ceil(64), &expected);
+}
+
+#[test]
+fn conversions_saturate() {
+    let values =
+        [0.0, -0.0, 1.9, -1.9, 2147483520.0, 2147483648.0, -2147483648.0, 4294967040.0, 4294967296.0, 1e20, -1e20]
+            .into_iter()
+            .chain([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.5, 3.5]);
+    let values: Vec<f32> = values.collect();
+    let count = values.len() as u32;
+    let write = |k: &KernelBuilder| {
+        let (x, y) = (k.buffer("x", Type::F32, Access::Read), k.buffer("y", Type::U32, Access::Write));
+        let i = k.local_index();
+        y.store(i, x.load(i).convert(Scalar::I32).bitcast(Type::U32));
+        y.store(i + count, x.load(i).convert(Scalar::U32));
+    };
+    let signed = values.iter().map(|&x| x as i32 as u32);
+    let expected: Vec<u32> = signed.chain(values.iter().map(|&x| x as u32)).collect();
+    check(count, write, &[&bits(&values)], 1, &expected);
+}
+
+#[test]
+fn constants_that_wgsl_cannot_write() {
+    let write = |k: &KernelBuilder| {
+        let y = k.buffer("y", Type::F32, Access::Write);
+        y.store(0, k.f32(f32::INFINITY));
+        y.store(1, k.f32(f32::NEG_INFINITY));
+        y.store(2, k.f32(f32::MIN));
+        y.store(3, k.f32(f32::MIN_POSITIVE));
+    };
+    check(1, write, &[], 1, &bits(&[f32::INFINITY, f32::NEG_INFINITY, f32::MIN, f32::MIN_POSITIVE]));
+}
+
+#[test]
+fn mistakes_are_errors() {
+    let mistake = |write: &dyn Fn(&KernelBuilder)| {
+        let k = KernelBuilder::new("wrong", Target::VULKAN, 1);
+        write(&k);
+        match k.finish() {
+            Err(Error::Kernel { kernel, message }) => {
+                assert_eq!(kernel, "wrong");
+                message
+            }
+            other => panic!("no mistake was found: {other:?}"),
+        }
+    };
+    assert!(mistake(&|k| _ = k.f32(1.0) + k.u32(1)).contains("`+` is not defined between f32 and u32"));
+    assert!(mistake(&|k| _ = k.f32(1.0) & 1).contains("`&`"));
+    assert!(mistake(&|k| _ = k.u32(1).select(k.u32(1), 2)).contains("select"));
+    assert!(mistake(&|k| _ = k.f32(1.0).splat(4).lane(4)).contains("lane 4"));
+    assert!(mistake(&|k| k.var(k.u32(0)).set(k.f32(0.0))).contains("a f32 is stored where u32 is expected"));
+    assert!(mistake(&|k| _ = k.buffer("b", Type::BOOL, Access::Read)).contains("buffer `b`"));
+    assert!(mistake(&|k| _ = k.buffer("b", Type::U32, Access::Read).load(k.i32(0))).contains("index"));
+    assert!(mistake(&|k| _ = k.buffer("b", Type::F32, Access::ReadWrite).atomic_add(0, 1)).contains("atomics"));
+    assert!(mistake(&|k| drop(k.when(k.u32(1), || ()))).contains("a condition is a truth value, not u32"));
+    assert!(mistake(&|k| _ = k.parameter(Type::vec2(Scalar::F32))).contains("one word"));
+    assert!(mistake(&|k| _ = k.vector(&[k.u32(1), k.f32(1.0)])).contains("one type"));
+}

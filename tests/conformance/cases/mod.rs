@@ -1,0 +1,56 @@
+//! The cases, one file per family of operations.
+
+mod binary;
+mod convert;
+mod create;
+mod display;
+mod fusion;
+mod index;
+mod join;
+mod matmul;
+mod normalize;
+mod numbers;
+mod random;
+mod read;
+mod reduce;
+mod select;
+mod unary;
+mod view;
+
+use crate::compare::Sample;
+use crate::layouts::Layout;
+use crate::reference::inputs::{Domain, Inputs};
+use crate::suite::{Outcome, Suite};
+use marquetry::{DType, Device};
+
+pub fn add_all(suite: &mut Suite) {
+    unary::add(suite);
+    binary::add(suite);
+    select::add(suite);
+    numbers::add(suite);
+    convert::add(suite);
+    reduce::add(suite);
+    matmul::add(suite);
+    normalize::add(suite);
+    index::add(suite);
+    join::add(suite);
+    view::add(suite);
+    create::add(suite);
+    random::add(suite);
+    read::add(suite);
+    display::add(suite);
+    fusion::add(suite);
+}
+
+const FLOATS: [DType; 2] = [DType::F32, DType::F16];
+
+/// A tensor of a layout and the layout's own shape. The name seeds the inputs.
+fn sample(name: &str, layout: Layout, dtype: DType, domain: Domain, device: &Device) -> Outcome<Sample> {
+    let values = Inputs::new(name).array(&layout.shape(), dtype, domain);
+    layout.place(values, dtype, device)
+}
+
+/// A tensor of a layout and any shape.
+fn shaped(name: &str, shape: &[usize], layout: Layout, dtype: DType, domain: Domain, device: &Device) -> Outcome<Sample> {
+    layout.place(Inputs::new(name).array(shape, dtype, domain), dtype, device)
+}

@@ -1,0 +1,51 @@
+//! Choosing by a condition.
+
+use super::shaped;
+use crate::compare::{Expected, Sample, check};
+use crate::layouts::Layout;
+use crate::reference::inputs::{Domain, Inputs};
+use crate::reference::zip;
+use crate::suite::{Outcome, Suite};
+use marquetry::DType;
+
+fn check_choice(condition: &Sample, yes: &Sample, no: &Sample) -> Outcome {
+    let chosen = zip(&condition.values, &yes.values, |c, yes| if c != 0.0 { yes } else { f64::NEG_INFINITY });
+    let others = zip(&condition.values, &no.values, |c, no| if c != 0.0 { f64::NEG_INFINITY } else { no });
+    // Of the two, exactly one is the mark.
+    let values = zip(&chosen, &others, |a, b| if a == f64::NEG_INFINITY { b } else { a });
+    check("where_cond", &condition.tensor.where_cond(&yes.tensor, &no.tensor)?, &Expected::new(values, yes.tensor.dtype()))
+}
+
+pub fn add(suite: &mut Suite) {
+    use Layout::{Broadcast, Contiguous, Sliced, Transposed};
+    let condition = |shape: &[usize], dtype| {
+        // Any number but 0 is true, also one whose low bits are 0.
+        Inputs::new("condition").array(shape, dtype, Domain::Special).mapv(|x| if x as i64 % 3 == 0 { 0.0 } else { x })
+    };
+    for dtype in DType::ALL {
+        for condition_dtype in [DType::U8, DType::U32, DType::I32] {
+            for layout in Layout::ALL {
+                suite.add("where_cond", format!("{dtype}::{condition_dtype}_{}", layout.name()), move |device| {
+                    let shape = layout.shape();
+                    let condition = layout.place(condition(&shape, condition_dtype), condition_dtype, device)?;
+                    let yes = shaped("yes", &shape, layout, dtype, Domain::Special, device)?;
+                    let no = shaped("no", &shape, layout, dtype, Domain::Special, device)?;
+                    check_choice(&condition, &yes, &no)
+                });
+            }
+        }
+        suite.add("where_cond", format!("{dtype}::mixed"), move |device| {
+            let shape = Contiguous.shape();
+            let condition = Transposed.place(condition(&shape, DType::U8), DType::U8, device)?;
+            let yes = shaped("yes", &shape, Sliced, dtype, Domain::Special, device)?;
+            let no = shaped("no", &shape, Broadcast, dtype, Domain::Special, device)?;
+            check_choice(&condition, &yes, &no)
+        });
+        suite.add("where_cond", format!("{dtype}::broadcast"), move |device| {
+            let condition = Contiguous.place(condition(&[5, 1], DType::U8), DType::U8, device)?;
+            let yes = shaped("yes", &[2, 1, 6], Contiguous, dtype, Domain::Special, device)?;
+            let no = shaped("no", &[], Contiguous, dtype, Domain::Special, device)?;
+            check_choice(&condition, &yes, &no)
+        });
+    }
+}

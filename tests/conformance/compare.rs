@@ -1,0 +1,121 @@
+//! Tensors against what they ought to be.
+
+use crate::reference::numbers::{round, ulp};
+use crate::reference::{ArrayD, array};
+use crate::suite::Outcome;
+use crate::tolerance::{self, Tolerance};
+use half::f16;
+use marquetry::{DType, Device, Element, Tensor};
+
+/// A tensor and what its elements are.
+#[derive(Clone)]
+pub struct Sample {
+    pub tensor: Tensor,
+    pub values: ArrayD<f64>,
+}
+
+/// The exact result of an operation.
+pub struct Expected {
+    pub values: ArrayD<f64>,
+    pub dtype: DType,
+    /// What the tolerance's part `of_scale` is a multiple of.
+    pub scale: Option<ArrayD<f64>>,
+}
+
+impl Expected {
+    pub fn new(values: ArrayD<f64>, dtype: DType) -> Self {
+        Expected { values, dtype, scale: None }
+    }
+
+    pub fn with_scale(self, scale: ArrayD<f64>) -> Self {
+        Expected { scale: Some(scale), ..self }
+    }
+}
+
+/// A tensor with these elements, which are numbers of the dtype, in row-major order.
+pub fn upload(values: &ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Tensor> {
+    fn with<T: Element>(values: &ArrayD<f64>, device: &Device, convert: impl Fn(f64) -> T) -> Outcome<Tensor> {
+        Ok(Tensor::from_vec(values.iter().map(|&x| convert(x)).collect(), values.shape(), device)?)
+    }
+    match dtype {
+        DType::U8 => with(values, device, |x| x as u8),
+        DType::U32 => with(values, device, |x| x as u32),
+        DType::I32 => with(values, device, |x| x as i32),
+        // By way of f32, as `f16::from_f64` drops low bits; numbers of the dtype stay what they are.
+        DType::F16 => with(values, device, |x| f16::from_f32(x as f32)),
+        DType::F32 => with(values, device, |x| x as f32),
+        other => Err(format!("no samples of {other}").into()),
+    }
+}
+
+/// A tensor's elements, read from its device.
+pub fn download(tensor: &Tensor) -> Outcome<ArrayD<f64>> {
+    fn read<T: Element>(tensor: &Tensor) -> Outcome<Vec<f64>> {
+        Ok(tensor.to_vec::<T>()?.into_iter().map(T::to_f64).collect())
+    }
+    let elements = match tensor.dtype() {
+        DType::U8 => read::<u8>(tensor)?,
+        DType::U32 => read::<u32>(tensor)?,
+        DType::I32 => read::<i32>(tensor)?,
+        DType::F16 => read::<f16>(tensor)?,
+        DType::F32 => read::<f32>(tensor)?,
+        other => return Err(format!("no reading of {other}").into()),
+    };
+    if elements.len() != tensor.elem_count() {
+        return Err(format!("read {} elements of shape {}", elements.len(), tensor.shape()).into());
+    }
+    Ok(array(tensor.dims(), elements))
+}
+
+/// Fails unless shape, dtype and elements are as expected, within the tolerance of the operation.
+pub fn check(op: &str, actual: &Tensor, expected: &Expected) -> Outcome {
+    if actual.dims() != expected.values.shape() {
+        return Err(format!("{op}: expected shape {:?}, got {}", expected.values.shape(), actual.shape()).into());
+    }
+    if actual.dtype() != expected.dtype {
+        return Err(format!("{op}: expected dtype {}, got {}", expected.dtype, actual.dtype()).into());
+    }
+    let tolerance = tolerance::of(op);
+    let mut wrong = Vec::new();
+    let scales = expected.scale.as_ref().map(|scale| scale.iter().copied().collect::<Vec<_>>());
+    for (place, ((index, &exact), &got)) in expected.values.indexed_iter().zip(&download(actual)?).enumerate() {
+        let allowed = allowed(exact, scales.as_ref().map_or(0.0, |scales| scales[place]), expected.dtype, tolerance);
+        if !allowed.admits(got, expected.dtype, tolerance) {
+            wrong.push(format!("at {:?}: expected {exact:?} (from {:?} to {:?}), got {got:?}", index.slice(), allowed.low, allowed.high));
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let shown = wrong.iter().take(8).map(String::as_str).collect::<Vec<_>>().join("\n  ");
+    let (count, all) = (wrong.len(), expected.values.len());
+    Err(format!("{op}: {count} of {all} elements are wrong\n  {shown}\nallowed: {tolerance:?}").into())
+}
+
+/// The range that a result may be in.
+struct Allowed {
+    low: f64,
+    high: f64,
+    exact: f64,
+}
+
+fn allowed(exact: f64, scale: f64, dtype: DType, tolerance: &Tolerance) -> Allowed {
+    if !dtype.is_float() || !exact.is_finite() {
+        return Allowed { low: exact, high: exact, exact };
+    }
+    let error = tolerance.ulp * ulp(exact, DType::F32) + tolerance.absolute + tolerance.of_scale * scale;
+    Allowed { low: round(exact - error, dtype), high: round(exact + error, dtype), exact }
+}
+
+impl Allowed {
+    fn admits(&self, got: f64, dtype: DType, tolerance: &Tolerance) -> bool {
+        if self.exact.is_nan() {
+            return got.is_nan();
+        }
+        if tolerance.moves {
+            return got == self.exact && got.is_sign_negative() == self.exact.is_sign_negative();
+        }
+        let flushed = dtype == DType::F32 && self.exact.abs() < f32::MIN_POSITIVE.into() && got == 0.0;
+        flushed || (self.low..=self.high).contains(&got)
+    }
+}

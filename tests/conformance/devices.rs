@@ -1,0 +1,35 @@
+//! The devices that the suite runs on.
+
+use marquetry::Device;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Every device string. A new backend is one more.
+const ALL: [&str; 2] = ["vulkan", "webgpu"];
+
+type Opened = Arc<OnceLock<Result<Device, String>>>;
+
+/// The devices opened so far; opening one takes a while, and the others need not wait for it.
+static OPEN: Mutex<Option<HashMap<&'static str, Opened>>> = Mutex::new(None);
+
+/// The devices of this run: all, unless `MARQUETRY_TEST_DEVICES` names some.
+pub fn selected() -> Vec<&'static str> {
+    let Ok(wanted) = std::env::var("MARQUETRY_TEST_DEVICES") else { return ALL.to_vec() };
+    let known = |name: &str| {
+        let known = ALL.into_iter().find(|device| *device == name);
+        known.unwrap_or_else(|| panic!("MARQUETRY_TEST_DEVICES names `{name}`; the devices are {ALL:?}"))
+    };
+    wanted.split(',').map(str::trim).filter(|name| !name.is_empty()).map(known).collect()
+}
+
+/// The device of a name, opened once.
+pub fn open(name: &'static str) -> Result<Device, String> {
+    let opened = OPEN.lock().unwrap().get_or_insert_default().entry(name).or_default().clone();
+    let device = opened.get_or_init(|| name.parse::<Device>().map_err(|error| format!("{error}\nrun `make setup`")));
+    device.clone()
+}
+
+/// Closes all devices, so that validation layers can tell what was left behind.
+pub fn close() {
+    OPEN.lock().unwrap().take();
+}

@@ -1,0 +1,102 @@
+//! The ways in which a tensor's elements can lie in its buffer.
+
+use crate::compare::{Sample, upload};
+use crate::reference::numbers::limits;
+use crate::reference::{ArrayD, Axis, Slice, broadcast};
+use crate::suite::Outcome;
+use marquetry::{DType, Device};
+
+/// A layout, and the shape that it is tried with.
+///
+/// The shapes are such that strided layouts keep their three axes: so they share kernels, of which each costs a
+/// software device tens of milliseconds to compile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    Contiguous,
+    /// Contiguous from an offset on, which is a multiple of four elements.
+    Offset,
+    /// The same from another offset.
+    Unaligned,
+    Transposed,
+    /// Every second element along each axis, from the second one on.
+    Sliced,
+    /// Stride 0 along the middle axis.
+    Broadcast,
+    /// An axis of length 0.
+    Empty,
+    /// One element.
+    One,
+    /// No length is a multiple of four.
+    Odd,
+}
+
+impl Layout {
+    pub const ALL: [Layout; 9] = [
+        Layout::Contiguous,
+        Layout::Offset,
+        Layout::Unaligned,
+        Layout::Transposed,
+        Layout::Sliced,
+        Layout::Broadcast,
+        Layout::Empty,
+        Layout::One,
+        Layout::Odd,
+    ];
+
+    pub fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
+    /// The shape that the layout is tried with.
+    pub fn shape(self) -> [usize; 3] {
+        match self {
+            Layout::Empty => [4, 0, 6],
+            Layout::One => [1, 1, 1],
+            Layout::Odd => [3, 65, 7],
+            _ => [4, 5, 6],
+        }
+    }
+
+    /// A tensor of this layout with these elements. A broadcast one repeats the first of them along its middle axis.
+    pub fn place(self, values: ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Sample> {
+        let (tensor, values) = match self {
+            Layout::Contiguous | Layout::Empty | Layout::One | Layout::Odd => (upload(&values, dtype, device)?, values),
+            Layout::Offset | Layout::Unaligned => {
+                // A row of 30 elements before it, or two.
+                let rows = if self == Layout::Offset { 2 } else { 1 };
+                let mut base = values.shape().to_vec();
+                base[0] += rows;
+                let mut base = poison(&base, dtype);
+                base.slice_axis_mut(Axis(0), Slice::from(rows..)).assign(&values);
+                (upload(&base, dtype, device)?.narrow(0, rows, values.shape()[0])?, values)
+            }
+            Layout::Transposed => {
+                let reversed: Vec<usize> = (0..values.ndim()).rev().collect();
+                let base = values.view().permuted_axes(reversed.clone()).as_standard_layout().into_owned();
+                (upload(&base, dtype, device)?.permute(reversed)?, values)
+            }
+            Layout::Sliced => {
+                let base: Vec<usize> = values.shape().iter().map(|n| 2 * n + 1).collect();
+                let mut base = poison(&base, dtype);
+                base.slice_each_axis_mut(|_| Slice::new(1, None, 2)).assign(&values);
+                let mut tensor = upload(&base, dtype, device)?;
+                for axis in 0..values.ndim() {
+                    tensor = tensor.slice(axis, 1.., 2)?;
+                }
+                (tensor, values)
+            }
+            Layout::Broadcast => {
+                let axis = values.ndim() / 2;
+                let base = values.slice_axis(Axis(axis), Slice::from(..1)).as_standard_layout().into_owned();
+                let shape = values.shape();
+                (upload(&base, dtype, device)?.broadcast_to(shape)?, broadcast(&base, shape))
+            }
+        };
+        Ok(Sample { tensor, values })
+    }
+}
+
+/// An array of numbers that must not be looked at: NaN where there is one, else the largest number.
+fn poison(shape: &[usize], dtype: DType) -> ArrayD<f64> {
+    ArrayD::from_elem(shape, if dtype.is_float() { f64::NAN } else { limits(dtype).1 })
+}

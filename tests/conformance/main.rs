@@ -1,0 +1,90 @@
+//! The conformance suite: every operation on every device, against an independent reference.
+//!
+//! A run has two processes. The child runs the trials, with the validation layers switched on, and leaves every kernel
+//! that it compiles in a folder. The parent then hands these kernels to every compiler and validator at hand.
+//!
+//! - `MARQUETRY_TEST_DEVICES=vulkan,webgpu` narrows the run to some devices.
+//! - `MARQUETRY_TEST_TIER=full` tries more random shapes, and compiles for more GPUs.
+//! - Arguments are those of `cargo test`: filters, `--exact`, `--list`, `--nocapture`, `--test-threads`.
+
+mod cases;
+mod compare;
+mod devices;
+mod kernels;
+mod layouts;
+mod report;
+mod suite;
+mod tolerance;
+mod views;
+
+#[path = "../reference/mod.rs"]
+mod reference;
+
+use libtest_mimic::Arguments;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Marks the child.
+const CHILD: &str = "MARQUETRY_CONFORMANCE_CHILD";
+
+/// Whether the full tier is asked for, not the quick one.
+fn full_tier() -> bool {
+    match std::env::var("MARQUETRY_TEST_TIER").as_deref() {
+        Ok("full") => true,
+        Ok("quick") | Err(_) => false,
+        Ok(other) => panic!("MARQUETRY_TEST_TIER={other}: the tiers are `quick` and `full`"),
+    }
+}
+
+fn main() -> ExitCode {
+    if std::env::var_os(CHILD).is_some() { run_trials() } else { run_child_and_check_kernels() }
+}
+
+fn run_trials() -> ExitCode {
+    report::install_logger();
+    let arguments = Arguments::from_args();
+    let conclusion = libtest_mimic::run(&arguments, suite::trials());
+    if arguments.list {
+        return ExitCode::SUCCESS;
+    }
+    devices::close();
+    report::print_table();
+    let errors = report::logged_errors();
+    if errors > 0 {
+        println!("\n{errors} errors were logged, by validation layers or by the crate; they are printed above");
+    }
+    if conclusion.has_failed() || errors > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn run_child_and_check_kernels() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let dump = fresh_folder("kernels");
+    let status = std::env::current_exe()
+        .and_then(|program| {
+            Command::new(program)
+                .args(std::env::args_os().skip(1))
+                .env(CHILD, "1")
+                .env("MARQUETRY_VALIDATION", "1")
+                .env("MARQUETRY_DUMP", &dump)
+                .status()
+        })
+        .expect("this program can be started again");
+    if arguments.list {
+        return if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    if !status.success() {
+        println!("\nthe trials ended with {status}");
+    }
+    let kernels_pass = kernels::check(&dump, full_tier());
+    if status.success() && kernels_pass { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// An empty folder of this name, for this run only.
+fn fresh_folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance").join(name);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).expect("a folder of the last run can be removed");
+    }
+    std::fs::create_dir_all(&folder).expect("a folder for this run can be made");
+    folder
+}

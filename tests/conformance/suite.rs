@@ -1,0 +1,52 @@
+//! The list of all cases, and the trials made of it: each case on each device.
+
+use crate::{cases, devices, report};
+use libtest_mimic::{Failed, Trial};
+use marquetry::Device;
+use std::sync::Arc;
+
+/// How a case ends. Any error becomes a failure by `?`.
+pub type Outcome<T = ()> = Result<T, Failed>;
+
+struct Case {
+    op: &'static str,
+    /// What of the operation is tried, such as `f32::transposed`.
+    variant: String,
+    run: Arc<dyn Fn(&Device) -> Outcome + Send + Sync>,
+}
+
+/// Collects the cases.
+#[derive(Default)]
+pub struct Suite {
+    cases: Vec<Case>,
+}
+
+impl Suite {
+    pub fn add(
+        &mut self,
+        op: &'static str,
+        variant: impl Into<String>,
+        run: impl Fn(&Device) -> Outcome + Send + Sync + 'static,
+    ) {
+        self.cases.push(Case { op, variant: variant.into(), run: Arc::new(run) });
+    }
+}
+
+/// Every case on every device of this run.
+pub fn trials() -> Vec<Trial> {
+    let mut suite = Suite::default();
+    cases::add_all(&mut suite);
+    let mut trials = Vec::new();
+    for case in &suite.cases {
+        for device in devices::selected() {
+            let (op, run) = (case.op, case.run.clone());
+            trials.push(Trial::test(format!("{device}::{op}::{}", case.variant), move || {
+                report::started(op, device);
+                run(&devices::open(device)?)?;
+                report::passed(op, device);
+                Ok(())
+            }));
+        }
+    }
+    trials
+}

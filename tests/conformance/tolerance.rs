@@ -1,0 +1,149 @@
+//! How far each operation may be from the exact result, and why.
+//!
+//! A result passes if it lies between the two numbers that the exact result less and plus the allowed error round to in
+//! the result's dtype. So `f16` results, which are computed in `f32`, must be those numbers rounded once; integers must
+//! be exact; and a result may be infinite only where a number in that range overflows. NaN must be NaN. The sign of a
+//! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
+//! same reason `f32` results that are subnormal may be flushed to zero.
+
+/// The allowed error: a sum of three parts.
+#[derive(Debug)]
+pub struct Tolerance {
+    /// In units of the last place of an `f32` at the exact result.
+    pub ulp: f64,
+    pub absolute: f64,
+    /// A multiple of the case's own scale, such as the sum of the magnitudes of what was summed.
+    pub of_scale: f64,
+    /// Whether numbers are only moved, so that signed zeros and subnormal numbers stay as they are.
+    pub moves: bool,
+    pub reason: &'static str,
+}
+
+/// Half of the last place of an `f32` near 1: the relative error of one rounding.
+const EPS: f64 = 1.0 / 16_777_216.0;
+
+const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0, moves: false, reason: "" };
+
+const TABLE: &[(&[&str], Tolerance)] = &[
+    (
+        &[
+            "to_vec", "to_vec_async", "to_scalar", "to_device", "reshape", "flatten", "transpose", "permute", "t", "narrow",
+            "slice", "broadcast_to", "squeeze", "unsqueeze", "contiguous", "views", "index_select", "embedding", "cat",
+            "stack", "where_cond", "to_dtype", "full", "zeros", "ones", "new", "from_slice", "from_vec", "min", "max",
+        ],
+        Tolerance { moves: true, reason: "nothing is computed", ..EXACT },
+    ),
+    (
+        &["neg", "abs", "sign", "relu", "floor", "ceil", "round", "trunc", "maximum", "minimum", "clamp"],
+        Tolerance { reason: "the result is a number of the dtype", ..EXACT },
+    ),
+    (&["eq", "ne", "lt", "le", "gt", "ge", "argmax"], Tolerance { reason: "the result is an integer", ..EXACT }),
+    (
+        &["add", "sub", "mul", "sqr"],
+        Tolerance { reason: "Vulkan and WebGPU have these correctly rounded", ..EXACT },
+    ),
+    (
+        &["div", "recip", "sqrt", "rsqrt"],
+        Tolerance { ulp: 3.0, reason: "Vulkan and WebGPU allow a division 2.5 ulp, square roots are made of them", ..EXACT },
+    ),
+    (
+        &["exp", "log", "tanh", "erf", "sigmoid"],
+        Tolerance { ulp: 4.0, reason: "polynomials within 2 ulp, and a division around them", ..EXACT },
+    ),
+    (
+        &["silu"],
+        Tolerance {
+            ulp: 4.0,
+            // 89 / f32::MAX, rounded up.
+            absolute: 2.7e-37,
+            reason: "as sigmoid; below -88.7, where exp(-x) overflows, 0 stands for x exp(x)",
+            ..EXACT
+        },
+    ),
+    (
+        &["sin", "cos"],
+        Tolerance {
+            ulp: 4.0,
+            absolute: 2.0 * EPS,
+            reason: "an angle near a multiple of pi / 2 keeps the error of its reduction, of the size of f32's rounding at 1",
+            ..EXACT
+        },
+    ),
+    (
+        &["gelu", "gelu_tanh"],
+        Tolerance {
+            ulp: 6.0,
+            of_scale: 4.0 * EPS,
+            reason: "x times (1 + a function near -1): the rounding of that function remains, times x (the scale)",
+            ..EXACT
+        },
+    ),
+    (
+        &["affine"],
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "the product (the scale) may be rounded before the addition, or not",
+            ..EXACT
+        },
+    ),
+    (
+        &["arange", "arange_step"],
+        Tolerance { ulp: 0.5, of_scale: EPS, reason: "start + i * step with the product (the scale) rounded, or not", ..EXACT },
+    ),
+    (
+        &["sum"],
+        Tolerance { ulp: 0.5, of_scale: EPS, reason: "n additions, each within EPS of the sum of magnitudes (the scale)", ..EXACT },
+    ),
+    (&["mean"], Tolerance { ulp: 3.0, of_scale: EPS, reason: "as sum, and a division", ..EXACT }),
+    (
+        &["matmul"],
+        Tolerance { ulp: 0.5, of_scale: EPS, reason: "k products and additions, within EPS of the sum of magnitudes", ..EXACT },
+    ),
+    (
+        &["softmax"],
+        Tolerance {
+            ulp: 8.0,
+            of_scale: EPS,
+            reason: "exp twice and a division; the rounding of the exponent and of the sum (the scale)",
+            ..EXACT
+        },
+    ),
+    (
+        &["layer_norm"],
+        Tolerance {
+            ulp: 8.0,
+            of_scale: 2.0 * EPS,
+            reason: "mean and variance are rounded sums (the scale), then a square root and a division",
+            ..EXACT
+        },
+    ),
+    (
+        &["rand"],
+        Tolerance { ulp: 0.5, of_scale: EPS, reason: "exact multiples of 2^-24, scaled (the scale) and shifted", ..EXACT },
+    ),
+    (
+        &["randn"],
+        Tolerance {
+            ulp: 8.0,
+            of_scale: 8.0 * EPS,
+            reason: "Giles' polynomials are within 3e-7 of the inverse error function (the scale is |x| and the mean)",
+            ..EXACT
+        },
+    ),
+    (
+        &["fused"],
+        Tolerance {
+            ulp: 8.0,
+            of_scale: EPS,
+            reason: "a chain of functions: the case says by its scale how errors add up",
+            ..EXACT
+        },
+    ),
+];
+
+/// The tolerance of an operation.
+pub fn of(op: &str) -> &'static Tolerance {
+    let entry = TABLE.iter().find(|(ops, _)| ops.contains(&op));
+    &entry.unwrap_or_else(|| panic!("no tolerance is stated for `{op}`")).1
+}

@@ -1,0 +1,122 @@
+//! Inputs: the same for every run and every device.
+
+use super::numbers::{limits, round, wrap};
+use super::{ArrayD, array, threefry::threefry};
+use marquetry::DType;
+
+/// Where numbers are drawn from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Domain {
+    /// Normally distributed, with zeros, tiny, large and (of integers) extreme numbers strewn in.
+    Special,
+    /// The same without numbers whose product leaves the dtype: for what sums up.
+    Normal,
+    /// Whole numbers from -8 to 8 (from 0 to 8 if unsigned): sums and products of them are exact.
+    Small,
+    /// Angles that `sin` and `cos` promise to be accurate for.
+    Angle,
+}
+
+/// A generator of inputs.
+pub struct Inputs {
+    key: [u32; 2],
+    drawn: u32,
+}
+
+impl Inputs {
+    /// The generator that a name stands for.
+    pub fn new(name: &str) -> Self {
+        // FNV-1a
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Inputs { key: [hash as u32, (hash >> 32) as u32], drawn: 0 }
+    }
+
+    fn words(&mut self) -> [u32; 2] {
+        self.drawn += 1;
+        threefry(self.key, [self.drawn, 0])
+    }
+
+    /// A number in `[0, 1)`.
+    pub fn uniform(&mut self) -> f64 {
+        let [a, b] = self.words();
+        ((u64::from(a) << 21) ^ u64::from(b >> 11)) as f64 / 2f64.powi(53)
+    }
+
+    /// A whole number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.uniform() * end as f64) as usize
+    }
+
+    /// A normally distributed number (G. Box and M. Muller, 1958).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    fn number(&mut self, dtype: DType, domain: Domain) -> f64 {
+        match domain {
+            Domain::Small => {
+                let low = if matches!(dtype, DType::U8 | DType::U32) { 0.0 } else { -8.0 };
+                (self.uniform() * (9.0 - low)).floor() + low
+            }
+            Domain::Angle => round(self.normal() * 10f64.powi(self.below(4) as i32).min(2000.0), dtype).clamp(-8192.0, 8192.0),
+            Domain::Special | Domain::Normal if dtype.is_float() => round(self.normal() * 3.0, dtype),
+            Domain::Special | Domain::Normal => wrap((self.normal() * 100.0) as i64, dtype),
+        }
+    }
+
+    /// An array of numbers.
+    pub fn array(&mut self, shape: &[usize], dtype: DType, domain: Domain) -> ArrayD<f64> {
+        let mut numbers: Vec<f64> =
+            (0..shape.iter().product()).map(|_| self.number(dtype, domain)).collect();
+        let strewn = match domain {
+            Domain::Special => finite_specials(dtype),
+            Domain::Normal if dtype.is_float() => vec![0.0, -0.0],
+            Domain::Angle => vec![0.0, -0.0, 8192.0, -8192.0, std::f32::consts::PI.into()],
+            Domain::Normal | Domain::Small => Vec::new(),
+        };
+        // Only where they stay a minority.
+        if numbers.len() > 2 * strewn.len() {
+            for special in strewn {
+                let place = self.below(numbers.len());
+                numbers[place] = round(special, dtype);
+            }
+        }
+        array(shape, numbers)
+    }
+
+    /// Numbers of all magnitudes and both signs, none subnormal.
+    pub fn sweep(&mut self, count: usize, dtype: DType, largest: f64) -> ArrayD<f64> {
+        let low: f64 = if dtype == DType::F16 { 2f64.powi(-24) } else { f32::MIN_POSITIVE.into() };
+        let high = limits(dtype).1.min(largest);
+        let numbers = (0..count).map(|_| {
+            let magnitude = (low.ln() + self.uniform() * (high.ln() - low.ln())).exp().clamp(low, high);
+            round(if self.below(2) == 0 { magnitude } else { -magnitude }, dtype)
+        });
+        array(&[count], numbers.collect())
+    }
+}
+
+/// Numbers at the edges of a dtype, all finite and none subnormal as `f32`.
+pub fn finite_specials(dtype: DType) -> Vec<f64> {
+    let (low, high) = limits(dtype);
+    match dtype {
+        DType::F32 => vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e-30, 1e30, -1e30, 88.0, -88.0],
+        DType::F16 => vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 2f64.powi(-24), -6e-5, 6e4, -6e4, 11.0],
+        DType::I32 => vec![0.0, 1.0, -1.0, low, low + 1.0, high, 65536.0],
+        DType::U32 | DType::U8 => vec![0.0, 1.0, high, high - 1.0, (high + 1.0) / 2.0],
+    }
+}
+
+/// The same and what else a float can be.
+pub fn specials(dtype: DType) -> Vec<f64> {
+    let mut numbers = finite_specials(dtype);
+    if dtype.is_float() {
+        let (low, high) = limits(dtype);
+        let tiny = if dtype == DType::F16 { 2f64.powi(-14) } else { f32::MIN_POSITIVE.into() };
+        numbers.extend([low, high, tiny, -tiny, f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
+    }
+    numbers
+}

@@ -1,0 +1,37 @@
+//! An independent model of the tensor operations: doubles on the host, as simple as can be. Every number of every
+//! dtype is a double exactly, so that one kind of array serves all of them.
+
+pub mod functions;
+pub mod index;
+pub mod inputs;
+pub mod linear;
+pub mod normalize;
+pub mod numbers;
+pub mod reduce;
+pub mod threefry;
+
+pub use ndarray::{ArrayD, Axis, IxDyn, Slice};
+
+/// An array from its elements in row-major order.
+pub fn array(shape: &[usize], elements: Vec<f64>) -> ArrayD<f64> {
+    ArrayD::from_shape_vec(IxDyn(shape), elements).expect("as many elements as the shape holds")
+}
+
+/// The shape that two shapes broadcast to.
+pub fn broadcast_shape(a: &[usize], b: &[usize]) -> Vec<usize> {
+    let rank = a.len().max(b.len());
+    let length = |shape: &[usize], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
+    (0..rank).map(|axis| if length(a, axis) == 1 { length(b, axis) } else { length(a, axis) }).collect()
+}
+
+/// The array repeated to a shape that it broadcasts to.
+pub fn broadcast(x: &ArrayD<f64>, shape: &[usize]) -> ArrayD<f64> {
+    x.broadcast(shape).expect("shapes that broadcast").to_owned()
+}
+
+/// A function of the elements of two arrays, broadcast.
+pub fn zip(a: &ArrayD<f64>, b: &ArrayD<f64>, function: impl Fn(f64, f64) -> f64) -> ArrayD<f64> {
+    let shape = broadcast_shape(a.shape(), b.shape());
+    let (a, b) = (broadcast(a, &shape), broadcast(b, &shape));
+    array(&shape, a.iter().zip(&b).map(|(&a, &b)| function(a, b)).collect())
+}

@@ -1,0 +1,63 @@
+//! How the numbers of each dtype are spaced, rounded and wrapped.
+
+use marquetry::DType;
+
+/// The distance between neighbouring floats around `x`, which is finite.
+pub fn ulp(x: f64, dtype: DType) -> f64 {
+    let (fraction_bits, smallest_exponent) = match dtype {
+        DType::F16 => (10, -14),
+        _ => (23, -126),
+    };
+    let exponent = ((x.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    2f64.powi(exponent.max(smallest_exponent) - fraction_bits)
+}
+
+/// The number of a float dtype that is nearest to `x`, ties to even; infinite where `x` is too large. Other dtypes
+/// hold what they are given.
+pub fn round(x: f64, dtype: DType) -> f64 {
+    let too_large = match dtype {
+        DType::F16 => 65520.0,
+        // Half of a last place beyond the largest number: as a double, a tie that rounds up.
+        DType::F32 => f64::from(f32::MAX) + 2f64.powi(103),
+        _ => return x,
+    };
+    if x.is_nan() {
+        x
+    } else if x.abs() >= too_large {
+        f64::INFINITY.copysign(x)
+    } else {
+        let quantum = ulp(x, dtype);
+        ((x / quantum).round_ties_even() * quantum).copysign(x)
+    }
+}
+
+/// An integer cut to the bits of a dtype.
+pub fn wrap(x: i64, dtype: DType) -> f64 {
+    match dtype {
+        DType::U8 => f64::from(x as u8),
+        DType::U32 => f64::from(x as u32),
+        DType::I32 => f64::from(x as i32),
+        DType::F16 | DType::F32 => x as f64,
+    }
+}
+
+/// The smallest and largest finite number.
+pub fn limits(dtype: DType) -> (f64, f64) {
+    match dtype {
+        DType::U8 => (0.0, 255.0),
+        DType::U32 => (0.0, f64::from(u32::MAX)),
+        DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
+        DType::F16 => (-65504.0, 65504.0),
+        DType::F32 => (f64::from(f32::MIN), f64::from(f32::MAX)),
+    }
+}
+
+/// A conversion as Rust's `as` does it.
+pub fn cast(x: f64, from: DType, to: DType) -> f64 {
+    match (from.is_float(), to.is_float()) {
+        (_, true) => round(x, to),
+        (true, false) if x.is_nan() => 0.0,
+        (true, false) => x.trunc().clamp(limits(to).0, limits(to).1),
+        (false, false) => wrap(x as i64, to),
+    }
+}

@@ -1,0 +1,36 @@
+//! Threefry-2x32 with 20 rounds: J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011.
+
+/// Two words of random bits from a key and a counter.
+pub fn threefry(key: [u32; 2], counter: [u32; 2]) -> [u32; 2] {
+    let schedule = [key[0], key[1], 0x1bd1_1bda ^ key[0] ^ key[1]];
+    let rotations = [13, 15, 26, 6, 17, 29, 16, 24];
+    let mut x = [counter[0].wrapping_add(schedule[0]), counter[1].wrapping_add(schedule[1])];
+    for round in 0..20 {
+        x[0] = x[0].wrapping_add(x[1]);
+        x[1] = x[1].rotate_left(rotations[round % 8]) ^ x[0];
+        if round % 4 == 3 {
+            let injection = round / 4 + 1;
+            x[0] = x[0].wrapping_add(schedule[injection % 3]);
+            x[1] = x[1].wrapping_add(schedule[(injection + 1) % 3]).wrapping_add(injection as u32);
+        }
+    }
+    x
+}
+
+/// The random bits of the first `count` elements of the `sequence`-th random tensor since the seed was set.
+pub fn words(seed: u64, sequence: u32, count: usize) -> Vec<u32> {
+    let key = [seed as u32, (seed >> 32) as u32];
+    let pairs = (0..count.div_ceil(2)).flat_map(|pair| threefry(key, [pair as u32, sequence]));
+    pairs.take(count).collect()
+}
+
+/// The uniform number in `[0, 1)` of 32 random bits.
+pub fn uniform(bits: u32) -> f64 {
+    f64::from(bits >> 8) / 16_777_216.0
+}
+
+/// The normally distributed number of 32 random bits.
+pub fn normal(bits: u32) -> f64 {
+    let odd = f64::from((bits >> 9) * 2 + 1) / 8_388_608.0 - 1.0;
+    std::f64::consts::SQRT_2 * super::functions::inverse_erf(odd)
+}
