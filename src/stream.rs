@@ -65,6 +65,8 @@ impl Stream {
         state.upload_bytes += upload_bytes;
         if state.steps.len() >= BATCH_COMMANDS || state.upload_bytes >= BATCH_UPLOAD_BYTES {
             self.submit(&mut state)?;
+            drop(state);
+            self.retire()?;
         }
         Ok(())
     }
@@ -75,7 +77,10 @@ impl Stream {
         if !state.steps.is_empty() {
             self.submit(&mut state)?;
         }
-        Ok(Ticket(state.newest))
+        let newest = Ticket(state.newest);
+        drop(state);
+        self.retire()?;
+        Ok(newest)
     }
 
     fn submit(&self, state: &mut State) -> Result<()> {
@@ -89,15 +94,18 @@ impl Stream {
         self.submissions.fetch_add(1, Ordering::Relaxed);
         state.newest = ticket.0;
         state.in_flight.push_back((ticket, held));
-        self.retire(state)
+        Ok(())
     }
 
-    /// Lets go of the buffers of batches that have completed.
-    fn retire(&self, state: &mut State) -> Result<()> {
+    /// Lets go of the buffers of batches that have completed. Asking the backend may call back reads, and freeing
+    /// takes its time: neither happens under the lock.
+    fn retire(&self) -> Result<()> {
         let completed = self.backend.completed()?;
-        while state.in_flight.front().is_some_and(|(ticket, _)| *ticket <= completed) {
-            state.in_flight.pop_front();
-        }
+        let mut state = self.state.lock();
+        let done = state.in_flight.iter().take_while(|(ticket, _)| *ticket <= completed).count();
+        let retired: Vec<_> = state.in_flight.drain(..done).collect();
+        drop(state);
+        drop(retired);
         Ok(())
     }
 
@@ -105,7 +113,7 @@ impl Stream {
     pub fn wait(&self) -> Result<()> {
         let ticket = self.flush()?;
         self.backend.wait(ticket)?;
-        self.retire(&mut self.state.lock())
+        self.retire()
     }
 
     pub fn submissions(&self) -> u64 {
