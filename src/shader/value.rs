@@ -99,6 +99,9 @@ impl<'k> Value<'k> {
         let rhs = rhs.into_value(self.kernel, self.ty);
         let lhs = if self.ty.lanes == 1 && rhs.ty.lanes > 1 { self.splat(rhs.ty.lanes) } else { self };
         match opcodes.select(lhs.ty) {
+            // naga takes these for the scalar operators `&&` and `||`.
+            Some(Op::LogicalAnd) if lhs.ty.lanes > 1 && lhs.ty == rhs.ty => lhs.select(rhs, 0),
+            Some(Op::LogicalOr) if lhs.ty.lanes > 1 && lhs.ty == rhs.ty => lhs.select(lhs.literal(1), rhs),
             Some(op) if lhs.ty == rhs.ty => lhs.kernel.emit(op, result(lhs.ty), [lhs.operand(), rhs.operand()]),
             _ => {
                 self.kernel.fail(format!("`{}` is not defined between {} and {}", opcodes.symbol, lhs.ty, rhs.ty));

@@ -212,7 +212,7 @@ impl Tensor {
         fusion.finish(Expr::Binary(BinaryOp::Add, start.into(), advanced.into()), device, "arange")
     }
 
-    /// Random numbers, evenly distributed from `low` up to but not including `high`.
+    /// Random numbers, evenly distributed from `low` up to `high`, which only rounding can reach.
     ///
     /// The generator is counter-based: the same seed ([`Device::set_seed`]) and the same sequence of calls give the
     /// same numbers on every device.

@@ -1,0 +1,195 @@
+//! What happens behind the tensors: launches, submissions, waits, memory; counted on every device.
+
+use marquetry::{DType, Device, Result, Tensor};
+
+/// Runs each test on a device that nobody else uses meanwhile, as the counters are the device's.
+macro_rules! on_each_device {
+    ($($name:ident)*) => {
+        mod vulkan {
+            $(#[test] fn $name() { super::on("vulkan", super::$name); })*
+        }
+        mod webgpu {
+            $(#[test] fn $name() { super::on("webgpu", super::$name); })*
+        }
+    };
+}
+
+on_each_device! {
+    a_chain_is_one_launch
+    shared_results_are_computed_at_most_twice
+    nothing_is_submitted_before_a_read
+    long_work_is_submitted_in_batches
+    memory_is_used_again
+    trim_returns_memory
+    many_small_uploads
+    dispatches_beyond_65535_workgroups
+    more_axes_than_parameters
+    many_threads_share_a_device
+    a_seed_starts_the_sequence_anew
+}
+
+fn on(name: &str, test: fn(&Device) -> Result<()>) {
+    // One test at a time, so that the counters tell about it alone.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _guard = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let device = name.parse::<Device>().unwrap_or_else(|error| panic!("{error}; `make setup` installs a driver"));
+    test(&device).unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn a_chain_is_one_launch(device: &Device) -> Result<()> {
+    let x = Tensor::new([1f32, -2.0, 3.0], device)?;
+    let bias = Tensor::new(0.5f32, device)?;
+    let before = device.stats();
+    let y = ((&x * 2.0)? + &bias)?.relu()?.add(&x)?.to_dtype(DType::F16)?;
+    assert_eq!(device.stats().launches, before.launches, "nothing runs before it is needed");
+    y.eval()?;
+    assert_eq!(device.stats().launches, before.launches + 1);
+    assert_eq!(y.to_dtype(DType::F32)?.to_vec::<f32>()?, [3.5, -2.0, 9.5]);
+    Ok(())
+}
+
+fn shared_results_are_computed_at_most_twice(device: &Device) -> Result<()> {
+    let x = Tensor::new([1f32, 2.0], device)?;
+    let shared = x.sqr()?;
+    let before = device.stats().launches;
+    let uses: Vec<Tensor> = (0..10).map(|i| &shared + f64::from(i)).collect::<Result<_>>()?;
+    for (i, sum) in uses.iter().enumerate() {
+        assert_eq!(sum.to_vec::<f32>()?, [1.0 + i as f32, 4.0 + i as f32]);
+    }
+    // The first use has the square in its own kernel; for the second it is computed, and the others read it.
+    assert_eq!(device.stats().launches - before, 11);
+    Ok(())
+}
+
+fn nothing_is_submitted_before_a_read(device: &Device) -> Result<()> {
+    let x = Tensor::randn(0f32, 1.0, (64, 64), device)?;
+    let before = device.stats();
+    let y = x.matmul(&x.t()?)?.softmax(-1)?.sum(0)?;
+    y.eval()?;
+    let recorded = device.stats();
+    assert_eq!((recorded.submissions, recorded.waits), (before.submissions, before.waits));
+    assert_eq!(recorded.launches, before.launches + 4);
+    y.to_vec::<f32>()?;
+    let read = device.stats();
+    assert_eq!((read.submissions, read.waits), (before.submissions + 1, before.waits + 1));
+    Ok(())
+}
+
+fn long_work_is_submitted_in_batches(device: &Device) -> Result<()> {
+    let mut x = Tensor::new([0f32; 8], device)?;
+    let before = device.stats();
+    for _ in 0..1000 {
+        x = (x + 1.0)?;
+        x.eval()?;
+    }
+    let after = device.stats();
+    assert_eq!(after.launches - before.launches, 1000);
+    assert_eq!(after.submissions - before.submissions, 1000 / 256);
+    assert_eq!(after.waits, before.waits);
+    assert_eq!(x.to_vec::<f32>()?, [1000.0; 8]);
+    Ok(())
+}
+
+fn memory_is_used_again(device: &Device) -> Result<()> {
+    let x = Tensor::randn(0f32, 1.0, (100, 100), device)?;
+    let pass = || x.matmul(&x)?.tanh()?.sum_all()?.to_scalar::<f32>();
+    let first = pass()?;
+    let after_first = device.memory_stats();
+    for _ in 0..50 {
+        assert_eq!(pass()?, first);
+    }
+    assert_eq!(device.memory_stats(), after_first);
+    Ok(())
+}
+
+fn trim_returns_memory(device: &Device) -> Result<()> {
+    let before = device.memory_stats().in_use;
+    let x = Tensor::from_vec(vec![1f32; 1 << 20], 1 << 20, device)?;
+    assert!(device.memory_stats().in_use >= before + (4 << 20));
+    drop(x);
+    assert_eq!(device.memory_stats().in_use, before);
+    assert!(device.memory_stats().cached >= 4 << 20);
+    assert!(device.trim()? >= 4 << 20);
+    assert_eq!(device.memory_stats().cached, 0);
+    let y = Tensor::new([1u32, 2, 3], device)?;
+    assert_eq!(y.sum_all()?.to_scalar::<u32>()?, 6);
+    Ok(())
+}
+
+fn many_small_uploads(device: &Device) -> Result<()> {
+    // Buffers come back to the pool and are filled again before the device has read them.
+    let tensors: Vec<Tensor> = (0..600u32)
+        .map(|i| {
+            drop(Tensor::new([u32::MAX; 5], device)?);
+            Tensor::new([i; 5], device)
+        })
+        .collect::<Result<_>>()?;
+    for (i, tensor) in tensors.iter().enumerate() {
+        assert_eq!(tensor.to_vec::<u32>()?, [i as u32; 5]);
+    }
+    Ok(())
+}
+
+fn dispatches_beyond_65535_workgroups(device: &Device) -> Result<()> {
+    // Elementwise: four elements an invocation, 64 invocations a workgroup.
+    let count = 65_535 * 256 + 777u32;
+    let numbers = Tensor::arange(0u32, count, device)?;
+    let total = (0..u64::from(count)).sum::<u64>() as u32;
+    assert_eq!(numbers.sum_all()?.to_scalar::<u32>()?, total, "modulo 2^32");
+    assert_eq!(numbers.slice(0, count as usize - 3.., 1)?.to_vec::<u32>()?, [count - 3, count - 2, count - 1]);
+    // Reductions: one row an invocation.
+    let rows = 65_535 * 64 + 33;
+    let sums = numbers.narrow(0, 0, 2 * rows)?.reshape((rows, 2))?.sum(1)?;
+    assert_eq!(sums.narrow(0, rows - 2, 2)?.to_vec::<u32>()?, [4 * (rows as u32 - 2) + 1, 4 * (rows as u32 - 1) + 1]);
+    // Matrix products: at least a workgroup for each matrix of a batch.
+    let batch = 70_001;
+    let scale = Tensor::arange(0i32, batch, device)?.reshape((batch as usize, 1, 1))?;
+    let product = scale.matmul(&Tensor::new([[2i32, 3]], device)?)?;
+    assert_eq!(product.dims(), [batch as usize, 1, 2]);
+    let last = product.narrow(0, batch as usize - 1, 1)?;
+    assert_eq!(last.to_vec::<i32>()?, [2 * (batch - 1), 3 * (batch - 1)]);
+    assert_eq!(product.to_dtype(DType::F32)?.max_all()?.to_scalar::<f32>()?, 3.0 * (batch - 1) as f32);
+    Ok(())
+}
+
+fn more_axes_than_parameters(device: &Device) -> Result<()> {
+    // Twelve axes of length 2 that do not merge: a sum of two such views takes more words than a launch has.
+    let axes: Vec<usize> = (0..12).rev().collect();
+    let x = Tensor::arange(0i32, 4096, device)?.reshape([2; 12].as_slice())?;
+    let reversed = x.permute(axes.as_slice())?;
+    let sum = x.slice(3, ..1, 1)?.broadcast_to([2; 12].as_slice())?.add(&reversed)?.add(&reversed.mul(&x)?)?;
+    let bits = |i: i32| i32::reverse_bits(i) as u32 as i32 >> 20 & 0xfff;
+    let expected: Vec<i32> = (0..4096).map(|i| (i & !(1 << 8)) + bits(i) + bits(i) * i).collect();
+    assert_eq!(sum.to_vec::<i32>()?, expected);
+    assert_eq!(reversed.sum([0, 2, 4, 6, 8, 10])?.elem_count(), 64);
+    let halves = reversed.matmul(&x)?;
+    assert_eq!(halves.dims(), [2; 12]);
+    Ok(())
+}
+
+fn many_threads_share_a_device(device: &Device) -> Result<()> {
+    std::thread::scope(|scope| {
+        let work = |seed: u32| -> Result<()> {
+            for round in 0..20 {
+                let x = Tensor::full(seed, (17, 5), device)?;
+                let y = x.add(&Tensor::new(round, device)?)?;
+                assert_eq!(y.sum(0)?.to_vec::<u32>()?, [17 * (seed + round); 5]);
+            }
+            Ok(())
+        };
+        let threads: Vec<_> = (0..8).map(|seed| scope.spawn(move || work(seed))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })
+}
+
+fn a_seed_starts_the_sequence_anew(device: &Device) -> Result<()> {
+    let draw = || Tensor::rand(0f32, 1.0, 100, device)?.to_vec::<f32>();
+    device.set_seed(42);
+    let (first, second) = (draw()?, draw()?);
+    assert_ne!(first, second);
+    device.set_seed(42);
+    assert_eq!((draw()?, draw()?), (first.clone(), second));
+    device.set_seed(43);
+    assert_ne!(draw()?, first);
+    Ok(())
+}
