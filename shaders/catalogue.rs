@@ -37,7 +37,8 @@ fn samples() -> Vec<KernelConfig> {
                 samples.push(KernelConfig::Normalize(Normalize { op, dtype, kept_rank: 1, team }));
             }
         }
-        for tile in [Tile::Workgroup, Tile::Column].into_iter().filter(|_| dtype != DType::U8) {
+        let tiles = [Tile::Workgroup, Tile::Registers { columns: 1 }, Tile::Registers { columns: 4 }];
+        for tile in tiles.into_iter().filter(|_| dtype != DType::U8) {
             samples.push(KernelConfig::Matmul(Matmul { dtype, batch_rank: 1, tile }));
         }
     }

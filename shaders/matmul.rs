@@ -9,9 +9,12 @@ use crate::shader::{Access, Array, KernelBuilder, Type, Value, Var};
 pub(crate) enum Tile {
     /// Each workgroup computes a block of 64 x 64 from tiles in workgroup memory, each invocation 4 x 4 of it.
     Workgroup,
-    /// Each invocation computes some rows of one column from registers alone: for software devices, where workgroup
+    /// Each invocation computes 8 rows of some columns from registers alone: for software devices, where workgroup
     /// memory is slow and an operand that is the same for all lanes is cheap.
-    Column,
+    Registers {
+        /// Columns per invocation: the more, the more often each element of `a` is used.
+        columns: u32,
+    },
 }
 
 /// A matrix product. Parameters: the number of batches, m, n and k; the lengths of the batch axes; per operand its
@@ -32,7 +35,7 @@ impl Matmul {
     pub fn workgroup(&self) -> u32 {
         match self.tile {
             Tile::Workgroup => TILE_WORKGROUP,
-            Tile::Column => COLUMN_WORKGROUP,
+            Tile::Registers { .. } => REGISTER_WORKGROUP,
         }
     }
 
@@ -47,7 +50,7 @@ impl Tile {
     pub const fn block(self) -> (usize, usize) {
         match self {
             Tile::Workgroup => (BLOCK as usize, BLOCK as usize),
-            Tile::Column => (COLUMN_ROWS as usize, (COLUMNS * COLUMN_WORKGROUP) as usize),
+            Tile::Registers { columns } => (REGISTER_ROWS as usize, (columns * REGISTER_WORKGROUP) as usize),
         }
     }
 }
@@ -59,9 +62,8 @@ const ROW: usize = 2;
 const BLOCK: u32 = 64;
 const DEPTH: u32 = 16;
 const TILE_WORKGROUP: u32 = 256;
-const COLUMN_ROWS: u32 = 8;
-const COLUMNS: u32 = 4;
-const COLUMN_WORKGROUP: u32 = 32;
+const REGISTER_ROWS: u32 = 8;
+const REGISTER_WORKGROUP: u32 = 32;
 
 /// What both ways of cutting share: the problem, the operands, and the block that a workgroup works on.
 struct Problem<'k> {
@@ -152,31 +154,31 @@ pub(super) fn write(k: &KernelBuilder, config: &Matmul) {
     let problem = Problem::new(k, config);
     match config.tile {
         Tile::Workgroup => by_workgroup(&problem),
-        Tile::Column => by_column(&problem),
+        Tile::Registers { columns } => by_registers(&problem, columns),
     }
 }
 
-fn by_column<'k>(p: &Problem<'k>) {
+fn by_registers<'k>(p: &Problem<'k>, width: u32) {
     let k = p.k;
     let clamp = |place: Value<'k>, length: Value<'k>| place.min(length - 1);
-    let rows: Vec<_> = (0..COLUMN_ROWS).map(|r| p.block_row + r).collect();
-    let columns: Vec<_> = (0..COLUMNS).map(|c| p.block_column + k.local_index() + c * COLUMN_WORKGROUP).collect();
+    let rows: Vec<_> = (0..REGISTER_ROWS).map(|r| p.block_row + r).collect();
+    let columns: Vec<_> = (0..width).map(|c| p.block_column + k.local_index() + c * REGISTER_WORKGROUP).collect();
     // Rows and columns beyond the edge repeat the last one; they are not stored.
     let zero = k.u32(0);
     let a_rows: Vec<_> = rows.iter().map(|&row| p.index(&p.a_at, clamp(row, p.m), zero)).collect();
     let b_columns: Vec<_> = columns.iter().map(|&column| p.index(&p.b_at, zero, clamp(column, p.n))).collect();
-    let sums = p.zeros(COLUMN_ROWS * COLUMNS);
+    let sums = p.zeros(REGISTER_ROWS * width);
     k.for_range(0, p.depth, |i| {
         let (a_step, b_step) = (i * p.a_at.stride(COLUMN), i * p.b_at.stride(ROW));
         let b: Vec<_> = b_columns.iter().map(|&column| p.b.load(column + b_step)).collect();
-        for (row, sums) in a_rows.iter().zip(sums.chunks(COLUMNS as usize)) {
+        for (row, sums) in a_rows.iter().zip(sums.chunks(width as usize)) {
             let a = p.a.load(*row + a_step);
             for (&sum, &b) in sums.iter().zip(&b) {
                 p.add_product(sum, a, b);
             }
         }
     });
-    for (&row, sums) in rows.iter().zip(sums.chunks(COLUMNS as usize)) {
+    for (&row, sums) in rows.iter().zip(sums.chunks(width as usize)) {
         for (&column, &sum) in columns.iter().zip(sums) {
             p.store(row, column, sum);
         }
