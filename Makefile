@@ -8,7 +8,7 @@ export MARQUETRY_MINILM ?= $(CURDIR)/target/minilm
 export PATH := $(CURDIR)/target/tools:$(PATH)
 
 QUERY ?= how do plants make food from sunlight?
-TEXT ?= $(firstword $(wildcard examples/data/*.txt examples/data/*.md))
+TEXT ?= examples/data/notes.txt
 
 # Every set of backends but the full one, as cargo writes them; "" is the crate without a backend.
 FEATURE_SETS := "" vulkan webgpu level-zero vulkan,webgpu vulkan,level-zero webgpu,level-zero

@@ -2,7 +2,7 @@
 
 use crate::cache::KernelCache;
 use crate::device::DeviceInfo;
-use crate::device::backend::{Backend, Command, MemoryUse};
+use crate::device::backend::{Backend, Command, MemoryUse, Ticket};
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
 use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
@@ -42,7 +42,6 @@ pub(crate) struct Runtime {
     kernels: KernelCache,
     random: Mutex<RandomState>,
     launches: AtomicU64,
-    waits: AtomicU64,
     backend: Arc<dyn Backend>,
 }
 
@@ -55,7 +54,6 @@ impl Runtime {
             kernels: KernelCache::default(),
             random: Mutex::default(),
             launches: AtomicU64::new(0),
-            waits: AtomicU64::new(0),
             backend,
         }
     }
@@ -74,7 +72,7 @@ impl Runtime {
             launches: self.launches.load(Ordering::Relaxed),
             submissions: self.stream.submissions(),
             compiles: self.kernels.compiles(),
-            waits: self.waits.load(Ordering::Relaxed),
+            waits: self.stream.waits(),
         }
     }
 
@@ -95,7 +93,6 @@ impl Runtime {
     }
 
     pub fn synchronize(&self) -> Result<()> {
-        self.waits.fetch_add(1, Ordering::Relaxed);
         self.stream.wait()
     }
 
@@ -157,14 +154,14 @@ impl Runtime {
         self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], upload_bytes)
     }
 
-    /// Submits a read of the first `bytes` bytes, which are handed to `done` when they have arrived. Returns a way to
-    /// block until then.
+    /// Submits a read of the first `bytes` bytes, which are handed to `done` when they have arrived. Returns the batch
+    /// to wait for.
     fn start_read(
         &self,
         buffer: &Buffer,
         bytes: u64,
         done: impl FnOnce(Result<&[u8]>) + Send + 'static,
-    ) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+    ) -> Result<Ticket> {
         let staging = Allocation::new(&self.backend, bytes, MemoryUse::Readback)?;
         self.copy(buffer.allocation(), &staging, bytes, 0)?;
         let ticket = self.stream.flush()?;
@@ -174,8 +171,7 @@ impl Runtime {
             drop(staging);
         });
         self.backend.read(id, bytes, ticket, callback);
-        let backend = self.backend.clone();
-        Ok(move || backend.wait(ticket))
+        Ok(ticket)
     }
 
     /// Blocks until the first `bytes` bytes of a buffer have been handed to `convert`.
@@ -187,9 +183,8 @@ impl Runtime {
     ) -> Result<T> {
         let (sender, receiver) = mpsc::sync_channel(1);
         // The receiver waits below; if it has gone, an error has already been returned.
-        let wait = self.start_read(buffer, bytes, move |result| _ = sender.send(result.map(convert)))?;
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        let waited = wait();
+        let ticket = self.start_read(buffer, bytes, move |result| _ = sender.send(result.map(convert)))?;
+        let waited = self.stream.wait_for(ticket);
         receiver.try_recv().unwrap_or_else(|_| {
             waited.and(Err(Error::Driver {
                 backend: self.info().backend,
@@ -207,12 +202,13 @@ impl Runtime {
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
         let (sender, receiver) = futures_channel::oneshot::channel();
-        let wait = self.start_read(buffer, bytes, move |result| _ = sender.send(result.map(convert)))?;
+        let ticket = self.start_read(buffer, bytes, move |result| _ = sender.send(result.map(convert)))?;
         // A browser calls back from its event loop. Elsewhere somebody has to wait, and it must not be the executor.
         #[cfg(not(target_arch = "wasm32"))]
-        std::thread::spawn(wait);
-        #[cfg(target_arch = "wasm32")]
-        drop(wait);
+        std::thread::spawn({
+            let backend = self.backend.clone();
+            move || backend.wait(ticket)
+        });
         receiver.await.unwrap_or_else(|_| {
             Err(Error::Driver { backend: self.info().backend, call: "read", message: "the data did not arrive".into() })
         })

@@ -15,11 +15,15 @@ const BATCH_COMMANDS: usize = 256;
 /// A batch is submitted when it holds so many bytes on their way from the host, so that they do not pile up.
 const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
 
+/// The host runs ahead of the device by at most so many batches: each holds memory of the driver and buffers.
+const MAX_IN_FLIGHT: usize = 16;
+
 /// The order of all work on a device. Commands of many threads run in the order in which they were recorded.
 pub(crate) struct Stream {
     backend: Arc<dyn Backend>,
     state: Mutex<State>,
     submissions: AtomicU64,
+    waits: AtomicU64,
 }
 
 #[derive(Default)]
@@ -37,7 +41,7 @@ struct State {
 
 impl Stream {
     pub fn new(backend: Arc<dyn Backend>) -> Self {
-        Stream { backend, state: Mutex::default(), submissions: AtomicU64::new(0) }
+        Stream { backend, state: Mutex::default(), submissions: AtomicU64::new(0), waits: AtomicU64::new(0) }
     }
 
     /// Appends a command. `uses` are the buffers it names and how it uses them, `upload_bytes` what it brings from the
@@ -66,7 +70,7 @@ impl Stream {
         if state.steps.len() >= BATCH_COMMANDS || state.upload_bytes >= BATCH_UPLOAD_BYTES {
             self.submit(&mut state)?;
             drop(state);
-            self.retire()?;
+            self.keep_pace()?;
         }
         Ok(())
     }
@@ -79,7 +83,7 @@ impl Stream {
         }
         let newest = Ticket(state.newest);
         drop(state);
-        self.retire()?;
+        self.keep_pace()?;
         Ok(newest)
     }
 
@@ -109,11 +113,34 @@ impl Stream {
         Ok(())
     }
 
+    /// Lets go of what has run, and waits for the oldest batches where too many are in flight.
+    fn keep_pace(&self) -> Result<()> {
+        self.retire()?;
+        let too_many = |state: &State| state.in_flight.iter().rev().nth(MAX_IN_FLIGHT).map(|(ticket, _)| *ticket);
+        let behind = too_many(&self.state.lock());
+        if let Some(ticket) = behind {
+            self.wait_for(ticket)?;
+            self.retire()?;
+        }
+        Ok(())
+    }
+
+    /// Blocks until a batch has run.
+    pub fn wait_for(&self, ticket: Ticket) -> Result<()> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.backend.wait(ticket)
+    }
+
     /// Submits what has been recorded and blocks until all of it has run.
     pub fn wait(&self) -> Result<()> {
         let ticket = self.flush()?;
-        self.backend.wait(ticket)?;
+        self.wait_for(ticket)?;
         self.retire()
+    }
+
+    /// Times that the host has blocked.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
     }
 
     pub fn submissions(&self) -> u64 {

@@ -19,6 +19,7 @@ on_each_device! {
     shared_results_are_computed_at_most_twice
     nothing_is_submitted_before_a_read
     long_work_is_submitted_in_batches
+    the_host_does_not_run_far_ahead
     memory_is_used_again
     trim_returns_memory
     many_small_uploads
@@ -90,6 +91,22 @@ fn long_work_is_submitted_in_batches(device: &Device) -> Result<()> {
     Ok(())
 }
 
+fn the_host_does_not_run_far_ahead(device: &Device) -> Result<()> {
+    // Unbounded, hundreds of batches in flight exhaust what the driver may map.
+    let mut x = Tensor::new([0u32; 4], device)?;
+    let one = Tensor::new(1u32, device)?;
+    let before = device.stats();
+    for _ in 0..20_000 {
+        x = x.add(&one)?;
+        x.eval()?;
+    }
+    let batches = device.stats().submissions - before.submissions;
+    assert_eq!(batches, 20_000 / 256);
+    assert!(device.stats().waits - before.waits <= batches);
+    assert_eq!(x.to_vec::<u32>()?, [20_000; 4]);
+    Ok(())
+}
+
 fn memory_is_used_again(device: &Device) -> Result<()> {
     let x = Tensor::randn(0f32, 1.0, (100, 100), device)?;
     let pass = || x.matmul(&x)?.tanh()?.sum_all()?.to_scalar::<f32>();
@@ -158,7 +175,7 @@ fn more_axes_than_parameters(device: &Device) -> Result<()> {
     let x = Tensor::arange(0i32, 4096, device)?.reshape([2; 12].as_slice())?;
     let reversed = x.permute(axes.as_slice())?;
     let sum = x.slice(3, ..1, 1)?.broadcast_to([2; 12].as_slice())?.add(&reversed)?.add(&reversed.mul(&x)?)?;
-    let bits = |i: i32| i32::reverse_bits(i) as u32 as i32 >> 20 & 0xfff;
+    let bits = |i: i32| (i.reverse_bits() >> 20) & 0xfff;
     let expected: Vec<i32> = (0..4096).map(|i| (i & !(1 << 8)) + bits(i) + bits(i) * i).collect();
     assert_eq!(sum.to_vec::<i32>()?, expected);
     assert_eq!(reversed.sum([0, 2, 4, 6, 8, 10])?.elem_count(), 64);

@@ -9,7 +9,7 @@ mod index;
 mod model;
 mod tokens;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Parser;
 use index::Index;
 use marquetry::Device;
@@ -67,7 +67,7 @@ fn run(args: &Args) -> Result<()> {
     let lines = index::read_lines(&args.file)?;
     check_model(&args.model)?;
 
-    let device = open_device(args.device.as_deref())?;
+    let device: Device = args.device.as_deref().map_or_else(Device::best, str::parse)?;
     writeln!(out, "device: {device}")?;
     let open = start.elapsed();
 
@@ -101,11 +101,6 @@ fn check_model(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn open_device(name: Option<&str>) -> Result<Device> {
-    let device = name.map_or_else(Device::best, str::parse);
-    device.context("cannot open the device (`make setup` installs a driver that runs on the CPU)")
-}
-
 /// Answers the queries on standard input.
 fn converse(index: &Index, top: usize, times: &mut Option<Times>, out: &mut impl Write) -> Result<()> {
     let mut queries = std::io::stdin().lock().lines();
@@ -113,7 +108,8 @@ fn converse(index: &Index, top: usize, times: &mut Option<Times>, out: &mut impl
         write!(out, "\nquery (empty to end): ")?;
         out.flush()?;
         match queries.next().transpose()?.as_deref().map(str::trim) {
-            None | Some("") => return Ok(()),
+            Some("") => return Ok(()),
+            None => return Ok(writeln!(out)?),
             Some(query) => answer(index, query, top, times, out)?,
         }
     }

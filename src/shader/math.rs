@@ -9,7 +9,7 @@ use super::builder::KernelBuilder;
 use super::target::Dialect;
 use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
-use rspirv::spirv::{GlslStd450Op as Glsl, OpenclStd100Op as OpenCl};
+use rspirv::spirv::{BuiltIn, GlslStd450Op as Glsl, OpenclStd100Op as OpenCl};
 
 impl<'k> Value<'k> {
     fn library(self, glsl: Glsl, opencl: OpenCl, rest: &[Value<'k>]) -> Value<'k> {
@@ -84,6 +84,15 @@ impl<'k> Value<'k> {
         ((self.bitcast(bits) & 0x7fff_ffff_u32) | (sign.bitcast(bits) & 0x8000_0000_u32)).bitcast(self.ty)
     }
 
+    /// The same float, but nothing that a compiler could combine with other arithmetic. Drivers add up the parts of a
+    /// constant that was split to keep products exact: Mesa turns `n a + (n b + x)` into `n (a + b) + x`.
+    fn opaque(self) -> Value<'k> {
+        let bits = self.ty.with_scalar(Scalar::U32);
+        // Dispatches are flat, so that this is 0, which only the crate knows.
+        let zero = self.kernel.builtin(BuiltIn::NumWorkgroups, Some(2)) - 1;
+        (self.bitcast(bits) | zero).bitcast(self.ty)
+    }
+
     /// Two to the power of this integer, for -126 to 127.
     fn power_of_two(self) -> Value<'k> {
         ((self + 127) << 23).bitcast(self.ty.with_scalar(Scalar::F32))
@@ -91,11 +100,12 @@ impl<'k> Value<'k> {
 
     /// e to the power of the value.
     pub fn exp(self) -> Value<'k> {
-        // x = n ln 2 + r; beyond the limits the result is 0 or infinite whatever x is.
+        // x = n ln 2 + r, with ln 2 in two parts so that the products are exact. Beyond the limits the result is 0 or
+        // infinite whatever x is.
         let x = self.lt(-104.0).select(self.literal(-104.0), self);
         let x = x.gt(89.0).select(self.literal(89.0), x);
         let n = (x * std::f32::consts::LOG2_E).round();
-        let r = n.fma(-0.693359375, x);
+        let r = n.fma(-0.693359375, x).opaque();
         let r = n.fma(2.121_944_4e-4, r);
         let p = r.polynomial(&[1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1]);
         let e = (r * r).fma(p, r) + 1.0;
@@ -131,7 +141,7 @@ impl<'k> Value<'k> {
             -2.499_999_4e-1,
             3.333_333e-1,
         ]);
-        let y = z.fma(m * p, e * -2.121_944_4e-4);
+        let y = z.fma(m * p, e * -2.121_944_4e-4).opaque();
         let result = e.fma(0.693359375, m + z.fma(-0.5, y));
         let infinity = self.special(f32::INFINITY);
         let result = self.eq(infinity).select(infinity, result);
@@ -180,8 +190,8 @@ impl<'k> Value<'k> {
     pub fn sin_cos(self) -> (Value<'k>, Value<'k>) {
         // The angle is n pi/2 + r, with pi/2 in three parts so that the products are exact.
         let n = (self * std::f32::consts::FRAC_2_PI).round();
-        let r = n.fma(-1.570_312_5, self);
-        let r = n.fma(-4.837_513e-4, r);
+        let r = n.fma(-1.570_312_5, self).opaque();
+        let r = n.fma(-4.837_513e-4, r).opaque();
         let r = n.fma(-7.549_79e-8, r);
         let z = r * r;
         let sine = (r * z).fma(z.polynomial(&[-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]), r);

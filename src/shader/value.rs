@@ -146,11 +146,8 @@ impl<'k> Value<'k> {
 
     /// `self != rhs`; true where a side is NaN.
     pub fn ne(self, rhs: impl IntoValue<'k>) -> Value<'k> {
-        let ops = Opcodes {
-            bool: Some(Op::LogicalNotEqual),
-            ..Opcodes::arithmetic("!=", Op::FUnordNotEqual, Op::INotEqual, Op::INotEqual)
-        };
-        self.compare(rhs, &ops)
+        // Not an instruction of its own: on its way through WGSL it becomes one that is false for NaN.
+        !self.eq(rhs)
     }
 
     /// For a condition, lane by lane: `yes` where it holds, else `no`. At least one of them must be a value.

@@ -56,7 +56,7 @@ fn with_sources(error: &dyn std::error::Error) -> String {
         text = format!("{text}: {error}");
         source = error.source();
     }
-    text
+    text.trim_end().to_string()
 }
 
 #[cfg(test)]

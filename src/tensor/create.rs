@@ -9,6 +9,7 @@ use crate::expr::{BinaryOp, Expr};
 use crate::kernels::KernelConfig;
 use crate::kernels::random::{Distribution, Random, WORKGROUP};
 use crate::shape::Shape;
+use half::f16;
 
 /// Host data that knows its shape: a number, and arrays, slices and vectors of such data.
 pub trait NdArray {
@@ -212,7 +213,7 @@ impl Tensor {
         fusion.finish(Expr::Binary(BinaryOp::Add, start.into(), advanced.into()), device, "arange")
     }
 
-    /// Random numbers, evenly distributed from `low` up to `high`, which only rounding can reach.
+    /// Random numbers, evenly distributed from `low` up to but not including `high`.
     ///
     /// The generator is counter-based: the same seed ([`Device::set_seed`]) and the same sequence of calls give the
     /// same numbers on every device.
@@ -229,7 +230,9 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn rand<T: Element>(low: T, high: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         let (low, high) = (low.to_f64(), high.to_f64());
-        Tensor::random(Distribution::Uniform, high - low, low, T::DTYPE, shape.into(), device, "rand")
+        let numbers = Tensor::random(Distribution::Uniform, high - low, low, T::DTYPE, shape.into(), device, "rand")?;
+        // Rounding may reach the end.
+        if low < high { numbers.clamp(low, next_below(high, T::DTYPE)) } else { Ok(numbers) }
     }
 
     /// Random numbers from the normal distribution. See [`rand`](Self::rand) for the generator.
@@ -265,13 +268,29 @@ impl Tensor {
     }
 }
 
+/// The largest number of a float dtype that is smaller.
+fn next_below(number: f64, dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => {
+            let number = f16::from_f64(number);
+            f64::from(match number.to_bits() {
+                // Below both zeros comes the smallest subnormal.
+                0 | 0x8000 => f16::from_bits(0x8001),
+                bits if number.is_sign_positive() => f16::from_bits(bits - 1),
+                bits => f16::from_bits(bits + 1),
+            })
+        }
+        _ => f64::from((number as f32).next_down()),
+    }
+}
+
 impl Word {
     /// A number as a scalar of a dtype.
     pub fn from_f64(value: f64, dtype: DType, op: &'static str) -> Result<Word> {
         let exact = |low: f64, high: f64| value.fract() == 0.0 && (low..=high).contains(&value);
         let bits = match dtype {
             DType::F32 => Some((value as f32).to_bits()),
-            DType::F16 => Some(f32::from(half::f16::from_f64(value)).to_bits()),
+            DType::F16 => Some(f32::from(f16::from_f64(value)).to_bits()),
             DType::I32 => exact(i32::MIN.into(), i32::MAX.into()).then_some(value as i32 as u32),
             DType::U32 => exact(0.0, u32::MAX.into()).then_some(value as u32),
             DType::U8 => exact(0.0, u8::MAX.into()).then_some(value as u32),

@@ -10,6 +10,8 @@ use std::fmt;
 const THRESHOLD: usize = 1000;
 /// How many elements are shown at each end then.
 const EDGE: usize = 3;
+/// Lines are broken at this width.
+const LINE: usize = 80;
 /// Digits behind the point.
 const PRECISION: usize = 4;
 
@@ -68,8 +70,14 @@ impl Tensor {
     }
 }
 
-/// How the numbers of one tensor are written.
-enum Notation {
+/// How the numbers of one tensor are written, and to what width they are padded.
+struct Notation {
+    style: Style,
+    width: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Style {
     /// Whole numbers without a point.
     Integer,
     /// Whole numbers of a float type: `2.`
@@ -79,31 +87,52 @@ enum Notation {
 }
 
 impl Notation {
-    /// PyTorch's rule: scientific where the magnitudes span more than three decades or leave 1e-4..1e8.
+    /// PyTorch's rule: scientific where the magnitudes span more than three decades or leave 1e-4..1e8. Zeros and
+    /// numbers that are not finite neither count nor widen the column.
     fn choose(dtype: DType, elements: &[f64]) -> Notation {
-        if !dtype.is_float() {
-            return Notation::Integer;
-        }
-        let magnitudes = || elements.iter().map(|x| x.abs()).filter(|x| x.is_finite() && *x != 0.0);
-        let (low, high) = magnitudes().fold((f64::INFINITY, 0.0f64), |(low, high), x| (low.min(x), high.max(x)));
-        if elements.iter().all(|x| !x.is_finite() || x.fract() == 0.0) {
-            if high / low > 1000.0 && high > 1e8 { Notation::Scientific } else { Notation::Whole }
-        } else if high / low > 1000.0 || high > 1e8 || low < 1e-4 {
-            Notation::Scientific
-        } else {
-            Notation::Fixed
-        }
+        let counted = || elements.iter().copied().filter(|x| !dtype.is_float() || (x.is_finite() && *x != 0.0));
+        let range = |(low, high): (f64, f64), x: f64| (low.min(x.abs()), high.max(x.abs()));
+        let (low, high) = counted().fold((f64::INFINITY, 0.0), range);
+        let wide = high / low > 1000.0 || high > 1e8;
+        let style = match dtype.is_float() {
+            false => Style::Integer,
+            true if counted().all(|x| x.fract() == 0.0) => {
+                if wide {
+                    Style::Scientific
+                } else {
+                    Style::Whole
+                }
+            }
+            true => {
+                if wide || low < 1e-4 {
+                    Style::Scientific
+                } else {
+                    Style::Fixed
+                }
+            }
+        };
+        let width = counted().map(|x| style.write(x).len()).max().unwrap_or(1);
+        Notation { style, width }
     }
 
     fn write(&self, x: f64) -> String {
-        if !x.is_finite() {
-            return if x.is_nan() { "nan".into() } else { format!("{x}") };
+        format!("{:>width$}", self.style.write(x), width = self.width)
+    }
+}
+
+impl Style {
+    fn write(self, x: f64) -> String {
+        if x.is_nan() {
+            return "nan".into();
+        }
+        if x.is_infinite() {
+            return x.to_string();
         }
         match self {
-            Notation::Integer => format!("{x:.0}"),
-            Notation::Whole => format!("{x:.0}."),
-            Notation::Fixed => format!("{x:.PRECISION$}"),
-            Notation::Scientific => {
+            Style::Integer => format!("{x:.0}"),
+            Style::Whole => format!("{x:.0}."),
+            Style::Fixed => format!("{x:.PRECISION$}"),
+            Style::Scientific => {
                 let text = format!("{x:.PRECISION$e}");
                 let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
                 let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
@@ -113,10 +142,11 @@ impl Notation {
     }
 }
 
-/// The elements as text of one width.
+/// The elements as text, laid out in brackets.
 struct Picture<'a> {
     tensor: &'a Tensor,
     cells: Vec<String>,
+    width: usize,
     /// The lengths of the axes of what is shown, and whether the middle of each was left out.
     shown: Vec<(usize, bool)>,
 }
@@ -124,51 +154,69 @@ struct Picture<'a> {
 impl<'a> Picture<'a> {
     fn new(tensor: &'a Tensor, elements: &[f64]) -> Self {
         let notation = Notation::choose(tensor.dtype(), elements);
-        let cells: Vec<String> = elements.iter().map(|&x| notation.write(x)).collect();
-        let width = if tensor.rank() == 0 { 0 } else { cells.iter().map(String::len).max().unwrap_or(0) };
         let cut = tensor.elem_count() > THRESHOLD;
         let shown = tensor.dims().iter().map(|&n| if cut && n > 2 * EDGE { (2 * EDGE, true) } else { (n, false) });
         Picture {
             tensor,
-            cells: cells.into_iter().map(|cell| format!("{cell:>width$}")).collect(),
+            cells: elements.iter().map(|&x| notation.write(x)).collect(),
+            width: notation.width,
             shown: shown.collect(),
         }
     }
 
-    fn axis(&self, f: &mut fmt::Formatter<'_>, axis: usize, cells: &[String]) -> fmt::Result {
-        let Some(&(length, cut)) = self.shown.get(axis) else { return f.write_str(&cells[0]) };
-        let last = axis + 1 == self.shown.len();
-        let separator = match last {
-            true => ", ".to_string(),
-            false => format!(",{}{}", "\n".repeat(self.shown.len() - axis - 1), " ".repeat("tensor(".len() + axis + 1)),
-        };
-        f.write_str("[")?;
-        let step = cells.len().checked_div(length).unwrap_or(0);
-        for i in 0..length {
-            if i > 0 {
-                f.write_str(&separator)?;
-            }
-            if cut && i == EDGE {
-                f.write_str("...")?;
-                f.write_str(&separator)?;
-            }
-            self.axis(f, axis + 1, &cells[i * step..(i + 1) * step])?;
+    /// The innermost axis, broken into lines.
+    fn row(&self, cells: &[String], cut: bool, indent: usize) -> String {
+        let mut cells: Vec<&str> = cells.iter().map(String::as_str).collect();
+        if cut {
+            cells.insert(EDGE, " ...");
         }
-        f.write_str("]")
+        let per_line = (LINE.saturating_sub(indent) / (self.width + 2)).max(1);
+        let lines: Vec<String> = cells.chunks(per_line).map(|line| line.join(", ")).collect();
+        format!("[{}]", lines.join(&format!(",\n{}", " ".repeat(indent + 1))))
+    }
+
+    fn axis(&self, axis: usize, cells: &[String], indent: usize) -> String {
+        let Some(&(length, cut)) = self.shown.get(axis) else { return cells[0].clone() };
+        let inner = self.shown.len() - axis - 1;
+        if inner == 0 {
+            return self.row(cells, cut, indent);
+        }
+        let mut slices: Vec<String> =
+            cells.chunks(cells.len() / length).map(|slice| self.axis(axis + 1, slice, indent + 1)).collect();
+        if cut {
+            slices.insert(EDGE, "...".into());
+        }
+        format!("[{}]", slices.join(&format!(",{}{}", "\n".repeat(inner), " ".repeat(indent + 1))))
+    }
+
+    /// What stands behind the elements.
+    fn suffixes(&self) -> Vec<String> {
+        let mut suffixes = vec![format!("device='{}'", self.tensor.device().id())];
+        if self.cells.is_empty() && self.tensor.rank() != 1 {
+            suffixes.push(format!("size={}", self.tensor.shape()).replace('[', "(").replace(']', ")"));
+        }
+        if self.tensor.dtype() != DType::F32 {
+            suffixes.push(format!("dtype={}", self.tensor.dtype()));
+        }
+        suffixes
     }
 }
 
 impl fmt::Display for Picture<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("tensor(")?;
-        if self.cells.is_empty() {
-            write!(f, "[], size={}", self.tensor.shape())?;
-        } else {
-            self.axis(f, 0, &self.cells)?;
-        }
-        write!(f, ", device='{}'", self.tensor.device().id())?;
-        if self.tensor.dtype() != DType::F32 {
-            write!(f, ", dtype={}", self.tensor.dtype())?;
+        const PREFIX: &str = "tensor(";
+        let body = if self.cells.is_empty() { "[]".into() } else { self.axis(0, &self.cells, PREFIX.len()) };
+        let text = format!("{PREFIX}{body}");
+        f.write_str(&text)?;
+        let mut column = text.len() - text.rfind('\n').unwrap_or(0) + 1;
+        for suffix in self.suffixes() {
+            if column + suffix.len() + 2 > LINE {
+                write!(f, ",\n{}{suffix}", " ".repeat(PREFIX.len()))?;
+                column = PREFIX.len() + suffix.len();
+            } else {
+                write!(f, ", {suffix}")?;
+                column += suffix.len() + 2;
+            }
         }
         f.write_str(")")
     }

@@ -6,6 +6,7 @@ use crate::suite::Outcome;
 use crate::tolerance::{self, Tolerance};
 use half::f16;
 use marquetry::{DType, Device, Element, Tensor};
+use ndarray::Dimension;
 
 /// A tensor and what its elements are.
 #[derive(Clone)]
@@ -89,7 +90,7 @@ pub fn check(op: &str, actual: &Tensor, expected: &Expected) -> Outcome {
     }
     let shown = wrong.iter().take(8).map(String::as_str).collect::<Vec<_>>().join("\n  ");
     let (count, all) = (wrong.len(), expected.values.len());
-    Err(format!("{op}: {count} of {all} elements are wrong\n  {shown}\nallowed: {tolerance:?}").into())
+    Err(format!("{op}: {count} of {all} elements are wrong\n  {shown}\nallowed: {tolerance}").into())
 }
 
 /// The range that a result may be in.
@@ -103,7 +104,9 @@ fn allowed(exact: f64, scale: f64, dtype: DType, tolerance: &Tolerance) -> Allow
     if !dtype.is_float() || !exact.is_finite() {
         return Allowed { low: exact, high: exact, exact };
     }
-    let error = tolerance.ulp * ulp(exact, DType::F32) + tolerance.absolute + tolerance.of_scale * scale;
+    // Where the scale is infinite, it says nothing.
+    let scaled = if scale.is_finite() { tolerance.of_scale * scale } else { 0.0 };
+    let error = tolerance.ulp * ulp(exact, DType::F32) + tolerance.absolute + scaled;
     Allowed { low: round(exact - error, dtype), high: round(exact + error, dtype), exact }
 }
 

@@ -6,8 +6,9 @@
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
 //! same reason `f32` results that are subnormal may be flushed to zero.
 
+use std::fmt;
+
 /// The allowed error: a sum of three parts.
-#[derive(Debug)]
 pub struct Tolerance {
     /// In units of the last place of an `f32` at the exact result.
     pub ulp: f64,
@@ -17,6 +18,12 @@ pub struct Tolerance {
     /// Whether numbers are only moved, so that signed zeros and subnormal numbers stay as they are.
     pub moves: bool,
     pub reason: &'static str,
+}
+
+impl fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ulp + {:e} + {:e} of the scale: {}", self.ulp, self.absolute, self.of_scale, self.reason)
+    }
 }
 
 /// Half of the last place of an `f32` near 1: the relative error of one rounding.
@@ -29,12 +36,12 @@ const TABLE: &[(&[&str], Tolerance)] = &[
         &[
             "to_vec", "to_vec_async", "to_scalar", "to_device", "reshape", "flatten", "transpose", "permute", "t", "narrow",
             "slice", "broadcast_to", "squeeze", "unsqueeze", "contiguous", "views", "index_select", "embedding", "cat",
-            "stack", "where_cond", "to_dtype", "full", "zeros", "ones", "new", "from_slice", "from_vec", "min", "max",
+            "stack", "where_cond", "to_dtype", "full", "zeros", "ones", "new", "from_slice", "from_vec",
         ],
         Tolerance { moves: true, reason: "nothing is computed", ..EXACT },
     ),
     (
-        &["neg", "abs", "sign", "relu", "floor", "ceil", "round", "trunc", "maximum", "minimum", "clamp"],
+        &["neg", "abs", "sign", "relu", "floor", "ceil", "round", "trunc", "maximum", "minimum", "min", "max", "clamp"],
         Tolerance { reason: "the result is a number of the dtype", ..EXACT },
     ),
     (&["eq", "ne", "lt", "le", "gt", "ge", "argmax"], Tolerance { reason: "the result is an integer", ..EXACT }),

@@ -11,6 +11,7 @@ pub fn fill(dtype: DType) -> f64 {
         DType::I32 => i32::MIN.into(),
         DType::U32 => u32::MAX.into(),
         DType::U8 => u8::MAX.into(),
+        other => panic!("the reference does not know {other}"),
     }
 }
 
@@ -29,6 +30,6 @@ pub fn index_select(x: &ArrayD<f64>, indexes: &ArrayD<f64>, axis: usize, dtype: 
 
 /// Arrays joined along an axis.
 pub fn cat(parts: &[ArrayD<f64>], axis: usize) -> ArrayD<f64> {
-    let views: Vec<_> = parts.iter().map(ArrayD::view).collect();
+    let views: Vec<_> = parts.iter().map(|part| part.view()).collect();
     concatenate(Axis(axis), &views).expect("arrays that fit")
 }

@@ -74,14 +74,14 @@ impl Inputs {
         let strewn = match domain {
             Domain::Special => finite_specials(dtype),
             Domain::Normal if dtype.is_float() => vec![0.0, -0.0],
-            Domain::Angle => vec![0.0, -0.0, 8192.0, -8192.0, std::f32::consts::PI.into()],
+            Domain::Angle => vec![0.0, -0.0, 8192.0, -8192.0, round(std::f64::consts::PI, dtype)],
             Domain::Normal | Domain::Small => Vec::new(),
         };
         // Only where they stay a minority.
         if numbers.len() > 2 * strewn.len() {
             for special in strewn {
                 let place = self.below(numbers.len());
-                numbers[place] = round(special, dtype);
+                numbers[place] = special;
             }
         }
         array(shape, numbers)
@@ -102,12 +102,14 @@ impl Inputs {
 /// Numbers at the edges of a dtype, all finite and none subnormal as `f32`.
 pub fn finite_specials(dtype: DType) -> Vec<f64> {
     let (low, high) = limits(dtype);
-    match dtype {
+    let numbers = match dtype {
         DType::F32 => vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e-30, 1e30, -1e30, 88.0, -88.0],
         DType::F16 => vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 2f64.powi(-24), -6e-5, 6e4, -6e4, 11.0],
         DType::I32 => vec![0.0, 1.0, -1.0, low, low + 1.0, high, 65536.0],
         DType::U32 | DType::U8 => vec![0.0, 1.0, high, high - 1.0, (high + 1.0) / 2.0],
-    }
+        other => panic!("the reference does not know {other}"),
+    };
+    numbers.into_iter().map(|x| round(x, dtype)).collect()
 }
 
 /// The same and what else a float can be.

@@ -38,6 +38,7 @@ pub fn wrap(x: i64, dtype: DType) -> f64 {
         DType::U32 => f64::from(x as u32),
         DType::I32 => f64::from(x as i32),
         DType::F16 | DType::F32 => x as f64,
+        other => panic!("the reference does not know {other}"),
     }
 }
 
@@ -49,6 +50,7 @@ pub fn limits(dtype: DType) -> (f64, f64) {
         DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
         DType::F16 => (-65504.0, 65504.0),
         DType::F32 => (f64::from(f32::MIN), f64::from(f32::MAX)),
+        other => panic!("the reference does not know {other}"),
     }
 }
 
@@ -57,7 +59,7 @@ pub fn cast(x: f64, from: DType, to: DType) -> f64 {
     match (from.is_float(), to.is_float()) {
         (_, true) => round(x, to),
         (true, false) if x.is_nan() => 0.0,
-        (true, false) => x.trunc().clamp(limits(to).0, limits(to).1),
+        (true, false) => x.trunc().clamp(limits(to).0, limits(to).1) + 0.0,
         (false, false) => wrap(x as i64, to),
     }
 }

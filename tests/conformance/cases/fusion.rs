@@ -1,0 +1,182 @@
+//! Chains of elementwise operations, which are put off and fused, and many threads at once.
+
+use super::{FLOATS, sample};
+use crate::compare::{Expected, Sample, check, download};
+use crate::layouts::Layout;
+use crate::reference::functions::gelu;
+use crate::reference::inputs::Domain;
+use crate::reference::{array, zip};
+use crate::suite::{Outcome, Suite};
+use marquetry::{DType, Device, Tensor};
+
+fn pair(dtype: DType, layouts: [Layout; 2], domain: Domain, device: &Device) -> Outcome<[Sample; 2]> {
+    let [a, b] = layouts;
+    Ok([sample("chain a", a, dtype, domain, device)?, sample("chain b", b, dtype, domain, device)?])
+}
+
+/// `gelu(tanh(a * b + a))`, in one kernel or many.
+fn activation(dtype: DType, layouts: [Layout; 2], eval: bool, device: &Device) -> Outcome {
+    let [a, b] = pair(dtype, layouts, Domain::Normal, device)?;
+    let step = |tensor: Tensor| -> Outcome<Tensor> {
+        if eval {
+            tensor.eval()?;
+        }
+        Ok(tensor)
+    };
+    let product = step(a.tensor.mul(&b.tensor)?)?;
+    let sum = step(product.add(&a.tensor)?)?;
+    let tanh = step(sum.tanh()?)?;
+    let values = zip(&a.values, &b.values, |a, b| gelu((a * b + a).tanh()));
+    // The roundings of product and sum go through functions of slope 1.2 at most; each op of f16 may round once more.
+    let rounding = if dtype == DType::F16 { 2f64.powi(13) } else { 1.0 };
+    let scale = zip(&a.values, &b.values, |a, b| {
+        let slope = 1.2 * (1.0 - (a * b + a).tanh().powi(2));
+        (slope * ((a * b).abs() + (a * b + a).abs()) + 4.0) * rounding
+    });
+    check("fused", &tanh.gelu()?, &Expected::new(values, dtype).with_scale(scale))
+}
+
+/// Used once and again: the second use finds it computed.
+fn used_twice(dtype: DType, device: &Device) -> Outcome {
+    let [a, b] = pair(dtype, [Layout::Contiguous, Layout::Transposed], Domain::Small, device)?;
+    let pending = a.tensor.add(&b.tensor)?;
+    let (once, twice) = (pending.mul(&a.tensor)?, pending.sub(&b.tensor)?);
+    let exact = |function: fn(f64, f64) -> f64| Expected::new(zip(&a.values, &b.values, function), dtype);
+    let wrapped = |mut expected: Expected| {
+        if !dtype.is_float() {
+            expected.values.mapv_inplace(|x| crate::reference::numbers::wrap(x as i64, dtype));
+        }
+        expected
+    };
+    check("mul", &once, &wrapped(exact(|a, b| (a + b) * a)))?;
+    check("sub", &twice, &wrapped(exact(|a, b| a + b - b)))?;
+    check("add", &pending, &wrapped(exact(|a, b| a + b)))
+}
+
+/// Two branches of one pending tensor that meet again.
+fn diamond(dtype: DType, device: &Device) -> Outcome {
+    let [a, b] = pair(dtype, [Layout::Sliced, Layout::Contiguous], Domain::Small, device)?;
+    let top = a.tensor.add(&b.tensor)?;
+    let (left, right) = (top.mul(&a.tensor)?, top.add(&top)?);
+    let bottom = left.add(&right)?.add(&top)?;
+    let values = zip(&a.values, &b.values, |a, b| (a + b) * a + 3.0 * (a + b));
+    let values = if dtype.is_float() { values } else { values.mapv(|x| crate::reference::numbers::wrap(x as i64, dtype)) };
+    check("add", &bottom, &Expected::new(values, dtype))
+}
+
+/// A pending tensor that is viewed before it is used.
+fn viewed_while_pending(device: &Device) -> Outcome {
+    let [a, b] = pair(DType::F32, [Layout::Contiguous, Layout::Contiguous], Domain::Small, device)?;
+    let pending = a.tensor.mul(&b.tensor)?;
+    let values = zip(&a.values, &b.values, |a, b| a * b);
+    let turned = values.view().permuted_axes(vec![2, 0, 1]).to_owned();
+    check("neg", &pending.permute([2, 0, 1])?.neg()?, &Expected::new(turned.mapv(|x| -x), DType::F32))?;
+    let row = values.index_axis(ndarray::Axis(0), 1).to_owned();
+    check("add", &pending.narrow(0, 1, 1)?.squeeze(0)?.add(&pending)?, &Expected::new(zip(&row, &values, |a, b| a + b), DType::F32))
+}
+
+/// Longer than any expression may grow, with more inputs than a kernel may have.
+fn long_chain(dtype: DType, device: &Device) -> Outcome {
+    let mut inputs = Vec::new();
+    for i in 0..10 {
+        inputs.push(sample(&format!("chain {i}"), Layout::ALL[3 + i % 2], dtype, Domain::Small, device)?);
+    }
+    let (mut tensor, mut values) = (inputs[0].tensor.clone(), inputs[0].values.clone());
+    for step in 0..100 {
+        let input = &inputs[step % 10];
+        (tensor, values) = if step % 2 == 0 {
+            (tensor.add(&input.tensor)?, zip(&values, &input.values, |a, b| a + b))
+        } else {
+            (tensor.sub(&input.tensor)?, zip(&values, &input.values, |a, b| a - b))
+        };
+    }
+    check("add", &tensor, &Expected::new(values, dtype))
+}
+
+/// Doubled by addition to itself: an expression tree that must not grow with the number of paths.
+fn doubling(device: &Device) -> Outcome {
+    let mut x = Tensor::new([1u32, 3], device)?;
+    for _ in 0..40 {
+        x = x.add(&x)?;
+    }
+    check("add", &x, &Expected::new(array(&[2], vec![0.0, 0.0]), DType::U32))
+}
+
+/// Numbers and constants take part without buffers.
+fn constants(device: &Device) -> Outcome {
+    let zeros = Tensor::zeros((2, 3), DType::F32, device)?;
+    let x = ((zeros + 2.0)? * Tensor::full(3f32, 3, device)?)?;
+    let x = x.sub(&Tensor::new([[1f32], [2.0]], device)?)?;
+    check("sub", &x, &Expected::new(array(&[2, 3], vec![5.0, 5.0, 5.0, 4.0, 4.0, 4.0]), DType::F32))
+}
+
+/// A comparison, a choice and a conversion in one chain.
+fn mixed_dtypes(device: &Device) -> Outcome {
+    let [a, b] = pair(DType::F32, [Layout::Contiguous, Layout::Transposed], Domain::Special, device)?;
+    let larger = a.tensor.gt(&b.tensor)?.where_cond(&a.tensor, &b.tensor)?;
+    let bytes = larger.to_dtype(DType::F16)?.to_dtype(DType::U8)?;
+    let values = zip(&a.values, &b.values, |a, b| {
+        use crate::reference::numbers::cast;
+        cast(cast(if a > b { a } else { b }, DType::F32, DType::F16), DType::F16, DType::U8)
+    });
+    check("to_dtype", &bytes, &Expected::new(values, DType::U8))
+}
+
+/// Bytes are computed in words; what overflows in the middle of a chain must be cut there.
+fn wrapping_bytes(device: &Device) -> Outcome {
+    let [a, b] = pair(DType::U8, [Layout::Contiguous, Layout::Contiguous], Domain::Special, device)?;
+    let average = (a.tensor.add(&b.tensor)? / 2.0)?;
+    let values = zip(&a.values, &b.values, |a, b| (((a + b) as u32 & 0xff) / 2).into());
+    check("div", &average, &Expected::new(values, DType::U8))
+}
+
+/// Every thread has its own chains and shares two tensors, one of them pending, with all others.
+fn many_threads(device: &Device) -> Outcome {
+    let shared = Tensor::arange(0f32, 1000.0, device)?;
+    let pending = (&shared * 2.0)?;
+    let work = |thread: usize| -> Outcome {
+        for round in 0..12 {
+            let number = (thread * 100 + round) as f64;
+            let own = Tensor::full(number as f32, 1000, device)?;
+            let x = pending.add(&own)?.reshape((10, 100))?;
+            let sums = download(&x.sum(1)?)?;
+            let exact = (0..10).map(|row| 2.0 * f64::from(row * 10_000 + 4950) + 100.0 * number);
+            let exact = array(&[10], exact.collect());
+            if sums != exact {
+                return Err(format!("thread {thread}, round {round}: expected {exact}, got {sums}").into());
+            }
+            let product = x.t()?.matmul(&Tensor::ones((10, 2), DType::F32, device)?)?;
+            let exact = (0..100).flat_map(|c| [2.0 * f64::from(c * 10 + 4500) + 10.0 * number; 2]);
+            check("matmul", &product, &Expected::new(array(&[100, 2], exact.collect()), DType::F32))?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|thread| scope.spawn(move || work(thread))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
+    })
+}
+
+pub fn add(suite: &mut Suite) {
+    use Layout::{Broadcast, Contiguous, Odd, Sliced, Transposed};
+    for dtype in FLOATS {
+        for layouts in [[Contiguous, Contiguous], [Transposed, Contiguous], [Sliced, Broadcast], [Odd, Odd]] {
+            let name = format!("{}_{}", layouts[0].name(), layouts[1].name());
+            suite.add("fused", format!("{dtype}::one_kernel_{name}"), move |device| activation(dtype, layouts, false, device));
+            suite.add("fused", format!("{dtype}::step_by_step_{name}"), move |device| activation(dtype, layouts, true, device));
+        }
+    }
+    for dtype in DType::ALL {
+        suite.add("fused", format!("{dtype}::used_twice"), move |device| used_twice(dtype, device));
+        suite.add("fused", format!("{dtype}::diamond"), move |device| diamond(dtype, device));
+    }
+    for dtype in [DType::F32, DType::F16, DType::I32] {
+        suite.add("fused", format!("{dtype}::long_chain"), move |device| long_chain(dtype, device));
+    }
+    suite.add("fused", "f32::viewed_while_pending", viewed_while_pending);
+    suite.add("fused", "u32::doubling", doubling);
+    suite.add("fused", "f32::constants", constants);
+    suite.add("fused", "f32::mixed_dtypes", mixed_dtypes);
+    suite.add("fused", "u8::wrapping", wrapping_bytes);
+    suite.add("threads", "f32::many", many_threads);
+}

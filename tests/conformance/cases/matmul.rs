@@ -1,0 +1,117 @@
+//! Matrix products.
+
+use super::shaped;
+use crate::compare::{Expected, Sample, check};
+use crate::layouts::Layout;
+use crate::reference::inputs::Domain;
+use crate::reference::linear::matmul;
+use crate::reference::{ArrayD, Slice};
+use crate::suite::{Outcome, Suite};
+use marquetry::{DType, Tensor};
+
+const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::I32, DType::U32];
+
+/// Shapes of both sides: ranks 1 to 5, batches broadcast, sizes beside multiples of any tile.
+const SHAPES: [(&str, &[usize], &[usize]); 20] = [
+    ("small", &[2, 3], &[3, 4]),
+    ("one", &[1, 1], &[1, 1]),
+    ("odd", &[33, 65], &[65, 17]),
+    ("beyond_tiles", &[70, 130], &[130, 90]),
+    ("tiles", &[64, 64], &[64, 64]),
+    ("row_of_many", &[1, 300], &[300, 5]),
+    ("many_rows", &[257, 3], &[3, 2]),
+    ("outer", &[9, 1], &[1, 11]),
+    ("vectors", &[65], &[65]),
+    ("vector_left", &[7], &[7, 9]),
+    ("vector_right", &[9, 7], &[7]),
+    ("vector_batch_left", &[7], &[2, 3, 7, 5]),
+    ("vector_batch_right", &[2, 3, 5, 7], &[7]),
+    ("batch", &[3, 5, 7], &[3, 7, 4]),
+    ("batch_left", &[3, 5, 7], &[7, 4]),
+    ("batch_right", &[5, 7], &[3, 7, 4]),
+    ("batch_broadcast", &[3, 1, 5, 7], &[2, 7, 4]),
+    ("batch_broadcast_both", &[3, 1, 5, 7], &[1, 2, 7, 4]),
+    ("batch_ranks", &[2, 1, 3, 4, 5], &[2, 1, 5, 6]),
+    ("batch_of_one", &[1, 1, 4, 5], &[3, 1, 5, 6]),
+];
+
+const EMPTY: [(&str, &[usize], &[usize]); 4] = [
+    ("no_depth", &[3, 0], &[0, 4]),
+    ("no_rows", &[0, 3], &[3, 4]),
+    ("no_columns", &[3, 4], &[4, 0]),
+    ("no_batch", &[0, 2, 3], &[3, 4]),
+];
+
+fn check_product(a: &Sample, b: &Sample) -> Outcome {
+    let dtype = a.tensor.dtype();
+    let (values, magnitude) = matmul(&a.values, &b.values, dtype);
+    // k products and as many additions are rounded.
+    let depth = a.values.shape()[a.values.ndim() - 1] as f64;
+    check("matmul", &a.tensor.matmul(&b.tensor)?, &Expected::new(values, dtype).with_scale(magnitude * (depth + 1.0)))
+}
+
+/// Both sides' last two axes are exchanged without moving an element.
+fn t(x: &Sample) -> Outcome<Sample> {
+    let mut values = x.values.clone();
+    let rank = values.ndim();
+    values.swap_axes(rank - 2, rank - 1);
+    Ok(Sample { tensor: x.tensor.t()?, values })
+}
+
+fn narrow(x: &Sample, axis: usize, start: usize, length: usize) -> Outcome<Sample> {
+    let values: ArrayD<f64> = x.values.slice_axis(ndarray::Axis(axis), Slice::from(start..start + length)).to_owned();
+    Ok(Sample { tensor: x.tensor.narrow(axis, start, length)?, values })
+}
+
+pub fn add(suite: &mut Suite) {
+    use Layout::{Broadcast, Contiguous, Sliced, Transposed, Unaligned};
+    for dtype in DTYPES {
+        for (name, left, right) in SHAPES.into_iter().chain(EMPTY) {
+            suite.add("matmul", format!("{dtype}::{name}"), move |device| {
+                let a = shaped("matmul left", left, Contiguous, dtype, Domain::Normal, device)?;
+                let b = shaped("matmul right", right, Contiguous, dtype, Domain::Normal, device)?;
+                check_product(&a, &b)
+            });
+        }
+        for (left, right) in [
+            (Transposed, Contiguous),
+            (Contiguous, Transposed),
+            (Transposed, Transposed),
+            (Sliced, Contiguous),
+            (Contiguous, Sliced),
+            (Broadcast, Transposed),
+            (Sliced, Broadcast),
+            (Unaligned, Unaligned),
+        ] {
+            for (name, a, b) in [("", [33, 65].as_slice(), [65, 17].as_slice()), ("_batch", &[3, 5, 7], &[3, 7, 4])] {
+                suite.add("matmul", format!("{dtype}::{}_{}{name}", left.name(), right.name()), move |device| {
+                    let a = shaped("matmul left", a, left, dtype, Domain::Normal, device)?;
+                    let b = shaped("matmul right", b, right, dtype, Domain::Normal, device)?;
+                    check_product(&a, &b)
+                });
+            }
+        }
+        // Sums of whole numbers are exact, so that no product can go missing in the tolerance.
+        suite.add("matmul", format!("{dtype}::exact"), move |device| {
+            let a = shaped("matmul left", &[66, 131], Contiguous, dtype, Domain::Small, device)?;
+            let b = shaped("matmul right", &[131, 67], Contiguous, dtype, Domain::Small, device)?;
+            let (values, _) = matmul(&a.values, &b.values, dtype);
+            check("matmul", &a.tensor.matmul(&b.tensor)?, &Expected::new(values, dtype))
+        });
+        suite.add("matmul", format!("{dtype}::views"), move |device| {
+            let a = shaped("matmul left", &[20, 40], Contiguous, dtype, Domain::Normal, device)?;
+            let b = shaped("matmul right", &[30, 40], Contiguous, dtype, Domain::Normal, device)?;
+            let (a, b) = (narrow(&a, 1, 3, 31)?, narrow(&t(&b)?, 0, 5, 31)?);
+            check_product(&a, &b)?;
+            // A gram matrix: the same buffer twice.
+            check_product(&a, &t(&a)?)
+        });
+    }
+    suite.add("matmul", "f16::beyond_f16", |device| {
+        // The partial sums leave the range of f16, the result does not.
+        let a = Tensor::from_slice(&[300f32, 300.0, -300.0], (1, 3), device)?.to_dtype(DType::F16)?;
+        let b = Tensor::from_slice(&[300f32, 300.0, 599.0], (3, 1), device)?.to_dtype(DType::F16)?;
+        let expected = Expected::new(crate::reference::array(&[1, 1], vec![300.0]), DType::F16);
+        check("matmul", &a.matmul(&b)?, &expected)
+    });
+}

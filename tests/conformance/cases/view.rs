@@ -1,0 +1,111 @@
+//! Views, by hand and at random; and operations over random views.
+
+use super::shaped;
+use crate::compare::{Expected, Sample, check};
+use crate::layouts::Layout;
+use crate::reference::inputs::Domain;
+use crate::reference::{ArrayD, Axis, Slice, array, broadcast};
+use crate::suite::{Outcome, Suite};
+use crate::views::{self, Property};
+use marquetry::{DType, Device, Tensor};
+
+/// A view or a reshape, as the crate does it and as it is.
+struct View {
+    op: &'static str,
+    variant: &'static str,
+    call: fn(&Tensor) -> marquetry::Result<Tensor>,
+    model: fn(&ArrayD<f64>) -> ArrayD<f64>,
+}
+
+fn reshape(x: &ArrayD<f64>, shape: &[usize]) -> ArrayD<f64> {
+    array(shape, x.iter().copied().collect())
+}
+
+fn permuted(x: &ArrayD<f64>, axes: [usize; 3]) -> ArrayD<f64> {
+    x.view().permuted_axes(axes.to_vec()).to_owned()
+}
+
+fn sliced(x: &ArrayD<f64>, axis: usize, slice: Slice) -> ArrayD<f64> {
+    x.slice_axis(Axis(axis), slice).to_owned()
+}
+
+macro_rules! view {
+    ($op:ident, $variant:literal, $call:expr, $model:expr) => {
+        View { op: stringify!($op), variant: $variant, call: $call, model: $model }
+    };
+}
+
+/// Of a tensor of shape [4, 5, 6].
+const VIEWS: &[View] = &[
+    view!(reshape, "merge", |x| x.reshape((20, 6)), |x| reshape(x, &[20, 6])),
+    view!(reshape, "split", |x| x.reshape((2, 2, 5, 3, 2)), |x| reshape(x, &[2, 2, 5, 3, 2])),
+    view!(reshape, "ones", |x| x.reshape([1, 4, 1, 30, 1]), |x| reshape(x, &[1, 4, 1, 30, 1])),
+    view!(flatten, "inner", |x| x.flatten(1, 2), |x| reshape(x, &[4, 30])),
+    view!(flatten, "outer", |x| x.flatten(0, -2), |x| reshape(x, &[20, 6])),
+    view!(flatten, "one", |x| x.flatten(1, 1), |x| x.clone()),
+    view!(flatten, "all", |x| x.flatten_all(), |x| reshape(x, &[120])),
+    view!(transpose, "ends", |x| x.transpose(0, 2), |x| permuted(x, [2, 1, 0])),
+    view!(transpose, "negative", |x| x.transpose(-1, 1), |x| permuted(x, [0, 2, 1])),
+    view!(transpose, "same", |x| x.transpose(1, 1), |x| x.clone()),
+    view!(permute, "rotate", |x| x.permute([1, 2, 0]), |x| permuted(x, [1, 2, 0])),
+    view!(permute, "negative", |x| x.permute((-1, -3, -2)), |x| permuted(x, [2, 0, 1])),
+    view!(t, "batch", |x| x.t(), |x| permuted(x, [0, 2, 1])),
+    view!(narrow, "middle", |x| x.narrow(1, 1, 3), |x| sliced(x, 1, Slice::from(1..4))),
+    view!(narrow, "last", |x| x.narrow(-1, 5, 1), |x| sliced(x, 2, Slice::from(5..6))),
+    view!(narrow, "nothing", |x| x.narrow(0, 4, 0), |x| sliced(x, 0, Slice::from(4..4))),
+    view!(slice, "step", |x| x.slice(2, 1..6, 2), |x| sliced(x, 2, Slice::new(1, Some(6), 2))),
+    view!(slice, "open", |x| x.slice(0, 1.., 3), |x| sliced(x, 0, Slice::new(1, None, 3))),
+    view!(slice, "inclusive", |x| x.slice(-2, ..=3, 1), |x| sliced(x, 1, Slice::from(..4))),
+    view!(slice, "long_step", |x| x.slice(1, .., usize::MAX), |x| sliced(x, 1, Slice::from(..1))),
+    view!(broadcast_to, "outer", |x| x.broadcast_to((2, 3, 4, 5, 6)), |x| broadcast(x, &[2, 3, 4, 5, 6])),
+    view!(broadcast_to, "same", |x| x.broadcast_to((4, 5, 6)), |x| x.clone()),
+    view!(broadcast_to, "nothing", |x| x.broadcast_to((0, 4, 5, 6)), |x| broadcast(x, &[0, 4, 5, 6])),
+    view!(broadcast_to, "axis", |x| x.narrow(1, 2, 1)?.broadcast_to((4, 7, 6)), |x| {
+        broadcast(&sliced(x, 1, Slice::from(2..3)), &[4, 7, 6])
+    }),
+    view!(unsqueeze, "first", |x| x.unsqueeze(0), |x| x.clone().insert_axis(Axis(0))),
+    view!(unsqueeze, "middle", |x| x.unsqueeze(2), |x| x.clone().insert_axis(Axis(2))),
+    view!(unsqueeze, "last", |x| x.unsqueeze(-1), |x| x.clone().insert_axis(Axis(3))),
+    view!(squeeze, "one", |x| x.narrow(1, 3, 1)?.squeeze(1), |x| x.index_axis(Axis(1), 3).to_owned()),
+    view!(squeeze, "not_one", |x| x.squeeze(0), |x| x.clone()),
+    view!(contiguous, "copy", |x| x.contiguous(), |x| x.clone()),
+];
+
+impl View {
+    fn check(&self, input: &Sample) -> Outcome {
+        let expected = Expected::new((self.model)(&input.values), input.tensor.dtype());
+        let view = (self.call)(&input.tensor)?;
+        if self.op == "contiguous" && !view.is_contiguous() {
+            return Err("contiguous() is not contiguous".into());
+        }
+        check(self.op, &view, &expected)
+    }
+}
+
+fn accessors(device: &Device) -> Outcome {
+    let x = Tensor::zeros((4, 5, 6), DType::F16, device)?.permute([2, 0, 1])?;
+    let facts = (x.dims(), x.rank(), x.elem_count(), x.dim(-1)?, x.strides(), x.is_contiguous(), x.dtype(), x.device() == device);
+    if facts == (&[6, 4, 5], 3, 120, 5, &[1, 30, 6], false, DType::F16, true) {
+        Ok(())
+    } else {
+        Err(format!("got {facts:?}").into())
+    }
+}
+
+pub fn add(suite: &mut Suite) {
+    for view in VIEWS {
+        for dtype in DType::ALL {
+            for layout in [Layout::Contiguous, Layout::Unaligned, Layout::Transposed, Layout::Sliced, Layout::Broadcast] {
+                suite.add(view.op, format!("{dtype}::{}_of_{}", view.variant, layout.name()), move |device| {
+                    view.check(&shaped("view", &[4, 5, 6], layout, dtype, Domain::Special, device)?)
+                });
+            }
+        }
+    }
+    suite.add("views", "accessors", accessors);
+    for property in Property::ALL {
+        for dtype in DType::ALL.into_iter().filter(|&dtype| property.takes(dtype)) {
+            suite.add(property.op(), format!("{dtype}::random_views"), move |device| views::try_random(property, dtype, device));
+        }
+    }
+}

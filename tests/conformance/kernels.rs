@@ -1,0 +1,140 @@
+//! Every kernel of a run, handed to the compilers and validators at hand.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Intel's GPUs that kernels are compiled for: of the quick tier, and what the full one adds.
+const OCLOC_QUICK: [&str; 1] = ["dg2"];
+const OCLOC_FULL: [&str; 1] = ["pvc"];
+
+/// Checks the kernels in a folder and prints a line per tool. Returns whether all tools are there and content.
+pub fn check(folder: &Path, full: bool) -> bool {
+    let kernels = |ending| files(folder, ending);
+    let (vulkan, opencl, wgsl) = (kernels(".vulkan.spv"), kernels(".opencl.spv"), kernels(".wgsl"));
+    println!("\n{} kernels as Vulkan SPIR-V, {} as OpenCL SPIR-V, {} as WGSL", vulkan.len(), opencl.len(), wgsl.len());
+    let mut pass = true;
+    let mut report = |tool: &str, inputs: &[PathBuf], check: &(dyn Fn(&Path) -> Result<(), String> + Sync)| {
+        let start = Instant::now();
+        let failures = in_parallel(inputs, check);
+        pass &= print(tool, inputs.len(), &failures, start);
+    };
+    let spirv_val = spirv_val();
+    for (environment, inputs) in [("vulkan1.2", &vulkan), ("opencl2.2", &opencl)] {
+        report(&format!("spirv-val {environment}"), inputs, &|path| {
+            output(Command::new(&spirv_val).args(["--target-env", environment]).arg(path), "spirv-val")
+        });
+    }
+    report("naga", &wgsl, &naga);
+    for device in OCLOC_QUICK.into_iter().chain(if full { OCLOC_FULL.as_slice() } else { &[] }.iter().copied()) {
+        report(&format!("ocloc {device}"), &opencl, &|path| ocloc(path, device, folder));
+    }
+    pass & tint(folder, wgsl.len())
+}
+
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("the folder of this run's kernels is there");
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.to_string_lossy().ends_with(ending));
+    files.sort();
+    files
+}
+
+/// Runs a check on every file, on all processors. Returns what failed.
+fn in_parallel(inputs: &[PathBuf], check: &(dyn Fn(&Path) -> Result<(), String> + Sync)) -> Vec<String> {
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let workers = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(path) = inputs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(message) = check(path) {
+                        let name = path.file_name().unwrap_or_default().to_string_lossy();
+                        failures.lock().unwrap().push(format!("{name}: {message}"));
+                    }
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort();
+    failures
+}
+
+fn print(tool: &str, count: usize, failures: &[String], start: Instant) -> bool {
+    let passed = count - failures.len().min(count);
+    println!("{tool:<20} {passed:>5}/{count} passed  {:>6.1} s", start.elapsed().as_secs_f64());
+    for failure in failures.iter().take(10) {
+        println!("  {failure}");
+    }
+    if failures.len() > 10 {
+        println!("  ... and {} more", failures.len() - 10);
+    }
+    failures.is_empty()
+}
+
+/// Runs a tool; its output is the error if it fails or cannot be run.
+fn output(command: &mut Command, tool: &str) -> Result<(), String> {
+    match command.output() {
+        Err(error) => Err(format!("{tool} cannot be run ({error}); run `make setup`")),
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            Err(format!("{}\n    {}", output.status, String::from_utf8_lossy(&text).trim().replace('\n', "\n    ")))
+        }
+    }
+}
+
+/// The one that `make setup` brings, which is newer than a distribution's; else that of the PATH.
+fn spirv_val() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/spirv-val");
+    if own.exists() { own } else { "spirv-val".into() }
+}
+
+fn naga(path: &Path) -> Result<(), String> {
+    let source = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    // What browsers insist on and naga does not know yet; line numbers stay.
+    let source = source.replace("enable subgroups;", "");
+    let module = naga::front::wgsl::parse_str(&source).map_err(|error| error.emit_to_string(&source))?;
+    let capabilities = naga::valid::Capabilities::SUBGROUP | naga::valid::Capabilities::SHADER_FLOAT16;
+    let capabilities = capabilities | naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
+    validator.validate(&module).map(drop).map_err(|error| error.emit_to_string(&source))
+}
+
+/// Compiles for an Intel GPU; `ocloc` reports some errors on its output only, and then leaves no binary.
+fn ocloc(path: &Path, device: &str, folder: &Path) -> Result<(), String> {
+    let name = path.file_stem().unwrap_or_default();
+    let binaries = folder.join(format!("ocloc-{device}")).join(name);
+    let mut command = Command::new("ocloc");
+    command.args(["compile", "-spirv_input", "-device", device, "-file"]).arg(path);
+    output(command.arg("-out_dir").arg(&binaries).arg("-output").arg("kernel"), "ocloc")?;
+    let binary = files(&binaries, ".bin");
+    std::fs::remove_dir_all(&binaries).map_err(|error| error.to_string())?;
+    if binary.is_empty() { Err("ocloc left no binary".into()) } else { Ok(()) }
+}
+
+/// Compiles all WGSL with Tint, where Node and Dawn are at hand.
+fn tint(folder: &Path, count: usize) -> bool {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let library = root.join("target/node/node_modules/webgpu/index.js");
+    let node = Command::new("node").arg("--version").output();
+    if node.is_err() || !library.exists() {
+        println!("Tint was not run: it takes node, and the npm package that `make setup` installs where node is");
+        return true;
+    }
+    let start = Instant::now();
+    let run = Command::new("node").arg(root.join("tests/conformance/tint.mjs")).arg(library).arg(folder).output();
+    let (text, errors) = match run {
+        Ok(run) => (String::from_utf8_lossy(&run.stdout).into_owned(), String::from_utf8_lossy(&run.stderr).into_owned()),
+        Err(error) => (String::new(), error.to_string()),
+    };
+    let mut failures: Vec<String> = text.lines().filter_map(|line| line.strip_prefix("failed ")).map(String::from).collect();
+    let compiled = text.lines().find_map(|line| line.strip_prefix("compiled ")).and_then(|n| n.parse::<usize>().ok());
+    if compiled.is_none_or(|compiled| compiled + failures.len() != count) {
+        failures.push(format!("node did not come to an end: {}", errors.trim()));
+    }
+    print("Tint", count, &failures, start)
+}

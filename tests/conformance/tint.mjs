@@ -1,0 +1,34 @@
+// Hands every WGSL file of a folder to Tint, Chromium's compiler, through Dawn. Prints `failed FILE: MESSAGE` for each
+// that is refused, and `compiled N` at the end.
+//
+//   node tint.mjs PATH/TO/node_modules/webgpu/index.js FOLDER
+
+import fs from 'node:fs';
+import path from 'node:path';
+import { pathToFileURL } from 'node:url';
+
+const [library, folder] = process.argv.slice(2);
+const { create, globals } = await import(pathToFileURL(library));
+Object.assign(globalThis, globals);
+
+// Dawn crashes where the object that adapters come from is not kept.
+const gpu = create([]);
+const adapter = await gpu.requestAdapter();
+if (!adapter) throw new Error('Dawn finds no adapter');
+const optional = ['shader-f16', 'subgroups'].filter((feature) => adapter.features.has(feature));
+const device = await adapter.requestDevice({ requiredFeatures: optional });
+
+let compiled = 0;
+for (const file of fs.readdirSync(folder).filter((name) => name.endsWith('.wgsl')).sort()) {
+  device.pushErrorScope('validation');
+  const module = device.createShaderModule({ code: fs.readFileSync(path.join(folder, file), 'utf8') });
+  const { messages } = await module.getCompilationInfo();
+  const errors = messages.filter(({ type }) => type === 'error').map(({ message }) => message);
+  if (errors.length === 0) device.createComputePipeline({ layout: 'auto', compute: { module } });
+  const refusal = await device.popErrorScope();
+  if (errors.length === 0 && refusal) errors.push(refusal.message);
+  if (errors.length === 0) compiled += 1;
+  else console.log(`failed ${file}: ${errors.join('; ').replaceAll('\n', ' ')}`);
+}
+console.log(`compiled ${compiled}`);
+process.exit(0);

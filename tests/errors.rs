@@ -1,0 +1,591 @@
+//! Errors: every one that a user can cause says what is wrong and how to mend it, and nothing panics.
+//!
+//! Left out are those that no call causes by itself: a lost device, a driver's own failures, kernels that are refused,
+//! and objections of validation layers.
+
+use half::f16;
+use marquetry::{DType, Device, Element, Error, Result, Shape, Tensor};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn open(name: &str) -> Device {
+    name.parse().unwrap_or_else(|error| panic!("{error}\nrun `make setup`"))
+}
+
+fn device() -> Device {
+    open("vulkan")
+}
+
+fn zeros(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+    Tensor::zeros(shape, dtype, &device()).unwrap()
+}
+
+fn floats(shape: impl Into<Shape>) -> Tensor {
+    zeros(shape, DType::F32)
+}
+
+/// Asserts that a call fails with an error of this kind whose message has all these parts.
+macro_rules! assert_error {
+    ($call:expr, $kind:pat, $($part:expr),+ $(,)?) => {{
+        let error = error_of($call);
+        let message = error.to_string();
+        assert!(matches!(error, $kind), "{} gave {error:?}", stringify!($call));
+        $(assert!(message.contains(&$part.to_string()), "`{message}` does not tell `{}`", $part);)+
+    }};
+}
+
+fn error_of<T: Debug>(result: Result<T>) -> Error {
+    match result {
+        Ok(value) => panic!("expected an error, got {value:?}"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn shapes_that_do_not_fit() {
+    let (x, y) = (floats((2, 3)), floats((4, 3)));
+    assert_error!(x.add(&y), Error::ShapeMismatch { .. }, "add", "[2, 3]", "[4, 3]", "aligned from the right");
+    assert_error!(x.lt(&y), Error::ShapeMismatch { .. }, "lt", "[2, 3]", "[4, 3]");
+    assert_error!(&x * &y, Error::ShapeMismatch { .. }, "mul", "[2, 3]", "[4, 3]");
+    let condition = zeros((2, 3), DType::U8);
+    assert_error!(condition.where_cond(&x, &y), Error::ShapeMismatch { .. }, "where_cond", "[2, 3]", "[4, 3]");
+    assert_error!(x.matmul(&y), Error::ShapeMismatch { .. }, "matmul", "[2, 3]", "[4, 3]", "last but one");
+    let (a, b) = (floats((2, 5, 3)), floats((4, 3, 6)));
+    assert_error!(a.matmul(&b), Error::ShapeMismatch { .. }, "matmul", "[2, 5, 3]", "[4, 3, 6]", "before the last two");
+    assert_error!(x.broadcast_to((2, 4)), Error::ShapeMismatch { .. }, "broadcast_to", "[2, 3]", "[2, 4]");
+    assert_error!(x.broadcast_to(3), Error::ShapeMismatch { .. }, "broadcast_to", "[2, 3]", "[3]", "no more axes");
+    assert_error!(Tensor::cat(&[&x, &y], 1), Error::ShapeMismatch { .. }, "cat", "[2, 3]", "[4, 3]", "all axes but");
+    assert_error!(Tensor::cat(&[x.clone(), floats(3)], 0), Error::ShapeMismatch { .. }, "cat", "[2, 3]", "[3]");
+    assert_error!(Tensor::stack(&[&x, &y], 0), Error::ShapeMismatch { .. }, "stack", "[2, 3]", "[4, 3]", "equal");
+    let (weight, bias) = (floats(2), floats(2));
+    assert_error!(x.layer_norm(&weight, &bias, 0.1), Error::ShapeMismatch { .. }, "layer_norm", "[2, 3]", "[2]", "last axes");
+    let weight = floats(3);
+    assert_error!(x.layer_norm(&weight, &bias, 0.1), Error::ShapeMismatch { .. }, "layer_norm", "[3]", "[2]");
+    let scalar = floats(());
+    assert_error!(x.layer_norm(&scalar, &scalar, 0.1), Error::ShapeMismatch { .. }, "layer_norm", "[2, 3]", "at least one");
+}
+
+#[test]
+fn ranks_that_do_not_fit() {
+    let (scalar, vector, matrix) = (floats(()), floats(3), floats((2, 3)));
+    assert_error!(vector.t(), Error::RankMismatch { .. }, "t:", "2 or more", "[3]");
+    assert_error!(matrix.permute([1]), Error::RankMismatch { .. }, "permute", "[2, 3]");
+    assert_error!(scalar.matmul(&vector), Error::RankMismatch { .. }, "matmul", "1 or more", "[]");
+    assert_error!(vector.matmul(&scalar), Error::RankMismatch { .. }, "matmul", "1 or more", "[]");
+    let indexes = zeros((2, 2), DType::U32);
+    assert_error!(matrix.index_select(&indexes, 0), Error::RankMismatch { .. }, "index_select", "indexes", "[2, 2]");
+    assert_error!(vector.embedding(&indexes), Error::RankMismatch { .. }, "embedding", "table", "[3]");
+}
+
+#[test]
+fn counts_that_do_not_fit() {
+    let data = [0f32; 5];
+    assert_error!(Tensor::from_slice(&data, (2, 3), &device()), Error::ElementCount { .. }, "[2, 3]", "6 elements", "5");
+    assert_error!(Tensor::from_vec(data.to_vec(), (), &device()), Error::ElementCount { .. }, "[]", "1 elements", "5");
+    assert_error!(Tensor::from_slice(&data, (usize::MAX, 2), &device()), Error::ElementCount { .. }, "too many");
+    assert_error!(floats((2, 3)).reshape((4, 2)), Error::ElementCount { .. }, "reshape", "[4, 2]", "8 elements", "6");
+    assert_error!(floats((2, 3)).reshape((usize::MAX, 6)), Error::ElementCount { .. }, "reshape", "too many");
+    assert_error!(floats((2, 1)).to_scalar::<f32>(), Error::ElementCount { .. }, "to_scalar", "[2, 1]", "2 elements");
+    assert_error!(floats(0).to_scalar::<f32>(), Error::ElementCount { .. }, "to_scalar", "[0]", "0 elements");
+}
+
+#[test]
+fn dtypes_that_differ() {
+    let (x, y) = (floats(3), zeros(3, DType::I32));
+    assert_error!(x.add(&y), Error::DTypeMismatch { .. }, "add", "f32", "i32", "to_dtype(DType::F32)");
+    assert_error!(y.matmul(&x), Error::DTypeMismatch { .. }, "matmul", "i32", "f32", "to_dtype(DType::I32)");
+    assert_error!(Tensor::cat(&[&x, &y], 0), Error::DTypeMismatch { .. }, "cat", "f32", "i32");
+    assert_error!(Tensor::stack(&[&x, &y], 0), Error::DTypeMismatch { .. }, "f32", "i32");
+    let condition = zeros(3, DType::U8);
+    assert_error!(condition.where_cond(&x, &y), Error::DTypeMismatch { .. }, "where_cond", "f32", "i32");
+    let weight = zeros(3, DType::F16);
+    assert_error!(x.layer_norm(&weight, &weight, 0.1), Error::DTypeMismatch { .. }, "layer_norm", "f32", "f16");
+    assert_error!(x.to_vec::<u8>(), Error::DTypeMismatch { .. }, "to_vec", "u8", "f32");
+    assert_error!(y.narrow(0, 0, 1).unwrap().to_scalar::<u32>(), Error::DTypeMismatch { .. }, "u32", "i32");
+    assert_error!(pollster::block_on(x.to_vec_async::<f16>()), Error::DTypeMismatch { .. }, "to_vec_async", "f16", "f32");
+}
+
+#[test]
+fn dtypes_that_an_operation_does_not_take() {
+    type Unary = (&'static str, fn(&Tensor) -> Result<Tensor>);
+    let functions: [Unary; 17] = [
+        ("floor", Tensor::floor),
+        ("ceil", Tensor::ceil),
+        ("round", Tensor::round),
+        ("trunc", Tensor::trunc),
+        ("sqrt", Tensor::sqrt),
+        ("rsqrt", Tensor::rsqrt),
+        ("recip", Tensor::recip),
+        ("exp", Tensor::exp),
+        ("log", Tensor::log),
+        ("sin", Tensor::sin),
+        ("cos", Tensor::cos),
+        ("tanh", Tensor::tanh),
+        ("erf", Tensor::erf),
+        ("sigmoid", Tensor::sigmoid),
+        ("silu", Tensor::silu),
+        ("gelu", Tensor::gelu),
+        ("gelu_tanh", Tensor::gelu_tanh),
+    ];
+    for dtype in [DType::U8, DType::U32, DType::I32] {
+        let x = zeros((2, 3), dtype);
+        for (name, function) in functions {
+            assert_error!(function(&x), Error::UnsupportedDType { .. }, name, dtype, "f32 and f16", "to_dtype");
+        }
+        assert_error!(x.mean(0), Error::UnsupportedDType { .. }, "mean", dtype, "f32 and f16");
+        assert_error!(x.mean_keepdim(0), Error::UnsupportedDType { .. }, "mean_keepdim", dtype);
+        assert_error!(x.mean_all(), Error::UnsupportedDType { .. }, "mean_all", dtype);
+        assert_error!(x.softmax(0), Error::UnsupportedDType { .. }, "softmax", dtype);
+        let weight = zeros(3, dtype);
+        assert_error!(x.layer_norm(&weight, &weight, 0.1), Error::UnsupportedDType { .. }, "layer_norm", dtype);
+    }
+    let bytes = zeros((2, 2), DType::U8);
+    assert_error!(bytes.matmul(&bytes), Error::UnsupportedDType { .. }, "matmul", "u8", "i32");
+    for dtype in [DType::F32, DType::F16] {
+        let x = zeros(3, dtype);
+        assert_error!(x.where_cond(&x, &x), Error::UnsupportedDType { .. }, "where_cond", dtype, "u8");
+        assert_error!(floats((2, 3)).index_select(&x, 0), Error::UnsupportedDType { .. }, "index_select", dtype, "u32");
+        assert_error!(floats((2, 3)).embedding(&x), Error::UnsupportedDType { .. }, "embedding", dtype, "u32");
+    }
+    assert_error!(Tensor::rand(0u8, 9, 3, &device()), Error::UnsupportedDType { .. }, "rand", "u8", "f32 and f16");
+    assert_error!(Tensor::randn(0i32, 9, 3, &device()), Error::UnsupportedDType { .. }, "randn", "i32");
+}
+
+#[test]
+fn devices_that_differ() {
+    let x = floats(3);
+    let y = Tensor::zeros(3, DType::F32, &open("webgpu")).unwrap();
+    let hint = "move one with `to_device`";
+    assert_error!(x.add(&y), Error::DeviceMismatch { .. }, "add", "vulkan:0", "webgpu:0", hint);
+    assert_error!(y.matmul(&x), Error::DeviceMismatch { .. }, "matmul", "vulkan:0", "webgpu:0", hint);
+    assert_error!(Tensor::cat(&[&x, &y], 0), Error::DeviceMismatch { .. }, "cat", "vulkan:0", "webgpu:0", hint);
+    assert_error!(Tensor::stack(&[&x, &y], 0), Error::DeviceMismatch { .. }, "vulkan:0", "webgpu:0", hint);
+    assert_error!(x.layer_norm(&x, &y, 0.1), Error::DeviceMismatch { .. }, "layer_norm", "vulkan:0", "webgpu:0", hint);
+    let condition = zeros(3, DType::U8);
+    assert_error!(condition.where_cond(&x, &y), Error::DeviceMismatch { .. }, "where_cond", "vulkan:0", "webgpu:0", hint);
+    assert_error!(condition.where_cond(&y, &y), Error::DeviceMismatch { .. }, "where_cond", "vulkan:0", "webgpu:0", hint);
+    let indexes = zeros(3, DType::U32);
+    assert_error!(y.index_select(&indexes, 0), Error::DeviceMismatch { .. }, "index_select", "vulkan:0", "webgpu:0", hint);
+    let table = y.unsqueeze(0).unwrap();
+    assert_error!(table.embedding(&indexes), Error::DeviceMismatch { .. }, "embedding", "vulkan:0", "webgpu:0", hint);
+}
+
+#[test]
+fn axes_that_are_not_there() {
+    let x = floats((2, 3));
+    let range = "(-2..2)";
+    assert_error!(x.dim(2), Error::AxisOutOfRange { .. }, "dim", "axis 2", "[2, 3]", range);
+    assert_error!(x.sum(-3), Error::AxisOutOfRange { .. }, "sum", "axis -3", "[2, 3]", range);
+    assert_error!(x.max_keepdim([0, 5]), Error::AxisOutOfRange { .. }, "max_keepdim", "axis 5", range);
+    assert_error!(x.softmax(2), Error::AxisOutOfRange { .. }, "softmax", "axis 2", range);
+    assert_error!(x.transpose(0, 9), Error::AxisOutOfRange { .. }, "transpose", "axis 9", range);
+    assert_error!(x.permute([0, 2]), Error::AxisOutOfRange { .. }, "permute", "axis 2", range);
+    assert_error!(x.narrow(2, 0, 1), Error::AxisOutOfRange { .. }, "narrow", "axis 2", range);
+    assert_error!(x.slice(-3, .., 1), Error::AxisOutOfRange { .. }, "slice", "axis -3", range);
+    assert_error!(x.flatten(0, 2), Error::AxisOutOfRange { .. }, "flatten", "axis 2", range);
+    assert_error!(x.squeeze(2), Error::AxisOutOfRange { .. }, "squeeze", "axis 2", range);
+    assert_error!(Tensor::cat(&[&x], 2), Error::AxisOutOfRange { .. }, "cat", "axis 2", range);
+    assert_error!(x.index_select(&zeros(1, DType::U32), 2), Error::AxisOutOfRange { .. }, "index_select", "axis 2", range);
+    // There are more places for a new axis than axes.
+    assert!(x.unsqueeze(2).is_ok() && x.unsqueeze(-3).is_ok() && Tensor::stack(&[&x], 2).is_ok());
+    assert_error!(x.unsqueeze(3), Error::AxisOutOfRange { .. }, "unsqueeze", "axis 3", "[2, 3]");
+    assert_error!(Tensor::stack(&[&x], -4), Error::AxisOutOfRange { .. }, "stack", "axis -4", "[2, 3]");
+    assert_error!(floats(()).softmax(0), Error::AxisOutOfRange { .. }, "softmax", "axis 0", "[]");
+    assert_error!(x.sum(isize::MIN), Error::AxisOutOfRange { .. }, "sum", isize::MIN);
+    assert_error!(x.sum(usize::MAX), Error::AxisOutOfRange { .. }, "sum", "[2, 3]");
+}
+
+#[test]
+fn axes_given_twice() {
+    let x = floats((2, 3));
+    assert_error!(x.sum([1, 1]), Error::DuplicateAxis { .. }, "sum", "axis 1", "twice");
+    assert_error!(x.argmax_keepdim([0, -2]), Error::DuplicateAxis { .. }, "argmax_keepdim", "axis -2", "twice");
+    assert_error!(x.permute([0, 0]), Error::DuplicateAxis { .. }, "permute", "axis 0", "twice");
+}
+
+#[test]
+fn ranges_that_leave_their_axis() {
+    let x = floats((2, 3));
+    assert_error!(x.narrow(1, 2, 2), Error::RangeOutOfBounds { .. }, "narrow", "2..4", "axis 1", "[2, 3]");
+    assert_error!(x.narrow(-1, usize::MAX, 2), Error::RangeOutOfBounds { .. }, "narrow", "axis 1");
+    assert_error!(x.slice(0, 1..9, 2), Error::RangeOutOfBounds { .. }, "slice", "1..9", "axis 0");
+    assert_error!(x.slice(0, ..=2, 1), Error::RangeOutOfBounds { .. }, "slice", "0..3", "axis 0");
+    assert_error!(x.slice(0, 3.., 1), Error::RangeOutOfBounds { .. }, "slice", "3..2", "axis 0");
+    #[allow(clippy::reversed_empty_ranges)]
+    let backwards = x.slice(1, 2..1, 1);
+    assert_error!(backwards, Error::RangeOutOfBounds { .. }, "slice", "2..1", "axis 1");
+    assert_error!(x.slice(1, ..=usize::MAX, 1), Error::RangeOutOfBounds { .. }, "slice", "axis 1");
+}
+
+#[test]
+fn arguments_outside_of_their_domain() {
+    let x = floats((2, 3));
+    assert_error!(x.slice(0, .., 0), Error::InvalidArgument { .. }, "slice", "step of 0");
+    assert_error!(x.flatten(1, 0), Error::InvalidArgument { .. }, "flatten", "axis 0", "axis 1");
+    let empty = floats((2, 0));
+    for call in [Tensor::argmax, Tensor::min, Tensor::max, Tensor::argmax_keepdim] as [fn(&Tensor, i32) -> _; 4] {
+        assert_error!(call(&empty, 1), Error::InvalidArgument { .. }, "no element to choose", "[1]", "[2, 0]");
+        // Without rows there is nothing to choose for.
+        assert_eq!(call(&empty, 0).unwrap().elem_count(), 0);
+    }
+    assert_error!(empty.argmax_all(), Error::InvalidArgument { .. }, "argmax_all", "no element to choose");
+    assert_error!(Tensor::cat::<Tensor>(&[], 0), Error::InvalidArgument { .. }, "cat", "no tensors");
+    assert_error!(Tensor::stack::<&Tensor>(&[], 0), Error::InvalidArgument { .. }, "stack", "no tensors");
+    let indexes = zeros(2, DType::U32);
+    assert_error!(empty.index_select(&indexes, 1), Error::InvalidArgument { .. }, "index_select", "[2, 0]", "empty");
+    assert_error!(floats((0, 4)).embedding(&indexes), Error::InvalidArgument { .. }, "embedding", "[0, 4]", "empty");
+    let bytes = zeros(3, DType::U8);
+    let hint = "convert the tensor with `to_dtype` first";
+    assert_error!(bytes.affine(-1.0, 0.0), Error::InvalidArgument { .. }, "affine", "-1", "u8", hint);
+    assert_error!(&bytes + 256.0, Error::InvalidArgument { .. }, "add", "256", "u8", hint);
+    assert_error!(0.5 / &zeros(3, DType::I32), Error::InvalidArgument { .. }, "div", "0.5", "i32", hint);
+    assert_error!(zeros(3, DType::U32).clamp(0.0, f64::INFINITY), Error::InvalidArgument { .. }, "clamp", "inf", "u32", hint);
+    assert_error!(zeros(3, DType::I32) * f64::NAN, Error::InvalidArgument { .. }, "mul", "NaN", "i32", hint);
+    assert_error!(Tensor::arange_step(0, 5, 0, &device()), Error::InvalidArgument { .. }, "arange", "steps of 0");
+    assert_error!(Tensor::arange(0f32, f32::INFINITY, &device()), Error::InvalidArgument { .. }, "arange", "not finite");
+    let ragged = vec![vec![1f32], vec![2.0, 3.0]];
+    assert_error!(Tensor::new(&ragged, &device()), Error::InvalidArgument { .. }, "new", "[1]", "[2]");
+}
+
+#[test]
+fn sizes_beyond_all_limits() {
+    let device = device();
+    // Four terabytes; more than a `usize` holds; more than a kernel counts.
+    for shape in [vec![1 << 40], vec![usize::MAX, usize::MAX], vec![1 << 16, 1 << 16]] {
+        let text = Shape::from(shape.clone()).to_string();
+        assert_error!(Tensor::zeros(shape.clone(), DType::F32, &device), Error::SizeOverflow { .. }, text, "limit of 4294");
+        assert_error!(Tensor::full(1u8, shape.clone(), &device), Error::SizeOverflow { .. }, text, "limit of 4294");
+        assert_error!(Tensor::rand(0f32, 1.0, shape, &device), Error::SizeOverflow { .. }, "rand", text);
+    }
+    assert_error!(Tensor::arange(0f32, f32::MAX, &device), Error::SizeOverflow { .. }, "arange", "limit of");
+    let one = floats(1);
+    assert_error!(one.broadcast_to((usize::MAX, 2, 1)), Error::SizeOverflow { .. }, "broadcast_to");
+    // A view may be as large; no operation computes it.
+    let huge = one.broadcast_to((1 << 20, 1 << 20)).unwrap();
+    assert_eq!(huge.elem_count(), 1 << 40);
+    let text = "[1048576, 1048576]";
+    assert_error!(huge.to_vec::<f32>(), Error::SizeOverflow { .. }, text);
+    assert_error!(huge.contiguous(), Error::SizeOverflow { .. }, "contiguous", text);
+    assert_error!(huge.reshape(1usize << 40), Error::SizeOverflow { .. }, text);
+    assert_error!(huge.exp(), Error::SizeOverflow { .. }, "exp", text);
+    assert_error!(huge.add(&one), Error::SizeOverflow { .. }, "add", text);
+    assert_error!(huge.sum_all(), Error::SizeOverflow { .. }, "sum_all", text);
+    assert_error!(huge.softmax(0), Error::SizeOverflow { .. }, "softmax", text);
+    assert_error!(huge.matmul(&huge), Error::SizeOverflow { .. }, "matmul", text);
+    assert_error!(Tensor::cat(&[&huge, &huge], 0), Error::SizeOverflow { .. }, "cat");
+    assert_error!(huge.index_select(&zeros(1 << 20, DType::U32), 0), Error::SizeOverflow { .. }, "index_select", text);
+    assert!(huge.to_string().contains("..."), "the ends of a huge view can be printed");
+}
+
+/// A buffer may be larger than the device allows; what exists stays valid, and the device works on.
+#[test]
+fn memory_that_is_not_there() {
+    for device in [open("vulkan"), open("webgpu")] {
+        let limit = device.info().limits.max_buffer_bytes;
+        let kept = Tensor::arange(0u32, 100, &device).unwrap();
+        kept.eval().unwrap();
+        let elements = limit / 4 + 64;
+        assert!(elements < 1 << 32, "the device of this test takes buffers of {limit} bytes: too large to test with");
+        let requested = elements * 4;
+        let large = Tensor::ones(elements as usize, DType::F32, &device).unwrap();
+        assert_error!(large.eval(), Error::OutOfMemory { .. }, requested, limit, "out of memory", "Device::trim");
+        let results = [large.exp().and_then(|x| x.eval()), large.sum(0).map(drop), large.softmax(0).map(drop)];
+        for result in results {
+            assert_error!(result, Error::OutOfMemory { .. }, "out of memory");
+        }
+        assert_error!(Tensor::rand(0f32, 1.0, elements as usize, &device), Error::OutOfMemory { .. }, requested);
+        assert_eq!(kept.to_vec::<u32>().unwrap(), (0..100).collect::<Vec<_>>());
+        let sum = (&kept + 1.0).unwrap().sum(0).unwrap();
+        assert_eq!(sum.to_scalar::<u32>().unwrap(), 5050);
+    }
+}
+
+#[test]
+fn devices_that_are_not_there() {
+    for text in ["", "cuda", "vulkan:", "vulkan:x", "vulkan:-1", "webgpu:0:1", "VULKAN"] {
+        assert_error!(text.parse::<Device>(), Error::InvalidDevice { .. }, format!("`{text}`"), "`level-zero`", "`vulkan:0`");
+    }
+    for backend in ["vulkan", "webgpu"] {
+        let there = Device::list().into_iter().filter(|info| info.backend.name() == backend).count();
+        let beyond = format!("{backend}:{there}").parse::<Device>();
+        assert_error!(beyond, Error::BackendUnavailable { .. }, backend, format!("no device {there}"));
+        assert_error!(format!("{backend}:{}", usize::MAX).parse::<Device>(), Error::BackendUnavailable { .. }, backend);
+    }
+    let hint = "Intel GPUs work through `vulkan` or `webgpu`";
+    assert_error!("level-zero".parse::<Device>(), Error::BackendUnavailable { .. }, "level-zero", hint);
+    assert_error!(Device::level_zero(3), Error::BackendUnavailable { .. }, "level-zero", hint);
+}
+
+/// Devices are chosen by the environment, which belongs to a whole process: each half of the test is one of its own.
+fn in_a_child(test: &str, variables: &[(&str, &str)]) {
+    let program = std::env::current_exe().unwrap();
+    let mut child = std::process::Command::new(program);
+    child.args(["--exact", test, "--nocapture"]).env("MARQUETRY_ERRORS_CHILD", "1").envs(variables.iter().copied());
+    let output = child.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+fn is_child() -> bool {
+    std::env::var_os("MARQUETRY_ERRORS_CHILD").is_some()
+}
+
+#[test]
+fn no_device_at_all() {
+    if is_child() {
+        assert_error!(Device::best(), Error::NoDevice { .. }, "no usable device", "vulkan is not available", "level-zero");
+        assert!(Device::list().is_empty());
+    } else {
+        in_a_child("no_device_at_all", &[("VK_DRIVER_FILES", "/nowhere.json"), ("VK_ICD_FILENAMES", "/nowhere.json")]);
+    }
+}
+
+#[test]
+fn a_variable_that_names_no_device() {
+    if is_child() {
+        assert_error!(Device::best(), Error::InvalidDevice { .. }, "`cuda:0`", "`vulkan:0`");
+    } else {
+        in_a_child("a_variable_that_names_no_device", &[("MARQUETRY_DEVICE", "cuda:0")]);
+    }
+}
+
+/// Numbers of which some are at home nowhere.
+fn any_size() -> impl Strategy<Value = usize> {
+    prop_oneof![8 => 0..6usize, 1 => Just(usize::MAX), 1 => Just(isize::MAX as usize), 1 => Just(1 << 32), 1 => any::<usize>()]
+}
+
+fn any_axis() -> impl Strategy<Value = isize> {
+    prop_oneof![8 => -5..5isize, 1 => Just(isize::MIN), 1 => Just(isize::MAX), 1 => any::<isize>()]
+}
+
+fn any_number() -> impl Strategy<Value = f64> {
+    prop_oneof![4 => -300.0..300.0f64, 4 => (-5..260i32).prop_map(f64::from), 1 => any::<f64>(), 1 => Just(f64::NAN)]
+}
+
+fn any_dtype() -> impl Strategy<Value = DType> {
+    prop::sample::select(&DType::ALL[..])
+}
+
+/// Arguments for all methods at once.
+#[derive(Debug, Clone)]
+struct Arguments {
+    /// Shapes of tensors that exist, and so are small.
+    shapes: [Vec<usize>; 3],
+    dtypes: [DType; 3],
+    transposed: bool,
+    /// Any shape.
+    shape: Vec<usize>,
+    axes: Vec<isize>,
+    axis: (isize, isize),
+    size: (usize, usize, usize),
+    number: (f64, f64),
+    /// The method whose result is computed; the others are only asked for.
+    computed: usize,
+}
+
+/// The number of methods that [`each_call`] visits.
+const CALLS: usize = 100;
+
+fn arguments() -> impl Strategy<Value = Arguments> {
+    let small = || prop::collection::vec(prop_oneof![1 => Just(0usize), 6 => 1..4usize], 0..4);
+    let shapes = prop_oneof![
+        [small(), small(), small()],
+        // Shapes that go together are rare among any.
+        small().prop_map(|shape| [shape.clone(), shape.clone(), shape]),
+        // An axis of length 0 allows for others of any length.
+        (prop::collection::vec(any_size(), 0..3), 0..3usize).prop_map(|(mut shape, place)| {
+            shape.insert(place.min(shape.len()), 0);
+            [shape.clone(), shape.clone(), shape]
+        }),
+    ];
+    let dtypes = prop_oneof![
+        [any_dtype(), any_dtype(), any_dtype()],
+        any_dtype().prop_map(|dtype| [dtype; 3]),
+        any_dtype().prop_map(|dtype| [DType::U8, dtype, dtype]),
+    ];
+    let axes = prop::collection::vec(any_axis(), 0..4);
+    let numbers = (any_axis(), any_axis(), any_size(), any_size(), any_size(), any_number(), any_number(), 0..CALLS);
+    (shapes, dtypes, any::<bool>(), prop::collection::vec(any_size(), 0..4), axes, numbers).prop_map(
+        |(shapes, dtypes, transposed, shape, axes, (a, b, i, j, k, x, y, computed))| Arguments {
+            shapes,
+            dtypes,
+            transposed,
+            shape,
+            axes,
+            axis: (a, b),
+            size: (i, j, k),
+            number: (x, y),
+            computed,
+        },
+    )
+}
+
+/// Visits every method that makes a tensor, with its name.
+fn each_call(arguments: &Arguments, device: &Device, mut visit: impl FnMut(&'static str, &dyn Fn() -> Result<Tensor>)) {
+    let Arguments { shapes, dtypes, axis: (a, b), size: (i, j, k), number: (x, y), .. } = arguments.clone();
+    let tensor = |n: usize| -> Tensor {
+        let tensor = Tensor::ones(shapes[n].as_slice(), dtypes[n], device).unwrap();
+        if arguments.transposed && tensor.rank() > 1 { tensor.t().unwrap() } else { tensor }
+    };
+    let (t, u, v) = (tensor(0), tensor(1), tensor(2));
+    let (shape, axes) = (|| arguments.shape.clone(), || arguments.axes.clone());
+    let huge = || t.broadcast_to([&[i, j][..], t.dims()].concat());
+    macro_rules! visit {
+        ($($name:ident: $call:expr;)*) => {
+            $(visit(stringify!($name), &|| $call);)*
+        };
+    }
+    visit! {
+        zeros: Tensor::zeros(shape(), t.dtype(), device);
+        ones: Tensor::ones(shape(), t.dtype(), device);
+        full: Tensor::full(x as f32, shape(), device);
+        new: Tensor::new(vec![vec![x as f32; i % 3], vec![y as f32; j % 3]], device);
+        from_slice: Tensor::from_slice(&[1u8, 2, 3, 4, 5, 6], shape(), device);
+        from_vec: Tensor::from_vec(vec![1i32; 4], shape(), device);
+        arange_f32: Tensor::arange(x as f32, y as f32, device);
+        arange_u8: Tensor::arange(x as u8, y as u8, device);
+        arange_i32: Tensor::arange(a as i32, b as i32, device);
+        arange_step_f16: Tensor::arange_step(f16::from_f64(x), f16::from_f64(y), f16::from_f64(x), device);
+        arange_step_u32: Tensor::arange_step(i as u32, j as u32, k as u32, device);
+        arange_step_i32: Tensor::arange_step(i as i32, j as i32, a as i32, device);
+        rand: Tensor::rand(x as f32, y as f32, small(shape())?, device);
+        randn: Tensor::randn(f16::from_f64(x), f16::from_f64(y), small(shape())?, device);
+        rand_integers: Tensor::rand(i as u32, j as u32, shape(), device);
+        neg: t.neg();
+        abs: t.abs();
+        sign: t.sign();
+        sqr: t.sqr();
+        relu: t.relu();
+        floor: t.floor();
+        ceil: t.ceil();
+        round: t.round();
+        trunc: t.trunc();
+        sqrt: t.sqrt();
+        rsqrt: t.rsqrt();
+        recip: t.recip();
+        exp: t.exp();
+        log: t.log();
+        sin: t.sin();
+        cos: t.cos();
+        tanh: t.tanh();
+        erf: t.erf();
+        sigmoid: t.sigmoid();
+        silu: t.silu();
+        gelu: t.gelu();
+        gelu_tanh: t.gelu_tanh();
+        add: t.add(&u);
+        sub: t.sub(&u);
+        mul: t.mul(&u);
+        div: t.div(&u);
+        maximum: t.maximum(&u);
+        minimum: t.minimum(&u);
+        eq: t.eq(&u);
+        ne: t.ne(&u);
+        lt: t.lt(&u);
+        le: t.le(&u);
+        gt: t.gt(&u);
+        ge: t.ge(&u);
+        where_cond: t.where_cond(&u, &v);
+        affine: t.affine(x, y);
+        clamp: t.clamp(x, y);
+        add_number: &t + x;
+        number_sub: x - &t;
+        mul_number: &t * y;
+        number_div: y / &t;
+        to_dtype: t.to_dtype(u.dtype());
+        sum: t.sum(axes());
+        sum_keepdim: t.sum_keepdim(axes());
+        sum_all: t.sum_all();
+        mean: t.mean(axes());
+        mean_keepdim: t.mean_keepdim(axes());
+        mean_all: t.mean_all();
+        min: t.min(axes());
+        min_keepdim: t.min_keepdim(axes());
+        min_all: t.min_all();
+        max: t.max(axes());
+        max_keepdim: t.max_keepdim(axes());
+        max_all: t.max_all();
+        argmax: t.argmax(axes());
+        argmax_keepdim: t.argmax_keepdim(axes());
+        argmax_all: t.argmax_all();
+        matmul: t.matmul(&u);
+        softmax: t.softmax(a);
+        layer_norm: t.layer_norm(&u, &v, x);
+        layer_norm_last: t.layer_norm(&t.narrow(0, 0, 1)?.squeeze(0)?, &t.narrow(0, 0, 1)?.squeeze(0)?, x);
+        index_select: t.index_select(&u, a);
+        index_select_any: t.index_select(&Tensor::new([a as i32, b as i32, 0], device)?, b);
+        embedding: t.embedding(&u);
+        cat: Tensor::cat(&[&t, &u, &v, &t], a);
+        cat_none: Tensor::cat::<Tensor>(&[], a);
+        stack: Tensor::stack(&[&t, &u], a);
+        reshape: t.reshape(shape());
+        flatten: t.flatten(a, b);
+        flatten_all: t.flatten_all();
+        transpose: t.transpose(a, b);
+        t: t.t();
+        permute: t.permute(axes());
+        narrow: t.narrow(a, i, j);
+        slice: t.slice(a, i..j, k);
+        slice_inclusive: t.slice(b, i..=j, k);
+        slice_open: t.slice(a, ..j, k);
+        slice_excluded: t.slice(a, (std::ops::Bound::Excluded(i), std::ops::Bound::Unbounded), k);
+        broadcast_to: t.broadcast_to(shape());
+        broadcast_huge: huge();
+        huge_slice: huge()?.slice(a, k.., i);
+        huge_flatten: huge()?.flatten(0, 1);
+        huge_add: huge()?.add(&t);
+        huge_permute: huge()?.transpose(0, -1);
+        squeeze: t.squeeze(a);
+        unsqueeze: t.unsqueeze(a);
+        contiguous: t.contiguous();
+        to_device: t.to_device(device);
+    }
+}
+
+/// What is drawn at once is a buffer at once: keeps it small.
+fn small(shape: Vec<usize>) -> Result<Vec<usize>> {
+    let count = Shape::from(shape.as_slice()).elem_count();
+    Ok(if count.is_some_and(|n| (1 << 16..1 << 32).contains(&n)) { vec![3] } else { shape })
+}
+
+/// Asks for everything that a tensor can be asked for.
+fn look_at(tensor: &Tensor, arguments: &Arguments) {
+    fn read<T: Element>(tensor: &Tensor) -> usize {
+        tensor.to_vec::<T>().map_or(0, |elements| elements.len())
+    }
+    let _ = (tensor.dim(arguments.axis.0), tensor.to_scalar::<f32>(), tensor.strides(), tensor.is_contiguous());
+    let _ = (tensor.to_string(), format!("{tensor:?}"), tensor.eval());
+    // Of other dtypes than the tensor's, an error; of views beyond all memory too.
+    let _ = read::<u8>(tensor) + read::<u32>(tensor) + read::<i32>(tensor) + read::<f16>(tensor) + read::<f32>(tensor);
+}
+
+#[test]
+fn nothing_panics() {
+    let device = device();
+    let cases = if std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full") { 30000 } else { 3000 };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let result = runner.run(&arguments(), |arguments| {
+        let (mut place, mut panicked) = (0, None);
+        each_call(&arguments, &device, |name, call| {
+            place += 1;
+            let outcome = catch_unwind(AssertUnwindSafe(|| match call() {
+                // Some megabytes at most, or more than there can be.
+                Ok(tensor) if place - 1 == arguments.computed && !(1 << 18..1 << 32).contains(&tensor.elem_count()) => {
+                    look_at(&tensor, &arguments);
+                }
+                _ => {}
+            }));
+            panicked = panicked.or(outcome.err().map(|_| name));
+        });
+        prop_assert!(arguments.computed < place && panicked.is_none(), "{panicked:?} panicked");
+        Ok(())
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(reason, arguments)) => panic!("{reason}\n{arguments:#?}"),
+        Err(TestError::Abort(reason)) => panic!("{reason}"),
+    }
+}
