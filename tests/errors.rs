@@ -60,11 +60,24 @@ fn shapes_that_do_not_fit() {
     assert_error!(Tensor::cat(&[x.clone(), floats(3)], 0), Error::ShapeMismatch { .. }, "cat", "[2, 3]", "[3]");
     assert_error!(Tensor::stack(&[&x, &y], 0), Error::ShapeMismatch { .. }, "stack", "[2, 3]", "[4, 3]", "equal");
     let (weight, bias) = (floats(2), floats(2));
-    assert_error!(x.layer_norm(&weight, &bias, 0.1), Error::ShapeMismatch { .. }, "layer_norm", "[2, 3]", "[2]", "last axes");
+    assert_error!(
+        x.layer_norm(&weight, &bias, 0.1),
+        Error::ShapeMismatch { .. },
+        "layer_norm",
+        "[2, 3]",
+        "[2]",
+        "last axes"
+    );
     let weight = floats(3);
     assert_error!(x.layer_norm(&weight, &bias, 0.1), Error::ShapeMismatch { .. }, "layer_norm", "[3]", "[2]");
     let scalar = floats(());
-    assert_error!(x.layer_norm(&scalar, &scalar, 0.1), Error::ShapeMismatch { .. }, "layer_norm", "[2, 3]", "at least one");
+    assert_error!(
+        x.layer_norm(&scalar, &scalar, 0.1),
+        Error::ShapeMismatch { .. },
+        "layer_norm",
+        "[2, 3]",
+        "at least one"
+    );
 }
 
 #[test]
@@ -82,7 +95,13 @@ fn ranks_that_do_not_fit() {
 #[test]
 fn counts_that_do_not_fit() {
     let data = [0f32; 5];
-    assert_error!(Tensor::from_slice(&data, (2, 3), &device()), Error::ElementCount { .. }, "[2, 3]", "6 elements", "5");
+    assert_error!(
+        Tensor::from_slice(&data, (2, 3), &device()),
+        Error::ElementCount { .. },
+        "[2, 3]",
+        "6 elements",
+        "5"
+    );
     assert_error!(Tensor::from_vec(data.to_vec(), (), &device()), Error::ElementCount { .. }, "[]", "1 elements", "5");
     assert_error!(Tensor::from_slice(&data, (usize::MAX, 2), &device()), Error::ElementCount { .. }, "too many");
     assert_error!(floats((2, 3)).reshape((4, 2)), Error::ElementCount { .. }, "reshape", "[4, 2]", "8 elements", "6");
@@ -104,7 +123,13 @@ fn dtypes_that_differ() {
     assert_error!(x.layer_norm(&weight, &weight, 0.1), Error::DTypeMismatch { .. }, "layer_norm", "f32", "f16");
     assert_error!(x.to_vec::<u8>(), Error::DTypeMismatch { .. }, "to_vec", "u8", "f32");
     assert_error!(y.narrow(0, 0, 1).unwrap().to_scalar::<u32>(), Error::DTypeMismatch { .. }, "u32", "i32");
-    assert_error!(pollster::block_on(x.to_vec_async::<f16>()), Error::DTypeMismatch { .. }, "to_vec_async", "f16", "f32");
+    assert_error!(
+        pollster::block_on(x.to_vec_async::<f16>()),
+        Error::DTypeMismatch { .. },
+        "to_vec_async",
+        "f16",
+        "f32"
+    );
 }
 
 #[test]
@@ -164,10 +189,31 @@ fn devices_that_differ() {
     assert_error!(Tensor::stack(&[&x, &y], 0), Error::DeviceMismatch { .. }, "vulkan:0", "webgpu:0", hint);
     assert_error!(x.layer_norm(&x, &y, 0.1), Error::DeviceMismatch { .. }, "layer_norm", "vulkan:0", "webgpu:0", hint);
     let condition = zeros(3, DType::U8);
-    assert_error!(condition.where_cond(&x, &y), Error::DeviceMismatch { .. }, "where_cond", "vulkan:0", "webgpu:0", hint);
-    assert_error!(condition.where_cond(&y, &y), Error::DeviceMismatch { .. }, "where_cond", "vulkan:0", "webgpu:0", hint);
+    assert_error!(
+        condition.where_cond(&x, &y),
+        Error::DeviceMismatch { .. },
+        "where_cond",
+        "vulkan:0",
+        "webgpu:0",
+        hint
+    );
+    assert_error!(
+        condition.where_cond(&y, &y),
+        Error::DeviceMismatch { .. },
+        "where_cond",
+        "vulkan:0",
+        "webgpu:0",
+        hint
+    );
     let indexes = zeros(3, DType::U32);
-    assert_error!(y.index_select(&indexes, 0), Error::DeviceMismatch { .. }, "index_select", "vulkan:0", "webgpu:0", hint);
+    assert_error!(
+        y.index_select(&indexes, 0),
+        Error::DeviceMismatch { .. },
+        "index_select",
+        "vulkan:0",
+        "webgpu:0",
+        hint
+    );
     let table = y.unsqueeze(0).unwrap();
     assert_error!(table.embedding(&indexes), Error::DeviceMismatch { .. }, "embedding", "vulkan:0", "webgpu:0", hint);
 }
@@ -187,7 +233,13 @@ fn axes_that_are_not_there() {
     assert_error!(x.flatten(0, 2), Error::AxisOutOfRange { .. }, "flatten", "axis 2", range);
     assert_error!(x.squeeze(2), Error::AxisOutOfRange { .. }, "squeeze", "axis 2", range);
     assert_error!(Tensor::cat(&[&x], 2), Error::AxisOutOfRange { .. }, "cat", "axis 2", range);
-    assert_error!(x.index_select(&zeros(1, DType::U32), 2), Error::AxisOutOfRange { .. }, "index_select", "axis 2", range);
+    assert_error!(
+        x.index_select(&zeros(1, DType::U32), 2),
+        Error::AxisOutOfRange { .. },
+        "index_select",
+        "axis 2",
+        range
+    );
     // There are more places for a new axis than axes.
     assert!(x.unsqueeze(2).is_ok() && x.unsqueeze(-3).is_ok() && Tensor::stack(&[&x], 2).is_ok());
     assert_error!(x.unsqueeze(3), Error::AxisOutOfRange { .. }, "unsqueeze", "axis 3", "[2, 3]");
@@ -241,10 +293,22 @@ fn arguments_outside_of_their_domain() {
     assert_error!(bytes.affine(-1.0, 0.0), Error::InvalidArgument { .. }, "affine", "-1", "u8", hint);
     assert_error!(&bytes + 256.0, Error::InvalidArgument { .. }, "add", "256", "u8", hint);
     assert_error!(0.5 / &zeros(3, DType::I32), Error::InvalidArgument { .. }, "div", "0.5", "i32", hint);
-    assert_error!(zeros(3, DType::U32).clamp(0.0, f64::INFINITY), Error::InvalidArgument { .. }, "clamp", "inf", "u32", hint);
+    assert_error!(
+        zeros(3, DType::U32).clamp(0.0, f64::INFINITY),
+        Error::InvalidArgument { .. },
+        "clamp",
+        "inf",
+        "u32",
+        hint
+    );
     assert_error!(zeros(3, DType::I32) * f64::NAN, Error::InvalidArgument { .. }, "mul", "NaN", "i32", hint);
     assert_error!(Tensor::arange_step(0, 5, 0, &device()), Error::InvalidArgument { .. }, "arange", "steps of 0");
-    assert_error!(Tensor::arange(0f32, f32::INFINITY, &device()), Error::InvalidArgument { .. }, "arange", "not finite");
+    assert_error!(
+        Tensor::arange(0f32, f32::INFINITY, &device()),
+        Error::InvalidArgument { .. },
+        "arange",
+        "not finite"
+    );
     let ragged = vec![vec![1f32], vec![2.0, 3.0]];
     assert_error!(Tensor::new(&ragged, &device()), Error::InvalidArgument { .. }, "new", "[1]", "[2]");
 }
@@ -255,7 +319,12 @@ fn sizes_beyond_all_limits() {
     // Four terabytes; more than a `usize` holds; more than a kernel counts.
     for shape in [vec![1 << 40], vec![usize::MAX, usize::MAX], vec![1 << 16, 1 << 16]] {
         let text = Shape::from(shape.clone()).to_string();
-        assert_error!(Tensor::zeros(shape.clone(), DType::F32, &device), Error::SizeOverflow { .. }, text, "limit of 4294");
+        assert_error!(
+            Tensor::zeros(shape.clone(), DType::F32, &device),
+            Error::SizeOverflow { .. },
+            text,
+            "limit of 4294"
+        );
         assert_error!(Tensor::full(1u8, shape.clone(), &device), Error::SizeOverflow { .. }, text, "limit of 4294");
         assert_error!(Tensor::rand(0f32, 1.0, shape, &device), Error::SizeOverflow { .. }, "rand", text);
     }
@@ -305,7 +374,13 @@ fn memory_that_is_not_there() {
 #[test]
 fn devices_that_are_not_there() {
     for text in ["", "cuda", "vulkan:", "vulkan:x", "vulkan:-1", "webgpu:0:1", "VULKAN"] {
-        assert_error!(text.parse::<Device>(), Error::InvalidDevice { .. }, format!("`{text}`"), "`level-zero`", "`vulkan:0`");
+        assert_error!(
+            text.parse::<Device>(),
+            Error::InvalidDevice { .. },
+            format!("`{text}`"),
+            "`level-zero`",
+            "`vulkan:0`"
+        );
     }
     for backend in ["vulkan", "webgpu"] {
         let there = Device::list().into_iter().filter(|info| info.backend.name() == backend).count();
@@ -335,7 +410,13 @@ fn is_child() -> bool {
 #[test]
 fn no_device_at_all() {
     if is_child() {
-        assert_error!(Device::best(), Error::NoDevice { .. }, "no usable device", "vulkan is not available", "level-zero");
+        assert_error!(
+            Device::best(),
+            Error::NoDevice { .. },
+            "no usable device",
+            "vulkan is not available",
+            "level-zero"
+        );
         assert!(Device::list().is_empty());
     } else {
         in_a_child("no_device_at_all", &[("VK_DRIVER_FILES", "/nowhere.json"), ("VK_ICD_FILENAMES", "/nowhere.json")]);

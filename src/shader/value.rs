@@ -299,7 +299,8 @@ impl<'k> Not for Value<'k> {
     type Output = Value<'k>;
     fn not(self) -> Value<'k> {
         match self.ty.scalar {
-            Scalar::Bool => self.kernel.emit(Op::LogicalNot, self.ty, [self.operand()]),
+            // Intel's offline compiler (22.43) fails on OpLogicalNot.
+            Scalar::Bool => self.select(self.literal(0), 1),
             Scalar::I32 | Scalar::U32 => self.kernel.emit(Op::Not, self.ty, [self.operand()]),
             Scalar::F32 | Scalar::F16 => self.kernel_mistake("bitwise `!` of a float".into(), self.ty),
         }

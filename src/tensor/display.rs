@@ -208,7 +208,8 @@ impl fmt::Display for Picture<'_> {
         let body = if self.cells.is_empty() { "[]".into() } else { self.axis(0, &self.cells, PREFIX.len()) };
         let text = format!("{PREFIX}{body}");
         f.write_str(&text)?;
-        let mut column = text.len() - text.rfind('\n').unwrap_or(0) + 1;
+        // PyTorch counts the last line with one column more, and a first line with two.
+        let mut column = text.rfind('\n').map_or(text.len() + 2, |newline| text.len() - newline + 1);
         for suffix in self.suffixes() {
             if column + suffix.len() + 2 > LINE {
                 write!(f, ",\n{}{suffix}", " ".repeat(PREFIX.len()))?;

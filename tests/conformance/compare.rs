@@ -82,7 +82,12 @@ pub fn check(op: &str, actual: &Tensor, expected: &Expected) -> Outcome {
     for (place, ((index, &exact), &got)) in expected.values.indexed_iter().zip(&download(actual)?).enumerate() {
         let allowed = allowed(exact, scales.as_ref().map_or(0.0, |scales| scales[place]), expected.dtype, tolerance);
         if !allowed.admits(got, expected.dtype, tolerance) {
-            wrong.push(format!("at {:?}: expected {exact:?} (from {:?} to {:?}), got {got:?}", index.slice(), allowed.low, allowed.high));
+            wrong.push(format!(
+                "at {:?}: expected {exact:?} (from {:?} to {:?}), got {got:?}",
+                index.slice(),
+                allowed.low,
+                allowed.high
+            ));
         }
     }
     if wrong.is_empty() {

@@ -128,10 +128,13 @@ fn tint(folder: &Path, count: usize) -> bool {
     let start = Instant::now();
     let run = Command::new("node").arg(root.join("tests/conformance/tint.mjs")).arg(library).arg(folder).output();
     let (text, errors) = match run {
-        Ok(run) => (String::from_utf8_lossy(&run.stdout).into_owned(), String::from_utf8_lossy(&run.stderr).into_owned()),
+        Ok(run) => {
+            (String::from_utf8_lossy(&run.stdout).into_owned(), String::from_utf8_lossy(&run.stderr).into_owned())
+        }
         Err(error) => (String::new(), error.to_string()),
     };
-    let mut failures: Vec<String> = text.lines().filter_map(|line| line.strip_prefix("failed ")).map(String::from).collect();
+    let mut failures: Vec<String> =
+        text.lines().filter_map(|line| line.strip_prefix("failed ")).map(String::from).collect();
     let compiled = text.lines().find_map(|line| line.strip_prefix("compiled ")).and_then(|n| n.parse::<usize>().ok());
     if compiled.is_none_or(|compiled| compiled + failures.len() != count) {
         failures.push(format!("node did not come to an end: {}", errors.trim()));

@@ -34,9 +34,34 @@ const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0, mov
 const TABLE: &[(&[&str], Tolerance)] = &[
     (
         &[
-            "to_vec", "to_vec_async", "to_scalar", "to_device", "reshape", "flatten", "transpose", "permute", "t", "narrow",
-            "slice", "broadcast_to", "squeeze", "unsqueeze", "contiguous", "views", "index_select", "embedding", "cat",
-            "stack", "where_cond", "to_dtype", "full", "zeros", "ones", "new", "from_slice", "from_vec",
+            "to_vec",
+            "to_vec_async",
+            "to_scalar",
+            "to_device",
+            "reshape",
+            "flatten",
+            "transpose",
+            "permute",
+            "t",
+            "narrow",
+            "slice",
+            "broadcast_to",
+            "squeeze",
+            "unsqueeze",
+            "contiguous",
+            "views",
+            "index_select",
+            "embedding",
+            "cat",
+            "stack",
+            "where_cond",
+            "to_dtype",
+            "full",
+            "zeros",
+            "ones",
+            "new",
+            "from_slice",
+            "from_vec",
         ],
         Tolerance { moves: true, reason: "nothing is computed", ..EXACT },
     ),
@@ -45,13 +70,14 @@ const TABLE: &[(&[&str], Tolerance)] = &[
         Tolerance { reason: "the result is a number of the dtype", ..EXACT },
     ),
     (&["eq", "ne", "lt", "le", "gt", "ge", "argmax"], Tolerance { reason: "the result is an integer", ..EXACT }),
-    (
-        &["add", "sub", "mul", "sqr"],
-        Tolerance { reason: "Vulkan and WebGPU have these correctly rounded", ..EXACT },
-    ),
+    (&["add", "sub", "mul", "sqr"], Tolerance { reason: "Vulkan and WebGPU have these correctly rounded", ..EXACT }),
     (
         &["div", "recip", "sqrt", "rsqrt"],
-        Tolerance { ulp: 3.0, reason: "Vulkan and WebGPU allow a division 2.5 ulp, square roots are made of them", ..EXACT },
+        Tolerance {
+            ulp: 3.0,
+            reason: "Vulkan and WebGPU allow a division 2.5 ulp, square roots are made of them",
+            ..EXACT
+        },
     ),
     (
         &["exp", "log", "tanh", "erf", "sigmoid"],
@@ -96,16 +122,31 @@ const TABLE: &[(&[&str], Tolerance)] = &[
     ),
     (
         &["arange", "arange_step"],
-        Tolerance { ulp: 0.5, of_scale: EPS, reason: "start + i * step with the product (the scale) rounded, or not", ..EXACT },
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "start + i * step with the product (the scale) rounded, or not",
+            ..EXACT
+        },
     ),
     (
         &["sum"],
-        Tolerance { ulp: 0.5, of_scale: EPS, reason: "n additions, each within EPS of the sum of magnitudes (the scale)", ..EXACT },
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "n additions, each within EPS of the sum of magnitudes (the scale)",
+            ..EXACT
+        },
     ),
     (&["mean"], Tolerance { ulp: 3.0, of_scale: EPS, reason: "as sum, and a division", ..EXACT }),
     (
         &["matmul"],
-        Tolerance { ulp: 0.5, of_scale: EPS, reason: "k products and additions, within EPS of the sum of magnitudes", ..EXACT },
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "k products and additions, within EPS of the sum of magnitudes",
+            ..EXACT
+        },
     ),
     (
         &["softmax"],
@@ -127,7 +168,12 @@ const TABLE: &[(&[&str], Tolerance)] = &[
     ),
     (
         &["rand"],
-        Tolerance { ulp: 0.5, of_scale: EPS, reason: "exact multiples of 2^-24, scaled (the scale) and shifted", ..EXACT },
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "exact multiples of 2^-24, scaled (the scale) and shifted",
+            ..EXACT
+        },
     ),
     (
         &["randn"],

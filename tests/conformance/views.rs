@@ -45,7 +45,8 @@ fn step() -> impl Strategy<Value = Step> {
         prop::collection::vec(0..100usize, 6).prop_map(Step::Permute),
         (0..6usize, 0..6usize).prop_map(|(a, b)| Step::Transpose(a, b)),
         (0..6usize, 0..7usize, 0..7usize).prop_map(|(axis, start, length)| Step::Narrow(axis, start, length)),
-        (0..6usize, 0..7usize, 0..7usize, 1..4usize).prop_map(|(axis, start, end, step)| Step::Slice(axis, start, end, step)),
+        (0..6usize, 0..7usize, 0..7usize, 1..4usize)
+            .prop_map(|(axis, start, end, step)| Step::Slice(axis, start, end, step)),
         (0..6usize, 1..4usize).prop_map(|(axis, length)| Step::Broadcast(axis, length)),
         (0..6usize).prop_map(Step::Unsqueeze),
         (0..6usize).prop_map(Step::Squeeze),
@@ -57,8 +58,11 @@ fn chain() -> impl Strategy<Value = Chain> {
     // Lengths of 0 are rare: where one axis has it, there is nothing to compare.
     let length = prop_oneof![1 => Just(0usize), 20 => 1..6usize];
     let shape = prop::collection::vec(length, 0..=5);
-    (shape, prop::collection::vec(step(), 0..6), 0..1000usize)
-        .prop_map(|(shape, steps, choice)| Chain { shape, steps, choice })
+    (shape, prop::collection::vec(step(), 0..6), 0..1000usize).prop_map(|(shape, steps, choice)| Chain {
+        shape,
+        steps,
+        choice,
+    })
 }
 
 impl Step {
@@ -93,8 +97,13 @@ impl Step {
                 let axis = axis % rank;
                 let (start, end) = (start % (values.shape()[axis] + 1), end % (values.shape()[axis] + 1));
                 let (start, end) = (start.min(end), start.max(end));
-                let sliced = values.slice_axis(Axis(axis), Slice::new(start as isize, Some(end as isize), *step as isize));
-                (tensor.slice(axis, start..end, *step)?, sliced.to_owned(), format!("slice({axis}, {start}..{end}, {step})"))
+                let sliced =
+                    values.slice_axis(Axis(axis), Slice::new(start as isize, Some(end as isize), *step as isize));
+                (
+                    tensor.slice(axis, start..end, *step)?,
+                    sliced.to_owned(),
+                    format!("slice({axis}, {start}..{end}, {step})"),
+                )
             }
             Step::Broadcast(axis, length) => {
                 let mut shape = values.shape().to_vec();
@@ -279,12 +288,13 @@ fn try_chain(property: Property, dtype: DType, chain: &Chain, device: &Device) -
         }
     }
     let outcome = property.check(&view, chain.choice);
-    outcome.map_err(|failed| format!("{path}, choice {}\n{}", chain.choice, failed.message().unwrap_or_default()).into())
+    outcome
+        .map_err(|failed| format!("{path}, choice {}\n{}", chain.choice, failed.message().unwrap_or_default()).into())
 }
 
 /// Tries an operation over random views, the same ones in each run.
 pub fn try_random(property: Property, dtype: DType, device: &Device) -> Outcome {
-    let cases = if full_tier() { 300 } else { 25 };
+    let cases = if full_tier() { 300 } else { 32 };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let result = runner.run(&chain(), |chain| {

@@ -27,9 +27,9 @@ impl Inputs {
     /// The generator that a name stands for.
     pub fn new(name: &str) -> Self {
         // FNV-1a
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+        let hash = name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
         Inputs { key: [hash as u32, (hash >> 32) as u32], drawn: 0 }
     }
 
@@ -61,7 +61,9 @@ impl Inputs {
                 let low = if matches!(dtype, DType::U8 | DType::U32) { 0.0 } else { -8.0 };
                 (self.uniform() * (9.0 - low)).floor() + low
             }
-            Domain::Angle => round(self.normal() * 10f64.powi(self.below(4) as i32).min(2000.0), dtype).clamp(-8192.0, 8192.0),
+            Domain::Angle => {
+                round(self.normal() * 10f64.powi(self.below(4) as i32).min(2000.0), dtype).clamp(-8192.0, 8192.0)
+            }
             Domain::Special | Domain::Normal if dtype.is_float() => round(self.normal() * 3.0, dtype),
             Domain::Special | Domain::Normal => wrap((self.normal() * 100.0) as i64, dtype),
         }
@@ -69,8 +71,7 @@ impl Inputs {
 
     /// An array of numbers.
     pub fn array(&mut self, shape: &[usize], dtype: DType, domain: Domain) -> ArrayD<f64> {
-        let mut numbers: Vec<f64> =
-            (0..shape.iter().product()).map(|_| self.number(dtype, domain)).collect();
+        let mut numbers: Vec<f64> = (0..shape.iter().product()).map(|_| self.number(dtype, domain)).collect();
         let strewn = match domain {
             Domain::Special => finite_specials(dtype),
             Domain::Normal if dtype.is_float() => vec![0.0, -0.0],

@@ -99,7 +99,8 @@ pub fn add(suite: &mut Suite) {
                 let columns = array(&[1, numbers.len()], numbers);
                 let columns = crate::reference::broadcast(&columns, &square);
                 let rows = columns.t().as_standard_layout().into_owned();
-                let sample = |values| Ok::<_, libtest_mimic::Failed>(Sample { tensor: upload(&values, dtype, device)?, values });
+                let sample =
+                    |values| Ok::<_, libtest_mimic::Failed>(Sample { tensor: upload(&values, dtype, device)?, values });
                 function.check(&sample(rows)?, &sample(columns)?)
             });
         }

@@ -19,7 +19,8 @@ fn check_conversion(input: &Sample, to: DType) -> Outcome {
 fn edges(from: DType, to: DType) -> Vec<f64> {
     let (low, high) = limits(to);
     let mut numbers = specials(from);
-    let around = [low - 1.0, low - 0.5, low, low + 1.0, high - 1.0, high - 0.5, high, high + 0.5, high + 1.0, 2.0 * high];
+    let around =
+        [low - 1.0, low - 0.5, low, low + 1.0, high - 1.0, high - 0.5, high, high + 0.5, high + 1.0, 2.0 * high];
     let fractions = [-1.5, -0.999, 0.999, 1.001, 254.999, 255.001, 3e9, -3e9, 1e10, -1e10];
     numbers.extend(around.into_iter().chain(fractions).map(|x| cast(x, DType::F32, from)));
     numbers

@@ -30,7 +30,11 @@ fn full<T: Element>(numbers: &[T], device: &Device) -> Outcome {
         let expected = Expected::new(ArrayD::from_elem([3, 1, 2].as_slice(), number.to_f64()), T::DTYPE);
         check("full", &seven.t()?.unsqueeze(1)?, &expected)?;
         let expected = Expected::new(ArrayD::from_elem([4, 1].as_slice(), number.to_f64()), T::DTYPE);
-        check("full", &Tensor::cat(&[seven.narrow(0, 0, 1)?.t()?, Tensor::full(number, (1, 1), device)?], 0)?, &expected)?;
+        check(
+            "full",
+            &Tensor::cat(&[seven.narrow(0, 0, 1)?.t()?, Tensor::full(number, (1, 1), device)?], 0)?,
+            &expected,
+        )?;
     }
     Ok(())
 }
@@ -72,9 +76,9 @@ fn check_arange<T: Element>(op: &str, actual: &Tensor, start: T, end: T, step: f
 }
 
 fn arange<T: Element>(ranges: &[(T, T)], device: &Device) -> Outcome {
-    ranges.iter().try_for_each(|&(start, end)| {
-        check_arange("arange", &Tensor::arange(start, end, device)?, start, end, 1.0)
-    })
+    ranges
+        .iter()
+        .try_for_each(|&(start, end)| check_arange("arange", &Tensor::arange(start, end, device)?, start, end, 1.0))
 }
 
 fn arange_step<T: Element>(ranges: &[(T, T, T)], device: &Device) -> Outcome {
@@ -94,7 +98,9 @@ pub fn add(suite: &mut Suite) {
         suite.add("from_slice", format!("{dtype}::shapes"), move |device| from_slice(dtype, device));
     }
     suite.add("full", "f32::numbers", |device| full(&[-0.0f32, 0.1, f32::NAN, f32::INFINITY, 1e-40, f32::MAX], device));
-    suite.add("full", "f16::numbers", |device| full(&[half(-0.0), half(0.1), f16::NAN, f16::INFINITY, half(6e-8)], device));
+    suite.add("full", "f16::numbers", |device| {
+        full(&[half(-0.0), half(0.1), f16::NAN, f16::INFINITY, half(6e-8)], device)
+    });
     suite.add("full", "i32::numbers", |device| full(&[i32::MIN, -1, 0, i32::MAX], device));
     suite.add("full", "u32::numbers", |device| full(&[0, u32::MAX, 1 << 31], device));
     suite.add("full", "u8::numbers", |device| full(&[0u8, 1, 255], device));
@@ -110,10 +116,15 @@ pub fn add(suite: &mut Suite) {
     suite.add("arange", "i32::ranges", |device| {
         arange(&[(0, 7), (-5, 5), (i32::MIN, i32::MIN + 3), (i32::MAX - 3, i32::MAX), (3, -3)], device)
     });
-    suite.add("arange", "u32::ranges", |device| arange(&[(0u32, 7), (u32::MAX - 5, u32::MAX), (9, 3), (0, 4097)], device));
+    suite.add("arange", "u32::ranges", |device| {
+        arange(&[(0u32, 7), (u32::MAX - 5, u32::MAX), (9, 3), (0, 4097)], device)
+    });
     suite.add("arange", "u8::ranges", |device| arange(&[(0u8, 255), (250, 255), (3, 3)], device));
     suite.add("arange_step", "f32::ranges", |device| {
-        arange_step(&[(0f32, 1.0, 0.1), (1.0, 0.0, -0.25), (0.0, 1.0, -1.0), (-1.0, 1.0, 1e-3), (0.5, 100.0, 7.25)], device)
+        arange_step(
+            &[(0f32, 1.0, 0.1), (1.0, 0.0, -0.25), (0.0, 1.0, -1.0), (-1.0, 1.0, 1e-3), (0.5, 100.0, 7.25)],
+            device,
+        )
     });
     suite.add("arange_step", "f16::ranges", |device| {
         arange_step(&[(half(0.0), half(1.0), half(0.1)), (half(9.0), half(-9.0), half(-0.5))], device)

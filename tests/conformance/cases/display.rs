@@ -12,7 +12,10 @@ fn check(tensor: &Tensor, expected: &str) -> Outcome {
 
 fn integers(device: &Device) -> Outcome {
     check(&Tensor::new([1i32, -20, 3], device)?, "tensor([  1, -20,   3], device='DEVICE', dtype=i32)")?;
-    check(&Tensor::new([[1u8, 2], [30, 255]], device)?, "tensor([[  1,   2],\n        [ 30, 255]], device='DEVICE', dtype=u8)")?;
+    check(
+        &Tensor::new([[1u8, 2], [30, 255]], device)?,
+        "tensor([[  1,   2],\n        [ 30, 255]], device='DEVICE', dtype=u8)",
+    )?;
     check(&Tensor::new(u32::MAX, device)?, "tensor(4294967295, device='DEVICE', dtype=u32)")
 }
 
@@ -58,10 +61,12 @@ fn empty(device: &Device) -> Outcome {
 
 fn cubes(device: &Device) -> Outcome {
     let x = Tensor::arange(0i32, 8, device)?.reshape((2, 2, 2))?;
-    let text = "tensor([[[0, 1],\n         [2, 3]],\n\n        [[4, 5],\n         [6, 7]]], device='DEVICE', dtype=i32)";
+    let text =
+        "tensor([[[0, 1],\n         [2, 3]],\n\n        [[4, 5],\n         [6, 7]]], device='DEVICE', dtype=i32)";
     check(&x, text)?;
     // A view is printed as it is seen.
-    let text = "tensor([[[0, 4],\n         [2, 6]],\n\n        [[1, 5],\n         [3, 7]]], device='DEVICE', dtype=i32)";
+    let text =
+        "tensor([[[0, 4],\n         [2, 6]],\n\n        [[1, 5],\n         [3, 7]]], device='DEVICE', dtype=i32)";
     check(&x.permute([2, 1, 0])?, text)
 }
 

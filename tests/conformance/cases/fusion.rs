@@ -60,7 +60,8 @@ fn diamond(dtype: DType, device: &Device) -> Outcome {
     let (left, right) = (top.mul(&a.tensor)?, top.add(&top)?);
     let bottom = left.add(&right)?.add(&top)?;
     let values = zip(&a.values, &b.values, |a, b| (a + b) * a + 3.0 * (a + b));
-    let values = if dtype.is_float() { values } else { values.mapv(|x| crate::reference::numbers::wrap(x as i64, dtype)) };
+    let values =
+        if dtype.is_float() { values } else { values.mapv(|x| crate::reference::numbers::wrap(x as i64, dtype)) };
     check("add", &bottom, &Expected::new(values, dtype))
 }
 
@@ -72,7 +73,11 @@ fn viewed_while_pending(device: &Device) -> Outcome {
     let turned = values.view().permuted_axes(vec![2, 0, 1]).to_owned();
     check("neg", &pending.permute([2, 0, 1])?.neg()?, &Expected::new(turned.mapv(|x| -x), DType::F32))?;
     let row = values.index_axis(ndarray::Axis(0), 1).to_owned();
-    check("add", &pending.narrow(0, 1, 1)?.squeeze(0)?.add(&pending)?, &Expected::new(zip(&row, &values, |a, b| a + b), DType::F32))
+    check(
+        "add",
+        &pending.narrow(0, 1, 1)?.squeeze(0)?.add(&pending)?,
+        &Expected::new(zip(&row, &values, |a, b| a + b), DType::F32),
+    )
 }
 
 /// Longer than any expression may grow, with more inputs than a kernel may have.
@@ -162,8 +167,12 @@ pub fn add(suite: &mut Suite) {
     for dtype in FLOATS {
         for layouts in [[Contiguous, Contiguous], [Transposed, Contiguous], [Sliced, Broadcast], [Odd, Odd]] {
             let name = format!("{}_{}", layouts[0].name(), layouts[1].name());
-            suite.add("fused", format!("{dtype}::one_kernel_{name}"), move |device| activation(dtype, layouts, false, device));
-            suite.add("fused", format!("{dtype}::step_by_step_{name}"), move |device| activation(dtype, layouts, true, device));
+            suite.add("fused", format!("{dtype}::one_kernel_{name}"), move |device| {
+                activation(dtype, layouts, false, device)
+            });
+            suite.add("fused", format!("{dtype}::step_by_step_{name}"), move |device| {
+                activation(dtype, layouts, true, device)
+            });
         }
     }
     for dtype in DType::ALL {

@@ -65,7 +65,9 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
-        for layout in [Layout::Transposed, Layout::Sliced, Layout::Broadcast, Layout::Offset, Layout::Unaligned, Layout::Odd] {
+        for layout in
+            [Layout::Transposed, Layout::Sliced, Layout::Broadcast, Layout::Offset, Layout::Unaligned, Layout::Odd]
+        {
             suite.add("index_select", format!("{dtype}::table_{}", layout.name()), move |device| {
                 let table = sample("table", layout, dtype, Domain::Special, device)?;
                 check_selection(&table, &Layout::Contiguous.place(indexes(&[6], 3), DType::U32, device)?, 0)

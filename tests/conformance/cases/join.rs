@@ -37,8 +37,18 @@ fn check_stack(parts: &[Sample], axis: usize) -> Outcome {
 }
 
 pub fn add(suite: &mut Suite) {
-    let lengths: [&[usize]; 10] =
-        [&[4], &[2, 3], &[1, 4, 2], &[1, 2, 3, 4], &[3, 1, 2, 5, 1, 4, 2], &[0, 3], &[3, 0], &[2, 0, 0, 3], &[0, 0], &[33, 65]];
+    let lengths: [&[usize]; 10] = [
+        &[4],
+        &[2, 3],
+        &[1, 4, 2],
+        &[1, 2, 3, 4],
+        &[3, 1, 2, 5, 1, 4, 2],
+        &[0, 3],
+        &[3, 0],
+        &[2, 0, 0, 3],
+        &[0, 0],
+        &[33, 65],
+    ];
     for dtype in DType::ALL {
         for lengths in lengths {
             for axis in 0..3 {

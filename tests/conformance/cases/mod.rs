@@ -1,6 +1,7 @@
 //! The cases, one file per family of operations.
 
 mod binary;
+mod catalogue;
 mod convert;
 mod create;
 mod display;
@@ -40,6 +41,7 @@ pub fn add_all(suite: &mut Suite) {
     read::add(suite);
     display::add(suite);
     fusion::add(suite);
+    catalogue::add(suite);
 }
 
 const FLOATS: [DType; 2] = [DType::F32, DType::F16];
@@ -51,6 +53,13 @@ fn sample(name: &str, layout: Layout, dtype: DType, domain: Domain, device: &Dev
 }
 
 /// A tensor of a layout and any shape.
-fn shaped(name: &str, shape: &[usize], layout: Layout, dtype: DType, domain: Domain, device: &Device) -> Outcome<Sample> {
+fn shaped(
+    name: &str,
+    shape: &[usize],
+    layout: Layout,
+    dtype: DType,
+    domain: Domain,
+    device: &Device,
+) -> Outcome<Sample> {
     layout.place(Inputs::new(name).array(shape, dtype, domain), dtype, device)
 }

@@ -20,13 +20,8 @@ const LAYOUTS: [Layout; 7] = [
 ];
 
 /// Rows that a workgroup works on together, and rows that one invocation works on.
-const LENGTHS: [(&str, &[usize]); 5] = [
-    ("odd", &[3, 65, 7]),
-    ("long", &[2, 5000]),
-    ("short", &[3000, 3]),
-    ("many", &[70, 100]),
-    ("vector", &[130]),
-];
+const LENGTHS: [(&str, &[usize]); 5] =
+    [("odd", &[3, 65, 7]), ("long", &[2, 5000]), ("short", &[3000, 3]), ("many", &[70, 100]), ("vector", &[130])];
 
 fn check_softmax(input: &Sample, axis: i32) -> Outcome {
     let resolved = axis.rem_euclid(input.values.ndim() as i32) as usize;
@@ -72,7 +67,8 @@ pub fn add(suite: &mut Suite) {
         }
         suite.add("softmax", format!("{dtype}::large_numbers"), move |device| {
             // exp of these overflows, the result does not.
-            let values = Inputs::new("large").array(&[5, 40], dtype, Domain::Normal).mapv(|x| (x * 64.0).round() * 16.0);
+            let values =
+                Inputs::new("large").array(&[5, 40], dtype, Domain::Normal).mapv(|x| (x * 64.0).round() * 16.0);
             check_softmax(&Sample { tensor: upload(&values, dtype, device)?, values }, -1)
         });
         suite.add("softmax", format!("{dtype}::masked"), move |device| {
@@ -99,7 +95,13 @@ pub fn add(suite: &mut Suite) {
         suite.add("layer_norm", format!("{dtype}::equal_numbers"), move |device| {
             // The variance is 0: eps alone keeps from dividing by it.
             let values = array(&[2, 40], [vec![3.0; 40], vec![-7.0; 40]].concat());
-            check_layer_norm(&Sample { tensor: upload(&values, dtype, device)?, values }, 1, Layout::Contiguous, 1e-3, device)
+            check_layer_norm(
+                &Sample { tensor: upload(&values, dtype, device)?, values },
+                1,
+                Layout::Contiguous,
+                1e-3,
+                device,
+            )
         });
         suite.add("layer_norm", format!("{dtype}::far_from_zero"), move |device| {
             // A variance by way of the mean of squares would lose all its digits.

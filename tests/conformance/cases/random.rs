@@ -33,7 +33,13 @@ fn check_uniform(shape: &[usize], device: &Device) -> Outcome {
 }
 
 /// Shifted and scaled, which is rounded.
-fn check_scaled(op: &str, device: &Device, draw: impl Fn() -> marquetry::Result<Tensor>, unit: fn(u32) -> f64, [shift, scale]: [f64; 2]) -> Outcome {
+fn check_scaled(
+    op: &str,
+    device: &Device,
+    draw: impl Fn() -> marquetry::Result<Tensor>,
+    unit: fn(u32) -> f64,
+    [shift, scale]: [f64; 2],
+) -> Outcome {
     let _turn = alone();
     device.set_seed(7);
     let random = draw()?;

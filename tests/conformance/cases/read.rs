@@ -31,7 +31,8 @@ fn to_vec_async(dtype: DType, layout: Layout, device: &Device) -> Outcome {
 fn to_scalar(device: &Device) -> Outcome {
     let x = Tensor::arange(0i32, 24, device)?.reshape((2, 3, 4))?;
     let one = x.narrow(0, 1, 1)?.narrow(1, 2, 1)?.narrow(2, 3, 1)?;
-    let (a, b, c) = (one.to_scalar::<i32>()?, x.sum_all()?.to_scalar::<i32>()?, Tensor::new(2.5f32, device)?.to_scalar::<f32>()?);
+    let (a, b, c) =
+        (one.to_scalar::<i32>()?, x.sum_all()?.to_scalar::<i32>()?, Tensor::new(2.5f32, device)?.to_scalar::<f32>()?);
     if (a, b, c) == (23, 276, 2.5) { Ok(()) } else { Err(format!("got {a}, {b}, {c}").into()) }
 }
 

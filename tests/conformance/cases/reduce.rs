@@ -108,13 +108,16 @@ pub fn add(suite: &mut Suite) {
     for reduction in REDUCTIONS {
         let op = reduction.name;
         for dtype in DType::ALL.into_iter().filter(|&dtype| reduction.takes(dtype)) {
-            let mut add = |variant: String, shape: &'static [usize], layout: Layout, domain: Domain, axes: &'static [i32]| {
-                suite.add(op, format!("{dtype}::{variant}"), move |device| {
-                    reduction.check(&shaped(op, shape, layout, dtype, domain, device)?, axes)
-                });
-            };
+            let mut add =
+                |variant: String, shape: &'static [usize], layout: Layout, domain: Domain, axes: &'static [i32]| {
+                    suite.add(op, format!("{dtype}::{variant}"), move |device| {
+                        reduction.check(&shaped(op, shape, layout, dtype, domain, device)?, axes)
+                    });
+                };
             for (name, axes) in AXES {
-                for layout in [Layout::Contiguous, Layout::Transposed, Layout::Sliced, Layout::Broadcast, Layout::Unaligned] {
+                for layout in
+                    [Layout::Contiguous, Layout::Transposed, Layout::Sliced, Layout::Broadcast, Layout::Unaligned]
+                {
                     add(format!("{}_{name}", layout.name()), &[4, 5, 6], layout, reduction.domain(), axes);
                 }
             }

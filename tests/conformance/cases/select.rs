@@ -13,7 +13,11 @@ fn check_choice(condition: &Sample, yes: &Sample, no: &Sample) -> Outcome {
     let others = zip(&condition.values, &no.values, |c, no| if c != 0.0 { f64::NEG_INFINITY } else { no });
     // Of the two, exactly one is the mark.
     let values = zip(&chosen, &others, |a, b| if a == f64::NEG_INFINITY { b } else { a });
-    check("where_cond", &condition.tensor.where_cond(&yes.tensor, &no.tensor)?, &Expected::new(values, yes.tensor.dtype()))
+    check(
+        "where_cond",
+        &condition.tensor.where_cond(&yes.tensor, &no.tensor)?,
+        &Expected::new(values, yes.tensor.dtype()),
+    )
 }
 
 pub fn add(suite: &mut Suite) {

@@ -84,7 +84,16 @@ impl View {
 
 fn accessors(device: &Device) -> Outcome {
     let x = Tensor::zeros((4, 5, 6), DType::F16, device)?.permute([2, 0, 1])?;
-    let facts = (x.dims(), x.rank(), x.elem_count(), x.dim(-1)?, x.strides(), x.is_contiguous(), x.dtype(), x.device() == device);
+    let facts = (
+        x.dims(),
+        x.rank(),
+        x.elem_count(),
+        x.dim(-1)?,
+        x.strides(),
+        x.is_contiguous(),
+        x.dtype(),
+        x.device() == device,
+    );
     if facts == (&[6, 4, 5], 3, 120, 5, &[1, 30, 6], false, DType::F16, true) {
         Ok(())
     } else {
@@ -95,7 +104,8 @@ fn accessors(device: &Device) -> Outcome {
 pub fn add(suite: &mut Suite) {
     for view in VIEWS {
         for dtype in DType::ALL {
-            for layout in [Layout::Contiguous, Layout::Unaligned, Layout::Transposed, Layout::Sliced, Layout::Broadcast] {
+            for layout in [Layout::Contiguous, Layout::Unaligned, Layout::Transposed, Layout::Sliced, Layout::Broadcast]
+            {
                 suite.add(view.op, format!("{dtype}::{}_of_{}", view.variant, layout.name()), move |device| {
                     view.check(&shaped("view", &[4, 5, 6], layout, dtype, Domain::Special, device)?)
                 });
@@ -105,7 +115,9 @@ pub fn add(suite: &mut Suite) {
     suite.add("views", "accessors", accessors);
     for property in Property::ALL {
         for dtype in DType::ALL.into_iter().filter(|&dtype| property.takes(dtype)) {
-            suite.add(property.op(), format!("{dtype}::random_views"), move |device| views::try_random(property, dtype, device));
+            suite.add(property.op(), format!("{dtype}::random_views"), move |device| {
+                views::try_random(property, dtype, device)
+            });
         }
     }
 }

@@ -1,0 +1,17 @@
+//! The sample of every family of kernels: some are for hardware that is not at hand, but every compiler sees them, as
+//! generating the catalogue leaves its kernels with those of the run.
+
+use crate::suite::Suite;
+use marquetry::{Device, catalogue, shader::Target};
+
+pub fn add(suite: &mut Suite) {
+    suite.add("catalogue", "generated", |device| {
+        let target = if matches!(device, Device::WebGpu(_)) { Target::WEBGPU } else { Target::VULKAN };
+        let kernels = catalogue(target)?;
+        if kernels.iter().any(|kernel| kernel.name == "matmul(f32, workgroup)") {
+            return Ok(());
+        }
+        let names: Vec<_> = kernels.iter().map(|kernel| &kernel.name).collect();
+        Err(format!("no tiled matrix product among {names:?}").into())
+    });
+}
