@@ -104,6 +104,8 @@ impl<'k> Evaluation<'_, 'k> {
             }
             Expr::Index => self.index,
             Expr::Unary(op, x) => op.apply(self.evaluate(x)),
+            // Compilers take `x - x` for 0 and `x == x` for true, whatever x is.
+            Expr::Binary(op, a, b) if a == b => op.apply(self.evaluate(a), self.evaluate(b).opaque()),
             Expr::Binary(op, a, b) => op.apply(self.evaluate(a), self.evaluate(b)),
             Expr::Select(c, a, b) => self.evaluate(c).ne(0).select(self.evaluate(a), self.evaluate(b)),
             Expr::Cast(dtype, x) => self.cast(self.evaluate(x), x.dtype(), *dtype),
@@ -165,7 +167,7 @@ impl UnaryOp {
             UnaryOp::Erf => x.erf(),
             UnaryOp::Sigmoid => number(1.0) / ((-x).exp() + 1.0),
             UnaryOp::Relu => x.max(0),
-            UnaryOp::Silu => x / ((-x).exp() + 1.0),
+            UnaryOp::Silu => x.divide((-x).exp() + 1.0),
             UnaryOp::Gelu => x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0),
             UnaryOp::GeluTanh => x * 0.5 * (((x + x * x * x * 0.044715) * SQRT_2_OVER_PI).tanh() + 1.0),
         }
@@ -179,7 +181,7 @@ impl BinaryOp {
             BinaryOp::Add => a + b,
             BinaryOp::Sub => a - b,
             BinaryOp::Mul => a * b,
-            BinaryOp::Div if a.ty().is_float() => a / b,
+            BinaryOp::Div if a.ty().is_float() => a.divide(b),
             BinaryOp::Div => integer_division(a, b),
             BinaryOp::Maximum => a.max(b),
             BinaryOp::Minimum => a.min(b),

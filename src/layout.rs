@@ -29,17 +29,16 @@ impl Layout {
 
     /// Whether the elements lie in row-major order without gaps, from `offset` on.
     pub fn is_contiguous(&self) -> bool {
-        let mut expected = 1;
-        for (&length, &stride) in self.shape.iter().zip(&self.strides).rev() {
-            if length == 0 {
-                return true;
+        // An empty tensor has nothing between which a gap could be, and other axes so long that their product wraps.
+        if self.shape.contains(&0) {
+            return true;
+        }
+        let mut expected = 1isize;
+        for (&length, &stride) in self.shape.iter().zip(&self.strides).rev().filter(|(length, _)| **length != 1) {
+            if stride != expected {
+                return false;
             }
-            if length != 1 {
-                if stride != expected {
-                    return false;
-                }
-                expected *= length as isize;
-            }
+            expected = expected.wrapping_mul(length as isize);
         }
         true
     }

@@ -6,7 +6,6 @@
 //! unless said otherwise.
 
 use super::builder::KernelBuilder;
-use super::target::Dialect;
 use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
 use rspirv::spirv::{BuiltIn, GlslStd450Op as Glsl, OpenclStd100Op as OpenCl};
@@ -84,9 +83,9 @@ impl<'k> Value<'k> {
         ((self.bitcast(bits) & 0x7fff_ffff_u32) | (sign.bitcast(bits) & 0x8000_0000_u32)).bitcast(self.ty)
     }
 
-    /// The same float, but nothing that a compiler could combine with other arithmetic. Drivers add up the parts of a
+    /// The same number, but nothing that a compiler could combine with other arithmetic. Drivers add up the parts of a
     /// constant that was split to keep products exact: Mesa turns `n a + (n b + x)` into `n (a + b) + x`.
-    fn opaque(self) -> Value<'k> {
+    pub fn opaque(self) -> Value<'k> {
         let bits = self.ty.with_scalar(Scalar::U32);
         // Dispatches are flat, so that this is 0, which only the crate knows.
         let zero = self.kernel.builtin(BuiltIn::NumWorkgroups, Some(2)) - 1;
@@ -202,25 +201,27 @@ impl<'k> Value<'k> {
         (quadrant.ge(2).select(-s, s), (quadrant.eq(1) | quadrant.eq(2)).select(-c, c))
     }
 
-    /// The two half-precision floats packed in a word, the low half first.
-    pub fn unpack_f16(self) -> [Value<'k>; 2] {
-        match self.kernel.target().dialect {
-            Dialect::Vulkan => {
-                let pair = Type::vec2(Scalar::F32);
-                let pair = self.kernel.library(Glsl::UnpackHalf2x16 as u32, 0, pair, &[self]);
-                [pair.lane(0), pair.lane(1)]
-            }
-            Dialect::OpenCl => [(self & 0xffff_u32).half_bits_to_f32(), (self >> 16).half_bits_to_f32()],
-        }
+    /// `self / divisor` within 2.5 ulp for all numbers: the instruction is only as good as that for divisors up to
+    /// 2^126, and a compiler takes `x / x` for 1 even where it is NaN.
+    pub fn divide(self, divisor: Value<'k>) -> Value<'k> {
+        let scale = divisor.abs().gt(1e30).select(divisor.literal(2f32.powi(-32)), 1.0);
+        (self * scale) / (divisor * scale).opaque()
     }
 
-    /// The float with these half-precision bits. A shifted half is a float of too small an exponent; the multiplication
-    /// mends it, for subnormals too.
-    pub(super) fn half_bits_to_f32(self) -> Value<'k> {
-        let magnitude = (self & 0x7fff_u32) << 13;
-        let finite = magnitude.bitcast(Type::F32) * f32::from_bits(0x7780_0000);
-        let special = (magnitude | 0x7f80_0000_u32).bitcast(Type::F32);
-        let value = magnitude.ge(0x0f80_0000_u32).select(special, finite).bitcast(Type::U32);
+    /// The two half-precision floats packed in a word, the low half first.
+    pub fn unpack_f16(self) -> [Value<'k>; 2] {
+        [(self & 0xffff_u32).half_bits_to_f32(), (self >> 16).half_bits_to_f32()]
+    }
+
+    /// The float with these half-precision bits. Not by the device's own instruction, which may flush subnormals.
+    fn half_bits_to_f32(self) -> Value<'k> {
+        let magnitude = self & 0x7fff_u32;
+        // The exponent is rebiased by 112; that of infinity and NaN once more, to the largest there is.
+        let normal = (magnitude << 13) + 0x3800_0000_u32;
+        let special = normal + 0x3800_0000_u32;
+        let subnormal = (magnitude.convert(Scalar::F32) * 2f32.powi(-24)).bitcast(Type::U32);
+        let value = magnitude.ge(0x7c00_u32).select(special, normal);
+        let value = magnitude.lt(0x0400_u32).select(subnormal, value);
         (value | ((self & 0x8000_u32) << 16)).bitcast(Type::F32)
     }
 

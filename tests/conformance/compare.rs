@@ -31,6 +31,11 @@ impl Expected {
     pub fn with_scale(self, scale: ArrayD<f64>) -> Self {
         Expected { scale: Some(scale), ..self }
     }
+
+    pub fn reshaped(self, shape: &[usize]) -> Self {
+        let reshape = |x: ArrayD<f64>| array(shape, x.into_iter().collect());
+        Expected { values: reshape(self.values), scale: self.scale.map(reshape), dtype: self.dtype }
+    }
 }
 
 /// A tensor with these elements, which are numbers of the dtype, in row-major order.

@@ -10,28 +10,43 @@ use std::time::Instant;
 const OCLOC_QUICK: [&str; 1] = ["dg2"];
 const OCLOC_FULL: [&str; 1] = ["pvc"];
 
+type Check<'a> = &'a (dyn Fn(&Path) -> Result<(), String> + Sync);
+
 /// Checks the kernels in a folder and prints a line per tool. Returns whether all tools are there and content.
 pub fn check(folder: &Path, full: bool) -> bool {
-    let kernels = |ending| files(folder, ending);
-    let (vulkan, opencl, wgsl) = (kernels(".vulkan.spv"), kernels(".opencl.spv"), kernels(".wgsl"));
+    let [vulkan, opencl, wgsl] = kernels(folder);
     println!("\n{} kernels as Vulkan SPIR-V, {} as OpenCL SPIR-V, {} as WGSL", vulkan.len(), opencl.len(), wgsl.len());
     let mut pass = true;
-    let mut report = |tool: &str, inputs: &[PathBuf], check: &(dyn Fn(&Path) -> Result<(), String> + Sync)| {
+    let mut report = |tool: &str, program: Option<&Path>, inputs: &[PathBuf], check: Check| {
         let start = Instant::now();
-        let failures = in_parallel(inputs, check);
-        pass &= print(tool, inputs.len(), &failures, start);
+        let failures = match program.and_then(why_missing) {
+            Some(message) => Err(message),
+            None => Ok(in_parallel(inputs, check)),
+        };
+        pass &= print(tool, inputs.len(), failures, start);
     };
     let spirv_val = spirv_val();
     for (environment, inputs) in [("vulkan1.2", &vulkan), ("opencl2.2", &opencl)] {
-        report(&format!("spirv-val {environment}"), inputs, &|path| {
-            output(Command::new(&spirv_val).args(["--target-env", environment]).arg(path), "spirv-val")
+        report(&format!("spirv-val {environment}"), Some(&spirv_val), inputs, &|path| {
+            output(Command::new(&spirv_val).args(["--target-env", environment]).arg(path))
         });
     }
-    report("naga", &wgsl, &naga);
-    for device in OCLOC_QUICK.into_iter().chain(if full { OCLOC_FULL.as_slice() } else { &[] }.iter().copied()) {
-        report(&format!("ocloc {device}"), &opencl, &|path| ocloc(path, device, folder));
+    report("naga", None, &wgsl, &naga);
+    for device in OCLOC_QUICK.iter().chain(if full { OCLOC_FULL.as_slice() } else { &[] }) {
+        report(&format!("ocloc {device}"), Some(Path::new("ocloc")), &opencl, &|path| ocloc(path, device, folder));
     }
     pass & tint(folder, wgsl.len())
+}
+
+/// The kernels in a folder: as SPIR-V for Vulkan and for OpenCL, and as WGSL.
+pub fn kernels(folder: &Path) -> [Vec<PathBuf>; 3] {
+    [".vulkan.spv", ".opencl.spv", ".wgsl"].map(|ending| files(folder, ending))
+}
+
+/// Why a program cannot be run; `None` if it can.
+fn why_missing(program: &Path) -> Option<String> {
+    let error = Command::new(program).arg("--version").output().err()?;
+    Some(format!("{} cannot be run ({error}); run `make setup`", program.display()))
 }
 
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
@@ -43,7 +58,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
 }
 
 /// Runs a check on every file, on all processors. Returns what failed.
-fn in_parallel(inputs: &[PathBuf], check: &(dyn Fn(&Path) -> Result<(), String> + Sync)) -> Vec<String> {
+fn in_parallel(inputs: &[PathBuf], check: Check) -> Vec<String> {
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let workers = std::thread::available_parallelism().map_or(1, |count| count.get());
     std::thread::scope(|scope| {
@@ -63,8 +78,16 @@ fn in_parallel(inputs: &[PathBuf], check: &(dyn Fn(&Path) -> Result<(), String> 
     failures
 }
 
-fn print(tool: &str, count: usize, failures: &[String], start: Instant) -> bool {
-    let passed = count - failures.len().min(count);
+/// Prints what a tool has found, or why it could not be asked. Returns whether all is well.
+fn print(tool: &str, count: usize, failures: Result<Vec<String>, String>, start: Instant) -> bool {
+    let failures = match failures {
+        Ok(failures) => failures,
+        Err(message) => {
+            println!("{tool:<20} {message}");
+            return false;
+        }
+    };
+    let passed = count - failures.len();
     println!("{tool:<20} {passed:>5}/{count} passed  {:>6.1} s", start.elapsed().as_secs_f64());
     for failure in failures.iter().take(10) {
         println!("  {failure}");
@@ -75,16 +98,14 @@ fn print(tool: &str, count: usize, failures: &[String], start: Instant) -> bool 
     failures.is_empty()
 }
 
-/// Runs a tool; its output is the error if it fails or cannot be run.
-fn output(command: &mut Command, tool: &str) -> Result<(), String> {
-    match command.output() {
-        Err(error) => Err(format!("{tool} cannot be run ({error}); run `make setup`")),
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let text = [output.stdout, output.stderr].concat();
-            Err(format!("{}\n    {}", output.status, String::from_utf8_lossy(&text).trim().replace('\n', "\n    ")))
-        }
+/// Runs a tool; its output is the error if it fails.
+fn output(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
     }
+    let text = [output.stdout, output.stderr].concat();
+    Err(format!("{}\n    {}", output.status, String::from_utf8_lossy(&text).trim().replace('\n', "\n    ")))
 }
 
 /// The one that `make setup` brings, which is newer than a distribution's; else that of the PATH.
@@ -110,7 +131,7 @@ fn ocloc(path: &Path, device: &str, folder: &Path) -> Result<(), String> {
     let binaries = folder.join(format!("ocloc-{device}")).join(name);
     let mut command = Command::new("ocloc");
     command.args(["compile", "-spirv_input", "-device", device, "-file"]).arg(path);
-    output(command.arg("-out_dir").arg(&binaries).arg("-output").arg("kernel"), "ocloc")?;
+    output(command.arg("-out_dir").arg(&binaries).arg("-output").arg("kernel"))?;
     let binary = files(&binaries, ".bin");
     std::fs::remove_dir_all(&binaries).map_err(|error| error.to_string())?;
     if binary.is_empty() { Err("ocloc left no binary".into()) } else { Ok(()) }
@@ -127,17 +148,15 @@ fn tint(folder: &Path, count: usize) -> bool {
     }
     let start = Instant::now();
     let run = Command::new("node").arg(root.join("tests/conformance/tint.mjs")).arg(library).arg(folder).output();
-    let (text, errors) = match run {
-        Ok(run) => {
-            (String::from_utf8_lossy(&run.stdout).into_owned(), String::from_utf8_lossy(&run.stderr).into_owned())
+    let failures = run.map_err(|error| error.to_string()).and_then(|run| {
+        let text = String::from_utf8_lossy(&run.stdout);
+        let failures: Vec<String> =
+            text.lines().filter_map(|line| line.strip_prefix("failed ")).map(String::from).collect();
+        let compiled = text.lines().find_map(|line| line.strip_prefix("compiled ")?.parse::<usize>().ok());
+        match compiled {
+            Some(compiled) if compiled + failures.len() == count => Ok(failures),
+            _ => Err(format!("did not come to an end: {text}{}", String::from_utf8_lossy(&run.stderr).trim())),
         }
-        Err(error) => (String::new(), error.to_string()),
-    };
-    let mut failures: Vec<String> =
-        text.lines().filter_map(|line| line.strip_prefix("failed ")).map(String::from).collect();
-    let compiled = text.lines().find_map(|line| line.strip_prefix("compiled ")).and_then(|n| n.parse::<usize>().ok());
-    if compiled.is_none_or(|compiled| compiled + failures.len() != count) {
-        failures.push(format!("node did not come to an end: {}", errors.trim()));
-    }
-    print("Tint", count, &failures, start)
+    });
+    print("Tint", count, failures, start)
 }

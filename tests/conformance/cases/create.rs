@@ -56,7 +56,8 @@ fn new(device: &Device) -> Outcome {
     let flat = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
     check("new", &Tensor::new(&nested, device)?, &expected(&[3, 2, 1], &flat, DType::U32))?;
     check("new", &Tensor::new(nested.as_slice(), device)?, &expected(&[3, 2, 1], &flat, DType::U32))?;
-    check("new", &Tensor::new(&[f16::ONE; 2], device)?, &expected(&[2], &[1.0, 1.0], DType::F16))?;
+    let borrowed: &[f16; 2] = &[f16::ONE; 2];
+    check("new", &Tensor::new(borrowed, device)?, &expected(&[2], &[1.0, 1.0], DType::F16))?;
     check("new", &Tensor::new([[0f32; 0]; 3], device)?, &expected(&[3, 0], &[], DType::F32))?;
     let ragged = Tensor::new(vec![vec![1f32], vec![2.0, 3.0]], device);
     match ragged {

@@ -83,12 +83,9 @@ impl Reduction {
     fn check(&self, input: &Sample, axes: &[i32]) -> Outcome {
         let rank = input.values.ndim();
         let resolved: Vec<usize> = axes.iter().map(|&axis| axis.rem_euclid(rank.max(1) as i32) as usize).collect();
-        let mut expected = self.expected(&input.values, input.tensor.dtype(), &resolved);
+        let expected = self.expected(&input.values, input.tensor.dtype(), &resolved);
         check(self.name, &(self.call)(&input.tensor, axes)?, &expected)?;
-        let kept = kept_shape(input.values.shape(), &resolved);
-        let reshape = |x: ArrayD<f64>| array(&kept, x.into_iter().collect());
-        expected.values = reshape(expected.values);
-        expected.scale = expected.scale.map(reshape);
+        let expected = expected.reshaped(&kept_shape(input.values.shape(), &resolved));
         check(self.name, &(self.keepdim)(&input.tensor, axes)?, &expected)
     }
 
