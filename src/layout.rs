@@ -57,7 +57,7 @@ impl Layout {
         let stride = strides[axis];
         strides[axis] = stride.wrapping_mul(step as isize);
         // An empty view has no first element: the offset stays inside of the buffer.
-        let moved = if length == 0 { 0 } else { start as isize * stride };
+        let moved = if length == 0 { 0 } else { (start as isize).wrapping_mul(stride) };
         Layout { shape: dims.into(), strides, offset: self.offset.wrapping_add_signed(moved) }
     }
 
@@ -89,7 +89,7 @@ impl Layout {
 
 /// Drops axes of length 1 and merges neighbouring axes that all views walk as one, so that kernels count fewer.
 pub(crate) fn collapse(shape: &[usize], views: &[&[isize]]) -> (Dims, Vec<Dims<isize>>) {
-    let mut lengths = Dims::new();
+    let mut lengths: Dims = Dims::new();
     let mut strides: Vec<Dims<isize>> = views.iter().map(|_| Dims::new()).collect();
     for axis in (0..shape.len()).filter(|&axis| shape[axis] != 1) {
         let mergeable = lengths.last().is_some()
@@ -97,7 +97,8 @@ pub(crate) fn collapse(shape: &[usize], views: &[&[isize]]) -> (Dims, Vec<Dims<i
                 merged.last().is_some_and(|&outer| outer == view[axis].wrapping_mul(shape[axis] as isize))
             });
         if mergeable && let Some(last) = lengths.last_mut() {
-            *last *= shape[axis];
+            // Only the axes of an empty tensor can wrap, and nobody walks those.
+            *last = last.wrapping_mul(shape[axis]);
         } else {
             lengths.push(shape[axis]);
         }

@@ -38,6 +38,11 @@ impl Inputs {
         threefry(self.key, [self.drawn, 0])
     }
 
+    /// Bytes that another generator may start from.
+    pub fn seed(&mut self) -> [u8; 32] {
+        std::array::from_fn(|_| self.words()[0] as u8)
+    }
+
     /// A number in `[0, 1)`.
     pub fn uniform(&mut self) -> f64 {
         let [a, b] = self.words();

@@ -72,6 +72,10 @@ fn viewed_while_pending(device: &Device) -> Outcome {
     let values = zip(&a.values, &b.values, |a, b| a * b);
     let turned = values.view().permuted_axes(vec![2, 0, 1]).to_owned();
     check("neg", &pending.permute([2, 0, 1])?.neg()?, &Expected::new(turned.mapv(|x| -x), DType::F32))?;
+    // Of a square, the transposed view has the same shape.
+    let square = (Tensor::arange(0f32, 25.0, device)?.reshape((5, 5))? * 2.0)?;
+    let transposed = array(&[5, 5], (0..25).map(|i| f64::from(-2 * (i % 5 * 5 + i / 5))).collect());
+    check("neg", &square.t()?.neg()?, &Expected::new(transposed, DType::F32))?;
     let row = values.index_axis(ndarray::Axis(0), 1).to_owned();
     check(
         "add",
