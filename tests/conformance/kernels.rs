@@ -6,14 +6,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Intel's GPUs that kernels are compiled for: of the quick tier, and what the full one adds.
-const OCLOC_QUICK: [&str; 1] = ["dg2"];
-const OCLOC_FULL: [&str; 1] = ["pvc"];
+/// Intel's GPUs that kernels are compiled for.
+const INTEL_GPUS: [&str; 2] = ["dg2", "pvc"];
 
 type Check<'a> = &'a (dyn Fn(&Path) -> Result<(), String> + Sync);
 
 /// Checks the kernels in a folder and prints a line per tool. Returns whether all tools are there and content.
-pub fn check(folder: &Path, full: bool) -> bool {
+pub fn check(folder: &Path) -> bool {
     let [vulkan, opencl, wgsl] = kernels(folder);
     println!("\n{} kernels as Vulkan SPIR-V, {} as OpenCL SPIR-V, {} as WGSL", vulkan.len(), opencl.len(), wgsl.len());
     let mut pass = true;
@@ -32,7 +31,7 @@ pub fn check(folder: &Path, full: bool) -> bool {
         });
     }
     report("naga", None, &wgsl, &naga);
-    for device in OCLOC_QUICK.iter().chain(if full { OCLOC_FULL.as_slice() } else { &[] }) {
+    for device in INTEL_GPUS {
         report(&format!("ocloc {device}"), Some(Path::new("ocloc")), &opencl, &|path| ocloc(path, device, folder));
     }
     pass & tint(folder, wgsl.len())
