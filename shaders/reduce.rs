@@ -29,7 +29,8 @@ impl ReduceOp {
     }
 }
 
-/// A reduction. Parameters: the number of rows and their length; the lengths of the kept axes, of the reduced axes;
+/// A reduction. A row may be cut into chunks, each with a team and a result of its own. Parameters: the number of
+/// chunks in all and per row, the length of a chunk and of a row; the lengths of the kept axes, of the reduced axes;
 /// the input's offset and its strides along the kept, then along the reduced axes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Reduce {
@@ -47,7 +48,7 @@ impl Reduce {
 
     /// The length of the parameter block.
     pub fn parameter_words(kept_rank: usize, reduced_rank: usize) -> usize {
-        3 + 2 * (kept_rank + reduced_rank)
+        5 + 2 * (kept_rank + reduced_rank)
     }
 }
 
@@ -69,7 +70,7 @@ fn larger<'k>(a: Found<'k>, b: Found<'k>) -> Found<'k> {
 }
 
 pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Reduce) {
-    let (rows, length) = (k.parameter(Type::U32), k.parameter(Type::U32));
+    let [chunks, per_row, span, length] = std::array::from_fn(|_| k.parameter(Type::U32));
     let kept = Grid::parameters(k, config.kept_rank);
     let reduced = Grid::parameters(k, config.reduced_rank);
     let strides = Strides::parameters(k, config.kept_rank + config.reduced_rank);
@@ -79,9 +80,11 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Reduce) {
     let y = k.buffer("y", result, Access::Write);
 
     let member = config.team.join(k);
-    // A folded dispatch has surplus rows: they repeat the last one, as all invocations must reach the barriers.
-    let row = member.row.min(rows - 1);
-    let kept_coordinates = kept.coordinates(row);
+    // A folded dispatch has surplus chunks: they repeat the last one, as all invocations must reach the barriers.
+    let chunk = member.row.min(chunks - 1);
+    let kept_coordinates = kept.coordinates(chunk / per_row);
+    let start = chunk % per_row * span;
+    let end = (start + span).min(length);
     let element = |j: Value<'k>| {
         let mut coordinates = kept_coordinates.clone();
         coordinates.extend(reduced.coordinates(j));
@@ -89,26 +92,26 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Reduce) {
     };
 
     let store = |value: Value<'k>| {
-        k.when(member.row.lt(rows) & member.lane.eq(0), || y.store(row, value));
+        k.when(member.row.lt(chunks) & member.lane.eq(0), || y.store(chunk, value));
     };
     match config.op {
         ReduceOp::Sum => {
             let sum = k.var(k.number(scalar, 0));
-            k.for_step(member.lane, length, member.lanes, |j| sum.set(sum.get() + element(j)));
+            k.for_step(start + member.lane, end, member.lanes, |j| sum.set(sum.get() + element(j)));
             let [total] = member.reduce([member.scratch(scalar)], [sum.get()], |[a], [b]| [a + b]);
             store(total);
         }
         ReduceOp::Min | ReduceOp::Max => {
             let extreme = |a: Value<'k>, b| if config.op == ReduceOp::Min { a.min(b) } else { a.max(b) };
-            // Lanes beyond the row repeat its first element, which changes no extreme.
-            let best = k.var(element(k.u32(0)));
-            k.for_step(member.lane, length, member.lanes, |j| best.set(extreme(best.get(), element(j))));
+            // Lanes without an element of their own repeat one of the row, which changes no extreme.
+            let best = k.var(element(start.min(length - 1)));
+            k.for_step(start + member.lane, end, member.lanes, |j| best.set(extreme(best.get(), element(j))));
             let [total] = member.reduce([member.scratch(scalar)], [best.get()], |[a], [b]| [extreme(a, b)]);
             store(total);
         }
         ReduceOp::ArgMax => {
             let (best, place) = (k.var(element(k.u32(0))), k.var(k.u32(0)));
-            k.for_step(member.lane, length, member.lanes, |j| {
+            k.for_step(start + member.lane, end, member.lanes, |j| {
                 let [value, found] = larger([best.get(), place.get()], [element(j), j]);
                 best.set(value);
                 place.set(found);

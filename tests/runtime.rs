@@ -24,6 +24,7 @@ on_each_device! {
     trim_returns_memory
     many_small_uploads
     dispatches_beyond_65535_workgroups
+    long_rows_are_cut_into_chunks
     more_axes_than_parameters
     many_threads_share_a_device
     a_seed_starts_the_sequence_anew
@@ -166,6 +167,28 @@ fn dispatches_beyond_65535_workgroups(device: &Device) -> Result<()> {
     let last = product.narrow(0, batch as usize - 1, 1)?;
     assert_eq!(last.to_vec::<i32>()?, [2 * (batch - 1), 3 * (batch - 1)]);
     assert_eq!(product.to_dtype(DType::F32)?.max_all()?.to_scalar::<f32>()?, 3.0 * (batch - 1) as f32);
+    Ok(())
+}
+
+fn long_rows_are_cut_into_chunks(device: &Device) -> Result<()> {
+    // Lengths that the chunks do not divide, over two axes that do not merge.
+    let (rows, length) = (3usize, 100_003usize);
+    let value = |i: usize| ((i as u64).wrapping_mul(2_654_435_761) % 1_000_003) as i32 - 500_000;
+    let numbers: Vec<i32> = (0..rows * length).map(value).collect();
+    let x = Tensor::from_slice(&numbers, (rows, length), device)?;
+    let by_row = |fold: &dyn Fn(&[i32]) -> i32| -> Vec<i32> { numbers.chunks(length).map(fold).collect() };
+    let sum = |row: &[i32]| row.iter().fold(0i32, |sum, x| sum.wrapping_add(*x));
+    assert_eq!(x.sum(1)?.to_vec::<i32>()?, by_row(&sum));
+    assert_eq!(x.max(1)?.to_vec::<i32>()?, by_row(&|row| *row.iter().max().unwrap()));
+    assert_eq!(x.min(1)?.to_vec::<i32>()?, by_row(&|row| *row.iter().min().unwrap()));
+    let first_largest = |row: &[i32]| (0..length).rev().max_by_key(|&i| row[i]).unwrap() as u32;
+    assert_eq!(x.argmax(1)?.to_vec::<u32>()?, numbers.chunks(length).map(first_largest).collect::<Vec<_>>());
+    let every_other = x.slice(1, .., 2)?;
+    let halves: Vec<i32> = numbers.chunks(length).flat_map(|row| row.iter().step_by(2).copied()).collect();
+    assert_eq!(every_other.sum([1, 0])?.to_scalar::<i32>()?, sum(&halves));
+    // The error of a sum of floats stays small where one after the other would lose it: 2^24 + 1 = 2^24.
+    let ones = Tensor::full(1f32, (1 << 25, 1), device)?;
+    assert_eq!(ones.sum_all()?.to_scalar::<f32>()?, (1 << 25) as f32);
     Ok(())
 }
 

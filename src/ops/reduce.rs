@@ -1,6 +1,7 @@
 //! Reductions over any axes.
 
 use super::choose_team;
+use crate::device::{Device, DeviceKind};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
@@ -85,18 +86,36 @@ impl Tensor {
             return table.reduce_rows(reduction, &kept, &reduced, rows, length, op);
         }
         let buffer = self.buffer()?;
-        let output = allocate(&Shape::from(rows), dtype, self.device(), op)?;
+        let per_row = chunks_per_row(self.device(), kernel_op, rows, length);
+        let (chunks, span) = (rows * per_row, length.div_ceil(per_row));
+        let output = allocate(&Shape::from(chunks), dtype, self.device(), op)?;
         if rows > 0 {
-            let mut parameters = vec![rows as u32, length as u32];
+            let mut parameters = [chunks, per_row, span, length].map(|n| n as u32).to_vec();
             parameters.extend(kept_lengths.iter().chain(&reduced_lengths).map(|&n| n as u32));
             parameters.push(self.layout().offset as u32);
             parameters.extend(kept_strides.iter().chain(&reduced_strides).map(|&stride| stride as u32));
-            let team = choose_team(self.device(), rows, length);
+            let team = choose_team(self.device(), chunks, span);
             let config = Reduce { op: kernel_op, dtype: self.dtype(), kept_rank, reduced_rank, team };
             let config = KernelConfig::Reduce(config);
-            self.device().runtime().launch(&config, &[&buffer, &output], &parameters, team.groups(rows))?;
+            self.device().runtime().launch(&config, &[&buffer, &output], &parameters, team.groups(chunks))?;
         }
-        Ok(Tensor::from_buffer(output, rows.into(), dtype, self.device()))
+        let partial = Tensor::from_buffer(output, chunks.into(), dtype, self.device());
+        if per_row == 1 {
+            return Ok(partial);
+        }
+        let (kept, reduced) = (Dims::from_slice(&[0]), Dims::from_slice(&[1]));
+        partial.reshape((rows, per_row))?.reduce_rows(reduction, &kept, &reduced, rows, per_row, op)
+    }
+}
+
+/// Into how many chunks each row is cut, so that few long rows keep the whole device busy.
+fn chunks_per_row(device: &Device, op: ReduceOp, rows: usize, length: usize) -> usize {
+    const SHORTEST_CHUNK: usize = 4096;
+    let teams: usize = if device.info().kind == DeviceKind::Cpu { 16 } else { 2048 };
+    match op {
+        // Places in chunks are not places in rows.
+        ReduceOp::ArgMax => 1,
+        _ => teams.div_ceil(rows.max(1)).min(length / SHORTEST_CHUNK).max(1),
     }
 }
 
