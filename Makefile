@@ -29,6 +29,7 @@ demo: setup-demo ## search a text by meaning: make demo QUERY="..." TEXT=file
 
 test: setup ## the quick tier of the tests, under the validation layers
 	MARQUETRY_VALIDATION=1 $(CARGO) test
+	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance
 
 test-full: setup ## all tests: more shapes, every kernel through every compiler
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test

@@ -83,13 +83,12 @@ pub(super) fn write(k: &KernelBuilder, config: &Elementwise) {
             })
             .collect();
         let index = k.vector(&places);
-        let result = Evaluation { k, values: &values, scalars: &scalars, index }.evaluate(&config.expr);
+        let result = Evaluation { values: &values, scalars: &scalars, index }.evaluate(&config.expr);
         output.store(k, quad, result);
     });
 }
 
 struct Evaluation<'a, 'k> {
-    k: &'k KernelBuilder,
     values: &'a [Value<'k>],
     scalars: &'a [Value<'k>],
     index: Value<'k>,
@@ -124,11 +123,7 @@ impl<'k> Evaluation<'_, 'k> {
             }
             DType::U8 => x.convert(Scalar::U32) & 0xff,
             // Rounded here and now, so that a fused cast is the cast that memory would have seen.
-            DType::F16 => {
-                let halves: Vec<_> =
-                    x.convert(Scalar::F32).lanes().into_iter().map(|v| v.to_half_bits().unpack_f16()[0]).collect();
-                self.k.vector(&halves)
-            }
+            DType::F16 => x.convert(Scalar::F32).to_half_bits().half_bits_to_f32(),
             _ => x.convert(to.compute_scalar()),
         }
     }

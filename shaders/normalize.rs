@@ -58,12 +58,7 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Normalize) {
     // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
     let inside = member.row.lt(rows);
     let scratch = member.scratch(Type::F32);
-    let sum = |term: &dyn Fn(Value<'k>) -> Value<'k>| {
-        let partial = k.var(k.f32(0.0));
-        each(&|j| partial.set(partial.get() + term(j)));
-        let [total] = member.reduce([scratch], [partial.get()], |[a], [b]| [a + b]);
-        total
-    };
+    let sum = |term: &dyn Fn(Value<'k>) -> Value<'k>| member.sum(scratch, k.f32(0.0), [k.u32(0), length], term);
 
     match config.op {
         NormalizeOp::Softmax => {

@@ -96,10 +96,7 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Reduce) {
     };
     match config.op {
         ReduceOp::Sum => {
-            let sum = k.var(k.number(scalar, 0));
-            k.for_step(start + member.lane, end, member.lanes, |j| sum.set(sum.get() + element(j)));
-            let [total] = member.reduce([member.scratch(scalar)], [sum.get()], |[a], [b]| [a + b]);
-            store(total);
+            store(member.sum(member.scratch(scalar), k.number(scalar, 0), [start, end], element));
         }
         ReduceOp::Min | ReduceOp::Max => {
             let extreme = |a: Value<'k>, b| if config.op == ReduceOp::Min { a.min(b) } else { a.max(b) };

@@ -13,6 +13,9 @@ pub(crate) enum Team {
 /// Invocations per workgroup, for both.
 pub(crate) const WORKGROUP: u32 = 64;
 
+/// Terms of a sum that a member adds up before they join its total.
+const BLOCK: u32 = 256;
+
 /// A team at work.
 #[derive(Clone, Copy)]
 pub(super) struct Member<'k> {
@@ -48,6 +51,26 @@ impl<'k> Member<'k> {
     /// Workgroup memory for [`reduce`](Self::reduce): one element per invocation.
     pub fn scratch(&self, ty: Type) -> Option<Array<'k>> {
         (self.team == Team::Workgroup).then(|| self.k.workgroup_array(ty, WORKGROUP))
+    }
+
+    /// The sum of the team's terms from `start` up to `end`; every member gets it. Terms are added up in blocks first,
+    /// so that a long sum does not swallow small terms.
+    pub fn sum(
+        &self,
+        scratch: Option<Array<'k>>,
+        zero: Value<'k>,
+        [start, end]: [Value<'k>; 2],
+        term: impl FnOnce(Value<'k>) -> Value<'k>,
+    ) -> Value<'k> {
+        let (k, stride) = (self.k, self.lanes * BLOCK);
+        let (total, block) = (k.var(zero), k.var(zero));
+        k.for_step(start, end, stride, |first| {
+            block.set(zero);
+            k.for_step(first + self.lane, (first + stride).min(end), self.lanes, |j| block.set(block.get() + term(j)));
+            total.set(total.get() + block.get());
+        });
+        let [sum] = self.reduce([scratch], [total.get()], |[a], [b]| [a + b]);
+        sum
     }
 
     /// Combines the values of all members; every member gets the result. All invocations must come here.

@@ -79,18 +79,21 @@ impl Pool {
     /// A device buffer of at least `bytes` bytes with undefined contents.
     pub fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
         let class = size_class(bytes).min(self.backend.info().limits.max_buffer_bytes).max(bytes);
-        let cached = self.state.lock().cached.get_mut(&class).and_then(Vec::pop);
-        let allocation = match &cached {
-            Some(allocation) => allocation.clone(),
+        let allocation = match self.take_cached(class) {
+            Some(allocation) => allocation,
             None => Allocation::new(&self.backend, class, MemoryUse::Device)?,
         };
         let stats = &mut self.state.lock().stats;
-        if cached.is_some() {
-            stats.cached -= allocation.bytes;
-        }
         stats.in_use += allocation.bytes;
         stats.peak = stats.peak.max(stats.in_use);
         Ok(Buffer { allocation, pool: self.clone(), class })
+    }
+
+    fn take_cached(&self, class: u64) -> Option<Arc<Allocation>> {
+        let mut state = self.state.lock();
+        let allocation = state.cached.get_mut(&class)?.pop()?;
+        state.stats.cached -= allocation.bytes;
+        Some(allocation)
     }
 
     /// Drops what is cached. Returns the number of bytes.

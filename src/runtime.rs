@@ -104,15 +104,24 @@ impl Runtime {
         Ok(bytes)
     }
 
-    /// A device buffer with undefined contents. When memory runs out, the pool's cache is given up first.
-    pub fn allocate(&self, bytes: u64) -> Result<Buffer> {
-        match self.pool.allocate(bytes) {
-            Err(Error::OutOfMemory { .. }) if self.pool.stats().cached > 0 => {
+    /// Allocates, and when memory has run out, once more without the pool's cache and what batches in flight hold.
+    fn retrying<T>(&self, allocate: impl Fn() -> Result<T>) -> Result<T> {
+        match allocate() {
+            Err(Error::OutOfMemory { .. }) => {
                 self.trim()?;
-                self.pool.allocate(bytes)
+                allocate()
             }
             result => result,
         }
+    }
+
+    /// A device buffer with undefined contents.
+    pub fn allocate(&self, bytes: u64) -> Result<Buffer> {
+        self.retrying(|| self.pool.allocate(bytes))
+    }
+
+    fn allocate_staging(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
+        self.retrying(|| Allocation::new(&self.backend, bytes, memory))
     }
 
     /// Runs a kernel on `groups` workgroups. More than the device's limit per dimension are folded into rows.
@@ -142,7 +151,7 @@ impl Runtime {
     pub fn upload(&self, bytes: &[u8]) -> Result<Buffer> {
         let buffer = self.allocate(bytes.len() as u64)?;
         if !bytes.is_empty() {
-            let staging = Allocation::new(&self.backend, bytes.len() as u64, MemoryUse::Upload)?;
+            let staging = self.allocate_staging(bytes.len() as u64, MemoryUse::Upload)?;
             self.backend.write(staging.id(), bytes)?;
             self.copy(&staging, buffer.allocation(), bytes.len() as u64, bytes.len() as u64)?;
         }
@@ -162,7 +171,7 @@ impl Runtime {
         bytes: u64,
         done: impl FnOnce(Result<&[u8]>) + Send + 'static,
     ) -> Result<Ticket> {
-        let staging = Allocation::new(&self.backend, bytes, MemoryUse::Readback)?;
+        let staging = self.allocate_staging(bytes, MemoryUse::Readback)?;
         self.copy(buffer.allocation(), &staging, bytes, 0)?;
         let ticket = self.stream.flush()?;
         let id = staging.id();
@@ -185,13 +194,14 @@ impl Runtime {
         // The receiver waits below; if it has gone, an error has already been returned.
         let ticket = self.start_read(buffer, bytes, move |result| _ = sender.send(result.map(convert)))?;
         let waited = self.stream.wait_for(ticket);
-        receiver.try_recv().unwrap_or_else(|_| {
-            waited.and(Err(Error::Driver {
-                backend: self.info().backend,
-                call: "read",
-                message: "the data did not arrive".into(),
-            }))
-        })
+        let received = receiver.try_recv().unwrap_or_else(|_| Err(self.nothing_arrived()));
+        // A wait reports what went wrong before; data that came along is not to be trusted.
+        waited.and(received)
+    }
+
+    fn nothing_arrived(&self) -> Error {
+        let message = "the data did not arrive".into();
+        Error::Driver { backend: self.info().backend, call: "read", message }
     }
 
     /// The same without blocking: the future is ready when the bytes have arrived.
@@ -205,12 +215,19 @@ impl Runtime {
         let ticket = self.start_read(buffer, bytes, move |result| _ = sender.send(result.map(convert)))?;
         // A browser calls back from its event loop. Elsewhere somebody has to wait, and it must not be the executor.
         #[cfg(not(target_arch = "wasm32"))]
-        std::thread::spawn({
+        let waited = {
+            let (sender, waited) = futures_channel::oneshot::channel();
             let backend = self.backend.clone();
-            move || backend.wait(ticket)
-        });
-        receiver.await.unwrap_or_else(|_| {
-            Err(Error::Driver { backend: self.info().backend, call: "read", message: "the data did not arrive".into() })
-        })
+            let wait = move || _ = sender.send(backend.wait(ticket));
+            std::thread::Builder::new().name("marquetry read".into()).spawn(wait).map_err(|error| {
+                let message = format!("no thread to wait in: {error}");
+                Error::Driver { backend: self.info().backend, call: "read", message }
+            })?;
+            waited
+        };
+        let received = receiver.await.unwrap_or_else(|_| Err(self.nothing_arrived()));
+        #[cfg(not(target_arch = "wasm32"))]
+        waited.await.unwrap_or(Ok(()))?;
+        received
     }
 }

@@ -88,13 +88,14 @@ impl Stream {
     }
 
     fn submit(&self, state: &mut State) -> Result<()> {
-        let steps = std::mem::take(&mut state.steps);
+        // If this fails, nothing was submitted: the commands stay for the next attempt.
+        let ticket = self.backend.submit(&state.steps)?;
+        state.steps.clear();
         let held = std::mem::take(&mut state.held);
         state.upload_bytes = 0;
         // A batch sees all that was done before it.
         state.read.clear();
         state.written.clear();
-        let ticket = self.backend.submit(&steps)?;
         self.submissions.fetch_add(1, Ordering::Relaxed);
         state.newest = ticket.0;
         state.in_flight.push_back((ticket, held));
@@ -118,24 +119,20 @@ impl Stream {
         self.retire()?;
         let too_many = |state: &State| state.in_flight.iter().rev().nth(MAX_IN_FLIGHT).map(|(ticket, _)| *ticket);
         let behind = too_many(&self.state.lock());
-        if let Some(ticket) = behind {
-            self.wait_for(ticket)?;
-            self.retire()?;
-        }
-        Ok(())
+        behind.map_or(Ok(()), |ticket| self.wait_for(ticket))
     }
 
     /// Blocks until a batch has run.
     pub fn wait_for(&self, ticket: Ticket) -> Result<()> {
         self.waits.fetch_add(1, Ordering::Relaxed);
-        self.backend.wait(ticket)
+        self.backend.wait(ticket)?;
+        self.retire()
     }
 
     /// Submits what has been recorded and blocks until all of it has run.
     pub fn wait(&self) -> Result<()> {
         let ticket = self.flush()?;
-        self.wait_for(ticket)?;
-        self.retire()
+        self.wait_for(ticket)
     }
 
     /// Times that the host has blocked.
@@ -151,7 +148,9 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         // Buffers may be freed only when no batch uses them. If the device is lost, none does.
-        if let Err(error) = self.wait() {
+        let flushed = self.flush().map(drop);
+        let waited = self.backend.wait(Ticket(self.state.get_mut().newest));
+        if let Err(error) = flushed.and(waited) {
             log::debug!("the device was closed with an error: {error}");
         }
     }

@@ -1,6 +1,7 @@
 //! Matrix products.
 
-use crate::device::{Device, DeviceKind};
+use super::is_software;
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
@@ -61,10 +62,10 @@ impl Tensor {
 
 /// How a product with `n` columns is cut.
 fn choose_tile(device: &Device, n: usize) -> Tile {
-    match device.info().kind {
+    match is_software(device) {
         // 32 or 128 columns per workgroup: the fewer are wasted.
-        DeviceKind::Cpu => Tile::Registers { columns: if n < 96 { 1 } else { 4 } },
-        _ => Tile::Workgroup,
+        true => Tile::Registers { columns: if n < 96 { 1 } else { 4 } },
+        false => Tile::Workgroup,
     }
 }
 
@@ -82,6 +83,9 @@ fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3]) ->
     let elements = checked_elements(&shape, OP)?;
     if elements == 0 || k == 0 {
         return Tensor::zeros(shape, lhs.dtype(), device);
+    }
+    for matrix in [(m, k), (k, n)] {
+        checked_elements(&matrix.into(), OP)?;
     }
     let operand_shape = |rows, columns| -> Shape { batch.iter().copied().chain([rows, columns]).collect() };
     let lhs_view = lhs.layout().broadcast_to(&operand_shape(m, k), OP)?;

@@ -13,14 +13,21 @@ mod unary;
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;
+use std::sync::LazyLock;
+
+/// Whether kernels are chosen for a driver that runs on the processor. `MARQUETRY_TUNING=gpu` has those of a GPU chosen
+/// everywhere, to test them.
+fn is_software(device: &Device) -> bool {
+    static AS_GPU: LazyLock<bool> = LazyLock::new(|| std::env::var("MARQUETRY_TUNING").is_ok_and(|name| name == "gpu"));
+    device.info().kind == DeviceKind::Cpu && !*AS_GPU
+}
 
 /// Rows from this length on are worth a workgroup each.
 const TEAM_ROW: usize = 32;
 
 /// Who works on a row of `length` elements.
 fn choose_team(device: &Device, rows: usize, length: usize) -> Team {
-    let software = device.info().kind == DeviceKind::Cpu;
     // A software device runs one invocation after the other: workgroups pay only where there is nothing else to share.
-    let enough_rows = if software { 16 } else { 1 << 16 };
+    let enough_rows = if is_software(device) { 16 } else { 1 << 16 };
     if length < TEAM_ROW || rows >= enough_rows { Team::Invocation } else { Team::Workgroup }
 }

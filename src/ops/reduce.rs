@@ -1,7 +1,7 @@
 //! Reductions over any axes.
 
-use super::choose_team;
-use crate::device::{Device, DeviceKind};
+use super::{choose_team, is_software};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
@@ -111,7 +111,7 @@ impl Tensor {
 /// Into how many chunks each row is cut, so that few long rows keep the whole device busy.
 fn chunks_per_row(device: &Device, op: ReduceOp, rows: usize, length: usize) -> usize {
     const SHORTEST_CHUNK: usize = 4096;
-    let teams: usize = if device.info().kind == DeviceKind::Cpu { 16 } else { 2048 };
+    let teams: usize = if is_software(device) { 16 } else { 2048 };
     match op {
         // Places in chunks are not places in rows.
         ReduceOp::ArgMax => 1,
@@ -168,7 +168,7 @@ macro_rules! reductions {
 }
 
 reductions! {
-    /// The sum; of bytes as `u32`. `f16` is summed in `f32`.
+    /// The sum; of bytes as `u32`. `f16` is summed in `f32`, integers modulo 2^32.
     sum, sum_keepdim, sum_all => Sum;
     /// The mean, NaN over no elements. `f16` is summed in `f32`.
     mean, mean_keepdim, mean_all => Mean;

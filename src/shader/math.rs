@@ -6,7 +6,7 @@
 //! unless said otherwise.
 
 use super::builder::KernelBuilder;
-use super::types::{Scalar, Type};
+use super::types::Scalar;
 use super::value::{IntoValue, Value};
 use rspirv::spirv::{BuiltIn, GlslStd450Op as Glsl, OpenclStd100Op as OpenCl};
 
@@ -214,15 +214,16 @@ impl<'k> Value<'k> {
     }
 
     /// The float with these half-precision bits. Not by the device's own instruction, which may flush subnormals.
-    fn half_bits_to_f32(self) -> Value<'k> {
+    pub fn half_bits_to_f32(self) -> Value<'k> {
+        let float = self.ty.with_scalar(Scalar::F32);
         let magnitude = self & 0x7fff_u32;
         // The exponent is rebiased by 112; that of infinity and NaN once more, to the largest there is.
         let normal = (magnitude << 13) + 0x3800_0000_u32;
         let special = normal + 0x3800_0000_u32;
-        let subnormal = (magnitude.convert(Scalar::F32) * 2f32.powi(-24)).bitcast(Type::U32);
+        let subnormal = (magnitude.convert(Scalar::F32) * 2f32.powi(-24)).bitcast(self.ty);
         let value = magnitude.ge(0x7c00_u32).select(special, normal);
         let value = magnitude.lt(0x0400_u32).select(subnormal, value);
-        (value | ((self & 0x8000_u32) << 16)).bitcast(Type::F32)
+        (value | ((self & 0x8000_u32) << 16)).bitcast(float)
     }
 
     /// The half-precision bits of a float, rounded to the nearest, ties to even, whatever the device's own

@@ -216,7 +216,7 @@ impl Tensor {
     /// Random numbers, evenly distributed from `low` up to but not including `high`.
     ///
     /// The generator is counter-based: the same seed ([`Device::set_seed`]) and the same sequence of calls give the
-    /// same numbers on every device.
+    /// same random bits on every device; scaling them may round differently.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -227,15 +227,21 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    /// [`Error::UnsupportedDType`] for integers; [`Error::InvalidArgument`] for a range that is not finite;
+    /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn rand<T: Element>(low: T, high: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         let (low, high) = (low.to_f64(), high.to_f64());
+        if !((high - low) as f32).is_finite() {
+            let message = format!("the range from {low} to {high} is wider than the largest number");
+            return Err(Error::InvalidArgument { op: "rand", message });
+        }
         let numbers = Tensor::random(Distribution::Uniform, high - low, low, T::DTYPE, shape.into(), device, "rand")?;
         // Rounding may reach the end.
         if low < high { numbers.clamp(low, next_below(high, T::DTYPE)) } else { Ok(numbers) }
     }
 
-    /// Random numbers from the normal distribution. See [`rand`](Self::rand) for the generator.
+    /// Random numbers from the normal distribution. See [`rand`](Self::rand) for the generator; the numbers of two
+    /// devices may differ in the last bits.
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].

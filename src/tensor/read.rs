@@ -77,13 +77,8 @@ impl Tensor {
         if self.device == *device {
             return Ok(self.clone());
         }
-        let target = device.clone();
-        let buffer = match self.readable()? {
-            None => target.runtime().upload(&[]),
-            Some((buffer, bytes)) => {
-                self.device.runtime().read(&buffer, bytes, move |bytes| target.runtime().upload(bytes))?
-            }
-        }?;
+        let bytes = self.read(<[u8]>::to_vec)?;
+        let buffer = device.runtime().upload(&bytes)?;
         Ok(Tensor::from_buffer(buffer, self.shape().clone(), self.dtype, device))
     }
 

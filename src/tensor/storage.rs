@@ -16,8 +16,11 @@ use std::sync::Arc;
 
 /// A fused expression grows to at most so many operations...
 const MAX_OPERATIONS: usize = 24;
-/// ...over at most so many inputs.
-const MAX_INPUTS: usize = 6;
+/// ...over at most so many inputs, and as many numbers as leave room for strides in the smallest parameter block.
+const MAX_INPUTS: usize = 8;
+const MAX_SCALARS: usize = 12;
+/// An operation has up to so many operands; those that are still to come need room too.
+const MOST_OPERANDS: usize = 3;
 
 /// A number handed to a kernel at its launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,6 +75,11 @@ impl Tensor {
         }
     }
 
+    /// Whether both are the same view of the same elements.
+    fn is_same(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage) && self.layout == other.layout
+    }
+
     /// The tensor's pending expression if it can be copied into one over `shape`.
     fn fusible(&self, shape: &Shape) -> Option<Expression> {
         let mut state = self.storage.0.lock();
@@ -93,24 +101,38 @@ pub(crate) struct Fusion {
     inputs: SmallVec<[Tensor; 4]>,
     scalars: SmallVec<[Word; 4]>,
     operations: usize,
+    /// What has been copied in, so that an operand that comes twice is the same expression twice.
+    absorbed: SmallVec<[(Tensor, Expr); 2]>,
 }
 
 impl Fusion {
     /// Starts an expression over the elements of `shape`.
     pub fn new(shape: Shape) -> Self {
-        Fusion { shape, inputs: SmallVec::new(), scalars: SmallVec::new(), operations: 0 }
+        Fusion { shape, inputs: SmallVec::new(), scalars: SmallVec::new(), operations: 0, absorbed: SmallVec::new() }
     }
 
     /// The element of a tensor, broadcast to the shape, as a part of the expression.
     pub fn tensor(&mut self, tensor: &Tensor, op: &'static str) -> Result<Expr> {
+        let again = self.absorbed.iter().find(|(known, _)| known.is_same(tensor));
+        if let Some((_, expr)) = again {
+            return Ok(expr.clone());
+        }
+        let bindings = tensor.device.info().limits.max_bindings as usize - 1;
         if let Some(pending) = tensor.fusible(&self.shape)
             && self.operations + pending.expr.operations() <= MAX_OPERATIONS
-            && self.inputs.len() + pending.inputs.len() <= MAX_INPUTS
+            && self.inputs.len() + pending.inputs.len() + MOST_OPERANDS - 1 <= bindings.min(MAX_INPUTS)
+            && self.scalars.len() + pending.scalars.len() <= MAX_SCALARS
         {
             self.operations += pending.expr.operations();
             let inputs: Vec<usize> = pending.inputs.into_iter().map(|input| self.input(input)).collect();
             let scalars: Vec<usize> = pending.scalars.into_iter().map(|word| self.word(word)).collect();
-            return Ok(pending.expr.renumbered(&inputs, &scalars));
+            let mut expr = pending.expr.renumbered(&inputs, &scalars);
+            if expr.dtype() == DType::F16 && expr.operations() > 0 {
+                // Rounded as if it had gone through memory, so that fusion does not show in the numbers.
+                expr = Expr::Cast(DType::F16, expr.into());
+            }
+            self.absorbed.push((tensor.clone(), expr.clone()));
+            return Ok(expr);
         }
         tensor.buffer()?;
         let view = tensor.with_layout(tensor.layout().broadcast_to(&self.shape, op)?);
@@ -123,8 +145,7 @@ impl Fusion {
     }
 
     fn input(&mut self, tensor: Tensor) -> usize {
-        let same = |known: &Tensor| Arc::ptr_eq(&known.storage, &tensor.storage) && known.layout == tensor.layout;
-        self.inputs.iter().position(same).unwrap_or_else(|| {
+        self.inputs.iter().position(|known| known.is_same(&tensor)).unwrap_or_else(|| {
             self.inputs.push(tensor);
             self.inputs.len() - 1
         })
@@ -206,7 +227,7 @@ impl Expression {
                 let feature = format!("an elementwise operation over {} axes that do not merge", lengths.len());
                 return Err(Error::Unsupported { feature, device: device.to_string() });
             };
-            inputs[last] = inputs[last].contiguous()?;
+            inputs[last] = inputs[last].copied()?;
         }
     }
 

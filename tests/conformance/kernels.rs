@@ -1,5 +1,6 @@
 //! Every kernel of a run, handed to the compilers and validators at hand.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -20,7 +21,7 @@ pub fn check(folder: &Path) -> bool {
         let start = Instant::now();
         let failures = match program.and_then(why_missing) {
             Some(message) => Err(message),
-            None => Ok(in_parallel(inputs, check)),
+            None => Ok(failures(inputs, check)),
         };
         pass &= print(tool, inputs.len(), failures, start);
     };
@@ -32,7 +33,10 @@ pub fn check(folder: &Path) -> bool {
     }
     report("naga", None, &wgsl, &naga);
     for device in INTEL_GPUS {
-        report(&format!("ocloc {device}"), Some(Path::new("ocloc")), &opencl, &|path| ocloc(path, device, folder));
+        let ocloc = Ocloc { device, binaries: folder.join(format!("ocloc-{device}")) };
+        let start = Instant::now();
+        let failures = why_missing(Path::new("ocloc")).map_or_else(|| Ok(ocloc.check(&opencl)), Err);
+        pass &= print(&format!("ocloc {device}"), opencl.len(), failures, start);
     }
     pass & tint(folder, wgsl.len())
 }
@@ -56,20 +60,28 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Runs a check on every file, on all processors. Returns what failed.
-fn in_parallel(inputs: &[PathBuf], check: Check) -> Vec<String> {
-    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+/// Does something with every item, on all processors.
+fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
     let workers = std::thread::available_parallelism().map_or(1, |count| count.get());
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                while let Some(path) = inputs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(message) = check(path) {
-                        let name = path.file_name().unwrap_or_default().to_string_lossy();
-                        failures.lock().unwrap().push(format!("{name}: {message}"));
-                    }
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(item);
                 }
             });
+        }
+    });
+}
+
+/// Runs a check on every file. Returns what failed.
+fn failures(inputs: &[PathBuf], check: Check) -> Vec<String> {
+    let failures = Mutex::new(Vec::new());
+    in_parallel(inputs, |path| {
+        if let Err(message) = check(path) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            failures.lock().unwrap().push(format!("{name}: {message}"));
         }
     });
     let mut failures = failures.into_inner().unwrap();
@@ -124,16 +136,66 @@ fn naga(path: &Path) -> Result<(), String> {
     validator.validate(&module).map(drop).map_err(|error| error.emit_to_string(&source))
 }
 
-/// Compiles for an Intel GPU; `ocloc` reports some errors on its output only, and then leaves no binary.
-fn ocloc(path: &Path, device: &str, folder: &Path) -> Result<(), String> {
-    let name = path.file_stem().unwrap_or_default();
-    let binaries = folder.join(format!("ocloc-{device}")).join(name);
-    let mut command = Command::new("ocloc");
-    command.args(["compile", "-spirv_input", "-device", device, "-file"]).arg(path);
-    output(command.arg("-out_dir").arg(&binaries).arg("-output").arg("kernel"))?;
-    let binary = files(&binaries, ".bin");
-    std::fs::remove_dir_all(&binaries).map_err(|error| error.to_string())?;
-    if binary.is_empty() { Err("ocloc left no binary".into()) } else { Ok(()) }
+/// Intel's compiler for one GPU.
+struct Ocloc<'a> {
+    device: &'a str,
+    /// Where it leaves what it makes.
+    binaries: PathBuf,
+}
+
+impl Ocloc<'_> {
+    fn arguments(&self, path: &Path) -> [OsString; 9] {
+        let output = path.file_stem().unwrap_or_default();
+        let [spirv, device, out_dir, name, file] = ["-spirv_input", "-device", "-out_dir", "-output", "-file"];
+        let (binaries, device_name) = (self.binaries.as_os_str(), self.device.as_ref());
+        [
+            spirv.as_ref(),
+            device.as_ref(),
+            device_name,
+            out_dir.as_ref(),
+            binaries,
+            name.as_ref(),
+            output,
+            file.as_ref(),
+            path.as_os_str(),
+        ]
+        .map(OsStr::to_os_string)
+    }
+
+    /// Compiles many kernels in one process, which takes half the time, but ends at the first that fails; those that are
+    /// left over are then compiled by themselves.
+    fn check(&self, inputs: &[PathBuf]) -> Vec<String> {
+        std::fs::create_dir_all(&self.binaries).expect("a folder for binaries can be made");
+        let chunks: Vec<(usize, &[PathBuf])> = inputs.chunks(50).enumerate().collect();
+        in_parallel(&chunks, |(number, chunk)| {
+            let line = |path: &PathBuf| {
+                let words = self.arguments(path).map(|word| word.to_string_lossy().into_owned());
+                words.join(" ") + "\n"
+            };
+            let commands = self.binaries.join(format!("{number}.txt"));
+            let written = std::fs::write(&commands, chunk.iter().map(line).collect::<String>());
+            // What fails here is found missing below.
+            let _ = written.and_then(|()| Command::new("ocloc").arg("multi").arg(&commands).output());
+        });
+        let made = self.made();
+        let missing: Vec<PathBuf> = inputs.iter().filter(|path| !has_made(&made, path)).cloned().collect();
+        failures(&missing, &|path| {
+            output(Command::new("ocloc").arg("compile").args(self.arguments(path)))?;
+            if has_made(&self.made(), path) { Ok(()) } else { Err("ocloc left no binary".into()) }
+        })
+    }
+
+    /// The names of the binaries.
+    fn made(&self) -> Vec<String> {
+        let name = |path: PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
+        files(&self.binaries, ".bin").into_iter().filter_map(name).collect()
+    }
+}
+
+/// Whether there is the binary of a kernel, in whose name the GPU's follows.
+fn has_made(made: &[String], path: &Path) -> bool {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    made.iter().any(|name| name.starts_with(&*stem))
 }
 
 /// Compiles all WGSL with Tint, where Node and Dawn are at hand.

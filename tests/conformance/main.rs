@@ -48,8 +48,6 @@ fn run_trials() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     devices::close();
-    // Kernels that only other devices choose are generated too, to be checked with the others.
-    marquetry::catalogue(marquetry::shader::Target::VULKAN).expect("the sample of all kernels");
     report::print_table();
     let errors = report::logged_errors();
     if errors > 0 {

@@ -11,9 +11,9 @@ const [library, folder] = process.argv.slice(2);
 const { create, globals } = await import(pathToFileURL(library));
 Object.assign(globalThis, globals);
 
-// Dawn crashes where the object that adapters come from is not kept.
-const gpu = create([]);
-const adapter = await gpu.requestAdapter();
+// Dawn crashes where the object that adapters come from is collected: a property of the global object never is.
+globalThis.gpu = create([]);
+const adapter = await globalThis.gpu.requestAdapter();
 if (!adapter) throw new Error('Dawn finds no adapter');
 const optional = ['shader-f16', 'subgroups'].filter((feature) => adapter.features.has(feature));
 const device = await adapter.requestDevice({ requiredFeatures: optional });

@@ -6,7 +6,7 @@ use crate::layouts::Layout;
 use crate::reference::functions::{integer_division, maximum, minimum};
 use crate::reference::inputs::{Domain, specials};
 use crate::reference::numbers::wrap;
-use crate::reference::{array, zip};
+use crate::reference::{array, broadcast, zip};
 use crate::suite::{Outcome, Suite};
 use marquetry::{DType, Result, Tensor};
 
@@ -96,12 +96,19 @@ pub fn add(suite: &mut Suite) {
             suite.add(op, format!("{dtype}::special"), move |device| {
                 let numbers = specials(dtype);
                 let square = [numbers.len(), numbers.len()];
-                let columns = array(&[1, numbers.len()], numbers);
-                let columns = crate::reference::broadcast(&columns, &square);
+                let columns = broadcast(&array(&[1, numbers.len()], numbers), &square);
                 let rows = columns.t().as_standard_layout().into_owned();
-                let sample =
-                    |values| Ok::<_, libtest_mimic::Failed>(Sample { tensor: upload(&values, dtype, device)?, values });
-                function.check(&sample(rows)?, &sample(columns)?)
+                let [rows, columns] = [rows, columns].map(|values| (upload(&values, dtype, device), values));
+                let rows = Sample { tensor: rows.0?, values: rows.1 };
+                let columns = Sample { tensor: columns.0?, values: columns.1 };
+                function.check(&rows, &columns)?;
+                // The same tensor twice: `x / x` is not always 1, nor `x == x` always true.
+                function.check(&columns, &columns)
+            });
+            suite.add(op, format!("{dtype}::one_buffer"), move |device| {
+                let a = shaped(op, &[7, 7], Contiguous, dtype, Domain::Special, device)?;
+                let transposed = Sample { tensor: a.tensor.t()?, values: a.values.t().to_owned() };
+                function.check(&a, &transposed)
             });
         }
     }

@@ -8,6 +8,7 @@ mod display;
 mod fusion;
 mod index;
 mod join;
+mod large;
 mod matmul;
 mod normalize;
 mod numbers;
@@ -41,6 +42,7 @@ pub fn add_all(suite: &mut Suite) {
     read::add(suite);
     display::add(suite);
     fusion::add(suite);
+    large::add(suite);
     catalogue::add(suite);
 }
 
