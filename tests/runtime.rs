@@ -26,6 +26,9 @@ on_each_device! {
     dispatches_beyond_65535_workgroups
     long_rows_are_cut_into_chunks
     more_axes_than_parameters
+    fusion_does_not_show_in_the_numbers
+    sums_of_many_long_rows_lose_nothing
+    what_32_bits_cannot_count_is_an_error
     many_threads_share_a_device
     a_seed_starts_the_sequence_anew
 }
@@ -202,8 +205,46 @@ fn more_axes_than_parameters(device: &Device) -> Result<()> {
     let expected: Vec<i32> = (0..4096).map(|i| (i & !(1 << 8)) + bits(i) + bits(i) * i).collect();
     assert_eq!(sum.to_vec::<i32>()?, expected);
     assert_eq!(reversed.sum([0, 2, 4, 6, 8, 10])?.elem_count(), 64);
+    // The input that is copied last is in order, but does not begin where four elements can be read at once.
+    let shifted = Tensor::arange(0i32, 4097, device)?.narrow(0, 1, 4096)?.reshape([2; 12].as_slice())?;
+    let swapped = x.transpose(0, 11)?.transpose(2, 7)?;
+    let mixed = reversed.add(&swapped)?.mul(&x.transpose(1, 5)?)?.sub(&shifted)?;
+    let copied = reversed.contiguous()?.add(&swapped.contiguous()?)?.mul(&x.transpose(1, 5)?.contiguous()?)?;
+    assert_eq!(mixed.to_vec::<i32>()?, copied.sub(&shifted)?.to_vec::<i32>()?);
     let halves = reversed.matmul(&x)?;
     assert_eq!(halves.dims(), [2; 12]);
+    Ok(())
+}
+
+fn fusion_does_not_show_in_the_numbers(device: &Device) -> Result<()> {
+    let half = |shape: usize| Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(DType::F16);
+    let (a, b) = (half(1000)?, half(1000)?);
+    let sum = a.add(&b)?;
+    assert_eq!(sum.eq(&sum)?.min_all()?.to_scalar::<u8>()?, 1, "a pending result is equal to itself");
+    let fused = a.add(&b)?.mul(&a)?;
+    let rounded = a.add(&b)?;
+    rounded.eval()?;
+    assert_eq!(fused.to_vec::<half::f16>()?, rounded.mul(&a)?.to_vec::<half::f16>()?);
+    // What overflows in memory overflows in a fused kernel.
+    let large = Tensor::new([half::f16::from_f32(100.0)], device)?;
+    assert_eq!(((&large * 1000.0)? / 1000.0)?.to_vec::<half::f16>()?, [half::f16::INFINITY]);
+    Ok(())
+}
+
+fn sums_of_many_long_rows_lose_nothing(device: &Device) -> Result<()> {
+    // One after the other, ones add up to no more than 2^24 in `f32`.
+    let length = (1 << 24) + 2;
+    let ones = Tensor::new([[1f32]; 16], device)?.broadcast_to((16, length))?;
+    assert_eq!(ones.sum(1)?.to_vec::<f32>()?, [length as f32; 16]);
+    Ok(())
+}
+
+fn what_32_bits_cannot_count_is_an_error(device: &Device) -> Result<()> {
+    let one = Tensor::new([[1f32]], device)?;
+    let endless = one.broadcast_to((1, 1 << 33))?.matmul(&one.broadcast_to((1 << 33, 1))?);
+    assert!(matches!(endless, Err(marquetry::Error::SizeOverflow { .. })), "{endless:?}");
+    let wide = Tensor::rand(f32::MIN, f32::MAX, 4, device);
+    assert!(matches!(wide, Err(marquetry::Error::InvalidArgument { .. })), "{wide:?}");
     Ok(())
 }
 
