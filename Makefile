@@ -27,12 +27,14 @@ setup-demo:
 demo: setup-demo ## search a text by meaning: make demo QUERY="..." TEXT=file
 	$(CARGO) run --release --example search -- --query "$(QUERY)" $(TEXT)
 
+# The second line has a software device run the kernels that are chosen for GPUs.
 test: setup ## the quick tier of the tests, under the validation layers
 	MARQUETRY_VALIDATION=1 $(CARGO) test
-	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance
+	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance matmul
 
 test-full: setup ## all tests: more shapes, every kernel through every compiler
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
+	MARQUETRY_TUNING=gpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 
 bench: setup ## the benchmarks
 	$(CARGO) bench
