@@ -155,3 +155,134 @@ impl Drop for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::backend::{KernelId, MemoryUse, ReadCallback};
+    use crate::device::{BackendKind, DeviceInfo};
+    use crate::error::Error;
+    use crate::shader::{Module, Target};
+    use std::sync::atomic::AtomicBool;
+
+    /// A device that runs a batch when it is waited for, and not before.
+    #[derive(Default)]
+    struct Lazy {
+        batches: Mutex<Vec<Vec<bool>>>,
+        completed: AtomicU64,
+        most_in_flight: AtomicU64,
+        broken: AtomicBool,
+    }
+
+    impl Backend for Lazy {
+        fn info(&self) -> &DeviceInfo {
+            unreachable!("the stream asks for no limits")
+        }
+
+        fn target(&self) -> Target {
+            Target::VULKAN
+        }
+
+        fn allocate(&self, bytes: u64, _: MemoryUse) -> Result<BufferId> {
+            // Each test names its buffers by their sizes.
+            Ok(BufferId(bytes / 16))
+        }
+
+        fn free(&self, _: BufferId) {}
+
+        fn write(&self, _: BufferId, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+
+        fn compile(&self, _: &Module) -> Result<KernelId> {
+            Ok(KernelId(0))
+        }
+
+        fn submit(&self, steps: &[Step]) -> Result<Ticket> {
+            if self.broken.load(Ordering::Relaxed) {
+                let message = "broken".to_string();
+                return Err(Error::Driver { backend: BackendKind::Vulkan, call: "submit", message });
+            }
+            let mut batches = self.batches.lock();
+            batches.push(steps.iter().map(|step| step.barrier).collect());
+            let submitted = batches.len() as u64;
+            self.most_in_flight.fetch_max(submitted - self.completed.load(Ordering::Relaxed), Ordering::Relaxed);
+            Ok(Ticket(submitted))
+        }
+
+        fn completed(&self) -> Result<Ticket> {
+            Ok(Ticket(self.completed.load(Ordering::Relaxed)))
+        }
+
+        fn wait(&self, ticket: Ticket) -> Result<()> {
+            self.completed.fetch_max(ticket.0, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn read(&self, _: BufferId, _: u64, _: Ticket, done: ReadCallback) {
+            done(Ok(&[]));
+        }
+    }
+
+    fn open() -> (Arc<Lazy>, Stream, impl Fn(u64) -> Arc<Allocation>) {
+        let lazy = Arc::new(Lazy::default());
+        let backend: Arc<dyn Backend> = lazy.clone();
+        let stream = Stream::new(backend.clone());
+        (lazy, stream, move |name| Allocation::new(&backend, 16 * name, MemoryUse::Device).unwrap())
+    }
+
+    fn copy(stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
+        let command = Command::Copy { src: src.id(), dst: dst.id(), bytes: 16 };
+        stream.record(command, &[(src, Access::Read), (dst, Access::Write)], 0)
+    }
+
+    #[test]
+    fn barriers_stand_where_hazards_are() {
+        let (lazy, stream, buffer) = open();
+        let [a, b, c, d, e] = [1, 2, 3, 4, 5].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        copy(&stream, &a, &c).unwrap(); // reads what was read
+        copy(&stream, &b, &d).unwrap(); // reads what was written
+        copy(&stream, &c, &a).unwrap(); // touches nothing since the barrier
+        copy(&stream, &e, &b).unwrap(); // writes what was read
+        copy(&stream, &a, &b).unwrap(); // writes what was written
+        stream.flush().unwrap();
+        assert_eq!(*lazy.batches.lock(), [[false, false, true, false, true, true]]);
+    }
+
+    #[test]
+    fn the_host_does_not_run_far_ahead() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        for _ in 0..100 * BATCH_COMMANDS {
+            copy(&stream, &a, &b).unwrap();
+        }
+        assert_eq!(lazy.batches.lock().len(), 100);
+        assert_eq!(lazy.most_in_flight.load(Ordering::Relaxed), MAX_IN_FLIGHT as u64 + 1);
+        assert_eq!(stream.waits(), 100 - MAX_IN_FLIGHT as u64);
+    }
+
+    #[test]
+    fn buffers_are_held_until_their_batch_has_run() {
+        let (_lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        let ticket = stream.flush().unwrap();
+        assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (2, 2));
+        stream.wait_for(ticket).unwrap();
+        assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 1));
+    }
+
+    #[test]
+    fn a_failed_batch_is_tried_again() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        lazy.broken.store(true, Ordering::Relaxed);
+        assert!(stream.flush().is_err());
+        lazy.broken.store(false, Ordering::Relaxed);
+        copy(&stream, &b, &a).unwrap();
+        stream.flush().unwrap();
+        assert_eq!(*lazy.batches.lock(), [[false, true]]);
+    }
+}

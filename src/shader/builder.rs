@@ -106,11 +106,6 @@ impl KernelBuilder {
         self.target
     }
 
-    /// Invocations per workgroup.
-    pub fn workgroup_size(&self) -> u32 {
-        self.workgroup
-    }
-
     /// Keeps the first mistake.
     pub(super) fn fail(&self, message: impl Into<String>) {
         let first = self.error.take().unwrap_or_else(|| message.into());

@@ -39,11 +39,6 @@ pub struct Array<'k> {
 }
 
 impl<'k> Array<'k> {
-    /// The type of its elements.
-    pub fn element(self) -> Type {
-        self.element
-    }
-
     fn pointer(self, index: impl IntoValue<'k>, lane: Option<Value<'k>>) -> Word {
         let kernel = self.kernel;
         let index = index.into_value(kernel, Type::U32);

@@ -81,11 +81,6 @@ impl<'k> Value<'k> {
         self.ty
     }
 
-    /// The kernel it belongs to.
-    pub fn kernel(self) -> &'k KernelBuilder {
-        self.kernel
-    }
-
     pub(super) fn operand(self) -> Operand {
         Operand::IdRef(self.id)
     }
