@@ -36,7 +36,7 @@ impl KernelCache {
         }
         let module = config.generate(backend.target())?;
         dump::write(config)?;
-        let id = backend.compile(&module)?;
+        let id = backend.compile(&module, None)?.kernel;
         self.compiles.fetch_add(1, Ordering::Relaxed);
         Ok(kernel.insert(Kernel { id, bindings: module.bindings.into() }).clone())
     }

@@ -26,9 +26,9 @@ pub(crate) fn write(config: &KernelConfig) -> Result<()> {
 
     for (dialect, target) in [("vulkan", Target::VULKAN), ("opencl", Target::LEVEL_ZERO)] {
         let module = config.generate(target)?;
-        let bytes: &[u8] = bytemuck::cast_slice(&module.spirv);
+        let bytes: &[u8] = bytemuck::cast_slice(module.spirv()?);
         save(directory, &format!("{stem}.{dialect}.spv"), bytes);
-        save(directory, &format!("{stem}.{dialect}.spvasm"), disassembly(&module).as_bytes());
+        save(directory, &format!("{stem}.{dialect}.spvasm"), disassembly(&module)?.as_bytes());
     }
     #[cfg(feature = "webgpu")]
     {
@@ -40,12 +40,12 @@ pub(crate) fn write(config: &KernelConfig) -> Result<()> {
     Ok(())
 }
 
-fn disassembly(module: &Module) -> String {
+fn disassembly(module: &Module) -> Result<String> {
     let header = format!("; {}, requires: {}\n", module.name, module.requires);
-    match rspirv::dr::load_words(&module.spirv) {
+    Ok(match rspirv::dr::load_words(module.spirv()?) {
         Ok(words) => header + &words.disassemble(),
         Err(error) => header + &format!("; not readable: {error}\n"),
-    }
+    })
 }
 
 fn save(directory: &Path, name: &str, contents: &[u8]) {

@@ -35,13 +35,14 @@ mod kernels;
 mod layout;
 mod memory;
 mod ops;
+mod profile;
 mod runtime;
 pub mod shader;
 mod shape;
 mod stream;
 mod tensor;
 
-pub use device::{BackendKind, Device, DeviceInfo, DeviceKind, Features, Limits};
+pub use device::{BackendKind, Device, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};
 pub use kernels::catalogue;

@@ -1,5 +1,6 @@
 //! The memory pool: whole backend buffers, cached by size class and reused in the order of the stream.
 
+use crate::device::MemoryKind;
 use crate::device::backend::{Backend, BufferId, MemoryUse};
 use crate::error::Result;
 use parking_lot::Mutex;
@@ -81,7 +82,7 @@ impl Pool {
         let class = size_class(bytes).min(self.backend.info().limits.max_buffer_bytes).max(bytes);
         let allocation = match self.take_cached(class) {
             Some(allocation) => allocation,
-            None => Allocation::new(&self.backend, class, MemoryUse::Device)?,
+            None => Allocation::new(&self.backend, class, MemoryUse::Kernels(MemoryKind::Device))?,
         };
         let stats = &mut self.state.lock().stats;
         stats.in_use += allocation.bytes;

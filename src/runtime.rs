@@ -2,7 +2,7 @@
 
 use crate::cache::KernelCache;
 use crate::device::DeviceInfo;
-use crate::device::backend::{Backend, Command, MemoryUse, Ticket};
+use crate::device::backend::{Backend, Command, MemoryUse, Region, Ticket};
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
 use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
@@ -159,7 +159,8 @@ impl Runtime {
     }
 
     fn copy(&self, src: &Arc<Allocation>, dst: &Arc<Allocation>, bytes: u64, upload_bytes: u64) -> Result<()> {
-        let command = Command::Copy { src: src.id(), dst: dst.id(), bytes: bytes.next_multiple_of(4) };
+        let command =
+            Command::CopyRegion { src: src.id(), dst: dst.id(), region: Region::linear(bytes.next_multiple_of(4)) };
         self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], upload_bytes)
     }
 

@@ -89,7 +89,7 @@ impl Stream {
 
     fn submit(&self, state: &mut State) -> Result<()> {
         // If this fails, nothing was submitted: the commands stay for the next attempt.
-        let ticket = self.backend.submit(&state.steps)?;
+        let ticket = self.backend.submit(&state.steps, false)?;
         state.steps.clear();
         let held = std::mem::take(&mut state.held);
         state.upload_bytes = 0;
@@ -228,7 +228,9 @@ mod tests {
         let lazy = Arc::new(Lazy::default());
         let backend: Arc<dyn Backend> = lazy.clone();
         let stream = Stream::new(backend.clone());
-        (lazy, stream, move |name| Allocation::new(&backend, 16 * name, MemoryUse::Device).unwrap())
+        (lazy, stream, move |name| {
+            Allocation::new(&backend, 16 * name, MemoryUse::Kernels(MemoryKind::Device)).unwrap()
+        })
     }
 
     fn copy(stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {

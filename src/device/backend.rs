@@ -4,10 +4,11 @@
 //! It is told of resources by number, so that a [`Command`] is plain data: the stream can batch, reorder and replay
 //! commands without knowing the backend.
 
-use crate::device::DeviceInfo;
-use crate::error::Result;
+use crate::device::{DeviceInfo, MemoryKind};
+use crate::error::{Error, Result};
 use crate::shader::{Module, Target};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Names a buffer of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,12 +25,46 @@ pub(crate) struct Ticket(pub u64);
 /// What a buffer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum MemoryUse {
-    /// Kernels read and write it; the source and destination of copies.
-    Device,
+    /// Kernels read and write it; the source and destination of copies. The host reaches it if the kind says so and
+    /// the device has [`DeviceInfo::host_visible`].
+    Kernels(MemoryKind),
     /// The host writes it once, then it is the source of copies.
     Upload,
     /// The destination of copies, then the host reads it once.
     Readback,
+}
+
+/// Where the bytes of a box lie in a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Pitch {
+    /// The box's first byte.
+    pub offset: u64,
+    /// Bytes from a row to the next.
+    pub row: u64,
+    /// Bytes from a slice to the next.
+    pub slice: u64,
+}
+
+/// A box of bytes in one buffer, and as large a box in another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Region {
+    /// Bytes per row, rows per slice, slices; none is 0.
+    pub extent: [u64; 3],
+    pub src: Pitch,
+    pub dst: Pitch,
+}
+
+impl Region {
+    /// The first `bytes` bytes of both buffers.
+    pub fn linear(bytes: u64) -> Region {
+        let pitch = Pitch { offset: 0, row: bytes, slice: bytes };
+        Region { extent: [bytes, 1, 1], src: pitch, dst: pitch }
+    }
+
+    /// The number of bytes that are copied.
+    pub fn bytes(&self) -> u64 {
+        self.extent.iter().product()
+    }
 }
 
 /// One step of work on the device.
@@ -37,8 +72,9 @@ pub(crate) enum MemoryUse {
 pub(crate) enum Command {
     /// Runs a kernel on `groups` workgroups, with `buffers` in the order of the kernel's bindings.
     Dispatch { kernel: KernelId, buffers: SmallVec<[BufferId; 6]>, parameters: SmallVec<[u32; 32]>, groups: [u32; 3] },
-    /// Copies the first `bytes` bytes of a buffer to the start of another one; `bytes` is a multiple of 4.
-    Copy { src: BufferId, dst: BufferId, bytes: u64 },
+    /// Copies a box of bytes from a buffer to another one. Every number in the region is a multiple of
+    /// [`Limits::copy_alignment`](crate::device::Limits::copy_alignment).
+    CopyRegion { src: BufferId, dst: BufferId, region: Region },
 }
 
 /// A command, and whether it must see the memory effects of all that stands before it.
@@ -49,6 +85,16 @@ pub(crate) struct Step {
     /// barriers.)
     #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "no backend that needs it is compiled in"))]
     pub barrier: bool,
+}
+
+/// A kernel that is ready.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub kernel: KernelId,
+    /// What to hand to `compile` the next time; `None` if that was done this time, or if there is nothing to keep.
+    pub binary: Option<Vec<u8>>,
+    /// Whether the given binary spared the driver its compiler.
+    pub reused: bool,
 }
 
 /// Called once with a buffer's bytes, or with the error that kept them away. It must not call the backend's `wait`, nor
@@ -63,21 +109,35 @@ pub(crate) trait Backend: Send + Sync {
     /// The form in which kernels are generated for this device.
     fn target(&self) -> Target;
 
+    /// Bytes of device memory that this process may have in all, as far as the driver tells; else all there is.
+    fn budget(&self) -> u64;
+
     /// Creates a buffer of at least `bytes` bytes (a multiple of 16, not 0). Its contents are undefined.
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId>;
 
     /// Destroys a buffer. The caller has made sure that every batch that names it has completed.
     fn free(&self, buffer: BufferId);
 
-    /// Fills the start of an upload buffer, before the first batch that names it is submitted.
+    /// Fills the start of a buffer that the host reaches (not a readback buffer). No batch that has been submitted and
+    /// has not completed names it.
     fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()>;
 
-    /// Makes a kernel ready to be dispatched. Kernels live as long as the backend.
-    fn compile(&self, module: &Module) -> Result<KernelId>;
+    /// All that the binary of a kernel depends on but for the kernel itself, such as the device, the driver's version
+    /// and the build flags; `None` where kernels have no binaries that could be kept.
+    fn binary_key(&self, module: &Module) -> Option<String>;
+
+    /// Makes a kernel ready to be dispatched. Kernels live as long as the backend. `binary` is what an earlier call, maybe
+    /// of another process with the same [`binary_key`](Self::binary_key), returned for the same module; if it is of no
+    /// use, it is ignored.
+    fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled>;
 
     /// Hands a batch to the device and returns at once. Batches run in the order of submission, and each sees the
-    /// memory effects of those before it.
-    fn submit(&self, steps: &[Step]) -> Result<Ticket>;
+    /// memory effects of those before it. With `timed`, it is noted when each step starts and ends.
+    fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket>;
+
+    /// When each step of a batch that was submitted with `timed`, and has completed, has started and ended: in
+    /// nanoseconds of [`profile::now`](crate::profile::now). Tells once.
+    fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>>;
 
     /// The newest batch that has completed (`Ticket(0)` if none has). Never blocks; may run the callbacks of reads that
     /// are due, which `submit` never does.
@@ -87,7 +147,32 @@ pub(crate) trait Backend: Send + Sync {
     /// block: there the callbacks run from its event loop.
     fn wait(&self, ticket: Ticket) -> Result<()>;
 
-    /// Calls `done` exactly once, with the first `bytes` bytes of a readback buffer, when the batch `after` has
-    /// completed. The caller keeps the buffer until then.
+    /// Calls `done` exactly once, with the first `bytes` bytes of a buffer that the host reaches (not an upload buffer),
+    /// when the batch `after` has completed. The caller keeps the buffer until then, and no later batch writes it.
     fn read(&self, buffer: BufferId, bytes: u64, after: Ticket, done: ReadCallback);
+}
+
+/// Fails with what a device lacks to run a kernel. To be asked before the driver is: some crash on what they lack.
+pub(crate) fn check_fits(module: &Module, info: &DeviceInfo) -> Result<()> {
+    let unsupported = |feature| Err(Error::Unsupported { feature, device: info.to_string() });
+    if let Some(feature) = module.requires.missing_from(&info.features) {
+        return unsupported(format!("{feature}, which kernel `{}` requires", module.name));
+    }
+    let limits = &info.limits;
+    let [x, y, z] = module.workgroup.map(u64::from);
+    let needs = [
+        ("invocations per workgroup", x.saturating_mul(y).saturating_mul(z), limits.max_workgroup_invocations),
+        ("invocations per workgroup in x", x, limits.max_workgroup_size[0]),
+        ("invocations per workgroup in y", y, limits.max_workgroup_size[1]),
+        ("invocations per workgroup in z", z, limits.max_workgroup_size[2]),
+        ("bytes of workgroup memory", module.workgroup_memory.into(), limits.max_workgroup_memory),
+        ("buffers", module.bindings.len() as u64, limits.max_bindings),
+        ("parameter words", module.parameter_words as u64, limits.max_parameter_words),
+    ];
+    match needs.into_iter().find(|(_, needed, limit)| *needed > u64::from(*limit)) {
+        Some((what, needed, limit)) => {
+            unsupported(format!("{needed} {what}, which kernel `{}` needs (limit {limit})", module.name))
+        }
+        None => Ok(()),
+    }
 }

@@ -9,9 +9,9 @@ pub(crate) mod vulkan;
 #[cfg(feature = "webgpu")]
 pub(crate) mod webgpu;
 
-#[cfg(any(feature = "vulkan", feature = "webgpu"))]
-pub(crate) use info::vendor_name;
-pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits};
+pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
+#[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
+pub(crate) use info::{powers_of_two, vendor_name};
 
 use crate::error::Result;
 use crate::memory::MemoryStats;

@@ -1,6 +1,6 @@
 //! [`KernelBuilder`]: owns the SPIR-V under construction; types, constants, built-ins and the finished module.
 
-use super::module::{Access, Module};
+use super::module::{Access, Code, Module};
 use super::target::{Dialect, ParameterBlock, Target};
 use super::types::{Scalar, Type};
 use super::value::Value;
@@ -423,12 +423,16 @@ impl KernelBuilder {
         state.module.execution_mode(state.main, ExecutionMode::LocalSize, [workgroup, 1, 1]);
         Ok(Module {
             name,
-            spirv: state.module.module().assemble(),
+            code: Code::Spirv(state.module.module().assemble()),
+            entry_point: "main".into(),
             bindings: state.bindings.iter().map(|b| b.access).collect(),
             parameter_words: state.parameters.len(),
             workgroup: [workgroup, 1, 1],
             workgroup_memory: state.workgroup_memory,
             requires: state.requires,
+            trusted: true,
+            large_registers: false,
+            large_buffers: false,
         })
     }
 

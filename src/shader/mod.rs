@@ -34,7 +34,7 @@ pub(crate) mod wgsl;
 pub use builder::KernelBuilder;
 pub use control::When;
 pub use memory::{Array, Var};
-pub use module::{Access, Module};
+pub use module::{Access, Code, Module};
 pub use target::{Dialect, ParameterBlock, Target};
 pub use types::{Scalar, Type};
 pub use value::{IntoValue, Value};

@@ -33,7 +33,7 @@ fn run(backend: &dyn Backend, module: &Module, inputs: &[&[u32]], words: usize, 
     for data in inputs.iter().copied().chain([&*zeros]) {
         let staging = allocate(backend, data.len(), MemoryUse::Upload);
         backend.write(staging, bytemuck::cast_slice(data)).unwrap();
-        let buffer = allocate(backend, data.len(), MemoryUse::Device);
+        let buffer = allocate(backend, data.len(), MemoryUse::Kernels(MemoryKind::Device));
         let copy = Command::Copy { src: staging, dst: buffer, bytes: data.len() as u64 * 4 };
         steps.push(Step { command: copy, barrier: false });
         buffers.push(buffer);

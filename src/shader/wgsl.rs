@@ -30,9 +30,10 @@ fn translate_unguarded(module: &Module) -> Result<String, String> {
         strict_capabilities: true,
         block_ctx_dump_prefix: None,
     };
-    let ir = naga::front::spv::Frontend::new(module.spirv.iter().copied(), &options)
-        .parse()
-        .map_err(|error| format!("naga cannot read the SPIR-V: {}", with_sources(&error)))?;
+    let ir =
+        naga::front::spv::Frontend::new(module.spirv().map_err(|error| error.to_string())?.iter().copied(), &options)
+            .parse()
+            .map_err(|error| format!("naga cannot read the SPIR-V: {}", with_sources(&error)))?;
     let info = Validator::new(ValidationFlags::all(), capabilities(module))
         .validate(&ir)
         .map_err(|error| format!("naga finds the kernel invalid: {}", with_sources(error.as_inner())))?;
@@ -88,12 +89,16 @@ mod tests {
         b.execution_mode(main, ExecutionMode::LocalSize, [64, 1, 1]);
         Module {
             name: "sample".into(),
-            spirv: b.module().assemble(),
+            code: Code::Spirv(b.module().assemble()),
+            entry_point: "main".into(),
             bindings: Vec::new(),
             parameter_words: 0,
             workgroup: [64, 1, 1],
             workgroup_memory: 0,
             requires: Features::default(),
+            trusted: true,
+            large_registers: false,
+            large_buffers: false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Physical devices: which ones will do, and what they are.
 
 use super::instance::{self, Instance, MINIMUM_API};
-use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, vendor_name};
+use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, powers_of_two, vendor_name};
 use crate::error::Result;
 use ash::{ext, khr, vk};
 
@@ -17,8 +17,6 @@ pub(super) struct Adapter {
     pub memory: vk::PhysicalDeviceMemoryProperties,
     /// The heap that device buffers come from.
     pub device_heap: usize,
-    /// Invocations per workgroup in each dimension.
-    pub max_workgroup: [u32; 3],
     /// The unit in which memory that is not coherent is flushed and invalidated.
     pub non_coherent_atom: u64,
     /// Whether the extension for drivers that are not fully conformant is there and so must be enabled.
@@ -80,8 +78,13 @@ impl Adapter {
             kind: device_kind(base.device_type),
             driver: properties.driver,
             memory: heap_size,
+            memory_regions: Vec::new(),
+            host_visible: false,
+            unified_memory: false,
+            compute_units: None,
+            sub_devices: 0,
             limits: properties.limits,
-            features: Features { f16: abilities.f16, subgroups: properties.subgroups },
+            features: Features { f16: abilities.f16, subgroups: properties.subgroups, timestamps: false },
         };
         Ok(Adapter {
             physical,
@@ -89,7 +92,6 @@ impl Adapter {
             queue_family,
             memory,
             device_heap,
-            max_workgroup: base.limits.max_compute_work_group_size,
             non_coherent_atom: base.limits.non_coherent_atom_size.max(1),
             portability_subset: instance::has_extension(&extensions, khr::portability_subset::NAME),
         })
@@ -218,7 +220,7 @@ fn limits(
     if maintenance.max_buffer_size != 0 {
         max_buffer = max_buffer.min(maintenance.max_buffer_size);
     }
-    let subgroup_size = match (sizes.min_subgroup_size, sizes.max_subgroup_size) {
+    let (smallest, largest) = match (sizes.min_subgroup_size, sizes.max_subgroup_size) {
         (0, _) | (_, 0) => (v11.subgroup_size, v11.subgroup_size),
         known => known,
     };
@@ -229,8 +231,11 @@ fn limits(
         max_parameter_words: base.max_push_constants_size / 4,
         max_workgroup_invocations: base.max_compute_work_group_invocations,
         max_workgroup_memory: base.max_compute_shared_memory_size,
+        max_workgroup_size: base.max_compute_work_group_size,
         max_groups: groups_x.min(groups_y).min(groups_z),
-        subgroup_size,
+        subgroup_sizes: powers_of_two(smallest, largest),
+        buffer_alignment: base.min_storage_buffer_offset_alignment,
+        copy_alignment: 1,
     }
 }
 
@@ -269,7 +274,7 @@ mod tests {
         assert_eq!(silent.max_buffer_bytes, (1 << 32) - 16);
         assert_eq!(silent.max_parameter_words, 32);
         assert_eq!(silent.max_groups, 65_535);
-        assert_eq!(silent.subgroup_size, (32, 32));
+        assert_eq!(silent.subgroup_sizes, [32]);
 
         let sizes = vk::PhysicalDeviceSubgroupSizeControlProperties {
             min_subgroup_size: 8,
@@ -279,6 +284,6 @@ mod tests {
         let maintenance = vk::PhysicalDeviceMaintenance4Properties { max_buffer_size: 1 << 20, ..Default::default() };
         let told = limits(&base, &v11, &sizes, &maintenance);
         assert_eq!(told.max_buffer_bytes, 1 << 20);
-        assert_eq!(told.subgroup_size, (8, 64));
+        assert_eq!(told.subgroup_sizes, [8, 16, 32, 64]);
     }
 }

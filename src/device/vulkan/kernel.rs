@@ -1,7 +1,7 @@
 //! Compute pipelines and the layouts that they share.
 
 use super::device::Device;
-use crate::device::backend::KernelId;
+use crate::device::backend::{KernelId, check_fits};
 use crate::error::{Error, Result};
 use crate::shader::Module;
 use ash::vk;
@@ -59,7 +59,7 @@ impl Kernels {
 
     /// Compiles a kernel. Several threads can do so at once.
     pub fn compile(&self, module: &Module) -> Result<KernelId> {
-        self.check_support(module)?;
+        check_fits(module, &self.device.adapter.info)?;
         let (set_layout, layout) = self.layouts.lock().get(&self.device, module)?;
         let handle = self.create_pipeline(module, layout)?;
         let kernel = Kernel {
@@ -73,35 +73,8 @@ impl Kernels {
         Ok(KernelId(kernels.len() as u64 - 1))
     }
 
-    /// Refuses a kernel that the device cannot run: some drivers crash on one.
-    fn check_support(&self, module: &Module) -> Result<()> {
-        let adapter = &self.device.adapter;
-        let limits = &adapter.info.limits;
-        let unsupported = |feature| Err(Error::Unsupported { feature, device: self.device.describe() });
-        if let Some(feature) = module.requires.missing_from(&adapter.info.features) {
-            return unsupported(feature.to_string());
-        }
-        let [x, y, z] = module.workgroup;
-        let invocations = [y, z].into_iter().fold(u64::from(x), |product, n| product.saturating_mul(n.into()));
-        let checks = [
-            ("invocations per workgroup", invocations, limits.max_workgroup_invocations),
-            ("invocations per workgroup in x", x.into(), adapter.max_workgroup[0]),
-            ("invocations per workgroup in y", y.into(), adapter.max_workgroup[1]),
-            ("invocations per workgroup in z", z.into(), adapter.max_workgroup[2]),
-            ("bytes of workgroup memory", module.workgroup_memory.into(), limits.max_workgroup_memory),
-            ("buffers per kernel", module.bindings.len() as u64, limits.max_bindings),
-            ("parameter words", module.parameter_words as u64, limits.max_parameter_words),
-        ];
-        match checks.into_iter().find(|(_, needed, limit)| *needed > u64::from(*limit)) {
-            Some((what, needed, limit)) => {
-                unsupported(format!("{needed} {what}, which kernel `{}` needs (limit {limit})", module.name))
-            }
-            None => Ok(()),
-        }
-    }
-
     fn create_pipeline(&self, module: &Module, layout: vk::PipelineLayout) -> Result<vk::Pipeline> {
-        let info = vk::ShaderModuleCreateInfo::default().code(&module.spirv);
+        let info = vk::ShaderModuleCreateInfo::default().code(module.spirv()?);
         // SAFETY: the code is SPIR-V that this crate generated for the features of this device.
         let shader = unsafe { self.device.raw.create_shader_module(&info, None) }
             .map_err(|code| self.refusal(module, "vkCreateShaderModule", code))?;

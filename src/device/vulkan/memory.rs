@@ -255,9 +255,9 @@ fn rank(flags: vk::MemoryPropertyFlags, heap_size: u64, memory: MemoryUse) -> Op
     }
     let has = |flag| u64::from(flags.contains(flag));
     let lacks = |flag| u64::from(!flags.contains(flag));
-    let needed = if memory == MemoryUse::Device { local } else { visible };
+    let needed = if let MemoryUse::Kernels(_) = memory { local } else { visible };
     flags.contains(needed).then(|| match memory {
-        MemoryUse::Device => [heap_size, lacks(visible), 0],
+        MemoryUse::Kernels(_) => [heap_size, lacks(visible), 0],
         // The host writes its own memory faster than the device's across the bus.
         MemoryUse::Upload => [lacks(local), has(coherent), has(cached)],
         // The host reads memory that it does not cache at a hundredth of the speed.
@@ -300,7 +300,8 @@ mod tests {
     }
 
     fn choices(properties: &vk::PhysicalDeviceMemoryProperties, allowed: u32) -> [Option<usize>; 3] {
-        [MemoryUse::Device, MemoryUse::Upload, MemoryUse::Readback].map(|m| choose_type(properties, allowed, m))
+        [MemoryUse::Kernels(MemoryKind::Device), MemoryUse::Upload, MemoryUse::Readback]
+            .map(|m| choose_type(properties, allowed, m))
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod slots;
 mod tests;
 mod validation;
 
-use crate::device::backend::{Backend, BufferId, KernelId, MemoryUse, ReadCallback, Step, Ticket};
+use crate::device::backend::{Backend, BufferId, Compiled, MemoryUse, ReadCallback, Step, Ticket};
 use crate::device::{BackendKind, DeviceInfo};
 use crate::error::{Error, Result};
 use crate::shader::{Module, Target};
@@ -28,6 +28,7 @@ use memory::Memory;
 use plan::Plan;
 use queue::Queue;
 use reads::Reads;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The devices that this backend can open; each one's index is its position.
@@ -96,15 +97,27 @@ impl Backend for VulkanBackend {
         self.guarded(|| self.memory.write(buffer, bytes))
     }
 
-    fn compile(&self, module: &Module) -> Result<KernelId> {
+    fn budget(&self) -> u64 {
+        self.info().memory
+    }
+
+    fn binary_key(&self, _: &Module) -> Option<String> {
+        None
+    }
+
+    fn compile(&self, module: &Module, _: Option<&[u8]>) -> Result<Compiled> {
         self.guarded(|| {
             let kernel = self.kernels.compile(module)?;
             validation::check()?;
-            Ok(kernel)
+            Ok(Compiled { kernel, binary: None, reused: false })
         })
     }
 
-    fn submit(&self, steps: &[Step]) -> Result<Ticket> {
+    fn timings(&self, _: Ticket) -> Result<Vec<Range<u64>>> {
+        Err(Error::Unsupported { feature: "timestamps".into(), device: self.info().to_string() })
+    }
+
+    fn submit(&self, steps: &[Step], _: bool) -> Result<Ticket> {
         self.guarded(|| {
             let max_groups = self.info().limits.max_groups;
             let plan = Plan::new(steps, &self.memory.buffers(), &self.kernels.all(), max_groups)?;

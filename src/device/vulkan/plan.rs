@@ -57,7 +57,8 @@ impl<'a> Plan<'a> {
                     plan.set_lengths.push(kernel.bindings);
                     Action::Dispatch { pipeline: kernel.pipeline, parameters, groups: *groups }
                 }
-                Command::Copy { src, dst, bytes } => {
+                Command::CopyRegion { src, dst, region } => {
+                    let bytes = &region.bytes();
                     check_copy(find(*src)?, find(*dst)?, *bytes)?;
                     Action::Copy { src: find(*src)?.handle, dst: find(*dst)?.handle, bytes: *bytes }
                 }

@@ -73,12 +73,16 @@ fn add_kernel() -> Module {
     b.execution_mode(main, spirv::ExecutionMode::LocalSize, [GROUP, 1, 1]);
     Module {
         name: "add".into(),
-        spirv: b.module().assemble(),
+        code: Code::Spirv(b.module().assemble()),
+        entry_point: "main".into(),
         bindings: vec![Access::Read, Access::Read, Access::Write],
         parameter_words: 1,
         workgroup: [GROUP, 1, 1],
         workgroup_memory: 0,
         requires: Features::default(),
+        trusted: true,
+        large_registers: false,
+        large_buffers: false,
     }
 }
 
@@ -111,7 +115,7 @@ fn whole(bytes: usize) -> u64 {
 fn upload(backend: &VulkanBackend, data: &[f32]) -> BufferId {
     let bytes = size_of_val(data);
     let staging = backend.allocate(whole(bytes), MemoryUse::Upload).unwrap();
-    let buffer = backend.allocate(whole(bytes), MemoryUse::Device).unwrap();
+    let buffer = backend.allocate(whole(bytes), MemoryUse::Kernels(MemoryKind::Device)).unwrap();
     backend.write(staging, bytemuck::cast_slice(data)).unwrap();
     let ticket = backend.submit(&[copy(staging, buffer, bytes as u64, false)]).unwrap();
     backend.wait(ticket).unwrap();
@@ -151,7 +155,7 @@ fn every_listed_device_is_described() {
         assert!(limits.max_bindings >= 4 && limits.max_parameter_words >= 32, "{device:?}");
         assert!(limits.max_workgroup_invocations >= 128 && limits.max_workgroup_memory >= 16_384, "{device:?}");
         assert!(limits.max_groups >= 65_535, "{device:?}");
-        assert!(1 <= limits.subgroup_size.0 && limits.subgroup_size.0 <= limits.subgroup_size.1, "{device:?}");
+        assert!(!limits.subgroup_sizes.is_empty() && limits.subgroup_sizes.is_sorted(), "{device:?}");
     }
     assert_eq!(open().info(), &devices[0]);
 }
@@ -327,7 +331,7 @@ fn a_lost_device_refuses_everything_and_answers_its_reads() {
     assert!(lost(pending.recv().unwrap().unwrap_err()));
     assert!(lost(backend.completed().unwrap_err()));
     assert!(lost(backend.wait(Ticket(0)).unwrap_err()));
-    assert!(lost(backend.allocate(16, MemoryUse::Device).unwrap_err()));
+    assert!(lost(backend.allocate(16, MemoryUse::Kernels(MemoryKind::Device)).unwrap_err()));
     assert!(lost(backend.write(staging, &[]).unwrap_err()));
     assert!(lost(backend.compile(&add_kernel()).unwrap_err()));
     assert!(lost(read(&backend, staging, 16, Ticket(0)).recv().unwrap().unwrap_err()));
@@ -338,13 +342,13 @@ fn a_lost_device_refuses_everything_and_answers_its_reads() {
 fn a_buffer_beyond_the_limit_is_out_of_memory() {
     let backend = open();
     let limit = backend.info().limits.max_buffer_bytes;
-    let held = backend.allocate(1 << 20, MemoryUse::Device).unwrap();
-    let error = backend.allocate(limit + 16, MemoryUse::Device).unwrap_err();
+    let held = backend.allocate(1 << 20, MemoryUse::Kernels(MemoryKind::Device)).unwrap();
+    let error = backend.allocate(limit + 16, MemoryUse::Kernels(MemoryKind::Device)).unwrap_err();
     let Error::OutOfMemory { requested, in_use, limit: told } = error else { panic!("{error}") };
     assert_eq!((requested, told), (limit + 16, limit));
     assert!((1 << 20..1 << 21).contains(&in_use), "{in_use}");
     backend.free(held);
-    let error = backend.allocate(limit + 16, MemoryUse::Device).unwrap_err();
+    let error = backend.allocate(limit + 16, MemoryUse::Kernels(MemoryKind::Device)).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { in_use: 0, .. }), "{error}");
 }
 
@@ -373,8 +377,8 @@ fn a_kernel_that_the_device_cannot_run_is_refused() {
 fn steps_that_break_a_rule_are_refused() {
     let backend = open();
     let kernel = backend.compile(&add_kernel()).unwrap();
-    let [a, b] = [32, 16].map(|bytes| backend.allocate(bytes, MemoryUse::Device).unwrap());
-    let gone = backend.allocate(16, MemoryUse::Device).unwrap();
+    let [a, b] = [32, 16].map(|bytes| backend.allocate(bytes, MemoryUse::Kernels(MemoryKind::Device)).unwrap());
+    let gone = backend.allocate(16, MemoryUse::Kernels(MemoryKind::Device)).unwrap();
     backend.free(gone);
     let mut few_buffers = dispatch(kernel, [a, a, b], 4, false);
     let mut no_parameters = few_buffers.clone();
@@ -430,7 +434,7 @@ fn validation_reports_a_missing_barrier() {
     }
     let backend = open();
     let kernel = backend.compile(&add_kernel()).unwrap();
-    let [a, b, c] = [(); 3].map(|()| backend.allocate(1024, MemoryUse::Device).unwrap());
+    let [a, b, c] = [(); 3].map(|()| backend.allocate(1024, MemoryUse::Kernels(MemoryKind::Device)).unwrap());
     let copies = |barrier| vec![copy(a, b, 1024, false), copy(b, c, 1024, barrier)];
     let dispatches = |barrier| vec![dispatch(kernel, [a, a, b], 256, false), dispatch(kernel, [b, a, c], 256, barrier)];
     for hazard in [&copies as &dyn Fn(bool) -> Vec<Step>, &dispatches] {

@@ -1,6 +1,6 @@
 //! Finding adapters, and describing them.
 
-use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, vendor_name};
+use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, powers_of_two, vendor_name};
 use crate::error::{Error, Result};
 
 /// How to get a device, for the error that says there is none.
@@ -89,6 +89,11 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
         },
         driver: driver_text(info.backend, &info.driver, &info.driver_info),
         memory: 0,
+        memory_regions: Vec::new(),
+        host_visible: false,
+        unified_memory: false,
+        compute_units: None,
+        sub_devices: 0,
         limits: Limits {
             max_buffer_bytes: limits.max_buffer_size.min(limits.max_storage_buffer_binding_size) & !15,
             max_bindings: limits
@@ -98,9 +103,20 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
             max_workgroup_invocations: limits.max_compute_invocations_per_workgroup,
             max_workgroup_memory: limits.max_compute_workgroup_storage_size,
             max_groups: limits.max_compute_workgroups_per_dimension,
-            subgroup_size: if subgroups { (info.subgroup_min_size, info.subgroup_max_size) } else { (1, 1) },
+            max_workgroup_size: [
+                limits.max_compute_workgroup_size_x,
+                limits.max_compute_workgroup_size_y,
+                limits.max_compute_workgroup_size_z,
+            ],
+            subgroup_sizes: if subgroups {
+                powers_of_two(info.subgroup_min_size, info.subgroup_max_size)
+            } else {
+                Vec::new()
+            },
+            buffer_alignment: 16,
+            copy_alignment: wgpu::COPY_BUFFER_ALIGNMENT,
         },
-        features: Features { f16: features.contains(wgpu::Features::SHADER_F16), subgroups },
+        features: Features { f16: features.contains(wgpu::Features::SHADER_F16), subgroups, timestamps: false },
     }
 }
 
@@ -134,7 +150,7 @@ mod tests {
             assert!(limits.max_buffer_bytes >= 128 << 20 && limits.max_buffer_bytes % 16 == 0, "{limits:?}");
             assert!(limits.max_bindings >= 8 && limits.max_parameter_words == 1024, "{limits:?}");
             assert!(limits.max_workgroup_invocations >= 256 && limits.max_groups >= 65_535, "{limits:?}");
-            assert!(limits.subgroup_size.0 <= limits.subgroup_size.1, "{limits:?}");
+            assert!(limits.subgroup_sizes.is_sorted(), "{limits:?}");
         }
     }
 

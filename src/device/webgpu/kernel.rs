@@ -2,7 +2,7 @@
 
 use super::guard::{GuardedDevice, describe, driver_error};
 use crate::device::DeviceInfo;
-use crate::device::backend::KernelId;
+use crate::device::backend::{KernelId, check_fits};
 use crate::error::{Error, Result};
 use crate::shader::{Access, Module, wgsl};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -162,31 +162,6 @@ fn create_layout(device: &wgpu::Device, signature: &Signature) -> Layout {
         immediate_size: 0,
     });
     Layout { group, pipeline }
-}
-
-/// Fails with what a device lacks to run a kernel.
-fn check_fits(module: &Module, info: &DeviceInfo) -> Result<()> {
-    let unsupported = |feature| Err(Error::Unsupported { feature, device: info.name.clone() });
-    if let Some(feature) = module.requires.missing_from(&info.features) {
-        return unsupported(format!("{feature}, which kernel `{}` requires", module.name));
-    }
-    let limits = &info.limits;
-    let needs = [
-        ("buffers", module.bindings.len() as u64, limits.max_bindings),
-        ("parameter words", module.parameter_words as u64, limits.max_parameter_words),
-        ("invocations per workgroup", invocations(module), limits.max_workgroup_invocations),
-        ("bytes of workgroup memory", u64::from(module.workgroup_memory), limits.max_workgroup_memory),
-    ];
-    match needs.into_iter().find(|&(_, needed, limit)| needed > u64::from(limit)) {
-        Some((what, needed, limit)) => {
-            unsupported(format!("the {needed} {what} of kernel `{}`; its limit is {limit}", module.name))
-        }
-        None => Ok(()),
-    }
-}
-
-fn invocations(module: &Module) -> u64 {
-    module.workgroup.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul)
 }
 
 #[cfg(test)]

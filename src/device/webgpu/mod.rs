@@ -14,7 +14,7 @@ mod read;
 mod testing;
 
 use crate::device::DeviceInfo;
-use crate::device::backend::{Backend, BufferId, KernelId, MemoryUse, ReadCallback, Step, Ticket};
+use crate::device::backend::{Backend, BufferId, Compiled, MemoryUse, ReadCallback, Step, Ticket};
 use crate::error::Result;
 use crate::shader::{Module, Target};
 use buffer::Buffers;
@@ -22,6 +22,7 @@ use guard::{GuardedDevice, driver_error};
 use kernel::Kernels;
 use queue::BatchQueue;
 use read::Reads;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub(crate) use adapter::list;
@@ -104,12 +105,25 @@ impl Backend for WebGpuBackend {
         self.buffers.write(buffer, bytes)
     }
 
-    fn compile(&self, module: &Module) -> Result<KernelId> {
-        self.gpu.check()?;
-        self.kernels.compile(module, &self.info)
+    fn budget(&self) -> u64 {
+        self.info().memory
     }
 
-    fn submit(&self, steps: &[Step]) -> Result<Ticket> {
+    fn binary_key(&self, _: &Module) -> Option<String> {
+        None
+    }
+
+    fn compile(&self, module: &Module, _: Option<&[u8]>) -> Result<Compiled> {
+        self.gpu.check()?;
+        let kernel = self.kernels.compile(module, &self.info)?;
+        Ok(Compiled { kernel, binary: None, reused: false })
+    }
+
+    fn timings(&self, _: Ticket) -> Result<Vec<Range<u64>>> {
+        Err(crate::error::Error::Unsupported { feature: "timestamps".into(), device: self.info().to_string() })
+    }
+
+    fn submit(&self, steps: &[Step], _: bool) -> Result<Ticket> {
         self.gpu.check()?;
         self.queue.submit(steps, &self.buffers, &self.kernels)
     }
@@ -150,8 +164,9 @@ mod tests {
         for bytes in [1_u64, 3, 4, 16, 1000, 4096, (1 << 20) + 13] {
             let size = bytes.next_multiple_of(16);
             let sent: Vec<u8> = (0..bytes).map(|i| (i * 31 + bytes) as u8).collect();
-            let [staging, buffer, readback] = [MemoryUse::Upload, MemoryUse::Device, MemoryUse::Readback]
-                .map(|memory| backend.allocate(size, memory).unwrap());
+            let [staging, buffer, readback] =
+                [MemoryUse::Upload, MemoryUse::Kernels(MemoryKind::Device), MemoryUse::Readback]
+                    .map(|memory| backend.allocate(size, memory).unwrap());
             backend.write(staging, &sent).unwrap();
             let ticket = backend.submit(&[copy(staging, buffer, size), copy(buffer, readback, size)]).unwrap();
             let received = read(&backend, readback, bytes, ticket);
@@ -259,7 +274,7 @@ mod tests {
         let kernel = backend.compile(&add_kernel(0.0)).unwrap();
         assert_eq!(backend.completed().unwrap(), Ticket(0));
         backend.wait(Ticket(0)).unwrap();
-        let [a, b, y] = [(); 3].map(|()| backend.allocate(1 << 20, MemoryUse::Device).unwrap());
+        let [a, b, y] = [(); 3].map(|()| backend.allocate(1 << 20, MemoryUse::Kernels(MemoryKind::Device)).unwrap());
         for number in 1..=50 {
             assert_eq!(backend.submit(&[add(kernel, a, b, y, 1 << 18)]).unwrap(), Ticket(number));
         }
@@ -349,9 +364,9 @@ mod tests {
     #[test]
     fn memory_that_there_is_not_is_an_error() {
         let backend = open();
-        let held = backend.allocate(1 << 20, MemoryUse::Device).unwrap();
+        let held = backend.allocate(1 << 20, MemoryUse::Kernels(MemoryKind::Device)).unwrap();
         let limit = backend.info().limits.max_buffer_bytes;
-        match backend.allocate(limit + 16, MemoryUse::Device).unwrap_err() {
+        match backend.allocate(limit + 16, MemoryUse::Kernels(MemoryKind::Device)).unwrap_err() {
             Error::OutOfMemory { requested, in_use, limit: told } => {
                 assert_eq!((requested, in_use, told), (limit + 16, 1 << 20, limit));
             }
@@ -384,7 +399,7 @@ mod tests {
         let failed = std::iter::repeat_with(|| backend.completed()).find_map(Result::err);
         lost(failed.unwrap());
         assert!(received.try_recv().is_ok(), "the callback has been called");
-        lost(backend.allocate(16, MemoryUse::Device).unwrap_err());
+        lost(backend.allocate(16, MemoryUse::Kernels(MemoryKind::Device)).unwrap_err());
         lost(backend.write(readback, &[0; 4]).unwrap_err());
         lost(backend.compile(&add_kernel(0.0)).unwrap_err());
         lost(backend.submit(&[]).unwrap_err());

@@ -125,10 +125,10 @@ impl BatchQueue {
                     pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
                     offset += bindings.stride(parameters.len()) as u32;
                 }
-                Command::Copy { src, dst, bytes } => {
+                Command::CopyRegion { src, dst, region } => {
                     open_pass = None;
                     let (src, dst) = (buffers.find(*src, "submit")?, buffers.find(*dst, "submit")?);
-                    encoder.copy_buffer_to_buffer(src, 0, dst, 0, *bytes);
+                    encoder.copy_buffer_to_buffer(src, 0, dst, 0, region.bytes());
                 }
             }
         }

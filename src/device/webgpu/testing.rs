@@ -73,12 +73,16 @@ pub fn add_kernel(constant: f32) -> Module {
     b.execution_mode(main, ExecutionMode::LocalSize, [64, 1, 1]);
     Module {
         name: format!("add_{constant}"),
-        spirv: b.module().assemble(),
+        code: Code::Spirv(b.module().assemble()),
+        entry_point: "main".into(),
         bindings: vec![Access::Read, Access::Read, Access::Write],
         parameter_words: 1,
         workgroup: [64, 1, 1],
         workgroup_memory: 0,
         requires: Features::default(),
+        trusted: true,
+        large_registers: false,
+        large_buffers: false,
     }
 }
 
@@ -116,7 +120,7 @@ pub fn upload(backend: &WebGpuBackend, values: &[f32]) -> BufferId {
     let bytes: &[u8] = bytemuck::cast_slice(values);
     let size = (bytes.len() as u64).next_multiple_of(16);
     let staging = backend.allocate(size, MemoryUse::Upload).unwrap();
-    let buffer = backend.allocate(size, MemoryUse::Device).unwrap();
+    let buffer = backend.allocate(size, MemoryUse::Kernels(MemoryKind::Device)).unwrap();
     backend.write(staging, bytes).unwrap();
     let ticket = backend.submit(&[copy(staging, buffer, size)]).unwrap();
     backend.wait(ticket).unwrap();
