@@ -45,7 +45,9 @@ mod stream;
 mod tensor;
 mod tuning;
 
-pub use device::{BackendKind, Device, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
+pub use device::{
+    BackendKind, Device, DeviceFilter, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion,
+};
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};
 pub use kernels::catalogue;

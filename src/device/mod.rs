@@ -1,6 +1,7 @@
 //! Devices, and the backends that reach them.
 
 pub(crate) mod backend;
+mod filter;
 mod info;
 mod open;
 
@@ -9,6 +10,7 @@ pub(crate) mod vulkan;
 #[cfg(feature = "webgpu")]
 pub(crate) mod webgpu;
 
+pub use filter::DeviceFilter;
 pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 pub(crate) use info::{powers_of_two, vendor_name};
