@@ -3,9 +3,10 @@
 use super::kernel::{Kernel, Pipeline};
 use super::memory::{Buffer, unknown_buffer};
 use super::slots::Slots;
-use crate::device::backend::{BufferId, Command, KernelId, Step};
+use crate::device::backend::{BufferId, Command, KernelId, Region, Step};
 use crate::error::{Error, Result};
 use ash::vk;
+use smallvec::SmallVec;
 
 /// A batch ready to be recorded.
 pub(super) struct Plan<'a> {
@@ -22,8 +23,11 @@ pub(super) struct Plan<'a> {
 /// What to record for a step.
 pub(super) enum Action<'a> {
     Dispatch { pipeline: Pipeline, parameters: &'a [u32], groups: [u32; 3] },
-    Copy { src: vk::Buffer, dst: vk::Buffer, bytes: u64 },
+    Copy { src: vk::Buffer, dst: vk::Buffer, pieces: Pieces },
 }
+
+/// The pieces that a box of bytes is copied in.
+type Pieces = SmallVec<[vk::BufferCopy; 1]>;
 
 /// The error for a step that breaks a rule of the contract.
 fn invalid(message: String) -> Error {
@@ -58,9 +62,9 @@ impl<'a> Plan<'a> {
                     Action::Dispatch { pipeline: kernel.pipeline, parameters, groups: *groups }
                 }
                 Command::CopyRegion { src, dst, region } => {
-                    let bytes = &region.bytes();
-                    check_copy(find(*src)?, find(*dst)?, *bytes)?;
-                    Action::Copy { src: find(*src)?.handle, dst: find(*dst)?.handle, bytes: *bytes }
+                    let (src, dst) = (find(*src)?, find(*dst)?);
+                    check_copy(src, dst, region)?;
+                    Action::Copy { src: src.handle, dst: dst.handle, pieces: pieces(region) }
                 }
             };
             plan.actions.push((step.barrier, action));
@@ -90,13 +94,55 @@ fn check_dispatch(kernel: &Kernel, buffers: usize, words: usize, groups: [u32; 3
     Ok(())
 }
 
-fn check_copy(src: &Buffer, dst: &Buffer, bytes: u64) -> Result<()> {
-    if bytes == 0 || !bytes.is_multiple_of(4) || bytes > src.bytes || bytes > dst.bytes || src.handle == dst.handle {
-        let (from, to) = (src.bytes, dst.bytes);
-        return Err(invalid(format!(
-            "a copy of {bytes} bytes from a buffer of {from} to one of {to}: \
-             a multiple of 4 that fits both is needed, and two buffers"
-        )));
+fn check_copy(src: &Buffer, dst: &Buffer, region: &Region) -> Result<()> {
+    if src.handle == dst.handle {
+        return Err(invalid("a copy within one buffer: two are needed".into()));
     }
-    Ok(())
+    region.check(src.bytes, dst.bytes).map_err(|reason| invalid(format!("a copy cannot be done: {reason}")))
+}
+
+/// A piece for each row of a region that has passed its check. Rows that touch each other on both sides are one piece,
+/// and so are slices.
+fn pieces(region: &Region) -> Pieces {
+    let (src, dst) = (region.src, region.dst);
+    let [mut size, mut rows, mut slices] = region.extent;
+    if rows == 1 || (src.row, dst.row) == (size, size) {
+        (size, rows) = (size * rows, 1);
+    }
+    if rows == 1 && (src.slice, dst.slice) == (size, size) {
+        (size, slices) = (size * slices, 1);
+    }
+    let places = (0..slices).flat_map(|slice| (0..rows).map(move |row| (slice, row)));
+    places
+        .map(|(slice, row)| vk::BufferCopy {
+            src_offset: src.offset + slice * src.slice + row * src.row,
+            dst_offset: dst.offset + slice * dst.slice + row * dst.row,
+            size,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::backend::Pitch;
+
+    fn offsets(extent: [u64; 3], src: Pitch, dst: Pitch) -> Vec<[u64; 3]> {
+        let pieces = pieces(&Region { extent, src, dst });
+        pieces.iter().map(|piece| [piece.src_offset, piece.dst_offset, piece.size]).collect()
+    }
+
+    #[test]
+    fn what_touches_on_both_sides_is_one_piece() {
+        let dense = Pitch { offset: 2, row: 4, slice: 12 };
+        let gaps_in_rows = Pitch { offset: 0, row: 5, slice: 15 };
+        let gaps_in_slices = Pitch { offset: 0, row: 4, slice: 13 };
+        assert_eq!(offsets([4, 3, 2], dense, dense), [[2, 2, 24]]);
+        assert_eq!(offsets([4, 3, 2], gaps_in_slices, dense), [[0, 2, 12], [13, 14, 12]]);
+        let rows = [[2, 0, 4], [6, 5, 4], [10, 10, 4], [14, 15, 4], [18, 20, 4], [22, 25, 4]];
+        assert_eq!(offsets([4, 3, 2], dense, gaps_in_rows), rows);
+        // The pitch of a single row, or slice, means nothing.
+        assert_eq!(offsets([4, 1, 1], gaps_in_rows, Pitch::default()), [[0, 0, 4]]);
+        assert_eq!(offsets([12, 1, 2], dense, Pitch { row: 0, ..dense }), [[2, 2, 24]]);
+    }
 }
