@@ -3,7 +3,15 @@
 pub(crate) mod backend;
 mod filter;
 mod info;
+#[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
+pub(crate) mod level_zero;
 mod open;
+#[cfg(any(feature = "vulkan", feature = "level-zero"))]
+mod reads;
+#[cfg(any(feature = "vulkan", feature = "level-zero"))]
+mod rules;
+#[cfg(any(feature = "vulkan", feature = "level-zero"))]
+mod slots;
 
 #[cfg(feature = "vulkan")]
 pub(crate) mod vulkan;

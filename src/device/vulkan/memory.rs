@@ -1,9 +1,9 @@
 //! Buffers, and the memory behind them.
 
 use super::device::Device;
-use super::slots::Slots;
 use crate::device::BackendKind;
 use crate::device::backend::{BufferId, MemoryUse};
+use crate::device::slots::Slots;
 use crate::error::{Error, Result};
 use ash::vk;
 use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme, Allocator, AllocatorCreateDesc};

@@ -2,8 +2,8 @@
 
 use super::kernel::{Kernel, Pipeline};
 use super::memory::{Buffer, unknown_buffer};
-use super::slots::Slots;
 use crate::device::backend::{BufferId, Command, KernelId, Region, Step};
+use crate::device::slots::Slots;
 use crate::error::{Error, Result};
 use ash::vk;
 use smallvec::SmallVec;
