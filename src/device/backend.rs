@@ -117,7 +117,10 @@ pub(crate) struct Step {
     pub command: Command,
     /// Set by the stream where a hazard is. Without it, a step may overlap those before it. (wgpu places its own
     /// barriers.)
-    #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "no backend that needs it is compiled in"))]
+    #[cfg_attr(
+        not(any(feature = "vulkan", feature = "level-zero")),
+        expect(dead_code, reason = "no backend that needs it is compiled in")
+    )]
     pub barrier: bool,
 }
 

@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::pipeline::{self, Built};
 use crate::device::backend::{Compiled, KernelId, check_fits};
+use crate::device::rules::Signature;
 use crate::error::Result;
 use crate::shader::Module;
 use ash::vk;
@@ -21,13 +22,13 @@ pub(super) struct Kernels {
 /// A compiled kernel.
 pub(super) struct Kernel {
     /// For messages.
-    pub name: String,
+    name: String,
     /// What a dispatch binds.
     pub pipeline: Pipeline,
     /// The number of storage buffers it takes.
     pub bindings: usize,
     /// The number of 32-bit words in its parameter block.
-    pub parameter_words: usize,
+    parameter_words: usize,
 }
 
 /// What a dispatch binds.
@@ -45,6 +46,13 @@ struct Layouts {
     sets: HashMap<u32, vk::DescriptorSetLayout>,
     /// By the number of storage buffers and of parameter bytes.
     pipelines: HashMap<(u32, u32), vk::PipelineLayout>,
+}
+
+impl Kernel {
+    /// What it takes.
+    pub fn signature(&self) -> Signature<'_> {
+        Signature { name: &self.name, bindings: self.bindings, parameter_words: self.parameter_words }
+    }
 }
 
 impl Kernels {

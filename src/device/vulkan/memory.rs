@@ -1,8 +1,9 @@
 //! Buffers, and the memory behind them.
 
 use super::device::Device;
-use super::slots::Slots;
 use crate::device::backend::{BufferId, MemoryUse};
+use crate::device::rules::unknown_buffer;
+use crate::device::slots::Slots;
 use crate::device::{BackendKind, MemoryKind};
 use crate::error::{Error, Result};
 use ash::vk;
@@ -229,11 +230,6 @@ impl Drop for Memory {
         let left: Vec<_> = self.buffers.get_mut().drain().collect();
         left.into_iter().for_each(|buffer| self.destroy(buffer));
     }
-}
-
-/// The error for a number that names no buffer.
-pub(super) fn unknown_buffer(op: &'static str, buffer: BufferId) -> Error {
-    Error::InvalidArgument { op, message: format!("{buffer:?} does not exist") }
 }
 
 /// Chooses the memory type for a buffer, of those that the bits in `allowed` stand for.

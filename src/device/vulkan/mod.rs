@@ -3,7 +3,7 @@
 //! One concept per file, each using those before it: [`validation`], [`instance`], [`adapter`] (which devices there
 //! are, with their [`extensions`] and [`properties`]), [`device`] (creation, errors, loss), [`memory`] (buffers),
 //! [`pipeline`] (compiling), [`kernel`] (what is compiled), [`plan`] (checked steps), [`timer`] (timestamps), [`batch`]
-//! (recording), [`clock`] (the device's time in the host's), [`queue`] (submission, tickets), [`reads`] (callbacks).
+//! (recording), [`clock`] (the device's time in the host's), [`queue`] (submission, tickets).
 
 mod adapter;
 mod batch;
@@ -17,23 +17,21 @@ mod pipeline;
 mod plan;
 mod properties;
 mod queue;
-mod reads;
-mod slots;
 #[cfg(test)]
 mod tests;
 mod timer;
 mod validation;
 
 use crate::device::backend::{Backend, BufferId, Compiled, MemoryUse, ReadCallback, Step, Ticket};
+use crate::device::reads::Reads;
 use crate::device::{BackendKind, DeviceInfo};
 use crate::error::{Error, Result};
 use crate::shader::{Module, Target};
 use device::Device;
 use kernel::Kernels;
-use memory::Memory;
+use memory::{HostView, Memory};
 use plan::Plan;
 use queue::Queue;
-use reads::Reads;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -47,7 +45,7 @@ pub(crate) fn list() -> Result<Vec<DeviceInfo>> {
 pub(crate) struct VulkanBackend {
     // The order of the fields is that of their end: the queue waits for the device, the device is closed last.
     queue: Queue,
-    reads: Reads,
+    reads: Reads<HostView>,
     kernels: Kernels,
     memory: Memory,
     device: Arc<Device>,
@@ -65,7 +63,7 @@ impl VulkanBackend {
         let device = Arc::new(Device::open(instance, adapters.swap_remove(index))?);
         Ok(VulkanBackend {
             queue: Queue::new(device.clone())?,
-            reads: Reads::default(),
+            reads: Reads::new(),
             kernels: Kernels::new(device.clone()),
             memory: Memory::new(device.clone())?,
             device,
@@ -79,6 +77,12 @@ impl VulkanBackend {
             self.reads.fail(error);
         }
         result
+    }
+
+    /// Answers the reads that are due.
+    fn answer_reads(&self, completed: Ticket) {
+        // SAFETY: only views of reads that are due are asked for.
+        self.reads.run(completed, |view| unsafe { self.memory.read(view) });
     }
 }
 
@@ -138,7 +142,7 @@ impl Backend for VulkanBackend {
     fn wait(&self, ticket: Ticket) -> Result<()> {
         self.guarded(|| {
             let completed = self.queue.wait(ticket)?;
-            self.reads.run(completed, &self.memory);
+            self.answer_reads(completed);
             self.reads.join(ticket);
             validation::check()
         })
@@ -152,7 +156,7 @@ impl Backend for VulkanBackend {
         // The batch may have completed, or the device may have been lost, before the read was in the list. A loss
         // answers all reads; after any other error the read stays there for the next wait.
         if let Ok(completed) = self.guarded(|| self.queue.completed()) {
-            self.reads.run(completed, &self.memory);
+            self.answer_reads(completed);
         }
     }
 }
@@ -162,7 +166,7 @@ impl Drop for VulkanBackend {
     fn drop(&mut self) {
         let unanswered = match self.queue.finish() {
             Ok(completed) => {
-                self.reads.run(completed, &self.memory);
+                self.answer_reads(completed);
                 let message = "the device was closed before the batch was submitted".to_string();
                 Error::InvalidArgument { op: "read", message }
             }
