@@ -276,7 +276,14 @@ fn ranges_that_leave_their_axis() {
     assert_error!(backwards, Error::RangeOutOfBounds { .. }, "slice", "2..1", "axis 1");
     assert_error!(x.slice(1, ..=usize::MAX, 1), Error::RangeOutOfBounds { .. }, "slice", "axis 1");
     let assign = |ranges: Ranges| floats((2, 3)).slice_assign(ranges, &floats(()));
-    assert_error!(assign((.., 1..4).into()), Error::RangeOutOfBounds { .. }, "slice_assign", "1..4", "axis 1", "[2, 3]");
+    assert_error!(
+        assign((.., 1..4).into()),
+        Error::RangeOutOfBounds { .. },
+        "slice_assign",
+        "1..4",
+        "axis 1",
+        "[2, 3]"
+    );
     assert_error!(assign((3..).into()), Error::RangeOutOfBounds { .. }, "slice_assign", "3..2", "axis 0", "[2, 3]");
     let too_many = assign([0..1, 0..1, 0..1].into());
     assert_error!(too_many, Error::InvalidArgument { .. }, "slice_assign", "3 ranges", "[2, 3]", "2 axes");

@@ -315,9 +315,8 @@ fn parts_are_assigned_in_place(device: &Device) -> Result<()> {
 fn the_host_reaches_memory_where_it_is(device: &Device) -> Result<()> {
     let numbers: Vec<u32> = (0..1000).collect();
     let copies = |kind| -> Result<Vec<String>> {
-        let (read, profile) = device.profile(|| -> Result<Vec<u32>> {
-            Tensor::from_slice_in(&numbers, 1000, kind, device)?.to_vec::<u32>()
-        })?;
+        let (read, profile) = device
+            .profile(|| -> Result<Vec<u32>> { Tensor::from_slice_in(&numbers, 1000, kind, device)?.to_vec::<u32>() })?;
         assert_eq!(read?, numbers);
         Ok(profile.commands.into_iter().map(|command| command.name).collect())
     };

@@ -63,7 +63,10 @@ async fn open(backend: BackendKind, index: usize) -> Result<Device> {
     Ok(enter(backend, index, open_runtime(backend, index).await?))
 }
 
-#[cfg_attr(not(any(feature = "vulkan", feature = "webgpu", feature = "level-zero")), expect(unused_variables, reason = "no backend takes it"))]
+#[cfg_attr(
+    not(any(feature = "vulkan", feature = "webgpu", feature = "level-zero")),
+    expect(unused_variables, reason = "no backend takes it")
+)]
 async fn open_runtime(backend: BackendKind, index: usize) -> Result<Runtime> {
     match backend {
         #[cfg(feature = "vulkan")]
