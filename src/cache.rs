@@ -4,7 +4,7 @@ use crate::device::backend::{Backend, KernelId};
 use crate::dump;
 use crate::error::Result;
 use crate::kernels::KernelConfig;
-use crate::shader::Access;
+use crate::shader::{Access, Module};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,9 +36,14 @@ impl KernelCache {
         }
         let module = config.generate(backend.target())?;
         dump::write(config)?;
-        let id = backend.compile(&module, None)?.kernel;
+        Ok(kernel.insert(self.compile(&module, backend)?).clone())
+    }
+
+    /// Compiles a kernel that has no configuration, and so is not kept here.
+    pub fn compile(&self, module: &Module, backend: &dyn Backend) -> Result<Kernel> {
+        let id = backend.compile(module, None)?.kernel;
         self.compiles.fetch_add(1, Ordering::Relaxed);
-        Ok(kernel.insert(Kernel { id, bindings: module.bindings.into() }).clone())
+        Ok(Kernel { id, bindings: module.bindings.as_slice().into() })
     }
 
     /// The number of kernels compiled so far.

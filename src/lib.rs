@@ -30,6 +30,7 @@ mod dtype;
 mod dump;
 mod error;
 mod expr;
+mod kernel;
 #[path = "../shaders/mod.rs"]
 mod kernels;
 mod layout;
@@ -45,9 +46,11 @@ mod tensor;
 pub use device::{BackendKind, Device, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};
+pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
 pub use runtime::Stats;
+pub use shader::Signature;
 pub use shape::{Axes, Axis, Shape};
 pub use tensor::{NdArray, Tensor};
 

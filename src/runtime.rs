@@ -1,12 +1,12 @@
 //! What stands behind a [`Device`](crate::Device): a backend with its stream, pool and kernels.
 
-use crate::cache::KernelCache;
+use crate::cache::{Kernel, KernelCache};
 use crate::device::DeviceInfo;
 use crate::device::backend::{Backend, Command, MemoryUse, Region, Ticket};
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
 use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
-use crate::shader::Access;
+use crate::shader::{Access, Module, Target};
 use crate::stream::Stream;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -124,17 +124,37 @@ impl Runtime {
         self.retrying(|| Allocation::new(&self.backend, bytes, memory))
     }
 
-    /// Runs a kernel on `groups` workgroups. More than the device's limit per dimension are folded into rows.
+    /// The form in which kernels are generated for this device.
+    pub fn target(&self) -> Target {
+        self.backend.target()
+    }
+
+    /// Compiles a kernel that is not of this crate.
+    pub fn compile(&self, module: &Module) -> Result<Kernel> {
+        self.kernels.compile(module, &*self.backend)
+    }
+
+    /// Runs a kernel of this crate on `groups` workgroups.
     pub fn launch(&self, config: &KernelConfig, buffers: &[&Buffer], parameters: &[u32], groups: usize) -> Result<()> {
         let kernel = self.kernels.get(config, &*self.backend)?;
+        let groups = self.fold(groups, || config.name())?;
+        self.dispatch(&kernel, buffers, parameters, groups)
+    }
+
+    /// More workgroups than the device's limit per dimension, folded into rows.
+    pub fn fold(&self, groups: usize, kernel: impl FnOnce() -> String) -> Result<[u32; 3]> {
         let limit = self.info().limits.max_groups as usize;
         let rows = groups.div_ceil(limit);
         if rows > limit {
-            let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", config.name());
+            let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", kernel());
             return Err(Error::Unsupported { feature, device: self.info().to_string() });
         }
         // As even rows as possible leave the fewest surplus groups.
-        let groups = [groups.div_ceil(rows.max(1)) as u32, rows as u32, 1];
+        Ok([groups.div_ceil(rows.max(1)) as u32, rows as u32, 1])
+    }
+
+    /// Records the run of a compiled kernel.
+    pub fn dispatch(&self, kernel: &Kernel, buffers: &[&Buffer], parameters: &[u32], groups: [u32; 3]) -> Result<()> {
         let uses: SmallVec<[_; 6]> =
             buffers.iter().zip(kernel.bindings.iter()).map(|(buffer, &access)| (buffer.allocation(), access)).collect();
         let command = Command::Dispatch {

@@ -8,15 +8,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Translates a kernel of [`Target::WEBGPU`](crate::shader::Target::WEBGPU), and checks on the way that it uses no
 /// feature but those that it states in `requires`.
 pub(crate) fn translate(module: &Module) -> Result<String> {
-    // naga's SPIR-V reader still indexes and unwraps in places (an id that no instruction defines, for one), and a
-    // malformed module must not take the process down. Nothing of naga's outlives the call, so nothing is left torn.
-    catch_unwind(AssertUnwindSafe(|| translate_unguarded(module)))
+    guarded(&module.name, || translate_unguarded(module))
+}
+
+/// Calls naga. Its readers still index and unwrap in places (an id that no instruction defines, for one), and a malformed
+/// module must not take the process down. Nothing of naga's outlives the call, so nothing is left torn.
+pub(super) fn guarded<T>(kernel: &str, call: impl FnOnce() -> Result<T, String>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(call))
         .unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
             Err(format!("naga panicked: {text}"))
         })
-        .map_err(|message| Error::Kernel { kernel: module.name.clone(), message })
+        .map_err(|message| Error::Kernel { kernel: kernel.into(), message })
 }
 
 /// Adds what browsers ask for and naga's own parser refuses.

@@ -100,8 +100,12 @@ impl Tensor {
             return Ok(None);
         }
         let bytes = super::checked_elements(self.shape(), "read")? as u64 * self.dtype.size_in_bytes() as u64;
+        Ok(Some((self.row_major_buffer()?, bytes)))
+    }
+
+    /// A buffer that starts with the elements in row-major order.
+    pub(crate) fn row_major_buffer(&self) -> Result<Arc<Buffer>> {
         let in_place = self.is_contiguous() && self.layout.offset == 0;
-        let buffer = if in_place { self.buffer()? } else { self.copied()?.buffer()? };
-        Ok(Some((buffer, bytes)))
+        if in_place { self.buffer() } else { self.copied()?.buffer() }
     }
 }
