@@ -14,7 +14,8 @@ macro_rules! api {
         required { $($symbol:ident => $name:ident($($parameter:ident: $ty:ty),*);)* }
         optional { $($newer:ident => $newer_name:ident($($newer_parameter:ident: $newer_ty:ty),*);)* }
     ) => {
-        /// The functions of the interface.
+        /// The functions of the interface. All are loaded, so that a missing one shows.
+        #[allow(dead_code, reason = "the scenarios do not call every function")]
         pub struct Api {
             $(pub $name: unsafe extern "C" fn($($ty),*) -> ResultCode,)*
             $(pub $newer_name: Option<unsafe extern "C" fn($($newer_ty),*) -> ResultCode>,)*
