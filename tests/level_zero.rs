@@ -71,9 +71,10 @@ fn trials() -> Vec<Trial> {
     }
     add(
         "unavailable::no_such_library".into(),
-        Box::new(|| unavailable_from("/nowhere/libze.so", &["/nowhere/libze.so", "libze1"])),
+        Box::new(|| unavailable_from("/nowhere/libze.so", &["/nowhere/libze.so", "MARQUETRY_LEVEL_ZERO_LIBRARY"])),
     );
     add("unavailable::another_library".into(), Box::new(|| unavailable_from("libm.so.6", &["zeInit", "libm.so.6"])));
+    add("unavailable::no_loader".into(), Box::new(no_loader));
     add("unavailable::old_library".into(), Box::new(old_library));
     add(
         "unavailable::old_driver".into(),
@@ -263,6 +264,15 @@ fn unavailable_from(library: impl AsRef<Path>, parts: &[&str]) -> Result<(), Fai
     let mut child = Child::direct("why_unavailable");
     child.command.env("MARQUETRY_LEVEL_ZERO_LIBRARY", library.as_ref());
     says(child, parts)
+}
+
+/// The loader cannot be loaded: what stands first on the path for libraries is none.
+fn no_loader() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("libze_loader.so.1"), "")?;
+    let mut child = Child::through_the_loader("why_unavailable");
+    child.command.env("LD_LIBRARY_PATH", folder.path());
+    says(child, &["no Level Zero loader", "libze_loader.so.1", "apt-get install libze1"])
 }
 
 /// A loader that lacks a function which this crate needs.

@@ -1,5 +1,7 @@
 //! Scenarios in processes of their own, under the test driver: it injects faults, and reports leaks, per process.
 
+#![allow(dead_code, reason = "each of the tests that share this uses a part of it")]
+
 use libtest_mimic::Failed;
 use std::env;
 use std::fmt::Write;
@@ -38,6 +40,8 @@ impl Child {
         let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let mut command = Command::new(env::current_exe().expect("the path of this program"));
         command.env(SCENARIO, scenario).env("LEVEL_ZERO_TEST_REPORT", &report);
+        // Faults are counted: nothing is to depend on what earlier runs have left.
+        command.env("MARQUETRY_CACHE", "");
         Self { command, report }
     }
 
