@@ -26,6 +26,7 @@
 
 mod cache;
 pub mod device;
+mod disk_cache;
 mod dtype;
 mod dump;
 mod error;
@@ -36,17 +37,23 @@ mod layout;
 mod memory;
 mod ops;
 mod profile;
+mod ranges;
 mod runtime;
 pub mod shader;
 mod shape;
 mod stream;
 mod tensor;
+mod tuning;
 
-pub use device::{BackendKind, Device, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
+pub use device::{
+    BackendKind, Device, DeviceFilter, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion,
+};
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
+pub use profile::{Profile, TimedCommand};
+pub use ranges::Ranges;
 pub use runtime::Stats;
 pub use shape::{Axes, Axis, Shape};
 pub use tensor::{NdArray, Tensor};

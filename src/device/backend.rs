@@ -65,6 +65,60 @@ impl Region {
     pub fn bytes(&self) -> u64 {
         self.extent.iter().product()
     }
+
+    /// The same box, which has passed its check, with as few rows and slices as possible: those that follow each other
+    /// on both sides are made one.
+    #[cfg_attr(not(any(feature = "vulkan", feature = "level-zero")), expect(dead_code, reason = "no backend uses it"))]
+    pub fn merged(&self) -> Region {
+        let Region { extent: [mut width, mut rows, mut slices], mut src, mut dst } = *self;
+        let evenly_spaced = |pitch: &Pitch| pitch.row.checked_mul(rows) == Some(pitch.slice);
+        if rows > 1 && evenly_spaced(&src) && evenly_spaced(&dst) {
+            (rows, slices) = (rows * slices, 1);
+        }
+        if rows == 1 || [src.row, dst.row] == [width; 2] {
+            // What were slices are rows now.
+            (width, rows, slices) = (width * rows, slices, 1);
+            (src.row, dst.row) = (src.slice, dst.slice);
+        }
+        if [src.row, dst.row] == [width; 2] && slices == 1 {
+            (width, rows) = (width * rows, 1);
+        }
+        Region { extent: [width, rows, slices], src, dst }
+    }
+
+    /// Whether the box can be copied between two buffers of these sizes: it is not empty, lies within both, and its rows
+    /// are apart on both sides. If not, the rule that is broken.
+    pub fn check(&self, src_bytes: u64, dst_bytes: u64) -> Result<(), String> {
+        if self.extent.contains(&0) {
+            return Err(format!("nothing is to be copied, the extent being {:?}", self.extent));
+        }
+        for (side, pitch, bytes) in [("source", self.src, src_bytes), ("destination", self.dst, dst_bytes)] {
+            let end = pitch.end(self.extent)?;
+            if end > bytes {
+                return Err(format!("the box ends at byte {end} of the {side}, which has {bytes}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pitch {
+    /// The end of a box that is not empty.
+    fn end(&self, [row, rows, slices]: [u64; 3]) -> Result<u64, String> {
+        let slice = span("rows", row, rows, self.row)?;
+        let all = span("slices", slice, slices, self.slice)?;
+        all.checked_add(self.offset).ok_or_else(|| format!("an offset of {} bytes is beyond all buffers", self.offset))
+    }
+}
+
+/// The bytes from the first of `count` parts of a box to the end of the last.
+fn span(parts: &str, bytes: u64, count: u64, pitch: u64) -> Result<u64, String> {
+    if count > 1 && pitch < bytes {
+        return Err(format!("{parts} of {bytes} bytes overlap if they are {pitch} bytes apart"));
+    }
+    let last = (count - 1).checked_mul(pitch);
+    last.and_then(|last| last.checked_add(bytes))
+        .ok_or_else(|| format!("{count} {parts} that are {pitch} bytes apart are beyond all buffers"))
 }
 
 /// One step of work on the device.
@@ -177,5 +231,59 @@ pub(crate) fn check_fits(module: &Module, info: &DeviceInfo) -> Result<()> {
             unsupported(format!("{needed} {what}, which kernel `{}` needs (limit {limit})", module.name))
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: Pitch = Pitch { offset: 3, row: 10, slice: 100 };
+
+    #[test]
+    fn a_region_fits_up_to_the_last_byte_of_its_last_row() {
+        let region = Region { extent: [5, 4, 2], src: ROWS, dst: Pitch { offset: 0, row: 5, slice: 20 } };
+        // 3 + 1 slice of 100 + 3 rows of 10 + 5 bytes, and 2 * 4 * 5 bytes.
+        assert_eq!(region.check(138, 40), Ok(()));
+        assert!(region.check(137, 40).unwrap_err().contains("byte 138 of the source, which has 137"));
+        assert!(region.check(138, 39).unwrap_err().contains("byte 40 of the destination, which has 39"));
+        assert_eq!(Region::linear(8).check(8, 8), Ok(()));
+        assert!(Region::linear(8).check(8, 7).is_err());
+        assert!(Region::linear(0).check(8, 8).is_err());
+    }
+
+    #[test]
+    fn a_pitch_counts_only_where_there_is_something_to_be_apart() {
+        let none = Pitch::default();
+        assert_eq!(Region { extent: [8, 1, 1], src: none, dst: none }.check(8, 8), Ok(()));
+        let slices = Pitch { slice: 8, ..none };
+        assert_eq!(Region { extent: [8, 1, 2], src: slices, dst: slices }.check(16, 16), Ok(()));
+    }
+
+    #[test]
+    fn overlapping_rows_and_slices_are_refused_on_both_sides() {
+        let good = Region { extent: [10, 4, 2], src: ROWS, dst: ROWS };
+        assert_eq!(good.check(1000, 1000), Ok(()));
+        let rows = Pitch { row: 9, ..ROWS };
+        // Four rows take 40 bytes.
+        let slices = Pitch { slice: 39, ..ROWS };
+        for bad in [rows, slices] {
+            assert!(Region { src: bad, ..good }.check(1000, 1000).unwrap_err().contains("overlap"));
+            assert!(Region { dst: bad, ..good }.check(1000, 1000).unwrap_err().contains("overlap"));
+        }
+    }
+
+    #[test]
+    fn numbers_beyond_64_bits_are_refused() {
+        let big = 1 << 40;
+        let regions = [
+            Region { extent: [1, big, 1], src: Pitch { row: big, ..ROWS }, dst: ROWS },
+            Region { extent: [1, 1, big], src: Pitch { slice: big, ..ROWS }, dst: ROWS },
+            Region { extent: [2, 2, 1], src: Pitch { row: u64::MAX, ..ROWS }, dst: ROWS },
+            Region { extent: [1, 1, 1], src: Pitch { offset: u64::MAX, ..ROWS }, dst: ROWS },
+        ];
+        for region in regions {
+            assert!(region.check(u64::MAX, u64::MAX).unwrap_err().contains("beyond all buffers"), "{region:?}");
+        }
     }
 }

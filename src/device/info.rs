@@ -81,6 +81,8 @@ impl Features {
             Some("16-bit floats in kernels")
         } else if self.subgroups && !available.subgroups {
             Some("subgroup operations")
+        } else if self.timestamps && !available.timestamps {
+            Some("timestamps")
         } else {
             None
         }
@@ -123,7 +125,8 @@ pub struct Limits {
 
 /// Which memory a tensor's elements are in.
 ///
-/// All kinds are for kernels. On a device without [`DeviceInfo::host_visible`] (WebGPU) they are all the same, and the
+/// All kinds are for kernels. On a device with [`DeviceInfo::unified_memory`], what the host uploads as `Device` is
+/// `Shared`, as there is one memory only. On a device without [`DeviceInfo::host_visible`] (WebGPU) they are all the same, and the
 /// host reaches them by way of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]

@@ -1,5 +1,6 @@
 //! Finding and opening devices.
 
+use super::filter::sort_best_first;
 use super::{BackendKind, Device, DeviceInfo, Handle};
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
@@ -62,7 +63,10 @@ async fn open(backend: BackendKind, index: usize) -> Result<Device> {
     Ok(enter(backend, index, open_runtime(backend, index).await?))
 }
 
-#[cfg_attr(not(any(feature = "vulkan", feature = "webgpu", feature = "level-zero")), expect(unused_variables, reason = "no backend takes it"))]
+#[cfg_attr(
+    not(any(feature = "vulkan", feature = "webgpu", feature = "level-zero")),
+    expect(unused_variables, reason = "no backend takes it")
+)]
 async fn open_runtime(backend: BackendKind, index: usize) -> Result<Runtime> {
     match backend {
         #[cfg(feature = "vulkan")]
@@ -102,7 +106,8 @@ impl Device {
     }
 
     /// The best device: the one that `MARQUETRY_DEVICE` names (as in `webgpu:0`) if it is set; else discrete GPUs come
-    /// before integrated, virtual and software ones, and Vulkan before WebGPU.
+    /// before integrated, virtual and software ones, Vulkan before Level Zero before WebGPU, and more
+    /// compute units before fewer.
     ///
     /// # Errors
     /// [`Error::NoDevice`] with what each backend says; [`Error::InvalidDevice`] for the variable.
@@ -129,7 +134,7 @@ impl Device {
                 Err(error) => reasons.push(error.to_string()),
             }
         }
-        candidates.sort_by_key(|info| (info.kind, info.backend, info.index));
+        sort_best_first(&mut candidates);
         for info in candidates {
             match open(info.backend, info.index).await {
                 Ok(device) => return Ok(device),

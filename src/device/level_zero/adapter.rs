@@ -226,10 +226,7 @@ impl Adapter {
 }
 
 /// The first queue group with such flags.
-fn group(
-    groups: &[CommandQueueGroupProperties],
-    fits: impl Fn(CommandQueueGroupPropertyFlags) -> bool,
-) -> Option<u32> {
+fn group(groups: &[CommandQueueGroupProperties], fits: impl Fn(CommandQueueGroupPropertyFlags) -> bool) -> Option<u32> {
     groups.iter().zip(0..).find_map(|(group, ordinal)| (group.num_queues > 0 && fits(group.flags)).then_some(ordinal))
 }
 

@@ -59,8 +59,7 @@ impl List {
         let api = self.device.api;
         // SAFETY: here and below, the list is alive and not being executed, and its owner has the queue locked.
         self.device.check("zeCommandListClose", unsafe { (api.command_list_close)(self.handle) })?;
-        let code =
-            unsafe { (api.command_queue_execute_command_lists)(queue, 1, &mut self.handle, self.fence) };
+        let code = unsafe { (api.command_queue_execute_command_lists)(queue, 1, &mut self.handle, self.fence) };
         self.device.check("zeCommandQueueExecuteCommandLists", code)?;
         self.executed = true;
         Ok(())
@@ -137,11 +136,7 @@ impl<'a> Recorder<'a> {
         Ok(steps)
     }
 
-    fn action(
-        &mut self,
-        action: &Action<'_>,
-        timestamps: Option<&Arc<Events>>,
-    ) -> Result<SmallVec<[Event; 1]>> {
+    fn action(&mut self, action: &Action<'_>, timestamps: Option<&Arc<Events>>) -> Result<SmallVec<[Event; 1]>> {
         let mut events = SmallVec::new();
         let mut signal = || -> Result<EventHandle> {
             let Some(timestamps) = timestamps else { return Ok(EventHandle::NULL) };
@@ -191,14 +186,14 @@ impl<'a> Recorder<'a> {
         }
         // The region has been divided such that these numbers have 32 bits.
         let (src_row, dst_row) = (region.src.row as u32, region.dst.row as u32);
-        let (src_slice, dst_slice) = if slices > 1 { (region.src.slice as u32, region.dst.slice as u32) } else { (0, 0) };
+        let (src_slice, dst_slice) =
+            if slices > 1 { (region.src.slice as u32, region.dst.slice as u32) } else { (0, 0) };
         let whole = CopyRegion { width: width as u32, height: rows as u32, depth: slices as u32, ..Default::default() };
         let (list, append) = (self.list, self.device.api.command_list_append_memory_copy_region);
         let none = ptr::null_mut();
         // SAFETY: see above.
-        let code = unsafe {
-            append(list, dst, &whole, dst_row, dst_slice, src, &whole, src_row, src_slice, signal, 0, none)
-        };
+        let code =
+            unsafe { append(list, dst, &whole, dst_row, dst_slice, src, &whole, src_row, src_slice, signal, 0, none) };
         self.appended("zeCommandListAppendMemoryCopyRegion", code)
     }
 

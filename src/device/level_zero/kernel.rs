@@ -107,13 +107,7 @@ fn refusal(device: &Device, kernel: &str, call: &'static str, code: ResultCode, 
 }
 
 impl Program {
-    fn build(
-        device: &Arc<Device>,
-        kernel: &str,
-        format: ModuleFormat,
-        code: &[u8],
-        flags: &CStr,
-    ) -> Result<Program> {
+    fn build(device: &Arc<Device>, kernel: &str, format: ModuleFormat, code: &[u8], flags: &CStr) -> Result<Program> {
         let desc = ModuleDesc {
             format,
             input_size: code.len(),
@@ -124,9 +118,8 @@ impl Program {
         let (mut handle, mut log) = (ModuleHandle::NULL, ModuleBuildLogHandle::NULL);
         // SAFETY: context and device belong together, and the structures outlive the call. The code is SPIR-V for the
         // features of this device, or what this driver made of such.
-        let code = unsafe {
-            (device.api.module_create)(device.context, device.adapter.device, &desc, &mut handle, &mut log)
-        };
+        let code =
+            unsafe { (device.api.module_create)(device.context, device.adapter.device, &desc, &mut handle, &mut log) };
         let log = take_log(device, log);
         if code != ResultCode::SUCCESS {
             return Err(refusal(device, kernel, "zeModuleCreate", code, &log));

@@ -85,10 +85,8 @@ impl Memory {
     fn allocate_in(&self, bytes: u64, place: Place) -> Result<NonNull<u8>> {
         let Device { api, adapter, context, .. } = &*self.device;
         let size = usize::try_from(bytes).map_err(|_| self.device.too_large(bytes))?;
-        let relaxed = RelaxedAllocationLimitsExpDesc {
-            flags: RelaxedAllocationLimitsExpFlags::MAX_SIZE,
-            ..Default::default()
-        };
+        let relaxed =
+            RelaxedAllocationLimitsExpDesc { flags: RelaxedAllocationLimitsExpFlags::MAX_SIZE, ..Default::default() };
         let next = if bytes > adapter.max_allocation { (&raw const relaxed).cast() } else { ptr::null() };
         let on_device = DeviceMemAllocDesc { next, ordinal: adapter.memory_ordinal, ..Default::default() };
         let on_host = HostMemAllocDesc { next, ..Default::default() };

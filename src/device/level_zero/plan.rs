@@ -21,19 +21,23 @@ pub(super) struct Plan<'a> {
 
 /// What to record for a step.
 pub(super) enum Action<'a> {
-    Dispatch { kernel: &'a Kernel, buffers: SmallVec<[NonNull<u8>; 6]>, parameters: &'a [u32], groups: GroupCount },
+    Dispatch {
+        kernel: &'a Kernel,
+        buffers: SmallVec<[NonNull<u8>; 6]>,
+        parameters: &'a [u32],
+        groups: GroupCount,
+    },
     /// Copies boxes, counted from the starts of the buffers. They do not touch each other.
-    Copy { src: NonNull<u8>, dst: NonNull<u8>, regions: SmallVec<[Region; 1]> },
+    Copy {
+        src: NonNull<u8>,
+        dst: NonNull<u8>,
+        regions: SmallVec<[Region; 1]>,
+    },
 }
 
 impl<'a> Plan<'a> {
     /// Looks up and checks steps. `max_groups` bounds the workgroups in each dimension.
-    pub fn new(
-        steps: &'a [Step],
-        buffers: &Slots<Buffer>,
-        kernels: &'a [Kernel],
-        max_groups: u32,
-    ) -> Result<Plan<'a>> {
+    pub fn new(steps: &'a [Step], buffers: &Slots<Buffer>, kernels: &'a [Kernel], max_groups: u32) -> Result<Plan<'a>> {
         let mut plan = Plan { actions: Vec::with_capacity(steps.len()), transfer: Some(0) };
         let find = |id: BufferId| buffers.get(id.0).ok_or_else(|| unknown_buffer("submit", id));
         for step in steps {

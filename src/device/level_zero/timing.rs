@@ -39,9 +39,8 @@ impl Moment {
         let (mut on_host, mut on_device) = (0, 0);
         let before = profile::now();
         // SAFETY: the device is alive, and the numbers outlive the call.
-        let code = unsafe {
-            (device.api.device_get_global_timestamps)(device.adapter.device, &mut on_host, &mut on_device)
-        };
+        let code =
+            unsafe { (device.api.device_get_global_timestamps)(device.adapter.device, &mut on_host, &mut on_device) };
         let took = profile::now() - before;
         device.check("zeDeviceGetGlobalTimestamps", code)?;
         Ok((took, Moment { host: before + took / 2, device: on_device }))

@@ -96,10 +96,9 @@ impl Batch {
                     }
                     self.dispatch(*pipeline, sets.next(), parameters, *groups);
                 }
-                Action::Copy { src, dst, bytes } => {
-                    let region = [vk::BufferCopy { src_offset: 0, dst_offset: 0, size: *bytes }];
+                Action::Copy { src, dst, pieces } => {
                     // SAFETY: see above.
-                    unsafe { self.device.raw.cmd_copy_buffer(self.commands, *src, *dst, &region) };
+                    unsafe { self.device.raw.cmd_copy_buffer(self.commands, *src, *dst, pieces) };
                 }
             }
         }

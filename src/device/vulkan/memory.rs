@@ -3,6 +3,7 @@
 use super::device::Device;
 use crate::device::BackendKind;
 use crate::device::backend::{BufferId, MemoryUse};
+use crate::device::rules::unknown_buffer;
 use crate::device::slots::Slots;
 use crate::error::{Error, Result};
 use ash::vk;
@@ -223,11 +224,6 @@ impl Drop for Memory {
         let left: Vec<_> = self.buffers.get_mut().drain().collect();
         left.into_iter().for_each(|buffer| self.destroy(buffer));
     }
-}
-
-/// The error for a number that names no buffer.
-pub(super) fn unknown_buffer(op: &'static str, buffer: BufferId) -> Error {
-    Error::InvalidArgument { op, message: format!("{buffer:?} does not exist") }
 }
 
 /// Chooses the memory type for a buffer, of those that the bits in `allowed` stand for.
