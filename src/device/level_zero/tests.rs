@@ -556,7 +556,7 @@ fn boxes_are_copied_byte_by_byte() {
             let ticket = backend.submit(&steps, false).unwrap();
             let found = read_now(&backend, back, dst_bytes, ticket);
             copy_on_host(&region, &src, &mut expected);
-            [staging, background, between, result, back].map(|buffer| backend.free(buffer));
+            [staging, background, between, result, back].into_iter().for_each(|buffer| backend.free(buffer));
             prop_assert_eq!(found, expected);
             Ok(())
         };
