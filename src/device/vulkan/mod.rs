@@ -1,19 +1,25 @@
 //! The Vulkan backend: compute on Vulkan 1.2 or newer, by way of `ash`.
 //!
 //! One concept per file, each using those before it: [`validation`], [`instance`], [`adapter`] (which devices there
-//! are), [`device`] (creation, errors, loss), [`memory`] (buffers), [`kernel`] (pipelines), [`plan`] (checked steps),
-//! [`batch`] (recording), [`queue`] (submission, tickets).
+//! are, with their [`extensions`] and [`properties`]), [`device`] (creation, errors, loss), [`memory`] (buffers),
+//! [`pipeline`] (compiling), [`kernel`] (what is compiled), [`plan`] (checked steps), [`timer`] (timestamps), [`batch`]
+//! (recording), [`clock`] (the device's time in the host's), [`queue`] (submission, tickets).
 
 mod adapter;
 mod batch;
+mod clock;
 mod device;
+mod extensions;
 mod instance;
 mod kernel;
 mod memory;
+mod pipeline;
 mod plan;
+mod properties;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod timer;
 mod validation;
 
 use crate::device::backend::{Backend, BufferId, Compiled, MemoryUse, ReadCallback, Step, Ticket};
@@ -59,7 +65,7 @@ impl VulkanBackend {
             queue: Queue::new(device.clone())?,
             reads: Reads::new(),
             kernels: Kernels::new(device.clone()),
-            memory: Memory::new(&instance.raw, device.clone())?,
+            memory: Memory::new(device.clone())?,
             device,
         })
     }
@@ -102,31 +108,31 @@ impl Backend for VulkanBackend {
     }
 
     fn budget(&self) -> u64 {
-        self.info().memory
+        self.device.budget()
     }
 
     fn binary_key(&self, _: &Module) -> Option<String> {
-        None
+        pipeline::binary_key(&self.device.adapter)
     }
 
-    fn compile(&self, module: &Module, _: Option<&[u8]>) -> Result<Compiled> {
+    fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled> {
         self.guarded(|| {
-            let kernel = self.kernels.compile(module)?;
+            let compiled = self.kernels.compile(module, binary)?;
             validation::check()?;
-            Ok(Compiled { kernel, binary: None, reused: false })
+            Ok(compiled)
         })
     }
 
-    fn timings(&self, _: Ticket) -> Result<Vec<Range<u64>>> {
-        Err(Error::Unsupported { feature: "timestamps".into(), device: self.info().to_string() })
-    }
-
-    fn submit(&self, steps: &[Step], _: bool) -> Result<Ticket> {
+    fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
         self.guarded(|| {
             let max_groups = self.info().limits.max_groups;
             let plan = Plan::new(steps, &self.memory.buffers(), &self.kernels.all(), max_groups)?;
-            self.queue.submit(&plan)
+            self.queue.submit(&plan, timed)
         })
+    }
+
+    fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+        self.guarded(|| self.queue.timings(ticket))
     }
 
     fn completed(&self) -> Result<Ticket> {

@@ -3,7 +3,7 @@
 use super::kernel::{Kernel, Pipeline};
 use super::memory::Buffer;
 use crate::device::backend::{BufferId, Command, KernelId, Region, Step};
-use crate::device::rules::{Signature, invalid_step, unknown_buffer};
+use crate::device::rules::{invalid_step, unknown_buffer};
 use crate::device::slots::Slots;
 use crate::error::Result;
 use ash::vk;
@@ -44,9 +44,7 @@ impl<'a> Plan<'a> {
             let action = match &step.command {
                 Command::Dispatch { kernel, buffers, parameters, groups } => {
                     let kernel = find_kernel(kernels, *kernel)?;
-                    let Kernel { name, bindings, parameter_words, .. } = kernel;
-                    let takes = Signature { name, bindings: *bindings, parameter_words: *parameter_words };
-                    takes.check(buffers.len(), parameters.len(), *groups, max_groups)?;
+                    kernel.signature().check(buffers.len(), parameters.len(), *groups, max_groups)?;
                     for buffer in buffers {
                         let buffer = find(*buffer)?;
                         plan.buffers.push(vk::DescriptorBufferInfo {
