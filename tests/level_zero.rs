@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     if let Some(name) = child::scenario() {
-        let scenario = SCENARIOS.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no scenario {name}"));
+        let scenario =
+            SCENARIOS.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no scenario {name}"));
         (scenario.1)().unwrap_or_else(|error| panic!("{error}"));
         return ExitCode::SUCCESS;
     }
@@ -38,8 +39,10 @@ const SCENARIOS: [(&str, fn() -> Result<()>); 10] = [
 
 fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    let mut add = |name: String, test: Box<dyn FnOnce() -> Result<(), Failed> + Send>| trials.push(Trial::test(name, test));
-    for (path, start) in [("loader", Child::through_the_loader as fn(&'static str) -> Child), ("direct", Child::direct)] {
+    let mut add =
+        |name: String, test: Box<dyn FnOnce() -> Result<(), Failed> + Send>| trials.push(Trial::test(name, test));
+    for (path, start) in [("loader", Child::through_the_loader as fn(&'static str) -> Child), ("direct", Child::direct)]
+    {
         let clean = move |name: &'static str, variables: &'static [(&'static str, &'static str)]| {
             let child = variables.iter().fold(start(name), |child, (name, value)| child.with(name, value));
             child.run()?.succeeds()?.is_clean()
@@ -49,33 +52,50 @@ fn trials() -> Vec<Trial> {
             let child = move || start("memory_runs_out").with("OOM_AT", pair).run()?.succeeds()?.is_clean();
             add(format!("{path}::memory_runs_out_at_{}", &pair[..1]), Box::new(child));
         }
-        add(format!("{path}::memory_is_short_for_a_moment"), Box::new(move || clean("memory_is_short_for_a_moment", &[("OOM_AT", "3")])));
+        add(
+            format!("{path}::memory_is_short_for_a_moment"),
+            Box::new(move || clean("memory_is_short_for_a_moment", &[("OOM_AT", "3")])),
+        );
         add(format!("{path}::a_build_fails"), Box::new(move || clean("a_build_fails", &[("BUILD_FAILURE_AT", "2")])));
         for number in ["1", "2", "3", "4"] {
             let child = move || start("the_device_is_lost").with("LOST_AT", number).run()?.succeeds()?.is_clean();
             add(format!("{path}::the_device_is_lost_at_{number}"), Box::new(child));
         }
-        add(format!("{path}::the_device_is_slow"), Box::new(move || clean("the_device_is_slow", &[("SLOW_MS", "800")])));
+        add(
+            format!("{path}::the_device_is_slow"),
+            Box::new(move || clean("the_device_is_slow", &[("SLOW_MS", "800")])),
+        );
         add(format!("{path}::two_devices"), Box::new(move || clean("two_devices", &[("DEVICES", "2")])));
         add(format!("{path}::a_discrete_device"), Box::new(move || clean("a_discrete_device", &[("DISCRETE", "1")])));
         add(format!("{path}::kernels_on_disk"), Box::new(move || kernels_on_disk(start)));
     }
-    add("unavailable::no_such_library".into(), Box::new(|| unavailable_from("/nowhere/libze.so", &["/nowhere/libze.so", "libze1"])));
+    add(
+        "unavailable::no_such_library".into(),
+        Box::new(|| unavailable_from("/nowhere/libze.so", &["/nowhere/libze.so", "libze1"])),
+    );
     add("unavailable::another_library".into(), Box::new(|| unavailable_from("libm.so.6", &["zeInit", "libm.so.6"])));
     add("unavailable::old_library".into(), Box::new(old_library));
-    add("unavailable::old_driver".into(), Box::new(|| {
-        let child = Child::direct("why_unavailable").with("API", "1.0");
-        says(child, &["1.0"])
-    }));
-    add("unavailable::no_driver".into(), Box::new(|| {
-        let mut child = Child::through_the_loader("why_unavailable");
-        child.command.env("ZE_ENABLE_ALT_DRIVERS", "/nowhere.so");
-        says(child, &["zeInit"])
-    }));
-    for (path, start) in [("loader", Child::through_the_loader as fn(&'static str) -> Child), ("direct", Child::direct)] {
-        add(format!("unavailable::no_devices_{path}"), Box::new(move || {
-            says(start("why_unavailable").with("DEVICES", "0"), &["no device"])
-        }));
+    add(
+        "unavailable::old_driver".into(),
+        Box::new(|| {
+            let child = Child::direct("why_unavailable").with("API", "1.0");
+            says(child, &["1.0"])
+        }),
+    );
+    add(
+        "unavailable::no_driver".into(),
+        Box::new(|| {
+            let mut child = Child::through_the_loader("why_unavailable");
+            child.command.env("ZE_ENABLE_ALT_DRIVERS", "/nowhere.so");
+            says(child, &["zeInit"])
+        }),
+    );
+    for (path, start) in [("loader", Child::through_the_loader as fn(&'static str) -> Child), ("direct", Child::direct)]
+    {
+        add(
+            format!("unavailable::no_devices_{path}"),
+            Box::new(move || says(start("why_unavailable").with("DEVICES", "0"), &["no device"])),
+        );
     }
     trials
 }
@@ -86,7 +106,8 @@ fn device() -> Result<Device> {
 
 /// A few launches of several kernels, whose result is known.
 fn compute(device: &Device) -> Result<()> {
-    let x = Tensor::from_vec((0..6000).map(|i| (i % 7) as f32).collect(), (60, 100), device)?.to_memory(MemoryKind::Device)?;
+    let x = Tensor::from_vec((0..6000).map(|i| (i % 7) as f32).collect(), (60, 100), device)?
+        .to_memory(MemoryKind::Device)?;
     let squares = x.matmul(&x.t()?)?;
     let total = squares.sum_all()?.to_scalar::<f32>()?;
     // The sum over all pairs of rows is that of the squares of the columns' sums.
@@ -102,7 +123,10 @@ fn every_family() -> Result<()> {
     let x = Tensor::randn(0f32, 1.0, (8, 300), &device)?;
     let weight = Tensor::ones(300, DType::F32, &device)?;
     x.layer_norm(&weight, &weight, 1e-5)?.softmax(-1)?.to_vec::<f32>()?;
-    Tensor::cat(&[&x, &x], 0)?.index_select(&Tensor::new([3u32, 1], &device)?, 0)?.to_dtype(DType::F16)?.to_vec::<half::f16>()?;
+    Tensor::cat(&[&x, &x], 0)?
+        .index_select(&Tensor::new([3u32, 1], &device)?, 0)?
+        .to_dtype(DType::F16)?
+        .to_vec::<half::f16>()?;
     for kind in [MemoryKind::Device, MemoryKind::Shared, MemoryKind::Host] {
         let there = x.to_memory(kind)?.slice_assign((2..5, 10..290), &x.narrow(0, 0, 1)?.narrow(1, 7, 280)?)?;
         there.argmax(1)?.to_vec::<u32>()?;
@@ -264,8 +288,9 @@ fn count_compiles() -> Result<()> {
 /// The numbers of kernels that a child has compiled, and found on disk.
 fn counts(child: Child) -> Result<(u32, u32), Failed> {
     let ended = child.run()?.succeeds()?;
+    let text = ended.text.clone();
     ended.is_clean()?;
-    let line = ended.text.lines().find_map(|line| line.strip_prefix("compiles ")?.split_once(" reuses "));
+    let line = text.lines().find_map(|line| line.strip_prefix("compiles ")?.split_once(" reuses "));
     let (compiles, reuses) = line.ok_or("the child counted nothing")?;
     Ok((compiles.parse()?, reuses.parse()?))
 }
@@ -282,7 +307,8 @@ fn kernels_on_disk(start: fn(&'static str) -> Child) -> Result<(), Failed> {
     assert!(all > 3 && none == 0, "the first start compiles: {all}, {none}");
     assert_eq!(counts(child())?, (0, all), "the second start compiles nothing");
 
-    let files: Vec<PathBuf> = std::fs::read_dir(&path)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    let files: Vec<PathBuf> =
+        std::fs::read_dir(&path)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     assert_eq!(files.len(), all as usize);
     for (number, file) in files.iter().enumerate() {
         let mut contents = std::fs::read(file)?;
@@ -310,4 +336,3 @@ fn kernels_on_disk(start: fn(&'static str) -> Child) -> Result<(), Failed> {
     assert_eq!(counts(without)?, (all, 0));
     Ok(())
 }
-
