@@ -243,7 +243,6 @@ impl Kernel {
     /// Drivers take SPIR-V on trust. It must be valid (`spirv-val` tells), use only what the device supports, and bind
     /// what the signature says. In every launch it must keep within its buffers, which are as long as the tensors,
     /// rounded up to 16 bytes, write to none that the signature calls an input, and end.
-    #[allow(unsafe_code, reason = "it is the caller who must know what the driver is given")]
     pub unsafe fn from_spirv(
         device: &Device,
         words: &[u32],
