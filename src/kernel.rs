@@ -3,6 +3,7 @@
 use crate::cache;
 use crate::device::{BackendKind, Device};
 use crate::dtype::DType;
+use crate::dump;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::shader::{Access, Code, KernelBuilder, Module, Signature, Slot, SlotKind, Target, spirv};
@@ -276,6 +277,7 @@ impl Kernel {
             return Err(Error::Kernel { kernel: module.name, message });
         }
         module.large_buffers = device.info().limits.max_buffer_bytes > u32::MAX.into();
+        dump::write_own(&module, Kernel::target(device))?;
         let compiled = device.runtime().compile(&module)?;
         let (device, workgroup) = (device.clone(), module.workgroup);
         Ok(Kernel(Arc::new(Inner { device, compiled, signature, workgroup, checked, least_bytes })))
