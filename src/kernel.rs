@@ -3,6 +3,7 @@
 use crate::cache;
 use crate::device::{BackendKind, Device};
 use crate::dtype::DType;
+use crate::dump;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::shader::{Access, Code, KernelBuilder, Module, Signature, Slot, SlotKind, Target, spirv};
@@ -243,7 +244,6 @@ impl Kernel {
     /// Drivers take SPIR-V on trust. It must be valid (`spirv-val` tells), use only what the device supports, and bind
     /// what the signature says. In every launch it must keep within its buffers, which are as long as the tensors,
     /// rounded up to 16 bytes, write to none that the signature calls an input, and end.
-    #[allow(unsafe_code, reason = "it is the caller who must know what the driver is given")]
     pub unsafe fn from_spirv(
         device: &Device,
         words: &[u32],
@@ -277,6 +277,7 @@ impl Kernel {
             return Err(Error::Kernel { kernel: module.name, message });
         }
         module.large_buffers = device.info().limits.max_buffer_bytes > u32::MAX.into();
+        dump::write_own(&module, Kernel::target(device))?;
         let compiled = device.runtime().compile(&module)?;
         let (device, workgroup) = (device.clone(), module.workgroup);
         Ok(Kernel(Arc::new(Inner { device, compiled, signature, workgroup, checked, least_bytes })))
