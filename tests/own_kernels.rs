@@ -6,7 +6,7 @@ use marquetry::{Argument, DType, Device, Error, Kernel, Result, Signature, Tenso
 use std::fmt::Debug;
 
 /// Every device string. A new backend is one more.
-const DEVICES: [&str; 2] = ["vulkan", "webgpu"];
+const DEVICES: [&str; 3] = ["vulkan", "webgpu", "level-zero"];
 
 fn open(name: &str) -> Device {
     name.parse().unwrap_or_else(|error| panic!("{error}\nrun `make setup`"))
@@ -379,7 +379,7 @@ fn any_number_of_workgroups() {
         let [y] = kernel.launch(0, [Argument::output(4)])?;
         assert_eq!((y.dims(), device.stats().launches), (&[4][..], before));
         let [y] = kernel.launch(1, [Argument::output((0, 3))])?;
-        assert_eq!(y.to_vec::<u32>()?, []);
+        assert!(y.to_vec::<u32>()?.is_empty());
         let [y] = scale(device)?.launch(1, [y.to_dtype(DType::F32)?.into(), Argument::output(2), 3.0.into()])?;
         assert_eq!(y.dims(), [2]);
         Ok(())
@@ -646,6 +646,9 @@ fn spirv_runs_on_each_device() {
         assert_eq!(y.to_vec::<f32>()?, expected);
 
         let limit = device.info().limits.max_groups;
+        if limit == u32::MAX {
+            return Ok(()); // no number of workgroups is too large
+        }
         assert_error!(
             kernel.launch::<1>([1, limit + 1, 1], arguments),
             Error::Unsupported { .. },
