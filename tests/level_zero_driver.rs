@@ -38,6 +38,7 @@ fn trials() -> Vec<Trial> {
         trial("loader::copies_and_fills", || loader("copy_and_fill").run()?.succeeds()?.is_clean()),
         trial("loader::orders_by_events", || loader("events").run()?.succeeds()?.is_clean()),
         trial("loader::immediate_lists", || loader("immediate").run()?.succeeds()?.is_clean()),
+        trial("loader::cached_modules", cache_is_used),
         trial("loader::native_binaries", || loader("native_binary").run()?.succeeds()?.is_clean()),
         trial("direct::lists_in_order", || direct("in_order").run()?.succeeds()?.is_clean()),
         trial("direct::older_version", || direct("older_version").with("API", "1.3").run()?.succeeds()?.errors(1)),
@@ -69,6 +70,21 @@ fn trials() -> Vec<Trial> {
 
 fn trial(name: &str, check: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
     Trial::test(name, check)
+}
+
+/// The second run finds the module that the first one has compiled, and a damaged file is no harm.
+fn cache_is_used() -> Result<(), Failed> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("level-zero-cache");
+    let _ = std::fs::remove_dir_all(&folder);
+    let run = || loader("add_vectors").with("CACHE", &folder.to_string_lossy()).run()?.succeeds()?.is_clean();
+    run()?;
+    let files: Vec<_> = std::fs::read_dir(&folder)?.collect::<Result<_, _>>()?;
+    assert_eq!(files.len(), 1, "{files:?}");
+    let written = std::fs::metadata(files[0].path())?.modified()?;
+    run()?;
+    assert_eq!(std::fs::metadata(files[0].path())?.modified()?, written, "compiled again");
+    std::fs::write(files[0].path(), b"ZETESTDR and nothing that makes sense")?;
+    run()
 }
 
 fn leaks_are_reported() -> Result<(), Failed> {
@@ -116,7 +132,7 @@ impl Child {
         let name = format!("level_zero_report_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let mut command = Command::new(env::current_exe().expect("the path of this program"));
-        command.env(SCENARIO, scenario).env("LEVEL_ZERO_TEST_REPORT", &report);
+        command.env(SCENARIO, scenario).env("LEVEL_ZERO_TEST_REPORT", &report).env_remove("LEVEL_ZERO_TEST_CACHE");
         Self { command, report }
     }
 

@@ -75,6 +75,7 @@ pub enum DeviceQuery {
     GlobalMemSize = 0x101f,
     LocalMemSize = 0x1023,
     Name = 0x102b,
+    DriverVersion = 0x102d,
     Extensions = 0x1030,
     IlVersion = 0x105b,
     /// Of `cl_intel_required_subgroup_size`.
