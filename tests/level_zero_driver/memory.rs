@@ -198,7 +198,10 @@ fn allocate(
     if alignment != 0 && !alignment.is_power_of_two() {
         return Err(ResultCode::ERROR_UNSUPPORTED_ALIGNMENT);
     }
-    if settings().out_of_memory.is_due() || !fits(size) {
+    if settings().out_of_memory.is_due() {
+        return Err(ResultCode::ERROR_OUT_OF_DEVICE_MEMORY);
+    }
+    if !fits(size) {
         return Err(out_of_memory(kind));
     }
     let index = device.map(|device| device.index);
