@@ -35,11 +35,13 @@ fn trials() -> Vec<Trial> {
     vec![
         trial("loader::adds_vectors", || loader("add_vectors").run()?.succeeds()?.leaves_nothing()),
         trial("loader::describes_the_device", || loader("describe").run()?.succeeds()?.leaves_nothing()),
+        trial("loader::subgroups", || loader("subgroups").run()?.succeeds()?.leaves_nothing()),
         trial("loader::copies_and_fills", || loader("copy_and_fill").run()?.succeeds()?.leaves_nothing()),
         trial("loader::orders_by_events", || loader("events").run()?.succeeds()?.leaves_nothing()),
         trial("loader::immediate_lists", || loader("immediate").run()?.succeeds()?.leaves_nothing()),
         trial("loader::cached_modules", cache_is_used),
         trial("loader::native_binaries", || loader("native_binary").run()?.succeeds()?.leaves_nothing()),
+        trial("direct::adds_vectors", || direct("add_vectors").run()?.succeeds()?.leaves_nothing()),
         trial("direct::lists_in_order", || direct("in_order").run()?.succeeds()?.leaves_nothing()),
         trial("direct::older_version", || direct("older_version").with("API", "1.3").run()?.succeeds()?.errors(1)),
         trial("traps::missing_barrier", || loader("missing_barrier").run()?.succeeds()?.leaves_nothing()),
