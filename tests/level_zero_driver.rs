@@ -51,6 +51,7 @@ fn trials() -> Vec<Trial> {
         trial("traps::kernel_overrun", || {
             loader("overrun").run()?.faults("touched byte 4096 of an allocation of 4096")
         }),
+        trial("traps::small_overrun", || loader("small_overrun").run()?.succeeds()?.errors(1)),
         trial("traps::host_touch", || loader("host_touch").run()?.faults("touched device memory")),
         trial("traps::copy_out_of_bounds", || loader("copy_out_of_bounds").run()?.succeeds()?.errors(1)),
         trial("traps::use_after_destroy", || loader("use_after_destroy").run()?.succeeds()?.errors(4)),

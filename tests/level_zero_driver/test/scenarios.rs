@@ -20,6 +20,7 @@ pub fn run(name: &str) {
         "missing_barrier" => missing_barrier,
         "missing_barrier_between_lists" => missing_barrier_between_lists,
         "overrun" => overrun,
+        "small_overrun" => small_overrun,
         "host_touch" => host_touch,
         "copy_out_of_bounds" => copy_out_of_bounds,
         "use_after_destroy" => use_after_destroy,
@@ -408,6 +409,20 @@ fn overrun() {
     let list = addition.client.list(0);
     addition.client.launch(list, addition.kernel, GROUPS + 1, EventHandle::NULL);
     addition.client.run(addition.queue, list);
+}
+
+/// The kernel writes one element too many, into the padding of its buffer.
+fn small_overrun() {
+    let mut addition = Addition::new();
+    let client = &addition.client;
+    client.free(addition.output);
+    addition.output = client.device_memory(LENGTH * 4 - 4);
+    addition.set_arguments(LENGTH as u32, 1.0);
+    let list = client.list(0);
+    addition.launch(list);
+    client.run(addition.queue, list);
+    ok!(client, command_list_destroy(list));
+    addition.close();
 }
 
 fn host_touch() {
