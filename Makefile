@@ -33,6 +33,7 @@ demo: setup-demo ## search a text by meaning: make demo QUERY="..." TEXT=file
 
 # With LEVEL_ZERO_RUNTIME=pocl the driver runs on PoCL.
 test test-full: export ZE_ENABLE_ALT_DRIVERS ?= $(TEST_DRIVER)
+test test-full: export LEVEL_ZERO_TEST_CACHE ?= $(CURDIR)/target/level-zero-cache
 test test-full: export OCL_ICD_VENDORS ?= $(CURDIR)/target/opencl
 test test-full: export ZE_ENABLE_VALIDATION_LAYER := 1
 # Tests compile what they run, and leave nothing in the user's folder for caches.
