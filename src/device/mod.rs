@@ -20,8 +20,10 @@ pub(crate) mod webgpu;
 
 pub use filter::DeviceFilter;
 pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
+#[cfg(any(feature = "vulkan", feature = "webgpu"))]
+pub(crate) use info::powers_of_two;
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
-pub(crate) use info::{powers_of_two, vendor_name};
+pub(crate) use info::vendor_name;
 
 use crate::error::Result;
 use crate::memory::MemoryStats;

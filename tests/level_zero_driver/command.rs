@@ -128,7 +128,8 @@ impl Command {
         }
     }
 
-    fn end_use(&self) {
+    /// Takes that back.
+    pub fn end_use(&self) {
         self.memory.iter().for_each(|allocation| allocation.end_use());
         self.events().for_each(|event| event.life().end_use());
         if let Work::Launch(launch) = &self.work {
@@ -136,21 +137,11 @@ impl Command {
         }
     }
 
-    /// Runs a submitted command whose events are signalled, and then signals its own.
-    pub fn run(self: Arc<Self>, queue: &opencl::Queue) {
+    /// Runs a submitted command whose events are signalled, and tells when it started and ended.
+    pub fn run(&self, queue: &opencl::Queue) -> (u64, u64) {
         let start = progress::now();
         self.work.run(queue);
-        let end = progress::now();
-        if let Some(event) = self.finish() {
-            event.signal(start, end);
-        }
-    }
-
-    /// Ends a submitted command. Nothing refers to its objects any more when its event, which is returned, tells the
-    /// application to destroy them.
-    pub fn finish(self: Arc<Self>) -> Option<Arc<Event>> {
-        self.end_use();
-        self.signal.clone()
+        (start, progress::now())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::handles::{Handle, Life, Object};
 use crate::kernel::Launch;
 use crate::memory::Allocation;
 use crate::pointer::Pointer;
-use crate::queue::{Stream, Submission};
+use crate::queue::{Stream, Submission, Submitted};
 use crate::report::{misuse, note};
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -47,12 +47,8 @@ impl Object for CommandList {
 }
 
 impl CommandList {
-    pub fn shared_life(&self) -> Arc<Life> {
-        self.life.clone()
-    }
-
     /// What a queue of a queue group runs.
-    pub fn closed_commands(&self, ordinal: u32) -> Outcome<Vec<Arc<Command>>> {
+    pub fn closed_commands(&self, ordinal: u32) -> Outcome<Vec<Submitted>> {
         let Kind::Regular { recording, .. } = &self.kind else {
             return Err(misuse(ResultCode::ERROR_INVALID_COMMAND_LIST_TYPE, "executed an immediate command list"));
         };
@@ -64,7 +60,8 @@ impl CommandList {
         if !recording.is_closed {
             return Err(misuse(ResultCode::ERROR_INVALID_ARGUMENT, "executed a command list that is not closed"));
         }
-        Ok(recording.commands.clone())
+        let submitted = |command: &Arc<Command>| Submitted { command: command.clone(), list: Some(self.life.clone()) };
+        Ok(recording.commands.iter().map(submitted).collect())
     }
 
     fn recording(&self) -> Outcome<&Mutex<Recording>> {
@@ -93,7 +90,7 @@ impl CommandList {
                 Ok(())
             }
             Kind::Immediate { stream, is_synchronous } => {
-                stream.submit(Submission { commands: vec![command], ..Submission::default() })?;
+                stream.submit(Submission { commands: vec![Submitted { command, list: None }], fence: None })?;
                 if *is_synchronous { stream.synchronize(u64::MAX) } else { Ok(()) }
             }
         }

@@ -55,13 +55,10 @@ impl Event {
         self.times.lock().is_some()
     }
 
-    /// Signals it for a command that ran from `start` to `end`. The reference is given up before anybody who waits can
-    /// go on, and may destroy the event.
-    pub fn signal(self: Arc<Self>, start: u64, end: u64) {
-        progress::announce(move || {
-            *self.times.lock() = Some((start, end));
-            drop(self);
-        });
+    /// Signals it for a command that ran from the one to the other time. To be called in [`progress::announce`]: the
+    /// reference is given up before anybody who waits can go on, and may destroy the event.
+    pub fn set(self: Arc<Self>, times: (u64, u64)) {
+        *self.times.lock() = Some(times);
     }
 
     pub fn reset(&self) {
@@ -111,8 +108,8 @@ pub fn event_destroy(event: EventHandle) -> Outcome {
 }
 
 pub fn event_host_signal(event: EventHandle) -> Outcome {
-    let now = progress::now();
-    event.get()?.signal(now, now);
+    let (event, now) = (event.get()?, progress::now());
+    progress::announce(|| event.set((now, now)));
     Ok(())
 }
 

@@ -24,16 +24,20 @@ const GATHER: Duration = Duration::from_micros(200);
 /// Commands handed over together.
 #[derive(Default)]
 pub struct Submission {
-    pub commands: Vec<Arc<Command>>,
-    /// The lists that they come from.
-    pub lists: Vec<Arc<Life>>,
+    pub commands: Vec<Submitted>,
     pub fence: Option<Arc<Signal>>,
+}
+
+/// A command, and the life of the recorded list that it belongs to.
+pub struct Submitted {
+    pub command: Arc<Command>,
+    pub list: Option<Arc<Life>>,
 }
 
 impl Submission {
     /// Whether the next submission cannot overtake it.
     fn is_closed(&self) -> bool {
-        self.fence.is_some() || self.commands.last().is_some_and(|command| command.is_barrier())
+        self.fence.is_some() || self.commands.last().is_some_and(|last| last.command.is_barrier())
     }
 }
 
@@ -51,7 +55,7 @@ struct Shared {
     context: Arc<Context>,
     in_order: bool,
     waiting: Mutex<Vec<Submission>>,
-    /// Submissions that have not completed.
+    /// Commands and fences that have not completed.
     pending: AtomicUsize,
     quit: AtomicBool,
 }
@@ -73,11 +77,14 @@ impl Stream {
 
     /// Hands commands over. Nothing is handed over if one of them cannot run.
     pub fn submit(&self, submission: Submission) -> Outcome {
-        submission.commands.iter().try_for_each(|command| command.check_alive())?;
+        submission.commands.iter().try_for_each(|submitted| submitted.command.check_alive())?;
         self.shared.context.count_submission().inspect_err(|_| progress::announce(|| {}))?;
-        submission.commands.iter().for_each(|command| command.begin_use());
-        submission.lists.iter().for_each(|list| list.begin_use());
-        self.shared.pending.fetch_add(1, Ordering::SeqCst);
+        for Submitted { command, list } in &submission.commands {
+            command.begin_use();
+            list.iter().for_each(|list| list.begin_use());
+        }
+        let pending = submission.commands.len() + usize::from(submission.fence.is_some());
+        self.shared.pending.fetch_add(pending, Ordering::SeqCst);
         progress::announce(|| self.shared.waiting.lock().push(submission));
         Ok(())
     }
@@ -120,59 +127,58 @@ impl Shared {
     }
 
     fn run_all(&self, submissions: Vec<Submission>, queue: &opencl::Queue) {
-        let count = submissions.len();
         let mut group = Vec::new();
-        let mut lists = Vec::new();
         for submission in submissions {
             thread::sleep(settings().slow);
-            for command in submission.commands {
-                if self.in_order || command.is_barrier() {
+            for submitted in submission.commands {
+                if self.in_order || submitted.command.is_barrier() {
                     self.run_group(&mut group, queue);
-                    self.run(command, queue);
+                    self.run(submitted, queue);
                 } else {
-                    group.push(command);
+                    group.push(submitted);
                 }
             }
-            lists.extend(submission.lists);
             if let Some(fence) = submission.fence {
                 self.run_group(&mut group, queue);
-                end_use(&mut lists);
-                progress::announce(|| fence.signalled.store(true, Ordering::SeqCst));
+                progress::announce(|| {
+                    self.pending.fetch_sub(1, Ordering::SeqCst);
+                    fence.signalled.store(true, Ordering::SeqCst);
+                });
             }
         }
         self.run_group(&mut group, queue);
-        end_use(&mut lists);
-        progress::announce(|| {
-            self.pending.fetch_sub(count, Ordering::SeqCst);
-        });
     }
 
     /// Runs commands that nothing but events orders: always the last one that can run.
-    fn run_group(&self, group: &mut Vec<Arc<Command>>, queue: &opencl::Queue) {
+    fn run_group(&self, group: &mut Vec<Submitted>, queue: &opencl::Queue) {
         while !group.is_empty() {
-            progress::wait_until(|| group.iter().any(|command| command.is_ready()) || self.is_over());
-            let last = group.iter().rposition(|command| command.is_ready()).unwrap_or(group.len() - 1);
+            progress::wait_until(|| group.iter().any(|submitted| submitted.command.is_ready()) || self.is_over());
+            let last = group.iter().rposition(|submitted| submitted.command.is_ready()).unwrap_or(group.len() - 1);
             self.run(group.remove(last), queue);
         }
     }
 
-    fn run(&self, command: Arc<Command>, queue: &opencl::Queue) {
+    fn run(&self, Submitted { command, list }: Submitted, queue: &opencl::Queue) {
         progress::wait_until(|| command.is_ready() || self.is_over());
-        if self.context.check().is_ok() && command.is_ready() {
-            command.run(queue);
-        } else {
-            command.finish();
-        }
+        let runs = self.context.check().is_ok() && command.is_ready();
+        let times = runs.then(|| command.run(queue));
+        // The application may destroy everything as soon as it hears of the end: nothing is held beyond that.
+        command.end_use();
+        list.iter().for_each(|list| list.end_use());
+        let signal = command.signal.clone();
+        drop((command, list));
+        progress::announce(|| {
+            self.pending.fetch_sub(1, Ordering::SeqCst);
+            if let (Some(event), Some(times)) = (signal, times) {
+                event.set(times);
+            }
+        });
     }
 
     /// Whether it makes no sense to wait any longer.
     fn is_over(&self) -> bool {
         self.quit.load(Ordering::SeqCst) || self.context.check().is_err()
     }
-}
-
-fn end_use(lists: &mut Vec<Arc<Life>>) {
-    lists.drain(..).for_each(|list| list.end_use());
 }
 
 pub struct Queue {
@@ -261,7 +267,6 @@ pub fn command_queue_execute_command_lists(
     for list in lists.read_all(count as usize)? {
         let list = list.get()?;
         submission.commands.extend(list.closed_commands(queue.ordinal)?);
-        submission.lists.push(list.shared_life());
     }
     if !fence.is_null() {
         let fence = fence.get()?;

@@ -67,6 +67,13 @@ impl Events {
         Ok(Event { handle, events: self.clone() })
     }
 
+    /// The number of events that there are.
+    #[cfg(test)]
+    pub fn made(&self) -> u32 {
+        let state = self.state.lock();
+        (state.pools.len() as u32).saturating_sub(1) * POOL_SIZE + state.made
+    }
+
     fn make(&self, state: &mut State) -> Result<EventHandle> {
         let Device { api, adapter, context, .. } = &*self.device;
         if state.pools.is_empty() || state.made == POOL_SIZE {

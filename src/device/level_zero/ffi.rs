@@ -797,7 +797,7 @@ pub struct GroupCount {
 ///
 /// Each has the name of its symbol, its name in Rust and its parameters; all are `unsafe extern "C"` and return
 /// [`ResultCode`]. The optional ones are newer than version 1.4. The types are named as in this module, so that it has
-/// to be imported whole where the macro is used.
+/// to be imported whole where the macro is used, with `c_char` and `c_void`.
 macro_rules! for_each_function {
     ($callback:ident) => {
         $callback! {

@@ -8,7 +8,7 @@ pub(super) const LIMIT: u64 = 1 << 32;
 
 /// Divides a region into such that are one row each, or boxes that one command copies.
 pub(super) fn commands(region: &Region, limit: u64) -> SmallVec<[Region; 1]> {
-    let region = merged(region);
+    let region = region.merged();
     if is_row(&region) || is_box(&region, limit) {
         return smallvec![region];
     }
@@ -18,7 +18,7 @@ pub(super) fn commands(region: &Region, limit: u64) -> SmallVec<[Region; 1]> {
         let mut row = 0;
         while row < rows {
             let count = rows_at_once(&region, limit).min(rows - row);
-            commands.push(merged(&part(&region, slice, row, count)));
+            commands.push(part(&region, slice, row, count).merged());
             row += count;
         }
     }
@@ -28,24 +28,6 @@ pub(super) fn commands(region: &Region, limit: u64) -> SmallVec<[Region; 1]> {
 /// Whether it is one row, which a plain copy moves.
 pub(super) fn is_row(region: &Region) -> bool {
     region.extent[1..] == [1, 1]
-}
-
-/// The region with rows that follow each other on both sides made one, and slices likewise.
-fn merged(region: &Region) -> Region {
-    let Region { extent: [mut width, mut rows, mut slices], mut src, mut dst } = *region;
-    let merge = |pitch: &mut Pitch| pitch.row = pitch.slice;
-    if rows == 1 {
-        (rows, slices) = (slices, 1);
-        [&mut src, &mut dst].map(merge);
-    }
-    if slices > 1 && [&src, &dst].iter().all(|pitch| pitch.row.checked_mul(rows) == Some(pitch.slice)) {
-        (rows, slices) = (rows * slices, 1);
-    }
-    if [&src, &dst].iter().all(|pitch| pitch.row == width) {
-        (width, rows, slices) = (width * rows, slices, 1);
-        [&mut src, &mut dst].map(merge);
-    }
-    Region { extent: [width, rows, slices], src, dst }
 }
 
 /// Whether one command copies it.

@@ -84,14 +84,7 @@ fn check_copy(src: &Buffer, dst: &Buffer, region: &Region) -> Result<()> {
 /// A piece for each row of a region that has passed its check. Rows that touch each other on both sides are one piece,
 /// and so are slices.
 fn pieces(region: &Region) -> Pieces {
-    let (src, dst) = (region.src, region.dst);
-    let [mut size, mut rows, mut slices] = region.extent;
-    if rows == 1 || (src.row, dst.row) == (size, size) {
-        (size, rows) = (size * rows, 1);
-    }
-    if rows == 1 && (src.slice, dst.slice) == (size, size) {
-        (size, slices) = (size * slices, 1);
-    }
+    let Region { extent: [size, rows, slices], src, dst } = region.merged();
     let places = (0..slices).flat_map(|slice| (0..rows).map(move |row| (slice, row)));
     places
         .map(|(slice, row)| vk::BufferCopy {

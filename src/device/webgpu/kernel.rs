@@ -277,6 +277,7 @@ mod tests {
         backend.compile(&wgsl_kernel(SCALE, &[Access::Read, Access::ReadWrite], 2), None).unwrap();
     }
 
+    /// Mesa's software device checks bounds and clears workgroup memory by itself: this shows more on GPUs.
     #[test]
     fn a_kernel_that_is_not_trusted_does_no_harm() {
         let backend = open();

@@ -7,6 +7,7 @@ mod adapter;
 mod bind;
 mod buffer;
 mod copy;
+mod encode;
 mod guard;
 mod kernel;
 mod queue;
@@ -339,6 +340,31 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn memory_of_every_kind_is_the_device_s() {
+        let backend = open();
+        assert_eq!((backend.info().host_visible, backend.info().unified_memory), (false, false));
+        assert_eq!((backend.info().memory, backend.budget()), (0, 0));
+        let kernel = backend.compile(&add_kernel(0.0), None).unwrap().kernel;
+        let x = upload(&backend, &[2.0; 4]);
+        for kind in [MemoryKind::Device, MemoryKind::Shared, MemoryKind::Host] {
+            let y = backend.allocate(16, MemoryUse::Kernels(kind)).unwrap();
+            backend.submit(&[add(kernel, x, x, y, 4)], false).unwrap();
+            assert_eq!(download(&backend, y, 4), [4.0; 4]);
+            assert!(backend.write(y, &[0; 4]).is_err(), "the host reaches {kind} memory");
+        }
+    }
+
+    #[test]
+    fn a_device_without_timestamps_says_so() {
+        let mut backend = open();
+        backend.info.features.timestamps = false;
+        for error in [backend.submit(&[], true).unwrap_err(), backend.timings(Ticket(1)).unwrap_err()] {
+            assert!(matches!(&error, Error::Unsupported { feature, .. } if feature == "timestamps"), "{error}");
+        }
+        backend.submit(&[], false).unwrap();
     }
 
     #[test]

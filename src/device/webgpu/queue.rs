@@ -1,10 +1,10 @@
-//! Batches: encoding, submission, completion.
+//! Batches: submission, completion.
 
 use super::bind::Bindings;
-use super::buffer::{BufferMap, Buffers};
-use super::copy::copy_region;
+use super::buffer::Buffers;
+use super::encode::BatchEncoder;
 use super::guard::{GuardedDevice, describe, driver_error};
-use super::kernel::{Kernel, Kernels};
+use super::kernel::Kernels;
 use super::timing::{Stamps, Timings};
 use crate::device::backend::{BufferId, Command, Step, Ticket};
 use crate::error::Result;
@@ -38,7 +38,7 @@ impl BatchQueue {
         BatchQueue { gpu, queue, completed: Arc::default(), timings, state: Mutex::new(state) }
     }
 
-    /// Encodes and submits a batch. wgpu tracks how each dispatch uses its buffers and places the barriers.
+    /// Encodes and submits a batch.
     pub fn submit(&self, steps: &[Step], timed: bool, buffers: &Buffers, kernels: &Kernels) -> Result<Ticket> {
         let mut state = self.state.lock();
         let blocks = parameter_blocks(steps, &state.bindings);
@@ -47,8 +47,9 @@ impl BatchQueue {
         let encode = || {
             let stamps = timed.then(|| Stamps::new(&self.gpu.device, steps.len()));
             let (buffers, kernels) = (buffers.lock(), kernels.lock());
-            let commands = self.encode(steps, stamps.as_ref(), &buffers, &kernels, &mut state.bindings)?;
-            Ok((commands, stamps))
+            let device = &self.gpu.device;
+            let encoder = BatchEncoder::new(device, &buffers, &kernels, &mut state.bindings, stamps.as_ref());
+            Ok((encoder.encode(steps)?, stamps))
         };
         let (commands, stamps) = match self.gpu.catch(encode, refuse).and_then(|encoded| encoded) {
             Ok(encoded) => encoded,
@@ -108,60 +109,6 @@ impl BatchQueue {
     /// Lets go of a buffer that is being freed.
     pub fn forget_buffer(&self, id: BufferId) {
         self.state.lock().bindings.forget_buffer(id);
-    }
-
-    fn encode(
-        &self,
-        steps: &[Step],
-        stamps: Option<&Stamps>,
-        buffers: &BufferMap,
-        kernels: &[Kernel],
-        bindings: &mut Bindings,
-    ) -> Result<wgpu::CommandBuffer> {
-        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
-        // The pass that the dispatches before this step are in; a copy ends it, and so does each step that is timed.
-        let mut open_pass: Option<wgpu::ComputePass<'static>> = None;
-        let mut offset = 0;
-        for (index, step) in steps.iter().enumerate() {
-            if stamps.is_some() {
-                open_pass = None;
-            }
-            match &step.command {
-                Command::Dispatch { kernel: id, buffers: ids, parameters, groups } => {
-                    let kernel = kernels.get(id.0 as usize);
-                    let kernel =
-                        kernel.ok_or_else(|| driver_error("submit", format!("there is no kernel {}", id.0)))?;
-                    kernel.check_arguments(ids.len(), parameters.len())?;
-                    let offsets: &[u32] = if parameters.is_empty() { &[] } else { &[offset] };
-                    let group = bindings.group(*id, kernel, ids, buffers)?;
-                    let pass = open_pass.get_or_insert_with(|| {
-                        let timestamp_writes = stamps.map(|stamps| stamps.of_pass(index));
-                        let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes };
-                        encoder.begin_compute_pass(&descriptor).forget_lifetime()
-                    });
-                    pass.set_pipeline(kernel.pipeline());
-                    pass.set_bind_group(0, group, offsets);
-                    pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
-                    offset += bindings.stride(parameters.len()) as u32;
-                }
-                Command::CopyRegion { src, dst, region } => {
-                    open_pass = None;
-                    let (src, dst) = (buffers.find(*src, "submit")?, buffers.find(*dst, "submit")?);
-                    if let Some(stamps) = stamps {
-                        stamps.start(&mut encoder, index);
-                    }
-                    copy_region(&mut encoder, src, dst, region)?;
-                    if let Some(stamps) = stamps {
-                        stamps.end(&mut encoder, index);
-                    }
-                }
-            }
-        }
-        drop(open_pass);
-        if let Some(stamps) = stamps {
-            stamps.resolve(&mut encoder);
-        }
-        Ok(encoder.finish())
     }
 }
 

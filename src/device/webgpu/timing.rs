@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Timed batches that are kept at most until somebody asks for their timings: twice as many bytes as timestamps each.
+/// Timed batches that are kept at most until somebody asks for their timings. Each has 32 bytes of buffers per step.
 const MAX_BATCHES: usize = 1024;
 
 /// After so many nanoseconds the two clocks are compared anew: crystals drift apart by up to 100 us per second.
