@@ -16,6 +16,7 @@ mod scenarios;
 
 use child::{Child, driver};
 use libtest_mimic::{Arguments, Failed, Trial};
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

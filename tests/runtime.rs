@@ -249,9 +249,9 @@ fn sums_of_many_long_rows_lose_nothing(device: &Device) -> Result<()> {
 fn what_32_bits_cannot_count_is_an_error(device: &Device) -> Result<()> {
     let one = Tensor::new([[1f32]], device)?;
     let endless = one.broadcast_to((1, 1 << 33))?.matmul(&one.broadcast_to((1 << 33, 1))?);
-    assert!(matches!(endless, Err(marquetry::Error::SizeOverflow { .. })), "{endless:?}");
+    assert!(matches!(endless, Err(Error::SizeOverflow { .. })), "{endless:?}");
     let wide = Tensor::rand(f32::MIN, f32::MAX, 4, device);
-    assert!(matches!(wide, Err(marquetry::Error::InvalidArgument { .. })), "{wide:?}");
+    assert!(matches!(wide, Err(Error::InvalidArgument { .. })), "{wide:?}");
     Ok(())
 }
 
