@@ -41,7 +41,8 @@ pub(crate) fn write(config: &KernelConfig) -> Result<()> {
 }
 
 fn disassembly(module: &Module) -> Result<String> {
-    let header = format!("; {}, requires: {}\n", module.name, module.requires);
+    let registers = if module.large_registers { ", large registers" } else { "" };
+    let header = format!("; {}, requires: {}{registers}\n", module.name, module.requires);
     Ok(match rspirv::dr::load_words(module.spirv()?) {
         Ok(words) => header + &words.disassemble(),
         Err(error) => header + &format!("; not readable: {error}\n"),
