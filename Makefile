@@ -7,6 +7,10 @@ export MARQUETRY_MINILM ?= $(CURDIR)/target/minilm
 # The SPIR-V tools that setup brings are newer than a distribution's.
 export PATH := $(CURDIR)/target/tools:$(PATH)
 
+# The driver with which Level Zero runs on a machine without one of Intel's GPUs. Only tests see it: to all others it
+# would look like a GPU.
+TEST_DRIVER := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/examples/liblevel_zero_driver.so
+
 QUERY ?= how do plants make food from sunlight?
 TEXT ?= examples/data/notes.txt
 
@@ -27,12 +31,20 @@ setup-demo:
 demo: setup-demo ## search a text by meaning: make demo QUERY="..." TEXT=file
 	$(CARGO) run --release --example search -- --query "$(QUERY)" $(TEXT)
 
-# The second line has a software device run the kernels that are chosen for GPUs.
+# With LEVEL_ZERO_RUNTIME=pocl the driver runs on PoCL.
+test test-full: export ZE_ENABLE_ALT_DRIVERS ?= $(TEST_DRIVER)
+test test-full: export OCL_ICD_VENDORS ?= $(CURDIR)/target/opencl
+test test-full: export ZE_ENABLE_VALIDATION_LAYER := 1
+test test-full: export ZE_ENABLE_PARAMETER_VALIDATION := 1
+
+# The last line has a software device run the kernels that are chosen for GPUs.
 test: setup ## the quick tier of the tests, under the validation layers
+	$(CARGO) build --example level_zero_driver
 	MARQUETRY_VALIDATION=1 $(CARGO) test
 	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance matmul
 
 test-full: setup ## all tests: more shapes, every kernel through every compiler
+	$(CARGO) build --example level_zero_driver
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
 	MARQUETRY_TUNING=gpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 

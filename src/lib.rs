@@ -31,6 +31,7 @@ mod dtype;
 mod dump;
 mod error;
 mod expr;
+mod kernel;
 #[path = "../shaders/mod.rs"]
 mod kernels;
 mod layout;
@@ -50,11 +51,13 @@ pub use device::{
 };
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};
+pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;
 pub use runtime::Stats;
+pub use shader::Signature;
 pub use shape::{Axes, Axis, Shape};
 pub use tensor::{NdArray, Tensor};
 

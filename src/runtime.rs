@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
 use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
 use crate::profile::{Label, Profile};
-use crate::shader::Access;
+use crate::shader::{Access, Module, Target};
 use crate::stream::Stream;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -166,24 +166,40 @@ impl Runtime {
         self.retrying(|| Allocation::new(&self.backend, bytes, memory))
     }
 
-    /// Runs a kernel on `groups` workgroups. More than the device's limit per dimension are folded into rows.
+    /// The form in which kernels are generated for this device.
+    pub fn target(&self) -> Target {
+        self.backend.target()
+    }
+
+    /// Compiles a kernel that is not of this crate.
+    pub fn compile(&self, module: &Module) -> Result<Kernel> {
+        self.kernels.compile(module, &*self.backend)
+    }
+
+    /// Runs a kernel of this crate on `groups` workgroups.
     pub fn launch(&self, config: &KernelConfig, buffers: &[&Buffer], parameters: &[u32], groups: usize) -> Result<()> {
         // Intel's compiler addresses 4 GiB, unless told that there is more.
         let large_buffers = self.info().backend == BackendKind::LevelZero
             && buffers.iter().any(|buffer| buffer.bytes() > u64::from(u32::MAX));
         let kernel = self.kernels.get(&Key { config: config.clone(), large_buffers }, &*self.backend)?;
-        let limit = self.info().limits.max_groups as usize;
-        let rows = groups.div_ceil(limit);
-        if rows > limit {
-            let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", config.name());
-            return Err(Error::Unsupported { feature, device: self.info().to_string() });
-        }
-        // As even rows as possible leave the fewest surplus groups.
-        let groups = [groups.div_ceil(rows.max(1)) as u32, rows as u32, 1];
+        let groups = self.fold(groups, || config.name())?;
         self.dispatch(&kernel, buffers, parameters, groups, || config.name())
     }
 
-    fn dispatch(
+    /// More workgroups than the device's limit per dimension, folded into rows.
+    pub fn fold(&self, groups: usize, kernel: impl FnOnce() -> String) -> Result<[u32; 3]> {
+        let limit = self.info().limits.max_groups as usize;
+        let rows = groups.div_ceil(limit);
+        if rows > limit {
+            let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", kernel());
+            return Err(Error::Unsupported { feature, device: self.info().to_string() });
+        }
+        // As even rows as possible leave the fewest surplus groups.
+        Ok([groups.div_ceil(rows.max(1)) as u32, rows as u32, 1])
+    }
+
+    /// Records the run of a compiled kernel. `name` is for profiles.
+    pub fn dispatch(
         &self,
         kernel: &Kernel,
         buffers: &[&Buffer],

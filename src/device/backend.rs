@@ -66,6 +66,26 @@ impl Region {
         self.extent.iter().product()
     }
 
+    /// The same box, which has passed its check, with as few rows and slices as possible: those that follow each other
+    /// on both sides are made one.
+    #[cfg_attr(not(any(feature = "vulkan", feature = "level-zero")), expect(dead_code, reason = "no backend uses it"))]
+    pub fn merged(&self) -> Region {
+        let Region { extent: [mut width, mut rows, mut slices], mut src, mut dst } = *self;
+        let evenly_spaced = |pitch: &Pitch| pitch.row.checked_mul(rows) == Some(pitch.slice);
+        if rows > 1 && evenly_spaced(&src) && evenly_spaced(&dst) {
+            (rows, slices) = (rows * slices, 1);
+        }
+        if rows == 1 || [src.row, dst.row] == [width; 2] {
+            // What were slices are rows now.
+            (width, rows, slices) = (width * rows, slices, 1);
+            (src.row, dst.row) = (src.slice, dst.slice);
+        }
+        if [src.row, dst.row] == [width; 2] && slices == 1 {
+            (width, rows) = (width * rows, 1);
+        }
+        Region { extent: [width, rows, slices], src, dst }
+    }
+
     /// Whether the box can be copied between two buffers of these sizes: it is not empty, lies within both, and its rows
     /// are apart on both sides. If not, the rule that is broken.
     pub fn check(&self, src_bytes: u64, dst_bytes: u64) -> Result<(), String> {
@@ -117,7 +137,10 @@ pub(crate) struct Step {
     pub command: Command,
     /// Set by the stream where a hazard is. Without it, a step may overlap those before it. (wgpu places its own
     /// barriers.)
-    #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "no backend that needs it is compiled in"))]
+    #[cfg_attr(
+        not(any(feature = "vulkan", feature = "level-zero")),
+        expect(dead_code, reason = "no backend that needs it is compiled in")
+    )]
     pub barrier: bool,
 }
 

@@ -3,7 +3,15 @@
 pub(crate) mod backend;
 mod filter;
 mod info;
+#[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
+pub(crate) mod level_zero;
 mod open;
+#[cfg(any(feature = "vulkan", feature = "level-zero"))]
+mod reads;
+#[cfg(any(feature = "vulkan", feature = "level-zero"))]
+mod rules;
+#[cfg(any(feature = "vulkan", feature = "level-zero"))]
+mod slots;
 
 #[cfg(feature = "vulkan")]
 pub(crate) mod vulkan;
@@ -12,8 +20,10 @@ pub(crate) mod webgpu;
 
 pub use filter::DeviceFilter;
 pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
+#[cfg(any(feature = "vulkan", feature = "webgpu"))]
+pub(crate) use info::powers_of_two;
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
-pub(crate) use info::{powers_of_two, vendor_name};
+pub(crate) use info::vendor_name;
 
 use crate::error::Result;
 use crate::memory::MemoryStats;

@@ -140,6 +140,12 @@ impl Tensor {
         }
         // Buffers are padded: the whole is one row of whole units of any driver's copy.
         let region = Region::linear(bytes.next_multiple_of(self.device.info().limits.copy_alignment));
-        Ok(Some((self.copied()?.buffer()?, Source { region, bytes })))
+        Ok(Some((self.row_major_buffer()?, Source { region, bytes })))
+    }
+
+    /// A buffer that starts with the elements in row-major order.
+    pub(crate) fn row_major_buffer(&self) -> Result<Arc<Buffer>> {
+        let in_place = self.is_contiguous() && self.layout.offset == 0;
+        if in_place { self.buffer() } else { self.copied()?.buffer() }
     }
 }

@@ -1,10 +1,11 @@
 //! Steps with every number looked up and every rule checked, so that recording them cannot fail half-way.
 
 use super::kernel::{Kernel, Pipeline};
-use super::memory::{Buffer, unknown_buffer};
-use super::slots::Slots;
+use super::memory::Buffer;
 use crate::device::backend::{BufferId, Command, KernelId, Region, Step};
-use crate::error::{Error, Result};
+use crate::device::rules::{invalid_step, unknown_buffer};
+use crate::device::slots::Slots;
+use crate::error::Result;
 use ash::vk;
 use smallvec::SmallVec;
 
@@ -29,11 +30,6 @@ pub(super) enum Action<'a> {
 /// The pieces that a box of bytes is copied in.
 type Pieces = SmallVec<[vk::BufferCopy; 1]>;
 
-/// The error for a step that breaks a rule of the contract.
-fn invalid(message: String) -> Error {
-    Error::InvalidArgument { op: "submit", message }
-}
-
 impl<'a> Plan<'a> {
     /// Looks up and checks steps. `max_groups` bounds the workgroups in each dimension.
     pub fn new(steps: &'a [Step], buffers: &Slots<Buffer>, kernels: &[Kernel], max_groups: u32) -> Result<Plan<'a>> {
@@ -48,7 +44,7 @@ impl<'a> Plan<'a> {
             let action = match &step.command {
                 Command::Dispatch { kernel, buffers, parameters, groups } => {
                     let kernel = find_kernel(kernels, *kernel)?;
-                    check_dispatch(kernel, buffers.len(), parameters.len(), *groups, max_groups)?;
+                    kernel.signature().check(buffers.len(), parameters.len(), *groups, max_groups)?;
                     for buffer in buffers {
                         let buffer = find(*buffer)?;
                         plan.buffers.push(vk::DescriptorBufferInfo {
@@ -75,43 +71,20 @@ impl<'a> Plan<'a> {
 
 fn find_kernel(kernels: &[Kernel], id: KernelId) -> Result<&Kernel> {
     let kernel = usize::try_from(id.0).ok().and_then(|index| kernels.get(index));
-    kernel.ok_or_else(|| invalid(format!("{id:?} does not exist")))
-}
-
-fn check_dispatch(kernel: &Kernel, buffers: usize, words: usize, groups: [u32; 3], max_groups: u32) -> Result<()> {
-    let complain = |message| Err(Error::Kernel { kernel: kernel.name.clone(), message });
-    if buffers != kernel.bindings {
-        return complain(format!("takes {} buffers, got {buffers}", kernel.bindings));
-    }
-    if words != kernel.parameter_words {
-        return complain(format!("takes {} parameter words, got {words}", kernel.parameter_words));
-    }
-    if groups.iter().any(|count| *count > max_groups) {
-        return complain(format!(
-            "launched on {groups:?} workgroups, of which {max_groups} are possible per dimension"
-        ));
-    }
-    Ok(())
+    kernel.ok_or_else(|| invalid_step(format!("{id:?} does not exist")))
 }
 
 fn check_copy(src: &Buffer, dst: &Buffer, region: &Region) -> Result<()> {
     if src.handle == dst.handle {
-        return Err(invalid("a copy within one buffer: two are needed".into()));
+        return Err(invalid_step("a copy within one buffer: two are needed".into()));
     }
-    region.check(src.bytes, dst.bytes).map_err(|reason| invalid(format!("a copy cannot be done: {reason}")))
+    region.check(src.bytes, dst.bytes).map_err(|reason| invalid_step(format!("a copy cannot be done: {reason}")))
 }
 
 /// A piece for each row of a region that has passed its check. Rows that touch each other on both sides are one piece,
 /// and so are slices.
 fn pieces(region: &Region) -> Pieces {
-    let (src, dst) = (region.src, region.dst);
-    let [mut size, mut rows, mut slices] = region.extent;
-    if rows == 1 || (src.row, dst.row) == (size, size) {
-        (size, rows) = (size * rows, 1);
-    }
-    if rows == 1 && (src.slice, dst.slice) == (size, size) {
-        (size, slices) = (size * slices, 1);
-    }
+    let Region { extent: [size, rows, slices], src, dst } = region.merged();
     let places = (0..slices).flat_map(|slice| (0..rows).map(move |row| (slice, row)));
     places
         .map(|(slice, row)| vk::BufferCopy {

@@ -1,0 +1,89 @@
+//! Tests of the Level Zero test driver itself: that it computes, and that its traps snap.
+//!
+//! Each test starts this program again with a scenario from `scenarios.rs` and an environment, as a fault ends a process
+//! and reports are written when one ends. Scenarios run through the real loader with its validation layer, or open the
+//! driver directly.
+
+#[path = "../src/device/level_zero/ffi.rs"]
+mod ffi;
+
+#[path = "level_zero_driver/test/child.rs"]
+mod child;
+#[path = "level_zero_driver/test/client.rs"]
+mod client;
+#[path = "level_zero_driver/test/scenarios.rs"]
+mod scenarios;
+
+use child::{Child, driver};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    if let Some(name) = child::scenario() {
+        scenarios::run(&name);
+        return ExitCode::SUCCESS;
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials()).exit_code()
+}
+
+fn trials() -> Vec<Trial> {
+    vec![
+        trial("loader::adds_vectors", || loader("add_vectors").run()?.succeeds()?.is_clean()),
+        trial("loader::describes_the_device", || loader("describe").run()?.succeeds()?.is_clean()),
+        trial("loader::copies_and_fills", || loader("copy_and_fill").run()?.succeeds()?.is_clean()),
+        trial("loader::orders_by_events", || loader("events").run()?.succeeds()?.is_clean()),
+        trial("loader::immediate_lists", || loader("immediate").run()?.succeeds()?.is_clean()),
+        trial("loader::native_binaries", || loader("native_binary").run()?.succeeds()?.is_clean()),
+        trial("direct::lists_in_order", || direct("in_order").run()?.succeeds()?.is_clean()),
+        trial("direct::older_version", || direct("older_version").with("API", "1.3").run()?.succeeds()?.errors(1)),
+        trial("traps::missing_barrier", || loader("missing_barrier").run()?.succeeds()?.is_clean()),
+        trial("traps::missing_barrier_between_lists", || {
+            loader("missing_barrier_between_lists").run()?.succeeds()?.is_clean()
+        }),
+        trial("traps::kernel_overrun", || {
+            loader("overrun").run()?.faults("touched byte 4096 of an allocation of 4096")
+        }),
+        trial("traps::host_touch", || loader("host_touch").run()?.faults("touched device memory")),
+        trial("traps::copy_out_of_bounds", || loader("copy_out_of_bounds").run()?.succeeds()?.errors(1)),
+        trial("traps::use_after_destroy", || loader("use_after_destroy").run()?.succeeds()?.errors(4)),
+        trial("traps::freed_while_pending", || {
+            loader("freed_while_pending").with("SLOW_MS", "100").run()?.succeeds()?.errors(1)
+        }),
+        trial("traps::leaks", leaks_are_reported),
+        trial("faults::no_devices", || loader("no_devices").with("DEVICES", "0").run()?.succeeds()?.is_clean()),
+        trial("faults::two_devices", || loader("two_devices").with("DEVICES", "2").run()?.succeeds()?.is_clean()),
+        trial("faults::discrete", || loader("discrete").with("DISCRETE", "1").run()?.succeeds()?.is_clean()),
+        trial("faults::out_of_memory", || loader("out_of_memory").with("OOM_AT", "2").run()?.succeeds()?.is_clean()),
+        trial("faults::build_failure", || {
+            loader("build_failure").with("BUILD_FAILURE_AT", "2").run()?.succeeds()?.is_clean()
+        }),
+        trial("faults::lost_device", || loader("lost_device").with("LOST_AT", "2").run()?.succeeds()?.is_clean()),
+        trial("faults::slow_device", || loader("slow_device").with("SLOW_MS", "50").run()?.succeeds()?.is_clean()),
+    ]
+}
+
+fn trial(name: &str, check: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
+    Trial::test(name, check)
+}
+
+fn leaks_are_reported() -> Result<(), Failed> {
+    let ended = loader("leaks").run()?.succeeds()?;
+    for line in ["live allocations 1", "live kernels 1", "live modules 1", "live contexts 1", "live events 0"] {
+        ended.reports(line)?;
+    }
+    Ok(())
+}
+
+/// A scenario that goes through the loader and its validation layer.
+fn loader(name: &'static str) -> Child {
+    let mut child = Child::through_the_loader(name);
+    child.command.env(client::LIBRARY, "libze_loader.so.1");
+    child
+}
+
+/// A scenario that opens the driver itself.
+fn direct(name: &'static str) -> Child {
+    let mut child = Child::direct(name);
+    child.command.env(client::LIBRARY, driver());
+    child
+}

@@ -1,0 +1,27 @@
+//! A Level Zero driver for tests, on top of OpenCL: see the README beside this file.
+#![cfg(unix)]
+
+// The functions of the interface are called through their C symbols and the tables of the loader only.
+mod command;
+mod command_list;
+mod context;
+mod device;
+mod event;
+mod faults;
+#[path = "../../src/device/level_zero/ffi.rs"]
+mod ffi;
+mod guard;
+mod handles;
+mod kernel;
+mod memory;
+mod module;
+mod opencl;
+mod pointer;
+mod progress;
+mod queue;
+mod report;
+mod spirv;
+mod tables;
+
+/// What the driver's functions return: the loader gets `SUCCESS` or the error.
+type Outcome<T = ()> = Result<T, ffi::ResultCode>;

@@ -1,0 +1,251 @@
+//! Modules: programs of OpenCL, and what is known of their kernels.
+
+use crate::Outcome;
+use crate::context::Context;
+use crate::device::Device;
+use crate::faults::settings;
+use crate::ffi::*;
+use crate::handles::{Handle, Life, Object};
+use crate::opencl::{self, Program, c_string, opencl};
+use crate::pointer::{Pointer, list};
+use crate::spirv::{self, Signature};
+use std::ffi::{CString, c_char};
+use std::process::Command;
+use std::sync::Arc;
+
+pub struct Module {
+    life: Life,
+    context: Arc<Context>,
+    program: Program,
+    /// The SPIR-V that it was made from, which a native binary carries along: the signatures come from it.
+    spirv: Vec<u32>,
+    signatures: Vec<(Signature, CString)>,
+}
+
+impl Object for Module {
+    const OWNS_OTHERS: bool = true;
+
+    fn life(&self) -> &Life {
+        &self.life
+    }
+
+    fn context(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl Module {
+    /// A kernel of that name, and what it takes.
+    pub fn kernel(&self, name: &str) -> Outcome<(opencl::Kernel, Signature)> {
+        let found = self.signatures.iter().find(|(signature, _)| signature.name == name);
+        let (signature, c_name) = found.ok_or(ResultCode::ERROR_INVALID_KERNEL_NAME)?;
+        Ok((self.program.kernel(c_name)?, signature.clone()))
+    }
+}
+
+pub struct BuildLog {
+    life: Life,
+    context: Arc<Context>,
+    text: String,
+}
+
+impl Object for BuildLog {
+    fn life(&self) -> &Life {
+        &self.life
+    }
+
+    fn context(&self) -> &Context {
+        &self.context
+    }
+}
+
+/// Why a module was not built: the code, and what the log says.
+type BuildError = (ResultCode, String);
+
+fn failure(message: impl Into<String>) -> BuildError {
+    (ResultCode::ERROR_MODULE_BUILD_FAILURE, message.into())
+}
+
+pub fn module_create(
+    context: ContextHandle,
+    device: DeviceHandle,
+    desc: Pointer<ModuleDesc>,
+    module: Pointer<ModuleHandle>,
+    build_log: Pointer<ModuleBuildLogHandle>,
+) -> Outcome {
+    let context = context.get()?;
+    Device::get(device)?;
+    let desc = desc.read()?;
+    let built = build(&context, &desc);
+    let text = match &built {
+        Ok((_, log)) | Err((_, log)) => log.clone(),
+    };
+    if !build_log.is_null() {
+        let log = BuildLog { life: Life::default(), context, text };
+        build_log.write(ModuleBuildLogHandle::create(Arc::new(log)))?;
+    }
+    let (built, _) = built.map_err(|(code, _)| code)?;
+    module.write(ModuleHandle::create(Arc::new(built)))
+}
+
+fn build(context: &Arc<Context>, desc: &ModuleDesc) -> Result<(Module, String), BuildError> {
+    if settings().build_failure.is_due() {
+        return Err(failure("error: LEVEL_ZERO_TEST_BUILD_FAILURE_AT asks for this failure"));
+    }
+    let input = bytes(desc.input_module, desc.input_size).map_err(|code| (code, String::new()))?;
+    let (spirv, program) = match desc.format {
+        ModuleFormat::IL_SPIRV => (words(&input), None),
+        ModuleFormat::NATIVE => {
+            let (spirv, binary) = native::unpack(&input)
+                .ok_or_else(|| (ResultCode::ERROR_INVALID_NATIVE_BINARY, "no binary of this driver".to_string()))?;
+            (spirv, Some(opencl().program_from_binary(binary).map_err(|code| (code, String::new()))?))
+        }
+        _ => return Err((ResultCode::ERROR_INVALID_ENUMERATION, "an unknown format".into())),
+    };
+    // Intel's runtime ends the process over some invalid modules: nothing unreadable gets there.
+    let signatures = spirv::signatures(&spirv).map_err(failure)?;
+    let options = options(desc)?;
+    let (program, log) = match program {
+        Some(program) => finish(program, &options)?,
+        None => compile(&spirv, &options)?,
+    };
+    let signatures = signatures.into_iter().map(|signature| (signature.clone(), c_string(&signature.name))).collect();
+    Ok((Module { life: Life::default(), context: context.clone(), program, spirv, signatures }, log))
+}
+
+fn bytes(start: *const u8, length: usize) -> Outcome<Vec<u8>> {
+    use crate::pointer::Argument;
+    // SAFETY: the interface has the description point to that many bytes.
+    unsafe { start.checked() }.read_all(length)
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+}
+
+/// The options that OpenCL knows; those of Level Zero, `-ze-*`, have no meaning here.
+fn options(desc: &ModuleDesc) -> Result<String, BuildError> {
+    use crate::pointer::Argument;
+    if desc.build_flags.is_null() {
+        return Ok(String::new());
+    }
+    // SAFETY: the interface has the description point to a string.
+    let flags = unsafe { desc.build_flags.checked() }.text().map_err(|code| (code, String::new()))?;
+    let unknown = flags.split_whitespace().find(|flag| !flag.starts_with("-cl-") && !flag.starts_with("-ze-"));
+    match unknown {
+        Some(flag) => Err(failure(format!("error: unknown build option {flag}"))),
+        None => Ok(flags.split_whitespace().filter(|flag| flag.starts_with("-cl-")).collect::<Vec<_>>().join(" ")),
+    }
+}
+
+fn compile(spirv: &[u32], options: &str) -> Result<(Program, String), BuildError> {
+    let bytes: Vec<u8> = spirv.iter().flat_map(|word| word.to_le_bytes()).collect();
+    if opencl().takes_spirv {
+        let program = opencl().program_from_spirv(&bytes).map_err(|code| (code, String::new()))?;
+        return finish(program, options);
+    }
+    let bitcode = to_bitcode(&bytes).map_err(failure)?;
+    let program = opencl().program_from_binary(&bitcode).map_err(|code| (code, String::new()))?;
+    finish(program, &format!("{options} -x spir"))
+}
+
+fn finish(program: Program, options: &str) -> Result<(Program, String), BuildError> {
+    let (result, log) = program.build(&c_string(options));
+    match result {
+        Ok(()) => Ok((program, log)),
+        Err(code) => Err((code, log)),
+    }
+}
+
+/// Translates SPIR-V to LLVM bitcode, for implementations that do not read SPIR-V.
+fn to_bitcode(spirv: &[u8]) -> Result<Vec<u8>, String> {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("level-zero-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let folder = std::env::temp_dir();
+    let (input, output) = (folder.join(format!("{name}.spv")), folder.join(format!("{name}.bc")));
+    std::fs::write(&input, spirv).map_err(|error| error.to_string())?;
+    let translated = Command::new("llvm-spirv-15")
+        .args(["-r", "--spirv-target-env=CL2.0", "-o"])
+        .args([&output, &input])
+        .output()
+        .map_err(|error| format!("llvm-spirv-15: {error}"))
+        .and_then(|run| if run.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&run.stderr).into()) });
+    let bitcode = translated.and_then(|()| std::fs::read(&output).map_err(|error| error.to_string()));
+    let _ = (std::fs::remove_file(input), std::fs::remove_file(output));
+    bitcode
+}
+
+pub fn module_destroy(module: ModuleHandle) -> Outcome {
+    module.remove().map(drop)
+}
+
+pub fn module_get_native_binary(module: ModuleHandle, size: Pointer<usize>, binary: Pointer<u8>) -> Outcome {
+    let module = module.get()?;
+    let compiled = module.program.binary().ok_or(ResultCode::ERROR_UNKNOWN)?;
+    let packed = native::pack(&module.spirv, &compiled);
+    if !binary.is_null() {
+        if size.read()? < packed.len() {
+            return Err(ResultCode::ERROR_INVALID_SIZE);
+        }
+        binary.write_all(&packed)?;
+    }
+    size.write(packed.len())
+}
+
+pub fn module_get_kernel_names(module: ModuleHandle, count: Pointer<u32>, names: Pointer<*const c_char>) -> Outcome {
+    let module = module.get()?;
+    let available: Vec<_> = module.signatures.iter().map(|(_, name)| name.as_ptr()).collect();
+    list(count, names, &available)
+}
+
+pub fn module_build_log_destroy(build_log: ModuleBuildLogHandle) -> Outcome {
+    build_log.remove().map(drop)
+}
+
+pub fn module_build_log_get_string(
+    build_log: ModuleBuildLogHandle,
+    size: Pointer<usize>,
+    text: Pointer<c_char>,
+) -> Outcome {
+    let log = build_log.get()?;
+    let bytes: Vec<c_char> = log.text.bytes().chain([0]).map(|byte| byte as c_char).collect();
+    if !text.is_null() {
+        if size.read()? < bytes.len() {
+            return Err(ResultCode::ERROR_INVALID_SIZE);
+        }
+        text.write_all(&bytes)?;
+    }
+    size.write(bytes.len())
+}
+
+/// The format of native binaries: a mark, a checksum of what follows, the length of the SPIR-V in bytes, the SPIR-V,
+/// and OpenCL's binary. What is not intact is never handed to OpenCL, which might end the process over it.
+mod native {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    const MARK: &[u8; 8] = b"ZETESTDR";
+
+    fn checksum(bytes: &[u8]) -> [u8; 8] {
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        hasher.finish().to_le_bytes()
+    }
+
+    pub fn pack(spirv: &[u32], binary: &[u8]) -> Vec<u8> {
+        let mut body = ((spirv.len() * 4) as u64).to_le_bytes().to_vec();
+        body.extend(spirv.iter().flat_map(|word| word.to_le_bytes()));
+        body.extend(binary);
+        [&MARK[..], &checksum(&body), &body].concat()
+    }
+
+    pub fn unpack(packed: &[u8]) -> Option<(Vec<u32>, &[u8])> {
+        let (sum, body) = packed.strip_prefix(MARK)?.split_first_chunk::<8>()?;
+        if *sum != checksum(body) {
+            return None;
+        }
+        let (length, rest) = body.split_first_chunk::<8>()?;
+        let (spirv, binary) = rest.split_at_checked(u64::from_le_bytes(*length) as usize)?;
+        Some((super::words(spirv), binary))
+    }
+}
