@@ -12,7 +12,7 @@ fn row(kernel: &Module) -> String {
         kernel.bindings.len(),
         kernel.parameter_words,
         kernel.workgroup_memory,
-        kernel.spirv.len(),
+        kernel.spirv().map_or(0, <[u32]>::len),
         kernel.requires,
     )
 }

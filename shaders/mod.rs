@@ -1,6 +1,7 @@
 //! The kernels: one file per family, each a configuration and a plain function that
 //! writes the kernel for it.
 
+pub(crate) mod assign;
 pub(crate) mod cat;
 mod catalogue;
 mod elements;
@@ -26,6 +27,7 @@ pub(crate) enum KernelConfig {
     Matmul(matmul::Matmul),
     IndexSelect(index_select::IndexSelect),
     Cat(cat::Cat),
+    Assign(assign::Assign),
     Random(random::Random),
 }
 
@@ -39,6 +41,7 @@ impl KernelConfig {
             KernelConfig::Matmul(config) => config.name(),
             KernelConfig::IndexSelect(config) => config.name(),
             KernelConfig::Cat(config) => config.name(),
+            KernelConfig::Assign(config) => config.name(),
             KernelConfig::Random(config) => config.name(),
         }
     }
@@ -50,6 +53,7 @@ impl KernelConfig {
             KernelConfig::Matmul(config) => config.workgroup(),
             KernelConfig::IndexSelect(_) => index_select::WORKGROUP,
             KernelConfig::Cat(_) => cat::WORKGROUP,
+            KernelConfig::Assign(_) => assign::WORKGROUP,
             KernelConfig::Random(_) => random::WORKGROUP,
         }
     }
@@ -64,6 +68,7 @@ impl KernelConfig {
             KernelConfig::Matmul(config) => matmul::write(&k, config),
             KernelConfig::IndexSelect(config) => index_select::write(&k, config),
             KernelConfig::Cat(config) => cat::write(&k, config),
+            KernelConfig::Assign(config) => assign::write(&k, config),
             KernelConfig::Random(config) => random::write(&k, config),
         }
         k.finish()

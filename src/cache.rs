@@ -1,10 +1,11 @@
-//! Compiled kernels of a device, by configuration.
+//! Compiled kernels of a device: in memory by configuration, on disk by what their binaries depend on.
 
 use crate::device::backend::{Backend, KernelId};
+use crate::disk_cache::DiskCache;
 use crate::dump;
 use crate::error::Result;
 use crate::kernels::KernelConfig;
-use crate::shader::Access;
+use crate::shader::{Access, Module};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,31 +19,63 @@ pub(crate) struct Kernel {
     pub bindings: Arc<[Access]>,
 }
 
-/// Each configuration has a lock of its own, so that different kernels are compiled side by side and none twice.
+/// What tells two kernels apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub config: KernelConfig,
+    /// Whether a buffer of more than 4 GiB is bound.
+    pub large_buffers: bool,
+}
+
+/// Each kernel has a lock of its own, so that different kernels are compiled side by side and none twice.
 #[derive(Default)]
 pub(crate) struct KernelCache {
-    kernels: Mutex<HashMap<KernelConfig, Arc<Mutex<Option<Kernel>>>>>,
+    kernels: Mutex<HashMap<Key, Arc<Mutex<Option<Kernel>>>>>,
+    disk: Option<DiskCache>,
     compiles: AtomicU64,
+    reuses: AtomicU64,
 }
 
 impl KernelCache {
-    /// The kernel of a configuration, generated and compiled when it is first asked for.
-    pub fn get(&self, config: &KernelConfig, backend: &dyn Backend) -> Result<Kernel> {
-        let known = self.kernels.lock().get(config).cloned();
-        let entry = known.unwrap_or_else(|| self.kernels.lock().entry(config.clone()).or_default().clone());
+    /// None yet in memory; on disk what earlier processes have left.
+    pub fn new(disk: Option<DiskCache>) -> Self {
+        KernelCache { disk, ..KernelCache::default() }
+    }
+
+    /// The kernel of a key, generated and compiled when it is first asked for.
+    pub fn get(&self, key: &Key, backend: &dyn Backend) -> Result<Kernel> {
+        let known = self.kernels.lock().get(key).cloned();
+        let entry = known.unwrap_or_else(|| self.kernels.lock().entry(key.clone()).or_default().clone());
         let mut kernel = entry.lock();
         if let Some(kernel) = &*kernel {
             return Ok(kernel.clone());
         }
-        let module = config.generate(backend.target())?;
-        dump::write(config)?;
-        let id = backend.compile(&module)?;
-        self.compiles.fetch_add(1, Ordering::Relaxed);
-        Ok(kernel.insert(Kernel { id, bindings: module.bindings.into() }).clone())
+        let module = Module { large_buffers: key.large_buffers, ..key.config.generate(backend.target())? };
+        dump::write(&key.config)?;
+        Ok(kernel.insert(self.compile(&module, backend)?).clone())
     }
 
-    /// The number of kernels compiled so far.
+    /// Compiles a kernel, or gets its binary from the disk.
+    pub fn compile(&self, module: &Module, backend: &dyn Backend) -> Result<Kernel> {
+        let stored = self.disk.as_ref().zip(backend.binary_key(module));
+        let place = stored.map(|(disk, key)| (disk, disk.path(&key, module)));
+        let binary = place.as_ref().and_then(|(disk, path)| disk.load(path));
+        let compiled = backend.compile(module, binary.as_deref())?;
+        let counter = if compiled.reused { &self.reuses } else { &self.compiles };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if let (Some((disk, path)), Some(binary)) = (place, compiled.binary) {
+            disk.store(&path, &binary);
+        }
+        Ok(Kernel { id: compiled.kernel, bindings: module.bindings.as_slice().into() })
+    }
+
+    /// The number of kernels that the driver has compiled.
     pub fn compiles(&self) -> u64 {
         self.compiles.load(Ordering::Relaxed)
+    }
+
+    /// The number of kernels whose binaries were found on disk.
+    pub fn reuses(&self) -> u64 {
+        self.reuses.load(Ordering::Relaxed)
     }
 }

@@ -199,6 +199,17 @@ pub enum Error {
         message: String,
     },
 
+    /// An argument that a kernel of the app does not take: see [`Kernel::launch`](crate::Kernel::launch).
+    #[error("kernel `{kernel}`, argument `{argument}`: {message}")]
+    Argument {
+        /// The kernel's name.
+        kernel: String,
+        /// The argument's name in the kernel's signature, or its number from 1 on, as in `#3`.
+        argument: String,
+        /// What is wrong with it.
+        message: String,
+    },
+
     /// A call of the driver failed in a way that has no name of its own here.
     #[error("{backend}: {call} failed: {message}")]
     Driver {

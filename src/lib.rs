@@ -26,27 +26,38 @@
 
 mod cache;
 pub mod device;
+mod disk_cache;
 mod dtype;
 mod dump;
 mod error;
 mod expr;
+mod kernel;
 #[path = "../shaders/mod.rs"]
 mod kernels;
 mod layout;
 mod memory;
 mod ops;
+mod profile;
+mod ranges;
 mod runtime;
 pub mod shader;
 mod shape;
 mod stream;
 mod tensor;
+mod tuning;
 
-pub use device::{BackendKind, Device, DeviceInfo, DeviceKind, Features, Limits};
+pub use device::{
+    BackendKind, Device, DeviceFilter, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion,
+};
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};
+pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
+pub use profile::{Profile, TimedCommand};
+pub use ranges::Ranges;
 pub use runtime::Stats;
+pub use shader::Signature;
 pub use shape::{Axes, Axis, Shape};
 pub use tensor::{NdArray, Tensor};
 

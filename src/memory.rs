@@ -1,5 +1,6 @@
 //! The memory pool: whole backend buffers, cached by size class and reused in the order of the stream.
 
+use crate::device::MemoryKind;
 use crate::device::backend::{Backend, BufferId, MemoryUse};
 use crate::error::Result;
 use parking_lot::Mutex;
@@ -44,7 +45,7 @@ fn size_class(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
-/// How much device memory there is in use, from [`Device::memory_stats`](crate::Device::memory_stats).
+/// How much memory of a device there is in use, from [`Device::memory_stats`](crate::Device::memory_stats).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MemoryStats {
@@ -54,9 +55,12 @@ pub struct MemoryStats {
     pub cached: u64,
     /// The largest value that `in_use` has had.
     pub peak: u64,
+    /// Bytes of device memory that this process may have in all, as far as the driver tells; else all that the device
+    /// has, or 0 where not even that is known (WebGPU).
+    pub budget: u64,
 }
 
-/// Caches device buffers.
+/// Caches buffers for kernels.
 ///
 /// A buffer goes back to the pool when its last tensor is dropped, though commands that use it may not have run: as
 /// all commands of a device run in one order, whoever gets it next comes after them.
@@ -65,9 +69,16 @@ pub(crate) struct Pool {
     state: Mutex<State>,
 }
 
+/// What the buffers have in common that may stand for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Class {
+    kind: MemoryKind,
+    bytes: u64,
+}
+
 #[derive(Default)]
 struct State {
-    cached: HashMap<u64, Vec<Arc<Allocation>>>,
+    cached: HashMap<Class, Vec<Arc<Allocation>>>,
     stats: MemoryStats,
 }
 
@@ -76,22 +87,41 @@ impl Pool {
         Arc::new(Pool { backend, state: Mutex::default() })
     }
 
-    /// A device buffer of at least `bytes` bytes with undefined contents.
-    pub fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Buffer> {
-        let class = size_class(bytes).min(self.backend.info().limits.max_buffer_bytes).max(bytes);
-        let allocation = match self.take_cached(class) {
+    /// A buffer of at least `bytes` bytes with undefined contents, which commands that are recorded next may use.
+    pub fn allocate(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        self.allocate_if(bytes, kind, |_| true)
+    }
+
+    /// The same, but no command is using the buffer: the host may write it at once.
+    pub fn allocate_idle(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        // The stream holds what its commands use until they have run.
+        self.allocate_if(bytes, kind, |cached| Arc::strong_count(cached) == 1)
+    }
+
+    fn allocate_if(
+        self: &Arc<Self>,
+        bytes: u64,
+        kind: MemoryKind,
+        usable: impl Fn(&Arc<Allocation>) -> bool,
+    ) -> Result<Buffer> {
+        let class =
+            Class { kind, bytes: size_class(bytes).min(self.backend.info().limits.max_buffer_bytes).max(bytes) };
+        let allocation = match self.take_cached(class, usable) {
             Some(allocation) => allocation,
-            None => Allocation::new(&self.backend, class, MemoryUse::Device)?,
+            None => Allocation::new(&self.backend, class.bytes, MemoryUse::Kernels(kind))?,
         };
         let stats = &mut self.state.lock().stats;
         stats.in_use += allocation.bytes;
         stats.peak = stats.peak.max(stats.in_use);
-        Ok(Buffer { allocation, pool: self.clone(), class })
+        Ok(Buffer { allocation, pool: self.clone(), class, bytes })
     }
 
-    fn take_cached(&self, class: u64) -> Option<Arc<Allocation>> {
+    fn take_cached(&self, class: Class, usable: impl Fn(&Arc<Allocation>) -> bool) -> Option<Arc<Allocation>> {
         let mut state = self.state.lock();
-        let allocation = state.cached.get_mut(&class)?.pop()?;
+        let cached = state.cached.get_mut(&class)?;
+        // The newest first: its memory is the most likely to be in caches.
+        let place = cached.iter().rposition(usable)?;
+        let allocation = cached.remove(place);
         state.stats.cached -= allocation.bytes;
         Some(allocation)
     }
@@ -108,20 +138,30 @@ impl Pool {
     }
 
     pub fn stats(&self) -> MemoryStats {
-        self.state.lock().stats
+        MemoryStats { budget: self.backend.budget(), ..self.state.lock().stats }
     }
 }
 
-/// A device buffer on loan from the pool.
+/// A buffer on loan from the pool.
 pub(crate) struct Buffer {
     allocation: Arc<Allocation>,
     pool: Arc<Pool>,
-    class: u64,
+    class: Class,
+    bytes: u64,
 }
 
 impl Buffer {
     pub fn allocation(&self) -> &Arc<Allocation> {
         &self.allocation
+    }
+
+    pub fn kind(&self) -> MemoryKind {
+        self.class.kind
+    }
+
+    /// The number of bytes that were asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 

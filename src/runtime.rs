@@ -1,17 +1,20 @@
 //! What stands behind a [`Device`](crate::Device): a backend with its stream, pool and kernels.
 
-use crate::cache::KernelCache;
-use crate::device::DeviceInfo;
-use crate::device::backend::{Backend, Command, MemoryUse, Ticket};
+use crate::cache::{Kernel, KernelCache, Key};
+use crate::device::backend::{Backend, Command, MemoryUse, Region, Ticket};
+use crate::device::{BackendKind, DeviceInfo, MemoryKind};
+use crate::disk_cache::DiskCache;
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
 use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
-use crate::shader::Access;
+use crate::profile::{Label, Profile};
+use crate::shader::{Access, Module, Target};
 use crate::stream::Stream;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 /// Counters since the device was opened, from [`Device::stats`](crate::Device::stats).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,8 +24,10 @@ pub struct Stats {
     pub launches: u64,
     /// Batches submitted to the device's queue.
     pub submissions: u64,
-    /// Kernels compiled.
+    /// Kernels that the driver has compiled.
     pub compiles: u64,
+    /// Kernels whose binaries were found on disk instead.
+    pub reuses: u64,
     /// Times that the host has blocked for the device.
     pub waits: u64,
 }
@@ -32,6 +37,19 @@ pub struct Stats {
 struct RandomState {
     seed: u64,
     drawn: u32,
+}
+
+/// What to read of a buffer: a box of bytes, of which the first `bytes` are wanted.
+pub(crate) struct Source {
+    pub region: Region,
+    pub bytes: u64,
+}
+
+impl Source {
+    /// Whether these are the first bytes of the buffer, without gaps.
+    fn is_start(&self) -> bool {
+        self.region.src.offset == 0 && self.region.extent[1..] == [1, 1]
+    }
 }
 
 /// An open device.
@@ -51,7 +69,7 @@ impl Runtime {
         Runtime {
             stream: Stream::new(backend.clone()),
             pool: Pool::new(backend.clone()),
-            kernels: KernelCache::default(),
+            kernels: KernelCache::new(DiskCache::from_environment()),
             random: Mutex::default(),
             launches: AtomicU64::new(0),
             backend,
@@ -72,6 +90,7 @@ impl Runtime {
             launches: self.launches.load(Ordering::Relaxed),
             submissions: self.stream.submissions(),
             compiles: self.kernels.compiles(),
+            reuses: self.kernels.reuses(),
             waits: self.stream.waits(),
         }
     }
@@ -90,6 +109,29 @@ impl Runtime {
         let drawn = random.drawn;
         random.drawn = drawn.wrapping_add(1);
         [random.seed as u32, (random.seed >> 32) as u32, drawn]
+    }
+
+    /// Runs `work`, and tells when the commands ran that were recorded meanwhile.
+    pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Profile)> {
+        if !self.info().features.timestamps {
+            return Err(Error::Unsupported { feature: "timestamps".into(), device: self.info().to_string() });
+        }
+        /// Ends the timing even if `work` panics.
+        struct Guard<'a>(&'a Stream);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    _ = self.0.stop_timing();
+                }
+            }
+        }
+        let start = Instant::now();
+        self.stream.start_timing()?;
+        let guard = Guard(&self.stream);
+        let result = work();
+        drop(guard);
+        let commands = self.stream.stop_timing()?;
+        Ok((result, Profile { device: self.info().id(), start, end: Instant::now(), commands }))
     }
 
     pub fn synchronize(&self) -> Result<()> {
@@ -115,26 +157,56 @@ impl Runtime {
         }
     }
 
-    /// A device buffer with undefined contents.
-    pub fn allocate(&self, bytes: u64) -> Result<Buffer> {
-        self.retrying(|| self.pool.allocate(bytes))
+    /// A buffer with undefined contents.
+    pub fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        self.retrying(|| self.pool.allocate(bytes, kind))
     }
 
     fn allocate_staging(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
         self.retrying(|| Allocation::new(&self.backend, bytes, memory))
     }
 
-    /// Runs a kernel on `groups` workgroups. More than the device's limit per dimension are folded into rows.
+    /// The form in which kernels are generated for this device.
+    pub fn target(&self) -> Target {
+        self.backend.target()
+    }
+
+    /// Compiles a kernel that is not of this crate.
+    pub fn compile(&self, module: &Module) -> Result<Kernel> {
+        self.kernels.compile(module, &*self.backend)
+    }
+
+    /// Runs a kernel of this crate on `groups` workgroups.
     pub fn launch(&self, config: &KernelConfig, buffers: &[&Buffer], parameters: &[u32], groups: usize) -> Result<()> {
-        let kernel = self.kernels.get(config, &*self.backend)?;
+        // Intel's compiler addresses 4 GiB, unless told that there is more.
+        let large_buffers = self.info().backend == BackendKind::LevelZero
+            && buffers.iter().any(|buffer| buffer.bytes() > u64::from(u32::MAX));
+        let kernel = self.kernels.get(&Key { config: config.clone(), large_buffers }, &*self.backend)?;
+        let groups = self.fold(groups, || config.name())?;
+        self.dispatch(&kernel, buffers, parameters, groups, || config.name())
+    }
+
+    /// More workgroups than the device's limit per dimension, folded into rows.
+    pub fn fold(&self, groups: usize, kernel: impl FnOnce() -> String) -> Result<[u32; 3]> {
         let limit = self.info().limits.max_groups as usize;
         let rows = groups.div_ceil(limit);
         if rows > limit {
-            let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", config.name());
+            let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", kernel());
             return Err(Error::Unsupported { feature, device: self.info().to_string() });
         }
         // As even rows as possible leave the fewest surplus groups.
-        let groups = [groups.div_ceil(rows.max(1)) as u32, rows as u32, 1];
+        Ok([groups.div_ceil(rows.max(1)) as u32, rows as u32, 1])
+    }
+
+    /// Records the run of a compiled kernel. `name` is for profiles.
+    pub fn dispatch(
+        &self,
+        kernel: &Kernel,
+        buffers: &[&Buffer],
+        parameters: &[u32],
+        groups: [u32; 3],
+        name: impl FnOnce() -> String,
+    ) -> Result<()> {
         let uses: SmallVec<[_; 6]> =
             buffers.iter().zip(kernel.bindings.iter()).map(|(buffer, &access)| (buffer.allocation(), access)).collect();
         let command = Command::Dispatch {
@@ -144,55 +216,93 @@ impl Runtime {
             groups,
         };
         self.launches.fetch_add(1, Ordering::Relaxed);
-        self.stream.record(command, &uses, 0)
+        let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
+        self.stream.record(command, &uses, 0, || Label { name: name(), bytes })
     }
 
-    /// A device buffer with these bytes.
-    pub fn upload(&self, bytes: &[u8]) -> Result<Buffer> {
-        let buffer = self.allocate(bytes.len() as u64)?;
+    /// A buffer with these bytes.
+    pub fn upload(&self, bytes: &[u8], kind: MemoryKind) -> Result<Buffer> {
+        let length = bytes.len() as u64;
+        // Where host and device share their memory, a copy would only move it from one place to another.
+        let kind = if self.info().unified_memory && kind == MemoryKind::Device { MemoryKind::Shared } else { kind };
+        if self.host_reaches(kind) {
+            let buffer = self.retrying(|| self.pool.allocate_idle(length, kind))?;
+            self.backend.write(buffer.allocation().id(), bytes)?;
+            return Ok(buffer);
+        }
+        let buffer = self.allocate(length, kind)?;
         if !bytes.is_empty() {
-            let staging = self.allocate_staging(bytes.len() as u64, MemoryUse::Upload)?;
+            let staging = self.allocate_staging(length, MemoryUse::Upload)?;
             self.backend.write(staging.id(), bytes)?;
-            self.copy(&staging, buffer.allocation(), bytes.len() as u64, bytes.len() as u64)?;
+            let region = Region::linear(length.next_multiple_of(4));
+            self.copy("upload", &staging, buffer.allocation(), region, length)?;
         }
         Ok(buffer)
     }
 
-    fn copy(&self, src: &Arc<Allocation>, dst: &Arc<Allocation>, bytes: u64, upload_bytes: u64) -> Result<()> {
-        let command = Command::Copy { src: src.id(), dst: dst.id(), bytes: bytes.next_multiple_of(4) };
-        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], upload_bytes)
+    /// Whether the host reads and writes buffers of a kind where they are.
+    fn host_reaches(&self, kind: MemoryKind) -> bool {
+        self.info().host_visible && kind != MemoryKind::Device
     }
 
-    /// Submits a read of the first `bytes` bytes, which are handed to `done` when they have arrived. Returns the batch
-    /// to wait for.
+    fn copy(
+        &self,
+        name: &str,
+        src: &Arc<Allocation>,
+        dst: &Arc<Allocation>,
+        region: Region,
+        upload_bytes: u64,
+    ) -> Result<()> {
+        let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region };
+        let label = || Label { name: name.into(), bytes: region.bytes() };
+        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], upload_bytes, label)
+    }
+
+    /// Copies a box of bytes from a buffer to another one.
+    pub fn copy_region(&self, src: &Buffer, dst: &Buffer, region: Region) -> Result<()> {
+        self.copy("copy", src.allocation(), dst.allocation(), region, 0)
+    }
+
+    /// Submits a read, whose bytes are handed to `done` when they have arrived. Returns the batch to wait for.
     fn start_read(
         &self,
-        buffer: &Buffer,
-        bytes: u64,
+        buffer: &Arc<Buffer>,
+        source: &Source,
         done: impl FnOnce(Result<&[u8]>) + Send + 'static,
     ) -> Result<Ticket> {
-        let staging = self.allocate_staging(bytes, MemoryUse::Readback)?;
-        self.copy(buffer.allocation(), &staging, bytes, 0)?;
+        if self.host_reaches(buffer.kind()) && source.is_start() {
+            let ticket = self.stream.flush()?;
+            // Held until then, so that nobody writes into it.
+            let (id, held) = (buffer.allocation().id(), buffer.clone());
+            let callback = Box::new(move |result: Result<&[u8]>| {
+                done(result);
+                drop(held);
+            });
+            self.backend.read(id, source.bytes, ticket, callback);
+            return Ok(ticket);
+        }
+        let staging = self.allocate_staging(source.region.bytes(), MemoryUse::Readback)?;
+        self.copy("read", buffer.allocation(), &staging, source.region, 0)?;
         let ticket = self.stream.flush()?;
         let id = staging.id();
         let callback = Box::new(move |result: Result<&[u8]>| {
             done(result);
             drop(staging);
         });
-        self.backend.read(id, bytes, ticket, callback);
+        self.backend.read(id, source.bytes, ticket, callback);
         Ok(ticket)
     }
 
-    /// Blocks until the first `bytes` bytes of a buffer have been handed to `convert`.
+    /// Blocks until bytes of a buffer have been handed to `convert`.
     pub fn read<T: Send + 'static>(
         &self,
-        buffer: &Buffer,
-        bytes: u64,
+        buffer: &Arc<Buffer>,
+        source: &Source,
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
         let (sender, receiver) = mpsc::sync_channel(1);
         // The receiver waits below; if it has gone, an error has already been returned.
-        let ticket = self.start_read(buffer, bytes, move |result| _ = sender.send(result.map(convert)))?;
+        let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
         let waited = self.stream.wait_for(ticket);
         let received = receiver.try_recv().unwrap_or_else(|_| Err(self.nothing_arrived()));
         // A wait reports what went wrong before; data that came along is not to be trusted.
@@ -207,12 +317,12 @@ impl Runtime {
     /// The same without blocking: the future is ready when the bytes have arrived.
     pub async fn read_async<T: Send + 'static>(
         &self,
-        buffer: &Buffer,
-        bytes: u64,
+        buffer: &Arc<Buffer>,
+        source: &Source,
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
         let (sender, receiver) = futures_channel::oneshot::channel();
-        let ticket = self.start_read(buffer, bytes, move |result| _ = sender.send(result.map(convert)))?;
+        let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
         // A browser calls back from its event loop. Elsewhere somebody has to wait, and it must not be the executor.
         #[cfg(not(target_arch = "wasm32"))]
         let waited = {

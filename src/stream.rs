@@ -1,8 +1,9 @@
 //! The stream: records commands in order, finds hazards, submits batches.
 
 use crate::device::backend::{Backend, BufferId, Command, Step, Ticket};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Allocation;
+use crate::profile::{Label, TimedCommand};
 use crate::shader::Access;
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
@@ -37,6 +38,16 @@ struct State {
     held: Vec<Arc<Allocation>>,
     newest: u64,
     in_flight: VecDeque<(Ticket, Vec<Arc<Allocation>>)>,
+    /// Set while commands are timed.
+    timing: Option<Timing>,
+}
+
+/// What is timed at present.
+#[derive(Default)]
+struct Timing {
+    /// Of the recorded commands.
+    labels: Vec<Label>,
+    submitted: Vec<(Ticket, Vec<Label>)>,
 }
 
 impl Stream {
@@ -45,8 +56,14 @@ impl Stream {
     }
 
     /// Appends a command. `uses` are the buffers it names and how it uses them, `upload_bytes` what it brings from the
-    /// host.
-    pub fn record(&self, command: Command, uses: &[(&Arc<Allocation>, Access)], upload_bytes: u64) -> Result<()> {
+    /// host; `label` is asked for only while commands are timed.
+    pub fn record(
+        &self,
+        command: Command,
+        uses: &[(&Arc<Allocation>, Access)],
+        upload_bytes: u64,
+        label: impl FnOnce() -> Label,
+    ) -> Result<()> {
         let mut state = self.state.lock();
         let hazard = uses.iter().any(|(allocation, access)| {
             let id = allocation.id();
@@ -66,6 +83,9 @@ impl Stream {
             state.held.push(Arc::clone(allocation));
         }
         state.steps.push(Step { command, barrier: hazard });
+        if let Some(timing) = &mut state.timing {
+            timing.labels.push(label());
+        }
         state.upload_bytes += upload_bytes;
         if state.steps.len() >= BATCH_COMMANDS || state.upload_bytes >= BATCH_UPLOAD_BYTES {
             self.submit(&mut state)?;
@@ -89,7 +109,11 @@ impl Stream {
 
     fn submit(&self, state: &mut State) -> Result<()> {
         // If this fails, nothing was submitted: the commands stay for the next attempt.
-        let ticket = self.backend.submit(&state.steps)?;
+        let ticket = self.backend.submit(&state.steps, state.timing.is_some())?;
+        if let Some(timing) = &mut state.timing {
+            let labels = std::mem::take(&mut timing.labels);
+            timing.submitted.push((ticket, labels));
+        }
         state.steps.clear();
         let held = std::mem::take(&mut state.held);
         state.upload_bytes = 0;
@@ -135,6 +159,32 @@ impl Stream {
         self.wait_for(ticket)
     }
 
+    /// Has the device note when the commands run that are recorded from now on.
+    pub fn start_timing(&self) -> Result<()> {
+        // What was recorded before is not to be timed.
+        self.flush()?;
+        let mut state = self.state.lock();
+        if state.timing.is_some() {
+            let message = "the device is being profiled already; profiles do not nest".into();
+            return Err(Error::InvalidArgument { op: "profile", message });
+        }
+        state.timing = Some(Timing::default());
+        Ok(())
+    }
+
+    /// Blocks until the timed commands have run; returns them.
+    pub fn stop_timing(&self) -> Result<Vec<TimedCommand>> {
+        let flushed = self.flush();
+        let timing = self.state.lock().timing.take().unwrap_or_default();
+        self.wait_for(flushed?)?;
+        let mut commands = Vec::new();
+        for (ticket, labels) in timing.submitted {
+            let times = self.backend.timings(ticket)?;
+            commands.extend(labels.into_iter().zip(times).map(|(label, times)| TimedCommand::new(label, times)));
+        }
+        Ok(commands)
+    }
+
     /// Times that the host has blocked.
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
@@ -159,11 +209,13 @@ impl Drop for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::backend::{KernelId, MemoryUse, ReadCallback};
-    use crate::device::{BackendKind, DeviceInfo};
-    use crate::error::Error;
+    use crate::device::backend::{Compiled, KernelId, MemoryUse, ReadCallback, Region};
+    use crate::device::{BackendKind, DeviceInfo, MemoryKind};
     use crate::shader::{Module, Target};
+    use std::collections::HashMap;
+    use std::ops::Range;
     use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
 
     /// A device that runs a batch when it is waited for, and not before.
     #[derive(Default)]
@@ -172,6 +224,7 @@ mod tests {
         completed: AtomicU64,
         most_in_flight: AtomicU64,
         broken: AtomicBool,
+        timed: Mutex<HashMap<u64, usize>>,
     }
 
     impl Backend for Lazy {
@@ -194,11 +247,25 @@ mod tests {
             Ok(())
         }
 
-        fn compile(&self, _: &Module) -> Result<KernelId> {
-            Ok(KernelId(0))
+        fn budget(&self) -> u64 {
+            0
         }
 
-        fn submit(&self, steps: &[Step]) -> Result<Ticket> {
+        fn binary_key(&self, _: &Module) -> Option<String> {
+            None
+        }
+
+        fn compile(&self, _: &Module, _: Option<&[u8]>) -> Result<Compiled> {
+            Ok(Compiled { kernel: KernelId(0), binary: None, reused: false })
+        }
+
+        /// Step `s` of batch `b` runs from `100 b + 10 s` for 5 ns.
+        fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+            let steps = self.timed.lock().remove(&ticket.0).expect("the batch is timed, and told once");
+            Ok((0..steps as u64).map(|step| 100 * ticket.0 + 10 * step).map(|start| start..start + 5).collect())
+        }
+
+        fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
             if self.broken.load(Ordering::Relaxed) {
                 let message = "broken".to_string();
                 return Err(Error::Driver { backend: BackendKind::Vulkan, call: "submit", message });
@@ -206,6 +273,9 @@ mod tests {
             let mut batches = self.batches.lock();
             batches.push(steps.iter().map(|step| step.barrier).collect());
             let submitted = batches.len() as u64;
+            if timed {
+                self.timed.lock().insert(submitted, steps.len());
+            }
             self.most_in_flight.fetch_max(submitted - self.completed.load(Ordering::Relaxed), Ordering::Relaxed);
             Ok(Ticket(submitted))
         }
@@ -228,12 +298,15 @@ mod tests {
         let lazy = Arc::new(Lazy::default());
         let backend: Arc<dyn Backend> = lazy.clone();
         let stream = Stream::new(backend.clone());
-        (lazy, stream, move |name| Allocation::new(&backend, 16 * name, MemoryUse::Device).unwrap())
+        (lazy, stream, move |name| {
+            Allocation::new(&backend, 16 * name, MemoryUse::Kernels(MemoryKind::Device)).unwrap()
+        })
     }
 
     fn copy(stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
-        let command = Command::Copy { src: src.id(), dst: dst.id(), bytes: 16 };
-        stream.record(command, &[(src, Access::Read), (dst, Access::Write)], 0)
+        let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region: Region::linear(16) };
+        let label = || Label { name: format!("{}", dst.id().0), bytes: 16 };
+        stream.record(command, &[(src, Access::Read), (dst, Access::Write)], 0, label)
     }
 
     #[test]
@@ -271,6 +344,30 @@ mod tests {
         assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (2, 2));
         stream.wait_for(ticket).unwrap();
         assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 1));
+    }
+
+    #[test]
+    fn only_what_is_recorded_in_between_is_timed() {
+        let (lazy, stream, buffer) = open();
+        let [a, b, c] = [1, 2, 3].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        stream.start_timing().unwrap();
+        assert!(stream.start_timing().unwrap_err().to_string().contains("already"));
+        copy(&stream, &b, &a).unwrap();
+        stream.flush().unwrap();
+        copy(&stream, &b, &c).unwrap();
+        copy(&stream, &a, &b).unwrap();
+        let commands = stream.stop_timing().unwrap();
+        copy(&stream, &a, &b).unwrap();
+        stream.flush().unwrap();
+        let names: Vec<_> = commands.iter().map(|command| command.name.as_str()).collect();
+        assert_eq!(names, ["1", "3", "2"]);
+        // Batch 1 came before, batch 4 after.
+        let since_first = |command: &TimedCommand| command.start.duration_since(commands[0].start);
+        assert_eq!(commands.iter().map(since_first).collect::<Vec<_>>(), [0, 100, 110].map(Duration::from_nanos));
+        assert!(lazy.timed.lock().is_empty());
+        stream.start_timing().unwrap();
+        assert!(stream.stop_timing().unwrap().is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! and objections of validation layers.
 
 use half::f16;
-use marquetry::{DType, Device, Element, Error, Result, Shape, Tensor};
+use marquetry::{DType, Device, Element, Error, MemoryKind, Ranges, Result, Shape, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use std::fmt::Debug;
@@ -54,6 +54,8 @@ fn shapes_that_do_not_fit() {
     assert_error!(x.matmul(&y), Error::ShapeMismatch { .. }, "matmul", "[2, 3]", "[4, 3]", "last but one");
     let (a, b) = (floats((2, 5, 3)), floats((4, 3, 6)));
     assert_error!(a.matmul(&b), Error::ShapeMismatch { .. }, "matmul", "[2, 5, 3]", "[4, 3, 6]", "before the last two");
+    let assigned = floats((4, 3)).slice_assign(1..3, &floats((3, 3)));
+    assert_error!(assigned, Error::ShapeMismatch { .. }, "slice_assign", "[3, 3]", "[2, 3]", "each equal or 1");
     assert_error!(x.broadcast_to((2, 4)), Error::ShapeMismatch { .. }, "broadcast_to", "[2, 3]", "[2, 4]");
     assert_error!(x.broadcast_to(3), Error::ShapeMismatch { .. }, "broadcast_to", "[2, 3]", "[3]", "no more axes");
     assert_error!(Tensor::cat(&[&x, &y], 1), Error::ShapeMismatch { .. }, "cat", "[2, 3]", "[4, 3]", "all axes but");
@@ -121,6 +123,8 @@ fn dtypes_that_differ() {
     assert_error!(condition.where_cond(&x, &y), Error::DTypeMismatch { .. }, "where_cond", "f32", "i32");
     let weight = zeros(3, DType::F16);
     assert_error!(x.layer_norm(&weight, &weight, 0.1), Error::DTypeMismatch { .. }, "layer_norm", "f32", "f16");
+    let assigned = floats(3).slice_assign(.., &y);
+    assert_error!(assigned, Error::DTypeMismatch { .. }, "slice_assign", "f32", "i32", "to_dtype(DType::F32)");
     assert_error!(x.to_vec::<u8>(), Error::DTypeMismatch { .. }, "to_vec", "u8", "f32");
     assert_error!(y.narrow(0, 0, 1).unwrap().to_scalar::<u32>(), Error::DTypeMismatch { .. }, "u32", "i32");
     assert_error!(
@@ -214,6 +218,8 @@ fn devices_that_differ() {
         "webgpu:0",
         hint
     );
+    let assigned = floats(3).slice_assign(.., &y);
+    assert_error!(assigned, Error::DeviceMismatch { .. }, "slice_assign", "vulkan:0", "webgpu:0", hint);
     let table = y.unsqueeze(0).unwrap();
     assert_error!(table.embedding(&indexes), Error::DeviceMismatch { .. }, "embedding", "vulkan:0", "webgpu:0", hint);
 }
@@ -269,6 +275,18 @@ fn ranges_that_leave_their_axis() {
     let backwards = x.slice(1, 2..1, 1);
     assert_error!(backwards, Error::RangeOutOfBounds { .. }, "slice", "2..1", "axis 1");
     assert_error!(x.slice(1, ..=usize::MAX, 1), Error::RangeOutOfBounds { .. }, "slice", "axis 1");
+    let assign = |ranges: Ranges| floats((2, 3)).slice_assign(ranges, &floats(()));
+    assert_error!(
+        assign((.., 1..4).into()),
+        Error::RangeOutOfBounds { .. },
+        "slice_assign",
+        "1..4",
+        "axis 1",
+        "[2, 3]"
+    );
+    assert_error!(assign((3..).into()), Error::RangeOutOfBounds { .. }, "slice_assign", "3..2", "axis 0", "[2, 3]");
+    let too_many = assign([0..1, 0..1, 0..1].into());
+    assert_error!(too_many, Error::InvalidArgument { .. }, "slice_assign", "3 ranges", "[2, 3]", "2 axes");
 }
 
 #[test]
@@ -382,15 +400,12 @@ fn devices_that_are_not_there() {
             "`vulkan:0`"
         );
     }
-    for backend in ["vulkan", "webgpu"] {
+    for backend in ["vulkan", "webgpu", "level-zero"] {
         let there = Device::list().into_iter().filter(|info| info.backend.name() == backend).count();
         let beyond = format!("{backend}:{there}").parse::<Device>();
         assert_error!(beyond, Error::BackendUnavailable { .. }, backend, format!("no device {there}"));
         assert_error!(format!("{backend}:{}", usize::MAX).parse::<Device>(), Error::BackendUnavailable { .. }, backend);
     }
-    let hint = "Intel GPUs work through `vulkan` or `webgpu`";
-    assert_error!("level-zero".parse::<Device>(), Error::BackendUnavailable { .. }, "level-zero", hint);
-    assert_error!(Device::level_zero(3), Error::BackendUnavailable { .. }, "level-zero", hint);
 }
 
 /// Devices are chosen by the environment, which belongs to a whole process: each half of the test is one of its own.
@@ -419,7 +434,12 @@ fn no_device_at_all() {
         );
         assert!(Device::list().is_empty());
     } else {
-        in_a_child("no_device_at_all", &[("VK_DRIVER_FILES", "/nowhere.json"), ("VK_ICD_FILENAMES", "/nowhere.json")]);
+        let nowhere = [
+            ("VK_DRIVER_FILES", "/nowhere.json"),
+            ("VK_ICD_FILENAMES", "/nowhere.json"),
+            ("MARQUETRY_LEVEL_ZERO_LIBRARY", "/nowhere.so"),
+        ];
+        in_a_child("no_device_at_all", &nowhere);
     }
 }
 
@@ -534,6 +554,10 @@ fn each_call(arguments: &Arguments, device: &Device, mut visit: impl FnMut(&'sta
         rand: Tensor::rand(x as f32, y as f32, small(shape())?, device);
         randn: Tensor::randn(f16::from_f64(x), f16::from_f64(y), small(shape())?, device);
         rand_integers: Tensor::rand(i as u32, j as u32, shape(), device);
+        from_slice_in: Tensor::from_slice_in(&[1i32, 2, 3, 4], shape(), MemoryKind::Host, device);
+        to_memory: huge()?.to_memory(MemoryKind::Shared);
+        slice_assign: t.clone().slice_assign((i..j, k..), &u);
+        slice_assign_all: huge()?.slice_assign(.., &u);
         neg: t.neg();
         abs: t.abs();
         sign: t.sign();

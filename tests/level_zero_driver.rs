@@ -7,24 +7,20 @@
 #[path = "../src/device/level_zero/ffi.rs"]
 mod ffi;
 
+#[path = "level_zero_driver/test/child.rs"]
+mod child;
 #[path = "level_zero_driver/test/client.rs"]
 mod client;
 #[path = "level_zero_driver/test/scenarios.rs"]
 mod scenarios;
 
+use child::{Child, driver};
 use libtest_mimic::{Arguments, Failed, Trial};
-use std::env;
-use std::fmt::Write;
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Names the scenario that a child runs.
-const SCENARIO: &str = "LEVEL_ZERO_TEST_SCENARIO";
+use std::path::Path;
+use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if let Ok(name) = env::var(SCENARIO) {
+    if let Some(name) = child::scenario() {
         scenarios::run(&name);
         return ExitCode::SUCCESS;
     }
@@ -33,20 +29,20 @@ fn main() -> ExitCode {
 
 fn trials() -> Vec<Trial> {
     vec![
-        trial("loader::adds_vectors", || loader("add_vectors").run()?.succeeds()?.leaves_nothing()),
-        trial("loader::describes_the_device", || loader("describe").run()?.succeeds()?.leaves_nothing()),
-        trial("loader::subgroups", || loader("subgroups").run()?.succeeds()?.leaves_nothing()),
-        trial("loader::copies_and_fills", || loader("copy_and_fill").run()?.succeeds()?.leaves_nothing()),
-        trial("loader::orders_by_events", || loader("events").run()?.succeeds()?.leaves_nothing()),
-        trial("loader::immediate_lists", || loader("immediate").run()?.succeeds()?.leaves_nothing()),
+        trial("loader::adds_vectors", || loader("add_vectors").run()?.succeeds()?.is_clean()),
+        trial("loader::describes_the_device", || loader("describe").run()?.succeeds()?.is_clean()),
+        trial("loader::subgroups", || loader("subgroups").run()?.succeeds()?.is_clean()),
+        trial("loader::copies_and_fills", || loader("copy_and_fill").run()?.succeeds()?.is_clean()),
+        trial("loader::orders_by_events", || loader("events").run()?.succeeds()?.is_clean()),
+        trial("loader::immediate_lists", || loader("immediate").run()?.succeeds()?.is_clean()),
         trial("loader::cached_modules", cache_is_used),
-        trial("loader::native_binaries", || loader("native_binary").run()?.succeeds()?.leaves_nothing()),
-        trial("direct::adds_vectors", || direct("add_vectors").run()?.succeeds()?.leaves_nothing()),
-        trial("direct::lists_in_order", || direct("in_order").run()?.succeeds()?.leaves_nothing()),
+        trial("loader::native_binaries", || loader("native_binary").run()?.succeeds()?.is_clean()),
+        trial("direct::adds_vectors", || direct("add_vectors").run()?.succeeds()?.is_clean()),
+        trial("direct::lists_in_order", || direct("in_order").run()?.succeeds()?.is_clean()),
         trial("direct::older_version", || direct("older_version").with("API", "1.3").run()?.succeeds()?.errors(1)),
-        trial("traps::missing_barrier", || loader("missing_barrier").run()?.succeeds()?.leaves_nothing()),
+        trial("traps::missing_barrier", || loader("missing_barrier").run()?.succeeds()?.is_clean()),
         trial("traps::missing_barrier_between_lists", || {
-            loader("missing_barrier_between_lists").run()?.succeeds()?.leaves_nothing()
+            loader("missing_barrier_between_lists").run()?.succeeds()?.is_clean()
         }),
         trial("traps::kernel_overrun", || {
             loader("overrun").run()?.faults("touched byte 4096 of an allocation of 4096")
@@ -59,19 +55,15 @@ fn trials() -> Vec<Trial> {
             loader("freed_while_pending").with("SLOW_MS", "100").run()?.succeeds()?.errors(1)
         }),
         trial("traps::leaks", leaks_are_reported),
-        trial("faults::no_devices", || loader("no_devices").with("DEVICES", "0").run()?.succeeds()?.leaves_nothing()),
-        trial("faults::two_devices", || loader("two_devices").with("DEVICES", "2").run()?.succeeds()?.leaves_nothing()),
-        trial("faults::discrete", || loader("discrete").with("DISCRETE", "1").run()?.succeeds()?.leaves_nothing()),
-        trial("faults::out_of_memory", || {
-            loader("out_of_memory").with("OOM_AT", "2").run()?.succeeds()?.leaves_nothing()
-        }),
+        trial("faults::no_devices", || loader("no_devices").with("DEVICES", "0").run()?.succeeds()?.is_clean()),
+        trial("faults::two_devices", || loader("two_devices").with("DEVICES", "2").run()?.succeeds()?.is_clean()),
+        trial("faults::discrete", || loader("discrete").with("DISCRETE", "1").run()?.succeeds()?.is_clean()),
+        trial("faults::out_of_memory", || loader("out_of_memory").with("OOM_AT", "2").run()?.succeeds()?.is_clean()),
         trial("faults::build_failure", || {
-            loader("build_failure").with("BUILD_FAILURE_AT", "2").run()?.succeeds()?.leaves_nothing()
+            loader("build_failure").with("BUILD_FAILURE_AT", "2").run()?.succeeds()?.is_clean()
         }),
-        trial("faults::lost_device", || loader("lost_device").with("LOST_AT", "2").run()?.succeeds()?.leaves_nothing()),
-        trial("faults::slow_device", || {
-            loader("slow_device").with("SLOW_MS", "50").run()?.succeeds()?.leaves_nothing()
-        }),
+        trial("faults::lost_device", || loader("lost_device").with("LOST_AT", "2").run()?.succeeds()?.is_clean()),
+        trial("faults::slow_device", || loader("slow_device").with("SLOW_MS", "50").run()?.succeeds()?.is_clean()),
     ]
 }
 
@@ -83,7 +75,7 @@ fn trial(name: &str, check: impl FnOnce() -> Result<(), Failed> + Send + 'static
 fn cache_is_used() -> Result<(), Failed> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("level-zero-cache");
     let _ = std::fs::remove_dir_all(&folder);
-    let run = || loader("add_vectors").with("CACHE", &folder.to_string_lossy()).run()?.succeeds()?.leaves_nothing();
+    let run = || loader("add_vectors").with("CACHE", &folder.to_string_lossy()).run()?.succeeds()?.is_clean();
     run()?;
     let files: Vec<_> = std::fs::read_dir(&folder)?.collect::<Result<_, _>>()?;
     assert_eq!(files.len(), 1, "{files:?}");
@@ -104,96 +96,14 @@ fn leaks_are_reported() -> Result<(), Failed> {
 
 /// A scenario that goes through the loader and its validation layer.
 fn loader(name: &'static str) -> Child {
-    let mut child = Child::new(name);
-    child.command.env("ZE_ENABLE_ALT_DRIVERS", driver());
-    child.command.env("ZE_ENABLE_VALIDATION_LAYER", "1").env("ZE_ENABLE_PARAMETER_VALIDATION", "1");
+    let mut child = Child::through_the_loader(name);
     child.command.env(client::LIBRARY, "libze_loader.so.1");
     child
 }
 
 /// A scenario that opens the driver itself.
 fn direct(name: &'static str) -> Child {
-    let mut child = Child::new(name);
+    let mut child = Child::direct(name);
     child.command.env(client::LIBRARY, driver());
     child
-}
-
-/// The library, which cargo builds as an example beside the tests.
-fn driver() -> PathBuf {
-    let program = env::current_exe().expect("the path of this program");
-    let target = program.parent().and_then(Path::parent).expect("it is in target/PROFILE/deps");
-    let driver = target.join("examples/liblevel_zero_driver.so");
-    assert!(driver.exists(), "no {}: run `make test`, or `cargo build --example level_zero_driver`", driver.display());
-    driver
-}
-
-/// A process that is to run a scenario.
-struct Child {
-    command: Command,
-    report: PathBuf,
-}
-
-impl Child {
-    fn new(scenario: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("level_zero_report_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let mut command = Command::new(env::current_exe().expect("the path of this program"));
-        command.env(SCENARIO, scenario).env("LEVEL_ZERO_TEST_REPORT", &report).env_remove("LEVEL_ZERO_TEST_CACHE");
-        Self { command, report }
-    }
-
-    fn with(mut self, setting: &str, value: &str) -> Self {
-        self.command.env(format!("LEVEL_ZERO_TEST_{setting}"), value);
-        self
-    }
-
-    fn run(mut self) -> Result<Ended, Failed> {
-        let output = self.command.output()?;
-        let report = std::fs::read_to_string(&self.report).unwrap_or_default();
-        let _ = std::fs::remove_file(&self.report);
-        let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
-        write!(text, "{}", String::from_utf8_lossy(&output.stdout))?;
-        Ok(Ended { status: output.status, text, report })
-    }
-}
-
-/// What a scenario's process left.
-struct Ended {
-    status: ExitStatus,
-    text: String,
-    report: String,
-}
-
-impl Ended {
-    /// The scenario held.
-    fn succeeds(self) -> Result<Self, Failed> {
-        if self.status.success() { Ok(self) } else { Err(self.failed("the scenario failed")) }
-    }
-
-    /// The driver has nothing to complain of, nor has the validation layer, whose complaints fail the calls.
-    fn leaves_nothing(self) -> Result<(), Failed> {
-        let clean = !self.report.is_empty() && self.report.lines().all(|line| line.ends_with(" 0"));
-        if clean { Ok(()) } else { Err(self.failed("the report is not clean")) }
-    }
-
-    /// The driver has noted that many mistakes.
-    fn errors(self, count: usize) -> Result<(), Failed> {
-        self.reports(&format!("errors {count}"))
-    }
-
-    fn reports(&self, line: &str) -> Result<(), Failed> {
-        let found = self.report.lines().any(|found| found == line);
-        if found { Ok(()) } else { Err(self.failed(&format!("the report lacks `{line}`"))) }
-    }
-
-    /// A memory fault ended the process, and the driver said what it was about.
-    fn faults(self, message: &str) -> Result<(), Failed> {
-        let faulted = self.status.signal() == Some(libc::SIGSEGV) && self.text.contains(message);
-        if faulted { Ok(()) } else { Err(self.failed(&format!("no fault that says `{message}`"))) }
-    }
-
-    fn failed(&self, reason: &str) -> Failed {
-        format!("{reason}: {}\n{}\nreport:\n{}", self.status, self.text, self.report).into()
-    }
 }

@@ -1,6 +1,7 @@
 //! What happens behind the tensors: launches, submissions, waits, memory; counted on every device.
 
-use marquetry::{DType, Device, Result, Tensor};
+use marquetry::{DType, Device, Error, MemoryKind, Profile, Result, Tensor, TimedCommand};
+use std::time::Instant;
 
 /// Runs each test on a device that nobody else uses meanwhile, as the counters are the device's.
 macro_rules! on_each_device {
@@ -10,6 +11,9 @@ macro_rules! on_each_device {
         }
         mod webgpu {
             $(#[test] fn $name() { super::on("webgpu", super::$name); })*
+        }
+        mod level_zero {
+            $(#[test] fn $name() { super::on("level-zero", super::$name); })*
         }
     };
 }
@@ -31,6 +35,11 @@ on_each_device! {
     what_32_bits_cannot_count_is_an_error
     many_threads_share_a_device
     a_seed_starts_the_sequence_anew
+    parts_are_assigned_in_place
+    the_host_reaches_memory_where_it_is
+    a_profile_tells_of_every_command
+    profiles_do_not_nest
+    a_profile_ends_with_a_panic
 }
 
 fn on(name: &str, test: fn(&Device) -> Result<()>) {
@@ -270,5 +279,127 @@ fn a_seed_starts_the_sequence_anew(device: &Device) -> Result<()> {
     assert_eq!((draw()?, draw()?), (first.clone(), second));
     device.set_seed(43);
     assert_ne!(draw()?, first);
+    Ok(())
+}
+
+fn parts_are_assigned_in_place(device: &Device) -> Result<()> {
+    // Nothing is cached that could stand for a copy.
+    device.trim()?;
+    let size = 4 << 20;
+    let in_use = || device.memory_stats().in_use;
+    let row = Tensor::from_vec(vec![1f32; 1024], (1, 1024), device)?;
+    let empty = in_use();
+    let mut cache = Tensor::zeros((1024, 1024), DType::F32, device)?;
+    cache.eval()?;
+    let before = (in_use(), device.stats().submissions);
+    assert_eq!(before.0, empty + size);
+    for i in 0..100 {
+        cache = cache.slice_assign(i..i + 1, &row)?;
+        assert_eq!(in_use(), before.0, "nobody else holds the elements");
+    }
+    assert_eq!(device.stats().submissions, before.1, "no assignment waits");
+    let view = cache.narrow(0, 0, 1)?;
+    let cache = cache.slice_assign(500.., &Tensor::zeros((), DType::F32, device)?)?;
+    assert_eq!(in_use(), before.0 + size, "a view holds the elements");
+    drop(view);
+    assert_eq!(in_use(), before.0);
+    let pending = (&cache + 1.0)?;
+    let cache = cache.slice_assign((.., 0), &row.narrow(1, 0, 1)?)?;
+    assert_eq!(in_use(), before.0 + size, "so does an operation that has not run yet");
+    assert_eq!(pending.sum_all()?.to_scalar::<f32>()?, (101 * 1024 + 1024 * 1023) as f32);
+    drop(pending);
+    assert_eq!(cache.sum_all()?.to_scalar::<f32>()?, (100 * 1024 + 924) as f32);
+    Ok(())
+}
+
+fn the_host_reaches_memory_where_it_is(device: &Device) -> Result<()> {
+    let numbers: Vec<u32> = (0..1000).collect();
+    let copies = |kind| -> Result<Vec<String>> {
+        let (read, profile) = device
+            .profile(|| -> Result<Vec<u32>> { Tensor::from_slice_in(&numbers, 1000, kind, device)?.to_vec::<u32>() })?;
+        assert_eq!(read?, numbers);
+        Ok(profile.commands.into_iter().map(|command| command.name).collect())
+    };
+    let staged = ["upload", "read"];
+    let (visible, unified) = (device.info().host_visible, device.info().unified_memory);
+    assert!(visible || !unified);
+    for kind in [MemoryKind::Shared, MemoryKind::Host] {
+        let expected: &[&str] = if visible { &[] } else { &staged };
+        assert_eq!(copies(kind)?, expected, "{kind}");
+    }
+    let expected: &[&str] = if unified { &[] } else { &staged };
+    assert_eq!(copies(MemoryKind::Device)?, expected);
+    assert_eq!(unified, Tensor::new([1u8], device)?.memory_kind() == MemoryKind::Shared);
+    // What is used again was written by the host while the device still used it before.
+    for round in 0..50u32 {
+        let x = Tensor::from_slice_in(&[round; 4096], 4096, MemoryKind::Host, device)?;
+        let sum = x.add(&x)?.sum_all()?;
+        drop(x);
+        drop(Tensor::from_slice_in(&[u32::MAX; 4096], 4096, MemoryKind::Host, device)?);
+        assert_eq!(sum.to_scalar::<u32>()?, 2 * 4096 * round);
+    }
+    Ok(())
+}
+
+fn a_profile_tells_of_every_command(device: &Device) -> Result<()> {
+    let x = Tensor::randn(0f32, 1.0, (300, 200), device)?;
+    // Compiled before, so that the times are those of the device.
+    let work = || -> Result<Vec<f32>> { x.t()?.matmul(&x)?.softmax(-1)?.sum(0)?.to_vec::<f32>() };
+    let expected = work()?;
+    let before = Instant::now();
+    let (result, profile) = device.profile(work)?;
+    let after = Instant::now();
+    assert_eq!(result?, expected);
+    let Profile { commands, start, end, device: name, .. } = &profile;
+    assert_eq!(*name, device.id());
+    assert!(before <= *start && start <= end && *end <= after);
+    let families: Vec<_> = commands.iter().map(|c| c.name.split('(').next().unwrap_or_default()).collect();
+    assert_eq!(families, ["matmul", "softmax", "sum", "read"], "{profile}");
+    let matrix_bytes = 4 * 300 * 200;
+    assert_eq!(commands[0].bytes, 2 * matrix_bytes + 4 * 200 * 200);
+    assert_eq!(commands[3].bytes, 4 * 200);
+    // On the host's clock, one after the other. Clocks are correlated to within the time that asking them takes.
+    let slack = std::time::Duration::from_millis(2);
+    assert!(commands.iter().all(|c| c.start + slack >= before && c.end <= after + slack), "{profile:?}");
+    assert!(commands.is_sorted_by(|a, b| a.end <= b.start), "{profile:?}");
+    assert!(commands[0].duration() > std::time::Duration::ZERO, "{profile:?}");
+    assert!(profile.device_time() <= after.duration_since(before));
+    // Afterwards nothing is measured, and all works as before.
+    assert_eq!(work()?, expected);
+    let (_, idle) = device.profile(|| ())?;
+    assert!(idle.commands.is_empty());
+    // More batches than one.
+    let (_, long) = device.profile(|| -> Result<()> {
+        let mut y = Tensor::new([0f32; 8], device)?;
+        for _ in 0..700 {
+            y = (y + 1.0)?;
+            y.eval()?;
+        }
+        Ok(())
+    })?;
+    let kernels = long.commands.iter().filter(|command| command.name != "upload").count();
+    assert_eq!(kernels, 700);
+    assert!(long.commands.is_sorted_by_key(|command: &TimedCommand| command.start));
+    Ok(())
+}
+
+fn profiles_do_not_nest(device: &Device) -> Result<()> {
+    let (inner, outer) = device.profile(|| device.profile(|| ()).map(drop))?;
+    assert!(matches!(inner, Err(Error::InvalidArgument { op: "profile", .. })), "{inner:?}");
+    assert!(outer.commands.is_empty());
+    Ok(())
+}
+
+fn a_profile_ends_with_a_panic(device: &Device) -> Result<()> {
+    let x = Tensor::new([1f32, 2.0], device)?;
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = device.profile(|| {
+            (&x + 1.0).and_then(|y| y.eval()).expect("it is recorded");
+            panic!("of the test");
+        });
+    }));
+    assert!(panic.is_err());
+    let (y, profile) = device.profile(|| (&x * 2.0)?.to_vec::<f32>())?;
+    assert_eq!((y?, profile.commands[0].name.starts_with("elementwise")), (vec![2.0, 4.0], true), "{profile}");
     Ok(())
 }

@@ -70,6 +70,8 @@ pub struct Features {
     pub f16: bool,
     /// Subgroup arithmetic, ballot and shuffle in compute kernels.
     pub subgroups: bool,
+    /// The device notes when commands start and end: [`Device::profile`](crate::Device::profile).
+    pub timestamps: bool,
 }
 
 impl Features {
@@ -79,6 +81,8 @@ impl Features {
             Some("16-bit floats in kernels")
         } else if self.subgroups && !available.subgroups {
             Some("subgroup operations")
+        } else if self.timestamps && !available.timestamps {
+            Some("timestamps")
         } else {
             None
         }
@@ -87,7 +91,7 @@ impl Features {
 
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [(self.f16, "f16"), (self.subgroups, "subgroups")];
+        let names = [(self.f16, "f16"), (self.subgroups, "subgroups"), (self.timestamps, "timestamps")];
         let present: Vec<_> = names.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
         f.pad(&if present.is_empty() { "none".to_string() } else { present.join(", ") })
     }
@@ -107,10 +111,60 @@ pub struct Limits {
     pub max_workgroup_invocations: u32,
     /// Bytes of workgroup memory per workgroup.
     pub max_workgroup_memory: u32,
+    /// Invocations per workgroup in each dimension.
+    pub max_workgroup_size: [u32; 3],
     /// Workgroups per dimension of a dispatch.
     pub max_groups: u32,
-    /// The smallest and largest number of lanes in a subgroup (1 and 1 where unknown).
-    pub subgroup_size: (u32, u32),
+    /// The numbers of lanes that a subgroup may have, ascending; empty where unknown.
+    pub subgroup_sizes: Vec<u32>,
+    /// The alignment of buffers in bytes.
+    pub buffer_alignment: u64,
+    /// Offsets, pitches and sizes of copies by the driver are multiples of this many bytes; others are done by a kernel.
+    pub copy_alignment: u64,
+}
+
+/// Which memory a tensor's elements are in.
+///
+/// All kinds are for kernels. On a device with [`DeviceInfo::unified_memory`], what the host uploads as `Device` is
+/// `Shared`, as there is one memory only. On a device without [`DeviceInfo::host_visible`] (WebGPU) they are all the same, and the
+/// host reaches them by way of copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// The device's own: the fastest for kernels. The host reaches it by way of copies.
+    #[default]
+    Device,
+    /// The device's own, and the host reaches it too: memory of an integrated GPU, unified shared memory that migrates,
+    /// or the window that a GPU opens onto its memory.
+    Shared,
+    /// The host's, which kernels reach across the bus: for what is read once, or does not fit.
+    Host,
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            MemoryKind::Device => "device",
+            MemoryKind::Shared => "shared",
+            MemoryKind::Host => "host",
+        })
+    }
+}
+
+/// One of a device's memories.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryRegion {
+    /// What the driver calls it, or what it is.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Whether it is the device's own.
+    pub device_local: bool,
+    /// The width of its bus in bits, where told.
+    pub bus_width: Option<u32>,
+    /// The clock of its bus in MHz, where told.
+    pub clock_mhz: Option<u32>,
 }
 
 /// A description of a device, from [`Device::list`](crate::Device::list) or [`Device::info`](crate::Device::info).
@@ -131,6 +185,16 @@ pub struct DeviceInfo {
     pub driver: String,
     /// Bytes of device-local memory; 0 where the backend does not tell (WebGPU).
     pub memory: u64,
+    /// All memories that the driver tells of.
+    pub memory_regions: Vec<MemoryRegion>,
+    /// Whether the host reaches memory of the kinds [`MemoryKind::Shared`] and [`MemoryKind::Host`] without copies.
+    pub host_visible: bool,
+    /// Whether host and device share one memory, so that what the host uploads is used where it is.
+    pub unified_memory: bool,
+    /// Compute units (streaming multiprocessors, Xe cores, cores of a processor), where told.
+    pub compute_units: Option<u32>,
+    /// Parts of the device that could be used by themselves (tiles); 0 if it is one piece.
+    pub sub_devices: u32,
     /// Its limits.
     pub limits: Limits,
     /// Its optional abilities, as far as this crate uses them.
@@ -165,4 +229,10 @@ pub(crate) fn vendor_name(id: u32) -> String {
         0x8086 => "Intel".into(),
         other => format!("{other:#06x}"),
     }
+}
+
+/// The powers of two from `smallest` to `largest`, both included; none if one of them is 0.
+pub(crate) fn powers_of_two(smallest: u32, largest: u32) -> Vec<u32> {
+    let next = |size: &u32| size.checked_mul(2).filter(|size| *size <= largest);
+    std::iter::successors((1..=largest).contains(&smallest).then_some(smallest), next).collect()
 }

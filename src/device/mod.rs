@@ -1,20 +1,33 @@
 //! Devices, and the backends that reach them.
 
 pub(crate) mod backend;
+mod filter;
 mod info;
+#[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
+pub(crate) mod level_zero;
 mod open;
+#[cfg(any(feature = "vulkan", feature = "level-zero"))]
+mod reads;
+#[cfg(any(feature = "vulkan", feature = "level-zero"))]
+mod rules;
+#[cfg(any(feature = "vulkan", feature = "level-zero"))]
+mod slots;
 
 #[cfg(feature = "vulkan")]
 pub(crate) mod vulkan;
 #[cfg(feature = "webgpu")]
 pub(crate) mod webgpu;
 
+pub use filter::DeviceFilter;
 #[cfg(any(feature = "vulkan", feature = "webgpu"))]
+pub(crate) use info::powers_of_two;
+#[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 pub(crate) use info::vendor_name;
-pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits};
+pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
 
 use crate::error::Result;
 use crate::memory::MemoryStats;
+use crate::profile::Profile;
 use crate::runtime::{Runtime, Stats};
 use std::fmt;
 use std::sync::Arc;
@@ -84,6 +97,32 @@ impl Device {
     /// ```
     pub fn memory_stats(&self) -> MemoryStats {
         self.runtime().memory_stats()
+    }
+
+    /// Runs `work` and tells when each of its commands ran on the device: kernels, copies, uploads and reads. Blocks
+    /// until they have run. The commands of other threads that use the device meanwhile are told of as well; tensors
+    /// that are not asked for are not computed: see [`Tensor::eval`](crate::Tensor::eval).
+    ///
+    /// While it runs, commands do not overlap each other, so that their times are their own. At all other times nothing
+    /// is measured.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::rand(0f32, 1.0, (64, 64), &device)?;
+    /// let (y, profile) = device.profile(|| x.matmul(&x)?.to_vec::<f32>())?;
+    /// assert_eq!(y?.len(), 64 * 64);
+    /// println!("{profile}");
+    /// let trace = profile.to_chrome_trace(); // for chrome://tracing or Perfetto
+    /// # assert!(trace.contains("matmul"));
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) without [`Features::timestamps`]; whatever went wrong on the
+    /// device; [`Error::InvalidArgument`](crate::Error::InvalidArgument) inside of another profile.
+    pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Profile)> {
+        self.runtime().profile(work)
     }
 
     /// Counters of what the device was asked to do.

@@ -1,5 +1,6 @@
 //! Finding and opening devices.
 
+use super::filter::sort_best_first;
 use super::{BackendKind, Device, DeviceInfo, Handle};
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
@@ -48,17 +49,11 @@ async fn list_backend(backend: BackendKind) -> Result<Vec<DeviceInfo>> {
         BackendKind::Vulkan => super::vulkan::list(),
         #[cfg(feature = "webgpu")]
         BackendKind::WebGpu => super::webgpu::list().await,
-        #[cfg(feature = "level-zero")]
-        BackendKind::LevelZero => Err(level_zero_unavailable()),
+        #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
+        BackendKind::LevelZero => super::level_zero::list(),
         #[allow(unreachable_patterns)]
         other => Err(not_compiled(other)),
     }
-}
-
-#[cfg(feature = "level-zero")]
-fn level_zero_unavailable() -> Error {
-    let reason = "this version of marquetry does not implement it yet; Intel GPUs work through `vulkan` or `webgpu`";
-    Error::BackendUnavailable { backend: BackendKind::LevelZero, reason: reason.into() }
 }
 
 async fn open(backend: BackendKind, index: usize) -> Result<Device> {
@@ -68,15 +63,18 @@ async fn open(backend: BackendKind, index: usize) -> Result<Device> {
     Ok(enter(backend, index, open_runtime(backend, index).await?))
 }
 
-#[cfg_attr(not(any(feature = "vulkan", feature = "webgpu")), expect(unused_variables, reason = "no backend takes it"))]
+#[cfg_attr(
+    not(any(feature = "vulkan", feature = "webgpu", feature = "level-zero")),
+    expect(unused_variables, reason = "no backend takes it")
+)]
 async fn open_runtime(backend: BackendKind, index: usize) -> Result<Runtime> {
     match backend {
         #[cfg(feature = "vulkan")]
         BackendKind::Vulkan => super::vulkan::VulkanBackend::open(index).map(Runtime::new),
         #[cfg(feature = "webgpu")]
         BackendKind::WebGpu => super::webgpu::WebGpuBackend::open(index).await.map(Runtime::new),
-        #[cfg(feature = "level-zero")]
-        BackendKind::LevelZero => Err(level_zero_unavailable()),
+        #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
+        BackendKind::LevelZero => super::level_zero::LevelZeroBackend::open(index).map(Runtime::new),
         #[allow(unreachable_patterns)]
         other => Err(not_compiled(other)),
     }
@@ -108,7 +106,8 @@ impl Device {
     }
 
     /// The best device: the one that `MARQUETRY_DEVICE` names (as in `webgpu:0`) if it is set; else discrete GPUs come
-    /// before integrated, virtual and software ones, and Vulkan before WebGPU.
+    /// before integrated, virtual and software ones, Vulkan before Level Zero before WebGPU, and more
+    /// compute units before fewer.
     ///
     /// # Errors
     /// [`Error::NoDevice`] with what each backend says; [`Error::InvalidDevice`] for the variable.
@@ -135,7 +134,7 @@ impl Device {
                 Err(error) => reasons.push(error.to_string()),
             }
         }
-        candidates.sort_by_key(|info| (info.kind, info.backend, info.index));
+        sort_best_first(&mut candidates);
         for info in candidates {
             match open(info.backend, info.index).await {
                 Ok(device) => return Ok(device),
@@ -169,10 +168,10 @@ impl Device {
         open(BackendKind::WebGpu, index).await
     }
 
-    /// The Level Zero device of an index.
+    /// The Level Zero device of an index, counted in the order of [`list`](Self::list).
     ///
     /// # Errors
-    /// Always [`Error::BackendUnavailable`]: this version has no Level Zero backend yet.
+    /// [`Error::BackendUnavailable`] with what is missing.
     pub fn level_zero(index: usize) -> Result<Device> {
         block_on(open(BackendKind::LevelZero, index))
     }

@@ -13,13 +13,11 @@ mod unary;
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;
-use std::sync::LazyLock;
+use crate::tuning;
 
-/// Whether kernels are chosen for a driver that runs on the processor. `MARQUETRY_TUNING=gpu` has those of a GPU chosen
-/// everywhere, to test them.
+/// Whether kernels are chosen for a driver that runs on the processor.
 fn is_software(device: &Device) -> bool {
-    static AS_GPU: LazyLock<bool> = LazyLock::new(|| std::env::var("MARQUETRY_TUNING").is_ok_and(|name| name == "gpu"));
-    device.info().kind == DeviceKind::Cpu && !*AS_GPU
+    device.info().kind == DeviceKind::Cpu && !tuning::as_gpu()
 }
 
 /// Rows from this length on are worth a workgroup each.

@@ -1,10 +1,12 @@
 //! [`KernelBuilder`]: owns the SPIR-V under construction; types, constants, built-ins and the finished module.
 
-use super::module::{Access, Module};
+use super::module::{Access, Code, Module};
+use super::signature::{Signature, SlotKind};
 use super::target::{Dialect, ParameterBlock, Target};
 use super::types::{Scalar, Type};
 use super::value::Value;
 use crate::device::Features;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Builder, InsertPoint, Instruction, Operand};
@@ -15,6 +17,10 @@ use rspirv::spirv::{
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
+/// For values that were computed where the flow of control need not have come by.
+const OUT_OF_SCOPE: &str =
+    "a value is used outside of the branch or loop in which it was computed; keep it in a variable (`var`)";
+
 /// Builds one kernel. Everything that is recorded through it is appended to the kernel's `main`.
 ///
 /// A mistake in a kernel, such as adding a float to an integer, does not panic: the first one is kept and returned by
@@ -23,6 +29,8 @@ pub struct KernelBuilder {
     name: String,
     target: Target,
     workgroup: u32,
+    /// Whether what a kernel could do that is undefined is given a meaning: see [`checked`](Self::checked).
+    pub(super) checked: bool,
     pub(super) state: RefCell<State>,
     error: Cell<Option<String>>,
 }
@@ -42,18 +50,50 @@ pub(super) struct State {
     block: Word,
     parameters: Vec<(Type, Word)>,
     bindings: Vec<Binding>,
+    /// The buffers and parameters by name, in the order in which they were declared.
+    signature: Signature,
     types: HashMap<Type, Word>,
     constants: HashMap<(Type, u32), Word>,
     arrays: HashMap<Type, Word>,
     builtins: HashMap<BuiltIn, Word>,
     interface: Vec<Word>,
     pub(super) workgroup_memory: u32,
+    pub(super) local_memory: u32,
     requires: Features,
+    scopes: Scopes,
+}
+
+/// The branches and loop bodies that are open, and in which of them each id was made that is not of the outermost.
+#[derive(Default)]
+struct Scopes {
+    open: Vec<u32>,
+    opened: u32,
+    of: HashMap<Word, u32>,
+}
+
+impl Scopes {
+    /// Whether an id may be used here.
+    fn reach(&self, id: Word) -> bool {
+        self.of.get(&id).is_none_or(|scope| self.open.contains(scope))
+    }
 }
 
 impl KernelBuilder {
     /// Starts a kernel of `workgroup` invocations per workgroup.
     pub fn new(name: impl Into<String>, target: Target, workgroup: u32) -> Self {
+        KernelBuilder::start(name.into(), target, workgroup, false)
+    }
+
+    /// Starts a kernel that does no harm whatever is written in it. Its buffers each have a word of the parameter
+    /// block, in the order of declaration between the parameters, with the last index that there is. A load beyond it
+    /// gives the last element; a store there is left out, and an atomic operation changes nothing. The same goes for
+    /// arrays; local ones start with zeros. Integer division by 0 gives the dividend, with remainder 0; bits are
+    /// shifted by the count modulo 32.
+    pub(crate) fn checked(name: impl Into<String>, target: Target, workgroup: u32) -> Self {
+        KernelBuilder::start(name.into(), target, workgroup, true)
+    }
+
+    fn start(name: String, target: Target, workgroup: u32, checked: bool) -> Self {
         let mut module = Builder::new();
         // 1.3 is what Vulkan 1.1 and newer take and the first with subgroup operations.
         module.set_version(1, if target.dialect == Dialect::OpenCl { 2 } else { 3 });
@@ -82,16 +122,19 @@ impl KernelBuilder {
             block,
             parameters: Vec::new(),
             bindings: Vec::new(),
+            signature: Signature::new(&name),
             types: HashMap::new(),
             constants: HashMap::new(),
             arrays: HashMap::new(),
             builtins: HashMap::new(),
             interface: Vec::new(),
             workgroup_memory: 0,
+            local_memory: 0,
             requires: Features::default(),
+            scopes: Scopes::default(),
         };
         let kernel =
-            KernelBuilder { name: name.into(), target, workgroup, state: RefCell::new(state), error: Cell::new(None) };
+            KernelBuilder { name, target, workgroup, checked, state: RefCell::new(state), error: Cell::new(None) };
         {
             let module = &mut kernel.state.borrow_mut().module;
             // The function's type is appended at the end, when its parameters are known.
@@ -104,6 +147,11 @@ impl KernelBuilder {
     /// The form that is being generated.
     pub fn target(&self) -> Target {
         self.target
+    }
+
+    /// What the kernel takes, as declared so far.
+    pub(crate) fn signature(&self) -> Signature {
+        self.state.borrow().signature.clone()
     }
 
     /// Keeps the first mistake.
@@ -133,6 +181,9 @@ impl KernelBuilder {
     pub(super) fn type_id(&self, ty: Type) -> Word {
         if let Some(&id) = self.state.borrow().types.get(&ty) {
             return id;
+        }
+        if !matches!(ty.lanes, 1 | 2 | 4) {
+            self.fail(format!("{ty}: a vector has 2 or 4 lanes"));
         }
         let id = if ty.lanes > 1 {
             let lane = self.type_id(ty.lane());
@@ -221,18 +272,61 @@ impl KernelBuilder {
 
     /// The same for a result that is no value, such as a pointer.
     pub(super) fn emit_id(&self, op: Op, type_id: Word, operands: impl IntoIterator<Item = Operand>) -> Word {
-        let module = &mut self.state.borrow_mut().module;
-        let id = module.id();
+        let state = &mut *self.state.borrow_mut();
+        let id = state.module.id();
+        if let Some(&scope) = state.scopes.open.last() {
+            state.scopes.of.insert(id, scope);
+        }
         let instruction = Instruction::new(op, Some(type_id), Some(id), operands.into_iter().collect());
-        self.check(module.insert_into_block(InsertPoint::End, instruction));
+        self.append(state, instruction);
         id
     }
 
     /// Appends an instruction without a result.
     pub(super) fn emit_void(&self, op: Op, operands: impl IntoIterator<Item = Operand>) {
         let instruction = Instruction::new(op, None, None, operands.into_iter().collect());
-        let module = &mut self.state.borrow_mut().module;
-        self.check(module.insert_into_block(InsertPoint::End, instruction));
+        self.append(&mut self.state.borrow_mut(), instruction);
+    }
+
+    fn append(&self, state: &mut State, instruction: Instruction) {
+        if !instruction.operands.iter().all(|operand| operand.id_ref_any().is_none_or(|id| state.scopes.reach(id))) {
+            self.fail(OUT_OF_SCOPE);
+        }
+        self.check(state.module.insert_into_block(InsertPoint::End, instruction));
+    }
+
+    /// Notes that a branch or the body of a loop starts.
+    pub(super) fn open_scope(&self) -> u32 {
+        let scopes = &mut self.state.borrow_mut().scopes;
+        scopes.opened += 1;
+        scopes.open.push(scopes.opened);
+        scopes.opened
+    }
+
+    /// Notes that it ends.
+    pub(super) fn close_scope(&self, scope: u32) {
+        if self.state.borrow_mut().scopes.open.pop() != Some(scope) {
+            self.fail("a branch ends before one that was opened in it");
+        }
+    }
+
+    /// The id of a truth value that control flow depends on.
+    pub(super) fn condition(&self, value: Value<'_>) -> Word {
+        if value.ty() != Type::BOOL {
+            self.fail(format!("a condition is a truth value, not {}", value.ty()));
+        }
+        self.check_own(value);
+        if !self.state.borrow().scopes.reach(value.id) {
+            self.fail(OUT_OF_SCOPE);
+        }
+        value.id
+    }
+
+    /// Notes a mistake where a value comes from another kernel.
+    pub(super) fn check_own(&self, value: Value<'_>) {
+        if !std::ptr::eq(self, value.kernel) {
+            self.fail("a value of another kernel is used");
+        }
     }
 
     /// Calls a function of the dialect's mathematical library, given by its two numbers.
@@ -259,11 +353,14 @@ impl KernelBuilder {
     }
 
     /// A variable of `main`; SPIR-V wants them all at the start of the first block.
-    pub(super) fn local(&self, type_id: Word) -> Word {
+    pub(super) fn local(&self, type_id: Word, zeroed: bool) -> Word {
         let pointer_type = self.pointer_type(StorageClass::Function, type_id);
         let module = &mut self.state.borrow_mut().module;
+        let mut operands = vec![Operand::StorageClass(StorageClass::Function)];
+        if zeroed {
+            operands.push(Operand::IdRef(module.constant_null(type_id)));
+        }
         let id = module.id();
-        let operands = vec![Operand::StorageClass(StorageClass::Function)];
         let variable = Instruction::new(Op::Variable, Some(pointer_type), Some(id), operands);
         let current = module.selected_block();
         self.check(module.select_block(Some(0)));
@@ -272,11 +369,20 @@ impl KernelBuilder {
         id
     }
 
-    /// Declares the next buffer and returns its variable.
-    pub(super) fn declare_buffer(&self, name: &str, element: Type, access: Access) -> Word {
+    /// Declares the next buffer. Returns its variable and, in a checked kernel, the word that holds its last index.
+    pub(super) fn declare_buffer(
+        &self,
+        name: &str,
+        element: Type,
+        dtype: DType,
+        access: Access,
+    ) -> (Word, Option<usize>) {
         if element.scalar == Scalar::Bool {
             self.fail(format!("buffer `{name}`: truth values have no memory layout, use u32"));
         }
+        let kind = SlotKind::Buffer { dtype, access, element_bytes: element.size_in_bytes() };
+        self.state.borrow_mut().signature.push(name, kind);
+        let last = self.checked.then(|| self.declare_word(Type::U32));
         let element_id = self.type_id(element);
         let variable = match self.target.dialect {
             Dialect::OpenCl => self.state.borrow_mut().module.id(),
@@ -302,9 +408,9 @@ impl KernelBuilder {
             }
         };
         let mut state = self.state.borrow_mut();
-        state.module.name(variable, name);
+        state.module.name(variable, name.replace('\0', " "));
         state.bindings.push(Binding { variable, element, access });
-        variable
+        (variable, last)
     }
 
     fn runtime_array(&self, element: Type, element_id: Word) -> Word {
@@ -321,23 +427,39 @@ impl KernelBuilder {
 
     /// Declares the next word of the parameter block and loads it.
     pub fn parameter(&self, ty: Type) -> Value<'_> {
+        let position = self.state.borrow().signature.slots().len() + 1;
+        self.named_parameter(&format!("#{position}"), ty)
+    }
+
+    /// The same with a name, by which messages call the argument where the kernel is [launched](crate::Kernel).
+    pub fn named_parameter(&self, name: &str, ty: Type) -> Value<'_> {
         if ty.lanes != 1 || ty.size_in_bytes() != 4 || ty.scalar == Scalar::Bool {
             self.fail(format!("a parameter is one word of 32 bits, not {ty}"));
         }
+        self.state.borrow_mut().signature.push(name, SlotKind::Scalar(ty.dtype()));
+        self.load_word(self.declare_word(ty))
+    }
+
+    /// Declares the next word of the parameter block and returns its index.
+    fn declare_word(&self, ty: Type) -> usize {
+        let state = &mut *self.state.borrow_mut();
+        let id = match self.target.dialect {
+            Dialect::OpenCl => state.module.id(),
+            Dialect::Vulkan => state.block,
+        };
+        state.parameters.push((ty, id));
+        state.parameters.len() - 1
+    }
+
+    /// A word of the parameter block.
+    pub(super) fn load_word(&self, index: usize) -> Value<'_> {
+        let (ty, id) = self.state.borrow().parameters[index];
         if self.target.dialect == Dialect::OpenCl {
-            let mut state = self.state.borrow_mut();
-            let id = state.module.id();
-            state.parameters.push((ty, id));
             return Value { kernel: self, id, ty };
         }
-        let (block, index) = {
-            let state = self.state.borrow();
-            (state.block, state.parameters.len() as u32)
-        };
         let pointer_type = self.pointer_type(self.block_class(), self.type_id(Type::U32));
-        let index = self.u32(index);
-        let pointer = self.emit_id(Op::AccessChain, pointer_type, [Operand::IdRef(block), Operand::IdRef(index.id)]);
-        self.state.borrow_mut().parameters.push((ty, block));
+        let index = self.u32(index as u32);
+        let pointer = self.emit_id(Op::AccessChain, pointer_type, [Operand::IdRef(id), Operand::IdRef(index.id)]);
         self.emit(Op::Load, Type::U32, [Operand::IdRef(pointer)]).bitcast(ty)
     }
 
@@ -405,6 +527,9 @@ impl KernelBuilder {
     /// # Errors
     /// [`Error::Kernel`] with the first mistake made in it.
     pub fn finish(self) -> Result<Module> {
+        if !self.state.borrow().scopes.open.is_empty() {
+            self.fail("a branch has not ended: drop what `when` returns");
+        }
         self.emit_void(Op::Return, []);
         self.check(self.state.borrow_mut().module.select_block(None));
         self.check(self.state.borrow_mut().module.end_function());
@@ -423,12 +548,16 @@ impl KernelBuilder {
         state.module.execution_mode(state.main, ExecutionMode::LocalSize, [workgroup, 1, 1]);
         Ok(Module {
             name,
-            spirv: state.module.module().assemble(),
+            code: Code::Spirv(state.module.module().assemble()),
+            entry_point: "main".into(),
             bindings: state.bindings.iter().map(|b| b.access).collect(),
             parameter_words: state.parameters.len(),
             workgroup: [workgroup, 1, 1],
             workgroup_memory: state.workgroup_memory,
             requires: state.requires,
+            trusted: !self.checked,
+            large_registers: false,
+            large_buffers: false,
         })
     }
 

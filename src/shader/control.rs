@@ -11,6 +11,7 @@ use rspirv::spirv::{LoopControl, MemorySemantics, Op, Scope, SelectionControl, W
 pub struct When<'k> {
     kernel: &'k KernelBuilder,
     merge: Word,
+    scope: u32,
 }
 
 impl When<'_> {
@@ -22,6 +23,7 @@ impl When<'_> {
 
 impl Drop for When<'_> {
     fn drop(&mut self) {
+        self.kernel.close_scope(self.scope);
         self.kernel.jump(self.merge);
         self.kernel.begin(self.merge);
     }
@@ -40,11 +42,10 @@ impl KernelBuilder {
         self.check(self.state.borrow_mut().module.branch(label));
     }
 
-    fn condition(&self, value: Value<'_>) -> Word {
-        if value.ty() != Type::BOOL {
-            self.fail(format!("a condition is a truth value, not {}", value.ty()));
-        }
-        value.id
+    fn scoped(&self, body: impl FnOnce()) {
+        let scope = self.open_scope();
+        body();
+        self.close_scope(scope);
     }
 
     /// Runs `body` where `condition` holds; `.otherwise(..)` adds the other branch.
@@ -54,10 +55,10 @@ impl KernelBuilder {
         self.emit_void(Op::SelectionMerge, [Operand::IdRef(merge), Operand::SelectionControl(SelectionControl::NONE)]);
         self.check(self.state.borrow_mut().module.branch_conditional(condition, yes, no, []));
         self.begin(yes);
-        body();
+        self.scoped(body);
         self.jump(merge);
         self.begin(no);
-        When { kernel: self, merge }
+        When { kernel: self, merge, scope: self.open_scope() }
     }
 
     /// Runs `body` as long as `condition` holds.
@@ -123,7 +124,7 @@ impl KernelBuilder {
         let condition = self.condition(condition());
         self.check(self.state.borrow_mut().module.branch_conditional(condition, inside, merge, []));
         self.begin(inside);
-        body();
+        self.scoped(body);
         self.jump(next);
         self.begin(next);
         advance();

@@ -12,6 +12,10 @@ use rspirv::spirv::{BuiltIn, GlslStd450Op as Glsl, OpenclStd100Op as OpenCl};
 
 impl<'k> Value<'k> {
     fn library(self, glsl: Glsl, opencl: OpenCl, rest: &[Value<'k>]) -> Value<'k> {
+        if !self.ty.is_float() || rest.iter().any(|value| value.ty != self.ty) {
+            self.kernel.fail(format!("{glsl:?} takes floats of one type, not {}", self.ty));
+        }
+        rest.iter().for_each(|&value| self.kernel.check_own(value));
         let arguments: Vec<_> = std::iter::once(self).chain(rest.iter().copied()).collect();
         self.kernel.library(glsl as u32, opencl as u32, self.ty, &arguments)
     }

@@ -5,8 +5,12 @@ use super::module::Access;
 use super::target::Dialect;
 use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
+use crate::dtype::DType;
 use rspirv::dr::Operand;
-use rspirv::spirv::{MemorySemantics, Op, Scope, StorageClass, Word};
+use rspirv::spirv::{GlslStd450Op, MemorySemantics, Op, OpenclStd100Op, Scope, StorageClass, Word};
+
+/// The bytes of all local arrays of a checked kernel together: what WGSL guarantees ("Limits", function address space).
+const MAX_LOCAL_MEMORY: u32 = 8192;
 
 /// A mutable variable of an invocation.
 #[derive(Clone, Copy)]
@@ -36,15 +40,53 @@ pub struct Array<'k> {
     variable: Word,
     class: StorageClass,
     element: Type,
+    writable: bool,
+    /// Set in checked kernels.
+    last: Option<Last>,
+}
+
+/// Where the last index of an array is found.
+#[derive(Clone, Copy)]
+enum Last {
+    Constant(u32),
+    /// In a word of the parameter block.
+    Word(usize),
 }
 
 impl<'k> Array<'k> {
-    fn pointer(self, index: impl IntoValue<'k>, lane: Option<Value<'k>>) -> Word {
-        let kernel = self.kernel;
-        let index = index.into_value(kernel, Type::U32);
+    fn index(self, index: impl IntoValue<'k>) -> Value<'k> {
+        let index = index.into_value(self.kernel, Type::U32);
         if index.ty() != Type::U32 {
-            kernel.fail(format!("an index is u32, not {}", index.ty()));
+            self.kernel.fail(format!("an index is u32, not {}", index.ty()));
+            return self.kernel.u32(0);
         }
+        index
+    }
+
+    /// In a checked kernel the last index there is.
+    fn last(self) -> Option<Value<'k>> {
+        self.last.map(|last| match last {
+            Last::Constant(index) => self.kernel.u32(index),
+            Last::Word(word) => self.kernel.load_word(word),
+        })
+    }
+
+    /// In a checked kernel the index, or the last one if it is beyond. By the instruction, which has one result even
+    /// where its operand is undefined.
+    fn within(self, index: Value<'k>) -> Value<'k> {
+        let Some(last) = self.last() else { return index };
+        let (glsl, opencl) = (GlslStd450Op::UMin as u32, OpenclStd100Op::u_min as u32);
+        self.kernel.library(glsl, opencl, Type::U32, &[index, last])
+    }
+
+    fn check_writable(self) {
+        if !self.writable {
+            self.kernel.fail("a buffer that is declared `Access::Read` is written");
+        }
+    }
+
+    fn pointer(self, index: Value<'k>, lane: Option<Value<'k>>) -> Word {
+        let kernel = self.kernel;
         let ty = if lane.is_some() { self.element.lane() } else { self.element };
         let pointer_type = kernel.pointer_type(self.class, kernel.type_id(ty));
         let mut operands = vec![Operand::IdRef(self.variable)];
@@ -69,62 +111,76 @@ impl<'k> Array<'k> {
 
     /// The element at `index`.
     pub fn load(self, index: impl IntoValue<'k>) -> Value<'k> {
-        let pointer = self.pointer(index, None);
+        let pointer = self.pointer(self.within(self.index(index)), None);
         self.kernel.load_from(pointer, self.class, self.element)
     }
 
     /// One lane of an array of vectors, counted over all vectors.
     pub fn load_lane(self, index: impl IntoValue<'k>) -> Value<'k> {
-        let index = index.into_value(self.kernel, Type::U32);
+        let index = self.index(index);
         if self.element.lanes == 1 {
             return self.load(index);
         }
-        let pointer = self.pointer(index / self.element.lanes, Some(index % self.element.lanes));
+        let vector = self.within(index / self.element.lanes);
+        let pointer = self.pointer(vector, Some(index % self.element.lanes));
         self.kernel.load_from(pointer, self.class, self.element.lane())
     }
 
     /// Stores an element.
     pub fn store(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) {
+        self.check_writable();
+        let index = self.index(index);
         let value = value.into_value(self.kernel, self.element);
-        let pointer = self.pointer(index, None);
-        self.kernel.store(pointer, value, self.element);
+        let store = || self.kernel.store(self.pointer(index, None), value, self.element);
+        match self.last() {
+            Some(last) => drop(self.kernel.when(index.le(last), store)),
+            None => store(),
+        }
     }
 
-    fn atomic(self, op: Op, index: impl IntoValue<'k>, operands: &[Value<'k>]) -> Value<'k> {
+    /// `neutral` is the operand, in the place of the first one, with which the operation changes nothing.
+    fn atomic(self, op: Op, index: impl IntoValue<'k>, operands: &[Value<'k>], neutral: Value<'k>) -> Value<'k> {
+        let kernel = self.kernel;
         let shared =
             matches!(self.class, StorageClass::StorageBuffer | StorageClass::CrossWorkgroup | StorageClass::Workgroup);
         if self.element != Type::U32 || !shared || operands.iter().any(|v| v.ty() != Type::U32) {
-            self.kernel.fail("atomics work on u32 in buffers and workgroup memory");
+            kernel.fail("atomics work on u32 in buffers and workgroup memory");
+            return kernel.u32(0);
         }
-        let pointer = self.pointer(index, None);
+        self.check_writable();
+        let index = self.index(index);
+        let mut operands: Vec<_> = operands.to_vec();
+        if let Some(last) = self.last() {
+            operands[0] = index.le(last).select(operands[0], neutral);
+        }
+        let pointer = self.pointer(self.within(index), None);
         let scope = if self.class == StorageClass::Workgroup { Scope::Workgroup } else { Scope::Device };
         // Relaxed: barriers and the ends of kernels order memory.
-        let relaxed = Operand::IdMemorySemantics(self.kernel.u32(MemorySemantics::RELAXED.bits()).id);
-        let mut all =
-            vec![Operand::IdRef(pointer), Operand::IdScope(self.kernel.u32(scope as u32).id), relaxed.clone()];
+        let relaxed = Operand::IdMemorySemantics(kernel.u32(MemorySemantics::RELAXED.bits()).id);
+        let mut all = vec![Operand::IdRef(pointer), Operand::IdScope(kernel.u32(scope as u32).id), relaxed.clone()];
         if op == Op::AtomicCompareExchange {
             all.push(relaxed);
         }
         all.extend(operands.iter().map(|v| v.operand()));
-        self.kernel.emit(op, Type::U32, all)
+        kernel.emit(op, Type::U32, all)
     }
 
     /// Adds to an element of `u32` at once and returns what was there before.
     pub fn atomic_add(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
         let value = value.into_value(self.kernel, Type::U32);
-        self.atomic(Op::AtomicIAdd, index, &[value])
+        self.atomic(Op::AtomicIAdd, index, &[value], self.kernel.u32(0))
     }
 
     /// Raises an element to at least `value` and returns what was there before.
     pub fn atomic_max(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
         let value = value.into_value(self.kernel, Type::U32);
-        self.atomic(Op::AtomicUMax, index, &[value])
+        self.atomic(Op::AtomicUMax, index, &[value], self.kernel.u32(0))
     }
 
     /// Lowers an element to at most `value` and returns what was there before.
     pub fn atomic_min(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
         let value = value.into_value(self.kernel, Type::U32);
-        self.atomic(Op::AtomicUMin, index, &[value])
+        self.atomic(Op::AtomicUMin, index, &[value], self.kernel.u32(u32::MAX))
     }
 
     /// Replaces an element by `value` if it is `expected`, and returns what was there before.
@@ -136,49 +192,75 @@ impl<'k> Array<'k> {
     ) -> Value<'k> {
         let value = value.into_value(self.kernel, Type::U32);
         let expected = expected.into_value(self.kernel, Type::U32);
-        self.atomic(Op::AtomicCompareExchange, index, &[value, expected])
+        self.atomic(Op::AtomicCompareExchange, index, &[value, expected], expected)
     }
 }
 
 impl KernelBuilder {
-    fn array_of(&self, variable: Word, class: StorageClass, element: Type) -> Array<'_> {
-        Array { kernel: self, variable, class, element }
+    /// Declares the next buffer: `name` is for messages and the reader of a dump, `element` what an index counts.
+    pub fn buffer(&self, name: &str, element: Type, access: Access) -> Array<'_> {
+        self.typed_buffer(name, element, element.dtype(), access)
     }
 
-    /// Declares the next buffer: `name` is for the reader of a dump, `element` what an index counts.
-    pub fn buffer(&self, name: &str, element: Type, access: Access) -> Array<'_> {
-        let variable = self.declare_buffer(name, element, access);
+    /// Declares the next buffer as words for the elements of a `u8` or `f16` tensor: four bytes or two halves in each,
+    /// the first in the lowest bits. No two invocations may write one word.
+    pub fn packed_buffer(&self, name: &str, dtype: DType, access: Access) -> Array<'_> {
+        if !matches!(dtype, DType::U8 | DType::F16) {
+            self.fail(format!("buffer `{name}`: {dtype} is not packed, declare it with `buffer`"));
+        }
+        self.typed_buffer(name, Type::U32, dtype, access)
+    }
+
+    fn typed_buffer(&self, name: &str, element: Type, dtype: DType, access: Access) -> Array<'_> {
+        let (variable, word) = self.declare_buffer(name, element, dtype, access);
         let class = match self.target().dialect {
             Dialect::Vulkan => StorageClass::StorageBuffer,
             Dialect::OpenCl => StorageClass::CrossWorkgroup,
         };
-        self.array_of(variable, class, element)
+        Array { kernel: self, variable, class, element, writable: access.writes(), last: word.map(Last::Word) }
     }
 
-    fn fixed_array_type(&self, element: Type, length: u32) -> Word {
+    fn fixed_array(&self, variable: Word, class: StorageClass, element: Type, length: u32) -> Array<'_> {
+        let last = self.checked.then_some(Last::Constant(length.saturating_sub(1)));
+        Array { kernel: self, variable, class, element, writable: true, last }
+    }
+
+    /// The type of an array, and its size in bytes.
+    fn fixed_array_type(&self, element: Type, length: u32) -> (Word, u32) {
+        if length == 0 {
+            self.fail("an array has at least one element");
+        }
         let length_id = self.u32(length).id;
         let element_id = self.type_id(element);
-        self.state.borrow_mut().module.type_array(element_id, length_id)
+        let array = self.state.borrow_mut().module.type_array(element_id, length_id);
+        (array, length.saturating_mul(element.size_in_bytes()))
     }
 
     /// An array that the workgroup's invocations share. Its first contents are undefined.
     pub fn workgroup_array(&self, element: Type, length: u32) -> Array<'_> {
-        let array = self.fixed_array_type(element, length);
+        let (array, bytes) = self.fixed_array_type(element, length);
         let pointer = self.pointer_type(StorageClass::Workgroup, array);
         let variable = self.global(pointer, StorageClass::Workgroup);
-        self.state.borrow_mut().workgroup_memory += length * element.size_in_bytes();
-        self.array_of(variable, StorageClass::Workgroup, element)
+        let memory = &mut self.state.borrow_mut().workgroup_memory;
+        *memory = memory.saturating_add(bytes);
+        self.fixed_array(variable, StorageClass::Workgroup, element, length)
     }
 
     /// An array of one invocation. Its first contents are undefined.
     pub fn local_array(&self, element: Type, length: u32) -> Array<'_> {
-        let variable = self.local(self.fixed_array_type(element, length));
-        self.array_of(variable, StorageClass::Function, element)
+        let (array, bytes) = self.fixed_array_type(element, length);
+        let variable = self.local(array, self.checked);
+        let memory = &mut self.state.borrow_mut().local_memory;
+        *memory = memory.saturating_add(bytes);
+        if self.checked && *memory > MAX_LOCAL_MEMORY {
+            self.fail(format!("local arrays of {memory} bytes; {MAX_LOCAL_MEMORY} are possible"));
+        }
+        self.fixed_array(variable, StorageClass::Function, element, length)
     }
 
     /// A variable with a first value.
     pub fn var<'k>(&'k self, value: Value<'k>) -> Var<'k> {
-        let pointer = self.local(self.type_id(value.ty()));
+        let pointer = self.local(self.type_id(value.ty()), false);
         let var = Var { kernel: self, pointer, ty: value.ty() };
         var.set(value);
         var

@@ -21,9 +21,13 @@
 
 mod builder;
 mod control;
+#[cfg(feature = "webgpu")]
+pub(crate) mod interface;
 mod math;
 mod memory;
 mod module;
+mod signature;
+pub(crate) mod spirv;
 mod subgroup;
 mod target;
 mod types;
@@ -34,7 +38,9 @@ pub(crate) mod wgsl;
 pub use builder::KernelBuilder;
 pub use control::When;
 pub use memory::{Array, Var};
-pub use module::{Access, Module};
+pub use module::{Access, Code, Module};
+pub use signature::Signature;
+pub(crate) use signature::{Slot, SlotKind};
 pub use target::{Dialect, ParameterBlock, Target};
 pub use types::{Scalar, Type};
 pub use value::{IntoValue, Value};

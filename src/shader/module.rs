@@ -1,6 +1,7 @@
 //! A finished kernel: SPIR-V and what one must know to launch it.
 
 use crate::device::Features;
+use crate::error::{Error, Result};
 
 /// How a kernel uses a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,7 +26,16 @@ impl Access {
     }
 }
 
-/// A generated kernel with one entry point, `main`.
+/// The text of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Code {
+    /// SPIR-V words, for all devices; naga translates them for WebGPU.
+    Spirv(Vec<u32>),
+    /// WGSL, for WebGPU only.
+    Wgsl(String),
+}
+
+/// A kernel with one entry point.
 ///
 /// In the Vulkan dialect buffer `i` is a storage buffer at set 0, binding `i`. The parameter block, an array of 32-bit
 /// words, is either the push constants or a uniform buffer at the binding behind the last buffer, as the
@@ -33,10 +43,12 @@ impl Access {
 /// then one 32-bit scalar per parameter word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {
-    /// The kernel's name, for messages and traces; the entry point is `main`.
+    /// The kernel's name, for messages and traces.
     pub name: String,
-    /// The SPIR-V words.
-    pub spirv: Vec<u32>,
+    /// Its text.
+    pub code: Code,
+    /// The name of the entry point: `main` in generated kernels.
+    pub entry_point: String,
     /// How each buffer is used, in the order of the bindings.
     pub bindings: Vec<Access>,
     /// The length of the parameter block in words of 32 bits.
@@ -47,4 +59,26 @@ pub struct Module {
     pub workgroup_memory: u32,
     /// The features that a device must have to run it.
     pub requires: Features,
+    /// Whether it keeps within its buffers by itself, as the kernels of this crate do, so that no checks are to be added.
+    pub trusted: bool,
+    /// Whether it wants many registers for each of fewer invocations, where that is a choice (Intel's GPUs).
+    pub large_registers: bool,
+    /// Whether a buffer of more than 4 GiB will be bound, which some compilers must know (Intel's).
+    pub large_buffers: bool,
+}
+
+impl Module {
+    /// The SPIR-V words.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] where the kernel is given as WGSL.
+    pub fn spirv(&self) -> Result<&[u32]> {
+        match &self.code {
+            Code::Spirv(words) => Ok(words),
+            Code::Wgsl(_) => {
+                let message = "it is given as WGSL, which WebGPU devices take; give SPIR-V for this one".into();
+                Err(Error::Kernel { kernel: self.name.clone(), message })
+            }
+        }
+    }
 }

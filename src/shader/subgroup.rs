@@ -17,6 +17,9 @@ impl<'k> Value<'k> {
     }
 
     fn subgroup_reduce(self, float: Op, signed: Op, unsigned: Op) -> Value<'k> {
+        if self.ty.scalar == Scalar::Bool {
+            self.kernel.fail("subgroups reduce numbers, not truth values");
+        }
         let op = match self.ty.scalar {
             Scalar::F32 | Scalar::F16 => float,
             Scalar::I32 => signed,
@@ -43,6 +46,10 @@ impl<'k> Value<'k> {
 
     /// The value that another lane of the subgroup holds.
     pub fn subgroup_shuffle(self, lane: Value<'k>) -> Value<'k> {
+        if lane.ty() != Type::U32 {
+            self.kernel.fail(format!("a lane of a subgroup is u32, not {}", lane.ty()));
+        }
+        self.kernel.check_own(lane);
         let operands = [self.operand(), lane.operand()];
         self.subgroup(Op::GroupNonUniformShuffle, self.ty, Capability::GroupNonUniformShuffle, &operands)
     }

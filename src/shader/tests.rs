@@ -1,7 +1,8 @@
 //! The kernel language on devices: what the crate's own kernels do not show.
 
 use super::*;
-use crate::device::backend::{Backend, Command, MemoryUse, Step};
+use crate::device::MemoryKind;
+use crate::device::backend::{Backend, Command, MemoryUse, Region, Step};
 use crate::error::Error;
 use half::f16;
 use smallvec::SmallVec;
@@ -17,6 +18,8 @@ fn backends() -> Vec<Box<dyn Backend>> {
             pollster::block_on(crate::device::webgpu::WebGpuBackend::open(0))
                 .expect("a WebGPU device: run `make setup`"),
         ),
+        #[cfg(feature = "level-zero")]
+        Box::new(crate::device::level_zero::LevelZeroBackend::open(0).expect("a Level Zero device: run `make setup`")),
     ]
 }
 
@@ -26,15 +29,16 @@ fn allocate(backend: &dyn Backend, words: usize, memory: MemoryUse) -> crate::de
 
 /// Runs one dispatch: the inputs in the order of the first bindings, then one output of `words` words, first zero.
 fn run(backend: &dyn Backend, module: &Module, inputs: &[&[u32]], words: usize, groups: u32) -> Vec<u32> {
-    let kernel = backend.compile(module).unwrap();
+    let kernel = backend.compile(module, None).unwrap().kernel;
     let mut steps = Vec::new();
     let mut buffers = SmallVec::new();
     let zeros = vec![0; words];
     for data in inputs.iter().copied().chain([&*zeros]) {
         let staging = allocate(backend, data.len(), MemoryUse::Upload);
         backend.write(staging, bytemuck::cast_slice(data)).unwrap();
-        let buffer = allocate(backend, data.len(), MemoryUse::Device);
-        let copy = Command::Copy { src: staging, dst: buffer, bytes: data.len() as u64 * 4 };
+        let buffer = allocate(backend, data.len(), MemoryUse::Kernels(MemoryKind::Device));
+        let region = Region::linear(data.len() as u64 * 4);
+        let copy = Command::CopyRegion { src: staging, dst: buffer, region };
         steps.push(Step { command: copy, barrier: false });
         buffers.push(buffer);
     }
@@ -42,9 +46,9 @@ fn run(backend: &dyn Backend, module: &Module, inputs: &[&[u32]], words: usize, 
     let dispatch = Command::Dispatch { kernel, buffers, parameters: SmallVec::new(), groups: [groups, 1, 1] };
     steps.push(Step { command: dispatch, barrier: true });
     let readback = allocate(backend, words, MemoryUse::Readback);
-    let copy = Command::Copy { src: output, dst: readback, bytes: words as u64 * 4 };
+    let copy = Command::CopyRegion { src: output, dst: readback, region: Region::linear(words as u64 * 4) };
     steps.push(Step { command: copy, barrier: true });
-    let ticket = backend.submit(&steps).unwrap();
+    let ticket = backend.submit(&steps, false).unwrap();
     let (sender, receiver) = mpsc::channel();
     let done = move |bytes: crate::Result<&[u8]>| sender.send(bytes.map(bytemuck::pod_collect_to_vec)).unwrap();
     backend.read(readback, words as u64 * 4, ticket, Box::new(done));
@@ -65,7 +69,7 @@ fn check(workgroup: u32, write: impl Fn(&KernelBuilder), inputs: &[&[u32]], grou
                 assert_eq!(wrong, None, "on {}: {found:x?} is not {expected:x?}", backend.info());
             }
             Some(_) => {
-                assert!(matches!(backend.compile(&module), Err(Error::Unsupported { .. })), "{}", backend.info())
+                assert!(matches!(backend.compile(&module, None), Err(Error::Unsupported { .. })), "{}", backend.info())
             }
         }
     }

@@ -69,6 +69,16 @@ impl Type {
         matches!(self.scalar, Scalar::I32 | Scalar::U32)
     }
 
+    /// The dtype of a tensor whose elements are the lanes; of a truth value that of the word to use for it.
+    pub(crate) const fn dtype(self) -> DType {
+        match self.scalar {
+            Scalar::Bool | Scalar::U32 => DType::U32,
+            Scalar::I32 => DType::I32,
+            Scalar::F32 => DType::F32,
+            Scalar::F16 => DType::F16,
+        }
+    }
+
     /// The size in memory.
     pub const fn size_in_bytes(self) -> u32 {
         let lane = match self.scalar {

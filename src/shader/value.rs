@@ -23,7 +23,8 @@ pub trait IntoValue<'k> {
 }
 
 impl<'k> IntoValue<'k> for Value<'k> {
-    fn into_value(self, _: &'k KernelBuilder, like: Type) -> Value<'k> {
+    fn into_value(self, kernel: &'k KernelBuilder, like: Type) -> Value<'k> {
+        kernel.check_own(self);
         if self.ty.lanes == 1 && like.lanes > 1 { self.splat(like.lanes) } else { self }
     }
 }
@@ -97,11 +98,27 @@ impl<'k> Value<'k> {
             // naga takes these for the scalar operators `&&` and `||`.
             Some(Op::LogicalAnd) if lhs.ty.lanes > 1 && lhs.ty == rhs.ty => lhs.select(rhs, 0),
             Some(Op::LogicalOr) if lhs.ty.lanes > 1 && lhs.ty == rhs.ty => lhs.select(lhs.literal(1), rhs),
-            Some(op) if lhs.ty == rhs.ty => lhs.kernel.emit(op, result(lhs.ty), [lhs.operand(), rhs.operand()]),
+            Some(op) if lhs.ty == rhs.ty => {
+                let rhs = if lhs.kernel.checked { lhs.defined_operand(op, rhs) } else { rhs };
+                lhs.kernel.emit(op, result(lhs.ty), [lhs.operand(), rhs.operand()])
+            }
             _ => {
                 self.kernel.fail(format!("`{}` is not defined between {} and {}", opcodes.symbol, lhs.ty, rhs.ty));
                 lhs.kernel.constant(result(lhs.ty), 0)
             }
+        }
+    }
+
+    /// What to put in the place of an operand with which an instruction's result would be undefined.
+    fn defined_operand(self, op: Op, rhs: Value<'k>) -> Value<'k> {
+        match op {
+            Op::UDiv | Op::UMod => rhs.eq(0).select(rhs.literal(1), rhs),
+            Op::SDiv | Op::SRem => {
+                let overflow = rhs.eq(-1) & self.eq(i32::MIN);
+                (rhs.eq(0) | overflow).select(rhs.literal(1), rhs)
+            }
+            Op::ShiftLeftLogical | Op::ShiftRightArithmetic | Op::ShiftRightLogical => rhs & 31,
+            _ => rhs,
         }
     }
 
@@ -147,6 +164,7 @@ impl<'k> Value<'k> {
 
     /// For a condition, lane by lane: `yes` where it holds, else `no`. At least one of them must be a value.
     pub fn select(self, yes: Value<'k>, no: impl IntoValue<'k>) -> Value<'k> {
+        self.kernel.check_own(yes);
         let no = no.into_value(self.kernel, yes.ty);
         let condition = if self.ty.lanes == 1 && yes.ty.lanes > 1 { self.splat(yes.ty.lanes) } else { self };
         if condition.ty != yes.ty.with_scalar(Scalar::Bool) || yes.ty != no.ty {
@@ -216,6 +234,9 @@ impl<'k> Value<'k> {
     /// A vector whose lanes are all this scalar.
     pub fn splat(self, lanes: u32) -> Value<'k> {
         let ty = Type { scalar: self.ty.scalar, lanes };
+        if self.ty.lanes != 1 || lanes == 1 {
+            return self.kernel_mistake(format!("splat of {} over {lanes} lanes", self.ty), ty);
+        }
         self.kernel.emit(Op::CompositeConstruct, ty, (0..lanes).map(|_| self.operand()))
     }
 
@@ -244,6 +265,7 @@ impl KernelBuilder {
         if !matches!(ty.lanes, 2 | 4) || lanes.iter().any(|lane| lane.ty != ty.lane()) {
             self.fail("a vector is made of 2 or 4 scalars of one type");
         }
+        lanes.iter().for_each(|&lane| self.check_own(lane));
         self.emit(Op::CompositeConstruct, ty, lanes.iter().map(|lane| lane.operand()))
     }
 

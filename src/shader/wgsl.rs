@@ -9,14 +9,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// feature but those that it states in `requires`.
 pub(crate) fn translate(module: &Module) -> Result<String> {
     // naga's SPIR-V reader still indexes and unwraps in places (an id that no instruction defines, for one), and a
-    // malformed module must not take the process down. Nothing of naga's outlives the call, so nothing is left torn.
-    catch_unwind(AssertUnwindSafe(|| translate_unguarded(module)))
-        .unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            Err(format!("naga panicked: {text}"))
-        })
+    // malformed module must not take the process down.
+    without_panics(|| translate_unguarded(module))
+        .and_then(|translated| translated)
         .map_err(|message| Error::Kernel { kernel: module.name.clone(), message })
+}
+
+/// Runs something of naga's, with a panic as an error. Nothing of naga's may outlive the call: it would be torn.
+pub(crate) fn without_panics<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        format!("naga panicked: {text}")
+    })
 }
 
 /// Adds what browsers ask for and naga's own parser refuses.
@@ -30,9 +35,14 @@ fn translate_unguarded(module: &Module) -> Result<String, String> {
         strict_capabilities: true,
         block_ctx_dump_prefix: None,
     };
-    let ir = naga::front::spv::Frontend::new(module.spirv.iter().copied(), &options)
+    let words = module.spirv().map_err(|error| error.to_string())?;
+    let mut ir = naga::front::spv::Frontend::new(words.iter().copied(), &options)
         .parse()
         .map_err(|error| format!("naga cannot read the SPIR-V: {}", with_sources(&error)))?;
+    ir.entry_points.retain(|entry_point| entry_point.name == module.entry_point);
+    if ir.entry_points.is_empty() {
+        return Err(format!("it has no entry point `{}`", module.entry_point));
+    }
     let info = Validator::new(ValidationFlags::all(), capabilities(module))
         .validate(&ir)
         .map_err(|error| format!("naga finds the kernel invalid: {}", with_sources(error.as_inner())))?;
@@ -63,6 +73,7 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
     use crate::device::Features;
+    use crate::shader::Code;
     use rspirv::binary::Assemble;
     use rspirv::dr::Builder;
     use rspirv::spirv::{
@@ -88,12 +99,16 @@ mod tests {
         b.execution_mode(main, ExecutionMode::LocalSize, [64, 1, 1]);
         Module {
             name: "sample".into(),
-            spirv: b.module().assemble(),
+            code: Code::Spirv(b.module().assemble()),
+            entry_point: "main".into(),
             bindings: Vec::new(),
             parameter_words: 0,
             workgroup: [64, 1, 1],
             workgroup_memory: 0,
             requires: Features::default(),
+            trusted: true,
+            large_registers: false,
+            large_buffers: false,
         }
     }
 
@@ -108,6 +123,18 @@ mod tests {
     fn translates_a_kernel() {
         let wgsl = translate(&module(&[Capability::Shader], |_| ())).unwrap();
         assert!(wgsl.contains("@compute @workgroup_size(64, 1, 1)") && wgsl.contains("fn main("), "{wgsl}");
+    }
+
+    #[test]
+    fn the_entry_point_is_the_one_that_is_named() {
+        let mut kernel = module(&[Capability::Shader], |b| {
+            let main = b.module_ref().functions[0].def_id().unwrap();
+            b.entry_point(ExecutionModel::GLCompute, main, "other", []);
+            b.execution_mode(main, ExecutionMode::LocalSize, [32, 1, 1]);
+        });
+        assert_eq!(translate(&kernel).unwrap().matches("@compute").count(), 1);
+        kernel.entry_point = "third".into();
+        assert_eq!(message(&kernel), "it has no entry point `third`");
     }
 
     #[test]
@@ -134,9 +161,11 @@ mod tests {
         // A local size of two dimensions: OpExecutionMode has one word too few.
         let mut kernel = module(&[Capability::Shader], |_| ());
         let mode = |word: u32| word & 0xffff == Op::ExecutionMode as u32 && word >> 16 == 6;
-        let place = kernel.spirv.iter().position(|&word| mode(word)).unwrap();
-        kernel.spirv[place] -= 1 << 16;
-        kernel.spirv.remove(place + 5);
+        let mut words = kernel.spirv().unwrap().to_vec();
+        let place = words.iter().position(|&word| mode(word)).unwrap();
+        words[place] -= 1 << 16;
+        words.remove(place + 5);
+        kernel.code = Code::Spirv(words);
         let refusal = message(&kernel);
         assert!(refusal.starts_with("naga panicked: index out of bounds"), "{refusal}");
     }

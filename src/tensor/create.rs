@@ -2,7 +2,7 @@
 
 use super::storage::Word;
 use super::{Fusion, Tensor, allocate, checked_elements};
-use crate::device::Device;
+use crate::device::{Device, MemoryKind};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::expr::{BinaryOp, Expr};
@@ -116,12 +116,34 @@ impl Tensor {
     /// # Errors
     /// [`Error::ElementCount`] where the shape holds another number of elements; [`Error::OutOfMemory`].
     pub fn from_slice<T: Element>(data: &[T], shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+        Tensor::from_slice_in(data, shape, MemoryKind::Device, device)
+    }
+
+    /// The same in memory of a kind of your choice: in the host's, say, for what is too large for the device's.
+    ///
+    /// ```
+    /// # use marquetry::{Device, MemoryKind, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::from_slice_in(&[1f32, 2.0], 2, MemoryKind::Host, &device)?;
+    /// assert_eq!(x.memory_kind(), MemoryKind::Host);
+    /// assert_eq!((x + 1.0)?.to_vec::<f32>()?, [2.0, 3.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`from_slice`](Self::from_slice).
+    pub fn from_slice_in<T: Element>(
+        data: &[T],
+        shape: impl Into<Shape>,
+        memory: MemoryKind,
+        device: &Device,
+    ) -> Result<Tensor> {
         let shape = shape.into();
         if shape.elem_count() != Some(data.len()) {
             return Err(Error::ElementCount { op: "from_slice", shape, elements: data.len() });
         }
         checked_elements(&shape, "from_slice")?;
-        let buffer = device.runtime().upload(bytemuck::cast_slice(data))?;
+        let buffer = device.runtime().upload(bytemuck::cast_slice(data), memory)?;
         Ok(Tensor::from_buffer(buffer, shape, T::DTYPE, device))
     }
 

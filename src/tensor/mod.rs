@@ -1,15 +1,17 @@
 //! [`Tensor`]: a value on a device.
 
+mod assign;
 mod create;
 mod display;
 mod read;
 mod storage;
+mod transfer;
 mod view;
 
 pub use create::NdArray;
 pub(crate) use storage::{Fusion, Word};
 
-use crate::device::Device;
+use crate::device::{Device, MemoryKind};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -114,6 +116,11 @@ impl Tensor {
         self.dtype
     }
 
+    /// The memory that the elements are in. What kernels compute is in memory of the kind [`MemoryKind::Device`].
+    pub fn memory_kind(&self) -> MemoryKind {
+        self.storage.memory_kind()
+    }
+
     /// Where the elements are.
     pub fn device(&self) -> &Device {
         &self.device
@@ -153,5 +160,5 @@ pub(crate) fn checked_elements(shape: &Shape, op: &'static str) -> Result<usize>
 /// A new device buffer for the elements of a shape.
 pub(crate) fn allocate(shape: &Shape, dtype: DType, device: &Device, op: &'static str) -> Result<Buffer> {
     let bytes = checked_elements(shape, op)? as u64 * dtype.size_in_bytes() as u64;
-    device.runtime().allocate(bytes)
+    device.runtime().allocate(bytes, MemoryKind::Device)
 }

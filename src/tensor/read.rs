@@ -1,10 +1,14 @@
-//! Elements back on the host, or on another device.
+//! Elements back on the host, on another device, or in other memory.
 
 use super::Tensor;
-use crate::device::Device;
+use super::transfer::Transfer;
+use crate::device::backend::Region;
+use crate::device::{Device, MemoryKind};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
 use crate::memory::Buffer;
+use crate::runtime::Source;
 use std::sync::Arc;
 
 impl Tensor {
@@ -41,8 +45,8 @@ impl Tensor {
     /// As [`to_vec`](Self::to_vec).
     pub async fn to_vec_async<T: Element>(&self) -> Result<Vec<T>> {
         self.check_element::<T>("to_vec_async")?;
-        let Some((buffer, bytes)) = self.readable()? else { return Ok(Vec::new()) };
-        self.device.runtime().read_async(&buffer, bytes, bytemuck::pod_collect_to_vec).await
+        let Some((buffer, source)) = self.readable()? else { return Ok(Vec::new()) };
+        self.device.runtime().read_async(&buffer, &source, bytemuck::pod_collect_to_vec).await
     }
 
     /// The only element of a tensor. Blocks until it is computed.
@@ -78,8 +82,36 @@ impl Tensor {
             return Ok(self.clone());
         }
         let bytes = self.read(<[u8]>::to_vec)?;
-        let buffer = device.runtime().upload(&bytes)?;
+        let buffer = device.runtime().upload(&bytes, MemoryKind::Device)?;
         Ok(Tensor::from_buffer(buffer, self.shape().clone(), self.dtype, device))
+    }
+
+    /// The tensor in memory of another kind; itself if it is there already.
+    ///
+    /// ```
+    /// # use marquetry::{Device, MemoryKind, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([1f32, 2.0], &device)?.to_memory(MemoryKind::Shared)?;
+    /// assert_eq!(x.memory_kind(), MemoryKind::Shared);
+    /// assert_eq!(x.to_vec::<f32>()?, [1.0, 2.0]); // read where it is, if the device is `host_visible`
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::Unsupported`] where the device has no such memory.
+    pub fn to_memory(&self, memory: MemoryKind) -> Result<Tensor> {
+        if self.memory_kind() == memory {
+            return Ok(self.clone());
+        }
+        let elements = super::checked_elements(self.shape(), "to_memory")?;
+        let bytes = (elements * self.dtype.size_in_bytes()) as u64;
+        let buffer = self.device.runtime().allocate(bytes, memory)?;
+        if elements > 0 {
+            let dense = Layout::contiguous(self.shape().clone());
+            let transfer = Transfer::new(&self.layout, &dense, self.dtype.size_in_bytes());
+            transfer.run(&*self.buffer()?, &buffer, &self.device)?;
+        }
+        Ok(Tensor::from_buffer(buffer, self.shape().clone(), self.dtype, &self.device))
     }
 
     fn check_element<T: Element>(&self, op: &'static str) -> Result<()> {
@@ -90,18 +122,30 @@ impl Tensor {
     }
 
     fn read<R: Send + Default + 'static>(&self, convert: impl FnOnce(&[u8]) -> R + Send + 'static) -> Result<R> {
-        let Some((buffer, bytes)) = self.readable()? else { return Ok(R::default()) };
-        self.device.runtime().read(&buffer, bytes, convert)
+        let Some((buffer, source)) = self.readable()? else { return Ok(R::default()) };
+        self.device.runtime().read(&buffer, &source, convert)
     }
 
-    /// The buffer that starts with the elements in row-major order, and their size; `None` where there are none.
-    fn readable(&self) -> Result<Option<(Arc<Buffer>, u64)>> {
+    /// The buffer with the elements, and the box in it that has them in row-major order; `None` where there are none.
+    fn readable(&self) -> Result<Option<(Arc<Buffer>, Source)>> {
         if self.elem_count() == 0 {
             return Ok(None);
         }
         let bytes = super::checked_elements(self.shape(), "read")? as u64 * self.dtype.size_in_bytes() as u64;
+        // What is still to be computed is computed in order.
+        let in_order = self.is_contiguous() && self.layout.offset == 0;
+        let gathered = if self.is_pending() && !in_order { None } else { self.gathering_region() };
+        if let Some(region) = gathered {
+            return Ok(Some((self.buffer()?, Source { region, bytes })));
+        }
+        // Buffers are padded: the whole is one row of whole units of any driver's copy.
+        let region = Region::linear(bytes.next_multiple_of(self.device.info().limits.copy_alignment));
+        Ok(Some((self.row_major_buffer()?, Source { region, bytes })))
+    }
+
+    /// A buffer that starts with the elements in row-major order.
+    pub(crate) fn row_major_buffer(&self) -> Result<Arc<Buffer>> {
         let in_place = self.is_contiguous() && self.layout.offset == 0;
-        let buffer = if in_place { self.buffer()? } else { self.copied()?.buffer()? };
-        Ok(Some((buffer, bytes)))
+        if in_place { self.buffer() } else { self.copied()?.buffer() }
     }
 }

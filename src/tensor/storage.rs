@@ -1,7 +1,7 @@
 //! What a tensor owns: a buffer, or an elementwise expression that has not been computed yet.
 
 use super::{Tensor, allocate};
-use crate::device::Device;
+use crate::device::{Device, MemoryKind};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Expr;
@@ -61,7 +61,29 @@ impl Storage {
     }
 }
 
+impl Storage {
+    pub fn memory_kind(&self) -> MemoryKind {
+        match &*self.0.lock() {
+            State::Buffer(buffer) => buffer.kind(),
+            State::Expression { .. } => MemoryKind::Device,
+        }
+    }
+}
+
 impl Tensor {
+    /// Whether nobody else can see the elements, and each has one place only. They are computed if they have not been.
+    pub(super) fn holds_elements_alone(&self) -> Result<bool> {
+        let buffer = self.buffer()?;
+        let repeats = self.layout.shape.iter().zip(&self.layout.strides).any(|(&n, &stride)| n > 1 && stride == 0);
+        // The storage has one, `buffer` is the other.
+        Ok(!repeats && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
+    }
+
+    /// Whether the elements are still to be computed.
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(&*self.storage.0.lock(), State::Expression { .. })
+    }
+
     /// The buffer behind the tensor, computed now if it has not been yet.
     pub(crate) fn buffer(&self) -> Result<Arc<Buffer>> {
         let mut state = self.storage.0.lock();

@@ -3,8 +3,9 @@
 use super::{Fusion, Tensor};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::ranges;
 use crate::shape::{Axes, Axis, Dims, Shape};
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 
 impl Tensor {
     /// The elements in another shape of the same number of elements. A tensor that is not contiguous is copied.
@@ -138,17 +139,8 @@ impl Tensor {
     pub fn slice(&self, axis: impl Into<Axis>, range: impl RangeBounds<usize>, step: usize) -> Result<Tensor> {
         let axis = axis.into();
         let length = self.shape()[axis.resolve(self.shape(), "slice")?];
-        let start = match range.start_bound() {
-            Bound::Included(&start) => start,
-            Bound::Excluded(&before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&last) => last.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => length,
-        };
-        self.strided_range(axis, start, end, step, "slice")
+        let range = ranges::resolve(&range, length);
+        self.strided_range(axis, range.start, range.end, step, "slice")
     }
 
     fn strided_range(&self, axis: Axis, start: usize, end: usize, step: usize, op: &'static str) -> Result<Tensor> {
@@ -219,6 +211,9 @@ impl Tensor {
 
     /// A copy in row-major order from the start of a buffer of its own.
     pub(crate) fn copied(&self) -> Result<Tensor> {
+        if let Some(copy) = self.copied_natively()? {
+            return Ok(copy);
+        }
         let mut fusion = Fusion::new(self.shape().clone());
         let element = fusion.tensor(self, "contiguous")?;
         fusion.finish(element, &self.device, "contiguous")

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Every device string. A new backend is one more.
-const ALL: [&str; 2] = ["vulkan", "webgpu"];
+const ALL: [&str; 3] = ["vulkan", "webgpu", "level-zero"];
 
 type Opened = Arc<OnceLock<Result<Device, String>>>;
 

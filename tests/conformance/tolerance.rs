@@ -53,6 +53,8 @@ const TABLE: &[(&[&str], Tolerance)] = &[
             "index_select",
             "embedding",
             "cat",
+            "slice_assign",
+            "to_memory",
             "stack",
             "where_cond",
             "to_dtype",

@@ -18,28 +18,30 @@ pub struct Settings {
     pub report: Option<String>,
     pub cache: Option<String>,
     pub optimize: bool,
-    /// Fails one memory allocation.
+    /// Fails memory allocations.
     pub out_of_memory: Countdown,
-    /// Fails one module build.
+    /// Fails module builds.
     pub build_failure: Countdown,
-    /// Loses the device at one submission.
+    /// Loses the device at submissions.
     pub lost: Countdown,
 }
 
-/// Becomes due once, at the n-th event.
+/// Becomes due at certain events, counted from 1.
 pub struct Countdown {
-    at: Option<u64>,
+    at: Vec<u64>,
     seen: AtomicU64,
 }
 
 impl Countdown {
     fn from_env(name: &str) -> Self {
-        Self { at: number(name), seen: AtomicU64::new(0) }
+        let numbers = text(name).unwrap_or_default();
+        let at = numbers.split(',').filter(|n| !n.is_empty()).map(|n| parse_number(name, n)).collect();
+        Self { at, seen: AtomicU64::new(0) }
     }
 
-    /// Counts an event; whether it is the one.
+    /// Counts an event; whether it is one of them.
     pub fn is_due(&self) -> bool {
-        self.at.is_some_and(|at| self.seen.fetch_add(1, Ordering::Relaxed) + 1 == at)
+        self.at.contains(&(self.seen.fetch_add(1, Ordering::Relaxed) + 1))
     }
 }
 
@@ -64,7 +66,11 @@ fn text(name: &str) -> Option<String> {
 }
 
 fn number(name: &str) -> Option<u64> {
-    text(name).map(|value| value.parse().unwrap_or_else(|_| panic!("{PREFIX}{name}={value} is no number")))
+    text(name).map(|value| parse_number(name, &value))
+}
+
+fn parse_number(name: &str, value: &str) -> u64 {
+    value.trim().parse().unwrap_or_else(|_| panic!("{PREFIX}{name}={value} is no number"))
 }
 
 fn parse_version(version: &str) -> ApiVersion {

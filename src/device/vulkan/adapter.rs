@@ -1,9 +1,11 @@
 //! Physical devices: which ones will do, and what they are.
 
+use super::extensions::Extensions;
 use super::instance::{self, Instance, MINIMUM_API};
-use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, vendor_name};
+use super::properties::Properties;
+use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, MemoryRegion, vendor_name};
 use crate::error::Result;
-use ash::{ext, khr, vk};
+use ash::vk;
 
 /// A physical device that this backend can open.
 pub(super) struct Adapter {
@@ -11,18 +13,18 @@ pub(super) struct Adapter {
     pub physical: vk::PhysicalDevice,
     /// What the rest of the crate is told.
     pub info: DeviceInfo,
+    /// What version 1.0 of the API tells.
+    pub base: vk::PhysicalDeviceProperties,
+    /// The optional extensions that it has, of those that are used.
+    pub extensions: Extensions,
     /// The family of the one queue that is used.
     pub queue_family: u32,
+    /// The number of bits that the queue's timestamps have; 0 if it has none.
+    pub timestamp_bits: u32,
     /// Its memory types and heaps.
     pub memory: vk::PhysicalDeviceMemoryProperties,
     /// The heap that device buffers come from.
     pub device_heap: usize,
-    /// Invocations per workgroup in each dimension.
-    pub max_workgroup: [u32; 3],
-    /// The unit in which memory that is not coherent is flushed and invalidated.
-    pub non_coherent_atom: u64,
-    /// Whether the extension for drivers that are not fully conformant is there and so must be enabled.
-    pub portability_subset: bool,
 }
 
 /// Every usable device, in the order of the driver's enumeration: a device's index is its position here.
@@ -33,7 +35,7 @@ pub(super) fn all(instance: &Instance) -> Result<Vec<Adapter>> {
     let mut adapters = Vec::new();
     let mut refused = Vec::new();
     for physical in physical {
-        match Adapter::read(&instance.raw, physical, adapters.len()) {
+        match Adapter::read(instance, physical, adapters.len()) {
             Ok(adapter) => adapters.push(adapter),
             Err(reason) => refused.push(reason),
         }
@@ -49,50 +51,54 @@ pub(super) fn all(instance: &Instance) -> Result<Vec<Adapter>> {
 
 impl Adapter {
     /// Reads a physical device, or says why it is not usable.
-    fn read(instance: &ash::Instance, physical: vk::PhysicalDevice, index: usize) -> Result<Adapter, String> {
+    fn read(instance: &Instance, physical: vk::PhysicalDevice, index: usize) -> Result<Adapter, String> {
+        let raw = &instance.raw;
         // SAFETY: here and below, the physical device is of this instance.
-        let base = unsafe { instance.get_physical_device_properties(physical) };
+        let base = unsafe { raw.get_physical_device_properties(physical) };
         let name = base.device_name_as_c_str().unwrap_or(c"unnamed").to_string_lossy().into_owned();
         if base.api_version < MINIMUM_API {
             let (major, minor) = (vk::api_version_major(base.api_version), vk::api_version_minor(base.api_version));
             return Err(format!("{name}: Vulkan {major}.{minor}, needs 1.2"));
         }
         // SAFETY: see above.
-        let extensions = unsafe { instance.enumerate_device_extension_properties(physical) }
+        let offered = unsafe { raw.enumerate_device_extension_properties(physical) }
             .map_err(|result| format!("{name}: vkEnumerateDeviceExtensionProperties: {result}"))?;
         // SAFETY: see above.
-        let families = unsafe { instance.get_physical_device_queue_family_properties(physical) };
+        let families = unsafe { raw.get_physical_device_queue_family_properties(physical) };
         let queue_family = compute_family(&families).ok_or_else(|| format!("{name}: no compute queue"))?;
+        let timestamp_bits = families.get(queue_family as usize).map_or(0, |family| family.timestamp_valid_bits);
 
-        let abilities = Abilities::read(instance, physical);
+        let abilities = Abilities::read(raw, physical);
         if !abilities.timeline_semaphore {
             return Err(format!("{name}: no timeline semaphores"));
         }
-        let properties = Properties::read(instance, physical, &base, &extensions);
+        let properties = Properties::read(raw, physical, &base, &offered);
         // SAFETY: see above.
-        let memory = unsafe { instance.get_physical_device_memory_properties(physical) };
+        let memory = unsafe { raw.get_physical_device_memory_properties(physical) };
         let (device_heap, heap_size) = device_heap(&memory);
+        let kind = device_kind(base.device_type);
         let info = DeviceInfo {
             backend: BackendKind::Vulkan,
             index,
             name,
             vendor: vendor_name(base.vendor_id),
-            kind: device_kind(base.device_type),
+            kind,
             driver: properties.driver,
             memory: heap_size,
+            memory_regions: memory_regions(&memory),
+            host_visible: true,
+            unified_memory: is_unified(kind, &memory, device_heap),
+            compute_units: properties.compute_units,
+            sub_devices: 0,
             limits: properties.limits,
-            features: Features { f16: abilities.f16, subgroups: properties.subgroups },
+            features: Features {
+                f16: abilities.f16,
+                subgroups: properties.subgroups,
+                timestamps: timestamp_bits > 0 && base.limits.timestamp_period > 0.0,
+            },
         };
-        Ok(Adapter {
-            physical,
-            info,
-            queue_family,
-            memory,
-            device_heap,
-            max_workgroup: base.limits.max_compute_work_group_size,
-            non_coherent_atom: base.limits.non_coherent_atom_size.max(1),
-            portability_subset: instance::has_extension(&extensions, khr::portability_subset::NAME),
-        })
+        let extensions = Extensions::read(instance, physical, &base, &offered);
+        Ok(Adapter { physical, info, base, extensions, queue_family, timestamp_bits, memory, device_heap })
     }
 }
 
@@ -141,6 +147,28 @@ fn device_heap(memory: &vk::PhysicalDeviceMemoryProperties) -> (usize, u64) {
         .unwrap_or_default()
 }
 
+/// The heaps in the words of the rest of the crate.
+fn memory_regions(memory: &vk::PhysicalDeviceMemoryProperties) -> Vec<MemoryRegion> {
+    let heaps = memory.memory_heaps_as_slice().iter().enumerate();
+    heaps
+        .map(|(index, heap)| {
+            let device_local = heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL);
+            let place = if device_local { "device-local" } else { "host" };
+            let name = format!("{place} heap {index}");
+            MemoryRegion { name, bytes: heap.size, device_local, bus_width: None, clock_mhz: None }
+        })
+        .collect()
+}
+
+/// Whether the device has no memory but the host's, so that the host reaches what device buffers come from. A discrete
+/// GPU may open all of its memory to the host too, but that lies behind a bus.
+fn is_unified(kind: DeviceKind, memory: &vk::PhysicalDeviceMemoryProperties, device_heap: usize) -> bool {
+    let reached = memory.memory_types_as_slice().iter().any(|kind| {
+        kind.heap_index as usize == device_heap && kind.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE)
+    });
+    reached && matches!(kind, DeviceKind::Integrated | DeviceKind::Cpu)
+}
+
 /// What sort of hardware the driver says it is.
 fn device_kind(kind: vk::PhysicalDeviceType) -> DeviceKind {
     match kind {
@@ -149,88 +177,6 @@ fn device_kind(kind: vk::PhysicalDeviceType) -> DeviceKind {
         vk::PhysicalDeviceType::VIRTUAL_GPU => DeviceKind::Virtual,
         vk::PhysicalDeviceType::CPU => DeviceKind::Cpu,
         _ => DeviceKind::Other,
-    }
-}
-
-/// What the properties behind version 1.0 of the API tell.
-struct Properties {
-    driver: String,
-    limits: Limits,
-    subgroups: bool,
-}
-
-impl Properties {
-    fn read(
-        instance: &ash::Instance,
-        physical: vk::PhysicalDevice,
-        base: &vk::PhysicalDeviceProperties,
-        extensions: &[vk::ExtensionProperties],
-    ) -> Properties {
-        let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
-        let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
-        let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
-        let mut maintenance = vk::PhysicalDeviceMaintenance4Properties::default();
-        let core = base.api_version >= vk::API_VERSION_1_3;
-        let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut v11).push_next(&mut v12);
-        if core || instance::has_extension(extensions, ext::subgroup_size_control::NAME) {
-            all = all.push_next(&mut sizes);
-        }
-        if core || instance::has_extension(extensions, khr::maintenance4::NAME) {
-            all = all.push_next(&mut maintenance);
-        }
-        // SAFETY: the device knows each chained structure by its version or extension, and all outlive the call.
-        unsafe { instance.get_physical_device_properties2(physical, &mut all) };
-        Properties {
-            driver: driver(&v12),
-            limits: limits(&base.limits, &v11, &sizes, &maintenance),
-            subgroups: subgroups(&v11),
-        }
-    }
-}
-
-/// The driver's name and version.
-fn driver(properties: &vk::PhysicalDeviceVulkan12Properties<'_>) -> String {
-    let name = properties.driver_name_as_c_str().unwrap_or_default().to_string_lossy();
-    let version = properties.driver_info_as_c_str().unwrap_or_default().to_string_lossy();
-    format!("{name} {version}").trim().to_string()
-}
-
-/// Whether compute kernels have the subgroup operations of [`Features::subgroups`].
-fn subgroups(properties: &vk::PhysicalDeviceVulkan11Properties<'_>) -> bool {
-    properties.subgroup_supported_stages.contains(vk::ShaderStageFlags::COMPUTE)
-        && properties.subgroup_supported_operations.contains(
-            vk::SubgroupFeatureFlags::BASIC
-                | vk::SubgroupFeatureFlags::VOTE
-                | vk::SubgroupFeatureFlags::ARITHMETIC
-                | vk::SubgroupFeatureFlags::BALLOT
-                | vk::SubgroupFeatureFlags::SHUFFLE,
-        )
-}
-
-/// The limits. A number that is 0 in the two last structures is one that the driver did not fill in.
-fn limits(
-    base: &vk::PhysicalDeviceLimits,
-    v11: &vk::PhysicalDeviceVulkan11Properties<'_>,
-    sizes: &vk::PhysicalDeviceSubgroupSizeControlProperties<'_>,
-    maintenance: &vk::PhysicalDeviceMaintenance4Properties<'_>,
-) -> Limits {
-    let mut max_buffer = u64::from(base.max_storage_buffer_range).min(v11.max_memory_allocation_size);
-    if maintenance.max_buffer_size != 0 {
-        max_buffer = max_buffer.min(maintenance.max_buffer_size);
-    }
-    let subgroup_size = match (sizes.min_subgroup_size, sizes.max_subgroup_size) {
-        (0, _) | (_, 0) => (v11.subgroup_size, v11.subgroup_size),
-        known => known,
-    };
-    let [groups_x, groups_y, groups_z] = base.max_compute_work_group_count;
-    Limits {
-        max_buffer_bytes: max_buffer / 16 * 16,
-        max_bindings: base.max_per_stage_descriptor_storage_buffers.min(base.max_descriptor_set_storage_buffers),
-        max_parameter_words: base.max_push_constants_size / 4,
-        max_workgroup_invocations: base.max_compute_work_group_invocations,
-        max_workgroup_memory: base.max_compute_shared_memory_size,
-        max_groups: groups_x.min(groups_y).min(groups_z),
-        subgroup_size,
     }
 }
 
@@ -250,35 +196,5 @@ mod tests {
         assert_eq!(compute_family(&[all, transfer, compute]), Some(2));
         assert_eq!(compute_family(&[transfer, all]), Some(1));
         assert_eq!(compute_family(&[transfer]), None);
-    }
-
-    #[test]
-    fn limits_take_the_smallest_bound_and_fall_back_where_a_driver_is_silent() {
-        let base = vk::PhysicalDeviceLimits {
-            max_storage_buffer_range: u32::MAX,
-            max_push_constants_size: 128,
-            max_compute_work_group_count: [1 << 31, 65_535, 70_000],
-            ..Default::default()
-        };
-        let v11 = vk::PhysicalDeviceVulkan11Properties {
-            max_memory_allocation_size: 1 << 33,
-            subgroup_size: 32,
-            ..Default::default()
-        };
-        let silent = limits(&base, &v11, &Default::default(), &Default::default());
-        assert_eq!(silent.max_buffer_bytes, (1 << 32) - 16);
-        assert_eq!(silent.max_parameter_words, 32);
-        assert_eq!(silent.max_groups, 65_535);
-        assert_eq!(silent.subgroup_size, (32, 32));
-
-        let sizes = vk::PhysicalDeviceSubgroupSizeControlProperties {
-            min_subgroup_size: 8,
-            max_subgroup_size: 64,
-            ..Default::default()
-        };
-        let maintenance = vk::PhysicalDeviceMaintenance4Properties { max_buffer_size: 1 << 20, ..Default::default() };
-        let told = limits(&base, &v11, &sizes, &maintenance);
-        assert_eq!(told.max_buffer_bytes, 1 << 20);
-        assert_eq!(told.subgroup_size, (8, 64));
     }
 }

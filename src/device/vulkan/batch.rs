@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::kernel::Pipeline;
 use super::plan::{Action, Plan};
+use super::timer::Timer;
 use crate::error::Result;
 use ash::vk;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub(super) struct Batch {
     pool: vk::CommandPool,
     commands: vk::CommandBuffer,
     descriptors: DescriptorPool,
+    timer: Timer,
+    timed: bool,
     device: Arc<Device>,
 }
 
@@ -42,8 +45,14 @@ impl Batch {
         // SAFETY: the device is alive and has a queue of that family.
         let pool = device.check("vkCreateCommandPool", unsafe { device.raw.create_command_pool(&info, None) })?;
         // From here on, dropping the batch frees the pool.
-        let mut batch =
-            Batch { pool, commands: vk::CommandBuffer::null(), descriptors: DescriptorPool::default(), device };
+        let mut batch = Batch {
+            pool,
+            commands: vk::CommandBuffer::null(),
+            descriptors: DescriptorPool::default(),
+            timer: Timer::default(),
+            timed: false,
+            device,
+        };
         let info = vk::CommandBufferAllocateInfo::default()
             .command_pool(pool)
             .level(vk::CommandBufferLevel::PRIMARY)
@@ -61,18 +70,50 @@ impl Batch {
     }
 
     /// Forgets what was recorded before, and records a plan. The device must not be executing this batch.
-    pub fn record(&mut self, plan: &Plan<'_>) -> Result<()> {
+    ///
+    /// With `timed`, two timestamps enclose each step. For these to be the step's own, no step may overlap another: each
+    /// waits for those before it.
+    pub fn record(&mut self, plan: &Plan<'_>, timed: bool) -> Result<()> {
+        let sets = self.descriptors.write_sets(&self.device, plan)?;
+        self.begin(if timed { 2 * plan.actions.len() as u32 } else { 0 })?;
+        self.timed = timed;
+        self.record_actions(plan, &sets);
+        self.end()
+    }
+
+    /// Forgets what was recorded before, and records nothing but a timestamp.
+    pub fn record_timestamp(&mut self) -> Result<()> {
+        self.begin(1)?;
+        self.timed = true;
+        self.note_time(0);
+        self.end()
+    }
+
+    /// The timestamps, once the device has executed the batch; `None` if none were asked for.
+    pub fn timestamps(&self) -> Result<Option<Vec<u64>>> {
+        self.timed.then(|| self.timer.read(&self.device)).transpose()
+    }
+
+    /// Empties the command buffer, and begins to record commands with that many timestamps.
+    fn begin(&mut self, timestamps: u32) -> Result<()> {
         let raw = &self.device.raw;
         // SAFETY: the commands are not being executed, and only this batch has the pool.
         let reset = unsafe { raw.reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty()) };
         self.device.check("vkResetCommandPool", reset)?;
-        let sets = self.descriptors.write_sets(&self.device, plan)?;
         let info = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
         // SAFETY: the command buffer was reset with its pool.
         self.device.check("vkBeginCommandBuffer", unsafe { raw.begin_command_buffer(self.commands, &info) })?;
-        self.record_actions(plan, &sets);
+        self.timer.begin(&self.device, self.commands, timestamps)
+    }
+
+    fn end(&self) -> Result<()> {
         // SAFETY: the command buffer is being recorded.
-        self.device.check("vkEndCommandBuffer", unsafe { raw.end_command_buffer(self.commands) })
+        let ended = unsafe { self.device.raw.end_command_buffer(self.commands) };
+        self.device.check("vkEndCommandBuffer", ended)
+    }
+
+    fn note_time(&self, index: usize) {
+        self.timer.write(&self.device, self.commands, index as u32);
     }
 
     fn record_actions(&self, plan: &Plan<'_>, sets: &[vk::DescriptorSet]) {
@@ -81,8 +122,11 @@ impl Batch {
         // What earlier batches wrote is visible only behind a barrier: their order of submission is not enough.
         self.barrier_between_works();
         for (index, (barrier, action)) in plan.actions.iter().enumerate() {
-            if *barrier && index > 0 {
+            if (*barrier || self.timed) && index > 0 {
                 self.barrier_between_works();
+            }
+            if self.timed {
+                self.note_time(2 * index);
             }
             match action {
                 Action::Dispatch { pipeline, parameters, groups } => {
@@ -96,11 +140,13 @@ impl Batch {
                     }
                     self.dispatch(*pipeline, sets.next(), parameters, *groups);
                 }
-                Action::Copy { src, dst, bytes } => {
-                    let region = [vk::BufferCopy { src_offset: 0, dst_offset: 0, size: *bytes }];
+                Action::Copy { src, dst, pieces } => {
                     // SAFETY: see above.
-                    unsafe { self.device.raw.cmd_copy_buffer(self.commands, *src, *dst, &region) };
+                    unsafe { self.device.raw.cmd_copy_buffer(self.commands, *src, *dst, pieces) };
                 }
+            }
+            if self.timed {
+                self.note_time(2 * index + 1);
             }
         }
         self.barrier(WORK_STAGES, vk::PipelineStageFlags::HOST, vk::AccessFlags::HOST_READ);
@@ -157,7 +203,9 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        // SAFETY: a batch is dropped only when the device does not execute it: before it is submitted, or idle.
+        // The device does not execute a batch that is dropped: it was not submitted, or the device is idle.
+        self.timer.destroy(&self.device);
+        // SAFETY: see above.
         unsafe {
             self.device.raw.destroy_descriptor_pool(self.descriptors.handle, None);
             self.device.raw.destroy_command_pool(self.pool, None);

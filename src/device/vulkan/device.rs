@@ -5,7 +5,7 @@ use super::instance::{self, Instance};
 use crate::device::BackendKind;
 use crate::error::{Error, Result};
 use ash::prelude::VkResult;
-use ash::{khr, vk};
+use ash::vk;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,6 +15,8 @@ pub(super) struct Device {
     pub raw: ash::Device,
     /// What it is.
     pub adapter: Adapter,
+    /// What it was found by.
+    pub instance: &'static Instance,
     /// Bytes of live buffers in each memory heap.
     in_use: [AtomicU64; vk::MAX_MEMORY_HEAPS],
     /// The call that found the device lost.
@@ -23,22 +25,26 @@ pub(super) struct Device {
 
 impl Device {
     /// Opens a device with one compute queue, and with the features that are used and no others.
-    pub fn open(instance: &Instance, adapter: Adapter) -> Result<Device> {
+    pub fn open(instance: &'static Instance, adapter: Adapter) -> Result<Device> {
         let queues =
             [vk::DeviceQueueCreateInfo::default().queue_family_index(adapter.queue_family).queue_priorities(&[1.0])];
         let f16 = adapter.info.features.f16;
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true).shader_float16(f16);
-        let extensions: &[_] = if adapter.portability_subset { &[khr::portability_subset::NAME.as_ptr()] } else { &[] };
-        let info = vk::DeviceCreateInfo::default()
+        let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
+        let extensions = adapter.extensions.names();
+        let mut info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
-            .enabled_extension_names(extensions)
+            .enabled_extension_names(&extensions)
             .push_next(&mut v11)
             .push_next(&mut v12);
+        if adapter.extensions.pipeline_robustness {
+            info = info.push_next(&mut robustness);
+        }
         // SAFETY: the adapter is of this instance and has the family, features and extensions that `info` names.
         let raw = unsafe { instance.raw.create_device(adapter.physical, &info, None) }
             .map_err(|result| instance::unavailable(format_args!("{}: vkCreateDevice: {result}", adapter.info)))?;
-        Ok(Device { raw, adapter, in_use: Default::default(), lost: OnceLock::new() })
+        Ok(Device { raw, adapter, instance, in_use: Default::default(), lost: OnceLock::new() })
     }
 
     /// The device in words, for errors.
@@ -81,6 +87,21 @@ impl Device {
     pub fn too_large(&self, requested: u64) -> Error {
         let limit = self.adapter.info.limits.max_buffer_bytes;
         Error::OutOfMemory { requested, in_use: self.heap_in_use(self.adapter.device_heap), limit }
+    }
+
+    /// Bytes of device memory that this process may have in all: what the driver thinks is possible beside what other
+    /// processes use, else all there is.
+    pub fn budget(&self) -> u64 {
+        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        if self.adapter.extensions.memory_budget {
+            let mut all = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+            // SAFETY: the physical device is of this instance and knows the chained structure, which outlives the call.
+            unsafe { self.instance.raw.get_physical_device_memory_properties2(self.adapter.physical, &mut all) };
+        }
+        match budget.heap_budget.get(self.adapter.device_heap) {
+            None | Some(0) => self.adapter.info.memory,
+            Some(bytes) => *bytes,
+        }
     }
 
     /// Counts the bytes of a new buffer.

@@ -29,8 +29,8 @@ const INSTALL_DRIVER: &str = if cfg!(target_vendor = "apple") {
 pub(super) struct Instance {
     /// The functions of the instance.
     pub raw: ash::Instance,
-    /// Keeps the library loaded.
-    _entry: Entry,
+    /// The loaded library.
+    pub entry: Entry,
 }
 
 /// The instance, created at the first call that succeeds.
@@ -66,7 +66,7 @@ impl Instance {
         }
         let raw =
             if validation::requested() { create_validated(&entry)? } else { create(&entry, Setup::new(&entry)?)? };
-        Ok(Instance { raw, _entry: entry })
+        Ok(Instance { raw, entry })
     }
 }
 

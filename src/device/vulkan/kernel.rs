@@ -1,8 +1,10 @@
-//! Compute pipelines and the layouts that they share.
+//! The compiled kernels, and the layouts that they share.
 
 use super::device::Device;
-use crate::device::backend::KernelId;
-use crate::error::{Error, Result};
+use super::pipeline::{self, Built};
+use crate::device::backend::{Compiled, KernelId, check_fits};
+use crate::device::rules::Signature;
+use crate::error::Result;
 use crate::shader::Module;
 use ash::vk;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -20,13 +22,13 @@ pub(super) struct Kernels {
 /// A compiled kernel.
 pub(super) struct Kernel {
     /// For messages.
-    pub name: String,
+    name: String,
     /// What a dispatch binds.
     pub pipeline: Pipeline,
     /// The number of storage buffers it takes.
     pub bindings: usize,
     /// The number of 32-bit words in its parameter block.
-    pub parameter_words: usize,
+    parameter_words: usize,
 }
 
 /// What a dispatch binds.
@@ -46,6 +48,13 @@ struct Layouts {
     pipelines: HashMap<(u32, u32), vk::PipelineLayout>,
 }
 
+impl Kernel {
+    /// What it takes.
+    pub fn signature(&self) -> Signature<'_> {
+        Signature { name: &self.name, bindings: self.bindings, parameter_words: self.parameter_words }
+    }
+}
+
 impl Kernels {
     /// None yet.
     pub fn new(device: Arc<Device>) -> Kernels {
@@ -58,10 +67,10 @@ impl Kernels {
     }
 
     /// Compiles a kernel. Several threads can do so at once.
-    pub fn compile(&self, module: &Module) -> Result<KernelId> {
-        self.check_support(module)?;
+    pub fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled> {
+        check_fits(module, &self.device.adapter.info)?;
         let (set_layout, layout) = self.layouts.lock().get(&self.device, module)?;
-        let handle = self.create_pipeline(module, layout)?;
+        let Built { handle, binary, reused } = pipeline::build(&self.device, module, layout, binary)?;
         let kernel = Kernel {
             name: module.name.clone(),
             pipeline: Pipeline { handle, layout, set_layout },
@@ -70,65 +79,7 @@ impl Kernels {
         };
         let mut kernels = self.kernels.write();
         kernels.push(kernel);
-        Ok(KernelId(kernels.len() as u64 - 1))
-    }
-
-    /// Refuses a kernel that the device cannot run: some drivers crash on one.
-    fn check_support(&self, module: &Module) -> Result<()> {
-        let adapter = &self.device.adapter;
-        let limits = &adapter.info.limits;
-        let unsupported = |feature| Err(Error::Unsupported { feature, device: self.device.describe() });
-        if let Some(feature) = module.requires.missing_from(&adapter.info.features) {
-            return unsupported(feature.to_string());
-        }
-        let [x, y, z] = module.workgroup;
-        let invocations = [y, z].into_iter().fold(u64::from(x), |product, n| product.saturating_mul(n.into()));
-        let checks = [
-            ("invocations per workgroup", invocations, limits.max_workgroup_invocations),
-            ("invocations per workgroup in x", x.into(), adapter.max_workgroup[0]),
-            ("invocations per workgroup in y", y.into(), adapter.max_workgroup[1]),
-            ("invocations per workgroup in z", z.into(), adapter.max_workgroup[2]),
-            ("bytes of workgroup memory", module.workgroup_memory.into(), limits.max_workgroup_memory),
-            ("buffers per kernel", module.bindings.len() as u64, limits.max_bindings),
-            ("parameter words", module.parameter_words as u64, limits.max_parameter_words),
-        ];
-        match checks.into_iter().find(|(_, needed, limit)| *needed > u64::from(*limit)) {
-            Some((what, needed, limit)) => {
-                unsupported(format!("{needed} {what}, which kernel `{}` needs (limit {limit})", module.name))
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn create_pipeline(&self, module: &Module, layout: vk::PipelineLayout) -> Result<vk::Pipeline> {
-        let info = vk::ShaderModuleCreateInfo::default().code(&module.spirv);
-        // SAFETY: the code is SPIR-V that this crate generated for the features of this device.
-        let shader = unsafe { self.device.raw.create_shader_module(&info, None) }
-            .map_err(|code| self.refusal(module, "vkCreateShaderModule", code))?;
-        let stage = vk::PipelineShaderStageCreateInfo::default()
-            .stage(vk::ShaderStageFlags::COMPUTE)
-            .module(shader)
-            .name(c"main");
-        let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout);
-        // SAFETY: the shader and the layout are of this device and belong together.
-        let created = unsafe { self.device.raw.create_compute_pipelines(vk::PipelineCache::null(), &[info], None) };
-        // SAFETY: a pipeline does not need its shader module once it is created.
-        unsafe { self.device.raw.destroy_shader_module(shader, None) };
-        match created {
-            Ok(pipelines) => pipelines.first().copied().ok_or(vk::Result::ERROR_UNKNOWN),
-            Err((_, code)) => Err(code),
-        }
-        .map_err(|code| self.refusal(module, "vkCreateComputePipelines", code))
-    }
-
-    /// The error for a kernel that the driver does not take.
-    fn refusal(&self, module: &Module, call: &'static str, code: vk::Result) -> Error {
-        match self.device.error(call, code) {
-            Error::Driver { call, message, .. } => {
-                Error::Kernel { kernel: module.name.clone(), message: format!("{call} failed: {message}") }
-            }
-            error => error,
-        }
+        Ok(Compiled { kernel: KernelId(kernels.len() as u64 - 1), binary, reused })
     }
 }
 

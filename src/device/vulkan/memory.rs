@@ -1,9 +1,10 @@
 //! Buffers, and the memory behind them.
 
 use super::device::Device;
-use super::slots::Slots;
-use crate::device::BackendKind;
 use crate::device::backend::{BufferId, MemoryUse};
+use crate::device::rules::unknown_buffer;
+use crate::device::slots::Slots;
+use crate::device::{BackendKind, MemoryKind};
 use crate::error::{Error, Result};
 use ash::vk;
 use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme, Allocator, AllocatorCreateDesc};
@@ -56,12 +57,12 @@ unsafe impl Send for HostView {}
 
 impl Memory {
     /// An allocator without any memory yet.
-    pub fn new(instance: &ash::Instance, device: Arc<Device>) -> Result<Memory> {
+    pub fn new(device: Arc<Device>) -> Result<Memory> {
         let sizes = AllocationSizes::new(FIRST_BLOCK, FIRST_BLOCK)
             .with_max_device_memblock_size(LARGEST_DEVICE_BLOCK)
             .with_max_host_memblock_size(LARGEST_HOST_BLOCK);
         let description = AllocatorCreateDesc {
-            instance: instance.clone(),
+            instance: device.instance.raw.clone(),
             device: device.raw.clone(),
             physical_device: device.adapter.physical,
             debug_settings: Default::default(),
@@ -102,7 +103,7 @@ impl Memory {
         let kind = properties.memory_types[index];
         if !kind.property_flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT) {
             // So that flushing or invalidating this buffer never touches another one.
-            let atom = self.device.adapter.non_coherent_atom;
+            let atom = self.device.adapter.base.limits.non_coherent_atom_size.max(1);
             requirements.alignment = requirements.alignment.max(atom);
             requirements.size = requirements.size.next_multiple_of(atom);
         }
@@ -170,10 +171,12 @@ impl Memory {
         self.buffers.read()
     }
 
-    /// Copies `bytes` to the start of an upload buffer.
+    /// Copies `bytes` to the start of a buffer. The next submission makes them visible to the device.
     pub fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
         let view = self.host_view(buffer, bytes.len() as u64, "write")?;
-        // SAFETY: the view has at least that many bytes. The contract says that no batch uses the buffer yet.
+        // Of what the last atom holds beyond `bytes`, what the device wrote must not be flushed away.
+        self.invalidate(&view)?;
+        // SAFETY: the view has at least that many bytes. The contract says that no unfinished batch uses the buffer.
         unsafe { view.pointer.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         if let Some(range) = view.range {
             // SAFETY: the range lies within mapped memory, in whole atoms.
@@ -208,13 +211,17 @@ impl Memory {
     /// # Safety
     /// The buffer must be alive, and no unfinished batch may write it, for as long as the slice is used.
     pub unsafe fn read<'a>(&self, view: &'a HostView) -> Result<&'a [u8]> {
-        if let Some(range) = view.range {
-            // SAFETY: the range lies within mapped memory, in whole atoms.
-            let invalidated = unsafe { self.device.raw.invalidate_mapped_memory_ranges(&[range]) };
-            self.device.check("vkInvalidateMappedMemoryRanges", invalidated)?;
-        }
+        self.invalidate(view)?;
         // SAFETY: mapped, of that length, and the caller keeps it alive and unwritten.
         Ok(unsafe { std::slice::from_raw_parts(view.pointer.as_ptr(), view.bytes) })
+    }
+
+    /// Makes the host see what the device wrote, if the memory is not coherent.
+    fn invalidate(&self, view: &HostView) -> Result<()> {
+        let Some(range) = view.range else { return Ok(()) };
+        // SAFETY: the range lies within mapped memory, in whole atoms.
+        let invalidated = unsafe { self.device.raw.invalidate_mapped_memory_ranges(&[range]) };
+        self.device.check("vkInvalidateMappedMemoryRanges", invalidated)
     }
 }
 
@@ -223,11 +230,6 @@ impl Drop for Memory {
         let left: Vec<_> = self.buffers.get_mut().drain().collect();
         left.into_iter().for_each(|buffer| self.destroy(buffer));
     }
-}
-
-/// The error for a number that names no buffer.
-pub(super) fn unknown_buffer(op: &'static str, buffer: BufferId) -> Error {
-    Error::InvalidArgument { op, message: format!("{buffer:?} does not exist") }
 }
 
 /// Chooses the memory type for a buffer, of those that the bits in `allowed` stand for.
@@ -255,9 +257,12 @@ fn rank(flags: vk::MemoryPropertyFlags, heap_size: u64, memory: MemoryUse) -> Op
     }
     let has = |flag| u64::from(flags.contains(flag));
     let lacks = |flag| u64::from(!flags.contains(flag));
-    let needed = if memory == MemoryUse::Device { local } else { visible };
+    let needed = if memory == MemoryUse::Kernels(MemoryKind::Device) { local } else { visible };
     flags.contains(needed).then(|| match memory {
-        MemoryUse::Device => [heap_size, lacks(visible), 0],
+        MemoryUse::Kernels(MemoryKind::Device) => [heap_size, lacks(visible), 0],
+        // A device whose own memory the host cannot reach shares the host's.
+        MemoryUse::Kernels(MemoryKind::Shared) => [has(local), has(cached), has(coherent)],
+        MemoryUse::Kernels(MemoryKind::Host) => [lacks(local), has(cached), has(coherent)],
         // The host writes its own memory faster than the device's across the bus.
         MemoryUse::Upload => [lacks(local), has(coherent), has(cached)],
         // The host reads memory that it does not cache at a hundredth of the speed.
@@ -299,8 +304,10 @@ mod tests {
         properties
     }
 
-    fn choices(properties: &vk::PhysicalDeviceMemoryProperties, allowed: u32) -> [Option<usize>; 3] {
-        [MemoryUse::Device, MemoryUse::Upload, MemoryUse::Readback].map(|m| choose_type(properties, allowed, m))
+    /// The types for device, shared and host memory, for uploads and for reading back.
+    fn choices(properties: &vk::PhysicalDeviceMemoryProperties, allowed: u32) -> [Option<usize>; 5] {
+        let [device, shared, host] = [MemoryKind::Device, MemoryKind::Shared, MemoryKind::Host].map(MemoryUse::Kernels);
+        [device, shared, host, MemoryUse::Upload, MemoryUse::Readback].map(|m| choose_type(properties, allowed, m))
     }
 
     #[test]
@@ -316,15 +323,16 @@ mod tests {
                 (host | Flags::HOST_CACHED, 1),
             ],
         );
-        assert_eq!(choices(&discrete, !0), [Some(1), Some(4), Some(4)]);
-        assert_eq!(choices(&discrete, 0b1000), [Some(3); 3]);
-        assert_eq!(choices(&discrete, 0b0001), [None; 3]);
+        assert_eq!(choices(&discrete, !0), [Some(1), Some(3), Some(4), Some(4), Some(4)]);
+        assert_eq!(choices(&discrete, 0b10111), [Some(1), Some(4), Some(4), Some(4), Some(4)]);
+        assert_eq!(choices(&discrete, 0b1000), [Some(3); 5]);
+        assert_eq!(choices(&discrete, 0b0001), [None; 5]);
     }
 
     #[test]
-    fn shared_memory_is_read_back_through_the_cache_even_if_it_is_not_coherent() {
+    fn memory_that_the_host_reads_is_cached_even_if_it_is_not_coherent() {
         let shared = Flags::DEVICE_LOCAL | Flags::HOST_VISIBLE;
         let mobile = properties(&[4 << 30], &[(shared | Flags::HOST_COHERENT, 0), (shared | Flags::HOST_CACHED, 0)]);
-        assert_eq!(choices(&mobile, !0), [Some(0), Some(0), Some(1)]);
+        assert_eq!(choices(&mobile, !0), [Some(0), Some(1), Some(1), Some(0), Some(1)]);
     }
 }

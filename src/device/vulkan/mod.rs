@@ -1,33 +1,38 @@
 //! The Vulkan backend: compute on Vulkan 1.2 or newer, by way of `ash`.
 //!
 //! One concept per file, each using those before it: [`validation`], [`instance`], [`adapter`] (which devices there
-//! are), [`device`] (creation, errors, loss), [`memory`] (buffers), [`kernel`] (pipelines), [`plan`] (checked steps),
-//! [`batch`] (recording), [`queue`] (submission, tickets), [`reads`] (callbacks).
+//! are, with their [`extensions`] and [`properties`]), [`device`] (creation, errors, loss), [`memory`] (buffers),
+//! [`pipeline`] (compiling), [`kernel`] (what is compiled), [`plan`] (checked steps), [`timer`] (timestamps), [`batch`]
+//! (recording), [`clock`] (the device's time in the host's), [`queue`] (submission, tickets).
 
 mod adapter;
 mod batch;
+mod clock;
 mod device;
+mod extensions;
 mod instance;
 mod kernel;
 mod memory;
+mod pipeline;
 mod plan;
+mod properties;
 mod queue;
-mod reads;
-mod slots;
 #[cfg(test)]
 mod tests;
+mod timer;
 mod validation;
 
-use crate::device::backend::{Backend, BufferId, KernelId, MemoryUse, ReadCallback, Step, Ticket};
+use crate::device::backend::{Backend, BufferId, Compiled, MemoryUse, ReadCallback, Step, Ticket};
+use crate::device::reads::Reads;
 use crate::device::{BackendKind, DeviceInfo};
 use crate::error::{Error, Result};
 use crate::shader::{Module, Target};
 use device::Device;
 use kernel::Kernels;
-use memory::Memory;
+use memory::{HostView, Memory};
 use plan::Plan;
 use queue::Queue;
-use reads::Reads;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The devices that this backend can open; each one's index is its position.
@@ -40,7 +45,7 @@ pub(crate) fn list() -> Result<Vec<DeviceInfo>> {
 pub(crate) struct VulkanBackend {
     // The order of the fields is that of their end: the queue waits for the device, the device is closed last.
     queue: Queue,
-    reads: Reads,
+    reads: Reads<HostView>,
     kernels: Kernels,
     memory: Memory,
     device: Arc<Device>,
@@ -58,9 +63,9 @@ impl VulkanBackend {
         let device = Arc::new(Device::open(instance, adapters.swap_remove(index))?);
         Ok(VulkanBackend {
             queue: Queue::new(device.clone())?,
-            reads: Reads::default(),
+            reads: Reads::new(),
             kernels: Kernels::new(device.clone()),
-            memory: Memory::new(&instance.raw, device.clone())?,
+            memory: Memory::new(device.clone())?,
             device,
         })
     }
@@ -72,6 +77,12 @@ impl VulkanBackend {
             self.reads.fail(error);
         }
         result
+    }
+
+    /// Answers the reads that are due.
+    fn answer_reads(&self, completed: Ticket) {
+        // SAFETY: only views of reads that are due are asked for.
+        self.reads.run(completed, |view| unsafe { self.memory.read(view) });
     }
 }
 
@@ -96,20 +107,32 @@ impl Backend for VulkanBackend {
         self.guarded(|| self.memory.write(buffer, bytes))
     }
 
-    fn compile(&self, module: &Module) -> Result<KernelId> {
+    fn budget(&self) -> u64 {
+        self.device.budget()
+    }
+
+    fn binary_key(&self, _: &Module) -> Option<String> {
+        pipeline::binary_key(&self.device.adapter)
+    }
+
+    fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled> {
         self.guarded(|| {
-            let kernel = self.kernels.compile(module)?;
+            let compiled = self.kernels.compile(module, binary)?;
             validation::check()?;
-            Ok(kernel)
+            Ok(compiled)
         })
     }
 
-    fn submit(&self, steps: &[Step]) -> Result<Ticket> {
+    fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
         self.guarded(|| {
             let max_groups = self.info().limits.max_groups;
             let plan = Plan::new(steps, &self.memory.buffers(), &self.kernels.all(), max_groups)?;
-            self.queue.submit(&plan)
+            self.queue.submit(&plan, timed)
         })
+    }
+
+    fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+        self.guarded(|| self.queue.timings(ticket))
     }
 
     fn completed(&self) -> Result<Ticket> {
@@ -119,7 +142,7 @@ impl Backend for VulkanBackend {
     fn wait(&self, ticket: Ticket) -> Result<()> {
         self.guarded(|| {
             let completed = self.queue.wait(ticket)?;
-            self.reads.run(completed, &self.memory);
+            self.answer_reads(completed);
             self.reads.join(ticket);
             validation::check()
         })
@@ -133,7 +156,7 @@ impl Backend for VulkanBackend {
         // The batch may have completed, or the device may have been lost, before the read was in the list. A loss
         // answers all reads; after any other error the read stays there for the next wait.
         if let Ok(completed) = self.guarded(|| self.queue.completed()) {
-            self.reads.run(completed, &self.memory);
+            self.answer_reads(completed);
         }
     }
 }
@@ -143,7 +166,7 @@ impl Drop for VulkanBackend {
     fn drop(&mut self) {
         let unanswered = match self.queue.finish() {
             Ok(completed) => {
-                self.reads.run(completed, &self.memory);
+                self.answer_reads(completed);
                 let message = "the device was closed before the batch was submitted".to_string();
                 Error::InvalidArgument { op: "read", message }
             }

@@ -1,11 +1,13 @@
 //! Steps with every number looked up and every rule checked, so that recording them cannot fail half-way.
 
 use super::kernel::{Kernel, Pipeline};
-use super::memory::{Buffer, unknown_buffer};
-use super::slots::Slots;
-use crate::device::backend::{BufferId, Command, KernelId, Step};
-use crate::error::{Error, Result};
+use super::memory::Buffer;
+use crate::device::backend::{BufferId, Command, KernelId, Region, Step};
+use crate::device::rules::{invalid_step, unknown_buffer};
+use crate::device::slots::Slots;
+use crate::error::Result;
 use ash::vk;
+use smallvec::SmallVec;
 
 /// A batch ready to be recorded.
 pub(super) struct Plan<'a> {
@@ -22,13 +24,11 @@ pub(super) struct Plan<'a> {
 /// What to record for a step.
 pub(super) enum Action<'a> {
     Dispatch { pipeline: Pipeline, parameters: &'a [u32], groups: [u32; 3] },
-    Copy { src: vk::Buffer, dst: vk::Buffer, bytes: u64 },
+    Copy { src: vk::Buffer, dst: vk::Buffer, pieces: Pieces },
 }
 
-/// The error for a step that breaks a rule of the contract.
-fn invalid(message: String) -> Error {
-    Error::InvalidArgument { op: "submit", message }
-}
+/// The pieces that a box of bytes is copied in.
+type Pieces = SmallVec<[vk::BufferCopy; 1]>;
 
 impl<'a> Plan<'a> {
     /// Looks up and checks steps. `max_groups` bounds the workgroups in each dimension.
@@ -44,7 +44,7 @@ impl<'a> Plan<'a> {
             let action = match &step.command {
                 Command::Dispatch { kernel, buffers, parameters, groups } => {
                     let kernel = find_kernel(kernels, *kernel)?;
-                    check_dispatch(kernel, buffers.len(), parameters.len(), *groups, max_groups)?;
+                    kernel.signature().check(buffers.len(), parameters.len(), *groups, max_groups)?;
                     for buffer in buffers {
                         let buffer = find(*buffer)?;
                         plan.buffers.push(vk::DescriptorBufferInfo {
@@ -57,9 +57,10 @@ impl<'a> Plan<'a> {
                     plan.set_lengths.push(kernel.bindings);
                     Action::Dispatch { pipeline: kernel.pipeline, parameters, groups: *groups }
                 }
-                Command::Copy { src, dst, bytes } => {
-                    check_copy(find(*src)?, find(*dst)?, *bytes)?;
-                    Action::Copy { src: find(*src)?.handle, dst: find(*dst)?.handle, bytes: *bytes }
+                Command::CopyRegion { src, dst, region } => {
+                    let (src, dst) = (find(*src)?, find(*dst)?);
+                    check_copy(src, dst, region)?;
+                    Action::Copy { src: src.handle, dst: dst.handle, pieces: pieces(region) }
                 }
             };
             plan.actions.push((step.barrier, action));
@@ -70,32 +71,51 @@ impl<'a> Plan<'a> {
 
 fn find_kernel(kernels: &[Kernel], id: KernelId) -> Result<&Kernel> {
     let kernel = usize::try_from(id.0).ok().and_then(|index| kernels.get(index));
-    kernel.ok_or_else(|| invalid(format!("{id:?} does not exist")))
+    kernel.ok_or_else(|| invalid_step(format!("{id:?} does not exist")))
 }
 
-fn check_dispatch(kernel: &Kernel, buffers: usize, words: usize, groups: [u32; 3], max_groups: u32) -> Result<()> {
-    let complain = |message| Err(Error::Kernel { kernel: kernel.name.clone(), message });
-    if buffers != kernel.bindings {
-        return complain(format!("takes {} buffers, got {buffers}", kernel.bindings));
+fn check_copy(src: &Buffer, dst: &Buffer, region: &Region) -> Result<()> {
+    if src.handle == dst.handle {
+        return Err(invalid_step("a copy within one buffer: two are needed".into()));
     }
-    if words != kernel.parameter_words {
-        return complain(format!("takes {} parameter words, got {words}", kernel.parameter_words));
-    }
-    if groups.iter().any(|count| *count > max_groups) {
-        return complain(format!(
-            "launched on {groups:?} workgroups, of which {max_groups} are possible per dimension"
-        ));
-    }
-    Ok(())
+    region.check(src.bytes, dst.bytes).map_err(|reason| invalid_step(format!("a copy cannot be done: {reason}")))
 }
 
-fn check_copy(src: &Buffer, dst: &Buffer, bytes: u64) -> Result<()> {
-    if bytes == 0 || !bytes.is_multiple_of(4) || bytes > src.bytes || bytes > dst.bytes || src.handle == dst.handle {
-        let (from, to) = (src.bytes, dst.bytes);
-        return Err(invalid(format!(
-            "a copy of {bytes} bytes from a buffer of {from} to one of {to}: \
-             a multiple of 4 that fits both is needed, and two buffers"
-        )));
+/// A piece for each row of a region that has passed its check. Rows that touch each other on both sides are one piece,
+/// and so are slices.
+fn pieces(region: &Region) -> Pieces {
+    let Region { extent: [size, rows, slices], src, dst } = region.merged();
+    let places = (0..slices).flat_map(|slice| (0..rows).map(move |row| (slice, row)));
+    places
+        .map(|(slice, row)| vk::BufferCopy {
+            src_offset: src.offset + slice * src.slice + row * src.row,
+            dst_offset: dst.offset + slice * dst.slice + row * dst.row,
+            size,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::backend::Pitch;
+
+    fn offsets(extent: [u64; 3], src: Pitch, dst: Pitch) -> Vec<[u64; 3]> {
+        let pieces = pieces(&Region { extent, src, dst });
+        pieces.iter().map(|piece| [piece.src_offset, piece.dst_offset, piece.size]).collect()
     }
-    Ok(())
+
+    #[test]
+    fn what_touches_on_both_sides_is_one_piece() {
+        let dense = Pitch { offset: 2, row: 4, slice: 12 };
+        let gaps_in_rows = Pitch { offset: 0, row: 5, slice: 15 };
+        let gaps_in_slices = Pitch { offset: 0, row: 4, slice: 13 };
+        assert_eq!(offsets([4, 3, 2], dense, dense), [[2, 2, 24]]);
+        assert_eq!(offsets([4, 3, 2], gaps_in_slices, dense), [[0, 2, 12], [13, 14, 12]]);
+        let rows = [[2, 0, 4], [6, 5, 4], [10, 10, 4], [14, 15, 4], [18, 20, 4], [22, 25, 4]];
+        assert_eq!(offsets([4, 3, 2], dense, gaps_in_rows), rows);
+        // The pitch of a single row, or slice, means nothing.
+        assert_eq!(offsets([4, 1, 1], gaps_in_rows, Pitch::default()), [[0, 0, 4]]);
+        assert_eq!(offsets([12, 1, 2], dense, Pitch { row: 0, ..dense }), [[2, 2, 24]]);
+    }
 }

@@ -1,15 +1,18 @@
 //! The queue: submission, and the timeline semaphore that counts completed batches.
 
 use super::batch::Batch;
+use super::clock::{Clock, Moment};
 use super::device::Device;
 use super::plan::Plan;
 use super::validation;
 use crate::device::DeviceKind;
 use crate::device::backend::Ticket;
 use crate::error::{Error, Result};
+use crate::profile;
 use ash::vk;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +30,7 @@ pub(super) struct Queue {
     timeline: vk::Semaphore,
     /// How long to poll.
     spin: Duration,
+    clock: Clock,
     device: Arc<Device>,
 }
 
@@ -39,6 +43,8 @@ struct State {
     in_flight: VecDeque<(u64, Batch)>,
     /// Batches to use anew.
     idle: Vec<Batch>,
+    /// The timestamps of completed batches that nobody has asked for yet.
+    timestamps: HashMap<u64, Vec<u64>>,
 }
 
 impl Queue {
@@ -50,16 +56,21 @@ impl Queue {
         let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
         // SAFETY: the feature is enabled.
         let timeline = device.check("vkCreateSemaphore", unsafe { device.raw.create_semaphore(&info, None) })?;
-        let state = State { queue, submitted: 0, in_flight: VecDeque::new(), idle: Vec::new() };
+        let state =
+            State { queue, submitted: 0, in_flight: VecDeque::new(), idle: Vec::new(), timestamps: HashMap::new() };
         // A driver that runs on the processor needs the core that a poll would take.
         let spin = if device.adapter.info.kind == DeviceKind::Cpu { Duration::ZERO } else { SPIN };
-        Ok(Queue { state: Mutex::new(state), timeline, spin, device })
+        Ok(Queue { state: Mutex::new(state), timeline, spin, clock: Clock::new(&device), device })
     }
 
     /// Records a batch and submits it. Threads record side by side; the order of submission gives the tickets.
-    pub fn submit(&self, plan: &Plan<'_>) -> Result<Ticket> {
+    pub fn submit(&self, plan: &Plan<'_>, timed: bool) -> Result<Ticket> {
+        let info = &self.device.adapter.info;
+        if timed && !info.features.timestamps {
+            return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
+        }
         let mut batch = self.idle_batch()?;
-        batch.record(plan)?;
+        batch.record(plan, timed)?;
         // Last chance to hold the batch back: once it is submitted, the caller must get its ticket.
         validation::check()?;
         let mut state = self.state.lock();
@@ -98,7 +109,7 @@ impl Queue {
             self.device.alive()?;
             let completed = self.completed()?;
             if completed >= ticket {
-                self.recycle(completed);
+                self.recycle(completed)?;
                 return Ok(completed);
             }
             if start.elapsed() < self.spin {
@@ -130,17 +141,57 @@ impl Queue {
 
     /// A batch that the device does not execute.
     fn idle_batch(&self) -> Result<Batch> {
-        self.recycle(self.completed()?);
+        self.recycle(self.completed()?)?;
         let idle = self.state.lock().idle.pop();
         idle.map_or_else(|| Batch::new(self.device.clone()), Ok)
     }
 
-    /// Sets completed batches aside for use anew.
-    fn recycle(&self, completed: Ticket) {
+    /// Sets completed batches aside for use anew, and keeps their timestamps.
+    fn recycle(&self, completed: Ticket) -> Result<()> {
         let state = &mut *self.state.lock();
         while state.in_flight.front().is_some_and(|(number, _)| *number <= completed.0) {
-            state.idle.extend(state.in_flight.pop_front().map(|(_, batch)| batch));
+            let Some((number, batch)) = state.in_flight.pop_front() else { break };
+            if let Some(timestamps) = batch.timestamps()? {
+                state.timestamps.insert(number, timestamps);
+            }
+            state.idle.push(batch);
         }
+        Ok(())
+    }
+
+    /// When each step of a timed and completed batch ran, once.
+    pub fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+        self.recycle(self.completed()?)?;
+        let timestamps = self.state.lock().timestamps.remove(&ticket.0).ok_or_else(|| {
+            let what = "was not timed, has not completed, or has told its timings before";
+            Error::InvalidArgument { op: "timings", message: format!("batch {} {what}", ticket.0) }
+        })?;
+        let moment = self.clock.moment(&self.device).unwrap_or_else(|| self.moment_by_batch())?;
+        let pairs = timestamps.chunks_exact(2);
+        Ok(pairs.map(|pair| moment.host_time(pair[0])..moment.host_time(pair[1])).collect())
+    }
+
+    /// A moment of the present, told by a batch that does nothing but note the time. It runs alone, so that it runs at
+    /// once, and takes no ticket.
+    fn moment_by_batch(&self) -> Result<Moment> {
+        let mut batch = self.idle_batch()?;
+        batch.record_timestamp()?;
+        let mut state = self.state.lock();
+        let queue = state.queue;
+        // SAFETY: here and below, the lock guards the queue.
+        self.device.check("vkQueueWaitIdle", unsafe { self.device.raw.queue_wait_idle(queue) })?;
+        let commands = [batch.commands()];
+        let info = [vk::SubmitInfo::default().command_buffers(&commands)];
+        let before = profile::now();
+        // SAFETY: the commands are recorded and not submitted yet; they are waited for below.
+        let submitted = unsafe { self.device.raw.queue_submit(queue, &info, vk::Fence::null()) };
+        self.device.check("vkQueueSubmit", submitted)?;
+        // SAFETY: see above.
+        self.device.check("vkQueueWaitIdle", unsafe { self.device.raw.queue_wait_idle(queue) })?;
+        let span = before..profile::now();
+        let timestamps = batch.timestamps()?.unwrap_or_default();
+        state.idle.push(batch);
+        Ok(Moment::within(&self.device, span, timestamps.first().copied().unwrap_or_default()))
     }
 }
 
@@ -161,11 +212,42 @@ mod tests {
     fn batches_are_used_anew() {
         let backend = open();
         for _ in 0..50 {
-            let ticket = backend.submit(&[]).unwrap();
+            let ticket = backend.submit(&[], false).unwrap();
             backend.wait(ticket).unwrap();
         }
         let state = backend.queue.state.lock();
         assert_eq!((state.submitted, state.in_flight.len(), state.idle.len()), (50, 0, 1));
+    }
+
+    #[test]
+    fn timestamps_that_nobody_asks_for_hold_no_batch() {
+        let backend = open();
+        for number in 1..=50 {
+            let ticket = backend.submit(&[], true).unwrap();
+            assert_eq!(ticket, Ticket(number));
+            backend.wait(ticket).unwrap();
+        }
+        let idle = backend.queue.state.lock().idle.len();
+        assert_eq!(idle, 1);
+        assert_eq!(backend.timings(Ticket(7)).unwrap(), []);
+        assert_eq!(backend.queue.state.lock().timestamps.len(), 49);
+    }
+
+    #[test]
+    fn a_batch_tells_the_time_where_the_driver_does_not() {
+        let mut backend = open();
+        backend.queue.clock = Clock::SILENT;
+        let before = profile::now();
+        let moment = backend.queue.moment_by_batch().unwrap();
+        let after = profile::now();
+        assert_eq!(backend.submit(&[], false).unwrap(), Ticket(1), "it took a ticket");
+        let told = open().queue.clock.moment(&backend.device).unwrap().unwrap();
+        let later = profile::now();
+        // Both moments are the middle of a span that lies in one of these two.
+        assert!((before..=after).contains(&moment.host) && (after..=later).contains(&told.host));
+        // So the two clocks can disagree by half of each at most.
+        let slack = (after - before) / 2 + (later - after) / 2;
+        assert!(moment.host_time(told.ticks).abs_diff(told.host) <= slack, "{slack}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Finding adapters, and describing them.
 
-use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, vendor_name};
+use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, powers_of_two, vendor_name};
 use crate::error::{Error, Result};
 
 /// How to get a device, for the error that says there is none.
@@ -65,7 +65,13 @@ fn validation_requested() -> bool {
 
 /// The wgpu features that stand behind ours, as far as the adapter has them.
 pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
-    adapter.features() & (wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP)
+    use wgpu::Features as F;
+    let mut used = F::SHADER_F16 | F::SUBGROUP;
+    if cfg!(not(target_arch = "wasm32")) {
+        // Nobody can wait for them in a browser.
+        used |= F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS;
+    }
+    adapter.features() & used
 }
 
 /// Describes an adapter.
@@ -74,21 +80,28 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
     let limits = adapter.limits();
     let features = wgpu_features(adapter);
     let subgroups = features.contains(wgpu::Features::SUBGROUP);
+    let kind = match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => DeviceKind::Discrete,
+        wgpu::DeviceType::IntegratedGpu => DeviceKind::Integrated,
+        wgpu::DeviceType::VirtualGpu => DeviceKind::Virtual,
+        wgpu::DeviceType::Cpu => DeviceKind::Cpu,
+        wgpu::DeviceType::Other => DeviceKind::Other,
+    };
     let words = (limits.max_uniform_buffer_binding_size / 4).min(1024);
     DeviceInfo {
         backend: BackendKind::WebGpu,
         index,
         name: if info.name.is_empty() { "WebGPU adapter".into() } else { info.name },
         vendor: vendor_name(info.vendor),
-        kind: match info.device_type {
-            wgpu::DeviceType::DiscreteGpu => DeviceKind::Discrete,
-            wgpu::DeviceType::IntegratedGpu => DeviceKind::Integrated,
-            wgpu::DeviceType::VirtualGpu => DeviceKind::Virtual,
-            wgpu::DeviceType::Cpu => DeviceKind::Cpu,
-            wgpu::DeviceType::Other => DeviceKind::Other,
-        },
+        kind,
         driver: driver_text(info.backend, &info.driver, &info.driver_info),
+        // WebGPU tells of no memories, and the host reaches none but the staging buffers of copies.
         memory: 0,
+        memory_regions: Vec::new(),
+        host_visible: false,
+        unified_memory: false,
+        compute_units: if kind == DeviceKind::Cpu { processors() } else { None },
+        sub_devices: 0,
         limits: Limits {
             max_buffer_bytes: limits.max_buffer_size.min(limits.max_storage_buffer_binding_size) & !15,
             max_bindings: limits
@@ -98,10 +111,30 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
             max_workgroup_invocations: limits.max_compute_invocations_per_workgroup,
             max_workgroup_memory: limits.max_compute_workgroup_storage_size,
             max_groups: limits.max_compute_workgroups_per_dimension,
-            subgroup_size: if subgroups { (info.subgroup_min_size, info.subgroup_max_size) } else { (1, 1) },
+            max_workgroup_size: [
+                limits.max_compute_workgroup_size_x,
+                limits.max_compute_workgroup_size_y,
+                limits.max_compute_workgroup_size_z,
+            ],
+            subgroup_sizes: if subgroups {
+                powers_of_two(info.subgroup_min_size, info.subgroup_max_size)
+            } else {
+                Vec::new()
+            },
+            buffer_alignment: limits.min_storage_buffer_offset_alignment.into(),
+            copy_alignment: wgpu::COPY_BUFFER_ALIGNMENT,
         },
-        features: Features { f16: features.contains(wgpu::Features::SHADER_F16), subgroups },
+        features: Features {
+            f16: features.contains(wgpu::Features::SHADER_F16),
+            subgroups,
+            timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
+        },
     }
+}
+
+/// The processor's cores, which are the compute units of a driver that runs on them.
+fn processors() -> Option<u32> {
+    std::thread::available_parallelism().ok().and_then(|count| u32::try_from(count.get()).ok())
 }
 
 /// "wgpu 30 on Vulkan, llvmpipe Mesa 25.0.7", of which a browser tells the first part only.
@@ -134,7 +167,11 @@ mod tests {
             assert!(limits.max_buffer_bytes >= 128 << 20 && limits.max_buffer_bytes % 16 == 0, "{limits:?}");
             assert!(limits.max_bindings >= 8 && limits.max_parameter_words == 1024, "{limits:?}");
             assert!(limits.max_workgroup_invocations >= 256 && limits.max_groups >= 65_535, "{limits:?}");
-            assert!(limits.subgroup_size.0 <= limits.subgroup_size.1, "{limits:?}");
+            assert!(limits.subgroup_sizes.is_sorted(), "{limits:?}");
+            assert!(limits.buffer_alignment.is_power_of_two() && limits.buffer_alignment >= 16, "{limits:?}");
+            assert_eq!(limits.copy_alignment, 4);
+            assert_eq!(device.compute_units.is_some(), device.kind == DeviceKind::Cpu, "{device}");
+            assert!(device.memory_regions.is_empty() && !device.host_visible && !device.unified_memory);
         }
     }
 

@@ -37,7 +37,7 @@ impl Buffers {
     pub fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
         use wgpu::BufferUsages as Usage;
         let (usage, limit) = match memory {
-            MemoryUse::Device => (Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST, self.limits.0),
+            MemoryUse::Kernels(_) => (Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST, self.limits.0),
             MemoryUse::Upload => (Usage::MAP_WRITE | Usage::COPY_SRC, self.limits.1),
             MemoryUse::Readback => (Usage::MAP_READ | Usage::COPY_DST, self.limits.1),
         };

@@ -2,9 +2,9 @@
 
 use super::guard::{GuardedDevice, describe, driver_error};
 use crate::device::DeviceInfo;
-use crate::device::backend::KernelId;
+use crate::device::backend::{KernelId, check_fits};
 use crate::error::{Error, Result};
-use crate::shader::{Access, Module, wgsl};
+use crate::shader::{Access, Code, Module, wgsl};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -78,13 +78,11 @@ impl Kernels {
     /// Compiles a kernel. No lock is held while the driver works, so that threads compile in parallel.
     pub fn compile(&self, module: &Module, info: &DeviceInfo) -> Result<KernelId> {
         check_fits(module, info)?;
-        let mut source = wgsl::translate(module)?;
-        if cfg!(target_arch = "wasm32") {
-            source = wgsl::for_browser(&source, module);
-        }
+        let source = source(module)?;
         let layout = self.layout(module)?;
-        let refuse = |error| Error::Kernel { kernel: module.name.clone(), message: describe(&error) };
-        let pipeline = self.gpu.catch(|| self.create_pipeline(&module.name, source, &layout.pipeline), refuse)?;
+        let refuse = |message| Error::Kernel { kernel: module.name.clone(), message };
+        let create = || wgsl::without_panics(|| self.create_pipeline(module, source, &layout.pipeline));
+        let pipeline = self.gpu.catch(create, |error| refuse(describe(&error)))?.map_err(refuse)?;
         let kernel = Kernel {
             name: module.name.clone(),
             pipeline,
@@ -102,23 +100,30 @@ impl Kernels {
         self.compiled.read()
     }
 
-    fn create_pipeline(&self, name: &str, source: String, layout: &wgpu::PipelineLayout) -> wgpu::ComputePipeline {
-        let descriptor =
-            wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(source.into()) };
-        // SAFETY: without wgpu's runtime checks a kernel must keep within its buffers, divide by no zero and end its
-        // loops by itself. Kernels come from this crate's generators only, which guard every access by the lengths
-        // in the kernel's parameters.
-        let module =
-            unsafe { self.gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) };
+    fn create_pipeline(&self, module: &Module, source: String, layout: &wgpu::PipelineLayout) -> wgpu::ComputePipeline {
+        let label = Some(&*module.name);
+        let descriptor = wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(source.into()) };
+        let shader = if module.trusted {
+            // SAFETY: without wgpu's runtime checks a kernel must keep within its buffers, divide by no zero and end
+            // its loops by itself. `trusted` says that it does, as this crate's own kernels do, which guard every
+            // access by the lengths in their parameters.
+            unsafe { self.gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
+        } else {
+            self.gpu.device.create_shader_module(descriptor)
+        };
         self.gpu.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(name),
+            label,
             layout: Some(layout),
-            module: &module,
-            // The only one, whatever naga has named it.
-            entry_point: None,
+            module: &shader,
+            entry_point: match module.code {
+                Code::Wgsl(_) => Some(&module.entry_point),
+                // The only one, whatever naga has named it.
+                Code::Spirv(_) => None,
+            },
             compilation_options: wgpu::PipelineCompilationOptions {
-                // Kernels write workgroup memory before they read it, and clearing it can cost 40 times the compile.
-                zero_initialize_workgroup_memory: false,
+                // Kernels of this crate write workgroup memory before they read it, and clearing it can cost 40 times
+                // the compile. Others could read there what is not theirs.
+                zero_initialize_workgroup_memory: !module.trusted,
                 ..Default::default()
             },
             cache: None,
@@ -140,6 +145,15 @@ impl Kernels {
         layouts.insert(signature, Arc::clone(&layout));
         Ok(layout)
     }
+}
+
+/// A kernel as WGSL.
+fn source(module: &Module) -> Result<String> {
+    let source = match &module.code {
+        Code::Spirv(_) => wgsl::translate(module)?,
+        Code::Wgsl(text) => text.clone(),
+    };
+    Ok(if cfg!(target_arch = "wasm32") { wgsl::for_browser(&source, module) } else { source })
 }
 
 fn create_layout(device: &wgpu::Device, signature: &Signature) -> Layout {
@@ -164,42 +178,18 @@ fn create_layout(device: &wgpu::Device, signature: &Signature) -> Layout {
     Layout { group, pipeline }
 }
 
-/// Fails with what a device lacks to run a kernel.
-fn check_fits(module: &Module, info: &DeviceInfo) -> Result<()> {
-    let unsupported = |feature| Err(Error::Unsupported { feature, device: info.name.clone() });
-    if let Some(feature) = module.requires.missing_from(&info.features) {
-        return unsupported(format!("{feature}, which kernel `{}` requires", module.name));
-    }
-    let limits = &info.limits;
-    let needs = [
-        ("buffers", module.bindings.len() as u64, limits.max_bindings),
-        ("parameter words", module.parameter_words as u64, limits.max_parameter_words),
-        ("invocations per workgroup", invocations(module), limits.max_workgroup_invocations),
-        ("bytes of workgroup memory", u64::from(module.workgroup_memory), limits.max_workgroup_memory),
-    ];
-    match needs.into_iter().find(|&(_, needed, limit)| needed > u64::from(limit)) {
-        Some((what, needed, limit)) => {
-            unsupported(format!("the {needed} {what} of kernel `{}`; its limit is {limit}", module.name))
-        }
-        None => Ok(()),
-    }
-}
-
-fn invocations(module: &Module) -> u64 {
-    module.workgroup.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{add_kernel, open};
+    use super::super::WebGpuBackend;
+    use super::super::testing::{add_kernel, download_bytes, open, upload_bytes, wgsl_kernel};
     use super::*;
-    use crate::device::backend::Backend;
+    use crate::device::backend::{Backend, BufferId, Command, Step};
 
     #[test]
     fn kernels_of_one_signature_share_a_layout() {
         let backend = open();
-        backend.compile(&add_kernel(1.0)).unwrap();
-        backend.compile(&add_kernel(2.0)).unwrap();
+        backend.compile(&add_kernel(1.0), None).unwrap();
+        backend.compile(&add_kernel(2.0), None).unwrap();
         assert_eq!(backend.kernels.layouts.lock().len(), 1);
     }
 
@@ -216,7 +206,7 @@ mod tests {
         for (grow, expected) in cases {
             let mut module = add_kernel(0.0);
             grow(&mut module);
-            let error = backend.compile(&module).unwrap_err();
+            let error = backend.compile(&module, None).unwrap_err();
             assert!(matches!(error, Error::Unsupported { .. }) && error.to_string().contains(expected), "{error}");
         }
     }
@@ -232,19 +222,105 @@ mod tests {
         assert!(error.to_string().contains("16-bit floats"), "{error}");
     }
 
+    /// A kernel that a user brings, with an entry point beside the one that is meant.
+    const SCALE: &str = "
+        struct Parameters { start: u32, factor: u32 }
+        @group(0) @binding(0) var<storage, read> x: array<u32>;
+        @group(0) @binding(1) var<storage, read_write> y: array<u32>;
+        @group(0) @binding(2) var<uniform> parameters: Parameters;
+        @compute @workgroup_size(1) fn other() { y[0] = 7u; }
+        @compute @workgroup_size(64) fn run(@builtin(global_invocation_id) id: vec3<u32>) {
+            let factor = parameters.factor;
+            if id.x >= parameters.start { y[id.x] = factor * x[id.x]; }
+        }";
+
+    fn dispatch(kernel: KernelId, buffers: &[BufferId], parameters: &[u32]) -> Step {
+        let (buffers, parameters) = (buffers.iter().copied().collect(), parameters.iter().copied().collect());
+        Step { command: Command::Dispatch { kernel, buffers, parameters, groups: [1, 1, 1] }, barrier: true }
+    }
+
+    fn words(backend: &WebGpuBackend, buffer: BufferId, count: usize) -> Vec<u32> {
+        bytemuck::pod_collect_to_vec(&download_bytes(backend, buffer, 4 * count as u64))
+    }
+
+    #[test]
+    fn wgsl_runs_as_it_is() {
+        let backend = open();
+        let x: Vec<u32> = (0..64).collect();
+        let x = upload_bytes(&backend, bytemuck::cast_slice(&x));
+        for trusted in [false, true] {
+            let module = Module { trusted, ..wgsl_kernel(SCALE, &[Access::Read, Access::ReadWrite], 2) };
+            let kernel = backend.compile(&module, None).unwrap().kernel;
+            let y = upload_bytes(&backend, &[0; 256]);
+            backend.submit(&[dispatch(kernel, &[x, y], &[3, 5])], false).unwrap();
+            let expected: Vec<u32> = (0..64).map(|i| if i < 3 { 0 } else { 5 * i }).collect();
+            assert_eq!(words(&backend, y, 64), expected);
+        }
+    }
+
+    #[test]
+    fn errors_in_wgsl_tell_where_they_are() {
+        let backend = open();
+        let cases = [
+            // The parser's, the validator's, and the pipeline's.
+            (SCALE.replace("factor * x", "factor +* x"), ":9:"),
+            (SCALE.replace("= parameters.factor", "= 1.5 * parameters.factor"), ":8:26"),
+            (SCALE.replace("fn run", "fn runs"), "entry point 'run'"),
+            (SCALE.replace("@binding(2)", "@binding(3)"), "binding"),
+            ("\u{0}".into(), ":1:1"),
+        ];
+        for (text, expected) in cases {
+            let error = backend.compile(&wgsl_kernel(&text, &[Access::Read, Access::ReadWrite], 2), None).unwrap_err();
+            assert!(matches!(&error, Error::Kernel { kernel, .. } if kernel == "brought"), "{error}");
+            assert!(error.to_string().contains(expected), "{expected}: {error}");
+        }
+        backend.compile(&wgsl_kernel(SCALE, &[Access::Read, Access::ReadWrite], 2), None).unwrap();
+    }
+
+    /// Mesa's software device checks bounds and clears workgroup memory by itself: this shows more on GPUs.
+    #[test]
+    fn a_kernel_that_is_not_trusted_does_no_harm() {
+        let backend = open();
+        let text = "
+            @group(0) @binding(0) var<storage, read_write> y: array<u32>;
+            var<workgroup> shared_words: array<u32, 1024>;
+            @compute @workgroup_size(64) fn run(@builtin(local_invocation_index) i: u32) {
+                var table = array<u32, 4>(1, 2, 3, 4);
+                table[0] += i & 1;
+                // Workgroup memory that nobody has written, and elements that there are not.
+                let sum = shared_words[16 * i] + table[997 * (y[i] + 1)];
+                for (var far = 64u; far < 1000000u; far *= 2) { y[far + i] = 99u; }
+                workgroupBarrier();
+                shared_words[16 * i] = 77u;
+                y[i] = sum;
+            }";
+        let kernel = backend.compile(&wgsl_kernel(text, &[Access::ReadWrite], 0), None).unwrap().kernel;
+        let neighbours = [5_u8, 6].map(|byte| upload_bytes(&backend, &[byte; 65536]));
+        let y = upload_bytes(&backend, &[0; 256]);
+        let behind = [7_u8, 8].map(|byte| upload_bytes(&backend, &[byte; 65536]));
+        for _ in 0..2 {
+            backend.submit(&[dispatch(kernel, &[y], &[])], false).unwrap();
+            let got = words(&backend, y, 64);
+            assert!(got.iter().all(|&value| value <= 4 || value == 99), "{got:?}");
+        }
+        for (buffer, byte) in neighbours.into_iter().chain(behind).zip([5, 6, 7, 8]) {
+            assert!(download_bytes(&backend, buffer, 65536).iter().all(|&got| got == byte), "buffer of {byte}");
+        }
+    }
+
     #[test]
     fn errors_of_naga_and_of_wgpu_name_the_kernel() {
         let backend = open();
         let mut unreadable = add_kernel(0.0);
-        unreadable.spirv.truncate(20);
+        unreadable.code = Code::Spirv(unreadable.spirv().unwrap()[..20].to_vec());
         // Not what the SPIR-V says: wgpu finds binding 2 written that the layout says is only read.
         let mut contradictory = add_kernel(0.0);
         contradictory.bindings[2] = Access::Read;
         for module in [unreadable, contradictory] {
-            let error = backend.compile(&module).unwrap_err();
+            let error = backend.compile(&module, None).unwrap_err();
             assert!(matches!(&error, Error::Kernel { kernel, .. } if *kernel == module.name), "{error}");
         }
         // Neither error lingers.
-        backend.compile(&add_kernel(0.0)).unwrap();
+        backend.compile(&add_kernel(0.0), None).unwrap();
     }
 }

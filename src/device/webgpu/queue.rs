@@ -1,9 +1,11 @@
-//! Batches: encoding, submission, completion.
+//! Batches: submission, completion.
 
 use super::bind::Bindings;
-use super::buffer::{BufferMap, Buffers};
+use super::buffer::Buffers;
+use super::encode::BatchEncoder;
 use super::guard::{GuardedDevice, describe, driver_error};
-use super::kernel::{Kernel, Kernels};
+use super::kernel::Kernels;
+use super::timing::{Stamps, Timings};
 use crate::device::backend::{BufferId, Command, Step, Ticket};
 use crate::error::Result;
 use parking_lot::Mutex;
@@ -17,6 +19,7 @@ pub(super) struct BatchQueue {
     queue: wgpu::Queue,
     /// The newest batch that has completed, as far as wgpu has told.
     completed: Arc<AtomicU64>,
+    pub timings: Timings,
     /// Locked while a batch is encoded and submitted: its parameters must not be overwritten before it is on its way.
     state: Mutex<State>,
 }
@@ -31,18 +34,25 @@ struct State {
 impl BatchQueue {
     pub fn new(gpu: Arc<GuardedDevice>, queue: wgpu::Queue) -> BatchQueue {
         let state = State { bindings: Bindings::new(Arc::clone(&gpu)), submitted: 0, in_flight: VecDeque::new() };
-        BatchQueue { gpu, queue, completed: Arc::default(), state: Mutex::new(state) }
+        let timings = Timings::new(Arc::clone(&gpu), queue.clone());
+        BatchQueue { gpu, queue, completed: Arc::default(), timings, state: Mutex::new(state) }
     }
 
-    /// Encodes and submits a batch. wgpu tracks how each dispatch uses its buffers and places the barriers.
-    pub fn submit(&self, steps: &[Step], buffers: &Buffers, kernels: &Kernels) -> Result<Ticket> {
+    /// Encodes and submits a batch.
+    pub fn submit(&self, steps: &[Step], timed: bool, buffers: &Buffers, kernels: &Kernels) -> Result<Ticket> {
         let mut state = self.state.lock();
         let blocks = parameter_blocks(steps, &state.bindings);
         let arena = state.bindings.arena(blocks.len() as u64)?;
         let refuse = |error| driver_error("CommandEncoder", describe(&error));
-        let encode = || self.encode(steps, &buffers.lock(), &kernels.lock(), &mut state.bindings);
-        let commands = match self.gpu.catch(encode, refuse).and_then(|encoded| encoded) {
-            Ok(commands) => commands,
+        let encode = || {
+            let stamps = timed.then(|| Stamps::new(&self.gpu.device, steps.len()));
+            let (buffers, kernels) = (buffers.lock(), kernels.lock());
+            let device = &self.gpu.device;
+            let encoder = BatchEncoder::new(device, &buffers, &kernels, &mut state.bindings, stamps.as_ref());
+            Ok((encoder.encode(steps)?, stamps))
+        };
+        let (commands, stamps) = match self.gpu.catch(encode, refuse).and_then(|encoded| encoded) {
+            Ok(encoded) => encoded,
             Err(error) => {
                 state.bindings.forget_all();
                 return Err(error);
@@ -56,6 +66,9 @@ impl BatchQueue {
         let index = self.gpu.catch(submit, refuse)?;
         state.submitted += 1;
         let ticket = state.submitted;
+        if let Some(stamps) = stamps {
+            self.timings.keep(Ticket(ticket), stamps);
+        }
         let completed = Arc::clone(&self.completed);
         self.queue.on_submitted_work_done(move || {
             completed.fetch_max(ticket, Ordering::Release);
@@ -96,44 +109,6 @@ impl BatchQueue {
     /// Lets go of a buffer that is being freed.
     pub fn forget_buffer(&self, id: BufferId) {
         self.state.lock().bindings.forget_buffer(id);
-    }
-
-    fn encode(
-        &self,
-        steps: &[Step],
-        buffers: &BufferMap,
-        kernels: &[Kernel],
-        bindings: &mut Bindings,
-    ) -> Result<wgpu::CommandBuffer> {
-        let mut encoder = self.gpu.device.create_command_encoder(&Default::default());
-        // The pass that the dispatches before this step are in; a copy ends it.
-        let mut open_pass: Option<wgpu::ComputePass<'static>> = None;
-        let mut offset = 0;
-        for step in steps {
-            match &step.command {
-                Command::Dispatch { kernel: id, buffers: ids, parameters, groups } => {
-                    let kernel = kernels.get(id.0 as usize);
-                    let kernel =
-                        kernel.ok_or_else(|| driver_error("submit", format!("there is no kernel {}", id.0)))?;
-                    kernel.check_arguments(ids.len(), parameters.len())?;
-                    let offsets: &[u32] = if parameters.is_empty() { &[] } else { &[offset] };
-                    let group = bindings.group(*id, kernel, ids, buffers)?;
-                    let pass = open_pass
-                        .get_or_insert_with(|| encoder.begin_compute_pass(&Default::default()).forget_lifetime());
-                    pass.set_pipeline(kernel.pipeline());
-                    pass.set_bind_group(0, group, offsets);
-                    pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
-                    offset += bindings.stride(parameters.len()) as u32;
-                }
-                Command::Copy { src, dst, bytes } => {
-                    open_pass = None;
-                    let (src, dst) = (buffers.find(*src, "submit")?, buffers.find(*dst, "submit")?);
-                    encoder.copy_buffer_to_buffer(src, 0, dst, 0, *bytes);
-                }
-            }
-        }
-        drop(open_pass);
-        Ok(encoder.finish())
     }
 }
 

@@ -1,10 +1,10 @@
 //! What the tests of this backend share.
 
 use super::WebGpuBackend;
-use crate::device::Features;
-use crate::device::backend::{Backend, BufferId, Command, KernelId, MemoryUse, Step, Ticket};
+use crate::device::backend::{Backend, BufferId, Command, KernelId, MemoryUse, Region, Step, Ticket};
+use crate::device::{Features, MemoryKind};
 use crate::error::Result;
-use crate::shader::{Access, Module};
+use crate::shader::{Access, Code, Module};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Builder, Operand};
 use rspirv::spirv::{
@@ -73,12 +73,29 @@ pub fn add_kernel(constant: f32) -> Module {
     b.execution_mode(main, ExecutionMode::LocalSize, [64, 1, 1]);
     Module {
         name: format!("add_{constant}"),
-        spirv: b.module().assemble(),
+        code: Code::Spirv(b.module().assemble()),
+        entry_point: "main".into(),
         bindings: vec![Access::Read, Access::Read, Access::Write],
         parameter_words: 1,
         workgroup: [64, 1, 1],
         workgroup_memory: 0,
         requires: Features::default(),
+        trusted: true,
+        large_registers: false,
+        large_buffers: false,
+    }
+}
+
+/// A kernel that a user brings: WGSL with an entry point `run`, that is not trusted.
+pub fn wgsl_kernel(source: &str, bindings: &[Access], parameter_words: usize) -> Module {
+    Module {
+        name: "brought".into(),
+        code: Code::Wgsl(source.into()),
+        entry_point: "run".into(),
+        bindings: bindings.to_vec(),
+        parameter_words,
+        trusted: false,
+        ..add_kernel(0.0)
     }
 }
 
@@ -107,18 +124,27 @@ pub fn add(kernel: KernelId, a: BufferId, b: BufferId, y: BufferId, count: u32) 
     Step { command, barrier: true }
 }
 
+/// A copy of the first `bytes` bytes.
 pub fn copy(src: BufferId, dst: BufferId, bytes: u64) -> Step {
-    Step { command: Command::Copy { src, dst, bytes }, barrier: true }
+    copy_region(src, dst, Region::linear(bytes))
+}
+
+pub fn copy_region(src: BufferId, dst: BufferId, region: Region) -> Step {
+    Step { command: Command::CopyRegion { src, dst, region }, barrier: true }
 }
 
 /// A device buffer that holds `values`.
 pub fn upload(backend: &WebGpuBackend, values: &[f32]) -> BufferId {
-    let bytes: &[u8] = bytemuck::cast_slice(values);
+    upload_bytes(backend, bytemuck::cast_slice(values))
+}
+
+/// A device buffer that holds `bytes`.
+pub fn upload_bytes(backend: &WebGpuBackend, bytes: &[u8]) -> BufferId {
     let size = (bytes.len() as u64).next_multiple_of(16);
     let staging = backend.allocate(size, MemoryUse::Upload).unwrap();
-    let buffer = backend.allocate(size, MemoryUse::Device).unwrap();
+    let buffer = backend.allocate(size, MemoryUse::Kernels(MemoryKind::Device)).unwrap();
     backend.write(staging, bytes).unwrap();
-    let ticket = backend.submit(&[copy(staging, buffer, size)]).unwrap();
+    let ticket = backend.submit(&[copy(staging, buffer, size)], false).unwrap();
     backend.wait(ticket).unwrap();
     backend.free(staging);
     buffer
@@ -137,12 +163,16 @@ pub fn read(backend: &WebGpuBackend, buffer: BufferId, bytes: u64, after: Ticket
 
 /// The first `count` values of a device buffer.
 pub fn download(backend: &WebGpuBackend, buffer: BufferId, count: usize) -> Vec<f32> {
-    let bytes = 4 * count as u64;
+    bytemuck::pod_collect_to_vec(&download_bytes(backend, buffer, 4 * count as u64))
+}
+
+/// The first `bytes` bytes of a device buffer.
+pub fn download_bytes(backend: &WebGpuBackend, buffer: BufferId, bytes: u64) -> Vec<u8> {
     let readback = backend.allocate(bytes.next_multiple_of(16), MemoryUse::Readback).unwrap();
-    let ticket = backend.submit(&[copy(buffer, readback, bytes)]).unwrap();
+    let ticket = backend.submit(&[copy(buffer, readback, bytes)], false).unwrap();
     let receiver = read(backend, readback, bytes, ticket);
     backend.wait(ticket).unwrap();
     let bytes = receiver.try_recv().unwrap().unwrap();
     backend.free(readback);
-    bytemuck::pod_collect_to_vec(&bytes)
+    bytes
 }

@@ -1,5 +1,6 @@
 //! The cases, one file per family of operations.
 
+mod assign;
 mod binary;
 mod catalogue;
 mod convert;
@@ -37,6 +38,7 @@ pub fn add_all(suite: &mut Suite) {
     index::add(suite);
     join::add(suite);
     view::add(suite);
+    assign::add(suite);
     create::add(suite);
     random::add(suite);
     read::add(suite);

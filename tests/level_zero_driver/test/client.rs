@@ -218,7 +218,7 @@ impl Client {
 
 /// The SPIR-V of a kernel as bytes.
 pub fn spirv_bytes(kernel: &Module) -> Vec<u8> {
-    kernel.spirv.iter().flat_map(|word| word.to_le_bytes()).collect()
+    kernel.spirv().expect("kernels are generated as SPIR-V").iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// `c[i] = factor * (a[i] + b[i])` for `i < length`. Arguments: a, b, c, length, factor.

@@ -2,7 +2,7 @@
 
 /// Holds values and names them by numbers. Finding one is an index and a comparison, because every dispatch looks up
 /// each of its buffers; a number is never given out twice, so that a stale one finds nothing.
-pub(super) struct Slots<T> {
+pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     vacant: Vec<u32>,
 }

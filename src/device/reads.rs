@@ -1,58 +1,61 @@
 //! Reads that wait for their batch.
 
-use super::memory::{HostView, Memory};
 use crate::device::backend::{ReadCallback, Ticket};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 
 /// A read that was asked for.
-struct Read {
-    view: HostView,
+struct Read<View> {
+    view: View,
     after: Ticket,
     done: ReadCallback,
 }
 
 /// The reads that have not been answered yet. No lock is held while a callback runs, so that it may use the backend;
-/// but it must not wait for a batch.
-#[derive(Default)]
-pub(super) struct Reads {
-    state: Mutex<State>,
+/// but it must not wait for a batch. A `View` is how a backend finds the bytes of a buffer.
+pub(crate) struct Reads<View> {
+    state: Mutex<State<View>>,
     /// Notified when a callback has returned.
     returned: Condvar,
 }
 
-#[derive(Default)]
-struct State {
-    pending: Vec<Read>,
+struct State<View> {
+    pending: Vec<Read<View>>,
     /// The batches of the reads whose callbacks are running.
     running: Vec<Ticket>,
 }
 
 /// A callback that is running, until dropped.
-struct Running<'a> {
-    reads: &'a Reads,
+struct Running<'a, View> {
+    reads: &'a Reads<View>,
     after: Ticket,
 }
 
-impl Reads {
+impl<View> Reads<View> {
+    /// None yet.
+    pub fn new() -> Self {
+        let state = State { pending: Vec::new(), running: Vec::new() };
+        Reads { state: Mutex::new(state), returned: Condvar::new() }
+    }
+
     /// Adds a read.
-    pub fn add(&self, view: HostView, after: Ticket, done: ReadCallback) {
+    pub fn add(&self, view: View, after: Ticket, done: ReadCallback) {
         self.state.lock().pending.push(Read { view, after, done });
     }
 
-    /// Answers the reads that are due, in the order in which they were asked for.
-    pub fn run(&self, completed: Ticket, memory: &Memory) {
+    /// Answers the reads that are due, in the order in which they were asked for. `bytes` is given the views of reads
+    /// whose batches have completed, and whose buffers the contract has the caller keep until they are answered.
+    pub fn run(&self, completed: Ticket, bytes: impl for<'a> Fn(&'a View) -> Result<&'a [u8]>) {
         for (read, _running) in self.take_due(completed) {
-            // SAFETY: the batch has completed, and the contract has the caller keep the buffer until `done` is called.
-            (read.done)(unsafe { memory.read(&read.view) });
+            (read.done)(bytes(&read.view));
         }
     }
 
-    fn take_due(&self, completed: Ticket) -> Vec<(Read, Running<'_>)> {
+    fn take_due(&self, completed: Ticket) -> Vec<(Read<View>, Running<'_, View>)> {
         let mut state = self.state.lock();
         let due: Vec<_> = state.pending.extract_if(.., |read| read.after <= completed).collect();
         state.running.extend(due.iter().map(|read| read.after));
-        let running = |read: Read| {
+        let running = |read: Read<View>| {
             let after = read.after;
             (read, Running { reads: self, after })
         };
@@ -73,7 +76,7 @@ impl Reads {
     }
 }
 
-impl Drop for Running<'_> {
+impl<View> Drop for Running<'_, View> {
     fn drop(&mut self) {
         let running = &mut self.reads.state.lock().running;
         if let Some(index) = running.iter().position(|after| *after == self.after) {

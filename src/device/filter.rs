@@ -1,0 +1,256 @@
+//! [`DeviceFilter`]: devices that meet what an app needs.
+
+use super::{BackendKind, Device, DeviceInfo, DeviceKind, Features};
+use crate::error::{Error, Result};
+use std::cmp::Reverse;
+
+/// What a device must be and have. Devices pass if they meet everything that was asked for.
+///
+/// ```
+/// use marquetry::{Device, DeviceFilter, DeviceKind};
+/// let filter = DeviceFilter::new().gpu().kind(DeviceKind::Cpu).min_memory(1 << 20);
+/// for info in filter.list() {
+///     println!("{info}");
+/// }
+/// let error = DeviceFilter::new().name("no such device").open().unwrap_err();
+/// assert!(error.to_string().contains("no such device"));
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use]
+pub struct DeviceFilter {
+    backends: Vec<BackendKind>,
+    kinds: Vec<DeviceKind>,
+    name: Option<String>,
+    features: Features,
+    memory: u64,
+    compute_units: u32,
+    workgroup_invocations: u32,
+    workgroup_memory: u32,
+}
+
+impl DeviceFilter {
+    /// Every device passes.
+    pub fn new() -> DeviceFilter {
+        DeviceFilter::default()
+    }
+
+    /// Devices of this backend; called more than once, of one of these.
+    pub fn backend(mut self, backend: BackendKind) -> Self {
+        self.backends.push(backend);
+        self
+    }
+
+    /// Devices of this kind; called more than once, of one of these.
+    pub fn kind(mut self, kind: DeviceKind) -> Self {
+        self.kinds.push(kind);
+        self
+    }
+
+    /// GPUs: [discrete](DeviceKind::Discrete), [integrated](DeviceKind::Integrated) and
+    /// [virtual](DeviceKind::Virtual) ones.
+    pub fn gpu(self) -> Self {
+        self.kind(DeviceKind::Discrete).kind(DeviceKind::Integrated).kind(DeviceKind::Virtual)
+    }
+
+    /// Devices whose name contains this text, in upper or lower case.
+    pub fn name(mut self, part: impl Into<String>) -> Self {
+        self.name = Some(part.into());
+        self
+    }
+
+    /// Devices with at least these features.
+    ///
+    /// ```
+    /// # use marquetry::{DeviceFilter, Features};
+    /// let mut needed = Features::default();
+    /// needed.f16 = true;
+    /// assert!(DeviceFilter::new().features(needed).list().iter().all(|info| info.features.f16));
+    /// ```
+    pub fn features(mut self, features: Features) -> Self {
+        self.features = features;
+        self
+    }
+
+    /// Devices with at least so many bytes of memory. WebGPU does not tell, so that its devices do not pass.
+    pub fn min_memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// Devices with at least so many compute units. Those that do not tell do not pass.
+    pub fn min_compute_units(mut self, count: u32) -> Self {
+        self.compute_units = count;
+        self
+    }
+
+    /// Devices whose workgroups may have at least so many invocations.
+    pub fn min_workgroup_invocations(mut self, count: u32) -> Self {
+        self.workgroup_invocations = count;
+        self
+    }
+
+    /// Devices whose workgroups may share at least so many bytes of memory.
+    pub fn min_workgroup_memory(mut self, bytes: u32) -> Self {
+        self.workgroup_memory = bytes;
+        self
+    }
+
+    /// Whether a device passes.
+    pub fn matches(&self, info: &DeviceInfo) -> bool {
+        self.shortcoming(info).is_none()
+    }
+
+    /// The first thing that a device is not or has not.
+    fn shortcoming(&self, info: &DeviceInfo) -> Option<String> {
+        let of = |names: Vec<String>| format!("is no {} device", names.join(" or "));
+        if !self.backends.is_empty() && !self.backends.contains(&info.backend) {
+            return Some(of(self.backends.iter().map(ToString::to_string).collect()));
+        }
+        if !self.kinds.is_empty() && !self.kinds.contains(&info.kind) {
+            return Some(of(self.kinds.iter().map(ToString::to_string).collect()));
+        }
+        if let Some(part) = &self.name
+            && !info.name.to_lowercase().contains(&part.to_lowercase())
+        {
+            return Some(format!("has no `{part}` in its name"));
+        }
+        if let Some(missing) = self.features.missing_from(&info.features) {
+            return Some(format!("lacks {missing}"));
+        }
+        let numbers = [
+            ("bytes of memory", self.memory, info.memory),
+            ("compute units", self.compute_units.into(), info.compute_units.unwrap_or(0).into()),
+            (
+                "invocations per workgroup",
+                self.workgroup_invocations.into(),
+                info.limits.max_workgroup_invocations.into(),
+            ),
+            ("bytes of workgroup memory", self.workgroup_memory.into(), info.limits.max_workgroup_memory.into()),
+        ];
+        let short = numbers.into_iter().find(|(_, wanted, there)| there < wanted);
+        short.map(|(what, wanted, there)| format!("has {there} {what}, not {wanted}"))
+    }
+
+    /// The devices that pass, the best first: in the order in which [`Device::best`] tries them.
+    pub fn list(&self) -> Vec<DeviceInfo> {
+        let mut devices = Device::list();
+        devices.retain(|info| self.matches(info));
+        sort_best_first(&mut devices);
+        devices
+    }
+
+    /// The best device that passes.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] with what each device lacks.
+    pub fn open(&self) -> Result<Device> {
+        let mut devices = Device::list();
+        sort_best_first(&mut devices);
+        let mut reasons = Vec::new();
+        for info in devices {
+            match self.shortcoming(&info) {
+                Some(reason) => reasons.push(format!("{} ({}) {reason}", info.id(), info.name)),
+                None => match info.id().parse() {
+                    Ok(device) => return Ok(device),
+                    Err(error) => reasons.push(Error::to_string(&error)),
+                },
+            }
+        }
+        if reasons.is_empty() {
+            return Device::best();
+        }
+        Err(Error::NoDevice { reasons: reasons.join("; ") })
+    }
+}
+
+/// Discrete GPUs before integrated, virtual and software ones; of a kind, Vulkan before Level Zero before WebGPU, which
+/// has less to offer; of a backend, the device with the most compute units.
+pub(super) fn sort_best_first(devices: &mut [DeviceInfo]) {
+    let backend = |backend| match backend {
+        BackendKind::Vulkan => 0,
+        BackendKind::LevelZero => 1,
+        BackendKind::WebGpu => 2,
+    };
+    devices.sort_by_key(|info| (info.kind, backend(info.backend), Reverse(info.compute_units), info.index));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Limits;
+    use super::*;
+
+    fn info(backend: BackendKind, kind: DeviceKind, compute_units: Option<u32>) -> DeviceInfo {
+        DeviceInfo {
+            backend,
+            index: 0,
+            name: "Arc A770".into(),
+            vendor: "Intel".into(),
+            kind,
+            driver: String::new(),
+            memory: 16 << 30,
+            memory_regions: Vec::new(),
+            host_visible: true,
+            unified_memory: false,
+            compute_units,
+            sub_devices: 0,
+            limits: Limits {
+                max_buffer_bytes: 4 << 30,
+                max_bindings: 64,
+                max_parameter_words: 64,
+                max_workgroup_invocations: 1024,
+                max_workgroup_memory: 65_536,
+                max_workgroup_size: [1024; 3],
+                max_groups: 65_535,
+                subgroup_sizes: vec![8, 16, 32],
+                buffer_alignment: 64,
+                copy_alignment: 1,
+            },
+            features: Features { f16: true, subgroups: false, timestamps: true },
+        }
+    }
+
+    #[test]
+    fn each_demand_tells_a_device_that_does_not_meet_it() {
+        let arc = info(BackendKind::LevelZero, DeviceKind::Discrete, Some(512));
+        let filter = DeviceFilter::new;
+        let meets = [
+            filter(),
+            filter().gpu().min_memory(16 << 30).min_compute_units(512),
+            filter().kind(DeviceKind::Cpu).kind(DeviceKind::Discrete),
+            filter().backend(BackendKind::LevelZero).name("a770"),
+            filter().features(Features { f16: true, ..Features::default() }),
+            filter().min_workgroup_invocations(1024).min_workgroup_memory(65_536),
+        ];
+        assert!(meets.iter().all(|filter| filter.matches(&arc)));
+        let fails = [
+            (filter().kind(DeviceKind::Integrated).kind(DeviceKind::Cpu), "is no integrated GPU or CPU device"),
+            (filter().backend(BackendKind::Vulkan), "is no vulkan device"),
+            (filter().name("UHD"), "has no `UHD` in its name"),
+            (filter().features(Features { subgroups: true, ..Features::default() }), "lacks subgroup operations"),
+            (filter().min_memory(17 << 30), "has 17179869184 bytes of memory, not 18253611008"),
+            (filter().min_compute_units(513), "has 512 compute units, not 513"),
+            (filter().min_workgroup_invocations(2048), "has 1024 invocations per workgroup, not 2048"),
+            (filter().min_workgroup_memory(65_537), "has 65536 bytes of workgroup memory, not 65537"),
+        ];
+        for (filter, reason) in fails {
+            assert_eq!(filter.shortcoming(&arc).as_deref(), Some(reason));
+        }
+        let silent = info(BackendKind::Vulkan, DeviceKind::Discrete, None);
+        assert!(!filter().min_compute_units(1).matches(&silent));
+    }
+
+    #[test]
+    fn the_best_comes_first() {
+        let kinds = [
+            (BackendKind::Vulkan, DeviceKind::Cpu, Some(64)),
+            (BackendKind::LevelZero, DeviceKind::Discrete, Some(128)),
+            (BackendKind::LevelZero, DeviceKind::Discrete, Some(512)),
+            (BackendKind::Vulkan, DeviceKind::Integrated, None),
+            (BackendKind::WebGpu, DeviceKind::Discrete, None),
+        ];
+        let mut devices = kinds.map(|(backend, kind, units)| info(backend, kind, units));
+        sort_best_first(&mut devices);
+        let order = devices.map(|info| (info.backend, info.kind, info.compute_units));
+        assert_eq!(order, [kinds[2], kinds[1], kinds[4], kinds[3], kinds[0]]);
+    }
+}

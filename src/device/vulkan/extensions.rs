@@ -1,0 +1,75 @@
+//! The optional extensions that are used where they are there.
+
+use super::instance::{Instance, has_extension};
+use ash::prelude::VkResult;
+use ash::{ext, khr, vk};
+use std::ffi::{CStr, c_char};
+
+/// Which ones a device has.
+pub(super) struct Extensions {
+    /// Compares the device's clock with the host's: the name under which it is there, the old or the new one.
+    pub calibrated_timestamps: Option<&'static CStr>,
+    /// Tells how much memory the process may have.
+    pub memory_budget: bool,
+    /// Tells whether a binary has spared the driver its compiler. Devices of version 1.3 have it without an extension.
+    pub creation_feedback: bool,
+    /// Has the device check the bounds of buffers for single kernels.
+    pub pipeline_robustness: bool,
+    /// The extensions to enable.
+    enabled: Vec<&'static CStr>,
+}
+
+impl Extensions {
+    /// Looks them up in what the device offers.
+    pub fn read(
+        instance: &Instance,
+        physical: vk::PhysicalDevice,
+        base: &vk::PhysicalDeviceProperties,
+        offered: &[vk::ExtensionProperties],
+    ) -> Extensions {
+        let mut enabled = Vec::new();
+        let mut enable = |name| {
+            let there = has_extension(offered, name);
+            enabled.extend(there.then_some(name));
+            there
+        };
+        // On drivers that are not fully conformant this one must be enabled.
+        enable(khr::portability_subset::NAME);
+        let core = base.api_version >= vk::API_VERSION_1_3;
+        let creation_feedback = core || enable(ext::pipeline_creation_feedback::NAME);
+        let pipeline_robustness = enable(ext::pipeline_robustness::NAME);
+        let calibrated_timestamps = calibrated_timestamps(instance, physical, offered);
+        enabled.extend(calibrated_timestamps);
+        // It extends a query of the physical device, and so has no need to be enabled.
+        let memory_budget = has_extension(offered, ext::memory_budget::NAME);
+        Extensions { calibrated_timestamps, memory_budget, creation_feedback, pipeline_robustness, enabled }
+    }
+
+    /// The names of the extensions to enable.
+    pub fn names(&self) -> Vec<*const c_char> {
+        self.enabled.iter().map(|name| name.as_ptr()).collect()
+    }
+}
+
+/// The name of the extension that reads the device's own clock, if there is one.
+fn calibrated_timestamps(
+    instance: &Instance,
+    physical: vk::PhysicalDevice,
+    offered: &[vk::ExtensionProperties],
+) -> Option<&'static CStr> {
+    let has_device =
+        |domains: VkResult<Vec<vk::TimeDomainKHR>>| domains.is_ok_and(|all| all.contains(&vk::TimeDomainKHR::DEVICE));
+    if has_extension(offered, khr::calibrated_timestamps::NAME) {
+        let functions = khr::calibrated_timestamps::Instance::new(&instance.entry, &instance.raw);
+        // SAFETY: the physical device is of this instance, and has the extension.
+        let domains = unsafe { functions.get_physical_device_calibrateable_time_domains(physical) };
+        return has_device(domains).then_some(khr::calibrated_timestamps::NAME);
+    }
+    if has_extension(offered, ext::calibrated_timestamps::NAME) {
+        let functions = ext::calibrated_timestamps::Instance::new(&instance.entry, &instance.raw);
+        // SAFETY: see above.
+        let domains = unsafe { functions.get_physical_device_calibrateable_time_domains(physical) };
+        return has_device(domains).then_some(ext::calibrated_timestamps::NAME);
+    }
+    None
+}

@@ -1,0 +1,186 @@
+//! What a device's properties say of its driver, its limits and its size.
+
+use super::instance;
+use crate::device::{Limits, powers_of_two};
+use ash::{amd, ext, khr, nv, vk};
+
+/// What the properties behind version 1.0 of the API tell.
+pub(super) struct Properties {
+    /// The driver's name and version.
+    pub driver: String,
+    pub limits: Limits,
+    /// Whether compute kernels have the subgroup operations of [`Features::subgroups`](crate::device::Features::subgroups).
+    pub subgroups: bool,
+    pub compute_units: Option<u32>,
+}
+
+impl Properties {
+    /// Reads those that the device has.
+    pub fn read(
+        instance: &ash::Instance,
+        physical: vk::PhysicalDevice,
+        base: &vk::PhysicalDeviceProperties,
+        extensions: &[vk::ExtensionProperties],
+    ) -> Properties {
+        let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
+        let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
+        let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
+        let mut maintenance = vk::PhysicalDeviceMaintenance4Properties::default();
+        let mut nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+        let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
+        let mut amd2 = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
+        let core = base.api_version >= vk::API_VERSION_1_3;
+        let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut v11).push_next(&mut v12);
+        if core || instance::has_extension(extensions, ext::subgroup_size_control::NAME) {
+            all = all.push_next(&mut sizes);
+        }
+        if core || instance::has_extension(extensions, khr::maintenance4::NAME) {
+            all = all.push_next(&mut maintenance);
+        }
+        if instance::has_extension(extensions, nv::shader_sm_builtins::NAME) {
+            all = all.push_next(&mut nvidia);
+        }
+        if instance::has_extension(extensions, amd::shader_core_properties::NAME) {
+            all = all.push_next(&mut amd);
+        }
+        if instance::has_extension(extensions, amd::shader_core_properties2::NAME) {
+            all = all.push_next(&mut amd2);
+        }
+        // SAFETY: the device knows each chained structure by its version or extension, and all outlive the call.
+        unsafe { instance.get_physical_device_properties2(physical, &mut all) };
+        Properties {
+            driver: driver(&v12),
+            limits: limits(&base.limits, &v11, &sizes, &maintenance),
+            subgroups: subgroups(&v11),
+            compute_units: compute_units(base.device_type, &nvidia, &amd, &amd2),
+        }
+    }
+}
+
+/// The driver's name and version.
+fn driver(properties: &vk::PhysicalDeviceVulkan12Properties<'_>) -> String {
+    let name = properties.driver_name_as_c_str().unwrap_or_default().to_string_lossy();
+    let version = properties.driver_info_as_c_str().unwrap_or_default().to_string_lossy();
+    format!("{name} {version}").trim().to_string()
+}
+
+/// Whether compute kernels have all subgroup operations that kernels may use.
+fn subgroups(properties: &vk::PhysicalDeviceVulkan11Properties<'_>) -> bool {
+    properties.subgroup_supported_stages.contains(vk::ShaderStageFlags::COMPUTE)
+        && properties.subgroup_supported_operations.contains(
+            vk::SubgroupFeatureFlags::BASIC
+                | vk::SubgroupFeatureFlags::VOTE
+                | vk::SubgroupFeatureFlags::ARITHMETIC
+                | vk::SubgroupFeatureFlags::BALLOT
+                | vk::SubgroupFeatureFlags::SHUFFLE,
+        )
+}
+
+/// The number of compute units. A number that is 0 is one that the driver did not fill in.
+fn compute_units(
+    kind: vk::PhysicalDeviceType,
+    nvidia: &vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV<'_>,
+    amd: &vk::PhysicalDeviceShaderCorePropertiesAMD<'_>,
+    amd2: &vk::PhysicalDeviceShaderCoreProperties2AMD<'_>,
+) -> Option<u32> {
+    if kind == vk::PhysicalDeviceType::CPU {
+        return std::thread::available_parallelism().ok().and_then(|cores| u32::try_from(cores.get()).ok());
+    }
+    // Those that a product has switched off count in the first structure of AMD, and do not in the second.
+    let arrays = amd.shader_engine_count.saturating_mul(amd.shader_arrays_per_engine_count);
+    let built = arrays.saturating_mul(amd.compute_units_per_shader_array);
+    [nvidia.shader_sm_count, amd2.active_compute_unit_count, built].into_iter().find(|units| *units > 0)
+}
+
+/// The limits. A number that is 0 in the two last structures is one that the driver did not fill in.
+fn limits(
+    base: &vk::PhysicalDeviceLimits,
+    v11: &vk::PhysicalDeviceVulkan11Properties<'_>,
+    sizes: &vk::PhysicalDeviceSubgroupSizeControlProperties<'_>,
+    maintenance: &vk::PhysicalDeviceMaintenance4Properties<'_>,
+) -> Limits {
+    let mut max_buffer = u64::from(base.max_storage_buffer_range).min(v11.max_memory_allocation_size);
+    if maintenance.max_buffer_size != 0 {
+        max_buffer = max_buffer.min(maintenance.max_buffer_size);
+    }
+    let (smallest, largest) = match (sizes.min_subgroup_size, sizes.max_subgroup_size) {
+        (0, _) | (_, 0) => (v11.subgroup_size, v11.subgroup_size),
+        known => known,
+    };
+    let [groups_x, groups_y, groups_z] = base.max_compute_work_group_count;
+    Limits {
+        max_buffer_bytes: max_buffer / 16 * 16,
+        max_bindings: base
+            .max_per_stage_descriptor_storage_buffers
+            .min(base.max_descriptor_set_storage_buffers)
+            .min(base.max_per_stage_resources),
+        max_parameter_words: base.max_push_constants_size / 4,
+        max_workgroup_invocations: base.max_compute_work_group_invocations,
+        max_workgroup_memory: base.max_compute_shared_memory_size,
+        max_workgroup_size: base.max_compute_work_group_size,
+        max_groups: groups_x.min(groups_y).min(groups_z),
+        subgroup_sizes: powers_of_two(smallest, largest),
+        buffer_alignment: base.min_storage_buffer_offset_alignment,
+        copy_alignment: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_take_the_smallest_bound_and_fall_back_where_a_driver_is_silent() {
+        let base = vk::PhysicalDeviceLimits {
+            max_storage_buffer_range: u32::MAX,
+            max_push_constants_size: 128,
+            max_per_stage_descriptor_storage_buffers: 40,
+            max_descriptor_set_storage_buffers: 60,
+            max_per_stage_resources: 50,
+            max_compute_work_group_count: [1 << 31, 65_535, 70_000],
+            ..Default::default()
+        };
+        let v11 = vk::PhysicalDeviceVulkan11Properties {
+            max_memory_allocation_size: 1 << 33,
+            subgroup_size: 32,
+            ..Default::default()
+        };
+        let silent = limits(&base, &v11, &Default::default(), &Default::default());
+        assert_eq!(silent.max_buffer_bytes, (1 << 32) - 16);
+        assert_eq!(silent.max_parameter_words, 32);
+        assert_eq!(silent.max_bindings, 40);
+        assert_eq!(silent.max_groups, 65_535);
+        assert_eq!(silent.subgroup_sizes, [32]);
+
+        let sizes = vk::PhysicalDeviceSubgroupSizeControlProperties {
+            min_subgroup_size: 8,
+            max_subgroup_size: 64,
+            ..Default::default()
+        };
+        let maintenance = vk::PhysicalDeviceMaintenance4Properties { max_buffer_size: 1 << 20, ..Default::default() };
+        let told = limits(&base, &v11, &sizes, &maintenance);
+        assert_eq!(told.max_buffer_bytes, 1 << 20);
+        assert_eq!(told.subgroup_sizes, [8, 16, 32, 64]);
+    }
+
+    #[test]
+    fn compute_units_come_from_whoever_tells() {
+        let units = |nvidia, [engines, arrays, per_array], active| {
+            compute_units(
+                vk::PhysicalDeviceType::DISCRETE_GPU,
+                &vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV { shader_sm_count: nvidia, ..Default::default() },
+                &vk::PhysicalDeviceShaderCorePropertiesAMD {
+                    shader_engine_count: engines,
+                    shader_arrays_per_engine_count: arrays,
+                    compute_units_per_shader_array: per_array,
+                    ..Default::default()
+                },
+                &vk::PhysicalDeviceShaderCoreProperties2AMD { active_compute_unit_count: active, ..Default::default() },
+            )
+        };
+        assert_eq!(units(132, [0; 3], 0), Some(132));
+        assert_eq!(units(0, [4, 2, 10], 72), Some(72));
+        assert_eq!(units(0, [4, 2, 10], 0), Some(80));
+        assert_eq!(units(0, [0; 3], 0), None);
+    }
+}

@@ -1,0 +1,72 @@
+//! What a SPIR-V module that somebody brings says of itself. It is read word by word, so that instructions and
+//! capabilities which `rspirv` does not know yet are passed over.
+
+use crate::device::Features;
+use rspirv::spirv::{Capability, ExecutionMode, MAGIC_NUMBER, Op};
+
+/// An entry point of a module, and what the module as a whole asks for.
+pub(crate) struct EntryPoint {
+    /// Invocations per workgroup, where the module tells.
+    pub local_size: Option<[u32; 3]>,
+    /// What the module's capabilities require, of what this crate knows of.
+    pub requires: Features,
+}
+
+/// The words behind the number of each instruction, with that number.
+fn instructions(words: &[u32]) -> impl Iterator<Item = (u32, &[u32])> {
+    let mut rest = words.get(5..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let first = *rest.first()?;
+        let (operands, behind) = rest.get(1..)?.split_at_checked((first as usize >> 16).checked_sub(1)?)?;
+        rest = behind;
+        Some((first & 0xffff, operands))
+    })
+}
+
+/// A string literal: UTF-8 up to a zero byte, the first byte in the lowest bits.
+fn text(words: &[u32]) -> String {
+    let bytes = words.iter().flat_map(|word| word.to_le_bytes()).take_while(|&byte| byte != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
+}
+
+/// Finds an entry point by its name. The error says what there is instead.
+pub(crate) fn entry_point(words: &[u32], name: &str) -> Result<EntryPoint, String> {
+    if words.first() != Some(&MAGIC_NUMBER) {
+        return Err(format!("not SPIR-V: the first word is not {MAGIC_NUMBER:#010x}"));
+    }
+    let mut entry_points = Vec::new();
+    let mut requires = Features::default();
+    for (number, operands) in instructions(words) {
+        match operands {
+            &[capability, ..] if number == Op::Capability as u32 => require(&mut requires, capability),
+            [_, id, literal @ ..] if number == Op::EntryPoint as u32 => entry_points.push((*id, text(literal))),
+            _ => {}
+        }
+    }
+    let Some((id, _)) = entry_points.iter().find(|(_, other)| other == name) else {
+        return Err(no_entry_point(name, entry_points.iter().map(|(_, name)| &**name)));
+    };
+    let local_size = instructions(words).find_map(|(number, operands)| match *operands {
+        [of, mode, x, y, z]
+            if number == Op::ExecutionMode as u32 && of == *id && mode == ExecutionMode::LocalSize as u32 =>
+        {
+            Some([x, y, z])
+        }
+        _ => None,
+    });
+    Ok(EntryPoint { local_size, requires })
+}
+
+/// Says that there is no entry point of a name, and which there are.
+pub(super) fn no_entry_point<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
+    let others: Vec<String> = others.map(|name| format!("`{name}`")).collect();
+    let others = if others.is_empty() { "none".into() } else { others.join(", ") };
+    format!("no entry point `{name}`; there is {others}")
+}
+
+fn require(features: &mut Features, capability: u32) {
+    let halves = [Capability::Float16, Capability::StorageBuffer16BitAccess];
+    features.f16 |= halves.iter().any(|&known| known as u32 == capability);
+    let subgroups = Capability::GroupNonUniform as u32..=Capability::GroupNonUniformQuad as u32;
+    features.subgroups |= subgroups.contains(&capability);
+}

@@ -1,0 +1,51 @@
+//! Tensors with a part replaced.
+
+use super::Tensor;
+use super::transfer::Transfer;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::ranges::Ranges;
+
+impl Tensor {
+    /// The tensor with a part of it replaced by `src`, which is broadcast to the part's shape.
+    ///
+    /// It takes the tensor by value. If that was the only one to hold its elements, they are replaced in place;
+    /// otherwise (a clone or a view of it exists, or an operation that has not run yet reads it) in a copy. So a cache
+    /// that is filled part by part is not copied: `cache = cache.slice_assign(.., &new)?`.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 4), DType::F32, &device)?;
+    /// let x = x.slice_assign((.., 1..3), &Tensor::new([[1f32, 2.0]], &device)?)?;
+    /// assert_eq!(x.to_vec::<f32>()?, [0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for more ranges than axes; [`Error::RangeOutOfBounds`], [`Error::ShapeMismatch`],
+    /// [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::OutOfMemory`] for the copy.
+    pub fn slice_assign(self, ranges: impl Into<Ranges>, src: &Tensor) -> Result<Tensor> {
+        const OP: &str = "slice_assign";
+        self.check_same_device(src, OP)?;
+        self.check_same_dtype(src, OP)?;
+        let ranges = ranges.into().resolve(self.shape(), OP)?;
+        let part = |layout: &Layout| {
+            let axes = ranges.iter().enumerate();
+            axes.fold(layout.clone(), |layout, (axis, range)| layout.sliced(axis, range.start, range.len(), 1))
+        };
+        let src = src.with_layout(src.layout().broadcast_to(&part(self.layout()).shape, OP)?);
+        if src.elem_count() == 0 {
+            return Ok(self);
+        }
+        // Before it is asked who else holds the elements: `src` may be made of them.
+        let source = src.buffer()?;
+        let this = if self.holds_elements_alone()? { self } else { self.copied()? };
+        let target = this.buffer()?;
+        let transfer = Transfer::new(src.layout(), &part(this.layout()), this.dtype.size_in_bytes());
+        transfer.run(&source, &target, &this.device)?;
+        Ok(this)
+    }
+}

@@ -1,0 +1,348 @@
+//! The Level Zero backend when things go wrong, and what it leaves behind.
+//!
+//! Each test starts this program again with a scenario and an environment, as faults are injected, and leaks reported,
+//! per process. The device is the test driver's; `through the loader` is the path of older drivers (lists and fences),
+//! `direct` that of newer ones (an immediate list that keeps the order).
+
+#[path = "level_zero_driver/test/child.rs"]
+mod child;
+
+use child::Child;
+use libtest_mimic::{Arguments, Failed, Trial};
+use marquetry::{BackendKind, DType, Device, DeviceFilter, DeviceKind, Error, MemoryKind, Result, Tensor};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+fn main() -> ExitCode {
+    if let Some(name) = child::scenario() {
+        let scenario =
+            SCENARIOS.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no scenario {name}"));
+        (scenario.1)().unwrap_or_else(|error| panic!("{error}"));
+        return ExitCode::SUCCESS;
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials()).exit_code()
+}
+
+const SCENARIOS: [(&str, fn() -> Result<()>); 10] = [
+    ("every_family", every_family),
+    ("memory_runs_out", memory_runs_out),
+    ("memory_is_short_for_a_moment", memory_is_short_for_a_moment),
+    ("a_build_fails", a_build_fails),
+    ("the_device_is_lost", the_device_is_lost),
+    ("the_device_is_slow", the_device_is_slow),
+    ("two_devices", two_devices),
+    ("a_discrete_device", a_discrete_device),
+    ("why_unavailable", why_unavailable),
+    ("count_compiles", count_compiles),
+];
+
+fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let mut add =
+        |name: String, test: Box<dyn FnOnce() -> Result<(), Failed> + Send>| trials.push(Trial::test(name, test));
+    for (path, start) in [("loader", Child::through_the_loader as fn(&'static str) -> Child), ("direct", Child::direct)]
+    {
+        let clean = move |name: &'static str, variables: &'static [(&'static str, &'static str)]| {
+            let child = variables.iter().fold(start(name), |child, (name, value)| child.with(name, value));
+            child.run()?.succeeds()?.is_clean()
+        };
+        add(format!("{path}::nothing_is_left"), Box::new(move || clean("every_family", &[])));
+        for pair in ["1,2", "2,3", "3,4", "4,5", "5,6"] {
+            let child = move || start("memory_runs_out").with("OOM_AT", pair).run()?.succeeds()?.is_clean();
+            add(format!("{path}::memory_runs_out_at_{}", &pair[..1]), Box::new(child));
+        }
+        add(
+            format!("{path}::memory_is_short_for_a_moment"),
+            Box::new(move || clean("memory_is_short_for_a_moment", &[("OOM_AT", "3")])),
+        );
+        add(format!("{path}::a_build_fails"), Box::new(move || clean("a_build_fails", &[("BUILD_FAILURE_AT", "2")])));
+        for number in ["1", "2", "3", "4"] {
+            let child = move || start("the_device_is_lost").with("LOST_AT", number).run()?.succeeds()?.is_clean();
+            add(format!("{path}::the_device_is_lost_at_{number}"), Box::new(child));
+        }
+        add(
+            format!("{path}::the_device_is_slow"),
+            Box::new(move || clean("the_device_is_slow", &[("SLOW_MS", "800")])),
+        );
+        add(format!("{path}::two_devices"), Box::new(move || clean("two_devices", &[("DEVICES", "2")])));
+        add(format!("{path}::a_discrete_device"), Box::new(move || clean("a_discrete_device", &[("DISCRETE", "1")])));
+        add(format!("{path}::kernels_on_disk"), Box::new(move || kernels_on_disk(start)));
+    }
+    add(
+        "unavailable::no_such_library".into(),
+        Box::new(|| unavailable_from("/nowhere/libze.so", &["/nowhere/libze.so", "MARQUETRY_LEVEL_ZERO_LIBRARY"])),
+    );
+    add("unavailable::another_library".into(), Box::new(|| unavailable_from("libm.so.6", &["zeInit", "libm.so.6"])));
+    add("unavailable::no_loader".into(), Box::new(no_loader));
+    add("unavailable::old_library".into(), Box::new(old_library));
+    add(
+        "unavailable::old_driver".into(),
+        Box::new(|| {
+            let child = Child::direct("why_unavailable").with("API", "1.0");
+            says(child, &["1.0"])
+        }),
+    );
+    add(
+        "unavailable::no_driver".into(),
+        Box::new(|| {
+            let mut child = Child::through_the_loader("why_unavailable");
+            child.command.env("ZE_ENABLE_ALT_DRIVERS", "/nowhere.so");
+            says(child, &["zeInit"])
+        }),
+    );
+    for (path, start) in [("loader", Child::through_the_loader as fn(&'static str) -> Child), ("direct", Child::direct)]
+    {
+        add(
+            format!("unavailable::no_devices_{path}"),
+            Box::new(move || says(start("why_unavailable").with("DEVICES", "0"), &["no device"])),
+        );
+    }
+    trials
+}
+
+fn device() -> Result<Device> {
+    Device::level_zero(0)
+}
+
+/// A few launches of several kernels, whose result is known.
+fn compute(device: &Device) -> Result<()> {
+    let x = Tensor::from_vec((0..6000).map(|i| (i % 7) as f32).collect(), (60, 100), device)?
+        .to_memory(MemoryKind::Device)?;
+    let squares = x.matmul(&x.t()?)?;
+    let total = squares.sum_all()?.to_scalar::<f32>()?;
+    // The sum over all pairs of rows is that of the squares of the columns' sums.
+    let column = |j: usize| (0..60).map(|i| ((100 * i + j) % 7) as f32).sum::<f32>();
+    assert_eq!(total, (0..100).map(|j| column(j) * column(j)).sum::<f32>());
+    assert_eq!((x + 1.0)?.max(1)?.to_vec::<f32>()?, [7.0; 60]);
+    Ok(())
+}
+
+fn every_family() -> Result<()> {
+    let device = device()?;
+    compute(&device)?;
+    let x = Tensor::randn(0f32, 1.0, (8, 300), &device)?;
+    let weight = Tensor::ones(300, DType::F32, &device)?;
+    x.layer_norm(&weight, &weight, 1e-5)?.softmax(-1)?.to_vec::<f32>()?;
+    Tensor::cat(&[&x, &x], 0)?
+        .index_select(&Tensor::new([3u32, 1], &device)?, 0)?
+        .to_dtype(DType::F16)?
+        .to_vec::<half::f16>()?;
+    for kind in [MemoryKind::Device, MemoryKind::Shared, MemoryKind::Host] {
+        let there = x.to_memory(kind)?.slice_assign((2..5, 10..290), &x.narrow(0, 0, 1)?.narrow(1, 7, 280)?)?;
+        there.argmax(1)?.to_vec::<u32>()?;
+        pollster::block_on(there.to_vec_async::<f32>())?;
+    }
+    let (result, profile) = device.profile(|| compute(&device))?;
+    result?;
+    assert!(profile.commands.len() > 4, "{profile}");
+    // Work that nobody waits for.
+    (x + 1.0)?.sum_all()?.eval()
+}
+
+fn memory_runs_out() -> Result<()> {
+    let device = device()?;
+    let outcomes: Vec<_> = (0..3).map(|_| compute(&device)).collect();
+    let failed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+    assert!(matches!(failed[..], [Error::OutOfMemory { requested: 1.., limit: 1.., .. }]), "{outcomes:?}");
+    compute(&device)
+}
+
+fn memory_is_short_for_a_moment() -> Result<()> {
+    // Cached memory is given back, and the second attempt succeeds.
+    compute(&device()?)
+}
+
+fn a_build_fails() -> Result<()> {
+    let device = device()?;
+    match compute(&device) {
+        Err(Error::Kernel { kernel, message }) => {
+            assert!(!kernel.is_empty() && message.contains("build failure"), "{kernel}: {message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    compute(&device)
+}
+
+fn the_device_is_lost() -> Result<()> {
+    let lost = device()?;
+    let kept = Tensor::from_slice_in(&[1f32, 2.0], 2, MemoryKind::Device, &lost)?;
+    let error = (0..5).find_map(|_| compute(&lost).err());
+    assert!(matches!(error, Some(Error::DeviceLost { .. })), "{error:?}");
+    for _ in 0..3 {
+        assert!(matches!(kept.to_vec::<f32>(), Err(Error::DeviceLost { .. })));
+        assert!(matches!(lost.synchronize(), Err(Error::DeviceLost { .. })));
+        assert!(matches!(pollster::block_on((&kept + 1.0)?.to_vec_async::<f32>()), Err(Error::DeviceLost { .. })));
+    }
+    let anew = device()?;
+    assert!(anew != lost);
+    compute(&anew)?;
+    drop((kept, lost));
+    compute(&anew)
+}
+
+/// The processor time of this process.
+fn busy() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("the process has a state");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    // utime and stime, in hundredths of a second: see proc(5).
+    let ticks = |field: usize| fields[field].parse::<u64>().expect("a number of ticks");
+    Duration::from_millis(10 * (ticks(11) + ticks(12)))
+}
+
+fn the_device_is_slow() -> Result<()> {
+    let device = device()?;
+    let x = Tensor::new([1f32, 2.0], &device)?.to_memory(MemoryKind::Device)?;
+    // Once before, to have it compiled.
+    assert_eq!((&x + 1.0)?.to_vec::<f32>()?, [2.0, 3.0]);
+    let (start, idle) = (Instant::now(), busy());
+    let y = (&x + 1.0)?;
+    y.eval()?;
+    let pending = y.to_vec_async::<f32>();
+    assert!(start.elapsed() < Duration::from_millis(400), "recording does not wait");
+    assert_eq!(pollster::block_on(pending)?, [2.0, 3.0]);
+    assert!(start.elapsed() >= Duration::from_millis(800), "{:?}", start.elapsed());
+    let spent = busy() - idle;
+    assert!(spent < Duration::from_millis(300), "waiting took {spent:?} of the processor");
+    Ok(())
+}
+
+fn two_devices() -> Result<()> {
+    let devices: Vec<_> = Device::list().into_iter().filter(|info| info.backend == BackendKind::LevelZero).collect();
+    assert_eq!(devices.iter().map(|info| info.id()).collect::<Vec<_>>(), ["level-zero:0", "level-zero:1"]);
+    let [first, second] = [Device::level_zero(0)?, Device::level_zero(1)?];
+    assert!(first != second);
+    compute(&first)?;
+    compute(&second)?;
+    let x = Tensor::arange(0i32, 12, &first)?.reshape((3, 4))?.t()?;
+    let there = x.to_device(&second)?;
+    assert!(matches!(x.add(&there), Err(Error::DeviceMismatch { .. })));
+    assert_eq!((there + 1.0)?.to_device(&first)?.sub(&x)?.to_vec::<i32>()?, [1; 12]);
+    let error = Device::level_zero(2).map(|device| device.id());
+    assert!(error.as_ref().is_err_and(|error| error.to_string().contains("no device 2")), "{error:?}");
+    let units = devices[0].compute_units.expect("Level Zero tells");
+    let filter = DeviceFilter::new().backend(BackendKind::LevelZero).gpu().min_compute_units(units).min_memory(1 << 30);
+    assert_eq!(filter.list(), devices);
+    assert!(filter.clone().min_compute_units(units + 1).list().is_empty());
+    Ok(())
+}
+
+fn a_discrete_device() -> Result<()> {
+    let device = device()?;
+    assert_eq!((device.info().kind, device.info().unified_memory), (DeviceKind::Discrete, false));
+    let x = Tensor::new([1f32, 2.0], &device)?;
+    assert_eq!(x.memory_kind(), MemoryKind::Device);
+    compute(&device)?;
+    // More than one batch goes to the engine for copies.
+    let large = vec![3u8; 40 << 20];
+    let there = Tensor::from_slice(&large, large.len(), &device)?;
+    assert_eq!(there.max_all()?.to_scalar::<u8>()?, 3);
+    assert!(there.to_vec::<u8>()? == large);
+    Ok(())
+}
+
+fn why_unavailable() -> Result<()> {
+    match Device::level_zero(0) {
+        Err(Error::BackendUnavailable { backend: BackendKind::LevelZero, reason }) => println!("reason: {reason}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(Device::list().iter().all(|info| info.backend != BackendKind::LevelZero));
+    Ok(())
+}
+
+/// Runs a child that finds no device, and asserts that it tells why.
+fn says(child: Child, parts: &[&str]) -> Result<(), Failed> {
+    let ended = child.run()?.succeeds()?;
+    let reason = ended.text.lines().find_map(|line| line.strip_prefix("reason: ")).unwrap_or_default();
+    match parts.iter().find(|part| !reason.contains(*part)) {
+        Some(missing) => Err(format!("`{reason}` does not tell `{missing}`").into()),
+        None => Ok(()),
+    }
+}
+
+fn unavailable_from(library: impl AsRef<Path>, parts: &[&str]) -> Result<(), Failed> {
+    let mut child = Child::direct("why_unavailable");
+    child.command.env("MARQUETRY_LEVEL_ZERO_LIBRARY", library.as_ref());
+    says(child, parts)
+}
+
+/// The loader cannot be loaded: what stands first on the path for libraries is none.
+fn no_loader() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("libze_loader.so.1"), "")?;
+    let mut child = Child::through_the_loader("why_unavailable");
+    child.command.env("LD_LIBRARY_PATH", folder.path());
+    says(child, &["no Level Zero loader", "libze_loader.so.1", "apt-get install libze1"])
+}
+
+/// A loader that lacks a function which this crate needs.
+fn old_library() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let (source, library) = (folder.path().join("old.c"), folder.path().join("libold.so"));
+    std::fs::write(&source, "int zeInit(int flags) { return flags; }\n")?;
+    let status = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status()?;
+    if !status.success() {
+        return Err("cc makes no library; run `make setup`".into());
+    }
+    unavailable_from(&library, &["zeDriverGet", "too old"])
+}
+
+fn count_compiles() -> Result<()> {
+    let device = device()?;
+    compute(&device)?;
+    let stats = device.stats();
+    println!("compiles {} reuses {}", stats.compiles, stats.reuses);
+    Ok(())
+}
+
+/// The numbers of kernels that a child has compiled, and found on disk.
+fn counts(child: Child) -> Result<(u32, u32), Failed> {
+    let ended = child.run()?.succeeds()?;
+    let text = ended.text.clone();
+    ended.is_clean()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("compiles ")?.split_once(" reuses "));
+    let (compiles, reuses) = line.ok_or("the child counted nothing")?;
+    Ok((compiles.parse()?, reuses.parse()?))
+}
+
+fn kernels_on_disk(start: fn(&'static str) -> Child) -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().to_path_buf();
+    let child = || {
+        let mut child = start("count_compiles");
+        child.command.env("MARQUETRY_CACHE", &path);
+        child
+    };
+    let (all, none) = counts(child())?;
+    assert!(all > 3 && none == 0, "the first start compiles: {all}, {none}");
+    assert_eq!(counts(child())?, (0, all), "the second start compiles nothing");
+
+    let files: Vec<PathBuf> =
+        std::fs::read_dir(&path)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    assert_eq!(files.len(), all as usize);
+    for (number, file) in files.iter().enumerate() {
+        let mut contents = std::fs::read(file)?;
+        match number % 3 {
+            0 => contents.truncate(contents.len() / 2),
+            1 => contents.clear(),
+            _ => *contents.last_mut().ok_or("an empty file")? ^= 1,
+        }
+        std::fs::write(file, contents)?;
+    }
+    assert_eq!(counts(child())?, (all, 0), "damaged files are ignored");
+    assert_eq!(counts(child())?, (0, all), "and written anew");
+
+    std::fs::remove_dir_all(&path)?;
+    let both = [child(), child()].map(|child| std::thread::spawn(move || counts(child)));
+    for thread in both {
+        let (compiles, reuses) = thread.join().map_err(|_| "a child panicked")??;
+        assert_eq!(compiles + reuses, all, "two processes share the folder");
+    }
+    assert_eq!(counts(child())?, (0, all));
+    assert_eq!(std::fs::read_dir(&path)?.count(), all as usize, "nothing else is left");
+
+    let mut without = start("count_compiles");
+    without.command.env("MARQUETRY_CACHE", "");
+    assert_eq!(counts(without)?, (all, 0));
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Scenarios in processes of their own, under the test driver: it injects faults, and reports leaks, per process.
+
+#![allow(dead_code, reason = "each of the tests that share this uses a part of it")]
+
+use libtest_mimic::Failed;
+use std::env;
+use std::fmt::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Names the scenario that a child runs.
+const SCENARIO: &str = "LEVEL_ZERO_TEST_SCENARIO";
+
+/// The scenario that this process is to run, if it is a child.
+pub fn scenario() -> Option<String> {
+    env::var(SCENARIO).ok()
+}
+
+/// The library, which cargo builds as an example beside the tests.
+pub fn driver() -> PathBuf {
+    let program = env::current_exe().expect("the path of this program");
+    let target = program.parent().and_then(Path::parent).expect("it is in target/PROFILE/deps");
+    let driver = target.join("examples/liblevel_zero_driver.so");
+    assert!(driver.exists(), "no {}: run `make test`, or `cargo build --example level_zero_driver`", driver.display());
+    driver
+}
+
+/// A process that is to run a scenario.
+pub struct Child {
+    pub command: Command,
+    report: PathBuf,
+}
+
+impl Child {
+    fn new(scenario: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("level_zero_report_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let mut command = Command::new(env::current_exe().expect("the path of this program"));
+        command.env(SCENARIO, scenario).env("LEVEL_ZERO_TEST_REPORT", &report);
+        // Faults are counted: nothing is to depend on what earlier runs have left.
+        command.env("MARQUETRY_CACHE", "").env_remove("LEVEL_ZERO_TEST_CACHE");
+        Self { command, report }
+    }
+
+    /// A scenario that reaches the driver through the loader and its validation layer.
+    pub fn through_the_loader(scenario: &str) -> Self {
+        let mut child = Self::new(scenario);
+        child.command.env("ZE_ENABLE_ALT_DRIVERS", driver()).env_remove("MARQUETRY_LEVEL_ZERO_LIBRARY");
+        child.command.env("ZE_ENABLE_VALIDATION_LAYER", "1").env("ZE_ENABLE_PARAMETER_VALIDATION", "1");
+        child
+    }
+
+    /// A scenario in which the crate opens the driver without the loader.
+    pub fn direct(scenario: &str) -> Self {
+        let mut child = Self::new(scenario);
+        child.command.env("MARQUETRY_LEVEL_ZERO_LIBRARY", driver());
+        child
+    }
+
+    /// Sets one of the driver's variables.
+    pub fn with(mut self, setting: &str, value: &str) -> Self {
+        self.command.env(format!("LEVEL_ZERO_TEST_{setting}"), value);
+        self
+    }
+
+    /// Runs the scenario to its end.
+    pub fn run(mut self) -> Result<Ended, Failed> {
+        let output = self.command.output()?;
+        let report = std::fs::read_to_string(&self.report).unwrap_or_default();
+        let _ = std::fs::remove_file(&self.report);
+        let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
+        write!(text, "{}", String::from_utf8_lossy(&output.stdout))?;
+        Ok(Ended { status: output.status, text, report })
+    }
+}
+
+/// What a scenario's process left.
+pub struct Ended {
+    status: ExitStatus,
+    /// What it has printed.
+    pub text: String,
+    report: String,
+}
+
+impl Ended {
+    /// The scenario held.
+    pub fn succeeds(self) -> Result<Self, Failed> {
+        if self.status.success() { Ok(self) } else { Err(self.failed("the scenario failed")) }
+    }
+
+    /// The driver has nothing to complain of, nor has the validation layer, whose complaints fail the calls.
+    pub fn is_clean(self) -> Result<(), Failed> {
+        let clean = !self.report.is_empty() && self.report.lines().all(|line| line.ends_with(" 0"));
+        if clean { Ok(()) } else { Err(self.failed("the report is not clean")) }
+    }
+
+    /// The driver has noted that many mistakes.
+    pub fn errors(self, count: usize) -> Result<(), Failed> {
+        self.reports(&format!("errors {count}"))
+    }
+
+    pub fn reports(&self, line: &str) -> Result<(), Failed> {
+        let found = self.report.lines().any(|found| found == line);
+        if found { Ok(()) } else { Err(self.failed(&format!("the report lacks `{line}`"))) }
+    }
+
+    /// A memory fault ended the process, and the driver said what it was about.
+    pub fn faults(self, message: &str) -> Result<(), Failed> {
+        let faulted = self.status.signal() == Some(libc::SIGSEGV) && self.text.contains(message);
+        if faulted { Ok(()) } else { Err(self.failed(&format!("no fault that says `{message}`"))) }
+    }
+
+    fn failed(&self, reason: &str) -> Failed {
+        format!("{reason}: {}\n{}\nreport:\n{}", self.status, self.text, self.report).into()
+    }
+}
