@@ -61,7 +61,8 @@ fn save_spirv(stem: &Path, dialect: Dialect, module: &Module) -> Result<()> {
 }
 
 fn disassembly(module: &Module) -> Result<String> {
-    let header = format!("; {}, requires: {}\n", module.name, module.requires);
+    let registers = if module.large_registers { ", large registers" } else { "" };
+    let header = format!("; {}, requires: {}{registers}\n", module.name, module.requires);
     Ok(match rspirv::dr::load_words(module.spirv()?) {
         Ok(words) => header + &words.disassemble(),
         Err(error) => header + &format!("; not readable: {error}\n"),

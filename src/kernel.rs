@@ -38,7 +38,7 @@ use std::sync::Arc;
 ///
 /// // What does not fit is told before anything runs.
 /// let error = kernel.launch::<1>(groups, [Argument::from(&x), Argument::output((2, 2)), 10i32.into()]).unwrap_err();
-/// assert_eq!(error.to_string(), "kernel `scale`, argument `factor`: it takes f32, got i32");
+/// assert_eq!(error.to_string(), "kernel `scale`, argument `factor`: it takes f32 number, got i32 number");
 /// # Ok::<(), marquetry::Error>(())
 /// ```
 #[derive(Clone)]
@@ -113,7 +113,7 @@ impl fmt::Display for Argument {
         match &self.0 {
             Kind::Tensor(tensor) => write!(f, "{} tensor of shape {}", tensor.dtype(), tensor.shape()),
             Kind::Output(shape) => write!(f, "the shape {shape} of a new tensor"),
-            Kind::Scalar(word) => write!(f, "{}", word.dtype),
+            Kind::Scalar(word) => write!(f, "{} number", word.dtype),
         }
     }
 }
@@ -483,7 +483,7 @@ impl fmt::Debug for Kernel {
 fn brought(signature: &Signature, code: Code, entry_point: &str, workgroup: [u32; 3]) -> Result<Module> {
     let words = signature.slots().iter().filter(|slot| !slot.is_buffer());
     if let Some(slot) = words.clone().find(|slot| !slot.is_word()) {
-        let message = format!("a number has 32 bits (f32, i32 or u32), not {}", slot.kind);
+        let message = format!("it is an {}; a kernel takes f32, i32 and u32", slot.kind);
         return Err(Error::Argument { kernel: signature.kernel().into(), argument: slot.name.clone(), message });
     }
     Ok(Module {

@@ -45,11 +45,11 @@ fn trials() -> Vec<Trial> {
     {
         let clean = move |name: &'static str, variables: &'static [(&'static str, &'static str)]| {
             let child = variables.iter().fold(start(name), |child, (name, value)| child.with(name, value));
-            child.run()?.succeeds()?.is_clean()
+            child.run()?.succeeds()?.leaves_nothing()
         };
         add(format!("{path}::nothing_is_left"), Box::new(move || clean("every_family", &[])));
         for pair in ["1,2", "2,3", "3,4", "4,5", "5,6"] {
-            let child = move || start("memory_runs_out").with("OOM_AT", pair).run()?.succeeds()?.is_clean();
+            let child = move || start("memory_runs_out").with("OOM_AT", pair).run()?.succeeds()?.leaves_nothing();
             add(format!("{path}::memory_runs_out_at_{}", &pair[..1]), Box::new(child));
         }
         add(
@@ -58,7 +58,7 @@ fn trials() -> Vec<Trial> {
         );
         add(format!("{path}::a_build_fails"), Box::new(move || clean("a_build_fails", &[("BUILD_FAILURE_AT", "2")])));
         for number in ["1", "2", "3", "4"] {
-            let child = move || start("the_device_is_lost").with("LOST_AT", number).run()?.succeeds()?.is_clean();
+            let child = move || start("the_device_is_lost").with("LOST_AT", number).run()?.succeeds()?.leaves_nothing();
             add(format!("{path}::the_device_is_lost_at_{number}"), Box::new(child));
         }
         add(
@@ -299,7 +299,7 @@ fn count_compiles() -> Result<()> {
 fn counts(child: Child) -> Result<(u32, u32), Failed> {
     let ended = child.run()?.succeeds()?;
     let text = ended.text.clone();
-    ended.is_clean()?;
+    ended.leaves_nothing()?;
     let line = text.lines().find_map(|line| line.strip_prefix("compiles ")?.split_once(" reuses "));
     let (compiles, reuses) = line.ok_or("the child counted nothing")?;
     Ok((compiles.parse()?, reuses.parse()?))
