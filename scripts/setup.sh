@@ -333,9 +333,10 @@ install_opencl() {
 opencl_library() {
   local name
   name=$(cat $OPENCL/*.icd 2>/dev/null) || return 0
+  # A name without a folder is that of a system package, which has brought the file and the library.
   case $name in
     /*) [ ! -f "$name" ] || echo "$name" ;;
-    *) library "$name" ;;
+    *) echo "$name" ;;
   esac
 }
 

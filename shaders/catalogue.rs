@@ -1,6 +1,7 @@
 //! A sample of every family, for those who want to look at the kernels: `cargo run --example kernels`.
 
 use super::KernelConfig;
+use super::assign::{Assign, Unit};
 use super::cat::Cat;
 use super::elementwise::{Elementwise, InputLayout};
 use super::index_select::IndexSelect;
@@ -46,6 +47,9 @@ fn samples() -> Vec<KernelConfig> {
         let expr = Expr::Unary(function, input(0, DType::F32));
         samples.push(elementwise(expr, &[(DType::F32, Contiguous)], 0));
     }
+    for unit in [Unit::Byte, Unit::Half, Unit::Word, Unit::Quad] {
+        samples.push(KernelConfig::Assign(Assign { unit, rank: 2 }));
+    }
     for distribution in [Distribution::Uniform, Distribution::Normal] {
         samples.push(KernelConfig::Random(Random { distribution }));
     }
@@ -71,4 +75,27 @@ pub fn catalogue(target: Target) -> Result<Vec<Module>> {
             config.generate(target)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_family_is_in_it() {
+        // A new family breaks this match, and then the count.
+        let family = |config: &KernelConfig| match config {
+            KernelConfig::Elementwise(_) => 0,
+            KernelConfig::Reduce(_) => 1,
+            KernelConfig::Normalize(_) => 2,
+            KernelConfig::Matmul(_) => 3,
+            KernelConfig::IndexSelect(_) => 4,
+            KernelConfig::Cat(_) => 5,
+            KernelConfig::Assign(_) => 6,
+            KernelConfig::Random(_) => 7,
+        };
+        let found: BTreeSet<i32> = samples().iter().map(family).collect();
+        assert_eq!(found, BTreeSet::from_iter(0..8));
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::kernels::KernelConfig;
-use crate::shader::{Module, Target};
+use crate::shader::{Code, Dialect, Module, Target};
 use rspirv::binary::Disassemble;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -18,38 +18,62 @@ fn directory() -> Option<&'static Path> {
 /// wants. A file that cannot be written is logged; a kernel that cannot be generated is an error.
 pub(crate) fn write(config: &KernelConfig) -> Result<()> {
     let Some(directory) = directory() else { return Ok(()) };
-    let mut hasher = DefaultHasher::new();
-    config.hash(&mut hasher);
-    let name: String =
-        config.name().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(60).collect();
-    let stem = format!("{name}.{:016x}", hasher.finish());
-
-    for (dialect, target) in [("vulkan", Target::VULKAN), ("opencl", Target::LEVEL_ZERO)] {
-        let module = config.generate(target)?;
-        let bytes: &[u8] = bytemuck::cast_slice(module.spirv()?);
-        save(directory, &format!("{stem}.{dialect}.spv"), bytes);
-        save(directory, &format!("{stem}.{dialect}.spvasm"), disassembly(&module)?.as_bytes());
+    let stem = directory.join(stem(&config.name(), config));
+    for target in [Target::VULKAN, Target::LEVEL_ZERO] {
+        save_spirv(&stem, target.dialect, &config.generate(target)?)?;
     }
     #[cfg(feature = "webgpu")]
     {
         use crate::shader::wgsl;
         let module = config.generate(Target::WEBGPU)?;
         let text = wgsl::for_browser(&wgsl::translate(&module)?, &module);
-        save(directory, &format!("{stem}.wgsl"), text.as_bytes());
+        save(&stem, "wgsl", text.as_bytes());
     }
     Ok(())
 }
 
+/// Writes a kernel that is not of this crate in the one form that there is of it.
+pub(crate) fn write_own(module: &Module, target: Target) -> Result<()> {
+    let Some(directory) = directory() else { return Ok(()) };
+    match &module.code {
+        Code::Spirv(words) => save_spirv(&directory.join(stem(&module.name, words)), target.dialect, module)?,
+        Code::Wgsl(text) => save(&directory.join(stem(&module.name, text)), "wgsl", text.as_bytes()),
+    }
+    Ok(())
+}
+
+/// A file name without its ending: the kernel's name, as far as it can stand there, and a hash.
+fn stem(name: &str, identity: &impl Hash) -> String {
+    let mut hasher = DefaultHasher::new();
+    identity.hash(&mut hasher);
+    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(60).collect();
+    format!("{name}.{:016x}", hasher.finish())
+}
+
+fn save_spirv(stem: &Path, dialect: Dialect, module: &Module) -> Result<()> {
+    let dialect = match dialect {
+        Dialect::Vulkan => "vulkan",
+        Dialect::OpenCl => "opencl",
+    };
+    save(stem, &format!("{dialect}.spv"), bytemuck::cast_slice(module.spirv()?));
+    save(stem, &format!("{dialect}.spvasm"), disassembly(module)?.as_bytes());
+    Ok(())
+}
+
 fn disassembly(module: &Module) -> Result<String> {
-    let header = format!("; {}, requires: {}\n", module.name, module.requires);
+    let registers = if module.large_registers { ", large registers" } else { "" };
+    let header = format!("; {}, requires: {}{registers}\n", module.name, module.requires);
     Ok(match rspirv::dr::load_words(module.spirv()?) {
         Ok(words) => header + &words.disassemble(),
         Err(error) => header + &format!("; not readable: {error}\n"),
     })
 }
 
-fn save(directory: &Path, name: &str, contents: &[u8]) {
-    let path = directory.join(name);
+fn save(stem: &Path, ending: &str, contents: &[u8]) {
+    let mut path = stem.as_os_str().to_owned();
+    path.push(format!(".{ending}"));
+    let path = PathBuf::from(path);
+    let directory = path.parent().unwrap_or(Path::new(""));
     if let Err(error) = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, contents)) {
         log::error!("cannot write {}: {error}", path.display());
     }

@@ -3,6 +3,7 @@
 use crate::cache;
 use crate::device::{BackendKind, Device};
 use crate::dtype::DType;
+use crate::dump;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::shader::{Access, Code, KernelBuilder, Module, Signature, Slot, SlotKind, Target, spirv};
@@ -37,7 +38,7 @@ use std::sync::Arc;
 ///
 /// // What does not fit is told before anything runs.
 /// let error = kernel.launch::<1>(groups, [Argument::from(&x), Argument::output((2, 2)), 10i32.into()]).unwrap_err();
-/// assert_eq!(error.to_string(), "kernel `scale`, argument `factor`: it takes f32, got i32");
+/// assert_eq!(error.to_string(), "kernel `scale`, argument `factor`: it takes f32 number, got i32 number");
 /// # Ok::<(), marquetry::Error>(())
 /// ```
 #[derive(Clone)]
@@ -112,7 +113,7 @@ impl fmt::Display for Argument {
         match &self.0 {
             Kind::Tensor(tensor) => write!(f, "{} tensor of shape {}", tensor.dtype(), tensor.shape()),
             Kind::Output(shape) => write!(f, "the shape {shape} of a new tensor"),
-            Kind::Scalar(word) => write!(f, "{}", word.dtype),
+            Kind::Scalar(word) => write!(f, "{} number", word.dtype),
         }
     }
 }
@@ -243,7 +244,6 @@ impl Kernel {
     /// Drivers take SPIR-V on trust. It must be valid (`spirv-val` tells), use only what the device supports, and bind
     /// what the signature says. In every launch it must keep within its buffers, which are as long as the tensors,
     /// rounded up to 16 bytes, write to none that the signature calls an input, and end.
-    #[allow(unsafe_code, reason = "it is the caller who must know what the driver is given")]
     pub unsafe fn from_spirv(
         device: &Device,
         words: &[u32],
@@ -277,6 +277,7 @@ impl Kernel {
             return Err(Error::Kernel { kernel: module.name, message });
         }
         module.large_buffers = device.info().limits.max_buffer_bytes > u32::MAX.into();
+        dump::write_own(&module, Kernel::target(device))?;
         let compiled = device.runtime().compile(&module)?;
         let (device, workgroup) = (device.clone(), module.workgroup);
         Ok(Kernel(Arc::new(Inner { device, compiled, signature, workgroup, checked, least_bytes })))
@@ -482,7 +483,7 @@ impl fmt::Debug for Kernel {
 fn brought(signature: &Signature, code: Code, entry_point: &str, workgroup: [u32; 3]) -> Result<Module> {
     let words = signature.slots().iter().filter(|slot| !slot.is_buffer());
     if let Some(slot) = words.clone().find(|slot| !slot.is_word()) {
-        let message = format!("a number has 32 bits (f32, i32 or u32), not {}", slot.kind);
+        let message = format!("it is an {}; a kernel takes f32, i32 and u32", slot.kind);
         return Err(Error::Argument { kernel: signature.kernel().into(), argument: slot.name.clone(), message });
     }
     Ok(Module {

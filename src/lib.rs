@@ -65,3 +65,8 @@ pub use tensor::{NdArray, Tensor};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Those of the page on kernels too.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/kernels.md")]
+struct Kernels;

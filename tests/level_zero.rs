@@ -45,11 +45,11 @@ fn trials() -> Vec<Trial> {
     {
         let clean = move |name: &'static str, variables: &'static [(&'static str, &'static str)]| {
             let child = variables.iter().fold(start(name), |child, (name, value)| child.with(name, value));
-            child.run()?.succeeds()?.is_clean()
+            child.run()?.succeeds()?.leaves_nothing()
         };
         add(format!("{path}::nothing_is_left"), Box::new(move || clean("every_family", &[])));
         for pair in ["1,2", "2,3", "3,4", "4,5", "5,6"] {
-            let child = move || start("memory_runs_out").with("OOM_AT", pair).run()?.succeeds()?.is_clean();
+            let child = move || start("memory_runs_out").with("OOM_AT", pair).run()?.succeeds()?.leaves_nothing();
             add(format!("{path}::memory_runs_out_at_{}", &pair[..1]), Box::new(child));
         }
         add(
@@ -58,7 +58,7 @@ fn trials() -> Vec<Trial> {
         );
         add(format!("{path}::a_build_fails"), Box::new(move || clean("a_build_fails", &[("BUILD_FAILURE_AT", "2")])));
         for number in ["1", "2", "3", "4"] {
-            let child = move || start("the_device_is_lost").with("LOST_AT", number).run()?.succeeds()?.is_clean();
+            let child = move || start("the_device_is_lost").with("LOST_AT", number).run()?.succeeds()?.leaves_nothing();
             add(format!("{path}::the_device_is_lost_at_{number}"), Box::new(child));
         }
         add(
@@ -71,9 +71,10 @@ fn trials() -> Vec<Trial> {
     }
     add(
         "unavailable::no_such_library".into(),
-        Box::new(|| unavailable_from("/nowhere/libze.so", &["/nowhere/libze.so", "libze1"])),
+        Box::new(|| unavailable_from("/nowhere/libze.so", &["/nowhere/libze.so", "MARQUETRY_LEVEL_ZERO_LIBRARY"])),
     );
     add("unavailable::another_library".into(), Box::new(|| unavailable_from("libm.so.6", &["zeInit", "libm.so.6"])));
+    add("unavailable::no_loader".into(), Box::new(no_loader));
     add("unavailable::old_library".into(), Box::new(old_library));
     add(
         "unavailable::old_driver".into(),
@@ -265,6 +266,15 @@ fn unavailable_from(library: impl AsRef<Path>, parts: &[&str]) -> Result<(), Fai
     says(child, parts)
 }
 
+/// The loader cannot be loaded: what stands first on the path for libraries is none.
+fn no_loader() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("libze_loader.so.1"), "")?;
+    let mut child = Child::through_the_loader("why_unavailable");
+    child.command.env("LD_LIBRARY_PATH", folder.path());
+    says(child, &["no Level Zero loader", "libze_loader.so.1", "apt-get install libze1"])
+}
+
 /// A loader that lacks a function which this crate needs.
 fn old_library() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
@@ -289,7 +299,7 @@ fn count_compiles() -> Result<()> {
 fn counts(child: Child) -> Result<(u32, u32), Failed> {
     let ended = child.run()?.succeeds()?;
     let text = ended.text.clone();
-    ended.is_clean()?;
+    ended.leaves_nothing()?;
     let line = text.lines().find_map(|line| line.strip_prefix("compiles ")?.split_once(" reuses "));
     let (compiles, reuses) = line.ok_or("the child counted nothing")?;
     Ok((compiles.parse()?, reuses.parse()?))

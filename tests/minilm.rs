@@ -28,6 +28,7 @@ macro_rules! on_each_device {
     ($($test:ident)*) => {
         on_each_device!(@device vulkan: $($test)*);
         on_each_device!(@device webgpu: $($test)*);
+        on_each_device!(@device level_zero: $($test)*);
     };
     (@device $device:ident: $($test:ident)*) => {
         mod $device {
@@ -36,7 +37,7 @@ macro_rules! on_each_device {
                 #[test]
                 fn $test() {
                     let _alone = ALONE.lock();
-                    super::$test(&super::open(stringify!($device)));
+                    super::$test(&super::open(&stringify!($device).replace('_', "-")));
                 }
             )*
         }
@@ -173,16 +174,20 @@ fn leaves_nothing_behind_in_a_thousand_passes(device: &Device) {
 
     let first = read_pass();
     let compiles = device.stats().compiles;
-    assert_eq!(read_pass(), first);
-    let memory_after_two = memory();
-    for pass in 3..=1000 {
-        if pass % 100 == 0 {
-            assert_eq!(read_pass(), first, "pass {pass}");
-        } else {
-            model.embed(&encodings).unwrap().eval().unwrap();
+    let passes = |passes: std::ops::Range<u32>| {
+        for pass in passes {
+            if pass % 100 == 99 {
+                assert_eq!(read_pass(), first, "pass {pass}");
+            } else {
+                model.embed(&encodings).unwrap().eval().unwrap();
+            }
         }
-    }
-    assert_eq!(memory(), memory_after_two, "bytes in use and in the pool's cache");
+        memory()
+    };
+    // On unified memory the host writes tokens where no batch in flight reads any: that takes as many places as there are
+    // batches in flight.
+    let memory_after_some = passes(1..100);
+    assert_eq!(passes(100..1000), memory_after_some, "bytes in use and in the pool's cache");
     assert_eq!(device.stats().compiles, compiles);
 }
 
@@ -267,14 +272,19 @@ fn search_says_what_is_missing() {
         ("vulkan:", "`vulkan:` names no device"),
         ("vulkan:99", "vulkan is not available"),
         ("webgpu:99", "webgpu is not available"),
+        ("level-zero:99", "level-zero is not available"),
     ] {
         assert_refused(&["--device", device, "--query", "x"], &[], reason);
         assert_refused(&["--query", "x"], &[("MARQUETRY_DEVICE", device)], reason);
     }
     // As on a machine without a driver.
-    let no_driver = |device| [("VK_DRIVER_FILES", "none"), ("VK_ICD_FILENAMES", "none"), ("MARQUETRY_DEVICE", device)];
+    let no_driver = |device| {
+        let none = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "ZE_ENABLE_ALT_DRIVERS"].map(|name| (name, "none"));
+        [none[0], none[1], none[2], ("MARQUETRY_DEVICE", device)]
+    };
     assert_refused(&["--query", "x"], &no_driver("vulkan"), "vulkan is not available");
     assert_refused(&["--query", "x"], &no_driver("webgpu"), "webgpu is not available");
+    assert_refused(&["--query", "x"], &no_driver("level-zero"), "level-zero is not available");
     assert_refused(&["--query", "x"], &no_driver(""), "no usable device");
 }
 

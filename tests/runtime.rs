@@ -249,9 +249,9 @@ fn sums_of_many_long_rows_lose_nothing(device: &Device) -> Result<()> {
 fn what_32_bits_cannot_count_is_an_error(device: &Device) -> Result<()> {
     let one = Tensor::new([[1f32]], device)?;
     let endless = one.broadcast_to((1, 1 << 33))?.matmul(&one.broadcast_to((1 << 33, 1))?);
-    assert!(matches!(endless, Err(marquetry::Error::SizeOverflow { .. })), "{endless:?}");
+    assert!(matches!(endless, Err(Error::SizeOverflow { .. })), "{endless:?}");
     let wide = Tensor::rand(f32::MIN, f32::MAX, 4, device);
-    assert!(matches!(wide, Err(marquetry::Error::InvalidArgument { .. })), "{wide:?}");
+    assert!(matches!(wide, Err(Error::InvalidArgument { .. })), "{wide:?}");
     Ok(())
 }
 
@@ -304,7 +304,7 @@ fn parts_are_assigned_in_place(device: &Device) -> Result<()> {
     drop(view);
     assert_eq!(in_use(), before.0);
     let pending = (&cache + 1.0)?;
-    let cache = cache.slice_assign((.., 0), &row.narrow(1, 0, 1)?)?;
+    let cache = cache.slice_assign((.., 0..1), &row.narrow(1, 0, 1)?)?;
     assert_eq!(in_use(), before.0 + size, "so does an operation that has not run yet");
     assert_eq!(pending.sum_all()?.to_scalar::<f32>()?, (101 * 1024 + 1024 * 1023) as f32);
     drop(pending);
@@ -400,6 +400,8 @@ fn a_profile_ends_with_a_panic(device: &Device) -> Result<()> {
     }));
     assert!(panic.is_err());
     let (y, profile) = device.profile(|| (&x * 2.0)?.to_vec::<f32>())?;
-    assert_eq!((y?, profile.commands[0].name.starts_with("elementwise")), (vec![2.0, 4.0], true), "{profile}");
+    assert_eq!(y?, [2.0, 4.0]);
+    let names: Vec<_> = profile.commands.iter().map(|command| command.name.as_str()).collect();
+    assert_eq!(names, ["mul(x0, s0)", "read"], "nothing of the other profile");
     Ok(())
 }

@@ -79,7 +79,7 @@ impl Scopes {
 }
 
 impl KernelBuilder {
-    /// Starts a kernel of `workgroup` invocations per workgroup.
+    /// Starts a kernel of `workgroup` invocations per workgroup. A dispatch of it has one workgroup in z.
     pub fn new(name: impl Into<String>, target: Target, workgroup: u32) -> Self {
         KernelBuilder::start(name.into(), target, workgroup, false)
     }

@@ -2,6 +2,7 @@
 
 use super::module::Access;
 use super::signature::{Signature, SlotKind};
+use super::spirv::no_entry_point;
 use super::wgsl::without_panics;
 use crate::error::{Error, Result};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -26,9 +27,8 @@ struct Bound {
 /// Reads the interface of an entry point. It may have another name if it is the only one, as translated ones have.
 pub(crate) fn check(wgsl: &str, entry_point: &str, signature: &Signature) -> Result<Interface> {
     let kernel = signature.kernel();
-    let (workgroup, bound) = without_panics(|| read(wgsl, entry_point))
-        .and_then(|read| read)
-        .map_err(|message| Error::Kernel { kernel: kernel.into(), message })?;
+    let refuse = |message| Error::Kernel { kernel: kernel.into(), message };
+    let (workgroup, bound) = without_panics(|| read(wgsl, entry_point)).and_then(|read| read).map_err(refuse)?;
     let buffers: Vec<usize> =
         (0..).zip(signature.slots()).filter(|(_, slot)| slot.is_buffer()).map(|(i, _)| i).collect();
     let words = signature.slots().len() - buffers.len();
@@ -78,8 +78,7 @@ fn read(wgsl: &str, entry_point: &str) -> Result<([u32; 3], Vec<Bound>), String>
         .map_err(|error| error.emit_to_string(wgsl))?;
     let named = ir.entry_points.iter().position(|entry| entry.name == entry_point);
     let Some(index) = named.or((ir.entry_points.len() == 1).then_some(0)) else {
-        let names: Vec<String> = ir.entry_points.iter().map(|entry| format!("`{}`", entry.name)).collect();
-        return Err(format!("no entry point `{entry_point}`; there is {}", names.join(", ")));
+        return Err(no_entry_point(entry_point, ir.entry_points.iter().map(|entry| &*entry.name)));
     };
     let uses = info.get_entry_point(index);
     let mut bound = Vec::new();

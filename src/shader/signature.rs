@@ -15,7 +15,7 @@ use std::fmt;
 ///     .input("x", DType::F32)
 ///     .output("y", DType::F32)
 ///     .scalar("factor", DType::F32);
-/// assert_eq!(signature.to_string(), "scale(x: f32 tensor, y: new f32 tensor, factor: f32)");
+/// assert_eq!(signature.to_string(), "scale(x: f32 tensor, y: new f32 tensor, factor: f32 number)");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
@@ -110,8 +110,8 @@ impl fmt::Display for SlotKind {
         match self {
             SlotKind::Buffer { dtype, access: Access::Read, .. } => write!(f, "{dtype} tensor"),
             SlotKind::Buffer { dtype, access: Access::Write, .. } => write!(f, "new {dtype} tensor"),
-            SlotKind::Buffer { dtype, access: Access::ReadWrite, .. } => write!(f, "copied {dtype} tensor"),
-            SlotKind::Scalar(dtype) => write!(f, "{dtype}"),
+            SlotKind::Buffer { dtype, access: Access::ReadWrite, .. } => write!(f, "{dtype} tensor (copied)"),
+            SlotKind::Scalar(dtype) => write!(f, "{dtype} number"),
         }
     }
 }

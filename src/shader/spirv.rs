@@ -44,8 +44,7 @@ pub(crate) fn entry_point(words: &[u32], name: &str) -> Result<EntryPoint, Strin
         }
     }
     let Some((id, _)) = entry_points.iter().find(|(_, other)| other == name) else {
-        let names: Vec<String> = entry_points.into_iter().map(|(_, name)| format!("`{name}`")).collect();
-        return Err(format!("no entry point `{name}`; there is {}", names.join(", ")));
+        return Err(no_entry_point(name, entry_points.iter().map(|(_, name)| &**name)));
     };
     let local_size = instructions(words).find_map(|(number, operands)| match *operands {
         [of, mode, x, y, z]
@@ -56,6 +55,13 @@ pub(crate) fn entry_point(words: &[u32], name: &str) -> Result<EntryPoint, Strin
         _ => None,
     });
     Ok(EntryPoint { local_size, requires })
+}
+
+/// Says that there is no entry point of a name, and which there are.
+pub(super) fn no_entry_point<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
+    let others: Vec<String> = others.map(|name| format!("`{name}`")).collect();
+    let others = if others.is_empty() { "none".into() } else { others.join(", ") };
+    format!("no entry point `{name}`; there is {others}")
 }
 
 fn require(features: &mut Features, capability: u32) {

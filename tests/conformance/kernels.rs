@@ -1,13 +1,14 @@
 //! Every kernel of a run, handed to the compilers and validators at hand.
 
-use std::ffi::{OsStr, OsString};
+use crate::full_tier;
+use crate::ocloc::{self, Report, Source};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Intel's GPUs that kernels are compiled for.
+/// Intel's GPUs that every kernel is compiled for; in the quick tier, the others see one of each family.
 const INTEL_GPUS: [&str; 2] = ["dg2", "pvc"];
 
 type Check<'a> = &'a (dyn Fn(&Path) -> Result<(), String> + Sync);
@@ -32,11 +33,11 @@ pub fn check(folder: &Path) -> bool {
         });
     }
     report("naga", None, &wgsl, &naga);
-    for device in INTEL_GPUS {
-        let ocloc = Ocloc { device, binaries: folder.join(format!("ocloc-{device}")) };
+    for gpu in ocloc::GPUS {
+        let inputs = if full_tier() || INTEL_GPUS.contains(&gpu) { opencl.clone() } else { families(&opencl) };
         let start = Instant::now();
-        let failures = why_missing(Path::new("ocloc")).map_or_else(|| Ok(ocloc.check(&opencl)), Err);
-        pass &= print(&format!("ocloc {device}"), opencl.len(), failures, start);
+        let failures = ocloc::why_missing().map_or_else(|| Ok(intel(gpu, &inputs)), Err);
+        pass &= print(&format!("ocloc {gpu}"), inputs.len(), failures, start);
     }
     pass & tint(folder, wgsl.len())
 }
@@ -60,6 +61,17 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
+/// The first kernel of each family, which is the first word of its name.
+fn families(kernels: &[PathBuf]) -> Vec<PathBuf> {
+    let mut kernels = kernels.to_vec();
+    kernels.dedup_by_key(|path| name(path).split(['_', '.']).next().map(String::from));
+    kernels
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 /// Does something with every item, on all processors.
 fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
@@ -80,8 +92,7 @@ fn failures(inputs: &[PathBuf], check: Check) -> Vec<String> {
     let failures = Mutex::new(Vec::new());
     in_parallel(inputs, |path| {
         if let Err(message) = check(path) {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            failures.lock().unwrap().push(format!("{name}: {message}"));
+            failures.lock().unwrap().push(format!("{}: {message}", name(path)));
         }
     });
     let mut failures = failures.into_inner().unwrap();
@@ -136,66 +147,39 @@ fn naga(path: &Path) -> Result<(), String> {
     validator.validate(&module).map(drop).map_err(|error| error.emit_to_string(&source))
 }
 
-/// Intel's compiler for one GPU.
-struct Ocloc<'a> {
-    device: &'a str,
-    /// Where it leaves what it makes.
-    binaries: PathBuf,
+/// Compiles kernels for one of Intel's GPUs. Returns what failed.
+fn intel(gpu: &str, inputs: &[PathBuf]) -> Vec<String> {
+    let failures = Mutex::new(Vec::new());
+    let chunks: Vec<&[PathBuf]> = inputs.chunks(20).collect();
+    in_parallel(&chunks, |chunk| {
+        let sources: std::io::Result<Vec<Source>> = chunk.iter().map(|path| source(path)).collect();
+        let reports =
+            sources.and_then(|sources| ocloc::compile(gpu, &sources)).expect("kernels can be read and copied");
+        for (path, report) in chunk.iter().zip(reports) {
+            if let Err(message) = judge(path, report) {
+                failures.lock().unwrap().push(format!("{}: {message}", name(path)));
+            }
+        }
+    });
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort();
+    failures
 }
 
-impl Ocloc<'_> {
-    fn arguments(&self, path: &Path) -> [OsString; 9] {
-        let output = path.file_stem().unwrap_or_default();
-        let [spirv, device, out_dir, name, file] = ["-spirv_input", "-device", "-out_dir", "-output", "-file"];
-        let (binaries, device_name) = (self.binaries.as_os_str(), self.device.as_ref());
-        [
-            spirv.as_ref(),
-            device.as_ref(),
-            device_name,
-            out_dir.as_ref(),
-            binaries,
-            name.as_ref(),
-            output,
-            file.as_ref(),
-            path.as_os_str(),
-        ]
-        .map(OsStr::to_os_string)
-    }
-
-    /// Compiles many kernels in one process, which takes half the time, but ends at the first that fails; those that are
-    /// left over are then compiled by themselves.
-    fn check(&self, inputs: &[PathBuf]) -> Vec<String> {
-        std::fs::create_dir_all(&self.binaries).expect("a folder for binaries can be made");
-        let chunks: Vec<(usize, &[PathBuf])> = inputs.chunks(50).enumerate().collect();
-        in_parallel(&chunks, |(number, chunk)| {
-            let line = |path: &PathBuf| {
-                let words = self.arguments(path).map(|word| word.to_string_lossy().into_owned());
-                words.join(" ") + "\n"
-            };
-            let commands = self.binaries.join(format!("{number}.txt"));
-            let written = std::fs::write(&commands, chunk.iter().map(line).collect::<String>());
-            // What fails here is found missing below.
-            let _ = written.and_then(|()| Command::new("ocloc").arg("multi").arg(&commands).output());
-        });
-        let made = self.made();
-        let missing: Vec<PathBuf> = inputs.iter().filter(|path| !has_made(&made, path)).cloned().collect();
-        failures(&missing, &|path| {
-            output(Command::new("ocloc").arg("compile").args(self.arguments(path)))?;
-            if has_made(&self.made(), path) { Ok(()) } else { Err("ocloc left no binary".into()) }
-        })
-    }
-
-    /// The names of the binaries.
-    fn made(&self) -> Vec<String> {
-        let name = |path: PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
-        files(&self.binaries, ".bin").into_iter().filter_map(name).collect()
-    }
+/// A kernel of the dump, with what stands at the head of its disassembly.
+fn source(path: &Path) -> std::io::Result<Source> {
+    let disassembly = std::fs::read_to_string(path.with_extension("spvasm"))?;
+    let head = disassembly.lines().next().unwrap_or_default();
+    Ok(Source { spirv: std::fs::read(path)?, large_registers: head.contains("large registers") })
 }
 
-/// Whether there is the binary of a kernel, in whose name the GPU's follows.
-fn has_made(made: &[String], path: &Path) -> bool {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    made.iter().any(|name| name.starts_with(&*stem))
+/// A matrix product must keep its sums in registers: each time round the loop they would go to memory and back.
+fn judge(path: &Path, report: Result<Report, String>) -> Result<(), String> {
+    let report = report?;
+    if name(path).starts_with("matmul") && !report.is_in_registers() {
+        return Err(format!("not all in registers: {report}"));
+    }
+    Ok(())
 }
 
 /// Compiles all WGSL with Tint, where Node and Dawn are at hand.

@@ -4,7 +4,7 @@
 //! that it compiles in a folder. The parent then hands these kernels to every compiler and validator at hand.
 //!
 //! - `MARQUETRY_TEST_DEVICES=vulkan,webgpu` narrows the run to some devices.
-//! - `MARQUETRY_TEST_TIER=full` tries more random shapes.
+//! - `MARQUETRY_TEST_TIER=full` tries more random shapes, and compiles every kernel for more of Intel's GPUs.
 //! - Arguments are those of `cargo test`: filters, `--exact`, `--list`, `--nocapture`, `--test-threads`.
 
 mod cases;
@@ -17,6 +17,8 @@ mod suite;
 mod tolerance;
 mod views;
 
+#[path = "../../examples/kernels/ocloc.rs"]
+mod ocloc;
 #[path = "../reference/mod.rs"]
 mod reference;
 

@@ -229,6 +229,7 @@ pub fn command_list_append_memory_copy(
     list.append(events.command(Work::Copy { dst, src, bytes: size }, memory))
 }
 
+#[expect(clippy::too_many_arguments, reason = "the interface has them")]
 pub fn command_list_append_memory_fill(
     list: CommandListHandle,
     dst: Pointer<c_void>,
@@ -248,6 +249,7 @@ pub fn command_list_append_memory_fill(
     list.append(events.command(Work::Fill { dst, pattern, bytes: size }, memory))
 }
 
+#[expect(clippy::too_many_arguments, reason = "the interface has them")]
 pub fn command_list_append_memory_copy_region(
     list: CommandListHandle,
     dst: Pointer<c_void>,

@@ -1,4 +1,4 @@
-//! What goes wrong on purpose: the environment of the driver.
+//! The driver's environment: what goes wrong on purpose, and other settings.
 
 use crate::ffi::ApiVersion;
 use std::env;
@@ -16,6 +16,8 @@ pub struct Settings {
     pub api: Option<ApiVersion>,
     pub slow: Duration,
     pub report: Option<String>,
+    pub cache: Option<String>,
+    pub optimize: bool,
     /// Fails memory allocations.
     pub out_of_memory: Countdown,
     /// Fails module builds.
@@ -50,6 +52,8 @@ pub fn settings() -> &'static Settings {
         api: text("API").map(|version| parse_version(&version)),
         slow: Duration::from_millis(number("SLOW_MS").unwrap_or(0)),
         report: text("REPORT"),
+        cache: text("CACHE"),
+        optimize: number("OPTIMIZE").unwrap_or(0) != 0,
         out_of_memory: Countdown::from_env("OOM_AT"),
         build_failure: Countdown::from_env("BUILD_FAILURE_AT"),
         lost: Countdown::from_env("LOST_AT"),

@@ -87,7 +87,7 @@ impl Launch {
 impl Kernel {
     /// The group size that the kernel was compiled for, or zeros.
     fn required_group(compiled: &opencl::Kernel) -> [u32; 3] {
-        let sizes = compiled.numbers(KernelQuery::CompileWorkGroupSize);
+        let sizes = compiled.numbers(KernelQuery::RequiredGroup);
         [0, 1, 2].map(|axis| sizes.get(axis).map_or(0, |&size| size as u32))
     }
 }
@@ -161,9 +161,9 @@ pub fn kernel_get_properties(kernel: KernelHandle, properties: Pointer<KernelPro
         required_group_size_z: z,
         max_subgroup_size: subgroup,
         max_num_subgroups: (group.iter().product::<usize>() as u32).div_ceil(subgroup),
-        local_mem_size: bytes(KernelQuery::LocalMemSize),
-        private_mem_size: bytes(KernelQuery::PrivateMemSize),
-        spill_mem_size: bytes(KernelQuery::SpillMemSize),
+        local_mem_size: bytes(KernelQuery::LocalMemory),
+        private_mem_size: bytes(KernelQuery::PrivateMemory),
+        spill_mem_size: bytes(KernelQuery::SpilledMemory),
         next: properties.read()?.next,
         ..KernelProperties::default()
     };

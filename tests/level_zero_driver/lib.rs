@@ -1,7 +1,8 @@
 //! A Level Zero driver for tests, on top of OpenCL: see the README beside this file.
 #![cfg(unix)]
 
-// The functions of the interface are called through their C symbols and the tables of the loader only.
+mod binary;
+mod cache;
 mod command;
 mod command_list;
 mod context;

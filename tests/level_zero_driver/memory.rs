@@ -18,9 +18,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 
-/// The alignment of allocations that ask for none or less, and so the distance at which an overrun is caught for
-/// certain.
+/// The alignment of allocations that ask for none or less.
 const ALIGNMENT: usize = 16;
+
+/// What stands in the bytes between the end of an allocation and its guard page, where its alignment leaves some.
+const BEHIND: u8 = 0xa5;
 
 /// New memory up to this size is filled with ones, which are NaN as floats: its contents are undefined.
 const POISONED: usize = 1 << 20;
@@ -129,6 +131,9 @@ impl Allocation {
         let (alive, pending) = (AtomicBool::new(true), Mutex::new(0));
         let allocation = Self { context, device, kind, id, start, size, mapping, alive, pending };
         allocation.mapping.protect(libc::PROT_READ | libc::PROT_WRITE);
+        let (end, behind) = allocation.behind();
+        // SAFETY: the rest of the last page, which belongs to nobody.
+        unsafe { ptr::write_bytes(end as *mut u8, BEHIND, behind) };
         if size <= POISONED {
             // SAFETY: the allocation's own bytes, which nobody else knows yet.
             unsafe { ptr::write_bytes(start as *mut u8, 0xff, size) };
@@ -137,6 +142,22 @@ impl Allocation {
             allocation.mapping.protect(libc::PROT_NONE);
         }
         Some(allocation)
+    }
+
+    /// The bytes between the end of the allocation and the guard page: where they start, and how many there are.
+    fn behind(&self) -> (usize, usize) {
+        let end = self.start + self.size;
+        (end, self.mapping.base + PAGE + self.mapping.body - end)
+    }
+
+    /// Whether these bytes are as they were.
+    fn is_intact(&self) -> bool {
+        let (end, count) = self.behind();
+        self.begin_use();
+        // SAFETY: as long as the memory is in use, its pages can be read.
+        let intact = (0..count).all(|index| unsafe { ((end + index) as *const u8).read_volatile() } == BEHIND);
+        self.end_use();
+        intact
     }
 
     fn holds(&self, address: usize, bytes: usize) -> bool {
@@ -198,7 +219,10 @@ fn allocate(
     if alignment != 0 && !alignment.is_power_of_two() {
         return Err(ResultCode::ERROR_UNSUPPORTED_ALIGNMENT);
     }
-    if settings().out_of_memory.is_due() || !fits(size) {
+    if settings().out_of_memory.is_due() {
+        return Err(ResultCode::ERROR_OUT_OF_DEVICE_MEMORY);
+    }
+    if !fits(size) {
         return Err(out_of_memory(kind));
     }
     let index = device.map(|device| device.index);
@@ -291,6 +315,9 @@ pub fn mem_free(context: ContextHandle, memory: Pointer<c_void>) -> Outcome {
     let pending = *allocation.pending.lock() > 0;
     if pending && allocation.context.check().is_ok() {
         note("memory freed while pending commands use it");
+    }
+    if !allocation.is_intact() {
+        note(format!("something has written behind the end of an allocation of {} bytes", allocation.size));
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! Modules: programs of OpenCL, and what is known of their kernels.
 
 use crate::Outcome;
+use crate::binary::{self, words};
+use crate::cache;
 use crate::context::Context;
 use crate::device::Device;
 use crate::faults::settings;
@@ -96,18 +98,20 @@ fn build(context: &Arc<Context>, desc: &ModuleDesc) -> Result<(Module, String), 
     let (spirv, program) = match desc.format {
         ModuleFormat::IL_SPIRV => (words(&input), None),
         ModuleFormat::NATIVE => {
-            let (spirv, binary) = native::unpack(&input)
+            let (spirv, binary) = binary::unpack(&input)
                 .ok_or_else(|| (ResultCode::ERROR_INVALID_NATIVE_BINARY, "no binary of this driver".to_string()))?;
             (spirv, Some(opencl().program_from_binary(binary).map_err(|code| (code, String::new()))?))
         }
         _ => return Err((ResultCode::ERROR_INVALID_ENUMERATION, "an unknown format".into())),
     };
     // Intel's runtime ends the process over some invalid modules: nothing unreadable gets there.
-    let signatures = spirv::signatures(&spirv).map_err(failure)?;
+    let parsed = spirv::read(&spirv).map_err(failure)?;
+    let signatures = spirv::signatures(&parsed).map_err(failure)?;
     let options = options(desc)?;
     let (program, log) = match program {
         Some(program) => finish(program, &options)?,
-        None => compile(&spirv, &options)?,
+        None if settings().optimize || !opencl().takes_spirv => compile(&spirv, &options)?,
+        None => compile(&spirv::with_scalar_invocations(parsed), &options)?,
     };
     let signatures = signatures.into_iter().map(|signature| (signature.clone(), c_string(&signature.name))).collect();
     Ok((Module { life: Life::default(), context: context.clone(), program, spirv, signatures }, log))
@@ -117,10 +121,6 @@ fn bytes(start: *const u8, length: usize) -> Outcome<Vec<u8>> {
     use crate::pointer::Argument;
     // SAFETY: the interface has the description point to that many bytes.
     unsafe { start.checked() }.read_all(length)
-}
-
-fn words(bytes: &[u8]) -> Vec<u32> {
-    bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
 }
 
 /// The options that OpenCL knows; those of Level Zero, `-ze-*`, have no meaning here.
@@ -138,15 +138,24 @@ fn options(desc: &ModuleDesc) -> Result<String, BuildError> {
     }
 }
 
+/// Compiles a module, or takes what was compiled earlier.
 fn compile(spirv: &[u32], options: &str) -> Result<(Program, String), BuildError> {
-    let bytes: Vec<u8> = spirv.iter().flat_map(|word| word.to_le_bytes()).collect();
-    if opencl().takes_spirv {
-        let program = opencl().program_from_spirv(&bytes).map_err(|code| (code, String::new()))?;
-        return finish(program, options);
+    let cached = cache::load(spirv, options).and_then(|binary| opencl().program_from_binary(&binary).ok());
+    if let Some(built) = cached.and_then(|program| finish(program, options).ok()) {
+        return Ok(built);
     }
-    let bitcode = to_bitcode(&bytes).map_err(failure)?;
-    let program = opencl().program_from_binary(&bitcode).map_err(|code| (code, String::new()))?;
-    finish(program, &format!("{options} -x spir"))
+    let bytes: Vec<u8> = spirv.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let (program, log) = if opencl().takes_spirv {
+        finish(opencl().program_from_spirv(&bytes).map_err(|code| (code, String::new()))?, options)?
+    } else {
+        let bitcode = to_bitcode(&bytes).map_err(failure)?;
+        let program = opencl().program_from_binary(&bitcode).map_err(|code| (code, String::new()))?;
+        finish(program, &format!("{options} -x spir"))?
+    };
+    if let Some(binary) = program.binary() {
+        cache::store(spirv, options, &binary);
+    }
+    Ok((program, log))
 }
 
 fn finish(program: Program, options: &str) -> Result<(Program, String), BuildError> {
@@ -183,7 +192,7 @@ pub fn module_destroy(module: ModuleHandle) -> Outcome {
 pub fn module_get_native_binary(module: ModuleHandle, size: Pointer<usize>, binary: Pointer<u8>) -> Outcome {
     let module = module.get()?;
     let compiled = module.program.binary().ok_or(ResultCode::ERROR_UNKNOWN)?;
-    let packed = native::pack(&module.spirv, &compiled);
+    let packed = binary::pack(&module.spirv, &compiled);
     if !binary.is_null() {
         if size.read()? < packed.len() {
             return Err(ResultCode::ERROR_INVALID_SIZE);
@@ -217,35 +226,4 @@ pub fn module_build_log_get_string(
         text.write_all(&bytes)?;
     }
     size.write(bytes.len())
-}
-
-/// The format of native binaries: a mark, a checksum of what follows, the length of the SPIR-V in bytes, the SPIR-V,
-/// and OpenCL's binary. What is not intact is never handed to OpenCL, which might end the process over it.
-mod native {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-
-    const MARK: &[u8; 8] = b"ZETESTDR";
-
-    fn checksum(bytes: &[u8]) -> [u8; 8] {
-        let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
-        hasher.finish().to_le_bytes()
-    }
-
-    pub fn pack(spirv: &[u32], binary: &[u8]) -> Vec<u8> {
-        let mut body = ((spirv.len() * 4) as u64).to_le_bytes().to_vec();
-        body.extend(spirv.iter().flat_map(|word| word.to_le_bytes()));
-        body.extend(binary);
-        [&MARK[..], &checksum(&body), &body].concat()
-    }
-
-    pub fn unpack(packed: &[u8]) -> Option<(Vec<u32>, &[u8])> {
-        let (sum, body) = packed.strip_prefix(MARK)?.split_first_chunk::<8>()?;
-        if *sum != checksum(body) {
-            return None;
-        }
-        let (length, rest) = body.split_first_chunk::<8>()?;
-        let (spirv, binary) = rest.split_at_checked(u64::from_le_bytes(*length) as usize)?;
-        Some((super::words(spirv), binary))
-    }
 }

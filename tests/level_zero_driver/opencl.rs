@@ -75,6 +75,7 @@ pub enum DeviceQuery {
     GlobalMemSize = 0x101f,
     LocalMemSize = 0x1023,
     Name = 0x102b,
+    DriverVersion = 0x102d,
     Extensions = 0x1030,
     IlVersion = 0x105b,
     /// Of `cl_intel_required_subgroup_size`.
@@ -84,11 +85,14 @@ pub enum DeviceQuery {
 /// What is asked of a compiled kernel (`CL_KERNEL_*`).
 #[derive(Clone, Copy)]
 pub enum KernelQuery {
-    CompileWorkGroupSize = 0x11b1,
-    LocalMemSize = 0x11b2,
-    PrivateMemSize = 0x11b4,
-    /// Of `cl_intel_required_subgroup_size`.
-    SpillMemSize = 0x4109,
+    /// `COMPILE_WORK_GROUP_SIZE`
+    RequiredGroup = 0x11b1,
+    /// `LOCAL_MEM_SIZE`
+    LocalMemory = 0x11b2,
+    /// `PRIVATE_MEM_SIZE`
+    PrivateMemory = 0x11b4,
+    /// `SPILL_MEM_SIZE_INTEL`, of `cl_intel_required_subgroup_size`.
+    SpilledMemory = 0x4109,
 }
 
 /// The OpenCL implementation, its device and a context.

@@ -1,7 +1,8 @@
 //! Reads from a SPIR-V module which kernels it has and what arguments they take.
 
+use rspirv::binary::Assemble;
 use rspirv::dr::{Instruction, Module, Operand};
-use rspirv::spirv::{Op, StorageClass, Word};
+use rspirv::spirv::{Capability, ExecutionMode, Op, StorageClass, Word};
 
 /// A kernel's name and parameters.
 #[derive(Clone)]
@@ -21,23 +22,49 @@ pub enum Parameter {
     Local,
 }
 
+/// Reads a module.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn read(words: &[u32]) -> Result<Module, String> {
+    rspirv::dr::load_words(words).map_err(|error| format!("error: no valid SPIR-V: {error}"))
+}
+
 /// The signatures of all kernels of a module.
 ///
 /// # Errors
-/// Why the module cannot be read.
-pub fn signatures(words: &[u32]) -> Result<Vec<Signature>, String> {
-    let module = rspirv::dr::load_words(words).map_err(|error| format!("no valid SPIR-V: {error}"))?;
-    module.entry_points.iter().map(|entry_point| signature(&module, entry_point)).collect()
+/// What is unknown in it.
+pub fn signatures(module: &Module) -> Result<Vec<Signature>, String> {
+    module.entry_points.iter().map(|entry_point| signature(module, entry_point)).collect()
+}
+
+/// Asks for subgroups of one invocation where kernels do not care. Intel's runtime then compiles them without packing
+/// invocations into vectors, in half the time.
+pub fn with_scalar_invocations(mut module: Module) -> Vec<u32> {
+    let has = |capability: Capability| {
+        module.capabilities.iter().any(|declared| declared.operands == [Operand::Capability(capability)])
+    };
+    if !has(Capability::GroupNonUniform) && !has(Capability::Groups) && !has(Capability::SubgroupDispatch) {
+        let capability = vec![Operand::Capability(Capability::SubgroupDispatch)];
+        module.capabilities.push(Instruction::new(Op::Capability, None, None, capability));
+        for entry_point in &module.entry_points {
+            let size = [Operand::ExecutionMode(ExecutionMode::SubgroupSize), Operand::LiteralBit32(1)];
+            let mode = [&entry_point.operands[1..2], &size].concat();
+            module.execution_modes.push(Instruction::new(Op::ExecutionMode, None, None, mode));
+        }
+    }
+    module.assemble()
 }
 
 fn signature(module: &Module, entry_point: &Instruction) -> Result<Signature, String> {
     let [_, Operand::IdRef(id), Operand::LiteralString(name), ..] = &entry_point.operands[..] else {
-        return Err("an entry point without a function or a name".into());
+        return Err("error: an entry point without a function or a name".into());
     };
     let function = module.functions.iter().find(|function| function.def_id() == Some(*id));
-    let parameters = &function.ok_or_else(|| format!("{name} has no function"))?.parameters;
+    let parameters = &function.ok_or_else(|| format!("error: {name} has no function"))?.parameters;
     let parameters: Option<Vec<_>> = parameters.iter().map(|instruction| parameter(module, instruction)).collect();
-    let parameters = parameters.ok_or_else(|| format!("{name} has a parameter that this driver does not know"))?;
+    let parameters =
+        parameters.ok_or_else(|| format!("error: {name} has a parameter that this driver does not know"))?;
     Ok(Signature { name: name.clone(), parameters })
 }
 

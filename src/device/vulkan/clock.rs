@@ -17,10 +17,6 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// A clock that only batches tell.
-    #[cfg(test)]
-    pub const SILENT: Clock = Clock { read: None };
-
     /// The clock of a device.
     pub fn new(device: &Device) -> Clock {
         let (instance, raw) = (&device.instance.raw, &device.raw);

@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn compute_units_come_from_whoever_tells() {
-        let units = |nvidia, [engines, arrays, per_array], active| {
+        let units = |nvidia, [engines, arrays, per_array]: [u32; 3], active| {
             compute_units(
                 vk::PhysicalDeviceType::DISCRETE_GPU,
                 &vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV { shader_sm_count: nvidia, ..Default::default() },

@@ -166,13 +166,18 @@ impl Queue {
             let what = "was not timed, has not completed, or has told its timings before";
             Error::InvalidArgument { op: "timings", message: format!("batch {} {what}", ticket.0) }
         })?;
-        let moment = self.clock.moment(&self.device).unwrap_or_else(|| self.moment_by_batch())?;
+        let moment = self.moment()?;
         let pairs = timestamps.chunks_exact(2);
         Ok(pairs.map(|pair| moment.host_time(pair[0])..moment.host_time(pair[1])).collect())
     }
 
-    /// A moment of the present, told by a batch that does nothing but note the time. It runs alone, so that it runs at
-    /// once, and takes no ticket.
+    /// A moment of the present.
+    fn moment(&self) -> Result<Moment> {
+        self.clock.moment(&self.device).unwrap_or_else(|| self.moment_by_batch())
+    }
+
+    /// The same, told by a batch that does nothing but note the time. It runs alone, so that it runs at once, and takes no
+    /// ticket.
     fn moment_by_batch(&self) -> Result<Moment> {
         let mut batch = self.idle_batch()?;
         batch.record_timestamp()?;
@@ -235,13 +240,12 @@ mod tests {
 
     #[test]
     fn a_batch_tells_the_time_where_the_driver_does_not() {
-        let mut backend = open();
-        backend.queue.clock = Clock::SILENT;
+        let backend = open();
         let before = profile::now();
         let moment = backend.queue.moment_by_batch().unwrap();
         let after = profile::now();
         assert_eq!(backend.submit(&[], false).unwrap(), Ticket(1), "it took a ticket");
-        let told = open().queue.clock.moment(&backend.device).unwrap().unwrap();
+        let told = backend.queue.moment().unwrap();
         let later = profile::now();
         // Both moments are the middle of a span that lies in one of these two.
         assert!((before..=after).contains(&moment.host) && (after..=later).contains(&told.host));

@@ -1,5 +1,7 @@
 //! Scenarios in processes of their own, under the test driver: it injects faults, and reports leaks, per process.
 
+#![allow(dead_code, reason = "each of the tests that share this uses a part of it")]
+
 use libtest_mimic::Failed;
 use std::env;
 use std::fmt::Write;
@@ -37,7 +39,9 @@ impl Child {
         let name = format!("level_zero_report_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let mut command = Command::new(env::current_exe().expect("the path of this program"));
-        command.env(SCENARIO, scenario).env("LEVEL_ZERO_TEST_REPORT", &report);
+        command.env(SCENARIO, scenario).env("LEVEL_ZERO_TEST_REPORT", &report).env_remove("LEVEL_ZERO_TEST_CACHE");
+        // Faults are counted: nothing is to depend on what earlier runs have left.
+        command.env("MARQUETRY_CACHE", "");
         Self { command, report }
     }
 
@@ -88,7 +92,7 @@ impl Ended {
     }
 
     /// The driver has nothing to complain of, nor has the validation layer, whose complaints fail the calls.
-    pub fn is_clean(self) -> Result<(), Failed> {
+    pub fn leaves_nothing(self) -> Result<(), Failed> {
         let clean = !self.report.is_empty() && self.report.lines().all(|line| line.ends_with(" 0"));
         if clean { Ok(()) } else { Err(self.failed("the report is not clean")) }
     }

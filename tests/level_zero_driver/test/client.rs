@@ -232,3 +232,11 @@ pub fn add_kernel() -> Module {
     k.when(i.lt(length), || c.store(i, factor * (a.load(i) + b.load(i))));
     k.finish().expect("a valid kernel")
 }
+
+/// Stores the number of invocations in each one's subgroup.
+pub fn subgroup_kernel() -> Module {
+    let k = KernelBuilder::new("subgroup", Target::LEVEL_ZERO, 128);
+    let counts = k.buffer("counts", Type::U32, Access::Write);
+    counts.store(k.global_index(), k.u32(1).subgroup_sum());
+    k.finish().expect("a valid kernel")
+}

@@ -1,6 +1,6 @@
 //! What the child processes do.
 
-use crate::client::{Client, NONE, add_kernel, call, get, ok, spirv_bytes};
+use crate::client::{Client, NONE, add_kernel, call, get, ok, spirv_bytes, subgroup_kernel};
 use crate::ffi::*;
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -10,6 +10,7 @@ pub fn run(name: &str) {
     let scenario: fn() = match name {
         "add_vectors" => add_vectors,
         "describe" => describe,
+        "subgroups" => subgroups,
         "copy_and_fill" => copy_and_fill,
         "events" => events,
         "immediate" => immediate,
@@ -19,6 +20,7 @@ pub fn run(name: &str) {
         "missing_barrier" => missing_barrier,
         "missing_barrier_between_lists" => missing_barrier_between_lists,
         "overrun" => overrun,
+        "small_overrun" => small_overrun,
         "host_touch" => host_touch,
         "copy_out_of_bounds" => copy_out_of_bounds,
         "use_after_destroy" => use_after_destroy,
@@ -165,18 +167,50 @@ fn describe() {
     let (mut host, mut device) = (0, 0);
     ok!(client, device_get_global_timestamps(client.device, &mut host, &mut device));
     assert!(host > 0 && host.abs_diff(device) < 1_000_000);
-    let oversized = call!(
-        client,
-        mem_alloc_device(
-            client.context,
-            &DeviceMemAllocDesc::default(),
-            properties.max_mem_alloc_size as usize + 1,
-            0,
-            client.device,
-            &mut ptr::null_mut()
-        )
-    );
-    assert_eq!(oversized, ResultCode::ERROR_UNSUPPORTED_SIZE);
+    let size = properties.max_mem_alloc_size as usize + 1;
+    let allocate = |desc: &DeviceMemAllocDesc| {
+        let mut memory = ptr::null_mut();
+        (call!(client, mem_alloc_device(client.context, desc, size, 0, client.device, &mut memory)), memory)
+    };
+    let (code, _) = allocate(&DeviceMemAllocDesc::default());
+    assert_eq!(code, ResultCode::ERROR_UNSUPPORTED_SIZE);
+    let relaxed =
+        RelaxedAllocationLimitsExpDesc { flags: RelaxedAllocationLimitsExpFlags::MAX_SIZE, ..Default::default() };
+    let desc = DeviceMemAllocDesc { next: ptr::from_ref(&relaxed).cast(), ..Default::default() };
+    let (code, memory) = allocate(&desc);
+    assert_eq!(code, ResultCode::SUCCESS);
+    let mut allocation = MemoryAllocationProperties::default();
+    let mut owner = DeviceHandle::NULL;
+    ok!(client, mem_get_alloc_properties(client.context, memory, &mut allocation, &mut owner));
+    assert_eq!((allocation.kind, owner), (MemoryType::DEVICE, client.device));
+    client.free(memory);
+    client.close();
+}
+
+/// Subgroups have one of the sizes that the device reports.
+fn subgroups() {
+    let client = Client::open();
+    let compute = get!(client, device_get_compute_properties(client.device), DeviceComputeProperties::default());
+    let sizes = &compute.sub_group_sizes[..compute.num_sub_group_sizes as usize];
+    let (code, module, log) = client.try_module(ModuleFormat::IL_SPIRV, &spirv_bytes(&subgroup_kernel()));
+    assert_eq!(code == ResultCode::SUCCESS, !sizes.is_empty(), "{log}");
+    if !sizes.is_empty() {
+        let kernel = client.kernel(module, 128);
+        let properties = get!(client, kernel_get_properties(kernel), KernelProperties::default());
+        let (queue, list) = (client.queue(0), client.list(0));
+        let counts = client.host_memory(&[0u32; 128]);
+        let pointer: *mut u32 = counts.as_mut_ptr();
+        assert_eq!(client.set(kernel, 0, &pointer), ResultCode::SUCCESS);
+        client.launch(list, kernel, 1, EventHandle::NULL);
+        client.run(queue, list);
+        assert!(sizes.contains(&counts[0]), "{} is none of {sizes:?}", counts[0]);
+        assert!(counts.iter().all(|&count| count == properties.max_subgroup_size), "{counts:?}");
+        ok!(client, command_list_destroy(list));
+        ok!(client, command_queue_destroy(queue));
+        ok!(client, kernel_destroy(kernel));
+        ok!(client, module_destroy(module));
+        client.free(pointer.cast());
+    }
     client.close();
 }
 
@@ -201,7 +235,13 @@ fn copy_and_fill() {
     );
     client.barrier(list);
     client.copy::<u32>(list, result.as_mut_ptr().cast(), image, 64);
+    let times = client.host_memory(&[0u64; 2]);
+    ok!(client, command_list_append_write_global_timestamp(list, &mut times[0], NONE.0, NONE.1, NONE.2));
+    client.barrier(list);
+    ok!(client, command_list_append_write_global_timestamp(list, &mut times[1], NONE.0, NONE.1, NONE.2));
     client.run(queue, list);
+    assert!(0 < times[0] && times[0] < times[1], "{times:?}");
+    client.free(times.as_mut_ptr().cast());
     for (index, &value) in result.iter().enumerate() {
         let (x, y) = (index % 8, index / 8);
         let inside = (2..5).contains(&x) && (4..6).contains(&y);
@@ -369,6 +409,20 @@ fn overrun() {
     let list = addition.client.list(0);
     addition.client.launch(list, addition.kernel, GROUPS + 1, EventHandle::NULL);
     addition.client.run(addition.queue, list);
+}
+
+/// The kernel writes one element too many, into the padding of its buffer.
+fn small_overrun() {
+    let mut addition = Addition::new();
+    let client = &addition.client;
+    client.free(addition.output);
+    addition.output = client.device_memory(LENGTH * 4 - 4);
+    addition.set_arguments(LENGTH as u32, 1.0);
+    let list = client.list(0);
+    addition.launch(list);
+    client.run(addition.queue, list);
+    ok!(client, command_list_destroy(list));
+    addition.close();
 }
 
 fn host_touch() {

@@ -36,14 +36,14 @@ proptest! {
         let backend = open();
         let source: Vec<u8> = (0..room(&region.src, region.extent)).map(|i| i as u8 | 1).collect();
         let mut expected = vec![0; room(&region.dst, region.extent) + 16];
-        let [src, dst] = [&source, &expected].map(|data| upload(&backend, data));
+        let [src, dst] = [&source, &expected].map(|data| upload_bytes(&backend, data));
         let [row, rows, slices] = region.extent;
         for (slice, y, x) in (0..slices).flat_map(|s| (0..rows).flat_map(move |y| (0..row).map(move |x| (s, y, x)))) {
             let place = |pitch: &Pitch| (pitch.offset + slice * pitch.slice + y * pitch.row + x) as usize;
             expected[place(&region.dst)] = source[place(&region.src)];
         }
         backend.submit(&[box_step(src, dst, region)], false).unwrap();
-        prop_assert_eq!(download::<u8>(&backend, dst, expected.len()), expected);
+        prop_assert_eq!(download_bytes(&backend, dst, expected.len()), expected);
     }
 }
 

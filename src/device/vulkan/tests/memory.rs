@@ -54,10 +54,10 @@ fn all_kinds_of_memory_can_be_copied_between() {
     let data: Vec<u8> = (0..=255).collect();
     for (from, to) in kinds.into_iter().flat_map(|from| kinds.map(|to| (from, to))) {
         let [src, dst] = [from, to].map(|kind| backend.allocate(256, MemoryUse::Kernels(kind)).unwrap());
-        let uploaded = upload(&backend, &data);
+        let uploaded = upload_bytes(&backend, &data);
         let steps = [copy(uploaded, src, 256, false), copy(src, dst, 256, true)];
         backend.submit(&steps, false).unwrap();
-        assert_eq!(download::<u8>(&backend, dst, 256), data, "{from} to {to}");
+        assert_eq!(download_bytes(&backend, dst, 256), data, "{from} to {to}");
     }
 }
 

@@ -132,25 +132,33 @@ fn compile(backend: &VulkanBackend, module: &Module) -> KernelId {
 const DEVICE: MemoryUse = MemoryUse::Kernels(MemoryKind::Device);
 
 /// A device buffer with these numbers in it.
-fn upload<T: bytemuck::NoUninit>(backend: &VulkanBackend, data: &[T]) -> BufferId {
-    let bytes = size_of_val(data);
-    let staging = backend.allocate(whole(bytes), MemoryUse::Upload).unwrap();
-    let buffer = backend.allocate(whole(bytes), DEVICE).unwrap();
-    backend.write(staging, bytemuck::cast_slice(data)).unwrap();
-    let ticket = backend.submit(&[copy(staging, buffer, bytes as u64, false)], false).unwrap();
+fn upload(backend: &VulkanBackend, data: &[f32]) -> BufferId {
+    upload_bytes(backend, bytemuck::cast_slice(data))
+}
+
+/// The first numbers in a device buffer, once all that was submitted is done.
+fn download(backend: &VulkanBackend, buffer: BufferId, count: usize) -> Vec<f32> {
+    bytemuck::pod_collect_to_vec(&download_bytes(backend, buffer, 4 * count))
+}
+
+/// A device buffer with these bytes in it.
+fn upload_bytes(backend: &VulkanBackend, data: &[u8]) -> BufferId {
+    let staging = backend.allocate(whole(data.len()), MemoryUse::Upload).unwrap();
+    let buffer = backend.allocate(whole(data.len()), DEVICE).unwrap();
+    backend.write(staging, data).unwrap();
+    let ticket = backend.submit(&[copy(staging, buffer, data.len() as u64, false)], false).unwrap();
     backend.wait(ticket).unwrap();
     backend.free(staging);
     buffer
 }
 
-/// The first numbers in a device buffer, once all that was submitted is done.
-fn download<T: bytemuck::AnyBitPattern>(backend: &VulkanBackend, buffer: BufferId, count: usize) -> Vec<T> {
-    let bytes = size_of::<T>() * count;
+/// The first bytes of a device buffer, once all that was submitted is done.
+fn download_bytes(backend: &VulkanBackend, buffer: BufferId, bytes: usize) -> Vec<u8> {
     let staging = backend.allocate(whole(bytes), MemoryUse::Readback).unwrap();
     let ticket = backend.submit(&[copy(buffer, staging, bytes as u64, false)], false).unwrap();
     let data = wait_for(backend, staging, bytes as u64, ticket);
     backend.free(staging);
-    bytemuck::pod_collect_to_vec(&data)
+    data
 }
 
 /// The first bytes of a buffer that the host reaches, once a batch has completed.

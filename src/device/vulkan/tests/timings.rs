@@ -12,7 +12,7 @@ fn each_step_of_a_timed_batch_has_its_time() {
     let backend = open();
     let kernel = compile(&backend, &add_kernel());
     let n = 1 << 18;
-    let [a, b, c] = [0.0f32, 1.0, 2.0].map(|value| upload(&backend, &vec![value; n]));
+    let [a, b, c] = [0.0, 1.0, 2.0].map(|value| upload(&backend, &vec![value; n]));
     // Some that would overlap if they were not timed, and one that waits.
     let steps = [
         dispatch(kernel, [a, a, b], n as u32, false),
@@ -34,13 +34,13 @@ fn each_step_of_a_timed_batch_has_its_time() {
         assert!(timings[..3].iter().all(|step| step.end - step.start > 100), "{timings:?}");
         assert!(backend.timings(ticket).is_err(), "round {round} was told twice");
     }
-    assert_eq!(download::<f32>(&backend, b, n), vec![0.0; n]);
+    assert_eq!(download(&backend, b, n), vec![0.0; n]);
 }
 
 #[test]
 fn timings_are_kept_for_each_batch_until_they_are_asked_for() {
     let backend = open();
-    let [a, b] = [[1.0f32; 4], [0.0; 4]].map(|data| upload(&backend, &data));
+    let [a, b] = [[1.0; 4], [0.0; 4]].map(|data| upload(&backend, &data));
     let lengths = [3, 0, 1000, 1, 2];
     let tickets = lengths.map(|length| backend.submit(&vec![copy(a, b, 16, true); length], true).unwrap());
     let untimed = backend.submit(&[copy(a, b, 16, false)], false).unwrap();
@@ -57,7 +57,7 @@ fn timings_are_kept_for_each_batch_until_they_are_asked_for() {
 #[test]
 fn timings_of_a_batch_that_has_not_run_are_refused() {
     let backend = open();
-    let [a, b] = [vec![0u8; 1 << 24], vec![1; 1 << 24]].map(|data| upload(&backend, &data));
+    let [a, b] = [vec![0; 1 << 24], vec![1; 1 << 24]].map(|data| upload_bytes(&backend, &data));
     let ticket = backend.submit(&vec![copy(a, b, 1 << 24, true); 50], true).unwrap();
     // 800 MiB are still on their way.
     assert!(backend.timings(ticket).is_err());

@@ -1,0 +1,144 @@
+//! Intel's offline compiler `ocloc`, and what it makes of kernels for GPUs that need not be there.
+
+use object::{Object, ObjectSection};
+use saphyr::{LoadableYamlNode, Yaml};
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+
+/// GPUs of five generations, by the names that ocloc 22.43 has for them: Gen9 (Skylake), Xe-LP (Tiger Lake), Xe-HPG (Arc
+/// A), Xe-HP and Xe-HPC (Data Center GPU Max).
+pub const GPUS: [&str; 5] = ["skl", "tgllp", "dg2", "xe_hp_sdv", "pvc"];
+
+/// A kernel to compile.
+pub struct Source {
+    /// SPIR-V of the OpenCL dialect.
+    pub spirv: Vec<u8>,
+    /// Whether each of fewer hardware threads is to have more registers, where the GPU has that choice.
+    pub large_registers: bool,
+}
+
+/// What became of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// Invocations that a hardware thread runs at a time.
+    pub simd: u64,
+    /// Registers that a hardware thread has.
+    pub registers: u64,
+    /// Registers that had to go to memory and back, as the compiler's warning counts them.
+    pub spilled: u64,
+    /// Bytes of memory per hardware thread for spilled registers and private arrays.
+    pub scratch: u64,
+    /// Bytes of memory per invocation for private arrays that are too large for the scratch memory.
+    pub private: u64,
+    /// Bytes of workgroup memory.
+    pub workgroup_memory: u64,
+    /// Bytes of machine code.
+    pub code: u64,
+}
+
+/// Why ocloc cannot be run; `None` if it can.
+pub fn why_missing() -> Option<String> {
+    let error = Command::new("ocloc").arg("--help").output().err()?;
+    Some(format!(
+        "ocloc cannot be run ({error}): it comes with the package intel-ocloc or intel-opencl-icd; run `make setup`"
+    ))
+}
+
+/// Compiles kernels for a GPU in one process, which takes half the time of one process each. An error of a kernel is what
+/// the compiler has printed.
+pub fn compile(gpu: &str, kernels: &[Source]) -> std::io::Result<Vec<Result<Report, String>>> {
+    let folder = tempfile::tempdir()?;
+    for (number, kernel) in kernels.iter().enumerate() {
+        std::fs::write(folder.path().join(format!("{number}.spv")), &kernel.spirv)?;
+    }
+    let mut reports = Vec::new();
+    // It ends at the first kernel that fails; the next process carries on behind that one.
+    while reports.len() < kernels.len() {
+        let rest = kernels.iter().enumerate().skip(reports.len());
+        let commands: String = rest.map(|(number, kernel)| command(gpu, number, kernel)).collect();
+        std::fs::write(folder.path().join("commands"), commands)?;
+        let output = Command::new("ocloc").args(["multi", "commands"]).current_dir(&folder).output()?;
+        let log = [output.stdout, output.stderr].concat();
+        let log = String::from_utf8_lossy(&log);
+        let first = reports.len();
+        for (number, log) in (first..kernels.len()).zip(log.split("Command number").skip(1)) {
+            reports.push(read(&folder.path().join(format!("{number}.bin")), log));
+        }
+        if reports.len() == first {
+            reports.push(Err(log.trim().to_string()));
+        }
+    }
+    Ok(reports)
+}
+
+/// A line for `ocloc multi`. The zebin format tells what has become of a kernel; it is the default of later versions.
+fn command(gpu: &str, number: usize, kernel: &Source) -> String {
+    let options = if kernel.large_registers { "-options -ze-opt-large-register-file" } else { "" };
+    format!(
+        "-spirv_input -file {number}.spv -device {gpu} --format zebin -output_no_suffix -out_dir . -output {number}.bin {options}\n"
+    )
+}
+
+fn read(binary: &Path, log: &str) -> Result<Report, String> {
+    let Ok(bytes) = std::fs::read(binary) else { return Err(format!("no binary: {}", log.trim())) };
+    Report::new(&bytes, log).ok_or_else(|| format!("a binary without a kernel: {}", log.trim()))
+}
+
+impl Report {
+    /// Reads a zebin, which is an ELF file whose section `.ze_info` describes the kernel in YAML, and the compiler's log.
+    /// The keys are told in `IGC/ZEBinWriter/zebin/spec/zeinfo.md` of Intel's graphics compiler.
+    fn new(binary: &[u8], log: &str) -> Option<Report> {
+        let elf = object::File::parse(binary).ok()?;
+        let info = elf.section_by_name_bytes(b".ze_info")?.data().ok()?;
+        let info = Yaml::load_from_str(std::str::from_utf8(info).ok()?.trim_end_matches('\0')).ok()?;
+        let kernel = info.first()?.as_mapping_get("kernels")?.as_sequence_get(0)?;
+        let environment = kernel.as_mapping_get("execution_env")?;
+        let code = elf.sections().filter(|section| section.name_bytes().is_ok_and(|name| name.starts_with(b".text")));
+        Some(Report {
+            simd: number(environment, "simd_size")?,
+            registers: number(environment, "grf_count")?,
+            spilled: spilled(log),
+            scratch: buffers(kernel, "scratch"),
+            private: buffers(kernel, "global"),
+            workgroup_memory: number(environment, "slm_size").unwrap_or(0),
+            code: code.map(|section| section.size()).sum(),
+        })
+    }
+
+    /// Whether all that an invocation keeps is in registers.
+    pub fn is_in_registers(&self) -> bool {
+        [self.spilled, self.scratch, self.private] == [0; 3]
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { simd, registers, spilled, scratch, private, .. } = self;
+        write!(
+            f,
+            "SIMD{simd}, {registers} registers, {spilled} spilled; {scratch} bytes of scratch memory per thread, \
+             {private} of private memory per invocation"
+        )
+    }
+}
+
+fn number(map: &Yaml, key: &str) -> Option<u64> {
+    map.as_mapping_get(key)?.as_integer()?.try_into().ok()
+}
+
+/// The bytes of all per-thread buffers of a type.
+fn buffers(kernel: &Yaml, ty: &str) -> u64 {
+    let buffers = kernel.as_mapping_get("per_thread_memory_buffers").and_then(Yaml::as_sequence);
+    let of_type = buffers.into_iter().flatten().filter(|buffer| {
+        let told = buffer.as_mapping_get("type").and_then(Yaml::as_str);
+        told == Some(ty)
+    });
+    of_type.filter_map(|buffer| number(buffer, "size")).sum()
+}
+
+/// From a warning such as `kernel main compiled SIMD8 allocated 128 regs and spilled around 165`.
+fn spilled(log: &str) -> u64 {
+    let count = log.split("spilled around ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
+}

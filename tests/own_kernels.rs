@@ -1,0 +1,833 @@
+//! Kernels that an app brings: what they compute, what they cannot reach, and what is told of mistakes.
+
+use half::f16;
+use marquetry::shader::{Access, KernelBuilder, Scalar, Type};
+use marquetry::{Argument, DType, Device, Error, Kernel, Result, Signature, Tensor};
+use std::fmt::Debug;
+
+/// Every device string. A new backend is one more.
+const DEVICES: [&str; 3] = ["vulkan", "webgpu", "level-zero"];
+
+fn open(name: &str) -> Device {
+    name.parse().unwrap_or_else(|error| panic!("{error}\nrun `make setup`"))
+}
+
+fn on_each_device(test: impl Fn(&Device) -> Result<()>) {
+    for name in DEVICES {
+        test(&open(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+fn vulkan() -> Device {
+    open("vulkan")
+}
+
+fn text_of<T: Debug>(result: Result<T>) -> String {
+    match result {
+        Ok(value) => panic!("expected an error, got {value:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// For what a kernel computes and does not use.
+fn unused<T>(_: T) {}
+
+/// Asserts that a call fails with an error of this kind and exactly this text.
+macro_rules! assert_error {
+    ($call:expr, $kind:pat, $text:expr $(,)?) => {{
+        let result = $call;
+        assert!(matches!(result, Err($kind)), "{} gave {result:?}", stringify!($call));
+        assert_eq!(text_of(result), $text);
+    }};
+}
+
+/// y = factor x, in groups of 64.
+fn scale(device: &Device) -> Result<Kernel> {
+    Kernel::build("scale", device, 64, |k| {
+        let x = k.buffer("x", Type::F32, Access::Read);
+        let y = k.buffer("y", Type::F32, Access::Write);
+        let factor = k.named_parameter("factor", Type::F32);
+        let i = k.global_index();
+        y.store(i, x.load(i) * factor);
+    })
+}
+
+#[test]
+fn any_layout_is_read_in_row_major_order() {
+    on_each_device(|device| {
+        let kernel = scale(device)?;
+        let x = Tensor::arange(0f32, 12.0, device)?.reshape((3, 4))?;
+        let run = |x: &Tensor| -> Result<Vec<f32>> {
+            let [y] = kernel.launch(1, [x.into(), Argument::output(x.shape().clone()), 2.0.into()])?;
+            assert_eq!((y.shape(), y.dtype()), (x.shape(), DType::F32));
+            y.to_vec()
+        };
+        assert_eq!(run(&x)?, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 22.0]);
+        assert_eq!(run(&x.t()?)?, [0.0, 8.0, 16.0, 2.0, 10.0, 18.0, 4.0, 12.0, 20.0, 6.0, 14.0, 22.0]);
+        assert_eq!(run(&x.narrow(0, 1, 1)?)?, [8.0, 10.0, 12.0, 14.0]);
+        assert_eq!(run(&x.slice(1, 1.., 2)?)?, [2.0, 6.0, 10.0, 14.0, 18.0, 22.0]);
+        assert_eq!(run(&x.narrow(1, 3, 1)?.broadcast_to((3, 2))?)?, [6.0, 6.0, 14.0, 14.0, 22.0, 22.0]);
+        // An expression that nobody has computed yet.
+        assert_eq!(run(&(x.narrow(0, 0, 1)? + 1.0)?)?, [2.0, 4.0, 6.0, 8.0]);
+        Ok(())
+    });
+}
+
+#[test]
+fn arguments_come_in_the_order_of_the_declarations() {
+    on_each_device(|device| {
+        let kernel = Kernel::build("mixed", device, 4, |k| {
+            let a = k.parameter(Type::U32);
+            let x = k.buffer("x", Type::I32, Access::Read);
+            let b = k.parameter(Type::I32);
+            let y = k.buffer("y", Type::I32, Access::Write);
+            let z = k.buffer("z", Type::F32, Access::Write);
+            let c = k.parameter(Type::F32);
+            let i = k.global_index();
+            y.store(i, x.load(i) * b + a.convert(Scalar::I32));
+            z.store(i, c);
+        })?;
+        let signature = "mixed(#1: u32 number, x: i32 tensor, #3: i32 number, y: new i32 tensor, \
+                         z: new f32 tensor, #6: f32 number)";
+        assert_eq!(kernel.signature().to_string(), signature);
+        let x = Tensor::new([1i32, -2, 3], device)?;
+        let arguments =
+            [7u32.into(), x.into(), (-10i32).into(), Argument::output(3), Argument::output(2), 0.5f32.into()];
+        let [y, z] = kernel.launch(1, arguments)?;
+        assert_eq!(y.to_vec::<i32>()?, [-3, 27, -23]);
+        assert_eq!(z.to_vec::<f32>()?, [0.5, 0.5]);
+        Ok(())
+    });
+}
+
+#[test]
+fn narrow_dtypes_are_packed_and_vectors_cover_the_rest() {
+    on_each_device(|device| {
+        // Bytes plus 1, four in a word.
+        let kernel = Kernel::build("bytes", device, 8, |k| {
+            let x = k.packed_buffer("x", DType::U8, Access::Read);
+            let y = k.packed_buffer("y", DType::U8, Access::Write);
+            let i = k.global_index();
+            y.store(i, x.load(i) + 0x0101_0101_u32);
+        })?;
+        let x: Vec<u8> = (0..30).collect();
+        let [y] = kernel.launch(1, [Tensor::new(&x, device)?.into(), Argument::output(30)])?;
+        assert_eq!(y.to_vec::<u8>()?, (1..31).collect::<Vec<u8>>());
+
+        // Halves doubled, two in a word.
+        let kernel = Kernel::build("halves", device, 8, |k| {
+            let x = k.packed_buffer("x", DType::F16, Access::Read);
+            let y = k.packed_buffer("y", DType::F16, Access::Write);
+            let i = k.global_index();
+            let [low, high] = x.load(i).unpack_f16();
+            y.store(i, k.pack_f16(low * 2.0, high * 2.0));
+        })?;
+        let x = [0.5, -1.25, 3.0].map(f16::from_f32);
+        let [y] = kernel.launch(1, [Tensor::new(x, device)?.into(), Argument::output(3)])?;
+        assert_eq!(y.to_vec::<f16>()?, [1.0, -2.5, 6.0].map(f16::from_f32));
+
+        // Four floats at a time; the last vector is not full.
+        let kernel = Kernel::build("quads", device, 8, |k| {
+            let x = k.buffer("x", Type::vec4(Scalar::F32), Access::Read);
+            let y = k.buffer("y", Type::vec4(Scalar::F32), Access::Write);
+            let i = k.global_index();
+            y.store(i, x.load(i) + 0.5);
+        })?;
+        let [y] = kernel.launch(1, [Tensor::arange(0f32, 10.0, device)?.into(), Argument::output(10)])?;
+        assert_eq!(y.to_vec::<f32>()?, [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5]);
+        Ok(())
+    });
+}
+
+#[test]
+fn halves_where_the_device_has_them() {
+    on_each_device(|device| {
+        let kernel = Kernel::build("add half", device, 8, |k| {
+            let x = k.buffer("x", Type::F16, Access::Read);
+            let y = k.buffer("y", Type::vec2(Scalar::F16), Access::ReadWrite);
+            let i = k.global_index();
+            y.store(i, y.load(i) + x.load(i));
+        });
+        if !device.info().features.f16 {
+            let message =
+                format!("{device} does not support 16-bit floats in kernels, which kernel `add half` requires");
+            assert_error!(kernel, Error::Unsupported { .. }, message);
+            return Ok(());
+        }
+        let x = Tensor::new([1.0, 2.0].map(f16::from_f32), device)?;
+        let y = Tensor::new([0.5, 0.25, -1.0].map(f16::from_f32), device)?;
+        let [y] = kernel?.launch(1, [x.into(), y.into()])?;
+        assert_eq!(y.to_vec::<f16>()?, [1.5, 1.25, 1.0].map(f16::from_f32));
+        Ok(())
+    });
+}
+
+#[test]
+fn tensors_are_values() {
+    on_each_device(|device| {
+        let kernel = Kernel::build("add index", device, 4, |k| {
+            let x = k.buffer("x", Type::U32, Access::ReadWrite);
+            let i = k.global_index();
+            x.store(i, x.load(i) + i);
+        })?;
+        let x = Tensor::new([[10u32, 20], [30, 40]], device)?;
+        let (same, view) = (x.clone(), x.narrow(0, 0, 1)?);
+        let [y] = kernel.launch(1, [Argument::from(&x)])?;
+        let [z] = kernel.launch(1, [Argument::from(x.t()?)])?;
+        let [again] = kernel.launch(1, [Argument::from(&y)])?;
+        assert_eq!(y.to_vec::<u32>()?, [10, 21, 32, 43]);
+        assert_eq!((z.dims(), z.to_vec::<u32>()?), (&[2, 2][..], vec![10, 31, 22, 43]));
+        assert_eq!(again.to_vec::<u32>()?, [10, 22, 34, 46]);
+        assert_eq!(x.to_vec::<u32>()?, [10, 20, 30, 40]);
+        assert_eq!(same.to_vec::<u32>()?, [10, 20, 30, 40]);
+        assert_eq!(view.to_vec::<u32>()?, [10, 20]);
+        // What the kernel has written is a tensor like any other, and nothing has been copied to read it.
+        assert_eq!((&y + &y)?.sum(0)?.to_vec::<u32>()?, [84, 128]);
+
+        // A tensor may come twice, and be read and written by one launch.
+        let kernel = Kernel::build("add", device, 4, |k| {
+            let a = k.buffer("a", Type::U32, Access::Read);
+            let b = k.buffer("b", Type::U32, Access::ReadWrite);
+            let i = k.global_index();
+            b.store(i, a.load(i) + b.load(i));
+        })?;
+        let [sum] = kernel.launch(1, [Argument::from(&x), Argument::from(&x)])?;
+        assert_eq!(sum.to_vec::<u32>()?, [20, 40, 60, 80]);
+        assert_eq!(x.to_vec::<u32>()?, [10, 20, 30, 40]);
+        Ok(())
+    });
+}
+
+/// Indices of a buffer of five elements: within it, just behind it, far behind, and where 4 i wraps.
+const INDICES: [u32; 8] = [0, 4, 5, 8, 64, 100_000, 0x4000_0001, u32::MAX];
+
+#[test]
+fn nothing_beyond_a_buffer_is_reached() {
+    on_each_device(|device| {
+        // Neighbours in memory, as far as the driver places buffers of one size side by side.
+        let before: Vec<Tensor> = (0..8).map(|_| Tensor::new([7u32; 64], device)).collect::<Result<_>>()?;
+        let x = Tensor::new([1u32, 2, 3, 4, 5], device)?;
+        let after: Vec<Tensor> = (0..8).map(|_| Tensor::new([8u32; 64], device)).collect::<Result<_>>()?;
+        let indices = Tensor::new(INDICES, device)?;
+
+        let load = Kernel::build("load", device, 8, |k| {
+            let at = k.buffer("at", Type::U32, Access::Read);
+            let x = k.buffer("x", Type::U32, Access::Read);
+            let y = k.buffer("y", Type::U32, Access::Write);
+            let i = k.global_index();
+            y.store(i, x.load(at.load(i)));
+        })?;
+        let [y] = load.launch(1, [(&indices).into(), (&x).into(), Argument::output(8)])?;
+        assert_eq!(y.to_vec::<u32>()?, [1, 5, 5, 5, 5, 5, 5, 5]);
+
+        let store = Kernel::build("store", device, 8, |k| {
+            let at = k.buffer("at", Type::U32, Access::Read);
+            let x = k.buffer("x", Type::U32, Access::ReadWrite);
+            let i = k.global_index();
+            x.store(at.load(i), i + 100);
+        })?;
+        let [y] = store.launch(1, [(&indices).into(), (&x).into()])?;
+        assert_eq!(y.to_vec::<u32>()?, [100, 2, 3, 4, 101]);
+
+        // Each of the next hundred thousand words.
+        let sweep = Kernel::build("sweep", device, 64, |k| {
+            let x = k.buffer("x", Type::U32, Access::ReadWrite);
+            x.store(k.global_index() + 5, 99);
+        })?;
+        let [y] = sweep.launch(1600, [Argument::from(&x)])?;
+        assert_eq!(y.to_vec::<u32>()?, [1, 2, 3, 4, 5]);
+
+        for tensor in before {
+            assert_eq!(tensor.to_vec::<u32>()?, [7; 64]);
+        }
+        for tensor in after {
+            assert_eq!(tensor.to_vec::<u32>()?, [8; 64]);
+        }
+        assert_eq!(x.to_vec::<u32>()?, [1, 2, 3, 4, 5]);
+        Ok(())
+    });
+}
+
+#[test]
+fn lanes_beyond_a_buffer_are_those_of_its_last_vector() {
+    on_each_device(|device| {
+        let kernel = Kernel::build("lanes", device, 4, |k| {
+            let x = k.buffer("x", Type::vec4(Scalar::U32), Access::Read);
+            let y = k.buffer("y", Type::U32, Access::Write);
+            let i = k.global_index();
+            y.store(i, x.load_lane(i * 5));
+        })?;
+        let x = Tensor::arange(0u32, 8, device)?;
+        let [y] = kernel.launch(1, [x.into(), Argument::output(4)])?;
+        // Lanes 0, 5, 10 and 15.
+        assert_eq!(y.to_vec::<u32>()?, [0, 5, 6, 7]);
+        Ok(())
+    });
+}
+
+type Atomic = fn(&KernelBuilder, marquetry::shader::Array<'_>);
+
+#[test]
+fn atomics_beyond_a_buffer_change_nothing() {
+    on_each_device(|device| {
+        let atomics: [(&str, Atomic, [u32; 5]); 4] = [
+            ("add", |k, x| unused(x.atomic_add(k.global_index() * 2, 10)), [11, 2, 13, 4, 15]),
+            ("max", |k, x| unused(x.atomic_max(k.global_index() * 2, 9)), [9, 2, 9, 4, 9]),
+            ("min", |k, x| unused(x.atomic_min(k.global_index() * 2, 0)), [0, 2, 0, 4, 0]),
+            // Only the last element is what is expected.
+            ("exchange", |k, x| unused(x.atomic_compare_exchange(k.global_index() + 1, 5, 77)), [1, 2, 3, 4, 77]),
+        ];
+        let x = Tensor::new([1u32, 2, 3, 4, 5], device)?;
+        for (name, atomic, expected) in atomics {
+            let kernel = Kernel::build(name, device, 64, |k| atomic(k, k.buffer("x", Type::U32, Access::ReadWrite)))?;
+            let [y] = kernel.launch(20, [Argument::from(&x)])?;
+            assert_eq!(y.to_vec::<u32>()?, expected, "{name}");
+        }
+        // All of them out of range, and what they return.
+        let kernel = Kernel::build("beyond", device, 1, |k| {
+            let x = k.buffer("x", Type::U32, Access::ReadWrite);
+            let y = k.buffer("y", Type::U32, Access::Write);
+            y.store(0, x.atomic_add(5, 10));
+            y.store(1, x.atomic_max(6, 1000));
+            y.store(2, x.atomic_min(u32::MAX, 0));
+            y.store(3, x.atomic_compare_exchange(5, 5, 77));
+        })?;
+        let [x, y] = kernel.launch(1, [Argument::from(&x), Argument::output(4)])?;
+        assert_eq!(x.to_vec::<u32>()?, [1, 2, 3, 4, 5]);
+        assert_eq!(y.to_vec::<u32>()?, [5, 5, 5, 5]);
+        Ok(())
+    });
+}
+
+#[test]
+fn nothing_beyond_an_array_is_reached() {
+    on_each_device(|device| {
+        let kernel = Kernel::build("arrays", device, 8, |k| {
+            let at = k.buffer("at", Type::U32, Access::Read);
+            let y = k.buffer("y", Type::U32, Access::Write);
+            let shared = k.workgroup_array(Type::U32, 5);
+            let counts = k.workgroup_array(Type::U32, 1);
+            let own = k.local_array(Type::U32, 5);
+            let i = k.local_index();
+            k.when(i.lt(5), || shared.store(i, i + 1));
+            k.when(i.eq(0), || counts.store(0, 0));
+            k.barrier();
+            let index = at.load(i);
+            // Element 4 is written by index 4 only, elements behind by nobody.
+            k.when(i.ge(1), || shared.store(index, index + 10));
+            counts.atomic_add(index, 1);
+            k.for_range(0, 5, |j| own.store(j, j + 20));
+            own.store(index, 30);
+            k.barrier();
+            y.store(i, shared.load(index));
+            y.store(i + 8, own.load(index));
+            y.store(i + 16, own.load(4));
+            y.store(24, counts.load(0));
+        })?;
+        let indices = Tensor::new(INDICES, device)?;
+        let [y] = kernel.launch(1, [indices.into(), Argument::output(25)])?;
+        let y = y.to_vec::<u32>()?;
+        assert_eq!(y[..8], [1, 14, 14, 14, 14, 14, 14, 14]);
+        assert_eq!(y[8..16], [30, 30, 24, 24, 24, 24, 24, 24]);
+        assert_eq!(y[16..24], [24, 30, 24, 24, 24, 24, 24, 24]);
+        assert_eq!(y[24], 1);
+        Ok(())
+    });
+}
+
+#[test]
+fn local_arrays_start_with_zeros() {
+    on_each_device(|device| {
+        let kernel = Kernel::build("zeros", device, 1, |k| {
+            let y = k.buffer("y", Type::U32, Access::Write);
+            let own = k.local_array(Type::U32, 16);
+            own.store(3, 7);
+            k.for_range(0, 16, |i| y.store(i, own.load(i)));
+        })?;
+        let [y] = kernel.launch(1, [Argument::output(16)])?;
+        let mut expected = [0; 16];
+        expected[3] = 7;
+        assert_eq!(y.to_vec::<u32>()?, expected);
+        Ok(())
+    });
+}
+
+#[test]
+fn division_and_shifts_are_defined() {
+    on_each_device(|device| {
+        let kernel = Kernel::build("division", device, 4, |k| {
+            let x = k.buffer("x", Type::I32, Access::Read);
+            let y = k.buffer("y", Type::I32, Access::Read);
+            let out = k.buffer("out", Type::I32, Access::Write);
+            let i = k.global_index();
+            let (a, b) = (x.load(i), y.load(i));
+            let (c, d) = (a.bitcast(Type::U32), b.bitcast(Type::U32));
+            let results = [a / b, a % b, (c / d).bitcast(Type::I32), (c % d).bitcast(Type::I32)];
+            let shifted = [a << b, a >> b, (c >> d).bitcast(Type::I32)];
+            for (row, result) in (0u32..).zip(results.into_iter().chain(shifted)) {
+                out.store(i + row * 4, result);
+            }
+        })?;
+        let x = Tensor::new([7i32, i32::MIN, -9, -8], device)?;
+        let y = Tensor::new([0i32, -1, 2, 33], device)?;
+        let [out] = kernel.launch(1, [x.into(), y.into(), Argument::output((7, 4))])?;
+        let unsigned = |x: i32, y: i32| (x as u32 / y as u32) as i32;
+        let remainder = |x: i32, y: i32| (x as u32 % y as u32) as i32;
+        let out = out.to_vec::<i32>()?;
+        assert_eq!(out[..4], [7, i32::MIN, -4, 0]);
+        assert_eq!(out[4..8], [0, 0, -1, -8]);
+        assert_eq!(out[8..12], [7, unsigned(i32::MIN, -1), unsigned(-9, 2), unsigned(-8, 33)]);
+        assert_eq!(out[12..16], [0, remainder(i32::MIN, -1), remainder(-9, 2), remainder(-8, 33)]);
+        // By 0, 31, 2 and 1.
+        assert_eq!(out[16..20], [7, 0, -36, -16]);
+        assert_eq!(out[20..24], [7, -1, -3, -4]);
+        assert_eq!(out[24..28], [7, 1, ((-9i32) as u32 >> 2) as i32, ((-8i32) as u32 >> 1) as i32]);
+        Ok(())
+    });
+}
+
+#[test]
+fn any_number_of_workgroups() {
+    on_each_device(|device| {
+        let kernel = Kernel::build("count", device, 8, |k| {
+            let y = k.buffer("y", Type::U32, Access::Write);
+            let i = k.global_index();
+            y.store(i, i);
+        })?;
+        let elements = 8 * 70_000 - 3;
+        let [y] = kernel.launch(70_000, [Argument::output(elements)])?;
+        let y = y.to_vec::<u32>()?;
+        assert!((0..).zip(&y).all(|(i, &value)| i == value));
+        assert_eq!(y.len(), elements);
+
+        // Without a workgroup nothing runs, and of an empty tensor there is nothing to tell.
+        let before = device.stats().launches;
+        let [y] = kernel.launch(0, [Argument::output(4)])?;
+        assert_eq!((y.dims(), device.stats().launches), (&[4][..], before));
+        let [y] = kernel.launch(1, [Argument::output((0, 3))])?;
+        assert!(y.to_vec::<u32>()?.is_empty());
+        let [y] = scale(device)?.launch(1, [y.to_dtype(DType::F32)?.into(), Argument::output(2), 3.0.into()])?;
+        assert_eq!(y.dims(), [2]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_kernel_is_shared_by_threads() {
+    on_each_device(|device| {
+        let kernel = scale(device)?;
+        let compiles = device.stats().compiles;
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let kernel = kernel.clone();
+                scope.spawn(move || {
+                    let x = Tensor::new([1f32, 2.0], kernel.device()).unwrap();
+                    for i in 0..50 {
+                        let factor = (thread * 100 + i) as f32;
+                        let arguments = [Argument::from(&x), Argument::output(2), factor.into()];
+                        let [y] = kernel.launch(1, arguments).unwrap();
+                        assert_eq!(y.to_vec::<f32>().unwrap(), [factor, 2.0 * factor]);
+                    }
+                });
+            }
+        });
+        assert!(device.stats().compiles >= compiles);
+        Ok(())
+    });
+}
+
+#[test]
+fn arguments_that_do_not_fit() {
+    on_each_device(|device| {
+        let kernel = scale(device)?;
+        let x = Tensor::new([1f32, 2.0], device)?;
+        let (input, output) = (Argument::from(&x), Argument::output(2));
+        let before = (device.stats().launches, device.memory_stats().in_use);
+        let signature = "scale(x: f32 tensor, y: new f32 tensor, factor: f32 number)";
+        assert_error!(
+            kernel.launch::<1>(1, [input.clone(), output.clone()]),
+            Error::Argument { .. },
+            format!("kernel `scale`, argument `factor`: it is missing: {signature}")
+        );
+        assert_error!(
+            kernel.launch::<1>(1, []),
+            Error::Argument { .. },
+            format!("kernel `scale`, argument `x`: it is missing: {signature}")
+        );
+        assert_error!(
+            kernel.launch::<1>(1, [input.clone(), output.clone(), 2.0.into(), 3.0.into()]),
+            Error::Argument { .. },
+            format!("kernel `scale`, argument `#4`: it is one too many: {signature}")
+        );
+        assert_error!(
+            kernel.launch::<1>(1, [1.0.into(), output.clone(), 2.0.into()]),
+            Error::Argument { .. },
+            "kernel `scale`, argument `x`: it takes f32 tensor, got f32 number"
+        );
+        assert_error!(
+            kernel.launch::<1>(1, [output.clone(), output.clone(), 2.0.into()]),
+            Error::Argument { .. },
+            "kernel `scale`, argument `x`: it takes f32 tensor, got the shape [2] of a new tensor"
+        );
+        assert_error!(
+            kernel.launch::<1>(1, [input.clone(), input.clone(), 2.0.into()]),
+            Error::Argument { .. },
+            "kernel `scale`, argument `y`: it takes new f32 tensor (give its shape: `Argument::output`), \
+             got f32 tensor of shape [2]"
+        );
+        assert_error!(
+            kernel.launch::<1>(1, [input.clone(), output.clone(), input.clone()]),
+            Error::Argument { .. },
+            "kernel `scale`, argument `factor`: it takes f32 number, got f32 tensor of shape [2]"
+        );
+        assert_error!(
+            kernel.launch::<1>(1, [input.clone(), output.clone(), 2u32.into()]),
+            Error::Argument { .. },
+            "kernel `scale`, argument `factor`: it takes f32 number, got u32 number"
+        );
+        let whole = x.to_dtype(DType::I32)?;
+        assert_error!(
+            kernel.launch::<1>(1, [whole.into(), output.clone(), 2.0.into()]),
+            Error::Argument { .. },
+            "kernel `scale`, argument `x`: it takes f32, got i32; convert it with `to_dtype`"
+        );
+        assert_error!(
+            kernel.launch::<1>(1, [input.clone(), Argument::output((1 << 20, 1 << 20)), 2.0.into()]),
+            Error::Argument { .. },
+            "kernel `scale`, argument `y`: shape [1048576, 1048576] has more elements than a kernel can count"
+        );
+        assert_error!(
+            kernel.launch::<2>(1, [input.clone(), output.clone(), 2.0.into()]),
+            Error::Kernel { .. },
+            format!("kernel `scale`: it writes 1 tensors, not 2: {signature}")
+        );
+        assert_error!(
+            kernel.launch::<1>([1, 1, 1], [input.clone(), output.clone(), 2.0.into()]),
+            Error::Kernel { .. },
+            "kernel `scale`: its workgroups are counted in one dimension: give their number"
+        );
+        let limit = device.info().limits.max_groups as usize;
+        assert_error!(
+            kernel.launch::<1>(limit * limit + 1, [input, output, 2.0.into()]),
+            Error::Unsupported { .. },
+            format!("{device} does not support a dispatch of {} workgroups (kernel `scale`)", limit * limit + 1)
+        );
+        assert_eq!((device.stats().launches, device.memory_stats().in_use), before, "nothing has been done");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_tensor_on_another_device() {
+    let (here, there) = (open(DEVICES[0]), open(DEVICES[1]));
+    let kernel = scale(&here).unwrap();
+    let x = Tensor::new([1f32], &there).unwrap();
+    assert_error!(
+        kernel.launch::<1>(1, [x.into(), Argument::output(1), 2.0.into()]),
+        Error::Argument { .. },
+        format!("kernel `scale`, argument `x`: it is on {there}, the kernel on {here}; move it with `to_device`")
+    );
+}
+
+/// Builds a kernel with a mistake in it.
+fn build(write: impl FnOnce(&KernelBuilder)) -> Result<Kernel> {
+    Kernel::build("wrong", &vulkan(), 64, write)
+}
+
+#[test]
+fn mistakes_in_a_kernel() {
+    const OUTSIDE: &str = "kernel `wrong`: a value is used outside of the branch or loop in which it was computed; \
+                           keep it in a variable (`var`)";
+    let smuggle = |use_it: for<'k> fn(&'k KernelBuilder, marquetry::shader::Value<'k>)| {
+        build(|k| {
+            let mut inside = None;
+            k.when(k.global_index().lt(3), || inside = Some(k.local_index() + 1));
+            use_it(k, inside.unwrap());
+        })
+    };
+    assert_error!(smuggle(|_, value| unused(value + 1)), Error::Kernel { .. }, OUTSIDE);
+    assert_error!(
+        smuggle(|k, value| k.buffer("y", Type::U32, Access::Write).store(0, value)),
+        Error::Kernel { .. },
+        OUTSIDE
+    );
+    let mut inside = None;
+    let after_loop = build(|k| {
+        let y = k.buffer("y", Type::U32, Access::Write);
+        let condition = k.var(k.bool(true));
+        k.for_range(0, 3, |i| condition.set(i.lt(2)));
+        inside = Some(0);
+        let mut last = k.bool(false);
+        k.for_range(0, 3, |i| last = i.lt(2));
+        k.when(last, || y.store(0, 1));
+    });
+    assert_error!(after_loop, Error::Kernel { .. }, OUTSIDE);
+    assert_eq!(inside, Some(0));
+
+    assert_error!(
+        build(|k| k.buffer("x", Type::U32, Access::Read).store(0, 1)),
+        Error::Kernel { .. },
+        "kernel `wrong`: a buffer that is declared `Access::Read` is written"
+    );
+    assert_error!(
+        build(|k| unused(k.buffer("x", Type::U32, Access::Read).atomic_add(0, 1))),
+        Error::Kernel { .. },
+        "kernel `wrong`: a buffer that is declared `Access::Read` is written"
+    );
+    assert_error!(
+        build(|k| std::mem::forget(k.when(k.bool(true), || ()))),
+        Error::Kernel { .. },
+        "kernel `wrong`: a branch has not ended: drop what `when` returns"
+    );
+    let other = KernelBuilder::new("other", marquetry::shader::Target::VULKAN, 64);
+    assert_error!(
+        build(|k| unused(k.local_index() + other.u32(1))),
+        Error::Kernel { .. },
+        "kernel `wrong`: a value of another kernel is used"
+    );
+    assert_error!(
+        build(|k| unused(k.workgroup_array(Type::F32, 0))),
+        Error::Kernel { .. },
+        "kernel `wrong`: an array has at least one element"
+    );
+    assert_error!(
+        build(|k| unused(k.local_array(Type::F32, 1 << 30))),
+        Error::Kernel { .. },
+        "kernel `wrong`: local arrays of 4294967295 bytes; 8192 are possible"
+    );
+    assert_error!(
+        build(|k| unused(k.buffer("x", Type { scalar: Scalar::F32, lanes: 3 }, Access::Read))),
+        Error::Kernel { .. },
+        "kernel `wrong`: vec3<f32>: a vector has 2 or 4 lanes"
+    );
+    assert_error!(
+        build(|k| unused(k.packed_buffer("x", DType::F32, Access::Read))),
+        Error::Kernel { .. },
+        "kernel `wrong`: buffer `x`: f32 is not packed, declare it with `buffer`"
+    );
+    assert_error!(
+        build(|k| unused(k.u32(4).sqrt())),
+        Error::Kernel { .. },
+        "kernel `wrong`: Sqrt takes floats of one type, not u32"
+    );
+    assert_error!(
+        Kernel::build("none", &vulkan(), 0, |_| ()),
+        Error::Kernel { .. },
+        "kernel `none`: workgroups of [0, 1, 1] invocations"
+    );
+    let most = vulkan().info().limits.max_workgroup_invocations;
+    assert_error!(
+        Kernel::build("large", &vulkan(), most + 1, |_| ()),
+        Error::Unsupported { .. },
+        format!(
+            "{} does not support {} invocations per workgroup, which kernel `large` needs (limit {most})",
+            vulkan(),
+            most + 1
+        )
+    );
+}
+
+/// The kernel `y = factor x` as SPIR-V for a device, for `count` elements; its entry point is called `double`.
+fn spirv(device: &Device) -> Vec<u32> {
+    let k = KernelBuilder::new("scale", Kernel::target(device), 64);
+    let x = k.buffer("x", Type::F32, Access::Read);
+    let y = k.buffer("y", Type::F32, Access::Write);
+    let (count, factor) = (k.parameter(Type::U32), k.parameter(Type::F32));
+    let i = k.global_index();
+    k.when(i.lt(count), || y.store(i, x.load(i) * factor));
+    let mut words = k.finish().unwrap().spirv().unwrap().to_vec();
+    // The name takes two words, whatever it is.
+    let main = words.windows(2).position(|pair| pair == [u32::from_le_bytes(*b"main"), 0]).unwrap();
+    words[main] = u32::from_le_bytes(*b"doub");
+    words[main + 1] = u32::from_le_bytes(*b"le\0\0");
+    words
+}
+
+fn scale_signature() -> Signature {
+    Signature::new("scale")
+        .input("x", DType::F32)
+        .output("y", DType::F32)
+        .scalar("count", DType::U32)
+        .scalar("factor", DType::F32)
+}
+
+fn bring(device: &Device, words: &[u32], entry_point: &str, workgroup: [u32; 3]) -> Result<Kernel> {
+    // SAFETY: the words are those of `spirv` above, or refused before a driver sees them. The kernel guards its accesses
+    // by `count`, and every launch hands over the length of its tensors.
+    unsafe { Kernel::from_spirv(device, words, entry_point, workgroup, scale_signature()) }
+}
+
+#[test]
+fn spirv_runs_on_each_device() {
+    on_each_device(|device| {
+        let kernel = bring(device, &spirv(device), "double", [64, 1, 1])?;
+        assert_eq!(kernel.workgroup(), [64, 1, 1]);
+        let x: Vec<f32> = (0..100u8).map(f32::from).collect();
+        let x = Tensor::new(&x, device)?.reshape((10, 10))?;
+        let arguments = [Argument::from(x.t()?), Argument::output((10, 10)), 100u32.into(), 0.5.into()];
+        let [y] = kernel.launch([2, 1, 1], arguments.clone())?;
+        let expected: Vec<f32> = (0..100).map(|i| ((i % 10 * 10 + i / 10) as f32) / 2.0).collect();
+        assert_eq!(y.to_vec::<f32>()?, expected);
+        let [y] = kernel.launch(2, arguments.clone())?;
+        assert_eq!(y.to_vec::<f32>()?, expected);
+
+        let limit = device.info().limits.max_groups;
+        if limit == u32::MAX {
+            return Ok(()); // no number of workgroups is too large
+        }
+        assert_error!(
+            kernel.launch::<1>([1, limit + 1, 1], arguments),
+            Error::Unsupported { .. },
+            format!(
+                "{device} does not support a dispatch of {} workgroups in y (kernel `scale`, limit {limit})",
+                limit + 1
+            )
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn spirv_that_is_refused() {
+    on_each_device(|device| {
+        let words = spirv(device);
+        assert_error!(
+            bring(device, &words, "main", [64, 1, 1]),
+            Error::Kernel { .. },
+            "kernel `scale`: no entry point `main`; there is `double`"
+        );
+        assert_error!(
+            bring(device, &words, "double", [32, 2, 1]),
+            Error::Kernel { .. },
+            "kernel `scale`: its workgroups are [64, 1, 1], not [32, 2, 1]"
+        );
+        assert_error!(
+            bring(device, &words[1..], "double", [64, 1, 1]),
+            Error::Kernel { .. },
+            "kernel `scale`: not SPIR-V: the first word is not 0x07230203"
+        );
+        assert_error!(
+            bring(device, &words[..5], "double", [64, 1, 1]),
+            Error::Kernel { .. },
+            "kernel `scale`: no entry point `double`; there is none"
+        );
+        Ok(())
+    });
+}
+
+const WGSL: &str = "
+    struct Parameters { count: u32, factor: f32 }
+    @group(0) @binding(0) var<storage, read> x: array<f32>;
+    @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+    @group(0) @binding(2) var<uniform> parameters: Parameters;
+
+    @compute @workgroup_size(8, 8)
+    fn scale(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+        let i = id.x + 8 * groups.x * id.y;
+        if i < parameters.count { y[i] = x[i] * parameters.factor; }
+    }
+
+    @compute @workgroup_size(1)
+    fn beyond() {
+        // Whatever count says, there is no such element.
+        y[parameters.count * 1000000] = x[parameters.count * 3];
+        y[0] = 7.0;
+    }";
+
+#[test]
+fn wgsl_runs_on_webgpu() -> Result<()> {
+    let device = open("webgpu");
+    let kernel = Kernel::from_wgsl(&device, WGSL, "scale", scale_signature())?;
+    assert_eq!(kernel.workgroup(), [8, 8, 1]);
+    let x: Vec<f32> = (0..200u8).map(f32::from).collect();
+    let x = Tensor::new(&x, &device)?;
+    let [y] = kernel.launch([2, 2, 1], [Argument::from(&x), Argument::output(200), 200u32.into(), 3.0.into()])?;
+    let expected: Vec<f32> = (0..200u16).map(|i| f32::from(3 * i)).collect();
+    assert_eq!(y.to_vec::<f32>()?, expected);
+
+    let neighbours: Vec<Tensor> = (0..4).map(|_| Tensor::new([9f32; 64], &device)).collect::<Result<_>>()?;
+    let kernel = Kernel::from_wgsl(&device, WGSL, "beyond", scale_signature())?;
+    let [y] = kernel.launch([1, 1, 1], [Argument::from(&x), Argument::output(1), 200u32.into(), 0.0.into()])?;
+    assert_eq!(y.to_vec::<f32>()?, [7.0]);
+    for tensor in neighbours {
+        assert_eq!(tensor.to_vec::<f32>()?, [9.0; 64]);
+    }
+    Ok(())
+}
+
+#[test]
+fn wgsl_is_for_webgpu() {
+    let device = vulkan();
+    assert_error!(
+        Kernel::from_wgsl(&device, WGSL, "scale", scale_signature()),
+        Error::Unsupported { .. },
+        format!(
+            "{device} does not support WGSL, in which kernel `scale` is given; bring SPIR-V for it (`Kernel::from_spirv`)"
+        )
+    );
+}
+
+#[test]
+fn wgsl_that_does_not_fit_its_signature() -> Result<()> {
+    let device = open("webgpu");
+    let compile = |text: &str, signature| Kernel::from_wgsl(&device, text, "scale", signature);
+    assert_error!(
+        Kernel::from_wgsl(&device, WGSL, "double", scale_signature()),
+        Error::Kernel { .. },
+        "kernel `scale`: no entry point `double`; there is `scale`, `beyond`"
+    );
+    let message = text_of(compile("fn scale(", scale_signature()));
+    assert!(message.starts_with("kernel `scale`: error: expected identifier"), "{message}");
+    let message = text_of(compile(&WGSL.replace("= x[i] *", "= x *"), scale_signature()));
+    assert!(message.starts_with("kernel `scale`: ") && message.contains("x * parameters.factor"), "{message}");
+    let writes_x = Signature::new("scale").in_out("x", DType::F32).output("y", DType::F32).scalar("count", DType::U32);
+    assert_error!(
+        compile(WGSL, writes_x.scalar("factor", DType::F32)),
+        Error::Argument { .. },
+        "kernel `scale`, argument `x`: the signature wants it to be a `var<storage, read_write>` at binding 0"
+    );
+    let reads_y = Signature::new("scale").input("x", DType::F32).input("y", DType::F32).scalar("count", DType::U32);
+    assert_error!(
+        compile(WGSL, reads_y),
+        Error::Argument { .. },
+        "kernel `scale`, argument `y`: the signature wants it to be a `var<storage, read>` at binding 1"
+    );
+    let place = "does not fit the signature, which has";
+    assert_error!(
+        compile(WGSL, Signature::new("scale").input("x", DType::F32).output("y", DType::F32)),
+        Error::Kernel { .. },
+        format!(
+            "kernel `scale`: binding 2 (a variable of 8 bytes) {place} 2 buffers from binding 0 on and behind them a \
+             uniform block of 0 words"
+        )
+    );
+    assert_error!(
+        compile(&WGSL.replace("factor: f32", "factor: f32, more: array<vec4<f32>, 4>"), scale_signature()),
+        Error::Kernel { .. },
+        format!(
+            "kernel `scale`: binding 2 (a variable of 80 bytes) {place} 2 buffers from binding 0 on and behind them a \
+             uniform block of 2 words"
+        )
+    );
+    let halves = Signature::new("scale").input("x", DType::F32).output("y", DType::F32).scalar("count", DType::F16);
+    assert_error!(
+        compile(WGSL, halves.scalar("factor", DType::F32)),
+        Error::Argument { .. },
+        "kernel `scale`, argument `count`: it is an f16 number; a kernel takes f32, i32 and u32"
+    );
+
+    // A fixed length is what a tensor must have.
+    let kernel = compile(&WGSL.replace("x: array<f32>", "x: array<f32, 100>"), scale_signature())?;
+    let run = |elements: usize| {
+        let x = Tensor::ones(elements, DType::F32, &device)?;
+        kernel.launch::<1>([1, 1, 1], [x.into(), Argument::output(2), 2u32.into(), 5.0.into()])
+    };
+    assert_error!(
+        run(96),
+        Error::Argument { .. },
+        "kernel `scale`, argument `x`: shape [96] of f32 is too small; the kernel binds 400 bytes"
+    );
+    let [y] = run(100)?;
+    assert_eq!(y.to_vec::<f32>()?, [5.0, 5.0]);
+    Ok(())
+}
