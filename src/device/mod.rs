@@ -19,11 +19,11 @@ pub(crate) mod vulkan;
 pub(crate) mod webgpu;
 
 pub use filter::DeviceFilter;
-pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
 #[cfg(any(feature = "vulkan", feature = "webgpu"))]
 pub(crate) use info::powers_of_two;
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 pub(crate) use info::vendor_name;
+pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
 
 use crate::error::Result;
 use crate::memory::MemoryStats;

@@ -19,9 +19,7 @@ fn backends() -> Vec<Box<dyn Backend>> {
                 .expect("a WebGPU device: run `make setup`"),
         ),
         #[cfg(feature = "level-zero")]
-        Box::new(
-            crate::device::level_zero::LevelZeroBackend::open(0).expect("a Level Zero device: run `make setup`"),
-        ),
+        Box::new(crate::device::level_zero::LevelZeroBackend::open(0).expect("a Level Zero device: run `make setup`")),
     ]
 }
 
