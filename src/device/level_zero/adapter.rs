@@ -144,6 +144,8 @@ struct DeviceFacts {
     memories: Vec<DeviceMemoryProperties>,
     groups: Vec<CommandQueueGroupProperties>,
     sub_devices: u32,
+    /// Whether the clock can be read.
+    timestamps: bool,
 }
 
 impl DeviceFacts {
@@ -176,6 +178,9 @@ impl DeviceFacts {
             // SAFETY: see above.
             unsafe { (api.device_get_sub_devices)(device, count, list) }
         });
+        let (mut on_host, mut on_device) = (0, 0);
+        // SAFETY: see above.
+        let clock = unsafe { (api.device_get_global_timestamps)(device, &mut on_host, &mut on_device) };
         Ok(DeviceFacts {
             properties,
             compute,
@@ -184,6 +189,7 @@ impl DeviceFacts {
             memories: memories.map_err(failed("zeDeviceGetMemoryProperties"))?,
             groups: groups.map_err(failed("zeDeviceGetCommandQueueGroupProperties"))?,
             sub_devices: sub_devices.map_err(failed("zeDeviceGetSubDevices"))?.len() as u32,
+            timestamps: ok(clock).is_ok(),
         })
     }
 }
@@ -274,7 +280,7 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
         features: Features {
             f16: facts.module.flags.contains(DeviceModuleFlags::FP16),
             subgroups: !limits.subgroup_sizes.is_empty(),
-            timestamps: true,
+            timestamps: facts.timestamps,
         },
         limits,
     }
