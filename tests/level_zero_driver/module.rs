@@ -92,7 +92,7 @@ pub fn module_create(
 
 fn build(context: &Arc<Context>, desc: &ModuleDesc) -> Result<(Module, String), BuildError> {
     if settings().build_failure.is_due() {
-        return Err(failure("error: LEVEL_ZERO_TEST_BUILD_FAILURE_AT asks for this failure"));
+        return Err(failure("error: build failure, as LEVEL_ZERO_TEST_BUILD_FAILURE_AT asks"));
     }
     let input = bytes(desc.input_module, desc.input_size).map_err(|code| (code, String::new()))?;
     let (spirv, program) = match desc.format {

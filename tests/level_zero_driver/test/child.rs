@@ -41,7 +41,7 @@ impl Child {
         let mut command = Command::new(env::current_exe().expect("the path of this program"));
         command.env(SCENARIO, scenario).env("LEVEL_ZERO_TEST_REPORT", &report).env_remove("LEVEL_ZERO_TEST_CACHE");
         // Faults are counted: nothing is to depend on what earlier runs have left.
-        command.env("MARQUETRY_CACHE", "");
+        command.env("MARQUETRY_CACHE", "").env_remove("LEVEL_ZERO_TEST_CACHE");
         Self { command, report }
     }
 
