@@ -144,6 +144,8 @@ struct DeviceFacts {
     memories: Vec<DeviceMemoryProperties>,
     groups: Vec<CommandQueueGroupProperties>,
     sub_devices: u32,
+    /// Whether the clock can be read.
+    timestamps: bool,
 }
 
 impl DeviceFacts {
@@ -176,6 +178,9 @@ impl DeviceFacts {
             // SAFETY: see above.
             unsafe { (api.device_get_sub_devices)(device, count, list) }
         });
+        let (mut on_host, mut on_device) = (0, 0);
+        // SAFETY: see above.
+        let clock = unsafe { (api.device_get_global_timestamps)(device, &mut on_host, &mut on_device) };
         Ok(DeviceFacts {
             properties,
             compute,
@@ -184,6 +189,7 @@ impl DeviceFacts {
             memories: memories.map_err(failed("zeDeviceGetMemoryProperties"))?,
             groups: groups.map_err(failed("zeDeviceGetCommandQueueGroupProperties"))?,
             sub_devices: sub_devices.map_err(failed("zeDeviceGetSubDevices"))?.len() as u32,
+            timestamps: ok(clock).is_ok(),
         })
     }
 }
@@ -196,12 +202,8 @@ impl Adapter {
         if facts.module.spirv_version_supported == 0 {
             return Err(format!("{name}: takes no SPIR-V"));
         }
-        let compute_group = group(&facts.groups, |flags| flags.contains(CommandQueueGroupPropertyFlags::COMPUTE))
-            .ok_or_else(|| format!("{name}: no compute queue"))?;
-        let copy_group = group(&facts.groups, |flags| {
-            flags.contains(CommandQueueGroupPropertyFlags::COPY)
-                && !flags.contains(CommandQueueGroupPropertyFlags::COMPUTE)
-        });
+        let compute_group = compute_group(&facts.groups).ok_or_else(|| format!("{name}: no compute queue"))?;
+        let copy_group = copy_group(&facts.groups);
         let DriverFacts { api_version, version, .. } = *driver;
         let (memory_ordinal, memory) = largest_memory(&facts.memories);
         let uuid: String = facts.properties.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -225,9 +227,22 @@ impl Adapter {
     }
 }
 
-/// The first queue group with such flags.
-fn group(groups: &[CommandQueueGroupProperties], fits: impl Fn(CommandQueueGroupPropertyFlags) -> bool) -> Option<u32> {
-    groups.iter().zip(0..).find_map(|(group, ordinal)| (group.num_queues > 0 && fits(group.flags)).then_some(ordinal))
+/// The first queue group for kernels.
+fn compute_group(groups: &[CommandQueueGroupProperties]) -> Option<u32> {
+    first_group(groups, |flags| flags.contains(CommandQueueGroupPropertyFlags::COMPUTE))
+}
+
+/// The first queue group that copies and does nothing else.
+fn copy_group(groups: &[CommandQueueGroupProperties]) -> Option<u32> {
+    let (compute, copy) = (CommandQueueGroupPropertyFlags::COMPUTE, CommandQueueGroupPropertyFlags::COPY);
+    first_group(groups, |flags| flags.contains(copy) && !flags.contains(compute))
+}
+
+fn first_group(
+    groups: &[CommandQueueGroupProperties],
+    fits: impl Fn(CommandQueueGroupPropertyFlags) -> bool,
+) -> Option<u32> {
+    (0..).zip(groups).find_map(|(ordinal, group)| (group.num_queues > 0 && fits(group.flags)).then_some(ordinal))
 }
 
 /// The largest memory: its ordinal and size. Device buffers come from that one alone.
@@ -274,7 +289,7 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
         features: Features {
             f16: facts.module.flags.contains(DeviceModuleFlags::FP16),
             subgroups: !limits.subgroup_sizes.is_empty(),
-            timestamps: true,
+            timestamps: facts.timestamps,
         },
         limits,
     }
@@ -312,5 +327,61 @@ fn limits(facts: &DeviceFacts, relaxed: u64) -> Limits {
         subgroup_sizes,
         buffer_alignment: BUFFER_ALIGNMENT as u64,
         copy_alignment: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue_group(flags: CommandQueueGroupPropertyFlags, num_queues: u32) -> CommandQueueGroupProperties {
+        CommandQueueGroupProperties { flags, num_queues, ..Default::default() }
+    }
+
+    #[test]
+    fn the_copy_engine_is_a_group_that_does_nothing_else() {
+        let (compute, copy) = (CommandQueueGroupPropertyFlags::COMPUTE, CommandQueueGroupPropertyFlags::COPY);
+        let groups = [queue_group(copy, 0), queue_group(compute | copy, 1), queue_group(copy, 2), queue_group(copy, 7)];
+        assert_eq!((compute_group(&groups), copy_group(&groups)), (Some(1), Some(2)));
+        assert_eq!((compute_group(&groups[..2]), copy_group(&groups[..2])), (Some(1), None));
+        assert_eq!(compute_group(&groups[2..]), None);
+    }
+
+    #[test]
+    fn buffers_come_from_the_largest_memory() {
+        let memories = [4, 9, 9].map(|total_size| DeviceMemoryProperties { total_size, ..Default::default() });
+        assert_eq!(largest_memory(&memories), (1, 9));
+        assert_eq!(largest_memory(&[]), (0, 0));
+    }
+
+    #[test]
+    fn limits_share_the_room_for_arguments_and_take_the_smallest_bound() {
+        let mut facts = DeviceFacts {
+            properties: DeviceProperties { max_mem_alloc_size: (4 << 30) + 7, ..Default::default() },
+            compute: DeviceComputeProperties {
+                max_group_count_x: 70_000,
+                max_group_count_y: 65_535,
+                max_group_count_z: u32::MAX,
+                num_sub_group_sizes: 2,
+                sub_group_sizes: [32, 16, 8, 0, 0, 0, 0, 0],
+                ..Default::default()
+            },
+            module: DeviceModuleProperties { max_arguments_size: 2048, ..Default::default() },
+            access: DeviceMemoryAccessProperties::default(),
+            memories: Vec::new(),
+            groups: Vec::new(),
+            sub_devices: 0,
+            timestamps: true,
+        };
+        let usual = limits(&facts, 0);
+        assert_eq!((usual.max_bindings, usual.max_parameter_words), (64, (2048 - 64 * 8) / 4));
+        assert_eq!((usual.max_groups, usual.max_buffer_bytes), (65_535, 4 << 30));
+        assert_eq!(usual.subgroup_sizes, [16, 32], "the third is not one of the two");
+        assert_eq!(limits(&facts, 48 << 30).max_buffer_bytes, 48 << 30);
+        facts.module.max_arguments_size = 1024;
+        let small = limits(&facts, 0);
+        assert_eq!((small.max_bindings, small.max_parameter_words), (32, (1024 - 32 * 8) / 4));
+        facts.module.max_arguments_size = u32::MAX;
+        assert_eq!(limits(&facts, 0).max_parameter_words, 1024);
     }
 }

@@ -72,7 +72,7 @@ impl List {
     fn join(&mut self) -> Result<()> {
         if std::mem::take(&mut self.executed) {
             // SAFETY: the fence is alive, and will be signalled.
-            let code = unsafe { (self.device.api.fence_host_synchronize)(self.fence, u64::MAX) };
+            let code = unsafe { (self.device.api.fence_host_synchronize)(self.fence, self.device.patience()) };
             self.device.check("zeFenceHostSynchronize", code)?;
         }
         Ok(())

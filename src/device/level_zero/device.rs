@@ -45,6 +45,11 @@ impl Device {
         }
     }
 
+    /// For how many nanoseconds to wait for what the device still has: a lost one may never let go of it.
+    pub fn patience(&self) -> u64 {
+        if self.lost.get().is_some() { 1_000_000_000 } else { u64::MAX }
+    }
+
     /// Declares the device lost.
     pub fn lose(&self, reason: impl FnOnce() -> String) -> Error {
         self.lost_by(self.lost.get_or_init(reason))

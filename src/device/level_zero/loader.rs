@@ -163,6 +163,7 @@ mod tests {
         assert!(list_of(0u8, |_, _| ResultCode::ERROR_UNINITIALIZED).is_err());
     }
 
+    #[cfg(unix)]
     #[test]
     fn a_library_without_the_functions_is_told_by_the_first_one() {
         let library = Library::from(libloading::os::unix::Library::this());

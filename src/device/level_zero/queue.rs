@@ -104,6 +104,10 @@ impl Queue {
 
     /// Records a batch and submits it.
     pub fn submit(&self, plan: &Plan<'_>, timed: bool) -> Result<Ticket> {
+        let info = &self.device.adapter.info;
+        if timed && !info.features.timestamps {
+            return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
+        }
         // Events and lists of completed batches are used anew.
         self.completed()?;
         let state = &mut *self.state.lock();
@@ -271,7 +275,7 @@ impl Drop for Engine {
             Entry::Immediate(list) => {
                 if let Some(synchronize) = api.command_list_host_synchronize {
                     // SAFETY: the list is alive.
-                    let code = unsafe { synchronize(list, u64::MAX) };
+                    let code = unsafe { synchronize(list, self.device.patience()) };
                     self.device.log_failure("zeCommandListHostSynchronize", code);
                 }
                 // SAFETY: nobody else has the list, and the device has let go of it, or is lost.
@@ -279,7 +283,7 @@ impl Drop for Engine {
             }
             Entry::Queue(queue) => {
                 // SAFETY: the queue is alive.
-                let code = unsafe { (api.command_queue_synchronize)(queue, u64::MAX) };
+                let code = unsafe { (api.command_queue_synchronize)(queue, self.device.patience()) };
                 self.device.log_failure("zeCommandQueueSynchronize", code);
                 // SAFETY: nobody else has the queue, and the device has let go of it, or is lost.
                 self.device.log_failure("zeCommandQueueDestroy", unsafe { (api.command_queue_destroy)(queue) });
