@@ -29,20 +29,20 @@ fn main() -> ExitCode {
 
 fn trials() -> Vec<Trial> {
     vec![
-        trial("loader::adds_vectors", || loader("add_vectors").run()?.succeeds()?.is_clean()),
-        trial("loader::describes_the_device", || loader("describe").run()?.succeeds()?.is_clean()),
-        trial("loader::subgroups", || loader("subgroups").run()?.succeeds()?.is_clean()),
-        trial("loader::copies_and_fills", || loader("copy_and_fill").run()?.succeeds()?.is_clean()),
-        trial("loader::orders_by_events", || loader("events").run()?.succeeds()?.is_clean()),
-        trial("loader::immediate_lists", || loader("immediate").run()?.succeeds()?.is_clean()),
+        trial("loader::adds_vectors", || loader("add_vectors").run()?.succeeds()?.leaves_nothing()),
+        trial("loader::describes_the_device", || loader("describe").run()?.succeeds()?.leaves_nothing()),
+        trial("loader::subgroups", || loader("subgroups").run()?.succeeds()?.leaves_nothing()),
+        trial("loader::copies_and_fills", || loader("copy_and_fill").run()?.succeeds()?.leaves_nothing()),
+        trial("loader::orders_by_events", || loader("events").run()?.succeeds()?.leaves_nothing()),
+        trial("loader::immediate_lists", || loader("immediate").run()?.succeeds()?.leaves_nothing()),
         trial("loader::cached_modules", cache_is_used),
-        trial("loader::native_binaries", || loader("native_binary").run()?.succeeds()?.is_clean()),
-        trial("direct::adds_vectors", || direct("add_vectors").run()?.succeeds()?.is_clean()),
-        trial("direct::lists_in_order", || direct("in_order").run()?.succeeds()?.is_clean()),
+        trial("loader::native_binaries", || loader("native_binary").run()?.succeeds()?.leaves_nothing()),
+        trial("direct::adds_vectors", || direct("add_vectors").run()?.succeeds()?.leaves_nothing()),
+        trial("direct::lists_in_order", || direct("in_order").run()?.succeeds()?.leaves_nothing()),
         trial("direct::older_version", || direct("older_version").with("API", "1.3").run()?.succeeds()?.errors(1)),
-        trial("traps::missing_barrier", || loader("missing_barrier").run()?.succeeds()?.is_clean()),
+        trial("traps::missing_barrier", || loader("missing_barrier").run()?.succeeds()?.leaves_nothing()),
         trial("traps::missing_barrier_between_lists", || {
-            loader("missing_barrier_between_lists").run()?.succeeds()?.is_clean()
+            loader("missing_barrier_between_lists").run()?.succeeds()?.leaves_nothing()
         }),
         trial("traps::kernel_overrun", || {
             loader("overrun").run()?.faults("touched byte 4096 of an allocation of 4096")
@@ -55,15 +55,19 @@ fn trials() -> Vec<Trial> {
             loader("freed_while_pending").with("SLOW_MS", "100").run()?.succeeds()?.errors(1)
         }),
         trial("traps::leaks", leaks_are_reported),
-        trial("faults::no_devices", || loader("no_devices").with("DEVICES", "0").run()?.succeeds()?.is_clean()),
-        trial("faults::two_devices", || loader("two_devices").with("DEVICES", "2").run()?.succeeds()?.is_clean()),
-        trial("faults::discrete", || loader("discrete").with("DISCRETE", "1").run()?.succeeds()?.is_clean()),
-        trial("faults::out_of_memory", || loader("out_of_memory").with("OOM_AT", "2").run()?.succeeds()?.is_clean()),
-        trial("faults::build_failure", || {
-            loader("build_failure").with("BUILD_FAILURE_AT", "2").run()?.succeeds()?.is_clean()
+        trial("faults::no_devices", || loader("no_devices").with("DEVICES", "0").run()?.succeeds()?.leaves_nothing()),
+        trial("faults::two_devices", || loader("two_devices").with("DEVICES", "2").run()?.succeeds()?.leaves_nothing()),
+        trial("faults::discrete", || loader("discrete").with("DISCRETE", "1").run()?.succeeds()?.leaves_nothing()),
+        trial("faults::out_of_memory", || {
+            loader("out_of_memory").with("OOM_AT", "2").run()?.succeeds()?.leaves_nothing()
         }),
-        trial("faults::lost_device", || loader("lost_device").with("LOST_AT", "2").run()?.succeeds()?.is_clean()),
-        trial("faults::slow_device", || loader("slow_device").with("SLOW_MS", "50").run()?.succeeds()?.is_clean()),
+        trial("faults::build_failure", || {
+            loader("build_failure").with("BUILD_FAILURE_AT", "2").run()?.succeeds()?.leaves_nothing()
+        }),
+        trial("faults::lost_device", || loader("lost_device").with("LOST_AT", "2").run()?.succeeds()?.leaves_nothing()),
+        trial("faults::slow_device", || {
+            loader("slow_device").with("SLOW_MS", "50").run()?.succeeds()?.leaves_nothing()
+        }),
     ]
 }
 
@@ -75,7 +79,7 @@ fn trial(name: &str, check: impl FnOnce() -> Result<(), Failed> + Send + 'static
 fn cache_is_used() -> Result<(), Failed> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("level-zero-cache");
     let _ = std::fs::remove_dir_all(&folder);
-    let run = || loader("add_vectors").with("CACHE", &folder.to_string_lossy()).run()?.succeeds()?.is_clean();
+    let run = || loader("add_vectors").with("CACHE", &folder.to_string_lossy()).run()?.succeeds()?.leaves_nothing();
     run()?;
     let files: Vec<_> = std::fs::read_dir(&folder)?.collect::<Result<_, _>>()?;
     assert_eq!(files.len(), 1, "{files:?}");
