@@ -24,7 +24,10 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials()).exit_code()
 }
 
-const SCENARIOS: [(&str, fn() -> Result<()>); 10] = [
+/// A scenario and its name.
+type Scenario = (&'static str, fn() -> Result<()>);
+
+const SCENARIOS: [Scenario; 10] = [
     ("every_family", every_family),
     ("memory_runs_out", memory_runs_out),
     ("memory_is_short_for_a_moment", memory_is_short_for_a_moment),

@@ -181,7 +181,14 @@ fn tensors_are_values() {
         assert_eq!(x.to_vec::<u32>()?, [10, 20, 30, 40]);
         assert_eq!(same.to_vec::<u32>()?, [10, 20, 30, 40]);
         assert_eq!(view.to_vec::<u32>()?, [10, 20]);
-        // What the kernel has written is a tensor like any other, and nothing has been copied to read it.
+        // One that nobody has computed yet is as good.
+        let zeros = Tensor::zeros(4, DType::U32, device)?;
+        for _ in 0..2 {
+            let [counted] = kernel.launch(1, [Argument::from(&zeros)])?;
+            assert_eq!(counted.to_vec::<u32>()?, [0, 1, 2, 3]);
+        }
+        assert_eq!(zeros.to_vec::<u32>()?, [0; 4]);
+        // What the kernel has written is a tensor like any other.
         assert_eq!((&y + &y)?.sum(0)?.to_vec::<u32>()?, [84, 128]);
 
         // A tensor may come twice, and be read and written by one launch.

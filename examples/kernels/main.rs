@@ -46,8 +46,10 @@ fn print_all(kernels: &[Module]) {
     kernels.iter().for_each(|kernel| println!("{}", row(kernel)));
 }
 
-/// A column is a name, and what of a report stands below it.
-const INTEL_COLUMNS: [(&str, fn(&Report) -> u64); 7] = [
+/// A name, and what of a report stands below it.
+type Column = (&'static str, fn(&Report) -> u64);
+
+const INTEL_COLUMNS: [Column; 7] = [
     ("SIMD", |report| report.simd),
     ("registers", |report| report.registers),
     ("spilled", |report| report.spilled),
@@ -89,6 +91,9 @@ fn print_intel(kernels: &[Module], gpus: &[String]) -> anyhow::Result<usize> {
             println!("{:<44} {gpu:<9}{cells}", kernel.name);
         }
     }
+    let compiled: Vec<&Report> = reports.iter().flatten().flatten().collect();
+    let in_registers = compiled.iter().filter(|report| report.is_in_registers()).count();
+    println!("{in_registers} of {} keep all in registers", compiled.len());
     Ok(refused)
 }
 

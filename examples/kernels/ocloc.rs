@@ -29,7 +29,7 @@ pub struct Report {
     pub spilled: u64,
     /// Bytes of memory per hardware thread for spilled registers and private arrays.
     pub scratch: u64,
-    /// Bytes of memory per invocation for private arrays that are too large for the scratch memory.
+    /// Bytes of global memory per invocation for private arrays, where they are not in the scratch memory.
     pub private: u64,
     /// Bytes of workgroup memory.
     pub workgroup_memory: u64,

@@ -54,6 +54,14 @@ pub(crate) struct Region {
     pub dst: Pitch,
 }
 
+/// Bytes that lie together on both sides of a copy: where they begin, and how many they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub src: u64,
+    pub dst: u64,
+    pub bytes: u64,
+}
+
 impl Region {
     /// The first `bytes` bytes of both buffers.
     pub fn linear(bytes: u64) -> Region {
@@ -68,7 +76,6 @@ impl Region {
 
     /// The same box, which has passed its check, with as few rows and slices as possible: those that follow each other
     /// on both sides are made one.
-    #[cfg_attr(not(any(feature = "vulkan", feature = "level-zero")), expect(dead_code, reason = "no backend uses it"))]
     pub fn merged(&self) -> Region {
         let Region { extent: [mut width, mut rows, mut slices], mut src, mut dst } = *self;
         let evenly_spaced = |pitch: &Pitch| pitch.row.checked_mul(rows) == Some(pitch.slice);
@@ -84,6 +91,21 @@ impl Region {
             (width, rows) = (width * rows, 1);
         }
         Region { extent: [width, rows, slices], src, dst }
+    }
+
+    /// The rows of the box, which has passed its check; those that touch on both sides are one.
+    #[cfg_attr(
+        not(any(feature = "vulkan", feature = "webgpu")),
+        expect(dead_code, reason = "no backend copies by rows")
+    )]
+    pub fn rows(&self) -> impl Iterator<Item = Row> + use<> {
+        let Region { extent: [bytes, rows, slices], src, dst } = self.merged();
+        (0..slices).flat_map(move |slice| {
+            (0..rows).map(move |row| {
+                let [src, dst] = [src, dst].map(|pitch| pitch.offset + slice * pitch.slice + row * pitch.row);
+                Row { src, dst, bytes }
+            })
+        })
     }
 
     /// Whether the box can be copied between two buffers of these sizes: it is not empty, lies within both, and its rows
@@ -237,6 +259,23 @@ pub(crate) fn check_fits(module: &Module, info: &DeviceInfo) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_touches_on_both_sides_is_one_row() {
+        let rows = |extent, src, dst| -> Vec<[u64; 3]> {
+            Region { extent, src, dst }.rows().map(|row| [row.src, row.dst, row.bytes]).collect()
+        };
+        let dense = Pitch { offset: 2, row: 4, slice: 12 };
+        let gaps_in_rows = Pitch { offset: 0, row: 5, slice: 15 };
+        let gaps_in_slices = Pitch { offset: 0, row: 4, slice: 13 };
+        assert_eq!(rows([4, 3, 2], dense, dense), [[2, 2, 24]]);
+        assert_eq!(rows([4, 3, 2], gaps_in_slices, dense), [[0, 2, 12], [13, 14, 12]]);
+        let apart = [[2, 0, 4], [6, 5, 4], [10, 10, 4], [14, 15, 4], [18, 20, 4], [22, 25, 4]];
+        assert_eq!(rows([4, 3, 2], dense, gaps_in_rows), apart);
+        // The pitch of a single row, or slice, means nothing.
+        assert_eq!(rows([4, 1, 1], gaps_in_rows, Pitch::default()), [[0, 0, 4]]);
+        assert_eq!(rows([12, 1, 2], dense, Pitch { row: 0, ..dense }), [[2, 2, 24]]);
+    }
 
     const ROWS: Pitch = Pitch { offset: 3, row: 10, slice: 100 };
 

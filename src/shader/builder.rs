@@ -95,7 +95,7 @@ impl KernelBuilder {
 
     fn start(name: String, target: Target, workgroup: u32, checked: bool) -> Self {
         let mut module = Builder::new();
-        // 1.3 is what Vulkan 1.1 and newer take and the first with subgroup operations.
+        // 1.3 is what Vulkan 1.1 and newer take and the first with subgroup operations. OpenCL's drivers say 1.2.
         module.set_version(1, if target.dialect == Dialect::OpenCl { 2 } else { 3 });
         let math = match target.dialect {
             Dialect::Vulkan => {

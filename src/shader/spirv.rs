@@ -70,3 +70,44 @@ fn require(features: &mut Features, capability: u32) {
     let subgroups = Capability::GroupNonUniform as u32..=Capability::GroupNonUniformQuad as u32;
     features.subgroups |= subgroups.contains(&capability);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shader::{Access, KernelBuilder, Target, Type};
+
+    fn words(write: impl FnOnce(&KernelBuilder)) -> Vec<u32> {
+        let k = KernelBuilder::new("sample", Target::VULKAN, 32);
+        write(&k);
+        k.finish().unwrap().spirv().unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_module_tells_what_it_requires() {
+        let plain = entry_point(&words(|_| ()), "main").unwrap();
+        assert_eq!((plain.local_size, plain.requires), (Some([32, 1, 1]), Features::default()));
+        let halves = words(|k| _ = k.buffer("x", Type::F16, Access::Read).load(0));
+        assert_eq!(entry_point(&halves, "main").unwrap().requires, Features { f16: true, ..Default::default() });
+        let subgroups = words(|k| _ = k.u32(1).subgroup_sum());
+        assert_eq!(
+            entry_point(&subgroups, "main").unwrap().requires,
+            Features { subgroups: true, ..Default::default() }
+        );
+    }
+
+    #[test]
+    fn whatever_the_words_are_it_ends() {
+        let words = words(|_| ());
+        for length in 0..words.len() {
+            _ = entry_point(&words[..length], "main");
+        }
+        for place in 5..words.len() {
+            let mut broken = words.clone();
+            // An instruction of no words, and one that is longer than the module.
+            for word in [0, 0xffff_000f] {
+                broken[place] = word;
+                _ = entry_point(&broken, "main");
+            }
+        }
+    }
+}

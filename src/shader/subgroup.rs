@@ -9,8 +9,7 @@ use rspirv::spirv::{BuiltIn, Capability, GroupOperation, Op, Scope};
 
 impl<'k> Value<'k> {
     fn subgroup(self, op: Op, ty: Type, capability: Capability, operands: &[Operand]) -> Value<'k> {
-        self.kernel.require(|features| features.subgroups = true);
-        self.kernel.capability(Capability::GroupNonUniform);
+        self.kernel.require_subgroups();
         self.kernel.capability(capability);
         let scope = Operand::IdScope(self.kernel.u32(Scope::Subgroup as u32).id);
         self.kernel.emit(op, ty, std::iter::once(scope).chain(operands.iter().cloned()))
@@ -61,17 +60,22 @@ impl<'k> Value<'k> {
 }
 
 impl KernelBuilder {
-    /// The invocation's lane in its subgroup.
-    pub fn subgroup_lane(&self) -> Value<'_> {
+    fn require_subgroups(&self) {
         self.require(|features| features.subgroups = true);
         self.capability(Capability::GroupNonUniform);
+        // The first version with these operations; kernels for OpenCL otherwise declare an older one.
+        self.state.borrow_mut().module.set_version(1, 3);
+    }
+
+    /// The invocation's lane in its subgroup.
+    pub fn subgroup_lane(&self) -> Value<'_> {
+        self.require_subgroups();
         self.builtin(BuiltIn::SubgroupLocalInvocationId, None)
     }
 
     /// The number of lanes in a subgroup.
     pub fn subgroup_size(&self) -> Value<'_> {
-        self.require(|features| features.subgroups = true);
-        self.capability(Capability::GroupNonUniform);
+        self.require_subgroups();
         self.builtin(BuiltIn::SubgroupSize, None)
     }
 }

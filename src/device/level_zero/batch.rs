@@ -46,6 +46,7 @@ impl List {
         self.join()?;
         // SAFETY: here and below, the device has let go of the list.
         self.device.check("zeFenceReset", unsafe { (self.device.api.fence_reset)(self.fence) })?;
+        // SAFETY: see above.
         self.device.check("zeCommandListReset", unsafe { (self.device.api.command_list_reset)(self.handle) })
     }
 
@@ -59,6 +60,7 @@ impl List {
         let api = self.device.api;
         // SAFETY: here and below, the list is alive and not being executed, and its owner has the queue locked.
         self.device.check("zeCommandListClose", unsafe { (api.command_list_close)(self.handle) })?;
+        // SAFETY: see above.
         let code = unsafe { (api.command_queue_execute_command_lists)(queue, 1, &mut self.handle, self.fence) };
         self.device.check("zeCommandQueueExecuteCommandLists", code)?;
         self.executed = true;

@@ -138,6 +138,7 @@ impl Program {
         let code = unsafe { get(self.handle, &mut size, ptr::null_mut()) };
         let mut binary = vec![0; size];
         let code = match code {
+            // SAFETY: see above; the vector has that many bytes.
             ResultCode::SUCCESS => unsafe { get(self.handle, &mut size, binary.as_mut_ptr()) },
             failure => failure,
         };

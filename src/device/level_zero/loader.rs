@@ -102,7 +102,9 @@ fn load() -> Result<Loaded> {
     let shown = Path::new(&path).display();
     // SAFETY: loading the library runs its initialisers, which is what a Level Zero program asks for.
     let library = unsafe { Library::new(&path) }.map_err(|error| match named {
-        Some(_) => unavailable(format_args!("{LIBRARY_VARIABLE} names a library that cannot be loaded: {error}")),
+        Some(_) => unavailable(format_args!(
+            "{LIBRARY_VARIABLE} names a library that cannot be loaded: {error}; unset it to use the loader, and {INSTALL}"
+        )),
         None => unavailable(format_args!("no Level Zero loader: {error}; {INSTALL}")),
     })?;
     let api = Api::load(&library).map_err(|symbol| {

@@ -81,41 +81,7 @@ fn check_copy(src: &Buffer, dst: &Buffer, region: &Region) -> Result<()> {
     region.check(src.bytes, dst.bytes).map_err(|reason| invalid_step(format!("a copy cannot be done: {reason}")))
 }
 
-/// A piece for each row of a region that has passed its check. Rows that touch each other on both sides are one piece,
-/// and so are slices.
+/// A piece for each row of a region that has passed its check.
 fn pieces(region: &Region) -> Pieces {
-    let Region { extent: [size, rows, slices], src, dst } = region.merged();
-    let places = (0..slices).flat_map(|slice| (0..rows).map(move |row| (slice, row)));
-    places
-        .map(|(slice, row)| vk::BufferCopy {
-            src_offset: src.offset + slice * src.slice + row * src.row,
-            dst_offset: dst.offset + slice * dst.slice + row * dst.row,
-            size,
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::backend::Pitch;
-
-    fn offsets(extent: [u64; 3], src: Pitch, dst: Pitch) -> Vec<[u64; 3]> {
-        let pieces = pieces(&Region { extent, src, dst });
-        pieces.iter().map(|piece| [piece.src_offset, piece.dst_offset, piece.size]).collect()
-    }
-
-    #[test]
-    fn what_touches_on_both_sides_is_one_piece() {
-        let dense = Pitch { offset: 2, row: 4, slice: 12 };
-        let gaps_in_rows = Pitch { offset: 0, row: 5, slice: 15 };
-        let gaps_in_slices = Pitch { offset: 0, row: 4, slice: 13 };
-        assert_eq!(offsets([4, 3, 2], dense, dense), [[2, 2, 24]]);
-        assert_eq!(offsets([4, 3, 2], gaps_in_slices, dense), [[0, 2, 12], [13, 14, 12]]);
-        let rows = [[2, 0, 4], [6, 5, 4], [10, 10, 4], [14, 15, 4], [18, 20, 4], [22, 25, 4]];
-        assert_eq!(offsets([4, 3, 2], dense, gaps_in_rows), rows);
-        // The pitch of a single row, or slice, means nothing.
-        assert_eq!(offsets([4, 1, 1], gaps_in_rows, Pitch::default()), [[0, 0, 4]]);
-        assert_eq!(offsets([12, 1, 2], dense, Pitch { row: 0, ..dense }), [[2, 2, 24]]);
-    }
+    region.rows().map(|row| vk::BufferCopy { src_offset: row.src, dst_offset: row.dst, size: row.bytes }).collect()
 }

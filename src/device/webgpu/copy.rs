@@ -13,8 +13,8 @@ pub(super) fn copy_region(
 ) -> Result<()> {
     let checked = check_alignment(region).and_then(|()| region.check(src.size(), dst.size()));
     checked.map_err(|message| driver_error("submit", message))?;
-    for Run { src_offset, dst_offset, bytes } in runs(region) {
-        encoder.copy_buffer_to_buffer(src, src_offset, dst, dst_offset, bytes);
+    for row in region.rows() {
+        encoder.copy_buffer_to_buffer(src, row.src, dst, row.dst, row.bytes);
     }
     Ok(())
 }
@@ -29,31 +29,6 @@ fn check_alignment(region: &Region) -> Result<(), String> {
     }
 }
 
-/// Bytes that lie together on both sides of a copy.
-#[derive(Debug, PartialEq, Eq)]
-struct Run {
-    src_offset: u64,
-    dst_offset: u64,
-    bytes: u64,
-}
-
-/// The rows of a region; as one where they touch on both sides, and so the slices.
-fn runs(region: &Region) -> impl Iterator<Item = Run> + use<> {
-    let Region { extent: [mut bytes, mut rows, mut slices], src, dst } = *region;
-    if src.row == bytes && dst.row == bytes {
-        (bytes, rows) = (bytes * rows, 1);
-    }
-    if rows == 1 && src.slice == bytes && dst.slice == bytes {
-        (bytes, slices) = (bytes * slices, 1);
-    }
-    (0..slices).flat_map(move |z| {
-        (0..rows).map(move |y| {
-            let [src_offset, dst_offset] = [src, dst].map(|pitch| pitch.offset + z * pitch.slice + y * pitch.row);
-            Run { src_offset, dst_offset, bytes }
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::{copy_region, download_bytes, open, upload_bytes};
@@ -62,23 +37,6 @@ mod tests {
 
     fn pitch(offset: u64, row: u64, slice: u64) -> Pitch {
         Pitch { offset, row, slice }
-    }
-
-    #[test]
-    fn rows_that_touch_are_one_run() {
-        let lengths = |src, dst| {
-            let lengths = runs(&Region { extent: [8, 3, 2], src, dst }).map(|run| run.bytes);
-            lengths.collect::<Vec<_>>()
-        };
-        let dense = pitch(4, 8, 24);
-        assert_eq!(lengths(dense, pitch(0, 8, 24)), [48]);
-        assert_eq!(lengths(dense, pitch(0, 8, 32)), [24, 24]);
-        assert_eq!(lengths(pitch(0, 8, 32), dense), [24, 24]);
-        assert_eq!(lengths(dense, pitch(0, 12, 36)), [8; 6]);
-        assert_eq!(lengths(pitch(0, 12, 24), dense), [8; 6]);
-        let one_row_each = Region { extent: [8, 1, 3], src: pitch(0, 4, 8), dst: pitch(16, 0, 8) };
-        let run = Run { src_offset: 0, dst_offset: 16, bytes: 24 };
-        assert_eq!(runs(&one_row_each).collect::<Vec<_>>(), [run]);
     }
 
     /// Numbers that look random, always the same ones.
