@@ -17,6 +17,11 @@ pub(crate) fn now() -> u64 {
     clock_start().elapsed().as_nanos() as u64
 }
 
+/// The moment of [`now`], which starts the clock if nobody has asked for it yet.
+pub(crate) fn instant() -> Instant {
+    clock_start() + Duration::from_nanos(now())
+}
+
 /// What a command is called in a profile, and the bytes that it touches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Label {

@@ -8,12 +8,21 @@ use std::fmt::Debug;
 /// Every device string. A new backend is one more.
 const DEVICES: [&str; 3] = ["vulkan", "webgpu", "level-zero"];
 
+/// The devices of this run: all, unless `MARQUETRY_TEST_DEVICES` names some.
+fn selected() -> Vec<&'static str> {
+    let wanted = std::env::var("MARQUETRY_TEST_DEVICES").unwrap_or_else(|_| DEVICES.join(","));
+    let selected: Vec<_> =
+        DEVICES.into_iter().filter(|device| wanted.split(',').any(|name| name.trim() == *device)).collect();
+    assert!(!selected.is_empty(), "MARQUETRY_TEST_DEVICES={wanted}: the devices are {DEVICES:?}");
+    selected
+}
+
 fn open(name: &str) -> Device {
     name.parse().unwrap_or_else(|error| panic!("{error}\nrun `make setup`"))
 }
 
 fn on_each_device(test: impl Fn(&Device) -> Result<()>) {
-    for name in DEVICES {
+    for name in selected() {
         test(&open(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }

@@ -115,6 +115,7 @@ impl Device {
     /// println!("{profile}");
     /// let trace = profile.to_chrome_trace(); // for chrome://tracing or Perfetto
     /// # assert!(trace.contains("matmul"));
+    /// # assert!(profile.device_time() > std::time::Duration::ZERO);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     ///

@@ -21,7 +21,7 @@ const LOADER: &str = if cfg!(windows) { "ze_loader.dll" } else { "libze_loader.s
 const INSTALL: &str = if cfg!(windows) {
     "install Intel's graphics driver, which brings the loader"
 } else {
-    "install the loader (`apt-get install libze1`) and the GPU's driver (`apt-get install intel-level-zero-gpu`)"
+    "install the loader (`apt-get install libze1`) and the GPU's driver (`libze-intel-gpu1`; in Debian 12 `intel-opencl-icd`)"
 };
 
 /// Declares the table of functions.

@@ -59,17 +59,18 @@ fn calibrated_timestamps(
 ) -> Option<&'static CStr> {
     let has_device =
         |domains: VkResult<Vec<vk::TimeDomainKHR>>| domains.is_ok_and(|all| all.contains(&vk::TimeDomainKHR::DEVICE));
-    if has_extension(offered, khr::calibrated_timestamps::NAME) {
-        let functions = khr::calibrated_timestamps::Instance::new(&instance.entry, &instance.raw);
-        // SAFETY: the physical device is of this instance, and has the extension.
-        let domains = unsafe { functions.get_physical_device_calibrateable_time_domains(physical) };
-        return has_device(domains).then_some(khr::calibrated_timestamps::NAME);
-    }
+    // The old name first: validation layers may not know the new one.
     if has_extension(offered, ext::calibrated_timestamps::NAME) {
         let functions = ext::calibrated_timestamps::Instance::new(&instance.entry, &instance.raw);
-        // SAFETY: see above.
+        // SAFETY: the physical device is of this instance, and has the extension.
         let domains = unsafe { functions.get_physical_device_calibrateable_time_domains(physical) };
         return has_device(domains).then_some(ext::calibrated_timestamps::NAME);
+    }
+    if has_extension(offered, khr::calibrated_timestamps::NAME) {
+        let functions = khr::calibrated_timestamps::Instance::new(&instance.entry, &instance.raw);
+        // SAFETY: see above.
+        let domains = unsafe { functions.get_physical_device_calibrateable_time_domains(physical) };
+        return has_device(domains).then_some(khr::calibrated_timestamps::NAME);
     }
     None
 }
