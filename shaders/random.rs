@@ -1,5 +1,5 @@
 //! Random numbers from a counter-based generator: Threefry-2x32 with 20 rounds (J. Salmon et al., "Parallel Random
-//! Numbers: As Easy as 1, 2, 3", 2011). The same seed gives the same bits on every device.
+//! Numbers: As Easy as 1, 2, 3", 2011). The same seed gives the same words on every device.
 
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 

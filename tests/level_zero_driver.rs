@@ -58,12 +58,16 @@ fn trials() -> Vec<Trial> {
         trial("faults::no_devices", || loader("no_devices").with("DEVICES", "0").run()?.succeeds()?.leaves_nothing()),
         trial("faults::two_devices", || loader("two_devices").with("DEVICES", "2").run()?.succeeds()?.leaves_nothing()),
         trial("faults::discrete", || loader("discrete").with("DISCRETE", "1").run()?.succeeds()?.leaves_nothing()),
-        trial("faults::out_of_memory", || loader("out_of_memory").with("OOM_AT", "2").run()?.succeeds()?.leaves_nothing()),
+        trial("faults::out_of_memory", || {
+            loader("out_of_memory").with("OOM_AT", "2").run()?.succeeds()?.leaves_nothing()
+        }),
         trial("faults::build_failure", || {
             loader("build_failure").with("BUILD_FAILURE_AT", "2").run()?.succeeds()?.leaves_nothing()
         }),
         trial("faults::lost_device", || loader("lost_device").with("LOST_AT", "2").run()?.succeeds()?.leaves_nothing()),
-        trial("faults::slow_device", || loader("slow_device").with("SLOW_MS", "50").run()?.succeeds()?.leaves_nothing()),
+        trial("faults::slow_device", || {
+            loader("slow_device").with("SLOW_MS", "50").run()?.succeeds()?.leaves_nothing()
+        }),
     ]
 }
 

@@ -546,6 +546,14 @@ impl KernelBuilder {
             if self.target.dialect == Dialect::Vulkan { ExecutionModel::GLCompute } else { ExecutionModel::Kernel };
         state.module.entry_point(model, state.main, "main", state.interface);
         state.module.execution_mode(state.main, ExecutionMode::LocalSize, [workgroup, 1, 1]);
+        if self.target.dialect == Dialect::OpenCl {
+            // Products and sums are rounded as they are written; what is to be fused says `fma`.
+            state.module.execution_mode(state.main, ExecutionMode::ContractionOff, []);
+            if let (Some(lanes), true) = (self.target.subgroup_size, state.requires.subgroups) {
+                state.module.capability(Capability::SubgroupDispatch);
+                state.module.execution_mode(state.main, ExecutionMode::SubgroupSize, [lanes]);
+            }
+        }
         Ok(Module {
             name,
             code: Code::Spirv(state.module.module().assemble()),

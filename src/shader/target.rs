@@ -25,13 +25,18 @@ pub struct Target {
     pub dialect: Dialect,
     /// Where the parameter block is (the OpenCL dialect passes it as kernel arguments).
     pub parameters: ParameterBlock,
+    /// The number of lanes in the subgroups of kernels that use subgroups, where that can be chosen (the OpenCL dialect).
+    pub subgroup_size: Option<u32>,
 }
 
 impl Target {
     /// Vulkan: push constants.
-    pub const VULKAN: Target = Target { dialect: Dialect::Vulkan, parameters: ParameterBlock::PushConstants };
+    pub const VULKAN: Target =
+        Target { dialect: Dialect::Vulkan, parameters: ParameterBlock::PushConstants, subgroup_size: None };
     /// WebGPU: the parameter block is a uniform buffer, which browsers have too.
-    pub const WEBGPU: Target = Target { dialect: Dialect::Vulkan, parameters: ParameterBlock::Uniform };
-    /// Level Zero and OpenCL.
-    pub const LEVEL_ZERO: Target = Target { dialect: Dialect::OpenCl, parameters: ParameterBlock::PushConstants };
+    pub const WEBGPU: Target =
+        Target { dialect: Dialect::Vulkan, parameters: ParameterBlock::Uniform, subgroup_size: None };
+    /// Level Zero and OpenCL; the compiler chooses the size of subgroups.
+    pub const LEVEL_ZERO: Target =
+        Target { dialect: Dialect::OpenCl, parameters: ParameterBlock::PushConstants, subgroup_size: None };
 }

@@ -93,7 +93,10 @@ impl Backend for LevelZeroBackend {
     }
 
     fn target(&self) -> Target {
-        Target::LEVEL_ZERO
+        let sizes = &self.info().limits.subgroup_sizes;
+        // 16 lanes are an instruction's on Intel's data-centre GPUs, and two on the others, where 32 take registers.
+        let chosen = sizes.iter().find(|size| **size == 16).or(sizes.first());
+        Target { subgroup_size: chosen.copied(), ..Target::LEVEL_ZERO }
     }
 
     fn budget(&self) -> u64 {
