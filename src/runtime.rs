@@ -334,7 +334,12 @@ impl Runtime {
         let waited = {
             let (sender, waited) = futures_channel::oneshot::channel();
             let backend = self.backend.clone();
-            let wait = move || _ = sender.send(backend.wait(ticket));
+            let wait = move || {
+                let result = backend.wait(ticket);
+                // Whoever gets the answer may close the device: this thread must not be the last to hold it.
+                drop(backend);
+                _ = sender.send(result);
+            };
             std::thread::Builder::new().name("marquetry read".into()).spawn(wait).map_err(|error| {
                 let message = format!("no thread to wait in: {error}");
                 Error::Driver { backend: self.info().backend, call: "read", message }

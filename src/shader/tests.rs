@@ -319,3 +319,17 @@ fn mistakes_are_errors() {
     assert!(mistake(&|k| _ = k.parameter(Type::vec2(Scalar::F32))).contains("one word"));
     assert!(mistake(&|k| _ = k.vector(&[k.u32(1), k.f32(1.0)])).contains("one type"));
 }
+
+#[test]
+fn only_subgroups_need_a_newer_version() {
+    // The second word of SPIR-V: a byte for the major version, one for the minor.
+    let version = |target, write: fn(&KernelBuilder)| {
+        let k = KernelBuilder::new("versions", target, 64);
+        write(&k);
+        k.finish().unwrap().spirv().unwrap()[1]
+    };
+    let plain = |k: &KernelBuilder| k.buffer("y", Type::U32, Access::Write).store(k.local_index(), k.u32(1));
+    let lanes = |k: &KernelBuilder| k.buffer("y", Type::U32, Access::Write).store(0, k.local_index().subgroup_sum());
+    assert_eq!([version(Target::LEVEL_ZERO, plain), version(Target::LEVEL_ZERO, lanes)], [0x0001_0200, 0x0001_0300]);
+    assert_eq!([version(Target::VULKAN, plain), version(Target::VULKAN, lanes)], [0x0001_0300; 2]);
+}

@@ -57,26 +57,25 @@ impl Kernels {
     pub fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled> {
         check_fits(module, &self.device.adapter.info)?;
         let code = bytemuck::cast_slice(module.spirv()?);
-        let reused = match binary.map(|binary| self.build(module, ModuleFormat::NATIVE, binary)) {
-            Some(Err(error @ Error::DeviceLost { .. })) => return Err(error),
-            Some(Err(error)) => {
-                log::debug!("a kept binary is of no use: {error}");
-                None
-            }
-            Some(Ok(kernel)) => Some(kernel),
-            None => None,
-        };
-        let (kernel, binary, reused) = match reused {
-            Some(kernel) => (kernel, None, true),
-            None => {
-                let kernel = self.build(module, ModuleFormat::IL_SPIRV, code)?;
-                let binary = kernel.program.binary();
-                (kernel, binary, false)
-            }
-        };
+        let kept = binary.map_or(Ok(None), |binary| self.build_kept(module, binary))?;
+        let reused = kept.is_some();
+        let kernel = kept.map_or_else(|| self.build(module, ModuleFormat::IL_SPIRV, code), Ok)?;
+        let binary = if reused { None } else { kernel.program.binary() };
         let mut kernels = self.kernels.write();
         kernels.push(kernel);
         Ok(Compiled { kernel: KernelId(kernels.len() as u64 - 1), binary, reused })
+    }
+
+    /// The kernel from a binary, unless the driver does not take that.
+    fn build_kept(&self, module: &Module, binary: &[u8]) -> Result<Option<Kernel>> {
+        match self.build(module, ModuleFormat::NATIVE, binary) {
+            Ok(kernel) => Ok(Some(kernel)),
+            Err(error @ Error::DeviceLost { .. }) => Err(error),
+            Err(error) => {
+                log::debug!("a kept binary is of no use: {error}");
+                Ok(None)
+            }
+        }
     }
 
     fn build(&self, module: &Module, format: ModuleFormat, code: &[u8]) -> Result<Kernel> {
