@@ -95,7 +95,8 @@ fn print_json(info: &DeviceInfo) {
         "host_visible": info.host_visible, "unified_memory": info.unified_memory,
         "compute_units": info.compute_units, "sub_devices": info.sub_devices,
         "features": {
-            "f16": info.features.f16, "subgroups": info.features.subgroups, "timestamps": info.features.timestamps,
+            "f16": info.features.f16, "subgroups": info.features.subgroups, "atomics": info.features.atomics,
+            "timestamps": info.features.timestamps,
         },
         "limits": {
             "max_buffer_bytes": limits.max_buffer_bytes, "max_bindings": limits.max_bindings,

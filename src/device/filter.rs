@@ -205,7 +205,7 @@ mod tests {
                 buffer_alignment: 64,
                 copy_alignment: 1,
             },
-            features: Features { f16: true, subgroups: false, timestamps: true },
+            features: Features { f16: true, timestamps: true, ..Features::default() },
         }
     }
 

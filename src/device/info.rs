@@ -70,6 +70,8 @@ pub struct Features {
     pub f16: bool,
     /// Subgroup arithmetic, ballot and shuffle in compute kernels.
     pub subgroups: bool,
+    /// Atomic operations on 32-bit integers.
+    pub atomics: bool,
     /// The device notes when commands start and end: [`Device::profile`](crate::Device::profile).
     pub timestamps: bool,
 }
@@ -81,6 +83,8 @@ impl Features {
             Some("16-bit floats in kernels")
         } else if self.subgroups && !available.subgroups {
             Some("subgroup operations")
+        } else if self.atomics && !available.atomics {
+            Some("atomic operations")
         } else if self.timestamps && !available.timestamps {
             Some("timestamps")
         } else {
@@ -91,7 +95,12 @@ impl Features {
 
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [(self.f16, "f16"), (self.subgroups, "subgroups"), (self.timestamps, "timestamps")];
+        let names = [
+            (self.f16, "f16"),
+            (self.subgroups, "subgroups"),
+            (self.atomics, "atomics"),
+            (self.timestamps, "timestamps"),
+        ];
         let present: Vec<_> = names.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
         f.pad(&if present.is_empty() { "none".to_string() } else { present.join(", ") })
     }

@@ -12,6 +12,9 @@ struct Count {
     passed: usize,
 }
 
+/// Cases that could not be tried, by what the device lacks for them.
+static MISSING: Mutex<BTreeMap<(&str, &str), usize>> = Mutex::new(BTreeMap::new());
+
 static COUNTS: Mutex<BTreeMap<(&str, &str), Count>> = Mutex::new(BTreeMap::new());
 
 pub fn started(op: &'static str, device: &'static str) {
@@ -20,6 +23,11 @@ pub fn started(op: &'static str, device: &'static str) {
 
 pub fn passed(op: &'static str, device: &'static str) {
     COUNTS.lock().unwrap().entry((op, device)).or_default().passed += 1;
+}
+
+pub fn missing(op: &'static str, device: &'static str, feature: &'static str) {
+    COUNTS.lock().unwrap().entry((op, device)).or_default().started -= 1;
+    *MISSING.lock().unwrap().entry((device, feature)).or_default() += 1;
 }
 
 /// One line per operation: `add  vulkan 28/28  webgpu 28/28`.
@@ -48,6 +56,9 @@ pub fn print_table() {
             passed: sum.passed + count.passed,
         })
     });
+    for ((device, feature), cases) in MISSING.lock().unwrap().iter() {
+        println!("{device} lacks {feature}, which {cases} more cases need");
+    }
 }
 
 struct Logger;

@@ -42,11 +42,30 @@ pub fn trials() -> Vec<Trial> {
             let (op, run) = (case.op, case.run.clone());
             trials.push(Trial::test(format!("{device}::{op}::{}", case.variant), move || {
                 report::started(op, device);
-                run(&devices::open(device)?)?;
-                report::passed(op, device);
+                let device_here = devices::open(device)?;
+                match run(&device_here) {
+                    Ok(()) => report::passed(op, device),
+                    Err(failed) => match missing_feature(&device_here, &failed) {
+                        Some(feature) => report::missing(op, device, feature),
+                        None => return Err(failed),
+                    },
+                }
                 Ok(())
             }));
         }
     }
     trials
+}
+
+/// The feature for want of which a case failed: one that the device does not claim to have, and that the error names.
+fn missing_feature(device: &Device, failed: &Failed) -> Option<&'static str> {
+    let features = device.info().features;
+    let lacking = [
+        (features.f16, "16-bit floats"),
+        (features.subgroups, "subgroup operations"),
+        (features.atomics, "atomic operations"),
+    ];
+    let message = failed.message().unwrap_or_default();
+    let named = |name: &str| message.contains(&format!("does not support {name}"));
+    lacking.into_iter().find(|(has, name)| !has && named(name)).map(|(_, name)| name)
 }

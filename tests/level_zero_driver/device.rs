@@ -262,7 +262,9 @@ pub fn device_get_memory_access_properties(
     properties: Pointer<DeviceMemoryAccessProperties>,
 ) -> Outcome {
     Device::get(device)?;
-    let all = MemoryAccessCapFlags::RW | MemoryAccessCapFlags::ATOMIC;
+    // Translated to bitcode, atomic operations do not link.
+    let atomic = if opencl().takes_spirv { MemoryAccessCapFlags::ATOMIC } else { MemoryAccessCapFlags::default() };
+    let all = MemoryAccessCapFlags::RW | atomic;
     properties.write(DeviceMemoryAccessProperties {
         host_alloc_capabilities: all,
         device_alloc_capabilities: all,

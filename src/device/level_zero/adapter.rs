@@ -289,6 +289,7 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
         features: Features {
             f16: facts.module.flags.contains(DeviceModuleFlags::FP16),
             subgroups: !limits.subgroup_sizes.is_empty(),
+            atomics: facts.access.device_alloc_capabilities.contains(MemoryAccessCapFlags::ATOMIC),
             timestamps: facts.timestamps,
         },
         limits,

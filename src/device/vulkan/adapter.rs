@@ -94,6 +94,7 @@ impl Adapter {
             features: Features {
                 f16: abilities.f16,
                 subgroups: properties.subgroups,
+                atomics: true,
                 timestamps: timestamp_bits > 0 && base.limits.timestamp_period > 0.0,
             },
         };

@@ -127,6 +127,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
         features: Features {
             f16: features.contains(wgpu::Features::SHADER_F16),
             subgroups,
+            atomics: true,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
         },
     }
