@@ -129,7 +129,6 @@ impl<'k> Array<'k> {
     /// Stores an element.
     pub fn store(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) {
         self.check_writable();
-        kernel.require(|features| features.atomics = true);
         let index = self.index(index);
         let value = value.into_value(self.kernel, self.element);
         let store = || self.kernel.store(self.pointer(index, None), value, self.element);
@@ -149,6 +148,7 @@ impl<'k> Array<'k> {
             return kernel.u32(0);
         }
         self.check_writable();
+        kernel.require(|features| features.atomics = true);
         let index = self.index(index);
         let mut operands: Vec<_> = operands.to_vec();
         if let Some(last) = self.last() {

@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 mod binary;
+mod bitcode;
 mod cache;
 mod command;
 mod command_list;

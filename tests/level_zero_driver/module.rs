@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::binary::{self, words};
+use crate::bitcode;
 use crate::cache;
 use crate::context::Context;
 use crate::device::Device;
@@ -12,7 +13,6 @@ use crate::opencl::{self, Program, c_string, opencl};
 use crate::pointer::{Pointer, list};
 use crate::spirv::{self, Signature};
 use std::ffi::{CString, c_char};
-use std::process::Command;
 use std::sync::Arc;
 
 pub struct Module {
@@ -144,11 +144,11 @@ fn compile(spirv: &[u32], options: &str) -> Result<(Program, String), BuildError
     if let Some(built) = cached.and_then(|program| finish(program, options).ok()) {
         return Ok(built);
     }
-    let bytes: Vec<u8> = spirv.iter().flat_map(|word| word.to_le_bytes()).collect();
     let (program, log) = if opencl().takes_spirv {
+        let bytes: Vec<u8> = spirv.iter().flat_map(|word| word.to_le_bytes()).collect();
         finish(opencl().program_from_spirv(&bytes).map_err(|code| (code, String::new()))?, options)?
     } else {
-        let bitcode = to_bitcode(&bytes).map_err(failure)?;
+        let bitcode = bitcode::translate(spirv).map_err(failure)?;
         let program = opencl().program_from_binary(&bitcode).map_err(|code| (code, String::new()))?;
         finish(program, &format!("{options} -x spir"))?
     };
@@ -164,25 +164,6 @@ fn finish(program: Program, options: &str) -> Result<(Program, String), BuildErr
         Ok(()) => Ok((program, log)),
         Err(code) => Err((code, log)),
     }
-}
-
-/// Translates SPIR-V to LLVM bitcode, for implementations that do not read SPIR-V.
-fn to_bitcode(spirv: &[u8]) -> Result<Vec<u8>, String> {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("level-zero-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let folder = std::env::temp_dir();
-    let (input, output) = (folder.join(format!("{name}.spv")), folder.join(format!("{name}.bc")));
-    std::fs::write(&input, spirv).map_err(|error| error.to_string())?;
-    let translated = Command::new("llvm-spirv-15")
-        .args(["-r", "--spirv-target-env=CL2.0", "-o"])
-        .args([&output, &input])
-        .output()
-        .map_err(|error| format!("llvm-spirv-15: {error}"))
-        .and_then(|run| if run.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&run.stderr).into()) });
-    let bitcode = translated.and_then(|()| std::fs::read(&output).map_err(|error| error.to_string()));
-    let _ = (std::fs::remove_file(input), std::fs::remove_file(output));
-    bitcode
 }
 
 pub fn module_destroy(module: ModuleHandle) -> Outcome {
