@@ -6,6 +6,7 @@ use crate::error::Result;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// A buffer of the backend, freed when the last user is gone: a tensor, the pool, or a batch that has not completed.
 pub(crate) struct Allocation {
@@ -95,7 +96,10 @@ impl Pool {
     /// The same, but no command is using the buffer: the host may write it at once.
     pub fn allocate_idle(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         // The stream holds what its commands use until they have run.
-        self.allocate_if(bytes, kind, |cached| Arc::strong_count(cached) == 1)
+        let buffer = self.allocate_if(bytes, kind, |cached| Arc::strong_count(cached) == 1)?;
+        // Whoever held it before has done so before the host writes.
+        fence(Ordering::Acquire);
+        Ok(buffer)
     }
 
     fn allocate_if(

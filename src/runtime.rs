@@ -228,6 +228,7 @@ impl Runtime {
         if self.host_writes(kind) {
             let buffer = self.retrying(|| self.pool.allocate_idle(length, kind))?;
             self.backend.write(buffer.allocation().id(), bytes)?;
+            self.stream.note_upload(length);
             return Ok(buffer);
         }
         let buffer = self.allocate(length, kind)?;

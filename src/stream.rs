@@ -23,6 +23,8 @@ const MAX_IN_FLIGHT: usize = 16;
 pub(crate) struct Stream {
     backend: Arc<dyn Backend>,
     state: Mutex<State>,
+    /// Held by the thread that asks for times, so that they are told in order.
+    asking: Mutex<()>,
     submissions: AtomicU64,
     waits: AtomicU64,
 }
@@ -47,12 +49,21 @@ struct State {
 struct Timing {
     /// Of the recorded commands.
     labels: Vec<Label>,
-    submitted: Vec<(Ticket, Vec<Label>)>,
+    /// Batches whose times have not been asked for yet.
+    submitted: VecDeque<(Ticket, Vec<Label>)>,
+    /// The commands of the others, batch by batch.
+    told: Vec<Result<Vec<TimedCommand>>>,
 }
 
 impl Stream {
     pub fn new(backend: Arc<dyn Backend>) -> Self {
-        Stream { backend, state: Mutex::default(), submissions: AtomicU64::new(0), waits: AtomicU64::new(0) }
+        Stream {
+            backend,
+            state: Mutex::default(),
+            asking: Mutex::default(),
+            submissions: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+        }
     }
 
     /// Appends a command. `uses` are the buffers it names and how it uses them, `upload_bytes` what it brings from the
@@ -95,6 +106,11 @@ impl Stream {
         Ok(())
     }
 
+    /// Counts bytes that the host has written to where they stay, and that wait for commands to use them.
+    pub fn note_upload(&self, bytes: u64) {
+        self.state.lock().upload_bytes += bytes;
+    }
+
     /// Submits what has been recorded. Returns the ticket of the newest batch.
     pub fn flush(&self) -> Result<Ticket> {
         let mut state = self.state.lock();
@@ -112,7 +128,7 @@ impl Stream {
         let ticket = self.backend.submit(&state.steps, state.timing.is_some())?;
         if let Some(timing) = &mut state.timing {
             let labels = std::mem::take(&mut timing.labels);
-            timing.submitted.push((ticket, labels));
+            timing.submitted.push_back((ticket, labels));
         }
         state.steps.clear();
         let held = std::mem::take(&mut state.held);
@@ -133,8 +149,12 @@ impl Stream {
         let mut state = self.state.lock();
         let done = state.in_flight.iter().take_while(|(ticket, _)| *ticket <= completed).count();
         let retired: Vec<_> = state.in_flight.drain(..done).collect();
+        let timed = state.timing.is_some();
         drop(state);
         drop(retired);
+        if timed {
+            self.collect_times(completed);
+        }
         Ok(())
     }
 
@@ -161,12 +181,14 @@ impl Stream {
 
     /// Has the device note when the commands run that are recorded from now on.
     pub fn start_timing(&self) -> Result<()> {
-        // What was recorded before is not to be timed.
-        self.flush()?;
         let mut state = self.state.lock();
         if state.timing.is_some() {
             let message = "the device is being profiled already; profiles do not nest".into();
             return Err(Error::InvalidArgument { op: "profile", message });
+        }
+        if !state.steps.is_empty() {
+            // What was recorded before is not to be timed.
+            self.submit(&mut state)?;
         }
         state.timing = Some(Timing::default());
         Ok(())
@@ -174,15 +196,37 @@ impl Stream {
 
     /// Blocks until the timed commands have run; returns them.
     pub fn stop_timing(&self) -> Result<Vec<TimedCommand>> {
-        let flushed = self.flush();
-        let timing = self.state.lock().timing.take().unwrap_or_default();
-        self.wait_for(flushed?)?;
-        let mut commands = Vec::new();
-        for (ticket, labels) in timing.submitted {
-            let times = self.backend.timings(ticket)?;
-            commands.extend(labels.into_iter().zip(times).map(|(label, times)| TimedCommand::new(label, times)));
+        let waited = self.flush().and_then(|newest| self.wait_for(newest));
+        let _asking = self.asking.lock();
+        let mut timing = self.state.lock().timing.take().unwrap_or_default();
+        // Other threads may have submitted more meanwhile.
+        let newest = timing.submitted.back().map(|(ticket, _)| *ticket);
+        waited.and_then(|()| newest.map_or(Ok(()), |ticket| self.backend.wait(ticket)))?;
+        timing.told.extend(timing.submitted.drain(..).map(|batch| self.times_of(batch)));
+        let commands: Result<Vec<_>> = timing.told.into_iter().collect();
+        Ok(commands?.into_iter().flatten().collect())
+    }
+
+    /// Asks for the times of batches that have completed, while commands are timed: a backend keeps few.
+    fn collect_times(&self, completed: Ticket) {
+        // Asking may call back reads, which does not happen under the lock of the state.
+        let _asking = self.asking.lock();
+        let next = || {
+            let mut state = self.state.lock();
+            let submitted = &mut state.timing.as_mut()?.submitted;
+            if submitted.front()?.0 <= completed { submitted.pop_front() } else { None }
+        };
+        while let Some(batch) = next() {
+            let told = self.times_of(batch);
+            if let Some(timing) = &mut self.state.lock().timing {
+                timing.told.push(told);
+            }
         }
-        Ok(commands)
+    }
+
+    fn times_of(&self, (ticket, labels): (Ticket, Vec<Label>)) -> Result<Vec<TimedCommand>> {
+        let times = self.backend.timings(ticket)?;
+        Ok(labels.into_iter().zip(times).map(|(label, times)| TimedCommand::new(label, times)).collect())
     }
 
     /// Times that the host has blocked.
@@ -368,6 +412,33 @@ mod tests {
         assert!(lazy.timed.lock().is_empty());
         stream.start_timing().unwrap();
         assert!(stream.stop_timing().unwrap().is_empty());
+    }
+
+    #[test]
+    fn times_are_asked_for_as_batches_complete() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        stream.start_timing().unwrap();
+        for _ in 0..40 * BATCH_COMMANDS {
+            copy(&stream, &a, &b).unwrap();
+            assert!(lazy.timed.lock().len() <= MAX_IN_FLIGHT + 1, "a backend keeps the times of few batches");
+        }
+        let commands = stream.stop_timing().unwrap();
+        assert_eq!(commands.len(), 40 * BATCH_COMMANDS);
+        assert!(commands.chunks(BATCH_COMMANDS).map(|batch| batch[0].start).is_sorted());
+    }
+
+    #[test]
+    fn bytes_from_the_host_do_not_pile_up() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        stream.note_upload(BATCH_UPLOAD_BYTES - 1);
+        copy(&stream, &a, &b).unwrap();
+        assert_eq!(lazy.batches.lock().len(), 0);
+        stream.note_upload(1);
+        copy(&stream, &a, &b).unwrap();
+        assert_eq!(lazy.batches.lock().len(), 1);
     }
 
     #[test]

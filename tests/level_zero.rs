@@ -9,7 +9,10 @@ mod child;
 
 use child::Child;
 use libtest_mimic::{Arguments, Failed, Trial};
-use marquetry::{BackendKind, DType, Device, DeviceFilter, DeviceKind, Error, MemoryKind, Result, Tensor};
+use marquetry::shader::{Access, Type};
+use marquetry::{
+    Argument, BackendKind, DType, Device, DeviceFilter, DeviceKind, Error, Kernel, MemoryKind, Result, Tensor,
+};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -136,6 +139,19 @@ fn every_family() -> Result<()> {
         there.argmax(1)?.to_vec::<u32>()?;
         pollster::block_on(there.to_vec_async::<f32>())?;
     }
+    // Boxes of more dimensions than one, which the driver copies.
+    let dense = Tensor::zeros((6, 40, 200), DType::F32, &device)?;
+    let part = Tensor::ones((3, 20, 100), DType::F32, &device)?;
+    let assigned = dense.slice_assign((1..4, 10..30, 50..150), &part)?;
+    assert_eq!(assigned.sum_all()?.to_scalar::<f32>()?, 6000.0);
+    assert_eq!(assigned.narrow(0, 1, 2)?.narrow(1, 10, 20)?.narrow(2, 50, 100)?.to_vec::<f32>()?, [1.0; 4000]);
+    // A kernel of the app's.
+    let kernel = Kernel::build("double", &device, 64, |k| {
+        let (x, y) = (k.buffer("x", Type::F32, Access::Read), k.buffer("y", Type::F32, Access::Write));
+        y.store(k.global_index(), x.load(k.global_index()) * 2.0);
+    })?;
+    let [doubled] = kernel.launch(1, [Argument::from(&weight), Argument::output(64)])?;
+    assert_eq!(doubled.to_vec::<f32>()?, [2.0; 64]);
     let (result, profile) = device.profile(|| compute(&device))?;
     result?;
     assert!(profile.commands.len() > 4, "{profile}");

@@ -39,6 +39,7 @@ on_each_device! {
     the_host_reaches_memory_where_it_is
     a_profile_tells_of_every_command
     profiles_do_not_nest
+    a_profile_while_other_threads_work
     a_profile_ends_with_a_panic
 }
 
@@ -360,7 +361,8 @@ fn a_profile_tells_of_every_command(device: &Device) -> Result<()> {
     assert_eq!(commands[0].bytes, 2 * matrix_bytes + 4 * 200 * 200);
     assert_eq!(commands[3].bytes, 4 * 200);
     // On the host's clock, one after the other. Clocks are correlated to within the time that asking them takes.
-    let slack = std::time::Duration::from_millis(2);
+    // On a machine that does other things as well, that may be some milliseconds.
+    let slack = std::time::Duration::from_millis(5);
     assert!(commands.iter().all(|c| c.start + slack >= before && c.end <= after + slack), "{profile:?}");
     assert!(commands.is_sorted_by(|a, b| a.end <= b.start), "{profile:?}");
     assert!(commands[0].duration() > std::time::Duration::ZERO, "{profile:?}");
@@ -389,6 +391,29 @@ fn profiles_do_not_nest(device: &Device) -> Result<()> {
     assert!(matches!(inner, Err(Error::InvalidArgument { op: "profile", .. })), "{inner:?}");
     assert!(outer.commands.is_empty());
     Ok(())
+}
+
+fn a_profile_while_other_threads_work(device: &Device) -> Result<()> {
+    let (x, done) = (Tensor::new([1f32, 2.0], device)?, std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let work = || -> Result<()> {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                assert_eq!((&x * 3.0)?.to_vec::<f32>()?, [3.0, 6.0]);
+            }
+            Ok(())
+        };
+        let others = [scope.spawn(work), scope.spawn(work)];
+        let profiles = (0..30).try_for_each(|round| {
+            let (result, profile) = device.profile(|| (&x - 7.0)?.to_vec::<f32>())?;
+            assert_eq!(result?, [-6.0, -5.0]);
+            // Theirs are told of as well, each under its own name.
+            let mine = profile.commands.iter().filter(|command| command.name.starts_with("sub"));
+            assert_eq!(mine.count(), 1, "round {round}: {profile}");
+            Ok(())
+        });
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        profiles.and(others.into_iter().try_for_each(|thread| thread.join().expect("no panic")))
+    })
 }
 
 fn a_profile_ends_with_a_panic(device: &Device) -> Result<()> {

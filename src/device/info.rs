@@ -144,7 +144,7 @@ pub enum MemoryKind {
     #[default]
     Device,
     /// The device's own, and the host reaches it too: memory of an integrated GPU, unified shared memory that migrates,
-    /// or the window that a GPU opens onto its memory.
+    /// or the window that a GPU opens onto its memory. A GPU without such a window has it in the host's memory.
     Shared,
     /// The host's, which kernels reach across the bus: for what is read once, or does not fit.
     Host,

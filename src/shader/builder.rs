@@ -60,6 +60,7 @@ pub(super) struct State {
     pub(super) workgroup_memory: u32,
     pub(super) local_memory: u32,
     requires: Features,
+    large_registers: bool,
     scopes: Scopes,
 }
 
@@ -131,6 +132,7 @@ impl KernelBuilder {
             workgroup_memory: 0,
             local_memory: 0,
             requires: Features::default(),
+            large_registers: false,
             scopes: Scopes::default(),
         };
         let kernel =
@@ -142,6 +144,20 @@ impl KernelBuilder {
             kernel.check(module.begin_block(None));
         }
         kernel
+    }
+
+    /// Asks for many registers for each of fewer invocations, where that is a choice: on Intel's GPUs, through Level Zero.
+    /// For kernels that would spill otherwise.
+    ///
+    /// ```
+    /// # use marquetry::shader::{KernelBuilder, Target};
+    /// let k = KernelBuilder::new("large tile", Target::LEVEL_ZERO, 64);
+    /// k.large_registers();
+    /// assert!(k.finish()?.large_registers);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    pub fn large_registers(&self) {
+        self.state.borrow_mut().large_registers = true;
     }
 
     /// The form that is being generated.
@@ -564,7 +580,7 @@ impl KernelBuilder {
             workgroup_memory: state.workgroup_memory,
             requires: state.requires,
             trusted: !self.checked,
-            large_registers: false,
+            large_registers: state.large_registers,
             large_buffers: false,
         })
     }

@@ -42,7 +42,7 @@ impl Tensor {
         }
         // Before it is asked who else holds the elements: `src` may be made of them.
         let source = src.buffer()?;
-        let this = if self.holds_elements_alone()? { self } else { self.copied()? };
+        let this = if self.holds_elements_alone()? { self } else { self.copied_within(self.memory_kind())? };
         let target = this.buffer()?;
         let transfer = Transfer::new(src.layout(), &part(this.layout()), this.dtype.size_in_bytes());
         transfer.run(&source, &target, &this.device)?;

@@ -100,9 +100,11 @@ impl Tensor {
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Unsupported`] where the device has no such memory.
     pub fn to_memory(&self, memory: MemoryKind) -> Result<Tensor> {
-        if self.memory_kind() == memory {
-            return Ok(self.clone());
-        }
+        if self.memory_kind() == memory { Ok(self.clone()) } else { self.copied_within(memory) }
+    }
+
+    /// A copy in row-major order from the start of a buffer of its own, in memory of some kind.
+    pub(super) fn copied_within(&self, memory: MemoryKind) -> Result<Tensor> {
         let elements = super::checked_elements(self.shape(), "to_memory")?;
         let bytes = (elements * self.dtype.size_in_bytes()) as u64;
         let buffer = self.device.runtime().allocate(bytes, memory)?;

@@ -257,6 +257,14 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
     let limits = limits(facts, if driver.relaxed_limits { memory } else { 0 });
     let integrated = properties.flags.contains(DevicePropertyFlags::INTEGRATED);
     let version = driver.version;
+    let DeviceMemoryAccessProperties {
+        host_alloc_capabilities: host,
+        device_alloc_capabilities: device,
+        shared_single_device_alloc_capabilities: shared,
+        ..
+    } = facts.access;
+    let host_visible = host.contains(MemoryAccessCapFlags::RW) && shared.contains(MemoryAccessCapFlags::RW);
+    let everywhere = |ability| [host, device, shared].iter().all(|memory| memory.contains(ability));
     DeviceInfo {
         backend: BackendKind::LevelZero,
         index,
@@ -278,9 +286,8 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
         ),
         memory,
         memory_regions: facts.memories.iter().map(memory_region).collect(),
-        host_visible: facts.access.host_alloc_capabilities.contains(MemoryAccessCapFlags::RW)
-            && facts.access.shared_single_device_alloc_capabilities.contains(MemoryAccessCapFlags::RW),
-        unified_memory: integrated,
+        host_visible,
+        unified_memory: integrated && host_visible,
         compute_units: Some(
             properties.num_slices * properties.num_subslices_per_slice * properties.num_eus_per_subslice,
         )
@@ -289,8 +296,8 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
         features: Features {
             f16: facts.module.flags.contains(DeviceModuleFlags::FP16),
             subgroups: !limits.subgroup_sizes.is_empty(),
-            atomics: facts.access.device_alloc_capabilities.contains(MemoryAccessCapFlags::ATOMIC),
-            timestamps: facts.timestamps,
+            atomics: everywhere(MemoryAccessCapFlags::ATOMIC),
+            timestamps: facts.timestamps && properties.kernel_timestamp_valid_bits > 0,
         },
         limits,
     }

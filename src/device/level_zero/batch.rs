@@ -126,7 +126,8 @@ impl<'a> Recorder<'a> {
         }
         let mut steps = Vec::new();
         for (index, (barrier, action)) in plan.actions.iter().enumerate() {
-            if *barrier && index > 0 && !self.in_order {
+            // Steps that are timed do not share the device.
+            if (*barrier || timestamps.is_some()) && index > 0 && !self.in_order {
                 self.barrier(None, None)?;
             }
             let events = self.action(action, timestamps)?;

@@ -7,7 +7,7 @@ use crate::device::rules::Signature;
 use crate::error::{Error, Result};
 use crate::shader::Module;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -168,6 +168,9 @@ fn take_log(device: &Device, log: ModuleBuildLogHandle) -> String {
     String::from_utf8_lossy(&text).trim_end_matches('\0').trim().to_string()
 }
 
+/// Stands for a parameter word.
+static ZERO: u32 = 0;
+
 impl Kernel {
     fn new(program: Program, module: &Module) -> Result<Kernel> {
         let device = program.device.clone();
@@ -205,7 +208,7 @@ impl Kernel {
         Signature { name: &self.name, bindings: self.bindings, parameter_words: self.parameter_words }
     }
 
-    /// Checks that the code takes the arguments that it is said to take.
+    /// Checks that the code takes as many arguments as it is said to take, and of these sizes.
     fn check_arguments(&self) -> Result<()> {
         let mut properties = KernelProperties::default();
         // SAFETY: the kernel is alive, and the structure outlives the call.
@@ -213,13 +216,25 @@ impl Kernel {
         self.device.check("zeKernelGetProperties", code)?;
         let Signature { name, bindings, parameter_words } = self.signature();
         let (expected, found) = (bindings + parameter_words, properties.num_kernel_args as usize);
-        if found == expected {
-            return Ok(());
+        if found != expected {
+            let declared = format!("{bindings} buffers and {parameter_words} parameter words are declared");
+            let message = format!("its code takes {found} arguments, but {declared}");
+            return Err(Error::Kernel { kernel: name.into(), message });
         }
-        let message = format!(
-            "its code takes {found} arguments, but {bindings} buffers and {parameter_words} parameter words are declared"
-        );
-        Err(Error::Kernel { kernel: name.into(), message })
+        // Of what size they are, only the driver can tell; a launch would be too late to ask.
+        let handle = self.handle.lock();
+        // Without a value, a pointer argument is null.
+        let buffers = (0..bindings).map(|_| (size_of::<*const c_void>(), ptr::null()));
+        let words = (0..parameter_words).map(|_| (size_of::<u32>(), (&raw const ZERO).cast()));
+        for ((size, value), index) in buffers.chain(words).zip(0..) {
+            // SAFETY: the kernel is alive and locked, and has an argument with that index; the value has that size.
+            let code = unsafe { (self.device.api.kernel_set_argument_value)(*handle, index, size, value) };
+            if code != ResultCode::SUCCESS {
+                let message = format!("its code does not take {size} bytes as argument {index}: {code}");
+                return Err(Error::Kernel { kernel: name.into(), message });
+            }
+        }
+        Ok(())
     }
 
     /// Sets the arguments, and keeps other threads from setting them until the launch has been appended.
