@@ -100,6 +100,11 @@ impl<'k> Value<'k> {
             Some(Op::LogicalOr) if lhs.ty.lanes > 1 && lhs.ty == rhs.ty => lhs.select(lhs.literal(1), rhs),
             Some(op) if lhs.ty == rhs.ty => {
                 let rhs = if lhs.kernel.checked { lhs.defined_operand(op, rhs) } else { rhs };
+                if op == Op::SRem {
+                    // Vulkan leaves the instruction undefined for negative numbers, and NVIDIA's driver makes use of it.
+                    let quotient = lhs.kernel.emit(Op::SDiv, lhs.ty, [lhs.operand(), rhs.operand()]);
+                    return lhs - quotient * rhs;
+                }
                 lhs.kernel.emit(op, result(lhs.ty), [lhs.operand(), rhs.operand()])
             }
             _ => {
