@@ -295,7 +295,6 @@ impl Drop for Engine {
 #[cfg(test)]
 mod tests {
     use super::super::tests::open;
-    use super::*;
     use crate::device::backend::Backend;
 
     #[test]
@@ -311,11 +310,5 @@ mod tests {
         drop(progress);
         // The newest batch keeps its event for the next one to wait for.
         assert!(backend.queue.completions.made() <= 3);
-    }
-
-    #[test]
-    fn waiting_for_a_batch_of_the_future_is_an_error() {
-        let error = open().wait(Ticket(1)).unwrap_err();
-        assert!(matches!(error, Error::InvalidArgument { op: "wait", .. }), "{error}");
     }
 }

@@ -253,10 +253,4 @@ mod tests {
         let slack = (after - before) / 2 + (later - after) / 2;
         assert!(moment.host_time(told.ticks).abs_diff(told.host) <= slack, "{slack}");
     }
-
-    #[test]
-    fn waiting_for_a_batch_of_the_future_is_an_error() {
-        let error = open().wait(Ticket(1)).unwrap_err();
-        assert!(matches!(error, Error::InvalidArgument { op: "wait", .. }), "{error}");
-    }
 }

@@ -116,16 +116,15 @@ fn create_group(
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{add_kernel, open};
+    use super::super::tests::open;
     use super::*;
-    use crate::device::MemoryKind;
-    use crate::device::backend::{Backend, MemoryUse};
+    use crate::device::contract::{allocate, compile_add};
 
     #[test]
     fn groups_are_kept_until_a_buffer_of_theirs_is_freed() {
         let backend = open();
-        backend.compile(&add_kernel(0.0), None).unwrap();
-        let ids = [(); 4].map(|()| backend.allocate(16, MemoryUse::Kernels(MemoryKind::Device)).unwrap());
+        compile_add(&backend);
+        let ids = allocate(&backend, 16);
         let (buffers, kernels) = (backend.buffers.lock(), backend.kernels.lock());
         let mut bindings = Bindings::new(Arc::clone(&backend.gpu));
         bindings.arena(100).unwrap();

@@ -181,45 +181,46 @@ fn create_layout(device: &wgpu::Device, signature: &Signature) -> Layout {
 #[cfg(test)]
 mod tests {
     use super::super::WebGpuBackend;
-    use super::super::testing::{add_kernel, download_bytes, open, upload_bytes, wgsl_kernel};
+    use super::super::tests::open;
     use super::*;
+    use crate::device::Features;
     use crate::device::backend::{Backend, BufferId, Command, Step};
+    use crate::device::contract::{add_kernel, compile, compile_add, download_bytes, upload_bytes};
 
     #[test]
     fn kernels_of_one_signature_share_a_layout() {
         let backend = open();
-        backend.compile(&add_kernel(1.0), None).unwrap();
-        backend.compile(&add_kernel(2.0), None).unwrap();
+        let [one, other] = [1.0, 2.0].map(|constant| compile(&backend, &add_kernel(&backend, constant)));
+        assert_ne!(one, other);
         assert_eq!(backend.kernels.layouts.lock().len(), 1);
-    }
-
-    #[test]
-    fn a_kernel_that_does_not_fit_is_unsupported() {
-        let backend = open();
-        type Change = fn(&mut Module);
-        let cases: [(Change, &str); 4] = [
-            (|m| m.bindings = vec![Access::Read; 5_000_000], "5000000 buffers"),
-            (|m| m.parameter_words = 1025, "1025 parameter words"),
-            (|m| m.workgroup = [u32::MAX; 3], "invocations per workgroup"),
-            (|m| m.workgroup_memory = u32::MAX, "bytes of workgroup memory"),
-        ];
-        for (grow, expected) in cases {
-            let mut module = add_kernel(0.0);
-            grow(&mut module);
-            let error = backend.compile(&module, None).unwrap_err();
-            assert!(matches!(error, Error::Unsupported { .. }) && error.to_string().contains(expected), "{error}");
-        }
     }
 
     #[test]
     fn a_feature_that_the_device_lacks_is_unsupported() {
         let backend = open();
-        let mut module = add_kernel(0.0);
+        let mut module = add_kernel(&backend, 0.0);
         module.requires.f16 = true;
         let mut info = backend.info.clone();
         info.features.f16 = false;
         let error = backend.kernels.compile(&module, &info).unwrap_err();
         assert!(error.to_string().contains("16-bit floats"), "{error}");
+    }
+
+    /// A kernel that a user brings: WGSL with an entry point `run`, that is not trusted.
+    fn wgsl_kernel(source: &str, bindings: &[Access], parameter_words: usize) -> Module {
+        Module {
+            name: "brought".into(),
+            code: Code::Wgsl(source.into()),
+            entry_point: "run".into(),
+            bindings: bindings.to_vec(),
+            parameter_words,
+            workgroup: [64, 1, 1],
+            workgroup_memory: 0,
+            requires: Features::default(),
+            trusted: false,
+            large_registers: false,
+            large_buffers: false,
+        }
     }
 
     /// A kernel that a user brings, with an entry point beside the one that is meant.
@@ -240,7 +241,7 @@ mod tests {
     }
 
     fn words(backend: &WebGpuBackend, buffer: BufferId, count: usize) -> Vec<u32> {
-        bytemuck::pod_collect_to_vec(&download_bytes(backend, buffer, 4 * count as u64))
+        bytemuck::pod_collect_to_vec(&download_bytes(backend, buffer, 4 * count))
     }
 
     #[test]
@@ -250,7 +251,7 @@ mod tests {
         let x = upload_bytes(&backend, bytemuck::cast_slice(&x));
         for trusted in [false, true] {
             let module = Module { trusted, ..wgsl_kernel(SCALE, &[Access::Read, Access::ReadWrite], 2) };
-            let kernel = backend.compile(&module, None).unwrap().kernel;
+            let kernel = compile(&backend, &module);
             let y = upload_bytes(&backend, &[0; 256]);
             backend.submit(&[dispatch(kernel, &[x, y], &[3, 5])], false).unwrap();
             let expected: Vec<u32> = (0..64).map(|i| if i < 3 { 0 } else { 5 * i }).collect();
@@ -311,16 +312,16 @@ mod tests {
     #[test]
     fn errors_of_naga_and_of_wgpu_name_the_kernel() {
         let backend = open();
-        let mut unreadable = add_kernel(0.0);
+        let mut unreadable = add_kernel(&backend, 0.0);
         unreadable.code = Code::Spirv(unreadable.spirv().unwrap()[..20].to_vec());
         // Not what the SPIR-V says: wgpu finds binding 2 written that the layout says is only read.
-        let mut contradictory = add_kernel(0.0);
+        let mut contradictory = add_kernel(&backend, 0.0);
         contradictory.bindings[2] = Access::Read;
         for module in [unreadable, contradictory] {
             let error = backend.compile(&module, None).unwrap_err();
             assert!(matches!(&error, Error::Kernel { kernel, .. } if *kernel == module.name), "{error}");
         }
         // Neither error lingers.
-        backend.compile(&add_kernel(0.0), None).unwrap();
+        compile_add(&backend);
     }
 }
