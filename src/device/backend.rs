@@ -95,7 +95,7 @@ impl Region {
 
     /// The rows of the box, which has passed its check; those that touch on both sides are one.
     #[cfg_attr(
-        not(any(feature = "vulkan", feature = "webgpu")),
+        not(any(test, feature = "vulkan", feature = "webgpu")),
         expect(dead_code, reason = "no backend copies by rows")
     )]
     pub fn rows(&self) -> impl Iterator<Item = Row> + use<> {
@@ -160,7 +160,7 @@ pub(crate) struct Step {
     /// Set by the stream where a hazard is. Without it, a step may overlap those before it. (wgpu places its own
     /// barriers.)
     #[cfg_attr(
-        not(any(feature = "vulkan", feature = "level-zero")),
+        not(any(test, feature = "vulkan", feature = "level-zero")),
         expect(dead_code, reason = "no backend that needs it is compiled in")
     )]
     pub barrier: bool,

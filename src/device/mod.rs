@@ -1,7 +1,8 @@
 //! Devices, and the backends that reach them.
 
 pub(crate) mod backend;
-#[cfg(all(test, any(feature = "vulkan", feature = "webgpu", feature = "level-zero")))]
+#[cfg(test)]
+#[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 mod contract;
 mod filter;
 mod info;
