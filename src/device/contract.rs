@@ -685,8 +685,7 @@ fn closing_a_device_answers_its_reads(backend: &dyn Backend) {
 /// machine keeps the two looks apart, and for wgpu, as long as it takes to submit next to nothing and wait for it.
 fn clock_slack(backend: &dyn Backend) -> u64 {
     match backend.info().backend {
-        BackendKind::Vulkan => 200_000,
-        BackendKind::LevelZero => 1_000_000,
+        BackendKind::Vulkan | BackendKind::LevelZero => 1_000_000,
         BackendKind::WebGpu => 5_000_000,
     }
 }
