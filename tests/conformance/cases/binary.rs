@@ -1,6 +1,6 @@
 //! Functions of two elements.
 
-use super::shaped;
+use super::{FLOATS, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::functions::{
@@ -136,6 +136,16 @@ fn add_dense(suite: &mut Suite) {
             };
             let [a, b] = [draw(intervals[0])?, draw(intervals[1])?];
             function.check(&a, &b)
+        });
+    }
+    for dtype in FLOATS {
+        suite.add("pow", format!("{dtype}::whole"), move |device| {
+            let power = FUNCTIONS.iter().find(|function| function.name == "pow").expect("a function of the list");
+            let sample = |shape: &[usize], scale: f64| -> Outcome<Sample> {
+                let values = array(shape, (-9..=9).map(|n| f64::from(n) * scale).collect());
+                Ok(Sample { tensor: upload(&values, dtype, device)?, values })
+            };
+            power.check(&sample(&[19, 1], 0.75)?, &sample(&[1, 19], 1.0)?)
         });
     }
     for dtype in [DType::U8, DType::U32, DType::I32] {

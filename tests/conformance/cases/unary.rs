@@ -125,7 +125,15 @@ pub fn add(suite: &mut Suite) {
                     function.check(&sample(&format!("{op}::{dtype}"), layout, dtype, function.domain(), device)?)
                 });
             }
-            if function.domain() != Domain::Angle {
+            if function.domain() == Domain::Angle {
+                suite.add(op, format!("{dtype}::multiples"), move |device| {
+                    // Near the multiples of pi / 2 an angle's reduction has few digits to start from.
+                    let multiples = (-5215..=5215).map(|n| f64::from(n) * std::f64::consts::FRAC_PI_2);
+                    let values = multiples.map(|angle| round(angle, dtype)).collect();
+                    let values = array(&[2 * 5215 + 1], values);
+                    function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
+                });
+            } else {
                 suite.add(op, format!("{dtype}::special"), move |device| {
                     let values = specials(dtype);
                     let values = array(&[values.len()], values);
