@@ -130,6 +130,27 @@ impl<'k> Evaluation<'_, 'k> {
 }
 
 const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
+const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+const INFINITY_BITS: u32 = 0x7f80_0000;
+
+/// The bits of a float's absolute value.
+fn magnitude(x: Value<'_>) -> Value<'_> {
+    x.abs().bitcast(x.ty().with_scalar(Scalar::U32))
+}
+
+/// A test of floats as 0 or 1; of integers it always gives the same.
+fn test<'k>(x: Value<'k>, of_float: impl Fn(Value<'k>) -> Value<'k>, of_integer: u32) -> Value<'k> {
+    if x.ty().is_float() {
+        return of_float(x).convert(Scalar::U32);
+    }
+    x.convert(Scalar::U32).literal(of_integer)
+}
+
+/// Whether a number is not 0, as 0 or 1.
+fn truth(x: Value<'_>) -> Value<'_> {
+    x.ne(0).convert(Scalar::U32)
+}
 
 impl UnaryOp {
     /// The mathematics of the function.
@@ -155,16 +176,46 @@ impl UnaryOp {
             UnaryOp::Rsqrt => number(1.0) / x.sqrt(),
             UnaryOp::Recip => number(1.0) / x,
             UnaryOp::Exp => x.exp(),
+            UnaryOp::Exp2 => x.exp2(),
+            UnaryOp::Expm1 => x.expm1(),
             UnaryOp::Log => x.log(),
+            UnaryOp::Log2 => x.log2(),
+            UnaryOp::Log1p => x.log1p(),
             UnaryOp::Sin => x.sin_cos().0,
             UnaryOp::Cos => x.sin_cos().1,
+            UnaryOp::Tan => x.tan(),
+            UnaryOp::Asin => x.asin(),
+            UnaryOp::Acos => x.acos(),
+            UnaryOp::Atan => x.atan(),
+            UnaryOp::Sinh => x.sinh(),
+            UnaryOp::Cosh => x.cosh(),
             UnaryOp::Tanh => x.tanh(),
+            UnaryOp::Asinh => x.asinh(),
+            UnaryOp::Acosh => x.acosh(),
+            UnaryOp::Atanh => x.atanh(),
             UnaryOp::Erf => x.erf(),
             UnaryOp::Sigmoid => number(1.0) / ((-x).exp() + 1.0),
             UnaryOp::Relu => x.max(0),
             UnaryOp::Silu => x.divide((-x).exp() + 1.0),
             UnaryOp::Gelu => x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0),
             UnaryOp::GeluTanh => x * 0.5 * (((x + x * x * x * 0.044715) * SQRT_2_OVER_PI).tanh() + 1.0),
+            UnaryOp::Relu6 => x.max(0).min(6),
+            UnaryOp::Mish => {
+                // tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2), which is 1 from exp(20) on.
+                let e = x.min(20).exp();
+                let n = e * (e + 2.0);
+                x * (n / (n + 2.0))
+            }
+            UnaryOp::Softplus => x.max(0) + (-x.abs()).exp().log1p(),
+            UnaryOp::Softsign => x.divide(x.abs() + 1.0),
+            UnaryOp::Hardsigmoid => (x + 3.0).max(0).min(6) / 6.0,
+            UnaryOp::Hardswish => x * ((x + 3.0).max(0).min(6) / 6.0),
+            UnaryOp::Selu => x.gt(0).select(x, x.expm1() * SELU_ALPHA) * SELU_SCALE,
+            UnaryOp::IsNan => test(x, Value::is_nan, 0),
+            UnaryOp::IsInf => test(x, |x| magnitude(x).eq(INFINITY_BITS), 0),
+            UnaryOp::IsFinite => test(x, |x| magnitude(x).lt(INFINITY_BITS), 1),
+            UnaryOp::LogicalNot => x.eq(0).convert(Scalar::U32),
+            UnaryOp::BitwiseNot => !x,
         }
     }
 }
@@ -186,8 +237,41 @@ impl BinaryOp {
             BinaryOp::Le => a.le(b).convert(Scalar::U32),
             BinaryOp::Gt => a.gt(b).convert(Scalar::U32),
             BinaryOp::Ge => a.ge(b).convert(Scalar::U32),
+            BinaryOp::Pow => a.pow(b),
+            BinaryOp::Rem => remainder(a, b),
+            BinaryOp::Fmod if a.ty().is_float() => a.fmod(b),
+            BinaryOp::Fmod => a - integer_division(a, b) * b,
+            BinaryOp::Atan2 => a.atan2(b),
+            BinaryOp::BitwiseAnd => a & b,
+            BinaryOp::BitwiseOr => a | b,
+            BinaryOp::BitwiseXor => a ^ b,
+            BinaryOp::Shl => is_shift(b).select(a << (b & 31), 0),
+            // Beyond the last bit there is the sign.
+            BinaryOp::Shr if a.ty().scalar == Scalar::I32 => a >> is_shift(b).select(b, 31),
+            BinaryOp::Shr => is_shift(b).select(a >> (b & 31), 0),
+            BinaryOp::LogicalAnd => truth(a) & truth(b),
+            BinaryOp::LogicalOr => truth(a) | truth(b),
+            BinaryOp::LogicalXor => truth(a) ^ truth(b),
+            BinaryOp::LeakyRelu => a.gt(0).select(a, a * b),
+            BinaryOp::Elu => a.gt(0).select(a, a.expm1() * b),
+            BinaryOp::Celu => a.gt(0).select(a, a.divide(b).expm1() * b),
         }
     }
+}
+
+/// Whether a count of bits is from 0 to 31.
+fn is_shift(count: Value<'_>) -> Value<'_> {
+    count.convert(Scalar::U32).lt(32)
+}
+
+/// The remainder of a division that is rounded down, so that it has the divisor's sign.
+fn remainder<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
+    let rest = BinaryOp::Fmod.apply(a, b);
+    if a.ty().scalar == Scalar::U32 {
+        return rest;
+    }
+    let differ = rest.lt(0) ^ b.lt(0);
+    (rest.ne(0) & b.ne(0) & differ).select(rest + b, rest)
 }
 
 /// Division towards zero, defined where the instruction is not: `x / 0 = 0`, and `i32::MIN / -1` wraps.

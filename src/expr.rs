@@ -1,6 +1,28 @@
 //! Elementwise expression trees: built by operations, fused with one another, turned into kernels.
 
 use crate::dtype::DType;
+use crate::error::{Error, Result};
+
+/// The dtypes that a function takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Domain {
+    All,
+    Floats,
+    Integers,
+}
+
+impl Domain {
+    /// Fails for a dtype that is not among them.
+    pub fn check(self, dtype: DType, op: &'static str) -> Result<()> {
+        match self {
+            Domain::Floats if !dtype.is_float() => Err(Error::UnsupportedDType { op, dtype, expected: "f32 and f16" }),
+            Domain::Integers if dtype.is_float() => {
+                Err(Error::UnsupportedDType { op, dtype, expected: "u8, u32 and i32" })
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 /// A function of one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,23 +39,58 @@ pub(crate) enum UnaryOp {
     Rsqrt,
     Recip,
     Exp,
+    Exp2,
+    Expm1,
     Log,
+    Log2,
+    Log1p,
     Sin,
     Cos,
+    Tan,
+    Asin,
+    Acos,
+    Atan,
+    Sinh,
+    Cosh,
     Tanh,
+    Asinh,
+    Acosh,
+    Atanh,
     Erf,
     Sigmoid,
     Relu,
     Silu,
     Gelu,
     GeluTanh,
+    Relu6,
+    Mish,
+    Softplus,
+    Softsign,
+    Hardsigmoid,
+    Hardswish,
+    Selu,
+    IsNan,
+    IsInf,
+    IsFinite,
+    LogicalNot,
+    BitwiseNot,
 }
 
 impl UnaryOp {
-    /// Whether the function makes sense for integers too.
-    pub fn takes_integers(self) -> bool {
+    /// The dtypes for which the function makes sense.
+    pub fn domain(self) -> Domain {
         use UnaryOp::*;
-        matches!(self, Neg | Abs | Sign | Sqr | Relu)
+        match self {
+            Neg | Abs | Sign | Sqr | Relu | Relu6 | IsNan | IsInf | IsFinite | LogicalNot => Domain::All,
+            BitwiseNot => Domain::Integers,
+            _ => Domain::Floats,
+        }
+    }
+
+    /// Whether the result is a truth value, of dtype `u8`.
+    pub fn is_test(self) -> bool {
+        use UnaryOp::*;
+        matches!(self, IsNan | IsInf | IsFinite | LogicalNot)
     }
 }
 
@@ -52,13 +109,41 @@ pub(crate) enum BinaryOp {
     Le,
     Gt,
     Ge,
+    Pow,
+    Rem,
+    Fmod,
+    Atan2,
+    BitwiseAnd,
+    BitwiseOr,
+    BitwiseXor,
+    Shl,
+    Shr,
+    LogicalAnd,
+    LogicalOr,
+    LogicalXor,
+    /// The second number is the slope below 0.
+    LeakyRelu,
+    /// The second number is alpha.
+    Elu,
+    /// The second number is alpha.
+    Celu,
 }
 
 impl BinaryOp {
-    /// Whether the result is a truth value, of dtype `u8`.
-    pub fn is_comparison(self) -> bool {
+    /// The dtypes for which the function makes sense.
+    pub fn domain(self) -> Domain {
         use BinaryOp::*;
-        matches!(self, Eq | Ne | Lt | Le | Gt | Ge)
+        match self {
+            Pow | Atan2 | LeakyRelu | Elu | Celu => Domain::Floats,
+            BitwiseAnd | BitwiseOr | BitwiseXor | Shl | Shr => Domain::Integers,
+            _ => Domain::All,
+        }
+    }
+
+    /// Whether the result is a truth value, of dtype `u8`.
+    pub fn is_test(self) -> bool {
+        use BinaryOp::*;
+        matches!(self, Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor)
     }
 }
 
@@ -84,8 +169,9 @@ impl Expr {
         match self {
             Expr::Input(_, dtype) | Expr::Scalar(_, dtype) | Expr::Cast(dtype, _) => *dtype,
             Expr::Index => DType::U32,
+            Expr::Unary(op, _) if op.is_test() => DType::U8,
+            Expr::Binary(op, ..) if op.is_test() => DType::U8,
             Expr::Unary(_, x) => x.dtype(),
-            Expr::Binary(op, ..) if op.is_comparison() => DType::U8,
             Expr::Binary(_, a, _) => a.dtype(),
             Expr::Select(_, yes, _) => yes.dtype(),
         }

@@ -139,7 +139,7 @@ fn dtypes_that_differ() {
 #[test]
 fn dtypes_that_an_operation_does_not_take() {
     type Unary = (&'static str, fn(&Tensor) -> Result<Tensor>);
-    let functions: [Unary; 17] = [
+    let functions: [Unary; 35] = [
         ("floor", Tensor::floor),
         ("ceil", Tensor::ceil),
         ("round", Tensor::round),
@@ -157,12 +157,34 @@ fn dtypes_that_an_operation_does_not_take() {
         ("silu", Tensor::silu),
         ("gelu", Tensor::gelu),
         ("gelu_tanh", Tensor::gelu_tanh),
+        ("exp2", Tensor::exp2),
+        ("expm1", Tensor::expm1),
+        ("log2", Tensor::log2),
+        ("log1p", Tensor::log1p),
+        ("tan", Tensor::tan),
+        ("asin", Tensor::asin),
+        ("acos", Tensor::acos),
+        ("atan", Tensor::atan),
+        ("sinh", Tensor::sinh),
+        ("cosh", Tensor::cosh),
+        ("asinh", Tensor::asinh),
+        ("acosh", Tensor::acosh),
+        ("atanh", Tensor::atanh),
+        ("mish", Tensor::mish),
+        ("softplus", Tensor::softplus),
+        ("softsign", Tensor::softsign),
+        ("hardsigmoid", Tensor::hardsigmoid),
+        ("selu", Tensor::selu),
     ];
     for dtype in [DType::U8, DType::U32, DType::I32] {
         let x = zeros((2, 3), dtype);
         for (name, function) in functions {
             assert_error!(function(&x), Error::UnsupportedDType { .. }, name, dtype, "f32 and f16", "to_dtype");
         }
+        assert_error!(x.pow(&x), Error::UnsupportedDType { .. }, "pow", dtype, "f32 and f16");
+        assert_error!(x.atan2(&x), Error::UnsupportedDType { .. }, "atan2", dtype, "f32 and f16");
+        assert_error!(x.powf(2.0), Error::UnsupportedDType { .. }, "powf", dtype, "f32 and f16");
+        assert_error!(x.leaky_relu(0.5), Error::UnsupportedDType { .. }, "leaky_relu", dtype, "f32 and f16");
         assert_error!(x.mean(0), Error::UnsupportedDType { .. }, "mean", dtype, "f32 and f16");
         assert_error!(x.mean_keepdim(0), Error::UnsupportedDType { .. }, "mean_keepdim", dtype);
         assert_error!(x.mean_all(), Error::UnsupportedDType { .. }, "mean_all", dtype);
@@ -174,6 +196,9 @@ fn dtypes_that_an_operation_does_not_take() {
     assert_error!(bytes.matmul(&bytes), Error::UnsupportedDType { .. }, "matmul", "u8", "i32");
     for dtype in [DType::F32, DType::F16] {
         let x = zeros(3, dtype);
+        assert_error!(x.bitwise_not(), Error::UnsupportedDType { .. }, "bitwise_not", dtype, "u8, u32 and i32");
+        assert_error!(x.bitwise_and(&x), Error::UnsupportedDType { .. }, "bitwise_and", dtype, "u8, u32 and i32");
+        assert_error!(x.shl(&x), Error::UnsupportedDType { .. }, "shl", dtype, "u8, u32 and i32");
         assert_error!(x.where_cond(&x, &x), Error::UnsupportedDType { .. }, "where_cond", dtype, "u8");
         assert_error!(floats((2, 3)).index_select(&x, 0), Error::UnsupportedDType { .. }, "index_select", dtype, "u32");
         assert_error!(floats((2, 3)).embedding(&x), Error::UnsupportedDType { .. }, "embedding", dtype, "u32");
@@ -580,6 +605,31 @@ fn each_call(arguments: &Arguments, device: &Device, mut visit: impl FnMut(&'sta
         silu: t.silu();
         gelu: t.gelu();
         gelu_tanh: t.gelu_tanh();
+        exp2: t.exp2();
+        expm1: t.expm1();
+        log2: t.log2();
+        log1p: t.log1p();
+        tan: t.tan();
+        asin: t.asin();
+        acos: t.acos();
+        atan: t.atan();
+        sinh: t.sinh();
+        cosh: t.cosh();
+        asinh: t.asinh();
+        acosh: t.acosh();
+        atanh: t.atanh();
+        relu6: t.relu6();
+        mish: t.mish();
+        softplus: t.softplus();
+        softsign: t.softsign();
+        hardsigmoid: t.hardsigmoid();
+        hardswish: t.hardswish();
+        selu: t.selu();
+        is_nan: t.is_nan();
+        is_inf: t.is_inf();
+        is_finite: t.is_finite();
+        logical_not: t.logical_not();
+        bitwise_not: t.bitwise_not();
         add: t.add(&u);
         sub: t.sub(&u);
         mul: t.mul(&u);
@@ -592,6 +642,22 @@ fn each_call(arguments: &Arguments, device: &Device, mut visit: impl FnMut(&'sta
         le: t.le(&u);
         gt: t.gt(&u);
         ge: t.ge(&u);
+        pow: t.pow(&u);
+        rem: t.rem(&u);
+        fmod: t.fmod(&u);
+        atan2: t.atan2(&u);
+        bitwise_and: t.bitwise_and(&u);
+        bitwise_or: t.bitwise_or(&u);
+        bitwise_xor: t.bitwise_xor(&u);
+        shl: t.shl(&u);
+        shr: t.shr(&u);
+        logical_and: t.logical_and(&u);
+        logical_or: t.logical_or(&u);
+        logical_xor: t.logical_xor(&u);
+        powf: t.powf(x);
+        leaky_relu: t.leaky_relu(x);
+        elu: t.elu(x);
+        celu: t.celu(x);
         where_cond: t.where_cond(&u, &v);
         affine: t.affine(x, y);
         clamp: t.clamp(x, y);

@@ -28,7 +28,7 @@ impl Tensor {
         fusion.finish(Expr::Binary(BinaryOp::Add, scaled.into(), shift.into()), self.device(), "affine")
     }
 
-    /// Each element, but at least `low` and at most `high`.
+    /// Each element, but at least `low` and at most `high` (PyTorch's `clamp` and `hardtanh`).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) where the dtype is an integer that cannot hold the
@@ -42,8 +42,51 @@ impl Tensor {
         fusion.finish(Expr::Binary(BinaryOp::Minimum, raised.into(), high.into()), self.device(), "clamp")
     }
 
+    /// Each element to the power of a number; see [`pow`](Self::pow).
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([1f32, 2.0, 3.0], &device)?;
+    /// assert_eq!(x.powf(0.0)?.to_vec::<f32>()?, [1.0, 1.0, 1.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) of integers.
+    pub fn powf(&self, exponent: f64) -> Result<Tensor> {
+        self.with_number(exponent, false, BinaryOp::Pow, "powf")
+    }
+
+    /// `x` of positive numbers, else `slope x`.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) of integers.
+    pub fn leaky_relu(&self, slope: f64) -> Result<Tensor> {
+        self.with_number(slope, false, BinaryOp::LeakyRelu, "leaky_relu")
+    }
+
+    /// `x` of positive numbers, else `alpha (exp(x) - 1)`. D. Clevert and others, "Fast and Accurate Deep Network
+    /// Learning by Exponential Linear Units", 2015.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) of integers.
+    pub fn elu(&self, alpha: f64) -> Result<Tensor> {
+        self.with_number(alpha, false, BinaryOp::Elu, "elu")
+    }
+
+    /// `x` of positive numbers, else `alpha (exp(x / alpha) - 1)`; NaN where `alpha` is 0 and so is the element.
+    /// J. Barron, "Continuously Differentiable Exponential Linear Units", 2017.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) of integers.
+    pub fn celu(&self, alpha: f64) -> Result<Tensor> {
+        self.with_number(alpha, false, BinaryOp::Celu, "celu")
+    }
+
     /// `self op number`, or `number op self` where `reversed`.
     fn with_number(&self, number: f64, reversed: bool, function: BinaryOp, op: &'static str) -> Result<Tensor> {
+        function.domain().check(self.dtype(), op)?;
         let mut fusion = Fusion::new(self.shape().clone());
         let x = fusion.tensor(self, op)?;
         let number = fusion.scalar(Word::from_f64(number, self.dtype(), op)?);

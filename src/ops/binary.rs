@@ -8,6 +8,7 @@ impl Tensor {
     fn binary(&self, rhs: &Tensor, function: BinaryOp, op: &'static str) -> Result<Tensor> {
         self.check_same_device(rhs, op)?;
         self.check_same_dtype(rhs, op)?;
+        function.domain().check(self.dtype(), op)?;
         let mut fusion = Fusion::new(self.shape().broadcast_with(rhs.shape(), op)?);
         let (a, b) = (fusion.tensor(self, op)?, fusion.tensor(rhs, op)?);
         fusion.finish(Expr::Binary(function, a.into(), b.into()), self.device(), op)
@@ -17,7 +18,8 @@ impl Tensor {
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident => $function:ident;)*) => {
         /// Functions of two elements. Both sides have one dtype; their shapes are broadcast as numpy does it: aligned
-        /// at the last axis, equal or 1.
+        /// at the last axis, equal or 1. `Tensor::full(number, (), device)` stands for a number; it takes no memory, and
+        /// no kernel of its own.
         ///
         /// ```
         /// # use marquetry::{Device, Tensor};
@@ -35,7 +37,9 @@ macro_rules! binary {
                 /// # Errors
                 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch),
                 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch),
-                /// [`Error::DeviceMismatch`](crate::Error::DeviceMismatch).
+                /// [`Error::DeviceMismatch`](crate::Error::DeviceMismatch);
+                /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) where the function is not defined for
+                /// the dtype.
                 pub fn $name(&self, rhs: &Tensor) -> Result<Tensor> {
                     self.binary(rhs, BinaryOp::$function, stringify!($name))
                 }
@@ -69,4 +73,32 @@ binary! {
     gt => Gt;
     /// 1 where `self >= rhs`, else 0, as `u8`.
     ge => Ge;
+    /// `self` to the power of `rhs`, of floats. As in C, 1 to any power and anything to the power of 0 are 1, and negative
+    /// numbers have whole powers only, else NaN.
+    pow => Pow;
+    /// The remainder of a division that is rounded down, so that it has the sign of the divisor (PyTorch's `remainder`):
+    /// exact but for one addition. Where the divisor is 0, NaN of floats, and `self` of integers.
+    rem => Rem;
+    /// The remainder of a division that is cut towards zero, so that it has the sign of `self` (Rust's `%`): exact.
+    /// Where the divisor is 0, NaN of floats, and `self` of integers.
+    fmod => Fmod;
+    /// The angle in radians, from -pi to pi, of the point whose y coordinate is `self` and whose x coordinate is `rhs`.
+    atan2 => Atan2;
+    /// The bits of integers that both have.
+    bitwise_and => BitwiseAnd;
+    /// The bits of integers that one has, or both.
+    bitwise_or => BitwiseOr;
+    /// The bits of integers that one has and not the other.
+    bitwise_xor => BitwiseXor;
+    /// The integer with its bits moved up by `rhs`; 0 where that is negative or the dtype's count of bits or more.
+    shl => Shl;
+    /// The integer with its bits moved down by `rhs`, of `i32` with copies of the sign; where `rhs` is negative or the
+    /// dtype's count of bits or more, 0, and of negative numbers -1.
+    shr => Shr;
+    /// 1 where neither element is 0, else 0, as `u8`.
+    logical_and => LogicalAnd;
+    /// 1 where one element is not 0, or both, else 0, as `u8`.
+    logical_or => LogicalOr;
+    /// 1 where one element is 0 and the other is not, else 0, as `u8`.
+    logical_xor => LogicalXor;
 }

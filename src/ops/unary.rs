@@ -1,14 +1,12 @@
 //! Functions of one element.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::expr::{Expr, UnaryOp};
 use crate::tensor::{Fusion, Tensor};
 
 impl Tensor {
     fn unary(&self, function: UnaryOp, op: &'static str) -> Result<Tensor> {
-        if !self.dtype().is_float() && !function.takes_integers() {
-            return Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "f32 and f16" });
-        }
+        function.domain().check(self.dtype(), op)?;
         let mut fusion = Fusion::new(self.shape().clone());
         let x = fusion.tensor(self, op)?;
         fusion.finish(Expr::Unary(function, x.into()), self.device(), op)
@@ -17,7 +15,8 @@ impl Tensor {
 
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident => $function:ident;)*) => {
-        /// Functions of one element, for every dtype where it makes sense; else [`Error::UnsupportedDType`].
+        /// Functions of one element, for every dtype where it makes sense; else
+        /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType).
         ///
         /// ```
         /// # use marquetry::{Device, Tensor};
@@ -32,7 +31,7 @@ macro_rules! unary {
                 $(#[$doc])*
                 ///
                 /// # Errors
-                /// [`Error::UnsupportedDType`] where the function is not defined for the dtype.
+                /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) where the function is not defined for the dtype.
                 pub fn $name(&self) -> Result<Tensor> {
                     self.unary(UnaryOp::$function, stringify!($name))
                 }
@@ -48,7 +47,7 @@ unary! {
     abs => Abs;
     /// -1, 0 or 1 by the sign; NaN of NaN.
     sign => Sign;
-    /// The square.
+    /// The square (PyTorch's `square`).
     sqr => Sqr;
     /// `max(x, 0)`.
     relu => Relu;
@@ -68,14 +67,40 @@ unary! {
     recip => Recip;
     /// e to the power of each element.
     exp => Exp;
+    /// Two to the power of each element.
+    exp2 => Exp2;
+    /// `exp(x) - 1`, which keeps its digits near 0.
+    expm1 => Expm1;
     /// The natural logarithm; minus infinity of 0, NaN of negative numbers.
     log => Log;
+    /// The logarithm to base 2; minus infinity of 0, NaN of negative numbers.
+    log2 => Log2;
+    /// `log(1 + x)`, which keeps its digits near 0; minus infinity of -1, NaN of numbers below.
+    log1p => Log1p;
     /// The sine of an angle in radians, accurate for magnitudes up to 8192.
     sin => Sin;
     /// The cosine of an angle in radians, accurate for magnitudes up to 8192.
     cos => Cos;
+    /// The tangent of an angle in radians, accurate for magnitudes up to 8192.
+    tan => Tan;
+    /// The arc sine in radians; NaN outside of -1 to 1.
+    asin => Asin;
+    /// The arc cosine in radians; NaN outside of -1 to 1.
+    acos => Acos;
+    /// The arc tangent in radians.
+    atan => Atan;
+    /// The hyperbolic sine.
+    sinh => Sinh;
+    /// The hyperbolic cosine.
+    cosh => Cosh;
     /// The hyperbolic tangent.
     tanh => Tanh;
+    /// The inverse hyperbolic sine.
+    asinh => Asinh;
+    /// The inverse hyperbolic cosine; NaN of numbers below 1.
+    acosh => Acosh;
+    /// The inverse hyperbolic tangent; infinite of -1 and 1, NaN outside.
+    atanh => Atanh;
     /// The error function.
     erf => Erf;
     /// `1 / (1 + exp(-x))`.
@@ -87,4 +112,29 @@ unary! {
     gelu => Gelu;
     /// The approximation `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2` of [`gelu`](Self::gelu) (candle's `gelu`).
     gelu_tanh => GeluTanh;
+    /// `min(max(x, 0), 6)`.
+    relu6 => Relu6;
+    /// `x tanh(softplus(x))`. D. Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", 2019.
+    mish => Mish;
+    /// `log(1 + exp(x))`.
+    softplus => Softplus;
+    /// `x / (1 + |x|)`.
+    softsign => Softsign;
+    /// `min(max(x + 3, 0), 6) / 6`.
+    hardsigmoid => Hardsigmoid;
+    /// `x hardsigmoid(x)`.
+    hardswish => Hardswish;
+    /// `1.0507 x` of positive numbers, else `1.0507 1.6733 (exp(x) - 1)`. G. Klambauer and others,
+    /// "Self-Normalizing Neural Networks", 2017, with more digits.
+    selu => Selu;
+    /// 1 where the element is NaN, else 0, as `u8`.
+    is_nan => IsNan;
+    /// 1 where the element is an infinity, else 0, as `u8`.
+    is_inf => IsInf;
+    /// 1 where the element is neither NaN nor an infinity, else 0, as `u8`.
+    is_finite => IsFinite;
+    /// 1 where the element is 0, else 0, as `u8`.
+    logical_not => LogicalNot;
+    /// Each bit of an integer the other way.
+    bitwise_not => BitwiseNot;
 }

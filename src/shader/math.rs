@@ -1,8 +1,8 @@
-//! Mathematical functions of values, lane by lane.
+//! Mathematical functions of values, lane by lane; families of them have files of their own.
 //!
 //! Drivers round `exp`, `tanh` and their kin as they like (Vulkan allows `exp` an error of `3 + 2|x|` ulp, WGSL and
 //! Vulkan have no `erf` at all), so those that need full `f32` accuracy are written out here: range reductions and
-//! minimax polynomials, within 2 ulp. Coefficients are from the Cephes library (S. Moshier, 1992, single precision)
+//! minimax polynomials, most of them within 2 ulp. Coefficients are from the Cephes library (S. Moshier, 1992, single precision)
 //! unless said otherwise.
 
 use super::builder::KernelBuilder;
@@ -82,7 +82,7 @@ impl<'k> Value<'k> {
     }
 
     /// The bits of a float with the sign of `sign`.
-    fn copy_sign(self, sign: Value<'k>) -> Value<'k> {
+    pub(super) fn copy_sign(self, sign: Value<'k>) -> Value<'k> {
         let bits = self.ty.with_scalar(Scalar::U32);
         ((self.bitcast(bits) & 0x7fff_ffff_u32) | (sign.bitcast(bits) & 0x8000_0000_u32)).bitcast(self.ty)
     }
@@ -96,76 +96,9 @@ impl<'k> Value<'k> {
         (self.bitcast(bits) | zero).bitcast(self.ty)
     }
 
-    /// Two to the power of this integer, for -126 to 127.
-    fn power_of_two(self) -> Value<'k> {
-        ((self + 127) << 23).bitcast(self.ty.with_scalar(Scalar::F32))
-    }
-
-    /// e to the power of the value.
-    pub fn exp(self) -> Value<'k> {
-        // x = n ln 2 + r, with ln 2 in two parts so that the products are exact. Beyond the limits the result is 0 or
-        // infinite whatever x is.
-        let x = self.lt(-104.0).select(self.literal(-104.0), self);
-        let x = x.gt(89.0).select(self.literal(89.0), x);
-        let n = (x * std::f32::consts::LOG2_E).round();
-        let r = n.fma(-0.693359375, x).opaque();
-        let r = n.fma(2.121_944_4e-4, r);
-        let p = r.polynomial(&[1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1]);
-        let e = (r * r).fma(p, r) + 1.0;
-        // In two steps, as 2^n alone may leave the range where the result does not.
-        let n = n.convert(Scalar::I32);
-        let half = n >> 1;
-        let result = e * half.power_of_two() * (n - half).power_of_two();
-        self.is_nan().select(self, result)
-    }
-
-    /// The natural logarithm.
-    pub fn log(self) -> Value<'k> {
-        let bits = self.ty.with_scalar(Scalar::U32);
-        let signed = self.ty.with_scalar(Scalar::I32);
-        // Subnormal numbers are scaled into the normal range first.
-        let tiny = self.lt(1.175_494_4e-38);
-        let x = tiny.select(self * 8_388_608.0, self);
-        let word = x.bitcast(bits);
-        // m in [sqrt(1/2), sqrt(2)) and e with x = m 2^e.
-        let shifted = word - 0x3f35_04f3_u32;
-        let e = (shifted.bitcast(signed) >> 23).convert(Scalar::F32);
-        let e = tiny.select(e - 23.0, e);
-        let m = ((shifted & 0x007f_ffff_u32) + 0x3f35_04f3_u32).bitcast(self.ty) - 1.0;
-        let z = m * m;
-        let p = m.polynomial(&[
-            7.037_684e-2,
-            -1.151_461e-1,
-            1.167_699_9e-1,
-            -1.242_014_1e-1,
-            1.424_932_3e-1,
-            -1.666_805_8e-1,
-            2.000_071_4e-1,
-            -2.499_999_4e-1,
-            3.333_333e-1,
-        ]);
-        let y = z.fma(m * p, e * -2.121_944_4e-4).opaque();
-        let result = e.fma(0.693359375, m + z.fma(-0.5, y));
-        let infinity = self.special(f32::INFINITY);
-        let result = self.eq(infinity).select(infinity, result);
-        let result = self.eq(0.0).select(-infinity, result);
-        let result = self.lt(0.0).select(self.special(f32::NAN), result);
-        self.is_nan().select(self, result)
-    }
-
     /// An infinity or NaN of this value's type.
-    fn special(self, number: f32) -> Value<'k> {
+    pub(super) fn special(self, number: f32) -> Value<'k> {
         self.kernel.f32(number).into_value(self.kernel, self.ty)
-    }
-
-    /// The hyperbolic tangent.
-    pub fn tanh(self) -> Value<'k> {
-        let x = self.abs();
-        let z = self * self;
-        let p = z.polynomial(&[-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1]);
-        let small = (self * z).fma(p, self);
-        let large = (self.literal(1.0) - self.literal(2.0) / ((x + x).exp() + 1.0)).copy_sign(self);
-        x.lt(0.625).select(small, large)
     }
 
     /// The error function. Coefficients by N. Juffa (2015, "Accuracy of an approximation to erff").
@@ -189,27 +122,48 @@ impl<'k> Value<'k> {
         self.is_nan().select(self, result)
     }
 
-    /// Sine and cosine of an angle in radians, for magnitudes up to 8192.
-    pub fn sin_cos(self) -> (Value<'k>, Value<'k>) {
-        // The angle is n pi/2 + r, with pi/2 in three parts so that the products are exact.
-        let n = (self * std::f32::consts::FRAC_2_PI).round();
-        let r = n.fma(-1.570_312_5, self).opaque();
-        let r = n.fma(-4.837_513e-4, r).opaque();
-        let r = n.fma(-7.549_79e-8, r);
-        let z = r * r;
-        let sine = (r * z).fma(z.polynomial(&[-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]), r);
-        let cosine = (z * z).fma(z.polynomial(&[2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]), z.fma(-0.5, 1.0));
-        let quadrant = n.convert(Scalar::I32) & 3;
-        let odd = (quadrant & 1).eq(1);
-        let (s, c) = (odd.select(cosine, sine), odd.select(sine, cosine));
-        (quadrant.ge(2).select(-s, s), (quadrant.eq(1) | quadrant.eq(2)).select(-c, c))
-    }
-
     /// `self / divisor` within 2.5 ulp for all numbers: the instruction is only as good as that for divisors up to
     /// 2^126, and a compiler takes `x / x` for 1 even where it is NaN.
     pub fn divide(self, divisor: Value<'k>) -> Value<'k> {
         let scale = divisor.abs().gt(1e30).select(divisor.literal(2f32.powi(-32)), 1.0);
         (self * scale) / (divisor * scale).opaque()
+    }
+
+    /// The remainder of `self / divisor`, exactly, with the sign of `self`; NaN where there is none.
+    pub fn fmod(self, divisor: Value<'k>) -> Value<'k> {
+        let k = self.kernel;
+        let word = self.ty.with_scalar(Scalar::U32);
+        let (a, b) = (self.bitcast(word) & 0x7fff_ffff_u32, divisor.bitcast(word) & 0x7fff_ffff_u32);
+        // A float is a whole number of 24 bits times 2^(exponent - 150); subnormal ones have the exponent 1, too.
+        let exponent = |bits: Value<'k>| (bits >> 23).max(1);
+        let whole = |bits: Value<'k>| {
+            let fraction = bits & 0x007f_ffff_u32;
+            bits.ge(0x0080_0000_u32).select(fraction | 0x0080_0000_u32, fraction)
+        };
+        let modulus = whole(b).max(1);
+        let remainder = k.var(whole(a) % modulus);
+        // Long division, eight bits at a time.
+        let left = k.var(a.ge(b).select(exponent(a) - exponent(b), 0));
+        let most = || left.get().lanes().into_iter().reduce(|most, lane| most.max(lane)).unwrap_or(left.get());
+        k.while_(
+            || most().gt(0),
+            || {
+                let bits = left.get().min(8);
+                remainder.set((remainder.get() << bits) % modulus);
+                left.set(left.get() - bits);
+            },
+        );
+        // The same as a float: where it is subnormal, the bits are the number.
+        let remainder = remainder.get();
+        let float = remainder.convert(Scalar::F32).bitcast(word);
+        let place = exponent(b);
+        let normal = ((float >> 23) + place).gt(150);
+        let scaled = (float + (place << 23)) - (150_u32 << 23);
+        let bits = normal.select(scaled, remainder << (place - 1).min(23));
+        let bits = remainder.eq(0).select(remainder, bits);
+        let result = a.lt(b).select(a, bits).bitcast(self.ty).copy_sign(self);
+        let none = a.ge(0x7f80_0000_u32) | b.gt(0x7f80_0000_u32) | b.eq(0);
+        none.select(self.special(f32::NAN), result)
     }
 
     /// The two half-precision floats packed in a word, the low half first.

@@ -21,6 +21,8 @@
 
 mod builder;
 mod control;
+mod exponential;
+mod hyperbolic;
 #[cfg(feature = "webgpu")]
 pub(crate) mod interface;
 mod math;
@@ -30,6 +32,7 @@ mod signature;
 pub(crate) mod spirv;
 mod subgroup;
 mod target;
+mod trigonometric;
 mod types;
 mod value;
 #[cfg(feature = "webgpu")]

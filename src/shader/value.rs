@@ -98,6 +98,8 @@ impl<'k> Value<'k> {
             // naga takes these for the scalar operators `&&` and `||`.
             Some(Op::LogicalAnd) if lhs.ty.lanes > 1 && lhs.ty == rhs.ty => lhs.select(rhs, 0),
             Some(Op::LogicalOr) if lhs.ty.lanes > 1 && lhs.ty == rhs.ty => lhs.select(lhs.literal(1), rhs),
+            // Intel's offline compiler (22.43) fails on the instruction.
+            Some(Op::LogicalNotEqual) if lhs.ty == rhs.ty => lhs.select(!rhs, rhs),
             Some(op) if lhs.ty == rhs.ty => {
                 let rhs = if lhs.kernel.checked { lhs.defined_operand(op, rhs) } else { rhs };
                 if op == Op::SRem {

@@ -68,10 +68,37 @@ const TABLE: &[(&[&str], Tolerance)] = &[
         Tolerance { moves: true, reason: "nothing is computed", ..EXACT },
     ),
     (
-        &["neg", "abs", "sign", "relu", "floor", "ceil", "round", "trunc", "maximum", "minimum", "min", "max", "clamp"],
+        &[
+            "neg", "abs", "sign", "relu", "floor", "ceil", "round", "trunc", "maximum", "minimum", "min", "max",
+            "clamp", "relu6", "fmod",
+        ],
         Tolerance { reason: "the result is a number of the dtype", ..EXACT },
     ),
-    (&["eq", "ne", "lt", "le", "gt", "ge", "argmax"], Tolerance { reason: "the result is an integer", ..EXACT }),
+    (
+        &[
+            "eq",
+            "ne",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+            "argmax",
+            "is_nan",
+            "is_inf",
+            "is_finite",
+            "logical_not",
+            "logical_and",
+            "logical_or",
+            "logical_xor",
+            "bitwise_not",
+            "bitwise_and",
+            "bitwise_or",
+            "bitwise_xor",
+            "shl",
+            "shr",
+        ],
+        Tolerance { reason: "the result is an integer", ..EXACT },
+    ),
     (&["add", "sub", "mul", "sqr"], Tolerance { reason: "Vulkan and WebGPU have these correctly rounded", ..EXACT }),
     (
         &["div", "recip", "sqrt", "rsqrt"],
@@ -85,6 +112,30 @@ const TABLE: &[(&[&str], Tolerance)] = &[
         &["exp", "log", "tanh", "erf", "sigmoid"],
         Tolerance { ulp: 4.0, reason: "polynomials within 2 ulp, and a division around them", ..EXACT },
     ),
+    (&["exp2", "log2"], Tolerance { ulp: 3.0, reason: "polynomials within 2 ulp, added to a whole number", ..EXACT }),
+    (
+        &[
+            "expm1", "log1p", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh",
+            "softplus", "elu", "celu", "selu",
+        ],
+        Tolerance { ulp: 5.0, reason: "a polynomial, a division or square root before it, a sum after it", ..EXACT },
+    ),
+    (&["pow"], Tolerance { ulp: 16.0, reason: "the exponent multiplies the error of the logarithm", ..EXACT }),
+    (&["rem"], Tolerance { ulp: 0.5, reason: "exact, and one addition", ..EXACT }),
+    (&["leaky_relu"], Tolerance { ulp: 0.5, reason: "one product", ..EXACT }),
+    (
+        &["softsign", "hardsigmoid", "hardswish"],
+        Tolerance { ulp: 4.0, reason: "a sum, a division within 2.5 ulp, a product", ..EXACT },
+    ),
+    (
+        &["mish"],
+        Tolerance {
+            ulp: 10.0,
+            absolute: 2.7e-37,
+            reason: "exp, a sum, two products, a division; below -87.3, where exp(x) is subnormal, it may be 0",
+            ..EXACT
+        },
+    ),
     (
         &["silu"],
         Tolerance {
@@ -97,12 +148,7 @@ const TABLE: &[(&[&str], Tolerance)] = &[
     ),
     (
         &["sin", "cos"],
-        Tolerance {
-            ulp: 4.0,
-            absolute: 2.0 * EPS,
-            reason: "an angle near a multiple of pi / 2 keeps the error of its reduction, of the size of f32's rounding at 1",
-            ..EXACT
-        },
+        Tolerance { ulp: 4.0, reason: "a reduction of the angle that keeps its digits, and a polynomial", ..EXACT },
     ),
     (
         &["gelu", "gelu_tanh"],

@@ -19,6 +19,23 @@ pub fn gelu_tanh(x: f64) -> f64 {
     x / (1.0 + (-2.0 * z).exp())
 }
 
+pub fn softplus(x: f64) -> f64 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+pub fn mish(x: f64) -> f64 {
+    x * softplus(x).tanh()
+}
+
+pub fn hardsigmoid(x: f64) -> f64 {
+    (x / 6.0 + 0.5).clamp(0.0, 1.0)
+}
+
+pub fn selu(x: f64) -> f64 {
+    let (alpha, scale) = (1.6732632423543772848170429916717, 1.0507009873554804934193349852946);
+    scale * if x < 0.0 { alpha * x.exp_m1() } else { x }
+}
+
 /// The larger number; NaN if one is NaN.
 pub fn maximum(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
@@ -44,4 +61,35 @@ pub fn inverse_erf(y: f64) -> f64 {
         x -= (residual / slope).clamp(-0.5, 0.5);
     }
     x
+}
+
+/// The remainder of a division towards zero, the dividend where the divisor is 0.
+pub fn integer_fmod(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { a % b }
+}
+
+/// The remainder with the sign of the divisor.
+pub fn remainder(a: f64, b: f64) -> f64 {
+    let rest = a % b;
+    if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
+}
+
+/// The same of integers, the dividend where the divisor is 0.
+pub fn integer_remainder(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { a - (a as f64 / b as f64).floor() as i64 * b }
+}
+
+/// A shift to the left; what is shifted beyond 32 bits is lost.
+pub fn shift_left(a: i64, count: i64) -> i64 {
+    if (0..32).contains(&count) { a << count } else { 0 }
+}
+
+/// A shift to the right, by any number of bits where the count is not from 0 to 31.
+pub fn shift_right(a: i64, count: i64) -> i64 {
+    a >> if (0..32).contains(&count) { count } else { 63 }
+}
+
+/// Whether a condition holds, as a number.
+pub fn truth(condition: bool) -> f64 {
+    condition.into()
 }

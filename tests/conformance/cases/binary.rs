@@ -1,14 +1,16 @@
 //! Functions of two elements.
 
-use super::shaped;
+use super::{FLOATS, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
-use crate::reference::functions::{integer_division, maximum, minimum};
-use crate::reference::inputs::{Domain, specials};
-use crate::reference::numbers::wrap;
-use crate::reference::{array, broadcast, zip};
+use crate::reference::functions::{
+    integer_division, integer_fmod, integer_remainder, maximum, minimum, remainder, shift_left, shift_right, truth,
+};
+use crate::reference::inputs::{Domain, Inputs, specials};
+use crate::reference::numbers::{round, wrap};
+use crate::reference::{ArrayD, array, broadcast, zip};
 use crate::suite::{Outcome, Suite};
-use marquetry::{DType, Result, Tensor};
+use marquetry::{DType, Device, Result, Tensor};
 
 struct Function {
     name: &'static str,
@@ -44,7 +46,35 @@ const FUNCTIONS: &[Function] = functions! {
     le, |a, b| (a <= b).into();
     gt, |a, b| (a > b).into();
     ge, |a, b| (a >= b).into();
+    pow, libm::pow;
+    rem, remainder, integer_remainder;
+    fmod, |a, b| a % b, integer_fmod;
+    atan2, f64::atan2;
+    bitwise_and, no_floats, |a, b| a & b;
+    bitwise_or, no_floats, |a, b| a | b;
+    bitwise_xor, no_floats, |a, b| a ^ b;
+    shl, no_floats, shift_left;
+    shr, no_floats, shift_right;
+    logical_and, |a, b| truth(a != 0.0 && b != 0.0);
+    logical_or, |a, b| truth(a != 0.0 || b != 0.0);
+    logical_xor, |a, b| truth((a != 0.0) != (b != 0.0));
 };
+
+/// In the place of a function of floats where there is none.
+fn no_floats(_: f64, _: f64) -> f64 {
+    unreachable!("the function is of integers only")
+}
+
+/// Pairs of intervals for a dense look at functions of floats.
+const DENSE: &[(&str, [[f64; 2]; 2])] = &[
+    ("pow", [[0.0, 20.0], [-30.0, 30.0]]),
+    ("pow", [[0.5, 2.0], [-128.0, 128.0]]),
+    ("pow", [[0.99, 1.01], [-8000.0, 8000.0]]),
+    ("rem", [[-1e9, 1e9], [-3.0, 3.0]]),
+    ("fmod", [[-1e9, 1e9], [-3.0, 3.0]]),
+    ("fmod", [[-1e30, 1e30], [-1e-30, 1e-30]]),
+    ("atan2", [[-4.0, 4.0], [-4.0, 4.0]]),
+];
 
 /// Shapes that are broadcast to one another.
 const BROADCASTS: [(&str, &[usize], &[usize]); 6] = [
@@ -57,6 +87,14 @@ const BROADCASTS: [(&str, &[usize], &[usize]); 6] = [
 ];
 
 impl Function {
+    fn takes(&self, dtype: DType) -> bool {
+        match self.name {
+            "pow" | "atan2" => dtype.is_float(),
+            "bitwise_and" | "bitwise_or" | "bitwise_xor" | "shl" | "shr" => !dtype.is_float(),
+            _ => true,
+        }
+    }
+
     fn check(&self, a: &Sample, b: &Sample) -> Outcome {
         let dtype = a.tensor.dtype();
         let values = match self.integer {
@@ -65,16 +103,61 @@ impl Function {
             }
             _ => zip(&a.values, &b.values, self.float),
         };
-        let compares = matches!(self.name, "eq" | "ne" | "lt" | "le" | "gt" | "ge");
+        let tests = ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"];
+        let compares = tests.contains(&self.name);
         let expected = Expected::new(values, if compares { DType::U8 } else { dtype });
         check(self.name, &(self.call)(&a.tensor, &b.tensor)?, &expected)
     }
 }
 
+/// Shifts by every count that there is, and some beyond.
+fn check_shifts(dtype: DType, device: &Device) -> Outcome {
+    let numbers: Vec<f64> = Inputs::new("shifts").array(&[40], dtype, Domain::Special).iter().copied().collect();
+    let counts: Vec<f64> = (0..40).map(f64::from).collect();
+    let [numbers, counts] = [(&[40, 1], numbers), (&[1, 40], counts)].map(|(shape, values)| array(shape, values));
+    let sample =
+        |values: ArrayD<f64>| -> Outcome<Sample> { Ok(Sample { tensor: upload(&values, dtype, device)?, values }) };
+    let (numbers, counts) = (sample(numbers)?, sample(counts)?);
+    for function in FUNCTIONS.iter().filter(|function| matches!(function.name, "shl" | "shr")) {
+        function.check(&numbers, &counts)?;
+    }
+    Ok(())
+}
+
+fn add_dense(suite: &mut Suite) {
+    for (place, &(name, intervals)) in DENSE.iter().enumerate() {
+        let function = FUNCTIONS.iter().find(|function| function.name == name).expect("a function of the list");
+        suite.add(function.name, format!("f32::dense_{place}"), move |device| {
+            let mut inputs = Inputs::new(&format!("{name} dense"));
+            let mut draw = |[low, high]: [f64; 2]| -> Outcome<Sample> {
+                let numbers = (0..8192).map(|_| round(low + inputs.uniform() * (high - low), DType::F32)).collect();
+                let values = array(&[8192], numbers);
+                Ok(Sample { tensor: upload(&values, DType::F32, device)?, values })
+            };
+            let [a, b] = [draw(intervals[0])?, draw(intervals[1])?];
+            function.check(&a, &b)
+        });
+    }
+    for dtype in FLOATS {
+        suite.add("pow", format!("{dtype}::whole"), move |device| {
+            let power = FUNCTIONS.iter().find(|function| function.name == "pow").expect("a function of the list");
+            let sample = |shape: &[usize], scale: f64| -> Outcome<Sample> {
+                let values = array(shape, (-9..=9).map(|n| f64::from(n) * scale).collect());
+                Ok(Sample { tensor: upload(&values, dtype, device)?, values })
+            };
+            power.check(&sample(&[19, 1], 0.75)?, &sample(&[1, 19], 1.0)?)
+        });
+    }
+    for dtype in [DType::U8, DType::U32, DType::I32] {
+        suite.add("shl", format!("{dtype}::counts"), move |device| check_shifts(dtype, device));
+    }
+}
+
 pub fn add(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Sliced, Transposed};
+    add_dense(suite);
     for function in FUNCTIONS {
-        for dtype in DType::ALL {
+        for dtype in DType::ALL.into_iter().filter(|&dtype| function.takes(dtype)) {
             let op = function.name;
             let same = Layout::ALL.map(|layout| (layout, layout));
             let mixed = [(Contiguous, Transposed), (Broadcast, Contiguous), (Transposed, Sliced), (Sliced, Broadcast)];

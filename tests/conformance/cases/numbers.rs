@@ -1,12 +1,12 @@
-//! Arithmetic with numbers: `affine`, `clamp`, and the operators `+ - * /` and unary `-`.
+//! Functions with numbers: `affine`, `clamp`, `powf`, activations with a parameter, and the operators `+ - * /` and unary `-`.
 
-use super::sample;
-use crate::compare::{Expected, Sample, check};
+use super::{FLOATS, sample};
+use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::functions::integer_division;
-use crate::reference::inputs::Domain;
+use crate::reference::inputs::{Domain, Inputs, specials};
 use crate::reference::numbers::{round, wrap};
-use crate::reference::{ArrayD, zip};
+use crate::reference::{ArrayD, array, zip};
 use crate::suite::{Outcome, Suite};
 use marquetry::{DType, Device, Result, Tensor};
 
@@ -39,6 +39,75 @@ fn clamp(dtype: DType, layout: Layout, device: &Device) -> Outcome {
         _ => (20.0, 100.0),
     };
     check("clamp", &input.tensor.clamp(low, high)?, &Expected::new(input.values.mapv(|x| x.clamp(low, high)), dtype))
+}
+
+/// A function of floats with a parameter.
+struct Parametric {
+    name: &'static str,
+    call: fn(&Tensor, f64) -> Result<Tensor>,
+    /// The name under which the tolerance is stated.
+    tolerance: &'static str,
+    parameters: [f64; 2],
+    exact: fn(f64, f64) -> f64,
+}
+
+const PARAMETRIC: [Parametric; 4] = [
+    Parametric { name: "powf", call: Tensor::powf, tolerance: "pow", parameters: [2.0, -0.7], exact: libm::pow },
+    Parametric {
+        name: "leaky_relu",
+        call: Tensor::leaky_relu,
+        tolerance: "leaky_relu",
+        parameters: [0.01, -2.0],
+        exact: |x, slope| if x < 0.0 { slope * x } else { x },
+    },
+    Parametric {
+        name: "elu",
+        call: Tensor::elu,
+        tolerance: "elu",
+        parameters: [1.0, 0.3],
+        exact: |x, alpha| if x < 0.0 { alpha * x.exp_m1() } else { x },
+    },
+    Parametric {
+        name: "celu",
+        call: Tensor::celu,
+        tolerance: "celu",
+        parameters: [1.0, 1.7],
+        exact: |x, alpha| if x < 0.0 { alpha * (x / alpha).exp_m1() } else { x },
+    },
+];
+
+impl Parametric {
+    fn check(&self, input: &Sample) -> Outcome {
+        let dtype = input.tensor.dtype();
+        for parameter in self.parameters {
+            let rounded = round(parameter, dtype);
+            let values = input.values.mapv(|x| (self.exact)(x, rounded));
+            check(self.tolerance, &(self.call)(&input.tensor, parameter)?, &Expected::new(values, dtype))?;
+        }
+        Ok(())
+    }
+}
+
+fn add_parametric(suite: &mut Suite) {
+    for function in &PARAMETRIC {
+        let name = function.name;
+        for dtype in FLOATS {
+            for layout in Layout::ALL {
+                suite.add(name, format!("{dtype}::{}", layout.name()), move |device| {
+                    function.check(&sample(name, layout, dtype, Domain::Special, device)?)
+                });
+            }
+            suite.add(name, format!("{dtype}::special"), move |device| {
+                let values = specials(dtype);
+                let values = array(&[values.len()], values);
+                function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
+            });
+            suite.add(name, format!("{dtype}::sweep"), move |device| {
+                let values = Inputs::new(name).sweep(4096, dtype, f64::INFINITY);
+                function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
+            });
+        }
+    }
 }
 
 /// An operator in the four ways in which it can be written with a number.
@@ -93,6 +162,7 @@ impl Operator {
 }
 
 pub fn add(suite: &mut Suite) {
+    add_parametric(suite);
     for dtype in DType::ALL {
         for layout in LAYOUTS {
             let name = layout.name();

@@ -4,9 +4,9 @@ use super::{FLOATS, sample};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::array;
-use crate::reference::functions::{gelu, gelu_tanh, sigmoid, sign};
+use crate::reference::functions::{gelu, gelu_tanh, hardsigmoid, mish, selu, sigmoid, sign, softplus, truth};
 use crate::reference::inputs::{Domain, Inputs, specials};
-use crate::reference::numbers::wrap;
+use crate::reference::numbers::{round, wrap};
 use crate::suite::{Outcome, Suite};
 use marquetry::{DType, Result, Tensor};
 
@@ -45,20 +45,60 @@ const FUNCTIONS: &[Function] = functions! {
     rsqrt, |x| 1.0 / x.sqrt();
     recip, f64::recip;
     exp, f64::exp;
+    exp2, f64::exp2;
+    expm1, f64::exp_m1;
     log, f64::ln;
+    log2, f64::log2;
+    log1p, f64::ln_1p;
     sin, f64::sin;
     cos, f64::cos;
+    tan, f64::tan;
+    asin, f64::asin;
+    acos, f64::acos;
+    atan, f64::atan;
+    sinh, f64::sinh;
+    cosh, f64::cosh;
     tanh, f64::tanh;
+    asinh, libm::asinh;
+    acosh, |x| if x < 1.0 { f64::NAN } else { libm::acosh(x) };
+    atanh, libm::atanh;
     erf, libm::erf;
     sigmoid, sigmoid;
     silu, |x| x * sigmoid(x);
     gelu, gelu;
     gelu_tanh, gelu_tanh;
+    relu6, |x| if x.is_nan() { x } else { x.clamp(0.0, 6.0) }, |x| x.clamp(0, 6);
+    mish, mish;
+    softplus, softplus;
+    softsign, |x| x / (1.0 + x.abs());
+    hardsigmoid, hardsigmoid;
+    hardswish, |x| x * hardsigmoid(x);
+    selu, selu;
+    is_nan, |x| truth(x.is_nan()), |_| 0;
+    is_inf, |x| truth(x.is_infinite()), |_| 0;
+    is_finite, |x| truth(x.is_finite()), |_| 1;
+    logical_not, |x| truth(x == 0.0), |x| (x == 0).into();
+    bitwise_not, |x| x, |x| !x;
 };
+
+/// Where a function is not flat, for a dense look at it; others are looked at from -30 to 30.
+const INTERVALS: &[(&str, [f64; 2])] = &[
+    ("exp2", [-126.0, 128.0]),
+    ("expm1", [-20.0, 88.0]),
+    ("log2", [0.0, 4.0]),
+    ("log1p", [-1.0, 3.0]),
+    ("tan", [-8192.0, 8192.0]),
+    ("asin", [-1.0, 1.0]),
+    ("acos", [-1.0, 1.0]),
+    ("atan", [-4.0, 4.0]),
+    ("asinh", [-4.0, 4.0]),
+    ("acosh", [1.0, 4.0]),
+    ("atanh", [-1.0, 1.0]),
+];
 
 impl Function {
     fn domain(&self) -> Domain {
-        if matches!(self.name, "sin" | "cos") { Domain::Angle } else { Domain::Special }
+        if matches!(self.name, "sin" | "cos" | "tan") { Domain::Angle } else { Domain::Special }
     }
 
     fn check(&self, input: &Sample) -> Outcome {
@@ -67,6 +107,8 @@ impl Function {
             Some(integer) if !dtype.is_float() => input.values.mapv(|x| wrap(integer(x as i64), dtype)),
             _ => input.values.mapv(self.float),
         };
+        let tests = matches!(self.name, "is_nan" | "is_inf" | "is_finite" | "logical_not");
+        let dtype = if tests { DType::U8 } else { dtype };
         let expected = Expected::new(values, dtype).with_scale(input.values.mapv(f64::abs));
         check(self.name, &(self.call)(&input.tensor)?, &expected)
     }
@@ -75,14 +117,23 @@ impl Function {
 pub fn add(suite: &mut Suite) {
     for function in FUNCTIONS {
         let op = function.name;
-        let takes = |dtype: &DType| dtype.is_float() || function.integer.is_some();
+        let floats = op != "bitwise_not";
+        let takes = |dtype: &DType| if dtype.is_float() { floats } else { function.integer.is_some() };
         for dtype in DType::ALL.into_iter().filter(takes) {
             for layout in Layout::ALL {
                 suite.add(op, format!("{dtype}::{}", layout.name()), move |device| {
                     function.check(&sample(&format!("{op}::{dtype}"), layout, dtype, function.domain(), device)?)
                 });
             }
-            if op != "sin" && op != "cos" {
+            if function.domain() == Domain::Angle {
+                suite.add(op, format!("{dtype}::multiples"), move |device| {
+                    // Near the multiples of pi / 2 an angle's reduction has few digits to start from.
+                    let multiples = (-5215..=5215).map(|n| f64::from(n) * std::f64::consts::FRAC_PI_2);
+                    let values = multiples.map(|angle| round(angle, dtype)).collect();
+                    let values = array(&[2 * 5215 + 1], values);
+                    function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
+                });
+            } else {
                 suite.add(op, format!("{dtype}::special"), move |device| {
                     let values = specials(dtype);
                     let values = array(&[values.len()], values);
@@ -90,7 +141,15 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
-        for dtype in FLOATS {
+        for dtype in FLOATS.into_iter().filter(takes) {
+            suite.add(op, format!("{dtype}::dense"), move |device| {
+                let known = INTERVALS.iter().find(|(name, _)| *name == op);
+                let [low, high] = known.map_or([-30.0, 30.0], |(_, interval)| *interval);
+                let mut inputs = Inputs::new(&format!("{op} dense"));
+                let values = (0..8192).map(|_| round(low + inputs.uniform() * (high - low), dtype)).collect();
+                let values = array(&[8192], values);
+                function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
+            });
             suite.add(op, format!("{dtype}::sweep"), move |device| {
                 let largest = if function.domain() == Domain::Angle { 8192.0 } else { f64::INFINITY };
                 let values = Inputs::new(op).sweep(4096, dtype, largest);

@@ -1,0 +1,216 @@
+//! Exponentials, logarithms and powers, within 2 ulp. Coefficients of `exp`, `exp2` and the logarithms are from the Cephes
+//! library (S. Moshier, 1992, single precision); the series of the inverse hyperbolic tangent is Taylor's.
+
+use super::types::Scalar;
+use super::value::Value;
+
+/// 2 / ln 2 in two parts, of which the first has 12 bits.
+const TWO_LOG2_E: [f32; 2] = [2.885_742_2, -3.521_057e-4];
+
+impl<'k> Value<'k> {
+    /// Two to the power of this integer, for -126 to 127.
+    fn power_of_two(self) -> Value<'k> {
+        ((self + 127) << 23).bitcast(self.ty.with_scalar(Scalar::F32))
+    }
+
+    /// The float times two to the power of an integer from -252 to 254.
+    fn scale_by_power_of_two(self, n: Value<'k>) -> Value<'k> {
+        // In two steps, as 2^n alone may leave the range where the result does not.
+        let half = n >> 1;
+        self * half.power_of_two() * (n - half).power_of_two()
+    }
+
+    /// `d` and an integer `n` with `exp(self) = (d + 1) 2^n`, where `d` is between -0.3 and 0.42.
+    fn exp_parts(self) -> (Value<'k>, Value<'k>) {
+        // x = n ln 2 + r, with ln 2 in two parts so that the products are exact. Beyond the limits the result is 0 or
+        // infinite whatever x is.
+        let x = self.lt(-104.0).select(self.literal(-104.0), self);
+        let x = x.gt(90.0).select(self.literal(90.0), x);
+        let n = (x * std::f32::consts::LOG2_E).round();
+        let r = n.fma(-0.693359375, x).opaque();
+        let r = n.fma(2.121_944_4e-4, r);
+        let p = r.polynomial(&[1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1]);
+        ((r * r).fma(p, r), n.convert(Scalar::I32))
+    }
+
+    /// e to the power of the value.
+    pub fn exp(self) -> Value<'k> {
+        let (d, n) = self.exp_parts();
+        self.is_nan().select(self, (d + 1.0).scale_by_power_of_two(n))
+    }
+
+    /// Half of `exp`, which is infinite only where that half is.
+    pub(super) fn half_exp(self) -> Value<'k> {
+        let (d, n) = self.exp_parts();
+        self.is_nan().select(self, (d + 1.0).scale_by_power_of_two(n - 1))
+    }
+
+    /// `exp(self) - 1`, which keeps its digits near 0.
+    pub fn expm1(self) -> Value<'k> {
+        // From here down the result is -1.
+        let x = self.lt(-30.0).select(self.literal(-30.0), self);
+        let (d, n) = x.exp_parts();
+        // (d + 1) 2^n - 1 = (d + (1 - 2^-n)) 2^n
+        let rest = (self.literal(1.0) - (-n.min(100)).power_of_two()).opaque();
+        self.is_nan().select(self, (d + rest).scale_by_power_of_two(n))
+    }
+
+    /// Two to the power of the value.
+    pub fn exp2(self) -> Value<'k> {
+        let x = self.lt(-151.0).select(self.literal(-151.0), self);
+        let x = x.gt(129.0).select(self.literal(129.0), x);
+        let n = x.round();
+        self.is_nan().select(self, (x - n).exp2_near_zero().scale_by_power_of_two(n.convert(Scalar::I32)))
+    }
+
+    /// Two to the power of a number from -0.5 to 0.5.
+    fn exp2_near_zero(self) -> Value<'k> {
+        let p = self.polynomial(&[
+            1.535_336_2e-4,
+            1.339_887_5e-3,
+            9.618_437e-3,
+            5.550_332_5e-2,
+            2.402_264_8e-1,
+            6.931_472e-1,
+        ]);
+        self.fma(p, 1.0)
+    }
+
+    /// `m` and a whole number `e` with `self = (1 + m) 2^e`, where `1 + m` is between the square roots of 1/2 and of 2.
+    fn log_parts(self) -> (Value<'k>, Value<'k>) {
+        let bits = self.ty.with_scalar(Scalar::U32);
+        let signed = self.ty.with_scalar(Scalar::I32);
+        // Subnormal numbers are scaled into the normal range first.
+        let tiny = self.lt(1.175_494_4e-38);
+        let x = tiny.select(self * 8_388_608.0, self);
+        let shifted = x.bitcast(bits) - 0x3f35_04f3_u32;
+        let e = (shifted.bitcast(signed) >> 23).convert(Scalar::F32);
+        let m = ((shifted & 0x007f_ffff_u32) + 0x3f35_04f3_u32).bitcast(self.ty) - 1.0;
+        (m, tiny.select(e - 23.0, e))
+    }
+
+    /// `(log(1 + self) - self + self^2 / 2) / self^2` for what `log_parts` gives.
+    fn log_series(self) -> Value<'k> {
+        self * self.polynomial(&[
+            7.037_684e-2,
+            -1.151_461e-1,
+            1.167_699_9e-1,
+            -1.242_014_1e-1,
+            1.424_932_3e-1,
+            -1.666_805_8e-1,
+            2.000_071_4e-1,
+            -2.499_999_4e-1,
+            3.333_333e-1,
+        ])
+    }
+
+    /// `log(1 + self) + e ln 2` for what `log_parts` gives.
+    fn log_of_parts(self, e: Value<'k>) -> Value<'k> {
+        let z = self * self;
+        let y = z.fma(self.log_series(), e * -2.121_944_4e-4).opaque();
+        e.fma(0.693359375, self + z.fma(-0.5, y))
+    }
+
+    /// The logarithm of this value, which has been computed, or what it is where there is none.
+    fn logarithm_is(self, computed: Value<'k>) -> Value<'k> {
+        let infinity = self.special(f32::INFINITY);
+        let result = self.eq(infinity).select(infinity, computed);
+        let result = self.eq(0.0).select(-infinity, result);
+        let result = self.lt(0.0).select(self.special(f32::NAN), result);
+        self.is_nan().select(self, result)
+    }
+
+    /// The natural logarithm.
+    pub fn log(self) -> Value<'k> {
+        let (m, e) = self.log_parts();
+        self.logarithm_is(m.log_of_parts(e))
+    }
+
+    /// The logarithm to base 2.
+    pub fn log2(self) -> Value<'k> {
+        let (m, e) = self.log_parts();
+        let z = m * m;
+        let y = z.fma(m.log_series(), z * -0.5);
+        // Times log2(e), which is 1 and this rest, from the smallest part to the largest.
+        let rest = std::f32::consts::LOG2_E - 1.0;
+        let sum = (y * rest + m * rest).opaque() + y;
+        self.logarithm_is((sum + m).opaque() + e)
+    }
+
+    /// `log(1 + self)`, which keeps its digits near 0.
+    pub fn log1p(self) -> Value<'k> {
+        let sum = (self + 1.0).opaque();
+        // What the addition has lost, as a part of the sum.
+        let lost = (self - (sum - 1.0)) / sum;
+        let (m, e) = sum.log_parts();
+        let near_zero = self.gt(-0.292) & self.lt(0.414);
+        let logarithm = near_zero.select(self, m).log_of_parts(near_zero.select(self.literal(0.0), e));
+        sum.logarithm_is(near_zero.select(logarithm, logarithm + lost))
+    }
+
+    /// The number cut to 12 bits, so that products of such are exact, and the rest of it.
+    fn split(self) -> [Value<'k>; 2] {
+        let bits = self.ty.with_scalar(Scalar::U32);
+        let high = (self.bitcast(bits) & 0xffff_f000_u32).bitcast(self.ty);
+        [high, (self - high).opaque()]
+    }
+
+    /// The logarithm to base 2 of a positive number as the sum of two floats, within 2^-29 of itself.
+    fn log2_in_two(self) -> [Value<'k>; 2] {
+        let (f, e) = self.log_parts();
+        // log(1 + f) = 2 atanh(q) with q = f / (2 + f) in two parts; the second from what the first leaves of f.
+        let [q, _] = (f / (f + 2.0)).split();
+        let [f_high, f_low] = f.split();
+        let left = (f - q * 2.0).opaque() - (q * f_high).opaque();
+        let q_rest = (left.opaque() - q * f_low) / (f + 2.0);
+        // atanh(q) = q + q^3 (1/3 + q^2/5 + ...), whose series ends early as |q| < 0.172.
+        let whole = q + q_rest;
+        let z = whole * whole;
+        let series = z.polynomial(&[1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0]) * z * whole;
+        let [c, c_rest] = TWO_LOG2_E;
+        let high = (q * c).opaque();
+        let low = (q_rest + series) * (c + c_rest) + q * c_rest;
+        let sum = (e + high).opaque();
+        let low = (high - (sum - e).opaque()).opaque() + low;
+        let total = (sum + low).opaque();
+        [total, (low - (total - sum).opaque()).opaque()]
+    }
+
+    /// The value to the power of another, as C has it: 1 to any power and anything to the power of 0 are 1, negative
+    /// numbers have whole powers only. The logarithm is computed in two floats, as the product multiplies its error.
+    pub fn pow(self, exponent: Value<'k>) -> Value<'k> {
+        let (x, y) = (self.abs(), exponent);
+        let magnitude = x.power_of_positive(y);
+        let [zero, one, infinity] = [self.literal(0.0), self.literal(1.0), self.special(f32::INFINITY)];
+        let nan = self.special(f32::NAN);
+        // Where a side has no logarithm, or an endless one.
+        let endless = x.eq(0.0) | x.eq(infinity) | y.abs().eq(infinity);
+        let grows = x.gt(1.0).convert(Scalar::U32).eq(y.gt(0.0).convert(Scalar::U32));
+        let magnitude = endless.select(grows.select(infinity, zero), magnitude);
+        let magnitude = x.eq(1.0).select(one, magnitude);
+        // From 2^24 on all floats are even.
+        let whole = y.floor().eq(y);
+        let odd = whole & y.abs().lt(16_777_216.0) & (y.convert(Scalar::I32) & 1).eq(1);
+        let negative = (self.bitcast(self.ty.with_scalar(Scalar::U32)) >> 31).eq(1);
+        let result = (negative & odd).select(-magnitude, magnitude);
+        let result = (self.lt(0.0) & !whole & x.lt(infinity)).select(nan, result);
+        let result = (self.is_nan() | y.is_nan()).select(nan, result);
+        (self.eq(1.0) | y.eq(0.0)).select(one, result)
+    }
+
+    /// The power of a positive finite number.
+    fn power_of_positive(self, y: Value<'k>) -> Value<'k> {
+        let [log, log_rest] = self.log2_in_two();
+        let ([log_high, log_low], [y_high, y_low]) = (log.split(), y.split());
+        let product = (y_high * log_high).opaque();
+        let rest = y_high * log_low + (y_low * log + y * log_rest);
+        // Beyond the limits the result is 0 or infinite whatever the product is.
+        let about = y * log;
+        let limit = about.gt(0.0).select(self.literal(200.0), -200.0);
+        let outside = about.abs().gt(200.0);
+        let (product, rest) = (outside.select(limit, product), outside.select(self.literal(0.0), rest));
+        let n = (product + rest).round();
+        let r = (product - n).opaque() + rest;
+        r.exp2_near_zero().scale_by_power_of_two(n.convert(Scalar::I32))
+    }
+}
