@@ -254,7 +254,11 @@ impl BinaryOp {
             BinaryOp::LogicalXor => truth(a) ^ truth(b),
             BinaryOp::LeakyRelu => a.gt(0).select(a, a * b),
             BinaryOp::Elu => a.gt(0).select(a, a.expm1() * b),
-            BinaryOp::Celu => a.gt(0).select(a, a.divide(b).expm1() * b),
+            BinaryOp::Celu => {
+                // Next to zero the curve is the line, and the quotient may be subnormal, which devices flush.
+                let on_the_line = a.gt(0) | a.abs().lt(b.abs() * 1e-9);
+                on_the_line.select(a, a.divide(b).expm1() * b)
+            }
         }
     }
 }
