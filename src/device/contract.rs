@@ -704,7 +704,8 @@ fn steps_are_timed_in_order_on_the_clock_of_the_host(backend: &dyn Backend) {
     // The driver compiles at the first run.
     let ticket = backend.submit(&steps, false).unwrap();
     backend.wait(ticket).unwrap();
-    for round in 0..3 {
+    let (mut longest, mut shortest) = ([0; 17], [u64::MAX; 17]);
+    for round in 0..5 {
         let before = now();
         let ticket = backend.submit(&steps, true).unwrap();
         backend.wait(ticket).unwrap();
@@ -715,13 +716,17 @@ fn steps_are_timed_in_order_on_the_clock_of_the_host(backend: &dyn Backend) {
         assert!(times.is_sorted_by(|a, b| a.end <= b.start), "each ends before the next: {times:?}");
         let (slack, [first, .., last]) = (clock_slack(backend), &times[..]) else { panic!() };
         assert!(before <= first.start + slack && last.end <= after + slack, "{before} {times:?} {after}");
-        // What is timed is the step. No device adds or moves megabytes in less.
-        let duration = |step: usize| times[step].end - times[step].start;
-        assert!((0..10).chain([11, 13, 15]).all(|step| duration(step) > 100), "{times:?}");
-        assert!(duration(11).max(duration(15)) > duration(10).min(duration(14)), "{times:?}");
-        assert!(duration(13) > duration(12).min(duration(16)), "{times:?}");
+        for (step, time) in times.iter().enumerate() {
+            let duration = time.end - time.start;
+            (longest[step], shortest[step]) = (longest[step].max(duration), shortest[step].min(duration));
+        }
         assert!(backend.timings(ticket).is_err(), "round {round} was told twice");
     }
+    // What is timed is the step: no device adds or moves megabytes in less, and short steps are short. On a busy machine
+    // they are so in some rounds only.
+    assert!((0..10).chain([11, 13, 15]).all(|step| shortest[step] > 100), "{shortest:?}");
+    assert!(longest[11].max(longest[15]) > shortest[10].min(shortest[14]), "{longest:?} {shortest:?}");
+    assert!(longest[13] > shortest[12].min(shortest[16]), "{longest:?} {shortest:?}");
     assert_eq!(download(backend, y, n), vec![1.0; n]);
 }
 
