@@ -19,18 +19,14 @@ pub(crate) struct Kernel {
     pub bindings: Arc<[Access]>,
 }
 
-/// What tells two kernels apart.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub config: KernelConfig,
-    /// Whether a buffer of more than 4 GiB is bound.
-    pub large_buffers: bool,
-}
+type Kernels = Mutex<HashMap<KernelConfig, Arc<Mutex<Option<Kernel>>>>>;
 
 /// Each kernel has a lock of its own, so that different kernels are compiled side by side and none twice.
 #[derive(Default)]
 pub(crate) struct KernelCache {
-    kernels: Mutex<HashMap<Key, Arc<Mutex<Option<Kernel>>>>>,
+    kernels: Kernels,
+    /// Those that were told that a buffer of more than 4 GiB is bound.
+    for_large_buffers: Kernels,
     disk: Option<DiskCache>,
     compiles: AtomicU64,
     reuses: AtomicU64,
@@ -42,16 +38,17 @@ impl KernelCache {
         KernelCache { disk, ..KernelCache::default() }
     }
 
-    /// The kernel of a key, generated and compiled when it is first asked for.
-    pub fn get(&self, key: &Key, backend: &dyn Backend) -> Result<Kernel> {
-        let known = self.kernels.lock().get(key).cloned();
-        let entry = known.unwrap_or_else(|| self.kernels.lock().entry(key.clone()).or_default().clone());
+    /// The kernel of a configuration, generated and compiled when it is first asked for.
+    pub fn get(&self, config: &KernelConfig, large_buffers: bool, backend: &dyn Backend) -> Result<Kernel> {
+        let kernels = if large_buffers { &self.for_large_buffers } else { &self.kernels };
+        let known = kernels.lock().get(config).cloned();
+        let entry = known.unwrap_or_else(|| kernels.lock().entry(config.clone()).or_default().clone());
         let mut kernel = entry.lock();
         if let Some(kernel) = &*kernel {
             return Ok(kernel.clone());
         }
-        let module = Module { large_buffers: key.large_buffers, ..key.config.generate(backend.target())? };
-        dump::write(&key.config)?;
+        let module = Module { large_buffers, ..config.generate(backend.target())? };
+        dump::write(config)?;
         Ok(kernel.insert(self.compile(&module, backend)?).clone())
     }
 

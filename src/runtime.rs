@@ -1,6 +1,6 @@
 //! What stands behind a [`Device`](crate::Device): a backend with its stream, pool and kernels.
 
-use crate::cache::{Kernel, KernelCache, Key};
+use crate::cache::{Kernel, KernelCache};
 use crate::device::backend::{Backend, Command, MemoryUse, Region, Ticket};
 use crate::device::{BackendKind, DeviceInfo, MemoryKind};
 use crate::disk_cache::DiskCache;
@@ -181,7 +181,7 @@ impl Runtime {
         // Intel's compiler addresses 4 GiB, unless told that there is more.
         let large_buffers = self.info().backend == BackendKind::LevelZero
             && buffers.iter().any(|buffer| buffer.bytes() > u64::from(u32::MAX));
-        let kernel = self.kernels.get(&Key { config: config.clone(), large_buffers }, &*self.backend)?;
+        let kernel = self.kernels.get(config, large_buffers, &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
         self.dispatch(&kernel, buffers, parameters, groups, || config.name())
     }
@@ -216,8 +216,8 @@ impl Runtime {
             groups,
         };
         self.launches.fetch_add(1, Ordering::Relaxed);
-        let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
-        self.stream.record(command, &uses, 0, || Label { name: name(), bytes })
+        let label = || Label { name: name(), bytes: buffers.iter().map(|buffer| buffer.bytes()).sum() };
+        self.stream.record(command, &uses, 0, label)
     }
 
     /// A buffer with these bytes.

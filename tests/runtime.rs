@@ -27,6 +27,7 @@ on_each_device! {
     memory_is_used_again
     trim_returns_memory
     many_small_uploads
+    large_uploads_are_on_their_way_soon
     dispatches_beyond_65535_workgroups
     long_rows_are_cut_into_chunks
     more_axes_than_parameters
@@ -156,6 +157,18 @@ fn many_small_uploads(device: &Device) -> Result<()> {
     for (i, tensor) in tensors.iter().enumerate() {
         assert_eq!(tensor.to_vec::<u32>()?, [i as u32; 5]);
     }
+    Ok(())
+}
+
+fn large_uploads_are_on_their_way_soon(device: &Device) -> Result<()> {
+    // Wherever the host writes them, 64 MiB are enough for a batch: else what was uploaded would be held without bound.
+    let bytes = vec![1u8; 16 << 20];
+    device.synchronize()?;
+    let before = device.stats().submissions;
+    for _ in 0..8 {
+        (Tensor::from_slice(&bytes, bytes.len(), device)?.narrow(0, 1, 9)? + 1.0)?.eval()?;
+    }
+    assert_eq!(device.stats().submissions - before, 2);
     Ok(())
 }
 
