@@ -1,5 +1,6 @@
 //! Tensors joined along an axis. Each invocation gathers four consecutive elements of the output.
 
+use super::Family;
 use super::elements::{Elements, Quads};
 use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Type, Value};
@@ -15,36 +16,44 @@ pub(crate) struct Cat {
     pub inputs: usize,
 }
 
-impl Cat {
-    pub fn name(&self) -> String {
+impl Family for Cat {
+    fn name(&self) -> String {
         format!("cat({} x {})", self.inputs, self.dtype)
     }
-}
 
-pub(super) fn write(k: &KernelBuilder, config: &Cat) {
-    let [count, length, inner] = std::array::from_fn(|_| k.parameter(Type::U32));
-    let inputs: Vec<(Elements, Value, Value)> = (0..config.inputs)
-        .map(|i| (Elements::input(k, &format!("x{i}"), config.dtype), k.parameter(Type::U32), k.parameter(Type::U32)))
-        .collect();
-    let y = Quads::output(k, "y", config.dtype);
-    let zero = k.number(Type { scalar: config.dtype.compute_scalar(), lanes: 1 }, 0);
+    fn workgroup(&self) -> u32 {
+        WORKGROUP
+    }
 
-    let quad = k.global_index();
-    let first = quad * 4;
-    k.when(first.lt(count), || {
-        let lanes = [0, 1, 2, 3].map(|lane| {
-            let place = (first + lane).min(count - 1);
-            let (outer, along, i) = (place / inner / length, place / inner % length, place % inner);
-            let element = k.var(zero);
-            let mut start = k.u32(0);
-            for &(x, offset, end) in &inputs {
-                k.when(along.ge(start) & along.lt(end), || {
-                    element.set(x.load(offset + (outer * (end - start) + along - start) * inner + i));
-                });
-                start = end;
-            }
-            element.get()
+    fn write<'k>(&self, k: &'k KernelBuilder) {
+        let [count, length, inner] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let inputs: Vec<(Elements, Value, Value)> = (0..self.inputs)
+            .map(|i| (Elements::input(k, &format!("x{i}"), self.dtype), k.parameter(Type::U32), k.parameter(Type::U32)))
+            .collect();
+        let y = Quads::output(k, "y", self.dtype);
+        let zero = k.number(Type { scalar: self.dtype.compute_scalar(), lanes: 1 }, 0);
+
+        let quad = k.global_index();
+        let first = quad * 4;
+        k.when(first.lt(count), || {
+            let lanes = [0, 1, 2, 3].map(|lane| {
+                let place = (first + lane).min(count - 1);
+                let (outer, along, i) = (place / inner / length, place / inner % length, place % inner);
+                let element = k.var(zero);
+                let mut start = k.u32(0);
+                for &(x, offset, end) in &inputs {
+                    k.when(along.ge(start) & along.lt(end), || {
+                        element.set(x.load(offset + (outer * (end - start) + along - start) * inner + i));
+                    });
+                    start = end;
+                }
+                element.get()
+            });
+            y.store(k, quad, k.vector(&lanes));
         });
-        y.store(k, quad, k.vector(&lanes));
-    });
+    }
+
+    fn samples() -> Vec<Self> {
+        DType::ALL.map(|dtype| Cat { dtype, inputs: 2 }).into()
+    }
 }

@@ -1,5 +1,6 @@
 //! One kernel per expression tree: each invocation computes four consecutive elements of the output.
 
+use super::Family;
 use super::elements::{Elements, Grid, Quads, Strides};
 use crate::dtype::DType;
 use crate::expr::{BinaryOp, Expr, UnaryOp};
@@ -30,10 +31,6 @@ pub(crate) struct Elementwise {
 }
 
 impl Elementwise {
-    pub fn name(&self) -> String {
-        self.expr.describe()
-    }
-
     /// The length of the parameter block.
     pub fn parameter_words(&self) -> usize {
         let strided = self.inputs.iter().filter(|(_, layout)| *layout == InputLayout::Strided).count();
@@ -46,46 +43,74 @@ enum Input<'k> {
     Strided(Elements<'k>, Strides<'k>),
 }
 
-pub(super) fn write(k: &KernelBuilder, config: &Elementwise) {
-    let count = k.parameter(Type::U32);
-    let grid = Grid::parameters(k, config.rank);
-    let inputs: Vec<Input> = (config.inputs.iter().enumerate())
-        .map(|(i, &(dtype, layout))| match layout {
-            InputLayout::Contiguous => {
-                Input::Contiguous(Quads::input(k, &format!("x{i}"), dtype), k.parameter(Type::U32))
-            }
-            InputLayout::Strided => {
-                Input::Strided(Elements::input(k, &format!("x{i}"), dtype), Strides::parameters(k, config.rank))
-            }
-        })
-        .collect();
-    let scalars: Vec<Value> = (0..config.scalars).map(|_| k.parameter(Type::U32)).collect();
-    let output = Quads::output(k, "y", config.expr.dtype());
+impl Family for Elementwise {
+    fn name(&self) -> String {
+        self.expr.describe()
+    }
 
-    let quad = k.global_index();
-    let first = quad * 4;
-    k.when(first.lt(count), || {
-        let last = count - 1;
-        // The last quad may reach beyond the output; its surplus lanes repeat the last element.
-        let places = [0, 1, 2, 3].map(|lane| {
-            let place = first + lane;
-            place.gt(last).select(last, place)
-        });
-        let strided = config.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided);
-        let coordinates = if strided { places.map(|place| grid.coordinates(place)) } else { Default::default() };
-        let values: Vec<Value> = inputs
-            .iter()
-            .map(|input| match input {
-                Input::Contiguous(quads, offset) => quads.load(k, *offset + quad),
-                Input::Strided(elements, strides) => {
-                    elements.gather(k, &[0, 1, 2, 3].map(|lane| strides.at(&coordinates[lane])))
+    fn workgroup(&self) -> u32 {
+        WORKGROUP
+    }
+
+    fn write<'k>(&self, k: &'k KernelBuilder) {
+        let count = k.parameter(Type::U32);
+        let grid = Grid::parameters(k, self.rank);
+        let inputs: Vec<Input> = (self.inputs.iter().enumerate())
+            .map(|(i, &(dtype, layout))| match layout {
+                InputLayout::Contiguous => {
+                    Input::Contiguous(Quads::input(k, &format!("x{i}"), dtype), k.parameter(Type::U32))
+                }
+                InputLayout::Strided => {
+                    Input::Strided(Elements::input(k, &format!("x{i}"), dtype), Strides::parameters(k, self.rank))
                 }
             })
             .collect();
-        let index = k.vector(&places);
-        let result = Evaluation { values: &values, scalars: &scalars, index }.evaluate(&config.expr);
-        output.store(k, quad, result);
-    });
+        let scalars: Vec<Value> = (0..self.scalars).map(|_| k.parameter(Type::U32)).collect();
+        let output = Quads::output(k, "y", self.expr.dtype());
+
+        let quad = k.global_index();
+        let first = quad * 4;
+        k.when(first.lt(count), || {
+            let last = count - 1;
+            // The last quad may reach beyond the output; its surplus lanes repeat the last element.
+            let places = [0, 1, 2, 3].map(|lane| {
+                let place = first + lane;
+                place.gt(last).select(last, place)
+            });
+            let strided = self.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided);
+            let coordinates = if strided { places.map(|place| grid.coordinates(place)) } else { Default::default() };
+            let values: Vec<Value> = inputs
+                .iter()
+                .map(|input| match input {
+                    Input::Contiguous(quads, offset) => quads.load(k, *offset + quad),
+                    Input::Strided(elements, strides) => {
+                        elements.gather(k, &[0, 1, 2, 3].map(|lane| strides.at(&coordinates[lane])))
+                    }
+                })
+                .collect();
+            let index = k.vector(&places);
+            let result = Evaluation { values: &values, scalars: &scalars, index }.evaluate(&self.expr);
+            output.store(k, quad, result);
+        });
+    }
+
+    fn samples() -> Vec<Self> {
+        use InputLayout::{Contiguous, Strided};
+        let input = |i, dtype| Box::new(Expr::Input(i, dtype));
+        let sums = DType::ALL.into_iter().flat_map(|dtype| {
+            let expr = Expr::Binary(BinaryOp::Add, input(0, dtype), input(1, dtype));
+            [(Contiguous, 0), (Strided, 2)].map(|(layout, rank)| {
+                let inputs = [(dtype, Contiguous), (dtype, layout)].into_iter().collect();
+                Elementwise { expr: expr.clone(), inputs, rank, scalars: 0 }
+            })
+        });
+        let functions = [UnaryOp::Exp, UnaryOp::Log, UnaryOp::Sin, UnaryOp::Tanh, UnaryOp::Erf, UnaryOp::Gelu];
+        let functions = functions.into_iter().map(|function| {
+            let expr = Expr::Unary(function, input(0, DType::F32));
+            Elementwise { expr, inputs: [(DType::F32, Contiguous)].into_iter().collect(), rank: 0, scalars: 0 }
+        });
+        sums.chain(functions).collect()
+    }
 }
 
 struct Evaluation<'a, 'k> {

@@ -1,5 +1,6 @@
 //! Rows picked by an index tensor. Each invocation copies four consecutive elements of the output.
 
+use super::Family;
 use super::elements::{Elements, Quads, Strides};
 use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
@@ -18,37 +19,45 @@ pub(crate) struct IndexSelect {
     pub index: DType,
 }
 
-impl IndexSelect {
-    pub fn name(&self) -> String {
+impl Family for IndexSelect {
+    fn name(&self) -> String {
         format!("index_select({}, {})", self.dtype, self.index)
     }
-}
 
-pub(super) fn write<'k>(k: &'k KernelBuilder, config: &IndexSelect) {
-    let [count, selected, inner, length, offset] = std::array::from_fn(|_| k.parameter(Type::U32));
-    let index_at = Strides::parameters(k, 1);
-    let x = Elements::input(k, "x", config.dtype);
-    let index = Elements::input(k, "index", config.index);
-    let y = Quads::output(k, "y", config.dtype);
-    let fill: Value<'k> = match config.dtype {
-        DType::F32 | DType::F16 => k.f32(f32::NAN),
-        DType::I32 => k.i32(i32::MIN),
-        DType::U32 => k.u32(u32::MAX),
-        DType::U8 => k.u32(0xff),
-    };
+    fn workgroup(&self) -> u32 {
+        WORKGROUP
+    }
 
-    let quad = k.global_index();
-    let first = quad * 4;
-    k.when(first.lt(count), || {
-        let lanes = [0, 1, 2, 3].map(|lane| {
-            let place = (first + lane).min(count - 1);
-            let (outer, i) = (place / inner / selected, place % inner);
-            // As a word, a negative index is far out of range too.
-            let wanted = index.load(index_at.at(&[place / inner % selected])).convert(Scalar::U32);
-            let inside = wanted.lt(length);
-            let source = (outer * length + inside.select(wanted, 0)) * inner + i;
-            inside.select(x.load(offset + source), fill)
+    fn write<'k>(&self, k: &'k KernelBuilder) {
+        let [count, selected, inner, length, offset] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let index_at = Strides::parameters(k, 1);
+        let x = Elements::input(k, "x", self.dtype);
+        let index = Elements::input(k, "index", self.index);
+        let y = Quads::output(k, "y", self.dtype);
+        let fill: Value<'k> = match self.dtype {
+            DType::F32 | DType::F16 => k.f32(f32::NAN),
+            DType::I32 => k.i32(i32::MIN),
+            DType::U32 => k.u32(u32::MAX),
+            DType::U8 => k.u32(0xff),
+        };
+
+        let quad = k.global_index();
+        let first = quad * 4;
+        k.when(first.lt(count), || {
+            let lanes = [0, 1, 2, 3].map(|lane| {
+                let place = (first + lane).min(count - 1);
+                let (outer, i) = (place / inner / selected, place % inner);
+                // As a word, a negative index is far out of range too.
+                let wanted = index.load(index_at.at(&[place / inner % selected])).convert(Scalar::U32);
+                let inside = wanted.lt(length);
+                let source = (outer * length + inside.select(wanted, 0)) * inner + i;
+                inside.select(x.load(offset + source), fill)
+            });
+            y.store(k, quad, k.vector(&lanes));
         });
-        y.store(k, quad, k.vector(&lanes));
-    });
+    }
+
+    fn samples() -> Vec<Self> {
+        DType::ALL.map(|dtype| IndexSelect { dtype, index: DType::U32 }).into()
+    }
 }

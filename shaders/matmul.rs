@@ -1,5 +1,6 @@
 //! Batched matrix products `y = a b` over operands of any strides, accumulated in 32 bits.
 
+use super::Family;
 use super::elements::{Elements, Grid, Strides};
 use crate::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value, Var};
@@ -27,18 +28,6 @@ pub(crate) struct Matmul {
 }
 
 impl Matmul {
-    pub fn name(&self) -> String {
-        format!("matmul({}, {:?})", self.dtype, self.tile).to_lowercase()
-    }
-
-    /// Invocations per workgroup.
-    pub fn workgroup(&self) -> u32 {
-        match self.tile {
-            Tile::Workgroup => TILE_WORKGROUP,
-            Tile::Registers { .. } => REGISTER_WORKGROUP,
-        }
-    }
-
     /// The length of the parameter block for so many batch axes.
     pub fn parameter_words(batch_rank: usize) -> usize {
         4 + batch_rank + 2 * (3 + batch_rank)
@@ -150,11 +139,30 @@ impl<'k> Problem<'k> {
     }
 }
 
-pub(super) fn write(k: &KernelBuilder, config: &Matmul) {
-    let problem = Problem::new(k, config);
-    match config.tile {
-        Tile::Workgroup => by_workgroup(&problem),
-        Tile::Registers { columns } => by_registers(&problem, columns),
+impl Family for Matmul {
+    fn name(&self) -> String {
+        format!("matmul({}, {:?})", self.dtype, self.tile).to_lowercase()
+    }
+
+    fn workgroup(&self) -> u32 {
+        match self.tile {
+            Tile::Workgroup => TILE_WORKGROUP,
+            Tile::Registers { .. } => REGISTER_WORKGROUP,
+        }
+    }
+
+    fn write<'k>(&self, k: &'k KernelBuilder) {
+        let problem = Problem::new(k, self);
+        match self.tile {
+            Tile::Workgroup => by_workgroup(&problem),
+            Tile::Registers { columns } => by_registers(&problem, columns),
+        }
+    }
+
+    fn samples() -> Vec<Self> {
+        let tiles = [Tile::Workgroup, Tile::Registers { columns: 1 }, Tile::Registers { columns: 4 }];
+        let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::U8);
+        dtypes.flat_map(|dtype| tiles.map(|tile| Matmul { dtype, batch_rank: 1, tile })).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Random numbers from a counter-based generator: Threefry-2x32 with 20 rounds (J. Salmon et al., "Parallel Random
 //! Numbers: As Easy as 1, 2, 3", 2011). The same seed gives the same words on every device.
 
+use super::Family;
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
@@ -82,19 +83,27 @@ fn sample(distribution: Distribution, bits: Value<'_>) -> Value<'_> {
     }
 }
 
-impl Random {
-    pub fn name(&self) -> String {
+impl Family for Random {
+    fn name(&self) -> String {
         format!("random_{:?}", self.distribution).to_lowercase()
     }
-}
 
-pub(super) fn write(k: &KernelBuilder, config: &Random) {
-    let [count, low, high, sequence] = std::array::from_fn(|_| k.parameter(Type::U32));
-    let y = k.buffer("y", Type::vec4(Scalar::F32), Access::Write);
-    let quad = k.global_index();
-    k.when((quad * 4).lt(count), || {
-        let [a, b] = threefry([low, high], [quad * 2, sequence]);
-        let [c, d] = threefry([low, high], [quad * 2 + 1, sequence]);
-        y.store(quad, k.vector(&[a, b, c, d].map(|bits| sample(config.distribution, bits))));
-    });
+    fn workgroup(&self) -> u32 {
+        WORKGROUP
+    }
+
+    fn write<'k>(&self, k: &'k KernelBuilder) {
+        let [count, low, high, sequence] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let y = k.buffer("y", Type::vec4(Scalar::F32), Access::Write);
+        let quad = k.global_index();
+        k.when((quad * 4).lt(count), || {
+            let [a, b] = threefry([low, high], [quad * 2, sequence]);
+            let [c, d] = threefry([low, high], [quad * 2 + 1, sequence]);
+            y.store(quad, k.vector(&[a, b, c, d].map(|bits| sample(self.distribution, bits))));
+        });
+    }
+
+    fn samples() -> Vec<Self> {
+        [Distribution::Uniform, Distribution::Normal].map(|distribution| Random { distribution }).into()
+    }
 }

@@ -1,7 +1,8 @@
 //! Reductions over any axes: each team of invocations folds one row, the reduced elements of one output element.
 
+use super::Family;
 use super::elements::{Elements, Grid, Strides};
-use super::workgroup::Team;
+use super::workgroup::{Team, WORKGROUP};
 use crate::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
@@ -42,10 +43,6 @@ pub(crate) struct Reduce {
 }
 
 impl Reduce {
-    pub fn name(&self) -> String {
-        format!("{:?}({}, {:?})", self.op, self.dtype, self.team).to_lowercase()
-    }
-
     /// The length of the parameter block.
     pub fn parameter_words(kept_rank: usize, reduced_rank: usize) -> usize {
         5 + 2 * (kept_rank + reduced_rank)
@@ -69,53 +66,73 @@ fn larger<'k>(a: Found<'k>, b: Found<'k>) -> Found<'k> {
     [first.select(a[0], b[0]), first.select(a[1], b[1])]
 }
 
-pub(super) fn write<'k>(k: &'k KernelBuilder, config: &Reduce) {
-    let [chunks, per_row, span, length] = std::array::from_fn(|_| k.parameter(Type::U32));
-    let kept = Grid::parameters(k, config.kept_rank);
-    let reduced = Grid::parameters(k, config.reduced_rank);
-    let strides = Strides::parameters(k, config.kept_rank + config.reduced_rank);
-    let x = Elements::input(k, "x", config.dtype);
-    let scalar = Type { scalar: config.dtype.compute_scalar(), lanes: 1 };
-    let result = if config.op == ReduceOp::ArgMax { Type::U32 } else { scalar };
-    let y = k.buffer("y", result, Access::Write);
+impl Family for Reduce {
+    fn name(&self) -> String {
+        format!("{:?}({}, {:?})", self.op, self.dtype, self.team).to_lowercase()
+    }
 
-    let member = config.team.join(k);
-    // A folded dispatch has surplus chunks: they repeat the last one, as all invocations must reach the barriers.
-    let chunk = member.row.min(chunks - 1);
-    let kept_coordinates = kept.coordinates(chunk / per_row);
-    let start = chunk % per_row * span;
-    let end = (start + span).min(length);
-    let element = |j: Value<'k>| {
-        let mut coordinates = kept_coordinates.clone();
-        coordinates.extend(reduced.coordinates(j));
-        x.load(strides.at(&coordinates))
-    };
+    fn workgroup(&self) -> u32 {
+        WORKGROUP
+    }
 
-    let store = |value: Value<'k>| {
-        k.when(member.row.lt(chunks) & member.lane.eq(0), || y.store(chunk, value));
-    };
-    match config.op {
-        ReduceOp::Sum => {
-            store(member.sum(member.scratch(scalar), k.number(scalar, 0), [start, end], element));
+    fn write<'k>(&self, k: &'k KernelBuilder) {
+        let [chunks, per_row, span, length] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let kept = Grid::parameters(k, self.kept_rank);
+        let reduced = Grid::parameters(k, self.reduced_rank);
+        let strides = Strides::parameters(k, self.kept_rank + self.reduced_rank);
+        let x = Elements::input(k, "x", self.dtype);
+        let scalar = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
+        let result = if self.op == ReduceOp::ArgMax { Type::U32 } else { scalar };
+        let y = k.buffer("y", result, Access::Write);
+
+        let member = self.team.join(k);
+        // A folded dispatch has surplus chunks: they repeat the last one, as all invocations must reach the barriers.
+        let chunk = member.row.min(chunks - 1);
+        let kept_coordinates = kept.coordinates(chunk / per_row);
+        let start = chunk % per_row * span;
+        let end = (start + span).min(length);
+        let element = |j: Value<'k>| {
+            let mut coordinates = kept_coordinates.clone();
+            coordinates.extend(reduced.coordinates(j));
+            x.load(strides.at(&coordinates))
+        };
+
+        let store = |value: Value<'k>| {
+            k.when(member.row.lt(chunks) & member.lane.eq(0), || y.store(chunk, value));
+        };
+        match self.op {
+            ReduceOp::Sum => {
+                store(member.sum(member.scratch(scalar), k.number(scalar, 0), [start, end], element));
+            }
+            ReduceOp::Min | ReduceOp::Max => {
+                let extreme = |a: Value<'k>, b| if self.op == ReduceOp::Min { a.min(b) } else { a.max(b) };
+                // Lanes without an element of their own repeat one of the row, which changes no extreme.
+                let best = k.var(element(start.min(length - 1)));
+                k.for_step(start + member.lane, end, member.lanes, |j| best.set(extreme(best.get(), element(j))));
+                let [total] = member.reduce([member.scratch(scalar)], [best.get()], |[a], [b]| [extreme(a, b)]);
+                store(total);
+            }
+            ReduceOp::ArgMax => {
+                let (best, place) = (k.var(element(k.u32(0))), k.var(k.u32(0)));
+                k.for_step(start + member.lane, end, member.lanes, |j| {
+                    let [value, found] = larger([best.get(), place.get()], [element(j), j]);
+                    best.set(value);
+                    place.set(found);
+                });
+                let scratch = [member.scratch(scalar), member.scratch(Type::U32)];
+                let [_, found] = member.reduce(scratch, [best.get(), place.get()], larger);
+                store(found);
+            }
         }
-        ReduceOp::Min | ReduceOp::Max => {
-            let extreme = |a: Value<'k>, b| if config.op == ReduceOp::Min { a.min(b) } else { a.max(b) };
-            // Lanes without an element of their own repeat one of the row, which changes no extreme.
-            let best = k.var(element(start.min(length - 1)));
-            k.for_step(start + member.lane, end, member.lanes, |j| best.set(extreme(best.get(), element(j))));
-            let [total] = member.reduce([member.scratch(scalar)], [best.get()], |[a], [b]| [extreme(a, b)]);
-            store(total);
+    }
+
+    fn samples() -> Vec<Self> {
+        let mut samples = Vec::new();
+        for dtype in DType::ALL {
+            for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::ArgMax] {
+                samples.extend(Team::ALL.map(|team| Reduce { op, dtype, kept_rank: 1, reduced_rank: 1, team }));
+            }
         }
-        ReduceOp::ArgMax => {
-            let (best, place) = (k.var(element(k.u32(0))), k.var(k.u32(0)));
-            k.for_step(start + member.lane, end, member.lanes, |j| {
-                let [value, found] = larger([best.get(), place.get()], [element(j), j]);
-                best.set(value);
-                place.set(found);
-            });
-            let scratch = [member.scratch(scalar), member.scratch(Type::U32)];
-            let [_, found] = member.reduce(scratch, [best.get(), place.get()], larger);
-            store(found);
-        }
+        samples
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Member<'k> {
 }
 
 impl Team {
+    pub(super) const ALL: [Team; 2] = [Team::Invocation, Team::Workgroup];
+
     pub(super) fn join<'k>(self, k: &'k KernelBuilder) -> Member<'k> {
         match self {
             Team::Invocation => Member { k, team: self, row: k.global_index(), lane: k.u32(0), lanes: k.u32(1) },

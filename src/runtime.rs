@@ -177,11 +177,18 @@ impl Runtime {
     }
 
     /// Runs a kernel of this crate on `groups` workgroups.
-    pub fn launch(&self, config: &KernelConfig, buffers: &[&Buffer], parameters: &[u32], groups: usize) -> Result<()> {
+    pub fn launch(
+        &self,
+        config: impl Into<KernelConfig>,
+        buffers: &[&Buffer],
+        parameters: &[u32],
+        groups: usize,
+    ) -> Result<()> {
+        let config = config.into();
         // Intel's compiler addresses 4 GiB, unless told that there is more.
         let large_buffers = self.info().backend == BackendKind::LevelZero
             && buffers.iter().any(|buffer| buffer.bytes() > u64::from(u32::MAX));
-        let kernel = self.kernels.get(config, large_buffers, &*self.backend)?;
+        let kernel = self.kernels.get(&config, large_buffers, &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
         self.dispatch(&kernel, buffers, parameters, groups, || config.name())
     }

@@ -1,7 +1,6 @@
 //! Elements picked by an index tensor.
 
 use crate::error::{Error, Result};
-use crate::kernels::KernelConfig;
 use crate::kernels::index_select::{IndexSelect, WORKGROUP};
 use crate::shape::{Axis, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
@@ -81,10 +80,10 @@ impl Tensor {
             let parameters = [elements, selected, inner, length, table.layout().offset, indexes.layout().offset];
             let mut parameters = parameters.map(|n| n as u32).to_vec();
             parameters.push(indexes.strides()[0] as u32);
-            let config = KernelConfig::IndexSelect(IndexSelect { dtype: self.dtype(), index: indexes.dtype() });
+            let config = IndexSelect { dtype: self.dtype(), index: indexes.dtype() };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             let buffers = [&*table.buffer()?, &*indexes.buffer()?, &output];
-            self.device().runtime().launch(&config, &buffers, &parameters, groups)?;
+            self.device().runtime().launch(config, &buffers, &parameters, groups)?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
     }

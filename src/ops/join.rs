@@ -1,7 +1,6 @@
 //! Tensors joined to one.
 
 use crate::error::{Error, Result};
-use crate::kernels::KernelConfig;
 use crate::kernels::cat::{Cat, WORKGROUP};
 use crate::shape::{Axis, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
@@ -100,8 +99,8 @@ fn join(tensors: &[Tensor], axis: usize) -> Result<Tensor> {
             buffers.push(tensor.buffer()?);
         }
         let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
-        let config = KernelConfig::Cat(Cat { dtype, inputs: tensors.len() });
-        device.runtime().launch(&config, &bindings, &parameters, elements.div_ceil(4).div_ceil(WORKGROUP as usize))?;
+        let config = Cat { dtype, inputs: tensors.len() };
+        device.runtime().launch(config, &bindings, &parameters, elements.div_ceil(4).div_ceil(WORKGROUP as usize))?;
     }
     Ok(Tensor::from_buffer(output, shape, dtype, device))
 }

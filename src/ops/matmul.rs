@@ -4,7 +4,6 @@ use super::is_software;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::KernelConfig;
 use crate::kernels::matmul::{Matmul, Tile};
 use crate::layout::collapse;
 use crate::shape::{Dims, Shape};
@@ -115,7 +114,7 @@ fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3]) ->
         .checked_mul(m.div_ceil(rows))
         .and_then(|groups| groups.checked_mul(n.div_ceil(columns)))
         .ok_or_else(|| Error::SizeOverflow { op: OP, shape: shape.clone(), limit: u32::MAX.into() })?;
-    let config = KernelConfig::Matmul(Matmul { dtype: lhs.dtype(), batch_rank: lengths.len(), tile });
-    device.runtime().launch(&config, &[&*lhs.buffer()?, &*rhs.buffer()?, &output], &parameters, groups)?;
+    let config = Matmul { dtype: lhs.dtype(), batch_rank: lengths.len(), tile };
+    device.runtime().launch(config, &[&*lhs.buffer()?, &*rhs.buffer()?, &output], &parameters, groups)?;
     Tensor::from_buffer(output, shape, accumulated, device).to_dtype(lhs.dtype())
 }

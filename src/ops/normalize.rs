@@ -3,7 +3,6 @@
 use super::choose_team;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::KernelConfig;
 use crate::kernels::normalize::{Normalize, NormalizeOp};
 use crate::layout::collapse;
 use crate::shape::{Axis, Dims};
@@ -100,9 +99,9 @@ impl Tensor {
                 parameters.push((eps as f32).to_bits());
             }
             let team = choose_team(self.device(), rows, length);
-            let config = KernelConfig::Normalize(Normalize { op, dtype: self.dtype(), kept_rank: lengths.len(), team });
+            let config = Normalize { op, dtype: self.dtype(), kept_rank: lengths.len(), team };
             let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
-            self.device().runtime().launch(&config, &bindings, &parameters, team.groups(rows))?;
+            self.device().runtime().launch(config, &bindings, &parameters, team.groups(rows))?;
         }
         Tensor::from_buffer(output, self.shape().clone(), DType::F32, self.device()).to_dtype(self.dtype())
     }

@@ -4,7 +4,6 @@ use super::{choose_team, is_software};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::KernelConfig;
 use crate::kernels::reduce::{Reduce, ReduceOp};
 use crate::layout::collapse;
 use crate::shape::{Axes, Dims, Shape};
@@ -96,8 +95,7 @@ impl Tensor {
             parameters.extend(kept_strides.iter().chain(&reduced_strides).map(|&stride| stride as u32));
             let team = choose_team(self.device(), chunks, span);
             let config = Reduce { op: kernel_op, dtype: self.dtype(), kept_rank, reduced_rank, team };
-            let config = KernelConfig::Reduce(config);
-            self.device().runtime().launch(&config, &[&buffer, &output], &parameters, team.groups(chunks))?;
+            self.device().runtime().launch(config, &[&buffer, &output], &parameters, team.groups(chunks))?;
         }
         let partial = Tensor::from_buffer(output, chunks.into(), dtype, self.device());
         if per_row == 1 {

@@ -6,7 +6,6 @@ use crate::device::{Device, MemoryKind};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::expr::{BinaryOp, Expr};
-use crate::kernels::KernelConfig;
 use crate::kernels::random::{Distribution, Random, WORKGROUP};
 use crate::shape::Shape;
 use half::f16;
@@ -289,8 +288,8 @@ impl Tensor {
         if elements > 0 {
             let [low, high, sequence] = device.runtime().next_random();
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            let config = KernelConfig::Random(Random { distribution });
-            device.runtime().launch(&config, &[&buffer], &[elements as u32, low, high, sequence], groups)?;
+            let config = Random { distribution };
+            device.runtime().launch(config, &[&buffer], &[elements as u32, low, high, sequence], groups)?;
         }
         Tensor::from_buffer(buffer, shape, DType::F32, device).affine(scale, shift)?.to_dtype(dtype)
     }

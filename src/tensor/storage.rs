@@ -5,7 +5,6 @@ use crate::device::{Device, MemoryKind};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Expr;
-use crate::kernels::KernelConfig;
 use crate::kernels::elementwise::{Elementwise, InputLayout, WORKGROUP};
 use crate::layout::collapse;
 use crate::memory::Buffer;
@@ -207,7 +206,7 @@ impl Expression {
         let mut bindings: Vec<&Buffer> = buffers.iter().map(|buffer| &**buffer).collect();
         bindings.push(&output);
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-        device.runtime().launch(&KernelConfig::Elementwise(config), &bindings, &parameters, groups)?;
+        device.runtime().launch(config, &bindings, &parameters, groups)?;
         Ok(output)
     }
 

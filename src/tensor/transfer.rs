@@ -4,7 +4,6 @@ use super::{Tensor, allocate};
 use crate::device::backend::{Pitch, Region};
 use crate::device::{BackendKind, Device, DeviceKind};
 use crate::error::Result;
-use crate::kernels::KernelConfig;
 use crate::kernels::assign::{Assign, Unit, WORKGROUP};
 use crate::layout::{Layout, collapse};
 use crate::memory::Buffer;
@@ -173,7 +172,7 @@ impl Transfer {
             parameters.extend(view.strides.iter().map(|&stride| stride as u32));
         }
         let groups = count.div_ceil(WORKGROUP as usize);
-        device.runtime().launch(&KernelConfig::Assign(config), &[src, dst], &parameters, groups)
+        device.runtime().launch(config, &[src, dst], &parameters, groups)
     }
 
     /// The copy at one index of the outermost axis.

@@ -27,11 +27,17 @@ impl fmt::Display for Tolerance {
 }
 
 /// Half of the last place of an `f32` near 1: the relative error of one rounding.
-const EPS: f64 = 1.0 / 16_777_216.0;
+pub const EPS: f64 = 1.0 / 16_777_216.0;
 
-const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0, moves: false, reason: "" };
+pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0, moves: false, reason: "" };
 
-const TABLE: &[(&[&str], Tolerance)] = &[
+/// Operations, and the tolerance of each.
+pub type Table = &'static [(&'static [&'static str], Tolerance)];
+
+/// The tables; a family of operations has its own beside its cases.
+const TABLES: &[Table] = &[TABLE];
+
+const TABLE: Table = &[
     (
         &[
             "to_vec",
@@ -245,6 +251,6 @@ const TABLE: &[(&[&str], Tolerance)] = &[
 
 /// The tolerance of an operation.
 pub fn of(op: &str) -> &'static Tolerance {
-    let entry = TABLE.iter().find(|(ops, _)| ops.contains(&op));
+    let entry = TABLES.iter().copied().flatten().find(|(ops, _)| ops.contains(&op));
     &entry.unwrap_or_else(|| panic!("no tolerance is stated for `{op}`")).1
 }

@@ -2,13 +2,31 @@
 //!
 //! Left out are those that no call causes by itself: a lost device, a driver's own failures, kernels that are refused,
 //! and objections of validation layers.
+//!
+//! A family of operations has a file here with its errors (`assert_error!`) and its methods for `panics.rs`.
+
+/// Asserts that a call fails with an error of this kind whose message has all these parts.
+macro_rules! assert_error {
+    ($call:expr, $kind:pat, $($part:expr),+ $(,)?) => {{
+        let error = error_of($call);
+        let message = error.to_string();
+        assert!(matches!(error, $kind), "{} gave {error:?}", stringify!($call));
+        $(assert!(message.contains(&$part.to_string()), "`{message}` does not tell `{}`", $part);)+
+    }};
+}
+
+/// Hands methods, with their names, to a `Visit`: `visit! { visit: neg: t.neg(); abs: t.abs(); }`.
+macro_rules! visit {
+    ($visit:ident: $($name:ident: $call:expr;)*) => {
+        $($visit(stringify!($name), &|| $call);)*
+    };
+}
+
+mod panics;
 
 use half::f16;
-use marquetry::{DType, Device, Element, Error, MemoryKind, Ranges, Result, Shape, Tensor};
-use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+use marquetry::{DType, Device, Error, Ranges, Result, Shape, Tensor};
 use std::fmt::Debug;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn open(name: &str) -> Device {
     name.parse().unwrap_or_else(|error| panic!("{error}\nrun `make setup`"))
@@ -24,16 +42,6 @@ fn zeros(shape: impl Into<Shape>, dtype: DType) -> Tensor {
 
 fn floats(shape: impl Into<Shape>) -> Tensor {
     zeros(shape, DType::F32)
-}
-
-/// Asserts that a call fails with an error of this kind whose message has all these parts.
-macro_rules! assert_error {
-    ($call:expr, $kind:pat, $($part:expr),+ $(,)?) => {{
-        let error = error_of($call);
-        let message = error.to_string();
-        assert!(matches!(error, $kind), "{} gave {error:?}", stringify!($call));
-        $(assert!(message.contains(&$part.to_string()), "`{message}` does not tell `{}`", $part);)+
-    }};
 }
 
 fn error_of<T: Debug>(result: Result<T>) -> Error {
@@ -474,289 +482,5 @@ fn a_variable_that_names_no_device() {
         assert_error!(Device::best(), Error::InvalidDevice { .. }, "`cuda:0`", "`vulkan:0`");
     } else {
         in_a_child("a_variable_that_names_no_device", &[("MARQUETRY_DEVICE", "cuda:0")]);
-    }
-}
-
-/// Numbers of which some are at home nowhere.
-fn any_size() -> impl Strategy<Value = usize> {
-    prop_oneof![8 => 0..6usize, 1 => Just(usize::MAX), 1 => Just(isize::MAX as usize), 1 => Just(1 << 32), 1 => any::<usize>()]
-}
-
-fn any_axis() -> impl Strategy<Value = isize> {
-    prop_oneof![8 => -5..5isize, 1 => Just(isize::MIN), 1 => Just(isize::MAX), 1 => any::<isize>()]
-}
-
-fn any_number() -> impl Strategy<Value = f64> {
-    prop_oneof![4 => -300.0..300.0f64, 4 => (-5..260i32).prop_map(f64::from), 1 => any::<f64>(), 1 => Just(f64::NAN)]
-}
-
-fn any_dtype() -> impl Strategy<Value = DType> {
-    prop::sample::select(&DType::ALL[..])
-}
-
-/// Arguments for all methods at once.
-#[derive(Debug, Clone)]
-struct Arguments {
-    /// Shapes of tensors that exist, and so are small.
-    shapes: [Vec<usize>; 3],
-    dtypes: [DType; 3],
-    transposed: bool,
-    /// Any shape.
-    shape: Vec<usize>,
-    axes: Vec<isize>,
-    axis: (isize, isize),
-    size: (usize, usize, usize),
-    number: (f64, f64),
-    /// The method whose result is computed; the others are only asked for.
-    computed: usize,
-}
-
-/// The number of methods that [`each_call`] visits.
-const CALLS: usize = 100;
-
-fn arguments() -> impl Strategy<Value = Arguments> {
-    let small = || prop::collection::vec(prop_oneof![1 => Just(0usize), 6 => 1..4usize], 0..4);
-    let shapes = prop_oneof![
-        [small(), small(), small()],
-        // Shapes that go together are rare among any.
-        small().prop_map(|shape| [shape.clone(), shape.clone(), shape]),
-        // An axis of length 0 allows for others of any length.
-        (prop::collection::vec(any_size(), 0..3), 0..3usize).prop_map(|(mut shape, place)| {
-            shape.insert(place.min(shape.len()), 0);
-            [shape.clone(), shape.clone(), shape]
-        }),
-    ];
-    let dtypes = prop_oneof![
-        [any_dtype(), any_dtype(), any_dtype()],
-        any_dtype().prop_map(|dtype| [dtype; 3]),
-        any_dtype().prop_map(|dtype| [DType::U8, dtype, dtype]),
-    ];
-    let axes = prop::collection::vec(any_axis(), 0..4);
-    let numbers = (any_axis(), any_axis(), any_size(), any_size(), any_size(), any_number(), any_number(), 0..CALLS);
-    (shapes, dtypes, any::<bool>(), prop::collection::vec(any_size(), 0..4), axes, numbers).prop_map(
-        |(shapes, dtypes, transposed, shape, axes, (a, b, i, j, k, x, y, computed))| Arguments {
-            shapes,
-            dtypes,
-            transposed,
-            shape,
-            axes,
-            axis: (a, b),
-            size: (i, j, k),
-            number: (x, y),
-            computed,
-        },
-    )
-}
-
-/// Visits every method that makes a tensor, with its name.
-fn each_call(arguments: &Arguments, device: &Device, mut visit: impl FnMut(&'static str, &dyn Fn() -> Result<Tensor>)) {
-    let Arguments { shapes, dtypes, axis: (a, b), size: (i, j, k), number: (x, y), .. } = arguments.clone();
-    let tensor = |n: usize| -> Tensor {
-        let tensor = Tensor::ones(shapes[n].as_slice(), dtypes[n], device).unwrap();
-        if arguments.transposed && tensor.rank() > 1 { tensor.t().unwrap() } else { tensor }
-    };
-    let (t, u, v) = (tensor(0), tensor(1), tensor(2));
-    let (shape, axes) = (|| arguments.shape.clone(), || arguments.axes.clone());
-    let huge = || t.broadcast_to([&[i, j][..], t.dims()].concat());
-    macro_rules! visit {
-        ($($name:ident: $call:expr;)*) => {
-            $(visit(stringify!($name), &|| $call);)*
-        };
-    }
-    visit! {
-        zeros: Tensor::zeros(shape(), t.dtype(), device);
-        ones: Tensor::ones(shape(), t.dtype(), device);
-        full: Tensor::full(x as f32, shape(), device);
-        new: Tensor::new(vec![vec![x as f32; i % 3], vec![y as f32; j % 3]], device);
-        from_slice: Tensor::from_slice(&[1u8, 2, 3, 4, 5, 6], shape(), device);
-        from_vec: Tensor::from_vec(vec![1i32; 4], shape(), device);
-        arange_f32: Tensor::arange(x as f32, y as f32, device);
-        arange_u8: Tensor::arange(x as u8, y as u8, device);
-        arange_i32: Tensor::arange(a as i32, b as i32, device);
-        arange_step_f16: Tensor::arange_step(f16::from_f64(x), f16::from_f64(y), f16::from_f64(x), device);
-        arange_step_u32: Tensor::arange_step(i as u32, j as u32, k as u32, device);
-        arange_step_i32: Tensor::arange_step(i as i32, j as i32, a as i32, device);
-        rand: Tensor::rand(x as f32, y as f32, small(shape())?, device);
-        randn: Tensor::randn(f16::from_f64(x), f16::from_f64(y), small(shape())?, device);
-        rand_integers: Tensor::rand(i as u32, j as u32, shape(), device);
-        from_slice_in: Tensor::from_slice_in(&[1i32, 2, 3, 4], shape(), MemoryKind::Host, device);
-        to_memory: huge()?.to_memory(MemoryKind::Shared);
-        slice_assign: t.clone().slice_assign((i..j, k..), &u);
-        slice_assign_all: huge()?.slice_assign(.., &u);
-        neg: t.neg();
-        abs: t.abs();
-        sign: t.sign();
-        sqr: t.sqr();
-        relu: t.relu();
-        floor: t.floor();
-        ceil: t.ceil();
-        round: t.round();
-        trunc: t.trunc();
-        sqrt: t.sqrt();
-        rsqrt: t.rsqrt();
-        recip: t.recip();
-        exp: t.exp();
-        log: t.log();
-        sin: t.sin();
-        cos: t.cos();
-        tanh: t.tanh();
-        erf: t.erf();
-        sigmoid: t.sigmoid();
-        silu: t.silu();
-        gelu: t.gelu();
-        gelu_tanh: t.gelu_tanh();
-        exp2: t.exp2();
-        expm1: t.expm1();
-        log2: t.log2();
-        log1p: t.log1p();
-        tan: t.tan();
-        asin: t.asin();
-        acos: t.acos();
-        atan: t.atan();
-        sinh: t.sinh();
-        cosh: t.cosh();
-        asinh: t.asinh();
-        acosh: t.acosh();
-        atanh: t.atanh();
-        relu6: t.relu6();
-        mish: t.mish();
-        softplus: t.softplus();
-        softsign: t.softsign();
-        hardsigmoid: t.hardsigmoid();
-        hardswish: t.hardswish();
-        selu: t.selu();
-        is_nan: t.is_nan();
-        is_inf: t.is_inf();
-        is_finite: t.is_finite();
-        logical_not: t.logical_not();
-        bitwise_not: t.bitwise_not();
-        add: t.add(&u);
-        sub: t.sub(&u);
-        mul: t.mul(&u);
-        div: t.div(&u);
-        maximum: t.maximum(&u);
-        minimum: t.minimum(&u);
-        eq: t.eq(&u);
-        ne: t.ne(&u);
-        lt: t.lt(&u);
-        le: t.le(&u);
-        gt: t.gt(&u);
-        ge: t.ge(&u);
-        pow: t.pow(&u);
-        rem: t.rem(&u);
-        fmod: t.fmod(&u);
-        atan2: t.atan2(&u);
-        bitwise_and: t.bitwise_and(&u);
-        bitwise_or: t.bitwise_or(&u);
-        bitwise_xor: t.bitwise_xor(&u);
-        shl: t.shl(&u);
-        shr: t.shr(&u);
-        logical_and: t.logical_and(&u);
-        logical_or: t.logical_or(&u);
-        logical_xor: t.logical_xor(&u);
-        powf: t.powf(x);
-        leaky_relu: t.leaky_relu(x);
-        elu: t.elu(x);
-        celu: t.celu(x);
-        where_cond: t.where_cond(&u, &v);
-        affine: t.affine(x, y);
-        clamp: t.clamp(x, y);
-        add_number: &t + x;
-        number_sub: x - &t;
-        mul_number: &t * y;
-        number_div: y / &t;
-        to_dtype: t.to_dtype(u.dtype());
-        sum: t.sum(axes());
-        sum_keepdim: t.sum_keepdim(axes());
-        sum_all: t.sum_all();
-        mean: t.mean(axes());
-        mean_keepdim: t.mean_keepdim(axes());
-        mean_all: t.mean_all();
-        min: t.min(axes());
-        min_keepdim: t.min_keepdim(axes());
-        min_all: t.min_all();
-        max: t.max(axes());
-        max_keepdim: t.max_keepdim(axes());
-        max_all: t.max_all();
-        argmax: t.argmax(axes());
-        argmax_keepdim: t.argmax_keepdim(axes());
-        argmax_all: t.argmax_all();
-        matmul: t.matmul(&u);
-        softmax: t.softmax(a);
-        layer_norm: t.layer_norm(&u, &v, x);
-        layer_norm_last: t.layer_norm(&t.narrow(0, 0, 1)?.squeeze(0)?, &t.narrow(0, 0, 1)?.squeeze(0)?, x);
-        index_select: t.index_select(&u, a);
-        index_select_any: t.index_select(&Tensor::new([a as i32, b as i32, 0], device)?, b);
-        embedding: t.embedding(&u);
-        cat: Tensor::cat(&[&t, &u, &v, &t], a);
-        cat_none: Tensor::cat::<Tensor>(&[], a);
-        stack: Tensor::stack(&[&t, &u], a);
-        reshape: t.reshape(shape());
-        flatten: t.flatten(a, b);
-        flatten_all: t.flatten_all();
-        transpose: t.transpose(a, b);
-        t: t.t();
-        permute: t.permute(axes());
-        narrow: t.narrow(a, i, j);
-        slice: t.slice(a, i..j, k);
-        slice_inclusive: t.slice(b, i..=j, k);
-        slice_open: t.slice(a, ..j, k);
-        slice_excluded: t.slice(a, (std::ops::Bound::Excluded(i), std::ops::Bound::Unbounded), k);
-        broadcast_to: t.broadcast_to(shape());
-        broadcast_huge: huge();
-        huge_slice: huge()?.slice(a, k.., i);
-        huge_flatten: huge()?.flatten(0, 1);
-        huge_add: huge()?.add(&t);
-        huge_permute: huge()?.transpose(0, -1);
-        squeeze: t.squeeze(a);
-        unsqueeze: t.unsqueeze(a);
-        contiguous: t.contiguous();
-        to_device: t.to_device(device);
-    }
-}
-
-/// What is drawn at once is a buffer at once: keeps it small.
-fn small(shape: Vec<usize>) -> Result<Vec<usize>> {
-    let count = Shape::from(shape.as_slice()).elem_count();
-    Ok(if count.is_some_and(|n| (1 << 16..1 << 32).contains(&n)) { vec![3] } else { shape })
-}
-
-/// Asks for everything that a tensor can be asked for.
-fn look_at(tensor: &Tensor, arguments: &Arguments) {
-    fn read<T: Element>(tensor: &Tensor) -> usize {
-        tensor.to_vec::<T>().map_or(0, |elements| elements.len())
-    }
-    let _ = (tensor.dim(arguments.axis.0), tensor.to_scalar::<f32>(), tensor.strides(), tensor.is_contiguous());
-    let _ = (tensor.to_string(), format!("{tensor:?}"), tensor.eval());
-    // Of other dtypes than the tensor's, an error; of views beyond all memory too.
-    let _ = read::<u8>(tensor) + read::<u32>(tensor) + read::<i32>(tensor) + read::<f16>(tensor) + read::<f32>(tensor);
-}
-
-#[test]
-fn nothing_panics() {
-    let device = device();
-    let cases = if std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full") { 30000 } else { 3000 };
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
-    let result = runner.run(&arguments(), |arguments| {
-        let (mut place, mut panicked) = (0, None);
-        each_call(&arguments, &device, |name, call| {
-            place += 1;
-            let outcome = catch_unwind(AssertUnwindSafe(|| match call() {
-                // Some megabytes at most, or more than there can be.
-                Ok(tensor) if place - 1 == arguments.computed && !(1 << 18..1 << 32).contains(&tensor.elem_count()) => {
-                    look_at(&tensor, &arguments);
-                }
-                _ => {}
-            }));
-            panicked = panicked.or(outcome.err().map(|_| name));
-        });
-        prop_assert!(arguments.computed < place && panicked.is_none(), "{panicked:?} panicked");
-        Ok(())
-    });
-    match result {
-        Ok(()) => {}
-        Err(TestError::Fail(reason, arguments)) => panic!("{reason}\n{arguments:#?}"),
-        Err(TestError::Abort(reason)) => panic!("{reason}"),
     }
 }
