@@ -21,11 +21,7 @@ impl ReduceOp {
     pub fn output(self, dtype: DType) -> DType {
         match self {
             ReduceOp::ArgMax => DType::U32,
-            _ => match dtype {
-                DType::F16 => DType::F32,
-                DType::U8 => DType::U32,
-                wide => wide,
-            },
+            _ => dtype.widened(),
         }
     }
 }

@@ -46,6 +46,15 @@ impl DType {
         matches!(self, DType::F16 | DType::F32)
     }
 
+    /// The dtype of 32 bits or more that has all its numbers: what kernels write that do not pack, and what sums are.
+    pub(crate) const fn widened(self) -> DType {
+        match self {
+            DType::U8 | DType::U32 => DType::U32,
+            DType::I32 => DType::I32,
+            DType::F16 | DType::F32 => DType::F32,
+        }
+    }
+
     /// The name as it is written in errors and displays: `f32`.
     pub const fn name(self) -> &'static str {
         match self {

@@ -107,7 +107,7 @@ fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3]) ->
         let matrix_strides: Dims<isize> = view.strides[rank..].iter().copied().collect();
         parameters.extend(batch_strides.iter().chain(&matrix_strides).map(|&stride| stride as u32));
     }
-    let accumulated = if lhs.dtype() == DType::F16 { DType::F32 } else { lhs.dtype() };
+    let accumulated = lhs.dtype().widened();
     let output = allocate(&shape, accumulated, device, OP)?;
     let (rows, columns) = tile.block();
     let groups = batches
