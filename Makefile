@@ -17,7 +17,7 @@ TEXT ?= examples/data/notes.txt
 # Every set of backends but the full one, as cargo writes them; "" is the crate without a backend.
 FEATURE_SETS := "" vulkan webgpu level-zero vulkan,webgpu vulkan,level-zero webgpu,level-zero
 
-.PHONY: help setup setup-demo demo test test-full bench check
+.PHONY: help setup setup-demo demo test test-full ops bench check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,13 +32,13 @@ demo: setup-demo ## search a text by meaning: make demo QUERY="..." TEXT=file
 	$(CARGO) run --release --example search -- --query "$(QUERY)" $(TEXT)
 
 # With LEVEL_ZERO_RUNTIME=pocl the driver runs on PoCL.
-test test-full: export ZE_ENABLE_ALT_DRIVERS ?= $(TEST_DRIVER)
-test test-full: export LEVEL_ZERO_TEST_CACHE ?= $(CURDIR)/target/level-zero-cache
-test test-full: export OCL_ICD_VENDORS ?= $(CURDIR)/target/opencl
-test test-full: export ZE_ENABLE_VALIDATION_LAYER := 1
+test test-full ops: export ZE_ENABLE_ALT_DRIVERS ?= $(TEST_DRIVER)
+test test-full ops: export LEVEL_ZERO_TEST_CACHE ?= $(CURDIR)/target/level-zero-cache
+test test-full ops: export OCL_ICD_VENDORS ?= $(CURDIR)/target/opencl
+test test-full ops: export ZE_ENABLE_VALIDATION_LAYER := 1
 # Tests compile what they run, and leave nothing in the user's folder for caches.
-test test-full: export MARQUETRY_CACHE :=
-test test-full: export ZE_ENABLE_PARAMETER_VALIDATION := 1
+test test-full ops: export MARQUETRY_CACHE :=
+test test-full ops: export ZE_ENABLE_PARAMETER_VALIDATION := 1
 
 # The last lines have a software device run the kernels that are chosen for GPUs, and the crate open the Level Zero driver
 # without the loader, which is too old for immediate lists that keep the order.
@@ -54,6 +54,11 @@ test-full: setup ## all tests: more shapes, every kernel through every compiler
 	MARQUETRY_TUNING=gpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full \
 	  $(CARGO) test --test conformance
+
+ops: export MARQUETRY_WRITE_OPS := 1
+ops: setup ## write docs/ops.md, what the conformance suite has shown of each operation
+	$(CARGO) build --example level_zero_driver
+	$(CARGO) test --test conformance
 
 bench: setup ## the benchmarks
 	$(CARGO) bench
