@@ -222,7 +222,7 @@ impl UnaryOp {
             UnaryOp::Sigmoid => number(1.0) / ((-x).exp() + 1.0),
             UnaryOp::Relu => x.max(0),
             UnaryOp::Silu => x.divide((-x).exp() + 1.0),
-            UnaryOp::Gelu => x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0),
+            UnaryOp::Gelu => x.gelu(),
             UnaryOp::GeluTanh => x * 0.5 * (((x + x * x * x * 0.044715) * SQRT_2_OVER_PI).tanh() + 1.0),
             UnaryOp::Relu6 => x.max(0).min(6),
             UnaryOp::Mish => {

@@ -20,23 +20,39 @@ impl<'k> Value<'k> {
         self * half.power_of_two() * (n - half).power_of_two()
     }
 
-    /// `d` and an integer `n` with `exp(self) = (d + 1) 2^n`, where `d` is between -0.3 and 0.42.
-    fn exp_parts(self) -> (Value<'k>, Value<'k>) {
-        // x = n ln 2 + r, with ln 2 in two parts so that the products are exact. Beyond the limits the result is 0 or
-        // infinite whatever x is.
+    /// `r` and a whole number `n` with `self = r + n ln 2`, where `r` is between -0.35 and 0.35.
+    fn exp_reduced(self) -> (Value<'k>, Value<'k>) {
+        // ln 2 in two parts so that the products are exact. Beyond the limits the result is 0 or infinite whatever x is.
         let x = self.lt(-104.0).select(self.literal(-104.0), self);
         let x = x.gt(90.0).select(self.literal(90.0), x);
         let n = (x * std::f32::consts::LOG2_E).round();
         let r = n.fma(-0.693359375, x).opaque();
-        let r = n.fma(2.121_944_4e-4, r);
-        let p = r.polynomial(&[1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1]);
-        ((r * r).fma(p, r), n.convert(Scalar::I32))
+        (n.fma(2.121_944_4e-4, r), n)
+    }
+
+    /// `exp(self) - 1` near 0.
+    fn exp_series(self) -> Value<'k> {
+        let p =
+            self.polynomial(&[1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1]);
+        (self * self).fma(p, self)
+    }
+
+    /// `d` and an integer `n` with `exp(self) = (d + 1) 2^n`, where `d` is between -0.3 and 0.42.
+    fn exp_parts(self) -> (Value<'k>, Value<'k>) {
+        let (r, n) = self.exp_reduced();
+        (r.exp_series(), n.convert(Scalar::I32))
     }
 
     /// e to the power of the value.
     pub fn exp(self) -> Value<'k> {
         let (d, n) = self.exp_parts();
         self.is_nan().select(self, (d + 1.0).scale_by_power_of_two(n))
+    }
+
+    /// `self exp(a + b)`, where `b` is small.
+    pub(super) fn times_exp(self, a: Value<'k>, b: Value<'k>) -> Value<'k> {
+        let (r, n) = a.exp_reduced();
+        self.fma((r + b).exp_series(), self).scale_by_power_of_two(n.convert(Scalar::I32))
     }
 
     /// Half of `exp`, which is infinite only where that half is.
@@ -149,7 +165,7 @@ impl<'k> Value<'k> {
     }
 
     /// The number cut to 12 bits, so that products of such are exact, and the rest of it.
-    fn split(self) -> [Value<'k>; 2] {
+    pub(super) fn split(self) -> [Value<'k>; 2] {
         let bits = self.ty.with_scalar(Scalar::U32);
         let high = (self.bitcast(bits) & 0xffff_f000_u32).bitcast(self.ty);
         [high, (self - high).opaque()]

@@ -28,6 +28,7 @@ pub(crate) mod interface;
 mod math;
 mod memory;
 mod module;
+mod normal_distribution;
 mod signature;
 pub(crate) mod spirv;
 mod subgroup;

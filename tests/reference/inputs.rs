@@ -67,7 +67,7 @@ impl Inputs {
                 (self.uniform() * (9.0 - low)).floor() + low
             }
             Domain::Angle => {
-                round(self.normal() * 10f64.powi(self.below(4) as i32).min(2000.0), dtype).clamp(-8192.0, 8192.0)
+                round(self.normal() * 10f64.powi(self.below(4) as i32).min(2500.0), dtype).clamp(-10_000.0, 10_000.0)
             }
             Domain::Special | Domain::Normal if dtype.is_float() => round(self.normal() * 3.0, dtype),
             Domain::Special | Domain::Normal => wrap((self.normal() * 100.0) as i64, dtype),
@@ -80,7 +80,7 @@ impl Inputs {
         let strewn = match domain {
             Domain::Special => finite_specials(dtype),
             Domain::Normal if dtype.is_float() => vec![0.0, -0.0],
-            Domain::Angle => vec![0.0, -0.0, 8192.0, -8192.0, round(std::f64::consts::PI, dtype)],
+            Domain::Angle => vec![0.0, -0.0, 10_000.0, -10_000.0, round(std::f64::consts::PI, dtype)],
             Domain::Normal | Domain::Small => Vec::new(),
         };
         // Only where they stay a minority.
