@@ -55,8 +55,8 @@ test-full: setup ## all tests: more shapes, every kernel through every compiler
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full \
 	  $(CARGO) test --test conformance
 
-ops: export MARQUETRY_WRITE_OPS := 1
-ops: setup ## write docs/ops.md, what the conformance suite has shown of each operation
+ops: export MARQUETRY_WRITE_DOCS := 1
+ops: setup ## write docs/ops.md and the bounds in docs/numerics.md from the conformance suite
 	$(CARGO) build --example level_zero_driver
 	$(CARGO) test --test conformance
 
