@@ -134,7 +134,7 @@ impl BinaryOp {
     pub fn domain(self) -> Domain {
         use BinaryOp::*;
         match self {
-            Pow | Atan2 | LeakyRelu | Elu | Celu => Domain::Floats,
+            Atan2 | LeakyRelu | Elu | Celu => Domain::Floats,
             BitwiseAnd | BitwiseOr | BitwiseXor | Shl | Shr => Domain::Integers,
             _ => Domain::All,
         }

@@ -7,9 +7,12 @@ mod index;
 mod join;
 mod matmul;
 mod normalize;
+mod operand;
 mod reduce;
 mod select;
 mod unary;
+
+pub use operand::TensorOrScalar;
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;

@@ -194,7 +194,11 @@ impl<'k> Value<'k> {
 
     /// The value to the power of another, as C has it: 1 to any power and anything to the power of 0 are 1, negative
     /// numbers have whole powers only. The logarithm is computed in two floats, as the product multiplies its error.
+    /// Powers of integers wrap, and are cut towards zero where the exponent is negative.
     pub fn pow(self, exponent: Value<'k>) -> Value<'k> {
+        if !self.ty.is_float() {
+            return self.integer_power(exponent);
+        }
         let (x, y) = (self.abs(), exponent);
         let magnitude = x.power_of_positive(y);
         let [zero, one, infinity] = [self.literal(0.0), self.literal(1.0), self.special(f32::INFINITY)];
@@ -212,6 +216,24 @@ impl<'k> Value<'k> {
         let result = (self.lt(0.0) & !whole & x.lt(infinity)).select(nan, result);
         let result = (self.is_nan() | y.is_nan()).select(nan, result);
         (self.eq(1.0) | y.eq(0.0)).select(one, result)
+    }
+
+    /// The product of the squares that the bits of the exponent stand for.
+    fn integer_power(self, exponent: Value<'k>) -> Value<'k> {
+        let k = self.kernel;
+        let one = self.literal(1);
+        let (product, square, bits) = (k.var(one), k.var(self), k.var(exponent));
+        k.for_range(0, 32, |_| {
+            product.set(product.get() * (bits.get() & 1).eq(1).select(square.get(), one));
+            square.set(square.get() * square.get());
+            bits.set(bits.get() >> 1);
+        });
+        if self.ty.scalar == Scalar::U32 {
+            return product.get();
+        }
+        // Of 1 and -1 the bits of a negative exponent give the right power too.
+        let fraction = exponent.lt(0) & self.ne(1) & self.ne(-1);
+        fraction.select(self.literal(0), product.get())
     }
 
     /// The power of a positive finite number.

@@ -12,7 +12,7 @@ mod join;
 mod large;
 mod matmul;
 mod normalize;
-mod numbers;
+pub mod numbers;
 mod random;
 mod read;
 mod reduce;
