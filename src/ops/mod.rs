@@ -1,6 +1,7 @@
 //! What tensors can do: one file per family, with its checks and its choice of kernel.
 
 mod arithmetic;
+mod attention;
 mod binary;
 mod convert;
 mod index;
@@ -8,8 +9,11 @@ mod join;
 mod matmul;
 mod normalize;
 mod reduce;
+mod rotary;
 mod select;
 mod unary;
+
+pub use attention::AttentionConfig;
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;
