@@ -108,6 +108,11 @@ impl<'k> Grid<'k> {
         Grid { lengths: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
     }
 
+    /// The number of elements.
+    pub fn size(&self, k: &'k KernelBuilder) -> Value<'k> {
+        self.lengths.iter().copied().reduce(|a, b| a * b).unwrap_or(k.u32(1))
+    }
+
     /// The coordinates of a linear index, outermost axis first. The outermost one is not taken modulo its length.
     pub fn coordinates(&self, index: Value<'k>) -> Vec<Value<'k>> {
         let mut rest = index;

@@ -75,6 +75,7 @@ macro_rules! families {
 
 families! {
     assign::Assign;
+    attention::Attention;
     cat::Cat;
     elementwise::Elementwise;
     index_select::IndexSelect;
@@ -82,4 +83,5 @@ families! {
     normalize::Normalize;
     random::Random;
     reduce::Reduce;
+    rotary::Rotary;
 }

@@ -1,6 +1,7 @@
 //! What tensors can do: one file per family, with its checks and its choice of kernel.
 
 mod arithmetic;
+mod attention;
 mod binary;
 mod convert;
 mod index;
@@ -9,9 +10,11 @@ mod matmul;
 mod normalize;
 mod operand;
 mod reduce;
+mod rotary;
 mod select;
 mod unary;
 
+pub use attention::AttentionConfig;
 pub use operand::TensorOrScalar;
 
 use crate::device::{Device, DeviceKind};
