@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod elements;
+pub(crate) mod tiles;
 pub(crate) mod workgroup;
 
 pub use catalogue::catalogue;
@@ -77,6 +78,7 @@ families! {
     assign::Assign;
     attention::Attention;
     cat::Cat;
+    conv::Conv;
     elementwise::Elementwise;
     index_select::IndexSelect;
     matmul::Matmul;

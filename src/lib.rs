@@ -56,6 +56,7 @@ pub use kernels::catalogue;
 pub use memory::MemoryStats;
 pub use ops::AttentionConfig;
 pub use ops::TensorOrScalar;
+pub use ops::{ConvConfig, PerAxis};
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;
 pub use runtime::Stats;

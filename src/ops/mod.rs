@@ -3,6 +3,7 @@
 mod arithmetic;
 mod attention;
 mod binary;
+mod conv;
 mod convert;
 mod index;
 mod join;
@@ -13,6 +14,10 @@ mod reduce;
 mod rotary;
 mod select;
 mod unary;
+mod window;
+
+pub use conv::ConvConfig;
+pub use window::PerAxis;
 
 pub use attention::AttentionConfig;
 pub use operand::TensorOrScalar;
