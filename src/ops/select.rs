@@ -1,12 +1,14 @@
 //! Choosing between elements by a condition.
 
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Expr;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::expr::{Domain, Expr};
 use crate::tensor::{Fusion, Tensor};
 
 impl Tensor {
-    /// The elements of `on_true` where this condition is not 0, else those of `on_false`. All three are broadcast.
+    /// The elements of `on_true` where this condition, of truth values or integers, is true or not 0, else those of
+    /// `on_false`. All three are broadcast.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -23,9 +25,7 @@ impl Tensor {
     /// [`Error::DeviceMismatch`] between the three.
     pub fn where_cond(&self, on_true: &Tensor, on_false: &Tensor) -> Result<Tensor> {
         const OP: &str = "where_cond";
-        if !matches!(self.dtype(), DType::U8 | DType::U32 | DType::I32) {
-            return Err(Error::UnsupportedDType { op: OP, dtype: self.dtype(), expected: "u8, u32 and i32" });
-        }
+        Domain::Bits.check(self.dtype(), OP)?;
         self.check_same_device(on_true, OP)?;
         on_true.check_same_device(on_false, OP)?;
         on_true.check_same_dtype(on_false, OP)?;

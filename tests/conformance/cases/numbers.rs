@@ -1,6 +1,6 @@
 //! Functions with numbers: `affine`, `clamp`, `powf`, activations with a parameter, and the operators `+ - * /` and unary `-`.
 
-use super::{FLOATS, sample};
+use super::{FLOATS, layouts, numbers, sample};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::functions::integer_division;
@@ -34,8 +34,8 @@ fn affine(dtype: DType, layout: Layout, device: &Device) -> Outcome {
 fn clamp(dtype: DType, layout: Layout, device: &Device) -> Outcome {
     let input = sample("clamp", layout, dtype, Domain::Special, device)?;
     let (low, high) = match dtype {
-        DType::F32 | DType::F16 => (-1.25, 2.5),
-        DType::I32 => (-20.0, 30.0),
+        _ if dtype.is_float() => (-1.25, 2.5),
+        DType::I32 | DType::I8 => (-20.0, 30.0),
         _ => (20.0, 100.0),
     };
     check("clamp", &input.tensor.clamp(low, high)?, &Expected::new(input.values.mapv(|x| x.clamp(low, high)), dtype))
@@ -92,7 +92,7 @@ fn add_parametric(suite: &mut Suite) {
     for function in &PARAMETRIC {
         let name = function.name;
         for dtype in FLOATS {
-            for layout in Layout::ALL {
+            for &layout in layouts(dtype) {
                 suite.add(name, format!("{dtype}::{}", layout.name()), move |device| {
                     function.check(&sample(name, layout, dtype, Domain::Special, device)?)
                 });
@@ -163,7 +163,7 @@ impl Operator {
 
 pub fn add(suite: &mut Suite) {
     add_parametric(suite);
-    for dtype in DType::ALL {
+    for dtype in numbers() {
         for layout in LAYOUTS {
             let name = layout.name();
             suite.add("affine", format!("{dtype}::{name}"), move |device| affine(dtype, layout, device));
