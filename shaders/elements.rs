@@ -4,13 +4,45 @@
 use crate::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
+/// How many elements of a dtype share a word, if they are packed.
+#[derive(Clone, Copy)]
+enum Packing {
+    Four,
+    Two,
+    None,
+}
+
+impl Packing {
+    fn of(dtype: DType) -> Packing {
+        match dtype.size_in_bytes() {
+            1 => Packing::Four,
+            2 => Packing::Two,
+            _ => Packing::None,
+        }
+    }
+}
+
 /// Four consecutive elements as they lie in memory.
 fn quad_type(dtype: DType) -> Type {
-    match dtype {
-        DType::U8 => Type::U32,
-        DType::F16 => Type::vec2(Scalar::U32),
-        DType::U32 | DType::I32 | DType::F32 => Type::vec4(dtype.compute_scalar()),
+    match Packing::of(dtype) {
+        Packing::Four => Type::U32,
+        Packing::Two => Type::vec2(Scalar::U32),
+        Packing::None => Type::vec4(dtype.compute_scalar()),
     }
+}
+
+/// The byte of a word that begins `shift` bits up, as a number.
+fn unpack_byte<'k>(dtype: DType, word: Value<'k>, shift: Value<'k>) -> Value<'k> {
+    match dtype.compute_scalar() {
+        // Moved up to the sign and down again, with copies of it.
+        Scalar::I32 => (word << (shift.literal(24) - shift)).bitcast(Type::I32) >> 24,
+        _ => (word >> shift) & 0xff,
+    }
+}
+
+/// The two halves of a word as numbers.
+fn unpack_halves(dtype: DType, word: Value<'_>) -> [Value<'_>; 2] {
+    if dtype == DType::BF16 { word.unpack_bf16() } else { word.unpack_f16() }
 }
 
 /// A buffer that is read element by element, at any index.
@@ -22,22 +54,22 @@ pub(super) struct Elements<'k> {
 
 impl<'k> Elements<'k> {
     pub fn input(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
-        let element = match dtype {
-            DType::U8 | DType::F16 => Type::U32,
-            DType::U32 | DType::I32 | DType::F32 => Type { scalar: dtype.compute_scalar(), lanes: 1 },
+        let element = match Packing::of(dtype) {
+            Packing::Four | Packing::Two => Type::U32,
+            Packing::None => Type { scalar: dtype.compute_scalar(), lanes: 1 },
         };
         Elements { array: k.buffer(name, element, Access::Read), dtype }
     }
 
     /// The element at `index`, widened to the type it is computed in.
     pub fn load(self, index: Value<'k>) -> Value<'k> {
-        match self.dtype {
-            DType::U8 => (self.array.load(index >> 2) >> ((index & 3) << 3)) & 0xff,
-            DType::F16 => {
-                let [low, high] = self.array.load(index >> 1).unpack_f16();
+        match Packing::of(self.dtype) {
+            Packing::Four => unpack_byte(self.dtype, self.array.load(index >> 2), (index & 3) << 3),
+            Packing::Two => {
+                let [low, high] = unpack_halves(self.dtype, self.array.load(index >> 1));
                 (index & 1).eq(0).select(low, high)
             }
-            DType::U32 | DType::I32 | DType::F32 => self.array.load(index),
+            Packing::None => self.array.load(index),
         }
     }
 
@@ -66,27 +98,31 @@ impl<'k> Quads<'k> {
     /// The elements from `4 * quad` on, widened to the type they are computed in.
     pub fn load(self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
         let word = self.array.load(quad);
-        match self.dtype {
-            DType::U8 => k.vector(&[0, 8, 16, 24].map(|shift| (word >> shift) & 0xff)),
-            DType::F16 => {
-                let ([a, b], [c, d]) = (word.lane(0).unpack_f16(), word.lane(1).unpack_f16());
+        match Packing::of(self.dtype) {
+            Packing::Four => k.vector(&[0, 8, 16, 24].map(|shift| unpack_byte(self.dtype, word, k.u32(shift)))),
+            Packing::Two => {
+                let [[a, b], [c, d]] = [0, 1].map(|lane| unpack_halves(self.dtype, word.lane(lane)));
                 k.vector(&[a, b, c, d])
             }
-            DType::U32 | DType::I32 | DType::F32 => word,
+            Packing::None => word,
         }
     }
 
     /// Stores the elements from `4 * quad` on, narrowed to the dtype of the buffer.
     pub fn store(self, k: &'k KernelBuilder, quad: Value<'k>, value: Value<'k>) {
-        let packed = match self.dtype {
-            DType::U8 => {
-                let byte = |lane| (value.lane(lane) & 0xff) << (8 * lane);
+        let packed = match Packing::of(self.dtype) {
+            Packing::Four => {
+                let byte = |lane| (value.lane(lane).bitcast(Type::U32) & 0xff) << (8 * lane);
                 byte(0) | byte(1) | byte(2) | byte(3)
             }
-            DType::F16 => {
-                k.vector(&[k.pack_f16(value.lane(0), value.lane(1)), k.pack_f16(value.lane(2), value.lane(3))])
+            Packing::Two => {
+                let pack = |low, high| match self.dtype {
+                    DType::BF16 => k.pack_bf16(low, high),
+                    _ => k.pack_f16(low, high),
+                };
+                k.vector(&[pack(value.lane(0), value.lane(1)), pack(value.lane(2), value.lane(3))])
             }
-            DType::U32 | DType::I32 | DType::F32 => value,
+            Packing::None => value,
         };
         self.array.store(quad, packed);
     }

@@ -11,8 +11,8 @@ pub(crate) const WORKGROUP: u32 = 64;
 /// `y[o, n, i] = x[o, index[n], i]`. Parameters: the number of elements of `y`; the lengths of its two inner axes and
 /// of the middle axis of `x`; the offset of `x`, which is contiguous; offset and stride of the index.
 ///
-/// An index can be checked only where it is, on the device: out of range it yields NaN for floats, and the largest
-/// (unsigned) or smallest (signed) number for integers.
+/// An index can be checked only where it is, on the device: out of range it yields NaN for floats, the largest
+/// (unsigned) or smallest (signed) number for integers, and true.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct IndexSelect {
     pub dtype: DType,
@@ -35,10 +35,12 @@ impl Family for IndexSelect {
         let index = Elements::input(k, "index", self.index);
         let y = Quads::output(k, "y", self.dtype);
         let fill: Value<'k> = match self.dtype {
-            DType::F32 | DType::F16 => k.f32(f32::NAN),
+            DType::F32 | DType::BF16 | DType::F16 => k.f32(f32::NAN),
             DType::I32 => k.i32(i32::MIN),
+            DType::I8 => k.i32(i8::MIN.into()),
             DType::U32 => k.u32(u32::MAX),
-            DType::U8 => k.u32(0xff),
+            DType::U8 => k.u32(u8::MAX.into()),
+            DType::Bool => k.u32(1),
         };
 
         let quad = k.global_index();

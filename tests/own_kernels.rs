@@ -123,6 +123,13 @@ fn narrow_dtypes_are_packed_and_vectors_cover_the_rest() {
         let [y] = kernel.launch(1, [Tensor::new(&x, device)?.into(), Argument::output(30)])?;
         assert_eq!(y.to_vec::<u8>()?, (1..31).collect::<Vec<u8>>());
 
+        // Bytes that are no truth values do not become any on the host.
+        let kernel = Kernel::build("truths", device, 1, |k| {
+            k.packed_buffer("y", DType::Bool, Access::Write).store(0, 0xff01_0200_u32);
+        })?;
+        let [y] = kernel.launch(1, [Argument::output(4)])?;
+        assert_eq!(y.to_vec::<bool>()?, [false, true, true, true]);
+
         // Halves doubled, two in a word.
         let kernel = Kernel::build("halves", device, 8, |k| {
             let x = k.packed_buffer("x", DType::F16, Access::Read);

@@ -241,7 +241,7 @@ fn fusion_does_not_show_in_the_numbers(device: &Device) -> Result<()> {
     let half = |shape: usize| Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(DType::F16);
     let (a, b) = (half(1000)?, half(1000)?);
     let sum = a.add(&b)?;
-    assert_eq!(sum.eq(&sum)?.min_all()?.to_scalar::<u8>()?, 1, "a pending result is equal to itself");
+    assert!(sum.eq(&sum)?.min_all()?.to_scalar::<bool>()?, "a pending result is equal to itself");
     let fused = a.add(&b)?.mul(&a)?;
     let rounded = a.add(&b)?;
     rounded.eval()?;

@@ -2,7 +2,7 @@
 
 use super::TensorOrScalar;
 use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Expr};
+use crate::expr::{BinaryOp, Domain, Expr};
 use crate::tensor::{Fusion, Tensor, Word};
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
@@ -19,8 +19,9 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where the dtype is an integer that cannot hold the
-    /// numbers.
+    /// numbers; [`Error::UnsupportedDType`] of truth values.
     pub fn affine(&self, scale: f64, shift: f64) -> Result<Tensor> {
+        Domain::Numbers.check(self.dtype(), "affine")?;
         let mut fusion = Fusion::new(self.shape().clone());
         let x = fusion.tensor(self, "affine")?;
         let scale = fusion.scalar(Word::from_f64(scale, self.dtype(), "affine")?);
@@ -33,8 +34,9 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where the dtype is an integer that cannot hold the
-    /// numbers.
+    /// numbers; [`Error::UnsupportedDType`] of truth values.
     pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
+        Domain::Numbers.check(self.dtype(), "clamp")?;
         let mut fusion = Fusion::new(self.shape().clone());
         let x = fusion.tensor(self, "clamp")?;
         let low = fusion.scalar(Word::from_f64(low, self.dtype(), "clamp")?);
@@ -62,7 +64,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] of integers.
+    /// [`Error::UnsupportedDType`] of integers and truth values.
     pub fn powf(&self, exponent: f64) -> Result<Tensor> {
         self.check_float("powf")?;
         self.with_number(exponent, false, BinaryOp::Pow, "powf")
@@ -71,7 +73,7 @@ impl Tensor {
     /// `x` of positive numbers, else `slope x`.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] of integers.
+    /// [`Error::UnsupportedDType`] of integers and truth values.
     pub fn leaky_relu(&self, slope: f64) -> Result<Tensor> {
         self.with_number(slope, false, BinaryOp::LeakyRelu, "leaky_relu")
     }
@@ -158,7 +160,7 @@ impl Tensor {
     /// Learning by Exponential Linear Units", 2015.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] of integers.
+    /// [`Error::UnsupportedDType`] of integers and truth values.
     pub fn elu(&self, alpha: f64) -> Result<Tensor> {
         self.with_number(alpha, false, BinaryOp::Elu, "elu")
     }
@@ -167,7 +169,7 @@ impl Tensor {
     /// J. Barron, "Continuously Differentiable Exponential Linear Units", 2017.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] of integers.
+    /// [`Error::UnsupportedDType`] of integers and truth values.
     pub fn celu(&self, alpha: f64) -> Result<Tensor> {
         self.with_number(alpha, false, BinaryOp::Celu, "celu")
     }

@@ -50,7 +50,7 @@ macro_rules! binary {
         /// let x = Tensor::new([[1i32, 2], [3, 4]], &device)?;
         /// let row = Tensor::new([10i32, 20], &device)?;
         /// assert_eq!(x.add(&row)?.to_vec::<i32>()?, [11, 22, 13, 24]);
-        /// assert_eq!(x.gt(&row.sub(&x)?)?.to_vec::<u8>()?, [0, 0, 0, 0]);
+        /// assert_eq!(x.gt(&row.sub(&x)?)?.to_vec::<bool>()?, [false; 4]);
         /// assert_eq!(x.mul(2)?.minimum(5)?.to_vec::<i32>()?, [2, 4, 5, 5]);
         /// # Ok::<(), marquetry::Error>(())
         /// ```
@@ -86,17 +86,17 @@ binary! {
     maximum => Maximum;
     /// The smaller element; NaN if one is NaN.
     minimum => Minimum;
-    /// 1 where the elements are equal, else 0, as `u8`.
+    /// Whether the elements are equal, as `bool`.
     eq => Eq;
-    /// 1 where the elements differ, else 0, as `u8`.
+    /// Whether the elements differ, as `bool`; NaN differs from everything.
     ne => Ne;
-    /// 1 where `self < rhs`, else 0, as `u8`.
+    /// Whether `self < rhs`, as `bool`; false is less than true.
     lt => Lt;
-    /// 1 where `self <= rhs`, else 0, as `u8`.
+    /// Whether `self <= rhs`, as `bool`.
     le => Le;
-    /// 1 where `self > rhs`, else 0, as `u8`.
+    /// Whether `self > rhs`, as `bool`.
     gt => Gt;
-    /// 1 where `self >= rhs`, else 0, as `u8`.
+    /// Whether `self >= rhs`, as `bool`.
     ge => Ge;
     /// `self` to the power of `rhs`. As in C, 1 to any power and anything to the power of 0 are 1, and negative floats
     /// have whole powers only, else NaN. Powers of integers wrap; where the exponent is negative they are cut towards
@@ -110,21 +110,21 @@ binary! {
     fmod => Fmod;
     /// The angle in radians, from -pi to pi, of the point whose y coordinate is `self` and whose x coordinate is `rhs`.
     atan2 => Atan2;
-    /// The bits of integers that both have.
+    /// The bits of integers that both have; of truth values, whether both are true.
     bitwise_and => BitwiseAnd;
-    /// The bits of integers that one has, or both.
+    /// The bits of integers that one has, or both; of truth values, whether one is true, or both.
     bitwise_or => BitwiseOr;
-    /// The bits of integers that one has and not the other.
+    /// The bits of integers that one has and not the other; of truth values, whether they differ.
     bitwise_xor => BitwiseXor;
     /// The integer with its bits moved up by `rhs`; 0 where that is negative or the dtype's count of bits or more.
     shl => Shl;
-    /// The integer with its bits moved down by `rhs`, of `i32` with copies of the sign; where `rhs` is negative or the
+    /// The integer with its bits moved down by `rhs`, if it is signed with copies of the sign; where `rhs` is negative or the
     /// dtype's count of bits or more, 0, and of negative numbers -1.
     shr => Shr;
-    /// 1 where neither element is 0, else 0, as `u8`.
+    /// Whether both elements are true, or numbers that are not 0, as `bool`.
     logical_and => LogicalAnd;
-    /// 1 where one element is not 0, or both, else 0, as `u8`.
+    /// Whether one element is true, or a number that is not 0, or both, as `bool`.
     logical_or => LogicalOr;
-    /// 1 where one element is 0 and the other is not, else 0, as `u8`.
+    /// Whether one element is true, or a number that is not 0, and the other is not, as `bool`.
     logical_xor => LogicalXor;
 }

@@ -6,10 +6,11 @@ use crate::shape::{Axis, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
 
 impl Tensor {
-    /// The slices along `axis` that `indexes`, a vector of `u32`, `i32` or `u8`, names.
+    /// The slices along `axis` that `indexes`, a vector of integers, names.
     ///
     /// The indexes are on the device, where nothing can be reported: one that is out of range (a negative one too)
-    /// yields a slice of NaN for floats, of the smallest number for `i32`, and of the largest one for `u32` and `u8`.
+    /// yields a slice of NaN for floats, of the smallest number for signed integers, of the largest one for unsigned
+    /// integers, and of true.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -22,7 +23,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::DeviceMismatch`]; [`Error::RankMismatch`] where `indexes` is not a vector;
-    /// [`Error::UnsupportedDType`] where it holds floats; [`Error::InvalidArgument`] where it names slices of an empty
+    /// [`Error::UnsupportedDType`] where it does not hold integers; [`Error::InvalidArgument`] where it names slices of an empty
     /// axis.
     pub fn index_select(&self, indexes: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "index_select";
@@ -49,7 +50,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::RankMismatch`] where this is not a matrix; [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`]
-    /// where `ids` holds floats; [`Error::InvalidArgument`] where it names rows of an empty table.
+    /// where `ids` does not hold integers; [`Error::InvalidArgument`] where it names rows of an empty table.
     pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
         const OP: &str = "embedding";
         self.check_same_device(ids, OP)?;
@@ -62,10 +63,7 @@ impl Tensor {
     }
 
     fn select(&self, indexes: &Tensor, axis: usize, op: &'static str) -> Result<Tensor> {
-        if indexes.dtype().is_float() {
-            let expected = "u32, i32 and u8 (the indexes)";
-            return Err(Error::UnsupportedDType { op, dtype: indexes.dtype(), expected });
-        }
+        indexes.check_indexes(op)?;
         let (selected, length) = (indexes.elem_count(), self.dims()[axis]);
         let shape: Shape = self.dims().iter().enumerate().map(|(i, &n)| if i == axis { selected } else { n }).collect();
         let elements = checked_elements(&shape, op)?;

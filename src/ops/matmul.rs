@@ -2,8 +2,8 @@
 
 use super::is_software;
 use crate::device::Device;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::kernels::matmul::{Matmul, Tile};
 use crate::layout::collapse;
 use crate::shape::{Dims, Shape};
@@ -12,7 +12,8 @@ use crate::tensor::{Tensor, allocate, checked_elements};
 impl Tensor {
     /// The matrix product, as PyTorch's `matmul` and numpy's `@`: of the last two axes, with all axes before them
     /// broadcast. A vector at the left is a row, at the right a column, and its axis is not in the result. Any strides
-    /// will do: nothing is copied for transposed or sliced operands. `f16` is accumulated in `f32`; integers wrap.
+    /// will do: nothing is copied for transposed or sliced operands. `f16` and `bf16` are accumulated in `f32`. Products
+    /// of `i8` are `i32` and those of `u8` are `u32`, where sums of them fit; those wrap.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -28,14 +29,12 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::RankMismatch`] for scalars, [`Error::DTypeMismatch`],
-    /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for `u8`.
+    /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for `bool`.
     pub fn matmul(&self, rhs: &Tensor) -> Result<Tensor> {
         const OP: &str = "matmul";
         self.check_same_device(rhs, OP)?;
         self.check_same_dtype(rhs, OP)?;
-        if self.dtype() == DType::U8 {
-            return Err(Error::UnsupportedDType { op: OP, dtype: self.dtype(), expected: "f32, f16, i32 and u32" });
-        }
+        Domain::Numbers.check(self.dtype(), OP)?;
         for side in [self, rhs] {
             if side.rank() == 0 {
                 return Err(Error::RankMismatch { op: OP, expected: "1 or more", shape: side.shape().clone() });
@@ -81,7 +80,7 @@ fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3]) ->
     let shape: Shape = batch.iter().copied().chain([m, n]).collect();
     let elements = checked_elements(&shape, OP)?;
     if elements == 0 || k == 0 {
-        return Tensor::zeros(shape, lhs.dtype(), device);
+        return Tensor::zeros(shape, lhs.dtype().summed(), device);
     }
     for matrix in [(m, k), (k, n)] {
         checked_elements(&matrix.into(), OP)?;
@@ -116,5 +115,5 @@ fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3]) ->
         .ok_or_else(|| Error::SizeOverflow { op: OP, shape: shape.clone(), limit: u32::MAX.into() })?;
     let config = Matmul { dtype: lhs.dtype(), batch_rank: lengths.len(), tile };
     device.runtime().launch(config, &[&*lhs.buffer()?, &*rhs.buffer()?, &output], &parameters, groups)?;
-    Tensor::from_buffer(output, shape, accumulated, device).to_dtype(lhs.dtype())
+    Tensor::from_buffer(output, shape, accumulated, device).to_dtype(lhs.dtype().summed())
 }

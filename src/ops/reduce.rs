@@ -2,7 +2,6 @@
 
 use super::{choose_team, is_software};
 use crate::device::Device;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::reduce::{Reduce, ReduceOp};
 use crate::layout::collapse;
@@ -42,9 +41,8 @@ impl Tensor {
             // By the reciprocal in f64, rounded once, the mean of equal numbers would not always be that number.
             Reduction::Mean => (reduced / length as f64)?.to_dtype(self.dtype()),
             Reduction::Min | Reduction::Max => reduced.to_dtype(self.dtype()),
-            // The sum of bytes stays wide, as it seldom fits a byte.
-            Reduction::Sum if self.dtype() == DType::F16 => reduced.to_dtype(DType::F16),
-            Reduction::Sum | Reduction::ArgMax => Ok(reduced),
+            Reduction::Sum => reduced.to_dtype(self.dtype().summed()),
+            Reduction::ArgMax => Ok(reduced),
         }
     }
 
@@ -137,7 +135,7 @@ macro_rules! reductions {
                 ///
                 /// # Errors
                 /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`]; [`Error::InvalidArgument`] where there is no
-                /// element to choose; [`Error::UnsupportedDType`] for the mean of integers.
+                /// element to choose; [`Error::UnsupportedDType`] for the mean of integers and truth values.
                 pub fn $name(&self, axes: impl Into<Axes>) -> Result<Tensor> {
                     let axes = axes.into().resolve(self.shape(), stringify!($name))?;
                     self.reduce(Reduction::$reduction, &axes, false, stringify!($name))
@@ -166,13 +164,14 @@ macro_rules! reductions {
 }
 
 reductions! {
-    /// The sum; of bytes as `u32`. `f16` is summed in `f32`, integers modulo 2^32.
+    /// The sum; of `u8` as `u32`, of `i8` as `i32`, and of `bool` the number of those that are true, as `u32`. `f16` and
+    /// `bf16` are summed in `f32`, integers modulo 2^32.
     sum, sum_keepdim, sum_all => Sum;
-    /// The mean, NaN over no elements. `f16` is summed in `f32`.
+    /// The mean, NaN over no elements. `f16` and `bf16` are summed in `f32`.
     mean, mean_keepdim, mean_all => Mean;
-    /// The smallest element; NaN if one is NaN.
+    /// The smallest element; NaN if one is NaN. Of `bool`, whether all are true.
     min, min_keepdim, min_all => Min;
-    /// The largest element; NaN if one is NaN.
+    /// The largest element; NaN if one is NaN. Of `bool`, whether one is true.
     max, max_keepdim, max_all => Max;
     /// The place (`u32`) of the first largest element along an axis; over several axes, its place in row-major order
     /// of those axes as they are given. A NaN counts as largest.

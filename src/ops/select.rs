@@ -1,13 +1,15 @@
 //! Choosing between elements by a condition.
 
 use super::TensorOrScalar;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Expr;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::expr::{Domain, Expr};
 use crate::tensor::{Fusion, Tensor, Word};
 
 impl Tensor {
-    /// The elements of `on_true` where this condition is not 0, else those of `on_false`. All three are broadcast.
+    /// The elements of `on_true` where this condition, of truth values or integers, is true or not 0, else those of
+    /// `on_false`. All three are broadcast.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -27,9 +29,7 @@ impl Tensor {
     }
 
     fn choose(&self, on_true: TensorOrScalar, on_false: &Tensor, op: &'static str) -> Result<Tensor> {
-        if !matches!(self.dtype(), DType::U8 | DType::U32 | DType::I32) {
-            return Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "u8, u32 and i32" });
-        }
+        Domain::Bits.check(self.dtype(), op)?;
         self.check_same_device(on_false, op)?;
         let mut shape = self.shape().clone();
         if let TensorOrScalar::Tensor(on_true) = on_true {

@@ -180,7 +180,27 @@ impl<'k> Value<'k> {
     }
 }
 
+impl<'k> Value<'k> {
+    /// The two `bf16` packed in a word, the low one first.
+    pub fn unpack_bf16(self) -> [Value<'k>; 2] {
+        [self << 16, self & 0xffff_0000_u32].map(|bits| bits.bitcast(self.ty.with_scalar(Scalar::F32)))
+    }
+
+    /// The `bf16` bits of a float, the upper half of its own, rounded to the nearest, ties to even.
+    pub fn to_bf16_bits(self) -> Value<'k> {
+        let bits = self.bitcast(self.ty.with_scalar(Scalar::U32));
+        let rounded = (bits + 0x7fff_u32 + ((bits >> 16) & 1)) >> 16;
+        // Rounding could carry NaN over to infinity: it is cut instead, and kept NaN by its highest bit.
+        self.is_nan().select((bits >> 16) | 0x0040_u32, rounded)
+    }
+}
+
 impl KernelBuilder {
+    /// Two floats as `bf16` bits in a word, the first in the low half.
+    pub fn pack_bf16<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
+        low.to_bf16_bits() | (high.to_bf16_bits() << 16)
+    }
+
     /// Two floats as half-precision bits in a word, the first in the low half.
     pub fn pack_f16<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
         low.to_half_bits() | (high.to_half_bits() << 16)

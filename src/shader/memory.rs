@@ -203,10 +203,10 @@ impl KernelBuilder {
         self.typed_buffer(name, element, element.dtype(), access)
     }
 
-    /// Declares the next buffer as words for the elements of a `u8` or `f16` tensor: four bytes or two halves in each,
-    /// the first in the lowest bits. No two invocations may write one word.
+    /// Declares the next buffer as words for the elements of a tensor of a narrow dtype: four of `u8`, `i8` or `bool`,
+    /// two of `f16` or `bf16` in each, the first in the lowest bits. A `bool` is written as 0 or 1. No two invocations may write one word.
     pub fn packed_buffer(&self, name: &str, dtype: DType, access: Access) -> Array<'_> {
-        if !matches!(dtype, DType::U8 | DType::F16) {
+        if dtype.size_in_bytes() >= 4 {
             self.fail(format!("buffer `{name}`: {dtype} is not packed, declare it with `buffer`"));
         }
         self.typed_buffer(name, Type::U32, dtype, access)

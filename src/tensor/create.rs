@@ -5,10 +5,10 @@ use super::{Fusion, Tensor, allocate, checked_elements};
 use crate::device::{Device, MemoryKind};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Expr};
+use crate::expr::{BinaryOp, Domain, Expr};
 use crate::kernels::random::{Distribution, Random, WORKGROUP};
 use crate::shape::Shape;
-use half::f16;
+use half::{bf16, f16};
 
 /// Host data that knows its shape: a number, and arrays, slices and vectors of such data.
 pub trait NdArray {
@@ -163,7 +163,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::SizeOverflow`].
     pub fn full<T: Element>(value: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        Tensor::constant(Word { bits: value.to_word(), dtype: T::DTYPE }, shape.into(), device)
+        Tensor::constant(Word::new(value), shape.into(), device)
     }
 
     /// A tensor of zeros.
@@ -216,18 +216,18 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] where the step is 0 or a number is not finite; [`Error::SizeOverflow`].
     pub fn arange_step<T: Element>(start: T, end: T, step: T, device: &Device) -> Result<Tensor> {
-        let word = Word { bits: step.to_word(), dtype: T::DTYPE };
-        Tensor::arange_words(start, end.to_f64(), step.to_f64(), word, device)
+        Tensor::arange_words(start, end.to_f64(), step.to_f64(), Word::new(step), device)
     }
 
     fn arange_words<T: Element>(start: T, end: f64, step: f64, step_word: Word, device: &Device) -> Result<Tensor> {
+        Domain::Numbers.check(T::DTYPE, "arange")?;
         let length = ((end - start.to_f64()) / step).ceil();
         if !length.is_finite() {
             let message = format!("from {start:?} to {end} in steps of {step} is not finite");
             return Err(Error::InvalidArgument { op: "arange", message });
         }
         let mut fusion = Fusion::new(Shape::from(length.max(0.0) as usize));
-        let start = fusion.scalar(Word { bits: start.to_word(), dtype: T::DTYPE });
+        let start = fusion.scalar(Word::new(start));
         let step = fusion.scalar(step_word);
         let index = Expr::Cast(if T::DTYPE.is_float() { DType::F32 } else { T::DTYPE }, Box::new(Expr::Index));
         let advanced = Expr::Binary(BinaryOp::Mul, index.into(), step.into());
@@ -280,9 +280,7 @@ impl Tensor {
         device: &Device,
         op: &'static str,
     ) -> Result<Tensor> {
-        if !dtype.is_float() {
-            return Err(Error::UnsupportedDType { op, dtype, expected: "f32 and f16" });
-        }
+        Domain::Floats.check(dtype, op)?;
         let elements = checked_elements(&shape, op)?;
         let buffer = allocate(&shape, DType::F32, device, op)?;
         if elements > 0 {
@@ -297,17 +295,16 @@ impl Tensor {
 
 /// The largest number of a float dtype that is smaller.
 fn next_below(number: f64, dtype: DType) -> f64 {
+    let below = |bits: u16| match bits {
+        // Below both zeros comes the smallest subnormal.
+        0 | 0x8000 => 0x8001,
+        bits if bits < 0x8000 => bits - 1,
+        bits => bits + 1,
+    };
     match dtype {
-        DType::F16 => {
-            let number = f16::from_f64(number);
-            f64::from(match number.to_bits() {
-                // Below both zeros comes the smallest subnormal.
-                0 | 0x8000 => f16::from_bits(0x8001),
-                bits if number.is_sign_positive() => f16::from_bits(bits - 1),
-                bits => f16::from_bits(bits + 1),
-            })
-        }
-        _ => f64::from((number as f32).next_down()),
+        DType::F16 => f16::from_bits(below(f16::from_f64(number).to_bits())).into(),
+        DType::BF16 => bf16::from_bits(below(bf16::from_f64(number).to_bits())).into(),
+        _ => (number as f32).next_down().into(),
     }
 }
 
@@ -318,11 +315,15 @@ impl Word {
         let bits = match dtype {
             DType::F32 => Some((value as f32).to_bits()),
             DType::F16 => Some(f32::from(f16::from_f64(value)).to_bits()),
+            DType::BF16 => Some(f32::from(bf16::from_f64(value)).to_bits()),
             DType::I32 => exact(i32::MIN.into(), i32::MAX.into()).then_some(value as i32 as u32),
+            DType::I8 => exact(i8::MIN.into(), i8::MAX.into()).then_some(value as i32 as u32),
             DType::U32 => exact(0.0, u32::MAX.into()).then_some(value as u32),
             DType::U8 => exact(0.0, u8::MAX.into()).then_some(value as u32),
+            DType::Bool => exact(0.0, 1.0).then_some(value as u32),
         };
         let message = || format!("the number {value} is not a {dtype}; convert the tensor with `to_dtype` first");
-        bits.map(|bits| Word { bits, dtype }).ok_or_else(|| Error::InvalidArgument { op, message: message() })
+        bits.map(|bits| Word { bits: bits.into(), dtype })
+            .ok_or_else(|| Error::InvalidArgument { op, message: message() })
     }
 }

@@ -4,7 +4,7 @@
 //! the result's dtype. So `f16` results, which are computed in `f32`, must be those numbers rounded once; integers must
 //! be exact; and a result may be infinite only where a number in that range overflows. NaN must be NaN. The sign of a
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
-//! same reason `f32` results that are subnormal may be flushed to zero.
+//! same reason `f32` and `bf16` results that are subnormal may be flushed to zero.
 
 use std::fmt;
 

@@ -7,7 +7,7 @@ use crate::reference::index::{cat, index_select};
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::linear::matmul;
 use crate::reference::normalize::softmax;
-use crate::reference::numbers::wrap;
+use crate::reference::numbers::{summed, wrap};
 use crate::reference::reduce::{argmax, rows};
 use crate::reference::{ArrayD, Axis, Slice, array, broadcast, zip};
 use crate::suite::Outcome;
@@ -32,7 +32,7 @@ enum Step {
 #[derive(Debug, Clone)]
 struct Chain {
     shape: Vec<usize>,
-    /// Whether the tensor that is viewed is a sum that has not been computed yet.
+    /// Whether the tensor that is viewed has not been computed yet.
     pending: bool,
     steps: Vec<Step>,
     /// Chooses axes and partners for the operation.
@@ -198,7 +198,7 @@ impl Property {
     pub fn takes(self, dtype: DType) -> bool {
         match self {
             Property::Softmax => dtype.is_float(),
-            Property::Matmul => dtype != DType::U8,
+            Property::Matmul | Property::Neg | Property::Add => dtype != DType::Bool,
             _ => true,
         }
     }
@@ -232,8 +232,7 @@ impl Property {
             }
             Property::Sum => {
                 let sum = rows(&x.values, &axes, |row| row.iter().sum());
-                let result = if dtype == DType::U8 { DType::U32 } else { dtype };
-                check("sum", &x.tensor.sum(axes.as_slice())?, &Expected::new(sum, result))
+                check("sum", &x.tensor.sum(axes.as_slice())?, &Expected::new(sum, summed(dtype)))
             }
             Property::Max | Property::ArgMax if x.values.is_empty() => {
                 // Whether there is a row to choose from is not the question here.
@@ -257,7 +256,11 @@ impl Property {
                 let last = x.values.shape()[rank - 1];
                 let partner = Inputs::new("partner").array(&[last, choice % 5], dtype, Domain::Small);
                 let tensor = upload(&partner, dtype, x.tensor.device())?;
-                check("matmul", &x.tensor.matmul(&tensor)?, &exact(matmul(&x.values, &partner, dtype).0))
+                check(
+                    "matmul",
+                    &x.tensor.matmul(&tensor)?,
+                    &Expected::new(matmul(&x.values, &partner, dtype).0, summed(dtype)),
+                )
             }
             Property::Cat if rank == 0 => check("views", &x.tensor, &exact(x.values.clone())),
             Property::Cat => {
@@ -283,7 +286,7 @@ impl Property {
 fn try_chain(property: Property, dtype: DType, chain: &Chain, device: &Device) -> Outcome {
     let values = Inputs::new("views").array(&chain.shape, dtype, Domain::Small);
     let tensor = upload(&values, dtype, device)?;
-    let mut view = Sample { tensor: if chain.pending { (tensor + 0.0)? } else { tensor }, values };
+    let mut view = Sample { tensor: if chain.pending { tensor.maximum(&tensor)? } else { tensor }, values };
     let mut path = format!("{}{:?}", if chain.pending { "pending " } else { "" }, chain.shape);
     for step in &chain.steps {
         if let Some((next, call)) = step.apply(&view)? {

@@ -1,6 +1,6 @@
 //! Nothing panics, whatever a method is given.
 
-use half::f16;
+use half::{bf16, f16};
 use marquetry::{DType, Device, Element, MemoryKind, Result, Shape, Tensor};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -59,7 +59,7 @@ fn arguments() -> impl Strategy<Value = Arguments> {
     let dtypes = prop_oneof![
         [any_dtype(), any_dtype(), any_dtype()],
         any_dtype().prop_map(|dtype| [dtype; 3]),
-        any_dtype().prop_map(|dtype| [DType::U8, dtype, dtype]),
+        any_dtype().prop_map(|dtype| [DType::Bool, dtype, dtype]),
     ];
     let axes = prop::collection::vec(any_axis(), 0..4);
     let numbers =
@@ -285,6 +285,7 @@ fn look_at(tensor: &Tensor, arguments: &Arguments) {
     let _ = (tensor.to_string(), format!("{tensor:?}"), tensor.eval());
     // Of other dtypes than the tensor's, an error; of views beyond all memory too.
     let _ = read::<u8>(tensor) + read::<u32>(tensor) + read::<i32>(tensor) + read::<f16>(tensor) + read::<f32>(tensor);
+    let _ = read::<bool>(tensor) + read::<i8>(tensor) + read::<bf16>(tensor);
 }
 
 #[test]

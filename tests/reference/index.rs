@@ -1,5 +1,6 @@
 //! Elements picked and joined.
 
+use super::numbers::limits;
 use super::{ArrayD, Axis};
 use marquetry::DType;
 use ndarray::concatenate;
@@ -7,11 +8,9 @@ use ndarray::concatenate;
 /// What an index out of range yields.
 pub fn fill(dtype: DType) -> f64 {
     match dtype {
-        DType::F32 | DType::F16 => f64::NAN,
-        DType::I32 => i32::MIN.into(),
-        DType::U32 => u32::MAX.into(),
-        DType::U8 => u8::MAX.into(),
-        other => panic!("the reference does not know {other}"),
+        _ if dtype.is_float() => f64::NAN,
+        DType::I32 | DType::I8 => limits(dtype).0,
+        _ => limits(dtype).1,
     }
 }
 

@@ -62,8 +62,9 @@ impl Inputs {
 
     fn number(&mut self, dtype: DType, domain: Domain) -> f64 {
         match domain {
+            _ if dtype == DType::Bool => self.below(2) as f64,
             Domain::Small => {
-                let low = if matches!(dtype, DType::U8 | DType::U32) { 0.0 } else { -8.0 };
+                let low = limits(dtype).0.max(-8.0);
                 (self.uniform() * (9.0 - low)).floor() + low
             }
             Domain::Angle => {
@@ -109,9 +110,13 @@ impl Inputs {
 pub fn finite_specials(dtype: DType) -> Vec<f64> {
     let (low, high) = limits(dtype);
     let numbers = match dtype {
-        DType::F32 => vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e-30, 1e30, -1e30, 88.0, -88.0],
+        DType::F32 | DType::BF16 => {
+            vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e-30, 1e30, -1e30, 88.0, -88.0]
+        }
         DType::F16 => vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 2f64.powi(-24), -6e-5, 6e4, -6e4, 11.0],
         DType::I32 => vec![0.0, 1.0, -1.0, low, low + 1.0, high, 65536.0],
+        DType::I8 => vec![0.0, 1.0, -1.0, low, low + 1.0, high, 64.0],
+        DType::Bool => vec![0.0, 1.0],
         DType::U32 | DType::U8 => vec![0.0, 1.0, high, high - 1.0, (high + 1.0) / 2.0],
         other => panic!("the reference does not know {other}"),
     };

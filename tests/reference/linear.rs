@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::numbers::wrap;
+use super::numbers::{summed, wrap};
 use super::{ArrayD, array, broadcast, broadcast_shape};
 use marquetry::DType;
 
@@ -26,7 +26,7 @@ pub fn matmul(a: &ArrayD<f64>, b: &ArrayD<f64>, dtype: DType) -> (ArrayD<f64>, A
                 magnitudes.push(terms.map(|(a, b)| (a * b).abs()).sum());
             } else {
                 let sum = terms.fold(0i64, |sum, (a, b)| sum.wrapping_add((a as i64).wrapping_mul(b as i64)));
-                values.push(wrap(sum, dtype));
+                values.push(wrap(sum, summed(dtype)));
                 magnitudes.push(0.0);
             }
         }

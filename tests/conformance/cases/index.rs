@@ -1,6 +1,6 @@
 //! Elements picked by an index tensor.
 
-use super::{sample, shaped};
+use super::{is_brief, sample, shaped};
 use crate::compare::{Expected, Sample, check};
 use crate::layouts::Layout;
 use crate::reference::index::index_select;
@@ -9,7 +9,14 @@ use crate::reference::{ArrayD, array};
 use crate::suite::{Outcome, Suite};
 use marquetry::{DType, Device};
 
-const INDEX_DTYPES: [DType; 3] = [DType::U32, DType::I32, DType::U8];
+/// The dtypes of indexes that a table of a dtype is tried with.
+fn index_dtypes(table: DType) -> &'static [DType] {
+    match table {
+        DType::F32 => &[DType::U32, DType::I32, DType::U8, DType::I8],
+        _ if is_brief(table) => &[DType::U32],
+        _ => &[DType::U32, DType::I32, DType::U8],
+    }
+}
 
 /// Indexes below `length`, repeated and in no order.
 fn indexes(shape: &[usize], length: usize) -> ArrayD<f64> {
@@ -37,6 +44,7 @@ fn check_embedding(table: &Sample, ids: &Sample) -> Outcome {
 fn strays(dtype: DType) -> Vec<f64> {
     match dtype {
         DType::I32 => vec![0.0, -1.0, 5.0, 4.0, i32::MIN.into(), i32::MAX.into(), 2.0],
+        DType::I8 => vec![0.0, -1.0, 5.0, 4.0, -128.0, 127.0, 2.0],
         DType::U32 => vec![5.0, 0.0, u32::MAX.into(), 2f64.powi(31), 4.0, 1e9],
         _ => vec![255.0, 4.0, 5.0, 0.0, 6.0],
     }
@@ -44,7 +52,7 @@ fn strays(dtype: DType) -> Vec<f64> {
 
 pub fn add(suite: &mut Suite) {
     for dtype in DType::ALL {
-        for index_dtype in INDEX_DTYPES {
+        for &index_dtype in index_dtypes(dtype) {
             for axis in [0, 1, 2, -1] {
                 suite.add("index_select", format!("{dtype}::{index_dtype}_axis_{axis}"), move |device| {
                     let table = sample("table", Layout::Contiguous, dtype, Domain::Special, device)?;
@@ -86,7 +94,7 @@ pub fn add(suite: &mut Suite) {
                 check_embedding(&table, &layout.place(indexes(shape, 11), DType::U32, device)?)
             });
         }
-        for index_dtype in INDEX_DTYPES {
+        for &index_dtype in index_dtypes(dtype) {
             suite.add("embedding", format!("{dtype}::{index_dtype}_strays"), move |device| {
                 let table = shaped("table", &[5, 3], Layout::Transposed, dtype, Domain::Special, device)?;
                 let strays = strays(index_dtype);

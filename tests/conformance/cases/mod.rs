@@ -22,6 +22,7 @@ mod unary;
 mod view;
 
 use crate::compare::Sample;
+use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
 use crate::suite::{Outcome, Suite};
@@ -50,7 +51,22 @@ pub fn add_all(suite: &mut Suite) {
     catalogue::add(suite);
 }
 
-const FLOATS: [DType; 2] = [DType::F32, DType::F16];
+const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// Whether a dtype computes and is packed as others that have every case: in the quick tier it has a telling few.
+fn is_brief(dtype: DType) -> bool {
+    matches!(dtype, DType::Bool | DType::I8 | DType::BF16) && !full_tier()
+}
+
+/// The layouts that a dtype is tried with.
+fn layouts(dtype: DType) -> &'static [Layout] {
+    if is_brief(dtype) { &[Layout::Contiguous, Layout::Sliced] } else { &Layout::ALL }
+}
+
+/// All dtypes but truth values.
+fn numbers() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool)
+}
 
 /// A tensor of a layout and the layout's own shape. The name seeds the inputs.
 fn sample(name: &str, layout: Layout, dtype: DType, domain: Domain, device: &Device) -> Outcome<Sample> {

@@ -1,11 +1,12 @@
 //! Softmax and layer norm.
 
-use super::{FLOATS, shaped};
+use super::{FLOATS, is_brief, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::array;
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::normalize::{layer_norm, softmax};
+use crate::reference::numbers::round;
 use crate::suite::{Outcome, Suite};
 use marquetry::{DType, Device};
 
@@ -54,7 +55,7 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         };
-        for layout in LAYOUTS {
+        for layout in LAYOUTS.into_iter().filter(|&layout| !is_brief(dtype) || layout == Layout::Sliced) {
             let shape: &[usize] = match layout {
                 Layout::Empty => &[4, 0, 6],
                 Layout::One => &[1, 1, 1],
@@ -105,7 +106,7 @@ pub fn add(suite: &mut Suite) {
         });
         suite.add("layer_norm", format!("{dtype}::far_from_zero"), move |device| {
             // A variance by way of the mean of squares would lose all its digits.
-            let values = Inputs::new("far").array(&[3, 64], dtype, Domain::Small).mapv(|x| x + 1000.0);
+            let values = Inputs::new("far").array(&[3, 64], dtype, Domain::Small).mapv(|x| round(x + 1000.0, dtype));
             let tensor = upload(&values, dtype, device)?;
             check_layer_norm(&Sample { tensor, values }, 1, Layout::Contiguous, 1e-5, device)
         });

@@ -1,7 +1,7 @@
 //! Functions with parameters: `affine`, `clamp`, `powf`, `lerp`, activations, and the operators `+ - * / % & | ^ << >>`, unary `-`
 //! and `!`.
 
-use super::{FLOATS, sample, shaped};
+use super::{FLOATS, layouts, numbers, sample, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::functions::{integer_division, integer_remainder, remainder, shift_left, shift_right};
@@ -50,8 +50,8 @@ fn affine(dtype: DType, layout: Layout, device: &Device) -> Outcome {
 fn clamp(dtype: DType, layout: Layout, device: &Device) -> Outcome {
     let input = sample("clamp", layout, dtype, Domain::Special, device)?;
     let (low, high) = match dtype {
-        DType::F32 | DType::F16 => (-1.25, 2.5),
-        DType::I32 => (-20.0, 30.0),
+        _ if dtype.is_float() => (-1.25, 2.5),
+        DType::I32 | DType::I8 => (-20.0, 30.0),
         _ => (20.0, 100.0),
     };
     check("clamp", &input.tensor.clamp(low, high)?, &Expected::new(input.values.mapv(|x| x.clamp(low, high)), dtype))
@@ -108,7 +108,7 @@ fn add_parametric(suite: &mut Suite) {
     for function in &PARAMETRIC {
         let name = function.name;
         for dtype in FLOATS {
-            for layout in Layout::ALL {
+            for &layout in layouts(dtype) {
                 suite.add(name, format!("{dtype}::{}", layout.name()), move |device| {
                     function.check(&sample(name, layout, dtype, Domain::Special, device)?)
                 });
@@ -332,7 +332,7 @@ impl Operator {
 pub fn add(suite: &mut Suite) {
     add_parametric(suite);
     add_more(suite);
-    for dtype in DType::ALL {
+    for dtype in numbers() {
         for layout in LAYOUTS {
             let name = layout.name();
             suite.add("affine", format!("{dtype}::{name}"), move |device| affine(dtype, layout, device));

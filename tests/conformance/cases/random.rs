@@ -6,7 +6,7 @@ use crate::reference::numbers::{round, ulp};
 use crate::reference::threefry::{normal, threefry, uniform, words};
 use crate::reference::{ArrayD, array};
 use crate::suite::{Outcome, Suite};
-use half::f16;
+use half::{bf16, f16};
 use marquetry::{DType, Device, Tensor};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -82,9 +82,15 @@ fn below_the_end(device: &Device) -> Outcome {
     let _turn = alone();
     device.set_seed(1);
     let halves = download(&Tensor::rand(f16::ZERO, f16::ONE, 4 * MANY, device)?)?;
+    let brief = download(&Tensor::rand(bf16::ZERO, bf16::ONE, 4 * MANY, device)?)?;
     let floats = download(&Tensor::rand(1000f32, 1000.001, MANY, device)?)?;
     let end = f64::from(1000.001f32);
-    match halves.iter().find(|x| !(0.0..1.0).contains(*x)).or(floats.iter().find(|x| !(1000.0..end).contains(*x))) {
+    match halves
+        .iter()
+        .chain(&brief)
+        .find(|x| !(0.0..1.0).contains(*x))
+        .or(floats.iter().find(|x| !(1000.0..end).contains(*x)))
+    {
         Some(stray) => Err(format!("{stray} is not below the end of its range").into()),
         None => Ok(()),
     }

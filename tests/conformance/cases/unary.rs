@@ -1,6 +1,6 @@
 //! Functions of one element.
 
-use super::{FLOATS, sample};
+use super::{FLOATS, is_brief, layouts, sample};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::array;
@@ -101,14 +101,26 @@ impl Function {
         if matches!(self.name, "sin" | "cos" | "tan") { Domain::Angle } else { Domain::Special }
     }
 
+    fn is_test(&self) -> bool {
+        matches!(self.name, "is_nan" | "is_inf" | "is_finite" | "logical_not")
+    }
+
+    fn takes(&self, dtype: DType) -> bool {
+        match dtype {
+            DType::Bool => self.is_test() || self.name == "bitwise_not",
+            _ if dtype.is_float() => self.name != "bitwise_not",
+            _ => self.integer.is_some(),
+        }
+    }
+
     fn check(&self, input: &Sample) -> Outcome {
         let dtype = input.tensor.dtype();
         let values = match self.integer {
+            _ if dtype == DType::Bool && self.name == "bitwise_not" => input.values.mapv(|x| 1.0 - x),
             Some(integer) if !dtype.is_float() => input.values.mapv(|x| wrap(integer(x as i64), dtype)),
             _ => input.values.mapv(self.float),
         };
-        let tests = matches!(self.name, "is_nan" | "is_inf" | "is_finite" | "logical_not");
-        let dtype = if tests { DType::U8 } else { dtype };
+        let dtype = if self.is_test() { DType::Bool } else { dtype };
         let expected = Expected::new(values, dtype).with_scale(input.values.mapv(f64::abs));
         check(self.name, &(self.call)(&input.tensor)?, &expected)
     }
@@ -117,10 +129,11 @@ impl Function {
 pub fn add(suite: &mut Suite) {
     for function in FUNCTIONS {
         let op = function.name;
-        let floats = op != "bitwise_not";
-        let takes = |dtype: &DType| if dtype.is_float() { floats } else { function.integer.is_some() };
+        let takes = |dtype: &DType| function.takes(*dtype);
         for dtype in DType::ALL.into_iter().filter(takes) {
-            for layout in Layout::ALL {
+            // The functions are many: of `bf16` one kernel of each.
+            let layouts = if is_brief(dtype) { &[Layout::Contiguous] } else { layouts(dtype) };
+            for &layout in layouts {
                 suite.add(op, format!("{dtype}::{}", layout.name()), move |device| {
                     function.check(&sample(&format!("{op}::{dtype}"), layout, dtype, function.domain(), device)?)
                 });
