@@ -3,6 +3,8 @@
 
 mod catalogue;
 mod elements;
+pub(crate) mod fold;
+pub(crate) mod rows;
 pub(crate) mod workgroup;
 
 pub use catalogue::catalogue;
@@ -82,4 +84,6 @@ families! {
     normalize::Normalize;
     random::Random;
     reduce::Reduce;
+    scan::Scan;
+    sort::Sort;
 }

@@ -8,7 +8,10 @@ mod join;
 mod matmul;
 mod normalize;
 mod reduce;
+mod rows;
+mod scan;
 mod select;
+mod sort;
 mod unary;
 
 use crate::device::{Device, DeviceKind};
