@@ -3,6 +3,8 @@
 
 mod catalogue;
 mod elements;
+pub(crate) mod fold;
+pub(crate) mod rows;
 pub(crate) mod tiles;
 pub(crate) mod workgroup;
 
@@ -86,4 +88,6 @@ families! {
     random::Random;
     reduce::Reduce;
     rotary::Rotary;
+    scan::Scan;
+    sort::Sort;
 }

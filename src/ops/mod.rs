@@ -12,7 +12,10 @@ mod normalize;
 mod operand;
 mod reduce;
 mod rotary;
+mod rows;
+mod scan;
 mod select;
+mod sort;
 mod unary;
 mod window;
 

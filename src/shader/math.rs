@@ -96,6 +96,20 @@ impl<'k> Value<'k> {
         (self.bitcast(bits) | zero).bitcast(self.ty)
     }
 
+    /// The sum of two `f32`, and what is lost in its rounding: together they are the exact sum (D. Knuth, "The Art of
+    /// Computer Programming", volume 2, 4.2.2, theorem B). Where the sum is infinite or NaN, so is the rest.
+    pub(crate) fn two_sum(self, rhs: Value<'k>) -> [Value<'k>; 2] {
+        let sum = (self + rhs).opaque();
+        let added = (sum - self).opaque();
+        let kept = (sum - added).opaque();
+        [sum, (self - kept).opaque() + (rhs - added)]
+    }
+
+    /// Whether a lane is neither infinite nor NaN.
+    pub(crate) fn is_finite(self) -> Value<'k> {
+        (self.bitcast(self.ty.with_scalar(Scalar::U32)) & 0x7f80_0000_u32).lt(0x7f80_0000_u32)
+    }
+
     /// An infinity or NaN of this value's type.
     pub(super) fn special(self, number: f32) -> Value<'k> {
         self.kernel.f32(number).into_value(self.kernel, self.ty)
