@@ -76,10 +76,12 @@ macro_rules! families {
 families! {
     assign::Assign;
     cat::Cat;
+    compact::Compact;
     elementwise::Elementwise;
-    index_select::IndexSelect;
+    gather::Gather;
     matmul::Matmul;
     normalize::Normalize;
     random::Random;
     reduce::Reduce;
+    scatter::Scatter;
 }

@@ -6,6 +6,7 @@
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
 //! same reason `f32` results that are subnormal may be flushed to zero.
 
+use crate::cases::{compact, index, rearrange, scatter};
 use std::fmt;
 
 /// The allowed error: a sum of three parts.
@@ -35,7 +36,7 @@ pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0,
 pub type Table = &'static [(&'static [&'static str], Tolerance)];
 
 /// The tables; a family of operations has its own beside its cases.
-const TABLES: &[Table] = &[TABLE];
+const TABLES: &[Table] = &[TABLE, compact::TOLERANCES, index::TOLERANCES, rearrange::TOLERANCES, scatter::TOLERANCES];
 
 const TABLE: Table = &[
     (
