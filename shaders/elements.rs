@@ -128,6 +128,51 @@ impl<'k> Quads<'k> {
     }
 }
 
+/// A buffer of elements of one, two or four bytes whose meaning plays no role.
+#[derive(Clone, Copy)]
+pub(super) struct Raw<'k> {
+    array: Array<'k>,
+    bytes: u32,
+}
+
+impl<'k> Raw<'k> {
+    pub fn input(k: &'k KernelBuilder, name: &str, bytes: usize) -> Self {
+        Raw { array: k.buffer(name, Type::U32, Access::Read), bytes: bytes as u32 }
+    }
+
+    pub fn output(k: &'k KernelBuilder, name: &str, bytes: usize) -> Self {
+        let access = if bytes < 4 { Access::ReadWrite } else { Access::Write };
+        Raw { array: k.buffer(name, Type::U32, access), bytes: bytes as u32 }
+    }
+
+    /// The word that an element is in, the place of its bits there, and their mask.
+    fn place(self, index: Value<'k>) -> (Value<'k>, Value<'k>, u32) {
+        let (per_word, bits) = (4 / self.bytes, 8 * self.bytes);
+        (index / per_word, index % per_word * bits, (1 << bits) - 1)
+    }
+
+    /// The bits of an element.
+    pub fn load(self, index: Value<'k>) -> Value<'k> {
+        if self.bytes == 4 {
+            return self.array.load(index);
+        }
+        let (word, shift, mask) = self.place(index);
+        (self.array.load(word) >> shift) & mask
+    }
+
+    /// Replaces an element that no other invocation replaces.
+    pub fn replace(self, index: Value<'k>, new: Value<'k>) {
+        if self.bytes == 4 {
+            return self.array.store(index, new);
+        }
+        // Others write the rest of the word meanwhile. As this part of it changes from `old` to `new` and nothing is
+        // carried beyond it, the differences of all add up to the new word, in any order.
+        let (word, shift, mask) = self.place(index);
+        let old = (self.array.atomic_add(word, 0) >> shift) & mask;
+        self.array.atomic_add(word, (new - old) << shift);
+    }
+}
+
 /// The lengths of some axes as parameters, with which a linear index is taken apart.
 pub(super) struct Grid<'k> {
     lengths: Vec<Value<'k>>,
@@ -169,6 +214,11 @@ impl<'k> Strides<'k> {
     pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
         let offset = k.parameter(Type::U32);
         Strides { offset, strides: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
+    }
+
+    /// The index of the first element.
+    pub fn offset(&self) -> Value<'k> {
+        self.offset
     }
 
     /// The stride along an axis, counted from the last one, which is 1.

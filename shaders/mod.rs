@@ -80,14 +80,16 @@ families! {
     assign::Assign;
     attention::Attention;
     cat::Cat;
+    compact::Compact;
     conv::Conv;
     elementwise::Elementwise;
-    index_select::IndexSelect;
+    gather::Gather;
     matmul::Matmul;
     normalize::Normalize;
     random::Random;
     reduce::Reduce;
     rotary::Rotary;
     scan::Scan;
+    scatter::Scatter;
     sort::Sort;
 }

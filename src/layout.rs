@@ -50,12 +50,12 @@ impl Layout {
     }
 
     /// `length` elements along an axis, `step` apart, from `start` on.
-    pub fn sliced(&self, axis: usize, start: usize, length: usize, step: usize) -> Self {
+    pub fn sliced(&self, axis: usize, start: usize, length: usize, step: isize) -> Self {
         let mut dims: Dims = self.shape.iter().copied().collect();
         dims[axis] = length;
         let mut strides = self.strides.clone();
         let stride = strides[axis];
-        strides[axis] = stride.wrapping_mul(step as isize);
+        strides[axis] = stride.wrapping_mul(step);
         // An empty view has no first element: the offset stays inside of the buffer.
         let moved = if length == 0 { 0 } else { (start as isize).wrapping_mul(stride) };
         Layout { shape: dims.into(), strides, offset: self.offset.wrapping_add_signed(moved) }

@@ -54,7 +54,7 @@ pub use error::{Error, Result};
 pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
-pub use ops::{AttentionConfig, ConvConfig, PerAxis, TensorOrScalar};
+pub use ops::{AttentionConfig, ConvConfig, PerAxis, Sections, TensorOrScalar};
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;
 pub use runtime::Stats;

@@ -3,17 +3,21 @@
 mod arithmetic;
 mod attention;
 mod binary;
+mod compact;
 mod conv;
 mod convert;
+mod diagonal;
 mod index;
 mod join;
 mod matmul;
 mod normalize;
 mod operand;
+mod rearrange;
 mod reduce;
 mod rotary;
 mod rows;
 mod scan;
+mod scatter;
 mod select;
 mod sort;
 mod unary;
@@ -24,6 +28,8 @@ pub use window::PerAxis;
 
 pub use attention::AttentionConfig;
 pub use operand::TensorOrScalar;
+
+pub use rearrange::Sections;
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;
@@ -42,4 +48,10 @@ fn choose_team(device: &Device, rows: usize, length: usize) -> Team {
     // A software device runs one invocation after the other: workgroups pay only where there is nothing else to share.
     let enough_rows = if is_software(device) { 16 } else { 1 << 16 };
     if length < TEAM_ROW || rows >= enough_rows { Team::Invocation } else { Team::Workgroup }
+}
+
+/// Appends what a kernel's `Strides` take.
+fn push_view(parameters: &mut Vec<u32>, offset: usize, strides: &[isize]) {
+    parameters.push(offset as u32);
+    parameters.extend(strides.iter().map(|&stride| stride as u32));
 }

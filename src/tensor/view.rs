@@ -123,7 +123,8 @@ impl Tensor {
         self.strided_range(axis.into(), start, start.saturating_add(length), 1, "narrow")
     }
 
-    /// Every `step`-th element of a range along an axis.
+    /// Every `step`-th element of a range along an axis. A negative step begins at the range's last element and goes
+    /// back: the range tells which elements are there, the step's sign from which end they are counted.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -131,19 +132,20 @@ impl Tensor {
     /// let x = Tensor::arange(0u32, 10, &device)?;
     /// assert_eq!(x.slice(0, 1..8, 3)?.to_vec::<u32>()?, [1, 4, 7]);
     /// assert_eq!(x.slice(-1, 8.., 1)?.to_vec::<u32>()?, [8, 9]);
+    /// assert_eq!(x.slice(0, 2..8, -2)?.to_vec::<u32>()?, [7, 5, 3]);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`], [`Error::InvalidArgument`] for a step of 0.
-    pub fn slice(&self, axis: impl Into<Axis>, range: impl RangeBounds<usize>, step: usize) -> Result<Tensor> {
+    pub fn slice(&self, axis: impl Into<Axis>, range: impl RangeBounds<usize>, step: isize) -> Result<Tensor> {
         let axis = axis.into();
         let length = self.shape()[axis.resolve(self.shape(), "slice")?];
         let range = ranges::resolve(&range, length);
         self.strided_range(axis, range.start, range.end, step, "slice")
     }
 
-    fn strided_range(&self, axis: Axis, start: usize, end: usize, step: usize, op: &'static str) -> Result<Tensor> {
+    fn strided_range(&self, axis: Axis, start: usize, end: usize, step: isize, op: &'static str) -> Result<Tensor> {
         let axis = axis.resolve(self.shape(), op)?;
         if step == 0 {
             return Err(Error::InvalidArgument { op, message: "a step of 0 never arrives".into() });
@@ -151,7 +153,9 @@ impl Tensor {
         if start > end || end > self.shape()[axis] {
             return Err(Error::RangeOutOfBounds { op, axis, start, end, shape: self.shape().clone() });
         }
-        Ok(self.with_layout(self.layout.sliced(axis, start, (end - start).div_ceil(step), step)))
+        let first = if step < 0 { end.saturating_sub(1) } else { start };
+        let length = (end - start).div_ceil(step.unsigned_abs());
+        Ok(self.with_layout(self.layout.sliced(axis, first, length, step)))
     }
 
     /// The view repeated along new outer axes, and along axes of length 1.

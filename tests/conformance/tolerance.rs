@@ -6,6 +6,7 @@
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
 //! same reason `f32` and `bf16` results that are subnormal may be flushed to zero.
 
+use crate::cases::{compact, conv, index, numbers, rearrange, scatter};
 use std::fmt;
 
 /// The allowed error: a sum of three parts.
@@ -35,7 +36,15 @@ pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0,
 pub type Table = &'static [(&'static [&'static str], Tolerance)];
 
 /// The tables; a family of operations has its own beside its cases.
-pub const TABLES: &[Table] = &[TABLE, crate::cases::numbers::TOLERANCES, crate::cases::conv::TOLERANCES];
+pub const TABLES: &[Table] = &[
+    TABLE,
+    numbers::TOLERANCES,
+    index::TOLERANCES,
+    scatter::TOLERANCES,
+    compact::TOLERANCES,
+    rearrange::TOLERANCES,
+    conv::TOLERANCES,
+];
 
 const TABLE: Table = &[
     (

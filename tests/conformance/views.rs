@@ -22,7 +22,7 @@ enum Step {
     Permute(Vec<usize>),
     Transpose(usize, usize),
     Narrow(usize, usize, usize),
-    Slice(usize, usize, usize, usize),
+    Slice(usize, usize, usize, isize),
     Broadcast(usize, usize),
     Unsqueeze(usize),
     Squeeze(usize),
@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
         prop::collection::vec(0..100usize, 6).prop_map(Step::Permute),
         (0..6usize, 0..6usize).prop_map(|(a, b)| Step::Transpose(a, b)),
         (0..6usize, 0..7usize, 0..7usize).prop_map(|(axis, start, length)| Step::Narrow(axis, start, length)),
-        (0..6usize, 0..7usize, 0..7usize, 1..4usize)
+        (0..6usize, 0..7usize, 0..7usize, prop_oneof![1..4isize, -3..0isize])
             .prop_map(|(axis, start, end, step)| Step::Slice(axis, start, end, step)),
         (0..6usize, 1..4usize).prop_map(|(axis, length)| Step::Broadcast(axis, length)),
         (0..6usize).prop_map(Step::Unsqueeze),
@@ -100,8 +100,7 @@ impl Step {
                 let axis = axis % rank;
                 let (start, end) = (start % (values.shape()[axis] + 1), end % (values.shape()[axis] + 1));
                 let (start, end) = (start.min(end), start.max(end));
-                let sliced =
-                    values.slice_axis(Axis(axis), Slice::new(start as isize, Some(end as isize), *step as isize));
+                let sliced = values.slice_axis(Axis(axis), Slice::new(start as isize, Some(end as isize), *step));
                 (
                     tensor.slice(axis, start..end, *step)?,
                     sliced.to_owned(),

@@ -253,13 +253,13 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         t: t.t();
         permute: t.permute(axes());
         narrow: t.narrow(a, i, j);
-        slice: t.slice(a, i..j, k);
-        slice_inclusive: t.slice(b, i..=j, k);
-        slice_open: t.slice(a, ..j, k);
-        slice_excluded: t.slice(a, (std::ops::Bound::Excluded(i), std::ops::Bound::Unbounded), k);
+        slice: t.slice(a, i..j, k as isize);
+        slice_inclusive: t.slice(b, i..=j, k as isize);
+        slice_open: t.slice(a, ..j, k as isize);
+        slice_excluded: t.slice(a, (std::ops::Bound::Excluded(i), std::ops::Bound::Unbounded), k as isize);
         broadcast_to: t.broadcast_to(shape());
         broadcast_huge: huge();
-        huge_slice: huge()?.slice(a, k.., i);
+        huge_slice: huge()?.slice(a, k.., i as isize);
         huge_flatten: huge()?.flatten(0, 1);
         huge_add: huge()?.add(&t);
         huge_permute: huge()?.transpose(0, -1);

@@ -7,6 +7,7 @@ pub mod inputs;
 pub mod linear;
 pub mod normalize;
 pub mod numbers;
+pub mod rearrange;
 pub mod reduce;
 pub mod threefry;
 pub mod window;
