@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod elements;
+pub(crate) mod tiles;
 pub(crate) mod workgroup;
 
 pub use catalogue::catalogue;
@@ -76,6 +77,7 @@ macro_rules! families {
 families! {
     assign::Assign;
     cat::Cat;
+    conv::Conv;
     elementwise::Elementwise;
     index_select::IndexSelect;
     matmul::Matmul;

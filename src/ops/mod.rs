@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod binary;
+mod conv;
 mod convert;
 mod index;
 mod join;
@@ -10,6 +11,10 @@ mod normalize;
 mod reduce;
 mod select;
 mod unary;
+mod window;
+
+pub use conv::ConvConfig;
+pub use window::PerAxis;
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;

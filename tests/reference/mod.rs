@@ -9,6 +9,7 @@ pub mod normalize;
 pub mod numbers;
 pub mod reduce;
 pub mod threefry;
+pub mod window;
 
 pub use ndarray::{ArrayD, Axis, IxDyn, Slice};
 

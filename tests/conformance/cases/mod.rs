@@ -3,6 +3,7 @@
 mod assign;
 mod binary;
 mod catalogue;
+pub mod conv;
 mod convert;
 mod create;
 mod display;
@@ -36,6 +37,7 @@ pub fn add_all(suite: &mut Suite) {
     matmul::add(suite);
     normalize::add(suite);
     index::add(suite);
+    conv::add(suite);
     join::add(suite);
     view::add(suite);
     assign::add(suite);
