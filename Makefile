@@ -14,8 +14,9 @@ TEST_DRIVER := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/examples/liblev
 QUERY ?= how do plants make food from sunlight?
 TEXT ?= examples/data/notes.txt
 
-# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend.
-FEATURE_SETS := "" vulkan webgpu level-zero vulkan,webgpu vulkan,level-zero webgpu,level-zero
+# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the formats of
+# files is there alone, both are, and none is.
+FEATURE_SETS := "" vulkan,safetensors webgpu,npy level-zero,safetensors,npy vulkan,webgpu vulkan,level-zero webgpu,level-zero
 
 .PHONY: help setup setup-demo demo test test-full ops bench check
 

@@ -15,7 +15,8 @@
 //! # Ok::<(), marquetry::Error>(())
 //! ```
 //!
-//! Features `vulkan`, `webgpu` and `level-zero` choose the backends; all are on by default. Environment variables:
+//! Features `vulkan`, `webgpu` and `level-zero` choose the backends, `safetensors` and `npy` the formats of files that
+//! `io` reads and writes; all are on by default. Environment variables:
 //! `MARQUETRY_DEVICE` (what [`Device::best`] opens), `MARQUETRY_VALIDATION=1` (validation layers; their messages become
 //! errors), `MARQUETRY_DUMP=dir` (writes every kernel that is compiled).
 
@@ -31,6 +32,8 @@ mod dtype;
 mod dump;
 mod error;
 mod expr;
+#[cfg(any(feature = "safetensors", feature = "npy"))]
+pub mod io;
 mod kernel;
 #[path = "../shaders/mod.rs"]
 mod kernels;

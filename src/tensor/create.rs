@@ -151,6 +151,30 @@ impl Tensor {
         Tensor::from_slice(&data, shape, device)
     }
 
+    /// A tensor from the bytes of its elements, in row-major order, little-endian. They need no alignment.
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::from_raw_buffer(&[1, 0, 2, 0, 0, 0, 0, 1], DType::U32, 2, &device)?;
+    /// assert_eq!(x.to_vec::<u32>()?, [0x2_0001, 0x100_0000]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the shape takes another number of bytes; [`Error::SizeOverflow`];
+    /// [`Error::OutOfMemory`].
+    pub fn from_raw_buffer(data: &[u8], dtype: DType, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+        let shape = shape.into();
+        let expected = checked_elements(&shape, "from_raw_buffer")?.saturating_mul(dtype.size_in_bytes());
+        if expected != data.len() {
+            let message = format!("shape {shape} of {dtype} takes {expected} bytes, but there are {}", data.len());
+            return Err(Error::InvalidArgument { op: "from_raw_buffer", message });
+        }
+        let buffer = device.runtime().upload(data, MemoryKind::Device)?;
+        Ok(Tensor::from_buffer(buffer, shape, dtype, device))
+    }
+
     /// A tensor whose elements are all `value`.
     ///
     /// ```
