@@ -6,6 +6,7 @@
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
 //! same reason `f32` results that are subnormal may be flushed to zero.
 
+use crate::cases::{reduce, scan, sort};
 use std::fmt;
 
 /// The allowed error: a sum of three parts.
@@ -35,7 +36,7 @@ pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0,
 pub type Table = &'static [(&'static [&'static str], Tolerance)];
 
 /// The tables; a family of operations has its own beside its cases.
-const TABLES: &[Table] = &[TABLE];
+const TABLES: &[Table] = &[TABLE, reduce::TOLERANCES, scan::TOLERANCES, sort::TOLERANCES];
 
 const TABLE: Table = &[
     (
@@ -183,16 +184,6 @@ const TABLE: Table = &[
             ..EXACT
         },
     ),
-    (
-        &["sum"],
-        Tolerance {
-            ulp: 0.5,
-            of_scale: EPS,
-            reason: "n additions, each within EPS of the sum of magnitudes (the scale)",
-            ..EXACT
-        },
-    ),
-    (&["mean"], Tolerance { ulp: 3.0, of_scale: EPS, reason: "as sum, and a division", ..EXACT }),
     (
         &["matmul"],
         Tolerance {

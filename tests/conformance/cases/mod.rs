@@ -15,8 +15,10 @@ mod normalize;
 mod numbers;
 mod random;
 mod read;
-mod reduce;
+pub mod reduce;
+pub mod scan;
 mod select;
+pub mod sort;
 mod unary;
 mod view;
 
@@ -33,6 +35,8 @@ pub fn add_all(suite: &mut Suite) {
     numbers::add(suite);
     convert::add(suite);
     reduce::add(suite);
+    scan::add(suite);
+    sort::add(suite);
     matmul::add(suite);
     normalize::add(suite);
     index::add(suite);
