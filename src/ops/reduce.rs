@@ -103,7 +103,11 @@ impl Tensor {
         let (dtype, device) = (fold.output(self.dtype()), self.device());
         if rows.length == 0 {
             let one = fold.of_nothing() == Some(1);
-            return if one { Tensor::ones(rows.count, dtype, device) } else { Tensor::zeros(rows.count, dtype, device) };
+            return if one {
+                Tensor::ones(rows.count, dtype, device)
+            } else {
+                Tensor::zeros(rows.count, dtype, device)
+            };
         }
         let output = allocate(&Shape::from(rows.count), dtype, device, op)?;
         if rows.count > 0 {

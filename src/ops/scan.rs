@@ -1,8 +1,8 @@
 //! Running sums, products and extremes along an axis.
 
+use super::choose_team;
 use super::reduce::{fold_chunks, state_buffers};
 use super::rows::Rows;
-use super::choose_team;
 use crate::error::Result;
 use crate::kernels::fold::FoldOp;
 use crate::kernels::rows::RowsType;

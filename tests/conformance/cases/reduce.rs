@@ -3,11 +3,11 @@
 use super::{FLOATS, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
+use crate::reference::array;
 use crate::reference::functions::{maximum, minimum};
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::numbers::{limits, round, wrap};
 use crate::reference::reduce::{argmax, argmin, kept_shape, logsumexp, logsumexp_scale, rows, variance};
-use crate::reference::array;
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
 use marquetry::{DType, Device, Result, Tensor};
@@ -25,7 +25,12 @@ pub const TOLERANCES: Table = &[
     (&["mean"], Tolerance { ulp: 3.5, of_scale: EPS / 2.0, reason: "as sum, and a division", ..EXACT }),
     (
         &["prod"],
-        Tolerance { ulp: 0.5, of_scale: EPS, reason: "a rounding per element (the scale: that many products)", ..EXACT },
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "a rounding per element (the scale: that many products)",
+            ..EXACT
+        },
     ),
     (
         &["var", "var_with"],
@@ -230,7 +235,9 @@ pub fn add(suite: &mut Suite) {
     }
     for reduction in REDUCTIONS.iter().chain(MORE) {
         for dtype in DType::ALL.into_iter().filter(|&dtype| reduction.takes(dtype)) {
-            add_all_axes(suite, reduction, dtype);
+            if dtype == DType::F32 || REDUCTIONS.iter().any(|other| other.name == reduction.name) {
+                add_all_axes(suite, reduction, dtype);
+            }
             if !reduction.chooses() {
                 suite.add(reduction.name, format!("{dtype}::empty"), move |device| {
                     // No bit is read from anywhere.
@@ -263,13 +270,15 @@ pub fn add(suite: &mut Suite) {
         let values = array(&[4], vec![60000.0, 60000.0, -60000.0, -48000.0]);
         REDUCTIONS[0].check(&Sample { tensor: upload(&values, DType::F16, device)?, values }, &[0])
     });
-    for reduction in REDUCTIONS.iter().chain(MORE).filter(|reduction| {
-        ["sum", "mean", "norm_l1", "norm_l2", "var", "std", "logsumexp"].contains(&reduction.name)
-    }) {
+    for reduction in REDUCTIONS
+        .iter()
+        .chain(MORE)
+        .filter(|reduction| ["sum", "mean", "norm_l1", "norm_l2", "var", "std", "logsumexp"].contains(&reduction.name))
+    {
         suite.add(reduction.name, "f32::long", move |device| long(reduction, device));
     }
-    suite.add("norm_l2", "f32::large_and_small", |device| large_and_small(device));
-    suite.add("var", "f32::far_from_zero", |device| far_from_zero(device));
+    suite.add("norm_l2", "f32::large_and_small", large_and_small);
+    suite.add("var", "f32::far_from_zero", far_from_zero);
 }
 
 /// Every layout and set of axes; long rows, short rows, and as many rows as a workgroup has members, more or less.
@@ -297,7 +306,7 @@ fn add_all_layouts(suite: &mut Suite, reduction: &'static Reduction, dtype: DTyp
     }
 }
 
-/// What is telling, by few kernels.
+/// What is telling, by few kernels: how elements are read is the same for all dtypes.
 fn add_some_layouts(suite: &mut Suite, reduction: &'static Reduction, dtype: DType) {
     for (name, shape, layout, axes) in [
         ("sliced_last", &[4, 5, 6][..], Layout::Sliced, &[-1][..]),
@@ -309,7 +318,9 @@ fn add_some_layouts(suite: &mut Suite, reduction: &'static Reduction, dtype: DTy
         ("sixty_five", &[2, 65], Layout::Contiguous, &[1]),
         ("no_rows", &[0, 5], Layout::Contiguous, &[1]),
     ] {
-        add_case(suite, reduction, dtype, name.to_string(), shape, layout, axes);
+        if dtype == DType::F32 || ["sliced_last", "long_rows"].contains(&name) {
+            add_case(suite, reduction, dtype, name.to_string(), shape, layout, axes);
+        }
     }
 }
 

@@ -25,7 +25,12 @@ pub const TOLERANCES: Table = &[
     ),
     (
         &["cumprod"],
-        Tolerance { ulp: 0.5, of_scale: EPS, reason: "a rounding per element (the scale: that many products)", ..EXACT },
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "a rounding per element (the scale: that many products)",
+            ..EXACT
+        },
     ),
     (&["cummax", "cummin"], Tolerance { reason: "the result is a number of the dtype", ..EXACT }),
 ];
@@ -96,6 +101,10 @@ pub fn add(suite: &mut Suite) {
                 ("no_rows", &[4, 0, 6], Layout::Contiguous, 0),
                 ("one", &[1, 1], Layout::Contiguous, 0),
             ] {
+                // How elements are read is the same for all dtypes.
+                if dtype != DType::F32 && !["sliced_middle", "long_rows"].contains(&name) {
+                    continue;
+                }
                 suite.add(op, format!("{dtype}::{name}"), move |device| {
                     scan.check(&shaped(op, shape, layout, dtype, domain, device)?, axis)
                 });

@@ -73,6 +73,10 @@ pub fn add(suite: &mut Suite) {
             ("empty", &[4, 0, 6], Layout::Contiguous, 1),
             ("no_rows", &[4, 0, 6], Layout::Contiguous, 0),
         ] {
+            // How elements are read is the same for all dtypes.
+            if dtype != DType::F32 && !["sliced_middle", "last", "sixty_five"].contains(&name) {
+                continue;
+            }
             suite.add("sort", format!("{dtype}::{name}"), move |device| {
                 check_sort(&shaped("sort", shape, layout, dtype, Domain::Special, device)?, axis)
             });
