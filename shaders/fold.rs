@@ -40,10 +40,13 @@ pub(super) struct Fold<'k> {
     pub identity: Option<State<'k>>,
     /// The state of an element and its place in the row.
     pub map: Box<dyn Fn(Value<'k>, Value<'k>) -> State<'k> + 'k>,
-    pub combine: Box<dyn Fn(&[Value<'k>], &[Value<'k>]) -> State<'k> + 'k>,
+    pub combine: Box<Combine<'k>>,
     /// The result for a state and the number of elements.
-    pub finish: Box<dyn Fn(&[Value<'k>], Value<'k>) -> Value<'k> + 'k>,
+    pub finish: Box<Finish<'k>>,
 }
+
+type Combine<'k> = dyn Fn(&[Value<'k>], &[Value<'k>]) -> State<'k> + 'k;
+type Finish<'k> = dyn Fn(&[Value<'k>], Value<'k>) -> Value<'k> + 'k;
 
 impl FoldOp {
     /// The mathematics, for elements that are computed in `ty`.

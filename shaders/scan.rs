@@ -53,7 +53,8 @@ impl Family for Scan {
         let chunk = member.row.min(chunks - 1);
         let inside = member.row.lt(chunks);
         let row = chunk / per_row;
-        let chunk_start = chunk % per_row * span;
+        let chunk_of_row = chunk % per_row;
+        let chunk_start = chunk_of_row * span;
         let chunk_end = chunk_start + (length - chunk_start).min(span);
         let start = (chunk_start + member.lane * share).min(chunk_end);
         let end = (start + share).min(chunk_end);
@@ -71,7 +72,12 @@ impl Family for Scan {
             if self.team == Team::Workgroup {
                 k.for_range(start, end, |j| running.set(&(fold.combine)(&running.get(), &state(j))));
             }
-            running.set(&member.prefix(&fold, &scratch, before.unwrap_or(first), running.get()));
+            // Before the first chunk of a row is nothing.
+            let before = before.map_or(first.clone(), |before| {
+                let choose = |(&first, before)| chunk_of_row.eq(0).select(first, before);
+                first.iter().zip(before).map(choose).collect()
+            });
+            running.set(&member.prefix(&fold, &scratch, before, running.get()));
             k.for_range(start, end, |j| output(j, &running, (fold.combine)(&running.get(), &state(j))));
         };
         if self.scanned == Scanned::States {

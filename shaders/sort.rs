@@ -56,7 +56,7 @@ impl Family for Sort {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         match self {
             Sort::Blocks(rows) => sort_blocks(k, *rows),
             Sort::Merge => merge(k),

@@ -6,7 +6,7 @@
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
 //! same reason `f32` and `bf16` results that are subnormal may be flushed to zero.
 
-use crate::cases::{compact, conv, index, numbers, rearrange, scatter};
+use crate::cases::{compact, conv, index, numbers, rearrange, reduce, scan, scatter, sort};
 use std::fmt;
 
 /// The allowed error: a sum of three parts.
@@ -39,6 +39,9 @@ pub type Table = &'static [(&'static [&'static str], Tolerance)];
 pub const TABLES: &[Table] = &[
     TABLE,
     numbers::TOLERANCES,
+    reduce::TOLERANCES,
+    scan::TOLERANCES,
+    sort::TOLERANCES,
     index::TOLERANCES,
     scatter::TOLERANCES,
     compact::TOLERANCES,
@@ -193,16 +196,6 @@ const TABLE: Table = &[
             ..EXACT
         },
     ),
-    (
-        &["sum"],
-        Tolerance {
-            ulp: 0.5,
-            of_scale: EPS,
-            reason: "n additions, each within EPS of the sum of magnitudes (the scale)",
-            ..EXACT
-        },
-    ),
-    (&["mean"], Tolerance { ulp: 3.0, of_scale: EPS, reason: "as sum, and a division", ..EXACT }),
     (
         &["matmul"],
         Tolerance {

@@ -23,6 +23,7 @@ macro_rules! visit {
 }
 
 mod panics;
+mod reduce;
 
 use half::f16;
 use marquetry::{DType, Device, Error, Ranges, Result, Shape, Tensor};

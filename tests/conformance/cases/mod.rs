@@ -18,9 +18,11 @@ pub mod numbers;
 mod random;
 mod read;
 pub mod rearrange;
-mod reduce;
+pub mod reduce;
+pub mod scan;
 pub mod scatter;
 mod select;
+pub mod sort;
 mod unary;
 mod view;
 
@@ -38,6 +40,8 @@ pub fn add_all(suite: &mut Suite) {
     numbers::add(suite);
     convert::add(suite);
     reduce::add(suite);
+    scan::add(suite);
+    sort::add(suite);
     matmul::add(suite);
     normalize::add(suite);
     index::add(suite);
