@@ -51,6 +51,7 @@ const TABLE: Table = &[
             "t",
             "narrow",
             "slice",
+            "unfold",
             "broadcast_to",
             "squeeze",
             "unsqueeze",
