@@ -251,7 +251,7 @@ impl Tensor {
         let mut windows = Vec::new();
         for (&input, &output) in inputs.iter().zip(&outputs) {
             // Kernels multiply both.
-            if (output + 1).checked_mul(input + 1).is_none_or(|n| n > u32::MAX as usize) {
+            if output.saturating_add(1).saturating_mul(input.saturating_add(1)) > u32::MAX as usize {
                 let message = format!("{output} windows over {input} elements are too many");
                 return Err(Error::InvalidArgument { op, message });
             }
