@@ -86,6 +86,7 @@ families! {
     gather::Gather;
     matmul::Matmul;
     normalize::Normalize;
+    pool::Pool;
     random::Random;
     reduce::Reduce;
     rotary::Rotary;

@@ -43,6 +43,20 @@ impl Layout {
         true
     }
 
+    /// Whether two elements may have one place: not if every axis steps over all that the axes of smaller strides reach.
+    pub fn may_overlap(&self) -> bool {
+        let mut axes: Dims<(usize, usize)> =
+            self.strides.iter().map(|n| n.unsigned_abs()).zip(self.shape.iter().copied()).collect();
+        axes.retain(|&mut (_, length)| length > 1);
+        axes.sort_unstable();
+        let mut reach = 0usize;
+        axes.into_iter().any(|(stride, length)| {
+            let overlaps = stride <= reach;
+            reach = reach.saturating_add(stride.saturating_mul(length - 1));
+            overlaps
+        })
+    }
+
     /// The view with its axes in another order.
     pub fn permuted(&self, axes: &[usize]) -> Self {
         let shape = axes.iter().map(|&axis| self.shape[axis]).collect();
@@ -124,6 +138,15 @@ mod tests {
         let (lengths, strides) = collapse(&[5, 6], &[&[0, 0]]);
         assert_eq!((lengths.as_slice(), strides[0].as_slice()), ([30].as_slice(), [0].as_slice()));
         assert!(collapse(&[1, 1], &[&[3, 4]]).0.is_empty());
+    }
+
+    #[test]
+    fn overlaps_are_found() {
+        let layout = Layout::contiguous((2, 1, 3).into());
+        assert!(!layout.may_overlap() && !layout.permuted(&[2, 1, 0]).may_overlap());
+        assert!(!layout.sliced(2, 0, 2, 2).may_overlap());
+        let windows = |step| Layout { shape: (3, 2).into(), strides: Dims::from_slice(&[step, 1]), offset: 0 };
+        assert!(windows(1).may_overlap() && windows(0).may_overlap() && !windows(2).may_overlap());
     }
 
     #[test]

@@ -199,7 +199,12 @@ impl Problem {
         }
         let (mut x, added) = batched(x, self.axes, op)?;
         let mut sizes = self.sizes(&x, weight, config)?;
-        let channels = sizes.groups * sizes.output_channels;
+        // Of an empty weight, another axis may be as long as it likes.
+        let channels = sizes.groups.checked_mul(sizes.output_channels).ok_or_else(|| Error::SizeOverflow {
+            op,
+            shape: weight.shape().clone(),
+            limit: usize::MAX as u64,
+        })?;
         if let Some(bias) = bias.filter(|bias| bias.dims() != [channels]) {
             let (lhs, rhs) = (weight.shape().clone(), bias.shape().clone());
             return Err(Error::ShapeMismatch {

@@ -12,6 +12,7 @@ mod join;
 mod matmul;
 mod normalize;
 mod operand;
+mod pool;
 mod rearrange;
 mod reduce;
 mod rotary;
@@ -24,6 +25,7 @@ mod unary;
 mod window;
 
 pub use conv::ConvConfig;
+pub use pool::PoolConfig;
 pub use window::PerAxis;
 
 pub use attention::AttentionConfig;

@@ -158,6 +158,48 @@ impl Tensor {
         Ok(self.with_layout(self.layout.sliced(axis, first, length, step)))
     }
 
+    /// The windows of `size` elements along an axis, each `step` behind the one before: the axis counts the windows, a
+    /// new last axis the elements in them. Neighbouring windows share elements, of which none is copied.
+    ///
+    /// The columns that other libraries unfold an image to, to make a convolution a matrix product, are windows along
+    /// two axes; [`conv2d`](Self::conv2d) does without them.
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(0u32, 5, &device)?;
+    /// assert_eq!(x.unfold(0, 3, 2)?.to_vec::<u32>()?, [0, 1, 2, 2, 3, 4]);
+    ///
+    /// let image = Tensor::arange(0u32, 24, &device)?.reshape((1, 2, 3, 4))?;
+    /// let windows = image.unfold(2, 2, 1)?.unfold(3, 2, 1)?; // (1, 2, 2, 3, 2, 2)
+    /// let columns = windows.permute([0, 1, 4, 5, 2, 3])?.reshape((1, 2 * 2 * 2, 2 * 3))?;
+    /// assert_eq!(columns.narrow(1, 0, 1)?.to_vec::<u32>()?, [0, 1, 2, 4, 5, 6]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a step of 0 and for windows longer than the axis;
+    /// [`Error::SizeOverflow`].
+    pub fn unfold(&self, axis: impl Into<Axis>, size: usize, step: usize) -> Result<Tensor> {
+        const OP: &str = "unfold";
+        let axis = axis.into().resolve(self.shape(), OP)?;
+        if step == 0 {
+            return Err(Error::InvalidArgument { op: OP, message: "a step of 0 never arrives".into() });
+        }
+        let length = self.dims()[axis];
+        let Some(room) = length.checked_sub(size) else {
+            let message = format!("windows of {size} elements along axis {axis} of shape {}", self.shape());
+            return Err(Error::InvalidArgument { op: OP, message });
+        };
+        let mut layout = self.layout.sliced(axis, 0, (room / step).saturating_add(1), step);
+        let shape: Shape = layout.shape.iter().copied().chain([size]).collect();
+        if shape.elem_count().is_none() {
+            return Err(Error::SizeOverflow { op: OP, shape, limit: usize::MAX as u64 });
+        }
+        layout.shape = shape;
+        layout.strides.push(self.strides()[axis]);
+        Ok(self.with_layout(layout))
+    }
+
     /// The view repeated along new outer axes, and along axes of length 1.
     ///
     /// ```

@@ -6,7 +6,7 @@
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
 //! same reason `f32` and `bf16` results that are subnormal may be flushed to zero.
 
-use crate::cases::{compact, conv, index, numbers, rearrange, reduce, scan, scatter, sort};
+use crate::cases::{compact, conv, index, numbers, pool, rearrange, reduce, scan, scatter, sort};
 use std::fmt;
 
 /// The allowed error: a sum of three parts.
@@ -47,6 +47,7 @@ pub const TABLES: &[Table] = &[
     compact::TOLERANCES,
     rearrange::TOLERANCES,
     conv::TOLERANCES,
+    pool::TOLERANCES,
 ];
 
 const TABLE: Table = &[
@@ -63,6 +64,7 @@ const TABLE: Table = &[
             "t",
             "narrow",
             "slice",
+            "unfold",
             "broadcast_to",
             "squeeze",
             "unsqueeze",

@@ -22,6 +22,7 @@ macro_rules! visit {
     };
 }
 
+mod conv;
 mod panics;
 mod reduce;
 

@@ -86,6 +86,7 @@ pub type Visit<'a> = &'a mut dyn FnMut(&'static str, &dyn Fn() -> Result<Tensor>
 pub fn each_call(arguments: &Arguments, device: &Device, visit: Visit) {
     basic(arguments, device, visit);
     crate::reduce::calls(arguments, device, visit);
+    crate::conv::calls(arguments, device, visit);
 }
 
 /// Three tensors of these shapes and dtypes.

@@ -15,6 +15,7 @@ mod large;
 mod matmul;
 mod normalize;
 pub mod numbers;
+pub mod pool;
 mod random;
 mod read;
 pub mod rearrange;
@@ -49,6 +50,7 @@ pub fn add_all(suite: &mut Suite) {
     compact::add(suite);
     rearrange::add(suite);
     conv::add(suite);
+    pool::add(suite);
     join::add(suite);
     view::add(suite);
     assign::add(suite);
