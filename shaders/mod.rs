@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod elements;
+pub(crate) mod interpolation;
 pub(crate) mod workgroup;
 
 pub use catalogue::catalogue;
@@ -77,9 +78,12 @@ families! {
     assign::Assign;
     cat::Cat;
     elementwise::Elementwise;
+    grid_sample::GridSample;
     index_select::IndexSelect;
     matmul::Matmul;
     normalize::Normalize;
+    pad::Pad;
     random::Random;
     reduce::Reduce;
+    resize::Resize;
 }

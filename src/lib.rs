@@ -54,6 +54,10 @@ pub use error::{Error, Result};
 pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
+pub use ops::{
+    CoordinateMode, GridSampleConfig, GridSampleMode, GridSamplePadding, NearestRounding, PadMode, ResizeConfig,
+    ResizeMode,
+};
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;
 pub use runtime::Stats;

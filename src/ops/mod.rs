@@ -3,13 +3,21 @@
 mod arithmetic;
 mod binary;
 mod convert;
+mod grid_sample;
 mod index;
 mod join;
 mod matmul;
 mod normalize;
+mod pad;
+mod pixel_shuffle;
 mod reduce;
+mod resize;
 mod select;
 mod unary;
+
+pub use grid_sample::{GridSampleConfig, GridSampleMode, GridSamplePadding};
+pub use pad::PadMode;
+pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;
