@@ -26,7 +26,7 @@ pub(crate) struct Resize {
 impl Resize {
     /// The length of the parameter block.
     pub fn parameter_words(interpolation: Interpolation, rank: usize, resized: usize) -> usize {
-        2 + 2 * rank + 5 * resized + usize::from(interpolation == Interpolation::Cubic)
+        2 + 2 * rank + 6 * resized + usize::from(interpolation == Interpolation::Cubic)
     }
 }
 
@@ -37,8 +37,9 @@ struct Line<'k> {
     /// With `MARGIN * unit` added.
     start: Value<'k>,
     unit: Value<'k>,
-    /// `slope / unit`, rounded.
+    /// `slope / unit` and `start / unit` (without what was added), rounded.
     ratio: Value<'k>,
+    begin: Value<'k>,
     /// The last place along the axis.
     last: Value<'k>,
 }
@@ -46,13 +47,14 @@ struct Line<'k> {
 impl<'k> Line<'k> {
     fn parameters(k: &'k KernelBuilder) -> Self {
         let [slope, start, unit] = std::array::from_fn(|_| k.parameter(Type::U32));
-        Line { slope, start, unit, ratio: k.parameter(Type::F32), last: k.parameter(Type::U32) - 1 }
+        let [ratio, begin] = std::array::from_fn(|_| k.parameter(Type::F32));
+        Line { slope, start, unit, ratio, begin, last: k.parameter(Type::U32) - 1 }
     }
 
     /// The whole part of the place of element `i`, which may be -1 or less, and the fraction that it leaves out.
     fn place(&self, i: Value<'k>) -> [Value<'k>; 2] {
         // The numerator may not fit 32 bits, but what the guess leaves of it does.
-        let guess = (i.convert(Scalar::F32) * self.ratio).floor().convert(Scalar::U32);
+        let guess = (i.convert(Scalar::F32) * self.ratio + self.begin).floor().convert(Scalar::U32);
         let rest = i * self.slope + self.start - guess * self.unit;
         let whole = (guess + rest / self.unit).convert(Scalar::I32) - MARGIN as i32;
         let fraction = (rest % self.unit).convert(Scalar::F32) / self.unit.convert(Scalar::F32);

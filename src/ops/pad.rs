@@ -167,13 +167,8 @@ impl Tensor {
                 axes.map(|(axis, &border)| if (axis < half) == outer { border } else { [0, 0] }).collect()
             };
             let between: Shape = shape[..half].iter().chain(&self.dims()[half..]).copied().collect();
-            return self.with_borders(&part(true), &between, border, fill, op)?.with_borders(
-                &part(false),
-                shape,
-                border,
-                fill,
-                op,
-            );
+            let outer = self.with_borders(&part(true), &between, border, fill, op)?;
+            return outer.with_borders(&part(false), shape, border, fill, op);
         }
         let elements = checked_elements(shape, op)?;
         let output = allocate(shape, self.dtype(), self.device(), op)?;

@@ -300,7 +300,7 @@ impl Fraction {
         if !(wanted.is_normal() && wanted > 0.0) {
             return None;
         }
-        // The convergents of the continued fraction; the largest stay below 2^127 in an f64.
+        // The convergents of the continued fraction.
         let (mut rest, mut this, mut last) = (number, (1.0, 0.0), (0.0, 1.0));
         for _ in 0..64 {
             let whole = rest.floor();
@@ -350,19 +350,64 @@ impl Line {
     }
 
     /// The line and the input's length as the kernel takes them; `None` where its 32 bits do not suffice.
-    fn words(self, from: usize, to: usize) -> Option<[u32; 5]> {
+    fn words(self, from: usize, to: usize) -> Option<[u32; 6]> {
         let common = gcd(gcd(self.slope, self.start), self.unit);
         let [slope, start, unit] = [self.slope, self.start, self.unit].map(|n| n / common);
         let margin = i128::from(MARGIN);
-        // The kernel's guess at a place is a product of rounded numbers, each within 2^-24 of what it stands for.
-        let guess_error = (slope * to as i128 / unit >> 22) + start.abs() / unit + 2;
+        // The kernel's guess at a place is made of numbers rounded to 24 bits.
+        let guess_error = (((slope * to as i128 + start.abs()) / unit) >> 22) + 2;
         let fits = guess_error <= margin && (2 * margin + 2) * unit < 1 << 32 && from < 1 << 31;
-        let ratio = (slope as f64 / unit as f64) as f32;
-        fits.then(|| [slope as u32, (start + margin * unit) as u32, unit as u32, ratio.to_bits(), from as u32])
+        let [ratio, begin] = [slope, start].map(|n| ((n as f64 / unit as f64) as f32).to_bits());
+        fits.then(|| [slope as u32, (start + margin * unit) as u32, unit as u32, ratio, begin, from as u32])
     }
 }
 
 /// The greatest common divisor.
 fn gcd(a: i128, b: i128) -> i128 {
     if b == 0 { a.abs() } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel makes of a line.
+    fn place([slope, start, unit, ratio, begin, _]: [u32; 6], i: u32) -> i64 {
+        let guess = (i as f32 * f32::from_bits(ratio) + f32::from_bits(begin)).floor() as u32;
+        let rest = i.wrapping_mul(slope).wrapping_add(start).wrapping_sub(guess.wrapping_mul(unit));
+        i64::from(guess) + i64::from(rest / unit) - i64::from(MARGIN)
+    }
+
+    #[test]
+    fn places_are_exact_for_long_axes() {
+        let modes = [ResizeMode::Linear, ResizeMode::Nearest(NearestRounding::PreferCeil)];
+        for [from, to] in [[1, 1], [1, 9], [7, 3], [50_000_017, 3], [3, 16_000_057], [16_000_057, 15_999_989]] {
+            for coordinates in [CoordinateMode::HalfPixel, CoordinateMode::AlignCorners, CoordinateMode::Asymmetric] {
+                for mode in modes {
+                    let ratio = Fraction { numerator: from as u64, denominator: to as u64 };
+                    let line = Line::new(coordinates, ratio, [from, to]).rounded(mode);
+                    let words = line.words(from, to).unwrap();
+                    for i in (0..to as u32).step_by(to / 1000 + 1).chain([to as u32 - 1]) {
+                        let exact = (line.slope * i128::from(i) + line.start).div_euclid(line.unit);
+                        assert_eq!(
+                            i128::from(place(words, i)),
+                            exact,
+                            "{from} to {to}, {coordinates:?}, {mode:?}, {i}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn factors_are_simple_fractions() {
+        let simplest = |number| Fraction::simplest(number).map(|x| (x.numerator, x.denominator));
+        assert_eq!(simplest(2.0), Some((2, 1)));
+        assert_eq!(simplest(f64::from(0.6f32)), Some((3, 5)));
+        assert_eq!(simplest(1.0 / 3.0), Some((1, 3)));
+        assert_eq!(simplest(f64::from(44100f32 / 16000.0)), Some((441, 160)));
+        assert_eq!(simplest(1e9), Some((1_000_000_000, 1)));
+        assert_eq!(simplest(0.0).or(simplest(-2.0)).or(simplest(f64::NAN)), None);
+    }
 }

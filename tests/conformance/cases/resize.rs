@@ -27,11 +27,7 @@ pub const TOLERANCES: Table = &[
     ),
     (
         &["resize_literal"],
-        Tolerance {
-            absolute: 1e-5,
-            reason: "another runtime's numbers, computed in f32 and rounded",
-            ..EXACT
-        },
+        Tolerance { absolute: 1e-5, reason: "another runtime's numbers, computed in f32 and rounded", ..EXACT },
     ),
 ];
 
@@ -158,6 +154,15 @@ const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = 
     ),
 ];
 
+/// Two or more along the axis that is kept, so that the kernels are the same.
+fn shape(layout: Layout) -> [usize; 3] {
+    match layout {
+        Layout::Empty => [0, 5, 6],
+        Layout::One => [2, 1, 1],
+        _ => layout.shape(),
+    }
+}
+
 /// The lengths that an axis of five and one of six elements get.
 const SIZES: [(&str, [usize; 2]); 6] =
     [("up", [10, 13]), ("down", [3, 2]), ("wider", [4, 9]), ("one", [1, 1]), ("row", [1, 6]), ("empty", [0, 4])];
@@ -206,7 +211,6 @@ fn check_random(modes: &[ResizeMode], dtype: DType, device: &Device) -> Outcome 
             coordinates: COORDINATES[inputs.below(COORDINATES.len())],
         };
         let layout = [Layout::Contiguous, Layout::Transposed, Layout::Sliced, Layout::Broadcast][case % 4];
-        // Two or more along the axis that is kept, so that the kernels are the same.
         let shape = [2 + inputs.below(3), 1 + inputs.below(12), 1 + inputs.below(12)];
         let input = shaped("resize", &shape, layout, dtype, domain(config), device)?;
         if case % 3 == 0 {
@@ -279,7 +283,7 @@ pub fn add(suite: &mut Suite) {
     for dtype in DType::ALL {
         for layout in Layout::ALL {
             suite.add("resize_nearest", format!("{dtype}::{}", layout.name()), move |device| {
-                let shape = if layout == Layout::Empty { [0, 5, 6] } else { layout.shape() };
+                let shape = shape(layout);
                 let input = shaped("resize", &shape, layout, dtype, Domain::Special, device)?;
                 for (mode, coordinates) in nearest.into_iter().zip(COORDINATES) {
                     check_resize(&input, &[7, 9], ResizeConfig { mode, coordinates })?;
@@ -318,7 +322,7 @@ pub fn add(suite: &mut Suite) {
             let config = ResizeConfig { mode: modes[0], ..ResizeConfig::LINEAR };
             for layout in Layout::ALL {
                 suite.add(op(config), format!("{dtype}::{}", layout.name()), move |device| {
-                    let shape = if layout == Layout::Empty { [0, 5, 6] } else { layout.shape() };
+                    let shape = shape(layout);
                     let input = shaped("resize", &shape, layout, dtype, Domain::Normal, device)?;
                     COORDINATES.into_iter().try_for_each(|coordinates| {
                         check_resize(&input, &[7, 9], ResizeConfig { coordinates, ..config })
@@ -356,6 +360,7 @@ pub fn add(suite: &mut Suite) {
         let input = shaped("resize", &[1, 100_003], Layout::Contiguous, DType::U8, Domain::Special, device)?;
         for config in [ResizeConfig::NEAREST, ResizeConfig::NEAREST_EXACT] {
             check_resize(&input, &[99_991], config)?;
+            check_resize(&input, &[7], config)?;
             check_resize(&input, &[300_007], config)?;
             check_resize(&input, &[200_006], config)?;
         }
@@ -365,6 +370,7 @@ pub fn add(suite: &mut Suite) {
         // An f32 would leave a place near the end a hundredth of its fraction.
         let input = shaped("resize", &[1, 100_003], Layout::Contiguous, DType::F32, Domain::Normal, device)?;
         check_resize(&input, &[131_101], ResizeConfig::LINEAR)?;
+        check_resize(&input, &[14], ResizeConfig::LINEAR)?;
         check_resize(&input, &[99_991], ResizeConfig::LINEAR.align_corners())
     });
     for dtype in FLOATS {
