@@ -4,6 +4,7 @@
 mod catalogue;
 mod elements;
 pub(crate) mod fold;
+pub(crate) mod interpolation;
 pub(crate) mod rows;
 pub(crate) mod tiles;
 pub(crate) mod workgroup;
@@ -84,11 +85,14 @@ families! {
     conv::Conv;
     elementwise::Elementwise;
     gather::Gather;
+    grid_sample::GridSample;
     matmul::Matmul;
     normalize::Normalize;
+    pad::Pad;
     pool::Pool;
     random::Random;
     reduce::Reduce;
+    resize::Resize;
     rotary::Rotary;
     scan::Scan;
     scatter::Scatter;

@@ -57,7 +57,10 @@ pub use error::{Error, Result};
 pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
-pub use ops::{AttentionConfig, ConvConfig, PerAxis, PoolConfig, Sections, TensorOrScalar};
+pub use ops::{
+    AttentionConfig, ConvConfig, CoordinateMode, GridSampleConfig, GridSampleMode, GridSamplePadding, NearestRounding,
+    PadMode, PerAxis, PoolConfig, ResizeConfig, ResizeMode, Sections, TensorOrScalar,
+};
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;
 pub use runtime::Stats;

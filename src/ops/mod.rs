@@ -7,14 +7,18 @@ mod compact;
 mod conv;
 mod convert;
 mod diagonal;
+mod grid_sample;
 mod index;
 mod join;
 mod matmul;
 mod normalize;
 mod operand;
+mod pad;
+mod pixel_shuffle;
 mod pool;
 mod rearrange;
 mod reduce;
+mod resize;
 mod rotary;
 mod rows;
 mod scan;
@@ -32,6 +36,10 @@ pub use attention::AttentionConfig;
 pub use operand::TensorOrScalar;
 
 pub use rearrange::Sections;
+
+pub use grid_sample::{GridSampleConfig, GridSampleMode, GridSamplePadding};
+pub use pad::PadMode;
+pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;

@@ -190,7 +190,8 @@ impl Tensor {
             let message = format!("windows of {size} elements along axis {axis} of shape {}", self.shape());
             return Err(Error::InvalidArgument { op: OP, message });
         };
-        let mut layout = self.layout.sliced(axis, 0, (room / step).saturating_add(1), step);
+        let mut layout =
+            self.layout.sliced(axis, 0, (room / step).saturating_add(1), isize::try_from(step).unwrap_or(isize::MAX));
         let shape: Shape = layout.shape.iter().copied().chain([size]).collect();
         if shape.elem_count().is_none() {
             return Err(Error::SizeOverflow { op: OP, shape, limit: usize::MAX as u64 });

@@ -6,7 +6,9 @@
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
 //! same reason `f32` and `bf16` results that are subnormal may be flushed to zero.
 
-use crate::cases::{compact, conv, index, numbers, pool, rearrange, reduce, scan, scatter, sort};
+use crate::cases::{
+    compact, conv, grid_sample, index, numbers, pad, pool, rearrange, reduce, resize, scan, scatter, sort,
+};
 use std::fmt;
 
 /// The allowed error: a sum of three parts.
@@ -48,6 +50,9 @@ pub const TABLES: &[Table] = &[
     rearrange::TOLERANCES,
     conv::TOLERANCES,
     pool::TOLERANCES,
+    pad::TOLERANCES,
+    resize::TOLERANCES,
+    grid_sample::TOLERANCES,
 ];
 
 const TABLE: Table = &[

@@ -23,8 +23,11 @@ macro_rules! visit {
 }
 
 mod conv;
+mod grid_sample;
+mod pad;
 mod panics;
 mod reduce;
+mod resize;
 
 use half::f16;
 use marquetry::{DType, Device, Error, Ranges, Result, Shape, Tensor};

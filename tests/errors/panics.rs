@@ -87,6 +87,9 @@ pub fn each_call(arguments: &Arguments, device: &Device, visit: Visit) {
     basic(arguments, device, visit);
     crate::reduce::calls(arguments, device, visit);
     crate::conv::calls(arguments, device, visit);
+    crate::grid_sample::calls(arguments, device, visit);
+    crate::pad::calls(arguments, device, visit);
+    crate::resize::calls(arguments, device, visit);
 }
 
 /// Three tensors of these shapes and dtypes.
