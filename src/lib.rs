@@ -54,7 +54,7 @@ pub use error::{Error, Result};
 pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
-pub use ops::TensorOrScalar;
+pub use ops::{Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, TensorOrScalar};
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;
 pub use runtime::Stats;

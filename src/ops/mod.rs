@@ -3,8 +3,11 @@
 mod arithmetic;
 mod binary;
 mod convert;
+mod einsum;
+mod gemm;
 mod index;
 mod join;
+mod linear;
 mod matmul;
 mod normalize;
 mod operand;
@@ -12,6 +15,7 @@ mod reduce;
 mod select;
 mod unary;
 
+pub use gemm::{Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};
 pub use operand::TensorOrScalar;
 
 use crate::device::{Device, DeviceKind};

@@ -37,6 +37,12 @@ impl Tensor {
             axes.fold(layout.clone(), |layout, (axis, range)| layout.sliced(axis, range.start, range.len(), 1))
         };
         let src = src.with_layout(src.layout().broadcast_to(&part(self.layout()).shape, OP)?);
+        self.assign(|layout| Ok(part(layout)), &src)
+    }
+
+    /// The tensor with the elements of a part of its layout replaced by those of `src`, which has the part's shape.
+    /// No two elements of the part have one place.
+    pub(crate) fn assign(self, part: impl Fn(&Layout) -> Result<Layout>, src: &Tensor) -> Result<Tensor> {
         if src.elem_count() == 0 {
             return Ok(self);
         }
@@ -44,7 +50,7 @@ impl Tensor {
         let source = src.buffer()?;
         let this = if self.holds_elements_alone()? { self } else { self.copied_within(self.memory_kind())? };
         let target = this.buffer()?;
-        let transfer = Transfer::new(src.layout(), &part(this.layout()), this.dtype.size_in_bytes());
+        let transfer = Transfer::new(src.layout(), &part(this.layout())?, this.dtype.size_in_bytes());
         transfer.run(&source, &target, &this.device)?;
         Ok(this)
     }

@@ -73,9 +73,8 @@ impl Tensor {
     /// Whether nobody else can see the elements, and each has one place only. They are computed if they have not been.
     pub(super) fn holds_elements_alone(&self) -> Result<bool> {
         let buffer = self.buffer()?;
-        let repeats = self.layout.shape.iter().zip(&self.layout.strides).any(|(&n, &stride)| n > 1 && stride == 0);
         // The storage has one, `buffer` is the other.
-        Ok(!repeats && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
+        Ok(!self.layout.may_overlap() && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
     }
 
     /// Whether the elements are still to be computed.

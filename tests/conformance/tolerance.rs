@@ -6,6 +6,7 @@
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
 //! same reason `f32` results that are subnormal may be flushed to zero.
 
+use crate::cases;
 use std::fmt;
 
 /// The allowed error: a sum of three parts.
@@ -35,7 +36,7 @@ pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0,
 pub type Table = &'static [(&'static [&'static str], Tolerance)];
 
 /// The tables; a family of operations has its own beside its cases.
-const TABLES: &[Table] = &[TABLE, crate::cases::numbers::TOLERANCES];
+const TABLES: &[Table] = &[TABLE, cases::einsum::TOLERANCES, cases::gemm::TOLERANCES, cases::numbers::TOLERANCES];
 
 const TABLE: Table = &[
     (
@@ -51,6 +52,8 @@ const TABLE: Table = &[
             "t",
             "narrow",
             "slice",
+            "diagonal",
+            "as_strided",
             "broadcast_to",
             "squeeze",
             "unsqueeze",

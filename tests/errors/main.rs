@@ -22,6 +22,7 @@ macro_rules! visit {
     };
 }
 
+mod linear;
 mod panics;
 
 use half::f16;

@@ -6,7 +6,9 @@ mod catalogue;
 mod convert;
 mod create;
 mod display;
+pub mod einsum;
 mod fusion;
+pub mod gemm;
 mod index;
 mod join;
 mod large;
@@ -34,6 +36,8 @@ pub fn add_all(suite: &mut Suite) {
     convert::add(suite);
     reduce::add(suite);
     matmul::add(suite);
+    gemm::add(suite);
+    einsum::add(suite);
     normalize::add(suite);
     index::add(suite);
     join::add(suite);
