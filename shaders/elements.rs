@@ -110,15 +110,13 @@ impl<'k> Grid<'k> {
 
     /// The coordinates of a linear index, outermost axis first. The outermost one is not taken modulo its length.
     pub fn coordinates(&self, index: Value<'k>) -> Vec<Value<'k>> {
-        let mut rest = index;
-        let mut coordinates = Vec::with_capacity(self.lengths.len());
-        for &length in self.lengths.iter().skip(1).rev() {
-            coordinates.push(rest % length);
-            rest = rest / length;
-        }
-        if !self.lengths.is_empty() {
-            coordinates.push(rest);
-        }
+        let Some((_, inner)) = self.lengths.split_first() else { return Vec::new() };
+        // Not by `let mut rest = index`: rustc 1.95 lets that change the argument of a caller who uses it again.
+        let (rest, mut coordinates) = inner.iter().rev().fold((index, Vec::new()), |(rest, mut found), &length| {
+            found.push(rest % length);
+            (rest / length, found)
+        });
+        coordinates.push(rest);
         coordinates.reverse();
         coordinates
     }

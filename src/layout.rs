@@ -123,6 +123,15 @@ impl Layout {
         }
     }
 
+    /// The view with an axis as two, the outer one of length `outer`, which divides the axis's.
+    pub fn split(&self, axis: usize, outer: usize) -> Self {
+        let (mut dims, mut strides): (Dims, _) = (self.shape.iter().copied().collect(), self.strides.clone());
+        dims[axis] /= outer;
+        strides.insert(axis, strides[axis].wrapping_mul(dims[axis] as isize));
+        dims.insert(axis, outer);
+        Layout { shape: dims.into(), strides, offset: self.offset }
+    }
+
     /// The axes from `start` to `end` (included) as one, where that needs no copy.
     pub fn merged(&self, start: usize, end: usize) -> Option<Self> {
         let axes = start..end + 1;

@@ -187,6 +187,7 @@ impl Gemm {
         let a = if self.trans_a { a.t()? } else { a.clone() };
         let b = if self.trans_b { b.t()? } else { b.clone() };
         let (batch, [m, n, _]) = a.check_factors(&b, op)?;
+        let shape: Shape = batch.iter().copied().chain([m, n]).collect();
         let mut terms = Vec::new();
         let product;
         if self.alpha != 0.0 {
@@ -196,12 +197,13 @@ impl Gemm {
         if let Some(c) = c {
             a.check_same_device(c, op)?;
             a.check_same_dtype(c, op)?;
+            c.layout().broadcast_to(&shape, op)?;
             terms.extend((self.beta != 0.0).then_some((c, self.beta)));
         } else if self.beta != 0.0 {
             let message = format!("beta is {}, but there is no c to be multiplied by it", self.beta);
             return Err(Error::InvalidArgument { op, message });
         }
-        weighted_sum(&terms, &a, &batch.iter().copied().chain([m, n]).collect(), op)
+        weighted_sum(&terms, &a, &shape, op)
     }
 }
 
@@ -223,7 +225,7 @@ impl GemmStridedBatched {
     }
 }
 
-/// The sum of tensors times numbers, broadcast to a shape: in the dtype that sums of `like` have, and rounded once to
+/// The sum of tensors times numbers, which broadcast to a shape: in the dtype that sums of `like` have, and rounded once to
 /// that of `like`.
 pub(super) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shape, op: &'static str) -> Result<Tensor> {
     let (dtype, wide) = (like.dtype(), like.dtype().widened());

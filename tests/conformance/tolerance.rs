@@ -36,7 +36,13 @@ pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0,
 pub type Table = &'static [(&'static [&'static str], Tolerance)];
 
 /// The tables; a family of operations has its own beside its cases.
-const TABLES: &[Table] = &[TABLE, cases::einsum::TOLERANCES, cases::gemm::TOLERANCES, cases::numbers::TOLERANCES];
+const TABLES: &[Table] = &[
+    TABLE,
+    cases::einsum::TOLERANCES,
+    cases::gemm::TOLERANCES,
+    cases::normalize::TOLERANCES,
+    cases::numbers::TOLERANCES,
+];
 
 const TABLE: Table = &[
     (

@@ -13,7 +13,7 @@ mod index;
 mod join;
 mod large;
 mod matmul;
-mod normalize;
+pub mod normalize;
 pub mod numbers;
 mod random;
 mod read;
