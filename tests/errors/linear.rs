@@ -1,4 +1,4 @@
-//! Products, sums of products over named axes, and views by strides.
+//! Products, sums of products over named axes, normalisations, and views by strides.
 
 use crate::panics::{Arguments, Visit, tensors};
 use crate::{device, error_of, floats, open, zeros};
@@ -120,6 +120,48 @@ fn subscripts() {
 }
 
 #[test]
+fn normalisations() {
+    let x = floats((2, 6, 5));
+    let (vector, short) = (floats(6), floats(5));
+    assert_error!(x.log_softmax(3), Error::AxisOutOfRange { .. }, "log_softmax", "axis 3", "[2, 6, 5]");
+    assert_error!(x.l2_normalize(-4, 1e-12), Error::AxisOutOfRange { .. }, "l2_normalize", "axis -4");
+    assert_error!(x.rms_norm(&vector, 0.1), Error::ShapeMismatch { .. }, "rms_norm", "[2, 6, 5]", "[6]", "last axes");
+    assert_error!(
+        x.group_norm(4, None, None, 0.1),
+        Error::InvalidArgument { .. },
+        "group_norm",
+        "6 channels",
+        "4 groups"
+    );
+    assert_error!(x.group_norm(0, None, None, 0.1), Error::InvalidArgument { .. }, "group_norm", "0 groups");
+    let weighted = x.group_norm(2, &vector, &short, 0.1);
+    assert_error!(weighted, Error::ShapeMismatch { .. }, "group_norm", "[2, 6, 5]", "[5]", "per channel");
+    let halves = zeros(6, DType::F16);
+    assert_error!(x.instance_norm(&halves, None, 0.1), Error::DTypeMismatch { .. }, "instance_norm", "f32", "f16");
+    assert_error!(
+        vector.instance_norm(None, None, 0.1),
+        Error::RankMismatch { .. },
+        "instance_norm",
+        "2 or more",
+        "[6]"
+    );
+    let normed = x.batch_norm(&vector, &short, None, None, 0.1);
+    assert_error!(normed, Error::ShapeMismatch { .. }, "batch_norm", "[2, 6, 5]", "[5]", "per channel");
+    let normed = vector.batch_norm(&vector, &vector, None, None, 0.1);
+    assert_error!(normed, Error::RankMismatch { .. }, "batch_norm", "2 or more", "[6]");
+    let elsewhere = Tensor::zeros(6, DType::F32, &open("webgpu")).unwrap();
+    let normed = x.batch_norm(&vector, &vector, None, &elsewhere, 0.1);
+    assert_error!(normed, Error::DeviceMismatch { .. }, "batch_norm", "vulkan:0", "webgpu:0");
+    let integers = zeros((2, 6), DType::I32);
+    assert_error!(integers.log_softmax(0), Error::UnsupportedDType { .. }, "log_softmax", "i32", "f32 and f16");
+    assert_error!(integers.l2_normalize(0, 0.1), Error::UnsupportedDType { .. }, "l2_normalize", "i32");
+    assert_error!(integers.rms_norm(&vector, 0.1), Error::UnsupportedDType { .. }, "rms_norm", "i32");
+    assert_error!(integers.group_norm(2, None, None, 0.1), Error::UnsupportedDType { .. }, "group_norm", "i32");
+    let normed = integers.batch_norm(&vector, &vector, None, None, 0.1);
+    assert_error!(normed, Error::UnsupportedDType { .. }, "batch_norm", "i32");
+}
+
+#[test]
 fn views() {
     let x = floats((2, 3));
     assert_error!(x.diagonal(0, 0, 2), Error::AxisOutOfRange { .. }, "diagonal", "axis 2", "[2, 3]");
@@ -155,6 +197,16 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
         einsum_ellipsis: Tensor::einsum("...i,i...->...", &[&t, &u]);
         einsum_three: Tensor::einsum("ij,ij,j", &[&t, &u, &v]);
         einsum_sums: Tensor::einsum("...,...,...->", &[&t, &u, &v]);
+        log_softmax: t.log_softmax(a);
+        l2_normalize: t.l2_normalize(b, x);
+        rms_norm: t.rms_norm(&u, x);
+        rms_norm_all: t.rms_norm(&t, y);
+        layer_norm_no_bias: t.layer_norm(&t, None, y);
+        group_norm: t.group_norm(i, &u.flatten_all()?, None, x);
+        group_norm_no_parameters: t.group_norm(j, None, None, x);
+        instance_norm: t.instance_norm(None, &u.flatten_all()?, y);
+        instance_norm_no_parameters: t.instance_norm(None, None, y);
+        batch_norm: t.batch_norm(&u.flatten_all()?, &v.flatten_all()?, None, &u.flatten_all()?, x);
         diagonal: t.diagonal(a, a, b);
         diagonal_far: t.diagonal(b, 0, 1);
         as_strided: t.as_strided((i, j), &[a, b], k);

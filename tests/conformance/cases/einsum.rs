@@ -108,9 +108,13 @@ fn operands(
 
 pub fn add(suite: &mut Suite) {
     for dtype in [DType::F32, DType::F16, DType::I32] {
-        for &(subscripts, reference, lengths) in CASES {
+        let some = if dtype == DType::I32 { 4 } else { 1 };
+        for &(subscripts, reference, lengths) in CASES.iter().step_by(some) {
             let reference = if reference.is_empty() { subscripts } else { reference };
-            for layout in [Layout::Contiguous, Layout::Transposed] {
+            // Layouts play their part in the views, which have no dtype.
+            let layouts: &[Layout] =
+                if dtype == DType::F32 { &[Layout::Contiguous, Layout::Transposed] } else { &[Layout::Contiguous] };
+            for &layout in layouts {
                 let lengths_name: String = lengths.iter().map(|(name, length)| format!("{name}{length}")).collect();
                 let name = format!("{dtype}::{}::{}{lengths_name}", layout.name(), subscripts.replace(' ', ""));
                 suite.add("einsum", name, move |device| {

@@ -24,7 +24,7 @@ pub const TOLERANCES: Table = &[
     (&["outer"], Tolerance { reason: "one product", ..EXACT }),
 ];
 
-const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::I32, DType::U32];
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::I32];
 
 /// Factors that every dtype has.
 const FACTORS: [[f64; 2]; 5] = [[1.0, 0.0], [1.0, 1.0], [2.0, 3.0], [3.0, 0.0], [0.0, 2.0]];
