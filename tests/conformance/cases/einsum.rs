@@ -19,8 +19,11 @@ pub const TOLERANCES: Table = &[(
     },
 )];
 
-/// Subscripts, the same written out for the reference if they are not, and the lengths of axes by name.
-const CASES: &[(&str, &str, &[(char, usize)])] = &[
+/// The lengths of some axes, by name.
+type Lengths = &'static [(char, usize)];
+
+/// Subscripts, the same written out for the reference if they are not, and lengths.
+const CASES: &[(&str, &str, Lengths)] = &[
     ("ij->ji", "", &[]),
     ("ij->", "", &[]),
     ("ij->j", "", &[]),
@@ -86,13 +89,7 @@ fn check_sum(subscripts: &str, reference: &str, operands: &[Sample]) -> Outcome 
     check("einsum", &Tensor::einsum(subscripts, &tensors)?, &expected)
 }
 
-fn operands(
-    reference: &str,
-    lengths: &[(char, usize)],
-    layout: Layout,
-    dtype: DType,
-    device: &Device,
-) -> Outcome<Vec<Sample>> {
+fn operands(reference: &str, lengths: Lengths, layout: Layout, dtype: DType, device: &Device) -> Outcome<Vec<Sample>> {
     let inputs = reference.split("->").next().unwrap_or_default();
     let length = |name: char| {
         let known = lengths.iter().find(|(other, _)| *other == name);

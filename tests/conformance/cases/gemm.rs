@@ -127,7 +127,8 @@ fn add_gemm(suite: &mut Suite) {
             let left = shaped("many a", &[i, 7], Contiguous, DType::F32, Domain::Small, device)?;
             let right = shaped("many b", &[7, 6 - i], Contiguous, DType::F32, Domain::Small, device)?;
             expected.push(matmul(&left.values, &right.values, DType::F32).0);
-            (a.push(left.tensor), b.push(right.tensor));
+            a.push(left.tensor);
+            b.push(right.tensor);
         }
         let products = Tensor::gemm_batched(&a, &b, &[], Gemm::default())?;
         let mut pairs = products.iter().zip(expected);
