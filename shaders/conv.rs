@@ -3,7 +3,7 @@
 //! depth is an input channel and a tap, an element of the window.
 
 use super::Family;
-use super::elements::{Elements, Strides};
+use super::elements::{Elements, Strides, take_apart};
 use super::tiles::{Sums, Tile, add_by_workgroup, loaded_column};
 use crate::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
@@ -175,14 +175,7 @@ impl<'k> Problem<'k> {
 
     /// Image and places of a column.
     fn places(&self, column: Value<'k>) -> (Value<'k>, Vec<Value<'k>>) {
-        let mut rest = column;
-        let mut places: Vec<Value> = Vec::new();
-        for axis in self.axes.iter().rev() {
-            places.push(rest % axis.places);
-            rest = rest / axis.places;
-        }
-        places.reverse();
-        (rest, places)
+        take_apart(column, &self.axes.iter().map(|axis| axis.places).collect::<Vec<_>>())
     }
 
     /// A column of the block; beyond the last one, that one.
@@ -199,14 +192,7 @@ impl<'k> Problem<'k> {
 
     /// Channel and taps at a place along the depth.
     fn depth_place(&self, depth: Value<'k>) -> (Value<'k>, Vec<Value<'k>>) {
-        let mut rest = depth;
-        let mut taps: Vec<Value> = Vec::new();
-        for axis in self.axes.iter().rev() {
-            taps.push(rest % axis.most_taps);
-            rest = rest / axis.most_taps;
-        }
-        taps.reverse();
-        (rest, taps)
+        take_apart(depth, &self.axes.iter().map(|axis| axis.most_taps).collect::<Vec<_>>())
     }
 
     /// The element of a buffer if it is inside, else 0.

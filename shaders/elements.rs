@@ -184,6 +184,17 @@ pub(super) fn quad_indices<'k>(k: &'k KernelBuilder, quad: Value<'k>, count: Val
     k.vector(&[0, 1, 2, 3].map(|lane| (quad * 4 + lane).min(count - 1)))
 }
 
+/// The coordinates of a linear index along axes of these lengths, outermost first, and before them what is left of it.
+pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<'k>, Vec<Value<'k>>) {
+    // Not by `let mut rest = index`: rustc 1.95 lets that change the argument of a caller who uses it again.
+    let (rest, mut coordinates) = lengths.iter().rev().fold((index, Vec::new()), |(rest, mut found), &length| {
+        found.push(rest % length);
+        (rest / length, found)
+    });
+    coordinates.reverse();
+    (rest, coordinates)
+}
+
 /// The lengths of some axes as parameters, with which a linear index is taken apart.
 pub(super) struct Grid<'k> {
     lengths: Vec<Value<'k>>,
@@ -208,17 +219,9 @@ impl<'k> Grid<'k> {
     /// The coordinates of a linear index, or of each lane of it, outermost axis first. The outermost one is not taken
     /// modulo its length.
     pub fn coordinates(&self, index: Value<'k>) -> Vec<Value<'k>> {
-        let mut rest = index;
-        let mut coordinates = Vec::with_capacity(self.lengths.len());
-        for &length in self.lengths.iter().skip(1).rev() {
-            coordinates.push(rest % length);
-            rest = rest / length;
-        }
-        if !self.lengths.is_empty() {
-            coordinates.push(rest);
-        }
-        coordinates.reverse();
-        coordinates
+        let Some((_, inner)) = self.lengths.split_first() else { return Vec::new() };
+        let (outermost, inner) = take_apart(index, inner);
+        [&[outermost], &inner[..]].concat()
     }
 }
 

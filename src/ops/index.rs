@@ -33,7 +33,7 @@ impl Tensor {
         const OP: &str = "index_select";
         let axis = axis.into().resolve(self.shape(), OP)?;
         self.check_indexes(indexes, OP)?;
-        self.pick(&indexes.along(axis, self.shape(), OP)?, axis, OP)
+        self.pick(&indexes.spread_along(axis, self.shape(), OP)?, axis, OP)
     }
 
     /// The rows of this table, a matrix, that `ids` names; the result has the shape of `ids` and one more axis.
@@ -60,7 +60,7 @@ impl Tensor {
         }
         let shape: Shape = ids.dims().iter().copied().chain([self.dims()[1]]).collect();
         checked_elements(&shape, OP)?;
-        self.pick(&ids.flatten_all()?.along(0, self.shape(), OP)?, 0, OP)?.reshape(shape)
+        self.pick(&ids.flatten_all()?.spread_along(0, self.shape(), OP)?, 0, OP)?.reshape(shape)
     }
 
     /// The elements along `axis` that `indexes` (`u32`, `i32` or `u8`) names, one by one: with three axes and axis 1,
@@ -152,7 +152,7 @@ impl Tensor {
     }
 
     /// A vector of indexes along an axis of a shape, the same for all places along the other axes.
-    pub(super) fn along(&self, axis: usize, shape: &Shape, op: &'static str) -> Result<Tensor> {
+    pub(super) fn spread_along(&self, axis: usize, shape: &Shape, op: &'static str) -> Result<Tensor> {
         if self.rank() != 1 {
             return Err(Error::RankMismatch { op, expected: "1 (the indexes)", shape: self.shape().clone() });
         }

@@ -7,9 +7,12 @@ mod compact;
 mod conv;
 mod convert;
 mod diagonal;
+mod einsum;
+mod gemm;
 mod grid_sample;
 mod index;
 mod join;
+mod linear;
 mod matmul;
 mod normalize;
 mod operand;
@@ -33,6 +36,7 @@ pub use pool::PoolConfig;
 pub use window::PerAxis;
 
 pub use attention::AttentionConfig;
+pub use gemm::{Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};
 pub use operand::TensorOrScalar;
 
 pub use rearrange::Sections;

@@ -111,7 +111,7 @@ impl Tensor {
         const OP: &str = "index_add";
         let axis = axis.into().resolve(self.shape(), OP)?;
         self.check_indexes(indexes, OP)?;
-        let indexes = indexes.along(axis, self.shape(), OP)?;
+        let indexes = indexes.spread_along(axis, self.shape(), OP)?;
         if src.shape() != indexes.shape() {
             let hint = "the second must have a slice per index, each as the first's";
             return Err(Error::ShapeMismatch { op: OP, lhs: self.shape().clone(), rhs: src.shape().clone(), hint });

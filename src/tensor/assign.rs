@@ -37,13 +37,19 @@ impl Tensor {
             axes.fold(layout.clone(), |layout, (axis, range)| layout.sliced(axis, range.start, range.len(), 1))
         };
         let src = src.with_layout(src.layout().broadcast_to(&part(self.layout()).shape, OP)?);
+        self.assign(|layout| Ok(part(layout)), &src)
+    }
+
+    /// The tensor with the elements of a part of its layout replaced by those of `src`, which has the part's shape.
+    /// No two elements of the part have one place.
+    pub(crate) fn assign(self, part: impl Fn(&Layout) -> Result<Layout>, src: &Tensor) -> Result<Tensor> {
         if src.elem_count() == 0 {
             return Ok(self);
         }
         // Before it is asked who else holds the elements: `src` may be made of them.
         src.eval()?;
         let this = self.held_alone()?;
-        this.write_part(&part(this.layout()), &src)?;
+        this.write_part(&part(this.layout())?, &src)?;
         Ok(this)
     }
 

@@ -34,7 +34,7 @@ impl Tensor {
         }
     }
 
-    /// The axes from `start` to `end` (included) as one.
+    /// The axes from `start` to `end` (included) as one. Where their strides do not allow a view, the tensor is copied.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] where `end` comes before `start`.
@@ -44,6 +44,9 @@ impl Tensor {
         if end < start {
             let message = format!("axis {end} comes before axis {start}");
             return Err(Error::InvalidArgument { op: "flatten", message });
+        }
+        if let Some(layout) = self.layout.merged(start, end) {
+            return Ok(self.with_layout(layout));
         }
         let dims = self.dims();
         // An empty tensor may have other axes whose product is too long to be told.
@@ -199,6 +202,48 @@ impl Tensor {
         layout.shape = shape;
         layout.strides.push(self.strides()[axis]);
         Ok(self.with_layout(layout))
+    }
+
+    /// The view of the diagonals of two axes, which a new last axis replaces. They begin `offset` columns to the right of
+    /// the first element, or below it where that is negative; `first` is the axis of rows, `second` that of columns.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1u32, 2, 3], [4, 5, 6]], &device)?;
+    /// assert_eq!(x.diagonal(0, 0, 1)?.to_vec::<u32>()?, [1, 5]);
+    /// assert_eq!(x.diagonal(1, 0, 1)?.to_vec::<u32>()?, [2, 6]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::DuplicateAxis`] where both are one axis.
+    pub fn diagonal(&self, offset: isize, first: impl Into<Axis>, second: impl Into<Axis>) -> Result<Tensor> {
+        const OP: &str = "diagonal";
+        let axes = Axes::from((first, second)).resolve(self.shape(), OP)?;
+        Ok(self.with_layout(self.layout.diagonal(axes[0], axes[1], offset)))
+    }
+
+    /// A view with any shape and strides over the elements of this tensor in row-major order, counted from `offset` on
+    /// (PyTorch's `as_strided` of a contiguous tensor). Elements may come several times, and strides may be negative. A
+    /// tensor that is not contiguous is copied.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(0u32, 8, &device)?;
+    /// let windows = x.as_strided((3, 4), &[2, 1], 0)?;
+    /// assert_eq!(windows.to_vec::<u32>()?, [0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the number of strides is not that of axes, or the view leaves the tensor;
+    /// [`Error::SizeOverflow`].
+    pub fn as_strided(&self, shape: impl Into<Shape>, strides: &[isize], offset: usize) -> Result<Tensor> {
+        let dense = self.contiguous()?;
+        let view = dense.layout.strided(shape.into(), strides, offset, "as_strided")?;
+        Ok(dense.with_layout(view))
     }
 
     /// The view repeated along new outer axes, and along axes of length 1.

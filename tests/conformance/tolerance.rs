@@ -7,7 +7,8 @@
 //! same reason `f32` and `bf16` results that are subnormal may be flushed to zero.
 
 use crate::cases::{
-    compact, conv, grid_sample, index, numbers, pad, pool, rearrange, reduce, resize, scan, scatter, sort,
+    compact, conv, einsum, gemm, grid_sample, index, normalize, numbers, pad, pool, rearrange, reduce, resize, scan,
+    scatter, sort,
 };
 use std::fmt;
 
@@ -53,6 +54,9 @@ pub const TABLES: &[Table] = &[
     pad::TOLERANCES,
     resize::TOLERANCES,
     grid_sample::TOLERANCES,
+    einsum::TOLERANCES,
+    gemm::TOLERANCES,
+    normalize::TOLERANCES,
 ];
 
 const TABLE: Table = &[
@@ -70,6 +74,8 @@ const TABLE: Table = &[
             "narrow",
             "slice",
             "unfold",
+            "diagonal",
+            "as_strided",
             "broadcast_to",
             "squeeze",
             "unsqueeze",

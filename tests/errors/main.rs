@@ -24,6 +24,7 @@ macro_rules! visit {
 
 mod conv;
 mod grid_sample;
+mod linear;
 mod pad;
 mod panics;
 mod reduce;

@@ -42,6 +42,17 @@ fn unfolded(x: &ArrayD<f64>, axis: usize, size: usize, step: usize) -> ArrayD<f6
     })
 }
 
+/// The elements at other indexes.
+fn gather(x: &ArrayD<f64>, shape: &[usize], index: impl Fn(&[usize]) -> [usize; 3]) -> ArrayD<f64> {
+    ArrayD::from_shape_fn(shape, |i| x[&index(i.slice())[..]])
+}
+
+/// The elements at other places in row-major order.
+fn placed(x: &ArrayD<f64>, shape: &[usize], place: impl Fn(&[usize]) -> usize) -> ArrayD<f64> {
+    let elements: Vec<f64> = x.iter().copied().collect();
+    ArrayD::from_shape_fn(shape, |i| elements[place(i.slice())])
+}
+
 macro_rules! view {
     ($op:ident, $variant:literal, $call:expr, $model:expr) => {
         View { op: stringify!($op), variant: $variant, call: $call, model: $model }
@@ -79,6 +90,16 @@ const VIEWS: &[View] = &[
     view!(unfold, "whole", |x| x.unfold(1, 5, 7), |x| unfolded(x, 1, 5, 7)),
     view!(unfold, "nothing", |x| x.unfold(1, 0, 2), |x| unfolded(x, 1, 0, 2)),
     view!(unfold, "twice", |x| x.unfold(1, 2, 1)?.unfold(2, 2, 3), |x| unfolded(&unfolded(x, 1, 2, 1), 2, 2, 3)),
+    view!(diagonal, "batch", |x| x.diagonal(0, 1, 2), |x| gather(x, &[4, 5], |i| [i[0], i[1], i[1]])),
+    view!(diagonal, "right", |x| x.diagonal(3, 0, -1), |x| gather(x, &[5, 3], |i| [i[1], i[0], i[1] + 3])),
+    view!(diagonal, "below", |x| x.diagonal(-2, 0, 1), |x| gather(x, &[6, 2], |i| [i[1] + 2, i[1], i[0]])),
+    view!(diagonal, "beyond", |x| x.diagonal(9, 0, 1), |x| gather(x, &[6, 0], |_| [0; 3])),
+    view!(as_strided, "windows", |x| x.as_strided((3, 7), &[9, 4], 5), |x| placed(x, &[3, 7], |i| 5
+        + 9 * i[0]
+        + 4 * i[1])),
+    view!(as_strided, "backwards", |x| x.as_strided((4, 6), &[-6, 1], 42), |x| placed(x, &[4, 6], |i| 42 - 6 * i[0]
+        + i[1])),
+    view!(as_strided, "nothing", |x| x.as_strided((4, 0), &[600, 1], 4000), |x| placed(x, &[4, 0], |_| 0)),
     view!(broadcast_to, "outer", |x| x.broadcast_to((2, 3, 4, 5, 6)), |x| broadcast(x, &[2, 3, 4, 5, 6])),
     view!(broadcast_to, "same", |x| x.broadcast_to((4, 5, 6)), |x| x.clone()),
     view!(broadcast_to, "nothing", |x| x.broadcast_to((0, 4, 5, 6)), |x| broadcast(x, &[0, 4, 5, 6])),
