@@ -42,6 +42,15 @@ pub fn wrap(x: i64, dtype: DType) -> f64 {
     }
 }
 
+/// The dtype of sums: narrow integers become wide ones.
+pub fn wide(dtype: DType) -> DType {
+    match limits(dtype).0 < 0.0 {
+        _ if dtype.is_float() || dtype.size_in_bytes() >= 4 => dtype,
+        true => DType::I32,
+        false => DType::U32,
+    }
+}
+
 /// The smallest and largest finite number.
 pub fn limits(dtype: DType) -> (f64, f64) {
     match dtype {

@@ -6,7 +6,7 @@ use crate::layouts::Layout;
 use crate::reference::array;
 use crate::reference::functions::{maximum, minimum};
 use crate::reference::inputs::{Domain, Inputs};
-use crate::reference::numbers::{limits, round, wrap};
+use crate::reference::numbers::{round, wide, wrap};
 use crate::reference::reduce::{argmax, argmin, kept_shape, logsumexp, logsumexp_scale, rows, variance};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
@@ -144,15 +144,6 @@ fn largest(row: &[f64]) -> f64 {
 
 fn none(_: &[f64]) -> f64 {
     0.0
-}
-
-/// The dtype of sums.
-pub fn wide(dtype: DType) -> DType {
-    match limits(dtype).0 < 0.0 {
-        _ if dtype.is_float() || dtype.size_in_bytes() >= 4 => dtype,
-        true => DType::I32,
-        false => DType::U32,
-    }
 }
 
 /// Axes to reduce a tensor of three axes by.

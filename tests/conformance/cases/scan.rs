@@ -1,13 +1,12 @@
 //! Running sums, products and extremes.
 
-use super::reduce::wide;
 use super::{FLOATS, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::array;
 use crate::reference::functions::{maximum, minimum};
 use crate::reference::inputs::{Domain, Inputs};
-use crate::reference::numbers::{round, wrap};
+use crate::reference::numbers::{round, wide, wrap};
 use crate::reference::reduce::running;
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
