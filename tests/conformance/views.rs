@@ -8,7 +8,7 @@ use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::linear::matmul;
 use crate::reference::normalize::softmax;
 use crate::reference::numbers::{summed, wrap};
-use crate::reference::reduce::{argmax, rows};
+use crate::reference::reduce::{argmax, rows, running, sorted};
 use crate::reference::{ArrayD, Axis, Slice, array, broadcast, zip};
 use crate::suite::Outcome;
 use marquetry::{DType, Device, Tensor};
@@ -156,6 +156,8 @@ pub enum Property {
     Sum,
     Max,
     ArgMax,
+    CumSum,
+    ArgSort,
     Softmax,
     Matmul,
     Cat,
@@ -163,7 +165,7 @@ pub enum Property {
 }
 
 impl Property {
-    pub const ALL: [Property; 11] = [
+    pub const ALL: [Property; 13] = [
         Property::Read,
         Property::Contiguous,
         Property::Neg,
@@ -171,6 +173,8 @@ impl Property {
         Property::Sum,
         Property::Max,
         Property::ArgMax,
+        Property::CumSum,
+        Property::ArgSort,
         Property::Softmax,
         Property::Matmul,
         Property::Cat,
@@ -187,6 +191,8 @@ impl Property {
             Property::Sum => "sum",
             Property::Max => "max",
             Property::ArgMax => "argmax",
+            Property::CumSum => "cumsum",
+            Property::ArgSort => "argsort",
             Property::Softmax => "softmax",
             Property::Matmul => "matmul",
             Property::Cat => "cat",
@@ -197,6 +203,8 @@ impl Property {
     pub fn takes(self, dtype: DType) -> bool {
         match self {
             Property::Softmax => dtype.is_float(),
+            // They read their rows as reductions do.
+            Property::CumSum | Property::ArgSort => matches!(dtype, DType::F32 | DType::U8),
             Property::Matmul | Property::Neg | Property::Add => dtype != DType::Bool,
             _ => true,
         }
@@ -244,6 +252,15 @@ impl Property {
             Property::ArgMax => {
                 let places = rows(&x.values, &axes, argmax);
                 check("argmax", &x.tensor.argmax(axes.as_slice())?, &Expected::new(places, DType::U32))
+            }
+            Property::CumSum | Property::ArgSort if rank == 0 => check("views", &x.tensor, &exact(x.values.clone())),
+            Property::CumSum => {
+                let sums = Expected::new(running(&x.values, axis, |a, b| a + b), summed(dtype));
+                check("cumsum", &x.tensor.cumsum(axis)?, &sums)
+            }
+            Property::ArgSort => {
+                let [_, places] = sorted(&x.values, axis, x.values.shape()[axis], false);
+                check("argsort", &x.tensor.argsort(axis, false)?, &Expected::new(places, DType::U32))
             }
             Property::Softmax if rank == 0 => check("views", &x.tensor, &exact(x.values.clone())),
             Property::Softmax => {

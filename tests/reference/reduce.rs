@@ -68,11 +68,27 @@ pub fn logsumexp_scale(row: &[f64]) -> f64 {
 }
 
 /// The places of a row's elements in stable order, of which NaN are the largest.
-pub fn argsort(row: &[f64], descending: bool) -> Vec<usize> {
+fn argsort(row: &[f64], descending: bool) -> Vec<usize> {
     let mut places: Vec<usize> = (0..row.len()).collect();
     places.sort_by(|&a, &b| {
         let (a, b) = if descending { (row[b], row[a]) } else { (row[a], row[b]) };
         a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
     });
     places
+}
+
+/// The first `taken` elements of each row along an axis in sorted order, and their places.
+pub fn sorted(x: &ArrayD<f64>, axis: usize, taken: usize, descending: bool) -> [ArrayD<f64>; 2] {
+    let mut shape = x.shape().to_vec();
+    shape[axis] = taken;
+    let (mut values, mut places) = (ArrayD::zeros(shape.as_slice()), ArrayD::zeros(shape.as_slice()));
+    let lanes = x.lanes(Axis(axis)).into_iter();
+    let results = values.lanes_mut(Axis(axis)).into_iter().zip(places.lanes_mut(Axis(axis)));
+    for (row, (mut values, mut places)) in lanes.zip(results) {
+        let row: Vec<f64> = row.iter().copied().collect();
+        for (i, place) in argsort(&row, descending).into_iter().take(taken).enumerate() {
+            (values[i], places[i]) = (row[place], place as f64);
+        }
+    }
+    [values, places]
 }

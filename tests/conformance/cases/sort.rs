@@ -3,31 +3,15 @@
 use super::{FLOATS, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
+use crate::reference::array;
 use crate::reference::inputs::{Domain, Inputs, specials};
-use crate::reference::reduce::argsort;
-use crate::reference::{ArrayD, Axis, array};
+use crate::reference::reduce::sorted;
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EXACT, Table, Tolerance};
 use marquetry::{DType, Device};
 
 pub const TOLERANCES: Table =
     &[(&["sort", "argsort", "topk"], Tolerance { moves: true, reason: "nothing is computed", ..EXACT })];
-
-/// The first `taken` elements of each row along an axis in sorted order, and their places.
-fn sorted(x: &ArrayD<f64>, axis: usize, taken: usize, descending: bool) -> [ArrayD<f64>; 2] {
-    let mut shape = x.shape().to_vec();
-    shape[axis] = taken;
-    let (mut values, mut places) = (ArrayD::zeros(shape.as_slice()), ArrayD::zeros(shape.as_slice()));
-    let lanes = x.lanes(Axis(axis)).into_iter();
-    let results = values.lanes_mut(Axis(axis)).into_iter().zip(places.lanes_mut(Axis(axis)));
-    for (row, (mut values, mut places)) in lanes.zip(results) {
-        let row: Vec<f64> = row.iter().copied().collect();
-        for (i, place) in argsort(&row, descending).into_iter().take(taken).enumerate() {
-            (values[i], places[i]) = (row[place], place as f64);
-        }
-    }
-    [values, places]
-}
 
 fn check_sort(input: &Sample, axis: i32) -> Outcome {
     let resolved = axis.rem_euclid(input.values.ndim() as i32) as usize;
