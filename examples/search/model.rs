@@ -3,7 +3,7 @@
 //! N. Reimers and I. Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", 2019.
 
 use anyhow::{Context, Result, ensure};
-use marquetry::{Device, Tensor};
+use marquetry::{AttentionConfig, Device, Tensor};
 use safetensors::{Dtype, SafeTensors};
 use std::path::Path;
 use tokenizers::Encoding;
@@ -123,8 +123,8 @@ impl SelfAttention {
         let key = split(self.key.forward(x)?)?;
         let value = split(self.value.forward(x)?)?;
 
-        let scores = (query.matmul(&key.t()?)? * (1.0 / (width as f64).sqrt()))?.add(padding)?;
-        let mixed = scores.softmax(-1)?.matmul(&value)?;
+        let config = AttentionConfig { mask: Some(padding.clone()), ..Default::default() };
+        let mixed = query.scaled_dot_product_attention(&key, &value, &config)?;
         self.output.forward(&mixed.transpose(1, 2)?.reshape((batch, tokens, hidden))?)
     }
 }

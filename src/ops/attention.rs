@@ -320,7 +320,7 @@ impl<'a> Problem<'a> {
 
     fn choose_tile(&self) -> Tile {
         let rows = self.heads / self.kv_heads * self.queries;
-        if is_software(self.query.device()) && self.features <= MAX_COLUMNS {
+        if is_software(self.query.device()) {
             Tile::Registers
         } else if rows <= 4 {
             Tile::Workgroup { across: 64 }

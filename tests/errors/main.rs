@@ -22,6 +22,7 @@ macro_rules! visit {
     };
 }
 
+mod attention;
 mod panics;
 
 use half::f16;

@@ -1,6 +1,7 @@
 //! The cases, one file per family of operations.
 
 mod assign;
+pub mod attention;
 mod binary;
 mod catalogue;
 mod convert;
@@ -35,6 +36,7 @@ pub fn add_all(suite: &mut Suite) {
     reduce::add(suite);
     matmul::add(suite);
     normalize::add(suite);
+    attention::add(suite);
     index::add(suite);
     join::add(suite);
     view::add(suite);
