@@ -79,8 +79,11 @@ const WORKGROUP: u32 = 64;
 /// Four rows at a time.
 const ROWS: Type = Type::vec4(Scalar::F32);
 
-/// What a row's largest score is at least: a finite number, so that its distance from minus infinity is one.
-const LOWEST: f32 = f32::MIN;
+/// What a row's largest score is at least: a finite number, so that its distance from minus infinity is one. Made from
+/// bits, as naga writes the constant with so few digits that it is out of range.
+fn lowest(k: &KernelBuilder) -> Value<'_> {
+    k.u32(f32::MIN.to_bits()).opaque().bitcast(Type::F32)
+}
 
 /// What both ways of cutting share: the problem, the operands, and the block that a workgroup works on.
 struct Problem<'k> {
@@ -235,7 +238,7 @@ impl<'k> Problem<'k> {
 
     /// Stores what a part's row weighs against those of the other parts.
     fn store_weight(&self, row: Value<'k>, largest: Value<'k>, total: Value<'k>) {
-        let weight = total.eq(0.0).select(total.literal(LOWEST), largest + total.log());
+        let weight = total.eq(0.0).select(lowest(self.kernel), largest + total.log());
         self.store_at(row, self.kernel.u32(self.config.columns), weight);
     }
 
@@ -259,7 +262,7 @@ fn larger<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
 
 impl<'k> Softmax<'k> {
     fn new(kernel: &'k KernelBuilder, like: Value<'k>) -> Self {
-        Softmax { largest: kernel.var(like.literal(LOWEST)), total: kernel.var(like.literal(0.0)) }
+        Softmax { largest: kernel.var(like.literal(lowest(kernel))), total: kernel.var(like.literal(0.0)) }
     }
 
     /// Takes in the scores of some keys. Gives their weights, and the factor for what has been summed so far.
