@@ -295,7 +295,7 @@ impl Family for Attention {
         }
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let problem = Problem::new(k, self);
         match self.tile {
             Tile::Registers => by_registers(&problem),
