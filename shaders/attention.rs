@@ -10,8 +10,7 @@ use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value, Var};
 /// How the work is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Tile {
-    /// Each invocation computes one row from registers alone: for software devices, where workgroup memory is slow and a
-    /// key that is the same for all lanes is cheap.
+    /// Each invocation computes two rows without workgroup memory, for software devices, where that is slow.
     Registers,
     /// Each workgroup computes a block of rows from tiles in workgroup memory.
     Workgroup {
@@ -62,7 +61,7 @@ impl Tile {
     /// Rows and keys that a workgroup has at a time.
     pub const fn block(self) -> (usize, usize) {
         match self {
-            Tile::Registers => (REGISTER_WORKGROUP as usize, 1),
+            Tile::Registers => ((REGISTER_ROWS * REGISTER_WORKGROUP) as usize, REGISTER_KEYS as usize),
             Tile::Workgroup { across } => ((4 * WORKGROUP / across) as usize, (4 * across) as usize),
         }
     }
@@ -71,14 +70,20 @@ impl Tile {
 /// The most columns that a kernel holds in its registers.
 pub(crate) const MAX_COLUMNS: usize = 256;
 
-const REGISTER_WORKGROUP: u32 = 16;
+const REGISTER_WORKGROUP: u32 = 8;
+/// Rows of an invocation, and keys that it takes in at a time.
+const REGISTER_ROWS: u32 = 2;
+const REGISTER_KEYS: u32 = 8;
 const WORKGROUP: u32 = 64;
 
 /// Four rows at a time.
 const ROWS: Type = Type::vec4(Scalar::F32);
 
-/// What a row's largest score is at least: a finite number, so that its distance from minus infinity is one.
-const LOWEST: f32 = f32::MIN;
+/// What a row's largest score is at least: a finite number, so that its distance from minus infinity is one. Made from
+/// bits, as naga writes the constant with so few digits that it is out of range.
+fn lowest(k: &KernelBuilder) -> Value<'_> {
+    k.u32(f32::MIN.to_bits()).opaque().bitcast(Type::F32)
+}
 
 /// What both ways of cutting share: the problem, the operands, and the block that a workgroup works on.
 struct Problem<'k> {
@@ -118,14 +123,14 @@ impl<'k> Operand<'k> {
         self.first + key * self.strides.stride(2)
     }
 
-    /// The elements of a row that begins at a place, one after the other.
-    fn walk(&self, first: Value<'k>, length: u32) -> impl Iterator<Item = Value<'k>> {
-        let stride = self.strides.stride(1);
-        (0..length).scan(first, move |at, _| {
-            let element = self.elements.load(*at);
-            *at = *at + stride;
-            Some(element)
-        })
+    /// An element of a row that begins at a place.
+    fn load(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
+        self.elements.load(row + column * self.strides.stride(1))
+    }
+
+    /// The same element of four rows.
+    fn load_four(&self, k: &'k KernelBuilder, rows: [Value<'k>; 4], column: Value<'k>) -> Value<'k> {
+        self.elements.gather(k, &rows.map(|row| row + column * self.strides.stride(1)))
     }
 }
 
@@ -233,7 +238,7 @@ impl<'k> Problem<'k> {
 
     /// Stores what a part's row weighs against those of the other parts.
     fn store_weight(&self, row: Value<'k>, largest: Value<'k>, total: Value<'k>) {
-        let weight = total.eq(0.0).select(total.literal(LOWEST), largest + total.log());
+        let weight = total.eq(0.0).select(lowest(self.kernel), largest + total.log());
         self.store_at(row, self.kernel.u32(self.config.columns), weight);
     }
 
@@ -257,7 +262,7 @@ fn larger<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
 
 impl<'k> Softmax<'k> {
     fn new(kernel: &'k KernelBuilder, like: Value<'k>) -> Self {
-        Softmax { largest: kernel.var(like.literal(LOWEST)), total: kernel.var(like.literal(0.0)) }
+        Softmax { largest: kernel.var(like.literal(lowest(kernel))), total: kernel.var(like.literal(0.0)) }
     }
 
     /// Takes in the scores of some keys. Gives their weights, and the factor for what has been summed so far.
@@ -290,7 +295,7 @@ impl Family for Attention {
         }
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let problem = Problem::new(k, self);
         match self.tile {
             Tile::Registers => by_registers(&problem),
@@ -314,46 +319,82 @@ impl Family for Attention {
     }
 }
 
-/// Keys that an invocation takes in at a time.
-const REGISTER_KEYS: u32 = 4;
+/// A row of one invocation.
+struct Row<'k> {
+    place: Value<'k>,
+    q: Value<'k>,
+    mask: Option<Value<'k>>,
+    seen: [Value<'k>; 2],
+    softmax: Softmax<'k>,
+    sums: Array<'k>,
+}
+
+impl<'k> Row<'k> {
+    fn new(p: &Problem<'k>, place: Value<'k>) -> Self {
+        let k = p.kernel;
+        // Rows beyond the last one repeat it; they are not stored.
+        let row = place.min(p.rows - 1);
+        Row {
+            place,
+            q: p.row_at(&p.q, row),
+            mask: p.mask.as_ref().map(|mask| p.row_at(mask, row)),
+            seen: p.keys_of_row(row),
+            softmax: Softmax::new(k, k.f32(0.0)),
+            sums: k.local_array(Type::F32, p.config.columns),
+        }
+    }
+
+    fn score(&self, p: &Problem<'k>, key: Value<'k>, sum: Value<'k>) -> Value<'k> {
+        let ([first, count], [_, end]) = (self.seen, p.keys);
+        let mask = p.mask.as_ref().zip(self.mask).map(|(mask, row)| mask.load(row, key.min(end - 1)));
+        p.score(sum, key.lt(end) & (key - first).lt(count), mask)
+    }
+}
 
 fn by_registers<'k>(p: &Problem<'k>) {
-    let (k, config) = (p.kernel, &p.config);
-    let row = p.first_row + k.local_index();
-    k.when(row.lt(p.rows) & p.batch.lt(p.batches), || {
-        let zero = k.f32(0.0);
-        let q: Vec<_> = p.q.walk(p.row_at(&p.q, row), config.features).map(|q| q * p.scale).collect();
-        let sums: Vec<_> = (0..config.columns).map(|_| k.var(zero)).collect();
-        let softmax = Softmax::new(k, zero);
-        let [first_seen, count_seen] = p.keys_of_row(row);
-        let mask = p.mask.as_ref().map(|mask| (mask, p.row_at(mask, row)));
-        let [start, end] = p.keys;
-        k.for_step(start, end, REGISTER_KEYS, |first| {
-            // Keys beyond the last one repeat it; they are not seen.
-            let keys: Vec<_> = (0..REGISTER_KEYS).map(|i| (first + i).min(end - 1)).collect();
-            let score = |(i, &key): (usize, &Value<'k>)| {
-                let products = p.k.walk(p.k.row_at(key), config.features).zip(&q);
-                let sum = products.fold(zero, |sum, (k, &q)| q.fma(k, sum));
-                let seen = (first + i as u32).lt(end) & (key - first_seen).lt(count_seen);
-                p.score(sum, seen, mask.map(|(mask, row)| mask.elements.load(row + key * mask.strides.stride(1))))
-            };
-            let scores: Vec<_> = keys.iter().enumerate().map(score).collect();
-            let (weights, rescale) = softmax.add(&scores, |largest| largest);
-            sums.iter().for_each(|sum| sum.set(sum.get() * rescale));
-            for (&key, &weight) in keys.iter().zip(&weights) {
-                for (sum, v) in sums.iter().zip(p.v.walk(p.v.row_at(key), config.columns)) {
-                    sum.set(weight.fma(v, sum.get()));
-                }
+    let k = p.kernel;
+    // No constants, as llvmpipe would unroll the loops, and is slow to compile what loads from buffers.
+    let [features, columns] = [p.config.features, p.config.columns].map(|length| k.u32(length).opaque());
+    let zero = k.f32(0.0);
+    let first_row = p.first_row + k.local_index();
+    let rows: Vec<_> = (0..REGISTER_ROWS).map(|i| Row::new(p, first_row + i * REGISTER_WORKGROUP)).collect();
+    k.for_range(0, columns, |column| rows.iter().for_each(|row| row.sums.store(column, zero)));
+    let [start, end] = p.keys;
+    k.for_step(start, end, REGISTER_KEYS, |first| {
+        // Keys beyond the last one repeat it; they are not seen.
+        let keys: Vec<_> = (0..REGISTER_KEYS).map(|i| (first + i).min(end - 1)).collect();
+        let [k_rows, v_rows] = [&p.k, &p.v].map(|operand| keys.iter().map(|&key| operand.row_at(key)).collect::<Vec<_>>());
+        let products: Vec<Vec<_>> = rows.iter().map(|_| keys.iter().map(|_| k.var(zero)).collect()).collect();
+        k.for_range(0, features, |feature| {
+            let keys: Vec<_> = k_rows.iter().map(|&row| p.k.load(row, feature)).collect();
+            for (row, sums) in rows.iter().zip(&products) {
+                let q = p.q.load(row.q, feature) * p.scale;
+                keys.iter().zip(sums).for_each(|(&key, sum)| sum.set(q.fma(key, sum.get())));
             }
         });
-        let total = softmax.total.get();
-        for (column, sum) in (0..).zip(&sums) {
-            p.store(row, k.u32(column), sum.get(), total);
-        }
-        if config.parts {
-            p.store_weight(row, softmax.largest.get(), total);
-        }
+        let weigh = |(row, sums): (&Row<'k>, &Vec<Var<'k>>)| {
+            let scores: Vec<_> = (0..).zip(sums).map(|(i, sum)| row.score(p, first + i as u32, sum.get())).collect();
+            row.softmax.add(&scores, |largest| largest)
+        };
+        let weights: Vec<_> = rows.iter().zip(&products).map(weigh).collect();
+        k.for_range(0, columns, |column| {
+            let values: Vec<_> = v_rows.iter().map(|&row| p.v.load(row, column)).collect();
+            for (row, (weights, rescale)) in rows.iter().zip(&weights) {
+                let terms = weights.iter().zip(&values);
+                let before = row.sums.load(column) * *rescale;
+                row.sums.store(column, terms.fold(before, |sum, (weight, &value)| weight.fma(value, sum)));
+            }
+        });
     });
+    for Row { place, softmax, sums, .. } in &rows {
+        k.when(place.lt(p.rows) & p.batch.lt(p.batches), || {
+            let total = softmax.total.get();
+            k.for_range(0, columns, |column| p.store(*place, column, sums.load(column), total));
+            if p.config.parts {
+                p.store_weight(*place, softmax.largest.get(), total);
+            }
+        });
+    }
 }
 
 /// The sizes of the tiles in workgroup memory.
@@ -528,11 +569,10 @@ fn products<'k>(
     k.for_step(0, features, depth, |start| {
         // Neighbouring lanes read neighbouring features, of four rows.
         let load = |operand: &Operand<'k>, feature: Value<'k>, rows: [Value<'k>; 4]| {
-            let at = |feature: Value<'k>| rows.map(|row| row + feature * operand.strides.stride(1));
             if features.is_multiple_of(depth) {
-                return operand.elements.gather(k, &at(feature));
+                return operand.load_four(k, rows, feature);
             }
-            let elements = operand.elements.gather(k, &at(feature.min(features.max(1) - 1)));
+            let elements = operand.load_four(k, rows, feature.min(features - 1));
             feature.lt(features).select(elements, k.f32(0.0))
         };
         for (place, &rows) in share(k, depth * down).zip(q_rows) {
@@ -549,7 +589,7 @@ fn products<'k>(
             });
         }
         k.barrier();
-        k.for_unrolled(depth, |feature| {
+        k.for_range(0, depth, |feature| {
             let queries = slice.load(feature * q_pitch + y);
             let keys = slice.load(feature * k_pitch + x + k_tile);
             for (i, sum) in (0..).zip(&sums) {

@@ -216,8 +216,8 @@ impl<'a> Problem<'a> {
     fn check_mask(&self) -> Result<()> {
         let Some(mask) = &self.config.mask else { return Ok(()) };
         self.query.check_same_device(mask, OP)?;
-        if ![DType::U8, DType::F32, self.query.dtype()].contains(&mask.dtype()) {
-            let expected = "u8, f32 or the dtype of the queries as a mask";
+        if ![DType::Bool, DType::U8, DType::F32, self.query.dtype()].contains(&mask.dtype()) {
+            let expected = "bool, u8, f32 or the dtype of the queries as a mask";
             return Err(Error::UnsupportedDType { op: OP, dtype: mask.dtype(), expected });
         }
         mask.layout().broadcast_to(&self.shape(self.heads, [self.queries, self.keys]), OP).map(drop)
@@ -320,7 +320,7 @@ impl<'a> Problem<'a> {
 
     fn choose_tile(&self) -> Tile {
         let rows = self.heads / self.kv_heads * self.queries;
-        if is_software(self.query.device()) && self.features <= MAX_COLUMNS {
+        if is_software(self.query.device()) {
             Tile::Registers
         } else if rows <= 4 {
             Tile::Workgroup { across: 64 }

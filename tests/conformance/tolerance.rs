@@ -7,8 +7,8 @@
 //! same reason `f32` and `bf16` results that are subnormal may be flushed to zero.
 
 use crate::cases::{
-    compact, conv, einsum, gemm, grid_sample, index, normalize, numbers, pad, pool, rearrange, reduce, resize, scan,
-    scatter, sort,
+    attention, compact, conv, einsum, gemm, grid_sample, index, normalize, numbers, pad, pool, rearrange, reduce,
+    resize, scan, scatter, sort,
 };
 use std::fmt;
 
@@ -57,6 +57,7 @@ pub const TABLES: &[Table] = &[
     einsum::TOLERANCES,
     gemm::TOLERANCES,
     normalize::TOLERANCES,
+    attention::TOLERANCES,
 ];
 
 const TABLE: Table = &[

@@ -22,6 +22,7 @@ macro_rules! visit {
     };
 }
 
+mod attention;
 mod conv;
 mod grid_sample;
 mod linear;

@@ -1,6 +1,7 @@
 //! An independent model of the tensor operations: doubles on the host, as simple as can be. Every number of every
 //! dtype is a double exactly, so that one kind of array serves all of them.
 
+pub mod attention;
 pub mod functions;
 pub mod grid_sample;
 pub mod index;

@@ -1,6 +1,7 @@
 //! The cases, one file per family of operations.
 
 mod assign;
+pub mod attention;
 mod binary;
 mod catalogue;
 pub mod compact;
@@ -52,6 +53,7 @@ pub fn add_all(suite: &mut Suite) {
     gemm::add(suite);
     einsum::add(suite);
     normalize::add(suite);
+    attention::add(suite);
     index::add(suite);
     scatter::add(suite);
     compact::add(suite);
