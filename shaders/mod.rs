@@ -83,5 +83,6 @@ families! {
     normalize::Normalize;
     random::Random;
     reduce::Reduce;
+    sample::Sample;
     scatter::Scatter;
 }

@@ -46,10 +46,10 @@ impl Reduce {
 }
 
 /// A value and the place where it was found.
-type Found<'k> = [Value<'k>; 2];
+pub(super) type Found<'k> = [Value<'k>; 2];
 
 /// The better of two candidates for `ArgMax`.
-fn larger<'k>(a: Found<'k>, b: Found<'k>) -> Found<'k> {
+pub(super) fn larger<'k>(a: Found<'k>, b: Found<'k>) -> Found<'k> {
     // Sorted as (is NaN, value, earlier place).
     let earlier = a[1].lt(b[1]);
     let by_value = a[0].gt(b[0]) | (a[0].eq(b[0]) & earlier);

@@ -9,6 +9,7 @@ mod index;
 mod join;
 mod matmul;
 mod normalize;
+mod random;
 mod rearrange;
 mod reduce;
 mod scatter;

@@ -28,6 +28,7 @@ pub(crate) mod interface;
 mod math;
 mod memory;
 mod module;
+mod quantile;
 mod signature;
 pub(crate) mod spirv;
 mod subgroup;

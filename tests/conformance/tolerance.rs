@@ -6,7 +6,7 @@
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
 //! same reason `f32` results that are subnormal may be flushed to zero.
 
-use crate::cases::{compact, index, rearrange, scatter};
+use crate::cases::{compact, index, random, rearrange, scatter};
 use std::fmt;
 
 /// The allowed error: a sum of three parts.
@@ -36,7 +36,8 @@ pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0,
 pub type Table = &'static [(&'static [&'static str], Tolerance)];
 
 /// The tables; a family of operations has its own beside its cases.
-const TABLES: &[Table] = &[TABLE, compact::TOLERANCES, index::TOLERANCES, rearrange::TOLERANCES, scatter::TOLERANCES];
+const TABLES: &[Table] =
+    &[TABLE, compact::TOLERANCES, index::TOLERANCES, random::TOLERANCES, rearrange::TOLERANCES, scatter::TOLERANCES];
 
 const TABLE: Table = &[
     (
@@ -218,24 +219,6 @@ const TABLE: Table = &[
             ulp: 8.0,
             of_scale: 2.0 * EPS,
             reason: "mean and variance are rounded sums (the scale), then a square root and a division",
-            ..EXACT
-        },
-    ),
-    (
-        &["rand"],
-        Tolerance {
-            ulp: 0.5,
-            of_scale: EPS,
-            reason: "exact multiples of 2^-24, scaled (the scale) and shifted",
-            ..EXACT
-        },
-    ),
-    (
-        &["randn"],
-        Tolerance {
-            ulp: 8.0,
-            of_scale: 8.0 * EPS,
-            reason: "Giles' polynomials are within 3e-7 of the inverse error function (the scale is |x| and the mean)",
             ..EXACT
         },
     ),

@@ -22,6 +22,7 @@ macro_rules! visit {
     };
 }
 
+mod index;
 mod panics;
 
 use half::f16;

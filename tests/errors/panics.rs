@@ -85,6 +85,7 @@ pub type Visit<'a> = &'a mut dyn FnMut(&'static str, &dyn Fn() -> Result<Tensor>
 /// Visits every method that makes a tensor.
 pub fn each_call(arguments: &Arguments, device: &Device, visit: Visit) {
     basic(arguments, device, visit);
+    crate::index::calls(arguments, device, visit);
 }
 
 /// Three tensors of these shapes and dtypes.

@@ -14,7 +14,7 @@ mod large;
 mod matmul;
 mod normalize;
 mod numbers;
-mod random;
+pub mod random;
 mod read;
 pub mod rearrange;
 mod reduce;
