@@ -97,7 +97,7 @@ impl Family for Random {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let count = k.parameter(Type::U32);
         let words = Bits::parameters(k);
         let range = (self.distribution == Distribution::Integer)
