@@ -35,7 +35,7 @@ impl Family for Compact {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         match self.step {
             Step::Count => self.write_count(k),
             Step::AddUp => write_sums(k),

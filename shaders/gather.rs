@@ -46,7 +46,7 @@ impl Family for Gather {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let [count, length, stride] = std::array::from_fn(|_| k.parameter(Type::U32));
         let grid = Grid::parameters(k, self.rank);
         let (x_at, index_at) = (Strides::parameters(k, self.rank), Strides::parameters(k, self.rank));

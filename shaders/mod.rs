@@ -94,6 +94,7 @@ families! {
     reduce::Reduce;
     resize::Resize;
     rotary::Rotary;
+    sample::Sample;
     scan::Scan;
     scatter::Scatter;
     sort::Sort;

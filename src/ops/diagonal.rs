@@ -57,7 +57,8 @@ impl Tensor {
         let x = fusion.tensor(self, op)?;
         let mut number = |n: usize| fusion.scalar(Word::new(n as u32));
         // Beyond the corners all diagonals are alike.
-        let [down, right] = first_of_diagonal(diagonal.clamp(-(rows as isize), columns as isize));
+        let most = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
+        let [down, right] = first_of_diagonal(diagonal.clamp(-most(rows), most(columns)));
         let (down, right) = (number(down), number(right));
         let [row, column] = place([rows, columns].map(&mut number));
         let on_side = binary(side, binary(BinaryOp::Add, column, down), binary(BinaryOp::Add, row, right));

@@ -140,6 +140,7 @@ impl Tensor {
         self.check_indexes(self, OP)?;
         let shape: Shape = self.dims().iter().copied().chain([classes]).collect();
         checked_elements(&shape, OP)?;
+        checked_elements(&classes.into(), OP)?;
         // As a word, a negative index is far out of range too.
         let places = Tensor::arange(0u32, classes as u32, self.device())?;
         self.to_dtype(DType::U32)?.unsqueeze(-1)?.eq(&places)?.to_dtype(DType::U8)

@@ -19,6 +19,7 @@ mod operand;
 mod pad;
 mod pixel_shuffle;
 mod pool;
+mod random;
 mod rearrange;
 mod reduce;
 mod resize;

@@ -5,6 +5,9 @@ use crate::layout::Layout;
 use crate::shape::{Axes, Axis, Dims, Shape};
 use crate::tensor::{Tensor, allocate};
 
+/// An axis is not cut into so many parts, each of which is a tensor of its own.
+const MOST_PARTS: usize = 1 << 20;
+
 /// How [`Tensor::split`] cuts an axis: a number is the length of every part but the last, which may be shorter; an array,
 /// a slice or a vector has the length of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,8 +56,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for parts of length 0 of an axis that is longer, and for
-    /// lengths that do not add up to that of the axis.
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for parts of length 0 of an axis that is longer, for lengths
+    /// that do not add up to that of the axis, and for a million parts.
     pub fn split(&self, sections: impl Into<Sections>, axis: impl Into<Axis>) -> Result<Vec<Tensor>> {
         self.cut(sections.into(), axis.into(), "split")
     }
@@ -71,7 +74,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no parts.
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no parts, and for a million.
     pub fn chunk(&self, chunks: usize, axis: impl Into<Axis>) -> Result<Vec<Tensor>> {
         const OP: &str = "chunk";
         let axis = axis.into();
@@ -89,6 +92,10 @@ impl Tensor {
             Sections::Of(size) if size >= length => vec![length],
             Sections::Of(0) => {
                 let message = format!("axis {axis} of shape {} cannot be cut into parts of length 0", self.shape());
+                return Err(Error::InvalidArgument { op, message });
+            }
+            Sections::Of(size) if length / size >= MOST_PARTS => {
+                let message = format!("{} parts of axis {axis} of shape {}", length / size, self.shape());
                 return Err(Error::InvalidArgument { op, message });
             }
             Sections::Of(size) => {

@@ -93,7 +93,7 @@ impl<'k> Value<'k> {
     }
 
     /// `m` and a whole number `e` with `self = (1 + m) 2^e`, where `1 + m` is between the square roots of 1/2 and of 2.
-    fn log_parts(self) -> (Value<'k>, Value<'k>) {
+    pub(super) fn log_parts(self) -> (Value<'k>, Value<'k>) {
         let bits = self.ty.with_scalar(Scalar::U32);
         let signed = self.ty.with_scalar(Scalar::I32);
         // Subnormal numbers are scaled into the normal range first.
@@ -121,7 +121,7 @@ impl<'k> Value<'k> {
     }
 
     /// `log(1 + self) + e ln 2` for what `log_parts` gives.
-    fn log_of_parts(self, e: Value<'k>) -> Value<'k> {
+    pub(super) fn log_of_parts(self, e: Value<'k>) -> Value<'k> {
         let z = self * self;
         let y = z.fma(self.log_series(), e * -2.121_944_4e-4).opaque();
         e.fma(0.693359375, self + z.fma(-0.5, y))

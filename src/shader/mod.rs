@@ -29,6 +29,7 @@ mod math;
 mod memory;
 mod module;
 mod normal_distribution;
+mod quantile;
 mod signature;
 pub(crate) mod spirv;
 mod subgroup;

@@ -7,8 +7,8 @@
 //! same reason `f32` and `bf16` results that are subnormal may be flushed to zero.
 
 use crate::cases::{
-    attention, compact, conv, einsum, gemm, grid_sample, index, normalize, numbers, pad, pool, rearrange, reduce,
-    resize, scan, scatter, sort,
+    attention, compact, conv, einsum, gemm, grid_sample, index, normalize, numbers, pad, pool, random, rearrange,
+    reduce, resize, scan, scatter, sort,
 };
 use std::fmt;
 
@@ -58,6 +58,7 @@ pub const TABLES: &[Table] = &[
     gemm::TOLERANCES,
     normalize::TOLERANCES,
     attention::TOLERANCES,
+    random::TOLERANCES,
 ];
 
 const TABLE: Table = &[
@@ -234,24 +235,6 @@ const TABLE: Table = &[
             ulp: 8.0,
             of_scale: 2.0 * EPS,
             reason: "mean and variance are rounded sums (the scale), then a square root and a division",
-            ..EXACT
-        },
-    ),
-    (
-        &["rand"],
-        Tolerance {
-            ulp: 0.5,
-            of_scale: EPS,
-            reason: "exact multiples of 2^-24, scaled (the scale) and shifted",
-            ..EXACT
-        },
-    ),
-    (
-        &["randn"],
-        Tolerance {
-            ulp: 8.0,
-            of_scale: 8.0 * EPS,
-            reason: "Giles' polynomials are within 3e-7 of the inverse error function (the scale is |x| and the mean)",
             ..EXACT
         },
     ),

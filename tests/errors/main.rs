@@ -25,6 +25,7 @@ macro_rules! visit {
 mod attention;
 mod conv;
 mod grid_sample;
+mod index;
 mod linear;
 mod pad;
 mod panics;

@@ -92,6 +92,7 @@ pub fn each_call(arguments: &Arguments, device: &Device, visit: Visit) {
     crate::resize::calls(arguments, device, visit);
     crate::linear::calls(arguments, device, visit);
     crate::attention::calls(arguments, device, visit);
+    crate::index::calls(arguments, device, visit);
 }
 
 /// Three tensors of these shapes and dtypes.

@@ -215,8 +215,8 @@ fn add_one_hot(suite: &mut Suite, dtype: DType) {
 
 /// More axes than a parameter block has room for the strides of: both are put in row-major order.
 fn many_axes(device: &Device) -> Outcome {
-    let table = shaped("many axes", &[2; 12], Layout::Transposed, DType::F32, Domain::Special, device)?;
-    let indexes = Layout::Sliced.place(some_strays(&[2; 12], 2, DType::U32), DType::U32, device)?;
+    let table = shaped("many axes", &[2; 20], Layout::Transposed, DType::F32, Domain::Special, device)?;
+    let indexes = Layout::Transposed.place(some_strays(&[2; 20], 2, DType::U32), DType::U32, device)?;
     check_gather("gather", &table, &indexes, 5)
 }
 

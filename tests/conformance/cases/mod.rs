@@ -21,7 +21,7 @@ pub mod normalize;
 pub mod numbers;
 pub mod pad;
 pub mod pool;
-mod random;
+pub mod random;
 mod read;
 pub mod rearrange;
 pub mod reduce;
