@@ -41,7 +41,9 @@ struct Axis<'k> {
     places: Value<'k>,
     first: Value<'k>,
     spacing: Value<'k>,
+    /// The taps of the phase, and the most that one has, from parameters alone.
     taps: Value<'k>,
+    most_taps: Value<'k>,
     first_tap: Value<'k>,
     tap_step: Value<'k>,
     origin: Value<'k>,
@@ -200,8 +202,8 @@ impl<'k> Problem<'k> {
         let mut rest = depth;
         let mut taps: Vec<Value> = Vec::new();
         for axis in self.axes.iter().rev() {
-            taps.push(rest % axis.taps);
-            rest = rest / axis.taps;
+            taps.push(rest % axis.most_taps);
+            rest = rest / axis.most_taps;
         }
         taps.reverse();
         (rest, taps)
@@ -241,6 +243,7 @@ fn dense_axis<'k>(k: &'k KernelBuilder, [output, input, kernel, stride, dilation
         first: zero,
         spacing: one,
         taps: kernel,
+        most_taps: kernel,
         first_tap: zero,
         tap_step: one,
         origin: zero - before,
@@ -272,7 +275,8 @@ fn phase_axis<'k>(
         places: (output + stride - 1) / stride,
         first: phase,
         spacing: stride,
-        taps: (kernel + step - 1) / step,
+        taps: (kernel - first_tap + step - 1) / step,
+        most_taps: (kernel + step - 1) / step,
         first_tap,
         tap_step: step,
         origin: origin.convert(Scalar::U32),
@@ -338,19 +342,17 @@ fn each_tap<'k>(
 ) {
     let Some(along) = p.axes.get(axis) else { return visit(tap, &sources) };
     p.k.for_range(0, along.taps, |j| {
-        let t = along.tap(j);
         let moved = columns.iter().zip(&sources).map(|(column, &(index, inside))| {
             let i = column.starts[axis] + j * along.dilation;
-            let inside = inside & i.lt(along.input);
-            (index + i * p.x_stride(axis), if p.transposed { inside & t.lt(along.kernel) } else { inside })
+            (index + i * p.x_stride(axis), inside & i.lt(along.input))
         });
-        each_tap(p, columns, axis + 1, tap * along.kernel + t, moved.collect(), visit);
+        each_tap(p, columns, axis + 1, tap * along.kernel + along.tap(j), moved.collect(), visit);
     });
 }
 
 fn by_workgroup<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
     let k = p.k;
-    let depth = p.channels * product(k, p.axes.iter().map(|axis| axis.taps));
+    let depth = p.channels * product(k, p.axes.iter().map(|axis| axis.most_taps));
     let column = p.column(loaded_column(k));
     let a = |rows: [Value<'k>; 4], i: Value<'k>| {
         let (offset, inside) = p.weight_offset(i);
@@ -367,8 +369,9 @@ fn by_workgroup<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
             }
             let start = (column.image + channel * p.channel_stride(), (first + i as u32).lt(depth));
             let source = taps.iter().enumerate().fold(start, |(index, inside), (axis, &j)| {
-                let at = column.starts[axis] + j * p.axes[axis].dilation;
-                (index + at * p.x_stride(axis), inside & at.lt(p.axes[axis].input))
+                let along = &p.axes[axis];
+                let i = column.starts[axis] + j * along.dilation;
+                (index + i * p.x_stride(axis), inside & i.lt(along.input) & j.lt(along.taps))
             });
             p.load(p.x, source)
         })
@@ -386,7 +389,7 @@ impl<'k> Problem<'k> {
         let (channel, taps) = self.depth_place(depth);
         let start = (self.k.u32(0), self.k.bool(true));
         let (tap, inside) = self.axes.iter().zip(taps).fold(start, |(tap, inside), (axis, j)| {
-            (tap * axis.kernel + axis.tap(j), inside & axis.tap(j).lt(axis.kernel))
+            (tap * axis.kernel + axis.tap(j), inside & j.lt(axis.taps))
         });
         (channel * self.weight_strides[1] + tap, inside)
     }
@@ -397,7 +400,7 @@ impl<'k> Problem<'k> {
         let mut next = taps.to_vec();
         for (tap, axis) in next.iter_mut().zip(&self.axes).rev() {
             let moved = *tap + carry;
-            let full = moved.eq(axis.taps);
+            let full = moved.eq(axis.most_taps);
             *tap = full.select(self.k.u32(0), moved);
             carry = full.select(self.k.u32(1), 0);
         }

@@ -82,6 +82,7 @@ families! {
     index_select::IndexSelect;
     matmul::Matmul;
     normalize::Normalize;
+    pool::Pool;
     random::Random;
     reduce::Reduce;
 }

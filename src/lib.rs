@@ -57,7 +57,7 @@ pub use error::{Error, Result};
 pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
-pub use ops::{ConvConfig, PerAxis};
+pub use ops::{ConvConfig, PerAxis, PoolConfig};
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;
 pub use runtime::Stats;

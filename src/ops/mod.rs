@@ -8,12 +8,14 @@ mod index;
 mod join;
 mod matmul;
 mod normalize;
+mod pool;
 mod reduce;
 mod select;
 mod unary;
 mod window;
 
 pub use conv::ConvConfig;
+pub use pool::PoolConfig;
 pub use window::PerAxis;
 
 use crate::device::{Device, DeviceKind};

@@ -85,6 +85,10 @@ impl From<Vec<usize>> for PerAxis<(usize, usize)> {
     }
 }
 
+/// The ranks of tensors with one, two and three spatial axes.
+pub(super) const RANKS: [&str; 3] =
+    ["3 (or 2, without a batch)", "4 (or 3, without a batch)", "5 (or 4, without a batch)"];
+
 /// A window along one axis.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
@@ -156,6 +160,5 @@ pub(super) fn batched(x: &Tensor, axes: usize, op: &'static str) -> Result<(Tens
     if x.rank() == axes + 1 {
         return Ok((x.unsqueeze(0)?, true));
     }
-    let expected = ["3, or 2 without a batch,", "4, or 3 without a batch,", "5, or 4 without a batch,"];
-    Err(Error::RankMismatch { op, expected: expected[axes - 1], shape: x.shape().clone() })
+    Err(Error::RankMismatch { op, expected: RANKS[axes - 1], shape: x.shape().clone() })
 }

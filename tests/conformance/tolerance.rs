@@ -35,7 +35,7 @@ pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0,
 pub type Table = &'static [(&'static [&'static str], Tolerance)];
 
 /// The tables; a family of operations has its own beside its cases.
-const TABLES: &[Table] = &[TABLE, crate::cases::conv::TOLERANCES];
+const TABLES: &[Table] = &[TABLE, crate::cases::conv::TOLERANCES, crate::cases::pool::TOLERANCES];
 
 const TABLE: Table = &[
     (

@@ -137,3 +137,53 @@ pub fn conv_transpose(
     };
     (cut(sums.values), cut(sums.magnitudes))
 }
+
+/// How many windows there are along each axis (PyTorch's `pooling_output_shape`).
+pub fn window_counts(length: [usize; 3], kernel: [usize; 3], slide: Slide, ceil_mode: bool) -> [usize; 3] {
+    std::array::from_fn(|a| {
+        let ((before, after), stride) = (slide.padding[a], slide.stride[a]);
+        let room = before + length[a] + after - slide.dilation[a] * (kernel[a] - 1) - 1;
+        let count = (room + if ceil_mode { stride - 1 } else { 0 }) / stride + 1;
+        if ceil_mode && (count - 1) * stride >= length[a] + before { count - 1 } else { count }
+    })
+}
+
+/// A function of each window: of its elements in an array that is padded with some value as far as any window reaches.
+pub fn windows(
+    x: &Array5<f64>,
+    kernel: [usize; 3],
+    slide: Slide,
+    counts: [usize; 3],
+    value: f64,
+    function: impl Fn(&[f64]) -> f64,
+) -> Array5<f64> {
+    let beyond = std::array::from_fn(|a| {
+        let (before, after) = slide.padding[a];
+        (before, after + kernel[a] * slide.dilation[a] + slide.stride[a])
+    });
+    let x = padded(x, beyond, value);
+    let (n, c, ..) = x.dim();
+    Array5::from_shape_fn((n, c, counts[0], counts[1], counts[2]), |(n, c, d, h, w)| {
+        let p = [d, h, w];
+        let elements = places(kernel).map(|t| {
+            let i: [usize; 3] = std::array::from_fn(|a| p[a] * slide.stride[a] + t[a] * slide.dilation[a]);
+            x[(n, c, i[0], i[1], i[2])]
+        });
+        function(&elements.collect::<Vec<_>>())
+    })
+}
+
+/// A function of each adaptive window: of `n` along an axis, the one at `i` goes from `floor(i length / n)` to
+/// `ceil((i + 1) length / n)`.
+pub fn adaptive_windows(x: &Array5<f64>, counts: [usize; 3], function: impl Fn(&[f64]) -> f64) -> Array5<f64> {
+    let (images, channels, ..) = x.dim();
+    let length = spatial(x);
+    Array5::from_shape_fn((images, channels, counts[0], counts[1], counts[2]), |(n, c, d, h, w)| {
+        let range = |a: usize, i: usize| {
+            let exact = |i: usize| (i * length[a]) as f64 / counts[a] as f64;
+            exact(i).floor() as usize..exact(i + 1).ceil() as usize
+        };
+        let window = x.slice(s![n, c, range(0, d), range(1, h), range(2, w)]);
+        function(&window.iter().copied().collect::<Vec<_>>())
+    })
+}

@@ -14,6 +14,7 @@ mod large;
 mod matmul;
 mod normalize;
 mod numbers;
+pub mod pool;
 mod random;
 mod read;
 mod reduce;
@@ -38,6 +39,7 @@ pub fn add_all(suite: &mut Suite) {
     normalize::add(suite);
     index::add(suite);
     conv::add(suite);
+    pool::add(suite);
     join::add(suite);
     view::add(suite);
     assign::add(suite);
