@@ -45,6 +45,11 @@ impl<'k> Elements<'k> {
     pub fn gather(self, k: &'k KernelBuilder, indices: &[Value<'k>; 4]) -> Value<'k> {
         k.vector(&indices.map(|index| self.load(index)))
     }
+
+    /// The same with the indices in a vector.
+    pub fn gather_lanes(self, k: &'k KernelBuilder, indices: Value<'k>) -> Value<'k> {
+        self.gather(k, &[0, 1, 2, 3].map(|lane| indices.lane(lane)))
+    }
 }
 
 /// A buffer that is read four elements at a time, at multiples of four.
@@ -92,6 +97,12 @@ impl<'k> Quads<'k> {
     }
 }
 
+/// The indices of the four elements of a quad among `count`. The last quad may reach beyond: its surplus lanes repeat the
+/// last element.
+pub(super) fn quad_indices<'k>(k: &'k KernelBuilder, quad: Value<'k>, count: Value<'k>) -> Value<'k> {
+    k.vector(&[0, 1, 2, 3].map(|lane| (quad * 4 + lane).min(count - 1)))
+}
+
 /// The lengths of some axes as parameters, with which a linear index is taken apart.
 pub(super) struct Grid<'k> {
     lengths: Vec<Value<'k>>,
@@ -108,7 +119,7 @@ impl<'k> Grid<'k> {
         Grid { lengths: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
     }
 
-    /// The coordinates of a linear index, outermost axis first. The outermost one is not taken modulo its length.
+    /// The coordinates of a linear index, or of each lane of it, outermost axis first. The outermost one is not taken modulo its length.
     pub fn coordinates(&self, index: Value<'k>) -> Vec<Value<'k>> {
         let mut rest = index;
         let mut coordinates = Vec::with_capacity(self.lengths.len());

@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod elements;
+pub(crate) mod interpolation;
 pub(crate) mod tiles;
 pub(crate) mod workgroup;
 
@@ -79,10 +80,13 @@ families! {
     cat::Cat;
     conv::Conv;
     elementwise::Elementwise;
+    grid_sample::GridSample;
     index_select::IndexSelect;
     matmul::Matmul;
     normalize::Normalize;
+    pad::Pad;
     pool::Pool;
     random::Random;
     reduce::Reduce;
+    resize::Resize;
 }

@@ -57,7 +57,10 @@ pub use error::{Error, Result};
 pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
-pub use ops::{ConvConfig, PerAxis, PoolConfig};
+pub use ops::{
+    ConvConfig, CoordinateMode, GridSampleConfig, GridSampleMode, GridSamplePadding, NearestRounding, PadMode, PerAxis,
+    PoolConfig, ResizeConfig, ResizeMode,
+};
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;
 pub use runtime::Stats;

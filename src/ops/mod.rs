@@ -4,12 +4,16 @@ mod arithmetic;
 mod binary;
 mod conv;
 mod convert;
+mod grid_sample;
 mod index;
 mod join;
 mod matmul;
 mod normalize;
+mod pad;
+mod pixel_shuffle;
 mod pool;
 mod reduce;
+mod resize;
 mod select;
 mod unary;
 mod window;
@@ -17,6 +21,10 @@ mod window;
 pub use conv::ConvConfig;
 pub use pool::PoolConfig;
 pub use window::PerAxis;
+
+pub use grid_sample::{GridSampleConfig, GridSampleMode, GridSamplePadding};
+pub use pad::PadMode;
+pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;

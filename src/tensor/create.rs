@@ -206,7 +206,7 @@ impl Tensor {
         Tensor::constant(Word::from_f64(1.0, dtype, "ones")?, shape.into(), device)
     }
 
-    fn constant(word: Word, shape: Shape, device: &Device) -> Result<Tensor> {
+    pub(crate) fn constant(word: Word, shape: Shape, device: &Device) -> Result<Tensor> {
         let mut fusion = Fusion::new(shape);
         let value = fusion.scalar(word);
         fusion.finish(value, device, "full")

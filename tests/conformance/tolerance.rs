@@ -35,7 +35,14 @@ pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0,
 pub type Table = &'static [(&'static [&'static str], Tolerance)];
 
 /// The tables; a family of operations has its own beside its cases.
-const TABLES: &[Table] = &[TABLE, crate::cases::conv::TOLERANCES, crate::cases::pool::TOLERANCES];
+const TABLES: &[Table] = &[
+    TABLE,
+    crate::cases::conv::TOLERANCES,
+    crate::cases::grid_sample::TOLERANCES,
+    crate::cases::pad::TOLERANCES,
+    crate::cases::pool::TOLERANCES,
+    crate::cases::resize::TOLERANCES,
+];
 
 const TABLE: Table = &[
     (

@@ -22,7 +22,10 @@ macro_rules! visit {
     };
 }
 
+mod grid_sample;
+mod pad;
 mod panics;
+mod resize;
 
 use half::f16;
 use marquetry::{DType, Device, Error, Ranges, Result, Shape, Tensor};

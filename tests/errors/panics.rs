@@ -85,6 +85,9 @@ pub type Visit<'a> = &'a mut dyn FnMut(&'static str, &dyn Fn() -> Result<Tensor>
 /// Visits every method that makes a tensor.
 pub fn each_call(arguments: &Arguments, device: &Device, visit: Visit) {
     basic(arguments, device, visit);
+    crate::grid_sample::calls(arguments, device, visit);
+    crate::pad::calls(arguments, device, visit);
+    crate::resize::calls(arguments, device, visit);
 }
 
 /// Three tensors of these shapes and dtypes.

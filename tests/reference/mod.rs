@@ -2,12 +2,15 @@
 //! dtype is a double exactly, so that one kind of array serves all of them.
 
 pub mod functions;
+pub mod grid_sample;
 pub mod index;
 pub mod inputs;
 pub mod linear;
 pub mod normalize;
 pub mod numbers;
+pub mod pad;
 pub mod reduce;
+pub mod resize;
 pub mod threefry;
 pub mod window;
 
