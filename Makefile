@@ -1,9 +1,10 @@
-# `make demo` and `make test` are each the only command to type on a new machine.
+# `make demo`, `make demo-ocr` and `make test` are each the only command to type on a new machine.
 
 CARGO ?= cargo
 
-# Where setup puts the sentence model; set it to use a copy of your own.
+# Where setup puts the models; set them to use copies of your own.
 export MARQUETRY_MINILM ?= $(CURDIR)/target/minilm
+export MARQUETRY_OCR ?= $(CURDIR)/target/ocr
 # The SPIR-V tools that setup brings are newer than a distribution's.
 export PATH := $(CURDIR)/target/tools:$(PATH)
 
@@ -13,12 +14,13 @@ TEST_DRIVER := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/examples/liblev
 
 QUERY ?= how do plants make food from sunlight?
 TEXT ?= examples/data/notes.txt
+PICTURE ?= examples/data/ocr.png
 
 # Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the formats of
 # files is there alone, both are, and none is.
 FEATURE_SETS := "" vulkan,safetensors webgpu,npy level-zero,safetensors,npy vulkan,webgpu vulkan,level-zero webgpu,level-zero
 
-.PHONY: help setup setup-demo demo test test-full ops bench check
+.PHONY: help setup setup-demo demo demo-ocr test test-full ops bench check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +33,9 @@ setup-demo:
 
 demo: setup-demo ## search a text by meaning: make demo QUERY="..." TEXT=file
 	$(CARGO) run --release --example search -- --query "$(QUERY)" $(TEXT)
+
+demo-ocr: setup-demo ## read the text in a picture: make demo-ocr PICTURE=file
+	$(CARGO) run --release --example ocr -- --output target/ocr.png "$(PICTURE)"
 
 # With LEVEL_ZERO_RUNTIME=pocl the driver runs on PoCL.
 test test-full ops: export ZE_ENABLE_ALT_DRIVERS ?= $(TEST_DRIVER)

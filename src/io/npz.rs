@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{Cursor, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
@@ -37,9 +38,20 @@ const ENDING: &str = ".npy";
 /// # Ok::<(), marquetry::Error>(())
 /// ```
 pub struct Npz {
-    bytes: Bytes,
+    bytes: Shared,
+    archive: ZipArchive<Cursor<Shared>>,
     /// For each array, the number of its entry in the archive.
     entries: BTreeMap<String, usize>,
+}
+
+/// The bytes of the file, which the archive holds too.
+#[derive(Clone)]
+struct Shared(Arc<Bytes>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 impl Npz {
@@ -60,15 +72,15 @@ impl Npz {
     }
 
     fn new(bytes: Bytes) -> Result<Self> {
-        let fail = |error| not_an_archive(&bytes.path, error);
-        let archive = ZipArchive::new(Cursor::new(&*bytes)).map_err(fail)?;
+        let bytes = Shared(Arc::new(bytes));
+        let fail = |error| not_an_archive(&bytes.0.path, error);
+        let archive = ZipArchive::new(Cursor::new(bytes.clone())).map_err(fail)?;
         let mut entries = BTreeMap::new();
         for (number, name) in archive.file_names().enumerate() {
             let name = name.map_err(fail)?;
             entries.extend(name.strip_suffix(ENDING).map(|name| (name.to_string(), number)));
         }
-        drop(archive);
-        Ok(Npz { bytes, entries })
+        Ok(Npz { bytes, archive, entries })
     }
 
     /// The names of the arrays, sorted.
@@ -135,7 +147,7 @@ impl Npz {
 
     /// Hands an array to `take`.
     fn with<R>(&self, name: &str, take: impl FnOnce(Array) -> Result<R>) -> Result<R> {
-        let path = &self.bytes.path;
+        let path = &self.bytes.0.path;
         let known = || missing(path, name, &self.names().collect::<Vec<_>>());
         let number = *self.entries.get(name).ok_or_else(known)?;
         let bytes = self.entry(number)?;
@@ -144,12 +156,13 @@ impl Npz {
 
     /// The bytes of an entry: those of the file, or decompressed.
     fn entry(&self, number: usize) -> Result<Cow<'_, [u8]>> {
-        let fail = |error| not_an_archive(&self.bytes.path, error);
-        let mut archive = ZipArchive::new(Cursor::new(&*self.bytes)).map_err(fail)?;
+        let fail = |error| not_an_archive(&self.bytes.0.path, error);
+        // A clone reads from a place of its own.
+        let mut archive = self.archive.clone();
         let mut entry = archive.by_index(number).map_err(fail)?;
         if entry.compression() == CompressionMethod::Stored
             && let Some(start) = entry.data_start()
-            && let Some(bytes) = part(&self.bytes, start, entry.size())
+            && let Some(bytes) = part(self.bytes.as_ref(), start, entry.size())
         {
             return Ok(bytes.into());
         }
@@ -161,7 +174,7 @@ impl Npz {
 
 impl fmt::Debug for Npz {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Npz").field("file", &self.bytes.path).field("arrays", &self.entries.len()).finish()
+        f.debug_struct("Npz").field("file", &self.bytes.0.path).field("arrays", &self.entries.len()).finish()
     }
 }
 

@@ -32,19 +32,16 @@ mod sort;
 mod unary;
 mod window;
 
-pub use conv::ConvConfig;
-pub use pool::PoolConfig;
-pub use window::PerAxis;
-
 pub use attention::AttentionConfig;
+pub use conv::ConvConfig;
 pub use gemm::{Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};
-pub use operand::TensorOrScalar;
-
-pub use rearrange::Sections;
-
 pub use grid_sample::{GridSampleConfig, GridSampleMode, GridSamplePadding};
+pub use operand::TensorOrScalar;
 pub use pad::PadMode;
+pub use pool::PoolConfig;
+pub use rearrange::Sections;
 pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
+pub use window::PerAxis;
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;

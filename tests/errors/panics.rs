@@ -117,6 +117,7 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         new: Tensor::new(vec![vec![x as f32; i % 3], vec![y as f32; j % 3]], device);
         from_slice: Tensor::from_slice(&[1u8, 2, 3, 4, 5, 6], shape(), device);
         from_vec: Tensor::from_vec(vec![1i32; 4], shape(), device);
+        from_raw_buffer: Tensor::from_raw_buffer(&[1; 8], t.dtype(), shape(), device);
         arange_f32: Tensor::arange(x as f32, y as f32, device);
         arange_u8: Tensor::arange(x as u8, y as u8, device);
         arange_i32: Tensor::arange(a as i32, b as i32, device);
