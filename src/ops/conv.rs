@@ -234,7 +234,7 @@ impl Problem {
         }
         let invalid = |message: String| Error::InvalidArgument { op, message };
         let channels = x.dims()[1];
-        if groups == 0 || channels % groups != 0 || weight.dims()[0] % groups != 0 {
+        if groups == 0 || !channels.is_multiple_of(groups) || !weight.dims()[0].is_multiple_of(groups) {
             return Err(invalid(format!(
                 "{groups} groups; they divide the channels of the input {} and of the weight {}, here {channels} and {}",
                 x.shape(),
