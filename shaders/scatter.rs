@@ -24,8 +24,8 @@ pub(crate) enum ScatterOp {
 
 /// `y[.., index[.., i, ..], ..] = x[.., i, ..]`, or combined with it; an index out of range does nothing. Parameters: the
 /// number of indexes; length and stride of the axis of `y` that is indexed; the lengths of the axes of the index; of `y`
-/// without that axis, of the index and (but for `Mark`) of `x` an offset and strides. Buffers: index, `x`, marks and `y`,
-/// those that the operation has; marks begin at the start of their buffer and are strided as `y`.
+/// without that axis, of the index and (but for `Mark`) of `x` an offset and strides; for `Replace` the offset of the
+/// marks, which are strided as `y`. Buffers: index, `x`, marks and `y`, those that the operation has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Scatter {
     pub op: ScatterOp,
@@ -37,7 +37,7 @@ pub(crate) struct Scatter {
 impl Scatter {
     pub fn parameter_words(&self) -> usize {
         let views = if self.op == ScatterOp::Mark { 2 } else { 3 };
-        3 + self.rank + views * (1 + self.rank)
+        3 + self.rank + views * (1 + self.rank) + usize::from(self.op == ScatterOp::Replace)
     }
 }
 
@@ -71,12 +71,12 @@ impl Family for Scatter {
                 named(&|_, at| _ = marks.atomic_max(at, number + 1));
             }
             ScatterOp::Replace => {
-                let x_at = Strides::parameters(k, self.rank);
+                let (x_at, marks_offset) = (Strides::parameters(k, self.rank), k.parameter(Type::U32));
                 let x = Raw::input(k, "x", self.dtype.size_in_bytes());
                 let marks = k.buffer("marks", Type::U32, Access::Read);
                 let y = Raw::output(k, "y", self.dtype.size_in_bytes());
                 named(&|place, at| {
-                    let mark = marks.load(at - y_at.offset());
+                    let mark = marks.load(at - y_at.offset() + marks_offset);
                     k.when(mark.eq(number + 1), || y.replace(at, x.load(x_at.at(place))));
                 });
             }

@@ -55,14 +55,14 @@ impl Tensor {
         };
         let mut fusion = Fusion::new(self.shape().clone());
         let x = fusion.tensor(self, op)?;
-        let mut number = |n: usize| fusion.scalar(Word::new(n as u32));
+        let mut number = |n: usize| fusion.argument(Word::new(n as u32));
         // Beyond the corners all diagonals are alike.
         let most = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         let [down, right] = first_of_diagonal(diagonal.clamp(-most(rows), most(columns)));
         let (down, right) = (number(down), number(right));
         let [row, column] = place([rows, columns].map(&mut number));
         let on_side = binary(side, binary(BinaryOp::Add, column, down), binary(BinaryOp::Add, row, right));
-        let zero = fusion.scalar(Word::from_f64(0.0, self.dtype(), op)?);
+        let zero = fusion.argument(Word::from_f64(0.0, self.dtype(), op)?);
         fusion.finish(Expr::Select(on_side.into(), x.into(), zero.into()), self.device(), op)
     }
 
@@ -80,7 +80,7 @@ impl Tensor {
     pub fn eye(size: usize, dtype: DType, device: &Device) -> Result<Tensor> {
         const OP: &str = "eye";
         let mut fusion = Fusion::new(Shape::from((size, size)));
-        let mut number = |word| fusion.scalar(word);
+        let mut number = |word| fusion.argument(word);
         let [zero, one] = [Word::from_f64(0.0, dtype, OP)?, Word::from_f64(1.0, dtype, OP)?].map(&mut number);
         let [row, column] = place([size, size].map(|n| number(Word::new(n as u32))));
         let on_diagonal = binary(BinaryOp::Eq, row, column);

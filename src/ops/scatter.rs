@@ -41,7 +41,6 @@ impl Tensor {
         indexes.eval()?;
         let target = if self.is_contiguous() { self.held_alone()? } else { self.copied()? };
         let marks = Tensor::zeros(target.shape(), DType::U32, target.device())?;
-        Scattering { op: ScatterOp::Mark, target: &marks, indexes, src: None, marks: None, axis }.run(OP)?;
         let (src, marks) = (Some(&src), Some(&marks));
         Scattering { op: ScatterOp::Replace, target: &target, indexes, src, marks, axis }.run(OP)?;
         Ok(target)
@@ -155,7 +154,7 @@ impl Tensor {
     }
 }
 
-/// A launch of a scatter kernel.
+/// A scatter at work: `src` is missing where places are marked, and `marks` where nothing is replaced.
 struct Scattering<'a> {
     op: ScatterOp,
     target: &'a Tensor,
@@ -166,7 +165,21 @@ struct Scattering<'a> {
 }
 
 impl Scattering<'_> {
+    /// Scatters; before it replaces elements, it marks which index comes last.
     fn run(&self, op: &'static str) -> Result<()> {
+        let Some((config, parameters)) = self.plan(op)? else { return self.run_along_another_axis(op) };
+        if let Some(target) = self.marks {
+            Scattering { op: ScatterOp::Mark, target, src: None, marks: None, ..*self }.run(op)?;
+        }
+        let tensors = [Some(self.indexes), self.src, self.marks, Some(self.target)].into_iter().flatten();
+        let buffers: Vec<_> = tensors.map(Tensor::buffer).collect::<Result<_>>()?;
+        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).collect();
+        let groups = self.indexes.elem_count().div_ceil(WORKGROUP as usize);
+        self.target.device().runtime().launch(config, &bindings, &parameters, groups)
+    }
+
+    /// The kernel and its parameters; `None` where there is no room for the strides of so many axes.
+    fn plan(&self, op: &'static str) -> Result<Option<(Scatter, Vec<u32>)>> {
         let Scattering { target, indexes, src, marks, axis, .. } = *self;
         let mut stay = target.layout().strides.clone();
         stay[axis] = 0;
@@ -175,9 +188,7 @@ impl Scattering<'_> {
         let dtype = src.map_or(DType::U32, Tensor::dtype);
         let config = Scatter { op: self.op, dtype, index: indexes.dtype(), rank: lengths.len() };
         if config.parameter_words() > target.device().info().limits.max_parameter_words as usize {
-            // In row-major order, the axes on either side of the one that is indexed are one each.
-            let (indexes, src) = (&indexes.contiguous()?, src.map(Tensor::contiguous).transpose()?);
-            return Scattering { indexes, src: src.as_ref(), ..*self }.run(op);
+            return Ok(None);
         }
         let elements = checked_elements(indexes.shape(), op)?;
         let mut parameters = vec![elements as u32, target.dims()[axis] as u32, target.strides()[axis] as u32];
@@ -185,9 +196,21 @@ impl Scattering<'_> {
         for (tensor, strides) in [target, indexes].into_iter().chain(src).zip(&strides) {
             push_view(&mut parameters, tensor.layout().offset, strides);
         }
-        let tensors = [Some(indexes), src, marks, Some(target)].into_iter().flatten();
-        let buffers: Vec<_> = tensors.map(Tensor::buffer).collect::<Result<_>>()?;
-        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).collect();
-        target.device().runtime().launch(config, &bindings, &parameters, elements.div_ceil(WORKGROUP as usize))
+        parameters.extend(marks.map(|marks| marks.layout().offset as u32));
+        Ok(Some((config, parameters)))
+    }
+
+    /// A launch for each place along an axis that is not the one that is indexed, which leaves one axis less.
+    fn run_along_another_axis(&self, op: &'static str) -> Result<()> {
+        let lengths = self.indexes.dims();
+        let other = (0..lengths.len()).find(|&i| i != self.axis && lengths[i] > 1).unwrap_or_default();
+        for place in 0..lengths[other] {
+            let at = |tensor: &Tensor| tensor.narrow(other, place, 1);
+            let (target, indexes) = (&at(self.target)?, &at(self.indexes)?);
+            let (src, marks) = (self.src.map(at).transpose()?, self.marks.map(at).transpose()?);
+            let part = Scattering { target, indexes, src: src.as_ref(), marks: marks.as_ref(), ..*self };
+            part.run(op)?;
+        }
+        Ok(())
     }
 }

@@ -171,6 +171,12 @@ impl Fusion {
         Expr::Scalar(self.word(word), word.dtype)
     }
 
+    /// The same, kept apart from numbers that are equal by chance, so that it makes no kernel of its own then.
+    pub fn argument(&mut self, word: Word) -> Expr {
+        self.scalars.push(word);
+        Expr::Scalar(self.scalars.len() - 1, word.dtype)
+    }
+
     fn input(&mut self, tensor: Tensor) -> usize {
         self.inputs.iter().position(|known| known.is_same(&tensor)).unwrap_or_else(|| {
             self.inputs.push(tensor);

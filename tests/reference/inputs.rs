@@ -75,7 +75,7 @@ impl Inputs {
             Domain::Sparse => 1.0 + self.below(8) as f64,
             Domain::Factor if dtype.is_float() => round((self.normal() * 0.1).exp(), dtype),
             Domain::Angle => {
-                round(self.normal() * 10f64.powi(self.below(4) as i32).min(2500.0), dtype).clamp(-10_000.0, 10_000.0)
+                round(self.normal() * 10f64.powi(self.below(4) as i32).min(2500.0), dtype).clamp(-9984.0, 9984.0)
             }
             Domain::Special | Domain::Normal if dtype.is_float() => round(self.normal() * 3.0, dtype),
             Domain::Special | Domain::Normal | Domain::Factor => wrap((self.normal() * 100.0) as i64, dtype),
@@ -88,7 +88,7 @@ impl Inputs {
         let strewn = match domain {
             Domain::Special => finite_specials(dtype),
             Domain::Normal if dtype.is_float() => vec![0.0, -0.0],
-            Domain::Angle => vec![0.0, -0.0, 10_000.0, -10_000.0, round(std::f64::consts::PI, dtype)],
+            Domain::Angle => vec![0.0, -0.0, 9984.0, -9984.0, round(std::f64::consts::PI, dtype)],
             Domain::Normal | Domain::Small | Domain::Factor | Domain::Sparse => Vec::new(),
         };
         // Only where they stay a minority.

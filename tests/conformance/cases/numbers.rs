@@ -6,7 +6,7 @@ use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::functions::{integer_division, integer_remainder, remainder, shift_left, shift_right};
 use crate::reference::inputs::{Domain, Inputs, specials};
-use crate::reference::numbers::{round, wrap};
+use crate::reference::numbers::{limits, round, wrap};
 use crate::reference::{ArrayD, array, zip};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
@@ -219,7 +219,7 @@ fn lerp(start: &Sample, end: &Sample, weight: &ArrayD<f64>, actual: &Tensor) -> 
 
 fn add_more(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Sliced, Transposed, Unaligned};
-    for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
+    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_integer()) {
         for operator in BITWISE {
             suite
                 .add(operator.name, format!("{dtype}::operator"), move |device| check_bitwise(operator, dtype, device));
@@ -283,11 +283,13 @@ fn add_more(suite: &mut Suite) {
             Ok(())
         });
     }
-    for dtype in DType::ALL {
+    for dtype in numbers() {
         suite.add("square", format!("{dtype}"), move |device| {
             let input = sample("square", Contiguous, dtype, Domain::Small, device)?;
             check("sqr", &input.tensor.square()?, &Expected::new(map(&input.values, dtype, |x| x * x), dtype))
         });
+    }
+    for dtype in DType::ALL {
         for (input, mask) in [(Contiguous, Contiguous), (Transposed, Broadcast)] {
             suite.add("masked_fill", format!("{dtype}::{}_{}", input.name(), mask.name()), move |device| {
                 let input = sample("masked_fill", input, dtype, Domain::Special, device)?;
@@ -297,10 +299,10 @@ fn add_more(suite: &mut Suite) {
                     let marked = zip(&mask.values, &input.values, |mask, x| if mask != 0.0 { value } else { x });
                     Expected::new(marked, dtype)
                 };
-                let value = if dtype.is_float() { f64::NEG_INFINITY } else { 7.0 };
+                let value = if dtype.is_float() { f64::NEG_INFINITY } else { limits(dtype).1.min(7.0) };
                 check("masked_fill", &input.tensor.masked_fill(&mask.tensor, value)?, &filled(value))?;
-                let three = upload(&array(&[], vec![3.0]), dtype, device)?;
-                check("masked_fill", &input.tensor.masked_fill(&mask.tensor, &three)?, &filled(3.0))
+                let one = upload(&array(&[], vec![1.0]), dtype, device)?;
+                check("masked_fill", &input.tensor.masked_fill(&mask.tensor, &one)?, &filled(1.0))
             });
         }
     }

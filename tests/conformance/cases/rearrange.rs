@@ -143,7 +143,9 @@ pub fn add(suite: &mut Suite) {
     let of_one: [(&'static str, Case); 2] = [("split", split), ("chunk", chunk)];
     for dtype in DType::ALL {
         for (op, case) in of_any {
-            for layout in Layout::ALL {
+            // A triangle is a fused expression: how it reads each dtype is tried elsewhere.
+            let all = op != "tril" || matches!(dtype, DType::F32 | DType::U8);
+            for layout in Layout::ALL.into_iter().filter(|&layout| all || layout == Layout::Transposed) {
                 suite.add(op, format!("{dtype}::{}", layout.name()), move |device| case(layout, dtype, device));
             }
         }
