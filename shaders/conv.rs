@@ -307,7 +307,7 @@ impl Family for Conv {
         self.tile.workgroup()
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let problem = Problem::new(k, self);
         let sums = Sums::new(k, problem.number, self.tile);
         match self.tile {

@@ -52,7 +52,7 @@ impl Family for Elementwise {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let count = k.parameter(Type::U32);
         let grid = Grid::parameters(k, self.rank);
         let inputs: Vec<Input> = (self.inputs.iter().enumerate())

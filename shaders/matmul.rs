@@ -151,7 +151,7 @@ impl Family for Matmul {
         }
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let problem = Problem::new(k, self);
         match self.tile {
             Tile::Workgroup => by_workgroup(&problem),

@@ -23,7 +23,7 @@ pub(crate) trait Family: Sized {
     fn workgroup(&self) -> u32;
 
     /// Writes the kernel.
-    fn write<'k>(&self, k: &'k KernelBuilder);
+    fn write(&self, k: &KernelBuilder);
 
     /// Some of the family, for those who want to look at kernels.
     fn samples() -> Vec<Self>;
