@@ -3,7 +3,7 @@
 //! depth is an input channel and a tap, an element of the window.
 
 use super::Family;
-use super::elements::{Elements, Strides};
+use super::elements::{Elements, Strides, take_apart};
 use super::tiles::{Sums, Tile, add_by_workgroup, loaded_column};
 use crate::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
@@ -22,6 +22,9 @@ pub(crate) struct Conv {
     pub transposed: bool,
     pub bias: bool,
     pub tile: Tile,
+    /// Whether along the last axis stride and dilation are equal, so that neighbouring outputs have neighbouring inputs
+    /// at each tap, and all but one of a strip's have been loaded for the tap before.
+    pub slides: bool,
 }
 
 impl Conv {
@@ -35,9 +38,11 @@ impl Conv {
 /// One spatial axis: place `q` of the phase is output `first + q * spacing`; its tap `j` is element
 /// `first_tap + j * tap_step` of the kernel, and meets element `origin + q * stride + j * dilation` of the input.
 struct Axis<'k> {
+    axis: usize,
     output: Value<'k>,
     input: Value<'k>,
     kernel: Value<'k>,
+    /// The number of places, rounded up to whole strips.
     places: Value<'k>,
     first: Value<'k>,
     spacing: Value<'k>,
@@ -71,6 +76,7 @@ type Source<'k> = (Value<'k>, Value<'k>);
 struct Problem<'k> {
     k: &'k KernelBuilder,
     transposed: bool,
+    strip: u32,
     number: Type,
     groups: Value<'k>,
     rows: Value<'k>,
@@ -114,10 +120,14 @@ impl<'k> Problem<'k> {
         let kernel = product(k, parameters.iter().map(|[_, _, kernel, ..]| *kernel));
         let (block_rows, block_columns) = config.tile.block();
         let down = (rows + (block_rows - 1)) / block_rows;
-        let places = parameters.iter().map(|&[output, _, _, stride, ..]| {
-            if config.transposed { (output + stride - 1) / stride } else { output }
+        let strip = config.tile.strip();
+        let places = parameters.iter().enumerate().map(|(i, &[output, _, _, stride, ..])| {
+            let places = if config.transposed { (output + stride - 1) / stride } else { output };
+            // No strip goes on in the next row.
+            if i + 1 == config.axes && strip > 1 { (places + (strip - 1)) / strip * strip } else { places }
         });
-        let columns = images * product(k, places);
+        let places: Vec<Value> = places.collect();
+        let columns = images * product(k, places.iter().copied());
         let across = (columns + (block_columns - 1)) / block_columns;
         let block = k.group_index();
         let (block_row, block_column) = (block / across % down * block_rows, block % across * block_columns);
@@ -125,13 +135,13 @@ impl<'k> Problem<'k> {
         let mut axes = Vec::new();
         for (i, &axis) in parameters.iter().enumerate().rev() {
             axes.push(match steps.get(i) {
-                None => dense_axis(k, axis),
+                None => dense_axis(k, i, axis, places[i]),
                 Some(&step) => {
                     let [output, _, _, stride, ..] = axis;
                     let phases = stride.min(output);
                     let phase = batch % phases;
                     batch = batch / phases;
-                    phase_axis(k, axis, phase, step)
+                    phase_axis(k, i, axis, places[i], [phase, step])
                 }
             });
         }
@@ -145,6 +155,7 @@ impl<'k> Problem<'k> {
         Problem {
             k,
             transposed: config.transposed,
+            strip,
             number,
             groups,
             rows,
@@ -175,14 +186,7 @@ impl<'k> Problem<'k> {
 
     /// Image and places of a column.
     fn places(&self, column: Value<'k>) -> (Value<'k>, Vec<Value<'k>>) {
-        let mut rest = column;
-        let mut places: Vec<Value> = Vec::new();
-        for axis in self.axes.iter().rev() {
-            places.push(rest % axis.places);
-            rest = rest / axis.places;
-        }
-        places.reverse();
-        (rest, places)
+        take_apart(column, &self.axes.iter().map(|axis| axis.places).collect::<Vec<_>>())
     }
 
     /// A column of the block; beyond the last one, that one.
@@ -199,14 +203,13 @@ impl<'k> Problem<'k> {
 
     /// Channel and taps at a place along the depth.
     fn depth_place(&self, depth: Value<'k>) -> (Value<'k>, Vec<Value<'k>>) {
-        let mut rest = depth;
-        let mut taps: Vec<Value> = Vec::new();
-        for axis in self.axes.iter().rev() {
-            taps.push(rest % axis.most_taps);
-            rest = rest / axis.most_taps;
-        }
-        taps.reverse();
-        (rest, taps)
+        take_apart(depth, &self.axes.iter().map(|axis| axis.most_taps).collect::<Vec<_>>())
+    }
+
+    /// The weights of some rows for a channel and a tap.
+    fn weights(&self, rows: &[Value<'k>], channel: Value<'k>, tap: Value<'k>) -> Vec<Value<'k>> {
+        let step = tap + channel * self.weight_strides[1];
+        rows.iter().map(|&row| self.weight.load(row + step)).collect()
     }
 
     /// The element of a buffer if it is inside, else 0.
@@ -222,7 +225,7 @@ impl<'k> Problem<'k> {
         let mut index = image * (self.groups * self.rows) + channel;
         for (axis, q) in self.axes.iter().zip(places) {
             let output = axis.first + q * axis.spacing;
-            inside = if self.transposed { inside & output.lt(axis.output) } else { inside };
+            inside = if self.transposed || self.strip > 1 { inside & output.lt(axis.output) } else { inside };
             index = index * axis.output + output;
         }
         self.k.when(inside, || {
@@ -233,13 +236,19 @@ impl<'k> Problem<'k> {
 }
 
 /// An axis of a convolution, where every output has every tap.
-fn dense_axis<'k>(k: &'k KernelBuilder, [output, input, kernel, stride, dilation, before]: [Value<'k>; 6]) -> Axis<'k> {
+fn dense_axis<'k>(
+    k: &'k KernelBuilder,
+    axis: usize,
+    [output, input, kernel, stride, dilation, before]: [Value<'k>; 6],
+    places: Value<'k>,
+) -> Axis<'k> {
     let (zero, one) = (k.u32(0), k.u32(1));
     Axis {
+        axis,
         output,
         input,
         kernel,
-        places: output,
+        places,
         first: zero,
         spacing: one,
         taps: kernel,
@@ -256,9 +265,10 @@ fn dense_axis<'k>(k: &'k KernelBuilder, [output, input, kernel, stride, dilation
 /// before`.
 fn phase_axis<'k>(
     k: &'k KernelBuilder,
+    axis: usize,
     [output, input, kernel, stride, dilation, before]: [Value<'k>; 6],
-    phase: Value<'k>,
-    step: Value<'k>,
+    places: Value<'k>,
+    [phase, step]: [Value<'k>; 2],
 ) -> Axis<'k> {
     let place = phase + before;
     // The first tap with an input; there may be none.
@@ -269,10 +279,11 @@ fn phase_axis<'k>(
     let signed = |value: Value<'k>| value.bitcast(Type::I32);
     let origin = signed(place - first_tap * dilation) / signed(stride);
     Axis {
+        axis,
         output,
         input,
         kernel,
-        places: (output + stride - 1) / stride,
+        places,
         first: phase,
         spacing: stride,
         taps: (kernel - first_tap + step - 1) / step,
@@ -288,7 +299,8 @@ fn phase_axis<'k>(
 impl Family for Conv {
     fn name(&self) -> String {
         let name = if self.transposed { "conv_transpose" } else { "conv" };
-        format!("{name}{}d({}, {:?}, bias: {})", self.axes, self.dtype, self.tile, self.bias).to_lowercase()
+        let slides = if self.slides { ", slides" } else { "" };
+        format!("{name}{}d({}, {:?}, bias: {}{slides})", self.axes, self.dtype, self.tile, self.bias).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -300,6 +312,7 @@ impl Family for Conv {
         let sums = Sums::new(k, problem.number, self.tile);
         match self.tile {
             Tile::Workgroup => by_workgroup(&problem, &sums),
+            Tile::Registers { .. } if self.slides => by_sliding(&problem, &sums),
             Tile::Registers { .. } => by_registers(&problem, &sums),
         }
         sums.each(|row, column, sum| problem.store(row, column, sum));
@@ -307,8 +320,13 @@ impl Family for Conv {
 
     fn samples() -> Vec<Self> {
         let tiles = [Tile::Workgroup, Tile::Registers { rows: 8, columns: 4 }, Tile::Registers { rows: 1, columns: 4 }];
-        let configs = tiles.into_iter().flat_map(|tile| [(tile, false), (tile, true)]);
-        configs.map(|(tile, transposed)| Conv { dtype: DType::F32, axes: 2, transposed, bias: true, tile }).collect()
+        let mut samples = Vec::new();
+        for tile in tiles {
+            let conv = Conv { dtype: DType::F32, axes: 2, transposed: false, bias: true, tile, slides: false };
+            samples.extend([Conv { transposed: true, ..conv.clone() }, conv]);
+        }
+        samples.extend(samples.last().map(|last| Conv { slides: true, ..last.clone() }));
+        samples
     }
 }
 
@@ -317,36 +335,65 @@ fn by_registers<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
     let rows: Vec<_> = sums.rows.iter().map(|&row| p.weight_row(row)).collect();
     let columns: Vec<_> = sums.columns.iter().map(|&column| p.column(column)).collect();
     let sources = columns.iter().map(|column| (column.image, p.k.bool(true))).collect();
-    each_tap(p, &columns, 0, p.k.u32(0), sources, &|tap, sources| {
+    each_tap(p, &columns, &p.axes, p.k.u32(0), sources, &|tap, sources| {
         // An element outside is not looked at, but some element of the channel is.
-        let sources: Vec<Source> =
-            columns.iter().zip(sources).map(|(column, &(index, inside))| (inside.select(index, column.image), inside)).collect();
+        let within = |column: &Column<'k>, &(index, inside): &Source<'k>| (inside.select(index, column.image), inside);
+        let sources: Vec<Source> = columns.iter().zip(sources).map(|(column, source)| within(column, source)).collect();
         p.k.for_range(0, p.channels, |channel| {
-            let (x_step, weight_step) = (channel * p.channel_stride(), tap + channel * p.weight_strides[1]);
-            let a: Vec<_> = rows.iter().map(|&row| p.weight.load(row + weight_step)).collect();
-            let b: Vec<_> =
-                sources.iter().map(|&(index, inside)| inside.select(p.x.load(index + x_step), 0)).collect();
-            sums.add_products(&a, &b);
+            let x_step = channel * p.channel_stride();
+            let load = |&(index, inside): &Source<'k>| inside.select(p.x.load(index + x_step), 0);
+            sums.add_products(&p.weights(&rows, channel, tap), &sources.iter().map(load).collect::<Vec<_>>());
         });
     });
 }
 
-/// Visits the taps along the axes from `axis` on, with the tap's place in the kernel and each column's source.
+/// Row by row of the window, channel by channel, and tap by tap along the last axis, where a strip's inputs move on by
+/// one: one is loaded, the others are there.
+fn by_sliding<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
+    let k = p.k;
+    let Some((along, outer)) = p.axes.split_last() else { return };
+    let rows: Vec<_> = sums.rows.iter().map(|&row| p.weight_row(row)).collect();
+    let column = p.column(sums.columns[0]);
+    let start = column.starts[along.axis];
+    let window: Vec<_> = sums.columns[1..].iter().map(|_| k.var(k.number(p.number, 0))).collect();
+    let sources = vec![(column.image, k.bool(true))];
+    each_tap(p, std::slice::from_ref(&column), outer, k.u32(0), sources, &|tap, sources| {
+        let (row, row_inside) = sources[0];
+        k.for_range(0, p.channels, |channel| {
+            let x_step = channel * p.channel_stride();
+            let load = |place: Value<'k>| {
+                let i = start + place * along.dilation;
+                let inside = row_inside & i.lt(along.input);
+                let index = inside.select(row + i * p.x_stride(along.axis), column.image);
+                inside.select(p.x.load(index + x_step), 0)
+            };
+            (0..).zip(&window).for_each(|(i, var)| var.set(load(k.u32(i))));
+            k.for_range(0, along.taps, |j| {
+                let last = load(j + window.len() as u32);
+                let inputs: Vec<_> = window.iter().map(|var| var.get()).chain([last]).collect();
+                sums.add_products(&p.weights(&rows, channel, tap * along.kernel + j), &inputs);
+                window.iter().zip(&inputs[1..]).for_each(|(var, &next)| var.set(next));
+            });
+        });
+    });
+}
+
+/// Visits the taps along some axes, with the tap's place in that part of the kernel and each column's source.
 fn each_tap<'k>(
     p: &Problem<'k>,
     columns: &[Column<'k>],
-    axis: usize,
+    axes: &[Axis<'k>],
     tap: Value<'k>,
     sources: Vec<Source<'k>>,
     visit: &dyn Fn(Value<'k>, &[Source<'k>]),
 ) {
-    let Some(along) = p.axes.get(axis) else { return visit(tap, &sources) };
+    let Some((along, inner)) = axes.split_first() else { return visit(tap, &sources) };
     p.k.for_range(0, along.taps, |j| {
         let moved = columns.iter().zip(&sources).map(|(column, &(index, inside))| {
-            let i = column.starts[axis] + j * along.dilation;
-            (index + i * p.x_stride(axis), inside & i.lt(along.input))
+            let i = column.starts[along.axis] + j * along.dilation;
+            (index + i * p.x_stride(along.axis), inside & i.lt(along.input))
         });
-        each_tap(p, columns, axis + 1, tap * along.kernel + along.tap(j), moved.collect(), visit);
+        each_tap(p, columns, inner, tap * along.kernel + along.tap(j), moved.collect(), visit);
     });
 }
 

@@ -4,13 +4,45 @@
 use crate::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
+/// How many elements of a dtype share a word, if they are packed.
+#[derive(Clone, Copy)]
+enum Packing {
+    Four,
+    Two,
+    None,
+}
+
+impl Packing {
+    fn of(dtype: DType) -> Packing {
+        match dtype.size_in_bytes() {
+            1 => Packing::Four,
+            2 => Packing::Two,
+            _ => Packing::None,
+        }
+    }
+}
+
 /// Four consecutive elements as they lie in memory.
 fn quad_type(dtype: DType) -> Type {
-    match dtype {
-        DType::U8 => Type::U32,
-        DType::F16 => Type::vec2(Scalar::U32),
-        DType::U32 | DType::I32 | DType::F32 => Type::vec4(dtype.compute_scalar()),
+    match Packing::of(dtype) {
+        Packing::Four => Type::U32,
+        Packing::Two => Type::vec2(Scalar::U32),
+        Packing::None => Type::vec4(dtype.compute_scalar()),
     }
+}
+
+/// The byte of a word that begins `shift` bits up, as a number.
+fn unpack_byte<'k>(dtype: DType, word: Value<'k>, shift: Value<'k>) -> Value<'k> {
+    match dtype.compute_scalar() {
+        // Moved up to the sign and down again, with copies of it.
+        Scalar::I32 => (word << (shift.literal(24) - shift)).bitcast(Type::I32) >> 24,
+        _ => (word >> shift) & 0xff,
+    }
+}
+
+/// The two halves of a word as numbers.
+fn unpack_halves(dtype: DType, word: Value<'_>) -> [Value<'_>; 2] {
+    if dtype == DType::BF16 { word.unpack_bf16() } else { word.unpack_f16() }
 }
 
 /// A buffer that is read element by element, at any index.
@@ -22,22 +54,22 @@ pub(super) struct Elements<'k> {
 
 impl<'k> Elements<'k> {
     pub fn input(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
-        let element = match dtype {
-            DType::U8 | DType::F16 => Type::U32,
-            DType::U32 | DType::I32 | DType::F32 => Type { scalar: dtype.compute_scalar(), lanes: 1 },
+        let element = match Packing::of(dtype) {
+            Packing::Four | Packing::Two => Type::U32,
+            Packing::None => Type { scalar: dtype.compute_scalar(), lanes: 1 },
         };
         Elements { array: k.buffer(name, element, Access::Read), dtype }
     }
 
     /// The element at `index`, widened to the type it is computed in.
     pub fn load(self, index: Value<'k>) -> Value<'k> {
-        match self.dtype {
-            DType::U8 => (self.array.load(index >> 2) >> ((index & 3) << 3)) & 0xff,
-            DType::F16 => {
-                let [low, high] = self.array.load(index >> 1).unpack_f16();
+        match Packing::of(self.dtype) {
+            Packing::Four => unpack_byte(self.dtype, self.array.load(index >> 2), (index & 3) << 3),
+            Packing::Two => {
+                let [low, high] = unpack_halves(self.dtype, self.array.load(index >> 1));
                 (index & 1).eq(0).select(low, high)
             }
-            DType::U32 | DType::I32 | DType::F32 => self.array.load(index),
+            Packing::None => self.array.load(index),
         }
     }
 
@@ -71,29 +103,78 @@ impl<'k> Quads<'k> {
     /// The elements from `4 * quad` on, widened to the type they are computed in.
     pub fn load(self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
         let word = self.array.load(quad);
-        match self.dtype {
-            DType::U8 => k.vector(&[0, 8, 16, 24].map(|shift| (word >> shift) & 0xff)),
-            DType::F16 => {
-                let ([a, b], [c, d]) = (word.lane(0).unpack_f16(), word.lane(1).unpack_f16());
+        match Packing::of(self.dtype) {
+            Packing::Four => k.vector(&[0, 8, 16, 24].map(|shift| unpack_byte(self.dtype, word, k.u32(shift)))),
+            Packing::Two => {
+                let [[a, b], [c, d]] = [0, 1].map(|lane| unpack_halves(self.dtype, word.lane(lane)));
                 k.vector(&[a, b, c, d])
             }
-            DType::U32 | DType::I32 | DType::F32 => word,
+            Packing::None => word,
         }
     }
 
     /// Stores the elements from `4 * quad` on, narrowed to the dtype of the buffer.
     pub fn store(self, k: &'k KernelBuilder, quad: Value<'k>, value: Value<'k>) {
-        let packed = match self.dtype {
-            DType::U8 => {
-                let byte = |lane| (value.lane(lane) & 0xff) << (8 * lane);
+        let packed = match Packing::of(self.dtype) {
+            Packing::Four => {
+                let byte = |lane| (value.lane(lane).bitcast(Type::U32) & 0xff) << (8 * lane);
                 byte(0) | byte(1) | byte(2) | byte(3)
             }
-            DType::F16 => {
-                k.vector(&[k.pack_f16(value.lane(0), value.lane(1)), k.pack_f16(value.lane(2), value.lane(3))])
+            Packing::Two => {
+                let pack = |low, high| match self.dtype {
+                    DType::BF16 => k.pack_bf16(low, high),
+                    _ => k.pack_f16(low, high),
+                };
+                k.vector(&[pack(value.lane(0), value.lane(1)), pack(value.lane(2), value.lane(3))])
             }
-            DType::U32 | DType::I32 | DType::F32 => value,
+            Packing::None => value,
         };
         self.array.store(quad, packed);
+    }
+}
+
+/// A buffer of elements of one, two or four bytes whose meaning plays no role.
+#[derive(Clone, Copy)]
+pub(super) struct Raw<'k> {
+    array: Array<'k>,
+    bytes: u32,
+}
+
+impl<'k> Raw<'k> {
+    pub fn input(k: &'k KernelBuilder, name: &str, bytes: usize) -> Self {
+        Raw { array: k.buffer(name, Type::U32, Access::Read), bytes: bytes as u32 }
+    }
+
+    pub fn output(k: &'k KernelBuilder, name: &str, bytes: usize) -> Self {
+        let access = if bytes < 4 { Access::ReadWrite } else { Access::Write };
+        Raw { array: k.buffer(name, Type::U32, access), bytes: bytes as u32 }
+    }
+
+    /// The word that an element is in, the place of its bits there, and their mask.
+    fn place(self, index: Value<'k>) -> (Value<'k>, Value<'k>, u32) {
+        let (per_word, bits) = (4 / self.bytes, 8 * self.bytes);
+        (index / per_word, index % per_word * bits, (1 << bits) - 1)
+    }
+
+    /// The bits of an element.
+    pub fn load(self, index: Value<'k>) -> Value<'k> {
+        if self.bytes == 4 {
+            return self.array.load(index);
+        }
+        let (word, shift, mask) = self.place(index);
+        (self.array.load(word) >> shift) & mask
+    }
+
+    /// Replaces an element that no other invocation replaces.
+    pub fn replace(self, index: Value<'k>, new: Value<'k>) {
+        if self.bytes == 4 {
+            return self.array.store(index, new);
+        }
+        // Others write the rest of the word meanwhile. As this part of it changes from `old` to `new` and nothing is
+        // carried beyond it, the differences of all add up to the new word, in any order.
+        let (word, shift, mask) = self.place(index);
+        let old = (self.array.atomic_add(word, 0) >> shift) & mask;
+        self.array.atomic_add(word, (new - old) << shift);
     }
 }
 
@@ -101,6 +182,17 @@ impl<'k> Quads<'k> {
 /// last element.
 pub(super) fn quad_indices<'k>(k: &'k KernelBuilder, quad: Value<'k>, count: Value<'k>) -> Value<'k> {
     k.vector(&[0, 1, 2, 3].map(|lane| (quad * 4 + lane).min(count - 1)))
+}
+
+/// The coordinates of a linear index along axes of these lengths, outermost first, and before them what is left of it.
+pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<'k>, Vec<Value<'k>>) {
+    // Not by `let mut rest = index`: rustc 1.95 lets that change the argument of a caller who uses it again.
+    let (rest, mut coordinates) = lengths.iter().rev().fold((index, Vec::new()), |(rest, mut found), &length| {
+        found.push(rest % length);
+        (rest / length, found)
+    });
+    coordinates.reverse();
+    (rest, coordinates)
 }
 
 /// The lengths of some axes as parameters, with which a linear index is taken apart.
@@ -119,19 +211,17 @@ impl<'k> Grid<'k> {
         Grid { lengths: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
     }
 
-    /// The coordinates of a linear index, or of each lane of it, outermost axis first. The outermost one is not taken modulo its length.
+    /// The number of elements.
+    pub fn size(&self, k: &'k KernelBuilder) -> Value<'k> {
+        self.lengths.iter().copied().reduce(|a, b| a * b).unwrap_or(k.u32(1))
+    }
+
+    /// The coordinates of a linear index, or of each lane of it, outermost axis first. The outermost one is not taken
+    /// modulo its length.
     pub fn coordinates(&self, index: Value<'k>) -> Vec<Value<'k>> {
-        let mut rest = index;
-        let mut coordinates = Vec::with_capacity(self.lengths.len());
-        for &length in self.lengths.iter().skip(1).rev() {
-            coordinates.push(rest % length);
-            rest = rest / length;
-        }
-        if !self.lengths.is_empty() {
-            coordinates.push(rest);
-        }
-        coordinates.reverse();
-        coordinates
+        let Some((_, inner)) = self.lengths.split_first() else { return Vec::new() };
+        let (outermost, inner) = take_apart(index, inner);
+        [&[outermost], &inner[..]].concat()
     }
 }
 
@@ -139,6 +229,11 @@ impl<'k> Strides<'k> {
     pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
         let offset = k.parameter(Type::U32);
         Strides { offset, strides: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
+    }
+
+    /// The index of the first element.
+    pub fn offset(&self) -> Value<'k> {
+        self.offset
     }
 
     /// The stride along an axis, counted from the last one, which is 1.

@@ -134,24 +134,47 @@ impl<'k> Evaluation<'_, 'k> {
             Expr::Select(c, a, b) => self.evaluate(c).ne(0).select(self.evaluate(a), self.evaluate(b)),
             Expr::Cast(dtype, x) => self.cast(self.evaluate(x), x.dtype(), *dtype),
         };
-        // Bytes are computed in words: what a byte does not hold is cut off, as it would be in memory.
-        let computed = matches!(expr, Expr::Unary(..) | Expr::Binary(..));
-        if computed && expr.dtype() == DType::U8 { value & 0xff } else { value }
+        if matches!(expr, Expr::Unary(..) | Expr::Binary(..)) { wrap(value, expr.dtype()) } else { value }
     }
 
     /// A conversion as Rust's `as` does it: saturating from floats to integers, cutting bits between integers.
     fn cast(&self, x: Value<'k>, from: DType, to: DType) -> Value<'k> {
+        let scalar = to.compute_scalar();
         match to {
-            DType::U8 if from.is_float() => {
-                let whole = x.convert(Scalar::U32);
-                whole.gt(255).select(whole.literal(255), whole)
-            }
-            DType::U8 => x.convert(Scalar::U32) & 0xff,
+            DType::Bool => truth(x),
+            DType::U8 if from.is_float() => x.convert(scalar).min(u32::from(u8::MAX)),
+            DType::I8 if from.is_float() => x.convert(scalar).max(i32::from(i8::MIN)).min(i32::from(i8::MAX)),
+            DType::U8 | DType::I8 => wrap(x.convert(scalar), to),
             // Rounded here and now, so that a fused cast is the cast that memory would have seen.
-            DType::F16 => x.convert(Scalar::F32).to_half_bits().half_bits_to_f32(),
-            _ => x.convert(to.compute_scalar()),
+            DType::F16 => x.convert(scalar).to_half_bits().half_bits_to_f32(),
+            DType::BF16 => {
+                let [_, rounded] = (keep_24_bits(x).convert(scalar).to_bf16_bits() << 16).unpack_bf16();
+                rounded
+            }
+            DType::U32 | DType::I32 | DType::F32 => x.convert(scalar),
         }
     }
+}
+
+/// What memory holds of a computed number: bytes are computed in words, and what a byte does not hold is cut off, of
+/// truth values all but the last bit.
+fn wrap(x: Value<'_>, dtype: DType) -> Value<'_> {
+    match dtype {
+        DType::Bool => x & 1,
+        DType::U8 => x & 0xff,
+        DType::I8 => (x << 24) >> 24,
+        _ => x,
+    }
+}
+
+/// An integer that an `f32` holds, and that rounds to fewer bits as `x` does: beyond 24 bits, the last one that is kept
+/// tells whether a lower one was set ("rounding to odd").
+fn keep_24_bits(x: Value<'_>) -> Value<'_> {
+    if !x.ty().is_integer() {
+        return x;
+    }
+    let odd = (x & 0xff).eq(0).select(x.literal(0), 0x100);
+    x.abs().convert(Scalar::U32).lt(1 << 24).select(x, (x & !0xff) | odd)
 }
 
 const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
@@ -161,7 +184,7 @@ const INFINITY_BITS: u32 = 0x7f80_0000;
 
 /// The bits of a float's absolute value.
 fn magnitude(x: Value<'_>) -> Value<'_> {
-    x.abs().bitcast(x.ty().with_scalar(Scalar::U32))
+    x.bitcast(x.ty().with_scalar(Scalar::U32)) & 0x7fff_ffff_u32
 }
 
 /// A test of floats as 0 or 1; of integers it always gives the same.
@@ -172,8 +195,9 @@ fn test<'k>(x: Value<'k>, of_float: impl Fn(Value<'k>) -> Value<'k>, of_integer:
     x.convert(Scalar::U32).literal(of_integer)
 }
 
-/// Whether a number is not 0, as 0 or 1.
+/// Whether a number is not 0, as 0 or 1. Of floats by their bits: devices take subnormal ones for 0.
 fn truth(x: Value<'_>) -> Value<'_> {
+    let x = if x.ty().is_float() { magnitude(x) } else { x };
     x.ne(0).convert(Scalar::U32)
 }
 
@@ -222,7 +246,7 @@ impl UnaryOp {
             UnaryOp::Sigmoid => number(1.0) / ((-x).exp() + 1.0),
             UnaryOp::Relu => x.max(0),
             UnaryOp::Silu => x.divide((-x).exp() + 1.0),
-            UnaryOp::Gelu => x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0),
+            UnaryOp::Gelu => x.gelu(),
             UnaryOp::GeluTanh => x * 0.5 * (((x + x * x * x * 0.044715) * SQRT_2_OVER_PI).tanh() + 1.0),
             UnaryOp::Relu6 => x.max(0).min(6),
             UnaryOp::Mish => {
@@ -239,7 +263,7 @@ impl UnaryOp {
             UnaryOp::IsNan => test(x, Value::is_nan, 0),
             UnaryOp::IsInf => test(x, |x| magnitude(x).eq(INFINITY_BITS), 0),
             UnaryOp::IsFinite => test(x, |x| magnitude(x).lt(INFINITY_BITS), 1),
-            UnaryOp::LogicalNot => x.eq(0).convert(Scalar::U32),
+            UnaryOp::LogicalNot => truth(x) ^ 1,
             UnaryOp::BitwiseNot => !x,
         }
     }

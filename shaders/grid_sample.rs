@@ -98,7 +98,7 @@ impl Family for GridSample {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let count = k.parameter(Type::U32);
         let lengths = Grid::parameters(k, 4);
         let [x_at, grid_at] = std::array::from_fn(|_| Strides::parameters(k, 4));

@@ -161,7 +161,7 @@ impl Family for Matmul {
 
     fn samples() -> Vec<Self> {
         let tiles = [Tile::Workgroup, Tile::Registers { columns: 1 }, Tile::Registers { columns: 4 }];
-        let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::U8);
+        let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
         dtypes.flat_map(|dtype| tiles.map(|tile| Matmul { dtype, batch_rank: 1, tile })).collect()
     }
 }

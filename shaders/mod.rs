@@ -3,7 +3,9 @@
 
 mod catalogue;
 mod elements;
+pub(crate) mod fold;
 pub(crate) mod interpolation;
+pub(crate) mod rows;
 pub(crate) mod tiles;
 pub(crate) mod workgroup;
 
@@ -77,11 +79,13 @@ macro_rules! families {
 
 families! {
     assign::Assign;
+    attention::Attention;
     cat::Cat;
+    compact::Compact;
     conv::Conv;
     elementwise::Elementwise;
+    gather::Gather;
     grid_sample::GridSample;
-    index_select::IndexSelect;
     matmul::Matmul;
     normalize::Normalize;
     pad::Pad;
@@ -89,4 +93,9 @@ families! {
     random::Random;
     reduce::Reduce;
     resize::Resize;
+    rotary::Rotary;
+    sample::Sample;
+    scan::Scan;
+    scatter::Scatter;
+    sort::Sort;
 }

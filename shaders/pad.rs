@@ -63,7 +63,7 @@ impl Family for Pad {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let count = k.parameter(Type::U32);
         let grid = Grid::parameters(k, self.rank);
         let strides = Strides::parameters(k, self.rank);

@@ -28,14 +28,13 @@ pub(crate) enum Windows {
     Adaptive,
 }
 
-/// A pool. Parameters: the number of elements of the output; the lengths of the outer axes; per spatial axis the length
+/// A pool. Parameters: the number of elements of the output; the lengths of the two outer axes; per spatial axis the length
 /// of the output, the input and the kernel, stride, dilation, padding before and after; the input's offset and strides.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pool {
     pub op: PoolOp,
     pub windows: Windows,
     pub dtype: DType,
-    pub outer: usize,
     pub axes: usize,
 }
 
@@ -114,10 +113,10 @@ impl Family for Pool {
     fn write<'k>(&self, k: &'k KernelBuilder) {
         let word = || k.parameter(Type::U32);
         let count = word();
-        let outer: Vec<Value> = (0..self.outer).map(|_| word()).collect();
+        let outer: [Value; 2] = std::array::from_fn(|_| word());
         let spatial: Vec<[Value; 7]> = (0..self.axes).map(|_| std::array::from_fn(|_| word())).collect();
         let offset = word();
-        let outer_strides: Vec<Value> = (0..self.outer).map(|_| word()).collect();
+        let outer_strides: [Value; 2] = std::array::from_fn(|_| word());
         let strides: Vec<Value> = (0..self.axes).map(|_| word()).collect();
         let p = (self.op == PoolOp::Norm).then(|| k.parameter(Type::F32));
         let x = Elements::input(k, "x", self.dtype);
@@ -168,7 +167,7 @@ impl Family for Pool {
         let ops = [PoolOp::Max, PoolOp::Average { padding_counts: true }, PoolOp::Norm];
         let windows = [Windows::Sliding, Windows::Adaptive];
         let configs = ops.into_iter().flat_map(|op| windows.map(|windows| (op, windows)));
-        configs.map(|(op, windows)| Pool { op, windows, dtype: DType::F32, outer: 1, axes: 2 }).collect()
+        configs.map(|(op, windows)| Pool { op, windows, dtype: DType::F32, axes: 2 }).collect()
     }
 }
 

@@ -86,7 +86,7 @@ impl Family for Resize {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let count = k.parameter(Type::U32);
         let grid = Grid::parameters(k, self.rank);
         let strides = Strides::parameters(k, self.rank);

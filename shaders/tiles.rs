@@ -7,8 +7,9 @@ use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 pub(crate) enum Tile {
     /// Each workgroup computes a block of 64 x 64 from tiles in workgroup memory, each invocation 4 x 4 of it.
     Workgroup,
-    /// Each invocation computes some rows of some columns from registers alone: for software devices, where workgroup
-    /// memory is slow and an operand that is the same for all lanes is cheap, and where there are few rows.
+    /// Each invocation computes some rows of a strip of neighbouring columns from registers alone: for software devices,
+    /// where workgroup memory is slow and an operand that is the same for all lanes is cheap, and where there are few
+    /// rows.
     Registers { rows: u32, columns: u32 },
 }
 
@@ -23,6 +24,14 @@ impl Tile {
         match self {
             Tile::Workgroup => (BLOCK, BLOCK),
             Tile::Registers { rows, columns } => (rows, columns * REGISTER_WORKGROUP),
+        }
+    }
+
+    /// Neighbouring columns of one row of the output that one invocation computes.
+    pub const fn strip(self) -> u32 {
+        match self {
+            Tile::Workgroup => 1,
+            Tile::Registers { columns, .. } => columns,
         }
     }
 
@@ -52,9 +61,8 @@ impl<'k> Sums<'k> {
                 let (row, column) = (lane / 16 * 4, lane % 16 * 4);
                 ((0..4).map(|r| row + r).collect(), (0..4).map(|c| column + c).collect())
             }
-            // Neighbouring lanes have neighbouring columns.
             Tile::Registers { rows, columns } => {
-                ((0..rows).map(|r| k.u32(r)).collect(), (0..columns).map(|c| lane + c * REGISTER_WORKGROUP).collect())
+                ((0..rows).map(|r| k.u32(r)).collect(), (0..columns).map(|c| lane * columns + c).collect())
             }
         };
         let sums = (0..rows.len() * columns.len()).map(|_| k.var(k.number(ty, 0))).collect();

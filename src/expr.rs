@@ -7,20 +7,44 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Domain {
     All,
+    Numbers,
     Floats,
     Integers,
+    /// Integers, of an operand that says where elements are.
+    Indexes,
+    /// Integers and truth values.
+    Bits,
 }
 
 impl Domain {
+    fn contains(self, dtype: DType) -> bool {
+        match self {
+            Domain::All => true,
+            Domain::Numbers => dtype != DType::Bool,
+            Domain::Floats => dtype.is_float(),
+            Domain::Integers | Domain::Indexes => dtype.is_integer(),
+            Domain::Bits => !dtype.is_float(),
+        }
+    }
+
+    /// The dtypes, for an error's message.
+    fn describe(self) -> &'static str {
+        match self {
+            Domain::All => "all dtypes",
+            Domain::Numbers => "numbers (all dtypes but bool)",
+            Domain::Floats => "f32, f16 and bf16",
+            Domain::Integers => "u8, i8, u32 and i32",
+            Domain::Indexes => "u8, i8, u32 and i32 (the indexes)",
+            Domain::Bits => "bool, u8, i8, u32 and i32",
+        }
+    }
+
     /// Fails for a dtype that is not among them.
     pub fn check(self, dtype: DType, op: &'static str) -> Result<()> {
-        match self {
-            Domain::Floats if !dtype.is_float() => Err(Error::UnsupportedDType { op, dtype, expected: "f32 and f16" }),
-            Domain::Integers if dtype.is_float() => {
-                Err(Error::UnsupportedDType { op, dtype, expected: "u8, u32 and i32" })
-            }
-            _ => Ok(()),
+        if self.contains(dtype) {
+            return Ok(());
         }
+        Err(Error::UnsupportedDType { op, dtype, expected: self.describe() })
     }
 }
 
@@ -81,13 +105,14 @@ impl UnaryOp {
     pub fn domain(self) -> Domain {
         use UnaryOp::*;
         match self {
-            Neg | Abs | Sign | Sqr | Relu | Relu6 | IsNan | IsInf | IsFinite | LogicalNot => Domain::All,
-            BitwiseNot => Domain::Integers,
+            IsNan | IsInf | IsFinite | LogicalNot => Domain::All,
+            Neg | Abs | Sign | Sqr | Relu | Relu6 => Domain::Numbers,
+            BitwiseNot => Domain::Bits,
             _ => Domain::Floats,
         }
     }
 
-    /// Whether the result is a truth value, of dtype `u8`.
+    /// Whether the result is a truth value.
     pub fn is_test(self) -> bool {
         use UnaryOp::*;
         matches!(self, IsNan | IsInf | IsFinite | LogicalNot)
@@ -134,13 +159,15 @@ impl BinaryOp {
     pub fn domain(self) -> Domain {
         use BinaryOp::*;
         match self {
-            Pow | Atan2 | LeakyRelu | Elu | Celu => Domain::Floats,
-            BitwiseAnd | BitwiseOr | BitwiseXor | Shl | Shr => Domain::Integers,
-            _ => Domain::All,
+            Atan2 | LeakyRelu | Elu | Celu => Domain::Floats,
+            Add | Sub | Mul | Div | Rem | Fmod | Pow => Domain::Numbers,
+            BitwiseAnd | BitwiseOr | BitwiseXor => Domain::Bits,
+            Shl | Shr => Domain::Integers,
+            Maximum | Minimum | Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor => Domain::All,
         }
     }
 
-    /// Whether the result is a truth value, of dtype `u8`.
+    /// Whether the result is a truth value.
     pub fn is_test(self) -> bool {
         use BinaryOp::*;
         matches!(self, Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor)
@@ -169,8 +196,8 @@ impl Expr {
         match self {
             Expr::Input(_, dtype) | Expr::Scalar(_, dtype) | Expr::Cast(dtype, _) => *dtype,
             Expr::Index => DType::U32,
-            Expr::Unary(op, _) if op.is_test() => DType::U8,
-            Expr::Binary(op, ..) if op.is_test() => DType::U8,
+            Expr::Unary(op, _) if op.is_test() => DType::Bool,
+            Expr::Binary(op, ..) if op.is_test() => DType::Bool,
             Expr::Unary(_, x) => x.dtype(),
             Expr::Binary(_, a, _) => a.dtype(),
             Expr::Select(_, yes, _) => yes.dtype(),

@@ -2,7 +2,6 @@
 
 use crate::cache;
 use crate::device::{BackendKind, Device};
-use crate::dtype::DType;
 use crate::dump;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
@@ -97,16 +96,16 @@ impl From<&Tensor> for Argument {
 }
 
 macro_rules! argument_from_number {
-    ($($number:ty => $dtype:ident),+) => {$(
+    ($($number:ty),+) => {$(
         impl From<$number> for Argument {
             fn from(number: $number) -> Self {
-                Argument(Kind::Scalar(Word { bits: u32::from_ne_bytes(number.to_ne_bytes()), dtype: DType::$dtype }))
+                Argument(Kind::Scalar(Word::new(number)))
             }
         }
     )+};
 }
 
-argument_from_number!(f32 => F32, i32 => I32, u32 => U32);
+argument_from_number!(f32, i32, u32);
 
 impl fmt::Display for Argument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,7 +141,7 @@ impl From<[u32; 3]> for Groups {
 impl Kernel {
     /// Compiles a kernel in the crate's own language: see [`shader`](crate::shader) and `docs/kernels.md`. Its signature
     /// is what `write` declares, in that order: buffers, whose elements or their lanes are of the tensor's dtype
-    /// ([`packed_buffer`](KernelBuilder::packed_buffer) for `u8`, and `f16` on devices without it), and parameters.
+    /// ([`packed_buffer`](KernelBuilder::packed_buffer) for narrow ones, `f16` among them on devices without it), and parameters.
     ///
     /// Such a kernel cannot reach beyond its buffers and arrays, whatever is written in it: a load beyond the end gives
     /// the last element, a store there is left out, and an atomic operation changes nothing. This costs one word of the
@@ -440,7 +439,7 @@ impl Kernel {
     fn bind(&self, slot: &Slot, argument: Argument, bound: &mut Bound) -> Result<()> {
         let SlotKind::Buffer { dtype, access, element_bytes } = slot.kind else {
             let Kind::Scalar(word) = argument.0 else { return Err(self.mismatch(slot, &argument)) };
-            bound.words.push(word.bits);
+            bound.words.push(word.bits as u32);
             return Ok(());
         };
         let tensor = match argument.0 {

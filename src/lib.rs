@@ -58,8 +58,9 @@ pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
 pub use ops::{
-    ConvConfig, CoordinateMode, GridSampleConfig, GridSampleMode, GridSamplePadding, NearestRounding, PadMode, PerAxis,
-    PoolConfig, ResizeConfig, ResizeMode,
+    AttentionConfig, ConvConfig, CoordinateMode, Gemm, GemmStridedBatched, GridSampleConfig, GridSampleMode,
+    GridSamplePadding, MatrixBatch, MatrixOrder, NearestRounding, PadMode, PerAxis, PoolConfig, ResizeConfig,
+    ResizeMode, Sections, TensorOrScalar,
 };
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 use marquetry::io::SafeTensors;
-use marquetry::{Device, Tensor};
+use marquetry::{AttentionConfig, Device, Tensor};
 use std::path::Path;
 use tokenizers::Encoding;
 
@@ -118,8 +118,8 @@ impl SelfAttention {
         let key = split(self.key.forward(x)?)?;
         let value = split(self.value.forward(x)?)?;
 
-        let scores = (query.matmul(&key.t()?)? * (1.0 / (width as f64).sqrt()))?.add(padding)?;
-        let mixed = scores.softmax(-1)?.matmul(&value)?;
+        let config = AttentionConfig { mask: Some(padding.clone()), ..Default::default() };
+        let mixed = query.scaled_dot_product_attention(&key, &value, &config)?;
         self.output.forward(&mixed.transpose(1, 2)?.reshape((batch, tokens, hidden))?)
     }
 }

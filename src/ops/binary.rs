@@ -1,11 +1,35 @@
 //! Functions of two elements, with numpy's broadcasting.
 
+use super::TensorOrScalar;
 use crate::error::Result;
 use crate::expr::{BinaryOp, Expr};
-use crate::tensor::{Fusion, Tensor};
+use crate::tensor::{Fusion, Tensor, Word};
 
 impl Tensor {
-    fn binary(&self, rhs: &Tensor, function: BinaryOp, op: &'static str) -> Result<Tensor> {
+    pub(super) fn binary(&self, rhs: TensorOrScalar, function: BinaryOp, op: &'static str) -> Result<Tensor> {
+        match rhs {
+            TensorOrScalar::Tensor(rhs) => self.with_tensor(rhs, function, op),
+            TensorOrScalar::Scalar(number) => self.with_number(number, false, function, op),
+        }
+    }
+
+    /// `self op number`, or `number op self` where `reversed`.
+    pub(super) fn with_number(
+        &self,
+        number: f64,
+        reversed: bool,
+        function: BinaryOp,
+        op: &'static str,
+    ) -> Result<Tensor> {
+        function.domain().check(self.dtype(), op)?;
+        let mut fusion = Fusion::new(self.shape().clone());
+        let x = fusion.tensor(self, op)?;
+        let number = fusion.scalar(Word::from_f64(number, self.dtype(), op)?);
+        let (a, b) = if reversed { (number, x) } else { (x, number) };
+        fusion.finish(Expr::Binary(function, a.into(), b.into()), self.device(), op)
+    }
+
+    fn with_tensor(&self, rhs: &Tensor, function: BinaryOp, op: &'static str) -> Result<Tensor> {
         self.check_same_device(rhs, op)?;
         self.check_same_dtype(rhs, op)?;
         function.domain().check(self.dtype(), op)?;
@@ -17,9 +41,8 @@ impl Tensor {
 
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident => $function:ident;)*) => {
-        /// Functions of two elements. Both sides have one dtype; their shapes are broadcast as numpy does it: aligned
-        /// at the last axis, equal or 1. `Tensor::full(number, (), device)` stands for a number; it takes no memory, and
-        /// no kernel of its own.
+        /// Functions of two elements. The right side is a tensor or a number ([`TensorOrScalar`]). Tensors have one
+        /// dtype; their shapes are broadcast as numpy does it: aligned at the last axis, equal or 1.
         ///
         /// ```
         /// # use marquetry::{Device, Tensor};
@@ -27,7 +50,8 @@ macro_rules! binary {
         /// let x = Tensor::new([[1i32, 2], [3, 4]], &device)?;
         /// let row = Tensor::new([10i32, 20], &device)?;
         /// assert_eq!(x.add(&row)?.to_vec::<i32>()?, [11, 22, 13, 24]);
-        /// assert_eq!(x.gt(&row.sub(&x)?)?.to_vec::<u8>()?, [0, 0, 0, 0]);
+        /// assert_eq!(x.gt(&row.sub(&x)?)?.to_vec::<bool>()?, [false; 4]);
+        /// assert_eq!(x.mul(2)?.minimum(5)?.to_vec::<i32>()?, [2, 4, 5, 5]);
         /// # Ok::<(), marquetry::Error>(())
         /// ```
         impl Tensor {
@@ -39,9 +63,10 @@ macro_rules! binary {
                 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch),
                 /// [`Error::DeviceMismatch`](crate::Error::DeviceMismatch);
                 /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) where the function is not defined for
-                /// the dtype.
-                pub fn $name(&self, rhs: &Tensor) -> Result<Tensor> {
-                    self.binary(rhs, BinaryOp::$function, stringify!($name))
+                /// the dtype; [`Error::InvalidArgument`](crate::Error::InvalidArgument) where the dtype is an integer
+                /// that cannot hold the number.
+                pub fn $name<'a>(&self, rhs: impl Into<TensorOrScalar<'a>>) -> Result<Tensor> {
+                    self.binary(rhs.into(), BinaryOp::$function, stringify!($name))
                 }
             )*
         }
@@ -61,20 +86,21 @@ binary! {
     maximum => Maximum;
     /// The smaller element; NaN if one is NaN.
     minimum => Minimum;
-    /// 1 where the elements are equal, else 0, as `u8`.
+    /// Whether the elements are equal, as `bool`.
     eq => Eq;
-    /// 1 where the elements differ, else 0, as `u8`.
+    /// Whether the elements differ, as `bool`; NaN differs from everything.
     ne => Ne;
-    /// 1 where `self < rhs`, else 0, as `u8`.
+    /// Whether `self < rhs`, as `bool`; false is less than true.
     lt => Lt;
-    /// 1 where `self <= rhs`, else 0, as `u8`.
+    /// Whether `self <= rhs`, as `bool`.
     le => Le;
-    /// 1 where `self > rhs`, else 0, as `u8`.
+    /// Whether `self > rhs`, as `bool`.
     gt => Gt;
-    /// 1 where `self >= rhs`, else 0, as `u8`.
+    /// Whether `self >= rhs`, as `bool`.
     ge => Ge;
-    /// `self` to the power of `rhs`, of floats. As in C, 1 to any power and anything to the power of 0 are 1, and negative
-    /// numbers have whole powers only, else NaN.
+    /// `self` to the power of `rhs`. As in C, 1 to any power and anything to the power of 0 are 1, and negative floats
+    /// have whole powers only, else NaN. Powers of integers wrap; where the exponent is negative they are cut towards
+    /// zero, so that they are 0 but for those of 1 and -1 (numpy refuses them; the power of 0 is 0 as well).
     pow => Pow;
     /// The remainder of a division that is rounded down, so that it has the sign of the divisor (PyTorch's `remainder`):
     /// exact but for one addition. Where the divisor is 0, NaN of floats, and `self` of integers.
@@ -84,21 +110,21 @@ binary! {
     fmod => Fmod;
     /// The angle in radians, from -pi to pi, of the point whose y coordinate is `self` and whose x coordinate is `rhs`.
     atan2 => Atan2;
-    /// The bits of integers that both have.
+    /// The bits of integers that both have; of truth values, whether both are true.
     bitwise_and => BitwiseAnd;
-    /// The bits of integers that one has, or both.
+    /// The bits of integers that one has, or both; of truth values, whether one is true, or both.
     bitwise_or => BitwiseOr;
-    /// The bits of integers that one has and not the other.
+    /// The bits of integers that one has and not the other; of truth values, whether they differ.
     bitwise_xor => BitwiseXor;
     /// The integer with its bits moved up by `rhs`; 0 where that is negative or the dtype's count of bits or more.
     shl => Shl;
-    /// The integer with its bits moved down by `rhs`, of `i32` with copies of the sign; where `rhs` is negative or the
+    /// The integer with its bits moved down by `rhs`, if it is signed with copies of the sign; where `rhs` is negative or the
     /// dtype's count of bits or more, 0, and of negative numbers -1.
     shr => Shr;
-    /// 1 where neither element is 0, else 0, as `u8`.
+    /// Whether both elements are true, or numbers that are not 0, as `bool`.
     logical_and => LogicalAnd;
-    /// 1 where one element is not 0, or both, else 0, as `u8`.
+    /// Whether one element is true, or a number that is not 0, or both, as `bool`.
     logical_or => LogicalOr;
-    /// 1 where one element is 0 and the other is not, else 0, as `u8`.
+    /// Whether one element is true, or a number that is not 0, and the other is not, as `bool`.
     logical_xor => LogicalXor;
 }

@@ -199,7 +199,12 @@ impl Problem {
         }
         let (mut x, added) = batched(x, self.axes, op)?;
         let mut sizes = self.sizes(&x, weight, config)?;
-        let channels = sizes.groups * sizes.output_channels;
+        // Of an empty weight, another axis may be as long as it likes.
+        let channels = sizes.groups.checked_mul(sizes.output_channels).ok_or_else(|| Error::SizeOverflow {
+            op,
+            shape: weight.shape().clone(),
+            limit: usize::MAX as u64,
+        })?;
         if let Some(bias) = bias.filter(|bias| bias.dims() != [channels]) {
             let (lhs, rhs) = (weight.shape().clone(), bias.shape().clone());
             return Err(Error::ShapeMismatch {
@@ -229,7 +234,7 @@ impl Problem {
         }
         let invalid = |message: String| Error::InvalidArgument { op, message };
         let channels = x.dims()[1];
-        if groups == 0 || channels % groups != 0 || weight.dims()[0] % groups != 0 {
+        if groups == 0 || !channels.is_multiple_of(groups) || !weight.dims()[0].is_multiple_of(groups) {
             return Err(invalid(format!(
                 "{groups} groups; they divide the channels of the input {} and of the weight {}, here {channels} and {}",
                 x.shape(),
@@ -304,10 +309,16 @@ impl Problem {
         let along = |axis: usize| if self.transposed { sizes.windows[axis].stride } else { 1 };
         let axes = sizes.windows.len();
         let phases: usize = (0..axes).map(|axis| along(axis).min(sizes.outputs[axis])).product();
-        let places: usize = (0..axes).map(|axis| sizes.outputs[axis].div_ceil(along(axis))).product();
-        let (rows, columns) = (sizes.output_channels, x.dims()[0] * places);
-        let tile = choose_tile(device, rows, columns);
-        let mut config = Conv { dtype, axes, transposed: self.transposed, bias: bias.is_some(), tile };
+        let mut places: Dims = (0..axes).map(|axis| sizes.outputs[axis].div_ceil(along(axis))).collect();
+        let rows = sizes.output_channels;
+        let tile = choose_tile(device, rows, x.dims()[0] * places.iter().product::<usize>(), places[axes - 1]);
+        places[axes - 1] = places[axes - 1].next_multiple_of(tile.strip() as usize);
+        let columns = x.dims()[0] * places.iter().product::<usize>();
+        // With many rows, the products take the time and not the loads.
+        let last = sizes.windows[axes - 1];
+        let few_rows = matches!(tile, Tile::Registers { rows: 1, columns: 2.. });
+        let slides = few_rows && !self.transposed && last.stride == last.dilation && last.kernel > 1;
+        let mut config = Conv { dtype, axes, transposed: self.transposed, bias: bias.is_some(), tile, slides };
         if config.parameter_words() > device.info().limits.max_parameter_words as usize {
             config.bias = false;
         }
@@ -369,12 +380,12 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// How the work is cut for so many output channels per group and places in all images.
-fn choose_tile(device: &Device, rows: usize, columns: usize) -> Tile {
+/// How the work is cut for so many output channels per group, places in all images, and places along the last axis.
+fn choose_tile(device: &Device, rows: usize, places: usize, last: usize) -> Tile {
     if !is_software(device) && rows >= 16 {
         return Tile::Workgroup;
     }
     let rows = if rows < 4 { 1 } else { 8 };
-    // 32 or 128 columns per workgroup: the fewer are wasted.
-    Tile::Registers { rows, columns: if is_software(device) && columns >= 96 { 4 } else { 1 } }
+    // 32 or 128 columns per workgroup, in whole strips: the fewer are wasted.
+    Tile::Registers { rows, columns: if is_software(device) && places >= 96 && last >= 3 { 4 } else { 1 } }
 }

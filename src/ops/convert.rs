@@ -7,7 +7,8 @@ use crate::tensor::{Fusion, Tensor};
 
 impl Tensor {
     /// The elements as another dtype, converted as Rust's `as` does it: floats to integers are cut towards zero and
-    /// saturate, NaN becomes 0, integers lose high bits, `f32` to `f16` rounds to the nearest, ties to even.
+    /// saturate, NaN becomes 0, integers lose high bits, numbers that a float does not hold are rounded to the nearest
+    /// that it does, ties to even. A truth value is 1 or 0, and a number is true that is not 0, NaN too.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};

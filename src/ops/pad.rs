@@ -179,7 +179,7 @@ impl Tensor {
             parameters.push(self.layout().offset as u32);
             parameters.extend(strides.iter().map(|&stride| stride as u32));
             parameters.extend(axes().flat_map(|(&length, &[before, _])| [before as u32, length as u32]));
-            parameters.extend(fill.map(|word| word.bits));
+            parameters.extend(fill.map(|word| word.bits as u32));
             let config = Pad { dtype: self.dtype(), border, rank: lengths.len() };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             self.device().runtime().launch(config, &[&*self.buffer()?, &output], &parameters, groups)?;

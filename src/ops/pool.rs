@@ -3,7 +3,6 @@
 use super::window::{PerAxis, RANKS, Window};
 use crate::error::{Error, Result};
 use crate::kernels::pool::{Pool, PoolOp, WORKGROUP, Windows};
-use crate::layout::collapse;
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
 
@@ -252,12 +251,12 @@ impl Tensor {
         let mut windows = Vec::new();
         for (&input, &output) in inputs.iter().zip(&outputs) {
             // Kernels multiply both.
-            if (output + 1).checked_mul(input + 1).is_none_or(|n| n > u32::MAX as usize) {
+            if output.saturating_add(1).saturating_mul(input.saturating_add(1)) > u32::MAX as usize {
                 let message = format!("{output} windows over {input} elements are too many");
                 return Err(Error::InvalidArgument { op, message });
             }
-            let longest = |n: usize| ((n + 1) * input).div_ceil(output) - n * input / output;
-            let kernel = if even { input / output } else { (0..output).map(longest).max().unwrap_or(1) };
+            // Of windows of different lengths none is longer than this.
+            let kernel = if even { input / output } else { input / output.max(1) + 2 };
             windows.push(Window { input, kernel, stride: kernel, ..Window::TRIVIAL });
         }
         let kind = if even { Windows::Sliding } else { Windows::Adaptive };
@@ -274,26 +273,31 @@ impl Tensor {
         p: P,
         op: &'static str,
     ) -> Result<Tensor> {
-        let outer = &self.dims()[..self.rank() - windows.len()];
-        let shape: Shape = outer.iter().chain(outputs).copied().collect();
+        let outer = self.rank() - windows.len();
+        let shape: Shape = self.dims()[..outer].iter().chain(outputs).copied().collect();
         let elements = checked_elements(&shape, op)?;
         let output = allocate(&shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
-            let (outer_strides, strides) = self.strides().split_at(outer.len());
-            let (lengths, outer_strides) = collapse(outer, &[outer_strides]);
-            let mut parameters: Vec<u32> = vec![elements as u32];
-            parameters.extend(lengths.iter().map(|&n| n as u32));
-            for (window, &output) in windows.iter().zip(outputs) {
-                let Window { input, kernel, stride, dilation, before, after } = *window;
-                parameters.extend([output, input, kernel, stride, dilation, before, after].map(|n| n as u32));
+            // A batch of images: one image if there is no batch, and of one row if there is one spatial axis.
+            let mut x = if outer == 1 { self.unsqueeze(0)? } else { self.clone() };
+            let (mut windows, mut outputs) = (windows.to_vec(), outputs.clone());
+            if windows.len() == 1 {
+                x = x.unsqueeze(2)?;
+                windows.insert(0, Window::TRIVIAL);
+                outputs.insert(0, 1);
             }
-            parameters.push(self.layout().offset as u32);
-            parameters.extend(outer_strides[0].iter().chain(strides).map(|&stride| stride as u32));
+            let mut parameters = vec![elements, x.dims()[0], x.dims()[1]];
+            for (window, &output) in windows.iter().zip(&outputs) {
+                let Window { input, kernel, stride, dilation, before, after } = *window;
+                parameters.extend([output, input, kernel, stride, dilation, before, after]);
+            }
+            parameters.push(x.layout().offset);
+            parameters.extend(x.strides().iter().map(|&stride| stride as usize));
+            let mut parameters: Vec<u32> = parameters.into_iter().map(|n| n as u32).collect();
             parameters.extend(p.map(f32::to_bits));
-            let (outer, axes) = (lengths.len(), windows.len());
-            let config = Pool { op: pool, windows: kind, dtype: self.dtype(), outer, axes };
+            let config = Pool { op: pool, windows: kind, dtype: self.dtype(), axes: windows.len() };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            self.device().runtime().launch(config, &[&*self.buffer()?, &output], &parameters, groups)?;
+            self.device().runtime().launch(config, &[&*x.buffer()?, &output], &parameters, groups)?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
     }

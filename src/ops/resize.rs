@@ -61,7 +61,7 @@ impl ResizeConfig {
     pub const NEAREST: ResizeConfig =
         ResizeConfig { mode: ResizeMode::Nearest(NearestRounding::Floor), coordinates: CoordinateMode::Asymmetric };
 
-    /// PyTorch's `nearest-exact`, OpenCV's and Pillow's nearest: the cell in which the middle of the new one is.
+    /// PyTorch's `nearest-exact`, the nearest of Pillow and scikit-image: the cell in which the middle of the new one is.
     pub const NEAREST_EXACT: ResizeConfig =
         ResizeConfig { mode: ResizeMode::Nearest(NearestRounding::PreferCeil), coordinates: CoordinateMode::HalfPixel };
 
@@ -97,8 +97,9 @@ impl Tensor {
     /// The tensor with its last axes resized to `size`, which has one to three lengths: of an image of `[batch,
     /// channels, height, width]` it is `(height, width)`. No filter is applied before an axis is shortened.
     ///
-    /// Places are fractions of whole numbers, so that ties are decided exactly; weights are computed in `f32`. Elements
-    /// of weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
+    /// Places are fractions of whole numbers, so that ties are decided exactly (PyTorch and ONNX Runtime compute them in
+    /// `f32`, and may take the other element where rounding moves a tie); weights are computed in `f32`. Elements of
+    /// weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
     ///
     /// ```
     /// # use marquetry::{Device, ResizeConfig, Tensor};
@@ -113,7 +114,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::RankMismatch`] for more lengths than axes; [`Error::InvalidArgument`] for none or more than three of
-    /// them (cubic: two), where an empty axis is to become longer, and for a coefficient that is not finite;
+    /// them (cubic: two), where an empty axis is to become longer, for a coefficient that is not finite, and for axes of tens of
+    /// millions of elements whose places cannot be counted in 32 bits;
     /// [`Error::UnsupportedDType`] for integers, but of the nearest element; [`Error::SizeOverflow`];
     /// [`Error::OutOfMemory`].
     pub fn resize(&self, size: impl Into<Shape>, config: ResizeConfig) -> Result<Tensor> {
@@ -153,7 +155,7 @@ impl Tensor {
             let inverse = Fraction { numerator: ratio.denominator, denominator: ratio.numerator };
             lines.push(Line::new(config.coordinates, inverse, [self.dims()[axis], shape[axis]]));
         }
-        self.along(&lines, Shape::from(shape), config, OP)
+        self.resample(&lines, Shape::from(shape), config, OP)
     }
 
     /// Each element of the last axis repeated or left out: [`resize`](Self::resize) with [`ResizeConfig::NEAREST`].
@@ -217,7 +219,7 @@ impl Tensor {
         };
         let lines: Vec<Line> = self.dims()[kept..].iter().zip(size.iter()).map(line).collect();
         let shape = self.dims()[..kept].iter().chain(size.iter()).copied().collect();
-        self.along(&lines, shape, config, op)
+        self.resample(&lines, shape, config, op)
     }
 
     /// Checks all but the lengths.
@@ -249,7 +251,7 @@ impl Tensor {
     }
 
     /// The tensor of this shape whose elements along the last axes are taken from where the lines are.
-    fn along(&self, lines: &[Line], shape: Shape, config: ResizeConfig, op: &'static str) -> Result<Tensor> {
+    fn resample(&self, lines: &[Line], shape: Shape, config: ResizeConfig, op: &'static str) -> Result<Tensor> {
         let kept = self.rank() - lines.len();
         for axis in kept..self.rank() {
             if self.dims()[axis] == 0 && shape[axis] > 0 {
@@ -267,7 +269,7 @@ impl Tensor {
         let rank = lengths.len() + lines.len();
         let limit = self.device().info().limits.max_parameter_words as usize;
         if Resize::parameter_words(interpolation, rank, lines.len()) > limit && !self.is_contiguous() {
-            return self.contiguous()?.along(lines, shape, config, op);
+            return self.contiguous()?.resample(lines, shape, config, op);
         }
         let output = allocate(&shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
@@ -279,7 +281,9 @@ impl Tensor {
             for (axis, line) in (kept..).zip(lines) {
                 let [from, to] = [self.dims()[axis], shape[axis]];
                 let words = line.rounded(config.mode).words(from, to).ok_or_else(|| {
-                    let message = format!("axis {axis}: {from} and {to} are too long to have no common divisor");
+                    let message = format!(
+                        "axis {axis} from {from} to {to} elements: too many to count places exactly in 32 bits"
+                    );
                     Error::InvalidArgument { op, message }
                 })?;
                 parameters.extend(words);
@@ -355,7 +359,7 @@ impl Line {
         let [slope, start, unit] = [self.slope, self.start, self.unit].map(|n| n / common);
         let margin = i128::from(MARGIN);
         // The kernel's guess at a place is made of numbers rounded to 24 bits.
-        let guess_error = (((slope * to as i128 + start.abs()) / unit) >> 22) + 2;
+        let guess_error = (((slope * (to as i128 - 1) + start.abs()) / unit) >> 22) + 2;
         let fits = guess_error <= margin && (2 * margin + 2) * unit < 1 << 32 && from < 1 << 31;
         let [ratio, begin] = [slope, start].map(|n| ((n as f64 / unit as f64) as f32).to_bits());
         fits.then(|| [slope as u32, (start + margin * unit) as u32, unit as u32, ratio, begin, from as u32])

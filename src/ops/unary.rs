@@ -43,12 +43,14 @@ macro_rules! unary {
 unary! {
     /// The negative value; of unsigned integers modulo 2^n.
     neg => Neg;
-    /// The absolute value; of `i32::MIN` it is `i32::MIN`.
+    /// The absolute value; of the smallest integer, which has none, itself.
     abs => Abs;
     /// -1, 0 or 1 by the sign; NaN of NaN.
     sign => Sign;
     /// The square (PyTorch's `square`).
     sqr => Sqr;
+    /// The square, by PyTorch's name.
+    square => Sqr;
     /// `max(x, 0)`.
     relu => Relu;
     /// The largest whole number that is not larger.
@@ -77,11 +79,11 @@ unary! {
     log2 => Log2;
     /// `log(1 + x)`, which keeps its digits near 0; minus infinity of -1, NaN of numbers below.
     log1p => Log1p;
-    /// The sine of an angle in radians, accurate for magnitudes up to 8192.
+    /// The sine of an angle in radians, accurate for magnitudes up to 10,000.
     sin => Sin;
-    /// The cosine of an angle in radians, accurate for magnitudes up to 8192.
+    /// The cosine of an angle in radians, accurate for magnitudes up to 10,000.
     cos => Cos;
-    /// The tangent of an angle in radians, accurate for magnitudes up to 8192.
+    /// The tangent of an angle in radians, accurate for magnitudes up to 10,000.
     tan => Tan;
     /// The arc sine in radians; NaN outside of -1 to 1.
     asin => Asin;
@@ -127,14 +129,14 @@ unary! {
     /// `1.0507 x` of positive numbers, else `1.0507 1.6733 (exp(x) - 1)`. G. Klambauer and others,
     /// "Self-Normalizing Neural Networks", 2017, with more digits.
     selu => Selu;
-    /// 1 where the element is NaN, else 0, as `u8`.
+    /// Whether the element is NaN, as `bool`.
     is_nan => IsNan;
-    /// 1 where the element is an infinity, else 0, as `u8`.
+    /// Whether the element is an infinity, as `bool`.
     is_inf => IsInf;
-    /// 1 where the element is neither NaN nor an infinity, else 0, as `u8`.
+    /// Whether the element is neither NaN nor an infinity, as `bool`.
     is_finite => IsFinite;
-    /// 1 where the element is 0, else 0, as `u8`.
+    /// Whether the element is 0 or false, as `bool`.
     logical_not => LogicalNot;
-    /// Each bit of an integer the other way.
+    /// Each bit of an integer the other way; of a truth value, the other one.
     bitwise_not => BitwiseNot;
 }

@@ -96,30 +96,23 @@ impl<'k> Value<'k> {
         (self.bitcast(bits) | zero).bitcast(self.ty)
     }
 
+    /// The sum of two `f32`, and what is lost in its rounding: together they are the exact sum (D. Knuth, "The Art of
+    /// Computer Programming", volume 2, 4.2.2, theorem B). Where the sum is infinite or NaN, so is the rest.
+    pub(crate) fn two_sum(self, rhs: Value<'k>) -> [Value<'k>; 2] {
+        let sum = (self + rhs).opaque();
+        let added = (sum - self).opaque();
+        let kept = (sum - added).opaque();
+        [sum, (self - kept).opaque() + (rhs - added)]
+    }
+
+    /// Whether a lane is neither infinite nor NaN.
+    pub(crate) fn is_finite(self) -> Value<'k> {
+        (self.bitcast(self.ty.with_scalar(Scalar::U32)) & 0x7f80_0000_u32).lt(0x7f80_0000_u32)
+    }
+
     /// An infinity or NaN of this value's type.
     pub(super) fn special(self, number: f32) -> Value<'k> {
         self.kernel.f32(number).into_value(self.kernel, self.ty)
-    }
-
-    /// The error function. Coefficients by N. Juffa (2015, "Accuracy of an approximation to erff").
-    pub fn erf(self) -> Value<'k> {
-        let t = self.abs();
-        let s = self * self;
-        let r = t.fma(-1.728_534_7e-5, 3.831_971_3e-4);
-        let u = t.fma(-3.883_964_4e-3, 2.425_462_2e-2);
-        let r = r.fma(s, u).fma(t, -1.067_778_77e-1).fma(t, -6.348_466_87e-1).fma(t, -1.287_175_12e-1).fma(t, -t);
-        let large = (self.literal(1.0) - r.exp()).copy_sign(self);
-        let p = s.polynomial(&[
-            -5.967_617_03e-4,
-            4.991_194_23e-3,
-            -2.676_813_49e-2,
-            1.128_199_25e-1,
-            -3.761_253_36e-1,
-            1.283_791_66e-1,
-        ]);
-        let small = p.fma(self, self);
-        let result = t.gt(0.927_734_375).select(large, small);
-        self.is_nan().select(self, result)
     }
 
     /// `self / divisor` within 2.5 ulp for all numbers: the instruction is only as good as that for divisors up to
@@ -201,7 +194,27 @@ impl<'k> Value<'k> {
     }
 }
 
+impl<'k> Value<'k> {
+    /// The two `bf16` packed in a word, the low one first.
+    pub fn unpack_bf16(self) -> [Value<'k>; 2] {
+        [self << 16, self & 0xffff_0000_u32].map(|bits| bits.bitcast(self.ty.with_scalar(Scalar::F32)))
+    }
+
+    /// The `bf16` bits of a float, the upper half of its own, rounded to the nearest, ties to even.
+    pub fn to_bf16_bits(self) -> Value<'k> {
+        let bits = self.bitcast(self.ty.with_scalar(Scalar::U32));
+        let rounded = (bits + 0x7fff_u32 + ((bits >> 16) & 1)) >> 16;
+        // Rounding could carry NaN over to infinity: it is cut instead, and kept NaN by its highest bit.
+        self.is_nan().select((bits >> 16) | 0x0040_u32, rounded)
+    }
+}
+
 impl KernelBuilder {
+    /// Two floats as `bf16` bits in a word, the first in the low half.
+    pub fn pack_bf16<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
+        low.to_bf16_bits() | (high.to_bf16_bits() << 16)
+    }
+
     /// Two floats as half-precision bits in a word, the first in the low half.
     pub fn pack_f16<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
         low.to_half_bits() | (high.to_half_bits() << 16)

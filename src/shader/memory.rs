@@ -184,6 +184,18 @@ impl<'k> Array<'k> {
         self.atomic(Op::AtomicUMin, index, &[value], self.kernel.u32(u32::MAX))
     }
 
+    /// Replaces an element and returns what was there before.
+    pub fn atomic_exchange(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
+        let value = value.into_value(self.kernel, Type::U32);
+        let index = self.index(index);
+        // No operand changes nothing: beyond the last index there is an addition of 0 instead.
+        let exchange = || self.atomic(Op::AtomicExchange, index, &[value], value);
+        let Some(last) = self.last() else { return exchange() };
+        let found = self.kernel.var(self.kernel.u32(0));
+        self.kernel.when(index.le(last), || found.set(exchange())).otherwise(|| found.set(self.atomic_add(index, 0)));
+        found.get()
+    }
+
     /// Replaces an element by `value` if it is `expected`, and returns what was there before.
     pub fn atomic_compare_exchange(
         self,
@@ -203,10 +215,10 @@ impl KernelBuilder {
         self.typed_buffer(name, element, element.dtype(), access)
     }
 
-    /// Declares the next buffer as words for the elements of a `u8` or `f16` tensor: four bytes or two halves in each,
-    /// the first in the lowest bits. No two invocations may write one word.
+    /// Declares the next buffer as words for the elements of a tensor of a narrow dtype: four of `u8`, `i8` or `bool`,
+    /// two of `f16` or `bf16` in each, the first in the lowest bits. A `bool` is written as 0 or 1. No two invocations may write one word.
     pub fn packed_buffer(&self, name: &str, dtype: DType, access: Access) -> Array<'_> {
-        if !matches!(dtype, DType::U8 | DType::F16) {
+        if dtype.size_in_bytes() >= 4 {
             self.fail(format!("buffer `{name}`: {dtype} is not packed, declare it with `buffer`"));
         }
         self.typed_buffer(name, Type::U32, dtype, access)

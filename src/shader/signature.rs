@@ -56,8 +56,8 @@ impl Signature {
         Signature { kernel: kernel.into(), slots: Vec::new() }
     }
 
-    /// Adds a tensor that the kernel reads: its elements in row-major order without gaps. `u8` and `f16` are packed,
-    /// four or two in a word of 32 bits.
+    /// Adds a tensor that the kernel reads: its elements in row-major order without gaps. Narrow
+    /// dtypes are packed in words of 32 bits: four of `u8`, `i8` or `bool`, two of `f16` or `bf16`.
     pub fn input(self, name: &str, dtype: DType) -> Self {
         self.with_buffer(name, dtype, Access::Read)
     }

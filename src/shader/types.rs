@@ -109,9 +109,9 @@ impl DType {
     /// The type in which a kernel computes with elements of this dtype: narrow ones are widened.
     pub(crate) const fn compute_scalar(self) -> Scalar {
         match self {
-            DType::U8 | DType::U32 => Scalar::U32,
-            DType::I32 => Scalar::I32,
-            DType::F16 | DType::F32 => Scalar::F32,
+            DType::Bool | DType::U8 | DType::U32 => Scalar::U32,
+            DType::I8 | DType::I32 => Scalar::I32,
+            DType::F16 | DType::BF16 | DType::F32 => Scalar::F32,
         }
     }
 }

@@ -1,14 +1,13 @@
-//! Tensors from host data, from nothing but a shape, and from the random number generator.
+//! Tensors from host data, and from nothing but a shape.
 
 use super::storage::Word;
-use super::{Fusion, Tensor, allocate, checked_elements};
+use super::{Fusion, Tensor, checked_elements};
 use crate::device::{Device, MemoryKind};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Expr};
-use crate::kernels::random::{Distribution, Random, WORKGROUP};
+use crate::expr::{BinaryOp, Domain, Expr};
 use crate::shape::Shape;
-use half::f16;
+use half::{bf16, f16};
 
 /// Host data that knows its shape: a number, and arrays, slices and vectors of such data.
 pub trait NdArray {
@@ -187,7 +186,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::SizeOverflow`].
     pub fn full<T: Element>(value: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        Tensor::constant(Word { bits: value.to_word(), dtype: T::DTYPE }, shape.into(), device)
+        Tensor::constant(Word::new(value), shape.into(), device)
     }
 
     /// A tensor of zeros.
@@ -240,98 +239,22 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] where the step is 0 or a number is not finite; [`Error::SizeOverflow`].
     pub fn arange_step<T: Element>(start: T, end: T, step: T, device: &Device) -> Result<Tensor> {
-        let word = Word { bits: step.to_word(), dtype: T::DTYPE };
-        Tensor::arange_words(start, end.to_f64(), step.to_f64(), word, device)
+        Tensor::arange_words(start, end.to_f64(), step.to_f64(), Word::new(step), device)
     }
 
     fn arange_words<T: Element>(start: T, end: f64, step: f64, step_word: Word, device: &Device) -> Result<Tensor> {
+        Domain::Numbers.check(T::DTYPE, "arange")?;
         let length = ((end - start.to_f64()) / step).ceil();
         if !length.is_finite() {
             let message = format!("from {start:?} to {end} in steps of {step} is not finite");
             return Err(Error::InvalidArgument { op: "arange", message });
         }
         let mut fusion = Fusion::new(Shape::from(length.max(0.0) as usize));
-        let start = fusion.scalar(Word { bits: start.to_word(), dtype: T::DTYPE });
+        let start = fusion.scalar(Word::new(start));
         let step = fusion.scalar(step_word);
         let index = Expr::Cast(if T::DTYPE.is_float() { DType::F32 } else { T::DTYPE }, Box::new(Expr::Index));
         let advanced = Expr::Binary(BinaryOp::Mul, index.into(), step.into());
         fusion.finish(Expr::Binary(BinaryOp::Add, start.into(), advanced.into()), device, "arange")
-    }
-
-    /// Random numbers, evenly distributed from `low` up to but not including `high`.
-    ///
-    /// The generator is counter-based: the same seed ([`Device::set_seed`]) and the same sequence of calls give the
-    /// same random bits on every device; scaling them may round differently.
-    ///
-    /// ```
-    /// # use marquetry::{Device, Tensor};
-    /// # let device = Device::best()?;
-    /// let x = Tensor::rand(-1f32, 1.0, (3, 4), &device)?;
-    /// assert!(x.to_vec::<f32>()?.iter().all(|v| (-1.0..1.0).contains(v)));
-    /// # Ok::<(), marquetry::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] for integers; [`Error::InvalidArgument`] for a range that is not finite;
-    /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
-    pub fn rand<T: Element>(low: T, high: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        let (low, high) = (low.to_f64(), high.to_f64());
-        if !((high - low) as f32).is_finite() {
-            let message = format!("the range from {low} to {high} is wider than the largest number");
-            return Err(Error::InvalidArgument { op: "rand", message });
-        }
-        let numbers = Tensor::random(Distribution::Uniform, high - low, low, T::DTYPE, shape.into(), device, "rand")?;
-        // Rounding may reach the end.
-        if low < high { numbers.clamp(low, next_below(high, T::DTYPE)) } else { Ok(numbers) }
-    }
-
-    /// Random numbers from the normal distribution. See [`rand`](Self::rand) for the generator; the numbers of two
-    /// devices may differ in the last bits.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
-    pub fn randn<T: Element>(mean: T, deviation: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        let (mean, deviation) = (mean.to_f64(), deviation.to_f64());
-        Tensor::random(Distribution::Normal, deviation, mean, T::DTYPE, shape.into(), device, "randn")
-    }
-
-    fn random(
-        distribution: Distribution,
-        scale: f64,
-        shift: f64,
-        dtype: DType,
-        shape: Shape,
-        device: &Device,
-        op: &'static str,
-    ) -> Result<Tensor> {
-        if !dtype.is_float() {
-            return Err(Error::UnsupportedDType { op, dtype, expected: "f32 and f16" });
-        }
-        let elements = checked_elements(&shape, op)?;
-        let buffer = allocate(&shape, DType::F32, device, op)?;
-        if elements > 0 {
-            let [low, high, sequence] = device.runtime().next_random();
-            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            let config = Random { distribution };
-            device.runtime().launch(config, &[&buffer], &[elements as u32, low, high, sequence], groups)?;
-        }
-        Tensor::from_buffer(buffer, shape, DType::F32, device).affine(scale, shift)?.to_dtype(dtype)
-    }
-}
-
-/// The largest number of a float dtype that is smaller.
-fn next_below(number: f64, dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => {
-            let number = f16::from_f64(number);
-            f64::from(match number.to_bits() {
-                // Below both zeros comes the smallest subnormal.
-                0 | 0x8000 => f16::from_bits(0x8001),
-                bits if number.is_sign_positive() => f16::from_bits(bits - 1),
-                bits => f16::from_bits(bits + 1),
-            })
-        }
-        _ => f64::from((number as f32).next_down()),
     }
 }
 
@@ -342,11 +265,15 @@ impl Word {
         let bits = match dtype {
             DType::F32 => Some((value as f32).to_bits()),
             DType::F16 => Some(f32::from(f16::from_f64(value)).to_bits()),
+            DType::BF16 => Some(f32::from(bf16::from_f64(value)).to_bits()),
             DType::I32 => exact(i32::MIN.into(), i32::MAX.into()).then_some(value as i32 as u32),
+            DType::I8 => exact(i8::MIN.into(), i8::MAX.into()).then_some(value as i32 as u32),
             DType::U32 => exact(0.0, u32::MAX.into()).then_some(value as u32),
             DType::U8 => exact(0.0, u8::MAX.into()).then_some(value as u32),
+            DType::Bool => exact(0.0, 1.0).then_some(value as u32),
         };
         let message = || format!("the number {value} is not a {dtype}; convert the tensor with `to_dtype` first");
-        bits.map(|bits| Word { bits, dtype }).ok_or_else(|| Error::InvalidArgument { op, message: message() })
+        bits.map(|bits| Word { bits: bits.into(), dtype })
+            .ok_or_else(|| Error::InvalidArgument { op, message: message() })
     }
 }

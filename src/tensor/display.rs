@@ -3,7 +3,7 @@
 use super::Tensor;
 use crate::dtype::{DType, Element};
 use crate::error::Result;
-use half::f16;
+use half::{bf16, f16};
 use std::fmt;
 
 /// Above so many elements, only the ends of each axis are shown.
@@ -28,7 +28,7 @@ const PRECISION: usize = 4;
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.shown_elements() {
-            Ok(elements) => write!(f, "{}", Picture::new(self, &elements)),
+            Ok(column) => write!(f, "{}", Picture::new(self, column)),
             Err(error) => write!(f, "tensor(<{error}>, {})", description(self)),
         }
     }
@@ -46,9 +46,9 @@ fn description(tensor: &Tensor) -> String {
 
 impl Tensor {
     /// The elements that are printed, in row-major order: of a large tensor, only the ends of each axis are read.
-    fn shown_elements(&self) -> Result<Vec<f64>> {
-        fn read<T: Element>(tensor: &Tensor) -> Result<Vec<f64>> {
-            Ok(tensor.to_vec::<T>()?.into_iter().map(T::to_f64).collect())
+    fn shown_elements(&self) -> Result<Column> {
+        fn read<T: Element>(tensor: &Tensor) -> Result<Column> {
+            Ok(Column::of(&tensor.to_vec::<T>()?))
         }
         let mut shown = self.clone();
         if self.elem_count() > THRESHOLD {
@@ -61,66 +61,76 @@ impl Tensor {
             }
         }
         match self.dtype() {
+            DType::Bool => read::<bool>(&shown),
             DType::U8 => read::<u8>(&shown),
+            DType::I8 => read::<i8>(&shown),
             DType::U32 => read::<u32>(&shown),
             DType::I32 => read::<i32>(&shown),
             DType::F16 => read::<f16>(&shown),
+            DType::BF16 => read::<bf16>(&shown),
             DType::F32 => read::<f32>(&shown),
         }
     }
 }
 
-/// How the numbers of one tensor are written, and to what width they are padded.
-struct Notation {
-    style: Style,
+/// The elements of one tensor as text, padded to a width.
+struct Column {
+    cells: Vec<String>,
     width: usize,
 }
 
+impl Column {
+    fn of<T: Element>(elements: &[T]) -> Column {
+        if T::DTYPE.is_float() {
+            let numbers: Vec<f64> = elements.iter().map(|x| x.to_f64()).collect();
+            return Column::of_floats(&numbers);
+        }
+        // As Rust writes integers and truth values.
+        let cells: Vec<String> = elements.iter().map(|x| format!("{x:?}")).collect();
+        let width = cells.iter().map(String::len).max().unwrap_or(1);
+        Column::padded(cells, width)
+    }
+
+    /// Zeros and numbers that are not finite do not widen the column.
+    fn of_floats(numbers: &[f64]) -> Column {
+        let style = Style::choose(numbers);
+        let width = counted(numbers).map(|x| style.write(x).len()).max().unwrap_or(1);
+        Column::padded(numbers.iter().map(|&x| style.write(x)).collect(), width)
+    }
+
+    fn padded(cells: Vec<String>, width: usize) -> Column {
+        Column { cells: cells.into_iter().map(|cell| format!("{cell:>width$}")).collect(), width }
+    }
+}
+
+/// The numbers by which PyTorch chooses how to write all of them.
+fn counted(numbers: &[f64]) -> impl Iterator<Item = f64> {
+    numbers.iter().copied().filter(|x| x.is_finite() && *x != 0.0)
+}
+
+/// How floats are written.
 #[derive(Clone, Copy)]
 enum Style {
-    /// Whole numbers without a point.
-    Integer,
-    /// Whole numbers of a float type: `2.`
+    /// Whole numbers: `2.`
     Whole,
     Fixed,
     Scientific,
 }
 
-impl Notation {
-    /// PyTorch's rule: scientific where the magnitudes span more than three decades or leave 1e-4..1e8. Zeros and
-    /// numbers that are not finite neither count nor widen the column.
-    fn choose(dtype: DType, elements: &[f64]) -> Notation {
-        let counted = || elements.iter().copied().filter(|x| !dtype.is_float() || (x.is_finite() && *x != 0.0));
-        let range = |(low, high): (f64, f64), x: f64| (low.min(x.abs()), high.max(x.abs()));
-        let (low, high) = counted().fold((f64::INFINITY, 0.0), range);
-        let wide = high / low > 1000.0 || high > 1e8;
-        let style = match dtype.is_float() {
-            false => Style::Integer,
-            true if counted().all(|x| x.fract() == 0.0) => {
-                if wide {
-                    Style::Scientific
-                } else {
-                    Style::Whole
-                }
-            }
-            true => {
-                if wide || low < 1e-4 {
-                    Style::Scientific
-                } else {
-                    Style::Fixed
-                }
-            }
-        };
-        let width = counted().map(|x| style.write(x).len()).max().unwrap_or(1);
-        Notation { style, width }
-    }
-
-    fn write(&self, x: f64) -> String {
-        format!("{:>width$}", self.style.write(x), width = self.width)
-    }
-}
-
 impl Style {
+    /// PyTorch's rule: scientific where the magnitudes span more than three decades or leave 1e-4..1e8.
+    fn choose(numbers: &[f64]) -> Style {
+        let range = |(low, high): (f64, f64), x: f64| (low.min(x.abs()), high.max(x.abs()));
+        let (low, high) = counted(numbers).fold((f64::INFINITY, 0.0), range);
+        let whole = counted(numbers).all(|x| x.fract() == 0.0);
+        let wide = high / low > 1000.0 || high > 1e8;
+        match (wide || (!whole && low < 1e-4), whole) {
+            (true, _) => Style::Scientific,
+            (false, true) => Style::Whole,
+            (false, false) => Style::Fixed,
+        }
+    }
+
     fn write(self, x: f64) -> String {
         if x.is_nan() {
             return "nan".into();
@@ -129,7 +139,6 @@ impl Style {
             return x.to_string();
         }
         match self {
-            Style::Integer => format!("{x:.0}"),
             Style::Whole => format!("{x:.0}."),
             Style::Fixed => format!("{x:.PRECISION$}"),
             Style::Scientific => {
@@ -152,16 +161,10 @@ struct Picture<'a> {
 }
 
 impl<'a> Picture<'a> {
-    fn new(tensor: &'a Tensor, elements: &[f64]) -> Self {
-        let notation = Notation::choose(tensor.dtype(), elements);
+    fn new(tensor: &'a Tensor, column: Column) -> Self {
         let cut = tensor.elem_count() > THRESHOLD;
         let shown = tensor.dims().iter().map(|&n| if cut && n > 2 * EDGE { (2 * EDGE, true) } else { (n, false) });
-        Picture {
-            tensor,
-            cells: elements.iter().map(|&x| notation.write(x)).collect(),
-            width: notation.width,
-            shown: shown.collect(),
-        }
+        Picture { tensor, cells: column.cells, width: column.width, shown: shown.collect() }
     }
 
     /// The innermost axis, broken into lines.

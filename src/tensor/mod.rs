@@ -14,6 +14,7 @@ pub(crate) use storage::{Fusion, Word};
 use crate::device::{Device, MemoryKind};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::layout::Layout;
 use crate::memory::Buffer;
 use crate::shape::{Axis, Shape};
@@ -23,7 +24,7 @@ use storage::Storage;
 /// The largest number of elements that a kernel counts with 32 bits, with room for rounding up.
 pub(crate) const MAX_ELEMENTS: usize = u32::MAX as usize - 0xffff;
 
-/// An array of numbers of one [`DType`] on a [`Device`].
+/// An array of elements of one [`DType`] on a [`Device`].
 ///
 /// A tensor is a value: no operation changes one, and cloning is cheap. Views (`transpose`, `narrow`, ...) share the
 /// elements of the tensor they are taken from. Operations return at once; the host waits only when elements are read.
@@ -141,10 +142,7 @@ impl Tensor {
     }
 
     pub(crate) fn check_float(&self, op: &'static str) -> Result<()> {
-        if self.dtype.is_float() {
-            return Ok(());
-        }
-        Err(Error::UnsupportedDType { op, dtype: self.dtype, expected: "f32 and f16" })
+        Domain::Floats.check(self.dtype, op)
     }
 }
 

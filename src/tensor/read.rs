@@ -28,7 +28,7 @@ impl Tensor {
     /// [`Error::DTypeMismatch`] where `T` is not the tensor's dtype; whatever went wrong in the computation.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check_element::<T>("to_vec")?;
-        self.read(bytemuck::pod_collect_to_vec)
+        self.read(T::from_bytes)
     }
 
     /// The same without blocking.
@@ -46,7 +46,7 @@ impl Tensor {
     pub async fn to_vec_async<T: Element>(&self) -> Result<Vec<T>> {
         self.check_element::<T>("to_vec_async")?;
         let Some((buffer, source)) = self.readable()? else { return Ok(Vec::new()) };
-        self.device.runtime().read_async(&buffer, &source, bytemuck::pod_collect_to_vec).await
+        self.device.runtime().read_async(&buffer, &source, T::from_bytes).await
     }
 
     /// The only element of a tensor. Blocks until it is computed.

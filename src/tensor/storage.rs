@@ -2,7 +2,7 @@
 
 use super::{Tensor, allocate};
 use crate::device::{Device, MemoryKind};
-use crate::dtype::DType;
+use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::expr::Expr;
 use crate::kernels::elementwise::{Elementwise, InputLayout, WORKGROUP};
@@ -24,8 +24,15 @@ const MOST_OPERANDS: usize = 3;
 /// A number handed to a kernel at its launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Word {
-    pub bits: u32,
+    /// Of the number widened to the type that kernels compute in.
+    pub bits: u64,
     pub dtype: DType,
+}
+
+impl Word {
+    pub fn new<T: Element>(number: T) -> Word {
+        Word { bits: number.to_bits(), dtype: T::DTYPE }
+    }
 }
 
 /// An elementwise computation over the elements of `shape` in row-major order.
@@ -73,9 +80,8 @@ impl Tensor {
     /// Whether nobody else can see the elements, and each has one place only. They are computed if they have not been.
     pub(super) fn holds_elements_alone(&self) -> Result<bool> {
         let buffer = self.buffer()?;
-        let repeats = self.layout.shape.iter().zip(&self.layout.strides).any(|(&n, &stride)| n > 1 && stride == 0);
         // The storage has one, `buffer` is the other.
-        Ok(!repeats && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
+        Ok(!self.layout.may_overlap() && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
     }
 
     /// Whether the elements are still to be computed.
@@ -148,9 +154,9 @@ impl Fusion {
             let inputs: Vec<usize> = pending.inputs.into_iter().map(|input| self.input(input)).collect();
             let scalars: Vec<usize> = pending.scalars.into_iter().map(|word| self.word(word)).collect();
             let mut expr = pending.expr.renumbered(&inputs, &scalars);
-            if expr.dtype() == DType::F16 && expr.operations() > 0 {
+            if matches!(expr.dtype(), DType::F16 | DType::BF16) && expr.operations() > 0 {
                 // Rounded as if it had gone through memory, so that fusion does not show in the numbers.
-                expr = Expr::Cast(DType::F16, expr.into());
+                expr = Expr::Cast(expr.dtype(), expr.into());
             }
             self.absorbed.push((tensor.clone(), expr.clone()));
             return Ok(expr);
@@ -239,7 +245,7 @@ impl Expression {
                         }
                     }
                 }
-                parameters.extend(self.scalars.iter().map(|word| word.bits));
+                parameters.extend(self.scalars.iter().map(|word| word.bits as u32));
                 return Ok((config, inputs, parameters));
             }
             // Too many strides for one launch: a copy of one input in order needs none.

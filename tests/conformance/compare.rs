@@ -4,7 +4,7 @@ use crate::reference::numbers::{round, ulp};
 use crate::reference::{ArrayD, array};
 use crate::suite::Outcome;
 use crate::tolerance::{self, Tolerance};
-use half::f16;
+use half::{bf16, f16};
 use marquetry::{DType, Device, Element, Tensor};
 use ndarray::Dimension;
 
@@ -44,11 +44,14 @@ pub fn upload(values: &ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Te
         Ok(Tensor::from_vec(values.iter().map(|&x| convert(x)).collect(), values.shape(), device)?)
     }
     match dtype {
+        DType::Bool => with(values, device, |x| x != 0.0),
         DType::U8 => with(values, device, |x| x as u8),
+        DType::I8 => with(values, device, |x| x as i8),
         DType::U32 => with(values, device, |x| x as u32),
         DType::I32 => with(values, device, |x| x as i32),
         // By way of f32, as `f16::from_f64` drops low bits; numbers of the dtype stay what they are.
         DType::F16 => with(values, device, |x| f16::from_f32(x as f32)),
+        DType::BF16 => with(values, device, |x| bf16::from_f32(x as f32)),
         DType::F32 => with(values, device, |x| x as f32),
         other => Err(format!("no samples of {other}").into()),
     }
@@ -60,10 +63,13 @@ pub fn download(tensor: &Tensor) -> Outcome<ArrayD<f64>> {
         Ok(tensor.to_vec::<T>()?.into_iter().map(T::to_f64).collect())
     }
     let elements = match tensor.dtype() {
+        DType::Bool => read::<bool>(tensor)?,
         DType::U8 => read::<u8>(tensor)?,
+        DType::I8 => read::<i8>(tensor)?,
         DType::U32 => read::<u32>(tensor)?,
         DType::I32 => read::<i32>(tensor)?,
         DType::F16 => read::<f16>(tensor)?,
+        DType::BF16 => read::<bf16>(tensor)?,
         DType::F32 => read::<f32>(tensor)?,
         other => return Err(format!("no reading of {other}").into()),
     };
@@ -128,7 +134,8 @@ impl Allowed {
         if tolerance.moves {
             return got == self.exact && got.is_sign_negative() == self.exact.is_sign_negative();
         }
-        let flushed = dtype == DType::F32 && self.exact.abs() < f32::MIN_POSITIVE.into() && got == 0.0;
+        let flushed =
+            matches!(dtype, DType::F32 | DType::BF16) && self.exact.abs() < f32::MIN_POSITIVE.into() && got == 0.0;
         flushed || (self.low..=self.high).contains(&got)
     }
 }

@@ -7,8 +7,8 @@ use crate::reference::index::{cat, index_select};
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::linear::matmul;
 use crate::reference::normalize::softmax;
-use crate::reference::numbers::wrap;
-use crate::reference::reduce::{argmax, rows};
+use crate::reference::numbers::{summed, wrap};
+use crate::reference::reduce::{argmax, rows, running, sorted};
 use crate::reference::{ArrayD, Axis, Slice, array, broadcast, zip};
 use crate::suite::Outcome;
 use marquetry::{DType, Device, Tensor};
@@ -22,7 +22,7 @@ enum Step {
     Permute(Vec<usize>),
     Transpose(usize, usize),
     Narrow(usize, usize, usize),
-    Slice(usize, usize, usize, usize),
+    Slice(usize, usize, usize, isize),
     Broadcast(usize, usize),
     Unsqueeze(usize),
     Squeeze(usize),
@@ -32,7 +32,7 @@ enum Step {
 #[derive(Debug, Clone)]
 struct Chain {
     shape: Vec<usize>,
-    /// Whether the tensor that is viewed is a sum that has not been computed yet.
+    /// Whether the tensor that is viewed has not been computed yet.
     pending: bool,
     steps: Vec<Step>,
     /// Chooses axes and partners for the operation.
@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
         prop::collection::vec(0..100usize, 6).prop_map(Step::Permute),
         (0..6usize, 0..6usize).prop_map(|(a, b)| Step::Transpose(a, b)),
         (0..6usize, 0..7usize, 0..7usize).prop_map(|(axis, start, length)| Step::Narrow(axis, start, length)),
-        (0..6usize, 0..7usize, 0..7usize, 1..4usize)
+        (0..6usize, 0..7usize, 0..7usize, prop_oneof![1..4isize, -3..0isize])
             .prop_map(|(axis, start, end, step)| Step::Slice(axis, start, end, step)),
         (0..6usize, 1..4usize).prop_map(|(axis, length)| Step::Broadcast(axis, length)),
         (0..6usize).prop_map(Step::Unsqueeze),
@@ -100,8 +100,7 @@ impl Step {
                 let axis = axis % rank;
                 let (start, end) = (start % (values.shape()[axis] + 1), end % (values.shape()[axis] + 1));
                 let (start, end) = (start.min(end), start.max(end));
-                let sliced =
-                    values.slice_axis(Axis(axis), Slice::new(start as isize, Some(end as isize), *step as isize));
+                let sliced = values.slice_axis(Axis(axis), Slice::new(start as isize, Some(end as isize), *step));
                 (
                     tensor.slice(axis, start..end, *step)?,
                     sliced.to_owned(),
@@ -157,6 +156,8 @@ pub enum Property {
     Sum,
     Max,
     ArgMax,
+    CumSum,
+    ArgSort,
     Softmax,
     Matmul,
     Cat,
@@ -164,7 +165,7 @@ pub enum Property {
 }
 
 impl Property {
-    pub const ALL: [Property; 11] = [
+    pub const ALL: [Property; 13] = [
         Property::Read,
         Property::Contiguous,
         Property::Neg,
@@ -172,6 +173,8 @@ impl Property {
         Property::Sum,
         Property::Max,
         Property::ArgMax,
+        Property::CumSum,
+        Property::ArgSort,
         Property::Softmax,
         Property::Matmul,
         Property::Cat,
@@ -188,6 +191,8 @@ impl Property {
             Property::Sum => "sum",
             Property::Max => "max",
             Property::ArgMax => "argmax",
+            Property::CumSum => "cumsum",
+            Property::ArgSort => "argsort",
             Property::Softmax => "softmax",
             Property::Matmul => "matmul",
             Property::Cat => "cat",
@@ -198,7 +203,9 @@ impl Property {
     pub fn takes(self, dtype: DType) -> bool {
         match self {
             Property::Softmax => dtype.is_float(),
-            Property::Matmul => dtype != DType::U8,
+            // They read their rows as reductions do.
+            Property::CumSum | Property::ArgSort => matches!(dtype, DType::F32 | DType::U8),
+            Property::Matmul | Property::Neg | Property::Add => dtype != DType::Bool,
             _ => true,
         }
     }
@@ -232,8 +239,7 @@ impl Property {
             }
             Property::Sum => {
                 let sum = rows(&x.values, &axes, |row| row.iter().sum());
-                let result = if dtype == DType::U8 { DType::U32 } else { dtype };
-                check("sum", &x.tensor.sum(axes.as_slice())?, &Expected::new(sum, result))
+                check("sum", &x.tensor.sum(axes.as_slice())?, &Expected::new(sum, summed(dtype)))
             }
             Property::Max | Property::ArgMax if x.values.is_empty() => {
                 // Whether there is a row to choose from is not the question here.
@@ -247,6 +253,15 @@ impl Property {
                 let places = rows(&x.values, &axes, argmax);
                 check("argmax", &x.tensor.argmax(axes.as_slice())?, &Expected::new(places, DType::U32))
             }
+            Property::CumSum | Property::ArgSort if rank == 0 => check("views", &x.tensor, &exact(x.values.clone())),
+            Property::CumSum => {
+                let sums = Expected::new(running(&x.values, axis, |a, b| a + b), summed(dtype));
+                check("cumsum", &x.tensor.cumsum(axis)?, &sums)
+            }
+            Property::ArgSort => {
+                let [_, places] = sorted(&x.values, axis, x.values.shape()[axis], false);
+                check("argsort", &x.tensor.argsort(axis, false)?, &Expected::new(places, DType::U32))
+            }
             Property::Softmax if rank == 0 => check("views", &x.tensor, &exact(x.values.clone())),
             Property::Softmax => {
                 let (values, scale) = softmax(&x.values, axis);
@@ -257,7 +272,11 @@ impl Property {
                 let last = x.values.shape()[rank - 1];
                 let partner = Inputs::new("partner").array(&[last, choice % 5], dtype, Domain::Small);
                 let tensor = upload(&partner, dtype, x.tensor.device())?;
-                check("matmul", &x.tensor.matmul(&tensor)?, &exact(matmul(&x.values, &partner, dtype).0))
+                check(
+                    "matmul",
+                    &x.tensor.matmul(&tensor)?,
+                    &Expected::new(matmul(&x.values, &partner, dtype).0, summed(dtype)),
+                )
             }
             Property::Cat if rank == 0 => check("views", &x.tensor, &exact(x.values.clone())),
             Property::Cat => {
@@ -283,7 +302,7 @@ impl Property {
 fn try_chain(property: Property, dtype: DType, chain: &Chain, device: &Device) -> Outcome {
     let values = Inputs::new("views").array(&chain.shape, dtype, Domain::Small);
     let tensor = upload(&values, dtype, device)?;
-    let mut view = Sample { tensor: if chain.pending { (tensor + 0.0)? } else { tensor }, values };
+    let mut view = Sample { tensor: if chain.pending { tensor.maximum(&tensor)? } else { tensor }, values };
     let mut path = format!("{}{:?}", if chain.pending { "pending " } else { "" }, chain.shape);
     for step in &chain.steps {
         if let Some((next, call)) = step.apply(&view)? {

@@ -1,6 +1,6 @@
 //! Nothing panics, whatever a method is given.
 
-use half::f16;
+use half::{bf16, f16};
 use marquetry::{DType, Device, Element, MemoryKind, Result, Shape, Tensor};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -59,7 +59,7 @@ fn arguments() -> impl Strategy<Value = Arguments> {
     let dtypes = prop_oneof![
         [any_dtype(), any_dtype(), any_dtype()],
         any_dtype().prop_map(|dtype| [dtype; 3]),
-        any_dtype().prop_map(|dtype| [DType::U8, dtype, dtype]),
+        any_dtype().prop_map(|dtype| [DType::Bool, dtype, dtype]),
     ];
     let axes = prop::collection::vec(any_axis(), 0..4);
     let numbers =
@@ -85,9 +85,14 @@ pub type Visit<'a> = &'a mut dyn FnMut(&'static str, &dyn Fn() -> Result<Tensor>
 /// Visits every method that makes a tensor.
 pub fn each_call(arguments: &Arguments, device: &Device, visit: Visit) {
     basic(arguments, device, visit);
+    crate::reduce::calls(arguments, device, visit);
+    crate::conv::calls(arguments, device, visit);
     crate::grid_sample::calls(arguments, device, visit);
     crate::pad::calls(arguments, device, visit);
     crate::resize::calls(arguments, device, visit);
+    crate::linear::calls(arguments, device, visit);
+    crate::attention::calls(arguments, device, visit);
+    crate::index::calls(arguments, device, visit);
 }
 
 /// Three tensors of these shapes and dtypes.
@@ -197,6 +202,22 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         logical_and: t.logical_and(&u);
         logical_or: t.logical_or(&u);
         logical_xor: t.logical_xor(&u);
+        lt_number: t.lt(x);
+        fmod_number: t.fmod(y);
+        pow_number: t.pow(a as i32);
+        shl_number: t.shl(b as i32);
+        logical_or_number: t.logical_or(x);
+        number_rem: x % &t;
+        and_number: &t & (a as i64);
+        number_shr: (b as i64) >> &t;
+        not: !&t;
+        hardtanh: t.hardtanh();
+        square: t.square();
+        prelu: t.prelu(&u);
+        lerp: t.lerp(&u, &v);
+        lerp_number: t.lerp(&u, x);
+        masked_fill: t.masked_fill(&u, &v);
+        masked_fill_number: t.masked_fill(&u, x);
         powf: t.powf(x);
         leaky_relu: t.leaky_relu(x);
         elu: t.elu(x);
@@ -241,13 +262,13 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         t: t.t();
         permute: t.permute(axes());
         narrow: t.narrow(a, i, j);
-        slice: t.slice(a, i..j, k);
-        slice_inclusive: t.slice(b, i..=j, k);
-        slice_open: t.slice(a, ..j, k);
-        slice_excluded: t.slice(a, (std::ops::Bound::Excluded(i), std::ops::Bound::Unbounded), k);
+        slice: t.slice(a, i..j, k as isize);
+        slice_inclusive: t.slice(b, i..=j, k as isize);
+        slice_open: t.slice(a, ..j, k as isize);
+        slice_excluded: t.slice(a, (std::ops::Bound::Excluded(i), std::ops::Bound::Unbounded), k as isize);
         broadcast_to: t.broadcast_to(shape());
         broadcast_huge: huge();
-        huge_slice: huge()?.slice(a, k.., i);
+        huge_slice: huge()?.slice(a, k.., i as isize);
         huge_flatten: huge()?.flatten(0, 1);
         huge_add: huge()?.add(&t);
         huge_permute: huge()?.transpose(0, -1);
@@ -273,6 +294,7 @@ fn look_at(tensor: &Tensor, arguments: &Arguments) {
     let _ = (tensor.to_string(), format!("{tensor:?}"), tensor.eval());
     // Of other dtypes than the tensor's, an error; of views beyond all memory too.
     let _ = read::<u8>(tensor) + read::<u32>(tensor) + read::<i32>(tensor) + read::<f16>(tensor) + read::<f32>(tensor);
+    let _ = read::<bool>(tensor) + read::<i8>(tensor) + read::<bf16>(tensor);
 }
 
 #[test]

@@ -13,6 +13,10 @@ pub enum Domain {
     Normal,
     /// Whole numbers from -8 to 8 (from 0 to 8 if unsigned): sums and products of them are exact.
     Small,
+    /// Floats near 1, integers as in `Normal`: for products.
+    Factor,
+    /// As `Small`, but mostly zeros.
+    Sparse,
     /// Angles that `sin` and `cos` promise to be accurate for.
     Angle,
 }
@@ -62,15 +66,19 @@ impl Inputs {
 
     fn number(&mut self, dtype: DType, domain: Domain) -> f64 {
         match domain {
+            _ if dtype == DType::Bool => self.below(2) as f64,
             Domain::Small => {
-                let low = if matches!(dtype, DType::U8 | DType::U32) { 0.0 } else { -8.0 };
+                let low = limits(dtype).0.max(-8.0);
                 (self.uniform() * (9.0 - low)).floor() + low
             }
+            Domain::Sparse if self.below(24) > 0 => 0.0,
+            Domain::Sparse => 1.0 + self.below(8) as f64,
+            Domain::Factor if dtype.is_float() => round((self.normal() * 0.1).exp(), dtype),
             Domain::Angle => {
-                round(self.normal() * 10f64.powi(self.below(4) as i32).min(2000.0), dtype).clamp(-8192.0, 8192.0)
+                round(self.normal() * 10f64.powi(self.below(4) as i32).min(2500.0), dtype).clamp(-10_000.0, 10_000.0)
             }
             Domain::Special | Domain::Normal if dtype.is_float() => round(self.normal() * 3.0, dtype),
-            Domain::Special | Domain::Normal => wrap((self.normal() * 100.0) as i64, dtype),
+            Domain::Special | Domain::Normal | Domain::Factor => wrap((self.normal() * 100.0) as i64, dtype),
         }
     }
 
@@ -80,8 +88,8 @@ impl Inputs {
         let strewn = match domain {
             Domain::Special => finite_specials(dtype),
             Domain::Normal if dtype.is_float() => vec![0.0, -0.0],
-            Domain::Angle => vec![0.0, -0.0, 8192.0, -8192.0, round(std::f64::consts::PI, dtype)],
-            Domain::Normal | Domain::Small => Vec::new(),
+            Domain::Angle => vec![0.0, -0.0, 10_000.0, -10_000.0, round(std::f64::consts::PI, dtype)],
+            Domain::Normal | Domain::Small | Domain::Factor | Domain::Sparse => Vec::new(),
         };
         // Only where they stay a minority.
         if numbers.len() > 2 * strewn.len() {
@@ -109,9 +117,13 @@ impl Inputs {
 pub fn finite_specials(dtype: DType) -> Vec<f64> {
     let (low, high) = limits(dtype);
     let numbers = match dtype {
-        DType::F32 => vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e-30, 1e30, -1e30, 88.0, -88.0],
+        DType::F32 | DType::BF16 => {
+            vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e-30, 1e30, -1e30, 88.0, -88.0]
+        }
         DType::F16 => vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 2f64.powi(-24), -6e-5, 6e4, -6e4, 11.0],
         DType::I32 => vec![0.0, 1.0, -1.0, low, low + 1.0, high, 65536.0],
+        DType::I8 => vec![0.0, 1.0, -1.0, low, low + 1.0, high, 64.0],
+        DType::Bool => vec![0.0, 1.0],
         DType::U32 | DType::U8 => vec![0.0, 1.0, high, high - 1.0, (high + 1.0) / 2.0],
         other => panic!("the reference does not know {other}"),
     };

@@ -1,11 +1,13 @@
 //! How the numbers of each dtype are spaced, rounded and wrapped.
 
+use half::bf16;
 use marquetry::DType;
 
 /// The distance between neighbouring floats around `x`, which is finite.
 pub fn ulp(x: f64, dtype: DType) -> f64 {
     let (fraction_bits, smallest_exponent) = match dtype {
         DType::F16 => (10, -14),
+        DType::BF16 => (7, -126),
         _ => (23, -126),
     };
     let exponent = ((x.to_bits() >> 52) & 0x7ff) as i32 - 1023;
@@ -17,6 +19,7 @@ pub fn ulp(x: f64, dtype: DType) -> f64 {
 pub fn round(x: f64, dtype: DType) -> f64 {
     let too_large = match dtype {
         DType::F16 => 65520.0,
+        DType::BF16 => f64::from(bf16::MAX) + 2f64.powi(119),
         // Half of a last place beyond the largest number: as a double, a tie that rounds up.
         DType::F32 => f64::from(f32::MAX) + 2f64.powi(103),
         _ => return x,
@@ -34,21 +37,35 @@ pub fn round(x: f64, dtype: DType) -> f64 {
 /// An integer cut to the bits of a dtype.
 pub fn wrap(x: i64, dtype: DType) -> f64 {
     match dtype {
+        DType::Bool => f64::from(x != 0),
         DType::U8 => f64::from(x as u8),
+        DType::I8 => f64::from(x as i8),
         DType::U32 => f64::from(x as u32),
         DType::I32 => f64::from(x as i32),
-        DType::F16 | DType::F32 => x as f64,
+        _ if dtype.is_float() => x as f64,
         other => panic!("the reference does not know {other}"),
+    }
+}
+
+/// The dtype of a sum, which has room for many terms.
+pub fn summed(dtype: DType) -> DType {
+    match dtype {
+        DType::Bool | DType::U8 => DType::U32,
+        DType::I8 => DType::I32,
+        _ => dtype,
     }
 }
 
 /// The smallest and largest finite number.
 pub fn limits(dtype: DType) -> (f64, f64) {
     match dtype {
+        DType::Bool => (0.0, 1.0),
         DType::U8 => (0.0, 255.0),
+        DType::I8 => (-128.0, 127.0),
         DType::U32 => (0.0, f64::from(u32::MAX)),
         DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
         DType::F16 => (-65504.0, 65504.0),
+        DType::BF16 => (f64::from(bf16::MIN), f64::from(bf16::MAX)),
         DType::F32 => (f64::from(f32::MIN), f64::from(f32::MAX)),
         other => panic!("the reference does not know {other}"),
     }
@@ -57,6 +74,7 @@ pub fn limits(dtype: DType) -> (f64, f64) {
 /// A conversion as Rust's `as` does it.
 pub fn cast(x: f64, from: DType, to: DType) -> f64 {
     match (from.is_float(), to.is_float()) {
+        _ if to == DType::Bool => f64::from(x != 0.0),
         (_, true) => round(x, to),
         (true, false) if x.is_nan() => 0.0,
         (true, false) => x.trunc().clamp(limits(to).0, limits(to).1) + 0.0,

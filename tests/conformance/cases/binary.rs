@@ -1,10 +1,11 @@
 //! Functions of two elements.
 
-use super::{FLOATS, shaped};
+use super::{FLOATS, is_brief, layouts, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::functions::{
-    integer_division, integer_fmod, integer_remainder, maximum, minimum, remainder, shift_left, shift_right, truth,
+    integer_division, integer_fmod, integer_power, integer_remainder, maximum, minimum, remainder, shift_left,
+    shift_right, truth,
 };
 use crate::reference::inputs::{Domain, Inputs, specials};
 use crate::reference::numbers::{round, wrap};
@@ -15,6 +16,7 @@ use marquetry::{DType, Device, Result, Tensor};
 struct Function {
     name: &'static str,
     call: fn(&Tensor, &Tensor) -> Result<Tensor>,
+    with_number: fn(&Tensor, f64) -> Result<Tensor>,
     float: fn(f64, f64) -> f64,
     /// For integers, where that is not the same.
     integer: Option<fn(i64, i64) -> i64>,
@@ -24,7 +26,8 @@ macro_rules! functions {
     ($($name:ident, $float:expr $(, $integer:expr)?;)*) => {
         &[$(Function {
             name: stringify!($name),
-            call: Tensor::$name,
+            call: |a, b| a.$name(b),
+            with_number: |a, b| a.$name(b),
             float: $float,
             integer: functions!(@integer $($integer)?),
         }),*]
@@ -46,7 +49,7 @@ const FUNCTIONS: &[Function] = functions! {
     le, |a, b| (a <= b).into();
     gt, |a, b| (a > b).into();
     ge, |a, b| (a >= b).into();
-    pow, libm::pow;
+    pow, libm::pow, integer_power;
     rem, remainder, integer_remainder;
     fmod, |a, b| a % b, integer_fmod;
     atan2, f64::atan2;
@@ -89,24 +92,32 @@ const BROADCASTS: [(&str, &[usize], &[usize]); 6] = [
 impl Function {
     fn takes(&self, dtype: DType) -> bool {
         match self.name {
-            "pow" | "atan2" => dtype.is_float(),
-            "bitwise_and" | "bitwise_or" | "bitwise_xor" | "shl" | "shr" => !dtype.is_float(),
+            "atan2" => dtype.is_float(),
+            "bitwise_and" | "bitwise_or" | "bitwise_xor" => !dtype.is_float(),
+            "shl" | "shr" => dtype.is_integer(),
+            "add" | "sub" | "mul" | "div" | "rem" | "fmod" | "pow" => dtype != DType::Bool,
             _ => true,
         }
     }
 
     fn check(&self, a: &Sample, b: &Sample) -> Outcome {
+        check(self.name, &(self.call)(&a.tensor, &b.tensor)?, &self.expected(a, &b.values))
+    }
+
+    /// With a number at the right, of every integer and float dtype's.
+    fn check_number(&self, a: &Sample, number: f64) -> Outcome {
+        check(self.name, &(self.with_number)(&a.tensor, number)?, &self.expected(a, &array(&[], vec![number])))
+    }
+
+    fn expected(&self, a: &Sample, b: &ArrayD<f64>) -> Expected {
         let dtype = a.tensor.dtype();
         let values = match self.integer {
-            Some(integer) if !dtype.is_float() => {
-                zip(&a.values, &b.values, |a, b| wrap(integer(a as i64, b as i64), dtype))
-            }
-            _ => zip(&a.values, &b.values, self.float),
+            Some(integer) if !dtype.is_float() => zip(&a.values, b, |a, b| wrap(integer(a as i64, b as i64), dtype)),
+            _ => zip(&a.values, b, self.float),
         };
         let tests = ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"];
         let compares = tests.contains(&self.name);
-        let expected = Expected::new(values, if compares { DType::U8 } else { dtype });
-        check(self.name, &(self.call)(&a.tensor, &b.tensor)?, &expected)
+        Expected::new(values, if compares { DType::Bool } else { dtype })
     }
 }
 
@@ -148,7 +159,16 @@ fn add_dense(suite: &mut Suite) {
             power.check(&sample(&[19, 1], 0.75)?, &sample(&[1, 19], 1.0)?)
         });
     }
-    for dtype in [DType::U8, DType::U32, DType::I32] {
+    suite.add("pow", "i32::whole", |device| {
+        let power = FUNCTIONS.iter().find(|function| function.name == "pow").expect("a function of the list");
+        let values: Vec<f64> = (-9..=9).map(f64::from).collect();
+        let [base, exponent] = [[19, 1], [1, 19]].map(|shape| array(&shape, values.clone()));
+        let sample = |values: ArrayD<f64>| -> Outcome<Sample> {
+            Ok(Sample { tensor: upload(&values, DType::I32, device)?, values })
+        };
+        power.check(&sample(base)?, &sample(exponent)?)
+    });
+    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_integer()) {
         suite.add("shl", format!("{dtype}::counts"), move |device| check_shifts(dtype, device));
     }
 }
@@ -157,11 +177,17 @@ pub fn add(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Sliced, Transposed};
     add_dense(suite);
     for function in FUNCTIONS {
+        let dtype = if function.takes(DType::F32) { DType::F32 } else { DType::I32 };
+        suite.add(function.name, format!("{dtype}::number"), move |device| {
+            let a = shaped(function.name, &[3, 7], Contiguous, dtype, Domain::Special, device)?;
+            [0.0, 3.0, 5.0].into_iter().try_for_each(|number| function.check_number(&a, number))
+        });
         for dtype in DType::ALL.into_iter().filter(|&dtype| function.takes(dtype)) {
             let op = function.name;
-            let same = Layout::ALL.map(|layout| (layout, layout));
+            let same = layouts(dtype).iter().map(|&layout| (layout, layout));
             let mixed = [(Contiguous, Transposed), (Broadcast, Contiguous), (Transposed, Sliced), (Sliced, Broadcast)];
-            for (left, right) in same.into_iter().chain(mixed) {
+            let mixed = mixed.into_iter().filter(|_| !is_brief(dtype));
+            for (left, right) in same.chain(mixed) {
                 let name = if left == right { left.name() } else { format!("{}_{}", left.name(), right.name()) };
                 suite.add(op, format!("{dtype}::{name}"), move |device| {
                     let a = shaped(&format!("{op} left"), &left.shape(), left, dtype, Domain::Special, device)?;
@@ -169,7 +195,7 @@ pub fn add(suite: &mut Suite) {
                     function.check(&a, &b)
                 });
             }
-            for (name, left, right) in BROADCASTS {
+            for (name, left, right) in BROADCASTS.into_iter().filter(|_| !is_brief(dtype)) {
                 suite.add(op, format!("{dtype}::broadcast_{name}"), move |device| {
                     let a = shaped(&format!("{op} left"), left, Contiguous, dtype, Domain::Special, device)?;
                     let b = shaped(&format!("{op} right"), right, Contiguous, dtype, Domain::Special, device)?;

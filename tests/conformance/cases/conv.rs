@@ -179,6 +179,15 @@ struct Operands {
 }
 
 impl Operation {
+    /// Whether it is tried with a dtype: of two axes with all; the others share what depends on them.
+    fn takes(&self, dtype: DType) -> bool {
+        full_tier()
+            || match self.axes {
+                2 => !(self.transposed && dtype == DType::U32),
+                _ => dtype == DType::F32,
+            }
+    }
+
     fn operands(
         &self,
         problem: &Problem,
@@ -238,7 +247,7 @@ fn random_problem(inputs: &mut Inputs, operation: &Operation) -> Problem {
                 output_padding: if operation.transposed { output_padding } else { [0; 3] },
                 groups: 1,
             },
-            bias: inputs.below(2) == 0,
+            bias: true,
         };
         if problem.fits(operation) {
             return problem;
@@ -250,8 +259,7 @@ pub fn add(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Offset, Sliced, Transposed, Unaligned};
     for operation in &OPERATIONS {
         let op = operation.name;
-        // All dtypes over two axes; the others share what depends on them.
-        for dtype in DTYPES.into_iter().filter(|&dtype| operation.axes == 2 || dtype == DType::F32 || full_tier()) {
+        for dtype in DTYPES.into_iter().filter(|&dtype| operation.takes(dtype)) {
             for (name, problem) in PROBLEMS.into_iter().chain(EMPTY).filter(|(_, problem)| problem.fits(operation)) {
                 suite.add(op, format!("{dtype}::{name}"), move |device| {
                     let operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Normal, device)?;
@@ -294,11 +302,12 @@ pub fn add(suite: &mut Suite) {
             });
             suite.add(op, format!("{dtype}::unbatched"), move |device| {
                 let problem = Problem { images: 1, ..PLAIN };
-                let Operands { x, weight, .. } =
+                let Operands { x, weight, bias } =
                     operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
                 let config = problem.config(operation);
-                let batched = (operation.call)(&x.tensor, &weight.tensor, None, &config)?;
-                let single = (operation.call)(&x.tensor.squeeze(0)?, &weight.tensor, None, &config)?;
+                let bias = bias.as_ref().map(|bias| &bias.tensor);
+                let batched = (operation.call)(&x.tensor, &weight.tensor, bias, &config)?;
+                let single = (operation.call)(&x.tensor.squeeze(0)?, &weight.tensor, bias, &config)?;
                 let expected = Expected::new(crate::compare::download(&batched.squeeze(0)?)?, dtype);
                 check(op, &single, &expected)
             });

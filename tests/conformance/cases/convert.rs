@@ -1,13 +1,14 @@
 //! Conversions between dtypes.
 
-use super::sample;
+use super::{is_brief, sample};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, specials};
-use crate::reference::numbers::{cast, limits};
+use crate::reference::numbers::{cast, limits, wrap};
 use crate::reference::{ArrayD, array};
 use crate::suite::{Outcome, Suite};
-use marquetry::DType;
+use half::{bf16, f16};
+use marquetry::{DType, Device, Tensor};
 
 fn check_conversion(input: &Sample, to: DType) -> Outcome {
     let from = input.tensor.dtype();
@@ -26,13 +27,15 @@ fn edges(from: DType, to: DType) -> Vec<f64> {
     numbers
 }
 
-/// Numbers of f32 around every number of f16, and around the middle between two, where rounding is decided.
-fn around_halves() -> ArrayD<f64> {
+/// Numbers of f32 around numbers of a narrow dtype, and around the middle between two, where rounding is decided.
+/// `number` is the number that some bits stand for; those from `infinity` on are not finite.
+fn around(number: impl Fn(u16) -> f64, infinity: u16) -> ArrayD<f64> {
     let mut numbers = Vec::new();
-    for bits in (0..0x7c00u16).step_by(7).chain([0, 1, 2, 0x3ff, 0x400, 0x401, 0x7bfe, 0x7bff]) {
-        let (here, next) = (half::f16::from_bits(bits).to_f64(), half::f16::from_bits(bits + 1).to_f64());
-        let middle = if next.is_finite() { (here + next) / 2.0 } else { 65520.0 };
-        for x in [here, middle] {
+    for bits in (0..infinity).step_by(7).chain([0, 1, 2, 0x3ff, 0x400, 0x401, infinity - 2, infinity - 1]) {
+        let here = number(bits);
+        // As if it went on behind the largest number.
+        let next = if bits + 1 < infinity { number(bits + 1) } else { 2.0 * here - number(bits - 1) };
+        for x in [here, (here + next) / 2.0] {
             let word = (x as f32).to_bits();
             numbers.extend([word.saturating_sub(1), word, word + 1].map(|word| f64::from(f32::from_bits(word))));
         }
@@ -42,9 +45,30 @@ fn around_halves() -> ArrayD<f64> {
     array(&[numbers.len()], numbers)
 }
 
+/// Every number of a dtype of 16 bits is the same after a kernel has unpacked and packed it. NaN stays NaN.
+fn every_bf16(device: &Device) -> Outcome {
+    let numbers: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+    let x = Tensor::from_slice(&numbers, (256, 256), device)?;
+    let wide = x.to_dtype(DType::F32)?;
+    wide.eval()?;
+    for back in [wide.to_dtype(DType::BF16)?.to_vec::<bf16>()?, x.t()?.contiguous()?.t()?.to_vec()?] {
+        let stray = numbers.iter().zip(&back).find(|(x, y)| x.to_bits() != y.to_bits() && !(x.is_nan() && y.is_nan()));
+        if let Some((x, y)) = stray {
+            return Err(format!("{:#06x} became {:#06x}", x.to_bits(), y.to_bits()).into());
+        }
+    }
+    Ok(())
+}
+
 pub fn add(suite: &mut Suite) {
+    suite.add("to_dtype", "bf16_to_f32::every_number", every_bf16);
     for (from, to) in DType::ALL.into_iter().flat_map(|from| DType::ALL.map(|to| (from, to))) {
-        for layout in [Layout::Contiguous, Layout::Sliced, Layout::Unaligned, Layout::Empty, Layout::Odd] {
+        let brief = is_brief(from) || is_brief(to);
+        let layouts: &[Layout] = match brief {
+            true => &[Layout::Contiguous],
+            false => &[Layout::Contiguous, Layout::Sliced, Layout::Unaligned, Layout::Empty, Layout::Odd],
+        };
+        for &layout in layouts {
             suite.add("to_dtype", format!("{from}_to_{to}::{}", layout.name()), move |device| {
                 check_conversion(&sample("to_dtype", layout, from, Domain::Special, device)?, to)
             });
@@ -56,11 +80,26 @@ pub fn add(suite: &mut Suite) {
         });
     }
     suite.add("to_dtype", "f32_to_f16::ties", |device| {
-        let values = around_halves();
+        let values = around(|bits| f16::from_bits(bits).to_f64(), 0x7c00);
         check_conversion(&Sample { tensor: upload(&values, DType::F32, device)?, values }, DType::F16)
     });
+    suite.add("to_dtype", "f32_to_bf16::ties", |device| {
+        let values = around(|bits| bf16::from_bits(bits).to_f64(), 0x7f80);
+        check_conversion(&Sample { tensor: upload(&values, DType::F32, device)?, values }, DType::BF16)
+    });
+    for from in [DType::U32, DType::I32] {
+        // Beyond 24 bits, where a rounding to f32 on the way would make a tie of what is none.
+        suite.add("to_dtype", format!("{from}_to_bf16::ties"), move |device| {
+            let middles = (24..32).map(|bits| 2f64.powi(bits) + 2f64.powi(bits - 8));
+            let odd =
+                middles.flat_map(|x| [x - 129.0, x - 1.0, x, x + 1.0, x + 129.0, 3.0 * x + 1.0, -x - 1.0, 1.0 - x]);
+            let values: Vec<f64> = odd.map(|x| wrap(x as i64, from)).collect();
+            let values = array(&[values.len()], values);
+            check_conversion(&Sample { tensor: upload(&values, from, device)?, values }, DType::BF16)
+        });
+    }
     suite.add("to_dtype", "f16_to_f32::every_half", |device| {
-        let values = (0..=u16::MAX).map(|bits| half::f16::from_bits(bits).to_f64()).collect();
+        let values = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f64()).collect();
         let values = array(&[1 << 16], values);
         check_conversion(&Sample { tensor: upload(&values, DType::F16, device)?, values }, DType::F32)
     });

@@ -5,7 +5,7 @@ use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::numbers::{round, wrap};
 use crate::reference::{ArrayD, array};
 use crate::suite::{Outcome, Suite};
-use half::f16;
+use half::{bf16, f16};
 use marquetry::{DType, Device, Element, Tensor};
 
 const SHAPES: [&[usize]; 7] = [&[], &[1], &[7], &[3, 5], &[3, 65, 7], &[2, 0, 3], &[2, 1, 2, 1, 2, 1, 3]];
@@ -51,6 +51,8 @@ fn new(device: &Device) -> Outcome {
     let expected = |shape: &[usize], elements: &[f64], dtype| Expected::new(array(shape, elements.to_vec()), dtype);
     check("new", &Tensor::new(2.5f32, device)?, &expected(&[], &[2.5], DType::F32))?;
     check("new", &Tensor::new([1u8, 2, 255], device)?, &expected(&[3], &[1.0, 2.0, 255.0], DType::U8))?;
+    check("new", &Tensor::new([-1i8, 127], device)?, &expected(&[2], &[-1.0, 127.0], DType::I8))?;
+    check("new", &Tensor::new([true, false, true], device)?, &expected(&[3], &[1.0, 0.0, 1.0], DType::Bool))?;
     check("new", &Tensor::new([[1i32, -2], [3, 4]], device)?, &expected(&[2, 2], &[1.0, -2.0, 3.0, 4.0], DType::I32))?;
     let nested = vec![vec![[1u32], [2]], vec![[3], [4]], vec![[5], [6]]];
     let flat = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
@@ -105,6 +107,11 @@ pub fn add(suite: &mut Suite) {
     suite.add("full", "i32::numbers", |device| full(&[i32::MIN, -1, 0, i32::MAX], device));
     suite.add("full", "u32::numbers", |device| full(&[0, u32::MAX, 1 << 31], device));
     suite.add("full", "u8::numbers", |device| full(&[0u8, 1, 255], device));
+    suite.add("full", "i8::numbers", |device| full(&[i8::MIN, -1, 0, i8::MAX], device));
+    suite.add("full", "bool::truths", |device| full(&[false, true], device));
+    suite.add("full", "bf16::numbers", |device| {
+        full(&[bf16::NEG_ZERO, bf16::from_f32(0.1), bf16::NAN, bf16::INFINITY, bf16::MAX, bf16::from_bits(1)], device)
+    });
     suite.add("new", "nested", new);
     suite.add("from_vec", "vectors", |device| {
         let expected = Expected::new(array(&[2, 2], vec![1.0, 2.0, 3.0, 4.0]), DType::I32);
@@ -121,6 +128,10 @@ pub fn add(suite: &mut Suite) {
         arange(&[(0u32, 7), (u32::MAX - 5, u32::MAX), (9, 3), (0, 4097)], device)
     });
     suite.add("arange", "u8::ranges", |device| arange(&[(0u8, 255), (250, 255), (3, 3)], device));
+    suite.add("arange", "i8::ranges", |device| arange(&[(-128i8, 127), (5, 3), (-3, 9)], device));
+    suite.add("arange", "bf16::ranges", |device| {
+        arange(&[(bf16::ZERO, bf16::from_f32(300.0)), (bf16::from_f32(-2.5), bf16::from_f32(9.0))], device)
+    });
     suite.add("arange_step", "f32::ranges", |device| {
         arange_step(
             &[(0f32, 1.0, 0.1), (1.0, 0.0, -0.25), (0.0, 1.0, -1.0), (-1.0, 1.0, 1e-3), (0.5, 100.0, 7.25)],
@@ -134,6 +145,7 @@ pub fn add(suite: &mut Suite) {
         arange_step(&[(0, 10, 3), (10, 0, -3), (i32::MIN, i32::MAX, i32::MAX), (5, 0, 1), (-7, 8, 5)], device)
     });
     suite.add("arange_step", "u32::ranges", |device| arange_step(&[(0u32, 10, 4), (0, u32::MAX, 1 << 30)], device));
+    suite.add("arange_step", "i8::ranges", |device| arange_step(&[(100i8, -128, -50), (-5, 10, 3)], device));
     suite.add("arange_step", "u8::ranges", |device| arange_step(&[(0u8, 255, 50), (1, 10, 3)], device));
     suite.add("arange_step", "f32::refused", |device| {
         for (start, end, step) in [(0f32, 1.0, 0.0), (0.0, f32::INFINITY, 1.0), (f32::NAN, 1.0, 1.0)] {

@@ -1,7 +1,7 @@
-//! Tensors as text, against what PyTorch 2 prints, but for its names of dtypes and devices.
+//! Tensors as text, against what PyTorch 2 prints, but for its names of dtypes, devices and truth values.
 
 use crate::suite::{Outcome, Suite};
-use half::f16;
+use half::{bf16, f16};
 use marquetry::{DType, Device, Tensor};
 
 /// Compares with `expected`, in which `DEVICE` stands for the device's string.
@@ -16,6 +16,7 @@ fn integers(device: &Device) -> Outcome {
         &Tensor::new([[1u8, 2], [30, 255]], device)?,
         "tensor([[  1,   2],\n        [ 30, 255]], device='DEVICE', dtype=u8)",
     )?;
+    check(&Tensor::new([-128i8, 7], device)?, "tensor([-128,    7], device='DEVICE', dtype=i8)")?;
     check(&Tensor::new(u32::MAX, device)?, "tensor(4294967295, device='DEVICE', dtype=u32)")
 }
 
@@ -25,7 +26,13 @@ fn floats(device: &Device) -> Outcome {
         "tensor([[ 1.0000,  2.5000],\n        [-3.0000,  4.0000]], device='DEVICE')",
     )?;
     check(&Tensor::new(0.1f32, device)?, "tensor(0.1000, device='DEVICE')")?;
-    check(&Tensor::new([f16::from_f32(0.1)], device)?, "tensor([0.1000], device='DEVICE', dtype=f16)")
+    check(&Tensor::new([f16::from_f32(0.1)], device)?, "tensor([0.1000], device='DEVICE', dtype=f16)")?;
+    check(&Tensor::new([bf16::from_f32(0.1)], device)?, "tensor([0.1001], device='DEVICE', dtype=bf16)")
+}
+
+fn truths(device: &Device) -> Outcome {
+    check(&Tensor::new([true, false], device)?, "tensor([ true, false], device='DEVICE', dtype=bool)")?;
+    check(&Tensor::new(true, device)?, "tensor(true, device='DEVICE', dtype=bool)")
 }
 
 fn whole_floats(device: &Device) -> Outcome {
@@ -116,6 +123,7 @@ fn debug(device: &Device) -> Outcome {
 pub fn add(suite: &mut Suite) {
     suite.add("display", "integers", integers);
     suite.add("display", "floats", floats);
+    suite.add("display", "truths", truths);
     suite.add("display", "whole_floats", whole_floats);
     suite.add("display", "scientific", scientific);
     suite.add("display", "not_finite", not_finite);

@@ -1,10 +1,11 @@
 //! Chains of elementwise operations, which are put off and fused, and many threads at once.
 
-use super::{FLOATS, sample};
+use super::{FLOATS, numbers, sample};
 use crate::compare::{Expected, Sample, check, download};
 use crate::layouts::Layout;
 use crate::reference::functions::gelu;
 use crate::reference::inputs::Domain;
+use crate::reference::numbers::ulp;
 use crate::reference::{array, zip};
 use crate::suite::{Outcome, Suite};
 use marquetry::{DType, Device, Tensor};
@@ -27,8 +28,8 @@ fn activation(dtype: DType, layouts: [Layout; 2], eval: bool, device: &Device) -
     let sum = step(product.add(&a.tensor)?)?;
     let tanh = step(sum.tanh()?)?;
     let values = zip(&a.values, &b.values, |a, b| gelu((a * b + a).tanh()));
-    // The roundings of product and sum go through functions of slope 1.2 at most; each op of f16 may round once more.
-    let rounding = if dtype == DType::F16 { 2f64.powi(13) } else { 1.0 };
+    // The roundings of product and sum go through functions of slope 1.2 at most; each op of a narrow dtype may round once more.
+    let rounding = ulp(1.0, dtype) / ulp(1.0, DType::F32);
     let scale = zip(&a.values, &b.values, |a, b| {
         let slope = 1.2 * (1.0 - (a * b + a).tanh().powi(2));
         (slope * ((a * b).abs() + (a * b + a).abs()) + 4.0) * rounding
@@ -139,6 +140,14 @@ fn wrapping_bytes(device: &Device) -> Outcome {
     check("div", &average, &Expected::new(values, DType::U8))
 }
 
+/// The same of signed bytes, where the sign is what a byte would hold.
+fn wrapping_signed_bytes(device: &Device) -> Outcome {
+    let [a, b] = pair(DType::I8, [Layout::Contiguous, Layout::Contiguous], Domain::Special, device)?;
+    let average = (a.tensor.add(&b.tensor)? / 2.0)?;
+    let values = zip(&a.values, &b.values, |a, b| (((a + b) as i32 as i8) / 2).into());
+    check("div", &average, &Expected::new(values, DType::I8))
+}
+
 /// Every thread has its own chains and shares two tensors, one of them pending, with all others.
 fn many_threads(device: &Device) -> Outcome {
     let shared = Tensor::arange(0f32, 1000.0, device)?;
@@ -179,7 +188,7 @@ pub fn add(suite: &mut Suite) {
             });
         }
     }
-    for dtype in DType::ALL {
+    for dtype in numbers() {
         suite.add("fused", format!("{dtype}::used_twice"), move |device| used_twice(dtype, device));
         suite.add("fused", format!("{dtype}::diamond"), move |device| diamond(dtype, device));
     }
@@ -191,5 +200,6 @@ pub fn add(suite: &mut Suite) {
     suite.add("fused", "f32::constants", constants);
     suite.add("fused", "f32::mixed_dtypes", mixed_dtypes);
     suite.add("fused", "u8::wrapping", wrapping_bytes);
+    suite.add("fused", "i8::wrapping", wrapping_signed_bytes);
     suite.add("threads", "f32::many", many_threads);
 }

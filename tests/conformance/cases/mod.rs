@@ -1,31 +1,40 @@
 //! The cases, one file per family of operations.
 
 mod assign;
+pub mod attention;
 mod binary;
 mod catalogue;
+pub mod compact;
 pub mod conv;
 mod convert;
 mod create;
 mod display;
+pub mod einsum;
 mod fusion;
+pub mod gemm;
 pub mod grid_sample;
-mod index;
+pub mod index;
 mod join;
 mod large;
 mod matmul;
-mod normalize;
-mod numbers;
+pub mod normalize;
+pub mod numbers;
 pub mod pad;
 pub mod pool;
-mod random;
+pub mod random;
 mod read;
-mod reduce;
+pub mod rearrange;
+pub mod reduce;
 pub mod resize;
+pub mod scan;
+pub mod scatter;
 mod select;
+pub mod sort;
 mod unary;
 mod view;
 
 use crate::compare::Sample;
+use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
 use crate::suite::{Outcome, Suite};
@@ -38,9 +47,17 @@ pub fn add_all(suite: &mut Suite) {
     numbers::add(suite);
     convert::add(suite);
     reduce::add(suite);
+    scan::add(suite);
+    sort::add(suite);
     matmul::add(suite);
+    gemm::add(suite);
+    einsum::add(suite);
     normalize::add(suite);
+    attention::add(suite);
     index::add(suite);
+    scatter::add(suite);
+    compact::add(suite);
+    rearrange::add(suite);
     conv::add(suite);
     pool::add(suite);
     join::add(suite);
@@ -58,7 +75,22 @@ pub fn add_all(suite: &mut Suite) {
     catalogue::add(suite);
 }
 
-const FLOATS: [DType; 2] = [DType::F32, DType::F16];
+const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// Whether a dtype computes and is packed as others that have every case: in the quick tier it has a telling few.
+fn is_brief(dtype: DType) -> bool {
+    matches!(dtype, DType::Bool | DType::I8 | DType::BF16) && !full_tier()
+}
+
+/// The layouts that a dtype is tried with.
+fn layouts(dtype: DType) -> &'static [Layout] {
+    if is_brief(dtype) { &[Layout::Contiguous, Layout::Sliced] } else { &Layout::ALL }
+}
+
+/// All dtypes but truth values.
+fn numbers() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool)
+}
 
 /// A tensor of a layout and the layout's own shape. The name seeds the inputs.
 fn sample(name: &str, layout: Layout, dtype: DType, domain: Domain, device: &Device) -> Outcome<Sample> {

@@ -24,7 +24,6 @@ pub const TOLERANCES: Table = &[
             "adaptive_max_pool2d",
             "adaptive_max_pool3d",
             "global_max_pool",
-            "unfold",
         ],
         Tolerance { reason: "the result is a number of the input", ..EXACT },
     ),

@@ -1,13 +1,13 @@
 //! Elements back on the host, and on other devices.
 
-use super::sample;
+use super::{layouts, sample};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::devices;
 use crate::layouts::Layout;
 use crate::reference::array;
 use crate::reference::inputs::{Domain, Inputs};
 use crate::suite::{Outcome, Suite};
-use half::f16;
+use half::{bf16, f16};
 use marquetry::{DType, Device, Element, Tensor};
 
 fn check_async<T: Element>(input: &Sample) -> Outcome {
@@ -20,10 +20,13 @@ fn check_async<T: Element>(input: &Sample) -> Outcome {
 fn to_vec_async(dtype: DType, layout: Layout, device: &Device) -> Outcome {
     let input = sample("to_vec_async", layout, dtype, Domain::Special, device)?;
     match dtype {
+        DType::Bool => check_async::<bool>(&input),
         DType::U8 => check_async::<u8>(&input),
+        DType::I8 => check_async::<i8>(&input),
         DType::U32 => check_async::<u32>(&input),
         DType::I32 => check_async::<i32>(&input),
         DType::F16 => check_async::<f16>(&input),
+        DType::BF16 => check_async::<bf16>(&input),
         _ => check_async::<f32>(&input),
     }
 }
@@ -57,7 +60,7 @@ fn overlapping(device: &Device) -> Outcome {
 
 pub fn add(suite: &mut Suite) {
     for dtype in DType::ALL {
-        for layout in Layout::ALL {
+        for &layout in layouts(dtype) {
             suite.add("to_vec", format!("{dtype}::{}", layout.name()), move |device| {
                 let input = sample("to_vec", layout, dtype, Domain::Special, device)?;
                 check("to_vec", &input.tensor, &Expected::new(input.values, dtype))

@@ -1,6 +1,6 @@
 //! Functions of one element.
 
-use super::{FLOATS, sample};
+use super::{FLOATS, is_brief, layouts, sample};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::array;
@@ -87,7 +87,7 @@ const INTERVALS: &[(&str, [f64; 2])] = &[
     ("expm1", [-20.0, 88.0]),
     ("log2", [0.0, 4.0]),
     ("log1p", [-1.0, 3.0]),
-    ("tan", [-8192.0, 8192.0]),
+    ("tan", [-10_000.0, 10_000.0]),
     ("asin", [-1.0, 1.0]),
     ("acos", [-1.0, 1.0]),
     ("atan", [-4.0, 4.0]),
@@ -101,14 +101,26 @@ impl Function {
         if matches!(self.name, "sin" | "cos" | "tan") { Domain::Angle } else { Domain::Special }
     }
 
+    fn is_test(&self) -> bool {
+        matches!(self.name, "is_nan" | "is_inf" | "is_finite" | "logical_not")
+    }
+
+    fn takes(&self, dtype: DType) -> bool {
+        match dtype {
+            DType::Bool => self.is_test() || self.name == "bitwise_not",
+            _ if dtype.is_float() => self.name != "bitwise_not",
+            _ => self.integer.is_some(),
+        }
+    }
+
     fn check(&self, input: &Sample) -> Outcome {
         let dtype = input.tensor.dtype();
         let values = match self.integer {
+            _ if dtype == DType::Bool && self.name == "bitwise_not" => input.values.mapv(|x| 1.0 - x),
             Some(integer) if !dtype.is_float() => input.values.mapv(|x| wrap(integer(x as i64), dtype)),
             _ => input.values.mapv(self.float),
         };
-        let tests = matches!(self.name, "is_nan" | "is_inf" | "is_finite" | "logical_not");
-        let dtype = if tests { DType::U8 } else { dtype };
+        let dtype = if self.is_test() { DType::Bool } else { dtype };
         let expected = Expected::new(values, dtype).with_scale(input.values.mapv(f64::abs));
         check(self.name, &(self.call)(&input.tensor)?, &expected)
     }
@@ -117,10 +129,11 @@ impl Function {
 pub fn add(suite: &mut Suite) {
     for function in FUNCTIONS {
         let op = function.name;
-        let floats = op != "bitwise_not";
-        let takes = |dtype: &DType| if dtype.is_float() { floats } else { function.integer.is_some() };
+        let takes = |dtype: &DType| function.takes(*dtype);
         for dtype in DType::ALL.into_iter().filter(takes) {
-            for layout in Layout::ALL {
+            // The functions are many: of `bf16` one kernel of each.
+            let layouts = if is_brief(dtype) { &[Layout::Contiguous] } else { layouts(dtype) };
+            for &layout in layouts {
                 suite.add(op, format!("{dtype}::{}", layout.name()), move |device| {
                     function.check(&sample(&format!("{op}::{dtype}"), layout, dtype, function.domain(), device)?)
                 });
@@ -128,9 +141,9 @@ pub fn add(suite: &mut Suite) {
             if function.domain() == Domain::Angle {
                 suite.add(op, format!("{dtype}::multiples"), move |device| {
                     // Near the multiples of pi / 2 an angle's reduction has few digits to start from.
-                    let multiples = (-5215..=5215).map(|n| f64::from(n) * std::f64::consts::FRAC_PI_2);
+                    let multiples = (-6366..=6366).map(|n| f64::from(n) * std::f64::consts::FRAC_PI_2);
                     let values = multiples.map(|angle| round(angle, dtype)).collect();
-                    let values = array(&[2 * 5215 + 1], values);
+                    let values = array(&[2 * 6366 + 1], values);
                     function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
                 });
             } else {
@@ -151,7 +164,7 @@ pub fn add(suite: &mut Suite) {
                 function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
             });
             suite.add(op, format!("{dtype}::sweep"), move |device| {
-                let largest = if function.domain() == Domain::Angle { 8192.0 } else { f64::INFINITY };
+                let largest = if function.domain() == Domain::Angle { 10_000.0 } else { f64::INFINITY };
                 let values = Inputs::new(op).sweep(4096, dtype, largest);
                 function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
             });

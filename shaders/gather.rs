@@ -1,0 +1,75 @@
+//! Elements picked by an index tensor. Each invocation copies four consecutive elements of the output.
+
+use super::Family;
+use super::elements::{Elements, Grid, Quads, Strides};
+use crate::dtype::DType;
+use crate::shader::{KernelBuilder, Scalar, Type, Value};
+
+/// Invocations per workgroup.
+pub(crate) const WORKGROUP: u32 = 64;
+
+/// `y[.., i, ..] = x[.., index[.., i, ..], ..]`. Parameters: the number of elements of `y`; length and stride of the axis
+/// of `x` that is indexed; the lengths of the axes of `y`; of `x` without that axis, then of the index, an offset and
+/// strides.
+///
+/// An index can be checked only where it is, on the device: out of range it yields NaN for floats, and the largest
+/// (unsigned) or smallest (signed) number for integers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Gather {
+    pub dtype: DType,
+    pub index: DType,
+    pub rank: usize,
+}
+
+impl Gather {
+    pub fn parameter_words(&self) -> usize {
+        3 + self.rank + 2 * (1 + self.rank)
+    }
+}
+
+/// What an index out of range yields.
+fn fill(k: &KernelBuilder, dtype: DType) -> Value<'_> {
+    let unused = 32 - 8 * dtype.size_in_bytes() as u32;
+    match dtype.compute_scalar() {
+        Scalar::F32 => k.f32(f32::NAN),
+        Scalar::I32 => k.i32(i32::MIN >> unused),
+        _ => k.u32(u32::MAX >> unused),
+    }
+}
+
+impl Family for Gather {
+    fn name(&self) -> String {
+        format!("gather({}, {}, {} axes)", self.dtype, self.index, self.rank)
+    }
+
+    fn workgroup(&self) -> u32 {
+        WORKGROUP
+    }
+
+    fn write(&self, k: &KernelBuilder) {
+        let [count, length, stride] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let grid = Grid::parameters(k, self.rank);
+        let (x_at, index_at) = (Strides::parameters(k, self.rank), Strides::parameters(k, self.rank));
+        let x = Elements::input(k, "x", self.dtype);
+        let index = Elements::input(k, "index", self.index);
+        let y = Quads::output(k, "y", self.dtype);
+        let fill = fill(k, self.dtype);
+
+        let quad = k.global_index();
+        let first = quad * 4;
+        k.when(first.lt(count), || {
+            let lanes = [0, 1, 2, 3].map(|lane| {
+                let place = grid.coordinates((first + lane).min(count - 1));
+                // As a word, a negative index is far out of range too.
+                let wanted = index.load(index_at.at(&place)).convert(Scalar::U32);
+                let inside = wanted.lt(length);
+                inside.select(x.load(x_at.at(&place) + inside.select(wanted, 0) * stride), fill)
+            });
+            y.store(k, quad, k.vector(&lanes));
+        });
+    }
+
+    fn samples() -> Vec<Self> {
+        DType::ALL.map(|dtype| Gather { dtype, index: DType::U32, rank: 2 }).into()
+    }
+}
