@@ -76,6 +76,11 @@ fn all_formats_give_back_what_was_saved() {
         let samples = samples(&device);
         SafeTensors::save(&safetensors, samples.iter().map(|(name, tensor)| (name, tensor))).unwrap();
         assert_all_same(&SafeTensors::open(&safetensors).unwrap().load_all(&device).unwrap(), &samples);
+        // Numpy has no such numbers.
+        let (foreign, samples): (Vec<_>, Vec<_>) =
+            samples.into_iter().partition(|(_, tensor)| tensor.dtype() == DType::BF16);
+        assert_refused(foreign[0].1.write_npy(&npy), &["x.npy", "the tensor is of bf16", "to_dtype"]);
+        assert_refused(Npz::save(&npz, foreign), &["x.npz", "is of bf16"]);
         Npz::save(&npz, samples.iter().map(|(name, tensor)| (name, tensor))).unwrap();
         assert_all_same(&Npz::open(&npz).unwrap().load_all(&device).unwrap(), &samples);
         for (name, tensor) in &samples {
@@ -231,7 +236,7 @@ fn arrays_of_numpy_are_read() {
 fn arrays_are_written_as_numpy_writes_them() {
     let (folder, device) = (folder(), open("vulkan"));
     let path = folder.path().join("x.npy");
-    for name in ["f32.npy", "u8_vector.npy", "u32_scalar.npy", "f32_empty.npy"] {
+    for name in ["f32.npy", "u8_vector.npy", "u32_scalar.npy", "f32_empty.npy", "bool.npy", "i8.npy"] {
         Tensor::read_npy(numpy(name), &device).unwrap().write_npy(&path).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(numpy(name)).unwrap(), "{name}");
     }
