@@ -33,6 +33,7 @@ fn fill(k: &KernelBuilder, dtype: DType) -> Value<'_> {
     match dtype.compute_scalar() {
         Scalar::F32 => k.f32(f32::NAN),
         Scalar::I32 => k.i32(i32::MIN >> unused),
+        _ if dtype == DType::Bool => k.u32(1),
         _ => k.u32(u32::MAX >> unused),
     }
 }
