@@ -156,7 +156,7 @@ const MAX_LENGTH: usize = 1 << 30;
 
 impl<'a> Problem<'a> {
     fn new(query: &'a Tensor, key: &'a Tensor, value: &'a Tensor, config: &'a AttentionConfig) -> Result<Self> {
-        query.check_small_float(OP)?;
+        query.check_float(OP)?;
         for tensor in [key, value] {
             query.check_same_device(tensor, OP)?;
             query.check_same_dtype(tensor, OP)?;

@@ -71,7 +71,7 @@ impl Tensor {
         if self.dtype() == self.dtype().summed() {
             return Ok(());
         }
-        Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "floats and integers of 32 bits" })
+        Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "floats, i32 and u32" })
     }
 }
 

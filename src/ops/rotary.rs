@@ -4,7 +4,6 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::rotary::{Pairs, Rotary, WORKGROUP};
 use crate::layout::collapse;
-use crate::shader::Scalar;
 use crate::shape::Shape;
 use crate::tensor::{Tensor, allocate, checked_elements};
 
@@ -90,7 +89,7 @@ impl Tensor {
     }
 
     fn rotary(&self, cos: &Tensor, sin: &Tensor, pairs: Pairs, op: &'static str) -> Result<Tensor> {
-        self.check_small_float(op)?;
+        self.check_float(op)?;
         for table in [cos, sin] {
             self.check_same_device(table, op)?;
             if table.dtype() != DType::F32 {
@@ -141,13 +140,5 @@ impl Tensor {
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
         self.device().runtime().launch(config, &buffers, &parameters, groups)?;
         Ok(Tensor::from_buffer(output, self.shape().clone(), self.dtype(), self.device()))
-    }
-
-    /// Fails unless the elements are floats that kernels compute in `f32`.
-    pub(super) fn check_small_float(&self, op: &'static str) -> Result<()> {
-        if self.dtype().is_float() && self.dtype().compute_scalar() == Scalar::F32 {
-            return Ok(());
-        }
-        Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "f32 and f16" })
     }
 }

@@ -84,8 +84,8 @@ fn dtypes_of_convolutions_and_pools() {
     let weight = zeros((8, 4, 3), DType::U8);
     assert_error!(bytes.conv1d(&weight, None, &config), Error::UnsupportedDType { .. }, "conv1d", "u8", "f32");
     let pool = PoolConfig::new(2);
-    assert_error!(bytes.avg_pool1d(&pool), Error::UnsupportedDType { .. }, "avg_pool1d", "u8", "f32 and f16");
-    assert_error!(bytes.lp_pool1d(2.0, &pool), Error::UnsupportedDType { .. }, "lp_pool1d", "u8", "f32 and f16");
+    assert_error!(bytes.avg_pool1d(&pool), Error::UnsupportedDType { .. }, "avg_pool1d", "u8", "f32, f16 and bf16");
+    assert_error!(bytes.lp_pool1d(2.0, &pool), Error::UnsupportedDType { .. }, "lp_pool1d", "u8", "f32, f16 and bf16");
     assert_error!(bytes.adaptive_avg_pool1d(2), Error::UnsupportedDType { .. }, "adaptive_avg_pool1d", "u8");
 }
 
