@@ -106,6 +106,8 @@ struct Problem<'k> {
     first_row: Value<'k>,
     part: Value<'k>,
     parts: Value<'k>,
+    /// The keys per part.
+    span: Option<Value<'k>>,
     /// The keys that the block's rows see, as far as they are in this part.
     keys: [Value<'k>; 2],
 }
@@ -181,9 +183,10 @@ impl<'k> Problem<'k> {
             first_row,
             part,
             parts,
+            span,
             keys,
         };
-        problem.keys = problem.keys_of_block(block_rows, span);
+        problem.keys = problem.keys_of_block(block_rows);
         problem
     }
 
@@ -193,17 +196,37 @@ impl<'k> Problem<'k> {
         (query.convert(Scalar::I32) + reach).max(0).min(limit).convert(Scalar::U32)
     }
 
-    fn keys_of_block(&self, block_rows: Value<'k>, span: Option<Value<'k>>) -> [Value<'k>; 2] {
+    fn keys_of_block(&self, block_rows: Value<'k>) -> [Value<'k>; 2] {
         let (first, last) = (self.first_row, (self.first_row + block_rows).min(self.rows) - 1);
         // Rows of several heads are all queries, for what is known here.
         let one_head = (first / self.seq_q).eq(last / self.seq_q);
         let lowest = one_head.select(first % self.seq_q, 0);
         let highest = one_head.select(last % self.seq_q, self.seq_q - 1);
         let (start, end) = (self.seen(lowest, self.backward), self.seen(highest, self.forward));
-        match span {
+        match self.span {
             Some(span) => [start.max(self.part * span), end.min((self.part + 1) * span)],
             None => [start, end],
         }
+    }
+
+    /// How many keys a workgroup meets in blocks of so many, and how many keys of the block that begins with a key it needs.
+    /// A browser has to be shown that barriers inside of such loops are met by all: there, no block meets fewer than any.
+    fn loop_bounds(&self, block: u32) -> (Value<'k>, impl Fn(Value<'k>) -> Value<'k> + use<'k>) {
+        let (k, [start, end]) = (self.kernel, self.keys);
+        let browser = k.target().is_for_browsers();
+        let most = if browser { self.most_keys() } else { end.max(start) - start };
+        (most, move |first| if browser { k.u32(block) } else { (end - first).min(block) })
+    }
+
+    /// How many keys the rows of a block see at most, from parameters alone.
+    fn most_keys(&self) -> Value<'k> {
+        let rows = self.config.tile.block().0 as u32;
+        // A block may have the last queries of a head and the first ones of the next.
+        let one_head = (self.seq_q % rows).eq(0) | self.seq_q.le(rows);
+        let queries = one_head.select(self.seq_q.min(rows), self.seq_q);
+        let reach = queries.convert(Scalar::I32) + self.forward - self.backward - 1;
+        let most = reach.max(0).convert(Scalar::U32).min(self.seq_kv);
+        self.span.map_or(most, |span| most.min(span))
     }
 
     /// The first key that a row sees, and how many it sees.
@@ -470,7 +493,7 @@ fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
     let (k, config) = (p.kernel, &p.config);
     let tiles = Tiles::new(across, config.columns);
     let [slice, weights_tile, scratch] =
-        [tiles.slice(), 16 * WORKGROUP, WORKGROUP].map(|length| k.workgroup_array(ROWS, length));
+        [tiles.slice(), 4 * WORKGROUP, WORKGROUP].map(|length| k.workgroup_array(ROWS, length));
     let lane = k.local_index();
     let (x, y) = (lane % across, lane / across);
     let zeros = k.number(ROWS, 0);
@@ -491,7 +514,9 @@ fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
     let per_lane = tiles.quads.div_ceil(across);
     let sums: Vec<_> = (0..4 * per_lane).map(|_| k.var(zeros)).collect();
     let [start, end] = p.keys;
-    k.for_step(start, end, 4 * across, |first| {
+    let (keys_met, block_keys) = p.loop_bounds(4 * across);
+    k.for_step(0, keys_met, 4 * across, |met| {
+        let first = start + met;
         let scores = products(p, &tiles, &q_rows, slice, first);
         let score = |(i, sum): (u32, Var<'k>)| {
             let key = first + x * 4 + i;
@@ -509,10 +534,10 @@ fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
             weights_tile.store((x * 4 + i) * tiles.down + y, weight);
         }
         sums.iter().for_each(|sum| sum.set(sum.get() * rescale));
-        k.for_step(0, (end - first).min(4 * across), tiles.values, |done| {
+        k.for_step(0, block_keys(first), tiles.values, |done| {
             for place in share(k, tiles.values * tiles.quads) {
                 let key = first + done + place / tiles.quads;
-                let row = p.v.row_at(key.min(end - 1));
+                let row = p.v.row_at(key.min(p.seq_kv - 1));
                 let column = |c| (place % tiles.quads * 4 + c).min(config.columns - 1);
                 store_shared(k, tiles.values * tiles.quads, place, || {
                     let v = [0, 1, 2, 3].map(|c| row + column(c) * p.v.strides.stride(1));

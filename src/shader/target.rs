@@ -39,4 +39,9 @@ impl Target {
     /// Level Zero and OpenCL; the compiler chooses the size of subgroups.
     pub const LEVEL_ZERO: Target =
         Target { dialect: Dialect::OpenCl, parameters: ParameterBlock::PushConstants, subgroup_size: None };
+
+    /// Whether a browser may compile the kernel, and so wants bounds of loops around barriers to come from parameters.
+    pub(crate) fn is_for_browsers(self) -> bool {
+        self.parameters == ParameterBlock::Uniform
+    }
 }
