@@ -10,7 +10,7 @@ use half::f16;
 /// # use marquetry::{Device, Tensor};
 /// # let device = Device::best()?;
 /// let x = Tensor::new([-1f32, 2.0, 5.0], &device)?;
-/// assert_eq!(x.gt(0.0)?.to_vec::<u8>()?, [0, 1, 1]);
+/// assert_eq!(x.gt(0.0)?.to_vec::<bool>()?, [false, true, true]);
 /// assert_eq!(x.maximum(&x.neg()?)?.to_vec::<f32>()?, [1.0, 2.0, 5.0]);
 /// # Ok::<(), marquetry::Error>(())
 /// ```
