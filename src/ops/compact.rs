@@ -126,11 +126,10 @@ impl Counts {
 
     /// The places of the elements that are not 0, of which there are so many.
     fn places(&self, count: usize, op: &'static str) -> Result<Tensor> {
-        let (counts, device) = (self.0.contiguous()?, self.0.device());
+        let (elements, device) = (self.0.elem_count(), self.0.device());
         let places = allocate(&count.into(), DType::U32, device, op)?;
         if count > 0 {
-            let elements = counts.elem_count();
-            let buffers = [&*counts.row_major_buffer()?, &places];
+            let buffers = [&*self.0.row_major_buffer()?, &places];
             device.runtime().launch(Compact, &buffers, &[elements as u32], elements.div_ceil(WORKGROUP as usize))?;
         }
         Ok(Tensor::from_buffer(places, count.into(), DType::U32, device))

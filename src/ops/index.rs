@@ -63,7 +63,7 @@ impl Tensor {
         self.pick(&ids.flatten_all()?.spread_along(0, self.shape(), OP)?, 0, OP)?.reshape(shape)
     }
 
-    /// The elements along `axis` that `indexes` (`u32`, `i32` or `u8`) names, one by one: with three axes and axis 1,
+    /// The elements along `axis` that `indexes`, integers, names, one by one: with three axes and axis 1,
     /// `y[i, j, k] = x[i, indexes[i, j, k], k]`. As in PyTorch, `indexes` may be shorter along the other axes.
     ///
     /// Indexes out of range yield NaN, see [`index_select`](Self::index_select).

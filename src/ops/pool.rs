@@ -95,7 +95,7 @@ macro_rules! pools {
             }
 
             #[doc = concat!("The mean of each window of ", $names, "; the padding in it counts as zeros, unless")]
-            /// `count_include_pad` is false. `f16` is summed in `f32`.
+            /// `count_include_pad` is false. `f16` and `bf16` are summed in `f32`.
             ///
             /// # Errors
             #[doc = concat!("As [`", stringify!($max), "`](Self::", stringify!($max), "); [`Error::UnsupportedDType`] for integers;")]

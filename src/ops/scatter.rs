@@ -9,7 +9,7 @@ use crate::shape::Axis;
 use crate::tensor::{Tensor, checked_elements};
 
 impl Tensor {
-    /// The tensor with elements of `src` at the places along `axis` that `indexes` (`u32`, `i32` or `u8`) names: with
+    /// The tensor with elements of `src` at the places along `axis` that `indexes`, integers, names: with
     /// three axes and axis 1, `y[i, indexes[i, j, k], k] = src[i, j, k]`. Of several that go to one place, the last one in
     /// row-major order is there in the end. An index out of range does nothing.
     ///
@@ -90,7 +90,7 @@ impl Tensor {
         self.combined(ScatterOp::Max, indexes, &src, axis, OP)
     }
 
-    /// The tensor with the slices of `src` along `axis` added to those that `indexes`, a vector of `u32`, `i32` or `u8`,
+    /// The tensor with the slices of `src` along `axis` added to those that `indexes`, a vector of integers,
     /// names. Otherwise as [`scatter_add`](Self::scatter_add).
     ///
     /// ```
