@@ -73,6 +73,21 @@ impl<'k> Elements<'k> {
         }
     }
 
+    /// A buffer of indexes of any integer type, which are read as words whatever the device computes in.
+    pub fn indexes(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        let dtype = if dtype == DType::I64 { dtype } else { return Elements::input(k, name, dtype) };
+        Elements { array: k.buffer(name, Type::vec2(Scalar::U32), Access::Read), dtype }
+    }
+
+    /// The index at `place`, which is the largest `u32` or far from any length where it is negative or does not fit.
+    pub fn load_index(self, place: Value<'k>) -> Value<'k> {
+        if self.dtype != DType::I64 {
+            return self.load(place).convert(Scalar::U32);
+        }
+        let words = self.array.load(place);
+        words.lane(1).eq(0).select(words.lane(0), u32::MAX)
+    }
+
     /// Four elements at any four indices.
     pub fn gather(self, k: &'k KernelBuilder, indices: &[Value<'k>; 4]) -> Value<'k> {
         k.vector(&indices.map(|index| self.load(index)))

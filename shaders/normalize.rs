@@ -100,7 +100,7 @@ impl Family for Normalize {
 
     fn samples() -> Vec<Self> {
         let mut samples = Vec::new();
-        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_single_float()) {
             for op in [NormalizeOp::Softmax, NormalizeOp::LayerNorm] {
                 samples.extend(Team::ALL.map(|team| Normalize { op, dtype, kept_rank: 1, team }));
             }

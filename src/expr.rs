@@ -9,6 +9,8 @@ pub(crate) enum Domain {
     All,
     Numbers,
     Floats,
+    /// Floats that are computed in `f32`.
+    SingleFloats,
     Integers,
     /// Integers, of an operand that says where elements are.
     Indexes,
@@ -22,6 +24,7 @@ impl Domain {
             Domain::All => true,
             Domain::Numbers => dtype != DType::Bool,
             Domain::Floats => dtype.is_float(),
+            Domain::SingleFloats => dtype.is_single_float(),
             Domain::Integers | Domain::Indexes => dtype.is_integer(),
             Domain::Bits => !dtype.is_float(),
         }
@@ -32,10 +35,11 @@ impl Domain {
         match self {
             Domain::All => "all dtypes",
             Domain::Numbers => "numbers (all dtypes but bool)",
-            Domain::Floats => "f32, f16 and bf16",
-            Domain::Integers => "u8, i8, u32 and i32",
-            Domain::Indexes => "u8, i8, u32 and i32 (the indexes)",
-            Domain::Bits => "bool, u8, i8, u32 and i32",
+            Domain::Floats => "f32, f16, bf16 and f64",
+            Domain::SingleFloats => "f32, f16 and bf16",
+            Domain::Integers => "u8, i8, u32, i32 and i64",
+            Domain::Indexes => "u8, i8, u32, i32 and i64 (the indexes)",
+            Domain::Bits => "bool, u8, i8, u32, i32 and i64",
         }
     }
 
@@ -108,7 +112,8 @@ impl UnaryOp {
             IsNan | IsInf | IsFinite | LogicalNot => Domain::All,
             Neg | Abs | Sign | Sqr | Relu | Relu6 => Domain::Numbers,
             BitwiseNot => Domain::Bits,
-            _ => Domain::Floats,
+            Floor | Ceil | Round | Trunc | Sqrt | Rsqrt | Recip | Softsign | Hardsigmoid | Hardswish => Domain::Floats,
+            _ => Domain::SingleFloats,
         }
     }
 
@@ -159,7 +164,8 @@ impl BinaryOp {
     pub fn domain(self) -> Domain {
         use BinaryOp::*;
         match self {
-            Pow | Atan2 | LeakyRelu | Elu | Celu => Domain::Floats,
+            LeakyRelu => Domain::Floats,
+            Pow | Atan2 | Elu | Celu => Domain::SingleFloats,
             Add | Sub | Mul | Div | Rem | Fmod => Domain::Numbers,
             BitwiseAnd | BitwiseOr | BitwiseXor => Domain::Bits,
             Shl | Shr => Domain::Integers,

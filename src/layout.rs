@@ -81,6 +81,15 @@ impl Layout {
         Ok(Layout { shape: shape.clone(), strides, offset: self.offset })
     }
 
+    /// The view of elements as `parts` smaller ones each, along a new last axis.
+    pub fn split(&self, parts: usize) -> Self {
+        Layout {
+            shape: self.shape.iter().copied().chain([parts]).collect(),
+            strides: self.strides.iter().map(|stride| stride.wrapping_mul(parts as isize)).chain([1]).collect(),
+            offset: self.offset * parts,
+        }
+    }
+
     /// The same elements in another shape, where that needs no copy.
     pub fn reshaped(&self, shape: &Shape) -> Option<Self> {
         self.is_contiguous().then(|| Layout { offset: self.offset, ..Layout::contiguous(shape.clone()) })

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernels::index_select::{IndexSelect, WORKGROUP};
 use crate::shape::{Axis, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tensor::{Tensor, allocate, checked_elements, checked_parts};
 
 impl Tensor {
     /// The slices along `axis` that `indexes`, a vector of integers, names.
@@ -66,7 +66,9 @@ impl Tensor {
         indexes.check_indexes(op)?;
         let (selected, length) = (indexes.elem_count(), self.dims()[axis]);
         let shape: Shape = self.dims().iter().enumerate().map(|(i, &n)| if i == axis { selected } else { n }).collect();
-        let elements = checked_elements(&shape, op)?;
+        // Elements of 64 bits are moved as two words.
+        let parts = self.dtype().parts();
+        let elements = checked_parts(&shape, self.dtype(), op)?;
         if length == 0 && elements > 0 {
             let message = format!("{selected} indexes into axis {axis} of shape {}, which is empty", self.shape());
             return Err(Error::InvalidArgument { op, message });
@@ -74,8 +76,9 @@ impl Tensor {
         let output = allocate(&shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
             let table = self.contiguous()?;
-            let inner: usize = self.dims()[axis + 1..].iter().product();
-            let parameters = [elements, selected, inner, length, table.layout().offset, indexes.layout().offset];
+            let inner = self.dims()[axis + 1..].iter().product::<usize>() * parts;
+            let offset = table.layout().offset * parts;
+            let parameters = [elements, selected, inner, length, offset, indexes.layout().offset];
             let mut parameters = parameters.map(|n| n as u32).to_vec();
             parameters.push(indexes.strides()[0] as u32);
             let config = IndexSelect { dtype: self.dtype(), index: indexes.dtype() };

@@ -2,6 +2,7 @@
 
 use super::is_software;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
 use crate::kernels::matmul::{Matmul, Tile};
@@ -59,12 +60,13 @@ impl Tensor {
 }
 
 /// How a product with `n` columns is cut.
-fn choose_tile(device: &Device, n: usize) -> Tile {
-    match is_software(device) {
-        // 32 or 128 columns per workgroup: the fewer are wasted.
-        true => Tile::Registers { columns: if n < 96 { 1 } else { 4 } },
-        false => Tile::Workgroup,
+fn choose_tile(device: &Device, dtype: DType, n: usize) -> Tile {
+    // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
+    if !is_software(device) && dtype != DType::I64 {
+        return Tile::Workgroup;
     }
+    // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
+    Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } }
 }
 
 /// The axes of the batch, and the two of the matrices.
@@ -98,7 +100,7 @@ fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3]) ->
         return multiply(&lhs, &rhs, batch, [m, n, k]);
     }
 
-    let tile = choose_tile(device, n);
+    let tile = choose_tile(device, lhs.dtype(), n);
     let batches: usize = lengths.iter().product();
     let mut parameters: Vec<u32> = [batches, m, n, k].iter().chain(&lengths).map(|&n| n as u32).collect();
     for (view, batch_strides) in [(&lhs_view, &strides[0]), (&rhs_view, &strides[1])] {

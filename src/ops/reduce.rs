@@ -3,6 +3,7 @@
 use super::{choose_team, is_software};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::kernels::reduce::{Reduce, ReduceOp};
 use crate::layout::collapse;
 use crate::shape::{Axes, Dims, Shape};
@@ -21,7 +22,7 @@ enum Reduction {
 impl Tensor {
     fn reduce(&self, reduction: Reduction, axes: &Dims, keep: bool, op: &'static str) -> Result<Tensor> {
         if reduction == Reduction::Mean {
-            self.check_float(op)?;
+            Domain::Floats.check(self.dtype(), op)?;
         }
         let kept: Dims = (0..self.rank()).filter(|axis| !axes.contains(axis)).collect();
         let lengths = |axes: &Dims| -> Shape { axes.iter().map(|&axis| self.dims()[axis]).collect() };

@@ -89,7 +89,7 @@ const BROADCASTS: [(&str, &[usize], &[usize]); 6] = [
 impl Function {
     fn takes(&self, dtype: DType) -> bool {
         match self.name {
-            "pow" | "atan2" => dtype.is_float(),
+            "pow" | "atan2" => FLOATS.contains(&dtype),
             "bitwise_and" | "bitwise_or" | "bitwise_xor" => !dtype.is_float(),
             "shl" | "shr" => dtype.is_integer(),
             "add" | "sub" | "mul" | "div" | "rem" | "fmod" => dtype != DType::Bool,

@@ -19,6 +19,7 @@ mod reduce;
 mod select;
 mod unary;
 mod view;
+mod wide;
 
 use crate::compare::Sample;
 use crate::full_tier;
@@ -46,14 +47,16 @@ pub fn add_all(suite: &mut Suite) {
     display::add(suite);
     fusion::add(suite);
     large::add(suite);
+    wide::add(suite);
     catalogue::add(suite);
 }
 
+/// The floats that are computed in `f32`, which all functions of floats take.
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// Whether a dtype computes and is packed as others that have every case: in the quick tier it has a telling few.
 fn is_brief(dtype: DType) -> bool {
-    matches!(dtype, DType::Bool | DType::I8 | DType::BF16) && !full_tier()
+    matches!(dtype, DType::Bool | DType::I8 | DType::BF16 | DType::I64 | DType::F64) && !full_tier()
 }
 
 /// The layouts that a dtype is tried with.

@@ -83,11 +83,13 @@ fn below_the_end(device: &Device) -> Outcome {
     device.set_seed(1);
     let halves = download(&Tensor::rand(f16::ZERO, f16::ONE, 4 * MANY, device)?)?;
     let brief = download(&Tensor::rand(bf16::ZERO, bf16::ONE, 4 * MANY, device)?)?;
+    let doubles = download(&Tensor::rand(0f64, 1.0, MANY, device)?)?;
     let floats = download(&Tensor::rand(1000f32, 1000.001, MANY, device)?)?;
     let end = f64::from(1000.001f32);
     match halves
         .iter()
         .chain(&brief)
+        .chain(&doubles)
         .find(|x| !(0.0..1.0).contains(*x))
         .or(floats.iter().find(|x| !(1000.0..end).contains(*x)))
     {
