@@ -242,8 +242,9 @@ impl Tensor {
 
     /// Random numbers, evenly distributed from `low` up to but not including `high`.
     ///
-    /// They are multiples of 2^-24 of the range. The generator is counter-based: the same seed ([`Device::set_seed`]) and the same sequence of calls give the
-    /// same random bits on every device; scaling them may round differently.
+    /// They are `low` plus multiples of 2^-24 of the range. The generator is counter-based: the same seed
+    /// ([`Device::set_seed`]) and the same sequence of calls give the same random bits on every device; scaling them may
+    /// round differently.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
