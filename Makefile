@@ -1,9 +1,10 @@
-# `make demo` and `make test` are each the only command to type on a new machine.
+# `make demo`, `make demo-ocr` and `make test` are each the only command to type on a new machine.
 
 CARGO ?= cargo
 
-# Where setup puts the sentence model; set it to use a copy of your own.
+# Where setup puts the models; set them to use copies of your own.
 export MARQUETRY_MINILM ?= $(CURDIR)/target/minilm
+export MARQUETRY_OCR ?= $(CURDIR)/target/ocr
 # The SPIR-V tools that setup brings are newer than a distribution's.
 export PATH := $(CURDIR)/target/tools:$(PATH)
 
@@ -13,11 +14,13 @@ TEST_DRIVER := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/examples/liblev
 
 QUERY ?= how do plants make food from sunlight?
 TEXT ?= examples/data/notes.txt
+PICTURE ?= examples/data/ocr.png
 
-# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend.
-FEATURE_SETS := "" vulkan webgpu level-zero vulkan,webgpu vulkan,level-zero webgpu,level-zero
+# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the formats of
+# files is there alone, both are, and none is.
+FEATURE_SETS := "" vulkan,safetensors webgpu,npy level-zero,safetensors,npy vulkan,webgpu vulkan,level-zero webgpu,level-zero
 
-.PHONY: help setup setup-demo demo test test-full bench check
+.PHONY: help setup setup-demo demo demo-ocr test test-full ops bench check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,14 +34,17 @@ setup-demo:
 demo: setup-demo ## search a text by meaning: make demo QUERY="..." TEXT=file
 	$(CARGO) run --release --example search -- --query "$(QUERY)" $(TEXT)
 
+demo-ocr: setup-demo ## read the text in a picture: make demo-ocr PICTURE=file
+	$(CARGO) run --release --example ocr -- --output target/ocr.png "$(PICTURE)"
+
 # With LEVEL_ZERO_RUNTIME=pocl the driver runs on PoCL.
-test test-full: export ZE_ENABLE_ALT_DRIVERS ?= $(TEST_DRIVER)
-test test-full: export LEVEL_ZERO_TEST_CACHE ?= $(CURDIR)/target/level-zero-cache
-test test-full: export OCL_ICD_VENDORS ?= $(CURDIR)/target/opencl
-test test-full: export ZE_ENABLE_VALIDATION_LAYER := 1
+test test-full ops: export ZE_ENABLE_ALT_DRIVERS ?= $(TEST_DRIVER)
+test test-full ops: export LEVEL_ZERO_TEST_CACHE ?= $(CURDIR)/target/level-zero-cache
+test test-full ops: export OCL_ICD_VENDORS ?= $(CURDIR)/target/opencl
+test test-full ops: export ZE_ENABLE_VALIDATION_LAYER := 1
 # Tests compile what they run, and leave nothing in the user's folder for caches.
-test test-full: export MARQUETRY_CACHE :=
-test test-full: export ZE_ENABLE_PARAMETER_VALIDATION := 1
+test test-full ops: export MARQUETRY_CACHE :=
+test test-full ops: export ZE_ENABLE_PARAMETER_VALIDATION := 1
 
 # The last lines have a software device run the kernels that are chosen for GPUs, and the crate open the Level Zero driver
 # without the loader, which is too old for immediate lists that keep the order.
@@ -54,6 +60,11 @@ test-full: setup ## all tests: more shapes, every kernel through every compiler
 	MARQUETRY_TUNING=gpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full \
 	  $(CARGO) test --test conformance
+
+ops: export MARQUETRY_WRITE_DOCS := 1
+ops: setup ## write docs/ops.md and the bounds in docs/numerics.md from the conformance suite
+	$(CARGO) build --example level_zero_driver
+	$(CARGO) test --test conformance
 
 bench: setup ## the benchmarks
 	$(CARGO) bench

@@ -39,6 +39,10 @@ fn memory_bound(c: &mut Criterion, device: &Device, side: usize) -> Result<()> {
     measure(c, device, "sum of rows", bytes(1), || x.sum(1));
     measure(c, device, "sum of columns", bytes(1), || x.sum(0));
     measure(c, device, "softmax", bytes(2), || x.softmax(-1));
+    measure(c, device, "cumsum of rows", bytes(2), || x.cumsum(1));
+    let row = x.flatten_all()?.narrow(0, 0, 1 << 20)?;
+    measure(c, device, "argsort of 2^20", Throughput::Elements(1 << 20), || row.argsort(0, false));
+    measure(c, device, "top 50 of 2^20", Throughput::Elements(1 << 20), || Ok(row.topk(50, 0, true)?.0));
     measure(c, device, "layer norm", bytes(2), || x.layer_norm(&weight, &bias, 1e-5));
     Ok(())
 }

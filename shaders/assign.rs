@@ -1,8 +1,8 @@
 //! Elements written into a part of a buffer. What they mean plays no role: only how wide they are.
 
 use super::Family;
-use super::elements::{Grid, Strides};
-use crate::shader::{Access, KernelBuilder, Scalar, Type};
+use super::elements::{Grid, Raw, Strides};
+use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
@@ -58,27 +58,19 @@ impl Family for Assign {
         let count = k.parameter(Type::U32);
         let grid = Grid::parameters(k, self.rank);
         let (from, to) = (Strides::parameters(k, self.rank), Strides::parameters(k, self.rank));
-        let element = if self.unit == Unit::Quad { Type::vec4(Scalar::U32) } else { Type::U32 };
-        let narrow = matches!(self.unit, Unit::Byte | Unit::Half);
-        let x = k.buffer("x", element, Access::Read);
-        let y = k.buffer("y", element, if narrow { Access::ReadWrite } else { Access::Write });
+        let copy: Box<dyn Fn(Value<'k>, Value<'k>) + 'k> = if self.unit == Unit::Quad {
+            let x = k.buffer("x", Type::vec4(Scalar::U32), Access::Read);
+            let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
+            Box::new(move |from, to| y.store(to, x.load(from)))
+        } else {
+            let (x, y) = (Raw::input(k, "x", self.unit.bytes()), Raw::output(k, "y", self.unit.bytes()));
+            Box::new(move |from, to| y.replace(to, x.load(from)))
+        };
 
         let index = k.global_index();
         k.when(index.lt(count), || {
             let place = grid.coordinates(index);
-            let (source, destination) = (from.at(&place), to.at(&place));
-            if !narrow {
-                y.store(destination, x.load(source));
-                return;
-            }
-            let (per_word, bits) = (4 / self.unit.bytes() as u32, 8 * self.unit.bytes() as u32);
-            let mask = (1u32 << bits) - 1;
-            let new = (x.load(source / per_word) >> (source % per_word * bits)) & mask;
-            // Others write the rest of the word meanwhile. As this part of it changes from `old` to `new` and nothing is
-            // carried beyond it, the differences of all add up to the new word, in any order.
-            let (word, shift) = (destination / per_word, destination % per_word * bits);
-            let old = (y.atomic_add(word, 0) >> shift) & mask;
-            y.atomic_add(word, (new - old) << shift);
+            copy(from.at(&place), to.at(&place));
         });
     }
 

@@ -25,7 +25,7 @@ impl Family for Cat {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let [count, length, inner] = std::array::from_fn(|_| k.parameter(Type::U32));
         let inputs: Vec<(Elements, Value, Value)> = (0..self.inputs)
             .map(|i| (Elements::input(k, &format!("x{i}"), self.dtype), k.parameter(Type::U32), k.parameter(Type::U32)))

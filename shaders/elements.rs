@@ -61,6 +61,14 @@ impl<'k> Elements<'k> {
         Elements { array: k.buffer(name, element, Access::Read), dtype }
     }
 
+    /// A buffer of elements that are not computed with: those of 64 bits are vectors of two words.
+    pub fn moved(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        if dtype.parts() == 1 {
+            return Elements::input(k, name, dtype);
+        }
+        Elements { array: k.buffer(name, Type::vec2(Scalar::U32), Access::Read), dtype }
+    }
+
     /// The element at `index`, widened to the type it is computed in.
     pub fn load(self, index: Value<'k>) -> Value<'k> {
         match Packing::of(self.dtype) {
@@ -75,8 +83,7 @@ impl<'k> Elements<'k> {
 
     /// A buffer of indexes of any integer type, which are read as words whatever the device computes in.
     pub fn indexes(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
-        let dtype = if dtype == DType::I64 { dtype } else { return Elements::input(k, name, dtype) };
-        Elements { array: k.buffer(name, Type::vec2(Scalar::U32), Access::Read), dtype }
+        Elements::moved(k, name, dtype)
     }
 
     /// The index at `place`, which is the largest `u32` or far from any length where it is negative or does not fit.
@@ -91,6 +98,11 @@ impl<'k> Elements<'k> {
     /// Four elements at any four indices.
     pub fn gather(self, k: &'k KernelBuilder, indices: &[Value<'k>; 4]) -> Value<'k> {
         k.vector(&indices.map(|index| self.load(index)))
+    }
+
+    /// The same with the indices in a vector.
+    pub fn gather_lanes(self, k: &'k KernelBuilder, indices: Value<'k>) -> Value<'k> {
+        self.gather(k, &[0, 1, 2, 3].map(|lane| indices.lane(lane)))
     }
 }
 
@@ -141,6 +153,89 @@ impl<'k> Quads<'k> {
         };
         self.array.store(quad, packed);
     }
+
+    /// Stores the elements from `4 * quad` on, of 64 bits as vectors of two words.
+    pub fn store_lanes(self, k: &'k KernelBuilder, quad: Value<'k>, [a, b, c, d]: [Value<'k>; 4]) {
+        if a.ty().lanes == 1 {
+            return self.store(k, quad, k.vector(&[a, b, c, d]));
+        }
+        for (half, [a, b]) in (0..).zip([[a, b], [c, d]]) {
+            self.store(k, quad * 2 + half, k.vector(&[a.lane(0), a.lane(1), b.lane(0), b.lane(1)]));
+        }
+    }
+}
+
+/// A number from the parameters, which are words of 32 bits.
+pub(super) fn number_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
+    let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
+    let low = k.parameter(Type::U32);
+    if dtype.parts() == 1 {
+        return low.bitcast(ty);
+    }
+    let high = k.parameter(Type::U32);
+    (low.convert(Scalar::I64) | (high.convert(Scalar::I64) << 32)).bitcast(ty)
+}
+
+/// A buffer of elements of one, two or four bytes whose meaning plays no role.
+#[derive(Clone, Copy)]
+pub(super) struct Raw<'k> {
+    array: Array<'k>,
+    bytes: u32,
+}
+
+impl<'k> Raw<'k> {
+    pub fn input(k: &'k KernelBuilder, name: &str, bytes: usize) -> Self {
+        Raw { array: k.buffer(name, Type::U32, Access::Read), bytes: bytes as u32 }
+    }
+
+    pub fn output(k: &'k KernelBuilder, name: &str, bytes: usize) -> Self {
+        let access = if bytes < 4 { Access::ReadWrite } else { Access::Write };
+        Raw { array: k.buffer(name, Type::U32, access), bytes: bytes as u32 }
+    }
+
+    /// The word that an element is in, the place of its bits there, and their mask.
+    fn place(self, index: Value<'k>) -> (Value<'k>, Value<'k>, u32) {
+        let (per_word, bits) = (4 / self.bytes, 8 * self.bytes);
+        (index / per_word, index % per_word * bits, (1 << bits) - 1)
+    }
+
+    /// The bits of an element.
+    pub fn load(self, index: Value<'k>) -> Value<'k> {
+        if self.bytes == 4 {
+            return self.array.load(index);
+        }
+        let (word, shift, mask) = self.place(index);
+        (self.array.load(word) >> shift) & mask
+    }
+
+    /// Replaces an element that no other invocation replaces.
+    pub fn replace(self, index: Value<'k>, new: Value<'k>) {
+        if self.bytes == 4 {
+            return self.array.store(index, new);
+        }
+        // Others write the rest of the word meanwhile. As this part of it changes from `old` to `new` and nothing is
+        // carried beyond it, the differences of all add up to the new word, in any order.
+        let (word, shift, mask) = self.place(index);
+        let old = (self.array.atomic_add(word, 0) >> shift) & mask;
+        self.array.atomic_add(word, (new - old) << shift);
+    }
+}
+
+/// The indices of the four elements of a quad among `count`. The last quad may reach beyond: its surplus lanes repeat the
+/// last element.
+pub(super) fn quad_indices<'k>(k: &'k KernelBuilder, quad: Value<'k>, count: Value<'k>) -> Value<'k> {
+    k.vector(&[0, 1, 2, 3].map(|lane| (quad * 4 + lane).min(count - 1)))
+}
+
+/// The coordinates of a linear index along axes of these lengths, outermost first, and before them what is left of it.
+pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<'k>, Vec<Value<'k>>) {
+    // Not by `let mut rest = index`: rustc 1.95 lets that change the argument of a caller who uses it again.
+    let (rest, mut coordinates) = lengths.iter().rev().fold((index, Vec::new()), |(rest, mut found), &length| {
+        found.push(rest % length);
+        (rest / length, found)
+    });
+    coordinates.reverse();
+    (rest, coordinates)
 }
 
 /// The lengths of some axes as parameters, with which a linear index is taken apart.
@@ -159,19 +254,17 @@ impl<'k> Grid<'k> {
         Grid { lengths: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
     }
 
-    /// The coordinates of a linear index, outermost axis first. The outermost one is not taken modulo its length.
+    /// The number of elements.
+    pub fn size(&self, k: &'k KernelBuilder) -> Value<'k> {
+        self.lengths.iter().copied().reduce(|a, b| a * b).unwrap_or(k.u32(1))
+    }
+
+    /// The coordinates of a linear index, or of each lane of it, outermost axis first. The outermost one is not taken
+    /// modulo its length.
     pub fn coordinates(&self, index: Value<'k>) -> Vec<Value<'k>> {
-        let mut rest = index;
-        let mut coordinates = Vec::with_capacity(self.lengths.len());
-        for &length in self.lengths.iter().skip(1).rev() {
-            coordinates.push(rest % length);
-            rest = rest / length;
-        }
-        if !self.lengths.is_empty() {
-            coordinates.push(rest);
-        }
-        coordinates.reverse();
-        coordinates
+        let Some((_, inner)) = self.lengths.split_first() else { return Vec::new() };
+        let (outermost, inner) = take_apart(index, inner);
+        [&[outermost], &inner[..]].concat()
     }
 }
 
@@ -179,6 +272,11 @@ impl<'k> Strides<'k> {
     pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
         let offset = k.parameter(Type::U32);
         Strides { offset, strides: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
+    }
+
+    /// The index of the first element.
+    pub fn offset(&self) -> Value<'k> {
+        self.offset
     }
 
     /// The stride along an axis, counted from the last one, which is 1.

@@ -1,7 +1,7 @@
 //! One kernel per expression tree: each invocation computes four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides};
+use super::elements::{Elements, Grid, Quads, Strides, number_parameter};
 use crate::dtype::DType;
 use crate::expr::{BinaryOp, Expr, UnaryOp};
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
@@ -53,7 +53,7 @@ impl Family for Elementwise {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         let count = k.parameter(Type::U32);
         let grid = Grid::parameters(k, self.rank);
         let inputs: Vec<Input> = (self.inputs.iter().enumerate())
@@ -66,7 +66,7 @@ impl Family for Elementwise {
                 }
             })
             .collect();
-        let scalars: Vec<Value> = self.scalars.iter().map(|&dtype| scalar(k, dtype)).collect();
+        let scalars: Vec<Value> = self.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
         let output = Quads::output(k, "y", self.expr.dtype());
 
         let quad = k.global_index();
@@ -153,17 +153,6 @@ impl<'k> Evaluation<'_, 'k> {
             DType::U32 | DType::I32 | DType::I64 | DType::F32 | DType::F64 => x.convert(scalar),
         }
     }
-}
-
-/// A number from the parameters, which are words of 32 bits.
-fn scalar(k: &KernelBuilder, dtype: DType) -> Value<'_> {
-    let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
-    let low = k.parameter(Type::U32);
-    if dtype.parts() == 1 {
-        return low.bitcast(ty);
-    }
-    let high = k.parameter(Type::U32);
-    (low.convert(Scalar::I64) | (high.convert(Scalar::I64) << 32)).bitcast(ty)
 }
 
 /// What memory holds of a computed number: bytes are computed in words, and what a byte does not hold is cut off, of
@@ -255,7 +244,7 @@ impl UnaryOp {
             UnaryOp::Sigmoid => number(1.0) / ((-x).exp() + 1.0),
             UnaryOp::Relu => x.max(0),
             UnaryOp::Silu => x.divide((-x).exp() + 1.0),
-            UnaryOp::Gelu => x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0),
+            UnaryOp::Gelu => x.gelu(),
             UnaryOp::GeluTanh => x * 0.5 * (((x + x * x * x * 0.044715) * SQRT_2_OVER_PI).tanh() + 1.0),
             UnaryOp::Relu6 => x.max(0).min(6),
             UnaryOp::Mish => {

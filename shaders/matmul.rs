@@ -151,7 +151,7 @@ impl Family for Matmul {
         }
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
+    fn write(&self, k: &KernelBuilder) {
         if self.dtype.size_in_bytes() == 8 {
             // Sums and products of 64 bits take twice the room.
             k.large_registers();

@@ -3,6 +3,10 @@
 
 mod catalogue;
 mod elements;
+pub(crate) mod fold;
+pub(crate) mod interpolation;
+pub(crate) mod rows;
+pub(crate) mod tiles;
 pub(crate) mod workgroup;
 
 pub use catalogue::catalogue;
@@ -19,7 +23,7 @@ pub(crate) trait Family: Sized {
     fn workgroup(&self) -> u32;
 
     /// Writes the kernel.
-    fn write<'k>(&self, k: &'k KernelBuilder);
+    fn write(&self, k: &KernelBuilder);
 
     /// Some of the family, for those who want to look at kernels.
     fn samples() -> Vec<Self>;
@@ -75,11 +79,23 @@ macro_rules! families {
 
 families! {
     assign::Assign;
+    attention::Attention;
     cat::Cat;
+    compact::Compact;
+    conv::Conv;
     elementwise::Elementwise;
-    index_select::IndexSelect;
+    gather::Gather;
+    grid_sample::GridSample;
     matmul::Matmul;
     normalize::Normalize;
+    pad::Pad;
+    pool::Pool;
     random::Random;
     reduce::Reduce;
+    resize::Resize;
+    rotary::Rotary;
+    sample::Sample;
+    scan::Scan;
+    scatter::Scatter;
+    sort::Sort;
 }

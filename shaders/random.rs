@@ -14,13 +14,36 @@ pub(crate) enum Distribution {
     Uniform,
     /// Mean 0, standard deviation 1.
     Normal,
+    /// Location 0, scale 1.
+    Gumbel,
+    /// Integers from a first one on, modulo 2^32; `u32`. Two more parameters: how many there are, and the first.
+    Integer,
 }
 
-/// A kernel that fills an `f32` buffer. Parameters: the number of elements, the two words of the key, and the number
-/// of the tensor in the sequence of those made with that key.
+/// A kernel that fills a buffer, of `f32` but for integers. Parameters: the number of elements, the two words of the key,
+/// and the number of the tensor in the sequence of those made with that key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Random {
     pub distribution: Distribution,
+}
+
+/// The random bits of a tensor, by the place of its elements.
+#[derive(Clone, Copy)]
+pub(super) struct Bits<'k> {
+    key: [Value<'k>; 2],
+    sequence: Value<'k>,
+}
+
+impl<'k> Bits<'k> {
+    pub fn parameters(k: &'k KernelBuilder) -> Self {
+        let [low, high, sequence] = std::array::from_fn(|_| k.parameter(Type::U32));
+        Bits { key: [low, high], sequence }
+    }
+
+    /// The words of two neighbouring elements.
+    pub fn pair(self, pair: Value<'k>) -> [Value<'k>; 2] {
+        threefry(self.key, [pair, self.sequence])
+    }
 }
 
 fn rotate_left<'k>(x: Value<'k>, bits: u32) -> Value<'k> {
@@ -43,44 +66,26 @@ fn threefry<'k>(key: [Value<'k>; 2], counter: [Value<'k>; 2]) -> [Value<'k>; 2] 
     [x, y]
 }
 
-/// The inverse of the error function, by M. Giles, "Approximating the erfinv function", 2010 (single precision).
-fn inverse_erf(x: Value<'_>) -> Value<'_> {
-    let w = -((x.literal(1.0) - x) * (x + 1.0)).log();
-    let central = (w - 2.5).polynomial(&[
-        2.810_226_4e-8,
-        3.432_739_4e-7,
-        -3.523_387_7e-6,
-        -4.391_506_5e-6,
-        2.185_808_7e-4,
-        -1.253_725e-3,
-        -4.177_681_6e-3,
-        2.466_407_3e-1,
-        1.501_409_4,
-    ]);
-    let tail = (w.sqrt() - 3.0).polynomial(&[
-        -2.002_142_6e-4,
-        1.009_505_6e-4,
-        1.349_343_2e-3,
-        -3.673_428_4e-3,
-        5.739_507_7e-3,
-        -7.622_461_3e-3,
-        9.438_870_5e-3,
-        1.001_674_1,
-        2.832_976_8,
-    ]);
-    w.lt(5.0).select(central, tail) * x
+/// An odd number below 2^24: never an end of a range, where a quantile is infinite.
+fn odd(bits: Value<'_>) -> Value<'_> {
+    ((bits >> 9) * 2 + 1).convert(Scalar::F32)
 }
 
-/// The number for 32 random bits.
-fn sample(distribution: Distribution, bits: Value<'_>) -> Value<'_> {
-    match distribution {
-        Distribution::Uniform => (bits >> 8).convert(Scalar::F32) * (1.0 / 16_777_216.0),
-        Distribution::Normal => {
-            // Odd multiples of 2^-24 in (-1, 1): never the ends, where the inverse is infinite.
-            let odd = ((bits >> 9) * 2 + 1).convert(Scalar::F32) * (1.0 / 8_388_608.0) - 1.0;
-            inverse_erf(odd) * std::f64::consts::SQRT_2
-        }
-    }
+/// The number of the Gumbel distribution for 32 random bits.
+pub(super) fn gumbel(bits: Value<'_>) -> Value<'_> {
+    (odd(bits) * (1.0 / 16_777_216.0)).gumbel_quantile()
+}
+
+/// The upper word of a product of words, which devices do not have everywhere.
+fn multiply_high<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
+    let ([a_low, a_high], [b_low, b_high]) = (halves(a), halves(b));
+    let middle = a_high * b_low + ((a_low * b_low) >> 16);
+    let [middle_low, middle_high] = halves(middle);
+    a_high * b_high + middle_high + ((a_low * b_high + middle_low) >> 16)
+}
+
+fn halves(word: Value<'_>) -> [Value<'_>; 2] {
+    [word & 0xffff, word >> 16]
 }
 
 impl Family for Random {
@@ -92,18 +97,29 @@ impl Family for Random {
         WORKGROUP
     }
 
-    fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [count, low, high, sequence] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let y = k.buffer("y", Type::vec4(Scalar::F32), Access::Write);
+    fn write(&self, k: &KernelBuilder) {
+        let count = k.parameter(Type::U32);
+        let words = Bits::parameters(k);
+        let range = (self.distribution == Distribution::Integer)
+            .then(|| [k.parameter(Type::U32), k.parameter(Type::U32)].map(|word| word.splat(4)));
+        let scalar = if range.is_some() { Scalar::U32 } else { Scalar::F32 };
+        let y = k.buffer("y", Type::vec4(scalar), Access::Write);
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
-            let [a, b] = threefry([low, high], [quad * 2, sequence]);
-            let [c, d] = threefry([low, high], [quad * 2 + 1, sequence]);
-            y.store(quad, k.vector(&[a, b, c, d].map(|bits| sample(self.distribution, bits))));
+            let ([a, b], [c, d]) = (words.pair(quad * 2), words.pair(quad * 2 + 1));
+            let bits = k.vector(&[a, b, c, d]);
+            let numbers = match (self.distribution, range) {
+                (_, Some([numbers, first])) => multiply_high(bits, numbers) + first,
+                (Distribution::Normal, _) => (odd(bits) * (1.0 / 8_388_608.0) - 1.0).normal_quantile(),
+                (Distribution::Gumbel, _) => gumbel(bits),
+                _ => (bits >> 8).convert(Scalar::F32) * (1.0 / 16_777_216.0),
+            };
+            y.store(quad, numbers);
         });
     }
 
     fn samples() -> Vec<Self> {
-        [Distribution::Uniform, Distribution::Normal].map(|distribution| Random { distribution }).into()
+        use Distribution::{Gumbel, Integer, Normal, Uniform};
+        [Uniform, Normal, Gumbel, Integer].map(|distribution| Random { distribution }).into()
     }
 }

@@ -1,70 +1,51 @@
-//! Reductions over any axes: each team of invocations folds one row, the reduced elements of one output element.
+//! Reductions over any axes: each team of invocations folds one row, the reduced elements of one output element. What
+//! rows are folded to stands in `fold.rs`.
 
 use super::Family;
-use super::elements::{Elements, Grid, Strides};
+use super::fold::{FoldOp, State, States};
+use super::rows::{Rows, RowsType};
 use super::workgroup::{Team, WORKGROUP};
 use crate::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
-/// What a row is folded to.
+/// From what to what a reduction goes. A long row is cut into chunks, each with a team of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum ReduceOp {
-    Sum,
-    Min,
-    Max,
-    /// The place of the first largest element in the row; a NaN counts as largest.
-    ArgMax,
+pub(crate) enum Stage {
+    /// From elements to results.
+    Whole,
+    /// From elements to the states of chunks.
+    Begin,
+    /// From the states of chunks to results.
+    End,
 }
 
-impl ReduceOp {
-    /// The dtype of the result for elements of `dtype`: 32 bits wide, so that no two invocations write one word.
-    pub fn output(self, dtype: DType) -> DType {
-        match self {
-            ReduceOp::ArgMax => DType::U32,
-            _ => dtype.widened(),
-        }
-    }
-}
-
-/// A reduction. A row may be cut into chunks, each with a team and a result of its own. Parameters: the number of
-/// chunks in all and per row, the length of a chunk and of a row; the lengths of the kept axes, of the reduced axes;
-/// the input's offset and its strides along the kept, then along the reduced axes.
+/// A reduction. Parameters: the number of chunks in all and per row, the length of a chunk and of a row, in elements or
+/// states; the number of elements of a row; those of [`RowsType`], which states have not. Buffers: the elements, for
+/// centred operations a number per row that is taken from each of its elements; or the states; the results, or the
+/// states.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Reduce {
-    pub op: ReduceOp,
-    pub dtype: DType,
-    pub kept_rank: usize,
-    pub reduced_rank: usize,
+    pub op: FoldOp,
+    pub rows: RowsType,
+    pub stage: Stage,
     pub team: Team,
 }
 
 impl Reduce {
-    /// The length of the parameter block.
-    pub fn parameter_words(kept_rank: usize, reduced_rank: usize) -> usize {
-        5 + 2 * (kept_rank + reduced_rank)
-    }
+    /// The length of the parameter block before the rows' own.
+    pub const PARAMETER_WORDS: usize = 5;
 }
 
-/// A value and the place where it was found.
-type Found<'k> = [Value<'k>; 2];
-
-/// The better of two candidates for `ArgMax`.
-fn larger<'k>(a: Found<'k>, b: Found<'k>) -> Found<'k> {
-    // Sorted as (is NaN, value, earlier place).
-    let earlier = a[1].lt(b[1]);
-    let by_value = a[0].gt(b[0]) | (a[0].eq(b[0]) & earlier);
-    let first = if a[0].ty().is_float() {
-        let (a_nan, b_nan) = (a[0].is_nan(), b[0].is_nan());
-        (a_nan & b_nan).select(earlier, a_nan | by_value)
-    } else {
-        by_value
-    };
-    [first.select(a[0], b[0]), first.select(a[1], b[1])]
+impl FoldOp {
+    /// Whether a number per row is taken from each of its elements.
+    pub const fn is_centred(self) -> bool {
+        matches!(self, FoldOp::Deviations | FoldOp::SumExp)
+    }
 }
 
 impl Family for Reduce {
     fn name(&self) -> String {
-        format!("{:?}({}, {:?})", self.op, self.dtype, self.team).to_lowercase()
+        format!("{:?}({}, {:?}, {:?})", self.op, self.rows.dtype, self.stage, self.team).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -72,62 +53,61 @@ impl Family for Reduce {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [chunks, per_row, span, length] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let kept = Grid::parameters(k, self.kept_rank);
-        let reduced = Grid::parameters(k, self.reduced_rank);
-        let strides = Strides::parameters(k, self.kept_rank + self.reduced_rank);
-        let x = Elements::input(k, "x", self.dtype);
-        let scalar = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
-        let result = if self.op == ReduceOp::ArgMax { Type::U32 } else { scalar };
-        let y = k.buffer("y", result, Access::Write);
-
+        let [chunks, per_row, span, length, count] = std::array::from_fn(|_| k.parameter(Type::U32));
         let member = self.team.join(k);
         // A folded dispatch has surplus chunks: they repeat the last one, as all invocations must reach the barriers.
         let chunk = member.row.min(chunks - 1);
-        let kept_coordinates = kept.coordinates(chunk / per_row);
+        let row = chunk / per_row;
         let start = chunk % per_row * span;
-        let end = (start + span).min(length);
-        let element = |j: Value<'k>| {
-            let mut coordinates = kept_coordinates.clone();
-            coordinates.extend(reduced.coordinates(j));
-            x.load(strides.at(&coordinates))
-        };
+        let bounds = [start, start + (length - start).min(span)];
 
-        let store = |value: Value<'k>| {
-            k.when(member.row.lt(chunks) & member.lane.eq(0), || y.store(chunk, value));
+        let ty = |dtype: DType| Type { scalar: dtype.compute_scalar(), lanes: 1 };
+        let scalar = ty(self.rows.dtype);
+        let fold = self.op.fold(k, scalar);
+        let types = self.op.state(self.rows.dtype);
+        let state: Box<dyn Fn(Value<'k>) -> State<'k> + '_> = if self.stage == Stage::End {
+            let states = States::declare(k, "states", &types, Access::Read);
+            Box::new(move |j| states.load(row * length + j))
+        } else {
+            let element = Rows::input(k, self.rows).row(row);
+            let centre =
+                self.op.is_centred().then(|| k.buffer("centre", scalar, Access::Read).load(row));
+            let map = &fold.map;
+            Box::new(move |j| {
+                let x = element(j);
+                map(centre.map_or(x, |centre| x - centre), j)
+            })
         };
-        match self.op {
-            ReduceOp::Sum => {
-                store(member.sum(member.scratch(scalar), k.number(scalar, 0), [start, end], element));
-            }
-            ReduceOp::Min | ReduceOp::Max => {
-                let extreme = |a: Value<'k>, b| if self.op == ReduceOp::Min { a.min(b) } else { a.max(b) };
-                // Lanes without an element of their own repeat one of the row, which changes no extreme.
-                let best = k.var(element(start.min(length - 1)));
-                k.for_step(start + member.lane, end, member.lanes, |j| best.set(extreme(best.get(), element(j))));
-                let [total] = member.reduce([member.scratch(scalar)], [best.get()], |[a], [b]| [extreme(a, b)]);
-                store(total);
-            }
-            ReduceOp::ArgMax => {
-                let (best, place) = (k.var(element(k.u32(0))), k.var(k.u32(0)));
-                k.for_step(start + member.lane, end, member.lanes, |j| {
-                    let [value, found] = larger([best.get(), place.get()], [element(j), j]);
-                    best.set(value);
-                    place.set(found);
-                });
-                let scratch = [member.scratch(scalar), member.scratch(Type::U32)];
-                let [_, found] = member.reduce(scratch, [best.get(), place.get()], larger);
-                store(found);
-            }
+        let scratch = member.state_scratch(types.iter().map(|&dtype| ty(dtype)));
+        let stored = member.row.lt(chunks) & member.lane.eq(0);
+        if self.stage == Stage::Begin {
+            let y = States::declare(k, "y", &types, Access::Write);
+            let result = member.fold(&fold, &scratch, || state(k.u32(0)), bounds, &state);
+            k.when(stored, || y.store(chunk, &result));
+        } else {
+            let y = k.buffer("y", ty(self.op.output(self.rows.dtype)), Access::Write);
+            let result = member.fold(&fold, &scratch, || state(k.u32(0)), bounds, &state);
+            k.when(stored, || y.store(chunk, (fold.finish)(&result, count)));
         }
     }
 
     fn samples() -> Vec<Self> {
+        use FoldOp::*;
+        let sample = |op, dtype, stage, team| {
+            let rank = usize::from(stage != Stage::End);
+            Reduce { op, rows: RowsType { dtype, kept_rank: rank, row_rank: rank }, stage, team }
+        };
         let mut samples = Vec::new();
         for dtype in DType::ALL {
-            for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::ArgMax] {
-                samples.extend(Team::ALL.map(|team| Reduce { op, dtype, kept_rank: 1, reduced_rank: 1, team }));
+            for op in [Sum, Min, ArgMax] {
+                samples.extend(Team::ALL.map(|team| sample(op, dtype, Stage::Whole, team)));
             }
+        }
+        for op in [Prod, Any, All, NormL1, NormL2, Deviations, SumExp] {
+            samples.extend(Team::ALL.map(|team| sample(op, DType::F32, Stage::Whole, team)));
+        }
+        for op in [Sum, ArgMax, NormL2] {
+            samples.extend([Stage::Begin, Stage::End].map(|stage| sample(op, DType::F32, stage, Team::Workgroup)));
         }
         samples
     }

@@ -1,6 +1,7 @@
-//! Reductions over the invocations of a workgroup.
+//! Folds and scans over the invocations of a workgroup.
 
-use crate::shader::{Array, KernelBuilder, Type, Value};
+use super::fold::{Fold, State};
+use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 
 /// Which invocation works on what: a whole workgroup on one row, or one invocation (for software devices, where
 /// workgroup memory is slow, and for short rows).
@@ -13,8 +14,9 @@ pub(crate) enum Team {
 /// Invocations per workgroup, for both.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// Terms of a sum that a member adds up before they join its total.
-const BLOCK: u32 = 256;
+/// Elements that a member folds by themselves before they join the rest: a compensated sum of `n` terms in a row loses up
+/// to n^2 2^-48 of the sum of their magnitudes.
+const BLOCK: u32 = 1024;
 
 /// A team at work.
 #[derive(Clone, Copy)]
@@ -50,29 +52,64 @@ impl Team {
 }
 
 impl<'k> Member<'k> {
-    /// Workgroup memory for [`reduce`](Self::reduce): one element per invocation.
+    /// Workgroup memory for [`reduce`](Self::reduce) and [`scan`](Self::scan): one element per invocation.
     pub fn scratch(&self, ty: Type) -> Option<Array<'k>> {
         (self.team == Team::Workgroup).then(|| self.k.workgroup_array(ty, WORKGROUP))
     }
 
-    /// The sum of the team's terms from `start` up to `end`; every member gets it. Terms are added up in blocks first,
-    /// so that a long sum does not swallow small terms.
+    /// Workgroup memory for states: one number per invocation for each of a state's.
+    pub fn state_scratch(&self, types: impl IntoIterator<Item = Type>) -> Vec<Array<'k>> {
+        types.into_iter().filter_map(|ty| self.scratch(ty)).collect()
+    }
+
+    /// The sum of the team's terms from `start` up to `end`; every member gets it. It is within `log2(lanes) + 2` times
+    /// 2^-24 of the sum of magnitudes, however long it is.
     pub fn sum(
         &self,
         scratch: Option<Array<'k>>,
         zero: Value<'k>,
-        [start, end]: [Value<'k>; 2],
+        bounds: [Value<'k>; 2],
         term: impl FnOnce(Value<'k>) -> Value<'k>,
     ) -> Value<'k> {
-        let (k, stride) = (self.k, self.lanes * BLOCK);
-        let (total, block) = (k.var(zero), k.var(zero));
-        k.for_step(start, end, stride, |first| {
-            block.set(zero);
-            k.for_step(first + self.lane, (first + stride).min(end), self.lanes, |j| block.set(block.get() + term(j)));
-            total.set(total.get() + block.get());
-        });
-        let [sum] = self.reduce([scratch], [total.get()], |[a], [b]| [a + b]);
+        let fold = Fold::sum(self.k, zero.ty(), |x| x);
+        let own = self.fold_own(&fold, || vec![zero], bounds, |j| (fold.map)(term(j), j));
+        let [sum] = self.reduce([scratch], [(fold.finish)(&own, self.lanes)], |[a], [b]| [a + b]);
         sum
+    }
+
+    /// The team's elements from `start` up to `end`, folded; every member gets the result. `first` is the state that
+    /// folds without an identity start with.
+    pub fn fold(
+        &self,
+        fold: &Fold<'k>,
+        scratch: &[Array<'k>],
+        first: impl FnOnce() -> State<'k>,
+        bounds: [Value<'k>; 2],
+        state: impl FnOnce(Value<'k>) -> State<'k>,
+    ) -> State<'k> {
+        let own = self.fold_own(fold, first, bounds, state);
+        self.reduce_states(scratch, own, |a, b| (fold.combine)(a, b))
+    }
+
+    /// This member's part of the same: every `lanes`th element.
+    fn fold_own(
+        &self,
+        fold: &Fold<'k>,
+        first: impl FnOnce() -> State<'k>,
+        [start, end]: [Value<'k>; 2],
+        state: impl FnOnce(Value<'k>) -> State<'k>,
+    ) -> State<'k> {
+        let (k, stride) = (self.k, self.lanes * BLOCK);
+        let first = fold.identity.clone().unwrap_or_else(first);
+        let (total, block) = (StateVar::new(k, &first), StateVar::new(k, &first));
+        k.for_step(start, end, stride, |from| {
+            block.set(&first);
+            k.for_step(from + self.lane, (from + stride).min(end), self.lanes, |j| {
+                block.set(&(fold.combine)(&block.get(), &state(j)));
+            });
+            total.set(&(fold.combine)(&total.get(), &block.get()));
+        });
+        total.get()
     }
 
     /// Combines the values of all members; every member gets the result. All invocations must come here.
@@ -82,27 +119,113 @@ impl<'k> Member<'k> {
         values: [Value<'k>; N],
         combine: impl Fn([Value<'k>; N], [Value<'k>; N]) -> [Value<'k>; N],
     ) -> [Value<'k>; N] {
-        let shared: Vec<Array<'k>> = scratch.into_iter().flatten().collect();
-        if shared.len() < N {
-            return values;
+        let scratch: Vec<Array<'k>> = scratch.into_iter().flatten().collect();
+        let array = |values: &[Value<'k>]| std::array::from_fn(|i| values[i]);
+        array(&self.reduce_states(&scratch, values.to_vec(), |a, b| combine(array(a), array(b)).to_vec()))
+    }
+
+    /// The same for states.
+    fn reduce_states(
+        &self,
+        scratch: &[Array<'k>],
+        own: State<'k>,
+        combine: impl Fn(&[Value<'k>], &[Value<'k>]) -> State<'k>,
+    ) -> State<'k> {
+        if self.team == Team::Invocation {
+            return own;
         }
-        let load = |lane: Value<'k>| std::array::from_fn(|i| shared[i].load(lane));
-        let store = |values: [Value<'k>; N]| {
-            for (array, value) in shared.iter().zip(values) {
-                array.store(self.lane, value);
-            }
-        };
-        store(values);
+        store(scratch, self.lane, &own);
         self.k.barrier();
         let mut half = WORKGROUP / 2;
         while half > 0 {
-            self.k.when(self.lane.lt(half), || store(combine(load(self.lane), load(self.lane + half))));
+            self.k.when(self.lane.lt(half), || {
+                store(scratch, self.lane, &combine(&load(scratch, self.lane), &load(scratch, self.lane + half)));
+            });
             self.k.barrier();
             half /= 2;
         }
-        let result = load(self.k.u32(0));
+        let result = load(scratch, self.k.u32(0));
         // The memory is used again: nobody may write it before all have read the result.
         self.k.barrier();
         result
+    }
+
+    /// What the members before this one have, combined in order after `before`, the state before the first one (W. Hillis
+    /// and G. Steele, "Data Parallel Algorithms", 1986). All invocations must come here.
+    pub fn prefix(&self, fold: &Fold<'k>, scratch: &[Array<'k>], before: State<'k>, own: State<'k>) -> State<'k> {
+        if self.team == Team::Invocation {
+            return before;
+        }
+        let k = self.k;
+        let state = StateVar::new(k, &own);
+        k.when(self.lane.eq(0), || state.set(&(fold.combine)(&before, &own)));
+        store(scratch, self.lane, &state.get());
+        k.barrier();
+        let mut distance = 1;
+        while distance < WORKGROUP {
+            k.when(self.lane.ge(distance), || {
+                state.set(&(fold.combine)(&load(scratch, self.lane - distance), &state.get()));
+            });
+            k.barrier();
+            store(scratch, self.lane, &state.get());
+            k.barrier();
+            distance *= 2;
+        }
+        state.set(&before);
+        k.when(self.lane.gt(0), || state.set(&load(scratch, self.lane - 1)));
+        state.get()
+    }
+
+    /// The sum of the values of the members before this one, and that of all members. All invocations must come here.
+    pub fn scan(&self, scratch: Option<Array<'k>>, value: Value<'k>) -> [Value<'k>; 2] {
+        let Some(shared) = scratch else { return [value.literal(0), value] };
+        // After a step, each member has the sum of twice as many up to itself (W. Hillis and G. Steele, "Data Parallel
+        // Algorithms", 1986).
+        let sum = self.k.var(value);
+        let mut distance = 1;
+        while distance < WORKGROUP {
+            shared.store(self.lane, sum.get());
+            self.k.barrier();
+            let reaches = self.lane.ge(distance);
+            let before = shared.load(reaches.select(self.lane - distance, self.lane));
+            sum.set(sum.get() + reaches.select(before, 0));
+            self.k.barrier();
+            distance *= 2;
+        }
+        shared.store(self.lane, sum.get());
+        self.k.barrier();
+        let all = shared.load(WORKGROUP - 1);
+        // The memory is used again: nobody may write it before all have read the sum.
+        self.k.barrier();
+        [sum.get() - value, all]
+    }
+}
+
+fn load<'k>(scratch: &[Array<'k>], lane: Value<'k>) -> State<'k> {
+    scratch.iter().map(|array| array.load(lane)).collect()
+}
+
+fn store<'k>(scratch: &[Array<'k>], lane: Value<'k>, state: &[Value<'k>]) {
+    for (array, &value) in scratch.iter().zip(state) {
+        array.store(lane, value);
+    }
+}
+
+/// A state that changes.
+pub(super) struct StateVar<'k>(Vec<Var<'k>>);
+
+impl<'k> StateVar<'k> {
+    pub fn new(k: &'k KernelBuilder, first: &[Value<'k>]) -> Self {
+        StateVar(first.iter().map(|&value| k.var(value)).collect())
+    }
+
+    pub fn get(&self) -> State<'k> {
+        self.0.iter().map(|var| var.get()).collect()
+    }
+
+    pub fn set(&self, state: &[Value<'k>]) {
+        for (var, &value) in self.0.iter().zip(state) {
+            var.set(value);
+        }
     }
 }

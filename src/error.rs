@@ -3,6 +3,7 @@
 use crate::device::BackendKind;
 use crate::dtype::DType;
 use crate::shape::Shape;
+use std::path::PathBuf;
 
 /// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -206,6 +207,26 @@ pub enum Error {
         kernel: String,
         /// The argument's name in the kernel's signature, or its number from 1 on, as in `#3`.
         argument: String,
+        /// What is wrong with it.
+        message: String,
+    },
+
+    /// A file that the system would not read or write.
+    #[error("{}: {message}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What kind of failure it was.
+        kind: std::io::ErrorKind,
+        /// What the system says.
+        message: String,
+    },
+
+    /// A file that does not hold what its format promises, or what was asked of it.
+    #[error("{}: {message}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
         /// What is wrong with it.
         message: String,
     },

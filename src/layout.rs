@@ -22,6 +22,31 @@ impl Layout {
         Layout { shape, strides, offset: 0 }
     }
 
+    /// Any strided view over the elements of this layout, which is contiguous.
+    pub fn strided(&self, shape: Shape, strides: &[isize], offset: usize, op: &'static str) -> Result<Self> {
+        if shape.rank() != strides.len() {
+            let message = format!("{} strides for the {} axes of shape {shape}", strides.len(), shape.rank());
+            return Err(Error::InvalidArgument { op, message });
+        }
+        let Some(elements) = shape.elem_count() else {
+            return Err(Error::SizeOverflow { op, shape, limit: usize::MAX as u64 });
+        };
+        // The lowest and the highest place.
+        let (mut low, mut high) = (offset as i128, offset as i128);
+        for (&length, &stride) in shape.iter().zip(strides) {
+            let reach = length.saturating_sub(1) as i128 * stride as i128;
+            (low, high) = (low.saturating_add(reach.min(0)), high.saturating_add(reach.max(0)));
+        }
+        let (strides, available) = (Dims::from_slice(strides), self.elements());
+        if elements > 0 && (low < 0 || high >= available as i128) {
+            let message =
+                format!("shape {shape} with strides {strides:?} reaches from {low} to {high}, of {available} elements");
+            return Err(Error::InvalidArgument { op, message });
+        }
+        // An empty view has no first element: the offset stays inside of the buffer.
+        Ok(Layout { shape, strides, offset: self.offset + if elements > 0 { offset } else { 0 } })
+    }
+
     /// The number of elements; a layout is only made for shapes where it fits a `usize`.
     pub fn elements(&self) -> usize {
         self.shape.elem_count().unwrap_or(usize::MAX)
@@ -50,12 +75,12 @@ impl Layout {
     }
 
     /// `length` elements along an axis, `step` apart, from `start` on.
-    pub fn sliced(&self, axis: usize, start: usize, length: usize, step: usize) -> Self {
+    pub fn sliced(&self, axis: usize, start: usize, length: usize, step: isize) -> Self {
         let mut dims: Dims = self.shape.iter().copied().collect();
         dims[axis] = length;
         let mut strides = self.strides.clone();
         let stride = strides[axis];
-        strides[axis] = stride.wrapping_mul(step as isize);
+        strides[axis] = stride.wrapping_mul(step);
         // An empty view has no first element: the offset stays inside of the buffer.
         let moved = if length == 0 { 0 } else { (start as isize).wrapping_mul(stride) };
         Layout { shape: dims.into(), strides, offset: self.offset.wrapping_add_signed(moved) }
@@ -82,12 +107,71 @@ impl Layout {
     }
 
     /// The view of elements as `parts` smaller ones each, along a new last axis.
-    pub fn split(&self, parts: usize) -> Self {
+    pub fn in_parts(&self, parts: usize) -> Self {
         Layout {
             shape: self.shape.iter().copied().chain([parts]).collect(),
             strides: self.strides.iter().map(|stride| stride.wrapping_mul(parts as isize)).chain([1]).collect(),
             offset: self.offset * parts,
         }
+    }
+
+    /// Two axes replaced by a last one along which both are walked, `offset` places later along the second than along
+    /// the first.
+    pub fn diagonal(&self, first: usize, second: usize, offset: isize) -> Self {
+        let lengths = [self.shape[first], self.shape[second]];
+        let skipped = if offset < 0 { [offset.unsigned_abs(), 0] } else { [0, offset.unsigned_abs()] };
+        let length = lengths[0].saturating_sub(skipped[0]).min(lengths[1].saturating_sub(skipped[1]));
+        let start = if length == 0 { [0, 0] } else { skipped };
+        let view = self.sliced(first, start[0], length, 1).sliced(second, start[1], length, 1);
+        let others = (0..self.shape.rank()).filter(|axis| ![first, second].contains(axis));
+        let stride = view.strides[first].wrapping_add(view.strides[second]);
+        Layout {
+            shape: others.clone().map(|axis| view.shape[axis]).chain([length]).collect(),
+            strides: others.map(|axis| view.strides[axis]).chain([stride]).collect(),
+            offset: view.offset,
+        }
+    }
+
+    /// The view with an axis as two, the outer one of length `outer`, which divides the axis's.
+    pub fn split(&self, axis: usize, outer: usize) -> Self {
+        let (mut dims, mut strides): (Dims, _) = (self.shape.iter().copied().collect(), self.strides.clone());
+        dims[axis] /= outer;
+        strides.insert(axis, strides[axis].wrapping_mul(dims[axis] as isize));
+        dims.insert(axis, outer);
+        Layout { shape: dims.into(), strides, offset: self.offset }
+    }
+
+    /// The axes from `start` to `end` (included) as one, where that needs no copy.
+    pub fn merged(&self, start: usize, end: usize) -> Option<Self> {
+        let axes = start..end + 1;
+        if self.shape.contains(&0) {
+            return None;
+        }
+        let (lengths, strides) = collapse(&self.shape[axes.clone()], &[&self.strides[axes]]);
+        if lengths.len() > 1 {
+            return None;
+        }
+        let (length, stride) = (lengths.first().copied().unwrap_or(1), strides[0].first().copied().unwrap_or(0));
+        let shape = self.shape[..start].iter().chain([&length]).chain(&self.shape[end + 1..]).copied().collect();
+        let strides = self.strides[..start].iter().chain([&stride]).chain(&self.strides[end + 1..]).copied().collect();
+        Some(Layout { shape, strides, offset: self.offset })
+    }
+
+    /// Whether two elements may have one place. The strides alone do not always tell: then it is true.
+    pub fn may_overlap(&self) -> bool {
+        if self.shape.contains(&0) {
+            return false;
+        }
+        let axes = self.shape.iter().zip(&self.strides).filter(|(length, _)| **length > 1);
+        let mut axes: Dims<(usize, usize)> = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length)).collect();
+        axes.sort_unstable();
+        // How far the axes of smaller strides reach.
+        let mut reach = 0usize;
+        axes.into_iter().any(|(stride, length)| {
+            let overlaps = stride <= reach;
+            reach = reach.saturating_add(stride.saturating_mul(length - 1));
+            overlaps
+        })
     }
 
     /// The same elements in another shape, where that needs no copy.
@@ -133,6 +217,27 @@ mod tests {
         let (lengths, strides) = collapse(&[5, 6], &[&[0, 0]]);
         assert_eq!((lengths.as_slice(), strides[0].as_slice()), ([30].as_slice(), [0].as_slice()));
         assert!(collapse(&[1, 1], &[&[3, 4]]).0.is_empty());
+    }
+
+    #[test]
+    fn axes_become_one_where_no_copy_is_needed() {
+        let turned = Layout::contiguous((2, 3, 4, 5).into()).permuted(&[2, 0, 1, 3]);
+        let merged = turned.merged(1, 2).unwrap();
+        assert_eq!((merged.shape.dims(), merged.strides.as_slice()), ([4, 6, 5].as_slice(), [5, 20, 1].as_slice()));
+        assert!(turned.merged(0, 1).is_none() && turned.merged(2, 3).is_none());
+        assert_eq!(turned.merged(1, 1), Some(turned));
+    }
+
+    #[test]
+    fn overlaps_are_told_by_the_strides() {
+        let layout = |shape: [usize; 2], strides: [isize; 2]| Layout {
+            shape: shape.into(),
+            strides: strides.into_iter().collect(),
+            offset: 0,
+        };
+        assert!(!layout([3, 4], [4, 1]).may_overlap() && !layout([4, 3], [1, -4]).may_overlap());
+        assert!(layout([3, 4], [3, 1]).may_overlap() && layout([3, 4], [0, 1]).may_overlap());
+        assert!(!layout([1, 4], [0, 1]).may_overlap() && !layout([0, 4], [0, 0]).may_overlap());
     }
 
     #[test]

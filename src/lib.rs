@@ -15,7 +15,8 @@
 //! # Ok::<(), marquetry::Error>(())
 //! ```
 //!
-//! Features `vulkan`, `webgpu` and `level-zero` choose the backends; all are on by default. Environment variables:
+//! Features `vulkan`, `webgpu` and `level-zero` choose the backends, `safetensors` and `npy` the formats of files that
+//! `io` reads and writes; all are on by default. Environment variables:
 //! `MARQUETRY_DEVICE` (what [`Device::best`] opens), `MARQUETRY_VALIDATION=1` (validation layers; their messages become
 //! errors), `MARQUETRY_DUMP=dir` (writes every kernel that is compiled).
 
@@ -31,6 +32,8 @@ mod dtype;
 mod dump;
 mod error;
 mod expr;
+#[cfg(any(feature = "safetensors", feature = "npy"))]
+pub mod io;
 mod kernel;
 #[path = "../shaders/mod.rs"]
 mod kernels;
@@ -54,6 +57,11 @@ pub use error::{Error, Result};
 pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
+pub use ops::{
+    AttentionConfig, ConvConfig, CoordinateMode, Gemm, GemmStridedBatched, GridSampleConfig, GridSampleMode,
+    GridSamplePadding, MatrixBatch, MatrixOrder, NearestRounding, PadMode, PerAxis, PoolConfig, ResizeConfig,
+    ResizeMode, Sections, TensorOrScalar,
+};
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;
 pub use runtime::Stats;

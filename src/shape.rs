@@ -40,6 +40,11 @@ impl Shape {
         self.0.iter().try_fold(1usize, |count, &n| count.checked_mul(n))
     }
 
+    /// The shape with another length of one axis.
+    pub(crate) fn with_length(&self, axis: usize, length: usize) -> Shape {
+        self.iter().enumerate().map(|(i, &n)| if i == axis { length } else { n }).collect()
+    }
+
     pub(crate) fn display_count(&self) -> String {
         self.elem_count().map_or_else(|| "too many".to_string(), |n| n.to_string())
     }

@@ -306,12 +306,17 @@ type Atomic = fn(&KernelBuilder, marquetry::shader::Array<'_>);
 #[test]
 fn atomics_beyond_a_buffer_change_nothing() {
     on_each_device(|device| {
-        let atomics: [(&str, Atomic, [u32; 5]); 4] = [
+        let atomics: [(&str, Atomic, [u32; 5]); 5] = [
             ("add", |k, x| unused(x.atomic_add(k.global_index() * 2, 10)), [11, 2, 13, 4, 15]),
             ("max", |k, x| unused(x.atomic_max(k.global_index() * 2, 9)), [9, 2, 9, 4, 9]),
             ("min", |k, x| unused(x.atomic_min(k.global_index() * 2, 0)), [0, 2, 0, 4, 0]),
+            ("exchange", |k, x| unused(x.atomic_exchange(k.global_index() * 2, 9)), [9, 2, 9, 4, 9]),
             // Only the last element is what is expected.
-            ("exchange", |k, x| unused(x.atomic_compare_exchange(k.global_index() + 1, 5, 77)), [1, 2, 3, 4, 77]),
+            (
+                "compare_exchange",
+                |k, x| unused(x.atomic_compare_exchange(k.global_index() + 1, 5, 77)),
+                [1, 2, 3, 4, 77],
+            ),
         ];
         let x = Tensor::new([1u32, 2, 3, 4, 5], device)?;
         for (name, atomic, expected) in atomics {
@@ -327,10 +332,11 @@ fn atomics_beyond_a_buffer_change_nothing() {
             y.store(1, x.atomic_max(6, 1000));
             y.store(2, x.atomic_min(u32::MAX, 0));
             y.store(3, x.atomic_compare_exchange(5, 5, 77));
+            y.store(4, x.atomic_exchange(7, 77));
         })?;
-        let [x, y] = kernel.launch(1, [Argument::from(&x), Argument::output(4)])?;
+        let [x, y] = kernel.launch(1, [Argument::from(&x), Argument::output(5)])?;
         assert_eq!(x.to_vec::<u32>()?, [1, 2, 3, 4, 5]);
-        assert_eq!(y.to_vec::<u32>()?, [5, 5, 5, 5]);
+        assert_eq!(y.to_vec::<u32>()?, [5; 5]);
         Ok(())
     });
 }

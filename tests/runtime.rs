@@ -1,6 +1,9 @@
 //! What happens behind the tensors: launches, submissions, waits, memory; counted on every device.
 
-use marquetry::{DType, Device, Error, MemoryKind, Profile, Result, Tensor, TimedCommand};
+use marquetry::{
+    DType, Device, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind, Profile, Result, Tensor,
+    TimedCommand,
+};
 use std::time::Instant;
 
 /// Runs each test on a device that nobody else uses meanwhile, as the counters are the device's.
@@ -25,6 +28,7 @@ on_each_device! {
     long_work_is_submitted_in_batches
     long_work_exhausts_nothing
     memory_is_used_again
+    products_are_written_in_place
     trim_returns_memory
     many_small_uploads
     large_uploads_are_on_their_way_soon
@@ -129,6 +133,24 @@ fn memory_is_used_again(device: &Device) -> Result<()> {
         assert_eq!(pass()?, first);
     }
     assert_eq!(device.memory_stats(), after_first);
+    Ok(())
+}
+
+/// A product into a small part of a large buffer takes no second one of that size.
+fn products_are_written_in_place(device: &Device) -> Result<()> {
+    let a = Tensor::ones(4, DType::F32, device)?;
+    let mut c = Tensor::from_vec(vec![1f32; 1 << 20], 1 << 20, device)?;
+    let square = MatrixBatch { leading: 2, stride: 0, offset: 0 };
+    let gemm = Gemm { beta: 1.0, ..Gemm::default() };
+    let place = MatrixBatch { leading: 1000, stride: 0, offset: 5000 };
+    let order = MatrixOrder::RowMajor;
+    let call = GemmStridedBatched { gemm, order, m: 2, n: 2, k: 2, batch: 1, a: square, b: square, c: place };
+    for _ in 0..3 {
+        c = Tensor::gemm_strided_batched(&a, &a, c, call)?;
+    }
+    assert!(device.memory_stats().peak < 8 << 20, "{:?}", device.memory_stats());
+    let expected = [[1.0, 7.0, 7.0, 1.0], [1.0, 7.0, 7.0, 1.0]].concat();
+    assert_eq!(c.as_strided((2, 4), &[1000, 1], 4999)?.to_vec::<f32>()?, expected);
     Ok(())
 }
 

@@ -2,9 +2,9 @@
 //!
 //! N. Reimers and I. Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks", 2019.
 
-use anyhow::{Context, Result, ensure};
-use marquetry::{Device, Tensor};
-use safetensors::{Dtype, SafeTensors};
+use anyhow::{Context, Result};
+use marquetry::io::SafeTensors;
+use marquetry::{AttentionConfig, Device, Tensor};
 use std::path::Path;
 use tokenizers::Encoding;
 
@@ -14,7 +14,7 @@ const EPS: f64 = 1e-12;
 
 /// A weight file, or the part of it whose names begin with a prefix.
 struct Weights<'a> {
-    file: &'a SafeTensors<'a>,
+    file: &'a SafeTensors,
     prefix: String,
     device: &'a Device,
 }
@@ -27,12 +27,7 @@ impl<'a> Weights<'a> {
 
     /// Brings a tensor of the file to the device.
     fn tensor(&self, name: &str) -> Result<Tensor> {
-        let name = format!("{}{name}", self.prefix);
-        let view = self.file.tensor(&name)?;
-        ensure!(view.dtype() == Dtype::F32, "`{name}` holds {:?}, not F32", view.dtype());
-        // The file promises no alignment.
-        let data: Vec<f32> = bytemuck::pod_collect_to_vec(view.data());
-        Ok(Tensor::from_slice(&data, view.shape(), self.device)?)
+        Ok(self.file.load(&format!("{}{name}", self.prefix), self.device)?)
     }
 }
 
@@ -123,8 +118,8 @@ impl SelfAttention {
         let key = split(self.key.forward(x)?)?;
         let value = split(self.value.forward(x)?)?;
 
-        let scores = (query.matmul(&key.t()?)? * (1.0 / (width as f64).sqrt()))?.add(padding)?;
-        let mixed = scores.softmax(-1)?.matmul(&value)?;
+        let config = AttentionConfig { mask: Some(padding.clone()), ..Default::default() };
+        let mixed = query.scaled_dot_product_attention(&key, &value, &config)?;
         self.output.forward(&mixed.transpose(1, 2)?.reshape((batch, tokens, hidden))?)
     }
 }
@@ -174,12 +169,11 @@ impl Model {
     /// Reads `model.safetensors` in a folder.
     pub fn load(folder: &Path, device: &Device) -> Result<Self> {
         let path = folder.join("model.safetensors");
-        let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        Model::from_bytes(&bytes, device).with_context(|| format!("{} is not this model", path.display()))
+        Model::from_file(&path, device).with_context(|| format!("{} is not this model", path.display()))
     }
 
-    fn from_bytes(bytes: &[u8], device: &Device) -> Result<Self> {
-        let file = SafeTensors::deserialize(bytes)?;
+    fn from_file(path: &Path, device: &Device) -> Result<Self> {
+        let file = SafeTensors::open(path)?;
         let weights = Weights { file: &file, prefix: String::new(), device };
         let layer = |i| Layer::load(&weights.at(&format!("encoder.layer.{i}")));
         Ok(Model {

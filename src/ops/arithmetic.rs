@@ -1,9 +1,10 @@
-//! Arithmetic with numbers, and the operators `+ - * /`.
+//! Arithmetic with numbers, and the operators `+ - * / % & | ^ << >> !`.
 
-use crate::error::Result;
+use super::TensorOrScalar;
+use crate::error::{Error, Result};
 use crate::expr::{BinaryOp, Domain, Expr};
 use crate::tensor::{Fusion, Tensor, Word};
-use std::ops::{Add, Div, Mul, Neg, Sub};
+use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
 impl Tensor {
     /// `self * scale + shift`.
@@ -17,8 +18,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) where the dtype is an integer that cannot hold the
-    /// numbers; [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) of truth values.
+    /// [`Error::InvalidArgument`] where the dtype is an integer that cannot hold the
+    /// numbers; [`Error::UnsupportedDType`] of truth values.
     pub fn affine(&self, scale: f64, shift: f64) -> Result<Tensor> {
         Domain::Numbers.check(self.dtype(), "affine")?;
         let mut fusion = Fusion::new(self.shape().clone());
@@ -29,11 +30,11 @@ impl Tensor {
         fusion.finish(Expr::Binary(BinaryOp::Add, scaled.into(), shift.into()), self.device(), "affine")
     }
 
-    /// Each element, but at least `low` and at most `high` (PyTorch's `clamp` and `hardtanh`).
+    /// Each element, but at least `low` and at most `high`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) where the dtype is an integer that cannot hold the
-    /// numbers; [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) of truth values.
+    /// [`Error::InvalidArgument`] where the dtype is an integer that cannot hold the
+    /// numbers; [`Error::UnsupportedDType`] of truth values.
     pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
         Domain::Numbers.check(self.dtype(), "clamp")?;
         let mut fusion = Fusion::new(self.shape().clone());
@@ -44,7 +45,15 @@ impl Tensor {
         fusion.finish(Expr::Binary(BinaryOp::Minimum, raised.into(), high.into()), self.device(), "clamp")
     }
 
-    /// Each element to the power of a number; see [`pow`](Self::pow).
+    /// Each element, but at least -1 and at most 1.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for unsigned integers.
+    pub fn hardtanh(&self) -> Result<Tensor> {
+        self.clamp(-1.0, 1.0)
+    }
+
+    /// Each float to the power of a number; see [`pow`](Self::pow).
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -55,24 +64,103 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) of integers and truth values.
+    /// [`Error::UnsupportedDType`] of integers and truth values.
     pub fn powf(&self, exponent: f64) -> Result<Tensor> {
+        self.check_float("powf")?;
         self.with_number(exponent, false, BinaryOp::Pow, "powf")
     }
 
     /// `x` of positive numbers, else `slope x`.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) of integers and truth values.
+    /// [`Error::UnsupportedDType`] of integers and truth values.
     pub fn leaky_relu(&self, slope: f64) -> Result<Tensor> {
         self.with_number(slope, false, BinaryOp::LeakyRelu, "leaky_relu")
+    }
+
+    /// `x` of positive numbers, else `weight x`. The weight is one number, or a vector with one for each index of axis 1
+    /// (of vectors and scalars, one). K. He and others, "Delving Deep into Rectifiers", 2015.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[-1f32, -1.0], [2.0, -4.0]], &device)?;
+    /// let weight = Tensor::new([0.5f32, 0.25], &device)?;
+    /// assert_eq!(x.prelu(&weight)?.to_vec::<f32>()?, [-0.5, -0.25, 2.0, -1.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`] for weights of another shape; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
+    /// [`Error::UnsupportedDType`] of integers.
+    pub fn prelu(&self, weight: &Tensor) -> Result<Tensor> {
+        const OP: &str = "prelu";
+        let channels = self.dims().get(1).copied().unwrap_or(1);
+        if weight.rank() > 1 || (weight.elem_count() != 1 && weight.elem_count() != channels) {
+            let hint = "the weight is one number, or a vector of one for each index of axis 1";
+            let (lhs, rhs) = (self.shape().clone(), weight.shape().clone());
+            return Err(Error::ShapeMismatch { op: OP, lhs, rhs, hint });
+        }
+        let mut weight = weight.flatten_all()?;
+        for _ in 2..self.rank() {
+            weight = weight.unsqueeze(-1)?;
+        }
+        let weight = if self.rank() == 0 { weight.squeeze(0)? } else { weight };
+        self.binary((&weight).into(), BinaryOp::LeakyRelu, OP)
+    }
+
+    /// The place between `self` and `end` that a weight tells: `self + weight (end - self)`, exactly `self` where the
+    /// weight is 0 and exactly `end` where it is 1. All are broadcast.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let (start, end) = (Tensor::new([0f32, 10.0], &device)?, Tensor::new([1f32, 20.0], &device)?);
+    /// assert_eq!(start.lerp(&end, 0.25)?.to_vec::<f32>()?, [0.25, 12.5]);
+    /// let weight = Tensor::new([0f32, 1.0], &device)?;
+    /// assert_eq!(start.lerp(&end, &weight)?.to_vec::<f32>()?, [0.0, 20.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] of
+    /// integers.
+    pub fn lerp<'a>(&self, end: &Tensor, weight: impl Into<TensorOrScalar<'a>>) -> Result<Tensor> {
+        const OP: &str = "lerp";
+        self.check_float(OP)?;
+        let weight = weight.into();
+        let mut shape = self.shape().broadcast_with(end.shape(), OP)?;
+        for other in [TensorOrScalar::Tensor(end), weight] {
+            if let TensorOrScalar::Tensor(other) = other {
+                self.check_same_device(other, OP)?;
+                self.check_same_dtype(other, OP)?;
+                shape = shape.broadcast_with(other.shape(), OP)?;
+            }
+        }
+        let mut fusion = Fusion::new(shape);
+        let number = |number| Word::from_f64(number, self.dtype(), OP);
+        let (start, end) = (fusion.tensor(self, OP)?, fusion.tensor(end, OP)?);
+        let weight = match weight {
+            TensorOrScalar::Tensor(weight) => fusion.tensor(weight, OP)?,
+            TensorOrScalar::Scalar(weight) => fusion.scalar(number(weight)?),
+        };
+        let [half, one] = [fusion.scalar(number(0.5)?), fusion.scalar(number(1.0)?)];
+        let binary = |op, a: &Expr, b: &Expr| Expr::Binary(op, a.clone().into(), b.clone().into());
+        let distance = binary(BinaryOp::Sub, &end, &start);
+        let from_start = binary(BinaryOp::Add, &start, &binary(BinaryOp::Mul, &distance, &weight));
+        // From the nearer end, so that both ends are met exactly.
+        let rest = binary(BinaryOp::Sub, &one, &weight);
+        let from_end = binary(BinaryOp::Sub, &end, &binary(BinaryOp::Mul, &distance, &rest));
+        let near_start = binary(BinaryOp::Lt, &weight, &half);
+        let lerp = Expr::Select(near_start.into(), from_start.into(), from_end.into());
+        fusion.finish(lerp, self.device(), OP)
     }
 
     /// `x` of positive numbers, else `alpha (exp(x) - 1)`. D. Clevert and others, "Fast and Accurate Deep Network
     /// Learning by Exponential Linear Units", 2015.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) of integers and truth values.
+    /// [`Error::UnsupportedDType`] of integers and truth values.
     pub fn elu(&self, alpha: f64) -> Result<Tensor> {
         self.with_number(alpha, false, BinaryOp::Elu, "elu")
     }
@@ -81,69 +169,69 @@ impl Tensor {
     /// J. Barron, "Continuously Differentiable Exponential Linear Units", 2017.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) of integers and truth values.
+    /// [`Error::UnsupportedDType`] of integers and truth values.
     pub fn celu(&self, alpha: f64) -> Result<Tensor> {
         self.with_number(alpha, false, BinaryOp::Celu, "celu")
     }
-
-    /// `self op number`, or `number op self` where `reversed`.
-    fn with_number(&self, number: f64, reversed: bool, function: BinaryOp, op: &'static str) -> Result<Tensor> {
-        function.domain().check(self.dtype(), op)?;
-        let mut fusion = Fusion::new(self.shape().clone());
-        let x = fusion.tensor(self, op)?;
-        let number = fusion.scalar(Word::from_f64(number, self.dtype(), op)?);
-        let (a, b) = if reversed { (number, x) } else { (x, number) };
-        fusion.finish(Expr::Binary(function, a.into(), b.into()), self.device(), op)
-    }
 }
 
-macro_rules! operator {
-    ($($trait:ident $method:ident $function:ident;)*) => {$(
-        operator!(@tensors $trait $method: Tensor, Tensor; Tensor, &Tensor; &Tensor, Tensor; &Tensor, &Tensor;);
-        operator!(@number $trait $method $function: Tensor; &Tensor;);
+macro_rules! operators {
+    ($($trait:ident $method:ident $number:ty => $name:ident $function:ident;)*) => {$(
+        operators!(@tensors $trait $method $name: Tensor, Tensor; Tensor, &Tensor; &Tensor, Tensor; &Tensor, &Tensor;);
+        operators!(@number $trait $method $number => $name $function: Tensor; &Tensor;);
     )*};
-    (@tensors $trait:ident $method:ident: $($lhs:ty, $rhs:ty;)*) => {$(
+    (@tensors $trait:ident $method:ident $name:ident: $($lhs:ty, $rhs:ty;)*) => {$(
         impl $trait<$rhs> for $lhs {
             type Output = Result<Tensor>;
             fn $method(self, rhs: $rhs) -> Result<Tensor> {
-                Tensor::$method(&self, &rhs)
+                let rhs: &Tensor = &rhs;
+                Tensor::$name(&self, rhs)
             }
         }
     )*};
-    (@number $trait:ident $method:ident $function:ident: $($tensor:ty;)*) => {$(
-        impl $trait<f64> for $tensor {
+    (@number $trait:ident $method:ident $number:ty => $name:ident $function:ident: $($tensor:ty;)*) => {$(
+        impl $trait<$number> for $tensor {
             type Output = Result<Tensor>;
-            fn $method(self, rhs: f64) -> Result<Tensor> {
-                self.with_number(rhs, false, BinaryOp::$function, stringify!($method))
+            fn $method(self, rhs: $number) -> Result<Tensor> {
+                self.with_number(rhs as f64, false, BinaryOp::$function, stringify!($name))
             }
         }
 
-        impl $trait<$tensor> for f64 {
+        impl $trait<$tensor> for $number {
             type Output = Result<Tensor>;
             fn $method(self, rhs: $tensor) -> Result<Tensor> {
-                rhs.with_number(self, true, BinaryOp::$function, stringify!($method))
+                rhs.with_number(self as f64, true, BinaryOp::$function, stringify!($name))
+            }
+        }
+    )*};
+    (@unary $($trait:ident $method:ident => $name:ident;)*) => {$(
+        operators!(@one $trait $method => $name: Tensor; &Tensor;);
+    )*};
+    (@one $trait:ident $method:ident => $name:ident: $($tensor:ty;)*) => {$(
+        impl $trait for $tensor {
+            type Output = Result<Tensor>;
+            fn $method(self) -> Result<Tensor> {
+                Tensor::$name(&self)
             }
         }
     )*};
 }
 
-operator! {
-    Add add Add;
-    Sub sub Sub;
-    Mul mul Mul;
-    Div div Div;
+// An operator between tensors, or with numbers of a type that its literals have.
+operators! {
+    Add add f64 => add Add;
+    Sub sub f64 => sub Sub;
+    Mul mul f64 => mul Mul;
+    Div div f64 => div Div;
+    Rem rem f64 => rem Rem;
+    BitAnd bitand i64 => bitwise_and BitwiseAnd;
+    BitOr bitor i64 => bitwise_or BitwiseOr;
+    BitXor bitxor i64 => bitwise_xor BitwiseXor;
+    Shl shl i64 => shl Shl;
+    Shr shr i64 => shr Shr;
 }
 
-impl Neg for &Tensor {
-    type Output = Result<Tensor>;
-    fn neg(self) -> Result<Tensor> {
-        Tensor::neg(self)
-    }
-}
-
-impl Neg for Tensor {
-    type Output = Result<Tensor>;
-    fn neg(self) -> Result<Tensor> {
-        Tensor::neg(&self)
-    }
+operators! { @unary
+    Neg neg => neg;
+    Not not => bitwise_not;
 }

@@ -1,11 +1,35 @@
 //! Functions of two elements, with numpy's broadcasting.
 
+use super::TensorOrScalar;
 use crate::error::Result;
 use crate::expr::{BinaryOp, Expr};
-use crate::tensor::{Fusion, Tensor};
+use crate::tensor::{Fusion, Tensor, Word};
 
 impl Tensor {
-    fn binary(&self, rhs: &Tensor, function: BinaryOp, op: &'static str) -> Result<Tensor> {
+    pub(super) fn binary(&self, rhs: TensorOrScalar, function: BinaryOp, op: &'static str) -> Result<Tensor> {
+        match rhs {
+            TensorOrScalar::Tensor(rhs) => self.with_tensor(rhs, function, op),
+            TensorOrScalar::Scalar(number) => self.with_number(number, false, function, op),
+        }
+    }
+
+    /// `self op number`, or `number op self` where `reversed`.
+    pub(super) fn with_number(
+        &self,
+        number: f64,
+        reversed: bool,
+        function: BinaryOp,
+        op: &'static str,
+    ) -> Result<Tensor> {
+        function.domain().check(self.dtype(), op)?;
+        let mut fusion = Fusion::new(self.shape().clone());
+        let x = fusion.tensor(self, op)?;
+        let number = fusion.scalar(Word::from_f64(number, self.dtype(), op)?);
+        let (a, b) = if reversed { (number, x) } else { (x, number) };
+        fusion.finish(Expr::Binary(function, a.into(), b.into()), self.device(), op)
+    }
+
+    fn with_tensor(&self, rhs: &Tensor, function: BinaryOp, op: &'static str) -> Result<Tensor> {
         self.check_same_device(rhs, op)?;
         self.check_same_dtype(rhs, op)?;
         function.domain().check(self.dtype(), op)?;
@@ -17,9 +41,8 @@ impl Tensor {
 
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident => $function:ident;)*) => {
-        /// Functions of two elements. Both sides have one dtype; their shapes are broadcast as numpy does it: aligned
-        /// at the last axis, equal or 1. `Tensor::full(number, (), device)` stands for a number; it takes no memory, and
-        /// no kernel of its own.
+        /// Functions of two elements. The right side is a tensor or a number ([`TensorOrScalar`]). Tensors have one
+        /// dtype; their shapes are broadcast as numpy does it: aligned at the last axis, equal or 1.
         ///
         /// ```
         /// # use marquetry::{Device, Tensor};
@@ -28,6 +51,7 @@ macro_rules! binary {
         /// let row = Tensor::new([10i32, 20], &device)?;
         /// assert_eq!(x.add(&row)?.to_vec::<i32>()?, [11, 22, 13, 24]);
         /// assert_eq!(x.gt(&row.sub(&x)?)?.to_vec::<bool>()?, [false; 4]);
+        /// assert_eq!(x.mul(2)?.minimum(5)?.to_vec::<i32>()?, [2, 4, 5, 5]);
         /// # Ok::<(), marquetry::Error>(())
         /// ```
         impl Tensor {
@@ -39,9 +63,10 @@ macro_rules! binary {
                 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch),
                 /// [`Error::DeviceMismatch`](crate::Error::DeviceMismatch);
                 /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) where the function is not defined for
-                /// the dtype.
-                pub fn $name(&self, rhs: &Tensor) -> Result<Tensor> {
-                    self.binary(rhs, BinaryOp::$function, stringify!($name))
+                /// the dtype; [`Error::InvalidArgument`](crate::Error::InvalidArgument) where the dtype is an integer
+                /// that cannot hold the number.
+                pub fn $name<'a>(&self, rhs: impl Into<TensorOrScalar<'a>>) -> Result<Tensor> {
+                    self.binary(rhs.into(), BinaryOp::$function, stringify!($name))
                 }
             )*
         }
@@ -73,8 +98,9 @@ binary! {
     gt => Gt;
     /// Whether `self >= rhs`, as `bool`.
     ge => Ge;
-    /// `self` to the power of `rhs`, of floats. As in C, 1 to any power and anything to the power of 0 are 1, and negative
-    /// numbers have whole powers only, else NaN.
+    /// `self` to the power of `rhs`. As in C, 1 to any power and anything to the power of 0 are 1, and negative floats
+    /// have whole powers only, else NaN. Powers of integers wrap; where the exponent is negative they are cut towards
+    /// zero, so that they are 0 but for those of 1 and -1 (numpy refuses them; the power of 0 is 0 as well).
     pow => Pow;
     /// The remainder of a division that is rounded down, so that it has the sign of the divisor (PyTorch's `remainder`):
     /// exact but for one addition. Where the divisor is 0, NaN of floats, and `self` of integers.

@@ -1,9 +1,13 @@
 //! Elements picked by an index tensor.
 
+use super::push_view;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::index_select::{IndexSelect, WORKGROUP};
+use crate::expr::Domain;
+use crate::kernels::gather::{Gather, WORKGROUP};
+use crate::layout::{Layout, collapse};
 use crate::shape::{Axis, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements, checked_parts};
+use crate::tensor::{Tensor, allocate, checked_elements};
 
 impl Tensor {
     /// The slices along `axis` that `indexes`, a vector of integers, names.
@@ -28,11 +32,8 @@ impl Tensor {
     pub fn index_select(&self, indexes: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "index_select";
         let axis = axis.into().resolve(self.shape(), OP)?;
-        self.check_same_device(indexes, OP)?;
-        if indexes.rank() != 1 {
-            return Err(Error::RankMismatch { op: OP, expected: "1 (the indexes)", shape: indexes.shape().clone() });
-        }
-        self.select(indexes, axis, OP)
+        self.check_indexes(indexes, OP)?;
+        self.pick(&indexes.spread_along(axis, self.shape(), OP)?, axis, OP)
     }
 
     /// The rows of this table, a matrix, that `ids` names; the result has the shape of `ids` and one more axis.
@@ -53,39 +54,157 @@ impl Tensor {
     /// where `ids` does not hold integers; [`Error::InvalidArgument`] where it names rows of an empty table.
     pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
         const OP: &str = "embedding";
-        self.check_same_device(ids, OP)?;
+        self.check_indexes(ids, OP)?;
         if self.rank() != 2 {
             return Err(Error::RankMismatch { op: OP, expected: "2 (the table)", shape: self.shape().clone() });
         }
         let shape: Shape = ids.dims().iter().copied().chain([self.dims()[1]]).collect();
         checked_elements(&shape, OP)?;
-        self.select(&ids.flatten_all()?, 0, OP)?.reshape(shape)
+        self.pick(&ids.flatten_all()?.spread_along(0, self.shape(), OP)?, 0, OP)?.reshape(shape)
     }
 
-    fn select(&self, indexes: &Tensor, axis: usize, op: &'static str) -> Result<Tensor> {
-        indexes.check_indexes(op)?;
-        let (selected, length) = (indexes.elem_count(), self.dims()[axis]);
-        let shape: Shape = self.dims().iter().enumerate().map(|(i, &n)| if i == axis { selected } else { n }).collect();
-        // Elements of 64 bits are moved as two words.
-        let parts = self.dtype().parts();
-        let elements = checked_parts(&shape, self.dtype(), op)?;
-        if length == 0 && elements > 0 {
-            let message = format!("{selected} indexes into axis {axis} of shape {}, which is empty", self.shape());
+    /// The elements along `axis` that `indexes` (`u32`, `i32` or `u8`) names, one by one: with three axes and axis 1,
+    /// `y[i, j, k] = x[i, indexes[i, j, k], k]`. As in PyTorch, `indexes` may be shorter along the other axes.
+    ///
+    /// Indexes out of range yield NaN, see [`index_select`](Self::index_select).
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1f32, 2.0, 3.0], [4.0, 5.0, 6.0]], &device)?;
+    /// let indexes = Tensor::new([[2u32, 2], [0, 1]], &device)?;
+    /// assert_eq!(x.gather(&indexes, 1)?.to_vec::<f32>()?, [3.0, 3.0, 4.0, 5.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], [`Error::DeviceMismatch`]; [`Error::ShapeMismatch`] where `indexes` has another number
+    /// of axes, or is longer along another axis; [`Error::UnsupportedDType`] where it holds floats;
+    /// [`Error::InvalidArgument`] where it names elements of an empty axis.
+    pub fn gather(&self, indexes: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
+        const OP: &str = "gather";
+        let axis = axis.into().resolve(self.shape(), OP)?;
+        self.check_indexes(indexes, OP)?;
+        let hint = "the indexes must have as many axes, and be no longer but along the axis itself";
+        self.covering(indexes.shape(), Some(axis), OP, hint)?.pick(indexes, axis, OP)
+    }
+
+    /// As [`gather`](Self::gather), but this tensor and `indexes` are broadcast against each other along the other axes
+    /// (numpy's `take_along_axis`): what [`argmax_keepdim`](Self::argmax_keepdim) gives picks the elements that it found.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1f32, 3.0, 2.0], [6.0, 5.0, 4.0]], &device)?;
+    /// let largest = x.take_along_dim(&x.argmax_keepdim(1)?, 1)?;
+    /// assert_eq!(largest.to_vec::<f32>()?, [3.0, 6.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather); [`Error::ShapeMismatch`] where the shapes do not broadcast.
+    pub fn take_along_dim(&self, indexes: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
+        const OP: &str = "take_along_dim";
+        let axis = axis.into().resolve(self.shape(), OP)?;
+        self.check_indexes(indexes, OP)?;
+        if indexes.rank() != self.rank() {
+            let (lhs, rhs) = (self.shape().clone(), indexes.shape().clone());
+            return Err(Error::ShapeMismatch { op: OP, lhs, rhs, hint: "both must have as many axes" });
+        }
+        // The axis itself plays no part in the broadcasting.
+        let without = |shape: &Shape, length| shape.with_length(axis, length);
+        let common = without(self.shape(), 1).broadcast_with(&without(indexes.shape(), 1), OP)?;
+        let x = self.layout().broadcast_to(&without(&common, self.dims()[axis]), OP)?;
+        let indexes = indexes
+            .layout()
+            .broadcast_to(&without(&common, indexes.dims()[axis]), OP)
+            .map(|layout| indexes.with_layout(layout))?;
+        self.with_layout(x).pick(&indexes, axis, OP)
+    }
+
+    /// Each index as a row: a new last axis of `classes` elements, 1 at the place that the index names, else 0; as `u8`.
+    /// An index out of range gives a row of zeros.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([2u32, 0], &device)?;
+    /// assert_eq!(x.one_hot(3)?.to_vec::<u8>()?, [0, 0, 1, 1, 0, 0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for floats; [`Error::SizeOverflow`].
+    pub fn one_hot(&self, classes: usize) -> Result<Tensor> {
+        const OP: &str = "one_hot";
+        self.check_indexes(self, OP)?;
+        let shape: Shape = self.dims().iter().copied().chain([classes]).collect();
+        checked_elements(&shape, OP)?;
+        checked_elements(&classes.into(), OP)?;
+        // As a word, a negative index is far out of range too; of 64 bits, an index has more than a word.
+        let wide = if self.dtype() == DType::I64 { DType::I64 } else { DType::U32 };
+        let places = Tensor::arange(0u32, classes as u32, self.device())?.to_dtype(wide)?;
+        self.to_dtype(wide)?.unsqueeze(-1)?.eq(&places)?.to_dtype(DType::U8)
+    }
+
+    /// Checks that a tensor of indexes fits this one: its device, and a dtype that counts.
+    pub(super) fn check_indexes(&self, indexes: &Tensor, op: &'static str) -> Result<()> {
+        self.check_same_device(indexes, op)?;
+        Domain::Indexes.check(indexes.dtype(), op)
+    }
+
+    /// A vector of indexes along an axis of a shape, the same for all places along the other axes.
+    pub(super) fn spread_along(&self, axis: usize, shape: &Shape, op: &'static str) -> Result<Tensor> {
+        if self.rank() != 1 {
+            return Err(Error::RankMismatch { op, expected: "1 (the indexes)", shape: self.shape().clone() });
+        }
+        let strides = (0..shape.rank()).map(|i| if i == axis { self.strides()[0] } else { 0 }).collect();
+        let shape = shape.with_length(axis, self.elem_count());
+        Ok(self.with_layout(Layout { shape, strides, offset: self.layout().offset }))
+    }
+
+    /// The part of the tensor from its start on that has a shape; along the axis `but`, all of it.
+    pub(super) fn covering(
+        &self,
+        shape: &Shape,
+        but: Option<usize>,
+        op: &'static str,
+        hint: &'static str,
+    ) -> Result<Tensor> {
+        let fits = |(axis, (here, there)): (usize, (&usize, &usize))| Some(axis) == but || there <= here;
+        if shape.rank() != self.rank() || !self.dims().iter().zip(shape.iter()).enumerate().all(fits) {
+            return Err(Error::ShapeMismatch { op, lhs: self.shape().clone(), rhs: shape.clone(), hint });
+        }
+        let axes = (0..shape.rank()).filter(|&axis| Some(axis) != but);
+        Ok(self.with_layout(axes.fold(self.layout().clone(), |part, axis| part.sliced(axis, 0, shape[axis], 1))))
+    }
+
+    /// The elements at the indexes along an axis; along the others, both have the same lengths.
+    fn pick(&self, indexes: &Tensor, axis: usize, op: &'static str) -> Result<Tensor> {
+        let elements = checked_elements(indexes.shape(), op)?;
+        if elements > 0 && self.dims()[axis] == 0 {
+            let message =
+                format!("{} indexes into axis {axis} of shape {}, which is empty", indexes.dims()[axis], self.shape());
             return Err(Error::InvalidArgument { op, message });
         }
-        let output = allocate(&shape, self.dtype(), self.device(), op)?;
+        let mut stay = self.layout().strides.clone();
+        stay[axis] = 0;
+        let (lengths, strides) = collapse(indexes.shape(), &[&stay, indexes.strides()]);
+        let config = Gather { dtype: self.dtype(), index: indexes.dtype(), rank: lengths.len() };
+        if config.parameter_words() > self.device().info().limits.max_parameter_words as usize {
+            // In row-major order, the axes on either side of the one that is indexed are one each.
+            return self.contiguous()?.pick(&indexes.contiguous()?, axis, op);
+        }
+        let output = allocate(indexes.shape(), self.dtype(), self.device(), op)?;
         if elements > 0 {
-            let table = self.contiguous()?;
-            let inner = self.dims()[axis + 1..].iter().product::<usize>() * parts;
-            let offset = table.layout().offset * parts;
-            let parameters = [elements, selected, inner, length, offset, indexes.layout().offset];
-            let mut parameters = parameters.map(|n| n as u32).to_vec();
-            parameters.push(indexes.strides()[0] as u32);
-            let config = IndexSelect { dtype: self.dtype(), index: indexes.dtype() };
+            let mut parameters = vec![elements as u32, self.dims()[axis] as u32, self.strides()[axis] as u32];
+            parameters.extend(lengths.iter().map(|&n| n as u32));
+            push_view(&mut parameters, self.layout().offset, &strides[0]);
+            push_view(&mut parameters, indexes.layout().offset, &strides[1]);
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            let buffers = [&*table.buffer()?, &*indexes.buffer()?, &output];
+            let buffers = [&*self.buffer()?, &*indexes.buffer()?, &output];
             self.device().runtime().launch(config, &buffers, &parameters, groups)?;
         }
-        Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
+        Ok(Tensor::from_buffer(output, indexes.shape().clone(), self.dtype(), self.device()))
     }
 }

@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
 use crate::kernels::matmul::{Matmul, Tile};
-use crate::layout::collapse;
+use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
 
@@ -32,30 +32,47 @@ impl Tensor {
     /// [`Error::ShapeMismatch`], [`Error::RankMismatch`] for scalars, [`Error::DTypeMismatch`],
     /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for `bool`.
     pub fn matmul(&self, rhs: &Tensor) -> Result<Tensor> {
-        const OP: &str = "matmul";
-        self.check_same_device(rhs, OP)?;
-        self.check_same_dtype(rhs, OP)?;
-        Domain::Numbers.check(self.dtype(), OP)?;
+        self.product(rhs, "matmul")?.to_dtype(self.dtype().summed())
+    }
+
+    /// The matrix product in the dtype that it is accumulated in.
+    pub(super) fn product(&self, rhs: &Tensor, op: &'static str) -> Result<Tensor> {
         for side in [self, rhs] {
             if side.rank() == 0 {
-                return Err(Error::RankMismatch { op: OP, expected: "1 or more", shape: side.shape().clone() });
+                return Err(Error::RankMismatch { op, expected: "1 or more", shape: side.shape().clone() });
             }
         }
-        let mismatch =
-            |hint| Error::ShapeMismatch { op: OP, lhs: self.shape().clone(), rhs: rhs.shape().clone(), hint };
         let lhs_matrix = if self.rank() == 1 { self.unsqueeze(0)? } else { self.clone() };
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
-        let (lhs_batch, [m, k]) = split(&lhs_matrix);
-        let (rhs_batch, [rhs_k, n]) = split(&rhs_matrix);
+        let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
+        let product = multiply(&lhs_matrix, &rhs_matrix, &batch, sizes, op)?;
+        let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };
+        if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
+    }
+
+    /// The axes of the batch, and m, n and k, of a product of matrices.
+    pub(super) fn check_factors(&self, rhs: &Tensor, op: &'static str) -> Result<(Shape, [usize; 3])> {
+        self.check_same_device(rhs, op)?;
+        self.check_same_dtype(rhs, op)?;
+        Domain::Numbers.check(self.dtype(), op)?;
+        let mismatch = |hint| Error::ShapeMismatch { op, lhs: self.shape().clone(), rhs: rhs.shape().clone(), hint };
+        let (lhs_batch, [m, k]) = split(self);
+        let (rhs_batch, [rhs_k, n]) = split(rhs);
         if k != rhs_k {
             return Err(mismatch("the first one's last axis and the second one's last but one must be equal"));
         }
         let batch = lhs_batch
-            .broadcast_with(&rhs_batch, OP)
+            .broadcast_with(&rhs_batch, op)
             .map_err(|_| mismatch("the axes before the last two must be equal or 1"))?;
-        let product = multiply(&lhs_matrix, &rhs_matrix, &batch, [m, n, k])?;
-        let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };
-        if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
+        Ok((batch, [m, n, k]))
+    }
+
+    /// Fails for dtypes that a sum of products does not have: truth values, and integers of 8 bits.
+    pub(super) fn check_products(&self, op: &'static str) -> Result<()> {
+        if self.dtype() == self.dtype().summed() {
+            return Ok(());
+        }
+        Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "floats, u32, i32 and i64" })
     }
 }
 
@@ -75,47 +92,107 @@ fn split(x: &Tensor) -> (Shape, [usize; 2]) {
     (batch.into(), [matrix[0], matrix[1]])
 }
 
-/// The batched product over checked shapes.
-fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3]) -> Result<Tensor> {
-    const OP: &str = "matmul";
+/// The batched product over checked shapes, in the dtype that it is accumulated in.
+fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3], op: &'static str) -> Result<Tensor> {
     let device = lhs.device();
     let shape: Shape = batch.iter().copied().chain([m, n]).collect();
-    let elements = checked_elements(&shape, OP)?;
+    let elements = checked_elements(&shape, op)?;
+    let accumulated = lhs.dtype().widened();
     if elements == 0 || k == 0 {
-        return Tensor::zeros(shape, lhs.dtype().summed(), device);
+        return Tensor::zeros(shape, accumulated, device);
     }
     for matrix in [(m, k), (k, n)] {
-        checked_elements(&matrix.into(), OP)?;
+        checked_elements(&matrix.into(), op)?;
     }
     let operand_shape = |rows, columns| -> Shape { batch.iter().copied().chain([rows, columns]).collect() };
-    let lhs_view = lhs.layout().broadcast_to(&operand_shape(m, k), OP)?;
-    let rhs_view = rhs.layout().broadcast_to(&operand_shape(k, n), OP)?;
-    let rank = batch.rank();
-    let (lengths, strides) = collapse(batch, &[&lhs_view.strides[..rank], &rhs_view.strides[..rank]]);
+    let lhs_view = lhs.layout().broadcast_to(&operand_shape(m, k), op)?;
+    let rhs_view = rhs.layout().broadcast_to(&operand_shape(k, n), op)?;
+    let problem = Problem::new(&lhs_view, &rhs_view, [m, n, k]);
     let limit = device.info().limits.max_parameter_words as usize;
-    if Matmul::parameter_words(lengths.len()) > limit {
+    if Matmul::parameter_words(problem.lengths.len()) > limit {
         // So many axes that do not merge: a batch in row-major order has one.
         let (lhs, rhs) =
             (lhs.broadcast_to(lhs_view.shape)?.contiguous()?, rhs.broadcast_to(rhs_view.shape)?.contiguous()?);
-        return multiply(&lhs, &rhs, batch, [m, n, k]);
+        return multiply(&lhs, &rhs, batch, [m, n, k], op);
     }
 
+    let [m, n, _] = problem.sizes;
     let tile = choose_tile(device, lhs.dtype(), n);
-    let batches: usize = lengths.iter().product();
-    let mut parameters: Vec<u32> = [batches, m, n, k].iter().chain(&lengths).map(|&n| n as u32).collect();
-    for (view, batch_strides) in [(&lhs_view, &strides[0]), (&rhs_view, &strides[1])] {
-        parameters.push(view.offset as u32);
-        let matrix_strides: Dims<isize> = view.strides[rank..].iter().copied().collect();
-        parameters.extend(batch_strides.iter().chain(&matrix_strides).map(|&stride| stride as u32));
-    }
-    let accumulated = lhs.dtype().widened();
-    let output = allocate(&shape, accumulated, device, OP)?;
+    let batches: usize = problem.lengths.iter().product();
+    let output = allocate(&shape, accumulated, device, op)?;
     let (rows, columns) = tile.block();
     let groups = batches
         .checked_mul(m.div_ceil(rows))
         .and_then(|groups| groups.checked_mul(n.div_ceil(columns)))
-        .ok_or_else(|| Error::SizeOverflow { op: OP, shape: shape.clone(), limit: u32::MAX.into() })?;
-    let config = Matmul { dtype: lhs.dtype(), batch_rank: lengths.len(), tile };
+        .ok_or_else(|| Error::SizeOverflow { op, shape: shape.clone(), limit: u32::MAX.into() })?;
+    let config = Matmul { dtype: lhs.dtype(), batch_rank: problem.lengths.len(), tile };
+    let parameters = problem.parameters(batches);
     device.runtime().launch(config, &[&*lhs.buffer()?, &*rhs.buffer()?, &output], &parameters, groups)?;
-    Tensor::from_buffer(output, shape, accumulated, device).to_dtype(lhs.dtype().summed())
+    Ok(Tensor::from_buffer(output, shape, accumulated, device))
+}
+
+/// A batch of products in as few axes as possible.
+struct Problem {
+    /// m, n and k.
+    sizes: [usize; 3],
+    /// The axes of the batch.
+    lengths: Dims,
+    lhs: Operand,
+    rhs: Operand,
+}
+
+/// Where an operand's elements are, by strides along the axes of the batch, the rows and the columns.
+struct Operand {
+    offset: usize,
+    batch: Dims<isize>,
+    row: isize,
+    column: isize,
+}
+
+impl Problem {
+    fn new(lhs: &Layout, rhs: &Layout, sizes: [usize; 3]) -> Self {
+        let rank = lhs.shape.rank() - 2;
+        let (lengths, strides) = collapse(&lhs.shape[..rank], &[&lhs.strides[..rank], &rhs.strides[..rank]]);
+        let [lhs, rhs] = [(lhs, &strides[0]), (rhs, &strides[1])].map(|(view, batch)| Operand {
+            offset: view.offset,
+            batch: batch.clone(),
+            row: view.strides[rank],
+            column: view.strides[rank + 1],
+        });
+        let mut problem = Problem { sizes, lengths, lhs, rhs };
+        while problem.merge_batch_into_rows() {}
+        problem
+    }
+
+    /// Makes one tall matrix of the matrices at the left along the innermost axis of the batch, where all are multiplied
+    /// by the same one.
+    fn merge_batch_into_rows(&mut self) -> bool {
+        let rows = self.sizes[0];
+        let (Some(&length), Some(&lhs), Some(&0)) = (self.lengths.last(), self.lhs.batch.last(), self.rhs.batch.last())
+        else {
+            return false;
+        };
+        if rows != 1 && lhs != self.lhs.row.wrapping_mul(rows as isize) {
+            return false;
+        }
+        if rows == 1 {
+            self.lhs.row = lhs;
+        }
+        self.sizes[0] = rows * length;
+        self.lengths.pop();
+        self.lhs.batch.pop();
+        self.rhs.batch.pop();
+        true
+    }
+
+    fn parameters(&self, batches: usize) -> Vec<u32> {
+        let mut parameters: Vec<u32> =
+            [batches].iter().chain(&self.sizes).chain(&self.lengths).map(|&n| n as u32).collect();
+        for operand in [&self.lhs, &self.rhs] {
+            parameters.push(operand.offset as u32);
+            let strides = operand.batch.iter().chain([&operand.row, &operand.column]);
+            parameters.extend(strides.map(|&stride| stride as u32));
+        }
+        parameters
+    }
 }

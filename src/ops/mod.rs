@@ -1,15 +1,47 @@
 //! What tensors can do: one file per family, with its checks and its choice of kernel.
 
 mod arithmetic;
+mod attention;
 mod binary;
+mod compact;
+mod conv;
 mod convert;
+mod diagonal;
+mod einsum;
+mod gemm;
+mod grid_sample;
 mod index;
 mod join;
+mod linear;
 mod matmul;
 mod normalize;
+mod operand;
+mod pad;
+mod pixel_shuffle;
+mod pool;
+mod random;
+mod rearrange;
 mod reduce;
+mod resize;
+mod rotary;
+mod rows;
+mod scan;
+mod scatter;
 mod select;
+mod sort;
 mod unary;
+mod window;
+
+pub use attention::AttentionConfig;
+pub use conv::ConvConfig;
+pub use gemm::{Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};
+pub use grid_sample::{GridSampleConfig, GridSampleMode, GridSamplePadding};
+pub use operand::TensorOrScalar;
+pub use pad::PadMode;
+pub use pool::PoolConfig;
+pub use rearrange::Sections;
+pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
+pub use window::PerAxis;
 
 use crate::device::{Device, DeviceKind};
 use crate::kernels::workgroup::Team;
@@ -28,4 +60,10 @@ fn choose_team(device: &Device, rows: usize, length: usize) -> Team {
     // A software device runs one invocation after the other: workgroups pay only where there is nothing else to share.
     let enough_rows = if is_software(device) { 16 } else { 1 << 16 };
     if length < TEAM_ROW || rows >= enough_rows { Team::Invocation } else { Team::Workgroup }
+}
+
+/// Appends what a kernel's `Strides` take.
+fn push_view(parameters: &mut Vec<u32>, offset: usize, strides: &[isize]) {
+    parameters.push(offset as u32);
+    parameters.extend(strides.iter().map(|&stride| stride as u32));
 }

@@ -1,18 +1,29 @@
-//! Softmax and layer norm.
+//! Softmax and normalisations.
 
 use super::choose_team;
+use super::gemm::weighted_sum;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::expr::{BinaryOp, Expr, UnaryOp};
 use crate::kernels::normalize::{Normalize, NormalizeOp};
 use crate::layout::collapse;
 use crate::shape::{Axis, Dims};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tensor::{Fusion, Tensor, Word, allocate, checked_elements};
+use std::ops::Range;
 
-/// Weight and bias of a layer norm, and what keeps it from dividing by zero.
-struct Affine<'a> {
-    weight: &'a Tensor,
-    bias: &'a Tensor,
+/// What is done with the rows of a tensor.
+struct Normalization<'a> {
+    op: NormalizeOp,
+    name: &'static str,
+    /// The axes along which the elements of a row are.
+    axes: Range<usize>,
     eps: f64,
+    /// Vectors.
+    weight: Option<&'a Tensor>,
+    bias: Option<&'a Tensor>,
+    /// Where weights are per channel: the number of groups that the channels come in, the channels of a group, the
+    /// elements of a channel.
+    channels: Option<[usize; 3]>,
 }
 
 impl Tensor {
@@ -29,13 +40,52 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::UnsupportedDType`] for integers.
     pub fn softmax(&self, axis: impl Into<Axis>) -> Result<Tensor> {
-        self.check_float("softmax")?;
-        let axis = axis.into().resolve(self.shape(), "softmax")?;
-        self.normalize(NormalizeOp::Softmax, axis, None, "softmax")
+        self.along(axis.into(), NormalizeOp::Softmax, 0.0, "softmax")
     }
 
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last axes, those of `weight`; `bias` has its shape.
-    /// Computed in `f32`, with the biased variance.
+    /// `log(softmax(x))` along an axis, computed in `f32` as `x - max(x) - log(sum(exp(x - max(x))))`, which keeps the
+    /// digits of small probabilities.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([1000f32, 0.0], &device)?;
+    /// assert_eq!(x.log_softmax(0)?.to_vec::<f32>()?, [0.0, -1000.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::UnsupportedDType`] for integers.
+    pub fn log_softmax(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        self.along(axis.into(), NormalizeOp::LogSoftmax, 0.0, "log_softmax")
+    }
+
+    /// `x / max(|x|, eps)` along an axis, where `|x|` is the Euclidean length of a row (PyTorch's `normalize`). Computed
+    /// in `f32`.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[3f32, 4.0], [0.0, 0.0]], &device)?;
+    /// assert_eq!(x.l2_normalize(-1, 1e-12)?.to_vec::<f32>()?[2..], [0.0, 0.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::UnsupportedDType`] for integers.
+    pub fn l2_normalize(&self, axis: impl Into<Axis>, eps: f64) -> Result<Tensor> {
+        self.along(axis.into(), NormalizeOp::L2, eps, "l2_normalize")
+    }
+
+    fn along(&self, axis: Axis, op: NormalizeOp, eps: f64, name: &'static str) -> Result<Tensor> {
+        self.check_float(name)?;
+        let axis = axis.resolve(self.shape(), name)?;
+        let (weight, bias, channels) = (None, None, None);
+        self.normalize(&Normalization { op, name, axes: axis..axis + 1, eps, weight, bias, channels })
+    }
+
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last axes, those of `weight`; `bias` has its shape, or
+    /// is `None`. Computed in `f32`, with the biased variance. J. L. Ba and others, "Layer Normalization", 2016.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -43,63 +93,250 @@ impl Tensor {
     /// let x = Tensor::new([[1f32, 3.0], [5.0, 5.0]], &device)?;
     /// let (weight, bias) = (Tensor::ones(2, DType::F32, &device)?, Tensor::zeros(2, DType::F32, &device)?);
     /// assert_eq!(x.layer_norm(&weight, &bias, 0.0001)?.to_vec::<f32>()?[2..], [0.0, 0.0]);
+    /// assert_eq!(x.layer_norm(&weight, None, 3.0)?.to_vec::<f32>()?, [-0.5, 0.5, 0.0, 0.0]);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] where the shapes are not the last axes of the tensor's; [`Error::DTypeMismatch`],
     /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for integers.
-    pub fn layer_norm(&self, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
-        const OP: &str = "layer_norm";
-        self.check_float(OP)?;
-        for parameter in [weight, bias] {
-            self.check_same_device(parameter, OP)?;
-            self.check_same_dtype(parameter, OP)?;
+    pub fn layer_norm<'a>(&self, weight: &Tensor, bias: impl Into<Option<&'a Tensor>>, eps: f64) -> Result<Tensor> {
+        self.over_last_axes(weight, bias.into(), NormalizeOp::LayerNorm, eps, "layer_norm")
+    }
+
+    /// `x / sqrt(mean(x^2) + eps) * weight` over the last axes, those of `weight`. Computed in `f32`. B. Zhang and
+    /// R. Sennrich, "Root Mean Square Layer Normalization", 2019.
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// let (x, weight) = (Tensor::new([[1f32, 7.0]], &device)?, Tensor::new([1f32, 10.0], &device)?);
+    /// assert_eq!(x.rms_norm(&weight, 0.0)?.to_vec::<f32>()?, [0.2, 14.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`layer_norm`](Self::layer_norm).
+    pub fn rms_norm(&self, weight: &Tensor, eps: f64) -> Result<Tensor> {
+        self.over_last_axes(weight, None, NormalizeOp::RmsNorm, eps, "rms_norm")
+    }
+
+    fn over_last_axes(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        op: NormalizeOp,
+        eps: f64,
+        name: &'static str,
+    ) -> Result<Tensor> {
+        self.check_float(name)?;
+        for parameter in [weight].into_iter().chain(bias) {
+            self.check_same_device(parameter, name)?;
+            self.check_same_dtype(parameter, name)?;
         }
         let hint = "weight and bias have the shape of the tensor's last axes, at least one";
         if weight.rank() == 0 || !self.dims().ends_with(weight.dims()) {
-            return Err(Error::ShapeMismatch { op: OP, lhs: self.shape().clone(), rhs: weight.shape().clone(), hint });
+            return Err(Error::ShapeMismatch {
+                op: name,
+                lhs: self.shape().clone(),
+                rhs: weight.shape().clone(),
+                hint,
+            });
         }
-        if weight.shape() != bias.shape() {
-            return Err(Error::ShapeMismatch { op: OP, lhs: weight.shape().clone(), rhs: bias.shape().clone(), hint });
+        if let Some(bias) = bias.filter(|bias| bias.shape() != weight.shape()) {
+            return Err(Error::ShapeMismatch {
+                op: name,
+                lhs: weight.shape().clone(),
+                rhs: bias.shape().clone(),
+                hint,
+            });
         }
-        let affine = Affine { weight: &weight.flatten_all()?, bias: &bias.flatten_all()?, eps };
-        if weight.rank() == 1 {
-            return self.normalize(NormalizeOp::LayerNorm, self.rank() - 1, Some(affine), OP);
-        }
-        let rows = self.flatten(self.rank() - weight.rank(), -1)?;
-        rows.normalize(NormalizeOp::LayerNorm, rows.rank() - 1, Some(affine), OP)?.reshape(self.shape())
+        let axes = self.rank() - weight.rank()..self.rank();
+        let (weight, bias) = (weight.flatten_all()?, bias.map(Tensor::flatten_all).transpose()?);
+        let (weight, bias) = (Some(&weight), bias.as_ref());
+        self.normalize(&Normalization { op, name, axes, eps, weight, bias, channels: None })
     }
 
-    fn normalize(&self, op: NormalizeOp, axis: usize, affine: Option<Affine>, name: &'static str) -> Result<Tensor> {
+    /// [`layer_norm`](Self::layer_norm) over groups of channels, for tensors of shape `[batch, channels, ..]`: over each
+    /// group and all axes behind it. Weight and bias are vectors with a number per channel, or `None`. Y. Wu and K. He,
+    /// "Group Normalization", 2018.
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[[1f32], [3.0], [10.0], [20.0]]], &device)?;
+    /// assert_eq!(x.group_norm(2, None, None, 0.0)?.to_vec::<f32>()?, [-1.0, 1.0, -1.0, 1.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] below two axes; [`Error::InvalidArgument`] where the channels do not make as many groups;
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for
+    /// integers.
+    pub fn group_norm<'a>(
+        &self,
+        groups: usize,
+        weight: impl Into<Option<&'a Tensor>>,
+        bias: impl Into<Option<&'a Tensor>>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        self.over_channels(Some(groups), weight.into(), bias.into(), eps, "group_norm")
+    }
+
+    /// [`group_norm`](Self::group_norm) with each channel a group of its own. D. Ulyanov and others, "Instance
+    /// Normalization: The Missing Ingredient for Fast Stylization", 2016.
+    ///
+    /// # Errors
+    /// As [`group_norm`](Self::group_norm).
+    pub fn instance_norm<'a>(
+        &self,
+        weight: impl Into<Option<&'a Tensor>>,
+        bias: impl Into<Option<&'a Tensor>>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        self.over_channels(None, weight.into(), bias.into(), eps, "instance_norm")
+    }
+
+    /// In so many groups of channels, or each channel by itself.
+    fn over_channels(
+        &self,
+        groups: Option<usize>,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+        name: &'static str,
+    ) -> Result<Tensor> {
+        let channels = self.check_channels(&[weight, bias], name)?;
+        let groups = groups.unwrap_or(channels.max(1));
+        if groups == 0 || !channels.is_multiple_of(groups) {
+            let message = format!("{channels} channels, of shape {}, do not make {groups} groups", self.shape());
+            return Err(Error::InvalidArgument { op: name, message });
+        }
+        let grouped = self.with_layout(self.layout().split(1, groups));
+        let (op, axes) = (NormalizeOp::LayerNorm, 2..grouped.rank());
+        // An empty tensor may have other axes whose product wraps.
+        let elements = self.dims()[2..].iter().fold(1usize, |product, &n| product.wrapping_mul(n));
+        let channels = (weight.is_some() || bias.is_some()).then_some([groups, channels / groups, elements]);
+        grouped.normalize(&Normalization { op, name, axes, eps, weight, bias, channels })?.reshape(self.shape())
+    }
+
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias` with numbers that are known, a vector of one per channel each,
+    /// for tensors of shape `[batch, channels, ..]`: PyTorch's `batch_norm` for inference. Weight and bias may be `None`.
+    /// An elementwise operation, which fuses with others; computed in `f32`. S. Ioffe and C. Szegedy, "Batch
+    /// Normalization", 2015.
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1f32, 10.0], [3.0, 20.0]], &device)?;
+    /// let (mean, variance) = (Tensor::new([1f32, 10.0], &device)?, Tensor::new([4f32, 25.0], &device)?);
+    /// assert_eq!(x.batch_norm(&mean, &variance, None, &mean, 0.0)?.to_vec::<f32>()?, [1.0, 10.0, 2.0, 12.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] below two axes; [`Error::ShapeMismatch`], [`Error::DTypeMismatch`],
+    /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for integers.
+    pub fn batch_norm<'a>(
+        &self,
+        mean: &Tensor,
+        variance: &Tensor,
+        weight: impl Into<Option<&'a Tensor>>,
+        bias: impl Into<Option<&'a Tensor>>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        const OP: &str = "batch_norm";
+        let (weight, bias) = (weight.into(), bias.into());
+        let channels = self.check_channels(&[Some(mean), Some(variance), weight, bias], OP)?;
+        let mut column = Dims::from_slice(&[channels]);
+        column.resize(self.rank() - 1, 1);
+        let vector = |vector: &Tensor| vector.reshape(column.clone());
+        let binary = |op, a: Expr, b: Expr| Expr::Binary(op, a.into(), b.into());
+
+        let mut fusion = Fusion::new(column.clone().into());
+        let variance = fusion.tensor(&vector(variance)?, OP)?;
+        let eps = fusion.scalar(Word::from_f64(eps, DType::F32, OP)?);
+        let shifted = binary(BinaryOp::Add, Expr::Cast(DType::F32, variance.into()), eps);
+        let mut scale = Expr::Unary(UnaryOp::Rsqrt, shifted.into());
+        if let Some(weight) = weight {
+            let weight = fusion.tensor(&vector(weight)?, OP)?;
+            scale = binary(BinaryOp::Mul, Expr::Cast(DType::F32, weight.into()), scale);
+        }
+        let scale = fusion.finish(scale, self.device(), OP)?;
+
+        let mut fusion = Fusion::new(self.shape().clone());
+        let [x, mean] = [fusion.tensor(self, OP)?, fusion.tensor(&vector(mean)?, OP)?]
+            .map(|value| Expr::Cast(DType::F32, value.into()));
+        let scale = fusion.tensor(&scale, OP)?;
+        let scaled = binary(BinaryOp::Mul, binary(BinaryOp::Sub, x, mean), scale);
+        let scaled = fusion.finish(scaled, self.device(), OP)?;
+        let bias = bias.map(vector).transpose()?;
+        let terms: Vec<(&Tensor, f64)> = [&scaled].into_iter().chain(&bias).map(|term| (term, 1.0)).collect();
+        weighted_sum(&terms, self, self.shape(), OP)
+    }
+
+    /// The number of channels, of which each of the vectors has a number.
+    fn check_channels(&self, vectors: &[Option<&Tensor>], name: &'static str) -> Result<usize> {
+        self.check_float(name)?;
+        if self.rank() < 2 {
+            let expected = "2 or more ([batch, channels, ..])";
+            return Err(Error::RankMismatch { op: name, expected, shape: self.shape().clone() });
+        }
+        for vector in vectors.iter().flatten() {
+            self.check_same_device(vector, name)?;
+            self.check_same_dtype(vector, name)?;
+            if vector.dims() != &self.dims()[1..2] {
+                let hint = "the second is a vector of one number per channel, of which axis 1 is";
+                let (lhs, rhs) = (self.shape().clone(), vector.shape().clone());
+                return Err(Error::ShapeMismatch { op: name, lhs, rhs, hint });
+            }
+        }
+        Ok(self.dims()[1])
+    }
+
+    fn normalize(&self, what: &Normalization) -> Result<Tensor> {
+        let Normalization { op, name, axes, eps, weight, bias, channels } = what;
         let elements = checked_elements(self.shape(), name)?;
         let output = allocate(self.shape(), DType::F32, self.device(), name)?;
         if elements > 0 {
-            let kept: Dims = (0..self.rank()).filter(|&other| other != axis).collect();
-            let lengths: Dims = kept.iter().map(|&axis| self.dims()[axis]).collect();
-            let strides: Dims<isize> = kept.iter().map(|&axis| self.strides()[axis]).collect();
-            let (lengths, strides) = collapse(&lengths, &[&strides]);
-            let limit = self.device().info().limits.max_parameter_words as usize;
-            if Normalize::parameter_words(op, lengths.len()) > limit && !self.is_contiguous() {
-                return self.contiguous()?.normalize(op, axis, affine, name);
-            }
-            let length = self.dims()[axis];
+            let view = |chosen: &dyn Fn(&usize) -> bool| {
+                let chosen: Dims = (0..self.rank()).filter(chosen).collect();
+                let lengths: Dims = chosen.iter().map(|&axis| self.dims()[axis]).collect();
+                let strides: Dims<isize> = chosen.iter().map(|&axis| self.strides()[axis]).collect();
+                let (lengths, mut strides) = collapse(&lengths, &[&strides]);
+                (lengths, strides.remove(0))
+            };
+            let (kept, kept_strides) = view(&|axis| !axes.contains(axis));
+            let (normalized, normalized_strides) = view(&|axis| axes.contains(axis));
+            let length: usize = self.dims()[axes.clone()].iter().product();
             let rows = elements / length;
-            let inner: usize = self.dims()[axis + 1..].iter().product();
-            let mut parameters = vec![rows as u32, length as u32, inner as u32];
-            parameters.extend(lengths.iter().map(|&n| n as u32));
-            parameters.push(self.layout().offset as u32);
-            parameters.extend(strides[0].iter().chain([&self.strides()[axis]]).map(|&stride| stride as u32));
-            let mut buffers = vec![self.buffer()?];
-            if let Some(Affine { weight, bias, eps }) = affine {
-                for vector in [weight, bias] {
-                    buffers.push(vector.buffer()?);
-                    parameters.extend([vector.layout().offset as u32, vector.strides()[0] as u32]);
-                }
-                parameters.push((eps as f32).to_bits());
-            }
             let team = choose_team(self.device(), rows, length);
-            let config = Normalize { op, dtype: self.dtype(), kept_rank: lengths.len(), team };
+            let config = Normalize {
+                op: *op,
+                dtype: self.dtype(),
+                kept_rank: kept.len(),
+                normalized_rank: normalized.len(),
+                weight: weight.is_some(),
+                bias: bias.is_some(),
+                per_channel: channels.is_some(),
+                team,
+            };
+            let limit = self.device().info().limits.max_parameter_words as usize;
+            if config.parameter_words() > limit && !self.is_contiguous() {
+                return self.contiguous()?.normalize(what);
+            }
+            let inner: usize = self.dims()[axes.end..].iter().product();
+            let mut parameters = vec![rows as u32, length as u32, inner as u32];
+            parameters.extend(kept.iter().chain(&normalized).map(|&n| n as u32));
+            parameters.push(self.layout().offset as u32);
+            parameters.extend(kept_strides.iter().chain(&normalized_strides).map(|&stride| stride as u32));
+            parameters.extend(op.has_eps().then_some((*eps as f32).to_bits()));
+            parameters.extend(channels.iter().flatten().map(|&n| n as u32));
+            let mut buffers = vec![self.buffer()?];
+            for vector in [weight, bias].into_iter().flatten() {
+                buffers.push(vector.buffer()?);
+                parameters.extend([vector.layout().offset as u32, vector.strides()[0] as u32]);
+            }
             let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
             self.device().runtime().launch(config, &bindings, &parameters, team.groups(rows))?;
         }

@@ -1,124 +1,203 @@
 //! Reductions over any axes.
 
+use super::rows::{Rows, lengths};
 use super::{choose_team, is_software};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
-use crate::kernels::reduce::{Reduce, ReduceOp};
-use crate::layout::collapse;
+use crate::kernels::fold::{FoldOp, buffers};
+use crate::kernels::reduce::{Reduce, Stage};
+use crate::kernels::rows::RowsType;
+use crate::memory::Buffer;
 use crate::shape::{Axes, Dims, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tensor::{Tensor, allocate};
 
 /// A way to reduce, as the user knows it.
 #[derive(Clone, Copy, PartialEq)]
 enum Reduction {
-    Sum,
+    /// A fold, of which the result is a number of the tensor's dtype; of integers as wide as their sum.
+    Wide(FoldOp),
+    /// One of the elements.
+    Element(FoldOp),
+    Place(FoldOp),
+    Test(FoldOp),
+    Norm(FoldOp),
     Mean,
-    Min,
-    Max,
-    ArgMax,
+    LogSumExp,
+    /// The sum of squared deviations by the number of elements less this.
+    Var(usize),
+    /// The square root of that.
+    Std(usize),
+}
+
+impl Reduction {
+    /// The fold that makes most of it.
+    fn fold(self) -> FoldOp {
+        match self {
+            Reduction::Wide(op)
+            | Reduction::Element(op)
+            | Reduction::Place(op)
+            | Reduction::Test(op)
+            | Reduction::Norm(op) => op,
+            Reduction::Mean => FoldOp::Sum,
+            Reduction::LogSumExp => FoldOp::SumExp,
+            Reduction::Var(_) | Reduction::Std(_) => FoldOp::Deviations,
+        }
+    }
+
+    /// The dtypes that it takes.
+    fn domain(self) -> Domain {
+        use Reduction::*;
+        match self {
+            Mean | Norm(FoldOp::NormL1) => Domain::Floats,
+            Norm(_) | LogSumExp | Var(_) | Std(_) => Domain::SingleFloats,
+            Wide(_) | Element(_) | Place(_) | Test(_) => Domain::All,
+        }
+    }
 }
 
 impl Tensor {
     fn reduce(&self, reduction: Reduction, axes: &Dims, keep: bool, op: &'static str) -> Result<Tensor> {
-        if reduction == Reduction::Mean {
-            Domain::Floats.check(self.dtype(), op)?;
-        }
+        reduction.domain().check(self.dtype(), op)?;
         let kept: Dims = (0..self.rank()).filter(|axis| !axes.contains(axis)).collect();
-        let lengths = |axes: &Dims| -> Shape { axes.iter().map(|&axis| self.dims()[axis]).collect() };
-        let (rows, length) = (checked_elements(&lengths(&kept), op)?, checked_elements(&lengths(axes), op)?);
-        checked_elements(self.shape(), op)?;
-        if length == 0 && rows > 0 && !matches!(reduction, Reduction::Sum | Reduction::Mean) {
+        let rows = Rows::new(self, &kept, axes, Reduce::PARAMETER_WORDS, op)?;
+        if rows.length == 0 && rows.count > 0 && reduction.fold().of_nothing().is_none() {
             let message = format!("no element to choose along axes {:?} of shape {}", axes.as_slice(), self.shape());
             return Err(Error::InvalidArgument { op, message });
         }
-        let reduced = self.reduce_rows(reduction, &kept, axes, rows, length, op)?;
         let shape: Shape = match keep {
             true => (0..self.rank()).map(|axis| if axes.contains(&axis) { 1 } else { self.dims()[axis] }).collect(),
-            false => lengths(&kept),
+            false => lengths(self, &kept),
         };
-        let reduced = reduced.reshape(shape)?;
+        self.reduce_rows(reduction, &rows, op)?.reshape(shape)
+    }
+
+    /// One element per row.
+    fn reduce_rows(&self, reduction: Reduction, rows: &Rows, op: &'static str) -> Result<Tensor> {
+        let fold = |fold| self.fold(fold, rows, None, op);
+        // By the reciprocal in f64, rounded once, the mean of equal numbers would not always be that number.
+        let mean = || fold(FoldOp::Sum)? / rows.length as f64;
         match reduction {
-            // By the reciprocal in f64, rounded once, the mean of equal numbers would not always be that number.
-            Reduction::Mean => (reduced / length as f64)?.to_dtype(self.dtype()),
-            Reduction::Min | Reduction::Max => reduced.to_dtype(self.dtype()),
-            Reduction::Sum => reduced.to_dtype(self.dtype().summed()),
-            Reduction::ArgMax => Ok(reduced),
+            Reduction::Wide(op) => fold(op)?.to_dtype(self.dtype().summed()),
+            Reduction::Element(op) | Reduction::Norm(op) => fold(op)?.to_dtype(self.dtype()),
+            Reduction::Place(op) => fold(op),
+            Reduction::Test(op) => fold(op)?.ne(0),
+            Reduction::Mean => mean()?.to_dtype(self.dtype()),
+            Reduction::Var(correction) | Reduction::Std(correction) => {
+                let deviations = self.fold(FoldOp::Deviations, rows, Some(&mean()?), op)?;
+                let variance = (deviations / rows.length.saturating_sub(correction) as f64)?;
+                let root = matches!(reduction, Reduction::Std(_));
+                if root { variance.sqrt() } else { Ok(variance) }?.to_dtype(self.dtype())
+            }
+            Reduction::LogSumExp => {
+                // From the largest element, so that nothing overflows; where that is infinite, it decides by itself.
+                let zeros = Tensor::zeros(rows.count, self.dtype().widened(), self.device())?;
+                let largest = if rows.length == 0 { zeros.clone() } else { fold(FoldOp::Max)? };
+                let centre = largest.is_finite()?.where_cond(&largest, &zeros)?;
+                let sum = self.fold(FoldOp::SumExp, rows, Some(&centre), op)?;
+                (sum.log()? + centre)?.to_dtype(self.dtype())
+            }
         }
     }
 
-    /// One element per row, in the kernel's dtype.
-    fn reduce_rows(
-        &self,
-        reduction: Reduction,
-        kept: &Dims,
-        reduced: &Dims,
-        rows: usize,
-        length: usize,
-        op: &'static str,
-    ) -> Result<Tensor> {
-        let kernel_op = match reduction {
-            Reduction::Sum | Reduction::Mean => ReduceOp::Sum,
-            Reduction::Min => ReduceOp::Min,
-            Reduction::Max => ReduceOp::Max,
-            Reduction::ArgMax => ReduceOp::ArgMax,
-        };
-        let dtype = kernel_op.output(self.dtype());
-        if length == 0 {
-            return Tensor::zeros(rows, dtype, self.device());
+    /// One element per row, in the kernel's dtype. `centre` has a number per row that is taken from its elements.
+    fn fold(&self, fold: FoldOp, rows: &Rows, centre: Option<&Tensor>, op: &'static str) -> Result<Tensor> {
+        let (dtype, device) = (fold.output(self.dtype()), self.device());
+        if rows.length == 0 {
+            let one = fold.of_nothing() == Some(1);
+            return if one {
+                Tensor::ones(rows.count, dtype, device)
+            } else {
+                Tensor::zeros(rows.count, dtype, device)
+            };
         }
-        let part = |axes: &Dims| {
-            let dims: Dims = axes.iter().map(|&axis| self.dims()[axis]).collect();
-            let strides: Dims<isize> = axes.iter().map(|&axis| self.strides()[axis]).collect();
-            let (lengths, mut strides) = collapse(&dims, &[&strides]);
-            (lengths, strides.remove(0))
-        };
-        let ((kept_lengths, kept_strides), (reduced_lengths, reduced_strides)) = (part(kept), part(reduced));
-        let (kept_rank, reduced_rank) = (kept_lengths.len(), reduced_lengths.len());
-        let limit = self.device().info().limits.max_parameter_words as usize;
-        if Reduce::parameter_words(kept_rank, reduced_rank) > limit {
-            // So many axes that do not merge: in row-major order of the rows, two remain.
-            let order: Vec<usize> = kept.iter().chain(reduced).copied().collect();
-            let table = self.permute(order)?.reshape((rows, length))?;
-            let (kept, reduced) = (Dims::from_slice(&[0]), Dims::from_slice(&[1]));
-            return table.reduce_rows(reduction, &kept, &reduced, rows, length, op);
+        let output = allocate(&Shape::from(rows.count), dtype, device, op)?;
+        if rows.count > 0 {
+            let centre = centre.map(Tensor::row_major_buffer).transpose()?;
+            let mut inputs = vec![&*rows.buffer];
+            inputs.extend(centre.as_deref());
+            let chunk = chunk_length(device, rows.count, rows.length);
+            if chunk == rows.length {
+                let team = choose_team(device, rows.count, chunk);
+                inputs.push(&output);
+                let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Whole, team };
+                launch(device, config, &inputs, rows, [rows.count, 1, chunk, rows.length])?;
+            } else {
+                let states = fold_chunks(device, fold, rows, &inputs, chunk, op)?;
+                let per_row = rows.length.div_ceil(chunk);
+                let mut inputs: Vec<&Buffer> = states.iter().collect();
+                inputs.push(&output);
+                let team = choose_team(device, rows.count, per_row);
+                // The states depend on the type in which is computed only.
+                let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
+                let config = Reduce { op: fold, rows: ty, stage: Stage::End, team };
+                let parameters = [rows.count, 1, per_row, per_row, rows.length].map(|n| n as u32);
+                device.runtime().launch(config, &inputs, &parameters, team.groups(rows.count))?;
+            }
         }
-        let buffer = self.buffer()?;
-        let per_row = chunks_per_row(self.device(), kernel_op, rows, length);
-        let (chunks, span) = (rows * per_row, length.div_ceil(per_row));
-        let output = allocate(&Shape::from(chunks), dtype, self.device(), op)?;
-        if rows > 0 {
-            let mut parameters = [chunks, per_row, span, length].map(|n| n as u32).to_vec();
-            parameters.extend(kept_lengths.iter().chain(&reduced_lengths).map(|&n| n as u32));
-            parameters.push(self.layout().offset as u32);
-            parameters.extend(kept_strides.iter().chain(&reduced_strides).map(|&stride| stride as u32));
-            let team = choose_team(self.device(), chunks, span);
-            let config = Reduce { op: kernel_op, dtype: self.dtype(), kept_rank, reduced_rank, team };
-            self.device().runtime().launch(config, &[&buffer, &output], &parameters, team.groups(chunks))?;
-        }
-        let partial = Tensor::from_buffer(output, chunks.into(), dtype, self.device());
-        if per_row == 1 {
-            return Ok(partial);
-        }
-        let (kept, reduced) = (Dims::from_slice(&[0]), Dims::from_slice(&[1]));
-        partial.reshape((rows, per_row))?.reduce_rows(reduction, &kept, &reduced, rows, per_row, op)
+        Ok(Tensor::from_buffer(output, rows.count.into(), dtype, device))
     }
 }
 
-/// Into how many chunks each row is cut, so that few long rows keep the whole device busy.
-fn chunks_per_row(device: &Device, op: ReduceOp, rows: usize, length: usize) -> usize {
-    const SHORTEST_CHUNK: usize = 4096;
+fn launch(
+    device: &Device,
+    config: Reduce,
+    buffers: &[&Buffer],
+    rows: &Rows,
+    [chunks, per_row, chunk, length]: [usize; 4],
+) -> Result<()> {
+    let groups = config.team.groups(chunks);
+    let parameters = rows.parameters(&[chunks, per_row, chunk, length, rows.length]);
+    device.runtime().launch(config, buffers, &parameters, groups)
+}
+
+/// The states of each row's chunks: a buffer per type of number in them.
+pub(super) fn fold_chunks(
+    device: &Device,
+    fold: FoldOp,
+    rows: &Rows,
+    inputs: &[&Buffer],
+    chunk: usize,
+    op: &'static str,
+) -> Result<Vec<Buffer>> {
+    let per_row = rows.length.div_ceil(chunk);
+    let chunks = rows.count * per_row;
+    let states = state_buffers(device, fold, rows, chunks, op)?;
+    let bindings: Vec<&Buffer> = inputs.iter().copied().chain(&states).collect();
+    let team = choose_team(device, chunks, chunk);
+    let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Begin, team };
+    launch(device, config, &bindings, rows, [chunks, per_row, chunk, rows.length])?;
+    Ok(states)
+}
+
+/// Buffers for so many states.
+pub(super) fn state_buffers(
+    device: &Device,
+    fold: FoldOp,
+    rows: &Rows,
+    count: usize,
+    op: &'static str,
+) -> Result<Vec<Buffer>> {
+    let buffers = buffers(&fold.state(rows.ty.dtype)).into_iter();
+    buffers.map(|(dtype, numbers)| allocate(&Shape::from((count, numbers)), dtype, device, op)).collect()
+}
+
+/// The length of the chunks that each row is cut into, so that few long rows keep the whole device busy.
+fn chunk_length(device: &Device, rows: usize, length: usize) -> usize {
+    const SHORTEST: usize = 4096;
+    // What one team adds up without losing digits: see `Fold::sum`.
+    const LONGEST: usize = 1 << 20;
     let teams: usize = if is_software(device) { 16 } else { 2048 };
-    match op {
-        // Places in chunks are not places in rows.
-        ReduceOp::ArgMax => 1,
-        _ => teams.div_ceil(rows.max(1)).min(length / SHORTEST_CHUNK).max(1),
-    }
+    let per_row = teams.div_ceil(rows.max(1)).min(length / SHORTEST).max(length.div_ceil(LONGEST)).max(1);
+    length.div_ceil(per_row)
 }
 
 macro_rules! reductions {
-    ($($(#[$doc:meta])* $name:ident, $keepdim:ident, $all:ident => $reduction:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident, $keepdim:ident, $all:ident $(($argument:ident))? => $reduction:expr;)*) => {
         /// Reductions over one axis, several (`[0, -1]`) or all of them.
+        ///
+        /// Sums of `f32`, and those of which means, variances and norms are made, are compensated: whatever their
+        /// length, they are within half a unit of the last place of the result and 2^-25 of the sum of magnitudes.
         ///
         /// ```
         /// # use marquetry::{Device, Tensor};
@@ -128,6 +207,8 @@ macro_rules! reductions {
         /// assert_eq!(x.mean_keepdim(-1)?.dims(), [2, 1]);
         /// assert_eq!(x.max([0, 1])?.to_scalar::<f32>()?, 6.0);
         /// assert_eq!(x.argmax(1)?.to_vec::<u32>()?, [1, 2]);
+        /// assert_eq!(x.var(1)?.to_vec::<f32>()?, [4.0, 4.0]);
+        /// assert_eq!(x.var_with(1, 0)?.to_vec::<f32>()?, [8.0 / 3.0, 8.0 / 3.0]);
         /// # Ok::<(), marquetry::Error>(())
         /// ```
         impl Tensor {
@@ -136,28 +217,29 @@ macro_rules! reductions {
                 ///
                 /// # Errors
                 /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`]; [`Error::InvalidArgument`] where there is no
-                /// element to choose; [`Error::UnsupportedDType`] for the mean of integers and truth values.
-                pub fn $name(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+                /// element to choose; [`Error::UnsupportedDType`] for means, variances, norms and exponentials of integers and
+                /// truth values.
+                pub fn $name(&self, axes: impl Into<Axes> $(, $argument: usize)?) -> Result<Tensor> {
                     let axes = axes.into().resolve(self.shape(), stringify!($name))?;
-                    self.reduce(Reduction::$reduction, &axes, false, stringify!($name))
+                    self.reduce($reduction, &axes, false, stringify!($name))
                 }
 
                 #[doc = concat!("Like [`", stringify!($name), "`](Self::", stringify!($name), "), but the axes stay, with length 1.")]
                 ///
                 /// # Errors
                 #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), ").")]
-                pub fn $keepdim(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+                pub fn $keepdim(&self, axes: impl Into<Axes> $(, $argument: usize)?) -> Result<Tensor> {
                     let axes = axes.into().resolve(self.shape(), stringify!($keepdim))?;
-                    self.reduce(Reduction::$reduction, &axes, true, stringify!($keepdim))
+                    self.reduce($reduction, &axes, true, stringify!($keepdim))
                 }
 
                 #[doc = concat!("Like [`", stringify!($name), "`](Self::", stringify!($name), ") over all axes; the result is a scalar.")]
                 ///
                 /// # Errors
                 #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), ").")]
-                pub fn $all(&self) -> Result<Tensor> {
+                pub fn $all(&self $(, $argument: usize)?) -> Result<Tensor> {
                     let axes = (0..self.rank()).collect();
-                    self.reduce(Reduction::$reduction, &axes, false, stringify!($all))
+                    self.reduce($reduction, &axes, false, stringify!($all))
                 }
             )*
         }
@@ -167,14 +249,42 @@ macro_rules! reductions {
 reductions! {
     /// The sum; of `u8` as `u32`, of `i8` as `i32`, and of `bool` the number of those that are true, as `u32`. `f16` and
     /// `bf16` are summed in `f32`, integers modulo 2^32.
-    sum, sum_keepdim, sum_all => Sum;
-    /// The mean, NaN over no elements. `f16` and `bf16` are summed in `f32`.
-    mean, mean_keepdim, mean_all => Mean;
+    sum, sum_keepdim, sum_all => Reduction::Wide(FoldOp::Sum);
+    /// The product, 1 of no elements, of the dtype that the sum has. Of `n` floats it is within `n - 1` roundings of
+    /// `f32`, as long as the products on the way, in any order, are neither too large nor too small for it.
+    prod, prod_keepdim, prod_all => Reduction::Wide(FoldOp::Prod);
+    /// The mean, NaN over no elements.
+    mean, mean_keepdim, mean_all => Reduction::Mean;
     /// The smallest element; NaN if one is NaN. Of `bool`, whether all are true.
-    min, min_keepdim, min_all => Min;
+    min, min_keepdim, min_all => Reduction::Element(FoldOp::Min);
     /// The largest element; NaN if one is NaN. Of `bool`, whether one is true.
-    max, max_keepdim, max_all => Max;
+    max, max_keepdim, max_all => Reduction::Element(FoldOp::Max);
+    /// The place (`u32`) of the first smallest element along an axis; over several axes, its place in row-major order
+    /// of those axes as they are given. A NaN counts as smallest.
+    argmin, argmin_keepdim, argmin_all => Reduction::Place(FoldOp::ArgMin);
     /// The place (`u32`) of the first largest element along an axis; over several axes, its place in row-major order
     /// of those axes as they are given. A NaN counts as largest.
-    argmax, argmax_keepdim, argmax_all => ArgMax;
+    argmax, argmax_keepdim, argmax_all => Reduction::Place(FoldOp::ArgMax);
+    /// Whether an element is not 0 (as NaN is not), of the dtype that comparisons have; not so of no elements.
+    any, any_keepdim, any_all => Reduction::Test(FoldOp::Any);
+    /// Whether no element is 0, of the dtype that comparisons have; so of no elements.
+    all, all_keepdim, all_all => Reduction::Test(FoldOp::All);
+    /// The unbiased variance: the sum of squared deviations from the mean by one less than their number. NaN over one
+    /// element or none. Computed in two passes, the mean first, and corrected for the rounding of the mean (T. Chan, G.
+    /// Golub and R. LeVeque, "Algorithms for Computing the Sample Variance", 1983).
+    var, var_keepdim, var_all => Reduction::Var(1);
+    /// The variance with the sum of squared deviations divided by `correction` less than their number (at least by 0):
+    /// 0 gives the biased variance, 1 is [`var`](Self::var).
+    var_with, var_with_keepdim, var_with_all (correction) => Reduction::Var(correction);
+    /// The standard deviation: the square root of the unbiased variance, [`var`](Self::var).
+    std, std_keepdim, std_all => Reduction::Std(1);
+    /// The square root of [`var_with`](Self::var_with).
+    std_with, std_with_keepdim, std_with_all (correction) => Reduction::Std(correction);
+    /// `log(sum(exp(x)))`, computed from `x - max(x)` so that it never overflows; negative infinity of no elements.
+    logsumexp, logsumexp_keepdim, logsumexp_all => Reduction::LogSumExp;
+    /// The sum of magnitudes (PyTorch's `linalg.vector_norm` with `ord=1`).
+    norm_l1, norm_l1_keepdim, norm_l1_all => Reduction::Norm(FoldOp::NormL1);
+    /// The square root of the sum of squares (PyTorch's `linalg.vector_norm`). Squares are scaled by powers of two, so
+    /// that they overflow or vanish only where the norm does.
+    norm_l2, norm_l2_keepdim, norm_l2_all => Reduction::Norm(FoldOp::NormL2);
 }

@@ -1,10 +1,11 @@
 //! Choosing between elements by a condition.
 
+use super::TensorOrScalar;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
 use crate::expr::{Domain, Expr};
-use crate::tensor::{Fusion, Tensor};
+use crate::tensor::{Fusion, Tensor, Word};
 
 impl Tensor {
     /// The elements of `on_true` where this condition, of truth values or integers, is true or not 0, else those of
@@ -24,16 +25,44 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] for a condition of floats; [`Error::ShapeMismatch`], [`Error::DTypeMismatch`],
     /// [`Error::DeviceMismatch`] between the three.
     pub fn where_cond(&self, on_true: &Tensor, on_false: &Tensor) -> Result<Tensor> {
-        const OP: &str = "where_cond";
-        Domain::Bits.check(self.dtype(), OP)?;
-        self.check_same_device(on_true, OP)?;
-        on_true.check_same_device(on_false, OP)?;
-        on_true.check_same_dtype(on_false, OP)?;
-        let shape = self.shape().broadcast_with(on_true.shape(), OP)?.broadcast_with(on_false.shape(), OP)?;
-        let mut fusion = Fusion::new(shape);
-        let condition = fusion.tensor(self, OP)?;
-        let (yes, no) = (fusion.tensor(on_true, OP)?, fusion.tensor(on_false, OP)?);
-        fusion.finish(Expr::Select(condition.into(), yes.into(), no.into()), self.device(), OP)
+        self.choose(on_true.into(), on_false, "where_cond")
+    }
+
+    fn choose(&self, on_true: TensorOrScalar, on_false: &Tensor, op: &'static str) -> Result<Tensor> {
+        Domain::Bits.check(self.dtype(), op)?;
+        self.check_same_device(on_false, op)?;
+        let mut shape = self.shape().clone();
+        if let TensorOrScalar::Tensor(on_true) = on_true {
+            on_true.check_same_device(on_false, op)?;
+            on_true.check_same_dtype(on_false, op)?;
+            shape = shape.broadcast_with(on_true.shape(), op)?;
+        }
+        let mut fusion = Fusion::new(shape.broadcast_with(on_false.shape(), op)?);
+        let condition = fusion.tensor(self, op)?;
+        let yes = match on_true {
+            TensorOrScalar::Tensor(on_true) => fusion.tensor(on_true, op)?,
+            TensorOrScalar::Scalar(number) => fusion.scalar(Word::from_f64(number, on_false.dtype(), op)?),
+        };
+        let no = fusion.tensor(on_false, op)?;
+        fusion.finish(Expr::Select(condition.into(), yes.into(), no.into()), self.device(), op)
+    }
+
+    /// The tensor with `value` where the mask is not 0. All are broadcast.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let scores = Tensor::new([1f32, 2.0, 3.0], &device)?;
+    /// let mask = Tensor::new([0u8, 0, 1], &device)?;
+    /// assert_eq!(scores.masked_fill(&mask, f32::NEG_INFINITY)?.to_vec::<f32>()?, [1.0, 2.0, f32::NEG_INFINITY]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`where_cond`](Self::where_cond); [`Error::InvalidArgument`] where the dtype is an integer that cannot hold
+    /// the number.
+    pub fn masked_fill<'a>(&self, mask: &Tensor, value: impl Into<TensorOrScalar<'a>>) -> Result<Tensor> {
+        mask.choose(value.into(), self, "masked_fill")
     }
 
     /// Computes the tensor now, if that was put off, so that later uses find it done. Returns without waiting for the

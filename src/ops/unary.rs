@@ -49,6 +49,8 @@ unary! {
     sign => Sign;
     /// The square (PyTorch's `square`).
     sqr => Sqr;
+    /// The square, by PyTorch's name.
+    square => Sqr;
     /// `max(x, 0)`.
     relu => Relu;
     /// The largest whole number that is not larger.
@@ -77,11 +79,11 @@ unary! {
     log2 => Log2;
     /// `log(1 + x)`, which keeps its digits near 0; minus infinity of -1, NaN of numbers below.
     log1p => Log1p;
-    /// The sine of an angle in radians, accurate for magnitudes up to 8192.
+    /// The sine of an angle in radians, accurate for magnitudes up to 10,000.
     sin => Sin;
-    /// The cosine of an angle in radians, accurate for magnitudes up to 8192.
+    /// The cosine of an angle in radians, accurate for magnitudes up to 10,000.
     cos => Cos;
-    /// The tangent of an angle in radians, accurate for magnitudes up to 8192.
+    /// The tangent of an angle in radians, accurate for magnitudes up to 10,000.
     tan => Tan;
     /// The arc sine in radians; NaN outside of -1 to 1.
     asin => Asin;

@@ -20,23 +20,39 @@ impl<'k> Value<'k> {
         self * half.power_of_two() * (n - half).power_of_two()
     }
 
-    /// `d` and an integer `n` with `exp(self) = (d + 1) 2^n`, where `d` is between -0.3 and 0.42.
-    fn exp_parts(self) -> (Value<'k>, Value<'k>) {
-        // x = n ln 2 + r, with ln 2 in two parts so that the products are exact. Beyond the limits the result is 0 or
-        // infinite whatever x is.
+    /// `r` and a whole number `n` with `self = r + n ln 2`, where `r` is between -0.35 and 0.35.
+    fn exp_reduced(self) -> (Value<'k>, Value<'k>) {
+        // ln 2 in two parts so that the products are exact. Beyond the limits the result is 0 or infinite whatever x is.
         let x = self.lt(-104.0).select(self.literal(-104.0), self);
         let x = x.gt(90.0).select(self.literal(90.0), x);
         let n = (x * std::f32::consts::LOG2_E).round();
         let r = n.fma(-0.693359375, x).opaque();
-        let r = n.fma(2.121_944_4e-4, r);
-        let p = r.polynomial(&[1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1]);
-        ((r * r).fma(p, r), n.convert(Scalar::I32))
+        (n.fma(2.121_944_4e-4, r), n)
+    }
+
+    /// `exp(self) - 1` near 0.
+    fn exp_series(self) -> Value<'k> {
+        let p =
+            self.polynomial(&[1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1]);
+        (self * self).fma(p, self)
+    }
+
+    /// `d` and an integer `n` with `exp(self) = (d + 1) 2^n`, where `d` is between -0.3 and 0.42.
+    fn exp_parts(self) -> (Value<'k>, Value<'k>) {
+        let (r, n) = self.exp_reduced();
+        (r.exp_series(), n.convert(Scalar::I32))
     }
 
     /// e to the power of the value.
     pub fn exp(self) -> Value<'k> {
         let (d, n) = self.exp_parts();
         self.is_nan().select(self, (d + 1.0).scale_by_power_of_two(n))
+    }
+
+    /// `self exp(a + b)`, where `b` is small.
+    pub(super) fn times_exp(self, a: Value<'k>, b: Value<'k>) -> Value<'k> {
+        let (r, n) = a.exp_reduced();
+        self.fma((r + b).exp_series(), self).scale_by_power_of_two(n.convert(Scalar::I32))
     }
 
     /// Half of `exp`, which is infinite only where that half is.
@@ -77,7 +93,7 @@ impl<'k> Value<'k> {
     }
 
     /// `m` and a whole number `e` with `self = (1 + m) 2^e`, where `1 + m` is between the square roots of 1/2 and of 2.
-    fn log_parts(self) -> (Value<'k>, Value<'k>) {
+    pub(super) fn log_parts(self) -> (Value<'k>, Value<'k>) {
         let bits = self.ty.with_scalar(Scalar::U32);
         let signed = self.ty.with_scalar(Scalar::I32);
         // Subnormal numbers are scaled into the normal range first.
@@ -105,7 +121,7 @@ impl<'k> Value<'k> {
     }
 
     /// `log(1 + self) + e ln 2` for what `log_parts` gives.
-    fn log_of_parts(self, e: Value<'k>) -> Value<'k> {
+    pub(super) fn log_of_parts(self, e: Value<'k>) -> Value<'k> {
         let z = self * self;
         let y = z.fma(self.log_series(), e * -2.121_944_4e-4).opaque();
         e.fma(0.693359375, self + z.fma(-0.5, y))
@@ -149,7 +165,7 @@ impl<'k> Value<'k> {
     }
 
     /// The number cut to 12 bits, so that products of such are exact, and the rest of it.
-    fn split(self) -> [Value<'k>; 2] {
+    pub(super) fn split(self) -> [Value<'k>; 2] {
         let bits = self.ty.with_scalar(Scalar::U32);
         let high = (self.bitcast(bits) & 0xffff_f000_u32).bitcast(self.ty);
         [high, (self - high).opaque()]
@@ -178,7 +194,11 @@ impl<'k> Value<'k> {
 
     /// The value to the power of another, as C has it: 1 to any power and anything to the power of 0 are 1, negative
     /// numbers have whole powers only. The logarithm is computed in two floats, as the product multiplies its error.
+    /// Powers of integers wrap, and are cut towards zero where the exponent is negative.
     pub fn pow(self, exponent: Value<'k>) -> Value<'k> {
+        if !self.ty.is_float() {
+            return self.integer_power(exponent);
+        }
         let (x, y) = (self.abs(), exponent);
         let magnitude = x.power_of_positive(y);
         let [zero, one, infinity] = [self.literal(0.0), self.literal(1.0), self.special(f32::INFINITY)];
@@ -196,6 +216,24 @@ impl<'k> Value<'k> {
         let result = (self.lt(0.0) & !whole & x.lt(infinity)).select(nan, result);
         let result = (self.is_nan() | y.is_nan()).select(nan, result);
         (self.eq(1.0) | y.eq(0.0)).select(one, result)
+    }
+
+    /// The product of the squares that the bits of the exponent stand for.
+    fn integer_power(self, exponent: Value<'k>) -> Value<'k> {
+        let k = self.kernel;
+        let one = self.literal(1);
+        let (product, square, bits) = (k.var(one), k.var(self), k.var(exponent));
+        k.for_range(0, 8 * self.ty.lane().size_in_bytes(), |_| {
+            product.set(product.get() * (bits.get() & 1).eq(1).select(square.get(), one));
+            square.set(square.get() * square.get());
+            bits.set(bits.get() >> 1);
+        });
+        if self.ty.scalar == Scalar::U32 {
+            return product.get();
+        }
+        // Of 1 and -1 the bits of a negative exponent give the right power too.
+        let fraction = exponent.lt(0) & self.ne(1) & self.ne(-1);
+        fraction.select(self.literal(0), product.get())
     }
 
     /// The power of a positive finite number.

@@ -97,30 +97,18 @@ impl<'k> Value<'k> {
         (self.bitcast(bits) | zero.convert(bits.scalar)).bitcast(self.ty)
     }
 
+    /// The sum of two `f32`, and what is lost in its rounding: together they are the exact sum (D. Knuth, "The Art of
+    /// Computer Programming", volume 2, 4.2.2, theorem B). Where the sum is infinite or NaN, so is the rest.
+    pub(crate) fn two_sum(self, rhs: Value<'k>) -> [Value<'k>; 2] {
+        let sum = (self + rhs).opaque();
+        let added = (sum - self).opaque();
+        let kept = (sum - added).opaque();
+        [sum, (self - kept).opaque() + (rhs - added)]
+    }
+
     /// An infinity or NaN of this value's type.
     pub(super) fn special(self, number: f32) -> Value<'k> {
         self.kernel.f32(number).convert(self.ty.scalar).into_value(self.kernel, self.ty)
-    }
-
-    /// The error function. Coefficients by N. Juffa (2015, "Accuracy of an approximation to erff").
-    pub fn erf(self) -> Value<'k> {
-        let t = self.abs();
-        let s = self * self;
-        let r = t.fma(-1.728_534_7e-5, 3.831_971_3e-4);
-        let u = t.fma(-3.883_964_4e-3, 2.425_462_2e-2);
-        let r = r.fma(s, u).fma(t, -1.067_778_77e-1).fma(t, -6.348_466_87e-1).fma(t, -1.287_175_12e-1).fma(t, -t);
-        let large = (self.literal(1.0) - r.exp()).copy_sign(self);
-        let p = s.polynomial(&[
-            -5.967_617_03e-4,
-            4.991_194_23e-3,
-            -2.676_813_49e-2,
-            1.128_199_25e-1,
-            -3.761_253_36e-1,
-            1.283_791_66e-1,
-        ]);
-        let small = p.fma(self, self);
-        let result = t.gt(0.927_734_375).select(large, small);
-        self.is_nan().select(self, result)
     }
 
     /// `self / divisor` within 2.5 ulp for all numbers: the instruction is only as good as that for divisors up to

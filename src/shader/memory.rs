@@ -184,6 +184,18 @@ impl<'k> Array<'k> {
         self.atomic(Op::AtomicUMin, index, &[value], self.kernel.u32(u32::MAX))
     }
 
+    /// Replaces an element and returns what was there before.
+    pub fn atomic_exchange(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
+        let value = value.into_value(self.kernel, Type::U32);
+        let index = self.index(index);
+        // No operand changes nothing: beyond the last index there is an addition of 0 instead.
+        let exchange = || self.atomic(Op::AtomicExchange, index, &[value], value);
+        let Some(last) = self.last() else { return exchange() };
+        let found = self.kernel.var(self.kernel.u32(0));
+        self.kernel.when(index.le(last), || found.set(exchange())).otherwise(|| found.set(self.atomic_add(index, 0)));
+        found.get()
+    }
+
     /// Replaces an element by `value` if it is `expected`, and returns what was there before.
     pub fn atomic_compare_exchange(
         self,

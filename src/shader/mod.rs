@@ -28,6 +28,8 @@ pub(crate) mod interface;
 mod math;
 mod memory;
 mod module;
+mod normal_distribution;
+mod quantile;
 mod signature;
 pub(crate) mod spirv;
 mod subgroup;

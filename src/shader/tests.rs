@@ -133,7 +133,8 @@ fn local_arrays_vectors_and_unrolled_loops() {
 
 #[test]
 fn atomics_in_buffers_and_workgroup_memory() {
-    // Per workgroup of 64 numbers: sum, maximum, minimum through workgroup memory; over all, a sum by compare-exchange.
+    // Per workgroup of 64 numbers: sum, maximum, minimum through workgroup memory; over all, a sum by
+    // compare-exchange, and one by exchange.
     let numbers: Vec<u32> = (0..256).map(|i| (i * 2_654_435_761u64 % 1000) as u32).collect();
     let write = |k: &KernelBuilder| {
         let x = k.buffer("x", Type::U32, Access::Read);
@@ -165,12 +166,21 @@ fn atomics_in_buffers_and_workgroup_memory() {
                 seen.set(found);
             },
         );
+        // The same by taking the word and putting it back, until nobody has put anything there meanwhile.
+        let carried = k.var(number);
+        k.while_(
+            || carried.get().ne(0),
+            || {
+                let taken = y.atomic_exchange(13, 0);
+                carried.set(y.atomic_exchange(13, taken + carried.get()));
+            },
+        );
     };
     let mut expected: Vec<u32> = numbers
         .chunks(64)
         .flat_map(|group| [group.iter().sum(), *group.iter().max().unwrap(), *group.iter().min().unwrap()])
         .collect();
-    expected.push(numbers.iter().sum());
+    expected.extend([numbers.iter().sum::<u32>(); 2]);
     check(64, write, &[&numbers], 4, &expected);
 }
 

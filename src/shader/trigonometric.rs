@@ -6,7 +6,7 @@ use super::value::Value;
 use std::f32::consts::{FRAC_2_PI, FRAC_PI_2, FRAC_PI_4, PI};
 
 impl<'k> Value<'k> {
-    /// The nearest multiple of pi/2, modulo 4, and the angle from there, for magnitudes up to 8192.
+    /// The nearest multiple of pi/2, modulo 4, and the angle from there, for magnitudes up to 10,000.
     fn quadrant(self) -> (Value<'k>, Value<'k>) {
         // pi/2 in four parts so that the products are exact, and the angle keeps its digits where it is tiny.
         let n = (self * FRAC_2_PI).round();
@@ -16,7 +16,7 @@ impl<'k> Value<'k> {
         (n.convert(Scalar::I32) & 3, n.fma(-2.563_344e-12, r))
     }
 
-    /// Sine and cosine of an angle in radians, for magnitudes up to 8192.
+    /// Sine and cosine of an angle in radians, for magnitudes up to 10,000.
     pub fn sin_cos(self) -> (Value<'k>, Value<'k>) {
         let (quadrant, r) = self.quadrant();
         let z = r * r;
@@ -27,7 +27,7 @@ impl<'k> Value<'k> {
         (quadrant.ge(2).select(-s, s), (quadrant.eq(1) | quadrant.eq(2)).select(-c, c))
     }
 
-    /// The tangent of an angle in radians, for magnitudes up to 8192.
+    /// The tangent of an angle in radians, for magnitudes up to 10,000.
     pub fn tan(self) -> Value<'k> {
         let (quadrant, r) = self.quadrant();
         let z = r * r;

@@ -1,12 +1,11 @@
-//! Tensors from host data, from nothing but a shape, and from the random number generator.
+//! Tensors from host data, and from nothing but a shape.
 
 use super::storage::Word;
-use super::{Fusion, Tensor, allocate, checked_elements};
+use super::{Fusion, Tensor, checked_elements};
 use crate::device::{Device, MemoryKind};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::expr::{BinaryOp, Domain, Expr};
-use crate::kernels::random::{Distribution, Random, WORKGROUP};
 use crate::shape::Shape;
 use half::{bf16, f16};
 
@@ -151,6 +150,30 @@ impl Tensor {
         Tensor::from_slice(&data, shape, device)
     }
 
+    /// A tensor from the bytes of its elements, in row-major order, little-endian. They need no alignment.
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::from_raw_buffer(&[1, 0, 2, 0, 0, 0, 0, 1], DType::U32, 2, &device)?;
+    /// assert_eq!(x.to_vec::<u32>()?, [0x2_0001, 0x100_0000]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the shape takes another number of bytes; [`Error::SizeOverflow`];
+    /// [`Error::OutOfMemory`].
+    pub fn from_raw_buffer(data: &[u8], dtype: DType, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+        let shape = shape.into();
+        let expected = checked_elements(&shape, "from_raw_buffer")?.saturating_mul(dtype.size_in_bytes());
+        if expected != data.len() {
+            let message = format!("shape {shape} of {dtype} takes {expected} bytes, but there are {}", data.len());
+            return Err(Error::InvalidArgument { op: "from_raw_buffer", message });
+        }
+        let buffer = device.runtime().upload(data, MemoryKind::Device)?;
+        Ok(Tensor::from_buffer(buffer, shape, dtype, device))
+    }
+
     /// A tensor whose elements are all `value`.
     ///
     /// ```
@@ -182,7 +205,7 @@ impl Tensor {
         Tensor::constant(Word::from_f64(1.0, dtype, "ones")?, shape.into(), device)
     }
 
-    fn constant(word: Word, shape: Shape, device: &Device) -> Result<Tensor> {
+    pub(crate) fn constant(word: Word, shape: Shape, device: &Device) -> Result<Tensor> {
         let mut fusion = Fusion::new(shape);
         let value = fusion.scalar(word);
         fusion.finish(value, device, "full")
@@ -238,83 +261,6 @@ impl Tensor {
         let index = Expr::Cast(if T::DTYPE.is_single_float() { DType::F32 } else { T::DTYPE }, Box::new(Expr::Index));
         let advanced = Expr::Binary(BinaryOp::Mul, index.into(), step.into());
         fusion.finish(Expr::Binary(BinaryOp::Add, start.into(), advanced.into()), device, "arange")
-    }
-
-    /// Random numbers, evenly distributed from `low` up to but not including `high`.
-    ///
-    /// They are `low` plus multiples of 2^-24 of the range. The generator is counter-based: the same seed
-    /// ([`Device::set_seed`]) and the same sequence of calls give the same random bits on every device; scaling them may
-    /// round differently.
-    ///
-    /// ```
-    /// # use marquetry::{Device, Tensor};
-    /// # let device = Device::best()?;
-    /// let x = Tensor::rand(-1f32, 1.0, (3, 4), &device)?;
-    /// assert!(x.to_vec::<f32>()?.iter().all(|v| (-1.0..1.0).contains(v)));
-    /// # Ok::<(), marquetry::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] for integers; [`Error::InvalidArgument`] for a range that is not finite;
-    /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
-    pub fn rand<T: Element>(low: T, high: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        let (low, high) = (low.to_f64(), high.to_f64());
-        let range = high - low;
-        if !(if T::DTYPE == DType::F64 { range } else { (range as f32).into() }).is_finite() {
-            let message = format!("the range from {low} to {high} is wider than the largest number");
-            return Err(Error::InvalidArgument { op: "rand", message });
-        }
-        let numbers = Tensor::random(Distribution::Uniform, high - low, low, T::DTYPE, shape.into(), device, "rand")?;
-        // Rounding may reach the end.
-        if low < high { numbers.clamp(low, next_below(high, T::DTYPE)) } else { Ok(numbers) }
-    }
-
-    /// Random numbers from the normal distribution. See [`rand`](Self::rand) for the generator; the numbers of two
-    /// devices may differ in the last bits.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
-    pub fn randn<T: Element>(mean: T, deviation: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        let (mean, deviation) = (mean.to_f64(), deviation.to_f64());
-        Tensor::random(Distribution::Normal, deviation, mean, T::DTYPE, shape.into(), device, "randn")
-    }
-
-    fn random(
-        distribution: Distribution,
-        scale: f64,
-        shift: f64,
-        dtype: DType,
-        shape: Shape,
-        device: &Device,
-        op: &'static str,
-    ) -> Result<Tensor> {
-        Domain::Floats.check(dtype, op)?;
-        let elements = checked_elements(&shape, op)?;
-        let buffer = allocate(&shape, DType::F32, device, op)?;
-        if elements > 0 {
-            let [low, high, sequence] = device.runtime().next_random();
-            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            let config = Random { distribution };
-            device.runtime().launch(config, &[&buffer], &[elements as u32, low, high, sequence], groups)?;
-        }
-        let numbers = Tensor::from_buffer(buffer, shape, DType::F32, device);
-        numbers.to_dtype(dtype.widened())?.affine(scale, shift)?.to_dtype(dtype)
-    }
-}
-
-/// The largest number of a float dtype that is smaller.
-fn next_below(number: f64, dtype: DType) -> f64 {
-    let below = |bits: u16| match bits {
-        // Below both zeros comes the smallest subnormal.
-        0 | 0x8000 => 0x8001,
-        bits if bits < 0x8000 => bits - 1,
-        bits => bits + 1,
-    };
-    match dtype {
-        DType::F16 => f16::from_bits(below(f16::from_f64(number).to_bits())).into(),
-        DType::F64 => number.next_down(),
-        DType::BF16 => bf16::from_bits(below(bf16::from_f64(number).to_bits())).into(),
-        _ => (number as f32).next_down().into(),
     }
 }
 

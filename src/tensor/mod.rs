@@ -145,10 +145,6 @@ impl Tensor {
     pub(crate) fn check_float(&self, op: &'static str) -> Result<()> {
         Domain::SingleFloats.check(self.dtype, op)
     }
-
-    pub(crate) fn check_indexes(&self, op: &'static str) -> Result<()> {
-        Domain::Indexes.check(self.dtype, op)
-    }
 }
 
 /// The number of elements of a shape that is to be stored.

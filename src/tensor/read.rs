@@ -81,9 +81,12 @@ impl Tensor {
         if self.device == *device {
             return Ok(self.clone());
         }
-        let bytes = self.read(<[u8]>::to_vec)?;
-        let buffer = device.runtime().upload(&bytes, MemoryKind::Device)?;
-        Ok(Tensor::from_buffer(buffer, self.shape().clone(), self.dtype, device))
+        Tensor::from_raw_buffer(&self.to_bytes()?, self.dtype, self.shape(), device)
+    }
+
+    /// The bytes of the elements in row-major order. Blocks until they are computed.
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.read(<[u8]>::to_vec)
     }
 
     /// The tensor in memory of another kind; itself if it is there already.

@@ -90,9 +90,8 @@ impl Tensor {
     /// Whether nobody else can see the elements, and each has one place only. They are computed if they have not been.
     pub(super) fn holds_elements_alone(&self) -> Result<bool> {
         let buffer = self.buffer()?;
-        let repeats = self.layout.shape.iter().zip(&self.layout.strides).any(|(&n, &stride)| n > 1 && stride == 0);
         // The storage has one, `buffer` is the other.
-        Ok(!repeats && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
+        Ok(!self.layout.may_overlap() && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
     }
 
     /// Whether the elements are still to be computed.
@@ -181,6 +180,12 @@ impl Fusion {
     /// A number as a part of the expression.
     pub fn scalar(&mut self, word: Word) -> Expr {
         Expr::Scalar(self.word(word), word.dtype)
+    }
+
+    /// The same, kept apart from numbers that are equal by chance, so that it makes no kernel of its own then.
+    pub fn argument(&mut self, word: Word) -> Expr {
+        self.scalars.push(word);
+        Expr::Scalar(self.scalars.len() - 1, word.dtype)
     }
 
     fn input(&mut self, tensor: Tensor) -> usize {

@@ -35,7 +35,7 @@ impl Tensor {
         }
     }
 
-    /// The axes from `start` to `end` (included) as one.
+    /// The axes from `start` to `end` (included) as one. Where their strides do not allow a view, the tensor is copied.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] where `end` comes before `start`.
@@ -45,6 +45,9 @@ impl Tensor {
         if end < start {
             let message = format!("axis {end} comes before axis {start}");
             return Err(Error::InvalidArgument { op: "flatten", message });
+        }
+        if let Some(layout) = self.layout.merged(start, end) {
+            return Ok(self.with_layout(layout));
         }
         let dims = self.dims();
         // An empty tensor may have other axes whose product is too long to be told.
@@ -124,7 +127,8 @@ impl Tensor {
         self.strided_range(axis.into(), start, start.saturating_add(length), 1, "narrow")
     }
 
-    /// Every `step`-th element of a range along an axis.
+    /// Every `step`-th element of a range along an axis. A negative step begins at the range's last element and goes
+    /// back: the range tells which elements are there, the step's sign from which end they are counted.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -132,19 +136,20 @@ impl Tensor {
     /// let x = Tensor::arange(0u32, 10, &device)?;
     /// assert_eq!(x.slice(0, 1..8, 3)?.to_vec::<u32>()?, [1, 4, 7]);
     /// assert_eq!(x.slice(-1, 8.., 1)?.to_vec::<u32>()?, [8, 9]);
+    /// assert_eq!(x.slice(0, 2..8, -2)?.to_vec::<u32>()?, [7, 5, 3]);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`], [`Error::InvalidArgument`] for a step of 0.
-    pub fn slice(&self, axis: impl Into<Axis>, range: impl RangeBounds<usize>, step: usize) -> Result<Tensor> {
+    pub fn slice(&self, axis: impl Into<Axis>, range: impl RangeBounds<usize>, step: isize) -> Result<Tensor> {
         let axis = axis.into();
         let length = self.shape()[axis.resolve(self.shape(), "slice")?];
         let range = ranges::resolve(&range, length);
         self.strided_range(axis, range.start, range.end, step, "slice")
     }
 
-    fn strided_range(&self, axis: Axis, start: usize, end: usize, step: usize, op: &'static str) -> Result<Tensor> {
+    fn strided_range(&self, axis: Axis, start: usize, end: usize, step: isize, op: &'static str) -> Result<Tensor> {
         let axis = axis.resolve(self.shape(), op)?;
         if step == 0 {
             return Err(Error::InvalidArgument { op, message: "a step of 0 never arrives".into() });
@@ -152,7 +157,94 @@ impl Tensor {
         if start > end || end > self.shape()[axis] {
             return Err(Error::RangeOutOfBounds { op, axis, start, end, shape: self.shape().clone() });
         }
-        Ok(self.with_layout(self.layout.sliced(axis, start, (end - start).div_ceil(step), step)))
+        let first = if step < 0 { end.saturating_sub(1) } else { start };
+        let length = (end - start).div_ceil(step.unsigned_abs());
+        Ok(self.with_layout(self.layout.sliced(axis, first, length, step)))
+    }
+
+    /// The windows of `size` elements along an axis, each `step` behind the one before: the axis counts the windows, a
+    /// new last axis the elements in them. Neighbouring windows share elements, of which none is copied.
+    ///
+    /// The columns that other libraries unfold an image to, to make a convolution a matrix product, are windows along
+    /// two axes; [`conv2d`](Self::conv2d) does without them.
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(0u32, 5, &device)?;
+    /// assert_eq!(x.unfold(0, 3, 2)?.to_vec::<u32>()?, [0, 1, 2, 2, 3, 4]);
+    ///
+    /// let image = Tensor::arange(0u32, 24, &device)?.reshape((1, 2, 3, 4))?;
+    /// let windows = image.unfold(2, 2, 1)?.unfold(3, 2, 1)?; // (1, 2, 2, 3, 2, 2)
+    /// let columns = windows.permute([0, 1, 4, 5, 2, 3])?.reshape((1, 2 * 2 * 2, 2 * 3))?;
+    /// assert_eq!(columns.narrow(1, 0, 1)?.to_vec::<u32>()?, [0, 1, 2, 4, 5, 6]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for a step of 0 and for windows longer than the axis;
+    /// [`Error::SizeOverflow`].
+    pub fn unfold(&self, axis: impl Into<Axis>, size: usize, step: usize) -> Result<Tensor> {
+        const OP: &str = "unfold";
+        let axis = axis.into().resolve(self.shape(), OP)?;
+        if step == 0 {
+            return Err(Error::InvalidArgument { op: OP, message: "a step of 0 never arrives".into() });
+        }
+        let length = self.dims()[axis];
+        let Some(room) = length.checked_sub(size) else {
+            let message = format!("windows of {size} elements along axis {axis} of shape {}", self.shape());
+            return Err(Error::InvalidArgument { op: OP, message });
+        };
+        let mut layout =
+            self.layout.sliced(axis, 0, (room / step).saturating_add(1), isize::try_from(step).unwrap_or(isize::MAX));
+        let shape: Shape = layout.shape.iter().copied().chain([size]).collect();
+        if shape.elem_count().is_none() {
+            return Err(Error::SizeOverflow { op: OP, shape, limit: usize::MAX as u64 });
+        }
+        layout.shape = shape;
+        layout.strides.push(self.strides()[axis]);
+        Ok(self.with_layout(layout))
+    }
+
+    /// The view of the diagonals of two axes, which a new last axis replaces. They begin `offset` columns to the right of
+    /// the first element, or below it where that is negative; `first` is the axis of rows, `second` that of columns.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1u32, 2, 3], [4, 5, 6]], &device)?;
+    /// assert_eq!(x.diagonal(0, 0, 1)?.to_vec::<u32>()?, [1, 5]);
+    /// assert_eq!(x.diagonal(1, 0, 1)?.to_vec::<u32>()?, [2, 6]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`]; [`Error::DuplicateAxis`] where both are one axis.
+    pub fn diagonal(&self, offset: isize, first: impl Into<Axis>, second: impl Into<Axis>) -> Result<Tensor> {
+        const OP: &str = "diagonal";
+        let axes = Axes::from((first, second)).resolve(self.shape(), OP)?;
+        Ok(self.with_layout(self.layout.diagonal(axes[0], axes[1], offset)))
+    }
+
+    /// A view with any shape and strides over the elements of this tensor in row-major order, counted from `offset` on
+    /// (PyTorch's `as_strided` of a contiguous tensor). Elements may come several times, and strides may be negative. A
+    /// tensor that is not contiguous is copied.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(0u32, 8, &device)?;
+    /// let windows = x.as_strided((3, 4), &[2, 1], 0)?;
+    /// assert_eq!(windows.to_vec::<u32>()?, [0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where the number of strides is not that of axes, or the view leaves the tensor;
+    /// [`Error::SizeOverflow`].
+    pub fn as_strided(&self, shape: impl Into<Shape>, strides: &[isize], offset: usize) -> Result<Tensor> {
+        let dense = self.contiguous()?;
+        let view = dense.layout.strided(shape.into(), strides, offset, "as_strided")?;
+        Ok(dense.with_layout(view))
     }
 
     /// The view repeated along new outer axes, and along axes of length 1.

@@ -22,6 +22,16 @@ pub fn selected() -> Vec<&'static str> {
     wanted.split(',').map(str::trim).filter(|name| !name.is_empty()).map(known).collect()
 }
 
+/// Whether a run is of every device.
+pub fn are_all_selected() -> bool {
+    selected() == ALL
+}
+
+/// Whether the Level Zero driver of the tests runs on PoCL, which lacks features that others have.
+pub fn on_pocl() -> bool {
+    std::env::var("LEVEL_ZERO_RUNTIME").as_deref() == Ok("pocl")
+}
+
 /// The device of a name, opened once.
 pub fn open(name: &'static str) -> Result<Device, String> {
     let opened = OPEN.lock().unwrap().get_or_insert_default().entry(name).or_default().clone();

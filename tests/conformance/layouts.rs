@@ -20,6 +20,8 @@ pub enum Layout {
     Transposed,
     /// Every second element along each axis, from the second one on.
     Sliced,
+    /// The middle axis backwards.
+    Flipped,
     /// Stride 0 along the middle axis.
     Broadcast,
     /// An axis of length 0.
@@ -31,12 +33,13 @@ pub enum Layout {
 }
 
 impl Layout {
-    pub const ALL: [Layout; 9] = [
+    pub const ALL: [Layout; 10] = [
         Layout::Contiguous,
         Layout::Offset,
         Layout::Unaligned,
         Layout::Transposed,
         Layout::Sliced,
+        Layout::Flipped,
         Layout::Broadcast,
         Layout::Empty,
         Layout::One,
@@ -84,6 +87,12 @@ impl Layout {
                     tensor = tensor.slice(axis, 1.., 2)?;
                 }
                 (tensor, values)
+            }
+            Layout::Flipped => {
+                let axis = values.ndim() / 2;
+                let mut base = values.clone();
+                base.invert_axis(Axis(axis));
+                (upload(&base.as_standard_layout().into_owned(), dtype, device)?.slice(axis, .., -1)?, values)
             }
             Layout::Broadcast => {
                 let axis = values.ndim() / 2;

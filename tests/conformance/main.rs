@@ -10,6 +10,7 @@
 mod cases;
 mod compare;
 mod devices;
+mod documents;
 mod kernels;
 mod layouts;
 mod report;
@@ -55,7 +56,11 @@ fn run_trials() -> ExitCode {
     if errors > 0 {
         println!("\n{errors} errors were logged, by validation layers or by the crate; they are printed above");
     }
-    if conclusion.has_failed() || errors > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    // A part of the cases says nothing about the whole; nor does a run without every device, or with one that lacks things.
+    let whole =
+        arguments.filter.is_none() && arguments.skip.is_empty() && devices::are_all_selected() && !devices::on_pocl();
+    let documented = !whole || documents::check();
+    if conclusion.has_failed() || errors > 0 || !documented { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn run_child_and_check_kernels() -> ExitCode {

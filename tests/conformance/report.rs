@@ -2,62 +2,67 @@
 
 use crate::devices;
 use log::{LevelFilter, Log, Metadata, Record};
-use std::collections::BTreeMap;
+use marquetry::DType;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Default, Clone, Copy)]
-struct Count {
-    started: usize,
-    passed: usize,
+pub struct Count {
+    pub started: usize,
+    pub passed: usize,
+    /// What the device lacks for cases that could not be tried.
+    pub missing: Option<&'static str>,
 }
 
-/// Cases that could not be tried, by what the device lacks for them.
-static MISSING: Mutex<BTreeMap<(&str, &str), usize>> = Mutex::new(BTreeMap::new());
+/// What a count is of: an operation, the dtype that its variant begins with, a device.
+pub type Key = (&'static str, Option<DType>, &'static str);
 
-static COUNTS: Mutex<BTreeMap<(&str, &str), Count>> = Mutex::new(BTreeMap::new());
+static COUNTS: Mutex<BTreeMap<Key, Count>> = Mutex::new(BTreeMap::new());
 
-pub fn started(op: &'static str, device: &'static str) {
-    COUNTS.lock().unwrap().entry((op, device)).or_default().started += 1;
+/// A case at its end.
+pub fn ended(op: &'static str, variant: &str, device: &'static str, outcome: Result<(), Option<&'static str>>) {
+    let first = variant.split(|c: char| !c.is_alphanumeric()).next();
+    let dtype = DType::ALL.into_iter().find(|dtype| Some(dtype.name()) == first);
+    let mut counts = COUNTS.lock().unwrap();
+    let count = counts.entry((op, dtype, device)).or_default();
+    match outcome {
+        Err(Some(feature)) => count.missing = Some(feature),
+        _ => count.started += 1,
+    }
+    count.passed += usize::from(outcome.is_ok());
 }
 
-pub fn passed(op: &'static str, device: &'static str) {
-    COUNTS.lock().unwrap().entry((op, device)).or_default().passed += 1;
-}
-
-pub fn missing(op: &'static str, device: &'static str, feature: &'static str) {
-    COUNTS.lock().unwrap().entry((op, device)).or_default().started -= 1;
-    *MISSING.lock().unwrap().entry((device, feature)).or_default() += 1;
+/// What has been counted so far.
+pub fn counts() -> BTreeMap<Key, Count> {
+    COUNTS.lock().unwrap().clone()
 }
 
 /// One line per operation: `add  vulkan 28/28  webgpu 28/28`.
 pub fn print_table() {
     let counts = COUNTS.lock().unwrap();
-    let mut ops: Vec<&str> = counts.keys().map(|(op, _)| *op).collect();
-    ops.dedup();
     let devices = devices::selected();
-    let row = |name: &str, count: &dyn Fn(&str) -> Count| {
+    let row = |name: &str, of: &dyn Fn(&str) -> bool| {
         print!("{name:<16}");
         for device in &devices {
-            let Count { started, passed } = count(device);
+            let counted = counts.iter().filter(|((op, _, other), _)| other == device && of(op));
+            let (passed, started) =
+                counted.fold((0, 0), |(passed, started), (_, count)| (passed + count.passed, started + count.started));
             let mark = if passed == started { ' ' } else { '!' };
             print!("  {device} {:>9}{mark}", format!("{passed}/{started}"));
         }
         println!();
     };
     println!();
+    let ops: BTreeSet<&str> = counts.keys().map(|(op, ..)| *op).collect();
     for op in &ops {
-        row(op, &|device| counts.get(&(*op, device)).copied().unwrap_or_default());
+        row(op, &|other| other == *op);
     }
-    row(&format!("all {} ops", ops.len()), &|device| {
-        let of_device = counts.iter().filter(|((_, other), _)| *other == device);
-        of_device.fold(Count::default(), |sum, (_, count)| Count {
-            started: sum.started + count.started,
-            passed: sum.passed + count.passed,
-        })
-    });
-    for ((device, feature), cases) in MISSING.lock().unwrap().iter() {
-        println!("{device} lacks {feature}, which {cases} more cases need");
+    row(&format!("all {} ops", ops.len()), &|_| true);
+    let lacking: BTreeSet<_> =
+        counts.iter().filter_map(|((.., device), count)| Some((device, count.missing?))).collect();
+    for (device, feature) in lacking {
+        println!("{device} lacks {feature}, which some cases need");
     }
 }
 

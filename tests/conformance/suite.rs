@@ -40,17 +40,13 @@ pub fn trials() -> Vec<Trial> {
     for case in &suite.cases {
         for device in devices::selected() {
             let (op, run) = (case.op, case.run.clone());
-            trials.push(Trial::test(format!("{device}::{op}::{}", case.variant), move || {
-                report::started(op, device);
+            let variant = case.variant.clone();
+            trials.push(Trial::test(format!("{device}::{op}::{variant}"), move || {
                 let device_here = devices::open(device)?;
-                match run(&device_here) {
-                    Ok(()) => report::passed(op, device),
-                    Err(failed) => match missing_feature(&device_here, &failed) {
-                        Some(feature) => report::missing(op, device, feature),
-                        None => return Err(failed),
-                    },
-                }
-                Ok(())
+                let failure = run(&device_here).err();
+                let missing = failure.as_ref().and_then(|failed| missing_feature(&device_here, failed));
+                report::ended(op, &variant, device, failure.as_ref().map_or(Ok(()), |_| Err(missing)));
+                if missing.is_some() { Ok(()) } else { failure.map_or(Ok(()), Err) }
             }));
         }
     }
@@ -60,7 +56,7 @@ pub fn trials() -> Vec<Trial> {
 /// The feature for want of which a case failed: one that the device does not claim to have, and that the error names.
 /// Only PoCL, on which the Level Zero driver of the tests can run, may lack any.
 fn missing_feature(device: &Device, failed: &Failed) -> Option<&'static str> {
-    if std::env::var("LEVEL_ZERO_RUNTIME").as_deref() != Ok("pocl") {
+    if !devices::on_pocl() {
         return None;
     }
     let features = device.info().features;

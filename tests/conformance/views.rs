@@ -8,7 +8,7 @@ use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::linear::matmul;
 use crate::reference::normalize::softmax;
 use crate::reference::numbers::{summed, wrap};
-use crate::reference::reduce::{argmax, rows};
+use crate::reference::reduce::{argmax, rows, running, sorted};
 use crate::reference::{ArrayD, Axis, Slice, array, broadcast, zip};
 use crate::suite::Outcome;
 use marquetry::{DType, Device, Tensor};
@@ -22,7 +22,7 @@ enum Step {
     Permute(Vec<usize>),
     Transpose(usize, usize),
     Narrow(usize, usize, usize),
-    Slice(usize, usize, usize, usize),
+    Slice(usize, usize, usize, isize),
     Broadcast(usize, usize),
     Unsqueeze(usize),
     Squeeze(usize),
@@ -47,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
         prop::collection::vec(0..100usize, 6).prop_map(Step::Permute),
         (0..6usize, 0..6usize).prop_map(|(a, b)| Step::Transpose(a, b)),
         (0..6usize, 0..7usize, 0..7usize).prop_map(|(axis, start, length)| Step::Narrow(axis, start, length)),
-        (0..6usize, 0..7usize, 0..7usize, 1..4usize)
+        (0..6usize, 0..7usize, 0..7usize, prop_oneof![1..4isize, -3..0isize])
             .prop_map(|(axis, start, end, step)| Step::Slice(axis, start, end, step)),
         (0..6usize, 1..4usize).prop_map(|(axis, length)| Step::Broadcast(axis, length)),
         (0..6usize).prop_map(Step::Unsqueeze),
@@ -100,8 +100,7 @@ impl Step {
                 let axis = axis % rank;
                 let (start, end) = (start % (values.shape()[axis] + 1), end % (values.shape()[axis] + 1));
                 let (start, end) = (start.min(end), start.max(end));
-                let sliced =
-                    values.slice_axis(Axis(axis), Slice::new(start as isize, Some(end as isize), *step as isize));
+                let sliced = values.slice_axis(Axis(axis), Slice::new(start as isize, Some(end as isize), *step));
                 (
                     tensor.slice(axis, start..end, *step)?,
                     sliced.to_owned(),
@@ -157,6 +156,8 @@ pub enum Property {
     Sum,
     Max,
     ArgMax,
+    CumSum,
+    ArgSort,
     Softmax,
     Matmul,
     Cat,
@@ -164,7 +165,7 @@ pub enum Property {
 }
 
 impl Property {
-    pub const ALL: [Property; 11] = [
+    pub const ALL: [Property; 13] = [
         Property::Read,
         Property::Contiguous,
         Property::Neg,
@@ -172,6 +173,8 @@ impl Property {
         Property::Sum,
         Property::Max,
         Property::ArgMax,
+        Property::CumSum,
+        Property::ArgSort,
         Property::Softmax,
         Property::Matmul,
         Property::Cat,
@@ -188,6 +191,8 @@ impl Property {
             Property::Sum => "sum",
             Property::Max => "max",
             Property::ArgMax => "argmax",
+            Property::CumSum => "cumsum",
+            Property::ArgSort => "argsort",
             Property::Softmax => "softmax",
             Property::Matmul => "matmul",
             Property::Cat => "cat",
@@ -198,6 +203,8 @@ impl Property {
     pub fn takes(self, dtype: DType) -> bool {
         match self {
             Property::Softmax => matches!(dtype, DType::F32 | DType::F16 | DType::BF16),
+            // They read their rows as reductions do.
+            Property::CumSum | Property::ArgSort => matches!(dtype, DType::F32 | DType::U8),
             Property::Matmul | Property::Neg | Property::Add => dtype != DType::Bool,
             _ => true,
         }
@@ -245,6 +252,15 @@ impl Property {
             Property::ArgMax => {
                 let places = rows(&x.values, &axes, argmax);
                 check("argmax", &x.tensor.argmax(axes.as_slice())?, &Expected::new(places, DType::U32))
+            }
+            Property::CumSum | Property::ArgSort if rank == 0 => check("views", &x.tensor, &exact(x.values.clone())),
+            Property::CumSum => {
+                let sums = Expected::new(running(&x.values, axis, |a, b| a + b), summed(dtype));
+                check("cumsum", &x.tensor.cumsum(axis)?, &sums)
+            }
+            Property::ArgSort => {
+                let [_, places] = sorted(&x.values, axis, x.values.shape()[axis], false);
+                check("argsort", &x.tensor.argsort(axis, false)?, &Expected::new(places, DType::U32))
             }
             Property::Softmax if rank == 0 => check("views", &x.tensor, &exact(x.values.clone())),
             Property::Softmax => {

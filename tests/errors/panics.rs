@@ -85,6 +85,14 @@ pub type Visit<'a> = &'a mut dyn FnMut(&'static str, &dyn Fn() -> Result<Tensor>
 /// Visits every method that makes a tensor.
 pub fn each_call(arguments: &Arguments, device: &Device, visit: Visit) {
     basic(arguments, device, visit);
+    crate::reduce::calls(arguments, device, visit);
+    crate::conv::calls(arguments, device, visit);
+    crate::grid_sample::calls(arguments, device, visit);
+    crate::pad::calls(arguments, device, visit);
+    crate::resize::calls(arguments, device, visit);
+    crate::linear::calls(arguments, device, visit);
+    crate::attention::calls(arguments, device, visit);
+    crate::index::calls(arguments, device, visit);
 }
 
 /// Three tensors of these shapes and dtypes.
@@ -109,6 +117,7 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         new: Tensor::new(vec![vec![x as f32; i % 3], vec![y as f32; j % 3]], device);
         from_slice: Tensor::from_slice(&[1u8, 2, 3, 4, 5, 6], shape(), device);
         from_vec: Tensor::from_vec(vec![1i32; 4], shape(), device);
+        from_raw_buffer: Tensor::from_raw_buffer(&[1; 8], t.dtype(), shape(), device);
         arange_f32: Tensor::arange(x as f32, y as f32, device);
         arange_u8: Tensor::arange(x as u8, y as u8, device);
         arange_i32: Tensor::arange(a as i32, b as i32, device);
@@ -197,6 +206,22 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         logical_and: t.logical_and(&u);
         logical_or: t.logical_or(&u);
         logical_xor: t.logical_xor(&u);
+        lt_number: t.lt(x);
+        fmod_number: t.fmod(y);
+        pow_number: t.pow(a as i32);
+        shl_number: t.shl(b as i32);
+        logical_or_number: t.logical_or(x);
+        number_rem: x % &t;
+        and_number: &t & (a as i64);
+        number_shr: (b as i64) >> &t;
+        not: !&t;
+        hardtanh: t.hardtanh();
+        square: t.square();
+        prelu: t.prelu(&u);
+        lerp: t.lerp(&u, &v);
+        lerp_number: t.lerp(&u, x);
+        masked_fill: t.masked_fill(&u, &v);
+        masked_fill_number: t.masked_fill(&u, x);
         powf: t.powf(x);
         leaky_relu: t.leaky_relu(x);
         elu: t.elu(x);
@@ -241,13 +266,13 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         t: t.t();
         permute: t.permute(axes());
         narrow: t.narrow(a, i, j);
-        slice: t.slice(a, i..j, k);
-        slice_inclusive: t.slice(b, i..=j, k);
-        slice_open: t.slice(a, ..j, k);
-        slice_excluded: t.slice(a, (std::ops::Bound::Excluded(i), std::ops::Bound::Unbounded), k);
+        slice: t.slice(a, i..j, k as isize);
+        slice_inclusive: t.slice(b, i..=j, k as isize);
+        slice_open: t.slice(a, ..j, k as isize);
+        slice_excluded: t.slice(a, (std::ops::Bound::Excluded(i), std::ops::Bound::Unbounded), k as isize);
         broadcast_to: t.broadcast_to(shape());
         broadcast_huge: huge();
-        huge_slice: huge()?.slice(a, k.., i);
+        huge_slice: huge()?.slice(a, k.., i as isize);
         huge_flatten: huge()?.flatten(0, 1);
         huge_add: huge()?.add(&t);
         huge_permute: huge()?.transpose(0, -1);

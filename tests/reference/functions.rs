@@ -79,6 +79,16 @@ pub fn integer_remainder(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { a - (a as f64 / b as f64).floor() as i64 * b }
 }
 
+/// The power modulo 2^64, cut towards zero where the exponent is negative; 0 where it would be infinite.
+pub fn integer_power(a: i64, b: i64) -> i64 {
+    match (a, b) {
+        (1, _) => 1,
+        (-1, _) => 1 - 2 * (b & 1),
+        (_, ..0) => 0,
+        _ => a.wrapping_pow(b as u32),
+    }
+}
+
 /// A shift to the left; what is shifted beyond 64 bits is lost.
 pub fn shift_left(a: i64, count: i64) -> i64 {
     if (0..64).contains(&count) { a << count } else { 0 }

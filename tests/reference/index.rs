@@ -1,7 +1,7 @@
-//! Elements picked and joined.
+//! Elements picked by indexes and written to them, and arrays joined.
 
 use super::numbers::limits;
-use super::{ArrayD, Axis};
+use super::{ArrayD, Axis, IxDyn};
 use marquetry::DType;
 use ndarray::concatenate;
 
@@ -31,4 +31,37 @@ pub fn index_select(x: &ArrayD<f64>, indexes: &ArrayD<f64>, axis: usize, dtype: 
 pub fn cat(parts: &[ArrayD<f64>], axis: usize) -> ArrayD<f64> {
     let views: Vec<_> = parts.iter().map(|part| part.view()).collect();
     concatenate(Axis(axis), &views).expect("arrays that fit")
+}
+
+/// The place that an index names along an axis, if there is one.
+fn named(place: &IxDyn, index: f64, axis: usize, length: usize) -> Option<IxDyn> {
+    let mut named = place.clone();
+    named[axis] = index as usize;
+    (0.0..length as f64).contains(&index).then_some(named)
+}
+
+/// The elements along an axis that `indexes` names, one by one.
+pub fn gather(x: &ArrayD<f64>, indexes: &ArrayD<f64>, axis: usize, dtype: DType) -> ArrayD<f64> {
+    let length = x.shape()[axis];
+    ArrayD::from_shape_fn(indexes.raw_dim(), |place| {
+        named(&place, indexes[&place], axis, length).map_or(fill(dtype), |place| x[&place])
+    })
+}
+
+/// The array with elements of `source` combined, one after the other, with those that `indexes` names along an axis.
+pub fn scatter(
+    x: &ArrayD<f64>,
+    indexes: &ArrayD<f64>,
+    source: &ArrayD<f64>,
+    axis: usize,
+    combine: impl Fn(f64, f64) -> f64,
+) -> ArrayD<f64> {
+    let mut result = x.clone();
+    let length = x.shape()[axis];
+    for (place, &index) in indexes.indexed_iter() {
+        if let Some(target) = named(&place, index, axis, length) {
+            result[&target] = combine(result[&target], source[&place]);
+        }
+    }
+    result
 }

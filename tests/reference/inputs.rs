@@ -13,6 +13,10 @@ pub enum Domain {
     Normal,
     /// Whole numbers from -8 to 8 (from 0 to 8 if unsigned): sums and products of them are exact.
     Small,
+    /// Floats near 1, integers as in `Normal`: for products.
+    Factor,
+    /// As `Small`, but mostly zeros.
+    Sparse,
     /// Angles that `sin` and `cos` promise to be accurate for.
     Angle,
 }
@@ -67,11 +71,14 @@ impl Inputs {
                 let low = limits(dtype).0.max(-8.0);
                 (self.uniform() * (9.0 - low)).floor() + low
             }
+            Domain::Sparse if self.below(24) > 0 => 0.0,
+            Domain::Sparse => 1.0 + self.below(8) as f64,
+            Domain::Factor if dtype.is_float() => round((self.normal() * 0.1).exp(), dtype),
             Domain::Angle => {
-                round(self.normal() * 10f64.powi(self.below(4) as i32).min(2000.0), dtype).clamp(-8192.0, 8192.0)
+                round(self.normal() * 10f64.powi(self.below(4) as i32).min(2500.0), dtype).clamp(-9984.0, 9984.0)
             }
             Domain::Special | Domain::Normal if dtype.is_float() => round(self.normal() * 3.0, dtype),
-            Domain::Special | Domain::Normal => wrap((self.normal() * 100.0) as i64, dtype),
+            Domain::Special | Domain::Normal | Domain::Factor => wrap((self.normal() * 100.0) as i64, dtype),
         }
     }
 
@@ -81,8 +88,8 @@ impl Inputs {
         let strewn = match domain {
             Domain::Special => finite_specials(dtype),
             Domain::Normal if dtype.is_float() => vec![0.0, -0.0],
-            Domain::Angle => vec![0.0, -0.0, 8192.0, -8192.0, round(std::f64::consts::PI, dtype)],
-            Domain::Normal | Domain::Small => Vec::new(),
+            Domain::Angle => vec![0.0, -0.0, 9984.0, -9984.0, round(std::f64::consts::PI, dtype)],
+            Domain::Normal | Domain::Small | Domain::Factor | Domain::Sparse => Vec::new(),
         };
         // Only where they stay a minority.
         if numbers.len() > 2 * strewn.len() {

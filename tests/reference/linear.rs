@@ -1,8 +1,8 @@
-//! Matrix products.
+//! Matrix products, and sums of products over named axes.
 
 use super::numbers::{summed, wrap};
-use super::{ArrayD, array, broadcast, broadcast_shape};
-use marquetry::DType;
+use super::{ArrayD, IxDyn, array, broadcast, broadcast_shape};
+use marquetry::{DType, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};
 
 /// The product as numpy's `@` has it, and for floats the sum of the magnitudes that each element is summed from.
 pub fn matmul(a: &ArrayD<f64>, b: &ArrayD<f64>, dtype: DType) -> (ArrayD<f64>, ArrayD<f64>) {
@@ -34,4 +34,79 @@ pub fn matmul(a: &ArrayD<f64>, b: &ArrayD<f64>, dtype: DType) -> (ArrayD<f64>, A
     let mut shape = batch;
     shape.extend((!row).then_some(m).into_iter().chain((!column).then_some(n)));
     (array(&shape, values), array(&shape, magnitudes))
+}
+
+/// `alpha a b + beta c` and the scale of its error: what `a b` is summed from, and the terms.
+pub fn gemm(
+    product: &(ArrayD<f64>, ArrayD<f64>),
+    c: &ArrayD<f64>,
+    config: Gemm,
+    dtype: DType,
+) -> (ArrayD<f64>, ArrayD<f64>) {
+    let Gemm { alpha, beta, .. } = config;
+    // Where a factor is 0, so is the term, whatever it is made of.
+    let times = |factor: f64, x: f64| if factor == 0.0 { 0.0 } else { factor * x };
+    let values = super::zip(&product.0, c, |p, c| times(alpha, p) + times(beta, c));
+    let values = if dtype.is_float() { values } else { values.mapv(|x| wrap(x as i64, dtype)) };
+    let magnitudes = super::zip(&product.1, c, |p, c| times(alpha, p).abs() + times(beta, c).abs());
+    (values, magnitudes)
+}
+
+/// The elements of `c` after a call, and the sums of the magnitudes that they are made of.
+pub fn gemm_strided_batched([a, b, c]: [&[f64]; 3], call: &GemmStridedBatched, dtype: DType) -> (Vec<f64>, Vec<f64>) {
+    let place = |at: MatrixBatch, i: usize, row: usize, column: usize| {
+        let (line, inside) = if call.order == MatrixOrder::RowMajor { (row, column) } else { (column, row) };
+        at.offset + i * at.stride + line * at.leading + inside
+    };
+    let Gemm { trans_a, trans_b, alpha, beta } = call.gemm;
+    let (mut values, mut magnitudes) = (c.to_vec(), vec![0.0; c.len()]);
+    for i in 0..call.batch {
+        for (row, column) in (0..call.m).flat_map(|row| (0..call.n).map(move |column| (row, column))) {
+            let terms = (0..call.k).map(|j| {
+                let left = if trans_a { place(call.a, i, j, row) } else { place(call.a, i, row, j) };
+                let right = if trans_b { place(call.b, i, column, j) } else { place(call.b, i, j, column) };
+                a[left] * b[right]
+            });
+            let at = place(call.c, i, row, column);
+            let old = if beta == 0.0 { 0.0 } else { beta * c[at] };
+            let sum = alpha * terms.clone().sum::<f64>() + old;
+            values[at] = if dtype.is_float() { sum } else { wrap(sum as i64, dtype) };
+            magnitudes[at] = alpha.abs() * terms.map(f64::abs).sum::<f64>() + old.abs();
+        }
+    }
+    (values, magnitudes)
+}
+
+/// Sums of products over all indexes that the output does not name, and of their magnitudes: `ij,jk->ik`, written out.
+pub fn einsum(subscripts: &str, operands: &[&ArrayD<f64>], dtype: DType) -> (ArrayD<f64>, ArrayD<f64>) {
+    let (inputs, output) = subscripts.split_once("->").expect("an output");
+    let inputs: Vec<Vec<char>> = inputs.split(',').map(|term| term.chars().collect()).collect();
+    let output: Vec<char> = output.chars().collect();
+    let mut names: Vec<char> = output.clone();
+    let others: Vec<char> = inputs.iter().flatten().copied().filter(|name| !output.contains(name)).collect();
+    others.into_iter().for_each(|name| {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    });
+    let length = |name: &char| {
+        let axes = inputs.iter().zip(operands).flat_map(|(term, x)| term.iter().zip(x.shape()));
+        axes.filter(|(other, _)| *other == name).map(|(_, &n)| n).fold(1, |known, n| if known == 1 { n } else { known })
+    };
+    let lengths: Vec<usize> = names.iter().map(length).collect();
+    let shape = &lengths[..output.len()];
+    let (mut values, mut magnitudes) = (ArrayD::zeros(IxDyn(shape)), ArrayD::zeros(IxDyn(shape)));
+    for index in ndarray::indices(lengths.clone()) {
+        let at = |name: &char| index[names.iter().position(|other| other == name).expect("a name")];
+        let factors = inputs.iter().zip(operands).map(|(term, x)| {
+            let place: Vec<usize> =
+                term.iter().zip(x.shape()).map(|(name, &n)| if n == 1 { 0 } else { at(name) }).collect();
+            x[IxDyn(&place)]
+        });
+        let product: f64 = factors.product();
+        let place: Vec<usize> = output.iter().map(at).collect();
+        values[IxDyn(&place)] += product;
+        magnitudes[IxDyn(&place)] += product.abs();
+    }
+    (if dtype.is_float() { values } else { values.mapv(|x| wrap(x as i64, dtype)) }, magnitudes)
 }

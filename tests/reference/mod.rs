@@ -1,14 +1,20 @@
 //! An independent model of the tensor operations: doubles on the host, as simple as can be. Every number of every
 //! dtype is a double exactly, so that one kind of array serves all of them.
 
+pub mod attention;
 pub mod functions;
+pub mod grid_sample;
 pub mod index;
 pub mod inputs;
 pub mod linear;
 pub mod normalize;
 pub mod numbers;
+pub mod pad;
+pub mod rearrange;
 pub mod reduce;
+pub mod resize;
 pub mod threefry;
+pub mod window;
 
 pub use ndarray::{ArrayD, Axis, IxDyn, Slice};
 

@@ -1,6 +1,7 @@
-//! Reductions.
+//! Reductions and running folds.
 
-use super::{ArrayD, array};
+use super::functions::maximum;
+use super::{ArrayD, Axis, array};
 
 /// A function of each row: of the elements along the given axes, in row-major order of those axes as they are given.
 /// The other axes remain.
@@ -19,6 +20,17 @@ pub fn kept_shape(shape: &[usize], axes: &[usize]) -> Vec<usize> {
     shape.iter().enumerate().map(|(axis, &length)| if axes.contains(&axis) { 1 } else { length }).collect()
 }
 
+/// Each row along an axis replaced by the folds of its first elements.
+pub fn running(x: &ArrayD<f64>, axis: usize, fold: impl Fn(f64, f64) -> f64) -> ArrayD<f64> {
+    let mut result = x.clone();
+    for mut row in result.lanes_mut(Axis(axis)) {
+        for place in 1..row.len() {
+            row[place] = fold(row[place - 1], row[place]);
+        }
+    }
+    result
+}
+
 /// The place of the first largest number; a NaN counts as largest.
 pub fn argmax(row: &[f64]) -> f64 {
     let mut best = 0;
@@ -28,4 +40,55 @@ pub fn argmax(row: &[f64]) -> f64 {
         }
     }
     best as f64
+}
+
+/// The place of the first smallest number; a NaN counts as smallest.
+pub fn argmin(row: &[f64]) -> f64 {
+    argmax(&row.iter().map(|x| -x).collect::<Vec<_>>())
+}
+
+/// The sum of squared deviations from the mean by their number less `correction`.
+pub fn variance(row: &[f64], correction: usize) -> f64 {
+    let mean = row.iter().sum::<f64>() / row.len() as f64;
+    row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / row.len().saturating_sub(correction) as f64
+}
+
+/// The logarithm of the sum of exponentials.
+pub fn logsumexp(row: &[f64]) -> f64 {
+    let largest = row.iter().copied().fold(f64::NEG_INFINITY, maximum);
+    let centre = if largest.is_finite() { largest } else { 0.0 };
+    row.iter().map(|x| (x - centre).exp()).sum::<f64>().ln() + centre
+}
+
+/// The scale of its error: the logarithm, and each element's distance from the largest, weighted by its part of the sum.
+pub fn logsumexp_scale(row: &[f64]) -> f64 {
+    let (total, largest) = (logsumexp(row), row.iter().copied().fold(f64::NEG_INFINITY, maximum));
+    let distances: f64 = row.iter().map(|x| (x - total).exp() * (largest - x).min(1e9)).sum();
+    1.0 + largest.abs() + (total - largest) + distances
+}
+
+/// The places of a row's elements in stable order, of which NaN are the largest.
+fn argsort(row: &[f64], descending: bool) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..row.len()).collect();
+    places.sort_by(|&a, &b| {
+        let (a, b) = if descending { (row[b], row[a]) } else { (row[a], row[b]) };
+        a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+    });
+    places
+}
+
+/// The first `taken` elements of each row along an axis in sorted order, and their places.
+pub fn sorted(x: &ArrayD<f64>, axis: usize, taken: usize, descending: bool) -> [ArrayD<f64>; 2] {
+    let mut shape = x.shape().to_vec();
+    shape[axis] = taken;
+    let (mut values, mut places) = (ArrayD::zeros(shape.as_slice()), ArrayD::zeros(shape.as_slice()));
+    let lanes = x.lanes(Axis(axis)).into_iter();
+    let results = values.lanes_mut(Axis(axis)).into_iter().zip(places.lanes_mut(Axis(axis)));
+    for (row, (mut values, mut places)) in lanes.zip(results) {
+        let row: Vec<f64> = row.iter().copied().collect();
+        for (i, place) in argsort(&row, descending).into_iter().take(taken).enumerate() {
+            (values[i], places[i]) = (row[place], place as f64);
+        }
+    }
+    [values, places]
 }

@@ -34,3 +34,14 @@ pub fn normal(bits: u32) -> f64 {
     let odd = f64::from((bits >> 9) * 2 + 1) / 8_388_608.0 - 1.0;
     std::f64::consts::SQRT_2 * super::functions::inverse_erf(odd)
 }
+
+/// The number of the Gumbel distribution of 32 random bits.
+pub fn gumbel(bits: u32) -> f64 {
+    let odd = f64::from((bits >> 9) * 2 + 1) / 16_777_216.0;
+    -(-odd.ln()).ln()
+}
+
+/// One of `count` integers from `first` on, by 32 random bits.
+pub fn integer(bits: u32, first: i64, count: u64) -> f64 {
+    (first + ((u64::from(bits) * count) >> 32) as i64) as f64
+}

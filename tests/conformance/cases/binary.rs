@@ -4,7 +4,8 @@ use super::{FLOATS, is_brief, layouts, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::functions::{
-    integer_division, integer_fmod, integer_remainder, maximum, minimum, remainder, shift_left, shift_right, truth,
+    integer_division, integer_fmod, integer_power, integer_remainder, maximum, minimum, remainder, shift_left,
+    shift_right, truth,
 };
 use crate::reference::inputs::{Domain, Inputs, specials};
 use crate::reference::numbers::{round, wrap};
@@ -15,6 +16,7 @@ use marquetry::{DType, Device, Result, Tensor};
 struct Function {
     name: &'static str,
     call: fn(&Tensor, &Tensor) -> Result<Tensor>,
+    with_number: fn(&Tensor, f64) -> Result<Tensor>,
     float: fn(f64, f64) -> f64,
     /// For integers, where that is not the same.
     integer: Option<fn(i64, i64) -> i64>,
@@ -24,7 +26,8 @@ macro_rules! functions {
     ($($name:ident, $float:expr $(, $integer:expr)?;)*) => {
         &[$(Function {
             name: stringify!($name),
-            call: Tensor::$name,
+            call: |a, b| a.$name(b),
+            with_number: |a, b| a.$name(b),
             float: $float,
             integer: functions!(@integer $($integer)?),
         }),*]
@@ -46,7 +49,7 @@ const FUNCTIONS: &[Function] = functions! {
     le, |a, b| (a <= b).into();
     gt, |a, b| (a > b).into();
     ge, |a, b| (a >= b).into();
-    pow, libm::pow;
+    pow, libm::pow, integer_power;
     rem, remainder, integer_remainder;
     fmod, |a, b| a % b, integer_fmod;
     atan2, f64::atan2;
@@ -89,26 +92,33 @@ const BROADCASTS: [(&str, &[usize], &[usize]); 6] = [
 impl Function {
     fn takes(&self, dtype: DType) -> bool {
         match self.name {
-            "pow" | "atan2" => FLOATS.contains(&dtype),
+            "atan2" => FLOATS.contains(&dtype),
             "bitwise_and" | "bitwise_or" | "bitwise_xor" => !dtype.is_float(),
             "shl" | "shr" => dtype.is_integer(),
+            "pow" => ![DType::Bool, DType::F64].contains(&dtype),
             "add" | "sub" | "mul" | "div" | "rem" | "fmod" => dtype != DType::Bool,
             _ => true,
         }
     }
 
     fn check(&self, a: &Sample, b: &Sample) -> Outcome {
+        check(self.name, &(self.call)(&a.tensor, &b.tensor)?, &self.expected(a, &b.values))
+    }
+
+    /// With a number at the right, of every integer and float dtype's.
+    fn check_number(&self, a: &Sample, number: f64) -> Outcome {
+        check(self.name, &(self.with_number)(&a.tensor, number)?, &self.expected(a, &array(&[], vec![number])))
+    }
+
+    fn expected(&self, a: &Sample, b: &ArrayD<f64>) -> Expected {
         let dtype = a.tensor.dtype();
         let values = match self.integer {
-            Some(integer) if !dtype.is_float() => {
-                zip(&a.values, &b.values, |a, b| wrap(integer(a as i64, b as i64), dtype))
-            }
-            _ => zip(&a.values, &b.values, self.float),
+            Some(integer) if !dtype.is_float() => zip(&a.values, b, |a, b| wrap(integer(a as i64, b as i64), dtype)),
+            _ => zip(&a.values, b, self.float),
         };
         let tests = ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"];
         let compares = tests.contains(&self.name);
-        let expected = Expected::new(values, if compares { DType::Bool } else { dtype });
-        check(self.name, &(self.call)(&a.tensor, &b.tensor)?, &expected)
+        Expected::new(values, if compares { DType::Bool } else { dtype })
     }
 }
 
@@ -150,6 +160,15 @@ fn add_dense(suite: &mut Suite) {
             power.check(&sample(&[19, 1], 0.75)?, &sample(&[1, 19], 1.0)?)
         });
     }
+    suite.add("pow", "i32::whole", |device| {
+        let power = FUNCTIONS.iter().find(|function| function.name == "pow").expect("a function of the list");
+        let values: Vec<f64> = (-9..=9).map(f64::from).collect();
+        let [base, exponent] = [[19, 1], [1, 19]].map(|shape| array(&shape, values.clone()));
+        let sample = |values: ArrayD<f64>| -> Outcome<Sample> {
+            Ok(Sample { tensor: upload(&values, DType::I32, device)?, values })
+        };
+        power.check(&sample(base)?, &sample(exponent)?)
+    });
     for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_integer()) {
         suite.add("shl", format!("{dtype}::counts"), move |device| check_shifts(dtype, device));
     }
@@ -159,6 +178,11 @@ pub fn add(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Sliced, Transposed};
     add_dense(suite);
     for function in FUNCTIONS {
+        let dtype = if function.takes(DType::F32) { DType::F32 } else { DType::I32 };
+        suite.add(function.name, format!("{dtype}::number"), move |device| {
+            let a = shaped(function.name, &[3, 7], Contiguous, dtype, Domain::Special, device)?;
+            [0.0, 3.0, 5.0].into_iter().try_for_each(|number| function.check_number(&a, number))
+        });
         for dtype in DType::ALL.into_iter().filter(|&dtype| function.takes(dtype)) {
             let op = function.name;
             let same = layouts(dtype).iter().map(|&layout| (layout, layout));

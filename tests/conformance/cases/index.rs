@@ -3,10 +3,11 @@
 use super::{is_brief, sample, shaped};
 use crate::compare::{Expected, Sample, check};
 use crate::layouts::Layout;
-use crate::reference::index::index_select;
+use crate::reference::index::{gather, index_select};
 use crate::reference::inputs::{Domain, Inputs};
-use crate::reference::{ArrayD, array};
+use crate::reference::{ArrayD, array, broadcast};
 use crate::suite::{Outcome, Suite};
+use crate::tolerance::{EXACT, Table, Tolerance};
 use marquetry::{DType, Device};
 
 /// The dtypes of indexes that a table of a dtype is tried with.
@@ -52,7 +53,22 @@ fn strays(dtype: DType) -> Vec<f64> {
     }
 }
 
+pub const TOLERANCES: Table = &[
+    (&["gather", "take_along_dim"], Tolerance { moves: true, reason: "nothing is computed", ..EXACT }),
+    (&["one_hot"], Tolerance { reason: "the result is an integer", ..EXACT }),
+];
+
 pub fn add(suite: &mut Suite) {
+    for &dtype in index_dtypes(DType::F32) {
+        add_one_hot(suite, dtype);
+        suite.add("gather", format!("f32::{dtype}_indexes"), move |device| {
+            let x = sample("gathered", Layout::Contiguous, DType::F32, Domain::Special, device)?;
+            let indexes = some_strays(&[3, 8, 5], 5, dtype);
+            check_gather("gather", &x, &Layout::Contiguous.place(indexes, dtype, device)?, 1)
+        });
+    }
+    suite.add("gather", "f32::many_axes", many_axes);
+    DType::ALL.into_iter().for_each(|dtype| add_gather(suite, dtype));
     for dtype in DType::ALL {
         for &index_dtype in index_dtypes(dtype) {
             for axis in [0, 1, 2, -1] {
@@ -68,7 +84,7 @@ pub fn add(suite: &mut Suite) {
                 let indexes = Layout::Contiguous.place(array(&[strays.len()], strays), index_dtype, device)?;
                 check_selection(&table, &indexes, 1)
             });
-            for layout in [Layout::Sliced, Layout::Broadcast, Layout::Unaligned] {
+            for layout in [Layout::Sliced, Layout::Flipped, Layout::Broadcast, Layout::Unaligned] {
                 suite.add("index_select", format!("{dtype}::{index_dtype}_indexes_{}", layout.name()), move |device| {
                     let table = sample("table", Layout::Contiguous, dtype, Domain::Special, device)?;
                     check_selection(&table, &layout.place(indexes(&[9], 5), index_dtype, device)?, 1)
@@ -104,6 +120,106 @@ pub fn add(suite: &mut Suite) {
             });
         }
     }
+}
+
+/// Indexes with strays among them.
+fn some_strays(shape: &[usize], length: usize, dtype: DType) -> ArrayD<f64> {
+    let (mut indexes, strays) = (indexes(shape, length), strays(dtype));
+    for (place, index) in indexes.iter_mut().enumerate().filter(|(place, _)| place % 5 == 3) {
+        *index = strays[place % strays.len()];
+    }
+    indexes
+}
+
+fn check_gather(op: &str, x: &Sample, indexes: &Sample, axis: i32) -> Outcome {
+    let dtype = x.tensor.dtype();
+    let rank = x.values.ndim();
+    let resolved = axis.rem_euclid(rank as i32) as usize;
+    let (tensor, values) = match op {
+        "gather" => (x.tensor.gather(&indexes.tensor, axis)?, gather(&x.values, &indexes.values, resolved, dtype)),
+        _ => {
+            // Both repeated along the axes where they have length 1.
+            let other = |a: &ArrayD<f64>, b: &ArrayD<f64>| {
+                let lengths =
+                    (0..rank).map(|i| if i == resolved { a.shape()[i] } else { a.shape()[i].max(b.shape()[i]) });
+                broadcast(a, &lengths.collect::<Vec<_>>())
+            };
+            let (x_values, index_values) = (other(&x.values, &indexes.values), other(&indexes.values, &x.values));
+            (x.tensor.take_along_dim(&indexes.tensor, axis)?, gather(&x_values, &index_values, resolved, dtype))
+        }
+    };
+    check(op, &tensor, &Expected::new(values, dtype))
+}
+
+fn add_gather(suite: &mut Suite, dtype: DType) {
+    // The shapes of the indexes keep all three axes apart.
+    let shapes = |axis: i32| -> [usize; 3] {
+        match axis.rem_euclid(3) {
+            0 => [7, 4, 5],
+            1 => [3, 8, 5],
+            _ => [3, 4, 9],
+        }
+    };
+    for layout in Layout::ALL {
+        for axis in [0i32, 1, -1] {
+            suite.add("gather", format!("{dtype}::{}_axis_{axis}", layout.name()), move |device| {
+                let x = sample("gathered", layout, dtype, Domain::Special, device)?;
+                let length = x.values.shape()[axis.rem_euclid(3) as usize];
+                let shape = match layout {
+                    Layout::Empty if axis == 1 => [4, 0, 6],
+                    Layout::Empty => [2, 0, 3],
+                    Layout::One => [1, 1, 1],
+                    Layout::Odd => [3, 6, 7],
+                    _ => shapes(axis),
+                };
+                let indexes = some_strays(&shape, length, DType::U32);
+                check_gather("gather", &x, &Layout::Contiguous.place(indexes, DType::U32, device)?, axis)
+            });
+        }
+    }
+    for layout in [Layout::Transposed, Layout::Sliced, Layout::Flipped, Layout::Broadcast, Layout::Unaligned] {
+        suite.add("gather", format!("{dtype}::indexes_{}", layout.name()), move |device| {
+            let x = sample("gathered", Layout::Transposed, dtype, Domain::Special, device)?;
+            check_gather("gather", &x, &layout.place(indexes(&[3, 8, 5], 5), DType::U32, device)?, 1)
+        });
+    }
+    suite.add("take_along_dim", format!("{dtype}::broadcast"), move |device| {
+        for (x, indexes_shape, axis) in [
+            ([4, 5, 6], [1, 3, 6], 1),
+            ([1, 5, 6], [4, 3, 1], 1),
+            ([4, 5, 6], [4, 5, 1], -1),
+            ([4, 1, 6], [2, 5, 6], 0),
+            ([4, 0, 6], [1, 0, 6], 0),
+        ] {
+            let axis_length = x[i32::rem_euclid(axis, 3) as usize];
+            let x = shaped("taken", &x, Layout::Contiguous, dtype, Domain::Special, device)?;
+            let indexes = Layout::Contiguous.place(indexes(&indexes_shape, axis_length), DType::U32, device)?;
+            check_gather("take_along_dim", &x, &indexes, axis)?;
+        }
+        Ok(())
+    });
+}
+
+fn add_one_hot(suite: &mut Suite, dtype: DType) {
+    for layout in [Layout::Contiguous, Layout::Sliced, Layout::Empty] {
+        suite.add("one_hot", format!("{dtype}::{}", layout.name()), move |device| {
+            for classes in [5, 1, 0, 300] {
+                let x = layout.place(some_strays(&layout.shape(), 5, dtype), dtype, device)?;
+                let shape = [x.values.shape(), &[classes]].concat();
+                let rows = x.values.iter().flat_map(|&i| (0..classes).map(move |class| f64::from(i == class as f64)));
+                let expected = Expected::new(array(&shape, rows.collect()), DType::U8);
+                check("one_hot", &x.tensor.one_hot(classes)?, &expected)?;
+            }
+            Ok(())
+        });
+    }
+}
+
+/// More axes than a parameter block has room for the strides of: both are put in row-major order.
+fn many_axes(device: &Device) -> Outcome {
+    let table = shaped("many axes", &[2; 20], Layout::Transposed, DType::F32, Domain::Special, device)?;
+    let indexes = Layout::Transposed.place(some_strays(&[2; 20], 2, DType::U32), DType::U32, device)?;
+    check_gather("gather", &table, &indexes, 5)
 }
 
 /// No indexes, and slices without elements of an axis that is empty or not.

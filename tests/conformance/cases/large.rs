@@ -45,7 +45,26 @@ fn index_select(device: &Device) -> Outcome {
     compare(&table.index_select(&Tensor::from_slice(&bytes, ELEMENTS, device)?, 0)?, bytes.iter().copied())
 }
 
+fn cumsum(device: &Device) -> Outcome {
+    let bytes = bytes();
+    let rows = 65_535 * 64 + 77;
+    let x = Tensor::from_slice(&bytes[..2 * rows], (rows, 2), device)?;
+    let sums = |row: &[u8]| [u32::from(row[0]), u32::from(row[0]) + u32::from(row[1])];
+    compare(&x.cumsum(1)?, bytes[..2 * rows].chunks(2).flat_map(sums))
+}
+
+fn argsort(device: &Device) -> Outcome {
+    let bytes = bytes();
+    // A workgroup per row.
+    let rows = 65_535 + 77;
+    let x = Tensor::from_slice(&bytes[..2 * rows], (rows, 2), device)?;
+    let order = |row: &[u8]| if row[0] <= row[1] { [0u32, 1] } else { [1, 0] };
+    compare(&x.argsort(1, false)?, bytes[..2 * rows].chunks(2).flat_map(order))
+}
+
 pub fn add(suite: &mut Suite) {
+    suite.add("cumsum", "u8::many_groups", cumsum);
+    suite.add("argsort", "u8::many_groups", argsort);
     suite.add("neg", "u8::many_groups", neg);
     suite.add("sum", "u8::many_groups", sum);
     suite.add("cat", "u8::many_groups", cat);

@@ -1,22 +1,35 @@
 //! The cases, one file per family of operations.
 
 mod assign;
+pub mod attention;
 mod binary;
 mod catalogue;
+pub mod compact;
+pub mod conv;
 mod convert;
 mod create;
 mod display;
+pub mod einsum;
 mod fusion;
-mod index;
+pub mod gemm;
+pub mod grid_sample;
+pub mod index;
 mod join;
 mod large;
 mod matmul;
-mod normalize;
-mod numbers;
-mod random;
+pub mod normalize;
+pub mod numbers;
+pub mod pad;
+pub mod pool;
+pub mod random;
 mod read;
-mod reduce;
+pub mod rearrange;
+pub mod reduce;
+pub mod resize;
+pub mod scan;
+pub mod scatter;
 mod select;
+pub mod sort;
 mod unary;
 mod view;
 mod wide;
@@ -35,10 +48,23 @@ pub fn add_all(suite: &mut Suite) {
     numbers::add(suite);
     convert::add(suite);
     reduce::add(suite);
+    scan::add(suite);
+    sort::add(suite);
     matmul::add(suite);
+    gemm::add(suite);
+    einsum::add(suite);
     normalize::add(suite);
+    attention::add(suite);
     index::add(suite);
+    scatter::add(suite);
+    compact::add(suite);
+    rearrange::add(suite);
+    conv::add(suite);
+    pool::add(suite);
     join::add(suite);
+    pad::add(suite);
+    resize::add(suite);
+    grid_sample::add(suite);
     view::add(suite);
     assign::add(suite);
     create::add(suite);
@@ -62,6 +88,11 @@ fn is_brief(dtype: DType) -> bool {
 /// The layouts that a dtype is tried with.
 fn layouts(dtype: DType) -> &'static [Layout] {
     if is_brief(dtype) { &[Layout::Contiguous, Layout::Sliced] } else { &Layout::ALL }
+}
+
+/// The dtypes of up to 32 bits.
+fn short() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|dtype| dtype.size_in_bytes() <= 4)
 }
 
 /// All dtypes but truth values.

@@ -1,14 +1,46 @@
-//! Softmax and layer norm.
+//! Softmax and normalisations.
 
 use super::{FLOATS, is_brief, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
-use crate::reference::array;
 use crate::reference::inputs::{Domain, Inputs};
-use crate::reference::normalize::{layer_norm, softmax};
+use crate::reference::normalize::{batch_norm, group_norm, l2_normalize, layer_norm, log_softmax, rms_norm, softmax};
 use crate::reference::numbers::round;
+use crate::reference::{ArrayD, array};
 use crate::suite::{Outcome, Suite};
-use marquetry::{DType, Device};
+use crate::tolerance::{EPS, EXACT, Table, Tolerance};
+use marquetry::{DType, Device, Tensor};
+
+pub const TOLERANCES: Table = &[
+    (
+        &["log_softmax"],
+        Tolerance {
+            ulp: 1.0,
+            of_scale: EPS,
+            reason: "the distance from the largest, and the logarithm of a sum (the scale), are rounded",
+            ..EXACT
+        },
+    ),
+    (
+        &["l2_normalize", "rms_norm"],
+        Tolerance {
+            ulp: 8.0,
+            of_scale: EPS,
+            reason: "the sum of squares is rounded (the scale), then a square root, a division and a product",
+            ..EXACT
+        },
+    ),
+    (&["group_norm", "instance_norm"], Tolerance { ulp: 8.0, of_scale: 2.0 * EPS, reason: "as layer_norm", ..EXACT }),
+    (
+        &["batch_norm"],
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "a difference, a reciprocal square root within 3 ulp, two products, a sum (the scale)",
+            ..EXACT
+        },
+    ),
+];
 
 const LAYOUTS: [Layout; 7] = [
     Layout::Contiguous,
@@ -40,18 +72,135 @@ fn check_layer_norm(input: &Sample, axes: usize, parameters: Layout, eps: f64, d
     check("layer_norm", &input.tensor.layer_norm(&weight.tensor, &bias.tensor, eps)?, &expected)
 }
 
+fn check_along(op: &'static str, input: &Sample, axis: i32) -> Outcome {
+    let resolved = axis.rem_euclid(input.values.ndim() as i32) as usize;
+    let ((values, scale), actual) = match op {
+        "log_softmax" => (log_softmax(&input.values, resolved), input.tensor.log_softmax(axis)?),
+        _ => (l2_normalize(&input.values, resolved, 1e-3), input.tensor.l2_normalize(axis, 1e-3)?),
+    };
+    check(op, &actual, &Expected::new(values, input.tensor.dtype()).with_scale(scale))
+}
+
+fn check_last_axes(input: &Sample, axes: usize, parameters: Layout, device: &Device) -> Outcome {
+    let dtype = input.tensor.dtype();
+    let shape = &input.values.shape()[input.values.ndim() - axes..];
+    let weight = shaped("weight", shape, parameters, dtype, Domain::Normal, device)?;
+    let (values, scale) = rms_norm(&input.values, &weight.values, 1e-5);
+    let actual = input.tensor.rms_norm(&weight.tensor, 1e-5)?;
+    check("rms_norm", &actual, &Expected::new(values, dtype).with_scale(scale))?;
+    let (values, scale) = layer_norm(&input.values, &weight.values, &ArrayD::zeros(shape), 1e-5);
+    let actual = input.tensor.layer_norm(&weight.tensor, None, 1e-5)?;
+    check("layer_norm", &actual, &Expected::new(values, dtype).with_scale(scale))
+}
+
+/// A vector of a number per channel, or none, and what that stands for.
+fn vector(
+    name: &str,
+    there: bool,
+    neutral: f64,
+    channels: usize,
+    dtype: DType,
+    device: &Device,
+) -> Outcome<(Option<Tensor>, ArrayD<f64>)> {
+    if !there {
+        return Ok((None, ArrayD::from_elem(vec![channels], neutral)));
+    }
+    let sample = shaped(name, &[channels], Layout::Sliced, dtype, Domain::Normal, device)?;
+    Ok((Some(sample.tensor), sample.values))
+}
+
+fn check_groups(input: &Sample, groups: usize, [weight, bias]: [bool; 2], device: &Device) -> Outcome {
+    let (dtype, channels) = (input.tensor.dtype(), input.values.shape()[1]);
+    let (weight, weights) = vector("weight", weight, 1.0, channels, dtype, device)?;
+    let (bias, biases) = vector("bias", bias, 0.0, channels, dtype, device)?;
+    let expected = |groups| {
+        let (values, scale) = group_norm(&input.values, groups, &weights, &biases, 1e-5);
+        Expected::new(values, dtype).with_scale(scale)
+    };
+    let actual = input.tensor.group_norm(groups, weight.as_ref(), bias.as_ref(), 1e-5)?;
+    check("group_norm", &actual, &expected(groups))?;
+    let actual = input.tensor.instance_norm(weight.as_ref(), bias.as_ref(), 1e-5)?;
+    check("instance_norm", &actual, &expected(channels))
+}
+
+fn check_batch_norm(input: &Sample, [weight, bias]: [bool; 2], device: &Device) -> Outcome {
+    let (dtype, channels) = (input.tensor.dtype(), input.values.shape()[1]);
+    let mean = shaped("mean", &[channels], Layout::Sliced, dtype, Domain::Normal, device)?;
+    let variances = Inputs::new("variance").array(&[channels], dtype, Domain::Normal).mapv(f64::abs);
+    let variance = upload(&variances, dtype, device)?;
+    let (weight, weights) = vector("weight", weight, 1.0, channels, dtype, device)?;
+    let (bias, biases) = vector("bias", bias, 0.0, channels, dtype, device)?;
+    let eps = 0.0625;
+    let (values, scale) = batch_norm(&input.values, [&mean.values, &variances, &weights, &biases], eps);
+    let actual = input.tensor.batch_norm(&mean.tensor, &variance, weight.as_ref(), bias.as_ref(), eps)?;
+    check("batch_norm", &actual, &Expected::new(values, dtype).with_scale(scale))
+}
+
+fn add_channels(suite: &mut Suite) {
+    use Layout::{Broadcast, Contiguous, Sliced, Transposed};
+    let parameters = [[true, true], [true, false], [false, true], [false, false]];
+    for dtype in FLOATS {
+        let layouts: &[Layout] =
+            if dtype == DType::F32 { &[Contiguous, Transposed, Sliced, Broadcast] } else { &[Contiguous, Transposed] };
+        for &layout in layouts {
+            for (shape, groups) in [(&[2, 6, 5][..], 3), (&[2, 4, 3, 5], 2), (&[3, 4], 2), (&[2, 8, 9, 10], 1)] {
+                let name = format!("{dtype}::{}_{}_{groups}", layout.name(), shape.len());
+                suite.add("group_norm", name.clone(), move |device| {
+                    let input = shaped("group_norm", shape, layout, dtype, Domain::Normal, device)?;
+                    check_groups(&input, groups, [true, true], device)
+                });
+                suite.add("batch_norm", name, move |device| {
+                    let input = shaped("batch_norm", shape, layout, dtype, Domain::Normal, device)?;
+                    check_batch_norm(&input, [true, true], device)
+                });
+            }
+        }
+        for given in parameters {
+            suite.add("group_norm", format!("{dtype}::parameters_{}_{}", given[0], given[1]), move |device| {
+                let input = shaped("group_norm", &[2, 6, 5], Contiguous, dtype, Domain::Normal, device)?;
+                check_groups(&input, 2, given, device)
+            });
+            suite.add("batch_norm", format!("{dtype}::parameters_{}_{}", given[0], given[1]), move |device| {
+                let input = shaped("batch_norm", &[2, 6, 5], Contiguous, dtype, Domain::Normal, device)?;
+                check_batch_norm(&input, given, device)
+            });
+        }
+        for shape in [[2, 0, 3], [0, 4, 3], [2, 4, 0]] {
+            suite.add("group_norm", format!("{dtype}::empty_{shape:?}"), move |device| {
+                let input = shaped("group_norm", &shape, Contiguous, dtype, Domain::Normal, device)?;
+                check(
+                    "group_norm",
+                    &input.tensor.group_norm(2, None, None, 1e-5)?,
+                    &Expected::new(input.values.clone(), dtype),
+                )?;
+                check_batch_norm(&input, [true, true], device)
+            });
+        }
+    }
+}
+
 pub fn add(suite: &mut Suite) {
+    add_channels(suite);
     for dtype in FLOATS {
         let mut add = |variant: String, shape: &'static [usize], layout: Layout| {
             for axis in (0..shape.len() as i32).chain([-1]) {
                 suite.add("softmax", format!("{dtype}::{variant}_{axis}"), move |device| {
                     check_softmax(&shaped("softmax", shape, layout, dtype, Domain::Normal, device)?, axis)
                 });
+                for op in ["log_softmax", "l2_normalize"] {
+                    suite.add(op, format!("{dtype}::{variant}_{axis}"), move |device| {
+                        check_along(op, &shaped(op, shape, layout, dtype, Domain::Normal, device)?, axis)
+                    });
+                }
             }
             for axes in 1..=shape.len().min(2) {
                 suite.add("layer_norm", format!("{dtype}::{variant}_{axes}"), move |device| {
                     let input = shaped("layer_norm", shape, layout, dtype, Domain::Normal, device)?;
                     check_layer_norm(&input, axes, Layout::Contiguous, 1e-5, device)
+                });
+                suite.add("rms_norm", format!("{dtype}::{variant}_{axes}"), move |device| {
+                    let input = shaped("rms_norm", shape, layout, dtype, Domain::Normal, device)?;
+                    check_last_axes(&input, axes, Layout::Contiguous, device)
                 });
             }
         };
@@ -72,6 +221,25 @@ pub fn add(suite: &mut Suite) {
                 Inputs::new("large").array(&[5, 40], dtype, Domain::Normal).mapv(|x| (x * 64.0).round() * 16.0);
             check_softmax(&Sample { tensor: upload(&values, dtype, device)?, values }, -1)
         });
+        suite.add("log_softmax", format!("{dtype}::large_numbers"), move |device| {
+            let values =
+                Inputs::new("large").array(&[5, 40], dtype, Domain::Normal).mapv(|x| (x * 64.0).round() * 16.0);
+            check_along("log_softmax", &Sample { tensor: upload(&values, dtype, device)?, values }, -1)
+        });
+        suite.add("softmax", format!("{dtype}::nothing_left"), move |device| {
+            // A row of minus infinity has no probabilities; one beside it has.
+            let row = |x: f64| vec![x; 40];
+            let values = array(&[2, 40], [row(f64::NEG_INFINITY), row(0.0)].concat());
+            let tensor = upload(&values, dtype, device)?;
+            let expected = |x: f64| Expected::new(array(&[2, 40], [row(f64::NAN), row(x)].concat()), dtype);
+            check("softmax", &tensor.softmax(1)?, &expected(0.025))?;
+            check("log_softmax", &tensor.log_softmax(1)?, &expected(0.025f64.ln()))
+        });
+        suite.add("l2_normalize", format!("{dtype}::zeros"), move |device| {
+            let values = array(&[2, 40], vec![0.0; 80]);
+            let tensor = upload(&values, dtype, device)?;
+            check("l2_normalize", &tensor.l2_normalize(1, 1e-12)?, &Expected::new(values, dtype))
+        });
         suite.add("softmax", format!("{dtype}::masked"), move |device| {
             // Minus infinity, as attention masks have it, is a probability of 0.
             let mut values = Inputs::new("masked").array(&[5, 40], dtype, Domain::Normal);
@@ -89,7 +257,8 @@ pub fn add(suite: &mut Suite) {
             for axes in [1, 2] {
                 suite.add("layer_norm", format!("{dtype}::parameters_{}_{axes}", parameters.name()), move |device| {
                     let input = shaped("layer_norm", &[4, 5, 6], Layout::Transposed, dtype, Domain::Normal, device)?;
-                    check_layer_norm(&input, axes, parameters, 1e-5, device)
+                    check_layer_norm(&input, axes, parameters, 1e-5, device)?;
+                    check_last_axes(&input, axes, parameters, device)
                 });
             }
         }

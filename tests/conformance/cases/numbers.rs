@@ -1,14 +1,30 @@
-//! Functions with numbers: `affine`, `clamp`, `powf`, activations with a parameter, and the operators `+ - * /` and unary `-`.
+//! Functions with parameters: `affine`, `clamp`, `powf`, `lerp`, activations, and the operators `+ - * / % & | ^ << >>`, unary `-`
+//! and `!`.
 
-use super::{FLOATS, layouts, numbers, sample};
+use super::{FLOATS, layouts, numbers, sample, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
-use crate::reference::functions::integer_division;
+use crate::reference::functions::{integer_division, integer_remainder, remainder, shift_left, shift_right};
 use crate::reference::inputs::{Domain, Inputs, specials};
-use crate::reference::numbers::{round, wrap};
+use crate::reference::numbers::{limits, round, wrap};
 use crate::reference::{ArrayD, array, zip};
 use crate::suite::{Outcome, Suite};
+use crate::tolerance::{EPS, EXACT, Table, Tolerance};
 use marquetry::{DType, Device, Result, Tensor};
+
+pub const TOLERANCES: Table = &[
+    (&["masked_fill"], Tolerance { moves: true, reason: "nothing is computed", ..EXACT }),
+    (&["prelu"], Tolerance { ulp: 0.5, reason: "one product", ..EXACT }),
+    (
+        &["lerp"],
+        Tolerance {
+            ulp: 0.5,
+            of_scale: 3.0 * EPS,
+            reason: "a difference, the rest of the weight and a product of them (the scale), each rounded, and a sum",
+            ..EXACT
+        },
+    ),
+];
 
 const LAYOUTS: [Layout; 4] = [Layout::Contiguous, Layout::Transposed, Layout::Empty, Layout::Odd];
 
@@ -120,11 +136,11 @@ struct Operator {
 }
 
 macro_rules! operators {
-    ($($name:ident $symbol:tt $integer:expr;)*) => {
+    ($($name:ident $symbol:tt $float:expr, $integer:expr;)*) => {
         &[$(Operator {
             name: stringify!($name),
             ways: [|x, n| x $symbol n, |x, n| x.clone() $symbol n, |x, n| n $symbol x, |x, n| n $symbol x.clone()],
-            float: |a, b| a $symbol b,
+            float: $float,
             integer: $integer,
             tensors: [|a, b| a $symbol b, |a, b| a.clone() $symbol b, |a, b| a $symbol b.clone(), |a, b| a.clone() $symbol b.clone()],
         }),*]
@@ -132,11 +148,165 @@ macro_rules! operators {
 }
 
 const OPERATORS: &[Operator] = operators! {
-    add + i64::wrapping_add;
-    sub - i64::wrapping_sub;
-    mul * i64::wrapping_mul;
-    div / integer_division;
+    add + |a, b| a + b, i64::wrapping_add;
+    sub - |a, b| a - b, i64::wrapping_sub;
+    mul * |a, b| a * b, i64::wrapping_mul;
+    div / |a, b| a / b, integer_division;
 };
+
+const REMAINDER: &[Operator] = operators! { rem % remainder, integer_remainder; };
+
+/// The same of integers only, with integers.
+struct Bitwise {
+    name: &'static str,
+    ways: [fn(&Tensor, i64) -> Result<Tensor>; 4],
+    tensors: [fn(&Tensor, &Tensor) -> Result<Tensor>; 4],
+    integer: fn(i64, i64) -> i64,
+}
+
+macro_rules! bitwise {
+    ($($name:ident $symbol:tt $integer:expr;)*) => {
+        &[$(Bitwise {
+            name: stringify!($name),
+            ways: [|x, n| x $symbol n, |x, n| x.clone() $symbol n, |x, n| n $symbol x, |x, n| n $symbol x.clone()],
+            tensors: [|a, b| a $symbol b, |a, b| a.clone() $symbol b, |a, b| a $symbol b.clone(), |a, b| a.clone() $symbol b.clone()],
+            integer: $integer,
+        }),*]
+    };
+}
+
+const BITWISE: &[Bitwise] = bitwise! {
+    bitwise_and & |a, b| a & b;
+    bitwise_or | |a, b| a | b;
+    bitwise_xor ^ |a, b| a ^ b;
+    shl << shift_left;
+    shr >> shift_right;
+};
+
+fn check_bitwise(operator: &Bitwise, dtype: DType, device: &Device) -> Outcome {
+    let a = sample("bitwise left", Layout::Contiguous, dtype, Domain::Special, device)?;
+    let b = sample("bitwise right", Layout::Contiguous, dtype, Domain::Special, device)?;
+    let exact = |a: f64, b: f64| wrap((operator.integer)(a as i64, b as i64), dtype);
+    let expected = Expected::new(zip(&a.values, &b.values, exact), dtype);
+    operator.tensors.iter().try_for_each(|way| check(operator.name, &way(&a.tensor, &b.tensor)?, &expected))?;
+    for (place, way) in operator.ways.iter().enumerate() {
+        let values = a.values.mapv(|x| if place < 2 { exact(x, 5.0) } else { exact(5.0, x) });
+        check(operator.name, &way(&a.tensor, 5)?, &Expected::new(values, dtype))?;
+    }
+    Ok(())
+}
+
+fn prelu(input: &Sample, weight: &Sample) -> Outcome {
+    let mut shape = vec![1; input.values.ndim().max(1)];
+    if let Some(channels) = shape.get_mut(1) {
+        *channels = weight.values.len();
+    }
+    let weights = array(&shape[shape.len() - input.values.ndim()..], weight.values.iter().copied().collect());
+    let values = zip(&input.values, &weights, |x, w| if x < 0.0 { w * x } else { x });
+    check("prelu", &input.tensor.prelu(&weight.tensor)?, &Expected::new(values, input.tensor.dtype()))
+}
+
+fn lerp(start: &Sample, end: &Sample, weight: &ArrayD<f64>, actual: &Tensor) -> Outcome {
+    let distance = zip(&end.values, &start.values, |end, start| end - start);
+    let way = zip(&distance, weight, |distance, weight| weight * distance);
+    let values = zip(&start.values, &way, |start, way| start + way);
+    let scale = zip(&distance, &zip(&start.values, &end.values, |a, b| a.abs() + b.abs()), |distance, ends| {
+        distance.abs() + ends
+    });
+    let scale = zip(&scale, &weight.mapv(|w| 1.0 + w.abs()), |scale, weight| scale * weight);
+    check("lerp", actual, &Expected::new(values, start.tensor.dtype()).with_scale(scale))
+}
+
+fn add_more(suite: &mut Suite) {
+    use Layout::{Broadcast, Contiguous, Sliced, Transposed, Unaligned};
+    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_integer()) {
+        for operator in BITWISE {
+            suite
+                .add(operator.name, format!("{dtype}::operator"), move |device| check_bitwise(operator, dtype, device));
+        }
+        suite.add("bitwise_not", format!("{dtype}::operator"), move |device| {
+            let input = sample("not operator", Contiguous, dtype, Domain::Special, device)?;
+            let expected = Expected::new(input.values.mapv(|x| wrap(!(x as i64), dtype)), dtype);
+            check("bitwise_not", &(!&input.tensor)?, &expected)?;
+            check("bitwise_not", &(!input.tensor.clone())?, &expected)
+        });
+    }
+    for dtype in [DType::F32, DType::I32] {
+        for (way, side) in ["right_ref", "right", "left_ref", "left"].into_iter().enumerate() {
+            suite.add("rem", format!("{dtype}::number_{side}"), move |device| {
+                REMAINDER[0].with_number(way, &sample("rem", Contiguous, dtype, Domain::Special, device)?)
+            });
+        }
+        suite.add("rem", format!("{dtype}::operator"), move |device| {
+            let a = sample("operator left", Contiguous, dtype, Domain::Special, device)?;
+            let b = sample("operator right", Contiguous, dtype, Domain::Special, device)?;
+            (0..4).try_for_each(|way| REMAINDER[0].with_tensor(way, &a, &b))
+        });
+        suite.add("clamp", format!("{dtype}::hardtanh"), move |device| {
+            let input = sample("hardtanh", Contiguous, dtype, Domain::Special, device)?;
+            let expected = Expected::new(input.values.mapv(|x| x.clamp(-1.0, 1.0)), dtype);
+            check("clamp", &input.tensor.hardtanh()?, &expected)
+        });
+    }
+    for dtype in FLOATS {
+        for (input, weight) in
+            [(Contiguous, Contiguous), (Transposed, Sliced), (Sliced, Broadcast), (Unaligned, Unaligned)]
+        {
+            suite.add("prelu", format!("{dtype}::{}_{}", input.name(), weight.name()), move |device| {
+                let weight = shaped("prelu weight", &[5], weight, dtype, Domain::Normal, device)?;
+                prelu(&sample("prelu", input, dtype, Domain::Special, device)?, &weight)
+            });
+            suite.add("lerp", format!("{dtype}::{}_{}", input.name(), weight.name()), move |device| {
+                let start = sample("lerp start", input, dtype, Domain::Special, device)?;
+                let end = sample("lerp end", weight, dtype, Domain::Special, device)?;
+                let weights = sample("lerp weight", Contiguous, dtype, Domain::Normal, device)?;
+                lerp(&start, &end, &weights.values, &start.tensor.lerp(&end.tensor, &weights.tensor)?)?;
+                [0.0, 0.3, 0.75, 1.0].into_iter().try_for_each(|weight| {
+                    let rounded = array(&[], vec![round(weight, dtype)]);
+                    lerp(&start, &end, &rounded, &start.tensor.lerp(&end.tensor, weight)?)
+                })
+            });
+        }
+        suite.add("lerp", format!("{dtype}::ends"), move |device| {
+            let start = sample("lerp start", Contiguous, dtype, Domain::Special, device)?;
+            let end = sample("lerp end", Contiguous, dtype, Domain::Special, device)?;
+            check("neg", &start.tensor.lerp(&end.tensor, 0)?, &Expected::new(start.values.clone(), dtype))?;
+            check("neg", &start.tensor.lerp(&end.tensor, 1)?, &Expected::new(end.values, dtype))
+        });
+        suite.add("prelu", format!("{dtype}::ranks"), move |device| {
+            for (shape, weights) in
+                [(&[][..], &[][..]), (&[], &[1]), (&[6], &[1]), (&[4, 3], &[3]), (&[4, 3], &[1]), (&[2, 0], &[0])]
+            {
+                let input = shaped("prelu", shape, Contiguous, dtype, Domain::Special, device)?;
+                prelu(&input, &shaped("prelu weight", weights, Contiguous, dtype, Domain::Normal, device)?)?;
+            }
+            Ok(())
+        });
+    }
+    for dtype in numbers() {
+        suite.add("square", format!("{dtype}"), move |device| {
+            let input = sample("square", Contiguous, dtype, Domain::Small, device)?;
+            check("sqr", &input.tensor.square()?, &Expected::new(map(&input.values, dtype, |x| x * x), dtype))
+        });
+    }
+    for dtype in DType::ALL {
+        for (input, mask) in [(Contiguous, Contiguous), (Transposed, Broadcast)] {
+            suite.add("masked_fill", format!("{dtype}::{}_{}", input.name(), mask.name()), move |device| {
+                let input = sample("masked_fill", input, dtype, Domain::Special, device)?;
+                let values = Inputs::new("mask").array(&[5, 6], DType::U8, Domain::Small).mapv(|x| (x > 3.0).into());
+                let mask = mask.place(values, DType::U8, device)?;
+                let filled = |value: f64| {
+                    let marked = zip(&mask.values, &input.values, |mask, x| if mask != 0.0 { value } else { x });
+                    Expected::new(marked, dtype)
+                };
+                let value = if dtype.is_float() { f64::NEG_INFINITY } else { limits(dtype).1.min(7.0) };
+                check("masked_fill", &input.tensor.masked_fill(&mask.tensor, value)?, &filled(value))?;
+                let one = upload(&array(&[], vec![1.0]), dtype, device)?;
+                check("masked_fill", &input.tensor.masked_fill(&mask.tensor, &one)?, &filled(1.0))
+            });
+        }
+    }
+}
 
 impl Operator {
     fn apply(&self, a: f64, b: f64, dtype: DType) -> f64 {
@@ -163,6 +333,7 @@ impl Operator {
 
 pub fn add(suite: &mut Suite) {
     add_parametric(suite);
+    add_more(suite);
     for dtype in numbers() {
         for layout in LAYOUTS {
             let name = layout.name();

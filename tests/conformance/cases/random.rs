@@ -1,14 +1,44 @@
-//! Random tensors: bit for bit those of the reference, on every device.
+//! Random tensors: bit for bit those of the reference, on every device; and places drawn at random.
 
-use crate::compare::{Expected, check, download};
+use super::FLOATS;
+use crate::compare::{Expected, Sample, check, download};
 use crate::devices;
+use crate::full_tier;
+use crate::layouts::Layout;
+use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::numbers::{round, ulp};
-use crate::reference::threefry::{normal, threefry, uniform, words};
+use crate::reference::threefry::{gumbel, integer, normal, threefry, uniform, words};
 use crate::reference::{ArrayD, array};
 use crate::suite::{Outcome, Suite};
+use crate::tolerance::{EPS, EXACT, Table, Tolerance};
 use half::{bf16, f16};
-use marquetry::{DType, Device, Tensor};
+use marquetry::{DType, Device, Element, Tensor};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub const TOLERANCES: Table = &[
+    (
+        &["rand"],
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "exact multiples of 2^-24, scaled (the scale) and shifted",
+            ..EXACT
+        },
+    ),
+    (
+        &["randn", "gumbel"],
+        Tolerance {
+            ulp: 4.0,
+            of_scale: 9.0 * EPS,
+            reason: "quantiles within 4 ulp; if scaled (the scale) and shifted, that and the rounding of the product",
+            ..EXACT
+        },
+    ),
+    (
+        &["rand_int", "bernoulli", "multinomial", "gumbel_top_k", "sample_top_k"],
+        Tolerance { reason: "the result is an integer", ..EXACT },
+    ),
+];
 
 /// A device has one sequence of random numbers: trials that set its seed take turns.
 fn alone() -> MutexGuard<'static, ()> {
@@ -46,7 +76,9 @@ fn check_scaled(
     let units: Vec<f64> = words(7, 0, random.elem_count()).into_iter().map(unit).collect();
     let exact = units.iter().map(|x| shift + scale * x).collect();
     let scales = units.iter().map(|x| (scale * x).abs() + shift.abs()).collect();
-    let expected = Expected::new(array(random.dims(), exact), random.dtype()).with_scale(array(random.dims(), scales));
+    let expected = Expected::new(array(random.dims(), exact), random.dtype());
+    let standard = [shift, scale] == [0.0, 1.0];
+    let expected = if standard { expected } else { expected.with_scale(array(random.dims(), scales)) };
     check(op, &random, &expected)
 }
 
@@ -74,7 +106,178 @@ fn distribution(device: &Device) -> Outcome {
         return Err(format!("{stray} is not in -2..4").into());
     }
     check_moments(&uniform, 1.0, 3.0, 1.8)?;
-    check_moments(&download(&Tensor::randn(1f32, 2.0, MANY, device)?)?, 1.0, 4.0, 3.0)
+    check_moments(&download(&Tensor::randn(1f32, 2.0, MANY, device)?)?, 1.0, 4.0, 3.0)?;
+    let (euler, variance) = (0.577_215_664_901_532_9, std::f64::consts::PI.powi(2) / 6.0);
+    check_moments(&download(&Tensor::gumbel(1f32, 2.0, MANY, device)?)?, 1.0 + 2.0 * euler, 4.0 * variance, 5.4)?;
+    let tenths = download(&Tensor::rand(0f32, 10.0, MANY, device)?)?.mapv(f64::floor);
+    check_frequencies(&tenths, &[0.1; 10])?;
+    check_frequencies(&download(&Tensor::rand_int(0u32, 7, MANY, device)?)?, &[1.0 / 7.0; 7])?;
+    let weights = Tensor::new([1f32, 0.0, 4.0, 3.0, 2.0], device)?;
+    check_frequencies(&download(&weights.multinomial(20_000, true)?)?, &[0.1, 0.0, 0.4, 0.3, 0.2])?;
+    // Of two drawn without replacement from weights 1, 2 and 3, the second: the sums of w_i / (1 - w_j) w_j.
+    let rows = Tensor::new([1f32, 2.0, 3.0], device)?.broadcast_to((20_000, 3))?.multinomial(2, false)?;
+    let [first, second] = &rows.split(1, 1)?[..] else { return Err("two places per row".into()) };
+    check_frequencies(&download(first)?, &[1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0])?;
+    check_frequencies(&download(second)?, &[1.0 / 12.0 + 1.0 / 6.0, 1.0 / 15.0 + 1.0 / 3.0, 1.0 / 10.0 + 1.0 / 4.0])?;
+    check_frequencies(&download(&Tensor::full(0.3f32, MANY, device)?.bernoulli()?)?, &[0.7, 0.3])
+}
+
+/// Fails unless whole numbers occur as often as they should: by Pearson's test, whose statistic has as many degrees of
+/// freedom as there are numbers less one. The limit is exceeded by chance less than once in ten thousand draws, and the
+/// draw is the same in every run.
+fn check_frequencies(numbers: &ArrayD<f64>, probabilities: &[f64]) -> Outcome {
+    let count = numbers.len() as f64;
+    let mut statistic = 0.0;
+    for (number, &probability) in probabilities.iter().enumerate() {
+        let found = numbers.iter().filter(|x| **x == number as f64).count() as f64;
+        match probability {
+            0.0 if found > 0.0 => return Err(format!("{number} occurs, which should not").into()),
+            0.0 => {}
+            _ => statistic += (found - count * probability).powi(2) / (count * probability),
+        }
+    }
+    let freedom = probabilities.iter().filter(|p| **p > 0.0).count() as f64 - 1.0;
+    let strays = numbers.iter().filter(|x| !(0.0..probabilities.len() as f64).contains(*x)).count();
+    if strays > 0 || statistic > freedom + 7.0 * (2.0 * freedom).sqrt() {
+        return Err(format!("chi square {statistic} of {freedom} degrees of freedom, {strays} strays").into());
+    }
+    Ok(())
+}
+
+fn check_integers<T: Element>(low: T, high: T, device: &Device) -> Outcome {
+    let _turn = alone();
+    device.set_seed(11);
+    let random = Tensor::rand_int(low, high, (7, 143), device)?;
+    let (first, count) = (low.to_f64() as i64, (high.to_f64() - low.to_f64()) as u64);
+    let exact = words(11, 0, 7 * 143).into_iter().map(|bits| integer(bits, first, count)).collect();
+    check("rand_int", &random, &Expected::new(array(&[7, 143], exact), T::DTYPE))
+}
+
+fn integers(device: &Device) -> Outcome {
+    for (low, high) in [(0u32, 6), (5, 6), (0, 1 << 20), (0, u32::MAX), (u32::MAX - 3, u32::MAX), (1 << 31, u32::MAX)] {
+        check_integers(low, high, device)?;
+    }
+    for (low, high) in [(-10, 10), (i32::MIN, i32::MAX), (-1, 0), (i32::MAX - 7, i32::MAX)] {
+        check_integers(low, high, device)?;
+    }
+    check_integers(0u8, 255, device)?;
+    check_integers(250u8, 255, device)
+}
+
+fn bernoulli(layout: Layout, dtype: DType, device: &Device) -> Outcome {
+    let mut inputs = Inputs::new("probabilities");
+    let mut probability = |i: usize| match i % 11 {
+        7 => [0.0, 1.0, -1.0, 2.0, f64::NAN, f64::INFINITY][i / 11 % 6],
+        _ => round(inputs.uniform(), dtype),
+    };
+    let shape = layout.shape();
+    let probabilities = array(&shape, (0..shape.iter().product()).map(&mut probability).collect());
+    let p = layout.place(probabilities, dtype, device)?;
+    let _turn = alone();
+    device.set_seed(5);
+    let drawn = p.tensor.bernoulli()?;
+    let bits = words(5, 0, p.values.len());
+    let exact = bits.into_iter().zip(&p.values).map(|(bits, &p)| f64::from(uniform(bits) < p)).collect();
+    check("bernoulli", &drawn, &Expected::new(array(p.values.shape(), exact), dtype))
+}
+
+/// Fails unless the places of each row are those of its largest numbers, one after the other. Where two are as good as
+/// equal, a device may take either.
+fn check_places(op: &str, places: &Tensor, rows: &[Vec<f64>], independent: bool) -> Outcome {
+    let drawn: Vec<usize> = download(places)?.iter().map(|&place| place as usize).collect();
+    let per_row = if independent { 1 } else { drawn.len() / rows.len() };
+    if drawn.len() != rows.len() * per_row || places.dtype() != DType::U32 {
+        return Err(format!("{op}: {} of {} for {} rows", drawn.len(), places.dtype(), rows.len()).into());
+    }
+    for (row, places) in rows.iter().zip(drawn.chunks(per_row)) {
+        let mut left = row.clone();
+        for &place in places {
+            let largest = left.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            if left.get(place).is_none_or(|&value| value < largest - 1e-5 * largest.abs().max(1.0)) {
+                return Err(format!("{op}: {place} is drawn, which has {:?} of {row:?}", left.get(place)).into());
+            }
+            left[place] = f64::NEG_INFINITY;
+        }
+    }
+    Ok(())
+}
+
+/// The rows of logits, each repeated so many times, with the noise of a seed.
+fn perturbed(seed: u64, logits: &ArrayD<f64>, times: usize) -> Vec<Vec<f64>> {
+    let length = logits.shape()[logits.ndim() - 1];
+    let logits: Vec<f64> = logits.iter().copied().collect();
+    let rows: Vec<&[f64]> = logits.chunks(length).flat_map(|row| std::iter::repeat_n(row, times)).collect();
+    let noise: Vec<f64> = words(seed, 0, rows.len() * length).into_iter().map(gumbel).collect();
+    let sum = |(row, noise): (&&[f64], &[f64])| row.iter().zip(noise).map(|(x, noise)| x + noise).collect();
+    rows.iter().zip(noise.chunks(length)).map(sum).collect()
+}
+
+/// Weights or logits in rows, of which there are few and many, short and long.
+fn rows_of(layout: Layout, shape: &[usize], dtype: DType, positive: bool, device: &Device) -> Outcome<Sample> {
+    let values = Inputs::new("rows").array(shape, dtype, Domain::Normal);
+    let values = if positive { values.mapv(|x| if x < -3.0 { 0.0 } else { x.abs() }) } else { values };
+    layout.place(values, dtype, device)
+}
+
+const ROWS: [[usize; 3]; 3] = [[2, 3, 50], [5, 4, 7], [1, 1, 300]];
+
+fn multinomial(layout: Layout, dtype: DType, device: &Device) -> Outcome {
+    for shape in ROWS {
+        let weights = rows_of(layout, &shape, dtype, true, device)?;
+        let logits = weights.values.mapv(f64::ln);
+        let _turn = alone();
+        device.set_seed(21);
+        let drawn = weights.tensor.multinomial(3, true)?;
+        check_places("multinomial", &drawn, &perturbed(21, &logits, 3), true)?;
+        device.set_seed(22);
+        let drawn = weights.tensor.multinomial(4, false)?;
+        if drawn.dims() != [shape[0], shape[1], 4] {
+            return Err(format!("got shape {}", drawn.shape()).into());
+        }
+        check_places("multinomial", &drawn, &perturbed(22, &logits, 1), false)?;
+    }
+    let none = weights_of_nothing(dtype, device)?;
+    check("multinomial", &none.multinomial(2, true)?, &Expected::new(array(&[0, 2], vec![]), DType::U32))
+}
+
+fn weights_of_nothing(dtype: DType, device: &Device) -> Outcome<Tensor> {
+    Ok(Tensor::zeros((0, 3), dtype, device)?)
+}
+
+fn top_k(layout: Layout, dtype: DType, device: &Device) -> Outcome {
+    for shape in ROWS {
+        let logits = rows_of(layout, &shape, dtype, false, device)?;
+        let length = shape[2];
+        let plain: Vec<Vec<f64>> =
+            logits.values.iter().copied().collect::<Vec<_>>().chunks(length).map(<[f64]>::to_vec).collect();
+        let cooled = logits.values.mapv(|x| x / 0.7);
+        let _turn = alone();
+        check_places("gumbel_top_k", &logits.tensor.gumbel_top_k(5, 0.0)?, &plain, false)?;
+        device.set_seed(31);
+        check_places("gumbel_top_k", &logits.tensor.gumbel_top_k(5, 0.7)?, &perturbed(31, &cooled, 1), false)?;
+        check_places("sample_top_k", &logits.tensor.sample_top_k(5, 0.0)?, &plain, true)?;
+        device.set_seed(32);
+        check_places("sample_top_k", &logits.tensor.sample_top_k(1000, 0.7)?, &perturbed(32, &cooled, 1), true)?;
+        // The largest in order, of which one is drawn.
+        let mut sorted: Vec<Vec<(f64, usize)>> =
+            plain.iter().map(|row| row.iter().copied().zip(0..).collect()).collect();
+        sorted.iter_mut().for_each(|row| row.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))));
+        let best = sorted.iter().flat_map(|row| row[..5].iter().map(|(x, _)| x / 0.7)).collect();
+        let noisy = perturbed(33, &array(&[plain.len(), 5], best), 1);
+        let expand = |(row, noisy): (&Vec<(f64, usize)>, &Vec<f64>)| {
+            let mut whole = vec![f64::NEG_INFINITY; length];
+            row.iter().zip(noisy).for_each(|(&(_, place), &x)| whole[place] = x);
+            whole
+        };
+        let rows: Vec<Vec<f64>> = sorted.iter().zip(&noisy).map(expand).collect();
+        device.set_seed(33);
+        let token = logits.tensor.sample_top_k(5, 0.7)?;
+        if token.dims() != &shape[..2] {
+            return Err(format!("got shape {}", token.shape()).into());
+        }
+        check_places("sample_top_k", &token, &rows, true)?;
+    }
+    Ok(())
 }
 
 /// Half precision is coarse: numbers close to the end of the range must not be rounded onto it.
@@ -111,23 +314,25 @@ fn sequence(device: &Device) -> Outcome {
     check("zeros", &Tensor::rand(0f32, 1.0, (3, 0), device)?, &Expected::new(array(&[3, 0], Vec::new()), DType::F32))
 }
 
-/// The normal distribution too is the same everywhere, as it is made of exactly rounded operations.
+/// Integers and uniform numbers are the same everywhere, others within 4 ulp.
 fn same_on(other: &'static str, device: &Device) -> Outcome {
     let _turn = alone();
     let other = devices::open(other)?;
-    let draw = |device: &Device| -> Outcome<[ArrayD<f64>; 2]> {
+    let draw = |device: &Device| -> Outcome<[ArrayD<f64>; 4]> {
         device.set_seed(99);
-        let (a, b) = (Tensor::rand(0f32, 1.0, 1000, device)?, Tensor::randn(0f32, 1.0, 1000, device)?);
-        Ok([download(&a)?, download(&b)?])
+        let exact = [Tensor::rand(0f32, 1.0, 1000, device)?, Tensor::rand_int(-50i32, 50, 1000, device)?];
+        let near = [Tensor::randn(0f32, 1.0, 20_000, device)?, Tensor::gumbel(0f32, 1.0, 20_000, device)?];
+        Ok([download(&exact[0])?, download(&exact[1])?, download(&near[0])?, download(&near[1])?])
     };
-    let ([uniform, normal], [other_uniform, other_normal]) = (draw(device)?, draw(&other)?);
-    if uniform != other_uniform {
+    let (here, there) = (draw(device)?, draw(&other)?);
+    if here[..2] != there[..2] {
         return Err(format!("uniform numbers of {device} and {other} differ").into());
     }
-    // The inverse of the error function is a polynomial, whose products and sums a device may fuse, or not.
-    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 4.0 * ulp(*a, DType::F32);
-    match normal.iter().zip(&other_normal).find(|&pair| !near(pair)) {
-        Some((a, b)) => Err(format!("normal numbers of {device} and {other} differ: {a:?}, {b:?}").into()),
+    // Quantiles are polynomials, whose products and sums a device may fuse, or not.
+    let near = |(a, b): &(&f64, &f64)| (*a - *b).abs() <= 4.0 * ulp(**a, DType::F32);
+    let pairs = here[2..].iter().zip(&there[2..]).flat_map(|(here, there)| here.iter().zip(there));
+    match pairs.into_iter().find(|pair| !near(pair)) {
+        Some((a, b)) => Err(format!("numbers of {device} and {other} differ: {a:?}, {b:?}").into()),
         None => Ok(()),
     }
 }
@@ -154,8 +359,32 @@ pub fn add(suite: &mut Suite) {
         check_scaled("rand", device, || Tensor::rand(low, high, 999, device), uniform, [-3.0, 7.5])
     });
     suite.add("randn", "f32::standard", |device| {
-        check_scaled("randn", device, || Tensor::randn(0f32, 1.0, 20_000, device), normal, [0.0, 1.0])
+        let count = if full_tier() { 1 << 20 } else { 20_000 };
+        check_scaled("randn", device, || Tensor::randn(0f32, 1.0, count, device), normal, [0.0, 1.0])
     });
+    suite.add("gumbel", "f32::standard", |device| {
+        let count = if full_tier() { 1 << 22 } else { 1 << 18 };
+        check_scaled("gumbel", device, || Tensor::gumbel(0f32, 1.0, count, device), gumbel, [0.0, 1.0])
+    });
+    suite.add("gumbel", "f16::scaled", |device| {
+        let draw = || Tensor::gumbel(f16::from_f32(-2.0), f16::from_f32(0.5), 999, device);
+        check_scaled("gumbel", device, draw, gumbel, [-2.0, 0.5])
+    });
+    suite.add("rand_int", "reference", integers);
+    for dtype in FLOATS {
+        for layout in Layout::ALL {
+            suite.add("bernoulli", format!("{dtype}::{}", layout.name()), move |device| {
+                bernoulli(layout, dtype, device)
+            });
+        }
+        for layout in [Layout::Contiguous, Layout::Transposed, Layout::Sliced, Layout::Broadcast] {
+            suite.add("multinomial", format!("{dtype}::{}", layout.name()), move |device| {
+                multinomial(layout, dtype, device)
+            });
+            suite
+                .add("sample_top_k", format!("{dtype}::{}", layout.name()), move |device| top_k(layout, dtype, device));
+        }
+    }
     suite.add("randn", "f32::scaled", |device| {
         check_scaled("randn", device, || Tensor::randn(5f32, 0.3, 999, device), normal, [5.0, f64::from(0.3f32)])
     });

@@ -87,7 +87,7 @@ const INTERVALS: &[(&str, [f64; 2])] = &[
     ("expm1", [-20.0, 88.0]),
     ("log2", [0.0, 4.0]),
     ("log1p", [-1.0, 3.0]),
-    ("tan", [-8192.0, 8192.0]),
+    ("tan", [-10_000.0, 10_000.0]),
     ("asin", [-1.0, 1.0]),
     ("acos", [-1.0, 1.0]),
     ("atan", [-4.0, 4.0]),
@@ -146,9 +146,9 @@ pub fn add(suite: &mut Suite) {
             if function.domain() == Domain::Angle {
                 suite.add(op, format!("{dtype}::multiples"), move |device| {
                     // Near the multiples of pi / 2 an angle's reduction has few digits to start from.
-                    let multiples = (-5215..=5215).map(|n| f64::from(n) * std::f64::consts::FRAC_PI_2);
+                    let multiples = (-6366..=6366).map(|n| f64::from(n) * std::f64::consts::FRAC_PI_2);
                     let values = multiples.map(|angle| round(angle, dtype)).collect();
-                    let values = array(&[2 * 5215 + 1], values);
+                    let values = array(&[2 * 6366 + 1], values);
                     function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
                 });
             } else {
@@ -169,7 +169,7 @@ pub fn add(suite: &mut Suite) {
                 function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
             });
             suite.add(op, format!("{dtype}::sweep"), move |device| {
-                let largest = if function.domain() == Domain::Angle { 8192.0 } else { f64::INFINITY };
+                let largest = if function.domain() == Domain::Angle { 10_000.0 } else { f64::INFINITY };
                 let values = Inputs::new(op).sweep(4096, dtype, largest);
                 function.check(&Sample { tensor: upload(&values, dtype, device)?, values })
             });

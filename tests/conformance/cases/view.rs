@@ -8,6 +8,7 @@ use crate::reference::{ArrayD, Axis, Slice, array, broadcast};
 use crate::suite::{Outcome, Suite};
 use crate::views::{self, Property};
 use marquetry::{DType, Device, Tensor};
+use ndarray::Dimension;
 
 /// A view or a reshape, as the crate does it and as it is.
 struct View {
@@ -27,6 +28,29 @@ fn permuted(x: &ArrayD<f64>, axes: [usize; 3]) -> ArrayD<f64> {
 
 fn sliced(x: &ArrayD<f64>, axis: usize, slice: Slice) -> ArrayD<f64> {
     x.slice_axis(Axis(axis), slice).to_owned()
+}
+
+fn unfolded(x: &ArrayD<f64>, axis: usize, size: usize, step: usize) -> ArrayD<f64> {
+    let mut shape = x.shape().to_vec();
+    shape[axis] = (shape[axis] - size) / step + 1;
+    shape.push(size);
+    ArrayD::from_shape_fn(shape, |place| {
+        let mut place = place.slice().to_vec();
+        let within = place.pop().unwrap();
+        place[axis] = place[axis] * step + within;
+        x[&place[..]]
+    })
+}
+
+/// The elements at other indexes.
+fn gather(x: &ArrayD<f64>, shape: &[usize], index: impl Fn(&[usize]) -> [usize; 3]) -> ArrayD<f64> {
+    ArrayD::from_shape_fn(shape, |i| x[&index(i.slice())[..]])
+}
+
+/// The elements at other places in row-major order.
+fn placed(x: &ArrayD<f64>, shape: &[usize], place: impl Fn(&[usize]) -> usize) -> ArrayD<f64> {
+    let elements: Vec<f64> = x.iter().copied().collect();
+    ArrayD::from_shape_fn(shape, |i| elements[place(i.slice())])
 }
 
 macro_rules! view {
@@ -56,7 +80,26 @@ const VIEWS: &[View] = &[
     view!(slice, "step", |x| x.slice(2, 1..6, 2), |x| sliced(x, 2, Slice::new(1, Some(6), 2))),
     view!(slice, "open", |x| x.slice(0, 1.., 3), |x| sliced(x, 0, Slice::new(1, None, 3))),
     view!(slice, "inclusive", |x| x.slice(-2, ..=3, 1), |x| sliced(x, 1, Slice::from(..4))),
-    view!(slice, "long_step", |x| x.slice(1, .., usize::MAX), |x| sliced(x, 1, Slice::from(..1))),
+    view!(slice, "long_step", |x| x.slice(1, .., isize::MAX), |x| sliced(x, 1, Slice::from(..1))),
+    view!(slice, "backwards", |x| x.slice(1, .., -1), |x| sliced(x, 1, Slice::new(0, None, -1))),
+    view!(slice, "backwards_step", |x| x.slice(-1, 1..6, -2), |x| sliced(x, 2, Slice::new(1, Some(6), -2))),
+    view!(slice, "backwards_long_step", |x| x.slice(0, .., isize::MIN), |x| sliced(x, 0, Slice::from(3..))),
+    view!(slice, "backwards_nothing", |x| x.slice(0, 2..2, -1), |x| sliced(x, 0, Slice::from(2..2))),
+    view!(unfold, "overlapping", |x| x.unfold(-1, 3, 1), |x| unfolded(x, 2, 3, 1)),
+    view!(unfold, "apart", |x| x.unfold(0, 1, 2), |x| unfolded(x, 0, 1, 2)),
+    view!(unfold, "whole", |x| x.unfold(1, 5, 7), |x| unfolded(x, 1, 5, 7)),
+    view!(unfold, "nothing", |x| x.unfold(1, 0, 2), |x| unfolded(x, 1, 0, 2)),
+    view!(unfold, "twice", |x| x.unfold(1, 2, 1)?.unfold(2, 2, 3), |x| unfolded(&unfolded(x, 1, 2, 1), 2, 2, 3)),
+    view!(diagonal, "batch", |x| x.diagonal(0, 1, 2), |x| gather(x, &[4, 5], |i| [i[0], i[1], i[1]])),
+    view!(diagonal, "right", |x| x.diagonal(3, 0, -1), |x| gather(x, &[5, 3], |i| [i[1], i[0], i[1] + 3])),
+    view!(diagonal, "below", |x| x.diagonal(-2, 0, 1), |x| gather(x, &[6, 2], |i| [i[1] + 2, i[1], i[0]])),
+    view!(diagonal, "beyond", |x| x.diagonal(9, 0, 1), |x| gather(x, &[6, 0], |_| [0; 3])),
+    view!(as_strided, "windows", |x| x.as_strided((3, 7), &[9, 4], 5), |x| placed(x, &[3, 7], |i| 5
+        + 9 * i[0]
+        + 4 * i[1])),
+    view!(as_strided, "backwards", |x| x.as_strided((4, 6), &[-6, 1], 42), |x| placed(x, &[4, 6], |i| 42 - 6 * i[0]
+        + i[1])),
+    view!(as_strided, "nothing", |x| x.as_strided((4, 0), &[600, 1], 4000), |x| placed(x, &[4, 0], |_| 0)),
     view!(broadcast_to, "outer", |x| x.broadcast_to((2, 3, 4, 5, 6)), |x| broadcast(x, &[2, 3, 4, 5, 6])),
     view!(broadcast_to, "same", |x| x.broadcast_to((4, 5, 6)), |x| x.clone()),
     view!(broadcast_to, "nothing", |x| x.broadcast_to((0, 4, 5, 6)), |x| broadcast(x, &[0, 4, 5, 6])),
@@ -116,6 +159,12 @@ pub fn add(suite: &mut Suite) {
         }
     }
     suite.add("views", "accessors", accessors);
+    suite.add("unfold", "assigned", |device| {
+        // Its windows share elements, and so have places of their own before one changes.
+        let windows = Tensor::arange(0f32, 4.0, device)?.unfold(0, 2, 1)?;
+        let values = windows.slice_assign((1.., ..1), &Tensor::full(9f32, (2, 1), device)?)?;
+        check("unfold", &values, &Expected::new(array(&[3, 2], vec![0.0, 1.0, 9.0, 2.0, 9.0, 3.0]), DType::F32))
+    });
     for property in Property::ALL {
         let tried = |dtype| property.takes(dtype) && (!is_brief(dtype) || matches!(property, Property::Contiguous));
         for dtype in DType::ALL.into_iter().filter(|&dtype| tried(dtype)) {

@@ -37,29 +37,29 @@ fn compare<T: Element>(what: &str, tensor: &Tensor, expected: &[T]) -> Outcome {
 type Binary<T> = (&'static str, fn(&Tensor, &Tensor) -> Result<Tensor>, fn(i64, i64) -> T);
 
 const ARITHMETIC: [Binary<i64>; 12] = [
-    ("add", Tensor::add, i64::wrapping_add),
-    ("sub", Tensor::sub, i64::wrapping_sub),
-    ("mul", Tensor::mul, i64::wrapping_mul),
-    ("div", Tensor::div, |a, b| if b == 0 { 0 } else { a.wrapping_div(b) }),
-    ("rem", Tensor::rem, |a, b| match b {
+    ("add", |a, b| a.add(b), i64::wrapping_add),
+    ("sub", |a, b| a.sub(b), i64::wrapping_sub),
+    ("mul", |a, b| a.mul(b), i64::wrapping_mul),
+    ("div", |a, b| a.div(b), |a, b| if b == 0 { 0 } else { a.wrapping_div(b) }),
+    ("rem", |a, b| a.rem(b), |a, b| match b {
         0 => a,
         _ if a.wrapping_rem(b) != 0 && (a < 0) != (b < 0) => a.wrapping_rem(b) + b,
         _ => a.wrapping_rem(b),
     }),
-    ("fmod", Tensor::fmod, |a, b| if b == 0 { a } else { a.wrapping_rem(b) }),
-    ("maximum", Tensor::maximum, Ord::max),
-    ("minimum", Tensor::minimum, Ord::min),
-    ("bitwise_and", Tensor::bitwise_and, |a, b| a & b),
-    ("bitwise_xor", Tensor::bitwise_xor, |a, b| a ^ b),
-    ("shl", Tensor::shl, |a, b| if (0..64).contains(&b) { a << b } else { 0 }),
-    ("shr", Tensor::shr, |a, b| a >> if (0..64).contains(&b) { b } else { 63 }),
+    ("fmod", |a, b| a.fmod(b), |a, b| if b == 0 { a } else { a.wrapping_rem(b) }),
+    ("maximum", |a, b| a.maximum(b), Ord::max),
+    ("minimum", |a, b| a.minimum(b), Ord::min),
+    ("bitwise_and", |a, b| a.bitwise_and(b), |a, b| a & b),
+    ("bitwise_xor", |a, b| a.bitwise_xor(b), |a, b| a ^ b),
+    ("shl", |a, b| a.shl(b), |a, b| if (0..64).contains(&b) { a << b } else { 0 }),
+    ("shr", |a, b| a.shr(b), |a, b| a >> if (0..64).contains(&b) { b } else { 63 }),
 ];
 
 const COMPARISONS: [Binary<bool>; 4] = [
-    ("eq", Tensor::eq, |a, b| a == b),
-    ("lt", Tensor::lt, |a, b| a < b),
-    ("ge", Tensor::ge, |a, b| a >= b),
-    ("logical_xor", Tensor::logical_xor, |a, b| (a != 0) != (b != 0)),
+    ("eq", |a, b| a.eq(b), |a, b| a == b),
+    ("lt", |a, b| a.lt(b), |a, b| a < b),
+    ("ge", |a, b| a.ge(b), |a, b| a >= b),
+    ("logical_xor", |a, b| a.logical_xor(b), |a, b| (a != 0) != (b != 0)),
 ];
 
 fn pairs<T: Element>((name, call, exact): &Binary<T>, device: &Device) -> Outcome {

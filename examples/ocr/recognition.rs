@@ -1,0 +1,195 @@
+//! PP-OCRv4's text recogniser: LCNetV3, two layers of attention along the line (SVTR), and for each place along it the
+//! logit of every character, one of which is "none" (connectionist temporal classification).
+//!
+//! Y. Du et al., "SVTR: Scene Text Recognition with a Single Visual Model", 2022; A. Graves et al., "Connectionist
+//! Temporal Classification", 2006.
+
+use crate::layers::{Backbone, Conv, Filter, LcNet};
+use crate::weights::Weights;
+use anyhow::{Result, ensure};
+use marquetry::{Device, PoolConfig, Tensor};
+use std::path::Path;
+
+/// The height of a line for the recogniser.
+pub const HEIGHT: usize = 48;
+
+const BACKBONE: Backbone = Backbone {
+    stem: (10, 2),
+    first_layer: 157,
+    stages: &[
+        &[([1, 1], None)],
+        &[([1, 1], None), ([1, 1], None)],
+        &[([2, 1], None), ([1, 1], None)],
+        &[([1, 2], None), ([1, 1], None), ([1, 1], None), ([1, 1], None), ([1, 1], None)],
+        &[([2, 1], Some(106)), ([1, 1], Some(117)), ([2, 1], None), ([1, 1], None)],
+    ],
+};
+
+/// What the last picture of the backbone is averaged over, down and across.
+const POOL: [usize; 2] = [3, 2];
+const HEADS: usize = 8;
+
+/// `x W + b`
+struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Linear {
+    fn load(weights: &Weights, n: usize) -> Result<Self> {
+        let part = |part: &str| weights.tensor(&format!("linear_{n}.{part}"));
+        Ok(Linear { weight: part("w_0")?, bias: part("b_0")? })
+    }
+
+    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
+        x.matmul(&self.weight)?.add(&self.bias)
+    }
+}
+
+/// Each place's vector with mean 0 and variance 1, then scaled and shifted.
+struct LayerNorm {
+    weight: Tensor,
+    bias: Tensor,
+    eps: f64,
+}
+
+impl LayerNorm {
+    fn load(weights: &Weights, n: usize, eps: f64) -> Result<Self> {
+        let part = |part: &str| weights.tensor(&format!("layer_norm_{n}.{part}"));
+        Ok(LayerNorm { weight: part("w_0")?, bias: part("b_0")?, eps })
+    }
+
+    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
+        x.layer_norm(&self.weight, &self.bias, self.eps)
+    }
+}
+
+/// Attention between the places along a line, then a small network for each place; both see their input normalised and
+/// are added to it.
+struct Layer {
+    attention_norm: LayerNorm,
+    /// Query, key and value in one.
+    projection: Linear,
+    output: Linear,
+    norm: LayerNorm,
+    inner: [Linear; 2],
+}
+
+impl Layer {
+    /// The layer whose first normalisation and first linear layer have these numbers.
+    fn load(weights: &Weights, norm: usize, linear: usize) -> Result<Self> {
+        const EPS: f64 = 1e-5;
+        Ok(Layer {
+            attention_norm: LayerNorm::load(weights, norm, EPS)?,
+            projection: Linear::load(weights, linear)?,
+            output: Linear::load(weights, linear + 1)?,
+            norm: LayerNorm::load(weights, norm + 1, EPS)?,
+            inner: [Linear::load(weights, linear + 2)?, Linear::load(weights, linear + 3)?],
+        })
+    }
+
+    /// `softmax(Q K^T / sqrt(d)) V` in several heads.
+    fn attend(&self, x: &Tensor) -> marquetry::Result<Tensor> {
+        let [batch, places, hidden] = [x.dim(0)?, x.dim(1)?, x.dim(2)?];
+        let width = hidden / HEADS;
+        // [batch, places, 3 hidden] -> [3, batch, heads, places, width]
+        let parts = self.projection.forward(x)?.reshape([batch, places, 3, HEADS, width])?.permute([2, 0, 3, 1, 4])?;
+        let part = |n| parts.narrow(0, n, 1)?.squeeze(0);
+        let scores = (part(0)?.matmul(&part(1)?.t()?)? * (1.0 / (width as f64).sqrt()))?;
+        let mixed = scores.softmax(-1)?.matmul(&part(2)?)?;
+        self.output.forward(&mixed.transpose(1, 2)?.reshape((batch, places, hidden))?)
+    }
+
+    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
+        let x = x.add(&self.attend(&self.attention_norm.forward(x)?)?)?;
+        let inner = self.inner[0].forward(&self.norm.forward(&x)?)?.silu()?;
+        x.add(&self.inner[1].forward(&inner)?)
+    }
+}
+
+/// A convolution with batch normalisation and `x sigmoid(x)`.
+struct Swish(Conv);
+
+impl Swish {
+    fn load(weights: &Weights, conv: usize, norm: usize) -> Result<Self> {
+        Ok(Swish(Filter::load(weights, conv)?.batch_norm(&format!("batch_norm2d_{norm}"))?.conv([1, 1])?))
+    }
+
+    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
+        self.0.forward(x)?.silu()
+    }
+}
+
+/// The network with its weights on a device.
+pub struct Recogniser {
+    backbone: LcNet,
+    /// Into the attention, two convolutions; out of it, one; and two for what went around it and through it together.
+    inward: [Swish; 2],
+    layers: [Layer; 2],
+    norm: LayerNorm,
+    outward: Swish,
+    joined: [Swish; 2],
+    characters: Linear,
+    alphabet: Vec<String>,
+}
+
+impl Recogniser {
+    /// Reads `ch_PP-OCRv4_rec_infer.onnx`.
+    pub fn load(path: &Path, device: &Device) -> Result<Self> {
+        let weights = Weights::load(path, device)?;
+        let characters = Linear::load(&weights, 85)?;
+        // The file leaves out the first, which is none, and the last.
+        let listed = weights.property("character")?.lines().map(String::from);
+        let alphabet: Vec<String> = std::iter::once(String::new()).chain(listed).chain([" ".into()]).collect();
+        ensure!(
+            characters.bias.elem_count() == alphabet.len(),
+            "{} characters for {} logits",
+            alphabet.len(),
+            characters.bias.elem_count()
+        );
+        Ok(Recogniser {
+            backbone: LcNet::load(&weights, &BACKBONE)?,
+            inward: [Swish::load(&weights, 142, 148)?, Swish::load(&weights, 143, 149)?],
+            layers: [Layer::load(&weights, 43, 77)?, Layer::load(&weights, 45, 81)?],
+            norm: LayerNorm::load(&weights, 47, 1e-6)?,
+            outward: Swish::load(&weights, 144, 150)?,
+            joined: [Swish::load(&weights, 145, 151)?, Swish::load(&weights, 146, 152)?],
+            characters,
+            alphabet,
+        })
+    }
+
+    /// From lines `[batch, 3, HEIGHT, width]`, with numbers from -1 to 1 and blue first, the logit of each character at
+    /// each place, `[batch, width / 8, characters]`.
+    pub fn forward(&self, lines: &Tensor) -> marquetry::Result<Tensor> {
+        let stages = self.backbone.forward(lines)?;
+        let around = stages[stages.len() - 1].avg_pool2d(&PoolConfig::new(POOL))?;
+        let x = self.inward[1].forward(&self.inward[0].forward(&around)?)?;
+        // One pixel high: [batch, hidden, 1, places] <-> [batch, places, hidden]
+        let x = x.squeeze(2)?.transpose(1, 2)?;
+        let x = self.layers.iter().try_fold(x, |x, layer| layer.forward(&x))?;
+        let x = self.norm.forward(&x)?.transpose(1, 2)?.unsqueeze(2)?;
+        let x = Tensor::cat(&[around, self.outward.forward(&x)?], 1)?;
+        let x = self.joined[1].forward(&self.joined[0].forward(&x)?)?;
+        self.characters.forward(&x.squeeze(2)?.transpose(1, 2)?)
+    }
+
+    /// The likeliest text of each line, with the mean probability of its characters.
+    pub fn decode(&self, logits: &Tensor) -> marquetry::Result<Vec<(String, f32)>> {
+        let probabilities = logits.softmax(-1)?;
+        let best: Vec<u32> = probabilities.argmax(-1)?.to_vec()?;
+        let probability: Vec<f32> = probabilities.max(-1)?.to_vec()?;
+        let places = logits.dim(1)?.max(1);
+        let lines = best.chunks(places).zip(probability.chunks(places));
+        Ok(lines.map(|(best, probability)| self.decode_line(best, probability)).collect())
+    }
+
+    /// The same character at neighbouring places is one; between two that are the same there is none.
+    fn decode_line(&self, best: &[u32], probability: &[f32]) -> (String, f32) {
+        let is_new = |place: usize| best[place] != 0 && (place == 0 || best[place] != best[place - 1]);
+        let places: Vec<usize> = (0..best.len()).filter(|&place| is_new(place)).collect();
+        let text = places.iter().map(|&place| self.alphabet[best[place] as usize].as_str()).collect();
+        let sum: f32 = places.iter().map(|&place| probability[place]).sum();
+        (text, sum / places.len().max(1) as f32)
+    }
+}

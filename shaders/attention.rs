@@ -1,0 +1,602 @@
+//! Attention, `softmax(q k^T) v`, without the matrix of scores in memory. Scores are met some keys at a time, and what has
+//! been summed is rescaled when a larger one turns up: M. Milakov and N. Gimelshein, "Online normalizer calculation for
+//! softmax", 2018; T. Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", 2022.
+
+use super::Family;
+use super::elements::{Elements, Grid, Strides};
+use crate::dtype::DType;
+use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value, Var};
+
+/// How the work is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Tile {
+    /// Each invocation computes two rows without workgroup memory, for software devices, where that is slow.
+    Registers,
+    /// Each workgroup computes a block of rows from tiles in workgroup memory.
+    Workgroup {
+        /// Invocations that share four rows. Each has four keys of a block, then some columns of the result.
+        across: u32,
+    },
+}
+
+/// Attention of the queries that share keys and values: the rows are those of all query heads of a group, one head after
+/// the other. A query sees the keys from `query + backward` up to but not including `query + forward`. The output is
+/// `f32`, contiguous.
+///
+/// Parameters: the lengths of the queries' and the keys' axis, heads in a group; `forward` and `backward`; the scale; the
+/// cap of the scores; the keys per part; the lengths of the batch axes; offset and strides of `q` and the mask along the
+/// batch axes, the group and the matrix, of `k` and `v` along the batch axes and the matrix.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Attention {
+    pub dtype: DType,
+    pub batch_rank: usize,
+    /// The length of a query and a key.
+    pub features: u32,
+    /// The length of a value.
+    pub columns: u32,
+    /// A mask of floats is added to the scores; one of integers is 0 where a key is not seen.
+    pub mask: Option<DType>,
+    pub softcap: bool,
+    pub tile: Tile,
+    /// Whether the keys are cut into parts, each with a result of its own: a row for each part, and in a column more
+    /// the logarithm of the sum that the row was divided by.
+    pub parts: bool,
+}
+
+impl Attention {
+    /// The length of the parameter block.
+    pub fn parameter_words(&self) -> usize {
+        let rank = self.batch_rank;
+        let mask = if self.mask.is_some() { rank + 4 } else { 0 };
+        6 + usize::from(self.softcap) + usize::from(self.parts) + rank + (rank + 4) + 2 * (rank + 3) + mask
+    }
+
+    /// The length of a row of the output.
+    pub fn width(&self) -> usize {
+        self.columns as usize + usize::from(self.parts)
+    }
+}
+
+impl Tile {
+    /// Rows and keys that a workgroup has at a time.
+    pub const fn block(self) -> (usize, usize) {
+        match self {
+            Tile::Registers => ((REGISTER_ROWS * REGISTER_WORKGROUP) as usize, REGISTER_KEYS as usize),
+            Tile::Workgroup { across } => ((4 * WORKGROUP / across) as usize, (4 * across) as usize),
+        }
+    }
+}
+
+/// The most columns that a kernel holds in its registers.
+pub(crate) const MAX_COLUMNS: usize = 256;
+
+const REGISTER_WORKGROUP: u32 = 8;
+/// Rows of an invocation, and keys that it takes in at a time.
+const REGISTER_ROWS: u32 = 2;
+const REGISTER_KEYS: u32 = 8;
+const WORKGROUP: u32 = 64;
+
+/// Four rows at a time.
+const ROWS: Type = Type::vec4(Scalar::F32);
+
+/// What a row's largest score is at least: a finite number, so that its distance from minus infinity is one. Made from
+/// bits, as naga writes the constant with so few digits that it is out of range.
+fn lowest(k: &KernelBuilder) -> Value<'_> {
+    k.u32(f32::MIN.to_bits()).opaque().bitcast(Type::F32)
+}
+
+/// What both ways of cutting share: the problem, the operands, and the block that a workgroup works on.
+struct Problem<'k> {
+    kernel: &'k KernelBuilder,
+    config: Attention,
+    seq_q: Value<'k>,
+    seq_kv: Value<'k>,
+    forward: Value<'k>,
+    backward: Value<'k>,
+    scale: Value<'k>,
+    softcap: Option<Value<'k>>,
+    batches: Value<'k>,
+    rows: Value<'k>,
+    q: Operand<'k>,
+    k: Operand<'k>,
+    v: Operand<'k>,
+    mask: Option<Operand<'k>>,
+    y: Array<'k>,
+    batch: Value<'k>,
+    first_row: Value<'k>,
+    part: Value<'k>,
+    parts: Value<'k>,
+    /// The keys that the block's rows see, as far as they are in this part.
+    keys: [Value<'k>; 2],
+}
+
+/// A matrix for each batch: where that of this workgroup's batch begins, and how it is walked.
+struct Operand<'k> {
+    elements: Elements<'k>,
+    first: Value<'k>,
+    strides: Strides<'k>,
+}
+
+impl<'k> Operand<'k> {
+    /// Where the row of a key or value begins.
+    fn row_at(&self, key: Value<'k>) -> Value<'k> {
+        self.first + key * self.strides.stride(2)
+    }
+
+    /// An element of a row that begins at a place.
+    fn load(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
+        self.elements.load(row + column * self.strides.stride(1))
+    }
+
+    /// The same element of four rows.
+    fn load_four(&self, k: &'k KernelBuilder, rows: [Value<'k>; 4], column: Value<'k>) -> Value<'k> {
+        self.elements.gather(k, &rows.map(|row| row + column * self.strides.stride(1)))
+    }
+}
+
+impl<'k> Problem<'k> {
+    fn new(kernel: &'k KernelBuilder, config: &Attention) -> Self {
+        let word = || kernel.parameter(Type::U32);
+        let (seq_q, seq_kv, group) = (word(), word(), word());
+        let (forward, backward) = (kernel.parameter(Type::I32), kernel.parameter(Type::I32));
+        let scale = kernel.parameter(Type::F32);
+        let softcap = config.softcap.then(|| kernel.parameter(Type::F32));
+        let span = config.parts.then(word);
+        let grid = Grid::parameters(kernel, config.batch_rank);
+        let rows = group * seq_q;
+        let parts = span.map_or(kernel.u32(1), |span| (seq_kv + span - 1) / span);
+        let block_rows = kernel.u32(config.tile.block().0 as u32);
+        let down = (rows + block_rows - 1) / block_rows;
+        let block = kernel.group_index();
+        let (part, batch) = (block % parts, block / parts / down);
+        let first_row = block / parts % down * block_rows;
+        let batches = grid.size(kernel);
+        let coordinates = grid.coordinates(batch.min(batches - 1));
+
+        let operand = |name, dtype, inner: usize| {
+            let strides = Strides::parameters(kernel, config.batch_rank + inner);
+            Operand { elements: Elements::input(kernel, name, dtype), first: strides.at(&coordinates), strides }
+        };
+        let (q, k, v) = (operand("q", config.dtype, 3), operand("k", config.dtype, 2), operand("v", config.dtype, 2));
+        let mask = config.mask.map(|dtype| operand("mask", dtype, 3));
+        let y = kernel.buffer("y", Type::F32, Access::Write);
+        let keys = [seq_kv; 2];
+        let mut problem = Problem {
+            kernel,
+            config: config.clone(),
+            seq_q,
+            seq_kv,
+            forward,
+            backward,
+            scale,
+            softcap,
+            batches,
+            rows,
+            q,
+            k,
+            v,
+            mask,
+            y,
+            batch,
+            first_row,
+            part,
+            parts,
+            keys,
+        };
+        problem.keys = problem.keys_of_block(block_rows, span);
+        problem
+    }
+
+    /// The keys that a query sees, without the limits of the other side.
+    fn seen(&self, query: Value<'k>, reach: Value<'k>) -> Value<'k> {
+        let limit = self.seq_kv.convert(Scalar::I32);
+        (query.convert(Scalar::I32) + reach).max(0).min(limit).convert(Scalar::U32)
+    }
+
+    fn keys_of_block(&self, block_rows: Value<'k>, span: Option<Value<'k>>) -> [Value<'k>; 2] {
+        let (first, last) = (self.first_row, (self.first_row + block_rows).min(self.rows) - 1);
+        // Rows of several heads are all queries, for what is known here.
+        let one_head = (first / self.seq_q).eq(last / self.seq_q);
+        let lowest = one_head.select(first % self.seq_q, 0);
+        let highest = one_head.select(last % self.seq_q, self.seq_q - 1);
+        let (start, end) = (self.seen(lowest, self.backward), self.seen(highest, self.forward));
+        match span {
+            Some(span) => [start.max(self.part * span), end.min((self.part + 1) * span)],
+            None => [start, end],
+        }
+    }
+
+    /// The first key that a row sees, and how many it sees.
+    fn keys_of_row(&self, row: Value<'k>) -> [Value<'k>; 2] {
+        let query = row % self.seq_q;
+        let (start, end) = (self.seen(query, self.backward), self.seen(query, self.forward));
+        [start, end.max(start) - start]
+    }
+
+    /// Where a row of the queries or of the mask begins.
+    fn row_at(&self, operand: &Operand<'k>, row: Value<'k>) -> Value<'k> {
+        let (head, query) = (row / self.seq_q, row % self.seq_q);
+        operand.first + head * operand.strides.stride(3) + query * operand.strides.stride(2)
+    }
+
+    /// The score of a key from the sum of its products, for one row or for four.
+    fn score(&self, sum: Value<'k>, seen: Value<'k>, mask: Option<Value<'k>>) -> Value<'k> {
+        let sum = self.softcap.map_or(sum, |cap| sum.divide(sum.literal(cap)).tanh() * cap);
+        let minus_infinity = self.kernel.f32(f32::NEG_INFINITY);
+        match mask {
+            Some(mask) if mask.ty().is_float() => seen.select(sum + mask, minus_infinity),
+            Some(mask) => (seen & mask.ne(0)).select(sum, minus_infinity),
+            None => seen.select(sum, minus_infinity),
+        }
+    }
+
+    /// Stores a row's sum divided by its weights' total, one column of it. A row that sees no key is zero.
+    fn store(&self, row: Value<'k>, column: Value<'k>, sum: Value<'k>, total: Value<'k>) {
+        let quotient = total.eq(0.0).select(sum.literal(0.0), sum / total);
+        self.store_at(row, column, quotient);
+    }
+
+    /// Stores what a part's row weighs against those of the other parts.
+    fn store_weight(&self, row: Value<'k>, largest: Value<'k>, total: Value<'k>) {
+        let weight = total.eq(0.0).select(lowest(self.kernel), largest + total.log());
+        self.store_at(row, self.kernel.u32(self.config.columns), weight);
+    }
+
+    fn store_at(&self, row: Value<'k>, column: Value<'k>, value: Value<'k>) {
+        let place = (self.batch * self.rows + row) * self.parts + self.part;
+        self.y.store(place * self.config.width() as u32 + column, value);
+    }
+}
+
+/// The running softmax of a row, or of four.
+struct Softmax<'k> {
+    largest: Var<'k>,
+    /// The sum of the weights so far.
+    total: Var<'k>,
+}
+
+/// The larger value; what a NaN gives is of no matter, as its weight is NaN whatever it is compared with.
+fn larger<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
+    a.gt(b).select(a, b)
+}
+
+impl<'k> Softmax<'k> {
+    fn new(kernel: &'k KernelBuilder, like: Value<'k>) -> Self {
+        Softmax { largest: kernel.var(like.literal(lowest(kernel))), total: kernel.var(like.literal(0.0)) }
+    }
+
+    /// Takes in the scores of some keys. Gives their weights, and the factor for what has been summed so far.
+    /// `all_keys` makes of the largest of these scores that of all keys which the row meets at the time.
+    fn add(&self, scores: &[Value<'k>], all_keys: impl Fn(Value<'k>) -> Value<'k>) -> (Vec<Value<'k>>, Value<'k>) {
+        let before = self.largest.get();
+        let largest = larger(all_keys(scores.iter().copied().fold(before, larger)), before);
+        let rescale = (before - largest).exp();
+        let weights: Vec<_> = scores.iter().map(|&score| (score - largest).exp()).collect();
+        self.largest.set(largest);
+        self.total.set(weights.iter().fold(self.total.get() * rescale, |total, &weight| total + weight));
+        (weights, rescale)
+    }
+}
+
+impl Family for Attention {
+    fn name(&self) -> String {
+        let mask = self.mask.map_or(String::new(), |dtype| format!(", {dtype} mask"));
+        let softcap = if self.softcap { ", softcap" } else { "" };
+        let parts = if self.parts { ", parts" } else { "" };
+        let (features, columns) = (self.features, self.columns);
+        format!("attention({}, {features} x {columns}, {:?}{mask}{softcap}{parts})", self.dtype, self.tile)
+            .to_lowercase()
+    }
+
+    fn workgroup(&self) -> u32 {
+        match self.tile {
+            Tile::Registers => REGISTER_WORKGROUP,
+            Tile::Workgroup { .. } => WORKGROUP,
+        }
+    }
+
+    fn write(&self, k: &KernelBuilder) {
+        let problem = Problem::new(k, self);
+        match self.tile {
+            Tile::Registers => by_registers(&problem),
+            Tile::Workgroup { across } => by_workgroup(&problem, across),
+        }
+    }
+
+    fn samples() -> Vec<Self> {
+        let tiles = [Tile::Registers, Tile::Workgroup { across: 8 }, Tile::Workgroup { across: 64 }];
+        let sample = |tile| Attention {
+            dtype: DType::F32,
+            batch_rank: 1,
+            features: 64,
+            columns: 64,
+            mask: None,
+            softcap: false,
+            tile,
+            parts: tile == Tile::Workgroup { across: 64 },
+        };
+        tiles.map(sample).into()
+    }
+}
+
+/// A row of one invocation.
+struct Row<'k> {
+    place: Value<'k>,
+    q: Value<'k>,
+    mask: Option<Value<'k>>,
+    seen: [Value<'k>; 2],
+    softmax: Softmax<'k>,
+    sums: Array<'k>,
+}
+
+impl<'k> Row<'k> {
+    fn new(p: &Problem<'k>, place: Value<'k>) -> Self {
+        let k = p.kernel;
+        // Rows beyond the last one repeat it; they are not stored.
+        let row = place.min(p.rows - 1);
+        Row {
+            place,
+            q: p.row_at(&p.q, row),
+            mask: p.mask.as_ref().map(|mask| p.row_at(mask, row)),
+            seen: p.keys_of_row(row),
+            softmax: Softmax::new(k, k.f32(0.0)),
+            sums: k.local_array(Type::F32, p.config.columns),
+        }
+    }
+
+    fn score(&self, p: &Problem<'k>, key: Value<'k>, sum: Value<'k>) -> Value<'k> {
+        let ([first, count], [_, end]) = (self.seen, p.keys);
+        let mask = p.mask.as_ref().zip(self.mask).map(|(mask, row)| mask.load(row, key.min(end - 1)));
+        p.score(sum, key.lt(end) & (key - first).lt(count), mask)
+    }
+}
+
+fn by_registers<'k>(p: &Problem<'k>) {
+    let k = p.kernel;
+    // No constants, as llvmpipe would unroll the loops, and is slow to compile what loads from buffers.
+    let [features, columns] = [p.config.features, p.config.columns].map(|length| k.u32(length).opaque());
+    let zero = k.f32(0.0);
+    let first_row = p.first_row + k.local_index();
+    let rows: Vec<_> = (0..REGISTER_ROWS).map(|i| Row::new(p, first_row + i * REGISTER_WORKGROUP)).collect();
+    k.for_range(0, columns, |column| rows.iter().for_each(|row| row.sums.store(column, zero)));
+    let [start, end] = p.keys;
+    k.for_step(start, end, REGISTER_KEYS, |first| {
+        // Keys beyond the last one repeat it; they are not seen.
+        let keys: Vec<_> = (0..REGISTER_KEYS).map(|i| (first + i).min(end - 1)).collect();
+        let [k_rows, v_rows] = [&p.k, &p.v].map(|operand| keys.iter().map(|&key| operand.row_at(key)).collect::<Vec<_>>());
+        let products: Vec<Vec<_>> = rows.iter().map(|_| keys.iter().map(|_| k.var(zero)).collect()).collect();
+        k.for_range(0, features, |feature| {
+            let keys: Vec<_> = k_rows.iter().map(|&row| p.k.load(row, feature)).collect();
+            for (row, sums) in rows.iter().zip(&products) {
+                let q = p.q.load(row.q, feature) * p.scale;
+                keys.iter().zip(sums).for_each(|(&key, sum)| sum.set(q.fma(key, sum.get())));
+            }
+        });
+        let weigh = |(row, sums): (&Row<'k>, &Vec<Var<'k>>)| {
+            let scores: Vec<_> = (0..).zip(sums).map(|(i, sum)| row.score(p, first + i as u32, sum.get())).collect();
+            row.softmax.add(&scores, |largest| largest)
+        };
+        let weights: Vec<_> = rows.iter().zip(&products).map(weigh).collect();
+        k.for_range(0, columns, |column| {
+            let values: Vec<_> = v_rows.iter().map(|&row| p.v.load(row, column)).collect();
+            for (row, (weights, rescale)) in rows.iter().zip(&weights) {
+                let terms = weights.iter().zip(&values);
+                let before = row.sums.load(column) * *rescale;
+                row.sums.store(column, terms.fold(before, |sum, (weight, &value)| weight.fma(value, sum)));
+            }
+        });
+    });
+    for Row { place, softmax, sums, .. } in &rows {
+        k.when(place.lt(p.rows) & p.batch.lt(p.batches), || {
+            let total = softmax.total.get();
+            k.for_range(0, columns, |column| p.store(*place, column, sums.load(column), total));
+            if p.config.parts {
+                p.store_weight(*place, softmax.largest.get(), total);
+            }
+        });
+    }
+}
+
+/// The sizes of the tiles in workgroup memory.
+struct Tiles {
+    /// Invocations that share four rows, and how many times four rows there are.
+    across: u32,
+    down: u32,
+    /// Features of the queries and keys that are there at a time.
+    depth: u32,
+    /// Columns of the values, four at a time, and the values that are there at a time.
+    quads: u32,
+    values: u32,
+}
+
+impl Tiles {
+    fn new(across: u32, columns: u32) -> Self {
+        let (down, depth) = (WORKGROUP / across, if across == 8 { 16 } else { 8 });
+        let quads = columns.div_ceil(4);
+        // As many values as fit in the place of the queries and keys.
+        let slice = depth * (across + down);
+        let values = 1 << (slice / quads).min(4 * across).ilog2();
+        Tiles { across, down, depth, quads, values }
+    }
+
+    /// Vectors between the features of queries and keys; one more than there are, so that neighbouring invocations
+    /// store to different banks.
+    fn pitch(&self) -> (u32, u32) {
+        (self.down + 1, self.across + 1)
+    }
+
+    fn slice(&self) -> u32 {
+        let (queries, keys) = self.pitch();
+        (self.depth * (queries + keys)).max(self.values * self.quads)
+    }
+}
+
+/// This invocation's share of so many items: their places, of which the last may be beyond the end.
+fn share<'k>(k: &'k KernelBuilder, count: u32) -> impl Iterator<Item = Value<'k>> {
+    (0..count).step_by(WORKGROUP as usize).map(|first| k.local_index() + first)
+}
+
+/// Stores an item unless its place is beyond the end.
+fn store_shared<'k>(k: &'k KernelBuilder, count: u32, place: Value<'k>, store: impl FnOnce()) {
+    if count.is_multiple_of(WORKGROUP) { store() } else { drop(k.when(place.lt(count), store)) }
+}
+
+/// Combines the values of the invocations that share four rows; each of them gets the result.
+fn across_rows<'k>(
+    k: &'k KernelBuilder,
+    scratch: Array<'k>,
+    across: u32,
+    value: Value<'k>,
+    combine: impl Fn(Value<'k>, Value<'k>) -> Value<'k>,
+) -> Value<'k> {
+    let lane = k.local_index();
+    scratch.store(lane, value);
+    k.barrier();
+    let mut half = across / 2;
+    while half > 0 {
+        k.when((lane % across).lt(half), || {
+            scratch.store(lane, combine(scratch.load(lane), scratch.load(lane + half)));
+        });
+        k.barrier();
+        half /= 2;
+    }
+    let result = scratch.load(lane / across * across);
+    // The memory is used again: nobody may write it before all have read the result.
+    k.barrier();
+    result
+}
+
+fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
+    let (k, config) = (p.kernel, &p.config);
+    let tiles = Tiles::new(across, config.columns);
+    let [slice, weights_tile, scratch] =
+        [tiles.slice(), 16 * WORKGROUP, WORKGROUP].map(|length| k.workgroup_array(ROWS, length));
+    let lane = k.local_index();
+    let (x, y) = (lane % across, lane / across);
+    let zeros = k.number(ROWS, 0);
+
+    // Rows beyond the last one repeat it; they are not stored.
+    let rows = [0, 1, 2, 3].map(|r| (p.first_row + y * 4 + r).min(p.rows - 1));
+    let seen = rows.map(|row| p.keys_of_row(row));
+    let (first_seen, count_seen) = (k.vector(&seen.map(|[first, _]| first)), k.vector(&seen.map(|[_, count]| count)));
+    let mask = p.mask.as_ref().map(|mask| (mask, rows.map(|row| p.row_at(mask, row))));
+
+    // Where the queries begin that this invocation brings to workgroup memory.
+    let q_rows: Vec<_> = share(k, tiles.depth * tiles.down)
+        .map(|place| place / tiles.depth)
+        .map(|quad| [0, 1, 2, 3].map(|r| p.row_at(&p.q, (p.first_row + quad * 4 + r).min(p.rows - 1))))
+        .collect();
+
+    let softmax = Softmax::new(k, zeros);
+    let per_lane = tiles.quads.div_ceil(across);
+    let sums: Vec<_> = (0..4 * per_lane).map(|_| k.var(zeros)).collect();
+    let [start, end] = p.keys;
+    k.for_step(start, end, 4 * across, |first| {
+        let scores = products(p, &tiles, &q_rows, slice, first);
+        let score = |(i, sum): (u32, Var<'k>)| {
+            let key = first + x * 4 + i;
+            let seen = (key.splat(4) - first_seen).lt(count_seen) & key.lt(end).splat(4);
+            let key = key.min(p.seq_kv - 1);
+            let mask = mask.map(|(mask, rows)| {
+                mask.elements.gather(k, &rows.map(|row| row + key * mask.strides.stride(1)))
+            });
+            p.score(sum.get(), seen, mask)
+        };
+        let scores: Vec<_> = (0..).zip(scores).map(score).collect();
+        let (weights, rescale) =
+            softmax.add(&scores, |largest| across_rows(k, scratch, across, largest, larger));
+        for (i, &weight) in (0..).zip(&weights) {
+            weights_tile.store((x * 4 + i) * tiles.down + y, weight);
+        }
+        sums.iter().for_each(|sum| sum.set(sum.get() * rescale));
+        k.for_step(0, (end - first).min(4 * across), tiles.values, |done| {
+            for place in share(k, tiles.values * tiles.quads) {
+                let key = first + done + place / tiles.quads;
+                let row = p.v.row_at(key.min(end - 1));
+                let column = |c| (place % tiles.quads * 4 + c).min(config.columns - 1);
+                store_shared(k, tiles.values * tiles.quads, place, || {
+                    let v = [0, 1, 2, 3].map(|c| row + column(c) * p.v.strides.stride(1));
+                    slice.store(place, key.lt(end).select(p.v.elements.gather(k, &v), zeros));
+                });
+            }
+            k.barrier();
+            k.for_range(0, tiles.values, |value| {
+                let weight = weights_tile.load((done + value) * tiles.down + y);
+                for (n, sums) in (0..).zip(sums.chunks(4)) {
+                    // Quads beyond the last one are not stored either.
+                    let v = slice.load(value * tiles.quads + (x + n * across).min(tiles.quads - 1));
+                    for (c, sum) in (0..).zip(sums) {
+                        sum.set(weight.fma(v.lane(c), sum.get()));
+                    }
+                }
+            });
+            k.barrier();
+        });
+    });
+
+    let total = across_rows(k, scratch, across, softmax.total.get(), |a, b| a + b);
+    let largest = softmax.largest.get();
+    for r in 0..4 {
+        let row = p.first_row + y * 4 + r;
+        k.when(row.lt(p.rows) & p.batch.lt(p.batches), || {
+            for (c, sum) in (0..).zip(&sums) {
+                let column = (x + c / 4 * across) * 4 + c % 4;
+                k.when(column.lt(config.columns), || p.store(row, column, sum.get().lane(r), total.lane(r)));
+            }
+            if config.parts {
+                k.when(x.eq(0), || p.store_weight(row, largest.lane(r), total.lane(r)));
+            }
+        });
+    }
+}
+
+/// The products of an invocation's four rows with its four keys of the block that starts with `first`: for each key
+/// those of the rows.
+fn products<'k>(
+    p: &Problem<'k>,
+    tiles: &Tiles,
+    q_rows: &[[Value<'k>; 4]],
+    slice: Array<'k>,
+    first: Value<'k>,
+) -> Vec<Var<'k>> {
+    let (k, features) = (p.kernel, p.config.features);
+    let Tiles { across, down, depth, .. } = *tiles;
+    let (q_pitch, k_pitch) = tiles.pitch();
+    let k_tile = depth * q_pitch;
+    let lane = k.local_index();
+    let (x, y) = (lane % across, lane / across);
+    let sums: Vec<_> = (0..4).map(|_| k.var(k.number(ROWS, 0))).collect();
+    k.for_step(0, features, depth, |start| {
+        // Neighbouring lanes read neighbouring features, of four rows.
+        let load = |operand: &Operand<'k>, feature: Value<'k>, rows: [Value<'k>; 4]| {
+            if features.is_multiple_of(depth) {
+                return operand.load_four(k, rows, feature);
+            }
+            let elements = operand.load_four(k, rows, feature.min(features - 1));
+            feature.lt(features).select(elements, k.f32(0.0))
+        };
+        for (place, &rows) in share(k, depth * down).zip(q_rows) {
+            store_shared(k, depth * down, place, || {
+                let queries = load(&p.q, start + place % depth, rows) * p.scale;
+                slice.store(place % depth * q_pitch + place / depth, queries);
+            });
+        }
+        for place in share(k, depth * across) {
+            store_shared(k, depth * across, place, || {
+                let keys = [0, 1, 2, 3].map(|i| (first + place / depth * 4 + i).min(p.seq_kv - 1));
+                let keys = load(&p.k, start + place % depth, keys.map(|key| p.k.row_at(key)));
+                slice.store(place % depth * k_pitch + place / depth + k_tile, keys);
+            });
+        }
+        k.barrier();
+        k.for_range(0, depth, |feature| {
+            let queries = slice.load(feature * q_pitch + y);
+            let keys = slice.load(feature * k_pitch + x + k_tile);
+            for (i, sum) in (0..).zip(&sums) {
+                sum.set(queries.fma(keys.lane(i), sum.get()));
+            }
+        });
+        k.barrier();
+    });
+    sums
+}

@@ -1,0 +1,456 @@
+//! Convolutions and transposed convolutions as matrix products that are never laid out: of the weight, whose rows are
+//! the output channels of a group, with the windows of the input, whose columns are the places in all images; their
+//! depth is an input channel and a tap, an element of the window.
+
+use super::Family;
+use super::elements::{Elements, Strides, take_apart};
+use super::tiles::{Sums, Tile, add_by_workgroup, loaded_column};
+use crate::dtype::DType;
+use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
+
+/// A convolution over `axes` spatial axes. Parameters: the number of images, groups, and output and input channels per
+/// group; per axis the length of the output, the input and the kernel, stride, dilation and padding before the input,
+/// and if transposed the distance of the taps of a phase; the input's offset and strides; the offsets of the weight and
+/// the bias, which are contiguous. `y` is contiguous and of the widened dtype.
+///
+/// In a transposed convolution, outputs that are `stride` apart have the same taps, all others have none in common:
+/// along each axis they are a phase of their own, computed like a convolution of stride 1 with every `step`-th tap.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Conv {
+    pub dtype: DType,
+    pub axes: usize,
+    pub transposed: bool,
+    pub bias: bool,
+    pub tile: Tile,
+    /// Whether along the last axis stride and dilation are equal, so that neighbouring outputs have neighbouring inputs
+    /// at each tap, and all but one of a strip's have been loaded for the tap before.
+    pub slides: bool,
+}
+
+impl Conv {
+    /// The length of the parameter block.
+    pub fn parameter_words(&self) -> usize {
+        let per_axis = if self.transposed { 8 } else { 7 };
+        4 + per_axis * self.axes + 4 + usize::from(self.bias)
+    }
+}
+
+/// One spatial axis: place `q` of the phase is output `first + q * spacing`; its tap `j` is element
+/// `first_tap + j * tap_step` of the kernel, and meets element `origin + q * stride + j * dilation` of the input.
+struct Axis<'k> {
+    axis: usize,
+    output: Value<'k>,
+    input: Value<'k>,
+    kernel: Value<'k>,
+    /// The number of places, rounded up to whole strips.
+    places: Value<'k>,
+    first: Value<'k>,
+    spacing: Value<'k>,
+    /// The taps of the phase, and the most that one has, from parameters alone.
+    taps: Value<'k>,
+    most_taps: Value<'k>,
+    first_tap: Value<'k>,
+    tap_step: Value<'k>,
+    origin: Value<'k>,
+    stride: Value<'k>,
+    dilation: Value<'k>,
+}
+
+impl<'k> Axis<'k> {
+    fn tap(&self, j: Value<'k>) -> Value<'k> {
+        self.first_tap + j * self.tap_step
+    }
+}
+
+/// A column: a place in an image.
+struct Column<'k> {
+    /// The index of the image's first element in the group's first channel.
+    image: Value<'k>,
+    /// Per axis the input element that the first tap meets; before the first one, it wraps.
+    starts: Vec<Value<'k>>,
+}
+
+/// An index in a buffer, if the element is inside of what it belongs to.
+type Source<'k> = (Value<'k>, Value<'k>);
+
+struct Problem<'k> {
+    k: &'k KernelBuilder,
+    transposed: bool,
+    strip: u32,
+    number: Type,
+    groups: Value<'k>,
+    rows: Value<'k>,
+    columns: Value<'k>,
+    channels: Value<'k>,
+    axes: Vec<Axis<'k>>,
+    x: Elements<'k>,
+    x_at: Strides<'k>,
+    weight: Elements<'k>,
+    /// The index of the group's first weight, and the strides of the weight's rows and channels.
+    weight_start: Value<'k>,
+    weight_strides: [Value<'k>; 2],
+    bias: Option<(Elements<'k>, Value<'k>)>,
+    y: Array<'k>,
+    /// The block of this workgroup. A folded dispatch has surplus ones, which store nothing.
+    group: Value<'k>,
+    block_row: Value<'k>,
+    block_column: Value<'k>,
+    real: Value<'k>,
+}
+
+fn product<'k>(k: &'k KernelBuilder, values: impl Iterator<Item = Value<'k>>) -> Value<'k> {
+    values.reduce(|a, b| a * b).unwrap_or_else(|| k.u32(1))
+}
+
+impl<'k> Problem<'k> {
+    fn new(k: &'k KernelBuilder, config: &Conv) -> Self {
+        let word = || k.parameter(Type::U32);
+        let [images, groups, rows, channels] = std::array::from_fn(|_| word());
+        let parameters: Vec<[Value; 6]> = (0..config.axes).map(|_| std::array::from_fn(|_| word())).collect();
+        let steps: Vec<Value> = (0..if config.transposed { config.axes } else { 0 }).map(|_| word()).collect();
+        let x_at = Strides::parameters(k, 2 + config.axes);
+        let weight_offset = word();
+        let x = Elements::input(k, "x", config.dtype);
+        let weight = Elements::input(k, "weight", config.dtype);
+        let bias = config.bias.then(|| (Elements::input(k, "bias", config.dtype), word()));
+        let number = Type { scalar: config.dtype.compute_scalar(), lanes: 1 };
+        let y = k.buffer("y", number, Access::Write);
+
+        // Blocks in order: group, phase, block of rows, block of columns.
+        let kernel = product(k, parameters.iter().map(|[_, _, kernel, ..]| *kernel));
+        let (block_rows, block_columns) = config.tile.block();
+        let down = (rows + (block_rows - 1)) / block_rows;
+        let strip = config.tile.strip();
+        let places = parameters.iter().enumerate().map(|(i, &[output, _, _, stride, ..])| {
+            let places = if config.transposed { (output + stride - 1) / stride } else { output };
+            // No strip goes on in the next row.
+            if i + 1 == config.axes && strip > 1 { (places + (strip - 1)) / strip * strip } else { places }
+        });
+        let places: Vec<Value> = places.collect();
+        let columns = images * product(k, places.iter().copied());
+        let across = (columns + (block_columns - 1)) / block_columns;
+        let block = k.group_index();
+        let (block_row, block_column) = (block / across % down * block_rows, block % across * block_columns);
+        let mut batch = block / (across * down);
+        let mut axes = Vec::new();
+        for (i, &axis) in parameters.iter().enumerate().rev() {
+            axes.push(match steps.get(i) {
+                None => dense_axis(k, i, axis, places[i]),
+                Some(&step) => {
+                    let [output, _, _, stride, ..] = axis;
+                    let phases = stride.min(output);
+                    let phase = batch % phases;
+                    batch = batch / phases;
+                    phase_axis(k, i, axis, places[i], [phase, step])
+                }
+            });
+        }
+        axes.reverse();
+        let group = batch.min(groups - 1);
+        let (weight_strides, group_stride) = if config.transposed {
+            ([kernel, rows * kernel], channels * rows * kernel)
+        } else {
+            ([channels * kernel, kernel], rows * channels * kernel)
+        };
+        Problem {
+            k,
+            transposed: config.transposed,
+            strip,
+            number,
+            groups,
+            rows,
+            columns,
+            channels,
+            axes,
+            x,
+            x_at,
+            weight,
+            weight_start: weight_offset + group * group_stride,
+            weight_strides,
+            bias,
+            y,
+            group,
+            block_row,
+            block_column,
+            real: batch.lt(groups),
+        }
+    }
+
+    fn x_stride(&self, axis: usize) -> Value<'k> {
+        self.x_at.stride(self.axes.len() - axis)
+    }
+
+    fn channel_stride(&self) -> Value<'k> {
+        self.x_at.stride(self.axes.len() + 1)
+    }
+
+    /// Image and places of a column.
+    fn places(&self, column: Value<'k>) -> (Value<'k>, Vec<Value<'k>>) {
+        take_apart(column, &self.axes.iter().map(|axis| axis.places).collect::<Vec<_>>())
+    }
+
+    /// A column of the block; beyond the last one, that one.
+    fn column(&self, in_block: Value<'k>) -> Column<'k> {
+        let (image, places) = self.places((self.block_column + in_block).min(self.columns - 1));
+        let starts = self.axes.iter().zip(places).map(|(axis, q)| axis.origin + q * axis.stride);
+        Column { image: self.x_at.at(&[image, self.group * self.channels]), starts: starts.collect() }
+    }
+
+    /// The index of a row's first weight; beyond the last row, of that one.
+    fn weight_row(&self, in_block: Value<'k>) -> Value<'k> {
+        self.weight_start + (self.block_row + in_block).min(self.rows - 1) * self.weight_strides[0]
+    }
+
+    /// Channel and taps at a place along the depth.
+    fn depth_place(&self, depth: Value<'k>) -> (Value<'k>, Vec<Value<'k>>) {
+        take_apart(depth, &self.axes.iter().map(|axis| axis.most_taps).collect::<Vec<_>>())
+    }
+
+    /// The weights of some rows for a channel and a tap.
+    fn weights(&self, rows: &[Value<'k>], channel: Value<'k>, tap: Value<'k>) -> Vec<Value<'k>> {
+        let step = tap + channel * self.weight_strides[1];
+        rows.iter().map(|&row| self.weight.load(row + step)).collect()
+    }
+
+    /// The element of a buffer if it is inside, else 0.
+    fn load(&self, elements: Elements<'k>, (index, inside): Source<'k>) -> Value<'k> {
+        inside.select(elements.load(inside.select(index, 0)), 0)
+    }
+
+    fn store(&self, row: Value<'k>, column: Value<'k>, sum: Value<'k>) {
+        let (row, column) = (self.block_row + row, self.block_column + column);
+        let (image, places) = self.places(column);
+        let channel = self.group * self.rows + row;
+        let mut inside = self.real & row.lt(self.rows) & column.lt(self.columns);
+        let mut index = image * (self.groups * self.rows) + channel;
+        for (axis, q) in self.axes.iter().zip(places) {
+            let output = axis.first + q * axis.spacing;
+            inside = if self.transposed || self.strip > 1 { inside & output.lt(axis.output) } else { inside };
+            index = index * axis.output + output;
+        }
+        self.k.when(inside, || {
+            let biased = self.bias.map(|(bias, offset)| sum + bias.load(offset + channel));
+            self.y.store(index, biased.unwrap_or(sum));
+        });
+    }
+}
+
+/// An axis of a convolution, where every output has every tap.
+fn dense_axis<'k>(
+    k: &'k KernelBuilder,
+    axis: usize,
+    [output, input, kernel, stride, dilation, before]: [Value<'k>; 6],
+    places: Value<'k>,
+) -> Axis<'k> {
+    let (zero, one) = (k.u32(0), k.u32(1));
+    Axis {
+        axis,
+        output,
+        input,
+        kernel,
+        places,
+        first: zero,
+        spacing: one,
+        taps: kernel,
+        most_taps: kernel,
+        first_tap: zero,
+        tap_step: one,
+        origin: zero - before,
+        stride,
+        dilation,
+    }
+}
+
+/// A phase of an axis of a transposed convolution: input `i` and tap `t` meet at output `i * stride + t * dilation -
+/// before`.
+fn phase_axis<'k>(
+    k: &'k KernelBuilder,
+    axis: usize,
+    [output, input, kernel, stride, dilation, before]: [Value<'k>; 6],
+    places: Value<'k>,
+    [phase, step]: [Value<'k>; 2],
+) -> Axis<'k> {
+    let place = phase + before;
+    // The first tap with an input; there may be none.
+    let tap = k.var(k.u32(0));
+    let misses = || (tap.get() * dilation % stride).ne(place % stride);
+    k.while_(|| tap.get().lt(kernel) & misses(), || tap.set(tap.get() + 1));
+    let first_tap = tap.get();
+    let signed = |value: Value<'k>| value.bitcast(Type::I32);
+    let origin = signed(place - first_tap * dilation) / signed(stride);
+    Axis {
+        axis,
+        output,
+        input,
+        kernel,
+        places,
+        first: phase,
+        spacing: stride,
+        taps: (kernel - first_tap + step - 1) / step,
+        most_taps: (kernel + step - 1) / step,
+        first_tap,
+        tap_step: step,
+        origin: origin.convert(Scalar::U32),
+        stride: k.u32(1),
+        dilation: k.u32(0) - dilation * step / stride,
+    }
+}
+
+impl Family for Conv {
+    fn name(&self) -> String {
+        let name = if self.transposed { "conv_transpose" } else { "conv" };
+        let slides = if self.slides { ", slides" } else { "" };
+        format!("{name}{}d({}, {:?}, bias: {}{slides})", self.axes, self.dtype, self.tile, self.bias).to_lowercase()
+    }
+
+    fn workgroup(&self) -> u32 {
+        self.tile.workgroup()
+    }
+
+    fn write(&self, k: &KernelBuilder) {
+        let problem = Problem::new(k, self);
+        let sums = Sums::new(k, problem.number, self.tile);
+        match self.tile {
+            Tile::Workgroup => by_workgroup(&problem, &sums),
+            Tile::Registers { .. } if self.slides => by_sliding(&problem, &sums),
+            Tile::Registers { .. } => by_registers(&problem, &sums),
+        }
+        sums.each(|row, column, sum| problem.store(row, column, sum));
+    }
+
+    fn samples() -> Vec<Self> {
+        let tiles = [Tile::Workgroup, Tile::Registers { rows: 8, columns: 4 }, Tile::Registers { rows: 1, columns: 4 }];
+        let mut samples = Vec::new();
+        for tile in tiles {
+            let conv = Conv { dtype: DType::F32, axes: 2, transposed: false, bias: true, tile, slides: false };
+            samples.extend([Conv { transposed: true, ..conv.clone() }, conv]);
+        }
+        samples.extend(samples.last().map(|last| Conv { slides: true, ..last.clone() }));
+        samples
+    }
+}
+
+/// Tap by tap, all channels of each: where a tap is, and whether that is inside, is found out once for all channels.
+fn by_registers<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
+    let rows: Vec<_> = sums.rows.iter().map(|&row| p.weight_row(row)).collect();
+    let columns: Vec<_> = sums.columns.iter().map(|&column| p.column(column)).collect();
+    let sources = columns.iter().map(|column| (column.image, p.k.bool(true))).collect();
+    each_tap(p, &columns, &p.axes, p.k.u32(0), sources, &|tap, sources| {
+        // An element outside is not looked at, but some element of the channel is.
+        let within = |column: &Column<'k>, &(index, inside): &Source<'k>| (inside.select(index, column.image), inside);
+        let sources: Vec<Source> = columns.iter().zip(sources).map(|(column, source)| within(column, source)).collect();
+        p.k.for_range(0, p.channels, |channel| {
+            let x_step = channel * p.channel_stride();
+            let load = |&(index, inside): &Source<'k>| inside.select(p.x.load(index + x_step), 0);
+            sums.add_products(&p.weights(&rows, channel, tap), &sources.iter().map(load).collect::<Vec<_>>());
+        });
+    });
+}
+
+/// Row by row of the window, channel by channel, and tap by tap along the last axis, where a strip's inputs move on by
+/// one: one is loaded, the others are there.
+fn by_sliding<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
+    let k = p.k;
+    let Some((along, outer)) = p.axes.split_last() else { return };
+    let rows: Vec<_> = sums.rows.iter().map(|&row| p.weight_row(row)).collect();
+    let column = p.column(sums.columns[0]);
+    let start = column.starts[along.axis];
+    let window: Vec<_> = sums.columns[1..].iter().map(|_| k.var(k.number(p.number, 0))).collect();
+    let sources = vec![(column.image, k.bool(true))];
+    each_tap(p, std::slice::from_ref(&column), outer, k.u32(0), sources, &|tap, sources| {
+        let (row, row_inside) = sources[0];
+        k.for_range(0, p.channels, |channel| {
+            let x_step = channel * p.channel_stride();
+            let load = |place: Value<'k>| {
+                let i = start + place * along.dilation;
+                let inside = row_inside & i.lt(along.input);
+                let index = inside.select(row + i * p.x_stride(along.axis), column.image);
+                inside.select(p.x.load(index + x_step), 0)
+            };
+            (0..).zip(&window).for_each(|(i, var)| var.set(load(k.u32(i))));
+            k.for_range(0, along.taps, |j| {
+                let last = load(j + window.len() as u32);
+                let inputs: Vec<_> = window.iter().map(|var| var.get()).chain([last]).collect();
+                sums.add_products(&p.weights(&rows, channel, tap * along.kernel + j), &inputs);
+                window.iter().zip(&inputs[1..]).for_each(|(var, &next)| var.set(next));
+            });
+        });
+    });
+}
+
+/// Visits the taps along some axes, with the tap's place in that part of the kernel and each column's source.
+fn each_tap<'k>(
+    p: &Problem<'k>,
+    columns: &[Column<'k>],
+    axes: &[Axis<'k>],
+    tap: Value<'k>,
+    sources: Vec<Source<'k>>,
+    visit: &dyn Fn(Value<'k>, &[Source<'k>]),
+) {
+    let Some((along, inner)) = axes.split_first() else { return visit(tap, &sources) };
+    p.k.for_range(0, along.taps, |j| {
+        let moved = columns.iter().zip(&sources).map(|(column, &(index, inside))| {
+            let i = column.starts[along.axis] + j * along.dilation;
+            (index + i * p.x_stride(along.axis), inside & i.lt(along.input))
+        });
+        each_tap(p, columns, inner, tap * along.kernel + along.tap(j), moved.collect(), visit);
+    });
+}
+
+fn by_workgroup<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
+    let k = p.k;
+    let depth = p.channels * product(k, p.axes.iter().map(|axis| axis.most_taps));
+    let column = p.column(loaded_column(k));
+    let a = |rows: [Value<'k>; 4], i: Value<'k>| {
+        let (offset, inside) = p.weight_offset(i);
+        rows.map(|row| {
+            let inside = inside & i.lt(depth) & (p.block_row + row).lt(p.rows);
+            p.load(p.weight, (p.weight_row(row) + offset, inside))
+        })
+    };
+    let b = |first: Value<'k>| {
+        let (mut channel, mut taps) = p.depth_place(first);
+        std::array::from_fn(|i| {
+            if i > 0 {
+                (channel, taps) = p.next_depth(channel, &taps);
+            }
+            let start = (column.image + channel * p.channel_stride(), (first + i as u32).lt(depth));
+            let source = taps.iter().enumerate().fold(start, |(index, inside), (axis, &j)| {
+                let along = &p.axes[axis];
+                let i = column.starts[axis] + j * along.dilation;
+                (index + i * p.x_stride(axis), inside & i.lt(along.input) & j.lt(along.taps))
+            });
+            p.load(p.x, source)
+        })
+    };
+    add_by_workgroup(k, p.number, sums, depth, a, b);
+}
+
+impl<'k> Problem<'k> {
+    /// Where the weight for a place along the depth is in its row, if there is one.
+    fn weight_offset(&self, depth: Value<'k>) -> Source<'k> {
+        if !self.transposed {
+            // Row-major order is the order of the depth.
+            return (depth, self.k.bool(true));
+        }
+        let (channel, taps) = self.depth_place(depth);
+        let start = (self.k.u32(0), self.k.bool(true));
+        let (tap, inside) = self.axes.iter().zip(taps).fold(start, |(tap, inside), (axis, j)| {
+            (tap * axis.kernel + axis.tap(j), inside & j.lt(axis.taps))
+        });
+        (channel * self.weight_strides[1] + tap, inside)
+    }
+
+    /// The place along the depth behind this one.
+    fn next_depth(&self, channel: Value<'k>, taps: &[Value<'k>]) -> (Value<'k>, Vec<Value<'k>>) {
+        let mut carry = self.k.u32(1);
+        let mut next = taps.to_vec();
+        for (tap, axis) in next.iter_mut().zip(&self.axes).rev() {
+            let moved = *tap + carry;
+            let full = moved.eq(axis.most_taps);
+            *tap = full.select(self.k.u32(0), moved);
+            carry = full.select(self.k.u32(1), 0);
+        }
+        (channel + carry, next)
+    }
+}

@@ -1,0 +1,265 @@
+//! What rows of elements are folded to, each in a line or two of mathematics: the reductions of `reduce.rs` and the
+//! running ones of `scan.rs`.
+
+use crate::dtype::DType;
+use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
+
+/// What a row is folded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum FoldOp {
+    Sum,
+    Prod,
+    Min,
+    Max,
+    /// The place of the first smallest element in the row; a NaN counts as smallest.
+    ArgMin,
+    /// The place of the first largest element in the row; a NaN counts as largest.
+    ArgMax,
+    /// Whether an element is not 0: 1 or 0.
+    Any,
+    /// Whether no element is 0: 1 or 0.
+    All,
+    /// The sum of magnitudes.
+    NormL1,
+    /// The square root of the sum of squares.
+    NormL2,
+    /// The sum of the squared deviations from the mean, for rows less their means as they are rounded.
+    Deviations,
+    /// The sum of `exp(x)`.
+    SumExp,
+}
+
+/// What has been seen of a row so far: a few numbers.
+pub(super) type State<'k> = Vec<Value<'k>>;
+
+/// How rows are folded: elements are mapped to states, states are combined, in any grouping that keeps their order,
+/// and the last one is turned into the result.
+pub(super) struct Fold<'k> {
+    /// The state of no elements. Where there is none, combining a state with itself changes nothing, and a fold starts
+    /// with the row's first element.
+    pub identity: Option<State<'k>>,
+    /// The state of an element and its place in the row.
+    pub map: Box<dyn Fn(Value<'k>, Value<'k>) -> State<'k> + 'k>,
+    pub combine: Box<Combine<'k>>,
+    /// The result for a state and the number of elements.
+    pub finish: Box<Finish<'k>>,
+}
+
+type Combine<'k> = dyn Fn(&[Value<'k>], &[Value<'k>]) -> State<'k> + 'k;
+type Finish<'k> = dyn Fn(&[Value<'k>], Value<'k>) -> Value<'k> + 'k;
+
+impl FoldOp {
+    /// The mathematics, for elements that are computed in `ty`.
+    pub(super) fn fold<'k>(self, k: &'k KernelBuilder, ty: Type) -> Fold<'k> {
+        match self {
+            FoldOp::Sum => Fold::sum(k, ty, |x| x),
+            FoldOp::Prod => Fold::plain(k.number(ty, 1), |x| x, |a, b| a * b),
+            FoldOp::Min => Fold::choice(|a, b| a.min(b)),
+            FoldOp::Max => Fold::choice(|a, b| a.max(b)),
+            FoldOp::ArgMin => Fold::place(|a, b| a.lt(b)),
+            FoldOp::ArgMax => Fold::place(|a, b| a.gt(b)),
+            FoldOp::Any => Fold::plain(k.u32(0), |x| x.ne(0).convert(Scalar::U32), |a, b| a | b),
+            FoldOp::All => Fold::plain(k.u32(1), |x| x.ne(0).convert(Scalar::U32), |a, b| a & b),
+            FoldOp::NormL1 => Fold::sum(k, ty, |x| x.abs()),
+            FoldOp::NormL2 => Fold::scaled_squares(k),
+            FoldOp::Deviations => Fold::deviations(k),
+            FoldOp::SumExp => Fold::sum(k, ty, |x| x.exp()),
+        }
+    }
+
+    /// The dtypes of a state's numbers, for elements of `dtype`.
+    pub fn state(self, dtype: DType) -> Vec<DType> {
+        let sum = |wide| if wide == DType::F32 { vec![wide, wide] } else { vec![wide] };
+        match self {
+            FoldOp::Sum | FoldOp::NormL1 | FoldOp::SumExp => sum(dtype.widened()),
+            FoldOp::Prod | FoldOp::Min | FoldOp::Max => vec![dtype.widened()],
+            FoldOp::ArgMin | FoldOp::ArgMax => vec![dtype.widened(), DType::U32],
+            FoldOp::Any | FoldOp::All => vec![DType::U32],
+            FoldOp::NormL2 => vec![DType::F32, DType::F32, DType::U32],
+            FoldOp::Deviations => vec![DType::F32; 3],
+        }
+    }
+
+    /// The dtype of the result for elements of `dtype`: 32 bits wide, so that no two invocations write one word.
+    pub fn output(self, dtype: DType) -> DType {
+        match self {
+            FoldOp::ArgMin | FoldOp::ArgMax | FoldOp::Any | FoldOp::All => DType::U32,
+            _ => dtype.widened(),
+        }
+    }
+
+    /// The result for a row of no elements, where there is one.
+    pub fn of_nothing(self) -> Option<u32> {
+        match self {
+            FoldOp::Min | FoldOp::Max | FoldOp::ArgMin | FoldOp::ArgMax => None,
+            FoldOp::Prod | FoldOp::All => Some(1),
+            _ => Some(0),
+        }
+    }
+}
+
+impl<'k> Fold<'k> {
+    /// A state of one number, which is the result.
+    fn plain(
+        identity: Value<'k>,
+        map: impl Fn(Value<'k>) -> Value<'k> + 'k,
+        combine: impl Fn(Value<'k>, Value<'k>) -> Value<'k> + 'k,
+    ) -> Self {
+        Fold {
+            identity: Some(vec![identity]),
+            map: Box::new(move |x, _| vec![map(x)]),
+            combine: Box::new(move |a, b| vec![combine(a[0], b[0])]),
+            finish: Box::new(|state, _| state[0]),
+        }
+    }
+
+    /// One of the elements.
+    fn choice(combine: impl Fn(Value<'k>, Value<'k>) -> Value<'k> + 'k) -> Self {
+        Fold {
+            identity: None,
+            map: Box::new(|x, _| vec![x]),
+            combine: Box::new(move |a, b| vec![combine(a[0], b[0])]),
+            finish: Box::new(|state, _| state[0]),
+        }
+    }
+
+    /// The place of the first element that is better than all others; a NaN is better than any number.
+    fn place(better: impl Fn(Value<'k>, Value<'k>) -> Value<'k> + 'k) -> Self {
+        Fold {
+            identity: None,
+            map: Box::new(|x, place| vec![x, place]),
+            combine: Box::new(move |a, b| {
+                let earlier = a[1].lt(b[1]);
+                let by_value = better(a[0], b[0]) | (a[0].eq(b[0]) & earlier);
+                let first = if a[0].ty().is_float() {
+                    let (a_nan, b_nan) = (a[0].is_nan(), b[0].is_nan());
+                    (a_nan & b_nan).select(earlier, a_nan | by_value)
+                } else {
+                    by_value
+                };
+                vec![first.select(a[0], b[0]), first.select(a[1], b[1])]
+            }),
+            finish: Box::new(|state, _| state[1]),
+        }
+    }
+
+    /// The sum of a function of the elements. Sums of `f32` are compensated: what the rounding of each addition has
+    /// lost is summed up beside it (T. Ogita, S. Rump and S. Oishi, "Accurate Sum and Dot Product", 2005).
+    pub fn sum(k: &'k KernelBuilder, ty: Type, term: impl Fn(Value<'k>) -> Value<'k> + 'k) -> Self {
+        let zero = k.number(ty, 0);
+        if ty != Type::F32 {
+            return Fold::plain(zero, term, |a, b| a + b);
+        }
+        Fold {
+            identity: Some(vec![zero; 2]),
+            map: Box::new(move |x, _| vec![term(x), zero]),
+            combine: Box::new(|a, b| add(a, b).to_vec()),
+            finish: Box::new(|sum, _| rounded(sum)),
+        }
+    }
+
+    /// The root of the sum of squares. Squares leave the range where the norm does not, so that the sum is one of
+    /// squares divided by a power of four: of the power of two below the largest magnitude, whose exponent is the
+    /// state's third number.
+    fn scaled_squares(k: &'k KernelBuilder) -> Self {
+        // 2^(exponent - 127)
+        let power = |exponent: Value<'k>| (exponent << 23).bitcast(Type::F32);
+        Fold {
+            identity: Some(vec![k.f32(0.0), k.f32(0.0), k.u32(1)]),
+            map: Box::new(move |x, _| {
+                // The power of two and its reciprocal are normal numbers.
+                let exponent = ((x.bitcast(Type::U32) >> 23) & 0xff).max(1).min(253);
+                let x = x * power(k.u32(254) - exponent);
+                vec![(x * x).opaque(), k.f32(0.0), exponent]
+            }),
+            combine: Box::new(move |a, b| {
+                let exponent = a[2].max(b[2]);
+                let scaled = |state: &[Value<'k>]| {
+                    // From 2^-64 on its square is nothing.
+                    let ratio = power(k.u32(127) - (exponent - state[2]).min(64));
+                    [state[0] * ratio * ratio, state[1] * ratio * ratio]
+                };
+                let [sum, rest] = add(&scaled(a), &scaled(b));
+                vec![sum, rest, exponent]
+            }),
+            finish: Box::new(move |state, _| rounded(state).sqrt() * power(state[2])),
+        }
+    }
+
+    /// The sum of squared deviations from the mean, of deviations from a number near it: less the square of their own
+    /// sum by their count (T. Chan, G. Golub and R. LeVeque, "Algorithms for Computing the Sample Variance", 1983, the
+    /// corrected two-pass algorithm).
+    fn deviations(k: &'k KernelBuilder) -> Self {
+        Fold {
+            identity: Some(vec![k.f32(0.0); 3]),
+            map: Box::new(|x, _| vec![(x * x).opaque(), k.f32(0.0), x]),
+            combine: Box::new(|a, b| {
+                let [sum, rest] = add(a, b);
+                vec![sum, rest, a[2] + b[2]]
+            }),
+            finish: Box::new(|state, count| {
+                let correction = state[2] * (state[2] / count.convert(Scalar::F32));
+                (rounded(state) - correction).max(0)
+            }),
+        }
+    }
+}
+
+/// The sum of two sums, each with what its rounding has lost so far.
+fn add<'k>(a: &[Value<'k>], b: &[Value<'k>]) -> [Value<'k>; 2] {
+    let [sum, lost] = a[0].two_sum(b[0]);
+    [sum, lost + (a[1] + b[1])]
+}
+
+/// A sum with what its rounding has lost, as one number. Infinite sums and NaN have lost nothing.
+fn rounded<'k>(sum: &[Value<'k>]) -> Value<'k> {
+    sum[0].is_finite().select(sum[0] + sum[1], sum[0])
+}
+
+/// States in memory: a buffer for each type, in which the numbers of one state are neighbours.
+pub(super) struct States<'k> {
+    /// For each number of a state its buffer, how many numbers of a state that holds, and which of them it is.
+    numbers: Vec<(Array<'k>, u32, u32)>,
+}
+
+/// The types of a state's numbers, without repetition, and how many are of each.
+pub(crate) fn buffers(state: &[DType]) -> Vec<(DType, usize)> {
+    let mut buffers: Vec<(DType, usize)> = Vec::new();
+    for &dtype in state {
+        match buffers.iter_mut().find(|(known, _)| *known == dtype) {
+            Some((_, count)) => *count += 1,
+            None => buffers.push((dtype, 1)),
+        }
+    }
+    buffers
+}
+
+impl<'k> States<'k> {
+    /// Declares the buffers.
+    pub fn declare(k: &'k KernelBuilder, name: &str, state: &[DType], access: Access) -> Self {
+        let arrays: Vec<_> = buffers(state)
+            .into_iter()
+            .map(|(dtype, count)| {
+                let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
+                (dtype, k.buffer(&format!("{name}_{dtype}"), ty, access), count as u32)
+            })
+            .collect();
+        let mut numbers = Vec::new();
+        for (place, dtype) in state.iter().enumerate() {
+            let before = state[..place].iter().filter(|other| *other == dtype).count() as u32;
+            let of_dtype = arrays.iter().filter(|(other, ..)| other == dtype);
+            numbers.extend(of_dtype.map(|&(_, array, count)| (array, count, before)));
+        }
+        States { numbers }
+    }
+
+    pub fn load(&self, index: Value<'k>) -> State<'k> {
+        self.numbers.iter().map(|&(array, count, place)| array.load(index * count + place)).collect()
+    }
+
+    pub fn store(&self, index: Value<'k>, state: &[Value<'k>]) {
+        for (&(array, count, place), &value) in self.numbers.iter().zip(state) {
+            array.store(index * count + place, value);
+        }
+    }
+}

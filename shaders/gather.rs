@@ -1,0 +1,82 @@
+//! Elements picked by an index tensor. Each invocation copies four consecutive elements of the output.
+
+use super::Family;
+use super::elements::{Elements, Grid, Quads, Strides};
+use crate::dtype::DType;
+use crate::shader::{KernelBuilder, Type, Value};
+
+/// Invocations per workgroup.
+pub(crate) const WORKGROUP: u32 = 64;
+
+/// `y[.., i, ..] = x[.., index[.., i, ..], ..]`. Parameters: the number of elements of `y`; length and stride of the axis
+/// of `x` that is indexed; the lengths of the axes of `y`; of `x` without that axis, then of the index, an offset and
+/// strides.
+///
+/// An index can be checked only where it is, on the device: out of range it yields NaN for floats, and the largest
+/// (unsigned) or smallest (signed) number for integers, and true.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Gather {
+    pub dtype: DType,
+    pub index: DType,
+    pub rank: usize,
+}
+
+impl Gather {
+    pub fn parameter_words(&self) -> usize {
+        3 + self.rank + 2 * (1 + self.rank)
+    }
+}
+
+/// What an index out of range yields.
+fn fill(k: &KernelBuilder, dtype: DType) -> Value<'_> {
+    match dtype {
+        DType::F64 => words(k, f64::NAN.to_bits()),
+        DType::I64 => words(k, i64::MIN.cast_unsigned()),
+        DType::F32 | DType::BF16 | DType::F16 => k.f32(f32::NAN),
+        DType::I32 => k.i32(i32::MIN),
+        DType::I8 => k.i32(i8::MIN.into()),
+        DType::U32 => k.u32(u32::MAX),
+        DType::U8 => k.u32(u8::MAX.into()),
+        DType::Bool => k.u32(1),
+    }
+}
+
+fn words(k: &KernelBuilder, bits: u64) -> Value<'_> {
+    k.vector(&[k.u32(bits as u32), k.u32((bits >> 32) as u32)])
+}
+
+impl Family for Gather {
+    fn name(&self) -> String {
+        format!("gather({}, {}, {} axes)", self.dtype, self.index, self.rank)
+    }
+
+    fn workgroup(&self) -> u32 {
+        WORKGROUP
+    }
+
+    fn write(&self, k: &KernelBuilder) {
+        let [count, length, stride] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let grid = Grid::parameters(k, self.rank);
+        let (x_at, index_at) = (Strides::parameters(k, self.rank), Strides::parameters(k, self.rank));
+        let x = Elements::moved(k, "x", self.dtype);
+        let index = Elements::indexes(k, "index", self.index);
+        let y = Quads::output(k, "y", self.dtype.moved());
+        let fill = fill(k, self.dtype);
+
+        let quad = k.global_index();
+        let first = quad * 4;
+        k.when(first.lt(count), || {
+            let lanes = [0, 1, 2, 3].map(|lane| {
+                let place = grid.coordinates((first + lane).min(count - 1));
+                let wanted = index.load_index(index_at.at(&place));
+                let inside = wanted.lt(length);
+                inside.select(x.load(x_at.at(&place) + inside.select(wanted, 0) * stride), fill)
+            });
+            y.store_lanes(k, quad, lanes);
+        });
+    }
+
+    fn samples() -> Vec<Self> {
+        DType::ALL.map(|dtype| Gather { dtype, index: DType::U32, rank: 2 }).into()
+    }
+}

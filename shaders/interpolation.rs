@@ -1,0 +1,56 @@
+//! Elements made of those around a place.
+
+use super::elements::Elements;
+use crate::shader::{KernelBuilder, Value};
+
+/// How an element is made of those around its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Interpolation {
+    Nearest,
+    Linear,
+    Cubic,
+}
+
+/// Elements along an axis that others are made of.
+pub(super) struct Tap<'k> {
+    /// Where they are along the axis, counted in elements of the buffer.
+    pub offset: Value<'k>,
+    /// Where this does not hold, there is a 0 instead.
+    pub inside: Option<Value<'k>>,
+    /// What they are multiplied by, if it is not 1.
+    pub weight: Option<Value<'k>>,
+}
+
+/// The weights of the two elements around a place that is `t` behind the first of them.
+pub(super) fn linear_weights(t: Value<'_>) -> [Value<'_>; 2] {
+    [t.literal(1.0) - t, t]
+}
+
+/// The weights of the four elements around a place that is `t` behind the second of them. R. Keys, "Cubic Convolution
+/// Interpolation for Digital Image Processing", 1981.
+pub(super) fn cubic_weights<'k>(a: Value<'k>, t: Value<'k>) -> [Value<'k>; 4] {
+    let s = t.literal(1.0) - t;
+    let near = |t: Value<'k>| ((a + 2.0) * t - (a + 3.0)) * t * t + 1.0;
+    [a * t * s * s, near(t), near(s), a * s * t * t]
+}
+
+/// The weighted sums of four elements at a time, which lie where the taps of each axis, outermost first, lead from
+/// `index`.
+pub(super) fn combined<'k>(
+    k: &'k KernelBuilder,
+    x: Elements<'k>,
+    index: Value<'k>,
+    inside: Option<Value<'k>>,
+    axes: &[Vec<Tap<'k>>],
+) -> Value<'k> {
+    let Some((taps, inner)) = axes.split_first() else {
+        let elements = x.gather_lanes(k, index);
+        return inside.map_or(elements, |inside| inside.select(elements, 0.0));
+    };
+    let terms = taps.iter().map(|tap| {
+        let both = inside.into_iter().chain(tap.inside).reduce(|a, b| a & b);
+        let element = combined(k, x, index + tap.offset, both, inner);
+        tap.weight.map_or(element, |weight| weight * element)
+    });
+    terms.reduce(|sum, term| sum + term).unwrap_or(index)
+}

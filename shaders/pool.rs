@@ -1,0 +1,183 @@
+//! Pools: each window of the spatial axes folded to one number. Each invocation folds four consecutive windows.
+
+use super::Family;
+use super::elements::{Elements, Quads};
+use crate::dtype::DType;
+use crate::shader::{KernelBuilder, Scalar, Type, Value};
+
+/// Invocations per workgroup.
+pub(crate) const WORKGROUP: u32 = 64;
+
+/// What a window is folded to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum PoolOp {
+    Max,
+    Average {
+        /// Whether the window's padding counts as zeros, or not at all.
+        padding_counts: bool,
+    },
+    /// The p-norm; p is the last parameter.
+    Norm,
+}
+
+/// Where the windows of an axis are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Windows {
+    Sliding,
+    /// Window `q` goes from `floor(q input / output)` to `ceil((q + 1) input / output)`; the kernel is the longest.
+    Adaptive,
+}
+
+/// A pool. Parameters: the number of elements of the output; the lengths of the two outer axes; per spatial axis the length
+/// of the output, the input and the kernel, stride, dilation, padding before and after; the input's offset and strides.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Pool {
+    pub op: PoolOp,
+    pub windows: Windows,
+    pub dtype: DType,
+    pub axes: usize,
+}
+
+/// One spatial axis, with what differs between the four windows in the lanes of vectors.
+struct Axis<'k> {
+    kernel: Value<'k>,
+    dilation: Value<'k>,
+    stride_in_memory: Value<'k>,
+    /// The first element of the windows; before the first of the axis, it wraps.
+    start: Value<'k>,
+    /// Where the elements to look at end.
+    end: Value<'k>,
+    /// How many elements count for an average.
+    counted: Value<'k>,
+}
+
+/// Indices in the buffer, each if the element is inside.
+type Sources<'k> = (Value<'k>, Option<Value<'k>>);
+
+impl Pool {
+    /// An axis for the windows at places `q`.
+    fn axis<'k>(&self, [output, input, kernel, stride, dilation, before, after]: [Value<'k>; 7], stride_in_memory: Value<'k>, q: Value<'k>) -> Axis<'k> {
+        let (start, end, counted) = match self.windows {
+            Windows::Adaptive => {
+                let (start, end) = (q * input / output, ((q + 1) * input + (output - 1)) / output);
+                (start, end, end - start)
+            }
+            Windows::Sliding => {
+                // From the start of the padding.
+                let from = q * stride;
+                let counted = match self.op {
+                    PoolOp::Average { padding_counts: true } => (from + kernel).min(before + input + after) - from,
+                    _ => (from + kernel).min(before + input) - from.max(before),
+                };
+                (from - before, input.splat(4), counted)
+            }
+        };
+        Axis { kernel, dilation, stride_in_memory, start, end, counted }
+    }
+
+    /// Folds an element into what has been folded.
+    fn fold<'k>(&self, folded: Value<'k>, element: Value<'k>, p: Option<Value<'k>>) -> Value<'k> {
+        match (self.op, p) {
+            (PoolOp::Max, _) => folded.max(element),
+            (PoolOp::Norm, Some(p)) => folded + element.abs().pow(p.splat(4)),
+            _ => folded + element,
+        }
+    }
+
+    /// What an empty window is folded to.
+    fn empty<'k>(&self, k: &'k KernelBuilder) -> Value<'k> {
+        let number = match (self.op, self.dtype.compute_scalar()) {
+            (PoolOp::Max, Scalar::I32) => k.i32(i32::MIN),
+            (PoolOp::Max, Scalar::F32) => k.f32(f32::NEG_INFINITY),
+            (_, scalar) => k.number(Type { scalar, lanes: 1 }, 0),
+        };
+        number.splat(4)
+    }
+}
+
+impl Family for Pool {
+    fn name(&self) -> String {
+        let op = match self.op {
+            PoolOp::Max => "max",
+            PoolOp::Average { padding_counts: true } => "average with padding",
+            PoolOp::Average { padding_counts: false } => "average",
+            PoolOp::Norm => "norm",
+        };
+        format!("pool{}d({op}, {:?}, {})", self.axes, self.windows, self.dtype).to_lowercase()
+    }
+
+    fn workgroup(&self) -> u32 {
+        WORKGROUP
+    }
+
+    fn write<'k>(&self, k: &'k KernelBuilder) {
+        let word = || k.parameter(Type::U32);
+        let count = word();
+        let outer: [Value; 2] = std::array::from_fn(|_| word());
+        let spatial: Vec<[Value; 7]> = (0..self.axes).map(|_| std::array::from_fn(|_| word())).collect();
+        let offset = word();
+        let outer_strides: [Value; 2] = std::array::from_fn(|_| word());
+        let strides: Vec<Value> = (0..self.axes).map(|_| word()).collect();
+        let p = (self.op == PoolOp::Norm).then(|| k.parameter(Type::F32));
+        let x = Elements::input(k, "x", self.dtype);
+        let y = Quads::output(k, "y", self.dtype);
+
+        let quad = k.global_index();
+        k.when((quad * 4).lt(count), || {
+            // The last four may reach beyond the output.
+            let mut rest = k.vector(&[0, 1, 2, 3].map(|lane| (quad * 4 + lane).min(count - 1)));
+            let mut place = |length: Value<'k>| {
+                let place = rest % length;
+                rest = rest / length;
+                place
+            };
+            let mut axes: Vec<Axis> = Vec::new();
+            for (&parameters, &stride) in spatial.iter().zip(&strides).rev() {
+                axes.push(self.axis(parameters, stride, place(parameters[0])));
+            }
+            axes.reverse();
+            let mut index = offset.splat(4);
+            for (&length, &stride) in outer.iter().zip(&outer_strides).rev() {
+                index = index + place(length) * stride;
+            }
+
+            let folded = k.var(self.empty(k));
+            each_element(k, &axes, (index, None), &|(index, inside)| {
+                let load = |index: Value<'k>| x.gather(k, &[0, 1, 2, 3].map(|lane| index.lane(lane)));
+                let before = folded.get();
+                folded.set(match inside {
+                    Some(inside) => inside.select(self.fold(before, load(inside.select(index, 0)), p), before),
+                    None => self.fold(before, load(index), p),
+                });
+            });
+            let folded = folded.get();
+            let result = match (self.op, p) {
+                (PoolOp::Average { .. }, _) => {
+                    let counted = axes.iter().map(|axis| axis.counted).reduce(|a, b| a * b);
+                    counted.map_or(folded, |counted| folded / counted.convert(Scalar::F32))
+                }
+                (PoolOp::Norm, Some(p)) => folded.pow((p.literal(1.0) / p).splat(4)),
+                _ => folded,
+            };
+            y.store(k, quad, result);
+        });
+    }
+
+    fn samples() -> Vec<Self> {
+        let ops = [PoolOp::Max, PoolOp::Average { padding_counts: true }, PoolOp::Norm];
+        let windows = [Windows::Sliding, Windows::Adaptive];
+        let configs = ops.into_iter().flat_map(|op| windows.map(|windows| (op, windows)));
+        configs.map(|(op, windows)| Pool { op, windows, dtype: DType::F32, axes: 2 }).collect()
+    }
+}
+
+/// Visits the elements of the windows, in all four at once.
+fn each_element<'k>(k: &'k KernelBuilder, axes: &[Axis<'k>], (index, inside): Sources<'k>, visit: &dyn Fn(Sources<'k>)) {
+    let Some((axis, inner)) = axes.split_first() else { return visit((index, inside)) };
+    k.for_range(0, axis.kernel, |tap| {
+        let i = axis.start + tap * axis.dilation;
+        let here = i.lt(axis.end);
+        let inside = inside.map_or(here, |outer| outer & here);
+        each_element(k, inner, (index + i * axis.stride_in_memory, Some(inside)), visit);
+    });
+}

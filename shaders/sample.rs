@@ -1,0 +1,54 @@
+//! Places drawn at random by the Gumbel-max trick: the largest of the logarithms of weights, each with a number of the
+//! Gumbel distribution added, is at each place with the probability of its weight (E. Gumbel, 1954). The random numbers
+//! are made where they are needed and never stored.
+
+use super::Family;
+use super::fold::FoldOp;
+use super::random::{Bits, gumbel};
+use super::workgroup::{Team, WORKGROUP};
+use crate::shader::{Access, KernelBuilder, Type, Value};
+
+/// Draws a place in each row of `x`, several times, independently. Parameters: the number of draws in all, and per row;
+/// the length of a row; the offset of `x`, which is contiguous and `f32`; what [`Bits`] takes. The random numbers are those
+/// of a tensor that has a row per draw.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Sample {
+    pub team: Team,
+}
+
+impl Family for Sample {
+    fn name(&self) -> String {
+        format!("sample({:?})", self.team).to_lowercase()
+    }
+
+    fn workgroup(&self) -> u32 {
+        WORKGROUP
+    }
+
+    fn write<'k>(&self, k: &'k KernelBuilder) {
+        let [draws, per_row, length, offset] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let bits = Bits::parameters(k);
+        let x = k.buffer("x", Type::F32, Access::Read);
+        let y = k.buffer("y", Type::U32, Access::Write);
+
+        let member = self.team.join(k);
+        // A folded dispatch has surplus draws: they repeat the last one, as all invocations must reach the barriers.
+        let draw = member.row.min(draws - 1);
+        let row = offset + draw / per_row * length;
+        let element = |j: Value<'k>| {
+            let place = draw * length + j;
+            let [even, odd] = bits.pair(place / 2);
+            x.load(row + j) + gumbel((place & 1).eq(0).select(even, odd))
+        };
+        let fold = FoldOp::ArgMax.fold(k, Type::F32);
+        let scratch = member.state_scratch([Type::F32, Type::U32]);
+        let state = |j: Value<'k>| (fold.map)(element(j), j);
+        let first = || state(k.u32(0));
+        let drawn = (fold.finish)(&member.fold(&fold, &scratch, first, [k.u32(0), length], state), length);
+        k.when(member.row.lt(draws) & member.lane.eq(0), || y.store(draw, drawn));
+    }
+
+    fn samples() -> Vec<Self> {
+        Team::ALL.map(|team| Sample { team }).into()
+    }
+}

@@ -1,0 +1,119 @@
+//! Running folds along an axis, such as cumulative sums. Long rows are cut into chunks: `reduce.rs` folds each to a
+//! state, one kernel here scans the states, another one the elements of each chunk from the state before it on.
+
+use super::Family;
+use super::fold::{FoldOp, State, States};
+use super::rows::{Rows, RowsType};
+use super::workgroup::{StateVar, Team, WORKGROUP};
+use crate::dtype::DType;
+use crate::shader::{Access, KernelBuilder, Type, Value};
+
+/// What is scanned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Scanned {
+    /// Elements of rows in one chunk each.
+    Rows,
+    /// Elements of chunks, behind the states before them.
+    Chunks,
+    /// States of chunks; each becomes that of all before it.
+    States,
+}
+
+/// A scan. Parameters: the number of chunks in all and per row, the length of a chunk and of a row, in elements or
+/// states, and of a member's part of a chunk; the number of rows that lie side by side (the product of the axes inside of
+/// the scanned one), and those of [`RowsType`], which states have not. Buffers: the elements, the states if there are
+/// any, the results in row-major order of the whole tensor; or the states and the states. Each chunk has a team, each
+/// member of it neighbouring elements.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Scan {
+    pub op: FoldOp,
+    pub rows: RowsType,
+    pub scanned: Scanned,
+    pub team: Team,
+}
+
+impl Scan {
+    /// The length of the parameter block before the rows' own.
+    pub const PARAMETER_WORDS: usize = 6;
+}
+
+impl Family for Scan {
+    fn name(&self) -> String {
+        format!("scan_{:?}({}, {:?}, {:?})", self.op, self.rows.dtype, self.scanned, self.team).to_lowercase()
+    }
+
+    fn workgroup(&self) -> u32 {
+        WORKGROUP
+    }
+
+    fn write<'k>(&self, k: &'k KernelBuilder) {
+        let [chunks, per_row, span, length, share] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let member = self.team.join(k);
+        // As in reductions, surplus chunks of a folded dispatch repeat the last one.
+        let chunk = member.row.min(chunks - 1);
+        let inside = member.row.lt(chunks);
+        let row = chunk / per_row;
+        let chunk_of_row = chunk % per_row;
+        let chunk_start = chunk_of_row * span;
+        let chunk_end = chunk_start + (length - chunk_start).min(span);
+        let start = (chunk_start + member.lane * share).min(chunk_end);
+        let end = (start + share).min(chunk_end);
+
+        let ty = |dtype: DType| Type { scalar: dtype.compute_scalar(), lanes: 1 };
+        let fold = self.op.fold(k, ty(self.rows.dtype));
+        let types = self.op.state(self.rows.dtype);
+        let scratch = member.state_scratch(types.iter().map(|&dtype| ty(dtype)));
+        // The state after each element or before each state, from `before` the chunk on.
+        let scan = |before: Option<State<'k>>,
+                    state: &dyn Fn(Value<'k>) -> State<'k>,
+                    output: &dyn Fn(Value<'k>, &StateVar<'k>, State<'k>)| {
+            let first = fold.identity.clone().unwrap_or_else(|| state(k.u32(0)));
+            let running = StateVar::new(k, &first);
+            if self.team == Team::Workgroup {
+                k.for_range(start, end, |j| running.set(&(fold.combine)(&running.get(), &state(j))));
+            }
+            // Before the first chunk of a row is nothing.
+            let before = before.map_or(first.clone(), |before| {
+                let choose = |(&first, before)| chunk_of_row.eq(0).select(first, before);
+                first.iter().zip(before).map(choose).collect()
+            });
+            running.set(&member.prefix(&fold, &scratch, before, running.get()));
+            k.for_range(start, end, |j| output(j, &running, (fold.combine)(&running.get(), &state(j))));
+        };
+        if self.scanned == Scanned::States {
+            let states = States::declare(k, "states", &types, Access::Read);
+            let y = States::declare(k, "y", &types, Access::Write);
+            scan(None, &|j| states.load(row * length + j), &|j, running, next| {
+                k.when(inside, || y.store(row * length + j, &running.get()));
+                running.set(&next);
+            });
+        } else {
+            let inner = k.parameter(Type::U32);
+            let element = Rows::input(k, self.rows).row(row);
+            let before = (self.scanned == Scanned::Chunks)
+                .then(|| States::declare(k, "before", &types, Access::Read).load(chunk));
+            let y = k.buffer("y", ty(self.op.output(self.rows.dtype)), Access::Write);
+            scan(before, &|j| (fold.map)(element(j), j), &|j, running, next| {
+                running.set(&next);
+                let index = (row / inner * length + j) * inner + row % inner;
+                k.when(inside, || y.store(index, (fold.finish)(&next, j)));
+            });
+        }
+    }
+
+    fn samples() -> Vec<Self> {
+        let mut samples = Vec::new();
+        for op in [FoldOp::Sum, FoldOp::Prod, FoldOp::Max] {
+            for (scanned, team) in [
+                (Scanned::Rows, Team::Invocation),
+                (Scanned::Chunks, Team::Workgroup),
+                (Scanned::States, Team::Workgroup),
+            ] {
+                let rank = usize::from(scanned != Scanned::States);
+                let rows = RowsType { dtype: DType::F32, kept_rank: rank, row_rank: rank };
+                samples.push(Scan { op, rows, scanned, team });
+            }
+        }
+        samples
+    }
+}

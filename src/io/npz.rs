@@ -1,0 +1,188 @@
+//! The format npz: a zip archive of npy files.
+
+use super::file::{Bytes, failed, replace};
+use super::npy::{Array, encode};
+use super::{TensorInfo, malformed, missing};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+use std::borrow::{Borrow, Cow};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io::{Cursor, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+use zip::result::ZipError;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+/// The ending that an array's name has in the archive.
+const ENDING: &str = ".npy";
+
+/// Named arrays in a `.npz` file of numpy's.
+///
+/// Opening reads the archive's directory only. The file is mapped into memory, and an array that is not compressed is
+/// uploaded straight from there. See the [module](crate::io) for what that asks of the file.
+///
+/// ```
+/// use marquetry::{Device, Tensor, io::Npz};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("arrays.npz");
+/// let device = Device::best()?;
+/// let (x, y) = (Tensor::arange(0u32, 3, &device)?, Tensor::new([1f32, 2.0], &device)?);
+/// Npz::save(&path, [("x", &x), ("y", &y)])?;
+///
+/// let file = Npz::open(&path)?;
+/// assert_eq!(file.names().collect::<Vec<_>>(), ["x", "y"]);
+/// assert_eq!(file.load("y", &device)?.to_vec::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), marquetry::Error>(())
+/// ```
+pub struct Npz {
+    bytes: Shared,
+    archive: ZipArchive<Cursor<Shared>>,
+    /// For each array, the number of its entry in the archive.
+    entries: BTreeMap<String, usize>,
+}
+
+/// The bytes of the file, which the archive holds too.
+#[derive(Clone)]
+struct Shared(Arc<Bytes>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Npz {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be read; [`Error::Format`] where it is no such file or not all of it.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Npz::new(Bytes::open(path.as_ref())?)
+    }
+
+    /// The arrays of a file whose bytes are in memory already.
+    ///
+    /// # Errors
+    /// [`Error::Format`] where they are not such a file.
+    pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Result<Self> {
+        Npz::new(Bytes::owned(bytes.into()))
+    }
+
+    fn new(bytes: Bytes) -> Result<Self> {
+        let bytes = Shared(Arc::new(bytes));
+        let fail = |error| not_an_archive(&bytes.0.path, error);
+        let archive = ZipArchive::new(Cursor::new(bytes.clone())).map_err(fail)?;
+        let mut entries = BTreeMap::new();
+        for (number, name) in archive.file_names().enumerate() {
+            let name = name.map_err(fail)?;
+            entries.extend(name.strip_suffix(ENDING).map(|name| (name.to_string(), number)));
+        }
+        Ok(Npz { bytes, archive, entries })
+    }
+
+    /// The names of the arrays, sorted.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// The dtype and shape of an array.
+    ///
+    /// # Errors
+    /// [`Error::Format`] where there is no such array, it is damaged, or its elements are of a type that is none of
+    /// [`DType`](crate::DType).
+    pub fn info(&self, name: &str) -> Result<TensorInfo> {
+        self.with(name, |array| Ok(array.info()))
+    }
+
+    /// Brings an array to a device.
+    ///
+    /// # Errors
+    /// As [`info`](Self::info); [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
+        self.with(name, |array| array.upload(device))
+    }
+
+    /// Brings all arrays to a device.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_all(&self, device: &Device) -> Result<HashMap<String, Tensor>> {
+        self.names().map(|name| Ok((name.to_string(), self.load(name, device)?))).collect()
+    }
+
+    /// Writes tensors to a file, in place of what it was, as `numpy.savez` does: without compression. Reads them from
+    /// their devices one after the other.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Format`] for two tensors of one name and for a dtype that numpy does not have; whatever
+    /// went wrong in the computation. The file is then as it was.
+    pub fn save<N: AsRef<str>, T: Borrow<Tensor>>(
+        path: impl AsRef<Path>,
+        tensors: impl IntoIterator<Item = (N, T)>,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        let fail = |error| match error {
+            ZipError::Io(error) => failed(path, &error),
+            error => malformed(path, format!("these tensors cannot be saved: {error}")),
+        };
+        replace(path, |file| {
+            let mut archive = ZipWriter::new(file);
+            for (name, tensor) in tensors {
+                let name = name.as_ref();
+                let (header, elements) = encode(path, &format!("`{name}`"), tensor.borrow())?;
+                let large = header.len() + elements.len() > u32::MAX as usize;
+                let options =
+                    SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(large);
+                archive.start_file(format!("{name}{ENDING}"), options).map_err(fail)?;
+                let written = archive.write_all(&header).and_then(|()| archive.write_all(&elements));
+                written.map_err(|error| failed(path, &error))?;
+            }
+            archive.finish().map_err(fail)?;
+            Ok(())
+        })
+    }
+
+    /// Hands an array to `take`.
+    fn with<R>(&self, name: &str, take: impl FnOnce(Array) -> Result<R>) -> Result<R> {
+        let path = &self.bytes.0.path;
+        let known = || missing(path, name, &self.names().collect::<Vec<_>>());
+        let number = *self.entries.get(name).ok_or_else(known)?;
+        let bytes = self.entry(number)?;
+        take(Array::parse(path, &format!("`{name}`"), &bytes)?)
+    }
+
+    /// The bytes of an entry: those of the file, or decompressed.
+    fn entry(&self, number: usize) -> Result<Cow<'_, [u8]>> {
+        let fail = |error| not_an_archive(&self.bytes.0.path, error);
+        // A clone reads from a place of its own.
+        let mut archive = self.archive.clone();
+        let mut entry = archive.by_index(number).map_err(fail)?;
+        if entry.compression() == CompressionMethod::Stored
+            && let Some(start) = entry.data_start()
+            && let Some(bytes) = part(self.bytes.as_ref(), start, entry.size())
+        {
+            return Ok(bytes.into());
+        }
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).map_err(|error| fail(error.into()))?;
+        Ok(bytes.into())
+    }
+}
+
+impl fmt::Debug for Npz {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Npz").field("file", &self.bytes.0.path).field("arrays", &self.entries.len()).finish()
+    }
+}
+
+fn part(bytes: &[u8], start: u64, length: u64) -> Option<&[u8]> {
+    let end = start.checked_add(length)?;
+    bytes.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+}
+
+fn not_an_archive(path: &Path, error: ZipError) -> Error {
+    malformed(path, format!("not a sound npz file: {error}"))
+}

@@ -1,0 +1,301 @@
+//! The format safetensors: 8 bytes with the length of the header, a header in JSON that names each tensor with its dtype,
+//! shape and place, then the elements in row-major order, little-endian.
+//!
+//! <https://github.com/huggingface/safetensors>
+
+use super::file::{Bytes, failed, replace};
+use super::{TensorInfo, foreign_dtype, malformed, missing, unknown_to_format};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::tensor::Tensor;
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo as Entry};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io::Write;
+use std::path::{Component, Path};
+
+/// The dtypes, as the format and as this crate calls them.
+const DTYPES: [(Dtype, DType); 5] = [
+    (Dtype::U8, DType::U8),
+    (Dtype::U32, DType::U32),
+    (Dtype::I32, DType::I32),
+    (Dtype::F16, DType::F16),
+    (Dtype::F32, DType::F32),
+];
+
+/// The length of a header is written in so many bytes, and headers are padded to a multiple of it.
+const LENGTH_BYTES: usize = 8;
+
+/// Tensors in safetensors files: in one, or in several shards.
+///
+/// Opening reads headers only. The files are mapped into memory, and a tensor is uploaded straight from there when it is
+/// asked for. See the [module](crate::io) for what that asks of the files.
+///
+/// ```
+/// use marquetry::{Device, Tensor, io::SafeTensors};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("model.safetensors");
+/// let device = Device::best()?;
+/// let weight = Tensor::new([[1f32, 2.0], [3.0, 4.0]], &device)?;
+/// SafeTensors::save(&path, [("layer.weight", &weight)])?;
+///
+/// let file = SafeTensors::open(&path)?;
+/// assert_eq!(file.names().collect::<Vec<_>>(), ["layer.weight"]);
+/// assert_eq!(file.info("layer.weight")?.shape.dims(), [2, 2]);
+/// assert_eq!(file.load("layer.weight", &device)?.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
+/// # Ok::<(), marquetry::Error>(())
+/// ```
+pub struct SafeTensors {
+    shards: Vec<Shard>,
+    /// For each name, the number of its shard.
+    places: BTreeMap<String, usize>,
+}
+
+/// One file.
+struct Shard {
+    bytes: Bytes,
+    /// Where the elements begin.
+    start: usize,
+    header: Metadata,
+}
+
+impl SafeTensors {
+    /// Opens one file.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) where the file cannot be read; [`Error::Format`](crate::Error::Format) where it is
+    /// no such file or not all of it.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        SafeTensors::open_shards([path])
+    }
+
+    /// Opens several files as one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`Error::Format`](crate::Error::Format) where two have a tensor of one name.
+    pub fn open_shards(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
+        let shards: Result<_> = paths.into_iter().map(|path| Shard::new(Bytes::open(path.as_ref())?)).collect();
+        SafeTensors::from_shards(shards?)
+    }
+
+    /// Opens the shards that an index names: a file such as `model.safetensors.index.json`, whose `weight_map` tells for
+    /// each tensor in which file beside the index it is.
+    ///
+    /// # Errors
+    /// As [`open_shards`](Self::open_shards), and [`Error::Format`](crate::Error::Format) where the index is damaged,
+    /// names a file elsewhere, or names a tensor that its file does not have.
+    pub fn open_index(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let index = Bytes::open(path)?;
+        let index: serde_json::Value =
+            serde_json::from_slice(&index).map_err(|error| malformed(path, format!("not an index: {error}")))?;
+        let map = index.get("weight_map").and_then(serde_json::Value::as_object);
+        let map = map.ok_or_else(|| malformed(path, "not an index: it has no object `weight_map`"))?;
+
+        let mut files: Vec<&str> = Vec::new();
+        for (name, file) in map {
+            let file = file.as_str().filter(|file| is_plain(file));
+            files.push(file.ok_or_else(|| malformed(path, format!("`{name}` is in no file beside the index")))?);
+        }
+        files.sort_unstable();
+        files.dedup();
+        let opened = SafeTensors::open_shards(files.iter().map(|file| path.with_file_name(file)))?;
+        for (name, file) in map {
+            let file = file.as_str().unwrap_or_default();
+            if opened.places.get(name).is_none_or(|&shard| files[shard] != file) {
+                return Err(malformed(path, format!("`{name}` is not in {file}")));
+            }
+        }
+        Ok(opened)
+    }
+
+    /// The tensors of a file whose bytes are in memory already.
+    ///
+    /// # Errors
+    /// [`Error::Format`](crate::Error::Format) where they are not such a file.
+    pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Result<Self> {
+        SafeTensors::from_shards(vec![Shard::new(Bytes::owned(bytes.into()))?])
+    }
+
+    fn from_shards(shards: Vec<Shard>) -> Result<Self> {
+        let mut places = BTreeMap::new();
+        for (number, shard) in shards.iter().enumerate() {
+            for name in shard.header.offset_keys() {
+                if let Some(first) = places.insert(name.clone(), number) {
+                    let first = shards[first].bytes.path.display();
+                    return Err(malformed(&shard.bytes.path, format!("tensor `{name}` is also in {first}")));
+                }
+            }
+        }
+        Ok(SafeTensors { shards, places })
+    }
+
+    /// The names of the tensors, sorted.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.places.keys().map(String::as_str)
+    }
+
+    /// What the file tells about itself (`__metadata__`); of several, the later one counts where keys are the same.
+    pub fn metadata(&self) -> HashMap<String, String> {
+        self.shards.iter().filter_map(|shard| shard.header.metadata().clone()).flatten().collect()
+    }
+
+    /// The dtype and shape of a tensor. Reads no elements.
+    ///
+    /// # Errors
+    /// [`Error::Format`](crate::Error::Format) where there is no such tensor, or its dtype is none of [`DType`].
+    pub fn info(&self, name: &str) -> Result<TensorInfo> {
+        let (shard, entry) = self.entry(name)?;
+        Ok(TensorInfo { dtype: shard.dtype(name, entry)?, shape: entry.shape.as_slice().into() })
+    }
+
+    /// Brings a tensor to a device.
+    ///
+    /// # Errors
+    /// As [`info`](Self::info); [`Error::SizeOverflow`](crate::Error::SizeOverflow);
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
+        let (shard, entry) = self.entry(name)?;
+        let dtype = shard.dtype(name, entry)?;
+        Tensor::from_raw_buffer(shard.elements(entry)?, dtype, entry.shape.as_slice(), device)
+    }
+
+    /// Brings all tensors to a device.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_all(&self, device: &Device) -> Result<HashMap<String, Tensor>> {
+        self.names().map(|name| Ok((name.to_string(), self.load(name, device)?))).collect()
+    }
+
+    /// Writes tensors to a file, in place of what it was. Reads them from their devices one after the other.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for two tensors of one name; whatever went
+    /// wrong in the computation. The file is then as it was.
+    pub fn save<N: AsRef<str>, T: Borrow<Tensor>>(
+        path: impl AsRef<Path>,
+        tensors: impl IntoIterator<Item = (N, T)>,
+    ) -> Result<()> {
+        SafeTensors::save_with_metadata(path, tensors, HashMap::new())
+    }
+
+    /// The same, with what the file is to tell about itself.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub fn save_with_metadata<N: AsRef<str>, T: Borrow<Tensor>>(
+        path: impl AsRef<Path>,
+        tensors: impl IntoIterator<Item = (N, T)>,
+        metadata: HashMap<String, String>,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        let mut tensors: Vec<(String, T)> =
+            tensors.into_iter().map(|(name, tensor)| (name.as_ref().to_string(), tensor)).collect();
+        // Wide elements first, as the format recommends, so that all are aligned; else by name.
+        tensors.sort_by(|(a, x), (b, y)| (element_bytes(y), a).cmp(&(element_bytes(x), b)));
+        let header = header(path, &tensors, metadata)?;
+        replace(path, |file| {
+            let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|error| failed(path, &error));
+            put(&(header.len() as u64).to_le_bytes())?;
+            put(&header)?;
+            tensors.iter().try_for_each(|(_, tensor)| put(&tensor.borrow().to_bytes()?))
+        })
+    }
+
+    fn entry(&self, name: &str) -> Result<(&Shard, &Entry)> {
+        let shard = self.places.get(name).map(|&shard| &self.shards[shard]);
+        shard.and_then(|shard| Some((shard, shard.header.info(name)?))).ok_or_else(|| {
+            let path = self.shards.first().map_or(Path::new(""), |shard| &shard.bytes.path);
+            missing(path, name, &self.names().collect::<Vec<_>>())
+        })
+    }
+}
+
+impl fmt::Debug for SafeTensors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = self.shards.iter().map(|shard| &shard.bytes.path).collect::<Vec<_>>();
+        f.debug_struct("SafeTensors").field("files", &files).field("tensors", &self.places.len()).finish()
+    }
+}
+
+impl Shard {
+    /// Reads the header, which is checked against the length of the file.
+    fn new(bytes: Bytes) -> Result<Self> {
+        let fail = |message: String| malformed(&bytes.path, format!("not a safetensors file: {message}"));
+        let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
+            return Err(fail(format!("it has {} bytes", bytes.len())));
+        };
+        let length = u64::from_le_bytes(*length);
+        let header = usize::try_from(length).ok().and_then(|length| rest.get(..length));
+        let header = header.ok_or_else(|| fail(format!("its header of {length} bytes is cut off")))?;
+        let start = LENGTH_BYTES + header.len();
+        let header: Metadata = serde_json::from_slice(header).map_err(|error| fail(error.to_string()))?;
+        let (expected, found) = (header.data_len(), bytes.len() - start);
+        if expected != found {
+            let message = format!("the header tells of {expected} bytes of elements, and there are {found}");
+            return Err(malformed(&bytes.path, message));
+        }
+        Ok(Shard { start, header, bytes })
+    }
+
+    fn dtype(&self, name: &str, entry: &Entry) -> Result<DType> {
+        let known = DTYPES.iter().find(|(theirs, _)| *theirs == entry.dtype);
+        let foreign = || {
+            foreign_dtype(
+                &self.bytes.path,
+                &format!("`{name}`"),
+                &entry.dtype.to_string(),
+                &DTYPES.map(|(_, ours)| ours),
+            )
+        };
+        known.map(|(_, ours)| *ours).ok_or_else(foreign)
+    }
+
+    fn elements(&self, entry: &Entry) -> Result<&[u8]> {
+        let (start, end) = entry.data_offsets;
+        self.bytes[self.start..].get(start..end).ok_or_else(|| malformed(&self.bytes.path, "an offset leaves the file"))
+    }
+}
+
+/// Whether this is the name of a file, without a folder.
+fn is_plain(file: &str) -> bool {
+    let mut components = Path::new(file).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
+}
+
+fn element_bytes<T: Borrow<Tensor>>(tensor: &T) -> usize {
+    tensor.borrow().dtype().size_in_bytes()
+}
+
+/// The header of a file with these tensors one after the other.
+fn header<T: Borrow<Tensor>>(
+    path: &Path,
+    tensors: &[(String, T)],
+    metadata: HashMap<String, String>,
+) -> Result<Vec<u8>> {
+    let mut end = 0;
+    let mut entries: Vec<(String, Entry)> = Vec::with_capacity(tensors.len());
+    for (name, tensor) in tensors {
+        let tensor = tensor.borrow();
+        let known = DTYPES.iter().find(|(_, ours)| *ours == tensor.dtype());
+        let foreign = || unknown_to_format(path, &format!("`{name}`"), tensor.dtype(), &DTYPES.map(|(_, ours)| ours));
+        let (dtype, _) = *known.ok_or_else(foreign)?;
+        let start = end;
+        end += tensor.elem_count() * tensor.dtype().size_in_bytes();
+        entries.push((name.clone(), Entry { dtype, shape: tensor.dims().to_vec(), data_offsets: (start, end) }));
+    }
+    let fail = |message: String| malformed(path, format!("these tensors cannot be saved: {message}"));
+    let metadata = Some(metadata).filter(|metadata| !metadata.is_empty());
+    let count = entries.len();
+    let header = Metadata::new(metadata, entries).map_err(|error| fail(error.to_string()))?;
+    if header.offset_keys().len() != count {
+        return Err(fail("two have the same name".into()));
+    }
+    let mut header = serde_json::to_vec(&header).map_err(|error| fail(error.to_string()))?;
+    header.resize(header.len().next_multiple_of(LENGTH_BYTES), b' ');
+    Ok(header)
+}

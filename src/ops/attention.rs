@@ -1,0 +1,362 @@
+//! Attention.
+
+use super::is_software;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
+use crate::layout::{Layout, collapse};
+use crate::shape::{Dims, Shape};
+use crate::tensor::{Tensor, allocate, checked_elements};
+
+const OP: &str = "scaled_dot_product_attention";
+
+/// What [`Tensor::scaled_dot_product_attention`] does beside attention itself.
+///
+/// Queries and keys are aligned at their ends: the last query stands at the last key. So a few new queries see all of a
+/// cache of keys, and with as many queries as keys the `i`th query stands at the `i`th key.
+///
+/// ```
+/// use marquetry::AttentionConfig;
+/// // Gemma 2
+/// let config = AttentionConfig { causal: true, softcap: Some(50.0), sliding_window: Some(4096), ..Default::default() };
+/// # let _ = config;
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct AttentionConfig {
+    /// Which keys a query sees, broadcast to `(batch.., heads, queries, keys)`: `u8` with 0 for those it does not see, or
+    /// floats (`f32` or the queries' dtype) that are added to the scores.
+    pub mask: Option<Tensor>,
+    /// Whether a query sees no key behind its own. Where there are more keys than queries, PyTorch's `is_causal` aligns
+    /// them at their beginnings: for that, narrow keys and values to as many as there are queries.
+    pub causal: bool,
+    /// How many keys a query sees in each direction, its own included: those nearer to it than this. With `causal`, its
+    /// own and those before it.
+    pub sliding_window: Option<usize>,
+    /// What products are multiplied by; `1 / sqrt(d)` if not told.
+    pub scale: Option<f64>,
+    /// Turns scores into `cap * tanh(score / cap)`, before a mask is added.
+    pub softcap: Option<f64>,
+}
+
+impl Tensor {
+    /// Attention of these queries, `softmax(q k^T / sqrt(d)) v` for each head, in one kernel that keeps no matrix of
+    /// scores in memory.
+    ///
+    /// Queries are `(batch.., heads, queries, d)`, keys `(batch.., kv_heads, keys, d)`, values
+    /// `(batch.., kv_heads, keys, d_v)`; the result is `(batch.., heads, queries, d_v)`. The batch axes broadcast. `heads`
+    /// is a multiple of `kv_heads`: each key head serves as many query heads in a row (grouped and multi-query
+    /// attention). Any strides will do: the views that `transpose(1, 2)` gives of `(batch, tokens, heads, d)` are read as
+    /// they are. Sums, softmax and its statistics are `f32` whatever the dtype.
+    ///
+    /// A query that sees no key (all are masked, by `false` or minus infinity, or there are none) gives zeros. Keys that a
+    /// query does not see may hold anything, values only finite numbers, as their weight is 0.
+    ///
+    /// ```
+    /// # use marquetry::{AttentionConfig, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// // One head, two queries, two keys, of one feature each.
+    /// let q = Tensor::new([[[0f32], [0.0]]], &device)?;
+    /// let k = Tensor::new([[[1f32], [2.0]]], &device)?;
+    /// let v = Tensor::new([[[10f32], [20.0]]], &device)?;
+    /// let all = q.scaled_dot_product_attention(&k, &v, &AttentionConfig::default())?;
+    /// assert_eq!(all.to_vec::<f32>()?, [15.0, 15.0]);
+    /// let causal = AttentionConfig { causal: true, ..Default::default() };
+    /// let before = q.scaled_dot_product_attention(&k, &v, &causal)?;
+    /// assert_eq!(before.to_vec::<f32>()?, [10.0, 15.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] below three axes; [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`],
+    /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for integers, and of the mask; [`Error::InvalidArgument`]
+    /// for a window of 0 and for a cap that is not a positive number; [`Error::SizeOverflow`].
+    pub fn scaled_dot_product_attention(
+        &self,
+        key: &Tensor,
+        value: &Tensor,
+        config: &AttentionConfig,
+    ) -> Result<Tensor> {
+        let problem = Problem::new(self, key, value, config)?;
+        let Problem { columns, .. } = problem;
+        if checked_elements(&problem.output_shape(columns), OP)? == 0 || problem.keys == 0 {
+            return Tensor::zeros(problem.output_shape(columns), self.dtype(), self.device());
+        }
+        if columns <= MAX_COLUMNS {
+            return problem.attend()?.to_dtype(self.dtype());
+        }
+        // More columns than a kernel holds: some of the values at a time.
+        let parts = (0..columns).step_by(MAX_COLUMNS).map(|first| {
+            let value = value.narrow(-1, first, MAX_COLUMNS.min(columns - first))?;
+            Problem::new(self, key, &value, config)?.attend()
+        });
+        Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, -1)?.to_dtype(self.dtype())
+    }
+
+    /// The mask `(heads, queries, keys)`, in `f32`, of attention with linear biases: `-slope * |i - j|` for a query that
+    /// stands at key `i`, and key `j`, with queries and keys aligned at their ends. The slopes of a power of two of heads
+    /// are `2^(-8 n / heads)` for `n` from 1 on; other numbers of heads have those of the next smaller one, and then every
+    /// second one of the next larger one. O. Press et al., "Train Short, Test Long: Attention with Linear Biases Enables
+    /// Input Length Extrapolation", 2021.
+    ///
+    /// With [`causal`](AttentionConfig::causal) attention the mask for one query, `(heads, 1, keys)`, does for all of
+    /// them: that of another differs by a number for each row, which a softmax does not see.
+    ///
+    /// ```
+    /// # use marquetry::{AttentionConfig, DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let mask = Tensor::alibi_mask(8, 1, 3, &device)?;
+    /// assert_eq!(mask.narrow(0, 0, 2)?.to_vec::<f32>()?, [-1.0, -0.5, 0.0, -0.5, -0.25, 0.0]);
+    /// let config = AttentionConfig { mask: Some(mask), causal: true, ..Default::default() };
+    /// let x = Tensor::ones((2, 8, 3, 16), DType::F32, &device)?;
+    /// assert_eq!(x.scaled_dot_product_attention(&x, &x, &config)?.dims(), [2, 8, 3, 16]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SizeOverflow`].
+    pub fn alibi_mask(heads: usize, queries: usize, keys: usize, device: &Device) -> Result<Tensor> {
+        let shape: Shape = [heads, queries, keys].into();
+        if checked_elements(&shape, "alibi_mask")? == 0 {
+            return Tensor::zeros(shape, DType::F32, device);
+        }
+        let slopes = Tensor::from_vec(alibi_slopes(heads), (heads, 1, 1), device)?;
+        let query = Tensor::arange(0u32, queries as u32, device)?.to_dtype(DType::F32)?.unsqueeze(-1)?;
+        let key = Tensor::arange(0u32, keys as u32, device)?.to_dtype(DType::F32)?;
+        let distance = key.sub(&(query + (keys as f64 - queries as f64))?)?.abs()?;
+        distance.mul(&slopes)?.neg()
+    }
+}
+
+/// The slopes of attention with linear biases.
+fn alibi_slopes(heads: usize) -> Vec<f32> {
+    let power = 1 << heads.ilog2();
+    let slopes = |count: usize| (1..=count).map(move |n| 2f64.powf(-8.0 * n as f64 / count as f64) as f32);
+    slopes(power).chain(slopes(2 * power).step_by(2)).take(heads).collect()
+}
+
+/// The tensors of a call and what they have in common, checked.
+struct Problem<'a> {
+    query: &'a Tensor,
+    key: &'a Tensor,
+    value: &'a Tensor,
+    config: &'a AttentionConfig,
+    /// The batch axes.
+    batch: Shape,
+    heads: usize,
+    kv_heads: usize,
+    queries: usize,
+    keys: usize,
+    features: usize,
+    columns: usize,
+}
+
+/// The longest axis of queries and keys, so that their places have a sign in 32 bits.
+const MAX_LENGTH: usize = 1 << 30;
+
+impl<'a> Problem<'a> {
+    fn new(query: &'a Tensor, key: &'a Tensor, value: &'a Tensor, config: &'a AttentionConfig) -> Result<Self> {
+        query.check_float(OP)?;
+        for tensor in [key, value] {
+            query.check_same_device(tensor, OP)?;
+            query.check_same_dtype(tensor, OP)?;
+        }
+        for tensor in [query, key, value] {
+            if tensor.rank() < 3 {
+                return Err(Error::RankMismatch { op: OP, expected: "3 or more", shape: tensor.shape().clone() });
+            }
+        }
+        let mismatch = |lhs: &Tensor, rhs: &Tensor, hint| {
+            Err(Error::ShapeMismatch { op: OP, lhs: lhs.shape().clone(), rhs: rhs.shape().clone(), hint })
+        };
+        let ([q_batch, k_batch, v_batch], [q, k, v]) =
+            ([query, key, value].map(batch_axes), [query, key, value].map(inner_axes));
+        if q[2] != k[2] {
+            return mismatch(query, key, "queries and keys have as many features, along their last axis");
+        }
+        if k[..2] != v[..2] {
+            return mismatch(key, value, "there are as many values as keys, in as many heads");
+        }
+        if k[0] == 0 && q[0] != 0 || k[0] != 0 && !q[0].is_multiple_of(k[0]) {
+            return mismatch(query, key, "the heads of the queries are a multiple of those of the keys");
+        }
+        let batch = q_batch.broadcast_with(&k_batch, OP).and_then(|batch| batch.broadcast_with(&v_batch, OP));
+        let Ok(batch) = batch else {
+            return mismatch(query, key, "the axes before the last three must be equal or 1");
+        };
+        if config.sliding_window == Some(0) {
+            let message = "a sliding window of 0 keys has not even a query's own".into();
+            return Err(Error::InvalidArgument { op: OP, message });
+        }
+        if let Some(cap) = config.softcap.filter(|cap| !(*cap as f32 > 0.0 && (*cap as f32).is_finite())) {
+            let message = format!("the cap of scores is a positive number, not {cap}");
+            return Err(Error::InvalidArgument { op: OP, message });
+        }
+        if q[1].max(k[1]) > MAX_LENGTH {
+            let shape = if q[1] > k[1] { query.shape() } else { key.shape() };
+            return Err(Error::SizeOverflow { op: OP, shape: shape.clone(), limit: MAX_LENGTH as u64 });
+        }
+        let problem = Problem {
+            query,
+            key,
+            value,
+            config,
+            batch,
+            heads: q[0],
+            kv_heads: k[0],
+            queries: q[1],
+            keys: k[1],
+            features: q[2],
+            columns: v[2],
+        };
+        problem.check_mask()?;
+        Ok(problem)
+    }
+
+    fn check_mask(&self) -> Result<()> {
+        let Some(mask) = &self.config.mask else { return Ok(()) };
+        self.query.check_same_device(mask, OP)?;
+        if ![DType::Bool, DType::U8, DType::F32, self.query.dtype()].contains(&mask.dtype()) {
+            let expected = "bool, u8, f32 or the dtype of the queries as a mask";
+            return Err(Error::UnsupportedDType { op: OP, dtype: mask.dtype(), expected });
+        }
+        mask.layout().broadcast_to(&self.shape(self.heads, [self.queries, self.keys]), OP).map(drop)
+    }
+
+    /// The shape of matrices for each of so many heads.
+    fn shape(&self, heads: usize, matrix: [usize; 2]) -> Shape {
+        self.batch.iter().copied().chain([heads]).chain(matrix).collect()
+    }
+
+    fn output_shape(&self, columns: usize) -> Shape {
+        self.shape(self.heads, [self.queries, columns])
+    }
+
+    /// The `f32` result of sizes that are not 0.
+    fn attend(&self) -> Result<Tensor> {
+        let query_shape = self.output_shape(self.features);
+        let key_shape = self.shape(self.kv_heads, [self.keys, self.features]);
+        let value_shape = self.shape(self.kv_heads, [self.keys, self.columns]);
+        let mask_shape = self.shape(self.heads, [self.queries, self.keys]);
+        let mut operands = vec![(self.query, query_shape), (self.key, key_shape), (self.value, value_shape)];
+        operands.extend(self.config.mask.as_ref().map(|mask| (mask, mask_shape)));
+        let views: Vec<Layout> =
+            operands.iter().map(|(tensor, shape)| tensor.layout().broadcast_to(shape, OP)).collect::<Result<_>>()?;
+        // The heads of the keys are the last batch axis; the query heads that share one are an axis of their own.
+        let rank = self.batch.rank();
+        let group = self.heads / self.kv_heads;
+        let batch: Dims = self.batch.iter().copied().chain([self.kv_heads]).collect();
+        let batch_strides = |view: &Layout| -> Dims<isize> {
+            let heads_together = if view.shape[rank] == self.kv_heads { 1 } else { group as isize };
+            let head = view.strides[rank].wrapping_mul(heads_together);
+            view.strides[..rank].iter().copied().chain([head]).collect()
+        };
+        let batch_views: Vec<_> = views.iter().map(batch_strides).collect();
+        let (lengths, strides) = collapse(&batch, &batch_views.iter().map(|view| &view[..]).collect::<Vec<_>>());
+
+        let tile = self.choose_tile();
+        let batches: usize = lengths.iter().product();
+        let rows = group * self.queries;
+        let blocks = batches * rows.div_ceil(tile.block().0);
+        let span = self.choose_span(tile, blocks);
+        let parts = self.keys.div_ceil(span);
+        let config = Attention {
+            dtype: self.query.dtype(),
+            batch_rank: lengths.len(),
+            features: self.features as u32,
+            columns: self.columns as u32,
+            mask: self.config.mask.as_ref().map(Tensor::dtype),
+            softcap: self.config.softcap.is_some(),
+            tile,
+            parts: parts > 1,
+        };
+        let device = self.query.device();
+        if config.parameter_words() > device.info().limits.max_parameter_words as usize {
+            return self.attend_in_order(&operands);
+        }
+
+        let [forward, backward] = self.reach();
+        let scale = self.config.scale.unwrap_or(1.0 / (self.features.max(1) as f64).sqrt());
+        let mut parameters = vec![self.queries as u32, self.keys as u32, group as u32, forward, backward];
+        parameters.push((scale as f32).to_bits());
+        parameters.extend(self.config.softcap.map(|cap| (cap as f32).to_bits()));
+        parameters.extend(config.parts.then_some(span as u32));
+        parameters.extend(lengths.iter().map(|&n| n as u32));
+        for (i, (view, strides)) in views.iter().zip(&strides).enumerate() {
+            parameters.push(view.offset as u32);
+            let of_group = if i == 0 || i == 3 { rank } else { rank + 1 };
+            parameters.extend(strides.iter().chain(&view.strides[of_group..]).map(|&stride| stride as u32));
+        }
+        let shape = self.shape(self.heads, [self.queries * parts, config.width()]);
+        let output = allocate(&shape, DType::F32, device, OP)?;
+        let buffers = operands.iter().map(|(tensor, _)| tensor.buffer()).collect::<Result<Vec<_>>>()?;
+        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        device.runtime().launch(config, &bindings, &parameters, blocks * parts)?;
+        let output = Tensor::from_buffer(output, shape, DType::F32, device);
+        if parts == 1 { Ok(output) } else { self.join(&output, parts) }
+    }
+
+    /// The same where the axes of the batch do not merge, and are too many for the parameters: with operands in
+    /// row-major order, in which they do. A mask, which may be much larger so, comes last.
+    fn attend_in_order(&self, operands: &[(&Tensor, Shape)]) -> Result<Tensor> {
+        let in_order = |(tensor, shape): &(&Tensor, Shape)| tensor.broadcast_to(shape.clone())?.contiguous();
+        let dense = operands[..3].iter().all(|(tensor, shape)| tensor.is_contiguous() && tensor.shape() == shape);
+        let [query, key, value] = [&operands[0], &operands[1], &operands[2]].map(in_order);
+        let mask = operands.get(3).map(|mask| if dense { in_order(mask) } else { Ok(mask.0.clone()) }).transpose()?;
+        let config = AttentionConfig { mask, ..self.config.clone() };
+        Problem::new(&query?, &key?, &value?, &config)?.attend()
+    }
+
+    /// The keys that a query sees, from `query + backward` up to but not including `query + forward`: both as words.
+    fn reach(&self) -> [u32; 2] {
+        let (queries, keys) = (self.queries as i64, self.keys as i64);
+        let window = self.config.sliding_window.map_or(i64::MAX, |window| window.min(MAX_LENGTH) as i64);
+        let ahead = if self.config.causal { 1 } else { window };
+        // The last query stands at the last key. Beyond these limits there is nothing to be seen.
+        let forward = ahead.saturating_add(keys - queries).min(keys);
+        let backward = (keys - queries).saturating_sub(window).saturating_add(1).max(-queries);
+        [forward, backward].map(|reach| reach as i32 as u32)
+    }
+
+    fn choose_tile(&self) -> Tile {
+        let rows = self.heads / self.kv_heads * self.queries;
+        if is_software(self.query.device()) {
+            Tile::Registers
+        } else if rows <= 4 {
+            Tile::Workgroup { across: 64 }
+        } else if rows <= 16 || self.columns > MAX_COLUMNS / 2 {
+            Tile::Workgroup { across: 16 }
+        } else {
+            Tile::Workgroup { across: 8 }
+        }
+    }
+
+    /// The keys per part: all of them, or fewer where there are too few rows to keep a device busy.
+    fn choose_span(&self, tile: Tile, blocks: usize) -> usize {
+        let Tile::Workgroup { .. } = tile else { return self.keys };
+        let wanted = 4 * self.query.device().info().compute_units.unwrap_or(64) as usize;
+        let block = tile.block().1;
+        let parts = (wanted / blocks).clamp(1, self.keys.div_ceil(block));
+        self.keys.div_ceil(parts).next_multiple_of(block)
+    }
+
+    /// The result from those of parts of the keys: `(batch.., heads, queries * parts, columns + 1)`, each row the result of
+    /// a part and the logarithm of what it was divided by.
+    fn join(&self, output: &Tensor, parts: usize) -> Result<Tensor> {
+        let rows: Shape =
+            self.shape(self.heads, [self.queries, parts]).iter().copied().chain([self.columns + 1]).collect();
+        let output = output.reshape(rows)?;
+        let weights = output.narrow(-1, self.columns, 1)?.softmax(-2)?;
+        weights.t()?.matmul(&output.narrow(-1, 0, self.columns)?)?.squeeze(-2)
+    }
+}
+
+/// The axes before the last three.
+fn batch_axes(x: &Tensor) -> Shape {
+    x.dims()[..x.rank() - 3].into()
+}
+
+/// The last three axes: heads and a matrix.
+fn inner_axes(x: &Tensor) -> [usize; 3] {
+    [3, 2, 1].map(|from_last| x.dims()[x.rank() - from_last])
+}

@@ -1,0 +1,392 @@
+//! Convolutions and transposed convolutions.
+
+use super::is_software;
+use super::window::{PerAxis, Window, batched};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernels::conv::Conv;
+use crate::kernels::tiles::Tile;
+use crate::shape::{Dims, Shape};
+use crate::tensor::{Tensor, allocate, checked_elements};
+
+/// How a convolution goes over its input. By default: stride 1, no padding, dilation 1, one group.
+///
+/// ```
+/// use marquetry::ConvConfig;
+/// let same = ConvConfig::default().padding(1);
+/// let depthwise = ConvConfig::default().stride([2, 1]).padding([(0, 1), (1, 1)]).groups(32);
+/// assert_ne!(same, depthwise);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ConvConfig {
+    stride: PerAxis<usize>,
+    padding: PerAxis<(usize, usize)>,
+    dilation: PerAxis<usize>,
+    output_padding: PerAxis<usize>,
+    groups: usize,
+}
+
+impl Default for ConvConfig {
+    fn default() -> Self {
+        ConvConfig {
+            stride: PerAxis::all(1),
+            padding: PerAxis::all((0, 0)),
+            dilation: PerAxis::all(1),
+            output_padding: PerAxis::all(0),
+            groups: 1,
+        }
+    }
+}
+
+impl ConvConfig {
+    /// How far the kernel moves from one output to the next.
+    #[must_use]
+    pub fn stride(mut self, stride: impl Into<PerAxis<usize>>) -> Self {
+        self.stride = stride.into();
+        self
+    }
+
+    /// Zeros around the input: the same before and after it (`1`, `[1, 2]`), or not (`[(0, 1), (2, 2)]`). A transposed
+    /// convolution leaves out as much of the output.
+    #[must_use]
+    pub fn padding(mut self, padding: impl Into<PerAxis<(usize, usize)>>) -> Self {
+        self.padding = padding.into();
+        self
+    }
+
+    /// The distance between neighbouring elements of the kernel.
+    #[must_use]
+    pub fn dilation(mut self, dilation: impl Into<PerAxis<usize>>) -> Self {
+        self.dilation = dilation.into();
+        self
+    }
+
+    /// The channels are cut into so many groups that have nothing to do with each other. With as many groups as input
+    /// channels, the convolution is depthwise.
+    #[must_use]
+    pub fn groups(mut self, groups: usize) -> Self {
+        self.groups = groups;
+        self
+    }
+
+    /// Of a transposed convolution: so many elements more at the end of the output, to tell apart the lengths that a
+    /// convolution of this stride makes equal. Less than the stride or the dilation.
+    #[must_use]
+    pub fn output_padding(mut self, output_padding: impl Into<PerAxis<usize>>) -> Self {
+        self.output_padding = output_padding.into();
+        self
+    }
+}
+
+macro_rules! convolutions {
+    ($($(#[$doc:meta])* $name:ident, $axes:literal, $transposed:literal;)*) => {
+        /// Convolutions, as PyTorch has them: really cross-correlations, as the kernel is not flipped. `f16` is
+        /// accumulated in `f32` and rounded once; integers wrap. Inputs of any strides are read where they are; nothing
+        /// is laid out in memory on the way.
+        impl Tensor {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Errors
+                /// [`Error::RankMismatch`]; [`Error::ShapeMismatch`] where channels, groups and bias do not fit;
+                /// [`Error::InvalidArgument`] for strides, dilations, groups and kernels of 0 and for a kernel that is
+                /// larger than the padded input; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`],
+                /// [`Error::SizeOverflow`]; [`Error::UnsupportedDType`] for integers of less than 32 bits.
+                pub fn $name(&self, weight: &Tensor, bias: Option<&Tensor>, config: &ConvConfig) -> Result<Tensor> {
+                    let problem = Problem { axes: $axes, transposed: $transposed, op: stringify!($name) };
+                    problem.solve(self, weight, bias, config)
+                }
+            )*
+        }
+    };
+}
+
+convolutions! {
+    /// The convolution of `(N, C_in, L)`, or `(C_in, L)`, with a weight of `(C_out, C_in / groups, K)` and a bias of
+    /// `(C_out)`: `(N, C_out, (L + padding - dilation (K - 1) - 1) / stride + 1)`, rounded down.
+    ///
+    /// ```
+    /// # use marquetry::{ConvConfig, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1f32, 2.0, 3.0, 4.0]], &device)?;
+    /// let weight = Tensor::new([[[1f32, 10.0]]], &device)?;
+    /// let y = x.conv1d(&weight, None, &ConvConfig::default())?;
+    /// assert_eq!(y.to_vec::<f32>()?, [21.0, 32.0, 43.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    conv1d, 1, false;
+    /// The convolution of `(N, C_in, H, W)`, or `(C_in, H, W)`, with a weight of `(C_out, C_in / groups, KH, KW)` and a
+    /// bias of `(C_out)`. Along each axis the output has
+    /// `(length + padding - dilation (K - 1) - 1) / stride + 1` elements, rounded down.
+    ///
+    /// ```
+    /// # use marquetry::{ConvConfig, DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::ones((1, 2, 4, 4), DType::F32, &device)?;
+    /// let weight = Tensor::ones((8, 2, 3, 3), DType::F32, &device)?;
+    /// let bias = Tensor::zeros(8, DType::F32, &device)?;
+    /// let y = x.conv2d(&weight, Some(&bias), &ConvConfig::default().stride(2).padding(1))?;
+    /// assert_eq!(y.dims(), [1, 8, 2, 2]);
+    /// assert_eq!(y.narrow(1, 0, 1)?.to_vec::<f32>()?, [8.0, 12.0, 12.0, 18.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    conv2d, 2, false;
+    /// The convolution of `(N, C_in, D, H, W)`, or `(C_in, D, H, W)`, with a weight of
+    /// `(C_out, C_in / groups, KD, KH, KW)` and a bias of `(C_out)`; lengths as of [`conv2d`](Self::conv2d).
+    conv3d, 3, false;
+    /// The transposed convolution of `(N, C_in, L)`, or `(C_in, L)`, with a weight of `(C_in, C_out / groups, K)` and a
+    /// bias of `(C_out)`: `(N, C_out, (L - 1) stride - padding + dilation (K - 1) + output_padding + 1)`. It is what
+    /// carries the gradient of a [`conv1d`](Self::conv1d) back to its input: every element is spread over a window of
+    /// the output.
+    ///
+    /// ```
+    /// # use marquetry::{ConvConfig, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1f32, 2.0]], &device)?;
+    /// let weight = Tensor::new([[[1f32, 10.0, 100.0]]], &device)?;
+    /// let y = x.conv_transpose1d(&weight, None, &ConvConfig::default().stride(2))?;
+    /// assert_eq!(y.to_vec::<f32>()?, [1.0, 10.0, 102.0, 20.0, 200.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    conv_transpose1d, 1, true;
+    /// The transposed convolution of `(N, C_in, H, W)`, or `(C_in, H, W)`, with a weight of
+    /// `(C_in, C_out / groups, KH, KW)` and a bias of `(C_out)`; lengths as of
+    /// [`conv_transpose1d`](Self::conv_transpose1d).
+    ///
+    /// ```
+    /// # use marquetry::{ConvConfig, DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::ones((1, 4, 5, 5), DType::F32, &device)?;
+    /// let weight = Tensor::ones((4, 2, 2, 2), DType::F32, &device)?;
+    /// let y = x.conv_transpose2d(&weight, None, &ConvConfig::default().stride(2))?;
+    /// assert_eq!(y.dims(), [1, 2, 10, 10]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    conv_transpose2d, 2, true;
+    /// The transposed convolution of `(N, C_in, D, H, W)`, or `(C_in, D, H, W)`, with a weight of
+    /// `(C_in, C_out / groups, KD, KH, KW)` and a bias of `(C_out)`; lengths as of
+    /// [`conv_transpose1d`](Self::conv_transpose1d).
+    conv_transpose3d, 3, true;
+}
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+struct Problem {
+    axes: usize,
+    transposed: bool,
+    op: &'static str,
+}
+
+/// The sizes of a convolution.
+struct Sizes {
+    groups: usize,
+    /// Channels per group.
+    input_channels: usize,
+    output_channels: usize,
+    windows: Vec<Window>,
+    outputs: Dims,
+}
+
+impl Problem {
+    fn solve(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &ConvConfig) -> Result<Tensor> {
+        let op = self.op;
+        for other in [Some(weight), bias].into_iter().flatten() {
+            x.check_same_device(other, op)?;
+            x.check_same_dtype(other, op)?;
+        }
+        if !x.dtype().is_single_float() && ![DType::I32, DType::U32].contains(&x.dtype()) {
+            return Err(Error::UnsupportedDType { op, dtype: x.dtype(), expected: "f32, f16, bf16, i32 and u32" });
+        }
+        let (mut x, added) = batched(x, self.axes, op)?;
+        let mut sizes = self.sizes(&x, weight, config)?;
+        // Of an empty weight, another axis may be as long as it likes.
+        let channels = sizes.groups.checked_mul(sizes.output_channels).ok_or_else(|| Error::SizeOverflow {
+            op,
+            shape: weight.shape().clone(),
+            limit: usize::MAX as u64,
+        })?;
+        if let Some(bias) = bias.filter(|bias| bias.dims() != [channels]) {
+            let (lhs, rhs) = (weight.shape().clone(), bias.shape().clone());
+            return Err(Error::ShapeMismatch {
+                op,
+                lhs,
+                rhs,
+                hint: "the bias (the second) has an element per output channel",
+            });
+        }
+        let shape: Shape = [x.dims()[0], channels].iter().chain(&sizes.outputs).copied().collect();
+        if self.axes == 1 {
+            // As an image of one row.
+            x = x.unsqueeze(2)?;
+            sizes.windows.insert(0, Window::TRIVIAL);
+            sizes.outputs.insert(0, 1);
+        }
+        let y = self.launch(&x, weight, bias, &sizes, &shape)?;
+        if added { y.squeeze(0) } else { Ok(y) }
+    }
+
+    /// Checks shapes against each other.
+    fn sizes(&self, x: &Tensor, weight: &Tensor, config: &ConvConfig) -> Result<Sizes> {
+        let (op, axes, groups) = (self.op, self.axes, config.groups);
+        if weight.rank() != axes + 2 {
+            let expected = ["3 (the weight)", "4 (the weight)", "5 (the weight)"][axes - 1];
+            return Err(Error::RankMismatch { op, expected, shape: weight.shape().clone() });
+        }
+        let invalid = |message: String| Error::InvalidArgument { op, message };
+        let channels = x.dims()[1];
+        if groups == 0 || !channels.is_multiple_of(groups) || !weight.dims()[0].is_multiple_of(groups) {
+            return Err(invalid(format!(
+                "{groups} groups; they divide the channels of the input {} and of the weight {}, here {channels} and {}",
+                x.shape(),
+                weight.shape(),
+                weight.dims()[0]
+            )));
+        }
+        let [outer, inner] = [weight.dims()[0], weight.dims()[1]];
+        let mismatch = |hint| Error::ShapeMismatch { op, lhs: x.shape().clone(), rhs: weight.shape().clone(), hint };
+        let (input_channels, output_channels) = if self.transposed {
+            if outer != channels {
+                return Err(mismatch("the weight is (C_in, C_out / groups, kernel..), the input (N, C_in, ..)"));
+            }
+            (channels / groups, inner)
+        } else {
+            if inner != channels / groups {
+                return Err(mismatch("the weight is (C_out, C_in / groups, kernel..), the input (N, C_in, ..)"));
+            }
+            (inner, outer / groups)
+        };
+        let stride = config.stride.resolve(axes, "stride", op)?;
+        let dilation = config.dilation.resolve(axes, "dilation", op)?;
+        let padding = config.padding.resolve(axes, "padding", op)?;
+        let more = config.output_padding.resolve(axes, "output_padding", op)?;
+        let (mut windows, mut outputs) = (Vec::new(), Dims::new());
+        for axis in 0..axes {
+            let window = Window {
+                input: x.dims()[2 + axis],
+                kernel: weight.dims()[2 + axis],
+                stride: stride[axis],
+                dilation: dilation[axis],
+                before: padding[axis].0,
+                after: padding[axis].1,
+            };
+            let window = window.checked(op)?;
+            outputs.push(match self.transposed {
+                true => transposed_output(&window, more[axis], op)?,
+                false if more[axis] > 0 => {
+                    return Err(invalid("output_padding is for transposed convolutions".into()));
+                }
+                false => window.places(false, op)?,
+            });
+            windows.push(window);
+        }
+        Ok(Sizes { groups, input_channels, output_channels, windows, outputs })
+    }
+
+    /// The convolution of checked sizes.
+    fn launch(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        sizes: &Sizes,
+        shape: &Shape,
+    ) -> Result<Tensor> {
+        let (op, device, dtype) = (self.op, x.device(), x.dtype());
+        checked_elements(shape, op)?;
+        checked_elements(weight.shape(), op)?;
+        let with_bias = |y: Tensor| match bias {
+            Some(bias) => {
+                let along_channels: Dims = shape.iter().enumerate().map(|(i, &n)| if i == 1 { n } else { 1 }).collect();
+                y.add(&bias.reshape(Shape::from(along_channels))?)
+            }
+            None => Ok(y),
+        };
+        if shape.contains(&0) || x.elem_count() == 0 || weight.elem_count() == 0 {
+            // Sums of nothing.
+            return with_bias(Tensor::zeros(shape, dtype, device)?);
+        }
+        // In a transposed convolution outputs that are a stride apart belong together.
+        let along = |axis: usize| if self.transposed { sizes.windows[axis].stride } else { 1 };
+        let axes = sizes.windows.len();
+        let phases: usize = (0..axes).map(|axis| along(axis).min(sizes.outputs[axis])).product();
+        let mut places: Dims = (0..axes).map(|axis| sizes.outputs[axis].div_ceil(along(axis))).collect();
+        let rows = sizes.output_channels;
+        let tile = choose_tile(device, rows, x.dims()[0] * places.iter().product::<usize>(), places[axes - 1]);
+        places[axes - 1] = places[axes - 1].next_multiple_of(tile.strip() as usize);
+        let columns = x.dims()[0] * places.iter().product::<usize>();
+        // With many rows, the products take the time and not the loads.
+        let last = sizes.windows[axes - 1];
+        let few_rows = matches!(tile, Tile::Registers { rows: 1, columns: 2.. });
+        let slides = few_rows && !self.transposed && last.stride == last.dilation && last.kernel > 1;
+        let mut config = Conv { dtype, axes, transposed: self.transposed, bias: bias.is_some(), tile, slides };
+        if config.parameter_words() > device.info().limits.max_parameter_words as usize {
+            config.bias = false;
+        }
+
+        let (weight, bias) = (weight.contiguous()?, bias.filter(|_| config.bias).map(Tensor::contiguous).transpose()?);
+        let mut parameters = vec![x.dims()[0], sizes.groups, rows, sizes.input_channels];
+        for (window, &output) in sizes.windows.iter().zip(&sizes.outputs) {
+            let Window { input, kernel, stride, dilation, before, .. } = *window;
+            parameters.extend([output, input, kernel, stride, dilation, before]);
+        }
+        if self.transposed {
+            parameters.extend(sizes.windows.iter().map(|window| window.stride / gcd(window.stride, window.dilation)));
+        }
+        parameters.push(x.layout().offset);
+        parameters.extend(x.strides().iter().map(|&stride| stride as usize));
+        parameters.push(weight.layout().offset);
+        parameters.extend(bias.iter().map(|bias| bias.layout().offset));
+        let parameters: Vec<u32> = parameters.into_iter().map(|n| n as u32).collect();
+
+        let accumulated = dtype.widened();
+        let output = allocate(shape, accumulated, device, op)?;
+        let buffers = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().map(Tensor::buffer);
+        let buffers = buffers.collect::<Result<Vec<_>>>()?;
+        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let (block_rows, block_columns) = tile.block();
+        let groups = [phases, rows.div_ceil(block_rows as usize), columns.div_ceil(block_columns as usize)];
+        let groups = groups.iter().try_fold(sizes.groups, |n, &m| n.checked_mul(m));
+        let groups = groups.ok_or_else(|| Error::SizeOverflow { op, shape: shape.clone(), limit: u32::MAX.into() })?;
+        let biased = config.bias;
+        device.runtime().launch(config, &bindings, &parameters, groups)?;
+        let y = Tensor::from_buffer(output, shape.clone(), accumulated, device).to_dtype(dtype)?;
+        if biased { Ok(y) } else { with_bias(y) }
+    }
+}
+
+/// The length of a transposed convolution's output along an axis.
+fn transposed_output(window: &Window, output_padding: usize, op: &'static str) -> Result<usize> {
+    let Window { input, stride, dilation, before, after, .. } = *window;
+    if output_padding >= stride.max(dilation) {
+        let message = format!(
+            "an output_padding of {output_padding}; it is less than the stride ({stride}) or the dilation ({dilation})"
+        );
+        return Err(Error::InvalidArgument { op, message });
+    }
+    if input == 0 {
+        let message = "an axis of length 0 has no transposed convolution".into();
+        return Err(Error::InvalidArgument { op, message });
+    }
+    let full = (input - 1) * stride + window.extent() + output_padding;
+    full.checked_sub(before + after).ok_or_else(|| Error::InvalidArgument {
+        op,
+        message: format!(
+            "padding ({before}, {after}) takes away more than the {full} elements of the output; pad less"
+        ),
+    })
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// How the work is cut for so many output channels per group, places in all images, and places along the last axis.
+fn choose_tile(device: &Device, rows: usize, places: usize, last: usize) -> Tile {
+    if !is_software(device) && rows >= 16 {
+        return Tile::Workgroup;
+    }
+    let rows = if rows < 4 { 1 } else { 8 };
+    // 32 or 128 columns per workgroup, in whole strips: the fewer are wasted.
+    Tile::Registers { rows, columns: if is_software(device) && places >= 96 && last >= 3 { 4 } else { 1 } }
+}

@@ -1,0 +1,145 @@
+//! Diagonals and triangles of matrices.
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::expr::{BinaryOp, Expr};
+use crate::layout::Layout;
+use crate::shape::Shape;
+use crate::tensor::{Fusion, Tensor, Word};
+
+/// The length of the axes of a diagonal, and the row and column where it begins.
+fn first_of_diagonal(diagonal: isize) -> [usize; 2] {
+    let distance = diagonal.unsigned_abs();
+    if diagonal < 0 { [distance, 0] } else { [0, distance] }
+}
+
+impl Tensor {
+    /// The matrices in the last two axes with zeros above a diagonal: 0 is the main one, those above it are positive.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1u32, 2, 3], [4, 5, 6]], &device)?;
+    /// assert_eq!(x.tril(0)?.to_vec::<u32>()?, [1, 0, 0, 4, 5, 0]);
+    /// assert_eq!(x.tril(-1)?.to_vec::<u32>()?, [0, 0, 0, 4, 0, 0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] below two axes.
+    pub fn tril(&self, diagonal: isize) -> Result<Tensor> {
+        self.triangle(diagonal, BinaryOp::Le, "tril")
+    }
+
+    /// The matrices in the last two axes with zeros below a diagonal: 0 is the main one, those above it are positive.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1u32, 2, 3], [4, 5, 6]], &device)?;
+    /// assert_eq!(x.triu(1)?.to_vec::<u32>()?, [0, 2, 3, 0, 0, 6]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] below two axes.
+    pub fn triu(&self, diagonal: isize) -> Result<Tensor> {
+        self.triangle(diagonal, BinaryOp::Ge, "triu")
+    }
+
+    /// Keeps the elements whose column is, compared by `side`, on the diagonal or on that side of it.
+    fn triangle(&self, diagonal: isize, side: BinaryOp, op: &'static str) -> Result<Tensor> {
+        let [.., rows, columns] = *self.dims() else {
+            return Err(Error::RankMismatch { op, expected: "2 or more", shape: self.shape().clone() });
+        };
+        let mut fusion = Fusion::new(self.shape().clone());
+        let x = fusion.tensor(self, op)?;
+        let mut number = |n: usize| fusion.argument(Word::new(n as u32));
+        // Beyond the corners all diagonals are alike.
+        let most = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
+        let [down, right] = first_of_diagonal(diagonal.clamp(-most(rows), most(columns)));
+        let (down, right) = (number(down), number(right));
+        let [row, column] = place([rows, columns].map(&mut number));
+        let on_side = binary(side, binary(BinaryOp::Add, column, down), binary(BinaryOp::Add, row, right));
+        let zero = fusion.argument(Word::from_f64(0.0, self.dtype(), op)?);
+        fusion.finish(Expr::Select(on_side.into(), x.into(), zero.into()), self.device(), op)
+    }
+
+    /// The square matrix with ones on its main diagonal and zeros elsewhere.
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// assert_eq!(Tensor::eye(2, DType::F32, &device)?.to_vec::<f32>()?, [1.0, 0.0, 0.0, 1.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SizeOverflow`].
+    pub fn eye(size: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+        const OP: &str = "eye";
+        let mut fusion = Fusion::new(Shape::from((size, size)));
+        let mut number = |word| fusion.argument(word);
+        let [zero, one] = [Word::from_f64(0.0, dtype, OP)?, Word::from_f64(1.0, dtype, OP)?].map(&mut number);
+        let [row, column] = place([size, size].map(|n| number(Word::new(n as u32))));
+        let on_diagonal = binary(BinaryOp::Eq, row, column);
+        fusion.finish(Expr::Select(on_diagonal.into(), one.into(), zero.into()), device, OP)
+    }
+
+    /// Of a vector, the matrix with it on a diagonal and zeros elsewhere; of a matrix, the view of a diagonal. Diagonal 0
+    /// is the main one, those above it are positive.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([1u32, 2], &device)?.diag(1)?;
+    /// assert_eq!(x.to_vec::<u32>()?, [0, 1, 0, 0, 0, 2, 0, 0, 0]);
+    /// assert_eq!(x.diag(1)?.to_vec::<u32>()?, [1, 2]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] for other ranks; [`Error::InvalidArgument`] for a diagonal outside of the matrix;
+    /// [`Error::SizeOverflow`], [`Error::OutOfMemory`].
+    pub fn diag(&self, diagonal: isize) -> Result<Tensor> {
+        const OP: &str = "diag";
+        match self.rank() {
+            1 => {
+                let length = self.elem_count();
+                let size = length.saturating_add(diagonal.unsigned_abs());
+                let matrix = Tensor::zeros((size, size), self.dtype(), self.device())?;
+                if length > 0 {
+                    matrix.write_part(&diagonal_of(matrix.layout(), diagonal, OP)?, self)?;
+                }
+                Ok(matrix)
+            }
+            2 => Ok(self.with_layout(diagonal_of(self.layout(), diagonal, OP)?)),
+            _ => Err(Error::RankMismatch { op: OP, expected: "1 or 2", shape: self.shape().clone() }),
+        }
+    }
+}
+
+/// The view of a diagonal of a matrix.
+fn diagonal_of(matrix: &Layout, diagonal: isize, op: &'static str) -> Result<Layout> {
+    let [row, column] = first_of_diagonal(diagonal);
+    let (rows, columns) = (matrix.shape[0], matrix.shape[1]);
+    let (Some(down), Some(right)) = (rows.checked_sub(row), columns.checked_sub(column)) else {
+        let message = format!("diagonal {diagonal} is outside of shape {}", matrix.shape);
+        return Err(Error::InvalidArgument { op, message });
+    };
+    let length = down.min(right);
+    let start = matrix.sliced(0, row, length, 1).sliced(1, column, length, 1);
+    let stride = matrix.strides[0].wrapping_add(matrix.strides[1]);
+    Ok(Layout { shape: length.into(), strides: [stride].into_iter().collect(), offset: start.offset })
+}
+
+fn binary(function: BinaryOp, a: Expr, b: Expr) -> Expr {
+    Expr::Binary(function, a.into(), b.into())
+}
+
+/// The row and the column of the element in its matrix, given the numbers of both.
+fn place([rows, columns]: [Expr; 2]) -> [Expr; 2] {
+    let row = binary(BinaryOp::Rem, binary(BinaryOp::Div, Expr::Index, columns.clone()), rows);
+    [row, binary(BinaryOp::Rem, Expr::Index, columns)]
+}

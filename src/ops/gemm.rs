@@ -1,0 +1,257 @@
+//! General matrix products as BLAS has them, `alpha op(A) op(B) + beta C`: of tensors, of many, and of matrices that lie
+//! in flat buffers.
+
+use crate::error::{Error, Result};
+use crate::expr::{BinaryOp, Expr};
+use crate::layout::Layout;
+use crate::shape::Shape;
+use crate::tensor::{Fusion, Tensor, Word};
+use std::borrow::Borrow;
+
+/// What [`Tensor::gemm`] computes: `alpha op(A) op(B) + beta C`, where `op` may transpose. The default is the product.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gemm {
+    /// Whether the first matrix is transposed.
+    pub trans_a: bool,
+    /// Whether the second matrix is transposed.
+    pub trans_b: bool,
+    /// What the product is multiplied by. Where it is 0, no product is computed: NaN in the matrices plays no role.
+    pub alpha: f64,
+    /// What C is multiplied by. Where it is 0, C is not read.
+    pub beta: f64,
+}
+
+impl Default for Gemm {
+    fn default() -> Self {
+        Gemm { trans_a: false, trans_b: false, alpha: 1.0, beta: 0.0 }
+    }
+}
+
+/// Whether the elements of a row lie side by side, or those of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MatrixOrder {
+    /// Rows, as in C.
+    #[default]
+    RowMajor,
+    /// Columns, as in Fortran, and so in BLAS, cuBLAS and rocBLAS.
+    ColumnMajor,
+}
+
+/// Where the matrices of a batch lie in a flat buffer, counted in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatrixBatch {
+    /// The leading dimension: the distance between rows, or between columns in [`MatrixOrder::ColumnMajor`].
+    pub leading: usize,
+    /// The distance between one matrix and the next. Where it is 0, all are one (not of C).
+    pub stride: usize,
+    /// The place of the first matrix.
+    pub offset: usize,
+}
+
+/// What [`Tensor::gemm_strided_batched`] computes: cuBLAS's and rocBLAS's `gemmStridedBatched`, with a batch of 1 BLAS's
+/// `gemm`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GemmStridedBatched {
+    /// Factors and transpositions.
+    pub gemm: Gemm,
+    /// How all matrices lie.
+    pub order: MatrixOrder,
+    /// The rows of `op(A)` and C.
+    pub m: usize,
+    /// The columns of `op(B)` and C.
+    pub n: usize,
+    /// The columns of `op(A)` and the rows of `op(B)`.
+    pub k: usize,
+    /// The number of products.
+    pub batch: usize,
+    /// Where A is: m x k, or k x m if it is to be transposed.
+    pub a: MatrixBatch,
+    /// Where B is: k x n, or n x k if it is to be transposed.
+    pub b: MatrixBatch,
+    /// Where C is: m x n.
+    pub c: MatrixBatch,
+}
+
+impl Tensor {
+    /// `alpha op(self) op(rhs) + beta c`, of matrices or batches of them: see [`Gemm`]. Batches and `c` are broadcast to
+    /// the shape of the product. Any strides will do. Factors and sums are computed in `f32` for `f16`, and rounded once.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Gemm, Tensor};
+    /// # let device = Device::best()?;
+    /// let a = Tensor::new([[1f32, 2.0], [3.0, 4.0]], &device)?;
+    /// let c = Tensor::new([100f32, 200.0], &device)?;
+    /// let y = a.gemm(&a, Some(&c), Gemm { trans_b: true, alpha: 2.0, beta: 0.5, ..Gemm::default() })?;
+    /// assert_eq!(y.to_vec::<f32>()?, [60.0, 122.0, 72.0, 150.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] below two axes; [`Error::ShapeMismatch`], [`Error::DTypeMismatch`],
+    /// [`Error::DeviceMismatch`]; [`Error::InvalidArgument`] where `beta` is not 0 but there is no `c`, or where an
+    /// integer dtype cannot hold a factor; [`Error::UnsupportedDType`] for integers of 8 bits.
+    pub fn gemm(&self, rhs: &Tensor, c: Option<&Tensor>, config: Gemm) -> Result<Tensor> {
+        config.run(self, rhs, c, "gemm")
+    }
+
+    /// [`gemm`](Self::gemm) of many matrices that are tensors of their own; `c` may be empty where `beta` is 0. The
+    /// products do not wait for one another, and may have different shapes.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Gemm, Tensor};
+    /// # let device = Device::best()?;
+    /// let a = [Tensor::ones((2, 3), DType::F32, &device)?, Tensor::ones((4, 5), DType::F32, &device)?];
+    /// let b = [Tensor::ones((3, 2), DType::F32, &device)?, Tensor::ones((5, 1), DType::F32, &device)?];
+    /// let products = Tensor::gemm_batched(&a, &b, &[], Gemm::default())?;
+    /// assert_eq!(products[1].to_vec::<f32>()?, [5.0; 4]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where there are not as many matrices on each side; else as [`gemm`](Self::gemm).
+    pub fn gemm_batched<T: Borrow<Tensor>>(a: &[T], b: &[T], c: &[T], config: Gemm) -> Result<Vec<Tensor>> {
+        const OP: &str = "gemm_batched";
+        if a.len() != b.len() || (!c.is_empty() && c.len() != a.len()) {
+            let message = format!("{} matrices a, {} matrices b and {} matrices c", a.len(), b.len(), c.len());
+            return Err(Error::InvalidArgument { op: OP, message });
+        }
+        let product = |(i, (a, b)): (usize, (&T, &T))| config.run(a.borrow(), b.borrow(), c.get(i).map(T::borrow), OP);
+        a.iter().zip(b).enumerate().map(product).collect()
+    }
+
+    /// `c` with its matrices replaced by `alpha op(A) op(B) + beta C`, where the matrices lie in the elements of `a`, `b`
+    /// and `c`, taken in row-major order whatever their shapes, as [`GemmStridedBatched`] tells. What lies between the
+    /// rows and between the matrices of `c` stays as it is. As in [`slice_assign`](Self::slice_assign), `c` is replaced
+    /// in place if nobody else holds it.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, Tensor};
+    /// # let device = Device::best()?;
+    /// // Columns of 2 elements, of which the leading dimension of c leaves a third one alone.
+    /// let a = Tensor::new([1f32, 3.0, 2.0, 4.0], &device)?;
+    /// let c = Tensor::new([0f32, 0.0, 9.0, 0.0, 0.0, 9.0], &device)?;
+    /// let square = MatrixBatch { leading: 2, stride: 0, offset: 0 };
+    /// let call = GemmStridedBatched {
+    ///     gemm: Gemm::default(),
+    ///     order: MatrixOrder::ColumnMajor,
+    ///     m: 2,
+    ///     n: 2,
+    ///     k: 2,
+    ///     batch: 1,
+    ///     a: square,
+    ///     b: square,
+    ///     c: MatrixBatch { leading: 3, ..square },
+    /// };
+    /// let c = Tensor::gemm_strided_batched(&a, &a, c, call)?;
+    /// assert_eq!(c.to_vec::<f32>()?, [7.0, 15.0, 9.0, 10.0, 22.0, 9.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where a leading dimension is smaller than a row (or a column), a matrix leaves its
+    /// buffer, or matrices of `c` overlap; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
+    /// [`Error::UnsupportedDType`] for integers of 8 bits; [`Error::OutOfMemory`] for a copy.
+    pub fn gemm_strided_batched(a: &Tensor, b: &Tensor, c: Tensor, call: GemmStridedBatched) -> Result<Tensor> {
+        const OP: &str = "gemm_strided_batched";
+        a.check_same_device(&c, OP)?;
+        a.check_same_dtype(&c, OP)?;
+        let GemmStridedBatched { gemm, m, n, k, .. } = call;
+        let stored = |rows, columns, transposed| if transposed { [columns, rows] } else { [rows, columns] };
+        let matrices = |buffer: &Tensor, place, sizes| -> Result<Tensor> {
+            let buffer = buffer.contiguous()?;
+            Ok(buffer.with_layout(call.layout(buffer.layout(), place, sizes)?))
+        };
+        let a = matrices(a, call.a, stored(m, k, gemm.trans_a))?;
+        let b = matrices(b, call.b, stored(k, n, gemm.trans_b))?;
+        let c = if c.is_contiguous() { c } else { c.copied()? };
+        let part = call.layout(c.layout(), call.c, [m, n])?;
+        if part.may_overlap() {
+            let message = format!("the matrices of c, {m} x {n} with {:?}, overlap", call.c);
+            return Err(Error::InvalidArgument { op: OP, message });
+        }
+        let addend = (gemm.beta != 0.0).then(|| c.with_layout(part.clone()));
+        let result = gemm.run(&a, &b, addend.as_ref(), OP)?;
+        // Before it is asked who else holds the elements of c.
+        drop(addend);
+        c.assign(|layout| call.layout(layout, call.c, [m, n]), &result)
+    }
+}
+
+impl Gemm {
+    fn run(&self, a: &Tensor, b: &Tensor, c: Option<&Tensor>, op: &'static str) -> Result<Tensor> {
+        for side in [a, b] {
+            if side.rank() < 2 {
+                return Err(Error::RankMismatch { op, expected: "2 or more", shape: side.shape().clone() });
+            }
+        }
+        a.check_products(op)?;
+        let a = if self.trans_a { a.t()? } else { a.clone() };
+        let b = if self.trans_b { b.t()? } else { b.clone() };
+        let (batch, [m, n, _]) = a.check_factors(&b, op)?;
+        let shape: Shape = batch.iter().copied().chain([m, n]).collect();
+        let mut terms = Vec::new();
+        let product;
+        if self.alpha != 0.0 {
+            product = a.product(&b, op)?;
+            terms.push((&product, self.alpha));
+        }
+        if let Some(c) = c {
+            a.check_same_device(c, op)?;
+            a.check_same_dtype(c, op)?;
+            c.layout().broadcast_to(&shape, op)?;
+            terms.extend((self.beta != 0.0).then_some((c, self.beta)));
+        } else if self.beta != 0.0 {
+            let message = format!("beta is {}, but there is no c to be multiplied by it", self.beta);
+            return Err(Error::InvalidArgument { op, message });
+        }
+        weighted_sum(&terms, &a, &shape, op)
+    }
+}
+
+impl GemmStridedBatched {
+    /// The matrices of `sizes` rows and columns at a place in a contiguous buffer.
+    fn layout(&self, buffer: &Layout, place: MatrixBatch, sizes: [usize; 2]) -> Result<Layout> {
+        const OP: &str = "gemm_strided_batched";
+        let row_major = self.order == MatrixOrder::RowMajor;
+        let (line, lines) = if row_major { ("rows", sizes[1]) } else { ("columns", sizes[0]) };
+        if place.leading < lines {
+            let message =
+                format!("the leading dimension {} is less than the {lines} elements of {line}", place.leading);
+            return Err(Error::InvalidArgument { op: OP, message });
+        }
+        // What saturates here leaves the buffer.
+        let [leading, stride] = [place.leading, place.stride].map(|n| isize::try_from(n).unwrap_or(isize::MAX));
+        let [row, column] = if row_major { [leading, 1] } else { [1, leading] };
+        buffer.strided([self.batch, sizes[0], sizes[1]].into(), &[stride, row, column], place.offset, OP)
+    }
+}
+
+/// The sum of tensors times numbers, which broadcast to a shape: in the dtype that sums of `like` have, and rounded once to
+/// that of `like`.
+pub(super) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shape, op: &'static str) -> Result<Tensor> {
+    let (dtype, wide) = (like.dtype(), like.dtype().widened());
+    if let [(term, 1.0)] = terms
+        && term.shape() == shape
+    {
+        return term.to_dtype(dtype);
+    }
+    let mut fusion = Fusion::new(shape.clone());
+    let mut sum = None;
+    for &(term, factor) in terms {
+        let mut value = fusion.tensor(term, op)?;
+        if value.dtype() != wide {
+            value = Expr::Cast(wide, value.into());
+        }
+        if factor != 1.0 {
+            let factor = fusion.scalar(Word::from_f64(factor, wide, op)?);
+            value = Expr::Binary(BinaryOp::Mul, value.into(), factor.into());
+        }
+        sum = Some(match sum {
+            Some(sum) => Expr::Binary(BinaryOp::Add, Box::new(sum), value.into()),
+            None => value,
+        });
+    }
+    let Some(sum) = sum else { return Tensor::zeros(shape, dtype, like.device()) };
+    let rounded = if dtype == wide { sum } else { Expr::Cast(dtype, sum.into()) };
+    fusion.finish(rounded, like.device(), op)
+}

@@ -1,0 +1,127 @@
+//! Images looked at through a grid of places.
+
+use crate::error::{Error, Result};
+use crate::kernels::grid_sample::{GridSample, Outside, WORKGROUP};
+use crate::kernels::interpolation::Interpolation;
+use crate::shape::Shape;
+use crate::tensor::{Tensor, allocate, checked_elements};
+
+/// How [`Tensor::grid_sample`] makes a sample of the elements around its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GridSampleMode {
+    /// The nearest element; of two equally near the one with the even coordinate.
+    Nearest,
+    /// Of the 2 x 2 elements around the place.
+    #[default]
+    Bilinear,
+    /// Of the 4 x 4 elements around the place, by cubic convolution with the coefficient -0.75.
+    Bicubic,
+}
+
+/// What [`Tensor::grid_sample`] sees outside of the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GridSamplePadding {
+    /// Zeros.
+    #[default]
+    Zeros,
+    /// The nearest element of the image.
+    Border,
+    /// The image mirrored at its edges, again and again.
+    Reflection,
+}
+
+/// How [`Tensor::grid_sample`] samples. The default is PyTorch's: bilinear, zeros, edges at -1 and 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GridSampleConfig {
+    /// How samples are made of elements.
+    pub mode: GridSampleMode,
+    /// What is outside.
+    pub padding: GridSamplePadding,
+    /// Whether -1 and 1 are the middles of the first and the last element, and not their outer edges.
+    pub align_corners: bool,
+}
+
+impl Tensor {
+    /// Samples of images, `[batch, channels, height, width]`, at the places in `grid`, `[batch, rows, columns, 2]`; the
+    /// result is `[batch, channels, rows, columns]`. Places are pairs (across, down) from -1 to 1. Semantics are those of
+    /// PyTorch's `grid_sample`; computed in `f32`.
+    ///
+    /// A place that is not finite sees zeros where padding is zeros, and else some element of the image; bicubic samples
+    /// are NaN there.
+    ///
+    /// ```
+    /// # use marquetry::{Device, GridSampleConfig, Tensor};
+    /// # let device = Device::best()?;
+    /// let image = Tensor::new([[[[1f32, 2.0], [3.0, 4.0]]]], &device)?;
+    /// // The middle, and the middle of the element at the lower left.
+    /// let grid = Tensor::new([[[[0f32, 0.0], [-0.5, 0.5]]]], &device)?;
+    /// let samples = image.grid_sample(&grid, GridSampleConfig::default())?;
+    /// assert_eq!(samples.dims(), [1, 1, 1, 2]);
+    /// assert_eq!(samples.to_vec::<f32>()?, [2.5, 3.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] where a tensor has not four axes; [`Error::ShapeMismatch`] where the batches differ or
+    /// the grid's last axis is not 2; [`Error::UnsupportedDType`] for integers; [`Error::DeviceMismatch`];
+    /// [`Error::InvalidArgument`] for images without elements, or with a side above 2^24; [`Error::SizeOverflow`],
+    /// [`Error::OutOfMemory`].
+    pub fn grid_sample(&self, grid: &Tensor, config: GridSampleConfig) -> Result<Tensor> {
+        const OP: &str = "grid_sample";
+        self.check_same_device(grid, OP)?;
+        self.check_float(OP)?;
+        grid.check_float(OP)?;
+        let of_rank_4 = |tensor: &Tensor, expected| match *tensor.dims() {
+            [a, b, c, d] => Ok([a, b, c, d]),
+            _ => Err(Error::RankMismatch { op: OP, expected, shape: tensor.shape().clone() }),
+        };
+        let [images, channels, height, width] = of_rank_4(self, "4 (the images)")?;
+        let [grids, rows, columns, pair] = of_rank_4(grid, "4 (the grid)")?;
+        if images != grids || pair != 2 {
+            let hint = "the first axes must be equal, and the grid's last one 2";
+            return Err(Error::ShapeMismatch { op: OP, lhs: self.shape().clone(), rhs: grid.shape().clone(), hint });
+        }
+        let shape = Shape::from([images, channels, rows, columns]);
+        let elements = checked_elements(&shape, OP)?;
+        let output = allocate(&shape, self.dtype(), self.device(), OP)?;
+        if elements > 0 {
+            // Up to here floats count one by one.
+            if [height, width].iter().any(|&side| !(1..=1 << 24).contains(&side)) {
+                let message = format!("images of {height} x {width}; a side has 1 to 2^24 elements");
+                return Err(Error::InvalidArgument { op: OP, message });
+            }
+            let mut parameters = vec![elements as u32];
+            parameters.extend(shape.iter().map(|&n| n as u32));
+            for tensor in [self, grid] {
+                parameters.push(tensor.layout().offset as u32);
+                parameters.extend(tensor.strides().iter().map(|&stride| stride as u32));
+            }
+            for side in [height, width] {
+                let length = side as f32;
+                let (span, start) = if config.align_corners { (length - 1.0, 0.0) } else { (length, -0.5) };
+                parameters.extend([length, span, start].map(f32::to_bits));
+            }
+            let config = config.kernel(self, grid);
+            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+            let buffers = [&*self.buffer()?, &*grid.buffer()?, &output];
+            self.device().runtime().launch(config, &buffers, &parameters, groups)?;
+        }
+        Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
+    }
+}
+
+impl GridSampleConfig {
+    fn kernel(self, x: &Tensor, grid: &Tensor) -> GridSample {
+        let interpolation = match self.mode {
+            GridSampleMode::Nearest => Interpolation::Nearest,
+            GridSampleMode::Bilinear => Interpolation::Linear,
+            GridSampleMode::Bicubic => Interpolation::Cubic,
+        };
+        let outside = match self.padding {
+            GridSamplePadding::Zeros => Outside::Zeros,
+            GridSamplePadding::Border => Outside::Border,
+            GridSamplePadding::Reflection => Outside::Reflection,
+        };
+        GridSample { dtype: x.dtype(), grid: grid.dtype(), interpolation, outside }
+    }
+}

@@ -1,0 +1,104 @@
+//! Products with weights and of vectors.
+
+use super::gemm::weighted_sum;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// A linear layer, `x weight^T + bias`, over the last axis (PyTorch's `linear`): the weight has the shape
+    /// `[out, in]`, the bias `[out]`. Computed in `f32`, and rounded once.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1f32, 2.0], [3.0, 4.0]], &device)?;
+    /// let weight = Tensor::new([[1f32, 0.0], [0.0, 1.0], [1.0, 1.0]], &device)?;
+    /// let bias = Tensor::new([0f32, 0.0, 10.0], &device)?;
+    /// assert_eq!(x.linear(&weight, Some(&bias))?.to_vec::<f32>()?, [1.0, 2.0, 13.0, 3.0, 4.0, 17.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] where this is a scalar or the weight no matrix; [`Error::ShapeMismatch`],
+    /// [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for integers of 8 bits.
+    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        const OP: &str = "linear";
+        if weight.rank() != 2 {
+            let expected = "2 (the weight, [out, in])";
+            return Err(Error::RankMismatch { op: OP, expected, shape: weight.shape().clone() });
+        }
+        let mismatch = |lhs: &Tensor, rhs: &Tensor, hint| Error::ShapeMismatch {
+            op: OP,
+            lhs: lhs.shape().clone(),
+            rhs: rhs.shape().clone(),
+            hint,
+        };
+        if self.dims().last().is_some_and(|&features| features != weight.dims()[1]) {
+            return Err(mismatch(self, weight, "the last axes must be equal: the weight is [out, in]"));
+        }
+        if let Some(bias) = bias {
+            self.check_same_device(bias, OP)?;
+            self.check_same_dtype(bias, OP)?;
+            if bias.dims() != &weight.dims()[..1] {
+                return Err(mismatch(weight, bias, "the weight is [out, in], the bias [out]"));
+            }
+        }
+        self.check_products(OP)?;
+        let product = self.product(&weight.t()?, OP)?;
+        let terms: Vec<(&Tensor, f64)> = [&product].into_iter().chain(bias).map(|term| (term, 1.0)).collect();
+        weighted_sum(&terms, self, product.shape(), OP)
+    }
+
+    /// The sum of the products of two vectors' elements, a scalar. `f16` is computed in `f32`.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let (a, b) = (Tensor::new([1f32, 2.0, 3.0], &device)?, Tensor::new([4f32, 5.0, 6.0], &device)?);
+    /// assert_eq!(a.dot(&b)?.to_scalar::<f32>()?, 32.0);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
+    /// [`Error::UnsupportedDType`] for integers of 8 bits.
+    pub fn dot(&self, rhs: &Tensor) -> Result<Tensor> {
+        const OP: &str = "dot";
+        check_vectors(self, rhs, OP)?;
+        self.check_products(OP)?;
+        if self.dims() != rhs.dims() {
+            let (lhs, rhs) = (self.shape().clone(), rhs.shape().clone());
+            return Err(Error::ShapeMismatch { op: OP, lhs, rhs, hint: "both must be equal" });
+        }
+        let wide = self.dtype().widened();
+        self.to_dtype(wide)?.mul(&rhs.to_dtype(wide)?)?.sum_all()?.to_dtype(self.dtype())
+    }
+
+    /// The products of each element of this vector with each of another one, in rows.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let (a, b) = (Tensor::new([1i32, 2], &device)?, Tensor::new([3i32, 4, 5], &device)?);
+    /// assert_eq!(a.outer(&b)?.to_vec::<i32>()?, [3, 4, 5, 6, 8, 10]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`].
+    pub fn outer(&self, rhs: &Tensor) -> Result<Tensor> {
+        check_vectors(self, rhs, "outer")?;
+        self.unsqueeze(1)?.mul(rhs)
+    }
+}
+
+fn check_vectors(lhs: &Tensor, rhs: &Tensor, op: &'static str) -> Result<()> {
+    lhs.check_same_device(rhs, op)?;
+    lhs.check_same_dtype(rhs, op)?;
+    for side in [lhs, rhs] {
+        if side.rank() != 1 {
+            return Err(Error::RankMismatch { op, expected: "1 (a vector)", shape: side.shape().clone() });
+        }
+    }
+    Ok(())
+}

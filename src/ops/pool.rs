@@ -1,0 +1,303 @@
+//! Pools: windows of the spatial axes, each folded to one number.
+
+use super::window::{PerAxis, RANKS, Window};
+use crate::error::{Error, Result};
+use crate::expr::Domain;
+use crate::kernels::pool::{Pool, PoolOp, WORKGROUP, Windows};
+use crate::shape::{Dims, Shape};
+use crate::tensor::{Tensor, allocate, checked_elements};
+
+/// The windows of a pool. By default they lie side by side: the stride is the kernel; no padding, dilation 1.
+///
+/// ```
+/// use marquetry::PoolConfig;
+/// let halves = PoolConfig::new(2);
+/// let overlapping = PoolConfig::new([3, 3]).stride(2).padding([(0, 1), (1, 1)]).ceil_mode(true);
+/// assert_ne!(halves, overlapping);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PoolConfig {
+    kernel: PerAxis<usize>,
+    stride: Option<PerAxis<usize>>,
+    padding: PerAxis<(usize, usize)>,
+    dilation: PerAxis<usize>,
+    ceil_mode: bool,
+    count_include_pad: bool,
+}
+
+impl PoolConfig {
+    /// Windows of this size.
+    pub fn new(kernel: impl Into<PerAxis<usize>>) -> Self {
+        PoolConfig {
+            kernel: kernel.into(),
+            stride: None,
+            padding: PerAxis::all((0, 0)),
+            dilation: PerAxis::all(1),
+            ceil_mode: false,
+            count_include_pad: true,
+        }
+    }
+
+    /// How far it is from one window to the next.
+    #[must_use]
+    pub fn stride(mut self, stride: impl Into<PerAxis<usize>>) -> Self {
+        self.stride = Some(stride.into());
+        self
+    }
+
+    /// What windows may reach beyond the input: the same before and after it (`1`, `[1, 2]`), or not
+    /// (`[(0, 1), (2, 2)]`). Less than the window. No padding is ever the largest element; for averages and norms it
+    /// is 0.
+    #[must_use]
+    pub fn padding(mut self, padding: impl Into<PerAxis<(usize, usize)>>) -> Self {
+        self.padding = padding.into();
+        self
+    }
+
+    /// The distance between neighbouring elements of a window; of `max_pool` only.
+    #[must_use]
+    pub fn dilation(mut self, dilation: impl Into<PerAxis<usize>>) -> Self {
+        self.dilation = dilation.into();
+        self
+    }
+
+    /// Whether the number of windows is rounded up: the last one may reach beyond the padded input, if it starts in the
+    /// input or in the padding before it.
+    #[must_use]
+    pub fn ceil_mode(mut self, ceil_mode: bool) -> Self {
+        self.ceil_mode = ceil_mode;
+        self
+    }
+
+    /// Whether an average counts the padding in its window, as zeros; it does by default.
+    #[must_use]
+    pub fn count_include_pad(mut self, count_include_pad: bool) -> Self {
+        self.count_include_pad = count_include_pad;
+        self
+    }
+}
+
+/// The kernel's number where it has one: the p of a norm.
+type P = Option<f32>;
+
+macro_rules! pools {
+    ($axes:literal, $names:literal: $max:ident $avg:ident $lp:ident $adaptive_avg:ident $adaptive_max:ident) => {
+        #[doc = concat!("Pools of ", $names, ".")]
+        impl Tensor {
+            #[doc = concat!("The largest element of each window of ", $names, "; NaN if one is NaN. Padding counts as")]
+            /// minus infinity, of integers as the smallest one.
+            ///
+            /// # Errors
+            /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] for kernels, strides and dilations of 0, for padding
+            /// that is not less than the window, and for windows that are larger than the padded input;
+            /// [`Error::SizeOverflow`].
+            pub fn $max(&self, config: &PoolConfig) -> Result<Tensor> {
+                self.pool(PoolOp::Max, config, $axes, None, stringify!($max))
+            }
+
+            #[doc = concat!("The mean of each window of ", $names, "; the padding in it counts as zeros, unless")]
+            /// `count_include_pad` is false. `f16` is summed in `f32`.
+            ///
+            /// # Errors
+            #[doc = concat!("As [`", stringify!($max), "`](Self::", stringify!($max), "); [`Error::UnsupportedDType`] for integers;")]
+            /// [`Error::InvalidArgument`] for a dilation.
+            pub fn $avg(&self, config: &PoolConfig) -> Result<Tensor> {
+                let op = PoolOp::Average { padding_counts: config.count_include_pad };
+                self.pool(op, config, $axes, None, stringify!($avg))
+            }
+
+            #[doc = concat!("The norm `(sum |x|^p)^(1/p)` of each window of ", $names, ", as ONNX's `LpPool` has it. Where p")]
+            /// is even or nothing is negative, it is PyTorch's `lp_pool`.
+            ///
+            /// # Errors
+            #[doc = concat!("As [`", stringify!($avg), "`](Self::", stringify!($avg), "); [`Error::InvalidArgument`] for a p that is not")]
+            /// positive and finite.
+            pub fn $lp(&self, p: f64, config: &PoolConfig) -> Result<Tensor> {
+                const OP: &str = stringify!($lp);
+                if !(p > 0.0 && p.is_finite()) {
+                    let message = format!("a norm of p = {p}; p is positive and finite");
+                    return Err(Error::InvalidArgument { op: OP, message });
+                }
+                self.pool(PoolOp::Norm, config, $axes, Some(p as f32), OP)
+            }
+
+            #[doc = concat!("The means of as many windows of ", $names, " as are asked for: window `i` of `n` along an axis")]
+            /// goes from `floor(i length / n)` to `ceil((i + 1) length / n)`.
+            ///
+            /// # Errors
+            /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] for an axis of length 0, from which nothing can be
+            /// made; [`Error::SizeOverflow`]; [`Error::UnsupportedDType`] for integers.
+            pub fn $adaptive_avg(&self, lengths: impl Into<PerAxis<usize>>) -> Result<Tensor> {
+                let op = PoolOp::Average { padding_counts: false };
+                self.adaptive_pool(op, &lengths.into(), $axes, stringify!($adaptive_avg))
+            }
+
+            #[doc = concat!("The largest elements of the windows of [`", stringify!($adaptive_avg), "`](Self::", stringify!($adaptive_avg), ").")]
+            ///
+            /// # Errors
+            #[doc = concat!("As [`", stringify!($adaptive_avg), "`](Self::", stringify!($adaptive_avg), "), but for integers.")]
+            pub fn $adaptive_max(&self, lengths: impl Into<PerAxis<usize>>) -> Result<Tensor> {
+                self.adaptive_pool(PoolOp::Max, &lengths.into(), $axes, stringify!($adaptive_max))
+            }
+        }
+    };
+}
+
+pools!(1, "`(N, C, L)` or `(C, L)`": max_pool1d avg_pool1d lp_pool1d adaptive_avg_pool1d adaptive_max_pool1d);
+pools!(2, "`(N, C, H, W)` or `(C, H, W)`": max_pool2d avg_pool2d lp_pool2d adaptive_avg_pool2d adaptive_max_pool2d);
+pools!(3, "`(N, C, D, H, W)` or `(C, D, H, W)`": max_pool3d avg_pool3d lp_pool3d adaptive_avg_pool3d adaptive_max_pool3d);
+
+/// Pools as PyTorch has them.
+///
+/// ```
+/// # use marquetry::{Device, PoolConfig, Tensor};
+/// # let device = Device::best()?;
+/// let x = Tensor::arange(0f32, 12.0, &device)?.reshape((1, 1, 3, 4))?;
+/// assert_eq!(x.max_pool2d(&PoolConfig::new(2))?.to_vec::<f32>()?, [5.0, 7.0]);
+/// let windows = PoolConfig::new([3, 2]).stride(1).padding([(1, 1), (0, 0)]);
+/// assert_eq!(x.avg_pool2d(&windows)?.dims(), [1, 1, 3, 3]);
+/// assert_eq!(x.lp_pool2d(1.0, &PoolConfig::new([1, 4]))?.to_vec::<f32>()?, [6.0, 22.0, 38.0]);
+/// assert_eq!(x.adaptive_avg_pool2d([1, 2])?.to_vec::<f32>()?, [4.5, 6.5]);
+/// assert_eq!(x.global_avg_pool()?.to_vec::<f32>()?, [5.5]);
+/// # Ok::<(), marquetry::Error>(())
+/// ```
+impl Tensor {
+    /// The mean over all spatial axes of `(N, C, ..)`, which stay with length 1.
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] below three axes; [`Error::UnsupportedDType`] for integers.
+    pub fn global_avg_pool(&self) -> Result<Tensor> {
+        self.mean_keepdim(self.spatial_axes("global_avg_pool")?)
+    }
+
+    /// The largest element over all spatial axes of `(N, C, ..)`, which stay with length 1; NaN if one is NaN.
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] below three axes; [`Error::InvalidArgument`] where there is no element to choose.
+    pub fn global_max_pool(&self) -> Result<Tensor> {
+        self.max_keepdim(self.spatial_axes("global_max_pool")?)
+    }
+
+    fn spatial_axes(&self, op: &'static str) -> Result<Vec<usize>> {
+        if self.rank() < 3 {
+            return Err(Error::RankMismatch { op, expected: "3 or more", shape: self.shape().clone() });
+        }
+        Ok((2..self.rank()).collect())
+    }
+
+    /// Checks dtype and rank. Returns the number of axes before the spatial ones.
+    fn check_pool(&self, pool: PoolOp, axes: usize, op: &'static str) -> Result<usize> {
+        if pool == PoolOp::Max { Domain::Short.check(self.dtype(), op) } else { self.check_float(op) }?;
+        if self.rank() != axes + 1 && self.rank() != axes + 2 {
+            return Err(Error::RankMismatch { op, expected: RANKS[axes - 1], shape: self.shape().clone() });
+        }
+        let outer = self.rank() - axes;
+        if self.dims()[outer..].contains(&0) {
+            let message = format!("shape {} has no elements along a spatial axis", self.shape());
+            return Err(Error::InvalidArgument { op, message });
+        }
+        Ok(outer)
+    }
+
+    fn pool(&self, pool: PoolOp, config: &PoolConfig, axes: usize, p: P, op: &'static str) -> Result<Tensor> {
+        let outer = self.check_pool(pool, axes, op)?;
+        let kernel = config.kernel.resolve(axes, "kernel", op)?;
+        let stride = config.stride.as_ref().unwrap_or(&config.kernel).resolve(axes, "stride", op)?;
+        let padding = config.padding.resolve(axes, "padding", op)?;
+        let dilation = config.dilation.resolve(axes, "dilation", op)?;
+        let (mut windows, mut outputs) = (Vec::new(), Dims::new());
+        for axis in 0..axes {
+            let window = Window {
+                input: self.dims()[outer + axis],
+                kernel: kernel[axis],
+                stride: stride[axis],
+                dilation: dilation[axis],
+                before: padding[axis].0,
+                after: padding[axis].1,
+            };
+            let window = window.checked(op)?;
+            if window.before.max(window.after) >= window.extent() {
+                let message = format!(
+                    "padding ({}, {}) leaves windows of {} elements without one of the input; pad less",
+                    window.before,
+                    window.after,
+                    window.extent()
+                );
+                return Err(Error::InvalidArgument { op, message });
+            }
+            if window.dilation != 1 && pool != PoolOp::Max {
+                return Err(Error::InvalidArgument {
+                    op,
+                    message: "a dilation is for the pools of largest elements".into(),
+                });
+            }
+            outputs.push(window.places(config.ceil_mode, op)?);
+            windows.push(window);
+        }
+        self.launch_pool(pool, Windows::Sliding, &windows, &outputs, p, op)
+    }
+
+    fn adaptive_pool(&self, pool: PoolOp, lengths: &PerAxis<usize>, axes: usize, op: &'static str) -> Result<Tensor> {
+        let outer = self.check_pool(pool, axes, op)?;
+        let outputs = lengths.resolve(axes, "the output", op)?;
+        let inputs = &self.dims()[outer..];
+        if outputs.iter().all(|&n| n == 1) {
+            let spatial: Vec<usize> = (outer..self.rank()).collect();
+            return if pool == PoolOp::Max { self.max_keepdim(spatial) } else { self.mean_keepdim(spatial) };
+        }
+        // Windows of one length lie side by side.
+        let even = inputs.iter().zip(&outputs).all(|(input, &output)| output > 0 && input % output == 0);
+        let mut windows = Vec::new();
+        for (&input, &output) in inputs.iter().zip(&outputs) {
+            // Kernels multiply both.
+            if output.saturating_add(1).saturating_mul(input.saturating_add(1)) > u32::MAX as usize {
+                let message = format!("{output} windows over {input} elements are too many");
+                return Err(Error::InvalidArgument { op, message });
+            }
+            // Of windows of different lengths none is longer than this.
+            let kernel = if even { input / output } else { input / output.max(1) + 2 };
+            windows.push(Window { input, kernel, stride: kernel, ..Window::TRIVIAL });
+        }
+        let kind = if even { Windows::Sliding } else { Windows::Adaptive };
+        self.launch_pool(pool, kind, &windows, &outputs, None, op)
+    }
+
+    /// The pool over checked windows.
+    fn launch_pool(
+        &self,
+        pool: PoolOp,
+        kind: Windows,
+        windows: &[Window],
+        outputs: &Dims,
+        p: P,
+        op: &'static str,
+    ) -> Result<Tensor> {
+        let outer = self.rank() - windows.len();
+        let shape: Shape = self.dims()[..outer].iter().chain(outputs).copied().collect();
+        let elements = checked_elements(&shape, op)?;
+        let output = allocate(&shape, self.dtype(), self.device(), op)?;
+        if elements > 0 {
+            // A batch of images: one image if there is no batch, and of one row if there is one spatial axis.
+            let mut x = if outer == 1 { self.unsqueeze(0)? } else { self.clone() };
+            let (mut windows, mut outputs) = (windows.to_vec(), outputs.clone());
+            if windows.len() == 1 {
+                x = x.unsqueeze(2)?;
+                windows.insert(0, Window::TRIVIAL);
+                outputs.insert(0, 1);
+            }
+            let mut parameters = vec![elements, x.dims()[0], x.dims()[1]];
+            for (window, &output) in windows.iter().zip(&outputs) {
+                let Window { input, kernel, stride, dilation, before, after } = *window;
+                parameters.extend([output, input, kernel, stride, dilation, before, after]);
+            }
+            parameters.push(x.layout().offset);
+            parameters.extend(x.strides().iter().map(|&stride| stride as usize));
+            let mut parameters: Vec<u32> = parameters.into_iter().map(|n| n as u32).collect();
+            parameters.extend(p.map(f32::to_bits));
+            let config = Pool { op: pool, windows: kind, dtype: self.dtype(), axes: windows.len() };
+            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+            self.device().runtime().launch(config, &[&*x.buffer()?, &output], &parameters, groups)?;
+        }
+        Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
+    }
+}

@@ -1,0 +1,421 @@
+//! Tensors resized along their last axes.
+
+use crate::error::{Error, Result};
+use crate::expr::Domain;
+use crate::kernels::interpolation::Interpolation;
+use crate::kernels::resize::{MARGIN, Resize, WORKGROUP};
+use crate::layout::collapse;
+use crate::shape::{Dims, Shape};
+use crate::tensor::{Tensor, allocate, checked_elements};
+
+/// How [`Tensor::resize`] makes an element of those around its place in the input.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum ResizeMode {
+    /// The nearest element, of any dtype.
+    Nearest(NearestRounding),
+    /// Of the two elements around the place, along each axis (bilinear, trilinear).
+    Linear,
+    /// Of four elements along each axis, by cubic convolution with this coefficient: -0.75 in PyTorch, -0.5 in Keys'
+    /// paper ("Cubic Convolution Interpolation for Digital Image Processing", 1981) and in Pillow.
+    Cubic(f64),
+}
+
+/// Which element is the nearest to a place between two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NearestRounding {
+    /// The one before.
+    Floor,
+    /// The one behind.
+    Ceil,
+    /// The nearer one; halfway the one before.
+    PreferFloor,
+    /// The nearer one; halfway the one behind.
+    PreferCeil,
+}
+
+/// Where in the input an element of the output is taken from, by the names of ONNX's operator `Resize`: element `i` along
+/// an axis of `from` elements that becomes `to` long, where `scale` is `to / from` or as given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CoordinateMode {
+    /// `(i + 0.5) / scale - 0.5`: elements are cells, and the outer edges stay where they are.
+    HalfPixel,
+    /// The same, but 0 where `to` is 1.
+    PytorchHalfPixel,
+    /// `i (from - 1) / (to - 1)`, whatever the scale: the first and the last element stay where they are. 0 where `to` is 1.
+    AlignCorners,
+    /// `i / scale`.
+    Asymmetric,
+}
+
+/// How [`Tensor::resize`] and [`Tensor::resize_by`] resize.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ResizeConfig {
+    /// How elements are made of others.
+    pub mode: ResizeMode,
+    /// Where they are taken from.
+    pub coordinates: CoordinateMode,
+}
+
+impl ResizeConfig {
+    /// PyTorch's `nearest`: the element at or before `i / scale`.
+    pub const NEAREST: ResizeConfig =
+        ResizeConfig { mode: ResizeMode::Nearest(NearestRounding::Floor), coordinates: CoordinateMode::Asymmetric };
+
+    /// PyTorch's `nearest-exact`, the nearest of Pillow and scikit-image: the cell in which the middle of the new one is.
+    pub const NEAREST_EXACT: ResizeConfig =
+        ResizeConfig { mode: ResizeMode::Nearest(NearestRounding::PreferCeil), coordinates: CoordinateMode::HalfPixel };
+
+    /// PyTorch's `linear`, `bilinear` and `trilinear` without `align_corners`.
+    pub const LINEAR: ResizeConfig = ResizeConfig { mode: ResizeMode::Linear, coordinates: CoordinateMode::HalfPixel };
+
+    /// PyTorch's `bicubic` without `align_corners`.
+    pub const CUBIC: ResizeConfig =
+        ResizeConfig { mode: ResizeMode::Cubic(-0.75), coordinates: CoordinateMode::HalfPixel };
+
+    /// The same with [`CoordinateMode::AlignCorners`].
+    pub const fn align_corners(self) -> ResizeConfig {
+        ResizeConfig { coordinates: CoordinateMode::AlignCorners, ..self }
+    }
+}
+
+/// A positive fraction.
+#[derive(Debug, Clone, Copy)]
+struct Fraction {
+    numerator: u64,
+    denominator: u64,
+}
+
+/// Places along an axis of the input: `(slope i + start) / unit` of element `i` of the output.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Line {
+    slope: i128,
+    start: i128,
+    unit: i128,
+}
+
+impl Tensor {
+    /// The tensor with its last axes resized to `size`, which has one to three lengths: of an image of `[batch,
+    /// channels, height, width]` it is `(height, width)`. No filter is applied before an axis is shortened.
+    ///
+    /// Places are fractions of whole numbers, so that ties are decided exactly (PyTorch and ONNX Runtime compute them in
+    /// `f32`, and may take the other element where rounding moves a tie); weights are computed in `f32`. Elements of
+    /// weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
+    ///
+    /// ```
+    /// # use marquetry::{Device, ResizeConfig, Tensor};
+    /// # let device = Device::best()?;
+    /// let image = Tensor::new([[[[0f32, 4.0], [8.0, 12.0]]]], &device)?;
+    /// let wide = image.resize((1, 4), ResizeConfig::LINEAR)?;
+    /// assert_eq!(wide.to_vec::<f32>()?, [4.0, 5.0, 7.0, 8.0]);
+    /// let row = Tensor::new([1u8, 2, 3], &device)?;
+    /// assert_eq!(row.resize(6, ResizeConfig::NEAREST)?.to_vec::<u8>()?, [1, 1, 2, 2, 3, 3]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] for more lengths than axes; [`Error::InvalidArgument`] for none or more than three of
+    /// them (cubic: two), where an empty axis is to become longer, for a coefficient that is not finite, and for axes of tens of
+    /// millions of elements whose places cannot be counted in 32 bits;
+    /// [`Error::UnsupportedDType`] for integers, but of the nearest element; [`Error::SizeOverflow`];
+    /// [`Error::OutOfMemory`].
+    pub fn resize(&self, size: impl Into<Shape>, config: ResizeConfig) -> Result<Tensor> {
+        self.resized_to(&size.into(), config, "resize")
+    }
+
+    /// The tensor with its last axes resized by these factors, one to three: an axis of `from` elements becomes
+    /// `from * scale` long, rounded down, and places follow from the factor as it is given and not from the new length
+    /// (ONNX's `Resize` with scales, PyTorch's `interpolate` with a `scale_factor`).
+    ///
+    /// A factor stands for the simplest fraction that is the same number as an `f32`: 0.6 is 3/5.
+    ///
+    /// ```
+    /// # use marquetry::{Device, ResizeConfig, Tensor};
+    /// # let device = Device::best()?;
+    /// let row = Tensor::new([0f32, 10.0, 20.0], &device)?;
+    /// // 1.5 * 3 = 4.5: element i is at (i + 0.5) / 1.5 - 0.5.
+    /// let longer = row.resize_by(&[1.5], ResizeConfig::LINEAR)?.to_vec::<f32>()?;
+    /// assert!((longer[1] - 5.0).abs() < 1e-5 && longer.len() == 4);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize); [`Error::InvalidArgument`] for a factor that is not a positive number.
+    pub fn resize_by(&self, scales: &[f64], config: ResizeConfig) -> Result<Tensor> {
+        const OP: &str = "resize_by";
+        self.check_resizable(scales.len(), config, OP)?;
+        let mut lines = Vec::new();
+        let mut shape: Dims = self.dims().into();
+        for (axis, &scale) in (self.rank() - scales.len()..).zip(scales) {
+            let ratio = Fraction::simplest(scale).ok_or_else(|| {
+                let message = format!("{scale} is no factor to resize by");
+                Error::InvalidArgument { op: OP, message }
+            })?;
+            let length = self.dims()[axis] as u128 * u128::from(ratio.numerator) / u128::from(ratio.denominator);
+            shape[axis] = usize::try_from(length).unwrap_or(usize::MAX);
+            let inverse = Fraction { numerator: ratio.denominator, denominator: ratio.numerator };
+            lines.push(Line::new(config.coordinates, inverse, [self.dims()[axis], shape[axis]]));
+        }
+        self.resample(&lines, Shape::from(shape), config, OP)
+    }
+
+    /// Each element of the last axis repeated or left out: [`resize`](Self::resize) with [`ResizeConfig::NEAREST`].
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    pub fn upsample_nearest1d(&self, size: usize) -> Result<Tensor> {
+        self.resized_to(&size.into(), ResizeConfig::NEAREST, "upsample_nearest1d")
+    }
+
+    /// Each element of the last two axes repeated or left out: [`resize`](Self::resize) with [`ResizeConfig::NEAREST`].
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let image = Tensor::new([[[[1u8, 2]]]], &device)?;
+    /// assert_eq!(image.upsample_nearest2d(2, 4)?.to_vec::<u8>()?, [1, 1, 2, 2, 1, 1, 2, 2]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    pub fn upsample_nearest2d(&self, height: usize, width: usize) -> Result<Tensor> {
+        self.resized_to(&(height, width).into(), ResizeConfig::NEAREST, "upsample_nearest2d")
+    }
+
+    /// Candle's other name for [`upsample_nearest1d`](Self::upsample_nearest1d).
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    pub fn interpolate1d(&self, size: usize) -> Result<Tensor> {
+        self.resized_to(&size.into(), ResizeConfig::NEAREST, "interpolate1d")
+    }
+
+    /// Candle's other name for [`upsample_nearest2d`](Self::upsample_nearest2d).
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    pub fn interpolate2d(&self, height: usize, width: usize) -> Result<Tensor> {
+        self.resized_to(&(height, width).into(), ResizeConfig::NEAREST, "interpolate2d")
+    }
+
+    /// The last two axes resized by bilinear interpolation: [`resize`](Self::resize) with [`ResizeConfig::LINEAR`].
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    pub fn upsample_bilinear2d(&self, height: usize, width: usize, align_corners: bool) -> Result<Tensor> {
+        let config = if align_corners { ResizeConfig::LINEAR.align_corners() } else { ResizeConfig::LINEAR };
+        self.resized_to(&(height, width).into(), config, "upsample_bilinear2d")
+    }
+
+    fn resized_to(&self, size: &Shape, config: ResizeConfig, op: &'static str) -> Result<Tensor> {
+        self.check_resizable(size.rank(), config, op)?;
+        let kept = self.rank() - size.rank();
+        if self.dims()[kept..] == **size {
+            return Ok(self.clone());
+        }
+        let line = |(&from, &to): (&usize, &usize)| {
+            let ratio = Fraction { numerator: from as u64, denominator: to as u64 };
+            Line::new(config.coordinates, ratio, [from, to])
+        };
+        let lines: Vec<Line> = self.dims()[kept..].iter().zip(size.iter()).map(line).collect();
+        let shape = self.dims()[..kept].iter().chain(size.iter()).copied().collect();
+        self.resample(&lines, shape, config, op)
+    }
+
+    /// Checks all but the lengths.
+    fn check_resizable(&self, axes: usize, config: ResizeConfig, op: &'static str) -> Result<()> {
+        let most = match config.mode {
+            ResizeMode::Nearest(_) => {
+                Domain::Short.check(self.dtype(), op)?;
+                3
+            }
+            ResizeMode::Linear => {
+                self.check_float(op)?;
+                3
+            }
+            ResizeMode::Cubic(a) => {
+                self.check_float(op)?;
+                if !(a as f32).is_finite() {
+                    let message = format!("the coefficient {a} of the cubic is not finite");
+                    return Err(Error::InvalidArgument { op, message });
+                }
+                2
+            }
+        };
+        if !(1..=most).contains(&axes) {
+            let message = format!("{axes} axes to resize; one to {most} can be");
+            return Err(Error::InvalidArgument { op, message });
+        }
+        if axes > self.rank() {
+            let expected = "at least as many as are to be resized";
+            return Err(Error::RankMismatch { op, expected, shape: self.shape().clone() });
+        }
+        Ok(())
+    }
+
+    /// The tensor of this shape whose elements along the last axes are taken from where the lines are.
+    fn resample(&self, lines: &[Line], shape: Shape, config: ResizeConfig, op: &'static str) -> Result<Tensor> {
+        let kept = self.rank() - lines.len();
+        for axis in kept..self.rank() {
+            if self.dims()[axis] == 0 && shape[axis] > 0 {
+                let message = format!("axis {axis} is empty: there are no elements to make {} of", shape[axis]);
+                return Err(Error::InvalidArgument { op, message });
+            }
+        }
+        let elements = checked_elements(&shape, op)?;
+        let (mut lengths, mut strides) = collapse(&self.dims()[..kept], &[&self.strides()[..kept]]);
+        let (interpolation, a) = match config.mode {
+            ResizeMode::Nearest(_) => (Interpolation::Nearest, None),
+            ResizeMode::Linear => (Interpolation::Linear, None),
+            ResizeMode::Cubic(a) => (Interpolation::Cubic, Some(a as f32)),
+        };
+        let rank = lengths.len() + lines.len();
+        let limit = self.device().info().limits.max_parameter_words as usize;
+        if Resize::parameter_words(interpolation, rank, lines.len()) > limit && !self.is_contiguous() {
+            return self.contiguous()?.resample(lines, shape, config, op);
+        }
+        let output = allocate(&shape, self.dtype(), self.device(), op)?;
+        if elements > 0 {
+            lengths.extend_from_slice(&shape[kept..]);
+            let mut parameters = vec![elements as u32];
+            parameters.extend(lengths.iter().map(|&n| n as u32));
+            parameters.push(self.layout().offset as u32);
+            parameters.extend(strides.remove(0).iter().chain(&self.strides()[kept..]).map(|&stride| stride as u32));
+            for (axis, line) in (kept..).zip(lines) {
+                let [from, to] = [self.dims()[axis], shape[axis]];
+                let words = line.rounded(config.mode).words(from, to).ok_or_else(|| {
+                    let message = format!(
+                        "axis {axis} from {from} to {to} elements: too many to count places exactly in 32 bits"
+                    );
+                    Error::InvalidArgument { op, message }
+                })?;
+                parameters.extend(words);
+            }
+            parameters.extend(a.map(f32::to_bits));
+            let config = Resize { dtype: self.dtype(), interpolation, rank, resized: lines.len() };
+            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+            self.device().runtime().launch(config, &[&*self.buffer()?, &output], &parameters, groups)?;
+        }
+        Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
+    }
+}
+
+impl Fraction {
+    /// The simplest fraction that is this number as an `f32`; `None` where the number is not positive.
+    fn simplest(number: f64) -> Option<Fraction> {
+        let wanted = number as f32;
+        if !(wanted.is_normal() && wanted > 0.0) {
+            return None;
+        }
+        // The convergents of the continued fraction.
+        let (mut rest, mut this, mut last) = (number, (1.0, 0.0), (0.0, 1.0));
+        for _ in 0..64 {
+            let whole = rest.floor();
+            (this, last) = ((whole * this.0 + last.0, whole * this.1 + last.1), this);
+            if (this.0 / this.1) as f32 == wanted {
+                break;
+            }
+            rest = (rest - whole).recip();
+        }
+        let fits = |x: f64| x.is_finite() && x < u64::MAX as f64;
+        let (numerator, denominator) = this;
+        (fits(numerator) && fits(denominator))
+            .then_some(Fraction { numerator: numerator as u64, denominator: denominator as u64 })
+    }
+}
+
+impl Line {
+    /// The line for an axis whose length goes from one to another, and `ratio` elements of the input are an element of
+    /// the output.
+    fn new(coordinates: CoordinateMode, ratio: Fraction, [from, to]: [usize; 2]) -> Line {
+        let [p, q] = [ratio.numerator, ratio.denominator].map(i128::from);
+        let first = Line { slope: 0, start: 0, unit: 1 };
+        match coordinates {
+            CoordinateMode::PytorchHalfPixel | CoordinateMode::AlignCorners if to <= 1 => first,
+            CoordinateMode::HalfPixel | CoordinateMode::PytorchHalfPixel => {
+                Line { slope: 2 * p, start: p - q, unit: 2 * q }
+            }
+            CoordinateMode::AlignCorners => Line { slope: from as i128 - 1, start: 0, unit: to as i128 - 1 },
+            CoordinateMode::Asymmetric => Line { slope: p, start: 0, unit: q },
+        }
+    }
+
+    /// The line whose whole parts are the places to look at: of the nearest element the rounded ones.
+    fn rounded(self, mode: ResizeMode) -> Line {
+        let Line { slope, start, unit } = self;
+        match mode {
+            ResizeMode::Nearest(NearestRounding::Ceil) => Line { start: start + unit - 1, ..self },
+            // ceil(x - 1/2) and floor(x + 1/2).
+            ResizeMode::Nearest(NearestRounding::PreferFloor) => {
+                Line { slope: 2 * slope, start: 2 * start + unit - 1, unit: 2 * unit }
+            }
+            ResizeMode::Nearest(NearestRounding::PreferCeil) => {
+                Line { slope: 2 * slope, start: 2 * start + unit, unit: 2 * unit }
+            }
+            _ => self,
+        }
+    }
+
+    /// The line and the input's length as the kernel takes them; `None` where its 32 bits do not suffice.
+    fn words(self, from: usize, to: usize) -> Option<[u32; 6]> {
+        let common = gcd(gcd(self.slope, self.start), self.unit);
+        let [slope, start, unit] = [self.slope, self.start, self.unit].map(|n| n / common);
+        let margin = i128::from(MARGIN);
+        // The kernel's guess at a place is made of numbers rounded to 24 bits.
+        let guess_error = (((slope * (to as i128 - 1) + start.abs()) / unit) >> 22) + 2;
+        let fits = guess_error <= margin && (2 * margin + 2) * unit < 1 << 32 && from < 1 << 31;
+        let [ratio, begin] = [slope, start].map(|n| ((n as f64 / unit as f64) as f32).to_bits());
+        fits.then(|| [slope as u32, (start + margin * unit) as u32, unit as u32, ratio, begin, from as u32])
+    }
+}
+
+/// The greatest common divisor.
+fn gcd(a: i128, b: i128) -> i128 {
+    if b == 0 { a.abs() } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel makes of a line.
+    fn place([slope, start, unit, ratio, begin, _]: [u32; 6], i: u32) -> i64 {
+        let guess = (i as f32 * f32::from_bits(ratio) + f32::from_bits(begin)).floor() as u32;
+        let rest = i.wrapping_mul(slope).wrapping_add(start).wrapping_sub(guess.wrapping_mul(unit));
+        i64::from(guess) + i64::from(rest / unit) - i64::from(MARGIN)
+    }
+
+    #[test]
+    fn places_are_exact_for_long_axes() {
+        let modes = [ResizeMode::Linear, ResizeMode::Nearest(NearestRounding::PreferCeil)];
+        for [from, to] in [[1, 1], [1, 9], [7, 3], [50_000_017, 3], [3, 16_000_057], [16_000_057, 15_999_989]] {
+            for coordinates in [CoordinateMode::HalfPixel, CoordinateMode::AlignCorners, CoordinateMode::Asymmetric] {
+                for mode in modes {
+                    let ratio = Fraction { numerator: from as u64, denominator: to as u64 };
+                    let line = Line::new(coordinates, ratio, [from, to]).rounded(mode);
+                    let words = line.words(from, to).unwrap();
+                    for i in (0..to as u32).step_by(to / 1000 + 1).chain([to as u32 - 1]) {
+                        let exact = (line.slope * i128::from(i) + line.start).div_euclid(line.unit);
+                        assert_eq!(
+                            i128::from(place(words, i)),
+                            exact,
+                            "{from} to {to}, {coordinates:?}, {mode:?}, {i}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn factors_are_simple_fractions() {
+        let simplest = |number| Fraction::simplest(number).map(|x| (x.numerator, x.denominator));
+        assert_eq!(simplest(2.0), Some((2, 1)));
+        assert_eq!(simplest(f64::from(0.6f32)), Some((3, 5)));
+        assert_eq!(simplest(1.0 / 3.0), Some((1, 3)));
+        assert_eq!(simplest(f64::from(44100f32 / 16000.0)), Some((441, 160)));
+        assert_eq!(simplest(1e9), Some((1_000_000_000, 1)));
+        assert_eq!(simplest(0.0).or(simplest(-2.0)).or(simplest(f64::NAN)), None);
+    }
+}

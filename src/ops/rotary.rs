@@ -1,0 +1,144 @@
+//! Rotary position embeddings.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernels::rotary::{Pairs, Rotary, WORKGROUP};
+use crate::layout::collapse;
+use crate::shape::Shape;
+use crate::tensor::{Tensor, allocate, checked_elements};
+
+/// The most features that there are tables for: many times what a head has.
+const MAX_FEATURES: usize = 1 << 16;
+
+impl Tensor {
+    /// The rotary position embedding of queries or keys whose pairs are features `i` and `i + r / 2`, as in GPT-NeoX and
+    /// Llama: a pair `(a, b)` becomes `(a cos - b sin, a sin + b cos)`. J. Su et al., "RoFormer: Enhanced Transformer with
+    /// Rotary Position Embedding", 2021.
+    ///
+    /// `cos` and `sin`, of the tensor's dtype or `f32`, have a column per pair; only the first `r` features, twice as
+    /// many as they have columns, are turned, the others stay. Their other axes broadcast to the tensor's: for
+    /// `(batch, heads, tokens, features)` there are tables of `(tokens, r / 2)`, or `(batch, 1, tokens, r / 2)` where
+    /// sequences begin at different positions. [`rotary_tables`](Self::rotary_tables) makes them; those of a sequence
+    /// that goes on are `cos.narrow(0, offset, tokens)`, those of any positions `cos.embedding(&positions)`.
+    ///
+    /// Computed in `f32` from any strides, with two products and a sum.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1f32, 2.0, 3.0, 4.0, 5.0]], &device)?;
+    /// // The first pair is turned by 90 degrees, the second by 180; the fifth feature has no pair.
+    /// let (cos, sin) = (Tensor::new([[0f32, -1.0]], &device)?, Tensor::new([[1f32, 0.0]], &device)?);
+    /// assert_eq!(x.rope(&cos, &sin)?.to_vec::<f32>()?, [-3.0, -2.0, 1.0, -4.0, 5.0]);
+    /// assert_eq!(x.rope_i(&cos, &sin)?.to_vec::<f32>()?, [-2.0, 1.0, -3.0, -4.0, 5.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] for scalars; [`Error::ShapeMismatch`] where the tables differ, do not broadcast, or have
+    /// more pairs than there are; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for
+    /// integers.
+    pub fn rope(&self, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+        self.rotary(cos, sin, Pairs::Halves, "rope")
+    }
+
+    /// The rotary position embedding whose pairs are neighbours, features `2 i` and `2 i + 1`, as in GPT-J and in the
+    /// original. See [`rope`](Self::rope).
+    ///
+    /// # Errors
+    /// As [`rope`](Self::rope).
+    pub fn rope_i(&self, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+        self.rotary(cos, sin, Pairs::Neighbours, "rope_i")
+    }
+
+    /// Cosine and sine, in `f32`, of the angles that rotary embeddings of `dim` features turn by: at each position
+    /// `position * theta^(-2 i / dim)` for pair `i`. They have the shape of the tensor, which holds the positions, and one
+    /// more axis of `dim / 2`.
+    ///
+    /// The product is rounded to `f32` before its cosine is taken, as models are trained with it.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let positions = Tensor::arange(0u32, 100, &device)?;
+    /// let (cos, sin) = positions.rotary_tables(64, 10_000.0)?;
+    /// assert_eq!((cos.dims(), sin.dims()), (&[100, 32][..], &[100, 32][..]));
+    /// // A model generates its 8th token.
+    /// let query = Tensor::randn(0f32, 1.0, (1, 4, 1, 64), &device)?;
+    /// let query = query.rope(&cos.narrow(0, 7, 1)?, &sin.narrow(0, 7, 1)?)?;
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where `dim` is odd or more than 65,536, or `theta` is not a positive number; [`Error::SizeOverflow`].
+    pub fn rotary_tables(&self, dim: usize, theta: f64) -> Result<(Tensor, Tensor)> {
+        const OP: &str = "rotary_tables";
+        if !dim.is_multiple_of(2) || dim > MAX_FEATURES {
+            let message = format!("{dim} features are no pairs: `dim` is even, and {MAX_FEATURES} at most");
+            return Err(Error::InvalidArgument { op: OP, message });
+        }
+        if !(theta > 0.0 && theta.is_finite()) {
+            return Err(Error::InvalidArgument { op: OP, message: format!("theta is a positive number, not {theta}") });
+        }
+        let shape: Shape = self.dims().iter().copied().chain([dim / 2]).collect();
+        checked_elements(&shape, OP)?;
+        let frequencies = (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64) as f32).collect();
+        let frequencies = Tensor::from_vec(frequencies, dim / 2, self.device())?;
+        let angles = self.to_dtype(DType::F32)?.unsqueeze(-1)?.mul(&frequencies)?;
+        Ok((angles.cos()?, angles.sin()?))
+    }
+
+    fn rotary(&self, cos: &Tensor, sin: &Tensor, pairs: Pairs, op: &'static str) -> Result<Tensor> {
+        self.check_float(op)?;
+        for table in [cos, sin] {
+            self.check_same_device(table, op)?;
+            if table.dtype() != DType::F32 {
+                self.check_same_dtype(table, op)?;
+            }
+        }
+        cos.check_same_dtype(sin, op)?;
+        for tensor in [self, cos] {
+            if tensor.rank() == 0 {
+                return Err(Error::RankMismatch { op, expected: "1 or more", shape: tensor.shape().clone() });
+            }
+        }
+        if cos.shape() != sin.shape() {
+            let hint = "cosine and sine have the same shape";
+            return Err(Error::ShapeMismatch { op, lhs: cos.shape().clone(), rhs: sin.shape().clone(), hint });
+        }
+        let (outer, features) = (&self.dims()[..self.rank() - 1], self.dims()[self.rank() - 1]);
+        let count = cos.dims()[cos.rank() - 1];
+        let shape: Shape = outer.iter().copied().chain([count]).collect();
+        let hint = "tables have a column for each pair of features, and their other axes broadcast to the tensor's";
+        let mismatch = || Error::ShapeMismatch { op, lhs: self.shape().clone(), rhs: cos.shape().clone(), hint };
+        if count > features / 2 {
+            return Err(mismatch());
+        }
+        let elements = checked_elements(self.shape(), op)?;
+        if elements == 0 || count == 0 {
+            return Ok(self.clone());
+        }
+        let tables = [cos, sin].map(|table| table.layout().broadcast_to(&shape, op).map_err(|_| mismatch()));
+        let [cos_view, sin_view] = tables;
+        let views = [self.layout(), &cos_view?, &sin_view?];
+        let rank = outer.len();
+        let (lengths, strides) = collapse(outer, &views.map(|view| &view.strides[..rank]));
+        if Rotary::parameter_words(lengths.len()) > self.device().info().limits.max_parameter_words as usize {
+            // So many axes that do not merge: in row-major order they are one.
+            let dense = |table: &Tensor| table.broadcast_to(shape.clone())?.contiguous();
+            return self.contiguous()?.rotary(&dense(cos)?, &dense(sin)?, pairs, op);
+        }
+        let mut parameters = vec![elements as u32, features as u32, count as u32];
+        parameters.extend(lengths.iter().map(|&n| n as u32));
+        for (view, strides) in views.iter().zip(&strides) {
+            parameters.push(view.offset as u32);
+            parameters.extend(strides.iter().chain(&view.strides[rank..]).map(|&stride| stride as u32));
+        }
+        let output = allocate(self.shape(), self.dtype(), self.device(), op)?;
+        let config = Rotary { dtype: self.dtype(), table: cos.dtype(), pairs, rank: lengths.len() };
+        let buffers = [&*self.buffer()?, &*cos.buffer()?, &*sin.buffer()?, &output];
+        let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+        self.device().runtime().launch(config, &buffers, &parameters, groups)?;
+        Ok(Tensor::from_buffer(output, self.shape().clone(), self.dtype(), self.device()))
+    }
+}

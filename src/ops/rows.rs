@@ -1,0 +1,61 @@
+//! A tensor as rows, for kernels that read them: the elements along some axes, for each place along the others.
+
+use crate::error::Result;
+use crate::kernels::rows::RowsType;
+use crate::layout::collapse;
+use crate::memory::Buffer;
+use crate::shape::{Dims, Shape};
+use crate::tensor::{Tensor, checked_elements};
+use std::sync::Arc;
+
+/// The rows of a tensor.
+pub(super) struct Rows {
+    pub buffer: Arc<Buffer>,
+    pub ty: RowsType,
+    /// The number of rows, and the length of each.
+    pub count: usize,
+    pub length: usize,
+    parameters: Vec<u32>,
+}
+
+impl Rows {
+    /// The rows along `axes`, in the order of the axes `kept`. Where their strides do not fit a parameter block beside
+    /// `words` others, the elements are copied into order first.
+    pub fn new(tensor: &Tensor, kept: &[usize], axes: &[usize], words: usize, op: &'static str) -> Result<Rows> {
+        let count = checked_elements(&lengths(tensor, kept), op)?;
+        let length = checked_elements(&lengths(tensor, axes), op)?;
+        checked_elements(tensor.shape(), op)?;
+        let part = |axes: &[usize]| {
+            let strides: Dims<isize> = axes.iter().map(|&axis| tensor.strides()[axis]).collect();
+            let (lengths, mut strides) = collapse(&lengths(tensor, axes), &[&strides]);
+            (lengths, strides.remove(0))
+        };
+        let ((kept_lengths, kept_strides), (row_lengths, row_strides)) = (part(kept), part(axes));
+        let ty = RowsType { dtype: tensor.dtype(), kept_rank: kept_lengths.len(), row_rank: row_lengths.len() };
+        if words + ty.parameter_words() > tensor.device().info().limits.max_parameter_words as usize {
+            // So many axes that do not merge: in row-major order of the rows, two remain.
+            let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
+            return Rows::new(&tensor.permute(order)?.reshape((count, length))?, &[0], &[1], words, op);
+        }
+        let mut parameters: Vec<u32> = kept_lengths.iter().chain(&row_lengths).map(|&n| n as u32).collect();
+        parameters.push(tensor.layout().offset as u32);
+        parameters.extend(kept_strides.iter().chain(&row_strides).map(|&stride| stride as u32));
+        Ok(Rows { buffer: tensor.buffer()?, ty, count, length, parameters })
+    }
+
+    /// The rows along one axis, in row-major order of the others.
+    pub fn along(tensor: &Tensor, axis: usize, words: usize, op: &'static str) -> Result<Rows> {
+        let kept: Dims = (0..tensor.rank()).filter(|&other| other != axis).collect();
+        Rows::new(tensor, &kept, &[axis], words, op)
+    }
+
+    /// The parameter block: these numbers and the rows' own.
+    pub fn parameters(&self, before: &[usize]) -> Vec<u32> {
+        before.iter().map(|&n| n as u32).chain(self.parameters.iter().copied()).collect()
+    }
+}
+
+/// The lengths of some axes.
+pub(super) fn lengths(tensor: &Tensor, axes: &[usize]) -> Shape {
+    axes.iter().map(|&axis| tensor.dims()[axis]).collect()
+}

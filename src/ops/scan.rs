@@ -1,0 +1,116 @@
+//! Running sums, products and extremes along an axis.
+
+use super::choose_team;
+use super::reduce::{fold_chunks, state_buffers};
+use super::rows::Rows;
+use crate::error::Result;
+use crate::kernels::fold::FoldOp;
+use crate::kernels::rows::RowsType;
+use crate::kernels::scan::{Scan, Scanned};
+use crate::kernels::workgroup::{Team, WORKGROUP};
+use crate::memory::Buffer;
+use crate::shape::Axis;
+use crate::tensor::{Tensor, allocate, checked_elements};
+
+/// Longer rows are cut into chunks of this length.
+const CHUNK: usize = 4096;
+
+impl Tensor {
+    /// In the kernel's dtype.
+    fn scan(&self, fold: FoldOp, axis: Axis, op: &'static str) -> Result<Tensor> {
+        let axis = axis.resolve(self.shape(), op)?;
+        let (dtype, device) = (fold.output(self.dtype()), self.device());
+        let output = allocate(self.shape(), dtype, device, op)?;
+        if checked_elements(self.shape(), op)? > 0 {
+            let rows = Rows::along(self, axis, Scan::PARAMETER_WORDS, op)?;
+            let inner = self.dims()[axis + 1..].iter().product();
+            let team = choose_team(device, rows.count * rows.length.div_ceil(CHUNK), rows.length.min(CHUNK));
+            let whole = rows.length <= CHUNK;
+            let (scanned, chunk) = if whole { (Scanned::Rows, rows.length) } else { (Scanned::Chunks, CHUNK) };
+            let before = if whole { Vec::new() } else { self.states_before_chunks(fold, &rows, op)? };
+            let bindings: Vec<&Buffer> = [&*rows.buffer].into_iter().chain(&before).chain([&output]).collect();
+            let config = Scan { op: fold, rows: rows.ty, scanned, team };
+            let per_row = rows.length.div_ceil(chunk);
+            let chunks = rows.count * per_row;
+            let parameters = rows.parameters(&[chunks, per_row, chunk, rows.length, share(team, chunk), inner]);
+            device.runtime().launch(config, &bindings, &parameters, team.groups(chunks))?;
+        }
+        Ok(Tensor::from_buffer(output, self.shape().clone(), dtype, device))
+    }
+
+    /// The state of each row before each of its chunks.
+    fn states_before_chunks(&self, fold: FoldOp, rows: &Rows, op: &'static str) -> Result<Vec<Buffer>> {
+        let device = self.device();
+        let states = fold_chunks(device, fold, rows, &[&rows.buffer], CHUNK, op)?;
+        let per_row = rows.length.div_ceil(CHUNK);
+        let before = state_buffers(device, fold, rows, rows.count * per_row, op)?;
+        let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
+        // A workgroup for each row on every device: a member's sums have but few terms then.
+        let team = Team::Workgroup;
+        let config = Scan { op: fold, rows: ty, scanned: Scanned::States, team };
+        let parameters = [rows.count, 1, per_row, per_row, share(team, per_row)].map(|n| n as u32);
+        let bindings: Vec<&Buffer> = states.iter().chain(&before).collect();
+        device.runtime().launch(config, &bindings, &parameters, team.groups(rows.count))?;
+        Ok(before)
+    }
+}
+
+/// A member's part of a chunk.
+fn share(team: Team, chunk: usize) -> usize {
+    match team {
+        Team::Invocation => chunk,
+        Team::Workgroup => chunk.div_ceil(WORKGROUP as usize),
+    }
+}
+
+/// Running folds along an axis; the shape stays.
+///
+/// ```
+/// # use marquetry::{Device, Tensor};
+/// # let device = Device::best()?;
+/// let x = Tensor::new([[1f32, 5.0, 3.0], [4.0, 2.0, 6.0]], &device)?;
+/// assert_eq!(x.cumsum(1)?.to_vec::<f32>()?, [1.0, 6.0, 9.0, 4.0, 6.0, 12.0]);
+/// assert_eq!(x.cumprod(0)?.to_vec::<f32>()?, [1.0, 5.0, 3.0, 4.0, 10.0, 18.0]);
+/// assert_eq!(x.cummax(-1)?.to_vec::<f32>()?, [1.0, 5.0, 5.0, 4.0, 4.0, 6.0]);
+/// # Ok::<(), marquetry::Error>(())
+/// ```
+impl Tensor {
+    /// The sum of each element and all before it along an axis, of the dtype that [`sum`](Self::sum) has. Sums of `f32` are
+    /// compensated: each is within half a unit of its last place and 2^-23 of the sum of magnitudes (2^-19 beyond 2^28
+    /// elements).
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
+    pub fn cumsum(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        self.cumulated(FoldOp::Sum, axis.into(), "cumsum")
+    }
+
+    /// The product of each element and all before it along an axis, of the dtype that [`prod`](Self::prod) has.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
+    pub fn cumprod(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        self.cumulated(FoldOp::Prod, axis.into(), "cumprod")
+    }
+
+    fn cumulated(&self, fold: FoldOp, axis: Axis, op: &'static str) -> Result<Tensor> {
+        let result = self.scan(fold, axis, op)?;
+        if self.dtype().is_float() { result.to_dtype(self.dtype()) } else { Ok(result) }
+    }
+
+    /// The largest of each element and all before it along an axis; NaN from the first NaN on.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
+    pub fn cummax(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        self.scan(FoldOp::Max, axis.into(), "cummax")?.to_dtype(self.dtype())
+    }
+
+    /// The smallest of each element and all before it along an axis; NaN from the first NaN on.
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
+    pub fn cummin(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        self.scan(FoldOp::Min, axis.into(), "cummin")?.to_dtype(self.dtype())
+    }
+}

@@ -1,0 +1,219 @@
+//! Elements written to the places that an index tensor names.
+
+use super::push_view;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::expr::Domain;
+use crate::kernels::scatter::{Scatter, ScatterOp, WORKGROUP};
+use crate::layout::collapse;
+use crate::shape::Axis;
+use crate::tensor::{Tensor, checked_elements};
+
+impl Tensor {
+    /// The tensor with elements of `src` at the places along `axis` that `indexes` (`u32`, `i32` or `u8`) names: with
+    /// three axes and axis 1, `y[i, indexes[i, j, k], k] = src[i, j, k]`. Of several that go to one place, the last one in
+    /// row-major order is there in the end. An index out of range does nothing.
+    ///
+    /// As in PyTorch, `indexes` may be shorter than `src`, and along the other axes than this tensor. The tensor is taken
+    /// by value as in [`slice_assign`](Self::slice_assign): if nobody else holds its elements, they are replaced in place.
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 3), DType::F32, &device)?;
+    /// let indexes = Tensor::new([[2u32, 0], [1, 1]], &device)?;
+    /// let src = Tensor::new([[1f32, 2.0], [3.0, 4.0]], &device)?;
+    /// assert_eq!(x.scatter(&indexes, &src, 1)?.to_vec::<f32>()?, [2.0, 0.0, 1.0, 0.0, 4.0, 0.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::ShapeMismatch`] where
+    /// `indexes` has another number of axes than the others, or is longer; [`Error::UnsupportedDType`] where it holds
+    /// floats; [`Error::Unsupported`] where the device has no atomic operations; [`Error::OutOfMemory`].
+    pub fn scatter(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
+        const OP: &str = "scatter";
+        let (src, axis) = self.check_scatter(indexes, src, axis.into(), OP)?;
+        if indexes.elem_count() == 0 || self.elem_count() == 0 {
+            return Ok(self);
+        }
+        // Before it is asked who else holds the elements: these may be made of them.
+        src.eval()?;
+        indexes.eval()?;
+        let target = if self.is_contiguous() { self.held_alone()? } else { self.copied()? };
+        let marks = Tensor::zeros(target.shape(), DType::U32, target.device())?;
+        let (src, marks) = (Some(&src), Some(&marks));
+        Scattering { op: ScatterOp::Replace, target: &target, indexes, src, marks, axis }.run(OP)?;
+        Ok(target)
+    }
+
+    /// The tensor with elements of `src` added at the places along `axis` that `indexes` names, as in
+    /// [`scatter`](Self::scatter). Of several that go to one place, all are added: floats in any order, so that the last
+    /// bits may differ from one run to the next; `f16` in `f32`, rounded once.
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros(3, DType::F32, &device)?;
+    /// let indexes = Tensor::new([0u32, 2, 2], &device)?;
+    /// let y = x.scatter_add(&indexes, &Tensor::new([1f32, 2.0, 3.0], &device)?, 0)?;
+    /// assert_eq!(y.to_vec::<f32>()?, [1.0, 0.0, 5.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`scatter`](Self::scatter).
+    pub fn scatter_add(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
+        const OP: &str = "scatter_add";
+        let (src, axis) = self.check_scatter(indexes, src, axis.into(), OP)?;
+        self.combined(ScatterOp::Add, indexes, &src, axis, OP)
+    }
+
+    /// The tensor with its elements at the places along `axis` that `indexes` names raised to those of `src`, as in
+    /// [`scatter`](Self::scatter): the largest of all that come together, NaN if one is NaN (PyTorch's `scatter_reduce`
+    /// with `amax`).
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros(3, DType::F32, &device)?;
+    /// let indexes = Tensor::new([0u32, 2, 2], &device)?;
+    /// let y = x.scatter_max(&indexes, &Tensor::new([-1f32, 2.0, 3.0], &device)?, 0)?;
+    /// assert_eq!(y.to_vec::<f32>()?, [0.0, 0.0, 3.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`scatter`](Self::scatter).
+    pub fn scatter_max(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
+        const OP: &str = "scatter_max";
+        let (src, axis) = self.check_scatter(indexes, src, axis.into(), OP)?;
+        self.combined(ScatterOp::Max, indexes, &src, axis, OP)
+    }
+
+    /// The tensor with the slices of `src` along `axis` added to those that `indexes`, a vector of `u32`, `i32` or `u8`,
+    /// names. Otherwise as [`scatter_add`](Self::scatter_add).
+    ///
+    /// ```
+    /// # use marquetry::{Device, DType, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::ones((3, 2), DType::F32, &device)?;
+    /// let rows = Tensor::new([2u32, 0], &device)?;
+    /// let y = x.index_add(&rows, &Tensor::new([[1f32, 2.0], [3.0, 4.0]], &device)?, 0)?;
+    /// assert_eq!(y.to_vec::<f32>()?, [4.0, 5.0, 1.0, 1.0, 2.0, 3.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`scatter`](Self::scatter); [`Error::RankMismatch`] where `indexes` is not a vector; [`Error::ShapeMismatch`]
+    /// where `src` does not have a slice per index, each of this tensor's lengths.
+    pub fn index_add(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
+        const OP: &str = "index_add";
+        let axis = axis.into().resolve(self.shape(), OP)?;
+        self.check_indexes(indexes, OP)?;
+        let indexes = indexes.spread_along(axis, self.shape(), OP)?;
+        if src.shape() != indexes.shape() {
+            let hint = "the second must have a slice per index, each as the first's";
+            return Err(Error::ShapeMismatch { op: OP, lhs: self.shape().clone(), rhs: src.shape().clone(), hint });
+        }
+        let (src, axis) = self.check_scatter(&indexes, src, axis.into(), OP)?;
+        self.combined(ScatterOp::Add, &indexes, &src, axis, OP)
+    }
+
+    /// The part of the source that has indexes, and the axis as a number.
+    fn check_scatter(&self, indexes: &Tensor, src: &Tensor, axis: Axis, op: &'static str) -> Result<(Tensor, usize)> {
+        let axis = axis.resolve(self.shape(), op)?;
+        self.check_indexes(indexes, op)?;
+        self.check_same_device(src, op)?;
+        self.check_same_dtype(src, op)?;
+        // Places are written by atomic operations on words of 32 bits.
+        Domain::Short.check(self.dtype(), op)?;
+        let hint = "the indexes must have as many axes, and be no longer but along the axis itself";
+        self.covering(indexes.shape(), Some(axis), op, hint)?;
+        let hint = "the indexes must have as many axes as the source, and be no longer";
+        Ok((src.covering(indexes.shape(), None, op, hint)?, axis))
+    }
+
+    /// Combines elements of the source with those that the indexes name.
+    fn combined(
+        self,
+        op: ScatterOp,
+        indexes: &Tensor,
+        src: &Tensor,
+        axis: usize,
+        name: &'static str,
+    ) -> Result<Tensor> {
+        if indexes.elem_count() == 0 || self.elem_count() == 0 {
+            return Ok(self);
+        }
+        // Before it is asked who else holds the elements: these may be made of them.
+        src.eval()?;
+        indexes.eval()?;
+        let dtype = self.dtype();
+        let wide = if dtype.widened() == dtype { self } else { self.to_dtype(dtype.widened())? };
+        let target = wide.held_alone()?;
+        Scattering { op, target: &target, indexes, src: Some(src), marks: None, axis }.run(name)?;
+        target.to_dtype(dtype)
+    }
+}
+
+/// A scatter at work: `src` is missing where places are marked, and `marks` where nothing is replaced.
+struct Scattering<'a> {
+    op: ScatterOp,
+    target: &'a Tensor,
+    indexes: &'a Tensor,
+    src: Option<&'a Tensor>,
+    marks: Option<&'a Tensor>,
+    axis: usize,
+}
+
+impl Scattering<'_> {
+    /// Scatters; before it replaces elements, it marks which index comes last.
+    fn run(&self, op: &'static str) -> Result<()> {
+        let Some((config, parameters)) = self.plan(op)? else { return self.run_along_another_axis(op) };
+        if let Some(target) = self.marks {
+            Scattering { op: ScatterOp::Mark, target, src: None, marks: None, ..*self }.run(op)?;
+        }
+        let tensors = [Some(self.indexes), self.src, self.marks, Some(self.target)].into_iter().flatten();
+        let buffers: Vec<_> = tensors.map(Tensor::buffer).collect::<Result<_>>()?;
+        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).collect();
+        let groups = self.indexes.elem_count().div_ceil(WORKGROUP as usize);
+        self.target.device().runtime().launch(config, &bindings, &parameters, groups)
+    }
+
+    /// The kernel and its parameters; `None` where there is no room for the strides of so many axes.
+    fn plan(&self, op: &'static str) -> Result<Option<(Scatter, Vec<u32>)>> {
+        let Scattering { target, indexes, src, marks, axis, .. } = *self;
+        let mut stay = target.layout().strides.clone();
+        stay[axis] = 0;
+        let views: Vec<&[isize]> = [&stay[..], indexes.strides()].into_iter().chain(src.map(Tensor::strides)).collect();
+        let (lengths, strides) = collapse(indexes.shape(), &views);
+        let dtype = src.map_or(DType::U32, Tensor::dtype);
+        let config = Scatter { op: self.op, dtype, index: indexes.dtype(), rank: lengths.len() };
+        if config.parameter_words() > target.device().info().limits.max_parameter_words as usize {
+            return Ok(None);
+        }
+        let elements = checked_elements(indexes.shape(), op)?;
+        let mut parameters = vec![elements as u32, target.dims()[axis] as u32, target.strides()[axis] as u32];
+        parameters.extend(lengths.iter().map(|&n| n as u32));
+        for (tensor, strides) in [target, indexes].into_iter().chain(src).zip(&strides) {
+            push_view(&mut parameters, tensor.layout().offset, strides);
+        }
+        parameters.extend(marks.map(|marks| marks.layout().offset as u32));
+        Ok(Some((config, parameters)))
+    }
+
+    /// A launch for each place along an axis that is not the one that is indexed, which leaves one axis less.
+    fn run_along_another_axis(&self, op: &'static str) -> Result<()> {
+        let lengths = self.indexes.dims();
+        let other = (0..lengths.len()).find(|&i| i != self.axis && lengths[i] > 1).unwrap_or_default();
+        for place in 0..lengths[other] {
+            let at = |tensor: &Tensor| tensor.narrow(other, place, 1);
+            let (target, indexes) = (&at(self.target)?, &at(self.indexes)?);
+            let (src, marks) = (self.src.map(at).transpose()?, self.marks.map(at).transpose()?);
+            let part = Scattering { target, indexes, src: src.as_ref(), marks: marks.as_ref(), ..*self };
+            part.run(op)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! Windows that slide over the spatial axes of a tensor: what convolutions and pools share.
+
+use crate::error::{Error, Result};
+use crate::shape::Dims;
+use crate::tensor::Tensor;
+
+/// The longest padded axis: kernels count places with a sign.
+const MAX_LENGTH: usize = i32::MAX as usize - 0xffff;
+
+/// A value for each spatial axis, outermost first: an array, a slice or a vector, or one value for all of them.
+///
+/// Padding is a pair for each axis, before and after; a number stands for the same on both sides.
+///
+/// ```
+/// use marquetry::PerAxis;
+/// assert_eq!(PerAxis::<(usize, usize)>::from([1, 2]), PerAxis::from([(1, 1), (2, 2)]));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PerAxis<T>(Dims<T>);
+
+impl<T: Copy> PerAxis<T> {
+    /// The same value for every axis.
+    pub(super) fn all(value: T) -> Self {
+        PerAxis(Dims::from_elem(value, 1))
+    }
+
+    /// The values for so many axes.
+    pub(super) fn resolve(&self, axes: usize, what: &str, op: &'static str) -> Result<Dims<T>> {
+        match *self.0 {
+            [value] => Ok(Dims::from_elem(value, axes)),
+            _ if self.0.len() == axes => Ok(self.0.clone()),
+            _ => {
+                let message = format!("{what} has {} values; one is needed, or {axes}, one per axis", self.0.len());
+                Err(Error::InvalidArgument { op, message })
+            }
+        }
+    }
+}
+
+impl From<usize> for PerAxis<usize> {
+    fn from(value: usize) -> Self {
+        PerAxis::all(value)
+    }
+}
+
+impl From<usize> for PerAxis<(usize, usize)> {
+    fn from(padding: usize) -> Self {
+        PerAxis::all((padding, padding))
+    }
+}
+
+impl<T: Copy> From<&[T]> for PerAxis<T> {
+    fn from(values: &[T]) -> Self {
+        PerAxis(values.iter().copied().collect())
+    }
+}
+
+impl<T: Copy, const N: usize> From<[T; N]> for PerAxis<T> {
+    fn from(values: [T; N]) -> Self {
+        values.as_slice().into()
+    }
+}
+
+impl<T: Copy> From<Vec<T>> for PerAxis<T> {
+    fn from(values: Vec<T>) -> Self {
+        values.as_slice().into()
+    }
+}
+
+impl From<&[usize]> for PerAxis<(usize, usize)> {
+    fn from(padding: &[usize]) -> Self {
+        PerAxis(padding.iter().map(|&n| (n, n)).collect())
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for PerAxis<(usize, usize)> {
+    fn from(padding: [usize; N]) -> Self {
+        padding.as_slice().into()
+    }
+}
+
+impl From<Vec<usize>> for PerAxis<(usize, usize)> {
+    fn from(padding: Vec<usize>) -> Self {
+        padding.as_slice().into()
+    }
+}
+
+/// The ranks of tensors with one, two and three spatial axes.
+pub(super) const RANKS: [&str; 3] =
+    ["3 (or 2, without a batch)", "4 (or 3, without a batch)", "5 (or 4, without a batch)"];
+
+/// A window along one axis.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    pub input: usize,
+    pub kernel: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    pub before: usize,
+    pub after: usize,
+}
+
+impl Window {
+    /// An axis of length 1 that nothing happens along.
+    pub const TRIVIAL: Window = Window { input: 1, kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 };
+
+    /// The window, if it has an extent and moves.
+    pub fn checked(self, op: &'static str) -> Result<Self> {
+        for (what, value) in [("kernel", self.kernel), ("stride", self.stride), ("dilation", self.dilation)] {
+            if value == 0 {
+                return Err(Error::InvalidArgument { op, message: format!("a {what} of 0; it is 1 or more") });
+            }
+        }
+        // All sums and products below are less than this one.
+        let longest = (self.kernel.checked_mul(self.dilation))
+            .and_then(|n| n.checked_add(self.input.max(1).checked_mul(self.stride)?))
+            .and_then(|n| n.checked_add(self.before)?.checked_add(self.after));
+        if longest.is_none_or(|n| n > MAX_LENGTH) {
+            let Window { input, kernel, stride, dilation, before, after } = self;
+            let message = format!(
+                "kernel {kernel}, stride {stride}, dilation {dilation} and padding ({before}, {after}) over an axis of \
+                 length {input} go beyond {MAX_LENGTH} elements"
+            );
+            return Err(Error::InvalidArgument { op, message });
+        }
+        Ok(self)
+    }
+
+    /// The elements from the first to the last tap.
+    pub fn extent(&self) -> usize {
+        (self.kernel - 1) * self.dilation + 1
+    }
+
+    /// The number of places of the window in the padded input. In `ceil_mode` one that reaches beyond the end counts if
+    /// it starts in the input or in the padding before it.
+    pub fn places(&self, ceil_mode: bool, op: &'static str) -> Result<usize> {
+        let padded = self.before + self.input + self.after;
+        let Some(last_start) = padded.checked_sub(self.extent()) else {
+            let Window { input, kernel, dilation, before, after, .. } = self;
+            let message = format!(
+                "a kernel of {kernel} with dilation {dilation} reaches over {} elements, but an axis of length {input} \
+                 with padding ({before}, {after}) has {padded}; pad more",
+                self.extent(),
+            );
+            return Err(Error::InvalidArgument { op, message });
+        };
+        if !ceil_mode {
+            return Ok(last_start / self.stride + 1);
+        }
+        let places = last_start.div_ceil(self.stride) + 1;
+        Ok(if (places - 1) * self.stride >= self.before + self.input { places - 1 } else { places })
+    }
+}
+
+/// The input with a batch axis and `axes` spatial ones, and whether the batch axis was added.
+pub(super) fn batched(x: &Tensor, axes: usize, op: &'static str) -> Result<(Tensor, bool)> {
+    if x.rank() == axes + 2 {
+        return Ok((x.clone(), false));
+    }
+    if x.rank() == axes + 1 {
+        return Ok((x.unsqueeze(0)?, true));
+    }
+    Err(Error::RankMismatch { op, expected: RANKS[axes - 1], shape: x.shape().clone() })
+}

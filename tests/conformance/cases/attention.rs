@@ -1,0 +1,524 @@
+//! Attention and rotary embeddings.
+
+use super::{FLOATS, shaped};
+use crate::compare::{Expected, Sample, check, download, upload};
+use crate::full_tier;
+use crate::layouts::Layout;
+use crate::reference::attention::{Attention, attention, rotary};
+use crate::reference::inputs::{Domain, Inputs};
+use crate::reference::numbers::round;
+use crate::reference::{ArrayD, Axis, array};
+use crate::suite::{Outcome, Suite};
+use crate::tolerance::{EPS, EXACT, Table, Tolerance};
+use marquetry::{AttentionConfig, DType, Device, Tensor};
+
+pub const TOLERANCES: Table = &[
+    (
+        &["scaled_dot_product_attention"],
+        Tolerance {
+            ulp: 8.0,
+            of_scale: EPS,
+            reason: "the rounding of scores, of their distances and of sums (the scale); exp and a division",
+            ..EXACT
+        },
+    ),
+    (&["alibi_mask"], Tolerance { ulp: 1.0, reason: "a slope rounded once, and a product", ..EXACT }),
+    (
+        &["rope", "rope_i"],
+        Tolerance { ulp: 0.5, of_scale: EPS, reason: "two products (the scale), rounded or not, and a sum", ..EXACT },
+    ),
+    (&["rotary_tables"], Tolerance { ulp: 4.0, reason: "as sin and cos, of a rounded product", ..EXACT }),
+];
+
+const OP: &str = "scaled_dot_product_attention";
+
+/// How an operand lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    As(Layout),
+    /// `(batch, tokens, heads, d)` with its middle axes exchanged.
+    TokensFirst,
+}
+
+/// The axes of a mask; the others are 1 or absent.
+#[derive(Debug, Clone, Copy)]
+enum Over {
+    All,
+    /// `(batch, 1, 1, keys)`, as padding has it.
+    Padding,
+    /// `(queries, keys)`
+    Matrix,
+    /// `(heads, queries, 1)`
+    Queries,
+}
+
+/// A call, without what its tensors hold.
+#[derive(Debug, Clone)]
+struct Call {
+    batch: usize,
+    heads: [usize; 2],
+    tokens: [usize; 2],
+    width: [usize; 2],
+    places: [Place; 3],
+    mask: Option<(DType, Over)>,
+    causal: bool,
+    window: Option<usize>,
+    scale: Option<f64>,
+    softcap: Option<f64>,
+}
+
+const CONTIGUOUS: [Place; 3] = [Place::As(Layout::Contiguous); 3];
+
+impl Default for Call {
+    fn default() -> Self {
+        Call {
+            batch: 2,
+            heads: [2, 2],
+            tokens: [33, 70],
+            width: [20, 12],
+            places: CONTIGUOUS,
+            mask: None,
+            causal: false,
+            window: None,
+            scale: None,
+            softcap: None,
+        }
+    }
+}
+
+/// An operand whose numbers are a quarter of normal ones: scores that leave more than one key its weight.
+fn operand(name: &str, shape: &[usize], place: Place, dtype: DType, device: &Device) -> Outcome<Sample> {
+    let quarter =
+        |shape: &[usize]| Inputs::new(name).array(shape, dtype, Domain::Normal).mapv(|x| round(x * 0.25, dtype));
+    match place {
+        Place::As(layout) => layout.place(quarter(shape), dtype, device),
+        Place::TokensFirst => {
+            let rank = shape.len();
+            let mut tokens_first = shape.to_vec();
+            tokens_first.swap(rank - 3, rank - 2);
+            let base = quarter(&tokens_first);
+            let tensor = upload(&base, dtype, device)?.transpose(-3, -2)?;
+            let mut values = base;
+            values.swap_axes(rank - 3, rank - 2);
+            Ok(Sample { tensor, values: values.as_standard_layout().into_owned() })
+        }
+    }
+}
+
+/// A mask, and what it adds to the scores.
+fn mask(name: &str, shape: &[usize], dtype: DType, device: &Device) -> Outcome<(Tensor, ArrayD<f64>)> {
+    let mut inputs = Inputs::new(name);
+    let count: usize = shape.iter().product();
+    let boolean = !dtype.is_float();
+    let elements: Vec<f64> = (0..count)
+        .map(|_| match (boolean, inputs.below(3)) {
+            (true, 0) => 0.0,
+            (true, n) => n as f64,
+            (false, 0) => f64::NEG_INFINITY,
+            (false, _) => round(inputs.normal(), dtype),
+        })
+        .collect();
+    let values = array(shape, elements);
+    let tensor = upload(&values, dtype, device)?;
+    let added = if boolean { values.mapv(|x| if x == 0.0 { f64::NEG_INFINITY } else { 0.0 }) } else { values };
+    Ok((tensor, added))
+}
+
+impl Call {
+    fn mask_shape(&self, over: Over) -> Vec<usize> {
+        let [queries, keys] = self.tokens;
+        match over {
+            Over::All => vec![self.batch, self.heads[0], queries, keys],
+            Over::Padding => vec![self.batch, 1, 1, keys],
+            Over::Matrix => vec![queries, keys],
+            Over::Queries => vec![self.heads[0], queries, 1],
+        }
+    }
+
+    fn operands(&self, dtype: DType, device: &Device) -> Outcome<[Sample; 3]> {
+        let ([heads, kv_heads], [queries, keys], [d, columns]) = (self.heads, self.tokens, self.width);
+        Ok([
+            operand("q", &[self.batch, heads, queries, d], self.places[0], dtype, device)?,
+            operand("k", &[self.batch, kv_heads, keys, d], self.places[1], dtype, device)?,
+            operand("v", &[self.batch, kv_heads, keys, columns], self.places[2], dtype, device)?,
+        ])
+    }
+
+    fn check(&self, dtype: DType, device: &Device) -> Outcome {
+        self.check_operands(&self.operands(dtype, device)?, device)
+    }
+
+    fn check_operands(&self, operands: &[Sample; 3], device: &Device) -> Outcome {
+        let mask = self.mask.map(|(dtype, over)| mask("mask", &self.mask_shape(over), dtype, device)).transpose()?;
+        self.check_masked(operands, mask)
+    }
+
+    fn check_masked(&self, [q, k, v]: &[Sample; 3], mask: Option<(Tensor, ArrayD<f64>)>) -> Outcome {
+        let (mask, added) = mask.unzip();
+        let Call { causal, window, scale, softcap, .. } = *self;
+        let config = AttentionConfig { mask, causal, sliding_window: window, scale, softcap };
+        let options = Attention { mask: added, causal, window, scale, softcap };
+        let (values, errors) = attention(&q.values, &k.values, &v.values, &options);
+        let result = q.tensor.scaled_dot_product_attention(&k.tensor, &v.tensor, &config)?;
+        check(OP, &result, &Expected::new(values, q.tensor.dtype()).with_scale(errors))
+    }
+}
+
+fn add_call(suite: &mut Suite, name: &str, dtype: DType, call: Call) {
+    suite.add(OP, format!("{dtype}::{name}"), move |device| call.check(dtype, device));
+}
+
+/// Sizes of both axes, with and without `causal`.
+fn add_sizes(suite: &mut Suite, dtype: DType) {
+    for queries in [1, 5, 33, 70] {
+        for keys in [0, 1, 70, 300] {
+            for (kind, causal) in [("all", false), ("causal", true)] {
+                let call = Call { tokens: [queries, keys], causal, ..Call::default() };
+                add_call(suite, &format!("{kind}_{queries}_{keys}"), dtype, call);
+            }
+        }
+    }
+    for (name, width) in [("tiny", [1, 1]), ("odd", [5, 3]), ("usual", [64, 64]), ("wide", [100, 132])] {
+        add_call(suite, name, dtype, Call { width, ..Call::default() });
+        add_call(suite, &format!("{name}_decode"), dtype, Call { width, tokens: [1, 130], ..Call::default() });
+    }
+    for (name, heads) in [("grouped", [6, 2]), ("multi_query", [5, 1]), ("one_head", [1, 1])] {
+        for (kind, tokens) in [("", [33, 70]), ("_decode", [1, 300]), ("_few", [3, 130])] {
+            let call = Call { heads, tokens, causal: true, ..Call::default() };
+            add_call(suite, &format!("{name}{kind}"), dtype, call);
+        }
+    }
+    let empty = [("no_batch", 0, [3, 4]), ("no_queries", 2, [0, 4]), ("no_keys", 2, [3, 0])];
+    for (name, batch, tokens) in empty {
+        add_call(suite, name, dtype, Call { batch, tokens, ..Call::default() });
+    }
+    add_call(suite, "no_features", dtype, Call { width: [0, 12], ..Call::default() });
+    add_call(suite, "no_columns", dtype, Call { width: [20, 0], ..Call::default() });
+}
+
+fn add_layouts(suite: &mut Suite, dtype: DType) {
+    use Layout::{Broadcast, Contiguous, Sliced, Transposed, Unaligned};
+    let same = |layout| [Place::As(layout); 3];
+    let places = [
+        ("tokens_first", [Place::TokensFirst; 3]),
+        ("tokens_first_keys", [Place::As(Contiguous), Place::TokensFirst, Place::TokensFirst]),
+        ("transposed", same(Transposed)),
+        ("sliced", same(Sliced)),
+        ("broadcast", same(Broadcast)),
+        ("unaligned", same(Unaligned)),
+    ];
+    for (name, places) in places {
+        for (kind, heads) in [("", [2, 2]), ("_grouped", [4, 2])] {
+            for (step, tokens) in [("", [19, 21]), ("_decode", [1, 70])] {
+                let call = Call { places, heads, tokens, causal: true, ..Call::default() };
+                add_call(suite, &format!("{name}{kind}{step}"), dtype, call);
+            }
+        }
+    }
+}
+
+fn add_masks(suite: &mut Suite, dtype: DType) {
+    let mut dtypes = vec![DType::U8, DType::F32, dtype];
+    dtypes.dedup();
+    for mask_dtype in dtypes {
+        let overs =
+            [("all", Over::All), ("padding", Over::Padding), ("matrix", Over::Matrix), ("queries", Over::Queries)];
+        for (name, over) in overs {
+            for (kind, heads, tokens) in
+                [("", [2, 2], [33, 70]), ("_grouped", [4, 2], [5, 130]), ("_decode", [2, 2], [1, 300])]
+            {
+                let call = Call { mask: Some((mask_dtype, over)), heads, tokens, ..Call::default() };
+                add_call(suite, &format!("{mask_dtype}_mask_{name}{kind}"), dtype, call);
+            }
+        }
+    }
+    suite.add(OP, format!("{dtype}::masked_rows"), move |device| {
+        // Every second query sees nothing.
+        let call = Call { tokens: [9, 40], ..Call::default() };
+        let row =
+            |hidden: f64, seen: f64| array(&[9, 1], (0..9).map(|i| if i % 2 == 0 { hidden } else { seen }).collect());
+        let added = row(f64::NEG_INFINITY, 0.0);
+        for mask in [upload(&row(0.0, 1.0), DType::U8, device)?, upload(&added, DType::F32, device)?] {
+            call.check_masked(&call.operands(dtype, device)?, Some((mask, added.clone())))?;
+        }
+        Ok(())
+    });
+    suite.add(OP, format!("{dtype}::mask_of_large_numbers"), move |device| {
+        // As PyTorch's `finfo.min` is used: far below all scores, and where it is everywhere, all keys are alike.
+        let call = Call { tokens: [4, 40], width: [0, 12], ..Call::default() };
+        let lowest = f64::from(f32::MIN);
+        let added = array(&[4, 40], (0..160).map(|i| if i < 80 || i % 3 == 0 { lowest } else { 0.0 }).collect());
+        let mask = upload(&added, DType::F32, device)?;
+        call.check_masked(&call.operands(dtype, device)?, Some((mask, added)))
+    });
+}
+
+fn add_settings(suite: &mut Suite, dtype: DType) {
+    for tokens in [[33, 70], [70, 33], [1, 300], [40, 40]] {
+        let [queries, keys] = tokens;
+        let base = Call { tokens, ..Call::default() };
+        let padding = Some((DType::U8, Over::Padding));
+        let calls = [
+            ("scale", Call { scale: Some(0.7), ..base.clone() }),
+            ("negative_scale", Call { scale: Some(-0.1), ..base.clone() }),
+            ("softcap", Call { softcap: Some(1.5), ..base.clone() }),
+            ("window", Call { window: Some(7), ..base.clone() }),
+            ("window_of_one", Call { window: Some(1), ..base.clone() }),
+            ("wide_window", Call { window: Some(usize::MAX), ..base.clone() }),
+            ("causal_window", Call { window: Some(33), causal: true, ..base.clone() }),
+            (
+                "everything",
+                Call {
+                    window: Some(40),
+                    causal: true,
+                    softcap: Some(2.0),
+                    scale: Some(0.3),
+                    mask: padding,
+                    heads: [4, 2],
+                    ..base
+                },
+            ),
+        ];
+        for (name, call) in calls {
+            add_call(suite, &format!("{name}_{queries}_{keys}"), dtype, call);
+        }
+    }
+}
+
+fn add_numbers(suite: &mut Suite, dtype: DType) {
+    suite.add(OP, format!("{dtype}::large_scores"), move |device| {
+        // exp of these overflows, the result does not.
+        let call = Call { scale: Some(16.0), ..Call::default() };
+        call.check(dtype, device)
+    });
+    suite.add(OP, format!("{dtype}::not_finite"), move |device| {
+        let call = Call { tokens: [6, 40], ..Call::default() };
+        for (place, number) in [(0, f64::NAN), (1, f64::NAN), (2, f64::NAN), (2, f64::INFINITY), (0, f64::INFINITY)] {
+            let mut operands = call.operands(dtype, device)?;
+            // A number of the second head.
+            operands[place].values[[0, 1, 3, 2]] = number;
+            operands[place].tensor = upload(&operands[place].values, dtype, device)?;
+            call.check_operands(&operands, device)?;
+        }
+        Ok(())
+    });
+    suite.add(OP, format!("{dtype}::unseen_keys"), move |device| {
+        // Whatever is in the place of a key that is not seen.
+        let call = Call { tokens: [6, 6], causal: true, ..Call::default() };
+        let mut operands = call.operands(dtype, device)?;
+        let expected = attention(
+            &operands[0].values,
+            &operands[1].values,
+            &operands[2].values,
+            &Attention { causal: true, ..Attention::default() },
+        );
+        operands[1].values.index_axis_mut(Axis(2), 5).fill(f64::NAN);
+        operands[1].tensor = upload(&operands[1].values, dtype, device)?;
+        let config = AttentionConfig { causal: true, ..AttentionConfig::default() };
+        let [q, k, v] = operands.map(|operand| operand.tensor);
+        let first = |x: ArrayD<f64>| x.slice_axis(Axis(2), (..5).into()).to_owned();
+        let result = q.scaled_dot_product_attention(&k, &v, &config)?.narrow(2, 0, 5)?;
+        check(OP, &result, &Expected::new(first(expected.0), dtype).with_scale(first(expected.1)))
+    });
+}
+
+fn add_ranks(suite: &mut Suite) {
+    let dtype = DType::F32;
+    let of = |shapes: [&'static [usize]; 3]| {
+        move |device: &Device| -> Outcome {
+            let place = Place::As(Layout::Contiguous);
+            let [q, k, v] = shapes;
+            let operands = [
+                operand("q", q, place, dtype, device)?,
+                operand("k", k, place, dtype, device)?,
+                operand("v", v, place, dtype, device)?,
+            ];
+            Call::default().check_operands(&operands, device)
+        }
+    };
+    suite.add(OP, "f32::no_batch_axes", of([&[4, 9, 20], &[2, 11, 20], &[2, 11, 12]]));
+    suite.add(OP, "f32::batch_broadcast", of([&[3, 2, 9, 20], &[1, 2, 11, 20], &[1, 2, 11, 12]]));
+    suite.add(OP, "f32::batch_broadcast_queries", of([&[2, 9, 20], &[3, 2, 11, 20], &[3, 2, 11, 12]]));
+    suite.add(OP, "f32::batches", of([&[2, 1, 2, 9, 20], &[1, 3, 2, 11, 20], &[2, 3, 2, 11, 12]]));
+    suite.add(OP, "f32::many_features", of([&[2, 9, 300], &[2, 70, 300], &[2, 70, 12]]));
+    suite.add(OP, "f32::many_columns", of([&[2, 9, 20], &[2, 70, 20], &[2, 70, 300]]));
+    suite.add(OP, "f32::as_many_as_a_kernel_holds", of([&[2, 40, 256], &[2, 70, 256], &[2, 70, 256]]));
+    suite.add(OP, "f32::many_axes", |device| {
+        // More axes that do not merge than there is room for in the parameters.
+        let q = [&[2; 9][..], &[1, 3, 4]].concat();
+        let mut operands = [
+            operand("q", &q, CONTIGUOUS[0], DType::F32, device)?,
+            operand("k", &q, CONTIGUOUS[0], DType::F32, device)?,
+            operand("v", &q, CONTIGUOUS[0], DType::F32, device)?,
+        ];
+        let axes: Vec<usize> = (0..9).rev().chain(9..12).collect();
+        for operand in &mut operands[1..] {
+            operand.tensor = operand.tensor.permute(axes.clone())?;
+            operand.values = operand.values.view().permuted_axes(axes.clone()).as_standard_layout().into_owned();
+        }
+        let shape = [&[2, 1, 2, 1, 2, 1, 2, 1, 2][..], &[1, 3, 3]].concat();
+        Call::default().check_masked(&operands, Some(mask("mask", &shape, DType::U8, device)?))
+    });
+}
+
+/// Calls of all kinds at random.
+fn add_random(suite: &mut Suite) {
+    for seed in 0..if full_tier() { 400 } else { 40 } {
+        suite.add(OP, format!("random::{seed}"), move |device| {
+            let mut random = Inputs::new(&format!("attention {seed}"));
+            let dtype = FLOATS[random.below(2)];
+            let kv_heads = 1 + random.below(3);
+            let mut place = || [Place::As(Layout::Contiguous), Place::TokensFirst][random.below(2)];
+            let places = [place(), place(), place()];
+            let mut maybe = |n: usize| (random.below(2) == 0).then(|| 1 + random.below(n));
+            let (window, softcap, scale) = (maybe(60), maybe(3), maybe(4));
+            let most_queries = [4, 100][random.below(2)];
+            let masks = [
+                None,
+                None,
+                Some((DType::U8, Over::Padding)),
+                Some((DType::F32, Over::All)),
+                Some((DType::U8, Over::Matrix)),
+            ];
+            let call = Call {
+                batch: 1 + random.below(3),
+                heads: [kv_heads * (1 + random.below(3)), kv_heads],
+                tokens: [1 + random.below(most_queries), 1 + random.below(200)],
+                width: [20, 12],
+                places,
+                mask: masks[random.below(5)],
+                causal: random.below(2) == 0,
+                window,
+                scale: scale.map(|n| n as f64 * 0.2),
+                softcap: softcap.map(|n| n as f64),
+            };
+            call.check(dtype, device)
+                .map_err(|failed| format!("{call:?}: {}", failed.message().unwrap_or_default()).into())
+        });
+    }
+}
+
+fn add_alibi(suite: &mut Suite) {
+    for (heads, queries, keys) in [(8, 3, 5), (12, 1, 7), (1, 4, 4), (6, 5, 2), (0, 2, 2), (3, 0, 1)] {
+        suite.add("alibi_mask", format!("{heads}_{queries}_{keys}"), move |device| {
+            // As the authors' own code has it, by recursion.
+            fn slopes(heads: usize) -> Vec<f64> {
+                if heads.is_power_of_two() {
+                    return (1..=heads).map(|n| 2f64.powf(-8.0 * n as f64 / heads as f64)).collect();
+                }
+                let power = 1 << heads.ilog2();
+                let more = slopes(2 * power).into_iter().step_by(2).take(heads - power);
+                slopes(power).into_iter().chain(more).collect()
+            }
+            let slopes = if heads == 0 { Vec::new() } else { slopes(heads) };
+            let distance = |i: usize, j: usize| ((i + keys) as f64 - (queries + j) as f64).abs();
+            let bias = slopes
+                .iter()
+                .flat_map(|slope| (0..queries).flat_map(move |i| (0..keys).map(move |j| -slope * distance(i, j))));
+            let expected = Expected::new(array(&[heads, queries, keys], bias.collect()), DType::F32);
+            check("alibi_mask", &Tensor::alibi_mask(heads, queries, keys, device)?, &expected)
+        });
+    }
+    suite.add("alibi_mask", "one_row_does", |device| {
+        let call = Call { tokens: [9, 30], causal: true, ..Call::default() };
+        let operands = call.operands(DType::F32, device)?;
+        let all = Tensor::alibi_mask(2, 9, 30, device)?;
+        let added = download(&all)?;
+        call.check_masked(&operands, Some((all, added.clone())))?;
+        call.check_masked(&operands, Some((Tensor::alibi_mask(2, 1, 30, device)?, added)))
+    });
+}
+
+fn check_rope(x: &Sample, cos: &Sample, sin: &Sample) -> Outcome {
+    let dtype = x.tensor.dtype();
+    for (op, neighbours) in [("rope", false), ("rope_i", true)] {
+        let (values, magnitudes) = rotary(&x.values, &cos.values, &sin.values, neighbours);
+        let turn = if neighbours { Tensor::rope_i } else { Tensor::rope };
+        let result = turn(&x.tensor, &cos.tensor, &sin.tensor)?;
+        check(op, &result, &Expected::new(values, dtype).with_scale(magnitudes))?;
+    }
+    Ok(())
+}
+
+fn add_rotary(suite: &mut Suite) {
+    use Layout::{Broadcast, Contiguous, Sliced, Transposed, Unaligned};
+    for dtype in FLOATS {
+        for layout in [Contiguous, Transposed, Sliced, Broadcast, Unaligned] {
+            for (name, table) in [("", DType::F32), ("_same", dtype)] {
+                suite.add("rope", format!("{dtype}::{}{name}", layout.name()), move |device| {
+                    let x = shaped("x", &[2, 3, 5, 8], layout, dtype, Domain::Normal, device)?;
+                    let cos = shaped("cos", &[5, 4], layout, table, Domain::Normal, device)?;
+                    let sin = shaped("sin", &[5, 4], layout, table, Domain::Normal, device)?;
+                    check_rope(&x, &cos, &sin)
+                });
+            }
+        }
+        let shapes: [(&str, &[usize], &[usize]); 8] = [
+            ("partial", &[2, 3, 5, 11], &[5, 3]),
+            ("no_pairs", &[2, 5, 4], &[5, 0]),
+            ("empty", &[2, 0, 4], &[0, 2]),
+            ("vector", &[7], &[3]),
+            ("each_sequence", &[2, 3, 5, 8], &[2, 1, 5, 4]),
+            ("one_angle", &[2, 3, 5, 8], &[4]),
+            ("head", &[1, 4, 33, 128], &[33, 64]),
+            ("token", &[1, 4, 1, 64], &[1, 32]),
+        ];
+        for (name, shape, table) in shapes {
+            suite.add("rope", format!("{dtype}::{name}"), move |device| {
+                let x = shaped("x", shape, Contiguous, dtype, Domain::Normal, device)?;
+                let cos = shaped("cos", table, Contiguous, DType::F32, Domain::Normal, device)?;
+                let sin = shaped("sin", table, Contiguous, DType::F32, Domain::Normal, device)?;
+                check_rope(&x, &cos, &sin)
+            });
+        }
+    }
+    suite.add("rope", "f32::many_axes", |device| {
+        let shape = [&[2; 16][..], &[4]].concat();
+        let axes: Vec<usize> = (0..16).rev().chain([16]).collect();
+        let x = shaped("x", &shape, Contiguous, DType::F32, Domain::Normal, device)?;
+        let values = x.values.view().permuted_axes(axes.clone()).as_standard_layout().into_owned();
+        let x = Sample { tensor: x.tensor.permute(axes)?, values };
+        let table = [&[2, 1].repeat(8)[..], &[2]].concat();
+        let cos = shaped("cos", &table, Contiguous, DType::F32, Domain::Normal, device)?;
+        let sin = shaped("sin", &table, Contiguous, DType::F32, Domain::Normal, device)?;
+        check_rope(&x, &cos, &sin)
+    });
+    for (name, positions, dim, theta) in
+        [("llama", 200, 64, 10000.0), ("long", 70, 6, 1e6), ("none", 0, 4, 10000.0), ("no_pairs", 3, 0, 10.0)]
+    {
+        suite.add("rotary_tables", name, move |device| {
+            let frequency = |i: usize| round(f64::powf(theta, -2.0 * i as f64 / dim as f64), DType::F32);
+            let angle = |i: usize| round((i / (dim / 2)) as f64 * frequency(i % (dim / 2)), DType::F32);
+            let angles = array(&[positions, dim / 2], (0..positions * dim / 2).map(angle).collect());
+            for positions in
+                [Tensor::arange(0u32, positions as u32, device)?, Tensor::arange(0f32, positions as f32, device)?]
+            {
+                let (cos, sin) = positions.rotary_tables(dim, theta)?;
+                check("rotary_tables", &cos, &Expected::new(angles.mapv(f64::cos), DType::F32))?;
+                check("rotary_tables", &sin, &Expected::new(angles.mapv(f64::sin), DType::F32))?;
+            }
+            Ok(())
+        });
+    }
+    suite.add("rotary_tables", "any_positions", |device| {
+        let (cos, sin) = Tensor::arange(0u32, 50, device)?.rotary_tables(8, 100.0)?;
+        let positions = Tensor::new([[3u32, 49], [0, 7]], device)?;
+        let (some_cos, some_sin) = positions.rotary_tables(8, 100.0)?;
+        check("to_dtype", &cos.embedding(&positions)?, &Expected::new(download(&some_cos)?, DType::F32))?;
+        check("to_dtype", &sin.embedding(&positions)?, &Expected::new(download(&some_sin)?, DType::F32))
+    });
+}
+
+pub fn add(suite: &mut Suite) {
+    for dtype in FLOATS {
+        add_sizes(suite, dtype);
+        add_layouts(suite, dtype);
+        add_masks(suite, dtype);
+        add_settings(suite, dtype);
+        add_numbers(suite, dtype);
+    }
+    add_ranks(suite);
+    add_random(suite);
+    add_alibi(suite);
+    add_rotary(suite);
+}

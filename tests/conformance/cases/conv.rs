@@ -1,0 +1,347 @@
+//! Convolutions and transposed convolutions.
+
+use super::shaped;
+use crate::compare::{Expected, Sample, check};
+use crate::full_tier;
+use crate::layouts::Layout;
+use crate::reference::array;
+use crate::reference::inputs::{Domain, Inputs};
+use crate::reference::window::{Slide, conv, conv_transpose};
+use crate::suite::{Outcome, Suite};
+use crate::tolerance::{EPS, EXACT, Table, Tolerance};
+use marquetry::{ConvConfig, DType, Device, Result, Tensor};
+
+pub const TOLERANCES: Table = &[(
+    &["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"],
+    Tolerance {
+        ulp: 0.5,
+        of_scale: EPS,
+        reason: "n products and additions, within EPS of the sum of magnitudes",
+        ..EXACT
+    },
+)];
+
+const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::I32, DType::U32];
+
+struct Operation {
+    name: &'static str,
+    axes: usize,
+    transposed: bool,
+    call: fn(&Tensor, &Tensor, Option<&Tensor>, &ConvConfig) -> Result<Tensor>,
+}
+
+const OPERATIONS: [Operation; 6] = [
+    Operation { name: "conv1d", axes: 1, transposed: false, call: Tensor::conv1d },
+    Operation { name: "conv2d", axes: 2, transposed: false, call: Tensor::conv2d },
+    Operation { name: "conv3d", axes: 3, transposed: false, call: Tensor::conv3d },
+    Operation { name: "conv_transpose1d", axes: 1, transposed: true, call: Tensor::conv_transpose1d },
+    Operation { name: "conv_transpose2d", axes: 2, transposed: true, call: Tensor::conv_transpose2d },
+    Operation { name: "conv_transpose3d", axes: 3, transposed: true, call: Tensor::conv_transpose3d },
+];
+
+/// A problem: images, groups, channels per group, and per axis the lengths; the last ones are those of fewer axes.
+#[derive(Debug, Clone, Copy)]
+struct Problem {
+    images: usize,
+    groups: usize,
+    input: usize,
+    output: usize,
+    length: [usize; 3],
+    kernel: [usize; 3],
+    slide: Slide,
+    bias: bool,
+}
+
+const PLAIN: Problem = Problem {
+    images: 2,
+    groups: 1,
+    input: 3,
+    output: 4,
+    length: [3, 7, 9],
+    kernel: [2, 3, 3],
+    slide: Slide::PLAIN,
+    bias: true,
+};
+
+/// Zeros on both sides of every axis.
+const PADDED: Slide = Slide { padding: [(1, 1); 3], ..Slide::PLAIN };
+
+const PROBLEMS: [(&str, Problem); 19] = [
+    ("plain", PLAIN),
+    ("no_bias", Problem { bias: false, ..PLAIN }),
+    ("padded", Problem { slide: PADDED, ..PLAIN }),
+    ("one_side", Problem { slide: Slide { padding: [(0, 1), (0, 2), (3, 0)], ..Slide::PLAIN }, ..PLAIN }),
+    ("strided", Problem { slide: Slide { stride: [2, 2, 3], ..PADDED }, ..PLAIN }),
+    ("long_stride", Problem { slide: Slide { stride: [4, 5, 4], ..Slide::PLAIN }, ..PLAIN }),
+    ("dilated", Problem { slide: Slide { dilation: [2, 2, 3], ..PADDED }, ..PLAIN }),
+    (
+        "dilated_strided",
+        Problem { slide: Slide { dilation: [2, 4, 3], stride: [2, 2, 3], ..PADDED }, length: [5, 9, 9], ..PLAIN },
+    ),
+    (
+        "dilated_apart",
+        Problem { slide: Slide { dilation: [3, 3, 2], stride: [2, 2, 3], ..PADDED }, length: [5, 9, 9], ..PLAIN },
+    ),
+    ("grouped", Problem { groups: 3, slide: PADDED, ..PLAIN }),
+    ("depthwise", Problem { groups: 6, input: 1, output: 1, slide: PADDED, ..PLAIN }),
+    (
+        "depthwise_two",
+        Problem { groups: 3, input: 1, output: 2, slide: Slide { stride: [1, 2, 2], ..PADDED }, ..PLAIN },
+    ),
+    ("pointwise", Problem { kernel: [1; 3], input: 20, output: 18, ..PLAIN }),
+    ("pointwise_strided", Problem { kernel: [1; 3], slide: Slide { stride: [2; 3], ..Slide::PLAIN }, ..PLAIN }),
+    (
+        "larger_than_input",
+        Problem {
+            length: [1, 2, 3],
+            kernel: [3, 5, 5],
+            slide: Slide { padding: [(1, 1), (2, 1), (1, 1)], ..Slide::PLAIN },
+            ..PLAIN
+        },
+    ),
+    ("whole_input", Problem { length: [2, 3, 4], kernel: [2, 3, 4], ..PLAIN }),
+    (
+        "beyond_tiles",
+        Problem { images: 1, input: 17, output: 67, length: [2, 9, 11], kernel: [1, 3, 2], slide: PADDED, ..PLAIN },
+    ),
+    ("few_rows_of_many", Problem { images: 1, output: 5, length: [2, 12, 33], slide: PADDED, ..PLAIN }),
+    ("one", Problem { images: 1, input: 1, output: 1, length: [1; 3], kernel: [1; 3], ..PLAIN }),
+];
+
+/// With an axis of length 0, or all in the padding.
+const EMPTY: [(&str, Problem); 4] = [
+    ("no_images", Problem { images: 0, ..PLAIN }),
+    ("no_outputs", Problem { output: 0, ..PLAIN }),
+    ("no_inputs", Problem { input: 0, ..PLAIN }),
+    (
+        "no_length",
+        Problem { length: [3, 0, 4], slide: Slide { padding: [(1, 1), (1, 2), (1, 1)], ..Slide::PLAIN }, ..PLAIN },
+    ),
+];
+
+impl Problem {
+    fn weight_shape(&self, operation: &Operation) -> Vec<usize> {
+        let channels = match operation.transposed {
+            true => [self.groups * self.input, self.output],
+            false => [self.groups * self.output, self.input],
+        };
+        [&channels, &self.kernel[3 - operation.axes..]].concat()
+    }
+
+    fn input_shape(&self, operation: &Operation) -> Vec<usize> {
+        [&[self.images, self.groups * self.input], &self.length[3 - operation.axes..]].concat()
+    }
+
+    fn config(&self, operation: &Operation) -> ConvConfig {
+        let first = 3 - operation.axes;
+        let slide = self.slide;
+        ConvConfig::default()
+            .stride(&slide.stride[first..])
+            .dilation(&slide.dilation[first..])
+            .padding(&slide.padding[first..])
+            .output_padding(&slide.output_padding[first..])
+            .groups(self.groups)
+    }
+
+    /// The part of the slide along the operation's axes.
+    fn slide_of(&self, operation: &Operation) -> Slide {
+        let mut slide = Slide { groups: self.groups, ..self.slide };
+        for axis in 0..3 - operation.axes {
+            (slide.stride[axis], slide.dilation[axis]) = (1, 1);
+            (slide.padding[axis], slide.output_padding[axis]) = ((0, 0), 0);
+        }
+        slide
+    }
+
+    /// Whether a kernel of this operation fits.
+    fn fits(&self, operation: &Operation) -> bool {
+        (3 - operation.axes..3).all(|a| {
+            let (before, after) = self.slide.padding[a];
+            let extent = (self.kernel[a] - 1) * self.slide.dilation[a] + 1;
+            match operation.transposed {
+                true => {
+                    self.length[a] > 0
+                        && self.slide.output_padding[a] < self.slide.stride[a].max(self.slide.dilation[a])
+                        && (self.length[a] - 1) * self.slide.stride[a] + extent + self.slide.output_padding[a]
+                            >= before + after
+                }
+                false => before + self.length[a] + after >= extent,
+            }
+        })
+    }
+}
+
+/// The three operands of a problem.
+struct Operands {
+    x: Sample,
+    weight: Sample,
+    bias: Option<Sample>,
+}
+
+impl Operation {
+    /// Whether it is tried with a dtype: of two axes with all; the others share what depends on them.
+    fn takes(&self, dtype: DType) -> bool {
+        full_tier()
+            || match self.axes {
+                2 => !(self.transposed && dtype == DType::U32),
+                _ => dtype == DType::F32,
+            }
+    }
+
+    fn operands(
+        &self,
+        problem: &Problem,
+        layouts: [Layout; 2],
+        dtype: DType,
+        domain: Domain,
+        device: &Device,
+    ) -> Outcome<Operands> {
+        let bias =
+            || shaped("conv bias", &[problem.groups * problem.output], Layout::Contiguous, dtype, domain, device);
+        Ok(Operands {
+            x: shaped("conv input", &problem.input_shape(self), layouts[0], dtype, domain, device)?,
+            weight: shaped("conv weight", &problem.weight_shape(self), layouts[1], dtype, domain, device)?,
+            bias: problem.bias.then(bias).transpose()?,
+        })
+    }
+
+    fn check(&self, problem: &Problem, operands: &Operands, exact: bool) -> Outcome {
+        let Operands { x, weight, bias } = operands;
+        let dtype = x.tensor.dtype();
+        let reference = if self.transposed { conv_transpose } else { conv };
+        let bias_values = bias.as_ref().map(|bias| &bias.values);
+        let (values, magnitudes) = reference(&x.values, &weight.values, bias_values, problem.slide_of(self), dtype);
+        let shape = values.shape();
+        let shape = [&shape[..2], &shape[5 - self.axes..]].concat();
+        // So many products and additions are rounded.
+        let depth = (problem.input * problem.kernel.iter().product::<usize>() + 2) as f64;
+        let flat = |x: ndarray::Array5<f64>| array(&shape, x.into_iter().collect());
+        let mut expected = Expected::new(flat(values), dtype).with_scale(flat(magnitudes) * depth);
+        if exact {
+            expected.scale = None;
+        }
+        let bias = bias.as_ref().map(|bias| &bias.tensor);
+        let actual = (self.call)(&x.tensor, &weight.tensor, bias, &problem.config(self))?;
+        check(self.name, &actual, &expected)
+    }
+}
+
+/// A random problem that fits.
+fn random_problem(inputs: &mut Inputs, operation: &Operation) -> Problem {
+    loop {
+        let mut three =
+            |from: usize, to: usize| -> [usize; 3] { std::array::from_fn(|_| from + inputs.below(to - from)) };
+        let (length, kernel, stride, dilation) = (three(1, 9), three(1, 5), three(1, 4), three(1, 4));
+        let (before, after, output_padding) = (three(0, 4), three(0, 4), three(0, 3));
+        let problem = Problem {
+            images: inputs.below(3) + 1,
+            groups: inputs.below(3) + 1,
+            input: inputs.below(4) + 1,
+            output: inputs.below(10) + 1,
+            length,
+            kernel,
+            slide: Slide {
+                stride,
+                dilation,
+                padding: std::array::from_fn(|a| (before[a], after[a])),
+                output_padding: if operation.transposed { output_padding } else { [0; 3] },
+                groups: 1,
+            },
+            bias: true,
+        };
+        if problem.fits(operation) {
+            return problem;
+        }
+    }
+}
+
+pub fn add(suite: &mut Suite) {
+    use Layout::{Broadcast, Contiguous, Offset, Sliced, Transposed, Unaligned};
+    for operation in &OPERATIONS {
+        let op = operation.name;
+        for dtype in DTYPES.into_iter().filter(|&dtype| operation.takes(dtype)) {
+            for (name, problem) in PROBLEMS.into_iter().chain(EMPTY).filter(|(_, problem)| problem.fits(operation)) {
+                suite.add(op, format!("{dtype}::{name}"), move |device| {
+                    let operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Normal, device)?;
+                    operation.check(&problem, &operands, false)
+                });
+            }
+            for layouts in [
+                [Transposed, Contiguous],
+                [Sliced, Contiguous],
+                [Broadcast, Contiguous],
+                [Unaligned, Unaligned],
+                [Contiguous, Transposed],
+                [Sliced, Sliced],
+                [Contiguous, Broadcast],
+                [Offset, Offset],
+            ] {
+                let [x, weight] = layouts.map(Layout::name);
+                suite.add(op, format!("{dtype}::{x}_{weight}"), move |device| {
+                    let problem = Problem { slide: PADDED, groups: 2, ..PLAIN };
+                    let operands = operation.operands(&problem, layouts, dtype, Domain::Normal, device)?;
+                    operation.check(&problem, &operands, false)
+                });
+            }
+            // Sums of whole numbers are exact, so that no product can go missing in the tolerance.
+            suite.add(op, format!("{dtype}::exact"), move |device| {
+                for (_, problem) in PROBLEMS.into_iter().filter(|(_, problem)| problem.fits(operation)) {
+                    let operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
+                    operation.check(&problem, &operands, true)?;
+                }
+                Ok(())
+            });
+            suite.add(op, format!("{dtype}::random"), move |device| {
+                let mut inputs = Inputs::new(op);
+                for _ in 0..if full_tier() { 400 } else { 40 } {
+                    let problem = random_problem(&mut inputs, operation);
+                    let operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
+                    operation.check(&problem, &operands, true).map_err(|e| format!("{problem:?}: {e:?}"))?;
+                }
+                Ok(())
+            });
+            suite.add(op, format!("{dtype}::unbatched"), move |device| {
+                let problem = Problem { images: 1, ..PLAIN };
+                let Operands { x, weight, bias } =
+                    operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
+                let config = problem.config(operation);
+                let bias = bias.as_ref().map(|bias| &bias.tensor);
+                let batched = (operation.call)(&x.tensor, &weight.tensor, bias, &config)?;
+                let single = (operation.call)(&x.tensor.squeeze(0)?, &weight.tensor, bias, &config)?;
+                let expected = Expected::new(crate::compare::download(&batched.squeeze(0)?)?, dtype);
+                check(op, &single, &expected)
+            });
+        }
+        for (name, output_padding) in [("one", [0, 1, 1]), ("stride", [1, 0, 2])] {
+            if operation.transposed {
+                suite.add(op, format!("f32::output_padding_{name}"), move |device| {
+                    let slide = Slide { stride: [2, 2, 3], output_padding, ..PADDED };
+                    let problem = Problem { slide, ..PLAIN };
+                    let operands = operation.operands(&problem, [Contiguous; 2], DType::F32, Domain::Normal, device)?;
+                    operation.check(&problem, &operands, false)
+                });
+            }
+        }
+    }
+    // Channels last, as an image of bytes has them.
+    for dtype in DTYPES {
+        suite.add("conv2d", format!("{dtype}::channels_last"), move |device| {
+            let problem = Problem { slide: PADDED, ..PLAIN };
+            let operation = &OPERATIONS[1];
+            let mut operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Normal, device)?;
+            let last = operands.x.tensor.permute([0, 2, 3, 1])?.contiguous()?;
+            last.eval()?;
+            operands.x.tensor = last.permute([0, 3, 1, 2])?;
+            operation.check(&problem, &operands, false)
+        });
+    }
+    // What is padded is 0, whatever the weight.
+    suite.add("conv2d", "f32::infinite_input", |device| {
+        let problem = Problem { slide: PADDED, ..PLAIN };
+        let mut operands = OPERATIONS[1].operands(&problem, [Contiguous; 2], DType::F32, Domain::Normal, device)?;
+        operands.x.values[[0, 1, 3, 3]] = f64::INFINITY;
+        operands.x.values[[1, 0, 0, 0]] = f64::NAN;
+        operands.x.tensor = crate::compare::upload(&operands.x.values, DType::F32, device)?;
+        OPERATIONS[1].check(&problem, &operands, false)
+    });
+}

@@ -1,0 +1,390 @@
+//! Axes resized.
+
+use super::{FLOATS, shaped, short};
+use crate::compare::{Expected, Sample, check, upload};
+use crate::full_tier;
+use crate::layouts::Layout;
+use crate::reference::array;
+use crate::reference::inputs::{Domain, Inputs};
+use crate::reference::resize::{Resized, resize};
+use crate::suite::{Outcome, Suite};
+use crate::tolerance::{EPS, EXACT, Table, Tolerance};
+use marquetry::{CoordinateMode, DType, Device, NearestRounding, ResizeConfig, ResizeMode};
+
+pub const TOLERANCES: Table = &[
+    (
+        &["resize_nearest", "upsample_nearest1d", "upsample_nearest2d", "interpolate1d", "interpolate2d"],
+        Tolerance { moves: true, reason: "nothing is computed", ..EXACT },
+    ),
+    (
+        &["resize_linear", "resize_cubic", "upsample_bilinear2d"],
+        Tolerance {
+            ulp: 0.5,
+            of_scale: 12.0 * EPS,
+            reason: "weights are polynomials of a quotient within 2.5 ulp, products of them are summed (the scale)",
+            ..EXACT
+        },
+    ),
+    (
+        &["resize_literal"],
+        Tolerance { absolute: 1e-5, reason: "another runtime's numbers, computed in f32 and rounded", ..EXACT },
+    ),
+];
+
+const COORDINATES: [CoordinateMode; 4] = [
+    CoordinateMode::HalfPixel,
+    CoordinateMode::PytorchHalfPixel,
+    CoordinateMode::AlignCorners,
+    CoordinateMode::Asymmetric,
+];
+
+const ROUNDINGS: [NearestRounding; 4] =
+    [NearestRounding::Floor, NearestRounding::Ceil, NearestRounding::PreferFloor, NearestRounding::PreferCeil];
+
+/// What ONNX Runtime 1.31 makes of `1 2 3 4 5`: of one, two, three, seven and ten elements.
+const NEAREST_BY_ONNX: [(CoordinateMode, NearestRounding, &str); 16] = [
+    (CoordinateMode::HalfPixel, NearestRounding::Floor, "3 14 134 1123345 1112233445"),
+    (CoordinateMode::HalfPixel, NearestRounding::Ceil, "3 25 235 1233455 1223344555"),
+    (CoordinateMode::HalfPixel, NearestRounding::PreferFloor, "3 24 135 1223445 1122334455"),
+    (CoordinateMode::HalfPixel, NearestRounding::PreferCeil, "3 24 135 1223445 1122334455"),
+    (CoordinateMode::PytorchHalfPixel, NearestRounding::Floor, "1 14 134 1123345 1112233445"),
+    (CoordinateMode::PytorchHalfPixel, NearestRounding::Ceil, "1 25 235 1233455 1223344555"),
+    (CoordinateMode::PytorchHalfPixel, NearestRounding::PreferFloor, "1 24 135 1223445 1122334455"),
+    (CoordinateMode::PytorchHalfPixel, NearestRounding::PreferCeil, "1 24 135 1223445 1122334455"),
+    (CoordinateMode::AlignCorners, NearestRounding::Floor, "1 15 135 1123345 1112233445"),
+    (CoordinateMode::AlignCorners, NearestRounding::Ceil, "1 15 135 1233455 1223344555"),
+    (CoordinateMode::AlignCorners, NearestRounding::PreferFloor, "1 15 135 1223445 1122334455"),
+    (CoordinateMode::AlignCorners, NearestRounding::PreferCeil, "1 15 135 1223445 1122334455"),
+    (CoordinateMode::Asymmetric, NearestRounding::Floor, "1 13 124 1123345 1122334455"),
+    (CoordinateMode::Asymmetric, NearestRounding::Ceil, "1 14 135 1234455 1223344555"),
+    (CoordinateMode::Asymmetric, NearestRounding::PreferFloor, "1 13 134 1223455 1122334455"),
+    (CoordinateMode::Asymmetric, NearestRounding::PreferCeil, "1 14 134 1223455 1223344555"),
+];
+
+/// What it makes of `1 2 3 4 5` by a factor, of the element before: half pixels, asymmetric.
+const FACTORS_BY_ONNX: [(f32, [&str; 2]); 4] = [
+    (0.6, ["134", "124"]),
+    (1.3, ["112334", "112344"]),
+    (1.7, ["11123344", "11223345"]),
+    (2.5, ["111122333445", "111223334455"]),
+];
+
+/// What it makes of `3 -1 4 1 / -5 9 2 6`: of three rows of five, first as these lengths, then by 1.6 and 1.3.
+const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = [
+    (
+        ResizeConfig::LINEAR,
+        CoordinateMode::HalfPixel,
+        false,
+        [3.0, 0.2, 1.5, 3.1, 1.0, -1.0, 2.5, 3.5, 3.15, 3.5, -5.0, 4.8, 5.5, 3.2, 6.0],
+    ),
+    (
+        ResizeConfig::LINEAR,
+        CoordinateMode::AlignCorners,
+        false,
+        [3.0, 0.0, 1.5, 3.25, 1.0, -1.0, 2.75, 3.5, 3.125, 3.5, -5.0, 5.5, 5.5, 3.0, 6.0],
+    ),
+    (
+        ResizeConfig::LINEAR,
+        CoordinateMode::Asymmetric,
+        false,
+        [3.0, -0.2, 2.0, 2.8, 1.0, -2.333333, 4.066667, 3.866667, 3.333333, 4.333333, -5.0, 6.2, 4.8, 3.6, 6.0],
+    ),
+    (
+        ResizeConfig::CUBIC,
+        CoordinateMode::HalfPixel,
+        false,
+        [
+            4.032369, -0.982212, 0.96951, 3.833175, 0.346809, -1.30375, 2.715251, 3.921875, 3.029251, 3.530375,
+            -6.63987, 6.412716, 6.874244, 2.225329, 6.713944,
+        ],
+    ),
+    (
+        ResizeConfig::CUBIC,
+        CoordinateMode::AlignCorners,
+        false,
+        [
+            3.0, -0.621094, 1.40625, 3.847656, 1.0, -1.0, 2.972656, 3.921875, 3.007812, 3.5, -5.0, 6.566406, 6.4375,
+            2.167969, 6.0,
+        ],
+    ),
+    (
+        ResizeConfig::CUBIC,
+        CoordinateMode::Asymmetric,
+        false,
+        [
+            3.0, -0.775999, 2.095999, 3.376, 0.712001, -2.48148, 4.694517, 4.285853, 2.978593, 4.598372, -5.888888,
+            8.095108, 5.64711, 2.731553, 7.014223,
+        ],
+    ),
+    (
+        ResizeConfig::LINEAR,
+        CoordinateMode::HalfPixel,
+        true,
+        [
+            3.0, 0.384615, 1.115385, 3.423077, 1.115384, -0.5, 2.033654, 3.269231, 3.137019, 3.185096, -5.0, 4.153846,
+            6.038461, 2.769231, 5.846154,
+        ],
+    ),
+    (
+        ResizeConfig::LINEAR,
+        CoordinateMode::Asymmetric,
+        true,
+        [
+            3.0, -0.076923, 1.692308, 3.076923, 1.0, -2.0, 3.576923, 3.903846, 3.173077, 4.125, -5.0, 5.769231,
+            5.230769, 3.230769, 6.0,
+        ],
+    ),
+    (
+        ResizeConfig::CUBIC,
+        CoordinateMode::PytorchHalfPixel,
+        true,
+        [
+            4.126717, -0.742622, 0.284703, 4.14627, 0.65158, -0.691517, 2.087225, 3.626809, 3.127001, 3.148618,
+            -6.327888, 5.397581, 7.536406, 1.93466, 6.069654,
+        ],
+    ),
+    (
+        ResizeConfig::CUBIC,
+        CoordinateMode::Asymmetric,
+        true,
+        [
+            3.0, -0.684569, 1.67319, 3.691397, 0.852526, -2.117188, 4.11614, 4.440974, 2.849109, 4.270873, -5.84375,
+            7.61223, 6.456597, 2.235718, 6.760265,
+        ],
+    ),
+];
+
+/// Two or more along the axis that is kept, so that the kernels are the same.
+fn shape(layout: Layout) -> [usize; 3] {
+    match layout {
+        Layout::Empty => [0, 5, 6],
+        Layout::One => [2, 1, 1],
+        _ => layout.shape(),
+    }
+}
+
+/// The lengths that an axis of five and one of six elements get.
+const SIZES: [(&str, [usize; 2]); 6] =
+    [("up", [10, 13]), ("down", [3, 2]), ("wider", [4, 9]), ("one", [1, 1]), ("row", [1, 6]), ("empty", [0, 4])];
+
+fn op(config: ResizeConfig) -> &'static str {
+    match config.mode {
+        ResizeMode::Nearest(_) => "resize_nearest",
+        ResizeMode::Linear => "resize_linear",
+        _ => "resize_cubic",
+    }
+}
+
+fn domain(config: ResizeConfig) -> Domain {
+    if matches!(config.mode, ResizeMode::Nearest(_)) { Domain::Special } else { Domain::Normal }
+}
+
+fn with_context(outcome: Outcome, input: &Sample, config: ResizeConfig) -> Outcome {
+    outcome.map_err(|failed| {
+        format!("{:?} of {:?}\n{}", config, input.values.shape(), failed.message().unwrap_or_default()).into()
+    })
+}
+
+fn check_resize(input: &Sample, size: &[usize], config: ResizeConfig) -> Outcome {
+    let lengths = &input.values.shape()[input.values.ndim() - size.len()..];
+    let axes: Vec<Resized> = lengths.iter().zip(size).map(|(&from, &to)| Resized::to(from, to)).collect();
+    let (values, scale) = resize(&input.values, &axes, config);
+    let expected = Expected::new(values, input.tensor.dtype()).with_scale(scale);
+    with_context(check(op(config), &input.tensor.resize(size, config)?, &expected), input, config)
+}
+
+fn check_resize_by(input: &Sample, scales: &[(f64, f64)], config: ResizeConfig) -> Outcome {
+    let lengths = &input.values.shape()[input.values.ndim() - scales.len()..];
+    let axes: Vec<Resized> = lengths.iter().zip(scales).map(|(&from, &scale)| Resized::by(from, scale)).collect();
+    let (values, scale) = resize(&input.values, &axes, config);
+    let expected = Expected::new(values, input.tensor.dtype()).with_scale(scale);
+    let scales: Vec<f64> = scales.iter().map(|(numerator, denominator)| numerator / denominator).collect();
+    with_context(check(op(config), &input.tensor.resize_by(&scales, config)?, &expected), input, config)
+}
+
+/// Random lengths, modes and layouts.
+fn check_random(modes: &[ResizeMode], dtype: DType, device: &Device) -> Outcome {
+    let mut inputs = Inputs::new(&format!("{modes:?} of {dtype}"));
+    for case in 0..if full_tier() { 400 } else { 40 } {
+        let config = ResizeConfig {
+            mode: modes[inputs.below(modes.len())],
+            coordinates: COORDINATES[inputs.below(COORDINATES.len())],
+        };
+        let layout = [Layout::Contiguous, Layout::Transposed, Layout::Sliced, Layout::Broadcast][case % 4];
+        let shape = [2 + inputs.below(3), 1 + inputs.below(12), 1 + inputs.below(12)];
+        let input = shaped("resize", &shape, layout, dtype, domain(config), device)?;
+        if case % 3 == 0 {
+            let scales = [0, 1].map(|_| (1.0 + inputs.below(40) as f64, 1.0 + inputs.below(20) as f64));
+            check_resize_by(&input, &scales, config)?;
+        } else {
+            check_resize(&input, &[1 + inputs.below(20), 1 + inputs.below(20)], config)?;
+        }
+    }
+    Ok(())
+}
+
+fn digits(text: &str) -> Vec<f64> {
+    text.chars().filter_map(|digit| digit.to_digit(10)).map(f64::from).collect()
+}
+
+fn nearest_by_onnx(dtype: DType, device: &Device) -> Outcome {
+    let tensor = upload(&array(&[5], digits("12345")), dtype, device)?;
+    let literal = |text: &str| Expected::new(array(&[text.len()], digits(text)), dtype);
+    for (coordinates, rounding, texts) in NEAREST_BY_ONNX {
+        let config = ResizeConfig { mode: ResizeMode::Nearest(rounding), coordinates };
+        for text in texts.split(' ') {
+            check("resize_nearest", &tensor.resize(text.len(), config)?, &literal(text))?;
+        }
+    }
+    for (scale, texts) in FACTORS_BY_ONNX {
+        for (coordinates, text) in [CoordinateMode::HalfPixel, CoordinateMode::Asymmetric].into_iter().zip(texts) {
+            let config = ResizeConfig { coordinates, ..ResizeConfig::NEAREST };
+            check("resize_nearest", &tensor.resize_by(&[scale.into()], config)?, &literal(text))?;
+        }
+    }
+    Ok(())
+}
+
+fn weighted_by_onnx(device: &Device) -> Outcome {
+    let values = array(&[2, 4], vec![3.0, -1.0, 4.0, 1.0, -5.0, 9.0, 2.0, 6.0]);
+    let tensor = upload(&values, DType::F32, device)?;
+    for (config, coordinates, by_factor, numbers) in WEIGHTED_BY_ONNX {
+        let config = ResizeConfig { coordinates, ..config };
+        let resized = if by_factor {
+            tensor.resize_by(&[1.6f32.into(), 1.3f32.into()], config)?
+        } else {
+            tensor.resize((3, 5), config)?
+        };
+        let expected = Expected::new(array(&[3, 5], numbers.to_vec()), DType::F32);
+        check("resize_literal", &resized, &expected).map_err(|failed| {
+            libtest_mimic::Failed::from(format!("{config:?}\n{}", failed.message().unwrap_or_default()))
+        })?;
+    }
+    Ok(())
+}
+
+/// The examples in PyTorch's documentation of `torch.nn.Upsample`.
+fn upsample_by_pytorch(device: &Device) -> Outcome {
+    let tensor = upload(&array(&[1, 1, 2, 2], digits("1234")), DType::F32, device)?;
+    let expected = |rows: [[f64; 4]; 4]| Expected::new(array(&[1, 1, 4, 4], rows.concat()), DType::F32);
+    let nearest = expected([[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0], [3.0, 3.0, 4.0, 4.0]]);
+    check("resize_literal", &tensor.upsample_nearest2d(4, 4)?, &nearest)?;
+    check("resize_literal", &tensor.interpolate2d(4, 4)?, &nearest)?;
+    let bilinear =
+        expected([[1.0, 1.25, 1.75, 2.0], [1.5, 1.75, 2.25, 2.5], [2.5, 2.75, 3.25, 3.5], [3.0, 3.25, 3.75, 4.0]]);
+    check("resize_literal", &tensor.upsample_bilinear2d(4, 4, false)?, &bilinear)?;
+    let third = |n: f64| [0.0, 1.0, 2.0, 3.0].map(|i| (n + i) / 3.0);
+    let corners = expected([third(3.0), third(5.0), third(7.0), third(9.0)]);
+    check("resize_literal", &tensor.upsample_bilinear2d(4, 4, true)?, &corners)
+}
+
+pub fn add(suite: &mut Suite) {
+    let nearest = ROUNDINGS.map(ResizeMode::Nearest);
+    for dtype in short() {
+        for layout in Layout::ALL {
+            suite.add("resize_nearest", format!("{dtype}::{}", layout.name()), move |device| {
+                let shape = shape(layout);
+                let input = shaped("resize", &shape, layout, dtype, Domain::Special, device)?;
+                for (mode, coordinates) in nearest.into_iter().zip(COORDINATES) {
+                    check_resize(&input, &[7, 9], ResizeConfig { mode, coordinates })?;
+                }
+                Ok(())
+            });
+        }
+        suite.add("resize_nearest", format!("{dtype}::random"), move |device| check_random(&nearest, dtype, device));
+        suite.add("resize_nearest", format!("{dtype}::onnx"), move |device| nearest_by_onnx(dtype, device));
+    }
+    for config in [ResizeConfig::NEAREST, ResizeConfig::NEAREST_EXACT, ResizeConfig::LINEAR, ResizeConfig::CUBIC] {
+        let name = format!("{:?}", config.mode).to_lowercase();
+        for (size_name, size) in SIZES {
+            suite.add(op(config), format!("f32::{name}_{size_name}"), move |device| {
+                let input = shaped("resize", &[4, 5, 6], Layout::Sliced, DType::F32, domain(config), device)?;
+                for coordinates in COORDINATES {
+                    check_resize(&input, &size, ResizeConfig { coordinates, ..config })?;
+                }
+                Ok(())
+            });
+        }
+        suite.add(op(config), format!("f32::{name}_of_one_element"), move |device| {
+            let input = shaped("resize", &[4, 1, 1], Layout::Contiguous, DType::F32, domain(config), device)?;
+            for coordinates in COORDINATES {
+                check_resize(&input, &[3, 5], ResizeConfig { coordinates, ..config })?;
+            }
+            Ok(())
+        });
+    }
+    for dtype in FLOATS {
+        for (name, modes) in [
+            ("linear", vec![ResizeMode::Linear]),
+            // PyTorch's and OpenCV's coefficient, Keys' own, and one of no use.
+            ("cubic", vec![ResizeMode::Cubic(-0.75), ResizeMode::Cubic(-0.5), ResizeMode::Cubic(0.25)]),
+        ] {
+            let config = ResizeConfig { mode: modes[0], ..ResizeConfig::LINEAR };
+            for layout in Layout::ALL {
+                suite.add(op(config), format!("{dtype}::{}", layout.name()), move |device| {
+                    let shape = shape(layout);
+                    let input = shaped("resize", &shape, layout, dtype, Domain::Normal, device)?;
+                    COORDINATES.into_iter().try_for_each(|coordinates| {
+                        check_resize(&input, &[7, 9], ResizeConfig { coordinates, ..config })
+                    })
+                });
+            }
+            suite.add(op(config), format!("{dtype}::{name}_random"), move |device| check_random(&modes, dtype, device));
+        }
+    }
+    suite.add("resize_linear", "f32::onnx", weighted_by_onnx);
+    suite.add("upsample_bilinear2d", "f32::pytorch", upsample_by_pytorch);
+    for config in [ResizeConfig::NEAREST_EXACT, ResizeConfig::LINEAR] {
+        suite.add(op(config), "f32::one_and_three_axes", move |device| {
+            let input = shaped("resize", &[3, 4, 5, 6], Layout::Transposed, DType::F32, domain(config), device)?;
+            check_resize(&input, &[9], config)?;
+            check_resize(&input, &[3, 7, 9], config)?;
+            check_resize(&input, &[4, 5, 6], config)?;
+            let row = shaped("resize", &[7], Layout::Contiguous, DType::F32, domain(config), device)?;
+            check_resize(&row, &[70], config)?;
+            // Axes that do not merge, more than the parameters of one launch are enough for.
+            let many =
+                shaped("resize", &[2, 1, 2, 2, 2, 2, 2, 2], Layout::Transposed, DType::F32, domain(config), device)?;
+            check_resize(&many, &[3, 1, 3], config)
+        });
+    }
+    suite.add("upsample_nearest1d", "u8::names", |device| {
+        let input = shaped("resize", &[3, 5], Layout::Contiguous, DType::U8, Domain::Special, device)?;
+        let (values, _) = resize(&input.values, &[Resized::to(5, 11)], ResizeConfig::NEAREST);
+        let expected = Expected::new(values, DType::U8);
+        check("upsample_nearest1d", &input.tensor.upsample_nearest1d(11)?, &expected)?;
+        check("interpolate1d", &input.tensor.interpolate1d(11)?, &expected)
+    });
+    suite.add("resize_nearest", "u8::long", |device| {
+        // Lengths whose product is beyond 32 bits, without a common divisor, and every tie of a half.
+        let input = shaped("resize", &[1, 100_003], Layout::Contiguous, DType::U8, Domain::Special, device)?;
+        for config in [ResizeConfig::NEAREST, ResizeConfig::NEAREST_EXACT] {
+            check_resize(&input, &[99_991], config)?;
+            check_resize(&input, &[7], config)?;
+            check_resize(&input, &[300_007], config)?;
+            check_resize(&input, &[200_006], config)?;
+        }
+        Ok(())
+    });
+    suite.add("resize_linear", "f32::long", |device| {
+        // An f32 would leave a place near the end a hundredth of its fraction.
+        let input = shaped("resize", &[1, 100_003], Layout::Contiguous, DType::F32, Domain::Normal, device)?;
+        check_resize(&input, &[131_101], ResizeConfig::LINEAR)?;
+        check_resize(&input, &[14], ResizeConfig::LINEAR)?;
+        check_resize(&input, &[99_991], ResizeConfig::LINEAR.align_corners())
+    });
+    for dtype in FLOATS {
+        suite.add("resize_linear", format!("{dtype}::nan_and_infinity"), move |device| {
+            let (inf, nan) = (f64::INFINITY, f64::NAN);
+            let values = array(&[8], vec![1.0, 2.0, nan, 3.0, inf, 4.0, -inf, 5.0]);
+            let tensor = upload(&values, dtype, device)?;
+            let doubled = tensor.resize(16, ResizeConfig::LINEAR)?;
+            let expected = vec![1.0, 1.25, 1.75, nan, nan, nan, nan, inf, inf, inf, inf, -inf, -inf, -inf, -inf, 5.0];
+            check("resize_linear", &doubled, &Expected::new(array(&[16], expected), dtype))?;
+            // Places on an element: what is next to it has the weight 0, and 0 times infinity is NaN.
+            let halved = tensor.resize(15, ResizeConfig::LINEAR.align_corners())?;
+            let expected = [1.0, 1.5, nan, nan, nan, nan, nan, inf, inf, inf, nan, -inf, -inf, -inf, 5.0];
+            check("resize_linear", &halved, &Expected::new(array(&[15], expected.to_vec()), dtype))
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! The pages of `docs/` that are written from the suite: what it has shown, and the bounds that it checks.
+
+use crate::tolerance::{TABLES, Tolerance};
+use crate::{devices, report};
+use marquetry::DType;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Operations by dtypes, and the devices on which all cases pass, as Markdown.
+fn operations() -> String {
+    let counts = report::counts();
+    let ops: BTreeSet<&str> = counts.keys().map(|(op, ..)| *op).collect();
+    let columns: Vec<Option<DType>> = DType::ALL.into_iter().map(Some).chain([None]).collect();
+    let mut text = String::from(OPERATIONS);
+    let names = columns.iter().map(|dtype| dtype.map_or("other", DType::name));
+    text +=
+        &format!("| operation | {} |\n|---|{}\n", names.collect::<Vec<_>>().join(" | "), "---|".repeat(columns.len()));
+    let mut lacking = BTreeSet::new();
+    for op in ops {
+        let cells = columns.iter().map(|&dtype| {
+            let mut cell = String::new();
+            for device in devices::selected() {
+                let Some(count) = counts.get(&(op, dtype, device)) else { continue };
+                let letter = device[..1].to_uppercase();
+                match count.missing {
+                    _ if count.passed < count.started => cell += "!",
+                    Some(feature) => {
+                        lacking.insert(format!("{letter} lacks {feature}"));
+                        cell += &format!("({letter})");
+                    }
+                    None => cell += &letter,
+                }
+            }
+            cell
+        });
+        text += &format!("| `{op}` | {} |\n", cells.collect::<Vec<_>>().join(" | "));
+    }
+    for line in lacking {
+        text += &format!("\n{line}.\n");
+    }
+    text
+}
+
+const OPERATIONS: &str = "\
+# Operations
+
+Written by the conformance suite (`make ops`), and compared with its outcome in every whole run. A letter stands for a device
+on which all cases of the operation with this dtype pass: V for Vulkan (lavapipe), W for WebGPU (wgpu on the same), L for
+Level Zero (the test driver). In brackets: the device lacks a feature, and says so. Names that are no method of `Tensor`
+are properties of several: `views` of chains of views, `fused` of fused expressions, `display` of printing. Empty: the
+operation does not take the dtype, or is not tried with it because it is the same whatever the dtype.
+
+";
+
+/// Where the generated part of `docs/numerics.md` begins.
+const BOUNDS: &str = "## Bounds\n";
+
+/// The allowed error of every operation, as Markdown.
+fn bounds() -> String {
+    let mut text = String::from(BOUNDS);
+    text += "\nWritten by the conformance suite, which checks them on every device (`make ops`).\n\n";
+    text += "| operations | bound for `f32` | why |\n|---|---|---|\n";
+    for (ops, tolerance) in TABLES.iter().copied().flatten() {
+        let names = ops.iter().map(|op| format!("`{op}`")).collect::<Vec<_>>().join(" ");
+        text += &format!("| {names} | {} | {} |\n", bound(tolerance), tolerance.reason);
+    }
+    text
+}
+
+/// The allowed error in words.
+fn bound(tolerance: &Tolerance) -> String {
+    let Tolerance { ulp, absolute, of_scale, moves, .. } = *tolerance;
+    let mut parts = Vec::new();
+    if ulp > 0.0 {
+        parts.push(format!("{ulp} ulp"));
+    }
+    if absolute > 0.0 {
+        parts.push(format!("{absolute:e}"));
+    }
+    if of_scale > 0.0 {
+        parts.push(format!("{} eps of the scale", of_scale / crate::tolerance::EPS));
+    }
+    match parts.is_empty() {
+        true if moves => "the same bits".into(),
+        true => "exact".into(),
+        false => parts.join(" + "),
+    }
+}
+
+/// Compares the pages with what this whole run has shown, or writes them if `MARQUETRY_WRITE_DOCS` is set. Returns whether
+/// they are the same now.
+pub fn check() -> bool {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let read = |page: &str| std::fs::read_to_string(docs.join(page)).unwrap_or_default();
+    let prose = read("numerics.md").split(BOUNDS).next().unwrap_or_default().to_string();
+    let pages = [("ops.md", operations()), ("numerics.md", prose + &bounds())];
+    let mut same = true;
+    for (page, now) in pages {
+        if std::env::var_os("MARQUETRY_WRITE_DOCS").is_some() {
+            std::fs::write(docs.join(page), &now).expect("the page can be written");
+        }
+        if read(page) != now {
+            println!("\ndocs/{page} is not what this run has shown; `make ops` writes it anew");
+            same = false;
+        }
+    }
+    same
+}

@@ -1,0 +1,341 @@
+//! Tensors in files: safetensors, npy and npz, on every device; and files that are damaged.
+//!
+//! The files in `tests/data/numpy` were written by numpy 2.4: `save`, `savez`, `savez_compressed`. Safetensors files are
+//! compared with what the reference implementation, the crate `safetensors`, writes and reads.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
+
+use half::f16;
+use marquetry::io::{Npz, SafeTensors};
+use marquetry::{DType, Device, Element, Error, Result, Tensor};
+use proptest::prelude::*;
+use safetensors::tensor::{Dtype, TensorView};
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const DEVICES: [&str; 3] = ["vulkan", "webgpu", "level-zero"];
+
+fn open(name: &str) -> Device {
+    name.parse().unwrap_or_else(|error| panic!("{error}\nrun `make setup`"))
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn numpy(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/numpy").join(name)
+}
+
+/// Tensors of every dtype, in every order, and without elements.
+fn samples(device: &Device) -> Vec<(String, Tensor)> {
+    let mut samples = Vec::new();
+    for dtype in DType::ALL {
+        let x = Tensor::arange(0f32, 24.0, device).unwrap().reshape((2, 3, 4)).unwrap().to_dtype(dtype).unwrap();
+        samples.push((format!("{dtype}.transposed"), x.transpose(0, 2).unwrap()));
+        samples.push((format!("{dtype}.slice"), x.narrow(2, 1, 3).unwrap()));
+        samples.push((format!("{dtype}.vector"), x.flatten_all().unwrap().narrow(0, 0, 5).unwrap()));
+        samples.push((format!("{dtype}.scalar"), Tensor::ones((), dtype, device).unwrap()));
+        samples.push((format!("{dtype}.empty"), Tensor::ones((3, 0), dtype, device).unwrap()));
+        samples.push((dtype.to_string(), x));
+    }
+    samples
+}
+
+/// Whether two tensors, perhaps of different devices, have the same shape, dtype and elements.
+fn assert_same(found: &Tensor, expected: &Tensor, what: &str) {
+    assert_eq!((found.dims(), found.dtype()), (expected.dims(), expected.dtype()), "{what}");
+    let numbers = |x: &Tensor| x.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(numbers(found), numbers(expected), "{what}");
+}
+
+fn assert_all_same(found: &HashMap<String, Tensor>, expected: &[(String, Tensor)]) {
+    assert_eq!(found.len(), expected.len());
+    expected.iter().for_each(|(name, tensor)| assert_same(&found[name], tensor, name));
+}
+
+#[track_caller]
+fn assert_refused<T: Debug>(result: Result<T>, parts: &[&str]) {
+    match result {
+        Err(Error::Format { path, message }) => {
+            let message = Error::Format { path, message }.to_string();
+            parts.iter().for_each(|part| assert!(message.contains(part), "`{message}` does not tell `{part}`"));
+        }
+        result => panic!("expected Error::Format that tells {parts:?}, got {result:?}"),
+    }
+}
+
+#[test]
+fn all_formats_give_back_what_was_saved() {
+    let folder = folder();
+    let (safetensors, npz, npy) =
+        (folder.path().join("x.safetensors"), folder.path().join("x.npz"), folder.path().join("x.npy"));
+    for device in DEVICES.map(open) {
+        let samples = samples(&device);
+        SafeTensors::save(&safetensors, samples.iter().map(|(name, tensor)| (name, tensor))).unwrap();
+        assert_all_same(&SafeTensors::open(&safetensors).unwrap().load_all(&device).unwrap(), &samples);
+        Npz::save(&npz, samples.iter().map(|(name, tensor)| (name, tensor))).unwrap();
+        assert_all_same(&Npz::open(&npz).unwrap().load_all(&device).unwrap(), &samples);
+        for (name, tensor) in &samples {
+            tensor.write_npy(&npy).unwrap();
+            assert_same(&Tensor::read_npy(&npy, &device).unwrap(), tensor, name);
+        }
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "no temporary files are left");
+}
+
+#[test]
+fn the_reference_implementation_reads_what_is_saved() {
+    let (folder, device) = (folder(), open("vulkan"));
+    let path = folder.path().join("x.safetensors");
+    let samples = samples(&device);
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let all = samples.iter().map(|(name, tensor)| (name, tensor));
+    SafeTensors::save_with_metadata(&path, all, metadata.clone()).unwrap();
+    assert_eq!(SafeTensors::open(&path).unwrap().metadata(), metadata);
+
+    let bytes = std::fs::read(&path).unwrap();
+    let reference = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(reference.len(), samples.len());
+    assert_eq!(reference.tensor("u8").unwrap().data(), (0..24).collect::<Vec<u8>>());
+    for (name, tensor) in &samples {
+        let view = reference.tensor(name).unwrap();
+        assert_eq!((view.shape(), view.dtype().to_string()), (tensor.dims(), tensor.dtype().name().to_uppercase()));
+        // Relative to the file, where a mapping begins at a page.
+        let offset = view.data().as_ptr() as usize - bytes.as_ptr() as usize;
+        assert_eq!(offset % tensor.dtype().size_in_bytes(), 0, "{name} is aligned");
+    }
+}
+
+/// A file of the reference implementation.
+fn reference_file(tensors: &[(&str, Dtype, Vec<usize>, &[u8])]) -> Vec<u8> {
+    let views =
+        tensors.iter().map(|(name, dtype, shape, data)| (*name, TensorView::new(*dtype, shape.clone(), data).unwrap()));
+    safetensors::serialize(views, None).unwrap()
+}
+
+#[test]
+fn what_the_reference_implementation_writes_is_read() {
+    let bytes: Vec<u8> = (0..24).collect();
+    let file = reference_file(&[
+        ("b", Dtype::F32, vec![2, 3], &bytes),
+        // After this one, nothing is aligned.
+        ("a", Dtype::U8, vec![1], &bytes[..1]),
+        ("complex", Dtype::C64, vec![3], &bytes),
+    ]);
+    let file = SafeTensors::from_bytes(file).unwrap();
+    assert_eq!(file.names().collect::<Vec<_>>(), ["a", "b", "complex"]);
+    let info = file.info("b").unwrap();
+    assert_eq!((info.dtype, info.shape.dims()), (DType::F32, &[2, 3][..]));
+    assert_eq!(
+        file.load("b", &open("vulkan")).unwrap().to_vec::<f32>().unwrap(),
+        bytemuck::pod_collect_to_vec::<_, f32>(&bytes)
+    );
+    assert_refused(file.info("complex"), &["<memory>", "`complex`", "C64", "f32"]);
+    assert_refused(file.load("complex", &open("vulkan")), &["C64"]);
+    assert_refused(file.info("c"), &["no tensor `c`", "`a`, `b`, `complex`"]);
+}
+
+#[test]
+fn elements_need_no_alignment() {
+    // A header whose length is odd puts the elements at odd addresses.
+    let header = br#"{"x":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}} "#;
+    let header = if header.len() % 2 == 0 { &header[..header.len() - 1] } else { &header[..] };
+    let elements = bytemuck::cast_slice(&[1f32, 2.0, 3.0]);
+    let file = [&(header.len() as u64).to_le_bytes()[..], header, elements].concat();
+    let folder = folder();
+    let path = folder.path().join("odd.safetensors");
+    std::fs::write(&path, file).unwrap();
+    for device in DEVICES.map(open) {
+        let x = SafeTensors::open(&path).unwrap().load("x", &device).unwrap();
+        assert_eq!(x.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+    }
+}
+
+#[test]
+fn shards_are_one_file() {
+    let (folder, device) = (folder(), open("vulkan"));
+    let path = |name: &str| folder.path().join(name);
+    let (x, y) = (Tensor::new([1f32, 2.0], &device).unwrap(), Tensor::new([3u8], &device).unwrap());
+    SafeTensors::save(path("1.safetensors"), [("x", &x)]).unwrap();
+    SafeTensors::save(path("2.safetensors"), [("y", &y)]).unwrap();
+    let check = |file: SafeTensors| {
+        assert_eq!(file.names().collect::<Vec<_>>(), ["x", "y"]);
+        assert_same(&file.load("y", &device).unwrap(), &y, "y");
+    };
+    check(SafeTensors::open_shards([path("1.safetensors"), path("2.safetensors")]).unwrap());
+
+    let index = path("model.safetensors.index.json");
+    let open_index = |json: &str| {
+        std::fs::write(&index, json).unwrap();
+        SafeTensors::open_index(&index)
+    };
+    check(open_index(r#"{"metadata": {}, "weight_map": {"x": "1.safetensors", "y": "2.safetensors"}}"#).unwrap());
+    let swapped = r#"{"weight_map": {"x": "2.safetensors", "y": "1.safetensors"}}"#;
+    assert_refused(open_index(swapped), &["index.json", "`x` is not in 2.safetensors"]);
+    assert_refused(open_index(r#"{"weight_map": {"x": "../1.safetensors"}}"#), &["`x` is in no file beside"]);
+    assert_refused(open_index("{}"), &["weight_map"]);
+    assert_refused(open_index("{"), &["not an index"]);
+    assert!(matches!(open_index(r#"{"weight_map": {"x": "3.safetensors"}}"#), Err(Error::Io { .. })));
+
+    SafeTensors::save(path("3.safetensors"), [("x", &x)]).unwrap();
+    let twice = SafeTensors::open_shards([path("1.safetensors"), path("3.safetensors")]);
+    assert_refused(twice, &["3.safetensors", "`x` is also in", "1.safetensors"]);
+}
+
+#[test]
+fn a_file_may_be_replaced_by_what_was_loaded_from_it() {
+    let (folder, device) = (folder(), open("vulkan"));
+    let path = folder.path().join("x.safetensors");
+    SafeTensors::save(&path, [("x", Tensor::new([1f32, 2.0], &device).unwrap())]).unwrap();
+    let file = SafeTensors::open(&path).unwrap();
+    let doubled = (file.load("x", &device).unwrap() * 2.0).unwrap();
+    SafeTensors::save(&path, [("x", doubled)]).unwrap();
+    let numbers = |file: &SafeTensors| file.load("x", &device).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(numbers(&file), [1.0, 2.0], "a file that is open stays what it was");
+    assert_eq!(numbers(&SafeTensors::open(&path).unwrap()), [2.0, 4.0]);
+}
+
+#[test]
+fn arrays_of_numpy_are_read() {
+    for device in DEVICES.map(open) {
+        fn check<T: Element>(name: &str, dims: &[usize], expected: &[T], device: &Device) {
+            let x = Tensor::read_npy(numpy(name), device).unwrap();
+            assert_eq!(x.dims(), dims, "{name}");
+            assert_eq!(x.to_vec::<T>().unwrap(), expected, "{name}");
+        }
+        let quarters = [0f32, 0.25, 0.5, 0.75, 1.0, 1.25];
+        check("f32.npy", &[2, 3], &quarters, &device);
+        check("f32_version2.npy", &[2, 3], &quarters, &device);
+        check("u8_vector.npy", &[3], &[1u8, 2, 255], &device);
+        let halves: Vec<f16> = (0..24u8).map(f16::from).collect();
+        check("f16_fortran.npy", &[2, 3, 4], &halves, &device);
+        check("i32_big_endian.npy", &[2, 2], &[1i32, -2, 3, 1 << 30], &device);
+        check("u32_scalar.npy", &[], &[7u32], &device);
+        check("f32_empty.npy", &[2, 0, 3], &[0f32; 0], &device);
+        for name in ["stored.npz", "compressed.npz"] {
+            let file = Npz::open(numpy(name)).unwrap();
+            assert_eq!(file.names().collect::<Vec<_>>(), ["layer.weight", "x"]);
+            assert_eq!(file.load("x", &device).unwrap().to_vec::<f32>().unwrap(), quarters, "{name}");
+            let info = file.info("layer.weight").unwrap();
+            assert_eq!((info.dtype, info.shape.dims()), (DType::U8, &[3][..]), "{name}");
+        }
+    }
+    let fortran = Tensor::read_npy(numpy("f16_fortran.npy"), &open("vulkan")).unwrap();
+    assert_eq!(fortran.strides(), [1, 2, 6], "a view, not a copy");
+}
+
+#[test]
+fn arrays_are_written_as_numpy_writes_them() {
+    let (folder, device) = (folder(), open("vulkan"));
+    let path = folder.path().join("x.npy");
+    for name in ["f32.npy", "u8_vector.npy", "u32_scalar.npy", "f32_empty.npy"] {
+        Tensor::read_npy(numpy(name), &device).unwrap().write_npy(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(numpy(name)).unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn files_that_are_none_are_refused() {
+    let device = open("vulkan");
+    let missing = SafeTensors::open("no-such-file.safetensors");
+    assert!(matches!(&missing, Err(Error::Io { kind: std::io::ErrorKind::NotFound, .. })), "{missing:?}");
+    assert!(missing.unwrap_err().to_string().starts_with("no-such-file.safetensors: "));
+    assert!(matches!(Npz::open("no-such-file.npz"), Err(Error::Io { .. })));
+    assert!(matches!(Tensor::read_npy("no-such-file.npy", &device), Err(Error::Io { .. })));
+    let x = Tensor::new([1f32], &device).unwrap();
+    assert!(matches!(x.write_npy("no-such-folder/x.npy"), Err(Error::Io { .. })));
+
+    assert_refused(SafeTensors::open(numpy("f32.npy")), &["f32.npy", "not a safetensors file"]);
+    assert_refused(Npz::open(numpy("f32.npy")), &["f32.npy", "not a sound npz file"]);
+    assert_refused(Tensor::read_npy(numpy("stored.npz"), &device), &["stored.npz", "does not begin as"]);
+    assert_refused(Tensor::read_npy(numpy("complex.npy"), &device), &["the array holds <c16", "f32"]);
+    assert_refused(Tensor::read_npy(numpy("fields.npy"), &device), &["[('a', '<i4')"]);
+    let file = Npz::open(numpy("stored.npz")).unwrap();
+    assert_refused(file.load("y", &device), &["no tensor `y`", "`layer.weight`, `x`"]);
+
+    let folder = folder();
+    let twice = [("x", &x), ("x", &x)];
+    assert_refused(SafeTensors::save(folder.path().join("x.safetensors"), twice), &["x.safetensors", "same name"]);
+    assert_refused(Npz::save(folder.path().join("x.npz"), twice), &["x.npz", "uplicate"]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a file that failed is not left behind");
+}
+
+#[test]
+fn truncated_files_are_refused() {
+    let device = open("vulkan");
+    let data = [0u8; 24];
+    let safetensors = reference_file(&[("x", Dtype::F32, vec![6], &data)]);
+    for length in 0..safetensors.len() {
+        assert_refused(SafeTensors::from_bytes(&safetensors[..length]), &["<memory>"]);
+    }
+    let cut = SafeTensors::from_bytes(&safetensors[..safetensors.len() - 1]);
+    assert_refused(cut, &["24 bytes of elements, and there are 23"]);
+
+    let folder = folder();
+    let path = folder.path().join("x.npy");
+    let npy = std::fs::read(numpy("f32.npy")).unwrap();
+    for length in 0..npy.len() {
+        std::fs::write(&path, &npy[..length]).unwrap();
+        assert_refused(Tensor::read_npy(&path, &device), &["x.npy", "the array"]);
+    }
+    assert_refused(Tensor::read_npy(&path, &device), &["[2, 3] of f32", "23 bytes"]);
+    let npz = std::fs::read(numpy("compressed.npz")).unwrap();
+    for length in 0..npz.len() {
+        assert!(Npz::from_bytes(&npz[..length]).and_then(|file| file.load_all(&device)).is_err(), "{length} bytes");
+    }
+}
+
+#[test]
+fn sizes_that_no_machine_has_are_refused() {
+    let file = |entry: &str| {
+        let header = format!("{{\"x\":{entry}}}");
+        SafeTensors::from_bytes([&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat())
+    };
+    let end = u64::MAX;
+    assert_refused(file(&format!(r#"{{"dtype":"U8","shape":[{end}],"data_offsets":[0,{end}]}}"#)), &["<memory>"]);
+    // The offsets wrap to the file's length.
+    let end = u64::MAX / 8;
+    assert_refused(file(&format!(r#"{{"dtype":"U8","shape":[{end}],"data_offsets":[0,{end}]}}"#)), &["there are 0"]);
+    assert_refused(SafeTensors::from_bytes(u64::MAX.to_le_bytes()), &["cut off"]);
+
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({0}, {0}), }}\n", u64::MAX);
+    let npy = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
+    let folder = folder();
+    let path = folder.path().join("x.npy");
+    std::fs::write(&path, npy).unwrap();
+    assert_refused(Tensor::read_npy(&path, &open("vulkan")), &["x.npy"]);
+}
+
+/// A few bytes of a file, replaced.
+fn damage() -> impl Strategy<Value = Vec<(prop::sample::Index, u8)>> {
+    prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)
+}
+
+fn damaged(file: &[u8], damage: &[(prop::sample::Index, u8)]) -> Vec<u8> {
+    let mut file = file.to_vec();
+    for (place, byte) in damage {
+        let place = place.index(file.len());
+        file[place] = *byte;
+    }
+    file
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
+
+    /// Whatever is damaged, the answer is an error or tensors, and no panic.
+    #[test]
+    fn damaged_files_do_no_harm(damage in damage()) {
+        let device = open("vulkan");
+        let data: Vec<u8> = (0..24).collect();
+        let file = reference_file(&[("x", Dtype::F32, vec![2, 3], &data), ("y", Dtype::U8, vec![24], &data)]);
+        _ = SafeTensors::from_bytes(damaged(&file, &damage)).and_then(|file| file.load_all(&device));
+        for name in ["stored.npz", "compressed.npz"] {
+            let file = std::fs::read(numpy(name)).unwrap();
+            _ = Npz::from_bytes(damaged(&file, &damage)).and_then(|file| file.load_all(&device));
+        }
+    }
+}

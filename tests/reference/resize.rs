@@ -1,0 +1,94 @@
+//! Axes resized, by the formulas of the ONNX operator `Resize`, version 13.
+
+use super::{ArrayD, Axis};
+use marquetry::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
+
+/// One axis of `from` elements that becomes `to` long, and the scale as a fraction.
+#[derive(Debug, Clone, Copy)]
+pub struct Resized {
+    pub from: usize,
+    pub to: usize,
+    pub scale: (f64, f64),
+}
+
+impl Resized {
+    /// An axis that gets a length.
+    pub fn to(from: usize, to: usize) -> Self {
+        Resized { from, to, scale: (to as f64, from as f64) }
+    }
+
+    /// An axis whose length is multiplied by a fraction.
+    pub fn by(from: usize, scale: (f64, f64)) -> Self {
+        Resized { from, to: (from as f64 * scale.0 / scale.1).floor() as usize, scale }
+    }
+
+    /// Where element `i` of the output is in the input. Multiplied out, so that what is a whole number, or half of one,
+    /// is that.
+    fn place(self, i: usize, coordinates: CoordinateMode) -> f64 {
+        let (i, (numerator, denominator)) = (i as f64, self.scale);
+        match coordinates {
+            CoordinateMode::PytorchHalfPixel | CoordinateMode::AlignCorners if self.to == 1 => 0.0,
+            CoordinateMode::HalfPixel | CoordinateMode::PytorchHalfPixel => {
+                ((2.0 * i + 1.0) * denominator / numerator - 1.0) / 2.0
+            }
+            CoordinateMode::AlignCorners => i * (self.from as f64 - 1.0) / (self.to as f64 - 1.0),
+            CoordinateMode::Asymmetric => i * denominator / numerator,
+        }
+    }
+
+    /// The elements that element `i` is made of, with their weights.
+    fn taps(self, i: usize, config: ResizeConfig) -> Vec<(usize, f64)> {
+        let x = self.place(i, config.coordinates);
+        let last = self.from as f64 - 1.0;
+        match config.mode {
+            ResizeMode::Nearest(rounding) => {
+                let nearest = match rounding {
+                    NearestRounding::Floor => x.floor(),
+                    NearestRounding::Ceil => x.ceil(),
+                    NearestRounding::PreferFloor => (x - 0.5).ceil(),
+                    NearestRounding::PreferCeil => (x + 0.5).floor(),
+                };
+                vec![(nearest.clamp(0.0, last) as usize, 1.0)]
+            }
+            ResizeMode::Linear => {
+                let x = x.clamp(0.0, last);
+                let t = x - x.floor();
+                vec![(x as usize, 1.0 - t), ((x as usize + 1).min(last as usize), t)]
+            }
+            ResizeMode::Cubic(a) => {
+                let weight = |n: f64| {
+                    let d = (x - n).abs();
+                    if d <= 1.0 {
+                        (a + 2.0) * d.powi(3) - (a + 3.0) * d.powi(2) + 1.0
+                    } else {
+                        a * d.powi(3) - 5.0 * a * d.powi(2) + 8.0 * a * d - 4.0 * a
+                    }
+                };
+                [-1.0, 0.0, 1.0, 2.0].map(|n| x.floor() + n).map(|n| (n.clamp(0.0, last) as usize, weight(n))).to_vec()
+            }
+            other => panic!("the reference does not know {other:?}"),
+        }
+    }
+}
+
+/// The array with its last axes resized, and for each element the sum of the magnitudes that it is made of.
+pub fn resize(x: &ArrayD<f64>, axes: &[Resized], config: ResizeConfig) -> (ArrayD<f64>, ArrayD<f64>) {
+    let (mut values, mut magnitudes) = (x.clone(), x.mapv(f64::abs));
+    for (axis, resized) in (x.ndim() - axes.len()..).zip(axes) {
+        let mut shape = values.shape().to_vec();
+        shape[axis] = resized.to;
+        let (mut longer, mut sums) = (ArrayD::zeros(shape.clone()), ArrayD::zeros(shape));
+        for i in 0..resized.to {
+            for (n, (place, weight)) in resized.taps(i, config).into_iter().enumerate() {
+                let element = values.index_axis(Axis(axis), place).mapv(|x| if weight == 1.0 { x } else { x * weight });
+                // The first by itself: a sum with 0 would lose the sign of another 0.
+                let mut sum = longer.index_axis_mut(Axis(axis), i);
+                sum.zip_mut_with(&element, |sum, &x| *sum = if n == 0 { x } else { *sum + x });
+                let magnitude = magnitudes.index_axis(Axis(axis), place);
+                sums.index_axis_mut(Axis(axis), i).zip_mut_with(&magnitude, |sum, &x| *sum += x);
+            }
+        }
+        (values, magnitudes) = (longer, sums);
+    }
+    (values, magnitudes)
+}
