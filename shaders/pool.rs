@@ -87,7 +87,8 @@ impl Pool {
     /// What an empty window is folded to.
     fn empty<'k>(&self, k: &'k KernelBuilder) -> Value<'k> {
         let number = match (self.op, self.dtype.compute_scalar()) {
-            (PoolOp::Max, Scalar::I32) => k.i32(i32::MIN),
+            // The smallest number of the dtype, which may be narrower.
+            (PoolOp::Max, Scalar::I32) => k.i32(i32::MIN >> (32 - 8 * self.dtype.size_in_bytes())),
             (PoolOp::Max, Scalar::F32) => k.f32(f32::NEG_INFINITY),
             (_, scalar) => k.number(Type { scalar, lanes: 1 }, 0),
         };

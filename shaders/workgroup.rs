@@ -175,30 +175,6 @@ impl<'k> Member<'k> {
         k.when(self.lane.gt(0), || state.set(&load(scratch, self.lane - 1)));
         state.get()
     }
-
-    /// The sum of the values of the members before this one, and that of all members. All invocations must come here.
-    pub fn scan(&self, scratch: Option<Array<'k>>, value: Value<'k>) -> [Value<'k>; 2] {
-        let Some(shared) = scratch else { return [value.literal(0), value] };
-        // After a step, each member has the sum of twice as many up to itself (W. Hillis and G. Steele, "Data Parallel
-        // Algorithms", 1986).
-        let sum = self.k.var(value);
-        let mut distance = 1;
-        while distance < WORKGROUP {
-            shared.store(self.lane, sum.get());
-            self.k.barrier();
-            let reaches = self.lane.ge(distance);
-            let before = shared.load(reaches.select(self.lane - distance, self.lane));
-            sum.set(sum.get() + reaches.select(before, 0));
-            self.k.barrier();
-            distance *= 2;
-        }
-        shared.store(self.lane, sum.get());
-        self.k.barrier();
-        let all = shared.load(WORKGROUP - 1);
-        // The memory is used again: nobody may write it before all have read the sum.
-        self.k.barrier();
-        [sum.get() - value, all]
-    }
 }
 
 fn load<'k>(scratch: &[Array<'k>], lane: Value<'k>) -> State<'k> {

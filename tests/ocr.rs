@@ -155,7 +155,7 @@ fn the_example_prints_and_draws_what_it_reads() {
     let output = ocr(&["--device", "vulkan", "--output", drawn.to_str().unwrap()], &[]);
     let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(output.status.success(), "{stderr}");
-    assert!(stdout.contains("3 lines in examples/data/ocr.png"), "{stdout}");
+    assert!(stdout.contains("lines: 3 in examples/data/ocr.png"), "{stdout}");
     let (before, after) = (picture::load(&root("examples/data/ocr.png")).unwrap(), picture::load(&drawn).unwrap());
     assert_eq!(before.dimensions(), after.dimensions());
     assert_ne!(before, after);

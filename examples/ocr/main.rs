@@ -81,7 +81,7 @@ fn run(args: &Args) -> Result<()> {
     annotated.save(&args.output).with_context(|| format!("cannot write {}", args.output.display()))?;
     writeln!(
         out,
-        "\n{} lines in {}, drawn in {}\nopen device {open:.2?}, load model {load:.2?}, find {find:.2?}, read {read:.2?}",
+        "\nlines: {} in {}, drawn in {}\nopen device {open:.2?}, load model {load:.2?}, find {find:.2?}, read {read:.2?}",
         lines.len(),
         args.picture.display(),
         args.output.display()

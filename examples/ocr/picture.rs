@@ -30,7 +30,7 @@ pub fn to_tensor(picture: &RgbImage, device: &Device) -> marquetry::Result<Tenso
     pixels.to_dtype(DType::F32)?.affine(2.0 / 255.0, -1.0)
 }
 
-/// What is inside of a box, upright. A box that is much higher than wide is a line that runs upwards.
+/// What is inside of a box, upright. A box that is much higher than wide is a line that runs downwards.
 pub fn cut(picture: &RgbImage, corners: &Corners) -> Option<RgbImage> {
     let distance = |a: Point<f32>, b: Point<f32>| (a.x - b.x).hypot(a.y - b.y);
     let [a, b, c, d] = *corners;

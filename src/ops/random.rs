@@ -156,7 +156,7 @@ impl Tensor {
             return Err(Error::InvalidArgument { op: OP, message });
         }
         let logits = self.to_dtype(DType::F32)?.log()?;
-        if replacement { logits.draw_places(samples, OP) } else { logits.perturbed(OP)?.top_places(samples, OP) }
+        if replacement { logits.draw_places(samples, OP) } else { Ok(logits.perturbed(OP)?.topk(samples, -1, true)?.1) }
     }
 
     /// `k` different places along the last axis, drawn at random with the probabilities `softmax(logits / temperature)`
@@ -184,8 +184,8 @@ impl Tensor {
             return Err(Error::InvalidArgument { op: OP, message });
         }
         match self.cooled(temperature, OP)? {
-            Some(logits) => logits.perturbed(OP)?.top_places(k, OP),
-            None => self.top_places(k, OP),
+            Some(logits) => Ok(logits.perturbed(OP)?.topk(k, -1, true)?.1),
+            None => Ok(self.topk(k, -1, true)?.1),
         }
     }
 
@@ -217,9 +217,8 @@ impl Tensor {
             None => return self.argmax(-1),
             Some(logits) if k >= length => logits.draw_places(1, OP)?,
             Some(logits) => {
-                let largest = logits.top_places(k, OP)?;
-                let drawn = logits.take_along_dim(&largest, -1)?.draw_places(1, OP)?;
-                largest.take_along_dim(&drawn, -1)?
+                let (largest, places) = logits.topk(k, -1, true)?;
+                places.take_along_dim(&largest.draw_places(1, OP)?, -1)?
             }
         };
         place.squeeze(-1)
@@ -268,24 +267,6 @@ impl Tensor {
             runtime.launch(Sample { team }, &buffers, &parameters, team.groups(draws))?;
         }
         Ok(Tensor::from_buffer(output, shape, DType::U32, self.device()))
-    }
-
-    /// The places of the `k` largest elements of each row along the last axis, the largest first.
-    fn top_places(&self, k: usize, op: &'static str) -> Result<Tensor> {
-        let shape = self.shape().with_length(self.rank() - 1, k);
-        if checked_elements(&shape, op)? == 0 {
-            return Tensor::zeros(shape, DType::U32, self.device());
-        }
-        let all = Tensor::arange(0u32, self.dims()[self.rank() - 1] as u32, self.device())?;
-        let lowest = Tensor::full(f32::NEG_INFINITY, (), self.device())?;
-        let mut rest = self.to_dtype(DType::F32)?;
-        let mut places = Vec::with_capacity(k);
-        for _ in 0..k {
-            let place = rest.argmax_keepdim(-1)?;
-            rest = all.eq(&place)?.where_cond(&lowest, &rest)?;
-            places.push(place);
-        }
-        Tensor::cat(&places, -1)
     }
 }
 

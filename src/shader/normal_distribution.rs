@@ -46,8 +46,10 @@ impl<'k> Value<'k> {
                 1.536_519_4e-1,
             ]);
         let [high, low] = t.split();
-        let tail = (t * tail).times_exp(high * high * -0.5, low * (t + high) * -0.5);
-        let result = self.gt(0.0).select(self - tail, -tail);
+        let positive = self.gt(0.0);
+        // Where the probability alone would be subnormal, its product with t need not be.
+        let tail = (positive.select(t.literal(1.0), t) * tail).times_exp(high * high * -0.5, low * (t + high) * -0.5);
+        let result = positive.select(self * (self.literal(1.0) - tail), -tail);
         // Minus infinity times 0.
         let result = self.eq(self.special(f32::NEG_INFINITY)).select(self.special(f32::NAN), result);
         self.is_nan().select(self, result)

@@ -150,7 +150,8 @@ impl Tensor {
         Tensor::from_slice(&data, shape, device)
     }
 
-    /// A tensor from the bytes of its elements, in row-major order, little-endian. They need no alignment.
+    /// A tensor from the bytes of its elements, in row-major order, little-endian. They need no alignment. Truth values
+    /// are bytes of 0 or 1.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -161,13 +162,19 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the shape takes another number of bytes; [`Error::SizeOverflow`];
-    /// [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] where the shape takes another number of bytes, or where there are other bytes than 0 and
+    /// 1 among truth values; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn from_raw_buffer(data: &[u8], dtype: DType, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         let shape = shape.into();
         let expected = checked_elements(&shape, "from_raw_buffer")?.saturating_mul(dtype.size_in_bytes());
         if expected != data.len() {
             let message = format!("shape {shape} of {dtype} takes {expected} bytes, but there are {}", data.len());
+            return Err(Error::InvalidArgument { op: "from_raw_buffer", message });
+        }
+        if dtype == DType::Bool
+            && let Some(byte) = data.iter().find(|byte| **byte > 1)
+        {
+            let message = format!("{byte} is no truth value; read bytes of any value as {}", DType::U8);
             return Err(Error::InvalidArgument { op: "from_raw_buffer", message });
         }
         let buffer = device.runtime().upload(data, MemoryKind::Device)?;

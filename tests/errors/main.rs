@@ -131,6 +131,12 @@ fn counts_that_do_not_fit() {
         "6 bytes",
         "5"
     );
+    assert_error!(
+        Tensor::from_raw_buffer(&[0, 1, 2], DType::Bool, 3, &device()),
+        Error::InvalidArgument { .. },
+        "2 is no truth value",
+        "u8"
+    );
     assert_error!(Tensor::from_vec(data.to_vec(), (), &device()), Error::ElementCount { .. }, "[]", "1 elements", "5");
     assert_error!(Tensor::from_slice(&data, (usize::MAX, 2), &device()), Error::ElementCount { .. }, "too many");
     assert_error!(floats((2, 3)).reshape((4, 2)), Error::ElementCount { .. }, "reshape", "[4, 2]", "8 elements", "6");

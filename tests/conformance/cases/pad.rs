@@ -34,6 +34,10 @@ fn mode(border: Border) -> PadMode {
 
 /// Pads the last axes.
 fn check_pad(input: &Sample, amounts: &[(i64, i64)], border: Border) -> Outcome {
+    let border = match border {
+        Border::Constant(_) if input.tensor.dtype() == DType::Bool => Border::Constant(1.0),
+        other => other,
+    };
     let mut every = vec![(0, 0); input.values.ndim() - amounts.len()];
     every.extend(amounts);
     let expected = Expected::new(pad(&input.values, &every, border), input.tensor.dtype());
