@@ -31,7 +31,13 @@ fn attention_that_does_not_fit() {
     let batches = floats((3, 2, 6, 8));
     assert_error!(attend(&q, &batches, &batches), Error::ShapeMismatch { .. }, OP, "[3, 2, 6, 8]", "equal or 1");
     let integers = zeros((2, 4, 5, 8), DType::I32);
-    assert_error!(attend(&integers, &integers, &integers), Error::UnsupportedDType { .. }, OP, "i32", "f32, f16 and bf16");
+    assert_error!(
+        attend(&integers, &integers, &integers),
+        Error::UnsupportedDType { .. },
+        OP,
+        "i32",
+        "f32, f16 and bf16"
+    );
     let halves = zeros((2, 2, 6, 8), DType::F16);
     assert_error!(attend(&q, &halves, &halves), Error::DTypeMismatch { .. }, OP, "f32", "f16");
     let elsewhere = Tensor::zeros((2, 2, 6, 8), DType::F32, &open("webgpu")).unwrap();

@@ -249,8 +249,20 @@ fn dtypes_that_an_operation_does_not_take() {
     assert_error!(Tensor::arange(false, true, &device()), Error::UnsupportedDType { .. }, "arange", "bool", numbers);
     for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
         let x = zeros(3, dtype);
-        assert_error!(x.bitwise_not(), Error::UnsupportedDType { .. }, "bitwise_not", dtype, "u8, i8, u32, i32 and i64");
-        assert_error!(x.bitwise_and(&x), Error::UnsupportedDType { .. }, "bitwise_and", dtype, "u8, i8, u32, i32 and i64");
+        assert_error!(
+            x.bitwise_not(),
+            Error::UnsupportedDType { .. },
+            "bitwise_not",
+            dtype,
+            "u8, i8, u32, i32 and i64"
+        );
+        assert_error!(
+            x.bitwise_and(&x),
+            Error::UnsupportedDType { .. },
+            "bitwise_and",
+            dtype,
+            "u8, i8, u32, i32 and i64"
+        );
         assert_error!(x.shl(&x), Error::UnsupportedDType { .. }, "shl", dtype, "u8, i8, u32, i32 and i64");
         assert_error!(&x & 1, Error::UnsupportedDType { .. }, "bitwise_and", dtype, "u8, i8, u32, i32 and i64");
         assert_error!(!&x, Error::UnsupportedDType { .. }, "bitwise_not", dtype, "u8, i8, u32, i32 and i64");

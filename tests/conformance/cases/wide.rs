@@ -4,7 +4,7 @@ use crate::compare::{Expected, check};
 use crate::reference::array;
 use crate::reference::numbers::round;
 use crate::suite::{Outcome, Suite};
-use marquetry::{DType, Device, Element, Result, Tensor};
+use marquetry::{DType, Device, Element, PadMode, Result, Tensor};
 
 const NUMBERS: [i64; 16] = [
     0,
@@ -41,11 +41,15 @@ const ARITHMETIC: [Binary<i64>; 12] = [
     ("sub", |a, b| a.sub(b), i64::wrapping_sub),
     ("mul", |a, b| a.mul(b), i64::wrapping_mul),
     ("div", |a, b| a.div(b), |a, b| if b == 0 { 0 } else { a.wrapping_div(b) }),
-    ("rem", |a, b| a.rem(b), |a, b| match b {
-        0 => a,
-        _ if a.wrapping_rem(b) != 0 && (a < 0) != (b < 0) => a.wrapping_rem(b) + b,
-        _ => a.wrapping_rem(b),
-    }),
+    (
+        "rem",
+        |a, b| a.rem(b),
+        |a, b| match b {
+            0 => a,
+            _ if a.wrapping_rem(b) != 0 && (a < 0) != (b < 0) => a.wrapping_rem(b) + b,
+            _ => a.wrapping_rem(b),
+        },
+    ),
     ("fmod", |a, b| a.fmod(b), |a, b| if b == 0 { a } else { a.wrapping_rem(b) }),
     ("maximum", |a, b| a.maximum(b), Ord::max),
     ("minimum", |a, b| a.minimum(b), Ord::min),
@@ -88,6 +92,14 @@ fn moved(device: &Device) -> Outcome {
     let mut rows = [[i64::MIN; 4]; 5];
     (rows[0], rows[4]) = (NUMBERS[12..].try_into()?, NUMBERS[..4].try_into()?);
     compare("index_select", &x.index_select(&indexes, 0)?, rows.as_flattened())?;
+    let columns = Tensor::new([[3u32], [0], [9], [1]], device)?;
+    compare("gather", &x.gather(&columns, 1)?, &[NUMBERS[3], NUMBERS[4], i64::MIN, NUMBERS[13]])?;
+    let bordered = x.flatten_all()?.pad(&[(1, 2)], PadMode::Constant(-(2f64.powi(40))))?;
+    compare("pad", &bordered, &[&[-(1i64 << 40)][..], &NUMBERS, &[-(1i64 << 40); 2]].concat())?;
+    let rolled = [&NUMBERS[13..], &NUMBERS[..13]].concat();
+    compare("roll", &x.flatten_all()?.roll(&[3], 0)?, &rolled)?;
+    let chosen: Vec<i64> = NUMBERS.into_iter().filter(|&x| x > 0).collect();
+    compare("masked_select", &x.masked_select(&x.gt(0)?)?, &chosen)?;
     let condition = x.gt(&Tensor::full(0i64, (), device)?)?;
     compare("where_cond", &condition.where_cond(&x, &x.neg()?)?, &NUMBERS.map(i64::wrapping_abs))?;
     let doubles = x.to_dtype(DType::F64)?;
@@ -104,6 +116,21 @@ fn reduced(device: &Device) -> Outcome {
     compare("min", &x.min_all()?, &[i64::MIN])?;
     compare("max", &x.max_all()?, &[i64::MAX])?;
     compare("argmax", &x.argmax_all()?, &[7u32])?;
+    let running = |start: i64, fold: fn(i64, i64) -> i64| -> Vec<i64> {
+        NUMBERS
+            .iter()
+            .scan(start, |state, &x| Some(*state).map(|before| *state = fold(before, x)).map(|()| *state))
+            .collect()
+    };
+    compare("cumsum", &x.cumsum(0)?, &running(0, i64::wrapping_add))?;
+    compare("cummin", &x.cummin(0)?, &running(i64::MAX, i64::min))?;
+    let odd = x.bitwise_or(1)?;
+    let powers: Vec<i64> = NUMBERS.map(|x| (x | 1).wrapping_pow(5)).into();
+    compare("pow", &odd.pow(5)?, &powers)?;
+    let products: Vec<i64> =
+        (0..16).map(|end| NUMBERS[..=end].iter().fold(1, |product: i64, x| product.wrapping_mul(x | 1))).collect();
+    compare("cumprod", &odd.cumprod(0)?, &products)?;
+    compare("prod", &odd.prod_all()?, &products[15..])?;
     let product = x.reshape((4, 4))?.matmul(&x.reshape((4, 4))?)?;
     let term = |i: usize, k: usize| NUMBERS[i / 4 * 4 + k].wrapping_mul(NUMBERS[k * 4 + i % 4]);
     let expected: Vec<i64> = (0..16).map(|i| (0..4).fold(0, |sum: i64, k| sum.wrapping_add(term(i, k)))).collect();
