@@ -151,7 +151,7 @@ fn what_the_reference_implementation_writes_is_read() {
 fn elements_need_no_alignment() {
     // A header whose length is odd puts the elements at odd addresses.
     let header = br#"{"x":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}} "#;
-    let header = if header.len() % 2 == 0 { &header[..header.len() - 1] } else { &header[..] };
+    let header = if header.len().is_multiple_of(2) { &header[..header.len() - 1] } else { &header[..] };
     let elements = bytemuck::cast_slice(&[1f32, 2.0, 3.0]);
     let file = [&(header.len() as u64).to_le_bytes()[..], header, elements].concat();
     let folder = folder();

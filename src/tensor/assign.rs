@@ -49,7 +49,7 @@ impl Tensor {
         // Before it is asked who else holds the elements: `src` may be made of them.
         src.eval()?;
         let this = self.held_alone()?;
-        this.write_part(&part(this.layout())?, &src)?;
+        this.write_part(&part(this.layout())?, src)?;
         Ok(this)
     }
 
