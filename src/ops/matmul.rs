@@ -72,7 +72,7 @@ impl Tensor {
         if self.dtype() == self.dtype().summed() {
             return Ok(());
         }
-        Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "floats, u32, i32 and i64" })
+        Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "floats, i32, u32 and i64" })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The pages of `docs/` that are written from the suite: what it has shown, and the bounds that it checks.
 
-use crate::tolerance::{TABLES, Tolerance};
+use crate::tolerance::{EPS, TABLES, Tolerance};
 use crate::{devices, report};
 use marquetry::DType;
 use std::collections::BTreeSet;
@@ -78,7 +78,8 @@ fn bound(tolerance: &Tolerance) -> String {
         parts.push(format!("{absolute:e}"));
     }
     if of_scale > 0.0 {
-        parts.push(format!("{} eps of the scale", of_scale / crate::tolerance::EPS));
+        let eps = of_scale / EPS;
+        parts.push(if eps < 0.01 { format!("{eps:.2e} eps of the scale") } else { format!("{eps} eps of the scale") });
     }
     match parts.is_empty() {
         true if moves => "the same bits".into(),
