@@ -54,6 +54,6 @@ impl Family for Cat {
     }
 
     fn samples() -> Vec<Self> {
-        DType::ALL.map(|dtype| Cat { dtype, inputs: 2 }).into()
+        DType::ALL.map(|dtype| Cat { dtype: dtype.moved(), inputs: 2 }).into()
     }
 }

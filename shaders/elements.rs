@@ -61,6 +61,14 @@ impl<'k> Elements<'k> {
         Elements { array: k.buffer(name, element, Access::Read), dtype }
     }
 
+    /// A buffer of elements that are not computed with: those of 64 bits are vectors of two words.
+    pub fn moved(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        if dtype.parts() == 1 {
+            return Elements::input(k, name, dtype);
+        }
+        Elements { array: k.buffer(name, Type::vec2(Scalar::U32), Access::Read), dtype }
+    }
+
     /// The element at `index`, widened to the type it is computed in.
     pub fn load(self, index: Value<'k>) -> Value<'k> {
         match Packing::of(self.dtype) {
@@ -71,6 +79,20 @@ impl<'k> Elements<'k> {
             }
             Packing::None => self.array.load(index),
         }
+    }
+
+    /// A buffer of indexes of any integer type, which are read as words whatever the device computes in.
+    pub fn indexes(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        Elements::moved(k, name, dtype)
+    }
+
+    /// The index at `place`, which is the largest `u32` or far from any length where it is negative or does not fit.
+    pub fn load_index(self, place: Value<'k>) -> Value<'k> {
+        if self.dtype != DType::I64 {
+            return self.load(place).convert(Scalar::U32);
+        }
+        let words = self.array.load(place);
+        words.lane(1).eq(0).select(words.lane(0), u32::MAX)
     }
 
     /// Four elements at any four indices.
@@ -131,6 +153,27 @@ impl<'k> Quads<'k> {
         };
         self.array.store(quad, packed);
     }
+
+    /// Stores the elements from `4 * quad` on, of 64 bits as vectors of two words.
+    pub fn store_lanes(self, k: &'k KernelBuilder, quad: Value<'k>, [a, b, c, d]: [Value<'k>; 4]) {
+        if a.ty().lanes == 1 {
+            return self.store(k, quad, k.vector(&[a, b, c, d]));
+        }
+        for (half, [a, b]) in (0..).zip([[a, b], [c, d]]) {
+            self.store(k, quad * 2 + half, k.vector(&[a.lane(0), a.lane(1), b.lane(0), b.lane(1)]));
+        }
+    }
+}
+
+/// A number from the parameters, which are words of 32 bits.
+pub(super) fn number_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
+    let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
+    let low = k.parameter(Type::U32);
+    if dtype.parts() == 1 {
+        return low.bitcast(ty);
+    }
+    let high = k.parameter(Type::U32);
+    (low.convert(Scalar::I64) | (high.convert(Scalar::I64) << 32)).bitcast(ty)
 }
 
 /// A buffer of elements of one, two or four bytes whose meaning plays no role.

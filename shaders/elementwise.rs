@@ -1,7 +1,7 @@
 //! One kernel per expression tree: each invocation computes four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides};
+use super::elements::{Elements, Grid, Quads, Strides, number_parameter};
 use crate::dtype::DType;
 use crate::expr::{BinaryOp, Expr, UnaryOp};
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
@@ -20,21 +20,22 @@ pub(crate) enum InputLayout {
 }
 
 /// An elementwise kernel. Parameters: the number of elements; the lengths of the axes; per input its offset (in
-/// elements, in quads if contiguous) and, if strided, its strides; the scalars.
+/// elements, in quads if contiguous) and, if strided, its strides; the scalars, those of 64 bits in two words.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Elementwise {
     pub expr: Expr,
     pub inputs: SmallVec<[(DType, InputLayout); 4]>,
     /// The number of axes that strided inputs are walked along.
     pub rank: usize,
-    pub scalars: usize,
+    pub scalars: SmallVec<[DType; 4]>,
 }
 
 impl Elementwise {
     /// The length of the parameter block.
     pub fn parameter_words(&self) -> usize {
         let strided = self.inputs.iter().filter(|(_, layout)| *layout == InputLayout::Strided).count();
-        1 + self.rank + self.inputs.len() + strided * self.rank + self.scalars
+        let scalars: usize = self.scalars.iter().map(|dtype| dtype.parts()).sum();
+        1 + self.rank + self.inputs.len() + strided * self.rank + scalars
     }
 }
 
@@ -65,7 +66,7 @@ impl Family for Elementwise {
                 }
             })
             .collect();
-        let scalars: Vec<Value> = (0..self.scalars).map(|_| k.parameter(Type::U32)).collect();
+        let scalars: Vec<Value> = self.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
         let output = Quads::output(k, "y", self.expr.dtype());
 
         let quad = k.global_index();
@@ -101,13 +102,13 @@ impl Family for Elementwise {
             let expr = Expr::Binary(BinaryOp::Add, input(0, dtype), input(1, dtype));
             [(Contiguous, 0), (Strided, 2)].map(|(layout, rank)| {
                 let inputs = [(dtype, Contiguous), (dtype, layout)].into_iter().collect();
-                Elementwise { expr: expr.clone(), inputs, rank, scalars: 0 }
+                Elementwise { expr: expr.clone(), inputs, rank, scalars: SmallVec::new() }
             })
         });
         let functions = [UnaryOp::Exp, UnaryOp::Log, UnaryOp::Sin, UnaryOp::Tanh, UnaryOp::Erf, UnaryOp::Gelu];
         let functions = functions.into_iter().map(|function| {
             let expr = Expr::Unary(function, input(0, DType::F32));
-            Elementwise { expr, inputs: [(DType::F32, Contiguous)].into_iter().collect(), rank: 0, scalars: 0 }
+            Elementwise { expr, inputs: [(DType::F32, Contiguous)].into_iter().collect(), rank: 0, scalars: SmallVec::new() }
         });
         sums.chain(functions).collect()
     }
@@ -123,9 +124,7 @@ impl<'k> Evaluation<'_, 'k> {
     fn evaluate(&self, expr: &Expr) -> Value<'k> {
         let value = match expr {
             Expr::Input(i, _) => self.values[*i],
-            Expr::Scalar(i, dtype) => {
-                self.scalars[*i].bitcast(Type { scalar: dtype.compute_scalar(), lanes: 1 }).splat(4)
-            }
+            Expr::Scalar(i, _) => self.scalars[*i].splat(4),
             Expr::Index => self.index,
             Expr::Unary(op, x) => op.apply(self.evaluate(x)),
             // Compilers take `x - x` for 0 and `x == x` for true, whatever x is.
@@ -146,12 +145,12 @@ impl<'k> Evaluation<'_, 'k> {
             DType::I8 if from.is_float() => x.convert(scalar).max(i32::from(i8::MIN)).min(i32::from(i8::MAX)),
             DType::U8 | DType::I8 => wrap(x.convert(scalar), to),
             // Rounded here and now, so that a fused cast is the cast that memory would have seen.
-            DType::F16 => x.convert(scalar).to_half_bits().half_bits_to_f32(),
+            DType::F16 => round_to_odd(x).to_half_bits().half_bits_to_f32(),
             DType::BF16 => {
-                let [_, rounded] = (keep_24_bits(x).convert(scalar).to_bf16_bits() << 16).unpack_bf16();
+                let [_, rounded] = (round_to_odd(x).to_bf16_bits() << 16).unpack_bf16();
                 rounded
             }
-            DType::U32 | DType::I32 | DType::F32 => x.convert(scalar),
+            DType::U32 | DType::I32 | DType::I64 | DType::F32 | DType::F64 => x.convert(scalar),
         }
     }
 }
@@ -167,25 +166,24 @@ fn wrap(x: Value<'_>, dtype: DType) -> Value<'_> {
     }
 }
 
-/// An integer that an `f32` holds, and that rounds to fewer bits as `x` does: beyond 24 bits, the last one that is kept
-/// tells whether a lower one was set ("rounding to odd").
-fn keep_24_bits(x: Value<'_>) -> Value<'_> {
-    if !x.ty().is_integer() {
-        return x;
+/// The `f32` that rounds to fewer bits as the number itself does: where it is not the number, the one beside it whose
+/// last bit is set (S. Boldo and G. Melquiond, "When double rounding is odd", 2005).
+fn round_to_odd(x: Value<'_>) -> Value<'_> {
+    let near = x.convert(Scalar::F32);
+    if x.ty().scalar == Scalar::F32 {
+        return near;
     }
-    let odd = (x & 0xff).eq(0).select(x.literal(0), 0x100);
-    x.abs().convert(Scalar::U32).lt(1 << 24).select(x, (x & !0xff) | odd)
+    // Mesa would take a conversion there and back for nothing.
+    let back = near.opaque().convert(x.ty().scalar);
+    let bits = near.bitcast(near.ty().with_scalar(Scalar::U32));
+    let other = back.abs().gt(x.abs()).select(bits - 1, bits + 1);
+    let even = (bits & 1).eq(0);
+    (even & back.ne(x)).select(other, bits).bitcast(near.ty())
 }
 
 const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
 const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
-const INFINITY_BITS: u32 = 0x7f80_0000;
-
-/// The bits of a float's absolute value.
-fn magnitude(x: Value<'_>) -> Value<'_> {
-    x.bitcast(x.ty().with_scalar(Scalar::U32)) & 0x7fff_ffff_u32
-}
 
 /// A test of floats as 0 or 1; of integers it always gives the same.
 fn test<'k>(x: Value<'k>, of_float: impl Fn(Value<'k>) -> Value<'k>, of_integer: u32) -> Value<'k> {
@@ -197,7 +195,7 @@ fn test<'k>(x: Value<'k>, of_float: impl Fn(Value<'k>) -> Value<'k>, of_integer:
 
 /// Whether a number is not 0, as 0 or 1. Of floats by their bits: devices take subnormal ones for 0.
 fn truth(x: Value<'_>) -> Value<'_> {
-    let x = if x.ty().is_float() { magnitude(x) } else { x };
+    let x = if x.ty().is_float() { x.magnitude() } else { x };
     x.ne(0).convert(Scalar::U32)
 }
 
@@ -210,11 +208,11 @@ impl UnaryOp {
             UnaryOp::Abs => x.abs(),
             UnaryOp::Sign => {
                 let sign = x.gt(0).select(number(1.0), 0);
-                match x.ty().scalar {
-                    Scalar::U32 => sign,
-                    Scalar::F32 => x.is_nan().select(x, x.lt(0).select(number(-1.0), sign)),
-                    _ => x.lt(0).select(number(-1.0), sign),
+                if x.ty().scalar == Scalar::U32 {
+                    return sign;
                 }
+                let sign = x.lt(0).select(number(-1.0), sign);
+                if x.ty().is_float() { x.is_nan().select(x, sign) } else { sign }
             }
             UnaryOp::Sqr => x * x,
             UnaryOp::Floor => x.floor(),
@@ -261,8 +259,8 @@ impl UnaryOp {
             UnaryOp::Hardswish => x * ((x + 3.0).max(0).min(6) / 6.0),
             UnaryOp::Selu => x.gt(0).select(x, x.expm1() * SELU_ALPHA) * SELU_SCALE,
             UnaryOp::IsNan => test(x, Value::is_nan, 0),
-            UnaryOp::IsInf => test(x, |x| magnitude(x).eq(INFINITY_BITS), 0),
-            UnaryOp::IsFinite => test(x, |x| magnitude(x).lt(INFINITY_BITS), 1),
+            UnaryOp::IsInf => test(x, Value::is_infinite, 0),
+            UnaryOp::IsFinite => test(x, Value::is_finite, 1),
             UnaryOp::LogicalNot => truth(x) ^ 1,
             UnaryOp::BitwiseNot => !x,
         }
@@ -294,10 +292,10 @@ impl BinaryOp {
             BinaryOp::BitwiseAnd => a & b,
             BinaryOp::BitwiseOr => a | b,
             BinaryOp::BitwiseXor => a ^ b,
-            BinaryOp::Shl => is_shift(b).select(a << (b & 31), 0),
+            BinaryOp::Shl => is_shift(b).select(a << (b & last_bit(a)), 0),
+            BinaryOp::Shr if a.ty().scalar == Scalar::U32 => is_shift(b).select(a >> (b & last_bit(a)), 0),
             // Beyond the last bit there is the sign.
-            BinaryOp::Shr if a.ty().scalar == Scalar::I32 => a >> is_shift(b).select(b, 31),
-            BinaryOp::Shr => is_shift(b).select(a >> (b & 31), 0),
+            BinaryOp::Shr => a >> is_shift(b).select(b, last_bit(a)),
             BinaryOp::LogicalAnd => truth(a) & truth(b),
             BinaryOp::LogicalOr => truth(a) | truth(b),
             BinaryOp::LogicalXor => truth(a) ^ truth(b),
@@ -312,9 +310,14 @@ impl BinaryOp {
     }
 }
 
-/// Whether a count of bits is from 0 to 31.
+/// The place of the highest bit of an integer.
+fn last_bit(x: Value<'_>) -> u32 {
+    8 * x.ty().lane().size_in_bytes() - 1
+}
+
+/// Whether a count of bits is one by which an integer of its type can be shifted.
 fn is_shift(count: Value<'_>) -> Value<'_> {
-    count.convert(Scalar::U32).lt(32)
+    count.ge(0) & count.le(last_bit(count))
 }
 
 /// The remainder of a division that is rounded down, so that it has the divisor's sign.
@@ -327,10 +330,11 @@ fn remainder<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
     (rest.ne(0) & b.ne(0) & differ).select(rest + b, rest)
 }
 
-/// Division towards zero, defined where the instruction is not: `x / 0 = 0`, and `i32::MIN / -1` wraps.
+/// Division towards zero, defined where the instruction is not: `x / 0 = 0`, and the smallest integer by -1 wraps.
 fn integer_division<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
     let undefined = match a.ty().scalar {
         Scalar::I32 => b.eq(0) | (a.eq(i32::MIN) & b.eq(-1)),
+        Scalar::I64 => b.eq(0) | (a.eq(i64::MIN) & b.eq(-1)),
         _ => b.eq(0),
     };
     let quotient = a / undefined.select(b.literal(1), b);

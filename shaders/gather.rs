@@ -3,7 +3,7 @@
 use super::Family;
 use super::elements::{Elements, Grid, Quads, Strides};
 use crate::dtype::DType;
-use crate::shader::{KernelBuilder, Scalar, Type, Value};
+use crate::shader::{KernelBuilder, Type, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
@@ -13,7 +13,7 @@ pub(crate) const WORKGROUP: u32 = 64;
 /// strides.
 ///
 /// An index can be checked only where it is, on the device: out of range it yields NaN for floats, and the largest
-/// (unsigned) or smallest (signed) number for integers.
+/// (unsigned) or smallest (signed) number for integers, and true.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Gather {
     pub dtype: DType,
@@ -29,13 +29,20 @@ impl Gather {
 
 /// What an index out of range yields.
 fn fill(k: &KernelBuilder, dtype: DType) -> Value<'_> {
-    let unused = 32 - 8 * dtype.size_in_bytes() as u32;
-    match dtype.compute_scalar() {
-        Scalar::F32 => k.f32(f32::NAN),
-        Scalar::I32 => k.i32(i32::MIN >> unused),
-        _ if dtype == DType::Bool => k.u32(1),
-        _ => k.u32(u32::MAX >> unused),
+    match dtype {
+        DType::F64 => words(k, f64::NAN.to_bits()),
+        DType::I64 => words(k, i64::MIN.cast_unsigned()),
+        DType::F32 | DType::BF16 | DType::F16 => k.f32(f32::NAN),
+        DType::I32 => k.i32(i32::MIN),
+        DType::I8 => k.i32(i8::MIN.into()),
+        DType::U32 => k.u32(u32::MAX),
+        DType::U8 => k.u32(u8::MAX.into()),
+        DType::Bool => k.u32(1),
     }
+}
+
+fn words(k: &KernelBuilder, bits: u64) -> Value<'_> {
+    k.vector(&[k.u32(bits as u32), k.u32((bits >> 32) as u32)])
 }
 
 impl Family for Gather {
@@ -51,9 +58,9 @@ impl Family for Gather {
         let [count, length, stride] = std::array::from_fn(|_| k.parameter(Type::U32));
         let grid = Grid::parameters(k, self.rank);
         let (x_at, index_at) = (Strides::parameters(k, self.rank), Strides::parameters(k, self.rank));
-        let x = Elements::input(k, "x", self.dtype);
-        let index = Elements::input(k, "index", self.index);
-        let y = Quads::output(k, "y", self.dtype);
+        let x = Elements::moved(k, "x", self.dtype);
+        let index = Elements::indexes(k, "index", self.index);
+        let y = Quads::output(k, "y", self.dtype.moved());
         let fill = fill(k, self.dtype);
 
         let quad = k.global_index();
@@ -61,12 +68,11 @@ impl Family for Gather {
         k.when(first.lt(count), || {
             let lanes = [0, 1, 2, 3].map(|lane| {
                 let place = grid.coordinates((first + lane).min(count - 1));
-                // As a word, a negative index is far out of range too.
-                let wanted = index.load(index_at.at(&place)).convert(Scalar::U32);
+                let wanted = index.load_index(index_at.at(&place));
                 let inside = wanted.lt(length);
                 inside.select(x.load(x_at.at(&place) + inside.select(wanted, 0) * stride), fill)
             });
-            y.store(k, quad, k.vector(&lanes));
+            y.store_lanes(k, quad, lanes);
         });
     }
 

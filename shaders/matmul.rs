@@ -152,6 +152,10 @@ impl Family for Matmul {
     }
 
     fn write(&self, k: &KernelBuilder) {
+        if self.dtype.size_in_bytes() == 8 {
+            // Sums and products of 64 bits take twice the room.
+            k.large_registers();
+        }
         let problem = Problem::new(k, self);
         match self.tile {
             Tile::Workgroup => by_workgroup(&problem),
@@ -162,7 +166,13 @@ impl Family for Matmul {
     fn samples() -> Vec<Self> {
         let tiles = [Tile::Workgroup, Tile::Registers { columns: 1 }, Tile::Registers { columns: 4 }];
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
-        dtypes.flat_map(|dtype| tiles.map(|tile| Matmul { dtype, batch_rank: 1, tile })).collect()
+        // Those that an operation chooses.
+        let fits = |config: &Matmul| match config.dtype {
+            DType::I64 => config.tile == Tile::Registers { columns: 1 },
+            DType::F64 => config.tile != Tile::Registers { columns: 4 },
+            _ => true,
+        };
+        dtypes.flat_map(|dtype| tiles.map(|tile| Matmul { dtype, batch_rank: 1, tile })).filter(fits).collect()
     }
 }
 

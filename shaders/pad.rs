@@ -1,7 +1,7 @@
 //! Tensors with a border. Each invocation gathers four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides, quad_indices};
+use super::elements::{Elements, Grid, Quads, Strides, number_parameter, quad_indices};
 use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Type, Value};
 
@@ -29,8 +29,8 @@ pub(crate) struct Pad {
 
 impl Pad {
     /// The length of the parameter block.
-    pub fn parameter_words(border: Border, rank: usize) -> usize {
-        2 + 4 * rank + usize::from(border == Border::Constant)
+    pub fn parameter_words(border: Border, dtype: DType, rank: usize) -> usize {
+        2 + 4 * rank + if border == Border::Constant { dtype.parts() } else { 0 }
     }
 }
 
@@ -69,8 +69,7 @@ impl Family for Pad {
         let strides = Strides::parameters(k, self.rank);
         let axes: Vec<[Value; 2]> =
             (0..self.rank).map(|_| [k.parameter(Type::U32), k.parameter(Type::U32)]).collect();
-        let scalar = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
-        let fill = (self.border == Border::Constant).then(|| k.parameter(scalar));
+        let fill = (self.border == Border::Constant).then(|| number_parameter(k, self.dtype));
         let x = Elements::input(k, "x", self.dtype);
         let y = Quads::output(k, "y", self.dtype);
 

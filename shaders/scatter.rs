@@ -54,14 +54,13 @@ impl Family for Scatter {
         let [count, length, stride] = std::array::from_fn(|_| k.parameter(Type::U32));
         let grid = Grid::parameters(k, self.rank);
         let (y_at, index_at) = (Strides::parameters(k, self.rank), Strides::parameters(k, self.rank));
-        let index = Elements::input(k, "index", self.index);
+        let index = Elements::indexes(k, "index", self.index);
         let number = k.global_index();
         // Runs `act` with the coordinates of the index and the place in `y` that it names.
         let named = |act: &dyn Fn(&[Value<'k>], Value<'k>)| {
             k.when(number.lt(count), || {
                 let place = grid.coordinates(number);
-                // As a word, a negative index is far out of range too.
-                let wanted = index.load(index_at.at(&place)).convert(Scalar::U32);
+                let wanted = index.load_index(index_at.at(&place));
                 k.when(wanted.lt(length), || act(&place, y_at.at(&place) + wanted * stride));
             });
         };
@@ -91,7 +90,7 @@ impl Family for Scatter {
 
     fn samples() -> Vec<Self> {
         let scatter = |op, dtype| Scatter { op, dtype, index: DType::U32, rank: 2 };
-        let of = |op| DType::ALL.into_iter().map(move |dtype| scatter(op, dtype));
+        let of = |op| DType::ALL.into_iter().filter(|dtype| dtype.parts() == 1).map(move |dtype| scatter(op, dtype));
         let combined = of(ScatterOp::Add).chain(of(ScatterOp::Max));
         of(ScatterOp::Replace).chain(combined).chain([scatter(ScatterOp::Mark, DType::U32)]).collect()
     }

@@ -242,7 +242,7 @@ impl Kernel {
     /// # Safety
     /// Drivers take SPIR-V on trust. It must be valid (`spirv-val` tells), use only what the device supports, and bind
     /// what the signature says. In every launch it must keep within its buffers, which are as long as the tensors,
-    /// rounded up to 16 bytes, write to none that the signature calls an input, and end.
+    /// rounded up to 32 bytes, write to none that the signature calls an input, and end.
     pub unsafe fn from_spirv(
         device: &Device,
         words: &[u32],
@@ -399,7 +399,7 @@ impl Kernel {
         let Ok(elements) = checked_elements(shape, "launch") else {
             return refuse(format!("shape {shape} has more elements than a kernel can count"));
         };
-        let bytes = (elements as u64 * dtype.size_in_bytes() as u64).max(1).next_multiple_of(16);
+        let bytes = (elements as u64 * dtype.size_in_bytes() as u64).max(1).next_multiple_of(32);
         if bytes < least_bytes {
             return refuse(format!("shape {shape} of {dtype} is too small; the kernel binds {least_bytes} bytes"));
         }
@@ -439,7 +439,7 @@ impl Kernel {
     fn bind(&self, slot: &Slot, argument: Argument, bound: &mut Bound) -> Result<()> {
         let SlotKind::Buffer { dtype, access, element_bytes } = slot.kind else {
             let Kind::Scalar(word) = argument.0 else { return Err(self.mismatch(slot, &argument)) };
-            bound.words.push(word.bits as u32);
+            bound.words.extend(word.words());
             return Ok(());
         };
         let tensor = match argument.0 {

@@ -106,6 +106,15 @@ impl Layout {
         Ok(Layout { shape: shape.clone(), strides, offset: self.offset })
     }
 
+    /// The view of elements as `parts` smaller ones each, along a new last axis.
+    pub fn in_parts(&self, parts: usize) -> Self {
+        Layout {
+            shape: self.shape.iter().copied().chain([parts]).collect(),
+            strides: self.strides.iter().map(|stride| stride.wrapping_mul(parts as isize)).chain([1]).collect(),
+            offset: self.offset * parts,
+        }
+    }
+
     /// Two axes replaced by a last one along which both are walked, `offset` places later along the second than along
     /// the first.
     pub fn diagonal(&self, first: usize, second: usize, offset: isize) -> Self {

@@ -33,8 +33,8 @@ impl Drop for Allocation {
     }
 }
 
-/// Kernels read and write four elements of up to four bytes at once, also at the end of a buffer.
-const ALIGNMENT: u64 = 16;
+/// Kernels read and write four elements of up to eight bytes at once, also at the end of a buffer.
+const ALIGNMENT: u64 = 32;
 
 /// The size of the smallest class.
 const SMALLEST_CLASS: u64 = 256;

@@ -282,7 +282,7 @@ mod tests {
 
         fn allocate(&self, bytes: u64, _: MemoryUse) -> Result<BufferId> {
             // Each test names its buffers by their sizes.
-            Ok(BufferId(bytes / 16))
+            Ok(BufferId(bytes / 32))
         }
 
         fn free(&self, _: BufferId) {}
@@ -343,7 +343,7 @@ mod tests {
         let backend: Arc<dyn Backend> = lazy.clone();
         let stream = Stream::new(backend.clone());
         (lazy, stream, move |name| {
-            Allocation::new(&backend, 16 * name, MemoryUse::Kernels(MemoryKind::Device)).unwrap()
+            Allocation::new(&backend, 32 * name, MemoryUse::Kernels(MemoryKind::Device)).unwrap()
         })
     }
 

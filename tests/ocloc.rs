@@ -76,6 +76,18 @@ fn private_arrays_and_workgroup_memory_are_told() {
 }
 
 #[test]
+fn some_gpus_have_no_64_bit_floats() {
+    let k = KernelBuilder::new("doubles", Target::LEVEL_ZERO, 64);
+    let x = k.buffer("x", Type::F64, Access::ReadWrite);
+    let i = k.global_index();
+    x.store(i, x.load(i) * 3.0);
+    let kernel = [source(k, false)];
+    for gpu in ocloc::GPUS {
+        assert_eq!(compile(gpu, &kernel)[0].is_ok(), ocloc::has_f64(gpu), "{gpu}");
+    }
+}
+
+#[test]
 fn kernels_behind_one_that_fails_are_compiled() {
     let broken = || Source { spirv: vec![0; 64], large_registers: false };
     let mut headless = sums(4, false);

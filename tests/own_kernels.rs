@@ -130,6 +130,19 @@ fn narrow_dtypes_are_packed_and_vectors_cover_the_rest() {
         let [y] = kernel.launch(1, [Argument::output(4)])?;
         assert_eq!(y.to_vec::<bool>()?, [false, true, true, true]);
 
+        // 64 bits, with the checks that such a kernel has: a count of bits is taken modulo 64.
+        let kernel = Kernel::build("wide", device, 8, |k| {
+            let x = k.buffer("x", Type::I64, Access::Read);
+            let y = k.buffer("y", Type::F64, Access::Write);
+            let i = k.global_index();
+            let shifted = (x.load(i) << 97) + (1i64 << 40);
+            y.store(i, (shifted / x.load(i)).convert(Scalar::F64) * 0.5);
+        })?;
+        let x = [3i64, -7, 0, 1 << 20];
+        let [y] = kernel.launch(1, [Tensor::new(x, device)?.into(), Argument::output(4)])?;
+        let expected = x.map(|x| ((x << 33) + (1 << 40)) / if x == 0 { 1 } else { x }).map(|x| x as f64 * 0.5);
+        assert_eq!(y.to_vec::<f64>()?, expected);
+
         // Halves doubled, two in a word.
         let kernel = Kernel::build("halves", device, 8, |k| {
             let x = k.packed_buffer("x", DType::F16, Access::Read);

@@ -83,6 +83,7 @@ fn print_intel(kernels: &[Module], gpus: &[String]) -> anyhow::Result<usize> {
         for (gpu, reports) in gpus.iter().zip(&reports) {
             let cells = match &reports[number] {
                 Ok(report) => INTEL_COLUMNS.iter().map(|(_, cell)| format!(" {:>9}", cell(report))).collect(),
+                Err(_) if kernel.requires.f64 && !ocloc::has_f64(gpu) => " has no 64-bit floats".into(),
                 Err(message) => {
                     refused += 1;
                     format!(" {message}")

@@ -10,6 +10,11 @@ use std::process::Command;
 /// A), Xe-HP and Xe-HPC (Data Center GPU Max).
 pub const GPUS: [&str; 5] = ["skl", "tgllp", "dg2", "xe_hp_sdv", "pvc"];
 
+/// Whether a GPU computes in 64-bit floats: those that are made for screens have not had them since Gen9.
+pub fn has_f64(gpu: &str) -> bool {
+    !matches!(gpu, "tgllp" | "dg2")
+}
+
 /// A kernel to compile.
 pub struct Source {
     /// SPIR-V of the OpenCL dialect.

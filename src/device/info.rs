@@ -66,6 +66,10 @@ impl fmt::Display for DeviceKind {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Features {
+    /// 64-bit integers in kernels: arithmetic on tensors of `i64`.
+    pub i64: bool,
+    /// 64-bit floats in kernels: arithmetic on tensors of `f64`.
+    pub f64: bool,
     /// 16-bit floats in storage buffers and in arithmetic.
     pub f16: bool,
     /// Subgroup arithmetic, ballot and shuffle in compute kernels.
@@ -79,7 +83,11 @@ pub struct Features {
 impl Features {
     /// The first feature that `self` needs and `available` lacks.
     pub(crate) fn missing_from(&self, available: &Features) -> Option<&'static str> {
-        if self.f16 && !available.f16 {
+        if self.f64 && !available.f64 {
+            Some("64-bit floats in kernels")
+        } else if self.i64 && !available.i64 {
+            Some("64-bit integers in kernels")
+        } else if self.f16 && !available.f16 {
             Some("16-bit floats in kernels")
         } else if self.subgroups && !available.subgroups {
             Some("subgroup operations")
@@ -97,6 +105,8 @@ impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = [
             (self.f16, "f16"),
+            (self.i64, "i64"),
+            (self.f64, "f64"),
             (self.subgroups, "subgroups"),
             (self.atomics, "atomics"),
             (self.timestamps, "timestamps"),

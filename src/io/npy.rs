@@ -14,14 +14,16 @@ use std::io::Write;
 use std::path::Path;
 
 /// The dtypes, as numpy and as this crate calls them.
-const DTYPES: [(&str, DType); 7] = [
+const DTYPES: [(&str, DType); 9] = [
     ("b1", DType::Bool),
     ("u1", DType::U8),
     ("i1", DType::I8),
     ("u4", DType::U32),
     ("i4", DType::I32),
+    ("i8", DType::I64),
     ("f2", DType::F16),
     ("f4", DType::F32),
+    ("f8", DType::F64),
 ];
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";

@@ -18,15 +18,17 @@ use std::io::Write;
 use std::path::{Component, Path};
 
 /// The dtypes, as the format and as this crate calls them.
-const DTYPES: [(Dtype, DType); 8] = [
+const DTYPES: [(Dtype, DType); 10] = [
     (Dtype::BOOL, DType::Bool),
     (Dtype::U8, DType::U8),
     (Dtype::I8, DType::I8),
     (Dtype::U32, DType::U32),
     (Dtype::I32, DType::I32),
+    (Dtype::I64, DType::I64),
     (Dtype::F16, DType::F16),
     (Dtype::BF16, DType::BF16),
     (Dtype::F32, DType::F32),
+    (Dtype::F64, DType::F64),
 ];
 
 /// The length of a header is written in so many bytes, and headers are padded to a multiple of it.

@@ -3,6 +3,7 @@
 use super::is_software;
 use super::window::{PerAxis, Window, batched};
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::conv::Conv;
 use crate::kernels::tiles::Tile;
@@ -194,8 +195,8 @@ impl Problem {
             x.check_same_device(other, op)?;
             x.check_same_dtype(other, op)?;
         }
-        if !x.dtype().is_float() && x.dtype().widened() != x.dtype() {
-            return Err(Error::UnsupportedDType { op, dtype: x.dtype(), expected: "f32, f16, i32 and u32" });
+        if !x.dtype().is_single_float() && ![DType::I32, DType::U32].contains(&x.dtype()) {
+            return Err(Error::UnsupportedDType { op, dtype: x.dtype(), expected: "f32, f16, bf16, i32 and u32" });
         }
         let (mut x, added) = batched(x, self.axes, op)?;
         let mut sizes = self.sizes(&x, weight, config)?;

@@ -141,9 +141,10 @@ impl Tensor {
         let shape: Shape = self.dims().iter().copied().chain([classes]).collect();
         checked_elements(&shape, OP)?;
         checked_elements(&classes.into(), OP)?;
-        // As a word, a negative index is far out of range too.
-        let places = Tensor::arange(0u32, classes as u32, self.device())?;
-        self.to_dtype(DType::U32)?.unsqueeze(-1)?.eq(&places)?.to_dtype(DType::U8)
+        // As a word, a negative index is far out of range too; of 64 bits, an index has more than a word.
+        let wide = if self.dtype() == DType::I64 { DType::I64 } else { DType::U32 };
+        let places = Tensor::arange(0u32, classes as u32, self.device())?.to_dtype(wide)?;
+        self.to_dtype(wide)?.unsqueeze(-1)?.eq(&places)?.to_dtype(DType::U8)
     }
 
     /// Checks that a tensor of indexes fits this one: its device, and a dtype that counts.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernels::cat::{Cat, WORKGROUP};
 use crate::shape::{Axis, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tensor::{Tensor, allocate, checked_parts};
 use std::borrow::Borrow;
 
 /// One launch joins so many tensors: every device can bind so many buffers and one more.
@@ -87,19 +87,21 @@ fn join(tensors: &[Tensor], axis: usize) -> Result<Tensor> {
         ends.push(length);
     }
     let shape: Shape = first.dims().iter().enumerate().map(|(i, &n)| if i == axis { length } else { n }).collect();
-    let elements = checked_elements(&shape, "cat")?;
+    // Elements of 64 bits are moved as two words.
+    let parts = dtype.parts();
+    let elements = checked_parts(&shape, dtype, "cat")?;
     let output = allocate(&shape, dtype, device, "cat")?;
     if elements > 0 {
-        let inner: usize = shape[axis + 1..].iter().product();
+        let inner = shape[axis + 1..].iter().product::<usize>() * parts;
         let mut parameters = vec![elements as u32, length as u32, inner as u32];
         let mut buffers = Vec::with_capacity(tensors.len());
         for (tensor, end) in tensors.iter().zip(ends) {
             let tensor = tensor.contiguous()?;
-            parameters.extend([tensor.layout().offset as u32, end as u32]);
+            parameters.extend([(tensor.layout().offset * parts) as u32, end as u32]);
             buffers.push(tensor.buffer()?);
         }
         let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
-        let config = Cat { dtype, inputs: tensors.len() };
+        let config = Cat { dtype: dtype.moved(), inputs: tensors.len() };
         device.runtime().launch(config, &bindings, &parameters, elements.div_ceil(4).div_ceil(WORKGROUP as usize))?;
     }
     Ok(Tensor::from_buffer(output, shape, dtype, device))

@@ -2,6 +2,7 @@
 
 use super::is_software;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
 use crate::kernels::matmul::{Matmul, Tile};
@@ -71,17 +72,18 @@ impl Tensor {
         if self.dtype() == self.dtype().summed() {
             return Ok(());
         }
-        Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "floats, i32 and u32" })
+        Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "floats, i32, u32 and i64" })
     }
 }
 
 /// How a product with `n` columns is cut.
-fn choose_tile(device: &Device, n: usize) -> Tile {
-    match is_software(device) {
-        // 32 or 128 columns per workgroup: the fewer are wasted.
-        true => Tile::Registers { columns: if n < 96 { 1 } else { 4 } },
-        false => Tile::Workgroup,
+fn choose_tile(device: &Device, dtype: DType, n: usize) -> Tile {
+    // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
+    if !is_software(device) && dtype != DType::I64 {
+        return Tile::Workgroup;
     }
+    // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
+    Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } }
 }
 
 /// The axes of the batch, and the two of the matrices.
@@ -115,7 +117,7 @@ fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3], op
     }
 
     let [m, n, _] = problem.sizes;
-    let tile = choose_tile(device, n);
+    let tile = choose_tile(device, lhs.dtype(), n);
     let batches: usize = problem.lengths.iter().product();
     let output = allocate(&shape, accumulated, device, op)?;
     let (rows, columns) = tile.block();

@@ -156,7 +156,7 @@ impl Tensor {
         }
         let (lengths, strides, merged) = self.merged(borders);
         let limit = self.device().info().limits.max_parameter_words as usize;
-        if Pad::parameter_words(border, lengths.len()) > limit {
+        if Pad::parameter_words(border, self.dtype(), lengths.len()) > limit {
             if !self.is_contiguous() {
                 return self.contiguous()?.with_borders(borders, shape, border, fill, op);
             }
@@ -179,7 +179,7 @@ impl Tensor {
             parameters.push(self.layout().offset as u32);
             parameters.extend(strides.iter().map(|&stride| stride as u32));
             parameters.extend(axes().flat_map(|(&length, &[before, _])| [before as u32, length as u32]));
-            parameters.extend(fill.map(|word| word.bits as u32));
+            parameters.extend(fill.into_iter().flat_map(Word::words));
             let config = Pad { dtype: self.dtype(), border, rank: lengths.len() };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             self.device().runtime().launch(config, &[&*self.buffer()?, &output], &parameters, groups)?;

@@ -30,11 +30,12 @@ impl Tensor {
     /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn rand<T: Element>(low: T, high: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         let (low, high) = (low.to_f64(), high.to_f64());
-        if !((high - low) as f32).is_finite() {
+        let range = high - low;
+        if !(if T::DTYPE == DType::F64 { range } else { (range as f32).into() }).is_finite() {
             let message = format!("the range from {low} to {high} is wider than the largest number");
             return Err(Error::InvalidArgument { op: "rand", message });
         }
-        let numbers = scaled(Distribution::Uniform, [low, high - low], T::DTYPE, shape.into(), device, "rand")?;
+        let numbers = scaled(Distribution::Uniform, [low, range], T::DTYPE, shape.into(), device, "rand")?;
         // Rounding may reach the end.
         if low < high { numbers.clamp(low, next_below(high, T::DTYPE)) } else { Ok(numbers) }
     }
@@ -87,7 +88,7 @@ impl Tensor {
     /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn rand_int<T: Element>(low: T, high: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         const OP: &str = "rand_int";
-        Domain::Integers.check(T::DTYPE, OP)?;
+        Domain::ShortIntegers.check(T::DTYPE, OP)?;
         if low >= high {
             let message = format!("there is no integer from {low:?} up to but not including {high:?}");
             return Err(Error::InvalidArgument { op: OP, message });
@@ -279,7 +280,8 @@ fn scaled(
     op: &'static str,
 ) -> Result<Tensor> {
     Domain::Floats.check(dtype, op)?;
-    draw(distribution, &[], DType::F32, shape, device, op)?.affine(scale, shift)?.to_dtype(dtype)
+    let numbers = draw(distribution, &[], DType::F32, shape, device, op)?;
+    numbers.to_dtype(dtype.widened())?.affine(scale, shift)?.to_dtype(dtype)
 }
 
 /// Random numbers of a distribution, which may have parameters.
@@ -311,6 +313,7 @@ fn next_below(number: f64, dtype: DType) -> f64 {
     };
     match dtype {
         DType::F16 => f16::from_bits(below(f16::from_f64(number).to_bits())).into(),
+        DType::F64 => number.next_down(),
         DType::BF16 => bf16::from_bits(below(bf16::from_f64(number).to_bits())).into(),
         _ => (number as f32).next_down().into(),
     }

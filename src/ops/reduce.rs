@@ -4,6 +4,7 @@ use super::rows::{Rows, lengths};
 use super::{choose_team, is_software};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::kernels::fold::{FoldOp, buffers};
 use crate::kernels::reduce::{Reduce, Stage};
 use crate::kernels::rows::RowsType;
@@ -44,18 +45,20 @@ impl Reduction {
         }
     }
 
-    /// Whether only floats have it.
-    fn is_of_floats(self) -> bool {
+    /// The dtypes that it takes.
+    fn domain(self) -> Domain {
         use Reduction::*;
-        matches!(self, Norm(_) | Mean | LogSumExp | Var(_) | Std(_))
+        match self {
+            Mean | Norm(FoldOp::NormL1) => Domain::Floats,
+            Norm(_) | LogSumExp | Var(_) | Std(_) => Domain::SingleFloats,
+            Wide(_) | Element(_) | Place(_) | Test(_) => Domain::All,
+        }
     }
 }
 
 impl Tensor {
     fn reduce(&self, reduction: Reduction, axes: &Dims, keep: bool, op: &'static str) -> Result<Tensor> {
-        if reduction.is_of_floats() {
-            self.check_float(op)?;
-        }
+        reduction.domain().check(self.dtype(), op)?;
         let kept: Dims = (0..self.rank()).filter(|axis| !axes.contains(axis)).collect();
         let rows = Rows::new(self, &kept, axes, Reduce::PARAMETER_WORDS, op)?;
         if rows.length == 0 && rows.count > 0 && reduction.fold().of_nothing().is_none() {

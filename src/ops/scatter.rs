@@ -3,6 +3,7 @@
 use super::push_view;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::kernels::scatter::{Scatter, ScatterOp, WORKGROUP};
 use crate::layout::collapse;
 use crate::shape::Axis;
@@ -125,6 +126,8 @@ impl Tensor {
         self.check_indexes(indexes, op)?;
         self.check_same_device(src, op)?;
         self.check_same_dtype(src, op)?;
+        // Places are written by atomic operations on words of 32 bits.
+        Domain::Short.check(self.dtype(), op)?;
         let hint = "the indexes must have as many axes, and be no longer but along the axis itself";
         self.covering(indexes.shape(), Some(axis), op, hint)?;
         let hint = "the indexes must have as many axes as the source, and be no longer";

@@ -3,6 +3,7 @@
 use super::rows::Rows;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::kernels::sort::{MERGED, Sort, WORKGROUP};
 use crate::memory::Buffer;
 use crate::shape::{Axis, Shape};
@@ -91,6 +92,8 @@ impl Tensor {
     /// The first `taken` places of each row, or all, in sorted order.
     fn sorted(&self, axis: Axis, taken: Option<usize>, descending: bool, op: &'static str) -> Result<Sorted> {
         let axis = axis.resolve(self.shape(), op)?;
+        // Keys are words of 32 bits.
+        Domain::Short.check(self.dtype(), op)?;
         let taken = taken.unwrap_or(self.dims()[axis]);
         if taken > self.dims()[axis] {
             let message = format!("{taken} elements of axis {axis} of shape {}", self.shape());

@@ -53,7 +53,7 @@ pub(super) struct State {
     /// The buffers and parameters by name, in the order in which they were declared.
     signature: Signature,
     types: HashMap<Type, Word>,
-    constants: HashMap<(Type, u32), Word>,
+    constants: HashMap<(Type, u64), Word>,
     arrays: HashMap<Type, Word>,
     builtins: HashMap<BuiltIn, Word>,
     interface: Vec<Word>,
@@ -205,9 +205,20 @@ impl KernelBuilder {
             let lane = self.type_id(ty.lane());
             self.state.borrow_mut().module.type_vector(lane, ty.lanes)
         } else {
-            if ty.scalar == Scalar::F16 {
-                self.require(|features| features.f16 = true);
-                self.capability(Capability::Float16);
+            match ty.scalar {
+                Scalar::F16 => {
+                    self.require(|features| features.f16 = true);
+                    self.capability(Capability::Float16);
+                }
+                Scalar::I64 => {
+                    self.require(|features| features.i64 = true);
+                    self.capability(Capability::Int64);
+                }
+                Scalar::F64 => {
+                    self.require(|features| features.f64 = true);
+                    self.capability(Capability::Float64);
+                }
+                _ => {}
             }
             let opencl = self.target.dialect == Dialect::OpenCl;
             let module = &mut self.state.borrow_mut().module;
@@ -216,7 +227,9 @@ impl KernelBuilder {
                 // OpenCL knows integers without a sign: the operations have it.
                 Scalar::I32 => module.type_int(32, u32::from(!opencl)),
                 Scalar::U32 => module.type_int(32, 0),
+                Scalar::I64 => module.type_int(64, u32::from(!opencl)),
                 Scalar::F32 => module.type_float(32, None),
+                Scalar::F64 => module.type_float(64, None),
                 Scalar::F16 => module.type_float(16, None),
             }
         };
@@ -229,7 +242,8 @@ impl KernelBuilder {
     }
 
     /// The constant whose lanes all have these bits.
-    pub(super) fn constant(&self, ty: Type, bits: u32) -> Value<'_> {
+    pub(super) fn constant(&self, ty: Type, bits: impl Into<u64>) -> Value<'_> {
+        let bits = bits.into();
         let known = self.state.borrow().constants.get(&(ty, bits)).copied();
         let id = known.unwrap_or_else(|| {
             let type_id = self.type_id(ty);
@@ -242,8 +256,9 @@ impl KernelBuilder {
                 match ty.scalar {
                     Scalar::Bool if bits != 0 => module.constant_true(type_id),
                     Scalar::Bool => module.constant_false(type_id),
-                    Scalar::F16 => module.constant_bit32(type_id, bits & 0xffff),
-                    Scalar::I32 | Scalar::U32 | Scalar::F32 => module.constant_bit32(type_id, bits),
+                    Scalar::F16 => module.constant_bit32(type_id, bits as u32 & 0xffff),
+                    Scalar::I32 | Scalar::U32 | Scalar::F32 => module.constant_bit32(type_id, bits as u32),
+                    Scalar::I64 | Scalar::F64 => module.constant_bit64(type_id, bits),
                 }
             };
             self.state.borrow_mut().constants.insert((ty, bits), id);

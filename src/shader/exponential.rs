@@ -223,7 +223,7 @@ impl<'k> Value<'k> {
         let k = self.kernel;
         let one = self.literal(1);
         let (product, square, bits) = (k.var(one), k.var(self), k.var(exponent));
-        k.for_range(0, 32, |_| {
+        k.for_range(0, 8 * self.ty.lane().size_in_bytes(), |_| {
             product.set(product.get() * (bits.get() & 1).eq(1).select(square.get(), one));
             square.set(square.get() * square.get());
             bits.set(bits.get() >> 1);

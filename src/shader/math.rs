@@ -20,11 +20,11 @@ impl<'k> Value<'k> {
         self.kernel.library(glsl as u32, opencl as u32, self.ty, &arguments)
     }
 
-    /// The absolute value; of `i32::MIN` it is `i32::MIN`.
+    /// The absolute value; of the smallest integer, which has none, itself.
     pub fn abs(self) -> Value<'k> {
         match self.ty.scalar {
-            Scalar::F32 | Scalar::F16 => self.library(Glsl::FAbs, OpenCl::fabs, &[]),
-            Scalar::I32 => self.lt(0).select(-self, self),
+            Scalar::F32 | Scalar::F64 | Scalar::F16 => self.library(Glsl::FAbs, OpenCl::fabs, &[]),
+            Scalar::I32 | Scalar::I64 => self.lt(0).select(-self, self),
             Scalar::U32 | Scalar::Bool => self,
         }
     }
@@ -83,17 +83,18 @@ impl<'k> Value<'k> {
 
     /// The bits of a float with the sign of `sign`.
     pub(super) fn copy_sign(self, sign: Value<'k>) -> Value<'k> {
-        let bits = self.ty.with_scalar(Scalar::U32);
-        ((self.bitcast(bits) & 0x7fff_ffff_u32) | (sign.bitcast(bits) & 0x8000_0000_u32)).bitcast(self.ty)
+        let sign = sign.bitcast(self.ty.bits());
+        let sign = if self.ty.scalar == Scalar::F64 { sign & i64::MIN } else { sign & 0x8000_0000_u32 };
+        (self.magnitude() | sign).bitcast(self.ty)
     }
 
     /// The same number, but nothing that a compiler could combine with other arithmetic. Drivers add up the parts of a
     /// constant that was split to keep products exact: Mesa turns `n a + (n b + x)` into `n (a + b) + x`.
     pub fn opaque(self) -> Value<'k> {
-        let bits = self.ty.with_scalar(Scalar::U32);
+        let bits = self.ty.bits();
         // Dispatches are flat, so that this is 0, which only the crate knows.
         let zero = self.kernel.builtin(BuiltIn::NumWorkgroups, Some(2)) - 1;
-        (self.bitcast(bits) | zero).bitcast(self.ty)
+        (self.bitcast(bits) | zero.convert(bits.scalar)).bitcast(self.ty)
     }
 
     /// The sum of two `f32`, and what is lost in its rounding: together they are the exact sum (D. Knuth, "The Art of
@@ -105,19 +106,17 @@ impl<'k> Value<'k> {
         [sum, (self - kept).opaque() + (rhs - added)]
     }
 
-    /// Whether a lane is neither infinite nor NaN.
-    pub(crate) fn is_finite(self) -> Value<'k> {
-        (self.bitcast(self.ty.with_scalar(Scalar::U32)) & 0x7f80_0000_u32).lt(0x7f80_0000_u32)
-    }
-
     /// An infinity or NaN of this value's type.
     pub(super) fn special(self, number: f32) -> Value<'k> {
-        self.kernel.f32(number).into_value(self.kernel, self.ty)
+        self.kernel.f32(number).convert(self.ty.scalar).into_value(self.kernel, self.ty)
     }
 
     /// `self / divisor` within 2.5 ulp for all numbers: the instruction is only as good as that for divisors up to
     /// 2^126, and a compiler takes `x / x` for 1 even where it is NaN.
     pub fn divide(self, divisor: Value<'k>) -> Value<'k> {
+        if self.ty.scalar == Scalar::F64 {
+            return self / divisor.opaque();
+        }
         let scale = divisor.abs().gt(1e30).select(divisor.literal(2f32.powi(-32)), 1.0);
         (self * scale) / (divisor * scale).opaque()
     }
@@ -125,13 +124,16 @@ impl<'k> Value<'k> {
     /// The remainder of `self / divisor`, exactly, with the sign of `self`; NaN where there is none.
     pub fn fmod(self, divisor: Value<'k>) -> Value<'k> {
         let k = self.kernel;
-        let word = self.ty.with_scalar(Scalar::U32);
-        let (a, b) = (self.bitcast(word) & 0x7fff_ffff_u32, divisor.bitcast(word) & 0x7fff_ffff_u32);
-        // A float is a whole number of 24 bits times 2^(exponent - 150); subnormal ones have the exponent 1, too.
-        let exponent = |bits: Value<'k>| (bits >> 23).max(1);
+        let word = self.ty.bits();
+        let (a, b) = (self.magnitude(), divisor.magnitude());
+        // A float is a whole number of 24 (53) bits times 2^(exponent - 150) (1075); subnormal ones have the exponent 1, too.
+        let fraction_bits = if self.ty.scalar == Scalar::F64 { 52 } else { 23 };
+        let bias = fraction_bits + if self.ty.scalar == Scalar::F64 { 1023 } else { 127 };
+        let one = 1i64 << fraction_bits;
+        let exponent = |bits: Value<'k>| (bits >> fraction_bits).max(1);
         let whole = |bits: Value<'k>| {
-            let fraction = bits & 0x007f_ffff_u32;
-            bits.ge(0x0080_0000_u32).select(fraction | 0x0080_0000_u32, fraction)
+            let fraction = bits & (one - 1);
+            bits.ge(one).select(fraction | one, fraction)
         };
         let modulus = whole(b).max(1);
         let remainder = k.var(whole(a) % modulus);
@@ -148,14 +150,15 @@ impl<'k> Value<'k> {
         );
         // The same as a float: where it is subnormal, the bits are the number.
         let remainder = remainder.get();
-        let float = remainder.convert(Scalar::F32).bitcast(word);
+        let float = remainder.convert(self.ty.scalar).bitcast(word);
         let place = exponent(b);
-        let normal = ((float >> 23) + place).gt(150);
-        let scaled = (float + (place << 23)) - (150_u32 << 23);
-        let bits = normal.select(scaled, remainder << (place - 1).min(23));
+        let normal = ((float >> fraction_bits) + place).gt(bias);
+        let scaled = (float + (place << fraction_bits)) - i64::from(bias) * one;
+        let bits = normal.select(scaled, remainder << (place - 1).min(fraction_bits));
         let bits = remainder.eq(0).select(remainder, bits);
         let result = a.lt(b).select(a, bits).bitcast(self.ty).copy_sign(self);
-        let none = a.ge(0x7f80_0000_u32) | b.gt(0x7f80_0000_u32) | b.eq(0);
+        let infinity = self.infinity_bits();
+        let none = a.ge(infinity) | b.gt(infinity) | b.eq(0);
         none.select(self.special(f32::NAN), result)
     }
 

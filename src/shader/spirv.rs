@@ -67,6 +67,8 @@ pub(super) fn no_entry_point<'a>(name: &str, others: impl Iterator<Item = &'a st
 fn require(features: &mut Features, capability: u32) {
     let halves = [Capability::Float16, Capability::StorageBuffer16BitAccess];
     features.f16 |= halves.iter().any(|&known| known as u32 == capability);
+    features.i64 |= capability == Capability::Int64 as u32;
+    features.f64 |= capability == Capability::Float64 as u32;
     let subgroups = Capability::GroupNonUniform as u32..=Capability::GroupNonUniformQuad as u32;
     features.subgroups |= subgroups.contains(&capability);
 }

@@ -20,8 +20,8 @@ impl<'k> Value<'k> {
             self.kernel.fail("subgroups reduce numbers, not truth values");
         }
         let op = match self.ty.scalar {
-            Scalar::F32 | Scalar::F16 => float,
-            Scalar::I32 => signed,
+            Scalar::F32 | Scalar::F64 | Scalar::F16 => float,
+            Scalar::I32 | Scalar::I64 => signed,
             Scalar::U32 | Scalar::Bool => unsigned,
         };
         let operation = Operand::GroupOperation(GroupOperation::Reduce);

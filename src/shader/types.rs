@@ -12,8 +12,12 @@ pub enum Scalar {
     I32,
     /// Unsigned 32-bit integer, and the word in which narrow types are packed.
     U32,
+    /// Signed 64-bit integer; a kernel that uses it requires [`Features::i64`](crate::Features::i64).
+    I64,
     /// Single-precision float.
     F32,
+    /// Double-precision float; a kernel that uses it requires [`Features::f64`](crate::Features::f64).
+    F64,
     /// Half-precision float; a kernel that uses it requires [`Features::f16`](crate::Features::f16).
     F16,
 }
@@ -36,6 +40,10 @@ impl Type {
     pub const U32: Type = Type { scalar: Scalar::U32, lanes: 1 };
     /// A float.
     pub const F32: Type = Type { scalar: Scalar::F32, lanes: 1 };
+    /// A 64-bit integer.
+    pub const I64: Type = Type { scalar: Scalar::I64, lanes: 1 };
+    /// A double-precision float.
+    pub const F64: Type = Type { scalar: Scalar::F64, lanes: 1 };
     /// A half-precision float.
     pub const F16: Type = Type { scalar: Scalar::F16, lanes: 1 };
 
@@ -61,12 +69,18 @@ impl Type {
 
     /// Whether the lanes are floats.
     pub const fn is_float(self) -> bool {
-        matches!(self.scalar, Scalar::F32 | Scalar::F16)
+        matches!(self.scalar, Scalar::F32 | Scalar::F64 | Scalar::F16)
     }
 
     /// Whether the lanes are integers.
     pub const fn is_integer(self) -> bool {
-        matches!(self.scalar, Scalar::I32 | Scalar::U32)
+        matches!(self.scalar, Scalar::I32 | Scalar::U32 | Scalar::I64)
+    }
+
+    /// The integers that hold the bits of the lanes.
+    pub(super) const fn bits(self) -> Type {
+        let wide = matches!(self.scalar, Scalar::I64 | Scalar::F64);
+        self.with_scalar(if wide { Scalar::I64 } else { Scalar::U32 })
     }
 
     /// The dtype of a tensor whose elements are the lanes; of a truth value that of the word to use for it.
@@ -74,7 +88,9 @@ impl Type {
         match self.scalar {
             Scalar::Bool | Scalar::U32 => DType::U32,
             Scalar::I32 => DType::I32,
+            Scalar::I64 => DType::I64,
             Scalar::F32 => DType::F32,
+            Scalar::F64 => DType::F64,
             Scalar::F16 => DType::F16,
         }
     }
@@ -83,6 +99,7 @@ impl Type {
     pub const fn size_in_bytes(self) -> u32 {
         let lane = match self.scalar {
             Scalar::F16 => 2,
+            Scalar::I64 | Scalar::F64 => 8,
             Scalar::Bool | Scalar::I32 | Scalar::U32 | Scalar::F32 => 4,
         };
         lane * self.lanes
@@ -95,7 +112,9 @@ impl fmt::Display for Type {
             Scalar::Bool => "bool",
             Scalar::I32 => "i32",
             Scalar::U32 => "u32",
+            Scalar::I64 => "i64",
             Scalar::F32 => "f32",
+            Scalar::F64 => "f64",
             Scalar::F16 => "f16",
         };
         match self.lanes {
@@ -111,7 +130,9 @@ impl DType {
         match self {
             DType::Bool | DType::U8 | DType::U32 => Scalar::U32,
             DType::I8 | DType::I32 => Scalar::I32,
+            DType::I64 => Scalar::I64,
             DType::F16 | DType::BF16 | DType::F32 => Scalar::F32,
+            DType::F64 => Scalar::F64,
         }
     }
 }

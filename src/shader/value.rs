@@ -1,6 +1,7 @@
 //! [`Value`]: something computed in a kernel, with the operators of Rust.
 
 use super::builder::KernelBuilder;
+use super::target::Dialect;
 use super::types::{Scalar, Type};
 use half::f16;
 use rspirv::dr::Operand;
@@ -34,11 +35,13 @@ macro_rules! number_into_value {
         impl<'k> IntoValue<'k> for $number {
             fn into_value(self, kernel: &'k KernelBuilder, like: Type) -> Value<'k> {
                 let bits = match like.scalar {
-                    Scalar::F32 => (self as f32).to_bits(),
-                    Scalar::F16 => u32::from(f16::from_f64(self as f64).to_bits()),
-                    Scalar::I32 => self as i32 as u32,
-                    Scalar::U32 => self as u32,
-                    Scalar::Bool => u32::from(self as u32 != 0),
+                    Scalar::F32 => (self as f32).to_bits().into(),
+                    Scalar::F64 => (self as f64).to_bits(),
+                    Scalar::F16 => f16::from_f64(self as f64).to_bits().into(),
+                    Scalar::I32 => (self as i32).cast_unsigned().into(),
+                    Scalar::I64 => (self as i64).cast_unsigned(),
+                    Scalar::U32 => (self as u32).into(),
+                    Scalar::Bool => u64::from(self as u32 != 0),
                 };
                 kernel.constant(like, bits)
             }
@@ -46,7 +49,7 @@ macro_rules! number_into_value {
     )+};
 }
 
-number_into_value!(i32, u32, f32, f64);
+number_into_value!(i32, u32, i64, f32, f64);
 
 /// Which instruction an operator is, by the kind of its operands.
 struct Opcodes {
@@ -68,12 +71,17 @@ impl Opcodes {
 
     fn select(&self, ty: Type) -> Option<Op> {
         match ty.scalar {
-            Scalar::F32 | Scalar::F16 => self.float,
-            Scalar::I32 => self.signed,
+            Scalar::F32 | Scalar::F64 | Scalar::F16 => self.float,
+            Scalar::I32 | Scalar::I64 => self.signed,
             Scalar::U32 => self.unsigned,
             Scalar::Bool => self.bool,
         }
     }
+}
+
+/// Whether an instruction shifts bits.
+fn is_shift(op: Op) -> bool {
+    matches!(op, Op::ShiftLeftLogical | Op::ShiftRightArithmetic | Op::ShiftRightLogical)
 }
 
 impl<'k> Value<'k> {
@@ -92,6 +100,9 @@ impl<'k> Value<'k> {
     }
 
     fn binary(self, rhs: impl IntoValue<'k>, opcodes: &Opcodes, result: impl Fn(Type) -> Type) -> Value<'k> {
+        if opcodes.select(self.ty).is_some_and(is_shift) && self.ty.scalar == Scalar::I64 {
+            return self.shift_wide(rhs, opcodes);
+        }
         let rhs = rhs.into_value(self.kernel, self.ty);
         let lhs = if self.ty.lanes == 1 && rhs.ty.lanes > 1 { self.splat(rhs.ty.lanes) } else { self };
         match opcodes.select(lhs.ty) {
@@ -111,7 +122,7 @@ impl<'k> Value<'k> {
             }
             _ => {
                 self.kernel.fail(format!("`{}` is not defined between {} and {}", opcodes.symbol, lhs.ty, rhs.ty));
-                lhs.kernel.constant(result(lhs.ty), 0)
+                lhs.kernel.constant(result(lhs.ty), 0u32)
             }
         }
     }
@@ -121,12 +132,27 @@ impl<'k> Value<'k> {
         match op {
             Op::UDiv | Op::UMod => rhs.eq(0).select(rhs.literal(1), rhs),
             Op::SDiv | Op::SRem => {
-                let overflow = rhs.eq(-1) & self.eq(i32::MIN);
+                let smallest = if self.ty.scalar == Scalar::I64 { i64::MIN } else { i32::MIN.into() };
+                let overflow = rhs.eq(-1) & self.eq(smallest);
                 (rhs.eq(0) | overflow).select(rhs.literal(1), rhs)
             }
-            Op::ShiftLeftLogical | Op::ShiftRightArithmetic | Op::ShiftRightLogical => rhs & 31,
+            _ if is_shift(op) => rhs & (8 * self.ty.lane().size_in_bytes() - 1),
             _ => rhs,
         }
+    }
+
+    /// A shift of 64 bits. Its count has 32 of them in WGSL, and as many as what is shifted for compilers of OpenCL.
+    fn shift_wide(self, count: impl IntoValue<'k>, opcodes: &Opcodes) -> Value<'k> {
+        let scalar = if self.kernel.target().dialect == Dialect::Vulkan { Scalar::U32 } else { Scalar::I64 };
+        let count = count.into_value(self.kernel, self.ty.with_scalar(scalar));
+        let fits = count.ty.is_integer() && count.ty.lanes == self.ty.lanes;
+        let Some(op) = opcodes.select(self.ty).filter(|_| fits) else {
+            self.kernel.fail(format!("`{}` is not defined between {} and {}", opcodes.symbol, self.ty, count.ty));
+            return self;
+        };
+        let count = count.convert(scalar);
+        let count = if self.kernel.checked { self.defined_operand(op, count) } else { count };
+        self.kernel.emit(op, self.ty, [self.operand(), count.operand()])
     }
 
     fn compare(self, rhs: impl IntoValue<'k>, opcodes: &Opcodes) -> Value<'k> {
@@ -193,7 +219,7 @@ impl<'k> Value<'k> {
     }
 
     /// The nearest value of another type, lane by lane. Floats to integers are cut towards zero and saturate, NaN
-    /// becomes 0; integers change sign modulo 2^32; truth values become 0 or 1.
+    /// becomes 0; integers are cut modulo 2^32; truth values become 0 or 1.
     pub fn convert(self, scalar: Scalar) -> Value<'k> {
         let ty = self.ty.with_scalar(scalar);
         let emit = |op| self.kernel.emit(op, ty, [self.operand()]);
@@ -202,20 +228,32 @@ impl<'k> Value<'k> {
             (Scalar::Bool, _) => self.select(self.kernel.number(ty, 1), 0),
             (_, Scalar::Bool) => self.ne(0),
             (Scalar::I32, Scalar::U32) | (Scalar::U32, Scalar::I32) => self.bitcast(ty),
-            (Scalar::I32, Scalar::F32 | Scalar::F16) => emit(Op::ConvertSToF),
-            (Scalar::U32, Scalar::F32 | Scalar::F16) => emit(Op::ConvertUToF),
-            (Scalar::F32, Scalar::F16) | (Scalar::F16, Scalar::F32) => emit(Op::FConvert),
-            (Scalar::F16, Scalar::I32 | Scalar::U32) => self.convert(Scalar::F32).convert(scalar),
+            (Scalar::I32, Scalar::I64) | (Scalar::I64, Scalar::I32) => emit(Op::SConvert),
+            (Scalar::I64, Scalar::U32) => self.convert(Scalar::I32).bitcast(ty),
+            // By way of a sign, as the instruction without one would want a type without one.
+            (Scalar::U32, Scalar::I64) => {
+                self.bitcast(self.ty.with_scalar(Scalar::I32)).convert(scalar) & i64::from(u32::MAX)
+            }
+            (Scalar::I32 | Scalar::I64, Scalar::F32 | Scalar::F64 | Scalar::F16) => emit(Op::ConvertSToF),
+            (Scalar::U32, Scalar::F32 | Scalar::F64 | Scalar::F16) => emit(Op::ConvertUToF),
+            (Scalar::F32 | Scalar::F64 | Scalar::F16, Scalar::F32 | Scalar::F64 | Scalar::F16) => emit(Op::FConvert),
+            (Scalar::F16, Scalar::I32 | Scalar::I64 | Scalar::U32) => self.convert(Scalar::F32).convert(scalar),
             // The instructions leave out-of-range values undefined: those are chosen apart.
-            (Scalar::F32, Scalar::I32) => {
-                let below = self.lt(-2147483648.0);
-                let inside = self.ge(-2147483648.0) & self.lt(2147483648.0);
+            (Scalar::F32 | Scalar::F64, Scalar::I32 | Scalar::I64) => {
+                let (smallest, largest) = match scalar {
+                    Scalar::I64 => (i64::MIN, i64::MAX),
+                    _ => (i32::MIN.into(), i32::MAX.into()),
+                };
+                // A power of two; the largest integer is one less, which a float need not hold.
+                let end = -(smallest as f64);
+                let below = self.lt(-end);
+                let inside = self.ge(-end) & self.lt(end);
                 let cut = self.kernel.emit(Op::ConvertFToS, ty, [inside.select(self, 0).operand()]);
                 let nan = self.is_nan();
-                let limit = below.select(cut.literal(i32::MIN), i32::MAX);
+                let limit = below.select(cut.literal(smallest), largest);
                 inside.select(cut, nan.select(cut.literal(0), limit))
             }
-            (Scalar::F32, Scalar::U32) => {
+            (Scalar::F32 | Scalar::F64, Scalar::U32) => {
                 let inside = self.gt(-1.0) & self.lt(4294967296.0);
                 let cut = self.kernel.emit(Op::ConvertFToU, ty, [(inside & self.gt(0)).select(self, 0).operand()]);
                 let above = self.ge(4294967296.0);
@@ -227,15 +265,40 @@ impl<'k> Value<'k> {
 
     fn kernel_mistake(self, message: String, ty: Type) -> Value<'k> {
         self.kernel.fail(message);
-        self.kernel.constant(ty, 0)
+        self.kernel.constant(ty, 0u32)
+    }
+
+    /// The bits of the absolute value of a float of 32 or 64 bits.
+    pub(crate) fn magnitude(self) -> Value<'k> {
+        match self.ty.scalar {
+            Scalar::F32 => self.bitcast(self.ty.bits()) & i32::MAX,
+            Scalar::F64 => self.bitcast(self.ty.bits()) & i64::MAX,
+            _ => self.kernel_mistake(format!("the magnitude of {}", self.ty), self.ty.bits()),
+        }
+    }
+
+    /// The bits of infinity, in the type of the bits of a float.
+    pub(super) fn infinity_bits(self) -> Value<'k> {
+        let bits = match self.ty.scalar {
+            Scalar::F64 => f64::INFINITY.to_bits(),
+            _ => f32::INFINITY.to_bits().into(),
+        };
+        self.kernel.constant(self.ty.bits(), bits)
     }
 
     /// Whether a lane is NaN, told by its bits: WGSL lets a compiler assume that `x == x`.
     pub fn is_nan(self) -> Value<'k> {
-        if self.ty.scalar != Scalar::F32 {
-            return self.kernel_mistake(format!("is_nan of {}", self.ty), self.ty.with_scalar(Scalar::Bool));
-        }
-        (self.bitcast(self.ty.with_scalar(Scalar::U32)) & 0x7fff_ffff_u32).gt(0x7f80_0000_u32)
+        self.magnitude().gt(self.infinity_bits())
+    }
+
+    /// Whether a lane is an infinity, told by its bits.
+    pub fn is_infinite(self) -> Value<'k> {
+        self.magnitude().eq(self.infinity_bits())
+    }
+
+    /// Whether a lane is neither NaN nor an infinity, told by its bits.
+    pub fn is_finite(self) -> Value<'k> {
+        self.magnitude().lt(self.infinity_bits())
     }
 
     /// A vector whose lanes are all this scalar.
@@ -310,10 +373,10 @@ impl<'k> Neg for Value<'k> {
     type Output = Value<'k>;
     fn neg(self) -> Value<'k> {
         match self.ty.scalar {
-            Scalar::F32 | Scalar::F16 => self.kernel.emit(Op::FNegate, self.ty, [self.operand()]),
+            Scalar::F32 | Scalar::F64 | Scalar::F16 => self.kernel.emit(Op::FNegate, self.ty, [self.operand()]),
             // WGSL has no negation of unsigned integers.
             Scalar::U32 => self.literal(0) - self,
-            Scalar::I32 => self.kernel.emit(Op::SNegate, self.ty, [self.operand()]),
+            Scalar::I32 | Scalar::I64 => self.kernel.emit(Op::SNegate, self.ty, [self.operand()]),
             Scalar::Bool => self.kernel_mistake("negation of a truth value: use `!`".into(), self.ty),
         }
     }
@@ -325,8 +388,8 @@ impl<'k> Not for Value<'k> {
         match self.ty.scalar {
             // Intel's offline compiler (22.43) fails on OpLogicalNot.
             Scalar::Bool => self.select(self.literal(0), 1),
-            Scalar::I32 | Scalar::U32 => self.kernel.emit(Op::Not, self.ty, [self.operand()]),
-            Scalar::F32 | Scalar::F16 => self.kernel_mistake("bitwise `!` of a float".into(), self.ty),
+            Scalar::I32 | Scalar::U32 | Scalar::I64 => self.kernel.emit(Op::Not, self.ty, [self.operand()]),
+            Scalar::F32 | Scalar::F64 | Scalar::F16 => self.kernel_mistake("bitwise `!` of a float".into(), self.ty),
         }
     }
 }

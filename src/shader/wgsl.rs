@@ -54,6 +54,8 @@ fn translate_unguarded(module: &Module) -> Result<String, String> {
 fn capabilities(module: &Module) -> Capabilities {
     let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     capabilities.set(Capabilities::SHADER_FLOAT16, module.requires.f16);
+    capabilities.set(Capabilities::SHADER_INT64, module.requires.i64);
+    capabilities.set(Capabilities::FLOAT64, module.requires.f64);
     capabilities.set(Capabilities::SUBGROUP, module.requires.subgroups);
     capabilities
 }

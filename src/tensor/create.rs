@@ -231,10 +231,11 @@ impl Tensor {
     /// See [`arange_step`](Self::arange_step).
     pub fn arange<T: Element>(start: T, end: T, device: &Device) -> Result<Tensor> {
         let one = Word::from_f64(1.0, T::DTYPE, "arange")?;
-        Tensor::arange_words(start, end.to_f64(), 1.0, one, device)
+        Tensor::arange_words(start, end, 1.0, one, device)
     }
 
-    /// The numbers `start + i * step` from `start` up to but not including `end`; floats are computed in `f32`.
+    /// The numbers `start + i * step` from `start` up to but not including `end`; `f16` and `bf16` are computed
+    /// in `f32`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -246,20 +247,25 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] where the step is 0 or a number is not finite; [`Error::SizeOverflow`].
     pub fn arange_step<T: Element>(start: T, end: T, step: T, device: &Device) -> Result<Tensor> {
-        Tensor::arange_words(start, end.to_f64(), step.to_f64(), Word::new(step), device)
+        Tensor::arange_words(start, end, step.to_f64(), Word::new(step), device)
     }
 
-    fn arange_words<T: Element>(start: T, end: f64, step: f64, step_word: Word, device: &Device) -> Result<Tensor> {
+    fn arange_words<T: Element>(start: T, end: T, step: f64, step_word: Word, device: &Device) -> Result<Tensor> {
         Domain::Numbers.check(T::DTYPE, "arange")?;
-        let length = ((end - start.to_f64()) / step).ceil();
+        let distance = match T::DTYPE {
+            // Exactly, which the ends need not be as doubles.
+            DType::I64 => (i128::from(end.to_bits() as i64) - i128::from(start.to_bits() as i64)) as f64,
+            _ => end.to_f64() - start.to_f64(),
+        };
+        let length = (distance / step).ceil();
         if !length.is_finite() {
-            let message = format!("from {start:?} to {end} in steps of {step} is not finite");
+            let message = format!("from {start:?} to {end:?} in steps of {step} is not finite");
             return Err(Error::InvalidArgument { op: "arange", message });
         }
         let mut fusion = Fusion::new(Shape::from(length.max(0.0) as usize));
         let start = fusion.scalar(Word::new(start));
         let step = fusion.scalar(step_word);
-        let index = Expr::Cast(if T::DTYPE.is_float() { DType::F32 } else { T::DTYPE }, Box::new(Expr::Index));
+        let index = Expr::Cast(if T::DTYPE.is_single_float() { DType::F32 } else { T::DTYPE }, Box::new(Expr::Index));
         let advanced = Expr::Binary(BinaryOp::Mul, index.into(), step.into());
         fusion.finish(Expr::Binary(BinaryOp::Add, start.into(), advanced.into()), device, "arange")
     }
@@ -274,6 +280,12 @@ impl Word {
             DType::F16 => Some(f32::from(f16::from_f64(value)).to_bits()),
             DType::BF16 => Some(f32::from(bf16::from_f64(value)).to_bits()),
             DType::I32 => exact(i32::MIN.into(), i32::MAX.into()).then_some(value as i32 as u32),
+            DType::F64 => return Ok(Word::new(value)),
+            // The end is a power of two; the number below it is no double.
+            DType::I64 if exact(i64::MIN as f64, i64::MAX as f64) && value < i64::MAX as f64 => {
+                return Ok(Word::new(value as i64));
+            }
+            DType::I64 => None,
             DType::I8 => exact(i8::MIN.into(), i8::MAX.into()).then_some(value as i32 as u32),
             DType::U32 => exact(0.0, u32::MAX.into()).then_some(value as u32),
             DType::U8 => exact(0.0, u8::MAX.into()).then_some(value as u32),

@@ -69,6 +69,8 @@ impl Tensor {
             DType::F16 => read::<f16>(&shown),
             DType::BF16 => read::<bf16>(&shown),
             DType::F32 => read::<f32>(&shown),
+            DType::I64 => read::<i64>(&shown),
+            DType::F64 => read::<f64>(&shown),
         }
     }
 }

@@ -141,8 +141,9 @@ impl Tensor {
         Err(Error::DTypeMismatch { op, lhs: self.dtype, rhs: other.dtype })
     }
 
+    /// For operations that compute in `f32`.
     pub(crate) fn check_float(&self, op: &'static str) -> Result<()> {
-        Domain::Floats.check(self.dtype, op)
+        Domain::SingleFloats.check(self.dtype, op)
     }
 }
 
@@ -153,6 +154,14 @@ pub(crate) fn checked_elements(shape: &Shape, op: &'static str) -> Result<usize>
         shape: shape.clone(),
         limit: MAX_ELEMENTS as u64,
     })
+}
+
+/// The number of parts that kernels count, of which an element of 64 bits has two.
+pub(crate) fn checked_parts(shape: &Shape, dtype: DType, op: &'static str) -> Result<usize> {
+    let limit = MAX_ELEMENTS / dtype.parts();
+    let elements = shape.elem_count().filter(|&n| n <= limit);
+    let overflow = || Error::SizeOverflow { op, shape: shape.clone(), limit: limit as u64 };
+    elements.map(|n| n * dtype.parts()).ok_or_else(overflow)
 }
 
 /// A new device buffer for the elements of a shape.

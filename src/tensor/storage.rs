@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// A fused expression grows to at most so many operations...
 const MAX_OPERATIONS: usize = 24;
-/// ...over at most so many inputs, and as many numbers as leave room for strides in the smallest parameter block.
+/// ...over at most so many inputs, and as many words of numbers as leave room for strides in the smallest parameter block.
 const MAX_INPUTS: usize = 8;
-const MAX_SCALARS: usize = 12;
+const MAX_WORDS: usize = 12;
 /// An operation has up to so many operands; those that are still to come need room too.
 const MOST_OPERANDS: usize = 3;
 
@@ -33,6 +33,16 @@ impl Word {
     pub fn new<T: Element>(number: T) -> Word {
         Word { bits: number.to_bits(), dtype: T::DTYPE }
     }
+
+    /// Its words in a parameter block, the lowest bits first.
+    pub fn words(self) -> impl Iterator<Item = u32> {
+        [self.bits as u32, (self.bits >> 32) as u32].into_iter().take(self.dtype.parts())
+    }
+}
+
+/// The length of numbers in a parameter block.
+fn word_count(scalars: &[Word]) -> usize {
+    scalars.iter().map(|word| word.dtype.parts()).sum()
 }
 
 /// An elementwise computation over the elements of `shape` in row-major order.
@@ -140,6 +150,7 @@ impl Fusion {
 
     /// The element of a tensor, broadcast to the shape, as a part of the expression.
     pub fn tensor(&mut self, tensor: &Tensor, op: &'static str) -> Result<Expr> {
+        check_computes(&tensor.device, tensor.dtype)?;
         let again = self.absorbed.iter().find(|(known, _)| known.is_same(tensor));
         if let Some((_, expr)) = again {
             return Ok(expr.clone());
@@ -148,7 +159,7 @@ impl Fusion {
         if let Some(pending) = tensor.fusible(&self.shape)
             && self.operations + pending.expr.operations() <= MAX_OPERATIONS
             && self.inputs.len() + pending.inputs.len() + MOST_OPERANDS - 1 <= bindings.min(MAX_INPUTS)
-            && self.scalars.len() + pending.scalars.len() <= MAX_SCALARS
+            && word_count(&self.scalars) + word_count(&pending.scalars) <= MAX_WORDS
         {
             self.operations += pending.expr.operations();
             let inputs: Vec<usize> = pending.inputs.into_iter().map(|input| self.input(input)).collect();
@@ -195,8 +206,17 @@ impl Fusion {
     pub fn finish(self, expr: Expr, device: &Device, op: &'static str) -> Result<Tensor> {
         super::checked_elements(&self.shape, op)?;
         let (shape, dtype) = (self.shape.clone(), expr.dtype());
+        check_computes(device, dtype)?;
         let expression = Expression { expr, inputs: self.inputs, scalars: self.scalars, shape: self.shape };
         Ok(Tensor::from_storage(Storage::expression(expression), shape, dtype, device))
+    }
+}
+
+/// Fails where a device cannot compute with elements of a dtype: now, not when the result is asked for.
+fn check_computes(device: &Device, dtype: DType) -> Result<()> {
+    match dtype.requires().missing_from(&device.info().features) {
+        Some(feature) => Err(Error::Unsupported { feature: feature.into(), device: device.to_string() }),
+        None => Ok(()),
     }
 }
 
@@ -234,7 +254,7 @@ impl Expression {
                 expr: self.expr.clone(),
                 inputs: inputs.iter().zip(&layouts).map(|(input, &layout)| (input.dtype(), layout)).collect(),
                 rank: lengths.len(),
-                scalars: self.scalars.len(),
+                scalars: self.scalars.iter().map(|word| word.dtype).collect(),
             };
             let limit = device.runtime().info().limits.max_parameter_words as usize;
             if config.parameter_words() <= limit {
@@ -251,7 +271,7 @@ impl Expression {
                         }
                     }
                 }
-                parameters.extend(self.scalars.iter().map(|word| word.bits as u32));
+                parameters.extend(self.scalars.iter().flat_map(|word| word.words()));
                 return Ok((config, inputs, parameters));
             }
             // Too many strides for one launch: a copy of one input in order needs none.

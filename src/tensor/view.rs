@@ -1,6 +1,7 @@
 //! Views: the same elements in another shape or order, without a copy.
 
 use super::{Fusion, Tensor};
+use crate::device::MemoryKind;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::ranges;
@@ -305,6 +306,10 @@ impl Tensor {
     pub(crate) fn copied(&self) -> Result<Tensor> {
         if let Some(copy) = self.copied_natively()? {
             return Ok(copy);
+        }
+        if self.dtype.size_in_bytes() == 8 && !self.is_pending() {
+            // By words, for which a device need not compute in 64 bits.
+            return self.copied_within(MemoryKind::Device);
         }
         let mut fusion = Fusion::new(self.shape().clone());
         let element = fusion.tensor(self, "contiguous")?;

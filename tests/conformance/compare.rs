@@ -53,6 +53,8 @@ pub fn upload(values: &ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Te
         DType::F16 => with(values, device, |x| f16::from_f32(x as f32)),
         DType::BF16 => with(values, device, |x| bf16::from_f32(x as f32)),
         DType::F32 => with(values, device, |x| x as f32),
+        DType::I64 => with(values, device, |x| x as i64),
+        DType::F64 => with(values, device, |x| x),
         other => Err(format!("no samples of {other}").into()),
     }
 }
@@ -71,6 +73,8 @@ pub fn download(tensor: &Tensor) -> Outcome<ArrayD<f64>> {
         DType::F16 => read::<f16>(tensor)?,
         DType::BF16 => read::<bf16>(tensor)?,
         DType::F32 => read::<f32>(tensor)?,
+        DType::I64 => read::<i64>(tensor)?,
+        DType::F64 => read::<f64>(tensor)?,
         other => return Err(format!("no reading of {other}").into()),
     };
     if elements.len() != tensor.elem_count() {
@@ -109,6 +113,9 @@ pub fn check(op: &str, actual: &Tensor, expected: &Expected) -> Outcome {
     Err(format!("{op}: {count} of {all} elements are wrong\n  {shown}\nallowed: {tolerance}").into())
 }
 
+/// A rounding to `f64` for one to `f32`.
+const DOUBLE: f64 = 1.0 / 536_870_912.0;
+
 /// The range that a result may be in.
 struct Allowed {
     low: f64,
@@ -122,6 +129,11 @@ fn allowed(exact: f64, scale: f64, dtype: DType, tolerance: &Tolerance) -> Allow
     }
     // Where the scale is infinite, it says nothing.
     let scaled = if scale.is_finite() { tolerance.of_scale * scale } else { 0.0 };
+    if dtype == DType::F64 {
+        // Computed as the reference does it, but not in the same order: in last places, of the result and of the scale.
+        let error = (tolerance.ulp + 1.0) * ulp(exact, dtype) + (tolerance.absolute + scaled) * DOUBLE;
+        return Allowed { low: exact - error, high: exact + error, exact };
+    }
     let error = tolerance.ulp * ulp(exact, DType::F32) + tolerance.absolute + scaled;
     Allowed { low: round(exact - error, dtype), high: round(exact + error, dtype), exact }
 }
@@ -134,8 +146,8 @@ impl Allowed {
         if tolerance.moves {
             return got == self.exact && got.is_sign_negative() == self.exact.is_sign_negative();
         }
-        let flushed =
-            matches!(dtype, DType::F32 | DType::BF16) && self.exact.abs() < f32::MIN_POSITIVE.into() && got == 0.0;
+        let smallest = if dtype == DType::F64 { f64::MIN_POSITIVE } else { f32::MIN_POSITIVE.into() };
+        let flushed = dtype.is_float() && dtype != DType::F16 && self.exact.abs() < smallest && got == 0.0;
         flushed || (self.low..=self.high).contains(&got)
     }
 }

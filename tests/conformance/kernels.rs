@@ -35,7 +35,8 @@ pub fn check(folder: &Path) -> bool {
     }
     report("naga", None, &wgsl, &naga);
     for gpu in ocloc::GPUS {
-        let inputs = if full_tier() { opencl.clone() } else { share_of(gpu, &opencl) };
+        let mut inputs = if full_tier() { opencl.clone() } else { share_of(gpu, &opencl) };
+        inputs.retain(|path| ocloc::has_f64(gpu) || !disassembly(path).contains("Capability Float64"));
         let start = Instant::now();
         let failures = ocloc::why_missing().map_or_else(|| Ok(intel(gpu, &inputs)), Err);
         pass &= print(&format!("ocloc {gpu}"), inputs.len(), failures, start);
@@ -155,6 +156,7 @@ fn naga(path: &Path) -> Result<(), String> {
     let module = naga::front::wgsl::parse_str(&source).map_err(|error| error.emit_to_string(&source))?;
     let capabilities = naga::valid::Capabilities::SUBGROUP | naga::valid::Capabilities::SHADER_FLOAT16;
     let capabilities = capabilities | naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    let capabilities = capabilities | naga::valid::Capabilities::SHADER_INT64 | naga::valid::Capabilities::FLOAT64;
     let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
     validator.validate(&module).map(drop).map_err(|error| error.emit_to_string(&source))
 }
@@ -178,9 +180,14 @@ fn intel(gpu: &str, inputs: &[PathBuf]) -> Vec<String> {
     failures
 }
 
+/// The disassembly of a kernel of the dump.
+fn disassembly(path: &Path) -> String {
+    std::fs::read_to_string(path.with_extension("spvasm")).expect("a kernel is dumped with its disassembly")
+}
+
 /// A kernel of the dump, with what stands at the head of its disassembly.
 fn source(path: &Path) -> std::io::Result<Source> {
-    let disassembly = std::fs::read_to_string(path.with_extension("spvasm"))?;
+    let disassembly = disassembly(path);
     let head = disassembly.lines().next().unwrap_or_default();
     Ok(Source { spirv: std::fs::read(path)?, large_registers: head.contains("large registers") })
 }
@@ -209,9 +216,9 @@ fn tint(folder: &Path, count: usize) -> bool {
         let text = String::from_utf8_lossy(&run.stdout);
         let failures: Vec<String> =
             text.lines().filter_map(|line| line.strip_prefix("failed ")).map(String::from).collect();
-        let compiled = text.lines().find_map(|line| line.strip_prefix("compiled ")?.parse::<usize>().ok());
-        match compiled {
-            Some(compiled) if compiled + failures.len() == count => Ok(failures),
+        let told = |what| text.lines().find_map(|line| line.strip_prefix(what)?.parse::<usize>().ok());
+        match told("compiled ").zip(told("left out ")) {
+            Some((compiled, left_out)) if compiled + left_out + failures.len() == count => Ok(failures),
             _ => Err(format!("did not come to an end: {text}{}", String::from_utf8_lossy(&run.stderr).trim())),
         }
     });

@@ -62,6 +62,8 @@ fn missing_feature(device: &Device, failed: &Failed) -> Option<&'static str> {
     let features = device.info().features;
     let lacking = [
         (features.f16, "16-bit floats"),
+        (features.i64, "64-bit integers"),
+        (features.f64, "64-bit floats"),
         (features.subgroups, "subgroup operations"),
         (features.atomics, "atomic operations"),
     ];

@@ -202,7 +202,7 @@ impl Property {
 
     pub fn takes(self, dtype: DType) -> bool {
         match self {
-            Property::Softmax => dtype.is_float(),
+            Property::Softmax => matches!(dtype, DType::F32 | DType::F16 | DType::BF16),
             // They read their rows as reductions do.
             Property::CumSum | Property::ArgSort => matches!(dtype, DType::F32 | DType::U8),
             Property::Matmul | Property::Neg | Property::Add => dtype != DType::Bool,

@@ -209,22 +209,27 @@ fn dtypes_that_an_operation_does_not_take() {
         ("hardsigmoid", Tensor::hardsigmoid),
         ("selu", Tensor::selu),
     ];
+    // Rounding and roots there are of `f64` too.
+    let doubles = zeros((2, 3), DType::F64);
+    for (name, function) in functions.iter().skip(7).filter(|(name, _)| !matches!(*name, "softsign" | "hardsigmoid")) {
+        assert_error!(function(&doubles), Error::UnsupportedDType { .. }, name, "f64", "f32, f16", "to_dtype");
+    }
     for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
         let x = zeros((2, 3), dtype);
         for (name, function) in functions {
-            assert_error!(function(&x), Error::UnsupportedDType { .. }, name, dtype, "f32, f16 and bf16", "to_dtype");
+            assert_error!(function(&x), Error::UnsupportedDType { .. }, name, dtype, "f32, f16", "to_dtype");
         }
-        assert_error!(x.lerp(&x, &x), Error::UnsupportedDType { .. }, "lerp", dtype, "f32, f16 and bf16");
+        assert_error!(x.lerp(&x, &x), Error::UnsupportedDType { .. }, "lerp", dtype, "f32, f16");
         assert_error!(
             x.prelu(&x.flatten_all().unwrap().narrow(0, 0, 1).unwrap()),
             Error::UnsupportedDType { .. },
             "prelu",
             dtype
         );
-        assert_error!(x.atan2(&x), Error::UnsupportedDType { .. }, "atan2", dtype, "f32, f16 and bf16");
-        assert_error!(x.powf(2.0), Error::UnsupportedDType { .. }, "powf", dtype, "f32, f16 and bf16");
-        assert_error!(x.leaky_relu(0.5), Error::UnsupportedDType { .. }, "leaky_relu", dtype, "f32, f16 and bf16");
-        assert_error!(x.mean(0), Error::UnsupportedDType { .. }, "mean", dtype, "f32, f16 and bf16");
+        assert_error!(x.atan2(&x), Error::UnsupportedDType { .. }, "atan2", dtype, "f32, f16");
+        assert_error!(x.powf(2.0), Error::UnsupportedDType { .. }, "powf", dtype, "f32, f16");
+        assert_error!(x.leaky_relu(0.5), Error::UnsupportedDType { .. }, "leaky_relu", dtype, "f32, f16");
+        assert_error!(x.mean(0), Error::UnsupportedDType { .. }, "mean", dtype, "f32, f16");
         assert_error!(x.mean_keepdim(0), Error::UnsupportedDType { .. }, "mean_keepdim", dtype);
         assert_error!(x.mean_all(), Error::UnsupportedDType { .. }, "mean_all", dtype);
         assert_error!(x.softmax(0), Error::UnsupportedDType { .. }, "softmax", dtype);
@@ -239,16 +244,28 @@ fn dtypes_that_an_operation_does_not_take() {
     assert_error!(truths.affine(1.0, 1.0), Error::UnsupportedDType { .. }, "affine", "bool", numbers);
     assert_error!(truths.clamp(0.0, 1.0), Error::UnsupportedDType { .. }, "clamp", "bool", numbers);
     assert_error!(&truths * 2.0, Error::UnsupportedDType { .. }, "mul", "bool", numbers);
-    assert_error!(truths.shl(&truths), Error::UnsupportedDType { .. }, "shl", "bool", "u8, i8, u32 and i32");
+    assert_error!(truths.shl(&truths), Error::UnsupportedDType { .. }, "shl", "bool", "u8, i8, u32, i32 and i64");
     assert_error!(floats(3).index_select(&zeros(1, DType::Bool), 0), Error::UnsupportedDType { .. }, "bool", "indexes");
     assert_error!(Tensor::arange(false, true, &device()), Error::UnsupportedDType { .. }, "arange", "bool", numbers);
     for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
         let x = zeros(3, dtype);
-        assert_error!(x.bitwise_not(), Error::UnsupportedDType { .. }, "bitwise_not", dtype, "u8, i8, u32 and i32");
-        assert_error!(x.bitwise_and(&x), Error::UnsupportedDType { .. }, "bitwise_and", dtype, "u8, i8, u32 and i32");
-        assert_error!(x.shl(&x), Error::UnsupportedDType { .. }, "shl", dtype, "u8, i8, u32 and i32");
-        assert_error!(&x & 1, Error::UnsupportedDType { .. }, "bitwise_and", dtype, "u8, i8, u32 and i32");
-        assert_error!(!&x, Error::UnsupportedDType { .. }, "bitwise_not", dtype, "u8, i8, u32 and i32");
+        assert_error!(
+            x.bitwise_not(),
+            Error::UnsupportedDType { .. },
+            "bitwise_not",
+            dtype,
+            "u8, i8, u32, i32 and i64"
+        );
+        assert_error!(
+            x.bitwise_and(&x),
+            Error::UnsupportedDType { .. },
+            "bitwise_and",
+            dtype,
+            "u8, i8, u32, i32 and i64"
+        );
+        assert_error!(x.shl(&x), Error::UnsupportedDType { .. }, "shl", dtype, "u8, i8, u32, i32 and i64");
+        assert_error!(&x & 1, Error::UnsupportedDType { .. }, "bitwise_and", dtype, "u8, i8, u32, i32 and i64");
+        assert_error!(!&x, Error::UnsupportedDType { .. }, "bitwise_not", dtype, "u8, i8, u32, i32 and i64");
         assert_error!(x.masked_fill(&x, 0), Error::UnsupportedDType { .. }, "masked_fill", dtype, "bool, u8");
         assert_error!(x.where_cond(&x, &x), Error::UnsupportedDType { .. }, "where_cond", dtype, "bool, u8");
         assert_error!(floats((2, 3)).index_select(&x, 0), Error::UnsupportedDType { .. }, "index_select", dtype, "u32");
@@ -259,7 +276,7 @@ fn dtypes_that_an_operation_does_not_take() {
         Error::UnsupportedDType { .. },
         "rand",
         "u8",
-        "f32, f16 and bf16"
+        "f32, f16, bf16 and f64"
     );
     assert_error!(Tensor::randn(0i32, 9, 3, &device()), Error::UnsupportedDType { .. }, "randn", "i32");
 }

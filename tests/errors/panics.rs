@@ -122,6 +122,10 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         arange_u8: Tensor::arange(x as u8, y as u8, device);
         arange_i32: Tensor::arange(a as i32, b as i32, device);
         arange_step_f16: Tensor::arange_step(f16::from_f64(x), f16::from_f64(y), f16::from_f64(x), device);
+        arange_i64: Tensor::arange_step(a as i64, b as i64, i as i64, device);
+        arange_f64: Tensor::arange(x, y, device);
+        full_i64: Tensor::full(k as i64, shape(), device);
+        rand_f64: Tensor::rand(x, y, small(shape())?, device);
         arange_step_u32: Tensor::arange_step(i as u32, j as u32, k as u32, device);
         arange_step_i32: Tensor::arange_step(i as i32, j as i32, a as i32, device);
         rand: Tensor::rand(x as f32, y as f32, small(shape())?, device);
@@ -294,7 +298,8 @@ fn look_at(tensor: &Tensor, arguments: &Arguments) {
     let _ = (tensor.to_string(), format!("{tensor:?}"), tensor.eval());
     // Of other dtypes than the tensor's, an error; of views beyond all memory too.
     let _ = read::<u8>(tensor) + read::<u32>(tensor) + read::<i32>(tensor) + read::<f16>(tensor) + read::<f32>(tensor);
-    let _ = read::<bool>(tensor) + read::<i8>(tensor) + read::<bf16>(tensor);
+    let _ =
+        read::<bool>(tensor) + read::<i8>(tensor) + read::<bf16>(tensor) + read::<i64>(tensor) + read::<f64>(tensor);
 }
 
 #[test]

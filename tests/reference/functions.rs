@@ -89,14 +89,14 @@ pub fn integer_power(a: i64, b: i64) -> i64 {
     }
 }
 
-/// A shift to the left; what is shifted beyond 32 bits is lost.
+/// A shift to the left; what is shifted beyond 64 bits is lost.
 pub fn shift_left(a: i64, count: i64) -> i64 {
-    if (0..32).contains(&count) { a << count } else { 0 }
+    if (0..64).contains(&count) { a << count } else { 0 }
 }
 
-/// A shift to the right, by any number of bits where the count is not from 0 to 31.
+/// A shift to the right, by any number of bits where the count is not from 0 to 63.
 pub fn shift_right(a: i64, count: i64) -> i64 {
-    a >> if (0..32).contains(&count) { count } else { 63 }
+    a >> if (0..64).contains(&count) { count } else { 63 }
 }
 
 /// Whether a condition holds, as a number.

@@ -9,7 +9,7 @@ use ndarray::concatenate;
 pub fn fill(dtype: DType) -> f64 {
     match dtype {
         _ if dtype.is_float() => f64::NAN,
-        DType::I32 | DType::I8 => limits(dtype).0,
+        DType::I64 | DType::I32 | DType::I8 => limits(dtype).0,
         _ => limits(dtype).1,
     }
 }

@@ -117,12 +117,14 @@ impl Inputs {
 pub fn finite_specials(dtype: DType) -> Vec<f64> {
     let (low, high) = limits(dtype);
     let numbers = match dtype {
-        DType::F32 | DType::BF16 => {
+        DType::F32 | DType::BF16 | DType::F64 => {
             vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e-30, 1e30, -1e30, 88.0, -88.0]
         }
         DType::F16 => vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 2f64.powi(-24), -6e-5, 6e4, -6e4, 11.0],
         DType::I32 => vec![0.0, 1.0, -1.0, low, low + 1.0, high, 65536.0],
         DType::I8 => vec![0.0, 1.0, -1.0, low, low + 1.0, high, 64.0],
+        // Products of two of them are doubles.
+        DType::I64 => vec![0.0, 1.0, -1.0, -67_108_865.0, 67_108_863.0, 4_294_967.0, -65536.0],
         DType::Bool => vec![0.0, 1.0],
         DType::U32 | DType::U8 => vec![0.0, 1.0, high, high - 1.0, (high + 1.0) / 2.0],
         other => panic!("the reference does not know {other}"),
@@ -135,7 +137,11 @@ pub fn specials(dtype: DType) -> Vec<f64> {
     let mut numbers = finite_specials(dtype);
     if dtype.is_float() {
         let (low, high) = limits(dtype);
-        let tiny = if dtype == DType::F16 { 2f64.powi(-14) } else { f32::MIN_POSITIVE.into() };
+        let tiny = match dtype {
+            DType::F16 => 2f64.powi(-14),
+            DType::F64 => f64::MIN_POSITIVE,
+            _ => f32::MIN_POSITIVE.into(),
+        };
         numbers.extend([low, high, tiny, -tiny, f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
     }
     numbers

@@ -8,6 +8,7 @@ pub fn ulp(x: f64, dtype: DType) -> f64 {
     let (fraction_bits, smallest_exponent) = match dtype {
         DType::F16 => (10, -14),
         DType::BF16 => (7, -126),
+        DType::F64 => (52, -1022),
         _ => (23, -126),
     };
     let exponent = ((x.to_bits() >> 52) & 0x7ff) as i32 - 1023;
@@ -42,6 +43,7 @@ pub fn wrap(x: i64, dtype: DType) -> f64 {
         DType::I8 => f64::from(x as i8),
         DType::U32 => f64::from(x as u32),
         DType::I32 => f64::from(x as i32),
+        DType::I64 => x as f64,
         _ if dtype.is_float() => x as f64,
         other => panic!("the reference does not know {other}"),
     }
@@ -66,7 +68,10 @@ pub fn limits(dtype: DType) -> (f64, f64) {
         DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
         DType::F16 => (-65504.0, 65504.0),
         DType::BF16 => (f64::from(bf16::MIN), f64::from(bf16::MAX)),
+        // Of the largest number a double is the power of two behind it.
+        DType::I64 => (i64::MIN as f64, i64::MAX as f64),
         DType::F32 => (f64::from(f32::MIN), f64::from(f32::MAX)),
+        DType::F64 => (f64::MIN, f64::MAX),
         other => panic!("the reference does not know {other}"),
     }
 }

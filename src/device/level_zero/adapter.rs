@@ -295,6 +295,9 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
         sub_devices: facts.sub_devices,
         features: Features {
             f16: facts.module.flags.contains(DeviceModuleFlags::FP16),
+            // OpenCL's dialect of SPIR-V counts addresses in them.
+            i64: true,
+            f64: facts.module.flags.contains(DeviceModuleFlags::FP64),
             subgroups: !limits.subgroup_sizes.is_empty(),
             atomics: everywhere(MemoryAccessCapFlags::ATOMIC),
             timestamps: facts.timestamps && properties.kernel_timestamp_valid_bits > 0,

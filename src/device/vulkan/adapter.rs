@@ -93,6 +93,8 @@ impl Adapter {
             limits: properties.limits,
             features: Features {
                 f16: abilities.f16,
+                i64: abilities.i64,
+                f64: abilities.f64,
                 subgroups: properties.subgroups,
                 atomics: true,
                 timestamps: timestamp_bits > 0 && base.limits.timestamp_period > 0.0,
@@ -107,6 +109,8 @@ impl Adapter {
 struct Abilities {
     timeline_semaphore: bool,
     f16: bool,
+    i64: bool,
+    f64: bool,
 }
 
 impl Abilities {
@@ -116,9 +120,12 @@ impl Abilities {
         let mut all = vk::PhysicalDeviceFeatures2::default().push_next(&mut v11).push_next(&mut v12);
         // SAFETY: the device has the API version of the chained structures, which outlive the call.
         unsafe { instance.get_physical_device_features2(physical, &mut all) };
+        let base = all.features;
         Abilities {
             timeline_semaphore: v12.timeline_semaphore == vk::TRUE,
             f16: v11.storage_buffer16_bit_access == vk::TRUE && v12.shader_float16 == vk::TRUE,
+            i64: base.shader_int64 == vk::TRUE,
+            f64: base.shader_float64 == vk::TRUE,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::adapter::Adapter;
 use super::instance::{self, Instance};
-use crate::device::BackendKind;
+use crate::device::{BackendKind, Features};
 use crate::error::{Error, Result};
 use ash::prelude::VkResult;
 use ash::vk;
@@ -28,7 +28,8 @@ impl Device {
     pub fn open(instance: &'static Instance, adapter: Adapter) -> Result<Device> {
         let queues =
             [vk::DeviceQueueCreateInfo::default().queue_family_index(adapter.queue_family).queue_priorities(&[1.0])];
-        let f16 = adapter.info.features.f16;
+        let Features { f16, i64, f64, .. } = adapter.info.features;
+        let base = vk::PhysicalDeviceFeatures::default().shader_int64(i64).shader_float64(f64);
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true).shader_float16(f16);
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
@@ -36,6 +37,7 @@ impl Device {
         let mut info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
             .enabled_extension_names(&extensions)
+            .enabled_features(&base)
             .push_next(&mut v11)
             .push_next(&mut v12);
         if adapter.extensions.pipeline_robustness {

@@ -66,7 +66,7 @@ fn validation_requested() -> bool {
 /// The wgpu features that stand behind ours, as far as the adapter has them.
 pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
     use wgpu::Features as F;
-    let mut used = F::SHADER_F16 | F::SUBGROUP;
+    let mut used = F::SHADER_F16 | F::SHADER_INT64 | F::SHADER_F64 | F::SUBGROUP;
     if cfg!(not(target_arch = "wasm32")) {
         // Nobody can wait for them in a browser.
         used |= F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS;
@@ -126,6 +126,8 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
         },
         features: Features {
             f16: features.contains(wgpu::Features::SHADER_F16),
+            i64: features.contains(wgpu::Features::SHADER_INT64),
+            f64: features.contains(wgpu::Features::SHADER_F64),
             subgroups,
             atomics: true,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),

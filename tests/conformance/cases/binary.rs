@@ -92,10 +92,11 @@ const BROADCASTS: [(&str, &[usize], &[usize]); 6] = [
 impl Function {
     fn takes(&self, dtype: DType) -> bool {
         match self.name {
-            "atan2" => dtype.is_float(),
+            "atan2" => FLOATS.contains(&dtype),
             "bitwise_and" | "bitwise_or" | "bitwise_xor" => !dtype.is_float(),
             "shl" | "shr" => dtype.is_integer(),
-            "add" | "sub" | "mul" | "div" | "rem" | "fmod" | "pow" => dtype != DType::Bool,
+            "pow" => ![DType::Bool, DType::F64].contains(&dtype),
+            "add" | "sub" | "mul" | "div" | "rem" | "fmod" => dtype != DType::Bool,
             _ => true,
         }
     }

@@ -1,6 +1,6 @@
 //! Elements picked by whether they are not 0.
 
-use super::shaped;
+use super::{layouts, shaped};
 use crate::compare::{Expected, Sample, check};
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
@@ -74,7 +74,7 @@ pub fn add(suite: &mut Suite) {
     suite.add("nonzero", "many", many);
     suite.add("nonzero", "scalars", scalars);
     for dtype in DType::ALL {
-        for layout in Layout::ALL {
+        for &layout in layouts(dtype) {
             suite.add("nonzero", format!("{dtype}::{}", layout.name()), move |device| {
                 check_nonzero(&layout.place(mask(&layout.shape(), dtype, 0.4), dtype, device)?)
             });
@@ -85,7 +85,7 @@ pub fn add(suite: &mut Suite) {
         }
         suite.add("masked_select", format!("{dtype}::broadcast_both"), move |device| {
             let x = shaped("selected", &[4, 1, 6], Layout::Contiguous, dtype, Domain::Special, device)?;
-            for mask_dtype in [DType::U8, DType::U32, DType::I32] {
+            for mask_dtype in [DType::U8, DType::U32, DType::I32, DType::Bool] {
                 let mask = mask(&[5, 1], mask_dtype, 0.6);
                 check_masked(&x, &Layout::Contiguous.place(mask, mask_dtype, device)?)?;
             }

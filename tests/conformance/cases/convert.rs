@@ -23,7 +23,15 @@ fn edges(from: DType, to: DType) -> Vec<f64> {
     let around =
         [low - 1.0, low - 0.5, low, low + 1.0, high - 1.0, high - 0.5, high, high + 0.5, high + 1.0, 2.0 * high];
     let fractions = [-1.5, -0.999, 0.999, 1.001, 254.999, 255.001, 3e9, -3e9, 1e10, -1e10];
-    numbers.extend(around.into_iter().chain(fractions).map(|x| cast(x, DType::F32, from)));
+    let all = around.into_iter().chain(fractions).chain([2f64.powi(53), -(2f64.powi(62)), 1e300, 1e19, -1e19]);
+    // Of an `i64` that is no double, the reference would not know.
+    numbers.extend(all.map(|x| {
+        if from == DType::I64 {
+            x.clamp(-(2f64.powi(63)), 2f64.powi(62)).trunc() + 0.0
+        } else {
+            cast(x, DType::F64, from)
+        }
+    }));
     numbers
 }
 

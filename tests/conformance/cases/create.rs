@@ -108,6 +108,8 @@ pub fn add(suite: &mut Suite) {
     suite.add("full", "u32::numbers", |device| full(&[0, u32::MAX, 1 << 31], device));
     suite.add("full", "u8::numbers", |device| full(&[0u8, 1, 255], device));
     suite.add("full", "i8::numbers", |device| full(&[i8::MIN, -1, 0, i8::MAX], device));
+    suite.add("full", "f64::numbers", |device| full(&[-0.0, 0.1, f64::NAN, f64::INFINITY, f64::MAX, 5e-324], device));
+    suite.add("full", "i64::numbers", |device| full(&[i64::MIN, -1, 0, 1 << 40, -(1 << 52) - 1], device));
     suite.add("full", "bool::truths", |device| full(&[false, true], device));
     suite.add("full", "bf16::numbers", |device| {
         full(&[bf16::NEG_ZERO, bf16::from_f32(0.1), bf16::NAN, bf16::INFINITY, bf16::MAX, bf16::from_bits(1)], device)
@@ -128,6 +130,8 @@ pub fn add(suite: &mut Suite) {
         arange(&[(0u32, 7), (u32::MAX - 5, u32::MAX), (9, 3), (0, 4097)], device)
     });
     suite.add("arange", "u8::ranges", |device| arange(&[(0u8, 255), (250, 255), (3, 3)], device));
+    suite.add("arange", "f64::ranges", |device| arange(&[(0.5, 10.0), (1e15, 1e15 + 9.0)], device));
+    suite.add("arange", "i64::ranges", |device| arange(&[(0i64, 9), (-(1 << 40), -(1 << 40) + 9), (4, 2)], device));
     suite.add("arange", "i8::ranges", |device| arange(&[(-128i8, 127), (5, 3), (-3, 9)], device));
     suite.add("arange", "bf16::ranges", |device| {
         arange(&[(bf16::ZERO, bf16::from_f32(300.0)), (bf16::from_f32(-2.5), bf16::from_f32(9.0))], device)
@@ -145,6 +149,8 @@ pub fn add(suite: &mut Suite) {
         arange_step(&[(0, 10, 3), (10, 0, -3), (i32::MIN, i32::MAX, i32::MAX), (5, 0, 1), (-7, 8, 5)], device)
     });
     suite.add("arange_step", "u32::ranges", |device| arange_step(&[(0u32, 10, 4), (0, u32::MAX, 1 << 30)], device));
+    suite.add("arange_step", "f64::ranges", |device| arange_step(&[(0.0, 1.0, 0.1), (9.0, -9.0, -0.7)], device));
+    suite.add("arange_step", "i64::ranges", |device| arange_step(&[(0, 1 << 50, 1i64 << 47), (7, -8, -5)], device));
     suite.add("arange_step", "i8::ranges", |device| arange_step(&[(100i8, -128, -50), (-5, 10, 3)], device));
     suite.add("arange_step", "u8::ranges", |device| arange_step(&[(0u8, 255, 50), (1, 10, 3)], device));
     suite.add("arange_step", "f32::refused", |device| {

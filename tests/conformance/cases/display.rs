@@ -17,6 +17,8 @@ fn integers(device: &Device) -> Outcome {
         "tensor([[  1,   2],\n        [ 30, 255]], device='DEVICE', dtype=u8)",
     )?;
     check(&Tensor::new([-128i8, 7], device)?, "tensor([-128,    7], device='DEVICE', dtype=i8)")?;
+    let text = "tensor([-9223372036854775808,  9223372036854775807], device='DEVICE',\n       dtype=i64)";
+    check(&Tensor::new([i64::MIN, i64::MAX], device)?, text)?;
     check(&Tensor::new(u32::MAX, device)?, "tensor(4294967295, device='DEVICE', dtype=u32)")
 }
 
@@ -27,6 +29,7 @@ fn floats(device: &Device) -> Outcome {
     )?;
     check(&Tensor::new(0.1f32, device)?, "tensor(0.1000, device='DEVICE')")?;
     check(&Tensor::new([f16::from_f32(0.1)], device)?, "tensor([0.1000], device='DEVICE', dtype=f16)")?;
+    check(&Tensor::new([0.1f64, -2.0], device)?, "tensor([ 0.1000, -2.0000], device='DEVICE', dtype=f64)")?;
     check(&Tensor::new([bf16::from_f32(0.1)], device)?, "tensor([0.1001], device='DEVICE', dtype=bf16)")
 }
 

@@ -13,7 +13,7 @@ use marquetry::{DType, Device};
 /// The dtypes of indexes that a table of a dtype is tried with.
 fn index_dtypes(table: DType) -> &'static [DType] {
     match table {
-        DType::F32 => &[DType::U32, DType::I32, DType::U8, DType::I8],
+        DType::F32 => &[DType::U32, DType::I32, DType::U8, DType::I8, DType::I64],
         _ if is_brief(table) => &[DType::U32],
         _ => &[DType::U32, DType::I32, DType::U8],
     }
@@ -45,6 +45,8 @@ fn check_embedding(table: &Sample, ids: &Sample) -> Outcome {
 fn strays(dtype: DType) -> Vec<f64> {
     match dtype {
         DType::I32 => vec![0.0, -1.0, 5.0, 4.0, i32::MIN.into(), i32::MAX.into(), 2.0],
+        // Numbers whose lower word is small.
+        DType::I64 => vec![0.0, -1.0, 5.0, 4.0, 2f64.powi(32), -(2f64.powi(32)) + 1.0, 2f64.powi(40) + 3.0, 2.0],
         DType::I8 => vec![0.0, -1.0, 5.0, 4.0, -128.0, 127.0, 2.0],
         DType::U32 => vec![5.0, 0.0, u32::MAX.into(), 2f64.powi(31), 4.0, 1e9],
         _ => vec![255.0, 4.0, 5.0, 0.0, 6.0],

@@ -32,6 +32,7 @@ mod select;
 pub mod sort;
 mod unary;
 mod view;
+mod wide;
 
 use crate::compare::Sample;
 use crate::full_tier;
@@ -72,19 +73,26 @@ pub fn add_all(suite: &mut Suite) {
     display::add(suite);
     fusion::add(suite);
     large::add(suite);
+    wide::add(suite);
     catalogue::add(suite);
 }
 
+/// The floats that are computed in `f32`, which all functions of floats take.
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// Whether a dtype computes and is packed as others that have every case: in the quick tier it has a telling few.
 fn is_brief(dtype: DType) -> bool {
-    matches!(dtype, DType::Bool | DType::I8 | DType::BF16) && !full_tier()
+    matches!(dtype, DType::Bool | DType::I8 | DType::BF16 | DType::I64 | DType::F64) && !full_tier()
 }
 
 /// The layouts that a dtype is tried with.
 fn layouts(dtype: DType) -> &'static [Layout] {
     if is_brief(dtype) { &[Layout::Contiguous, Layout::Sliced] } else { &Layout::ALL }
+}
+
+/// The dtypes of up to 32 bits.
+fn short() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|dtype| dtype.size_in_bytes() <= 4)
 }
 
 /// All dtypes but truth values.

@@ -51,7 +51,7 @@ fn clamp(dtype: DType, layout: Layout, device: &Device) -> Outcome {
     let input = sample("clamp", layout, dtype, Domain::Special, device)?;
     let (low, high) = match dtype {
         _ if dtype.is_float() => (-1.25, 2.5),
-        DType::I32 | DType::I8 => (-20.0, 30.0),
+        DType::I64 | DType::I32 | DType::I8 => (-20.0, 30.0),
         _ => (20.0, 100.0),
     };
     check("clamp", &input.tensor.clamp(low, high)?, &Expected::new(input.values.mapv(|x| x.clamp(low, high)), dtype))

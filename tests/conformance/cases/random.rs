@@ -1,5 +1,6 @@
 //! Random tensors: bit for bit those of the reference, on every device; and places drawn at random.
 
+use super::FLOATS;
 use crate::compare::{Expected, Sample, check, download};
 use crate::devices;
 use crate::full_tier;
@@ -285,11 +286,13 @@ fn below_the_end(device: &Device) -> Outcome {
     device.set_seed(1);
     let halves = download(&Tensor::rand(f16::ZERO, f16::ONE, 4 * MANY, device)?)?;
     let brief = download(&Tensor::rand(bf16::ZERO, bf16::ONE, 4 * MANY, device)?)?;
+    let doubles = download(&Tensor::rand(0f64, 1.0, MANY, device)?)?;
     let floats = download(&Tensor::rand(1000f32, 1000.001, MANY, device)?)?;
     let end = f64::from(1000.001f32);
     match halves
         .iter()
         .chain(&brief)
+        .chain(&doubles)
         .find(|x| !(0.0..1.0).contains(*x))
         .or(floats.iter().find(|x| !(1000.0..end).contains(*x)))
     {
@@ -368,7 +371,7 @@ pub fn add(suite: &mut Suite) {
         check_scaled("gumbel", device, draw, gumbel, [-2.0, 0.5])
     });
     suite.add("rand_int", "reference", integers);
-    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
+    for dtype in FLOATS {
         for layout in Layout::ALL {
             suite.add("bernoulli", format!("{dtype}::{}", layout.name()), move |device| {
                 bernoulli(layout, dtype, device)

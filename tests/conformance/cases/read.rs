@@ -25,6 +25,8 @@ fn to_vec_async(dtype: DType, layout: Layout, device: &Device) -> Outcome {
         DType::I8 => check_async::<i8>(&input),
         DType::U32 => check_async::<u32>(&input),
         DType::I32 => check_async::<i32>(&input),
+        DType::I64 => check_async::<i64>(&input),
+        DType::F64 => check_async::<f64>(&input),
         DType::F16 => check_async::<f16>(&input),
         DType::BF16 => check_async::<bf16>(&input),
         _ => check_async::<f32>(&input),

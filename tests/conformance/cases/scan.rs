@@ -104,6 +104,10 @@ pub fn add(suite: &mut Suite) {
                 if dtype != DType::F32 && !["sliced_middle", "long_rows"].contains(&name) {
                     continue;
                 }
+                // Such products are no doubles: `wide.rs` has some.
+                if op == "cumprod" && dtype == DType::I64 && name == "long_rows" {
+                    continue;
+                }
                 suite.add(op, format!("{dtype}::{name}"), move |device| {
                     scan.check(&shaped(op, shape, layout, dtype, domain, device)?, axis)
                 });

@@ -108,6 +108,11 @@ impl Function {
     fn takes(&self, dtype: DType) -> bool {
         match dtype {
             DType::Bool => self.is_test() || self.name == "bitwise_not",
+            DType::F64 => {
+                let arithmetic = ["neg", "abs", "sign", "sqr", "relu", "relu6", "sqrt", "rsqrt", "recip", "softsign"];
+                let whole = ["floor", "ceil", "round", "trunc", "hardsigmoid", "hardswish"];
+                self.is_test() || arithmetic.contains(&self.name) || whole.contains(&self.name)
+            }
             _ if dtype.is_float() => self.name != "bitwise_not",
             _ => self.integer.is_some(),
         }
