@@ -4,8 +4,8 @@
 //! the result's dtype. So `f16` results, which are computed in `f32`, must be those numbers rounded once; integers must
 //! be exact; and a result may be infinite only where a number in that range overflows. NaN must be NaN. The sign of a
 //! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
-//! same reason results that are subnormal may be flushed to zero, but for `f16`. Results of `f64` are compared in last places of `f64`, with one more as the reference
-//! has no more digits.
+//! same reason results that are subnormal may be flushed to zero, but for `f16`. Results of `f64` are compared in last
+//! places of `f64`, with one more as the reference has no more digits.
 
 use crate::cases::{
     attention, compact, conv, einsum, gemm, grid_sample, index, normalize, numbers, pad, pool, random, rearrange,

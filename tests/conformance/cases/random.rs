@@ -82,6 +82,22 @@ fn check_scaled(
     check(op, &random, &expected)
 }
 
+/// Numbers of `f64` are those that are drawn in `f32`, shifted and scaled in `f64`.
+fn check_doubles(
+    op: &str,
+    device: &Device,
+    units: impl Fn() -> marquetry::Result<Tensor>,
+    draw: impl Fn() -> marquetry::Result<Tensor>,
+    [shift, scale]: [f64; 2],
+) -> Outcome {
+    let _turn = alone();
+    device.set_seed(7);
+    let units = download(&units()?)?;
+    device.set_seed(7);
+    let scales = units.mapv(|x| (scale * x).abs() + shift.abs());
+    check(op, &draw()?, &Expected::new(units.mapv(|x| shift + scale * x), DType::F64).with_scale(scales))
+}
+
 const MANY: usize = 1 << 16;
 
 /// Fails unless mean and variance are within five standard errors: by chance once in two million draws, and the draw is
@@ -358,6 +374,13 @@ pub fn add(suite: &mut Suite) {
         let (low, high) = (f16::from_f32(-3.0), f16::from_f32(4.5));
         check_scaled("rand", device, || Tensor::rand(low, high, 999, device), uniform, [-3.0, 7.5])
     });
+    suite.add("rand", "bf16::scaled", |device| {
+        let (low, high) = (bf16::from_f32(-3.0), bf16::from_f32(4.5));
+        check_scaled("rand", device, || Tensor::rand(low, high, 999, device), uniform, [-3.0, 7.5])
+    });
+    suite.add("rand", "f64::scaled", |device| {
+        check_scaled("rand", device, || Tensor::rand(-3f64, 4.1, 999, device), uniform, [-3.0, 7.1])
+    });
     suite.add("randn", "f32::standard", |device| {
         let count = if full_tier() { 1 << 20 } else { 20_000 };
         check_scaled("randn", device, || Tensor::randn(0f32, 1.0, count, device), normal, [0.0, 1.0])
@@ -369,6 +392,22 @@ pub fn add(suite: &mut Suite) {
     suite.add("gumbel", "f16::scaled", |device| {
         let draw = || Tensor::gumbel(f16::from_f32(-2.0), f16::from_f32(0.5), 999, device);
         check_scaled("gumbel", device, draw, gumbel, [-2.0, 0.5])
+    });
+    suite.add("randn", "bf16::scaled", |device| {
+        let draw = || Tensor::randn(bf16::from_f32(5.0), bf16::from_f32(0.25), 999, device);
+        check_scaled("randn", device, draw, normal, [5.0, 0.25])
+    });
+    suite.add("gumbel", "bf16::scaled", |device| {
+        let draw = || Tensor::gumbel(bf16::from_f32(-2.0), bf16::from_f32(0.5), 999, device);
+        check_scaled("gumbel", device, draw, gumbel, [-2.0, 0.5])
+    });
+    suite.add("randn", "f64::scaled", |device| {
+        let draw = || Tensor::randn(5f64, 0.3, 999, device);
+        check_doubles("randn", device, || Tensor::randn(0f32, 1.0, 999, device), draw, [5.0, 0.3])
+    });
+    suite.add("gumbel", "f64::scaled", |device| {
+        let draw = || Tensor::gumbel(-2f64, 0.7, 999, device);
+        check_doubles("gumbel", device, || Tensor::gumbel(0f32, 1.0, 999, device), draw, [-2.0, 0.7])
     });
     suite.add("rand_int", "reference", integers);
     for dtype in FLOATS {
