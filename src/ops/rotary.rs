@@ -55,7 +55,8 @@ impl Tensor {
     /// `position * theta^(-2 i / dim)` for pair `i`. They have the shape of the tensor, which holds the positions, and one
     /// more axis of `dim / 2`.
     ///
-    /// The product is rounded to `f32` before its cosine is taken, as models are trained with it.
+    /// The product is rounded to `f32` before its cosine is taken, as models are trained with it. Cosine and sine are within
+    /// 2e-6 up to position 131,072; on devices that do not fuse products and sums they lose digits beyond.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
