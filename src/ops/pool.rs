@@ -89,7 +89,7 @@ macro_rules! pools {
             /// # Errors
             /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] for kernels, strides and dilations of 0, for padding
             /// that is not less than the window, and for windows that are larger than the padded input;
-            /// [`Error::SizeOverflow`].
+            /// [`Error::SizeOverflow`]; [`Error::Unsupported`] for `i64` and `f64` where the device does not compute in them.
             pub fn $max(&self, config: &PoolConfig) -> Result<Tensor> {
                 self.pool(PoolOp::Max, config, $axes, None, stringify!($max))
             }
