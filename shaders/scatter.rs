@@ -21,7 +21,8 @@ pub(crate) enum ScatterOp {
     /// The larger element stays. The target is of the source's dtype, widened.
     Max,
     /// The indexes that name a place become a chain: the place gets the number of one of them, counted from 1, and each
-    /// of them that of another one, the last one 0. Reads no source, writes `u32`.
+    /// of them that of another one, the last one 0. Reads no source, writes `u32`. As a chain is followed by one
+    /// invocation, a place that very many indexes name takes long.
     Link,
 }
 

@@ -48,7 +48,8 @@ impl Tensor {
 
     /// The tensor with elements of `src` added at the places along `axis` that `indexes` names, as in
     /// [`scatter`](Self::scatter). Of several that go to one place, all are added: floats in any order, so that the last
-    /// bits may differ from one run to the next; `f16` in `f32`, rounded once; `f64` one after the other.
+    /// bits may differ from one run to the next; `f16` in `f32`, rounded once; `f64` one after the
+    /// other, which takes long where very many go to one place.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
