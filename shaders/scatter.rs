@@ -124,11 +124,11 @@ impl Family for Scatter {
                         k.while_(
                             || link.get().gt(0),
                             || {
-                                let number = link.get() - 1;
-                                let value = x.load(x_at.at(&grid.coordinates(number)));
+                                let named_too = link.get() - 1;
+                                let value = x.load(x_at.at(&grid.coordinates(named_too)));
                                 let before = combined.get();
                                 combined.set(if self.op == ScatterOp::Add { before + value } else { before.max(value) });
-                                link.set(links.load(first_link + number));
+                                link.set(links.load(first_link + named_too));
                             },
                         );
                         y.store(at, combined.get());

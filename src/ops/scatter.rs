@@ -152,7 +152,7 @@ impl Tensor {
             return self.combined_along_chains(op, indexes, src, axis, name);
         }
         let wide = if dtype.widened() == dtype { self } else { self.to_dtype(dtype.widened())? };
-        // The kernel counts words.
+        // Kernels count words of sums of 64 bits, from the start of the buffer on.
         checked_parts(wide.shape(), dtype, name)?;
         let far = wide.buffer()?.bytes() / 4 > u64::from(u32::MAX) && dtype.parts() > 1;
         let target = if far { wide.copied()? } else { wide.held_alone()? };
