@@ -12,10 +12,6 @@ pub(crate) enum Domain {
     /// Floats that are computed in `f32`.
     SingleFloats,
     Integers,
-    /// Integers of up to 32 bits.
-    ShortIntegers,
-    /// Dtypes of up to 32 bits.
-    Short,
     /// Numbers whose powers there are.
     Powers,
     /// Integers, of an operand that says where elements are.
@@ -32,8 +28,6 @@ impl Domain {
             Domain::Floats => dtype.is_float(),
             Domain::SingleFloats => dtype.is_single_float(),
             Domain::Integers | Domain::Indexes => dtype.is_integer(),
-            Domain::ShortIntegers => dtype.is_integer() && dtype.parts() == 1,
-            Domain::Short => dtype.parts() == 1,
             Domain::Powers => dtype.is_single_float() || dtype.is_integer(),
             Domain::Bits => !dtype.is_float(),
         }
@@ -47,8 +41,6 @@ impl Domain {
             Domain::Floats => "f32, f16, bf16 and f64",
             Domain::SingleFloats => "f32, f16 and bf16",
             Domain::Integers => "u8, i8, u32, i32 and i64",
-            Domain::ShortIntegers => "u8, i8, u32 and i32",
-            Domain::Short => "all dtypes but i64 and f64",
             Domain::Powers => "f32, f16, bf16 and integers",
             Domain::Indexes => "u8, i8, u32, i32 and i64 (the indexes)",
             Domain::Bits => "bool, u8, i8, u32, i32 and i64",
