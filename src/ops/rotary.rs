@@ -2,6 +2,7 @@
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::kernels::rotary::{Pairs, Rotary, WORKGROUP};
 use crate::layout::collapse;
 use crate::shape::Shape;
@@ -21,7 +22,7 @@ impl Tensor {
     /// sequences begin at different positions. [`rotary_tables`](Self::rotary_tables) makes them; those of a sequence
     /// that goes on are `cos.narrow(0, offset, tokens)`, those of any positions `cos.embedding(&positions)`.
     ///
-    /// Computed in `f32` from any strides, with two products and a sum.
+    /// Computed in `f32` (of `f64` in `f64`) from any strides, with two products and a sum.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -89,7 +90,7 @@ impl Tensor {
     }
 
     fn rotary(&self, cos: &Tensor, sin: &Tensor, pairs: Pairs, op: &'static str) -> Result<Tensor> {
-        self.check_float(op)?;
+        Domain::Floats.check(self.dtype(), op)?;
         for table in [cos, sin] {
             self.check_same_device(table, op)?;
             if table.dtype() != DType::F32 {

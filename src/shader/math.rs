@@ -97,7 +97,7 @@ impl<'k> Value<'k> {
         (self.bitcast(bits) | zero.convert(bits.scalar)).bitcast(self.ty)
     }
 
-    /// The sum of two `f32`, and what is lost in its rounding: together they are the exact sum (D. Knuth, "The Art of
+    /// The sum of two floats, and what is lost in its rounding: together they are the exact sum (D. Knuth, "The Art of
     /// Computer Programming", volume 2, 4.2.2, theorem B). Where the sum is infinite or NaN, so is the rest.
     pub(crate) fn two_sum(self, rhs: Value<'k>) -> [Value<'k>; 2] {
         let sum = (self + rhs).opaque();
@@ -127,8 +127,8 @@ impl<'k> Value<'k> {
         let word = self.ty.bits();
         let (a, b) = (self.magnitude(), divisor.magnitude());
         // A float is a whole number of 24 (53) bits times 2^(exponent - 150) (1075); subnormal ones have the exponent 1, too.
-        let fraction_bits = if self.ty.scalar == Scalar::F64 { 52 } else { 23 };
-        let bias = fraction_bits + if self.ty.scalar == Scalar::F64 { 1023 } else { 127 };
+        let (fraction_bits, bias) = self.ty.float_format();
+        let bias = fraction_bits + bias;
         let one = 1i64 << fraction_bits;
         let exponent = |bits: Value<'k>| (bits >> fraction_bits).max(1);
         let whole = |bits: Value<'k>| {

@@ -1,6 +1,6 @@
 //! Random tensors: bit for bit those of the reference, on every device; and places drawn at random.
 
-use super::FLOATS;
+use super::floats;
 use crate::compare::{Expected, Sample, check, download};
 use crate::devices;
 use crate::full_tier;
@@ -371,7 +371,7 @@ pub fn add(suite: &mut Suite) {
         check_scaled("gumbel", device, draw, gumbel, [-2.0, 0.5])
     });
     suite.add("rand_int", "reference", integers);
-    for dtype in FLOATS {
+    for dtype in floats() {
         for layout in Layout::ALL {
             suite.add("bernoulli", format!("{dtype}::{}", layout.name()), move |device| {
                 bernoulli(layout, dtype, device)
