@@ -66,7 +66,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::UnsupportedDType`] of integers and truth values.
     pub fn powf(&self, exponent: f64) -> Result<Tensor> {
-        self.check_float("powf")?;
+        Domain::Floats.check(self.dtype(), "powf")?;
         self.with_number(exponent, false, BinaryOp::Pow, "powf")
     }
 

@@ -75,10 +75,26 @@ impl<'k> Value<'k> {
     }
 
     /// The polynomial with these coefficients, the highest power first.
-    pub fn polynomial(self, coefficients: &[f32]) -> Value<'k> {
+    pub fn polynomial(self, coefficients: &[f64]) -> Value<'k> {
         let mut rest = coefficients.iter();
         let first = self.literal(rest.next().copied().unwrap_or(0.0));
         rest.fold(first, |sum, &c| sum.fma(self, c))
+    }
+
+    /// The first of numbers that are single precision, the second of doubles.
+    pub(super) fn by_precision<T>(self, single: T, double: T) -> T {
+        if self.ty.scalar == Scalar::F64 { double } else { single }
+    }
+
+    /// Whether the sign is set, also that of a zero.
+    pub(super) fn is_sign_negative(self) -> Value<'k> {
+        let bits = self.bitcast(self.ty.bits());
+        if self.ty.scalar == Scalar::F64 { bits.lt(0) } else { (bits >> 31).eq(1) }
+    }
+
+    /// The integer of as many bits that is nearest to a whole number.
+    pub(super) fn to_integer(self) -> Value<'k> {
+        self.convert(self.by_precision(Scalar::I32, Scalar::I64))
     }
 
     /// The bits of a float with the sign of `sign`.
