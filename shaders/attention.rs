@@ -357,7 +357,8 @@ impl Family for Attention {
             tile,
             parts: tile == Tile::Workgroup { across: 64 },
         };
-        tiles.map(sample).into()
+        let doubles = Attention { dtype: DType::F64, ..sample(Tile::Workgroup { across: 16 }) };
+        tiles.map(sample).into_iter().chain([doubles]).collect()
     }
 }
 

@@ -153,7 +153,7 @@ impl Family for Normalize {
 
     fn samples() -> Vec<Self> {
         let mut samples = Vec::new();
-        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_single_float()) {
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
             for op in NormalizeOp::ALL {
                 let affine = matches!(op, NormalizeOp::LayerNorm | NormalizeOp::RmsNorm);
                 let bias = op == NormalizeOp::LayerNorm;

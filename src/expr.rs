@@ -9,8 +9,6 @@ pub(crate) enum Domain {
     All,
     Numbers,
     Floats,
-    /// Floats that are computed in `f32`.
-    SingleFloats,
     Integers,
     /// Integers of up to 32 bits.
     ShortIntegers,
@@ -28,7 +26,6 @@ impl Domain {
             Domain::All => true,
             Domain::Numbers => dtype != DType::Bool,
             Domain::Floats => dtype.is_float(),
-            Domain::SingleFloats => dtype.is_single_float(),
             Domain::Integers | Domain::Indexes => dtype.is_integer(),
             Domain::ShortIntegers => dtype.is_integer() && dtype.parts() == 1,
             Domain::Short => dtype.parts() == 1,
@@ -42,7 +39,6 @@ impl Domain {
             Domain::All => "all dtypes",
             Domain::Numbers => "numbers (all dtypes but bool)",
             Domain::Floats => "f32, f16, bf16 and f64",
-            Domain::SingleFloats => "f32, f16 and bf16",
             Domain::Integers => "u8, i8, u32, i32 and i64",
             Domain::ShortIntegers => "u8, i8, u32 and i32",
             Domain::Short => "all dtypes but i64 and f64",

@@ -157,7 +157,7 @@ const MAX_LENGTH: usize = 1 << 30;
 
 impl<'a> Problem<'a> {
     fn new(query: &'a Tensor, key: &'a Tensor, value: &'a Tensor, config: &'a AttentionConfig) -> Result<Self> {
-        Domain::SingleFloats.check(query.dtype(), OP)?;
+        Domain::Floats.check(query.dtype(), OP)?;
         for tensor in [key, value] {
             query.check_same_device(tensor, OP)?;
             query.check_same_dtype(tensor, OP)?;

@@ -78,7 +78,7 @@ impl Tensor {
     }
 
     fn along(&self, axis: Axis, op: NormalizeOp, eps: f64, name: &'static str) -> Result<Tensor> {
-        if op.has_eps() { Domain::Floats } else { Domain::SingleFloats }.check(self.dtype(), name)?;
+        Domain::Floats.check(self.dtype(), name)?;
         let axis = axis.resolve(self.shape(), name)?;
         let (weight, bias, channels) = (None, None, None);
         self.normalize(&Normalization { op, name, axes: axis..axis + 1, eps, weight, bias, channels })

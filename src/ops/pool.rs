@@ -187,12 +187,7 @@ impl Tensor {
 
     /// Checks dtype and rank. Returns the number of axes before the spatial ones.
     fn check_pool(&self, pool: PoolOp, axes: usize, op: &'static str) -> Result<usize> {
-        let domain = match pool {
-            PoolOp::Max => Domain::Short,
-            PoolOp::Average { .. } => Domain::Floats,
-            PoolOp::Norm => Domain::SingleFloats,
-        };
-        domain.check(self.dtype(), op)?;
+        if pool == PoolOp::Max { Domain::Short } else { Domain::Floats }.check(self.dtype(), op)?;
         if self.rank() != axes + 1 && self.rank() != axes + 2 {
             return Err(Error::RankMismatch { op, expected: RANKS[axes - 1], shape: self.shape().clone() });
         }

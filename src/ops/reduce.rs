@@ -49,8 +49,7 @@ impl Reduction {
     fn domain(self) -> Domain {
         use Reduction::*;
         match self {
-            Mean | Norm(_) | Var(_) | Std(_) => Domain::Floats,
-            LogSumExp => Domain::SingleFloats,
+            Mean | Norm(_) | LogSumExp | Var(_) | Std(_) => Domain::Floats,
             Wide(_) | Element(_) | Place(_) | Test(_) => Domain::All,
         }
     }

@@ -52,11 +52,11 @@ impl Tensor {
         self.rotary(cos, sin, Pairs::Neighbours, "rope_i")
     }
 
-    /// Cosine and sine, in `f32`, of the angles that rotary embeddings of `dim` features turn by: at each position
+    /// Cosine and sine, in `f32` (of positions in `f64` in `f64`), of the angles that rotary embeddings of `dim` features turn by: at each position
     /// `position * theta^(-2 i / dim)` for pair `i`. They have the shape of the tensor, which holds the positions, and one
     /// more axis of `dim / 2`.
     ///
-    /// The product is rounded to `f32` before its cosine is taken, as models are trained with it.
+    /// The product is rounded to that dtype before its cosine is taken, as models are trained with it.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -83,9 +83,13 @@ impl Tensor {
         }
         let shape: Shape = self.dims().iter().copied().chain([dim / 2]).collect();
         checked_elements(&shape, OP)?;
-        let frequencies = (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64) as f32).collect();
-        let frequencies = Tensor::from_vec(frequencies, dim / 2, self.device())?;
-        let angles = self.to_dtype(DType::F32)?.unsqueeze(-1)?.mul(&frequencies)?;
+        let frequencies = (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64));
+        let frequencies = if self.dtype() == DType::F64 {
+            Tensor::from_vec(frequencies.collect(), dim / 2, self.device())?
+        } else {
+            Tensor::from_vec(frequencies.map(|x| x as f32).collect(), dim / 2, self.device())?
+        };
+        let angles = self.to_dtype(frequencies.dtype())?.unsqueeze(-1)?.mul(&frequencies)?;
         Ok((angles.cos()?, angles.sin()?))
     }
 
