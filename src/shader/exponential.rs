@@ -235,9 +235,9 @@ impl<'k> Value<'k> {
         // atanh(x) = x (1 + u) with u = z/3 + z^2 (1/5 + ...) and z = x^2; u, too, in two parts.
         let (z, z_rest) = (self * self, (self + self + rest) * rest);
         let third = (z / 3.0).opaque();
-        let third_rest = ((z - third * 2.0) - third + z_rest) / 3.0;
+        let third_rest = ((z - third * 2.0) - third) / 3.0;
         let square = z + z_rest;
-        let series = square * square * square.polynomial(&double::LOG[..11]) * 0.5;
+        let series = square * square * square.polynomial(&double::LOG[..11]) * 0.5 + z_rest / 3.0;
         let [u, u_rest] = third.two_sum(series);
         let [u_high, u_low] = u.split();
         let [sum, lost] = self.two_sum(self * u_high);

@@ -11,7 +11,8 @@ impl<'k> Value<'k> {
     /// from 0 to 13.5 (as a double, to 39).
     fn scaled_normal_tail(self) -> Value<'k> {
         let k = self.by_precision(2.25, 4.0);
-        let u = self.literal(2.0 * k) / (self + k);
+        let (twice, sum) = (self.literal(2.0 * k), self + k);
+        let u = twice / sum;
         let single = [
             -2.001_904_6e-5,
             -4.698_856e-5,
@@ -25,7 +26,13 @@ impl<'k> Value<'k> {
             -8.586_246e-2,
             1.536_519_4e-1,
         ];
-        u * (self.literal(1.0) - u).polynomial(self.by_precision(&single, &double::NORMAL_TAIL))
+        let tail = u * (self.literal(1.0) - u).polynomial(self.by_precision(&single, &double::NORMAL_TAIL));
+        if self.ty.scalar == Scalar::F32 {
+            return tail;
+        }
+        // What the sum has lost, times the derivative.
+        let lost = self - (sum.opaque() - k);
+        lost.fma(self * tail - 0.398_942_280_401_432_7, tail)
     }
 
     /// The error function. Coefficients by N. Juffa (2015, "Accuracy of an approximation to erff").
