@@ -89,7 +89,8 @@ impl Pool {
         let number = match (self.op, self.dtype.compute_scalar()) {
             // The smallest number of the dtype, which may be narrower.
             (PoolOp::Max, Scalar::I32) => k.i32(i32::MIN >> (32 - 8 * self.dtype.size_in_bytes())),
-            (PoolOp::Max, Scalar::F32) => k.f32(f32::NEG_INFINITY),
+            (PoolOp::Max, Scalar::I64) => k.number(Type::I64, 0).literal(i64::MIN),
+            (PoolOp::Max, scalar @ (Scalar::F32 | Scalar::F64)) => k.f32(f32::NEG_INFINITY).convert(scalar),
             (_, scalar) => k.number(Type { scalar, lanes: 1 }, 0),
         };
         number.splat(4)

@@ -101,8 +101,9 @@ impl Family for Resize {
         let strides = Strides::parameters(k, self.rank);
         let lines: Vec<Line> = (0..self.resized).map(|_| Line::parameters(k)).collect();
         let a = (self.interpolation == Interpolation::Cubic).then(|| float_parameter(k, self.dtype));
-        let x = Elements::input(k, "x", self.dtype);
-        let y = Quads::output(k, "y", self.dtype);
+        let nearest = self.interpolation == Interpolation::Nearest;
+        let x = if nearest { Elements::moved(k, "x", self.dtype) } else { Elements::input(k, "x", self.dtype) };
+        let y = Quads::output(k, "y", if nearest { self.dtype.moved() } else { self.dtype });
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
@@ -111,6 +112,10 @@ impl Family for Resize {
             let taps: Vec<Vec<Tap>> = (lines.iter().zip(resized).enumerate())
                 .map(|(n, (line, &i))| line.taps(self, a, strides.stride(self.resized - n), i))
                 .collect();
+            if nearest {
+                let index = taps.iter().flatten().fold(strides.at(kept), |index, tap| index + tap.offset);
+                return y.store_lanes(k, quad, [0, 1, 2, 3].map(|lane| index.lane(lane)).map(|index| x.load(index)));
+            }
             y.store(k, quad, combined(k, x, strides.at(kept), None, &taps));
         });
     }
@@ -118,7 +123,7 @@ impl Family for Resize {
     fn samples() -> Vec<Self> {
         let sample = |dtype, interpolation| Resize { dtype, interpolation, rank: 3, resized: 2 };
         let mut samples = Vec::new();
-        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.parts() == 1) {
+        for dtype in DType::ALL {
             samples.push(sample(dtype, Interpolation::Nearest));
         }
         for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {

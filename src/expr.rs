@@ -10,10 +10,6 @@ pub(crate) enum Domain {
     Numbers,
     Floats,
     Integers,
-    /// Integers of up to 32 bits.
-    ShortIntegers,
-    /// Dtypes of up to 32 bits.
-    Short,
     /// Integers, of an operand that says where elements are.
     Indexes,
     /// Integers and truth values.
@@ -27,8 +23,6 @@ impl Domain {
             Domain::Numbers => dtype != DType::Bool,
             Domain::Floats => dtype.is_float(),
             Domain::Integers | Domain::Indexes => dtype.is_integer(),
-            Domain::ShortIntegers => dtype.is_integer() && dtype.parts() == 1,
-            Domain::Short => dtype.parts() == 1,
             Domain::Bits => !dtype.is_float(),
         }
     }
@@ -40,8 +34,6 @@ impl Domain {
             Domain::Numbers => "numbers (all dtypes but bool)",
             Domain::Floats => "f32, f16, bf16 and f64",
             Domain::Integers => "u8, i8, u32, i32 and i64",
-            Domain::ShortIntegers => "u8, i8, u32 and i32",
-            Domain::Short => "all dtypes but i64 and f64",
             Domain::Indexes => "u8, i8, u32, i32 and i64 (the indexes)",
             Domain::Bits => "bool, u8, i8, u32, i32 and i64",
         }

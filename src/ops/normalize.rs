@@ -266,8 +266,8 @@ impl Tensor {
         let scale = fusion.finish(scale, self.device(), OP)?;
 
         let mut fusion = Fusion::new(self.shape().clone());
-        let [x, mean] = [fusion.tensor(self, OP)?, fusion.tensor(&vector(mean)?, OP)?]
-            .map(|value| Expr::Cast(wide, value.into()));
+        let [x, mean] =
+            [fusion.tensor(self, OP)?, fusion.tensor(&vector(mean)?, OP)?].map(|value| Expr::Cast(wide, value.into()));
         let scale = fusion.tensor(&scale, OP)?;
         let scaled = binary(BinaryOp::Mul, binary(BinaryOp::Sub, x, mean), scale);
         let scaled = fusion.finish(scaled, self.device(), OP)?;

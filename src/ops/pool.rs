@@ -90,7 +90,7 @@ macro_rules! pools {
             /// # Errors
             /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] for kernels, strides and dilations of 0, for padding
             /// that is not less than the window, and for windows that are larger than the padded input;
-            /// [`Error::SizeOverflow`].
+            /// [`Error::SizeOverflow`]; [`Error::Unsupported`] for `i64` and `f64` where the device does not compute in them.
             pub fn $max(&self, config: &PoolConfig) -> Result<Tensor> {
                 self.pool(PoolOp::Max, config, $axes, None, stringify!($max))
             }
@@ -187,7 +187,9 @@ impl Tensor {
 
     /// Checks dtype and rank. Returns the number of axes before the spatial ones.
     fn check_pool(&self, pool: PoolOp, axes: usize, op: &'static str) -> Result<usize> {
-        if pool == PoolOp::Max { Domain::Short } else { Domain::Floats }.check(self.dtype(), op)?;
+        if pool != PoolOp::Max {
+            Domain::Floats.check(self.dtype(), op)?;
+        }
         if self.rank() != axes + 1 && self.rank() != axes + 2 {
             return Err(Error::RankMismatch { op, expected: RANKS[axes - 1], shape: self.shape().clone() });
         }

@@ -226,10 +226,7 @@ impl Tensor {
     /// Checks all but the lengths.
     fn check_resizable(&self, axes: usize, config: ResizeConfig, op: &'static str) -> Result<()> {
         let most = match config.mode {
-            ResizeMode::Nearest(_) => {
-                Domain::Short.check(self.dtype(), op)?;
-                3
-            }
+            ResizeMode::Nearest(_) => 3,
             ResizeMode::Linear => {
                 Domain::Floats.check(self.dtype(), op)?;
                 3

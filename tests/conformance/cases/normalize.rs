@@ -2,6 +2,7 @@
 
 use super::{floats, is_brief, shaped};
 use crate::compare::{Expected, Sample, check, upload};
+use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::normalize::{batch_norm, group_norm, l2_normalize, layer_norm, log_softmax, rms_norm, softmax};
@@ -9,7 +10,6 @@ use crate::reference::numbers::round;
 use crate::reference::{ArrayD, array};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
-use crate::full_tier;
 use marquetry::{DType, Device, Tensor};
 
 pub const TOLERANCES: Table = &[

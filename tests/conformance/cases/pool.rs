@@ -1,6 +1,6 @@
 //! Pools.
 
-use super::{floats, shaped, short};
+use super::{floats, shaped};
 use crate::compare::{Expected, Sample, check};
 use crate::full_tier;
 use crate::layouts::Layout;
@@ -210,7 +210,7 @@ impl Operation {
     fn dtypes(&self) -> Vec<DType> {
         match self.fold {
             // All dtypes over two axes; the others share what depends on them.
-            Fold::Max if self.axes == 2 || full_tier() => short().collect(),
+            Fold::Max if self.axes == 2 || full_tier() => DType::ALL.to_vec(),
             _ if self.axes == 2 || full_tier() => floats().collect(),
             _ => vec![DType::F32],
         }
@@ -318,7 +318,7 @@ pub fn add(suite: &mut Suite) {
     for operation in &ADAPTIVE {
         let &(op, axes, fold, _) = operation;
         let all = if axes == 2 || full_tier() { floats().collect() } else { vec![DType::F32] };
-        for dtype in if fold == Fold::Max && axes == 2 { short().collect() } else { all } {
+        for dtype in if fold == Fold::Max && axes == 2 { DType::ALL.to_vec() } else { all } {
             for (name, counts) in [
                 ("few", [2, 3, 4]),
                 ("more_than_there_are", [6, 10, 11]),

@@ -7,7 +7,7 @@ use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::numbers::{round, ulp};
-use crate::reference::threefry::{gumbel, integer, normal, threefry, uniform, words};
+use crate::reference::threefry::{gumbel, integer, normal, threefry, uniform, wide_integer, wide_words, words};
 use crate::reference::{ArrayD, array};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
@@ -112,6 +112,7 @@ fn distribution(device: &Device) -> Outcome {
     let tenths = download(&Tensor::rand(0f32, 10.0, MANY, device)?)?.mapv(f64::floor);
     check_frequencies(&tenths, &[0.1; 10])?;
     check_frequencies(&download(&Tensor::rand_int(0u32, 7, MANY, device)?)?, &[1.0 / 7.0; 7])?;
+    check_frequencies(&download(&Tensor::rand_int(0i64, 7, MANY, device)?)?, &[1.0 / 7.0; 7])?;
     let weights = Tensor::new([1f32, 0.0, 4.0, 3.0, 2.0], device)?;
     check_frequencies(&download(&weights.multinomial(20_000, true)?)?, &[0.1, 0.0, 0.4, 0.3, 0.2])?;
     // Of two drawn without replacement from weights 1, 2 and 3, the second: the sums of w_i / (1 - w_j) w_j.
@@ -162,6 +163,23 @@ fn integers(device: &Device) -> Outcome {
     }
     check_integers(0u8, 255, device)?;
     check_integers(250u8, 255, device)
+}
+
+fn wide_integers(device: &Device) -> Outcome {
+    let large = 1 << 62;
+    let ranges = [(0, 6), (-10, -9), (i64::MIN, i64::MAX), (-large, large), (large, i64::MAX), (-7, (1 << 32) + 5)];
+    let _turn = alone();
+    for (low, high) in ranges {
+        device.set_seed(12);
+        let random = Tensor::rand_int(low, high, (7, 143), device)?.to_vec::<i64>()?;
+        let count = high.wrapping_sub(low).cast_unsigned();
+        let exact: Vec<i64> =
+            wide_words(12, 0, 7 * 143).into_iter().map(|bits| wide_integer(bits, low, count)).collect();
+        if random != exact || random.iter().any(|x| !(low..high).contains(x)) {
+            return Err(format!("integers from {low} to {high} are not those of the reference").into());
+        }
+    }
+    Ok(())
 }
 
 fn bernoulli(layout: Layout, dtype: DType, device: &Device) -> Outcome {
@@ -371,6 +389,7 @@ pub fn add(suite: &mut Suite) {
         check_scaled("gumbel", device, draw, gumbel, [-2.0, 0.5])
     });
     suite.add("rand_int", "reference", integers);
+    suite.add("rand_int", "i64::reference", wide_integers);
     for dtype in floats() {
         for layout in Layout::ALL {
             suite.add("bernoulli", format!("{dtype}::{}", layout.name()), move |device| {

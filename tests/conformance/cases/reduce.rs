@@ -263,7 +263,8 @@ pub fn add(suite: &mut Suite) {
             });
         }
         // Of each kind of state: chunks of rows first, then the states of chunks.
-        for dtype in [DType::F32, DType::I32, DType::F64].into_iter().filter(|dtype| tried(dtype) || in_doubles(dtype)) {
+        for dtype in [DType::F32, DType::I32, DType::F64].into_iter().filter(|dtype| tried(dtype) || in_doubles(dtype))
+        {
             suite.add(reduction.name, format!("{dtype}::chunks"), move |device| {
                 let (op, domain) = (reduction.name, reduction.domain);
                 reduction.check(&shaped(op, &[2, 20011], Layout::Contiguous, dtype, domain, device)?, &[1])?;

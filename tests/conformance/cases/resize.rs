@@ -1,6 +1,6 @@
 //! Axes resized.
 
-use super::{floats, shaped, short};
+use super::{floats, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
@@ -280,7 +280,7 @@ fn upsample_by_pytorch(device: &Device) -> Outcome {
 
 pub fn add(suite: &mut Suite) {
     let nearest = ROUNDINGS.map(ResizeMode::Nearest);
-    for dtype in short() {
+    for dtype in DType::ALL {
         for layout in Layout::ALL {
             suite.add("resize_nearest", format!("{dtype}::{}", layout.name()), move |device| {
                 let shape = shape(layout);
