@@ -176,6 +176,11 @@ pub(super) fn number_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
     (low.convert(Scalar::I64) | (high.convert(Scalar::I64) << 32)).bitcast(ty)
 }
 
+/// A float from the parameters, as precise as elements of a dtype are computed.
+pub(super) fn float_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
+    if dtype == DType::F64 { number_parameter(k, dtype) } else { k.parameter(Type::F32) }
+}
+
 /// A buffer of elements of one, two, four or eight bytes whose meaning plays no role.
 #[derive(Clone, Copy)]
 pub(super) struct Raw<'k> {

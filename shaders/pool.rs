@@ -1,7 +1,7 @@
 //! Pools: each window of the spatial axes folded to one number. Each invocation folds four consecutive windows.
 
 use super::Family;
-use super::elements::{Elements, Quads};
+use super::elements::{Elements, Quads, float_parameter};
 use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 
@@ -120,7 +120,7 @@ impl Family for Pool {
         let offset = word();
         let outer_strides: [Value; 2] = std::array::from_fn(|_| word());
         let strides: Vec<Value> = (0..self.axes).map(|_| word()).collect();
-        let p = (self.op == PoolOp::Norm).then(|| k.parameter(Type::F32));
+        let p = (self.op == PoolOp::Norm).then(|| float_parameter(k, self.dtype));
         let x = Elements::input(k, "x", self.dtype);
         let y = Quads::output(k, "y", self.dtype);
 
@@ -156,7 +156,7 @@ impl Family for Pool {
             let result = match (self.op, p) {
                 (PoolOp::Average { .. }, _) => {
                     let counted = axes.iter().map(|axis| axis.counted).reduce(|a, b| a * b);
-                    counted.map_or(folded, |counted| folded / counted.convert(Scalar::F32))
+                    counted.map_or(folded, |counted| folded / counted.convert(self.dtype.compute_scalar()))
                 }
                 (PoolOp::Norm, Some(p)) => folded.pow((p.literal(1.0) / p).splat(4)),
                 _ => folded,

@@ -119,9 +119,10 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`], [`Error::OutOfMemory`].
     pub fn bernoulli(&self) -> Result<Tensor> {
         const OP: &str = "bernoulli";
-        self.check_float(OP)?;
+        Domain::Floats.check(self.dtype(), OP)?;
         let uniform = draw(Distribution::Uniform, &[], DType::F32, self.shape().clone(), self.device(), OP)?;
-        uniform.lt(&self.to_dtype(DType::F32)?)?.to_dtype(self.dtype())
+        let wide = self.dtype().widened();
+        uniform.to_dtype(wide)?.lt(&self.to_dtype(wide)?)?.to_dtype(self.dtype())
     }
 
     /// Places along the last axis drawn at random, in proportion to the weights there, which are floats and need not add
@@ -228,7 +229,7 @@ impl Tensor {
 
     /// The length of the axis in which places are drawn.
     fn drawn_axis(&self, op: &'static str) -> Result<usize> {
-        self.check_float(op)?;
+        Domain::Floats.check(self.dtype(), op)?;
         checked_elements(self.shape(), op)?;
         let scalar = || Error::RankMismatch { op, expected: "1 or more", shape: self.shape().clone() };
         self.dims().last().copied().ok_or_else(scalar)

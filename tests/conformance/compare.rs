@@ -114,7 +114,7 @@ pub fn check(op: &str, actual: &Tensor, expected: &Expected) -> Outcome {
 }
 
 /// A rounding to `f64` for one to `f32`.
-const DOUBLE: f64 = 1.0 / 536_870_912.0;
+pub const DOUBLE: f64 = 1.0 / 536_870_912.0;
 
 /// The range that a result may be in.
 struct Allowed {

@@ -90,6 +90,11 @@ fn layouts(dtype: DType) -> &'static [Layout] {
     if is_brief(dtype) { &[Layout::Contiguous, Layout::Sliced] } else { &Layout::ALL }
 }
 
+/// All floats.
+fn floats() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|dtype| dtype.is_float())
+}
+
 /// All dtypes but truth values.
 fn numbers() -> impl Iterator<Item = DType> {
     DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool)

@@ -1,7 +1,7 @@
 //! Functions with parameters: `affine`, `clamp`, `powf`, `lerp`, activations, and the operators `+ - * / % & | ^ << >>`, unary `-`
 //! and `!`.
 
-use super::{FLOATS, layouts, numbers, sample, shaped};
+use super::{FLOATS, floats, layouts, numbers, sample, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::functions::{integer_division, integer_remainder, remainder, shift_left, shift_right};
@@ -248,7 +248,7 @@ fn add_more(suite: &mut Suite) {
             check("clamp", &input.tensor.hardtanh()?, &expected)
         });
     }
-    for dtype in FLOATS {
+    for dtype in floats() {
         for (input, weight) in
             [(Contiguous, Contiguous), (Transposed, Sliced), (Sliced, Broadcast), (Unaligned, Unaligned)]
         {

@@ -1,6 +1,6 @@
 //! Random tensors: bit for bit those of the reference, on every device; and places drawn at random.
 
-use super::FLOATS;
+use super::floats;
 use crate::compare::{Expected, Sample, check, download};
 use crate::devices;
 use crate::full_tier;
@@ -429,7 +429,7 @@ pub fn add(suite: &mut Suite) {
     suite.add("rand_int", "u8::reference", |device| integers(&[(0u8, 255), (250, 255)], device));
     suite.add("rand_int", "i8::reference", |device| integers(&[(-128i8, 127), (-5, 3), (-1, 0)], device));
     suite.add("rand_int", "i64::reference", wide_integers);
-    for dtype in FLOATS {
+    for dtype in floats() {
         for layout in Layout::ALL {
             suite.add("bernoulli", format!("{dtype}::{}", layout.name()), move |device| {
                 bernoulli(layout, dtype, device)
