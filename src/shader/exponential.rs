@@ -46,7 +46,9 @@ impl<'k> Value<'k> {
     fn exp_series(self) -> Value<'k> {
         let single = [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1];
         let p = self.polynomial(self.by_precision(&single, &double::EXP));
-        (self * self).fma(p, self)
+        let series = (self * self).fma(p, self);
+        // Mesa would add the 1 of `exp` to the smaller of the two terms, which costs doubles a bit.
+        if self.ty.scalar == Scalar::F64 { series.opaque() } else { series }
     }
 
     /// `d` and an integer `n` with `exp(self) = (d + 1) 2^n`, where `d` is between -0.3 and 0.42.

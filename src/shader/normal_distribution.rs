@@ -41,7 +41,7 @@ impl<'k> Value<'k> {
         let s = self * self;
         if self.ty.scalar == Scalar::F64 {
             let small = s.polynomial(&double::ERF).fma(self, self);
-            let above = (t * SQRT_2).scaled_normal_tail() * (-s).exp();
+            let above = (t.min(6.0) * SQRT_2).scaled_normal_tail() * (-s).exp();
             let result = t.gt(0.927_734_375).select((above.fma(-2.0, 1.0)).copy_sign(self), small);
             return self.is_nan().select(self, result);
         }

@@ -95,6 +95,11 @@ fn short() -> impl Iterator<Item = DType> {
     DType::ALL.into_iter().filter(|dtype| dtype.size_in_bytes() <= 4)
 }
 
+/// All floats.
+fn floats() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|dtype| dtype.is_float())
+}
+
 /// All dtypes but truth values.
 fn numbers() -> impl Iterator<Item = DType> {
     DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool)
