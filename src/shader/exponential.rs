@@ -1,5 +1,6 @@
 //! Exponentials, logarithms and powers, within 2 ulp. Coefficients of `exp`, `exp2` and the logarithms are from the Cephes
-//! library (S. Moshier, 1992, single precision); the series of the inverse hyperbolic tangent is Taylor's.
+//! library (S. Moshier, 1992, single precision), those of doubles in `double.rs`; the series of the inverse hyperbolic tangent
+//! is Taylor's.
 
 use super::double;
 use super::types::Scalar;

@@ -27,10 +27,10 @@ impl<'k> Value<'k> {
             1.536_519_4e-1,
         ];
         let tail = u * (self.literal(1.0) - u).polynomial(self.by_precision(&single, &double::NORMAL_TAIL));
-        if self.ty.scalar == Scalar::F32 {
+        if self.ty.scalar != Scalar::F64 {
             return tail;
         }
-        // What the sum has lost, times the derivative.
+        // What the sum has lost, times the derivative, which is `self tail - 1 / sqrt(2 pi)`.
         let lost = self - (sum.opaque() - k);
         lost.fma(self * tail - 0.398_942_280_401_432_7, tail)
     }
