@@ -27,10 +27,10 @@ impl<'k> Value<'k> {
             1.536_519_4e-1,
         ];
         let tail = u * (self.literal(1.0) - u).polynomial(self.by_precision(&single, &double::NORMAL_TAIL));
-        if self.ty.scalar == Scalar::F32 {
+        if self.ty.scalar != Scalar::F64 {
             return tail;
         }
-        // What the sum has lost, times the derivative.
+        // What the sum has lost, times the derivative, which is `self tail - 1 / sqrt(2 pi)`.
         let lost = self - (sum.opaque() - k);
         lost.fma(self * tail - 0.398_942_280_401_432_7, tail)
     }
@@ -41,7 +41,7 @@ impl<'k> Value<'k> {
         let s = self * self;
         if self.ty.scalar == Scalar::F64 {
             let small = s.polynomial(&double::ERF).fma(self, self);
-            let above = (t * SQRT_2).scaled_normal_tail() * (-s).exp();
+            let above = (t.min(6.0) * SQRT_2).scaled_normal_tail() * (-s).exp();
             let result = t.gt(0.927_734_375).select((above.fma(-2.0, 1.0)).copy_sign(self), small);
             return self.is_nan().select(self, result);
         }
