@@ -63,7 +63,7 @@ test-full: setup ## all tests: more shapes, every kernel through every compiler
 	  $(CARGO) test --test conformance
 
 ops: export MARQUETRY_WRITE_DOCS := 1
-ops: setup ## write docs/ops.md and the bounds in docs/numerics.md from the conformance suite
+ops: setup ## bring docs/ops.md and the bounds in docs/numerics.md up to date; MARQUETRY_TEST_TIER=full writes all of them
 	$(CARGO) build --example level_zero_driver
 	$(CARGO) test --test conformance
 

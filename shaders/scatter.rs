@@ -21,7 +21,8 @@ pub(crate) enum ScatterOp {
     /// The larger element stays. The target is of the source's dtype, widened.
     Max,
     /// The indexes that name a place become a chain: the place gets the number of one of them, counted from 1, and each
-    /// of them that of another one, the last one 0. Reads no source, writes `u32`.
+    /// of them that of another one, the last one 0. Reads no source, writes `u32`. As a chain is followed by one
+    /// invocation, a place that very many indexes name takes long.
     Link,
 }
 
@@ -123,11 +124,11 @@ impl Family for Scatter {
                         k.while_(
                             || link.get().gt(0),
                             || {
-                                let number = link.get() - 1;
-                                let value = x.load(x_at.at(&grid.coordinates(number)));
+                                let named_too = link.get() - 1;
+                                let value = x.load(x_at.at(&grid.coordinates(named_too)));
                                 let before = combined.get();
                                 combined.set(if self.op == ScatterOp::Add { before + value } else { before.max(value) });
-                                link.set(links.load(first_link + number));
+                                link.set(links.load(first_link + named_too));
                             },
                         );
                         y.store(at, combined.get());

@@ -52,7 +52,7 @@ impl Team {
 }
 
 impl<'k> Member<'k> {
-    /// Workgroup memory for [`reduce`](Self::reduce) and [`scan`](Self::scan): one element per invocation.
+    /// Workgroup memory for [`reduce`](Self::reduce) and [`prefix`](Self::prefix): one element per invocation.
     pub fn scratch(&self, ty: Type) -> Option<Array<'k>> {
         (self.team == Team::Workgroup).then(|| self.k.workgroup_array(ty, WORKGROUP))
     }
@@ -151,7 +151,8 @@ impl<'k> Member<'k> {
     }
 
     /// What the members before this one have, combined in order after `before`, the state before the first one (W. Hillis
-    /// and G. Steele, "Data Parallel Algorithms", 1986). All invocations must come here.
+    /// and G. Steele, "Data Parallel Algorithms", 1986). All invocations must come here, and to a barrier before the memory
+    /// is written again.
     pub fn prefix(&self, fold: &Fold<'k>, scratch: &[Array<'k>], before: State<'k>, own: State<'k>) -> State<'k> {
         if self.team == Team::Invocation {
             return before;

@@ -15,7 +15,8 @@ impl Tensor {
     /// Random numbers, evenly distributed from `low` up to but not including `high`.
     ///
     /// The generator is counter-based: the same seed ([`Device::set_seed`]) and the same sequence of calls give the
-    /// same random bits on every device; scaling them may round differently.
+    /// same random bits on every device; scaling them may round differently. Every number is drawn with 24 bits, those
+    /// of `f64` too.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

@@ -52,11 +52,12 @@ impl Tensor {
         self.rotary(cos, sin, Pairs::Neighbours, "rope_i")
     }
 
-    /// Cosine and sine, in `f32` (of positions in `f64` in `f64`), of the angles that rotary embeddings of `dim` features
-    /// turn by: at each position `position * theta^(-2 i / dim)` for pair `i`. They have the shape of the
-    /// tensor, which holds the positions, and one more axis of `dim / 2`.
+    /// Cosine and sine, in `f32` (of positions in `f64` in `f64`), of the angles that rotary embeddings of `dim` features turn
+    /// by: at each position `position * theta^(-2 i / dim)` for pair `i`. They have the shape of the tensor, which holds the
+    /// positions, and one more axis of `dim / 2`.
     ///
-    /// The product is rounded to that dtype before its cosine is taken, as models are trained with it.
+    /// The product is rounded to that dtype before its cosine is taken, as models are trained with it. In `f32` cosine and
+    /// sine are within 2e-6 up to position 131,072; on devices that do not fuse products and sums they lose digits beyond.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

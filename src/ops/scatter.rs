@@ -48,7 +48,8 @@ impl Tensor {
 
     /// The tensor with elements of `src` added at the places along `axis` that `indexes` names, as in
     /// [`scatter`](Self::scatter). Of several that go to one place, all are added: floats in any order, so that the last
-    /// bits may differ from one run to the next; `f16` in `f32`, rounded once; `f64` one after the other.
+    /// bits may differ from one run to the next; `f16` in `f32`, rounded once; `f64` one after the
+    /// other, which takes long where very many go to one place.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -151,7 +152,7 @@ impl Tensor {
             return self.combined_along_chains(op, indexes, src, axis, name);
         }
         let wide = if dtype.widened() == dtype { self } else { self.to_dtype(dtype.widened())? };
-        // The kernel counts words.
+        // Kernels count words of sums of 64 bits, from the start of the buffer on.
         checked_parts(wide.shape(), dtype, name)?;
         let far = wide.buffer()?.bytes() / 4 > u64::from(u32::MAX) && dtype.parts() > 1;
         let target = if far { wide.copied()? } else { wide.held_alone()? };

@@ -110,8 +110,11 @@ pub(super) const ERF: [f64; 12] = [
     0.128_379_167_095_512_6,
 ];
 
+/// The `k` of the tail of the normal distribution.
+pub(super) const NORMAL_TAIL_SHIFT: f64 = 4.0;
+
 /// `exp(t^2 / 2) / u` times the probability that a normally distributed number is above `t`, of `1 - u` with
-/// `u = 8 / (t + 4)`, for `t` from 0 to 39.
+/// `u = 2 k / (t + k)`, for `t` from 0 to 39.
 pub(super) const NORMAL_TAIL: [f64; 24] = [
     -9.078_024_763_011_974e-11,
     -3.152_624_322_347_592e-10,

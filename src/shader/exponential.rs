@@ -1,5 +1,6 @@
 //! Exponentials, logarithms and powers, within 2 ulp. Coefficients of `exp`, `exp2` and the logarithms are from the Cephes
-//! library (S. Moshier, 1992, single precision); the series of the inverse hyperbolic tangent is Taylor's.
+//! library (S. Moshier, 1992, single precision), those of doubles in `double.rs`; the series of the inverse hyperbolic tangent
+//! is Taylor's.
 
 use super::double;
 use super::types::Scalar;
@@ -46,7 +47,9 @@ impl<'k> Value<'k> {
     fn exp_series(self) -> Value<'k> {
         let single = [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1];
         let p = self.polynomial(self.by_precision(&single, &double::EXP));
-        (self * self).fma(p, self)
+        let series = (self * self).fma(p, self);
+        // Mesa would add the 1 of `exp` to the smaller of the two terms, which costs doubles a bit.
+        if self.ty.scalar == Scalar::F64 { series.opaque() } else { series }
     }
 
     /// `d` and an integer `n` with `exp(self) = (d + 1) 2^n`, where `d` is between -0.3 and 0.42.

@@ -1,9 +1,9 @@
 //! Mathematical functions of values, lane by lane; families of them have files of their own.
 //!
 //! Drivers round `exp`, `tanh` and their kin as they like (Vulkan allows `exp` an error of `3 + 2|x|` ulp, WGSL and
-//! Vulkan have no `erf` at all), so those that need full `f32` accuracy are written out here: range reductions and
-//! minimax polynomials, most of them within 2 ulp. Coefficients are from the Cephes library (S. Moshier, 1992, single precision)
-//! unless said otherwise.
+//! Vulkan have no `erf` at all, and neither has functions of `f64`), so those that need full accuracy are written out here:
+//! range reductions and minimax polynomials, most of them within 2 ulp. Coefficients are from the Cephes library (S. Moshier,
+//! 1992, single precision) unless said otherwise; those of `f64` are in `double.rs`.
 
 use super::builder::KernelBuilder;
 use super::types::Scalar;

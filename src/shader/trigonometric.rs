@@ -1,5 +1,5 @@
 //! Trigonometric functions and their inverses, within 3 ulp. Coefficients and ranges are from the Cephes library
-//! (S. Moshier, 1992, single precision).
+//! (S. Moshier, 1992, single precision), those of doubles in `double.rs`.
 
 use super::double;
 use super::types::Scalar;

@@ -1,23 +1,42 @@
 //! The pages of `docs/` that are written from the suite: what it has shown, and the bounds that it checks.
 
-use crate::tolerance::{EPS, TABLES, Tolerance};
-use crate::{devices, report};
+use crate::tolerance::{DOUBLES, EPS, TABLES, Table, Tolerance};
+use crate::{devices, full_tier, report};
 use marquetry::DType;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Operations by dtypes, and the devices on which all cases pass, as Markdown.
-fn operations() -> String {
+/// The cells of the page's table by operation and column.
+type Cells = BTreeMap<(String, &'static str), String>;
+
+/// The columns: the dtypes, and what is no matter of one.
+fn columns() -> Vec<&'static str> {
+    DType::ALL.iter().map(|dtype| dtype.name()).chain(["other"]).collect()
+}
+
+/// The cells of a page.
+fn cells_of(page: &str) -> Cells {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let cells = rows.flat_map(|row| {
+        let (op, cells) = row.split_once("` | ").unwrap_or((row, ""));
+        let cells = cells.trim_end_matches(" |").split(" | ").map(|cell| cell.trim().to_string());
+        columns().into_iter().zip(cells).map(|(column, cell)| ((op.to_string(), column), cell))
+    });
+    cells.collect()
+}
+
+/// Operations by dtypes, and the devices on which all cases pass, as Markdown. The quick tier leaves out some dtypes of some
+/// operations: there the page's own cells stay.
+fn operations(page: &str) -> String {
     let counts = report::counts();
+    let known = if full_tier() { Cells::new() } else { cells_of(page) };
     let ops: BTreeSet<&str> = counts.keys().map(|(op, ..)| *op).collect();
-    let columns: Vec<Option<DType>> = DType::ALL.into_iter().map(Some).chain([None]).collect();
     let mut text = String::from(OPERATIONS);
-    let names = columns.iter().map(|dtype| dtype.map_or("other", DType::name));
-    text +=
-        &format!("| operation | {} |\n|---|{}\n", names.collect::<Vec<_>>().join(" | "), "---|".repeat(columns.len()));
+    text += &format!("| operation | {} |\n|---|{}\n", columns().join(" | "), "---|".repeat(columns().len()));
     let mut lacking = BTreeSet::new();
     for op in ops {
-        let cells = columns.iter().map(|&dtype| {
+        let dtypes = DType::ALL.into_iter().map(Some).chain([None]);
+        let cells = dtypes.zip(columns()).map(|(dtype, column)| {
             let mut cell = String::new();
             for device in devices::selected() {
                 let Some(count) = counts.get(&(op, dtype, device)) else { continue };
@@ -31,7 +50,8 @@ fn operations() -> String {
                     None => cell += &letter,
                 }
             }
-            cell
+            let other = known.get(&(op.to_string(), column)).filter(|_| cell.is_empty());
+            other.cloned().unwrap_or(cell)
         });
         text += &format!("| `{op}` | {} |\n", cells.collect::<Vec<_>>().join(" | "));
     }
@@ -44,11 +64,12 @@ fn operations() -> String {
 const OPERATIONS: &str = "\
 # Operations
 
-Written by the conformance suite (`make ops`), and compared with its outcome in every whole run. A letter stands for a device
-on which all cases of the operation with this dtype pass: V for Vulkan (lavapipe), W for WebGPU (wgpu on the same), L for
-Level Zero (the test driver). In brackets: the device lacks a feature, and says so. Names that are no method of `Tensor`
-are properties of several: `views` of chains of views, `fused` of fused expressions, `display` of printing. Empty: the
-operation does not take the dtype, or is not tried with it because it is the same whatever the dtype.
+Written by the full tier of the conformance suite (`make ops MARQUETRY_TEST_TIER=full`), and compared with the outcome of
+every whole run. The quick tier tries fewer dtypes of some operations, and `make ops` alone brings only these up to date. A
+letter stands for a device on which all cases of the operation with this dtype pass: V for Vulkan (lavapipe), W for WebGPU
+(wgpu on the same), L for Level Zero (the test driver). In brackets: the device lacks a feature, and says so. Names that are
+no method of `Tensor` are properties of several: `views` of chains of views, `fused` of fused expressions, `display` of
+printing. Empty: the operation does not take the dtype, or is not tried with it because it is the same whatever the dtype.
 
 ";
 
@@ -60,11 +81,20 @@ fn bounds() -> String {
     let mut text = String::from(BOUNDS);
     text += "\nWritten by the conformance suite, which checks them on every device (`make ops`).\n\n";
     text += "| operations | bound for `f32` | why |\n|---|---|---|\n";
-    for (ops, tolerance) in TABLES.iter().copied().flatten() {
+    TABLES.iter().for_each(|table| text += &rows(table));
+    text += "\nFunctions of `f64` have bounds of their own, in its ulp; the other operations have those above, with the ulp and \
+             the eps of `f64`. The reference has no more digits: one ulp more is let pass.\n\n";
+    text += "| operations | bound for `f64` | why |\n|---|---|---|\n";
+    text + &rows(DOUBLES)
+}
+
+/// The rows of a table of bounds.
+fn rows(table: Table) -> String {
+    let row = |(ops, tolerance): &(&[&str], Tolerance)| {
         let names = ops.iter().map(|op| format!("`{op}`")).collect::<Vec<_>>().join(" ");
-        text += &format!("| {names} | {} | {} |\n", bound(tolerance), tolerance.reason);
-    }
-    text
+        format!("| {names} | {} | {} |\n", bound(tolerance), tolerance.reason)
+    };
+    table.iter().map(row).collect()
 }
 
 /// The allowed error in words.
@@ -94,7 +124,7 @@ pub fn check() -> bool {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let read = |page: &str| std::fs::read_to_string(docs.join(page)).unwrap_or_default();
     let prose = read("numerics.md").split(BOUNDS).next().unwrap_or_default().to_string();
-    let pages = [("ops.md", operations()), ("numerics.md", prose + &bounds())];
+    let pages = [("ops.md", operations(&read("ops.md"))), ("numerics.md", prose + &bounds())];
     let mut same = true;
     for (page, now) in pages {
         if std::env::var_os("MARQUETRY_WRITE_DOCS").is_some() {

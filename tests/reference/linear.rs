@@ -95,7 +95,8 @@ pub fn einsum(subscripts: &str, operands: &[&ArrayD<f64>], dtype: DType) -> (Arr
     };
     let lengths: Vec<usize> = names.iter().map(length).collect();
     let shape = &lengths[..output.len()];
-    let (mut values, mut magnitudes) = (ArrayD::zeros(IxDyn(shape)), ArrayD::zeros(IxDyn(shape)));
+    let (mut values, mut magnitudes) = (ArrayD::zeros(IxDyn(shape)), ArrayD::<f64>::zeros(IxDyn(shape)));
+    let mut integers = ArrayD::<i64>::zeros(IxDyn(shape));
     for index in ndarray::indices(lengths.clone()) {
         let at = |name: &char| index[names.iter().position(|other| other == name).expect("a name")];
         let factors = inputs.iter().zip(operands).map(|(term, x)| {
@@ -103,10 +104,12 @@ pub fn einsum(subscripts: &str, operands: &[&ArrayD<f64>], dtype: DType) -> (Arr
                 term.iter().zip(x.shape()).map(|(name, &n)| if n == 1 { 0 } else { at(name) }).collect();
             x[IxDyn(&place)]
         });
-        let product: f64 = factors.product();
+        let product: f64 = factors.clone().product();
         let place: Vec<usize> = output.iter().map(at).collect();
         values[IxDyn(&place)] += product;
         magnitudes[IxDyn(&place)] += product.abs();
+        let product = factors.fold(1i64, |product, x| product.wrapping_mul(x as i64));
+        integers[IxDyn(&place)] = integers[IxDyn(&place)].wrapping_add(product);
     }
-    (if dtype.is_float() { values } else { values.mapv(|x| wrap(x as i64, dtype)) }, magnitudes)
+    (if dtype.is_float() { values } else { integers.mapv(|x| wrap(x, dtype)) }, magnitudes)
 }

@@ -24,7 +24,8 @@ pub fn ulp(x: f64, dtype: DType) -> f64 {
         _ => (23, -126),
     };
     let exponent = ((x.to_bits() >> 52) & 0x7ff) as i32 - 1023;
-    2f64.powi(exponent.max(smallest_exponent) - fraction_bits)
+    // As a product: the smallest power is subnormal.
+    2f64.powi(exponent.max(smallest_exponent)) * 2f64.powi(-fraction_bits)
 }
 
 /// The number of a float dtype that is nearest to `x`, ties to even; infinite where `x` is too large. Other dtypes

@@ -1,6 +1,6 @@
 //! Sums of products over named axes.
 
-use super::shaped;
+use super::{shaped, summed};
 use crate::compare::{Expected, Sample, check};
 use crate::layouts::Layout;
 use crate::reference::inputs::Domain;
@@ -104,7 +104,7 @@ fn operands(reference: &str, lengths: Lengths, layout: Layout, dtype: DType, dev
 }
 
 pub fn add(suite: &mut Suite) {
-    for dtype in [DType::F32, DType::F16, DType::I32] {
+    for dtype in summed() {
         let some = if dtype == DType::I32 { 4 } else { 1 };
         for &(subscripts, reference, lengths) in CASES.iter().step_by(some) {
             let reference = if reference.is_empty() { subscripts } else { reference };

@@ -1,6 +1,6 @@
 //! General matrix products, `linear`, `dot` and `outer`.
 
-use super::{numbers, shaped};
+use super::{numbers, shaped, summed};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
@@ -23,8 +23,6 @@ pub const TOLERANCES: Table = &[
     ),
     (&["outer"], Tolerance { reason: "one product", ..EXACT }),
 ];
-
-const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::I32];
 
 /// Factors that every dtype has.
 const FACTORS: [[f64; 2]; 5] = [[1.0, 0.0], [1.0, 1.0], [2.0, 3.0], [3.0, 0.0], [0.0, 2.0]];
@@ -65,7 +63,7 @@ fn operands(dtype: DType, config: Gemm, batch: &[usize], layout: Layout, device:
 
 fn add_gemm(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Sliced, Transposed};
-    for dtype in DTYPES {
+    for dtype in summed() {
         for (trans_a, trans_b) in [(false, false), (false, true), (true, false), (true, true)] {
             for [alpha, beta] in FACTORS {
                 let config = Gemm { trans_a, trans_b, alpha, beta };
@@ -96,7 +94,7 @@ fn add_gemm(suite: &mut Suite) {
             });
         }
     }
-    for dtype in super::FLOATS {
+    for dtype in summed().into_iter().filter(|dtype| dtype.is_float()) {
         suite.add("gemm", format!("{dtype}::fractions"), move |device| {
             // Factors that f16 does not have are not rounded to it.
             let factors = [0.3, -1.7].map(|x: f64| f64::from(x as f32));
@@ -171,7 +169,7 @@ fn check_call(call: GemmStridedBatched, dtype: DType, device: &Device) -> Outcom
 }
 
 fn add_calls(suite: &mut Suite) {
-    for dtype in DTYPES {
+    for dtype in summed() {
         for order in [MatrixOrder::RowMajor, MatrixOrder::ColumnMajor] {
             for trans in [[false, false], [false, true], [true, false], [true, true]] {
                 let name = format!("{dtype}::{order:?}_{}_{}", trans[0], trans[1]).to_lowercase();
@@ -215,7 +213,7 @@ pub fn add(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Sliced, Transposed};
     add_gemm(suite);
     add_calls(suite);
-    for dtype in DTYPES {
+    for dtype in summed() {
         for shape in [&[7][..], &[5, 7], &[2, 3, 7], &[3, 1, 7], &[0, 7], &[2, 70, 7]] {
             suite.add("linear", format!("{dtype}::{shape:?}"), move |device| {
                 let x = shaped("linear", shape, Contiguous, dtype, Domain::Normal, device)?;

@@ -100,6 +100,12 @@ fn numbers() -> impl Iterator<Item = DType> {
     DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool)
 }
 
+/// The dtypes that sums of products have; one of a kind in the quick tier.
+fn summed() -> Vec<DType> {
+    let one_of_a_kind = [DType::F32, DType::F16, DType::I32];
+    numbers().filter(|dtype| dtype.size_in_bytes() > 1 && (full_tier() || one_of_a_kind.contains(dtype))).collect()
+}
+
 /// A tensor of a layout and the layout's own shape. The name seeds the inputs.
 fn sample(name: &str, layout: Layout, dtype: DType, domain: Domain, device: &Device) -> Outcome<Sample> {
     let values = Inputs::new(name).array(&layout.shape(), dtype, domain);

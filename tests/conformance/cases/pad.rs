@@ -108,8 +108,7 @@ pub fn add(suite: &mut Suite) {
             Ok(())
         });
     }
-    // One dtype of each width.
-    for dtype in [DType::F32, DType::F16, DType::U8] {
+    for dtype in DType::ALL {
         suite.add("pixel_shuffle", format!("{dtype}::factors"), move |device| {
             for (shape, factor) in [([8, 3, 5], 2), ([9, 2, 1], 3), ([3, 4, 5], 1), ([0, 4, 5], 2), ([4, 0, 5], 2)] {
                 for layout in [Layout::Contiguous, Layout::Transposed] {

@@ -82,6 +82,22 @@ fn check_scaled(
     check(op, &random, &expected)
 }
 
+/// Numbers of `f64` are those that are drawn in `f32`, shifted and scaled in `f64`.
+fn check_doubles(
+    op: &str,
+    device: &Device,
+    units: impl Fn() -> marquetry::Result<Tensor>,
+    draw: impl Fn() -> marquetry::Result<Tensor>,
+    [shift, scale]: [f64; 2],
+) -> Outcome {
+    let _turn = alone();
+    device.set_seed(7);
+    let units = download(&units()?)?;
+    device.set_seed(7);
+    let scales = units.mapv(|x| (scale * x).abs() + shift.abs());
+    check(op, &draw()?, &Expected::new(units.mapv(|x| shift + scale * x), DType::F64).with_scale(scales))
+}
+
 const MANY: usize = 1 << 16;
 
 /// Fails unless mean and variance are within five standard errors: by chance once in two million draws, and the draw is
@@ -145,24 +161,16 @@ fn check_frequencies(numbers: &ArrayD<f64>, probabilities: &[f64]) -> Outcome {
     Ok(())
 }
 
-fn check_integers<T: Element>(low: T, high: T, device: &Device) -> Outcome {
+fn integers<T: Element + Copy>(ranges: &[(T, T)], device: &Device) -> Outcome {
     let _turn = alone();
-    device.set_seed(11);
-    let random = Tensor::rand_int(low, high, (7, 143), device)?;
-    let (first, count) = (low.to_f64() as i64, (high.to_f64() - low.to_f64()) as u64);
-    let exact = words(11, 0, 7 * 143).into_iter().map(|bits| integer(bits, first, count)).collect();
-    check("rand_int", &random, &Expected::new(array(&[7, 143], exact), T::DTYPE))
-}
-
-fn integers(device: &Device) -> Outcome {
-    for (low, high) in [(0u32, 6), (5, 6), (0, 1 << 20), (0, u32::MAX), (u32::MAX - 3, u32::MAX), (1 << 31, u32::MAX)] {
-        check_integers(low, high, device)?;
+    for &(low, high) in ranges {
+        device.set_seed(11);
+        let random = Tensor::rand_int(low, high, (7, 143), device)?;
+        let (first, count) = (low.to_f64() as i64, (high.to_f64() - low.to_f64()) as u64);
+        let exact = words(11, 0, 7 * 143).into_iter().map(|bits| integer(bits, first, count)).collect();
+        check("rand_int", &random, &Expected::new(array(&[7, 143], exact), T::DTYPE))?;
     }
-    for (low, high) in [(-10, 10), (i32::MIN, i32::MAX), (-1, 0), (i32::MAX - 7, i32::MAX)] {
-        check_integers(low, high, device)?;
-    }
-    check_integers(0u8, 255, device)?;
-    check_integers(250u8, 255, device)
+    Ok(())
 }
 
 fn wide_integers(device: &Device) -> Outcome {
@@ -376,6 +384,13 @@ pub fn add(suite: &mut Suite) {
         let (low, high) = (f16::from_f32(-3.0), f16::from_f32(4.5));
         check_scaled("rand", device, || Tensor::rand(low, high, 999, device), uniform, [-3.0, 7.5])
     });
+    suite.add("rand", "bf16::scaled", |device| {
+        let (low, high) = (bf16::from_f32(-3.0), bf16::from_f32(4.5));
+        check_scaled("rand", device, || Tensor::rand(low, high, 999, device), uniform, [-3.0, 7.5])
+    });
+    suite.add("rand", "f64::scaled", |device| {
+        check_scaled("rand", device, || Tensor::rand(-3f64, 4.1, 999, device), uniform, [-3.0, 7.1])
+    });
     suite.add("randn", "f32::standard", |device| {
         let count = if full_tier() { 1 << 20 } else { 20_000 };
         check_scaled("randn", device, || Tensor::randn(0f32, 1.0, count, device), normal, [0.0, 1.0])
@@ -388,7 +403,31 @@ pub fn add(suite: &mut Suite) {
         let draw = || Tensor::gumbel(f16::from_f32(-2.0), f16::from_f32(0.5), 999, device);
         check_scaled("gumbel", device, draw, gumbel, [-2.0, 0.5])
     });
-    suite.add("rand_int", "reference", integers);
+    suite.add("randn", "bf16::scaled", |device| {
+        let draw = || Tensor::randn(bf16::from_f32(5.0), bf16::from_f32(0.25), 999, device);
+        check_scaled("randn", device, draw, normal, [5.0, 0.25])
+    });
+    suite.add("gumbel", "bf16::scaled", |device| {
+        let draw = || Tensor::gumbel(bf16::from_f32(-2.0), bf16::from_f32(0.5), 999, device);
+        check_scaled("gumbel", device, draw, gumbel, [-2.0, 0.5])
+    });
+    suite.add("randn", "f64::scaled", |device| {
+        let draw = || Tensor::randn(5f64, 0.3, 999, device);
+        check_doubles("randn", device, || Tensor::randn(0f32, 1.0, 999, device), draw, [5.0, 0.3])
+    });
+    suite.add("gumbel", "f64::scaled", |device| {
+        let draw = || Tensor::gumbel(-2f64, 0.7, 999, device);
+        check_doubles("gumbel", device, || Tensor::gumbel(0f32, 1.0, 999, device), draw, [-2.0, 0.7])
+    });
+    suite.add("rand_int", "u32::reference", |device| {
+        let largest = u32::MAX;
+        integers(&[(0, 6), (5, 6), (0, 1 << 20), (0, largest), (largest - 3, largest), (1 << 31, largest)], device)
+    });
+    suite.add("rand_int", "i32::reference", |device| {
+        integers(&[(-10, 10), (i32::MIN, i32::MAX), (-1, 0), (i32::MAX - 7, i32::MAX)], device)
+    });
+    suite.add("rand_int", "u8::reference", |device| integers(&[(0u8, 255), (250, 255)], device));
+    suite.add("rand_int", "i8::reference", |device| integers(&[(-128i8, 127), (-5, 3), (-1, 0)], device));
     suite.add("rand_int", "i64::reference", wide_integers);
     for dtype in floats() {
         for layout in Layout::ALL {

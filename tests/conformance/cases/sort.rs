@@ -65,6 +65,14 @@ pub fn add(suite: &mut Suite) {
                 check_sort(&shaped("sort", shape, layout, dtype, Domain::Special, device)?, axis)
             });
         }
+        suite.add("argsort", format!("{dtype}::sliced_middle"), move |device| {
+            let input = shaped("sort", &[4, 5, 6], Layout::Sliced, dtype, Domain::Special, device)?;
+            for descending in [false, true] {
+                let [_, places] = sorted(&input.values, 1, 5, descending);
+                check("argsort", &input.tensor.argsort(1, descending)?, &Expected::new(places, DType::U32))?;
+            }
+            Ok(())
+        });
         suite.add("sort", format!("{dtype}::many_ties"), move |device| {
             check_sort(&shaped("sort", &[2, 5000], Layout::Contiguous, dtype, Domain::Small, device)?, 1)
         });
