@@ -85,7 +85,8 @@ impl Tensor {
     }
 
     /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last axes, those of `weight`; `bias` has its shape, or
-    /// is `None`. Computed in `f32` (of `f64` in `f64`), with the biased variance. J. L. Ba and others, "Layer Normalization", 2016.
+    /// is `None`. Computed in `f32` (of `f64` in `f64`), with the biased variance. J. L. Ba and
+    /// others, "Layer Normalization", 2016.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};

@@ -99,8 +99,8 @@ impl Tensor {
     /// channels, height, width]` it is `(height, width)`. No filter is applied before an axis is shortened.
     ///
     /// Places are fractions of whole numbers, so that ties are decided exactly (PyTorch and ONNX Runtime compute them in
-    /// `f32`, and may take the other element where rounding moves a tie); weights are computed in `f32`, of `f64` in `f64`. Elements of
-    /// weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
+    /// `f32`, and may take the other element where rounding moves a tie); weights are computed in `f32`, of `f64` in
+    /// `f64`. Elements of weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
     ///
     /// ```
     /// # use marquetry::{Device, ResizeConfig, Tensor};

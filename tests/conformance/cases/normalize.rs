@@ -145,7 +145,8 @@ fn add_channels(suite: &mut Suite) {
             if dtype == DType::F32 { &[Contiguous, Transposed, Sliced, Broadcast] } else { &[Contiguous, Transposed] };
         let layouts = if is_few(dtype) { &layouts[1..] } else { layouts };
         for &layout in layouts {
-            for (shape, groups) in [(&[2, 6, 5][..], 3), (&[2, 8, 9, 10], 1), (&[2, 4, 3, 5], 2), (&[3, 4], 2)] {
+            let shapes = [(&[2, 6, 5][..], 3), (&[2, 8, 9, 10], 1), (&[2, 4, 3, 5], 2), (&[3, 4], 2)];
+            for (shape, groups) in shapes.into_iter().take(if is_few(dtype) { 2 } else { 4 }) {
                 let name = format!("{dtype}::{}_{}_{groups}", layout.name(), shape.len());
                 suite.add("group_norm", name.clone(), move |device| {
                     let input = shaped("group_norm", shape, layout, dtype, Domain::Normal, device)?;
@@ -157,7 +158,7 @@ fn add_channels(suite: &mut Suite) {
                 });
             }
         }
-        for given in parameters.into_iter().filter(|given| !is_few(dtype) || *given == [false, true]) {
+        for given in parameters.into_iter().filter(|given| !is_few(dtype) || *given == [true, true]) {
             suite.add("group_norm", format!("{dtype}::parameters_{}_{}", given[0], given[1]), move |device| {
                 let input = shaped("group_norm", &[2, 6, 5], Contiguous, dtype, Domain::Normal, device)?;
                 check_groups(&input, 2, given, device)
