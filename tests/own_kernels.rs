@@ -4,6 +4,7 @@ use half::f16;
 use marquetry::shader::{Access, KernelBuilder, Scalar, Type};
 use marquetry::{Argument, DType, Device, Error, Kernel, Result, Signature, Tensor};
 use std::fmt::Debug;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Every device string. A new backend is one more.
 const DEVICES: [&str; 3] = ["vulkan", "webgpu", "level-zero"];
@@ -21,7 +22,14 @@ fn open(name: &str) -> Device {
     name.parse().unwrap_or_else(|error| panic!("{error}\nrun `make setup`"))
 }
 
+/// One test at a time, so that the devices' counters tell about it alone.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn on_each_device(test: impl Fn(&Device) -> Result<()>) {
+    let _turn = alone();
     for name in selected() {
         test(&open(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
@@ -561,6 +569,7 @@ fn arguments_that_do_not_fit() {
 
 #[test]
 fn a_tensor_on_another_device() {
+    let _turn = alone();
     let (here, there) = (open(DEVICES[0]), open(DEVICES[1]));
     let kernel = scale(&here).unwrap();
     let x = Tensor::new([1f32], &there).unwrap();
@@ -578,6 +587,7 @@ fn build(write: impl FnOnce(&KernelBuilder)) -> Result<Kernel> {
 
 #[test]
 fn mistakes_in_a_kernel() {
+    let _turn = alone();
     const OUTSIDE: &str = "kernel `wrong`: a value is used outside of the branch or loop in which it was computed; \
                            keep it in a variable (`var`)";
     let smuggle = |use_it: for<'k> fn(&'k KernelBuilder, marquetry::shader::Value<'k>)| {
@@ -778,6 +788,7 @@ const WGSL: &str = "
 
 #[test]
 fn wgsl_runs_on_webgpu() -> Result<()> {
+    let _turn = alone();
     let device = open("webgpu");
     let kernel = Kernel::from_wgsl(&device, WGSL, "scale", scale_signature())?;
     assert_eq!(kernel.workgroup(), [8, 8, 1]);
@@ -799,6 +810,7 @@ fn wgsl_runs_on_webgpu() -> Result<()> {
 
 #[test]
 fn wgsl_is_for_webgpu() {
+    let _turn = alone();
     let device = vulkan();
     assert_error!(
         Kernel::from_wgsl(&device, WGSL, "scale", scale_signature()),
@@ -811,6 +823,7 @@ fn wgsl_is_for_webgpu() {
 
 #[test]
 fn wgsl_that_does_not_fit_its_signature() -> Result<()> {
+    let _turn = alone();
     let device = open("webgpu");
     let compile = |text: &str, signature| Kernel::from_wgsl(&device, text, "scale", signature);
     assert_error!(
