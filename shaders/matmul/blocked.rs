@@ -97,6 +97,7 @@ struct Side<'k> {
     along: Along,
     /// The length of a tile's line.
     extent: u32,
+    /// Its lines in each stage.
     tile_depth: u32,
     depth_stride: Value<'k>,
     /// The depth of the product, unless nothing is beyond it.
@@ -203,12 +204,14 @@ impl<'k> Side<'k> {
     }
 
     /// Four elements of a line of the tile.
-    fn four(&self, stage: u32, depth: u32, place: Value<'k>) -> [Value<'k>; 4] {
-        let line = stage * self.tile_depth + depth;
+    fn four(&self, line: Value<'k>, place: Value<'k>) -> [Value<'k>; 4] {
         match self.along {
-            Along::Depth => [0, 1, 2, 3].map(|e| self.tile.load(place + (line * (self.extent + PAD) + e))),
+            Along::Depth => {
+                let first = line * (self.extent + PAD) + place;
+                [0, 1, 2, 3].map(|e| self.tile.load(first + e))
+            }
             Along::Other => {
-                let four = self.tile.load(place / 4 + line * (self.extent / 4));
+                let four = self.tile.load(line * (self.extent / 4) + place / 4);
                 [0, 1, 2, 3].map(|e| four.lane(e))
             }
         }
@@ -240,9 +243,10 @@ impl<'k> Part<'k> {
         Part { rows, columns, sums }
     }
 
-    fn add_products(&self, k: &'k KernelBuilder, [a, b]: [&Side<'k>; 2], stage: u32, depth: u32) {
-        let columns: Vec<_> = self.columns.iter().map(|&place| k.vector(&b.four(stage, depth, place))).collect();
-        let rows = self.rows.iter().flat_map(|&place| a.four(stage, depth, place));
+    /// Adds the products of a line of each tile.
+    fn add_products(&self, k: &'k KernelBuilder, [a, b]: [&Side<'k>; 2], line: Value<'k>) {
+        let columns: Vec<_> = self.columns.iter().map(|&place| k.vector(&b.four(line, place))).collect();
+        let rows = self.rows.iter().flat_map(|&place| a.four(line, place));
         for (row, sums) in rows.zip(self.sums.chunks(columns.len())) {
             for (sum, &column) in sums.iter().zip(&columns) {
                 sum.set(add_product(sum.get(), row.splat(4), column));
@@ -270,9 +274,9 @@ pub fn write<'k>(p: &Problem<'k>, dtype: DType, block: Block) {
     k.for_step(0, p.depth, 2 * block.depth, |from| {
         for stage in 0..2 {
             let next = load(from + (stage + 1) * block.depth);
-            for depth in 0..block.depth {
-                part.add_products(k, sides.each_ref(), stage, depth);
-            }
+            k.for_unrolled(block.depth, |depth| {
+                part.add_products(k, sides.each_ref(), depth + stage * block.depth);
+            });
             store(1 - stage, &next);
             k.barrier();
         }
