@@ -3,9 +3,9 @@
 //! softmax", 2018; T. Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", 2022.
 
 use super::Family;
-use super::elements::{Elements, Grid, Strides};
+use super::elements::{Elements, Grid, Strides, float_parameter};
 use crate::dtype::DType;
-use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value, Var};
+use crate::shader::{Access, Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
 
 /// How the work is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ pub(crate) enum Tile {
 
 /// Attention of the queries that share keys and values: the rows are those of all query heads of a group, one head after
 /// the other. A query sees the keys from `query + backward` up to but not including `query + forward`. The output is
-/// `f32`, contiguous.
+/// of the widened dtype, contiguous.
 ///
 /// Parameters: the lengths of the queries' and the keys' axis, heads in a group; `forward` and `backward`; the scale; the
 /// cap of the scores; the keys per part; the lengths of the batch axes; offset and strides of `q` and the mask along the
@@ -48,7 +48,18 @@ impl Attention {
     pub fn parameter_words(&self) -> usize {
         let rank = self.batch_rank;
         let mask = if self.mask.is_some() { rank + 4 } else { 0 };
-        6 + usize::from(self.softcap) + usize::from(self.parts) + rank + (rank + 4) + 2 * (rank + 3) + mask
+        let numbers = self.dtype.parts() * (1 + usize::from(self.softcap));
+        5 + numbers + usize::from(self.parts) + rank + (rank + 4) + 2 * (rank + 3) + mask
+    }
+
+    /// The type in which scores and sums are computed.
+    fn number(&self) -> Type {
+        Type { scalar: self.dtype.compute_scalar(), lanes: 1 }
+    }
+
+    /// Four rows at a time.
+    fn rows(&self) -> Type {
+        Type::vec4(self.number().scalar)
     }
 
     /// The length of a row of the output.
@@ -76,13 +87,14 @@ const REGISTER_ROWS: u32 = 2;
 const REGISTER_KEYS: u32 = 8;
 const WORKGROUP: u32 = 64;
 
-/// Four rows at a time.
-const ROWS: Type = Type::vec4(Scalar::F32);
-
 /// What a row's largest score is at least: a finite number, so that its distance from minus infinity is one. Made from
 /// bits, as naga writes the constant with so few digits that it is out of range.
-fn lowest(k: &KernelBuilder) -> Value<'_> {
-    k.u32(f32::MIN.to_bits()).opaque().bitcast(Type::F32)
+fn lowest(k: &KernelBuilder, ty: Type) -> Value<'_> {
+    let bits = match ty.scalar {
+        Scalar::F64 => f64::MIN.to_bits().cast_signed().into_value(k, Type::I64),
+        _ => k.u32(f32::MIN.to_bits()),
+    };
+    bits.opaque().bitcast(ty)
 }
 
 /// What both ways of cutting share: the problem, the operands, and the block that a workgroup works on.
@@ -141,8 +153,8 @@ impl<'k> Problem<'k> {
         let word = || kernel.parameter(Type::U32);
         let (seq_q, seq_kv, group) = (word(), word(), word());
         let (forward, backward) = (kernel.parameter(Type::I32), kernel.parameter(Type::I32));
-        let scale = kernel.parameter(Type::F32);
-        let softcap = config.softcap.then(|| kernel.parameter(Type::F32));
+        let scale = float_parameter(kernel, config.dtype);
+        let softcap = config.softcap.then(|| float_parameter(kernel, config.dtype));
         let span = config.parts.then(word);
         let grid = Grid::parameters(kernel, config.batch_rank);
         let rows = group * seq_q;
@@ -161,7 +173,7 @@ impl<'k> Problem<'k> {
         };
         let (q, k, v) = (operand("q", config.dtype, 3), operand("k", config.dtype, 2), operand("v", config.dtype, 2));
         let mask = config.mask.map(|dtype| operand("mask", dtype, 3));
-        let y = kernel.buffer("y", Type::F32, Access::Write);
+        let y = kernel.buffer("y", config.number(), Access::Write);
         let keys = [seq_kv; 2];
         let mut problem = Problem {
             kernel,
@@ -245,9 +257,11 @@ impl<'k> Problem<'k> {
     /// The score of a key from the sum of its products, for one row or for four.
     fn score(&self, sum: Value<'k>, seen: Value<'k>, mask: Option<Value<'k>>) -> Value<'k> {
         let sum = self.softcap.map_or(sum, |cap| sum.divide(sum.literal(cap)).tanh() * cap);
-        let minus_infinity = self.kernel.f32(f32::NEG_INFINITY);
+        let minus_infinity = self.kernel.f32(f32::NEG_INFINITY).convert(sum.ty().scalar);
         match mask {
-            Some(mask) if mask.ty().is_float() => seen.select(sum + mask, minus_infinity),
+            Some(mask) if mask.ty().is_float() => {
+                seen.select(sum + mask.convert(sum.ty().scalar), minus_infinity)
+            }
             Some(mask) => (seen & mask.ne(0)).select(sum, minus_infinity),
             None => seen.select(sum, minus_infinity),
         }
@@ -261,7 +275,7 @@ impl<'k> Problem<'k> {
 
     /// Stores what a part's row weighs against those of the other parts.
     fn store_weight(&self, row: Value<'k>, largest: Value<'k>, total: Value<'k>) {
-        let weight = total.eq(0.0).select(lowest(self.kernel), largest + total.log());
+        let weight = total.eq(0.0).select(lowest(self.kernel, total.ty()), largest + total.log());
         self.store_at(row, self.kernel.u32(self.config.columns), weight);
     }
 
@@ -285,7 +299,8 @@ fn larger<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
 
 impl<'k> Softmax<'k> {
     fn new(kernel: &'k KernelBuilder, like: Value<'k>) -> Self {
-        Softmax { largest: kernel.var(like.literal(lowest(kernel))), total: kernel.var(like.literal(0.0)) }
+        let lowest = like.literal(lowest(kernel, like.ty().lane()));
+        Softmax { largest: kernel.var(lowest), total: kernel.var(like.literal(0.0)) }
     }
 
     /// Takes in the scores of some keys. Gives their weights, and the factor for what has been summed so far.
@@ -319,6 +334,10 @@ impl Family for Attention {
     }
 
     fn write(&self, k: &KernelBuilder) {
+        if self.dtype.size_in_bytes() == 8 {
+            // Sums and products of 64 bits take twice the room.
+            k.large_registers();
+        }
         let problem = Problem::new(k, self);
         match self.tile {
             Tile::Registers => by_registers(&problem),
@@ -338,7 +357,8 @@ impl Family for Attention {
             tile,
             parts: tile == Tile::Workgroup { across: 64 },
         };
-        tiles.map(sample).into()
+        let doubles = Attention { dtype: DType::F64, ..sample(Tile::Workgroup { across: 16 }) };
+        tiles.map(sample).into_iter().chain([doubles]).collect()
     }
 }
 
@@ -362,8 +382,8 @@ impl<'k> Row<'k> {
             q: p.row_at(&p.q, row),
             mask: p.mask.as_ref().map(|mask| p.row_at(mask, row)),
             seen: p.keys_of_row(row),
-            softmax: Softmax::new(k, k.f32(0.0)),
-            sums: k.local_array(Type::F32, p.config.columns),
+            softmax: Softmax::new(k, k.number(p.config.number(), 0)),
+            sums: k.local_array(p.config.number(), p.config.columns),
         }
     }
 
@@ -378,7 +398,7 @@ fn by_registers<'k>(p: &Problem<'k>) {
     let k = p.kernel;
     // No constants, as llvmpipe would unroll the loops, and is slow to compile what loads from buffers.
     let [features, columns] = [p.config.features, p.config.columns].map(|length| k.u32(length).opaque());
-    let zero = k.f32(0.0);
+    let zero = k.number(p.config.number(), 0);
     let first_row = p.first_row + k.local_index();
     let rows: Vec<_> = (0..REGISTER_ROWS).map(|i| Row::new(p, first_row + i * REGISTER_WORKGROUP)).collect();
     k.for_range(0, columns, |column| rows.iter().for_each(|row| row.sums.store(column, zero)));
@@ -433,8 +453,9 @@ struct Tiles {
 }
 
 impl Tiles {
-    fn new(across: u32, columns: u32) -> Self {
-        let (down, depth) = (WORKGROUP / across, if across == 8 { 16 } else { 8 });
+    fn new(across: u32, config: &Attention) -> Self {
+        let depth = if across == 8 && config.dtype.parts() == 1 { 16 } else { 8 };
+        let (down, columns) = (WORKGROUP / across, config.columns);
         let quads = columns.div_ceil(4);
         // As many values as fit in the place of the queries and keys.
         let slice = depth * (across + down);
@@ -491,12 +512,12 @@ fn across_rows<'k>(
 
 fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
     let (k, config) = (p.kernel, &p.config);
-    let tiles = Tiles::new(across, config.columns);
+    let tiles = Tiles::new(across, config);
     let [slice, weights_tile, scratch] =
-        [tiles.slice(), 4 * WORKGROUP, WORKGROUP].map(|length| k.workgroup_array(ROWS, length));
+        [tiles.slice(), 4 * WORKGROUP, WORKGROUP].map(|length| k.workgroup_array(config.rows(), length));
     let lane = k.local_index();
     let (x, y) = (lane % across, lane / across);
-    let zeros = k.number(ROWS, 0);
+    let zeros = k.number(config.rows(), 0);
 
     // Rows beyond the last one repeat it; they are not stored.
     let rows = [0, 1, 2, 3].map(|r| (p.first_row + y * 4 + r).min(p.rows - 1));
@@ -590,7 +611,7 @@ fn products<'k>(
     let k_tile = depth * q_pitch;
     let lane = k.local_index();
     let (x, y) = (lane % across, lane / across);
-    let sums: Vec<_> = (0..4).map(|_| k.var(k.number(ROWS, 0))).collect();
+    let sums: Vec<_> = (0..4).map(|_| k.var(k.number(p.config.rows(), 0))).collect();
     k.for_step(0, features, depth, |start| {
         // Neighbouring lanes read neighbouring features, of four rows.
         let load = |operand: &Operand<'k>, feature: Value<'k>, rows: [Value<'k>; 4]| {
@@ -598,7 +619,7 @@ fn products<'k>(
                 return operand.load_four(k, rows, feature);
             }
             let elements = operand.load_four(k, rows, feature.min(features - 1));
-            feature.lt(features).select(elements, k.f32(0.0))
+            feature.lt(features).select(elements, k.number(p.config.number(), 0))
         };
         for (place, &rows) in share(k, depth * down).zip(q_rows) {
             store_shared(k, depth * down, place, || {

@@ -25,3 +25,29 @@ pub fn catalogue(target: Target) -> Result<Vec<Module>> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Features;
+
+    #[test]
+    fn what_is_made_of_words_needs_no_feature() {
+        let mut names = String::new();
+        for config in KernelConfig::samples() {
+            let Features { i64, f64, .. } = config.generate(Target::VULKAN).unwrap().requires;
+            if !i64 && !f64 {
+                names += &config.name();
+                names += "\n";
+            }
+        }
+        for dtype in ["i64", "f64"] {
+            for start in ["gather(", "sort_blocks(", "sort_take(", "scatter_replace(", "resize("] {
+                assert!(names.contains(&format!("\n{start}{dtype}")), "{start}{dtype} of\n{names}");
+            }
+        }
+        for name in ["sort_merge(2 words)", "scatter_add(i64", "random_wideinteger"] {
+            assert!(names.contains(name), "{name} of\n{names}");
+        }
+    }
+}

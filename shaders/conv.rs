@@ -11,7 +11,7 @@ use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 /// A convolution over `axes` spatial axes. Parameters: the number of images, groups, and output and input channels per
 /// group; per axis the length of the output, the input and the kernel, stride, dilation and padding before the input,
 /// and if transposed the distance of the taps of a phase; the input's offset and strides; the offsets of the weight and
-/// the bias, which are contiguous. `y` is contiguous and of the widened dtype.
+/// the bias, which are contiguous. `y` is contiguous and of the widened dtype; the bias has that of the sum.
 ///
 /// In a transposed convolution, outputs that are `stride` apart have the same taps, all others have none in common:
 /// along each axis they are a phase of their own, computed like a convolution of stride 1 with every `step`-th tap.
@@ -112,7 +112,7 @@ impl<'k> Problem<'k> {
         let weight_offset = word();
         let x = Elements::input(k, "x", config.dtype);
         let weight = Elements::input(k, "weight", config.dtype);
-        let bias = config.bias.then(|| (Elements::input(k, "bias", config.dtype), word()));
+        let bias = config.bias.then(|| (Elements::input(k, "bias", config.dtype.summed()), word()));
         let number = Type { scalar: config.dtype.compute_scalar(), lanes: 1 };
         let y = k.buffer("y", number, Access::Write);
 
@@ -308,6 +308,10 @@ impl Family for Conv {
     }
 
     fn write(&self, k: &KernelBuilder) {
+        if self.dtype.size_in_bytes() == 8 {
+            // Sums and products of 64 bits take twice the room.
+            k.large_registers();
+        }
         let problem = Problem::new(k, self);
         let sums = Sums::new(k, problem.number, self.tile);
         match self.tile {
@@ -326,6 +330,8 @@ impl Family for Conv {
             samples.extend([Conv { transposed: true, ..conv.clone() }, conv]);
         }
         samples.extend(samples.last().map(|last| Conv { slides: true, ..last.clone() }));
+        let tile = Tile::Registers { rows: 8, columns: 1 };
+        samples.extend([DType::I64, DType::F64].map(|dtype| Conv { dtype, tile, ..samples[0].clone() }));
         samples
     }
 }

@@ -176,7 +176,12 @@ pub(super) fn number_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
     (low.convert(Scalar::I64) | (high.convert(Scalar::I64) << 32)).bitcast(ty)
 }
 
-/// A buffer of elements of one, two or four bytes whose meaning plays no role.
+/// A float from the parameters, as precise as elements of a dtype are computed.
+pub(super) fn float_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
+    if dtype == DType::F64 { number_parameter(k, dtype) } else { k.parameter(Type::F32) }
+}
+
+/// A buffer of elements of one, two, four or eight bytes whose meaning plays no role.
 #[derive(Clone, Copy)]
 pub(super) struct Raw<'k> {
     array: Array<'k>,
@@ -185,12 +190,16 @@ pub(super) struct Raw<'k> {
 
 impl<'k> Raw<'k> {
     pub fn input(k: &'k KernelBuilder, name: &str, bytes: usize) -> Self {
-        Raw { array: k.buffer(name, Type::U32, Access::Read), bytes: bytes as u32 }
+        Raw::declare(k, name, bytes, Access::Read)
     }
 
     pub fn output(k: &'k KernelBuilder, name: &str, bytes: usize) -> Self {
-        let access = if bytes < 4 { Access::ReadWrite } else { Access::Write };
-        Raw { array: k.buffer(name, Type::U32, access), bytes: bytes as u32 }
+        Raw::declare(k, name, bytes, if bytes < 4 { Access::ReadWrite } else { Access::Write })
+    }
+
+    fn declare(k: &'k KernelBuilder, name: &str, bytes: usize, access: Access) -> Self {
+        let element = if bytes == 8 { Type::vec2(Scalar::U32) } else { Type::U32 };
+        Raw { array: k.buffer(name, element, access), bytes: bytes as u32 }
     }
 
     /// The word that an element is in, the place of its bits there, and their mask.
@@ -201,7 +210,7 @@ impl<'k> Raw<'k> {
 
     /// The bits of an element.
     pub fn load(self, index: Value<'k>) -> Value<'k> {
-        if self.bytes == 4 {
+        if self.bytes >= 4 {
             return self.array.load(index);
         }
         let (word, shift, mask) = self.place(index);
@@ -210,7 +219,7 @@ impl<'k> Raw<'k> {
 
     /// Replaces an element that no other invocation replaces.
     pub fn replace(self, index: Value<'k>, new: Value<'k>) {
-        if self.bytes == 4 {
+        if self.bytes >= 4 {
             return self.array.store(index, new);
         }
         // Others write the rest of the word meanwhile. As this part of it changes from `old` to `new` and nothing is

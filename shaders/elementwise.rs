@@ -303,7 +303,8 @@ impl BinaryOp {
             BinaryOp::Elu => a.gt(0).select(a, a.expm1() * b),
             BinaryOp::Celu => {
                 // Next to zero the curve is the line, and the quotient may be subnormal, which devices flush.
-                let on_the_line = a.gt(0) | a.abs().lt(b.abs() * 1e-9);
+                let tiny = if a.ty().scalar == Scalar::F64 { 1e-17 } else { 1e-9 };
+                let on_the_line = a.gt(0) | a.abs().lt(b.abs() * tiny);
                 on_the_line.select(a, a.divide(b).expm1() * b)
             }
         }

@@ -61,26 +61,26 @@ impl FoldOp {
             FoldOp::Any => Fold::plain(k.u32(0), |x| x.ne(0).convert(Scalar::U32), |a, b| a | b),
             FoldOp::All => Fold::plain(k.u32(1), |x| x.ne(0).convert(Scalar::U32), |a, b| a & b),
             FoldOp::NormL1 => Fold::sum(k, ty, |x| x.abs()),
-            FoldOp::NormL2 => Fold::scaled_squares(k),
-            FoldOp::Deviations => Fold::deviations(k),
+            FoldOp::NormL2 => Fold::scaled_squares(k, ty),
+            FoldOp::Deviations => Fold::deviations(k, ty),
             FoldOp::SumExp => Fold::sum(k, ty, |x| x.exp()),
         }
     }
 
     /// The dtypes of a state's numbers, for elements of `dtype`.
     pub fn state(self, dtype: DType) -> Vec<DType> {
-        let sum = |wide| if wide == DType::F32 { vec![wide, wide] } else { vec![wide] };
+        let wide = dtype.widened();
         match self {
-            FoldOp::Sum | FoldOp::NormL1 | FoldOp::SumExp => sum(dtype.widened()),
-            FoldOp::Prod | FoldOp::Min | FoldOp::Max => vec![dtype.widened()],
-            FoldOp::ArgMin | FoldOp::ArgMax => vec![dtype.widened(), DType::U32],
+            FoldOp::Sum | FoldOp::NormL1 | FoldOp::SumExp if wide.is_float() => vec![wide, wide],
+            FoldOp::ArgMin | FoldOp::ArgMax => vec![wide, DType::U32],
             FoldOp::Any | FoldOp::All => vec![DType::U32],
-            FoldOp::NormL2 => vec![DType::F32, DType::F32, DType::U32],
-            FoldOp::Deviations => vec![DType::F32; 3],
+            FoldOp::NormL2 => vec![wide, wide, DType::U32],
+            FoldOp::Deviations => vec![wide; 3],
+            _ => vec![wide],
         }
     }
 
-    /// The dtype of the result for elements of `dtype`: 32 bits wide, so that no two invocations write one word.
+    /// The dtype of the result for elements of `dtype`: 32 bits wide or more, so that no two invocations write one word.
     pub fn output(self, dtype: DType) -> DType {
         match self {
             FoldOp::ArgMin | FoldOp::ArgMax | FoldOp::Any | FoldOp::All => DType::U32,
@@ -143,11 +143,11 @@ impl<'k> Fold<'k> {
         }
     }
 
-    /// The sum of a function of the elements. Sums of `f32` are compensated: what the rounding of each addition has
+    /// The sum of a function of the elements. Sums of floats are compensated: what the rounding of each addition has
     /// lost is summed up beside it (T. Ogita, S. Rump and S. Oishi, "Accurate Sum and Dot Product", 2005).
     pub fn sum(k: &'k KernelBuilder, ty: Type, term: impl Fn(Value<'k>) -> Value<'k> + 'k) -> Self {
         let zero = k.number(ty, 0);
-        if ty != Type::F32 {
+        if !ty.is_float() {
             return Fold::plain(zero, term, |a, b| a + b);
         }
         Fold {
@@ -161,22 +161,25 @@ impl<'k> Fold<'k> {
     /// The root of the sum of squares. Squares leave the range where the norm does not, so that the sum is one of
     /// squares divided by a power of four: of the power of two below the largest magnitude, whose exponent is the
     /// state's third number.
-    fn scaled_squares(k: &'k KernelBuilder) -> Self {
-        // 2^(exponent - 127)
-        let power = |exponent: Value<'k>| (exponent << 23).bitcast(Type::F32);
+    fn scaled_squares(k: &'k KernelBuilder, ty: Type) -> Self {
+        let zero = k.number(ty, 0);
+        let (fraction_bits, bias) = ty.float_format();
+        // 2^(exponent - bias)
+        let power = move |exponent: Value<'k>| (exponent.convert(ty.bits().scalar) << fraction_bits).bitcast(ty);
         Fold {
-            identity: Some(vec![k.f32(0.0), k.f32(0.0), k.u32(1)]),
+            identity: Some(vec![zero, zero, k.u32(1)]),
             map: Box::new(move |x, _| {
                 // The power of two and its reciprocal are normal numbers.
-                let exponent = ((x.bitcast(Type::U32) >> 23) & 0xff).max(1).min(253);
-                let x = x * power(k.u32(254) - exponent);
-                vec![(x * x).opaque(), k.f32(0.0), exponent]
+                let exponent = (x.bitcast(ty.bits()) >> fraction_bits) & (2 * bias + 1);
+                let exponent = exponent.convert(Scalar::U32).max(1).min(2 * bias - 1);
+                let x = x * power(k.u32(2 * bias) - exponent);
+                vec![(x * x).opaque(), zero, exponent]
             }),
             combine: Box::new(move |a, b| {
                 let exponent = a[2].max(b[2]);
                 let scaled = |state: &[Value<'k>]| {
                     // From 2^-64 on its square is nothing.
-                    let ratio = power(k.u32(127) - (exponent - state[2]).min(64));
+                    let ratio = power(k.u32(bias) - (exponent - state[2]).min(64));
                     [state[0] * ratio * ratio, state[1] * ratio * ratio]
                 };
                 let [sum, rest] = add(&scaled(a), &scaled(b));
@@ -189,16 +192,17 @@ impl<'k> Fold<'k> {
     /// The sum of squared deviations from the mean, of deviations from a number near it: less the square of their own
     /// sum by their count (T. Chan, G. Golub and R. LeVeque, "Algorithms for Computing the Sample Variance", 1983, the
     /// corrected two-pass algorithm).
-    fn deviations(k: &'k KernelBuilder) -> Self {
+    fn deviations(k: &'k KernelBuilder, ty: Type) -> Self {
+        let zero = k.number(ty, 0);
         Fold {
-            identity: Some(vec![k.f32(0.0); 3]),
-            map: Box::new(|x, _| vec![(x * x).opaque(), k.f32(0.0), x]),
+            identity: Some(vec![zero; 3]),
+            map: Box::new(move |x, _| vec![(x * x).opaque(), zero, x]),
             combine: Box::new(|a, b| {
                 let [sum, rest] = add(a, b);
                 vec![sum, rest, a[2] + b[2]]
             }),
-            finish: Box::new(|state, count| {
-                let correction = state[2] * (state[2] / count.convert(Scalar::F32));
+            finish: Box::new(move |state, count| {
+                let correction = state[2] * (state[2] / count.convert(ty.scalar));
                 (rounded(state) - correction).max(0)
             }),
         }

@@ -1,7 +1,7 @@
 //! Images looked at through a grid of places. Each invocation computes four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides, quad_indices};
+use super::elements::{Elements, Grid, Quads, Strides, float_parameter, quad_indices};
 use super::interpolation::{Interpolation, Tap, combined, cubic_weights, linear_weights};
 use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
@@ -23,6 +23,7 @@ pub(crate) enum Outside {
 /// Samples `x` of `[batch, channels, height, width]` at `grid` of `[batch, rows, columns, 2]`. Parameters: the number of
 /// elements of the output, the lengths of its axes; offset and strides of `x` and of `grid`; per axis of the image, the
 /// vertical one first, its length, and what part of it the numbers from -1 to 1 span: how long it is, where it starts.
+/// Places are as precise as the more precise of the two.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct GridSample {
     pub dtype: DType,
@@ -38,9 +39,16 @@ struct ImageAxis<'k> {
     start: Value<'k>,
 }
 
+impl GridSample {
+    /// The dtype in which places are computed.
+    pub fn places(&self) -> DType {
+        if [self.dtype, self.grid].contains(&DType::F64) { DType::F64 } else { DType::F32 }
+    }
+}
+
 impl<'k> ImageAxis<'k> {
-    fn parameters(k: &'k KernelBuilder) -> Self {
-        let [length, span, start] = std::array::from_fn(|_| k.parameter(Type::F32));
+    fn parameters(k: &'k KernelBuilder, dtype: DType) -> Self {
+        let [length, span, start] = std::array::from_fn(|_| float_parameter(k, dtype));
         ImageAxis { last: length - 1.0, span, start }
     }
 
@@ -68,6 +76,7 @@ impl<'k> ImageAxis<'k> {
         let tap = |(place, weight): (Value<'k>, Option<Value<'k>>)| {
             let inside = place.ge(0.0) & place.le(self.last);
             let offset = inside.select(place, 0.0).convert(Scalar::U32) * stride;
+            let weight = weight.map(|weight| weight.convert(config.dtype.compute_scalar()));
             Tap { offset, inside: Some(inside), weight }
         };
         match config.interpolation {
@@ -102,7 +111,7 @@ impl Family for GridSample {
         let count = k.parameter(Type::U32);
         let lengths = Grid::parameters(k, 4);
         let [x_at, grid_at] = std::array::from_fn(|_| Strides::parameters(k, 4));
-        let [vertical, horizontal] = std::array::from_fn(|_| ImageAxis::parameters(k));
+        let [vertical, horizontal] = std::array::from_fn(|_| ImageAxis::parameters(k, self.places()));
         let x = Elements::input(k, "x", self.dtype);
         let grid = Elements::input(k, "grid", self.grid);
         let y = Quads::output(k, "y", self.dtype);
@@ -112,8 +121,9 @@ impl Family for GridSample {
             let coordinates = lengths.coordinates(quad_indices(k, quad, count));
             let [image, channel, row, column] = std::array::from_fn(|axis| coordinates[axis]);
             let pair = grid_at.at(&[image, row, column]);
-            let across = grid.gather_lanes(k, pair);
-            let down = grid.gather_lanes(k, pair + grid_at.stride(1));
+            let number = |at| grid.gather_lanes(k, at).convert(self.places().compute_scalar());
+            let across = number(pair);
+            let down = number(pair + grid_at.stride(1));
             let taps = [
                 vertical.taps(self, x_at.stride(2), down),
                 horizontal.taps(self, x_at.stride(1), across),

@@ -1,10 +1,10 @@
 //! Operations that replace each row of elements, those along some axes, by a function of the whole row.
 
 use super::Family;
-use super::elements::{Elements, Grid, Strides};
+use super::elements::{Elements, Grid, Strides, float_parameter};
 use super::workgroup::{Team, WORKGROUP};
 use crate::dtype::DType;
-use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
+use crate::shader::{Access, KernelBuilder, Type, Value};
 
 /// What is done with a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,8 +36,8 @@ impl NormalizeOp {
     }
 }
 
-/// A normalisation, and then `y weight + bias` as far as they are there. The output is `f32`, contiguous. Parameters: the
-/// number of rows, their length, the number of rows that lie side by side (the product of the axes inside of the
+/// A normalisation, and then `y weight + bias` as far as they are there. The output is of the widened dtype,
+/// contiguous. Parameters: the number of rows, their length, the number of rows that lie side by side (the product of the axes inside of the
 /// normalised ones); the lengths of the kept axes, of the normalised ones; the input's offset and strides along both;
 /// eps, if the operation has one; if weights are per channel, the number of groups that the channels come in, the
 /// channels of a group and the elements of a channel; offset and stride of the weight, then of the bias.
@@ -59,7 +59,8 @@ impl Normalize {
     pub fn parameter_words(&self) -> usize {
         let affine = 2 * (usize::from(self.weight) + usize::from(self.bias));
         let channels = if self.per_channel { 3 } else { 0 };
-        4 + 2 * (self.kept_rank + self.normalized_rank) + usize::from(self.op.has_eps()) + channels + affine
+        let eps = if self.op.has_eps() { self.dtype.parts() } else { 0 };
+        4 + 2 * (self.kept_rank + self.normalized_rank) + eps + channels + affine
     }
 }
 
@@ -77,13 +78,14 @@ impl Family for Normalize {
         let kept = Grid::parameters(k, self.kept_rank);
         let normalized = Grid::parameters(k, self.normalized_rank);
         let strides = Strides::parameters(k, self.kept_rank + self.normalized_rank);
-        let eps = self.op.has_eps().then(|| k.parameter(Type::F32));
+        let eps = self.op.has_eps().then(|| float_parameter(k, self.dtype));
         let channels: Option<[Value; 3]> = self.per_channel.then(|| std::array::from_fn(|_| k.parameter(Type::U32)));
         let x = Elements::input(k, "x", self.dtype);
         let vector = |name| (Elements::input(k, name, self.dtype), Strides::parameters(k, 1));
         let weight = self.weight.then(|| vector("weight"));
         let bias = self.bias.then(|| vector("bias"));
-        let y = k.buffer("y", Type::F32, Access::Write);
+        let ty = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
+        let y = k.buffer("y", ty, Access::Write);
 
         let member = self.team.join(k);
         let row = member.row.min(rows - 1);
@@ -96,8 +98,8 @@ impl Family for Normalize {
         let output = |j: Value<'k>| (row / inner * length + j) * inner + row % inner;
         // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
         let inside = member.row.lt(rows);
-        let scratch = member.scratch(Type::F32);
-        let sum = |term: &dyn Fn(Value<'k>) -> Value<'k>| member.sum(scratch, k.f32(0.0), [k.u32(0), length], term);
+        let scratch = member.scratch(ty);
+        let sum = |term: &dyn Fn(Value<'k>) -> Value<'k>| member.sum(scratch, k.number(ty, 0), [k.u32(0), length], term);
         let squares = || {
             sum(&|j| {
                 let x = element(j);
@@ -114,8 +116,8 @@ impl Family for Normalize {
             });
         };
 
-        let count = length.convert(Scalar::F32);
-        let eps = eps.unwrap_or(k.f32(0.0));
+        let count = length.convert(ty.scalar);
+        let eps = eps.unwrap_or(k.number(ty, 0));
         match self.op {
             NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
                 let largest = k.var(element(k.u32(0)));
@@ -135,11 +137,11 @@ impl Family for Normalize {
                     let deviation = element(j) - mean;
                     deviation * deviation
                 }) / count;
-                let scale = k.f32(1.0) / (variance + eps).sqrt();
+                let scale = k.number(ty, 1) / (variance + eps).sqrt();
                 store(&|j| (element(j) - mean) * scale);
             }
             NormalizeOp::RmsNorm => {
-                let scale = k.f32(1.0) / (squares() / count + eps).sqrt();
+                let scale = k.number(ty, 1) / (squares() / count + eps).sqrt();
                 store(&|j| element(j) * scale);
             }
             NormalizeOp::L2 => {
@@ -151,7 +153,7 @@ impl Family for Normalize {
 
     fn samples() -> Vec<Self> {
         let mut samples = Vec::new();
-        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_single_float()) {
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
             for op in NormalizeOp::ALL {
                 let affine = matches!(op, NormalizeOp::LayerNorm | NormalizeOp::RmsNorm);
                 let bias = op == NormalizeOp::LayerNorm;

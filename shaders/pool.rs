@@ -1,7 +1,7 @@
 //! Pools: each window of the spatial axes folded to one number. Each invocation folds four consecutive windows.
 
 use super::Family;
-use super::elements::{Elements, Quads};
+use super::elements::{Elements, Quads, float_parameter};
 use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 
@@ -89,7 +89,8 @@ impl Pool {
         let number = match (self.op, self.dtype.compute_scalar()) {
             // The smallest number of the dtype, which may be narrower.
             (PoolOp::Max, Scalar::I32) => k.i32(i32::MIN >> (32 - 8 * self.dtype.size_in_bytes())),
-            (PoolOp::Max, Scalar::F32) => k.f32(f32::NEG_INFINITY),
+            (PoolOp::Max, Scalar::I64) => k.number(Type::I64, 0).literal(i64::MIN),
+            (PoolOp::Max, scalar @ (Scalar::F32 | Scalar::F64)) => k.f32(f32::NEG_INFINITY).convert(scalar),
             (_, scalar) => k.number(Type { scalar, lanes: 1 }, 0),
         };
         number.splat(4)
@@ -119,7 +120,7 @@ impl Family for Pool {
         let offset = word();
         let outer_strides: [Value; 2] = std::array::from_fn(|_| word());
         let strides: Vec<Value> = (0..self.axes).map(|_| word()).collect();
-        let p = (self.op == PoolOp::Norm).then(|| k.parameter(Type::F32));
+        let p = (self.op == PoolOp::Norm).then(|| float_parameter(k, self.dtype));
         let x = Elements::input(k, "x", self.dtype);
         let y = Quads::output(k, "y", self.dtype);
 
@@ -155,7 +156,7 @@ impl Family for Pool {
             let result = match (self.op, p) {
                 (PoolOp::Average { .. }, _) => {
                     let counted = axes.iter().map(|axis| axis.counted).reduce(|a, b| a * b);
-                    counted.map_or(folded, |counted| folded / counted.convert(Scalar::F32))
+                    counted.map_or(folded, |counted| folded / counted.convert(self.dtype.compute_scalar()))
                 }
                 (PoolOp::Norm, Some(p)) => folded.pow((p.literal(1.0) / p).splat(4)),
                 _ => folded,

@@ -2,6 +2,8 @@
 //! Numbers: As Easy as 1, 2, 3", 2011). The same seed gives the same words on every device.
 
 use super::Family;
+use super::elements::Quads;
+use crate::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
@@ -18,6 +20,9 @@ pub(crate) enum Distribution {
     Gumbel,
     /// Integers from a first one on, modulo 2^32; `u32`. Two more parameters: how many there are, and the first.
     Integer,
+    /// The same modulo 2^64, by words: `i64` on devices that do not compute in it, too. Four more parameters, two words
+    /// each, the lower one first.
+    WideInteger,
 }
 
 /// A kernel that fills a buffer, of `f32` but for integers. Parameters: the number of elements, the two words of the key,
@@ -88,6 +93,22 @@ fn halves(word: Value<'_>) -> [Value<'_>; 2] {
     [word & 0xffff, word >> 16]
 }
 
+/// A sum of words, and what it carries.
+fn add<'k>(a: Value<'k>, b: Value<'k>) -> [Value<'k>; 2] {
+    let sum = a + b;
+    [sum, sum.lt(b).convert(Scalar::U32)]
+}
+
+/// The upper two words of a product of numbers of two, the lower ones first.
+fn multiply_high_wide<'k>(a: [Value<'k>; 2], b: [Value<'k>; 2]) -> [Value<'k>; 2] {
+    let [second, carry_0] = add(multiply_high(a[0], b[0]), a[0] * b[1]);
+    let [_, carry_1] = add(second, a[1] * b[0]);
+    let [third, carry_2] = add(multiply_high(a[0], b[1]), multiply_high(a[1], b[0]));
+    let [third, carry_3] = add(third, a[1] * b[1]);
+    let [third, carry_4] = add(third, carry_0 + carry_1);
+    [third, multiply_high(a[1], b[1]) + carry_2 + carry_3 + carry_4]
+}
+
 impl Family for Random {
     fn name(&self) -> String {
         format!("random_{:?}", self.distribution).to_lowercase()
@@ -100,6 +121,9 @@ impl Family for Random {
     fn write(&self, k: &KernelBuilder) {
         let count = k.parameter(Type::U32);
         let words = Bits::parameters(k);
+        if self.distribution == Distribution::WideInteger {
+            return wide_integers(k, count, words);
+        }
         let range = (self.distribution == Distribution::Integer)
             .then(|| [k.parameter(Type::U32), k.parameter(Type::U32)].map(|word| word.splat(4)));
         let scalar = if range.is_some() { Scalar::U32 } else { Scalar::F32 };
@@ -119,7 +143,22 @@ impl Family for Random {
     }
 
     fn samples() -> Vec<Self> {
-        use Distribution::{Gumbel, Integer, Normal, Uniform};
-        [Uniform, Normal, Gumbel, Integer].map(|distribution| Random { distribution }).into()
+        use Distribution::{Gumbel, Integer, Normal, Uniform, WideInteger};
+        [Uniform, Normal, Gumbel, Integer, WideInteger].map(|distribution| Random { distribution }).into()
     }
+}
+
+/// Integers of two words, the lower ones first, each made of both words of its own pair.
+fn wide_integers<'k>(k: &'k KernelBuilder, count: Value<'k>, words: Bits<'k>) {
+    let [numbers, first] = std::array::from_fn(|_| std::array::from_fn(|_| k.parameter(Type::U32).splat(4)));
+    let y = Quads::output(k, "y", DType::U32);
+    let quad = k.global_index();
+    k.when((quad * 4).lt(count), || {
+        let pairs = [0, 1, 2, 3].map(|lane| words.pair(quad * 4 + lane));
+        let bits = [0, 1].map(|word| k.vector(&pairs.map(|pair| pair[word])));
+        let [low, high] = multiply_high_wide(bits, numbers);
+        let [low, carry] = add(low, first[0]);
+        let high = high + first[1] + carry;
+        y.store_lanes(k, quad, [0, 1, 2, 3].map(|lane| k.vector(&[low.lane(lane), high.lane(lane)])));
+    });
 }

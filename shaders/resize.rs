@@ -1,7 +1,7 @@
 //! Resized axes. Each invocation computes four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides, quad_indices};
+use super::elements::{Elements, Grid, Quads, Strides, float_parameter, quad_indices};
 use super::interpolation::{Interpolation, Tap, combined, cubic_weights, linear_weights};
 use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
@@ -25,8 +25,17 @@ pub(crate) struct Resize {
 
 impl Resize {
     /// The length of the parameter block.
-    pub fn parameter_words(interpolation: Interpolation, rank: usize, resized: usize) -> usize {
-        2 + 2 * rank + 6 * resized + usize::from(interpolation == Interpolation::Cubic)
+    pub fn parameter_words(&self) -> usize {
+        let a = if self.interpolation == Interpolation::Cubic { self.dtype.parts() } else { 0 };
+        2 + 2 * self.rank + 6 * self.resized + a
+    }
+
+    /// In what weights are computed.
+    fn weight_scalar(&self) -> Scalar {
+        match (self.interpolation, self.dtype) {
+            (Interpolation::Linear | Interpolation::Cubic, DType::F64) => Scalar::F64,
+            _ => Scalar::F32,
+        }
     }
 }
 
@@ -52,19 +61,19 @@ impl<'k> Line<'k> {
     }
 
     /// The whole part of the place of element `i`, which may be -1 or less, and the fraction that it leaves out.
-    fn place(&self, i: Value<'k>) -> [Value<'k>; 2] {
+    fn place(&self, i: Value<'k>, scalar: Scalar) -> [Value<'k>; 2] {
         // The numerator may not fit 32 bits, but what the guess leaves of it does.
         let guess = (i.convert(Scalar::F32) * self.ratio + self.begin).floor().convert(Scalar::U32);
         let rest = i * self.slope + self.start - guess * self.unit;
         let whole = (guess + rest / self.unit).convert(Scalar::I32) - MARGIN as i32;
-        let fraction = (rest % self.unit).convert(Scalar::F32) / self.unit.convert(Scalar::F32);
+        let fraction = (rest % self.unit).convert(scalar) / self.unit.convert(scalar);
         [whole, fraction]
     }
 
     /// The elements along this axis that output element `i` is made of.
-    fn taps(&self, interpolation: Interpolation, a: Option<Value<'k>>, stride: Value<'k>, i: Value<'k>) -> Vec<Tap<'k>> {
-        let [whole, t] = self.place(i);
-        let (first, weights) = match (interpolation, a) {
+    fn taps(&self, config: &Resize, a: Option<Value<'k>>, stride: Value<'k>, i: Value<'k>) -> Vec<Tap<'k>> {
+        let [whole, t] = self.place(i, config.weight_scalar());
+        let (first, weights) = match (config.interpolation, a) {
             (Interpolation::Nearest, _) => (0, vec![None]),
             (Interpolation::Cubic, Some(a)) => (-1, cubic_weights(a, t).map(Some).to_vec()),
             _ => (0, linear_weights(t).map(Some).to_vec()),
@@ -91,17 +100,22 @@ impl Family for Resize {
         let grid = Grid::parameters(k, self.rank);
         let strides = Strides::parameters(k, self.rank);
         let lines: Vec<Line> = (0..self.resized).map(|_| Line::parameters(k)).collect();
-        let a = (self.interpolation == Interpolation::Cubic).then(|| k.parameter(Type::F32));
-        let x = Elements::input(k, "x", self.dtype);
-        let y = Quads::output(k, "y", self.dtype);
+        let a = (self.interpolation == Interpolation::Cubic).then(|| float_parameter(k, self.dtype));
+        let nearest = self.interpolation == Interpolation::Nearest;
+        let x = if nearest { Elements::moved(k, "x", self.dtype) } else { Elements::input(k, "x", self.dtype) };
+        let y = Quads::output(k, "y", if nearest { self.dtype.moved() } else { self.dtype });
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
             let places = grid.coordinates(quad_indices(k, quad, count));
             let (kept, resized) = places.split_at(self.rank - self.resized);
             let taps: Vec<Vec<Tap>> = (lines.iter().zip(resized).enumerate())
-                .map(|(n, (line, &i))| line.taps(self.interpolation, a, strides.stride(self.resized - n), i))
+                .map(|(n, (line, &i))| line.taps(self, a, strides.stride(self.resized - n), i))
                 .collect();
+            if nearest {
+                let index = taps.iter().flatten().fold(strides.at(kept), |index, tap| index + tap.offset);
+                return y.store_lanes(k, quad, [0, 1, 2, 3].map(|lane| index.lane(lane)).map(|index| x.load(index)));
+            }
             y.store(k, quad, combined(k, x, strides.at(kept), None, &taps));
         });
     }
@@ -109,10 +123,10 @@ impl Family for Resize {
     fn samples() -> Vec<Self> {
         let sample = |dtype, interpolation| Resize { dtype, interpolation, rank: 3, resized: 2 };
         let mut samples = Vec::new();
-        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.parts() == 1) {
+        for dtype in DType::ALL {
             samples.push(sample(dtype, Interpolation::Nearest));
         }
-        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_single_float()) {
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
             samples.extend([Interpolation::Linear, Interpolation::Cubic].map(|way| sample(dtype, way)));
         }
         samples

@@ -3,7 +3,7 @@
 use super::Family;
 use super::elements::{Elements, Grid, Quads, Strides};
 use crate::dtype::DType;
-use crate::shader::{KernelBuilder, Scalar, Type, Value};
+use crate::shader::{KernelBuilder, Type, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
@@ -72,7 +72,8 @@ impl Family for Rotary {
                 let pair = pair.min(pairs - 1);
                 let other = turned.select(other, feature);
                 let [this, other] = [feature, other].map(|feature| x.load(at(&x_at, feature)));
-                let (cos, sin) = (cos.load(at(&cos_at, pair)), sin.load(at(&sin_at, pair)));
+                let [cos, sin] = [cos.load(at(&cos_at, pair)), sin.load(at(&sin_at, pair))]
+                    .map(|number| number.convert(this.ty().scalar));
                 let sin = second.select(sin, -sin);
                 turned.select(this.fma(cos, other * sin), this)
             });
@@ -81,7 +82,7 @@ impl Family for Rotary {
     }
 
     fn samples() -> Vec<Self> {
-        let floats = DType::ALL.into_iter().filter(|dtype| dtype.compute_scalar() == Scalar::F32);
+        let floats = DType::ALL.into_iter().filter(|dtype| dtype.is_float());
         let both = [Pairs::Halves, Pairs::Neighbours];
         floats.flat_map(|dtype| both.map(|pairs| Rotary { dtype, table: DType::F32, pairs, rank: 2 })).collect()
     }

@@ -29,9 +29,18 @@ pub(super) struct Rows<'k> {
 impl<'k> Rows<'k> {
     /// Declares the parameters and the buffer.
     pub fn input(k: &'k KernelBuilder, ty: RowsType) -> Self {
+        Rows::of(k, ty, Elements::input)
+    }
+
+    /// The same for elements that are not computed with: see [`Elements::moved`].
+    pub fn moved(k: &'k KernelBuilder, ty: RowsType) -> Self {
+        Rows::of(k, ty, Elements::moved)
+    }
+
+    fn of(k: &'k KernelBuilder, ty: RowsType, x: fn(&'k KernelBuilder, &str, DType) -> Elements<'k>) -> Self {
         let (kept, along) = (Grid::parameters(k, ty.kept_rank), Grid::parameters(k, ty.row_rank));
         let strides = Strides::parameters(k, ty.kept_rank + ty.row_rank);
-        Rows { kept, along, strides, x: Elements::input(k, "x", ty.dtype) }
+        Rows { kept, along, strides, x: x(k, "x", ty.dtype) }
     }
 
     /// The elements of a row by their places in it.

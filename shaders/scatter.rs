@@ -20,12 +20,28 @@ pub(crate) enum ScatterOp {
     Add,
     /// The larger element stays. The target is of the source's dtype, widened.
     Max,
+    /// The indexes that name a place become a chain: the place gets the number of one of them, counted from 1, and each
+    /// of them that of another one, the last one 0. Reads no source, writes `u32`. As a chain is followed by one
+    /// invocation, a place that very many indexes name takes long.
+    Link,
+}
+
+impl ScatterOp {
+    /// Whether elements are combined along chains: atomic operations are on words, which a sum of integers can be made of.
+    pub fn follows_chains(self, dtype: DType) -> bool {
+        match self {
+            ScatterOp::Add => dtype == DType::F64,
+            ScatterOp::Max => dtype.parts() == 2,
+            _ => false,
+        }
+    }
 }
 
 /// `y[.., index[.., i, ..], ..] = x[.., i, ..]`, or combined with it; an index out of range does nothing. Parameters: the
 /// number of indexes; length and stride of the axis of `y` that is indexed; the lengths of the axes of the index; of `y`
-/// without that axis, of the index and (but for `Mark`) of `x` an offset and strides; for `Replace` the offset of the
-/// marks, which are strided as `y`. Buffers: index, `x`, marks and `y`, those that the operation has.
+/// without that axis, of the index and (but for `Mark` and `Link`) of `x` an offset and strides; where there are marks
+/// besides `y`, their offset, they are strided as `y`; where there are chains, the place of the first index's link behind
+/// the marks. Buffers: index, `x`, marks (and links) and `y`, those that the operation has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Scatter {
     pub op: ScatterOp,
@@ -36,8 +52,14 @@ pub(crate) struct Scatter {
 
 impl Scatter {
     pub fn parameter_words(&self) -> usize {
-        let views = if self.op == ScatterOp::Mark { 2 } else { 3 };
-        3 + self.rank + views * (1 + self.rank) + usize::from(self.op == ScatterOp::Replace)
+        let (views, marks, links) = match self.op {
+            ScatterOp::Mark => (2, 0, 0),
+            ScatterOp::Link => (2, 0, 1),
+            ScatterOp::Replace => (3, 1, 0),
+            op if op.follows_chains(self.dtype) => (3, 1, 1),
+            _ => (3, 0, 0),
+        };
+        3 + self.rank + views * (1 + self.rank) + marks + links
     }
 }
 
@@ -79,9 +101,43 @@ impl Family for Scatter {
                     k.when(mark.eq(number + 1), || y.replace(at, x.load(x_at.at(place))));
                 });
             }
+            ScatterOp::Link => {
+                let first_link = k.parameter(Type::U32);
+                let links = k.buffer("links", Type::U32, Access::ReadWrite);
+                named(&|_, at| {
+                    let next = links.atomic_exchange(at, number + 1);
+                    links.store(first_link + number, next);
+                });
+            }
+            ScatterOp::Add | ScatterOp::Max if self.op.follows_chains(self.dtype) => {
+                let x_at = Strides::parameters(k, self.rank);
+                let (links_offset, first_link) = (k.parameter(Type::U32), k.parameter(Type::U32));
+                let x = Elements::input(k, "x", self.dtype);
+                let links = k.buffer("links", Type::U32, Access::Read);
+                let element = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
+                let y = k.buffer("y", element, Access::ReadWrite);
+                named(&|_, at| {
+                    // The index that the chain starts with combines all of its elements.
+                    let first = links.load(at - y_at.offset() + links_offset);
+                    k.when(first.eq(number + 1), || {
+                        let (link, combined) = (k.var(first), k.var(y.load(at)));
+                        k.while_(
+                            || link.get().gt(0),
+                            || {
+                                let named_too = link.get() - 1;
+                                let value = x.load(x_at.at(&grid.coordinates(named_too)));
+                                let before = combined.get();
+                                combined.set(if self.op == ScatterOp::Add { before + value } else { before.max(value) });
+                                link.set(links.load(first_link + named_too));
+                            },
+                        );
+                        y.store(at, combined.get());
+                    });
+                });
+            }
             ScatterOp::Add | ScatterOp::Max => {
                 let x_at = Strides::parameters(k, self.rank);
-                let x = Elements::input(k, "x", self.dtype);
+                let x = Elements::moved(k, "x", self.dtype);
                 let y = k.buffer("y", Type::U32, Access::ReadWrite);
                 named(&|place, at| self.combine(k, y, at, x.load(x_at.at(place))));
             }
@@ -90,9 +146,9 @@ impl Family for Scatter {
 
     fn samples() -> Vec<Self> {
         let scatter = |op, dtype| Scatter { op, dtype, index: DType::U32, rank: 2 };
-        let of = |op| DType::ALL.into_iter().filter(|dtype| dtype.parts() == 1).map(move |dtype| scatter(op, dtype));
-        let combined = of(ScatterOp::Add).chain(of(ScatterOp::Max));
-        of(ScatterOp::Replace).chain(combined).chain([scatter(ScatterOp::Mark, DType::U32)]).collect()
+        let of = |op| DType::ALL.map(|dtype| scatter(op, dtype));
+        let found = [ScatterOp::Mark, ScatterOp::Link].map(|op| scatter(op, DType::U32));
+        [&of(ScatterOp::Replace)[..], &of(ScatterOp::Add), &of(ScatterOp::Max), &found].concat()
     }
 }
 
@@ -100,6 +156,13 @@ impl Scatter {
     /// Combines `value` with a word of `y` while others do the same.
     fn combine<'k>(&self, k: &'k KernelBuilder, y: Array<'k>, at: Value<'k>, value: Value<'k>) {
         let ty = value.ty();
+        if self.dtype == DType::I64 {
+            // Each addition that the lower word does not hold is carried by whoever made it.
+            let low = value.lane(0);
+            let sum = y.atomic_add(at * 2, low) + low;
+            y.atomic_add(at * 2 + 1, value.lane(1) + sum.lt(low).convert(Scalar::U32));
+            return;
+        }
         let (neutral, combined): (Value, fn(Value<'k>, Value<'k>) -> Value<'k>) = match (self.op, ty.scalar) {
             (ScatterOp::Max, Scalar::U32) => {
                 y.atomic_max(at, value);

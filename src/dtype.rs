@@ -18,8 +18,8 @@ pub enum DType {
     U32,
     /// Signed 32-bit integer, two's complement.
     I32,
-    /// Signed 64-bit integer, two's complement. Devices without [`Features::i64`](crate::Features::i64) store, view and
-    /// copy it, and take it as indexes.
+    /// Signed 64-bit integer, two's complement. Devices without [`Features::i64`](crate::Features::i64) store, view, copy
+    /// and sort it, and take it as indexes.
     I64,
     /// IEEE 754 half precision. Arithmetic is done in `f32` and rounded to nearest even.
     F16,
@@ -28,7 +28,7 @@ pub enum DType {
     BF16,
     /// IEEE 754 single precision.
     F32,
-    /// IEEE 754 double precision. Devices without [`Features::f64`](crate::Features::f64) store, view and copy it.
+    /// IEEE 754 double precision. Devices without [`Features::f64`](crate::Features::f64) store, view, copy and sort it.
     F64,
 }
 

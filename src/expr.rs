@@ -9,15 +9,7 @@ pub(crate) enum Domain {
     All,
     Numbers,
     Floats,
-    /// Floats that are computed in `f32`.
-    SingleFloats,
     Integers,
-    /// Integers of up to 32 bits.
-    ShortIntegers,
-    /// Dtypes of up to 32 bits.
-    Short,
-    /// Numbers whose powers there are.
-    Powers,
     /// Integers, of an operand that says where elements are.
     Indexes,
     /// Integers and truth values.
@@ -30,11 +22,7 @@ impl Domain {
             Domain::All => true,
             Domain::Numbers => dtype != DType::Bool,
             Domain::Floats => dtype.is_float(),
-            Domain::SingleFloats => dtype.is_single_float(),
             Domain::Integers | Domain::Indexes => dtype.is_integer(),
-            Domain::ShortIntegers => dtype.is_integer() && dtype.parts() == 1,
-            Domain::Short => dtype.parts() == 1,
-            Domain::Powers => dtype.is_single_float() || dtype.is_integer(),
             Domain::Bits => !dtype.is_float(),
         }
     }
@@ -45,11 +33,7 @@ impl Domain {
             Domain::All => "all dtypes",
             Domain::Numbers => "numbers (all dtypes but bool)",
             Domain::Floats => "f32, f16, bf16 and f64",
-            Domain::SingleFloats => "f32, f16 and bf16",
             Domain::Integers => "u8, i8, u32, i32 and i64",
-            Domain::ShortIntegers => "u8, i8, u32 and i32",
-            Domain::Short => "all dtypes but i64 and f64",
-            Domain::Powers => "f32, f16, bf16 and integers",
             Domain::Indexes => "u8, i8, u32, i32 and i64 (the indexes)",
             Domain::Bits => "bool, u8, i8, u32, i32 and i64",
         }
@@ -124,8 +108,7 @@ impl UnaryOp {
             IsNan | IsInf | IsFinite | LogicalNot => Domain::All,
             Neg | Abs | Sign | Sqr | Relu | Relu6 => Domain::Numbers,
             BitwiseNot => Domain::Bits,
-            Floor | Ceil | Round | Trunc | Sqrt | Rsqrt | Recip | Softsign | Hardsigmoid | Hardswish => Domain::Floats,
-            _ => Domain::SingleFloats,
+            _ => Domain::Floats,
         }
     }
 
@@ -176,10 +159,8 @@ impl BinaryOp {
     pub fn domain(self) -> Domain {
         use BinaryOp::*;
         match self {
-            LeakyRelu => Domain::Floats,
-            Atan2 | Elu | Celu => Domain::SingleFloats,
-            Pow => Domain::Powers,
-            Add | Sub | Mul | Div | Rem | Fmod => Domain::Numbers,
+            LeakyRelu | Atan2 | Elu | Celu => Domain::Floats,
+            Add | Sub | Mul | Div | Rem | Fmod | Pow => Domain::Numbers,
             BitwiseAnd | BitwiseOr | BitwiseXor => Domain::Bits,
             Shl | Shr => Domain::Integers,
             Maximum | Minimum | Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor => Domain::All,

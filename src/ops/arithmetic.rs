@@ -66,7 +66,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::UnsupportedDType`] of integers and truth values.
     pub fn powf(&self, exponent: f64) -> Result<Tensor> {
-        self.check_float("powf")?;
+        Domain::Floats.check(self.dtype(), "powf")?;
         self.with_number(exponent, false, BinaryOp::Pow, "powf")
     }
 
@@ -127,7 +127,7 @@ impl Tensor {
     /// integers.
     pub fn lerp<'a>(&self, end: &Tensor, weight: impl Into<TensorOrScalar<'a>>) -> Result<Tensor> {
         const OP: &str = "lerp";
-        self.check_float(OP)?;
+        Domain::Floats.check(self.dtype(), OP)?;
         let weight = weight.into();
         let mut shape = self.shape().broadcast_with(end.shape(), OP)?;
         for other in [TensorOrScalar::Tensor(end), weight] {

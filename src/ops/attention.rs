@@ -4,10 +4,11 @@ use super::is_software;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tensor::{Tensor, Word, allocate, checked_elements};
 
 const OP: &str = "scaled_dot_product_attention";
 
@@ -47,7 +48,7 @@ impl Tensor {
     /// `(batch.., kv_heads, keys, d_v)`; the result is `(batch.., heads, queries, d_v)`. The batch axes broadcast. `heads`
     /// is a multiple of `kv_heads`: each key head serves as many query heads in a row (grouped and multi-query
     /// attention). Any strides will do: the views that `transpose(1, 2)` gives of `(batch, tokens, heads, d)` are read as
-    /// they are. Sums, softmax and its statistics are `f32` whatever the dtype.
+    /// they are. Sums, softmax and its statistics are `f32`, of `f64` they are `f64`.
     ///
     /// A query that sees no key (all are masked, by `false` or minus infinity, or there are none) gives zeros. Keys that a
     /// query does not see may hold anything, values only finite numbers, as their weight is 0.
@@ -156,7 +157,7 @@ const MAX_LENGTH: usize = 1 << 30;
 
 impl<'a> Problem<'a> {
     fn new(query: &'a Tensor, key: &'a Tensor, value: &'a Tensor, config: &'a AttentionConfig) -> Result<Self> {
-        query.check_float(OP)?;
+        Domain::Floats.check(query.dtype(), OP)?;
         for tensor in [key, value] {
             query.check_same_device(tensor, OP)?;
             query.check_same_dtype(tensor, OP)?;
@@ -188,7 +189,8 @@ impl<'a> Problem<'a> {
             let message = "a sliding window of 0 keys has not even a query's own".into();
             return Err(Error::InvalidArgument { op: OP, message });
         }
-        if let Some(cap) = config.softcap.filter(|cap| !(*cap as f32 > 0.0 && (*cap as f32).is_finite())) {
+        let as_computed = |number: f64| if query.dtype() == DType::F64 { number } else { (number as f32).into() };
+        if let Some(cap) = config.softcap.filter(|&cap| !(as_computed(cap) > 0.0 && as_computed(cap).is_finite())) {
             let message = format!("the cap of scores is a positive number, not {cap}");
             return Err(Error::InvalidArgument { op: OP, message });
         }
@@ -232,7 +234,7 @@ impl<'a> Problem<'a> {
         self.shape(self.heads, [self.queries, columns])
     }
 
-    /// The `f32` result of sizes that are not 0.
+    /// The result of sizes that are not 0, in the widened dtype.
     fn attend(&self) -> Result<Tensor> {
         let query_shape = self.output_shape(self.features);
         let key_shape = self.shape(self.kv_heads, [self.keys, self.features]);
@@ -275,11 +277,13 @@ impl<'a> Problem<'a> {
             return self.attend_in_order(&operands);
         }
 
+        let wide = self.query.dtype().widened();
         let [forward, backward] = self.reach();
         let scale = self.config.scale.unwrap_or(1.0 / (self.features.max(1) as f64).sqrt());
         let mut parameters = vec![self.queries as u32, self.keys as u32, group as u32, forward, backward];
-        parameters.push((scale as f32).to_bits());
-        parameters.extend(self.config.softcap.map(|cap| (cap as f32).to_bits()));
+        for number in [scale].into_iter().chain(self.config.softcap) {
+            parameters.extend(Word::from_f64(number, wide, OP)?.words());
+        }
         parameters.extend(config.parts.then_some(span as u32));
         parameters.extend(lengths.iter().map(|&n| n as u32));
         for (i, (view, strides)) in views.iter().zip(&strides).enumerate() {
@@ -288,11 +292,11 @@ impl<'a> Problem<'a> {
             parameters.extend(strides.iter().chain(&view.strides[of_group..]).map(|&stride| stride as u32));
         }
         let shape = self.shape(self.heads, [self.queries * parts, config.width()]);
-        let output = allocate(&shape, DType::F32, device, OP)?;
+        let output = allocate(&shape, wide, device, OP)?;
         let buffers = operands.iter().map(|(tensor, _)| tensor.buffer()).collect::<Result<Vec<_>>>()?;
         let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
         device.runtime().launch(config, &bindings, &parameters, blocks * parts)?;
-        let output = Tensor::from_buffer(output, shape, DType::F32, device);
+        let output = Tensor::from_buffer(output, shape, wide, device);
         if parts == 1 { Ok(output) } else { self.join(&output, parts) }
     }
 
@@ -320,11 +324,13 @@ impl<'a> Problem<'a> {
 
     fn choose_tile(&self) -> Tile {
         let rows = self.heads / self.kv_heads * self.queries;
+        // Numbers of 64 bits take twice the workgroup memory and registers.
+        let wide = self.query.dtype().size_in_bytes() == 8;
         if is_software(self.query.device()) {
             Tile::Registers
-        } else if rows <= 4 {
+        } else if rows <= 4 && !wide {
             Tile::Workgroup { across: 64 }
-        } else if rows <= 16 || self.columns > MAX_COLUMNS / 2 {
+        } else if rows <= 16 || wide && self.columns > MAX_COLUMNS / 4 || self.columns > MAX_COLUMNS / 2 {
             Tile::Workgroup { across: 16 }
         } else {
             Tile::Workgroup { across: 8 }

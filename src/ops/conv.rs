@@ -5,6 +5,7 @@ use super::window::{PerAxis, Window, batched};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::kernels::conv::Conv;
 use crate::kernels::tiles::Tile;
 use crate::shape::{Dims, Shape};
@@ -81,9 +82,10 @@ impl ConvConfig {
 
 macro_rules! convolutions {
     ($($(#[$doc:meta])* $name:ident, $axes:literal, $transposed:literal;)*) => {
-        /// Convolutions, as PyTorch has them: really cross-correlations, as the kernel is not flipped. `f16` is
-        /// accumulated in `f32` and rounded once; integers wrap. Inputs of any strides are read where they are; nothing
-        /// is laid out in memory on the way.
+        /// Convolutions, as PyTorch has them: really cross-correlations, as the kernel is not flipped. `f16` and `bf16`
+        /// are accumulated in `f32` and rounded once; integers wrap. As sums of products, convolutions of `i8` are `i32`
+        /// and those of `u8` are `u32`, and so are their biases. Inputs of any strides are read where they are; nothing is
+        /// laid out in memory on the way.
         impl Tensor {
             $(
                 $(#[$doc])*
@@ -92,7 +94,7 @@ macro_rules! convolutions {
                 /// [`Error::RankMismatch`]; [`Error::ShapeMismatch`] where channels, groups and bias do not fit;
                 /// [`Error::InvalidArgument`] for strides, dilations, groups and kernels of 0 and for a kernel that is
                 /// larger than the padded input; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`],
-                /// [`Error::SizeOverflow`]; [`Error::UnsupportedDType`] for integers of less than 32 bits.
+                /// [`Error::SizeOverflow`]; [`Error::UnsupportedDType`] for `bool`.
                 pub fn $name(&self, weight: &Tensor, bias: Option<&Tensor>, config: &ConvConfig) -> Result<Tensor> {
                     let problem = Problem { axes: $axes, transposed: $transposed, op: stringify!($name) };
                     problem.solve(self, weight, bias, config)
@@ -191,12 +193,14 @@ struct Sizes {
 impl Problem {
     fn solve(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &ConvConfig) -> Result<Tensor> {
         let op = self.op;
-        for other in [Some(weight), bias].into_iter().flatten() {
-            x.check_same_device(other, op)?;
-            x.check_same_dtype(other, op)?;
-        }
-        if !x.dtype().is_single_float() && ![DType::I32, DType::U32].contains(&x.dtype()) {
-            return Err(Error::UnsupportedDType { op, dtype: x.dtype(), expected: "f32, f16, bf16, i32 and u32" });
+        x.check_same_device(weight, op)?;
+        x.check_same_dtype(weight, op)?;
+        Domain::Numbers.check(x.dtype(), op)?;
+        if let Some(bias) = bias {
+            x.check_same_device(bias, op)?;
+            if bias.dtype() != x.dtype().summed() {
+                return Err(Error::DTypeMismatch { op, lhs: x.dtype().summed(), rhs: bias.dtype() });
+            }
         }
         let (mut x, added) = batched(x, self.axes, op)?;
         let mut sizes = self.sizes(&x, weight, config)?;
@@ -293,6 +297,7 @@ impl Problem {
         shape: &Shape,
     ) -> Result<Tensor> {
         let (op, device, dtype) = (self.op, x.device(), x.dtype());
+        let summed = dtype.summed();
         checked_elements(shape, op)?;
         checked_elements(weight.shape(), op)?;
         let with_bias = |y: Tensor| match bias {
@@ -304,7 +309,7 @@ impl Problem {
         };
         if shape.contains(&0) || x.elem_count() == 0 || weight.elem_count() == 0 {
             // Sums of nothing.
-            return with_bias(Tensor::zeros(shape, dtype, device)?);
+            return with_bias(Tensor::zeros(shape, summed, device)?);
         }
         // In a transposed convolution outputs that are a stride apart belong together.
         let along = |axis: usize| if self.transposed { sizes.windows[axis].stride } else { 1 };
@@ -312,7 +317,7 @@ impl Problem {
         let phases: usize = (0..axes).map(|axis| along(axis).min(sizes.outputs[axis])).product();
         let mut places: Dims = (0..axes).map(|axis| sizes.outputs[axis].div_ceil(along(axis))).collect();
         let rows = sizes.output_channels;
-        let tile = choose_tile(device, rows, x.dims()[0] * places.iter().product::<usize>(), places[axes - 1]);
+        let tile = choose_tile(device, dtype, rows, x.dims()[0] * places.iter().product::<usize>(), places[axes - 1]);
         places[axes - 1] = places[axes - 1].next_multiple_of(tile.strip() as usize);
         let columns = x.dims()[0] * places.iter().product::<usize>();
         // With many rows, the products take the time and not the loads.
@@ -350,7 +355,7 @@ impl Problem {
         let groups = groups.ok_or_else(|| Error::SizeOverflow { op, shape: shape.clone(), limit: u32::MAX.into() })?;
         let biased = config.bias;
         device.runtime().launch(config, &bindings, &parameters, groups)?;
-        let y = Tensor::from_buffer(output, shape.clone(), accumulated, device).to_dtype(dtype)?;
+        let y = Tensor::from_buffer(output, shape.clone(), accumulated, device).to_dtype(summed)?;
         if biased { Ok(y) } else { with_bias(y) }
     }
 }
@@ -382,11 +387,13 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 /// How the work is cut for so many output channels per group, places in all images, and places along the last axis.
-fn choose_tile(device: &Device, rows: usize, places: usize, last: usize) -> Tile {
-    if !is_software(device) && rows >= 16 {
+fn choose_tile(device: &Device, dtype: DType, rows: usize, places: usize, last: usize) -> Tile {
+    // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
+    if !is_software(device) && rows >= 16 && dtype != DType::I64 {
         return Tile::Workgroup;
     }
     let rows = if rows < 4 { 1 } else { 8 };
-    // 32 or 128 columns per workgroup, in whole strips: the fewer are wasted.
-    Tile::Registers { rows, columns: if is_software(device) && places >= 96 && last >= 3 { 4 } else { 1 } }
+    // 32 or 128 columns per workgroup, in whole strips: the fewer are wasted. Sums of 64 bits take twice the registers.
+    let strips = is_software(device) && places >= 96 && last >= 3 && dtype.size_in_bytes() < 8;
+    Tile::Registers { rows, columns: if strips { 4 } else { 1 } }
 }

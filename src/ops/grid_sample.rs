@@ -1,10 +1,11 @@
 //! Images looked at through a grid of places.
 
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::kernels::grid_sample::{GridSample, Outside, WORKGROUP};
 use crate::kernels::interpolation::Interpolation;
 use crate::shape::Shape;
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tensor::{Tensor, Word, allocate, checked_elements};
 
 /// How [`Tensor::grid_sample`] makes a sample of the elements around its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,7 +45,7 @@ pub struct GridSampleConfig {
 impl Tensor {
     /// Samples of images, `[batch, channels, height, width]`, at the places in `grid`, `[batch, rows, columns, 2]`; the
     /// result is `[batch, channels, rows, columns]`. Places are pairs (across, down) from -1 to 1. Semantics are those of
-    /// PyTorch's `grid_sample`; computed in `f32`.
+    /// PyTorch's `grid_sample`; computed in `f32`, where one of the two is `f64` in `f64`.
     ///
     /// A place that is not finite sees zeros where padding is zeros, and else some element of the image; bicubic samples
     /// are NaN there.
@@ -69,8 +70,9 @@ impl Tensor {
     pub fn grid_sample(&self, grid: &Tensor, config: GridSampleConfig) -> Result<Tensor> {
         const OP: &str = "grid_sample";
         self.check_same_device(grid, OP)?;
-        self.check_float(OP)?;
-        grid.check_float(OP)?;
+        for tensor in [self, grid] {
+            Domain::Floats.check(tensor.dtype(), OP)?;
+        }
         let of_rank_4 = |tensor: &Tensor, expected| match *tensor.dims() {
             [a, b, c, d] => Ok([a, b, c, d]),
             _ => Err(Error::RankMismatch { op: OP, expected, shape: tensor.shape().clone() }),
@@ -96,15 +98,17 @@ impl Tensor {
                 parameters.push(tensor.layout().offset as u32);
                 parameters.extend(tensor.strides().iter().map(|&stride| stride as u32));
             }
+            let kernel = config.kernel(self, grid);
             for side in [height, width] {
-                let length = side as f32;
+                let length = side as f64;
                 let (span, start) = if config.align_corners { (length - 1.0, 0.0) } else { (length, -0.5) };
-                parameters.extend([length, span, start].map(f32::to_bits));
+                for number in [length, span, start] {
+                    parameters.extend(Word::from_f64(number, kernel.places(), OP)?.words());
+                }
             }
-            let config = config.kernel(self, grid);
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             let buffers = [&*self.buffer()?, &*grid.buffer()?, &output];
-            self.device().runtime().launch(config, &buffers, &parameters, groups)?;
+            self.device().runtime().launch(kernel, &buffers, &parameters, groups)?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
     }

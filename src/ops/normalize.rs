@@ -2,9 +2,8 @@
 
 use super::choose_team;
 use super::gemm::weighted_sum;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Expr, UnaryOp};
+use crate::expr::{BinaryOp, Domain, Expr, UnaryOp};
 use crate::kernels::normalize::{Normalize, NormalizeOp};
 use crate::layout::collapse;
 use crate::shape::{Axis, Dims};
@@ -27,7 +26,8 @@ struct Normalization<'a> {
 }
 
 impl Tensor {
-    /// `exp(x) / sum(exp(x))` along an axis, computed in `f32` from `x - max(x)` so that it never overflows.
+    /// `exp(x) / sum(exp(x))` along an axis, computed in `f32` (of `f64` in `f64`) from `x - max(x)` so that it never
+    /// overflows.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -43,8 +43,8 @@ impl Tensor {
         self.along(axis.into(), NormalizeOp::Softmax, 0.0, "softmax")
     }
 
-    /// `log(softmax(x))` along an axis, computed in `f32` as `x - max(x) - log(sum(exp(x - max(x))))`, which keeps the
-    /// digits of small probabilities.
+    /// `log(softmax(x))` along an axis, computed in `f32` (of `f64` in `f64`) as
+    /// `x - max(x) - log(sum(exp(x - max(x))))`, which keeps the digits of small probabilities.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -61,7 +61,7 @@ impl Tensor {
     }
 
     /// `x / max(|x|, eps)` along an axis, where `|x|` is the Euclidean length of a row (PyTorch's `normalize`). Computed
-    /// in `f32`.
+    /// in `f32`, of `f64` in `f64`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -78,14 +78,15 @@ impl Tensor {
     }
 
     fn along(&self, axis: Axis, op: NormalizeOp, eps: f64, name: &'static str) -> Result<Tensor> {
-        self.check_float(name)?;
+        Domain::Floats.check(self.dtype(), name)?;
         let axis = axis.resolve(self.shape(), name)?;
         let (weight, bias, channels) = (None, None, None);
         self.normalize(&Normalization { op, name, axes: axis..axis + 1, eps, weight, bias, channels })
     }
 
     /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last axes, those of `weight`; `bias` has its shape, or
-    /// is `None`. Computed in `f32`, with the biased variance. J. L. Ba and others, "Layer Normalization", 2016.
+    /// is `None`. Computed in `f32` (of `f64` in `f64`), with the biased variance. J. L. Ba and
+    /// others, "Layer Normalization", 2016.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -104,8 +105,8 @@ impl Tensor {
         self.over_last_axes(weight, bias.into(), NormalizeOp::LayerNorm, eps, "layer_norm")
     }
 
-    /// `x / sqrt(mean(x^2) + eps) * weight` over the last axes, those of `weight`. Computed in `f32`. B. Zhang and
-    /// R. Sennrich, "Root Mean Square Layer Normalization", 2019.
+    /// `x / sqrt(mean(x^2) + eps) * weight` over the last axes, those of `weight`. Computed in `f32`, of `f64` in `f64`.
+    /// B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", 2019.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -129,7 +130,7 @@ impl Tensor {
         eps: f64,
         name: &'static str,
     ) -> Result<Tensor> {
-        self.check_float(name)?;
+        Domain::Floats.check(self.dtype(), name)?;
         for parameter in [weight].into_iter().chain(bias) {
             self.check_same_device(parameter, name)?;
             self.check_same_dtype(parameter, name)?;
@@ -222,8 +223,8 @@ impl Tensor {
 
     /// `(x - mean) / sqrt(variance + eps) * weight + bias` with numbers that are known, a vector of one per channel each,
     /// for tensors of shape `[batch, channels, ..]`: PyTorch's `batch_norm` for inference. Weight and bias may be `None`.
-    /// An elementwise operation, which fuses with others; computed in `f32`. S. Ioffe and C. Szegedy, "Batch
-    /// Normalization", 2015.
+    /// An elementwise operation, which fuses with others; computed in `f32`, of `f64` in `f64`. S. Ioffe and
+    /// C. Szegedy, "Batch Normalization", 2015.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -255,18 +256,19 @@ impl Tensor {
 
         let mut fusion = Fusion::new(column.clone().into());
         let variance = fusion.tensor(&vector(variance)?, OP)?;
-        let eps = fusion.scalar(Word::from_f64(eps, DType::F32, OP)?);
-        let shifted = binary(BinaryOp::Add, Expr::Cast(DType::F32, variance.into()), eps);
+        let wide = self.dtype().widened();
+        let eps = fusion.scalar(Word::from_f64(eps, wide, OP)?);
+        let shifted = binary(BinaryOp::Add, Expr::Cast(wide, variance.into()), eps);
         let mut scale = Expr::Unary(UnaryOp::Rsqrt, shifted.into());
         if let Some(weight) = weight {
             let weight = fusion.tensor(&vector(weight)?, OP)?;
-            scale = binary(BinaryOp::Mul, Expr::Cast(DType::F32, weight.into()), scale);
+            scale = binary(BinaryOp::Mul, Expr::Cast(wide, weight.into()), scale);
         }
         let scale = fusion.finish(scale, self.device(), OP)?;
 
         let mut fusion = Fusion::new(self.shape().clone());
-        let [x, mean] = [fusion.tensor(self, OP)?, fusion.tensor(&vector(mean)?, OP)?]
-            .map(|value| Expr::Cast(DType::F32, value.into()));
+        let [x, mean] =
+            [fusion.tensor(self, OP)?, fusion.tensor(&vector(mean)?, OP)?].map(|value| Expr::Cast(wide, value.into()));
         let scale = fusion.tensor(&scale, OP)?;
         let scaled = binary(BinaryOp::Mul, binary(BinaryOp::Sub, x, mean), scale);
         let scaled = fusion.finish(scaled, self.device(), OP)?;
@@ -277,7 +279,7 @@ impl Tensor {
 
     /// The number of channels, of which each of the vectors has a number.
     fn check_channels(&self, vectors: &[Option<&Tensor>], name: &'static str) -> Result<usize> {
-        self.check_float(name)?;
+        Domain::Floats.check(self.dtype(), name)?;
         if self.rank() < 2 {
             let expected = "2 or more ([batch, channels, ..])";
             return Err(Error::RankMismatch { op: name, expected, shape: self.shape().clone() });
@@ -297,7 +299,8 @@ impl Tensor {
     fn normalize(&self, what: &Normalization) -> Result<Tensor> {
         let Normalization { op, name, axes, eps, weight, bias, channels } = what;
         let elements = checked_elements(self.shape(), name)?;
-        let output = allocate(self.shape(), DType::F32, self.device(), name)?;
+        let wide = self.dtype().widened();
+        let output = allocate(self.shape(), wide, self.device(), name)?;
         if elements > 0 {
             let view = |chosen: &dyn Fn(&usize) -> bool| {
                 let chosen: Dims = (0..self.rank()).filter(chosen).collect();
@@ -330,7 +333,9 @@ impl Tensor {
             parameters.extend(kept.iter().chain(&normalized).map(|&n| n as u32));
             parameters.push(self.layout().offset as u32);
             parameters.extend(kept_strides.iter().chain(&normalized_strides).map(|&stride| stride as u32));
-            parameters.extend(op.has_eps().then_some((*eps as f32).to_bits()));
+            if op.has_eps() {
+                parameters.extend(Word::from_f64(*eps, wide, name)?.words());
+            }
             parameters.extend(channels.iter().flatten().map(|&n| n as u32));
             let mut buffers = vec![self.buffer()?];
             for vector in [weight, bias].into_iter().flatten() {
@@ -340,6 +345,6 @@ impl Tensor {
             let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
             self.device().runtime().launch(config, &bindings, &parameters, team.groups(rows))?;
         }
-        Tensor::from_buffer(output, self.shape().clone(), DType::F32, self.device()).to_dtype(self.dtype())
+        Tensor::from_buffer(output, self.shape().clone(), wide, self.device()).to_dtype(self.dtype())
     }
 }

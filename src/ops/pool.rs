@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::expr::Domain;
 use crate::kernels::pool::{Pool, PoolOp, WORKGROUP, Windows};
 use crate::shape::{Dims, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tensor::{Tensor, Word, allocate, checked_elements};
 
 /// The windows of a pool. By default they lie side by side: the stride is the kernel; no padding, dilation 1.
 ///
@@ -78,7 +78,7 @@ impl PoolConfig {
 }
 
 /// The kernel's number where it has one: the p of a norm.
-type P = Option<f32>;
+type P = Option<f64>;
 
 macro_rules! pools {
     ($axes:literal, $names:literal: $max:ident $avg:ident $lp:ident $adaptive_avg:ident $adaptive_max:ident) => {
@@ -90,7 +90,7 @@ macro_rules! pools {
             /// # Errors
             /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] for kernels, strides and dilations of 0, for padding
             /// that is not less than the window, and for windows that are larger than the padded input;
-            /// [`Error::SizeOverflow`].
+            /// [`Error::SizeOverflow`]; [`Error::Unsupported`] for `i64` and `f64` where the device does not compute in them.
             pub fn $max(&self, config: &PoolConfig) -> Result<Tensor> {
                 self.pool(PoolOp::Max, config, $axes, None, stringify!($max))
             }
@@ -118,7 +118,7 @@ macro_rules! pools {
                     let message = format!("a norm of p = {p}; p is positive and finite");
                     return Err(Error::InvalidArgument { op: OP, message });
                 }
-                self.pool(PoolOp::Norm, config, $axes, Some(p as f32), OP)
+                self.pool(PoolOp::Norm, config, $axes, Some(p), OP)
             }
 
             #[doc = concat!("The means of as many windows of ", $names, " as are asked for: window `i` of `n` along an axis")]
@@ -187,7 +187,9 @@ impl Tensor {
 
     /// Checks dtype and rank. Returns the number of axes before the spatial ones.
     fn check_pool(&self, pool: PoolOp, axes: usize, op: &'static str) -> Result<usize> {
-        if pool == PoolOp::Max { Domain::Short.check(self.dtype(), op) } else { self.check_float(op) }?;
+        if pool != PoolOp::Max {
+            Domain::Floats.check(self.dtype(), op)?;
+        }
         if self.rank() != axes + 1 && self.rank() != axes + 2 {
             return Err(Error::RankMismatch { op, expected: RANKS[axes - 1], shape: self.shape().clone() });
         }
@@ -293,7 +295,9 @@ impl Tensor {
             parameters.push(x.layout().offset);
             parameters.extend(x.strides().iter().map(|&stride| stride as usize));
             let mut parameters: Vec<u32> = parameters.into_iter().map(|n| n as u32).collect();
-            parameters.extend(p.map(f32::to_bits));
+            if let Some(p) = p {
+                parameters.extend(Word::from_f64(p, self.dtype().widened(), op)?.words());
+            }
             let config = Pool { op: pool, windows: kind, dtype: self.dtype(), axes: windows.len() };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             self.device().runtime().launch(config, &[&*x.buffer()?, &output], &parameters, groups)?;

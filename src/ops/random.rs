@@ -8,7 +8,7 @@ use crate::expr::Domain;
 use crate::kernels::random::{Distribution, Random, WORKGROUP};
 use crate::kernels::sample::Sample;
 use crate::shape::Shape;
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tensor::{Tensor, Word, allocate, checked_elements};
 use half::{bf16, f16};
 
 impl Tensor {
@@ -72,9 +72,9 @@ impl Tensor {
     /// Random integers from `low` up to but not including `high` (PyTorch's `randint`): the same on every device. See
     /// [`rand`](Self::rand) for the generator.
     ///
-    /// Each is the upper word of the product of 32 random bits and the number of integers, `n` (D. Lemire, "Fast Random
-    /// Integer Generation in an Interval", 2019, without the rejection): their probabilities differ by at most 2^-32, and
-    /// not at all where `n` is a power of two.
+    /// Each is the upper half of the product of 32 random bits (of `i64` 64) and the number of integers, `n` (D. Lemire,
+    /// "Fast Random Integer Generation in an Interval", 2019, without the rejection): their probabilities differ by at
+    /// most 2^-32 (2^-64), and not at all where `n` is a power of two.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -89,15 +89,16 @@ impl Tensor {
     /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn rand_int<T: Element>(low: T, high: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         const OP: &str = "rand_int";
-        Domain::ShortIntegers.check(T::DTYPE, OP)?;
+        Domain::Integers.check(T::DTYPE, OP)?;
         if low >= high {
             let message = format!("there is no integer from {low:?} up to but not including {high:?}");
             return Err(Error::InvalidArgument { op: OP, message });
         }
-        let numbers = (high.to_bits() as u32).wrapping_sub(low.to_bits() as u32);
         let wide = T::DTYPE.widened();
-        draw(Distribution::Integer, &[numbers, low.to_bits() as u32], wide, shape.into(), device, OP)?
-            .to_dtype(T::DTYPE)
+        let distribution = if wide.parts() == 1 { Distribution::Integer } else { Distribution::WideInteger };
+        let numbers = Word { bits: high.to_bits().wrapping_sub(low.to_bits()), dtype: wide };
+        let words: Vec<u32> = [numbers, Word::new(low)].into_iter().flat_map(Word::words).collect();
+        draw(distribution, &words, wide, shape.into(), device, OP)?.to_dtype(T::DTYPE)
     }
 
     /// Ones, each with the probability that the element at its place tells, and zeros; in the dtype of this tensor, which
@@ -118,9 +119,10 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`], [`Error::OutOfMemory`].
     pub fn bernoulli(&self) -> Result<Tensor> {
         const OP: &str = "bernoulli";
-        self.check_float(OP)?;
+        Domain::Floats.check(self.dtype(), OP)?;
         let uniform = draw(Distribution::Uniform, &[], DType::F32, self.shape().clone(), self.device(), OP)?;
-        uniform.lt(&self.to_dtype(DType::F32)?)?.to_dtype(self.dtype())
+        let wide = self.dtype().widened();
+        uniform.to_dtype(wide)?.lt(&self.to_dtype(wide)?)?.to_dtype(self.dtype())
     }
 
     /// Places along the last axis drawn at random, in proportion to the weights there, which are floats and need not add
@@ -227,7 +229,7 @@ impl Tensor {
 
     /// The length of the axis in which places are drawn.
     fn drawn_axis(&self, op: &'static str) -> Result<usize> {
-        self.check_float(op)?;
+        Domain::Floats.check(self.dtype(), op)?;
         checked_elements(self.shape(), op)?;
         let scalar = || Error::RankMismatch { op, expected: "1 or more", shape: self.shape().clone() };
         self.dims().last().copied().ok_or_else(scalar)

@@ -49,8 +49,7 @@ impl Reduction {
     fn domain(self) -> Domain {
         use Reduction::*;
         match self {
-            Mean | Norm(FoldOp::NormL1) => Domain::Floats,
-            Norm(_) | LogSumExp | Var(_) | Std(_) => Domain::SingleFloats,
+            Mean | Norm(_) | LogSumExp | Var(_) | Std(_) => Domain::Floats,
             Wide(_) | Element(_) | Place(_) | Test(_) => Domain::All,
         }
     }
@@ -196,8 +195,9 @@ macro_rules! reductions {
     ($($(#[$doc:meta])* $name:ident, $keepdim:ident, $all:ident $(($argument:ident))? => $reduction:expr;)*) => {
         /// Reductions over one axis, several (`[0, -1]`) or all of them.
         ///
-        /// Sums of `f32`, and those of which means, variances and norms are made, are compensated: whatever their
-        /// length, they are within half a unit of the last place of the result and 2^-25 of the sum of magnitudes.
+        /// Sums of floats, and those of which means, variances and norms are made, are compensated: whatever their
+        /// length, they are within half a unit of the last place of the result and 2^-25 of the sum of magnitudes, in `f64`
+        /// 2^-54 of it.
         ///
         /// ```
         /// # use marquetry::{Device, Tensor};
@@ -251,7 +251,7 @@ reductions! {
     /// `bf16` are summed in `f32`, integers modulo 2^32.
     sum, sum_keepdim, sum_all => Reduction::Wide(FoldOp::Sum);
     /// The product, 1 of no elements, of the dtype that the sum has. Of `n` floats it is within `n - 1` roundings of
-    /// `f32`, as long as the products on the way, in any order, are neither too large nor too small for it.
+    /// `f32` (`f64`), as long as the products on the way, in any order, are neither too large nor too small for it.
     prod, prod_keepdim, prod_all => Reduction::Wide(FoldOp::Prod);
     /// The mean, NaN over no elements.
     mean, mean_keepdim, mean_all => Reduction::Mean;

@@ -6,7 +6,7 @@ use crate::kernels::interpolation::Interpolation;
 use crate::kernels::resize::{MARGIN, Resize, WORKGROUP};
 use crate::layout::collapse;
 use crate::shape::{Dims, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tensor::{Tensor, Word, allocate, checked_elements};
 
 /// How [`Tensor::resize`] makes an element of those around its place in the input.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -99,8 +99,8 @@ impl Tensor {
     /// channels, height, width]` it is `(height, width)`. No filter is applied before an axis is shortened.
     ///
     /// Places are fractions of whole numbers, so that ties are decided exactly (PyTorch and ONNX Runtime compute them in
-    /// `f32`, and may take the other element where rounding moves a tie); weights are computed in `f32`. Elements of
-    /// weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
+    /// `f32`, and may take the other element where rounding moves a tie); weights are computed in `f32`, of `f64` in
+    /// `f64`. Elements of weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
     ///
     /// ```
     /// # use marquetry::{Device, ResizeConfig, Tensor};
@@ -226,16 +226,13 @@ impl Tensor {
     /// Checks all but the lengths.
     fn check_resizable(&self, axes: usize, config: ResizeConfig, op: &'static str) -> Result<()> {
         let most = match config.mode {
-            ResizeMode::Nearest(_) => {
-                Domain::Short.check(self.dtype(), op)?;
-                3
-            }
+            ResizeMode::Nearest(_) => 3,
             ResizeMode::Linear => {
-                self.check_float(op)?;
+                Domain::Floats.check(self.dtype(), op)?;
                 3
             }
             ResizeMode::Cubic(a) => {
-                self.check_float(op)?;
+                Domain::Floats.check(self.dtype(), op)?;
                 if !(a as f32).is_finite() {
                     let message = format!("the coefficient {a} of the cubic is not finite");
                     return Err(Error::InvalidArgument { op, message });
@@ -268,11 +265,12 @@ impl Tensor {
         let (interpolation, a) = match config.mode {
             ResizeMode::Nearest(_) => (Interpolation::Nearest, None),
             ResizeMode::Linear => (Interpolation::Linear, None),
-            ResizeMode::Cubic(a) => (Interpolation::Cubic, Some(a as f32)),
+            ResizeMode::Cubic(a) => (Interpolation::Cubic, Some(a)),
         };
         let rank = lengths.len() + lines.len();
+        let kernel = Resize { dtype: self.dtype(), interpolation, rank, resized: lines.len() };
         let limit = self.device().info().limits.max_parameter_words as usize;
-        if Resize::parameter_words(interpolation, rank, lines.len()) > limit && !self.is_contiguous() {
+        if kernel.parameter_words() > limit && !self.is_contiguous() {
             return self.contiguous()?.resample(lines, shape, config, op);
         }
         let output = allocate(&shape, self.dtype(), self.device(), op)?;
@@ -292,10 +290,11 @@ impl Tensor {
                 })?;
                 parameters.extend(words);
             }
-            parameters.extend(a.map(f32::to_bits));
-            let config = Resize { dtype: self.dtype(), interpolation, rank, resized: lines.len() };
+            if let Some(a) = a {
+                parameters.extend(Word::from_f64(a, self.dtype().widened(), op)?.words());
+            }
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            self.device().runtime().launch(config, &[&*self.buffer()?, &output], &parameters, groups)?;
+            self.device().runtime().launch(kernel, &[&*self.buffer()?, &output], &parameters, groups)?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
     }

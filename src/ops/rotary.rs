@@ -2,6 +2,7 @@
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::expr::Domain;
 use crate::kernels::rotary::{Pairs, Rotary, WORKGROUP};
 use crate::layout::collapse;
 use crate::shape::Shape;
@@ -21,7 +22,7 @@ impl Tensor {
     /// sequences begin at different positions. [`rotary_tables`](Self::rotary_tables) makes them; those of a sequence
     /// that goes on are `cos.narrow(0, offset, tokens)`, those of any positions `cos.embedding(&positions)`.
     ///
-    /// Computed in `f32` from any strides, with two products and a sum.
+    /// Computed in `f32` (of `f64` in `f64`) from any strides, with two products and a sum.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -51,12 +52,12 @@ impl Tensor {
         self.rotary(cos, sin, Pairs::Neighbours, "rope_i")
     }
 
-    /// Cosine and sine, in `f32`, of the angles that rotary embeddings of `dim` features turn by: at each position
-    /// `position * theta^(-2 i / dim)` for pair `i`. They have the shape of the tensor, which holds the positions, and one
-    /// more axis of `dim / 2`.
+    /// Cosine and sine, in `f32` (of positions in `f64` in `f64`), of the angles that rotary embeddings of `dim` features turn
+    /// by: at each position `position * theta^(-2 i / dim)` for pair `i`. They have the shape of the tensor, which holds the
+    /// positions, and one more axis of `dim / 2`.
     ///
-    /// The product is rounded to `f32` before its cosine is taken, as models are trained with it. Cosine and sine are within
-    /// 2e-6 up to position 131,072; on devices that do not fuse products and sums they lose digits beyond.
+    /// The product is rounded to that dtype before its cosine is taken, as models are trained with it. In `f32` cosine and
+    /// sine are within 2e-6 up to position 131,072; on devices that do not fuse products and sums they lose digits beyond.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -83,14 +84,18 @@ impl Tensor {
         }
         let shape: Shape = self.dims().iter().copied().chain([dim / 2]).collect();
         checked_elements(&shape, OP)?;
-        let frequencies = (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64) as f32).collect();
-        let frequencies = Tensor::from_vec(frequencies, dim / 2, self.device())?;
-        let angles = self.to_dtype(DType::F32)?.unsqueeze(-1)?.mul(&frequencies)?;
+        let frequencies = (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64));
+        let frequencies = if self.dtype() == DType::F64 {
+            Tensor::from_vec(frequencies.collect(), dim / 2, self.device())?
+        } else {
+            Tensor::from_vec(frequencies.map(|x| x as f32).collect(), dim / 2, self.device())?
+        };
+        let angles = self.to_dtype(frequencies.dtype())?.unsqueeze(-1)?.mul(&frequencies)?;
         Ok((angles.cos()?, angles.sin()?))
     }
 
     fn rotary(&self, cos: &Tensor, sin: &Tensor, pairs: Pairs, op: &'static str) -> Result<Tensor> {
-        self.check_float(op)?;
+        Domain::Floats.check(self.dtype(), op)?;
         for table in [cos, sin] {
             self.check_same_device(table, op)?;
             if table.dtype() != DType::F32 {

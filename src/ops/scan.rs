@@ -75,9 +75,9 @@ fn share(team: Team, chunk: usize) -> usize {
 /// # Ok::<(), marquetry::Error>(())
 /// ```
 impl Tensor {
-    /// The sum of each element and all before it along an axis, of the dtype that [`sum`](Self::sum) has. Sums of `f32` are
+    /// The sum of each element and all before it along an axis, of the dtype that [`sum`](Self::sum) has. Sums of floats are
     /// compensated: each is within half a unit of its last place and 2^-23 of the sum of magnitudes (2^-19 beyond 2^28
-    /// elements).
+    /// elements), in `f64` 2^-52 of it.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).

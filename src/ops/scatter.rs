@@ -3,11 +3,10 @@
 use super::push_view;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::expr::Domain;
 use crate::kernels::scatter::{Scatter, ScatterOp, WORKGROUP};
 use crate::layout::collapse;
-use crate::shape::Axis;
-use crate::tensor::{Tensor, checked_elements};
+use crate::shape::{Axis, Shape};
+use crate::tensor::{Tensor, checked_elements, checked_parts};
 
 impl Tensor {
     /// The tensor with elements of `src` at the places along `axis` that `indexes`, integers, names: with
@@ -43,13 +42,14 @@ impl Tensor {
         let target = if self.is_contiguous() { self.held_alone()? } else { self.copied()? };
         let marks = Tensor::zeros(target.shape(), DType::U32, target.device())?;
         let (src, marks) = (Some(&src), Some(&marks));
-        Scattering { op: ScatterOp::Replace, target: &target, indexes, src, marks, axis }.run(OP)?;
+        Scattering { op: ScatterOp::Replace, target: &target, indexes, src, marks, first_link: None, axis }.run(OP)?;
         Ok(target)
     }
 
     /// The tensor with elements of `src` added at the places along `axis` that `indexes` names, as in
     /// [`scatter`](Self::scatter). Of several that go to one place, all are added: floats in any order, so that the last
-    /// bits may differ from one run to the next; `f16` in `f32`, rounded once.
+    /// bits may differ from one run to the next; `f16` in `f32`, rounded once; `f64` one after the
+    /// other, which takes long where very many go to one place.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -62,7 +62,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`scatter`](Self::scatter).
+    /// As [`scatter`](Self::scatter); [`Error::Unsupported`] for `f64` where the device does not compute in it.
     pub fn scatter_add(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "scatter_add";
         let (src, axis) = self.check_scatter(indexes, src, axis.into(), OP)?;
@@ -84,7 +84,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`scatter`](Self::scatter).
+    /// As [`scatter`](Self::scatter); [`Error::Unsupported`] for `f64` and `i64` where the device does not compute in them.
     pub fn scatter_max(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "scatter_max";
         let (src, axis) = self.check_scatter(indexes, src, axis.into(), OP)?;
@@ -105,7 +105,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`scatter`](Self::scatter); [`Error::RankMismatch`] where `indexes` is not a vector; [`Error::ShapeMismatch`]
+    /// As [`scatter_add`](Self::scatter_add); [`Error::RankMismatch`] where `indexes` is not a vector; [`Error::ShapeMismatch`]
     /// where `src` does not have a slice per index, each of this tensor's lengths.
     pub fn index_add(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "index_add";
@@ -126,8 +126,6 @@ impl Tensor {
         self.check_indexes(indexes, op)?;
         self.check_same_device(src, op)?;
         self.check_same_dtype(src, op)?;
-        // Places are written by atomic operations on words of 32 bits.
-        Domain::Short.check(self.dtype(), op)?;
         let hint = "the indexes must have as many axes, and be no longer but along the axis itself";
         self.covering(indexes.shape(), Some(axis), op, hint)?;
         let hint = "the indexes must have as many axes as the source, and be no longer";
@@ -150,29 +148,59 @@ impl Tensor {
         src.eval()?;
         indexes.eval()?;
         let dtype = self.dtype();
+        if op.follows_chains(dtype) {
+            return self.combined_along_chains(op, indexes, src, axis, name);
+        }
         let wide = if dtype.widened() == dtype { self } else { self.to_dtype(dtype.widened())? };
-        let target = wide.held_alone()?;
-        Scattering { op, target: &target, indexes, src: Some(src), marks: None, axis }.run(name)?;
+        // Kernels count words of sums of 64 bits, from the start of the buffer on.
+        checked_parts(wide.shape(), dtype, name)?;
+        let far = wide.buffer()?.bytes() / 4 > u64::from(u32::MAX) && dtype.parts() > 1;
+        let target = if far { wide.copied()? } else { wide.held_alone()? };
+        let src = Some(src);
+        Scattering { op, target: &target, indexes, src, marks: None, first_link: None, axis }.run(name)?;
         target.to_dtype(dtype)
+    }
+
+    /// The same along chains of the indexes that name one place.
+    fn combined_along_chains(
+        self,
+        op: ScatterOp,
+        indexes: &Tensor,
+        src: &Tensor,
+        axis: usize,
+        name: &'static str,
+    ) -> Result<Tensor> {
+        let places = self.elem_count();
+        let links = Shape::from(places.saturating_add(indexes.elem_count()));
+        checked_elements(&links, name)?;
+        let target = if self.is_contiguous() { self.held_alone()? } else { self.copied()? };
+        let links = Tensor::zeros(links, DType::U32, target.device())?;
+        let marks = links.narrow(0, 0, places)?.reshape(target.shape().clone())?;
+        let (src, marks, first_link) = (Some(src), Some(&marks), Some(places));
+        Scattering { op, target: &target, indexes, src, marks, first_link, axis }.run(name)?;
+        Ok(target)
     }
 }
 
-/// A scatter at work: `src` is missing where places are marked, and `marks` where nothing is replaced.
+/// A scatter at work: `src` is missing where places are marked, and `marks` where elements are combined at once.
 struct Scattering<'a> {
     op: ScatterOp,
     target: &'a Tensor,
     indexes: &'a Tensor,
     src: Option<&'a Tensor>,
     marks: Option<&'a Tensor>,
+    /// Where the links begin in the buffer of the marks, if chains are followed.
+    first_link: Option<usize>,
     axis: usize,
 }
 
 impl Scattering<'_> {
-    /// Scatters; before it replaces elements, it marks which index comes last.
+    /// Scatters; before it replaces elements, it marks which index comes last, and before it follows chains, it links them.
     fn run(&self, op: &'static str) -> Result<()> {
         let Some((config, parameters)) = self.plan(op)? else { return self.run_along_another_axis(op) };
         if let Some(target) = self.marks {
-            Scattering { op: ScatterOp::Mark, target, src: None, marks: None, ..*self }.run(op)?;
+            let mark = if self.first_link.is_some() { ScatterOp::Link } else { ScatterOp::Mark };
+            Scattering { op: mark, target, src: None, marks: None, ..*self }.run(op)?;
         }
         let tensors = [Some(self.indexes), self.src, self.marks, Some(self.target)].into_iter().flatten();
         let buffers: Vec<_> = tensors.map(Tensor::buffer).collect::<Result<_>>()?;
@@ -200,6 +228,7 @@ impl Scattering<'_> {
             push_view(&mut parameters, tensor.layout().offset, strides);
         }
         parameters.extend(marks.map(|marks| marks.layout().offset as u32));
+        parameters.extend(self.first_link.map(|place| place as u32));
         Ok(Some((config, parameters)))
     }
 

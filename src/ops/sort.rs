@@ -3,7 +3,6 @@
 use super::rows::Rows;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::expr::Domain;
 use crate::kernels::sort::{MERGED, Sort, WORKGROUP};
 use crate::memory::Buffer;
 use crate::shape::{Axis, Shape};
@@ -92,8 +91,6 @@ impl Tensor {
     /// The first `taken` places of each row, or all, in sorted order.
     fn sorted(&self, axis: Axis, taken: Option<usize>, descending: bool, op: &'static str) -> Result<Sorted> {
         let axis = axis.resolve(self.shape(), op)?;
-        // Keys are words of 32 bits.
-        Domain::Short.check(self.dtype(), op)?;
         let taken = taken.unwrap_or(self.dims()[axis]);
         if taken > self.dims()[axis] {
             let message = format!("{taken} elements of axis {axis} of shape {}", self.shape());
@@ -113,9 +110,11 @@ impl Tensor {
     fn sort_rows(&self, rows: &Rows, taken: usize, descending: bool, op: &'static str) -> Result<Buffer> {
         let (device, runtime) = (self.device(), self.device().runtime());
         // Keys and places.
+        let words = self.dtype().parts();
+        let key = if words == 2 { DType::I64 } else { DType::U32 };
         let table = |runs: Runs| -> Result<[Buffer; 2]> {
             let shape = Shape::from((rows.count, runs.length));
-            Ok([allocate(&shape, DType::U32, device, op)?, allocate(&shape, DType::U32, device, op)?])
+            Ok([allocate(&shape, key, device, op)?, allocate(&shape, DType::U32, device, op)?])
         };
         let mut runs = Runs::cut(rows.length, WORKGROUP as usize, taken);
         let mut sorted = table(runs)?;
@@ -133,7 +132,7 @@ impl Tensor {
             let parameters = [invocations, per_row, per_pair, runs.length, runs.run, next.length, next.run];
             let buffers: Vec<&Buffer> = sorted.iter().chain(&merged).collect();
             let groups = invocations.div_ceil(WORKGROUP as usize);
-            runtime.launch(Sort::Merge, &buffers, &parameters.map(|n| n as u32), groups)?;
+            runtime.launch(Sort::Merge { words }, &buffers, &parameters.map(|n| n as u32), groups)?;
             (sorted, runs) = (merged, next);
         }
         let [_, places] = sorted;

@@ -1,46 +1,61 @@
 //! Exponentials, logarithms and powers, within 2 ulp. Coefficients of `exp`, `exp2` and the logarithms are from the Cephes
-//! library (S. Moshier, 1992, single precision); the series of the inverse hyperbolic tangent is Taylor's.
+//! library (S. Moshier, 1992, single precision), those of doubles in `double.rs`; the series of the inverse hyperbolic tangent
+//! is Taylor's.
 
+use super::double;
 use super::types::Scalar;
 use super::value::Value;
+use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
 /// 2 / ln 2 in two parts, of which the first has 12 bits.
-const TWO_LOG2_E: [f32; 2] = [2.885_742_2, -3.521_057e-4];
+const TWO_LOG2_E: [f64; 2] = [2.885_742_2, -3.521_057e-4];
 
 impl<'k> Value<'k> {
-    /// Two to the power of this integer, for -126 to 127.
+    /// Two to the power of this integer, for -126 to 127 (-1022 to 1023, as a double).
     fn power_of_two(self) -> Value<'k> {
-        ((self + 127) << 23).bitcast(self.ty.with_scalar(Scalar::F32))
+        match self.ty.scalar {
+            Scalar::I64 => ((self + 1023) << 52).bitcast(self.ty.with_scalar(Scalar::F64)),
+            _ => ((self + 127) << 23).bitcast(self.ty.with_scalar(Scalar::F32)),
+        }
     }
 
-    /// The float times two to the power of an integer from -252 to 254.
+    /// The float times two to the power of an integer from -252 to 254 (-2044 to 2046).
     fn scale_by_power_of_two(self, n: Value<'k>) -> Value<'k> {
         // In two steps, as 2^n alone may leave the range where the result does not.
         let half = n >> 1;
         self * half.power_of_two() * (n - half).power_of_two()
     }
 
+    /// ln 2 in two parts, of which the first has few bits, so that whole multiples of it are exact.
+    fn ln_2(self) -> [f64; 2] {
+        self.by_precision([0.693359375, -2.121_944_4e-4], double::LN_2)
+    }
+
     /// `r` and a whole number `n` with `self = r + n ln 2`, where `r` is between -0.35 and 0.35.
     fn exp_reduced(self) -> (Value<'k>, Value<'k>) {
-        // ln 2 in two parts so that the products are exact. Beyond the limits the result is 0 or infinite whatever x is.
-        let x = self.lt(-104.0).select(self.literal(-104.0), self);
-        let x = x.gt(90.0).select(self.literal(90.0), x);
-        let n = (x * std::f32::consts::LOG2_E).round();
-        let r = n.fma(-0.693359375, x).opaque();
-        (n.fma(2.121_944_4e-4, r), n)
+        // Beyond the limits the result is 0 or infinite whatever x is.
+        let (low, high) = self.by_precision((-104.0, 90.0), (-746.0, 712.0));
+        let x = self.lt(low).select(self.literal(low), self);
+        let x = x.gt(high).select(self.literal(high), x);
+        let n = (x * LOG2_E).round();
+        let [ln_2, rest] = self.ln_2();
+        let r = n.fma(-ln_2, x).opaque();
+        (n.fma(-rest, r), n)
     }
 
     /// `exp(self) - 1` near 0.
     fn exp_series(self) -> Value<'k> {
-        let p =
-            self.polynomial(&[1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1]);
-        (self * self).fma(p, self)
+        let single = [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1];
+        let p = self.polynomial(self.by_precision(&single, &double::EXP));
+        let series = (self * self).fma(p, self);
+        // Mesa would add the 1 of `exp` to the smaller of the two terms, which costs doubles a bit.
+        if self.ty.scalar == Scalar::F64 { series.opaque() } else { series }
     }
 
     /// `d` and an integer `n` with `exp(self) = (d + 1) 2^n`, where `d` is between -0.3 and 0.42.
     fn exp_parts(self) -> (Value<'k>, Value<'k>) {
         let (r, n) = self.exp_reduced();
-        (r.exp_series(), n.convert(Scalar::I32))
+        (r.exp_series(), n.to_integer())
     }
 
     /// e to the power of the value.
@@ -52,7 +67,7 @@ impl<'k> Value<'k> {
     /// `self exp(a + b)`, where `b` is small.
     pub(super) fn times_exp(self, a: Value<'k>, b: Value<'k>) -> Value<'k> {
         let (r, n) = a.exp_reduced();
-        self.fma((r + b).exp_series(), self).scale_by_power_of_two(n.convert(Scalar::I32))
+        self.fma((r + b).exp_series(), self).scale_by_power_of_two(n.to_integer())
     }
 
     /// Half of `exp`, which is infinite only where that half is.
@@ -64,23 +79,28 @@ impl<'k> Value<'k> {
     /// `exp(self) - 1`, which keeps its digits near 0.
     pub fn expm1(self) -> Value<'k> {
         // From here down the result is -1.
-        let x = self.lt(-30.0).select(self.literal(-30.0), self);
+        let low = self.by_precision(-30.0, -40.0);
+        let x = self.lt(low).select(self.literal(low), self);
         let (d, n) = x.exp_parts();
         // (d + 1) 2^n - 1 = (d + (1 - 2^-n)) 2^n
-        let rest = (self.literal(1.0) - (-n.min(100)).power_of_two()).opaque();
+        let rest = (self.literal(1.0) - (-n.min(self.by_precision(100, 1000))).power_of_two()).opaque();
         self.is_nan().select(self, (d + rest).scale_by_power_of_two(n))
     }
 
     /// Two to the power of the value.
     pub fn exp2(self) -> Value<'k> {
-        let x = self.lt(-151.0).select(self.literal(-151.0), self);
-        let x = x.gt(129.0).select(self.literal(129.0), x);
+        let (low, high) = self.by_precision((-151.0, 129.0), (-1076.0, 1025.0));
+        let x = self.lt(low).select(self.literal(low), self);
+        let x = x.gt(high).select(self.literal(high), x);
         let n = x.round();
-        self.is_nan().select(self, (x - n).exp2_near_zero().scale_by_power_of_two(n.convert(Scalar::I32)))
+        self.is_nan().select(self, (x - n).exp2_near_zero().scale_by_power_of_two(n.to_integer()))
     }
 
     /// Two to the power of a number from -0.5 to 0.5.
     fn exp2_near_zero(self) -> Value<'k> {
+        if self.ty.scalar == Scalar::F64 {
+            return (self * LN_2).exp_series() + 1.0;
+        }
         let p = self.polynomial(&[
             1.535_336_2e-4,
             1.339_887_5e-3,
@@ -94,9 +114,18 @@ impl<'k> Value<'k> {
 
     /// `m` and a whole number `e` with `self = (1 + m) 2^e`, where `1 + m` is between the square roots of 1/2 and of 2.
     pub(super) fn log_parts(self) -> (Value<'k>, Value<'k>) {
+        // Subnormal numbers are scaled into the normal range first.
+        if self.ty.scalar == Scalar::F64 {
+            let tiny = self.lt(f64::MIN_POSITIVE);
+            let x = tiny.select(self * 2f64.powi(54), self);
+            let least = FRAC_1_SQRT_2.to_bits().cast_signed();
+            let shifted = x.bitcast(self.ty.bits()) - least;
+            let e = (shifted >> 52).convert(Scalar::F64);
+            let m = ((shifted & 0x000f_ffff_ffff_ffff_i64) + least).bitcast(self.ty) - 1.0;
+            return (m, tiny.select(e - 54.0, e));
+        }
         let bits = self.ty.with_scalar(Scalar::U32);
         let signed = self.ty.with_scalar(Scalar::I32);
-        // Subnormal numbers are scaled into the normal range first.
         let tiny = self.lt(1.175_494_4e-38);
         let x = tiny.select(self * 8_388_608.0, self);
         let shifted = x.bitcast(bits) - 0x3f35_04f3_u32;
@@ -107,6 +136,12 @@ impl<'k> Value<'k> {
 
     /// `(log(1 + self) - self + self^2 / 2) / self^2` for what `log_parts` gives.
     fn log_series(self) -> Value<'k> {
+        if self.ty.scalar == Scalar::F64 {
+            // log(1 + m) = 2 atanh(s) with s = m / (2 + m), of which m - m^2 / 2 + s m^2 / 2 are the first terms.
+            let t = self.literal(1.0) / (self + 2.0);
+            let s = self * t;
+            return s * ((s * s).polynomial(&double::LOG) * t * t + 0.5);
+        }
         self * self.polynomial(&[
             7.037_684e-2,
             -1.151_461e-1,
@@ -122,9 +157,10 @@ impl<'k> Value<'k> {
 
     /// `log(1 + self) + e ln 2` for what `log_parts` gives.
     pub(super) fn log_of_parts(self, e: Value<'k>) -> Value<'k> {
+        let [ln_2, rest] = self.ln_2();
         let z = self * self;
-        let y = z.fma(self.log_series(), e * -2.121_944_4e-4).opaque();
-        e.fma(0.693359375, self + z.fma(-0.5, y))
+        let y = z.fma(self.log_series(), e * rest).opaque();
+        e.fma(ln_2, self + z.fma(-0.5, y))
     }
 
     /// The logarithm of this value, which has been computed, or what it is where there is none.
@@ -148,7 +184,7 @@ impl<'k> Value<'k> {
         let z = m * m;
         let y = z.fma(m.log_series(), z * -0.5);
         // Times log2(e), which is 1 and this rest, from the smallest part to the largest.
-        let rest = std::f32::consts::LOG2_E - 1.0;
+        let rest = self.by_precision(f64::from(std::f32::consts::LOG2_E), LOG2_E) - 1.0;
         let sum = (y * rest + m * rest).opaque() + y;
         self.logarithm_is((sum + m).opaque() + e)
     }
@@ -164,14 +200,14 @@ impl<'k> Value<'k> {
         sum.logarithm_is(near_zero.select(logarithm, logarithm + lost))
     }
 
-    /// The number cut to 12 bits, so that products of such are exact, and the rest of it.
+    /// The number cut to 12 bits (a double to 26), so that products of such are exact, and the rest of it.
     pub(super) fn split(self) -> [Value<'k>; 2] {
-        let bits = self.ty.with_scalar(Scalar::U32);
-        let high = (self.bitcast(bits) & 0xffff_f000_u32).bitcast(self.ty);
+        let kept = self.by_precision(0xffff_f000_i64, -1 << 27);
+        let high = (self.bitcast(self.ty.bits()) & kept).bitcast(self.ty);
         [high, (self - high).opaque()]
     }
 
-    /// The logarithm to base 2 of a positive number as the sum of two floats, within 2^-29 of itself.
+    /// The logarithm to base 2 of a positive number as the sum of two floats, within 2^-29 of itself (of a double, 2^-64).
     fn log2_in_two(self) -> [Value<'k>; 2] {
         let (f, e) = self.log_parts();
         // log(1 + f) = 2 atanh(q) with q = f / (2 + f) in two parts; the second from what the first leaves of f.
@@ -182,14 +218,34 @@ impl<'k> Value<'k> {
         // atanh(q) = q + q^3 (1/3 + q^2/5 + ...), whose series ends early as |q| < 0.172.
         let whole = q + q_rest;
         let z = whole * whole;
-        let series = z.polynomial(&[1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0]) * z * whole;
-        let [c, c_rest] = TWO_LOG2_E;
+        let (q, q_rest, series) = if self.ty.scalar == Scalar::F64 {
+            q.atanh_in_three(q_rest)
+        } else {
+            (q, q_rest, z.polynomial(&[1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0]) * z * whole)
+        };
+        let [c, c_rest] = self.by_precision(TWO_LOG2_E, double::TWO_LOG2_E);
         let high = (q * c).opaque();
         let low = (q_rest + series) * (c + c_rest) + q * c_rest;
         let sum = (e + high).opaque();
         let low = (high - (sum - e).opaque()).opaque() + low;
         let total = (sum + low).opaque();
         [total, (low - (total - sum).opaque()).opaque()]
+    }
+
+    /// The inverse hyperbolic tangent of the sum of a double of 26 bits and its rest, for up to 0.172, as the sum of three
+    /// doubles, of which the first has 26 bits.
+    fn atanh_in_three(self, rest: Value<'k>) -> (Value<'k>, Value<'k>, Value<'k>) {
+        // atanh(x) = x (1 + u) with u = z/3 + z^2 (1/5 + ...) and z = x^2; u, too, in two parts.
+        let (z, z_rest) = (self * self, (self + self + rest) * rest);
+        let third = (z / 3.0).opaque();
+        let third_rest = ((z - third * 2.0) - third) / 3.0;
+        let square = z + z_rest;
+        let series = square * square * square.polynomial(&double::LOG[..11]) * 0.5 + z_rest / 3.0;
+        let [u, u_rest] = third.two_sum(series);
+        let [u_high, u_low] = u.split();
+        let [sum, lost] = self.two_sum(self * u_high);
+        let [high, low] = sum.split();
+        (high, low + lost, self * (u_low + (u_rest + third_rest)) + rest * (u + 1.0))
     }
 
     /// The value to the power of another, as C has it: 1 to any power and anything to the power of 0 are 1, negative
@@ -208,11 +264,11 @@ impl<'k> Value<'k> {
         let grows = x.gt(1.0).convert(Scalar::U32).eq(y.gt(0.0).convert(Scalar::U32));
         let magnitude = endless.select(grows.select(infinity, zero), magnitude);
         let magnitude = x.eq(1.0).select(one, magnitude);
-        // From 2^24 on all floats are even.
+        // From 2^24 on all floats are even, from 2^53 on all doubles.
         let whole = y.floor().eq(y);
-        let odd = whole & y.abs().lt(16_777_216.0) & (y.convert(Scalar::I32) & 1).eq(1);
-        let negative = (self.bitcast(self.ty.with_scalar(Scalar::U32)) >> 31).eq(1);
-        let result = (negative & odd).select(-magnitude, magnitude);
+        let even = self.by_precision(2f64.powi(24), 2f64.powi(53));
+        let odd = whole & y.abs().lt(even) & (y.to_integer() & 1).eq(1);
+        let result = (self.is_sign_negative() & odd).select(-magnitude, magnitude);
         let result = (self.lt(0.0) & !whole & x.lt(infinity)).select(nan, result);
         let result = (self.is_nan() | y.is_nan()).select(nan, result);
         (self.eq(1.0) | y.eq(0.0)).select(one, result)
@@ -244,11 +300,12 @@ impl<'k> Value<'k> {
         let rest = y_high * log_low + (y_low * log + y * log_rest);
         // Beyond the limits the result is 0 or infinite whatever the product is.
         let about = y * log;
-        let limit = about.gt(0.0).select(self.literal(200.0), -200.0);
-        let outside = about.abs().gt(200.0);
+        let most = self.by_precision(200.0, 1100.0);
+        let limit = about.gt(0.0).select(self.literal(most), -most);
+        let outside = about.abs().gt(most);
         let (product, rest) = (outside.select(limit, product), outside.select(self.literal(0.0), rest));
         let n = (product + rest).round();
         let r = (product - n).opaque() + rest;
-        r.exp2_near_zero().scale_by_power_of_two(n.convert(Scalar::I32))
+        r.exp2_near_zero().scale_by_power_of_two(n.to_integer())
     }
 }

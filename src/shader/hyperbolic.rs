@@ -1,15 +1,18 @@
 //! Hyperbolic functions and their inverses, within 3 ulp. Coefficients and ranges are from the Cephes library
-//! (S. Moshier, 1992, single precision).
+//! (S. Moshier, 1992, single precision), those of doubles in `double.rs`.
 
+use super::double;
+use super::types::Scalar;
 use super::value::Value;
-use std::f32::consts::{LN_2, SQRT_2};
+use std::f64::consts::{LN_2, SQRT_2};
 
 impl<'k> Value<'k> {
     /// The hyperbolic tangent.
     pub fn tanh(self) -> Value<'k> {
         let x = self.abs();
         let z = self * self;
-        let p = z.polynomial(&[-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1]);
+        let single = [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1];
+        let p = z.polynomial(self.by_precision(&single, &double::TANH));
         let small = (self * z).fma(p, self);
         let large = (self.literal(1.0) - self.literal(2.0) / ((x + x).exp() + 1.0)).copy_sign(self);
         x.lt(0.625).select(small, large)
@@ -19,7 +22,8 @@ impl<'k> Value<'k> {
     pub fn sinh(self) -> Value<'k> {
         let a = self.abs();
         let z = self * self;
-        let small = (self * z).fma(z.polynomial(&[2.037_219_1e-4, 8.330_284e-3, 1.666_671_6e-1]), self);
+        let coefficients = self.by_precision(&[2.037_219_1e-4, 8.330_284e-3, 1.666_671_6e-1][..], &double::SINH);
+        let small = (self * z).fma(z.polynomial(coefficients), self);
         let half = a.half_exp();
         let large = (half - self.literal(0.25) / half).copy_sign(self);
         let result = a.lt(1.0).select(small, large);
@@ -35,6 +39,13 @@ impl<'k> Value<'k> {
     /// The inverse hyperbolic sine.
     pub fn asinh(self) -> Value<'k> {
         let a = self.abs();
+        if self.ty.scalar == Scalar::F64 {
+            // log(2 a) where the square of a would overflow.
+            let huge = a.gt(1e100);
+            let beyond = huge.select(a, a + a * a / (a.fma(a, 1.0).sqrt() + 1.0));
+            let result = (beyond.log1p() + huge.select(a.literal(LN_2), 0.0)).copy_sign(self);
+            return self.is_nan().select(self, result);
+        }
         let z = self * self;
         let p = z.polynomial(&[2.012_200_3e-2, -4.269_934e-2, 7.484_758_6e-2, -1.666_628_8e-1]);
         let small = (self * z).fma(p, self);
@@ -49,6 +60,12 @@ impl<'k> Value<'k> {
     /// The inverse hyperbolic cosine; NaN of numbers below 1.
     pub fn acosh(self) -> Value<'k> {
         let z = self - 1.0;
+        if self.ty.scalar == Scalar::F64 {
+            let huge = self.gt(1e100);
+            let beyond = huge.select(self, z + (z * (z + 2.0)).sqrt());
+            let result = beyond.log1p() + huge.select(self.literal(LN_2), 0.0);
+            return self.ge(1.0).select(result, self.special(f32::NAN));
+        }
         let p = z.polynomial(&[1.759_688_1e-3, -7.527_288_7e-3, 2.645_490_5e-2, -1.178_474_2e-1, SQRT_2]);
         let small = p * z.sqrt();
         let huge = self.gt(1500.0);
@@ -61,11 +78,15 @@ impl<'k> Value<'k> {
     /// The inverse hyperbolic tangent; NaN outside of -1 to 1, at whose ends it is infinite.
     pub fn atanh(self) -> Value<'k> {
         let a = self.abs();
-        let z = self * self;
-        let p = z.polynomial(&[1.817_400_8e-1, 8.243_703e-2, 1.466_914_3e-1, 1.997_821_6e-1, 3.333_373e-1]);
-        let small = (self * z).fma(p, self);
-        let large = (((a + 1.0) / (self.literal(1.0) - a)).log() * 0.5).copy_sign(self);
-        let result = a.lt(0.5).select(small, large);
+        let result = if self.ty.scalar == Scalar::F64 {
+            (((a * 2.0) / (self.literal(1.0) - a)).log1p() * 0.5).copy_sign(self)
+        } else {
+            let z = self * self;
+            let p = z.polynomial(&[1.817_400_8e-1, 8.243_703e-2, 1.466_914_3e-1, 1.997_821_6e-1, 3.333_373e-1]);
+            let small = (self * z).fma(p, self);
+            let large = (((a + 1.0) / (self.literal(1.0) - a)).log() * 0.5).copy_sign(self);
+            a.lt(0.5).select(small, large)
+        };
         let result = a.eq(1.0).select(self.special(f32::INFINITY).copy_sign(self), result);
         a.le(1.0).select(result, self.special(f32::NAN))
     }

@@ -1,9 +1,9 @@
 //! Mathematical functions of values, lane by lane; families of them have files of their own.
 //!
 //! Drivers round `exp`, `tanh` and their kin as they like (Vulkan allows `exp` an error of `3 + 2|x|` ulp, WGSL and
-//! Vulkan have no `erf` at all), so those that need full `f32` accuracy are written out here: range reductions and
-//! minimax polynomials, most of them within 2 ulp. Coefficients are from the Cephes library (S. Moshier, 1992, single precision)
-//! unless said otherwise.
+//! Vulkan have no `erf` at all, and neither has functions of `f64`), so those that need full accuracy are written out here:
+//! range reductions and minimax polynomials, most of them within 2 ulp. Coefficients are from the Cephes library (S. Moshier,
+//! 1992, single precision) unless said otherwise; those of `f64` are in `double.rs`.
 
 use super::builder::KernelBuilder;
 use super::types::Scalar;
@@ -75,10 +75,26 @@ impl<'k> Value<'k> {
     }
 
     /// The polynomial with these coefficients, the highest power first.
-    pub fn polynomial(self, coefficients: &[f32]) -> Value<'k> {
+    pub fn polynomial(self, coefficients: &[f64]) -> Value<'k> {
         let mut rest = coefficients.iter();
         let first = self.literal(rest.next().copied().unwrap_or(0.0));
         rest.fold(first, |sum, &c| sum.fma(self, c))
+    }
+
+    /// The first of numbers that are single precision, the second of doubles.
+    pub(super) fn by_precision<T>(self, single: T, double: T) -> T {
+        if self.ty.scalar == Scalar::F64 { double } else { single }
+    }
+
+    /// Whether the sign is set, also that of a zero.
+    pub(super) fn is_sign_negative(self) -> Value<'k> {
+        let bits = self.bitcast(self.ty.bits());
+        if self.ty.scalar == Scalar::F64 { bits.lt(0) } else { (bits >> 31).eq(1) }
+    }
+
+    /// The integer of as many bits that is nearest to a whole number.
+    pub(super) fn to_integer(self) -> Value<'k> {
+        self.convert(self.by_precision(Scalar::I32, Scalar::I64))
     }
 
     /// The bits of a float with the sign of `sign`.
@@ -97,7 +113,7 @@ impl<'k> Value<'k> {
         (self.bitcast(bits) | zero.convert(bits.scalar)).bitcast(self.ty)
     }
 
-    /// The sum of two `f32`, and what is lost in its rounding: together they are the exact sum (D. Knuth, "The Art of
+    /// The sum of two floats, and what is lost in its rounding: together they are the exact sum (D. Knuth, "The Art of
     /// Computer Programming", volume 2, 4.2.2, theorem B). Where the sum is infinite or NaN, so is the rest.
     pub(crate) fn two_sum(self, rhs: Value<'k>) -> [Value<'k>; 2] {
         let sum = (self + rhs).opaque();
@@ -127,8 +143,8 @@ impl<'k> Value<'k> {
         let word = self.ty.bits();
         let (a, b) = (self.magnitude(), divisor.magnitude());
         // A float is a whole number of 24 (53) bits times 2^(exponent - 150) (1075); subnormal ones have the exponent 1, too.
-        let fraction_bits = if self.ty.scalar == Scalar::F64 { 52 } else { 23 };
-        let bias = fraction_bits + if self.ty.scalar == Scalar::F64 { 1023 } else { 127 };
+        let (fraction_bits, bias) = self.ty.float_format();
+        let bias = fraction_bits + bias;
         let one = 1i64 << fraction_bits;
         let exponent = |bits: Value<'k>| (bits >> fraction_bits).max(1);
         let whole = |bits: Value<'k>| {

@@ -21,6 +21,7 @@
 
 mod builder;
 mod control;
+mod double;
 mod exponential;
 mod hyperbolic;
 #[cfg(feature = "webgpu")]

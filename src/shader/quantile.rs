@@ -3,10 +3,10 @@
 //! `random` draws.
 
 use super::value::Value;
-use std::f32::consts::E;
+use std::f64::consts::E;
 
 /// 1 / e in two parts.
-const ONE_OVER_E: [f32; 2] = [0.367_879_45, -9.149_756e-9];
+const ONE_OVER_E: [f64; 2] = [0.367_879_45, -9.149_756e-9];
 
 impl<'k> Value<'k> {
     /// The quantile of the normal distribution at `(1 + self) / 2`, for odd multiples of 2^-23 between -1 and 1. As in M.

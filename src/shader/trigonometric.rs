@@ -1,27 +1,41 @@
 //! Trigonometric functions and their inverses, within 3 ulp. Coefficients and ranges are from the Cephes library
-//! (S. Moshier, 1992, single precision).
+//! (S. Moshier, 1992, single precision), those of doubles in `double.rs`.
 
+use super::double;
 use super::types::Scalar;
 use super::value::Value;
-use std::f32::consts::{FRAC_2_PI, FRAC_PI_2, FRAC_PI_4, PI};
+use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, FRAC_PI_4, PI};
 
 impl<'k> Value<'k> {
     /// The nearest multiple of pi/2, modulo 4, and the angle from there, for magnitudes up to 10,000.
     fn quadrant(self) -> (Value<'k>, Value<'k>) {
         // pi/2 in four parts so that the products are exact, and the angle keeps its digits where it is tiny.
         let n = (self * FRAC_2_PI).round();
+        if self.ty.scalar == Scalar::F64 {
+            let [a, b, c, d] = double::FRAC_PI_2;
+            let [r, lost] = n.fma(-a, self).opaque().two_sum(n * -b);
+            let [r, more] = r.two_sum(n * -c);
+            return (n.to_integer() & 3, r + n.fma(-d, more + lost));
+        }
         let r = n.fma(-1.570_312_5, self).opaque();
         let r = n.fma(-4.837_513e-4, r).opaque();
         let r = n.fma(-7.549_533_6e-8, r).opaque();
         (n.convert(Scalar::I32) & 3, n.fma(-2.563_344e-12, r))
     }
 
+    /// Sine and cosine of an angle from -pi/4 to pi/4.
+    fn sin_cos_near_zero(self) -> (Value<'k>, Value<'k>) {
+        let z = self * self;
+        let sine = self.by_precision(&[-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1][..], &double::SIN);
+        let cosine = self.by_precision(&[2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2][..], &double::COS);
+        let sine = (self * z).fma(z.polynomial(sine), self);
+        (sine, (z * z).fma(z.polynomial(cosine), z.fma(-0.5, 1.0)))
+    }
+
     /// Sine and cosine of an angle in radians, for magnitudes up to 10,000.
     pub fn sin_cos(self) -> (Value<'k>, Value<'k>) {
         let (quadrant, r) = self.quadrant();
-        let z = r * r;
-        let sine = (r * z).fma(z.polynomial(&[-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]), r);
-        let cosine = (z * z).fma(z.polynomial(&[2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]), z.fma(-0.5, 1.0));
+        let (sine, cosine) = r.sin_cos_near_zero();
         let odd = (quadrant & 1).eq(1);
         let (s, c) = (odd.select(cosine, sine), odd.select(sine, cosine));
         (quadrant.ge(2).select(-s, s), (quadrant.eq(1) | quadrant.eq(2)).select(-c, c))
@@ -30,6 +44,11 @@ impl<'k> Value<'k> {
     /// The tangent of an angle in radians, for magnitudes up to 10,000.
     pub fn tan(self) -> Value<'k> {
         let (quadrant, r) = self.quadrant();
+        if self.ty.scalar == Scalar::F64 {
+            let odd = (quadrant & 1).eq(1);
+            let (sine, cosine) = r.sin_cos_near_zero();
+            return odd.select(-cosine, sine) / odd.select(sine, cosine);
+        }
         let z = r * r;
         let p =
             z.polynomial(&[9.385_402e-3, 3.119_922_4e-3, 2.443_013_5e-2, 5.341_128e-2, 1.333_88e-1, 3.333_315_7e-1]);
@@ -40,7 +59,8 @@ impl<'k> Value<'k> {
     /// The arc sine of a number from -0.5 to 0.5.
     fn asin_near_zero(self) -> Value<'k> {
         let z = self * self;
-        let p = z.polynomial(&[4.216_32e-2, 2.418_131e-2, 4.547_002_6e-2, 7.495_300_3e-2, 1.666_675_2e-1]);
+        let single = [4.216_32e-2, 2.418_131e-2, 4.547_002_6e-2, 7.495_300_3e-2, 1.666_675_2e-1];
+        let p = z.polynomial(self.by_precision(&single, &double::ASIN));
         (self * z).fma(p, self)
     }
 
@@ -74,7 +94,8 @@ impl<'k> Value<'k> {
         let ratio = numerator / large.select(a, a + 1.0);
         let (x, start) = (middle.select(ratio, a), large.select(a.literal(FRAC_PI_2), FRAC_PI_4));
         let z = x * x;
-        let p = z.polynomial(&[8.053_744_5e-2, -1.387_768_6e-1, 1.997_771_1e-1, -3.333_295e-1]);
+        let single = [8.053_744_5e-2, -1.387_768_6e-1, 1.997_771_1e-1, -3.333_295e-1];
+        let p = z.polynomial(self.by_precision(&single, &double::ATAN));
         let arc = (x * z).fma(p, x);
         let result = middle.select(start + arc, arc).copy_sign(self);
         self.is_nan().select(self, result)
@@ -82,7 +103,6 @@ impl<'k> Value<'k> {
 
     /// The angle of the point (`x`, self) from the x axis, from -pi to pi.
     pub fn atan2(self, x: Value<'k>) -> Value<'k> {
-        let bits = self.ty.with_scalar(Scalar::U32);
         let (a, b) = (self.abs(), x.abs());
         let steep = a.gt(b);
         let (small, large) = (steep.select(b, a), steep.select(a, b));
@@ -90,7 +110,7 @@ impl<'k> Value<'k> {
         let ratio = a.eq(b).select(a.literal(1.0), small.divide(large));
         let arc = large.eq(0.0).select(a.literal(0.0), ratio).atan();
         let arc = steep.select(a.literal(FRAC_PI_2) - arc, arc);
-        let arc = (x.bitcast(bits) >> 31).eq(1).select(a.literal(PI) - arc, arc).copy_sign(self);
+        let arc = x.is_sign_negative().select(a.literal(PI) - arc, arc).copy_sign(self);
         let arc = x.is_nan().select(x, arc);
         self.is_nan().select(self, arc)
     }

@@ -78,9 +78,14 @@ impl Type {
     }
 
     /// The integers that hold the bits of the lanes.
-    pub(super) const fn bits(self) -> Type {
+    pub(crate) const fn bits(self) -> Type {
         let wide = matches!(self.scalar, Scalar::I64 | Scalar::F64);
         self.with_scalar(if wide { Scalar::I64 } else { Scalar::U32 })
+    }
+
+    /// How many bits the fraction of a float of 32 or 64 bits has, and what is added to its exponent.
+    pub(crate) const fn float_format(self) -> (u32, u32) {
+        if matches!(self.scalar, Scalar::F64) { (52, 1023) } else { (23, 127) }
     }
 
     /// The dtype of a tensor whose elements are the lanes; of a truth value that of the word to use for it.

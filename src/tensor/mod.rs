@@ -14,7 +14,6 @@ pub(crate) use storage::{Fusion, Word};
 use crate::device::{Device, MemoryKind};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::expr::Domain;
 use crate::layout::Layout;
 use crate::memory::Buffer;
 use crate::shape::{Axis, Shape};
@@ -139,11 +138,6 @@ impl Tensor {
             return Ok(());
         }
         Err(Error::DTypeMismatch { op, lhs: self.dtype, rhs: other.dtype })
-    }
-
-    /// For operations that compute in `f32`.
-    pub(crate) fn check_float(&self, op: &'static str) -> Result<()> {
-        Domain::SingleFloats.check(self.dtype, op)
     }
 }
 

@@ -91,7 +91,7 @@ pub fn check(op: &str, actual: &Tensor, expected: &Expected) -> Outcome {
     if actual.dtype() != expected.dtype {
         return Err(format!("{op}: expected dtype {}, got {}", expected.dtype, actual.dtype()).into());
     }
-    let tolerance = tolerance::of(op);
+    let tolerance = tolerance::of(op, expected.dtype);
     let mut wrong = Vec::new();
     let scales = expected.scale.as_ref().map(|scale| scale.iter().copied().collect::<Vec<_>>());
     for (place, ((index, &exact), &got)) in expected.values.indexed_iter().zip(&download(actual)?).enumerate() {
@@ -114,7 +114,7 @@ pub fn check(op: &str, actual: &Tensor, expected: &Expected) -> Outcome {
 }
 
 /// A rounding to `f64` for one to `f32`.
-const DOUBLE: f64 = 1.0 / 536_870_912.0;
+pub const DOUBLE: f64 = 1.0 / 536_870_912.0;
 
 /// The range that a result may be in.
 struct Allowed {
@@ -131,7 +131,7 @@ fn allowed(exact: f64, scale: f64, dtype: DType, tolerance: &Tolerance) -> Allow
     let scaled = if scale.is_finite() { tolerance.of_scale * scale } else { 0.0 };
     if dtype == DType::F64 {
         // Computed as the reference does it, but not in the same order: in last places, of the result and of the scale.
-        let error = (tolerance.ulp + 1.0) * ulp(exact, dtype) + (tolerance.absolute + scaled) * DOUBLE;
+        let error = (tolerance.ulp + 1.0) * ulp(exact, dtype) + tolerance.absolute + scaled * DOUBLE;
         return Allowed { low: exact - error, high: exact + error, exact };
     }
     let error = tolerance.ulp * ulp(exact, DType::F32) + tolerance.absolute + scaled;

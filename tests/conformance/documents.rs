@@ -1,6 +1,6 @@
 //! The pages of `docs/` that are written from the suite: what it has shown, and the bounds that it checks.
 
-use crate::tolerance::{EPS, TABLES, Tolerance};
+use crate::tolerance::{DOUBLES, EPS, TABLES, Table, Tolerance};
 use crate::{devices, full_tier, report};
 use marquetry::DType;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,11 +81,20 @@ fn bounds() -> String {
     let mut text = String::from(BOUNDS);
     text += "\nWritten by the conformance suite, which checks them on every device (`make ops`).\n\n";
     text += "| operations | bound for `f32` | why |\n|---|---|---|\n";
-    for (ops, tolerance) in TABLES.iter().copied().flatten() {
+    TABLES.iter().for_each(|table| text += &rows(table));
+    text += "\nFunctions of `f64` have bounds of their own, in its ulp; the other operations have those above, with the ulp and \
+             the eps of `f64`. The reference has no more digits: one ulp more is let pass.\n\n";
+    text += "| operations | bound for `f64` | why |\n|---|---|---|\n";
+    text + &rows(DOUBLES)
+}
+
+/// The rows of a table of bounds.
+fn rows(table: Table) -> String {
+    let row = |(ops, tolerance): &(&[&str], Tolerance)| {
         let names = ops.iter().map(|op| format!("`{op}`")).collect::<Vec<_>>().join(" ");
-        text += &format!("| {names} | {} | {} |\n", bound(tolerance), tolerance.reason);
-    }
-    text
+        format!("| {names} | {} | {} |\n", bound(tolerance), tolerance.reason)
+    };
+    table.iter().map(row).collect()
 }
 
 /// The allowed error in words.

@@ -11,12 +11,14 @@ use crate::cases::{
     attention, compact, conv, einsum, gemm, grid_sample, index, normalize, numbers, pad, pool, random, rearrange,
     reduce, resize, scan, scatter, sort,
 };
+use marquetry::DType;
 use std::fmt;
 
 /// The allowed error: a sum of three parts.
 pub struct Tolerance {
     /// In units of the last place of an `f32` at the exact result.
     pub ulp: f64,
+    /// Of results of `f64`, only as the table of their own says.
     pub absolute: f64,
     /// A multiple of the case's own scale, such as the sum of the magnitudes of what was summed.
     pub of_scale: f64,
@@ -250,8 +252,44 @@ const TABLE: Table = &[
     ),
 ];
 
-/// The tolerance of an operation.
-pub fn of(op: &str) -> &'static Tolerance {
-    let entry = TABLES.iter().copied().flatten().find(|(ops, _)| ops.contains(&op));
+/// Functions of `f64`, which are not those of `f32` with more digits: in units of the last place of an `f64`.
+pub const DOUBLES: Table = &[
+    (
+        &[
+            "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "asin", "acos", "atan", "atan2", "sinh",
+            "cosh", "tanh", "asinh", "acosh", "atanh", "erf",
+        ],
+        Tolerance { ulp: 3.0, reason: "a polynomial, two roundings around it, a division or square root", ..EXACT },
+    ),
+    (
+        &["tan", "pow", "sigmoid", "softplus", "elu", "celu", "selu", "gelu"],
+        Tolerance { ulp: 4.0, reason: "two such functions, or one and a division or product", ..EXACT },
+    ),
+    (
+        &["silu"],
+        Tolerance {
+            ulp: 4.0,
+            // 710 / f64::MAX, rounded up.
+            absolute: 4e-306,
+            reason: "as sigmoid; below -709.7, where exp(-x) overflows, 0 stands for x exp(x)",
+            ..EXACT
+        },
+    ),
+    (
+        &["mish"],
+        Tolerance {
+            ulp: 5.0,
+            // 708.4 2^-1022, rounded up.
+            absolute: 1.6e-305,
+            reason: "exp, a sum, two products, a division; below -708.4, where exp(x) is subnormal, it may be 0",
+            ..EXACT
+        },
+    ),
+];
+
+/// The tolerance of an operation with a result of this dtype.
+pub fn of(op: &str, dtype: DType) -> &'static Tolerance {
+    let doubles = std::iter::once(DOUBLES).filter(|_| dtype == DType::F64);
+    let entry = doubles.chain(TABLES.iter().copied()).flatten().find(|(ops, _)| ops.contains(&op));
     &entry.unwrap_or_else(|| panic!("no tolerance is stated for `{op}`")).1
 }

@@ -36,7 +36,7 @@ fn attention_that_does_not_fit() {
         Error::UnsupportedDType { .. },
         OP,
         "i32",
-        "f32, f16 and bf16"
+        "f32, f16, bf16 and f64"
     );
     let halves = zeros((2, 2, 6, 8), DType::F16);
     assert_error!(attend(&q, &halves, &halves), Error::DTypeMismatch { .. }, OP, "f32", "f16");

@@ -80,12 +80,28 @@ fn dtypes_of_convolutions_and_pools() {
     assert_error!(x.conv1d(&weight, None, &config), Error::DTypeMismatch { .. }, "conv1d", "f32", "f16");
     let bias = zeros(8, DType::I32);
     assert_error!(x.conv1d(&floats((8, 4, 3)), Some(&bias), &config), Error::DTypeMismatch { .. }, "f32", "i32");
+    let truths = zeros((1, 4, 5), DType::Bool);
+    let weight = zeros((8, 4, 3), DType::Bool);
+    assert_error!(truths.conv1d(&weight, None, &config), Error::UnsupportedDType { .. }, "conv1d", "bool", "numbers");
     let bytes = zeros((1, 4, 5), DType::U8);
-    let weight = zeros((8, 4, 3), DType::U8);
-    assert_error!(bytes.conv1d(&weight, None, &config), Error::UnsupportedDType { .. }, "conv1d", "u8", "f32");
+    let (weight, bias) = (zeros((8, 4, 3), DType::U8), zeros(8, DType::U8));
+    // As wide as the sum that it is added to.
+    assert_error!(bytes.conv1d(&weight, Some(&bias), &config), Error::DTypeMismatch { .. }, "conv1d", "u32", "u8");
     let pool = PoolConfig::new(2);
-    assert_error!(bytes.avg_pool1d(&pool), Error::UnsupportedDType { .. }, "avg_pool1d", "u8", "f32, f16 and bf16");
-    assert_error!(bytes.lp_pool1d(2.0, &pool), Error::UnsupportedDType { .. }, "lp_pool1d", "u8", "f32, f16 and bf16");
+    assert_error!(
+        bytes.avg_pool1d(&pool),
+        Error::UnsupportedDType { .. },
+        "avg_pool1d",
+        "u8",
+        "f32, f16, bf16 and f64"
+    );
+    assert_error!(
+        bytes.lp_pool1d(2.0, &pool),
+        Error::UnsupportedDType { .. },
+        "lp_pool1d",
+        "u8",
+        "f32, f16, bf16 and f64"
+    );
     assert_error!(bytes.adaptive_avg_pool1d(2), Error::UnsupportedDType { .. }, "adaptive_avg_pool1d", "u8");
 }
 

@@ -101,7 +101,15 @@ fn parts_that_do_not_fit() {
 fn what_cannot_be_drawn() {
     let (x, integers, device) = (floats((2, 3)), zeros((2, 3), DType::U32), device());
     assert_error!(Tensor::rand_int(3u32, 3, 2, &device), Error::InvalidArgument { .. }, "rand_int", "from 3", "3");
-    assert_error!(Tensor::rand_int(0f32, 3.0, 2, &device), Error::UnsupportedDType { .. }, "rand_int", "f32", "u32");
+    let wide = Tensor::rand_int(i64::MAX, i64::MIN, 2, &device);
+    assert_error!(wide, Error::InvalidArgument { .. }, "rand_int", i64::MAX, i64::MIN);
+    assert_error!(
+        Tensor::rand_int(0f32, 3.0, 2, &device),
+        Error::UnsupportedDType { .. },
+        "rand_int",
+        "f32",
+        "and i64"
+    );
     assert_error!(Tensor::gumbel(0u32, 1, 2, &device), Error::UnsupportedDType { .. }, "gumbel", "u32", "f16");
     assert_error!(integers.bernoulli(), Error::UnsupportedDType { .. }, "bernoulli", "u32", "f32");
     assert_error!(integers.multinomial(1, true), Error::UnsupportedDType { .. }, "multinomial", "u32", "f32");
@@ -159,6 +167,7 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
         eye: Tensor::eye(i, t.dtype(), device);
         slice_back: t.slice(a, i..j, b);
         rand_int: Tensor::rand_int(a as i32, b as i32, few(i), device);
+        rand_int_i64: Tensor::rand_int(a as i64, b as i64, few(i), device);
         gumbel: Tensor::gumbel(x as f32, y as f32, few(j), device);
         bernoulli: t.bernoulli();
         multinomial: t.multinomial(few(i), true);

@@ -153,7 +153,13 @@ fn normalisations() {
     let normed = x.batch_norm(&vector, &vector, None, &elsewhere, 0.1);
     assert_error!(normed, Error::DeviceMismatch { .. }, "batch_norm", "vulkan:0", "webgpu:0");
     let integers = zeros((2, 6), DType::I32);
-    assert_error!(integers.log_softmax(0), Error::UnsupportedDType { .. }, "log_softmax", "i32", "f32, f16 and bf16");
+    assert_error!(
+        integers.log_softmax(0),
+        Error::UnsupportedDType { .. },
+        "log_softmax",
+        "i32",
+        "f32, f16, bf16 and f64"
+    );
     assert_error!(integers.l2_normalize(0, 0.1), Error::UnsupportedDType { .. }, "l2_normalize", "i32");
     assert_error!(integers.rms_norm(&vector, 0.1), Error::UnsupportedDType { .. }, "rms_norm", "i32");
     assert_error!(integers.group_norm(2, None, None, 0.1), Error::UnsupportedDType { .. }, "group_norm", "i32");

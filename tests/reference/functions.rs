@@ -1,5 +1,10 @@
 //! Functions of one and two numbers.
 
+use std::f64::consts::{FRAC_2_SQRT_PI, SQRT_2};
+
+/// What the constant lacks of the square root of 2.
+const SQRT_2_REST: f64 = -9.667_293_313_452_913e-17;
+
 pub fn sign(x: f64) -> f64 {
     if x.is_nan() || x == 0.0 { x } else { x.signum() }
 }
@@ -9,8 +14,13 @@ pub fn sigmoid(x: f64) -> f64 {
 }
 
 pub fn gelu(x: f64) -> f64 {
-    // As a product with the complement, which keeps the digits where the error function is near -1.
-    x * 0.5 * libm::erfc(-x / std::f64::consts::SQRT_2)
+    // As a product with the complement, which keeps the digits where the error function is near -1. There it is steep: what
+    // the quotient has lost counts, times the slope.
+    let y = -x / SQRT_2;
+    let lost = (y.mul_add(-SQRT_2, -x) - y * SQRT_2_REST) / SQRT_2;
+    let slope = FRAC_2_SQRT_PI * (-y * y).exp();
+    let correction = if slope > 0.0 { slope * lost } else { 0.0 };
+    x * 0.5 * (libm::erfc(y) - correction)
 }
 
 pub fn gelu_tanh(x: f64) -> f64 {
@@ -28,7 +38,7 @@ pub fn mish(x: f64) -> f64 {
 }
 
 pub fn hardsigmoid(x: f64) -> f64 {
-    (x / 6.0 + 0.5).clamp(0.0, 1.0)
+    ((x + 3.0) / 6.0).clamp(0.0, 1.0)
 }
 
 pub fn selu(x: f64) -> f64 {

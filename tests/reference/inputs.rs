@@ -103,7 +103,11 @@ impl Inputs {
 
     /// Numbers of all magnitudes and both signs, none subnormal.
     pub fn sweep(&mut self, count: usize, dtype: DType, largest: f64) -> ArrayD<f64> {
-        let low: f64 = if dtype == DType::F16 { 2f64.powi(-24) } else { f32::MIN_POSITIVE.into() };
+        let low = match dtype {
+            DType::F16 => 2f64.powi(-24),
+            DType::F64 => f64::MIN_POSITIVE,
+            _ => f32::MIN_POSITIVE.into(),
+        };
         let high = limits(dtype).1.min(largest);
         let numbers = (0..count).map(|_| {
             let magnitude = (low.ln() + self.uniform() * (high.ln() - low.ln())).exp().clamp(low, high);
@@ -142,6 +146,9 @@ pub fn specials(dtype: DType) -> Vec<f64> {
             DType::F64 => f64::MIN_POSITIVE,
             _ => f32::MIN_POSITIVE.into(),
         };
+        if dtype == DType::F64 {
+            numbers.extend([1e300, -1e300, 1e-300, 1e150, -709.0, 709.5, 1.0 + f64::EPSILON, 2f64.powi(53) - 1.0]);
+        }
         numbers.extend([low, high, tiny, -tiny, f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
     }
     numbers

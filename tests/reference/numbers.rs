@@ -3,6 +3,18 @@
 use half::bf16;
 use marquetry::DType;
 
+/// The sum, of which a double has no digits more: what each addition has rounded off is summed up beside it (A. Neumaier,
+/// "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974).
+pub fn sum(numbers: impl IntoIterator<Item = f64>) -> f64 {
+    let (mut sum, mut lost) = (0.0f64, 0.0);
+    for x in numbers {
+        let next = sum + x;
+        lost += if sum.abs() >= x.abs() { (sum - next) + x } else { (x - next) + sum };
+        sum = next;
+    }
+    if sum.is_finite() { sum + lost } else { sum }
+}
+
 /// The distance between neighbouring floats around `x`, which is finite.
 pub fn ulp(x: f64, dtype: DType) -> f64 {
     let (fraction_bits, smallest_exponent) = match dtype {
@@ -12,7 +24,8 @@ pub fn ulp(x: f64, dtype: DType) -> f64 {
         _ => (23, -126),
     };
     let exponent = ((x.to_bits() >> 52) & 0x7ff) as i32 - 1023;
-    2f64.powi(exponent.max(smallest_exponent) - fraction_bits)
+    // As a product: the smallest power is subnormal.
+    2f64.powi(exponent.max(smallest_exponent)) * 2f64.powi(-fraction_bits)
 }
 
 /// The number of a float dtype that is nearest to `x`, ties to even; infinite where `x` is too large. Other dtypes

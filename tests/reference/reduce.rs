@@ -1,6 +1,7 @@
 //! Reductions and running folds.
 
 use super::functions::maximum;
+use super::numbers::sum;
 use super::{ArrayD, Axis, array};
 
 /// A function of each row: of the elements along the given axes, in row-major order of those axes as they are given.
@@ -49,15 +50,22 @@ pub fn argmin(row: &[f64]) -> f64 {
 
 /// The sum of squared deviations from the mean by their number less `correction`.
 pub fn variance(row: &[f64], correction: usize) -> f64 {
-    let mean = row.iter().sum::<f64>() / row.len() as f64;
-    row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / row.len().saturating_sub(correction) as f64
+    let mean = sum(row.iter().copied()) / row.len() as f64;
+    sum(row.iter().map(|x| (x - mean) * (x - mean))) / row.len().saturating_sub(correction) as f64
+}
+
+/// The square root of the sum of squares, which are scaled by a power of two so that they are doubles.
+pub fn norm(row: &[f64]) -> f64 {
+    let largest = row.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+    let scale = if largest.is_normal() { 2f64.powi(largest.log2().floor() as i32) } else { 1.0 };
+    sum(row.iter().map(|x| (x / scale).powi(2))).sqrt() * scale
 }
 
 /// The logarithm of the sum of exponentials.
 pub fn logsumexp(row: &[f64]) -> f64 {
     let largest = row.iter().copied().fold(f64::NEG_INFINITY, maximum);
     let centre = if largest.is_finite() { largest } else { 0.0 };
-    row.iter().map(|x| (x - centre).exp()).sum::<f64>().ln() + centre
+    sum(row.iter().map(|x| (x - centre).exp())).ln() + centre
 }
 
 /// The scale of its error: the logarithm, and each element's distance from the largest, weighted by its part of the sum.

@@ -22,24 +22,26 @@ impl Resized {
         Resized { from, to: (from as f64 * scale.0 / scale.1).floor() as usize, scale }
     }
 
-    /// Where element `i` of the output is in the input. Multiplied out, so that what is a whole number, or half of one,
-    /// is that.
-    fn place(self, i: usize, coordinates: CoordinateMode) -> f64 {
+    /// Where element `i` of the output is in the input, as a fraction of whole numbers.
+    fn place(self, i: usize, coordinates: CoordinateMode) -> (f64, f64) {
         let (i, (numerator, denominator)) = (i as f64, self.scale);
         match coordinates {
-            CoordinateMode::PytorchHalfPixel | CoordinateMode::AlignCorners if self.to == 1 => 0.0,
+            CoordinateMode::PytorchHalfPixel | CoordinateMode::AlignCorners if self.to == 1 => (0.0, 1.0),
             CoordinateMode::HalfPixel | CoordinateMode::PytorchHalfPixel => {
-                ((2.0 * i + 1.0) * denominator / numerator - 1.0) / 2.0
+                ((2.0 * i + 1.0) * denominator - numerator, 2.0 * numerator)
             }
-            CoordinateMode::AlignCorners => i * (self.from as f64 - 1.0) / (self.to as f64 - 1.0),
-            CoordinateMode::Asymmetric => i * denominator / numerator,
+            CoordinateMode::AlignCorners => (i * (self.from as f64 - 1.0), self.to as f64 - 1.0),
+            CoordinateMode::Asymmetric => (i * denominator, numerator),
         }
     }
 
     /// The elements that element `i` is made of, with their weights.
     fn taps(self, i: usize, config: ResizeConfig) -> Vec<(usize, f64)> {
-        let x = self.place(i, config.coordinates);
+        let (numerator, denominator) = self.place(i, config.coordinates);
+        let x = numerator / denominator;
         let last = self.from as f64 - 1.0;
+        // The whole part, and the fraction that it leaves, rounded once.
+        let (first, t) = (x.floor(), numerator.rem_euclid(denominator) / denominator);
         match config.mode {
             ResizeMode::Nearest(rounding) => {
                 let nearest = match rounding {
@@ -51,20 +53,19 @@ impl Resized {
                 vec![(nearest.clamp(0.0, last) as usize, 1.0)]
             }
             ResizeMode::Linear => {
-                let x = x.clamp(0.0, last);
-                let t = x - x.floor();
-                vec![(x as usize, 1.0 - t), ((x as usize + 1).min(last as usize), t)]
+                let place = |n: f64| n.clamp(0.0, last) as usize;
+                vec![(place(first), 1.0 - t), (place(first + 1.0), t)]
             }
             ResizeMode::Cubic(a) => {
                 let weight = |n: f64| {
-                    let d = (x - n).abs();
+                    let d = (t - n).abs();
                     if d <= 1.0 {
                         (a + 2.0) * d.powi(3) - (a + 3.0) * d.powi(2) + 1.0
                     } else {
                         a * d.powi(3) - 5.0 * a * d.powi(2) + 8.0 * a * d - 4.0 * a
                     }
                 };
-                [-1.0, 0.0, 1.0, 2.0].map(|n| x.floor() + n).map(|n| (n.clamp(0.0, last) as usize, weight(n))).to_vec()
+                [-1.0, 0.0, 1.0, 2.0].map(|n| ((first + n).clamp(0.0, last) as usize, weight(n))).to_vec()
             }
             other => panic!("the reference does not know {other:?}"),
         }

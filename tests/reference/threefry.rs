@@ -24,6 +24,12 @@ pub fn words(seed: u64, sequence: u32, count: usize) -> Vec<u32> {
     pairs.take(count).collect()
 }
 
+/// The same of elements that have 64 bits each, the lower word first.
+pub fn wide_words(seed: u64, sequence: u32, count: usize) -> Vec<u64> {
+    let words = words(seed, sequence, 2 * count);
+    words.chunks(2).map(|pair| u64::from(pair[0]) | (u64::from(pair[1]) << 32)).collect()
+}
+
 /// The uniform number in `[0, 1)` of 32 random bits.
 pub fn uniform(bits: u32) -> f64 {
     f64::from(bits >> 8) / 16_777_216.0
@@ -44,4 +50,9 @@ pub fn gumbel(bits: u32) -> f64 {
 /// One of `count` integers from `first` on, by 32 random bits.
 pub fn integer(bits: u32, first: i64, count: u64) -> f64 {
     (first + ((u64::from(bits) * count) >> 32) as i64) as f64
+}
+
+/// The same by 64 random bits.
+pub fn wide_integer(bits: u64, first: i64, count: u64) -> i64 {
+    first.wrapping_add_unsigned(((u128::from(bits) * u128::from(count)) >> 64) as u64)
 }

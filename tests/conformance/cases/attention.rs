@@ -1,6 +1,6 @@
 //! Attention and rotary embeddings.
 
-use super::{FLOATS, is_brief, shaped};
+use super::{FLOATS, floats, is_brief, shaped};
 use crate::compare::{Expected, Sample, check, download, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
@@ -325,6 +325,38 @@ fn add_numbers(suite: &mut Suite, dtype: DType) {
     });
 }
 
+/// What differs in doubles, and some of the rest.
+fn add_doubles(suite: &mut Suite) {
+    let dtype = DType::F64;
+    if full_tier() {
+        add_sizes(suite, dtype);
+        add_settings(suite, dtype);
+        add_masks(suite, dtype);
+        add_layouts(suite, dtype);
+    }
+    let sliced = [Place::As(Layout::Sliced); 3];
+    let everything = Call { causal: true, window: Some(40), softcap: Some(2.0), scale: Some(0.3), ..Call::default() };
+    for (name, call) in [
+        ("plain", Call::default()),
+        ("one_query", Call { tokens: [1, 300], causal: true, ..Call::default() }),
+        ("grouped_few_sliced", Call { heads: [6, 2], tokens: [3, 130], places: sliced, ..Call::default() }),
+        ("wide_rows", Call { width: [100, 132], ..Call::default() }),
+        ("mask_and_everything", Call { mask: Some((DType::U8, Over::Padding)), heads: [4, 2], ..everything }),
+        ("mask_of_singles", Call { mask: Some((DType::F32, Over::All)), ..Call::default() }),
+        ("mask_of_doubles", Call { mask: Some((dtype, Over::Matrix)), ..Call::default() }),
+    ] {
+        add_call(suite, name, dtype, call);
+    }
+    add_numbers(suite, dtype);
+    suite.add(OP, "f64::mask_below_singles", |device| {
+        // Scores that no `f32` is as low as: where all are alike, so are the weights.
+        let x = Tensor::ones((2, 9, 20), DType::F64, device)?;
+        let config = AttentionConfig { mask: Some(Tensor::full(-1e300, (9, 9), device)?), ..Default::default() };
+        let result = x.scaled_dot_product_attention(&x, &x, &config)?;
+        check(OP, &result, &Expected::new(array(&[2, 9, 20], vec![1.0; 360]), DType::F64))
+    });
+}
+
 fn add_ranks(suite: &mut Suite) {
     let dtype = DType::F32;
     let of = |shapes: [&'static [usize]; 3]| {
@@ -445,8 +477,9 @@ fn check_rope(x: &Sample, cos: &Sample, sin: &Sample) -> Outcome {
 
 fn add_rotary(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Sliced, Transposed, Unaligned};
-    for dtype in FLOATS {
-        for layout in [Contiguous, Transposed, Sliced, Broadcast, Unaligned] {
+    for dtype in floats() {
+        let layouts = [Sliced, Contiguous, Transposed, Broadcast, Unaligned];
+        for &layout in if dtype == DType::F64 && !full_tier() { &layouts[..1] } else { &layouts[..] } {
             for (name, table) in [("", DType::F32), ("_same", dtype)] {
                 suite.add("rope", format!("{dtype}::{}{name}", layout.name()), move |device| {
                     let x = shaped("x", &[2, 3, 5, 8], layout, dtype, Domain::Normal, device)?;
@@ -467,6 +500,9 @@ fn add_rotary(suite: &mut Suite) {
             ("token", &[1, 4, 1, 64], &[1, 32]),
         ];
         for (name, shape, table) in shapes {
+            if dtype == DType::F64 && name != "no_pairs" && !full_tier() {
+                continue;
+            }
             suite.add("rope", format!("{dtype}::{name}"), move |device| {
                 let x = shaped("x", shape, Contiguous, dtype, Domain::Normal, device)?;
                 let cos = shaped("cos", table, Contiguous, DType::F32, Domain::Normal, device)?;
@@ -503,6 +539,14 @@ fn add_rotary(suite: &mut Suite) {
             Ok(())
         });
     }
+    suite.add("rotary_tables", "f64::positions", |device| {
+        let positions = Tensor::arange(0f64, 200.0, device)?;
+        let (cos, sin) = positions.rotary_tables(64, 10000.0)?;
+        let angle = |i: usize| (i / 32) as f64 * f64::powf(10000.0, -2.0 * (i % 32) as f64 / 64.0);
+        let angles = array(&[200, 32], (0..200 * 32).map(angle).collect());
+        check("rotary_tables", &cos, &Expected::new(angles.mapv(f64::cos), DType::F64))?;
+        check("rotary_tables", &sin, &Expected::new(angles.mapv(f64::sin), DType::F64))
+    });
     suite.add("rotary_tables", "any_positions", |device| {
         let (cos, sin) = Tensor::arange(0u32, 50, device)?.rotary_tables(8, 100.0)?;
         let positions = Tensor::new([[3u32, 49], [0, 7]], device)?;
@@ -525,6 +569,7 @@ pub fn add(suite: &mut Suite) {
         add_layouts(suite, dtype);
         add_numbers(suite, dtype);
     }
+    add_doubles(suite);
     add_ranks(suite);
     add_random(suite);
     add_alibi(suite);

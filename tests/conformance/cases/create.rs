@@ -145,6 +145,10 @@ pub fn add(suite: &mut Suite) {
     suite.add("arange_step", "f16::ranges", |device| {
         arange_step(&[(half(0.0), half(1.0), half(0.1)), (half(9.0), half(-9.0), half(-0.5))], device)
     });
+    suite.add("arange_step", "bf16::ranges", |device| {
+        let brief = bf16::from_f32;
+        arange_step(&[(brief(0.0), brief(1.0), brief(0.1)), (brief(9.0), brief(-9.0), brief(-0.5))], device)
+    });
     suite.add("arange_step", "i32::ranges", |device| {
         arange_step(&[(0, 10, 3), (10, 0, -3), (i32::MIN, i32::MAX, i32::MAX), (5, 0, 1), (-7, 8, 5)], device)
     });

@@ -185,8 +185,14 @@ pub fn add(suite: &mut Suite) {
         let name = format!("{mode:?}_{padding:?}_{}", if align_corners { "corners" } else { "edges" }).to_lowercase();
         // Few of f16, as each configuration is a kernel.
         let of_f16 = mode == GridSampleMode::Bilinear || padding == GridSamplePadding::Zeros;
-        for (dtype, places) in [(DType::F32, DType::F32), (DType::F16, DType::F16)] {
-            if dtype == DType::F16 && !of_f16 && !full_tier() {
+        for (dtype, places) in [DType::F32, DType::F16, DType::F64].map(|dtype| (dtype, dtype)) {
+            let few = match dtype {
+                DType::F16 => of_f16,
+                // One of each mode, padding and way to count.
+                DType::F64 => mode as usize == padding as usize && align_corners == (mode == GridSampleMode::Bicubic),
+                _ => true,
+            };
+            if !few && !full_tier() {
                 continue;
             }
             suite.add(op(mode), format!("{dtype}::{name}"), move |device| {
@@ -217,9 +223,12 @@ pub fn add(suite: &mut Suite) {
         }
     }
     suite.add("grid_sample", "f32::far_away", far_away);
-    suite.add("grid_sample", "f16::places_in_f32", |device| {
-        let x = shaped("grid_sample", &[2, 3, 5, 4], Layout::Contiguous, DType::F16, Domain::Normal, device)?;
-        check_samples(&x, &grid(&[2, 3, 7, 2], DType::F32, Layout::Contiguous, device)?, GridSampleConfig::default())
-    });
+    for (dtype, places) in [(DType::F16, DType::F32), (DType::F64, DType::F32), (DType::BF16, DType::F64)] {
+        suite.add("grid_sample", format!("{dtype}::places_in_{places}"), move |device| {
+            let x = shaped("grid_sample", &[2, 3, 5, 4], Layout::Contiguous, dtype, Domain::Normal, device)?;
+            check_samples(&x, &grid(&[2, 3, 7, 2], places, Layout::Contiguous, device)?, GridSampleConfig::default())
+        });
+    }
+    suite.add("grid_sample", "f64::random", |device| check_random(GridSampleConfig::default(), DType::F64, device));
     suite.add("grid_sample", "f32::onnx", by_onnx);
 }

@@ -90,9 +90,9 @@ fn layouts(dtype: DType) -> &'static [Layout] {
     if is_brief(dtype) { &[Layout::Contiguous, Layout::Sliced] } else { &Layout::ALL }
 }
 
-/// The dtypes of up to 32 bits.
-fn short() -> impl Iterator<Item = DType> {
-    DType::ALL.into_iter().filter(|dtype| dtype.size_in_bytes() <= 4)
+/// All floats.
+fn floats() -> impl Iterator<Item = DType> {
+    DType::ALL.into_iter().filter(|dtype| dtype.is_float())
 }
 
 /// All dtypes but truth values.

@@ -1,6 +1,6 @@
 //! Pools.
 
-use super::{FLOATS, shaped, short};
+use super::{floats, shaped};
 use crate::compare::{Expected, Sample, check};
 use crate::full_tier;
 use crate::layouts::Layout;
@@ -210,8 +210,8 @@ impl Operation {
     fn dtypes(&self) -> Vec<DType> {
         match self.fold {
             // All dtypes over two axes; the others share what depends on them.
-            Fold::Max if self.axes == 2 || full_tier() => short().collect(),
-            _ if self.axes == 2 || full_tier() => FLOATS.to_vec(),
+            Fold::Max if self.axes == 2 || full_tier() => DType::ALL.to_vec(),
+            _ if self.axes == 2 || full_tier() => floats().collect(),
             _ => vec![DType::F32],
         }
     }
@@ -317,8 +317,8 @@ pub fn add(suite: &mut Suite) {
     }
     for operation in &ADAPTIVE {
         let &(op, axes, fold, _) = operation;
-        let all = if axes == 2 || full_tier() { FLOATS.to_vec() } else { vec![DType::F32] };
-        for dtype in if fold == Fold::Max && axes == 2 { short().collect() } else { all } {
+        let all = if axes == 2 || full_tier() { floats().collect() } else { vec![DType::F32] };
+        for dtype in if fold == Fold::Max && axes == 2 { DType::ALL.to_vec() } else { all } {
             for (name, counts) in [
                 ("few", [2, 3, 4]),
                 ("more_than_there_are", [6, 10, 11]),
@@ -337,7 +337,7 @@ pub fn add(suite: &mut Suite) {
             }
         }
     }
-    for dtype in FLOATS {
+    for dtype in floats() {
         suite.add("global_avg_pool", format!("{dtype}::axes"), move |device| {
             for axes in 1..4 {
                 let x = shaped("global", &PLAIN.shape(axes), Sliced, dtype, Domain::Normal, device)?;

@@ -1,13 +1,13 @@
 //! Random tensors: bit for bit those of the reference, on every device; and places drawn at random.
 
-use super::FLOATS;
+use super::floats;
 use crate::compare::{Expected, Sample, check, download};
 use crate::devices;
 use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::numbers::{round, ulp};
-use crate::reference::threefry::{gumbel, integer, normal, threefry, uniform, words};
+use crate::reference::threefry::{gumbel, integer, normal, threefry, uniform, wide_integer, wide_words, words};
 use crate::reference::{ArrayD, array};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
@@ -128,6 +128,7 @@ fn distribution(device: &Device) -> Outcome {
     let tenths = download(&Tensor::rand(0f32, 10.0, MANY, device)?)?.mapv(f64::floor);
     check_frequencies(&tenths, &[0.1; 10])?;
     check_frequencies(&download(&Tensor::rand_int(0u32, 7, MANY, device)?)?, &[1.0 / 7.0; 7])?;
+    check_frequencies(&download(&Tensor::rand_int(0i64, 7, MANY, device)?)?, &[1.0 / 7.0; 7])?;
     let weights = Tensor::new([1f32, 0.0, 4.0, 3.0, 2.0], device)?;
     check_frequencies(&download(&weights.multinomial(20_000, true)?)?, &[0.1, 0.0, 0.4, 0.3, 0.2])?;
     // Of two drawn without replacement from weights 1, 2 and 3, the second: the sums of w_i / (1 - w_j) w_j.
@@ -160,24 +161,33 @@ fn check_frequencies(numbers: &ArrayD<f64>, probabilities: &[f64]) -> Outcome {
     Ok(())
 }
 
-fn check_integers<T: Element>(low: T, high: T, device: &Device) -> Outcome {
+fn integers<T: Element + Copy>(ranges: &[(T, T)], device: &Device) -> Outcome {
     let _turn = alone();
-    device.set_seed(11);
-    let random = Tensor::rand_int(low, high, (7, 143), device)?;
-    let (first, count) = (low.to_f64() as i64, (high.to_f64() - low.to_f64()) as u64);
-    let exact = words(11, 0, 7 * 143).into_iter().map(|bits| integer(bits, first, count)).collect();
-    check("rand_int", &random, &Expected::new(array(&[7, 143], exact), T::DTYPE))
+    for &(low, high) in ranges {
+        device.set_seed(11);
+        let random = Tensor::rand_int(low, high, (7, 143), device)?;
+        let (first, count) = (low.to_f64() as i64, (high.to_f64() - low.to_f64()) as u64);
+        let exact = words(11, 0, 7 * 143).into_iter().map(|bits| integer(bits, first, count)).collect();
+        check("rand_int", &random, &Expected::new(array(&[7, 143], exact), T::DTYPE))?;
+    }
+    Ok(())
 }
 
-fn integers(device: &Device) -> Outcome {
-    for (low, high) in [(0u32, 6), (5, 6), (0, 1 << 20), (0, u32::MAX), (u32::MAX - 3, u32::MAX), (1 << 31, u32::MAX)] {
-        check_integers(low, high, device)?;
+fn wide_integers(device: &Device) -> Outcome {
+    let large = 1 << 62;
+    let ranges = [(0, 6), (-10, -9), (i64::MIN, i64::MAX), (-large, large), (large, i64::MAX), (-7, (1 << 32) + 5)];
+    let _turn = alone();
+    for (low, high) in ranges {
+        device.set_seed(12);
+        let random = Tensor::rand_int(low, high, (7, 143), device)?.to_vec::<i64>()?;
+        let count = high.wrapping_sub(low).cast_unsigned();
+        let exact: Vec<i64> =
+            wide_words(12, 0, 7 * 143).into_iter().map(|bits| wide_integer(bits, low, count)).collect();
+        if random != exact || random.iter().any(|x| !(low..high).contains(x)) {
+            return Err(format!("integers from {low} to {high} are not those of the reference").into());
+        }
     }
-    for (low, high) in [(-10, 10), (i32::MIN, i32::MAX), (-1, 0), (i32::MAX - 7, i32::MAX)] {
-        check_integers(low, high, device)?;
-    }
-    check_integers(0u8, 255, device)?;
-    check_integers(250u8, 255, device)
+    Ok(())
 }
 
 fn bernoulli(layout: Layout, dtype: DType, device: &Device) -> Outcome {
@@ -409,8 +419,17 @@ pub fn add(suite: &mut Suite) {
         let draw = || Tensor::gumbel(-2f64, 0.7, 999, device);
         check_doubles("gumbel", device, || Tensor::gumbel(0f32, 1.0, 999, device), draw, [-2.0, 0.7])
     });
-    suite.add("rand_int", "reference", integers);
-    for dtype in FLOATS {
+    suite.add("rand_int", "u32::reference", |device| {
+        let largest = u32::MAX;
+        integers(&[(0, 6), (5, 6), (0, 1 << 20), (0, largest), (largest - 3, largest), (1 << 31, largest)], device)
+    });
+    suite.add("rand_int", "i32::reference", |device| {
+        integers(&[(-10, 10), (i32::MIN, i32::MAX), (-1, 0), (i32::MAX - 7, i32::MAX)], device)
+    });
+    suite.add("rand_int", "u8::reference", |device| integers(&[(0u8, 255), (250, 255)], device));
+    suite.add("rand_int", "i8::reference", |device| integers(&[(-128i8, 127), (-5, 3), (-1, 0)], device));
+    suite.add("rand_int", "i64::reference", wide_integers);
+    for dtype in floats() {
         for layout in Layout::ALL {
             suite.add("bernoulli", format!("{dtype}::{}", layout.name()), move |device| {
                 bernoulli(layout, dtype, device)

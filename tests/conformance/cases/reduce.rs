@@ -1,13 +1,13 @@
 //! Reductions.
 
-use super::{FLOATS, is_brief, shaped};
-use crate::compare::{Expected, Sample, check, upload};
+use super::{floats, is_brief, shaped};
+use crate::compare::{DOUBLE, Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::array;
 use crate::reference::functions::{maximum, minimum};
 use crate::reference::inputs::{Domain, Inputs};
-use crate::reference::numbers::{round, summed, wrap};
-use crate::reference::reduce::{argmax, argmin, kept_shape, logsumexp, logsumexp_scale, rows, variance};
+use crate::reference::numbers::{round, sum, summed, wrap};
+use crate::reference::reduce::{argmax, argmin, kept_shape, logsumexp, logsumexp_scale, norm, rows, variance};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
 use marquetry::{DType, Device, Result, Tensor};
@@ -107,7 +107,7 @@ macro_rules! reductions {
 
 /// Those that every layout is tried with; the others, which read their elements in the same way, see some.
 const REDUCTIONS: &[Reduction] = reductions! {
-    sum sum_keepdim sum_all Wide Normal |row| row.iter().sum(), magnitude;
+    sum sum_keepdim sum_all Wide Normal |row| sum(row.iter().copied()), magnitude;
     mean mean_keepdim mean_all Float Normal mean, |row| magnitude(row) / row.len() as f64;
     min min_keepdim min_all Same Special |row| row.iter().copied().reduce(minimum).unwrap(), none;
     max max_keepdim max_all Same Special |row| row.iter().copied().reduce(maximum).unwrap(), none;
@@ -127,15 +127,18 @@ const MORE: &[Reduction] = reductions! {
     std_with std_with_keepdim std_with_all (3) Float Normal |row| variance(row, 3).sqrt(), largest;
     logsumexp logsumexp_keepdim logsumexp_all Float Normal logsumexp, logsumexp_scale;
     norm_l1 norm_l1_keepdim norm_l1_all Float Normal magnitude, magnitude;
-    norm_l2 norm_l2_keepdim norm_l2_all Float Normal |row| row.iter().map(|x| x * x).sum::<f64>().sqrt(), none;
+    norm_l2 norm_l2_keepdim norm_l2_all Float Normal norm, none;
 };
 
+/// Those whose states hold more than a number of the dtype: what the rounding of sums loses.
+const HAVE_STATES: [&str; 3] = ["sum", "var", "norm_l2"];
+
 fn mean(row: &[f64]) -> f64 {
-    row.iter().sum::<f64>() / row.len() as f64
+    sum(row.iter().copied()) / row.len() as f64
 }
 
 fn magnitude(row: &[f64]) -> f64 {
-    row.iter().map(|x| x.abs()).sum()
+    sum(row.iter().map(|x| x.abs()))
 }
 
 fn largest(row: &[f64]) -> f64 {
@@ -162,8 +165,7 @@ const AXES: [(&str, &[i32]); 9] = [
 impl Reduction {
     fn takes(&self, dtype: DType) -> bool {
         match self.kind {
-            Kind::Float if ["mean", "norm_l1"].contains(&self.name) => dtype.is_float(),
-            Kind::Float => FLOATS.contains(&dtype),
+            Kind::Float => dtype.is_float(),
             _ => true,
         }
     }
@@ -192,9 +194,14 @@ impl Reduction {
         } else {
             rows(&input.values, axes, self.of_row).mapv(|x| wrap(x as i64, result))
         };
-        // Sums of `f64` are not compensated: an invocation adds up to 1024 numbers in a row, each time with a rounding.
-        let roundings = if result == DType::F64 { 2048.0 } else { 1.0 };
-        Ok(Expected::new(reduced, result).with_scale(rows(&input.values, axes, self.scale) * roundings))
+        let factor = match (self.name, result) {
+            // The reference rounds as often.
+            ("prod", DType::F64) => 2.0,
+            // The rounding of the mean is squared.
+            ("var" | "var_with", DType::F64) => DOUBLE,
+            _ => 1.0,
+        };
+        Ok(Expected::new(reduced, result).with_scale(rows(&input.values, axes, self.scale) * factor))
     }
 
     fn check(&self, input: &Sample, axes: &[i32]) -> Outcome {
@@ -251,13 +258,16 @@ pub fn add(suite: &mut Suite) {
                 suite.add(reduction.name, format!("{dtype}::ties"), move |device| ties(reduction, dtype, device));
             }
         }
-        for dtype in FLOATS.into_iter().filter(tried) {
+        // States of their own in doubles; the others are made of these.
+        let in_doubles = |dtype: &DType| *dtype == DType::F64 && HAVE_STATES.contains(&reduction.name);
+        for dtype in floats().filter(|dtype| tried(dtype) || in_doubles(dtype)) {
             suite.add(reduction.name, format!("{dtype}::nan_and_infinity"), move |device| {
                 nan_and_infinity(reduction, dtype, device)
             });
         }
         // Of each kind of state: chunks of rows first, then the states of chunks.
-        for dtype in [DType::F32, DType::I32].into_iter().filter(tried) {
+        for dtype in [DType::F32, DType::I32, DType::F64].into_iter().filter(|dtype| tried(dtype) || in_doubles(dtype))
+        {
             suite.add(reduction.name, format!("{dtype}::chunks"), move |device| {
                 let (op, domain) = (reduction.name, reduction.domain);
                 reduction.check(&shaped(op, &[2, 20011], Layout::Contiguous, dtype, domain, device)?, &[1])?;
@@ -275,10 +285,15 @@ pub fn add(suite: &mut Suite) {
         .chain(MORE)
         .filter(|reduction| ["sum", "mean", "norm_l1", "norm_l2", "var", "std", "logsumexp"].contains(&reduction.name))
     {
-        suite.add(reduction.name, "f32::long", move |device| long(reduction, device));
+        let doubles = HAVE_STATES.contains(&reduction.name).then_some(DType::F64);
+        for dtype in [DType::F32].into_iter().chain(doubles) {
+            suite.add(reduction.name, format!("{dtype}::long"), move |device| long(reduction, dtype, device));
+        }
     }
-    suite.add("norm_l2", "f32::large_and_small", large_and_small);
-    suite.add("var", "f32::far_from_zero", far_from_zero);
+    for dtype in [DType::F32, DType::F64] {
+        suite.add("norm_l2", format!("{dtype}::large_and_small"), move |device| large_and_small(dtype, device));
+        suite.add("var", format!("{dtype}::far_from_zero"), move |device| far_from_zero(dtype, device));
+    }
 }
 
 /// Every layout and set of axes; long rows, short rows, and as many rows as a workgroup has members, more or less.
@@ -397,7 +412,7 @@ fn ties(reduction: &Reduction, dtype: DType, device: &Device) -> Outcome {
 }
 
 /// 2^20 numbers, large ones that cancel and small ones that remain.
-fn long(reduction: &Reduction, device: &Device) -> Outcome {
+fn long(reduction: &Reduction, dtype: DType, device: &Device) -> Outcome {
     const LENGTH: usize = 1 << 20;
     let mut inputs = Inputs::new("long");
     let mut numbers: Vec<f64> = (0..LENGTH).map(|_| round(inputs.normal() * 1e-3, DType::F32)).collect();
@@ -407,19 +422,20 @@ fn long(reduction: &Reduction, device: &Device) -> Outcome {
         (numbers[16 * place], numbers[other]) = (large, -large);
     }
     let values = array(&[1 << 10, 1 << 10], numbers);
-    let sample = Sample { tensor: upload(&values, DType::F32, device)?, values };
+    let sample = Sample { tensor: upload(&values, dtype, device)?, values };
     reduction.check_all(&sample)?;
     // All ones with a few large ones first, which a plain sum would lose the ones behind.
     let mut numbers = vec![1.0; LENGTH + 3];
-    numbers[..3].copy_from_slice(&[3e8, -1e8, -2e8]);
+    let large = if dtype == DType::F64 { 1e16 } else { 1e8 };
+    numbers[..3].copy_from_slice(&[3.0 * large, -large, -2.0 * large]);
     if reduction.name == "logsumexp" {
-        numbers[0] = -3e8;
+        numbers[0] = -3.0 * large;
     }
-    reduction.check(&vector(&numbers, DType::F32, device)?, &[0])
+    reduction.check(&vector(&numbers, dtype, device)?, &[0])
 }
 
 /// Squares that are too large or too small for the dtype.
-fn large_and_small(device: &Device) -> Outcome {
+fn large_and_small(dtype: DType, device: &Device) -> Outcome {
     let norm = MORE.iter().find(|reduction| reduction.name == "norm_l2").expect("it is there");
     for row in [
         vec![3e30, -4e30, 1.0],
@@ -430,19 +446,21 @@ fn large_and_small(device: &Device) -> Outcome {
         [vec![1e-20; 70], vec![1e20]].concat(),
         vec![0.0; 5],
     ] {
-        let row: Vec<f64> = row.into_iter().map(|x| round(x, DType::F32)).collect();
-        norm.check(&vector(&row, DType::F32, device)?, &[0])?;
+        // Of a dtype with eight times the range.
+        let power = if dtype == DType::F64 { 8 } else { 1 };
+        let row: Vec<f64> = row.into_iter().map(|x: f64| round(x.powi(power), dtype)).collect();
+        norm.check(&vector(&row, dtype, device)?, &[0])?;
     }
     Ok(())
 }
 
 /// A mean that is large against the deviations.
-fn far_from_zero(device: &Device) -> Outcome {
+fn far_from_zero(dtype: DType, device: &Device) -> Outcome {
     let variance = MORE.iter().find(|reduction| reduction.name == "var").expect("it is there");
     let mut inputs = Inputs::new("far");
     for (centre, count) in [(1e4, 1000), (1e6, 20000), (1.5e7, 300)] {
-        let row: Vec<f64> = (0..count).map(|_| round(centre + inputs.normal(), DType::F32)).collect();
-        variance.check(&vector(&row, DType::F32, device)?, &[0])?;
+        let row: Vec<f64> = (0..count).map(|_| round(centre + inputs.normal(), dtype)).collect();
+        variance.check(&vector(&row, dtype, device)?, &[0])?;
     }
-    variance.check(&vector(&[0.1f32.into(); 77], DType::F32, device)?, &[0])
+    variance.check(&vector(&[0.1f32.into(); 77], dtype, device)?, &[0])
 }

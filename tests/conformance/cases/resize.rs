@@ -1,6 +1,6 @@
 //! Axes resized.
 
-use super::{FLOATS, shaped, short};
+use super::{floats, shaped};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
@@ -280,7 +280,7 @@ fn upsample_by_pytorch(device: &Device) -> Outcome {
 
 pub fn add(suite: &mut Suite) {
     let nearest = ROUNDINGS.map(ResizeMode::Nearest);
-    for dtype in short() {
+    for dtype in DType::ALL {
         for layout in Layout::ALL {
             suite.add("resize_nearest", format!("{dtype}::{}", layout.name()), move |device| {
                 let shape = shape(layout);
@@ -315,7 +315,7 @@ pub fn add(suite: &mut Suite) {
             Ok(())
         });
     }
-    for dtype in FLOATS {
+    for dtype in floats() {
         for (name, modes) in [
             ("linear", vec![ResizeMode::Linear]),
             // PyTorch's and OpenCV's coefficient, Keys' own, and one of no use.
@@ -375,7 +375,7 @@ pub fn add(suite: &mut Suite) {
         check_resize(&input, &[14], ResizeConfig::LINEAR)?;
         check_resize(&input, &[99_991], ResizeConfig::LINEAR.align_corners())
     });
-    for dtype in FLOATS {
+    for dtype in floats() {
         suite.add("resize_linear", format!("{dtype}::nan_and_infinity"), move |device| {
             let (inf, nan) = (f64::INFINITY, f64::NAN);
             let values = array(&[8], vec![1.0, 2.0, nan, 3.0, inf, 4.0, -inf, 5.0]);

@@ -1,6 +1,6 @@
 //! Elements written to the places that an index tensor names.
 
-use super::{shaped, short};
+use super::shaped;
 use crate::compare::{Expected, Sample, check};
 use crate::layouts::Layout;
 use crate::reference::functions::maximum;
@@ -121,13 +121,13 @@ fn contended(op: &Op, dtype: DType, device: &Device) -> Outcome {
     op.check(x, &indexes, &shaped("source", &[5000], Layout::Contiguous, dtype, Domain::Small, device)?, 0)
 }
 
-fn specials(op: &Op, device: &Device) -> Outcome {
+fn specials(op: &Op, dtype: DType, device: &Device) -> Outcome {
     let (nan, infinity) = (f64::NAN, f64::INFINITY);
     let x = array(&[6], vec![1.0, nan, -infinity, infinity, -0.0, 2.0]);
     let src = array(&[6], vec![nan, 5.0, infinity, -infinity, -0.0, 3.0]);
     let indexes = array(&[6], (0..6).map(f64::from).collect());
     let place = |values, dtype| Layout::Contiguous.place(values, dtype, device);
-    op.check(place(x, DType::F32)?, &place(indexes, DType::U32)?, &place(src, DType::F32)?, 0)
+    op.check(place(x, dtype)?, &place(indexes, DType::U32)?, &place(src, dtype)?, 0)
 }
 
 fn nothing(op: &Op, dtype: DType, device: &Device) -> Outcome {
@@ -141,9 +141,9 @@ fn nothing(op: &Op, dtype: DType, device: &Device) -> Outcome {
 }
 
 /// More axes than a parameter block has room for the strides of.
-fn many_axes(op: &Op, device: &Device) -> Outcome {
+fn many_axes(op: &Op, dtype: DType, device: &Device) -> Outcome {
     let shape: &[usize] = if op.name == "index_add" { &[2] } else { &[2; 15] };
-    let sample = |name: &str, layout| shaped(name, &[2; 15], layout, DType::F32, Domain::Small, device);
+    let sample = |name: &str, layout| shaped(name, &[2; 15], layout, dtype, Domain::Small, device);
     let indexes = Layout::Contiguous.place(indexes(shape, 2, DType::U32), DType::U32, device)?;
     op.check(sample("target", Layout::Transposed)?, &indexes, &sample("source", Layout::Transposed)?, 4)
 }
@@ -151,7 +151,7 @@ fn many_axes(op: &Op, device: &Device) -> Outcome {
 pub fn add(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Flipped, Sliced, Transposed, Unaligned};
     for op in &OPS {
-        for dtype in short() {
+        for dtype in DType::ALL {
             for axis in 0..3 {
                 suite.add(op.name, format!("{dtype}::axis_{axis}"), move |device| {
                     placed(op, [Contiguous; 3], axis, dtype, DType::U32, device)
@@ -179,7 +179,9 @@ pub fn add(suite: &mut Suite) {
                 placed(op, [Contiguous; 3], 1, DType::F32, index, device)
             });
         }
-        suite.add(op.name, "f32::specials", |device| specials(op, device));
-        suite.add(op.name, "f32::many_axes", |device| many_axes(op, device));
+        for dtype in [DType::F32, DType::F64] {
+            suite.add(op.name, format!("{dtype}::specials"), move |device| specials(op, dtype, device));
+            suite.add(op.name, format!("{dtype}::many_axes"), move |device| many_axes(op, dtype, device));
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Sorting, and the largest elements.
 
-use super::{FLOATS, shaped, short};
+use super::shaped;
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::array;
@@ -44,7 +44,7 @@ fn vector(values: Vec<f64>, dtype: DType, device: &Device) -> Outcome<Sample> {
 }
 
 pub fn add(suite: &mut Suite) {
-    for dtype in short() {
+    for dtype in DType::ALL {
         for (name, shape, layout, axis) in [
             ("sliced_middle", &[4, 5, 6][..], Layout::Sliced, 1),
             ("transposed_last", &[4, 5, 6], Layout::Transposed, -1),
@@ -65,6 +65,14 @@ pub fn add(suite: &mut Suite) {
                 check_sort(&shaped("sort", shape, layout, dtype, Domain::Special, device)?, axis)
             });
         }
+        suite.add("argsort", format!("{dtype}::sliced_middle"), move |device| {
+            let input = shaped("sort", &[4, 5, 6], Layout::Sliced, dtype, Domain::Special, device)?;
+            for descending in [false, true] {
+                let [_, places] = sorted(&input.values, 1, 5, descending);
+                check("argsort", &input.tensor.argsort(1, descending)?, &Expected::new(places, DType::U32))?;
+            }
+            Ok(())
+        });
         suite.add("sort", format!("{dtype}::many_ties"), move |device| {
             check_sort(&shaped("sort", &[2, 5000], Layout::Contiguous, dtype, Domain::Small, device)?, 1)
         });
@@ -79,7 +87,7 @@ pub fn add(suite: &mut Suite) {
             });
         }
     }
-    for dtype in FLOATS {
+    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
         suite.add("sort", format!("{dtype}::nan_and_infinity"), move |device| {
             // Zeros of both signs and several NaN, in any order, keep theirs.
             let mut inputs = Inputs::new("specials");
@@ -89,7 +97,7 @@ pub fn add(suite: &mut Suite) {
             check_topk(&vector(row, dtype, device)?, 20, 0)
         });
     }
-    for (dtype, length) in [(DType::F32, 65_536), (DType::F32, 100_003), (DType::I32, 100_003)] {
+    for (dtype, length) in [(DType::F32, 65_536), (DType::F32, 100_003), (DType::I32, 100_003), (DType::F64, 100_003)] {
         suite.add("sort", format!("{dtype}::{length}"), move |device| {
             check_sort(&shaped("long", &[length], Layout::Contiguous, dtype, Domain::Special, device)?, 0)
         });

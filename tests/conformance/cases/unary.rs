@@ -1,6 +1,6 @@
 //! Functions of one element.
 
-use super::{FLOATS, is_brief, layouts, sample};
+use super::{floats, is_brief, layouts, sample};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::layouts::Layout;
 use crate::reference::array;
@@ -108,11 +108,6 @@ impl Function {
     fn takes(&self, dtype: DType) -> bool {
         match dtype {
             DType::Bool => self.is_test() || self.name == "bitwise_not",
-            DType::F64 => {
-                let arithmetic = ["neg", "abs", "sign", "sqr", "relu", "relu6", "sqrt", "rsqrt", "recip", "softsign"];
-                let whole = ["floor", "ceil", "round", "trunc", "hardsigmoid", "hardswish"];
-                self.is_test() || arithmetic.contains(&self.name) || whole.contains(&self.name)
-            }
             _ if dtype.is_float() => self.name != "bitwise_not",
             _ => self.integer.is_some(),
         }
@@ -136,7 +131,7 @@ pub fn add(suite: &mut Suite) {
         let op = function.name;
         let takes = |dtype: &DType| function.takes(*dtype);
         for dtype in DType::ALL.into_iter().filter(takes) {
-            // The functions are many: of `bf16` one kernel of each.
+            // The functions are many: of `bf16` and `f64` one kernel of each.
             let layouts = if is_brief(dtype) { &[Layout::Contiguous] } else { layouts(dtype) };
             for &layout in layouts {
                 suite.add(op, format!("{dtype}::{}", layout.name()), move |device| {
@@ -159,7 +154,7 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
-        for dtype in FLOATS.into_iter().filter(takes) {
+        for dtype in floats().filter(takes) {
             suite.add(op, format!("{dtype}::dense"), move |device| {
                 let known = INTERVALS.iter().find(|(name, _)| *name == op);
                 let [low, high] = known.map_or([-30.0, 30.0], |(_, interval)| *interval);

@@ -4,7 +4,7 @@ use crate::compare::{Expected, check};
 use crate::reference::array;
 use crate::reference::numbers::round;
 use crate::suite::{Outcome, Suite};
-use marquetry::{DType, Device, Element, PadMode, Result, Tensor};
+use marquetry::{DType, Device, Element, PadMode, PoolConfig, ResizeConfig, Result, Tensor};
 
 const NUMBERS: [i64; 16] = [
     0,
@@ -137,6 +137,85 @@ fn reduced(device: &Device) -> Outcome {
     compare("matmul", &product, &expected)
 }
 
+/// Rows of so many numbers, of which many are equal and many differ in one word only.
+fn many(length: usize) -> Vec<i64> {
+    (0..length).map(|i| NUMBERS[i * 7 % 16].wrapping_add(((i * i) % 5) as i64) ^ ((i as i64 % 3) << 32)).collect()
+}
+
+/// Sorts as Rust does, by a key, and compares the elements and their places.
+fn check_sorted<T: Element + Copy, K: Ord>(numbers: &[T], key: impl Fn(T) -> K, device: &Device) -> Outcome {
+    let x = Tensor::new(numbers, device)?;
+    for descending in [false, true] {
+        let mut places: Vec<u32> = (0..numbers.len() as u32).collect();
+        let by_place = |&place: &u32| key(numbers[place as usize]);
+        match descending {
+            true => places.sort_by_key(|place| std::cmp::Reverse(by_place(place))),
+            false => places.sort_by_key(by_place),
+        }
+        let taken = numbers.len() / 3;
+        compare("argsort", &x.argsort(0, descending)?, &places)?;
+        compare("topk", &x.topk(taken, 0, descending)?.1, &places[..taken])?;
+        // By their bits, as NaN equals nothing.
+        let sorted: Vec<T> = places.iter().map(|&place| numbers[place as usize]).collect();
+        let bytes = x.sort(0, descending)?.0.to_vec::<T>()?;
+        if bytemuck::cast_slice::<T, u8>(&bytes) != bytemuck::cast_slice::<T, u8>(&sorted) {
+            return Err(format!("sort: expected {sorted:?}, got {bytes:?}").into());
+        }
+    }
+    Ok(())
+}
+
+fn sorted(device: &Device) -> Outcome {
+    check_sorted(&NUMBERS, |x| x, device)?;
+    check_sorted(&many(1000), |x| x, device)?;
+    // NaN of any bits are the largest, zeros are equal.
+    let order = |x: f64| match x {
+        _ if x.is_nan() => i64::MAX,
+        0.0 => 0,
+        _ if x > 0.0 => x.to_bits().cast_signed(),
+        _ => -(x.abs().to_bits().cast_signed()),
+    };
+    let odd =
+        [0x7ff0_0000_0000_0001, 0xfff0_0000_0000_0001, 0x7ff8_0000_0000_0000, u64::MAX, 1, 1 << 63].map(f64::from_bits);
+    let infinite =
+        [f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN, 0.0, -0.0, 1.0, 1f64.next_up(), -1f64.next_up()];
+    let doubles: Vec<f64> = many(500).into_iter().map(|x| f64::from_bits(x.cast_unsigned())).collect();
+    check_sorted(&[&odd[..], &infinite, &odd, &doubles, &infinite].concat(), order, device)
+}
+
+/// Several numbers of a row for each place, and one place with most of them.
+fn scattered(device: &Device) -> Outcome {
+    let src = many(3000);
+    let indexes: Vec<u32> = (0..3000).map(|i| if i % 3 == 0 { i * i % 17 } else { 5 }).collect();
+    let [x, index, source] =
+        [Tensor::new(NUMBERS, device)?, Tensor::new(&indexes[..], device)?, Tensor::new(&src[..], device)?];
+    let expected = |combine: fn(i64, i64) -> i64| {
+        let mut all = NUMBERS;
+        for (&index, &x) in indexes.iter().zip(&src) {
+            if let Some(place) = all.get_mut(index as usize) {
+                *place = combine(*place, x);
+            }
+        }
+        all
+    };
+    compare("scatter", &x.clone().scatter(&index, &source, 0)?, &expected(|_, x| x))?;
+    compare("scatter_add", &x.clone().scatter_add(&index, &source, 0)?, &expected(i64::wrapping_add))?;
+    compare("index_add", &x.clone().index_add(&index, &source, 0)?, &expected(i64::wrapping_add))?;
+    compare("scatter_max", &x.scatter_max(&index, &source, 0)?, &expected(i64::max))
+}
+
+fn images(device: &Device) -> Outcome {
+    let x = Tensor::new(NUMBERS, device)?.reshape((1, 4, 4))?;
+    let largest = |i: usize| [0, 1, 4, 5].map(|tap| NUMBERS[i / 2 * 8 + i % 2 * 2 + tap]).into_iter().max();
+    let expected: Vec<i64> = (0..4).filter_map(largest).collect();
+    compare("max_pool2d", &x.max_pool2d(&PoolConfig::new(2))?, &expected)?;
+    compare("adaptive_max_pool2d", &x.adaptive_max_pool2d([2, 2])?, &expected)?;
+    let doubled: Vec<i64> = (0..64).map(|i| NUMBERS[i / 16 * 4 + i % 8 / 2]).collect();
+    compare("upsample_nearest2d", &x.upsample_nearest2d(8, 8)?, &doubled)?;
+    let chosen: Vec<i64> = (0..4).map(|i| NUMBERS[i / 2 * 8 + i % 2 * 2]).collect();
+    compare("resize_nearest", &x.resize((2, 2), ResizeConfig::NEAREST)?, &chosen)
+}
+
 /// Numbers that are no ties, but would be after a rounding to `f32`.
 fn rounded_once(to: DType, device: &Device) -> Outcome {
     let mut numbers = Vec::new();
@@ -176,6 +255,9 @@ pub fn add(suite: &mut Suite) {
     suite.add("wide", "i64::unary", unary);
     suite.add("wide", "i64::moved", moved);
     suite.add("wide", "i64::reduced", reduced);
+    suite.add("wide", "sorted", sorted);
+    suite.add("wide", "i64::scattered", scattered);
+    suite.add("wide", "i64::images", images);
     suite.add("to_dtype", "i64_to_bf16::ties", wide_ties);
     for to in [DType::F32, DType::F16, DType::BF16] {
         suite.add("to_dtype", format!("f64_to_{to}::ties"), move |device| rounded_once(to, device));
