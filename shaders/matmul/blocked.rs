@@ -4,7 +4,7 @@
 use super::{Matrix, Problem, add_product};
 use crate::dtype::DType;
 use crate::kernels::elements::{Elements, Quads};
-use crate::shader::{Access, Array, KernelBuilder, Type, Value, Var};
+use crate::shader::{Access, Array, Dialect, KernelBuilder, Type, Value, Var};
 
 /// The block of a workgroup, and how it is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,12 +23,13 @@ pub(crate) struct Block {
     pub quads: bool,
 }
 
-/// How four elements of an operand are read.
+/// How an operand is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Reading {
-    pub along: Along,
-    /// Whether they lie side by side, at a multiple of four.
-    pub quads: bool,
+pub(crate) enum Reading {
+    /// By fours that lie side by side, at a multiple of four.
+    Quads(Along),
+    /// One by one. Neighbouring lanes read neighbours.
+    Single(Along),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,31 +43,32 @@ pub(crate) enum Along {
 impl Block {
     /// A block for operands whose rows are contiguous.
     pub const fn new(shape: [u32; 2], part: [u32; 2], depth: u32) -> Self {
-        let a = Reading { along: Along::Depth, quads: true };
-        Block { shape, part, depth, a, b: Reading { along: Along::Other, quads: true }, whole: true, quads: true }
-    }
-
-    /// Blocks that are used for a dtype.
-    pub fn of(dtype: DType) -> Vec<Block> {
-        match dtype.size_in_bytes() {
-            // Products of 64-bit integers are made of so many of 32 bits that no block stays in Intel's registers.
-            8 if dtype == DType::I64 => Vec::new(),
-            8 => vec![Block::SMALL],
-            _ => vec![Block::SMALL, Block::MIDDLE, Block::LARGE],
-        }
+        let (a, b) = (Reading::Quads(Along::Depth), Reading::Quads(Along::Other));
+        Block { shape, part, depth, a, b, whole: true, quads: true }
     }
 
     pub const SMALL: Block = Block::new([32, 32], [4, 4], 8);
-    pub const MIDDLE: Block = Block::new([64, 64], [4, 4], 16);
-    pub const LARGE: Block = Block::new([64, 128], [8, 8], 16);
-    /// For browsers, which have 16 KiB of workgroup memory.
-    pub const LARGE_SHALLOW: Block = Block::new([64, 128], [8, 8], 8);
+    pub const MIDDLE: Block = Block::new([64, 64], [8, 4], 8);
+    /// For GPUs that have registers for sums of 8 x 8, which Intel's do not.
+    pub const LARGE: Block = Block::new([64, 128], [8, 8], 8);
+
+    /// Blocks that are used for a dtype on every device.
+    pub fn of(dtype: DType) -> &'static [Block] {
+        match dtype {
+            // Products of 64-bit integers are made of so many of 32 bits that no block stays in Intel's registers.
+            DType::I64 => &[],
+            DType::F64 => &[Block::SMALL],
+            _ => &[Block::SMALL, Block::MIDDLE],
+        }
+    }
 
     pub fn name(self) -> String {
         let [rows, columns] = self.shape;
-        let read = |reading: Reading| {
-            let along = if reading.along == Along::Depth { "depth" } else { "other" };
-            format!("{along}{}", if reading.quads { " x4" } else { "" })
+        let read = |reading| match reading {
+            Reading::Quads(Along::Depth) => "depth x4",
+            Reading::Quads(Along::Other) => "other x4",
+            Reading::Single(Along::Depth) => "depth",
+            Reading::Single(Along::Other) => "other",
         };
         let (a, b) = (read(self.a), read(self.b));
         let (whole, quads) = (if self.whole { ", whole" } else { "" }, if self.quads { ", x4" } else { "" });
@@ -83,138 +85,193 @@ impl Block {
 /// Elements between lines of a tile that are written across, so that they fall into other banks.
 const PAD: u32 = 4;
 
-/// The buffer of an operand.
-#[derive(Clone, Copy)]
-enum Source<'k> {
-    Quads(Quads<'k>),
-    Single(Elements<'k>),
-}
-
 /// An operand on its way to the tiles.
 struct Side<'k> {
     k: &'k KernelBuilder,
     source: Source<'k>,
-    along: Along,
-    /// The length of a tile's line.
-    extent: u32,
-    /// Its lines in each stage.
-    tile_depth: u32,
+    /// The matrix: its length and its strides across the depth and along it, and where the block begins.
+    start: Value<'k>,
+    length: Value<'k>,
+    stride: Value<'k>,
     depth_stride: Value<'k>,
+    first: Value<'k>,
     /// The depth of the product, unless nothing is beyond it.
     depth: Option<Value<'k>>,
-    /// The fours that an invocation loads in each step.
-    fours: Vec<Four<'k>>,
-    tile: Array<'k>,
+    tile: Tile<'k>,
+    threads: u32,
 }
 
-/// Four elements of a tile.
-struct Four<'k> {
-    /// Their first place in the tile.
-    place: Value<'k>,
-    depth: Value<'k>,
-    /// Places in the matrix of the first one, or of each of those along the other axis.
-    lines: Vec<Value<'k>>,
+/// The buffer of an operand.
+enum Source<'k> {
+    Quads(Quads<'k>, Along),
+    Single(Elements<'k>, Along),
+}
+
+/// Both stages of an operand's tile, with the depth as the outer axis.
+struct Tile<'k> {
+    array: Array<'k>,
+    /// Whether its elements are vectors of four.
+    quads: bool,
+    extent: u32,
+    depth: u32,
+}
+
+impl<'k> Tile<'k> {
+    fn new(k: &'k KernelBuilder, number: Type, extent: u32, depth: u32, reading: Reading) -> Self {
+        let quads = reading == Reading::Quads(Along::Other);
+        let array = match quads {
+            true => k.workgroup_array(Type::vec4(number.scalar), 2 * depth * extent / 4),
+            false => k.workgroup_array(number, 2 * depth * (extent + PAD)),
+        };
+        Tile { array, quads, extent, depth }
+    }
+
+    fn store(&self, line: Value<'k>, place: Value<'k>, value: Value<'k>) {
+        match self.quads {
+            true => self.array.store(line * (self.extent / 4) + place / 4, value),
+            false => self.array.store(line * (self.extent + PAD) + place, value),
+        }
+    }
+
+    /// Four elements of a line.
+    fn four(&self, line: Value<'k>, place: Value<'k>) -> [Value<'k>; 4] {
+        if self.quads {
+            let four = self.array.load(line * (self.extent / 4) + place / 4);
+            return [0, 1, 2, 3].map(|e| four.lane(e));
+        }
+        let first = line * (self.extent + PAD) + place;
+        [0, 1, 2, 3].map(|e| self.array.load(first + e))
+    }
 }
 
 impl<'k> Side<'k> {
-    /// `length` is that of the matrix across the depth, `first` where the block begins there.
-    fn new(p: &Problem<'k>, block: Block, name: &str, dtype: DType, is_a: bool) -> Self {
-        let k = p.k;
-        let Reading { along, quads } = if is_a { block.a } else { block.b };
-        let source = match quads {
-            true => Source::Quads(Quads::input(k, name, dtype)),
-            false => Source::Single(Elements::input(k, name, dtype)),
-        };
-        let Matrix { start, row_stride, column_stride } = if is_a { p.a } else { p.b };
-        let (extent, length, first) =
-            if is_a { (block.shape[0], p.m, p.first_row) } else { (block.shape[1], p.n, p.first_column) };
-        let (stride, depth_stride) = if is_a { (row_stride, column_stride) } else { (column_stride, row_stride) };
-        let tile = match along {
-            Along::Depth => k.workgroup_array(p.accumulator, 2 * block.depth * (extent + PAD)),
-            Along::Other => k.workgroup_array(Type::vec4(p.accumulator.scalar), 2 * block.depth * extent / 4),
-        };
-        // Rows and columns beyond the edge repeat the last one; they are not stored.
-        let line = |place: Value<'k>, last: u32| start + (first + place).min(length - last) * stride;
-        let (lane, threads) = (k.local_index(), block.workgroup());
-        let fours = (0..extent * block.depth / 4 / threads).map(|pass| match along {
+    fn a(p: &Problem<'k>, block: Block, dtype: DType) -> Self {
+        let Matrix { start, row_stride, column_stride } = p.a;
+        let tile = Tile::new(p.k, p.accumulator, block.shape[0], block.depth, block.a);
+        let source = Source::new(p.k, "a", dtype, block.a);
+        Side {
+            k: p.k,
+            source,
+            start,
+            length: p.m,
+            stride: row_stride,
+            depth_stride: column_stride,
+            first: p.first_row,
+            depth: (!block.whole).then_some(p.depth),
+            tile,
+            threads: block.workgroup(),
+        }
+    }
+
+    fn b(p: &Problem<'k>, block: Block, dtype: DType) -> Self {
+        let Matrix { start, row_stride, column_stride } = p.b;
+        let tile = Tile::new(p.k, p.accumulator, block.shape[1], block.depth, block.b);
+        let source = Source::new(p.k, "b", dtype, block.b);
+        Side {
+            k: p.k,
+            source,
+            start,
+            length: p.n,
+            stride: column_stride,
+            depth_stride: row_stride,
+            first: p.first_column,
+            depth: (!block.whole).then_some(p.depth),
+            tile,
+            threads: block.workgroup(),
+        }
+    }
+
+    /// The index of the first of some elements of the matrix. What is beyond the edge repeats the last ones, and is not
+    /// stored in the product.
+    fn index(&self, place: Value<'k>, depth: Value<'k>, last: [u32; 2]) -> Value<'k> {
+        let place = (self.first + place).min(self.length - last[0]);
+        let depth = self.depth.map_or(depth, |end| depth.min(end - last[1]));
+        self.start + place * self.stride + depth * self.depth_stride
+    }
+
+    /// An element or four, or 0 beyond the depth.
+    fn or_zero(&self, depth: Value<'k>, value: Value<'k>) -> Value<'k> {
+        self.depth.map_or(value, |end| depth.lt(end).select(value, 0))
+    }
+
+    /// How many times all invocations load something for a tile.
+    fn turns(&self, elements: u32) -> u32 {
+        let count = self.tile.extent * self.tile.depth / elements;
+        if !count.is_multiple_of(self.threads) {
+            self.k.fail("a tile's elements do not go round");
+        }
+        count / self.threads
+    }
+
+    /// The place and depth in the tile of the first of so many elements along an axis.
+    fn place(&self, turn: Value<'k>, along: Along, elements: u32) -> [Value<'k>; 2] {
+        let number = self.k.local_index() + turn * self.threads;
+        match along {
             Along::Depth => {
-                let per_line = block.depth / 4;
-                let place = lane / per_line + pass * (threads / per_line);
-                Four { place, depth: lane % per_line * 4, lines: vec![line(place, 1)] }
+                let per_place = self.tile.depth / elements;
+                [number / per_place, number % per_place * elements]
             }
             Along::Other => {
-                let per_line = extent / 4;
-                let place = lane % per_line * 4;
-                let lines = match quads {
-                    true => vec![line(place, 4)],
-                    false => (0..4).map(|e| line(place + e, 1)).collect(),
-                };
-                Four { place, depth: lane / per_line + pass * (threads / per_line), lines }
-            }
-        });
-        let fours = fours.collect();
-        let depth = (!block.whole).then_some(p.depth);
-        let tile_depth = block.depth;
-        Side { k, source, along, extent, tile_depth, depth_stride, depth, fours, tile }
-    }
-
-    /// The elements of this invocation for the tile that begins at a depth.
-    fn load(&self, from: Value<'k>) -> Vec<Value<'k>> {
-        self.fours.iter().map(|four| self.load_four(four, from + four.depth)).collect()
-    }
-
-    fn load_four(&self, four: &Four<'k>, depth: Value<'k>) -> Value<'k> {
-        let k = self.k;
-        // Within the matrix; what is beyond becomes 0.
-        let within = |place: Value<'k>, last: u32| self.depth.map_or(place, |length| place.min(length - last));
-        let or_zero = |place: Value<'k>, value: Value<'k>| match self.depth {
-            Some(length) => place.lt(length).select(value, 0),
-            None => value,
-        };
-        match (self.source, self.along) {
-            (Source::Quads(source), Along::Depth) => {
-                or_zero(depth, source.load(k, (four.lines[0] + within(depth, 4)) / 4))
-            }
-            (Source::Quads(source), Along::Other) => {
-                or_zero(depth, source.load(k, (four.lines[0] + within(depth, 1) * self.depth_stride) / 4))
-            }
-            (Source::Single(source), Along::Depth) => k.vector(&[0, 1, 2, 3].map(|e| {
-                let place = depth + e;
-                or_zero(place, source.load(four.lines[0] + within(place, 1) * self.depth_stride))
-            })),
-            (Source::Single(source), Along::Other) => {
-                let step = within(depth, 1) * self.depth_stride;
-                k.vector(&[0, 1, 2, 3].map(|e| or_zero(depth, source.load(four.lines[e] + step))))
+                let per_line = self.tile.extent / elements;
+                [number % per_line * elements, number / per_line]
             }
         }
     }
 
-    fn store(&self, stage: u32, elements: &[Value<'k>]) {
-        for (four, &value) in self.fours.iter().zip(elements) {
-            let line = four.depth + stage * self.tile_depth;
-            match self.along {
-                Along::Depth => {
-                    for e in 0..4 {
-                        self.tile.store((line + e) * (self.extent + PAD) + four.place, value.lane(e));
+    /// Loads this invocation's fours for the tile that begins at a depth. What is read one by one comes later.
+    fn load(&self, from: Value<'k>) -> Vec<Value<'k>> {
+        let Source::Quads(source, along) = &self.source else { return Vec::new() };
+        let four = |turn| {
+            let [place, depth] = self.place(self.k.u32(turn), *along, 4);
+            let last = if *along == Along::Depth { [1, 4] } else { [4, 1] };
+            self.or_zero(from + depth, source.load(self.k, self.index(place, from + depth, last) / 4))
+        };
+        (0..self.turns(4)).map(four).collect()
+    }
+
+    /// Fills a stage of the tile with what has been loaded.
+    fn store(&self, stage: u32, from: Value<'k>, loaded: &[Value<'k>]) {
+        let first_line = stage * self.tile.depth;
+        match &self.source {
+            Source::Quads(_, along) => {
+                for (turn, &value) in (0..).zip(loaded) {
+                    let [place, depth] = self.place(self.k.u32(turn), *along, 4);
+                    match along {
+                        Along::Depth => (0..4).for_each(|e| {
+                            self.tile.store(depth + (first_line + e), place, value.lane(e));
+                        }),
+                        Along::Other => self.tile.store(depth + first_line, place, value),
                     }
                 }
-                Along::Other => self.tile.store(line * (self.extent / 4) + four.place / 4, value),
             }
+            Source::Single(source, along) => each_turn(self.k, self.turns(1), |turn| {
+                let [place, depth] = self.place(turn, *along, 1);
+                let value = source.load(self.index(place, from + depth, [1, 1]));
+                self.tile.store(depth + first_line, place, self.or_zero(from + depth, value));
+            }),
         }
     }
+}
 
-    /// Four elements of a line of the tile.
-    fn four(&self, line: Value<'k>, place: Value<'k>) -> [Value<'k>; 4] {
-        match self.along {
-            Along::Depth => {
-                let first = line * (self.extent + PAD) + place;
-                [0, 1, 2, 3].map(|e| self.tile.load(first + e))
-            }
-            Along::Other => {
-                let four = self.tile.load(line * (self.extent / 4) + place / 4);
-                [0, 1, 2, 3].map(|e| four.lane(e))
-            }
+impl<'k> Source<'k> {
+    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, reading: Reading) -> Self {
+        match reading {
+            Reading::Quads(along) => Source::Quads(Quads::input(k, name, dtype), along),
+            Reading::Single(along) => Source::Single(Elements::input(k, name, dtype), along),
         }
+    }
+}
+
+/// A loop of a few turns.
+fn each_turn<'k>(k: &'k KernelBuilder, turns: u32, body: impl Fn(Value<'k>)) {
+    if k.target().dialect == Dialect::OpenCl {
+        // Unrolled, it would not stay in Intel's registers.
+        k.for_rolled(0, turns, body);
+    } else if k.target().is_for_browsers() {
+        // WGSL has no way to ask for it.
+        (0..turns).for_each(|turn| body(k.u32(turn)));
+    } else {
+        k.for_unrolled(turns, body);
     }
 }
 
@@ -244,7 +301,7 @@ impl<'k> Part<'k> {
     }
 
     /// Adds the products of a line of each tile.
-    fn add_products(&self, k: &'k KernelBuilder, [a, b]: [&Side<'k>; 2], line: Value<'k>) {
+    fn add_products(&self, k: &'k KernelBuilder, [a, b]: [&Tile<'k>; 2], line: Value<'k>) {
         let columns: Vec<_> = self.columns.iter().map(|&place| k.vector(&b.four(line, place))).collect();
         let rows = self.rows.iter().flat_map(|&place| a.four(line, place));
         for (row, sums) in rows.zip(self.sums.chunks(columns.len())) {
@@ -257,27 +314,27 @@ impl<'k> Part<'k> {
 
 pub fn write<'k>(p: &Problem<'k>, dtype: DType, block: Block) {
     let k = p.k;
-    let sides = [Side::new(p, block, "a", dtype, true), Side::new(p, block, "b", dtype, false)];
+    let sides = [Side::a(p, block, dtype), Side::b(p, block, dtype)];
     let y_type = if block.quads { Type::vec4(p.accumulator.scalar) } else { p.accumulator };
     let y = k.buffer("y", y_type, Access::Write);
     let part = Part::new(p, block);
-    let load = |from: Value<'k>| {
-        // The last steps load a tile that is not used.
-        let from = if block.whole { from.min(p.depth - block.depth) } else { from };
-        sides.each_ref().map(|side| side.load(from))
-    };
-    let store = |stage, elements: &[Vec<Value<'k>>; 2]| {
-        sides.iter().zip(elements).for_each(|(side, elements)| side.store(stage, elements));
-    };
-    store(0, &load(k.u32(0)));
+    let zero = k.u32(0);
+    for side in &sides {
+        side.store(0, zero, &side.load(zero));
+    }
     k.barrier();
     k.for_step(0, p.depth, 2 * block.depth, |from| {
         for stage in 0..2 {
-            let next = load(from + (stage + 1) * block.depth);
-            k.for_unrolled(block.depth, |depth| {
-                part.add_products(k, sides.each_ref(), depth + stage * block.depth);
+            let next = from + (stage + 1) * block.depth;
+            // The last steps load a tile that is not used.
+            let next = if block.whole { next.min(p.depth - block.depth) } else { next };
+            let loaded = sides.each_ref().map(|side| side.load(next));
+            each_turn(k, block.depth, |depth| {
+                part.add_products(k, sides.each_ref().map(|side| &side.tile), depth + stage * block.depth);
             });
-            store(1 - stage, &next);
+            for (side, loaded) in sides.iter().zip(&loaded) {
+                side.store(1 - stage, next, loaded);
+            }
             k.barrier();
         }
     });

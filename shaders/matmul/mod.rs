@@ -147,8 +147,8 @@ impl Family for Matmul {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        if self.dtype.size_in_bytes() == 8 {
-            // Sums and products of 64 bits take twice the room.
+        if self.dtype.size_in_bytes() == 8 || matches!(self.tile, Tile::Workgroup(_)) {
+            // Sums of 64 bits take twice the room, and each invocation of a block has many.
             k.large_registers();
         }
         let problem = Problem::new(k, self);
@@ -159,7 +159,7 @@ impl Family for Matmul {
     }
 
     fn samples() -> Vec<Self> {
-        let blocks = |dtype| Block::of(dtype).into_iter().map(Tile::Workgroup);
+        let blocks = |dtype| Block::of(dtype).iter().copied().map(Tile::Workgroup);
         let registers = |dtype: DType| {
             let most = if dtype.size_in_bytes() == 8 { 1 } else { 4 };
             [1, 4].into_iter().filter(move |&columns| columns <= most).map(|columns| Tile::Registers { columns })

@@ -84,19 +84,19 @@ fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize)
         // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
         return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } };
     }
-    let large = match device.info().backend {
-        BackendKind::Vulkan => Block::LARGE,
-        BackendKind::WebGpu => Block::LARGE_SHALLOW,
-        // Sums of 8 x 8 leave no registers for the rest.
-        BackendKind::LevelZero => Block::MIDDLE,
+    let count = |[rows, columns]: [u32; 2]| batches * m.div_ceil(rows as usize) * n.div_ceil(columns as usize);
+    let large = device.info().backend != BackendKind::LevelZero && count(Block::LARGE.shape) >= ENOUGH_BLOCKS;
+    let block = match dtype.size_in_bytes() {
+        8 => Block::SMALL,
+        _ if large => Block::LARGE,
+        _ if count(Block::MIDDLE.shape) >= ENOUGH_BLOCKS => Block::MIDDLE,
+        _ => Block::SMALL,
     };
-    let blocks = batches * m.div_ceil(large.shape[0] as usize) * n.div_ceil(large.shape[1] as usize);
-    let block = if dtype.size_in_bytes() == 8 || blocks < ENOUGH_BLOCKS { Block::SMALL } else { large };
     Tile::Workgroup(problem.fitted(block))
 }
 
-/// So many large blocks keep a GPU busy; if there are fewer, they are cut small.
-const ENOUGH_BLOCKS: usize = 96;
+/// So many blocks keep a GPU busy; if there are fewer, they are cut smaller.
+const ENOUGH_BLOCKS: usize = 192;
 
 /// The axes of the batch, and the two of the matrices.
 fn split(x: &Tensor) -> (Shape, [usize; 2]) {
@@ -231,6 +231,6 @@ impl Operand {
             && fours(outer)
             && self.offset.is_multiple_of(4)
             && self.batch.iter().copied().all(fours);
-        Reading { along, quads }
+        if quads { Reading::Quads(along) } else { Reading::Single(along) }
     }
 }
