@@ -50,7 +50,8 @@ pub(super) fn combined<'k>(
     let terms = taps.iter().map(|tap| {
         let both = inside.into_iter().chain(tap.inside).reduce(|a, b| a & b);
         let element = combined(k, x, index + tap.offset, both, inner);
-        tap.weight.map_or(element, |weight| weight * element)
+        // A driver would make `a - t a` of `(1 - t) a`, which is NaN where `a` is infinite.
+        tap.weight.map_or(element, |weight| weight.opaque() * element)
     });
     terms.reduce(|sum, term| sum + term).unwrap_or(index)
 }

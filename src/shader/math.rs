@@ -23,7 +23,9 @@ impl<'k> Value<'k> {
     /// The absolute value; of the smallest integer, which has none, itself.
     pub fn abs(self) -> Value<'k> {
         match self.ty.scalar {
-            Scalar::F32 | Scalar::F64 | Scalar::F16 => self.library(Glsl::FAbs, OpenCl::fabs, &[]),
+            Scalar::F32 | Scalar::F16 => self.library(Glsl::FAbs, OpenCl::fabs, &[]),
+            // By the bits: a driver compares -inf where the absolute value of a double is to be compared.
+            Scalar::F64 => self.magnitude().bitcast(self.ty),
             Scalar::I32 | Scalar::I64 => self.lt(0).select(-self, self),
             Scalar::U32 | Scalar::Bool => self,
         }
