@@ -1,6 +1,6 @@
 //! Images looked at through a grid of places.
 
-use super::shaped;
+use super::{floats, shaped};
 use crate::compare::{Expected, Sample, check, download, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
@@ -185,9 +185,11 @@ pub fn add(suite: &mut Suite) {
         let name = format!("{mode:?}_{padding:?}_{}", if align_corners { "corners" } else { "edges" }).to_lowercase();
         // Few of f16, as each configuration is a kernel.
         let of_f16 = mode == GridSampleMode::Bilinear || padding == GridSamplePadding::Zeros;
-        for (dtype, places) in [DType::F32, DType::F16, DType::F64].map(|dtype| (dtype, dtype)) {
+        for (dtype, places) in floats().map(|dtype| (dtype, dtype)) {
             let few = match dtype {
                 DType::F16 => of_f16,
+                // With places in another dtype, below.
+                DType::BF16 => false,
                 // One of each mode, padding and way to count.
                 DType::F64 => mode as usize == padding as usize && align_corners == (mode == GridSampleMode::Bicubic),
                 _ => true,

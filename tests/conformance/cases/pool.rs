@@ -317,8 +317,12 @@ pub fn add(suite: &mut Suite) {
     }
     for operation in &ADAPTIVE {
         let &(op, axes, fold, _) = operation;
-        let all = if axes == 2 || full_tier() { floats().collect() } else { vec![DType::F32] };
-        for dtype in if fold == Fold::Max && axes == 2 { DType::ALL.to_vec() } else { all } {
+        let dtypes = match fold {
+            _ if axes != 2 && !full_tier() => vec![DType::F32],
+            Fold::Max => DType::ALL.to_vec(),
+            _ => floats().collect(),
+        };
+        for dtype in dtypes {
             for (name, counts) in [
                 ("few", [2, 3, 4]),
                 ("more_than_there_are", [6, 10, 11]),

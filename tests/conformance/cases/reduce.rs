@@ -405,7 +405,10 @@ fn ties(reduction: &Reduction, dtype: DType, device: &Device) -> Outcome {
     (long[79], long[80], long[142], long[298]) = (1.0, 1.0, 1.0, 1.0);
     // Ties between chunks, too.
     let chunks = [vec![2.0; 5000], long.clone(), vec![2.0; 15000], long.clone()].concat();
-    for row in [vec![5.0; 9], vec![5.0; 130], vec![1.0, 3.0, 3.0, 0.0, 3.0, 0.0], long, chunks] {
+    for mut row in [vec![5.0; 9], vec![5.0; 130], vec![1.0, 3.0, 3.0, 0.0, 3.0, 0.0], long, chunks] {
+        if dtype == DType::Bool {
+            row.iter_mut().for_each(|x| *x = f64::from(*x > 2.0));
+        }
         reduction.check(&vector(&row, dtype, device)?, &[0])?;
     }
     Ok(())
