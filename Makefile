@@ -51,8 +51,11 @@ test test-full ops: export ZE_ENABLE_PARAMETER_VALIDATION := 1
 test: setup ## the quick tier of the tests, under the validation layers
 	$(CARGO) build --example level_zero_driver
 	MARQUETRY_VALIDATION=1 $(CARGO) test
-	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance matmul
+	MARQUETRY_TUNING=gpu MARQUETRY_TEST_DEVICES=vulkan,level-zero $(CARGO) test --test conformance matmul
+	MARQUETRY_TUNING=gpu MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::f32
 	MARQUETRY_TUNING=gpu MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance causal
+	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance in_tiles
+	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance f32::columns
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance random
 
 test-full: setup ## all tests: more shapes, every kernel through every compiler

@@ -17,6 +17,18 @@ pub(crate) enum InputLayout {
     Contiguous,
     /// With a stride along each axis.
     Strided,
+    /// The same, but along the innermost axis, whose length is a multiple of four, fours lie side by side, from a multiple
+    /// of four on.
+    StridedQuads,
+    /// The same, but along the innermost axis, whose length is a multiple of four, there is only one.
+    Repeated,
+}
+
+impl InputLayout {
+    /// Whether there are strides among the parameters.
+    pub fn is_strided(self) -> bool {
+        self != InputLayout::Contiguous
+    }
 }
 
 /// An elementwise kernel. Parameters: the number of elements; the lengths of the axes; per input its offset (in
@@ -33,7 +45,7 @@ pub(crate) struct Elementwise {
 impl Elementwise {
     /// The length of the parameter block.
     pub fn parameter_words(&self) -> usize {
-        let strided = self.inputs.iter().filter(|(_, layout)| *layout == InputLayout::Strided).count();
+        let strided = self.inputs.iter().filter(|(_, layout)| layout.is_strided()).count();
         let scalars: usize = self.scalars.iter().map(|dtype| dtype.parts()).sum();
         1 + self.rank + self.inputs.len() + strided * self.rank + scalars
     }
@@ -42,6 +54,32 @@ impl Elementwise {
 enum Input<'k> {
     Contiguous(Quads<'k>, Value<'k>),
     Strided(Elements<'k>, Strides<'k>),
+    StridedQuads(Quads<'k>, Strides<'k>),
+    Repeated(Elements<'k>, Strides<'k>),
+}
+
+impl<'k> Input<'k> {
+    fn declare(k: &'k KernelBuilder, name: &str, dtype: DType, layout: InputLayout, rank: usize) -> Self {
+        match layout {
+            InputLayout::Contiguous => Input::Contiguous(Quads::input(k, name, dtype), k.parameter(Type::U32)),
+            InputLayout::Strided => Input::Strided(Elements::input(k, name, dtype), Strides::parameters(k, rank)),
+            InputLayout::StridedQuads => Input::StridedQuads(Quads::input(k, name, dtype), Strides::parameters(k, rank)),
+            InputLayout::Repeated => Input::Repeated(Elements::input(k, name, dtype), Strides::parameters(k, rank)),
+        }
+    }
+
+    /// The elements of a quad, at these coordinates: all four of them where there is an input that is strided along the
+    /// innermost axis, else the first.
+    fn load(&self, k: &'k KernelBuilder, quad: Value<'k>, coordinates: &[Vec<Value<'k>>]) -> Value<'k> {
+        match self {
+            Input::Contiguous(quads, offset) => quads.load(k, *offset + quad),
+            Input::Strided(elements, strides) => {
+                elements.gather(k, &[0, 1, 2, 3].map(|lane| strides.at(&coordinates[lane])))
+            }
+            Input::StridedQuads(quads, strides) => quads.load(k, strides.at(&coordinates[0]) / 4),
+            Input::Repeated(elements, strides) => elements.load(strides.at(&coordinates[0])).splat(4),
+        }
+    }
 }
 
 impl Family for Elementwise {
@@ -57,14 +95,7 @@ impl Family for Elementwise {
         let count = k.parameter(Type::U32);
         let grid = Grid::parameters(k, self.rank);
         let inputs: Vec<Input> = (self.inputs.iter().enumerate())
-            .map(|(i, &(dtype, layout))| match layout {
-                InputLayout::Contiguous => {
-                    Input::Contiguous(Quads::input(k, &format!("x{i}"), dtype), k.parameter(Type::U32))
-                }
-                InputLayout::Strided => {
-                    Input::Strided(Elements::input(k, &format!("x{i}"), dtype), Strides::parameters(k, self.rank))
-                }
-            })
+            .map(|(i, &(dtype, layout))| Input::declare(k, &format!("x{i}"), dtype, layout, self.rank))
             .collect();
         let scalars: Vec<Value> = self.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
         let output = Quads::output(k, "y", self.expr.dtype());
@@ -78,17 +109,13 @@ impl Family for Elementwise {
                 let place = first + lane;
                 place.gt(last).select(last, place)
             });
-            let strided = self.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided);
-            let coordinates = if strided { places.map(|place| grid.coordinates(place)) } else { Default::default() };
-            let values: Vec<Value> = inputs
-                .iter()
-                .map(|input| match input {
-                    Input::Contiguous(quads, offset) => quads.load(k, *offset + quad),
-                    Input::Strided(elements, strides) => {
-                        elements.gather(k, &[0, 1, 2, 3].map(|lane| strides.at(&coordinates[lane])))
-                    }
-                })
-                .collect();
+            let lanes = match () {
+                _ if self.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided) => 4,
+                _ if self.inputs.iter().any(|(_, layout)| layout.is_strided()) => 1,
+                _ => 0,
+            };
+            let coordinates: Vec<_> = places[..lanes].iter().map(|&place| grid.coordinates(place)).collect();
+            let values: Vec<Value> = inputs.iter().map(|input| input.load(k, quad, &coordinates)).collect();
             let index = k.vector(&places);
             let result = Evaluation { values: &values, scalars: &scalars, index }.evaluate(&self.expr);
             output.store(k, quad, result);
@@ -96,21 +123,21 @@ impl Family for Elementwise {
     }
 
     fn samples() -> Vec<Self> {
-        use InputLayout::{Contiguous, Strided};
+        use InputLayout::{Contiguous, Repeated, Strided, StridedQuads};
         let input = |i, dtype| Box::new(Expr::Input(i, dtype));
-        let sums = DType::ALL.into_iter().flat_map(|dtype| {
+        let sum = |dtype, (layout, rank)| {
             let expr = Expr::Binary(BinaryOp::Add, input(0, dtype), input(1, dtype));
-            [(Contiguous, 0), (Strided, 2)].map(|(layout, rank)| {
-                let inputs = [(dtype, Contiguous), (dtype, layout)].into_iter().collect();
-                Elementwise { expr: expr.clone(), inputs, rank, scalars: SmallVec::new() }
-            })
-        });
+            let inputs = [(dtype, Contiguous), (dtype, layout)].into_iter().collect();
+            Elementwise { expr, inputs, rank, scalars: SmallVec::new() }
+        };
+        let sums = DType::ALL.into_iter().flat_map(|dtype| [(Contiguous, 0), (Strided, 2)].map(|layout| sum(dtype, layout)));
+        let fours = [StridedQuads, Repeated].map(|layout| sum(DType::F32, (layout, 2)));
         let functions = [UnaryOp::Exp, UnaryOp::Log, UnaryOp::Sin, UnaryOp::Tanh, UnaryOp::Erf, UnaryOp::Gelu];
         let functions = functions.into_iter().map(|function| {
             let expr = Expr::Unary(function, input(0, DType::F32));
             Elementwise { expr, inputs: [(DType::F32, Contiguous)].into_iter().collect(), rank: 0, scalars: SmallVec::new() }
         });
-        sums.chain(functions).collect()
+        sums.chain(fours).chain(functions).collect()
     }
 }
 

@@ -98,4 +98,5 @@ families! {
     scan::Scan;
     scatter::Scatter;
     sort::Sort;
+    transpose::Transpose;
 }

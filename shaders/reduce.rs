@@ -57,8 +57,12 @@ impl Family for Reduce {
         let member = self.team.join(k);
         // A folded dispatch has surplus chunks: they repeat the last one, as all invocations must reach the barriers.
         let chunk = member.row.min(chunks - 1);
-        let row = chunk / per_row;
-        let start = chunk % per_row * span;
+        let (row, part) = match self.team {
+            // Neighbours work on neighbouring rows, whose elements may be neighbours.
+            Team::Invocation => (chunk % (chunks / per_row), chunk / (chunks / per_row)),
+            Team::Workgroup => (chunk / per_row, chunk % per_row),
+        };
+        let start = part * span;
         let bounds = [start, start + (length - start).min(span)];
 
         let ty = |dtype: DType| Type { scalar: dtype.compute_scalar(), lanes: 1 };
@@ -83,7 +87,7 @@ impl Family for Reduce {
         if self.stage == Stage::Begin {
             let y = States::declare(k, "y", &types, Access::Write);
             let result = member.fold(&fold, &scratch, || state(k.u32(0)), bounds, &state);
-            k.when(stored, || y.store(chunk, &result));
+            k.when(stored, || y.store(row * per_row + part, &result));
         } else {
             let y = k.buffer("y", ty(self.op.output(self.rows.dtype)), Access::Write);
             let result = member.fold(&fold, &scratch, || state(k.u32(0)), bounds, &state);

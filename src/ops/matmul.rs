@@ -1,11 +1,11 @@
 //! Matrix products.
 
 use super::is_software;
-use crate::device::Device;
+use crate::device::{BackendKind, Device};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
-use crate::kernels::matmul::{Matmul, Tile};
+use crate::kernels::matmul::{Along, Block, Matmul, Reading, Tile};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
@@ -76,15 +76,27 @@ impl Tensor {
     }
 }
 
-/// How a product with `n` columns is cut.
-fn choose_tile(device: &Device, dtype: DType, n: usize) -> Tile {
+/// How a product is cut.
+fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize) -> Tile {
+    let [m, n, _] = problem.sizes;
     // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
-    if !is_software(device) && dtype != DType::I64 {
-        return Tile::Workgroup;
+    if is_software(device) || dtype == DType::I64 {
+        // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
+        return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } };
     }
-    // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
-    Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } }
+    let count = |[rows, columns]: [u32; 2]| batches * m.div_ceil(rows as usize) * n.div_ceil(columns as usize);
+    let large = device.info().backend != BackendKind::LevelZero && count(Block::LARGE.shape) >= ENOUGH_BLOCKS;
+    let block = match dtype.size_in_bytes() {
+        8 => Block::SMALL,
+        _ if large => Block::LARGE,
+        _ if count(Block::MIDDLE.shape) >= ENOUGH_BLOCKS => Block::MIDDLE,
+        _ => Block::SMALL,
+    };
+    Tile::Workgroup(problem.fitted(block))
 }
+
+/// So many blocks keep a GPU busy; if there are fewer, they are cut smaller.
+const ENOUGH_BLOCKS: usize = 192;
 
 /// The axes of the batch, and the two of the matrices.
 fn split(x: &Tensor) -> (Shape, [usize; 2]) {
@@ -117,10 +129,10 @@ fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3], op
     }
 
     let [m, n, _] = problem.sizes;
-    let tile = choose_tile(device, lhs.dtype(), n);
     let batches: usize = problem.lengths.iter().product();
+    let tile = choose_tile(device, lhs.dtype(), &problem, batches);
     let output = allocate(&shape, accumulated, device, op)?;
-    let (rows, columns) = tile.block();
+    let [rows, columns] = tile.block().map(|n| n as usize);
     let groups = batches
         .checked_mul(m.div_ceil(rows))
         .and_then(|groups| groups.checked_mul(n.div_ceil(columns)))
@@ -185,6 +197,14 @@ impl Problem {
         true
     }
 
+    /// A block that reads and writes as the operands and the product lie.
+    fn fitted(&self, block: Block) -> Block {
+        let [m, n, k] = self.sizes;
+        let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
+        let b = self.rhs.reading(self.rhs.column, n, self.rhs.row, k);
+        Block { a, b, whole: k.is_multiple_of(2 * block.depth as usize), quads: n.is_multiple_of(4), ..block }
+    }
+
     fn parameters(&self, batches: usize) -> Vec<u32> {
         let mut parameters: Vec<u32> =
             [batches].iter().chain(&self.sizes).chain(&self.lengths).map(|&n| n as u32).collect();
@@ -194,5 +214,23 @@ impl Problem {
             parameters.extend(strides.map(|&stride| stride as u32));
         }
         parameters
+    }
+}
+
+impl Operand {
+    /// How fours of elements are read, by strides and lengths along the depth and the other axis.
+    fn reading(&self, stride: isize, length: usize, depth_stride: isize, depth: usize) -> Reading {
+        let along = if depth_stride.abs() < stride.abs() { Along::Depth } else { Along::Other };
+        let [(inner, inner_length), (outer, _)] = match along {
+            Along::Depth => [(depth_stride, depth), (stride, length)],
+            Along::Other => [(stride, length), (depth_stride, depth)],
+        };
+        let fours = |place: isize| place % 4 == 0;
+        let quads = inner == 1
+            && inner_length.is_multiple_of(4)
+            && fours(outer)
+            && self.offset.is_multiple_of(4)
+            && self.batch.iter().copied().all(fours);
+        if quads { Reading::Quads(along) } else { Reading::Single(along) }
     }
 }

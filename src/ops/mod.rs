@@ -48,7 +48,7 @@ use crate::kernels::workgroup::Team;
 use crate::tuning;
 
 /// Whether kernels are chosen for a driver that runs on the processor.
-fn is_software(device: &Device) -> bool {
+pub(crate) fn is_software(device: &Device) -> bool {
     device.info().kind == DeviceKind::Cpu && !tuning::as_gpu()
 }
 

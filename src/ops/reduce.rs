@@ -8,6 +8,7 @@ use crate::expr::Domain;
 use crate::kernels::fold::{FoldOp, buffers};
 use crate::kernels::reduce::{Reduce, Stage};
 use crate::kernels::rows::RowsType;
+use crate::kernels::workgroup::{Team, WORKGROUP};
 use crate::memory::Buffer;
 use crate::shape::{Axes, Dims, Shape};
 use crate::tensor::{Tensor, allocate};
@@ -115,9 +116,9 @@ impl Tensor {
             let centre = centre.map(Tensor::row_major_buffer).transpose()?;
             let mut inputs = vec![&*rows.buffer];
             inputs.extend(centre.as_deref());
-            let chunk = chunk_length(device, rows.count, rows.length);
+            let chunk = chunk_length(device, rows);
             if chunk == rows.length {
-                let team = choose_team(device, rows.count, chunk);
+                let team = team(device, rows, rows.count, chunk);
                 inputs.push(&output);
                 let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Whole, team };
                 launch(device, config, &inputs, rows, [rows.count, 1, chunk, rows.length])?;
@@ -163,7 +164,7 @@ pub(super) fn fold_chunks(
     let chunks = rows.count * per_row;
     let states = state_buffers(device, fold, rows, chunks, op)?;
     let bindings: Vec<&Buffer> = inputs.iter().copied().chain(&states).collect();
-    let team = choose_team(device, chunks, chunk);
+    let team = team(device, rows, chunks, chunk);
     let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Begin, team };
     launch(device, config, &bindings, rows, [chunks, per_row, chunk, rows.length])?;
     Ok(states)
@@ -181,13 +182,27 @@ pub(super) fn state_buffers(
     buffers.map(|(dtype, numbers)| allocate(&Shape::from((count, numbers)), dtype, device, op)).collect()
 }
 
+/// Whether each invocation goes down a column, beside its neighbours.
+fn by_columns(device: &Device, rows: &Rows) -> bool {
+    rows.are_columns && rows.count >= WORKGROUP as usize && !is_software(device)
+}
+
+/// Who works on a chunk of a row.
+fn team(device: &Device, rows: &Rows, chunks: usize, length: usize) -> Team {
+    if by_columns(device, rows) { Team::Invocation } else { choose_team(device, chunks, length) }
+}
+
 /// The length of the chunks that each row is cut into, so that few long rows keep the whole device busy.
-fn chunk_length(device: &Device, rows: usize, length: usize) -> usize {
-    const SHORTEST: usize = 4096;
+fn chunk_length(device: &Device, rows: &Rows) -> usize {
+    let (teams, shortest) = match () {
+        _ if is_software(device) => (16, 4096),
+        _ if by_columns(device, rows) => (1 << 18, 64),
+        _ => (1 << 14, 4096),
+    };
     // What one team adds up without losing digits: see `Fold::sum`.
     const LONGEST: usize = 1 << 20;
-    let teams: usize = if is_software(device) { 16 } else { 2048 };
-    let per_row = teams.div_ceil(rows.max(1)).min(length / SHORTEST).max(length.div_ceil(LONGEST)).max(1);
+    let (rows, length) = (rows.count, rows.length);
+    let per_row = usize::div_ceil(teams, rows.max(1)).min(length / shortest).max(length.div_ceil(LONGEST)).max(1);
     length.div_ceil(per_row)
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Rows {
     /// The number of rows, and the length of each.
     pub count: usize,
     pub length: usize,
+    /// Whether neighbouring rows have neighbouring elements, as columns of a matrix have.
+    pub are_columns: bool,
     parameters: Vec<u32>,
 }
 
@@ -37,10 +39,11 @@ impl Rows {
             let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
             return Rows::new(&tensor.permute(order)?.reshape((count, length))?, &[0], &[1], words, op);
         }
+        let are_columns = kept_strides.last() == Some(&1) && row_strides.last() != Some(&1);
         let mut parameters: Vec<u32> = kept_lengths.iter().chain(&row_lengths).map(|&n| n as u32).collect();
         parameters.push(tensor.layout().offset as u32);
         parameters.extend(kept_strides.iter().chain(&row_strides).map(|&stride| stride as u32));
-        Ok(Rows { buffer: tensor.buffer()?, ty, count, length, parameters })
+        Ok(Rows { buffer: tensor.buffer()?, ty, count, length, are_columns, parameters })
     }
 
     /// The rows along one axis, in row-major order of the others.

@@ -171,7 +171,7 @@ impl KernelBuilder {
     }
 
     /// Keeps the first mistake.
-    pub(super) fn fail(&self, message: impl Into<String>) {
+    pub(crate) fn fail(&self, message: impl Into<String>) {
         let first = self.error.take().unwrap_or_else(|| message.into());
         self.error.set(Some(first));
     }

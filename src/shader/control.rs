@@ -87,6 +87,11 @@ impl KernelBuilder {
         self.counted_loop(LoopControl::UNROLL, 0, turns, 1, body);
     }
 
+    /// A loop that the driver's compiler is asked not to unroll.
+    pub fn for_rolled<'k>(&'k self, start: impl IntoValue<'k>, end: impl IntoValue<'k>, body: impl FnOnce(Value<'k>)) {
+        self.counted_loop(LoopControl::DONT_UNROLL, start, end, 1, body);
+    }
+
     fn counted_loop<'k>(
         &'k self,
         control: LoopControl,

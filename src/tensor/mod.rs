@@ -6,6 +6,7 @@ mod display;
 mod read;
 mod storage;
 mod transfer;
+mod transposition;
 mod view;
 
 pub use create::NdArray;

@@ -1,5 +1,6 @@
 //! What a tensor owns: a buffer, or an elementwise expression that has not been computed yet.
 
+use super::transposition::Transposition;
 use super::{Tensor, allocate};
 use crate::device::{Device, MemoryKind};
 use crate::dtype::{DType, Element};
@@ -8,6 +9,7 @@ use crate::expr::Expr;
 use crate::kernels::elementwise::{Elementwise, InputLayout, WORKGROUP};
 use crate::layout::collapse;
 use crate::memory::Buffer;
+use crate::ops::is_software;
 use crate::shape::Shape;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -233,6 +235,12 @@ impl Expression {
         if elements == 0 {
             return Ok(output);
         }
+        if let (true, [input]) = (self.copies() && !is_software(device), &self.inputs[..])
+            && let Some(Transposition { config, parameters, groups }) = Transposition::new(input)
+        {
+            device.runtime().launch(config, &[&*input.buffer()?, &output], &parameters, groups)?;
+            return Ok(output);
+        }
         let (config, inputs, parameters) = self.plan(elements, device)?;
         let buffers: Vec<_> = inputs.iter().map(Tensor::buffer).collect::<Result<_>>()?;
         let mut bindings: Vec<&Buffer> = buffers.iter().map(|buffer| &**buffer).collect();
@@ -246,10 +254,13 @@ impl Expression {
     fn plan(&self, elements: usize, device: &Device) -> Result<(Elementwise, SmallVec<[Tensor; 4]>, Vec<u32>)> {
         let mut inputs = self.inputs.clone();
         loop {
-            let layouts: SmallVec<[InputLayout; 4]> = inputs.iter().map(input_layout).collect();
-            let strided = |i: &usize| layouts[*i] == InputLayout::Strided;
-            let views: Vec<&[isize]> = (0..inputs.len()).filter(strided).map(|i| inputs[i].strides()).collect();
+            let strided: SmallVec<[usize; 4]> = (0..inputs.len()).filter(|&i| is_strided(&inputs[i])).collect();
+            let views: Vec<&[isize]> = strided.iter().map(|&i| inputs[i].strides()).collect();
             let (lengths, strides) = if views.is_empty() { Default::default() } else { collapse(&self.shape, &views) };
+            let mut layouts: SmallVec<[InputLayout; 4]> = inputs.iter().map(|_| InputLayout::Contiguous).collect();
+            for (&i, strides) in strided.iter().zip(&strides) {
+                layouts[i] = strided_layout(&inputs[i], &lengths, strides);
+            }
             let config = Elementwise {
                 expr: self.expr.clone(),
                 inputs: inputs.iter().zip(&layouts).map(|(input, &layout)| (input.dtype(), layout)).collect(),
@@ -265,7 +276,7 @@ impl Expression {
                     let offset = input.layout().offset as u32;
                     match layout {
                         InputLayout::Contiguous => parameters.push(offset / 4),
-                        InputLayout::Strided => {
+                        _ => {
                             parameters.push(offset);
                             parameters.extend(strides.next().iter().flatten().map(|&stride| stride as u32));
                         }
@@ -275,8 +286,7 @@ impl Expression {
                 return Ok((config, inputs, parameters));
             }
             // Too many strides for one launch: a copy of one input in order needs none.
-            let last = (0..inputs.len()).rev().find(strided).filter(|_| !self.copies());
-            let Some(last) = last else {
+            let Some(&last) = strided.last().filter(|_| !self.copies()) else {
                 let feature = format!("an elementwise operation over {} axes that do not merge", lengths.len());
                 return Err(Error::Unsupported { feature, device: device.to_string() });
             };
@@ -290,10 +300,21 @@ impl Expression {
     }
 }
 
-fn input_layout(input: &Tensor) -> InputLayout {
-    if input.is_contiguous() && input.layout().offset.is_multiple_of(4) {
-        InputLayout::Contiguous
-    } else {
-        InputLayout::Strided
+/// Whether the elements are not simply one after the other, from a multiple of four on.
+fn is_strided(input: &Tensor) -> bool {
+    !(input.is_contiguous() && input.layout().offset.is_multiple_of(4))
+}
+
+/// How an input is read along axes of these lengths.
+fn strided_layout(input: &Tensor, lengths: &[usize], strides: &[isize]) -> InputLayout {
+    let (Some((&inner, outer)), Some(&length)) = (strides.split_last(), lengths.last()) else {
+        return InputLayout::Strided;
+    };
+    let fours = input.layout().offset.is_multiple_of(4) && outer.iter().all(|stride| stride % 4 == 0);
+    match inner {
+        _ if !length.is_multiple_of(4) => InputLayout::Strided,
+        0 => InputLayout::Repeated,
+        1 if fours => InputLayout::StridedQuads,
+        _ => InputLayout::Strided,
     }
 }

@@ -1,12 +1,12 @@
 //! Chains of elementwise operations, which are put off and fused, and many threads at once.
 
-use super::{FLOATS, numbers, sample};
+use super::{FLOATS, numbers, sample, shaped};
 use crate::compare::{Expected, Sample, check, download};
 use crate::layouts::Layout;
 use crate::reference::functions::gelu;
 use crate::reference::inputs::Domain;
-use crate::reference::numbers::ulp;
-use crate::reference::{array, zip};
+use crate::reference::numbers::{ulp, wrap};
+use crate::reference::{Axis, IxDyn, Slice, array, zip};
 use crate::suite::{Outcome, Suite};
 use marquetry::{DType, Device, Tensor};
 
@@ -45,7 +45,7 @@ fn used_twice(dtype: DType, device: &Device) -> Outcome {
     let exact = |function: fn(f64, f64) -> f64| Expected::new(zip(&a.values, &b.values, function), dtype);
     let wrapped = |mut expected: Expected| {
         if !dtype.is_float() {
-            expected.values.mapv_inplace(|x| crate::reference::numbers::wrap(x as i64, dtype));
+            expected.values.mapv_inplace(|x| wrap(x as i64, dtype));
         }
         expected
     };
@@ -61,8 +61,7 @@ fn diamond(dtype: DType, device: &Device) -> Outcome {
     let (left, right) = (top.mul(&a.tensor)?, top.add(&top)?);
     let bottom = left.add(&right)?.add(&top)?;
     let values = zip(&a.values, &b.values, |a, b| (a + b) * a + 3.0 * (a + b));
-    let values =
-        if dtype.is_float() { values } else { values.mapv(|x| crate::reference::numbers::wrap(x as i64, dtype)) };
+    let values = if dtype.is_float() { values } else { values.mapv(|x| wrap(x as i64, dtype)) };
     check("add", &bottom, &Expected::new(values, dtype))
 }
 
@@ -77,7 +76,7 @@ fn viewed_while_pending(device: &Device) -> Outcome {
     let square = (Tensor::arange(0f32, 25.0, device)?.reshape((5, 5))? * 2.0)?;
     let transposed = array(&[5, 5], (0..25).map(|i| f64::from(-2 * (i % 5 * 5 + i / 5))).collect());
     check("neg", &square.t()?.neg()?, &Expected::new(transposed, DType::F32))?;
-    let row = values.index_axis(ndarray::Axis(0), 1).to_owned();
+    let row = values.index_axis(Axis(0), 1).to_owned();
     check(
         "add",
         &pending.narrow(0, 1, 1)?.squeeze(0)?.add(&pending)?,
@@ -175,6 +174,35 @@ fn many_threads(device: &Device) -> Outcome {
     })
 }
 
+/// Inputs of which four neighbours at a time are read at once, or are all the same; and others beside them.
+fn fours(dtype: DType, device: &Device) -> Outcome {
+    let x = shaped("fours x", &[3, 5, 8], Layout::Contiguous, dtype, Domain::Small, device)?;
+    let row = shaped("fours row", &[8], Layout::Contiguous, dtype, Domain::Small, device)?;
+    let column = shaped("fours column", &[5, 1], Layout::Contiguous, dtype, Domain::Small, device)?;
+    let turned = shaped("fours turned", &[5, 3, 8], Layout::Contiguous, dtype, Domain::Small, device)?;
+    let turned =
+        Sample { tensor: turned.tensor.transpose(0, 1)?, values: turned.values.permuted_axes(IxDyn(&[1, 0, 2])) };
+    let cut = shaped("fours cut", &[3, 5, 16], Layout::Contiguous, dtype, Domain::Small, device)?;
+    for start in [4, 5] {
+        let cut_values = cut.values.slice_axis(Axis(2), Slice::from(start..start + 8)).to_owned();
+        let others = [&row, &column, &turned, &Sample { tensor: cut.tensor.narrow(2, start, 8)?, values: cut_values }];
+        for a in others {
+            let sum = zip(&x.values, &a.values, |x, a| wrap_sum(x + a, dtype));
+            check("add", &x.tensor.add(&a.tensor)?, &Expected::new(sum, dtype))?;
+            for b in others.iter().filter(|_| dtype == DType::F32) {
+                let sum = zip(&zip(&x.values, &a.values, |x, a| x + a), &b.values, |x, b| wrap_sum(x + b, dtype));
+                check("add", &a.tensor.add(&x.tensor)?.add(&b.tensor)?, &Expected::new(sum, dtype))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whole numbers, which floats of every dtype add up exactly.
+fn wrap_sum(sum: f64, dtype: DType) -> f64 {
+    if dtype.is_float() { sum } else { wrap(sum as i64, dtype) }
+}
+
 pub fn add(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Odd, Sliced, Transposed};
     for dtype in FLOATS {
@@ -190,6 +218,7 @@ pub fn add(suite: &mut Suite) {
     }
     for dtype in numbers() {
         suite.add("fused", format!("{dtype}::used_twice"), move |device| used_twice(dtype, device));
+        suite.add("fused", format!("{dtype}::fours"), move |device| fours(dtype, device));
         suite.add("fused", format!("{dtype}::diamond"), move |device| diamond(dtype, device));
     }
     for dtype in [DType::F32, DType::F16, DType::I32] {

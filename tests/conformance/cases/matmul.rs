@@ -99,6 +99,26 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
+        // So many that GPUs cut them into larger blocks.
+        for (name, [m, k, n]) in [("fours", [72, 32, 136]), ("odd", [70, 33, 130])] {
+            for (count, left, right) in [
+                (40, Contiguous, Contiguous),
+                (40, Transposed, Transposed),
+                (120, Contiguous, Contiguous),
+                (120, Contiguous, Transposed),
+                (120, Transposed, Contiguous),
+            ] {
+                if dtype != DType::F32 && (is_brief(dtype) || name == "odd" || right == Transposed) {
+                    continue;
+                }
+                let case = format!("{dtype}::{count}_{name}_{}_{}", left.name(), right.name());
+                suite.add("matmul", case, move |device| {
+                    let a = shaped("matmul left", &[count, m, k], left, dtype, Domain::Normal, device)?;
+                    let b = shaped("matmul right", &[count, k, n], right, dtype, Domain::Normal, device)?;
+                    check_product(&a, &b)
+                });
+            }
+        }
         // Sums of whole numbers are exact, so that no product can go missing in the tolerance.
         suite.add("matmul", format!("{dtype}::exact"), move |device| {
             let a = shaped("matmul left", &[66, 131], Contiguous, dtype, Domain::Small, device)?;

@@ -236,6 +236,16 @@ pub fn add(suite: &mut Suite) {
             add_exact(suite, reduction, dtype);
         }
     }
+    for reduction in REDUCTIONS.iter().chain(MORE) {
+        suite.add(reduction.name, "f32::columns", move |device| {
+            for (shape, axes) in [(&[300, 70][..], &[0][..]), (&[3, 150, 66], &[1]), (&[20, 9, 64], &[0, 1])] {
+                for layout in [Layout::Contiguous, Layout::Sliced] {
+                    reduction.check(&shaped("columns", shape, layout, DType::F32, reduction.domain, device)?, axes)?;
+                }
+            }
+            Ok(())
+        });
+    }
     for reduction in MORE {
         for dtype in DType::ALL.into_iter().filter(|&dtype| reduction.takes(dtype)) {
             add_some_layouts(suite, reduction, dtype);

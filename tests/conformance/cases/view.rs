@@ -4,7 +4,7 @@ use super::{is_brief, shaped};
 use crate::compare::{Expected, Sample, check};
 use crate::layouts::Layout;
 use crate::reference::inputs::Domain;
-use crate::reference::{ArrayD, Axis, Slice, array, broadcast};
+use crate::reference::{ArrayD, Axis, IxDyn, Slice, array, broadcast};
 use crate::suite::{Outcome, Suite};
 use crate::views::{self, Property};
 use marquetry::{DType, Device, Tensor};
@@ -144,7 +144,27 @@ fn accessors(device: &Device) -> Outcome {
     }
 }
 
+/// Orders of axes in which another one is innermost, of a size that GPUs copy through tiles.
+fn in_tiles(dtype: DType, device: &Device) -> Outcome {
+    for (shape, order) in [
+        (&[36, 40][..], &[1, 0][..]),
+        (&[64, 3, 33], &[2, 1, 0]),
+        (&[2, 36, 5, 50], &[0, 3, 2, 1]),
+        (&[3, 100, 70], &[2, 0, 1]),
+    ] {
+        for layout in [Layout::Contiguous, Layout::Sliced] {
+            let x = shaped("tiles", shape, layout, dtype, Domain::Special, device)?;
+            let expected = Expected::new(x.values.permuted_axes(IxDyn(order)), dtype);
+            check("contiguous", &x.tensor.permute(order)?.contiguous()?, &expected)?;
+        }
+    }
+    Ok(())
+}
+
 pub fn add(suite: &mut Suite) {
+    for dtype in DType::ALL {
+        suite.add("contiguous", format!("{dtype}::in_tiles"), move |device| in_tiles(dtype, device));
+    }
     for view in VIEWS {
         for dtype in DType::ALL {
             for layout in [Layout::Contiguous, Layout::Unaligned, Layout::Transposed, Layout::Sliced, Layout::Broadcast]

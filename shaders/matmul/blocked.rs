@@ -1,0 +1,357 @@
+//! Products by blocks: a workgroup goes through the depth of its block in steps, with two stages of tiles in its memory.
+//! While it multiplies from one, it loads the next step into the other.
+
+use super::{Matrix, Problem, add_product};
+use crate::dtype::DType;
+use crate::kernels::elements::{Elements, Quads};
+use crate::shader::{Access, Array, Dialect, KernelBuilder, Type, Value, Var};
+
+/// The block of a workgroup, and how it is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Block {
+    /// Rows and columns.
+    pub shape: [u32; 2],
+    /// Rows and columns that each invocation computes: multiples of 4.
+    pub part: [u32; 2],
+    /// The depth of a tile, a multiple of 4.
+    pub depth: u32,
+    pub a: Reading,
+    pub b: Reading,
+    /// Whether the depth of the product is a multiple of that of both stages, so that no element is beyond it.
+    pub whole: bool,
+    /// Whether rows of `y` are multiples of four, and stored by fours.
+    pub quads: bool,
+}
+
+/// How an operand is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Reading {
+    /// By fours that lie side by side, at a multiple of four.
+    Quads(Along),
+    /// One by one. Neighbouring lanes read neighbours.
+    Single(Along),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Along {
+    /// Neighbours along the depth: columns of `a`, rows of `b`.
+    Depth,
+    /// Neighbours along the other axis: rows of `a`, columns of `b`.
+    Other,
+}
+
+impl Block {
+    /// A block for operands whose rows are contiguous.
+    pub const fn new(shape: [u32; 2], part: [u32; 2], depth: u32) -> Self {
+        let (a, b) = (Reading::Quads(Along::Depth), Reading::Quads(Along::Other));
+        Block { shape, part, depth, a, b, whole: true, quads: true }
+    }
+
+    pub const SMALL: Block = Block::new([32, 32], [4, 4], 8);
+    pub const MIDDLE: Block = Block::new([64, 64], [8, 4], 8);
+    /// For GPUs that have registers for sums of 8 x 8, which Intel's do not.
+    pub const LARGE: Block = Block::new([64, 128], [8, 8], 8);
+
+    /// Blocks that are used for a dtype on every device.
+    pub fn of(dtype: DType) -> &'static [Block] {
+        match dtype {
+            // Products of 64-bit integers are made of so many of 32 bits that no block stays in Intel's registers.
+            DType::I64 => &[],
+            DType::F64 => &[Block::SMALL],
+            _ => &[Block::SMALL, Block::MIDDLE],
+        }
+    }
+
+    pub fn name(self) -> String {
+        let [rows, columns] = self.shape;
+        let read = |reading| match reading {
+            Reading::Quads(Along::Depth) => "depth x4",
+            Reading::Quads(Along::Other) => "other x4",
+            Reading::Single(Along::Depth) => "depth",
+            Reading::Single(Along::Other) => "other",
+        };
+        let (a, b) = (read(self.a), read(self.b));
+        let (whole, quads) = (if self.whole { ", whole" } else { "" }, if self.quads { ", x4" } else { "" });
+        format!("{rows}x{columns}x{}, a {a}, b {b}{whole}{quads}", self.depth)
+    }
+
+    /// Invocations per workgroup.
+    pub const fn workgroup(self) -> u32 {
+        self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
+    }
+
+}
+
+/// Elements between lines of a tile that are written across, so that they fall into other banks.
+const PAD: u32 = 4;
+
+/// An operand on its way to the tiles.
+struct Side<'k> {
+    k: &'k KernelBuilder,
+    source: Source<'k>,
+    /// The matrix: its length and its strides across the depth and along it, and where the block begins.
+    start: Value<'k>,
+    length: Value<'k>,
+    stride: Value<'k>,
+    depth_stride: Value<'k>,
+    first: Value<'k>,
+    /// The depth of the product, unless nothing is beyond it.
+    depth: Option<Value<'k>>,
+    tile: Tile<'k>,
+    threads: u32,
+}
+
+/// The buffer of an operand.
+enum Source<'k> {
+    Quads(Quads<'k>, Along),
+    Single(Elements<'k>, Along),
+}
+
+/// Both stages of an operand's tile, with the depth as the outer axis.
+struct Tile<'k> {
+    array: Array<'k>,
+    /// Whether its elements are vectors of four.
+    quads: bool,
+    extent: u32,
+    depth: u32,
+}
+
+impl<'k> Tile<'k> {
+    fn new(k: &'k KernelBuilder, number: Type, extent: u32, depth: u32, reading: Reading) -> Self {
+        let quads = reading == Reading::Quads(Along::Other);
+        let array = match quads {
+            true => k.workgroup_array(Type::vec4(number.scalar), 2 * depth * extent / 4),
+            false => k.workgroup_array(number, 2 * depth * (extent + PAD)),
+        };
+        Tile { array, quads, extent, depth }
+    }
+
+    fn store(&self, line: Value<'k>, place: Value<'k>, value: Value<'k>) {
+        match self.quads {
+            true => self.array.store(line * (self.extent / 4) + place / 4, value),
+            false => self.array.store(line * (self.extent + PAD) + place, value),
+        }
+    }
+
+    /// Four elements of a line.
+    fn four(&self, line: Value<'k>, place: Value<'k>) -> [Value<'k>; 4] {
+        if self.quads {
+            let four = self.array.load(line * (self.extent / 4) + place / 4);
+            return [0, 1, 2, 3].map(|e| four.lane(e));
+        }
+        let first = line * (self.extent + PAD) + place;
+        [0, 1, 2, 3].map(|e| self.array.load(first + e))
+    }
+}
+
+impl<'k> Side<'k> {
+    fn a(p: &Problem<'k>, block: Block, dtype: DType) -> Self {
+        let Matrix { start, row_stride, column_stride } = p.a;
+        let tile = Tile::new(p.k, p.accumulator, block.shape[0], block.depth, block.a);
+        let source = Source::new(p.k, "a", dtype, block.a);
+        Side {
+            k: p.k,
+            source,
+            start,
+            length: p.m,
+            stride: row_stride,
+            depth_stride: column_stride,
+            first: p.first_row,
+            depth: (!block.whole).then_some(p.depth),
+            tile,
+            threads: block.workgroup(),
+        }
+    }
+
+    fn b(p: &Problem<'k>, block: Block, dtype: DType) -> Self {
+        let Matrix { start, row_stride, column_stride } = p.b;
+        let tile = Tile::new(p.k, p.accumulator, block.shape[1], block.depth, block.b);
+        let source = Source::new(p.k, "b", dtype, block.b);
+        Side {
+            k: p.k,
+            source,
+            start,
+            length: p.n,
+            stride: column_stride,
+            depth_stride: row_stride,
+            first: p.first_column,
+            depth: (!block.whole).then_some(p.depth),
+            tile,
+            threads: block.workgroup(),
+        }
+    }
+
+    /// The index of the first of some elements of the matrix. What is beyond the edge repeats the last ones, and is not
+    /// stored in the product.
+    fn index(&self, place: Value<'k>, depth: Value<'k>, last: [u32; 2]) -> Value<'k> {
+        let place = (self.first + place).min(self.length - last[0]);
+        let depth = self.depth.map_or(depth, |end| depth.min(end - last[1]));
+        self.start + place * self.stride + depth * self.depth_stride
+    }
+
+    /// An element or four, or 0 beyond the depth.
+    fn or_zero(&self, depth: Value<'k>, value: Value<'k>) -> Value<'k> {
+        self.depth.map_or(value, |end| depth.lt(end).select(value, 0))
+    }
+
+    /// How many times all invocations load something for a tile.
+    fn turns(&self, elements: u32) -> u32 {
+        let count = self.tile.extent * self.tile.depth / elements;
+        if !count.is_multiple_of(self.threads) {
+            self.k.fail("a tile's elements do not go round");
+        }
+        count / self.threads
+    }
+
+    /// The place and depth in the tile of the first of so many elements along an axis.
+    fn place(&self, turn: Value<'k>, along: Along, elements: u32) -> [Value<'k>; 2] {
+        let number = self.k.local_index() + turn * self.threads;
+        match along {
+            Along::Depth => {
+                let per_place = self.tile.depth / elements;
+                [number / per_place, number % per_place * elements]
+            }
+            Along::Other => {
+                let per_line = self.tile.extent / elements;
+                [number % per_line * elements, number / per_line]
+            }
+        }
+    }
+
+    /// Loads this invocation's fours for the tile that begins at a depth. What is read one by one comes later.
+    fn load(&self, from: Value<'k>) -> Vec<Value<'k>> {
+        let Source::Quads(source, along) = &self.source else { return Vec::new() };
+        let four = |turn| {
+            let [place, depth] = self.place(self.k.u32(turn), *along, 4);
+            let last = if *along == Along::Depth { [1, 4] } else { [4, 1] };
+            self.or_zero(from + depth, source.load(self.k, self.index(place, from + depth, last) / 4))
+        };
+        (0..self.turns(4)).map(four).collect()
+    }
+
+    /// Fills a stage of the tile with what has been loaded.
+    fn store(&self, stage: u32, from: Value<'k>, loaded: &[Value<'k>]) {
+        let first_line = stage * self.tile.depth;
+        match &self.source {
+            Source::Quads(_, along) => {
+                for (turn, &value) in (0..).zip(loaded) {
+                    let [place, depth] = self.place(self.k.u32(turn), *along, 4);
+                    match along {
+                        Along::Depth => (0..4).for_each(|e| {
+                            self.tile.store(depth + (first_line + e), place, value.lane(e));
+                        }),
+                        Along::Other => self.tile.store(depth + first_line, place, value),
+                    }
+                }
+            }
+            Source::Single(source, along) => each_turn(self.k, self.turns(1), |turn| {
+                let [place, depth] = self.place(turn, *along, 1);
+                let value = source.load(self.index(place, from + depth, [1, 1]));
+                self.tile.store(depth + first_line, place, self.or_zero(from + depth, value));
+            }),
+        }
+    }
+}
+
+impl<'k> Source<'k> {
+    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, reading: Reading) -> Self {
+        match reading {
+            Reading::Quads(along) => Source::Quads(Quads::input(k, name, dtype), along),
+            Reading::Single(along) => Source::Single(Elements::input(k, name, dtype), along),
+        }
+    }
+}
+
+/// A loop of a few turns.
+fn each_turn<'k>(k: &'k KernelBuilder, turns: u32, body: impl Fn(Value<'k>)) {
+    if k.target().dialect == Dialect::OpenCl {
+        // Unrolled, it would not stay in Intel's registers.
+        k.for_rolled(0, turns, body);
+    } else if k.target().is_for_browsers() {
+        // WGSL has no way to ask for it.
+        (0..turns).for_each(|turn| body(k.u32(turn)));
+    } else {
+        k.for_unrolled(turns, body);
+    }
+}
+
+/// An invocation's part of the block: fours of rows and of columns, spread over it so that neighbouring lanes read
+/// neighbouring elements of the tiles.
+struct Part<'k> {
+    rows: Vec<Value<'k>>,
+    columns: Vec<Value<'k>>,
+    /// Four columns each, row by row.
+    sums: Vec<Var<'k>>,
+}
+
+impl<'k> Part<'k> {
+    fn new(p: &Problem<'k>, block: Block) -> Self {
+        let k = p.k;
+        let [down, across] = [0, 1].map(|axis| block.shape[axis] / block.part[axis]);
+        // A subgroup of 32 lanes works on 4 x 8 parts.
+        let (lane, subgroup) = (k.local_index() % 32, k.local_index() / 32);
+        let (x, y) = (subgroup % (across / 8) * 8 + lane % 8, subgroup / (across / 8) * 4 + lane / 8);
+        let spread = |fours: u32, first: Value<'k>, lanes: u32| {
+            (0..fours).map(|four| first * 4 + four * lanes * 4).collect::<Vec<_>>()
+        };
+        let (rows, columns) = (spread(block.part[0] / 4, y, down), spread(block.part[1] / 4, x, across));
+        let zero = k.number(p.accumulator, 0).splat(4);
+        let sums = (0..rows.len() * 4 * columns.len()).map(|_| k.var(zero)).collect();
+        Part { rows, columns, sums }
+    }
+
+    /// Adds the products of a line of each tile.
+    fn add_products(&self, k: &'k KernelBuilder, [a, b]: [&Tile<'k>; 2], line: Value<'k>) {
+        let columns: Vec<_> = self.columns.iter().map(|&place| k.vector(&b.four(line, place))).collect();
+        let rows = self.rows.iter().flat_map(|&place| a.four(line, place));
+        for (row, sums) in rows.zip(self.sums.chunks(columns.len())) {
+            for (sum, &column) in sums.iter().zip(&columns) {
+                sum.set(add_product(sum.get(), row.splat(4), column));
+            }
+        }
+    }
+}
+
+pub fn write<'k>(p: &Problem<'k>, dtype: DType, block: Block) {
+    let k = p.k;
+    let sides = [Side::a(p, block, dtype), Side::b(p, block, dtype)];
+    let y_type = if block.quads { Type::vec4(p.accumulator.scalar) } else { p.accumulator };
+    let y = k.buffer("y", y_type, Access::Write);
+    let part = Part::new(p, block);
+    let zero = k.u32(0);
+    for side in &sides {
+        side.store(0, zero, &side.load(zero));
+    }
+    k.barrier();
+    k.for_step(0, p.depth, 2 * block.depth, |from| {
+        for stage in 0..2 {
+            let next = from + (stage + 1) * block.depth;
+            // The last steps load a tile that is not used.
+            let next = if block.whole { next.min(p.depth - block.depth) } else { next };
+            let loaded = sides.each_ref().map(|side| side.load(next));
+            each_turn(k, block.depth, |depth| {
+                part.add_products(k, sides.each_ref().map(|side| &side.tile), depth + stage * block.depth);
+            });
+            for (side, loaded) in sides.iter().zip(&loaded) {
+                side.store(1 - stage, next, loaded);
+            }
+            k.barrier();
+        }
+    });
+    let rows = part.rows.iter().flat_map(|&four| (0..4).map(move |e| four + e));
+    for (row, sums) in rows.zip(part.sums.chunks(part.columns.len())) {
+        let row = p.first_row + row;
+        for (&column, sum) in part.columns.iter().zip(sums) {
+            let column = p.first_column + column;
+            let inside = row.lt(p.m) & p.real;
+            if block.quads {
+                k.when(inside & column.lt(p.n), || y.store(p.place(row, column) / 4, sum.get()));
+                continue;
+            }
+            for e in 0..4 {
+                let column = column + e;
+                k.when(inside & column.lt(p.n), || y.store(p.place(row, column), sum.get().lane(e)));
+            }
+        }
+    }
+}

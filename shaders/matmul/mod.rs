@@ -1,0 +1,171 @@
+//! Batched matrix products `y = a b` over operands of any strides, accumulated in 32 bits or more. Each way to cut the
+//! work has a file.
+
+mod blocked;
+mod registers;
+
+pub(crate) use blocked::{Along, Block, Reading};
+
+use super::Family;
+use super::elements::{Grid, Strides};
+use crate::dtype::DType;
+use crate::shader::{KernelBuilder, Type, Value};
+
+/// How the work is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Tile {
+    /// Each workgroup computes a block from tiles of both operands in workgroup memory.
+    Workgroup(Block),
+    /// Each invocation computes 8 rows of some columns from registers alone: for software devices, where workgroup
+    /// memory is slow and an operand that is the same for all lanes is cheap.
+    Registers {
+        /// Columns per invocation: the more, the more often each element of `a` is used.
+        columns: u32,
+    },
+}
+
+/// A matrix product. Parameters: the number of batches, m, n and k; the lengths of the batch axes; per operand its
+/// offset and its strides along the batch axes, rows and columns. `y` is contiguous, of the dtype that sums are kept in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Matmul {
+    pub dtype: DType,
+    pub batch_rank: usize,
+    pub tile: Tile,
+}
+
+impl Matmul {
+    /// The length of the parameter block for so many batch axes.
+    pub fn parameter_words(batch_rank: usize) -> usize {
+        4 + batch_rank + 2 * (3 + batch_rank)
+    }
+}
+
+impl Tile {
+    /// Rows and columns of a workgroup's block.
+    pub const fn block(self) -> [u32; 2] {
+        match self {
+            Tile::Workgroup(block) => block.shape,
+            Tile::Registers { columns } => registers::block(columns),
+        }
+    }
+}
+
+/// Rows of blocks whose blocks are neighbours in the order of workgroups, so that they meet their operands in caches.
+const BAND: u32 = 8;
+
+/// The problem, and the block that a workgroup works on.
+struct Problem<'k> {
+    k: &'k KernelBuilder,
+    m: Value<'k>,
+    n: Value<'k>,
+    depth: Value<'k>,
+    /// Where the batch's matrices begin, and their strides along rows and columns.
+    a: Matrix<'k>,
+    b: Matrix<'k>,
+    accumulator: Type,
+    batch: Value<'k>,
+    /// Whether there is such a batch: a folded dispatch has surplus workgroups.
+    real: Value<'k>,
+    first_row: Value<'k>,
+    first_column: Value<'k>,
+}
+
+/// A matrix in a buffer.
+#[derive(Clone, Copy)]
+struct Matrix<'k> {
+    start: Value<'k>,
+    row_stride: Value<'k>,
+    column_stride: Value<'k>,
+}
+
+impl<'k> Matrix<'k> {
+    fn new(k: &'k KernelBuilder, at: &Strides<'k>, batch: &[Value<'k>]) -> Self {
+        let start = at.at(&[batch, &[k.u32(0), k.u32(0)]].concat());
+        Matrix { start, row_stride: at.stride(2), column_stride: at.stride(1) }
+    }
+
+    fn index(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
+        self.start + row * self.row_stride + column * self.column_stride
+    }
+}
+
+impl<'k> Problem<'k> {
+    fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
+        let [batches, m, n, depth] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let grid = Grid::parameters(k, config.batch_rank);
+        let [a_at, b_at] = [0, 1].map(|_| Strides::parameters(k, config.batch_rank + 2));
+
+        let [rows, columns] = config.tile.block();
+        let across = (n + (columns - 1)) / columns;
+        let down = (m + (rows - 1)) / rows;
+        let block = k.group_index();
+        let (batch, block) = (block / (across * down), block % (across * down));
+        let band = block / (across * BAND);
+        let height = (down - band * BAND).min(BAND);
+        let inside = block % (across * BAND);
+        let coordinates = grid.coordinates(batch.min(batches - 1));
+        Problem {
+            k,
+            m,
+            n,
+            depth,
+            a: Matrix::new(k, &a_at, &coordinates),
+            b: Matrix::new(k, &b_at, &coordinates),
+            accumulator: Type { scalar: config.dtype.compute_scalar(), lanes: 1 },
+            batch,
+            real: batch.lt(batches),
+            first_row: (band * BAND + inside % height) * rows,
+            first_column: inside / height * columns,
+        }
+    }
+
+    /// The index in `y`.
+    fn place(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
+        (self.batch * self.m + row) * self.n + column
+    }
+}
+
+/// `sum + a b`, in every lane.
+fn add_product<'k>(sum: Value<'k>, a: Value<'k>, b: Value<'k>) -> Value<'k> {
+    if a.ty().is_float() { a.fma(b, sum) } else { sum + a * b }
+}
+
+impl Family for Matmul {
+    fn name(&self) -> String {
+        let tile = match self.tile {
+            Tile::Workgroup(block) => block.name(),
+            Tile::Registers { columns } => format!("registers {columns}"),
+        };
+        format!("matmul({}, {tile})", self.dtype)
+    }
+
+    fn workgroup(&self) -> u32 {
+        match self.tile {
+            Tile::Workgroup(block) => block.workgroup(),
+            Tile::Registers { .. } => registers::WORKGROUP,
+        }
+    }
+
+    fn write(&self, k: &KernelBuilder) {
+        if self.dtype.size_in_bytes() == 8 || matches!(self.tile, Tile::Workgroup(_)) {
+            // Sums of 64 bits take twice the room, and each invocation of a block has many.
+            k.large_registers();
+        }
+        let problem = Problem::new(k, self);
+        match self.tile {
+            Tile::Workgroup(block) => blocked::write(&problem, self.dtype, block),
+            Tile::Registers { columns } => registers::write(&problem, self.dtype, columns),
+        }
+    }
+
+    fn samples() -> Vec<Self> {
+        let blocks = |dtype| Block::of(dtype).iter().copied().map(Tile::Workgroup);
+        let registers = |dtype: DType| {
+            let most = if dtype.size_in_bytes() == 8 { 1 } else { 4 };
+            [1, 4].into_iter().filter(move |&columns| columns <= most).map(|columns| Tile::Registers { columns })
+        };
+        let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
+        let tiles = |dtype| registers(dtype).chain(blocks(dtype)).map(move |tile| (dtype, tile));
+        dtypes.flat_map(tiles).map(|(dtype, tile)| Matmul { dtype, batch_rank: 1, tile }).collect()
+    }
+}

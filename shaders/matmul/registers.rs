@@ -1,0 +1,46 @@
+//! Products from registers alone: each invocation computes eight rows of some columns.
+
+use super::{Problem, add_product};
+use crate::dtype::DType;
+use crate::kernels::elements::Elements;
+use crate::shader::{Access, Value};
+
+const ROWS: u32 = 8;
+
+/// Invocations per workgroup.
+pub const WORKGROUP: u32 = 32;
+
+/// Rows and columns of a workgroup's block.
+pub const fn block(columns: u32) -> [u32; 2] {
+    [ROWS, columns * WORKGROUP]
+}
+
+pub fn write<'k>(p: &Problem<'k>, dtype: DType, width: u32) {
+    let k = p.k;
+    let (a, b) = (Elements::input(k, "a", dtype), Elements::input(k, "b", dtype));
+    let y = k.buffer("y", p.accumulator, Access::Write);
+    let rows: Vec<_> = (0..ROWS).map(|r| p.first_row + r).collect();
+    let columns: Vec<_> = (0..width).map(|c| p.first_column + k.local_index() + c * WORKGROUP).collect();
+    // Rows and columns beyond the edge repeat the last one; they are not stored.
+    let clamp = |place: Value<'k>, length: Value<'k>| place.min(length - 1);
+    let zero = k.u32(0);
+    let a_rows: Vec<_> = rows.iter().map(|&row| p.a.index(clamp(row, p.m), zero)).collect();
+    let b_columns: Vec<_> = columns.iter().map(|&column| p.b.index(zero, clamp(column, p.n))).collect();
+    let sums: Vec<_> = (0..ROWS * width).map(|_| k.var(k.number(p.accumulator, 0))).collect();
+    k.for_range(0, p.depth, |i| {
+        let (a_step, b_step) = (i * p.a.column_stride, i * p.b.row_stride);
+        let b: Vec<_> = b_columns.iter().map(|&column| b.load(column + b_step)).collect();
+        for (&row, sums) in a_rows.iter().zip(sums.chunks(width as usize)) {
+            let a = a.load(row + a_step);
+            for (sum, &b) in sums.iter().zip(&b) {
+                sum.set(add_product(sum.get(), a, b));
+            }
+        }
+    });
+    for (&row, sums) in rows.iter().zip(sums.chunks(width as usize)) {
+        for (&column, sum) in columns.iter().zip(sums) {
+            let inside = row.lt(p.m) & column.lt(p.n) & p.real;
+            k.when(inside, || y.store(p.place(row, column), sum.get()));
+        }
+    }
+}
