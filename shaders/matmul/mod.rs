@@ -2,6 +2,7 @@
 //! work has a file.
 
 mod blocked;
+mod cooperative;
 mod registers;
 
 pub(crate) use blocked::{Along, Block, Reading};
@@ -16,6 +17,8 @@ use crate::shader::{KernelBuilder, Type, Value};
 pub(crate) enum Tile {
     /// Each workgroup computes a block from tiles of both operands in workgroup memory.
     Workgroup(Block),
+    /// Each workgroup computes a block on matrix units, from operands that lie along these axes, by eights.
+    MatrixUnits { a: Along, b: Along },
     /// Each invocation computes 8 rows of some columns from registers alone: for software devices, where workgroup
     /// memory is slow and an operand that is the same for all lanes is cheap.
     Registers {
@@ -45,6 +48,7 @@ impl Tile {
     pub const fn block(self) -> [u32; 2] {
         match self {
             Tile::Workgroup(block) => block.shape,
+            Tile::MatrixUnits { .. } => cooperative::BLOCK,
             Tile::Registers { columns } => registers::block(columns),
         }
     }
@@ -134,6 +138,7 @@ impl Family for Matmul {
     fn name(&self) -> String {
         let tile = match self.tile {
             Tile::Workgroup(block) => block.name(),
+            Tile::MatrixUnits { a, b } => format!("matrix units, a {a:?}, b {b:?}").to_lowercase(),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
         format!("matmul({}, {tile})", self.dtype)
@@ -142,18 +147,20 @@ impl Family for Matmul {
     fn workgroup(&self) -> u32 {
         match self.tile {
             Tile::Workgroup(block) => block.workgroup(),
+            Tile::MatrixUnits { .. } => cooperative::WORKGROUP,
             Tile::Registers { .. } => registers::WORKGROUP,
         }
     }
 
     fn write(&self, k: &KernelBuilder) {
-        if self.dtype.size_in_bytes() == 8 || matches!(self.tile, Tile::Workgroup(_)) {
+        if self.dtype.size_in_bytes() == 8 || !matches!(self.tile, Tile::Registers { .. }) {
             // Sums of 64 bits take twice the room, and each invocation of a block has many.
             k.large_registers();
         }
         let problem = Problem::new(k, self);
         match self.tile {
             Tile::Workgroup(block) => blocked::write(&problem, self.dtype, block),
+            Tile::MatrixUnits { a, b } => cooperative::write(&problem, [a, b]),
             Tile::Registers { columns } => registers::write(&problem, self.dtype, columns),
         }
     }

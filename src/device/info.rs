@@ -74,6 +74,8 @@ pub struct Features {
     pub f16: bool,
     /// Subgroup arithmetic, ballot and shuffle in compute kernels.
     pub subgroups: bool,
+    /// Matrix units that multiply 16 x 16 matrices of `f16`, held by subgroups of 32 lanes, and add up in `f32`.
+    pub matrix_units: bool,
     /// Atomic operations on 32-bit integers.
     pub atomics: bool,
     /// The device notes when commands start and end: [`Device::profile`](crate::Device::profile).
@@ -91,6 +93,8 @@ impl Features {
             Some("16-bit floats in kernels")
         } else if self.subgroups && !available.subgroups {
             Some("subgroup operations")
+        } else if self.matrix_units && !available.matrix_units {
+            Some("matrix units")
         } else if self.atomics && !available.atomics {
             Some("atomic operations")
         } else if self.timestamps && !available.timestamps {
@@ -108,6 +112,7 @@ impl fmt::Display for Features {
             (self.i64, "i64"),
             (self.f64, "f64"),
             (self.subgroups, "subgroups"),
+            (self.matrix_units, "matrix units"),
             (self.atomics, "atomics"),
             (self.timestamps, "timestamps"),
         ];

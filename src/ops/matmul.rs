@@ -84,6 +84,12 @@ fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize)
         // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
         return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } };
     }
+    if device.info().features.matrix_units
+        && dtype == DType::F16
+        && let Some(tile) = problem.on_matrix_units()
+    {
+        return tile;
+    }
     let count = |[rows, columns]: [u32; 2]| batches * m.div_ceil(rows as usize) * n.div_ceil(columns as usize);
     let large = device.info().backend != BackendKind::LevelZero && count(Block::LARGE.shape) >= ENOUGH_BLOCKS;
     let block = match dtype.size_in_bytes() {
@@ -205,6 +211,15 @@ impl Problem {
         Block { a, b, whole: k.is_multiple_of(2 * block.depth as usize), quads: n.is_multiple_of(4), ..block }
     }
 
+    /// Matrix units take whole steps of the depth, whole units of `y`, and operands that lie by eights.
+    fn on_matrix_units(&self) -> Option<Tile> {
+        let [m, n, k] = self.sizes;
+        let a = self.lhs.along(self.lhs.row, m, self.lhs.column, k, 8)?;
+        let b = self.rhs.along(self.rhs.column, n, self.rhs.row, k, 8)?;
+        let whole = m.is_multiple_of(16) && n.is_multiple_of(16) && k.is_multiple_of(64);
+        whole.then_some(Tile::MatrixUnits { a, b })
+    }
+
     fn parameters(&self, batches: usize) -> Vec<u32> {
         let mut parameters: Vec<u32> =
             [batches].iter().chain(&self.sizes).chain(&self.lengths).map(|&n| n as u32).collect();
@@ -220,17 +235,21 @@ impl Problem {
 impl Operand {
     /// How fours of elements are read, by strides and lengths along the depth and the other axis.
     fn reading(&self, stride: isize, length: usize, depth_stride: isize, depth: usize) -> Reading {
-        let along = if depth_stride.abs() < stride.abs() { Along::Depth } else { Along::Other };
-        let [(inner, inner_length), (outer, _)] = match along {
-            Along::Depth => [(depth_stride, depth), (stride, length)],
-            Along::Other => [(stride, length), (depth_stride, depth)],
-        };
-        let fours = |place: isize| place % 4 == 0;
-        let quads = inner == 1
-            && inner_length.is_multiple_of(4)
-            && fours(outer)
-            && self.offset.is_multiple_of(4)
-            && self.batch.iter().copied().all(fours);
-        if quads { Reading::Quads(along) } else { Reading::Single(along) }
+        if let Some(along) = self.along(stride, length, depth_stride, depth, 4) {
+            return Reading::Quads(along);
+        }
+        Reading::Single(if depth_stride.abs() < stride.abs() { Along::Depth } else { Along::Other })
+    }
+
+    /// The axis along which so many elements at a time lie side by side, at multiples of as many.
+    fn along(&self, stride: isize, length: usize, depth_stride: isize, depth: usize, count: usize) -> Option<Along> {
+        let whole = |place: isize| place % count as isize == 0;
+        if !self.offset.is_multiple_of(count) || !self.batch.iter().copied().all(whole) {
+            return None;
+        }
+        if depth_stride == 1 && depth.is_multiple_of(count) && whole(stride) {
+            return Some(Along::Depth);
+        }
+        (stride == 1 && length.is_multiple_of(count) && whole(depth_stride)).then_some(Along::Other)
     }
 }

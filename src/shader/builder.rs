@@ -1,5 +1,6 @@
 //! [`KernelBuilder`]: owns the SPIR-V under construction; types, constants, built-ins and the finished module.
 
+use super::cooperative::MatrixType;
 use super::module::{Access, Code, Module};
 use super::signature::{Signature, SlotKind};
 use super::target::{Dialect, ParameterBlock, Target};
@@ -53,6 +54,7 @@ pub(super) struct State {
     /// The buffers and parameters by name, in the order in which they were declared.
     signature: Signature,
     types: HashMap<Type, Word>,
+    pub(super) matrices: HashMap<MatrixType, Word>,
     constants: HashMap<(Type, u64), Word>,
     arrays: HashMap<Type, Word>,
     builtins: HashMap<BuiltIn, Word>,
@@ -125,6 +127,7 @@ impl KernelBuilder {
             bindings: Vec::new(),
             signature: Signature::new(&name),
             types: HashMap::new(),
+            matrices: HashMap::new(),
             constants: HashMap::new(),
             arrays: HashMap::new(),
             builtins: HashMap::new(),
@@ -190,6 +193,14 @@ impl KernelBuilder {
         let known = module.module_ref().capabilities.iter().any(|i| i.operands[0] == Operand::Capability(capability));
         if !known {
             module.capability(capability);
+        }
+    }
+
+    pub(super) fn extension(&self, name: &str) {
+        let module = &mut self.state.borrow_mut().module;
+        let name = Operand::LiteralString(name.into());
+        if !module.module_ref().extensions.iter().any(|known| known.operands[0] == name) {
+            module.module_mut().extensions.push(Instruction::new(Op::Extension, None, None, vec![name]));
         }
     }
 

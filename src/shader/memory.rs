@@ -85,7 +85,11 @@ impl<'k> Array<'k> {
         }
     }
 
-    fn pointer(self, index: Value<'k>, lane: Option<Value<'k>>) -> Word {
+    pub(super) fn kernel(self) -> &'k KernelBuilder {
+        self.kernel
+    }
+
+    pub(super) fn pointer(self, index: Value<'k>, lane: Option<Value<'k>>) -> Word {
         let kernel = self.kernel;
         let ty = if lane.is_some() { self.element.lane() } else { self.element };
         let pointer_type = kernel.pointer_type(self.class, kernel.type_id(ty));

@@ -299,6 +299,7 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
             i64: true,
             f64: facts.module.flags.contains(DeviceModuleFlags::FP64),
             subgroups: !limits.subgroup_sizes.is_empty(),
+            matrix_units: false,
             atomics: everywhere(MemoryAccessCapFlags::ATOMIC),
             timestamps: facts.timestamps && properties.kernel_timestamp_valid_bits > 0,
         },

@@ -77,7 +77,7 @@ impl Adapter {
         let memory = unsafe { raw.get_physical_device_memory_properties(physical) };
         let (device_heap, heap_size) = device_heap(&memory);
         let kind = device_kind(base.device_type);
-        let info = DeviceInfo {
+        let mut info = DeviceInfo {
             backend: BackendKind::Vulkan,
             index,
             name,
@@ -96,11 +96,15 @@ impl Adapter {
                 i64: abilities.i64,
                 f64: abilities.f64,
                 subgroups: properties.subgroups,
+                matrix_units: false,
                 atomics: true,
                 timestamps: timestamp_bits > 0 && base.limits.timestamp_period > 0.0,
             },
         };
         let extensions = Extensions::read(instance, physical, &base, &offered);
+        // Kernels count on subgroups of 32 lanes.
+        info.features.matrix_units =
+            extensions.cooperative_matrix && abilities.f16 && info.limits.subgroup_sizes == [32];
         Ok(Adapter { physical, info, base, extensions, queue_family, timestamp_bits, memory, device_heap })
     }
 }

@@ -33,6 +33,7 @@ impl Device {
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true).shader_float16(f16);
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
+        let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let extensions = adapter.extensions.names();
         let mut info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
@@ -42,6 +43,9 @@ impl Device {
             .push_next(&mut v12);
         if adapter.extensions.pipeline_robustness {
             info = info.push_next(&mut robustness);
+        }
+        if adapter.extensions.cooperative_matrix {
+            info = info.push_next(&mut matrices);
         }
         // SAFETY: the adapter is of this instance and has the family, features and extensions that `info` names.
         let raw = unsafe { instance.raw.create_device(adapter.physical, &info, None) }

@@ -129,6 +129,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
             i64: features.contains(wgpu::Features::SHADER_INT64),
             f64: features.contains(wgpu::Features::SHADER_F64),
             subgroups,
+            matrix_units: false,
             atomics: true,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
         },
