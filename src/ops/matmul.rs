@@ -220,7 +220,10 @@ impl Problem {
 impl Operand {
     /// How fours of elements are read, by strides and lengths along the depth and the other axis.
     fn reading(&self, stride: isize, length: usize, depth_stride: isize, depth: usize) -> Reading {
-        let along = if depth_stride.abs() < stride.abs() { Along::Depth } else { Along::Other };
+        // Where there is one row, or one column, it does not matter how far the next would be.
+        let lone = length == 1;
+        let near = depth_stride.unsigned_abs() < stride.unsigned_abs();
+        let along = if lone || near { Along::Depth } else { Along::Other };
         let [(inner, inner_length), (outer, _)] = match along {
             Along::Depth => [(depth_stride, depth), (stride, length)],
             Along::Other => [(stride, length), (depth_stride, depth)],
@@ -228,7 +231,7 @@ impl Operand {
         let fours = |place: isize| place % 4 == 0;
         let quads = inner == 1
             && inner_length.is_multiple_of(4)
-            && fours(outer)
+            && (lone || fours(outer))
             && self.offset.is_multiple_of(4)
             && self.batch.iter().copied().all(fours);
         if quads { Reading::Quads(along) } else { Reading::Single(along) }
