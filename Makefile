@@ -77,6 +77,7 @@ bench: setup ## the benchmarks
 # features. Tests and examples are built with all features only: they use every backend.
 check: ## formatting, lints for every set of features, documentation
 	$(CARGO) fmt --check
+	rustfmt --check --edition 2024 shaders/*.rs shaders/*/*.rs # which cargo does not find, as a macro names them
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
 	@for features in $(FEATURE_SETS); do \
 	  echo "clippy, features: $${features:-none}"; \

@@ -259,9 +259,7 @@ impl<'k> Problem<'k> {
         let sum = self.softcap.map_or(sum, |cap| sum.divide(sum.literal(cap)).tanh() * cap);
         let minus_infinity = self.kernel.f32(f32::NEG_INFINITY).convert(sum.ty().scalar);
         match mask {
-            Some(mask) if mask.ty().is_float() => {
-                seen.select(sum + mask.convert(sum.ty().scalar), minus_infinity)
-            }
+            Some(mask) if mask.ty().is_float() => seen.select(sum + mask.convert(sum.ty().scalar), minus_infinity),
             Some(mask) => (seen & mask.ne(0)).select(sum, minus_infinity),
             None => seen.select(sum, minus_infinity),
         }
@@ -406,7 +404,8 @@ fn by_registers<'k>(p: &Problem<'k>) {
     k.for_step(start, end, REGISTER_KEYS, |first| {
         // Keys beyond the last one repeat it; they are not seen.
         let keys: Vec<_> = (0..REGISTER_KEYS).map(|i| (first + i).min(end - 1)).collect();
-        let [k_rows, v_rows] = [&p.k, &p.v].map(|operand| keys.iter().map(|&key| operand.row_at(key)).collect::<Vec<_>>());
+        let [k_rows, v_rows] =
+            [&p.k, &p.v].map(|operand| keys.iter().map(|&key| operand.row_at(key)).collect::<Vec<_>>());
         let products: Vec<Vec<_>> = rows.iter().map(|_| keys.iter().map(|_| k.var(zero)).collect()).collect();
         k.for_range(0, features, |feature| {
             let keys: Vec<_> = k_rows.iter().map(|&row| p.k.load(row, feature)).collect();
@@ -543,14 +542,12 @@ fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
             let key = first + x * 4 + i;
             let seen = (key.splat(4) - first_seen).lt(count_seen) & key.lt(end).splat(4);
             let key = key.min(p.seq_kv - 1);
-            let mask = mask.map(|(mask, rows)| {
-                mask.elements.gather(k, &rows.map(|row| row + key * mask.strides.stride(1)))
-            });
+            let mask =
+                mask.map(|(mask, rows)| mask.elements.gather(k, &rows.map(|row| row + key * mask.strides.stride(1))));
             p.score(sum.get(), seen, mask)
         };
         let scores: Vec<_> = (0..).zip(scores).map(score).collect();
-        let (weights, rescale) =
-            softmax.add(&scores, |largest| across_rows(k, scratch, across, largest, larger));
+        let (weights, rescale) = softmax.add(&scores, |largest| across_rows(k, scratch, across, largest, larger));
         for (i, &weight) in (0..).zip(&weights) {
             weights_tile.store((x * 4 + i) * tiles.down + y, weight);
         }

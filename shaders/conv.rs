@@ -441,9 +441,11 @@ impl<'k> Problem<'k> {
         }
         let (channel, taps) = self.depth_place(depth);
         let start = (self.k.u32(0), self.k.bool(true));
-        let (tap, inside) = self.axes.iter().zip(taps).fold(start, |(tap, inside), (axis, j)| {
-            (tap * axis.kernel + axis.tap(j), inside & j.lt(axis.taps))
-        });
+        let (tap, inside) = self
+            .axes
+            .iter()
+            .zip(taps)
+            .fold(start, |(tap, inside), (axis, j)| (tap * axis.kernel + axis.tap(j), inside & j.lt(axis.taps)));
         (channel * self.weight_strides[1] + tap, inside)
     }
 

@@ -63,7 +63,9 @@ impl<'k> Input<'k> {
         match layout {
             InputLayout::Contiguous => Input::Contiguous(Quads::input(k, name, dtype), k.parameter(Type::U32)),
             InputLayout::Strided => Input::Strided(Elements::input(k, name, dtype), Strides::parameters(k, rank)),
-            InputLayout::StridedQuads => Input::StridedQuads(Quads::input(k, name, dtype), Strides::parameters(k, rank)),
+            InputLayout::StridedQuads => {
+                Input::StridedQuads(Quads::input(k, name, dtype), Strides::parameters(k, rank))
+            }
             InputLayout::Repeated => Input::Repeated(Elements::input(k, name, dtype), Strides::parameters(k, rank)),
         }
     }
@@ -130,12 +132,18 @@ impl Family for Elementwise {
             let inputs = [(dtype, Contiguous), (dtype, layout)].into_iter().collect();
             Elementwise { expr, inputs, rank, scalars: SmallVec::new() }
         };
-        let sums = DType::ALL.into_iter().flat_map(|dtype| [(Contiguous, 0), (Strided, 2)].map(|layout| sum(dtype, layout)));
+        let sums =
+            DType::ALL.into_iter().flat_map(|dtype| [(Contiguous, 0), (Strided, 2)].map(|layout| sum(dtype, layout)));
         let fours = [StridedQuads, Repeated].map(|layout| sum(DType::F32, (layout, 2)));
         let functions = [UnaryOp::Exp, UnaryOp::Log, UnaryOp::Sin, UnaryOp::Tanh, UnaryOp::Erf, UnaryOp::Gelu];
         let functions = functions.into_iter().map(|function| {
             let expr = Expr::Unary(function, input(0, DType::F32));
-            Elementwise { expr, inputs: [(DType::F32, Contiguous)].into_iter().collect(), rank: 0, scalars: SmallVec::new() }
+            Elementwise {
+                expr,
+                inputs: [(DType::F32, Contiguous)].into_iter().collect(),
+                rank: 0,
+                scalars: SmallVec::new(),
+            }
         });
         sums.chain(fours).chain(functions).collect()
     }

@@ -124,10 +124,7 @@ impl Family for GridSample {
             let number = |at| grid.gather_lanes(k, at).convert(self.places().compute_scalar());
             let across = number(pair);
             let down = number(pair + grid_at.stride(1));
-            let taps = [
-                vertical.taps(self, x_at.stride(2), down),
-                horizontal.taps(self, x_at.stride(1), across),
-            ];
+            let taps = [vertical.taps(self, x_at.stride(2), down), horizontal.taps(self, x_at.stride(1), across)];
             y.store(k, quad, combined(k, x, x_at.at(&[image, channel]), None, &taps));
         });
     }
@@ -135,7 +132,8 @@ impl Family for GridSample {
     fn samples() -> Vec<Self> {
         let interpolations = [Interpolation::Nearest, Interpolation::Linear, Interpolation::Cubic];
         let outsides = [Outside::Zeros, Outside::Border, Outside::Reflection];
-        let sample = |(interpolation, outside)| GridSample { dtype: DType::F32, grid: DType::F32, interpolation, outside };
+        let sample =
+            |(interpolation, outside)| GridSample { dtype: DType::F32, grid: DType::F32, interpolation, outside };
         interpolations.into_iter().zip(outsides).map(sample).collect()
     }
 }

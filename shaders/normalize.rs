@@ -22,13 +22,8 @@ pub(crate) enum NormalizeOp {
 }
 
 impl NormalizeOp {
-    pub const ALL: [NormalizeOp; 5] = [
-        NormalizeOp::Softmax,
-        NormalizeOp::LogSoftmax,
-        NormalizeOp::LayerNorm,
-        NormalizeOp::RmsNorm,
-        NormalizeOp::L2,
-    ];
+    pub const ALL: [NormalizeOp; 5] =
+        [NormalizeOp::Softmax, NormalizeOp::LogSoftmax, NormalizeOp::LayerNorm, NormalizeOp::RmsNorm, NormalizeOp::L2];
 
     /// Whether it has a parameter eps.
     pub fn has_eps(self) -> bool {
@@ -99,7 +94,8 @@ impl Family for Normalize {
         // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
         let inside = member.row.lt(rows);
         let scratch = member.scratch(ty);
-        let sum = |term: &dyn Fn(Value<'k>) -> Value<'k>| member.sum(scratch, k.number(ty, 0), [k.u32(0), length], term);
+        let sum =
+            |term: &dyn Fn(Value<'k>) -> Value<'k>| member.sum(scratch, k.number(ty, 0), [k.u32(0), length], term);
         let squares = || {
             sum(&|j| {
                 let x = element(j);

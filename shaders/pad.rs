@@ -67,8 +67,7 @@ impl Family for Pad {
         let count = k.parameter(Type::U32);
         let grid = Grid::parameters(k, self.rank);
         let strides = Strides::parameters(k, self.rank);
-        let axes: Vec<[Value; 2]> =
-            (0..self.rank).map(|_| [k.parameter(Type::U32), k.parameter(Type::U32)]).collect();
+        let axes: Vec<[Value; 2]> = (0..self.rank).map(|_| [k.parameter(Type::U32), k.parameter(Type::U32)]).collect();
         let fill = (self.border == Border::Constant).then(|| number_parameter(k, self.dtype));
         let x = Elements::input(k, "x", self.dtype);
         let y = Quads::output(k, "y", self.dtype);

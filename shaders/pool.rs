@@ -56,7 +56,12 @@ type Sources<'k> = (Value<'k>, Option<Value<'k>>);
 
 impl Pool {
     /// An axis for the windows at places `q`.
-    fn axis<'k>(&self, [output, input, kernel, stride, dilation, before, after]: [Value<'k>; 7], stride_in_memory: Value<'k>, q: Value<'k>) -> Axis<'k> {
+    fn axis<'k>(
+        &self,
+        [output, input, kernel, stride, dilation, before, after]: [Value<'k>; 7],
+        stride_in_memory: Value<'k>,
+        q: Value<'k>,
+    ) -> Axis<'k> {
         let (start, end, counted) = match self.windows {
             Windows::Adaptive => {
                 let (start, end) = (q * input / output, ((q + 1) * input + (output - 1)) / output);
@@ -174,7 +179,12 @@ impl Family for Pool {
 }
 
 /// Visits the elements of the windows, in all four at once.
-fn each_element<'k>(k: &'k KernelBuilder, axes: &[Axis<'k>], (index, inside): Sources<'k>, visit: &dyn Fn(Sources<'k>)) {
+fn each_element<'k>(
+    k: &'k KernelBuilder,
+    axes: &[Axis<'k>],
+    (index, inside): Sources<'k>,
+    visit: &dyn Fn(Sources<'k>),
+) {
     let Some((axis, inner)) = axes.split_first() else { return visit((index, inside)) };
     k.for_range(0, axis.kernel, |tap| {
         let i = axis.start + tap * axis.dilation;

@@ -74,8 +74,7 @@ impl Family for Reduce {
             Box::new(move |j| states.load(row * length + j))
         } else {
             let element = Rows::input(k, self.rows).row(row);
-            let centre =
-                self.op.is_centred().then(|| k.buffer("centre", scalar, Access::Read).load(row));
+            let centre = self.op.is_centred().then(|| k.buffer("centre", scalar, Access::Read).load(row));
             let map = &fold.map;
             Box::new(move |j| {
                 let x = element(j);

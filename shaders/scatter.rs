@@ -127,7 +127,11 @@ impl Family for Scatter {
                                 let named_too = link.get() - 1;
                                 let value = x.load(x_at.at(&grid.coordinates(named_too)));
                                 let before = combined.get();
-                                combined.set(if self.op == ScatterOp::Add { before + value } else { before.max(value) });
+                                combined.set(if self.op == ScatterOp::Add {
+                                    before + value
+                                } else {
+                                    before.max(value)
+                                });
                                 link.set(links.load(first_link + named_too));
                             },
                         );

@@ -8,7 +8,8 @@ use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 /// Rows and columns of a tile: rows lie side by side in the input, columns in the output.
 pub(crate) const TILE: [u32; 2] = [32, 64];
 
-const WORKGROUP: u32 = 256;
+/// Invocations per workgroup: as many as every device has.
+const WORKGROUP: u32 = 128;
 
 /// Elements between columns of a tile, so that rows fall into different banks.
 const PITCH: u32 = TILE[0] + 1;

@@ -79,7 +79,6 @@ impl Block {
     pub const fn workgroup(self) -> u32 {
         self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
     }
-
 }
 
 /// Elements between lines of a tile that are written across, so that they fall into other banks.

@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 
 impl Tensor {
     /// A linear layer, `x weight^T + bias`, over the last axis (PyTorch's `linear`): the weight has the shape
-    /// `[out, in]`, the bias `[out]`. Computed in `f32`, and rounded once.
+    /// `[out, in]`, the bias `[out]`. `f16` and `bf16` are computed in `f32` and rounded once.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

@@ -238,7 +238,8 @@ impl Operand {
         if let Some(along) = self.along(stride, length, depth_stride, depth, 4) {
             return Reading::Quads(along);
         }
-        Reading::Single(if depth_stride.abs() < stride.abs() { Along::Depth } else { Along::Other })
+        let near = depth_stride.unsigned_abs() < stride.unsigned_abs();
+        Reading::Single(if near { Along::Depth } else { Along::Other })
     }
 
     /// The axis along which so many elements at a time lie side by side, at multiples of as many.
@@ -247,7 +248,8 @@ impl Operand {
         if !self.offset.is_multiple_of(count) || !self.batch.iter().copied().all(whole) {
             return None;
         }
-        if depth_stride == 1 && depth.is_multiple_of(count) && whole(stride) {
+        // Where there is one row, or one column, it does not matter how far the next would be.
+        if depth_stride == 1 && depth.is_multiple_of(count) && (length == 1 || whole(stride)) {
             return Some(Along::Depth);
         }
         (stride == 1 && length.is_multiple_of(count) && whole(depth_stride)).then_some(Along::Other)

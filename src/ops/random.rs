@@ -42,7 +42,8 @@ impl Tensor {
     }
 
     /// Random numbers from the normal distribution. See [`rand`](Self::rand) for the generator; the numbers of two
-    /// devices may differ in the last bits: each is within 4 ulp of what the random bits stand for.
+    /// devices may differ in the last bits: each is within 4 ulp of what the random bits stand for, of `f32`, in which numbers
+    /// of `f64` are drawn, too.
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
@@ -52,7 +53,8 @@ impl Tensor {
     }
 
     /// Random numbers from the Gumbel distribution, `location - scale * log(-log(u))` for uniform numbers `u`. See
-    /// [`rand`](Self::rand) for the generator; each is within 4 ulp of what the random bits stand for.
+    /// [`rand`](Self::rand) for the generator; each is within 4 ulp of `f32`, in which they are drawn, of what the random bits
+    /// stand for.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -129,7 +131,7 @@ impl Tensor {
     /// up to 1; `u32`. The result's last axis has the samples, in the order in which they are drawn.
     ///
     /// With replacement, each is drawn independently of the others. Without it, no place is drawn twice: the samples are
-    /// those of the largest `log(weight)` with noise of the Gumbel distribution added (W. Kool et al., "Stochastic Beams
+    /// those of the largest `log(weight)`, in `f32`, with noise of the Gumbel distribution added (W. Kool et al., "Stochastic Beams
     /// and Where to Find Them", 2019; the same as P. Efraimidis and P. Spirakis, 2006, draw by exponential numbers).
     ///
     /// No weight may be negative or NaN, and as many as are to be drawn without replacement (else one) must be above 0: on
@@ -163,8 +165,8 @@ impl Tensor {
     }
 
     /// `k` different places along the last axis, drawn at random with the probabilities `softmax(logits / temperature)`
-    /// (Gumbel top-k sampling, see [`multinomial`](Self::multinomial)); `u32`, in the order in which they are drawn. At
-    /// temperature 0 these are the places of the `k` largest logits.
+    /// (Gumbel top-k sampling, see [`multinomial`](Self::multinomial)), computed in `f32`; `u32`, in the order in which they are
+    /// drawn. At temperature 0 these are the places of the `k` largest logits.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -193,7 +195,7 @@ impl Tensor {
     }
 
     /// One place along the last axis, drawn at random from those of the `k` largest logits with the probabilities
-    /// `softmax(logits / temperature)` among these; `u32`, without that axis. The next token of a language model, say. At
+    /// `softmax(logits / temperature)` among these, computed in `f32`; `u32`, without that axis. The next token of a language model, say. At
     /// temperature 0 it is the place of the largest logit; `k` from the axis's length on admits all places.
     ///
     /// ```

@@ -263,7 +263,7 @@ macro_rules! reductions {
 
 reductions! {
     /// The sum; of `u8` as `u32`, of `i8` as `i32`, and of `bool` the number of those that are true, as `u32`. `f16` and
-    /// `bf16` are summed in `f32`, integers modulo 2^32.
+    /// `bf16` are summed in `f32`, integers modulo 2^32, those of `i64` modulo 2^64.
     sum, sum_keepdim, sum_all => Reduction::Wide(FoldOp::Sum);
     /// The product, 1 of no elements, of the dtype that the sum has. Of `n` floats it is within `n - 1` roundings of
     /// `f32` (`f64`), as long as the products on the way, in any order, are neither too large nor too small for it.

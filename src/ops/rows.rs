@@ -8,6 +8,9 @@ use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, checked_elements};
 use std::sync::Arc;
 
+/// So many neighbours are read at once.
+const COLUMNS: usize = 32;
+
 /// The rows of a tensor.
 pub(super) struct Rows {
     pub buffer: Arc<Buffer>,
@@ -39,7 +42,9 @@ impl Rows {
             let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
             return Rows::new(&tensor.permute(order)?.reshape((count, length))?, &[0], &[1], words, op);
         }
-        let are_columns = kept_strides.last() == Some(&1) && row_strides.last() != Some(&1);
+        let are_columns = kept_strides.last() == Some(&1)
+            && kept_lengths.last().is_some_and(|&columns| columns >= COLUMNS)
+            && row_strides.last() != Some(&1);
         let mut parameters: Vec<u32> = kept_lengths.iter().chain(&row_lengths).map(|&n| n as u32).collect();
         parameters.push(tensor.layout().offset as u32);
         parameters.extend(kept_strides.iter().chain(&row_strides).map(|&stride| stride as u32));

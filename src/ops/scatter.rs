@@ -29,7 +29,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::ShapeMismatch`] where
     /// `indexes` has another number of axes than the others, or is longer; [`Error::UnsupportedDType`] where it holds
-    /// floats; [`Error::Unsupported`] where the device has no atomic operations; [`Error::OutOfMemory`].
+    /// floats; [`Error::Unsupported`] where the device has no atomic operations; [`Error::SizeOverflow`] where elements of
+    /// 64 bits and what links them are too many to be counted; [`Error::OutOfMemory`].
     pub fn scatter(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "scatter";
         let (src, axis) = self.check_scatter(indexes, src, axis.into(), OP)?;
@@ -48,8 +49,8 @@ impl Tensor {
 
     /// The tensor with elements of `src` added at the places along `axis` that `indexes` names, as in
     /// [`scatter`](Self::scatter). Of several that go to one place, all are added: floats in any order, so that the last
-    /// bits may differ from one run to the next; `f16` in `f32`, rounded once; `f64` one after the
-    /// other, which takes long where very many go to one place.
+    /// bits may differ from one run to the next; `f16` in `f32`, rounded once; `f64` one after the other, which takes long
+    /// where very many go to one place.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -71,7 +72,7 @@ impl Tensor {
 
     /// The tensor with its elements at the places along `axis` that `indexes` names raised to those of `src`, as in
     /// [`scatter`](Self::scatter): the largest of all that come together, NaN if one is NaN (PyTorch's `scatter_reduce`
-    /// with `amax`).
+    /// with `amax`). Of `i64` and `f64` it takes long where very many go to one place.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};

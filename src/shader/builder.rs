@@ -91,7 +91,7 @@ impl KernelBuilder {
     /// block, in the order of declaration between the parameters, with the last index that there is. A load beyond it
     /// gives the last element; a store there is left out, and an atomic operation changes nothing. The same goes for
     /// arrays; local ones start with zeros. Integer division by 0 gives the dividend, with remainder 0; bits are
-    /// shifted by the count modulo 32.
+    /// shifted by the count modulo their number.
     pub(crate) fn checked(name: impl Into<String>, target: Target, workgroup: u32) -> Self {
         KernelBuilder::start(name.into(), target, workgroup, true)
     }

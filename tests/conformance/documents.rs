@@ -83,7 +83,8 @@ fn bounds() -> String {
     text += "| operations | bound for `f32` | why |\n|---|---|---|\n";
     TABLES.iter().for_each(|table| text += &rows(table));
     text += "\nFunctions of `f64` have bounds of their own, in its ulp; the other operations have those above, with the ulp and \
-             the eps of `f64`. The reference has no more digits: one ulp more is let pass.\n\n";
+             the eps of `f64`. The reference has no more digits: one ulp more is let pass. Random \
+             numbers of `f64` are drawn in `f32`, and as good as those.\n\n";
     text += "| operations | bound for `f64` | why |\n|---|---|---|\n";
     text + &rows(DOUBLES)
 }
