@@ -196,7 +196,7 @@ fn team(device: &Device, rows: &Rows, chunks: usize, length: usize) -> Team {
 fn chunk_length(device: &Device, rows: &Rows) -> usize {
     let (teams, shortest) = match () {
         _ if is_software(device) => (16, 4096),
-        _ if by_columns(device, rows) => (1 << 18, 64),
+        _ if by_columns(device, rows) => (1 << 18, 256),
         _ => (1 << 14, 4096),
     };
     // What one team adds up without losing digits: see `Fold::sum`.
