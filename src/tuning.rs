@@ -1,9 +1,15 @@
 //! For which sort of device kernels are chosen.
 
+use crate::device::{Device, DeviceKind};
 use std::sync::LazyLock;
 
 /// Whether `MARQUETRY_TUNING=gpu` has the kernels of GPUs chosen for every device, to test them.
 pub(crate) fn as_gpu() -> bool {
     static AS_GPU: LazyLock<bool> = LazyLock::new(|| std::env::var("MARQUETRY_TUNING").is_ok_and(|name| name == "gpu"));
     *AS_GPU
+}
+
+/// Whether kernels are chosen for a driver that runs on the processor.
+pub(crate) fn is_software(device: &Device) -> bool {
+    device.info().kind == DeviceKind::Cpu && !as_gpu()
 }

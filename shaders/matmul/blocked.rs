@@ -1,7 +1,7 @@
 //! Products by blocks: a workgroup goes through the depth of its block in steps, with two stages of tiles in its memory.
 //! While it multiplies from one, it loads the next step into the other.
 
-use super::{Matrix, Problem, add_product};
+use super::{Problem, add_product};
 use crate::dtype::DType;
 use crate::kernels::elements::{Elements, Quads};
 use crate::shader::{Access, Array, Dialect, KernelBuilder, Type, Value, Var};
@@ -145,39 +145,33 @@ impl<'k> Tile<'k> {
 
 impl<'k> Side<'k> {
     fn a(p: &Problem<'k>, block: Block, dtype: DType) -> Self {
-        let Matrix { start, row_stride, column_stride } = p.a;
-        let tile = Tile::new(p.k, p.accumulator, block.shape[0], block.depth, block.a);
-        let source = Source::new(p.k, "a", dtype, block.a);
-        Side {
-            k: p.k,
-            source,
-            start,
-            length: p.m,
-            stride: row_stride,
-            depth_stride: column_stride,
-            first: p.first_row,
-            depth: (!block.whole).then_some(p.depth),
-            tile,
-            threads: block.workgroup(),
-        }
+        let strides = [p.a.row_stride, p.a.column_stride];
+        Side::new(p, block, ("a", dtype, block.a), block.shape[0], p.a.start, strides, [p.m, p.first_row])
     }
 
     fn b(p: &Problem<'k>, block: Block, dtype: DType) -> Self {
-        let Matrix { start, row_stride, column_stride } = p.b;
-        let tile = Tile::new(p.k, p.accumulator, block.shape[1], block.depth, block.b);
-        let source = Source::new(p.k, "b", dtype, block.b);
-        Side {
-            k: p.k,
-            source,
-            start,
-            length: p.n,
-            stride: column_stride,
-            depth_stride: row_stride,
-            first: p.first_column,
-            depth: (!block.whole).then_some(p.depth),
-            tile,
-            threads: block.workgroup(),
-        }
+        let strides = [p.b.column_stride, p.b.row_stride];
+        Side::new(p, block, ("b", dtype, block.b), block.shape[1], p.b.start, strides, [p.n, p.first_column])
+    }
+
+    /// The strides are those across the depth and along it.
+    fn new(
+        p: &Problem<'k>,
+        block: Block,
+        (name, dtype, reading): (&str, DType, Reading),
+        extent: u32,
+        start: Value<'k>,
+        [stride, depth_stride]: [Value<'k>; 2],
+        [length, first]: [Value<'k>; 2],
+    ) -> Self {
+        let tile = Tile::new(p.k, p.accumulator, extent, block.depth, reading);
+        let source = match reading {
+            Reading::Quads(along) => Source::Quads(Quads::input(p.k, name, dtype), along),
+            Reading::Single(along) => Source::Single(Elements::input(p.k, name, dtype), along),
+        };
+        let depth = (!block.whole).then_some(p.depth);
+        let threads = block.workgroup();
+        Side { k: p.k, source, start, length, stride, depth_stride, first, depth, tile, threads }
     }
 
     /// The index of the first of some elements of the matrix. What is beyond the edge repeats the last ones, and is not
@@ -248,15 +242,6 @@ impl<'k> Side<'k> {
                 let value = source.load(self.index(place, from + depth, [1, 1]));
                 self.tile.store(depth + first_line, place, self.or_zero(from + depth, value));
             }),
-        }
-    }
-}
-
-impl<'k> Source<'k> {
-    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, reading: Reading) -> Self {
-        match reading {
-            Reading::Quads(along) => Source::Quads(Quads::input(k, name, dtype), along),
-            Reading::Single(along) => Source::Single(Elements::input(k, name, dtype), along),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Attention.
 
-use super::is_software;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -9,6 +8,7 @@ use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::tuning::is_software;
 
 const OP: &str = "scaled_dot_product_attention";
 

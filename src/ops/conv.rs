@@ -1,6 +1,5 @@
 //! Convolutions and transposed convolutions.
 
-use super::is_software;
 use super::window::{PerAxis, Window, batched};
 use crate::device::Device;
 use crate::dtype::DType;
@@ -10,6 +9,7 @@ use crate::kernels::conv::Conv;
 use crate::kernels::tiles::Tile;
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tuning::is_software;
 
 /// How a convolution goes over its input. By default: stride 1, no padding, dilation 1, one group.
 ///

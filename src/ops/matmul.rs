@@ -1,6 +1,5 @@
 //! Matrix products.
 
-use super::is_software;
 use crate::device::{BackendKind, Device};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -9,6 +8,7 @@ use crate::kernels::matmul::{Along, Block, Matmul, Reading, Tile};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tuning::is_software;
 
 impl Tensor {
     /// The matrix product, as PyTorch's `matmul` and numpy's `@`: of the last two axes, with all axes before them

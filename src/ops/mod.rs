@@ -43,14 +43,9 @@ pub use rearrange::Sections;
 pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
 pub use window::PerAxis;
 
-use crate::device::{Device, DeviceKind};
+use crate::device::Device;
 use crate::kernels::workgroup::Team;
-use crate::tuning;
-
-/// Whether kernels are chosen for a driver that runs on the processor.
-pub(crate) fn is_software(device: &Device) -> bool {
-    device.info().kind == DeviceKind::Cpu && !tuning::as_gpu()
-}
+use crate::tuning::is_software;
 
 /// Rows from this length on are worth a workgroup each.
 const TEAM_ROW: usize = 32;

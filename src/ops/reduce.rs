@@ -1,7 +1,7 @@
 //! Reductions over any axes.
 
+use super::choose_team;
 use super::rows::{Rows, lengths};
-use super::{choose_team, is_software};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
@@ -12,6 +12,7 @@ use crate::kernels::workgroup::{Team, WORKGROUP};
 use crate::memory::Buffer;
 use crate::shape::{Axes, Dims, Shape};
 use crate::tensor::{Tensor, allocate};
+use crate::tuning::is_software;
 
 /// A way to reduce, as the user knows it.
 #[derive(Clone, Copy, PartialEq)]
@@ -196,7 +197,7 @@ fn team(device: &Device, rows: &Rows, chunks: usize, length: usize) -> Team {
 fn chunk_length(device: &Device, rows: &Rows) -> usize {
     let (teams, shortest) = match () {
         _ if is_software(device) => (16, 4096),
-        _ if by_columns(device, rows) => (1 << 18, 64),
+        _ if by_columns(device, rows) => (1 << 18, 256),
         _ => (1 << 14, 4096),
     };
     // What one team adds up without losing digits: see `Fold::sum`.

@@ -9,8 +9,8 @@ use crate::expr::Expr;
 use crate::kernels::elementwise::{Elementwise, InputLayout, WORKGROUP};
 use crate::layout::collapse;
 use crate::memory::Buffer;
-use crate::ops::is_software;
 use crate::shape::Shape;
+use crate::tuning::is_software;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -235,7 +235,9 @@ impl Expression {
         if elements == 0 {
             return Ok(output);
         }
-        if let (true, [input]) = (self.copies() && !is_software(device), &self.inputs[..])
+        if self.copies()
+            && !is_software(device)
+            && let [input] = &self.inputs[..]
             && let Some(Transposition { config, parameters, groups }) = Transposition::new(input)
         {
             device.runtime().launch(config, &[&*input.buffer()?, &output], &parameters, groups)?;

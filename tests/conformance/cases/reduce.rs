@@ -238,7 +238,7 @@ pub fn add(suite: &mut Suite) {
     }
     for reduction in REDUCTIONS.iter().chain(MORE) {
         suite.add(reduction.name, "f32::columns", move |device| {
-            for (shape, axes) in [(&[300, 70][..], &[0][..]), (&[3, 150, 66], &[1]), (&[20, 9, 64], &[0, 1])] {
+            for (shape, axes) in [(&[1200, 70][..], &[0][..]), (&[3, 150, 66], &[1]), (&[20, 90, 64], &[0, 1])] {
                 for layout in [Layout::Contiguous, Layout::Sliced] {
                     reduction.check(&shaped("columns", shape, layout, DType::F32, reduction.domain, device)?, axes)?;
                 }
