@@ -3,10 +3,30 @@
 use crate::device::{Device, DeviceKind};
 use std::sync::LazyLock;
 
-/// Whether `MARQUETRY_TUNING=gpu` has the kernels of GPUs chosen for every device, to test them.
+/// The words of `MARQUETRY_TUNING`, between commas, by which tests have kernels chosen that would not be: `gpu`, those of
+/// GPUs for every device; `portable`, none that need matrix units; the name of a block, such as `128x128x128/64x64x1`, that
+/// one for all products on matrix units; `splits=2`, products in so many parts of the depth where that is possible.
+fn words() -> &'static [String] {
+    static WORDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let words = std::env::var("MARQUETRY_TUNING").unwrap_or_default();
+        words.split(',').map(|word| word.trim().to_string()).collect()
+    });
+    &WORDS
+}
+
+/// Whether a word is among those of `MARQUETRY_TUNING`.
+pub(crate) fn forces(name: &str) -> bool {
+    words().iter().any(|word| word == name)
+}
+
+/// In how many parts of the depth products are to be computed.
+pub(crate) fn forced_splits() -> Option<usize> {
+    words().iter().find_map(|word| word.strip_prefix("splits=")?.parse().ok())
+}
+
+/// Whether the kernels of GPUs are chosen for every device.
 pub(crate) fn as_gpu() -> bool {
-    static AS_GPU: LazyLock<bool> = LazyLock::new(|| std::env::var("MARQUETRY_TUNING").is_ok_and(|name| name == "gpu"));
-    *AS_GPU
+    forces("gpu")
 }
 
 /// Whether kernels are chosen for a driver that runs on the processor.

@@ -1,168 +1,364 @@
-//! Products of `f16` on matrix units: a workgroup of four subgroups goes through the depth of its block in steps. Tiles of
-//! both operands lie in workgroup memory; while subgroups multiply them, the next ones are loaded to registers.
+//! Products on matrix units: a workgroup goes through the depth of its block in steps. Tiles of both operands lie in
+//! workgroup memory; while subgroups multiply them, the next ones are loaded to registers. The sums go out by way of
+//! workgroup memory, where lanes find neighbours to add up, round and store together.
 
 use super::{Along, Matrix, Problem};
+use crate::dtype::DType;
 use crate::shader::{
-    Access, Array, KernelBuilder, MatrixLayout, MatrixType, MatrixVar, Operator, Scalar, Type, Value,
+    Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixType, MatrixVar, Operator, Scalar, Type, Value,
 };
 
-/// Rows and columns of a workgroup's block.
-pub const BLOCK: [u32; 2] = [128, 128];
+/// The block of a workgroup on matrix units, and how it is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct UnitBlock {
+    /// Rows and columns.
+    pub shape: [u32; 2],
+    /// Rows and columns that a subgroup computes: multiples of 16.
+    pub part: [u32; 2],
+    /// The depth of a tile in bytes: a multiple of 64.
+    pub depth: u32,
+    /// Subgroups that compute the same part from slices of the depth, and then add up their sums.
+    pub slices: u32,
+}
 
-/// Invocations per workgroup: four subgroups.
-pub const WORKGROUP: u32 = 128;
+/// How the operands lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct UnitLayout {
+    /// The size of a unit's product.
+    pub unit: [u32; 3],
+    /// The axes along which operands are read, 16 bytes at a time.
+    pub a: Along,
+    pub b: Along,
+    /// Whether the depth of the product is a multiple of the tile's, so that no element is beyond it.
+    pub whole: bool,
+}
 
-/// The depth of a tile.
-pub const DEPTH: u32 = 64;
+/// Lanes of a subgroup.
+const LANES: u32 = 32;
 
-/// Rows and columns that a subgroup computes.
-const PART: u32 = 64;
+/// Bytes that an invocation loads and stores at a time.
+const VECTOR: u32 = 16;
 
-/// Rows, columns and depth of a matrix unit's operands.
-const UNIT: u32 = 16;
+impl UnitBlock {
+    pub const LARGE: UnitBlock = UnitBlock::new([128, 128], [64, 64], 128, 1);
+    /// The same with twice the subgroups, for products that do not have blocks enough to give each compute unit two.
+    pub const SLICED: UnitBlock = UnitBlock::new([128, 128], [64, 64], 128, 2);
+    pub const SMALL: UnitBlock = UnitBlock::new([32, 64], [16, 32], 256, 2);
 
-/// Elements in a vector of 16 bytes, which is what is loaded and stored.
-const EIGHT: u32 = 8;
+    pub const ALL: [UnitBlock; 3] = [UnitBlock::LARGE, UnitBlock::SLICED, UnitBlock::SMALL];
+
+    pub const fn new(shape: [u32; 2], part: [u32; 2], depth: u32, slices: u32) -> Self {
+        UnitBlock { shape, part, depth, slices }
+    }
+
+    pub fn name(self) -> String {
+        let UnitBlock { shape: [rows, columns], part: [part_rows, part_columns], depth, slices } = self;
+        format!("{rows}x{columns}x{depth}/{part_rows}x{part_columns}x{slices}")
+    }
+
+    /// Subgroups that compute different parts.
+    const fn parts(self) -> u32 {
+        self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
+    }
+
+    /// Invocations per workgroup.
+    pub const fn workgroup(self) -> u32 {
+        self.parts() * self.slices * LANES
+    }
+}
+
+impl UnitLayout {
+    /// Every layout for each dtype, with the sizes of units that GPUs have.
+    pub fn samples() -> Vec<(DType, UnitLayout)> {
+        let mut samples = Vec::new();
+        for (dtype, depth) in [(DType::F16, 16), (DType::BF16, 16), (DType::I8, 32), (DType::U8, 32)] {
+            for bits in 0..8 {
+                let along = |bit| if bits & bit == 0 { Along::Depth } else { Along::Other };
+                samples.push((
+                    dtype,
+                    UnitLayout { unit: [16, 16, depth], a: along(1), b: along(2), whole: bits & 4 == 0 },
+                ));
+            }
+        }
+        samples
+    }
+
+    pub fn name(self) -> String {
+        let read = |along| if along == Along::Depth { "depth" } else { "other" };
+        let whole = if self.whole { ", whole" } else { "" };
+        format!("a {}, b {}{whole}", read(self.a), read(self.b))
+    }
+}
+
+/// The tile of an operand: lines of vectors, with a gap of one between lines, so that they fall into different banks.
+#[derive(Clone, Copy)]
+struct Tile {
+    lines: u32,
+    /// Vectors in a line.
+    line: u32,
+}
+
+impl Tile {
+    /// The distance between lines.
+    fn pitch(self) -> u32 {
+        self.line + 1
+    }
+
+    fn vectors(self) -> u32 {
+        self.lines * self.pitch()
+    }
+}
 
 /// An operand on its way to its tile.
 struct Side<'k> {
     k: &'k KernelBuilder,
     buffer: Array<'k>,
-    tile: Array<'k>,
+    /// The memory of both tiles, and where this one begins.
+    memory: Array<'k>,
+    base: u32,
+    tile: Tile,
+    /// Where the subgroup's slice of it begins.
+    slice: Value<'k>,
     along: Along,
-    operator: Operator,
+    ty: MatrixType,
+    /// Elements in a vector.
+    per_vector: u32,
+    threads: u32,
     /// Where the matrix begins, its length and its strides across and along the depth, and where the block begins.
     start: Value<'k>,
     length: Value<'k>,
     stride: Value<'k>,
     depth_stride: Value<'k>,
     first: Value<'k>,
+    /// The depth of the product, unless nothing is beyond it.
+    depth: Option<Value<'k>>,
 }
 
 impl<'k> Side<'k> {
-    fn new(p: &Problem<'k>, operator: Operator, along: Along) -> Self {
-        let k = p.k;
-        let (name, Matrix { start, row_stride, column_stride }) =
-            if operator == Operator::A { ("a", p.a) } else { ("b", p.b) };
-        let (length, first, stride, depth_stride) = match operator {
-            Operator::A => (p.m, p.first_row, row_stride, column_stride),
-            _ => (p.n, p.first_column, column_stride, row_stride),
+    /// The vector that begins at a place across the depth and at a depth. What is beyond the edge repeats the last one,
+    /// and is not stored in the product; beyond the depth there are zeros.
+    fn vector(&self, place: Value<'k>, depth: Value<'k>) -> Value<'k> {
+        let last = match self.along {
+            Along::Depth => [1, self.per_vector],
+            Along::Other => [self.per_vector, 1],
         };
-        let eights = Type::vec4(Scalar::U32);
-        let (lines, line) = if along == Along::Depth { (BLOCK[0], DEPTH) } else { (DEPTH, BLOCK[0]) };
-        let tile = k.workgroup_array(eights, lines * (line / EIGHT + 1));
-        let buffer = k.buffer(name, eights, Access::Read);
-        Side { k, buffer, tile, along, operator, start, length, stride, depth_stride, first }
+        let place = (self.first + place).min(self.length - last[0]);
+        let within = self.depth.map_or(depth, |end| depth.min(end - last[1]));
+        let vector =
+            self.buffer.load((self.start + place * self.stride + within * self.depth_stride) / self.per_vector);
+        self.depth.map_or(vector, |end| depth.lt(end).select(vector, 0))
     }
 
-    /// Vectors in a line of the tile, and with the gap that has lines fall into different banks.
-    fn line(&self) -> [u32; 2] {
-        let eights = if self.along == Along::Depth { DEPTH } else { BLOCK[0] } / EIGHT;
-        [eights, eights + 1]
-    }
-
-    /// How many times all invocations load a vector for a tile.
-    fn turns(&self) -> u32 {
-        BLOCK[0] * DEPTH / EIGHT / WORKGROUP
-    }
-
-    /// The line and the vector in it that this invocation loads.
+    /// The line of the tile, and the vector in it, that this invocation loads.
     fn place(&self, turn: u32) -> [Value<'k>; 2] {
-        let [eights, _] = self.line();
         let lane = self.k.local_index();
-        [lane / eights + turn * (WORKGROUP / eights), lane % eights]
+        [lane / self.tile.line + turn * (self.threads / self.tile.line), lane % self.tile.line]
     }
 
     /// Loads this invocation's vectors of the tile that begins at a depth.
     fn load(&self, from: Value<'k>) -> Vec<Value<'k>> {
+        let turns = self.tile.lines * self.tile.line / self.threads;
         let load = |turn| {
-            let [line, eight] = self.place(turn);
-            // Rows and columns beyond the edge repeat the last ones; they are not stored.
-            let index = match self.along {
-                Along::Depth => {
-                    let place = (self.first + line).min(self.length - 1);
-                    self.start + place * self.stride + from + eight * EIGHT
-                }
-                Along::Other => {
-                    let place = (self.first + eight * EIGHT).min(self.length - EIGHT);
-                    self.start + (from + line) * self.depth_stride + place
-                }
-            };
-            self.buffer.load(index / EIGHT)
+            let [line, vector] = self.place(turn);
+            let inside = vector * self.per_vector;
+            match self.along {
+                Along::Depth => self.vector(line, from + inside),
+                Along::Other => self.vector(inside, from + line),
+            }
         };
-        (0..self.turns()).map(load).collect()
+        (0..turns).map(load).collect()
     }
 
     fn store(&self, loaded: &[Value<'k>]) {
-        let [_, pitch] = self.line();
         for (turn, &value) in (0..).zip(loaded) {
-            let [line, eight] = self.place(turn);
-            self.tile.store(line * pitch + eight, value);
+            let [line, vector] = self.place(turn);
+            self.memory.store(line * self.tile.pitch() + vector + self.base, value);
         }
     }
 
-    /// The matrix for a unit, at a place across the depth and at a depth of the tile.
-    fn unit(&self, place: Value<'k>, depth: u32) -> Unit<'k> {
-        let [_, pitch] = self.line();
+    /// The matrix for a unit, at a place across the depth and at a depth of the slice.
+    fn unit(&self, place: Value<'k>, depth: u32) -> CooperativeMatrix<'k> {
+        let pitch = self.tile.pitch();
         let index = match self.along {
-            Along::Depth => place * pitch + depth / EIGHT,
-            Along::Other => place / EIGHT + depth * pitch,
+            Along::Depth => place * pitch + depth / self.per_vector,
+            Along::Other => place / self.per_vector + depth * pitch,
         };
         // Lines are rows of `a` along the depth, and of `b` along the other axis.
-        let rows = (self.operator == Operator::A) == (self.along == Along::Depth);
+        let rows = (self.ty.operator == Operator::A) == (self.along == Along::Depth);
         let layout = if rows { MatrixLayout::Rows } else { MatrixLayout::Columns };
-        let ty = MatrixType { scalar: Scalar::F16, rows: UNIT, columns: UNIT, operator: self.operator };
-        self.tile.load_matrix(index, self.k.u32(pitch), layout, ty)
+        self.memory.load_matrix(self.slice + index, self.k.u32(pitch), layout, self.ty)
     }
 }
 
-type Unit<'k> = crate::shader::CooperativeMatrix<'k>;
+/// A workgroup at work.
+struct Work<'k> {
+    block: UnitBlock,
+    unit: [u32; 3],
+    /// The depth of the tiles in elements.
+    depth: u32,
+    sides: [Side<'k>; 2],
+    memory: Array<'k>,
+    /// The subgroup's number among those of its slice, and that of its slice.
+    number: Value<'k>,
+    slice: Value<'k>,
+    /// Where the subgroup's part of the block begins.
+    row: Value<'k>,
+    column: Value<'k>,
+    sums: Vec<MatrixVar<'k>>,
+}
 
-pub fn write<'k>(p: &Problem<'k>, [a, b]: [Along; 2]) {
-    let k = p.k;
-    let (a, b) = (Side::new(p, Operator::A, a), Side::new(p, Operator::B, b));
-    let y = k.buffer("y", Type::F32, Access::Write);
-    let subgroup = k.local_index() / 32;
-    let (row, column) = (subgroup % (BLOCK[0] / PART) * PART, subgroup / (BLOCK[0] / PART) * PART);
-    let ty = MatrixType { scalar: Scalar::F32, rows: UNIT, columns: UNIT, operator: Operator::C };
-    let units = PART / UNIT;
-    let sums: Vec<MatrixVar> = (0..units * units).map(|_| k.zero_matrix(ty)).collect();
-    let multiply = || {
-        for depth in (0..DEPTH).step_by(UNIT as usize) {
-            let a: Vec<_> = (0..units).map(|i| a.unit(row + i * UNIT, depth)).collect();
-            let b: Vec<_> = (0..units).map(|j| b.unit(column + j * UNIT, depth)).collect();
+impl<'k> Work<'k> {
+    fn new(p: &Problem<'k>, dtype: DType, block: UnitBlock, layout: UnitLayout) -> Self {
+        let k = p.k;
+        let bytes = dtype.size_in_bytes() as u32;
+        let (depth, per_vector) = (block.depth / bytes, VECTOR / bytes);
+        let tile = |along, extent| match along {
+            Along::Depth => Tile { lines: extent, line: depth / per_vector },
+            Along::Other => Tile { lines: depth, line: extent / per_vector },
+        };
+        let tiles = [tile(layout.a, block.shape[0]), tile(layout.b, block.shape[1])];
+        let strips = block.parts() * block.slices * strip(block, layout.unit).vectors();
+        let buffers = ["a", "b"].map(|name| k.buffer(name, Type::vec4(Scalar::U32), Access::Read));
+        let vectors = strips.max(tiles[0].vectors() + tiles[1].vectors());
+        let memory = k.workgroup_array(Type::vec4(Scalar::U32), vectors);
+        let subgroup = k.local_index() / LANES;
+        let (number, slice) = (subgroup % block.parts(), subgroup / block.parts());
+        let [m, n, unit_depth] = layout.unit;
+        let side = |i: usize,
+                    along,
+                    matrix: Matrix<'k>,
+                    [stride, depth_stride]: [Value<'k>; 2],
+                    [length, first]: [Value<'k>; 2]| {
+            let (operator, rows, columns) = [(Operator::A, m, unit_depth), (Operator::B, unit_depth, n)][i];
+            let base = if i == 0 { 0 } else { tiles[0].vectors() };
+            let in_slice = depth / block.slices * if along == Along::Depth { 1 } else { tiles[i].pitch() * per_vector };
+            Side {
+                k,
+                buffer: buffers[i],
+                memory,
+                base,
+                tile: tiles[i],
+                slice: slice * (in_slice / per_vector) + base,
+                along,
+                ty: MatrixType { dtype, rows, columns, operator },
+                per_vector,
+                threads: block.workgroup(),
+                start: matrix.start,
+                length,
+                stride,
+                depth_stride,
+                first,
+                depth: (!layout.whole).then_some(p.depth),
+            }
+        };
+        let (a, b) = (p.a, p.b);
+        let sides = [
+            side(0, layout.a, a, [a.row_stride, a.column_stride], [p.m, p.first_row]),
+            side(1, layout.b, b, [b.column_stride, b.row_stride], [p.n, p.first_column]),
+        ];
+        let down = block.shape[0] / block.part[0];
+        let (row, column) = (number % down * block.part[0], number / down * block.part[1]);
+        let ty = MatrixType { dtype: dtype.widened(), rows: m, columns: n, operator: Operator::C };
+        let sums = (0..block.part[0] / m * (block.part[1] / n)).map(|_| k.zero_matrix(ty)).collect();
+        Work { block, unit: layout.unit, depth, sides, memory, number, slice, row, column, sums }
+    }
+
+    /// Adds the products of the tiles.
+    fn multiply(&self) {
+        let [m, n, step] = self.unit;
+        let [a, b] = &self.sides;
+        let [rows, columns] = [self.block.part[0] / m, self.block.part[1] / n];
+        for depth in (0..self.depth / self.block.slices).step_by(step as usize) {
+            let a: Vec<_> = (0..rows).map(|i| a.unit(self.row + i * m, depth)).collect();
+            let b: Vec<_> = (0..columns).map(|j| b.unit(self.column + j * n, depth)).collect();
             for (i, &a) in a.iter().enumerate() {
                 for j in 0..b.len() {
                     // There and back, so that the operand that was used last is used next.
                     let j = if i % 2 == 0 { j } else { b.len() - 1 - j };
-                    let sum = sums[i * b.len() + j];
+                    let sum = self.sums[i * b.len() + j];
                     sum.set(a.multiply_add(b[j], sum.get()));
                 }
             }
         }
-    };
-    let sides = [&a, &b];
-    for side in sides {
-        side.store(&side.load(k.u32(0)));
     }
-    k.barrier();
-    k.for_step(DEPTH, p.depth, DEPTH, |from| {
-        let loaded = sides.map(|side| side.load(from));
-        multiply();
-        k.barrier();
-        for (side, loaded) in sides.into_iter().zip(&loaded) {
-            side.store(loaded);
+
+    /// Goes through the depth.
+    fn add_products(&self, p: &Problem<'k>) {
+        let k = p.k;
+        for side in &self.sides {
+            side.store(&side.load(k.u32(0)));
         }
         k.barrier();
-    });
-    multiply();
-    for i in 0..units {
-        for j in 0..units {
-            let (row, column) = (p.first_row + row + i * UNIT, p.first_column + column + j * UNIT);
-            k.when(row.lt(p.m) & column.lt(p.n) & p.real, || {
-                let sum = sums[(i * units + j) as usize].get();
-                y.store_matrix(p.place(row, column), p.n, MatrixLayout::Rows, sum);
-            });
+        k.for_step(self.depth, p.depth, self.depth, |from| {
+            let loaded = self.sides.each_ref().map(|side| side.load(from));
+            self.multiply();
+            k.barrier();
+            for (side, loaded) in self.sides.iter().zip(&loaded) {
+                side.store(loaded);
+            }
+            k.barrier();
+        });
+        self.multiply();
+    }
+
+    /// Stores the sums, a row of units at a time. Rows of `y` are padded to whole vectors.
+    fn store(&self, p: &Problem<'k>, output: DType) {
+        let k = p.k;
+        let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
+        let [m, n, _] = self.unit;
+        let (columns, slices) = (self.block.part[1], self.block.slices);
+        let (strip, lane) = (strip(self.block, self.unit), k.local_index() % LANES);
+        let base = |slice: Value<'k>| (slice * self.block.parts() + self.number) * strip.vectors();
+        // Elements of `y` in a vector, which is made of vectors of sums of 32 bits.
+        let per_vector = VECTOR / output.size_in_bytes() as u32;
+        let y_row = (p.n + (per_vector - 1)) / per_vector;
+        let lanes_per_row = columns / per_vector;
+        let turns = m * lanes_per_row / LANES / slices;
+        if turns == 0 {
+            k.fail("a row of units does not go round");
+        }
+        for i in 0..self.block.part[0] / m {
+            k.barrier();
+            for j in 0..columns / n {
+                let sum = self.sums[(i * (columns / n) + j) as usize].get();
+                self.memory.store_matrix(base(self.slice) + j * n / 4, k.u32(strip.pitch()), MatrixLayout::Rows, sum);
+            }
+            k.barrier();
+            for turn in 0..turns {
+                let cell = lane + (self.slice + turn * slices) * LANES;
+                let (line, place) = (cell / lanes_per_row, cell % lanes_per_row);
+                let sums = (0..per_vector / 4).map(|e| {
+                    let at = |slice| base(k.u32(slice)) + line * strip.pitch() + place * (per_vector / 4) + e;
+                    let slices =
+                        (0..slices).map(|slice| self.memory.load(at(slice)).bitcast(Type::vec4(p.accumulator.scalar)));
+                    slices.reduce(|a, b| a + b).unwrap_or_else(|| k.number(p.accumulator, 0))
+                });
+                let vector = narrowed(k, output, &sums.collect::<Vec<_>>());
+                let row = p.first_row + self.row + line + i * m;
+                let column = p.first_column + self.column + place * per_vector;
+                k.when(row.lt(p.m) & column.lt(p.n) & p.real, || {
+                    y.store((p.batch * p.m + row) * y_row + column / per_vector, vector);
+                });
+            }
         }
     }
+}
+
+/// A subgroup's sums on their way out: a row of units.
+fn strip(block: UnitBlock, unit: [u32; 3]) -> Tile {
+    Tile { lines: unit[0], line: block.part[1] / 4 }
+}
+
+/// The bits of a vector of some dtype, of vectors of four sums.
+fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, sums: &[Value<'k>]) -> Value<'k> {
+    let [low, high] = sums else { return sums[0].bitcast(Type::vec4(Scalar::U32)) };
+    let pack = |low, high| if dtype == DType::BF16 { k.pack_bf16(low, high) } else { k.pack_f16_by_device(low, high) };
+    let words = [low, high].map(|four| [pack(four.lane(0), four.lane(1)), pack(four.lane(2), four.lane(3))]);
+    k.vector(words.as_flattened())
+}
+
+pub fn write(p: &Problem, dtype: DType, output: DType, block: UnitBlock, layout: UnitLayout) {
+    let work = Work::new(p, dtype, block, layout);
+    work.add_products(p);
+    work.store(p, output);
 }

@@ -54,7 +54,8 @@ pub(super) struct State {
     /// The buffers and parameters by name, in the order in which they were declared.
     signature: Signature,
     types: HashMap<Type, Word>,
-    pub(super) matrices: HashMap<MatrixType, Word>,
+    /// The types of cooperative matrices, in kernels that have declared to use them.
+    pub(super) matrices: Option<HashMap<MatrixType, Word>>,
     constants: HashMap<(Type, u64), Word>,
     arrays: HashMap<Type, Word>,
     builtins: HashMap<BuiltIn, Word>,
@@ -127,7 +128,7 @@ impl KernelBuilder {
             bindings: Vec::new(),
             signature: Signature::new(&name),
             types: HashMap::new(),
-            matrices: HashMap::new(),
+            matrices: None,
             constants: HashMap::new(),
             arrays: HashMap::new(),
             builtins: HashMap::new(),
@@ -201,6 +202,15 @@ impl KernelBuilder {
         let name = Operand::LiteralString(name.into());
         if !module.module_ref().extensions.iter().any(|known| known.operands[0] == name) {
             module.module_mut().extensions.push(Instruction::new(Op::Extension, None, None, vec![name]));
+        }
+    }
+
+    /// Declares how `main` is executed.
+    pub(super) fn execution_mode(&self, mode: ExecutionMode, bits: u32) {
+        let state = &mut *self.state.borrow_mut();
+        let known = |declared: &Instruction| declared.operands.contains(&Operand::ExecutionMode(mode));
+        if !state.module.module_ref().execution_modes.iter().any(known) {
+            state.module.execution_mode(state.main, mode, [bits]);
         }
     }
 

@@ -1,12 +1,18 @@
-//! Cooperative matrices: matrices that the lanes of a subgroup hold together, for a GPU's matrix units. A kernel that uses
-//! one requires [`Features::matrix_units`](crate::Features::matrix_units).
+//! Cooperative matrices: matrices that the lanes of a subgroup hold together, for a GPU's matrix units. A kernel that
+//! multiplies some requires the units of their dtype and size: [`Features::matrix_units`](crate::Features::matrix_units).
 
 use super::builder::KernelBuilder;
 use super::memory::Array;
-use super::types::{Scalar, Type};
+use super::target::Dialect;
+use super::types::Type;
 use super::value::Value;
+use crate::dtype::DType;
 use rspirv::dr::{InsertPoint, Instruction, Operand};
-use rspirv::spirv::{Capability, CooperativeMatrixLayout, CooperativeMatrixUse, Op, Scope, Word};
+use rspirv::spirv::{
+    AddressingModel, Capability, CooperativeMatrixLayout, CooperativeMatrixOperands, CooperativeMatrixUse, FPEncoding,
+    MemoryModel, Op, Scope, Word,
+};
+use std::collections::HashMap;
 
 /// What a matrix is in a product `a b + c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,7 +25,7 @@ pub(crate) enum Operator {
 /// The type of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct MatrixType {
-    pub scalar: Scalar,
+    pub dtype: DType,
     pub rows: u32,
     pub columns: u32,
     pub operator: Operator,
@@ -64,26 +70,80 @@ impl<'k> Matrix<'k> {
     /// `self b + c`.
     pub fn multiply_add(self, b: Matrix<'k>, c: Matrix<'k>) -> Matrix<'k> {
         let fits = (self.ty.operator, b.ty.operator, c.ty.operator) == (Operator::A, Operator::B, Operator::C)
-            && (self.ty.rows, self.ty.columns, b.ty.columns) == (c.ty.rows, b.ty.rows, c.ty.columns);
+            && (self.ty.rows, self.ty.columns, b.ty.columns) == (c.ty.rows, b.ty.rows, c.ty.columns)
+            && (self.ty.dtype, self.ty.dtype.widened()) == (b.ty.dtype, c.ty.dtype);
         if !fits {
             self.kernel.fail(format!("{:?} {:?} + {:?}", self.ty, b.ty, c.ty));
         }
+        let size = [c.ty.rows, c.ty.columns, b.ty.rows];
+        self.kernel.require(|features| {
+            if let Some(units) = features.matrix_units.of_mut(self.ty.dtype) {
+                *units = Some(size);
+            }
+        });
         let ty = self.kernel.matrix_type(c.ty);
-        let operands = [self.id, b.id, c.id].map(Operand::IdRef);
+        let mut operands = [self.id, b.id, c.id].map(Operand::IdRef).to_vec();
+        if self.ty.dtype == DType::I8 {
+            operands.push(Operand::CooperativeMatrixOperands(
+                CooperativeMatrixOperands::MATRIX_A_SIGNED_COMPONENTS_KHR
+                    | CooperativeMatrixOperands::MATRIX_B_SIGNED_COMPONENTS_KHR
+                    | CooperativeMatrixOperands::MATRIX_C_SIGNED_COMPONENTS_KHR
+                    | CooperativeMatrixOperands::MATRIX_RESULT_SIGNED_COMPONENTS_KHR,
+            ));
+        }
         let id = self.kernel.emit_id(Op::CooperativeMatrixMulAddKHR, ty, operands);
         Matrix { kernel: self.kernel, id, ty: c.ty }
     }
 }
 
 impl KernelBuilder {
+    /// Declares that the kernel uses cooperative matrices, before anything else. It then follows Vulkan's own memory model,
+    /// in which loads and stores tell what others see.
+    pub(crate) fn use_matrices(&self) {
+        if self.target().dialect != Dialect::Vulkan {
+            self.fail("cooperative matrices are there in Vulkan's dialect only");
+        }
+        for capability in [Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel] {
+            self.capability(capability);
+        }
+        for extension in ["SPV_KHR_cooperative_matrix", "SPV_KHR_vulkan_memory_model"] {
+            self.extension(extension);
+        }
+        let state = &mut *self.state.borrow_mut();
+        state.module.memory_model(AddressingModel::Logical, MemoryModel::Vulkan);
+        state.matrices = Some(HashMap::new());
+    }
+
+    pub(super) fn has_matrices(&self) -> bool {
+        self.state.borrow().matrices.is_some()
+    }
+
+    /// The type of a matrix's elements: of a narrow dtype one that no value of a kernel has.
+    fn component_type(&self, dtype: DType) -> Word {
+        match dtype {
+            DType::F16 => self.type_id(Type::F16),
+            DType::BF16 => {
+                self.capability(Capability::BFloat16TypeKHR);
+                self.capability(Capability::BFloat16CooperativeMatrixKHR);
+                self.extension("SPV_KHR_bfloat16");
+                self.state.borrow_mut().module.type_float(16, Some(FPEncoding::BFloat16KHR))
+            }
+            DType::I8 | DType::U8 => {
+                self.capability(Capability::Int8);
+                self.state.borrow_mut().module.type_int(8, u32::from(dtype == DType::I8))
+            }
+            _ => self.type_id(Type { scalar: dtype.compute_scalar(), lanes: 1 }),
+        }
+    }
+
     fn matrix_type(&self, ty: MatrixType) -> Word {
-        if let Some(&id) = self.state.borrow().matrices.get(&ty) {
+        if let Some(&id) = self.state.borrow().matrices.as_ref().and_then(|known| known.get(&ty)) {
             return id;
         }
-        self.require(|features| features.matrix_units = true);
-        self.capability(Capability::CooperativeMatrixKHR);
-        self.extension("SPV_KHR_cooperative_matrix");
-        let scalar = self.type_id(Type { scalar: ty.scalar, lanes: 1 });
+        if !self.has_matrices() {
+            self.fail("cooperative matrices are to be declared first");
+        }
+        let component = self.component_type(ty.dtype);
         let operator = match ty.operator {
             Operator::A => CooperativeMatrixUse::MatrixAKHR,
             Operator::B => CooperativeMatrixUse::MatrixBKHR,
@@ -92,17 +152,17 @@ impl KernelBuilder {
         let numbers = [Scope::Subgroup as u32, ty.rows, ty.columns, operator as u32].map(|n| self.u32(n).operand());
         let state = &mut *self.state.borrow_mut();
         let id = state.module.id();
-        let operands = std::iter::once(Operand::IdRef(scalar)).chain(numbers).collect();
+        let operands = std::iter::once(Operand::IdRef(component)).chain(numbers).collect();
         let instruction = Instruction::new(Op::TypeCooperativeMatrixKHR, None, Some(id), operands);
         state.module.insert_types_global_values(InsertPoint::End, instruction);
-        state.matrices.insert(ty, id);
+        state.matrices.get_or_insert_default().insert(ty, id);
         id
     }
 
-    /// A variable with a matrix of zeros.
+    /// A variable with a matrix of zeros, to add up products in.
     pub(crate) fn zero_matrix(&self, ty: MatrixType) -> MatrixVar<'_> {
         let id = self.matrix_type(ty);
-        let zero = self.number(Type { scalar: ty.scalar, lanes: 1 }, 0);
+        let zero = self.number(Type { scalar: ty.dtype.compute_scalar(), lanes: 1 }, 0);
         let pointer = self.local(id, false);
         let zeros = self.emit_id(Op::CompositeConstruct, id, [zero.operand()]);
         let var = MatrixVar { kernel: self, pointer, ty };
@@ -120,7 +180,8 @@ impl KernelBuilder {
 }
 
 impl<'k> Array<'k> {
-    /// The matrix whose first element is the first one at `index`, and whose lines are `stride` elements of the array apart.
+    /// The matrix whose first element is the first one at `index`, and whose lines are `stride` elements of the array
+    /// apart. The array may have any elements: the matrix's are found in their bytes.
     pub(crate) fn load_matrix(
         self,
         index: Value<'k>,
@@ -131,6 +192,7 @@ impl<'k> Array<'k> {
         let kernel = self.kernel();
         let type_id = kernel.matrix_type(ty);
         let operands = [Operand::IdRef(self.pointer(index, None)), kernel.matrix_layout(layout), stride.operand()];
+        let operands = operands.into_iter().chain(kernel.shared(self.class()));
         let id = kernel.emit_id(Op::CooperativeMatrixLoadKHR, type_id, operands);
         Matrix { kernel, id, ty }
     }
@@ -139,6 +201,7 @@ impl<'k> Array<'k> {
     pub(crate) fn store_matrix(self, index: Value<'k>, stride: Value<'k>, layout: MatrixLayout, matrix: Matrix<'k>) {
         let pointer = Operand::IdRef(self.pointer(index, None));
         let operands = [pointer, Operand::IdRef(matrix.id), matrix.kernel.matrix_layout(layout), stride.operand()];
+        let operands = operands.into_iter().chain(matrix.kernel.shared(self.class()));
         matrix.kernel.emit_void(Op::CooperativeMatrixStoreKHR, operands);
     }
 }

@@ -1,6 +1,8 @@
 //! The optional extensions that are used where they are there.
 
 use super::instance::{Instance, has_extension};
+use super::matrix_units;
+use crate::device::MatrixUnits;
 use ash::prelude::VkResult;
 use ash::{ext, khr, vk};
 use std::ffi::{CStr, c_char};
@@ -15,8 +17,8 @@ pub(super) struct Extensions {
     pub creation_feedback: bool,
     /// Has the device check the bounds of buffers for single kernels.
     pub pipeline_robustness: bool,
-    /// Has matrix units that multiply `f16` and add up in `f32`, 16 x 16 x 16, by subgroups.
-    pub cooperative_matrix: bool,
+    /// The matrix units, which subgroups use together.
+    pub matrix_units: MatrixUnits,
     /// The extensions to enable.
     enabled: Vec<&'static CStr>,
 }
@@ -40,7 +42,13 @@ impl Extensions {
         let core = base.api_version >= vk::API_VERSION_1_3;
         let creation_feedback = core || enable(ext::pipeline_creation_feedback::NAME);
         let pipeline_robustness = enable(ext::pipeline_robustness::NAME);
-        let cooperative_matrix = has_matrix_units(instance, physical, offered) && enable(khr::cooperative_matrix::NAME);
+        let matrix_units = matrix_units::read(instance, physical, offered);
+        if matrix_units != MatrixUnits::default() {
+            enable(khr::cooperative_matrix::NAME);
+        }
+        if matrix_units.bf16.is_some() {
+            enable(matrix_units::BFLOAT16);
+        }
         let calibrated_timestamps = calibrated_timestamps(instance, physical, offered);
         enabled.extend(calibrated_timestamps);
         // It extends a query of the physical device, and so has no need to be enabled.
@@ -50,7 +58,7 @@ impl Extensions {
             memory_budget,
             creation_feedback,
             pipeline_robustness,
-            cooperative_matrix,
+            matrix_units,
             enabled,
         }
     }
@@ -59,27 +67,6 @@ impl Extensions {
     pub fn names(&self) -> Vec<*const c_char> {
         self.enabled.iter().map(|name| name.as_ptr()).collect()
     }
-}
-
-/// Whether the device multiplies matrices of `f16` in the one shape that is used.
-fn has_matrix_units(instance: &Instance, physical: vk::PhysicalDevice, offered: &[vk::ExtensionProperties]) -> bool {
-    if !has_extension(offered, khr::cooperative_matrix::NAME) {
-        return false;
-    }
-    let mut features = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
-    let mut all = vk::PhysicalDeviceFeatures2::default().push_next(&mut features);
-    // SAFETY: the physical device is of this instance, has the extension, and knows the chained structure.
-    unsafe { instance.raw.get_physical_device_features2(physical, &mut all) };
-    let functions = khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
-    // SAFETY: as above.
-    let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(physical) };
-    let (half, single) = (vk::ComponentTypeKHR::FLOAT16, vk::ComponentTypeKHR::FLOAT32);
-    features.cooperative_matrix == vk::TRUE
-        && shapes.unwrap_or_default().iter().any(|shape| {
-            (shape.m_size, shape.n_size, shape.k_size) == (16, 16, 16)
-                && (shape.a_type, shape.b_type, shape.c_type, shape.result_type) == (half, half, single, single)
-                && shape.scope == vk::ScopeKHR::SUBGROUP
-        })
 }
 
 /// The name of the extension that reads the device's own clock, if there is one.
