@@ -9,24 +9,19 @@ use std::sync::LazyLock;
 fn words() -> &'static [String] {
     static WORDS: LazyLock<Vec<String>> = LazyLock::new(|| {
         let words = std::env::var("MARQUETRY_TUNING").unwrap_or_default();
-        words.split(',').map(|word| word.trim().to_string()).collect()
+        words.split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
     });
     &WORDS
 }
 
 /// Whether a word is among those of `MARQUETRY_TUNING`.
-pub(crate) fn forces(name: &str) -> bool {
-    words().iter().any(|word| word == name)
-}
-
-/// In how many parts of the depth products are to be computed.
-pub(crate) fn forced_splits() -> Option<usize> {
-    words().iter().find_map(|word| word.strip_prefix("splits=")?.parse().ok())
+pub(crate) fn is_forced(is_it: impl Fn(&str) -> bool) -> bool {
+    words().iter().any(|word| is_it(word))
 }
 
 /// Whether the kernels of GPUs are chosen for every device.
 pub(crate) fn as_gpu() -> bool {
-    forces("gpu")
+    is_forced(|word| word == "gpu")
 }
 
 /// Whether kernels are chosen for a driver that runs on the processor.

@@ -43,9 +43,10 @@ impl UnitBlock {
     pub const LARGE: UnitBlock = UnitBlock::new([128, 128], [64, 64], 128, 1);
     /// The same with twice the subgroups, for products that do not have blocks enough to give each compute unit two.
     pub const SLICED: UnitBlock = UnitBlock::new([128, 128], [64, 64], 128, 2);
+    pub const MIDDLE: UnitBlock = UnitBlock::new([64, 64], [32, 32], 256, 2);
     pub const SMALL: UnitBlock = UnitBlock::new([32, 64], [16, 32], 256, 2);
 
-    pub const ALL: [UnitBlock; 3] = [UnitBlock::LARGE, UnitBlock::SLICED, UnitBlock::SMALL];
+    pub const ALL: [UnitBlock; 4] = [UnitBlock::LARGE, UnitBlock::SLICED, UnitBlock::MIDDLE, UnitBlock::SMALL];
 
     pub const fn new(shape: [u32; 2], part: [u32; 2], depth: u32, slices: u32) -> Self {
         UnitBlock { shape, part, depth, slices }
@@ -54,6 +55,27 @@ impl UnitBlock {
     pub fn name(self) -> String {
         let UnitBlock { shape: [rows, columns], part: [part_rows, part_columns], depth, slices } = self;
         format!("{rows}x{columns}x{depth}/{part_rows}x{part_columns}x{slices}")
+    }
+
+    /// Bytes of workgroup memory: for the tiles, and later for the sums.
+    pub fn memory(self, dtype: DType, layout: UnitLayout) -> u32 {
+        let tiles: u32 = self.tiles(dtype, layout).into_iter().map(Tile::vectors).sum();
+        let strips = self.parts() * self.slices * self.strip(layout.unit).vectors();
+        VECTOR * strips.max(tiles)
+    }
+
+    /// The tiles of both operands.
+    fn tiles(self, dtype: DType, layout: UnitLayout) -> [Tile; 2] {
+        let bytes = dtype.size_in_bytes() as u32;
+        [(layout.a, self.shape[0]), (layout.b, self.shape[1])].map(|(along, extent)| match along {
+            Along::Depth => Tile { lines: extent, line: self.depth / VECTOR },
+            Along::Other => Tile { lines: self.depth / bytes, line: extent * bytes / VECTOR },
+        })
+    }
+
+    /// A subgroup's sums on their way out: a row of units.
+    fn strip(self, unit: [u32; 3]) -> Tile {
+        Tile { lines: unit[0], line: self.part[1] / 4 }
     }
 
     /// Subgroups that compute different parts.
@@ -212,15 +234,9 @@ impl<'k> Work<'k> {
         let k = p.k;
         let bytes = dtype.size_in_bytes() as u32;
         let (depth, per_vector) = (block.depth / bytes, VECTOR / bytes);
-        let tile = |along, extent| match along {
-            Along::Depth => Tile { lines: extent, line: depth / per_vector },
-            Along::Other => Tile { lines: depth, line: extent / per_vector },
-        };
-        let tiles = [tile(layout.a, block.shape[0]), tile(layout.b, block.shape[1])];
-        let strips = block.parts() * block.slices * strip(block, layout.unit).vectors();
+        let tiles = block.tiles(dtype, layout);
         let buffers = ["a", "b"].map(|name| k.buffer(name, Type::vec4(Scalar::U32), Access::Read));
-        let vectors = strips.max(tiles[0].vectors() + tiles[1].vectors());
-        let memory = k.workgroup_array(Type::vec4(Scalar::U32), vectors);
+        let memory = k.workgroup_array(Type::vec4(Scalar::U32), block.memory(dtype, layout) / VECTOR);
         let subgroup = k.local_index() / LANES;
         let (number, slice) = (subgroup % block.parts(), subgroup / block.parts());
         let [m, n, unit_depth] = layout.unit;
@@ -307,7 +323,7 @@ impl<'k> Work<'k> {
         let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
         let [m, n, _] = self.unit;
         let (columns, slices) = (self.block.part[1], self.block.slices);
-        let (strip, lane) = (strip(self.block, self.unit), k.local_index() % LANES);
+        let (strip, lane) = (self.block.strip(self.unit), k.local_index() % LANES);
         let base = |slice: Value<'k>| (slice * self.block.parts() + self.number) * strip.vectors();
         // Elements of `y` in a vector, which is made of vectors of sums of 32 bits.
         let per_vector = VECTOR / output.size_in_bytes() as u32;
@@ -344,11 +360,6 @@ impl<'k> Work<'k> {
     }
 }
 
-/// A subgroup's sums on their way out: a row of units.
-fn strip(block: UnitBlock, unit: [u32; 3]) -> Tile {
-    Tile { lines: unit[0], line: block.part[1] / 4 }
-}
-
 /// The bits of a vector of some dtype, of vectors of four sums.
 fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, sums: &[Value<'k>]) -> Value<'k> {
     let [low, high] = sums else { return sums[0].bitcast(Type::vec4(Scalar::U32)) };
@@ -361,4 +372,25 @@ pub fn write(p: &Problem, dtype: DType, output: DType, block: UnitBlock, layout:
     let work = Work::new(p, dtype, block, layout);
     work.add_products(p);
     work.store(p, output);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::{Family, KernelConfig, matmul::Matmul};
+    use crate::shader::Target;
+
+    #[test]
+    fn blocks_take_the_memory_that_they_say() {
+        let mut count = 0;
+        for config in Matmul::samples() {
+            let super::super::Tile::MatrixUnits(block, layout) = config.tile else { continue };
+            let (dtype, kernel) = (config.dtype, KernelConfig::from(config).generate(Target::VULKAN).unwrap());
+            assert_eq!(kernel.workgroup_memory, block.memory(dtype, layout), "{}", kernel.name);
+            assert!(kernel.workgroup_memory <= 48 << 10, "{}: {}", kernel.name, kernel.workgroup_memory);
+            assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));
+            count += 1;
+        }
+        assert_eq!(count, UnitBlock::ALL.len() * 8 * (2 + 2 + 1 + 1));
+    }
 }

@@ -171,9 +171,8 @@ fn multiply_on_units(
     op: &'static str,
 ) -> Result<Option<Tensor>> {
     let (device, dtype) = (lhs.device(), lhs.dtype());
-    let Cut { block, splits } = matrix_units::cut(device, dtype, problem);
+    let Some(Cut { tile, splits }) = matrix_units::cut(device.info(), dtype, problem, unit) else { return Ok(None) };
     let parts = problem.split(splits);
-    let Some(tile) = matrix_units::tile(&parts, dtype, block, unit) else { return Ok(None) };
     let written = if splits == 1 { output } else { dtype.widened() };
     let config = Matmul { dtype, output: written, batch_rank: parts.lengths.len(), tile };
     if !self_test::is_trusted(device, &config) {
@@ -210,7 +209,7 @@ pub(super) struct Operand {
 }
 
 impl Problem {
-    fn new(lhs: &Layout, rhs: &Layout, sizes: [usize; 3]) -> Self {
+    pub fn new(lhs: &Layout, rhs: &Layout, sizes: [usize; 3]) -> Self {
         let rank = lhs.shape.rank() - 2;
         let (lengths, strides) = collapse(&lhs.shape[..rank], &[&lhs.strides[..rank], &rhs.strides[..rank]]);
         let [lhs, rhs] = [(lhs, &strides[0]), (rhs, &strides[1])].map(|(view, batch)| Operand {

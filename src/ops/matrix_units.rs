@@ -2,38 +2,41 @@
 
 use super::matmul::Problem;
 use super::pad::PadMode;
-use crate::device::Device;
+use crate::device::{Device, DeviceInfo};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::matmul::{Along, Matmul, Tile, UnitBlock, UnitLayout};
 use crate::tensor::Tensor;
 use crate::tuning;
 
-/// A block, and in how many slices of the depth the product is computed, which are then added up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A block, and in how many parts of the depth the product is computed, which are then added up.
 pub(super) struct Cut {
-    pub block: UnitBlock,
+    pub tile: Tile,
     pub splits: usize,
 }
 
-/// A block, and how many bytes of products a compute unit adds up with it per nanosecond: where it has one workgroup, and
-/// where it has all that it holds. Of an H200; what matters is how they compare.
+/// A block, and for how many bytes of the depth of an element of the product a compute unit adds up products with it in a
+/// nanosecond: where it has one workgroup, and where it has all that it holds. Of an H200; what matters is how they compare.
 struct Candidate {
     block: UnitBlock,
     alone: f64,
     full: f64,
 }
 
-const CANDIDATES: [Candidate; 3] = [
-    Candidate { block: UnitBlock::LARGE, alone: 2000.0, full: 2500.0 },
-    Candidate { block: UnitBlock::SLICED, alone: 2150.0, full: 1800.0 },
-    Candidate { block: UnitBlock::SMALL, alone: 900.0, full: 1050.0 },
+static CANDIDATES: [Candidate; 4] = [
+    Candidate { block: UnitBlock::LARGE, alone: 2180.0, full: 2550.0 },
+    Candidate { block: UnitBlock::SLICED, alone: 2200.0, full: 2210.0 },
+    Candidate { block: UnitBlock::MIDDLE, alone: 1600.0, full: 1470.0 },
+    Candidate { block: UnitBlock::SMALL, alone: 1070.0, full: 1030.0 },
 ];
 
-/// The least depth of a slice, and what adding up costs: nanoseconds, and bytes per nanosecond.
+/// In how many parts the depth may be cut.
+const SPLITS: [usize; 4] = [1, 2, 4, 8];
+
+/// The least depth of a part, and what adding up costs: nanoseconds, and bytes per nanosecond.
 const LEAST_DEPTH: usize = 512;
-const ADDITION: f64 = 4000.0;
-const BANDWIDTH: f64 = 3000.0;
+const ADDITION: f64 = 2000.0;
+const BANDWIDTH: f64 = 6000.0;
 
 impl Candidate {
     /// Nanoseconds that a product takes.
@@ -53,38 +56,37 @@ impl Candidate {
 
 /// The size of the units that compute products of a dtype, if a product is worth it.
 pub(super) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
-    let worth_it = m >= 16 && n >= 16 && k >= 32 && !tuning::forces("portable");
+    let worth_it = m >= 16 && n >= 16 && k >= 32 && !tuning::is_forced(|word| word == "portable");
     device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
 }
 
-/// How a product is cut.
-pub(super) fn cut(device: &Device, dtype: DType, problem: &Problem) -> Cut {
-    let compute_units = device.info().compute_units.map_or(64, |units| units as usize);
+/// How a product is cut for units of a size; `None` where they cannot read both operands 16 bytes at a time.
+pub(super) fn cut(info: &DeviceInfo, dtype: DType, problem: &Problem, unit: [u32; 3]) -> Option<Cut> {
     let bytes = dtype.size_in_bytes();
+    let [Some(a), Some(b)] = problem.along(16 / bytes) else { return None };
     let [_, n, k] = problem.sizes;
+    let compute_units = info.compute_units.map_or(64, |units| units as usize);
+    // Parts of the product have rows as long as its own, and one more axis of the batch.
     let parameters = Matmul::parameter_words(problem.lengths.len() + 1);
-    let is_possible = |splits: &usize| {
-        // Rows of the parts are as long as those of the product.
-        let fits = k.is_multiple_of(splits * 128 / bytes) && k / splits >= LEAST_DEPTH && n.is_multiple_of(8);
-        *splits == 1 || (fits && parameters <= device.info().limits.max_parameter_words as usize)
+    let splits_fit = n.is_multiple_of(8) && parameters <= info.limits.max_parameter_words as usize;
+    let possible = |candidate: &'static Candidate, splits: usize| {
+        let whole = k.is_multiple_of(splits * candidate.block.depth as usize / bytes);
+        let layout = UnitLayout { unit, a, b, whole };
+        let fits = candidate.block.memory(dtype, layout) <= info.limits.max_workgroup_memory
+            && candidate.block.workgroup() <= info.limits.max_workgroup_invocations
+            && (splits == 1 || (splits_fit && whole && k / splits >= LEAST_DEPTH));
+        let forced = [
+            tuning::is_forced(|word| word == candidate.block.name()),
+            tuning::is_forced(|word| word.strip_prefix("splits=") == Some(&splits.to_string())),
+        ];
+        // Those that are forced come first.
+        let rank = (forced.map(|is| !is), candidate.time(problem, bytes, splits, compute_units));
+        fits.then_some((rank, Cut { tile: Tile::MatrixUnits(candidate.block, layout), splits }))
     };
-    let splits: Vec<usize> = match tuning::forced_splits() {
-        Some(splits) => [splits, 1].into_iter().filter(is_possible).take(1).collect(),
-        None => [1, 2, 4, 8].into_iter().filter(is_possible).collect(),
-    };
-    let forced = CANDIDATES.iter().find(|candidate| tuning::forces(&candidate.block.name()));
-    let candidates = forced.map_or(&CANDIDATES[..], std::slice::from_ref);
-    let all = candidates.iter().flat_map(|candidate| splits.iter().map(move |&splits| (candidate, splits)));
-    let time = |&(candidate, splits): &(&Candidate, usize)| candidate.time(problem, bytes, splits, compute_units);
-    let best = all.min_by(|a, b| time(a).total_cmp(&time(b)));
-    best.map_or(Cut { block: UnitBlock::LARGE, splits: 1 }, |(best, splits)| Cut { block: best.block, splits })
-}
-
-/// A block on units of a size, where both operands are read 16 bytes at a time.
-pub(super) fn tile(problem: &Problem, dtype: DType, block: UnitBlock, unit: [u32; 3]) -> Option<Tile> {
-    let [a, b] = problem.along(16 / dtype.size_in_bytes());
-    let whole = problem.sizes[2].is_multiple_of(block.depth as usize / dtype.size_in_bytes());
-    Some(Tile::MatrixUnits(block, UnitLayout { unit, a: a?, b: b?, whole }))
+    let all =
+        CANDIDATES.iter().flat_map(|candidate| SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
+    let best = all.min_by(|((a, x), _), ((b, y), _)| a.cmp(b).then(x.total_cmp(y)));
+    best.map(|(_, cut)| cut)
 }
 
 /// Both operands so that units read them: copies of those that lie otherwise, along the depth, which zeros fill up to a
@@ -111,4 +113,53 @@ pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Op
         _ => x.pad(&[(0, missing as isize)], PadMode::Constant(0.0)),
     };
     Ok(Some([along_depth(lhs, copy_a)?, along_depth(&rhs.t()?, copy_b)?.t()?]))
+}
+
+#[cfg(all(test, feature = "vulkan"))]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+
+    /// The block and the splits for a product of `f16` on 132 compute units.
+    fn chosen(sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
+        let [m, n, k] = sizes;
+        let mut info = Device::vulkan(0).unwrap().info().clone();
+        info.compute_units = Some(132);
+        info.limits.max_workgroup_memory = 48 << 10;
+        change(&mut info);
+        let layout = |rows, columns| Layout::contiguous((rows, columns).into());
+        let problem = Problem::new(&layout(m, k), &layout(k, n), sizes);
+        let Cut { tile, splits } = cut(&info, DType::F16, &problem, [16; 3])?;
+        let Tile::MatrixUnits(block, layout) = tile else { return None };
+        assert_eq!(layout.whole, (k / splits).is_multiple_of(block.depth as usize / 2), "{sizes:?}");
+        Some((block, splits))
+    }
+
+    #[test]
+    fn blocks_fill_the_device() {
+        let chosen = |sizes| chosen(sizes, |_| ());
+        assert_eq!(chosen([4096, 4096, 4096]), Some((UnitBlock::LARGE, 1)));
+        assert_eq!(chosen([512, 512, 512]), Some((UnitBlock::SMALL, 1)));
+        assert_eq!(chosen([1024, 1024, 1024]), Some((UnitBlock::MIDDLE, 1)));
+        // So few blocks that the depth is cut, but not into too little.
+        assert!(chosen([64, 64, 8192]).unwrap().1 > 1);
+        assert_eq!(chosen([64, 64, 512]).unwrap().1, 1);
+        // Rows that are no whole vectors are not cut, nor a depth that ends within a tile.
+        assert_eq!(chosen([64, 64, 8200]).unwrap().1, 1);
+        // What cannot be read 16 bytes at a time.
+        assert_eq!(chosen([64, 64, 63]), None);
+        assert_eq!(chosen([64, 63, 64]), None);
+    }
+
+    #[test]
+    fn blocks_keep_to_the_limits() {
+        let small = |info: &mut DeviceInfo| info.limits.max_workgroup_memory = 30 << 10;
+        assert_eq!(chosen([4096, 4096, 4096], small), Some((UnitBlock::SMALL, 1)));
+        let narrow = |info: &mut DeviceInfo| info.limits.max_workgroup_invocations = 128;
+        assert_eq!(chosen([512, 512, 512], narrow).unwrap().0, UnitBlock::LARGE);
+        let none = |info: &mut DeviceInfo| info.limits.max_workgroup_memory = 16 << 10;
+        assert_eq!(chosen([512, 512, 512], none), None);
+        let few = |info: &mut DeviceInfo| info.limits.max_parameter_words = 10;
+        assert_eq!(chosen([64, 64, 8192], few).unwrap().1, 1);
+    }
 }
