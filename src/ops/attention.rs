@@ -8,7 +8,7 @@ use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
-use crate::tuning::is_software;
+use crate::tuning::{is_software, lanes_broadcast};
 
 const OP: &str = "scaled_dot_product_attention";
 
@@ -327,7 +327,7 @@ impl<'a> Problem<'a> {
         // Numbers of 64 bits take twice the workgroup memory and registers.
         let wide = self.query.dtype().size_in_bytes() == 8;
         if is_software(self.query.device()) {
-            Tile::Registers
+            Tile::Registers { broadcast: lanes_broadcast(self.query.device()) }
         } else if rows <= 4 && !wide {
             Tile::Workgroup { across: 64 }
         } else if rows <= 16 || wide && self.columns > MAX_COLUMNS / 4 || self.columns > MAX_COLUMNS / 2 {
