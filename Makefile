@@ -20,10 +20,10 @@ PICTURE ?= examples/data/ocr.png
 # files is there alone, both are, and none is.
 FEATURE_SETS := "" vulkan,safetensors webgpu,npy level-zero,safetensors,npy vulkan,webgpu vulkan,level-zero webgpu,level-zero
 
-.PHONY: help setup setup-demo demo demo-ocr test test-full ops bench check
+.PHONY: help setup setup-demo setup-plots demo demo-ocr test test-full ops bench bench-check bench-save plots check
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what tests, benches and the demo use; quick when it is there
 	@scripts/setup.sh
@@ -70,8 +70,20 @@ ops: setup ## bring docs/ops.md and the bounds in docs/numerics.md up to date; M
 	$(CARGO) build --example level_zero_driver
 	$(CARGO) test --test conformance
 
-bench: setup ## the benchmarks
-	$(CARGO) bench
+bench: setup ## operations beside what the device could do at most, to target/bench; make bench CASES="vulkan/matmul"
+	$(CARGO) bench --bench ops -- $(CASES)
+
+bench-check: setup ## the same five times, and fail where something fell against docs/bench
+	$(CARGO) bench --bench ops -- --check $(CASES)
+
+bench-save: setup ## the same five times, into docs/bench: what bench-check compares with
+	$(CARGO) bench --bench ops -- --save
+
+setup-plots:
+	@scripts/setup.sh plots
+
+plots: setup-plots ## draw what docs/performance.md shows, from docs/bench
+	target/venv/bin/python scripts/plots.py
 
 # Clippy compiles all that it looks at, so this also shows that the library builds with each set of
 # features. Tests and examples are built with all features only: they use every backend.
