@@ -62,7 +62,7 @@ impl Protocol {
             false => Vec::new(),
         };
         let mut walls = Vec::new();
-        for _ in 0..count(self.time / 2) {
+        for _ in 0..(count(self.time) / 2).max(3) {
             let begin = Instant::now();
             runs(1)?;
             walls.push(begin.elapsed().as_secs_f64());
