@@ -46,22 +46,27 @@ test test-full ops: export ZE_ENABLE_VALIDATION_LAYER := 1
 test test-full ops: export MARQUETRY_CACHE :=
 test test-full ops: export ZE_ENABLE_PARAMETER_VALIDATION := 1
 
-# The last lines have a software device run the kernels that are chosen for GPUs, and the crate open the Level Zero driver
-# without the loader, which is too old for immediate lists that keep the order.
+# The last lines have a software device run the kernels that are chosen for GPUs, until those of every file in shaders/tuning
+# have run (tests/tuning.rs looks that none is missing), and the crate open the Level Zero driver without the loader, which
+# is too old for immediate lists that keep the order.
 test: setup ## the quick tier of the tests, under the validation layers
 	$(CARGO) build --example level_zero_driver
 	MARQUETRY_VALIDATION=1 $(CARGO) test
-	MARQUETRY_TUNING=gpu MARQUETRY_TEST_DEVICES=vulkan,level-zero $(CARGO) test --test conformance matmul
-	MARQUETRY_TUNING=gpu MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::f32
-	MARQUETRY_TUNING=gpu MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance causal
-	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance in_tiles
-	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance f32::columns
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::f32
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance causal
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance in_tiles
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance f32::columns
+	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance matmul
+	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance in_tiles
+	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance f32::columns
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance random
 
 test-full: setup ## all tests: more shapes, every kernel through every compiler
 	$(CARGO) build --example level_zero_driver
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
-	MARQUETRY_TUNING=gpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
+	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full \
 	  $(CARGO) test --test conformance
 

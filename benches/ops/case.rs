@@ -1,13 +1,12 @@
 //! What is measured: a row of the table.
 
 use crate::ceilings::Ceilings;
+use crate::measure::Work;
 use anyhow::Result;
 use marquetry::{Device, Tensor};
 
 type Prepare = Box<dyn Fn(&Device) -> Result<Prepared>>;
 type Check = Box<dyn Fn(&Tensor) -> Result<()>>;
-pub type Run = Box<dyn Fn(usize) -> marquetry::Result<Tensor>>;
-pub type Link = Box<dyn Fn(usize, &Tensor) -> marquetry::Result<Tensor>>;
 
 /// An operation on operands of given sizes.
 pub struct Case {
@@ -102,14 +101,6 @@ pub struct Prepared {
     pub check: Check,
 }
 
-/// How runs follow each other.
-pub enum Work {
-    /// Apart, each with a number, by which it may take other operands than the one before.
-    Alone(Run),
-    /// Each reads the result of the one before: the sort of work in which nothing overlaps.
-    Chain { start: Tensor, link: Link },
-}
-
 impl Prepared {
     pub fn alone(
         run: impl Fn(usize) -> marquetry::Result<Tensor> + 'static,
@@ -124,15 +115,5 @@ impl Prepared {
         check: impl Fn(&Tensor) -> Result<()> + 'static,
     ) -> Prepared {
         Prepared { work: Work::Chain { start, link: Box::new(link) }, check: Box::new(check) }
-    }
-}
-
-impl Work {
-    /// The first result.
-    pub fn first(&self) -> marquetry::Result<Tensor> {
-        match self {
-            Work::Alone(run) => run(0),
-            Work::Chain { start, link } => link(0, start),
-        }
     }
 }

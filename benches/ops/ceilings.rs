@@ -1,8 +1,8 @@
 //! What a device can do at most, by kernels that do nothing else.
 
-use crate::case::{Run, Work, unit_of_flops};
+use crate::case::unit_of_flops;
 use crate::close::{ensure_all_close, numbers};
-use crate::measure::Protocol;
+use crate::measure::{Protocol, Run, Work};
 use crate::native;
 use crate::report::CeilingFigure;
 use anyhow::Result;

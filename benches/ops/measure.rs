@@ -3,11 +3,31 @@
 //! A device that has been idle is slow for a while (an H200 for 0.3 s, by four to six times), so it is kept busy for a
 //! time before anything counts, and nothing but measuring comes between.
 
-use crate::case::{Link, Run, Work};
 use crate::statistics::{median, spread};
 use anyhow::{Result, ensure};
 use marquetry::{Device, Tensor};
 use std::time::{Duration, Instant};
+
+/// How runs follow each other.
+pub enum Work {
+    /// Apart, each with a number, by which it may take other operands than the one before.
+    Alone(Run),
+    /// Each reads the result of the one before: the sort of work in which nothing overlaps.
+    Chain { start: Tensor, link: Link },
+}
+
+impl Work {
+    /// The first result.
+    pub fn first(&self) -> marquetry::Result<Tensor> {
+        match self {
+            Work::Alone(run) => run(0),
+            Work::Chain { start, link } => link(0, start),
+        }
+    }
+}
+
+pub type Run = Box<dyn Fn(usize) -> marquetry::Result<Tensor>>;
+pub type Link = Box<dyn Fn(usize, &Tensor) -> marquetry::Result<Tensor>>;
 
 /// How long to warm up and to measure.
 #[derive(Debug, Clone, Copy)]
