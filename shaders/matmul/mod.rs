@@ -170,7 +170,7 @@ impl Family for Matmul {
     }
 
     fn samples() -> Vec<Self> {
-        let blocks = |dtype| Block::of(dtype).iter().copied().map(Tile::Workgroup);
+        let blocks = |dtype| Block::of(dtype).into_iter().map(Tile::Workgroup);
         let registers = |dtype: DType| {
             let most = if dtype.size_in_bytes() == 8 { 1 } else { 4 };
             [1, 4].into_iter().filter(move |&columns| columns <= most).map(|columns| Tile::Registers { columns })

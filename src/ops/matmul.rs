@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use crate::device::{BackendKind, Device};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
@@ -8,7 +8,7 @@ use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Tile};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
-use crate::tuning::{is_software, lanes_broadcast};
+use crate::tuning;
 
 impl Tensor {
     /// The matrix product, as PyTorch's `matmul` and numpy's `@`: of the last two axes, with all axes before them
@@ -79,27 +79,22 @@ impl Tensor {
 /// How a product is cut.
 fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize) -> Tile {
     let [m, n, _] = problem.sizes;
+    let tuning = &device.tuning().matmul;
     // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
-    if is_software(device) || dtype == DType::I64 {
+    let (Some(smallest), false) = (tuning.blocks.last(), dtype == DType::I64) else {
         if let Some(tile) = problem.broadcast(device, dtype) {
             return tile;
         }
-        // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
-        return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } };
-    }
-    let count = |[rows, columns]: [u32; 2]| batches * m.div_ceil(rows as usize) * n.div_ceil(columns as usize);
-    let large = device.info().backend != BackendKind::LevelZero && count(Block::LARGE.shape) >= ENOUGH_BLOCKS;
-    let block = match dtype.size_in_bytes() {
-        8 => Block::SMALL,
-        _ if large => Block::LARGE,
-        _ if count(Block::MIDDLE.shape) >= ENOUGH_BLOCKS => Block::MIDDLE,
-        _ => Block::SMALL,
+        // 32 columns per workgroup, or more: the fewer are wasted. Sums of 64 bits take twice the registers.
+        return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { tuning.columns } };
     };
-    Tile::Workgroup(problem.fitted(block))
+    let busy = |block: &&tuning::Block| {
+        let [rows, columns] = block.shape.map(|n| n as usize);
+        batches * m.div_ceil(rows) * n.div_ceil(columns) >= tuning.busy
+    };
+    let largest = if dtype.size_in_bytes() == 8 { None } else { tuning.blocks.iter().find(busy) };
+    Tile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
-
-/// So many blocks keep a GPU busy; if there are fewer, they are cut smaller.
-const ENOUGH_BLOCKS: usize = 192;
 
 /// The axes of the batch, and the two of the matrices.
 fn split(x: &Tensor) -> (Shape, [usize; 2]) {
@@ -217,7 +212,7 @@ impl Problem {
         let b = [Along::Depth, Along::Other].into_iter().find(|&along| b(along) == Some(along))?;
         // Pairs of elements of 32 bits are read as integers of 64.
         let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
-        let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && lanes_broadcast(device);
+        let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && device.info().has_eights_of_lanes();
         fits.then_some(Tile::Broadcast { b })
     }
 
