@@ -11,6 +11,7 @@ use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
 use crate::profile::{self, Label, Profile};
 use crate::shader::{Access, Module, Target};
 use crate::stream::Stream;
+use crate::tuning::{self, Tuning};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -64,6 +65,7 @@ pub(crate) struct Runtime {
     /// Which kernels have passed their self-test.
     verdicts: Mutex<HashMap<Matmul, Arc<OnceLock<bool>>>>,
     launches: AtomicU64,
+    tuning: &'static Tuning,
     backend: Arc<dyn Backend>,
 }
 
@@ -77,8 +79,18 @@ impl Runtime {
             random: Mutex::default(),
             verdicts: Mutex::default(),
             launches: AtomicU64::new(0),
+            tuning: &tuning::choose(backend.info()).tuning,
             backend,
         }
+    }
+
+    /// With other data for how work is cut.
+    pub fn tuned(self, tuning: &'static Tuning) -> Self {
+        Runtime { tuning, ..self }
+    }
+
+    pub fn tuning(&self) -> &'static Tuning {
+        self.tuning
     }
 
     pub fn info(&self) -> &DeviceInfo {

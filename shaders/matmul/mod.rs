@@ -2,10 +2,12 @@
 //! work has a file.
 
 mod blocked;
+mod broadcast;
 mod cooperative;
 mod registers;
 
 pub(crate) use blocked::{Along, Block, Reading};
+pub(crate) use broadcast::QUAD;
 pub(crate) use cooperative::{UnitBlock, UnitLayout};
 
 use super::Family;
@@ -20,8 +22,13 @@ pub(crate) enum Tile {
     Workgroup(Block),
     /// Each workgroup computes a block on matrix units.
     MatrixUnits(UnitBlock, UnitLayout),
-    /// Each invocation computes 8 rows of some columns from registers alone: for software devices, where workgroup
-    /// memory is slow and an operand that is the same for all lanes is cheap.
+    /// Each invocation computes 12 rows of two columns from registers; lanes hand each other the elements of `a`, which
+    /// lie side by side along the depth: for software devices, where loads are slow, and workgroup memory is no faster.
+    Broadcast {
+        /// The axis along which elements of `b` lie side by side.
+        b: Along,
+    },
+    /// Each invocation computes 8 rows of some columns from registers alone, whatever the strides: for software devices.
     Registers {
         /// Columns per invocation: the more, the more often each element of `a` is used.
         columns: u32,
@@ -60,6 +67,7 @@ impl Tile {
         match self {
             Tile::Workgroup(block) => block.shape,
             Tile::MatrixUnits(block, _) => block.shape,
+            Tile::Broadcast { .. } => broadcast::BLOCK,
             Tile::Registers { columns } => registers::block(columns),
         }
     }
@@ -71,7 +79,7 @@ impl Tile {
         match self {
             Tile::Workgroup(block) => block.quads,
             Tile::MatrixUnits(..) => true,
-            Tile::Registers { .. } => false,
+            Tile::Broadcast { .. } | Tile::Registers { .. } => false,
         }
     }
 }
@@ -161,6 +169,7 @@ impl Family for Matmul {
         let tile = match self.tile {
             Tile::Workgroup(block) => block.name(),
             Tile::MatrixUnits(block, layout) => format!("units {}, {}", block.name(), layout.name()),
+            Tile::Broadcast { b } => format!("broadcast, b by {b:?}"),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
         let output = if self.output == self.dtype.widened() { "" } else { " narrowed" };
@@ -171,6 +180,7 @@ impl Family for Matmul {
         match self.tile {
             Tile::Workgroup(block) => block.workgroup(),
             Tile::MatrixUnits(block, _) => block.workgroup(),
+            Tile::Broadcast { .. } => broadcast::WORKGROUP,
             Tile::Registers { .. } => registers::WORKGROUP,
         }
     }
@@ -189,18 +199,24 @@ impl Family for Matmul {
             Tile::MatrixUnits(block, layout) => {
                 cooperative::write(&problem, self.dtype, self.output, block, layout);
             }
+            Tile::Broadcast { b } => broadcast::write(&problem, self.dtype, b),
             Tile::Registers { columns } => registers::write(&problem, self.dtype, columns),
         }
     }
 
     fn samples() -> Vec<Self> {
-        let blocks = |dtype| Block::of(dtype).iter().copied().map(Tile::Workgroup);
+        let blocks = |dtype| Block::of(dtype).into_iter().map(Tile::Workgroup);
         let registers = |dtype: DType| {
             let most = if dtype.size_in_bytes() == 8 { 1 } else { 4 };
             [1, 4].into_iter().filter(move |&columns| columns <= most).map(|columns| Tile::Registers { columns })
         };
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
-        let tiles = |dtype| registers(dtype).chain(blocks(dtype)).map(move |tile| (dtype, tile));
+        let broadcasts = |dtype: DType| {
+            let tiles = [Along::Depth, Along::Other].map(|b| Tile::Broadcast { b });
+            tiles.into_iter().filter(move |_| matches!(dtype.size_in_bytes(), 2 | 4))
+        };
+        let tiles =
+            |dtype| registers(dtype).chain(broadcasts(dtype)).chain(blocks(dtype)).map(move |tile| (dtype, tile));
         let portable = dtypes.flat_map(tiles);
         let units = UnitLayout::samples().into_iter().flat_map(|(dtype, layout)| {
             UnitBlock::ALL.into_iter().map(move |block| (dtype, Tile::MatrixUnits(block, layout)))

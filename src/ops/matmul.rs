@@ -2,16 +2,16 @@
 
 use super::matrix_units::{self, Cut};
 use super::self_test;
-use crate::device::{BackendKind, Device};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
-use crate::kernels::matmul::{Along, Block, Matmul, Reading, Tile};
+use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Tile};
 use crate::layout::{Layout, collapse};
 use crate::memory::Buffer;
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
-use crate::tuning::is_software;
+use crate::tuning;
 
 impl Tensor {
     /// The matrix product, as PyTorch's `matmul` and numpy's `@`: of the last two axes, with all axes before them
@@ -90,24 +90,19 @@ fn portable_kernel(device: &Device, dtype: DType, output: DType, problem: &Probl
 /// How a product is cut on any device.
 fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
     let n = problem.sizes[1];
+    let tuning = &device.tuning().matmul;
     // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
-    if is_software(device) || dtype == DType::I64 {
-        // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
-        return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } };
-    }
-    let count = |block| problem.blocks(block).unwrap_or(usize::MAX);
-    let large = device.info().backend != BackendKind::LevelZero && count(Block::LARGE.shape) >= ENOUGH_BLOCKS;
-    let block = match dtype.size_in_bytes() {
-        8 => Block::SMALL,
-        _ if large => Block::LARGE,
-        _ if count(Block::MIDDLE.shape) >= ENOUGH_BLOCKS => Block::MIDDLE,
-        _ => Block::SMALL,
+    let (Some(smallest), false) = (tuning.blocks.last(), dtype == DType::I64) else {
+        if let Some(tile) = problem.broadcast(device, dtype) {
+            return tile;
+        }
+        // 32 columns per workgroup, or more: the fewer are wasted. Sums of 64 bits take twice the registers.
+        return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { tuning.columns } };
     };
-    Tile::Workgroup(problem.fitted(block))
+    let busy = |block: &&tuning::Block| problem.blocks(block.shape).is_none_or(|count| count >= tuning.busy);
+    let largest = if dtype.size_in_bytes() == 8 { None } else { tuning.blocks.iter().find(busy) };
+    Tile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
-
-/// So many blocks keep a GPU busy; if there are fewer, they are cut smaller.
-const ENOUGH_BLOCKS: usize = 192;
 
 /// The axes of the batch, and the two of the matrices.
 fn split(x: &Tensor) -> (Shape, [usize; 2]) {
@@ -294,6 +289,19 @@ impl Problem {
             Error::Unsupported { feature, device: device.info().to_string() }
         })?;
         device.runtime().launch(config.clone(), &buffers, &self.parameters(), groups)
+    }
+
+    /// A tile whose lanes hand each other elements, where the device's subgroups allow for it and both operands are read
+    /// several elements at a time.
+    fn broadcast(&self, device: &Device, dtype: DType) -> Option<Tile> {
+        let [m, n, k] = self.sizes;
+        let a = self.lhs.along(self.lhs.row, m, self.lhs.column, k, QUAD)?;
+        let b = |along: Along| self.rhs.along(self.rhs.column, n, self.rhs.row, k, along.elements_at_once());
+        let b = [Along::Depth, Along::Other].into_iter().find(|&along| b(along) == Some(along))?;
+        // Pairs of elements of 32 bits are read as integers of 64.
+        let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
+        let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && device.info().has_eights_of_lanes();
+        fits.then_some(Tile::Broadcast { b })
     }
 
     fn parameters(&self) -> Vec<u32> {

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::matmul::{Along, Matmul, Tile, UnitBlock, UnitLayout};
 use crate::tensor::Tensor;
-use crate::tuning;
+use std::sync::LazyLock;
 
 /// A block, and in how many parts of the depth the product is computed, which are then added up.
 pub(super) struct Cut {
@@ -54,9 +54,17 @@ impl Candidate {
     }
 }
 
+/// Whether one of the words of `MARQUETRY_MATRIX_UNITS`, between commas, is this one. They have products cut as they would
+/// not be, to test it: the name of a block, such as `128x128x128/64x64x1`, has that one used for all products, `splits=2` the
+/// depth cut in two where that is possible, and `off` has products do without matrix units.
+fn is_forced(is_it: impl Fn(&str) -> bool) -> bool {
+    static FORCED: LazyLock<String> = LazyLock::new(|| std::env::var("MARQUETRY_MATRIX_UNITS").unwrap_or_default());
+    !FORCED.is_empty() && FORCED.split(',').any(|word| is_it(word.trim()))
+}
+
 /// The size of the units that compute products of a dtype, if a product is worth it.
 pub(super) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
-    let worth_it = m >= 16 && n >= 16 && k >= 32 && !tuning::is_forced(|word| word == "portable");
+    let worth_it = m >= 16 && n >= 16 && k >= 32 && !is_forced(|word| word == "off");
     device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
 }
 
@@ -76,8 +84,8 @@ pub(super) fn cut(info: &DeviceInfo, dtype: DType, problem: &Problem, unit: [u32
             && candidate.block.workgroup() <= info.limits.max_workgroup_invocations
             && (splits == 1 || (splits_fit && whole && k / splits >= LEAST_DEPTH));
         let forced = [
-            tuning::is_forced(|word| word == candidate.block.name()),
-            tuning::is_forced(|word| word.strip_prefix("splits=") == Some(&splits.to_string())),
+            is_forced(|word| word == candidate.block.name()),
+            is_forced(|word| word.strip_prefix("splits=") == Some(&splits.to_string())),
         ];
         // Those that are forced come first.
         let rank = (forced.map(|is| !is), candidate.time(problem, bytes, splits, compute_units));
@@ -115,7 +123,8 @@ pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Op
     Ok(Some([along_depth(lhs, copy_a)?, along_depth(&rhs.t()?, copy_b)?.t()?]))
 }
 
-#[cfg(all(test, feature = "vulkan"))]
+#[cfg(test)]
+#[cfg(feature = "vulkan")]
 mod tests {
     use super::*;
     use crate::layout::Layout;

@@ -12,7 +12,6 @@ use crate::kernels::workgroup::{Team, WORKGROUP};
 use crate::memory::Buffer;
 use crate::shape::{Axes, Dims, Shape};
 use crate::tensor::{Tensor, allocate};
-use crate::tuning::is_software;
 
 /// A way to reduce, as the user knows it.
 #[derive(Clone, Copy, PartialEq)]
@@ -185,7 +184,7 @@ pub(super) fn state_buffers(
 
 /// Whether each invocation goes down a column, beside its neighbours.
 fn by_columns(device: &Device, rows: &Rows) -> bool {
-    rows.are_columns && rows.count >= WORKGROUP as usize && !is_software(device)
+    rows.are_columns && rows.count >= WORKGROUP as usize && device.tuning().reduce.columns
 }
 
 /// Who works on a chunk of a row.
@@ -195,10 +194,10 @@ fn team(device: &Device, rows: &Rows, chunks: usize, length: usize) -> Team {
 
 /// The length of the chunks that each row is cut into, so that few long rows keep the whole device busy.
 fn chunk_length(device: &Device, rows: &Rows) -> usize {
-    let (teams, shortest) = match () {
-        _ if is_software(device) => (16, 4096),
-        _ if by_columns(device, rows) => (1 << 18, 256),
-        _ => (1 << 14, 4096),
+    let tuning = &device.tuning().reduce;
+    let (teams, shortest) = match by_columns(device, rows) {
+        true => (tuning.column_teams, tuning.shortest_column),
+        false => (tuning.teams, tuning.shortest),
     };
     // What one team adds up without losing digits: see `Fold::sum`.
     const LONGEST: usize = 1 << 20;

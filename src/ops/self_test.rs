@@ -165,6 +165,8 @@ mod tests {
     use super::*;
     use crate::kernels::matmul::Block;
 
+    const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
+
     fn trial() -> Trial {
         Trial { sizes: [80, 33, 72], a: Along::Depth, b: Along::Other }
     }
@@ -225,7 +227,7 @@ mod tests {
     #[test]
     fn right_kernels_are_trusted_and_wrong_ones_are_not() {
         let device = Device::vulkan(0).unwrap();
-        let block = Tile::Workgroup(Block { whole: false, ..Block::SMALL });
+        let block = Tile::Workgroup(Block { whole: false, ..BLOCK });
         for (tile, batch_rank) in [(block, 0), (block, 2), (Tile::Registers { columns: 1 }, 1)] {
             for dtype in [DType::F16, DType::BF16, DType::I8, DType::U8] {
                 let config = Matmul { dtype, output: dtype.widened(), batch_rank, tile };
@@ -233,8 +235,7 @@ mod tests {
             }
         }
         // Blocks of whole steps of 16 leave out what a depth of 8 more has.
-        let config =
-            Matmul { dtype: DType::F16, output: DType::F32, batch_rank: 0, tile: Tile::Workgroup(Block::SMALL) };
+        let config = Matmul { dtype: DType::F16, output: DType::F32, batch_rank: 0, tile: Tile::Workgroup(BLOCK) };
         let trial = Trial { sizes: [48, 48, 40], a: Along::Depth, b: Along::Other };
         let found = trial.run(&device, &config).unwrap();
         assert!(trial.check(DType::F32, &found).is_err());

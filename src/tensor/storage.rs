@@ -10,7 +10,6 @@ use crate::kernels::elementwise::{Elementwise, InputLayout, WORKGROUP};
 use crate::layout::collapse;
 use crate::memory::Buffer;
 use crate::shape::Shape;
-use crate::tuning::is_software;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -236,7 +235,7 @@ impl Expression {
             return Ok(output);
         }
         if self.copies()
-            && !is_software(device)
+            && device.tuning().copy.tiles
             && let [input] = &self.inputs[..]
             && let Some(Transposition { config, parameters, groups }) = Transposition::new(input)
         {
