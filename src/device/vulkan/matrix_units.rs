@@ -97,13 +97,31 @@ pub(super) fn read(
     units
 }
 
-/// Whether kernels can use units of a size: their parts of a block are multiples of 16 x 16, their tiles 64 bytes deep or
-/// more, and matrices begin at multiples of 16 bytes.
+/// Whether kernels can use units of a size: parts of a block have multiples of 16 rows and columns, tiles are multiples of 64
+/// bytes deep, and matrices begin at multiples of 16 bytes.
 fn is_used(dtype: DType, [m, n, k]: [u32; 3]) -> bool {
     let bytes = dtype.size_in_bytes() as u32;
     let begins = |length: u32| (length * bytes).is_multiple_of(16);
-    16u32.is_multiple_of(m)
-        && 16u32.is_multiple_of(n)
-        && 64u32.is_multiple_of(k * bytes)
-        && [m, n, k].into_iter().all(begins)
+    m == 16 && 16u32.is_multiple_of(n) && 64u32.is_multiple_of(k * bytes) && begins(n) && begins(k)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_kernels_can_use() {
+        for (dtype, size, expected) in [
+            (DType::F16, [16, 16, 16], true),
+            (DType::F16, [16, 8, 16], true),
+            (DType::F16, [8, 16, 16], false),
+            (DType::F16, [16, 16, 64], false),
+            (DType::F16, [32, 16, 16], false),
+            (DType::I8, [16, 16, 32], true),
+            (DType::I8, [16, 8, 32], false),
+            (DType::I8, [16, 16, 8], false),
+        ] {
+            assert_eq!(is_used(dtype, size), expected, "{dtype} {size:?}");
+        }
+    }
 }
