@@ -2,6 +2,7 @@
 
 use crate::full_tier;
 use crate::ocloc::{self, Report, Source};
+use marquetry::tuning::{self, Block};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -192,11 +193,14 @@ fn source(path: &Path) -> std::io::Result<Source> {
     Ok(Source { spirv: std::fs::read(path)?, large_registers: head.contains("large registers") })
 }
 
-/// A matrix product must keep its sums in registers: each time round the loop they would go to memory and back. The largest
-/// block is for other GPUs than Intel's.
+/// A matrix product must keep its sums in registers: each time round the loop they would go to memory and back. Blocks that
+/// Intel's GPUs do not have are for others.
 fn judge(path: &Path, report: Result<Report, String>) -> Result<(), String> {
     let report = report?;
-    let hot = name(path).starts_with("matmul") && !name(path).contains("64x128");
+    let blocks = tuning::entry("intel").map_or(&[][..], |entry| entry.tuning.matmul.blocks);
+    let name = name(path);
+    let is = |block: &Block| name.contains(&format!("{}x{}x{}", block.shape[0], block.shape[1], block.depth));
+    let hot = name.starts_with("matmul") && (name.contains("registers") || blocks.iter().any(is));
     if hot && !report.is_in_registers() {
         return Err(format!("not all in registers: {report}"));
     }
