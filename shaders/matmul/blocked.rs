@@ -4,8 +4,8 @@
 use super::{Problem, add_product};
 use crate::dtype::DType;
 use crate::kernels::elements::{Elements, Quads};
-use crate::tuning;
 use crate::shader::{Access, Array, Dialect, KernelBuilder, Type, Value, Var};
+use crate::tuning;
 
 /// The block of a workgroup, and how it is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

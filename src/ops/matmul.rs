@@ -80,8 +80,14 @@ impl Tensor {
 fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize) -> Tile {
     let [m, n, _] = problem.sizes;
     let tuning = &device.tuning().matmul;
+    let limits = &device.info().limits;
+    let fits = |block: &&tuning::Block| {
+        block.workgroup_memory(dtype.size_in_bytes().max(4) as u32) <= limits.max_workgroup_memory
+            && block.invocations() <= limits.max_workgroup_invocations
+    };
+    let blocks = || tuning.blocks.iter().filter(fits);
     // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
-    let (Some(smallest), false) = (tuning.blocks.last(), dtype == DType::I64) else {
+    let (Some(smallest), false) = (blocks().next_back(), dtype == DType::I64) else {
         if let Some(tile) = problem.broadcast(device, dtype) {
             return tile;
         }
@@ -92,7 +98,7 @@ fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize)
         let [rows, columns] = block.shape.map(|n| n as usize);
         batches * m.div_ceil(rows) * n.div_ceil(columns) >= tuning.busy
     };
-    let largest = if dtype.size_in_bytes() == 8 { None } else { tuning.blocks.iter().find(busy) };
+    let largest = if dtype.size_in_bytes() == 8 { None } else { blocks().find(busy) };
     Tile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
 
