@@ -2,9 +2,11 @@
 //! work has a file.
 
 mod blocked;
+mod broadcast;
 mod registers;
 
 pub(crate) use blocked::{Along, Block, Reading};
+pub(crate) use broadcast::QUAD;
 
 use super::Family;
 use super::elements::{Grid, Strides};
@@ -16,8 +18,13 @@ use crate::shader::{KernelBuilder, Type, Value};
 pub(crate) enum Tile {
     /// Each workgroup computes a block from tiles of both operands in workgroup memory.
     Workgroup(Block),
-    /// Each invocation computes 8 rows of some columns from registers alone: for software devices, where workgroup
-    /// memory is slow and an operand that is the same for all lanes is cheap.
+    /// Each invocation computes 12 rows of two columns from registers; lanes hand each other the elements of `a`, which
+    /// lie side by side along the depth: for software devices, where loads are slow, and workgroup memory is no faster.
+    Broadcast {
+        /// The axis along which elements of `b` lie side by side.
+        b: Along,
+    },
+    /// Each invocation computes 8 rows of some columns from registers alone, whatever the strides: for software devices.
     Registers {
         /// Columns per invocation: the more, the more often each element of `a` is used.
         columns: u32,
@@ -45,6 +52,7 @@ impl Tile {
     pub const fn block(self) -> [u32; 2] {
         match self {
             Tile::Workgroup(block) => block.shape,
+            Tile::Broadcast { .. } => broadcast::BLOCK,
             Tile::Registers { columns } => registers::block(columns),
         }
     }
@@ -134,6 +142,7 @@ impl Family for Matmul {
     fn name(&self) -> String {
         let tile = match self.tile {
             Tile::Workgroup(block) => block.name(),
+            Tile::Broadcast { b } => format!("broadcast, b by {b:?}"),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
         format!("matmul({}, {tile})", self.dtype)
@@ -142,6 +151,7 @@ impl Family for Matmul {
     fn workgroup(&self) -> u32 {
         match self.tile {
             Tile::Workgroup(block) => block.workgroup(),
+            Tile::Broadcast { .. } => broadcast::WORKGROUP,
             Tile::Registers { .. } => registers::WORKGROUP,
         }
     }
@@ -154,6 +164,7 @@ impl Family for Matmul {
         let problem = Problem::new(k, self);
         match self.tile {
             Tile::Workgroup(block) => blocked::write(&problem, self.dtype, block),
+            Tile::Broadcast { b } => broadcast::write(&problem, self.dtype, b),
             Tile::Registers { columns } => registers::write(&problem, self.dtype, columns),
         }
     }
@@ -165,7 +176,12 @@ impl Family for Matmul {
             [1, 4].into_iter().filter(move |&columns| columns <= most).map(|columns| Tile::Registers { columns })
         };
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
-        let tiles = |dtype| registers(dtype).chain(blocks(dtype)).map(move |tile| (dtype, tile));
+        let broadcasts = |dtype: DType| {
+            let tiles = [Along::Depth, Along::Other].map(|b| Tile::Broadcast { b });
+            tiles.into_iter().filter(move |_| matches!(dtype.size_in_bytes(), 2 | 4))
+        };
+        let tiles =
+            |dtype| registers(dtype).chain(broadcasts(dtype)).chain(blocks(dtype)).map(move |tile| (dtype, tile));
         dtypes.flat_map(tiles).map(|(dtype, tile)| Matmul { dtype, batch_rank: 1, tile }).collect()
     }
 }

@@ -325,8 +325,9 @@ impl<'a> Problem<'a> {
         let rows = self.heads / self.kv_heads * self.queries;
         // Numbers of 64 bits take twice the workgroup memory and registers.
         let wide = self.query.dtype().size_in_bytes() == 8;
-        if !self.query.device().tuning().attention.workgroup {
-            Tile::Registers
+        let device = self.query.device();
+        if !device.tuning().attention.workgroup {
+            Tile::Registers { broadcast: device.info().has_eights_of_lanes() }
         } else if rows <= 4 && !wide {
             Tile::Workgroup { across: 64 }
         } else if rows <= 16 || wide && self.columns > MAX_COLUMNS / 4 || self.columns > MAX_COLUMNS / 2 {

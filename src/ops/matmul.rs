@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
-use crate::kernels::matmul::{Along, Block, Matmul, Reading, Tile};
+use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Tile};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
@@ -88,6 +88,9 @@ fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize)
     let blocks = || tuning.blocks.iter().filter(fits);
     // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
     let (Some(smallest), false) = (blocks().next_back(), dtype == DType::I64) else {
+        if let Some(tile) = problem.broadcast(device, dtype) {
+            return tile;
+        }
         // 32 columns per workgroup, or more: the fewer are wasted. Sums of 64 bits take twice the registers.
         return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { tuning.columns } };
     };
@@ -206,6 +209,19 @@ impl Problem {
         Block { a, b, whole: k.is_multiple_of(2 * block.depth as usize), quads: n.is_multiple_of(4), ..block }
     }
 
+    /// A tile whose lanes hand each other elements, where the device's subgroups allow for it and both operands are read
+    /// several elements at a time.
+    fn broadcast(&self, device: &Device, dtype: DType) -> Option<Tile> {
+        let [m, n, k] = self.sizes;
+        let a = self.lhs.along(self.lhs.row, m, self.lhs.column, k, QUAD)?;
+        let b = |along: Along| self.rhs.along(self.rhs.column, n, self.rhs.row, k, along.elements_at_once());
+        let b = [Along::Depth, Along::Other].into_iter().find(|&along| b(along) == Some(along))?;
+        // Pairs of elements of 32 bits are read as integers of 64.
+        let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
+        let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && device.info().has_eights_of_lanes();
+        fits.then_some(Tile::Broadcast { b })
+    }
+
     fn parameters(&self, batches: usize) -> Vec<u32> {
         let mut parameters: Vec<u32> =
             [batches].iter().chain(&self.sizes).chain(&self.lengths).map(|&n| n as u32).collect();
@@ -221,20 +237,23 @@ impl Problem {
 impl Operand {
     /// How fours of elements are read, by strides and lengths along the depth and the other axis.
     fn reading(&self, stride: isize, length: usize, depth_stride: isize, depth: usize) -> Reading {
-        // Where there is one row, or one column, it does not matter how far the next would be.
-        let lone = length == 1;
+        if let Some(along) = self.along(stride, length, depth_stride, depth, 4) {
+            return Reading::Quads(along);
+        }
         let near = depth_stride.unsigned_abs() < stride.unsigned_abs();
-        let along = if lone || near { Along::Depth } else { Along::Other };
-        let [(inner, inner_length), (outer, _)] = match along {
-            Along::Depth => [(depth_stride, depth), (stride, length)],
-            Along::Other => [(stride, length), (depth_stride, depth)],
-        };
-        let fours = |place: isize| place % 4 == 0;
-        let quads = inner == 1
-            && inner_length.is_multiple_of(4)
-            && (lone || fours(outer))
-            && self.offset.is_multiple_of(4)
-            && self.batch.iter().copied().all(fours);
-        if quads { Reading::Quads(along) } else { Reading::Single(along) }
+        Reading::Single(if near { Along::Depth } else { Along::Other })
+    }
+
+    /// The axis along which so many elements at a time lie side by side, at multiples of as many.
+    fn along(&self, stride: isize, length: usize, depth_stride: isize, depth: usize, count: usize) -> Option<Along> {
+        let whole = |place: isize| place % count as isize == 0;
+        if !self.offset.is_multiple_of(count) || !self.batch.iter().copied().all(whole) {
+            return None;
+        }
+        // Where there is one row, or one column, it does not matter how far the next would be.
+        if depth_stride == 1 && depth.is_multiple_of(count) && (length == 1 || whole(stride)) {
+            return Some(Along::Depth);
+        }
+        (stride == 1 && length.is_multiple_of(count) && whole(depth_stride)).then_some(Along::Other)
     }
 }
