@@ -5,7 +5,7 @@ use crate::dump;
 use crate::error::Result;
 use crate::shader::{Module, Target};
 
-/// Generates a sample of every family of kernels. With `MARQUETRY_DUMP=dir` they are written there in all forms.
+/// Generates a sample of every family of kernels, but for those that a target has no instructions for. With `MARQUETRY_DUMP=dir` they are written there in all forms.
 ///
 /// ```
 /// use marquetry::{catalogue, shader::Target};
@@ -17,19 +17,30 @@ use crate::shader::{Module, Target};
 /// # Errors
 /// [`Error::Kernel`](crate::Error::Kernel) would be a mistake in this crate.
 pub fn catalogue(target: Target) -> Result<Vec<Module>> {
-    KernelConfig::samples()
-        .iter()
-        .map(|config| {
-            dump::write(config)?;
-            config.generate(target)
-        })
-        .collect()
+    let mut kernels = Vec::new();
+    for config in KernelConfig::samples() {
+        dump::write(&config)?;
+        if !config.targets(&[target])?.is_empty() {
+            kernels.push(config.generate(target)?);
+        }
+    }
+    Ok(kernels)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::device::Features;
+
+    #[test]
+    fn matrix_units_are_for_vulkan() {
+        let count = |target| {
+            let kernels = catalogue(target).unwrap();
+            kernels.iter().filter(|kernel| kernel.name.contains("units")).count()
+        };
+        assert!(count(Target::VULKAN) > 0);
+        assert_eq!([Target::WEBGPU, Target::LEVEL_ZERO].map(count), [0, 0]);
+    }
 
     #[test]
     fn what_is_made_of_words_needs_no_feature() {

@@ -11,6 +11,7 @@ pub(crate) mod workgroup;
 
 pub use catalogue::catalogue;
 
+use crate::device::MatrixUnits;
 use crate::error::Result;
 use crate::shader::{KernelBuilder, Module, Target};
 
@@ -65,6 +66,12 @@ macro_rules! families {
                 match self {
                     $(KernelConfig::$family(config) => written(config, target),)*
                 }
+            }
+
+            /// Those of some targets that have what the kernel requires: there are cooperative matrices for Vulkan alone.
+            pub fn targets(&self, targets: &[Target]) -> Result<Vec<Target>> {
+                let everywhere = self.generate(Target::VULKAN)?.requires.matrix_units == MatrixUnits::default();
+                Ok(targets.iter().copied().filter(|&target| everywhere || target == Target::VULKAN).collect())
             }
 
             /// Some of every family.

@@ -15,15 +15,15 @@ fn directory() -> Option<&'static Path> {
 }
 
 /// Writes `name.vulkan.spv`, `name.opencl.spv`, their disassembly beside them, and `name.wgsl` with what a browser
-/// wants. A file that cannot be written is logged; a kernel that cannot be generated is an error.
+/// wants: those of them that have what the kernel requires. A file that cannot be written is logged; a kernel that cannot be generated is an error.
 pub(crate) fn write(config: &KernelConfig) -> Result<()> {
     let Some(directory) = directory() else { return Ok(()) };
     let stem = directory.join(stem(&config.name(), config));
-    for target in [Target::VULKAN, Target::LEVEL_ZERO] {
+    for target in config.targets(&[Target::VULKAN, Target::LEVEL_ZERO])? {
         save_spirv(&stem, target.dialect, &config.generate(target)?)?;
     }
     #[cfg(feature = "webgpu")]
-    {
+    if !config.targets(&[Target::WEBGPU])?.is_empty() {
         use crate::shader::wgsl;
         let module = config.generate(Target::WEBGPU)?;
         let text = wgsl::for_browser(&wgsl::translate(&module)?, &module);

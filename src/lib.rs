@@ -51,7 +51,7 @@ mod tensor;
 pub mod tuning;
 
 pub use device::{
-    BackendKind, Device, DeviceFilter, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion,
+    BackendKind, Device, DeviceFilter, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryKind, MemoryRegion,
 };
 pub use dtype::{DType, Element};
 pub use error::{Error, Result};

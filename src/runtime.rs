@@ -6,6 +6,7 @@ use crate::device::{BackendKind, DeviceInfo, MemoryKind};
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
+use crate::kernels::matmul::Matmul;
 use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
 use crate::profile::{self, Label, Profile};
 use crate::shader::{Access, Module, Target};
@@ -13,8 +14,9 @@ use crate::stream::Stream;
 use crate::tuning::{self, Tuning};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Instant;
 
 /// Counters since the device was opened, from [`Device::stats`](crate::Device::stats).
@@ -60,6 +62,8 @@ pub(crate) struct Runtime {
     pool: Arc<Pool>,
     kernels: KernelCache,
     random: Mutex<RandomState>,
+    /// Which kernels have passed their self-test.
+    verdicts: Mutex<HashMap<Matmul, Arc<OnceLock<bool>>>>,
     launches: AtomicU64,
     tuning: &'static Tuning,
     backend: Arc<dyn Backend>,
@@ -73,6 +77,7 @@ impl Runtime {
             pool: Pool::new(backend.clone()),
             kernels: KernelCache::new(DiskCache::from_environment()),
             random: Mutex::default(),
+            verdicts: Mutex::default(),
             launches: AtomicU64::new(0),
             tuning: &tuning::choose(backend.info()).tuning,
             backend,
@@ -181,6 +186,13 @@ impl Runtime {
     /// The form in which kernels are generated for this device.
     pub fn target(&self) -> Target {
         self.backend.target()
+    }
+
+    /// Whether a kernel has passed its self-test, which is run when that is first asked.
+    pub fn verdict(&self, config: &Matmul, test: impl FnOnce() -> bool) -> bool {
+        let known = self.verdicts.lock().get(config).cloned();
+        let verdict = known.unwrap_or_else(|| self.verdicts.lock().entry(config.clone()).or_default().clone());
+        *verdict.get_or_init(test)
     }
 
     /// Compiles a kernel that is not of this crate.

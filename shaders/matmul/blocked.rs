@@ -297,11 +297,20 @@ impl<'k> Part<'k> {
     }
 }
 
-pub fn write<'k>(p: &Problem<'k>, dtype: DType, block: Block) {
+/// Where the sums go.
+enum Output<'k> {
+    Quads(Quads<'k>),
+    /// One by one, as they are.
+    Single(Array<'k>),
+}
+
+pub fn write<'k>(p: &Problem<'k>, dtype: DType, output: DType, block: Block) {
     let k = p.k;
     let sides = [Side::a(p, block, dtype), Side::b(p, block, dtype)];
-    let y_type = if block.quads { Type::vec4(p.accumulator.scalar) } else { p.accumulator };
-    let y = k.buffer("y", y_type, Access::Write);
+    let y = match block.quads {
+        true => Output::Quads(Quads::output(k, "y", output)),
+        false => Output::Single(k.buffer("y", p.accumulator, Access::Write)),
+    };
     let part = Part::new(p, block);
     let zero = k.u32(0);
     for side in &sides {
@@ -329,13 +338,14 @@ pub fn write<'k>(p: &Problem<'k>, dtype: DType, block: Block) {
         for (&column, sum) in part.columns.iter().zip(sums) {
             let column = p.first_column + column;
             let inside = row.lt(p.m) & p.real;
-            if block.quads {
-                k.when(inside & column.lt(p.n), || y.store(p.place(row, column) / 4, sum.get()));
-                continue;
-            }
-            for e in 0..4 {
-                let column = column + e;
-                k.when(inside & column.lt(p.n), || y.store(p.place(row, column), sum.get().lane(e)));
+            match &y {
+                Output::Quads(y) => drop(k.when(inside & column.lt(p.n), || {
+                    y.store(k, p.place(row, column) / 4, sum.get());
+                })),
+                Output::Single(y) => (0..4).for_each(|e| {
+                    let column = column + e;
+                    k.when(inside & column.lt(p.n), || y.store(p.place(row, column), sum.get().lane(e)));
+                }),
             }
         }
     }

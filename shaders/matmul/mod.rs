@@ -3,10 +3,12 @@
 
 mod blocked;
 mod broadcast;
+mod cooperative;
 mod registers;
 
 pub(crate) use blocked::{Along, Block, Reading};
 pub(crate) use broadcast::QUAD;
+pub(crate) use cooperative::{UnitBlock, UnitLayout};
 
 use super::Family;
 use super::elements::{Grid, Strides};
@@ -18,6 +20,8 @@ use crate::shader::{KernelBuilder, Type, Value};
 pub(crate) enum Tile {
     /// Each workgroup computes a block from tiles of both operands in workgroup memory.
     Workgroup(Block),
+    /// Each workgroup computes a block on matrix units.
+    MatrixUnits(UnitBlock, UnitLayout),
     /// Each invocation computes 12 rows of two columns from registers; lanes hand each other the elements of `a`, which
     /// lie side by side along the depth: for software devices, where loads are slow, and workgroup memory is no faster.
     Broadcast {
@@ -32,10 +36,12 @@ pub(crate) enum Tile {
 }
 
 /// A matrix product. Parameters: the number of batches, m, n and k; the lengths of the batch axes; per operand its
-/// offset and its strides along the batch axes, rows and columns. `y` is contiguous, of the dtype that sums are kept in.
+/// offset and its strides along the batch axes, rows and columns. `y` is in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Matmul {
     pub dtype: DType,
+    /// That of `y`: the dtype in which sums are kept, or another one to which they are rounded.
+    pub output: DType,
     pub batch_rank: usize,
     pub tile: Tile,
 }
@@ -45,6 +51,14 @@ impl Matmul {
     pub fn parameter_words(batch_rank: usize) -> usize {
         4 + batch_rank + 2 * (3 + batch_rank)
     }
+
+    /// The length of the rows of `y` in memory, of which a product has `n` columns: matrix units store whole vectors.
+    pub fn row(&self, n: usize) -> usize {
+        match self.tile {
+            Tile::MatrixUnits(..) => n.next_multiple_of(16 / self.output.size_in_bytes()),
+            _ => n,
+        }
+    }
 }
 
 impl Tile {
@@ -52,8 +66,20 @@ impl Tile {
     pub const fn block(self) -> [u32; 2] {
         match self {
             Tile::Workgroup(block) => block.shape,
+            Tile::MatrixUnits(block, _) => block.shape,
             Tile::Broadcast { .. } => broadcast::BLOCK,
             Tile::Registers { columns } => registers::block(columns),
+        }
+    }
+}
+
+impl Tile {
+    /// Whether neighbours are stored together, and so may be narrow.
+    pub fn stores_vectors(self) -> bool {
+        match self {
+            Tile::Workgroup(block) => block.quads,
+            Tile::MatrixUnits(..) => true,
+            Tile::Broadcast { .. } | Tile::Registers { .. } => false,
         }
     }
 }
@@ -142,28 +168,37 @@ impl Family for Matmul {
     fn name(&self) -> String {
         let tile = match self.tile {
             Tile::Workgroup(block) => block.name(),
+            Tile::MatrixUnits(block, layout) => format!("units {}, {}", block.name(), layout.name()),
             Tile::Broadcast { b } => format!("broadcast, b by {b:?}"),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
-        format!("matmul({}, {tile})", self.dtype)
+        let output = if self.output == self.dtype.widened() { "" } else { " narrowed" };
+        format!("matmul({}{output}, {tile})", self.dtype)
     }
 
     fn workgroup(&self) -> u32 {
         match self.tile {
             Tile::Workgroup(block) => block.workgroup(),
+            Tile::MatrixUnits(block, _) => block.workgroup(),
             Tile::Broadcast { .. } => broadcast::WORKGROUP,
             Tile::Registers { .. } => registers::WORKGROUP,
         }
     }
 
     fn write(&self, k: &KernelBuilder) {
-        if self.dtype.size_in_bytes() == 8 || matches!(self.tile, Tile::Workgroup(_)) {
+        if self.dtype.size_in_bytes() == 8 || !matches!(self.tile, Tile::Registers { .. }) {
             // Sums of 64 bits take twice the room, and each invocation of a block has many.
             k.large_registers();
         }
+        if let Tile::MatrixUnits(..) = self.tile {
+            k.use_matrices();
+        }
         let problem = Problem::new(k, self);
         match self.tile {
-            Tile::Workgroup(block) => blocked::write(&problem, self.dtype, block),
+            Tile::Workgroup(block) => blocked::write(&problem, self.dtype, self.output, block),
+            Tile::MatrixUnits(block, layout) => {
+                cooperative::write(&problem, self.dtype, self.output, block, layout);
+            }
             Tile::Broadcast { b } => broadcast::write(&problem, self.dtype, b),
             Tile::Registers { columns } => registers::write(&problem, self.dtype, columns),
         }
@@ -182,6 +217,15 @@ impl Family for Matmul {
         };
         let tiles =
             |dtype| registers(dtype).chain(broadcasts(dtype)).chain(blocks(dtype)).map(move |tile| (dtype, tile));
-        dtypes.flat_map(tiles).map(|(dtype, tile)| Matmul { dtype, batch_rank: 1, tile }).collect()
+        let portable = dtypes.flat_map(tiles);
+        let units = UnitLayout::samples().into_iter().flat_map(|(dtype, layout)| {
+            UnitBlock::ALL.into_iter().map(move |block| (dtype, Tile::MatrixUnits(block, layout)))
+        });
+        let written = |(dtype, tile): (DType, Tile)| {
+            let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores_vectors();
+            let outputs = std::iter::once(dtype.widened()).chain(narrow.then_some(dtype));
+            outputs.map(move |output| Matmul { dtype, output, batch_rank: 1, tile })
+        };
+        portable.chain(units).flat_map(written).collect()
     }
 }

@@ -1,5 +1,6 @@
 //! What a device is and can do.
 
+use crate::dtype::DType;
 use std::fmt;
 
 /// The three ways to reach a GPU.
@@ -74,10 +75,48 @@ pub struct Features {
     pub f16: bool,
     /// Subgroup arithmetic, ballot and shuffle in compute kernels.
     pub subgroups: bool,
+    /// Matrix units, as far as matrix products use them: with subgroups of 32 lanes.
+    pub matrix_units: MatrixUnits,
     /// Atomic operations on 32-bit integers.
     pub atomics: bool,
     /// The device notes when commands start and end: [`Device::profile`](crate::Device::profile).
     pub timestamps: bool,
+}
+
+/// What a GPU's matrix units multiply: of each dtype the size `[m, n, k]` of a product of `m x k` by `k x n` elements, and
+/// `None` where they do not take it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct MatrixUnits {
+    /// Products of `f16`, added up in `f32`.
+    pub f16: Option<[u32; 3]>,
+    /// Products of `bf16`, added up in `f32`.
+    pub bf16: Option<[u32; 3]>,
+    /// Products of `i8`, added up in `i32`.
+    pub i8: Option<[u32; 3]>,
+    /// Products of `u8`, added up in `u32`.
+    pub u8: Option<[u32; 3]>,
+}
+
+impl MatrixUnits {
+    /// The size of products of a dtype.
+    pub(crate) fn of(mut self, dtype: DType) -> Option<[u32; 3]> {
+        *self.of_mut(dtype)?
+    }
+
+    pub(crate) fn of_mut(&mut self, dtype: DType) -> Option<&mut Option<[u32; 3]>> {
+        match dtype {
+            DType::F16 => Some(&mut self.f16),
+            DType::BF16 => Some(&mut self.bf16),
+            DType::I8 => Some(&mut self.i8),
+            DType::U8 => Some(&mut self.u8),
+            _ => None,
+        }
+    }
+
+    fn are_among(&self, available: &MatrixUnits) -> bool {
+        DType::ALL.into_iter().all(|dtype| self.of(dtype).is_none() || self.of(dtype) == available.of(dtype))
+    }
 }
 
 impl Features {
@@ -91,6 +130,8 @@ impl Features {
             Some("16-bit floats in kernels")
         } else if self.subgroups && !available.subgroups {
             Some("subgroup operations")
+        } else if !self.matrix_units.are_among(&available.matrix_units) {
+            Some("matrix units")
         } else if self.atomics && !available.atomics {
             Some("atomic operations")
         } else if self.timestamps && !available.timestamps {
@@ -108,6 +149,7 @@ impl fmt::Display for Features {
             (self.i64, "i64"),
             (self.f64, "f64"),
             (self.subgroups, "subgroups"),
+            (self.matrix_units != MatrixUnits::default(), "matrix units"),
             (self.atomics, "atomics"),
             (self.timestamps, "timestamps"),
         ];

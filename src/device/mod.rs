@@ -26,7 +26,7 @@ pub use filter::DeviceFilter;
 pub(crate) use info::powers_of_two;
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 pub(crate) use info::vendor_name;
-pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
+pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryKind, MemoryRegion};
 pub(crate) use open::open_tuned;
 
 use crate::error::Result;

@@ -243,7 +243,7 @@ impl Factor {
             self.labels.iter().copied().filter(|label| rhs.has(label) && !contracted.contains(label)).collect();
         let a = self.matrices(rhs, &batch, &rows, contracted)?;
         let b = rhs.matrices(self, &batch, contracted, &columns)?;
-        let product = a.product(&b, OP)?;
+        let product = a.product(&b, a.dtype().widened(), OP)?;
         let labels = [batch, rows, columns].concat();
         let shape: Shape = labels.iter().map(|label| broadcast_length(self.length(label), rhs.length(label))).collect();
         Ok(Factor { tensor: product.reshape(shape)?, labels })

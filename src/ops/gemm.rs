@@ -192,7 +192,9 @@ impl Gemm {
         let mut terms = Vec::new();
         let product;
         if self.alpha != 0.0 {
-            product = a.product(&b, op)?;
+            // Rounded at once only where nothing is left to be done.
+            let output = if self.alpha == 1.0 && self.beta == 0.0 { a.dtype() } else { a.dtype().widened() };
+            product = a.product(&b, output, op)?;
             terms.push((&product, self.alpha));
         }
         if let Some(c) = c {

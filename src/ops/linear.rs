@@ -44,7 +44,9 @@ impl Tensor {
             }
         }
         self.check_products(OP)?;
-        let product = self.product(&weight.t()?, OP)?;
+        // Rounded at once only where nothing is added.
+        let output = if bias.is_some() { self.dtype().widened() } else { self.dtype() };
+        let product = self.product(&weight.t()?, output, OP)?;
         let terms: Vec<(&Tensor, f64)> = [&product].into_iter().chain(bias).map(|term| (term, 1.0)).collect();
         weighted_sum(&terms, self, product.shape(), OP)
     }

@@ -1,11 +1,14 @@
 //! Matrix products.
 
+use super::matrix_units::{self, Cut};
+use super::self_test;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
 use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Tile};
 use crate::layout::{Layout, collapse};
+use crate::memory::Buffer;
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
 use crate::tuning;
@@ -32,11 +35,11 @@ impl Tensor {
     /// [`Error::ShapeMismatch`], [`Error::RankMismatch`] for scalars, [`Error::DTypeMismatch`],
     /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for `bool`.
     pub fn matmul(&self, rhs: &Tensor) -> Result<Tensor> {
-        self.product(rhs, "matmul")?.to_dtype(self.dtype().summed())
+        self.product(rhs, self.dtype().summed(), "matmul")
     }
 
-    /// The matrix product in the dtype that it is accumulated in.
-    pub(super) fn product(&self, rhs: &Tensor, op: &'static str) -> Result<Tensor> {
+    /// The matrix product, rounded to a dtype: `widened` is that in which it is accumulated.
+    pub(super) fn product(&self, rhs: &Tensor, output: DType, op: &'static str) -> Result<Tensor> {
         for side in [self, rhs] {
             if side.rank() == 0 {
                 return Err(Error::RankMismatch { op, expected: "1 or more", shape: side.shape().clone() });
@@ -45,7 +48,7 @@ impl Tensor {
         let lhs_matrix = if self.rank() == 1 { self.unsqueeze(0)? } else { self.clone() };
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
         let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
-        let product = multiply(&lhs_matrix, &rhs_matrix, &batch, sizes, op)?;
+        let product = multiply(&lhs_matrix, &rhs_matrix, &batch, sizes, output, op)?;
         let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };
         if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
     }
@@ -76,9 +79,17 @@ impl Tensor {
     }
 }
 
-/// How a product is cut.
-fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize) -> Tile {
-    let [m, n, _] = problem.sizes;
+/// The kernel for a product on any device. Its output is the dtype asked for, or the one that sums are kept in, where they
+/// are not stored by fours.
+fn portable_kernel(device: &Device, dtype: DType, output: DType, problem: &Problem) -> Matmul {
+    let tile = portable_tile(device, dtype, problem);
+    let output = if tile.stores_vectors() { output } else { dtype.widened() };
+    Matmul { dtype, output, batch_rank: problem.lengths.len(), tile }
+}
+
+/// How a product is cut on any device.
+fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
+    let n = problem.sizes[1];
     let tuning = &device.tuning().matmul;
     let limits = &device.info().limits;
     let fits = |block: &&tuning::Block| {
@@ -94,10 +105,7 @@ fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize)
         // 32 columns per workgroup, or more: the fewer are wasted. Sums of 64 bits take twice the registers.
         return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { tuning.columns } };
     };
-    let busy = |block: &&tuning::Block| {
-        let [rows, columns] = block.shape.map(|n| n as usize);
-        batches * m.div_ceil(rows) * n.div_ceil(columns) >= tuning.busy
-    };
+    let busy = |block: &&tuning::Block| problem.blocks(block.shape).is_none_or(|count| count >= tuning.busy);
     let largest = if dtype.size_in_bytes() == 8 { None } else { blocks().find(busy) };
     Tile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
@@ -108,14 +116,20 @@ fn split(x: &Tensor) -> (Shape, [usize; 2]) {
     (batch.into(), [matrix[0], matrix[1]])
 }
 
-/// The batched product over checked shapes, in the dtype that it is accumulated in.
-fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3], op: &'static str) -> Result<Tensor> {
+/// The batched product over checked shapes, rounded to a dtype.
+fn multiply(
+    lhs: &Tensor,
+    rhs: &Tensor,
+    batch: &Shape,
+    [m, n, k]: [usize; 3],
+    output: DType,
+    op: &'static str,
+) -> Result<Tensor> {
     let device = lhs.device();
     let shape: Shape = batch.iter().copied().chain([m, n]).collect();
     let elements = checked_elements(&shape, op)?;
-    let accumulated = lhs.dtype().widened();
     if elements == 0 || k == 0 {
-        return Tensor::zeros(shape, accumulated, device);
+        return Tensor::zeros(shape, output, device);
     }
     for matrix in [(m, k), (k, n)] {
         checked_elements(&matrix.into(), op)?;
@@ -129,44 +143,74 @@ fn multiply(lhs: &Tensor, rhs: &Tensor, batch: &Shape, [m, n, k]: [usize; 3], op
         // So many axes that do not merge: a batch in row-major order has one.
         let (lhs, rhs) =
             (lhs.broadcast_to(lhs_view.shape)?.contiguous()?, rhs.broadcast_to(rhs_view.shape)?.contiguous()?);
-        return multiply(&lhs, &rhs, batch, [m, n, k], op);
+        return multiply(&lhs, &rhs, batch, [m, n, k], output, op);
     }
 
+    if let Some(unit) = matrix_units::unit(device, lhs.dtype(), problem.sizes) {
+        if let Some([lhs, rhs]) = matrix_units::copies(lhs, rhs, &problem)? {
+            let k = lhs.dims()[lhs.rank() - 1];
+            return multiply(&lhs, &rhs, batch, [m, n, k], output, op);
+        }
+        if let Some(product) = multiply_on_units(lhs, rhs, &problem, unit, &shape, output, op)? {
+            return Ok(product);
+        }
+    }
+    let config = portable_kernel(device, lhs.dtype(), output, &problem);
+    let y = allocate(&shape, config.output, device, op)?;
+    problem.launch(device, &config, [&*lhs.buffer()?, &*rhs.buffer()?, &y])?;
+    Tensor::from_buffer(y, shape, config.output, device).to_dtype(output)
+}
+
+/// The product of some shape on matrix units of a size; `None` where they cannot be used.
+fn multiply_on_units(
+    lhs: &Tensor,
+    rhs: &Tensor,
+    problem: &Problem,
+    unit: [u32; 3],
+    shape: &Shape,
+    output: DType,
+    op: &'static str,
+) -> Result<Option<Tensor>> {
+    let (device, dtype) = (lhs.device(), lhs.dtype());
+    let Some(Cut { tile, splits }) = matrix_units::cut(device.info(), dtype, problem, unit) else { return Ok(None) };
+    let parts = problem.split(splits);
+    let written = if splits == 1 { output } else { dtype.widened() };
+    let config = Matmul { dtype, output: written, batch_rank: parts.lengths.len(), tile };
+    if !self_test::is_trusted(device, &config) {
+        return Ok(None);
+    }
     let [m, n, _] = problem.sizes;
-    let batches: usize = problem.lengths.iter().product();
-    let tile = choose_tile(device, lhs.dtype(), &problem, batches);
-    let output = allocate(&shape, accumulated, device, op)?;
-    let [rows, columns] = tile.block().map(|n| n as usize);
-    let groups = batches
-        .checked_mul(m.div_ceil(rows))
-        .and_then(|groups| groups.checked_mul(n.div_ceil(columns)))
-        .ok_or_else(|| Error::SizeOverflow { op, shape: shape.clone(), limit: u32::MAX.into() })?;
-    let config = Matmul { dtype: lhs.dtype(), batch_rank: problem.lengths.len(), tile };
-    let parameters = problem.parameters(batches);
-    device.runtime().launch(config, &[&*lhs.buffer()?, &*rhs.buffer()?, &output], &parameters, groups)?;
-    Ok(Tensor::from_buffer(output, shape, accumulated, device))
+    let stored: Shape = [problem.batches(), splits, m, config.row(n)].into();
+    checked_elements(&stored, op)?;
+    let y = allocate(&stored, written, device, op)?;
+    parts.launch(device, &config, [&*lhs.buffer()?, &*rhs.buffer()?, &y])?;
+    let y = Tensor::from_buffer(y, stored, written, device).narrow(-1, 0, n)?;
+    // The parts are added up by an expression, which fuses with what follows.
+    let part = |split| y.narrow(1, split, 1)?.reshape(shape);
+    let sum = (1..splits).try_fold(part(0)?, |sum, split| sum.add(&part(split)?))?;
+    sum.to_dtype(output).map(Some)
 }
 
 /// A batch of products in as few axes as possible.
-struct Problem {
+pub(super) struct Problem {
     /// m, n and k.
-    sizes: [usize; 3],
+    pub sizes: [usize; 3],
     /// The axes of the batch.
-    lengths: Dims,
-    lhs: Operand,
-    rhs: Operand,
+    pub lengths: Dims,
+    pub lhs: Operand,
+    pub rhs: Operand,
 }
 
 /// Where an operand's elements are, by strides along the axes of the batch, the rows and the columns.
-struct Operand {
-    offset: usize,
-    batch: Dims<isize>,
-    row: isize,
-    column: isize,
+pub(super) struct Operand {
+    pub offset: usize,
+    pub batch: Dims<isize>,
+    pub row: isize,
+    pub column: isize,
 }
 
 impl Problem {
-    fn new(lhs: &Layout, rhs: &Layout, sizes: [usize; 3]) -> Self {
+    pub fn new(lhs: &Layout, rhs: &Layout, sizes: [usize; 3]) -> Self {
         let rank = lhs.shape.rank() - 2;
         let (lengths, strides) = collapse(&lhs.shape[..rank], &[&lhs.strides[..rank], &rhs.strides[..rank]]);
         let [lhs, rhs] = [(lhs, &strides[0]), (rhs, &strides[1])].map(|(view, batch)| Operand {
@@ -209,6 +253,50 @@ impl Problem {
         Block { a, b, whole: k.is_multiple_of(2 * block.depth as usize), quads: n.is_multiple_of(4), ..block }
     }
 
+    /// The axes along which so many elements of both operands at a time lie side by side.
+    pub fn along(&self, count: usize) -> [Option<Along>; 2] {
+        let [m, n, k] = self.sizes;
+        [
+            self.lhs.along(self.lhs.row, m, self.lhs.column, k, count),
+            self.rhs.along(self.rhs.column, n, self.rhs.row, k, count),
+        ]
+    }
+
+    /// Products of so many parts of the depth, as one more axis of the batch.
+    fn split(&self, parts: usize) -> Problem {
+        let [m, n, k] = self.sizes;
+        let depth = k / parts;
+        let split = |operand: &Operand, stride: isize| {
+            let batch = operand.batch.iter().copied().chain((parts > 1).then_some(depth as isize * stride)).collect();
+            Operand { batch, ..*operand }
+        };
+        Problem {
+            sizes: [m, n, depth],
+            lengths: self.lengths.iter().copied().chain((parts > 1).then_some(parts)).collect(),
+            lhs: split(&self.lhs, self.lhs.column),
+            rhs: split(&self.rhs, self.rhs.row),
+        }
+    }
+
+    pub fn batches(&self) -> usize {
+        self.lengths.iter().product()
+    }
+
+    /// The number of blocks of so many rows and columns, if it can be counted.
+    pub fn blocks(&self, [rows, columns]: [u32; 2]) -> Option<usize> {
+        let [m, n, _] = self.sizes;
+        self.batches().checked_mul(m.div_ceil(rows as usize))?.checked_mul(n.div_ceil(columns as usize))
+    }
+
+    /// Runs a kernel on both operands and the product.
+    pub fn launch(&self, device: &Device, config: &Matmul, buffers: [&Buffer; 3]) -> Result<()> {
+        let groups = self.blocks(config.tile.block()).ok_or_else(|| {
+            let feature = format!("{} products of {:?} elements in one kernel", self.batches(), self.sizes);
+            Error::Unsupported { feature, device: device.info().to_string() }
+        })?;
+        device.runtime().launch(config.clone(), &buffers, &self.parameters(), groups)
+    }
+
     /// A tile whose lanes hand each other elements, where the device's subgroups allow for it and both operands are read
     /// several elements at a time.
     fn broadcast(&self, device: &Device, dtype: DType) -> Option<Tile> {
@@ -222,7 +310,8 @@ impl Problem {
         fits.then_some(Tile::Broadcast { b })
     }
 
-    fn parameters(&self, batches: usize) -> Vec<u32> {
+    fn parameters(&self) -> Vec<u32> {
+        let batches = self.batches();
         let mut parameters: Vec<u32> =
             [batches].iter().chain(&self.sizes).chain(&self.lengths).map(|&n| n as u32).collect();
         for operand in [&self.lhs, &self.rhs] {

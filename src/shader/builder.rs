@@ -1,5 +1,6 @@
 //! [`KernelBuilder`]: owns the SPIR-V under construction; types, constants, built-ins and the finished module.
 
+use super::cooperative::MatrixType;
 use super::module::{Access, Code, Module};
 use super::signature::{Signature, SlotKind};
 use super::target::{Dialect, ParameterBlock, Target};
@@ -53,6 +54,8 @@ pub(super) struct State {
     /// The buffers and parameters by name, in the order in which they were declared.
     signature: Signature,
     types: HashMap<Type, Word>,
+    /// The types of cooperative matrices, in kernels that have declared to use them.
+    pub(super) matrices: Option<HashMap<MatrixType, Word>>,
     constants: HashMap<(Type, u64), Word>,
     arrays: HashMap<Type, Word>,
     builtins: HashMap<BuiltIn, Word>,
@@ -125,6 +128,7 @@ impl KernelBuilder {
             bindings: Vec::new(),
             signature: Signature::new(&name),
             types: HashMap::new(),
+            matrices: None,
             constants: HashMap::new(),
             arrays: HashMap::new(),
             builtins: HashMap::new(),
@@ -190,6 +194,23 @@ impl KernelBuilder {
         let known = module.module_ref().capabilities.iter().any(|i| i.operands[0] == Operand::Capability(capability));
         if !known {
             module.capability(capability);
+        }
+    }
+
+    pub(super) fn extension(&self, name: &str) {
+        let module = &mut self.state.borrow_mut().module;
+        let name = Operand::LiteralString(name.into());
+        if !module.module_ref().extensions.iter().any(|known| known.operands[0] == name) {
+            module.module_mut().extensions.push(Instruction::new(Op::Extension, None, None, vec![name]));
+        }
+    }
+
+    /// Declares how `main` is executed.
+    pub(super) fn execution_mode(&self, mode: ExecutionMode, bits: u32) {
+        let state = &mut *self.state.borrow_mut();
+        let known = |declared: &Instruction| declared.operands.contains(&Operand::ExecutionMode(mode));
+        if !state.module.module_ref().execution_modes.iter().any(known) {
+            state.module.execution_mode(state.main, mode, [bits]);
         }
     }
 

@@ -141,7 +141,10 @@ impl KernelBuilder {
     /// It must stand where all of them pass it.
     pub fn barrier(&self) {
         let scope = Operand::IdScope(self.u32(Scope::Workgroup as u32).id);
-        let semantics = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::WORKGROUP_MEMORY;
+        let mut semantics = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::WORKGROUP_MEMORY;
+        if self.has_matrices() {
+            semantics |= MemorySemantics::MAKE_AVAILABLE | MemorySemantics::MAKE_VISIBLE;
+        }
         let semantics = Operand::IdMemorySemantics(self.u32(semantics.bits()).id);
         self.emit_void(Op::ControlBarrier, [scope.clone(), scope, semantics]);
     }

@@ -6,9 +6,9 @@
 //! 1992, single precision) unless said otherwise; those of `f64` are in `double.rs`.
 
 use super::builder::KernelBuilder;
-use super::types::Scalar;
+use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
-use rspirv::spirv::{BuiltIn, GlslStd450Op as Glsl, OpenclStd100Op as OpenCl};
+use rspirv::spirv::{BuiltIn, Capability, ExecutionMode, GlslStd450Op as Glsl, OpenclStd100Op as OpenCl};
 
 impl<'k> Value<'k> {
     fn library(self, glsl: Glsl, opencl: OpenCl, rest: &[Value<'k>]) -> Value<'k> {
@@ -239,5 +239,18 @@ impl KernelBuilder {
     /// Two floats as half-precision bits in a word, the first in the low half.
     pub fn pack_f16<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
         low.to_half_bits() | (high.to_half_bits() << 16)
+    }
+
+    /// The same by the device's own conversion, told to round like that. Devices with matrix units do as they are told.
+    pub(crate) fn pack_f16_by_device<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
+        self.extension("SPV_KHR_float_controls");
+        for (capability, mode) in [
+            (Capability::RoundingModeRTE, ExecutionMode::RoundingModeRTE),
+            (Capability::DenormPreserve, ExecutionMode::DenormPreserve),
+        ] {
+            self.capability(capability);
+            self.execution_mode(mode, 16);
+        }
+        self.vector(&[low, high]).convert(Scalar::F16).bitcast(Type::U32)
     }
 }

@@ -7,7 +7,7 @@ use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
 use crate::dtype::DType;
 use rspirv::dr::Operand;
-use rspirv::spirv::{GlslStd450Op, MemorySemantics, Op, OpenclStd100Op, Scope, StorageClass, Word};
+use rspirv::spirv::{GlslStd450Op, MemoryAccess, MemorySemantics, Op, OpenclStd100Op, Scope, StorageClass, Word};
 
 /// The bytes of all local arrays of a checked kernel together: what WGSL guarantees ("Limits", function address space).
 const MAX_LOCAL_MEMORY: u32 = 8192;
@@ -29,7 +29,7 @@ impl<'k> Var<'k> {
     /// Gives it a new value.
     pub fn set(self, value: impl IntoValue<'k>) {
         let value = value.into_value(self.kernel, self.ty);
-        self.kernel.store(self.pointer, value, self.ty);
+        self.kernel.store(self.pointer, StorageClass::Function, value, self.ty);
     }
 }
 
@@ -85,7 +85,15 @@ impl<'k> Array<'k> {
         }
     }
 
-    fn pointer(self, index: Value<'k>, lane: Option<Value<'k>>) -> Word {
+    pub(super) fn class(self) -> StorageClass {
+        self.class
+    }
+
+    pub(super) fn kernel(self) -> &'k KernelBuilder {
+        self.kernel
+    }
+
+    pub(super) fn pointer(self, index: Value<'k>, lane: Option<Value<'k>>) -> Word {
         let kernel = self.kernel;
         let ty = if lane.is_some() { self.element.lane() } else { self.element };
         let pointer_type = kernel.pointer_type(self.class, kernel.type_id(ty));
@@ -131,7 +139,7 @@ impl<'k> Array<'k> {
         self.check_writable();
         let index = self.index(index);
         let value = value.into_value(self.kernel, self.element);
-        let store = || self.kernel.store(self.pointer(index, None), value, self.element);
+        let store = || self.kernel.store(self.pointer(index, None), self.class, value, self.element);
         match self.last() {
             Some(last) => drop(self.kernel.when(index.le(last), store)),
             None => store(),
@@ -279,19 +287,26 @@ impl KernelBuilder {
         var
     }
 
-    fn store(&self, pointer: Word, value: Value<'_>, expected: Type) {
+    fn store(&self, pointer: Word, class: StorageClass, value: Value<'_>, expected: Type) {
         if value.ty() != expected {
             self.fail(format!("a {} is stored where {expected} is expected", value.ty()));
         }
-        self.emit_void(Op::Store, [Operand::IdRef(pointer), value.operand()]);
+        let operands = [Operand::IdRef(pointer), value.operand()];
+        self.emit_void(Op::Store, operands.into_iter().chain(self.shared(class)));
+    }
+
+    /// What loads and stores of memory are told that others see.
+    pub(super) fn shared(&self, class: StorageClass) -> Option<Operand> {
+        let told = class == StorageClass::Workgroup && self.has_matrices();
+        told.then_some(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER))
     }
 
     fn load_from(&self, pointer: Word, class: StorageClass, ty: Type) -> Value<'_> {
         // OpenCL wants the alignment of vectors in global memory told.
-        let aligned = (class == StorageClass::CrossWorkgroup && ty.scalar != Scalar::Bool).then(|| {
-            [Operand::MemoryAccess(rspirv::spirv::MemoryAccess::ALIGNED), Operand::LiteralBit32(ty.size_in_bytes())]
-        });
-        self.emit(Op::Load, ty, [Operand::IdRef(pointer)].into_iter().chain(aligned.into_iter().flatten()))
+        let aligned = (class == StorageClass::CrossWorkgroup && ty.scalar != Scalar::Bool)
+            .then(|| [Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(ty.size_in_bytes())]);
+        let told = aligned.into_iter().flatten().chain(self.shared(class));
+        self.emit(Op::Load, ty, [Operand::IdRef(pointer)].into_iter().chain(told))
     }
 
     /// A u32 index as 64 bits: an index of 32 bits counts as signed in physical addressing.

@@ -21,6 +21,7 @@
 
 mod builder;
 mod control;
+mod cooperative;
 mod double;
 mod exponential;
 mod hyperbolic;
@@ -43,6 +44,7 @@ pub(crate) mod wgsl;
 
 pub use builder::KernelBuilder;
 pub use control::When;
+pub(crate) use cooperative::{Matrix as CooperativeMatrix, MatrixLayout, MatrixType, MatrixVar, Operator};
 pub use memory::{Array, Var};
 pub use module::{Access, Code, Module};
 pub use signature::Signature;

@@ -73,7 +73,8 @@ static ERRORS: AtomicUsize = AtomicUsize::new(0);
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata) -> bool {
-        metadata.level() <= log::Level::Error
+        // A kernel that fails its self-test is replaced with a warning; here it is an error.
+        metadata.level() <= log::Level::Error || metadata.target().ends_with("self_test")
     }
 
     fn log(&self, record: &Record) {
@@ -89,7 +90,7 @@ impl Log for Logger {
 /// From now on, records of level error are printed and counted: the backends log what validation layers object to.
 pub fn install_logger() {
     log::set_logger(&LOGGER).expect("no other logger");
-    log::set_max_level(LevelFilter::Error);
+    log::set_max_level(LevelFilter::Warn);
 }
 
 pub fn logged_errors() -> usize {

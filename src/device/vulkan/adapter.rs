@@ -3,7 +3,7 @@
 use super::extensions::Extensions;
 use super::instance::{self, Instance, MINIMUM_API};
 use super::properties::Properties;
-use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, MemoryRegion, vendor_name};
+use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, MatrixUnits, MemoryRegion, vendor_name};
 use crate::error::Result;
 use ash::vk;
 
@@ -77,7 +77,7 @@ impl Adapter {
         let memory = unsafe { raw.get_physical_device_memory_properties(physical) };
         let (device_heap, heap_size) = device_heap(&memory);
         let kind = device_kind(base.device_type);
-        let info = DeviceInfo {
+        let mut info = DeviceInfo {
             backend: BackendKind::Vulkan,
             index,
             name,
@@ -96,11 +96,16 @@ impl Adapter {
                 i64: abilities.i64,
                 f64: abilities.f64,
                 subgroups: properties.subgroups,
+                matrix_units: MatrixUnits::default(),
                 atomics: true,
                 timestamps: timestamp_bits > 0 && base.limits.timestamp_period > 0.0,
             },
         };
         let extensions = Extensions::read(instance, physical, &base, &offered);
+        // Kernels count on subgroups of 32 lanes.
+        if info.limits.subgroup_sizes == [32] {
+            info.features.matrix_units = extensions.matrix_units;
+        }
         Ok(Adapter { physical, info, base, extensions, queue_family, timestamp_bits, memory, device_heap })
     }
 }

@@ -2,7 +2,8 @@
 
 use super::adapter::Adapter;
 use super::instance::{self, Instance};
-use crate::device::{BackendKind, Features};
+use super::matrix_units::Bfloat16Features;
+use crate::device::{BackendKind, Features, MatrixUnits};
 use crate::error::{Error, Result};
 use ash::prelude::VkResult;
 use ash::vk;
@@ -33,6 +34,11 @@ impl Device {
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true).shader_float16(f16);
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
+        let units = adapter.extensions.matrix_units;
+        let (bytes, bf16) = (units.i8.or(units.u8).is_some(), units.bf16.is_some());
+        v12 = v12.shader_int8(bytes).vulkan_memory_model(units != MatrixUnits::default());
+        let mut bfloat16 = Bfloat16Features::new(true);
+        let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let extensions = adapter.extensions.names();
         let mut info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
@@ -42,6 +48,12 @@ impl Device {
             .push_next(&mut v12);
         if adapter.extensions.pipeline_robustness {
             info = info.push_next(&mut robustness);
+        }
+        if units != MatrixUnits::default() {
+            info = info.push_next(&mut matrices);
+        }
+        if bf16 {
+            info = info.push_next(&mut bfloat16);
         }
         // SAFETY: the adapter is of this instance and has the family, features and extensions that `info` names.
         let raw = unsafe { instance.raw.create_device(adapter.physical, &info, None) }

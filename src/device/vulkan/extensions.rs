@@ -1,6 +1,8 @@
 //! The optional extensions that are used where they are there.
 
 use super::instance::{Instance, has_extension};
+use super::matrix_units;
+use crate::device::MatrixUnits;
 use ash::prelude::VkResult;
 use ash::{ext, khr, vk};
 use std::ffi::{CStr, c_char};
@@ -15,6 +17,8 @@ pub(super) struct Extensions {
     pub creation_feedback: bool,
     /// Has the device check the bounds of buffers for single kernels.
     pub pipeline_robustness: bool,
+    /// The matrix units, which subgroups use together.
+    pub matrix_units: MatrixUnits,
     /// The extensions to enable.
     enabled: Vec<&'static CStr>,
 }
@@ -38,11 +42,25 @@ impl Extensions {
         let core = base.api_version >= vk::API_VERSION_1_3;
         let creation_feedback = core || enable(ext::pipeline_creation_feedback::NAME);
         let pipeline_robustness = enable(ext::pipeline_robustness::NAME);
+        let matrix_units = matrix_units::read(instance, physical, offered);
+        if matrix_units != MatrixUnits::default() {
+            enable(khr::cooperative_matrix::NAME);
+        }
+        if matrix_units.bf16.is_some() {
+            enable(matrix_units::BFLOAT16);
+        }
         let calibrated_timestamps = calibrated_timestamps(instance, physical, offered);
         enabled.extend(calibrated_timestamps);
         // It extends a query of the physical device, and so has no need to be enabled.
         let memory_budget = has_extension(offered, ext::memory_budget::NAME);
-        Extensions { calibrated_timestamps, memory_budget, creation_feedback, pipeline_robustness, enabled }
+        Extensions {
+            calibrated_timestamps,
+            memory_budget,
+            creation_feedback,
+            pipeline_robustness,
+            matrix_units,
+            enabled,
+        }
     }
 
     /// The names of the extensions to enable.

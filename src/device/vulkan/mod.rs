@@ -12,6 +12,7 @@ mod device;
 mod extensions;
 mod instance;
 mod kernel;
+mod matrix_units;
 mod memory;
 mod pipeline;
 mod plan;

@@ -1,6 +1,6 @@
 //! Finding adapters, and describing them.
 
-use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, powers_of_two, vendor_name};
+use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, powers_of_two, vendor_name};
 use crate::error::{Error, Result};
 
 /// How to get a device, for the error that says there is none.
@@ -129,6 +129,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
             i64: features.contains(wgpu::Features::SHADER_INT64),
             f64: features.contains(wgpu::Features::SHADER_F64),
             subgroups,
+            matrix_units: MatrixUnits::default(),
             atomics: true,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
         },

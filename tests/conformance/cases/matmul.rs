@@ -119,6 +119,41 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
+        // Sizes for matrix units: whole ones, edges within units and within tiles, rows of no multiple of 16 bytes, a depth
+        // that is cut.
+        for (name, [m, k, n]) in [
+            ("whole", [128, 256, 192]),
+            ("edges", [144, 208, 80]),
+            ("columns", [49, 48, 37]),
+            ("odd", [131, 67, 129]),
+            ("deep", [48, 2048, 64]),
+        ] {
+            for (left, right) in [
+                (Contiguous, Contiguous),
+                (Contiguous, Transposed),
+                (Transposed, Contiguous),
+                (Transposed, Transposed),
+                (Unaligned, Sliced),
+            ] {
+                if dtype.size_in_bytes() > 2 || dtype == DType::BF16 && left == Transposed {
+                    continue;
+                }
+                let case = format!("{dtype}::units_{name}_{}_{}", left.name(), right.name());
+                suite.add("matmul", case, move |device| {
+                    let a = shaped("matmul left", &[m, k], left, dtype, Domain::Normal, device)?;
+                    let b = shaped("matmul right", &[k, n], right, dtype, Domain::Normal, device)?;
+                    check_product(&a, &b)
+                });
+            }
+        }
+        if dtype.size_in_bytes() <= 2 {
+            suite.add("matmul", format!("{dtype}::units_batch"), move |device| {
+                let a = shaped("matmul left", &[2, 1, 48, 64], Contiguous, dtype, Domain::Normal, device)?;
+                let b = shaped("matmul right", &[3, 64, 80], Contiguous, dtype, Domain::Normal, device)?;
+                check_product(&a, &b)?;
+                check_product(&a, &narrow(&b, 0, 1, 1)?)
+            });
+        }
         // Sums of whole numbers are exact, so that no product can go missing in the tolerance.
         suite.add("matmul", format!("{dtype}::exact"), move |device| {
             let a = shaped("matmul left", &[66, 131], Contiguous, dtype, Domain::Small, device)?;

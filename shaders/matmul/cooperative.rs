@@ -1,0 +1,396 @@
+//! Products on matrix units: a workgroup goes through the depth of its block in steps. Tiles of both operands lie in
+//! workgroup memory; while subgroups multiply them, the next ones are loaded to registers. The sums go out by way of
+//! workgroup memory, where lanes find neighbours to add up, round and store together.
+
+use super::{Along, Matrix, Problem};
+use crate::dtype::DType;
+use crate::shader::{
+    Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixType, MatrixVar, Operator, Scalar, Type, Value,
+};
+
+/// The block of a workgroup on matrix units, and how it is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct UnitBlock {
+    /// Rows and columns.
+    pub shape: [u32; 2],
+    /// Rows and columns that a subgroup computes: multiples of 16.
+    pub part: [u32; 2],
+    /// The depth of a tile in bytes: a multiple of 64.
+    pub depth: u32,
+    /// Subgroups that compute the same part from slices of the depth, and then add up their sums.
+    pub slices: u32,
+}
+
+/// How the operands lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct UnitLayout {
+    /// The size of a unit's product.
+    pub unit: [u32; 3],
+    /// The axes along which operands are read, 16 bytes at a time.
+    pub a: Along,
+    pub b: Along,
+    /// Whether the depth of the product is a multiple of the tile's, so that no element is beyond it.
+    pub whole: bool,
+}
+
+/// Lanes of a subgroup.
+const LANES: u32 = 32;
+
+/// Bytes that an invocation loads and stores at a time.
+const VECTOR: u32 = 16;
+
+impl UnitBlock {
+    pub const LARGE: UnitBlock = UnitBlock::new([128, 128], [64, 64], 128, 1);
+    /// The same with twice the subgroups, for products that do not have blocks enough to give each compute unit two.
+    pub const SLICED: UnitBlock = UnitBlock::new([128, 128], [64, 64], 128, 2);
+    pub const MIDDLE: UnitBlock = UnitBlock::new([64, 64], [32, 32], 256, 2);
+    pub const SMALL: UnitBlock = UnitBlock::new([32, 64], [16, 32], 256, 2);
+
+    pub const ALL: [UnitBlock; 4] = [UnitBlock::LARGE, UnitBlock::SLICED, UnitBlock::MIDDLE, UnitBlock::SMALL];
+
+    pub const fn new(shape: [u32; 2], part: [u32; 2], depth: u32, slices: u32) -> Self {
+        UnitBlock { shape, part, depth, slices }
+    }
+
+    pub fn name(self) -> String {
+        let UnitBlock { shape: [rows, columns], part: [part_rows, part_columns], depth, slices } = self;
+        format!("{rows}x{columns}x{depth}/{part_rows}x{part_columns}x{slices}")
+    }
+
+    /// Bytes of workgroup memory: for the tiles, and later for the sums.
+    pub fn memory(self, dtype: DType, layout: UnitLayout) -> u32 {
+        let tiles: u32 = self.tiles(dtype, layout).into_iter().map(Tile::vectors).sum();
+        let strips = self.parts() * self.slices * self.strip(layout.unit).vectors();
+        VECTOR * strips.max(tiles)
+    }
+
+    /// The tiles of both operands.
+    fn tiles(self, dtype: DType, layout: UnitLayout) -> [Tile; 2] {
+        let bytes = dtype.size_in_bytes() as u32;
+        [(layout.a, self.shape[0]), (layout.b, self.shape[1])].map(|(along, extent)| match along {
+            Along::Depth => Tile { lines: extent, line: self.depth / VECTOR },
+            Along::Other => Tile { lines: self.depth / bytes, line: extent * bytes / VECTOR },
+        })
+    }
+
+    /// A subgroup's sums on their way out: a row of units.
+    fn strip(self, unit: [u32; 3]) -> Tile {
+        Tile { lines: unit[0], line: self.part[1] / 4 }
+    }
+
+    /// Subgroups that compute different parts.
+    const fn parts(self) -> u32 {
+        self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
+    }
+
+    /// Invocations per workgroup.
+    pub const fn workgroup(self) -> u32 {
+        self.parts() * self.slices * LANES
+    }
+}
+
+impl UnitLayout {
+    /// Every layout for each dtype, with the sizes of units that GPUs have.
+    pub fn samples() -> Vec<(DType, UnitLayout)> {
+        let mut samples = Vec::new();
+        for (dtype, depth) in [(DType::F16, 16), (DType::BF16, 16), (DType::I8, 32), (DType::U8, 32)] {
+            for bits in 0..8 {
+                let along = |bit| if bits & bit == 0 { Along::Depth } else { Along::Other };
+                samples.push((
+                    dtype,
+                    UnitLayout { unit: [16, 16, depth], a: along(1), b: along(2), whole: bits & 4 == 0 },
+                ));
+            }
+        }
+        samples
+    }
+
+    pub fn name(self) -> String {
+        let read = |along| if along == Along::Depth { "depth" } else { "other" };
+        let whole = if self.whole { ", whole" } else { "" };
+        format!("a {}, b {}{whole}", read(self.a), read(self.b))
+    }
+}
+
+/// The tile of an operand: lines of vectors, with a gap of one between lines, so that they fall into different banks.
+#[derive(Clone, Copy)]
+struct Tile {
+    lines: u32,
+    /// Vectors in a line.
+    line: u32,
+}
+
+impl Tile {
+    /// The distance between lines.
+    fn pitch(self) -> u32 {
+        self.line + 1
+    }
+
+    fn vectors(self) -> u32 {
+        self.lines * self.pitch()
+    }
+}
+
+/// An operand on its way to its tile.
+struct Side<'k> {
+    k: &'k KernelBuilder,
+    buffer: Array<'k>,
+    /// The memory of both tiles, and where this one begins.
+    memory: Array<'k>,
+    base: u32,
+    tile: Tile,
+    /// Where the subgroup's slice of it begins.
+    slice: Value<'k>,
+    along: Along,
+    ty: MatrixType,
+    /// Elements in a vector.
+    per_vector: u32,
+    threads: u32,
+    /// Where the matrix begins, its length and its strides across and along the depth, and where the block begins.
+    start: Value<'k>,
+    length: Value<'k>,
+    stride: Value<'k>,
+    depth_stride: Value<'k>,
+    first: Value<'k>,
+    /// The depth of the product, unless nothing is beyond it.
+    depth: Option<Value<'k>>,
+}
+
+impl<'k> Side<'k> {
+    /// The vector that begins at a place across the depth and at a depth. What is beyond the edge repeats the last one,
+    /// and is not stored in the product; beyond the depth there are zeros.
+    fn vector(&self, place: Value<'k>, depth: Value<'k>) -> Value<'k> {
+        let last = match self.along {
+            Along::Depth => [1, self.per_vector],
+            Along::Other => [self.per_vector, 1],
+        };
+        let place = (self.first + place).min(self.length - last[0]);
+        let within = self.depth.map_or(depth, |end| depth.min(end - last[1]));
+        let vector =
+            self.buffer.load((self.start + place * self.stride + within * self.depth_stride) / self.per_vector);
+        self.depth.map_or(vector, |end| depth.lt(end).select(vector, 0))
+    }
+
+    /// The line of the tile, and the vector in it, that this invocation loads.
+    fn place(&self, turn: u32) -> [Value<'k>; 2] {
+        let lane = self.k.local_index();
+        [lane / self.tile.line + turn * (self.threads / self.tile.line), lane % self.tile.line]
+    }
+
+    /// Loads this invocation's vectors of the tile that begins at a depth.
+    fn load(&self, from: Value<'k>) -> Vec<Value<'k>> {
+        let turns = self.tile.lines * self.tile.line / self.threads;
+        let load = |turn| {
+            let [line, vector] = self.place(turn);
+            let inside = vector * self.per_vector;
+            match self.along {
+                Along::Depth => self.vector(line, from + inside),
+                Along::Other => self.vector(inside, from + line),
+            }
+        };
+        (0..turns).map(load).collect()
+    }
+
+    fn store(&self, loaded: &[Value<'k>]) {
+        for (turn, &value) in (0..).zip(loaded) {
+            let [line, vector] = self.place(turn);
+            self.memory.store(line * self.tile.pitch() + vector + self.base, value);
+        }
+    }
+
+    /// The matrix for a unit, at a place across the depth and at a depth of the slice.
+    fn unit(&self, place: Value<'k>, depth: u32) -> CooperativeMatrix<'k> {
+        let pitch = self.tile.pitch();
+        let index = match self.along {
+            Along::Depth => place * pitch + depth / self.per_vector,
+            Along::Other => place / self.per_vector + depth * pitch,
+        };
+        // Lines are rows of `a` along the depth, and of `b` along the other axis.
+        let rows = (self.ty.operator == Operator::A) == (self.along == Along::Depth);
+        let layout = if rows { MatrixLayout::Rows } else { MatrixLayout::Columns };
+        self.memory.load_matrix(self.slice + index, self.k.u32(pitch), layout, self.ty)
+    }
+}
+
+/// A workgroup at work.
+struct Work<'k> {
+    block: UnitBlock,
+    unit: [u32; 3],
+    /// The depth of the tiles in elements.
+    depth: u32,
+    sides: [Side<'k>; 2],
+    memory: Array<'k>,
+    /// The subgroup's number among those of its slice, and that of its slice.
+    number: Value<'k>,
+    slice: Value<'k>,
+    /// Where the subgroup's part of the block begins.
+    row: Value<'k>,
+    column: Value<'k>,
+    sums: Vec<MatrixVar<'k>>,
+}
+
+impl<'k> Work<'k> {
+    fn new(p: &Problem<'k>, dtype: DType, block: UnitBlock, layout: UnitLayout) -> Self {
+        let k = p.k;
+        let bytes = dtype.size_in_bytes() as u32;
+        let (depth, per_vector) = (block.depth / bytes, VECTOR / bytes);
+        let tiles = block.tiles(dtype, layout);
+        let buffers = ["a", "b"].map(|name| k.buffer(name, Type::vec4(Scalar::U32), Access::Read));
+        let memory = k.workgroup_array(Type::vec4(Scalar::U32), block.memory(dtype, layout) / VECTOR);
+        let subgroup = k.local_index() / LANES;
+        let (number, slice) = (subgroup % block.parts(), subgroup / block.parts());
+        let [m, n, unit_depth] = layout.unit;
+        let side = |i: usize,
+                    along,
+                    matrix: Matrix<'k>,
+                    [stride, depth_stride]: [Value<'k>; 2],
+                    [length, first]: [Value<'k>; 2]| {
+            let (operator, rows, columns) = [(Operator::A, m, unit_depth), (Operator::B, unit_depth, n)][i];
+            let base = if i == 0 { 0 } else { tiles[0].vectors() };
+            let in_slice = depth / block.slices * if along == Along::Depth { 1 } else { tiles[i].pitch() * per_vector };
+            Side {
+                k,
+                buffer: buffers[i],
+                memory,
+                base,
+                tile: tiles[i],
+                slice: slice * (in_slice / per_vector) + base,
+                along,
+                ty: MatrixType { dtype, rows, columns, operator },
+                per_vector,
+                threads: block.workgroup(),
+                start: matrix.start,
+                length,
+                stride,
+                depth_stride,
+                first,
+                depth: (!layout.whole).then_some(p.depth),
+            }
+        };
+        let (a, b) = (p.a, p.b);
+        let sides = [
+            side(0, layout.a, a, [a.row_stride, a.column_stride], [p.m, p.first_row]),
+            side(1, layout.b, b, [b.column_stride, b.row_stride], [p.n, p.first_column]),
+        ];
+        let down = block.shape[0] / block.part[0];
+        let (row, column) = (number % down * block.part[0], number / down * block.part[1]);
+        let ty = MatrixType { dtype: dtype.widened(), rows: m, columns: n, operator: Operator::C };
+        let sums = (0..block.part[0] / m * (block.part[1] / n)).map(|_| k.zero_matrix(ty)).collect();
+        Work { block, unit: layout.unit, depth, sides, memory, number, slice, row, column, sums }
+    }
+
+    /// Adds the products of the tiles.
+    fn multiply(&self) {
+        let [m, n, step] = self.unit;
+        let [a, b] = &self.sides;
+        let [rows, columns] = [self.block.part[0] / m, self.block.part[1] / n];
+        for depth in (0..self.depth / self.block.slices).step_by(step as usize) {
+            let a: Vec<_> = (0..rows).map(|i| a.unit(self.row + i * m, depth)).collect();
+            let b: Vec<_> = (0..columns).map(|j| b.unit(self.column + j * n, depth)).collect();
+            for (i, &a) in a.iter().enumerate() {
+                for j in 0..b.len() {
+                    // There and back, so that the operand that was used last is used next.
+                    let j = if i % 2 == 0 { j } else { b.len() - 1 - j };
+                    let sum = self.sums[i * b.len() + j];
+                    sum.set(a.multiply_add(b[j], sum.get()));
+                }
+            }
+        }
+    }
+
+    /// Goes through the depth.
+    fn add_products(&self, p: &Problem<'k>) {
+        let k = p.k;
+        for side in &self.sides {
+            side.store(&side.load(k.u32(0)));
+        }
+        k.barrier();
+        k.for_step(self.depth, p.depth, self.depth, |from| {
+            let loaded = self.sides.each_ref().map(|side| side.load(from));
+            self.multiply();
+            k.barrier();
+            for (side, loaded) in self.sides.iter().zip(&loaded) {
+                side.store(loaded);
+            }
+            k.barrier();
+        });
+        self.multiply();
+    }
+
+    /// Stores the sums, a row of units at a time. Rows of `y` are padded to whole vectors.
+    fn store(&self, p: &Problem<'k>, output: DType) {
+        let k = p.k;
+        let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
+        let [m, n, _] = self.unit;
+        let (columns, slices) = (self.block.part[1], self.block.slices);
+        let (strip, lane) = (self.block.strip(self.unit), k.local_index() % LANES);
+        let base = |slice: Value<'k>| (slice * self.block.parts() + self.number) * strip.vectors();
+        // Elements of `y` in a vector, which is made of vectors of sums of 32 bits.
+        let per_vector = VECTOR / output.size_in_bytes() as u32;
+        let y_row = (p.n + (per_vector - 1)) / per_vector;
+        let lanes_per_row = columns / per_vector;
+        let turns = m * lanes_per_row / LANES / slices;
+        if turns == 0 {
+            k.fail("a row of units does not go round");
+        }
+        for i in 0..self.block.part[0] / m {
+            k.barrier();
+            for j in 0..columns / n {
+                let sum = self.sums[(i * (columns / n) + j) as usize].get();
+                self.memory.store_matrix(base(self.slice) + j * n / 4, k.u32(strip.pitch()), MatrixLayout::Rows, sum);
+            }
+            k.barrier();
+            for turn in 0..turns {
+                let cell = lane + (self.slice + turn * slices) * LANES;
+                let (line, place) = (cell / lanes_per_row, cell % lanes_per_row);
+                let sums = (0..per_vector / 4).map(|e| {
+                    let at = |slice| base(k.u32(slice)) + line * strip.pitch() + place * (per_vector / 4) + e;
+                    let slices =
+                        (0..slices).map(|slice| self.memory.load(at(slice)).bitcast(Type::vec4(p.accumulator.scalar)));
+                    slices.reduce(|a, b| a + b).unwrap_or_else(|| k.number(p.accumulator, 0))
+                });
+                let vector = narrowed(k, output, &sums.collect::<Vec<_>>());
+                let row = p.first_row + self.row + line + i * m;
+                let column = p.first_column + self.column + place * per_vector;
+                k.when(row.lt(p.m) & column.lt(p.n) & p.real, || {
+                    y.store((p.batch * p.m + row) * y_row + column / per_vector, vector);
+                });
+            }
+        }
+    }
+}
+
+/// The bits of a vector of some dtype, of vectors of four sums.
+fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, sums: &[Value<'k>]) -> Value<'k> {
+    let [low, high] = sums else { return sums[0].bitcast(Type::vec4(Scalar::U32)) };
+    let pack = |low, high| if dtype == DType::BF16 { k.pack_bf16(low, high) } else { k.pack_f16_by_device(low, high) };
+    let words = [low, high].map(|four| [pack(four.lane(0), four.lane(1)), pack(four.lane(2), four.lane(3))]);
+    k.vector(words.as_flattened())
+}
+
+pub fn write(p: &Problem, dtype: DType, output: DType, block: UnitBlock, layout: UnitLayout) {
+    let work = Work::new(p, dtype, block, layout);
+    work.add_products(p);
+    work.store(p, output);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::{Family, KernelConfig, matmul::Matmul};
+    use crate::shader::Target;
+
+    #[test]
+    fn blocks_take_the_memory_that_they_say() {
+        let mut count = 0;
+        for config in Matmul::samples() {
+            let super::super::Tile::MatrixUnits(block, layout) = config.tile else { continue };
+            let (dtype, kernel) = (config.dtype, KernelConfig::from(config).generate(Target::VULKAN).unwrap());
+            assert_eq!(kernel.workgroup_memory, block.memory(dtype, layout), "{}", kernel.name);
+            assert!(kernel.workgroup_memory <= 48 << 10, "{}: {}", kernel.name, kernel.workgroup_memory);
+            assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));
+            count += 1;
+        }
+        assert_eq!(count, UnitBlock::ALL.len() * 8 * (2 + 2 + 1 + 1));
+    }
+}

@@ -1,0 +1,109 @@
+//! Which matrix units a device has, of those that kernels use.
+
+use super::instance::{Instance, has_extension};
+use crate::device::MatrixUnits;
+use crate::dtype::DType;
+use ash::{khr, vk};
+use std::ffi::{CStr, c_void};
+use std::ptr;
+
+/// The extension by which kernels have `bf16`. It is younger than the API's headers in `ash`.
+pub(super) const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
+
+/// VkPhysicalDeviceShaderBfloat16FeaturesKHR.
+#[repr(C)]
+pub(super) struct Bfloat16Features {
+    s_type: vk::StructureType,
+    p_next: *mut c_void,
+    float: vk::Bool32,
+    dot_product: vk::Bool32,
+    matrices: vk::Bool32,
+}
+
+// SAFETY: the structure's layout and type are those of the specification, which has it extend both.
+unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for Bfloat16Features {}
+// SAFETY: as above.
+unsafe impl vk::ExtendsDeviceCreateInfo for Bfloat16Features {}
+
+// SAFETY: as above.
+unsafe impl vk::TaggedStructure for Bfloat16Features {
+    const STRUCTURE_TYPE: vk::StructureType = vk::StructureType::from_raw(1_000_141_000);
+}
+
+/// VK_COMPONENT_TYPE_BFLOAT16_KHR.
+const BFLOAT16_COMPONENT: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_141_000);
+
+impl Bfloat16Features {
+    /// Matrices of `bf16` or not.
+    pub fn new(matrices: bool) -> Self {
+        let there = vk::Bool32::from(matrices);
+        let s_type = <Self as vk::TaggedStructure>::STRUCTURE_TYPE;
+        Bfloat16Features { s_type, p_next: ptr::null_mut(), float: there, dot_product: vk::FALSE, matrices: there }
+    }
+}
+
+/// The units of a device with these extensions.
+pub(super) fn read(
+    instance: &Instance,
+    physical: vk::PhysicalDevice,
+    offered: &[vk::ExtensionProperties],
+) -> MatrixUnits {
+    let mut units = MatrixUnits::default();
+    if !has_extension(offered, khr::cooperative_matrix::NAME) {
+        return units;
+    }
+    let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
+    let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
+    let mut bfloat16 = Bfloat16Features::new(false);
+    let mut all = vk::PhysicalDeviceFeatures2::default().push_next(&mut v12).push_next(&mut matrices);
+    if has_extension(offered, BFLOAT16) {
+        all = all.push_next(&mut bfloat16);
+    }
+    // SAFETY: the physical device is of this instance, and knows the chained structures by its version and extensions.
+    unsafe { instance.raw.get_physical_device_features2(physical, &mut all) };
+    let mut controls = vk::PhysicalDeviceVulkan12Properties::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut controls);
+    // SAFETY: as above.
+    unsafe { instance.raw.get_physical_device_properties2(physical, &mut properties) };
+    if matrices.cooperative_matrix != vk::TRUE || v12.vulkan_memory_model != vk::TRUE {
+        return units;
+    }
+    let functions = khr::cooperative_matrix::Instance::new(&instance.entry, &instance.raw);
+    // SAFETY: the physical device is of this instance, and has the extension.
+    let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(physical) }.unwrap_or_default();
+    // Sums are converted to `f16` by the device, which has to round them as others do.
+    let rounds =
+        controls.shader_rounding_mode_rte_float16 == vk::TRUE && controls.shader_denorm_preserve_float16 == vk::TRUE;
+    let bytes = v12.shader_int8 == vk::TRUE;
+    let (float, int, word) =
+        (vk::ComponentTypeKHR::FLOAT32, vk::ComponentTypeKHR::SINT32, vk::ComponentTypeKHR::UINT32);
+    for (dtype, there, factor, sum) in [
+        (DType::F16, v12.shader_float16 == vk::TRUE && rounds, vk::ComponentTypeKHR::FLOAT16, float),
+        (DType::BF16, bfloat16.matrices == vk::TRUE, BFLOAT16_COMPONENT, float),
+        (DType::I8, bytes, vk::ComponentTypeKHR::SINT8, int),
+        (DType::U8, bytes, vk::ComponentTypeKHR::UINT8, word),
+    ] {
+        let multiplies = |shape: &&vk::CooperativeMatrixPropertiesKHR<'_>| {
+            (shape.a_type, shape.b_type, shape.c_type, shape.result_type) == (factor, factor, sum, sum)
+                && shape.scope == vk::ScopeKHR::SUBGROUP
+                && shape.saturating_accumulation == vk::FALSE
+        };
+        let sizes = shapes.iter().filter(multiplies).map(|shape| [shape.m_size, shape.n_size, shape.k_size]);
+        let best = sizes.filter(|&size| is_used(dtype, size)).max_by_key(|size| size.iter().product::<u32>());
+        if let Some(units) = units.of_mut(dtype).filter(|_| there) {
+            *units = best;
+        }
+    }
+    units
+}
+
+/// Whether kernels can use units of a size: their parts of a block are multiples of 16 x 16, their tiles 64 bytes deep or
+/// more, and matrices begin at multiples of 16 bytes.
+fn is_used(dtype: DType, [m, n, k]: [u32; 3]) -> bool {
+    let bytes = dtype.size_in_bytes() as u32;
+    let begins = |length: u32| (length * bytes).is_multiple_of(16);
+    16u32.is_multiple_of(m)
+        && 16u32.is_multiple_of(n)
+        && 64u32.is_multiple_of(k * bytes)
+        && [m, n, k].into_iter().all(begins)
+}

@@ -1,0 +1,174 @@
+//! How products are cut for matrix units, and copies of operands that lie so that matrix units cannot read them.
+
+use super::matmul::Problem;
+use super::pad::PadMode;
+use crate::device::{Device, DeviceInfo};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernels::matmul::{Along, Matmul, Tile, UnitBlock, UnitLayout};
+use crate::tensor::Tensor;
+use std::sync::LazyLock;
+
+/// A block, and in how many parts of the depth the product is computed, which are then added up.
+pub(super) struct Cut {
+    pub tile: Tile,
+    pub splits: usize,
+}
+
+/// A block, and for how many bytes of the depth of an element of the product a compute unit adds up products with it in a
+/// nanosecond: where it has one workgroup, and where it has all that it holds. Of an H200; what matters is how they compare.
+struct Candidate {
+    block: UnitBlock,
+    alone: f64,
+    full: f64,
+}
+
+static CANDIDATES: [Candidate; 4] = [
+    Candidate { block: UnitBlock::LARGE, alone: 2180.0, full: 2550.0 },
+    Candidate { block: UnitBlock::SLICED, alone: 2200.0, full: 2210.0 },
+    Candidate { block: UnitBlock::MIDDLE, alone: 1600.0, full: 1470.0 },
+    Candidate { block: UnitBlock::SMALL, alone: 1070.0, full: 1030.0 },
+];
+
+/// In how many parts the depth may be cut.
+const SPLITS: [usize; 4] = [1, 2, 4, 8];
+
+/// The least depth of a part, and what adding up costs: nanoseconds, and bytes per nanosecond.
+const LEAST_DEPTH: usize = 512;
+const ADDITION: f64 = 2000.0;
+const BANDWIDTH: f64 = 6000.0;
+
+impl Candidate {
+    /// Nanoseconds that a product takes.
+    fn time(&self, problem: &Problem, bytes: usize, splits: usize, compute_units: usize) -> f64 {
+        let [m, n, k] = problem.sizes;
+        let blocks = problem.blocks(self.block.shape).unwrap_or(usize::MAX).saturating_mul(splits);
+        let speed = if blocks <= compute_units { self.alone } else { self.full };
+        let [rows, columns] = self.block.shape;
+        let block = f64::from(rows * columns) * (k / splits * bytes) as f64 / speed;
+        let addition = match splits {
+            1 => 0.0,
+            _ => ADDITION + 2.0 * 4.0 * (problem.batches() * m * n * splits) as f64 / BANDWIDTH,
+        };
+        blocks.div_ceil(compute_units) as f64 * block + addition
+    }
+}
+
+/// Whether one of the words of `MARQUETRY_MATRIX_UNITS`, between commas, is this one. They have products cut as they would
+/// not be, to test it: the name of a block, such as `128x128x128/64x64x1`, has that one used for all products, `splits=2` the
+/// depth cut in two where that is possible, and `off` has products do without matrix units.
+fn is_forced(is_it: impl Fn(&str) -> bool) -> bool {
+    static FORCED: LazyLock<String> = LazyLock::new(|| std::env::var("MARQUETRY_MATRIX_UNITS").unwrap_or_default());
+    !FORCED.is_empty() && FORCED.split(',').any(|word| is_it(word.trim()))
+}
+
+/// The size of the units that compute products of a dtype, if a product is worth it.
+pub(super) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
+    let worth_it = m >= 16 && n >= 16 && k >= 32 && !is_forced(|word| word == "off");
+    device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
+}
+
+/// How a product is cut for units of a size; `None` where they cannot read both operands 16 bytes at a time.
+pub(super) fn cut(info: &DeviceInfo, dtype: DType, problem: &Problem, unit: [u32; 3]) -> Option<Cut> {
+    let bytes = dtype.size_in_bytes();
+    let [Some(a), Some(b)] = problem.along(16 / bytes) else { return None };
+    let [_, n, k] = problem.sizes;
+    let compute_units = info.compute_units.map_or(64, |units| units as usize);
+    // Parts of the product have rows as long as its own, and one more axis of the batch.
+    let parameters = Matmul::parameter_words(problem.lengths.len() + 1);
+    let splits_fit = n.is_multiple_of(8) && parameters <= info.limits.max_parameter_words as usize;
+    let possible = |candidate: &'static Candidate, splits: usize| {
+        let whole = k.is_multiple_of(splits * candidate.block.depth as usize / bytes);
+        let layout = UnitLayout { unit, a, b, whole };
+        let fits = candidate.block.memory(dtype, layout) <= info.limits.max_workgroup_memory
+            && candidate.block.workgroup() <= info.limits.max_workgroup_invocations
+            && (splits == 1 || (splits_fit && whole && k / splits >= LEAST_DEPTH));
+        let forced = [
+            is_forced(|word| word == candidate.block.name()),
+            is_forced(|word| word.strip_prefix("splits=") == Some(&splits.to_string())),
+        ];
+        // Those that are forced come first.
+        let rank = (forced.map(|is| !is), candidate.time(problem, bytes, splits, compute_units));
+        fits.then_some((rank, Cut { tile: Tile::MatrixUnits(candidate.block, layout), splits }))
+    };
+    let all =
+        CANDIDATES.iter().flat_map(|candidate| SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
+    let best = all.min_by(|((a, x), _), ((b, y), _)| a.cmp(b).then(x.total_cmp(y)));
+    best.map(|(_, cut)| cut)
+}
+
+/// Both operands so that units read them: copies of those that lie otherwise, along the depth, which zeros fill up to a
+/// multiple of 16 bytes. `None` where there is nothing to copy, or it would not pay.
+pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Option<[Tensor; 2]>> {
+    let [m, n, k] = problem.sizes;
+    let bytes = lhs.dtype().size_in_bytes();
+    let missing = k.next_multiple_of(16 / bytes) - k;
+    let pays = |along: Option<Along>, uses: usize| match along {
+        None => m.min(n) >= 128,
+        // Units take bytes across the depth one by one.
+        Some(Along::Other) => bytes == 1 && uses >= 256,
+        Some(Along::Depth) => false,
+    };
+    let [a, b] = problem.along(16 / bytes);
+    let (copy_a, copy_b) = (pays(a, n), pays(b, m));
+    let unreadable = (a.is_none() && !copy_a) || (b.is_none() && !copy_b);
+    if unreadable || !(copy_a || copy_b) {
+        return Ok(None);
+    }
+    let along_depth = |x: &Tensor, copy: bool| match (missing, copy) {
+        (0, false) => Ok(x.clone()),
+        (0, true) => x.copied(),
+        _ => x.pad(&[(0, missing as isize)], PadMode::Constant(0.0)),
+    };
+    Ok(Some([along_depth(lhs, copy_a)?, along_depth(&rhs.t()?, copy_b)?.t()?]))
+}
+
+#[cfg(test)]
+#[cfg(feature = "vulkan")]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+
+    /// The block and the splits for a product of `f16` on 132 compute units.
+    fn chosen(sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
+        let [m, n, k] = sizes;
+        let mut info = Device::vulkan(0).unwrap().info().clone();
+        info.compute_units = Some(132);
+        info.limits.max_workgroup_memory = 48 << 10;
+        change(&mut info);
+        let layout = |rows, columns| Layout::contiguous((rows, columns).into());
+        let problem = Problem::new(&layout(m, k), &layout(k, n), sizes);
+        let Cut { tile, splits } = cut(&info, DType::F16, &problem, [16; 3])?;
+        let Tile::MatrixUnits(block, layout) = tile else { return None };
+        assert_eq!(layout.whole, (k / splits).is_multiple_of(block.depth as usize / 2), "{sizes:?}");
+        Some((block, splits))
+    }
+
+    #[test]
+    fn blocks_fill_the_device() {
+        let chosen = |sizes| chosen(sizes, |_| ());
+        assert_eq!(chosen([4096, 4096, 4096]), Some((UnitBlock::LARGE, 1)));
+        assert_eq!(chosen([512, 512, 512]), Some((UnitBlock::SMALL, 1)));
+        assert_eq!(chosen([1024, 1024, 1024]), Some((UnitBlock::MIDDLE, 1)));
+        // So few blocks that the depth is cut, but not into too little.
+        assert!(chosen([64, 64, 8192]).unwrap().1 > 1);
+        assert_eq!(chosen([64, 64, 512]).unwrap().1, 1);
+        // Rows that are no whole vectors are not cut, nor a depth that ends within a tile.
+        assert_eq!(chosen([64, 64, 8200]).unwrap().1, 1);
+        // What cannot be read 16 bytes at a time.
+        assert_eq!(chosen([64, 64, 63]), None);
+        assert_eq!(chosen([64, 63, 64]), None);
+    }
+
+    #[test]
+    fn blocks_keep_to_the_limits() {
+        let small = |info: &mut DeviceInfo| info.limits.max_workgroup_memory = 30 << 10;
+        assert_eq!(chosen([4096, 4096, 4096], small), Some((UnitBlock::SMALL, 1)));
+        let narrow = |info: &mut DeviceInfo| info.limits.max_workgroup_invocations = 128;
+        assert_eq!(chosen([512, 512, 512], narrow).unwrap().0, UnitBlock::LARGE);
+        let none = |info: &mut DeviceInfo| info.limits.max_workgroup_memory = 16 << 10;
+        assert_eq!(chosen([512, 512, 512], none), None);
+        let few = |info: &mut DeviceInfo| info.limits.max_parameter_words = 10;
+        assert_eq!(chosen([64, 64, 8192], few).unwrap().1, 1);
+    }
+}

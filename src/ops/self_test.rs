@@ -1,0 +1,257 @@
+//! Whether a kernel on matrix units computes what it should. How lanes hold matrices is the driver's secret, and few
+//! drivers have been seen: so each such kernel has to get a product of known numbers right on each device, before it is
+//! trusted with others.
+
+use super::matmul::{Operand, Problem};
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::Result;
+use crate::kernels::matmul::{Along, Matmul, Tile};
+use crate::tensor::{Tensor, allocate};
+use half::{bf16, f16};
+
+const OP: &str = "matmul";
+
+/// Whether a kernel has computed a product of known numbers. It is run once per device; one that fails is switched off.
+pub(super) fn is_trusted(device: &Device, config: &Matmul) -> bool {
+    device.runtime().verdict(config, || {
+        let trial = Trial::new(config);
+        let outcome = match trial.run(device, config) {
+            Ok(found) => trial.check(config.output, &found),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(reason) = &outcome {
+            let (device, kernel) = (device.info(), crate::kernels::KernelConfig::from(config.clone()).name());
+            log::warn!("{device}: the kernel `{kernel}` is switched off, another one is used instead: {reason}");
+        }
+        outcome.is_ok()
+    })
+}
+
+/// A product `a b` of small whole numbers. They repeat every 7 rows and every 11 columns, so that few sums have to be
+/// computed to know all, and yet no rows or columns that a kernel could mistake for one another are alike.
+struct Trial {
+    sizes: [usize; 3],
+    a: Along,
+    b: Along,
+}
+
+const ROWS: usize = 7;
+const COLUMNS: usize = 11;
+
+impl Trial {
+    /// A product that fills one block and begins others in both directions, and takes a few steps of the depth.
+    fn new(config: &Matmul) -> Trial {
+        let [rows, columns] = config.tile.block().map(|length| length as usize);
+        let (depth, a, b) = match config.tile {
+            Tile::MatrixUnits(block, layout) => {
+                let depth = 3 * block.depth as usize / config.dtype.size_in_bytes();
+                (if layout.whole { depth } else { depth + 16 }, layout.a, layout.b)
+            }
+            _ => (64, Along::Depth, Along::Other),
+        };
+        let beyond = |along| if along == Along::Depth { 17 } else { 16 };
+        Trial { sizes: [rows + beyond(a), columns + beyond(b), depth], a, b }
+    }
+
+    fn a(row: usize, depth: usize) -> usize {
+        (row * 3 + depth * 5) % ROWS
+    }
+
+    fn b(depth: usize, column: usize) -> usize {
+        (depth * 2 + column * 3) % COLUMNS
+    }
+
+    /// Numbers of both signs, where there are two. Their mean is not 0, so that every step of the depth counts.
+    fn number(dtype: DType, number: usize, count: usize) -> i32 {
+        let smallest = if dtype == DType::U8 { 0 } else { 1 - count as i32 / 2 };
+        number as i32 + smallest
+    }
+
+    /// The product, by the kernel.
+    fn run(&self, device: &Device, config: &Matmul) -> Result<Vec<f64>> {
+        let [m, n, k] = self.sizes;
+        let dtype = config.dtype;
+        let (a_lines, b_lines) = (self.a == Along::Depth, self.b == Along::Other);
+        let a = operand(device, dtype, [m, k], a_lines, |i, p| Self::number(dtype, Self::a(i, p), ROWS))?;
+        let b = operand(device, dtype, [k, n], b_lines, |p, j| Self::number(dtype, Self::b(p, j), COLUMNS))?;
+        let place = |[row, column]: [usize; 2]| Operand {
+            offset: 0,
+            batch: std::iter::repeat_n(0, config.batch_rank).collect(),
+            row: row as isize,
+            column: column as isize,
+        };
+        let problem = Problem {
+            sizes: self.sizes,
+            lengths: std::iter::repeat_n(1, config.batch_rank).collect(),
+            lhs: place(if a_lines { [k, 1] } else { [1, m] }),
+            rhs: place(if b_lines { [n, 1] } else { [1, k] }),
+        };
+        let shape = (m, config.row(n)).into();
+        let y = allocate(&shape, config.output, device, OP)?;
+        problem.launch(device, config, [&*a.buffer()?, &*b.buffer()?, &y])?;
+        let y = Tensor::from_buffer(y, shape, config.output, device);
+        fn numbers<T: Element>(y: &Tensor) -> Result<Vec<f64>> {
+            Ok(y.to_vec::<T>()?.into_iter().map(T::to_f64).collect())
+        }
+        let rows = match config.output {
+            DType::F16 => numbers::<f16>(&y),
+            DType::BF16 => numbers::<bf16>(&y),
+            DType::F32 => numbers::<f32>(&y),
+            DType::I32 => numbers::<i32>(&y),
+            _ => numbers::<u32>(&y),
+        }?;
+        Ok(rows.chunks(config.row(n)).flat_map(|row| &row[..n]).copied().collect())
+    }
+
+    /// Compares a product, rounded to a dtype, with what it should be.
+    fn check(&self, dtype: DType, found: &[f64]) -> Result<(), String> {
+        let [m, n, k] = self.sizes;
+        let factors = if dtype == DType::U32 { DType::U8 } else { dtype };
+        let sum = |i, j| -> i32 {
+            let product =
+                |p| Self::number(factors, Self::a(i, p), ROWS) * Self::number(factors, Self::b(p, j), COLUMNS);
+            (0..k).map(product).sum()
+        };
+        let rounded = |sum: i32| match dtype {
+            DType::F16 => f16::from_f32(sum as f32).to_f64(),
+            DType::BF16 => bf16::from_f32(sum as f32).to_f64(),
+            _ => f64::from(sum),
+        };
+        let sums: Vec<f64> = (0..ROWS * COLUMNS).map(|at| rounded(sum(at / COLUMNS, at % COLUMNS))).collect();
+        if found.len() != m * n {
+            return Err(format!("{} elements instead of {m} x {n}", found.len()));
+        }
+        for (at, &found) in found.iter().enumerate() {
+            let (row, column) = (at / n, at % n);
+            let expected = sums[row % ROWS * COLUMNS + column % COLUMNS];
+            if found != expected {
+                return Err(format!(
+                    "row {row}, column {column} of a product {m} x {n} x {k}: {found}, not {expected}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A matrix whose rows are contiguous, or whose columns are.
+fn operand(
+    device: &Device,
+    dtype: DType,
+    [rows, columns]: [usize; 2],
+    by_rows: bool,
+    number: impl Fn(usize, usize) -> i32,
+) -> Result<Tensor> {
+    let numbers = (0..rows * columns).map(|at| match by_rows {
+        true => number(at / columns, at % columns),
+        false => number(at % rows, at / rows),
+    });
+    fn upload<T: Element>(numbers: impl Iterator<Item = T>, device: &Device) -> Result<Tensor> {
+        let numbers: Vec<T> = numbers.collect();
+        Tensor::from_slice(&numbers, numbers.len(), device)
+    }
+    match dtype {
+        DType::F16 => upload(numbers.map(|number| f16::from_f32(number as f32)), device),
+        DType::BF16 => upload(numbers.map(|number| bf16::from_f32(number as f32)), device),
+        DType::I8 => upload(numbers.map(|number| number as i8), device),
+        DType::U8 => upload(numbers.map(|number| number as u8), device),
+        _ => upload(numbers.map(|number| number as f32), device),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::matmul::Block;
+
+    const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
+
+    fn trial() -> Trial {
+        Trial { sizes: [80, 33, 72], a: Along::Depth, b: Along::Other }
+    }
+
+    /// The product by its definition.
+    fn product(trial: &Trial, dtype: DType) -> Vec<f64> {
+        let [m, n, k] = trial.sizes;
+        let element = |at: usize| {
+            let product = |p| {
+                let a = Trial::number(dtype, Trial::a(at / n, p), ROWS);
+                a * Trial::number(dtype, Trial::b(p, at % n), COLUMNS)
+            };
+            f64::from((0..k).map(product).sum::<i32>())
+        };
+        (0..m * n).map(element).collect()
+    }
+
+    #[test]
+    fn a_wrong_product_is_seen() {
+        let trial = trial();
+        let [m, n, _] = trial.sizes;
+        let right = product(&trial, DType::I32);
+        assert_eq!(trial.check(DType::I32, &right), Ok(()));
+        let mut wrong = right.clone();
+        wrong[5 * n + 7] += 1.0;
+        let message = trial.check(DType::I32, &wrong).unwrap_err();
+        assert!(message.starts_with("row 5, column 7 of a product 80 x 33 x 72"), "{message}");
+        // Rows or columns that powers of two confuse.
+        for distance in [1, 2, 4, 8, 16, 32, 64] {
+            let rows: Vec<f64> = (0..m * n).map(|at| right[((at / n) ^ distance) % m * n + at % n]).collect();
+            assert!(trial.check(DType::I32, &rows).is_err(), "rows {distance} apart");
+            if distance < 32 {
+                let columns: Vec<f64> = (0..m * n).map(|at| right[at / n * n + ((at % n) ^ distance) % n]).collect();
+                assert!(trial.check(DType::I32, &columns).is_err(), "columns {distance} apart");
+            }
+        }
+        // The last step of the depth is missing, or nothing is there.
+        let shorter = Trial { sizes: [m, n, 64], ..trial };
+        assert!(trial.check(DType::I32, &product(&shorter, DType::I32)).is_err());
+        assert!(trial.check(DType::I32, &vec![0.0; m * n]).is_err());
+        assert!(trial.check(DType::I32, &right[1..]).is_err());
+        // Bytes with a sign where there is none.
+        assert!(trial.check(DType::U32, &right).is_err());
+        assert_eq!(trial.check(DType::U32, &product(&trial, DType::U8)), Ok(()));
+    }
+
+    #[test]
+    fn sums_are_rounded_to_the_nearest() {
+        let trial = Trial { sizes: [16, 16, 720], ..trial() };
+        let right = product(&trial, DType::BF16);
+        assert!(trial.check(DType::BF16, &right).is_err(), "some sum has more than 8 bits");
+        let rounded: Vec<f64> = right.iter().map(|&sum| bf16::from_f64(sum).to_f64()).collect();
+        assert_eq!(trial.check(DType::BF16, &rounded), Ok(()));
+    }
+
+    /// The trial itself, with kernels that every device has.
+    #[cfg(feature = "vulkan")]
+    #[test]
+    fn right_kernels_are_trusted_and_wrong_ones_are_not() {
+        let device = Device::vulkan(0).unwrap();
+        let block = Tile::Workgroup(Block { whole: false, ..BLOCK });
+        for (tile, batch_rank) in [(block, 0), (block, 2), (Tile::Registers { columns: 1 }, 1)] {
+            for dtype in [DType::F16, DType::BF16, DType::I8, DType::U8] {
+                let config = Matmul { dtype, output: dtype.widened(), batch_rank, tile };
+                assert!(is_trusted(&device, &config), "{config:?}");
+            }
+        }
+        // Blocks of whole steps of 16 leave out what a depth of 8 more has.
+        let config = Matmul { dtype: DType::F16, output: DType::F32, batch_rank: 0, tile: Tile::Workgroup(BLOCK) };
+        let trial = Trial { sizes: [48, 48, 40], a: Along::Depth, b: Along::Other };
+        let found = trial.run(&device, &config).unwrap();
+        assert!(trial.check(DType::F32, &found).is_err());
+    }
+
+    /// A kernel that a device cannot compile is not used there.
+    #[cfg(feature = "vulkan")]
+    #[test]
+    fn what_does_not_compile_is_not_trusted() {
+        use crate::kernels::matmul::{UnitBlock, UnitLayout};
+        let device = Device::vulkan(0).unwrap();
+        assert!(device.info().features.matrix_units.f16.is_none(), "the device of the tests has matrix units");
+        let layout = UnitLayout { unit: [16, 16, 16], a: Along::Depth, b: Along::Other, whole: true };
+        let tile = Tile::MatrixUnits(UnitBlock::ALL[0], layout);
+        let config = Matmul { dtype: DType::F16, output: DType::F32, batch_rank: 0, tile };
+        assert!(!is_trusted(&device, &config));
+        assert!(!is_trusted(&device, &config), "the verdict is kept");
+    }
+}
