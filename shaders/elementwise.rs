@@ -10,6 +10,9 @@ use smallvec::SmallVec;
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
 
+/// Fours that each invocation of a GPU computes.
+pub(crate) const QUADS: u32 = 4;
+
 /// How an input's elements lie with respect to the output's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum InputLayout {
@@ -40,9 +43,16 @@ pub(crate) struct Elementwise {
     /// The number of axes that strided inputs are walked along.
     pub rank: usize,
     pub scalars: SmallVec<[DType; 4]>,
+    /// How many fours each invocation computes. They are all loaded first, so that several loads are on their way at once.
+    pub quads: u32,
 }
 
 impl Elementwise {
+    /// The elements that a workgroup computes.
+    pub fn elements_per_group(&self) -> usize {
+        (4 * self.quads * WORKGROUP) as usize
+    }
+
     /// The length of the parameter block.
     pub fn parameter_words(&self) -> usize {
         let strided = self.inputs.iter().filter(|(_, layout)| layout.is_strided()).count();
@@ -93,7 +103,7 @@ impl Family for Elementwise {
         WORKGROUP
     }
 
-    fn write(&self, k: &KernelBuilder) {
+    fn write<'k>(&self, k: &'k KernelBuilder) {
         let count = k.parameter(Type::U32);
         let grid = Grid::parameters(k, self.rank);
         let inputs: Vec<Input> = (self.inputs.iter().enumerate())
@@ -102,26 +112,33 @@ impl Family for Elementwise {
         let scalars: Vec<Value> = self.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
         let output = Quads::output(k, "y", self.expr.dtype());
 
-        let quad = k.global_index();
-        let first = quad * 4;
-        k.when(first.lt(count), || {
-            let last = count - 1;
-            // The last quad may reach beyond the output; its surplus lanes repeat the last element.
-            let places = [0, 1, 2, 3].map(|lane| {
-                let place = first + lane;
+        let lanes = match () {
+            _ if self.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided) => 4,
+            _ if self.inputs.iter().any(|(_, layout)| layout.is_strided()) => 1,
+            _ => 0,
+        };
+        let last = count - 1;
+        // The last quad may reach beyond the output; its surplus lanes repeat the last element.
+        let places = |quad: Value<'k>| {
+            [0, 1, 2, 3].map(|lane| {
+                let place = quad * 4 + lane;
                 place.gt(last).select(last, place)
+            })
+        };
+        let load = |quad: Value<'k>| -> Vec<Value<'k>> {
+            let coordinates: Vec<_> = places(quad)[..lanes].iter().map(|&place| grid.coordinates(place)).collect();
+            inputs.iter().map(|input| input.load(k, quad, &coordinates)).collect()
+        };
+        let first = k.group_index() * (self.quads * WORKGROUP) + k.local_index();
+        let quads: Vec<_> = (0..self.quads).map(|turn| first + turn * WORKGROUP).collect();
+        let loaded: Vec<_> = quads.iter().map(|&quad| load(quad.min(last / 4))).collect();
+        for (&quad, values) in quads.iter().zip(&loaded) {
+            k.when(quad.le(last / 4), || {
+                let index = k.vector(&places(quad));
+                let result = Evaluation { values, scalars: &scalars, index }.evaluate(&self.expr);
+                output.store(k, quad, result);
             });
-            let lanes = match () {
-                _ if self.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided) => 4,
-                _ if self.inputs.iter().any(|(_, layout)| layout.is_strided()) => 1,
-                _ => 0,
-            };
-            let coordinates: Vec<_> = places[..lanes].iter().map(|&place| grid.coordinates(place)).collect();
-            let values: Vec<Value> = inputs.iter().map(|input| input.load(k, quad, &coordinates)).collect();
-            let index = k.vector(&places);
-            let result = Evaluation { values: &values, scalars: &scalars, index }.evaluate(&self.expr);
-            output.store(k, quad, result);
-        });
+        }
     }
 
     fn samples() -> Vec<Self> {
@@ -130,7 +147,7 @@ impl Family for Elementwise {
         let sum = |dtype, (layout, rank)| {
             let expr = Expr::Binary(BinaryOp::Add, input(0, dtype), input(1, dtype));
             let inputs = [(dtype, Contiguous), (dtype, layout)].into_iter().collect();
-            Elementwise { expr, inputs, rank, scalars: SmallVec::new() }
+            Elementwise { expr, inputs, rank, scalars: SmallVec::new(), quads: QUADS }
         };
         let sums =
             DType::ALL.into_iter().flat_map(|dtype| [(Contiguous, 0), (Strided, 2)].map(|layout| sum(dtype, layout)));
@@ -143,6 +160,7 @@ impl Family for Elementwise {
                 inputs: [(DType::F32, Contiguous)].into_iter().collect(),
                 rank: 0,
                 scalars: SmallVec::new(),
+                quads: QUADS,
             }
         });
         sums.chain(fours).chain(functions).collect()

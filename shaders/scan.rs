@@ -43,7 +43,7 @@ impl Family for Scan {
     }
 
     fn workgroup(&self) -> u32 {
-        WORKGROUP
+        self.team.workgroup()
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
@@ -69,7 +69,7 @@ impl Family for Scan {
                     output: &dyn Fn(Value<'k>, &StateVar<'k>, State<'k>)| {
             let first = fold.identity.clone().unwrap_or_else(|| state(k.u32(0)));
             let running = StateVar::new(k, &first);
-            if self.team == Team::Workgroup {
+            if self.team != Team::Invocation {
                 k.for_range(start, end, |j| running.set(&(fold.combine)(&running.get(), &state(j))));
             }
             // Before the first chunk of a row is nothing.
@@ -106,8 +106,8 @@ impl Family for Scan {
         for op in [FoldOp::Sum, FoldOp::Prod, FoldOp::Max] {
             for (scanned, team) in [
                 (Scanned::Rows, Team::Invocation),
-                (Scanned::Chunks, Team::Workgroup),
-                (Scanned::States, Team::Workgroup),
+                (Scanned::Chunks, Team::Workgroup(WORKGROUP)),
+                (Scanned::States, Team::Workgroup(WORKGROUP)),
             ] {
                 let rank = usize::from(scanned != Scanned::States);
                 let rows = RowsType { dtype: DType::F32, kept_rank: rank, row_rank: rank };

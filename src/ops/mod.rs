@@ -44,7 +44,7 @@ pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
 pub use window::PerAxis;
 
 use crate::device::Device;
-use crate::kernels::workgroup::Team;
+use crate::kernels::workgroup::{Team, WORKGROUP};
 use crate::tuning::is_software;
 
 /// Rows from this length on are worth a workgroup each.
@@ -54,7 +54,14 @@ const TEAM_ROW: usize = 32;
 fn choose_team(device: &Device, rows: usize, length: usize) -> Team {
     // A software device runs one invocation after the other: workgroups pay only where there is nothing else to share.
     let enough_rows = if is_software(device) { 16 } else { 1 << 16 };
-    if length < TEAM_ROW || rows >= enough_rows { Team::Invocation } else { Team::Workgroup }
+    if length < TEAM_ROW || rows >= enough_rows { Team::Invocation } else { Team::Workgroup(WORKGROUP) }
+}
+
+/// The invocations of the largest team that a device has: a power of two, at most 1,024.
+fn largest_team(device: &Device) -> u32 {
+    let limits = &device.info().limits;
+    let most = limits.max_workgroup_invocations.min(limits.max_workgroup_size[0]).clamp(WORKGROUP, 1024);
+    1 << most.ilog2()
 }
 
 /// Appends what a kernel's `Strides` take.
