@@ -7,11 +7,12 @@ use crate::expr::{BinaryOp, Expr, UnaryOp};
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 use smallvec::SmallVec;
 
-/// Invocations per workgroup.
-pub(crate) const WORKGROUP: u32 = 64;
+/// Invocations per workgroup: as many as every device has. With 64, a GPU that has 2,048 at work on a multiprocessor does
+/// not begin new workgroups fast enough.
+const WORKGROUP: u32 = 128;
 
-/// Fours that each invocation of a GPU computes.
-pub(crate) const QUADS: u32 = 4;
+/// Fours of narrow elements that each invocation of a GPU computes, so that as many bytes are on their way as of wide ones.
+const NARROW_QUADS: u32 = 4;
 
 /// How an input's elements lie with respect to the output's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,11 +44,17 @@ pub(crate) struct Elementwise {
     /// The number of axes that strided inputs are walked along.
     pub rank: usize,
     pub scalars: SmallVec<[DType; 4]>,
-    /// How many fours each invocation computes. They are all loaded first, so that several loads are on their way at once.
+    /// How many fours each invocation computes: [`fours`](Self::fours). They are all loaded first, so that several loads are on their way at once.
     pub quads: u32,
 }
 
 impl Elementwise {
+    /// How many fours each invocation of a GPU computes from inputs of these dtypes.
+    pub fn fours(expr: &Expr, inputs: impl IntoIterator<Item = DType>) -> u32 {
+        let narrow = inputs.into_iter().chain([expr.dtype()]).any(|dtype| dtype.size_in_bytes() < 4);
+        if narrow { NARROW_QUADS } else { 1 }
+    }
+
     /// The elements that a workgroup computes.
     pub fn elements_per_group(&self) -> usize {
         (4 * self.quads * WORKGROUP) as usize
@@ -147,7 +154,7 @@ impl Family for Elementwise {
         let sum = |dtype, (layout, rank)| {
             let expr = Expr::Binary(BinaryOp::Add, input(0, dtype), input(1, dtype));
             let inputs = [(dtype, Contiguous), (dtype, layout)].into_iter().collect();
-            Elementwise { expr, inputs, rank, scalars: SmallVec::new(), quads: QUADS }
+            Elementwise { expr, inputs, rank, scalars: SmallVec::new(), quads: 1 }
         };
         let sums =
             DType::ALL.into_iter().flat_map(|dtype| [(Contiguous, 0), (Strided, 2)].map(|layout| sum(dtype, layout)));
@@ -160,7 +167,7 @@ impl Family for Elementwise {
                 inputs: [(DType::F32, Contiguous)].into_iter().collect(),
                 rank: 0,
                 scalars: SmallVec::new(),
-                quads: QUADS,
+                quads: 1,
             }
         });
         sums.chain(fours).chain(functions).collect()

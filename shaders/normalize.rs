@@ -67,6 +67,8 @@ pub(crate) struct Normalize {
     /// Whether a row is a group of channels with a weight and a bias each; else each of its elements has its own.
     pub per_channel: bool,
     pub team: Team,
+    /// The lanes of the device's subgroups, if these are used.
+    pub subgroup: Option<u32>,
     pub held: Held,
 }
 
@@ -82,7 +84,8 @@ impl Normalize {
 
 impl Family for Normalize {
     fn name(&self) -> String {
-        format!("{:?}({}, {:?}, {:?})", self.op, self.dtype, self.team, self.held).to_lowercase()
+        let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
+        format!("{:?}({}, {:?}{subgroups}, {:?})", self.op, self.dtype, self.team, self.held).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -103,7 +106,7 @@ impl Family for Normalize {
         let bias = self.bias.then(|| vector("bias"));
         let y = Target::output(k, self.dtype, width);
 
-        let member = self.team.join(k);
+        let member = self.team.join(k).in_subgroups(self.subgroup);
         let row = member.row.min(rows - 1);
         let coordinates = kept.coordinates(row);
         // From here on `j` counts what is loaded at a time.
@@ -166,9 +169,10 @@ impl Family for Normalize {
                 let affine = matches!(op, NormalizeOp::LayerNorm | NormalizeOp::RmsNorm);
                 let bias = op == NormalizeOp::LayerNorm;
                 let (kept_rank, normalized_rank) = (1, 1);
-                let teams = Team::ALL.map(|team| (team, Held::Memory));
-                let held = [Held::Elements(2), Held::Quads(2)].map(|held| (Team::Workgroup(WORKGROUP), held));
-                samples.extend(teams.into_iter().chain(held).map(|(team, held)| Normalize {
+                let teams = Team::ALL.map(|team| (team, None, Held::Memory));
+                let held = [(None, Held::Elements(2)), (None, Held::Quads(2)), (Some(32), Held::Quads(2))];
+                let held = held.map(|(subgroup, held)| (Team::Workgroup(WORKGROUP), subgroup, held));
+                samples.extend(teams.into_iter().chain(held).map(|(team, subgroup, held)| Normalize {
                     op,
                     dtype,
                     kept_rank,
@@ -177,6 +181,7 @@ impl Family for Normalize {
                     bias,
                     per_channel: false,
                     team,
+                    subgroup,
                     held,
                 }));
             }
@@ -229,7 +234,6 @@ impl<'k> Target<'k> {
 struct Row<'k> {
     k: &'k KernelBuilder,
     member: Member<'k>,
-    scratch: Option<Array<'k>>,
     /// The type of a number.
     ty: Type,
     /// How many times something is loaded for it.
@@ -261,7 +265,7 @@ impl<'k> Row<'k> {
                 Numbers::Registers(places.map(|j| (j, load(j.min(length - 1)))).collect())
             }
         };
-        Row { k, member, scratch: member.scratch(ty), ty, length, numbers }
+        Row { k, member, ty, length, numbers }
     }
 
     fn map(&self, f: impl Fn(Value<'k>) -> Value<'k> + 'k) -> Self {
@@ -289,8 +293,7 @@ impl<'k> Row<'k> {
                 tree(largest.lanes(), &|&a, &b| a.max(b))
             }
         };
-        let [largest] = member.reduce([self.scratch], [own], |[a], [b]| [a.max(b)]);
-        largest
+        member.reduce(own, |a, b| a.max(b))
     }
 
     /// The sum of all numbers, by pairs.
@@ -298,7 +301,7 @@ impl<'k> Row<'k> {
         let (k, member) = (self.k, self.member);
         let numbers = match &self.numbers {
             Numbers::Memory(load) => {
-                return member.sum(self.scratch, k.number(self.ty, 0), [k.u32(0), self.length], |j| load(j));
+                return member.sum(k.number(self.ty, 0), [k.u32(0), self.length], |j| load(j));
             }
             Numbers::Registers(numbers) => numbers,
         };
@@ -307,8 +310,7 @@ impl<'k> Row<'k> {
             *last = j.lt(self.length).select(*last, 0);
         }
         let own = tree(tree(terms, &|&a, &b| a + b).lanes(), &|&a, &b| a + b);
-        let [sum] = member.reduce([self.scratch], [own], |[a], [b]| [a + b]);
-        sum
+        member.reduce(own, |a, b| a + b)
     }
 
     /// Visits this member's numbers with their places and, where that is not certain, whether they exist.

@@ -87,15 +87,14 @@ impl Family for Reduce {
             })
         };
         let first = || states(k.u32(0)).swap_remove(0);
-        let scratch = member.state_scratch(types.iter().map(|&dtype| ty(dtype)));
         let stored = member.row.lt(chunks) & member.lane.eq(0);
         if self.stage == Stage::Begin {
             let y = States::declare(k, "y", &types, Access::Write);
-            let result = member.fold(&fold, &scratch, self.turn, first, bounds, &states);
+            let result = member.fold(&fold, self.turn, first, bounds, &states);
             k.when(stored, || y.store(row * per_row + part, &result));
         } else {
             let y = k.buffer("y", ty(self.op.output(self.rows.dtype)), Access::Write);
-            let result = member.fold(&fold, &scratch, self.turn, first, bounds, &states);
+            let result = member.fold(&fold, self.turn, first, bounds, &states);
             k.when(stored, || y.store(chunk, (fold.finish)(&result, count)));
         }
     }

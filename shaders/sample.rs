@@ -41,10 +41,9 @@ impl Family for Sample {
             x.load(row + j) + gumbel((place & 1).eq(0).select(even, odd))
         };
         let fold = FoldOp::ArgMax.fold(k, Type::F32);
-        let scratch = member.state_scratch([Type::F32, Type::U32]);
         let states = |j: Value<'k>| vec![(fold.map)(element(j), j)];
         let first = || states(k.u32(0)).concat();
-        let best = member.fold(&fold, &scratch, Turn::Single, first, [k.u32(0), length], states);
+        let best = member.fold(&fold, Turn::Single, first, [k.u32(0), length], states);
         let drawn = (fold.finish)(&best, length);
         k.when(member.row.lt(draws) & member.lane.eq(0), || y.store(draw, drawn));
     }

@@ -62,7 +62,7 @@ impl Family for Scan {
         let ty = |dtype: DType| Type { scalar: dtype.compute_scalar(), lanes: 1 };
         let fold = self.op.fold(k, ty(self.rows.dtype));
         let types = self.op.state(self.rows.dtype);
-        let scratch = member.state_scratch(types.iter().map(|&dtype| ty(dtype)));
+        let scratch = member.scratch(types.iter().map(|&dtype| ty(dtype)));
         // The state after each element or before each state, from `before` the chunk on.
         let scan = |before: Option<State<'k>>,
                     state: &dyn Fn(Value<'k>) -> State<'k>,

@@ -55,6 +55,8 @@ pub(super) struct Member<'k> {
     pub row: Value<'k>,
     /// This invocation's number in the team.
     pub lane: Value<'k>,
+    /// The lanes of a subgroup, if subgroups are used.
+    subgroup: Option<u32>,
 }
 
 impl Team {
@@ -62,8 +64,8 @@ impl Team {
 
     pub(super) fn join<'k>(self, k: &'k KernelBuilder) -> Member<'k> {
         match self {
-            Team::Invocation => Member { k, team: self, row: k.global_index(), lane: k.u32(0) },
-            Team::Workgroup(_) => Member { k, team: self, row: k.group_index(), lane: k.local_index() },
+            Team::Invocation => Member { k, team: self, row: k.global_index(), lane: k.u32(0), subgroup: None },
+            Team::Workgroup(_) => Member { k, team: self, row: k.group_index(), lane: k.local_index(), subgroup: None },
         }
     }
 
@@ -93,34 +95,28 @@ impl Team {
 }
 
 impl<'k> Member<'k> {
+    /// The same in a team whose subgroups have so many lanes, neighbours in it, and combine their values by themselves.
+    pub fn in_subgroups(self, lanes: Option<u32>) -> Self {
+        Member { subgroup: lanes.filter(|_| self.team != Team::Invocation), ..self }
+    }
+
     /// The size of the team.
     pub fn lanes(&self) -> u32 {
         self.team.size()
     }
 
-    /// Workgroup memory for [`reduce`](Self::reduce) and [`prefix`](Self::prefix): one element per invocation.
-    pub fn scratch(&self, ty: Type) -> Option<Array<'k>> {
-        (self.team != Team::Invocation).then(|| self.k.workgroup_array(ty, self.lanes()))
-    }
-
     /// Workgroup memory for states: one number per invocation for each of a state's.
-    pub fn state_scratch(&self, types: impl IntoIterator<Item = Type>) -> Vec<Array<'k>> {
-        types.into_iter().filter_map(|ty| self.scratch(ty)).collect()
+    pub fn scratch(&self, types: impl IntoIterator<Item = Type>) -> Vec<Array<'k>> {
+        let shared = self.team != Team::Invocation;
+        types.into_iter().filter(|_| shared).map(|ty| self.k.workgroup_array(ty, self.lanes())).collect()
     }
 
     /// The sum of the team's terms from `start` up to `end`; every member gets it. It is within `log2(lanes) + 2` times
     /// 2^-24 of the sum of magnitudes, however long it is.
-    pub fn sum(
-        &self,
-        scratch: Option<Array<'k>>,
-        zero: Value<'k>,
-        bounds: [Value<'k>; 2],
-        term: impl Fn(Value<'k>) -> Value<'k>,
-    ) -> Value<'k> {
+    pub fn sum(&self, zero: Value<'k>, bounds: [Value<'k>; 2], term: impl Fn(Value<'k>) -> Value<'k>) -> Value<'k> {
         let fold = Fold::sum(self.k, zero.ty(), |x| x);
         let own = self.fold_own(&fold, Turn::Single, || vec![zero], bounds, |j| vec![(fold.map)(term(j), j)]);
-        let [sum] = self.reduce([scratch], [(fold.finish)(&own, zero)], |[a], [b]| [a + b]);
-        sum
+        self.reduce((fold.finish)(&own, zero), |a, b| a + b)
     }
 
     /// The team's elements from `start` up to `end`, folded; every member gets the result. Bounds and places count loads
@@ -129,14 +125,13 @@ impl<'k> Member<'k> {
     pub fn fold(
         &self,
         fold: &Fold<'k>,
-        scratch: &[Array<'k>],
         turn: Turn,
         first: impl FnOnce() -> State<'k>,
         bounds: [Value<'k>; 2],
         states: impl Fn(Value<'k>) -> Vec<State<'k>>,
     ) -> State<'k> {
         let own = self.fold_own(fold, turn, first, bounds, states);
-        self.reduce_states(scratch, own, |a, b| (fold.combine)(a, b))
+        self.reduce_states(own, |a, b| (fold.combine)(a, b))
     }
 
     /// This member's part of the same: every `lanes`th load.
@@ -153,7 +148,8 @@ impl<'k> Member<'k> {
         let stride = lanes * turn.loads();
         let first = fold.identity.clone().unwrap_or_else(first);
         let (total, block) = (StateVar::new(k, &first), StateVar::new(k, &first));
-        let whole = if stride == 1 { end } else { end - (end - start) % stride };
+        let several = turn.loads() > 1;
+        let whole = if several { end - (end - start) % stride } else { end };
         k.for_step(start, whole, stride * BLOCK, |from| {
             block.set(&first);
             k.for_step(from + self.lane, (from + stride * BLOCK).min(whole), stride, |j| {
@@ -162,7 +158,7 @@ impl<'k> Member<'k> {
             });
             total.set(&combine(&total.get(), &block.get()));
         });
-        if stride > 1 {
+        if several {
             k.for_step(whole + self.lane, end, lanes, |j| {
                 total.set(&combine(&total.get(), &tree(states(j), &pair)));
             });
@@ -171,42 +167,57 @@ impl<'k> Member<'k> {
     }
 
     /// Combines the values of all members; every member gets the result. All invocations must come here.
-    pub fn reduce<const N: usize>(
-        &self,
-        scratch: [Option<Array<'k>>; N],
-        values: [Value<'k>; N],
-        combine: impl Fn([Value<'k>; N], [Value<'k>; N]) -> [Value<'k>; N],
-    ) -> [Value<'k>; N] {
-        let scratch: Vec<Array<'k>> = scratch.into_iter().flatten().collect();
-        let array = |values: &[Value<'k>]| std::array::from_fn(|i| values[i]);
-        array(&self.reduce_states(&scratch, values.to_vec(), |a, b| combine(array(a), array(b)).to_vec()))
+    pub fn reduce(&self, own: Value<'k>, combine: impl Fn(Value<'k>, Value<'k>) -> Value<'k>) -> Value<'k> {
+        self.reduce_states(vec![own], |a, b| vec![combine(a[0], b[0])])[0]
     }
 
-    /// The same for states.
-    fn reduce_states(
-        &self,
-        scratch: &[Array<'k>],
-        own: State<'k>,
-        combine: impl Fn(&[Value<'k>], &[Value<'k>]) -> State<'k>,
-    ) -> State<'k> {
+    /// The same for states. Each reduction has memory of its own, so that none has to wait until all have read the one
+    /// before.
+    fn reduce_states(&self, own: State<'k>, combine: impl Fn(&[Value<'k>], &[Value<'k>]) -> State<'k>) -> State<'k> {
         if self.team == Team::Invocation {
             return own;
         }
+        let scratch = self.scratch(own.iter().map(|number| number.ty()));
+        let gather = |first: Value<'k>, count: u32, stride: u32| {
+            tree((0..count).map(|i| load(&scratch, first + i * stride)).collect(), &|a: &State<'k>, b| combine(a, b))
+        };
+        if let Some(lanes) = self.subgroup {
+            let of_subgroup = self.reduce_subgroup(lanes, own, &combine);
+            let subgroups = self.lanes() / lanes;
+            if subgroups == 1 {
+                return of_subgroup;
+            }
+            self.k.when((self.lane % lanes).eq(0), || store(&scratch, self.lane / lanes, &of_subgroup));
+            self.k.barrier();
+            return gather(self.k.u32(0), subgroups, 1);
+        }
         // Some members combine what all have, every member what those have.
         let parts = 1 << self.lanes().ilog2().div_ceil(2);
-        let gather = |first: Value<'k>, count: u32, stride: u32| {
-            tree((0..count).map(|i| load(scratch, first + i * stride)).collect(), &|a: &State<'k>, b| combine(a, b))
-        };
-        store(scratch, self.lane, &own);
+        store(&scratch, self.lane, &own);
         self.k.barrier();
         self.k.when(self.lane.lt(parts), || {
-            store(scratch, self.lane, &gather(self.lane, self.lanes() / parts, parts));
+            store(&scratch, self.lane, &gather(self.lane, self.lanes() / parts, parts));
         });
         self.k.barrier();
-        let result = gather(self.k.u32(0), parts, 1);
-        // The memory is used again: nobody may write it before all have read the result.
-        self.k.barrier();
-        result
+        gather(self.k.u32(0), parts, 1)
+    }
+
+    /// The states of a subgroup's lanes combined, by exchange with ever farther ones.
+    fn reduce_subgroup(
+        &self,
+        lanes: u32,
+        own: State<'k>,
+        combine: &impl Fn(&[Value<'k>], &[Value<'k>]) -> State<'k>,
+    ) -> State<'k> {
+        let mut state = own;
+        let mut distance = 1;
+        while distance < lanes {
+            let partner = self.k.subgroup_lane() ^ distance;
+            let other: State<'k> = state.iter().map(|number| number.subgroup_shuffle(partner)).collect();
+            state = combine(&state, &other);
+            distance *= 2;
+        }
+        state
     }
 
     /// What the members before this one have, combined in order after `before`, the state before the first one (W. Hillis

@@ -3,8 +3,10 @@
 
 mod blocked;
 mod registers;
+mod vectors;
 
 pub(crate) use blocked::{Along, Block, Reading};
+pub(crate) use vectors::{Side, Vectors};
 
 use super::Family;
 use super::elements::{Grid, Strides};
@@ -16,6 +18,8 @@ use crate::shader::{KernelBuilder, Type, Value};
 pub(crate) enum Tile {
     /// Each workgroup computes a block from tiles of both operands in workgroup memory.
     Workgroup(Block),
+    /// Each workgroup computes a few numbers of the products of a few vectors.
+    Vectors(Vectors),
     /// Each invocation computes 8 rows of some columns from registers alone: for software devices, where workgroup
     /// memory is slow and an operand that is the same for all lanes is cheap.
     Registers {
@@ -45,6 +49,7 @@ impl Tile {
     pub const fn block(self) -> [u32; 2] {
         match self {
             Tile::Workgroup(block) => block.shape,
+            Tile::Vectors(vectors) => vectors.block(),
             Tile::Registers { columns } => registers::block(columns),
         }
     }
@@ -134,6 +139,7 @@ impl Family for Matmul {
     fn name(&self) -> String {
         let tile = match self.tile {
             Tile::Workgroup(block) => block.name(),
+            Tile::Vectors(vectors) => vectors.name(),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
         format!("matmul({}, {tile})", self.dtype)
@@ -142,18 +148,20 @@ impl Family for Matmul {
     fn workgroup(&self) -> u32 {
         match self.tile {
             Tile::Workgroup(block) => block.workgroup(),
+            Tile::Vectors(vectors) => vectors.workgroup(),
             Tile::Registers { .. } => registers::WORKGROUP,
         }
     }
 
     fn write(&self, k: &KernelBuilder) {
-        if self.dtype.size_in_bytes() == 8 || matches!(self.tile, Tile::Workgroup(_)) {
+        if self.dtype.size_in_bytes() == 8 || !matches!(self.tile, Tile::Registers { .. }) {
             // Sums of 64 bits take twice the room, and each invocation of a block has many.
             k.large_registers();
         }
         let problem = Problem::new(k, self);
         match self.tile {
             Tile::Workgroup(block) => blocked::write(&problem, self.dtype, block),
+            Tile::Vectors(vectors) => vectors::write(&problem, self.dtype, vectors),
             Tile::Registers { columns } => registers::write(&problem, self.dtype, columns),
         }
     }
@@ -164,8 +172,15 @@ impl Family for Matmul {
             let most = if dtype.size_in_bytes() == 8 { 1 } else { 4 };
             [1, 4].into_iter().filter(move |&columns| columns <= most).map(|columns| Tile::Registers { columns })
         };
+        let vectors = |dtype: DType| {
+            let few = |side, along| {
+                [1, Vectors::MOST].map(|count| Vectors { side, count, along, quads: true, stored_quads: side == Side::Rows })
+            };
+            let all = [few(Side::Rows, Along::Depth), few(Side::Rows, Along::Other), few(Side::Columns, Along::Depth)];
+            all.into_iter().flatten().filter(move |_| dtype.size_in_bytes() <= 4).map(Tile::Vectors)
+        };
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
-        let tiles = |dtype| registers(dtype).chain(blocks(dtype)).map(move |tile| (dtype, tile));
+        let tiles = |dtype| registers(dtype).chain(blocks(dtype)).chain(vectors(dtype)).map(move |tile| (dtype, tile));
         dtypes.flat_map(tiles).map(|(dtype, tile)| Matmul { dtype, batch_rank: 1, tile }).collect()
     }
 }

@@ -4,7 +4,7 @@ use crate::device::{BackendKind, Device};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
-use crate::kernels::matmul::{Along, Block, Matmul, Reading, Tile};
+use crate::kernels::matmul::{Along, Block, Matmul, Reading, Side, Tile, Vectors};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
@@ -84,6 +84,11 @@ fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize)
         // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
         return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } };
     }
+    if let Some(vectors) = problem.few_vectors(dtype)
+        && vectors.workgroup() <= device.info().limits.max_workgroup_invocations
+    {
+        return Tile::Vectors(vectors);
+    }
     let count = |[rows, columns]: [u32; 2]| batches * m.div_ceil(rows as usize) * n.div_ceil(columns as usize);
     let large = device.info().backend != BackendKind::LevelZero && count(Block::LARGE.shape) >= ENOUGH_BLOCKS;
     let block = match dtype.size_in_bytes() {
@@ -97,6 +102,9 @@ fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize)
 
 /// So many blocks keep a GPU busy; if there are fewer, they are cut smaller.
 const ENOUGH_BLOCKS: usize = 192;
+
+/// So few rows or columns are vectors, which do not fill blocks.
+const FEW_VECTORS: usize = 16;
 
 /// The axes of the batch, and the two of the matrices.
 fn split(x: &Tensor) -> (Shape, [usize; 2]) {
@@ -203,6 +211,27 @@ impl Problem {
         let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
         let b = self.rhs.reading(self.rhs.column, n, self.rhs.row, k);
         Block { a, b, whole: k.is_multiple_of(2 * block.depth as usize), quads: n.is_multiple_of(4), ..block }
+    }
+
+    /// How it is computed as the product of a matrix and a few vectors, if it is one and the matrix lies so that it can be
+    /// read by fours.
+    fn few_vectors(&self, dtype: DType) -> Option<Vectors> {
+        let [m, n, k] = self.sizes;
+        let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
+        let b = self.rhs.reading(self.rhs.column, n, self.rhs.row, k);
+        let (side, few, outputs, vectors, matrix) = match () {
+            _ if m <= FEW_VECTORS && m <= n => (Side::Rows, m, n, a, b),
+            _ if n <= FEW_VECTORS => (Side::Columns, n, m, b, a),
+            _ => return None,
+        };
+        let Reading::Quads(along) = matrix else { return None };
+        if !k.is_multiple_of(4) || dtype.size_in_bytes() > 4 {
+            return None;
+        }
+        let count = (few.next_power_of_two() as u32).min(Vectors::MOST);
+        let quads = vectors == Reading::Quads(Along::Depth);
+        let stored_quads = outputs.is_multiple_of(4) && (side == Side::Rows || n == 1);
+        Some(Vectors { side, count, along, quads, stored_quads })
     }
 
     fn parameters(&self, batches: usize) -> Vec<u32> {

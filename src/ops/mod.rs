@@ -64,6 +64,15 @@ fn largest_team(device: &Device) -> u32 {
     1 << most.ilog2()
 }
 
+/// The lanes of a subgroup, where there is but one answer: then the invocations of a workgroup fill subgroups in order.
+fn subgroup_lanes(device: &Device) -> Option<u32> {
+    let info = device.info();
+    match info.limits.subgroup_sizes[..] {
+        [lanes] if info.features.subgroups && lanes <= WORKGROUP => Some(lanes),
+        _ => None,
+    }
+}
+
 /// Appends what a kernel's `Strides` take.
 fn push_view(parameters: &mut Vec<u32>, offset: usize, strides: &[isize]) {
     parameters.push(offset as u32);

@@ -1,8 +1,8 @@
 //! Softmax and normalisations.
 
 use super::gemm::weighted_sum;
-use super::{TEAM_ROW, choose_team, largest_team};
-use crate::device::Device;
+use super::{TEAM_ROW, choose_team, largest_team, subgroup_lanes};
+use crate::device::{BackendKind, Device};
 use crate::error::{Error, Result};
 use crate::expr::{BinaryOp, Domain, Expr, UnaryOp};
 use crate::kernels::normalize::{Held, Normalize, NormalizeOp};
@@ -341,6 +341,7 @@ impl Tensor {
             bias: bias.is_some(),
             per_channel: channels.is_some(),
             team,
+            subgroup: subgroup_lanes(self.device()).filter(|_| held != Held::Memory),
             held,
         };
         let limit = self.device().info().limits.max_parameter_words as usize;
@@ -368,21 +369,22 @@ impl Tensor {
     }
 }
 
-/// Loads per member that are kept in registers: of fours at most.
-const MOST_HELD: usize = 8;
-
 /// Who works on a row, and where it is meanwhile.
 fn hold(device: &Device, rows: usize, length: usize, quads: bool) -> (Team, Held) {
     if is_software(device) || length < TEAM_ROW {
         return (choose_team(device, rows, length), Held::Memory);
     }
     let loads = if quads { length / 4 } else { length };
+    // Intel's GPUs have fewer registers.
+    let most_held = if device.info().backend == BackendKind::LevelZero { 8 } else { 16 };
     let largest = largest_team(device);
-    // The fewer invocations, the more rows a GPU has in work at once.
-    let team = (loads.div_ceil(MOST_HELD) as u32).next_power_of_two().clamp(WORKGROUP, largest);
+    // Larger teams than need be wait longer for one another.
+    let spread = (loads / 4).next_power_of_two().clamp(WORKGROUP as usize, 256);
+    let needed = loads.div_ceil(most_held).next_power_of_two();
+    let team = (spread.max(needed) as u32).min(largest);
     let held = loads.div_ceil(team as usize);
     match () {
-        _ if held > MOST_HELD => (Team::Workgroup(largest), Held::Memory),
+        _ if held > most_held => (Team::Workgroup(team), Held::Memory),
         _ if quads => (Team::Workgroup(team), Held::Quads(held as u32)),
         _ => (Team::Workgroup(team), Held::Elements(held as u32)),
     }

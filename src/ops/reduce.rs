@@ -128,7 +128,7 @@ impl Tensor {
                 let per_row = rows.length.div_ceil(chunk);
                 let mut inputs: Vec<&Buffer> = states.iter().collect();
                 inputs.push(&output);
-                let team = team_of_states(device, rows.count, per_row);
+                let team = enlarged(device, choose_team(device, rows.count, per_row), per_row);
                 // The states depend on the type in which is computed only.
                 let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
                 let turn = if is_software(device) { Turn::Single } else { Turn::Singles };
@@ -167,7 +167,7 @@ pub(super) fn fold_chunks(
     let chunks = rows.count * per_row;
     let states = state_buffers(device, fold, rows, chunks, op)?;
     let bindings: Vec<&Buffer> = inputs.iter().copied().chain(&states).collect();
-    let team = team(device, rows, chunks, chunk);
+    let team = enlarged(device, team(device, rows, chunks, chunk), chunk);
     let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Begin, team, turn: turn(device, rows) };
     launch(device, config, &bindings, rows, [chunks, per_row, chunk, rows.length])?;
     Ok(states)
@@ -195,10 +195,10 @@ fn team(device: &Device, rows: &Rows, chunks: usize, length: usize) -> Team {
     if by_columns(device, rows) { Team::Invocation } else { choose_team(device, chunks, length) }
 }
 
-/// Who works on the states of a row's chunks.
-fn team_of_states(device: &Device, rows: usize, states: usize) -> Team {
-    match choose_team(device, rows, states) {
-        Team::Workgroup(_) if !is_software(device) && states >= 1024 => Team::Workgroup(largest_team(device)),
+/// A larger team for what is much work for a few.
+fn enlarged(device: &Device, team: Team, length: usize) -> Team {
+    match team {
+        Team::Workgroup(_) if !is_software(device) && length >= 1024 => Team::Workgroup(largest_team(device).min(256)),
         team => team,
     }
 }
@@ -217,7 +217,7 @@ fn chunk_length(device: &Device, rows: &Rows) -> usize {
     let (teams, shortest) = match () {
         _ if is_software(device) => (16, 4096),
         _ if by_columns(device, rows) => (1 << 18, 256),
-        _ => (1 << 14, 4096),
+        _ => (1 << 12, 4096),
     };
     // What one team adds up without losing digits: see `Fold::sum`.
     const LONGEST: usize = 1 << 20;

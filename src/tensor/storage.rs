@@ -6,7 +6,7 @@ use crate::device::{Device, MemoryKind};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::expr::Expr;
-use crate::kernels::elementwise::{Elementwise, InputLayout, QUADS};
+use crate::kernels::elementwise::{Elementwise, InputLayout};
 use crate::layout::collapse;
 use crate::memory::Buffer;
 use crate::shape::Shape;
@@ -268,7 +268,10 @@ impl Expression {
                 inputs: inputs.iter().zip(&layouts).map(|(input, &layout)| (input.dtype(), layout)).collect(),
                 rank: lengths.len(),
                 scalars: self.scalars.iter().map(|word| word.dtype).collect(),
-                quads: if is_software(device) { 1 } else { QUADS },
+                quads: match is_software(device) {
+                    true => 1,
+                    false => Elementwise::fours(&self.expr, inputs.iter().map(Tensor::dtype)),
+                },
             };
             let limit = device.runtime().info().limits.max_parameter_words as usize;
             if config.parameter_words() <= limit {

@@ -1,0 +1,257 @@
+//! Products of a matrix and a few vectors, bound by memory: the matrix is read once, by fours that lie side by side, and
+//! the members of a workgroup have parts of the depth each.
+
+use super::{Along, Problem, add_product};
+use crate::dtype::DType;
+use crate::kernels::elements::{Elements, Quads};
+use crate::kernels::workgroup::tree;
+use crate::shader::{Access, Array, KernelBuilder, Type, Value, Var};
+
+/// A few vectors times a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Vectors {
+    /// What the vectors are.
+    pub side: Side,
+    /// How many a workgroup multiplies.
+    pub count: u32,
+    /// Which axis of the matrix its fours lie along.
+    pub along: Along,
+    /// Whether the vectors, too, are read by fours along the depth.
+    pub quads: bool,
+    /// Whether four neighbours of a vector's product are stored together.
+    pub stored_quads: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Side {
+    /// Rows of `a`.
+    Rows,
+    /// Columns of `b`.
+    Columns,
+}
+
+/// Numbers of a vector's product that a member sums up: they are stored together.
+const OUTPUTS: u32 = 4;
+
+/// Members side by side where the fours lie along the outputs: enough that they read whole lines of memory.
+const ACROSS: u32 = 8;
+
+impl Vectors {
+    /// The most vectors of a workgroup.
+    pub const MOST: u32 = 8;
+
+    pub fn name(self) -> String {
+        let side = if self.side == Side::Rows { "rows" } else { "columns" };
+        let along = if self.along == Along::Depth { "depth" } else { "other" };
+        let [quads, stored] = [(self.quads, ", x4"), (self.stored_quads, ", y4")].map(|(on, name)| if on { name } else { "" });
+        format!("{} {side}, along {along}{quads}{stored}", self.count)
+    }
+
+    /// Invocations per workgroup, as many as leave room for their sums in workgroup memory.
+    pub const fn workgroup(self) -> u32 {
+        match self.along {
+            Along::Depth => 64,
+            Along::Other if self.count < Vectors::MOST => 256,
+            Along::Other => 128,
+        }
+    }
+
+    /// Rows and columns of a workgroup's block.
+    pub const fn block(self) -> [u32; 2] {
+        let outputs = if matches!(self.along, Along::Depth) { OUTPUTS } else { OUTPUTS * ACROSS };
+        match self.side {
+            Side::Rows => [self.count, outputs],
+            Side::Columns => [outputs, self.count],
+        }
+    }
+
+    /// Loads of the matrix that a member has on their way at a time.
+    const fn loads(self) -> u32 {
+        if self.count <= 2 { 16 } else { 8 }
+    }
+}
+
+/// One of the operands: where it begins, its strides across the depth and along it, its length and the block's place across.
+struct Operand<'k> {
+    start: Value<'k>,
+    stride: Value<'k>,
+    depth_stride: Value<'k>,
+    length: Value<'k>,
+    first: Value<'k>,
+}
+
+impl<'k> Operand<'k> {
+    fn a(p: &Problem<'k>) -> Self {
+        let (stride, depth_stride) = (p.a.row_stride, p.a.column_stride);
+        Operand { start: p.a.start, stride, depth_stride, length: p.m, first: p.first_row }
+    }
+
+    fn b(p: &Problem<'k>) -> Self {
+        let (stride, depth_stride) = (p.b.column_stride, p.b.row_stride);
+        Operand { start: p.b.start, stride, depth_stride, length: p.n, first: p.first_column }
+    }
+
+    /// The index of what is at a place of the block and a depth. Beyond the edge the last of `fours` are read again.
+    fn index(&self, place: Value<'k>, depth: Value<'k>, last: u32) -> Value<'k> {
+        self.start + (self.first + place).min(self.length - last) * self.stride + depth * self.depth_stride
+    }
+}
+
+/// The vectors, of which four consecutive numbers are read at a time.
+enum Source<'k> {
+    Quads(Quads<'k>),
+    Elements(Elements<'k>),
+}
+
+struct Kernel<'a, 'k> {
+    k: &'k KernelBuilder,
+    config: Vectors,
+    p: &'a Problem<'k>,
+    vectors: Operand<'k>,
+    x: Source<'k>,
+    matrix: Operand<'k>,
+    w: Quads<'k>,
+}
+
+pub fn write<'k>(p: &Problem<'k>, dtype: DType, config: Vectors) {
+    let k = p.k;
+    let vectors = |name| match config.quads {
+        true => Source::Quads(Quads::input(k, name, dtype)),
+        false => Source::Elements(Elements::input(k, name, dtype)),
+    };
+    let (a, b) = (Operand::a(p), Operand::b(p));
+    let kernel = match config.side {
+        Side::Rows => {
+            let x = vectors("a");
+            Kernel { k, config, p, vectors: a, x, matrix: b, w: Quads::input(k, "b", dtype) }
+        }
+        Side::Columns => {
+            let w = Quads::input(k, "a", dtype);
+            Kernel { k, config, p, vectors: b, x: vectors("b"), matrix: a, w }
+        }
+    };
+    let lanes = if config.stored_quads { 4 } else { 1 };
+    let y = k.buffer("y", Type { lanes, ..p.accumulator }, Access::Write);
+    match config.along {
+        Along::Depth => kernel.along_depth(y),
+        Along::Other => kernel.along_outputs(y),
+    }
+}
+
+impl<'k> Kernel<'_, 'k> {
+    /// Four numbers of a vector from a depth on.
+    fn load_vector(&self, vector: u32, depth: Value<'k>) -> Value<'k> {
+        let index = |e: u32| self.vectors.index(self.k.u32(vector), depth + e, 1);
+        match &self.x {
+            Source::Quads(quads) => quads.load(self.k, index(0) / 4),
+            Source::Elements(elements) => elements.gather(self.k, &[0, 1, 2, 3].map(index)),
+        }
+    }
+
+    /// Visits every `stride`th four of the depth from `first` on, several at a time.
+    fn each_four(&self, first: Value<'k>, stride: u32, at_a_time: u32, visit: impl Fn(&[Value<'k>])) {
+        let k = self.k;
+        let fours = self.p.depth / 4;
+        let whole = fours - fours % (stride * at_a_time);
+        k.for_step(first, whole, stride * at_a_time, |four| {
+            visit(&(0..at_a_time).map(|i| (four + i * stride) * 4).collect::<Vec<_>>());
+        });
+        if at_a_time > 1 {
+            k.for_step(whole + first, fours, stride, |four| visit(&[four * 4]));
+        }
+    }
+
+    fn zeros(&self, count: u32, ty: Type) -> Vec<Var<'k>> {
+        (0..count).map(|_| self.k.var(self.k.number(ty, 0))).collect()
+    }
+
+    /// Stores four neighbours of a vector's product.
+    fn store(&self, y: Array<'k>, vector: Value<'k>, output: Value<'k>, four: [Value<'k>; 4]) {
+        let (k, p) = (self.k, self.p);
+        let (vector, output) = (self.vectors.first + vector, self.matrix.first + output);
+        let place = |output| match self.config.side {
+            Side::Rows => p.place(vector, output),
+            Side::Columns => p.place(output, vector),
+        };
+        let inside = vector.lt(self.vectors.length) & p.real;
+        if self.config.stored_quads {
+            k.when(inside & output.lt(self.matrix.length), || y.store(place(output) / 4, k.vector(&four)));
+            return;
+        }
+        for (e, number) in (0..).zip(four) {
+            let output = output + e;
+            k.when(inside & output.lt(self.matrix.length), || y.store(place(output), number));
+        }
+    }
+
+    /// Fours along the depth: each member has some of them of a few outputs.
+    fn along_depth(&self, y: Array<'k>) {
+        let (k, count, lanes) = (self.k, self.config.count, self.config.workgroup());
+        let sums = self.zeros(count * OUTPUTS, self.p.accumulator);
+        self.each_four(k.local_index(), lanes, self.config.loads() / OUTPUTS, |depths| {
+            let w = |depth| (0..OUTPUTS).map(move |output| self.matrix.index(k.u32(output), depth, 1) / 4);
+            let w: Vec<Vec<_>> = depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
+            for (&depth, w) in depths.iter().zip(&w) {
+                for (vector, sums) in (0..).zip(sums.chunks(OUTPUTS as usize)) {
+                    let x = self.load_vector(vector, depth);
+                    for (sum, w) in sums.iter().zip(w) {
+                        let dot = |sum, e| add_product(sum, x.lane(e), w.lane(e));
+                        sum.set((0..4).fold(sum.get(), dot));
+                    }
+                }
+            }
+        });
+        // Some members have parts of each sum, then one has all of a vector.
+        let parts = lanes / (count * OUTPUTS);
+        let pitch = lanes + 1;
+        let scratch = k.workgroup_array(self.p.accumulator, count * OUTPUTS * pitch);
+        let lane = k.local_index();
+        for (i, sum) in (0..).zip(&sums) {
+            scratch.store(lane + i * pitch, sum.get());
+        }
+        k.barrier();
+        let gather = |first: Value<'k>, count: u32, stride: u32| {
+            tree((0..count).map(|i| scratch.load(first + i * stride)).collect(), &|&a, &b| a + b)
+        };
+        let (number, part) = (lane / parts, lane % parts);
+        let sum = gather(number * pitch + part, count * OUTPUTS, parts);
+        k.barrier();
+        scratch.store(lane, sum);
+        k.barrier();
+        k.when(lane.lt(count), || {
+            let four = [0, 1, 2, 3].map(|e| gather((lane * OUTPUTS + e) * parts, parts, 1));
+            self.store(y, lane, k.u32(0), four);
+        });
+    }
+
+    /// Fours along the outputs: each member has one of them at some depths.
+    fn along_outputs(&self, y: Array<'k>) {
+        let (k, count, lanes) = (self.k, self.config.count, self.config.workgroup());
+        let (column, line) = (k.local_index() % ACROSS, k.local_index() / ACROSS);
+        let down = lanes / ACROSS;
+        let wide = Type { lanes: 4, ..self.p.accumulator };
+        let sums = self.zeros(count, wide);
+        self.each_four(line, down, self.config.loads() / 4, |depths| {
+            let w = |depth: Value<'k>| (0..4).map(move |e| self.matrix.index(column * 4, depth + e, 4) / 4);
+            let w: Vec<Vec<_>> = depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
+            for (&depth, w) in depths.iter().zip(&w) {
+                for (vector, sum) in (0..).zip(&sums) {
+                    let x = self.load_vector(vector, depth);
+                    let add = |sum, (e, &w): (u32, &Value<'k>)| add_product(sum, x.lane(e).splat(4), w);
+                    sum.set((0..).zip(w).fold(sum.get(), add));
+                }
+            }
+        });
+        let scratch = k.workgroup_array(wide, count * lanes);
+        let lane = k.local_index();
+        for (vector, sum) in (0..).zip(&sums) {
+            scratch.store(lane + vector * lanes, sum.get());
+        }
+        k.barrier();
+        k.when(lane.lt(count * ACROSS), || {
+            let first = line * lanes + column;
+            let four = tree((0..down).map(|i| scratch.load(first + i * ACROSS)).collect(), &|&a, &b| a + b);
+            self.store(y, line, column * 4, [0, 1, 2, 3].map(|e| four.lane(e)));
+        });
+    }
+}
