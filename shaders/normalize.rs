@@ -45,6 +45,15 @@ pub(crate) enum Held {
 }
 
 impl Held {
+    /// The same for what is needed in the last pass only: it comes before the others, unless it would take too many
+    /// registers.
+    fn if_few(self) -> Self {
+        match self {
+            Held::Elements(..=4) | Held::Quads(..=4) => self,
+            _ => Held::Memory,
+        }
+    }
+
     /// Elements that are loaded at a time.
     fn width(self) -> u32 {
         if matches!(self, Held::Quads(_)) { 4 } else { 1 }
@@ -115,10 +124,20 @@ impl Family for Normalize {
             x.load(k, strides.at(&place))
         };
         let count = length.convert(self.dtype.compute_scalar());
-        let x = Row::new(k, member, self, length / width, load);
+        let ty = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
+        let x = Row::new(member, self.held, ty, length / width, load);
+        let [weight, bias] = [weight, bias].map(|vector| {
+            let (source, at) = vector?;
+            let load = move |j: Value<'k>| {
+                let j = j * width;
+                let place = channels.map_or(j, |[groups, size, inside]| row % groups * size + j / inside);
+                source.load(k, at.at(&[place]))
+            };
+            Some(Row::new(member, self.held.if_few(), ty, length / width, load))
+        });
 
-        let one = k.number(x.ty, 1);
-        let eps = eps.unwrap_or(k.number(x.ty, 0));
+        let one = k.number(ty, 1);
+        let eps = eps.unwrap_or(k.number(ty, 0));
         let y_row = match self.op {
             NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
                 let largest = x.max();
@@ -149,16 +168,15 @@ impl Family for Normalize {
             }
         };
 
+        let scaled = weight.map_or(y_row.clone(), |weight| y_row.with(weight, |y, weight| y * weight));
+        let shifted = bias.map_or(scaled.clone(), |bias| scaled.with(bias, |y, bias| y + bias));
+
         let row_exists = member.row.lt(rows);
-        y_row.each(|j, exists, normal| {
+        shifted.each(|j, exists, number| {
             let j = j * width;
-            let place = [channels.map_or(j, |[groups, size, inside]| row % groups * size + j / inside)];
-            let at = |vector: &(Source<'k>, Strides<'k>)| vector.0.load(k, vector.1.at(&place));
-            let scaled = weight.as_ref().map_or(normal, |weight| normal * at(weight));
-            let shifted = bias.as_ref().map_or(scaled, |bias| scaled + at(bias));
             // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
             let exists = exists.map_or(row_exists, |exists| row_exists & exists);
-            k.when(exists, || y.store(k, (row / inner * length + j) * inner + row % inner, shifted));
+            k.when(exists, || y.store(k, (row / inner * length + j) * inner + row % inner, number));
         });
     }
 
@@ -232,7 +250,6 @@ impl<'k> Target<'k> {
 /// A row, or a function of its elements, as a team has it.
 #[derive(Clone)]
 struct Row<'k> {
-    k: &'k KernelBuilder,
     member: Member<'k>,
     /// The type of a number.
     ty: Type,
@@ -251,21 +268,20 @@ enum Numbers<'k> {
 
 impl<'k> Row<'k> {
     fn new(
-        k: &'k KernelBuilder,
         member: Member<'k>,
-        config: &Normalize,
+        held: Held,
+        ty: Type,
         length: Value<'k>,
         load: impl Fn(Value<'k>) -> Value<'k> + 'k,
     ) -> Self {
-        let ty = Type { scalar: config.dtype.compute_scalar(), lanes: 1 };
-        let numbers = match config.held {
+        let numbers = match held {
             Held::Memory => Numbers::Memory(Rc::new(load)),
             Held::Elements(count) | Held::Quads(count) => {
                 let places = (0..count).map(|i| member.lane + i * member.lanes());
                 Numbers::Registers(places.map(|j| (j, load(j.min(length - 1)))).collect())
             }
         };
-        Row { k, member, ty, length, numbers }
+        Row { member, ty, length, numbers }
     }
 
     fn map(&self, f: impl Fn(Value<'k>) -> Value<'k> + 'k) -> Self {
@@ -279,9 +295,29 @@ impl<'k> Row<'k> {
         Row { numbers, ..self.clone() }
     }
 
+    /// The same of the numbers of two rows.
+    fn with(&self, other: Row<'k>, f: impl Fn(Value<'k>, Value<'k>) -> Value<'k> + 'k) -> Self {
+        let last = self.length - 1;
+        let theirs = move |i: usize, j: Value<'k>| match &other.numbers {
+            Numbers::Memory(load) => load(j.min(last)),
+            Numbers::Registers(numbers) => numbers[i].1,
+        };
+        let numbers = match &self.numbers {
+            Numbers::Memory(load) => {
+                let load = load.clone();
+                Numbers::Memory(Rc::new(move |j| f(load(j), theirs(0, j))))
+            }
+            Numbers::Registers(numbers) => {
+                let numbers = numbers.iter().enumerate();
+                Numbers::Registers(numbers.map(|(i, &(j, x))| (j, f(x, theirs(i, j)))).collect())
+            }
+        };
+        Row { numbers, ..self.clone() }
+    }
+
     /// The largest number; NaN if one is NaN.
     fn max(&self) -> Value<'k> {
-        let (k, member) = (self.k, self.member);
+        let (k, member) = (self.member.k, self.member);
         let own = match &self.numbers {
             Numbers::Memory(load) => {
                 let largest = k.var(load(k.u32(0)));
@@ -298,7 +334,7 @@ impl<'k> Row<'k> {
 
     /// The sum of all numbers, by pairs.
     fn sum(&self) -> Value<'k> {
-        let (k, member) = (self.k, self.member);
+        let (k, member) = (self.member.k, self.member);
         let numbers = match &self.numbers {
             Numbers::Memory(load) => {
                 return member.sum(k.number(self.ty, 0), [k.u32(0), self.length], |j| load(j));
@@ -318,7 +354,7 @@ impl<'k> Row<'k> {
         match &self.numbers {
             Numbers::Memory(load) => {
                 let member = self.member;
-                self.k.for_step(member.lane, self.length, member.lanes(), |j| visit(j, None, load(j)));
+                member.k.for_step(member.lane, self.length, member.lanes(), |j| visit(j, None, load(j)));
             }
             Numbers::Registers(numbers) => {
                 for (i, &(j, x)) in numbers.iter().enumerate() {

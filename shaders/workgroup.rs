@@ -49,7 +49,7 @@ const BLOCK: u32 = 1024;
 /// A team at work.
 #[derive(Clone, Copy)]
 pub(super) struct Member<'k> {
-    k: &'k KernelBuilder,
+    pub k: &'k KernelBuilder,
     team: Team,
     /// The row that the team works on.
     pub row: Value<'k>,

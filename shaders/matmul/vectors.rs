@@ -5,7 +5,7 @@ use super::{Along, Problem, add_product};
 use crate::dtype::DType;
 use crate::kernels::elements::{Elements, Quads};
 use crate::kernels::workgroup::tree;
-use crate::shader::{Access, Array, KernelBuilder, Type, Value, Var};
+use crate::shader::{Access, Array, Dialect, KernelBuilder, Type, Value, Var};
 
 /// A few vectors times a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,6 +20,8 @@ pub(crate) struct Vectors {
     pub quads: bool,
     /// Whether four neighbours of a vector's product are stored together.
     pub stored_quads: bool,
+    /// The lanes of the device's subgroups, if these are used.
+    pub subgroup: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,7 +46,8 @@ impl Vectors {
         let side = if self.side == Side::Rows { "rows" } else { "columns" };
         let along = if self.along == Along::Depth { "depth" } else { "other" };
         let [quads, stored] = [(self.quads, ", x4"), (self.stored_quads, ", y4")].map(|(on, name)| if on { name } else { "" });
-        format!("{} {side}, along {along}{quads}{stored}", self.count)
+        let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
+        format!("{} {side}, along {along}{quads}{stored}{subgroups}", self.count)
     }
 
     /// Invocations per workgroup, as many as leave room for their sums in workgroup memory.
@@ -52,7 +55,7 @@ impl Vectors {
         match self.along {
             Along::Depth => 64,
             Along::Other if self.count < Vectors::MOST => 256,
-            Along::Other => 128,
+            Along::Other => 64,
         }
     }
 
@@ -65,9 +68,13 @@ impl Vectors {
         }
     }
 
-    /// Loads of the matrix that a member has on their way at a time.
-    const fn loads(self) -> u32 {
-        if self.count <= 2 { 16 } else { 8 }
+    /// Loads of the matrix that a member has on their way at a time, as many as stay in its registers.
+    fn loads(self, dialect: Dialect) -> u32 {
+        match self.count {
+            _ if dialect == Dialect::OpenCl => 4,
+            1 | 2 => 16,
+            _ => 8,
+        }
     }
 }
 
@@ -188,7 +195,7 @@ impl<'k> Kernel<'_, 'k> {
     fn along_depth(&self, y: Array<'k>) {
         let (k, count, lanes) = (self.k, self.config.count, self.config.workgroup());
         let sums = self.zeros(count * OUTPUTS, self.p.accumulator);
-        self.each_four(k.local_index(), lanes, self.config.loads() / OUTPUTS, |depths| {
+        self.each_four(k.local_index(), lanes, self.config.loads(k.target().dialect) / OUTPUTS, |depths| {
             let w = |depth| (0..OUTPUTS).map(move |output| self.matrix.index(k.u32(output), depth, 1) / 4);
             let w: Vec<Vec<_>> = depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
             for (&depth, w) in depths.iter().zip(&w) {
@@ -201,27 +208,45 @@ impl<'k> Kernel<'_, 'k> {
                 }
             }
         });
-        // Some members have parts of each sum, then one has all of a vector.
-        let parts = lanes / (count * OUTPUTS);
-        let pitch = lanes + 1;
-        let scratch = k.workgroup_array(self.p.accumulator, count * OUTPUTS * pitch);
-        let lane = k.local_index();
-        for (i, sum) in (0..).zip(&sums) {
-            scratch.store(lane + i * pitch, sum.get());
-        }
-        k.barrier();
-        let gather = |first: Value<'k>, count: u32, stride: u32| {
-            tree((0..count).map(|i| scratch.load(first + i * stride)).collect(), &|&a, &b| a + b)
-        };
-        let (number, part) = (lane / parts, lane % parts);
-        let sum = gather(number * pitch + part, count * OUTPUTS, parts);
-        k.barrier();
-        scratch.store(lane, sum);
-        k.barrier();
-        k.when(lane.lt(count), || {
-            let four = [0, 1, 2, 3].map(|e| gather((lane * OUTPUTS + e) * parts, parts, 1));
-            self.store(y, lane, k.u32(0), four);
+        let sums = sums.iter().map(|sum| sum.get()).collect();
+        let totals = self.across_workgroup(sums, 1);
+        k.when(k.local_index().lt(count), || {
+            let first = k.local_index() * OUTPUTS;
+            self.store(y, k.local_index(), k.u32(0), [0, 1, 2, 3].map(|e| totals.load(first + e)));
         });
+    }
+
+    /// The sums of each number over all members that are `stride` apart, in workgroup memory: those of the first members'
+    /// first numbers, then of their second ones.
+    fn across_workgroup(&self, numbers: Vec<Value<'k>>, stride: u32) -> Array<'k> {
+        let (k, lanes, lane) = (self.k, self.config.workgroup(), self.k.local_index());
+        let (count, ty) = (numbers.len() as u32, numbers[0].ty());
+        // The lanes of a subgroup combine theirs, by exchange with ever farther ones.
+        let subgroup = self.config.subgroup.filter(|&size| size > stride).unwrap_or(stride);
+        let exchanged = |number: Value<'k>| {
+            let distances = std::iter::successors(Some(stride), |distance| Some(distance * 2));
+            let distances = distances.take_while(|&distance| distance < subgroup);
+            distances.fold(number, |sum, distance| sum + sum.subgroup_shuffle(k.subgroup_lane() ^ distance))
+        };
+        let per_number = lanes / subgroup * stride;
+        let pitch = per_number + 1;
+        let parts = k.workgroup_array(ty, count * pitch);
+        let place = lane / subgroup * stride + lane % stride;
+        let numbers: Vec<_> = numbers.into_iter().map(exchanged).collect();
+        k.when((lane % subgroup).lt(stride), || {
+            for (i, &number) in (0..).zip(&numbers) {
+                parts.store(place + i * pitch, number);
+            }
+        });
+        k.barrier();
+        let totals = k.workgroup_array(ty, count * stride);
+        k.when(lane.lt(count * stride), || {
+            let first = lane / stride * pitch + lane % stride;
+            let parts = (0..per_number / stride).map(|i| parts.load(first + i * stride)).collect();
+            totals.store(lane, tree(parts, &|&a, &b| a + b));
+        });
+        k.barrier();
+        totals
     }
 
     /// Fours along the outputs: each member has one of them at some depths.
@@ -231,7 +256,7 @@ impl<'k> Kernel<'_, 'k> {
         let down = lanes / ACROSS;
         let wide = Type { lanes: 4, ..self.p.accumulator };
         let sums = self.zeros(count, wide);
-        self.each_four(line, down, self.config.loads() / 4, |depths| {
+        self.each_four(line, down, self.config.loads(k.target().dialect) / 4, |depths| {
             let w = |depth: Value<'k>| (0..4).map(move |e| self.matrix.index(column * 4, depth + e, 4) / 4);
             let w: Vec<Vec<_>> = depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
             for (&depth, w) in depths.iter().zip(&w) {
@@ -242,15 +267,10 @@ impl<'k> Kernel<'_, 'k> {
                 }
             }
         });
-        let scratch = k.workgroup_array(wide, count * lanes);
-        let lane = k.local_index();
-        for (vector, sum) in (0..).zip(&sums) {
-            scratch.store(lane + vector * lanes, sum.get());
-        }
-        k.barrier();
-        k.when(lane.lt(count * ACROSS), || {
-            let first = line * lanes + column;
-            let four = tree((0..down).map(|i| scratch.load(first + i * ACROSS)).collect(), &|&a, &b| a + b);
+        let sums = sums.iter().map(|sum| sum.get()).collect();
+        let totals = self.across_workgroup(sums, ACROSS);
+        k.when(k.local_index().lt(count * ACROSS), || {
+            let four = totals.load(k.local_index());
             self.store(y, line, column * 4, [0, 1, 2, 3].map(|e| four.lane(e)));
         });
     }

@@ -1,5 +1,6 @@
 //! Matrix products.
 
+use super::subgroup_lanes;
 use crate::device::{BackendKind, Device};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -84,7 +85,7 @@ fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize)
         // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
         return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } };
     }
-    if let Some(vectors) = problem.few_vectors(dtype)
+    if let Some(vectors) = problem.few_vectors(dtype, subgroup_lanes(device))
         && vectors.workgroup() <= device.info().limits.max_workgroup_invocations
     {
         return Tile::Vectors(vectors);
@@ -215,7 +216,7 @@ impl Problem {
 
     /// How it is computed as the product of a matrix and a few vectors, if it is one and the matrix lies so that it can be
     /// read by fours.
-    fn few_vectors(&self, dtype: DType) -> Option<Vectors> {
+    fn few_vectors(&self, dtype: DType, subgroup: Option<u32>) -> Option<Vectors> {
         let [m, n, k] = self.sizes;
         let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
         let b = self.rhs.reading(self.rhs.column, n, self.rhs.row, k);
@@ -231,7 +232,7 @@ impl Problem {
         let count = (few.next_power_of_two() as u32).min(Vectors::MOST);
         let quads = vectors == Reading::Quads(Along::Depth);
         let stored_quads = outputs.is_multiple_of(4) && (side == Side::Rows || n == 1);
-        Some(Vectors { side, count, along, quads, stored_quads })
+        Some(Vectors { side, count, along, quads, stored_quads, subgroup })
     }
 
     fn parameters(&self, batches: usize) -> Vec<u32> {

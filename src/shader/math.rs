@@ -6,7 +6,8 @@
 //! 1992, single precision) unless said otherwise; those of `f64` are in `double.rs`.
 
 use super::builder::KernelBuilder;
-use super::types::Scalar;
+use super::target::Dialect;
+use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
 use rspirv::spirv::{BuiltIn, GlslStd450Op as Glsl, OpenclStd100Op as OpenCl};
 
@@ -196,10 +197,17 @@ impl<'k> Value<'k> {
 
     /// The two half-precision floats packed in a word, the low half first.
     pub fn unpack_f16(self) -> [Value<'k>; 2] {
+        if self.kernel.target().dialect == Dialect::Vulkan {
+            // An instruction for what takes a dozen by bits. It stands alone: together with an addition, compilers make
+            // one of it that takes subnormals for 0.
+            let pair = Type::vec2(Scalar::F32);
+            let pair = self.kernel.library(Glsl::UnpackHalf2x16 as u32, 0, pair, &[self]).opaque();
+            return [pair.lane(0), pair.lane(1)];
+        }
         [(self & 0xffff_u32).half_bits_to_f32(), (self >> 16).half_bits_to_f32()]
     }
 
-    /// The float with these half-precision bits. Not by the device's own instruction, which may flush subnormals.
+    /// The float with these half-precision bits.
     pub fn half_bits_to_f32(self) -> Value<'k> {
         let float = self.ty.with_scalar(Scalar::F32);
         let magnitude = self & 0x7fff_u32;
