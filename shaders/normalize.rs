@@ -45,15 +45,6 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    /// The same for what is needed in the last pass only: it comes before the others, unless it would take too many
-    /// registers.
-    fn if_few(self) -> Self {
-        match self {
-            Held::Elements(..=4) | Held::Quads(..=4) => self,
-            _ => Held::Memory,
-        }
-    }
-
     /// Elements that are loaded at a time.
     fn width(self) -> u32 {
         if matches!(self, Held::Quads(_)) { 4 } else { 1 }
@@ -126,15 +117,6 @@ impl Family for Normalize {
         let count = length.convert(self.dtype.compute_scalar());
         let ty = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
         let x = Row::new(member, self.held, ty, length / width, load);
-        let [weight, bias] = [weight, bias].map(|vector| {
-            let (source, at) = vector?;
-            let load = move |j: Value<'k>| {
-                let j = j * width;
-                let place = channels.map_or(j, |[groups, size, inside]| row % groups * size + j / inside);
-                source.load(k, at.at(&[place]))
-            };
-            Some(Row::new(member, self.held.if_few(), ty, length / width, load))
-        });
 
         let one = k.number(ty, 1);
         let eps = eps.unwrap_or(k.number(ty, 0));
@@ -168,15 +150,17 @@ impl Family for Normalize {
             }
         };
 
-        let scaled = weight.map_or(y_row.clone(), |weight| y_row.with(weight, |y, weight| y * weight));
-        let shifted = bias.map_or(scaled.clone(), |bias| scaled.with(bias, |y, bias| y + bias));
-
         let row_exists = member.row.lt(rows);
-        shifted.each(|j, exists, number| {
-            let j = j * width;
+        y_row.each(|j, exists, normal| {
             // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
-            let exists = exists.map_or(row_exists, |exists| row_exists & exists);
-            k.when(exists, || y.store(k, (row / inner * length + j) * inner + row % inner, number));
+            k.when(exists.map_or(row_exists, |exists| row_exists & exists), || {
+                let j = j * width;
+                let place = [channels.map_or(j, |[groups, size, inside]| row % groups * size + j / inside)];
+                let at = |vector: &(Source<'k>, Strides<'k>)| vector.0.load(k, vector.1.at(&place));
+                let scaled = weight.as_ref().map_or(normal, |weight| normal * at(weight));
+                let shifted = bias.as_ref().map_or(scaled, |bias| scaled + at(bias));
+                y.store(k, (row / inner * length + j) * inner + row % inner, shifted);
+            });
         });
     }
 
@@ -291,26 +275,6 @@ impl<'k> Row<'k> {
                 Numbers::Memory(Rc::new(move |j| f(load(j))))
             }
             Numbers::Registers(numbers) => Numbers::Registers(numbers.iter().map(|&(j, x)| (j, f(x))).collect()),
-        };
-        Row { numbers, ..self.clone() }
-    }
-
-    /// The same of the numbers of two rows.
-    fn with(&self, other: Row<'k>, f: impl Fn(Value<'k>, Value<'k>) -> Value<'k> + 'k) -> Self {
-        let last = self.length - 1;
-        let theirs = move |i: usize, j: Value<'k>| match &other.numbers {
-            Numbers::Memory(load) => load(j.min(last)),
-            Numbers::Registers(numbers) => numbers[i].1,
-        };
-        let numbers = match &self.numbers {
-            Numbers::Memory(load) => {
-                let load = load.clone();
-                Numbers::Memory(Rc::new(move |j| f(load(j), theirs(0, j))))
-            }
-            Numbers::Registers(numbers) => {
-                let numbers = numbers.iter().enumerate();
-                Numbers::Registers(numbers.map(|(i, &(j, x))| (j, f(x, theirs(i, j)))).collect())
-            }
         };
         Row { numbers, ..self.clone() }
     }

@@ -174,7 +174,7 @@ impl Family for Matmul {
         };
         let vectors = |dtype: DType| {
             let few = |side, along| {
-                [1, Vectors::MOST].map(|count| Vectors { side, count, along, quads: true, stored_quads: side == Side::Rows, subgroup: None })
+                [1, Vectors::MOST].map(|count| Vectors { members: Vectors::members(along, count, None, [4096; 2]), side, count, along, quads: true, stored_quads: side == Side::Rows, subgroup: None })
             };
             let all = [few(Side::Rows, Along::Depth), few(Side::Rows, Along::Other), few(Side::Columns, Along::Depth)];
             all.into_iter().flatten().filter(move |_| dtype.size_in_bytes() <= 4).map(Tile::Vectors)

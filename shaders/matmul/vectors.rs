@@ -20,6 +20,8 @@ pub(crate) struct Vectors {
     pub quads: bool,
     /// Whether four neighbours of a vector's product are stored together.
     pub stored_quads: bool,
+    /// Invocations per workgroup, and how many of them lie side by side, each with a four of outputs.
+    pub members: [u32; 2],
     /// The lanes of the device's subgroups, if these are used.
     pub subgroup: Option<u32>,
 }
@@ -35,9 +37,6 @@ pub(crate) enum Side {
 /// Numbers of a vector's product that a member sums up: they are stored together.
 const OUTPUTS: u32 = 4;
 
-/// Members side by side where the fours lie along the outputs: enough that they read whole lines of memory.
-const ACROSS: u32 = 8;
-
 impl Vectors {
     /// The most vectors of a workgroup.
     pub const MOST: u32 = 8;
@@ -47,21 +46,36 @@ impl Vectors {
         let along = if self.along == Along::Depth { "depth" } else { "other" };
         let [quads, stored] = [(self.quads, ", x4"), (self.stored_quads, ", y4")].map(|(on, name)| if on { name } else { "" });
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
-        format!("{} {side}, along {along}{quads}{stored}{subgroups}", self.count)
+        let [members, across] = self.members;
+        format!("{} {side}, along {along}{quads}{stored}, {members} by {across}{subgroups}", self.count)
     }
 
-    /// Invocations per workgroup, as many as leave room for their sums in workgroup memory.
-    pub const fn workgroup(self) -> u32 {
-        match self.along {
-            Along::Depth => 64,
-            Along::Other if self.count < Vectors::MOST => 256,
-            Along::Other => 64,
+    /// So many members for products of this depth and so many outputs, as were the fastest on an H200 and as have room for
+    /// their sums in 16 KiB; and how many of them lie side by side where the fours are along the outputs.
+    pub fn members(along: Along, count: u32, subgroup: Option<u32>, [outputs, depth]: [usize; 2]) -> [u32; 2] {
+        if subgroup.is_none_or(|lanes| lanes < 32) {
+            return [(512 / count).min(256), if along == Along::Depth { 1 } else { 8 }];
         }
+        match along {
+            Along::Depth => match depth {
+                ..2048 => [64, 1],
+                2048..8192 => [256, 1],
+                _ => [128, 1],
+            },
+            Along::Other if count > 2 => [256, 8],
+            // Enough workgroups first, then whole lines of memory.
+            Along::Other => [512, if outputs < 8192 { 8 } else { 16 }],
+        }
+    }
+
+    /// Invocations per workgroup.
+    pub const fn workgroup(self) -> u32 {
+        self.members[0]
     }
 
     /// Rows and columns of a workgroup's block.
     pub const fn block(self) -> [u32; 2] {
-        let outputs = if matches!(self.along, Along::Depth) { OUTPUTS } else { OUTPUTS * ACROSS };
+        let outputs = OUTPUTS * self.members[1];
         match self.side {
             Side::Rows => [self.count, outputs],
             Side::Columns => [outputs, self.count],
@@ -69,10 +83,11 @@ impl Vectors {
     }
 
     /// Loads of the matrix that a member has on their way at a time, as many as stay in its registers.
-    fn loads(self, dialect: Dialect) -> u32 {
-        match self.count {
+    fn loads(self, dtype: DType, dialect: Dialect) -> u32 {
+        match (self.count, self.members[1]) {
             _ if dialect == Dialect::OpenCl => 4,
-            1 | 2 => 16,
+            (1, 8) if dtype.size_in_bytes() == 2 => 32,
+            (1 | 2, _) => 16,
             _ => 8,
         }
     }
@@ -113,6 +128,7 @@ enum Source<'k> {
 struct Kernel<'a, 'k> {
     k: &'k KernelBuilder,
     config: Vectors,
+    dtype: DType,
     p: &'a Problem<'k>,
     vectors: Operand<'k>,
     x: Source<'k>,
@@ -130,11 +146,11 @@ pub fn write<'k>(p: &Problem<'k>, dtype: DType, config: Vectors) {
     let kernel = match config.side {
         Side::Rows => {
             let x = vectors("a");
-            Kernel { k, config, p, vectors: a, x, matrix: b, w: Quads::input(k, "b", dtype) }
+            Kernel { k, config, dtype, p, vectors: a, x, matrix: b, w: Quads::input(k, "b", dtype) }
         }
         Side::Columns => {
             let w = Quads::input(k, "a", dtype);
-            Kernel { k, config, p, vectors: b, x: vectors("b"), matrix: a, w }
+            Kernel { k, config, dtype, p, vectors: b, x: vectors("b"), matrix: a, w }
         }
     };
     let lanes = if config.stored_quads { 4 } else { 1 };
@@ -195,7 +211,7 @@ impl<'k> Kernel<'_, 'k> {
     fn along_depth(&self, y: Array<'k>) {
         let (k, count, lanes) = (self.k, self.config.count, self.config.workgroup());
         let sums = self.zeros(count * OUTPUTS, self.p.accumulator);
-        self.each_four(k.local_index(), lanes, self.config.loads(k.target().dialect) / OUTPUTS, |depths| {
+        self.each_four(k.local_index(), lanes, self.config.loads(self.dtype, k.target().dialect) / OUTPUTS, |depths| {
             let w = |depth| (0..OUTPUTS).map(move |output| self.matrix.index(k.u32(output), depth, 1) / 4);
             let w: Vec<Vec<_>> = depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
             for (&depth, w) in depths.iter().zip(&w) {
@@ -251,12 +267,12 @@ impl<'k> Kernel<'_, 'k> {
 
     /// Fours along the outputs: each member has one of them at some depths.
     fn along_outputs(&self, y: Array<'k>) {
-        let (k, count, lanes) = (self.k, self.config.count, self.config.workgroup());
-        let (column, line) = (k.local_index() % ACROSS, k.local_index() / ACROSS);
-        let down = lanes / ACROSS;
+        let (k, count, [lanes, across]) = (self.k, self.config.count, self.config.members);
+        let (column, line) = (k.local_index() % across, k.local_index() / across);
+        let down = lanes / across;
         let wide = Type { lanes: 4, ..self.p.accumulator };
         let sums = self.zeros(count, wide);
-        self.each_four(line, down, self.config.loads(k.target().dialect) / 4, |depths| {
+        self.each_four(line, down, self.config.loads(self.dtype, k.target().dialect) / 4, |depths| {
             let w = |depth: Value<'k>| (0..4).map(move |e| self.matrix.index(column * 4, depth + e, 4) / 4);
             let w: Vec<Vec<_>> = depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
             for (&depth, w) in depths.iter().zip(&w) {
@@ -268,8 +284,8 @@ impl<'k> Kernel<'_, 'k> {
             }
         });
         let sums = sums.iter().map(|sum| sum.get()).collect();
-        let totals = self.across_workgroup(sums, ACROSS);
-        k.when(k.local_index().lt(count * ACROSS), || {
+        let totals = self.across_workgroup(sums, across);
+        k.when(k.local_index().lt(count * across), || {
             let four = totals.load(k.local_index());
             self.store(y, line, column * 4, [0, 1, 2, 3].map(|e| four.lane(e)));
         });

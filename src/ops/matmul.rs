@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::subgroup_lanes;
+use super::{largest_team, subgroup_lanes};
 use crate::device::{BackendKind, Device};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -85,9 +85,7 @@ fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize)
         // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
         return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } };
     }
-    if let Some(vectors) = problem.few_vectors(dtype, subgroup_lanes(device))
-        && vectors.workgroup() <= device.info().limits.max_workgroup_invocations
-    {
+    if let Some(vectors) = problem.few_vectors(device, dtype) {
         return Tile::Vectors(vectors);
     }
     let count = |[rows, columns]: [u32; 2]| batches * m.div_ceil(rows as usize) * n.div_ceil(columns as usize);
@@ -216,7 +214,7 @@ impl Problem {
 
     /// How it is computed as the product of a matrix and a few vectors, if it is one and the matrix lies so that it can be
     /// read by fours.
-    fn few_vectors(&self, dtype: DType, subgroup: Option<u32>) -> Option<Vectors> {
+    fn few_vectors(&self, device: &Device, dtype: DType) -> Option<Vectors> {
         let [m, n, k] = self.sizes;
         let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
         let b = self.rhs.reading(self.rhs.column, n, self.rhs.row, k);
@@ -232,7 +230,10 @@ impl Problem {
         let count = (few.next_power_of_two() as u32).min(Vectors::MOST);
         let quads = vectors == Reading::Quads(Along::Depth);
         let stored_quads = outputs.is_multiple_of(4) && (side == Side::Rows || n == 1);
-        Some(Vectors { side, count, along, quads, stored_quads, subgroup })
+        let subgroup = subgroup_lanes(device);
+        let [members, across] = Vectors::members(along, count, subgroup, [outputs, k]);
+        let members = [members.min(largest_team(device)), across];
+        Some(Vectors { side, count, along, quads, stored_quads, members, subgroup })
     }
 
     fn parameters(&self, batches: usize) -> Vec<u32> {
