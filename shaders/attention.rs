@@ -11,7 +11,10 @@ use crate::shader::{Access, Array, IntoValue, KernelBuilder, Scalar, Type, Value
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Tile {
     /// Each invocation computes two rows without workgroup memory, for software devices, where that is slow.
-    Registers,
+    Registers {
+        /// Whether each lane loads of one key, and the others have it from there: subgroups have as many lanes or more.
+        broadcast: bool,
+    },
     /// Each workgroup computes a block of rows from tiles in workgroup memory.
     Workgroup {
         /// Invocations that share four rows. Each has four keys of a block, then some columns of the result.
@@ -72,7 +75,7 @@ impl Tile {
     /// Rows and keys that a workgroup has at a time.
     pub const fn block(self) -> (usize, usize) {
         match self {
-            Tile::Registers => ((REGISTER_ROWS * REGISTER_WORKGROUP) as usize, REGISTER_KEYS as usize),
+            Tile::Registers { .. } => ((REGISTER_ROWS * REGISTER_WORKGROUP) as usize, REGISTER_KEYS as usize),
             Tile::Workgroup { across } => ((4 * WORKGROUP / across) as usize, (4 * across) as usize),
         }
     }
@@ -326,7 +329,7 @@ impl Family for Attention {
 
     fn workgroup(&self) -> u32 {
         match self.tile {
-            Tile::Registers => REGISTER_WORKGROUP,
+            Tile::Registers { .. } => REGISTER_WORKGROUP,
             Tile::Workgroup { .. } => WORKGROUP,
         }
     }
@@ -338,13 +341,14 @@ impl Family for Attention {
         }
         let problem = Problem::new(k, self);
         match self.tile {
-            Tile::Registers => by_registers(&problem),
+            Tile::Registers { broadcast } => by_registers(&problem, broadcast),
             Tile::Workgroup { across } => by_workgroup(&problem, across),
         }
     }
 
     fn samples() -> Vec<Self> {
-        let tiles = [Tile::Registers, Tile::Workgroup { across: 8 }, Tile::Workgroup { across: 64 }];
+        let registers = [true, false].map(|broadcast| Tile::Registers { broadcast });
+        let tiles = [Tile::Workgroup { across: 8 }, Tile::Workgroup { across: 64 }];
         let sample = |tile| Attention {
             dtype: DType::F32,
             batch_rank: 1,
@@ -356,7 +360,7 @@ impl Family for Attention {
             parts: tile == Tile::Workgroup { across: 64 },
         };
         let doubles = Attention { dtype: DType::F64, ..sample(Tile::Workgroup { across: 16 }) };
-        tiles.map(sample).into_iter().chain([doubles]).collect()
+        registers.into_iter().chain(tiles).map(sample).chain([doubles]).collect()
     }
 }
 
@@ -392,7 +396,7 @@ impl<'k> Row<'k> {
     }
 }
 
-fn by_registers<'k>(p: &Problem<'k>) {
+fn by_registers<'k>(p: &Problem<'k>, broadcast: bool) {
     let k = p.kernel;
     // No constants, as llvmpipe would unroll the loops, and is slow to compile what loads from buffers.
     let [features, columns] = [p.config.features, p.config.columns].map(|length| k.u32(length).opaque());
@@ -403,12 +407,20 @@ fn by_registers<'k>(p: &Problem<'k>) {
     let [start, end] = p.keys;
     k.for_step(start, end, REGISTER_KEYS, |first| {
         // Keys beyond the last one repeat it; they are not seen.
-        let keys: Vec<_> = (0..REGISTER_KEYS).map(|i| (first + i).min(end - 1)).collect();
+        let keys: Vec<_> = match broadcast {
+            true => vec![(first + k.subgroup_lane()).min(end - 1)],
+            false => (0..REGISTER_KEYS).map(|i| (first + i).min(end - 1)).collect(),
+        };
         let [k_rows, v_rows] =
             [&p.k, &p.v].map(|operand| keys.iter().map(|&key| operand.row_at(key)).collect::<Vec<_>>());
-        let products: Vec<Vec<_>> = rows.iter().map(|_| keys.iter().map(|_| k.var(zero)).collect()).collect();
+        // The same element of all keys.
+        let load = |operand: &Operand<'k>, rows: &[Value<'k>], column| -> Vec<_> {
+            let loaded: Vec<_> = rows.iter().map(|&row| operand.load(row, column)).collect();
+            if broadcast { (0..REGISTER_KEYS).map(|lane| loaded[0].subgroup_broadcast(lane)).collect() } else { loaded }
+        };
+        let products: Vec<Vec<_>> = rows.iter().map(|_| (0..REGISTER_KEYS).map(|_| k.var(zero)).collect()).collect();
         k.for_range(0, features, |feature| {
-            let keys: Vec<_> = k_rows.iter().map(|&row| p.k.load(row, feature)).collect();
+            let keys = load(&p.k, &k_rows, feature);
             for (row, sums) in rows.iter().zip(&products) {
                 let q = p.q.load(row.q, feature) * p.scale;
                 keys.iter().zip(sums).for_each(|(&key, sum)| sum.set(q.fma(key, sum.get())));
@@ -420,7 +432,7 @@ fn by_registers<'k>(p: &Problem<'k>) {
         };
         let weights: Vec<_> = rows.iter().zip(&products).map(weigh).collect();
         k.for_range(0, columns, |column| {
-            let values: Vec<_> = v_rows.iter().map(|&row| p.v.load(row, column)).collect();
+            let values = load(&p.v, &v_rows, column);
             for (row, (weights, rescale)) in rows.iter().zip(&weights) {
                 let terms = weights.iter().zip(&values);
                 let before = row.sums.load(column) * *rescale;

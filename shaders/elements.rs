@@ -106,6 +106,37 @@ impl<'k> Elements<'k> {
     }
 }
 
+/// A buffer of elements of 16 or 32 bits that is read one or two pairs at a time, at multiples of as many, where two elements
+/// are one number: software devices load a vector number by number.
+#[derive(Clone, Copy)]
+pub(super) struct Pairs<'k> {
+    array: Array<'k>,
+    dtype: DType,
+    pairs: u32,
+}
+
+impl<'k> Pairs<'k> {
+    pub fn input(k: &'k KernelBuilder, name: &str, dtype: DType, pairs: u32) -> Self {
+        let scalar = if dtype.size_in_bytes() == 2 { Scalar::U32 } else { Scalar::I64 };
+        Pairs { array: k.buffer(name, Type { scalar, lanes: pairs }, Access::Read), dtype, pairs }
+    }
+
+    /// The elements from `2 pairs index` on, widened to the type they are computed in.
+    pub fn load(self, index: Value<'k>) -> Vec<Value<'k>> {
+        let numbers = self.array.load(index);
+        let number = |pair| if self.pairs == 1 { numbers } else { numbers.lane(pair) };
+        (0..self.pairs).flat_map(|pair| self.unpack(number(pair))).collect()
+    }
+
+    fn unpack(self, number: Value<'k>) -> [Value<'k>; 2] {
+        if self.dtype.size_in_bytes() == 2 {
+            return unpack_halves(self.dtype, number);
+        }
+        let ty = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
+        [number, number >> 32].map(|word| word.convert(Scalar::U32).bitcast(ty))
+    }
+}
+
 /// A buffer that is read four elements at a time, at multiples of four.
 #[derive(Clone, Copy)]
 pub(super) struct Quads<'k> {

@@ -101,7 +101,9 @@ impl Family for Normalize {
         let channels: Option<[Value; 3]> = self.per_channel.then(|| std::array::from_fn(|_| k.parameter(Type::U32)));
         let width = self.held.width();
         let x = Source::input(k, "x", self.dtype, width);
-        let vector = |name| (Source::input(k, name, self.dtype, if channels.is_some() { 1 } else { width }), Strides::parameters(k, 1));
+        let vector = |name| {
+            (Source::input(k, name, self.dtype, if channels.is_some() { 1 } else { width }), Strides::parameters(k, 1))
+        };
         let weight = self.weight.then(|| vector("weight"));
         let bias = self.bias.then(|| vector("bias"));
         let y = Target::output(k, self.dtype, width);
@@ -200,7 +202,11 @@ enum Source<'k> {
 
 impl<'k> Source<'k> {
     fn input(k: &'k KernelBuilder, name: &str, dtype: DType, width: u32) -> Self {
-        if width == 4 { Source::Quads(Quads::input(k, name, dtype)) } else { Source::Elements(Elements::input(k, name, dtype)) }
+        if width == 4 {
+            Source::Quads(Quads::input(k, name, dtype))
+        } else {
+            Source::Elements(Elements::input(k, name, dtype))
+        }
     }
 
     fn load(&self, k: &'k KernelBuilder, index: Value<'k>) -> Value<'k> {
@@ -220,7 +226,11 @@ enum Target<'k> {
 impl<'k> Target<'k> {
     fn output(k: &'k KernelBuilder, dtype: DType, width: u32) -> Self {
         let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
-        if width == 4 { Target::Quads(Quads::output(k, "y", dtype)) } else { Target::Elements(k.buffer("y", ty, Access::Write)) }
+        if width == 4 {
+            Target::Quads(Quads::output(k, "y", dtype))
+        } else {
+            Target::Elements(k.buffer("y", ty, Access::Write))
+        }
     }
 
     fn store(&self, k: &'k KernelBuilder, index: Value<'k>, value: Value<'k>) {

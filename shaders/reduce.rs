@@ -116,10 +116,14 @@ impl Family for Reduce {
             samples.extend(Team::ALL.map(|team| sample(op, DType::F32, Stage::Whole, team)));
         }
         for op in [Sum, ArgMax, NormL2] {
-            samples.extend([Stage::Begin, Stage::End].map(|stage| sample(op, DType::F32, stage, Team::Workgroup(WORKGROUP))));
+            samples.extend(
+                [Stage::Begin, Stage::End].map(|stage| sample(op, DType::F32, stage, Team::Workgroup(WORKGROUP))),
+            );
         }
         let quads = Team::Workgroup(WORKGROUP);
-        samples.extend([Sum, ArgMax].map(|op| Reduce { turn: Turn::Quads, ..sample(op, DType::F32, Stage::Whole, quads) }));
+        samples.extend(
+            [Sum, ArgMax].map(|op| Reduce { turn: Turn::Quads, ..sample(op, DType::F32, Stage::Whole, quads) }),
+        );
         samples
     }
 }

@@ -47,7 +47,8 @@ pub mod shader;
 mod shape;
 mod stream;
 mod tensor;
-mod tuning;
+#[doc(hidden)]
+pub mod tuning;
 
 pub use device::{
     BackendKind, Device, DeviceFilter, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion,

@@ -10,6 +10,7 @@ use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
 use crate::profile::{self, Label, Profile};
 use crate::shader::{Access, Module, Target};
 use crate::stream::Stream;
+use crate::tuning::{self, Tuning};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,6 +61,7 @@ pub(crate) struct Runtime {
     kernels: KernelCache,
     random: Mutex<RandomState>,
     launches: AtomicU64,
+    tuning: &'static Tuning,
     backend: Arc<dyn Backend>,
 }
 
@@ -72,8 +74,18 @@ impl Runtime {
             kernels: KernelCache::new(DiskCache::from_environment()),
             random: Mutex::default(),
             launches: AtomicU64::new(0),
+            tuning: &tuning::choose(backend.info()).tuning,
             backend,
         }
+    }
+
+    /// With other data for how work is cut.
+    pub fn tuned(self, tuning: &'static Tuning) -> Self {
+        Runtime { tuning, ..self }
+    }
+
+    pub fn tuning(&self) -> &'static Tuning {
+        self.tuning
     }
 
     pub fn info(&self) -> &DeviceInfo {

@@ -5,6 +5,7 @@ use super::{Problem, add_product};
 use crate::dtype::DType;
 use crate::kernels::elements::{Elements, Quads};
 use crate::shader::{Access, Array, Dialect, KernelBuilder, Type, Value, Var};
+use crate::tuning;
 
 /// The block of a workgroup, and how it is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,6 +22,12 @@ pub(crate) struct Block {
     pub whole: bool,
     /// Whether rows of `y` are multiples of four, and stored by fours.
     pub quads: bool,
+}
+
+impl From<tuning::Block> for Block {
+    fn from(tuning::Block { shape, part, depth }: tuning::Block) -> Self {
+        Block::new(shape, part, depth)
+    }
 }
 
 /// How an operand is read.
@@ -47,19 +54,16 @@ impl Block {
         Block { shape, part, depth, a, b, whole: true, quads: true }
     }
 
-    pub const SMALL: Block = Block::new([32, 32], [4, 4], 8);
-    pub const MIDDLE: Block = Block::new([64, 64], [8, 4], 8);
-    /// For GPUs that have registers for sums of 8 x 8, which Intel's do not.
-    pub const LARGE: Block = Block::new([64, 128], [8, 8], 8);
-
-    /// Blocks that are used for a dtype on every device.
-    pub fn of(dtype: DType) -> &'static [Block] {
-        match dtype {
+    /// Blocks that are used for a dtype on every GPU: those of Intel's, which have the fewest registers.
+    pub fn of(dtype: DType) -> Vec<Block> {
+        let blocks = tuning::entry("intel").map_or(&[][..], |entry| entry.tuning.matmul.blocks);
+        let blocks = match dtype {
             // Products of 64-bit integers are made of so many of 32 bits that no block stays in Intel's registers.
             DType::I64 => &[],
-            DType::F64 => &[Block::SMALL],
-            _ => &[Block::SMALL, Block::MIDDLE],
-        }
+            DType::F64 => &blocks[blocks.len().saturating_sub(1)..],
+            _ => blocks,
+        };
+        blocks.iter().copied().map(Block::from).collect()
     }
 
     pub fn name(self) -> String {
@@ -80,9 +84,6 @@ impl Block {
         self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
     }
 }
-
-/// Elements between lines of a tile that are written across, so that they fall into other banks.
-const PAD: u32 = 4;
 
 /// An operand on its way to the tiles.
 struct Side<'k> {
@@ -120,7 +121,7 @@ impl<'k> Tile<'k> {
         let quads = reading == Reading::Quads(Along::Other);
         let array = match quads {
             true => k.workgroup_array(Type::vec4(number.scalar), 2 * depth * extent / 4),
-            false => k.workgroup_array(number, 2 * depth * (extent + PAD)),
+            false => k.workgroup_array(number, 2 * depth * (extent + tuning::Block::PAD)),
         };
         Tile { array, quads, extent, depth }
     }
@@ -128,7 +129,7 @@ impl<'k> Tile<'k> {
     fn store(&self, line: Value<'k>, place: Value<'k>, value: Value<'k>) {
         match self.quads {
             true => self.array.store(line * (self.extent / 4) + place / 4, value),
-            false => self.array.store(line * (self.extent + PAD) + place, value),
+            false => self.array.store(line * (self.extent + tuning::Block::PAD) + place, value),
         }
     }
 
@@ -138,7 +139,7 @@ impl<'k> Tile<'k> {
             let four = self.array.load(line * (self.extent / 4) + place / 4);
             return [0, 1, 2, 3].map(|e| four.lane(e));
         }
-        let first = line * (self.extent + PAD) + place;
+        let first = line * (self.extent + tuning::Block::PAD) + place;
         [0, 1, 2, 3].map(|e| self.array.load(first + e))
     }
 }

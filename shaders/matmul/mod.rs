@@ -2,10 +2,12 @@
 //! work has a file.
 
 mod blocked;
+mod broadcast;
 mod registers;
 mod vectors;
 
 pub(crate) use blocked::{Along, Block, Reading};
+pub(crate) use broadcast::QUAD;
 pub(crate) use vectors::{Side, Vectors};
 
 use super::Family;
@@ -20,8 +22,13 @@ pub(crate) enum Tile {
     Workgroup(Block),
     /// Each workgroup computes a few numbers of the products of a few vectors.
     Vectors(Vectors),
-    /// Each invocation computes 8 rows of some columns from registers alone: for software devices, where workgroup
-    /// memory is slow and an operand that is the same for all lanes is cheap.
+    /// Each invocation computes 12 rows of two columns from registers; lanes hand each other the elements of `a`, which
+    /// lie side by side along the depth: for software devices, where loads are slow, and workgroup memory is no faster.
+    Broadcast {
+        /// The axis along which elements of `b` lie side by side.
+        b: Along,
+    },
+    /// Each invocation computes 8 rows of some columns from registers alone, whatever the strides: for software devices.
     Registers {
         /// Columns per invocation: the more, the more often each element of `a` is used.
         columns: u32,
@@ -50,6 +57,7 @@ impl Tile {
         match self {
             Tile::Workgroup(block) => block.shape,
             Tile::Vectors(vectors) => vectors.block(),
+            Tile::Broadcast { .. } => broadcast::BLOCK,
             Tile::Registers { columns } => registers::block(columns),
         }
     }
@@ -140,6 +148,7 @@ impl Family for Matmul {
         let tile = match self.tile {
             Tile::Workgroup(block) => block.name(),
             Tile::Vectors(vectors) => vectors.name(),
+            Tile::Broadcast { b } => format!("broadcast, b by {b:?}"),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
         format!("matmul({}, {tile})", self.dtype)
@@ -149,6 +158,7 @@ impl Family for Matmul {
         match self.tile {
             Tile::Workgroup(block) => block.workgroup(),
             Tile::Vectors(vectors) => vectors.workgroup(),
+            Tile::Broadcast { .. } => broadcast::WORKGROUP,
             Tile::Registers { .. } => registers::WORKGROUP,
         }
     }
@@ -162,25 +172,40 @@ impl Family for Matmul {
         match self.tile {
             Tile::Workgroup(block) => blocked::write(&problem, self.dtype, block),
             Tile::Vectors(vectors) => vectors::write(&problem, self.dtype, vectors),
+            Tile::Broadcast { b } => broadcast::write(&problem, self.dtype, b),
             Tile::Registers { columns } => registers::write(&problem, self.dtype, columns),
         }
     }
 
     fn samples() -> Vec<Self> {
-        let blocks = |dtype| Block::of(dtype).iter().copied().map(Tile::Workgroup);
+        let blocks = |dtype| Block::of(dtype).into_iter().map(Tile::Workgroup);
         let registers = |dtype: DType| {
             let most = if dtype.size_in_bytes() == 8 { 1 } else { 4 };
             [1, 4].into_iter().filter(move |&columns| columns <= most).map(|columns| Tile::Registers { columns })
         };
         let vectors = |dtype: DType| {
             let few = |side, along| {
-                [1, Vectors::MOST].map(|count| Vectors { members: Vectors::members(along, count, None, [4096; 2]), side, count, along, quads: true, stored_quads: side == Side::Rows, subgroup: None })
+                [1, Vectors::MOST].map(|count| Vectors {
+                    members: Vectors::members(along, count, None, [4096; 2]),
+                    side,
+                    count,
+                    along,
+                    stored_quads: side == Side::Rows,
+                    subgroup: None,
+                })
             };
             let all = [few(Side::Rows, Along::Depth), few(Side::Rows, Along::Other), few(Side::Columns, Along::Depth)];
             all.into_iter().flatten().filter(move |_| dtype.size_in_bytes() <= 4).map(Tile::Vectors)
         };
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
-        let tiles = |dtype| registers(dtype).chain(blocks(dtype)).chain(vectors(dtype)).map(move |tile| (dtype, tile));
+        let broadcasts = |dtype: DType| {
+            let tiles = [Along::Depth, Along::Other].map(|b| Tile::Broadcast { b });
+            tiles.into_iter().filter(move |_| matches!(dtype.size_in_bytes(), 2 | 4))
+        };
+        let tiles = |dtype| {
+            let tiles = registers(dtype).chain(broadcasts(dtype)).chain(blocks(dtype)).chain(vectors(dtype));
+            tiles.map(move |tile| (dtype, tile))
+        };
         dtypes.flat_map(tiles).map(|(dtype, tile)| Matmul { dtype, batch_rank: 1, tile }).collect()
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Along, Problem, add_product};
 use crate::dtype::DType;
-use crate::kernels::elements::{Elements, Quads};
+use crate::kernels::elements::Quads;
 use crate::kernels::workgroup::tree;
 use crate::shader::{Access, Array, Dialect, KernelBuilder, Type, Value, Var};
 
@@ -16,8 +16,6 @@ pub(crate) struct Vectors {
     pub count: u32,
     /// Which axis of the matrix its fours lie along.
     pub along: Along,
-    /// Whether the vectors, too, are read by fours along the depth.
-    pub quads: bool,
     /// Whether four neighbours of a vector's product are stored together.
     pub stored_quads: bool,
     /// Invocations per workgroup, and how many of them lie side by side, each with a four of outputs.
@@ -44,10 +42,10 @@ impl Vectors {
     pub fn name(self) -> String {
         let side = if self.side == Side::Rows { "rows" } else { "columns" };
         let along = if self.along == Along::Depth { "depth" } else { "other" };
-        let [quads, stored] = [(self.quads, ", x4"), (self.stored_quads, ", y4")].map(|(on, name)| if on { name } else { "" });
+        let stored = if self.stored_quads { ", y x4" } else { "" };
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
         let [members, across] = self.members;
-        format!("{} {side}, along {along}{quads}{stored}, {members} by {across}{subgroups}", self.count)
+        format!("{} {side}, along {along}{stored}, {members} by {across}{subgroups}", self.count)
     }
 
     /// So many members for products of this depth and so many outputs, as were the fastest on an H200 and as have room for
@@ -119,40 +117,25 @@ impl<'k> Operand<'k> {
     }
 }
 
-/// The vectors, of which four consecutive numbers are read at a time.
-enum Source<'k> {
-    Quads(Quads<'k>),
-    Elements(Elements<'k>),
-}
-
 struct Kernel<'a, 'k> {
     k: &'k KernelBuilder,
     config: Vectors,
     dtype: DType,
     p: &'a Problem<'k>,
     vectors: Operand<'k>,
-    x: Source<'k>,
+    x: Quads<'k>,
     matrix: Operand<'k>,
     w: Quads<'k>,
 }
 
 pub fn write<'k>(p: &Problem<'k>, dtype: DType, config: Vectors) {
     let k = p.k;
-    let vectors = |name| match config.quads {
-        true => Source::Quads(Quads::input(k, name, dtype)),
-        false => Source::Elements(Elements::input(k, name, dtype)),
+    let (a, b) = (Quads::input(k, "a", dtype), Quads::input(k, "b", dtype));
+    let [(vectors, x), (matrix, w)] = match config.side {
+        Side::Rows => [(Operand::a(p), a), (Operand::b(p), b)],
+        Side::Columns => [(Operand::b(p), b), (Operand::a(p), a)],
     };
-    let (a, b) = (Operand::a(p), Operand::b(p));
-    let kernel = match config.side {
-        Side::Rows => {
-            let x = vectors("a");
-            Kernel { k, config, dtype, p, vectors: a, x, matrix: b, w: Quads::input(k, "b", dtype) }
-        }
-        Side::Columns => {
-            let w = Quads::input(k, "a", dtype);
-            Kernel { k, config, dtype, p, vectors: b, x: vectors("b"), matrix: a, w }
-        }
-    };
+    let kernel = Kernel { k, config, dtype, p, vectors, x, matrix, w };
     let lanes = if config.stored_quads { 4 } else { 1 };
     let y = k.buffer("y", Type { lanes, ..p.accumulator }, Access::Write);
     match config.along {
@@ -164,11 +147,7 @@ pub fn write<'k>(p: &Problem<'k>, dtype: DType, config: Vectors) {
 impl<'k> Kernel<'_, 'k> {
     /// Four numbers of a vector from a depth on.
     fn load_vector(&self, vector: u32, depth: Value<'k>) -> Value<'k> {
-        let index = |e: u32| self.vectors.index(self.k.u32(vector), depth + e, 1);
-        match &self.x {
-            Source::Quads(quads) => quads.load(self.k, index(0) / 4),
-            Source::Elements(elements) => elements.gather(self.k, &[0, 1, 2, 3].map(index)),
-        }
+        self.x.load(self.k, self.vectors.index(self.k.u32(vector), depth, 1) / 4)
     }
 
     /// Visits every `stride`th four of the depth from `first` on, several at a time.
@@ -213,7 +192,8 @@ impl<'k> Kernel<'_, 'k> {
         let sums = self.zeros(count * OUTPUTS, self.p.accumulator);
         self.each_four(k.local_index(), lanes, self.config.loads(self.dtype, k.target().dialect) / OUTPUTS, |depths| {
             let w = |depth| (0..OUTPUTS).map(move |output| self.matrix.index(k.u32(output), depth, 1) / 4);
-            let w: Vec<Vec<_>> = depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
+            let w: Vec<Vec<_>> =
+                depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
             for (&depth, w) in depths.iter().zip(&w) {
                 for (vector, sums) in (0..).zip(sums.chunks(OUTPUTS as usize)) {
                     let x = self.load_vector(vector, depth);
@@ -274,7 +254,8 @@ impl<'k> Kernel<'_, 'k> {
         let sums = self.zeros(count, wide);
         self.each_four(line, down, self.config.loads(self.dtype, k.target().dialect) / 4, |depths| {
             let w = |depth: Value<'k>| (0..4).map(move |e| self.matrix.index(column * 4, depth + e, 4) / 4);
-            let w: Vec<Vec<_>> = depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
+            let w: Vec<Vec<_>> =
+                depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
             for (&depth, w) in depths.iter().zip(&w) {
                 for (vector, sum) in (0..).zip(&sums) {
                     let x = self.load_vector(vector, depth);

@@ -225,6 +225,12 @@ impl DeviceInfo {
     pub fn id(&self) -> String {
         format!("{}:{}", self.backend, self.index)
     }
+
+    /// Whether subgroups have eight lanes or a small multiple of that, so that eight lanes may hand each other what they load.
+    pub(crate) fn has_eights_of_lanes(&self) -> bool {
+        let sizes = &self.limits.subgroup_sizes;
+        self.features.subgroups && !sizes.is_empty() && sizes.iter().all(|size| [8, 16, 32].contains(size))
+    }
 }
 
 impl fmt::Display for DeviceInfo {

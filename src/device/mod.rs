@@ -27,11 +27,13 @@ pub(crate) use info::powers_of_two;
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 pub(crate) use info::vendor_name;
 pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MemoryKind, MemoryRegion};
+pub(crate) use open::open_tuned;
 
 use crate::error::Result;
 use crate::memory::MemoryStats;
 use crate::profile::Profile;
 use crate::runtime::{Runtime, Stats};
+use crate::tuning::Tuning;
 use std::fmt;
 use std::sync::Arc;
 
@@ -68,6 +70,11 @@ impl Device {
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
         let (Device::Vulkan(handle) | Device::WebGpu(handle) | Device::LevelZero(handle)) = self;
         &handle.0
+    }
+
+    /// How work is cut on it.
+    pub(crate) fn tuning(&self) -> &'static Tuning {
+        self.runtime().tuning()
     }
 
     /// What the device is and can do.

@@ -4,6 +4,7 @@ use super::filter::sort_best_first;
 use super::{BackendKind, Device, DeviceInfo, Handle};
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
+use crate::tuning::{self, Tuning};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -60,7 +61,15 @@ async fn open(backend: BackendKind, index: usize) -> Result<Device> {
     if let Some(device) = find_open(backend, index) {
         return Ok(device);
     }
+    tuning::check_environment()?;
     Ok(enter(backend, index, open_runtime(backend, index).await?))
+}
+
+/// Opens a device once more, apart from where it is open already, with other data for how work is cut.
+pub(crate) fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
+    let (backend, index) = parse(text)?;
+    let runtime = block_on(open_runtime(backend, index))?.tuned(tuning);
+    Ok(wrap(backend, Arc::new(runtime)))
 }
 
 #[cfg_attr(

@@ -8,7 +8,6 @@ use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
-use crate::tuning::is_software;
 
 const OP: &str = "scaled_dot_product_attention";
 
@@ -326,8 +325,9 @@ impl<'a> Problem<'a> {
         let rows = self.heads / self.kv_heads * self.queries;
         // Numbers of 64 bits take twice the workgroup memory and registers.
         let wide = self.query.dtype().size_in_bytes() == 8;
-        if is_software(self.query.device()) {
-            Tile::Registers
+        let device = self.query.device();
+        if !device.tuning().attention.workgroup {
+            Tile::Registers { broadcast: device.info().has_eights_of_lanes() }
         } else if rows <= 4 && !wide {
             Tile::Workgroup { across: 64 }
         } else if rows <= 16 || wide && self.columns > MAX_COLUMNS / 4 || self.columns > MAX_COLUMNS / 2 {
@@ -340,7 +340,9 @@ impl<'a> Problem<'a> {
     /// The keys per part: all of them, or fewer where there are too few rows to keep a device busy.
     fn choose_span(&self, tile: Tile, blocks: usize) -> usize {
         let Tile::Workgroup { .. } = tile else { return self.keys };
-        let wanted = 4 * self.query.device().info().compute_units.unwrap_or(64) as usize;
+        let device = self.query.device();
+        let units = device.info().compute_units.unwrap_or(64) as usize;
+        let wanted = device.tuning().attention.parts_per_unit * units;
         let block = tile.block().1;
         let parts = (wanted / blocks).clamp(1, self.keys.div_ceil(block));
         self.keys.div_ceil(parts).next_multiple_of(block)

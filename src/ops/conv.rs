@@ -9,7 +9,6 @@ use crate::kernels::conv::Conv;
 use crate::kernels::tiles::Tile;
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
-use crate::tuning::is_software;
 
 /// How a convolution goes over its input. By default: stride 1, no padding, dilation 1, one group.
 ///
@@ -388,12 +387,13 @@ fn gcd(a: usize, b: usize) -> usize {
 
 /// How the work is cut for so many output channels per group, places in all images, and places along the last axis.
 fn choose_tile(device: &Device, dtype: DType, rows: usize, places: usize, last: usize) -> Tile {
+    let tuning = &device.tuning().conv;
     // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
-    if !is_software(device) && rows >= 16 && dtype != DType::I64 {
+    if tuning.workgroup && rows >= 16 && dtype != DType::I64 {
         return Tile::Workgroup;
     }
     let rows = if rows < 4 { 1 } else { 8 };
-    // 32 or 128 columns per workgroup, in whole strips: the fewer are wasted. Sums of 64 bits take twice the registers.
-    let strips = is_software(device) && places >= 96 && last >= 3 && dtype.size_in_bytes() < 8;
-    Tile::Registers { rows, columns: if strips { 4 } else { 1 } }
+    // 32 columns per workgroup or more, in whole strips: the fewer are wasted. Sums of 64 bits take twice the registers.
+    let strips = places >= 96 && last >= 3 && dtype.size_in_bytes() < 8;
+    Tile::Registers { rows, columns: if strips { tuning.columns } else { 1 } }
 }

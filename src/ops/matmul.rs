@@ -1,15 +1,15 @@
 //! Matrix products.
 
 use super::{largest_team, subgroup_lanes};
-use crate::device::{BackendKind, Device};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
-use crate::kernels::matmul::{Along, Block, Matmul, Reading, Side, Tile, Vectors};
+use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Side, Tile, Vectors};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
-use crate::tuning::is_software;
+use crate::tuning;
 
 impl Tensor {
     /// The matrix product, as PyTorch's `matmul` and numpy's `@`: of the last two axes, with all axes before them
@@ -80,27 +80,25 @@ impl Tensor {
 /// How a product is cut.
 fn choose_tile(device: &Device, dtype: DType, problem: &Problem, batches: usize) -> Tile {
     let [m, n, _] = problem.sizes;
+    let tuning = &device.tuning().matmul;
     // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
-    if is_software(device) || dtype == DType::I64 {
-        // 32 or 128 columns per workgroup: the fewer are wasted. Sums of 64 bits take twice the registers.
-        return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { 4 } };
-    }
+    let (Some(smallest), false) = (tuning.blocks.last(), dtype == DType::I64) else {
+        if let Some(tile) = problem.broadcast(device, dtype) {
+            return tile;
+        }
+        // 32 columns per workgroup, or more: the fewer are wasted. Sums of 64 bits take twice the registers.
+        return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { tuning.columns } };
+    };
     if let Some(vectors) = problem.few_vectors(device, dtype) {
         return Tile::Vectors(vectors);
     }
-    let count = |[rows, columns]: [u32; 2]| batches * m.div_ceil(rows as usize) * n.div_ceil(columns as usize);
-    let large = device.info().backend != BackendKind::LevelZero && count(Block::LARGE.shape) >= ENOUGH_BLOCKS;
-    let block = match dtype.size_in_bytes() {
-        8 => Block::SMALL,
-        _ if large => Block::LARGE,
-        _ if count(Block::MIDDLE.shape) >= ENOUGH_BLOCKS => Block::MIDDLE,
-        _ => Block::SMALL,
+    let busy = |block: &&tuning::Block| {
+        let [rows, columns] = block.shape.map(|n| n as usize);
+        batches * m.div_ceil(rows) * n.div_ceil(columns) >= tuning.busy
     };
-    Tile::Workgroup(problem.fitted(block))
+    let largest = if dtype.size_in_bytes() == 8 { None } else { tuning.blocks.iter().find(busy) };
+    Tile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
-
-/// So many blocks keep a GPU busy; if there are fewer, they are cut smaller.
-const ENOUGH_BLOCKS: usize = 192;
 
 /// So few rows or columns are vectors, which do not fill blocks.
 const FEW_VECTORS: usize = 16;
@@ -212,8 +210,8 @@ impl Problem {
         Block { a, b, whole: k.is_multiple_of(2 * block.depth as usize), quads: n.is_multiple_of(4), ..block }
     }
 
-    /// How it is computed as the product of a matrix and a few vectors, if it is one and the matrix lies so that it can be
-    /// read by fours.
+    /// How it is computed as the product of a matrix and a few vectors, if it is one and both lie so that they can be read
+    /// by fours, the vectors along the depth.
     fn few_vectors(&self, device: &Device, dtype: DType) -> Option<Vectors> {
         let [m, n, k] = self.sizes;
         let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
@@ -223,17 +221,29 @@ impl Problem {
             _ if n <= FEW_VECTORS => (Side::Columns, n, m, b, a),
             _ => return None,
         };
-        let Reading::Quads(along) = matrix else { return None };
-        if !k.is_multiple_of(4) || dtype.size_in_bytes() > 4 {
+        let (Reading::Quads(Along::Depth), Reading::Quads(along)) = (vectors, matrix) else { return None };
+        if dtype.size_in_bytes() > 4 {
             return None;
         }
         let count = (few.next_power_of_two() as u32).min(Vectors::MOST);
-        let quads = vectors == Reading::Quads(Along::Depth);
         let stored_quads = outputs.is_multiple_of(4) && (side == Side::Rows || n == 1);
         let subgroup = subgroup_lanes(device);
         let [members, across] = Vectors::members(along, count, subgroup, [outputs, k]);
         let members = [members.min(largest_team(device)), across];
-        Some(Vectors { side, count, along, quads, stored_quads, members, subgroup })
+        Some(Vectors { side, count, along, stored_quads, members, subgroup })
+    }
+
+    /// A tile whose lanes hand each other elements, where the device's subgroups allow for it and both operands are read
+    /// several elements at a time.
+    fn broadcast(&self, device: &Device, dtype: DType) -> Option<Tile> {
+        let [m, n, k] = self.sizes;
+        let a = self.lhs.along(self.lhs.row, m, self.lhs.column, k, QUAD)?;
+        let b = |along: Along| self.rhs.along(self.rhs.column, n, self.rhs.row, k, along.elements_at_once());
+        let b = [Along::Depth, Along::Other].into_iter().find(|&along| b(along) == Some(along))?;
+        // Pairs of elements of 32 bits are read as integers of 64.
+        let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
+        let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && device.info().has_eights_of_lanes();
+        fits.then_some(Tile::Broadcast { b })
     }
 
     fn parameters(&self, batches: usize) -> Vec<u32> {
@@ -251,20 +261,23 @@ impl Problem {
 impl Operand {
     /// How fours of elements are read, by strides and lengths along the depth and the other axis.
     fn reading(&self, stride: isize, length: usize, depth_stride: isize, depth: usize) -> Reading {
-        // Where there is one row, or one column, it does not matter how far the next would be.
-        let lone = length == 1;
+        if let Some(along) = self.along(stride, length, depth_stride, depth, 4) {
+            return Reading::Quads(along);
+        }
         let near = depth_stride.unsigned_abs() < stride.unsigned_abs();
-        let along = if lone || near { Along::Depth } else { Along::Other };
-        let [(inner, inner_length), (outer, _)] = match along {
-            Along::Depth => [(depth_stride, depth), (stride, length)],
-            Along::Other => [(stride, length), (depth_stride, depth)],
-        };
-        let fours = |place: isize| place % 4 == 0;
-        let quads = inner == 1
-            && inner_length.is_multiple_of(4)
-            && (lone || fours(outer))
-            && self.offset.is_multiple_of(4)
-            && self.batch.iter().copied().all(fours);
-        if quads { Reading::Quads(along) } else { Reading::Single(along) }
+        Reading::Single(if near { Along::Depth } else { Along::Other })
+    }
+
+    /// The axis along which so many elements at a time lie side by side, at multiples of as many.
+    fn along(&self, stride: isize, length: usize, depth_stride: isize, depth: usize, count: usize) -> Option<Along> {
+        let whole = |place: isize| place % count as isize == 0;
+        if !self.offset.is_multiple_of(count) || !self.batch.iter().copied().all(whole) {
+            return None;
+        }
+        // Where there is one row, or one column, it does not matter how far the next would be.
+        if depth_stride == 1 && depth.is_multiple_of(count) && (length == 1 || whole(stride)) {
+            return Some(Along::Depth);
+        }
+        (stride == 1 && length.is_multiple_of(count) && whole(depth_stride)).then_some(Along::Other)
     }
 }

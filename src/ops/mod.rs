@@ -45,16 +45,11 @@ pub use window::PerAxis;
 
 use crate::device::Device;
 use crate::kernels::workgroup::{Team, WORKGROUP};
-use crate::tuning::is_software;
-
-/// Rows from this length on are worth a workgroup each.
-const TEAM_ROW: usize = 32;
 
 /// Who works on a row of `length` elements.
 fn choose_team(device: &Device, rows: usize, length: usize) -> Team {
-    // A software device runs one invocation after the other: workgroups pay only where there is nothing else to share.
-    let enough_rows = if is_software(device) { 16 } else { 1 << 16 };
-    if length < TEAM_ROW || rows >= enough_rows { Team::Invocation } else { Team::Workgroup(WORKGROUP) }
+    let tuning = &device.tuning().rows;
+    if length < tuning.shortest || rows >= tuning.busy { Team::Invocation } else { Team::Workgroup(WORKGROUP) }
 }
 
 /// The invocations of the largest team that a device has: a power of two, at most 1,024.

@@ -1,8 +1,8 @@
 //! Softmax and normalisations.
 
 use super::gemm::weighted_sum;
-use super::{TEAM_ROW, choose_team, largest_team, subgroup_lanes};
-use crate::device::{BackendKind, Device};
+use super::{choose_team, largest_team, subgroup_lanes};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::expr::{BinaryOp, Domain, Expr, UnaryOp};
 use crate::kernels::normalize::{Held, Normalize, NormalizeOp};
@@ -10,7 +10,6 @@ use crate::kernels::workgroup::{Team, WORKGROUP};
 use crate::layout::collapse;
 use crate::shape::{Axis, Dims};
 use crate::tensor::{Fusion, Tensor, Word, allocate, checked_elements};
-use crate::tuning::is_software;
 use std::ops::Range;
 
 /// What is done with the rows of a tensor.
@@ -371,20 +370,19 @@ impl Tensor {
 
 /// Who works on a row, and where it is meanwhile.
 fn hold(device: &Device, rows: usize, length: usize, quads: bool) -> (Team, Held) {
-    if is_software(device) || length < TEAM_ROW {
+    let tuning = device.tuning();
+    if !tuning.loads.several || length < tuning.rows.shortest {
         return (choose_team(device, rows, length), Held::Memory);
     }
     let loads = if quads { length / 4 } else { length };
-    // Intel's GPUs have fewer registers.
-    let most_held = if device.info().backend == BackendKind::LevelZero { 8 } else { 16 };
     let largest = largest_team(device);
     // Larger teams than need be wait longer for one another.
     let spread = (loads / 4).next_power_of_two().clamp(WORKGROUP as usize, 256);
-    let needed = loads.div_ceil(most_held).next_power_of_two();
+    let needed = loads.div_ceil(tuning.rows.held).next_power_of_two();
     let team = (spread.max(needed) as u32).min(largest);
     let held = loads.div_ceil(team as usize);
     match () {
-        _ if held > most_held => (Team::Workgroup(team), Held::Memory),
+        _ if held > tuning.rows.held => (Team::Workgroup(team), Held::Memory),
         _ if quads => (Team::Workgroup(team), Held::Quads(held as u32)),
         _ => (Team::Workgroup(team), Held::Elements(held as u32)),
     }

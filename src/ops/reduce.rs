@@ -12,7 +12,6 @@ use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
 use crate::memory::Buffer;
 use crate::shape::{Axes, Dims, Shape};
 use crate::tensor::{Tensor, allocate};
-use crate::tuning::is_software;
 
 /// A way to reduce, as the user knows it.
 #[derive(Clone, Copy, PartialEq)]
@@ -131,7 +130,7 @@ impl Tensor {
                 let team = enlarged(device, choose_team(device, rows.count, per_row), per_row);
                 // The states depend on the type in which is computed only.
                 let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
-                let turn = if is_software(device) { Turn::Single } else { Turn::Singles };
+                let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
                 let config = Reduce { op: fold, rows: ty, stage: Stage::End, team, turn };
                 let parameters = [rows.count, 1, per_row, per_row, rows.length].map(|n| n as u32);
                 device.runtime().launch(config, &inputs, &parameters, team.groups(rows.count))?;
@@ -187,7 +186,7 @@ pub(super) fn state_buffers(
 
 /// Whether each invocation goes down a column, beside its neighbours.
 fn by_columns(device: &Device, rows: &Rows) -> bool {
-    rows.are_columns && rows.count >= WORKGROUP as usize && !is_software(device)
+    rows.are_columns && rows.count >= WORKGROUP as usize && device.tuning().reduce.columns
 }
 
 /// Who works on a chunk of a row.
@@ -198,7 +197,9 @@ fn team(device: &Device, rows: &Rows, chunks: usize, length: usize) -> Team {
 /// A larger team for what is much work for a few.
 fn enlarged(device: &Device, team: Team, length: usize) -> Team {
     match team {
-        Team::Workgroup(_) if !is_software(device) && length >= 1024 => Team::Workgroup(largest_team(device).min(256)),
+        Team::Workgroup(_) if device.tuning().loads.several && length >= 1024 => {
+            Team::Workgroup(largest_team(device).min(256))
+        }
         team => team,
     }
 }
@@ -206,7 +207,7 @@ fn enlarged(device: &Device, team: Team, length: usize) -> Team {
 /// How a team goes through its rows.
 fn turn(device: &Device, rows: &Rows) -> Turn {
     match () {
-        _ if is_software(device) => Turn::Single,
+        _ if !device.tuning().loads.several => Turn::Single,
         _ if rows.are_quads => Turn::Quads,
         _ => Turn::Singles,
     }
@@ -214,10 +215,10 @@ fn turn(device: &Device, rows: &Rows) -> Turn {
 
 /// The length of the chunks that each row is cut into, so that few long rows keep the whole device busy.
 fn chunk_length(device: &Device, rows: &Rows) -> usize {
-    let (teams, shortest) = match () {
-        _ if is_software(device) => (16, 4096),
-        _ if by_columns(device, rows) => (1 << 18, 256),
-        _ => (1 << 12, 4096),
+    let tuning = &device.tuning().reduce;
+    let (teams, shortest) = match by_columns(device, rows) {
+        true => (tuning.column_teams, tuning.shortest_column),
+        false => (tuning.teams, tuning.shortest),
     };
     // What one team adds up without losing digits: see `Fold::sum`.
     const LONGEST: usize = 1 << 20;

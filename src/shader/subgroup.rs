@@ -53,6 +53,12 @@ impl<'k> Value<'k> {
         self.subgroup(Op::GroupNonUniformShuffle, self.ty, Capability::GroupNonUniformShuffle, &operands)
     }
 
+    /// The value that a lane of the subgroup holds whose number is known when the kernel is written.
+    pub fn subgroup_broadcast(self, lane: u32) -> Value<'k> {
+        let operands = [self.operand(), self.kernel.u32(lane).operand()];
+        self.subgroup(Op::GroupNonUniformBroadcast, self.ty, Capability::GroupNonUniformBallot, &operands)
+    }
+
     /// The value that the first active lane of the subgroup holds.
     pub fn subgroup_first(self) -> Value<'k> {
         self.subgroup(Op::GroupNonUniformBroadcastFirst, self.ty, Capability::GroupNonUniformBallot, &[self.operand()])

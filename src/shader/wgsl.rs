@@ -24,9 +24,13 @@ pub(crate) fn without_panics<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Adds what browsers ask for and naga's own parser refuses.
+/// What browsers ask for where a kernel uses subgroups, and naga's own parser refuses. That all lanes come by is for the
+/// kernel to see to: browsers do not follow what depends on the workgroup.
+const SUBGROUPS: &str = "enable subgroups; diagnostic(off, subgroup_uniformity);";
+
+/// Adds what browsers ask for.
 pub(crate) fn for_browser(wgsl: &str, module: &Module) -> String {
-    if module.requires.subgroups { format!("enable subgroups;\n{wgsl}") } else { wgsl.to_string() }
+    if module.requires.subgroups { format!("{SUBGROUPS}\n{wgsl}") } else { wgsl.to_string() }
 }
 
 fn translate_unguarded(module: &Module) -> Result<String, String> {
@@ -177,6 +181,6 @@ mod tests {
         let mut kernel = module(&[Capability::Shader], |_| ());
         assert_eq!(for_browser("fn main() {}", &kernel), "fn main() {}");
         kernel.requires.subgroups = true;
-        assert_eq!(for_browser("fn main() {}", &kernel), "enable subgroups;\nfn main() {}");
+        assert_eq!(for_browser("fn main() {}", &kernel), format!("{SUBGROUPS}\nfn main() {{}}"));
     }
 }

@@ -10,7 +10,6 @@ use crate::kernels::elementwise::{Elementwise, InputLayout};
 use crate::layout::collapse;
 use crate::memory::Buffer;
 use crate::shape::Shape;
-use crate::tuning::is_software;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -236,7 +235,7 @@ impl Expression {
             return Ok(output);
         }
         if self.copies()
-            && !is_software(device)
+            && device.tuning().copy.tiles
             && let [input] = &self.inputs[..]
             && let Some(Transposition { config, parameters, groups }) = Transposition::new(input)
         {
@@ -268,9 +267,9 @@ impl Expression {
                 inputs: inputs.iter().zip(&layouts).map(|(input, &layout)| (input.dtype(), layout)).collect(),
                 rank: lengths.len(),
                 scalars: self.scalars.iter().map(|word| word.dtype).collect(),
-                quads: match is_software(device) {
-                    true => 1,
-                    false => Elementwise::fours(&self.expr, inputs.iter().map(Tensor::dtype)),
+                quads: match device.tuning().loads.several {
+                    true => Elementwise::fours(&self.expr, inputs.iter().map(Tensor::dtype)),
+                    false => 1,
                 },
             };
             let limit = device.runtime().info().limits.max_parameter_words as usize;

@@ -1,14 +1,13 @@
 //! Elements copied from one layout to another one: by the driver where that is possible and fast, else by a kernel.
 
 use super::{Tensor, allocate};
+use crate::device::Device;
 use crate::device::backend::{Pitch, Region};
-use crate::device::{BackendKind, Device, DeviceKind};
 use crate::error::Result;
 use crate::kernels::assign::{Assign, Unit, WORKGROUP};
 use crate::layout::{Layout, collapse};
 use crate::memory::Buffer;
 use crate::shape::Dims;
-use crate::tuning;
 
 /// Rows of so many bytes are worth a command of the driver's instead of an invocation for each of their words.
 const NATIVE_ROW: u64 = 256;
@@ -46,10 +45,7 @@ impl Tensor {
 /// Whether the driver's copy is faster than a kernel. On a GPU behind a bus it is a fourth as fast (850 of 3,600 GB/s on
 /// an H200), and each row costs it time.
 fn is_fast(region: &Region, device: &Device) -> bool {
-    let info = device.info();
-    let suits = info.kind == DeviceKind::Cpu || info.backend == BackendKind::LevelZero;
-    suits
-        && !tuning::as_gpu()
+    device.tuning().copy.driver
         && region.extent[0] >= NATIVE_ROW
         && region.extent[1].saturating_mul(region.extent[2]) <= NATIVE_ROWS
 }

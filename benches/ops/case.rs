@@ -1,0 +1,119 @@
+//! What is measured: a row of the table.
+
+use crate::ceilings::Ceilings;
+use crate::measure::Work;
+use anyhow::Result;
+use marquetry::{Device, Tensor};
+
+type Prepare = Box<dyn Fn(&Device) -> Result<Prepared>>;
+type Check = Box<dyn Fn(&Tensor) -> Result<()>>;
+
+/// An operation on operands of given sizes.
+pub struct Case {
+    pub name: String,
+    pub cost: Cost,
+    /// What its figure counts.
+    pub rate: Rate,
+    pub bound: Bound,
+    /// Makes the operands on a device.
+    pub prepare: Prepare,
+}
+
+/// What a run has to do at least.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cost {
+    /// Floating point operations, a product and a sum apiece.
+    pub flops: f64,
+    /// Bytes, each operand read once and the result written once.
+    pub bytes: f64,
+}
+
+impl Cost {
+    pub fn of_memory(bytes: usize) -> Cost {
+        Cost { flops: 0.0, bytes: bytes as f64 }
+    }
+
+    /// Floating point operations per byte.
+    pub fn intensity(self) -> Option<f64> {
+        (self.flops > 0.0 && self.bytes > 0.0).then(|| self.flops / self.bytes)
+    }
+}
+
+/// What a figure counts. The more, the better.
+#[derive(Debug, Clone, Copy)]
+pub enum Rate {
+    Bytes,
+    Flops,
+    /// So many of something per run, by the host's clock.
+    Count(f64, &'static str),
+}
+
+impl Rate {
+    /// The unit, and how many of it a run is worth that takes a second.
+    pub fn per_run(self, cost: Cost, device: &Device) -> (&'static str, f64) {
+        match self {
+            Rate::Bytes => ("GB/s", cost.bytes / 1e9),
+            Rate::Flops => {
+                let (unit, flops) = unit_of_flops(device);
+                (unit, cost.flops / flops)
+            }
+            Rate::Count(count, unit) => (unit, count),
+        }
+    }
+}
+
+/// In what operations per second of a device are told.
+pub fn unit_of_flops(device: &Device) -> (&'static str, f64) {
+    if crate::is_software(device) { ("GFLOP/s", 1e9) } else { ("TFLOP/s", 1e12) }
+}
+
+/// What keeps a case from being faster.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Bound {
+    /// The memory's bandwidth, or sums of products in `f32`.
+    Fma,
+    /// The memory's bandwidth, or the matrix units.
+    Matrix,
+    /// A product of the same size by a native library on the same processor.
+    Native,
+    /// Not known.
+    None,
+}
+
+impl Case {
+    /// The runs per second that the ceilings allow, and which of them does.
+    pub fn ceiling(&self, ceilings: &Ceilings) -> Option<(f64, &'static str)> {
+        let (name, peak) = match self.bound {
+            Bound::Fma => ("fma", ceilings.fma),
+            Bound::Matrix => ceilings.matrix.map_or(("fma", ceilings.fma), |peak| ("matrix", peak)),
+            Bound::Native => return ceilings.native.map(|flops| (flops / self.cost.flops, "native")),
+            Bound::None => return None,
+        };
+        let (compute, memory) = (peak / self.cost.flops, ceilings.memory / self.cost.bytes);
+        Some(if compute < memory { (compute, name) } else { (memory, "memory") })
+    }
+}
+
+/// An operation with its operands.
+pub struct Prepared {
+    pub work: Work,
+    /// Fails unless the first result is right.
+    pub check: Check,
+}
+
+impl Prepared {
+    pub fn alone(
+        run: impl Fn(usize) -> marquetry::Result<Tensor> + 'static,
+        check: impl Fn(&Tensor) -> Result<()> + 'static,
+    ) -> Prepared {
+        Prepared { work: Work::Alone(Box::new(run)), check: Box::new(check) }
+    }
+
+    pub fn chain(
+        start: Tensor,
+        link: impl Fn(usize, &Tensor) -> marquetry::Result<Tensor> + 'static,
+        check: impl Fn(&Tensor) -> Result<()> + 'static,
+    ) -> Prepared {
+        Prepared { work: Work::Chain { start, link: Box::new(link) }, check: Box::new(check) }
+    }
+}

@@ -1,0 +1,161 @@
+//! How fast operations are, beside what the device could do at most, measured in the same run.
+//!
+//! ```text
+//! cargo bench                                    all cases on all devices
+//! cargo bench -- vulkan/matmul                   those whose path has these words
+//! cargo bench -- --device webgpu --repeats 5
+//! cargo bench -- --check                         compares with the committed tables, and fails where something fell
+//! ```
+//!
+//! A table of each device goes to the standard output and, with a JSON file, to `target/bench`. How times are taken
+//! is said in `measure.rs`, what is compared in `compare.rs`. On a software device only the ratios mean anything.
+
+mod case;
+mod ceilings;
+mod close;
+mod compare;
+mod measure;
+mod native;
+mod report;
+mod run;
+mod statistics;
+mod table;
+
+#[allow(dead_code, reason = "the example uses more of it")]
+#[path = "../../examples/search/model.rs"]
+mod model;
+#[path = "../../examples/search/tokens.rs"]
+mod tokens;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use compare::compare;
+use marquetry::{Device, DeviceKind};
+use measure::Protocol;
+use report::Report;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Measure operations beside what the device could do at most
+#[derive(Parser)]
+struct Args {
+    /// Only cases whose path, as in "vulkan/matmul f16 4096^3", has one of these in it
+    filters: Vec<String>,
+    /// Only this device, as in `vulkan:0` or `webgpu`; without it, all
+    #[arg(long)]
+    device: Option<String>,
+    /// How often to go through the table; 3, at least 5 with --check and --save
+    #[arg(long)]
+    repeats: Option<usize>,
+    /// Seconds to measure a case each time
+    #[arg(long, default_value = "0.3")]
+    time: f64,
+    /// Seconds to keep the device busy before that
+    #[arg(long, default_value = "0.4")]
+    warm_up: f64,
+    /// Where the tables go
+    #[arg(long, default_value = "target/bench")]
+    output: PathBuf,
+    /// Compare with the tables in docs/bench, and fail where a case fell
+    #[arg(long)]
+    check: bool,
+    /// Put the tables into docs/bench, to be compared with
+    #[arg(long, conflicts_with_all = ["check", "filters"])]
+    save: bool,
+    /// The folder with model.safetensors and tokenizer.json of all-MiniLM-L6-v2
+    #[arg(long, env = "MARQUETRY_MINILM", default_value = "target/minilm")]
+    model: PathBuf,
+    /// Cargo says so
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Where the tables are that are compared with.
+const COMMITTED: &str = "docs/bench";
+
+fn main() -> ExitCode {
+    env_logger::init();
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let many = args.check || args.save;
+    let settings = run::Settings {
+        protocol: Protocol { warm_up: seconds(args.warm_up)?, time: seconds(args.time)? },
+        repeats: args.repeats.unwrap_or(3).max(if many { 5 } else { 1 }),
+        filters: &args.filters,
+        model: &args.model,
+    };
+    let (mut failures, mut compared, mut missing) = (Vec::new(), 0, Vec::new());
+    for device in devices(args)? {
+        let (report, wrong) = run::run(&device, &settings)?;
+        failures.extend(wrong);
+        if report.rows.is_empty() {
+            continue;
+        }
+        println!("{}", report.to_markdown());
+        let path = report.write(&args.output)?;
+        std::fs::write(path.with_extension("md"), report.to_markdown())?;
+        eprintln!("written: {}, and .md", path.display());
+        if args.save {
+            eprintln!("written: {}", report.write(Path::new(COMMITTED))?.display());
+        }
+        if args.check {
+            match check(&report)? {
+                Some(falls) => {
+                    compared += 1;
+                    failures.extend(falls);
+                }
+                None => missing.push(report.file_stem()),
+            }
+        }
+    }
+    if args.check && compared == 0 {
+        bail!("nothing to compare with: there is no {COMMITTED}/{}.json", missing.join(".json, "));
+    }
+    if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("\n  ")) }
+}
+
+fn seconds(number: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(number).with_context(|| format!("{number} is no number of seconds"))
+}
+
+fn devices(args: &Args) -> Result<Vec<Device>> {
+    let names = match &args.device {
+        Some(name) => vec![name.clone()],
+        None => Device::list().iter().map(|info| info.id()).collect(),
+    };
+    names.iter().map(|name| name.parse().with_context(|| format!("device {name}"))).collect()
+}
+
+/// What fell against the committed table of the device; `None` if there is no such table.
+fn check(report: &Report) -> Result<Option<Vec<String>>> {
+    let path = Path::new(COMMITTED).join(report.file_stem()).with_extension("json");
+    if !path.is_file() {
+        eprintln!(
+            "{}: there is no committed table {}; `cargo bench -- --save` writes it",
+            report.device,
+            path.display()
+        );
+        return Ok(None);
+    }
+    let before = Report::read(&path)?;
+    let found = compare(&before, report);
+    for name in &found.new {
+        eprintln!("{}: {name} is not in {}", report.device, path.display());
+    }
+    eprintln!("{}: {} cases compared with {} of {}", report.device, found.compared, path.display(), before.date);
+    Ok(Some(found.falls.iter().map(|fall| format!("{} {fall}", report.device)).collect()))
+}
+
+/// Whether the device is the processor, where sizes are smaller.
+fn is_software(device: &Device) -> bool {
+    device.info().kind == DeviceKind::Cpu
+}

@@ -1,0 +1,132 @@
+//! How long the runs of a case take.
+//!
+//! A device that has been idle is slow for a while (an H200 for 0.3 s, by four to six times), so it is kept busy for a
+//! time before anything counts, and nothing but measuring comes between.
+
+use crate::statistics::{median, spread};
+use anyhow::{Result, ensure};
+use marquetry::{Device, Tensor};
+use std::time::{Duration, Instant};
+
+/// How runs follow each other.
+pub enum Work {
+    /// Apart, each with a number, by which it may take other operands than the one before.
+    Alone(Run),
+    /// Each reads the result of the one before: the sort of work in which nothing overlaps.
+    Chain { start: Tensor, link: Link },
+}
+
+impl Work {
+    /// The first result.
+    pub fn first(&self) -> marquetry::Result<Tensor> {
+        match self {
+            Work::Alone(run) => run(0),
+            Work::Chain { start, link } => link(0, start),
+        }
+    }
+}
+
+pub type Run = Box<dyn Fn(usize) -> marquetry::Result<Tensor>>;
+pub type Link = Box<dyn Fn(usize, &Tensor) -> marquetry::Result<Tensor>>;
+
+/// How long to warm up and to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Protocol {
+    pub warm_up: Duration,
+    pub time: Duration,
+}
+
+/// The time of a run in seconds: medians, and how far they spread.
+#[derive(Debug, Clone, Copy)]
+pub struct Measurement {
+    pub device: Option<f64>,
+    pub wall: f64,
+    pub spread: f64,
+}
+
+/// Fewer runs have no median to speak of.
+const FEWEST: usize = 5;
+/// More runs than these keep the host busy, not the device.
+const MOST: usize = 500;
+
+impl Protocol {
+    pub fn measure(&self, device: &Device, work: &Work) -> Result<Measurement> {
+        match work {
+            Work::Alone(run) => self.measure_runs(device, run),
+            Work::Chain { start, link } => self.measure_chain(device, start, link),
+        }
+    }
+
+    fn measure_runs(&self, device: &Device, run: &Run) -> Result<Measurement> {
+        let mut number = 0;
+        let mut runs = |count: usize| -> Result<()> {
+            for _ in 0..count {
+                run(number)?.eval()?;
+                number += 1;
+            }
+            Ok(device.synchronize()?)
+        };
+        let estimate = self.warm_up(&mut runs)?;
+        let count = |time: Duration| ((time.as_secs_f64() / estimate) as usize).clamp(FEWEST, MOST);
+
+        let device_times = match device.info().features.timestamps {
+            true => {
+                let count = count(self.time);
+                let (done, profile) = device.profile(|| runs(count))?;
+                done?;
+                let times: Vec<f64> = profile.commands.iter().map(|command| command.duration().as_secs_f64()).collect();
+                let per_run = times.len() / count;
+                ensure!(per_run > 0 && times.len().is_multiple_of(count), "runs differ in their commands");
+                times.chunks(per_run).map(|commands| commands.iter().sum()).collect()
+            }
+            false => Vec::new(),
+        };
+        let mut walls = Vec::new();
+        for _ in 0..(count(self.time) / 2).max(3) {
+            let begin = Instant::now();
+            runs(1)?;
+            walls.push(begin.elapsed().as_secs_f64());
+        }
+        let device = (!device_times.is_empty()).then(|| median(&device_times));
+        let spread = spread(if device.is_some() { &device_times } else { &walls });
+        Ok(Measurement { device, wall: median(&walls), spread })
+    }
+
+    /// The time of a link is that of whole chains, so long that submitting them does not count. No timestamps are taken, as
+    /// these would keep the links apart.
+    fn measure_chain(&self, device: &Device, start: &Tensor, link: &Link) -> Result<Measurement> {
+        let mut chain = |links: usize| -> Result<()> {
+            let mut x = start.clone();
+            for number in 0..links {
+                x = link(number, &x)?;
+                x.eval()?;
+            }
+            Ok(device.synchronize()?)
+        };
+        let estimate = self.warm_up(&mut chain)?;
+        let links = ((self.time.as_secs_f64() / FEWEST as f64 / estimate) as usize).clamp(16, 4096);
+        let mut walls = Vec::new();
+        for _ in 0..FEWEST {
+            let begin = Instant::now();
+            chain(links)?;
+            walls.push(begin.elapsed().as_secs_f64() / links as f64);
+        }
+        Ok(Measurement { device: None, wall: median(&walls), spread: spread(&walls) })
+    }
+
+    /// Keeps the device busy, and tells about how long a run takes.
+    fn warm_up(&self, runs: &mut dyn FnMut(usize) -> Result<()>) -> Result<f64> {
+        let begin = Instant::now();
+        let mut count = 1;
+        loop {
+            let bunch = Instant::now();
+            runs(count)?;
+            let each = bunch.elapsed().as_secs_f64() / count as f64;
+            if begin.elapsed() >= self.warm_up {
+                return Ok(each);
+            }
+            // So many that the device does not wait for the host between them.
+            count = ((0.05 / each) as usize).clamp(1, MOST);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Medians, which a few slow runs do not move.
+
+/// The middle of some numbers, of an even number of them the mean of the two in the middle; NaN of none.
+pub fn median(numbers: &[f64]) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => sorted[n / 2 - 1].midpoint(sorted[n / 2]),
+    }
+}
+
+/// The median absolute deviation from the median, as a part of it.
+pub fn spread(numbers: &[f64]) -> f64 {
+    let middle = median(numbers);
+    let deviations: Vec<f64> = numbers.iter().map(|number| (number - middle).abs()).collect();
+    median(&deviations) / middle
+}

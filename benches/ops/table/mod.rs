@@ -1,0 +1,89 @@
+//! The table: what is measured, by family of operations.
+
+mod launches;
+mod matmul;
+mod matvec;
+mod memory;
+mod minilm;
+
+use crate::case::Case;
+use anyhow::Result;
+use marquetry::Device;
+use std::path::Path;
+
+/// The sizes that suit a device.
+pub struct Sizes {
+    /// The side of the largest square matrices of `f32`.
+    side: usize,
+    /// Square products of `f32`, and of narrower dtypes.
+    products: &'static [usize],
+    narrow_products: &'static [usize],
+    /// Rows of what is multiplied by the weights of a model, its width, and the widths of its layers.
+    rows: usize,
+    width: usize,
+    layers: [usize; 2],
+    /// Bytes beyond any cache.
+    uncached: usize,
+}
+
+impl Sizes {
+    pub fn of(device: &Device) -> Sizes {
+        if crate::is_software(device) {
+            let (products, narrow_products): (&[_], &[_]) = (&[256, 512, 1024], &[512]);
+            return Sizes {
+                side: 4096,
+                products,
+                narrow_products,
+                rows: 64,
+                width: 1024,
+                layers: [1024, 3584],
+                uncached: 1 << 26,
+            };
+        }
+        // The largest power of two whose square the device can bind.
+        let largest = (device.info().limits.max_buffer_bytes / 4).isqrt().max(1).ilog2();
+        Sizes {
+            side: 1 << largest.min(14),
+            products: &[512, 1024, 2048, 4096, 8192],
+            narrow_products: &[4096, 8192],
+            rows: 512,
+            width: 4096,
+            layers: [4096, 14336],
+            uncached: 1 << 28,
+        }
+    }
+
+    /// The elements of the largest tensors of `f32`.
+    pub fn elements(&self) -> usize {
+        self.side * self.side
+    }
+
+    /// The size of the products that are made by a native library, too.
+    pub fn native(&self, device: &Device) -> Option<usize> {
+        crate::is_software(device).then(|| self.products[self.products.len() - 1])
+    }
+
+    /// How many operands of so many bytes are more than caches hold.
+    fn distinct(&self, bytes: usize) -> usize {
+        self.uncached.div_ceil(bytes)
+    }
+}
+
+/// All cases for a device. That of the model is there where the model is.
+pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
+    let sizes = Sizes::of(device);
+    let mut cases = matmul::cases(&sizes);
+    cases.extend(sizes.native(device).map(matmul::beside_native));
+    cases.extend(matvec::cases(&sizes));
+    cases.extend(memory::cases(&sizes));
+    cases.push(launches::case());
+    if model.join("model.safetensors").is_file() {
+        cases.push(minilm::case(model)?);
+    }
+    Ok(cases)
+}
+
+/// A count as people write it: `2^20`, or in decimals.
+fn power(count: usize) -> String {
+    if count.is_power_of_two() { format!("2^{}", count.ilog2()) } else { count.to_string() }
+}

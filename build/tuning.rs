@@ -1,0 +1,186 @@
+//! Reads the tuning data, checks them, and writes them as constants of the types in `src/tuning`.
+//!
+//! `default.toml` says which keys there are and of what type each is. The others say where they differ.
+
+#[path = "../src/tuning/block.rs"]
+mod block;
+
+use block::Block;
+use std::collections::BTreeMap;
+use std::path::Path;
+use toml::{Table, Value};
+
+/// A file with all that it inherits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    pub name: String,
+    pub vendor: String,
+    pub words: Vec<String>,
+    /// The tables of `default.toml` but `device`, changed where a file differs.
+    pub tuning: Table,
+    /// What kernels must fit.
+    device: Table,
+}
+
+/// The keys that say what a file is for.
+const PURPOSE: [&str; 3] = ["vendor", "words", "inherits"];
+
+/// Reads all files of a folder.
+pub fn read(folder: &Path) -> Result<Vec<Entry>, String> {
+    let fail = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let mut files = BTreeMap::new();
+    for file in std::fs::read_dir(folder).map_err(fail)? {
+        let path = file.map_err(fail)?.path();
+        if let (Some(name), Some("toml")) = (path.file_stem(), path.extension().and_then(|e| e.to_str())) {
+            let text = std::fs::read_to_string(&path).map_err(fail)?;
+            files.insert(name.to_string_lossy().into_owned(), text);
+        }
+    }
+    entries(&files)
+}
+
+/// The entries of files by their names.
+pub fn entries(files: &BTreeMap<String, String>) -> Result<Vec<Entry>, String> {
+    let parse = |(name, text): (&String, &String)| match text.parse::<Table>() {
+        Ok(table) => Ok((name.clone(), table)),
+        Err(error) => Err(format!("tuning {name}: {error}")),
+    };
+    let tables: BTreeMap<String, Table> = files.iter().map(parse).collect::<Result<_, _>>()?;
+    tables.keys().map(|name| entry(&tables, name)).collect()
+}
+
+fn entry(tables: &BTreeMap<String, Table>, name: &str) -> Result<Entry, String> {
+    let fail = |message: String| format!("tuning {name}: {message}");
+    let mut values = inherited(tables, name, 0).map_err(fail)?;
+    let own = &tables[name];
+    let vendor = own.get("vendor").and_then(Value::as_str).unwrap_or_default().to_string();
+    let words = own.get("words").and_then(Value::as_array).into_iter().flatten();
+    let words = words.map(|word| word.as_str().map(String::from).ok_or("`words` are no texts".to_string()));
+    let words = words.collect::<Result<Vec<_>, _>>().map_err(fail)?;
+    let device = match values.remove("device") {
+        Some(Value::Table(device)) => device,
+        _ => return Err(fail("there is no table `device`".into())),
+    };
+    let entry = Entry { name: name.into(), vendor, words, tuning: values, device };
+    entry.check().map_err(fail)?;
+    Ok(entry)
+}
+
+/// The values of a file over those that it inherits.
+fn inherited(tables: &BTreeMap<String, Table>, name: &str, depth: usize) -> Result<Table, String> {
+    let mut own = tables.get(name).ok_or_else(|| format!("it inherits from `{name}`, which is not there"))?.clone();
+    let purpose: Vec<_> = PURPOSE.iter().map(|key| own.remove(*key)).collect();
+    if name == "default" {
+        return Ok(own);
+    }
+    if depth > tables.len() {
+        return Err("it inherits from itself".into());
+    }
+    let parent = purpose[2].as_ref().and_then(Value::as_str).unwrap_or("default");
+    let mut values = inherited(tables, parent, depth + 1)?;
+    replace(&mut values, &own, "")?;
+    Ok(values)
+}
+
+/// Replaces values by others of the same keys and types.
+fn replace(values: &mut Table, by: &Table, path: &str) -> Result<(), String> {
+    for (key, value) in by {
+        let known: Vec<_> = values.keys().cloned().collect();
+        let Some(old) = values.get_mut(key) else {
+            return Err(format!("there is no key `{path}{key}`; default.toml has {}", known.join(", ")));
+        };
+        match (old, value) {
+            (Value::Table(old), Value::Table(value)) => replace(old, value, &format!("{path}{key}."))?,
+            (old, value) if old.same_type(value) => *old = value.clone(),
+            (old, value) => {
+                return Err(format!("`{path}{key}` is of type {}, not {}", old.type_str(), value.type_str()));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Entry {
+    /// Whether the kernels fit the device.
+    fn check(&self) -> Result<(), String> {
+        for (table, values) in &self.tuning {
+            for (key, value) in values.as_table().into_iter().flatten() {
+                if value.as_integer().is_some_and(|number| !(1..1 << 32).contains(&number)) {
+                    return Err(format!("`{table}.{key}` is {value}, and has to be from 1 to 2^32 - 1"));
+                }
+            }
+        }
+        let blocks = self.blocks()?;
+        for block in &blocks {
+            let [rows, columns] = block.shape;
+            let fail = |message: String| Err(format!("the block of {rows} x {columns}: {message}"));
+            if let Some(fault) = block.fault() {
+                return fail(fault);
+            }
+            for (needed, key) in [
+                (block.invocations(), "invocations"),
+                (block.workgroup_memory(), "workgroup_memory"),
+                (block.registers(), "registers"),
+            ] {
+                let has = self.device.get(key).and_then(Value::as_integer).unwrap_or(0);
+                if i64::from(needed) > has {
+                    return fail(format!("it takes {needed} {}, the device has {has}", key.replace('_', " ")));
+                }
+            }
+        }
+        let area = |block: &Block| block.shape[0] * block.shape[1];
+        if !blocks.is_sorted_by_key(|block| std::cmp::Reverse(area(block))) {
+            return Err("`matmul.blocks` do not begin with the largest".into());
+        }
+        Ok(())
+    }
+
+    fn blocks(&self) -> Result<Vec<Block>, String> {
+        let blocks = self.tuning.get("matmul").and_then(|matmul| matmul.get("blocks")).and_then(Value::as_array);
+        blocks.into_iter().flatten().map(|value| block(value).ok_or(format!("{value} is no block"))).collect()
+    }
+}
+
+fn block(value: &Value) -> Option<Block> {
+    let number = |value: &Value| u32::try_from(value.as_integer()?).ok();
+    let pair = |key| match value.get(key)?.as_array()?.as_slice() {
+        [a, b] => Some([number(a)?, number(b)?]),
+        _ => None,
+    };
+    let keys = value.as_table()?.len();
+    let block = Block { shape: pair("shape")?, part: pair("part")?, depth: number(value.get("depth")?)? };
+    (keys == 3).then_some(block)
+}
+
+/// `ENTRIES`, of the types in `src/tuning`.
+pub fn to_rust(entries: &[Entry]) -> String {
+    let entries = entries.iter().map(|Entry { name, vendor, words, tuning, .. }| {
+        let tuning = expression("tuning", &Value::Table(tuning.clone()));
+        format!("    Entry {{ name: {name:?}, vendor: {vendor:?}, words: &{words:?}, tuning: {tuning} }},\n")
+    });
+    format!("/// Every entry.\npub static ENTRIES: &[Entry] = &[\n{}];\n", entries.collect::<String>())
+}
+
+/// A value as Rust writes it. A table is a struct, named like its key.
+fn expression(key: &str, value: &Value) -> String {
+    match value {
+        Value::Table(table) => {
+            let fields: Vec<_> =
+                table.iter().map(|(key, value)| format!("{key}: {}", expression(key, value))).collect();
+            format!("{} {{ {} }}", type_name(key), fields.join(", "))
+        }
+        Value::Array(values) => {
+            let items: Vec<_> = values.iter().map(|value| expression(key, value)).collect();
+            let numbers = !values.is_empty() && values.iter().all(|value| value.is_integer());
+            format!("{}[{}]", if numbers { "" } else { "&" }, items.join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// `Block` for one of `blocks`, `Matmul` for `matmul`.
+fn type_name(key: &str) -> String {
+    let (first, rest) = key.split_at(1);
+    let many = key == "blocks";
+    first.to_uppercase() + if many { &rest[..rest.len() - 1] } else { rest }
+}

@@ -1,0 +1,91 @@
+//! Products from registers whose lanes hand each other the elements of `a`: for software devices. There a load costs as much
+//! as ten products, whether all lanes load one element or each lane its own.
+
+use super::{Along, Problem, add_product};
+use crate::dtype::DType;
+use crate::kernels::elements::Pairs;
+use crate::shader::{Access, Value, Var};
+
+/// Rows per invocation; the sums of two columns just stay in registers.
+const ROWS: u32 = 12;
+
+/// Invocations per workgroup: whole subgroups.
+pub const WORKGROUP: u32 = 32;
+
+/// Rows and columns of a workgroup's block.
+pub const BLOCK: [u32; 2] = [ROWS, 2 * WORKGROUP];
+
+/// Elements that are loaded at once along the depth.
+pub const QUAD: usize = 4;
+
+/// Lanes that load from a row of `a`, and rows that eight lanes load from.
+const LANES: u32 = 4;
+const LANE_ROWS: u32 = 2;
+
+impl Along {
+    /// How many elements of `b` are loaded at once along this axis.
+    pub fn elements_at_once(self) -> usize {
+        if self == Along::Depth { QUAD } else { 2 }
+    }
+}
+
+pub fn write<'k>(p: &Problem<'k>, dtype: DType, b_along: Along) {
+    let (k, quad) = (p.k, QUAD as u32);
+    let (a, b) = (Pairs::input(k, "a", dtype, 2), Pairs::input(k, "b", dtype, b_along.elements_at_once() as u32 / 2));
+    let y = k.buffer("y", p.accumulator, Access::Write);
+    let (zero, lane) = (k.u32(0), k.subgroup_lane());
+
+    // Rows and columns beyond the edge repeat the last ones.
+    let row = |row: u32| (p.first_row + row).min(p.m - 1);
+    let own_row = |row: Value<'k>| (p.first_row + row).min(p.m - 1);
+    let a_lines: Vec<_> = (0..ROWS / LANE_ROWS)
+        .map(|rows| p.a.index(own_row(lane / LANES % LANE_ROWS + rows * LANE_ROWS), zero) / quad)
+        .collect();
+    let first_column = p.first_column + k.local_index() * 2;
+    let columns = [first_column, first_column + 1];
+    let b_lines: Vec<_> = match b_along {
+        Along::Depth => columns.map(|column| p.b.index(zero, column.min(p.n - 1)) / quad).to_vec(),
+        Along::Other => (0..quad).map(|depth| p.b.index(k.u32(depth), first_column.min(p.n - 2)) / 2).collect(),
+    };
+    // The elements of both columns at four depths.
+    let load_b = |place: Value<'k>| -> Vec<[Value<'k>; 2]> {
+        if b_along == Along::Depth {
+            let columns: Vec<_> = b_lines.iter().map(|&column| b.load(column + place)).collect();
+            return (0..QUAD).map(|depth| [columns[0][depth], columns[1][depth]]).collect();
+        }
+        let rows = b_lines.iter().map(|&row| b.load(row + place * p.b.row_stride * (quad / 2)));
+        rows.map(|row| [row[0], row[1]]).collect()
+    };
+
+    let sums: Vec<[Var; 2]> = (0..ROWS).map(|_| [0, 1].map(|_| k.var(k.number(p.accumulator, 0)))).collect();
+    // Takes in so many times four depths.
+    let step = |first: Value<'k>, quads: u32| {
+        let place = if quads == 1 { first } else { first + lane % LANES };
+        let a: Vec<_> = a_lines.iter().map(|&line| a.load(line + place)).collect();
+        for lane in 0..quads {
+            for (depth, b) in load_b(first + lane).into_iter().enumerate() {
+                for (row, sums) in (0..).zip(&sums) {
+                    let own = a[(row / LANE_ROWS) as usize][depth];
+                    let a = own.subgroup_broadcast(row % LANE_ROWS * LANES + lane);
+                    for (sum, b) in sums.iter().zip(b) {
+                        sum.set(add_product(sum.get(), a, b));
+                    }
+                }
+            }
+        }
+    };
+    let quads = p.depth / quad;
+    let whole = quads / LANES * LANES;
+    k.for_step(0, whole, LANES, |first| step(first, LANES));
+    k.for_range(whole, quads, |first| step(first, 1));
+
+    for (column, place) in columns.into_iter().zip(0..) {
+        k.when(column.lt(p.n) & p.real, || {
+            // The last row may be stored several times.
+            for (i, sums) in (0..).zip(&sums) {
+                let sum: &Var = &sums[place as usize];
+                y.store(p.place(row(i), column), sum.get());
+            }
+        });
+    }
+}

@@ -1,0 +1,59 @@
+//! What a block of a matrix product asks of a device.
+//!
+//! The build script has this file, too: it refuses tuning data with blocks that do not fit.
+
+/// The block of a product that a workgroup computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Block {
+    /// Rows and columns.
+    pub shape: [u32; 2],
+    /// Rows and columns that each invocation computes: multiples of 4.
+    pub part: [u32; 2],
+    /// The depth of a tile, a multiple of 4.
+    pub depth: u32,
+}
+
+impl Block {
+    /// Elements between lines of a tile that are written across, so that they fall into other banks.
+    pub const PAD: u32 = 4;
+
+    /// Invocations of the workgroup.
+    pub const fn invocations(self) -> u32 {
+        self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
+    }
+
+    /// Bytes of workgroup memory that two stages of both operands' tiles take at most, in numbers of 32 bits.
+    pub const fn workgroup_memory(self) -> u32 {
+        let lines = 2 * self.depth;
+        4 * lines * (self.shape[0] + self.shape[1] + 2 * Block::PAD)
+    }
+
+    /// About how many numbers an invocation holds: the sums, a line of its part of both tiles, and what it loads for the
+    /// next ones.
+    pub const fn registers(self) -> u32 {
+        let [rows, columns] = self.part;
+        let loaded = self.depth * (self.shape[0] + self.shape[1]) / self.invocations();
+        rows * columns + columns + 4 + loaded
+    }
+
+    /// What is wrong with it by itself.
+    pub fn fault(self) -> Option<String> {
+        let Block { shape, part, depth } = self;
+        let sizes = [shape[0], shape[1], part[0], part[1], depth];
+        if sizes.iter().any(|size| *size == 0 || !size.is_multiple_of(4)) {
+            return Some("its sizes are not multiples of 4".into());
+        }
+        if !shape[0].is_multiple_of(part[0]) || !shape[1].is_multiple_of(part[1]) {
+            return Some("its parts do not fill it".into());
+        }
+        let [down, across] = [shape[0] / part[0], shape[1] / part[1]];
+        if !down.is_multiple_of(4) || !across.is_multiple_of(8) {
+            return Some(format!("its {down} x {across} parts are no multiple of 4 x 8, those of a subgroup"));
+        }
+        let loads = shape.map(|extent| depth * extent / 4);
+        if loads.iter().any(|loads| !loads.is_multiple_of(self.invocations())) {
+            return Some(format!("its {} invocations do not share the loads of a tile evenly", self.invocations()));
+        }
+        None
+    }
+}

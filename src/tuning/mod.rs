@@ -1,0 +1,170 @@
+//! How work is cut on a device: data, chosen by what the device is.
+//!
+//! The data are in `shaders/tuning`, one file per sort of device; the build script checks them and makes them constants.
+
+mod block;
+
+pub use block::Block;
+
+use crate::device::{Device, DeviceInfo, DeviceKind, open_tuned};
+use crate::error::{Error, Result};
+use std::sync::LazyLock;
+
+/// How work is cut. What each field means, and why it is what it is, is said in `shaders/tuning/default.toml`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tuning {
+    pub matmul: Matmul,
+    pub attention: Attention,
+    pub conv: Conv,
+    pub rows: Rows,
+    pub reduce: Reduce,
+    pub copy: Copy,
+    pub loads: Loads,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Matmul {
+    pub blocks: &'static [Block],
+    pub busy: usize,
+    pub columns: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attention {
+    pub workgroup: bool,
+    pub parts_per_unit: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conv {
+    pub workgroup: bool,
+    pub columns: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rows {
+    pub shortest: usize,
+    pub busy: usize,
+    pub held: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loads {
+    pub several: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reduce {
+    pub columns: bool,
+    pub teams: usize,
+    pub shortest: usize,
+    pub column_teams: usize,
+    pub shortest_column: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Copy {
+    pub tiles: bool,
+    pub driver: bool,
+}
+
+/// The data of a file, for devices of a vendor with one of these words in their names; without words, for all others of
+/// that vendor.
+#[derive(Debug)]
+pub struct Entry {
+    pub name: &'static str,
+    vendor: &'static str,
+    words: &'static [&'static str],
+    pub tuning: Tuning,
+}
+
+include!(concat!(env!("OUT_DIR"), "/tuning.rs"));
+
+/// Opens a device with other data, for those who measure them.
+///
+/// # Errors
+/// As for any device.
+pub fn open(device: &str, tuning: &'static Tuning) -> Result<Device> {
+    open_tuned(device, tuning)
+}
+
+/// The entry of a name.
+pub fn entry(name: &str) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.name == name)
+}
+
+/// Fails if `MARQUETRY_TUNING` names no entry.
+pub(crate) fn check_environment() -> Result<()> {
+    let Some(name) = FORCED.as_deref().filter(|name| entry(name).is_none()) else { return Ok(()) };
+    let known: Vec<_> = ENTRIES.iter().map(|entry| entry.name).collect();
+    let message = format!("there is no tuning `{name}`; there are {}", known.join(", "));
+    Err(Error::InvalidArgument { op: "MARQUETRY_TUNING", message })
+}
+
+/// The name in `MARQUETRY_TUNING`.
+static FORCED: LazyLock<Option<String>> =
+    LazyLock::new(|| std::env::var("MARQUETRY_TUNING").ok().filter(|name| !name.is_empty()));
+
+/// The entry for a device: the one that `MARQUETRY_TUNING` names, or that fits best.
+pub fn choose(info: &DeviceInfo) -> &'static Entry {
+    FORCED.as_deref().and_then(entry).unwrap_or_else(|| fitting(&info.vendor, &info.name, info.kind))
+}
+
+/// The entry with the longest word of the device's name, else that of its vendor, else the default.
+fn fitting(vendor: &str, name: &str, kind: DeviceKind) -> &'static Entry {
+    let by_name = |name| entry(name).unwrap_or(&ENTRIES[0]);
+    if kind == DeviceKind::Cpu {
+        return by_name("software");
+    }
+    let of_vendor = |entry: &&Entry| {
+        // Where WebGPU tells no vendor, the name begins with it.
+        !entry.vendor.is_empty() && (vendor == entry.vendor || name.starts_with(entry.vendor))
+    };
+    let length = |entry: &Entry| -> Option<usize> {
+        let longest = entry.words.iter().filter(|words| begins_a_word(name, words)).map(|words| words.len()).max();
+        if entry.words.is_empty() { Some(0) } else { longest }
+    };
+    let fitting = ENTRIES.iter().filter(of_vendor).filter_map(|entry| Some((length(entry)?, entry)));
+    fitting.max_by_key(|(length, _)| *length).map_or_else(|| by_name("default"), |(_, entry)| entry)
+}
+
+/// Whether `words` are in a text, from the beginning of a word on.
+fn begins_a_word(text: &str, words: &str) -> bool {
+    text.match_indices(words).any(|(place, _)| !text[..place].ends_with(|c: char| c.is_ascii_alphanumeric()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_word_of_a_name_decides() {
+        for (vendor, name, expected) in [
+            ("NVIDIA", "NVIDIA H200", "nvidia-hopper"),
+            ("NVIDIA", "NVIDIA GeForce RTX 4090", "nvidia-ada"),
+            ("NVIDIA", "NVIDIA RTX 4000 Ada Generation", "nvidia-ada"),
+            ("NVIDIA", "NVIDIA RTX 2000 Ada Generation", "nvidia-ada"),
+            ("NVIDIA", "NVIDIA L4", "nvidia-ada"),
+            ("NVIDIA", "Quadro RTX 4000", "nvidia-turing"),
+            ("NVIDIA", "NVIDIA GeForce RTX 2080 Ti", "nvidia-turing"),
+            ("NVIDIA", "Tesla T4", "nvidia-turing"),
+            ("NVIDIA", "NVIDIA A100-SXM4-80GB", "nvidia-ampere"),
+            ("NVIDIA", "NVIDIA RTX A6000", "nvidia-ampere"),
+            ("NVIDIA", "NVIDIA GeForce GTX 1080", "nvidia"),
+            ("AMD", "AMD Radeon RX 7900 XTX (RADV NAVI31)", "amd-rdna"),
+            ("AMD", "AMD Instinct MI300X", "amd-cdna"),
+            ("AMD", "AMD Radeon Graphics (RADV RENOIR)", "amd"),
+            ("Intel", "Intel(R) Arc(TM) A770 Graphics", "intel-xe"),
+            ("Intel", "Intel(R) Data Center GPU Max 1550", "intel-xe"),
+            ("Intel", "Intel(R) Arc(TM) B580 Graphics", "intel-xe2"),
+            ("Intel", "Intel(R) UHD Graphics 630", "intel"),
+            // Metal tells WebGPU no vendor.
+            ("0x0000", "Apple M3 Max", "apple"),
+            ("Qualcomm", "Adreno (TM) 750", "qualcomm"),
+            ("Arm", "Mali-G715", "default"),
+        ] {
+            assert_eq!(fitting(vendor, name, DeviceKind::Discrete).name, expected, "{name}");
+        }
+        assert_eq!(fitting("Mesa", "llvmpipe (LLVM 15)", DeviceKind::Cpu).name, "software");
+    }
+}

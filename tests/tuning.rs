@@ -1,0 +1,112 @@
+//! The tuning data: what the build script refuses, and that the tests run the kernels of every entry.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../build/tuning.rs"]
+mod tuning;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use tuning::{Entry, entries, read, to_rust};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).into()
+}
+
+/// The entries with another file beside `default.toml`.
+fn with(text: &str) -> Result<Vec<Entry>, String> {
+    let default = std::fs::read_to_string(root().join("shaders/tuning/default.toml")).unwrap();
+    entries(&BTreeMap::from([("default".to_string(), default), ("other".to_string(), text.to_string())]))
+}
+
+#[test]
+fn a_file_says_only_where_it_differs() {
+    let found = with("vendor = \"ACME\"\nwords = [\"One\"]\n[matmul]\nbusy = 7").unwrap();
+    let [default, other] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((&*other.name, &*other.vendor, &other.words[..]), ("other", "ACME", &["One".to_string()][..]));
+    assert_eq!(other.tuning["matmul"]["busy"].as_integer(), Some(7));
+    assert_eq!(other.tuning["matmul"]["blocks"], default.tuning["matmul"]["blocks"]);
+    assert!(to_rust(&found).contains("words: &[\"One\"], tuning: Tuning { "));
+}
+
+#[test]
+fn mistakes_are_refused_by_name() {
+    for (text, message) in [
+        ("[matmul]\nbuzy = 1", "tuning other: there is no key `matmul.buzy`; default.toml has blocks, busy, columns"),
+        ("colour = 1", "there is no key `colour`"),
+        ("[matmul]\nbusy = true", "`matmul.busy` is of type integer, not boolean"),
+        ("[matmul]\nbusy = 0", "`matmul.busy` is 0, and has to be from 1"),
+        ("inherits = \"nobody\"", "it inherits from `nobody`, which is not there"),
+        ("inherits = \"other\"", "it inherits from itself"),
+        ("[matmul]\nblocks = [{ shape = [64, 64], part = [8, 4] }]", "is no block"),
+        ("[matmul", "TOML parse error"),
+    ] {
+        let error = with(text).unwrap_err();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn blocks_fit_their_device() {
+    let block = |shape: [u32; 2], part: [u32; 2], depth: u32, device: &str| {
+        with(&format!(
+            "[device]\n{device}\n[matmul]\nblocks = [{{ shape = {shape:?}, part = {part:?}, depth = {depth} }}]"
+        ))
+    };
+    assert!(block([64, 64], [8, 4], 8, "").is_ok());
+    for (found, message) in [
+        (
+            block([64, 64], [8, 4], 8, "workgroup_memory = 8000"),
+            "64 x 64: it takes 8704 workgroup memory, the device has 8000",
+        ),
+        (block([64, 64], [4, 4], 16, ""), "it takes 256 invocations, the device has 128"),
+        (block([64, 128], [8, 8], 8, "registers = 64"), "it takes 88 registers, the device has 64"),
+        (block([64, 64], [8, 4], 6, ""), "its sizes are not multiples of 4"),
+        (block([64, 64], [12, 4], 8, ""), "its parts do not fill it"),
+        (block([32, 16], [4, 4], 8, ""), "its 8 x 4 parts are no multiple of 4 x 8"),
+        (block([128, 32], [8, 4], 4, ""), "its 128 invocations do not share the loads of a tile evenly"),
+    ] {
+        let error = found.unwrap_err();
+        assert!(error.contains(message), "{error}");
+    }
+    let unsorted = "[matmul]\nblocks = [{ shape = [32, 32], part = [4, 4], depth = 8 }, { shape = [64, 64], part = [8, 4], depth = 8 }]";
+    assert!(with(unsorted).unwrap_err().contains("do not begin with the largest"));
+}
+
+/// What only decides which of the kernels runs.
+const THRESHOLDS: [&str; 7] =
+    ["busy", "held", "parts_per_unit", "shortest", "teams", "column_teams", "shortest_column"];
+
+/// All that the code of kernels depends on, key by key. Kernels of one family depend on no key of another's.
+fn kernels(entry: &Entry) -> BTreeSet<String> {
+    let mut kernels = BTreeSet::new();
+    for (family, values) in &entry.tuning {
+        let values = values.as_table().unwrap().iter().filter(|(key, _)| !THRESHOLDS.contains(&&***key));
+        for (key, value) in values {
+            match value.as_array() {
+                Some(variants) => kernels.extend(variants.iter().map(|value| format!("{family}.{key}: {value}"))),
+                None => drop(kernels.insert(format!("{family}.{key}: {value}"))),
+            }
+        }
+    }
+    kernels
+}
+
+/// `make test` has software devices run the kernels of some files. There are no others in the rest.
+#[test]
+fn the_makefile_tests_the_kernels_of_every_file() {
+    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+    let named = makefile.split("MARQUETRY_TUNING=").skip(1).filter_map(|rest| rest.split_whitespace().next());
+    // Without the variable, a software device runs its own.
+    let named: BTreeSet<&str> = named.chain(["software"]).collect();
+    let all = read(&root().join("shaders/tuning")).unwrap();
+    let mut tested = BTreeSet::new();
+    for name in named {
+        let entry = all.iter().find(|entry| entry.name == name);
+        tested.extend(kernels(entry.unwrap_or_else(|| panic!("the Makefile names `{name}`, which is not there"))));
+    }
+    for entry in &all {
+        let missing: Vec<_> = kernels(entry).difference(&tested).cloned().collect();
+        assert!(missing.is_empty(), "no line of the Makefile tests what {} has: {missing:?}", entry.name);
+    }
+}
