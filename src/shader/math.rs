@@ -198,8 +198,8 @@ impl<'k> Value<'k> {
     /// The two half-precision floats packed in a word, the low half first.
     pub fn unpack_f16(self) -> [Value<'k>; 2] {
         if self.kernel.target().dialect == Dialect::Vulkan {
-            // An instruction for what takes a dozen by bits. It stands alone: together with an addition, compilers make
-            // one of it that takes subnormals for 0.
+            // An instruction for what takes a dozen by bits. It is kept apart from what follows: where that was an
+            // addition, an H200's driver took subnormals for 0.
             let pair = Type::vec2(Scalar::F32);
             let pair = self.kernel.library(Glsl::UnpackHalf2x16 as u32, 0, pair, &[self]).opaque();
             return [pair.lane(0), pair.lane(1)];
