@@ -75,7 +75,8 @@ fn blocks_fit_their_device() {
 }
 
 /// What only decides which of the kernels runs.
-const THRESHOLDS: [&str; 6] = ["busy", "parts_per_unit", "shortest", "teams", "column_teams", "shortest_column"];
+const THRESHOLDS: [&str; 7] =
+    ["busy", "held", "parts_per_unit", "shortest", "teams", "column_teams", "shortest_column"];
 
 /// All that the code of kernels depends on, key by key. Kernels of one family depend on no key of another's.
 fn kernels(entry: &Entry) -> BTreeSet<String> {
