@@ -48,11 +48,14 @@ test test-full ops: export ZE_ENABLE_PARAMETER_VALIDATION := 1
 
 # The last lines have a software device run the kernels that are chosen for GPUs, until those of every file in shaders/tuning
 # have run (tests/tuning.rs looks that none is missing), and the crate open the Level Zero driver without the loader, which
-# is too old for immediate lists that keep the order.
+# is too old for immediate lists that keep the order. Of the largest kernels there are few cases: lavapipe takes half a
+# minute to compile one.
 test: setup ## the quick tier of the tests, under the validation layers
 	$(CARGO) build --example level_zero_driver
 	MARQUETRY_VALIDATION=1 $(CARGO) test
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul
+	MARQUETRY_TUNING=nvidia-hopper MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul::f32::exact
+	MARQUETRY_TUNING=nvidia-hopper MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul::f32::40_fours
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::f32
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance causal
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance in_tiles

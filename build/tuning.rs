@@ -111,7 +111,9 @@ impl Entry {
             }
         }
         let blocks = self.blocks()?;
-        for block in &blocks {
+        for (place, block) in blocks.iter().enumerate() {
+            // The smallest has numbers of 64 bits, too.
+            let bytes = if place + 1 == blocks.len() { 8 } else { 4 };
             let [rows, columns] = block.shape;
             let fail = |message: String| Err(format!("the block of {rows} x {columns}: {message}"));
             if let Some(fault) = block.fault() {
@@ -119,7 +121,7 @@ impl Entry {
             }
             for (needed, key) in [
                 (block.invocations(), "invocations"),
-                (block.workgroup_memory(), "workgroup_memory"),
+                (block.workgroup_memory(bytes), "workgroup_memory"),
                 (block.registers(), "registers"),
             ] {
                 let has = self.device.get(key).and_then(Value::as_integer).unwrap_or(0);

@@ -62,6 +62,9 @@ struct Tuner {
 /// What was measured: a candidate and its seconds, the fastest first.
 type Ranking<T> = Vec<(T, f64)>;
 
+/// Makes operands on a device, and tells how to run.
+type Problem<'a> = &'a dyn Fn(&Device) -> marquetry::Result<measure::Run>;
+
 impl Tuner {
     fn tune(&self) -> Result<String> {
         let info = self.device.info();
@@ -83,53 +86,65 @@ impl Tuner {
         Ok(text)
     }
 
-    /// The seconds of a run on the device with other data. `prepare` makes the operands.
-    fn time(&self, tuning: &Tuning, prepare: &dyn Fn(&Device) -> marquetry::Result<measure::Run>) -> Result<f64> {
-        // A device keeps its data for good, and an example does not run for long.
-        let device = tuning::open(&self.device.id(), Box::leak(Box::new(tuning.clone())))?;
-        let measured = self.protocol.measure(&device, &Work::Alone(prepare(&device)?))?;
-        self.progress.inc(1);
-        Ok(measured.device.unwrap_or(measured.wall))
-    }
-
-    /// Measures all candidates, each put into the data by `set`.
-    fn rank<T: Copy>(
+    /// Measures all candidates, each put into the data by `set`, on a device of its own; a ranking for each of the problems,
+    /// which make operands and tell how to run.
+    fn rank_each<T: Copy>(
         &self,
         message: &str,
         tuning: &Tuning,
         candidates: &[T],
         set: impl Fn(&mut Tuning, T),
-        prepare: &dyn Fn(&Device) -> marquetry::Result<measure::Run>,
-    ) -> Result<Ranking<T>> {
+        problems: &[Problem<'_>],
+    ) -> Result<Vec<Ranking<T>>> {
         self.progress.set_message(message.to_string());
-        self.progress.inc_length(candidates.len() as u64);
-        let mut ranking = Vec::new();
+        self.progress.inc_length((candidates.len() * problems.len()) as u64);
+        let mut rankings = vec![Vec::new(); problems.len()];
         for &candidate in candidates {
             let mut tuning = tuning.clone();
             set(&mut tuning, candidate);
-            ranking.push((candidate, self.time(&tuning, prepare)?));
+            // A device keeps its data for good, and an example does not run for long.
+            let device = tuning::open(&self.device.id(), Box::leak(Box::new(tuning)))?;
+            for (ranking, problem) in rankings.iter_mut().zip(problems) {
+                let measured = self.protocol.measure(&device, &Work::Alone(problem(&device)?))?;
+                ranking.push((candidate, measured.device.unwrap_or(measured.wall)));
+                self.progress.inc(1);
+            }
         }
-        ranking.sort_by(|a, b| a.1.total_cmp(&b.1));
-        Ok(ranking)
+        rankings.iter_mut().for_each(|ranking| ranking.sort_by(|a, b| a.1.total_cmp(&b.1)));
+        Ok(rankings)
+    }
+
+    /// The same for one problem: the best candidate, and its seconds.
+    fn best<T: Copy>(
+        &self,
+        message: &str,
+        tuning: &Tuning,
+        candidates: &[T],
+        set: impl Fn(&mut Tuning, T),
+        problem: Problem<'_>,
+    ) -> Result<(T, f64)> {
+        let rankings = self.rank_each(message, tuning, candidates, set, &[problem])?;
+        rankings[0].first().copied().context("a candidate")
     }
 
     /// For each size the best way to cut products of it; the data are the best ones of all sizes.
     fn tune_matmul(&self, tuning: &mut Tuning, sizes: &[usize], text: &mut String) -> Result<()> {
-        let candidates = self.cuts();
-        let mut best: Vec<(usize, Cut)> = Vec::new();
-        *text += "\n[matmul]\n";
-        for &n in sizes {
-            let prepare = move |device: &Device| -> marquetry::Result<measure::Run> {
+        let product = |n: usize| {
+            move |device: &Device| -> marquetry::Result<measure::Run> {
                 let [a, b] = [random((n, n), device)?, random((n, n), device)?];
                 Ok(Box::new(move |_| a.matmul(&b)))
-            };
-            let ranking =
-                self.rank(&format!("products of {n}^3"), tuning, &candidates, |t, cut| cut.set(t), &prepare)?;
-            for (cut, seconds) in ranking.iter().take(3) {
-                writeln!(text, "# {n}^3: {cut}: {:.1} GFLOP/s", 2e-9 * (n as f64).powi(3) / seconds)?;
             }
-            best.push((n, ranking[0].0));
+        };
+        let products: Vec<_> = sizes.iter().map(|&n| product(n)).collect();
+        let problems: Vec<Problem<'_>> = products.iter().map(|product| product as Problem<'_>).collect();
+        let rankings = self.rank_each("products", tuning, &self.cuts(), |t, cut| cut.set(t), &problems)?;
+        *text += "\n[matmul]\n";
+        for (n, ranking) in sizes.iter().zip(&rankings) {
+            for (cut, seconds) in ranking.iter().take(3) {
+                writeln!(text, "# {n}^3: {cut}: {:.1} GFLOP/s", 2e-9 * (*n as f64).powi(3) / seconds)?;
+            }
         }
+        let best: Vec<(usize, Cut)> = sizes.iter().zip(&rankings).map(|(n, ranking)| (*n, ranking[0].0)).collect();
         let last = best[best.len() - 1].1;
         last.set(tuning);
         let blocks = chosen_blocks(&best);
@@ -156,7 +171,7 @@ impl Tuner {
                     let block = Block { shape, part, depth };
                     let fits = block.fault().is_none()
                         && block.invocations() <= limits.max_workgroup_invocations.min(256)
-                        && block.workgroup_memory() <= limits.max_workgroup_memory;
+                        && block.workgroup_memory(4) <= limits.max_workgroup_memory;
                     cuts.extend(fits.then_some(Cut::Block(block)));
                 }
             }
@@ -173,24 +188,24 @@ impl Tuner {
         };
         *text += "\n[reduce]\n";
         let bytes = (4 * side * side) as f64;
-        let teams: Vec<_> = (3..=16).step_by(2).map(|bits| 1 << bits).collect();
-        let found = self.rank("sums", tuning, &teams, |t, n| t.reduce.teams = n, &sum(None))?;
-        tuning.reduce.teams = found[0].0;
-        let found = self.rank("sums", tuning, &[1024, 4096, 16384], |t, n| t.reduce.shortest = n, &sum(None))?;
-        tuning.reduce.shortest = found[0].0;
-        writeln!(text, "# The sum of {side}^2: {:.1} GB/s", 1e-9 * bytes / found[0].1)?;
+        let teams: Vec<_> = (4..=16).step_by(2).map(|bits| 1 << bits).collect();
+        let found = self.best("sums", tuning, &teams, |t, n| t.reduce.teams = n, &sum(None))?;
+        tuning.reduce.teams = found.0;
+        let found = self.best("sums", tuning, &[1024, 4096, 16384], |t, n| t.reduce.shortest = n, &sum(None))?;
+        tuning.reduce.shortest = found.0;
+        writeln!(text, "# The sum of {side}^2: {:.1} GB/s", 1e-9 * bytes / found.1)?;
         writeln!(text, "teams = {}\nshortest = {}", tuning.reduce.teams, tuning.reduce.shortest)?;
 
         let found =
-            self.rank("sums of columns", tuning, &[false, true], |t, is| t.reduce.columns = is, &sum(Some(0)))?;
-        tuning.reduce.columns = found[0].0;
-        writeln!(text, "# The sum of columns: {:.1} GB/s", 1e-9 * bytes / found[0].1)?;
+            self.best("sums of columns", tuning, &[false, true], |t, is| t.reduce.columns = is, &sum(Some(0)))?;
+        tuning.reduce.columns = found.0;
+        writeln!(text, "# The sum of columns: {:.1} GB/s", 1e-9 * bytes / found.1)?;
         writeln!(text, "columns = {}", tuning.reduce.columns)?;
         if tuning.reduce.columns {
             let teams: Vec<_> = (14..=20).step_by(2).map(|bits| 1 << bits).collect();
             let found =
-                self.rank("sums of columns", tuning, &teams, |t, n| t.reduce.column_teams = n, &sum(Some(0)))?;
-            tuning.reduce.column_teams = found[0].0;
+                self.best("sums of columns", tuning, &teams, |t, n| t.reduce.column_teams = n, &sum(Some(0)))?;
+            tuning.reduce.column_teams = found.0;
             writeln!(text, "column_teams = {}", tuning.reduce.column_teams)?;
         }
         Ok(())
@@ -202,8 +217,8 @@ impl Tuner {
             Ok(Box::new(move |_| x.t()?.contiguous()))
         };
         *text += "\n[copy]\n";
-        let found = self.rank("transposed copies", tuning, &[false, true], |t, is| t.copy.tiles = is, &transpose)?;
-        tuning.copy.tiles = found[0].0;
+        let found = self.best("transposed copies", tuning, &[false, true], |t, is| t.copy.tiles = is, &transpose)?;
+        tuning.copy.tiles = found.0;
         writeln!(text, "tiles = {}", tuning.copy.tiles)?;
 
         // A box of rows within larger ones, into another such box.
@@ -213,8 +228,8 @@ impl Tuner {
             target.eval()?;
             Ok(Box::new(move |_| target.clone().slice_assign((.., side / 4..3 * side / 4), &source)))
         };
-        let found = self.rank("copies of boxes", tuning, &[false, true], |t, is| t.copy.driver = is, &assign)?;
-        writeln!(text, "driver = {}", found[0].0)?;
+        let found = self.best("copies of boxes", tuning, &[false, true], |t, is| t.copy.driver = is, &assign)?;
+        writeln!(text, "driver = {}", found.0)?;
         Ok(())
     }
 }
@@ -246,8 +261,9 @@ impl std::fmt::Display for Cut {
     }
 }
 
-/// The blocks that are the best of a size, the largest first, each with the fewest of them with which it was. Where
-/// registers are the best for the largest size, there are none.
+/// The blocks that are the best of a size, the largest first, each with the fewest of them with which it was. For blocks of
+/// one shape there is no such number: the one for the larger products is taken. Where registers are the best for the largest
+/// size, there are none.
 fn chosen_blocks(best: &[(usize, Cut)]) -> Vec<(Block, usize)> {
     let mut blocks: Vec<(Block, usize)> = Vec::new();
     if let Some((_, Cut::Registers(_))) = best.last() {
@@ -256,9 +272,9 @@ fn chosen_blocks(best: &[(usize, Cut)]) -> Vec<(Block, usize)> {
     for &(n, cut) in best {
         let Cut::Block(block) = cut else { continue };
         let [rows, columns] = block.shape.map(|size| size as usize);
-        if blocks.iter().all(|(other, _)| other.shape != block.shape) {
-            blocks.push((block, n.div_ceil(rows) * n.div_ceil(columns)));
-        }
+        let count = blocks.iter().find(|(other, _)| *other == block).map(|(_, count)| *count);
+        blocks.retain(|(other, _)| other.shape != block.shape);
+        blocks.push((block, count.unwrap_or(n.div_ceil(rows) * n.div_ceil(columns))));
     }
     blocks.sort_by_key(|(block, _)| std::cmp::Reverse(block.shape[0] * block.shape[1]));
     blocks

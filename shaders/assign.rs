@@ -5,7 +5,7 @@ use super::elements::{Grid, Raw, Strides};
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
-pub(crate) const WORKGROUP: u32 = 64;
+pub(crate) const WORKGROUP: u32 = 128;
 
 /// What an invocation copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

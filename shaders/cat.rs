@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Type, Value};
 
 /// Invocations per workgroup.
-pub(crate) const WORKGROUP: u32 = 64;
+pub(crate) const WORKGROUP: u32 = 128;
 
 /// Joins `inputs` contiguous tensors. Parameters: the number of elements of the output; the length of the joined axis
 /// and the number of elements inside of it; per input its offset and the place along the axis where it ends.

@@ -7,8 +7,12 @@ use crate::expr::{BinaryOp, Expr, UnaryOp};
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 use smallvec::SmallVec;
 
-/// Invocations per workgroup.
-pub(crate) const WORKGROUP: u32 = 64;
+/// Invocations per workgroup: as many as every device has. With 64, a GPU that has 2,048 at work on a multiprocessor does
+/// not begin new workgroups fast enough.
+const WORKGROUP: u32 = 128;
+
+/// Fours of narrow elements that each invocation of a GPU computes, so that as many bytes are on their way as of wide ones.
+const NARROW_QUADS: u32 = 4;
 
 /// How an input's elements lie with respect to the output's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,9 +44,22 @@ pub(crate) struct Elementwise {
     /// The number of axes that strided inputs are walked along.
     pub rank: usize,
     pub scalars: SmallVec<[DType; 4]>,
+    /// How many fours each invocation computes: [`fours`](Self::fours). They are all loaded first, so that several loads are on their way at once.
+    pub quads: u32,
 }
 
 impl Elementwise {
+    /// How many fours each invocation of a GPU computes from inputs of these dtypes.
+    pub fn fours(expr: &Expr, inputs: impl IntoIterator<Item = DType>) -> u32 {
+        let narrow = inputs.into_iter().chain([expr.dtype()]).any(|dtype| dtype.size_in_bytes() < 4);
+        if narrow { NARROW_QUADS } else { 1 }
+    }
+
+    /// The elements that a workgroup computes.
+    pub fn elements_per_group(&self) -> usize {
+        (4 * self.quads * WORKGROUP) as usize
+    }
+
     /// The length of the parameter block.
     pub fn parameter_words(&self) -> usize {
         let strided = self.inputs.iter().filter(|(_, layout)| layout.is_strided()).count();
@@ -93,7 +110,7 @@ impl Family for Elementwise {
         WORKGROUP
     }
 
-    fn write(&self, k: &KernelBuilder) {
+    fn write<'k>(&self, k: &'k KernelBuilder) {
         let count = k.parameter(Type::U32);
         let grid = Grid::parameters(k, self.rank);
         let inputs: Vec<Input> = (self.inputs.iter().enumerate())
@@ -102,26 +119,33 @@ impl Family for Elementwise {
         let scalars: Vec<Value> = self.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
         let output = Quads::output(k, "y", self.expr.dtype());
 
-        let quad = k.global_index();
-        let first = quad * 4;
-        k.when(first.lt(count), || {
-            let last = count - 1;
-            // The last quad may reach beyond the output; its surplus lanes repeat the last element.
-            let places = [0, 1, 2, 3].map(|lane| {
-                let place = first + lane;
+        let lanes = match () {
+            _ if self.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided) => 4,
+            _ if self.inputs.iter().any(|(_, layout)| layout.is_strided()) => 1,
+            _ => 0,
+        };
+        let last = count - 1;
+        // The last quad may reach beyond the output; its surplus lanes repeat the last element.
+        let places = |quad: Value<'k>| {
+            [0, 1, 2, 3].map(|lane| {
+                let place = quad * 4 + lane;
                 place.gt(last).select(last, place)
+            })
+        };
+        let load = |quad: Value<'k>| -> Vec<Value<'k>> {
+            let coordinates: Vec<_> = places(quad)[..lanes].iter().map(|&place| grid.coordinates(place)).collect();
+            inputs.iter().map(|input| input.load(k, quad, &coordinates)).collect()
+        };
+        let first = k.group_index() * (self.quads * WORKGROUP) + k.local_index();
+        let quads: Vec<_> = (0..self.quads).map(|turn| first + turn * WORKGROUP).collect();
+        let loaded: Vec<_> = quads.iter().map(|&quad| load(quad.min(last / 4))).collect();
+        for (&quad, values) in quads.iter().zip(&loaded) {
+            k.when(quad.le(last / 4), || {
+                let index = k.vector(&places(quad));
+                let result = Evaluation { values, scalars: &scalars, index }.evaluate(&self.expr);
+                output.store(k, quad, result);
             });
-            let lanes = match () {
-                _ if self.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided) => 4,
-                _ if self.inputs.iter().any(|(_, layout)| layout.is_strided()) => 1,
-                _ => 0,
-            };
-            let coordinates: Vec<_> = places[..lanes].iter().map(|&place| grid.coordinates(place)).collect();
-            let values: Vec<Value> = inputs.iter().map(|input| input.load(k, quad, &coordinates)).collect();
-            let index = k.vector(&places);
-            let result = Evaluation { values: &values, scalars: &scalars, index }.evaluate(&self.expr);
-            output.store(k, quad, result);
-        });
+        }
     }
 
     fn samples() -> Vec<Self> {
@@ -130,7 +154,7 @@ impl Family for Elementwise {
         let sum = |dtype, (layout, rank)| {
             let expr = Expr::Binary(BinaryOp::Add, input(0, dtype), input(1, dtype));
             let inputs = [(dtype, Contiguous), (dtype, layout)].into_iter().collect();
-            Elementwise { expr, inputs, rank, scalars: SmallVec::new() }
+            Elementwise { expr, inputs, rank, scalars: SmallVec::new(), quads: 1 }
         };
         let sums =
             DType::ALL.into_iter().flat_map(|dtype| [(Contiguous, 0), (Strided, 2)].map(|layout| sum(dtype, layout)));
@@ -143,6 +167,7 @@ impl Family for Elementwise {
                 inputs: [(DType::F32, Contiguous)].into_iter().collect(),
                 rank: 0,
                 scalars: SmallVec::new(),
+                quads: 1,
             }
         });
         sums.chain(fours).chain(functions).collect()

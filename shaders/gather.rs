@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Type, Value};
 
 /// Invocations per workgroup.
-pub(crate) const WORKGROUP: u32 = 64;
+pub(crate) const WORKGROUP: u32 = 128;
 
 /// `y[.., i, ..] = x[.., index[.., i, ..], ..]`. Parameters: the number of elements of `y`; length and stride of the axis
 /// of `x` that is indexed; the lengths of the axes of `y`; of `x` without that axis, then of the index, an offset and

@@ -1,10 +1,11 @@
 //! Operations that replace each row of elements, those along some axes, by a function of the whole row.
 
 use super::Family;
-use super::elements::{Elements, Grid, Strides, float_parameter};
-use super::workgroup::{Team, WORKGROUP};
+use super::elements::{Elements, Grid, Quads, Strides, float_parameter};
+use super::workgroup::{Member, Team, WORKGROUP, tree};
 use crate::dtype::DType;
-use crate::shader::{Access, KernelBuilder, Type, Value};
+use crate::shader::{Access, Array, KernelBuilder, Type, Value};
+use std::rc::Rc;
 
 /// What is done with a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,7 +32,26 @@ impl NormalizeOp {
     }
 }
 
-/// A normalisation, and then `y weight + bias` as far as they are there. The output is of the widened dtype,
+/// Where a row is between the passes over it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Held {
+    /// In memory, from which each pass reads it anew.
+    Memory,
+    /// In registers of the team, of which each member has so many elements, every `team.size()`th of the row.
+    Elements(u32),
+    /// The same by fours that lie side by side in input, output, weight and bias, from multiples of four on; the output is
+    /// of the input's dtype.
+    Quads(u32),
+}
+
+impl Held {
+    /// Elements that are loaded at a time.
+    fn width(self) -> u32 {
+        if matches!(self, Held::Quads(_)) { 4 } else { 1 }
+    }
+}
+
+/// A normalisation, and then `y weight + bias` as far as they are there. The output is of the widened dtype (but see [`Held`]),
 /// contiguous. Parameters: the number of rows, their length, the number of rows that lie side by side (the product of the axes inside of the
 /// normalised ones); the lengths of the kept axes, of the normalised ones; the input's offset and strides along both;
 /// eps, if the operation has one; if weights are per channel, the number of groups that the channels come in, the
@@ -47,6 +67,9 @@ pub(crate) struct Normalize {
     /// Whether a row is a group of channels with a weight and a bias each; else each of its elements has its own.
     pub per_channel: bool,
     pub team: Team,
+    /// The lanes of the device's subgroups, if these are used.
+    pub subgroup: Option<u32>,
+    pub held: Held,
 }
 
 impl Normalize {
@@ -61,11 +84,12 @@ impl Normalize {
 
 impl Family for Normalize {
     fn name(&self) -> String {
-        format!("{:?}({}, {:?})", self.op, self.dtype, self.team).to_lowercase()
+        let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
+        format!("{:?}({}, {:?}{subgroups}, {:?})", self.op, self.dtype, self.team, self.held).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
-        WORKGROUP
+        self.team.workgroup()
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
@@ -75,76 +99,71 @@ impl Family for Normalize {
         let strides = Strides::parameters(k, self.kept_rank + self.normalized_rank);
         let eps = self.op.has_eps().then(|| float_parameter(k, self.dtype));
         let channels: Option<[Value; 3]> = self.per_channel.then(|| std::array::from_fn(|_| k.parameter(Type::U32)));
-        let x = Elements::input(k, "x", self.dtype);
-        let vector = |name| (Elements::input(k, name, self.dtype), Strides::parameters(k, 1));
+        let width = self.held.width();
+        let x = Source::input(k, "x", self.dtype, width);
+        let vector = |name| {
+            (Source::input(k, name, self.dtype, if channels.is_some() { 1 } else { width }), Strides::parameters(k, 1))
+        };
         let weight = self.weight.then(|| vector("weight"));
         let bias = self.bias.then(|| vector("bias"));
-        let ty = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
-        let y = k.buffer("y", ty, Access::Write);
+        let y = Target::output(k, self.dtype, width);
 
-        let member = self.team.join(k);
+        let member = self.team.join(k).in_subgroups(self.subgroup);
         let row = member.row.min(rows - 1);
         let coordinates = kept.coordinates(row);
-        let element = |j: Value<'k>| {
-            let mut coordinates = coordinates.clone();
-            coordinates.extend(normalized.coordinates(j));
-            x.load(strides.at(&coordinates))
+        // From here on `j` counts what is loaded at a time.
+        let load = move |j: Value<'k>| {
+            let place = [&coordinates[..], &normalized.coordinates(j * width)].concat();
+            x.load(k, strides.at(&place))
         };
-        let output = |j: Value<'k>| (row / inner * length + j) * inner + row % inner;
-        // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
-        let inside = member.row.lt(rows);
-        let scratch = member.scratch(ty);
-        let sum =
-            |term: &dyn Fn(Value<'k>) -> Value<'k>| member.sum(scratch, k.number(ty, 0), [k.u32(0), length], term);
-        let squares = || {
-            sum(&|j| {
-                let x = element(j);
-                x * x
-            })
-        };
-        let store = |normal: &dyn Fn(Value<'k>) -> Value<'k>| {
-            k.for_step(member.lane, length, member.lanes, |j| {
-                let place = [channels.map_or(j, |[groups, size, inside]| row % groups * size + j / inside)];
-                let normal = normal(j);
-                let scaled = weight.as_ref().map_or(normal, |(weight, at)| normal * weight.load(at.at(&place)));
-                let shifted = bias.as_ref().map_or(scaled, |(bias, at)| scaled + bias.load(at.at(&place)));
-                k.when(inside, || y.store(output(j), shifted));
-            });
-        };
+        let count = length.convert(self.dtype.compute_scalar());
+        let ty = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
+        let x = Row::new(member, self.held, ty, length / width, load);
 
-        let count = length.convert(ty.scalar);
+        let one = k.number(ty, 1);
         let eps = eps.unwrap_or(k.number(ty, 0));
-        match self.op {
+        let y_row = match self.op {
             NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
-                let largest = k.var(element(k.u32(0)));
-                k.for_step(member.lane, length, member.lanes, |j| largest.set(largest.get().max(element(j))));
-                let [largest] = member.reduce([scratch], [largest.get()], |[a], [b]| [a.max(b)]);
-                let total = sum(&|j| (element(j) - largest).exp());
+                let largest = x.max();
+                let shifted = x.map(move |x| x - largest);
+                let exp = shifted.map(Value::exp);
+                let total = exp.sum();
                 if self.op == NormalizeOp::Softmax {
-                    store(&|j| (element(j) - largest).exp() / total);
+                    exp.map(move |e| e / total)
                 } else {
                     let log = total.log();
-                    store(&|j| element(j) - largest - log);
+                    shifted.map(move |x| x - log)
                 }
             }
             NormalizeOp::LayerNorm => {
-                let mean = sum(&element) / count;
-                let variance = sum(&|j| {
-                    let deviation = element(j) - mean;
-                    deviation * deviation
-                }) / count;
-                let scale = k.number(ty, 1) / (variance + eps).sqrt();
-                store(&|j| (element(j) - mean) * scale);
+                let mean = x.sum() / count;
+                let deviation = x.map(move |x| x - mean);
+                let variance = deviation.map(|d| d * d).sum() / count;
+                let scale = one / (variance + eps).sqrt();
+                deviation.map(move |d| d * scale)
             }
             NormalizeOp::RmsNorm => {
-                let scale = k.number(ty, 1) / (squares() / count + eps).sqrt();
-                store(&|j| element(j) * scale);
+                let scale = one / (x.map(|x| x * x).sum() / count + eps).sqrt();
+                x.map(move |x| x * scale)
             }
             NormalizeOp::L2 => {
-                let norm = squares().sqrt().max(eps);
-                store(&|j| element(j) / norm);
+                let norm = x.map(|x| x * x).sum().sqrt().max(eps);
+                x.map(move |x| x / norm)
             }
-        }
+        };
+
+        let row_exists = member.row.lt(rows);
+        y_row.each(|j, exists, normal| {
+            // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
+            k.when(exists.map_or(row_exists, |exists| row_exists & exists), || {
+                let j = j * width;
+                let place = [channels.map_or(j, |[groups, size, inside]| row % groups * size + j / inside)];
+                let at = |vector: &(Source<'k>, Strides<'k>)| vector.0.load(k, vector.1.at(&place));
+                let scaled = weight.as_ref().map_or(normal, |weight| normal * at(weight));
+                let shifted = bias.as_ref().map_or(scaled, |bias| scaled + at(bias));
+                y.store(k, (row / inner * length + j) * inner + row % inner, shifted);
+            });
+        });
     }
 
     fn samples() -> Vec<Self> {
@@ -154,7 +173,10 @@ impl Family for Normalize {
                 let affine = matches!(op, NormalizeOp::LayerNorm | NormalizeOp::RmsNorm);
                 let bias = op == NormalizeOp::LayerNorm;
                 let (kept_rank, normalized_rank) = (1, 1);
-                samples.extend(Team::ALL.map(|team| Normalize {
+                let teams = Team::ALL.map(|team| (team, None, Held::Memory));
+                let held = [(None, Held::Elements(2)), (None, Held::Quads(2)), (Some(32), Held::Quads(2))];
+                let held = held.map(|(subgroup, held)| (Team::Workgroup(WORKGROUP), subgroup, held));
+                samples.extend(teams.into_iter().chain(held).map(|(team, subgroup, held)| Normalize {
                     op,
                     dtype,
                     kept_rank,
@@ -163,9 +185,157 @@ impl Family for Normalize {
                     bias,
                     per_channel: false,
                     team,
+                    subgroup,
+                    held,
                 }));
             }
         }
         samples
+    }
+}
+
+/// A buffer that is read by elements or by fours.
+enum Source<'k> {
+    Elements(Elements<'k>),
+    Quads(Quads<'k>),
+}
+
+impl<'k> Source<'k> {
+    fn input(k: &'k KernelBuilder, name: &str, dtype: DType, width: u32) -> Self {
+        if width == 4 {
+            Source::Quads(Quads::input(k, name, dtype))
+        } else {
+            Source::Elements(Elements::input(k, name, dtype))
+        }
+    }
+
+    fn load(&self, k: &'k KernelBuilder, index: Value<'k>) -> Value<'k> {
+        match self {
+            Source::Elements(elements) => elements.load(index),
+            Source::Quads(quads) => quads.load(k, index / 4),
+        }
+    }
+}
+
+/// The buffer of results: of the widened dtype, or by fours.
+enum Target<'k> {
+    Elements(Array<'k>),
+    Quads(Quads<'k>),
+}
+
+impl<'k> Target<'k> {
+    fn output(k: &'k KernelBuilder, dtype: DType, width: u32) -> Self {
+        let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
+        if width == 4 {
+            Target::Quads(Quads::output(k, "y", dtype))
+        } else {
+            Target::Elements(k.buffer("y", ty, Access::Write))
+        }
+    }
+
+    fn store(&self, k: &'k KernelBuilder, index: Value<'k>, value: Value<'k>) {
+        match self {
+            Target::Elements(array) => array.store(index, value),
+            Target::Quads(quads) => quads.store(k, index / 4, value),
+        }
+    }
+}
+
+/// A row, or a function of its elements, as a team has it.
+#[derive(Clone)]
+struct Row<'k> {
+    member: Member<'k>,
+    /// The type of a number.
+    ty: Type,
+    /// How many times something is loaded for it.
+    length: Value<'k>,
+    numbers: Numbers<'k>,
+}
+
+#[derive(Clone)]
+enum Numbers<'k> {
+    /// Made of memory whenever they are needed.
+    Memory(Rc<dyn Fn(Value<'k>) -> Value<'k> + 'k>),
+    /// This member's, with their places. Those of the last one may be beyond the row: then it repeats the row's last.
+    Registers(Vec<(Value<'k>, Value<'k>)>),
+}
+
+impl<'k> Row<'k> {
+    fn new(
+        member: Member<'k>,
+        held: Held,
+        ty: Type,
+        length: Value<'k>,
+        load: impl Fn(Value<'k>) -> Value<'k> + 'k,
+    ) -> Self {
+        let numbers = match held {
+            Held::Memory => Numbers::Memory(Rc::new(load)),
+            Held::Elements(count) | Held::Quads(count) => {
+                let places = (0..count).map(|i| member.lane + i * member.lanes());
+                Numbers::Registers(places.map(|j| (j, load(j.min(length - 1)))).collect())
+            }
+        };
+        Row { member, ty, length, numbers }
+    }
+
+    fn map(&self, f: impl Fn(Value<'k>) -> Value<'k> + 'k) -> Self {
+        let numbers = match &self.numbers {
+            Numbers::Memory(load) => {
+                let load = load.clone();
+                Numbers::Memory(Rc::new(move |j| f(load(j))))
+            }
+            Numbers::Registers(numbers) => Numbers::Registers(numbers.iter().map(|&(j, x)| (j, f(x))).collect()),
+        };
+        Row { numbers, ..self.clone() }
+    }
+
+    /// The largest number; NaN if one is NaN.
+    fn max(&self) -> Value<'k> {
+        let (k, member) = (self.member.k, self.member);
+        let own = match &self.numbers {
+            Numbers::Memory(load) => {
+                let largest = k.var(load(k.u32(0)));
+                k.for_step(member.lane, self.length, member.lanes(), |j| largest.set(largest.get().max(load(j))));
+                largest.get()
+            }
+            Numbers::Registers(numbers) => {
+                let largest = tree(numbers.iter().map(|&(_, x)| x).collect(), &|&a, &b| a.max(b));
+                tree(largest.lanes(), &|&a, &b| a.max(b))
+            }
+        };
+        member.reduce(own, |a, b| a.max(b))
+    }
+
+    /// The sum of all numbers, by pairs.
+    fn sum(&self) -> Value<'k> {
+        let (k, member) = (self.member.k, self.member);
+        let numbers = match &self.numbers {
+            Numbers::Memory(load) => {
+                return member.sum(k.number(self.ty, 0), [k.u32(0), self.length], |j| load(j));
+            }
+            Numbers::Registers(numbers) => numbers,
+        };
+        let mut terms: Vec<_> = numbers.iter().map(|&(_, x)| x).collect();
+        if let (Some(last), Some(&(j, _))) = (terms.last_mut(), numbers.last()) {
+            *last = j.lt(self.length).select(*last, 0);
+        }
+        let own = tree(tree(terms, &|&a, &b| a + b).lanes(), &|&a, &b| a + b);
+        member.reduce(own, |a, b| a + b)
+    }
+
+    /// Visits this member's numbers with their places and, where that is not certain, whether they exist.
+    fn each(&self, visit: impl Fn(Value<'k>, Option<Value<'k>>, Value<'k>)) {
+        match &self.numbers {
+            Numbers::Memory(load) => {
+                let member = self.member;
+                member.k.for_step(member.lane, self.length, member.lanes(), |j| visit(j, None, load(j)));
+            }
+            Numbers::Registers(numbers) => {
+                for (i, &(j, x)) in numbers.iter().enumerate() {
+                    let last = i + 1 == numbers.len();
+                    visit(j, last.then(|| j.lt(self.length)), x);
+                }
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
-pub(crate) const WORKGROUP: u32 = 64;
+pub(crate) const WORKGROUP: u32 = 128;
 
 /// The distribution of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

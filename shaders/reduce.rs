@@ -4,7 +4,7 @@
 use super::Family;
 use super::fold::{FoldOp, State, States};
 use super::rows::{Rows, RowsType};
-use super::workgroup::{Team, WORKGROUP};
+use super::workgroup::{Team, Turn, WORKGROUP};
 use crate::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
@@ -19,8 +19,8 @@ pub(crate) enum Stage {
     End,
 }
 
-/// A reduction. Parameters: the number of chunks in all and per row, the length of a chunk and of a row, in elements or
-/// states; the number of elements of a row; those of [`RowsType`], which states have not. Buffers: the elements, for
+/// A reduction. Parameters: the number of chunks in all and per row, the length of a chunk and of a row, in loads of
+/// elements or in states; the number of elements of a row; those of [`RowsType`], which states have not. Buffers: the elements, for
 /// centred operations a number per row that is taken from each of its elements; or the states; the results, or the
 /// states.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,6 +29,7 @@ pub(crate) struct Reduce {
     pub rows: RowsType,
     pub stage: Stage,
     pub team: Team,
+    pub turn: Turn,
 }
 
 impl Reduce {
@@ -45,11 +46,11 @@ impl FoldOp {
 
 impl Family for Reduce {
     fn name(&self) -> String {
-        format!("{:?}({}, {:?}, {:?})", self.op, self.rows.dtype, self.stage, self.team).to_lowercase()
+        format!("{:?}({}, {:?}, {:?}, {:?})", self.op, self.rows.dtype, self.stage, self.team, self.turn).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
-        WORKGROUP
+        self.team.workgroup()
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
@@ -60,7 +61,7 @@ impl Family for Reduce {
         let (row, part) = match self.team {
             // Neighbours work on neighbouring rows, whose elements may be neighbours.
             Team::Invocation => (chunk % (chunks / per_row), chunk / (chunks / per_row)),
-            Team::Workgroup => (chunk / per_row, chunk % per_row),
+            Team::Workgroup(_) => (chunk / per_row, chunk % per_row),
         };
         let start = part * span;
         let bounds = [start, start + (length - start).min(span)];
@@ -69,27 +70,31 @@ impl Family for Reduce {
         let scalar = ty(self.rows.dtype);
         let fold = self.op.fold(k, scalar);
         let types = self.op.state(self.rows.dtype);
-        let state: Box<dyn Fn(Value<'k>) -> State<'k> + '_> = if self.stage == Stage::End {
+        let states: Box<dyn Fn(Value<'k>) -> Vec<State<'k>> + '_> = if self.stage == Stage::End {
             let states = States::declare(k, "states", &types, Access::Read);
-            Box::new(move |j| states.load(row * length + j))
+            Box::new(move |j| vec![states.load(row * length + j)])
         } else {
-            let element = Rows::input(k, self.rows).row(row);
+            let elements: Box<dyn Fn(Value<'k>) -> Value<'k>> = match self.turn {
+                Turn::Quads => Box::new(Rows::quads(k, self.rows, row)),
+                Turn::Single | Turn::Singles => Box::new(Rows::input(k, self.rows).row(row)),
+            };
             let centre = self.op.is_centred().then(|| k.buffer("centre", scalar, Access::Read).load(row));
-            let map = &fold.map;
+            let (map, width) = (&fold.map, self.turn.width());
             Box::new(move |j| {
-                let x = element(j);
-                map(centre.map_or(x, |centre| x - centre), j)
+                let elements = elements(j).lanes().into_iter();
+                let places = (0..).map(|lane| j * width + lane);
+                elements.zip(places).map(|(x, place)| map(centre.map_or(x, |centre| x - centre), place)).collect()
             })
         };
-        let scratch = member.state_scratch(types.iter().map(|&dtype| ty(dtype)));
+        let first = || states(k.u32(0)).swap_remove(0);
         let stored = member.row.lt(chunks) & member.lane.eq(0);
         if self.stage == Stage::Begin {
             let y = States::declare(k, "y", &types, Access::Write);
-            let result = member.fold(&fold, &scratch, || state(k.u32(0)), bounds, &state);
+            let result = member.fold(&fold, self.turn, first, bounds, &states);
             k.when(stored, || y.store(row * per_row + part, &result));
         } else {
             let y = k.buffer("y", ty(self.op.output(self.rows.dtype)), Access::Write);
-            let result = member.fold(&fold, &scratch, || state(k.u32(0)), bounds, &state);
+            let result = member.fold(&fold, self.turn, first, bounds, &states);
             k.when(stored, || y.store(chunk, (fold.finish)(&result, count)));
         }
     }
@@ -98,7 +103,8 @@ impl Family for Reduce {
         use FoldOp::*;
         let sample = |op, dtype, stage, team| {
             let rank = usize::from(stage != Stage::End);
-            Reduce { op, rows: RowsType { dtype, kept_rank: rank, row_rank: rank }, stage, team }
+            let turn = if team == Team::Invocation { Turn::Single } else { Turn::Singles };
+            Reduce { op, rows: RowsType { dtype, kept_rank: rank, row_rank: rank }, stage, team, turn }
         };
         let mut samples = Vec::new();
         for dtype in DType::ALL {
@@ -110,8 +116,14 @@ impl Family for Reduce {
             samples.extend(Team::ALL.map(|team| sample(op, DType::F32, Stage::Whole, team)));
         }
         for op in [Sum, ArgMax, NormL2] {
-            samples.extend([Stage::Begin, Stage::End].map(|stage| sample(op, DType::F32, stage, Team::Workgroup)));
+            samples.extend(
+                [Stage::Begin, Stage::End].map(|stage| sample(op, DType::F32, stage, Team::Workgroup(WORKGROUP))),
+            );
         }
+        let quads = Team::Workgroup(WORKGROUP);
+        samples.extend(
+            [Sum, ArgMax].map(|op| Reduce { turn: Turn::Quads, ..sample(op, DType::F32, Stage::Whole, quads) }),
+        );
         samples
     }
 }

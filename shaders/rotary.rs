@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Type, Value};
 
 /// Invocations per workgroup.
-pub(crate) const WORKGROUP: u32 = 64;
+pub(crate) const WORKGROUP: u32 = 128;
 
 /// Which features are a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

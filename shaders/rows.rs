@@ -1,6 +1,6 @@
 //! The rows of a strided tensor: the elements along some axes, for each place along the others.
 
-use super::elements::{Elements, Grid, Strides};
+use super::elements::{Elements, Grid, Quads, Strides};
 use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Value};
 
@@ -47,6 +47,16 @@ impl<'k> Rows<'k> {
     pub fn row(self, row: Value<'k>) -> impl Fn(Value<'k>) -> Value<'k> {
         let kept = self.kept.coordinates(row);
         move |place| self.load_at(&kept, place)
+    }
+
+    /// The fours of a row by their places in it, from a buffer of its own: of rows along one axis, whose elements lie side
+    /// by side from a multiple of four on.
+    pub fn quads(k: &'k KernelBuilder, ty: RowsType, row: Value<'k>) -> impl Fn(Value<'k>) -> Value<'k> {
+        let (kept, _) = (Grid::parameters(k, ty.kept_rank), Grid::parameters(k, ty.row_rank));
+        let strides = Strides::parameters(k, ty.kept_rank + ty.row_rank);
+        let x = Quads::input(k, "x", ty.dtype);
+        let first = strides.at(&kept.coordinates(row)) / 4;
+        move |quad| x.load(k, first + quad)
     }
 
     /// The element at a place of a row.

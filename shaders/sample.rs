@@ -5,7 +5,7 @@
 use super::Family;
 use super::fold::FoldOp;
 use super::random::{Bits, gumbel};
-use super::workgroup::{Team, WORKGROUP};
+use super::workgroup::{Team, Turn};
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
 /// Draws a place in each row of `x`, several times, independently. Parameters: the number of draws in all, and per row;
@@ -22,7 +22,7 @@ impl Family for Sample {
     }
 
     fn workgroup(&self) -> u32 {
-        WORKGROUP
+        self.team.workgroup()
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
@@ -41,10 +41,10 @@ impl Family for Sample {
             x.load(row + j) + gumbel((place & 1).eq(0).select(even, odd))
         };
         let fold = FoldOp::ArgMax.fold(k, Type::F32);
-        let scratch = member.state_scratch([Type::F32, Type::U32]);
-        let state = |j: Value<'k>| (fold.map)(element(j), j);
-        let first = || state(k.u32(0));
-        let drawn = (fold.finish)(&member.fold(&fold, &scratch, first, [k.u32(0), length], state), length);
+        let states = |j: Value<'k>| vec![(fold.map)(element(j), j)];
+        let first = || states(k.u32(0)).concat();
+        let best = member.fold(&fold, Turn::Single, first, [k.u32(0), length], states);
+        let drawn = (fold.finish)(&best, length);
         k.when(member.row.lt(draws) & member.lane.eq(0), || y.store(draw, drawn));
     }
 

@@ -43,7 +43,7 @@ impl Family for Scan {
     }
 
     fn workgroup(&self) -> u32 {
-        WORKGROUP
+        self.team.workgroup()
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
@@ -62,14 +62,14 @@ impl Family for Scan {
         let ty = |dtype: DType| Type { scalar: dtype.compute_scalar(), lanes: 1 };
         let fold = self.op.fold(k, ty(self.rows.dtype));
         let types = self.op.state(self.rows.dtype);
-        let scratch = member.state_scratch(types.iter().map(|&dtype| ty(dtype)));
+        let scratch = member.scratch(types.iter().map(|&dtype| ty(dtype)));
         // The state after each element or before each state, from `before` the chunk on.
         let scan = |before: Option<State<'k>>,
                     state: &dyn Fn(Value<'k>) -> State<'k>,
                     output: &dyn Fn(Value<'k>, &StateVar<'k>, State<'k>)| {
             let first = fold.identity.clone().unwrap_or_else(|| state(k.u32(0)));
             let running = StateVar::new(k, &first);
-            if self.team == Team::Workgroup {
+            if self.team != Team::Invocation {
                 k.for_range(start, end, |j| running.set(&(fold.combine)(&running.get(), &state(j))));
             }
             // Before the first chunk of a row is nothing.
@@ -106,8 +106,8 @@ impl Family for Scan {
         for op in [FoldOp::Sum, FoldOp::Prod, FoldOp::Max] {
             for (scanned, team) in [
                 (Scanned::Rows, Team::Invocation),
-                (Scanned::Chunks, Team::Workgroup),
-                (Scanned::States, Team::Workgroup),
+                (Scanned::Chunks, Team::Workgroup(WORKGROUP)),
+                (Scanned::States, Team::Workgroup(WORKGROUP)),
             ] {
                 let rank = usize::from(scanned != Scanned::States);
                 let rows = RowsType { dtype: DType::F32, kept_rank: rank, row_rank: rank };

@@ -53,28 +53,30 @@ fn blocks_fit_their_device() {
             "[device]\n{device}\n[matmul]\nblocks = [{{ shape = {shape:?}, part = {part:?}, depth = {depth} }}]"
         ))
     };
-    assert!(block([64, 64], [8, 4], 8, "").is_ok());
+    let small = [64, 64];
+    // A lone block is the smallest, too, and has numbers of 64 bits.
+    assert!(block(small, [8, 4], 8, "workgroup_memory = 17408").is_ok());
+    let memory = "64 x 64: it takes 17408 workgroup memory, the device has 17000";
+    let registers = "64 x 128: it takes 88 registers, the device has 64";
     for (found, message) in [
-        (
-            block([64, 64], [8, 4], 8, "workgroup_memory = 8000"),
-            "64 x 64: it takes 8704 workgroup memory, the device has 8000",
-        ),
-        (block([64, 64], [4, 4], 16, ""), "it takes 256 invocations, the device has 128"),
-        (block([64, 128], [8, 8], 8, "registers = 64"), "it takes 88 registers, the device has 64"),
-        (block([64, 64], [8, 4], 6, ""), "its sizes are not multiples of 4"),
-        (block([64, 64], [12, 4], 8, ""), "its parts do not fill it"),
+        (block(small, [8, 4], 8, "workgroup_memory = 17000"), memory),
+        (block(small, [4, 4], 16, "workgroup_memory = 40000"), "it takes 256 invocations, the device has 128"),
+        (block([64, 128], [8, 8], 8, "workgroup_memory = 30000\nregisters = 64"), registers),
+        (block(small, [8, 4], 6, ""), "its sizes are not multiples of 4"),
+        (block(small, [12, 4], 8, ""), "its parts do not fill it"),
         (block([32, 16], [4, 4], 8, ""), "its 8 x 4 parts are no multiple of 4 x 8"),
         (block([128, 32], [8, 4], 4, ""), "its 128 invocations do not share the loads of a tile evenly"),
     ] {
         let error = found.unwrap_err();
         assert!(error.contains(message), "{error}");
     }
-    let unsorted = "[matmul]\nblocks = [{ shape = [32, 32], part = [4, 4], depth = 8 }, { shape = [64, 64], part = [8, 4], depth = 8 }]";
+    let unsorted = "[device]\nworkgroup_memory = 20000\n[matmul]\nblocks = [{ shape = [32, 32], part = [4, 4], depth = 8 }, { shape = [64, 64], part = [8, 4], depth = 8 }]";
     assert!(with(unsorted).unwrap_err().contains("do not begin with the largest"));
 }
 
 /// What only decides which of the kernels runs.
-const THRESHOLDS: [&str; 6] = ["busy", "parts_per_unit", "shortest", "teams", "column_teams", "shortest_column"];
+const THRESHOLDS: [&str; 7] =
+    ["busy", "held", "parts_per_unit", "shortest", "teams", "column_teams", "shortest_column"];
 
 /// All that the code of kernels depends on, key by key. Kernels of one family depend on no key of another's.
 fn kernels(entry: &Entry) -> BTreeSet<String> {

@@ -1,10 +1,10 @@
 //! Products by blocks: a workgroup goes through the depth of its block in steps, with two stages of tiles in its memory.
 //! While it multiplies from one, it loads the next step into the other.
 
-use super::{Problem, add_product};
+use super::{Output, Problem, add_product};
 use crate::dtype::DType;
 use crate::kernels::elements::{Elements, Quads};
-use crate::shader::{Access, Array, Dialect, KernelBuilder, Type, Value, Var};
+use crate::shader::{Array, Dialect, KernelBuilder, Type, Value, Var};
 use crate::tuning;
 
 /// The block of a workgroup, and how it is computed.
@@ -297,20 +297,10 @@ impl<'k> Part<'k> {
     }
 }
 
-/// Where the sums go.
-enum Output<'k> {
-    Quads(Quads<'k>),
-    /// One by one, as they are.
-    Single(Array<'k>),
-}
-
 pub fn write<'k>(p: &Problem<'k>, dtype: DType, output: DType, block: Block) {
     let k = p.k;
     let sides = [Side::a(p, block, dtype), Side::b(p, block, dtype)];
-    let y = match block.quads {
-        true => Output::Quads(Quads::output(k, "y", output)),
-        false => Output::Single(k.buffer("y", p.accumulator, Access::Write)),
-    };
+    let y = Output::new(p, output, block.quads);
     let part = Part::new(p, block);
     let zero = k.u32(0);
     for side in &sides {
@@ -337,16 +327,10 @@ pub fn write<'k>(p: &Problem<'k>, dtype: DType, output: DType, block: Block) {
         let row = p.first_row + row;
         for (&column, sum) in part.columns.iter().zip(sums) {
             let column = p.first_column + column;
-            let inside = row.lt(p.m) & p.real;
-            match &y {
-                Output::Quads(y) => drop(k.when(inside & column.lt(p.n), || {
-                    y.store(k, p.place(row, column) / 4, sum.get());
-                })),
-                Output::Single(y) => (0..4).for_each(|e| {
-                    let column = column + e;
-                    k.when(inside & column.lt(p.n), || y.store(p.place(row, column), sum.get().lane(e)));
-                }),
-            }
+            y.store(p, sum.get(), |e| {
+                let column = column + e;
+                (row.lt(p.m) & column.lt(p.n) & p.real, p.place(row, column))
+            });
         }
     }
 }

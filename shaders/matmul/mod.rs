@@ -5,15 +5,17 @@ mod blocked;
 mod broadcast;
 mod cooperative;
 mod registers;
+mod vectors;
 
 pub(crate) use blocked::{Along, Block, Reading};
 pub(crate) use broadcast::QUAD;
 pub(crate) use cooperative::{UnitBlock, UnitLayout};
+pub(crate) use vectors::{Side, Vectors};
 
 use super::Family;
-use super::elements::{Grid, Strides};
+use super::elements::{Grid, Quads, Strides};
 use crate::dtype::DType;
-use crate::shader::{KernelBuilder, Type, Value};
+use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 
 /// How the work is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,6 +24,8 @@ pub(crate) enum Tile {
     Workgroup(Block),
     /// Each workgroup computes a block on matrix units.
     MatrixUnits(UnitBlock, UnitLayout),
+    /// Each workgroup computes a few numbers of the products of a few vectors.
+    Vectors(Vectors),
     /// Each invocation computes 12 rows of two columns from registers; lanes hand each other the elements of `a`, which
     /// lie side by side along the depth: for software devices, where loads are slow, and workgroup memory is no faster.
     Broadcast {
@@ -67,6 +71,7 @@ impl Tile {
         match self {
             Tile::Workgroup(block) => block.shape,
             Tile::MatrixUnits(block, _) => block.shape,
+            Tile::Vectors(vectors) => vectors.block(),
             Tile::Broadcast { .. } => broadcast::BLOCK,
             Tile::Registers { columns } => registers::block(columns),
         }
@@ -79,6 +84,7 @@ impl Tile {
         match self {
             Tile::Workgroup(block) => block.quads,
             Tile::MatrixUnits(..) => true,
+            Tile::Vectors(vectors) => vectors.stored_quads,
             Tile::Broadcast { .. } | Tile::Registers { .. } => false,
         }
     }
@@ -159,6 +165,38 @@ impl<'k> Problem<'k> {
     }
 }
 
+/// Where products go: four neighbours together, rounded to a dtype, or one by one as they were summed.
+#[derive(Clone, Copy)]
+enum Output<'k> {
+    Quads(Quads<'k>),
+    Single(Array<'k>),
+}
+
+impl<'k> Output<'k> {
+    fn new(p: &Problem<'k>, dtype: DType, quads: bool) -> Self {
+        match quads {
+            true => Output::Quads(Quads::output(p.k, "y", dtype)),
+            false => Output::Single(p.k.buffer("y", p.accumulator, Access::Write)),
+        }
+    }
+
+    /// Stores four neighbours, of which `element` says whether they are in the product, and where.
+    fn store(self, p: &Problem<'k>, four: Value<'k>, element: impl Fn(u32) -> (Value<'k>, Value<'k>)) {
+        match self {
+            Output::Quads(y) => {
+                let (inside, place) = element(0);
+                p.k.when(inside, || y.store(p.k, place / 4, four));
+            }
+            Output::Single(y) => {
+                for e in 0..4 {
+                    let (inside, place) = element(e);
+                    p.k.when(inside, || y.store(place, four.lane(e)));
+                }
+            }
+        }
+    }
+}
+
 /// `sum + a b`, in every lane.
 fn add_product<'k>(sum: Value<'k>, a: Value<'k>, b: Value<'k>) -> Value<'k> {
     if a.ty().is_float() { a.fma(b, sum) } else { sum + a * b }
@@ -169,6 +207,7 @@ impl Family for Matmul {
         let tile = match self.tile {
             Tile::Workgroup(block) => block.name(),
             Tile::MatrixUnits(block, layout) => format!("units {}, {}", block.name(), layout.name()),
+            Tile::Vectors(vectors) => vectors.name(),
             Tile::Broadcast { b } => format!("broadcast, b by {b:?}"),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
@@ -180,6 +219,7 @@ impl Family for Matmul {
         match self.tile {
             Tile::Workgroup(block) => block.workgroup(),
             Tile::MatrixUnits(block, _) => block.workgroup(),
+            Tile::Vectors(vectors) => vectors.workgroup(),
             Tile::Broadcast { .. } => broadcast::WORKGROUP,
             Tile::Registers { .. } => registers::WORKGROUP,
         }
@@ -199,6 +239,7 @@ impl Family for Matmul {
             Tile::MatrixUnits(block, layout) => {
                 cooperative::write(&problem, self.dtype, self.output, block, layout);
             }
+            Tile::Vectors(vectors) => vectors::write(&problem, self.dtype, self.output, vectors),
             Tile::Broadcast { b } => broadcast::write(&problem, self.dtype, b),
             Tile::Registers { columns } => registers::write(&problem, self.dtype, columns),
         }
@@ -210,13 +251,29 @@ impl Family for Matmul {
             let most = if dtype.size_in_bytes() == 8 { 1 } else { 4 };
             [1, 4].into_iter().filter(move |&columns| columns <= most).map(|columns| Tile::Registers { columns })
         };
+        let vectors = |dtype: DType| {
+            let few = |side, along| {
+                [1, Vectors::MOST].map(|count| Vectors {
+                    members: Vectors::members(along, count, None, [4096; 2]),
+                    side,
+                    count,
+                    along,
+                    stored_quads: side == Side::Rows,
+                    subgroup: None,
+                })
+            };
+            let all = [few(Side::Rows, Along::Depth), few(Side::Rows, Along::Other), few(Side::Columns, Along::Depth)];
+            all.into_iter().flatten().filter(move |_| dtype.size_in_bytes() <= 4).map(Tile::Vectors)
+        };
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
         let broadcasts = |dtype: DType| {
             let tiles = [Along::Depth, Along::Other].map(|b| Tile::Broadcast { b });
             tiles.into_iter().filter(move |_| matches!(dtype.size_in_bytes(), 2 | 4))
         };
-        let tiles =
-            |dtype| registers(dtype).chain(broadcasts(dtype)).chain(blocks(dtype)).map(move |tile| (dtype, tile));
+        let tiles = |dtype| {
+            let tiles = registers(dtype).chain(broadcasts(dtype)).chain(blocks(dtype)).chain(vectors(dtype));
+            tiles.map(move |tile| (dtype, tile))
+        };
         let portable = dtypes.flat_map(tiles);
         let units = UnitLayout::samples().into_iter().flat_map(|(dtype, layout)| {
             UnitBlock::ALL.into_iter().map(move |block| (dtype, Tile::MatrixUnits(block, layout)))

@@ -2,11 +2,12 @@
 
 use super::matrix_units::{self, Cut};
 use super::self_test;
+use super::{largest_team, subgroup_lanes};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
-use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Tile};
+use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Side, Tile, Vectors};
 use crate::layout::{Layout, collapse};
 use crate::memory::Buffer;
 use crate::shape::{Dims, Shape};
@@ -91,18 +92,30 @@ fn portable_kernel(device: &Device, dtype: DType, output: DType, problem: &Probl
 fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
     let n = problem.sizes[1];
     let tuning = &device.tuning().matmul;
+    let limits = &device.info().limits;
+    let fits = |block: &&tuning::Block| {
+        block.workgroup_memory(dtype.size_in_bytes().max(4) as u32) <= limits.max_workgroup_memory
+            && block.invocations() <= limits.max_workgroup_invocations
+    };
+    let blocks = || tuning.blocks.iter().filter(fits);
     // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
-    let (Some(smallest), false) = (tuning.blocks.last(), dtype == DType::I64) else {
+    let (Some(smallest), false) = (blocks().next_back(), dtype == DType::I64) else {
         if let Some(tile) = problem.broadcast(device, dtype) {
             return tile;
         }
         // 32 columns per workgroup, or more: the fewer are wasted. Sums of 64 bits take twice the registers.
         return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { tuning.columns } };
     };
+    if let Some(vectors) = problem.few_vectors(device, dtype) {
+        return Tile::Vectors(vectors);
+    }
     let busy = |block: &&tuning::Block| problem.blocks(block.shape).is_none_or(|count| count >= tuning.busy);
-    let largest = if dtype.size_in_bytes() == 8 { None } else { tuning.blocks.iter().find(busy) };
+    let largest = if dtype.size_in_bytes() == 8 { None } else { blocks().find(busy) };
     Tile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
+
+/// So few rows or columns are vectors, which do not fill blocks.
+const FEW_VECTORS: usize = 16;
 
 /// The axes of the batch, and the two of the matrices.
 fn split(x: &Tensor) -> (Shape, [usize; 2]) {
@@ -289,6 +302,29 @@ impl Problem {
             Error::Unsupported { feature, device: device.info().to_string() }
         })?;
         device.runtime().launch(config.clone(), &buffers, &self.parameters(), groups)
+    }
+
+    /// How it is computed as the product of a matrix and a few vectors, if it is one and both lie so that they can be read
+    /// by fours, the vectors along the depth.
+    fn few_vectors(&self, device: &Device, dtype: DType) -> Option<Vectors> {
+        let [m, n, k] = self.sizes;
+        let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
+        let b = self.rhs.reading(self.rhs.column, n, self.rhs.row, k);
+        let (side, few, outputs, vectors, matrix) = match () {
+            _ if m <= FEW_VECTORS && m <= n => (Side::Rows, m, n, a, b),
+            _ if n <= FEW_VECTORS => (Side::Columns, n, m, b, a),
+            _ => return None,
+        };
+        let (Reading::Quads(Along::Depth), Reading::Quads(along)) = (vectors, matrix) else { return None };
+        if dtype.size_in_bytes() > 4 {
+            return None;
+        }
+        let count = (few.next_power_of_two() as u32).min(Vectors::MOST);
+        let stored_quads = outputs.is_multiple_of(4) && (side == Side::Rows || n == 1);
+        let subgroup = subgroup_lanes(device);
+        let [members, across] = Vectors::members(along, count, subgroup, [outputs, k]);
+        let members = [members.min(largest_team(device)), across];
+        Some(Vectors { side, count, along, stored_quads, members, subgroup })
     }
 
     /// A tile whose lanes hand each other elements, where the device's subgroups allow for it and both operands are read

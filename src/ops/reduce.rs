@@ -1,14 +1,14 @@
 //! Reductions over any axes.
 
-use super::choose_team;
 use super::rows::{Rows, lengths};
+use super::{choose_team, largest_team};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::expr::Domain;
 use crate::kernels::fold::{FoldOp, buffers};
 use crate::kernels::reduce::{Reduce, Stage};
 use crate::kernels::rows::RowsType;
-use crate::kernels::workgroup::{Team, WORKGROUP};
+use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
 use crate::memory::Buffer;
 use crate::shape::{Axes, Dims, Shape};
 use crate::tensor::{Tensor, allocate};
@@ -120,17 +120,18 @@ impl Tensor {
             if chunk == rows.length {
                 let team = team(device, rows, rows.count, chunk);
                 inputs.push(&output);
-                let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Whole, team };
+                let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Whole, team, turn: turn(device, rows) };
                 launch(device, config, &inputs, rows, [rows.count, 1, chunk, rows.length])?;
             } else {
                 let states = fold_chunks(device, fold, rows, &inputs, chunk, op)?;
                 let per_row = rows.length.div_ceil(chunk);
                 let mut inputs: Vec<&Buffer> = states.iter().collect();
                 inputs.push(&output);
-                let team = choose_team(device, rows.count, per_row);
+                let team = enlarged(device, choose_team(device, rows.count, per_row), per_row);
                 // The states depend on the type in which is computed only.
                 let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
-                let config = Reduce { op: fold, rows: ty, stage: Stage::End, team };
+                let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
+                let config = Reduce { op: fold, rows: ty, stage: Stage::End, team, turn };
                 let parameters = [rows.count, 1, per_row, per_row, rows.length].map(|n| n as u32);
                 device.runtime().launch(config, &inputs, &parameters, team.groups(rows.count))?;
             }
@@ -147,7 +148,8 @@ fn launch(
     [chunks, per_row, chunk, length]: [usize; 4],
 ) -> Result<()> {
     let groups = config.team.groups(chunks);
-    let parameters = rows.parameters(&[chunks, per_row, chunk, length, rows.length]);
+    let width = config.turn.width() as usize;
+    let parameters = rows.parameters(&[chunks, per_row, chunk / width, length / width, rows.length]);
     device.runtime().launch(config, buffers, &parameters, groups)
 }
 
@@ -164,8 +166,8 @@ pub(super) fn fold_chunks(
     let chunks = rows.count * per_row;
     let states = state_buffers(device, fold, rows, chunks, op)?;
     let bindings: Vec<&Buffer> = inputs.iter().copied().chain(&states).collect();
-    let team = team(device, rows, chunks, chunk);
-    let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Begin, team };
+    let team = enlarged(device, team(device, rows, chunks, chunk), chunk);
+    let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Begin, team, turn: turn(device, rows) };
     launch(device, config, &bindings, rows, [chunks, per_row, chunk, rows.length])?;
     Ok(states)
 }
@@ -192,6 +194,25 @@ fn team(device: &Device, rows: &Rows, chunks: usize, length: usize) -> Team {
     if by_columns(device, rows) { Team::Invocation } else { choose_team(device, chunks, length) }
 }
 
+/// A larger team for what is much work for a few.
+fn enlarged(device: &Device, team: Team, length: usize) -> Team {
+    match team {
+        Team::Workgroup(_) if device.tuning().loads.several && length >= 1024 => {
+            Team::Workgroup(largest_team(device).min(256))
+        }
+        team => team,
+    }
+}
+
+/// How a team goes through its rows.
+fn turn(device: &Device, rows: &Rows) -> Turn {
+    match () {
+        _ if !device.tuning().loads.several => Turn::Single,
+        _ if rows.are_quads => Turn::Quads,
+        _ => Turn::Singles,
+    }
+}
+
 /// The length of the chunks that each row is cut into, so that few long rows keep the whole device busy.
 fn chunk_length(device: &Device, rows: &Rows) -> usize {
     let tuning = &device.tuning().reduce;
@@ -203,7 +224,8 @@ fn chunk_length(device: &Device, rows: &Rows) -> usize {
     const LONGEST: usize = 1 << 20;
     let (rows, length) = (rows.count, rows.length);
     let per_row = usize::div_ceil(teams, rows.max(1)).min(length / shortest).max(length.div_ceil(LONGEST)).max(1);
-    length.div_ceil(per_row)
+    // Whole fours.
+    length.div_ceil(per_row).next_multiple_of(4).min(length)
 }
 
 macro_rules! reductions {

@@ -20,6 +20,8 @@ pub(super) struct Rows {
     pub length: usize,
     /// Whether neighbouring rows have neighbouring elements, as columns of a matrix have.
     pub are_columns: bool,
+    /// Whether the elements of each row lie side by side, by fours from a multiple of four on.
+    pub are_quads: bool,
     parameters: Vec<u32>,
 }
 
@@ -45,10 +47,15 @@ impl Rows {
         let are_columns = kept_strides.last() == Some(&1)
             && kept_lengths.last().is_some_and(|&columns| columns >= COLUMNS)
             && row_strides.last() != Some(&1);
+        let fours = |stride: &isize| stride % 4 == 0;
+        let are_quads = row_strides[..] == [1]
+            && length.is_multiple_of(4)
+            && tensor.layout().offset.is_multiple_of(4)
+            && kept_strides.iter().all(fours);
         let mut parameters: Vec<u32> = kept_lengths.iter().chain(&row_lengths).map(|&n| n as u32).collect();
         parameters.push(tensor.layout().offset as u32);
         parameters.extend(kept_strides.iter().chain(&row_strides).map(|&stride| stride as u32));
-        Ok(Rows { buffer: tensor.buffer()?, ty, count, length, are_columns, parameters })
+        Ok(Rows { buffer: tensor.buffer()?, ty, count, length, are_columns, are_quads, parameters })
     }
 
     /// The rows along one axis, in row-major order of the others.

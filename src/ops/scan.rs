@@ -46,7 +46,7 @@ impl Tensor {
         let before = state_buffers(device, fold, rows, rows.count * per_row, op)?;
         let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
         // A workgroup for each row on every device: a member's sums have but few terms then.
-        let team = Team::Workgroup;
+        let team = Team::Workgroup(WORKGROUP);
         let config = Scan { op: fold, rows: ty, scanned: Scanned::States, team };
         let parameters = [rows.count, 1, per_row, per_row, share(team, per_row)].map(|n| n as u32);
         let bindings: Vec<&Buffer> = states.iter().chain(&before).collect();
@@ -57,10 +57,7 @@ impl Tensor {
 
 /// A member's part of a chunk.
 fn share(team: Team, chunk: usize) -> usize {
-    match team {
-        Team::Invocation => chunk,
-        Team::Workgroup => chunk.div_ceil(WORKGROUP as usize),
-    }
+    chunk.div_ceil(team.size() as usize)
 }
 
 /// Running folds along an axis; the shape stays.

@@ -31,16 +31,16 @@ impl<'k> Value<'k> {
         self.by_precision([0.693359375, -2.121_944_4e-4], double::LN_2)
     }
 
-    /// `r` and a whole number `n` with `self = r + n ln 2`, where `r` is between -0.35 and 0.35.
+    /// `r` and an integer `n` with `self = r + n ln 2`, where `r` is between -0.35 and 0.35.
     fn exp_reduced(self) -> (Value<'k>, Value<'k>) {
         // Beyond the limits the result is 0 or infinite whatever x is.
         let (low, high) = self.by_precision((-104.0, 90.0), (-746.0, 712.0));
         let x = self.lt(low).select(self.literal(low), self);
         let x = x.gt(high).select(self.literal(high), x);
-        let n = (x * LOG2_E).round();
+        let (n, integer) = (x * LOG2_E).round_to_integer();
         let [ln_2, rest] = self.ln_2();
         let r = n.fma(-ln_2, x).opaque();
-        (n.fma(-rest, r), n)
+        (n.fma(-rest, r), integer)
     }
 
     /// `exp(self) - 1` near 0.
@@ -55,7 +55,7 @@ impl<'k> Value<'k> {
     /// `d` and an integer `n` with `exp(self) = (d + 1) 2^n`, where `d` is between -0.3 and 0.42.
     fn exp_parts(self) -> (Value<'k>, Value<'k>) {
         let (r, n) = self.exp_reduced();
-        (r.exp_series(), n.to_integer())
+        (r.exp_series(), n)
     }
 
     /// e to the power of the value.
@@ -67,7 +67,7 @@ impl<'k> Value<'k> {
     /// `self exp(a + b)`, where `b` is small.
     pub(super) fn times_exp(self, a: Value<'k>, b: Value<'k>) -> Value<'k> {
         let (r, n) = a.exp_reduced();
-        self.fma((r + b).exp_series(), self).scale_by_power_of_two(n.to_integer())
+        self.fma((r + b).exp_series(), self).scale_by_power_of_two(n)
     }
 
     /// Half of `exp`, which is infinite only where that half is.
@@ -92,8 +92,8 @@ impl<'k> Value<'k> {
         let (low, high) = self.by_precision((-151.0, 129.0), (-1076.0, 1025.0));
         let x = self.lt(low).select(self.literal(low), self);
         let x = x.gt(high).select(self.literal(high), x);
-        let n = x.round();
-        self.is_nan().select(self, (x - n).exp2_near_zero().scale_by_power_of_two(n.to_integer()))
+        let (n, integer) = x.round_to_integer();
+        self.is_nan().select(self, (x - n).exp2_near_zero().scale_by_power_of_two(integer))
     }
 
     /// Two to the power of a number from -0.5 to 0.5.
@@ -304,8 +304,8 @@ impl<'k> Value<'k> {
         let limit = about.gt(0.0).select(self.literal(most), -most);
         let outside = about.abs().gt(most);
         let (product, rest) = (outside.select(limit, product), outside.select(self.literal(0.0), rest));
-        let n = (product + rest).round();
+        let (n, integer) = (product + rest).round_to_integer();
         let r = (product - n).opaque() + rest;
-        r.exp2_near_zero().scale_by_power_of_two(n.to_integer())
+        r.exp2_near_zero().scale_by_power_of_two(integer)
     }
 }

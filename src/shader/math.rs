@@ -6,6 +6,7 @@
 //! 1992, single precision) unless said otherwise; those of `f64` are in `double.rs`.
 
 use super::builder::KernelBuilder;
+use super::target::Dialect;
 use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
 use rspirv::spirv::{BuiltIn, Capability, ExecutionMode, GlslStd450Op as Glsl, OpenclStd100Op as OpenCl};
@@ -99,6 +100,20 @@ impl<'k> Value<'k> {
         self.convert(self.by_precision(Scalar::I32, Scalar::I64))
     }
 
+    /// The nearest whole number, as a float and as an integer, of a float below 2^22 (2^62): of any other the integer is
+    /// not defined. Conversions of floats take a GPU four times as long as additions: by one of 1.5 2^23 the whole number
+    /// falls into the lowest bits.
+    pub(super) fn round_to_integer(self) -> (Value<'k>, Value<'k>) {
+        if self.ty.scalar == Scalar::F64 {
+            let whole = self.round();
+            return (whole, whole.to_integer());
+        }
+        let shift = 12_582_912.0f32;
+        let shifted = (self + shift).opaque();
+        let integer = shifted.bitcast(self.ty.with_scalar(Scalar::I32)) - shift.to_bits() as i32;
+        (shifted - shift, integer)
+    }
+
     /// The bits of a float with the sign of `sign`.
     pub(super) fn copy_sign(self, sign: Value<'k>) -> Value<'k> {
         let sign = sign.bitcast(self.ty.bits());
@@ -182,17 +197,25 @@ impl<'k> Value<'k> {
 
     /// The two half-precision floats packed in a word, the low half first.
     pub fn unpack_f16(self) -> [Value<'k>; 2] {
+        if self.kernel.target().dialect == Dialect::Vulkan {
+            // An instruction for what takes a dozen by bits. It is kept apart from what follows: where that was an
+            // addition, an H200's driver took subnormals for 0.
+            let pair = Type::vec2(Scalar::F32);
+            let pair = self.kernel.library(Glsl::UnpackHalf2x16 as u32, 0, pair, &[self]).opaque();
+            return [pair.lane(0), pair.lane(1)];
+        }
         [(self & 0xffff_u32).half_bits_to_f32(), (self >> 16).half_bits_to_f32()]
     }
 
-    /// The float with these half-precision bits. Not by the device's own instruction, which may flush subnormals.
+    /// The float with these half-precision bits.
     pub fn half_bits_to_f32(self) -> Value<'k> {
         let float = self.ty.with_scalar(Scalar::F32);
         let magnitude = self & 0x7fff_u32;
         // The exponent is rebiased by 112; that of infinity and NaN once more, to the largest there is.
         let normal = (magnitude << 13) + 0x3800_0000_u32;
         let special = normal + 0x3800_0000_u32;
-        let subnormal = (magnitude.convert(Scalar::F32) * 2f32.powi(-24)).bitcast(self.ty);
+        // In the lowest bits of 0.5 a subnormal has its place.
+        let subnormal = ((magnitude | 0.5f32.to_bits()).bitcast(float).opaque() - 0.5).bitcast(self.ty);
         let value = magnitude.ge(0x7c00_u32).select(special, normal);
         let value = magnitude.lt(0x0400_u32).select(subnormal, value);
         (value | ((self & 0x8000_u32) << 16)).bitcast(float)

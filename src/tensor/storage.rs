@@ -6,7 +6,7 @@ use crate::device::{Device, MemoryKind};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::expr::Expr;
-use crate::kernels::elementwise::{Elementwise, InputLayout, WORKGROUP};
+use crate::kernels::elementwise::{Elementwise, InputLayout};
 use crate::layout::collapse;
 use crate::memory::Buffer;
 use crate::shape::Shape;
@@ -246,7 +246,7 @@ impl Expression {
         let buffers: Vec<_> = inputs.iter().map(Tensor::buffer).collect::<Result<_>>()?;
         let mut bindings: Vec<&Buffer> = buffers.iter().map(|buffer| &**buffer).collect();
         bindings.push(&output);
-        let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+        let groups = elements.div_ceil(config.elements_per_group());
         device.runtime().launch(config, &bindings, &parameters, groups)?;
         Ok(output)
     }
@@ -267,6 +267,10 @@ impl Expression {
                 inputs: inputs.iter().zip(&layouts).map(|(input, &layout)| (input.dtype(), layout)).collect(),
                 rank: lengths.len(),
                 scalars: self.scalars.iter().map(|word| word.dtype).collect(),
+                quads: match device.tuning().loads.several {
+                    true => Elementwise::fours(&self.expr, inputs.iter().map(Tensor::dtype)),
+                    false => 1,
+                },
             };
             let limit = device.runtime().info().limits.max_parameter_words as usize;
             if config.parameter_words() <= limit {

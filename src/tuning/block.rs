@@ -22,10 +22,10 @@ impl Block {
         self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
     }
 
-    /// Bytes of workgroup memory that two stages of both operands' tiles take at most, in numbers of 32 bits.
-    pub const fn workgroup_memory(self) -> u32 {
+    /// Bytes of workgroup memory that two stages of both operands' tiles take at most, in numbers of so many bytes.
+    pub const fn workgroup_memory(self, bytes: u32) -> u32 {
         let lines = 2 * self.depth;
-        4 * lines * (self.shape[0] + self.shape[1] + 2 * Block::PAD)
+        bytes * lines * (self.shape[0] + self.shape[1] + 2 * Block::PAD)
     }
 
     /// About how many numbers an invocation holds: the sums, a line of its part of both tiles, and what it loads for the

@@ -19,6 +19,7 @@ pub struct Tuning {
     pub rows: Rows,
     pub reduce: Reduce,
     pub copy: Copy,
+    pub loads: Loads,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +45,12 @@ pub struct Conv {
 pub struct Rows {
     pub shortest: usize,
     pub busy: usize,
+    pub held: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loads {
+    pub several: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]

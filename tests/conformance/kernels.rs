@@ -2,6 +2,7 @@
 
 use crate::full_tier;
 use crate::ocloc::{self, Report, Source};
+use marquetry::tuning::{self, Block};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -200,12 +201,14 @@ fn source(path: &Path) -> std::io::Result<Source> {
     Ok(Source { spirv: std::fs::read(path)?, large_registers: head.contains("large registers") })
 }
 
-/// A matrix product must keep its sums in registers: each time round the loop they would go to memory and back. The largest
-/// block is for other GPUs than Intel's, and broadcasts are for software devices.
+/// A matrix product must keep its sums in registers: each time round the loop they would go to memory and back. Blocks that
+/// Intel's GPUs do not have are for others.
 fn judge(path: &Path, report: Result<Report, String>) -> Result<(), String> {
     let report = report?;
-    let elsewhere = ["64x128", "broadcast"].iter().any(|tile| name(path).contains(tile));
-    let hot = name(path).starts_with("matmul") && !elsewhere;
+    let blocks = tuning::entry("intel").map_or(&[][..], |entry| entry.tuning.matmul.blocks);
+    let name = name(path);
+    let is = |block: &Block| name.contains(&format!("{}x{}x{}", block.shape[0], block.shape[1], block.depth));
+    let hot = name.starts_with("matmul") && (name.contains("registers") || blocks.iter().any(is));
     if hot && !report.is_in_registers() {
         return Err(format!("not all in registers: {report}"));
     }

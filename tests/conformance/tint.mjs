@@ -16,7 +16,10 @@ globalThis.gpu = create([]);
 const adapter = await globalThis.gpu.requestAdapter();
 if (!adapter) throw new Error('Dawn finds no adapter');
 const optional = ['shader-f16', 'subgroups'].filter((feature) => adapter.features.has(feature));
-const device = await adapter.requestDevice({ requiredFeatures: optional });
+// Large workgroups are chosen where a device has them.
+const limits = ['maxComputeInvocationsPerWorkgroup', 'maxComputeWorkgroupSizeX', 'maxComputeWorkgroupStorageSize'];
+const requiredLimits = Object.fromEntries(limits.map((limit) => [limit, adapter.limits[limit]]));
+const device = await adapter.requestDevice({ requiredFeatures: optional, requiredLimits });
 
 let compiled = 0;
 let leftOut = 0;

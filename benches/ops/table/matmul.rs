@@ -19,6 +19,8 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
     for &n in sizes.narrow_products {
         cases.extend([DType::F16, DType::BF16].map(|dtype| square(dtype, n, RowMajor, RowMajor)));
     }
+    // Matrix units multiply bytes faster than halves.
+    cases.push(Case { bound: Bound::None, ..square(DType::I8, sizes.narrow_products[0], RowMajor, RowMajor) });
     cases.push(chain(512));
     for columns in sizes.layers {
         cases.extend([RowMajor, Transposed].map(|order| layer(sizes, columns, order)));
@@ -52,8 +54,10 @@ pub fn random(
 }
 
 fn cost(dtype: DType, [m, n, k]: [usize; 3]) -> Cost {
-    let (flops, elements) = (2 * m * n * k, m * k + k * n + m * n);
-    Cost { flops: flops as f64, bytes: (elements * dtype.size_in_bytes()) as f64 }
+    let bytes = dtype.size_in_bytes();
+    // Products of bytes are summed, and written, in 32 bits.
+    let written = if bytes == 1 { 4 } else { bytes };
+    Cost { flops: (2 * m * n * k) as f64, bytes: (bytes * (m * k + k * n) + written * m * n) as f64 }
 }
 
 fn bound(dtype: DType) -> Bound {
@@ -70,7 +74,8 @@ fn square(dtype: DType, n: usize, a: Order, b: Order) -> Case {
         rate: Rate::Flops,
         bound: bound(dtype),
         prepare: Box::new(move |device| {
-            let [a, b] = [a, b].map(|order| random(n, n, 1.0, dtype, order, device));
+            let deviation = if dtype.size_in_bytes() == 1 { 30.0 } else { 1.0 };
+            let [a, b] = [a, b].map(|order| random(n, n, deviation, dtype, order, device));
             product(a?, vec![b?])
         }),
     }
