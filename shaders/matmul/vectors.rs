@@ -153,7 +153,7 @@ impl<'k> Kernel<'_, 'k> {
     fn each_four(&self, first: Value<'k>, stride: u32, at_a_time: u32, visit: impl Fn(&[Value<'k>])) {
         let k = self.k;
         let fours = self.p.depth / 4;
-        let whole = fours - fours % (stride * at_a_time);
+        let whole = if at_a_time > 1 { fours - fours % (stride * at_a_time) } else { fours };
         k.for_step(first, whole, stride * at_a_time, |four| {
             visit(&(0..at_a_time).map(|i| (four + i * stride) * 4).collect::<Vec<_>>());
         });

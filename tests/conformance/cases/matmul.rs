@@ -99,6 +99,21 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
+        // A few vectors, so deep that the members of a workgroup load several fours at a time, and then the rest.
+        for (vectors, depth) in [(1, 4100), (3, 8196), (11, 68)] {
+            for right in [Contiguous, Transposed] {
+                let name = format!("{dtype}::vectors_{vectors}_{}", right.name());
+                if ![DType::F32, DType::F16].contains(&dtype) {
+                    continue;
+                }
+                suite.add("matmul", name, move |device| {
+                    let a = shaped("matmul left", &[vectors, depth], Contiguous, dtype, Domain::Normal, device)?;
+                    let b = shaped("matmul right", &[depth, 36], right, dtype, Domain::Normal, device)?;
+                    check_product(&a, &b)?;
+                    check_product(&t(&b)?, &t(&a)?)
+                });
+            }
+        }
         // So many that GPUs cut them into larger blocks.
         for (name, [m, k, n]) in [("fours", [72, 32, 136]), ("odd", [70, 33, 130])] {
             for (count, left, right) in [
