@@ -268,6 +268,12 @@ impl DeviceInfo {
         format!("{}:{}", self.backend, self.index)
     }
 
+    /// Whether the driver is known to unpack halves exactly by its own instruction.
+    #[cfg(any(feature = "vulkan", feature = "webgpu"))]
+    pub(crate) fn unpacks_halves(&self) -> bool {
+        self.vendor == "NVIDIA"
+    }
+
     /// Whether subgroups have eight lanes or a small multiple of that, so that eight lanes may hand each other what they load.
     pub(crate) fn has_eights_of_lanes(&self) -> bool {
         let sizes = &self.limits.subgroup_sizes;

@@ -6,7 +6,6 @@
 //! 1992, single precision) unless said otherwise; those of `f64` are in `double.rs`.
 
 use super::builder::KernelBuilder;
-use super::target::Dialect;
 use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
 use rspirv::spirv::{BuiltIn, Capability, ExecutionMode, GlslStd450Op as Glsl, OpenclStd100Op as OpenCl};
@@ -197,7 +196,7 @@ impl<'k> Value<'k> {
 
     /// The two half-precision floats packed in a word, the low half first.
     pub fn unpack_f16(self) -> [Value<'k>; 2] {
-        if self.kernel.target().dialect == Dialect::Vulkan {
+        if self.kernel.target().unpacks_halves {
             // An instruction for what takes a dozen by bits. It is kept apart from what follows: where that was an
             // addition, an H200's driver took subnormals for 0.
             let pair = Type::vec2(Scalar::F32);

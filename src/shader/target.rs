@@ -27,18 +27,33 @@ pub struct Target {
     pub parameters: ParameterBlock,
     /// The number of lanes in the subgroups of kernels that use subgroups, where that can be chosen (the OpenCL dialect).
     pub subgroup_size: Option<u32>,
+    /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
+    /// subnormal numbers and NaN: Mesa's llvmpipe takes the difference of a number and a NaN for 0.
+    pub unpacks_halves: bool,
 }
 
 impl Target {
     /// Vulkan: push constants.
-    pub const VULKAN: Target =
-        Target { dialect: Dialect::Vulkan, parameters: ParameterBlock::PushConstants, subgroup_size: None };
+    pub const VULKAN: Target = Target {
+        dialect: Dialect::Vulkan,
+        parameters: ParameterBlock::PushConstants,
+        subgroup_size: None,
+        unpacks_halves: false,
+    };
     /// WebGPU: the parameter block is a uniform buffer, which browsers have too.
-    pub const WEBGPU: Target =
-        Target { dialect: Dialect::Vulkan, parameters: ParameterBlock::Uniform, subgroup_size: None };
+    pub const WEBGPU: Target = Target {
+        dialect: Dialect::Vulkan,
+        parameters: ParameterBlock::Uniform,
+        subgroup_size: None,
+        unpacks_halves: false,
+    };
     /// Level Zero and OpenCL; the compiler chooses the size of subgroups.
-    pub const LEVEL_ZERO: Target =
-        Target { dialect: Dialect::OpenCl, parameters: ParameterBlock::PushConstants, subgroup_size: None };
+    pub const LEVEL_ZERO: Target = Target {
+        dialect: Dialect::OpenCl,
+        parameters: ParameterBlock::PushConstants,
+        subgroup_size: None,
+        unpacks_halves: false,
+    };
 
     /// Whether a browser may compile the kernel, and so wants bounds of loops around barriers to come from parameters.
     pub(crate) fn is_for_browsers(self) -> bool {

@@ -93,7 +93,7 @@ impl Backend for VulkanBackend {
     }
 
     fn target(&self) -> Target {
-        Target::VULKAN
+        Target { unpacks_halves: self.info().unpacks_halves(), ..Target::VULKAN }
     }
 
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {

@@ -99,7 +99,7 @@ impl Backend for WebGpuBackend {
     }
 
     fn target(&self) -> Target {
-        Target::WEBGPU
+        Target { unpacks_halves: self.info().unpacks_halves(), ..Target::WEBGPU }
     }
 
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
