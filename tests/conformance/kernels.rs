@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Intel's GPUs that take turns in the quick tier, so that every kernel is compiled for one of them. All GPUs see one of each
-/// family, and in the full tier every kernel.
+/// Intel's GPUs that take turns in the quick tier, so that every matrix product is compiled for one of them, and of other
+/// kernels every second. All GPUs see one of each family, and in the full tier every kernel.
 const TURNS: [&str; 2] = ["dg2", "pvc"];
 
 type Check<'a> = &'a (dyn Fn(&Path) -> Result<(), String> + Sync);
@@ -76,11 +76,17 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
 fn share_of(gpu: &str, kernels: &[PathBuf]) -> Vec<PathBuf> {
     let mut share = families(kernels);
     if let Some(turn) = TURNS.iter().position(|other| *other == gpu) {
-        share.extend(kernels.iter().skip(turn).step_by(TURNS.len()).cloned());
+        let (products, others): (Vec<_>, Vec<_>) = kernels.iter().cloned().partition(|path| is_product(path));
+        share.extend(products.into_iter().skip(turn).step_by(TURNS.len()));
+        share.extend(others.into_iter().skip(turn).step_by(2 * TURNS.len()));
         share.sort();
         share.dedup();
     }
     share
+}
+
+fn is_product(path: &Path) -> bool {
+    name(path).starts_with("matmul")
 }
 
 /// The first kernel of each family, which is the first word of its name.
@@ -208,7 +214,7 @@ fn judge(path: &Path, report: Result<Report, String>) -> Result<(), String> {
     let blocks = tuning::entry("intel").map_or(&[][..], |entry| entry.tuning.matmul.blocks);
     let name = name(path);
     let is = |block: &Block| name.contains(&format!("{}x{}x{}", block.shape[0], block.shape[1], block.depth));
-    let hot = name.starts_with("matmul") && (name.contains("registers") || blocks.iter().any(is));
+    let hot = is_product(path) && (name.contains("registers") || blocks.iter().any(is));
     if hot && !report.is_in_registers() {
         return Err(format!("not all in registers: {report}"));
     }
