@@ -42,12 +42,11 @@ def roofline(table, path):
     bandwidth = ceilings["memory"]["value"] * 1e-3  # TB/s
     figure, axes = plt.subplots()
     span = [0.25, 8192]
-    peaks = [(name, ceilings[name]) for name in ("fma", "matrix") if name in ceilings]
-    for name, ceiling in peaks:
-        peak = ceiling["value"] * TERA[ceiling["unit"]]
-        knee = peak / bandwidth
-        label = {"fma": "sums of products in f32", "matrix": "matrix units"}[name]
-        axes.plot([span[0], knee, span[1]], [span[0] * bandwidth, peak, peak], label=f"{label}: {peak:.0f} TFLOP/s")
+    fma = ceilings["fma"]
+    peak = fma["value"] * TERA[fma["unit"]]
+    knee = peak / bandwidth
+    label = f"sums of products in f32: {peak:.0f} TFLOP/s"
+    axes.plot([span[0], knee, span[1]], [span[0] * bandwidth, peak, peak], label=label)
     axes.plot([], [], " ", label=f"slope: {bandwidth:.2f} TB/s")
     for kind, marker in (("f32", "o"), ("f16", "s"), ("bf16", "^")):
         rows = [row for row in table["rows"] if f" {kind} " in row["name"] and row["intensity"]]

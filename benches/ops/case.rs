@@ -72,7 +72,7 @@ pub fn unit_of_flops(device: &Device) -> (&'static str, f64) {
 pub enum Bound {
     /// The memory's bandwidth, or sums of products in `f32`.
     Fma,
-    /// The memory's bandwidth, or the matrix units.
+    /// The same, unless matrix units compute it: then it is not known.
     Matrix,
     /// A product of the same size by a native library on the same processor.
     Native,
@@ -84,8 +84,8 @@ impl Case {
     /// The runs per second that the ceilings allow, and which of them does.
     pub fn ceiling(&self, ceilings: &Ceilings) -> Option<(f64, &'static str)> {
         let (name, peak) = match self.bound {
-            Bound::Fma => ("fma", ceilings.fma),
-            Bound::Matrix => ceilings.matrix.map_or(("fma", ceilings.fma), |peak| ("matrix", peak)),
+            Bound::Matrix if ceilings.matrix_units => return None,
+            Bound::Fma | Bound::Matrix => ("fma", ceilings.fma),
             Bound::Native => return ceilings.native.map(|flops| (flops / self.cost.flops, "native")),
             Bound::None => return None,
         };

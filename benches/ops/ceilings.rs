@@ -16,8 +16,8 @@ pub struct Ceilings {
     pub memory: f64,
     /// Floating point operations per second of `f32`.
     pub fma: f64,
-    /// The same of the matrix units, where kernels reach them.
-    pub matrix: Option<f64>,
+    /// Whether matrix units compute narrow products, of which no peak is measured.
+    pub matrix_units: bool,
     /// The same of a native library's product on a processor.
     pub native: Option<f64>,
 }
@@ -37,13 +37,14 @@ impl Ceilings {
         let memory = memory.collect::<Result<Vec<f64>>>()?.into_iter().fold(0.0, f64::max);
         let fma = fma_rate(device, protocol)?;
         let native = native_size.map(|size| native::rate(size, protocol));
-        Ok(Ceilings { memory, fma, matrix: matrix_rate(device, protocol)?, native })
+        let matrix_units = device.info().features.matrix_units.f16.is_some();
+        Ok(Ceilings { memory, fma, matrix_units, native })
     }
 
     pub fn figures(&self, device: &Device) -> Vec<CeilingFigure> {
         let (unit, scale) = unit_of_flops(device);
         let memory = Some(("memory", self.memory / 1e9, "GB/s"));
-        let flops = [("fma", Some(self.fma)), ("matrix", self.matrix), ("native", self.native)];
+        let flops = [("fma", Some(self.fma)), ("native", self.native)];
         let flops = flops.map(|(name, rate)| rate.map(|rate| (name, rate / scale, unit)));
         let figures = std::iter::once(memory).chain(flops).flatten();
         figures.map(|(name, value, unit)| CeilingFigure { name: name.into(), value, unit: unit.into() }).collect()
@@ -144,11 +145,6 @@ fn fma_rate(device: &Device, protocol: &Protocol) -> Result<f64> {
     ensure_all_close("sums of chains", &y[..1000], &[f64::from(4 * CHAINS) * 2.0; 1000], 1e-6)?;
     let flops = 2.0 * f64::from(4 * CHAINS * UNROLLED * turns) * invocations as f64;
     seconds(device, protocol, Box::new(run)).map(|seconds| flops / seconds)
-}
-
-/// The matrix units' rate, where kernels reach them.
-fn matrix_rate(_device: &Device, _protocol: &Protocol) -> Result<Option<f64>> {
-    Ok(None)
 }
 
 fn seconds(device: &Device, protocol: &Protocol, run: Run) -> Result<f64> {

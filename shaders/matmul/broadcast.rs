@@ -36,11 +36,9 @@ pub fn write<'k>(p: &Problem<'k>, dtype: DType, b_along: Along) {
     let (zero, lane) = (k.u32(0), k.subgroup_lane());
 
     // Rows and columns beyond the edge repeat the last ones.
-    let row = |row: u32| (p.first_row + row).min(p.m - 1);
-    let own_row = |row: Value<'k>| (p.first_row + row).min(p.m - 1);
-    let a_lines: Vec<_> = (0..ROWS / LANE_ROWS)
-        .map(|rows| p.a.index(own_row(lane / LANES % LANE_ROWS + rows * LANE_ROWS), zero) / quad)
-        .collect();
+    let row = |row: Value<'k>| (p.first_row + row).min(p.m - 1);
+    let own_row = |rows: u32| row(lane / LANES % LANE_ROWS + rows * LANE_ROWS);
+    let a_lines: Vec<_> = (0..ROWS / LANE_ROWS).map(|rows| p.a.index(own_row(rows), zero) / quad).collect();
     let first_column = p.first_column + k.local_index() * 2;
     let columns = [first_column, first_column + 1];
     let b_lines: Vec<_> = match b_along {
@@ -79,12 +77,11 @@ pub fn write<'k>(p: &Problem<'k>, dtype: DType, b_along: Along) {
     k.for_step(0, whole, LANES, |first| step(first, LANES));
     k.for_range(whole, quads, |first| step(first, 1));
 
-    for (column, place) in columns.into_iter().zip(0..) {
+    for (place, column) in columns.into_iter().enumerate() {
         k.when(column.lt(p.n) & p.real, || {
             // The last row may be stored several times.
-            for (i, sums) in (0..).zip(&sums) {
-                let sum: &Var = &sums[place as usize];
-                y.store(p.place(row(i), column), sum.get());
+            for (i, sums) in (0..ROWS).zip(&sums) {
+                y.store(p.place(row(k.u32(i)), column), sums[place].get());
             }
         });
     }
