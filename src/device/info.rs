@@ -271,7 +271,7 @@ impl DeviceInfo {
     /// Whether the driver is known to unpack halves exactly by its own instruction.
     #[cfg(any(feature = "vulkan", feature = "webgpu"))]
     pub(crate) fn unpacks_halves(&self) -> bool {
-        self.vendor == "NVIDIA"
+        ["NVIDIA", "Mesa"].contains(&&*self.vendor)
     }
 
     /// Whether subgroups have eight lanes or a small multiple of that, so that eight lanes may hand each other what they load.
