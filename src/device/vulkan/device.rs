@@ -1,6 +1,7 @@
 //! The logical device: its creation, its health, and what becomes of the errors of its calls.
 
 use super::adapter::Adapter;
+use super::cooperative_matrix2;
 use super::instance::{self, Instance};
 use super::matrix_units::Bfloat16Features;
 use crate::device::{BackendKind, Features, MatrixUnits};
@@ -38,6 +39,7 @@ impl Device {
         let (bytes, bf16) = (units.i8.or(units.u8).is_some(), units.bf16.is_some());
         v12 = v12.shader_int8(bytes).vulkan_memory_model(units != MatrixUnits::default());
         let mut bfloat16 = Bfloat16Features::new(true);
+        let mut flexible = cooperative_matrix2::Features::new(true);
         let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let extensions = adapter.extensions.names();
         let mut info = vk::DeviceCreateInfo::default()
@@ -51,6 +53,9 @@ impl Device {
         }
         if units != MatrixUnits::default() {
             info = info.push_next(&mut matrices);
+        }
+        if adapter.extensions.flexible_matrices {
+            info = info.push_next(&mut flexible);
         }
         if bf16 {
             info = info.push_next(&mut bfloat16);
