@@ -68,7 +68,8 @@ impl Elementwise {
     }
 }
 
-enum Input<'k> {
+/// An input in a kernel.
+pub(super) enum Input<'k> {
     Contiguous(Quads<'k>, Value<'k>),
     Strided(Elements<'k>, Strides<'k>),
     StridedQuads(Quads<'k>, Strides<'k>),
@@ -76,7 +77,7 @@ enum Input<'k> {
 }
 
 impl<'k> Input<'k> {
-    fn declare(k: &'k KernelBuilder, name: &str, dtype: DType, layout: InputLayout, rank: usize) -> Self {
+    pub fn declare(k: &'k KernelBuilder, name: &str, dtype: DType, layout: InputLayout, rank: usize) -> Self {
         match layout {
             InputLayout::Contiguous => Input::Contiguous(Quads::input(k, name, dtype), k.parameter(Type::U32)),
             InputLayout::Strided => Input::Strided(Elements::input(k, name, dtype), Strides::parameters(k, rank)),
@@ -88,13 +89,14 @@ impl<'k> Input<'k> {
     }
 
     /// The elements of a quad, at these coordinates: all four of them where there is an input that is strided along the
-    /// innermost axis, else the first.
-    fn load(&self, k: &'k KernelBuilder, quad: Value<'k>, coordinates: &[Vec<Value<'k>>]) -> Value<'k> {
+    /// innermost axis, else the first. Of a strided input, a single element if there are the coordinates of one.
+    pub fn load(&self, k: &'k KernelBuilder, quad: Value<'k>, coordinates: &[Vec<Value<'k>>]) -> Value<'k> {
         match self {
             Input::Contiguous(quads, offset) => quads.load(k, *offset + quad),
-            Input::Strided(elements, strides) => {
-                elements.gather(k, &[0, 1, 2, 3].map(|lane| strides.at(&coordinates[lane])))
-            }
+            Input::Strided(elements, strides) => match coordinates {
+                [place] => elements.load(strides.at(place)),
+                _ => elements.gather(k, &[0, 1, 2, 3].map(|lane| strides.at(&coordinates[lane]))),
+            },
             Input::StridedQuads(quads, strides) => quads.load(k, strides.at(&coordinates[0]) / 4),
             Input::Repeated(elements, strides) => elements.load(strides.at(&coordinates[0])).splat(4),
         }
@@ -174,17 +176,19 @@ impl Family for Elementwise {
     }
 }
 
-struct Evaluation<'a, 'k> {
-    values: &'a [Value<'k>],
-    scalars: &'a [Value<'k>],
-    index: Value<'k>,
+/// An expression's inputs, one element of each or four neighbours, and their place in the output.
+pub(super) struct Evaluation<'a, 'k> {
+    pub values: &'a [Value<'k>],
+    pub scalars: &'a [Value<'k>],
+    pub index: Value<'k>,
 }
 
 impl<'k> Evaluation<'_, 'k> {
-    fn evaluate(&self, expr: &Expr) -> Value<'k> {
+    pub fn evaluate(&self, expr: &Expr) -> Value<'k> {
         let value = match expr {
             Expr::Input(i, _) => self.values[*i],
-            Expr::Scalar(i, _) => self.scalars[*i].splat(4),
+            Expr::Scalar(i, _) if self.index.ty().lanes == 1 => self.scalars[*i],
+            Expr::Scalar(i, _) => self.scalars[*i].splat(self.index.ty().lanes),
             Expr::Index => self.index,
             Expr::Unary(op, x) => op.apply(self.evaluate(x)),
             // Compilers take `x - x` for 0 and `x == x` for true, whatever x is.

@@ -2,8 +2,10 @@
 //! workgroup memory; while subgroups multiply them, the next ones are loaded to registers. The sums go out by way of
 //! workgroup memory, where lanes find neighbours to add up, round and store together.
 
-use super::{Along, Matrix, Problem};
+use super::{Along, Matmul, Matrix, Problem};
 use crate::dtype::DType;
+use crate::kernels::elements::Quads;
+use crate::kernels::epilogue::Tail;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixType, MatrixVar, Operator, Scalar, Type, Value,
 };
@@ -318,9 +320,12 @@ impl<'k> Work<'k> {
     }
 
     /// Stores the sums, a row of units at a time. Rows of `y` are padded to whole vectors.
-    fn store(&self, p: &Problem<'k>, output: DType) {
-        let k = p.k;
+    fn store(&self, p: &Problem<'k>, config: &Matmul) {
+        let (k, output) = (p.k, config.output);
+        let tail = config.epilogue.as_ref().map(|epilogue| Tail::declare(k, epilogue));
         let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
+        let kept = config.epilogue.as_ref().and_then(|epilogue| epilogue.kept);
+        let kept = kept.map(|dtype| Quads::output(k, "kept", dtype));
         let [m, n, _] = self.unit;
         let (columns, slices) = (self.block.part[1], self.block.slices);
         let (strip, lane) = (self.block.strip(self.unit), k.local_index() % LANES);
@@ -333,7 +338,23 @@ impl<'k> Work<'k> {
         if turns == 0 {
             k.fail("a row of units does not go round");
         }
+        let cell = |turn: u32| {
+            let cell = lane + (self.slice + turn * slices) * LANES;
+            [cell / lanes_per_row, cell % lanes_per_row]
+        };
         for i in 0..self.block.part[0] / m {
+            let place = |turn: u32| {
+                let [line, place] = cell(turn);
+                [p.first_row + self.row + line + i * m, p.first_column + self.column + place * per_vector]
+            };
+            // All loads of the epilogue are on their way at once.
+            let beside: Vec<Vec<Vec<Value>>> = (tail.iter().flat_map(|tail| (0..turns).map(move |turn| (tail, turn))))
+                .map(|(tail, turn)| {
+                    let [row, column] = place(turn);
+                    let four = |e| p.load_beside(tail, &[0, 1, 2, 3].map(|lane| [row, column + (4 * e + lane)]));
+                    (0..per_vector / 4).map(four).collect()
+                })
+                .collect();
             k.barrier();
             for j in 0..columns / n {
                 let sum = self.sums[(i * (columns / n) + j) as usize].get();
@@ -341,18 +362,28 @@ impl<'k> Work<'k> {
             }
             k.barrier();
             for turn in 0..turns {
-                let cell = lane + (self.slice + turn * slices) * LANES;
-                let (line, place) = (cell / lanes_per_row, cell % lanes_per_row);
+                let [line, place_in_line] = cell(turn);
                 let sums = (0..per_vector / 4).map(|e| {
-                    let at = |slice| base(k.u32(slice)) + line * strip.pitch() + place * (per_vector / 4) + e;
+                    let at = |slice| base(k.u32(slice)) + line * strip.pitch() + place_in_line * (per_vector / 4) + e;
                     let slices =
                         (0..slices).map(|slice| self.memory.load(at(slice)).bitcast(Type::vec4(p.accumulator.scalar)));
                     slices.reduce(|a, b| a + b).unwrap_or_else(|| k.number(p.accumulator, 0))
                 });
-                let vector = narrowed(k, output, &sums.collect::<Vec<_>>());
-                let row = p.first_row + self.row + line + i * m;
-                let column = p.first_column + self.column + place * per_vector;
+                let sums: Vec<_> = sums.collect();
+                let [row, column] = place(turn);
                 k.when(row.lt(p.m) & column.lt(p.n) & p.real, || {
+                    let index = |e: u32| p.place(row, column + 4 * e);
+                    if let Some(kept) = kept {
+                        (0..).zip(&sums).for_each(|(e, &four)| kept.store(k, index(e) / 4, four));
+                    }
+                    let finished = |(e, &four): (u32, &Value<'k>)| match &tail {
+                        Some(tail) => {
+                            let lanes = k.vector(&[0, 1, 2, 3].map(|lane| index(e) + lane));
+                            tail.evaluate(&beside[turn as usize][e as usize], four, lanes)
+                        }
+                        None => four,
+                    };
+                    let vector = narrowed(k, output, &(0..).zip(&sums).map(finished).collect::<Vec<_>>());
                     y.store((p.batch * p.m + row) * y_row + column / per_vector, vector);
                 });
             }
@@ -368,10 +399,10 @@ fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, sums: &[Value<'k>]) -> Value
     k.vector(words.as_flattened())
 }
 
-pub fn write(p: &Problem, dtype: DType, output: DType, block: UnitBlock, layout: UnitLayout) {
-    let work = Work::new(p, dtype, block, layout);
+pub fn write(p: &Problem, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
+    let work = Work::new(p, config.dtype, block, layout);
     work.add_products(p);
-    work.store(p, output);
+    work.store(p, config);
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub(crate) use vectors::{Side, Vectors};
 
 use super::Family;
 use super::elements::{Grid, Quads, Strides};
+use super::epilogue::{Epilogue, Tail};
 use crate::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 
@@ -40,18 +41,20 @@ pub(crate) enum Tile {
 }
 
 /// A matrix product. Parameters: the number of batches, m, n and k; the lengths of the batch axes; per operand its
-/// offset and its strides along the batch axes, rows and columns. `y` is in row-major order.
+/// offset and its strides along the batch axes, rows and columns; those of the epilogue. `y` is in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Matmul {
     pub dtype: DType,
-    /// That of `y`: the dtype in which sums are kept, or another one to which they are rounded.
+    /// That of `y`: the dtype in which sums are kept, or another one to which they are rounded; with an epilogue, its dtype.
     pub output: DType,
     pub batch_rank: usize,
     pub tile: Tile,
+    /// What becomes of the product before it is stored.
+    pub epilogue: Option<Box<Epilogue>>,
 }
 
 impl Matmul {
-    /// The length of the parameter block for so many batch axes.
+    /// The length of the parameter block for so many batch axes, without an epilogue.
     pub fn parameter_words(batch_rank: usize) -> usize {
         4 + batch_rank + 2 * (3 + batch_rank)
     }
@@ -104,6 +107,7 @@ struct Problem<'k> {
     b: Matrix<'k>,
     accumulator: Type,
     batch: Value<'k>,
+    last_batch: Value<'k>,
     /// Whether there is such a batch: a folded dispatch has surplus workgroups.
     real: Value<'k>,
     first_row: Value<'k>,
@@ -143,7 +147,8 @@ impl<'k> Problem<'k> {
         let band = block / (across * BAND);
         let height = (down - band * BAND).min(BAND);
         let inside = block % (across * BAND);
-        let coordinates = grid.coordinates(batch.min(batches - 1));
+        let last_batch = batches - 1;
+        let coordinates = grid.coordinates(batch.min(last_batch));
         Problem {
             k,
             m,
@@ -153,6 +158,7 @@ impl<'k> Problem<'k> {
             b: Matrix::new(k, &b_at, &coordinates),
             accumulator: Type { scalar: config.dtype.compute_scalar(), lanes: 1 },
             batch,
+            last_batch,
             real: batch.lt(batches),
             first_row: (band * BAND + inside % height) * rows,
             first_column: inside / height * columns,
@@ -163,37 +169,98 @@ impl<'k> Problem<'k> {
     fn place(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
         (self.batch * self.m + row) * self.n + column
     }
+
+    /// What an epilogue takes beside an element of the product or four. Beyond the edge it takes what is at the edge.
+    fn load_beside(&self, tail: &Tail<'k>, places: &[[Value<'k>; 2]]) -> Vec<Value<'k>> {
+        let first_row = self.batch.min(self.last_batch) * self.m;
+        let inside = |&[row, column]: &[Value<'k>; 2]| [first_row + row.min(self.m - 1), column.min(self.n - 1)];
+        let places: Vec<_> = places.iter().map(inside).collect();
+        tail.load(self.k, places[0][0] * self.n + places[0][1], &places)
+    }
 }
 
-/// Where products go: four neighbours together, rounded to a dtype, or one by one as they were summed.
+/// Where products go, finished by an epilogue if there is one: four neighbours together, rounded to a dtype, or one by one.
+struct Output<'k> {
+    y: Store<'k>,
+    /// Where they go as they are, for somebody else.
+    kept: Option<Store<'k>>,
+    tail: Option<Tail<'k>>,
+}
+
 #[derive(Clone, Copy)]
-enum Output<'k> {
+enum Store<'k> {
     Quads(Quads<'k>),
     Single(Array<'k>),
 }
 
-impl<'k> Output<'k> {
-    fn new(p: &Problem<'k>, dtype: DType, quads: bool) -> Self {
+/// What an epilogue takes beside four neighbours of a product: all at once, or one by one.
+struct Beside<'k>(Vec<Vec<Value<'k>>>);
+
+impl<'k> Store<'k> {
+    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, quads: bool) -> Self {
         match quads {
-            true => Output::Quads(Quads::output(p.k, "y", dtype)),
-            false => Output::Single(p.k.buffer("y", p.accumulator, Access::Write)),
+            true => Store::Quads(Quads::output(k, name, dtype)),
+            false => {
+                Store::Single(k.buffer(name, Type { scalar: dtype.compute_scalar(), lanes: 1 }, Access::Write))
+            }
         }
     }
 
-    /// Stores four neighbours, of which `element` says whether they are in the product, and where.
-    fn store(self, p: &Problem<'k>, four: Value<'k>, element: impl Fn(u32) -> (Value<'k>, Value<'k>)) {
+    fn store(self, k: &'k KernelBuilder, place: Value<'k>, value: Value<'k>) {
         match self {
-            Output::Quads(y) => {
-                let (inside, place) = element(0);
-                p.k.when(inside, || y.store(p.k, place / 4, four));
-            }
-            Output::Single(y) => {
-                for e in 0..4 {
-                    let (inside, place) = element(e);
-                    p.k.when(inside, || y.store(place, four.lane(e)));
-                }
-            }
+            Store::Quads(y) => y.store(k, place / 4, value),
+            Store::Single(y) => y.store(place, value),
         }
+    }
+}
+
+impl<'k> Output<'k> {
+    fn new(p: &Problem<'k>, config: &Matmul) -> Self {
+        let quads = config.tile.stores_vectors();
+        let epilogue = config.epilogue.as_ref();
+        let tail = epilogue.map(|epilogue| Tail::declare(p.k, epilogue));
+        let y = Store::new(p.k, "y", config.output, quads);
+        let kept = epilogue.and_then(|epilogue| epilogue.kept).map(|dtype| Store::new(p.k, "kept", dtype, quads));
+        Output { y, kept, tail }
+    }
+
+    /// Loads what an epilogue takes beside four neighbours, of which `element` says where they are in the product.
+    fn load(&self, p: &Problem<'k>, element: impl Fn(u32) -> [Value<'k>; 2]) -> Beside<'k> {
+        Beside(match self.y {
+            Store::Quads(_) => vec![self.load_at(p, &[0, 1, 2, 3].map(element))],
+            Store::Single(_) => (0..4).map(|e| self.load_at(p, &[element(e)])).collect(),
+        })
+    }
+
+    fn load_at(&self, p: &Problem<'k>, places: &[[Value<'k>; 2]]) -> Vec<Value<'k>> {
+        self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_beside(tail, places))
+    }
+
+    /// Stores four neighbours, of which `element` says where they are in the product.
+    fn store(&self, p: &Problem<'k>, four: Value<'k>, beside: &Beside<'k>, element: impl Fn(u32) -> [Value<'k>; 2]) {
+        let store = |e: u32, value| {
+            let [row, column] = element(e);
+            p.k.when(row.lt(p.m) & column.lt(p.n) & p.real, || {
+                self.store_at(p, value, &beside.0[e as usize], [row, column]);
+            });
+        };
+        match self.y {
+            Store::Quads(_) => store(0, four),
+            Store::Single(_) => (0..4).for_each(|e| store(e, four.lane(e))),
+        }
+    }
+
+    /// Stores an element, or four neighbours, at a place that is in the product.
+    fn store_at(&self, p: &Problem<'k>, value: Value<'k>, beside: &[Value<'k>], [row, column]: [Value<'k>; 2]) {
+        let place = p.place(row, column);
+        if let Some(kept) = self.kept {
+            kept.store(p.k, place, value);
+        }
+        let finished = self.tail.as_ref().map_or(value, |tail| {
+            let index = if value.ty().lanes == 1 { place } else { p.k.vector(&[0, 1, 2, 3].map(|e| place + e)) };
+            tail.evaluate(beside, value, index)
+        });
+        self.y.store(p.k, place, finished);
     }
 }
 
@@ -211,8 +278,12 @@ impl Family for Matmul {
             Tile::Broadcast { b } => format!("broadcast, b by {b:?}"),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
-        let output = if self.output == self.dtype.widened() { "" } else { " narrowed" };
-        format!("matmul({}{output}, {tile})", self.dtype)
+        let Some(epilogue) = &self.epilogue else {
+            let output = if self.output == self.dtype.widened() { "" } else { " narrowed" };
+            return format!("matmul({}{output}, {tile})", self.dtype);
+        };
+        let kept = if epilogue.kept.is_some() { ", kept" } else { "" };
+        format!("matmul({}, {tile}{kept}), {}", self.dtype, epilogue.expr.describe())
     }
 
     fn workgroup(&self) -> u32 {
@@ -235,13 +306,11 @@ impl Family for Matmul {
         }
         let problem = Problem::new(k, self);
         match self.tile {
-            Tile::Workgroup(block) => blocked::write(&problem, self.dtype, self.output, block),
-            Tile::MatrixUnits(block, layout) => {
-                cooperative::write(&problem, self.dtype, self.output, block, layout);
-            }
-            Tile::Vectors(vectors) => vectors::write(&problem, self.dtype, self.output, vectors),
-            Tile::Broadcast { b } => broadcast::write(&problem, self.dtype, b),
-            Tile::Registers { columns } => registers::write(&problem, self.dtype, columns),
+            Tile::Workgroup(block) => blocked::write(&problem, self, block),
+            Tile::MatrixUnits(block, layout) => cooperative::write(&problem, self, block, layout),
+            Tile::Vectors(vectors) => vectors::write(&problem, self, vectors),
+            Tile::Broadcast { b } => broadcast::write(&problem, self, b),
+            Tile::Registers { columns } => registers::write(&problem, self, columns),
         }
     }
 
@@ -281,7 +350,7 @@ impl Family for Matmul {
         let written = |(dtype, tile): (DType, Tile)| {
             let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores_vectors();
             let outputs = std::iter::once(dtype.widened()).chain(narrow.then_some(dtype));
-            outputs.map(move |output| Matmul { dtype, output, batch_rank: 1, tile })
+            outputs.map(move |output| Matmul { dtype, output, batch_rank: 1, tile, epilogue: None })
         };
         portable.chain(units).flat_map(written).collect()
     }
