@@ -1,7 +1,8 @@
 //! Matrix products that an elementwise expression follows, which their kernels compute where they store them.
 
-use super::{is_brief, numbers, shaped};
+use super::{FLOATS, numbers, shaped};
 use crate::compare::{Expected, Sample, check};
+use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::functions::gelu;
 use crate::reference::inputs::Domain;
@@ -116,14 +117,14 @@ pub fn add(suite: &mut Suite) {
     const FOURS: [&[usize]; 2] = [&[10, 12], &[12, 8]];
     const ODD: [&[usize]; 2] = [&[7, 9], &[9, 5]];
     for dtype in numbers() {
+        let often = [DType::F32, DType::F16].contains(&dtype) || full_tier();
         for (name, shapes, layout) in [
             ("fours", FOURS, Contiguous),
-            ("fours", FOURS, Transposed),
             ("fours", FOURS, Sliced),
             ("fours", FOURS, Broadcast),
             ("fours", FOURS, Unaligned),
             ("odd", ODD, Contiguous),
-            ("odd", ODD, Sliced),
+            ("odd", ODD, Transposed),
             ("batch", [&[3, 5, 8], &[3, 8, 12]], Contiguous),
             ("batch", [&[3, 5, 8], &[3, 8, 12]], Sliced),
             ("rows", [&[2, 68], &[68, 36]], Contiguous),
@@ -133,39 +134,34 @@ pub fn add(suite: &mut Suite) {
             ("units_odd", [&[49, 48], &[48, 37]], Contiguous),
             ("units_deep", [&[48, 2048], &[2048, 64]], Contiguous),
         ] {
-            let few = matches!((name, layout), ("fours", Contiguous) | ("odd", Sliced));
-            let units = name.starts_with("units");
-            if is_brief(dtype) && !few && !units || units && dtype.size_in_bytes() > 2 {
+            let few = matches!((name, layout), ("fours", Contiguous) | ("odd", Transposed) | ("units_edges", _));
+            if !(few || often) || name.starts_with("units") && dtype.size_in_bytes() > 2 {
                 continue;
             }
             suite.add("matmul", format!("{dtype}::epilogue_{name}_{}", layout.name()), move |device| {
                 chain(shapes, layout, dtype, device)
             });
         }
-        suite.add("matmul", format!("{dtype}::epilogue_used_again"), move |device| used_again(FOURS, dtype, device));
-        if dtype.size_in_bytes() > 4 {
-            continue;
+        if often || dtype == DType::I8 {
+            suite.add("matmul", format!("{dtype}::epilogue_used_again"), move |device| used_again(FOURS, dtype, device));
+            suite.add("matmul", format!("{dtype}::epilogue_to"), move |device| conversions(FOURS, dtype, device));
         }
-        for (name, shapes) in [("fours", FOURS), ("odd", ODD)] {
-            suite.add("matmul", format!("{dtype}::epilogue_{name}_to"), move |device| {
-                conversions(shapes, dtype, device)
-            });
-        }
-        if dtype == DType::F32 || dtype == DType::F16 {
-            suite.add("matmul", format!("{dtype}::epilogue_odd_used_again"), move |device| {
-                used_again(ODD, dtype, device)
-            });
+        if dtype == DType::F32 {
+            suite.add("matmul", format!("{dtype}::epilogue_odd_to"), move |device| conversions(ODD, dtype, device));
             suite.add("matmul", format!("{dtype}::epilogue_two_products"), move |device| {
                 two_products([8, 12], dtype, device)
             });
         }
-        if dtype.size_in_bytes() <= 2 {
+        if dtype == DType::F16 {
+            suite.add("matmul", format!("{dtype}::epilogue_odd_used_again"), move |device| {
+                used_again(ODD, dtype, device)
+            });
             suite.add("matmul", format!("{dtype}::epilogue_units_used_again"), move |device| {
                 used_again([&[128, 256], &[256, 192]], dtype, device)
             });
         }
         for (name, sizes) in [("fours", [10, 12, 8]), ("odd", [7, 9, 5]), ("units", [64, 64, 96])] {
-            if dtype.is_float() && (name != "units" || dtype != DType::F32) {
+            if FLOATS.contains(&dtype) && (name == "fours" || dtype == DType::F16) {
                 suite.add("linear", format!("{dtype}::epilogue_gelu_{name}"), move |device| {
                     activation(sizes, dtype, device)
                 });
