@@ -89,14 +89,13 @@ impl<'k> Input<'k> {
     }
 
     /// The elements of a quad, at these coordinates: all four of them where there is an input that is strided along the
-    /// innermost axis, else the first. Of a strided input, a single element if there are the coordinates of one.
+    /// innermost axis, else the first. Of a strided input, as many as there are coordinates.
     pub fn load(&self, k: &'k KernelBuilder, quad: Value<'k>, coordinates: &[Vec<Value<'k>>]) -> Value<'k> {
         match self {
             Input::Contiguous(quads, offset) => quads.load(k, *offset + quad),
-            Input::Strided(elements, strides) => match coordinates {
-                [place] => elements.load(strides.at(place)),
-                _ => elements.gather(k, &[0, 1, 2, 3].map(|lane| strides.at(&coordinates[lane]))),
-            },
+            Input::Strided(elements, strides) => {
+                elements.gather(k, &coordinates.iter().map(|place| strides.at(place)).collect::<Vec<_>>())
+            }
             Input::StridedQuads(quads, strides) => quads.load(k, strides.at(&coordinates[0]) / 4),
             Input::Repeated(elements, strides) => elements.load(strides.at(&coordinates[0])).splat(4),
         }

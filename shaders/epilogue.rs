@@ -21,12 +21,12 @@ pub(crate) struct Epilogue {
     pub kept: Option<DType>,
 }
 
-/// An input of an epilogue. Only a kernel that stores four neighbours together reads fours.
+/// An input of an epilogue. Only a kernel that stores four neighbours together reads fours; to others all are strided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct EpilogueInput {
     pub dtype: DType,
     pub layout: InputLayout,
-    /// Whether it has strides along the axes of the rows; else only along the columns.
+    /// Whether it has strides along the axes of the rows; else, if it has any, only along the columns.
     pub by_row: bool,
 }
 
@@ -50,15 +50,31 @@ impl<'k> Tail<'k> {
         Tail { expr: config.expr.clone(), rows, inputs, scalars }
     }
 
-    /// The inputs' elements for one element of the product, or for four neighbours, of which the first has the index
-    /// `first`: `places` are their rows, counted through all batches, and their columns.
-    pub fn load(&self, k: &'k KernelBuilder, first: Value<'k>, places: &[[Value<'k>; 2]]) -> Vec<Value<'k>> {
-        let column = |place: &[Value<'k>; 2]| vec![place[1]];
-        let by_row = |&[row, column]: &[Value<'k>; 2]| [self.rows.coordinates(row), vec![column]].concat();
-        let [columns, all]: [Vec<_>; 2] =
-            [places.iter().map(column).collect(), places.iter().map(by_row).collect()];
-        let load = |(input, by_row): &(Input<'k>, bool)| input.load(k, first / 4, if *by_row { &all } else { &columns });
+    /// Those inputs' elements that are the same for all rows, for one column or some neighbours.
+    pub fn load_columns(&self, k: &'k KernelBuilder, columns: &[Value<'k>]) -> Vec<Option<Value<'k>>> {
+        let places: Vec<_> = columns.iter().map(|&column| vec![column]).collect();
+        let load = |(input, by_row): &(Input<'k>, bool)| match input {
+            Input::Contiguous(..) => None,
+            _ => (!by_row).then(|| input.load(k, columns[0], &places)),
+        };
         self.inputs.iter().map(load).collect()
+    }
+
+    /// The inputs' elements for one element of the product, or for some neighbours, of which the first has the index
+    /// `first`: `places` are their rows, counted through all batches, and their columns. Those of the columns are `known`.
+    pub fn load(
+        &self,
+        k: &'k KernelBuilder,
+        first: Value<'k>,
+        places: &[[Value<'k>; 2]],
+        known: &[Option<Value<'k>>],
+    ) -> Vec<Value<'k>> {
+        let coordinates = |&[row, column]: &[Value<'k>; 2]| [self.rows.coordinates(row), vec![column]].concat();
+        let coordinates: Vec<_> = places.iter().map(coordinates).collect();
+        let load = |((input, _), known): (&(Input<'k>, bool), &Option<Value<'k>>)| {
+            known.unwrap_or_else(|| input.load(k, first / 4, &coordinates))
+        };
+        self.inputs.iter().zip(known).map(load).collect()
     }
 
     /// The value of the expression, for one element or for four.

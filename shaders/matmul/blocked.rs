@@ -323,13 +323,21 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, block: Block) {
         }
     });
     let rows = part.rows.iter().flat_map(|&four| (0..4).map(move |e| four + e));
-    for (row, sums) in rows.zip(part.sums.chunks(part.columns.len())) {
+    let firsts = || (0..4).step_by(y.together as usize);
+    let fours: Vec<_> = part.columns.iter().map(|&column| p.first_column + column).collect();
+    let columns: Vec<Vec<_>> =
+        fours.iter().map(|&four| firsts().map(|first| y.columns(p, four + first)).collect()).collect();
+    for (row, sums) in rows.zip(part.sums.chunks(fours.len())) {
         let row = p.first_row + row;
-        let places = part.columns.iter().map(|&column| move |e| [row, p.first_column + column + e]);
+        let place = |four: Value<'k>| move |e| [row, four + e];
         // All loads of a row are on their way at once.
-        let beside: Vec<_> = places.clone().map(|place| y.load(p, place)).collect();
-        for ((place, beside), sum) in places.zip(&beside).zip(sums) {
-            y.store(p, sum.get(), beside, place);
+        let beside: Vec<Vec<_>> = (fours.iter().zip(&columns))
+            .map(|(&four, columns)| {
+                firsts().zip(columns).map(|(first, columns)| y.load(p, columns, place(four + first))).collect()
+            })
+            .collect();
+        for ((&four, beside), sum) in fours.iter().zip(&beside).zip(sums) {
+            y.store_four(p, sum.get(), beside, place(four));
         }
     }
 }

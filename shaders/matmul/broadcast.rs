@@ -6,7 +6,7 @@ use crate::kernels::elements::Pairs;
 use crate::shader::{Value, Var};
 
 /// Rows per invocation; the sums of two columns just stay in registers.
-const ROWS: u32 = 12;
+const ROWS: u32 = 14;
 
 /// Invocations per workgroup: whole subgroups.
 pub const WORKGROUP: u32 = 32;
@@ -76,12 +76,18 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
     k.for_step(0, whole, LANES, |first| step(first, LANES));
     k.for_range(whole, quads, |first| step(first, 1));
 
-    for (place, column) in columns.into_iter().enumerate() {
+    // Two columns, or one by one.
+    let together = config.tile.stored_together();
+    for first in (0..2).step_by(together as usize) {
+        let column = columns[first];
         k.when(column.lt(p.n) & p.real, || {
+            let beside_all = y.columns(p, column);
             // The last row may be stored several times.
             for (i, sums) in (0..ROWS).zip(&sums) {
-                let place_in_y = [row(k.u32(i)), column];
-                y.store_at(p, sums[place].get(), &y.load_at(p, &[place_in_y]), place_in_y);
+                let row = row(k.u32(i));
+                let beside = y.load(p, &beside_all, |e| [row, column + e]);
+                let value = if together == 2 { k.vector(&[sums[0].get(), sums[1].get()]) } else { sums[first].get() };
+                y.store(p, value, &beside, [row, column]);
             }
         });
     }

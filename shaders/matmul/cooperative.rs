@@ -351,7 +351,11 @@ impl<'k> Work<'k> {
             let beside: Vec<Vec<Vec<Value>>> = (tail.iter().flat_map(|tail| (0..turns).map(move |turn| (tail, turn))))
                 .map(|(tail, turn)| {
                     let [row, column] = place(turn);
-                    let four = |e| p.load_beside(tail, &[0, 1, 2, 3].map(|lane| [row, column + (4 * e + lane)]));
+                    let four = |e| {
+                        let column = column + 4 * e;
+                        let places = [0, 1, 2, 3].map(|lane| [row, column + lane]);
+                        p.load_beside(tail, &places, &p.load_columns(tail, column, 4))
+                    };
                     (0..per_vector / 4).map(four).collect()
                 })
                 .collect();

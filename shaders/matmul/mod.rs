@@ -13,7 +13,7 @@ pub(crate) use cooperative::{UnitBlock, UnitLayout};
 pub(crate) use vectors::{Side, Vectors};
 
 use super::Family;
-use super::elements::{Grid, Quads, Strides};
+use super::elements::{Grid, Pairs, Quads, Strides};
 use super::epilogue::{Epilogue, Tail};
 use crate::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
@@ -27,11 +27,13 @@ pub(crate) enum Tile {
     MatrixUnits(UnitBlock, UnitLayout),
     /// Each workgroup computes a few numbers of the products of a few vectors.
     Vectors(Vectors),
-    /// Each invocation computes 12 rows of two columns from registers; lanes hand each other the elements of `a`, which
+    /// Each invocation computes 14 rows of two columns from registers; lanes hand each other the elements of `a`, which
     /// lie side by side along the depth: for software devices, where loads are slow, and workgroup memory is no faster.
     Broadcast {
         /// The axis along which elements of `b` lie side by side.
         b: Along,
+        /// Whether rows of `y` are multiples of two, and stored by twos.
+        pairs: bool,
     },
     /// Each invocation computes 8 rows of some columns from registers alone, whatever the strides: for software devices.
     Registers {
@@ -82,13 +84,22 @@ impl Tile {
 }
 
 impl Tile {
-    /// Whether neighbours are stored together, and so may be narrow.
-    pub fn stores_vectors(self) -> bool {
+    /// How many neighbours are stored together.
+    pub fn stored_together(self) -> u32 {
         match self {
-            Tile::Workgroup(block) => block.quads,
-            Tile::MatrixUnits(..) => true,
-            Tile::Vectors(vectors) => vectors.stored_quads,
-            Tile::Broadcast { .. } | Tile::Registers { .. } => false,
+            Tile::Workgroup(Block { quads: true, .. }) | Tile::Vectors(Vectors { stored_quads: true, .. }) => 4,
+            Tile::MatrixUnits(..) => 4,
+            Tile::Broadcast { pairs: true, .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// Whether elements of a dtype can be stored.
+    pub fn stores(self, dtype: DType) -> bool {
+        match (self, self.stored_together()) {
+            (Tile::MatrixUnits(..), _) | (_, 2) => matches!(dtype.size_in_bytes(), 2 | 4),
+            (_, 4) => true,
+            _ => dtype.size_in_bytes() >= 4,
         }
     }
 }
@@ -170,45 +181,59 @@ impl<'k> Problem<'k> {
         (self.batch * self.m + row) * self.n + column
     }
 
-    /// What an epilogue takes beside an element of the product or four. Beyond the edge it takes what is at the edge.
-    fn load_beside(&self, tail: &Tail<'k>, places: &[[Value<'k>; 2]]) -> Vec<Value<'k>> {
+    /// What an epilogue takes beside some elements of the product. Beyond the edge it takes what is at the edge.
+    fn load_beside(
+        &self,
+        tail: &Tail<'k>,
+        places: &[[Value<'k>; 2]],
+        columns: &[Option<Value<'k>>],
+    ) -> Vec<Value<'k>> {
         let first_row = self.batch.min(self.last_batch) * self.m;
         let inside = |&[row, column]: &[Value<'k>; 2]| [first_row + row.min(self.m - 1), column.min(self.n - 1)];
         let places: Vec<_> = places.iter().map(inside).collect();
-        tail.load(self.k, places[0][0] * self.n + places[0][1], &places)
+        tail.load(self.k, places[0][0] * self.n + places[0][1], &places, columns)
+    }
+
+    /// What it takes beside some columns, for all rows.
+    fn load_columns(&self, tail: &Tail<'k>, first: Value<'k>, count: u32) -> Vec<Option<Value<'k>>> {
+        tail.load_columns(self.k, &(0..count).map(|e| (first + e).min(self.n - 1)).collect::<Vec<_>>())
     }
 }
 
-/// Where products go, finished by an epilogue if there is one: four neighbours together, rounded to a dtype, or one by one.
+/// Where products go, finished by an epilogue if there is one: four neighbours together, or two, rounded to a dtype, or one by
+/// one.
 struct Output<'k> {
     y: Store<'k>,
     /// Where they go as they are, for somebody else.
     kept: Option<Store<'k>>,
     tail: Option<Tail<'k>>,
+    together: u32,
 }
 
 #[derive(Clone, Copy)]
 enum Store<'k> {
     Quads(Quads<'k>),
+    Pairs(Pairs<'k>),
     Single(Array<'k>),
 }
 
-/// What an epilogue takes beside four neighbours of a product: all at once, or one by one.
-struct Beside<'k>(Vec<Vec<Value<'k>>>);
+/// What an epilogue takes beside neighbours of a product that are stored together: the same for all rows, or all of it.
+struct Columns<'k>(Vec<Option<Value<'k>>>);
+struct Beside<'k>(Vec<Value<'k>>);
 
 impl<'k> Store<'k> {
-    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, quads: bool) -> Self {
-        match quads {
-            true => Store::Quads(Quads::output(k, name, dtype)),
-            false => {
-                Store::Single(k.buffer(name, Type { scalar: dtype.compute_scalar(), lanes: 1 }, Access::Write))
-            }
+    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, together: u32) -> Self {
+        match together {
+            4 => Store::Quads(Quads::output(k, name, dtype)),
+            2 => Store::Pairs(Pairs::output(k, name, dtype)),
+            _ => Store::Single(k.buffer(name, Type { scalar: dtype.compute_scalar(), lanes: 1 }, Access::Write)),
         }
     }
 
     fn store(self, k: &'k KernelBuilder, place: Value<'k>, value: Value<'k>) {
         match self {
             Store::Quads(y) => y.store(k, place / 4, value),
+            Store::Pairs(y) => y.store(k, place / 2, value),
             Store::Single(y) => y.store(place, value),
         }
     }
@@ -216,51 +241,58 @@ impl<'k> Store<'k> {
 
 impl<'k> Output<'k> {
     fn new(p: &Problem<'k>, config: &Matmul) -> Self {
-        let quads = config.tile.stores_vectors();
+        let together = config.tile.stored_together();
         let epilogue = config.epilogue.as_ref();
         let tail = epilogue.map(|epilogue| Tail::declare(p.k, epilogue));
-        let y = Store::new(p.k, "y", config.output, quads);
-        let kept = epilogue.and_then(|epilogue| epilogue.kept).map(|dtype| Store::new(p.k, "kept", dtype, quads));
-        Output { y, kept, tail }
+        let y = Store::new(p.k, "y", config.output, together);
+        let kept = epilogue.and_then(|epilogue| epilogue.kept).map(|dtype| Store::new(p.k, "kept", dtype, together));
+        Output { y, kept, tail, together }
     }
 
-    /// Loads what an epilogue takes beside four neighbours, of which `element` says where they are in the product.
-    fn load(&self, p: &Problem<'k>, element: impl Fn(u32) -> [Value<'k>; 2]) -> Beside<'k> {
-        Beside(match self.y {
-            Store::Quads(_) => vec![self.load_at(p, &[0, 1, 2, 3].map(element))],
-            Store::Single(_) => (0..4).map(|e| self.load_at(p, &[element(e)])).collect(),
-        })
+    /// Loads what an epilogue takes for all rows, beside a column and its neighbours that are stored with it.
+    fn columns(&self, p: &Problem<'k>, first: Value<'k>) -> Columns<'k> {
+        Columns(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_columns(tail, first, self.together)))
     }
 
-    fn load_at(&self, p: &Problem<'k>, places: &[[Value<'k>; 2]]) -> Vec<Value<'k>> {
-        self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_beside(tail, places))
+    /// Loads what an epilogue takes beside the elements that are stored together, of which `place` says where they are in the
+    /// product.
+    fn load(
+        &self,
+        p: &Problem<'k>,
+        columns: &Columns<'k>,
+        place: impl Fn(u32) -> [Value<'k>; 2],
+    ) -> Beside<'k> {
+        let places: Vec<_> = (0..self.together).map(place).collect();
+        Beside(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_beside(tail, &places, &columns.0)))
     }
 
-    /// Stores four neighbours, of which `element` says where they are in the product.
-    fn store(&self, p: &Problem<'k>, four: Value<'k>, beside: &Beside<'k>, element: impl Fn(u32) -> [Value<'k>; 2]) {
-        let store = |e: u32, value| {
-            let [row, column] = element(e);
-            p.k.when(row.lt(p.m) & column.lt(p.n) & p.real, || {
-                self.store_at(p, value, &beside.0[e as usize], [row, column]);
-            });
-        };
-        match self.y {
-            Store::Quads(_) => store(0, four),
-            Store::Single(_) => (0..4).for_each(|e| store(e, four.lane(e))),
-        }
-    }
-
-    /// Stores an element, or four neighbours, at a place that is in the product.
-    fn store_at(&self, p: &Problem<'k>, value: Value<'k>, beside: &[Value<'k>], [row, column]: [Value<'k>; 2]) {
-        let place = p.place(row, column);
+    /// Stores the elements that are stored together at a place that is in the product.
+    fn store(&self, p: &Problem<'k>, value: Value<'k>, beside: &Beside<'k>, [row, column]: [Value<'k>; 2]) {
+        let (k, place) = (p.k, p.place(row, column));
         if let Some(kept) = self.kept {
-            kept.store(p.k, place, value);
+            kept.store(k, place, value);
         }
         let finished = self.tail.as_ref().map_or(value, |tail| {
-            let index = if value.ty().lanes == 1 { place } else { p.k.vector(&[0, 1, 2, 3].map(|e| place + e)) };
-            tail.evaluate(beside, value, index)
+            let places: Vec<_> = (0..self.together).map(|e| place + e).collect();
+            tail.evaluate(&beside.0, value, if places.len() == 1 { place } else { k.vector(&places) })
         });
-        self.y.store(p.k, place, finished);
+        self.y.store(k, place, finished);
+    }
+
+    /// Stores four neighbours, of which `place` says where they are in the product, if they are there, and what is beside
+    /// them: one by one if they are not stored together.
+    fn store_four(
+        &self,
+        p: &Problem<'k>,
+        four: Value<'k>,
+        beside: &[Beside<'k>],
+        place: impl Fn(u32) -> [Value<'k>; 2],
+    ) {
+        for (first, beside) in (0..4).step_by(self.together as usize).zip(beside) {
+            let [row, column] = place(first);
+            let value = if self.together == 4 { four } else { four.lane(first) };
+            p.k.when(row.lt(p.m) & column.lt(p.n) & p.real, || self.store(p, value, beside, [row, column]));
+        }
     }
 }
 
@@ -275,7 +307,7 @@ impl Family for Matmul {
             Tile::Workgroup(block) => block.name(),
             Tile::MatrixUnits(block, layout) => format!("units {}, {}", block.name(), layout.name()),
             Tile::Vectors(vectors) => vectors.name(),
-            Tile::Broadcast { b } => format!("broadcast, b by {b:?}"),
+            Tile::Broadcast { b, pairs } => format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" }),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
         let Some(epilogue) = &self.epilogue else {
@@ -309,7 +341,7 @@ impl Family for Matmul {
             Tile::Workgroup(block) => blocked::write(&problem, self, block),
             Tile::MatrixUnits(block, layout) => cooperative::write(&problem, self, block, layout),
             Tile::Vectors(vectors) => vectors::write(&problem, self, vectors),
-            Tile::Broadcast { b } => broadcast::write(&problem, self, b),
+            Tile::Broadcast { b, .. } => broadcast::write(&problem, self, b),
             Tile::Registers { columns } => registers::write(&problem, self, columns),
         }
     }
@@ -336,7 +368,8 @@ impl Family for Matmul {
         };
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
         let broadcasts = |dtype: DType| {
-            let tiles = [Along::Depth, Along::Other].map(|b| Tile::Broadcast { b });
+            let each = |pairs| [Along::Depth, Along::Other].map(|b| Tile::Broadcast { b, pairs });
+            let tiles = [false, true].map(each).concat();
             tiles.into_iter().filter(move |_| matches!(dtype.size_in_bytes(), 2 | 4))
         };
         let tiles = |dtype| {
@@ -348,7 +381,7 @@ impl Family for Matmul {
             UnitBlock::ALL.into_iter().map(move |block| (dtype, Tile::MatrixUnits(block, layout)))
         });
         let written = |(dtype, tile): (DType, Tile)| {
-            let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores_vectors();
+            let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores(dtype);
             let outputs = std::iter::once(dtype.widened()).chain(narrow.then_some(dtype));
             outputs.map(move |output| Matmul { dtype, output, batch_rank: 1, tile, epilogue: None })
         };

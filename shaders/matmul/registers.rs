@@ -36,11 +36,14 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, width: u32) {
             }
         }
     });
+    let beside: Vec<_> = columns.iter().map(|&column| y.columns(p, column)).collect();
     for (&row, sums) in rows.iter().zip(sums.chunks(width as usize)) {
-        for (&column, sum) in columns.iter().zip(sums) {
+        for ((&column, beside), sum) in columns.iter().zip(&beside).zip(sums) {
             let inside = row.lt(p.m) & column.lt(p.n) & p.real;
-            let place = [row, column];
-            k.when(inside, || y.store_at(p, sum.get(), &y.load_at(p, &[place]), place));
+            k.when(inside, || {
+                let beside = y.load(p, beside, |_| [row, column]);
+                y.store(p, sum.get(), &beside, [row, column]);
+            });
         }
     }
 }

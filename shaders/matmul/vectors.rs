@@ -173,7 +173,9 @@ impl<'k> Kernel<'_, 'k> {
             Side::Rows => [vector, output + e],
             Side::Columns => [output + e, vector],
         };
-        y.store(self.p, four, &y.load(self.p, place), place);
+        let beside = |first: u32| y.load(self.p, &y.columns(self.p, place(first)[1]), |e| place(first + e));
+        let beside: Vec<_> = (0..4).step_by(y.together as usize).map(beside).collect();
+        y.store_four(self.p, four, &beside, place);
     }
 
     /// Fours along the depth: each member has some of them of a few outputs.

@@ -200,7 +200,7 @@ impl Product {
     fn on_any_device(&self, problem: &Problem, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let tile = portable_tile(device, dtype, problem);
-        let output = if tile.stores_vectors() { self.output } else { dtype.widened() };
+        let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
         let config = Matmul { dtype, output, batch_rank: problem.lengths.len(), tile, epilogue: None };
         if let Some(finished) = self.finished(problem, &config, epilogue)? {
             return Ok(finished);
@@ -252,11 +252,8 @@ impl Product {
         let (device, [_, n, _]) = (self.lhs.device(), self.sizes);
         let Some(epilogue) = epilogue else { return Ok(None) };
         let (output, kept) = (epilogue.expr.dtype(), epilogue.kept);
-        let stores = |dtype: DType| match config.tile {
-            Tile::MatrixUnits(..) => matches!(dtype.size_in_bytes(), 2 | 4),
-            tile => tile.stores_vectors() || dtype.size_in_bytes() >= 4,
-        };
-        let Some((part, words)) = epilogue.plan(n, config.tile.stores_vectors()) else { return Ok(None) };
+        let stores = |dtype| config.tile.stores(dtype);
+        let Some((part, words)) = epilogue.plan(n, config.tile.stored_together() == 4) else { return Ok(None) };
         let config = Matmul { output, epilogue: Some(part.into()), ..config.clone() };
         let parameters = [problem.parameters(), words].concat();
         let limits = &device.info().limits;
@@ -426,7 +423,7 @@ impl Problem {
         // Pairs of elements of 32 bits are read as integers of 64.
         let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
         let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && device.info().has_eights_of_lanes();
-        fits.then_some(Tile::Broadcast { b })
+        fits.then_some(Tile::Broadcast { b, pairs: n.is_multiple_of(2) && device.info().features.i64 })
     }
 
     fn parameters(&self) -> Vec<u32> {

@@ -50,7 +50,7 @@ pub(crate) struct Epilogue<'a> {
 
 impl Epilogue<'_> {
     /// The part of the kernel's configuration and of its parameters, for a product with rows of so many elements whose kernel
-    /// stores one or four at a time. `None` where the inputs' strides do not follow the rows.
+    /// stores fours or less at a time. `None` where the inputs' strides do not follow the rows.
     pub fn plan(&self, columns: usize, fours: bool) -> Option<(Config, Vec<u32>)> {
         let dims = self.shape.dims();
         let strided = |input: &&Tensor| !fours || is_strided(input);
