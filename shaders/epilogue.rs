@@ -1,8 +1,8 @@
 //! Elementwise expressions that the kernel of a product computes where it stores it: the product is one of their inputs, and
 //! the others are loaded at its place.
 
-use super::elementwise::{Evaluation, Input, InputLayout};
 use super::elements::{Grid, number_parameter};
+use super::elementwise::{Evaluation, Input, InputLayout, Rounding};
 use crate::dtype::DType;
 use crate::expr::Expr;
 use crate::shader::{KernelBuilder, Value};
@@ -36,6 +36,7 @@ pub(super) struct Tail<'k> {
     rows: Grid<'k>,
     inputs: Vec<(Input<'k>, bool)>,
     scalars: Vec<Value<'k>>,
+    rounding: Rounding,
 }
 
 impl<'k> Tail<'k> {
@@ -47,7 +48,12 @@ impl<'k> Tail<'k> {
         });
         let inputs = inputs.collect();
         let scalars = config.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
-        Tail { expr: config.expr.clone(), rows, inputs, scalars }
+        Tail { expr: config.expr.clone(), rows, inputs, scalars, rounding: Rounding::Written }
+    }
+
+    /// The same, rounded to `f16` by the device's own conversion: for devices that do as they are told.
+    pub fn rounded_by_device(self) -> Self {
+        Tail { rounding: Rounding::ByDevice, ..self }
     }
 
     /// Those inputs' elements that are the same for all rows, for one column or some neighbours.
@@ -80,6 +86,6 @@ impl<'k> Tail<'k> {
     /// The value of the expression, for one element or for four.
     pub fn evaluate(&self, loaded: &[Value<'k>], product: Value<'k>, index: Value<'k>) -> Value<'k> {
         let values = [loaded, &[product]].concat();
-        Evaluation { values: &values, scalars: &self.scalars, index }.evaluate(&self.expr)
+        Evaluation { values: &values, scalars: &self.scalars, index, rounding: self.rounding }.evaluate(&self.expr)
     }
 }

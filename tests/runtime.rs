@@ -97,9 +97,8 @@ fn products_are_finished_by_their_kernels(device: &Device) -> Result<()> {
     for input in [&x, &bias, &weight, &residual] {
         input.eval()?;
     }
-    let (y, launches) = count_launches(device, || {
-        (x.linear(&weight, Some(&bias))?.sub(100.0)?.relu()? * 2.0)?.add(&residual)
-    })?;
+    let (y, launches) =
+        count_launches(device, || (x.linear(&weight, Some(&bias))?.sub(100.0)?.relu()? * 2.0)?.add(&residual))?;
     assert_eq!(launches, 0, "nothing runs before it is needed");
     let (_, launches) = count_launches(device, || y.eval())?;
     assert_eq!(launches, 1);

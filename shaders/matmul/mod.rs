@@ -14,8 +14,10 @@ pub(crate) use vectors::{Side, Vectors};
 
 use super::Family;
 use super::elements::{Grid, Pairs, Quads, Strides};
-use super::epilogue::{Epilogue, Tail};
+use super::elementwise::InputLayout;
+use super::epilogue::{Epilogue, EpilogueInput, Tail};
 use crate::dtype::DType;
+use crate::expr::{BinaryOp, Expr};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 
 /// How the work is cut.
@@ -182,12 +184,7 @@ impl<'k> Problem<'k> {
     }
 
     /// What an epilogue takes beside some elements of the product. Beyond the edge it takes what is at the edge.
-    fn load_beside(
-        &self,
-        tail: &Tail<'k>,
-        places: &[[Value<'k>; 2]],
-        columns: &[Option<Value<'k>>],
-    ) -> Vec<Value<'k>> {
+    fn load_beside(&self, tail: &Tail<'k>, places: &[[Value<'k>; 2]], columns: &[Option<Value<'k>>]) -> Vec<Value<'k>> {
         let first_row = self.batch.min(self.last_batch) * self.m;
         let inside = |&[row, column]: &[Value<'k>; 2]| [first_row + row.min(self.m - 1), column.min(self.n - 1)];
         let places: Vec<_> = places.iter().map(inside).collect();
@@ -256,12 +253,7 @@ impl<'k> Output<'k> {
 
     /// Loads what an epilogue takes beside the elements that are stored together, of which `place` says where they are in the
     /// product.
-    fn load(
-        &self,
-        p: &Problem<'k>,
-        columns: &Columns<'k>,
-        place: impl Fn(u32) -> [Value<'k>; 2],
-    ) -> Beside<'k> {
+    fn load(&self, p: &Problem<'k>, columns: &Columns<'k>, place: impl Fn(u32) -> [Value<'k>; 2]) -> Beside<'k> {
         let places: Vec<_> = (0..self.together).map(place).collect();
         Beside(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_beside(tail, &places, &columns.0)))
     }
@@ -385,6 +377,32 @@ impl Family for Matmul {
             let outputs = std::iter::once(dtype.widened()).chain(narrow.then_some(dtype));
             outputs.map(move |output| Matmul { dtype, output, batch_rank: 1, tile, epilogue: None })
         };
-        portable.chain(units).flat_map(written).collect()
+        let plain: Vec<Matmul> = portable.chain(units).flat_map(written).collect();
+        // One of each sort of tile.
+        let mut kinds = Vec::new();
+        let kind = |config: &&Matmul| {
+            let kind = (std::mem::discriminant(&config.tile), config.tile.stored_together(), config.dtype);
+            let is_new = config.dtype == DType::F16 && !kinds.contains(&kind);
+            kinds.push(kind);
+            is_new
+        };
+        let finished: Vec<Matmul> = plain.iter().filter(kind).map(Matmul::with_bias).collect();
+        plain.into_iter().chain(finished).collect()
+    }
+}
+
+impl Matmul {
+    /// A sample of an epilogue: a number per column is added.
+    fn with_bias(&self) -> Matmul {
+        let layout = if self.tile.stored_together() == 4 { InputLayout::StridedQuads } else { InputLayout::Strided };
+        let bias = EpilogueInput { dtype: self.dtype, layout, by_row: false };
+        let wide = self.dtype.widened();
+        let input = |i| Box::new(Expr::Input(i, wide));
+        let sum = Expr::Binary(BinaryOp::Add, input(1), input(0));
+        let output = if self.tile.stores(self.dtype) { self.dtype } else { wide };
+        let expr = if output == wide { sum } else { Expr::Cast(output, sum.into()) };
+        let inputs = [bias].into_iter().collect();
+        let epilogue = Epilogue { expr, inputs, rank: 0, scalars: Default::default(), kept: Some(output) };
+        Matmul { output, epilogue: Some(epilogue.into()), ..self.clone() }
     }
 }

@@ -1,7 +1,7 @@
 //! Expressions that the kernel of a product computes where it stores its elements.
 
-use super::storage::{Word, is_strided, strided_layout};
 use super::Tensor;
+use super::storage::{Word, is_strided, strided_layout};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::expr::Expr;

@@ -298,7 +298,8 @@ impl Expression {
         let mut products = (0..self.inputs.len()).filter(|&i| self.inputs[i].is_product());
         let Some(product) = products.next() else { return self.compute_elements(device) };
         let others: SmallVec<[usize; 4]> = products.collect();
-        let ready = others.into_iter().try_fold(true, |ready, i| Ok::<_, Error>(ready & self.inputs[i].run_product()?))?;
+        let ready =
+            others.into_iter().try_fold(true, |ready, i| Ok::<_, Error>(ready & self.inputs[i].run_product()?))?;
         if ready && let Some(result) = self.finish_product(product)? {
             return Ok(result);
         }

@@ -143,7 +143,8 @@ pub fn add(suite: &mut Suite) {
             });
         }
         if often || dtype == DType::I8 {
-            suite.add("matmul", format!("{dtype}::epilogue_used_again"), move |device| used_again(FOURS, dtype, device));
+            suite
+                .add("matmul", format!("{dtype}::epilogue_used_again"), move |device| used_again(FOURS, dtype, device));
             suite.add("matmul", format!("{dtype}::epilogue_to"), move |device| conversions(FOURS, dtype, device));
         }
         if dtype == DType::F32 {
