@@ -2,7 +2,7 @@
 
 use crate::cache::{Kernel, KernelCache};
 use crate::device::backend::{Backend, Command, MemoryUse, Region, Ticket};
-use crate::device::{BackendKind, DeviceInfo, MemoryKind};
+use crate::device::{DeviceInfo, MemoryKind};
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
@@ -209,9 +209,8 @@ impl Runtime {
         groups: usize,
     ) -> Result<()> {
         let config = config.into();
-        // Intel's compiler addresses 4 GiB, unless told that there is more.
-        let large_buffers = self.info().backend == BackendKind::LevelZero
-            && buffers.iter().any(|buffer| buffer.bytes() > u64::from(u32::MAX));
+        let most = self.info().limits.max_binding_bytes;
+        let large_buffers = buffers.iter().any(|buffer| buffer.bytes() > most);
         let kernel = self.kernels.get(&config, large_buffers, &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
         self.dispatch(&kernel, buffers, parameters, groups, || config.name())

@@ -404,6 +404,27 @@ fn many_threads_share_a_device(device: &Device) -> Result<()> {
     })
 }
 
+/// A tensor that cannot be bound to a kernel is reached by its address.
+#[test]
+fn tensors_larger_than_a_binding() {
+    on("vulkan", |device| {
+        let limits = &device.info().limits;
+        let elements = (limits.max_binding_bytes / 4 + 1000) as usize;
+        assert!(4 * elements as u64 <= limits.max_buffer_bytes, "the device of this test reaches no larger buffers");
+        let x = Tensor::arange(0u32, elements as u32, device)?;
+        let y = (&x + 1.0)?;
+        let last = elements as u32 - 1;
+        assert_eq!(y.narrow(0, elements - 2, 2)?.to_vec::<u32>()?, [last, last + 1]);
+        assert_eq!(y.max(0)?.to_scalar::<u32>()?, last + 1);
+        assert_eq!(y.argmax(0)?.to_scalar::<u32>()?, last);
+        let picked = y.index_select(&Tensor::new([last, 7], device)?, 0)?;
+        assert_eq!(picked.to_vec::<u32>()?, [last + 1, 8]);
+        let z = y.slice_assign(elements - 3..elements - 1, &Tensor::new([5u32, 6], device)?)?;
+        assert_eq!(z.narrow(0, elements - 4, 4)?.to_vec::<u32>()?, [last - 2, 5, 6, last + 1]);
+        Ok(())
+    });
+}
+
 fn a_seed_starts_the_sequence_anew(device: &Device) -> Result<()> {
     let draw = || Tensor::rand(0f32, 1.0, 100, device)?.to_vec::<f32>();
     device.set_seed(42);

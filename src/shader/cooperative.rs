@@ -9,8 +9,8 @@ use super::value::Value;
 use crate::dtype::DType;
 use rspirv::dr::{InsertPoint, Instruction, Operand};
 use rspirv::spirv::{
-    AddressingModel, Capability, CooperativeMatrixLayout, CooperativeMatrixOperands, CooperativeMatrixUse, FPEncoding,
-    MemoryModel, Op, Scope, Word,
+    Capability, CooperativeMatrixLayout, CooperativeMatrixOperands, CooperativeMatrixUse, FPEncoding, MemoryModel, Op,
+    Scope, Word,
 };
 use std::collections::HashMap;
 
@@ -109,8 +109,9 @@ impl KernelBuilder {
         for extension in ["SPV_KHR_cooperative_matrix", "SPV_KHR_vulkan_memory_model"] {
             self.extension(extension);
         }
+        let addressing = self.target().addressing();
         let state = &mut *self.state.borrow_mut();
-        state.module.memory_model(AddressingModel::Logical, MemoryModel::Vulkan);
+        state.module.memory_model(addressing, MemoryModel::Vulkan);
         state.matrices = Some(HashMap::new());
     }
 

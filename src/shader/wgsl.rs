@@ -115,6 +115,7 @@ mod tests {
             trusted: true,
             large_registers: false,
             large_buffers: false,
+            addresses: false,
         }
     }
 

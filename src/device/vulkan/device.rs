@@ -1,6 +1,7 @@
 //! The logical device: its creation, its health, and what becomes of the errors of its calls.
 
 use super::adapter::Adapter;
+use super::cooperative_matrix2;
 use super::instance::{self, Instance};
 use super::matrix_units::Bfloat16Features;
 use crate::device::{BackendKind, Features, MatrixUnits};
@@ -32,12 +33,16 @@ impl Device {
         let Features { f16, i64, f64, .. } = adapter.info.features;
         let base = vk::PhysicalDeviceFeatures::default().shader_int64(i64).shader_float64(f64);
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
-        let mut v12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true).shader_float16(f16);
+        let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
+            .timeline_semaphore(true)
+            .buffer_device_address(adapter.addresses)
+            .shader_float16(f16);
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
         let units = adapter.extensions.matrix_units;
         let (bytes, bf16) = (units.i8.or(units.u8).is_some(), units.bf16.is_some());
         v12 = v12.shader_int8(bytes).vulkan_memory_model(units != MatrixUnits::default());
         let mut bfloat16 = Bfloat16Features::new(true);
+        let mut flexible = cooperative_matrix2::Features::new(true);
         let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let extensions = adapter.extensions.names();
         let mut info = vk::DeviceCreateInfo::default()
@@ -51,6 +56,9 @@ impl Device {
         }
         if units != MatrixUnits::default() {
             info = info.push_next(&mut matrices);
+        }
+        if adapter.extensions.flexible_matrices {
+            info = info.push_next(&mut flexible);
         }
         if bf16 {
             info = info.push_next(&mut bfloat16);

@@ -1,7 +1,7 @@
 //! The optional extensions that are used where they are there.
 
 use super::instance::{Instance, has_extension};
-use super::matrix_units;
+use super::{cooperative_matrix2, matrix_units};
 use crate::device::MatrixUnits;
 use ash::prelude::VkResult;
 use ash::{ext, khr, vk};
@@ -19,6 +19,8 @@ pub(super) struct Extensions {
     pub pipeline_robustness: bool,
     /// The matrix units, which subgroups use together.
     pub matrix_units: MatrixUnits,
+    /// Kernels choose the sizes of matrices.
+    pub flexible_matrices: bool,
     /// The extensions to enable.
     enabled: Vec<&'static CStr>,
 }
@@ -42,9 +44,12 @@ impl Extensions {
         let core = base.api_version >= vk::API_VERSION_1_3;
         let creation_feedback = core || enable(ext::pipeline_creation_feedback::NAME);
         let pipeline_robustness = enable(ext::pipeline_robustness::NAME);
-        let matrix_units = matrix_units::read(instance, physical, offered);
+        let (matrix_units, flexible_matrices) = matrix_units::read(instance, physical, offered);
         if matrix_units != MatrixUnits::default() {
             enable(khr::cooperative_matrix::NAME);
+        }
+        if flexible_matrices {
+            enable(cooperative_matrix2::NAME);
         }
         if matrix_units.bf16.is_some() {
             enable(matrix_units::BFLOAT16);
@@ -59,6 +64,7 @@ impl Extensions {
             creation_feedback,
             pipeline_robustness,
             matrix_units,
+            flexible_matrices,
             enabled,
         }
     }

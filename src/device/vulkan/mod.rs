@@ -8,6 +8,7 @@
 mod adapter;
 mod batch;
 mod clock;
+mod cooperative_matrix2;
 mod device;
 mod extensions;
 mod instance;

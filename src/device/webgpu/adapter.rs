@@ -87,6 +87,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
         wgpu::DeviceType::Cpu => DeviceKind::Cpu,
         wgpu::DeviceType::Other => DeviceKind::Other,
     };
+    let max_buffer = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size) & !15;
     let words = (limits.max_uniform_buffer_binding_size / 4).min(1024);
     DeviceInfo {
         backend: BackendKind::WebGpu,
@@ -103,7 +104,8 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
         compute_units: if kind == DeviceKind::Cpu { processors() } else { None },
         sub_devices: 0,
         limits: Limits {
-            max_buffer_bytes: limits.max_buffer_size.min(limits.max_storage_buffer_binding_size) & !15,
+            max_buffer_bytes: max_buffer,
+            max_binding_bytes: max_buffer,
             max_bindings: limits
                 .max_storage_buffers_per_shader_stage
                 .min(limits.max_bindings_per_bind_group.saturating_sub(1)),
