@@ -95,9 +95,12 @@ impl<'k> Elements<'k> {
         words.lane(1).eq(0).select(words.lane(0), u32::MAX)
     }
 
-    /// Four elements at any four indices.
-    pub fn gather(self, k: &'k KernelBuilder, indices: &[Value<'k>; 4]) -> Value<'k> {
-        k.vector(&indices.map(|index| self.load(index)))
+    /// Some elements at any indices.
+    pub fn gather(self, k: &'k KernelBuilder, indices: &[Value<'k>]) -> Value<'k> {
+        match indices {
+            &[index] => self.load(index),
+            _ => k.vector(&indices.iter().map(|&index| self.load(index)).collect::<Vec<_>>()),
+        }
     }
 
     /// The same with the indices in a vector.
@@ -106,8 +109,8 @@ impl<'k> Elements<'k> {
     }
 }
 
-/// A buffer of elements of 16 or 32 bits that is read one or two pairs at a time, at multiples of as many, where two elements
-/// are one number: software devices load a vector number by number.
+/// A buffer of elements of 16 or 32 bits that is read one or two pairs at a time, at multiples of as many, or written pair by
+/// pair, where two elements are one number: software devices load and store a vector number by number.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs<'k> {
     array: Array<'k>,
@@ -117,8 +120,31 @@ pub(super) struct Pairs<'k> {
 
 impl<'k> Pairs<'k> {
     pub fn input(k: &'k KernelBuilder, name: &str, dtype: DType, pairs: u32) -> Self {
+        Pairs::declare(k, name, dtype, pairs, Access::Read)
+    }
+
+    /// A buffer that is written one pair at a time.
+    pub fn output(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
+        Pairs::declare(k, name, dtype, 1, Access::Write)
+    }
+
+    fn declare(k: &'k KernelBuilder, name: &str, dtype: DType, pairs: u32, access: Access) -> Self {
         let scalar = if dtype.size_in_bytes() == 2 { Scalar::U32 } else { Scalar::I64 };
-        Pairs { array: k.buffer(name, Type { scalar, lanes: pairs }, Access::Read), dtype, pairs }
+        Pairs { array: k.buffer(name, Type { scalar, lanes: pairs }, access), dtype, pairs }
+    }
+
+    /// Stores the elements from `2 index` on, narrowed to the dtype of the buffer.
+    pub fn store(self, k: &'k KernelBuilder, index: Value<'k>, value: Value<'k>) {
+        let [low, high] = [0, 1].map(|lane| value.lane(lane));
+        let number = match self.dtype {
+            DType::F16 => k.pack_f16(low, high),
+            DType::BF16 => k.pack_bf16(low, high),
+            _ => {
+                let [low, high] = [low, high].map(|x| x.bitcast(Type::U32).convert(Scalar::I64));
+                low | (high << 32)
+            }
+        };
+        self.array.store(index, number);
     }
 
     /// The elements from `2 pairs index` on, widened to the type they are computed in.

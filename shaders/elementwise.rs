@@ -68,7 +68,8 @@ impl Elementwise {
     }
 }
 
-enum Input<'k> {
+/// An input in a kernel.
+pub(super) enum Input<'k> {
     Contiguous(Quads<'k>, Value<'k>),
     Strided(Elements<'k>, Strides<'k>),
     StridedQuads(Quads<'k>, Strides<'k>),
@@ -76,7 +77,7 @@ enum Input<'k> {
 }
 
 impl<'k> Input<'k> {
-    fn declare(k: &'k KernelBuilder, name: &str, dtype: DType, layout: InputLayout, rank: usize) -> Self {
+    pub fn declare(k: &'k KernelBuilder, name: &str, dtype: DType, layout: InputLayout, rank: usize) -> Self {
         match layout {
             InputLayout::Contiguous => Input::Contiguous(Quads::input(k, name, dtype), k.parameter(Type::U32)),
             InputLayout::Strided => Input::Strided(Elements::input(k, name, dtype), Strides::parameters(k, rank)),
@@ -88,12 +89,12 @@ impl<'k> Input<'k> {
     }
 
     /// The elements of a quad, at these coordinates: all four of them where there is an input that is strided along the
-    /// innermost axis, else the first.
-    fn load(&self, k: &'k KernelBuilder, quad: Value<'k>, coordinates: &[Vec<Value<'k>>]) -> Value<'k> {
+    /// innermost axis, else the first. Of a strided input, as many as there are coordinates.
+    pub fn load(&self, k: &'k KernelBuilder, quad: Value<'k>, coordinates: &[Vec<Value<'k>>]) -> Value<'k> {
         match self {
             Input::Contiguous(quads, offset) => quads.load(k, *offset + quad),
             Input::Strided(elements, strides) => {
-                elements.gather(k, &[0, 1, 2, 3].map(|lane| strides.at(&coordinates[lane])))
+                elements.gather(k, &coordinates.iter().map(|place| strides.at(place)).collect::<Vec<_>>())
             }
             Input::StridedQuads(quads, strides) => quads.load(k, strides.at(&coordinates[0]) / 4),
             Input::Repeated(elements, strides) => elements.load(strides.at(&coordinates[0])).splat(4),
@@ -142,7 +143,8 @@ impl Family for Elementwise {
         for (&quad, values) in quads.iter().zip(&loaded) {
             k.when(quad.le(last / 4), || {
                 let index = k.vector(&places(quad));
-                let result = Evaluation { values, scalars: &scalars, index }.evaluate(&self.expr);
+                let result =
+                    Evaluation { values, scalars: &scalars, index, rounding: Rounding::Written }.evaluate(&self.expr);
                 output.store(k, quad, result);
             });
         }
@@ -174,17 +176,28 @@ impl Family for Elementwise {
     }
 }
 
-struct Evaluation<'a, 'k> {
-    values: &'a [Value<'k>],
-    scalars: &'a [Value<'k>],
-    index: Value<'k>,
+/// An expression's inputs, one element of each or four neighbours, and their place in the output.
+pub(super) struct Evaluation<'a, 'k> {
+    pub values: &'a [Value<'k>],
+    pub scalars: &'a [Value<'k>],
+    pub index: Value<'k>,
+    pub rounding: Rounding,
+}
+
+/// How numbers of 32 bits are rounded to `f16`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rounding {
+    /// By operations on their bits, as drivers round as they like.
+    Written,
+    ByDevice,
 }
 
 impl<'k> Evaluation<'_, 'k> {
-    fn evaluate(&self, expr: &Expr) -> Value<'k> {
+    pub fn evaluate(&self, expr: &Expr) -> Value<'k> {
         let value = match expr {
             Expr::Input(i, _) => self.values[*i],
-            Expr::Scalar(i, _) => self.scalars[*i].splat(4),
+            Expr::Scalar(i, _) if self.index.ty().lanes == 1 => self.scalars[*i],
+            Expr::Scalar(i, _) => self.scalars[*i].splat(self.index.ty().lanes),
             Expr::Index => self.index,
             Expr::Unary(op, x) => op.apply(self.evaluate(x)),
             // Compilers take `x - x` for 0 and `x == x` for true, whatever x is.
@@ -205,6 +218,7 @@ impl<'k> Evaluation<'_, 'k> {
             DType::I8 if from.is_float() => x.convert(scalar).max(i32::from(i8::MIN)).min(i32::from(i8::MAX)),
             DType::U8 | DType::I8 => wrap(x.convert(scalar), to),
             // Rounded here and now, so that a fused cast is the cast that memory would have seen.
+            DType::F16 if self.rounding == Rounding::ByDevice => round_to_odd(x).rounded_to_f16_by_device(),
             DType::F16 => round_to_odd(x).to_half_bits().half_bits_to_f32(),
             DType::BF16 => {
                 let [_, rounded] = (round_to_odd(x).to_bf16_bits() << 16).unpack_bf16();

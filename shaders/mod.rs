@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod elements;
+pub(crate) mod epilogue;
 pub(crate) mod fold;
 pub(crate) mod interpolation;
 pub(crate) mod rows;

@@ -214,11 +214,11 @@ impl Expr {
         }
     }
 
-    /// The same tree with its inputs and scalars renumbered.
-    pub fn renumbered(&self, inputs: &[usize], scalars: &[usize]) -> Expr {
-        let again = |x: &Expr| Box::new(x.renumbered(inputs, scalars));
+    /// The same tree with others for its inputs, and its scalars renumbered.
+    pub fn over(&self, inputs: &[Expr], scalars: &[usize]) -> Expr {
+        let again = |x: &Expr| Box::new(x.over(inputs, scalars));
         match self {
-            Expr::Input(i, dtype) => Expr::Input(inputs[*i], *dtype),
+            Expr::Input(i, _) => inputs[*i].clone(),
             Expr::Scalar(i, dtype) => Expr::Scalar(scalars[*i], *dtype),
             Expr::Index => Expr::Index,
             Expr::Unary(op, x) => Expr::Unary(*op, again(x)),

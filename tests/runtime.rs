@@ -24,6 +24,10 @@ macro_rules! on_each_device {
 on_each_device! {
     a_chain_is_one_launch
     shared_results_are_computed_at_most_twice
+    products_are_finished_by_their_kernels
+    products_that_others_wait_for_are_kept
+    what_kernels_of_products_cannot_do_runs_apart
+    products_hold_their_operands
     nothing_is_submitted_before_a_read
     long_work_is_submitted_in_batches
     long_work_exhausts_nothing
@@ -79,6 +83,100 @@ fn shared_results_are_computed_at_most_twice(device: &Device) -> Result<()> {
     }
     // The first use has the square in its own kernel; for the second it is computed, and the others read it.
     assert_eq!(device.stats().launches - before, 11);
+    Ok(())
+}
+
+fn count_launches<T>(device: &Device, work: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
+    let before = device.stats().launches;
+    Ok((work()?, device.stats().launches - before))
+}
+
+fn products_are_finished_by_their_kernels(device: &Device) -> Result<()> {
+    let x = Tensor::arange(0f32, 72.0, device)?.reshape((6, 12))?;
+    let weight = Tensor::ones((8, 12), DType::F32, device)?;
+    let (bias, residual) = (Tensor::arange(0f32, 8.0, device)?, Tensor::ones((6, 8), DType::F32, device)?);
+    for input in [&x, &bias, &weight, &residual] {
+        input.eval()?;
+    }
+    let (y, launches) =
+        count_launches(device, || (x.linear(&weight, Some(&bias))?.sub(100.0)?.relu()? * 2.0)?.add(&residual))?;
+    assert_eq!(launches, 0, "nothing runs before it is needed");
+    let (_, launches) = count_launches(device, || y.eval())?;
+    assert_eq!(launches, 1);
+    let expected = |row: usize, column: usize| (144.0 * row as f32 + 66.0 + column as f32 - 100.0).max(0.0) * 2.0 + 1.0;
+    let expected: Vec<f32> = (0..48).map(|i| expected(i / 8, i % 8)).collect();
+    assert_eq!(y.to_vec::<f32>()?, expected);
+    let config = Gemm { trans_b: true, alpha: 2.0, beta: 3.0, ..Gemm::default() };
+    let (_, launches) = count_launches(device, || x.gemm(&weight, Some(&bias), config)?.eval())?;
+    assert_eq!(launches, 1);
+    // Where it is used out of its order, or in part, it runs alone.
+    let (_, launches) = count_launches(device, || x.matmul(&weight.t()?)?.t()?.add(&residual.t()?)?.eval())?;
+    assert_eq!(launches, 2);
+    let (_, launches) = count_launches(device, || x.matmul(&weight.t()?)?.narrow(0, 0, 2)?.neg()?.eval())?;
+    assert_eq!(launches, 2);
+    Ok(())
+}
+
+fn products_that_others_wait_for_are_kept(device: &Device) -> Result<()> {
+    let x = Tensor::arange(0f32, 16.0, device)?.reshape((4, 4))?;
+    x.eval()?;
+    let product = x.matmul(&x)?;
+    let (more, less) = ((&product + 1.0)?, (&product - 1.0)?);
+    let (_, launches) = count_launches(device, || more.eval())?;
+    assert_eq!(launches, 1);
+    let (elements, launches) = count_launches(device, || product.to_vec::<f32>())?;
+    assert_eq!(launches, 0, "the kernel has stored both");
+    let (_, launches) = count_launches(device, || less.eval())?;
+    assert_eq!(launches, 1);
+    let exact: Vec<f32> =
+        (0..16).map(|i| (0..4).map(|k| (i / 4 * 4 + k) as f32 * (k * 4 + i % 4) as f32).sum()).collect();
+    assert_eq!(elements, exact);
+    assert_eq!(more.to_vec::<f32>()?, exact.iter().map(|x| x + 1.0).collect::<Vec<_>>());
+    assert_eq!(less.to_vec::<f32>()?, exact.iter().map(|x| x - 1.0).collect::<Vec<_>>());
+    // Once it has been read itself, nothing is left to be finished.
+    let product = x.matmul(&x)?;
+    product.eval()?;
+    let (_, launches) = count_launches(device, || (product + 1.0)?.eval())?;
+    assert_eq!(launches, 1);
+    Ok(())
+}
+
+/// As many addends with as many axes that do not merge as no parameter block has room for, on most devices.
+fn what_kernels_of_products_cannot_do_runs_apart(device: &Device) -> Result<()> {
+    let a = Tensor::arange(0f32, 64.0 * 3.0 * 5.0, device)?.reshape([2, 2, 2, 2, 2, 2, 3, 5])?;
+    let b = Tensor::arange(0f32, 20.0, device)?.reshape((5, 4))?;
+    let finished = |product: &Tensor| -> Result<Tensor> {
+        let mut sum = product.clone();
+        for turn in 0..5 {
+            let mut axes: Vec<usize> = (0..6).rev().collect();
+            axes.rotate_left(turn);
+            let addend = Tensor::arange(0f32, 64.0, device)?.reshape([2; 6])?.permute(axes)?;
+            sum = sum.add(&addend.unsqueeze(-1)?.unsqueeze(-1)?)?;
+        }
+        Ok(sum)
+    };
+    let product = a.matmul(&b)?;
+    product.eval()?;
+    assert_eq!(finished(&a.matmul(&b)?)?.to_vec::<f32>()?, finished(&product)?.to_vec::<f32>()?);
+    Ok(())
+}
+
+/// Until a product has run, its operands stay what they are; then it holds them no longer.
+fn products_hold_their_operands(device: &Device) -> Result<()> {
+    let ones = Tensor::ones((512, 512), DType::F32, device)?;
+    ones.eval()?;
+    let zero = Tensor::zeros((), DType::F32, device)?;
+    let product = ones.matmul(&Tensor::ones((512, 1), DType::F32, device)?)?;
+    let changed = ones.slice_assign((0..1, ..), &zero)?;
+    let in_use = device.memory_stats().in_use;
+    assert_eq!(product.to_vec::<f32>()?, [512.0; 512]);
+    assert!(device.memory_stats().in_use < in_use - (512 << 10));
+    assert_eq!(changed.sum_all()?.to_scalar::<f32>()?, (511 * 512) as f32);
+    let sum = (changed.matmul(&Tensor::ones((512, 1), DType::F32, device)?)? + 1.0)?;
+    sum.eval()?;
+    let in_use = device.memory_stats().in_use;
+    drop(changed);
+    assert_eq!(device.memory_stats().in_use, in_use - (1 << 20), "what has run holds nothing");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Products by blocks: a workgroup goes through the depth of its block in steps, with two stages of tiles in its memory.
 //! While it multiplies from one, it loads the next step into the other.
 
-use super::{Output, Problem, add_product};
+use super::{Matmul, Output, Problem, add_product};
 use crate::dtype::DType;
 use crate::kernels::elements::{Elements, Quads};
 use crate::shader::{Array, Dialect, KernelBuilder, Type, Value, Var};
@@ -297,10 +297,10 @@ impl<'k> Part<'k> {
     }
 }
 
-pub fn write<'k>(p: &Problem<'k>, dtype: DType, output: DType, block: Block) {
+pub fn write<'k>(p: &Problem<'k>, config: &Matmul, block: Block) {
     let k = p.k;
-    let sides = [Side::a(p, block, dtype), Side::b(p, block, dtype)];
-    let y = Output::new(p, output, block.quads);
+    let sides = [Side::a(p, block, config.dtype), Side::b(p, block, config.dtype)];
+    let y = Output::new(p, config);
     let part = Part::new(p, block);
     let zero = k.u32(0);
     for side in &sides {
@@ -323,14 +323,21 @@ pub fn write<'k>(p: &Problem<'k>, dtype: DType, output: DType, block: Block) {
         }
     });
     let rows = part.rows.iter().flat_map(|&four| (0..4).map(move |e| four + e));
-    for (row, sums) in rows.zip(part.sums.chunks(part.columns.len())) {
+    let firsts = || (0..4).step_by(y.together as usize);
+    let fours: Vec<_> = part.columns.iter().map(|&column| p.first_column + column).collect();
+    let columns: Vec<Vec<_>> =
+        fours.iter().map(|&four| firsts().map(|first| y.columns(p, four + first)).collect()).collect();
+    for (row, sums) in rows.zip(part.sums.chunks(fours.len())) {
         let row = p.first_row + row;
-        for (&column, sum) in part.columns.iter().zip(sums) {
-            let column = p.first_column + column;
-            y.store(p, sum.get(), |e| {
-                let column = column + e;
-                (row.lt(p.m) & column.lt(p.n) & p.real, p.place(row, column))
-            });
+        let place = |four: Value<'k>| move |e| [row, four + e];
+        // All loads of a row are on their way at once.
+        let beside: Vec<Vec<_>> = (fours.iter().zip(&columns))
+            .map(|(&four, columns)| {
+                firsts().zip(columns).map(|(first, columns)| y.load(p, columns, place(four + first))).collect()
+            })
+            .collect();
+        for ((&four, beside), sum) in fours.iter().zip(&beside).zip(sums) {
+            y.store_four(p, sum.get(), beside, place(four));
         }
     }
 }

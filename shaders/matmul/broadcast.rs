@@ -1,13 +1,12 @@
 //! Products from registers whose lanes hand each other the elements of `a`: for software devices. There a load costs as much
 //! as ten products, whether all lanes load one element or each lane its own.
 
-use super::{Along, Problem, add_product};
-use crate::dtype::DType;
+use super::{Along, Matmul, Output, Problem, add_product};
 use crate::kernels::elements::Pairs;
-use crate::shader::{Access, Value, Var};
+use crate::shader::{Value, Var};
 
 /// Rows per invocation; the sums of two columns just stay in registers.
-const ROWS: u32 = 12;
+const ROWS: u32 = 14;
 
 /// Invocations per workgroup: whole subgroups.
 pub const WORKGROUP: u32 = 32;
@@ -29,10 +28,10 @@ impl Along {
     }
 }
 
-pub fn write<'k>(p: &Problem<'k>, dtype: DType, b_along: Along) {
-    let (k, quad) = (p.k, QUAD as u32);
+pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
+    let (k, quad, dtype) = (p.k, QUAD as u32, config.dtype);
     let (a, b) = (Pairs::input(k, "a", dtype, 2), Pairs::input(k, "b", dtype, b_along.elements_at_once() as u32 / 2));
-    let y = k.buffer("y", p.accumulator, Access::Write);
+    let y = Output::new(p, config);
     let (zero, lane) = (k.u32(0), k.subgroup_lane());
 
     // Rows and columns beyond the edge repeat the last ones.
@@ -77,11 +76,18 @@ pub fn write<'k>(p: &Problem<'k>, dtype: DType, b_along: Along) {
     k.for_step(0, whole, LANES, |first| step(first, LANES));
     k.for_range(whole, quads, |first| step(first, 1));
 
-    for (place, column) in columns.into_iter().enumerate() {
+    // Two columns, or one by one.
+    let together = config.tile.stored_together();
+    for first in (0..2).step_by(together as usize) {
+        let column = columns[first];
         k.when(column.lt(p.n) & p.real, || {
+            let beside_all = y.columns(p, column);
             // The last row may be stored several times.
             for (i, sums) in (0..ROWS).zip(&sums) {
-                y.store(p.place(row(k.u32(i)), column), sums[place].get());
+                let row = row(k.u32(i));
+                let beside = y.load(p, &beside_all, |e| [row, column + e]);
+                let value = if together == 2 { k.vector(&[sums[0].get(), sums[1].get()]) } else { sums[first].get() };
+                y.store(p, value, &beside, [row, column]);
             }
         });
     }

@@ -2,8 +2,10 @@
 //! workgroup memory; while subgroups multiply them, the next ones are loaded to registers. The sums go out by way of
 //! workgroup memory, where lanes find neighbours to add up, round and store together.
 
-use super::{Along, Matrix, Problem};
+use super::{Along, Matmul, Matrix, Problem};
 use crate::dtype::DType;
+use crate::kernels::elements::Quads;
+use crate::kernels::epilogue::Tail;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixType, MatrixVar, Operator, Scalar, Type, Value,
 };
@@ -318,45 +320,131 @@ impl<'k> Work<'k> {
     }
 
     /// Stores the sums, a row of units at a time. Rows of `y` are padded to whole vectors.
-    fn store(&self, p: &Problem<'k>, output: DType) {
+    fn store(&self, p: &Problem<'k>, config: &Matmul) {
         let k = p.k;
-        let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
+        let exit = Exit::new(self, p, config);
         let [m, n, _] = self.unit;
-        let (columns, slices) = (self.block.part[1], self.block.slices);
-        let (strip, lane) = (self.block.strip(self.unit), k.local_index() % LANES);
-        let base = |slice: Value<'k>| (slice * self.block.parts() + self.number) * strip.vectors();
-        // Elements of `y` in a vector, which is made of vectors of sums of 32 bits.
-        let per_vector = VECTOR / output.size_in_bytes() as u32;
-        let y_row = (p.n + (per_vector - 1)) / per_vector;
-        let lanes_per_row = columns / per_vector;
-        let turns = m * lanes_per_row / LANES / slices;
-        if turns == 0 {
-            k.fail("a row of units does not go round");
-        }
+        let (columns, strip) = (self.block.part[1], self.block.strip(self.unit));
         for i in 0..self.block.part[0] / m {
             k.barrier();
             for j in 0..columns / n {
                 let sum = self.sums[(i * (columns / n) + j) as usize].get();
-                self.memory.store_matrix(base(self.slice) + j * n / 4, k.u32(strip.pitch()), MatrixLayout::Rows, sum);
+                let place = self.strip(self.slice) + j * n / 4;
+                self.memory.store_matrix(place, k.u32(strip.pitch()), MatrixLayout::Rows, sum);
             }
             k.barrier();
-            for turn in 0..turns {
-                let cell = lane + (self.slice + turn * slices) * LANES;
-                let (line, place) = (cell / lanes_per_row, cell % lanes_per_row);
-                let sums = (0..per_vector / 4).map(|e| {
-                    let at = |slice| base(k.u32(slice)) + line * strip.pitch() + place * (per_vector / 4) + e;
-                    let slices =
-                        (0..slices).map(|slice| self.memory.load(at(slice)).bitcast(Type::vec4(p.accumulator.scalar)));
-                    slices.reduce(|a, b| a + b).unwrap_or_else(|| k.number(p.accumulator, 0))
-                });
-                let vector = narrowed(k, output, &sums.collect::<Vec<_>>());
-                let row = p.first_row + self.row + line + i * m;
-                let column = p.first_column + self.column + place * per_vector;
-                k.when(row.lt(p.m) & column.lt(p.n) & p.real, || {
-                    y.store((p.batch * p.m + row) * y_row + column / per_vector, vector);
-                });
+            let first_row = p.first_row + self.row + i * m;
+            match &exit.finish {
+                None => (0..exit.turns).for_each(|turn| exit.store(first_row, k.u32(turn))),
+                // Unrolled, it would not stay in caches.
+                Some(finish) => k.for_rolled(0, exit.turns, |turn| exit.store_finished(finish, first_row, turn)),
             }
         }
+    }
+
+    /// Where a slice's strip of this part begins.
+    fn strip(&self, slice: Value<'k>) -> Value<'k> {
+        (slice * self.block.parts() + self.number) * self.block.strip(self.unit).vectors()
+    }
+}
+
+/// The way of the sums from their strips to `y`: each lane has a vector of a line at a time.
+struct Exit<'a, 'k> {
+    work: &'a Work<'k>,
+    p: &'a Problem<'k>,
+    dtype: DType,
+    y: Array<'k>,
+    finish: Option<Finish<'k>>,
+    /// Elements of `y` in a vector, which is made of vectors of sums of 32 bits.
+    per_vector: u32,
+    lanes_per_line: u32,
+    /// How many lines of a strip a lane has a part of.
+    turns: u32,
+    column: Value<'k>,
+}
+
+/// What becomes of sums before they are stored.
+struct Finish<'k> {
+    tail: Tail<'k>,
+    /// Where they go as they are.
+    kept: Option<Quads<'k>>,
+    /// For each four of a vector, what is the same in all lines.
+    columns: Vec<Vec<Option<Value<'k>>>>,
+}
+
+impl<'a, 'k> Exit<'a, 'k> {
+    fn new(work: &'a Work<'k>, p: &'a Problem<'k>, config: &Matmul) -> Self {
+        let (k, dtype, block) = (p.k, config.output, work.block);
+        let tail = config.epilogue.as_ref().map(|epilogue| (epilogue, Tail::declare(k, epilogue)));
+        let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
+        let per_vector = VECTOR / dtype.size_in_bytes() as u32;
+        let lanes_per_line = block.part[1] / per_vector;
+        let turns = work.unit[0] * lanes_per_line / LANES / block.slices;
+        if turns == 0 {
+            k.fail("a row of units does not go round");
+        }
+        let column = p.first_column + work.column + k.local_index() % lanes_per_line * per_vector;
+        let finish = tail.map(|(epilogue, tail)| Finish {
+            kept: epilogue.kept.map(|dtype| Quads::output(k, "kept", dtype)),
+            columns: (0..per_vector / 4).map(|e| p.load_columns(&tail, column + 4 * e, 4)).collect(),
+            // As exact as in software, and faster.
+            tail: if config.dtype == DType::F16 { tail.rounded_by_device() } else { tail },
+        });
+        Exit { work, p, dtype, y, finish, per_vector, lanes_per_line, turns, column }
+    }
+
+    /// The line of a strip that the lane has a part of.
+    fn line(&self, turn: Value<'k>) -> Value<'k> {
+        let lane = self.p.k.local_index() % LANES;
+        lane / self.lanes_per_line + (turn * self.work.block.slices + self.work.slice) * (LANES / self.lanes_per_line)
+    }
+
+    /// The lane's sums in a line, by fours.
+    fn sums(&self, line: Value<'k>) -> Vec<Value<'k>> {
+        let (k, work, fours) = (self.p.k, self.work, self.per_vector / 4);
+        let in_line = k.local_index() % self.lanes_per_line * fours;
+        let pitch = work.block.strip(work.unit).pitch();
+        let sum = |e| {
+            let at = |slice| work.strip(k.u32(slice)) + line * pitch + in_line + e;
+            let wide = Type::vec4(self.p.accumulator.scalar);
+            let slices = (0..work.block.slices).map(|slice| work.memory.load(at(slice)).bitcast(wide));
+            slices.reduce(|a, b| a + b).unwrap_or_else(|| k.number(self.p.accumulator, 0))
+        };
+        (0..fours).map(sum).collect()
+    }
+
+    fn store(&self, first_row: Value<'k>, turn: Value<'k>) {
+        let line = self.line(turn);
+        self.store_vector(first_row + line, narrowed(self.p.k, self.dtype, &self.sums(line)));
+    }
+
+    fn store_vector(&self, row: Value<'k>, vector: Value<'k>) {
+        let p = self.p;
+        let y_row = (p.n + (self.per_vector - 1)) / self.per_vector;
+        p.k.when(row.lt(p.m) & self.column.lt(p.n) & p.real, || {
+            self.y.store((p.batch * p.m + row) * y_row + self.column / self.per_vector, vector);
+        });
+    }
+
+    fn store_finished(&self, finish: &Finish<'k>, first_row: Value<'k>, turn: Value<'k>) {
+        let (p, k, line) = (self.p, self.p.k, self.line(turn));
+        let row = first_row + line;
+        let fours: Vec<_> = (0..self.per_vector / 4).map(|e| self.column + 4 * e).collect();
+        let beside = fours.iter().zip(&finish.columns).map(|(&column, columns)| {
+            p.load_beside(&finish.tail, &[0, 1, 2, 3].map(|lane| [row, column + lane]), columns)
+        });
+        let beside: Vec<_> = beside.collect();
+        let sums = self.sums(line);
+        if let Some(kept) = finish.kept {
+            k.when(row.lt(p.m) & self.column.lt(p.n) & p.real, || {
+                fours.iter().zip(&sums).for_each(|(&column, &four)| kept.store(k, p.place(row, column) / 4, four));
+            });
+        }
+        let finished = fours.iter().zip(&beside).zip(&sums).map(|((&column, beside), &four)| {
+            let index = k.vector(&[0, 1, 2, 3].map(|lane| p.place(row, column + lane)));
+            finish.tail.evaluate(beside, four, index)
+        });
+        self.store_vector(row, narrowed(k, self.dtype, &finished.collect::<Vec<_>>()));
     }
 }
 
@@ -368,10 +456,10 @@ fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, sums: &[Value<'k>]) -> Value
     k.vector(words.as_flattened())
 }
 
-pub fn write(p: &Problem, dtype: DType, output: DType, block: UnitBlock, layout: UnitLayout) {
-    let work = Work::new(p, dtype, block, layout);
+pub fn write(p: &Problem, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
+    let work = Work::new(p, config.dtype, block, layout);
     work.add_products(p);
-    work.store(p, output);
+    work.store(p, config);
 }
 
 #[cfg(test)]
@@ -385,11 +473,12 @@ mod tests {
         let mut count = 0;
         for config in Matmul::samples() {
             let super::super::Tile::MatrixUnits(block, layout) = config.tile else { continue };
+            let finished = config.epilogue.is_some();
             let (dtype, kernel) = (config.dtype, KernelConfig::from(config).generate(Target::VULKAN).unwrap());
             assert_eq!(kernel.workgroup_memory, block.memory(dtype, layout), "{}", kernel.name);
             assert!(kernel.workgroup_memory <= 48 << 10, "{}: {}", kernel.name, kernel.workgroup_memory);
             assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));
-            count += 1;
+            count += usize::from(!finished);
         }
         assert_eq!(count, UnitBlock::ALL.len() * 10 * (2 + 2 + 1 + 1));
     }

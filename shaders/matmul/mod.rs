@@ -13,8 +13,11 @@ pub(crate) use cooperative::{UnitBlock, UnitLayout};
 pub(crate) use vectors::{Side, Vectors};
 
 use super::Family;
-use super::elements::{Grid, Quads, Strides};
+use super::elements::{Grid, Pairs, Quads, Strides};
+use super::elementwise::InputLayout;
+use super::epilogue::{Epilogue, EpilogueInput, Tail};
 use crate::dtype::DType;
+use crate::expr::{BinaryOp, Expr};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 
 /// How the work is cut.
@@ -26,11 +29,13 @@ pub(crate) enum Tile {
     MatrixUnits(UnitBlock, UnitLayout),
     /// Each workgroup computes a few numbers of the products of a few vectors.
     Vectors(Vectors),
-    /// Each invocation computes 12 rows of two columns from registers; lanes hand each other the elements of `a`, which
+    /// Each invocation computes 14 rows of two columns from registers; lanes hand each other the elements of `a`, which
     /// lie side by side along the depth: for software devices, where loads are slow, and workgroup memory is no faster.
     Broadcast {
         /// The axis along which elements of `b` lie side by side.
         b: Along,
+        /// Whether rows of `y` are multiples of two, and stored by twos.
+        pairs: bool,
     },
     /// Each invocation computes 8 rows of some columns from registers alone, whatever the strides: for software devices.
     Registers {
@@ -40,18 +45,20 @@ pub(crate) enum Tile {
 }
 
 /// A matrix product. Parameters: the number of batches, m, n and k; the lengths of the batch axes; per operand its
-/// offset and its strides along the batch axes, rows and columns. `y` is in row-major order.
+/// offset and its strides along the batch axes, rows and columns; those of the epilogue. `y` is in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Matmul {
     pub dtype: DType,
-    /// That of `y`: the dtype in which sums are kept, or another one to which they are rounded.
+    /// That of `y`: the dtype in which sums are kept, or another one to which they are rounded; with an epilogue, its dtype.
     pub output: DType,
     pub batch_rank: usize,
     pub tile: Tile,
+    /// What becomes of the product before it is stored.
+    pub epilogue: Option<Box<Epilogue>>,
 }
 
 impl Matmul {
-    /// The length of the parameter block for so many batch axes.
+    /// The length of the parameter block for so many batch axes, without an epilogue.
     pub fn parameter_words(batch_rank: usize) -> usize {
         4 + batch_rank + 2 * (3 + batch_rank)
     }
@@ -79,13 +86,22 @@ impl Tile {
 }
 
 impl Tile {
-    /// Whether neighbours are stored together, and so may be narrow.
-    pub fn stores_vectors(self) -> bool {
+    /// How many neighbours are stored together.
+    pub fn stored_together(self) -> u32 {
         match self {
-            Tile::Workgroup(block) => block.quads,
-            Tile::MatrixUnits(..) => true,
-            Tile::Vectors(vectors) => vectors.stored_quads,
-            Tile::Broadcast { .. } | Tile::Registers { .. } => false,
+            Tile::Workgroup(Block { quads: true, .. }) | Tile::Vectors(Vectors { stored_quads: true, .. }) => 4,
+            Tile::MatrixUnits(..) => 4,
+            Tile::Broadcast { pairs: true, .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// Whether elements of a dtype can be stored.
+    pub fn stores(self, dtype: DType) -> bool {
+        match (self, self.stored_together()) {
+            (Tile::MatrixUnits(..), _) | (_, 2) => matches!(dtype.size_in_bytes(), 2 | 4),
+            (_, 4) => true,
+            _ => dtype.size_in_bytes() >= 4,
         }
     }
 }
@@ -104,6 +120,7 @@ struct Problem<'k> {
     b: Matrix<'k>,
     accumulator: Type,
     batch: Value<'k>,
+    last_batch: Value<'k>,
     /// Whether there is such a batch: a folded dispatch has surplus workgroups.
     real: Value<'k>,
     first_row: Value<'k>,
@@ -143,7 +160,8 @@ impl<'k> Problem<'k> {
         let band = block / (across * BAND);
         let height = (down - band * BAND).min(BAND);
         let inside = block % (across * BAND);
-        let coordinates = grid.coordinates(batch.min(batches - 1));
+        let last_batch = batches - 1;
+        let coordinates = grid.coordinates(batch.min(last_batch));
         Problem {
             k,
             m,
@@ -153,6 +171,7 @@ impl<'k> Problem<'k> {
             b: Matrix::new(k, &b_at, &coordinates),
             accumulator: Type { scalar: config.dtype.compute_scalar(), lanes: 1 },
             batch,
+            last_batch,
             real: batch.lt(batches),
             first_row: (band * BAND + inside % height) * rows,
             first_column: inside / height * columns,
@@ -163,36 +182,108 @@ impl<'k> Problem<'k> {
     fn place(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
         (self.batch * self.m + row) * self.n + column
     }
+
+    /// What an epilogue takes beside some elements of the product. Beyond the edge it takes what is at the edge.
+    fn load_beside(&self, tail: &Tail<'k>, places: &[[Value<'k>; 2]], columns: &[Option<Value<'k>>]) -> Vec<Value<'k>> {
+        let first_row = self.batch.min(self.last_batch) * self.m;
+        let inside = |&[row, column]: &[Value<'k>; 2]| [first_row + row.min(self.m - 1), column.min(self.n - 1)];
+        let places: Vec<_> = places.iter().map(inside).collect();
+        tail.load(self.k, places[0][0] * self.n + places[0][1], &places, columns)
+    }
+
+    /// What it takes beside some columns, for all rows.
+    fn load_columns(&self, tail: &Tail<'k>, first: Value<'k>, count: u32) -> Vec<Option<Value<'k>>> {
+        tail.load_columns(self.k, &(0..count).map(|e| (first + e).min(self.n - 1)).collect::<Vec<_>>())
+    }
 }
 
-/// Where products go: four neighbours together, rounded to a dtype, or one by one as they were summed.
+/// Where products go, finished by an epilogue if there is one: four neighbours together, or two, rounded to a dtype, or one by
+/// one.
+struct Output<'k> {
+    y: Store<'k>,
+    /// Where they go as they are, for somebody else.
+    kept: Option<Store<'k>>,
+    tail: Option<Tail<'k>>,
+    together: u32,
+}
+
 #[derive(Clone, Copy)]
-enum Output<'k> {
+enum Store<'k> {
     Quads(Quads<'k>),
+    Pairs(Pairs<'k>),
     Single(Array<'k>),
 }
 
-impl<'k> Output<'k> {
-    fn new(p: &Problem<'k>, dtype: DType, quads: bool) -> Self {
-        match quads {
-            true => Output::Quads(Quads::output(p.k, "y", dtype)),
-            false => Output::Single(p.k.buffer("y", p.accumulator, Access::Write)),
+/// What an epilogue takes beside neighbours of a product that are stored together: the same for all rows, or all of it.
+struct Columns<'k>(Vec<Option<Value<'k>>>);
+struct Beside<'k>(Vec<Value<'k>>);
+
+impl<'k> Store<'k> {
+    fn new(k: &'k KernelBuilder, name: &str, dtype: DType, together: u32) -> Self {
+        match together {
+            4 => Store::Quads(Quads::output(k, name, dtype)),
+            2 => Store::Pairs(Pairs::output(k, name, dtype)),
+            _ => Store::Single(k.buffer(name, Type { scalar: dtype.compute_scalar(), lanes: 1 }, Access::Write)),
         }
     }
 
-    /// Stores four neighbours, of which `element` says whether they are in the product, and where.
-    fn store(self, p: &Problem<'k>, four: Value<'k>, element: impl Fn(u32) -> (Value<'k>, Value<'k>)) {
+    fn store(self, k: &'k KernelBuilder, place: Value<'k>, value: Value<'k>) {
         match self {
-            Output::Quads(y) => {
-                let (inside, place) = element(0);
-                p.k.when(inside, || y.store(p.k, place / 4, four));
-            }
-            Output::Single(y) => {
-                for e in 0..4 {
-                    let (inside, place) = element(e);
-                    p.k.when(inside, || y.store(place, four.lane(e)));
-                }
-            }
+            Store::Quads(y) => y.store(k, place / 4, value),
+            Store::Pairs(y) => y.store(k, place / 2, value),
+            Store::Single(y) => y.store(place, value),
+        }
+    }
+}
+
+impl<'k> Output<'k> {
+    fn new(p: &Problem<'k>, config: &Matmul) -> Self {
+        let together = config.tile.stored_together();
+        let epilogue = config.epilogue.as_ref();
+        let tail = epilogue.map(|epilogue| Tail::declare(p.k, epilogue));
+        let y = Store::new(p.k, "y", config.output, together);
+        let kept = epilogue.and_then(|epilogue| epilogue.kept).map(|dtype| Store::new(p.k, "kept", dtype, together));
+        Output { y, kept, tail, together }
+    }
+
+    /// Loads what an epilogue takes for all rows, beside a column and its neighbours that are stored with it.
+    fn columns(&self, p: &Problem<'k>, first: Value<'k>) -> Columns<'k> {
+        Columns(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_columns(tail, first, self.together)))
+    }
+
+    /// Loads what an epilogue takes beside the elements that are stored together, of which `place` says where they are in the
+    /// product.
+    fn load(&self, p: &Problem<'k>, columns: &Columns<'k>, place: impl Fn(u32) -> [Value<'k>; 2]) -> Beside<'k> {
+        let places: Vec<_> = (0..self.together).map(place).collect();
+        Beside(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_beside(tail, &places, &columns.0)))
+    }
+
+    /// Stores the elements that are stored together at a place that is in the product.
+    fn store(&self, p: &Problem<'k>, value: Value<'k>, beside: &Beside<'k>, [row, column]: [Value<'k>; 2]) {
+        let (k, place) = (p.k, p.place(row, column));
+        if let Some(kept) = self.kept {
+            kept.store(k, place, value);
+        }
+        let finished = self.tail.as_ref().map_or(value, |tail| {
+            let places: Vec<_> = (0..self.together).map(|e| place + e).collect();
+            tail.evaluate(&beside.0, value, if places.len() == 1 { place } else { k.vector(&places) })
+        });
+        self.y.store(k, place, finished);
+    }
+
+    /// Stores four neighbours, of which `place` says where they are in the product, if they are there, and what is beside
+    /// them: one by one if they are not stored together.
+    fn store_four(
+        &self,
+        p: &Problem<'k>,
+        four: Value<'k>,
+        beside: &[Beside<'k>],
+        place: impl Fn(u32) -> [Value<'k>; 2],
+    ) {
+        for (first, beside) in (0..4).step_by(self.together as usize).zip(beside) {
+            let [row, column] = place(first);
+            let value = if self.together == 4 { four } else { four.lane(first) };
+            p.k.when(row.lt(p.m) & column.lt(p.n) & p.real, || self.store(p, value, beside, [row, column]));
         }
     }
 }
@@ -208,11 +299,15 @@ impl Family for Matmul {
             Tile::Workgroup(block) => block.name(),
             Tile::MatrixUnits(block, layout) => format!("units {}, {}", block.name(), layout.name()),
             Tile::Vectors(vectors) => vectors.name(),
-            Tile::Broadcast { b } => format!("broadcast, b by {b:?}"),
+            Tile::Broadcast { b, pairs } => format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" }),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
-        let output = if self.output == self.dtype.widened() { "" } else { " narrowed" };
-        format!("matmul({}{output}, {tile})", self.dtype)
+        let Some(epilogue) = &self.epilogue else {
+            let output = if self.output == self.dtype.widened() { "" } else { " narrowed" };
+            return format!("matmul({}{output}, {tile})", self.dtype);
+        };
+        let kept = if epilogue.kept.is_some() { ", kept" } else { "" };
+        format!("matmul({}, {tile}{kept}), {}", self.dtype, epilogue.expr.describe())
     }
 
     fn workgroup(&self) -> u32 {
@@ -235,13 +330,11 @@ impl Family for Matmul {
         }
         let problem = Problem::new(k, self);
         match self.tile {
-            Tile::Workgroup(block) => blocked::write(&problem, self.dtype, self.output, block),
-            Tile::MatrixUnits(block, layout) => {
-                cooperative::write(&problem, self.dtype, self.output, block, layout);
-            }
-            Tile::Vectors(vectors) => vectors::write(&problem, self.dtype, self.output, vectors),
-            Tile::Broadcast { b } => broadcast::write(&problem, self.dtype, b),
-            Tile::Registers { columns } => registers::write(&problem, self.dtype, columns),
+            Tile::Workgroup(block) => blocked::write(&problem, self, block),
+            Tile::MatrixUnits(block, layout) => cooperative::write(&problem, self, block, layout),
+            Tile::Vectors(vectors) => vectors::write(&problem, self, vectors),
+            Tile::Broadcast { b, .. } => broadcast::write(&problem, self, b),
+            Tile::Registers { columns } => registers::write(&problem, self, columns),
         }
     }
 
@@ -267,7 +360,8 @@ impl Family for Matmul {
         };
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
         let broadcasts = |dtype: DType| {
-            let tiles = [Along::Depth, Along::Other].map(|b| Tile::Broadcast { b });
+            let each = |pairs| [Along::Depth, Along::Other].map(|b| Tile::Broadcast { b, pairs });
+            let tiles = [false, true].map(each).concat();
             tiles.into_iter().filter(move |_| matches!(dtype.size_in_bytes(), 2 | 4))
         };
         let tiles = |dtype| {
@@ -279,10 +373,36 @@ impl Family for Matmul {
             UnitBlock::ALL.into_iter().map(move |block| (dtype, Tile::MatrixUnits(block, layout)))
         });
         let written = |(dtype, tile): (DType, Tile)| {
-            let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores_vectors();
+            let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores(dtype);
             let outputs = std::iter::once(dtype.widened()).chain(narrow.then_some(dtype));
-            outputs.map(move |output| Matmul { dtype, output, batch_rank: 1, tile })
+            outputs.map(move |output| Matmul { dtype, output, batch_rank: 1, tile, epilogue: None })
         };
-        portable.chain(units).flat_map(written).collect()
+        let plain: Vec<Matmul> = portable.chain(units).flat_map(written).collect();
+        // One of each sort of tile.
+        let mut kinds = Vec::new();
+        let kind = |config: &&Matmul| {
+            let kind = (std::mem::discriminant(&config.tile), config.tile.stored_together(), config.dtype);
+            let is_new = config.dtype == DType::F16 && !kinds.contains(&kind);
+            kinds.push(kind);
+            is_new
+        };
+        let finished: Vec<Matmul> = plain.iter().filter(kind).map(Matmul::with_bias).collect();
+        plain.into_iter().chain(finished).collect()
+    }
+}
+
+impl Matmul {
+    /// A sample of an epilogue: a number per column is added.
+    fn with_bias(&self) -> Matmul {
+        let layout = if self.tile.stored_together() == 4 { InputLayout::StridedQuads } else { InputLayout::Strided };
+        let bias = EpilogueInput { dtype: self.dtype, layout, by_row: false };
+        let wide = self.dtype.widened();
+        let input = |i| Box::new(Expr::Input(i, wide));
+        let sum = Expr::Binary(BinaryOp::Add, input(1), input(0));
+        let output = if self.tile.stores(self.dtype) { self.dtype } else { wide };
+        let expr = if output == wide { sum } else { Expr::Cast(output, sum.into()) };
+        let inputs = [bias].into_iter().collect();
+        let epilogue = Epilogue { expr, inputs, rank: 0, scalars: Default::default(), kept: Some(output) };
+        Matmul { output, epilogue: Some(epilogue.into()), ..self.clone() }
     }
 }

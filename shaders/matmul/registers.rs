@@ -1,9 +1,8 @@
 //! Products from registers alone: each invocation computes eight rows of some columns.
 
-use super::{Problem, add_product};
-use crate::dtype::DType;
+use super::{Matmul, Output, Problem, add_product};
 use crate::kernels::elements::Elements;
-use crate::shader::{Access, Value};
+use crate::shader::Value;
 
 const ROWS: u32 = 8;
 
@@ -15,10 +14,10 @@ pub const fn block(columns: u32) -> [u32; 2] {
     [ROWS, columns * WORKGROUP]
 }
 
-pub fn write<'k>(p: &Problem<'k>, dtype: DType, width: u32) {
+pub fn write<'k>(p: &Problem<'k>, config: &Matmul, width: u32) {
     let k = p.k;
-    let (a, b) = (Elements::input(k, "a", dtype), Elements::input(k, "b", dtype));
-    let y = k.buffer("y", p.accumulator, Access::Write);
+    let (a, b) = (Elements::input(k, "a", config.dtype), Elements::input(k, "b", config.dtype));
+    let y = Output::new(p, config);
     let rows: Vec<_> = (0..ROWS).map(|r| p.first_row + r).collect();
     let columns: Vec<_> = (0..width).map(|c| p.first_column + k.local_index() + c * WORKGROUP).collect();
     // Rows and columns beyond the edge repeat the last one; they are not stored.
@@ -37,10 +36,14 @@ pub fn write<'k>(p: &Problem<'k>, dtype: DType, width: u32) {
             }
         }
     });
+    let beside: Vec<_> = columns.iter().map(|&column| y.columns(p, column)).collect();
     for (&row, sums) in rows.iter().zip(sums.chunks(width as usize)) {
-        for (&column, sum) in columns.iter().zip(sums) {
+        for ((&column, beside), sum) in columns.iter().zip(&beside).zip(sums) {
             let inside = row.lt(p.m) & column.lt(p.n) & p.real;
-            k.when(inside, || y.store(p.place(row, column), sum.get()));
+            k.when(inside, || {
+                let beside = y.load(p, beside, |_| [row, column]);
+                y.store(p, sum.get(), &beside, [row, column]);
+            });
         }
     }
 }

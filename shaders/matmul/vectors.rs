@@ -1,7 +1,7 @@
 //! Products of a matrix and a few vectors, bound by memory: the matrix is read once, by fours that lie side by side, and
 //! the members of a workgroup have parts of the depth each.
 
-use super::{Along, Output, Problem, add_product};
+use super::{Along, Matmul, Output, Problem, add_product};
 use crate::dtype::DType;
 use crate::kernels::elements::Quads;
 use crate::kernels::workgroup::tree;
@@ -128,15 +128,15 @@ struct Kernel<'a, 'k> {
     w: Quads<'k>,
 }
 
-pub fn write<'k>(p: &Problem<'k>, dtype: DType, output: DType, config: Vectors) {
-    let k = p.k;
+pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
+    let (k, dtype) = (p.k, product.dtype);
     let (a, b) = (Quads::input(k, "a", dtype), Quads::input(k, "b", dtype));
     let [(vectors, x), (matrix, w)] = match config.side {
         Side::Rows => [(Operand::a(p), a), (Operand::b(p), b)],
         Side::Columns => [(Operand::b(p), b), (Operand::a(p), a)],
     };
     let kernel = Kernel { k, config, dtype, p, vectors, x, matrix, w };
-    let y = Output::new(p, output, config.stored_quads);
+    let y = &Output::new(p, product);
     match config.along {
         Along::Depth => kernel.along_depth(y),
         Along::Other => kernel.along_outputs(y),
@@ -167,20 +167,19 @@ impl<'k> Kernel<'_, 'k> {
     }
 
     /// Stores four neighbours of a vector's product.
-    fn store(&self, y: Output<'k>, vector: Value<'k>, output: Value<'k>, four: Value<'k>) {
+    fn store(&self, y: &Output<'k>, vector: Value<'k>, output: Value<'k>, four: Value<'k>) {
         let (vector, output) = (self.vectors.first + vector, self.matrix.first + output);
-        y.store(self.p, four, |e| {
-            let output = output + e;
-            let place = match self.config.side {
-                Side::Rows => self.p.place(vector, output),
-                Side::Columns => self.p.place(output, vector),
-            };
-            (vector.lt(self.vectors.length) & output.lt(self.matrix.length) & self.p.real, place)
-        });
+        let place = |e| match self.config.side {
+            Side::Rows => [vector, output + e],
+            Side::Columns => [output + e, vector],
+        };
+        let beside = |first: u32| y.load(self.p, &y.columns(self.p, place(first)[1]), |e| place(first + e));
+        let beside: Vec<_> = (0..4).step_by(y.together as usize).map(beside).collect();
+        y.store_four(self.p, four, &beside, place);
     }
 
     /// Fours along the depth: each member has some of them of a few outputs.
-    fn along_depth(&self, y: Output<'k>) {
+    fn along_depth(&self, y: &Output<'k>) {
         let (k, count, lanes) = (self.k, self.config.count, self.config.workgroup());
         let sums = self.zeros(count * OUTPUTS, self.p.accumulator);
         self.each_four(k.local_index(), lanes, self.config.loads(self.dtype, k.target().dialect) / OUTPUTS, |depths| {
@@ -240,7 +239,7 @@ impl<'k> Kernel<'_, 'k> {
     }
 
     /// Fours along the outputs: each member has one of them at some depths.
-    fn along_outputs(&self, y: Output<'k>) {
+    fn along_outputs(&self, y: &Output<'k>) {
         let (k, count, [lanes, across]) = (self.k, self.config.count, self.config.members);
         let (column, line) = (k.local_index() % across, k.local_index() / across);
         let down = lanes / across;

@@ -12,7 +12,7 @@ use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Side, Tile, Ve
 use crate::layout::{Layout, collapse};
 use crate::memory::Buffer;
 use crate::shape::{Dims, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::tensor::{Epilogue, Produced, Producer, Tensor, allocate, checked_elements};
 use crate::tuning;
 
 impl Tensor {
@@ -52,7 +52,7 @@ impl Tensor {
         let (_, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
         let [lhs_matrix, rhs_matrix] = precision::operands(lhs_matrix, rhs_matrix, sizes)?;
         let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
-        let product = multiply(&lhs_matrix, &rhs_matrix, &batch, sizes, output, op)?;
+        let product = pending(lhs_matrix, rhs_matrix, batch, sizes, output, op)?;
         let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };
         if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
     }
@@ -81,14 +81,6 @@ impl Tensor {
         }
         Err(Error::UnsupportedDType { op, dtype: self.dtype(), expected: "floats, i32, u32 and i64" })
     }
-}
-
-/// The kernel for a product on any device. Its output is the dtype asked for, or the one that sums are kept in, where they
-/// are not stored by fours.
-fn portable_kernel(device: &Device, dtype: DType, output: DType, problem: &Problem) -> Matmul {
-    let tile = portable_tile(device, dtype, problem);
-    let output = if tile.stores_vectors() { output } else { dtype.widened() };
-    Matmul { dtype, output, batch_rank: problem.lengths.len(), tile }
 }
 
 /// How a product is cut on any device.
@@ -126,79 +118,169 @@ fn split(x: &Tensor) -> (Shape, [usize; 2]) {
     (batch.into(), [matrix[0], matrix[1]])
 }
 
-/// The batched product over checked shapes, rounded to a dtype.
-fn multiply(
-    lhs: &Tensor,
-    rhs: &Tensor,
-    batch: &Shape,
-    [m, n, k]: [usize; 3],
+/// The batched product over checked shapes, rounded to a dtype. It is put off until it is needed, so that an expression over
+/// it may be computed by the same kernel.
+fn pending(
+    lhs: Tensor,
+    rhs: Tensor,
+    batch: Shape,
+    sizes: [usize; 3],
     output: DType,
     op: &'static str,
 ) -> Result<Tensor> {
-    let device = lhs.device();
+    let [m, n, k] = sizes;
     let shape: Shape = batch.iter().copied().chain([m, n]).collect();
     let elements = checked_elements(&shape, op)?;
+    let device = lhs.device().clone();
     if elements == 0 || k == 0 {
-        return Tensor::zeros(shape, output, device);
+        return Tensor::zeros(shape, output, &device);
     }
     for matrix in [(m, k), (k, n)] {
         checked_elements(&matrix.into(), op)?;
     }
-    let operand_shape = |rows, columns| -> Shape { batch.iter().copied().chain([rows, columns]).collect() };
-    let lhs_view = lhs.layout().broadcast_to(&operand_shape(m, k), op)?;
-    let rhs_view = rhs.layout().broadcast_to(&operand_shape(k, n), op)?;
-    let problem = Problem::new(&lhs_view, &rhs_view, [m, n, k]);
-    let limit = device.info().limits.max_parameter_words as usize;
-    if Matmul::parameter_words(problem.lengths.len()) > limit {
-        // So many axes that do not merge: a batch in row-major order has one.
-        let (lhs, rhs) =
-            (lhs.broadcast_to(lhs_view.shape)?.contiguous()?, rhs.broadcast_to(rhs_view.shape)?.contiguous()?);
-        return multiply(&lhs, &rhs, batch, [m, n, k], output, op);
+    for side in [&lhs, &rhs] {
+        side.eval()?;
     }
-
-    if let Some(unit) = matrix_units::unit(device, lhs.dtype(), problem.sizes) {
-        if let Some([lhs, rhs]) = matrix_units::copies(lhs, rhs, &problem)? {
-            let k = lhs.dims()[lhs.rank() - 1];
-            return multiply(&lhs, &rhs, batch, [m, n, k], output, op);
-        }
-        if let Some(product) = multiply_on_units(lhs, rhs, &problem, unit, &shape, output, op)? {
-            return Ok(product);
-        }
-    }
-    let config = portable_kernel(device, lhs.dtype(), output, &problem);
-    let y = allocate(&shape, config.output, device, op)?;
-    problem.launch(device, &config, [&*lhs.buffer()?, &*rhs.buffer()?, &y])?;
-    Tensor::from_buffer(y, shape, config.output, device).to_dtype(output)
+    let product = Product { lhs, rhs, batch, sizes, output, op };
+    Ok(Tensor::from_producer(product, shape, output, &device))
 }
 
-/// The product of some shape on matrix units of a size; `None` where they cannot be used.
-fn multiply_on_units(
-    lhs: &Tensor,
-    rhs: &Tensor,
-    problem: &Problem,
-    unit: [u32; 3],
-    shape: &Shape,
+/// A product of batches of matrices.
+#[derive(Clone)]
+struct Product {
+    lhs: Tensor,
+    rhs: Tensor,
+    batch: Shape,
+    /// m, n and k.
+    sizes: [usize; 3],
     output: DType,
     op: &'static str,
-) -> Result<Option<Tensor>> {
-    let (device, dtype) = (lhs.device(), lhs.dtype());
-    let Some(Cut { tile, splits }) = matrix_units::cut(device.info(), dtype, problem, unit) else { return Ok(None) };
-    let parts = problem.split(splits);
-    let written = if splits == 1 { output } else { dtype.widened() };
-    let config = Matmul { dtype, output: written, batch_rank: parts.lengths.len(), tile };
-    if !self_test::is_trusted(device, &config) {
-        return Ok(None);
+}
+
+impl Producer for Product {
+    fn elements(&self) -> usize {
+        self.shape().elem_count().unwrap_or(usize::MAX)
     }
-    let [m, n, _] = problem.sizes;
-    let stored: Shape = [problem.batches(), splits, m, config.row(n)].into();
-    checked_elements(&stored, op)?;
-    let y = allocate(&stored, written, device, op)?;
-    parts.launch(device, &config, [&*lhs.buffer()?, &*rhs.buffer()?, &y])?;
-    let y = Tensor::from_buffer(y, stored, written, device).narrow(-1, 0, n)?;
-    // The parts are added up by an expression, which fuses with what follows.
-    let part = |split| y.narrow(1, split, 1)?.reshape(shape);
-    let sum = (1..splits).try_fold(part(0)?, |sum, split| sum.add(&part(split)?))?;
-    sum.to_dtype(output).map(Some)
+
+    fn accumulator(&self) -> DType {
+        self.lhs.dtype().widened()
+    }
+
+    fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
+        let (device, [m, n, k]) = (self.lhs.device(), self.sizes);
+        let operand_shape = |rows, columns| -> Shape { self.batch.iter().copied().chain([rows, columns]).collect() };
+        let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
+        let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
+        let problem = Problem::new(&lhs_view, &rhs_view, self.sizes);
+        let limit = device.info().limits.max_parameter_words as usize;
+        if Matmul::parameter_words(problem.lengths.len()) > limit {
+            // So many axes that do not merge: a batch in row-major order has one.
+            let lhs = self.lhs.broadcast_to(lhs_view.shape)?.contiguous()?;
+            let rhs = self.rhs.broadcast_to(rhs_view.shape)?.contiguous()?;
+            return Product { lhs, rhs, ..self.clone() }.produce(epilogue);
+        }
+        if let Some(unit) = matrix_units::unit(device, self.lhs.dtype(), self.sizes) {
+            if let Some([lhs, rhs]) = matrix_units::copies(&self.lhs, &self.rhs, &problem)? {
+                let sizes = [m, n, lhs.dims()[lhs.rank() - 1]];
+                return Product { lhs, rhs, sizes, ..self.clone() }.produce(epilogue);
+            }
+            if let Some(product) = self.on_matrix_units(&problem, unit, epilogue)? {
+                return Ok(product);
+            }
+        }
+        self.on_any_device(&problem, epilogue)
+    }
+}
+
+impl Product {
+    fn shape(&self) -> Shape {
+        let [m, n, _] = self.sizes;
+        self.batch.iter().copied().chain([m, n]).collect()
+    }
+
+    /// The product by kernels that every device has. It has the dtype in which sums are kept where kernels do not store
+    /// fours.
+    fn on_any_device(&self, problem: &Problem, epilogue: Option<&Epilogue>) -> Result<Produced> {
+        let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
+        let tile = portable_tile(device, dtype, problem);
+        let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
+        let config = Matmul { dtype, output, batch_rank: problem.lengths.len(), tile, epilogue: None };
+        if let Some(finished) = self.finished(problem, &config, epilogue)? {
+            return Ok(finished);
+        }
+        let y = allocate(&self.shape(), output, device, self.op)?;
+        problem.launch(device, &config, [&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y])?;
+        if output == self.output && epilogue.is_none() {
+            return Ok(Produced::Finished { result: y, kept: None });
+        }
+        Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::Unfinished)
+    }
+
+    /// The product on matrix units of a size; `None` where they cannot be used.
+    fn on_matrix_units(
+        &self,
+        problem: &Problem,
+        unit: [u32; 3],
+        epilogue: Option<&Epilogue>,
+    ) -> Result<Option<Produced>> {
+        let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
+        let Some(Cut { tile, splits }) = matrix_units::cut(device.info(), dtype, problem, unit) else {
+            return Ok(None);
+        };
+        let parts = problem.split(splits);
+        let written = if splits == 1 { self.output } else { dtype.widened() };
+        let config = Matmul { dtype, output: written, batch_rank: parts.lengths.len(), tile, epilogue: None };
+        if !self_test::is_trusted(device, &config) {
+            return Ok(None);
+        }
+        if splits == 1
+            && let Some(finished) = self.finished(&parts, &config, epilogue)?
+        {
+            return Ok(Some(finished));
+        }
+        let [m, n, _] = problem.sizes;
+        let stored: Shape = [problem.batches(), splits, m, config.row(n)].into();
+        checked_elements(&stored, self.op)?;
+        let y = allocate(&stored, written, device, self.op)?;
+        parts.launch(device, &config, [&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y])?;
+        let y = Tensor::from_buffer(y, stored, written, device).narrow(-1, 0, n)?;
+        // The parts are added up by an expression, which fuses with what follows.
+        let part = |split| y.narrow(1, split, 1)?.reshape(self.shape());
+        let sum = (1..splits).try_fold(part(0)?, |sum, split| sum.add(&part(split)?))?;
+        sum.to_dtype(self.output).map(|product| Some(Produced::Unfinished(product)))
+    }
+
+    /// The product finished by an epilogue; `None` where there is none, or the kernel cannot do it.
+    fn finished(&self, problem: &Problem, config: &Matmul, epilogue: Option<&Epilogue>) -> Result<Option<Produced>> {
+        let (device, [_, n, _]) = (self.lhs.device(), self.sizes);
+        let Some(epilogue) = epilogue else { return Ok(None) };
+        let (output, kept) = (epilogue.expr.dtype(), epilogue.kept);
+        let stores = |dtype| config.tile.stores(dtype);
+        let Some((part, words)) = epilogue.plan(n, config.tile.stored_together() == 4) else { return Ok(None) };
+        let config = Matmul { output, epilogue: Some(part.into()), ..config.clone() };
+        let parameters = [problem.parameters(), words].concat();
+        let limits = &device.info().limits;
+        let bindings = 3 + epilogue.inputs.len() + usize::from(kept.is_some());
+        let fits = stores(output)
+            && kept.is_none_or(stores)
+            && config.row(n) == n
+            && parameters.len() <= limits.max_parameter_words as usize
+            && bindings <= limits.max_bindings as usize;
+        if !fits {
+            return Ok(None);
+        }
+        let inputs: Vec<_> = epilogue.inputs.iter().map(|input| input.buffer()).collect::<Result<_>>()?;
+        let (lhs, rhs) = (self.lhs.buffer()?, self.rhs.buffer()?);
+        let result = allocate(&self.shape(), output, device, self.op)?;
+        let kept = kept.map(|dtype| allocate(&self.shape(), dtype, device, self.op)).transpose()?;
+        let mut buffers = vec![&*lhs, &*rhs];
+        buffers.extend(inputs.iter().map(|input| &**input));
+        buffers.push(&result);
+        buffers.extend(&kept);
+        let groups = problem.groups(device, &config)?;
+        device.runtime().launch(config, &buffers, &parameters, groups)?;
+        Ok(Some(Produced::Finished { result, kept }))
+    }
 }
 
 /// A batch of products in as few axes as possible.
@@ -300,11 +382,15 @@ impl Problem {
 
     /// Runs a kernel on both operands and the product.
     pub fn launch(&self, device: &Device, config: &Matmul, buffers: [&Buffer; 3]) -> Result<()> {
-        let groups = self.blocks(config.tile.block()).ok_or_else(|| {
+        let groups = self.groups(device, config)?;
+        device.runtime().launch(config.clone(), &buffers, &self.parameters(), groups)
+    }
+
+    fn groups(&self, device: &Device, config: &Matmul) -> Result<usize> {
+        self.blocks(config.tile.block()).ok_or_else(|| {
             let feature = format!("{} products of {:?} elements in one kernel", self.batches(), self.sizes);
             Error::Unsupported { feature, device: device.info().to_string() }
-        })?;
-        device.runtime().launch(config.clone(), &buffers, &self.parameters(), groups)
+        })
     }
 
     /// How it is computed as the product of a matrix and a few vectors, if it is one and both lie so that they can be read
@@ -340,7 +426,7 @@ impl Problem {
         // Pairs of elements of 32 bits are read as integers of 64.
         let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
         let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && device.info().has_eights_of_lanes();
-        fits.then_some(Tile::Broadcast { b })
+        fits.then_some(Tile::Broadcast { b, pairs: n.is_multiple_of(2) && device.info().features.i64 })
     }
 
     fn parameters(&self) -> Vec<u32> {

@@ -230,12 +230,18 @@ mod tests {
         let block = Tile::Workgroup(Block { whole: false, ..BLOCK });
         for (tile, batch_rank) in [(block, 0), (block, 2), (Tile::Registers { columns: 1 }, 1)] {
             for dtype in [DType::F16, DType::BF16, DType::I8, DType::U8] {
-                let config = Matmul { dtype, output: dtype.widened(), batch_rank, tile };
+                let config = Matmul { dtype, output: dtype.widened(), batch_rank, tile, epilogue: None };
                 assert!(is_trusted(&device, &config), "{config:?}");
             }
         }
         // Blocks of whole steps of 16 leave out what a depth of 8 more has.
-        let config = Matmul { dtype: DType::F16, output: DType::F32, batch_rank: 0, tile: Tile::Workgroup(BLOCK) };
+        let config = Matmul {
+            dtype: DType::F16,
+            output: DType::F32,
+            batch_rank: 0,
+            tile: Tile::Workgroup(BLOCK),
+            epilogue: None,
+        };
         let trial = Trial { sizes: [48, 48, 40], a: Along::Depth, b: Along::Other };
         let found = trial.run(&device, &config).unwrap();
         assert!(trial.check(DType::F32, &found).is_err());
@@ -250,7 +256,7 @@ mod tests {
         assert!(device.info().features.matrix_units.f16.is_none(), "the device of the tests has matrix units");
         let layout = UnitLayout { unit: [16, 16, 16], a: Along::Depth, b: Along::Other, whole: true };
         let tile = Tile::MatrixUnits(UnitBlock::ALL[0], layout);
-        let config = Matmul { dtype: DType::F16, output: DType::F32, batch_rank: 0, tile };
+        let config = Matmul { dtype: DType::F16, output: DType::F32, batch_rank: 0, tile, epilogue: None };
         assert!(!is_trusted(&device, &config));
         assert!(!is_trusted(&device, &config), "the verdict is kept");
     }

@@ -266,6 +266,11 @@ impl KernelBuilder {
 
     /// The same by the device's own conversion, told to round like that. Devices with matrix units do as they are told.
     pub(crate) fn pack_f16_by_device<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
+        self.vector(&[low, high]).to_f16_by_device().bitcast(Type::U32)
+    }
+
+    /// Has the device's own conversions to `f16` round to the nearest, ties to even.
+    fn round_f16_to_even(&self) {
         self.extension("SPV_KHR_float_controls");
         for (capability, mode) in [
             (Capability::RoundingModeRTE, ExecutionMode::RoundingModeRTE),
@@ -274,6 +279,18 @@ impl KernelBuilder {
             self.capability(capability);
             self.execution_mode(mode, 16);
         }
-        self.vector(&[low, high]).convert(Scalar::F16).bitcast(Type::U32)
+    }
+}
+
+impl<'k> Value<'k> {
+    fn to_f16_by_device(self) -> Value<'k> {
+        self.kernel.round_f16_to_even();
+        self.convert(Scalar::F16)
+    }
+
+    /// The `f16` that is nearest to an `f32`, by the device's own conversion.
+    pub(crate) fn rounded_to_f16_by_device(self) -> Value<'k> {
+        // An H200's compiler would go on in `f16`, and make one rounding of a product's and a sum's.
+        self.to_f16_by_device().convert(Scalar::F32).opaque()
     }
 }

@@ -3,6 +3,7 @@
 mod assign;
 mod create;
 mod display;
+mod epilogue;
 mod read;
 mod storage;
 mod transfer;
@@ -10,6 +11,7 @@ mod transposition;
 mod view;
 
 pub use create::NdArray;
+pub(crate) use epilogue::{Epilogue, Produced, Producer};
 pub(crate) use storage::{Fusion, Word};
 
 use crate::device::{Device, MemoryKind};

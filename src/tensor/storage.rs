@@ -1,5 +1,6 @@
-//! What a tensor owns: a buffer, or an elementwise expression that has not been computed yet.
+//! What a tensor owns: a buffer, or what is to be computed yet: an elementwise expression, or a product.
 
+use super::epilogue::{Epilogue, Produced, Producer};
 use super::transposition::Transposition;
 use super::{Tensor, allocate};
 use crate::device::{Device, MemoryKind};
@@ -7,11 +8,12 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::expr::Expr;
 use crate::kernels::elementwise::{Elementwise, InputLayout};
-use crate::layout::collapse;
+use crate::layout::{Layout, collapse};
 use crate::memory::Buffer;
 use crate::shape::Shape;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// A fused expression grows to at most so many operations...
@@ -64,6 +66,9 @@ enum State {
         expression: Box<Expression>,
         fused: bool,
     },
+    /// Not computed yet. It stays an input of the expressions that use it in its order, and the first of them that is
+    /// computed becomes the epilogue of its kernel.
+    Product(Box<dyn Producer>),
 }
 
 pub(crate) struct Storage(Mutex<State>);
@@ -74,7 +79,39 @@ impl Storage {
     }
 
     pub fn expression(expression: Expression) -> Self {
-        Storage(Mutex::new(State::Expression { expression: Box::new(expression), fused: false }))
+        Storage(Mutex::new(State::expression(expression)))
+    }
+
+    pub fn product(producer: impl Producer + 'static) -> Self {
+        Storage(Mutex::new(State::Product(Box::new(producer))))
+    }
+}
+
+impl State {
+    fn expression(expression: Expression) -> State {
+        State::Expression { expression: Box::new(expression), fused: false }
+    }
+
+    /// Runs a product that has not run yet. What its kernel does not do is left to an expression.
+    fn run_product(&mut self) -> Result<()> {
+        if let State::Product(producer) = self {
+            *self = State::produced(producer.produce(None)?)?;
+        }
+        Ok(())
+    }
+
+    fn produced(produced: Produced) -> Result<State> {
+        let mut product = match produced {
+            Produced::Finished { result, .. } => return Ok(State::Buffer(Arc::new(result))),
+            Produced::Unfinished(product) => product,
+        };
+        if product.layout == Layout::contiguous(product.shape().clone()) {
+            match Arc::try_unwrap(product.storage) {
+                Ok(storage) => return Ok(storage.0.into_inner()),
+                Err(shared) => product.storage = shared,
+            }
+        }
+        Ok(State::expression(Expression::of(&product)?))
     }
 }
 
@@ -82,7 +119,7 @@ impl Storage {
     pub fn memory_kind(&self) -> MemoryKind {
         match &*self.0.lock() {
             State::Buffer(buffer) => buffer.kind(),
-            State::Expression { .. } => MemoryKind::Device,
+            State::Expression { .. } | State::Product(_) => MemoryKind::Device,
         }
     }
 }
@@ -95,7 +132,7 @@ impl Tensor {
         Ok(!self.layout.may_overlap() && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
     }
 
-    /// Whether the elements are still to be computed.
+    /// Whether the elements are those of an expression that is still to be computed.
     pub(super) fn is_pending(&self) -> bool {
         matches!(&*self.storage.0.lock(), State::Expression { .. })
     }
@@ -103,14 +140,30 @@ impl Tensor {
     /// The buffer behind the tensor, computed now if it has not been yet.
     pub(crate) fn buffer(&self) -> Result<Arc<Buffer>> {
         let mut state = self.storage.0.lock();
-        match &*state {
-            State::Buffer(buffer) => Ok(buffer.clone()),
-            State::Expression { expression, .. } => {
-                let buffer = Arc::new(expression.compute(&self.device)?);
-                *state = State::Buffer(buffer.clone());
-                Ok(buffer)
-            }
+        loop {
+            let next = match &*state {
+                State::Buffer(buffer) => return Ok(buffer.clone()),
+                State::Expression { expression, .. } => State::Buffer(Arc::new(expression.compute(&self.device)?)),
+                State::Product(producer) => State::produced(producer.produce(None)?)?,
+            };
+            *state = next;
         }
+    }
+
+    /// Whether this is a product that has not run yet, all of it in its order.
+    fn is_product(&self) -> bool {
+        let elements = match &*self.storage.0.lock() {
+            State::Product(producer) => producer.elements(),
+            _ => return false,
+        };
+        elements == self.elem_count() && self.layout.is_contiguous() && self.layout.offset == 0
+    }
+
+    /// Runs a product that has not run yet. Tells whether there is a buffer now.
+    fn run_product(&self) -> Result<bool> {
+        let mut state = self.storage.0.lock();
+        state.run_product()?;
+        Ok(matches!(&*state, State::Buffer(_)))
     }
 
     /// Whether both are the same view of the same elements.
@@ -163,9 +216,13 @@ impl Fusion {
             && word_count(&self.scalars) + word_count(&pending.scalars) <= MAX_WORDS
         {
             self.operations += pending.expr.operations();
-            let inputs: Vec<usize> = pending.inputs.into_iter().map(|input| self.input(input)).collect();
+            let input = |tensor: Tensor| {
+                let dtype = tensor.dtype;
+                Expr::Input(self.input(tensor), dtype)
+            };
+            let inputs: Vec<Expr> = pending.inputs.into_iter().map(input).collect();
             let scalars: Vec<usize> = pending.scalars.into_iter().map(|word| self.word(word)).collect();
-            let mut expr = pending.expr.renumbered(&inputs, &scalars);
+            let mut expr = pending.expr.over(&inputs, &scalars);
             if matches!(expr.dtype(), DType::F16 | DType::BF16) && expr.operations() > 0 {
                 // Rounded as if it had gone through memory, so that fusion does not show in the numbers.
                 expr = Expr::Cast(expr.dtype(), expr.into());
@@ -173,7 +230,9 @@ impl Fusion {
             self.absorbed.push((tensor.clone(), expr.clone()));
             return Ok(expr);
         }
-        tensor.buffer()?;
+        if tensor.shape() != &self.shape || !tensor.is_product() {
+            tensor.buffer()?;
+        }
         let view = tensor.with_layout(tensor.layout().broadcast_to(&self.shape, op)?);
         Ok(Expr::Input(self.input(view), tensor.dtype()))
     }
@@ -227,8 +286,86 @@ impl Expression {
         matches!(self.expr, Expr::Scalar(..))
     }
 
-    /// Launches the kernel of the expression.
+    /// A tensor's elements in row-major order.
+    fn of(tensor: &Tensor) -> Result<Expression> {
+        let mut fusion = Fusion::new(tensor.shape().clone());
+        let expr = fusion.tensor(tensor, "elementwise")?;
+        Ok(Expression { expr, inputs: fusion.inputs, scalars: fusion.scalars, shape: fusion.shape })
+    }
+
+    /// Launches the kernel of the expression, or that of a product among its inputs.
     fn compute(&self, device: &Device) -> Result<Buffer> {
+        let mut products = (0..self.inputs.len()).filter(|&i| self.inputs[i].is_product());
+        let Some(product) = products.next() else { return self.compute_elements(device) };
+        let others: SmallVec<[usize; 4]> = products.collect();
+        let ready =
+            others.into_iter().try_fold(true, |ready, i| Ok::<_, Error>(ready & self.inputs[i].run_product()?))?;
+        if ready && let Some(result) = self.finish_product(product)? {
+            return Ok(result);
+        }
+        // Products have run, and some may have left an expression.
+        self.again()?.compute(device)
+    }
+
+    /// Computes the expression as the epilogue of the product that is this input. Where that cannot be, the product runs
+    /// alone.
+    fn finish_product(&self, product: usize) -> Result<Option<Buffer>> {
+        let Tensor { storage, dtype, .. } = &self.inputs[product];
+        let others: SmallVec<[&Tensor; 4]> =
+            self.inputs.iter().enumerate().filter(|(i, _)| *i != product).map(|(_, input)| input).collect();
+        let mut state = storage.0.lock();
+        let State::Product(producer) = &*state else { return Ok(None) };
+        if others.iter().any(|other| Arc::ptr_eq(&other.storage, storage)) {
+            state.run_product()?;
+            return Ok(None);
+        }
+        let sum = Expr::Input(others.len(), producer.accumulator());
+        let inputs: Vec<Expr> = (0..self.inputs.len())
+            .map(|i| match i.cmp(&product) {
+                // Rounded as memory would round it.
+                Ordering::Equal if sum.dtype() != *dtype => Expr::Cast(*dtype, sum.clone().into()),
+                Ordering::Equal => sum.clone(),
+                Ordering::Less => Expr::Input(i, self.inputs[i].dtype),
+                Ordering::Greater => Expr::Input(i - 1, self.inputs[i].dtype),
+            })
+            .collect();
+        let scalars: Vec<usize> = (0..self.scalars.len()).collect();
+        let epilogue = Epilogue {
+            expr: self.expr.over(&inputs, &scalars),
+            inputs: others,
+            scalars: &self.scalars,
+            shape: &self.shape,
+            // Nobody else can ask for it while this expression is locked and has the only handle.
+            kept: (Arc::strong_count(storage) > 1).then_some(*dtype),
+        };
+        match producer.produce(Some(&epilogue))? {
+            Produced::Finished { result, kept } => {
+                if let Some(kept) = kept {
+                    *state = State::Buffer(Arc::new(kept));
+                }
+                Ok(Some(result))
+            }
+            product => {
+                *state = State::produced(product)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The same expression with those of its inputs taken in that have become expressions.
+    fn again(&self) -> Result<Expression> {
+        let mut fusion = Fusion::new(self.shape.clone());
+        fusion.operations = self.expr.operations();
+        fusion.scalars = self.scalars.clone();
+        let inputs: Vec<Expr> =
+            self.inputs.iter().map(|input| fusion.tensor(input, "elementwise")).collect::<Result<_>>()?;
+        let scalars: Vec<usize> = (0..self.scalars.len()).collect();
+        let expr = self.expr.over(&inputs, &scalars);
+        Ok(Expression { expr, inputs: fusion.inputs, scalars: fusion.scalars, shape: fusion.shape })
+    }
+
+    /// Launches the kernel of an expression over buffers.
+    fn compute_elements(&self, device: &Device) -> Result<Buffer> {
         let output = allocate(&self.shape, self.expr.dtype(), device, "elementwise")?;
         let elements = super::checked_elements(&self.shape, "elementwise")?;
         if elements == 0 {
@@ -306,12 +443,12 @@ impl Expression {
 }
 
 /// Whether the elements are not simply one after the other, from a multiple of four on.
-fn is_strided(input: &Tensor) -> bool {
+pub(super) fn is_strided(input: &Tensor) -> bool {
     !(input.is_contiguous() && input.layout().offset.is_multiple_of(4))
 }
 
 /// How an input is read along axes of these lengths.
-fn strided_layout(input: &Tensor, lengths: &[usize], strides: &[isize]) -> InputLayout {
+pub(super) fn strided_layout(input: &Tensor, lengths: &[usize], strides: &[isize]) -> InputLayout {
     let (Some((&inner, outer)), Some(&length)) = (strides.split_last(), lengths.last()) else {
         return InputLayout::Strided;
     };

@@ -10,6 +10,7 @@ mod convert;
 mod create;
 mod display;
 pub mod einsum;
+mod epilogue;
 mod fusion;
 pub mod gemm;
 pub mod grid_sample;
@@ -51,6 +52,7 @@ pub fn add_all(suite: &mut Suite) {
     scan::add(suite);
     sort::add(suite);
     matmul::add(suite);
+    epilogue::add(suite);
     gemm::add(suite);
     einsum::add(suite);
     normalize::add(suite);

@@ -1,0 +1,91 @@
+//! Elementwise expressions that the kernel of a product computes where it stores it: the product is one of their inputs, and
+//! the others are loaded at its place.
+
+use super::elements::{Grid, number_parameter};
+use super::elementwise::{Evaluation, Input, InputLayout, Rounding};
+use crate::dtype::DType;
+use crate::expr::Expr;
+use crate::shader::{KernelBuilder, Value};
+use smallvec::SmallVec;
+
+/// An expression over a product, which is its last input. Parameters: the lengths of the axes that the rows are made of; per
+/// other input its offset (in elements, in quads if contiguous) and its strides, if it has some; the scalars.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Epilogue {
+    pub expr: Expr,
+    pub inputs: SmallVec<[EpilogueInput; 2]>,
+    /// The number of axes that the rows are made of, where an input differs between them.
+    pub rank: usize,
+    pub scalars: SmallVec<[DType; 2]>,
+    /// The dtype in which the product is stored besides, where somebody else waits for it.
+    pub kept: Option<DType>,
+}
+
+/// An input of an epilogue. Only a kernel that stores four neighbours together reads fours; to others all are strided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct EpilogueInput {
+    pub dtype: DType,
+    pub layout: InputLayout,
+    /// Whether it has strides along the axes of the rows; else, if it has any, only along the columns.
+    pub by_row: bool,
+}
+
+/// An epilogue in a kernel.
+pub(super) struct Tail<'k> {
+    expr: Expr,
+    rows: Grid<'k>,
+    inputs: Vec<(Input<'k>, bool)>,
+    scalars: Vec<Value<'k>>,
+    rounding: Rounding,
+}
+
+impl<'k> Tail<'k> {
+    pub fn declare(k: &'k KernelBuilder, config: &Epilogue) -> Self {
+        let rows = Grid::parameters(k, config.rank);
+        let inputs = config.inputs.iter().enumerate().map(|(i, input)| {
+            let rank = 1 + if input.by_row { config.rank } else { 0 };
+            (Input::declare(k, &format!("x{i}"), input.dtype, input.layout, rank), input.by_row)
+        });
+        let inputs = inputs.collect();
+        let scalars = config.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
+        Tail { expr: config.expr.clone(), rows, inputs, scalars, rounding: Rounding::Written }
+    }
+
+    /// The same, rounded to `f16` by the device's own conversion: for devices that do as they are told.
+    pub fn rounded_by_device(self) -> Self {
+        Tail { rounding: Rounding::ByDevice, ..self }
+    }
+
+    /// Those inputs' elements that are the same for all rows, for one column or some neighbours.
+    pub fn load_columns(&self, k: &'k KernelBuilder, columns: &[Value<'k>]) -> Vec<Option<Value<'k>>> {
+        let places: Vec<_> = columns.iter().map(|&column| vec![column]).collect();
+        let load = |(input, by_row): &(Input<'k>, bool)| match input {
+            Input::Contiguous(..) => None,
+            _ => (!by_row).then(|| input.load(k, columns[0], &places)),
+        };
+        self.inputs.iter().map(load).collect()
+    }
+
+    /// The inputs' elements for one element of the product, or for some neighbours, of which the first has the index
+    /// `first`: `places` are their rows, counted through all batches, and their columns. Those of the columns are `known`.
+    pub fn load(
+        &self,
+        k: &'k KernelBuilder,
+        first: Value<'k>,
+        places: &[[Value<'k>; 2]],
+        known: &[Option<Value<'k>>],
+    ) -> Vec<Value<'k>> {
+        let coordinates = |&[row, column]: &[Value<'k>; 2]| [self.rows.coordinates(row), vec![column]].concat();
+        let coordinates: Vec<_> = places.iter().map(coordinates).collect();
+        let load = |((input, _), known): (&(Input<'k>, bool), &Option<Value<'k>>)| {
+            known.unwrap_or_else(|| input.load(k, first / 4, &coordinates))
+        };
+        self.inputs.iter().zip(known).map(load).collect()
+    }
+
+    /// The value of the expression, for one element or for four.
+    pub fn evaluate(&self, loaded: &[Value<'k>], product: Value<'k>, index: Value<'k>) -> Value<'k> {
+        let values = [loaded, &[product]].concat();
+        Evaluation { values: &values, scalars: &self.scalars, index, rounding: self.rounding }.evaluate(&self.expr)
+    }
+}
