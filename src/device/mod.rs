@@ -15,6 +15,8 @@ mod reads;
 mod rules;
 #[cfg(any(feature = "vulkan", feature = "level-zero"))]
 mod slots;
+#[cfg(any(feature = "vulkan", wgpu_on_vulkan))]
+mod units;
 
 #[cfg(feature = "vulkan")]
 pub(crate) mod vulkan;

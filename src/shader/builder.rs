@@ -612,6 +612,7 @@ impl KernelBuilder {
             entry_point: "main".into(),
             bindings: state.bindings.iter().map(|b| b.access).collect(),
             parameter_words: state.parameters.len(),
+            parameters: self.target.parameters,
             workgroup: [workgroup, 1, 1],
             workgroup_memory: state.workgroup_memory,
             requires: state.requires,

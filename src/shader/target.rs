@@ -30,6 +30,9 @@ pub struct Target {
     /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
     /// subnormal numbers and NaN: Mesa's llvmpipe takes the difference of a number and a NaN for 0.
     pub unpacks_halves: bool,
+    /// Whether the kernel goes through WGSL, perhaps in a browser: it has no way to ask for unrolled loops, and bounds of loops
+    /// around barriers have to come from parameters.
+    pub wgsl: bool,
 }
 
 impl Target {
@@ -39,6 +42,7 @@ impl Target {
         parameters: ParameterBlock::PushConstants,
         subgroup_size: None,
         unpacks_halves: false,
+        wgsl: false,
     };
     /// WebGPU: the parameter block is a uniform buffer, which browsers have too.
     pub const WEBGPU: Target = Target {
@@ -46,6 +50,7 @@ impl Target {
         parameters: ParameterBlock::Uniform,
         subgroup_size: None,
         unpacks_halves: false,
+        wgsl: true,
     };
     /// Level Zero and OpenCL; the compiler chooses the size of subgroups.
     pub const LEVEL_ZERO: Target = Target {
@@ -53,10 +58,6 @@ impl Target {
         parameters: ParameterBlock::PushConstants,
         subgroup_size: None,
         unpacks_halves: false,
+        wgsl: false,
     };
-
-    /// Whether a browser may compile the kernel, and so wants bounds of loops around barriers to come from parameters.
-    pub(crate) fn is_for_browsers(self) -> bool {
-        self.parameters == ParameterBlock::Uniform
-    }
 }

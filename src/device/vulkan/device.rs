@@ -2,7 +2,7 @@
 
 use super::adapter::Adapter;
 use super::instance::{self, Instance};
-use super::matrix_units::Bfloat16Features;
+use crate::device::units::Bfloat16Features;
 use crate::device::{BackendKind, Features, MatrixUnits};
 use crate::error::{Error, Result};
 use ash::prelude::VkResult;

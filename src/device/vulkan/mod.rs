@@ -12,7 +12,6 @@ mod device;
 mod extensions;
 mod instance;
 mod kernel;
-mod matrix_units;
 mod memory;
 mod pipeline;
 mod plan;
