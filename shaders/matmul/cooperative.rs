@@ -90,17 +90,16 @@ impl UnitBlock {
 }
 
 impl UnitLayout {
-    /// Every layout for each dtype, with the sizes of units that GPUs have.
+    /// Every layout for each dtype, with the sizes of units that GPUs have, and two with those that are chosen where kernels
+    /// may choose.
     pub fn samples() -> Vec<(DType, UnitLayout)> {
         let mut samples = Vec::new();
         for (dtype, depth) in [(DType::F16, 16), (DType::BF16, 16), (DType::I8, 32), (DType::U8, 32)] {
-            for bits in 0..8 {
+            let sizes = (0..8).map(|bits| ([16, 16, depth], bits)).chain([([16, 32, depth], 0), ([16, 32, depth], 7)]);
+            samples.extend(sizes.map(|(unit, bits)| {
                 let along = |bit| if bits & bit == 0 { Along::Depth } else { Along::Other };
-                samples.push((
-                    dtype,
-                    UnitLayout { unit: [16, 16, depth], a: along(1), b: along(2), whole: bits & 4 == 0 },
-                ));
-            }
+                (dtype, UnitLayout { unit, a: along(1), b: along(2), whole: bits & 4 == 0 })
+            }));
         }
         samples
     }
@@ -108,7 +107,8 @@ impl UnitLayout {
     pub fn name(self) -> String {
         let read = |along| if along == Along::Depth { "depth" } else { "other" };
         let whole = if self.whole { ", whole" } else { "" };
-        format!("a {}, b {}{whole}", read(self.a), read(self.b))
+        let [m, n, k] = self.unit;
+        format!("by {m}x{n}x{k}, a {}, b {}{whole}", read(self.a), read(self.b))
     }
 }
 
@@ -391,6 +391,6 @@ mod tests {
             assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));
             count += 1;
         }
-        assert_eq!(count, UnitBlock::ALL.len() * 8 * (2 + 2 + 1 + 1));
+        assert_eq!(count, UnitBlock::ALL.len() * 10 * (2 + 2 + 1 + 1));
     }
 }

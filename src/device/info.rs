@@ -83,8 +83,8 @@ pub struct Features {
     pub timestamps: bool,
 }
 
-/// What a GPU's matrix units multiply: of each dtype the size `[m, n, k]` of a product of `m x k` by `k x n` elements, and
-/// `None` where they do not take it.
+/// What a GPU's matrix units multiply: of each dtype the size `[m, n, k]` of a product of `m x k` by `k x n` elements (where
+/// kernels may choose it, the one that they choose), and `None` where they do not take it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct MatrixUnits {
@@ -271,7 +271,7 @@ impl DeviceInfo {
     /// Whether the driver is known to unpack halves exactly by its own instruction.
     #[cfg(any(feature = "vulkan", feature = "webgpu"))]
     pub(crate) fn unpacks_halves(&self) -> bool {
-        self.vendor == "NVIDIA"
+        ["NVIDIA", "Mesa"].contains(&&*self.vendor)
     }
 
     /// Whether subgroups have eight lanes or a small multiple of that, so that eight lanes may hand each other what they load.

@@ -1,6 +1,7 @@
 //! What a Vulkan driver tells of a GPU's units: queues, compute units, and matrix units of those that kernels use. The Vulkan
 //! backend asks, and that of wgpu where Vulkan is beneath, as wgpu tells less.
 
+use super::cooperative_matrix2::{self, FlexibleDimensions};
 use crate::device::MatrixUnits;
 use crate::dtype::DType;
 use ash::{amd, khr, nv, vk};
@@ -106,7 +107,7 @@ impl Bfloat16Features {
     }
 }
 
-/// The matrix units of a device.
+/// The matrix units of a device, and whether kernels choose the sizes of its matrices.
 ///
 /// # Safety
 /// The physical device is of the instance, has version 1.2 of the API and these extensions.
@@ -115,17 +116,21 @@ pub(super) unsafe fn matrix_units(
     instance: &ash::Instance,
     physical: vk::PhysicalDevice,
     offered: &[vk::ExtensionProperties],
-) -> MatrixUnits {
+) -> (MatrixUnits, bool) {
     let mut units = MatrixUnits::default();
     if !has_extension(offered, khr::cooperative_matrix::NAME) {
-        return units;
+        return (units, false);
     }
     let mut v12 = vk::PhysicalDeviceVulkan12Features::default();
     let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
     let mut bfloat16 = Bfloat16Features::new(false);
+    let mut flexible = cooperative_matrix2::Features::new(false);
     let mut all = vk::PhysicalDeviceFeatures2::default().push_next(&mut v12).push_next(&mut matrices);
     if has_extension(offered, BFLOAT16) {
         all = all.push_next(&mut bfloat16);
+    }
+    if has_extension(offered, cooperative_matrix2::NAME) {
+        all = all.push_next(&mut flexible);
     }
     // SAFETY: the caller's; the device knows the chained structures by its version and extensions.
     unsafe { instance.get_physical_device_features2(physical, &mut all) };
@@ -134,11 +139,16 @@ pub(super) unsafe fn matrix_units(
     // SAFETY: as above.
     unsafe { instance.get_physical_device_properties2(physical, &mut properties) };
     if matrices.cooperative_matrix != vk::TRUE || v12.vulkan_memory_model != vk::TRUE {
-        return units;
+        return (units, false);
     }
     let functions = khr::cooperative_matrix::Instance::new(entry, instance);
     // SAFETY: the caller's, and the device has the extension.
     let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(physical) }.unwrap_or_default();
+    let flexible = match flexible.flexible_dimensions {
+        // SAFETY: the caller's.
+        vk::TRUE => unsafe { cooperative_matrix2::flexible_dimensions(entry, instance, physical) },
+        _ => Vec::new(),
+    };
     // Sums are converted to `f16` by the device, which has to round them as others do.
     let rounds =
         controls.shader_rounding_mode_rte_float16 == vk::TRUE && controls.shader_denorm_preserve_float16 == vk::TRUE;
@@ -158,11 +168,23 @@ pub(super) unsafe fn matrix_units(
         };
         let sizes = shapes.iter().filter(multiplies).map(|shape| [shape.m_size, shape.n_size, shape.k_size]);
         let best = sizes.filter(|&size| is_used(dtype, size)).max_by_key(|size| size.iter().product::<u32>());
+        let multiple = |sizes: &FlexibleDimensions| {
+            (sizes.a_type, sizes.b_type, sizes.c_type, sizes.result_type) == (factor, factor, sum, sum)
+                && sizes.scope == vk::ScopeKHR::SUBGROUP
+                && sizes.saturating_accumulation == vk::FALSE
+                && [sizes.m, sizes.n, sizes.k].iter().zip(wide(dtype)).all(|(&part, size)| size.is_multiple_of(part))
+        };
+        let wide = flexible.iter().any(multiple).then_some(wide(dtype));
         if let Some(units) = units.of_mut(dtype).filter(|_| there) {
-            *units = best;
+            *units = wide.or(best);
         }
     }
-    units
+    (units, !flexible.is_empty())
+}
+
+/// What is fastest on an H200, where kernels choose the size: two of the units' products side by side.
+fn wide(dtype: DType) -> [u32; 3] {
+    [16, 32, 32 / dtype.size_in_bytes() as u32]
 }
 
 /// Whether kernels can use units of a size: parts of a block have multiples of 16 rows and columns, tiles are multiples of 64

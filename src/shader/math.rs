@@ -124,9 +124,10 @@ impl<'k> Value<'k> {
     /// constant that was split to keep products exact: Mesa turns `n a + (n b + x)` into `n (a + b) + x`.
     pub fn opaque(self) -> Value<'k> {
         let bits = self.ty.bits();
-        // Dispatches are flat, so that this is 0, which only the crate knows.
+        // Dispatches are flat, so that this is 0, which only the crate knows. It is added, so that what is opaque already
+        // becomes something else again: `(x | zero) | zero` would be `x | zero`.
         let zero = self.kernel.builtin(BuiltIn::NumWorkgroups, Some(2)) - 1;
-        (self.bitcast(bits) | zero.convert(bits.scalar)).bitcast(self.ty)
+        (self.bitcast(bits) + zero.convert(bits.scalar)).bitcast(self.ty)
     }
 
     /// The sum of two floats, and what is lost in its rounding: together they are the exact sum (D. Knuth, "The Art of

@@ -28,7 +28,7 @@ pub struct Target {
     /// The number of lanes in the subgroups of kernels that use subgroups, where that can be chosen (the OpenCL dialect).
     pub subgroup_size: Option<u32>,
     /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
-    /// subnormal numbers and NaN: Mesa's llvmpipe takes the difference of a number and a NaN for 0.
+    /// subnormal numbers and NaN.
     pub unpacks_halves: bool,
     /// Whether the kernel goes through WGSL, perhaps in a browser: it has no way to ask for unrolled loops, and bounds of loops
     /// around barriers have to come from parameters.

@@ -3,7 +3,7 @@
 use super::adapter::Adapter;
 use super::instance::{self, Instance};
 use crate::device::units::Bfloat16Features;
-use crate::device::{BackendKind, Features, MatrixUnits};
+use crate::device::{BackendKind, Features, MatrixUnits, cooperative_matrix2};
 use crate::error::{Error, Result};
 use ash::prelude::VkResult;
 use ash::vk;
@@ -38,6 +38,7 @@ impl Device {
         let (bytes, bf16) = (units.i8.or(units.u8).is_some(), units.bf16.is_some());
         v12 = v12.shader_int8(bytes).vulkan_memory_model(units != MatrixUnits::default());
         let mut bfloat16 = Bfloat16Features::new(true);
+        let mut flexible = cooperative_matrix2::Features::new(true);
         let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
         let extensions = adapter.extensions.names();
         let mut info = vk::DeviceCreateInfo::default()
@@ -51,6 +52,9 @@ impl Device {
         }
         if units != MatrixUnits::default() {
             info = info.push_next(&mut matrices);
+        }
+        if adapter.extensions.flexible_matrices {
+            info = info.push_next(&mut flexible);
         }
         if bf16 {
             info = info.push_next(&mut bfloat16);

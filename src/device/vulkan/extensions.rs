@@ -1,8 +1,8 @@
 //! The optional extensions that are used where they are there.
 
 use super::instance::Instance;
-use crate::device::MatrixUnits;
 use crate::device::units::{self, has_extension};
+use crate::device::{MatrixUnits, cooperative_matrix2};
 use ash::prelude::VkResult;
 use ash::{ext, khr, vk};
 use std::ffi::{CStr, c_char};
@@ -19,6 +19,8 @@ pub(super) struct Extensions {
     pub pipeline_robustness: bool,
     /// The matrix units, which subgroups use together.
     pub matrix_units: MatrixUnits,
+    /// Kernels choose the sizes of matrices.
+    pub flexible_matrices: bool,
     /// The extensions to enable.
     enabled: Vec<&'static CStr>,
 }
@@ -43,9 +45,13 @@ impl Extensions {
         let creation_feedback = core || enable(ext::pipeline_creation_feedback::NAME);
         let pipeline_robustness = enable(ext::pipeline_robustness::NAME);
         // SAFETY: the physical device is of this instance, and offers these extensions.
-        let matrix_units = unsafe { units::matrix_units(&instance.entry, &instance.raw, physical, offered) };
+        let told = unsafe { units::matrix_units(&instance.entry, &instance.raw, physical, offered) };
+        let (matrix_units, flexible_matrices) = told;
         if matrix_units != MatrixUnits::default() {
             enable(khr::cooperative_matrix::NAME);
+        }
+        if flexible_matrices {
+            enable(cooperative_matrix2::NAME);
         }
         if matrix_units.bf16.is_some() {
             enable(units::BFLOAT16);
@@ -60,6 +66,7 @@ impl Extensions {
             creation_feedback,
             pipeline_robustness,
             matrix_units,
+            flexible_matrices,
             enabled,
         }
     }

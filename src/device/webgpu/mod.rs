@@ -65,7 +65,7 @@ impl WebGpuBackend {
             ..Default::default()
         };
         #[cfg(wgpu_on_vulkan)]
-        let opened = on_vulkan::open(&adapter, &descriptor, info.features.matrix_units).await;
+        let opened = on_vulkan::open(&adapter, &descriptor).await;
         #[cfg(not(wgpu_on_vulkan))]
         let opened = adapter.request_device(&descriptor).await;
         let (device, queue) = opened.map_err(|error| driver_error("Adapter::request_device", error.to_string()))?;
