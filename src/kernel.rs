@@ -1,7 +1,7 @@
 //! [`Kernel`]: a kernel of the app, launched on tensors.
 
 use crate::cache;
-use crate::device::{BackendKind, Device};
+use crate::device::{BackendKind, Device, MatrixUnits};
 use crate::dump;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
@@ -155,6 +155,10 @@ impl Kernel {
     pub fn build(name: &str, device: &Device, workgroup: u32, write: impl FnOnce(&KernelBuilder)) -> Result<Kernel> {
         let k = KernelBuilder::checked(name, Kernel::target(device), workgroup);
         write(&k);
+        if k.has_matrices() && device.info().features.matrix_units == MatrixUnits::default() {
+            let feature = format!("matrix units, which kernel `{name}` requires");
+            return Err(Error::Unsupported { feature, device: device.to_string() });
+        }
         let signature = k.signature();
         let module = k.finish()?;
         let least_bytes = vec![0; signature.slots().len()];

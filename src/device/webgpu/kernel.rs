@@ -2,8 +2,8 @@
 
 use super::adapter::uniform_words;
 use super::guard::{GuardedDevice, describe, driver_error};
-use crate::device::DeviceInfo;
 use crate::device::backend::{KernelId, check_fits};
+use crate::device::{DeviceInfo, MatrixUnits};
 use crate::error::{Error, Result};
 use crate::shader::{Access, Code, Module, ParameterBlock, wgsl};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -163,8 +163,8 @@ impl Kernels {
                     spirv: Some(Cow::Borrowed(words)),
                     ..Default::default()
                 };
-                // SAFETY: the driver gets what this crate's generator has made, with the bindings of the layout; it keeps
-                // within its buffers by itself.
+                // SAFETY: the driver gets what this crate's generator has made, with the bindings of the layout, and for
+                // features that the device has; it keeps within its buffers by itself.
                 return unsafe { device.create_shader_module_passthrough(descriptor) };
             }
             Source::Wgsl(text) => text,
@@ -210,10 +210,12 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Kernels that are not trusted pass wgpu's checks.
+    /// Kernels that are not trusted pass wgpu's checks, but for those with matrices, which WGSL does not have: the kernel
+    /// language has made them so that they keep within their buffers.
     fn of(module: &'a Module, takes_spirv: bool) -> Result<Source<'a>> {
+        let has_matrices = module.requires.matrix_units != MatrixUnits::default();
         let text = match &module.code {
-            Code::Spirv(words) if takes_spirv && module.trusted => return Ok(Source::Spirv(words)),
+            Code::Spirv(words) if takes_spirv && (module.trusted || has_matrices) => return Ok(Source::Spirv(words)),
             Code::Spirv(_) => wgsl::translate(module)?.into(),
             Code::Wgsl(text) => Cow::Borrowed(&**text),
         };
