@@ -228,7 +228,7 @@ impl<'k> Problem<'k> {
     /// A browser has to be shown that barriers inside of such loops are met by all: there, no block meets fewer than any.
     fn loop_bounds(&self, block: u32) -> (Value<'k>, impl Fn(Value<'k>) -> Value<'k> + use<'k>) {
         let (k, [start, end]) = (self.kernel, self.keys);
-        let browser = k.target().is_for_browsers();
+        let browser = k.target().wgsl;
         let most = if browser { self.most_keys() } else { end.max(start) - start };
         (most, move |first| if browser { k.u32(block) } else { (end - first).min(block) })
     }

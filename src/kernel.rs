@@ -1,7 +1,7 @@
 //! [`Kernel`]: a kernel of the app, launched on tensors.
 
 use crate::cache;
-use crate::device::{BackendKind, Device};
+use crate::device::{BackendKind, Device, MatrixUnits};
 use crate::dump;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
@@ -157,6 +157,10 @@ impl Kernel {
     pub fn build(name: &str, device: &Device, workgroup: u32, write: impl FnOnce(&KernelBuilder)) -> Result<Kernel> {
         let k = KernelBuilder::checked(name, Kernel::target(device), workgroup);
         write(&k);
+        if k.has_matrices() && device.info().features.matrix_units == MatrixUnits::default() {
+            let feature = format!("matrix units, which kernel `{name}` requires");
+            return Err(Error::Unsupported { feature, device: device.to_string() });
+        }
         let signature = k.signature();
         let module = k.finish()?;
         let least_bytes = vec![0; signature.slots().len()];
@@ -204,7 +208,7 @@ impl Kernel {
             return Err(Error::Unsupported { feature, device: device.to_string() });
         }
         let (workgroup, least_bytes) = check_interface(source, entry_point, &signature)?;
-        let module = brought(&signature, Code::Wgsl(source.into()), entry_point, workgroup)?;
+        let module = brought(device, &signature, Code::Wgsl(source.into()), entry_point, workgroup)?;
         Kernel::compile(device, module, signature, least_bytes, false)
     }
 
@@ -257,7 +261,7 @@ impl Kernel {
         if let Some(size) = entry.local_size.filter(|size| *size != workgroup) {
             return Err(refuse(format!("its workgroups are {size:?}, not {workgroup:?}")));
         }
-        let mut module = brought(&signature, Code::Spirv(words.into()), entry_point, workgroup)?;
+        let mut module = brought(device, &signature, Code::Spirv(words.into()), entry_point, workgroup)?;
         module.requires = entry.requires;
         let least_bytes = match device.info().backend {
             BackendKind::WebGpu => check_translated(&module, &signature)?,
@@ -290,7 +294,7 @@ impl Kernel {
 
     /// The form in which a device takes SPIR-V.
     pub fn target(device: &Device) -> Target {
-        device.runtime().target()
+        device.runtime().target_of_apps()
     }
 
     /// What the kernel takes.
@@ -491,7 +495,13 @@ impl fmt::Debug for Kernel {
 }
 
 /// The module of a kernel that was brought.
-fn brought(signature: &Signature, code: Code, entry_point: &str, workgroup: [u32; 3]) -> Result<Module> {
+fn brought(
+    device: &Device,
+    signature: &Signature,
+    code: Code,
+    entry_point: &str,
+    workgroup: [u32; 3],
+) -> Result<Module> {
     let words = signature.slots().iter().filter(|slot| !slot.is_buffer());
     if let Some(slot) = words.clone().find(|slot| !slot.is_word()) {
         let message = format!("it is an {}; a kernel takes f32, i32 and u32", slot.kind);
@@ -503,6 +513,7 @@ fn brought(signature: &Signature, code: Code, entry_point: &str, workgroup: [u32
         entry_point: entry_point.into(),
         bindings: signature.bindings().collect(),
         parameter_words: words.count(),
+        parameters: Kernel::target(device).parameters,
         workgroup,
         workgroup_memory: 0,
         requires: Default::default(),

@@ -194,9 +194,9 @@ impl Runtime {
         self.retrying(|| Allocation::new(&self.backend, bytes, memory))
     }
 
-    /// The form in which kernels are generated for this device.
-    pub fn target(&self) -> Target {
-        self.backend.target()
+    /// The form in which the device takes kernels of apps.
+    pub fn target_of_apps(&self) -> Target {
+        self.backend.target_of_apps()
     }
 
     /// Whether a kernel has passed its self-test, which is run when that is first asked.

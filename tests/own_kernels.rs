@@ -1,7 +1,7 @@
 //! Kernels that an app brings: what they compute, what they cannot reach, and what is told of mistakes.
 
 use half::f16;
-use marquetry::shader::{Access, KernelBuilder, Scalar, Type};
+use marquetry::shader::{Access, KernelBuilder, MatrixLayout, MatrixType, Scalar, Type};
 use marquetry::{Argument, DType, Device, Error, Kernel, Result, Signature, Tensor};
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -434,6 +434,87 @@ fn division_and_shifts_are_defined() {
         assert_eq!(out[24..28], [7, 1, ((-9i32) as u32 >> 2) as i32, ((-8i32) as u32 >> 1) as i32]);
         Ok(())
     });
+}
+
+/// `y = x w` by one subgroup, of matrices of the size of a unit, with `x` from an element of 16 bytes on, and `y` likewise.
+fn unit_product(device: &Device, dtype: DType, size: [u32; 3]) -> Result<Kernel> {
+    let ([_, n, k], bytes) = (size, dtype.size_in_bytes() as u32);
+    let [a, b, c] = MatrixType::of_units(dtype, size);
+    Kernel::build("product", device, 32, |kernel| {
+        kernel.use_matrices();
+        let x = kernel.matrix_buffer("x", dtype, Access::Read);
+        let w = kernel.matrix_buffer("w", dtype, Access::Read);
+        let y = kernel.matrix_buffer("y", c.dtype, Access::ReadWrite);
+        let [from, stride, to] = ["from", "stride", "to"].map(|name| kernel.named_parameter(name, Type::U32));
+        let x = x.load_matrix(from, stride, MatrixLayout::Rows, a);
+        // By way of workgroup memory, as most kernels have it.
+        let tile = kernel.workgroup_array(Type::vec4(Scalar::U32), k * n * bytes / 16);
+        let vectors = k * n * bytes / 16;
+        for first in (0..vectors).step_by(32) {
+            let place = kernel.local_index() + first;
+            kernel.when(place.lt(vectors), || tile.store(place, w.load(place)));
+        }
+        kernel.barrier();
+        let w = tile.load_matrix(0, n * bytes / 16, MatrixLayout::Rows, b);
+        let sum = kernel.zero_matrix(c);
+        sum.set(x.multiply_add(w, sum.get()));
+        y.store_matrix(to, n / 4, MatrixLayout::Rows, sum.get());
+    })
+}
+
+#[test]
+fn matrices_are_multiplied_where_there_are_units() {
+    on_each_device(|device| {
+        let units = device.info().features.matrix_units;
+        for (dtype, size) in
+            [(DType::F16, units.f16), (DType::BF16, units.bf16), (DType::I8, units.i8), (DType::U8, units.u8)]
+        {
+            let Some(size) = size else {
+                assert_error!(
+                    unit_product(device, dtype, [16; 3]),
+                    Error::Unsupported { .. },
+                    format!("{device} does not support matrix units, which kernel `product` requires")
+                );
+                continue;
+            };
+            let [m, n, k] = size.map(|length| length as usize);
+            let kernel = unit_product(device, dtype, size)?;
+            let line = (k * dtype.size_in_bytes() / 16) as u32;
+            let numbers = |count: usize, step: usize| (0..count).map(|i| (i * step % 7) as f32).collect::<Vec<_>>();
+            let (x, w) = (numbers(m * k, 3), numbers(k * n, 5));
+            let [tx, tw] = [(&x, (m, k)), (&w, (k, n))].map(|(numbers, shape)| -> Result<Tensor> {
+                Tensor::new(numbers.clone(), device)?.reshape(shape)?.to_dtype(dtype)
+            });
+            let (tx, tw) = (tx?, tw?);
+            let before = Tensor::full(7f32, (m, n), device)?.to_dtype(sum_dtype(dtype))?;
+            let run = |from: u32, stride: u32, to: u32| -> Result<Vec<f32>> {
+                let arguments =
+                    [Argument::from(&tx), (&tw).into(), (&before).into(), from.into(), stride.into(), to.into()];
+                let [y] = kernel.launch(1, arguments)?;
+                y.to_dtype(DType::F32)?.to_vec()
+            };
+            let product = |i: usize, j: usize| (0..k).map(|p| x[i * k + p] * w[p * n + j]).sum::<f32>();
+            let expected: Vec<f32> = (0..m * n).map(|at| product(at / n, at % n)).collect();
+            assert_eq!(run(0, line, 0)?, expected, "{device}: {dtype}");
+            // What is not wholly there is zeros, or left out.
+            for (from, stride) in [(line * (m as u32 - 1) + 1, line), (1 << 30, line), (0, 2 * line), (0, u32::MAX)] {
+                assert_eq!(run(from, stride, 0)?, vec![0.0; m * n], "{device}: {dtype} from {from} by {stride}");
+            }
+            for to in [(m * n / 4) as u32, u32::MAX] {
+                assert_eq!(run(0, line, to)?, vec![7.0; m * n], "{device}: {dtype} to {to}");
+            }
+        }
+        Ok(())
+    });
+}
+
+/// The dtype in which products of a narrow one are added up.
+fn sum_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::I8 => DType::I32,
+        DType::U8 => DType::U32,
+        _ => DType::F32,
+    }
 }
 
 #[test]

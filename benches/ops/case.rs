@@ -3,7 +3,7 @@
 use crate::ceilings::Ceilings;
 use crate::measure::Work;
 use anyhow::Result;
-use marquetry::{Device, Tensor};
+use marquetry::{DType, Device, Tensor};
 
 type Prepare = Box<dyn Fn(&Device) -> Result<Prepared>>;
 type Check = Box<dyn Fn(&Tensor) -> Result<()>>;
@@ -72,8 +72,8 @@ pub fn unit_of_flops(device: &Device) -> (&'static str, f64) {
 pub enum Bound {
     /// The memory's bandwidth, or sums of products in `f32`.
     Fma,
-    /// The same, unless matrix units compute it: then it is not known.
-    Matrix,
+    /// The memory's bandwidth, or what matrix units make of a dtype. Where there are none, floats are bound as above.
+    Matrix(DType),
     /// A product of the same size by a native library on the same processor.
     Native,
     /// Not known.
@@ -84,8 +84,12 @@ impl Case {
     /// The runs per second that the ceilings allow, and which of them does.
     pub fn ceiling(&self, ceilings: &Ceilings) -> Option<(f64, &'static str)> {
         let (name, peak) = match self.bound {
-            Bound::Matrix if ceilings.matrix_units => return None,
-            Bound::Fma | Bound::Matrix => ("fma", ceilings.fma),
+            Bound::Matrix(dtype) => match ceilings.of_matrix_units(dtype) {
+                Some(peak) => ("matrix units", peak),
+                None if dtype.is_float() => ("fma", ceilings.fma),
+                None => return None,
+            },
+            Bound::Fma => ("fma", ceilings.fma),
             Bound::Native => return ceilings.native.map(|flops| (flops / self.cost.flops, "native")),
             Bound::None => return None,
         };

@@ -6,18 +6,18 @@ use crate::measure::{Protocol, Run, Work};
 use crate::native;
 use crate::report::CeilingFigure;
 use anyhow::Result;
-use marquetry::shader::{Access, Type};
-use marquetry::{Argument, Device, Kernel, Tensor};
+use marquetry::shader::{Access, MatrixLayout, MatrixType, Type};
+use marquetry::{Argument, DType, Device, Kernel, Tensor};
 
 /// The ceilings of a device, measured in the run that is compared with them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Ceilings {
     /// Bytes per second.
     pub memory: f64,
     /// Floating point operations per second of `f32`.
     pub fma: f64,
-    /// Whether matrix units compute narrow products, of which no peak is measured.
-    pub matrix_units: bool,
+    /// The same of matrix units, for each dtype that they multiply.
+    pub matrix_units: Vec<(DType, f64)>,
     /// The same of a native library's product on a processor.
     pub native: Option<f64>,
 }
@@ -37,17 +37,28 @@ impl Ceilings {
         let memory = memory.collect::<Result<Vec<f64>>>()?.into_iter().fold(0.0, f64::max);
         let fma = fma_rate(device, protocol)?;
         let native = native_size.map(|size| native::rate(size, protocol));
-        let matrix_units = device.info().features.matrix_units.f16.is_some();
+        let units = device.info().features.matrix_units;
+        let units = [(DType::F16, units.f16), (DType::BF16, units.bf16), (DType::I8, units.i8)];
+        let there = units.into_iter().filter_map(|(dtype, size)| Some((dtype, size?)));
+        let matrix_units = there.map(|(dtype, size)| Ok((dtype, matrix_rate(device, protocol, dtype, size)?)));
+        let matrix_units = matrix_units.collect::<Result<_>>()?;
         Ok(Ceilings { memory, fma, matrix_units, native })
+    }
+
+    /// The operations per second of matrix units on a dtype.
+    pub fn of_matrix_units(&self, dtype: DType) -> Option<f64> {
+        self.matrix_units.iter().find(|(known, _)| *known == dtype).map(|(_, rate)| *rate)
     }
 
     pub fn figures(&self, device: &Device) -> Vec<CeilingFigure> {
         let (unit, scale) = unit_of_flops(device);
-        let memory = Some(("memory", self.memory / 1e9, "GB/s"));
+        let figure = |name: &str, value, unit: &str| CeilingFigure { name: name.into(), value, unit: unit.into() };
         let flops = [("fma", Some(self.fma)), ("native", self.native)];
-        let flops = flops.map(|(name, rate)| rate.map(|rate| (name, rate / scale, unit)));
-        let figures = std::iter::once(memory).chain(flops).flatten();
-        figures.map(|(name, value, unit)| CeilingFigure { name: name.into(), value, unit: unit.into() }).collect()
+        let mut figures = vec![figure("memory", self.memory / 1e9, "GB/s")];
+        figures.extend(flops.iter().filter_map(|(name, rate)| Some(figure(name, (*rate)? / scale, unit))));
+        let units = self.matrix_units.iter();
+        figures.extend(units.map(|(dtype, rate)| figure(&format!("matrix units, {dtype}"), rate / scale, unit)));
+        figures
     }
 }
 
@@ -144,6 +155,47 @@ fn fma_rate(device: &Device, protocol: &Protocol) -> Result<f64> {
     let y = numbers(&run(0)?)?;
     ensure_all_close("sums of chains", &y[..1000], &[f64::from(4 * CHAINS) * 2.0; 1000], 1e-6)?;
     let flops = 2.0 * f64::from(4 * CHAINS * UNROLLED * turns) * invocations as f64;
+    seconds(device, protocol, Box::new(run)).map(|seconds| flops / seconds)
+}
+
+/// Products of matrices that stay in registers, added up in several chains. Nothing but the units' own speed bounds them.
+fn matrix_rate(device: &Device, protocol: &Protocol, dtype: DType, size: [u32; 3]) -> Result<f64> {
+    const CHAINS: u32 = 8;
+    const UNROLLED: u32 = 8;
+    const TURNS: u32 = 128;
+    const SUBGROUPS: u32 = 4;
+    let groups = 16 * device.info().compute_units.unwrap_or(64) as usize;
+    let ([m, n, k], bytes) = (size, dtype.size_in_bytes() as u32);
+    let [a, b, c] = MatrixType::of_units(dtype, size);
+    let kernel = Kernel::build("matrix units", device, 32 * SUBGROUPS, |kernel| {
+        kernel.use_matrices();
+        let x = kernel.matrix_buffer("x", dtype, Access::Read);
+        let y = kernel.matrix_buffer("y", c.dtype, Access::Write);
+        let turns = kernel.named_parameter("turns", Type::U32);
+        let rows = MatrixLayout::Rows;
+        let (a, b) = (x.load_matrix(0, k * bytes / 16, rows, a), x.load_matrix(0, n * bytes / 16, rows, b));
+        let chains: Vec<_> = (0..CHAINS).map(|_| kernel.zero_matrix(c)).collect();
+        kernel.for_range(0, turns, |_| {
+            for sum in (0..UNROLLED).flat_map(|_| &chains) {
+                sum.set(a.multiply_add(b, sum.get()));
+            }
+        });
+        kernel.when((kernel.global_index() / 32).eq(0), || {
+            for (chain, sum) in (0..).zip(&chains) {
+                y.store_matrix(chain * m * n / 4, n / 4, rows, sum.get());
+            }
+        });
+    })?;
+    let x = Tensor::ones((m.max(n) * k) as usize, dtype, device)?;
+    let outputs = (CHAINS * m * n) as usize;
+    let run = move |_| {
+        let [y] = kernel.launch(groups, [(&x).into(), Argument::output(outputs), TURNS.into()])?;
+        Ok(y)
+    };
+    let sums = vec![f64::from(k * UNROLLED * TURNS); outputs];
+    ensure_all_close("sums of products of ones", &numbers(&run(0)?)?, &sums, 0.0)?;
+    let products = f64::from(SUBGROUPS * CHAINS * UNROLLED * TURNS) * groups as f64;
+    let flops = 2.0 * f64::from(m * n * k) * products;
     seconds(device, protocol, Box::new(run)).map(|seconds| flops / seconds)
 }
 

@@ -46,7 +46,7 @@ pub fn run(device: &Device, settings: &Settings) -> Result<(Report, Vec<String>)
     for repeat in 0..settings.repeats {
         progress.set_message("ceilings");
         let ceilings = Ceilings::measure(device, &settings.protocol, sizes.elements(), sizes.native(device))?;
-        all_ceilings.push(ceilings);
+        all_ceilings.push(ceilings.clone());
         for series in &mut series {
             progress.set_message(series.case.name.clone());
             match measure(device, &series.case, &settings.protocol, repeat == 0) {

@@ -252,7 +252,7 @@ fn each_turn<'k>(k: &'k KernelBuilder, turns: u32, body: impl Fn(Value<'k>)) {
     if k.target().dialect == Dialect::OpenCl {
         // Unrolled, it would not stay in Intel's registers.
         k.for_rolled(0, turns, body);
-    } else if k.target().is_for_browsers() {
+    } else if k.target().wgsl {
         // WGSL has no way to ask for it.
         (0..turns).for_each(|turn| body(k.u32(turn)));
     } else {

@@ -7,7 +7,8 @@ use crate::dtype::DType;
 use crate::kernels::elements::Quads;
 use crate::kernels::epilogue::Tail;
 use crate::shader::{
-    Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixType, MatrixVar, Operator, Scalar, Type, Value,
+    Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixRole, MatrixType, MatrixVar, Scalar, Type,
+    Value,
 };
 
 /// The block of a workgroup on matrix units, and how it is computed.
@@ -208,7 +209,7 @@ impl<'k> Side<'k> {
             Along::Other => place / self.per_vector + depth * pitch,
         };
         // Lines are rows of `a` along the depth, and of `b` along the other axis.
-        let rows = (self.ty.operator == Operator::A) == (self.along == Along::Depth);
+        let rows = (self.ty.role == MatrixRole::A) == (self.along == Along::Depth);
         let layout = if rows { MatrixLayout::Rows } else { MatrixLayout::Columns };
         self.memory.load_matrix(self.slice + index, self.k.u32(pitch), layout, self.ty)
     }
@@ -247,7 +248,7 @@ impl<'k> Work<'k> {
                     matrix: Matrix<'k>,
                     [stride, depth_stride]: [Value<'k>; 2],
                     [length, first]: [Value<'k>; 2]| {
-            let (operator, rows, columns) = [(Operator::A, m, unit_depth), (Operator::B, unit_depth, n)][i];
+            let (role, rows, columns) = [(MatrixRole::A, m, unit_depth), (MatrixRole::B, unit_depth, n)][i];
             let base = if i == 0 { 0 } else { tiles[0].vectors() };
             let in_slice = depth / block.slices * if along == Along::Depth { 1 } else { tiles[i].pitch() * per_vector };
             Side {
@@ -258,7 +259,7 @@ impl<'k> Work<'k> {
                 tile: tiles[i],
                 slice: slice * (in_slice / per_vector) + base,
                 along,
-                ty: MatrixType { dtype, rows, columns, operator },
+                ty: MatrixType { dtype, rows, columns, role },
                 per_vector,
                 threads: block.workgroup(),
                 start: matrix.start,
@@ -276,7 +277,7 @@ impl<'k> Work<'k> {
         ];
         let down = block.shape[0] / block.part[0];
         let (row, column) = (number % down * block.part[0], number / down * block.part[1]);
-        let ty = MatrixType { dtype: dtype.widened(), rows: m, columns: n, operator: Operator::C };
+        let ty = MatrixType { dtype: dtype.widened(), rows: m, columns: n, role: MatrixRole::C };
         let sums = (0..block.part[0] / m * (block.part[1] / n)).map(|_| k.zero_matrix(ty)).collect();
         Work { block, unit: layout.unit, depth, sides, memory, number, slice, row, column, sums }
     }

@@ -185,8 +185,13 @@ pub(crate) trait Backend: Send + Sync {
     /// What the device is.
     fn info(&self) -> &DeviceInfo;
 
-    /// The form in which kernels are generated for this device.
+    /// The form in which the crate's own kernels are generated for this device.
     fn target(&self) -> Target;
+
+    /// The form in which the device takes those of apps.
+    fn target_of_apps(&self) -> Target {
+        self.target()
+    }
 
     /// Bytes of device memory that this process may have in all, as far as the driver tells; else all there is.
     fn budget(&self) -> u64;

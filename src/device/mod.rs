@@ -4,6 +4,8 @@ pub(crate) mod backend;
 #[cfg(test)]
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 mod contract;
+#[cfg(any(feature = "vulkan", wgpu_on_vulkan))]
+mod cooperative_matrix2;
 mod filter;
 mod info;
 #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
@@ -15,6 +17,8 @@ mod reads;
 mod rules;
 #[cfg(any(feature = "vulkan", feature = "level-zero"))]
 mod slots;
+#[cfg(any(feature = "vulkan", wgpu_on_vulkan))]
+mod units;
 
 #[cfg(feature = "vulkan")]
 pub(crate) mod vulkan;

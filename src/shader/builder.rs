@@ -1,6 +1,6 @@
 //! [`KernelBuilder`]: owns the SPIR-V under construction; types, constants, built-ins and the finished module.
 
-use super::cooperative::MatrixType;
+use super::cooperative::Matrices;
 use super::module::{Access, Code, Module};
 use super::signature::{Signature, SlotKind};
 use super::target::{Dialect, ParameterBlock, Target};
@@ -56,8 +56,8 @@ pub(super) struct State {
     /// The buffers and parameters by name, in the order in which they were declared.
     signature: Signature,
     types: HashMap<Type, Word>,
-    /// The types of cooperative matrices, in kernels that have declared to use them.
-    pub(super) matrices: Option<HashMap<MatrixType, Word>>,
+    /// The cooperative matrices of kernels that have declared to use them.
+    pub(super) matrices: Option<Matrices>,
     constants: HashMap<(Type, u64), Word>,
     arrays: HashMap<Type, Word>,
     builtins: HashMap<BuiltIn, Word>,
@@ -67,6 +67,13 @@ pub(super) struct State {
     requires: Features,
     large_registers: bool,
     scopes: Scopes,
+}
+
+impl State {
+    /// Whether nothing is declared or computed yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.types.is_empty() && self.bindings.is_empty() && self.parameters.is_empty()
+    }
 }
 
 /// The branches and loop bodies that are open, and in which of them each id was made that is not of the outermost.
@@ -179,6 +186,11 @@ impl KernelBuilder {
         self.target
     }
 
+    /// Invocations per workgroup.
+    pub(super) fn workgroup(&self) -> u32 {
+        self.workgroup
+    }
+
     /// What the kernel takes, as declared so far.
     pub(crate) fn signature(&self) -> Signature {
         self.state.borrow().signature.clone()
@@ -195,8 +207,8 @@ impl KernelBuilder {
         result.map_err(|error| self.fail(error.to_string())).ok()
     }
 
-    pub(super) fn require(&self, feature: impl FnOnce(&mut Features)) {
-        feature(&mut self.state.borrow_mut().requires);
+    pub(super) fn require<T>(&self, feature: impl FnOnce(&mut Features) -> T) -> T {
+        feature(&mut self.state.borrow_mut().requires)
     }
 
     pub(super) fn capability(&self, capability: Capability) {
@@ -614,6 +626,7 @@ impl KernelBuilder {
         if !self.state.borrow().scopes.open.is_empty() {
             self.fail("a branch has not ended: drop what `when` returns");
         }
+        self.check_matrices();
         self.emit_void(Op::Return, []);
         self.check(self.state.borrow_mut().module.select_block(None));
         self.check(self.state.borrow_mut().module.end_function());
@@ -644,6 +657,7 @@ impl KernelBuilder {
             entry_point: "main".into(),
             bindings: state.bindings.iter().map(|b| b.access).collect(),
             parameter_words: state.parameters.len() - state.address_words.len(),
+            parameters: self.target.parameters,
             workgroup: [workgroup, 1, 1],
             workgroup_memory: state.workgroup_memory,
             requires: state.requires,

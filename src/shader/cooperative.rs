@@ -4,43 +4,68 @@
 use super::builder::KernelBuilder;
 use super::memory::Array;
 use super::target::Dialect;
-use super::types::Type;
-use super::value::Value;
+use super::types::{Scalar, Type};
+use super::value::{IntoValue, Value};
 use crate::dtype::DType;
 use rspirv::dr::{InsertPoint, Instruction, Operand};
 use rspirv::spirv::{
     Capability, CooperativeMatrixLayout, CooperativeMatrixOperands, CooperativeMatrixUse, FPEncoding, MemoryModel, Op,
-    Scope, Word,
+    Scope, StorageClass, Word,
 };
 use std::collections::HashMap;
 
 /// What a matrix is in a product `a b + c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Operator {
+pub enum MatrixRole {
+    /// The left factor.
     A,
+    /// The right factor.
     B,
+    /// What is added, and the result.
     C,
 }
 
 /// The type of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct MatrixType {
+pub struct MatrixType {
+    /// The dtype of its elements.
     pub dtype: DType,
+    /// Its rows.
     pub rows: u32,
+    /// Its columns.
     pub columns: u32,
-    pub operator: Operator,
+    /// What it is in a product.
+    pub role: MatrixRole,
+}
+
+impl MatrixType {
+    /// The types of `a`, `b` and `c` in a product `a b + c` of a dtype, of a size `[m, n, k]` that
+    /// [`Features::matrix_units`](crate::Features::matrix_units) has for it: `a` is `m x k`, `b` is `k x n`, and `c`, of 32 bits, is `m x n`.
+    pub fn of_units(dtype: DType, [m, n, k]: [u32; 3]) -> [MatrixType; 3] {
+        [
+            MatrixType { dtype, rows: m, columns: k, role: MatrixRole::A },
+            MatrixType { dtype, rows: k, columns: n, role: MatrixRole::B },
+            MatrixType { dtype: dtype.widened(), rows: m, columns: n, role: MatrixRole::C },
+        ]
+    }
+
+    fn name(self) -> String {
+        format!("a {} x {} matrix of {} as {:?}", self.rows, self.columns, self.dtype, self.role)
+    }
 }
 
 /// Which elements are neighbours in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum MatrixLayout {
+pub enum MatrixLayout {
+    /// Those of a row: a line is a row.
     Rows,
+    /// Those of a column: a line is a column.
     Columns,
 }
 
-/// A matrix held by a subgroup.
+/// A matrix that the lanes of a subgroup hold together: see [`KernelBuilder::use_matrices`].
 #[derive(Clone, Copy)]
-pub(crate) struct Matrix<'k> {
+pub struct CooperativeMatrix<'k> {
     kernel: &'k KernelBuilder,
     id: Word,
     ty: MatrixType,
@@ -48,42 +73,57 @@ pub(crate) struct Matrix<'k> {
 
 /// A variable that holds one.
 #[derive(Clone, Copy)]
-pub(crate) struct MatrixVar<'k> {
+pub struct MatrixVar<'k> {
     kernel: &'k KernelBuilder,
     pointer: Word,
     ty: MatrixType,
 }
 
+/// The matrices of a kernel.
+#[derive(Default)]
+pub(super) struct Matrices {
+    types: HashMap<MatrixType, Word>,
+    /// The sizes of its products.
+    products: HashMap<DType, [u32; 3]>,
+}
+
 impl<'k> MatrixVar<'k> {
-    pub fn get(self) -> Matrix<'k> {
+    /// Its matrix now.
+    pub fn get(self) -> CooperativeMatrix<'k> {
         let ty = self.kernel.matrix_type(self.ty);
         let id = self.kernel.emit_id(Op::Load, ty, [Operand::IdRef(self.pointer)]);
-        Matrix { kernel: self.kernel, id, ty: self.ty }
+        CooperativeMatrix { kernel: self.kernel, id, ty: self.ty }
     }
 
-    pub fn set(self, matrix: Matrix<'k>) {
+    /// Gives it a new one.
+    pub fn set(self, matrix: CooperativeMatrix<'k>) {
+        if self.ty != matrix.ty {
+            self.kernel.fail(format!("{} is stored where {} is expected", matrix.ty.name(), self.ty.name()));
+        }
         self.kernel.emit_void(Op::Store, [Operand::IdRef(self.pointer), Operand::IdRef(matrix.id)]);
     }
 }
 
-impl<'k> Matrix<'k> {
-    /// `self b + c`.
-    pub fn multiply_add(self, b: Matrix<'k>, c: Matrix<'k>) -> Matrix<'k> {
-        let fits = (self.ty.operator, b.ty.operator, c.ty.operator) == (Operator::A, Operator::B, Operator::C)
-            && (self.ty.rows, self.ty.columns, b.ty.columns) == (c.ty.rows, b.ty.rows, c.ty.columns)
-            && (self.ty.dtype, self.ty.dtype.widened()) == (b.ty.dtype, c.ty.dtype);
-        if !fits {
-            self.kernel.fail(format!("{:?} {:?} + {:?}", self.ty, b.ty, c.ty));
+impl<'k> CooperativeMatrix<'k> {
+    /// `self b + c`, where `self` has the [role](MatrixRole) `A`. Products of floats are added up in `f32`.
+    pub fn multiply_add(self, b: CooperativeMatrix<'k>, c: CooperativeMatrix<'k>) -> CooperativeMatrix<'k> {
+        let kernel = self.kernel;
+        let (dtype, size) = (self.ty.dtype, [c.ty.rows, c.ty.columns, b.ty.rows]);
+        if [self.ty, b.ty, c.ty] != MatrixType::of_units(dtype, size) {
+            kernel.fail(format!("no product: {}, {}, {}", self.ty.name(), b.ty.name(), c.ty.name()));
         }
-        let size = [c.ty.rows, c.ty.columns, b.ty.rows];
-        self.kernel.require(|features| {
-            if let Some(units) = features.matrix_units.of_mut(self.ty.dtype) {
-                *units = Some(size);
-            }
-        });
-        let ty = self.kernel.matrix_type(c.ty);
+        let of_units =
+            |features: &mut crate::device::Features| Some(*features.matrix_units.of_mut(dtype)? = Some(size));
+        if kernel.require(of_units).is_none() {
+            kernel.fail(format!("matrix units multiply f16, bf16, i8 and u8, not {dtype}"));
+        }
+        let known = kernel.state.borrow_mut().matrices.get_or_insert_default().products.insert(dtype, size);
+        if known.is_some_and(|known| known != size) {
+            kernel.fail(format!("products of {dtype} of several sizes"));
+        }
+        let ty = kernel.matrix_type(c.ty);
         let mut operands = [self.id, b.id, c.id].map(Operand::IdRef).to_vec();
-        if self.ty.dtype == DType::I8 {
+        if dtype == DType::I8 {
             operands.push(Operand::CooperativeMatrixOperands(
                 CooperativeMatrixOperands::MATRIX_A_SIGNED_COMPONENTS_KHR
                     | CooperativeMatrixOperands::MATRIX_B_SIGNED_COMPONENTS_KHR
@@ -91,32 +131,82 @@ impl<'k> Matrix<'k> {
                     | CooperativeMatrixOperands::MATRIX_RESULT_SIGNED_COMPONENTS_KHR,
             ));
         }
-        let id = self.kernel.emit_id(Op::CooperativeMatrixMulAddKHR, ty, operands);
-        Matrix { kernel: self.kernel, id, ty: c.ty }
+        let id = kernel.emit_id(Op::CooperativeMatrixMulAddKHR, ty, operands);
+        CooperativeMatrix { kernel, id, ty: c.ty }
     }
 }
 
 impl KernelBuilder {
-    /// Declares that the kernel uses cooperative matrices, before anything else. It then follows Vulkan's own memory model,
-    /// in which loads and stores tell what others see.
-    pub(crate) fn use_matrices(&self) {
+    /// Declares that the kernel uses cooperative matrices, before anything else.
+    ///
+    /// The 32 lanes of a subgroup hold such a matrix together; which lane has which element is the driver's secret. They
+    /// all come by where one is loaded, stored or multiplied, with the same arguments, and a workgroup has whole subgroups.
+    /// Every matrix of a kernel is of a type that one of its products has.
+    ///
+    /// ```
+    /// use marquetry::shader::{Access, MatrixLayout, MatrixType, Scalar, Type};
+    /// use marquetry::{Argument, DType, Device, Kernel, Tensor};
+    ///
+    /// let device = Device::best()?;
+    /// // Where there are no units of `f16`, `Kernel::build` says so.
+    /// let Some(size @ [m, n, k]) = device.info().features.matrix_units.f16 else { return Ok(()) };
+    /// let [a, b, c] = MatrixType::of_units(DType::F16, size);
+    /// // One subgroup multiplies matrices of the units' size, whose rows lie behind each other.
+    /// let product = Kernel::build("product", &device, 32, |kernel| {
+    ///     kernel.use_matrices();
+    ///     // Eight halves in an element, or four floats.
+    ///     let x = kernel.matrix_buffer("x", DType::F16, Access::Read);
+    ///     let w = kernel.matrix_buffer("w", DType::F16, Access::Read);
+    ///     let y = kernel.matrix_buffer("y", DType::F32, Access::Write);
+    ///     let x = x.load_matrix(0, k / 8, MatrixLayout::Rows, a);
+    ///     let w = w.load_matrix(0, n / 8, MatrixLayout::Rows, b);
+    ///     let sum = x.multiply_add(w, kernel.zero_matrix(c).get());
+    ///     y.store_matrix(0, n / 4, MatrixLayout::Rows, sum);
+    /// })?;
+    /// let x = Tensor::ones((m as usize, k as usize), DType::F16, &device)?;
+    /// let w = Tensor::ones((k as usize, n as usize), DType::F16, &device)?;
+    /// let [y] = product.launch(1, [x.into(), w.into(), Argument::output((m as usize, n as usize))])?;
+    /// assert_eq!(y.to_vec::<f32>()?, vec![k as f32; (m * n) as usize]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// Such a kernel follows Vulkan's own memory model (`SPV_KHR_cooperative_matrix`, `SPV_KHR_vulkan_memory_model`).
+    pub fn use_matrices(&self) {
+        let state = &mut *self.state.borrow_mut();
+        if state.matrices.is_some() || !state.is_empty() {
+            self.fail("`use_matrices` stands before anything else");
+        }
+        state.matrices = Some(Matrices::default());
+        if self.target().dialect == Dialect::Vulkan {
+            for capability in [Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel] {
+                state.module.capability(capability);
+            }
+            for extension in ["SPV_KHR_cooperative_matrix", "SPV_KHR_vulkan_memory_model"] {
+                state.module.extension(extension);
+            }
+            state.module.memory_model(self.target().addressing(), MemoryModel::Vulkan);
+        }
+    }
+
+    /// Whether the kernel has declared to use cooperative matrices.
+    pub(crate) fn has_matrices(&self) -> bool {
+        self.state.borrow().matrices.is_some()
+    }
+
+    /// Notes what is wrong with the matrices as a whole.
+    pub(super) fn check_matrices(&self) {
+        let state = self.state.borrow();
+        let Some(Matrices { types, products }) = &state.matrices else { return };
         if self.target().dialect != Dialect::Vulkan {
             self.fail("cooperative matrices are there in Vulkan's dialect only");
         }
-        for capability in [Capability::CooperativeMatrixKHR, Capability::VulkanMemoryModel] {
-            self.capability(capability);
+        let products: Vec<_> = products.iter().flat_map(|(&dtype, &size)| MatrixType::of_units(dtype, size)).collect();
+        if let Some(ty) = types.keys().find(|ty| !products.contains(ty)) {
+            self.fail(format!("{} is in no product", ty.name()));
         }
-        for extension in ["SPV_KHR_cooperative_matrix", "SPV_KHR_vulkan_memory_model"] {
-            self.extension(extension);
+        if !self.workgroup().is_multiple_of(LANES) {
+            self.fail(format!("a workgroup of {} invocations has no whole subgroups of {LANES}", self.workgroup()));
         }
-        let addressing = self.target().addressing();
-        let state = &mut *self.state.borrow_mut();
-        state.module.memory_model(addressing, MemoryModel::Vulkan);
-        state.matrices = Some(HashMap::new());
-    }
-
-    pub(super) fn has_matrices(&self) -> bool {
-        self.state.borrow().matrices.is_some()
     }
 
     /// The type of a matrix's elements: of a narrow dtype one that no value of a kernel has.
@@ -138,37 +228,44 @@ impl KernelBuilder {
     }
 
     fn matrix_type(&self, ty: MatrixType) -> Word {
-        if let Some(&id) = self.state.borrow().matrices.as_ref().and_then(|known| known.get(&ty)) {
+        if let Some(&id) = self.state.borrow().matrices.as_ref().and_then(|known| known.types.get(&ty)) {
             return id;
         }
         if !self.has_matrices() {
-            self.fail("cooperative matrices are to be declared first");
+            self.fail("cooperative matrices are to be declared first: `use_matrices`");
         }
         let component = self.component_type(ty.dtype);
-        let operator = match ty.operator {
-            Operator::A => CooperativeMatrixUse::MatrixAKHR,
-            Operator::B => CooperativeMatrixUse::MatrixBKHR,
-            Operator::C => CooperativeMatrixUse::MatrixAccumulatorKHR,
+        let role = match ty.role {
+            MatrixRole::A => CooperativeMatrixUse::MatrixAKHR,
+            MatrixRole::B => CooperativeMatrixUse::MatrixBKHR,
+            MatrixRole::C => CooperativeMatrixUse::MatrixAccumulatorKHR,
         };
-        let numbers = [Scope::Subgroup as u32, ty.rows, ty.columns, operator as u32].map(|n| self.u32(n).operand());
+        let numbers = [Scope::Subgroup as u32, ty.rows, ty.columns, role as u32].map(|n| self.u32(n).operand());
         let state = &mut *self.state.borrow_mut();
         let id = state.module.id();
         let operands = std::iter::once(Operand::IdRef(component)).chain(numbers).collect();
         let instruction = Instruction::new(Op::TypeCooperativeMatrixKHR, None, Some(id), operands);
         state.module.insert_types_global_values(InsertPoint::End, instruction);
-        state.matrices.get_or_insert_default().insert(ty, id);
+        state.matrices.get_or_insert_default().types.insert(ty, id);
         id
     }
 
     /// A variable with a matrix of zeros, to add up products in.
-    pub(crate) fn zero_matrix(&self, ty: MatrixType) -> MatrixVar<'_> {
+    pub fn zero_matrix(&self, ty: MatrixType) -> MatrixVar<'_> {
         let id = self.matrix_type(ty);
-        let zero = self.number(Type { scalar: ty.dtype.compute_scalar(), lanes: 1 }, 0);
+        let component = self.component_type(ty.dtype);
+        let zero = self.state.borrow_mut().module.constant_null(component);
         let pointer = self.local(id, false);
-        let zeros = self.emit_id(Op::CompositeConstruct, id, [zero.operand()]);
+        let zeros = self.emit_id(Op::CompositeConstruct, id, [Operand::IdRef(zero)]);
         let var = MatrixVar { kernel: self, pointer, ty };
-        var.set(Matrix { kernel: self, id: zeros, ty });
+        var.set(CooperativeMatrix { kernel: self, id: zeros, ty });
         var
+    }
+
+    /// Declares the next buffer, of a tensor of a dtype, for matrices of it: in elements of 16 bytes, as
+    /// [`load_matrix`](Array::load_matrix) wants them.
+    pub fn matrix_buffer(&self, name: &str, dtype: DType, access: super::Access) -> Array<'_> {
+        self.typed_buffer(name, Type::vec4(Scalar::U32), dtype, access)
     }
 
     fn matrix_layout(&self, layout: MatrixLayout) -> Operand {
@@ -180,29 +277,213 @@ impl KernelBuilder {
     }
 }
 
+/// Lanes of a subgroup that has matrices.
+const LANES: u32 = 32;
+
+/// Bytes of the elements of arrays that matrices are loaded from: wherever one begins, it is aligned as drivers want it.
+const ELEMENT: u32 = 16;
+
 impl<'k> Array<'k> {
     /// The matrix whose first element is the first one at `index`, and whose lines are `stride` elements of the array
-    /// apart. The array may have any elements: the matrix's are found in their bytes.
-    pub(crate) fn load_matrix(
+    /// apart. The array is a buffer or workgroup memory, with elements of 16 bytes, such as vectors of four `u32`, whatever
+    /// the matrix's own are: these are found in their bytes. In a kernel of [`Kernel::build`](crate::Kernel::build) a matrix
+    /// that is not wholly in the array is zeros.
+    pub fn load_matrix(
         self,
-        index: Value<'k>,
-        stride: Value<'k>,
+        index: impl IntoValue<'k>,
+        stride: impl IntoValue<'k>,
         layout: MatrixLayout,
         ty: MatrixType,
-    ) -> Matrix<'k> {
+    ) -> CooperativeMatrix<'k> {
         let kernel = self.kernel();
         let type_id = kernel.matrix_type(ty);
-        let operands = [Operand::IdRef(self.pointer(index, None)), kernel.matrix_layout(layout), stride.operand()];
-        let operands = operands.into_iter().chain(kernel.shared(self.class()));
-        let id = kernel.emit_id(Op::CooperativeMatrixLoadKHR, type_id, operands);
-        Matrix { kernel, id, ty }
+        let load = |index: Value<'k>, stride: Value<'k>| {
+            let operands = [Operand::IdRef(self.pointer(index, None)), kernel.matrix_layout(layout), stride.operand()];
+            let operands = operands.into_iter().chain(kernel.shared(self.class()));
+            let id = kernel.emit_id(Op::CooperativeMatrixLoadKHR, type_id, operands);
+            CooperativeMatrix { kernel, id, ty }
+        };
+        let Place { index, stride, fits } = self.place(index, stride, layout, ty);
+        let Some(fits) = fits else { return load(index, stride) };
+        let loaded = kernel.zero_matrix(ty);
+        kernel.when(fits, || loaded.set(load(index, stride)));
+        loaded.get()
     }
 
-    /// Stores a matrix, as [`load_matrix`](Self::load_matrix) loads it.
-    pub(crate) fn store_matrix(self, index: Value<'k>, stride: Value<'k>, layout: MatrixLayout, matrix: Matrix<'k>) {
-        let pointer = Operand::IdRef(self.pointer(index, None));
-        let operands = [pointer, Operand::IdRef(matrix.id), matrix.kernel.matrix_layout(layout), stride.operand()];
-        let operands = operands.into_iter().chain(matrix.kernel.shared(self.class()));
-        matrix.kernel.emit_void(Op::CooperativeMatrixStoreKHR, operands);
+    /// Stores a matrix, as [`load_matrix`](Self::load_matrix) loads it. In a kernel of
+    /// [`Kernel::build`](crate::Kernel::build) one that would not be wholly in the array is left out.
+    pub fn store_matrix(
+        self,
+        index: impl IntoValue<'k>,
+        stride: impl IntoValue<'k>,
+        layout: MatrixLayout,
+        matrix: CooperativeMatrix<'k>,
+    ) {
+        self.check_writable();
+        let kernel = self.kernel();
+        let store = |index: Value<'k>, stride: Value<'k>| {
+            let pointer = Operand::IdRef(self.pointer(index, None));
+            let operands = [pointer, Operand::IdRef(matrix.id), kernel.matrix_layout(layout), stride.operand()];
+            kernel.emit_void(Op::CooperativeMatrixStoreKHR, operands.into_iter().chain(kernel.shared(self.class())));
+        };
+        let Place { index, stride, fits } = self.place(index, stride, layout, matrix.ty);
+        match fits {
+            Some(fits) => drop(kernel.when(fits, || store(index, stride))),
+            None => store(index, stride),
+        }
+    }
+
+    /// Where a matrix lies, and in a checked kernel whether that is in the array.
+    fn place(
+        self,
+        index: impl IntoValue<'k>,
+        stride: impl IntoValue<'k>,
+        layout: MatrixLayout,
+        ty: MatrixType,
+    ) -> Place<'k> {
+        let kernel = self.kernel();
+        let (index, stride) = (self.index(index), self.index(stride));
+        let there = matches!(self.class(), StorageClass::StorageBuffer | StorageClass::Workgroup);
+        if self.element().size_in_bytes() != ELEMENT || (!there && kernel.target().dialect == Dialect::Vulkan) {
+            kernel.fail("matrices are in buffers and workgroup memory, in elements of 16 bytes");
+        }
+        let Some(last) = self.last() else { return Place { index, stride, fits: None } };
+        // Drivers want to see that all lanes have the same.
+        let (index, stride) = (index.subgroup_first(), stride.subgroup_first());
+        let (lines, line) = match layout {
+            MatrixLayout::Rows => (ty.rows, ty.columns),
+            MatrixLayout::Columns => (ty.columns, ty.rows),
+        };
+        let line = (line * ty.dtype.size_in_bytes() as u32).div_ceil(ELEMENT).max(1) - 1;
+        // The last place at which a line may begin, and so where the last of the lines does.
+        let room = last - line;
+        let apart = stride.le((room - index) / lines.saturating_sub(1).max(1));
+        Place { index, stride, fits: Some(last.ge(line) & index.le(room) & apart) }
+    }
+}
+
+/// Where a matrix lies in an array.
+struct Place<'k> {
+    index: Value<'k>,
+    stride: Value<'k>,
+    fits: Option<Value<'k>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::shader::{Access, Module, Target};
+
+    const SIZE: [u32; 3] = [16, 16, 16];
+
+    fn checked(write: impl FnOnce(&KernelBuilder)) -> Result<Module, String> {
+        let k = KernelBuilder::checked("matrices", Target::VULKAN, 64);
+        write(&k);
+        k.finish().map_err(|error| match error {
+            Error::Kernel { message, .. } => message,
+            other => panic!("{other}"),
+        })
+    }
+
+    /// A product of matrices that are all of that element's type in memory.
+    fn product(k: &KernelBuilder, dtype: DType) {
+        let [a, b, c] = MatrixType::of_units(dtype, SIZE);
+        let x = k.matrix_buffer("x", dtype, Access::ReadWrite);
+        let tile = k.workgroup_array(Type::vec4(Scalar::U32), 64);
+        let stride = k.parameter(Type::U32);
+        tile.store(k.local_index(), x.load(k.local_index()));
+        k.barrier();
+        let sum = k.zero_matrix(c);
+        let (left, right) =
+            (tile.load_matrix(0, 2, MatrixLayout::Rows, a), x.load_matrix(1, stride, MatrixLayout::Columns, b));
+        sum.set(left.multiply_add(right, sum.get()));
+        x.store_matrix(0, stride, MatrixLayout::Rows, sum.get());
+    }
+
+    #[test]
+    fn products_require_their_units() {
+        for dtype in [DType::F16, DType::BF16, DType::I8, DType::U8] {
+            let module = checked(|k| {
+                k.use_matrices();
+                product(k, dtype);
+            });
+            let module = module.unwrap();
+            assert_eq!(module.requires.matrix_units.of(dtype), Some(SIZE), "{dtype}");
+            assert_eq!(module.requires.f16, dtype == DType::F16);
+            assert!(module.requires.subgroups, "places are looked at by subgroups");
+        }
+    }
+
+    #[test]
+    fn mistakes_with_matrices() {
+        let message = |write: &dyn Fn(&KernelBuilder)| checked(write).unwrap_err();
+        let of_size = |dtype, size| MatrixType::of_units(dtype, size);
+        let [a, b, c] = of_size(DType::F16, SIZE);
+        let cases: [(&dyn Fn(&KernelBuilder), &str); 8] = [
+            (&|k| product(k, DType::F16), "`use_matrices`"),
+            (
+                &|k| {
+                    k.u32(1);
+                    k.use_matrices();
+                },
+                "`use_matrices` stands before anything else",
+            ),
+            (
+                &|k| {
+                    k.use_matrices();
+                    product(k, DType::F32);
+                },
+                "matrix units multiply f16, bf16, i8 and u8, not f32",
+            ),
+            (
+                &|k| {
+                    k.use_matrices();
+                    k.zero_matrix(a);
+                },
+                "a 16 x 16 matrix of f16 as A is in no product",
+            ),
+            (
+                &|k| {
+                    k.use_matrices();
+                    let [a, c] = [a, c].map(|ty| k.zero_matrix(ty).get());
+                    a.multiply_add(a, c);
+                },
+                "no product: a 16 x 16 matrix of f16 as A, a 16 x 16 matrix of f16 as A",
+            ),
+            (
+                &|k| {
+                    k.use_matrices();
+                    k.zero_matrix(c).set(k.zero_matrix(b).get());
+                },
+                "a 16 x 16 matrix of f16 as B is stored where a 16 x 16 matrix of f32 as C is expected",
+            ),
+            (
+                &|k| {
+                    k.use_matrices();
+                    for size in [SIZE, [16, 8, 16]] {
+                        let [a, b, c] = of_size(DType::F16, size).map(|ty| k.zero_matrix(ty).get());
+                        a.multiply_add(b, c);
+                    }
+                },
+                "products of f16 of several sizes",
+            ),
+            (
+                &|k| {
+                    k.use_matrices();
+                    k.packed_buffer("x", DType::F16, Access::Read).load_matrix(0, 1, MatrixLayout::Rows, a);
+                },
+                "matrices are in buffers and workgroup memory, in elements of 16 bytes",
+            ),
+        ];
+        for (write, expected) in cases {
+            assert!(message(write).contains(expected), "{expected}: {}", message(write));
+        }
+        let odd = KernelBuilder::checked("matrices", Target::VULKAN, 48);
+        odd.use_matrices();
+        assert!(odd.finish().unwrap_err().to_string().contains("48 invocations has no whole subgroups of 32"));
+        let opencl = KernelBuilder::checked("matrices", Target::LEVEL_ZERO, 32);
+        opencl.use_matrices();
+        assert!(opencl.finish().unwrap_err().to_string().contains("in Vulkan's dialect only"));
     }
 }

@@ -53,7 +53,7 @@ enum Last {
 }
 
 impl<'k> Array<'k> {
-    fn index(self, index: impl IntoValue<'k>) -> Value<'k> {
+    pub(super) fn index(self, index: impl IntoValue<'k>) -> Value<'k> {
         let index = index.into_value(self.kernel, Type::U32);
         if index.ty() != Type::U32 {
             self.kernel.fail(format!("an index is u32, not {}", index.ty()));
@@ -63,7 +63,7 @@ impl<'k> Array<'k> {
     }
 
     /// In a checked kernel the last index there is.
-    fn last(self) -> Option<Value<'k>> {
+    pub(super) fn last(self) -> Option<Value<'k>> {
         self.last.map(|last| match last {
             Last::Constant(index) => self.kernel.u32(index),
             Last::Word(word) => self.kernel.load_word(word),
@@ -78,7 +78,7 @@ impl<'k> Array<'k> {
         self.kernel.library(glsl, opencl, Type::U32, &[index, last])
     }
 
-    fn check_writable(self) {
+    pub(super) fn check_writable(self) {
         if !self.writable {
             self.kernel.fail("a buffer that is declared `Access::Read` is written");
         }
@@ -86,6 +86,10 @@ impl<'k> Array<'k> {
 
     pub(super) fn class(self) -> StorageClass {
         self.class
+    }
+
+    pub(super) fn element(self) -> Type {
+        self.element
     }
 
     pub(super) fn kernel(self) -> &'k KernelBuilder {
@@ -165,7 +169,12 @@ impl<'k> Array<'k> {
             operands[0] = index.le(last).select(operands[0], neutral);
         }
         let pointer = self.pointer(self.within(index), None);
-        let scope = if self.class == StorageClass::Workgroup { Scope::Workgroup } else { Scope::Device };
+        let scope = match self.class {
+            StorageClass::Workgroup => Scope::Workgroup,
+            // Vulkan's own memory model has the whole device as an option only.
+            _ if kernel.has_matrices() => Scope::QueueFamily,
+            _ => Scope::Device,
+        };
         // Relaxed: barriers and the ends of kernels order memory.
         let relaxed = Operand::IdMemorySemantics(kernel.u32(MemorySemantics::RELAXED.bits()).id);
         let mut all = vec![Operand::IdRef(pointer), Operand::IdScope(kernel.u32(scope as u32).id), relaxed.clone()];
@@ -234,7 +243,7 @@ impl KernelBuilder {
         self.typed_buffer(name, Type::U32, dtype, access)
     }
 
-    fn typed_buffer(&self, name: &str, element: Type, dtype: DType, access: Access) -> Array<'_> {
+    pub(super) fn typed_buffer(&self, name: &str, element: Type, dtype: DType, access: Access) -> Array<'_> {
         let (variable, word) = self.declare_buffer(name, element, dtype, access);
         let class = self.buffer_class();
         Array { kernel: self, variable, class, element, writable: access.writes(), last: word.map(Last::Word) }

@@ -44,7 +44,7 @@ pub(crate) mod wgsl;
 
 pub use builder::KernelBuilder;
 pub use control::When;
-pub(crate) use cooperative::{Matrix as CooperativeMatrix, MatrixLayout, MatrixType, MatrixVar, Operator};
+pub use cooperative::{CooperativeMatrix, MatrixLayout, MatrixRole, MatrixType, MatrixVar};
 pub use memory::{Array, Var};
 pub use module::{Access, Code, Module};
 pub use signature::Signature;

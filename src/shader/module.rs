@@ -2,6 +2,7 @@
 
 use crate::device::Features;
 use crate::error::{Error, Result};
+use crate::shader::ParameterBlock;
 
 /// How a kernel uses a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,8 +39,8 @@ pub enum Code {
 /// A kernel with one entry point.
 ///
 /// In the Vulkan dialect buffer `i` is a storage buffer at set 0, binding `i`. The parameter block, an array of 32-bit
-/// words, is either the push constants or a uniform buffer at the binding behind the last buffer, as the
-/// [`Target`](super::Target) says. Where buffers are reached by [addresses](super::Target::addresses), none is bound. In the OpenCL dialect the kernel's arguments are the buffers as global pointers,
+/// words, is either the push constants or a uniform buffer at the binding behind the last buffer. Where buffers are reached
+/// by [addresses](super::Target::addresses), none is bound. In the OpenCL dialect the kernel's arguments are the buffers as global pointers,
 /// then one 32-bit scalar per parameter word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {
@@ -53,6 +54,8 @@ pub struct Module {
     pub bindings: Vec<Access>,
     /// The length of the parameter block in words of 32 bits.
     pub parameter_words: usize,
+    /// Where the parameter block is, in the Vulkan dialect and in WGSL.
+    pub parameters: ParameterBlock,
     /// Invocations per workgroup in x, y and z.
     pub workgroup: [u32; 3],
     /// Bytes of workgroup memory.

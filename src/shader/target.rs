@@ -35,6 +35,9 @@ pub struct Target {
     /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
     /// subnormal numbers and NaN.
     pub unpacks_halves: bool,
+    /// Whether the kernel goes through WGSL, perhaps in a browser: it has no way to ask for unrolled loops, and bounds of loops
+    /// around barriers have to come from parameters.
+    pub wgsl: bool,
 }
 
 impl Target {
@@ -45,6 +48,7 @@ impl Target {
         subgroup_size: None,
         addresses: false,
         unpacks_halves: false,
+        wgsl: false,
     };
     /// WebGPU: the parameter block is a uniform buffer, which browsers have too.
     pub const WEBGPU: Target = Target {
@@ -53,6 +57,7 @@ impl Target {
         subgroup_size: None,
         addresses: false,
         unpacks_halves: false,
+        wgsl: true,
     };
     /// Level Zero and OpenCL; the compiler chooses the size of subgroups.
     pub const LEVEL_ZERO: Target = Target {
@@ -61,6 +66,7 @@ impl Target {
         subgroup_size: None,
         addresses: false,
         unpacks_halves: false,
+        wgsl: false,
     };
 
     /// The form for buffers that are larger than can be bound, or are not.
@@ -71,10 +77,5 @@ impl Target {
     /// How the Vulkan dialect points at memory.
     pub(super) fn addressing(self) -> AddressingModel {
         if self.addresses { AddressingModel::PhysicalStorageBuffer64 } else { AddressingModel::Logical }
-    }
-
-    /// Whether a browser may compile the kernel, and so wants bounds of loops around barriers to come from parameters.
-    pub(crate) fn is_for_browsers(self) -> bool {
-        self.parameters == ParameterBlock::Uniform
     }
 }

@@ -79,7 +79,7 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
     use crate::device::Features;
-    use crate::shader::Code;
+    use crate::shader::{Code, ParameterBlock};
     use rspirv::binary::Assemble;
     use rspirv::dr::Builder;
     use rspirv::spirv::{
@@ -109,6 +109,7 @@ mod tests {
             entry_point: "main".into(),
             bindings: Vec::new(),
             parameter_words: 0,
+            parameters: ParameterBlock::Uniform,
             workgroup: [64, 1, 1],
             workgroup_memory: 0,
             requires: Features::default(),

@@ -20,7 +20,7 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
         cases.extend([DType::F16, DType::BF16].map(|dtype| square(dtype, n, RowMajor, RowMajor)));
     }
     // Matrix units multiply bytes faster than halves.
-    cases.push(Case { bound: Bound::None, ..square(DType::I8, sizes.narrow_products[0], RowMajor, RowMajor) });
+    cases.push(square(DType::I8, sizes.narrow_products[0], RowMajor, RowMajor));
     cases.push(chain(512));
     for columns in sizes.layers {
         cases.extend([RowMajor, Transposed].map(|order| layer(sizes, columns, order)));
@@ -61,7 +61,7 @@ fn cost(dtype: DType, [m, n, k]: [usize; 3]) -> Cost {
 }
 
 fn bound(dtype: DType) -> Bound {
-    if dtype == DType::F32 { Bound::Fma } else { Bound::Matrix }
+    if dtype == DType::F32 { Bound::Fma } else { Bound::Matrix(dtype) }
 }
 
 fn square(dtype: DType, n: usize, a: Order, b: Order) -> Case {
@@ -96,7 +96,7 @@ fn layer(sizes: &Sizes, columns: usize, order: Order) -> Case {
         name: format!("matmul f16 {rows}x{width} @ {width}x{columns} W{transposed}"),
         cost: cost(DType::F16, [rows, columns, width]),
         rate: Rate::Flops,
-        bound: Bound::Matrix,
+        bound: Bound::Matrix(DType::F16),
         prepare: Box::new(move |device| {
             let x = random(rows, width, 1.0, DType::F16, RowMajor, device)?;
             let weights = (0..count).map(|_| random(width, columns, deviation(width), DType::F16, order, device));
@@ -117,7 +117,7 @@ fn chain(n: usize) -> Case {
         name: format!("matmul f16 {n}^3 chain"),
         cost: cost(DType::F16, [n, n, n]),
         rate: Rate::Flops,
-        bound: Bound::Matrix,
+        bound: Bound::Matrix(DType::F16),
         prepare: Box::new(move |device| {
             let start = random(n, n, 1.0, DType::F16, RowMajor, device)?;
             let weights = (0..WEIGHTS).map(|_| random(n, n, deviation(n), DType::F16, RowMajor, device));

@@ -3,7 +3,7 @@
 use super::extensions::Extensions;
 use super::instance::{self, Instance, MINIMUM_API};
 use super::properties::Properties;
-use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, MatrixUnits, MemoryRegion, vendor_name};
+use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, MatrixUnits, MemoryRegion, units, vendor_name};
 use crate::error::Result;
 use ash::vk;
 
@@ -67,7 +67,7 @@ impl Adapter {
             .map_err(|result| format!("{name}: vkEnumerateDeviceExtensionProperties: {result}"))?;
         // SAFETY: see above.
         let families = unsafe { raw.get_physical_device_queue_family_properties(physical) };
-        let queue_family = compute_family(&families).ok_or_else(|| format!("{name}: no compute queue"))?;
+        let queue_family = units::compute_family(&families).ok_or_else(|| format!("{name}: no compute queue"))?;
         let timestamp_bits = families.get(queue_family as usize).map_or(0, |family| family.timestamp_valid_bits);
 
         let abilities = Abilities::read(raw, physical);
@@ -90,7 +90,8 @@ impl Adapter {
             memory_regions: memory_regions(&memory),
             host_visible: true,
             unified_memory: is_unified(kind, &memory, device_heap),
-            compute_units: properties.compute_units,
+            // SAFETY: see above.
+            compute_units: unsafe { units::compute_units(raw, physical, &offered) },
             sub_devices: 0,
             limits: properties.limits,
             features: Features {
@@ -141,20 +142,6 @@ impl Abilities {
     }
 }
 
-/// The family of the compute queue. One without graphics is best: it does not stand in line behind the drawing of the
-/// application or the desktop, and drivers watch it with more patience for long kernels.
-fn compute_family(families: &[vk::QueueFamilyProperties]) -> Option<u32> {
-    let find = |unwanted: vk::QueueFlags| {
-        families.iter().zip(0..).find_map(|(family, index)| {
-            let fits = family.queue_count > 0
-                && family.queue_flags.contains(vk::QueueFlags::COMPUTE)
-                && !family.queue_flags.intersects(unwanted);
-            fits.then_some(index)
-        })
-    };
-    find(vk::QueueFlags::GRAPHICS).or_else(|| find(vk::QueueFlags::empty()))
-}
-
 /// The largest device-local heap: its index and size. Device buffers come from that one alone; where there is a second,
 /// it often is a window onto the first, so that a sum would count memory twice.
 fn device_heap(memory: &vk::PhysicalDeviceMemoryProperties) -> (usize, u64) {
@@ -196,24 +183,5 @@ fn device_kind(kind: vk::PhysicalDeviceType) -> DeviceKind {
         vk::PhysicalDeviceType::VIRTUAL_GPU => DeviceKind::Virtual,
         vk::PhysicalDeviceType::CPU => DeviceKind::Cpu,
         _ => DeviceKind::Other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn family(flags: vk::QueueFlags) -> vk::QueueFamilyProperties {
-        vk::QueueFamilyProperties { queue_flags: flags, queue_count: 1, ..Default::default() }
-    }
-
-    #[test]
-    fn a_compute_family_without_graphics_is_preferred() {
-        let all = family(vk::QueueFlags::GRAPHICS | vk::QueueFlags::COMPUTE | vk::QueueFlags::TRANSFER);
-        let transfer = family(vk::QueueFlags::TRANSFER);
-        let compute = family(vk::QueueFlags::COMPUTE | vk::QueueFlags::TRANSFER);
-        assert_eq!(compute_family(&[all, transfer, compute]), Some(2));
-        assert_eq!(compute_family(&[transfer, all]), Some(1));
-        assert_eq!(compute_family(&[transfer]), None);
     }
 }

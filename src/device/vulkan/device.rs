@@ -1,10 +1,9 @@
 //! The logical device: its creation, its health, and what becomes of the errors of its calls.
 
 use super::adapter::Adapter;
-use super::cooperative_matrix2;
 use super::instance::{self, Instance};
-use super::matrix_units::Bfloat16Features;
-use crate::device::{BackendKind, Features, MatrixUnits};
+use crate::device::units::Bfloat16Features;
+use crate::device::{BackendKind, Features, MatrixUnits, cooperative_matrix2};
 use crate::error::{Error, Result};
 use ash::prelude::VkResult;
 use ash::vk;

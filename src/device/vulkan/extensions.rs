@@ -1,8 +1,8 @@
 //! The optional extensions that are used where they are there.
 
-use super::instance::{Instance, has_extension};
-use super::{cooperative_matrix2, matrix_units};
-use crate::device::MatrixUnits;
+use super::instance::Instance;
+use crate::device::units::{self, has_extension};
+use crate::device::{MatrixUnits, cooperative_matrix2};
 use ash::prelude::VkResult;
 use ash::{ext, khr, vk};
 use std::ffi::{CStr, c_char};
@@ -44,7 +44,9 @@ impl Extensions {
         let core = base.api_version >= vk::API_VERSION_1_3;
         let creation_feedback = core || enable(ext::pipeline_creation_feedback::NAME);
         let pipeline_robustness = enable(ext::pipeline_robustness::NAME);
-        let (matrix_units, flexible_matrices) = matrix_units::read(instance, physical, offered);
+        // SAFETY: the physical device is of this instance, and offers these extensions.
+        let told = unsafe { units::matrix_units(&instance.entry, &instance.raw, physical, offered) };
+        let (matrix_units, flexible_matrices) = told;
         if matrix_units != MatrixUnits::default() {
             enable(khr::cooperative_matrix::NAME);
         }
@@ -52,7 +54,7 @@ impl Extensions {
             enable(cooperative_matrix2::NAME);
         }
         if matrix_units.bf16.is_some() {
-            enable(matrix_units::BFLOAT16);
+            enable(units::BFLOAT16);
         }
         let calibrated_timestamps = calibrated_timestamps(instance, physical, offered);
         enabled.extend(calibrated_timestamps);

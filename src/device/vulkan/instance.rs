@@ -2,10 +2,11 @@
 
 use super::validation;
 use crate::device::BackendKind;
+use crate::device::units::has_extension;
 use crate::error::{Error, Result};
 use ash::{Entry, ext, khr, vk};
 use parking_lot::Mutex;
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 use std::sync::OnceLock;
 
 /// The newest API whose structures this backend reads; of an older device it reads fewer.
@@ -47,11 +48,6 @@ pub(super) fn shared() -> Result<&'static Instance> {
 /// The error for a machine on which Vulkan cannot be used, with the way to mend it.
 pub(super) fn unavailable(problem: impl std::fmt::Display) -> Error {
     Error::BackendUnavailable { backend: BackendKind::Vulkan, reason: format!("{problem}; {INSTALL_DRIVER}") }
-}
-
-/// Whether a list of extensions has this one.
-pub(super) fn has_extension(list: &[vk::ExtensionProperties], name: &CStr) -> bool {
-    list.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name))
 }
 
 impl Instance {

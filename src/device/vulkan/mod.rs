@@ -8,12 +8,10 @@
 mod adapter;
 mod batch;
 mod clock;
-mod cooperative_matrix2;
 mod device;
 mod extensions;
 mod instance;
 mod kernel;
-mod matrix_units;
 mod memory;
 mod pipeline;
 mod plan;

@@ -1,8 +1,8 @@
 //! What a device's properties say of its driver, its limits and its size.
 
-use super::instance;
+use crate::device::units::has_extension;
 use crate::device::{Limits, powers_of_two};
-use ash::{amd, ext, khr, nv, vk};
+use ash::{ext, khr, vk};
 
 /// What the properties behind version 1.0 of the API tell.
 pub(super) struct Properties {
@@ -11,7 +11,6 @@ pub(super) struct Properties {
     pub limits: Limits,
     /// Whether compute kernels have the subgroup operations of [`Features::subgroups`](crate::device::Features::subgroups).
     pub subgroups: bool,
-    pub compute_units: Option<u32>,
 }
 
 impl Properties {
@@ -27,25 +26,13 @@ impl Properties {
         let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
         let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
         let mut maintenance = vk::PhysicalDeviceMaintenance4Properties::default();
-        let mut nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
-        let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
-        let mut amd2 = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
         let core = base.api_version >= vk::API_VERSION_1_3;
         let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut v11).push_next(&mut v12);
-        if core || instance::has_extension(extensions, ext::subgroup_size_control::NAME) {
+        if core || has_extension(extensions, ext::subgroup_size_control::NAME) {
             all = all.push_next(&mut sizes);
         }
-        if core || instance::has_extension(extensions, khr::maintenance4::NAME) {
+        if core || has_extension(extensions, khr::maintenance4::NAME) {
             all = all.push_next(&mut maintenance);
-        }
-        if instance::has_extension(extensions, nv::shader_sm_builtins::NAME) {
-            all = all.push_next(&mut nvidia);
-        }
-        if instance::has_extension(extensions, amd::shader_core_properties::NAME) {
-            all = all.push_next(&mut amd);
-        }
-        if instance::has_extension(extensions, amd::shader_core_properties2::NAME) {
-            all = all.push_next(&mut amd2);
         }
         // SAFETY: the device knows each chained structure by its version or extension, and all outlive the call.
         unsafe { instance.get_physical_device_properties2(physical, &mut all) };
@@ -53,7 +40,6 @@ impl Properties {
             driver: driver(&v12),
             limits: limits(&base.limits, &v11, &sizes, &maintenance, addresses),
             subgroups: subgroups(&v11),
-            compute_units: compute_units(base.device_type, &nvidia, &amd, &amd2),
         }
     }
 }
@@ -75,22 +61,6 @@ fn subgroups(properties: &vk::PhysicalDeviceVulkan11Properties<'_>) -> bool {
                 | vk::SubgroupFeatureFlags::BALLOT
                 | vk::SubgroupFeatureFlags::SHUFFLE,
         )
-}
-
-/// The number of compute units. A number that is 0 is one that the driver did not fill in.
-fn compute_units(
-    kind: vk::PhysicalDeviceType,
-    nvidia: &vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV<'_>,
-    amd: &vk::PhysicalDeviceShaderCorePropertiesAMD<'_>,
-    amd2: &vk::PhysicalDeviceShaderCoreProperties2AMD<'_>,
-) -> Option<u32> {
-    if kind == vk::PhysicalDeviceType::CPU {
-        return std::thread::available_parallelism().ok().and_then(|cores| u32::try_from(cores.get()).ok());
-    }
-    // Those that a product has switched off count in the first structure of AMD, and do not in the second.
-    let arrays = amd.shader_engine_count.saturating_mul(amd.shader_arrays_per_engine_count);
-    let built = arrays.saturating_mul(amd.compute_units_per_shader_array);
-    [nvidia.shader_sm_count, amd2.active_compute_unit_count, built].into_iter().find(|units| *units > 0)
 }
 
 /// Words for the addresses of six buffers.
@@ -179,26 +149,5 @@ mod tests {
         assert_eq!((addressed.max_buffer_bytes, addressed.max_binding_bytes), (1 << 33, (1 << 32) - 16));
         assert_eq!(addressed.max_parameter_words, 52);
         assert_eq!(told.subgroup_sizes, [8, 16, 32, 64]);
-    }
-
-    #[test]
-    fn compute_units_come_from_whoever_tells() {
-        let units = |nvidia, [engines, arrays, per_array]: [u32; 3], active| {
-            compute_units(
-                vk::PhysicalDeviceType::DISCRETE_GPU,
-                &vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV { shader_sm_count: nvidia, ..Default::default() },
-                &vk::PhysicalDeviceShaderCorePropertiesAMD {
-                    shader_engine_count: engines,
-                    shader_arrays_per_engine_count: arrays,
-                    compute_units_per_shader_array: per_array,
-                    ..Default::default()
-                },
-                &vk::PhysicalDeviceShaderCoreProperties2AMD { active_compute_unit_count: active, ..Default::default() },
-            )
-        };
-        assert_eq!(units(132, [0; 3], 0), Some(132));
-        assert_eq!(units(0, [4, 2, 10], 72), Some(72));
-        assert_eq!(units(0, [4, 2, 10], 0), Some(80));
-        assert_eq!(units(0, [0; 3], 0), None);
     }
 }

@@ -101,7 +101,7 @@ fn create_group(
     for (binding, &id) in (0..).zip(ids) {
         entries.push(wgpu::BindGroupEntry { binding, resource: buffers.find(id, "submit")?.as_entire_binding() });
     }
-    let block_bytes = NonZeroU64::new((4 * kernel.parameter_words() as u64).next_multiple_of(16));
+    let block_bytes = NonZeroU64::new((4 * kernel.uniform_words() as u64).next_multiple_of(16));
     if let (Some(buffer), Some(size)) = (arena, block_bytes) {
         let block = wgpu::BufferBinding { buffer, offset: 0, size: Some(size) };
         let binding = ids.len() as u32;

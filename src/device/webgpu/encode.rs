@@ -43,7 +43,7 @@ impl<'a> BatchEncoder<'a> {
             }
             match &step.command {
                 Command::Dispatch { kernel, buffers, parameters, groups } => {
-                    self.dispatch(index, *kernel, buffers, parameters.len(), *groups)?;
+                    self.dispatch(index, *kernel, buffers, parameters, *groups)?;
                 }
                 Command::CopyRegion { src, dst, region } => {
                     let (src, dst) = (self.buffers.find(*src, "submit")?, self.buffers.find(*dst, "submit")?);
@@ -69,14 +69,15 @@ impl<'a> BatchEncoder<'a> {
         index: usize,
         id: KernelId,
         buffers: &[BufferId],
-        parameter_words: usize,
+        parameters: &[u32],
         [x, y, z]: [u32; 3],
     ) -> Result<()> {
         let kernel = self.kernels.get(id.0 as usize);
         let kernel = kernel.ok_or_else(|| driver_error("submit", format!("there is no kernel {}", id.0)))?;
-        kernel.check_arguments(buffers.len(), parameter_words)?;
-        let offsets: &[u32] = if parameter_words == 0 { &[] } else { &[self.block_offset] };
-        self.block_offset += self.bindings.stride(parameter_words) as u32;
+        kernel.check_arguments(buffers.len(), parameters.len())?;
+        let uniform_words = kernel.uniform_words();
+        let offsets: &[u32] = if uniform_words == 0 { &[] } else { &[self.block_offset] };
+        self.block_offset += self.bindings.stride(uniform_words) as u32;
         let group = self.bindings.group(id, kernel, buffers, self.buffers)?;
         let pass = self.open_pass.get_or_insert_with(|| {
             let timestamp_writes = self.stamps.map(|stamps| stamps.of_pass(index));
@@ -85,6 +86,9 @@ impl<'a> BatchEncoder<'a> {
         });
         pass.set_pipeline(kernel.pipeline());
         pass.set_bind_group(0, group, offsets);
+        if uniform_words < parameters.len() {
+            pass.set_immediates(0, bytemuck::cast_slice(parameters));
+        }
         pass.dispatch_workgroups(x, y, z);
         Ok(())
     }

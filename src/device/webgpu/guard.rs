@@ -3,6 +3,7 @@
 //! wgpu reports errors beside its calls: to error scopes, to a handler of uncaught errors (which panics, unless one is
 //! set), to a callback when the device is lost, and in `poll` by a panic. Here they all become [`Error`]s.
 
+use super::adapter::SPIRV;
 use crate::device::BackendKind;
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
@@ -45,6 +46,11 @@ impl GuardedDevice {
             let _ = watcher.lost.set(reason);
         });
         GuardedDevice { device, name, faults }
+    }
+
+    /// Whether kernels may go to the driver as SPIR-V.
+    pub fn takes_spirv(&self) -> bool {
+        self.device.features().contains(SPIRV)
     }
 
     /// Fails if the device is lost.

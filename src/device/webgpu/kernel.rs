@@ -1,12 +1,14 @@
-//! Kernels: WGSL, pipelines, and the layouts that kernels share.
+//! Kernels: their text, pipelines, and the layouts that kernels share.
 
+use super::adapter::uniform_words;
 use super::guard::{GuardedDevice, describe, driver_error};
-use crate::device::DeviceInfo;
 use crate::device::backend::{KernelId, check_fits};
+use crate::device::{DeviceInfo, MatrixUnits};
 use crate::error::{Error, Result};
-use crate::shader::{Access, Code, Module, wgsl};
+use crate::shader::{Access, Code, Module, ParameterBlock, wgsl};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ pub(super) struct Kernel {
     pipeline: wgpu::ComputePipeline,
     layout: Arc<Layout>,
     buffers: usize,
+    parameters: ParameterBlock,
     parameter_words: usize,
 }
 
@@ -28,13 +31,14 @@ impl Kernel {
         &self.pipeline
     }
 
-    /// The layout of its bind group: buffer `i` at binding `i`, then the parameter block at a dynamic offset.
+    /// The layout of its bind group: buffer `i` at binding `i`, then a uniform parameter block at a dynamic offset.
     pub fn group_layout(&self) -> &wgpu::BindGroupLayout {
         &self.layout.group
     }
 
-    pub fn parameter_words(&self) -> usize {
-        self.parameter_words
+    /// Words of its parameter block, where that is in a uniform buffer.
+    pub fn uniform_words(&self) -> usize {
+        if self.parameters == ParameterBlock::Uniform { self.parameter_words } else { 0 }
     }
 
     /// Fails unless a dispatch brings as many buffers and parameters as the kernel takes.
@@ -60,7 +64,8 @@ struct Layout {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Signature {
     read_only: SmallVec<[bool; 8]>,
-    has_parameters: bool,
+    has_uniform: bool,
+    immediate_words: usize,
 }
 
 /// All kernels of a device.
@@ -77,8 +82,8 @@ impl Kernels {
 
     /// Compiles a kernel. No lock is held while the driver works, so that threads compile in parallel.
     pub fn compile(&self, module: &Module, info: &DeviceInfo) -> Result<KernelId> {
-        check_fits(module, info)?;
-        let source = source(module)?;
+        self.check(module, info)?;
+        let source = Source::of(module, self.gpu.takes_spirv())?;
         let layout = self.layout(module)?;
         let refuse = |message| Error::Kernel { kernel: module.name.clone(), message };
         let create = || wgsl::without_panics(|| self.create_pipeline(module, source, &layout.pipeline));
@@ -88,6 +93,7 @@ impl Kernels {
             pipeline,
             layout,
             buffers: module.bindings.len(),
+            parameters: module.parameters,
             parameter_words: module.parameter_words,
         };
         let mut compiled = self.compiled.write();
@@ -95,24 +101,30 @@ impl Kernels {
         Ok(KernelId(compiled.len() as u64 - 1))
     }
 
+    /// Fails with what the device lacks. Of parameters there is more room in a uniform buffer.
+    fn check(&self, module: &Module, info: &DeviceInfo) -> Result<()> {
+        let mut info = info.clone();
+        if module.parameters == ParameterBlock::Uniform {
+            info.limits.max_parameter_words = uniform_words(&self.gpu.device.limits());
+        }
+        check_fits(module, &info)
+    }
+
     /// All kernels, for a thread that looks up many: kernel `i` is at index `i`.
     pub fn lock(&self) -> RwLockReadGuard<'_, Vec<Kernel>> {
         self.compiled.read()
     }
 
-    fn create_pipeline(&self, module: &Module, source: String, layout: &wgpu::PipelineLayout) -> wgpu::ComputePipeline {
-        let label = Some(&*module.name);
-        let descriptor = wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(source.into()) };
-        let shader = if module.trusted {
-            // SAFETY: without wgpu's runtime checks a kernel must keep within its buffers, divide by no zero and end
-            // its loops by itself. `trusted` says that it does, as this crate's own kernels do, which guard every
-            // access by the lengths in their parameters.
-            unsafe { self.gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
-        } else {
-            self.gpu.device.create_shader_module(descriptor)
-        };
-        self.gpu.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label,
+    fn create_pipeline(
+        &self,
+        module: &Module,
+        source: Source<'_>,
+        layout: &wgpu::PipelineLayout,
+    ) -> wgpu::ComputePipeline {
+        let passed_on = matches!(source, Source::Spirv(_));
+        let shader = self.create_shader(module, source);
+        let descriptor = wgpu::ComputePipelineDescriptor {
+            label: Some(&*module.name),
             layout: Some(layout),
             module: &shader,
             entry_point: match module.code {
@@ -127,14 +139,57 @@ impl Kernels {
                 ..Default::default()
             },
             cache: None,
-        })
+        };
+        let create = || self.gpu.device.create_compute_pipeline(&descriptor);
+        #[cfg(wgpu_on_vulkan)]
+        if passed_on && module.trusted {
+            return super::hooks::unchecked(create);
+        }
+        create()
+    }
+
+    fn create_shader(&self, module: &Module, source: Source<'_>) -> wgpu::ShaderModule {
+        let (device, label) = (&self.gpu.device, Some(&*module.name));
+        let text = match source {
+            Source::Spirv(words) => {
+                let [x, y, z] = module.workgroup;
+                let name = Cow::Borrowed(&*module.entry_point);
+                let descriptor = wgpu::ShaderModuleDescriptorPassthrough {
+                    label,
+                    entry_points: Cow::Owned(vec![wgpu::PassthroughShaderEntryPoint {
+                        name,
+                        workgroup_size: (x, y, z),
+                    }]),
+                    spirv: Some(Cow::Borrowed(words)),
+                    ..Default::default()
+                };
+                // SAFETY: the driver gets what this crate's generator has made, with the bindings of the layout, and for
+                // features that the device has; it keeps within its buffers by itself.
+                return unsafe { device.create_shader_module_passthrough(descriptor) };
+            }
+            Source::Wgsl(text) => text,
+        };
+        let descriptor = wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(text) };
+        if module.trusted {
+            // SAFETY: without wgpu's runtime checks a kernel must keep within its buffers, divide by no zero and end
+            // its loops by itself. `trusted` says that it does, as this crate's own kernels do, which guard every
+            // access by the lengths in their parameters.
+            unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
+        } else {
+            device.create_shader_module(descriptor)
+        }
     }
 
     /// The layout of a kernel, made for the first kernel of its signature.
     fn layout(&self, module: &Module) -> Result<Arc<Layout>> {
         let signature = Signature {
             read_only: module.bindings.iter().map(|&access| access == Access::Read).collect(),
-            has_parameters: module.parameter_words > 0,
+            has_uniform: module.parameters == ParameterBlock::Uniform && module.parameter_words > 0,
+            immediate_words: if module.parameters == ParameterBlock::PushConstants {
+                module.parameter_words
+            } else {
+                0
+            },
         };
         let mut layouts = self.layouts.lock();
         if let Some(layout) = layouts.get(&signature) {
@@ -147,19 +202,31 @@ impl Kernels {
     }
 }
 
-/// A kernel as WGSL.
-fn source(module: &Module) -> Result<String> {
-    let source = match &module.code {
-        Code::Spirv(_) => wgsl::translate(module)?,
-        Code::Wgsl(text) => text.clone(),
-    };
-    Ok(if cfg!(target_arch = "wasm32") { wgsl::for_browser(&source, module) } else { source })
+/// What wgpu gets of a kernel.
+enum Source<'a> {
+    Wgsl(Cow<'a, str>),
+    /// For the driver, unseen by wgpu.
+    Spirv(&'a [u32]),
+}
+
+impl<'a> Source<'a> {
+    /// Kernels that are not trusted pass wgpu's checks, but for those with matrices, which WGSL does not have: the kernel
+    /// language has made them so that they keep within their buffers.
+    fn of(module: &'a Module, takes_spirv: bool) -> Result<Source<'a>> {
+        let has_matrices = module.requires.matrix_units != MatrixUnits::default();
+        let text = match &module.code {
+            Code::Spirv(words) if takes_spirv && (module.trusted || has_matrices) => return Ok(Source::Spirv(words)),
+            Code::Spirv(_) => wgsl::translate(module)?.into(),
+            Code::Wgsl(text) => Cow::Borrowed(&**text),
+        };
+        Ok(Source::Wgsl(if cfg!(target_arch = "wasm32") { wgsl::for_browser(&text, module).into() } else { text }))
+    }
 }
 
 fn create_layout(device: &wgpu::Device, signature: &Signature) -> Layout {
     use wgpu::BufferBindingType::{Storage, Uniform};
     let buffers = signature.read_only.iter().map(|&read_only| (Storage { read_only }, false));
-    let parameters = signature.has_parameters.then_some((Uniform, true));
+    let parameters = signature.has_uniform.then_some((Uniform, true));
     let entries: Vec<_> = (0..)
         .zip(buffers.chain(parameters))
         .map(|(binding, (ty, has_dynamic_offset))| wgpu::BindGroupLayoutEntry {
@@ -173,7 +240,7 @@ fn create_layout(device: &wgpu::Device, signature: &Signature) -> Layout {
     let pipeline = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
         label: None,
         bind_group_layouts: &[Some(&group)],
-        immediate_size: 0,
+        immediate_size: 4 * signature.immediate_words as u32,
     });
     Layout { group, pipeline }
 }
@@ -214,6 +281,7 @@ mod tests {
             entry_point: "run".into(),
             bindings: bindings.to_vec(),
             parameter_words,
+            parameters: ParameterBlock::Uniform,
             workgroup: [64, 1, 1],
             workgroup_memory: 0,
             requires: Features::default(),
@@ -319,6 +387,8 @@ mod tests {
         let mut contradictory = add_kernel(&backend, 0.0);
         contradictory.bindings[2] = Access::Read;
         for module in [unreadable, contradictory] {
+            // What is trusted may go to the driver unseen.
+            let module = Module { trusted: false, ..module };
             let error = backend.compile(&module, None).unwrap_err();
             assert!(matches!(&error, Error::Kernel { kernel, .. } if *kernel == module.name), "{error}");
         }

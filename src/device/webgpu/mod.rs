@@ -1,7 +1,8 @@
 //! WebGPU by way of `wgpu`: Vulkan, Metal, Direct3D 12 or a browser beneath.
 //!
 //! wgpu tracks how commands use buffers and places barriers by itself, so that [`Step::barrier`] has no meaning here.
-//! A kernel's parameters are a uniform buffer, since browsers have no push constants.
+//! A kernel's parameters are a uniform buffer, since browsers have no push constants. Only where Vulkan is beneath, and the
+//! crate's own kernels go to the driver as SPIR-V, these have push constants ("immediates").
 
 mod adapter;
 mod bind;
@@ -9,7 +10,11 @@ mod buffer;
 mod copy;
 mod encode;
 mod guard;
+#[cfg(wgpu_on_vulkan)]
+mod hooks;
 mod kernel;
+#[cfg(wgpu_on_vulkan)]
+mod on_vulkan;
 mod queue;
 mod read;
 #[cfg(test)]
@@ -54,8 +59,14 @@ impl WebGpuBackend {
             required_limits: adapter.limits(),
             // The crate's pool keeps and reuses buffers; wgpu need not hoard blocks beneath it.
             memory_hints: wgpu::MemoryHints::MemoryUsage,
+            // SAFETY: the one feature of this sort that is asked for has the driver enable its matrix units, to which kernels
+            // come by themselves; none of wgpu's own code for them is used.
+            experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
             ..Default::default()
         };
+        #[cfg(wgpu_on_vulkan)]
+        let opened = on_vulkan::open(&adapter, &descriptor).await;
+        #[cfg(not(wgpu_on_vulkan))]
         let opened = adapter.request_device(&descriptor).await;
         let (device, queue) = opened.map_err(|error| driver_error("Adapter::request_device", error.to_string()))?;
         let gpu = Arc::new(GuardedDevice::new(device, info.name.clone()));
@@ -99,6 +110,12 @@ impl Backend for WebGpuBackend {
     }
 
     fn target(&self) -> Target {
+        let form = if self.gpu.takes_spirv() { Target::VULKAN } else { Target::WEBGPU };
+        Target { unpacks_halves: self.info().unpacks_halves(), ..form }
+    }
+
+    /// Those go through WGSL wherever they can, for wgpu to check.
+    fn target_of_apps(&self) -> Target {
         Target { unpacks_halves: self.info().unpacks_halves(), ..Target::WEBGPU }
     }
 

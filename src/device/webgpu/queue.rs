@@ -4,7 +4,7 @@ use super::bind::Bindings;
 use super::buffer::Buffers;
 use super::encode::BatchEncoder;
 use super::guard::{GuardedDevice, describe, driver_error};
-use super::kernel::Kernels;
+use super::kernel::{Kernel, Kernels};
 use super::timing::{Stamps, Timings};
 use crate::device::backend::{BufferId, Command, Step, Ticket};
 use crate::error::Result;
@@ -41,7 +41,7 @@ impl BatchQueue {
     /// Encodes and submits a batch.
     pub fn submit(&self, steps: &[Step], timed: bool, buffers: &Buffers, kernels: &Kernels) -> Result<Ticket> {
         let mut state = self.state.lock();
-        let blocks = parameter_blocks(steps, &state.bindings);
+        let blocks = parameter_blocks(steps, &state.bindings, &kernels.lock());
         let arena = state.bindings.arena(blocks.len() as u64)?;
         let refuse = |error| driver_error("CommandEncoder", describe(&error));
         let encode = || {
@@ -60,7 +60,9 @@ impl BatchQueue {
         };
         let refuse = |error| driver_error("Queue::submit", describe(&error));
         let submit = || {
-            self.queue.write_buffer(&arena, 0, &blocks);
+            if !blocks.is_empty() {
+                self.queue.write_buffer(&arena, 0, &blocks);
+            }
             self.queue.submit([commands])
         };
         let index = self.gpu.catch(submit, refuse)?;
@@ -112,11 +114,12 @@ impl BatchQueue {
     }
 }
 
-/// The parameter blocks of a batch, in the order of its dispatches.
-fn parameter_blocks(steps: &[Step], bindings: &Bindings) -> Vec<u8> {
+/// The parameter blocks of a batch that are in the uniform buffer, in the order of its dispatches.
+fn parameter_blocks(steps: &[Step], bindings: &Bindings, kernels: &[Kernel]) -> Vec<u8> {
     let mut blocks = Vec::new();
     for step in steps {
-        if let Command::Dispatch { parameters, .. } = &step.command {
+        let Command::Dispatch { kernel, parameters, .. } = &step.command else { continue };
+        if kernels.get(kernel.0 as usize).is_some_and(|kernel| kernel.uniform_words() > 0) {
             let end = blocks.len() + bindings.stride(parameters.len()) as usize;
             blocks.extend_from_slice(bytemuck::cast_slice(parameters));
             blocks.resize(end, 0);

@@ -1,7 +1,6 @@
 //! VK_NV_cooperative_matrix2, as far as it lets kernels choose the sizes of matrices. It is younger than the API's headers in
 //! `ash`.
 
-use super::instance::Instance;
 use ash::vk;
 use std::ffi::{CStr, c_void};
 use std::mem::transmute;
@@ -92,15 +91,22 @@ type GetFlexibleDimensions =
     unsafe extern "system" fn(vk::PhysicalDevice, *mut u32, *mut FlexibleDimensions) -> vk::Result;
 
 /// What sizes may be multiples of, on a device that has the extension; nothing if the driver does not tell.
-pub(super) fn flexible_dimensions(instance: &Instance, physical: vk::PhysicalDevice) -> Vec<FlexibleDimensions> {
+///
+/// # Safety
+/// The physical device is of the instance.
+pub(super) unsafe fn flexible_dimensions(
+    entry: &ash::Entry,
+    instance: &ash::Instance,
+    physical: vk::PhysicalDevice,
+) -> Vec<FlexibleDimensions> {
     let name = c"vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV";
     // SAFETY: the instance is alive.
-    let function = unsafe { instance.entry.get_instance_proc_addr(instance.raw.handle(), name.as_ptr()) };
+    let function = unsafe { entry.get_instance_proc_addr(instance.handle(), name.as_ptr()) };
     let Some(function) = function else { return Vec::new() };
     // SAFETY: a function of this name has this type.
     let function = unsafe { transmute::<unsafe extern "system" fn(), GetFlexibleDimensions>(function) };
     let mut count = 0;
-    // SAFETY: the physical device is of this instance, and has the extension; without an array the count is told.
+    // SAFETY: the caller's; without an array the count is told.
     let told = unsafe { function(physical, &raw mut count, ptr::null_mut()) };
     let mut all = vec![FlexibleDimensions::default(); if told == vk::Result::SUCCESS { count as usize } else { 0 }];
     // SAFETY: as above; the array has as many elements as `count` says, each with its type.
