@@ -266,11 +266,6 @@ impl KernelBuilder {
 
     /// The same by the device's own conversion, told to round like that. Devices with matrix units do as they are told.
     pub(crate) fn pack_f16_by_device<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
-        self.vector(&[low, high]).to_f16_by_device().bitcast(Type::U32)
-    }
-
-    /// Has the device's own conversions to `f16` round to the nearest, ties to even.
-    fn round_f16_to_even(&self) {
         self.extension("SPV_KHR_float_controls");
         for (capability, mode) in [
             (Capability::RoundingModeRTE, ExecutionMode::RoundingModeRTE),
@@ -279,18 +274,17 @@ impl KernelBuilder {
             self.capability(capability);
             self.execution_mode(mode, 16);
         }
+        self.vector(&[low, high]).convert(Scalar::F16).bitcast(Type::U32)
     }
 }
 
 impl<'k> Value<'k> {
-    fn to_f16_by_device(self) -> Value<'k> {
-        self.kernel.round_f16_to_even();
-        self.convert(Scalar::F16)
-    }
-
-    /// The `f16` that is nearest to an `f32`, by the device's own conversion.
+    /// The `f16` that is nearest to an `f32`, by the device's own conversion, in each lane.
     pub(crate) fn rounded_to_f16_by_device(self) -> Value<'k> {
-        // An H200's compiler would go on in `f16`, and make one rounding of a product's and a sum's.
-        self.to_f16_by_device().convert(Scalar::F32).opaque()
+        let (k, lanes) = (self.kernel, self.lanes());
+        // An H200's compiler would take a conversion there and back for nothing.
+        let words = lanes.chunks(2).map(|pair| k.pack_f16_by_device(pair[0], pair[pair.len() - 1]).opaque());
+        let rounded: Vec<_> = words.flat_map(Value::unpack_f16).take(lanes.len()).collect();
+        if rounded.len() == 1 { rounded[0] } else { k.vector(&rounded) }
     }
 }

@@ -30,7 +30,8 @@ pub(crate) const MAX_ELEMENTS: usize = u32::MAX as usize - 0xffff;
 ///
 /// A tensor is a value: no operation changes one, and cloning is cheap. Views (`transpose`, `narrow`, ...) share the
 /// elements of the tensor they are taken from. Operations return at once; the host waits only when elements are read.
-/// Elementwise operations are put off until somebody needs their result, so that a chain of them runs as one kernel.
+/// Elementwise operations and matrix products are put off until somebody needs their result, so that a product and a chain of
+/// them run as one kernel. [`eval`](Tensor::eval) has them computed now.
 ///
 /// ```
 /// use marquetry::{Device, Tensor};
