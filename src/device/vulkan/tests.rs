@@ -131,7 +131,7 @@ fn validation_reports_a_missing_barrier() {
     }
     let backend = open();
     let kernel = compile_add(&backend);
-    let [a, b, c] = allocate(&backend, 1024);
+    let [a, b, c, d, e] = allocate(&backend, 1024);
     let copies = |barrier| vec![copy(a, b, 1024, false), copy(b, c, 1024, barrier)];
     let dispatches = |barrier| vec![dispatch(kernel, [a, a, b], 256, false), dispatch(kernel, [b, a, c], 256, barrier)];
     for hazard in [&copies as &dyn Fn(bool) -> Vec<Step>, &dispatches] {
@@ -140,6 +140,16 @@ fn validation_reports_a_missing_barrier() {
         let ticket = backend.submit(&hazard(true), false).unwrap();
         backend.wait(ticket).unwrap();
     }
+    // A copy of what a kernel has written before a barrier that only kernels wait for.
+    let mixed = [
+        copy(a, b, 1024, false),
+        dispatch(kernel, [b, a, c], 256, true),
+        dispatch(kernel, [c, a, d], 256, true),
+        copy(c, e, 1024, false),
+        copy(d, b, 1024, true),
+    ];
+    let ticket = backend.submit(&mixed, false).unwrap();
+    backend.wait(ticket).unwrap();
 }
 
 #[test]
