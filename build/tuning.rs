@@ -5,7 +5,7 @@
 #[path = "../src/tuning/block.rs"]
 mod block;
 
-use block::Block;
+use block::{Block, UnitBlock};
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::{Table, Value};
@@ -134,6 +134,18 @@ impl Entry {
         if !blocks.is_sorted_by_key(|block| std::cmp::Reverse(area(block))) {
             return Err("`matmul.blocks` do not begin with the largest".into());
         }
+        self.check_units()
+    }
+
+    fn check_units(&self) -> Result<(), String> {
+        let candidates = self.tuning.get("units").and_then(|units| units.get("candidates")).and_then(Value::as_array);
+        for value in candidates.into_iter().flatten() {
+            let Some(block) = candidate(value) else { return Err(format!("{value} is no candidate")) };
+            if let Some(fault) = block.fault() {
+                let [rows, columns] = block.shape;
+                return Err(format!("the block of {rows} x {columns} on matrix units: {fault}"));
+            }
+        }
         Ok(())
     }
 
@@ -144,14 +156,36 @@ impl Entry {
 }
 
 fn block(value: &Value) -> Option<Block> {
-    let number = |value: &Value| u32::try_from(value.as_integer()?).ok();
-    let pair = |key| match value.get(key)?.as_array()?.as_slice() {
+    let block = Block { shape: pair(value, "shape")?, part: pair(value, "part")?, depth: number(value.get("depth")?)? };
+    has_keys(value, 3).then_some(block)
+}
+
+/// The block of a candidate, which has its speeds, too.
+fn candidate(value: &Value) -> Option<UnitBlock> {
+    let block = value.get("unit_block")?;
+    let speeds = ["alone", "full"].map(|key| value.get(key).and_then(number).filter(|speed| *speed > 0));
+    let found = UnitBlock {
+        shape: pair(block, "shape")?,
+        part: pair(block, "part")?,
+        depth: number(block.get("depth")?)?,
+        slices: number(block.get("slices")?)?,
+    };
+    (speeds.iter().all(Option::is_some) && has_keys(block, 4) && has_keys(value, 3)).then_some(found)
+}
+
+fn number(value: &Value) -> Option<u32> {
+    u32::try_from(value.as_integer()?).ok()
+}
+
+fn pair(value: &Value, key: &str) -> Option<[u32; 2]> {
+    match value.get(key)?.as_array()?.as_slice() {
         [a, b] => Some([number(a)?, number(b)?]),
         _ => None,
-    };
-    let keys = value.as_table()?.len();
-    let block = Block { shape: pair("shape")?, part: pair("part")?, depth: number(value.get("depth")?)? };
-    (keys == 3).then_some(block)
+    }
+}
+
+fn has_keys(value: &Value, count: usize) -> bool {
+    value.as_table().is_some_and(|table| table.len() == count)
 }
 
 /// `ENTRIES`, of the types in `src/tuning`.
@@ -180,9 +214,9 @@ fn expression(key: &str, value: &Value) -> String {
     }
 }
 
-/// `Block` for one of `blocks`, `Matmul` for `matmul`.
+/// `Block` for one of `blocks`, `Matmul` for `matmul`, `UnitBlock` for `unit_block`.
 fn type_name(key: &str) -> String {
-    let (first, rest) = key.split_at(1);
-    let many = key == "blocks";
-    first.to_uppercase() + if many { &rest[..rest.len() - 1] } else { rest }
+    let one = if ["blocks", "candidates"].contains(&key) { &key[..key.len() - 1] } else { key };
+    let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
+    one.split('_').map(capital).collect()
 }

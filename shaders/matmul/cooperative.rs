@@ -10,19 +10,7 @@ use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixRole, MatrixType, MatrixVar, Scalar, Type,
     Value,
 };
-
-/// The block of a workgroup on matrix units, and how it is computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct UnitBlock {
-    /// Rows and columns.
-    pub shape: [u32; 2],
-    /// Rows and columns that a subgroup computes: multiples of 16.
-    pub part: [u32; 2],
-    /// The depth of a tile in bytes: a multiple of 64.
-    pub depth: u32,
-    /// Subgroups that compute the same part from slices of the depth, and then add up their sums.
-    pub slices: u32,
-}
+use crate::tuning::{self, UnitBlock};
 
 /// How the operands lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,32 +24,25 @@ pub(crate) struct UnitLayout {
     pub whole: bool,
 }
 
-/// Lanes of a subgroup.
-const LANES: u32 = 32;
+const LANES: u32 = UnitBlock::LANES;
 
 /// Bytes that an invocation loads and stores at a time.
 const VECTOR: u32 = 16;
 
 impl UnitBlock {
-    pub const LARGE: UnitBlock = UnitBlock::new([128, 128], [64, 64], 128, 1);
-    /// The same with twice the subgroups, for products that do not have blocks enough to give each compute unit two.
-    pub const SLICED: UnitBlock = UnitBlock::new([128, 128], [64, 64], 128, 2);
-    pub const MIDDLE: UnitBlock = UnitBlock::new([64, 64], [32, 32], 256, 2);
-    pub const SMALL: UnitBlock = UnitBlock::new([32, 64], [16, 32], 256, 2);
-
-    pub const ALL: [UnitBlock; 4] = [UnitBlock::LARGE, UnitBlock::SLICED, UnitBlock::MIDDLE, UnitBlock::SMALL];
-
-    pub const fn new(shape: [u32; 2], part: [u32; 2], depth: u32, slices: u32) -> Self {
-        UnitBlock { shape, part, depth, slices }
+    /// Those that are used where nothing else is known of a GPU.
+    pub(crate) fn all() -> Vec<UnitBlock> {
+        let candidates = tuning::entry("default").map_or(&[][..], |entry| entry.tuning.units.candidates);
+        candidates.iter().map(|candidate| candidate.unit_block).collect()
     }
 
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         let UnitBlock { shape: [rows, columns], part: [part_rows, part_columns], depth, slices } = self;
         format!("{rows}x{columns}x{depth}/{part_rows}x{part_columns}x{slices}")
     }
 
     /// Bytes of workgroup memory: for the tiles, and later for the sums.
-    pub fn memory(self, dtype: DType, layout: UnitLayout) -> u32 {
+    pub(crate) fn memory(self, dtype: DType, layout: UnitLayout) -> u32 {
         let tiles: u32 = self.tiles(dtype, layout).into_iter().map(Tile::vectors).sum();
         let strips = self.parts() * self.slices * self.strip(layout.unit).vectors();
         VECTOR * strips.max(tiles)
@@ -79,16 +60,6 @@ impl UnitBlock {
     /// A subgroup's sums on their way out: a row of units.
     fn strip(self, unit: [u32; 3]) -> Tile {
         Tile { lines: unit[0], line: self.part[1] / 4 }
-    }
-
-    /// Subgroups that compute different parts.
-    const fn parts(self) -> u32 {
-        self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
-    }
-
-    /// Invocations per workgroup.
-    pub const fn workgroup(self) -> u32 {
-        self.parts() * self.slices * LANES
     }
 }
 
@@ -261,7 +232,7 @@ impl<'k> Work<'k> {
                 along,
                 ty: MatrixType { dtype, rows, columns, role },
                 per_vector,
-                threads: block.workgroup(),
+                threads: block.invocations(),
                 start: matrix.start,
                 length,
                 stride,
@@ -481,6 +452,6 @@ mod tests {
             assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));
             count += usize::from(!finished);
         }
-        assert_eq!(count, UnitBlock::ALL.len() * 10 * (2 + 2 + 1 + 1));
+        assert_eq!(count, UnitBlock::all().len() * 10 * (2 + 2 + 1 + 1));
     }
 }

@@ -9,7 +9,7 @@ mod vectors;
 
 pub(crate) use blocked::{Along, Block, Reading};
 pub(crate) use broadcast::QUAD;
-pub(crate) use cooperative::{UnitBlock, UnitLayout};
+pub(crate) use cooperative::UnitLayout;
 pub(crate) use vectors::{Side, Vectors};
 
 use super::Family;
@@ -19,6 +19,7 @@ use super::epilogue::{Epilogue, EpilogueInput, Tail};
 use crate::dtype::DType;
 use crate::expr::{BinaryOp, Expr};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
+use crate::tuning::UnitBlock;
 
 /// How the work is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -313,7 +314,7 @@ impl Family for Matmul {
     fn workgroup(&self) -> u32 {
         match self.tile {
             Tile::Workgroup(block) => block.workgroup(),
-            Tile::MatrixUnits(block, _) => block.workgroup(),
+            Tile::MatrixUnits(block, _) => block.invocations(),
             Tile::Vectors(vectors) => vectors.workgroup(),
             Tile::Broadcast { .. } => broadcast::WORKGROUP,
             Tile::Registers { .. } => registers::WORKGROUP,
@@ -370,7 +371,7 @@ impl Family for Matmul {
         };
         let portable = dtypes.flat_map(tiles);
         let units = UnitLayout::samples().into_iter().flat_map(|(dtype, layout)| {
-            UnitBlock::ALL.into_iter().map(move |block| (dtype, Tile::MatrixUnits(block, layout)))
+            UnitBlock::all().into_iter().map(move |block| (dtype, Tile::MatrixUnits(block, layout)))
         });
         let written = |(dtype, tile): (DType, Tile)| {
             let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores(dtype);

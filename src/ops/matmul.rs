@@ -224,7 +224,8 @@ impl Product {
         epilogue: Option<&Epilogue>,
     ) -> Result<Option<Produced>> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
-        let Some(Cut { tile, splits }) = matrix_units::cut(device.info(), dtype, problem, unit) else {
+        let Some(Cut { tile, splits }) = matrix_units::cut(device.info(), &device.tuning().units, dtype, problem, unit)
+        else {
             return Ok(None);
         };
         let parts = problem.split(splits);

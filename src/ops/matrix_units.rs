@@ -5,8 +5,9 @@ use super::pad::PadMode;
 use crate::device::{Device, DeviceInfo};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernels::matmul::{Along, Matmul, Tile, UnitBlock, UnitLayout};
+use crate::kernels::matmul::{Along, Matmul, Tile, UnitLayout};
 use crate::tensor::Tensor;
+use crate::tuning::{Candidate, UnitBlock, Units};
 use std::sync::LazyLock;
 
 /// A block, and in how many parts of the depth the product is computed, which are then added up.
@@ -15,43 +16,29 @@ pub(super) struct Cut {
     pub splits: usize,
 }
 
-/// A block, and for how many bytes of the depth of an element of the product a compute unit adds up products with it in a
-/// nanosecond: where it has one workgroup, and where it has all that it holds. Of an H200; what matters is how they compare.
-struct Candidate {
-    block: UnitBlock,
-    alone: f64,
-    full: f64,
-}
-
-static CANDIDATES: [Candidate; 4] = [
-    Candidate { block: UnitBlock::LARGE, alone: 2180.0, full: 2550.0 },
-    Candidate { block: UnitBlock::SLICED, alone: 2200.0, full: 2210.0 },
-    Candidate { block: UnitBlock::MIDDLE, alone: 1600.0, full: 1470.0 },
-    Candidate { block: UnitBlock::SMALL, alone: 1070.0, full: 1030.0 },
-];
-
 /// In how many parts the depth may be cut.
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
 
-/// The least depth of a part, and what adding up costs: nanoseconds, and bytes per nanosecond.
-const LEAST_DEPTH: usize = 512;
-const ADDITION: f64 = 2000.0;
-const BANDWIDTH: f64 = 6000.0;
-
-impl Candidate {
-    /// Nanoseconds that a product takes.
-    fn time(&self, problem: &Problem, bytes: usize, splits: usize, compute_units: usize) -> f64 {
-        let [m, n, k] = problem.sizes;
-        let blocks = problem.blocks(self.block.shape).unwrap_or(usize::MAX).saturating_mul(splits);
-        let speed = if blocks <= compute_units { self.alone } else { self.full };
-        let [rows, columns] = self.block.shape;
-        let block = f64::from(rows * columns) * (k / splits * bytes) as f64 / speed;
-        let addition = match splits {
-            1 => 0.0,
-            _ => ADDITION + 2.0 * 4.0 * (problem.batches() * m * n * splits) as f64 / BANDWIDTH,
-        };
-        blocks.div_ceil(compute_units) as f64 * block + addition
-    }
+/// Nanoseconds that a product takes with a candidate.
+fn time(
+    units: &Units,
+    candidate: &Candidate,
+    problem: &Problem,
+    bytes: usize,
+    splits: usize,
+    compute_units: usize,
+) -> f64 {
+    let [m, n, k] = problem.sizes;
+    let Candidate { unit_block: UnitBlock { shape: [rows, columns], .. }, alone, full } = *candidate;
+    let blocks = problem.blocks([rows, columns]).unwrap_or(usize::MAX).saturating_mul(splits);
+    let speed = f64::from(if blocks <= compute_units { alone } else { full });
+    let block = f64::from(rows * columns) * (k / splits * bytes) as f64 / speed;
+    let addition = match splits {
+        1 => 0.0,
+        // Parts are written and read, in 32 bits.
+        _ => units.addition as f64 + (2 * 4 * problem.batches() * m * n * splits) as f64 / units.bandwidth as f64,
+    };
+    blocks.div_ceil(compute_units) as f64 * block + addition
 }
 
 /// Whether one of the words of `MARQUETRY_MATRIX_UNITS`, between commas, is this one. They have products cut as they would
@@ -69,7 +56,7 @@ pub(super) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Opti
 }
 
 /// How a product is cut for units of a size; `None` where they cannot read both operands 16 bytes at a time.
-pub(super) fn cut(info: &DeviceInfo, dtype: DType, problem: &Problem, unit: [u32; 3]) -> Option<Cut> {
+pub(super) fn cut(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Problem, unit: [u32; 3]) -> Option<Cut> {
     let bytes = dtype.size_in_bytes();
     let [Some(a), Some(b)] = problem.along(16 / bytes) else { return None };
     let [_, n, k] = problem.sizes;
@@ -78,21 +65,24 @@ pub(super) fn cut(info: &DeviceInfo, dtype: DType, problem: &Problem, unit: [u32
     let parameters = Matmul::parameter_words(problem.lengths.len() + 1);
     let splits_fit = n.is_multiple_of(8) && parameters <= info.limits.max_parameter_words as usize;
     let possible = |candidate: &'static Candidate, splits: usize| {
-        let whole = k.is_multiple_of(splits * candidate.block.depth as usize / bytes);
+        let whole = k.is_multiple_of(splits * candidate.unit_block.depth as usize / bytes);
         let layout = UnitLayout { unit, a, b, whole };
-        let fits = candidate.block.memory(dtype, layout) <= info.limits.max_workgroup_memory
-            && candidate.block.workgroup() <= info.limits.max_workgroup_invocations
-            && (splits == 1 || (splits_fit && whole && k / splits >= LEAST_DEPTH));
+        let block = candidate.unit_block;
+        let fits = block.memory(dtype, layout) <= info.limits.max_workgroup_memory
+            && block.invocations() <= info.limits.max_workgroup_invocations
+            && (splits == 1 || (splits_fit && whole && k / splits >= units.shortest));
         let forced = [
-            is_forced(|word| word == candidate.block.name()),
+            is_forced(|word| word == block.name()),
             is_forced(|word| word.strip_prefix("splits=") == Some(&splits.to_string())),
         ];
         // Those that are forced come first.
-        let rank = (forced.map(|is| !is), candidate.time(problem, bytes, splits, compute_units));
-        fits.then_some((rank, Cut { tile: Tile::MatrixUnits(candidate.block, layout), splits }))
+        let rank = (forced.map(|is| !is), time(units, candidate, problem, bytes, splits, compute_units));
+        fits.then_some((rank, Cut { tile: Tile::MatrixUnits(block, layout), splits }))
     };
-    let all =
-        CANDIDATES.iter().flat_map(|candidate| SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
+    let all = units
+        .candidates
+        .iter()
+        .flat_map(|candidate| SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
     let best = all.min_by(|((a, x), _), ((b, y), _)| a.cmp(b).then(x.total_cmp(y)));
     best.map(|(_, cut)| cut)
 }
@@ -138,7 +128,8 @@ mod tests {
         change(&mut info);
         let layout = |rows, columns| Layout::contiguous((rows, columns).into());
         let problem = Problem::new(&layout(m, k), &layout(k, n), sizes);
-        let Cut { tile, splits } = cut(&info, DType::F16, &problem, [16; 3])?;
+        let Cut { tile, splits } =
+            cut(&info, &crate::tuning::entry("default")?.tuning.units, DType::F16, &problem, [16; 3])?;
         let Tile::MatrixUnits(block, layout) = tile else { return None };
         assert_eq!(layout.whole, (k / splits).is_multiple_of(block.depth as usize / 2), "{sizes:?}");
         Some((block, splits))
@@ -147,9 +138,10 @@ mod tests {
     #[test]
     fn blocks_fill_the_device() {
         let chosen = |sizes| chosen(sizes, |_| ());
-        assert_eq!(chosen([4096, 4096, 4096]), Some((UnitBlock::LARGE, 1)));
-        assert_eq!(chosen([512, 512, 512]), Some((UnitBlock::SMALL, 1)));
-        assert_eq!(chosen([1024, 1024, 1024]), Some((UnitBlock::MIDDLE, 1)));
+        let [large, _, middle, small] = UnitBlock::all()[..] else { panic!("other candidates") };
+        assert_eq!(chosen([4096, 4096, 4096]), Some((large, 1)));
+        assert_eq!(chosen([512, 512, 512]), Some((small, 1)));
+        assert_eq!(chosen([1024, 1024, 1024]), Some((middle, 1)));
         // So few blocks that the depth is cut, but not into too little.
         assert!(chosen([64, 64, 8192]).unwrap().1 > 1);
         assert_eq!(chosen([64, 64, 512]).unwrap().1, 1);
@@ -162,10 +154,11 @@ mod tests {
 
     #[test]
     fn blocks_keep_to_the_limits() {
-        let small = |info: &mut DeviceInfo| info.limits.max_workgroup_memory = 30 << 10;
-        assert_eq!(chosen([4096, 4096, 4096], small), Some((UnitBlock::SMALL, 1)));
+        let [large, _, _, small] = UnitBlock::all()[..] else { panic!("other candidates") };
+        let less = |info: &mut DeviceInfo| info.limits.max_workgroup_memory = 30 << 10;
+        assert_eq!(chosen([4096, 4096, 4096], less), Some((small, 1)));
         let narrow = |info: &mut DeviceInfo| info.limits.max_workgroup_invocations = 128;
-        assert_eq!(chosen([512, 512, 512], narrow).unwrap().0, UnitBlock::LARGE);
+        assert_eq!(chosen([512, 512, 512], narrow).unwrap().0, large);
         let none = |info: &mut DeviceInfo| info.limits.max_workgroup_memory = 16 << 10;
         assert_eq!(chosen([512, 512, 512], none), None);
         let few = |info: &mut DeviceInfo| info.limits.max_parameter_words = 10;

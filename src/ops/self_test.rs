@@ -251,11 +251,12 @@ mod tests {
     #[cfg(feature = "vulkan")]
     #[test]
     fn what_does_not_compile_is_not_trusted() {
-        use crate::kernels::matmul::{UnitBlock, UnitLayout};
+        use crate::kernels::matmul::UnitLayout;
+        use crate::tuning::UnitBlock;
         let device = Device::vulkan(0).unwrap();
         assert!(device.info().features.matrix_units.f16.is_none(), "the device of the tests has matrix units");
         let layout = UnitLayout { unit: [16, 16, 16], a: Along::Depth, b: Along::Other, whole: true };
-        let tile = Tile::MatrixUnits(UnitBlock::ALL[0], layout);
+        let tile = Tile::MatrixUnits(UnitBlock::all()[0], layout);
         let config = Matmul { dtype: DType::F16, output: DType::F32, batch_rank: 0, tile, epilogue: None };
         assert!(!is_trusted(&device, &config));
         assert!(!is_trusted(&device, &config), "the verdict is kept");

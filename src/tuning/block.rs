@@ -1,4 +1,4 @@
-//! What a block of a matrix product asks of a device.
+//! What a block of a matrix product asks of a device, and of itself.
 //!
 //! The build script has this file, too: it refuses tuning data with blocks that do not fit.
 
@@ -52,6 +52,58 @@ impl Block {
         }
         let loads = shape.map(|extent| depth * extent / 4);
         if loads.iter().any(|loads| !loads.is_multiple_of(self.invocations())) {
+            return Some(format!("its {} invocations do not share the loads of a tile evenly", self.invocations()));
+        }
+        None
+    }
+}
+
+/// The block of a workgroup on matrix units, and how it is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct UnitBlock {
+    /// Rows and columns.
+    pub shape: [u32; 2],
+    /// Rows and columns that a subgroup computes: multiples of 16.
+    pub part: [u32; 2],
+    /// The depth of a tile in bytes: a multiple of 64.
+    pub depth: u32,
+    /// Subgroups that compute the same part from slices of the depth, and then add up their sums.
+    pub slices: u32,
+}
+
+impl UnitBlock {
+    /// Lanes of a subgroup.
+    pub const LANES: u32 = 32;
+
+    /// Subgroups that compute different parts.
+    pub const fn parts(self) -> u32 {
+        self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
+    }
+
+    /// Invocations of the workgroup.
+    pub const fn invocations(self) -> u32 {
+        self.parts() * self.slices * UnitBlock::LANES
+    }
+
+    /// What is wrong with it.
+    pub fn fault(self) -> Option<String> {
+        let UnitBlock { shape, part, depth, slices } = self;
+        if part.iter().any(|size| *size == 0 || !size.is_multiple_of(16)) || depth == 0 || !depth.is_multiple_of(64) {
+            return Some("its parts are not multiples of 16, or its depth is none of 64".into());
+        }
+        if !shape[0].is_multiple_of(part[0]) || !shape[1].is_multiple_of(part[1]) {
+            return Some("its parts do not fill it".into());
+        }
+        if slices == 0 || !depth.is_multiple_of(32 * slices) || part[1] < 16 * slices {
+            return Some(format!("its depth, or a row of its parts, is not to be had in {slices} slices"));
+        }
+        // Lines of tiles are along the depth, or along the rows or columns, of one or two bytes each.
+        let lines = [depth, shape[0], shape[1], 2 * shape[0], 2 * shape[1]].map(|bytes| bytes / 16);
+        let loads = shape.map(|extent| extent * depth / 16);
+        let even = |count: &u32, by: u32| count.is_multiple_of(by);
+        if lines.iter().any(|line| !even(&self.invocations(), *line))
+            || loads.iter().any(|loads| !even(loads, self.invocations()))
+        {
             return Some(format!("its {} invocations do not share the loads of a tile evenly", self.invocations()));
         }
         None

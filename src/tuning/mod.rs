@@ -4,7 +4,7 @@
 
 mod block;
 
-pub use block::Block;
+pub use block::{Block, UnitBlock};
 
 use crate::device::{Device, DeviceInfo, DeviceKind, open_tuned};
 use crate::error::{Error, Result};
@@ -14,6 +14,7 @@ use std::sync::LazyLock;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tuning {
     pub matmul: Matmul,
+    pub units: Units,
     pub attention: Attention,
     pub conv: Conv,
     pub rows: Rows,
@@ -27,6 +28,21 @@ pub struct Matmul {
     pub blocks: &'static [Block],
     pub busy: usize,
     pub columns: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Units {
+    pub candidates: &'static [Candidate],
+    pub shortest: usize,
+    pub addition: usize,
+    pub bandwidth: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    pub unit_block: UnitBlock,
+    pub alone: u32,
+    pub full: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
