@@ -66,6 +66,7 @@ test: setup ## the quick tier of the tests, under the validation layers
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance f32::columns
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance softmax::f32
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance norm::f32
+	MARQUETRY_MAX_BINDING=16 MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance contiguous
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance matmul
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance in_tiles
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance f32::columns
@@ -78,6 +79,7 @@ test-full: setup ## all tests: more shapes, every kernel through every compiler
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test own_kernels
 	MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
+	MARQUETRY_MAX_BINDING=16 MARQUETRY_TEST_DEVICES=vulkan MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full \
 	  $(CARGO) test --test conformance

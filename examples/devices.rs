@@ -74,6 +74,7 @@ fn print(info: &DeviceInfo) {
         println!("    {:<15} {} ({place}{bus}{clock})", region.name, size(region.bytes));
     }
     println!("  largest buffer    {}, aligned to {} bytes", size(limits.max_buffer_bytes), limits.buffer_alignment);
+    println!("  largest binding   {}", size(limits.max_binding_bytes));
     println!("  kernels take      {} buffers, {} parameter words", limits.max_bindings, limits.max_parameter_words);
 }
 
@@ -99,7 +100,8 @@ fn print_json(info: &DeviceInfo) {
             "timestamps": info.features.timestamps,
         },
         "limits": {
-            "max_buffer_bytes": limits.max_buffer_bytes, "max_bindings": limits.max_bindings,
+            "max_buffer_bytes": limits.max_buffer_bytes, "max_binding_bytes": limits.max_binding_bytes,
+            "max_bindings": limits.max_bindings,
             "max_parameter_words": limits.max_parameter_words,
             "max_workgroup_invocations": limits.max_workgroup_invocations,
             "max_workgroup_memory": limits.max_workgroup_memory, "max_workgroup_size": limits.max_workgroup_size,

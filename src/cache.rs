@@ -25,7 +25,7 @@ type Kernels = Mutex<HashMap<KernelConfig, Arc<Mutex<Option<Kernel>>>>>;
 #[derive(Default)]
 pub(crate) struct KernelCache {
     kernels: Kernels,
-    /// Those that were told that a buffer of more than 4 GiB is bound.
+    /// Those for buffers of which one is larger than can be bound.
     for_large_buffers: Kernels,
     disk: Option<DiskCache>,
     compiles: AtomicU64,
@@ -47,8 +47,9 @@ impl KernelCache {
         if let Some(kernel) = &*kernel {
             return Ok(kernel.clone());
         }
-        let module = Module { large_buffers, ..config.generate(backend.target())? };
-        dump::write(config)?;
+        let target = backend.target().for_buffers(large_buffers);
+        let module = Module { large_buffers, ..config.generate(target)? };
+        dump::write(config, target.addresses)?;
         Ok(kernel.insert(self.compile(&module, backend)?).clone())
     }
 

@@ -15,10 +15,15 @@ fn directory() -> Option<&'static Path> {
 }
 
 /// Writes `name.vulkan.spv`, `name.opencl.spv`, their disassembly beside them, and `name.wgsl` with what a browser
-/// wants: those of them that have what the kernel requires. A file that cannot be written is logged; a kernel that cannot be generated is an error.
-pub(crate) fn write(config: &KernelConfig) -> Result<()> {
+/// wants: those of them that have what the kernel requires; with `addresses` `name.addresses.vulkan.spv` alone. A file that cannot be written is logged; a kernel that cannot be generated is an error.
+pub(crate) fn write(config: &KernelConfig, addresses: bool) -> Result<()> {
     let Some(directory) = directory() else { return Ok(()) };
-    let stem = directory.join(stem(&config.name(), config));
+    let stem = stem(&config.name(), config);
+    if addresses {
+        let target = Target::VULKAN.for_buffers(true);
+        return save_spirv(&directory.join(stem + ".addresses"), target.dialect, &config.generate(target)?);
+    }
+    let stem = directory.join(stem);
     for target in config.targets(&[Target::VULKAN, Target::LEVEL_ZERO])? {
         save_spirv(&stem, target.dialect, &config.generate(target)?)?;
     }

@@ -53,6 +53,8 @@ struct Inner {
     checked: bool,
     /// For each argument the bytes that its buffer has at least.
     least_bytes: Vec<u64>,
+    /// The bytes that a buffer has at most.
+    most_bytes: u64,
 }
 
 /// What a kernel is launched on: a tensor, the shape of a tensor that the kernel is to write, or a number.
@@ -279,11 +281,15 @@ impl Kernel {
             let message = format!("workgroups of {:?} invocations", module.workgroup);
             return Err(Error::Kernel { kernel: module.name, message });
         }
-        module.large_buffers = device.info().limits.max_buffer_bytes > u32::MAX.into();
+        let limits = &device.info().limits;
+        // It is compiled once, before it is known how large its buffers are.
+        module.large_buffers =
+            device.info().backend == BackendKind::LevelZero && limits.max_buffer_bytes > limits.max_binding_bytes;
+        let most_bytes = if module.large_buffers { limits.max_buffer_bytes } else { limits.max_binding_bytes };
         dump::write_own(&module, Kernel::target(device))?;
         let compiled = device.runtime().compile(&module)?;
         let (device, workgroup) = (device.clone(), module.workgroup);
-        Ok(Kernel(Arc::new(Inner { device, compiled, signature, workgroup, checked, least_bytes })))
+        Ok(Kernel(Arc::new(Inner { device, compiled, signature, workgroup, checked, least_bytes, most_bytes })))
     }
 
     /// The form in which a device takes SPIR-V.
@@ -404,6 +410,12 @@ impl Kernel {
             return refuse(format!("shape {shape} has more elements than a kernel can count"));
         };
         let bytes = (elements as u64 * dtype.size_in_bytes() as u64).max(1).next_multiple_of(32);
+        if bytes > self.0.most_bytes {
+            return refuse(format!(
+                "shape {shape} of {dtype} takes {bytes} bytes; the device binds a kernel to {} at most",
+                self.0.most_bytes
+            ));
+        }
         if bytes < least_bytes {
             return refuse(format!("shape {shape} of {dtype} is too small; the kernel binds {least_bytes} bytes"));
         }
@@ -508,6 +520,7 @@ fn brought(
         trusted: false,
         large_registers: false,
         large_buffers: false,
+        addresses: false,
     })
 }
 

@@ -108,8 +108,9 @@ impl Pool {
         kind: MemoryKind,
         usable: impl Fn(&Arc<Allocation>) -> bool,
     ) -> Result<Buffer> {
-        let class =
-            Class { kind, bytes: size_class(bytes).min(self.backend.info().limits.max_buffer_bytes).max(bytes) };
+        let limits = &self.backend.info().limits;
+        let most = if bytes <= limits.max_binding_bytes { limits.max_binding_bytes } else { limits.max_buffer_bytes };
+        let class = Class { kind, bytes: size_class(bytes).min(most).max(bytes) };
         let allocation = match self.take_cached(class, usable) {
             Some(allocation) => allocation,
             None => Allocation::new(&self.backend, class.bytes, MemoryUse::Kernels(kind))?,

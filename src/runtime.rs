@@ -2,12 +2,13 @@
 
 use crate::cache::{Kernel, KernelCache};
 use crate::device::backend::{Backend, Command, MemoryUse, Region, Ticket};
-use crate::device::{BackendKind, DeviceInfo, MemoryKind};
+use crate::device::{DeviceInfo, MemoryKind};
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
 use crate::kernels::matmul::Matmul;
 use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
+use crate::ops::Precision;
 use crate::profile::{self, Label, Profile};
 use crate::shader::{Access, Module, Target};
 use crate::stream::Stream;
@@ -65,6 +66,7 @@ pub(crate) struct Runtime {
     /// Which kernels have passed their self-test.
     verdicts: Mutex<HashMap<Matmul, Arc<OnceLock<bool>>>>,
     launches: AtomicU64,
+    precision: Mutex<Precision>,
     tuning: &'static Tuning,
     backend: Arc<dyn Backend>,
 }
@@ -78,6 +80,7 @@ impl Runtime {
             kernels: KernelCache::new(DiskCache::from_environment()),
             random: Mutex::default(),
             verdicts: Mutex::default(),
+            precision: Mutex::default(),
             launches: AtomicU64::new(0),
             tuning: &tuning::choose(backend.info()).tuning,
             backend,
@@ -151,6 +154,14 @@ impl Runtime {
         Ok((result, Profile { device: self.info().id(), start, end: Instant::now(), commands }))
     }
 
+    pub fn precision(&self) -> Precision {
+        *self.precision.lock()
+    }
+
+    pub fn set_precision(&self, precision: Precision) {
+        *self.precision.lock() = precision;
+    }
+
     pub fn synchronize(&self) -> Result<()> {
         self.stream.wait()
     }
@@ -209,9 +220,8 @@ impl Runtime {
         groups: usize,
     ) -> Result<()> {
         let config = config.into();
-        // Intel's compiler addresses 4 GiB, unless told that there is more.
-        let large_buffers = self.info().backend == BackendKind::LevelZero
-            && buffers.iter().any(|buffer| buffer.bytes() > u64::from(u32::MAX));
+        let most = self.info().limits.max_binding_bytes;
+        let large_buffers = buffers.iter().any(|buffer| buffer.bytes() > most);
         let kernel = self.kernels.get(&config, large_buffers, &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
         self.dispatch(&kernel, buffers, parameters, groups, || config.name())

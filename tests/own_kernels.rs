@@ -760,6 +760,27 @@ fn mistakes_in_a_kernel() {
     );
 }
 
+/// An app's kernel is compiled before it is known how large its buffers are, and so reaches none by its address.
+#[test]
+fn what_cannot_be_bound() {
+    let device = vulkan();
+    let kernel = Kernel::build("fill", &device, 64, |k| {
+        let y = k.buffer("y", Type::F32, Access::Write);
+        y.store(k.global_index(), k.f32(1.0));
+    });
+    let most = device.info().limits.max_binding_bytes;
+    let elements = (most / 4 + 64) as usize;
+    assert_error!(
+        kernel.unwrap().launch::<1>(1, [Argument::output(elements)]),
+        Error::Argument { .. },
+        format!(
+            "kernel `fill`, argument `y`: shape [{elements}] of f32 takes {} bytes; the device binds a kernel to {most} at \
+             most",
+            4 * elements
+        )
+    );
+}
+
 /// The kernel `y = factor x` as SPIR-V for a device, for `count` elements; its entry point is called `double`.
 fn spirv(device: &Device) -> Vec<u32> {
     let k = KernelBuilder::new("scale", Kernel::target(device), 64);

@@ -1,8 +1,8 @@
 //! What happens behind the tensors: launches, submissions, waits, memory; counted on every device.
 
 use marquetry::{
-    DType, Device, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind, Profile, Result, Tensor,
-    TimedCommand,
+    DType, Device, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind, Precision, Profile, Result,
+    Tensor, TimedCommand,
 };
 use std::time::Instant;
 
@@ -38,6 +38,7 @@ on_each_device! {
     fusion_does_not_show_in_the_numbers
     sums_of_many_long_rows_lose_nothing
     what_32_bits_cannot_count_is_an_error
+    products_may_be_less_exact
     many_threads_share_a_device
     a_seed_starts_the_sequence_anew
     parts_are_assigned_in_place
@@ -304,6 +305,51 @@ fn many_threads_share_a_device(device: &Device) -> Result<()> {
         let threads: Vec<_> = (0..8).map(|seed| scope.spawn(move || work(seed))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
     })
+}
+
+/// Less precision is a permission: it is made use of where there are matrix units.
+fn products_may_be_less_exact(device: &Device) -> Result<()> {
+    let x = Tensor::rand(-1f32, 1.0, (96, 128), device)?;
+    let w = Tensor::rand(-1f32, 1.0, (128, 64), device)?;
+    let exact = x.matmul(&w)?.to_vec::<f32>()?;
+    let magnitude = x.abs()?.matmul(&w.abs()?)?.to_vec::<f32>()?;
+    let on_units = device.info().features.matrix_units.bf16.is_some();
+    for (precision, bound) in [(Precision::High, 2f32.powi(-16)), (Precision::Medium, 2f32.powi(-8))] {
+        device.set_precision(precision);
+        assert_eq!(device.precision(), precision);
+        let found = x.matmul(&w).and_then(|y| y.to_vec::<f32>());
+        device.set_precision(Precision::Highest);
+        let found = found?;
+        if !on_units {
+            assert_eq!(found, exact, "{precision:?}");
+            continue;
+        }
+        let errors = found.iter().zip(&exact).zip(&magnitude).map(|((x, y), magnitude)| (x - y).abs() / magnitude);
+        let largest = errors.fold(0.0, f32::max);
+        assert!(largest < bound && largest > bound / 256.0, "{precision:?}: {largest:e}");
+    }
+    Ok(())
+}
+
+/// A tensor that cannot be bound to a kernel is reached by its address.
+#[test]
+fn tensors_larger_than_a_binding() {
+    on("vulkan", |device| {
+        let limits = &device.info().limits;
+        let elements = (limits.max_binding_bytes / 4 + 1000) as usize;
+        assert!(4 * elements as u64 <= limits.max_buffer_bytes, "the device of this test reaches no larger buffers");
+        let x = Tensor::arange(0u32, elements as u32, device)?;
+        let y = (&x + 1.0)?;
+        let last = elements as u32 - 1;
+        assert_eq!(y.narrow(0, elements - 2, 2)?.to_vec::<u32>()?, [last, last + 1]);
+        assert_eq!(y.max(0)?.to_scalar::<u32>()?, last + 1);
+        assert_eq!(y.argmax(0)?.to_scalar::<u32>()?, last);
+        let picked = y.index_select(&Tensor::new([last, 7], device)?, 0)?;
+        assert_eq!(picked.to_vec::<u32>()?, [last + 1, 8]);
+        let z = y.slice_assign(elements - 3..elements - 1, &Tensor::new([5u32, 6], device)?)?;
+        assert_eq!(z.narrow(0, elements - 4, 4)?.to_vec::<u32>()?, [last - 2, 5, 6, last + 1]);
+        Ok(())
+    });
 }
 
 fn a_seed_starts_the_sequence_anew(device: &Device) -> Result<()> {

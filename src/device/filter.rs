@@ -195,6 +195,7 @@ mod tests {
             sub_devices: 0,
             limits: Limits {
                 max_buffer_bytes: 4 << 30,
+                max_binding_bytes: 4 << 30,
                 max_bindings: 64,
                 max_parameter_words: 64,
                 max_workgroup_invocations: 1024,

@@ -164,6 +164,9 @@ impl fmt::Display for Features {
 pub struct Limits {
     /// The largest buffer in bytes that a kernel can address, and so the largest tensor.
     pub max_buffer_bytes: u64,
+    /// The largest buffer in bytes that a kernel can be bound to. The crate's own kernels reach larger ones by their addresses,
+    /// for which they are compiled once more.
+    pub max_binding_bytes: u64,
     /// Storage buffers per kernel.
     pub max_bindings: u32,
     /// Words of 32 bits in a kernel's parameter block.

@@ -50,6 +50,8 @@ pub(super) struct State {
     /// The parameter block, or in the OpenCL dialect the function parameters, one per word.
     block: Word,
     parameters: Vec<(Type, Word)>,
+    /// Which words are buffers' addresses, two for each.
+    address_words: Vec<usize>,
     bindings: Vec<Binding>,
     /// The buffers and parameters by name, in the order in which they were declared.
     signature: Signature,
@@ -111,8 +113,15 @@ impl KernelBuilder {
         let math = match target.dialect {
             Dialect::Vulkan => {
                 module.capability(Capability::Shader);
+                if target.addresses {
+                    // Indices beyond 2^31 are positive in 64 bits only.
+                    for capability in [Capability::PhysicalStorageBufferAddresses, Capability::Int64] {
+                        module.capability(capability);
+                    }
+                    module.extension("SPV_KHR_physical_storage_buffer");
+                }
                 let math = module.ext_inst_import("GLSL.std.450");
-                module.memory_model(AddressingModel::Logical, MemoryModel::GLSL450);
+                module.memory_model(target.addressing(), MemoryModel::GLSL450);
                 math
             }
             Dialect::OpenCl => {
@@ -132,6 +141,7 @@ impl KernelBuilder {
             main,
             block,
             parameters: Vec::new(),
+            address_words: Vec::new(),
             bindings: Vec::new(),
             signature: Signature::new(&name),
             types: HashMap::new(),
@@ -455,26 +465,48 @@ impl KernelBuilder {
                     self.capability(Capability::StorageBuffer16BitAccess);
                 }
                 let array = self.runtime_array(element, element_id);
-                let module = &mut self.state.borrow_mut().module;
-                let id = module.id();
-                let block = module.type_struct_id(Some(id), [array]);
-                module.decorate(block, Decoration::Block, []);
-                module.member_decorate(block, 0, Decoration::Offset, [Operand::LiteralBit32(0)]);
-                if access == Access::Read {
-                    module.member_decorate(block, 0, Decoration::NonWritable, []);
+                let pointer = self.pointer_type(self.buffer_class(), self.buffer_block(array, access));
+                if self.target.addresses {
+                    self.address(pointer)
+                } else {
+                    self.global(pointer, StorageClass::StorageBuffer)
                 }
-                let pointer = module.type_pointer(None, StorageClass::StorageBuffer, block);
-                let variable = module.id();
-                let operands = vec![Operand::StorageClass(StorageClass::StorageBuffer)];
-                let instruction = Instruction::new(Op::Variable, Some(pointer), Some(variable), operands);
-                module.insert_types_global_values(InsertPoint::End, instruction);
-                variable
             }
         };
         let mut state = self.state.borrow_mut();
         state.module.name(variable, name.replace('\0', " "));
         state.bindings.push(Binding { variable, element, access });
         (variable, last)
+    }
+
+    /// The structure that is a buffer: an array is its only member.
+    fn buffer_block(&self, array: Word, access: Access) -> Word {
+        let module = &mut self.state.borrow_mut().module;
+        let id = module.id();
+        let block = module.type_struct_id(Some(id), [array]);
+        module.decorate(block, Decoration::Block, []);
+        module.member_decorate(block, 0, Decoration::Offset, [Operand::LiteralBit32(0)]);
+        if access == Access::Read {
+            module.member_decorate(block, 0, Decoration::NonWritable, []);
+        }
+        block
+    }
+
+    /// Where buffers are.
+    pub(super) fn buffer_class(&self) -> StorageClass {
+        match self.target.dialect {
+            Dialect::OpenCl => StorageClass::CrossWorkgroup,
+            Dialect::Vulkan if self.target.addresses => StorageClass::PhysicalStorageBuffer,
+            Dialect::Vulkan => StorageClass::StorageBuffer,
+        }
+    }
+
+    /// A buffer's address, of the next two words of the parameter block.
+    fn address(&self, pointer: Word) -> Word {
+        let words = [(); 2].map(|()| self.declare_word(Type::U32));
+        self.state.borrow_mut().address_words.extend(words);
+        let address = self.vector(&words.map(|word| self.load_word(word)));
+        self.emit_id(Op::Bitcast, pointer, [address.operand()])
     }
 
     fn runtime_array(&self, element: Type, element_id: Word) -> Word {
@@ -624,7 +656,7 @@ impl KernelBuilder {
             code: Code::Spirv(state.module.module().assemble()),
             entry_point: "main".into(),
             bindings: state.bindings.iter().map(|b| b.access).collect(),
-            parameter_words: state.parameters.len(),
+            parameter_words: state.parameters.len() - state.address_words.len(),
             parameters: self.target.parameters,
             workgroup: [workgroup, 1, 1],
             workgroup_memory: state.workgroup_memory,
@@ -632,6 +664,7 @@ impl KernelBuilder {
             trusted: !self.checked,
             large_registers: state.large_registers,
             large_buffers: false,
+            addresses: self.target.addresses,
         })
     }
 
@@ -642,16 +675,20 @@ impl KernelBuilder {
         let class = self.block_class();
         let state = &mut *self.state.borrow_mut();
         let module = &mut state.module;
-        let mut bound: Vec<Word> = state.bindings.iter().map(|b| b.variable).collect();
-        for binding in state.bindings.iter().filter(|b| b.access == Access::Read) {
+        let variables: &[Binding] = if self.target.addresses { &[] } else { &state.bindings };
+        let mut bound: Vec<Word> = variables.iter().map(|b| b.variable).collect();
+        for binding in variables.iter().filter(|b| b.access == Access::Read) {
             module.decorate(binding.variable, Decoration::NonWritable, []);
         }
         if !state.parameters.is_empty() {
             let id = module.id();
             let block = module.type_struct_id(Some(id), vec![word; state.parameters.len()]);
             module.decorate(block, Decoration::Block, []);
-            for index in 0..state.parameters.len() as u32 {
-                module.member_decorate(block, index, Decoration::Offset, [Operand::LiteralBit32(4 * index)]);
+            // Addresses come last, wherever their buffers were declared.
+            let (addresses, parameters): (Vec<_>, Vec<_>) =
+                (0..state.parameters.len()).partition(|word| state.address_words.contains(word));
+            for (place, word) in (0..).zip(parameters.into_iter().chain(addresses)) {
+                module.member_decorate(block, word as u32, Decoration::Offset, [Operand::LiteralBit32(4 * place)]);
             }
             let pointer = module.type_pointer(None, class, block);
             let operands = vec![Operand::StorageClass(class)];

@@ -9,8 +9,8 @@ use super::value::{IntoValue, Value};
 use crate::dtype::DType;
 use rspirv::dr::{InsertPoint, Instruction, Operand};
 use rspirv::spirv::{
-    AddressingModel, Capability, CooperativeMatrixLayout, CooperativeMatrixOperands, CooperativeMatrixUse, FPEncoding,
-    MemoryModel, Op, Scope, StorageClass, Word,
+    Capability, CooperativeMatrixLayout, CooperativeMatrixOperands, CooperativeMatrixUse, FPEncoding, MemoryModel, Op,
+    Scope, StorageClass, Word,
 };
 use std::collections::HashMap;
 
@@ -172,6 +172,7 @@ impl KernelBuilder {
     ///
     /// Such a kernel follows Vulkan's own memory model (`SPV_KHR_cooperative_matrix`, `SPV_KHR_vulkan_memory_model`).
     pub fn use_matrices(&self) {
+        let addressing = self.target().addressing();
         let state = &mut *self.state.borrow_mut();
         if state.matrices.is_some() || !state.is_empty() {
             self.fail("`use_matrices` stands before anything else");
@@ -184,7 +185,7 @@ impl KernelBuilder {
             for extension in ["SPV_KHR_cooperative_matrix", "SPV_KHR_vulkan_memory_model"] {
                 state.module.extension(extension);
             }
-            state.module.memory_model(AddressingModel::Logical, MemoryModel::Vulkan);
+            state.module.memory_model(addressing, MemoryModel::Vulkan);
         }
     }
 
@@ -343,8 +344,8 @@ impl<'k> Array<'k> {
     ) -> Place<'k> {
         let kernel = self.kernel();
         let (index, stride) = (self.index(index), self.index(stride));
-        let there = matches!(self.class(), StorageClass::StorageBuffer | StorageClass::Workgroup);
-        if self.element().size_in_bytes() != ELEMENT || (!there && kernel.target().dialect == Dialect::Vulkan) {
+        let there = [StorageClass::Workgroup, kernel.buffer_class()].contains(&self.class());
+        if self.element().size_in_bytes() != ELEMENT || !there {
             kernel.fail("matrices are in buffers and workgroup memory, in elements of 16 bytes");
         }
         let Some(last) = self.last() else { return Place { index, stride, fits: None } };

@@ -2,7 +2,6 @@
 
 use super::builder::KernelBuilder;
 use super::module::Access;
-use super::target::Dialect;
 use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
 use crate::dtype::DType;
@@ -108,6 +107,10 @@ impl<'k> Array<'k> {
                 operands.extend([kernel.u32(0).operand(), index.operand()]);
                 Op::AccessChain
             }
+            StorageClass::PhysicalStorageBuffer => {
+                operands.extend([kernel.u32(0).operand(), Operand::IdRef(kernel.wide_index(index))]);
+                Op::AccessChain
+            }
             StorageClass::CrossWorkgroup => {
                 operands.push(Operand::IdRef(kernel.wide_index(index)));
                 Op::InBoundsPtrAccessChain
@@ -153,8 +156,7 @@ impl<'k> Array<'k> {
     /// `neutral` is the operand, in the place of the first one, with which the operation changes nothing.
     fn atomic(self, op: Op, index: impl IntoValue<'k>, operands: &[Value<'k>], neutral: Value<'k>) -> Value<'k> {
         let kernel = self.kernel;
-        let shared =
-            matches!(self.class, StorageClass::StorageBuffer | StorageClass::CrossWorkgroup | StorageClass::Workgroup);
+        let shared = self.class == StorageClass::Workgroup || self.class == kernel.buffer_class();
         if self.element != Type::U32 || !shared || operands.iter().any(|v| v.ty() != Type::U32) {
             kernel.fail("atomics work on u32 in buffers and workgroup memory");
             return kernel.u32(0);
@@ -243,10 +245,7 @@ impl KernelBuilder {
 
     pub(super) fn typed_buffer(&self, name: &str, element: Type, dtype: DType, access: Access) -> Array<'_> {
         let (variable, word) = self.declare_buffer(name, element, dtype, access);
-        let class = match self.target().dialect {
-            Dialect::Vulkan => StorageClass::StorageBuffer,
-            Dialect::OpenCl => StorageClass::CrossWorkgroup,
-        };
+        let class = self.buffer_class();
         Array { kernel: self, variable, class, element, writable: access.writes(), last: word.map(Last::Word) }
     }
 
@@ -301,7 +300,8 @@ impl KernelBuilder {
             self.fail(format!("a {} is stored where {expected} is expected", value.ty()));
         }
         let operands = [Operand::IdRef(pointer), value.operand()];
-        self.emit_void(Op::Store, operands.into_iter().chain(self.shared(class)));
+        let told = Self::alignment(class, expected).into_iter().flatten().chain(self.shared(class));
+        self.emit_void(Op::Store, operands.into_iter().chain(told));
     }
 
     /// What loads and stores of memory are told that others see.
@@ -310,11 +310,15 @@ impl KernelBuilder {
         told.then_some(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER))
     }
 
+    /// What loads and stores by address are told of the alignment of elements.
+    fn alignment(class: StorageClass, ty: Type) -> Option<[Operand; 2]> {
+        let by_address = matches!(class, StorageClass::CrossWorkgroup | StorageClass::PhysicalStorageBuffer);
+        let aligned = || [Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(ty.size_in_bytes())];
+        (by_address && ty.scalar != Scalar::Bool).then(aligned)
+    }
+
     fn load_from(&self, pointer: Word, class: StorageClass, ty: Type) -> Value<'_> {
-        // OpenCL wants the alignment of vectors in global memory told.
-        let aligned = (class == StorageClass::CrossWorkgroup && ty.scalar != Scalar::Bool)
-            .then(|| [Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(ty.size_in_bytes())]);
-        let told = aligned.into_iter().flatten().chain(self.shared(class));
+        let told = Self::alignment(class, ty).into_iter().flatten().chain(self.shared(class));
         self.emit(Op::Load, ty, [Operand::IdRef(pointer)].into_iter().chain(told))
     }
 

@@ -1,5 +1,7 @@
 //! For whom a kernel is generated.
 
+use rspirv::spirv::AddressingModel;
+
 /// The flavour of SPIR-V.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
@@ -27,6 +29,9 @@ pub struct Target {
     pub parameters: ParameterBlock,
     /// The number of lanes in the subgroups of kernels that use subgroups, where that can be chosen (the OpenCL dialect).
     pub subgroup_size: Option<u32>,
+    /// Whether buffers are reached by their addresses instead of being bound (the Vulkan dialect): no limit of a binding bounds
+    /// them. The addresses follow the parameters in their block, two words for each buffer, the low one first.
+    pub addresses: bool,
     /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
     /// subnormal numbers and NaN.
     pub unpacks_halves: bool,
@@ -41,6 +46,7 @@ impl Target {
         dialect: Dialect::Vulkan,
         parameters: ParameterBlock::PushConstants,
         subgroup_size: None,
+        addresses: false,
         unpacks_halves: false,
         wgsl: false,
     };
@@ -49,6 +55,7 @@ impl Target {
         dialect: Dialect::Vulkan,
         parameters: ParameterBlock::Uniform,
         subgroup_size: None,
+        addresses: false,
         unpacks_halves: false,
         wgsl: true,
     };
@@ -57,7 +64,18 @@ impl Target {
         dialect: Dialect::OpenCl,
         parameters: ParameterBlock::PushConstants,
         subgroup_size: None,
+        addresses: false,
         unpacks_halves: false,
         wgsl: false,
     };
+
+    /// The form for buffers that are larger than can be bound, or are not.
+    pub(crate) fn for_buffers(self, large: bool) -> Target {
+        Target { addresses: large && self.dialect == Dialect::Vulkan, ..self }
+    }
+
+    /// How the Vulkan dialect points at memory.
+    pub(super) fn addressing(self) -> AddressingModel {
+        if self.addresses { AddressingModel::PhysicalStorageBuffer64 } else { AddressingModel::Logical }
+    }
 }

@@ -116,6 +116,7 @@ mod tests {
             trusted: true,
             large_registers: false,
             large_buffers: false,
+            addresses: false,
         }
     }
 

@@ -41,7 +41,7 @@ impl Sizes {
             };
         }
         // The largest power of two whose square the device can bind.
-        let largest = (device.info().limits.max_buffer_bytes / 4).isqrt().max(1).ilog2();
+        let largest = (device.info().limits.max_binding_bytes / 4).isqrt().max(1).ilog2();
         Sizes {
             side: 1 << largest.min(14),
             products: &[512, 1024, 2048, 4096, 8192],

@@ -328,8 +328,11 @@ fn limits(facts: &DeviceFacts, relaxed: u64) -> Limits {
     // Pointers may take up to a quarter of the room for arguments; parameters take what is left.
     let max_bindings = MAX_BINDINGS.min(facts.module.max_arguments_size / 32);
     let max_parameter_words = (facts.module.max_arguments_size - 8 * max_bindings) / 4;
+    let max_buffer_bytes = facts.properties.max_mem_alloc_size.max(relaxed) / 16 * 16;
     Limits {
-        max_buffer_bytes: facts.properties.max_mem_alloc_size.max(relaxed) / 16 * 16,
+        max_buffer_bytes,
+        // Intel's compiler addresses 4 GiB, unless told that there is more.
+        max_binding_bytes: max_buffer_bytes.min(u64::from(u32::MAX) / 16 * 16),
         max_bindings,
         max_parameter_words: max_parameter_words.min(MAX_PARAMETER_WORDS),
         max_workgroup_invocations: compute.max_total_group_size,

@@ -17,6 +17,8 @@ pub(super) struct Adapter {
     pub base: vk::PhysicalDeviceProperties,
     /// The optional extensions that it has, of those that are used.
     pub extensions: Extensions,
+    /// Whether kernels can reach buffers by their addresses.
+    pub addresses: bool,
     /// The family of the one queue that is used.
     pub queue_family: u32,
     /// The number of bits that the queue's timestamps have; 0 if it has none.
@@ -72,7 +74,7 @@ impl Adapter {
         if !abilities.timeline_semaphore {
             return Err(format!("{name}: no timeline semaphores"));
         }
-        let properties = Properties::read(raw, physical, &base, &offered);
+        let properties = Properties::read(raw, physical, &base, &offered, abilities.addresses);
         // SAFETY: see above.
         let memory = unsafe { raw.get_physical_device_memory_properties(physical) };
         let (device_heap, heap_size) = device_heap(&memory);
@@ -107,13 +109,15 @@ impl Adapter {
         if info.limits.subgroup_sizes == [32] {
             info.features.matrix_units = extensions.matrix_units;
         }
-        Ok(Adapter { physical, info, base, extensions, queue_family, timestamp_bits, memory, device_heap })
+        let addresses = abilities.addresses;
+        Ok(Adapter { physical, info, addresses, base, extensions, queue_family, timestamp_bits, memory, device_heap })
     }
 }
 
 /// The switchable features that matter here.
 struct Abilities {
     timeline_semaphore: bool,
+    addresses: bool,
     f16: bool,
     i64: bool,
     f64: bool,
@@ -129,6 +133,8 @@ impl Abilities {
         let base = all.features;
         Abilities {
             timeline_semaphore: v12.timeline_semaphore == vk::TRUE,
+            // Kernels compute addresses in 64 bits.
+            addresses: v12.buffer_device_address == vk::TRUE && base.shader_int64 == vk::TRUE,
             f16: v11.storage_buffer16_bit_access == vk::TRUE && v12.shader_float16 == vk::TRUE,
             i64: base.shader_int64 == vk::TRUE,
             f64: base.shader_float64 == vk::TRUE,

@@ -32,7 +32,10 @@ impl Device {
         let Features { f16, i64, f64, .. } = adapter.info.features;
         let base = vk::PhysicalDeviceFeatures::default().shader_int64(i64).shader_float64(f64);
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
-        let mut v12 = vk::PhysicalDeviceVulkan12Features::default().timeline_semaphore(true).shader_float16(f16);
+        let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
+            .timeline_semaphore(true)
+            .buffer_device_address(adapter.addresses)
+            .shader_float16(f16);
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
         let units = adapter.extensions.matrix_units;
         let (bytes, bf16) = (units.i8.or(units.u8).is_some(), units.bf16.is_some());

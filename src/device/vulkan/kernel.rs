@@ -4,7 +4,7 @@ use super::device::Device;
 use super::pipeline::{self, Built};
 use crate::device::backend::{Compiled, KernelId, check_fits};
 use crate::device::rules::Signature;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::shader::Module;
 use ash::vk;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -27,6 +27,8 @@ pub(super) struct Kernel {
     pub pipeline: Pipeline,
     /// The number of storage buffers it takes.
     pub bindings: usize,
+    /// Whether it reaches them by their addresses, and none is bound.
+    pub addresses: bool,
     /// The number of 32-bit words in its parameter block.
     parameter_words: usize,
 }
@@ -66,15 +68,33 @@ impl Kernels {
         self.kernels.read()
     }
 
+    /// Fails where addresses do not fit behind the parameters.
+    fn check_addresses(&self, module: &Module) -> Result<()> {
+        let words = module.parameter_words + 2 * module.bindings.len();
+        let limit = self.device.adapter.base.limits.max_push_constants_size as usize / 4;
+        if !module.addresses || words <= limit {
+            return Ok(());
+        }
+        let buffers = module.bindings.len();
+        let feature = format!(
+            "{} parameter words and the addresses of {buffers} buffers, one of which is too large to be bound, which kernel \
+             `{}` needs (limit {limit} words)",
+            module.parameter_words, module.name
+        );
+        Err(Error::Unsupported { feature, device: self.device.describe() })
+    }
+
     /// Compiles a kernel. Several threads can do so at once.
     pub fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled> {
         check_fits(module, &self.device.adapter.info)?;
+        self.check_addresses(module)?;
         let (set_layout, layout) = self.layouts.lock().get(&self.device, module)?;
         let Built { handle, binary, reused } = pipeline::build(&self.device, module, layout, binary)?;
         let kernel = Kernel {
             name: module.name.clone(),
             pipeline: Pipeline { handle, layout, set_layout },
             bindings: module.bindings.len(),
+            addresses: module.addresses,
             parameter_words: module.parameter_words,
         };
         let mut kernels = self.kernels.write();
@@ -86,8 +106,9 @@ impl Kernels {
 impl Layouts {
     /// The layouts for a kernel, made if they are not there yet.
     fn get(&mut self, device: &Device, module: &Module) -> Result<(vk::DescriptorSetLayout, vk::PipelineLayout)> {
-        let bindings = module.bindings.len() as u32;
-        let parameter_bytes = 4 * module.parameter_words as u32;
+        let buffers = module.bindings.len() as u32;
+        let (bindings, address_words) = if module.addresses { (0, 2 * buffers) } else { (buffers, 0) };
+        let parameter_bytes = 4 * (module.parameter_words as u32 + address_words);
         let set = match self.sets.entry(bindings) {
             Entry::Occupied(entry) => *entry.get(),
             Entry::Vacant(entry) => *entry.insert(create_set_layout(device, bindings)?),

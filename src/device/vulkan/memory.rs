@@ -40,6 +40,8 @@ pub(super) struct Buffer {
     pub handle: vk::Buffer,
     /// Its size in bytes.
     pub bytes: u64,
+    /// Where kernels find it, on a device that tells.
+    pub address: Option<vk::DeviceAddress>,
     allocation: Allocation,
     heap: usize,
 }
@@ -66,7 +68,7 @@ impl Memory {
             device: device.raw.clone(),
             physical_device: device.adapter.physical,
             debug_settings: Default::default(),
-            buffer_device_address: false,
+            buffer_device_address: device.adapter.addresses,
             allocation_sizes: sizes,
         };
         let allocator = Allocator::new(&description).map_err(|error| driver_error(&error))?;
@@ -78,7 +80,14 @@ impl Memory {
         if bytes > self.device.adapter.info.limits.max_buffer_bytes {
             return Err(self.device.too_large(bytes));
         }
-        let info = vk::BufferCreateInfo::default().size(bytes).usage(USAGE).sharing_mode(vk::SharingMode::EXCLUSIVE);
+        let addressed = match self.device.adapter.addresses {
+            true => vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS,
+            false => vk::BufferUsageFlags::empty(),
+        };
+        let info = vk::BufferCreateInfo::default()
+            .size(bytes)
+            .usage(USAGE | addressed)
+            .sharing_mode(vk::SharingMode::EXCLUSIVE);
         // SAFETY: the device is alive, and the size is within its limits.
         let handle = self.device.check("vkCreateBuffer", unsafe { self.device.raw.create_buffer(&info, None) })?;
         match self.bind(handle, bytes, memory) {
@@ -117,7 +126,12 @@ impl Memory {
             return Err(error);
         }
         self.device.count_allocated(heap, allocation.size());
-        Ok(Buffer { handle, bytes, allocation, heap })
+        let address = self.device.adapter.addresses.then(|| {
+            let info = vk::BufferDeviceAddressInfo::default().buffer(handle);
+            // SAFETY: the device has the feature, and the buffer its memory and the usage.
+            unsafe { self.device.raw.get_buffer_device_address(&info) }
+        });
+        Ok(Buffer { handle, bytes, address, allocation, heap })
     }
 
     /// Takes memory from a shared block, or memory of its own where the heap has no room for another block.

@@ -8,6 +8,7 @@ use crate::device::slots::Slots;
 use crate::error::Result;
 use ash::vk;
 use smallvec::SmallVec;
+use std::borrow::Cow;
 
 /// A batch ready to be recorded.
 pub(super) struct Plan<'a> {
@@ -23,8 +24,17 @@ pub(super) struct Plan<'a> {
 
 /// What to record for a step.
 pub(super) enum Action<'a> {
-    Dispatch { pipeline: Pipeline, parameters: &'a [u32], groups: [u32; 3] },
-    Copy { src: vk::Buffer, dst: vk::Buffer, pieces: Pieces },
+    /// The parameters are followed by the addresses of buffers that are not bound.
+    Dispatch {
+        pipeline: Pipeline,
+        parameters: Cow<'a, [u32]>,
+        groups: [u32; 3],
+    },
+    Copy {
+        src: vk::Buffer,
+        dst: vk::Buffer,
+        pieces: Pieces,
+    },
 }
 
 /// The pieces that a box of bytes is copied in.
@@ -45,8 +55,14 @@ impl<'a> Plan<'a> {
                 Command::Dispatch { kernel, buffers, parameters, groups } => {
                     let kernel = find_kernel(kernels, *kernel)?;
                     kernel.signature().check(buffers.len(), parameters.len(), *groups, max_groups)?;
+                    let mut parameters = Cow::from(parameters.as_slice());
                     for buffer in buffers {
                         let buffer = find(*buffer)?;
+                        if kernel.addresses {
+                            let address = buffer.address.unwrap_or_default();
+                            parameters.to_mut().extend([address as u32, (address >> 32) as u32]);
+                            continue;
+                        }
                         plan.buffers.push(vk::DescriptorBufferInfo {
                             buffer: buffer.handle,
                             offset: 0,
@@ -54,7 +70,7 @@ impl<'a> Plan<'a> {
                         });
                     }
                     plan.layouts.push(kernel.pipeline.set_layout);
-                    plan.set_lengths.push(kernel.bindings);
+                    plan.set_lengths.push(if kernel.addresses { 0 } else { kernel.bindings });
                     Action::Dispatch { pipeline: kernel.pipeline, parameters, groups: *groups }
                 }
                 Command::CopyRegion { src, dst, region } => {

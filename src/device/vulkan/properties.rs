@@ -14,12 +14,13 @@ pub(super) struct Properties {
 }
 
 impl Properties {
-    /// Reads those that the device has.
+    /// Reads those that the device has. `addresses` says whether kernels reach buffers by their addresses.
     pub fn read(
         instance: &ash::Instance,
         physical: vk::PhysicalDevice,
         base: &vk::PhysicalDeviceProperties,
         extensions: &[vk::ExtensionProperties],
+        addresses: bool,
     ) -> Properties {
         let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
         let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
@@ -37,7 +38,7 @@ impl Properties {
         unsafe { instance.get_physical_device_properties2(physical, &mut all) };
         Properties {
             driver: driver(&v12),
-            limits: limits(&base.limits, &v11, &sizes, &maintenance),
+            limits: limits(&base.limits, &v11, &sizes, &maintenance, addresses),
             subgroups: subgroups(&v11),
         }
     }
@@ -62,29 +63,42 @@ fn subgroups(properties: &vk::PhysicalDeviceVulkan11Properties<'_>) -> bool {
         )
 }
 
+/// Words for the addresses of six buffers.
+const ADDRESS_WORDS: u32 = 12;
+
+/// The largest buffer to be bound, to test how larger ones are reached: `MARQUETRY_MAX_BINDING`, in bytes.
+fn forced_binding() -> u64 {
+    std::env::var("MARQUETRY_MAX_BINDING").ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(u64::MAX)
+}
+
 /// The limits. A number that is 0 in the two last structures is one that the driver did not fill in.
 fn limits(
     base: &vk::PhysicalDeviceLimits,
     v11: &vk::PhysicalDeviceVulkan11Properties<'_>,
     sizes: &vk::PhysicalDeviceSubgroupSizeControlProperties<'_>,
     maintenance: &vk::PhysicalDeviceMaintenance4Properties<'_>,
+    addresses: bool,
 ) -> Limits {
-    let mut max_buffer = u64::from(base.max_storage_buffer_range).min(v11.max_memory_allocation_size);
+    let mut max_buffer = v11.max_memory_allocation_size;
     if maintenance.max_buffer_size != 0 {
         max_buffer = max_buffer.min(maintenance.max_buffer_size);
     }
+    let max_binding = max_buffer.min(base.max_storage_buffer_range.into()).min(forced_binding());
+    let words = base.max_push_constants_size / 4;
     let (smallest, largest) = match (sizes.min_subgroup_size, sizes.max_subgroup_size) {
         (0, _) | (_, 0) => (v11.subgroup_size, v11.subgroup_size),
         known => known,
     };
     let [groups_x, groups_y, groups_z] = base.max_compute_work_group_count;
     Limits {
-        max_buffer_bytes: max_buffer / 16 * 16,
+        max_buffer_bytes: if addresses { max_buffer } else { max_binding } / 16 * 16,
+        max_binding_bytes: max_binding / 16 * 16,
         max_bindings: base
             .max_per_stage_descriptor_storage_buffers
             .min(base.max_descriptor_set_storage_buffers)
             .min(base.max_per_stage_resources),
-        max_parameter_words: base.max_push_constants_size / 4,
+        // Addresses take room behind the parameters, where there is more than every device has.
+        max_parameter_words: if addresses { words.saturating_sub(ADDRESS_WORDS).max(words.min(32)) } else { words },
         max_workgroup_invocations: base.max_compute_work_group_invocations,
         max_workgroup_memory: base.max_compute_shared_memory_size,
         max_workgroup_size: base.max_compute_work_group_size,
@@ -115,8 +129,8 @@ mod tests {
             subgroup_size: 32,
             ..Default::default()
         };
-        let silent = limits(&base, &v11, &Default::default(), &Default::default());
-        assert_eq!(silent.max_buffer_bytes, (1 << 32) - 16);
+        let silent = limits(&base, &v11, &Default::default(), &Default::default(), false);
+        assert_eq!((silent.max_buffer_bytes, silent.max_binding_bytes), ((1 << 32) - 16, (1 << 32) - 16));
         assert_eq!(silent.max_parameter_words, 32);
         assert_eq!(silent.max_bindings, 40);
         assert_eq!(silent.max_groups, 65_535);
@@ -128,8 +142,12 @@ mod tests {
             ..Default::default()
         };
         let maintenance = vk::PhysicalDeviceMaintenance4Properties { max_buffer_size: 1 << 20, ..Default::default() };
-        let told = limits(&base, &v11, &sizes, &maintenance);
+        let told = limits(&base, &v11, &sizes, &maintenance, false);
         assert_eq!(told.max_buffer_bytes, 1 << 20);
+        let base = vk::PhysicalDeviceLimits { max_push_constants_size: 256, ..base };
+        let addressed = limits(&base, &v11, &Default::default(), &Default::default(), true);
+        assert_eq!((addressed.max_buffer_bytes, addressed.max_binding_bytes), (1 << 33, (1 << 32) - 16));
+        assert_eq!(addressed.max_parameter_words, 52);
         assert_eq!(told.subgroup_sizes, [8, 16, 32, 64]);
     }
 }

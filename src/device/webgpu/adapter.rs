@@ -114,6 +114,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
         wgpu::DeviceType::Cpu => DeviceKind::Cpu,
         wgpu::DeviceType::Other => DeviceKind::Other,
     };
+    let max_buffer = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size) & !15;
     #[cfg_attr(not(wgpu_on_vulkan), expect(unused_mut, reason = "nobody tells more"))]
     let mut described = DeviceInfo {
         backend: BackendKind::WebGpu,
@@ -130,7 +131,8 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
         compute_units: if kind == DeviceKind::Cpu { processors() } else { None },
         sub_devices: 0,
         limits: Limits {
-            max_buffer_bytes: limits.max_buffer_size.min(limits.max_storage_buffer_binding_size) & !15,
+            max_buffer_bytes: max_buffer,
+            max_binding_bytes: max_buffer,
             max_bindings: limits
                 .max_storage_buffers_per_shader_stage
                 .min(limits.max_bindings_per_bind_group.saturating_sub(1)),

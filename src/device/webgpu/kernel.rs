@@ -288,6 +288,7 @@ mod tests {
             trusted: false,
             large_registers: false,
             large_buffers: false,
+            addresses: false,
         }
     }
 
