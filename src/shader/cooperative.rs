@@ -112,9 +112,8 @@ impl<'k> CooperativeMatrix<'k> {
         if [self.ty, b.ty, c.ty] != MatrixType::of_units(dtype, size) {
             kernel.fail(format!("no product: {}, {}, {}", self.ty.name(), b.ty.name(), c.ty.name()));
         }
-        let of_units =
-            |features: &mut crate::device::Features| Some(*features.matrix_units.of_mut(dtype)? = Some(size));
-        if kernel.require(of_units).is_none() {
+        let known = kernel.require(|features| features.matrix_units.of_mut(dtype).map(|units| *units = Some(size)));
+        if known.is_none() {
             kernel.fail(format!("matrix units multiply f16, bf16, i8 and u8, not {dtype}"));
         }
         let known = kernel.state.borrow_mut().matrices.get_or_insert_default().products.insert(dtype, size);
@@ -416,12 +415,15 @@ mod tests {
         }
     }
 
+    /// What is written, and what is told of it.
+    type Mistake<'a> = (&'a dyn Fn(&KernelBuilder), &'a str);
+
     #[test]
     fn mistakes_with_matrices() {
         let message = |write: &dyn Fn(&KernelBuilder)| checked(write).unwrap_err();
         let of_size = |dtype, size| MatrixType::of_units(dtype, size);
         let [a, b, c] = of_size(DType::F16, SIZE);
-        let cases: [(&dyn Fn(&KernelBuilder), &str); 8] = [
+        let cases: [Mistake; 8] = [
             (&|k| product(k, DType::F16), "`use_matrices`"),
             (
                 &|k| {
