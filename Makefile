@@ -46,13 +46,17 @@ test test-full ops: export ZE_ENABLE_VALIDATION_LAYER := 1
 test test-full ops: export MARQUETRY_CACHE :=
 test test-full ops: export ZE_ENABLE_PARAMETER_VALIDATION := 1
 
-# The last lines have a software device run the kernels that are chosen for GPUs, until those of every file in shaders/tuning
+# wgpu gets kernels as WGSL, as in browsers, and then some as it does by itself over Vulkan: as the SPIR-V that the Vulkan backend
+# has run. The last lines have a software device run the kernels that are chosen for GPUs, until those of every file in shaders/tuning
 # have run (tests/tuning.rs looks that none is missing), and the crate open the Level Zero driver without the loader, which
 # is too old for immediate lists that keep the order. Of the largest kernels there are few cases: lavapipe takes half a
 # minute to compile one.
 test: setup ## the quick tier of the tests, under the validation layers
 	$(CARGO) build --example level_zero_driver
-	MARQUETRY_VALIDATION=1 $(CARGO) test
+	MARQUETRY_WGSL=1 MARQUETRY_VALIDATION=1 $(CARGO) test
+	MARQUETRY_VALIDATION=1 $(CARGO) test --lib webgpu
+	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test own_kernels
+	MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance random_views
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul::f32
 	MARQUETRY_TUNING=nvidia-hopper MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul::f32::exact
 	MARQUETRY_TUNING=nvidia-hopper MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul::f32::40_fours
@@ -70,7 +74,10 @@ test: setup ## the quick tier of the tests, under the validation layers
 
 test-full: setup ## all tests: more shapes, every kernel through every compiler
 	$(CARGO) build --example level_zero_driver
-	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
+	MARQUETRY_WGSL=1 MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
+	MARQUETRY_VALIDATION=1 $(CARGO) test --lib webgpu
+	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test own_kernels
+	MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_MAX_BINDING=16 MARQUETRY_TEST_DEVICES=vulkan MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance

@@ -47,11 +47,10 @@ def roofline(table, path):
     knee = peak / bandwidth
     label = f"sums of products in f32: {peak:.0f} TFLOP/s"
     axes.plot([span[0], knee, span[1]], [span[0] * bandwidth, peak, peak], label=label)
-    for name, ceiling in ceilings.items():
-        if name == "matrix units, f16":
-            units = ceiling["value"] * TERA[ceiling["unit"]]
-            label = f"matrix units, f16: {units:.0f} TFLOP/s"
-            axes.plot([knee, units / bandwidth, span[1]], [peak, units, units], linestyle="--", label=label)
+    if units := ceilings.get("matrix units, f16"):
+        top = units["value"] * TERA[units["unit"]]
+        label = f"matrix units, f16: {top:.0f} TFLOP/s"
+        axes.plot([knee, top / bandwidth, span[1]], [peak, top, top], linestyle="--", label=label)
     axes.plot([], [], " ", label=f"slope: {bandwidth:.2f} TB/s")
     for kind, marker in (("f32", "o"), ("f16", "s"), ("bf16", "^")):
         rows = [row for row in table["rows"] if f" {kind} " in row["name"] and row["intensity"]]

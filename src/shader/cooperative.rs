@@ -112,9 +112,8 @@ impl<'k> CooperativeMatrix<'k> {
         if [self.ty, b.ty, c.ty] != MatrixType::of_units(dtype, size) {
             kernel.fail(format!("no product: {}, {}, {}", self.ty.name(), b.ty.name(), c.ty.name()));
         }
-        let of_units =
-            |features: &mut crate::device::Features| Some(*features.matrix_units.of_mut(dtype)? = Some(size));
-        if kernel.require(of_units).is_none() {
+        let known = kernel.require(|features| features.matrix_units.of_mut(dtype).map(|units| *units = Some(size)));
+        if known.is_none() {
             kernel.fail(format!("matrix units multiply f16, bf16, i8 and u8, not {dtype}"));
         }
         let known = kernel.state.borrow_mut().matrices.get_or_insert_default().products.insert(dtype, size);
@@ -172,6 +171,7 @@ impl KernelBuilder {
     ///
     /// Such a kernel follows Vulkan's own memory model (`SPV_KHR_cooperative_matrix`, `SPV_KHR_vulkan_memory_model`).
     pub fn use_matrices(&self) {
+        let addressing = self.target().addressing();
         let state = &mut *self.state.borrow_mut();
         if state.matrices.is_some() || !state.is_empty() {
             self.fail("`use_matrices` stands before anything else");
@@ -184,7 +184,7 @@ impl KernelBuilder {
             for extension in ["SPV_KHR_cooperative_matrix", "SPV_KHR_vulkan_memory_model"] {
                 state.module.extension(extension);
             }
-            state.module.memory_model(self.target().addressing(), MemoryModel::Vulkan);
+            state.module.memory_model(addressing, MemoryModel::Vulkan);
         }
     }
 
@@ -343,8 +343,8 @@ impl<'k> Array<'k> {
     ) -> Place<'k> {
         let kernel = self.kernel();
         let (index, stride) = (self.index(index), self.index(stride));
-        let there = matches!(self.class(), StorageClass::StorageBuffer | StorageClass::Workgroup);
-        if self.element().size_in_bytes() != ELEMENT || (!there && kernel.target().dialect == Dialect::Vulkan) {
+        let there = [StorageClass::Workgroup, kernel.buffer_class()].contains(&self.class());
+        if self.element().size_in_bytes() != ELEMENT || !there {
             kernel.fail("matrices are in buffers and workgroup memory, in elements of 16 bytes");
         }
         let Some(last) = self.last() else { return Place { index, stride, fits: None } };
@@ -415,12 +415,15 @@ mod tests {
         }
     }
 
+    /// What is written, and what is told of it.
+    type Mistake<'a> = (&'a dyn Fn(&KernelBuilder), &'a str);
+
     #[test]
     fn mistakes_with_matrices() {
         let message = |write: &dyn Fn(&KernelBuilder)| checked(write).unwrap_err();
         let of_size = |dtype, size| MatrixType::of_units(dtype, size);
         let [a, b, c] = of_size(DType::F16, SIZE);
-        let cases: [(&dyn Fn(&KernelBuilder), &str); 8] = [
+        let cases: [Mistake; 8] = [
             (&|k| product(k, DType::F16), "`use_matrices`"),
             (
                 &|k| {

@@ -39,8 +39,8 @@ pub enum Code {
 /// A kernel with one entry point.
 ///
 /// In the Vulkan dialect buffer `i` is a storage buffer at set 0, binding `i`. The parameter block, an array of 32-bit
-/// words, is either the push constants or a uniform buffer at the binding behind the last buffer. Where buffers are reached
-/// by [addresses](super::Target::addresses), none is bound. In the OpenCL dialect the kernel's arguments are the buffers as global pointers,
+/// words, is either the push constants or a uniform buffer at the binding behind the last buffer. Where buffers are reached by
+/// [addresses](super::Target::addresses), none is bound. In the OpenCL dialect the kernel's arguments are the buffers as global pointers,
 /// then one 32-bit scalar per parameter word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {

@@ -25,10 +25,16 @@ thread_local! {
 
 /// Has the pipelines that `create` makes run without checks of bounds, if the device can choose.
 pub(super) fn unchecked<T>(create: impl FnOnce() -> T) -> T {
+    /// wgpu may panic meanwhile.
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            UNCHECKED.set(false);
+        }
+    }
+    let _reset = Reset;
     UNCHECKED.set(true);
-    let created = create();
-    UNCHECKED.set(false);
-    created
+    create()
 }
 
 /// The device with other functions in two places. `choosable` says whether robustness can be chosen for each pipeline.

@@ -121,7 +121,8 @@ impl Kernels {
         source: Source<'_>,
         layout: &wgpu::PipelineLayout,
     ) -> wgpu::ComputePipeline {
-        let passed_on = matches!(source, Source::Spirv(_));
+        #[cfg(wgpu_on_vulkan)]
+        let unchecked = module.trusted && matches!(source, Source::Spirv(_));
         let shader = self.create_shader(module, source);
         let descriptor = wgpu::ComputePipelineDescriptor {
             label: Some(&*module.name),
@@ -142,7 +143,7 @@ impl Kernels {
         };
         let create = || self.gpu.device.create_compute_pipeline(&descriptor);
         #[cfg(wgpu_on_vulkan)]
-        if passed_on && module.trusted {
+        if unchecked {
             return super::hooks::unchecked(create);
         }
         create()
@@ -253,6 +254,7 @@ mod tests {
     use crate::device::Features;
     use crate::device::backend::{Backend, BufferId, Command, Step};
     use crate::device::contract::{add_kernel, compile, compile_add, download_bytes, upload_bytes};
+    use crate::shader::{KernelBuilder, Target, Type};
 
     #[test]
     fn kernels_of_one_signature_share_a_layout() {
@@ -376,6 +378,21 @@ mod tests {
         for (buffer, byte) in neighbours.into_iter().chain(behind).zip([5, 6, 7, 8]) {
             assert!(download_bytes(&backend, buffer, 65536).iter().all(|&got| got == byte), "buffer of {byte}");
         }
+    }
+
+    #[test]
+    fn the_driver_gets_only_what_is_trusted_or_has_matrices() {
+        let k = KernelBuilder::checked("double", Target::WEBGPU, 64);
+        let x = k.buffer("x", Type::F32, Access::ReadWrite);
+        x.store(k.global_index(), x.load(k.global_index()) * 2.0);
+        let checked = k.finish().unwrap();
+        let passed_on = |module: &Module, takes| matches!(Source::of(module, takes).unwrap(), Source::Spirv(_));
+        assert!(!passed_on(&checked, true) && !passed_on(&checked, false));
+        let trusted = Module { trusted: true, ..checked.clone() };
+        assert!(passed_on(&trusted, true) && !passed_on(&trusted, false));
+        let mut matrices = checked;
+        matrices.requires.matrix_units.f16 = Some([16; 3]);
+        assert!(passed_on(&matrices, true));
     }
 
     #[test]
