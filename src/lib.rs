@@ -60,8 +60,8 @@ pub use kernels::catalogue;
 pub use memory::MemoryStats;
 pub use ops::{
     AttentionConfig, ConvConfig, CoordinateMode, Gemm, GemmStridedBatched, GridSampleConfig, GridSampleMode,
-    GridSamplePadding, MatrixBatch, MatrixOrder, NearestRounding, PadMode, PerAxis, PoolConfig, ResizeConfig,
-    ResizeMode, Sections, TensorOrScalar,
+    GridSamplePadding, MatrixBatch, MatrixOrder, NearestRounding, PadMode, PerAxis, PoolConfig, Precision,
+    ResizeConfig, ResizeMode, Sections, TensorOrScalar,
 };
 pub use profile::{Profile, TimedCommand};
 pub use ranges::Ranges;

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
 use crate::kernels::matmul::Matmul;
 use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
+use crate::ops::Precision;
 use crate::profile::{self, Label, Profile};
 use crate::shader::{Access, Module, Target};
 use crate::stream::Stream;
@@ -65,6 +66,7 @@ pub(crate) struct Runtime {
     /// Which kernels have passed their self-test.
     verdicts: Mutex<HashMap<Matmul, Arc<OnceLock<bool>>>>,
     launches: AtomicU64,
+    precision: Mutex<Precision>,
     tuning: &'static Tuning,
     backend: Arc<dyn Backend>,
 }
@@ -78,6 +80,7 @@ impl Runtime {
             kernels: KernelCache::new(DiskCache::from_environment()),
             random: Mutex::default(),
             verdicts: Mutex::default(),
+            precision: Mutex::default(),
             launches: AtomicU64::new(0),
             tuning: &tuning::choose(backend.info()).tuning,
             backend,
@@ -149,6 +152,14 @@ impl Runtime {
         drop(guard);
         let commands = self.stream.stop_timing()?;
         Ok((result, Profile { device: self.info().id(), start, end: Instant::now(), commands }))
+    }
+
+    pub fn precision(&self) -> Precision {
+        *self.precision.lock()
+    }
+
+    pub fn set_precision(&self, precision: Precision) {
+        *self.precision.lock() = precision;
     }
 
     pub fn synchronize(&self) -> Result<()> {

@@ -1,8 +1,8 @@
 //! What happens behind the tensors: launches, submissions, waits, memory; counted on every device.
 
 use marquetry::{
-    DType, Device, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind, Profile, Result, Tensor,
-    TimedCommand,
+    DType, Device, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind, Precision, Profile, Result,
+    Tensor, TimedCommand,
 };
 use std::time::Instant;
 
@@ -42,6 +42,7 @@ on_each_device! {
     fusion_does_not_show_in_the_numbers
     sums_of_many_long_rows_lose_nothing
     what_32_bits_cannot_count_is_an_error
+    products_may_be_less_exact
     many_threads_share_a_device
     a_seed_starts_the_sequence_anew
     parts_are_assigned_in_place
@@ -402,6 +403,30 @@ fn many_threads_share_a_device(device: &Device) -> Result<()> {
         let threads: Vec<_> = (0..8).map(|seed| scope.spawn(move || work(seed))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
     })
+}
+
+/// Less precision is a permission: it is made use of where there are matrix units.
+fn products_may_be_less_exact(device: &Device) -> Result<()> {
+    let x = Tensor::rand(-1f32, 1.0, (96, 128), device)?;
+    let w = Tensor::rand(-1f32, 1.0, (128, 64), device)?;
+    let exact = x.matmul(&w)?.to_vec::<f32>()?;
+    let magnitude = x.abs()?.matmul(&w.abs()?)?.to_vec::<f32>()?;
+    let on_units = device.info().features.matrix_units.bf16.is_some();
+    for (precision, bound) in [(Precision::High, 2f32.powi(-16)), (Precision::Medium, 2f32.powi(-8))] {
+        device.set_precision(precision);
+        assert_eq!(device.precision(), precision);
+        let found = x.matmul(&w).and_then(|y| y.to_vec::<f32>());
+        device.set_precision(Precision::Highest);
+        let found = found?;
+        if !on_units {
+            assert_eq!(found, exact, "{precision:?}");
+            continue;
+        }
+        let errors = found.iter().zip(&exact).zip(&magnitude).map(|((x, y), magnitude)| (x - y).abs() / magnitude);
+        let largest = errors.fold(0.0, f32::max);
+        assert!(largest < bound && largest > bound / 256.0, "{precision:?}: {largest:e}");
+    }
+    Ok(())
 }
 
 /// A tensor that cannot be bound to a kernel is reached by its address.

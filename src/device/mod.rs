@@ -31,6 +31,7 @@ pub(crate) use open::open_tuned;
 
 use crate::error::Result;
 use crate::memory::MemoryStats;
+use crate::ops::Precision;
 use crate::profile::Profile;
 use crate::runtime::{Runtime, Stats};
 use crate::tuning::Tuning;
@@ -147,6 +148,28 @@ impl Device {
     /// Whatever went wrong on the device since the last time.
     pub fn trim(&self) -> Result<u64> {
         self.runtime().trim()
+    }
+
+    /// Allows products of `f32` to be less exact, for the sake of speed, from now on: see [`Precision`].
+    ///
+    /// ```
+    /// # use marquetry::{Device, Precision, Tensor};
+    /// # let device = Device::best()?;
+    /// assert_eq!(device.precision(), Precision::Highest);
+    /// device.set_precision(Precision::High);
+    /// let x = Tensor::rand(0f32, 1.0, (64, 64), &device)?;
+    /// let y = x.matmul(&x)?; // on matrix units where there are some, within 2^-16
+    /// # y.eval()?;
+    /// # device.set_precision(Precision::Highest);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    pub fn set_precision(&self, precision: Precision) {
+        self.runtime().set_precision(precision);
+    }
+
+    /// How exact products of `f32` are at least.
+    pub fn precision(&self) -> Precision {
+        self.runtime().precision()
     }
 
     /// Starts the sequence of random numbers of this device anew. A device opens with seed 0.

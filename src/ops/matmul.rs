@@ -1,6 +1,7 @@
 //! Matrix products.
 
 use super::matrix_units::{self, Cut};
+use super::precision;
 use super::self_test;
 use super::{largest_team, subgroup_lanes};
 use crate::device::Device;
@@ -48,6 +49,8 @@ impl Tensor {
         }
         let lhs_matrix = if self.rank() == 1 { self.unsqueeze(0)? } else { self.clone() };
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
+        let (_, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
+        let [lhs_matrix, rhs_matrix] = precision::operands(lhs_matrix, rhs_matrix, sizes)?;
         let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
         let product = pending(lhs_matrix, rhs_matrix, batch, sizes, output, op)?;
         let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };

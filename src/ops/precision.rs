@@ -1,0 +1,93 @@
+//! Products of `f32` with less than full precision, where the user allows it and matrix units gain by it.
+
+use super::matrix_units;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// How exact matrix products of `f32` are at least: [`Device::set_precision`](crate::Device::set_precision). The names are
+/// those of PyTorch's `set_float32_matmul_precision`. Sums are kept in `f32` whatever it is.
+///
+/// Less than the highest is a permission: where a device has no matrix units for `bf16`, or a product is too small for them, it is
+/// computed in `f32`. Numbers as large as the largest of `bf16` (3.39e38) may become infinite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[non_exhaustive]
+pub enum Precision {
+    /// Operands may be rounded to `bf16`: a product is within 2^-8 of the sum of its terms' magnitudes.
+    Medium,
+    /// Operands may be taken for the sums of two `bf16`, of which the product of the lesser parts is left out: three products,
+    /// within 2^-16 of the sum of the terms' magnitudes. What is infinite may become NaN.
+    High,
+    /// In `f32`.
+    #[default]
+    Highest,
+}
+
+/// The operands of a product of matrices, as the device's precision has them computed.
+pub(super) fn operands(lhs: Tensor, rhs: Tensor, sizes: [usize; 3]) -> Result<[Tensor; 2]> {
+    let device = lhs.device();
+    let precision = device.precision();
+    let gains = lhs.dtype() == DType::F32 && matrix_units::unit(device, DType::BF16, sizes).is_some();
+    if gains { rounded(&lhs, &rhs, precision) } else { Ok([lhs, rhs]) }
+}
+
+fn rounded(lhs: &Tensor, rhs: &Tensor, precision: Precision) -> Result<[Tensor; 2]> {
+    match precision {
+        Precision::Highest => Ok([lhs.clone(), rhs.clone()]),
+        Precision::Medium => Ok([round(lhs)?, round(rhs)?]),
+        Precision::High => {
+            // Side by side along the depth, so that one product adds all three up.
+            let ([a, a_rest], [b, b_rest]) = (parts(lhs)?, parts(rhs)?);
+            Ok([Tensor::cat(&[&a, &a, &a_rest], -1)?, Tensor::cat(&[&b, &b_rest, &b], -2)?])
+        }
+    }
+}
+
+/// In `bf16`, and in memory as it was.
+fn round(x: &Tensor) -> Result<Tensor> {
+    let transposed = x.t()?;
+    if transposed.is_contiguous() { transposed.to_dtype(DType::BF16)?.t() } else { x.to_dtype(DType::BF16) }
+}
+
+/// What `bf16` holds of a tensor, and what it holds of the rest.
+fn parts(x: &Tensor) -> Result<[Tensor; 2]> {
+    let first = x.to_dtype(DType::BF16)?;
+    first.eval()?;
+    let rest = x.sub(&first.to_dtype(DType::F32)?)?.to_dtype(DType::BF16)?;
+    Ok([first, rest])
+}
+
+#[cfg(test)]
+#[cfg(feature = "vulkan")]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    /// Units of `bf16` compute these products elsewhere; here other kernels do, which any device has.
+    #[test]
+    fn products_are_as_exact_as_they_say() {
+        let device = Device::vulkan(0).unwrap();
+        let [m, k, n] = [5, 96, 7];
+        let numbers = |count: usize, step: usize| -> Vec<f32> {
+            (0..count).map(|i| (i * step % 1009) as f32 / 504.5 - 1.0).collect()
+        };
+        let (a, b) = (numbers(m * k, 389), numbers(n * k, 571));
+        let lhs = Tensor::from_slice(&a, (m, k), &device).unwrap();
+        // Transposed, so that it has to be rounded as it lies.
+        let rhs = Tensor::from_slice(&b, (n, k), &device).unwrap().t().unwrap();
+        for (precision, bound) in [(Precision::Medium, 2f64.powi(-8)), (Precision::High, 2f64.powi(-16))] {
+            let [lhs, rhs] = rounded(&lhs, &rhs, precision).unwrap();
+            let found = lhs.product(&rhs, DType::F32, "matmul").unwrap().to_vec::<f32>().unwrap();
+            let mut largest = 0f64;
+            for (place, &found) in found.iter().enumerate() {
+                let (row, column) = (&a[place / n * k..][..k], &b[place % n * k..][..k]);
+                let terms = || row.iter().zip(column).map(|(&x, &y)| f64::from(x) * f64::from(y));
+                let magnitude: f64 = terms().map(f64::abs).sum();
+                largest = largest.max((f64::from(found) - terms().sum::<f64>()).abs() / magnitude);
+            }
+            assert!(largest < bound, "{precision:?}: {largest:e}");
+            // Not by far: it is rounded indeed.
+            assert!(largest > bound / 64.0, "{precision:?}: {largest:e}");
+        }
+    }
+}
