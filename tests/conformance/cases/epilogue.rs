@@ -142,9 +142,11 @@ pub fn add(suite: &mut Suite) {
                 chain(shapes, layout, dtype, device)
             });
         }
-        if often || dtype == DType::I8 {
+        if often {
             suite
                 .add("matmul", format!("{dtype}::epilogue_used_again"), move |device| used_again(FOURS, dtype, device));
+        }
+        if often || dtype == DType::I8 {
             suite.add("matmul", format!("{dtype}::epilogue_to"), move |device| conversions(FOURS, dtype, device));
         }
         if dtype == DType::F32 {
