@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::elements::{Elements, Grid, Quads, Strides, float_parameter};
-use super::workgroup::{Member, Team, WORKGROUP, tree};
+use super::workgroup::{Member, Team, Turn, WORKGROUP, tree};
 use crate::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use std::rc::Rc;
@@ -35,8 +35,8 @@ impl NormalizeOp {
 /// Where a row is between the passes over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Held {
-    /// In memory, from which each pass reads it anew.
-    Memory,
+    /// In memory, from which each pass reads it anew, so many elements at a time.
+    Memory(Turn),
     /// In registers of the team, of which each member has so many elements, every `team.size()`th of the row.
     Elements(u32),
     /// The same by fours that lie side by side in input, output, weight and bias, from multiples of four on; the output is
@@ -124,10 +124,10 @@ impl Family for Normalize {
         let eps = eps.unwrap_or(k.number(ty, 0));
         let y_row = match self.op {
             NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
-                let largest = x.max();
+                let (largest, total) = x.largest();
                 let shifted = x.map(move |x| x - largest);
                 let exp = shifted.map(Value::exp);
-                let total = exp.sum();
+                let total = total.unwrap_or_else(|| exp.sum());
                 if self.op == NormalizeOp::Softmax {
                     exp.map(move |e| e / total)
                 } else {
@@ -173,10 +173,11 @@ impl Family for Normalize {
                 let affine = matches!(op, NormalizeOp::LayerNorm | NormalizeOp::RmsNorm);
                 let bias = op == NormalizeOp::LayerNorm;
                 let (kept_rank, normalized_rank) = (1, 1);
-                let teams = Team::ALL.map(|team| (team, None, Held::Memory));
+                let teams = Team::ALL.map(|team| (team, None, Held::Memory(Turn::Single)));
+                let teams = teams.into_iter().chain([(Team::ALL[1], None, Held::Memory(Turn::Singles))]);
                 let held = [(None, Held::Elements(2)), (None, Held::Quads(2)), (Some(32), Held::Quads(2))];
                 let held = held.map(|(subgroup, held)| (Team::Workgroup(WORKGROUP), subgroup, held));
-                samples.extend(teams.into_iter().chain(held).map(|(team, subgroup, held)| Normalize {
+                samples.extend(teams.chain(held).map(|(team, subgroup, held)| Normalize {
                     op,
                     dtype,
                     kept_rank,
@@ -254,8 +255,8 @@ struct Row<'k> {
 
 #[derive(Clone)]
 enum Numbers<'k> {
-    /// Made of memory whenever they are needed.
-    Memory(Rc<dyn Fn(Value<'k>) -> Value<'k> + 'k>),
+    /// Made of memory whenever they are needed, so many at a time.
+    Memory(Rc<dyn Fn(Value<'k>) -> Value<'k> + 'k>, Turn),
     /// This member's, with their places. Those of the last one may be beyond the row: then it repeats the row's last.
     Registers(Vec<(Value<'k>, Value<'k>)>),
 }
@@ -269,7 +270,7 @@ impl<'k> Row<'k> {
         load: impl Fn(Value<'k>) -> Value<'k> + 'k,
     ) -> Self {
         let numbers = match held {
-            Held::Memory => Numbers::Memory(Rc::new(load)),
+            Held::Memory(turn) => Numbers::Memory(Rc::new(load), turn),
             Held::Elements(count) | Held::Quads(count) => {
                 let places = (0..count).map(|i| member.lane + i * member.lanes());
                 Numbers::Registers(places.map(|j| (j, load(j.min(length - 1)))).collect())
@@ -280,38 +281,67 @@ impl<'k> Row<'k> {
 
     fn map(&self, f: impl Fn(Value<'k>) -> Value<'k> + 'k) -> Self {
         let numbers = match &self.numbers {
-            Numbers::Memory(load) => {
+            Numbers::Memory(load, turn) => {
                 let load = load.clone();
-                Numbers::Memory(Rc::new(move |j| f(load(j))))
+                Numbers::Memory(Rc::new(move |j| f(load(j))), *turn)
             }
             Numbers::Registers(numbers) => Numbers::Registers(numbers.iter().map(|&(j, x)| (j, f(x))).collect()),
         };
         Row { numbers, ..self.clone() }
     }
 
-    /// The largest number; NaN if one is NaN.
-    fn max(&self) -> Value<'k> {
-        let (k, member) = (self.member.k, self.member);
+    /// The largest number, NaN if one is NaN. With it comes the sum of the exponentials of the numbers less the largest, where
+    /// both are had in one pass.
+    fn largest(&self) -> (Value<'k>, Option<Value<'k>>) {
         let own = match &self.numbers {
-            Numbers::Memory(load) => {
-                let largest = k.var(load(k.u32(0)));
-                k.for_step(member.lane, self.length, member.lanes(), |j| largest.set(largest.get().max(load(j))));
-                largest.get()
+            // On software devices an exponential costs more than another pass.
+            Numbers::Memory(load, turn @ Turn::Single) => {
+                let most = self.member.k.var(load(self.member.k.u32(0)));
+                self.member.each_turn(*turn, self.length, |places| most.set(most.get().max(load(places[0]))));
+                most.get()
             }
-            Numbers::Registers(numbers) => {
-                let largest = tree(numbers.iter().map(|&(_, x)| x).collect(), &|&a, &b| a.max(b));
-                tree(largest.lanes(), &|&a, &b| a.max(b))
+            Numbers::Memory(load, turn) => {
+                let (largest, total) = self.largest_and_total(&**load, *turn);
+                return (largest, Some(total));
             }
+            Numbers::Registers(numbers) => largest(largest(numbers.iter().map(|&(_, x)| x).collect()).lanes()),
         };
-        member.reduce(own, |a, b| a.max(b))
+        (self.member.reduce(own, |a, b| a.max(b)), None)
+    }
+
+    /// Both in one pass: the sum is that for the largest number so far, and scaled when there is a larger one (M. Milakov
+    /// and N. Gimelshein, "Online normalizer calculation for softmax", 2018). What its additions lose is summed up beside
+    /// it.
+    fn largest_and_total(&self, load: &dyn Fn(Value<'k>) -> Value<'k>, turn: Turn) -> (Value<'k>, Value<'k>) {
+        let (k, member) = (self.member.k, self.member);
+        let zero = k.number(self.ty, 0);
+        let infinity = k.f32(f32::NEG_INFINITY).convert(self.ty.scalar);
+        // Where all are negative infinities, nothing is subtracted: their exponentials are 0, not NaN.
+        let finite = move |x: Value<'k>| x.eq(infinity).select(zero, x);
+        let first = load(k.u32(0));
+        let (most, sum, rest) = (k.var(first), k.var(zero), k.var(zero));
+        member.each_turn(turn, self.length, |places| {
+            let numbers: Vec<_> = places.iter().map(|&j| load(j)).collect();
+            let next = most.get().max(largest(numbers.clone()));
+            let shift = finite(next);
+            let scale = (most.get() - shift).exp();
+            let new = tree(numbers.iter().map(|&x| (x - shift).exp()).collect(), &|&a, &b| a + b);
+            let [total, lost] = (sum.get() * scale).two_sum(new);
+            most.set(next);
+            sum.set(total);
+            rest.set(rest.get() * scale + lost);
+        });
+        let largest = member.reduce(most.get(), |a, b| a.max(b));
+        let own = (sum.get() + rest.get()) * (most.get() - finite(largest)).exp();
+        (largest, member.reduce(own, |a, b| a + b))
     }
 
     /// The sum of all numbers, by pairs.
     fn sum(&self) -> Value<'k> {
         let (k, member) = (self.member.k, self.member);
         let numbers = match &self.numbers {
-            Numbers::Memory(load) => {
-                return member.sum(k.number(self.ty, 0), [k.u32(0), self.length], |j| load(j));
+            Numbers::Memory(load, turn) => {
+                return member.sum(k.number(self.ty, 0), *turn, [k.u32(0), self.length], |j| load(j));
             }
             Numbers::Registers(numbers) => numbers,
         };
@@ -326,9 +356,12 @@ impl<'k> Row<'k> {
     /// Visits this member's numbers with their places and, where that is not certain, whether they exist.
     fn each(&self, visit: impl Fn(Value<'k>, Option<Value<'k>>, Value<'k>)) {
         match &self.numbers {
-            Numbers::Memory(load) => {
-                let member = self.member;
-                member.k.for_step(member.lane, self.length, member.lanes(), |j| visit(j, None, load(j)));
+            Numbers::Memory(load, turn) => {
+                // All are loaded before one is stored, which might be the same memory for all that a compiler knows.
+                self.member.each_turn(*turn, self.length, |places| {
+                    let numbers: Vec<_> = places.iter().map(|&j| load(j)).collect();
+                    places.iter().zip(numbers).for_each(|(&j, x)| visit(j, None, x));
+                });
             }
             Numbers::Registers(numbers) => {
                 for (i, &(j, x)) in numbers.iter().enumerate() {
@@ -338,4 +371,8 @@ impl<'k> Row<'k> {
             }
         }
     }
+}
+
+fn largest(numbers: Vec<Value<'_>>) -> Value<'_> {
+    tree(numbers, &|&a, &b| a.max(b))
 }

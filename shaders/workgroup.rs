@@ -111,11 +111,29 @@ impl<'k> Member<'k> {
         types.into_iter().filter(|_| shared).map(|ty| self.k.workgroup_array(ty, self.lanes())).collect()
     }
 
+    /// Visits the places of this member's loads of a row of `length`, those of a turn together.
+    pub fn each_turn(&self, turn: Turn, length: Value<'k>, visit: impl Fn(&[Value<'k>])) {
+        let (k, lanes, loads) = (self.k, self.lanes(), turn.loads());
+        let whole = if loads > 1 { length - length % (lanes * loads) } else { length };
+        k.for_step(self.lane, whole, lanes * loads, |j| {
+            visit(&(0..loads).map(|load| j + load * lanes).collect::<Vec<_>>());
+        });
+        if loads > 1 {
+            k.for_step(whole + self.lane, length, lanes, |j| visit(&[j]));
+        }
+    }
+
     /// The sum of the team's terms from `start` up to `end`; every member gets it. It is within `log2(lanes) + 2` times
     /// 2^-24 of the sum of magnitudes, however long it is.
-    pub fn sum(&self, zero: Value<'k>, bounds: [Value<'k>; 2], term: impl Fn(Value<'k>) -> Value<'k>) -> Value<'k> {
+    pub fn sum(
+        &self,
+        zero: Value<'k>,
+        turn: Turn,
+        bounds: [Value<'k>; 2],
+        term: impl Fn(Value<'k>) -> Value<'k>,
+    ) -> Value<'k> {
         let fold = Fold::sum(self.k, zero.ty(), |x| x);
-        let own = self.fold_own(&fold, Turn::Single, || vec![zero], bounds, |j| vec![(fold.map)(term(j), j)]);
+        let own = self.fold_own(&fold, turn, || vec![zero], bounds, |j| vec![(fold.map)(term(j), j)]);
         self.reduce((fold.finish)(&own, zero), |a, b| a + b)
     }
 

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::expr::{BinaryOp, Domain, Expr, UnaryOp};
 use crate::kernels::normalize::{Held, Normalize, NormalizeOp};
-use crate::kernels::workgroup::{Team, WORKGROUP};
+use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
 use crate::layout::collapse;
 use crate::shape::{Axis, Dims};
 use crate::tensor::{Fusion, Tensor, Word, allocate, checked_elements};
@@ -340,7 +340,7 @@ impl Tensor {
             bias: bias.is_some(),
             per_channel: channels.is_some(),
             team,
-            subgroup: subgroup_lanes(self.device()).filter(|_| held != Held::Memory),
+            subgroup: subgroup_lanes(self.device()).filter(|_| !matches!(held, Held::Memory(_))),
             held,
         };
         let limit = self.device().info().limits.max_parameter_words as usize;
@@ -371,8 +371,9 @@ impl Tensor {
 /// Who works on a row, and where it is meanwhile.
 fn hold(device: &Device, rows: usize, length: usize, quads: bool) -> (Team, Held) {
     let tuning = device.tuning();
+    let memory = Held::Memory(if tuning.loads.several { Turn::Singles } else { Turn::Single });
     if !tuning.loads.several || length < tuning.rows.shortest {
-        return (choose_team(device, rows, length), Held::Memory);
+        return (choose_team(device, rows, length), memory);
     }
     let loads = if quads { length / 4 } else { length };
     let largest = largest_team(device);
@@ -382,7 +383,7 @@ fn hold(device: &Device, rows: usize, length: usize, quads: bool) -> (Team, Held
     let team = (spread.max(needed) as u32).min(largest);
     let held = loads.div_ceil(team as usize);
     match () {
-        _ if held > tuning.rows.held => (Team::Workgroup(team), Held::Memory),
+        _ if held > tuning.rows.held => (Team::Workgroup(team), memory),
         _ if quads => (Team::Workgroup(team), Held::Quads(held as u32)),
         _ => (Team::Workgroup(team), Held::Elements(held as u32)),
     }

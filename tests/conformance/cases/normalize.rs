@@ -57,6 +57,9 @@ const LAYOUTS: [Layout; 7] = [
 const LENGTHS: [(&str, &[usize]); 5] =
     [("odd", &[3, 65, 7]), ("long", &[2, 5000]), ("short", &[3000, 3]), ("many", &[70, 100]), ("vector", &[130])];
 
+/// Rows that no team keeps in registers.
+const LONGEST: &[usize] = &[2, 20_001];
+
 fn check_softmax(input: &Sample, axis: i32) -> Outcome {
     let resolved = axis.rem_euclid(input.values.ndim() as i32) as usize;
     let (values, scale) = softmax(&input.values, resolved);
@@ -223,6 +226,9 @@ pub fn add(suite: &mut Suite) {
         for (name, shape) in LENGTHS.into_iter().filter(|(name, _)| !is_few(dtype) || *name == "long") {
             add(name.to_string(), shape, Layout::Contiguous);
         }
+        if dtype == DType::F32 {
+            add("longest".into(), LONGEST, Layout::Contiguous);
+        }
         suite.add("softmax", format!("{dtype}::large_numbers"), move |device| {
             // exp of these overflows, the result does not.
             let values =
@@ -288,6 +294,22 @@ pub fn add(suite: &mut Suite) {
             check_layer_norm(&Sample { tensor, values }, 1, Layout::Contiguous, 1e-5, device)
         });
     }
+    suite.add("softmax", "f32::longest_special", |device| {
+        // Rows whose largest number changes all the time, or comes late, or is minus infinity, or NaN.
+        let element = |row: usize, j: usize| match (row, j) {
+            (0, _) => j as f64 / 128.0,
+            (1, ..12_345) => f64::NEG_INFINITY,
+            (2, _) => f64::NEG_INFINITY,
+            (3, 15_000) => f64::NAN,
+            _ => (j % 7) as f64,
+        };
+        let shape = [4, LONGEST[1]];
+        let values = array(&shape, (0..shape[0] * shape[1]).map(|i| element(i / shape[1], i % shape[1])).collect());
+        let tensor = upload(&values, DType::F32, device)?;
+        let (probabilities, scale) = softmax(&values, 1);
+        let scale = scale.mapv(|x| if x.is_nan() { 0.0 } else { x });
+        check("softmax", &tensor.softmax(1)?, &Expected::new(probabilities, DType::F32).with_scale(scale))
+    });
     suite.add("softmax", "f32::nan", |device| {
         let values = array(&[2, 3], vec![1.0, f64::NAN, 2.0, 0.0, 0.0, 0.0]);
         let tensor = upload(&values, DType::F32, device)?;
