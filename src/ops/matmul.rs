@@ -49,10 +49,9 @@ impl Tensor {
         }
         let lhs_matrix = if self.rank() == 1 { self.unsqueeze(0)? } else { self.clone() };
         let rhs_matrix = if rhs.rank() == 1 { rhs.unsqueeze(1)? } else { rhs.clone() };
-        let (_, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
-        let [lhs_matrix, rhs_matrix] = precision::operands(lhs_matrix, rhs_matrix, sizes)?;
         let (batch, sizes) = lhs_matrix.check_factors(&rhs_matrix, op)?;
-        let product = pending(lhs_matrix, rhs_matrix, batch, sizes, output, op)?;
+        let ([lhs_matrix, rhs_matrix], sizes) = precision::operands(lhs_matrix, rhs_matrix, sizes)?;
+        let product = Product { lhs: lhs_matrix, rhs: rhs_matrix, batch, sizes, output, op }.pending()?;
         let product = if rhs.rank() == 1 { product.squeeze(-1)? } else { product };
         if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
     }
@@ -118,34 +117,7 @@ fn split(x: &Tensor) -> (Shape, [usize; 2]) {
     (batch.into(), [matrix[0], matrix[1]])
 }
 
-/// The batched product over checked shapes, rounded to a dtype. It is put off until it is needed, so that an expression over
-/// it may be computed by the same kernel.
-fn pending(
-    lhs: Tensor,
-    rhs: Tensor,
-    batch: Shape,
-    sizes: [usize; 3],
-    output: DType,
-    op: &'static str,
-) -> Result<Tensor> {
-    let [m, n, k] = sizes;
-    let shape: Shape = batch.iter().copied().chain([m, n]).collect();
-    let elements = checked_elements(&shape, op)?;
-    let device = lhs.device().clone();
-    if elements == 0 || k == 0 {
-        return Tensor::zeros(shape, output, &device);
-    }
-    for matrix in [(m, k), (k, n)] {
-        checked_elements(&matrix.into(), op)?;
-    }
-    for side in [&lhs, &rhs] {
-        side.eval()?;
-    }
-    let product = Product { lhs, rhs, batch, sizes, output, op };
-    Ok(Tensor::from_producer(product, shape, output, &device))
-}
-
-/// A product of batches of matrices.
+/// A product of batches of matrices of checked shapes, rounded to a dtype.
 #[derive(Clone)]
 struct Product {
     lhs: Tensor,
@@ -193,6 +165,23 @@ impl Producer for Product {
 }
 
 impl Product {
+    /// The product as a tensor. It is put off until it is needed, so that an expression over it may be computed by the same
+    /// kernel.
+    fn pending(self) -> Result<Tensor> {
+        let Product { output, op, sizes: [m, n, k], .. } = self;
+        let (shape, device) = (self.shape(), self.lhs.device().clone());
+        if checked_elements(&shape, op)? == 0 || k == 0 {
+            return Tensor::zeros(shape, output, &device);
+        }
+        for matrix in [(m, k), (k, n)] {
+            checked_elements(&matrix.into(), op)?;
+        }
+        for side in [&self.lhs, &self.rhs] {
+            side.eval()?;
+        }
+        Ok(Tensor::from_producer(self, shape, output, &device))
+    }
+
     fn shape(&self) -> Shape {
         let [m, n, _] = self.sizes;
         self.batch.iter().copied().chain([m, n]).collect()

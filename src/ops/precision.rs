@@ -23,12 +23,17 @@ pub enum Precision {
     Highest,
 }
 
-/// The operands of a product of matrices, as the device's precision has them computed.
-pub(super) fn operands(lhs: Tensor, rhs: Tensor, sizes: [usize; 3]) -> Result<[Tensor; 2]> {
-    let device = lhs.device();
-    let precision = device.precision();
-    let gains = lhs.dtype() == DType::F32 && matrix_units::unit(device, DType::BF16, sizes).is_some();
-    if gains { rounded(&lhs, &rhs, precision) } else { Ok([lhs, rhs]) }
+/// The operands of a product of matrices, and its m, n and k, as the device's precision has them computed.
+pub(super) fn operands(lhs: Tensor, rhs: Tensor, sizes: [usize; 3]) -> Result<([Tensor; 2], [usize; 3])> {
+    let precision = lhs.device().precision();
+    let less = lhs.dtype() == DType::F32 && precision != Precision::Highest;
+    if !less || matrix_units::unit(lhs.device(), DType::BF16, sizes).is_none() {
+        return Ok(([lhs, rhs], sizes));
+    }
+    let [m, n, _] = sizes;
+    let [lhs, rhs] = rounded(&lhs, &rhs, precision)?;
+    let depth = lhs.dims()[lhs.rank() - 1];
+    Ok(([lhs, rhs], [m, n, depth]))
 }
 
 fn rounded(lhs: &Tensor, rhs: &Tensor, precision: Precision) -> Result<[Tensor; 2]> {

@@ -1,7 +1,8 @@
 //! Expressions that the kernel of a product computes where it stores its elements.
 
 use super::Tensor;
-use super::storage::{Word, is_strided, strided_layout};
+use super::storage::{Storage, Word, is_strided, strided_layout};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::expr::Expr;
@@ -92,8 +93,8 @@ impl Tensor {
         producer: impl Producer + 'static,
         shape: Shape,
         dtype: DType,
-        device: &crate::device::Device,
+        device: &Device,
     ) -> Tensor {
-        Tensor::from_storage(super::storage::Storage::product(producer), shape, dtype, device)
+        Tensor::from_storage(Storage::product(producer), shape, dtype, device)
     }
 }

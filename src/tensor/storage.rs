@@ -141,12 +141,13 @@ impl Tensor {
     pub(crate) fn buffer(&self) -> Result<Arc<Buffer>> {
         let mut state = self.storage.0.lock();
         loop {
-            let next = match &*state {
+            match &*state {
                 State::Buffer(buffer) => return Ok(buffer.clone()),
-                State::Expression { expression, .. } => State::Buffer(Arc::new(expression.compute(&self.device)?)),
-                State::Product(producer) => State::produced(producer.produce(None)?)?,
-            };
-            *state = next;
+                State::Expression { expression, .. } => {
+                    *state = State::Buffer(Arc::new(expression.compute(&self.device)?));
+                }
+                State::Product(_) => state.run_product()?,
+            }
         }
     }
 
