@@ -183,7 +183,8 @@ impl<'k> Quads<'k> {
     pub fn load(self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
         let word = self.array.load(quad);
         match Packing::of(self.dtype) {
-            Packing::Four => k.vector(&[0, 8, 16, 24].map(|shift| unpack_byte(self.dtype, word, k.u32(shift)))),
+            Packing::Four if self.dtype == DType::I8 => k.vector(&word.unpack_i8()),
+            Packing::Four => k.vector(&word.unpack_u8()),
             Packing::Two => {
                 let [[a, b], [c, d]] = [0, 1].map(|lane| unpack_halves(self.dtype, word.lane(lane)));
                 k.vector(&[a, b, c, d])

@@ -15,7 +15,9 @@ fn directory() -> Option<&'static Path> {
 }
 
 /// Writes `name.vulkan.spv`, `name.opencl.spv`, their disassembly beside them, and `name.wgsl` with what a browser
-/// wants: those of them that have what the kernel requires; with `addresses` `name.addresses.vulkan.spv` alone. A file that cannot be written is logged; a kernel that cannot be generated is an error.
+/// wants: those of them that have what the kernel requires; with integer dot products also `name.dot.vulkan.spv` and
+/// `name.dot.opencl.spv`, which have the instruction; with `addresses` `name.addresses.vulkan.spv` alone. A file that cannot
+/// be written is logged; a kernel that cannot be generated is an error.
 pub(crate) fn write(config: &KernelConfig, addresses: bool) -> Result<()> {
     let Some(directory) = directory() else { return Ok(()) };
     let stem = stem(&config.name(), config);
@@ -23,16 +25,19 @@ pub(crate) fn write(config: &KernelConfig, addresses: bool) -> Result<()> {
         let target = Target::VULKAN.for_buffers(true);
         return save_spirv(&directory.join(stem + ".addresses"), target.dialect, &config.generate(target)?);
     }
-    let stem = directory.join(stem);
     for target in config.targets(&[Target::VULKAN, Target::LEVEL_ZERO])? {
-        save_spirv(&stem, target.dialect, &config.generate(target)?)?;
+        save_spirv(&directory.join(&stem), target.dialect, &config.generate(target)?)?;
+        let module = config.generate(Target { integer_dot_products: true, ..target })?;
+        if module.requires.integer_dot_products {
+            save_spirv(&directory.join(format!("{stem}.dot")), target.dialect, &module)?;
+        }
     }
     #[cfg(feature = "webgpu")]
     if !config.targets(&[Target::WEBGPU])?.is_empty() {
         use crate::shader::wgsl;
         let module = config.generate(Target::WEBGPU)?;
         let text = wgsl::for_browser(&wgsl::translate(&module)?, &module);
-        save(&stem, "wgsl", text.as_bytes());
+        save(&directory.join(stem), "wgsl", text.as_bytes());
     }
     Ok(())
 }

@@ -88,6 +88,18 @@ fn some_gpus_have_no_64_bit_floats() {
 }
 
 #[test]
+fn some_gpus_have_no_dot_products() {
+    let k = KernelBuilder::new("dot", Target { integer_dot_products: true, ..Target::LEVEL_ZERO }, 64);
+    let x = k.buffer("x", Type::U32, Access::ReadWrite);
+    let i = k.global_index();
+    x.store(i, x.load(i).dot_u8(k.u32(0x0102_0304), k.u32(5)));
+    let kernel = [source(k, false)];
+    for gpu in ocloc::GPUS {
+        assert_eq!(compile(gpu, &kernel)[0].is_ok(), ocloc::has_dot_products(gpu), "{gpu}");
+    }
+}
+
+#[test]
 fn kernels_behind_one_that_fails_are_compiled() {
     let broken = || Source { spirv: vec![0; 64], large_registers: false };
     let mut headless = sums(4, false);

@@ -436,6 +436,47 @@ fn division_and_shifts_are_defined() {
     });
 }
 
+#[test]
+fn dot_products_of_bytes_are_exact_and_wrap() {
+    // Every pair of these words, the extremes among them.
+    let words = [0x8080_8080, 0x7f7f_7f7f, 0xffff_ffff, 0, 0x0102_0304, 0x80ff_7f01, 0xdead_beef, 0x1234_cafe_u32];
+    let pairs: Vec<[u32; 2]> = words.iter().flat_map(|&x| words.map(|y| [x, y])).collect();
+    let bytes = |[x, y]: [u32; 2]| x.to_le_bytes().into_iter().zip(y.to_le_bytes());
+    let signed = |pair: [u32; 2]| bytes(pair).map(|(x, y)| i64::from(x as i8) * i64::from(y as i8)).sum::<i64>();
+    let unsigned = |pair: [u32; 2]| bytes(pair).map(|(x, y)| i64::from(x) * i64::from(y)).sum::<i64>();
+    assert_eq!((signed([words[0]; 2]), unsigned([words[2]; 2])), (4 * 128 * 128, 4 * 255 * 255));
+    on_each_device(|device| {
+        let count = pairs.len();
+        let kernel = Kernel::build("dot", device, count as u32, |k| {
+            let x = k.buffer("x", Type::vec2(Scalar::U32), Access::Read);
+            let first = k.named_parameter("first", Type::U32);
+            let y = k.buffer("signed", Type::vec2(Scalar::I32), Access::Write);
+            let z = k.buffer("unsigned", Type::U32, Access::Write);
+            let i = k.local_index();
+            let [a, b] = [0, 1].map(|lane| x.load(i).lane(lane));
+            // Of vectors lane by lane: here of both orders.
+            let first_signed = first.bitcast(Type::I32).splat(2);
+            y.store(i, x.load(i).dot_i8(k.vector(&[b, a]), first_signed));
+            z.store(i, a.dot_u8(b, first));
+        })?;
+        let x = Tensor::new(pairs.concat(), device)?;
+        for first in [0u32, 1 << 31, i32::MAX as u32, u32::MAX, 12345] {
+            let arguments = [Argument::from(&x), first.into(), Argument::output((count, 2)), Argument::output(count)];
+            let [y, z] = kernel.launch(1, arguments)?;
+            let wrapped = |dot: i64| (dot + i64::from(first)) as u32;
+            let expected: Vec<u32> = pairs.iter().map(|&pair| wrapped(signed(pair))).collect();
+            let found = y.to_vec::<i32>()?;
+            for (lane, name) in ["x y", "y x"].into_iter().enumerate() {
+                let found: Vec<u32> = found.iter().skip(lane).step_by(2).map(|&sum| sum as u32).collect();
+                assert_eq!(found, expected, "{device}: {first} + {name}");
+            }
+            let expected: Vec<u32> = pairs.iter().map(|&pair| wrapped(unsigned(pair))).collect();
+            assert_eq!(z.to_vec::<u32>()?, expected, "{device}: {first} + x y without signs");
+        }
+        Ok(())
+    });
+}
+
 /// `y = x w` by one subgroup, of matrices of the size of a unit, with `x` from an element of 16 bytes on, and `y` likewise.
 fn unit_product(device: &Device, dtype: DType, size: [u32; 3]) -> Result<Kernel> {
     let ([_, n, k], bytes) = (size, dtype.size_in_bytes() as u32);

@@ -59,8 +59,9 @@ const INTEL_COLUMNS: [Column; 7] = [
     ("code", |report| report.code),
 ];
 
-/// Prints a row per kernel and GPU. Returns how many kernels a compiler has refused.
-fn print_intel(kernels: &[Module], gpus: &[String]) -> anyhow::Result<usize> {
+/// Prints a row per kernel and GPU, of the kernels in the form that each GPU takes. Returns how many kernels a compiler has
+/// refused.
+fn print_intel(kernels: &[Vec<Module>], gpus: &[String]) -> anyhow::Result<usize> {
     if let Some(message) = ocloc::why_missing() {
         bail!(message);
     }
@@ -68,10 +69,11 @@ fn print_intel(kernels: &[Module], gpus: &[String]) -> anyhow::Result<usize> {
         let spirv = kernel.spirv()?.iter().flat_map(|word| word.to_le_bytes()).collect();
         Ok(Source { spirv, large_registers: kernel.large_registers })
     };
-    let sources = kernels.iter().map(source).collect::<marquetry::Result<Vec<_>>>()?;
+    let sources = kernels.iter().map(|kernels| kernels.iter().map(source).collect());
+    let sources = sources.collect::<marquetry::Result<Vec<Vec<Source>>>>()?;
     let reports: Vec<_> = std::thread::scope(|scope| {
-        let sources = &sources;
-        let running: Vec<_> = gpus.iter().map(|gpu| scope.spawn(move || ocloc::compile(gpu, sources))).collect();
+        let each = gpus.iter().zip(&sources);
+        let running: Vec<_> = each.map(|(gpu, sources)| scope.spawn(move || ocloc::compile(gpu, sources))).collect();
         running.into_iter().map(|thread| thread.join().expect("compiling does not panic")).collect()
     });
     let reports = reports.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -79,8 +81,9 @@ fn print_intel(kernels: &[Module], gpus: &[String]) -> anyhow::Result<usize> {
     let heads: String = INTEL_COLUMNS.iter().map(|(name, _)| format!(" {name:>9}")).collect();
     println!("{:<44} {:<9}{heads}", "kernel", "GPU");
     let mut refused = 0;
-    for (number, kernel) in kernels.iter().enumerate() {
-        for (gpu, reports) in gpus.iter().zip(&reports) {
+    for number in 0..sources.first().map_or(0, Vec::len) {
+        for ((gpu, kernels), reports) in gpus.iter().zip(kernels).zip(&reports) {
+            let kernel = &kernels[number];
             let cells = match &reports[number] {
                 Ok(report) => INTEL_COLUMNS.iter().map(|(_, cell)| format!(" {:>9}", cell(report))).collect(),
                 Err(_) if kernel.requires.f64 && !ocloc::has_f64(gpu) => " has no 64-bit floats".into(),
@@ -112,7 +115,9 @@ fn main() -> anyhow::Result<()> {
     if gpus.is_empty() {
         gpus = ocloc::GPUS.map(String::from).to_vec();
     }
-    match print_intel(&kernels(Target::LEVEL_ZERO)?, &gpus)? {
+    let of_gpu =
+        |gpu: &String| kernels(Target { integer_dot_products: ocloc::has_dot_products(gpu), ..Target::LEVEL_ZERO });
+    match print_intel(&gpus.iter().map(of_gpu).collect::<Result<Vec<_>, _>>()?, &gpus)? {
         0 => Ok(()),
         refused => bail!("{refused} times the compiler has refused a kernel"),
     }

@@ -15,6 +15,11 @@ pub fn has_f64(gpu: &str) -> bool {
     !matches!(gpu, "tgllp" | "dg2")
 }
 
+/// Whether a GPU has an instruction for integer dot products: all since Xe-LP. Its compiler fails on that of SPIR-V elsewhere.
+pub fn has_dot_products(gpu: &str) -> bool {
+    gpu != "skl"
+}
+
 /// A kernel to compile.
 pub struct Source {
     /// SPIR-V of the OpenCL dialect.

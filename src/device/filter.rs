@@ -228,6 +228,10 @@ mod tests {
             (filter().backend(BackendKind::Vulkan), "is no vulkan device"),
             (filter().name("UHD"), "has no `UHD` in its name"),
             (filter().features(Features { subgroups: true, ..Features::default() }), "lacks subgroup operations"),
+            (
+                filter().features(Features { integer_dot_products: true, ..Features::default() }),
+                "lacks integer dot products",
+            ),
             (filter().min_memory(17 << 30), "has 17179869184 bytes of memory, not 18253611008"),
             (filter().min_compute_units(513), "has 512 compute units, not 513"),
             (filter().min_workgroup_invocations(2048), "has 1024 invocations per workgroup, not 2048"),

@@ -77,6 +77,9 @@ pub struct Features {
     pub subgroups: bool,
     /// Matrix units, as far as matrix products use them: with subgroups of 32 lanes.
     pub matrix_units: MatrixUnits,
+    /// Dot products of four packed bytes, signed ones and unsigned ones, by an instruction that is faster than products one by
+    /// one: [`Value::dot_i8`](crate::shader::Value::dot_i8), which every device has in some way, is that instruction then.
+    pub integer_dot_products: bool,
     /// Atomic operations on 32-bit integers.
     pub atomics: bool,
     /// The device notes when commands start and end: [`Device::profile`](crate::Device::profile).
@@ -132,6 +135,8 @@ impl Features {
             Some("subgroup operations")
         } else if !self.matrix_units.are_among(&available.matrix_units) {
             Some("matrix units")
+        } else if self.integer_dot_products && !available.integer_dot_products {
+            Some("integer dot products")
         } else if self.atomics && !available.atomics {
             Some("atomic operations")
         } else if self.timestamps && !available.timestamps {
@@ -150,6 +155,7 @@ impl fmt::Display for Features {
             (self.f64, "f64"),
             (self.subgroups, "subgroups"),
             (self.matrix_units != MatrixUnits::default(), "matrix units"),
+            (self.integer_dot_products, "integer dot products"),
             (self.atomics, "atomics"),
             (self.timestamps, "timestamps"),
         ];
@@ -287,6 +293,17 @@ impl DeviceInfo {
 impl fmt::Display for DeviceInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{} {} ({}, {})", self.backend, self.index, self.name, self.kind, self.driver)
+    }
+}
+
+/// Whether kernels use a device's instruction for integer dot products: where there is one that is fast, or as
+/// `MARQUETRY_DOT_PRODUCTS` says, to test both ways: `on` wherever there is one, `off` nowhere.
+#[cfg(any(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero"))]
+pub(crate) fn uses_dot_products(there: bool, fast: bool) -> bool {
+    match std::env::var("MARQUETRY_DOT_PRODUCTS").as_deref() {
+        Ok("on") => there,
+        Ok("off") => false,
+        _ => there && fast,
     }
 }
 

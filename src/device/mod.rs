@@ -28,6 +28,8 @@ pub(crate) mod webgpu;
 pub use filter::DeviceFilter;
 #[cfg(any(feature = "vulkan", feature = "webgpu"))]
 pub(crate) use info::powers_of_two;
+#[cfg(any(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero"))]
+pub(crate) use info::uses_dot_products;
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 pub(crate) use info::vendor_name;
 pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryKind, MemoryRegion};

@@ -2,7 +2,7 @@
 //! backend asks, and that of wgpu where Vulkan is beneath, as wgpu tells less.
 
 use super::cooperative_matrix2::{self, FlexibleDimensions};
-use crate::device::MatrixUnits;
+use crate::device::{MatrixUnits, uses_dot_products};
 use crate::dtype::DType;
 use ash::{amd, khr, nv, vk};
 use std::ffi::{CStr, c_void};
@@ -70,6 +70,37 @@ fn count_compute_units(
     let arrays = amd.shader_engine_count.saturating_mul(amd.shader_arrays_per_engine_count);
     let built = arrays.saturating_mul(amd.compute_units_per_shader_array);
     [nvidia.shader_sm_count, amd2.active_compute_unit_count, built].into_iter().find(|units| *units > 0)
+}
+
+/// Whether kernels use an instruction for dot products of four packed bytes.
+///
+/// # Safety
+/// The physical device is of the instance, and has this version of the API and these extensions.
+pub(super) unsafe fn dot_products(
+    instance: &ash::Instance,
+    physical: vk::PhysicalDevice,
+    version: u32,
+    offered: &[vk::ExtensionProperties],
+) -> bool {
+    if version < vk::API_VERSION_1_3 && !has_extension(offered, khr::shader_integer_dot_product::NAME) {
+        return false;
+    }
+    let mut there = vk::PhysicalDeviceShaderIntegerDotProductFeatures::default();
+    let mut fast = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
+    // SAFETY: the caller's; the device knows both structures by its version or extension, and they outlive the calls.
+    unsafe {
+        instance
+            .get_physical_device_features2(physical, &mut vk::PhysicalDeviceFeatures2::default().push_next(&mut there));
+        instance.get_physical_device_properties2(
+            physical,
+            &mut vk::PhysicalDeviceProperties2::default().push_next(&mut fast),
+        );
+    }
+    let fast = [
+        fast.integer_dot_product4x8_bit_packed_signed_accelerated,
+        fast.integer_dot_product4x8_bit_packed_unsigned_accelerated,
+    ];
+    uses_dot_products(there.shader_integer_dot_product == vk::TRUE, fast == [vk::TRUE; 2])
 }
 
 /// The extension by which kernels have `bf16`. It is younger than the API's headers in `ash`.

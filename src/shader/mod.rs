@@ -22,6 +22,7 @@
 mod builder;
 mod control;
 mod cooperative;
+mod dot_product;
 mod double;
 mod exponential;
 mod hyperbolic;

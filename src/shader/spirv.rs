@@ -71,6 +71,8 @@ fn require(features: &mut Features, capability: u32) {
     features.f64 |= capability == Capability::Float64 as u32;
     let subgroups = Capability::GroupNonUniform as u32..=Capability::GroupNonUniformQuad as u32;
     features.subgroups |= subgroups.contains(&capability);
+    let dot_products = Capability::DotProductInputAll as u32..=Capability::DotProduct as u32;
+    features.integer_dot_products |= dot_products.contains(&capability);
 }
 
 #[cfg(test)]
@@ -79,7 +81,7 @@ mod tests {
     use crate::shader::{Access, KernelBuilder, Target, Type};
 
     fn words(write: impl FnOnce(&KernelBuilder)) -> Vec<u32> {
-        let k = KernelBuilder::new("sample", Target::VULKAN, 32);
+        let k = KernelBuilder::new("sample", Target { integer_dot_products: true, ..Target::VULKAN }, 32);
         write(&k);
         k.finish().unwrap().spirv().unwrap().to_vec()
     }
@@ -94,6 +96,11 @@ mod tests {
         assert_eq!(
             entry_point(&subgroups, "main").unwrap().requires,
             Features { subgroups: true, ..Default::default() }
+        );
+        let dots = words(|k| _ = k.u32(1).dot_u8(k.u32(2), k.u32(3)));
+        assert_eq!(
+            entry_point(&dots, "main").unwrap().requires,
+            Features { integer_dot_products: true, ..Default::default() }
         );
     }
 

@@ -35,6 +35,9 @@ pub struct Target {
     /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
     /// subnormal numbers and NaN.
     pub unpacks_halves: bool,
+    /// Whether integer dot products are the device's instruction, and not made of products one by one: it has
+    /// [`Features::integer_dot_products`](crate::Features::integer_dot_products).
+    pub integer_dot_products: bool,
     /// Whether the kernel goes through WGSL, perhaps in a browser: it has no way to ask for unrolled loops, and bounds of loops
     /// around barriers have to come from parameters.
     pub wgsl: bool,
@@ -48,6 +51,7 @@ impl Target {
         subgroup_size: None,
         addresses: false,
         unpacks_halves: false,
+        integer_dot_products: false,
         wgsl: false,
     };
     /// WebGPU: the parameter block is a uniform buffer, which browsers have too.
@@ -57,6 +61,7 @@ impl Target {
         subgroup_size: None,
         addresses: false,
         unpacks_halves: false,
+        integer_dot_products: false,
         wgsl: true,
     };
     /// Level Zero and OpenCL; the compiler chooses the size of subgroups.
@@ -66,6 +71,7 @@ impl Target {
         subgroup_size: None,
         addresses: false,
         unpacks_halves: false,
+        integer_dot_products: false,
         wgsl: false,
     };
 

@@ -39,7 +39,11 @@ pub fn check(folder: &Path) -> bool {
     report("naga", None, &wgsl, &naga);
     for gpu in ocloc::GPUS {
         let mut inputs = if full_tier() { opencl.clone() } else { share_of(gpu, &opencl) };
-        inputs.retain(|path| ocloc::has_f64(gpu) || !disassembly(path).contains("Capability Float64"));
+        inputs.retain(|path| {
+            let lacks = |has: bool, capability: &str| !has && disassembly(path).contains(capability);
+            !lacks(ocloc::has_f64(gpu), "Capability Float64")
+                && !lacks(ocloc::has_dot_products(gpu), "Capability DotProduct")
+        });
         let start = Instant::now();
         let failures = ocloc::why_missing().map_or_else(|| Ok(intel(gpu, &inputs)), Err);
         pass &= print(&format!("ocloc {gpu}"), inputs.len(), failures, start);

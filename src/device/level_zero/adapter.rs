@@ -2,7 +2,9 @@
 
 use super::ffi::*;
 use super::loader::{self, Api, Loaded, list_of, ok};
-use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryRegion, vendor_name};
+use crate::device::{
+    BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryRegion, uses_dot_products, vendor_name,
+};
 use crate::error::Result;
 use std::cmp::Reverse;
 use std::ffi::{CStr, c_char};
@@ -300,6 +302,7 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
             f64: facts.module.flags.contains(DeviceModuleFlags::FP64),
             subgroups: !limits.subgroup_sizes.is_empty(),
             matrix_units: MatrixUnits::default(),
+            integer_dot_products: uses_dot_products(facts.module.flags.contains(DeviceModuleFlags::DP4A), true),
             atomics: everywhere(MemoryAccessCapFlags::ATOMIC),
             timestamps: facts.timestamps && properties.kernel_timestamp_valid_bits > 0,
         },

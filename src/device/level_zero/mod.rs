@@ -96,7 +96,8 @@ impl Backend for LevelZeroBackend {
         let sizes = &self.info().limits.subgroup_sizes;
         // 16 lanes are an instruction's on Intel's data-centre GPUs, and two on the others, where 32 take registers.
         let chosen = sizes.iter().find(|size| **size == 16).or(sizes.first());
-        Target { subgroup_size: chosen.copied(), ..Target::LEVEL_ZERO }
+        let integer_dot_products = self.info().features.integer_dot_products;
+        Target { subgroup_size: chosen.copied(), integer_dot_products, ..Target::LEVEL_ZERO }
     }
 
     fn budget(&self) -> u64 {

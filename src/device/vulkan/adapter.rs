@@ -100,11 +100,13 @@ impl Adapter {
                 f64: abilities.f64,
                 subgroups: properties.subgroups,
                 matrix_units: MatrixUnits::default(),
+                integer_dot_products: false,
                 atomics: true,
                 timestamps: timestamp_bits > 0 && base.limits.timestamp_period > 0.0,
             },
         };
         let extensions = Extensions::read(instance, physical, &base, &offered);
+        info.features.integer_dot_products = extensions.dot_products;
         // Kernels count on subgroups of 32 lanes.
         if info.limits.subgroup_sizes == [32] {
             info.features.matrix_units = extensions.matrix_units;

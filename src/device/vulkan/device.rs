@@ -29,7 +29,7 @@ impl Device {
     pub fn open(instance: &'static Instance, adapter: Adapter) -> Result<Device> {
         let queues =
             [vk::DeviceQueueCreateInfo::default().queue_family_index(adapter.queue_family).queue_priorities(&[1.0])];
-        let Features { f16, i64, f64, .. } = adapter.info.features;
+        let Features { f16, i64, f64, integer_dot_products, .. } = adapter.info.features;
         let base = vk::PhysicalDeviceFeatures::default().shader_int64(i64).shader_float64(f64);
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
@@ -43,6 +43,8 @@ impl Device {
         let mut bfloat16 = Bfloat16Features::new(true);
         let mut flexible = cooperative_matrix2::Features::new(true);
         let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+        let mut dot_products =
+            vk::PhysicalDeviceShaderIntegerDotProductFeatures::default().shader_integer_dot_product(true);
         let extensions = adapter.extensions.names();
         let mut info = vk::DeviceCreateInfo::default()
             .queue_create_infos(&queues)
@@ -61,6 +63,9 @@ impl Device {
         }
         if bf16 {
             info = info.push_next(&mut bfloat16);
+        }
+        if integer_dot_products {
+            info = info.push_next(&mut dot_products);
         }
         // SAFETY: the adapter is of this instance and has the family, features and extensions that `info` names.
         let raw = unsafe { instance.raw.create_device(adapter.physical, &info, None) }

@@ -21,6 +21,8 @@ pub(super) struct Extensions {
     pub matrix_units: MatrixUnits,
     /// Kernels choose the sizes of matrices.
     pub flexible_matrices: bool,
+    /// Integer dot products, which devices of version 1.3 have without an extension.
+    pub dot_products: bool,
     /// The extensions to enable.
     enabled: Vec<&'static CStr>,
 }
@@ -56,6 +58,11 @@ impl Extensions {
         if matrix_units.bf16.is_some() {
             enable(units::BFLOAT16);
         }
+        // SAFETY: as above, and this is its version.
+        let dot_products = unsafe { units::dot_products(&instance.raw, physical, base.api_version, offered) };
+        if dot_products && !core {
+            enable(khr::shader_integer_dot_product::NAME);
+        }
         let calibrated_timestamps = calibrated_timestamps(instance, physical, offered);
         enabled.extend(calibrated_timestamps);
         // It extends a query of the physical device, and so has no need to be enabled.
@@ -67,6 +74,7 @@ impl Extensions {
             pipeline_robustness,
             matrix_units,
             flexible_matrices,
+            dot_products,
             enabled,
         }
     }

@@ -92,7 +92,9 @@ impl Backend for VulkanBackend {
     }
 
     fn target(&self) -> Target {
-        Target { unpacks_halves: self.info().unpacks_halves(), ..Target::VULKAN }
+        let info = self.info();
+        let integer_dot_products = info.features.integer_dot_products;
+        Target { unpacks_halves: info.unpacks_halves(), integer_dot_products, ..Target::VULKAN }
     }
 
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {

@@ -163,6 +163,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
             f64: features.contains(wgpu::Features::SHADER_F64),
             subgroups,
             matrix_units: MatrixUnits::default(),
+            integer_dot_products: false,
             atomics: true,
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
         },

@@ -111,7 +111,9 @@ impl Backend for WebGpuBackend {
 
     fn target(&self) -> Target {
         let form = if self.gpu.takes_spirv() { Target::VULKAN } else { Target::WEBGPU };
-        Target { unpacks_halves: self.info().unpacks_halves(), ..form }
+        let info = self.info();
+        let integer_dot_products = info.features.integer_dot_products;
+        Target { unpacks_halves: info.unpacks_halves(), integer_dot_products, ..form }
     }
 
     /// Those go through WGSL wherever they can, for wgpu to check.

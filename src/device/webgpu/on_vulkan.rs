@@ -28,9 +28,14 @@ pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
 pub(super) fn complete(adapter: &wgpu::Adapter, features: wgpu::Features, info: &mut DeviceInfo) {
     // SAFETY: nothing of the adapter is destroyed or changed.
     let Some(hal) = (unsafe { adapter.as_hal::<Api>() }) else { return };
-    let raw = hal.shared_instance().raw_instance();
+    let (raw, physical, offered) = (hal.shared_instance().raw_instance(), hal.raw_physical_device(), offered(&hal));
     // SAFETY: the physical device is of this instance, and offers these extensions.
-    info.compute_units = unsafe { units::compute_units(raw, hal.raw_physical_device(), &offered(&hal)) };
+    info.compute_units = unsafe { units::compute_units(raw, physical, &offered) };
+    if features.contains(SPIRV) {
+        let version = hal.physical_device_capabilities().properties().api_version;
+        // SAFETY: as above, and this is its version. wgpu enables the feature wherever it is there.
+        info.features.integer_dot_products = unsafe { units::dot_products(raw, physical, version, &offered) };
+    }
     // Kernels count on subgroups of 32 lanes.
     if features.contains(MATRICES) && info.limits.subgroup_sizes == [32] {
         info.features.matrix_units = matrix_units(&hal).0;
