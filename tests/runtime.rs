@@ -1,8 +1,8 @@
 //! What happens behind the tensors: launches, submissions, waits, memory; counted on every device.
 
 use marquetry::{
-    DType, Device, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind, Precision, Profile, Result,
-    Tensor, TimedCommand,
+    DType, Device, DeviceKind, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind, Precision,
+    Profile, Result, Tensor, TimedCommand,
 };
 use std::time::Instant;
 
@@ -43,6 +43,7 @@ on_each_device! {
     sums_of_many_long_rows_lose_nothing
     what_32_bits_cannot_count_is_an_error
     products_may_be_less_exact
+    products_of_bytes_are_made_of_words
     many_threads_share_a_device
     a_seed_starts_the_sequence_anew
     parts_are_assigned_in_place
@@ -425,6 +426,37 @@ fn products_may_be_less_exact(device: &Device) -> Result<()> {
         let errors = found.iter().zip(&exact).zip(&magnitude).map(|((x, y), magnitude)| (x - y).abs() / magnitude);
         let largest = errors.fold(0.0, f32::max);
         assert!(largest < bound && largest > bound / 256.0, "{precision:?}: {largest:e}");
+    }
+    Ok(())
+}
+
+/// Where that is faster, bytes are read by words along the depth, and copied along it first if there are rows enough.
+fn products_of_bytes_are_made_of_words(device: &Device) -> Result<()> {
+    let info = device.info();
+    let by_words = info.features.integer_dot_products || info.kind == DeviceKind::Cpu;
+    if !by_words || info.features.matrix_units.i8.is_some() {
+        return Ok(());
+    }
+    let whole = |value: i8, (rows, columns)| Tensor::from_slice(&vec![value; rows * columns], (rows, columns), device);
+    let (x, along, across) = (whole(-128, (256, 64))?, whole(127, (32, 64))?.t()?, whole(127, (64, 32))?);
+    let odd = whole(127, (36, 32))?;
+    for (rows, depth, w, commands, by_words) in [
+        (256, 64, &along, 1, true),
+        (256, 64, &across, 2, true),
+        (255, 64, &across, 1, false),
+        // No multiple of 16 bytes.
+        (256, 36, &odd, 1, false),
+    ] {
+        let x = x.narrow(0, 0, rows)?.narrow(1, 0, depth)?;
+        let (product, profile) = device.profile(|| -> Result<Tensor> {
+            let product = x.matmul(w)?;
+            product.eval()?;
+            Ok(product)
+        })?;
+        assert_eq!(product?.to_vec::<i32>()?, vec![-128 * 127 * depth as i32; rows * 32]);
+        let names: Vec<_> = profile.commands.iter().map(|command| &*command.name).collect();
+        assert_eq!(names.len(), commands, "{names:?}");
+        assert_eq!(names[commands - 1].starts_with("matmul(i8 x4, "), by_words, "{names:?}");
     }
     Ok(())
 }

@@ -32,7 +32,10 @@ fn a_file_says_only_where_it_differs() {
 #[test]
 fn mistakes_are_refused_by_name() {
     for (text, message) in [
-        ("[matmul]\nbuzy = 1", "tuning other: there is no key `matmul.buzy`; default.toml has blocks, busy, columns"),
+        (
+            "[matmul]\nbuzy = 1",
+            "tuning other: there is no key `matmul.buzy`; default.toml has blocks, busy, columns, words",
+        ),
         ("colour = 1", "there is no key `colour`"),
         ("[matmul]\nbusy = true", "`matmul.busy` is of type integer, not boolean"),
         ("[matmul]\nbusy = 0", "`matmul.busy` is 0, and has to be from 1"),

@@ -1,7 +1,7 @@
 //! Products by blocks: a workgroup goes through the depth of its block in steps, with two stages of tiles in its memory.
 //! While it multiplies from one, it loads the next step into the other.
 
-use super::{Matmul, Output, Problem, add_product};
+use super::{Matmul, Output, Problem};
 use crate::dtype::DType;
 use crate::kernels::elements::{Elements, Quads};
 use crate::shader::{Array, Dialect, KernelBuilder, Type, Value, Var};
@@ -165,7 +165,7 @@ impl<'k> Side<'k> {
         [stride, depth_stride]: [Value<'k>; 2],
         [length, first]: [Value<'k>; 2],
     ) -> Self {
-        let tile = Tile::new(p.k, p.accumulator, extent, block.depth, reading);
+        let tile = Tile::new(p.k, p.factor, extent, block.depth, reading);
         let source = match reading {
             Reading::Quads(along) => Source::Quads(Quads::input(p.k, name, dtype), along),
             Reading::Single(along) => Source::Single(Elements::input(p.k, name, dtype), along),
@@ -286,12 +286,12 @@ impl<'k> Part<'k> {
     }
 
     /// Adds the products of a line of each tile.
-    fn add_products(&self, k: &'k KernelBuilder, [a, b]: [&Tile<'k>; 2], line: Value<'k>) {
-        let columns: Vec<_> = self.columns.iter().map(|&place| k.vector(&b.four(line, place))).collect();
+    fn add_products(&self, p: &Problem<'k>, [a, b]: [&Tile<'k>; 2], line: Value<'k>) {
+        let columns: Vec<_> = self.columns.iter().map(|&place| p.k.vector(&b.four(line, place))).collect();
         let rows = self.rows.iter().flat_map(|&place| a.four(line, place));
         for (row, sums) in rows.zip(self.sums.chunks(columns.len())) {
             for (sum, &column) in sums.iter().zip(&columns) {
-                sum.set(add_product(sum.get(), row.splat(4), column));
+                sum.set(p.add_product(sum.get(), row.splat(4), column));
             }
         }
     }
@@ -299,7 +299,7 @@ impl<'k> Part<'k> {
 
 pub fn write<'k>(p: &Problem<'k>, config: &Matmul, block: Block) {
     let k = p.k;
-    let sides = [Side::a(p, block, config.dtype), Side::b(p, block, config.dtype)];
+    let sides = [Side::a(p, block, config.read_as()), Side::b(p, block, config.read_as())];
     let y = Output::new(p, config);
     let part = Part::new(p, block);
     let zero = k.u32(0);
@@ -314,7 +314,7 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, block: Block) {
             let next = if block.whole { next.min(p.depth - block.depth) } else { next };
             let loaded = sides.each_ref().map(|side| side.load(next));
             each_turn(k, block.depth, |depth| {
-                part.add_products(k, sides.each_ref().map(|side| &side.tile), depth + stage * block.depth);
+                part.add_products(p, sides.each_ref().map(|side| &side.tile), depth + stage * block.depth);
             });
             for (side, loaded) in sides.iter().zip(&loaded) {
                 side.store(1 - stage, next, loaded);

@@ -1,7 +1,7 @@
 //! Products from registers whose lanes hand each other the elements of `a`: for software devices. There a load costs as much
 //! as ten products, whether all lanes load one element or each lane its own.
 
-use super::{Along, Matmul, Output, Problem, add_product};
+use super::{Along, Matmul, Output, Problem};
 use crate::kernels::elements::Pairs;
 use crate::shader::{Value, Var};
 
@@ -29,7 +29,7 @@ impl Along {
 }
 
 pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
-    let (k, quad, dtype) = (p.k, QUAD as u32, config.dtype);
+    let (k, quad, dtype) = (p.k, QUAD as u32, config.read_as());
     let (a, b) = (Pairs::input(k, "a", dtype, 2), Pairs::input(k, "b", dtype, b_along.elements_at_once() as u32 / 2));
     let y = Output::new(p, config);
     let (zero, lane) = (k.u32(0), k.subgroup_lane());
@@ -65,7 +65,7 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
                     let own = a[(row / LANE_ROWS) as usize][depth];
                     let a = own.subgroup_broadcast(row % LANE_ROWS * LANES + lane);
                     for (sum, b) in sums.iter().zip(b) {
-                        sum.set(add_product(sum.get(), a, b));
+                        sum.set(p.add_product(sum.get(), a, b));
                     }
                 }
             }

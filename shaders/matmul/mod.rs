@@ -50,6 +50,9 @@ pub(crate) enum Tile {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Matmul {
     pub dtype: DType,
+    /// Whether operands of bytes are read as words of four along the depth, whose dot products are added up. Depths, offsets and
+    /// strides count words then.
+    pub words: bool,
     /// That of `y`: the dtype in which sums are kept, or another one to which they are rounded; with an epilogue, its dtype.
     pub output: DType,
     pub batch_rank: usize,
@@ -62,6 +65,11 @@ impl Matmul {
     /// The length of the parameter block for so many batch axes, without an epilogue.
     pub fn parameter_words(batch_rank: usize) -> usize {
         4 + batch_rank + 2 * (3 + batch_rank)
+    }
+
+    /// The dtype as which operands are read.
+    fn read_as(&self) -> DType {
+        if self.words { DType::U32 } else { self.dtype }
     }
 
     /// The length of the rows of `y` in memory, of which a product has `n` columns: matrix units store whole vectors.
@@ -119,7 +127,11 @@ struct Problem<'k> {
     /// Where the batch's matrices begin, and their strides along rows and columns.
     a: Matrix<'k>,
     b: Matrix<'k>,
+    /// The type of what is multiplied, and that of sums.
+    factor: Type,
     accumulator: Type,
+    /// The dtype of four bytes that are multiplied at a time.
+    bytes: Option<DType>,
     batch: Value<'k>,
     last_batch: Value<'k>,
     /// Whether there is such a batch: a folded dispatch has surplus workgroups.
@@ -170,12 +182,24 @@ impl<'k> Problem<'k> {
             depth,
             a: Matrix::new(k, &a_at, &coordinates),
             b: Matrix::new(k, &b_at, &coordinates),
+            factor: Type { scalar: config.read_as().compute_scalar(), lanes: 1 },
             accumulator: Type { scalar: config.dtype.compute_scalar(), lanes: 1 },
+            bytes: config.words.then_some(config.dtype),
             batch,
             last_batch,
             real: batch.lt(batches),
             first_row: (band * BAND + inside % height) * rows,
             first_column: inside / height * columns,
+        }
+    }
+
+    /// `sum + a b`, in every lane.
+    fn add_product(&self, sum: Value<'k>, a: Value<'k>, b: Value<'k>) -> Value<'k> {
+        match self.bytes {
+            Some(DType::I8) => a.dot_i8(b, sum),
+            Some(_) => a.dot_u8(b, sum),
+            None if a.ty().is_float() => a.fma(b, sum),
+            None => sum + a * b,
         }
     }
 
@@ -289,11 +313,6 @@ impl<'k> Output<'k> {
     }
 }
 
-/// `sum + a b`, in every lane.
-fn add_product<'k>(sum: Value<'k>, a: Value<'k>, b: Value<'k>) -> Value<'k> {
-    if a.ty().is_float() { a.fma(b, sum) } else { sum + a * b }
-}
-
 impl Family for Matmul {
     fn name(&self) -> String {
         let tile = match self.tile {
@@ -303,12 +322,13 @@ impl Family for Matmul {
             Tile::Broadcast { b, pairs } => format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" }),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
+        let words = if self.words { " x4" } else { "" };
         let Some(epilogue) = &self.epilogue else {
             let output = if self.output == self.dtype.widened() { "" } else { " narrowed" };
-            return format!("matmul({}{output}, {tile})", self.dtype);
+            return format!("matmul({}{words}{output}, {tile})", self.dtype);
         };
         let kept = if epilogue.kept.is_some() { ", kept" } else { "" };
-        format!("matmul({}, {tile}{kept}), {}", self.dtype, epilogue.expr.describe())
+        format!("matmul({}{words}, {tile}{kept}), {}", self.dtype, epilogue.expr.describe())
     }
 
     fn workgroup(&self) -> u32 {
@@ -365,18 +385,28 @@ impl Family for Matmul {
             let tiles = [false, true].map(each).concat();
             tiles.into_iter().filter(move |_| matches!(dtype.size_in_bytes(), 2 | 4))
         };
+        let words = |dtype: DType| {
+            let depth = Reading::Quads(Along::Depth);
+            let blocks = Block::of(dtype).into_iter().map(move |block| Tile::Workgroup(Block { b: depth, ..block }));
+            let vectors =
+                vectors(dtype).filter(|tile| matches!(tile, Tile::Vectors(Vectors { along: Along::Depth, .. })));
+            let broadcast = Tile::Broadcast { b: Along::Depth, pairs: true };
+            let tiles = registers(dtype).chain(blocks).chain(vectors).chain([broadcast]);
+            tiles.filter(move |_| matches!(dtype, DType::I8 | DType::U8))
+        };
         let tiles = |dtype| {
+            let words = words(dtype).map(|tile| (tile, true));
             let tiles = registers(dtype).chain(broadcasts(dtype)).chain(blocks(dtype)).chain(vectors(dtype));
-            tiles.map(move |tile| (dtype, tile))
+            tiles.map(|tile| (tile, false)).chain(words).map(move |(tile, words)| (dtype, words, tile))
         };
         let portable = dtypes.flat_map(tiles);
         let units = UnitLayout::samples().into_iter().flat_map(|(dtype, layout)| {
-            UnitBlock::all().into_iter().map(move |block| (dtype, Tile::MatrixUnits(block, layout)))
+            UnitBlock::all().into_iter().map(move |block| (dtype, false, Tile::MatrixUnits(block, layout)))
         });
-        let written = |(dtype, tile): (DType, Tile)| {
+        let written = |(dtype, words, tile): (DType, bool, Tile)| {
             let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores(dtype);
             let outputs = std::iter::once(dtype.widened()).chain(narrow.then_some(dtype));
-            outputs.map(move |output| Matmul { dtype, output, batch_rank: 1, tile, epilogue: None })
+            outputs.map(move |output| Matmul { dtype, words, output, batch_rank: 1, tile, epilogue: None })
         };
         let plain: Vec<Matmul> = portable.chain(units).flat_map(written).collect();
         // One of each sort of tile.

@@ -1,6 +1,6 @@
 //! Products from registers alone: each invocation computes eight rows of some columns.
 
-use super::{Matmul, Output, Problem, add_product};
+use super::{Matmul, Output, Problem};
 use crate::kernels::elements::Elements;
 use crate::shader::Value;
 
@@ -16,7 +16,7 @@ pub const fn block(columns: u32) -> [u32; 2] {
 
 pub fn write<'k>(p: &Problem<'k>, config: &Matmul, width: u32) {
     let k = p.k;
-    let (a, b) = (Elements::input(k, "a", config.dtype), Elements::input(k, "b", config.dtype));
+    let (a, b) = (Elements::input(k, "a", config.read_as()), Elements::input(k, "b", config.read_as()));
     let y = Output::new(p, config);
     let rows: Vec<_> = (0..ROWS).map(|r| p.first_row + r).collect();
     let columns: Vec<_> = (0..width).map(|c| p.first_column + k.local_index() + c * WORKGROUP).collect();
@@ -32,7 +32,7 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, width: u32) {
         for (&row, sums) in a_rows.iter().zip(sums.chunks(width as usize)) {
             let a = a.load(row + a_step);
             for (sum, &b) in sums.iter().zip(&b) {
-                sum.set(add_product(sum.get(), a, b));
+                sum.set(p.add_product(sum.get(), a, b));
             }
         }
     });

@@ -1,7 +1,7 @@
 //! Products of a matrix and a few vectors, bound by memory: the matrix is read once, by fours that lie side by side, and
 //! the members of a workgroup have parts of the depth each.
 
-use super::{Along, Matmul, Output, Problem, add_product};
+use super::{Along, Matmul, Output, Problem};
 use crate::dtype::DType;
 use crate::kernels::elements::Quads;
 use crate::kernels::workgroup::tree;
@@ -129,7 +129,7 @@ struct Kernel<'a, 'k> {
 }
 
 pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
-    let (k, dtype) = (p.k, product.dtype);
+    let (k, dtype) = (p.k, product.read_as());
     let (a, b) = (Quads::input(k, "a", dtype), Quads::input(k, "b", dtype));
     let [(vectors, x), (matrix, w)] = match config.side {
         Side::Rows => [(Operand::a(p), a), (Operand::b(p), b)],
@@ -190,7 +190,7 @@ impl<'k> Kernel<'_, 'k> {
                 for (vector, sums) in (0..).zip(sums.chunks(OUTPUTS as usize)) {
                     let x = self.load_vector(vector, depth);
                     for (sum, w) in sums.iter().zip(w) {
-                        let dot = |sum, e| add_product(sum, x.lane(e), w.lane(e));
+                        let dot = |sum, e| self.p.add_product(sum, x.lane(e), w.lane(e));
                         sum.set((0..4).fold(sum.get(), dot));
                     }
                 }
@@ -252,7 +252,7 @@ impl<'k> Kernel<'_, 'k> {
             for (&depth, w) in depths.iter().zip(&w) {
                 for (vector, sum) in (0..).zip(&sums) {
                     let x = self.load_vector(vector, depth);
-                    let add = |sum, (e, &w): (u32, &Value<'k>)| add_product(sum, x.lane(e).splat(4), w);
+                    let add = |sum, (e, &w): (u32, &Value<'k>)| self.p.add_product(sum, x.lane(e).splat(4), w);
                     sum.set((0..).zip(w).fold(sum.get(), add));
                 }
             }

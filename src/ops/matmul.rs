@@ -108,6 +108,12 @@ fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
     Tile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
 
+/// Whether products of a dtype are made of dot products of four bytes, where both operands lie along the depth.
+fn takes_words(device: &Device, dtype: DType) -> bool {
+    let faster = device.info().features.integer_dot_products || device.tuning().matmul.words;
+    faster && matches!(dtype, DType::I8 | DType::U8)
+}
+
 /// So few rows or columns are vectors, which do not fill blocks.
 const FEW_VECTORS: usize = 16;
 
@@ -151,14 +157,17 @@ impl Producer for Product {
             let rhs = self.rhs.broadcast_to(rhs_view.shape)?.contiguous()?;
             return Product { lhs, rhs, ..self.clone() }.produce(epilogue);
         }
-        if let Some(unit) = matrix_units::unit(device, self.lhs.dtype(), self.sizes) {
-            if let Some([lhs, rhs]) = matrix_units::copies(&self.lhs, &self.rhs, &problem)? {
-                let sizes = [m, n, lhs.dims()[lhs.rank() - 1]];
-                return Product { lhs, rhs, sizes, ..self.clone() }.produce(epilogue);
-            }
-            if let Some(product) = self.on_matrix_units(&problem, unit, epilogue)? {
-                return Ok(product);
-            }
+        let unit = matrix_units::unit(device, self.lhs.dtype(), self.sizes);
+        if (unit.is_some() || takes_words(device, self.lhs.dtype()))
+            && let Some([lhs, rhs]) = matrix_units::copies(&self.lhs, &self.rhs, &problem)?
+        {
+            let sizes = [m, n, lhs.dims()[lhs.rank() - 1]];
+            return Product { lhs, rhs, sizes, ..self.clone() }.produce(epilogue);
+        }
+        if let Some(unit) = unit
+            && let Some(product) = self.on_matrix_units(&problem, unit, epilogue)?
+        {
+            return Ok(product);
         }
         self.on_any_device(&problem, epilogue)
     }
@@ -191,9 +200,11 @@ impl Product {
     /// fours.
     fn on_any_device(&self, problem: &Problem, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
-        let tile = portable_tile(device, dtype, problem);
+        let in_words = problem.in_words().filter(|_| takes_words(device, dtype));
+        let (words, problem) = (in_words.is_some(), in_words.as_ref().unwrap_or(problem));
+        let tile = portable_tile(device, if words { DType::U32 } else { dtype }, problem);
         let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
-        let config = Matmul { dtype, output, batch_rank: problem.lengths.len(), tile, epilogue: None };
+        let config = Matmul { dtype, words, output, batch_rank: problem.lengths.len(), tile, epilogue: None };
         if let Some(finished) = self.finished(problem, &config, epilogue)? {
             return Ok(finished);
         }
@@ -219,7 +230,8 @@ impl Product {
         };
         let parts = problem.split(splits);
         let written = if splits == 1 { self.output } else { dtype.widened() };
-        let config = Matmul { dtype, output: written, batch_rank: parts.lengths.len(), tile, epilogue: None };
+        let config =
+            Matmul { dtype, words: false, output: written, batch_rank: parts.lengths.len(), tile, epilogue: None };
         if !self_test::is_trusted(device, &config) {
             return Ok(None);
         }
@@ -342,6 +354,23 @@ impl Problem {
             self.lhs.along(self.lhs.row, m, self.lhs.column, k, count),
             self.rhs.along(self.rhs.column, n, self.rhs.row, k, count),
         ]
+    }
+
+    /// The same product of words that are four bytes along the depth, where four of them at a time lie so.
+    fn in_words(&self) -> Option<Problem> {
+        let [m, n, k] = self.sizes;
+        let words = |operand: &Operand, row: isize, column: isize| Operand {
+            offset: operand.offset / 4,
+            batch: operand.batch.iter().map(|stride| stride / 4).collect(),
+            row,
+            column,
+        };
+        (self.along(16) == [Some(Along::Depth); 2]).then(|| Problem {
+            sizes: [m, n, k / 4],
+            lengths: self.lengths.clone(),
+            lhs: words(&self.lhs, self.lhs.row / 4, 1),
+            rhs: words(&self.rhs, 1, self.rhs.column / 4),
+        })
     }
 
     /// Products of so many parts of the depth, as one more axis of the batch.

@@ -230,13 +230,14 @@ mod tests {
         let block = Tile::Workgroup(Block { whole: false, ..BLOCK });
         for (tile, batch_rank) in [(block, 0), (block, 2), (Tile::Registers { columns: 1 }, 1)] {
             for dtype in [DType::F16, DType::BF16, DType::I8, DType::U8] {
-                let config = Matmul { dtype, output: dtype.widened(), batch_rank, tile, epilogue: None };
+                let config = Matmul { dtype, words: false, output: dtype.widened(), batch_rank, tile, epilogue: None };
                 assert!(is_trusted(&device, &config), "{config:?}");
             }
         }
         // Blocks of whole steps of 16 leave out what a depth of 8 more has.
         let config = Matmul {
             dtype: DType::F16,
+            words: false,
             output: DType::F32,
             batch_rank: 0,
             tile: Tile::Workgroup(BLOCK),
@@ -257,7 +258,8 @@ mod tests {
         assert!(device.info().features.matrix_units.f16.is_none(), "the device of the tests has matrix units");
         let layout = UnitLayout { unit: [16, 16, 16], a: Along::Depth, b: Along::Other, whole: true };
         let tile = Tile::MatrixUnits(UnitBlock::all()[0], layout);
-        let config = Matmul { dtype: DType::F16, output: DType::F32, batch_rank: 0, tile, epilogue: None };
+        let config =
+            Matmul { dtype: DType::F16, words: false, output: DType::F32, batch_rank: 0, tile, epilogue: None };
         assert!(!is_trusted(&device, &config));
         assert!(!is_trusted(&device, &config), "the verdict is kept");
     }

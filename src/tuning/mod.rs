@@ -28,6 +28,7 @@ pub struct Matmul {
     pub blocks: &'static [Block],
     pub busy: usize,
     pub columns: u32,
+    pub words: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -100,10 +100,13 @@ pub fn add(suite: &mut Suite) {
             }
         }
         // A few vectors, so deep that the members of a workgroup load several fours at a time, and then the rest.
-        for (vectors, depth) in [(1, 4100), (3, 8196), (11, 68)] {
+        // Bytes are read by words of four where the depth is a multiple of 16.
+        let bytes = dtype.size_in_bytes() == 1;
+        for (vectors, depth) in if bytes { [(1, 4112), (3, 8208), (11, 80)] } else { [(1, 4100), (3, 8196), (11, 68)] }
+        {
             for right in [Contiguous, Transposed] {
                 let name = format!("{dtype}::vectors_{vectors}_{}", right.name());
-                if ![DType::F32, DType::F16].contains(&dtype) {
+                if !bytes && ![DType::F32, DType::F16].contains(&dtype) || bytes && right == Contiguous {
                     continue;
                 }
                 suite.add("matmul", name, move |device| {
@@ -142,6 +145,8 @@ pub fn add(suite: &mut Suite) {
             ("columns", [49, 48, 37]),
             ("odd", [131, 67, 129]),
             ("deep", [48, 2048, 64]),
+            // So many rows that bytes are copied along the depth.
+            ("tall", [260, 96, 40]),
         ] {
             for (left, right) in [
                 (Contiguous, Contiguous),
@@ -150,7 +155,8 @@ pub fn add(suite: &mut Suite) {
                 (Transposed, Transposed),
                 (Unaligned, Sliced),
             ] {
-                if dtype.size_in_bytes() > 2 || dtype == DType::BF16 && left == Transposed {
+                let skipped = name == "tall" && (!bytes || left != Contiguous);
+                if dtype.size_in_bytes() > 2 || dtype == DType::BF16 && left == Transposed || skipped {
                     continue;
                 }
                 let case = format!("{dtype}::units_{name}_{}_{}", left.name(), right.name());
@@ -183,6 +189,23 @@ pub fn add(suite: &mut Suite) {
             check_product(&a, &b)?;
             // A gram matrix: the same buffer twice.
             check_product(&a, &t(&a)?)
+        });
+    }
+    // Products of the extremes, as many as leave the range of 32 bits by some: sums wrap.
+    const DEPTH: usize = (1 << 17) + 32;
+    for (dtype, extreme, sum) in [
+        (DType::I8, -128.0, (DEPTH as i64 * 128 * 128) as i32 as f64),
+        (DType::U8, 255.0, (DEPTH as i64 * 255 * 255) as u32 as f64),
+    ] {
+        suite.add("matmul", format!("{dtype}::wraps"), move |device| {
+            for [m, n] in [[1, 4], [20, 17]] {
+                let full =
+                    |shape: [usize; 2]| Tensor::full(extreme as f32, shape, device)?.to_dtype(dtype)?.contiguous();
+                let (a, b) = (full([m, DEPTH])?, full([n, DEPTH])?);
+                let expected = crate::reference::array(&[m, n], vec![sum; m * n]);
+                check("matmul", &a.matmul(&b.t()?)?, &Expected::new(expected, summed(dtype)))?;
+            }
+            Ok(())
         });
     }
     suite.add("matmul", "f16::beyond_f16", |device| {
