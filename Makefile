@@ -48,7 +48,7 @@ test test-full ops: export ZE_ENABLE_PARAMETER_VALIDATION := 1
 
 # wgpu gets kernels as WGSL, as in browsers, and then some as it does by itself over Vulkan: as the SPIR-V that the Vulkan backend
 # has run. The last lines have a software device run the kernels that are chosen for GPUs, until those of every file in shaders/tuning
-# have run (tests/tuning.rs looks that none is missing), and the crate open the Level Zero driver without the loader, which
+# have run (tests/tuning.rs looks that none is missing), and use its instruction for dot products, and the crate open the Level Zero driver without the loader, which
 # is too old for immediate lists that keep the order. Of the largest kernels there are few cases: lavapipe takes half a
 # minute to compile one.
 test: setup ## the quick tier of the tests, under the validation layers
@@ -66,6 +66,9 @@ test: setup ## the quick tier of the tests, under the validation layers
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance f32::columns
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance softmax::f32
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance norm::f32
+	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test own_kernels dot_products
+	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::i8::units
+	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul::i8::units_whole
 	MARQUETRY_MAX_BINDING=16 MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance contiguous
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance matmul
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance in_tiles
@@ -79,6 +82,8 @@ test-full: setup ## all tests: more shapes, every kernel through every compiler
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test own_kernels
 	MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
+	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance matmul::i8
+	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance matmul::u8
 	MARQUETRY_MAX_BINDING=16 MARQUETRY_TEST_DEVICES=vulkan MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full \
