@@ -169,8 +169,9 @@ fn candidate(value: &Value) -> Option<UnitBlock> {
         part: pair(block, "part")?,
         depth: number(block.get("depth")?)?,
         slices: number(block.get("slices")?)?,
+        fragments: block.get("fragments")?.as_bool()?,
     };
-    (speeds.iter().all(Option::is_some) && has_keys(block, 4) && has_keys(value, 3)).then_some(found)
+    (speeds.iter().all(Option::is_some) && has_keys(block, 5) && has_keys(value, 3)).then_some(found)
 }
 
 fn number(value: &Value) -> Option<u32> {

@@ -2,10 +2,10 @@
 //! workgroup memory; while subgroups multiply them, the next ones are loaded to registers. The sums go out by way of
 //! workgroup memory, where lanes find neighbours to add up, round and store together.
 
+use super::exit::Exit;
+use super::fragments;
 use super::{Along, Matmul, Matrix, Problem};
 use crate::dtype::DType;
-use crate::kernels::elements::Quads;
-use crate::kernels::epilogue::Tail;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixRole, MatrixType, MatrixVar, Scalar, Type,
     Value,
@@ -24,25 +24,35 @@ pub(crate) struct UnitLayout {
     pub whole: bool,
 }
 
-const LANES: u32 = UnitBlock::LANES;
+pub(super) const LANES: u32 = UnitBlock::LANES;
 
 /// Bytes that an invocation loads and stores at a time.
-const VECTOR: u32 = 16;
+pub(super) const VECTOR: u32 = 16;
 
 impl UnitBlock {
-    /// Those that are used where nothing else is known of a GPU.
+    /// Those that some GPU uses.
     pub(crate) fn all() -> Vec<UnitBlock> {
-        let candidates = tuning::entry("default").map_or(&[][..], |entry| entry.tuning.units.candidates);
-        candidates.iter().map(|candidate| candidate.unit_block).collect()
+        let candidates = tuning::ENTRIES.iter().flat_map(|entry| entry.tuning.units.candidates);
+        let mut all = Vec::new();
+        for candidate in candidates {
+            if !all.contains(&candidate.unit_block) {
+                all.push(candidate.unit_block);
+            }
+        }
+        all
     }
 
     pub(crate) fn name(self) -> String {
-        let UnitBlock { shape: [rows, columns], part: [part_rows, part_columns], depth, slices } = self;
-        format!("{rows}x{columns}x{depth}/{part_rows}x{part_columns}x{slices}")
+        let UnitBlock { shape: [rows, columns], part: [part_rows, part_columns], depth, slices, fragments } = self;
+        let fragments = if fragments { " fragments" } else { "" };
+        format!("{rows}x{columns}x{depth}/{part_rows}x{part_columns}x{slices}{fragments}")
     }
 
     /// Bytes of workgroup memory: for the tiles, and later for the sums.
     pub(crate) fn memory(self, dtype: DType, layout: UnitLayout) -> u32 {
+        if self.fragments {
+            return VECTOR * fragments::vectors(self);
+        }
         let tiles: u32 = self.tiles(dtype, layout).into_iter().map(Tile::vectors).sum();
         let strips = self.parts() * self.slices * self.strip(layout.unit).vectors();
         VECTOR * strips.max(tiles)
@@ -76,6 +86,12 @@ impl UnitLayout {
             }));
         }
         samples
+    }
+
+    /// Whether a block's kernel is there for operands that lie so.
+    pub fn suits(self, block: UnitBlock, dtype: DType) -> bool {
+        let UnitLayout { unit, a, whole, .. } = self;
+        !block.fragments || (unit == [16; 3] && a == Along::Depth && whole && dtype.size_in_bytes() == 2)
     }
 
     pub fn name(self) -> String {
@@ -291,141 +307,55 @@ impl<'k> Work<'k> {
         self.multiply();
     }
 
-    /// Stores the sums, a row of units at a time. Rows of `y` are padded to whole vectors.
+    /// Stores the sums, a row of units at a time, by way of strips of workgroup memory.
     fn store(&self, p: &Problem<'k>, config: &Matmul) {
         let k = p.k;
-        let exit = Exit::new(self, p, config);
+        let exit = Exit::new(p, config);
         let [m, n, _] = self.unit;
-        let (columns, strip) = (self.block.part[1], self.block.strip(self.unit));
+        let (columns, pitch) = (self.block.part[1], self.block.strip(self.unit).pitch());
+        let lanes_per_line = columns / exit.per_vector;
+        // How many lines of a strip a lane has a part of.
+        let turns = m * lanes_per_line / LANES / self.block.slices;
+        if turns == 0 {
+            k.fail("a row of units does not go round");
+        }
+        let in_line = k.local_index() % lanes_per_line;
+        let place = exit.place(p.first_column + self.column + in_line * exit.per_vector);
         for i in 0..self.block.part[0] / m {
             k.barrier();
             for j in 0..columns / n {
                 let sum = self.sums[(i * (columns / n) + j) as usize].get();
-                let place = self.strip(self.slice) + j * n / 4;
-                self.memory.store_matrix(place, k.u32(strip.pitch()), MatrixLayout::Rows, sum);
+                self.memory.store_matrix(self.strip(self.slice) + j * n / 4, k.u32(pitch), MatrixLayout::Rows, sum);
             }
             k.barrier();
             let first_row = p.first_row + self.row + i * m;
-            match &exit.finish {
-                None => (0..exit.turns).for_each(|turn| exit.store(first_row, k.u32(turn))),
-                // Unrolled, it would not stay in caches.
-                Some(finish) => k.for_rolled(0, exit.turns, |turn| exit.store_finished(finish, first_row, turn)),
+            let store = |turn: Value<'k>| {
+                let turn = turn * self.block.slices + self.slice;
+                let line = k.local_index() % LANES / lanes_per_line + turn * (LANES / lanes_per_line);
+                exit.store(first_row + line, &place, || {
+                    let first = line * pitch + in_line * (exit.per_vector / 4);
+                    (0..exit.per_vector / 4).map(|e| self.sum(p, first + e)).collect()
+                });
+            };
+            if exit.is_finished() {
+                k.for_rolled(0, turns, store);
+            } else {
+                (0..turns).for_each(|turn| store(k.u32(turn)));
             }
         }
+    }
+
+    /// Four sums of all slices, at a place in their strips.
+    fn sum(&self, p: &Problem<'k>, place: Value<'k>) -> Value<'k> {
+        let wide = Type::vec4(p.accumulator.scalar);
+        let part = |slice| self.memory.load(self.strip(p.k.u32(slice)) + place).bitcast(wide);
+        (1..self.block.slices).fold(part(0), |sum, slice| sum + part(slice))
     }
 
     /// Where a slice's strip of this part begins.
     fn strip(&self, slice: Value<'k>) -> Value<'k> {
         (slice * self.block.parts() + self.number) * self.block.strip(self.unit).vectors()
     }
-}
-
-/// The way of the sums from their strips to `y`: each lane has a vector of a line at a time.
-struct Exit<'a, 'k> {
-    work: &'a Work<'k>,
-    p: &'a Problem<'k>,
-    dtype: DType,
-    y: Array<'k>,
-    finish: Option<Finish<'k>>,
-    /// Elements of `y` in a vector, which is made of vectors of sums of 32 bits.
-    per_vector: u32,
-    lanes_per_line: u32,
-    /// How many lines of a strip a lane has a part of.
-    turns: u32,
-    column: Value<'k>,
-}
-
-/// What becomes of sums before they are stored.
-struct Finish<'k> {
-    tail: Tail<'k>,
-    /// Where they go as they are.
-    kept: Option<Quads<'k>>,
-    /// For each four of a vector, what is the same in all lines.
-    columns: Vec<Vec<Option<Value<'k>>>>,
-}
-
-impl<'a, 'k> Exit<'a, 'k> {
-    fn new(work: &'a Work<'k>, p: &'a Problem<'k>, config: &Matmul) -> Self {
-        let (k, dtype, block) = (p.k, config.output, work.block);
-        let tail = config.epilogue.as_ref().map(|epilogue| (epilogue, Tail::declare(k, epilogue)));
-        let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
-        let per_vector = VECTOR / dtype.size_in_bytes() as u32;
-        let lanes_per_line = block.part[1] / per_vector;
-        let turns = work.unit[0] * lanes_per_line / LANES / block.slices;
-        if turns == 0 {
-            k.fail("a row of units does not go round");
-        }
-        let column = p.first_column + work.column + k.local_index() % lanes_per_line * per_vector;
-        let finish = tail.map(|(epilogue, tail)| Finish {
-            kept: epilogue.kept.map(|dtype| Quads::output(k, "kept", dtype)),
-            columns: (0..per_vector / 4).map(|e| p.load_columns(&tail, column + 4 * e, 4)).collect(),
-            // As exact as in software, and faster.
-            tail: if config.dtype == DType::F16 { tail.rounded_by_device() } else { tail },
-        });
-        Exit { work, p, dtype, y, finish, per_vector, lanes_per_line, turns, column }
-    }
-
-    /// The line of a strip that the lane has a part of.
-    fn line(&self, turn: Value<'k>) -> Value<'k> {
-        let lane = self.p.k.local_index() % LANES;
-        lane / self.lanes_per_line + (turn * self.work.block.slices + self.work.slice) * (LANES / self.lanes_per_line)
-    }
-
-    /// The lane's sums in a line, by fours.
-    fn sums(&self, line: Value<'k>) -> Vec<Value<'k>> {
-        let (k, work, fours) = (self.p.k, self.work, self.per_vector / 4);
-        let in_line = k.local_index() % self.lanes_per_line * fours;
-        let pitch = work.block.strip(work.unit).pitch();
-        let sum = |e| {
-            let at = |slice| work.strip(k.u32(slice)) + line * pitch + in_line + e;
-            let wide = Type::vec4(self.p.accumulator.scalar);
-            let slices = (0..work.block.slices).map(|slice| work.memory.load(at(slice)).bitcast(wide));
-            slices.reduce(|a, b| a + b).unwrap_or_else(|| k.number(self.p.accumulator, 0))
-        };
-        (0..fours).map(sum).collect()
-    }
-
-    fn store(&self, first_row: Value<'k>, turn: Value<'k>) {
-        let line = self.line(turn);
-        self.store_vector(first_row + line, narrowed(self.p.k, self.dtype, &self.sums(line)));
-    }
-
-    fn store_vector(&self, row: Value<'k>, vector: Value<'k>) {
-        let p = self.p;
-        let y_row = (p.n + (self.per_vector - 1)) / self.per_vector;
-        p.k.when(row.lt(p.m) & self.column.lt(p.n) & p.real, || {
-            self.y.store((p.batch * p.m + row) * y_row + self.column / self.per_vector, vector);
-        });
-    }
-
-    fn store_finished(&self, finish: &Finish<'k>, first_row: Value<'k>, turn: Value<'k>) {
-        let (p, k, line) = (self.p, self.p.k, self.line(turn));
-        let row = first_row + line;
-        let fours: Vec<_> = (0..self.per_vector / 4).map(|e| self.column + 4 * e).collect();
-        let beside = fours.iter().zip(&finish.columns).map(|(&column, columns)| {
-            p.load_beside(&finish.tail, &[0, 1, 2, 3].map(|lane| [row, column + lane]), columns)
-        });
-        let beside: Vec<_> = beside.collect();
-        let sums = self.sums(line);
-        if let Some(kept) = finish.kept {
-            k.when(row.lt(p.m) & self.column.lt(p.n) & p.real, || {
-                fours.iter().zip(&sums).for_each(|(&column, &four)| kept.store(k, p.place(row, column) / 4, four));
-            });
-        }
-        let finished = fours.iter().zip(&beside).zip(&sums).map(|((&column, beside), &four)| {
-            let index = k.vector(&[0, 1, 2, 3].map(|lane| p.place(row, column + lane)));
-            finish.tail.evaluate(beside, four, index)
-        });
-        self.store_vector(row, narrowed(k, self.dtype, &finished.collect::<Vec<_>>()));
-    }
-}
-
-/// The bits of a vector of some dtype, of vectors of four sums.
-fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, sums: &[Value<'k>]) -> Value<'k> {
-    let [low, high] = sums else { return sums[0].bitcast(Type::vec4(Scalar::U32)) };
-    let pack = |low, high| if dtype == DType::BF16 { k.pack_bf16(low, high) } else { k.pack_f16_by_device(low, high) };
-    let words = [low, high].map(|four| [pack(four.lane(0), four.lane(1)), pack(four.lane(2), four.lane(3))]);
-    k.vector(words.as_flattened())
 }
 
 pub fn write(p: &Problem, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
@@ -452,6 +382,7 @@ mod tests {
             assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));
             count += usize::from(!finished);
         }
-        assert_eq!(count, UnitBlock::all().len() * 10 * (2 + 2 + 1 + 1));
+        let [fragments, tiles] = [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
+        assert_eq!(count, tiles * 10 * (2 + 2 + 1 + 1) + fragments * 2 * (2 + 2));
     }
 }

@@ -4,6 +4,8 @@
 mod blocked;
 mod broadcast;
 mod cooperative;
+mod exit;
+mod fragments;
 mod registers;
 mod vectors;
 
@@ -352,6 +354,7 @@ impl Family for Matmul {
         let problem = Problem::new(k, self);
         match self.tile {
             Tile::Workgroup(block) => blocked::write(&problem, self, block),
+            Tile::MatrixUnits(block, layout) if block.fragments => fragments::write(&problem, self, block, layout),
             Tile::MatrixUnits(block, layout) => cooperative::write(&problem, self, block, layout),
             Tile::Vectors(vectors) => vectors::write(&problem, self, vectors),
             Tile::Broadcast { b, .. } => broadcast::write(&problem, self, b),
@@ -401,7 +404,8 @@ impl Family for Matmul {
         };
         let portable = dtypes.flat_map(tiles);
         let units = UnitLayout::samples().into_iter().flat_map(|(dtype, layout)| {
-            UnitBlock::all().into_iter().map(move |block| (dtype, false, Tile::MatrixUnits(block, layout)))
+            let blocks = UnitBlock::all().into_iter().filter(move |&block| layout.suits(block, dtype));
+            blocks.map(move |block| (dtype, false, Tile::MatrixUnits(block, layout)))
         });
         let written = |(dtype, words, tile): (DType, bool, Tile)| {
             let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores(dtype);
@@ -412,7 +416,9 @@ impl Family for Matmul {
         // One of each sort of tile.
         let mut kinds = Vec::new();
         let kind = |config: &&Matmul| {
-            let kind = (std::mem::discriminant(&config.tile), config.tile.stored_together(), config.dtype);
+            let fragments = matches!(config.tile, Tile::MatrixUnits(UnitBlock { fragments: true, .. }, _));
+            let tile = (std::mem::discriminant(&config.tile), config.tile.stored_together(), fragments);
+            let kind = (tile, config.dtype);
             let is_new = config.dtype == DType::F16 && !kinds.contains(&kind);
             kinds.push(kind);
             is_new

@@ -117,8 +117,12 @@ impl MatrixUnits {
         }
     }
 
+    /// Of a size there is also its left half: what kernels choose is two of the units' own side by side.
     fn are_among(&self, available: &MatrixUnits) -> bool {
-        DType::ALL.into_iter().all(|dtype| self.of(dtype).is_none() || self.of(dtype) == available.of(dtype))
+        DType::ALL.into_iter().all(|dtype| {
+            let Some(needed @ [m, n, k]) = self.of(dtype) else { return true };
+            available.of(dtype).is_some_and(|size| size == needed || size == [m, 2 * n, k])
+        })
     }
 }
 

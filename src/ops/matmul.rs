@@ -224,17 +224,15 @@ impl Product {
         epilogue: Option<&Epilogue>,
     ) -> Result<Option<Produced>> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
-        let Some(Cut { tile, splits }) = matrix_units::cut(device.info(), &device.tuning().units, dtype, problem, unit)
-        else {
-            return Ok(None);
-        };
-        let parts = problem.split(splits);
-        let written = if splits == 1 { self.output } else { dtype.widened() };
-        let config =
-            Matmul { dtype, words: false, output: written, batch_rank: parts.lengths.len(), tile, epilogue: None };
-        if !self_test::is_trusted(device, &config) {
-            return Ok(None);
-        }
+        let cuts = matrix_units::cuts(device.info(), &device.tuning().units, dtype, problem, unit);
+        let trusted = cuts.into_iter().find_map(|Cut { tile, splits }| {
+            let parts = problem.split(splits);
+            let output = if splits == 1 { self.output } else { dtype.widened() };
+            let config = Matmul { dtype, words: false, output, batch_rank: parts.lengths.len(), tile, epilogue: None };
+            self_test::is_trusted(device, &config).then_some((splits, parts, config))
+        });
+        let Some((splits, parts, config)) = trusted else { return Ok(None) };
+        let written = config.output;
         if splits == 1
             && let Some(finished) = self.finished(&parts, &config, epilogue)?
         {

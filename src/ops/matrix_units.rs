@@ -55,20 +55,26 @@ pub(super) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Opti
     device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
 }
 
-/// How a product is cut for units of a size; `None` where they cannot read both operands 16 bytes at a time.
-pub(super) fn cut(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Problem, unit: [u32; 3]) -> Option<Cut> {
+/// How a product may be cut for units of a size, the best way first; in none where they cannot read both operands 16 bytes at
+/// a time.
+pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Problem, unit: [u32; 3]) -> Vec<Cut> {
     let bytes = dtype.size_in_bytes();
-    let [Some(a), Some(b)] = problem.along(16 / bytes) else { return None };
-    let [_, n, k] = problem.sizes;
+    let [Some(a), Some(b)] = problem.along(16 / bytes) else { return Vec::new() };
+    let [m, n, k] = problem.sizes;
     let compute_units = info.compute_units.map_or(64, |units| units as usize);
     // Parts of the product have rows as long as its own, and one more axis of the batch.
     let parameters = Matmul::parameter_words(problem.lengths.len() + 1);
     let splits_fit = n.is_multiple_of(8) && parameters <= info.limits.max_parameter_words as usize;
     let possible = |candidate: &'static Candidate, splits: usize| {
         let whole = k.is_multiple_of(splits * candidate.unit_block.depth as usize / bytes);
-        let layout = UnitLayout { unit, a, b, whole };
         let block = candidate.unit_block;
-        let fits = block.memory(dtype, layout) <= info.limits.max_workgroup_memory
+        let layout = UnitLayout { unit: if block.fragments { [16; 3] } else { unit }, a, b, whole };
+        // Fragments are of whole blocks, and of whole vectors of columns.
+        let [rows, columns] = block.shape.map(|length| length as usize);
+        let fills = !block.fragments || (m >= rows && n >= columns && n.is_multiple_of(8));
+        let fits = layout.suits(block, dtype)
+            && fills
+            && block.memory(dtype, layout) <= info.limits.max_workgroup_memory
             && block.invocations() <= info.limits.max_workgroup_invocations
             && (splits == 1 || (splits_fit && whole && k / splits >= units.shortest));
         let forced = [
@@ -83,8 +89,9 @@ pub(super) fn cut(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Prob
         .candidates
         .iter()
         .flat_map(|candidate| SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
-    let best = all.min_by(|((a, x), _), ((b, y), _)| a.cmp(b).then(x.total_cmp(y)));
-    best.map(|(_, cut)| cut)
+    let mut all: Vec<_> = all.collect();
+    all.sort_by(|((a, x), _), ((b, y), _)| a.cmp(b).then(x.total_cmp(y)));
+    all.into_iter().map(|(_, cut)| cut).collect()
 }
 
 /// Both operands so that units read them: copies of those that lie otherwise, along the depth, which zeros fill up to a
@@ -119,8 +126,14 @@ mod tests {
     use super::*;
     use crate::layout::Layout;
 
-    /// The block and the splits for a product of `f16` on 132 compute units.
-    fn chosen(sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
+    /// The blocks of an entry.
+    fn blocks(entry: &str) -> Vec<UnitBlock> {
+        let units = &crate::tuning::entry(entry).unwrap().tuning.units;
+        units.candidates.iter().map(|candidate| candidate.unit_block).collect()
+    }
+
+    /// The block and the splits for a product of `f16` on 132 compute units, by an entry.
+    fn chosen_by(entry: &str, sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
         let [m, n, k] = sizes;
         let mut info = Device::vulkan(0).unwrap().info().clone();
         info.compute_units = Some(132);
@@ -128,17 +141,31 @@ mod tests {
         change(&mut info);
         let layout = |rows, columns| Layout::contiguous((rows, columns).into());
         let problem = Problem::new(&layout(m, k), &layout(k, n), sizes);
-        let Cut { tile, splits } =
-            cut(&info, &crate::tuning::entry("default")?.tuning.units, DType::F16, &problem, [16; 3])?;
+        let units = &crate::tuning::entry(entry)?.tuning.units;
+        let Cut { tile, splits } = cuts(&info, units, DType::F16, &problem, [16; 3]).into_iter().next()?;
         let Tile::MatrixUnits(block, layout) = tile else { return None };
         assert_eq!(layout.whole, (k / splits).is_multiple_of(block.depth as usize / 2), "{sizes:?}");
         Some((block, splits))
     }
 
+    fn chosen(sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
+        chosen_by("default", sizes, change)
+    }
+
+    #[test]
+    fn fragments_are_of_whole_blocks() {
+        let chosen = |sizes| chosen_by("nvidia-hopper", sizes, |_| ()).unwrap().0.fragments;
+        assert!(chosen([4096, 4096, 4096]));
+        assert!(chosen([4001, 4096, 4096]));
+        for sizes in [[127, 65536, 4096], [65536, 255, 4096], [4096, 4096, 4112], [512, 512, 512]] {
+            assert!(!chosen(sizes), "{sizes:?}");
+        }
+    }
+
     #[test]
     fn blocks_fill_the_device() {
         let chosen = |sizes| chosen(sizes, |_| ());
-        let [large, _, middle, small] = UnitBlock::all()[..] else { panic!("other candidates") };
+        let [large, _, middle, small] = blocks("default")[..] else { panic!("other candidates") };
         assert_eq!(chosen([4096, 4096, 4096]), Some((large, 1)));
         assert_eq!(chosen([512, 512, 512]), Some((small, 1)));
         assert_eq!(chosen([1024, 1024, 1024]), Some((middle, 1)));
@@ -154,7 +181,7 @@ mod tests {
 
     #[test]
     fn blocks_keep_to_the_limits() {
-        let [large, _, _, small] = UnitBlock::all()[..] else { panic!("other candidates") };
+        let [large, _, _, small] = blocks("default")[..] else { panic!("other candidates") };
         let less = |info: &mut DeviceInfo| info.limits.max_workgroup_memory = 30 << 10;
         assert_eq!(chosen([4096, 4096, 4096], less), Some((small, 1)));
         let narrow = |info: &mut DeviceInfo| info.limits.max_workgroup_invocations = 128;

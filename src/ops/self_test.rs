@@ -43,14 +43,14 @@ impl Trial {
     /// A product that fills one block and begins others in both directions, and takes a few steps of the depth.
     fn new(config: &Matmul) -> Trial {
         let [rows, columns] = config.tile.block().map(|length| length as usize);
-        let (depth, a, b) = match config.tile {
+        let (depth, a, b, any_columns) = match config.tile {
             Tile::MatrixUnits(block, layout) => {
                 let depth = 3 * block.depth as usize / config.dtype.size_in_bytes();
-                (if layout.whole { depth } else { depth + 16 }, layout.a, layout.b)
+                (if layout.whole { depth } else { depth + 16 }, layout.a, layout.b, !block.fragments)
             }
-            _ => (64, Along::Depth, Along::Other),
+            _ => (64, Along::Depth, Along::Other, true),
         };
-        let beyond = |along| if along == Along::Depth { 17 } else { 16 };
+        let beyond = |along| if along == Along::Depth && any_columns { 17 } else { 16 };
         Trial { sizes: [rows + beyond(a), columns + beyond(b), depth], a, b }
     }
 

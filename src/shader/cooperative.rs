@@ -95,6 +95,14 @@ impl<'k> MatrixVar<'k> {
         CooperativeMatrix { kernel: self.kernel, id, ty: self.ty }
     }
 
+    /// An element of those that the lane itself holds, of 32 bits: which one it is, is the driver's secret.
+    pub(crate) fn element(self, index: u32) -> Value<'k> {
+        let ty = Type { scalar: self.ty.dtype.compute_scalar(), lanes: 1 };
+        let component = self.kernel.component_type(self.ty.dtype);
+        let place = self.kernel.element_of(self.pointer, component, index);
+        self.kernel.emit(Op::Load, ty, [Operand::IdRef(place)])
+    }
+
     /// Gives it a new one.
     pub fn set(self, matrix: CooperativeMatrix<'k>) {
         if self.ty != matrix.ty {
@@ -260,6 +268,31 @@ impl KernelBuilder {
         let var = MatrixVar { kernel: self, pointer, ty };
         var.set(CooperativeMatrix { kernel: self, id: zeros, ty });
         var
+    }
+
+    /// The matrix of which each lane holds these elements of 16 bits, two in a word: which ones they are, is the driver's
+    /// secret.
+    pub(crate) fn matrix_of_words(&self, ty: MatrixType, words: &[Value]) -> CooperativeMatrix<'_> {
+        let id = self.matrix_type(ty);
+        let component = self.component_type(ty.dtype);
+        let pair = self.state.borrow_mut().module.type_vector(component, 2);
+        let var = MatrixVar { kernel: self, pointer: self.local(id, false), ty };
+        for (word, index) in words.iter().zip((0..).step_by(2)) {
+            let two = self.emit_id(Op::Bitcast, pair, [word.operand()]);
+            for half in 0..2 {
+                let operands = [Operand::IdRef(two), Operand::LiteralBit32(half)];
+                let element = self.emit_id(Op::CompositeExtract, component, operands);
+                let place = self.element_of(var.pointer, component, index + half);
+                self.emit_void(Op::Store, [Operand::IdRef(place), Operand::IdRef(element)]);
+            }
+        }
+        var.get()
+    }
+
+    /// The place of an element that the lane itself holds in a matrix.
+    fn element_of(&self, matrix: Word, component: Word, index: u32) -> Word {
+        let pointer = self.pointer_type(StorageClass::Function, component);
+        self.emit_id(Op::AccessChain, pointer, [Operand::IdRef(matrix), self.u32(index).operand()])
     }
 
     /// Declares the next buffer, of a tensor of a dtype, for matrices of it: in elements of 16 bytes, as

@@ -69,11 +69,16 @@ pub struct UnitBlock {
     pub depth: u32,
     /// Subgroups that compute the same part from slices of the depth, and then add up their sums.
     pub slices: u32,
+    /// Whether tiles of operands of 16 bits lie as lanes hold them: where that is known.
+    pub fragments: bool,
 }
 
 impl UnitBlock {
     /// Lanes of a subgroup.
     pub const LANES: u32 = 32;
+
+    /// Rows and columns of a part whose operands lie as lanes hold them.
+    pub const FRAGMENTS_PART: u32 = 64;
 
     /// Subgroups that compute different parts.
     pub const fn parts(self) -> u32 {
@@ -87,7 +92,7 @@ impl UnitBlock {
 
     /// What is wrong with it.
     pub fn fault(self) -> Option<String> {
-        let UnitBlock { shape, part, depth, slices } = self;
+        let UnitBlock { shape, part, depth, slices, fragments } = self;
         if part.iter().any(|size| *size == 0 || !size.is_multiple_of(16)) || depth == 0 || !depth.is_multiple_of(64) {
             return Some("its parts are not multiples of 16, or its depth is none of 64".into());
         }
@@ -96,6 +101,12 @@ impl UnitBlock {
         }
         if slices == 0 || !depth.is_multiple_of(32 * slices) || part[1] < 16 * slices {
             return Some(format!("its depth, or a row of its parts, is not to be had in {slices} slices"));
+        }
+        if fragments {
+            // Subgroups share the loads of 128 bytes of the depth, by fours and by the 64 columns that two of them load.
+            let fits = part == [UnitBlock::FRAGMENTS_PART; 2] && shape[0] == 2 * part[0] && shape[1].is_multiple_of(2 * part[1]);
+            let fits = fits && depth == 128 && slices == 1;
+            return (!fits).then(|| "fragments are of 128 x 128 n, in parts of 64 x 64, 128 bytes deep, in one slice".into());
         }
         // Lines of tiles are along the depth, or along the rows or columns, of one or two bytes each.
         let lines = [depth, shape[0], shape[1], 2 * shape[0], 2 * shape[1]].map(|bytes| bytes / 16);

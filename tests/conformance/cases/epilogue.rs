@@ -129,7 +129,8 @@ pub fn add(suite: &mut Suite) {
             ("batch", [&[3, 5, 8], &[3, 8, 12]], Sliced),
             ("rows", [&[2, 68], &[68, 36]], Contiguous),
             ("columns", [&[36, 68], &[68, 1]], Contiguous),
-            ("units_whole", [&[128, 256], &[256, 192]], Contiguous),
+            ("units_whole", [&[128, 256], &[256, 256]], Contiguous),
+            ("units_overlapping", [&[145, 192], &[192, 328]], Contiguous),
             ("units_edges", [&[49, 48], &[48, 40]], Sliced),
             ("units_odd", [&[49, 48], &[48, 37]], Contiguous),
             ("units_deep", [&[48, 2048], &[2048, 64]], Contiguous),
@@ -160,7 +161,7 @@ pub fn add(suite: &mut Suite) {
                 used_again(ODD, dtype, device)
             });
             suite.add("matmul", format!("{dtype}::epilogue_units_used_again"), move |device| {
-                used_again([&[128, 256], &[256, 192]], dtype, device)
+                used_again([&[130, 192], &[192, 264]], dtype, device)
             });
         }
         for (name, sizes) in [("fours", [10, 12, 8]), ("odd", [7, 9, 5]), ("units", [64, 64, 96])] {

@@ -137,10 +137,11 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
-        // Sizes for matrix units: whole ones, edges within units and within tiles, rows of no multiple of 16 bytes, a depth
-        // that is cut.
+        // Sizes for matrix units: whole ones, blocks that others overlap, edges within units and within tiles, rows of no
+        // multiple of 16 bytes, a depth that is cut.
         for (name, [m, k, n]) in [
-            ("whole", [128, 256, 192]),
+            ("whole", [128, 256, 256]),
+            ("overlapping", [145, 192, 328]),
             ("edges", [144, 208, 80]),
             ("columns", [49, 48, 37]),
             ("odd", [131, 67, 129]),

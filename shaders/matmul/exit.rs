@@ -1,0 +1,104 @@
+//! The way of sums out of matrix units: each lane has vectors of neighbours in a row at a time, finishes them by an epilogue
+//! if there is one, and stores them rounded.
+
+use super::{Matmul, Problem};
+use crate::dtype::DType;
+use crate::kernels::elements::Quads;
+use crate::kernels::epilogue::Tail;
+use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
+
+/// Bytes that an invocation stores at a time.
+const VECTOR: u32 = 16;
+
+pub(super) struct Exit<'a, 'k> {
+    p: &'a Problem<'k>,
+    dtype: DType,
+    y: Array<'k>,
+    finish: Option<Finish<'k>>,
+    /// Elements of `y` in a vector.
+    pub per_vector: u32,
+}
+
+/// What becomes of sums before they are stored.
+struct Finish<'k> {
+    tail: Tail<'k>,
+    /// Where they go as they are.
+    kept: Option<Quads<'k>>,
+}
+
+/// Where vectors are in their rows.
+pub(super) struct Place<'k> {
+    pub column: Value<'k>,
+    /// For each four of a vector, what an epilogue takes for all rows.
+    columns: Vec<Vec<Option<Value<'k>>>>,
+}
+
+impl<'a, 'k> Exit<'a, 'k> {
+    pub fn new(p: &'a Problem<'k>, config: &Matmul) -> Self {
+        let (k, dtype) = (p.k, config.output);
+        let tail = config.epilogue.as_ref().map(|epilogue| (epilogue, Tail::declare(k, epilogue)));
+        let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
+        let finish = tail.map(|(epilogue, tail)| Finish {
+            kept: epilogue.kept.map(|dtype| Quads::output(k, "kept", dtype)),
+            // As exact as in software, and faster.
+            tail: if config.dtype == DType::F16 { tail.rounded_by_device() } else { tail },
+        });
+        Exit { p, dtype, y, finish, per_vector: VECTOR / dtype.size_in_bytes() as u32 }
+    }
+
+    /// Whether sums are finished by an epilogue. It is long: unrolled many times, it would not stay in caches.
+    pub fn is_finished(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    /// The vectors that begin at a column.
+    pub fn place(&self, column: Value<'k>) -> Place<'k> {
+        let columns = self.finish.iter().flat_map(|finish| {
+            (0..self.per_vector / 4).map(|e| self.p.load_columns(&finish.tail, column + 4 * e, 4))
+        });
+        Place { column, columns: columns.collect() }
+    }
+
+    /// Stores the vector of a row whose sums are these, by fours.
+    pub fn store(&self, row: Value<'k>, place: &Place<'k>, sums: impl FnOnce() -> Vec<Value<'k>>) {
+        let Some(finish) = &self.finish else { return self.store_vector(row, place.column, &sums()) };
+        let (p, k) = (self.p, self.p.k);
+        let fours: Vec<_> = (0..self.per_vector / 4).map(|e| place.column + 4 * e).collect();
+        let beside = fours.iter().zip(&place.columns).map(|(&column, columns)| {
+            p.load_beside(&finish.tail, &[0, 1, 2, 3].map(|lane| [row, column + lane]), columns)
+        });
+        let beside: Vec<_> = beside.collect();
+        let sums = sums();
+        if let Some(kept) = finish.kept {
+            k.when(self.is_inside(row, place.column), || {
+                fours.iter().zip(&sums).for_each(|(&column, &four)| kept.store(k, p.place(row, column) / 4, four));
+            });
+        }
+        let finished = fours.iter().zip(&beside).zip(&sums).map(|((&column, beside), &four)| {
+            let index = k.vector(&[0, 1, 2, 3].map(|lane| p.place(row, column + lane)));
+            finish.tail.evaluate(beside, four, index)
+        });
+        self.store_vector(row, place.column, &finished.collect::<Vec<_>>());
+    }
+
+    fn is_inside(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
+        row.lt(self.p.m) & column.lt(self.p.n) & self.p.real
+    }
+
+    /// Rows of `y` are padded to whole vectors.
+    fn store_vector(&self, row: Value<'k>, column: Value<'k>, numbers: &[Value<'k>]) {
+        let (p, vector) = (self.p, narrowed(self.p.k, self.dtype, numbers));
+        let y_row = (p.n + (self.per_vector - 1)) / self.per_vector;
+        p.k.when(self.is_inside(row, column), || {
+            self.y.store((p.batch * p.m + row) * y_row + column / self.per_vector, vector);
+        });
+    }
+}
+
+/// The bits of a vector of some dtype, of vectors of four numbers.
+fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, numbers: &[Value<'k>]) -> Value<'k> {
+    let [low, high] = numbers else { return numbers[0].bitcast(Type::vec4(Scalar::U32)) };
+    let pack = |low, high| if dtype == DType::BF16 { k.pack_bf16(low, high) } else { k.pack_f16_by_device(low, high) };
+    let words = [low, high].map(|four| [pack(four.lane(0), four.lane(1)), pack(four.lane(2), four.lane(3))]);
+    k.vector(words.as_flattened())
+}

@@ -1,0 +1,312 @@
+//! Products on matrix units, by way of tiles that lie in workgroup memory as lanes hold them: a lane finds its elements of a
+//! unit's operand in 16 bytes side by side, no two lanes in the same bank, and the sums that it has in the end are neighbours
+//! in a row. Which lane holds what is the driver's secret. This is how NVIDIA's GPUs have it, row by row as their `mma`
+//! instructions (PTX ISA, "Matrix Fragments for mma.m16n8k16"); elsewhere the kernel fails its test, and is not used.
+//!
+//! Lane `4 g + t` of a subgroup holds of a 16 x 16 operand, whose lines are along the depth, the elements `2 t`, `2 t + 1`,
+//! `2 t + 8` and `2 t + 9` of the lines `g` and `g + 8`. In which order the depth is added up does not matter, as long as it
+//! is the same for both: so a lane takes four neighbours instead, and eight of them are 16 bytes in memory, of two units. Nor
+//! does it matter which column is which: with columns `8 c + u` and `8 c + u + 4` of 64 in unit `u`, a lane has 16 neighbours
+//! of them in four units.
+
+use super::cooperative::{LANES, UnitLayout};
+use super::exit::{Exit, Place};
+use super::{Along, Matmul, Matrix, Problem};
+use crate::shader::{
+    Access, Array, CooperativeMatrix, KernelBuilder, MatrixRole, MatrixType, MatrixVar, Scalar, Type, Value, Var,
+};
+use crate::tuning::UnitBlock;
+
+/// The sizes of a unit.
+const UNIT: u32 = 16;
+
+/// Elements of the depth that are loaded at a time: 128 bytes of each line.
+const STEP: u32 = 64;
+
+/// Tiles that these make, each in one of the two stages of workgroup memory, and slices of a unit's depth in a tile.
+const TILES: u32 = 2;
+const SLICES: u32 = 2;
+
+/// Elements in a vector.
+const PER_VECTOR: u32 = 8;
+
+/// Rows and columns of a subgroup's part, in units.
+const PART: u32 = UnitBlock::FRAGMENTS_PART / UNIT;
+
+/// The vectors of the tiles of a block.
+pub(super) fn vectors(block: UnitBlock) -> u32 {
+    TILES * SLICES * (block.shape[0] + block.shape[1]) / UNIT * LANES
+}
+
+/// Where a lane finds its vector among those of a unit: lanes that store together, and those that load together, fall into
+/// different banks.
+fn slot<'k>(g: Value<'k>, t: Value<'k>, slice: Value<'k>) -> Value<'k> {
+    (g ^ slice) * 4 + (t ^ ((g >> 1) & 3))
+}
+
+/// An operand on its way to its tiles.
+struct Side<'k> {
+    k: &'k KernelBuilder,
+    buffer: Array<'k>,
+    memory: Array<'k>,
+    along: Along,
+    role: MatrixRole,
+    /// The first of its units in a tile, and their number in each slice.
+    base: u32,
+    units: u32,
+    subgroups: u32,
+    /// The lane's first vector, and the distance of lines, in vectors.
+    first: Value<'k>,
+    line: Value<'k>,
+    /// The lane's places in the tile.
+    places: Vec<Value<'k>>,
+    loaded: Vec<Var<'k>>,
+}
+
+impl<'k> Side<'k> {
+    fn new(
+        p: &Problem<'k>,
+        memory: Array<'k>,
+        block: UnitBlock,
+        role: MatrixRole,
+        along: Along,
+        first_line: Value<'k>,
+    ) -> Self {
+        let k = p.k;
+        let is_a = role == MatrixRole::A;
+        let buffer = k.buffer(if is_a { "a" } else { "b" }, Type::vec4(Scalar::U32), Access::Read);
+        let Matrix { start, row_stride, column_stride } = if is_a { p.a } else { p.b };
+        let [across, along_depth] = if is_a { [row_stride, column_stride] } else { [column_stride, row_stride] };
+        let [base, units] = if is_a { [0, block.shape[0] / UNIT] } else { [block.shape[0] / UNIT, block.shape[1] / UNIT] };
+        let (lane, subgroup, subgroups) = (k.local_index() % LANES, k.local_index() / LANES, block.parts());
+        let (eighth, quarter) = (lane % 8, lane / 8);
+        let start = start / PER_VECTOR;
+        let unit = |slice: Value<'k>, unit: Value<'k>| (slice * units + unit + SLICES * base) * LANES;
+        let (first, line, places, vectors) = match along {
+            // A lane has some of the eight vectors of a line.
+            Along::Depth => {
+                let (line, slice, t) = (across / PER_VECTOR, eighth / 4, eighth % 4);
+                let own = if is_a {
+                    subgroup * UNIT + quarter
+                } else {
+                    subgroup / PART * (PART * UNIT) + subgroup % PART + quarter * 8
+                };
+                let places = (0..2).map(|i| unit(slice, subgroup) + slot(quarter + 4 * i, t, slice)).collect();
+                let turns = units * 2 / subgroups;
+                (start + (first_line + own) * line + eighth, line, places, 2 * turns)
+            }
+            // A lane has eight columns of four lines.
+            Along::Other => {
+                let line = along_depth / PER_VECTOR;
+                let (slice, sixty_four) = (subgroup % SLICES, subgroup / SLICES);
+                let first = start + (slice * 32 + quarter * 8) * line + first_line / PER_VECTOR + sixty_four * 8 + eighth;
+                (first, line, vec![unit(slice, sixty_four * 4) + slot(eighth, quarter, slice)], 4)
+            }
+        };
+        let loaded = (0..vectors).map(|_| k.var(k.u32(0).splat(4))).collect();
+        Side { k, buffer, memory, along, role, base, units, subgroups, first, line, places, loaded }
+    }
+
+    /// Loads what the next tiles are made of: that of all, or of one.
+    fn load(&self, depth: Value<'k>, tile: u32) {
+        let load = |i: usize, index: Value<'k>| self.loaded[i].set(self.buffer.load(index));
+        match self.along {
+            Along::Depth if tile == 0 => {
+                let first = self.first + depth / PER_VECTOR;
+                let [four, half] = if self.role == MatrixRole::A { [4, 8] } else { [32, 4] };
+                for i in 0..self.loaded.len() as u32 {
+                    let line = i / 4 * self.subgroups * UNIT + i / 2 % 2 * four + i % 2 * half;
+                    load(i as usize, first + self.line * line);
+                }
+            }
+            Along::Depth => {}
+            Along::Other => {
+                for i in 0..4 {
+                    load(i as usize, self.first + (depth + (4 * tile + i)) * self.line);
+                }
+            }
+        }
+    }
+
+    /// Stores a tile in its stage.
+    fn store(&self, tile: u32, stage: u32) {
+        let k = self.k;
+        // The lines `g` and `g + 8`, of each the first and the second two elements.
+        let store = |place: Value<'k>, [a, b]: [Value<'k>; 2], [c, d]: [Value<'k>; 2]| {
+            let words = if self.role == MatrixRole::A { [a, c, b, d] } else { [a, b, c, d] };
+            self.memory.store(place + stage, k.vector(&words));
+        };
+        match self.along {
+            Along::Depth => {
+                for (turn, pair) in (0..).zip(self.loaded.chunks(2)) {
+                    let lines = [pair[0].get(), pair[1].get()];
+                    let [upper, lower] = lines.map(|line| [line.lane(2 * tile), line.lane(2 * tile + 1)]);
+                    let place = self.places[turn % 2] + (turn as u32 / 2 * self.subgroups * LANES);
+                    store(place, upper, lower);
+                }
+            }
+            Along::Other => {
+                let lines: Vec<_> = self.loaded.iter().map(|line| line.get()).collect();
+                for unit in 0..4 {
+                    // Its columns are this one and that after four.
+                    let [upper, lower] = [unit / 2, 2 + unit / 2].map(|word| {
+                        let two = |i: usize| halves([lines[i].lane(word), lines[i + 1].lane(word)], unit % 2);
+                        [two(0), two(2)]
+                    });
+                    store(self.places[0] + unit * LANES, upper, lower);
+                }
+            }
+        }
+    }
+
+    /// The lane's vectors for the units of its subgroup's part, of which the first has this number.
+    fn fragments(&self, first: Value<'k>, stage: u32, slice: u32) -> Vec<Value<'k>> {
+        let lane = self.k.local_index() % LANES;
+        let place = (first + SLICES * self.base + slice * self.units) * LANES + slot(lane / 4, lane % 4, self.k.u32(slice));
+        (0..PART).map(|unit| self.memory.load(place + (unit * LANES + stage))).collect()
+    }
+
+    /// The unit's operand of which lanes have these vectors.
+    fn matrix(&self, fragment: Value<'k>, ty: MatrixType) -> CooperativeMatrix<'k> {
+        let order = if self.role == MatrixRole::A { [0, 2, 1, 3] } else { [0, 1, 2, 3] };
+        self.k.matrix_of_words(ty, &order.map(|word| fragment.lane(word)))
+    }
+}
+
+/// The lower or the upper halves of two words.
+fn halves<'k>([a, b]: [Value<'k>; 2], upper: u32) -> Value<'k> {
+    if upper == 0 { (a & 0xffff) | (b << 16) } else { (a >> 16) | (b & 0xffff_0000u32) }
+}
+
+/// A workgroup at work.
+struct Work<'k> {
+    types: [MatrixType; 3],
+    sides: [Side<'k>; 2],
+    memory: Array<'k>,
+    /// The vectors of a stage.
+    stage: u32,
+    /// The first row and column of the block, which may be one that is moved back, so that it is whole.
+    first: [Value<'k>; 2],
+    /// Where the subgroup's part of it begins, in units.
+    part: [Value<'k>; 2],
+    sums: Vec<MatrixVar<'k>>,
+}
+
+impl<'k> Work<'k> {
+    fn new(p: &Problem<'k>, config: &Matmul, block: UnitBlock, layout: UnitLayout) -> Self {
+        let k = p.k;
+        let memory_vectors = vectors(block);
+        let first = [p.first_row.min(p.m - block.shape[0]), p.first_column.min(p.n - block.shape[1])];
+        let subgroup = k.local_index() / LANES;
+        let down = block.shape[0] / UnitBlock::FRAGMENTS_PART;
+        let part = [subgroup % down * PART, subgroup / down * PART];
+        let types = MatrixType::of_units(config.dtype, [UNIT; 3]);
+        let memory = k.workgroup_array(Type::vec4(Scalar::U32), memory_vectors);
+        let sides = [
+            Side::new(p, memory, block, MatrixRole::A, layout.a, first[0]),
+            Side::new(p, memory, block, MatrixRole::B, layout.b, first[1]),
+        ];
+        let sums = (0..PART * PART).map(|_| k.zero_matrix(types[2])).collect();
+        Work { types, sides, memory, stage: memory_vectors / TILES, first, part, sums }
+    }
+
+    /// Both operands' vectors in a slice of a stage.
+    fn fragments(&self, stage: u32, slice: u32) -> [Vec<Value<'k>>; 2] {
+        [0, 1].map(|i| self.sides[i].fragments(self.part[i], stage * self.stage, slice))
+    }
+
+    fn multiply(&self, fragments: [Vec<Value<'k>>; 2]) {
+        let [a, b] = [0, 1].map(|i| {
+            let matrix = |&fragment: &Value<'k>| self.sides[i].matrix(fragment, self.types[i]);
+            fragments[i].iter().map(matrix).collect::<Vec<_>>()
+        });
+        for (i, &a) in a.iter().enumerate() {
+            for j in 0..b.len() {
+                // There and back, so that the operand that was used last is used next.
+                let j = if i % 2 == 0 { j } else { b.len() - 1 - j };
+                let sum = self.sums[i * b.len() + j];
+                sum.set(a.multiply_add(b[j], sum.get()));
+            }
+        }
+    }
+
+    /// Goes through the depth. What is loaded is stored a stage later, and what is stored multiplied the stage after that.
+    fn add_products(&self, p: &Problem<'k>) {
+        let k = p.k;
+        let store = |tile| self.sides.iter().for_each(|side| side.store(tile, tile * self.stage));
+        let load = |depth, tile| self.sides.iter().for_each(|side| side.load(depth, tile));
+        load(k.u32(0), 0);
+        store(0);
+        load(k.u32(0), 1);
+        k.barrier();
+        // Those of the first slice are loaded before the products of the second.
+        let next = self.fragments(0, 0).map(|all| all.into_iter().map(|vector| k.var(vector)).collect::<Vec<_>>());
+        k.for_step(0, p.depth, STEP, |depth| {
+            // After the last step it is loaded once more, for nobody.
+            let after = (depth + STEP).min(p.depth - STEP);
+            for tile in 0..TILES {
+                let other = 1 - tile;
+                let first = next.each_ref().map(|all| all.iter().map(|vector| vector.get()).collect());
+                let second = self.fragments(tile, 1);
+                store(other);
+                load(after, tile);
+                self.multiply(first);
+                k.barrier();
+                for (next, found) in next.iter().flatten().zip(self.fragments(other, 0).iter().flatten()) {
+                    next.set(*found);
+                }
+                self.multiply(second);
+            }
+        });
+    }
+
+    /// Stores the sums. For an epilogue the lane's own wait in workgroup memory, so that there can be a loop.
+    fn store(&self, p: &Problem<'k>, config: &Matmul, threads: u32) {
+        let k = p.k;
+        let exit = Exit::new(p, config);
+        let lane = k.local_index() % LANES;
+        let fours = exit.per_vector / 4;
+        let first_column = self.first[1] + self.part[1] * UNIT + lane % 4 * UNIT;
+        let places: Vec<_> = (0..4 / fours).map(|i| exit.place(first_column + i * exit.per_vector)).collect();
+        if exit.is_finished() {
+            k.barrier();
+        }
+        let store = |row: Value<'k>, place: &Place<'k>, sums: &dyn Fn() -> Vec<Value<'k>>| {
+            // What others compute, too, they store.
+            k.when(row.ge(p.first_row) & place.column.ge(p.first_column), || exit.store(row, place, sums));
+        };
+        for i in 0..PART {
+            // Four neighbours are of four units.
+            let four = |half: u32, four: u32| {
+                let element = [0, 2, 1, 3][four as usize] + 4 * half;
+                k.vector(&[0, 1, 2, 3].map(|j| self.sums[(i * PART + j) as usize].element(element)))
+            };
+            let row = self.first[0] + (self.part[0] + i) * UNIT + lane / 4;
+            if exit.is_finished() {
+                let wait = |half: Value<'k>, four: u32| (half * 4 + four) * threads + k.local_index();
+                let words = Type::vec4(Scalar::U32);
+                for (half, e) in [0, 1].into_iter().flat_map(|half| (0..4).map(move |e| (half, e))) {
+                    self.memory.store(wait(k.u32(half), e), four(half, e).bitcast(words));
+                }
+                let load = |half, e| self.memory.load(wait(half, e)).bitcast(words.with_scalar(p.accumulator.scalar));
+                k.for_rolled(0, 2, |half| {
+                    for (place, first) in places.iter().zip((0..).step_by(fours as usize)) {
+                        store(row + half * 8, place, &|| (first..first + fours).map(|e| load(half, e)).collect());
+                    }
+                });
+            } else {
+                for half in 0..2 {
+                    for (place, first) in places.iter().zip((0..).step_by(fours as usize)) {
+                        store(row + half * 8, place, &|| (first..first + fours).map(|e| four(half, e)).collect());
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub fn write(p: &Problem, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
+    let work = Work::new(p, config, block, layout);
+    work.add_products(p);
+    work.store(p, config, block.invocations());
+}
