@@ -5,13 +5,15 @@ use super::{Matmul, Problem};
 use crate::dtype::DType;
 use crate::kernels::elements::Quads;
 use crate::kernels::epilogue::Tail;
-use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
+use crate::shader::{Access, Array, Scalar, Type, Value};
 
 /// Bytes that an invocation stores at a time.
 const VECTOR: u32 = 16;
 
 pub(super) struct Exit<'a, 'k> {
     p: &'a Problem<'k>,
+    /// Of the factors, and of `y`.
+    factors: DType,
     dtype: DType,
     y: Array<'k>,
     finish: Option<Finish<'k>>,
@@ -43,7 +45,7 @@ impl<'a, 'k> Exit<'a, 'k> {
             // As exact as in software, and faster.
             tail: if config.dtype == DType::F16 { tail.rounded_by_device() } else { tail },
         });
-        Exit { p, dtype, y, finish, per_vector: VECTOR / dtype.size_in_bytes() as u32 }
+        Exit { p, factors: config.dtype, dtype, y, finish, per_vector: VECTOR / dtype.size_in_bytes() as u32 }
     }
 
     /// Whether sums are finished by an epilogue. It is long: unrolled many times, it would not stay in caches.
@@ -87,18 +89,23 @@ impl<'a, 'k> Exit<'a, 'k> {
 
     /// Rows of `y` are padded to whole vectors.
     fn store_vector(&self, row: Value<'k>, column: Value<'k>, numbers: &[Value<'k>]) {
-        let (p, vector) = (self.p, narrowed(self.p.k, self.dtype, numbers));
+        let (p, vector) = (self.p, self.narrowed(numbers));
         let y_row = (p.n + (self.per_vector - 1)) / self.per_vector;
         p.k.when(self.is_inside(row, column), || {
             self.y.store((p.batch * p.m + row) * y_row + column / self.per_vector, vector);
         });
     }
-}
 
-/// The bits of a vector of some dtype, of vectors of four numbers.
-fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, numbers: &[Value<'k>]) -> Value<'k> {
-    let [low, high] = numbers else { return numbers[0].bitcast(Type::vec4(Scalar::U32)) };
-    let pack = |low, high| if dtype == DType::BF16 { k.pack_bf16(low, high) } else { k.pack_f16_by_device(low, high) };
-    let words = [low, high].map(|four| [pack(four.lane(0), four.lane(1)), pack(four.lane(2), four.lane(3))]);
-    k.vector(words.as_flattened())
+    /// The bits of a vector, of vectors of four numbers.
+    fn narrowed(&self, numbers: &[Value<'k>]) -> Value<'k> {
+        let k = self.p.k;
+        let [low, high] = numbers else { return numbers[0].bitcast(Type::vec4(Scalar::U32)) };
+        let pack = |low, high| match (self.dtype, self.factors) {
+            (DType::BF16, DType::BF16) => k.pack_bf16_by_device(low, high),
+            (DType::BF16, _) => k.pack_bf16(low, high),
+            _ => k.pack_f16_by_device(low, high),
+        };
+        let words = [low, high].map(|four| [pack(four.lane(0), four.lane(1)), pack(four.lane(2), four.lane(3))]);
+        k.vector(words.as_flattened())
+    }
 }

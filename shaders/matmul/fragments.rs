@@ -241,9 +241,10 @@ impl<'k> Work<'k> {
         k.barrier();
         // Those of the first slice are loaded before the products of the second.
         let next = self.fragments(0, 0).map(|all| all.into_iter().map(|vector| k.var(vector)).collect::<Vec<_>>());
-        k.for_step(0, p.depth, STEP, |depth| {
+        // Unrolled, it would not stay in caches.
+        k.for_rolled(1, p.depth / STEP + 1, |step| {
             // After the last step it is loaded once more, for nobody.
-            let after = (depth + STEP).min(p.depth - STEP);
+            let after = step.min(p.depth / STEP - 1) * STEP;
             for tile in 0..TILES {
                 let other = 1 - tile;
                 let first = next.each_ref().map(|all| all.iter().map(|vector| vector.get()).collect());

@@ -165,6 +165,8 @@ pub(super) unsafe fn matrix_units(
     }
     // SAFETY: the caller's; the device knows the chained structures by its version and extensions.
     unsafe { instance.get_physical_device_features2(physical, &mut all) };
+    // Kernels hand halves to the units as integers.
+    let halves = all.features.shader_int16 == vk::TRUE;
     let mut controls = vk::PhysicalDeviceVulkan12Properties::default();
     let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut controls);
     // SAFETY: as above.
@@ -187,8 +189,8 @@ pub(super) unsafe fn matrix_units(
     let (float, int, word) =
         (vk::ComponentTypeKHR::FLOAT32, vk::ComponentTypeKHR::SINT32, vk::ComponentTypeKHR::UINT32);
     for (dtype, there, factor, sum) in [
-        (DType::F16, v12.shader_float16 == vk::TRUE && rounds, vk::ComponentTypeKHR::FLOAT16, float),
-        (DType::BF16, bfloat16.matrices == vk::TRUE, BFLOAT16_COMPONENT, float),
+        (DType::F16, halves && v12.shader_float16 == vk::TRUE && rounds, vk::ComponentTypeKHR::FLOAT16, float),
+        (DType::BF16, halves && bfloat16.matrices == vk::TRUE, BFLOAT16_COMPONENT, float),
         (DType::I8, bytes, vk::ComponentTypeKHR::SINT8, int),
         (DType::U8, bytes, vk::ComponentTypeKHR::UINT8, word),
     ] {

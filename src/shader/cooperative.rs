@@ -275,18 +275,26 @@ impl KernelBuilder {
     pub(crate) fn matrix_of_words(&self, ty: MatrixType, words: &[Value]) -> CooperativeMatrix<'_> {
         let id = self.matrix_type(ty);
         let component = self.component_type(ty.dtype);
-        let pair = self.state.borrow_mut().module.type_vector(component, 2);
+        self.capability(Capability::Int16);
+        let half = self.state.borrow_mut().module.type_int(16, 0);
         let var = MatrixVar { kernel: self, pointer: self.local(id, false), ty };
-        for (word, index) in words.iter().zip((0..).step_by(2)) {
-            let two = self.emit_id(Op::Bitcast, pair, [word.operand()]);
-            for half in 0..2 {
-                let operands = [Operand::IdRef(two), Operand::LiteralBit32(half)];
-                let element = self.emit_id(Op::CompositeExtract, component, operands);
-                let place = self.element_of(var.pointer, component, index + half);
-                self.emit_void(Op::Store, [Operand::IdRef(place), Operand::IdRef(element)]);
-            }
+        let halves = words.iter().flat_map(|&word| [word & 0xffff, word >> 16]);
+        for (value, index) in halves.zip(0..) {
+            let bits = self.emit_id(Op::UConvert, half, [value.operand()]);
+            let element = self.emit_id(Op::Bitcast, component, [Operand::IdRef(bits)]);
+            let place = self.element_of(var.pointer, component, index);
+            self.emit_void(Op::Store, [Operand::IdRef(place), Operand::IdRef(element)]);
         }
         var.get()
+    }
+
+    /// Two floats as `bf16` bits in a word, the first in the low half, by the device's own conversion: for devices that have
+    /// shown that they round as others do.
+    pub(crate) fn pack_bf16_by_device<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
+        let component = self.component_type(DType::BF16);
+        let pair = self.state.borrow_mut().module.type_vector(component, 2);
+        let narrowed = self.emit_id(Op::FConvert, pair, [self.vector(&[low, high]).operand()]);
+        self.emit(Op::Bitcast, Type::U32, [Operand::IdRef(narrowed)])
     }
 
     /// The place of an element that the lane itself holds in a matrix.

@@ -30,14 +30,16 @@ impl Device {
         let queues =
             [vk::DeviceQueueCreateInfo::default().queue_family_index(adapter.queue_family).queue_priorities(&[1.0])];
         let Features { f16, i64, f64, integer_dot_products, .. } = adapter.info.features;
-        let base = vk::PhysicalDeviceFeatures::default().shader_int64(i64).shader_float64(f64);
+        let units = adapter.extensions.matrix_units;
+        let halves = units.f16.or(units.bf16).is_some();
+        let base =
+            vk::PhysicalDeviceFeatures::default().shader_int64(i64).shader_float64(f64).shader_int16(halves);
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
             .timeline_semaphore(true)
             .buffer_device_address(adapter.addresses)
             .shader_float16(f16);
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);
-        let units = adapter.extensions.matrix_units;
         let (bytes, bf16) = (units.i8.or(units.u8).is_some(), units.bf16.is_some());
         v12 = v12.shader_int8(bytes).vulkan_memory_model(units != MatrixUnits::default());
         let mut bfloat16 = Bfloat16Features::new(true);

@@ -13,13 +13,16 @@ use wgpu::hal::vulkan::{Adapter, Api};
 /// Has wgpu enable the extension of matrices, and what it builds upon.
 const MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
 
+/// Integers of 16 bits, in which kernels hand halves to the units.
+const SHORTS: wgpu::Features = wgpu::Features::SHADER_I16;
+
 /// The features of an adapter by which kernels go to the driver as SPIR-V, and use matrix units there.
 pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     // SAFETY: nothing of the adapter is destroyed or changed.
     let hal = unsafe { adapter.as_hal::<Api>() };
     let version = hal.map_or(0, |hal| hal.physical_device_capabilities().properties().api_version);
     match adapter.features() {
-        there if there.contains(SPIRV) && version >= vk::API_VERSION_1_2 => there & (SPIRV | MATRICES),
+        there if there.contains(SPIRV) && version >= vk::API_VERSION_1_2 => there & (SPIRV | MATRICES | SHORTS),
         _ => wgpu::Features::empty(),
     }
 }
