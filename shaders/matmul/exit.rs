@@ -12,8 +12,6 @@ const VECTOR: u32 = 16;
 
 pub(super) struct Exit<'a, 'k> {
     p: &'a Problem<'k>,
-    /// Of the factors, and of `y`.
-    factors: DType,
     dtype: DType,
     y: Array<'k>,
     finish: Option<Finish<'k>>,
@@ -45,7 +43,7 @@ impl<'a, 'k> Exit<'a, 'k> {
             // As exact as in software, and faster.
             tail: if config.dtype == DType::F16 { tail.rounded_by_device() } else { tail },
         });
-        Exit { p, factors: config.dtype, dtype, y, finish, per_vector: VECTOR / dtype.size_in_bytes() as u32 }
+        Exit { p, dtype, y, finish, per_vector: VECTOR / dtype.size_in_bytes() as u32 }
     }
 
     /// Whether sums are finished by an epilogue. It is long: unrolled many times, it would not stay in caches.
@@ -100,9 +98,9 @@ impl<'a, 'k> Exit<'a, 'k> {
     fn narrowed(&self, numbers: &[Value<'k>]) -> Value<'k> {
         let k = self.p.k;
         let [low, high] = numbers else { return numbers[0].bitcast(Type::vec4(Scalar::U32)) };
-        let pack = |low, high| match (self.dtype, self.factors) {
-            (DType::BF16, DType::BF16) => k.pack_bf16_by_device(low, high),
-            (DType::BF16, _) => k.pack_bf16(low, high),
+        // The device's conversion to `bf16` does not round to the nearest, on an H200.
+        let pack = |low, high| match self.dtype {
+            DType::BF16 => k.pack_bf16(low, high),
             _ => k.pack_f16_by_device(low, high),
         };
         let words = [low, high].map(|four| [pack(four.lane(0), four.lane(1)), pack(four.lane(2), four.lane(3))]);

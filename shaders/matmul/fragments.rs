@@ -6,8 +6,8 @@
 //! Lane `4 g + t` of a subgroup holds of a 16 x 16 operand, whose lines are along the depth, the elements `2 t`, `2 t + 1`,
 //! `2 t + 8` and `2 t + 9` of the lines `g` and `g + 8`. In which order the depth is added up does not matter, as long as it
 //! is the same for both: so a lane takes four neighbours instead, and eight of them are 16 bytes in memory, of two units. Nor
-//! does it matter which column is which: with columns `8 c + u` and `8 c + u + 4` of 64 in unit `u`, a lane has 16 neighbours
-//! of them in four units.
+//! does it matter which column is which: column `2 t + v + 8 h` of unit `u`, of four, is column `32 v + 8 t + 4 h + u` of 64. So a
+//! lane has eight neighbours twice, and the four lanes of a row have 32 of them side by side.
 
 use super::cooperative::{LANES, UnitLayout};
 use super::exit::{Exit, Place};
@@ -89,7 +89,7 @@ impl<'k> Side<'k> {
                 let own = if is_a {
                     subgroup * UNIT + quarter
                 } else {
-                    subgroup / PART * (PART * UNIT) + subgroup % PART + quarter * 8
+                    subgroup / PART * (PART * UNIT) + subgroup % PART + quarter % 2 * 32 + quarter / 2 * 8
                 };
                 let places = (0..2).map(|i| unit(slice, subgroup) + slot(quarter + 4 * i, t, slice)).collect();
                 let turns = units * 2 / subgroups;
@@ -100,7 +100,8 @@ impl<'k> Side<'k> {
                 let line = along_depth / PER_VECTOR;
                 let (slice, sixty_four) = (subgroup % SLICES, subgroup / SLICES);
                 let first = start + (slice * 32 + quarter * 8) * line + first_line / PER_VECTOR + sixty_four * 8 + eighth;
-                (first, line, vec![unit(slice, sixty_four * 4) + slot(eighth, quarter, slice)], 4)
+                let g = eighth % 4 * 2 + eighth / 4;
+                (first, line, vec![unit(slice, sixty_four * 4) + slot(g, quarter, slice)], 4)
             }
         };
         let loaded = (0..vectors).map(|_| k.var(k.u32(0).splat(4))).collect();
@@ -113,7 +114,7 @@ impl<'k> Side<'k> {
         match self.along {
             Along::Depth if tile == 0 => {
                 let first = self.first + depth / PER_VECTOR;
-                let [four, half] = if self.role == MatrixRole::A { [4, 8] } else { [32, 4] };
+                let [four, half] = if self.role == MatrixRole::A { [4, 8] } else { [16, 4] };
                 for i in 0..self.loaded.len() as u32 {
                     let line = i / 4 * self.subgroups * UNIT + i / 2 % 2 * four + i % 2 * half;
                     load(i as usize, first + self.line * line);
@@ -267,8 +268,10 @@ impl<'k> Work<'k> {
         let exit = Exit::new(p, config);
         let lane = k.local_index() % LANES;
         let fours = exit.per_vector / 4;
-        let first_column = self.first[1] + self.part[1] * UNIT + lane % 4 * UNIT;
-        let places: Vec<_> = (0..4 / fours).map(|i| exit.place(first_column + i * exit.per_vector)).collect();
+        let first_column = self.first[1] + self.part[1] * UNIT + lane % 4 * 8;
+        let firsts = (0..4).step_by(fours as usize);
+        let places: Vec<_> =
+            firsts.map(|four| (four, exit.place(first_column + (four / 2 * 32 + four % 2 * 4)))).collect();
         if exit.is_finished() {
             k.barrier();
         }
@@ -291,13 +294,13 @@ impl<'k> Work<'k> {
                 }
                 let load = |half, e| self.memory.load(wait(half, e)).bitcast(words.with_scalar(p.accumulator.scalar));
                 k.for_rolled(0, 2, |half| {
-                    for (place, first) in places.iter().zip((0..).step_by(fours as usize)) {
+                    for &(first, ref place) in &places {
                         store(row + half * 8, place, &|| (first..first + fours).map(|e| load(half, e)).collect());
                     }
                 });
             } else {
                 for half in 0..2 {
-                    for (place, first) in places.iter().zip((0..).step_by(fours as usize)) {
+                    for &(first, ref place) in &places {
                         store(row + half * 8, place, &|| (first..first + fours).map(|e| four(half, e)).collect());
                     }
                 }

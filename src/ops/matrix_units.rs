@@ -69,9 +69,9 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
         let whole = k.is_multiple_of(splits * candidate.unit_block.depth as usize / bytes);
         let block = candidate.unit_block;
         let layout = UnitLayout { unit: if block.fragments { [16; 3] } else { unit }, a, b, whole };
-        // Fragments are of whole blocks, and of whole vectors of columns.
+        // Fragments are of whole blocks and whole vectors of columns; they are slow to store the sums of parts.
         let [rows, columns] = block.shape.map(|length| length as usize);
-        let fills = !block.fragments || (m >= rows && n >= columns && n.is_multiple_of(8));
+        let fills = !block.fragments || (m >= rows && n >= columns && n.is_multiple_of(8) && splits == 1);
         let fits = layout.suits(block, dtype)
             && fills
             && block.memory(dtype, layout) <= info.limits.max_workgroup_memory

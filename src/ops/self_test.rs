@@ -29,7 +29,8 @@ pub(super) fn is_trusted(device: &Device, config: &Matmul) -> bool {
 }
 
 /// A product `a b` of small whole numbers. They repeat every 7 rows and every 11 columns, so that few sums have to be
-/// computed to know all, and yet no rows or columns that a kernel could mistake for one another are alike.
+/// computed to know all, and yet no rows or columns that a kernel could mistake for one another are alike. Most sums are
+/// larger than 2048, so that `f16` and `bf16` have to round them.
 struct Trial {
     sizes: [usize; 3],
     a: Along,
@@ -45,7 +46,7 @@ impl Trial {
         let [rows, columns] = config.tile.block().map(|length| length as usize);
         let (depth, a, b, any_columns) = match config.tile {
             Tile::MatrixUnits(block, layout) => {
-                let depth = 3 * block.depth as usize / config.dtype.size_in_bytes();
+                let depth = (3 * block.depth as usize / config.dtype.size_in_bytes()).max(512);
                 (if layout.whole { depth } else { depth + 16 }, layout.a, layout.b, !block.fragments)
             }
             _ => (64, Along::Depth, Along::Other, true),
@@ -64,7 +65,7 @@ impl Trial {
 
     /// Numbers of both signs, where there are two. Their mean is not 0, so that every step of the depth counts.
     fn number(dtype: DType, number: usize, count: usize) -> i32 {
-        let smallest = if dtype == DType::U8 { 0 } else { 1 - count as i32 / 2 };
+        let smallest = if dtype == DType::U8 { 0 } else { -(count as i32 / 5) };
         number as i32 + smallest
     }
 

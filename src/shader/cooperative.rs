@@ -288,15 +288,6 @@ impl KernelBuilder {
         var.get()
     }
 
-    /// Two floats as `bf16` bits in a word, the first in the low half, by the device's own conversion: for devices that have
-    /// shown that they round as others do.
-    pub(crate) fn pack_bf16_by_device<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
-        let component = self.component_type(DType::BF16);
-        let pair = self.state.borrow_mut().module.type_vector(component, 2);
-        let narrowed = self.emit_id(Op::FConvert, pair, [self.vector(&[low, high]).operand()]);
-        self.emit(Op::Bitcast, Type::U32, [Operand::IdRef(narrowed)])
-    }
-
     /// The place of an element that the lane itself holds in a matrix.
     fn element_of(&self, matrix: Word, component: Word, index: u32) -> Word {
         let pointer = self.pointer_type(StorageClass::Function, component);
