@@ -87,10 +87,18 @@ fn blocks_on_matrix_units_can_be_computed() {
     for (block, speeds, message) in [
         (good, "alone = 1", "is no candidate"),
         (good, "alone = 1, full = 0", "is no candidate"),
-        ("shape = [128, 128], part = [64, 64], depth = 128, fragments = false", "alone = 1, full = 1", "is no candidate"),
+        (
+            "shape = [128, 128], part = [64, 64], depth = 128, fragments = false",
+            "alone = 1, full = 1",
+            "is no candidate",
+        ),
         (&good.replace("[64, 64]", "[64, 24]"), "alone = 1, full = 1", "128 x 128 on matrix units: its parts are not"),
         (&good.replace("[64, 64]", "[48, 64]"), "alone = 1, full = 1", "its parts do not fill it"),
-        (&good.replace("slices = 1, fragments = false", "slices = 8, fragments = false"), "alone = 1, full = 1", "is not to be had in 8 slices"),
+        (
+            &good.replace("slices = 1, fragments = false", "slices = 8, fragments = false"),
+            "alone = 1, full = 1",
+            "is not to be had in 8 slices",
+        ),
         (&good.replace("[128, 128]", "[64, 192]"), "alone = 1, full = 1", "its 96 invocations do not share the loads"),
     ] {
         let error = candidate(block, speeds).unwrap_err();

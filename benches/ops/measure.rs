@@ -40,6 +40,8 @@ pub struct Protocol {
 #[derive(Debug, Clone, Copy)]
 pub struct Measurement {
     pub device: Option<f64>,
+    /// Of many runs after each other without timestamps, which on some devices cost more than others.
+    pub steady: Option<f64>,
     pub wall: f64,
     pub spread: f64,
 }
@@ -81,6 +83,13 @@ impl Protocol {
             }
             false => Vec::new(),
         };
+        let in_a_row = count(self.time / FEWEST as u32);
+        let mut steady = Vec::new();
+        for _ in 0..FEWEST {
+            let begin = Instant::now();
+            runs(in_a_row)?;
+            steady.push(begin.elapsed().as_secs_f64() / in_a_row as f64);
+        }
         let mut walls = Vec::new();
         for _ in 0..(count(self.time) / 2).max(3) {
             let begin = Instant::now();
@@ -89,7 +98,7 @@ impl Protocol {
         }
         let device = (!device_times.is_empty()).then(|| median(&device_times));
         let spread = spread(if device.is_some() { &device_times } else { &walls });
-        Ok(Measurement { device, wall: median(&walls), spread })
+        Ok(Measurement { device, steady: Some(median(&steady)), wall: median(&walls), spread })
     }
 
     /// The time of a link is that of whole chains, so long that submitting them does not count. No timestamps are taken, as
@@ -111,7 +120,7 @@ impl Protocol {
             chain(links)?;
             walls.push(begin.elapsed().as_secs_f64() / links as f64);
         }
-        Ok(Measurement { device: None, wall: median(&walls), spread: spread(&walls) })
+        Ok(Measurement { device: None, steady: None, wall: median(&walls), spread: spread(&walls) })
     }
 
     /// Keeps the device busy, and tells about how long a run takes.

@@ -39,6 +39,8 @@ pub struct Row {
     pub name: String,
     /// The device's time by its timestamps; none of a chain, as these would keep its links apart.
     pub device_us: Option<f64>,
+    /// The host's time of a run among many, without timestamps.
+    pub steady_us: Option<f64>,
     /// The host's time from the launch to the end; of a chain, the time of the whole by the number of its links.
     pub wall_us: f64,
     /// The median absolute deviation, as a part of the median.
@@ -92,14 +94,15 @@ impl Report {
         let ceilings: Vec<_> =
             self.ceilings.iter().map(|c| format!("{} {} {}", c.name, figure(c.value), c.unit)).collect();
         let _ = writeln!(text, "Ceilings: {}.\n", ceilings.join(", "));
-        text += "| case | device us | wall us | spread | value | ceiling | ratio |\n|---|--:|--:|--:|--:|--:|--:|\n";
+        text += "| case | device us | steady us | wall us | spread | value | ceiling | ratio |\n|---|--:|--:|--:|--:|--:|--:|--:|\n";
         for row in &self.rows {
             let optional = |number: Option<f64>| number.map_or("-".into(), figure);
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {:.1} % | {} {} | {}{} | {} |",
+                "| {} | {} | {} | {} | {:.1} % | {} {} | {}{} | {} |",
                 row.name,
                 optional(row.device_us),
+                optional(row.steady_us),
                 figure(row.wall_us),
                 100.0 * row.spread,
                 figure(row.value),

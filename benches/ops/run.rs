@@ -94,6 +94,7 @@ fn row(device: &Device, series: &Series) -> Row {
     Row {
         name: case.name.clone(),
         device_us: repeats[0].0.device.map(|_| 1e6 * of(&|m| m.device.unwrap_or(f64::NAN))),
+        steady_us: repeats[0].0.steady.map(|_| 1e6 * of(&|m| m.steady.unwrap_or(f64::NAN))),
         wall_us: 1e6 * of(&|m| m.wall),
         spread,
         value,

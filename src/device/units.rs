@@ -205,7 +205,10 @@ pub(super) unsafe fn matrix_units(
             (sizes.a_type, sizes.b_type, sizes.c_type, sizes.result_type) == (factor, factor, sum, sum)
                 && sizes.scope == vk::ScopeKHR::SUBGROUP
                 && sizes.saturating_accumulation == vk::FALSE
-                && [sizes.m, 2 * sizes.n, sizes.k].iter().zip(wide(dtype)).all(|(&part, size)| size.is_multiple_of(part))
+                && [sizes.m, 2 * sizes.n, sizes.k]
+                    .iter()
+                    .zip(wide(dtype))
+                    .all(|(&part, size)| size.is_multiple_of(part))
         };
         let wide = flexible.iter().any(multiple).then_some(wide(dtype));
         if let Some(units) = units.of_mut(dtype).filter(|_| there) {

@@ -104,9 +104,12 @@ impl UnitBlock {
         }
         if fragments {
             // Subgroups share the loads of 128 bytes of the depth, by fours and by the 64 columns that two of them load.
-            let fits = part == [UnitBlock::FRAGMENTS_PART; 2] && shape[0] == 2 * part[0] && shape[1].is_multiple_of(2 * part[1]);
+            let fits = part == [UnitBlock::FRAGMENTS_PART; 2]
+                && shape[0] == 2 * part[0]
+                && shape[1].is_multiple_of(2 * part[1]);
             let fits = fits && depth == 128 && slices == 1;
-            return (!fits).then(|| "fragments are of 128 x 128 n, in parts of 64 x 64, 128 bytes deep, in one slice".into());
+            return (!fits)
+                .then(|| "fragments are of 128 x 128 n, in parts of 64 x 64, 128 bytes deep, in one slice".into());
         }
         // Lines of tiles are along the depth, or along the rows or columns, of one or two bytes each.
         let lines = [depth, shape[0], shape[1], 2 * shape[0], 2 * shape[1]].map(|bytes| bytes / 16);

@@ -32,8 +32,7 @@ impl Device {
         let Features { f16, i64, f64, integer_dot_products, .. } = adapter.info.features;
         let units = adapter.extensions.matrix_units;
         let halves = units.f16.or(units.bf16).is_some();
-        let base =
-            vk::PhysicalDeviceFeatures::default().shader_int64(i64).shader_float64(f64).shader_int16(halves);
+        let base = vk::PhysicalDeviceFeatures::default().shader_int64(i64).shader_float64(f64).shader_int16(halves);
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
             .timeline_semaphore(true)
