@@ -382,7 +382,8 @@ mod tests {
             assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));
             count += usize::from(!finished);
         }
-        let [fragments, tiles] = [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
+        let [fragments, tiles] =
+            [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
         assert_eq!(count, tiles * 10 * (2 + 2 + 1 + 1) + fragments * 2 * (2 + 2));
     }
 }

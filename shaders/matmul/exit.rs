@@ -53,9 +53,10 @@ impl<'a, 'k> Exit<'a, 'k> {
 
     /// The vectors that begin at a column.
     pub fn place(&self, column: Value<'k>) -> Place<'k> {
-        let columns = self.finish.iter().flat_map(|finish| {
-            (0..self.per_vector / 4).map(|e| self.p.load_columns(&finish.tail, column + 4 * e, 4))
-        });
+        let columns = self
+            .finish
+            .iter()
+            .flat_map(|finish| (0..self.per_vector / 4).map(|e| self.p.load_columns(&finish.tail, column + 4 * e, 4)));
         Place { column, columns: columns.collect() }
     }
 

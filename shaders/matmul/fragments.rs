@@ -77,7 +77,8 @@ impl<'k> Side<'k> {
         let buffer = k.buffer(if is_a { "a" } else { "b" }, Type::vec4(Scalar::U32), Access::Read);
         let Matrix { start, row_stride, column_stride } = if is_a { p.a } else { p.b };
         let [across, along_depth] = if is_a { [row_stride, column_stride] } else { [column_stride, row_stride] };
-        let [base, units] = if is_a { [0, block.shape[0] / UNIT] } else { [block.shape[0] / UNIT, block.shape[1] / UNIT] };
+        let [base, units] =
+            if is_a { [0, block.shape[0] / UNIT] } else { [block.shape[0] / UNIT, block.shape[1] / UNIT] };
         let (lane, subgroup, subgroups) = (k.local_index() % LANES, k.local_index() / LANES, block.parts());
         let (eighth, quarter) = (lane % 8, lane / 8);
         let start = start / PER_VECTOR;
@@ -99,7 +100,8 @@ impl<'k> Side<'k> {
             Along::Other => {
                 let line = along_depth / PER_VECTOR;
                 let (slice, sixty_four) = (subgroup % SLICES, subgroup / SLICES);
-                let first = start + (slice * 32 + quarter * 8) * line + first_line / PER_VECTOR + sixty_four * 8 + eighth;
+                let first =
+                    start + (slice * 32 + quarter * 8) * line + first_line / PER_VECTOR + sixty_four * 8 + eighth;
                 let g = eighth % 4 * 2 + eighth / 4;
                 (first, line, vec![unit(slice, sixty_four * 4) + slot(g, quarter, slice)], 4)
             }
@@ -163,7 +165,8 @@ impl<'k> Side<'k> {
     /// The lane's vectors for the units of its subgroup's part, of which the first has this number.
     fn fragments(&self, first: Value<'k>, stage: u32, slice: u32) -> Vec<Value<'k>> {
         let lane = self.k.local_index() % LANES;
-        let place = (first + SLICES * self.base + slice * self.units) * LANES + slot(lane / 4, lane % 4, self.k.u32(slice));
+        let place =
+            (first + SLICES * self.base + slice * self.units) * LANES + slot(lane / 4, lane % 4, self.k.u32(slice));
         (0..PART).map(|unit| self.memory.load(place + (unit * LANES + stage))).collect()
     }
 
