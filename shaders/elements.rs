@@ -321,6 +321,11 @@ impl<'k> Grid<'k> {
         Grid { lengths: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
     }
 
+    /// The length of the innermost axis.
+    pub fn innermost(&self) -> Option<Value<'k>> {
+        self.lengths.last().copied()
+    }
+
     /// The number of elements.
     pub fn size(&self, k: &'k KernelBuilder) -> Value<'k> {
         self.lengths.iter().copied().reduce(|a, b| a * b).unwrap_or(k.u32(1))

@@ -56,10 +56,15 @@ impl Source {
     }
 }
 
+/// How many counters there are.
+pub(crate) const COUNTERS: usize = 1 << 14;
+
 /// An open device.
 pub(crate) struct Runtime {
     // In this order they are dropped: the stream waits for the device, then buffers may go.
     stream: Stream,
+    /// See [`counters`](Runtime::counters).
+    counters: Mutex<Option<Arc<Buffer>>>,
     pool: Arc<Pool>,
     kernels: KernelCache,
     random: Mutex<RandomState>,
@@ -76,6 +81,7 @@ impl Runtime {
         let backend: Arc<dyn Backend> = Arc::new(backend);
         Runtime {
             stream: Stream::new(backend.clone()),
+            counters: Mutex::default(),
             pool: Pool::new(backend.clone()),
             kernels: KernelCache::new(DiskCache::from_environment()),
             random: Mutex::default(),
@@ -204,6 +210,17 @@ impl Runtime {
         let known = self.verdicts.lock().get(config).cloned();
         let verdict = known.unwrap_or_else(|| self.verdicts.lock().entry(config.clone()).or_default().clone());
         *verdict.get_or_init(test)
+    }
+
+    /// A buffer of [`COUNTERS`] zeros, for workgroups that count each other: kernels leave zeros there.
+    pub fn counters(&self) -> Result<Arc<Buffer>> {
+        let mut counters = self.counters.lock();
+        if let Some(counters) = &*counters {
+            return Ok(counters.clone());
+        }
+        let zeros = Arc::new(self.upload(&[0; 4 * COUNTERS], MemoryKind::Device)?);
+        *counters = Some(zeros.clone());
+        Ok(zeros)
     }
 
     /// Compiles a kernel that is not of this crate.

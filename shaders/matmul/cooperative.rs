@@ -2,9 +2,9 @@
 //! workgroup memory; while subgroups multiply them, the next ones are loaded to registers. The sums go out by way of
 //! workgroup memory, where lanes find neighbours to add up, round and store together.
 
-use super::exit::Exit;
+use super::exit::{Exit, Place};
 use super::fragments;
-use super::{Along, Matmul, Matrix, Problem};
+use super::{Along, Matmul, Matrix, Part, Problem};
 use crate::dtype::DType;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixRole, MatrixType, MatrixVar, Scalar, Type,
@@ -22,6 +22,8 @@ pub(crate) struct UnitLayout {
     pub b: Along,
     /// Whether the depth of the product is a multiple of the tile's, so that no element is beyond it.
     pub whole: bool,
+    /// Whether the depth is cut into parts, each for a workgroup, of which the last that is done adds up all.
+    pub parts: bool,
 }
 
 pub(super) const LANES: u32 = UnitBlock::LANES;
@@ -79,10 +81,14 @@ impl UnitLayout {
     pub fn samples() -> Vec<(DType, UnitLayout)> {
         let mut samples = Vec::new();
         for (dtype, depth) in [(DType::F16, 16), (DType::BF16, 16), (DType::I8, 32), (DType::U8, 32)] {
-            let sizes = (0..8).map(|bits| ([16, 16, depth], bits)).chain([([16, 32, depth], 0), ([16, 32, depth], 7)]);
+            let sizes = (0..8).map(|bits| ([16, 16, depth], bits)).chain([
+                ([16, 32, depth], 0),
+                ([16, 32, depth], 7),
+                ([16, 32, depth], 8),
+            ]);
             samples.extend(sizes.map(|(unit, bits)| {
                 let along = |bit| if bits & bit == 0 { Along::Depth } else { Along::Other };
-                (dtype, UnitLayout { unit, a: along(1), b: along(2), whole: bits & 4 == 0 })
+                (dtype, UnitLayout { unit, a: along(1), b: along(2), whole: bits & 4 == 0, parts: bits == 8 })
             }));
         }
         samples
@@ -90,15 +96,16 @@ impl UnitLayout {
 
     /// Whether a block's kernel is there for operands that lie so.
     pub fn suits(self, block: UnitBlock, dtype: DType) -> bool {
-        let UnitLayout { unit, a, whole, .. } = self;
-        !block.fragments || (unit == [16; 3] && a == Along::Depth && whole && dtype.size_in_bytes() == 2)
+        let UnitLayout { unit, a, whole, parts, .. } = self;
+        !block.fragments || (unit == [16; 3] && a == Along::Depth && whole && !parts && dtype.size_in_bytes() == 2)
     }
 
     pub fn name(self) -> String {
         let read = |along| if along == Along::Depth { "depth" } else { "other" };
         let whole = if self.whole { ", whole" } else { "" };
+        let parts = if self.parts { ", parts" } else { "" };
         let [m, n, k] = self.unit;
-        format!("by {m}x{n}x{k}, a {}, b {}{whole}", read(self.a), read(self.b))
+        format!("by {m}x{n}x{k}, a {}, b {}{whole}{parts}", read(self.a), read(self.b))
     }
 }
 
@@ -217,6 +224,7 @@ struct Work<'k> {
     row: Value<'k>,
     column: Value<'k>,
     sums: Vec<MatrixVar<'k>>,
+    accumulator: Scalar,
 }
 
 impl<'k> Work<'k> {
@@ -266,7 +274,19 @@ impl<'k> Work<'k> {
         let (row, column) = (number % down * block.part[0], number / down * block.part[1]);
         let ty = MatrixType { dtype: dtype.widened(), rows: m, columns: n, role: MatrixRole::C };
         let sums = (0..block.part[0] / m * (block.part[1] / n)).map(|_| k.zero_matrix(ty)).collect();
-        Work { block, unit: layout.unit, depth, sides, memory, number, slice, row, column, sums }
+        Work {
+            block,
+            unit: layout.unit,
+            depth,
+            sides,
+            memory,
+            number,
+            slice,
+            row,
+            column,
+            sums,
+            accumulator: p.accumulator.scalar,
+        }
     }
 
     /// Adds the products of the tiles.
@@ -311,16 +331,10 @@ impl<'k> Work<'k> {
     fn store(&self, p: &Problem<'k>, config: &Matmul) {
         let k = p.k;
         let exit = Exit::new(p, config);
+        let way = Way::new(self, p, &exit);
+        let parts = p.part.map(|part| Parts::new(self, &way, part));
         let [m, n, _] = self.unit;
         let (columns, pitch) = (self.block.part[1], self.block.strip(self.unit).pitch());
-        let lanes_per_line = columns / exit.per_vector;
-        // How many lines of a strip a lane has a part of.
-        let turns = m * lanes_per_line / LANES / self.block.slices;
-        if turns == 0 {
-            k.fail("a row of units does not go round");
-        }
-        let in_line = k.local_index() % lanes_per_line;
-        let place = exit.place(p.first_column + self.column + in_line * exit.per_vector);
         for i in 0..self.block.part[0] / m {
             k.barrier();
             for j in 0..columns / n {
@@ -328,20 +342,31 @@ impl<'k> Work<'k> {
                 self.memory.store_matrix(self.strip(self.slice) + j * n / 4, k.u32(pitch), MatrixLayout::Rows, sum);
             }
             k.barrier();
-            let first_row = p.first_row + self.row + i * m;
-            let store = |turn: Value<'k>| {
-                let turn = turn * self.block.slices + self.slice;
-                let line = k.local_index() % LANES / lanes_per_line + turn * (LANES / lanes_per_line);
-                exit.store(first_row + line, &place, || {
-                    let first = line * pitch + in_line * (exit.per_vector / 4);
-                    (0..exit.per_vector / 4).map(|e| self.sum(p, first + e)).collect()
-                });
+            let sums = |turn: Value<'k>| {
+                let first = way.line(turn) * pitch + way.in_line * way.fours;
+                (0..way.fours).map(|e| self.sum(p, first + e)).collect::<Vec<_>>()
             };
-            if exit.is_finished() {
-                k.for_rolled(0, turns, store);
-            } else {
-                (0..turns).for_each(|turn| store(k.u32(turn)));
+            let store = |turn: Value<'k>| exit.store(way.row(k.u32(i), turn), &way.place, || sums(turn));
+            match &parts {
+                Some(parts) => {
+                    (0..way.turns).for_each(|turn| parts.store(k.u32(i), turn, &sums(k.u32(turn))));
+                }
+                None if exit.is_finished() => k.for_rolled(0, way.turns, store),
+                None => (0..way.turns).for_each(|turn| store(k.u32(turn))),
             }
+        }
+        if let Some(parts) = parts {
+            k.when(parts.are_all_stored(self.memory), || {
+                // Unrolled, an epilogue would not stay in caches.
+                let together = if exit.is_finished() { 1 } else { 2.min(way.rows) };
+                k.for_step(0, way.rows, together, |first| {
+                    let places = (0..together).flat_map(|i| (0..way.turns).map(move |turn| (i, turn)));
+                    let places: Vec<_> = places.map(|(i, turn)| (first + i, turn)).collect();
+                    for (&(i, turn), sums) in places.iter().zip(parts.load(&places)) {
+                        exit.store(way.row(i, k.u32(turn)), &way.place, || sums);
+                    }
+                });
+            });
         }
     }
 
@@ -355,6 +380,131 @@ impl<'k> Work<'k> {
     /// Where a slice's strip of this part begins.
     fn strip(&self, slice: Value<'k>) -> Value<'k> {
         (slice * self.block.parts() + self.number) * self.block.strip(self.unit).vectors()
+    }
+}
+
+/// Which vectors of the sums a lane has on their way out: of each row of units, parts of some lines.
+struct Way<'k> {
+    k: &'k KernelBuilder,
+    /// Rows of units, and how many lines of each the lane has a part of.
+    rows: u32,
+    turns: u32,
+    /// Fours in a vector.
+    fours: u32,
+    lanes_per_line: u32,
+    in_line: Value<'k>,
+    slices: u32,
+    slice: Value<'k>,
+    unit_rows: u32,
+    first_row: Value<'k>,
+    place: Place<'k>,
+}
+
+impl<'k> Way<'k> {
+    fn new(work: &Work<'k>, p: &Problem<'k>, exit: &Exit<'_, 'k>) -> Self {
+        let (k, m, slices) = (p.k, work.unit[0], work.block.slices);
+        let lanes_per_line = work.block.part[1] / exit.per_vector;
+        let turns = m * lanes_per_line / LANES / slices;
+        if turns == 0 {
+            k.fail("a row of units does not go round");
+        }
+        let in_line = k.local_index() % lanes_per_line;
+        Way {
+            k,
+            rows: work.block.part[0] / m,
+            turns,
+            fours: exit.per_vector / 4,
+            lanes_per_line,
+            in_line,
+            slices,
+            slice: work.slice,
+            unit_rows: m,
+            first_row: p.first_row + work.row,
+            place: exit.place(p.first_column + work.column + in_line * exit.per_vector),
+        }
+    }
+
+    /// The line of a row of units.
+    fn line(&self, turn: Value<'k>) -> Value<'k> {
+        let turn = turn * self.slices + self.slice;
+        self.k.local_index() % LANES / self.lanes_per_line + turn * (LANES / self.lanes_per_line)
+    }
+
+    /// The row of the product.
+    fn row(&self, i: Value<'k>, turn: Value<'k>) -> Value<'k> {
+        self.first_row + i * self.unit_rows + self.line(turn)
+    }
+}
+
+/// The sums of all parts of the depth, in memory: the last workgroup that has stored its own adds up all, in their order.
+struct Parts<'k> {
+    k: &'k KernelBuilder,
+    part: Part<'k>,
+    sums: Array<'k>,
+    /// How many workgroups have stored theirs, for each block. It is 0 again in the end.
+    counts: Array<'k>,
+    accumulator: Type,
+    rows: u32,
+    turns: u32,
+    fours: u32,
+    threads: u32,
+}
+
+impl<'k> Parts<'k> {
+    fn new(work: &Work<'k>, way: &Way<'k>, part: Part<'k>) -> Self {
+        let k = way.k;
+        Parts {
+            k,
+            part,
+            sums: k.buffer("parts", Type::vec4(Scalar::U32), Access::ReadWrite),
+            counts: k.buffer("counts", Type::U32, Access::ReadWrite),
+            accumulator: Type::vec4(work.accumulator),
+            rows: way.rows,
+            turns: way.turns,
+            fours: way.fours,
+            threads: work.block.invocations(),
+        }
+    }
+
+    /// Where the lane has its four sums: lanes are neighbours.
+    fn place(&self, number: Value<'k>, i: Value<'k>, turn: u32, four: u32) -> Value<'k> {
+        let row = (self.part.block * self.part.count + number) * self.rows + i;
+        (row * (self.turns * self.fours) + (turn * self.fours + four)) * self.threads + self.k.local_index()
+    }
+
+    fn store(&self, i: Value<'k>, turn: u32, sums: &[Value<'k>]) {
+        for (four, sum) in (0..).zip(sums) {
+            self.sums.store_for_all(self.place(self.part.number, i, turn, four), sum.bitcast(Type::vec4(Scalar::U32)));
+        }
+    }
+
+    /// Tells whether this workgroup is the last one to have stored its sums, by way of the beginning of workgroup memory.
+    fn are_all_stored(&self, memory: Array<'k>) -> Value<'k> {
+        let (k, last) = (self.k, self.part.count - 1);
+        k.barrier_of_all();
+        k.when(k.local_index().eq(0), || {
+            let before = self.counts.atomic_add(self.part.block, 1);
+            memory.store(0, before.splat(4));
+            k.when(before.eq(last), || _ = self.counts.atomic_exchange(self.part.block, 0));
+        });
+        k.barrier_of_all();
+        memory.load(0).lane(0).eq(last)
+    }
+
+    /// The sums of all parts at some places, each a vector by fours.
+    fn load(&self, places: &[(Value<'k>, u32)]) -> Vec<Vec<Value<'k>>> {
+        let k = self.k;
+        let zero = k.number(self.accumulator, 0);
+        let sums: Vec<_> = places.iter().map(|_| (0..self.fours).map(|_| k.var(zero)).collect::<Vec<_>>()).collect();
+        k.for_range(0, self.part.count, |number| {
+            for (&(i, turn), sums) in places.iter().zip(&sums) {
+                for (four, sum) in (0..).zip(sums) {
+                    let part = self.sums.load_of_all(self.place(number, i, turn, four));
+                    sum.set(sum.get() + part.bitcast(self.accumulator));
+                }
+            }
+        });
+        sums.iter().map(|sums| sums.iter().map(|sum| sum.get()).collect()).collect()
     }
 }
 
@@ -384,6 +534,6 @@ mod tests {
         }
         let [fragments, tiles] =
             [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
-        assert_eq!(count, tiles * 10 * (2 + 2 + 1 + 1) + fragments * 2 * (2 + 2));
+        assert_eq!(count, tiles * 11 * (2 + 2 + 1 + 1) + fragments * 2 * (2 + 2));
     }
 }

@@ -97,6 +97,11 @@ impl Tile {
 }
 
 impl Tile {
+    /// Whether workgroups compute parts of the depth of a block, and the last of them adds up all.
+    pub const fn has_parts(self) -> bool {
+        matches!(self, Tile::MatrixUnits(_, UnitLayout { parts: true, .. }))
+    }
+
     /// How many neighbours are stored together.
     pub fn stored_together(self) -> u32 {
         match self {
@@ -140,6 +145,18 @@ struct Problem<'k> {
     real: Value<'k>,
     first_row: Value<'k>,
     first_column: Value<'k>,
+    /// Where the depth is cut: which part of it this is.
+    part: Option<Part<'k>>,
+}
+
+/// A part of the depth of a block.
+#[derive(Clone, Copy)]
+struct Part<'k> {
+    /// Its number among those of the block, and how many these are.
+    number: Value<'k>,
+    count: Value<'k>,
+    /// The number of the block among those of all products.
+    block: Value<'k>,
 }
 
 /// A matrix in a buffer.
@@ -171,12 +188,17 @@ impl<'k> Problem<'k> {
         let across = (n + (columns - 1)) / columns;
         let down = (m + (rows - 1)) / rows;
         let block = k.group_index();
-        let (batch, block) = (block / (across * down), block % (across * down));
+        let per_product = across * down;
+        let (batch, block) = (block / per_product, block % per_product);
         let band = block / (across * BAND);
         let height = (down - band * BAND).min(BAND);
         let inside = block % (across * BAND);
         let last_batch = batches - 1;
         let coordinates = grid.coordinates(batch.min(last_batch));
+        // Parts of the depth are the innermost axis of the batch.
+        let count = grid.innermost().filter(|_| config.tile.has_parts());
+        let part = |count| Part { number: batch % count, count, block: batch / count * per_product + block };
+        let whole = |batch: Value<'k>| count.map_or(batch, |count| batch / count);
         Problem {
             k,
             m,
@@ -187,11 +209,12 @@ impl<'k> Problem<'k> {
             factor: Type { scalar: config.read_as().compute_scalar(), lanes: 1 },
             accumulator: Type { scalar: config.dtype.compute_scalar(), lanes: 1 },
             bytes: config.words.then_some(config.dtype),
-            batch,
-            last_batch,
+            batch: whole(batch),
+            last_batch: whole(last_batch),
             real: batch.lt(batches),
             first_row: (band * BAND + inside % height) * rows,
             first_column: inside / height * columns,
+            part: count.map(part),
         }
     }
 

@@ -15,6 +15,8 @@ use crate::shape::{Dims, Shape};
 use crate::tensor::{Epilogue, Produced, Producer, Tensor, allocate, checked_elements};
 use crate::tuning;
 
+const OP: &str = "matmul";
+
 impl Tensor {
     /// The matrix product, as PyTorch's `matmul` and numpy's `@`: of the last two axes, with all axes before them
     /// broadcast. A vector at the left is a row, at the right a column, and its axis is not in the result. Any strides
@@ -37,7 +39,7 @@ impl Tensor {
     /// [`Error::ShapeMismatch`], [`Error::RankMismatch`] for scalars, [`Error::DTypeMismatch`],
     /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for `bool`.
     pub fn matmul(&self, rhs: &Tensor) -> Result<Tensor> {
-        self.product(rhs, self.dtype().summed(), "matmul")
+        self.product(rhs, self.dtype().summed(), OP)
     }
 
     /// The matrix product, rounded to a dtype: `widened` is that in which it is accumulated.
@@ -209,7 +211,7 @@ impl Product {
             return Ok(finished);
         }
         let y = allocate(&self.shape(), output, device, self.op)?;
-        problem.launch(device, &config, [&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y])?;
+        problem.launch(device, &config, &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], &[])?;
         if output == self.output && epilogue.is_none() {
             return Ok(Produced::Finished { result: y, kept: None });
         }
@@ -227,27 +229,21 @@ impl Product {
         let cuts = matrix_units::cuts(device.info(), &device.tuning().units, dtype, problem, unit);
         let trusted = cuts.into_iter().find_map(|Cut { tile, splits }| {
             let parts = problem.split(splits);
-            let output = if splits == 1 { self.output } else { dtype.widened() };
-            let config = Matmul { dtype, words: false, output, batch_rank: parts.lengths.len(), tile, epilogue: None };
-            self_test::is_trusted(device, &config).then_some((splits, parts, config))
+            let (output, batch_rank) = (self.output, parts.lengths.len());
+            let config = Matmul { dtype, words: false, output, batch_rank, tile, epilogue: None };
+            self_test::is_trusted(device, &config).then_some((parts, config))
         });
-        let Some((splits, parts, config)) = trusted else { return Ok(None) };
-        let written = config.output;
-        if splits == 1
-            && let Some(finished) = self.finished(&parts, &config, epilogue)?
-        {
+        let Some((parts, config)) = trusted else { return Ok(None) };
+        if let Some(finished) = self.finished(&parts, &config, epilogue)? {
             return Ok(Some(finished));
         }
         let [m, n, _] = problem.sizes;
-        let stored: Shape = [problem.batches(), splits, m, config.row(n)].into();
+        let stored: Shape = [problem.batches(), m, config.row(n)].into();
         checked_elements(&stored, self.op)?;
-        let y = allocate(&stored, written, device, self.op)?;
-        parts.launch(device, &config, [&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y])?;
-        let y = Tensor::from_buffer(y, stored, written, device).narrow(-1, 0, n)?;
-        // The parts are added up by an expression, which fuses with what follows.
-        let part = |split| y.narrow(1, split, 1)?.reshape(self.shape());
-        let sum = (1..splits).try_fold(part(0)?, |sum, split| sum.add(&part(split)?))?;
-        sum.to_dtype(self.output).map(|product| Some(Produced::Unfinished(product)))
+        let y = allocate(&stored, self.output, device, self.op)?;
+        parts.launch(device, &config, &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], &[])?;
+        let y = Tensor::from_buffer(y, stored, self.output, device).narrow(-1, 0, n)?.reshape(self.shape())?;
+        Ok(Some(Produced::Unfinished(y)))
     }
 
     /// The product finished by an epilogue; `None` where there is none, or the kernel cannot do it.
@@ -258,13 +254,14 @@ impl Product {
         let stores = |dtype| config.tile.stores(dtype);
         let Some((part, words)) = epilogue.plan(n, config.tile.stored_together() == 4) else { return Ok(None) };
         let config = Matmul { output, epilogue: Some(part.into()), ..config.clone() };
-        let parameters = [problem.parameters(), words].concat();
         let limits = &device.info().limits;
-        let bindings = 3 + epilogue.inputs.len() + usize::from(kept.is_some());
+        let parameters = problem.parameters().len() + words.len();
+        let bindings =
+            if config.tile.has_parts() { 5 } else { 3 } + epilogue.inputs.len() + usize::from(kept.is_some());
         let fits = stores(output)
             && kept.is_none_or(stores)
             && config.row(n) == n
-            && parameters.len() <= limits.max_parameter_words as usize
+            && parameters <= limits.max_parameter_words as usize
             && bindings <= limits.max_bindings as usize;
         if !fits {
             return Ok(None);
@@ -277,8 +274,7 @@ impl Product {
         buffers.extend(inputs.iter().map(|input| &**input));
         buffers.push(&result);
         buffers.extend(&kept);
-        let groups = problem.groups(device, &config)?;
-        device.runtime().launch(config, &buffers, &parameters, groups)?;
+        problem.launch(device, &config, &buffers, &words)?;
         Ok(Some(Produced::Finished { result, kept }))
     }
 }
@@ -372,7 +368,7 @@ impl Problem {
     }
 
     /// Products of so many parts of the depth, as one more axis of the batch.
-    fn split(&self, parts: usize) -> Problem {
+    pub fn split(&self, parts: usize) -> Problem {
         let [m, n, k] = self.sizes;
         let depth = k / parts;
         let split = |operand: &Operand, stride: isize| {
@@ -397,10 +393,19 @@ impl Problem {
         self.batches().checked_mul(m.div_ceil(rows as usize))?.checked_mul(n.div_ceil(columns as usize))
     }
 
-    /// Runs a kernel on both operands and the product.
-    pub fn launch(&self, device: &Device, config: &Matmul, buffers: [&Buffer; 3]) -> Result<()> {
-        let groups = self.groups(device, config)?;
-        device.runtime().launch(config.clone(), &buffers, &self.parameters(), groups)
+    /// Runs a kernel on both operands, what an epilogue takes, and the product, with these parameters after its own.
+    pub fn launch(&self, device: &Device, config: &Matmul, buffers: &[&Buffer], words: &[u32]) -> Result<()> {
+        let (runtime, groups) = (device.runtime(), self.groups(device, config)?);
+        let parameters = [&self.parameters(), words].concat();
+        if !config.tile.has_parts() {
+            return runtime.launch(config.clone(), buffers, &parameters, groups);
+        }
+        let [rows, columns] = config.tile.block().map(|length| length as usize);
+        let shape = [groups, rows, columns].into();
+        checked_elements(&shape, OP)?;
+        let sums = allocate(&shape, config.dtype.widened(), device, OP)?;
+        let counters = runtime.counters()?;
+        runtime.launch(config.clone(), &[buffers, &[&sums, &counters]].concat(), &parameters, groups)
     }
 
     fn groups(&self, device: &Device, config: &Matmul) -> Result<usize> {

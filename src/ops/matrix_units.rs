@@ -6,6 +6,7 @@ use crate::device::{Device, DeviceInfo};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::matmul::{Along, Matmul, Tile, UnitLayout};
+use crate::runtime::COUNTERS;
 use crate::tensor::Tensor;
 use crate::tuning::{Candidate, UnitBlock, Units};
 use std::sync::LazyLock;
@@ -62,21 +63,22 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
     let [Some(a), Some(b)] = problem.along(16 / bytes) else { return Vec::new() };
     let [m, n, k] = problem.sizes;
     let compute_units = info.compute_units.map_or(64, |units| units as usize);
-    // Parts of the product have rows as long as its own, and one more axis of the batch.
+    // Parts have one more axis of the batch, and two more buffers.
     let parameters = Matmul::parameter_words(problem.lengths.len() + 1);
-    let splits_fit = n.is_multiple_of(8) && parameters <= info.limits.max_parameter_words as usize;
+    let splits_fit = parameters <= info.limits.max_parameter_words as usize && info.limits.max_bindings >= 5;
     let possible = |candidate: &'static Candidate, splits: usize| {
         let whole = k.is_multiple_of(splits * candidate.unit_block.depth as usize / bytes);
         let block = candidate.unit_block;
-        let layout = UnitLayout { unit: if block.fragments { [16; 3] } else { unit }, a, b, whole };
-        // Fragments are of whole blocks and whole vectors of columns; they are slow to store the sums of parts.
+        let layout = UnitLayout { unit: if block.fragments { [16; 3] } else { unit }, a, b, whole, parts: splits > 1 };
+        // Fragments are of whole blocks and whole vectors of columns.
         let [rows, columns] = block.shape.map(|length| length as usize);
-        let fills = !block.fragments || (m >= rows && n >= columns && n.is_multiple_of(8) && splits == 1);
+        let fills = !block.fragments || (m >= rows && n >= columns && n.is_multiple_of(8));
+        let counted = problem.blocks(block.shape).is_some_and(|blocks| blocks <= COUNTERS);
         let fits = layout.suits(block, dtype)
             && fills
             && block.memory(dtype, layout) <= info.limits.max_workgroup_memory
             && block.invocations() <= info.limits.max_workgroup_invocations
-            && (splits == 1 || (splits_fit && whole && k / splits >= units.shortest));
+            && (splits == 1 || (splits_fit && counted && whole && k / splits >= units.shortest));
         let forced = [
             is_forced(|word| word == block.name()),
             is_forced(|word| word.strip_prefix("splits=") == Some(&splits.to_string())),
@@ -172,7 +174,7 @@ mod tests {
         // So few blocks that the depth is cut, but not into too little.
         assert!(chosen([64, 64, 8192]).unwrap().1 > 1);
         assert_eq!(chosen([64, 64, 512]).unwrap().1, 1);
-        // Rows that are no whole vectors are not cut, nor a depth that ends within a tile.
+        // A depth that ends within a tile is not cut.
         assert_eq!(chosen([64, 64, 8200]).unwrap().1, 1);
         // What cannot be read 16 bytes at a time.
         assert_eq!(chosen([64, 64, 63]), None);

@@ -46,7 +46,8 @@ impl Trial {
         let [rows, columns] = config.tile.block().map(|length| length as usize);
         let (depth, a, b, any_columns) = match config.tile {
             Tile::MatrixUnits(block, layout) => {
-                let depth = (3 * block.depth as usize / config.dtype.size_in_bytes()).max(512);
+                let parts = if layout.parts { 2 } else { 1 };
+                let depth = (3 * block.depth as usize / config.dtype.size_in_bytes()).max(512) * parts;
                 (if layout.whole { depth } else { depth + 16 }, layout.a, layout.b, !block.fragments)
             }
             _ => (64, Along::Depth, Along::Other, true),
@@ -76,21 +77,24 @@ impl Trial {
         let (a_lines, b_lines) = (self.a == Along::Depth, self.b == Along::Other);
         let a = operand(device, dtype, [m, k], a_lines, |i, p| Self::number(dtype, Self::a(i, p), ROWS))?;
         let b = operand(device, dtype, [k, n], b_lines, |p, j| Self::number(dtype, Self::b(p, j), COLUMNS))?;
+        // Parts of the depth are an axis of the batch.
+        let parts = if config.tile.has_parts() { 2 } else { 1 };
+        let batch_rank = config.batch_rank + 1 - parts;
         let place = |[row, column]: [usize; 2]| Operand {
             offset: 0,
-            batch: std::iter::repeat_n(0, config.batch_rank).collect(),
+            batch: std::iter::repeat_n(0, batch_rank).collect(),
             row: row as isize,
             column: column as isize,
         };
         let problem = Problem {
             sizes: self.sizes,
-            lengths: std::iter::repeat_n(1, config.batch_rank).collect(),
+            lengths: std::iter::repeat_n(1, batch_rank).collect(),
             lhs: place(if a_lines { [k, 1] } else { [1, m] }),
             rhs: place(if b_lines { [n, 1] } else { [1, k] }),
         };
         let shape = (m, config.row(n)).into();
         let y = allocate(&shape, config.output, device, OP)?;
-        problem.launch(device, config, [&*a.buffer()?, &*b.buffer()?, &y])?;
+        problem.split(parts).launch(device, config, &[&*a.buffer()?, &*b.buffer()?, &y], &[])?;
         let y = Tensor::from_buffer(y, shape, config.output, device);
         fn numbers<T: Element>(y: &Tensor) -> Result<Vec<f64>> {
             Ok(y.to_vec::<T>()?.into_iter().map(T::to_f64).collect())
@@ -257,7 +261,7 @@ mod tests {
         use crate::tuning::UnitBlock;
         let device = Device::vulkan(0).unwrap();
         assert!(device.info().features.matrix_units.f16.is_none(), "the device of the tests has matrix units");
-        let layout = UnitLayout { unit: [16, 16, 16], a: Along::Depth, b: Along::Other, whole: true };
+        let layout = UnitLayout { unit: [16, 16, 16], a: Along::Depth, b: Along::Other, whole: true, parts: false };
         let tile = Tile::MatrixUnits(UnitBlock::all()[0], layout);
         let config =
             Matmul { dtype: DType::F16, words: false, output: DType::F32, batch_rank: 0, tile, epilogue: None };

@@ -140,12 +140,24 @@ impl KernelBuilder {
     /// Waits until all invocations of the workgroup have come here and see each other's writes to workgroup memory.
     /// It must stand where all of them pass it.
     pub fn barrier(&self) {
-        let scope = Operand::IdScope(self.u32(Scope::Workgroup as u32).id);
-        let mut semantics = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::WORKGROUP_MEMORY;
+        self.barrier_for(Scope::Workgroup, MemorySemantics::WORKGROUP_MEMORY);
+    }
+
+    /// The same, and what they have [stored for all](super::Array::store_for_all) is ordered before and after atomic
+    /// operations by which workgroups tell each other of it. For kernels that use matrices, as they alone have a memory model
+    /// with such an order.
+    pub(crate) fn barrier_of_all(&self) {
+        self.barrier_for(Scope::QueueFamily, MemorySemantics::WORKGROUP_MEMORY | MemorySemantics::UNIFORM_MEMORY);
+    }
+
+    fn barrier_for(&self, observers: Scope, memory: MemorySemantics) {
+        let [execution, observers] =
+            [Scope::Workgroup, observers].map(|scope| Operand::IdScope(self.u32(scope as u32).id));
+        let mut semantics = MemorySemantics::ACQUIRE_RELEASE | memory;
         if self.has_matrices() {
             semantics |= MemorySemantics::MAKE_AVAILABLE | MemorySemantics::MAKE_VISIBLE;
         }
         let semantics = Operand::IdMemorySemantics(self.u32(semantics.bits()).id);
-        self.emit_void(Op::ControlBarrier, [scope.clone(), scope, semantics]);
+        self.emit_void(Op::ControlBarrier, [execution, observers, semantics]);
     }
 }

@@ -130,6 +130,22 @@ impl<'k> Array<'k> {
         self.kernel.load_from(pointer, self.class, self.element)
     }
 
+    /// The element at `index`, which another workgroup may have stored by [`store_for_all`](Self::store_for_all).
+    pub(crate) fn load_of_all(self, index: impl IntoValue<'k>) -> Value<'k> {
+        let pointer = Operand::IdRef(self.pointer(self.index(index), None));
+        let told = KernelBuilder::told(self.class, self.element, true);
+        self.kernel.emit(Op::Load, self.element, std::iter::once(pointer).chain(told))
+    }
+
+    /// Stores an element for other workgroups, which see it after barriers of both
+    /// ([`barrier_of_all`](KernelBuilder::barrier_of_all)) between which an atomic operation tells them that it is there.
+    pub(crate) fn store_for_all(self, index: impl IntoValue<'k>, value: Value<'k>) {
+        self.check_writable();
+        let operands = [Operand::IdRef(self.pointer(self.index(index), None)), value.operand()];
+        self.kernel
+            .emit_void(Op::Store, operands.into_iter().chain(KernelBuilder::told(self.class, self.element, true)));
+    }
+
     /// One lane of an array of vectors, counted over all vectors.
     pub fn load_lane(self, index: impl IntoValue<'k>) -> Value<'k> {
         let index = self.index(index);
@@ -300,26 +316,32 @@ impl KernelBuilder {
             self.fail(format!("a {} is stored where {expected} is expected", value.ty()));
         }
         let operands = [Operand::IdRef(pointer), value.operand()];
-        let told = Self::alignment(class, expected).into_iter().flatten().chain(self.shared(class));
-        self.emit_void(Op::Store, operands.into_iter().chain(told));
+        self.emit_void(Op::Store, operands.into_iter().chain(Self::told(class, expected, self.is_shared(class))));
     }
 
-    /// What loads and stores of memory are told that others see.
+    /// Whether others see what is stored in memory of a class, and the memory model wants to be told so.
+    fn is_shared(&self, class: StorageClass) -> bool {
+        class == StorageClass::Workgroup && self.has_matrices()
+    }
+
+    /// What loads and stores of matrices are told that others see.
     pub(super) fn shared(&self, class: StorageClass) -> Option<Operand> {
-        let told = class == StorageClass::Workgroup && self.has_matrices();
-        told.then_some(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER))
+        self.is_shared(class).then_some(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER))
     }
 
-    /// What loads and stores by address are told of the alignment of elements.
-    fn alignment(class: StorageClass, ty: Type) -> Option<[Operand; 2]> {
+    /// What loads and stores are told: by address the alignment of elements, and whether others see them.
+    fn told(class: StorageClass, ty: Type, shared: bool) -> impl Iterator<Item = Operand> {
         let by_address = matches!(class, StorageClass::CrossWorkgroup | StorageClass::PhysicalStorageBuffer);
-        let aligned = || [Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(ty.size_in_bytes())];
-        (by_address && ty.scalar != Scalar::Bool).then(aligned)
+        let aligned = by_address && ty.scalar != Scalar::Bool;
+        let mask = if aligned { MemoryAccess::ALIGNED } else { MemoryAccess::NONE };
+        let mask = mask | if shared { MemoryAccess::NON_PRIVATE_POINTER } else { MemoryAccess::NONE };
+        let mask = (!mask.is_empty()).then_some(Operand::MemoryAccess(mask));
+        mask.into_iter().chain(aligned.then_some(Operand::LiteralBit32(ty.size_in_bytes())))
     }
 
     fn load_from(&self, pointer: Word, class: StorageClass, ty: Type) -> Value<'_> {
-        let told = Self::alignment(class, ty).into_iter().flatten().chain(self.shared(class));
-        self.emit(Op::Load, ty, [Operand::IdRef(pointer)].into_iter().chain(told))
+        let told = Self::told(class, ty, self.is_shared(class));
+        self.emit(Op::Load, ty, std::iter::once(Operand::IdRef(pointer)).chain(told))
     }
 
     /// A u32 index as 64 bits: an index of 32 bits counts as signed in physical addressing.
