@@ -159,7 +159,7 @@ mod tests {
         let chosen = |sizes| chosen_by("nvidia-hopper", sizes, |_| ()).unwrap().0.fragments;
         assert!(chosen([4096, 4096, 4096]));
         assert!(chosen([4001, 4096, 4096]));
-        for sizes in [[127, 65536, 4096], [65536, 255, 4096], [4096, 4096, 4112], [512, 512, 512]] {
+        for sizes in [[127, 65536, 4096], [65536, 248, 4096], [4096, 4096, 4112], [512, 512, 512]] {
             assert!(!chosen(sizes), "{sizes:?}");
         }
     }
