@@ -33,7 +33,7 @@ pub(super) const VECTOR: u32 = 16;
 
 impl UnitBlock {
     /// Those that some GPU uses.
-    pub(crate) fn all() -> Vec<UnitBlock> {
+    pub fn all() -> Vec<UnitBlock> {
         let candidates = tuning::ENTRIES.iter().flat_map(|entry| entry.tuning.units.candidates);
         let mut all = Vec::new();
         for candidate in candidates {
@@ -44,7 +44,8 @@ impl UnitBlock {
         all
     }
 
-    pub(crate) fn name(self) -> String {
+    /// What it is called in the names of kernels.
+    pub fn name(self) -> String {
         let UnitBlock { shape: [rows, columns], part: [part_rows, part_columns], depth, slices, fragments } = self;
         let fragments = if fragments { " fragments" } else { "" };
         format!("{rows}x{columns}x{depth}/{part_rows}x{part_columns}x{slices}{fragments}")

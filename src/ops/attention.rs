@@ -8,6 +8,7 @@ use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
 use crate::layout::{Layout, collapse};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::tuning;
 
 const OP: &str = "scaled_dot_product_attention";
 
@@ -341,7 +342,7 @@ impl<'a> Problem<'a> {
     fn choose_span(&self, tile: Tile, blocks: usize) -> usize {
         let Tile::Workgroup { .. } = tile else { return self.keys };
         let device = self.query.device();
-        let units = device.info().compute_units.unwrap_or(64) as usize;
+        let units = tuning::compute_units(device.info());
         let wanted = device.tuning().attention.parts_per_unit * units;
         let block = tile.block().1;
         let parts = (wanted / blocks).clamp(1, self.keys.div_ceil(block));

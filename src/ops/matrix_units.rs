@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::kernels::matmul::{Along, Matmul, Tile, UnitLayout};
 use crate::runtime::COUNTERS;
 use crate::tensor::Tensor;
-use crate::tuning::{Candidate, UnitBlock, Units};
+use crate::tuning::{self, Candidate, UnitBlock, Units};
 use std::sync::LazyLock;
 
 /// A block, and in how many parts of the depth the product is computed, which are then added up.
@@ -20,6 +20,14 @@ pub(super) struct Cut {
 /// In how many parts the depth may be cut.
 const SPLITS: [usize; 4] = [1, 2, 4, 8];
 
+impl UnitBlock {
+    /// What a compute unit with the most of so many blocks adds up: the bytes of depth of all their elements. A candidate's speed
+    /// is that by the nanoseconds.
+    pub fn work(self, blocks: usize, depth: usize, compute_units: usize) -> f64 {
+        blocks.div_ceil(compute_units) as f64 * f64::from(self.shape[0] * self.shape[1]) * depth as f64
+    }
+}
+
 /// Nanoseconds that a product takes with a candidate.
 fn time(
     units: &Units,
@@ -30,16 +38,15 @@ fn time(
     compute_units: usize,
 ) -> f64 {
     let [m, n, k] = problem.sizes;
-    let Candidate { unit_block: UnitBlock { shape: [rows, columns], .. }, alone, full } = *candidate;
-    let blocks = problem.blocks([rows, columns]).unwrap_or(usize::MAX).saturating_mul(splits);
+    let Candidate { unit_block, alone, full } = *candidate;
+    let blocks = problem.blocks(unit_block.shape).unwrap_or(usize::MAX).saturating_mul(splits);
     let speed = f64::from(if blocks <= compute_units { alone } else { full });
-    let block = f64::from(rows * columns) * (k / splits * bytes) as f64 / speed;
     let addition = match splits {
         1 => 0.0,
         // Parts are written and read, in 32 bits.
         _ => units.addition as f64 + (2 * 4 * problem.batches() * m * n * splits) as f64 / units.bandwidth as f64,
     };
-    blocks.div_ceil(compute_units) as f64 * block + addition
+    unit_block.work(blocks, k / splits * bytes, compute_units) / speed + addition
 }
 
 /// Whether one of the words of `MARQUETRY_MATRIX_UNITS`, between commas, is this one. They have products cut as they would
@@ -62,7 +69,7 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
     let bytes = dtype.size_in_bytes();
     let [Some(a), Some(b)] = problem.along(16 / bytes) else { return Vec::new() };
     let [m, n, k] = problem.sizes;
-    let compute_units = info.compute_units.map_or(64, |units| units as usize);
+    let compute_units = tuning::compute_units(info);
     // Parts have one more axis of the batch, and two more buffers.
     let parameters = Matmul::parameter_words(problem.lengths.len() + 1);
     let splits_fit = parameters <= info.limits.max_parameter_words as usize && info.limits.max_bindings >= 5;
@@ -130,12 +137,16 @@ mod tests {
 
     /// The blocks of an entry.
     fn blocks(entry: &str) -> Vec<UnitBlock> {
-        let units = &crate::tuning::entry(entry).unwrap().tuning.units;
+        let units = &tuning::entry(entry).unwrap().tuning.units;
         units.candidates.iter().map(|candidate| candidate.unit_block).collect()
     }
 
     /// The block and the splits for a product of `f16` on 132 compute units, by an entry.
     fn chosen_by(entry: &str, sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
+        chosen_of(&tuning::entry(entry)?.tuning.units, sizes, change)
+    }
+
+    fn chosen_of(units: &Units, sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
         let [m, n, k] = sizes;
         let mut info = Device::vulkan(0).unwrap().info().clone();
         info.compute_units = Some(132);
@@ -143,7 +154,6 @@ mod tests {
         change(&mut info);
         let layout = |rows, columns| Layout::contiguous((rows, columns).into());
         let problem = Problem::new(&layout(m, k), &layout(k, n), sizes);
-        let units = &crate::tuning::entry(entry)?.tuning.units;
         let Cut { tile, splits } = cuts(&info, units, DType::F16, &problem, [16; 3]).into_iter().next()?;
         let Tile::MatrixUnits(block, layout) = tile else { return None };
         assert_eq!(layout.whole, (k / splits).is_multiple_of(block.depth as usize / 2), "{sizes:?}");
@@ -179,6 +189,44 @@ mod tests {
         // What cannot be read 16 bytes at a time.
         assert_eq!(chosen([64, 64, 63]), None);
         assert_eq!(chosen([64, 63, 64]), None);
+    }
+
+    /// `tune` computes speeds so.
+    #[test]
+    fn the_work_of_a_product_and_its_time_give_the_speed() {
+        let units = &tuning::entry("default").unwrap().tuning.units;
+        let candidate = &Candidate { alone: 3, full: 5, ..units.candidates[0].clone() };
+        for (across, speed) in [(12, 3.0), (13, 5.0), (96, 5.0)] {
+            let [m, n, k] = [11 * 128, across * 128, 4096];
+            let layout = |rows, columns| Layout::contiguous((rows, columns).into());
+            let problem = Problem::new(&layout(m, k), &layout(k, n), [m, n, k]);
+            let time = time(units, candidate, &problem, 2, 1, 132);
+            let found = candidate.unit_block.work(11 * across, 2 * k, 132) / time;
+            assert!((found - speed).abs() < 1e-9, "{found}, not {speed}");
+        }
+    }
+
+    /// `tune` has blocks alone in the data, all equally fast, and says how short parts of the depth may be.
+    #[test]
+    fn a_lone_block_is_used_for_all_and_halves_of_the_depth() {
+        for block in blocks("nvidia-hopper") {
+            let candidate = Candidate { unit_block: block, alone: 1, full: 1 };
+            let candidates: &'static [Candidate] = Box::leak(Box::new([candidate]));
+            let [rows, columns] = block.shape.map(|length| length as usize);
+            let splits = |shortest, [down, across]: [usize; 2]| {
+                let default = tuning::entry("default").unwrap().tuning.units.clone();
+                let units = Units { candidates, shortest, ..default };
+                let (chosen, splits) = chosen_of(&units, [down * rows, across * columns, 4096], |_| ()).unwrap();
+                assert_eq!(chosen, block);
+                splits
+            };
+            for grid in [[11, 12], [32, 33]] {
+                assert_eq!(splits(usize::MAX, grid), 1, "{block:?}");
+            }
+            for grid in [[1, 1], [6, 11]] {
+                assert_eq!(splits(2048, grid), if block.fragments { 1 } else { 2 }, "{block:?}");
+            }
+        }
     }
 
     #[test]

@@ -105,6 +105,11 @@ pub fn open(device: &str, tuning: &'static Tuning) -> Result<Device> {
     open_tuned(device, tuning)
 }
 
+/// Compute units of a device among which work is shared; a guess where it does not tell.
+pub fn compute_units(info: &DeviceInfo) -> usize {
+    info.compute_units.map_or(64, |units| units as usize)
+}
+
 /// The entry of a name.
 pub fn entry(name: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name)
