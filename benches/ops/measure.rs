@@ -5,7 +5,7 @@
 
 use crate::statistics::{median, spread};
 use anyhow::{Result, ensure};
-use marquetry::{Device, Tensor};
+use marquetry::{Device, Tensor, TimedCommand};
 use std::time::{Duration, Instant};
 
 /// How runs follow each other.
@@ -69,17 +69,13 @@ impl Protocol {
             Ok(device.synchronize()?)
         };
         let estimate = self.warm_up(&mut runs)?;
-        let count = |time: Duration| ((time.as_secs_f64() / estimate) as usize).clamp(FEWEST, MOST);
-
-        let device_times = match device.info().features.timestamps {
+        let count = self.count(estimate);
+        let device_times: Vec<f64> = match device.info().features.timestamps {
             true => {
-                let count = count(self.time);
-                let (done, profile) = device.profile(|| runs(count))?;
-                done?;
-                let times: Vec<f64> = profile.commands.iter().map(|command| command.duration().as_secs_f64()).collect();
-                let per_run = times.len() / count;
-                ensure!(per_run > 0 && times.len().is_multiple_of(count), "runs differ in their commands");
-                times.chunks(per_run).map(|commands| commands.iter().sum()).collect()
+                let each = commands(device, count, &mut runs)?;
+                each.iter()
+                    .map(|commands| commands.iter().map(|command| command.duration().as_secs_f64()).sum())
+                    .collect()
             }
             false => Vec::new(),
         };
@@ -91,7 +87,7 @@ impl Protocol {
             steady.push(begin.elapsed().as_secs_f64() / in_a_row as f64);
         }
         let mut walls = Vec::new();
-        for _ in 0..(count(self.time) / 2).max(3) {
+        for _ in 0..(count / 2).max(3) {
             let begin = Instant::now();
             runs(1)?;
             walls.push(begin.elapsed().as_secs_f64());
@@ -123,8 +119,13 @@ impl Protocol {
         Ok(Measurement { device: None, steady: None, wall: median(&walls), spread: spread(&walls) })
     }
 
+    /// How many runs to measure that take about so long.
+    pub fn count(&self, estimate: f64) -> usize {
+        ((self.time.as_secs_f64() / estimate) as usize).clamp(FEWEST, MOST)
+    }
+
     /// Keeps the device busy, and tells about how long a run takes.
-    fn warm_up(&self, runs: &mut dyn FnMut(usize) -> Result<()>) -> Result<f64> {
+    pub fn warm_up(&self, runs: &mut dyn FnMut(usize) -> Result<()>) -> Result<f64> {
         let begin = Instant::now();
         let mut count = 1;
         loop {
@@ -138,4 +139,17 @@ impl Protocol {
             count = ((0.05 / each) as usize).clamp(1, MOST);
         }
     }
+}
+
+/// The commands of each of so many runs.
+pub fn commands(
+    device: &Device,
+    count: usize,
+    runs: &mut dyn FnMut(usize) -> Result<()>,
+) -> Result<Vec<Vec<TimedCommand>>> {
+    let (done, profile) = device.profile(|| runs(count))?;
+    done?;
+    let per_run = profile.commands.len() / count;
+    ensure!(per_run > 0 && profile.commands.len().is_multiple_of(count), "runs differ in their commands");
+    Ok(profile.commands.chunks(per_run).map(<[_]>::to_vec).collect())
 }
