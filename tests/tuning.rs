@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../examples/tune/table.rs"]
+mod table;
 #[path = "../build/tuning.rs"]
 mod tuning;
 
+use marquetry::tuning::{Candidate, UnitBlock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use table::{grid, speed, table};
 use tuning::{Entry, entries, read, to_rust};
 
 fn root() -> PathBuf {
@@ -104,6 +108,41 @@ fn blocks_on_matrix_units_can_be_computed() {
         let error = candidate(block, speeds).unwrap_err();
         assert!(error.contains(message), "{error}");
     }
+}
+
+/// What `tune` prints of matrix units is taken as it is.
+#[test]
+fn a_measured_table_of_units_is_data() {
+    let candidate = |full, unit_block| Candidate { unit_block, alone: 7, full };
+    let candidates: Vec<Candidate> = (1..).zip(UnitBlock::all()).map(|(full, block)| candidate(full, block)).collect();
+    let text = table(candidates.clone(), &[]);
+    let units = with(&text).unwrap()[1].tuning["units"].clone();
+    let found = units["candidates"].as_array().unwrap();
+    let speeds = found.iter().map(|value| ["alone", "full"].map(|key| value[key].as_integer().unwrap()));
+    let fastest_first: Vec<_> = (1..=candidates.len() as i64).rev().map(|full| [7, full]).collect();
+    assert_eq!(speeds.collect::<Vec<_>>(), fastest_first);
+
+    let text = table(candidates[1..].to_vec(), &[candidates[0].unit_block]);
+    assert!(text.contains(&format!("# Left out: {}, which", candidates[0].unit_block.name())), "{text}");
+    let entries = with(&text).unwrap();
+    let [default, other] = [0, 1].map(|entry: usize| &entries[entry].tuning["units"]);
+    assert_eq!(other["candidates"].as_array().unwrap().len(), candidates.len() - 1);
+    assert_eq!(other["addition"], default["addition"]);
+}
+
+#[test]
+fn blocks_on_matrix_units_lie_in_even_grids() {
+    for (blocks, spare, expected) in
+        [(132, 8, [11, 12]), (1056, 8, [32, 33]), (127, 7, [11, 11]), (127, 0, [1, 127]), (1, 0, [1, 1])]
+    {
+        assert_eq!(grid(blocks, spare), expected);
+    }
+    // 132 blocks of 128 x 128 and 8,192 bytes of depth, each on a compute unit of its own: 2,000 bytes per nanosecond.
+    let block = UnitBlock { shape: [128, 128], part: [64, 64], depth: 128, slices: 1, fragments: false };
+    assert_eq!(speed(block, 132, 8192, 132, 67.1e-6), 2000);
+    assert_eq!(speed(block, 8 * 132, 8192, 132, 8.0 * 67.1e-6), 2000);
+    // Nobody's speed is 0.
+    assert_eq!(speed(block, 1, 8192, 132, 1.0), 1);
 }
 
 /// What only decides which of the kernels runs.

@@ -5,10 +5,12 @@
 //! measured here are those of the file that the device has now.
 
 #[allow(dead_code, reason = "benches use more of it")]
-#[path = "../benches/ops/measure.rs"]
+#[path = "../../benches/ops/measure.rs"]
 mod measure;
-#[path = "../benches/ops/statistics.rs"]
+#[path = "../../benches/ops/statistics.rs"]
 mod statistics;
+mod table;
+mod units;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -81,9 +83,16 @@ impl Tuner {
             writeln!(text, "vendor = {:?}\nwords = [{model:?}]", info.vendor)?;
         }
         self.tune_matmul(&mut tuning, if software { &[128, 256, 512] } else { &[512, 1024, 2048, 4096] }, &mut text)?;
+        self.tune_units(&tuning, &mut text)?;
         self.tune_reduce(&mut tuning, if software { 1 << 11 } else { 1 << 14 }, &mut text)?;
         self.tune_copy(&mut tuning, if software { 1 << 10 } else { 1 << 13 }, &mut text)?;
         Ok(text)
+    }
+
+    /// The device with other data.
+    fn open(&self, tuning: Tuning) -> Result<Device> {
+        // A device keeps its data for good, and an example does not run for long.
+        Ok(tuning::open(&self.device.id(), Box::leak(Box::new(tuning)))?)
     }
 
     /// Measures all candidates, each put into the data by `set`, on a device of its own; a ranking for each of the problems,
@@ -102,8 +111,7 @@ impl Tuner {
         for &candidate in candidates {
             let mut tuning = tuning.clone();
             set(&mut tuning, candidate);
-            // A device keeps its data for good, and an example does not run for long.
-            let device = tuning::open(&self.device.id(), Box::leak(Box::new(tuning)))?;
+            let device = self.open(tuning)?;
             for (ranking, problem) in rankings.iter_mut().zip(problems) {
                 let measured = self.protocol.measure(&device, &Work::Alone(problem(&device)?))?;
                 ranking.push((candidate, measured.device.unwrap_or(measured.wall)));
