@@ -79,7 +79,7 @@ impl Protocol {
             }
             false => Vec::new(),
         };
-        let in_a_row = count(self.time / FEWEST as u32);
+        let in_a_row = count.div_ceil(FEWEST).max(FEWEST);
         let mut steady = Vec::new();
         for _ in 0..FEWEST {
             let begin = Instant::now();
