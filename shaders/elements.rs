@@ -275,6 +275,11 @@ impl<'k> Raw<'k> {
         (self.array.load(word) >> shift) & mask
     }
 
+    /// The word that begins with the element at `index`, of one, two or four bytes.
+    pub fn word(self, index: Value<'k>) -> Value<'k> {
+        self.array.load(index / (4 / self.bytes))
+    }
+
     /// Replaces an element that no other invocation replaces.
     pub fn replace(self, index: Value<'k>, new: Value<'k>) {
         if self.bytes >= 4 {

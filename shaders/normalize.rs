@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::elements::{Elements, Grid, Quads, Strides, float_parameter};
-use super::workgroup::{Member, Team, Turn, WORKGROUP, tree};
+use super::workgroup::{Member, Team, Turn, tree};
 use crate::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use std::rc::Rc;
@@ -32,26 +32,43 @@ impl NormalizeOp {
     }
 }
 
-/// Where a row is between the passes over it.
+/// What is loaded at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Held {
-    /// In memory, from which each pass reads it anew, so many elements at a time.
-    Memory(Turn),
-    /// In registers of the team, of which each member has so many elements, every `team.size()`th of the row.
-    Elements(u32),
-    /// The same by fours that lie side by side in input, output, weight and bias, from multiples of four on; the output is
-    /// of the input's dtype.
-    Quads(u32),
+pub(crate) enum Load {
+    Element,
+    /// Four elements of a row, which lie side by side in input, output, weight and bias, from multiples of four on.
+    Along,
+    /// An element of each of four rows, which lie side by side in input and output, from multiples of four on.
+    Across,
 }
 
-impl Held {
-    /// Elements that are loaded at a time.
-    fn width(self) -> u32 {
-        if matches!(self, Held::Quads(_)) { 4 } else { 1 }
+impl Load {
+    /// The elements of a row in it.
+    pub fn along(self) -> u32 {
+        if self == Load::Along { 4 } else { 1 }
+    }
+
+    /// The rows that it has elements of.
+    pub fn across(self) -> u32 {
+        if self == Load::Across { 4 } else { 1 }
+    }
+
+    /// The dtype of the output for elements of `dtype`: of 32 bits or more, unless fours are stored.
+    pub fn output(self, dtype: DType) -> DType {
+        if self == Load::Element { dtype.widened() } else { dtype }
     }
 }
 
-/// A normalisation, and then `y weight + bias` as far as they are there. The output is of the widened dtype (but see [`Held`]),
+/// Where a row is between the passes over it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Held {
+    /// In memory, from which each pass reads it anew.
+    Memory(Turn),
+    /// In registers of the team, of which each member has so many loads, every `team.size()`th of the row.
+    Registers(u32),
+}
+
+/// A normalisation, and then `y weight + bias` as far as they are there. The output is of the dtype that [`Load`] says,
 /// contiguous. Parameters: the number of rows, their length, the number of rows that lie side by side (the product of the axes inside of the
 /// normalised ones); the lengths of the kept axes, of the normalised ones; the input's offset and strides along both;
 /// eps, if the operation has one; if weights are per channel, the number of groups that the channels come in, the
@@ -69,6 +86,7 @@ pub(crate) struct Normalize {
     pub team: Team,
     /// The lanes of the device's subgroups, if these are used.
     pub subgroup: Option<u32>,
+    pub load: Load,
     pub held: Held,
 }
 
@@ -85,7 +103,8 @@ impl Normalize {
 impl Family for Normalize {
     fn name(&self) -> String {
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
-        format!("{:?}({}, {:?}{subgroups}, {:?})", self.op, self.dtype, self.team, self.held).to_lowercase()
+        let Normalize { op, dtype, team, load, held, .. } = self;
+        format!("{op:?}({dtype}, {team:?}{subgroups}, {load:?}, {held:?})").to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -99,26 +118,27 @@ impl Family for Normalize {
         let strides = Strides::parameters(k, self.kept_rank + self.normalized_rank);
         let eps = self.op.has_eps().then(|| float_parameter(k, self.dtype));
         let channels: Option<[Value; 3]> = self.per_channel.then(|| std::array::from_fn(|_| k.parameter(Type::U32)));
-        let width = self.held.width();
-        let x = Source::input(k, "x", self.dtype, width);
+        let (along, across) = (self.load.along(), self.load.across());
+        let x = Source::input(k, "x", self.dtype, along * across);
         let vector = |name| {
-            (Source::input(k, name, self.dtype, if channels.is_some() { 1 } else { width }), Strides::parameters(k, 1))
+            (Source::input(k, name, self.dtype, if channels.is_some() { 1 } else { along }), Strides::parameters(k, 1))
         };
         let weight = self.weight.then(|| vector("weight"));
         let bias = self.bias.then(|| vector("bias"));
-        let y = Target::output(k, self.dtype, width);
+        let y = Target::output(k, self.dtype, along * across);
 
         let member = self.team.join(k).in_subgroups(self.subgroup);
-        let row = member.row.min(rows - 1);
+        // The only row, or the first of four.
+        let row = (member.row * across).min(rows - across);
         let coordinates = kept.coordinates(row);
-        // From here on `j` counts what is loaded at a time.
+        // From here on `j` counts loads.
         let load = move |j: Value<'k>| {
-            let place = [&coordinates[..], &normalized.coordinates(j * width)].concat();
+            let place = [&coordinates[..], &normalized.coordinates(j * along)].concat();
             x.load(k, strides.at(&place))
         };
         let count = length.convert(self.dtype.compute_scalar());
-        let ty = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
-        let x = Row::new(member, self.held, ty, length / width, load);
+        let ty = Type { scalar: self.dtype.compute_scalar(), lanes: across };
+        let x = Row::new(member, self.held, ty, length / along, load);
 
         let one = k.number(ty, 1);
         let eps = eps.unwrap_or(k.number(ty, 0));
@@ -126,10 +146,11 @@ impl Family for Normalize {
             NormalizeOp::Softmax | NormalizeOp::LogSoftmax => {
                 let (largest, total) = x.largest();
                 let shifted = x.map(move |x| x - largest);
-                let exp = shifted.map(Value::exp);
+                let exp = shifted.map(Value::exp_of_negative);
                 let total = total.unwrap_or_else(|| exp.sum());
                 if self.op == NormalizeOp::Softmax {
-                    exp.map(move |e| e / total)
+                    let scale = one / total;
+                    exp.map(move |e| e * scale)
                 } else {
                     let log = total.log();
                     shifted.map(move |x| x - log)
@@ -152,11 +173,11 @@ impl Family for Normalize {
             }
         };
 
-        let row_exists = member.row.lt(rows);
+        let row_exists = (member.row * across).lt(rows);
         y_row.each(|j, exists, normal| {
             // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
             k.when(exists.map_or(row_exists, |exists| row_exists & exists), || {
-                let j = j * width;
+                let j = j * along;
                 let place = [channels.map_or(j, |[groups, size, inside]| row % groups * size + j / inside)];
                 let at = |vector: &(Source<'k>, Strides<'k>)| vector.0.load(k, vector.1.at(&place));
                 let scaled = weight.as_ref().map_or(normal, |weight| normal * at(weight));
@@ -173,11 +194,23 @@ impl Family for Normalize {
                 let affine = matches!(op, NormalizeOp::LayerNorm | NormalizeOp::RmsNorm);
                 let bias = op == NormalizeOp::LayerNorm;
                 let (kept_rank, normalized_rank) = (1, 1);
-                let teams = Team::ALL.map(|team| (team, None, Held::Memory(Turn::Single)));
-                let teams = teams.into_iter().chain([(Team::ALL[1], None, Held::Memory(Turn::Singles))]);
-                let held = [(None, Held::Elements(2)), (None, Held::Quads(2)), (Some(32), Held::Quads(2))];
-                let held = held.map(|(subgroup, held)| (Team::Workgroup(WORKGROUP), subgroup, held));
-                samples.extend(teams.chain(held).map(|(team, subgroup, held)| Normalize {
+                let [invocation, workgroup] = Team::ALL;
+                let columns = Team::Columns { members: 8, side_by_side: 8 };
+                let (single, singles, held) =
+                    (Held::Memory(Turn::Single), Held::Memory(Turn::Singles), Held::Registers(2));
+                let mut cuts = vec![
+                    (invocation, None, Load::Element, single),
+                    (workgroup, None, Load::Element, single),
+                    (workgroup, None, Load::Element, singles),
+                    (workgroup, None, Load::Element, held),
+                    (workgroup, None, Load::Along, held),
+                    (workgroup, Some(32), Load::Along, held),
+                ];
+                // Rows of these are along an axis of the caller's choice.
+                if matches!(op, NormalizeOp::Softmax | NormalizeOp::L2) {
+                    cuts.extend([(columns, None, Load::Across, singles), (columns, None, Load::Across, held)]);
+                }
+                samples.extend(cuts.into_iter().map(|(team, subgroup, load, held)| Normalize {
                     op,
                     dtype,
                     kept_rank,
@@ -187,6 +220,7 @@ impl Family for Normalize {
                     per_channel: false,
                     team,
                     subgroup,
+                    load,
                     held,
                 }));
             }
@@ -218,7 +252,7 @@ impl<'k> Source<'k> {
     }
 }
 
-/// The buffer of results: of the widened dtype, or by fours.
+/// The buffer of results, which are stored by elements of 32 bits or more, or by fours.
 enum Target<'k> {
     Elements(Array<'k>),
     Quads(Quads<'k>),
@@ -246,7 +280,7 @@ impl<'k> Target<'k> {
 #[derive(Clone)]
 struct Row<'k> {
     member: Member<'k>,
-    /// The type of a number.
+    /// The type of a number of the row: of four rows, a vector.
     ty: Type,
     /// How many times something is loaded for it.
     length: Value<'k>,
@@ -271,7 +305,7 @@ impl<'k> Row<'k> {
     ) -> Self {
         let numbers = match held {
             Held::Memory(turn) => Numbers::Memory(Rc::new(load), turn),
-            Held::Elements(count) | Held::Quads(count) => {
+            Held::Registers(count) => {
                 let places = (0..count).map(|i| member.lane + i * member.lanes());
                 Numbers::Registers(places.map(|j| (j, load(j.min(length - 1)))).collect())
             }
@@ -290,23 +324,23 @@ impl<'k> Row<'k> {
         Row { numbers, ..self.clone() }
     }
 
-    /// The largest number, NaN if one is NaN. With it comes the sum of the exponentials of the numbers less the largest, where
-    /// both are had in one pass.
+    /// The largest number; any where one is NaN, as the sum of the exponentials is NaN then. With it comes that sum, for the
+    /// numbers less the largest, where both are had in one pass.
     fn largest(&self) -> (Value<'k>, Option<Value<'k>>) {
         let own = match &self.numbers {
             // On software devices an exponential costs more than another pass.
             Numbers::Memory(load, turn @ Turn::Single) => {
                 let most = self.member.k.var(load(self.member.k.u32(0)));
-                self.member.each_turn(*turn, self.length, |places| most.set(most.get().max(load(places[0]))));
+                self.member.each_turn(*turn, self.length, |places| most.set(most.get().larger(load(places[0]))));
                 most.get()
             }
             Numbers::Memory(load, turn) => {
                 let (largest, total) = self.largest_and_total(&**load, *turn);
                 return (largest, Some(total));
             }
-            Numbers::Registers(numbers) => largest(largest(numbers.iter().map(|&(_, x)| x).collect()).lanes()),
+            Numbers::Registers(numbers) => self.together(numbers.iter().map(|&(_, x)| x).collect(), Value::larger),
         };
-        (self.member.reduce(own, |a, b| a.max(b)), None)
+        (self.member.reduce(own, Value::larger), None)
     }
 
     /// Both in one pass: the sum is that for the largest number so far, and scaled when there is a larger one (M. Milakov
@@ -322,17 +356,17 @@ impl<'k> Row<'k> {
         let (most, sum, rest) = (k.var(first), k.var(zero), k.var(zero));
         member.each_turn(turn, self.length, |places| {
             let numbers: Vec<_> = places.iter().map(|&j| load(j)).collect();
-            let next = most.get().max(largest(numbers.clone()));
+            let next = most.get().larger(self.together(numbers.clone(), Value::larger));
             let shift = finite(next);
-            let scale = (most.get() - shift).exp();
-            let new = tree(numbers.iter().map(|&x| (x - shift).exp()).collect(), &|&a, &b| a + b);
+            let scale = (most.get() - shift).exp_of_negative();
+            let new = self.together(numbers.iter().map(|&x| (x - shift).exp_of_negative()).collect(), |a, b| a + b);
             let [total, lost] = (sum.get() * scale).two_sum(new);
             most.set(next);
             sum.set(total);
             rest.set(rest.get() * scale + lost);
         });
-        let largest = member.reduce(most.get(), |a, b| a.max(b));
-        let own = (sum.get() + rest.get()) * (most.get() - finite(largest)).exp();
+        let largest = member.reduce(most.get(), Value::larger);
+        let own = (sum.get() + rest.get()) * (most.get() - finite(largest)).exp_of_negative();
         (largest, member.reduce(own, |a, b| a + b))
     }
 
@@ -349,8 +383,14 @@ impl<'k> Row<'k> {
         if let (Some(last), Some(&(j, _))) = (terms.last_mut(), numbers.last()) {
             *last = j.lt(self.length).select(*last, 0);
         }
-        let own = tree(tree(terms, &|&a, &b| a + b).lanes(), &|&a, &b| a + b);
-        member.reduce(own, |a, b| a + b)
+        member.reduce(self.together(terms, |a, b| a + b), |a, b| a + b)
+    }
+
+    /// Loads of the row as one number of it.
+    fn together(&self, loads: Vec<Value<'k>>, combine: impl Fn(Value<'k>, Value<'k>) -> Value<'k>) -> Value<'k> {
+        let combine = |a: &Value<'k>, b: &Value<'k>| combine(*a, *b);
+        let load = tree(loads, &combine);
+        if load.ty() == self.ty { load } else { tree(load.lanes(), &combine) }
     }
 
     /// Visits this member's numbers with their places and, where that is not certain, whether they exist.
@@ -371,8 +411,4 @@ impl<'k> Row<'k> {
             }
         }
     }
-}
-
-fn largest(numbers: Vec<Value<'_>>) -> Value<'_> {
-    tree(numbers, &|&a, &b| a.max(b))
 }

@@ -61,7 +61,7 @@ impl Family for Reduce {
         let (row, part) = match self.team {
             // Neighbours work on neighbouring rows, whose elements may be neighbours.
             Team::Invocation => (chunk % (chunks / per_row), chunk / (chunks / per_row)),
-            Team::Workgroup(_) => (chunk / per_row, chunk % per_row),
+            Team::Workgroup(_) | Team::Columns { .. } => (chunk / per_row, chunk % per_row),
         };
         let start = part * span;
         let bounds = [start, start + (length - start).min(span)];

@@ -5,93 +5,132 @@ use super::Family;
 use super::elements::{Grid, Raw, Strides};
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
-/// Rows and columns of a tile: rows lie side by side in the input, columns in the output.
-pub(crate) const TILE: [u32; 2] = [32, 64];
-
 /// Invocations per workgroup: as many as every device has.
 const WORKGROUP: u32 = 128;
-
-/// Elements between columns of a tile, so that rows fall into different banks.
-const PITCH: u32 = TILE[0] + 1;
 
 /// `y[.., i, .., j] = x[.., j, .., i]` for elements of 1, 2 or 4 bytes; the number of columns is a multiple of four.
 /// Parameters: the number of outer places, rows and columns; the stride of a column in `x` and of a row in `y`; the
 /// lengths of the outer axes; of `x` and of `y` an offset and strides along them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Transpose {
-    pub bytes: usize,
+    pub bytes: u32,
     /// The number of outer axes.
     pub outer: usize,
+    /// Whether the columns of `x` begin at whole words.
+    pub words: bool,
+    /// Rows and columns of a tile.
+    pub tile: [u32; 2],
 }
 
 impl Transpose {
     pub fn parameter_words(&self) -> usize {
         5 + self.outer + 2 * (1 + self.outer)
     }
+
+    /// Elements in a word.
+    fn per_word(&self) -> u32 {
+        4 / self.bytes
+    }
+
+    /// Rows and columns of a tile for so many: rows lie side by side in the input, columns in the output. By words it is 128
+    /// bytes or more of each, which fill the workgroup memory that every device has, but no side is twice as long as need be.
+    pub fn tile(bytes: u32, words: bool, [rows, columns]: [usize; 2]) -> [u32; 2] {
+        let [tile_rows, tile_columns] = match bytes {
+            _ if !words => return [32, 64],
+            1 => [128, 128],
+            2 => [64, 128],
+            _ => [64, 64],
+        };
+        let fitting = |side: u32, length: usize| if length <= side as usize / 2 { side / 2 } else { side };
+        [fitting(tile_rows, rows), fitting(tile_columns, columns)]
+    }
 }
 
 impl Family for Transpose {
     fn name(&self) -> String {
-        format!("transpose({} bytes, {} outer axes)", self.bytes, self.outer)
+        let by = if self.words { "words" } else { "elements" };
+        format!("transpose({} bytes by {by}, {:?}, {} outer axes)", self.bytes, self.tile, self.outer)
     }
 
     fn workgroup(&self) -> u32 {
         WORKGROUP
     }
 
-    fn write(&self, k: &KernelBuilder) {
+    fn write<'k>(&self, k: &'k KernelBuilder) {
         let [count, rows, columns, x_stride, y_stride] = std::array::from_fn(|_| k.parameter(Type::U32));
         let grid = Grid::parameters(k, self.outer);
         let [x_at, y_at] = [0, 1].map(|_| Strides::parameters(k, self.outer));
-        let x = Raw::input(k, "x", self.bytes);
-        let quad = match self.bytes {
-            1 => Type::U32,
-            2 => Type::vec2(Scalar::U32),
-            _ => Type::vec4(Scalar::U32),
+        let x = Raw::input(k, "x", self.bytes as usize);
+        let per_word = self.per_word();
+        let [tile_rows, tile_columns] = self.tile;
+        let y = k.buffer("y", Type { scalar: Scalar::U32, lanes: self.bytes }, Access::Write);
+        // Words of elements that are neighbours in the output.
+        let tile = k.workgroup_array(Type::U32, tile_columns / per_word * tile_rows);
+        let (row_words, row_quads) = (tile_rows / per_word, tile_columns / 4);
+        // Different banks for the neighbours who store, and for those who load: the rows of a word lie apart, and their
+        // order differs from four columns to the next.
+        let place = |column: Value<'k>, row: Value<'k>| {
+            let place = row % per_word * row_words + row / per_word;
+            column / per_word * tile_rows + (place ^ (column / 4 * (32 / row_quads)))
         };
-        let y = k.buffer("y", quad, Access::Write);
-        let tile = k.workgroup_array(Type::U32, TILE[1] * PITCH);
-
-        let [down, across] = [(rows + (TILE[0] - 1)) / TILE[0], (columns + (TILE[1] - 1)) / TILE[1]];
+        let [down, across] = [(rows + (tile_rows - 1)) / tile_rows, (columns + (tile_columns - 1)) / tile_columns];
         let group = k.group_index();
         let (outer, inside) = (group / (down * across), group % (down * across));
-        let (first_row, first_column) = (inside % down * TILE[0], inside / down * TILE[1]);
+        let (first_row, first_column) = (inside % down * tile_rows, inside / down * tile_columns);
         // A folded dispatch has surplus groups.
-        let place = grid.coordinates(outer.min(count - 1));
+        let outer_place = grid.coordinates(outer.min(count - 1));
         let lane = k.local_index();
-        // Beyond the edge the last ones are read again.
-        let x_start = x_at.at(&place) + (first_row + lane % TILE[0]).min(rows - 1);
-        for pass in 0..TILE[0] * TILE[1] / WORKGROUP {
-            let column = lane / TILE[0] + pass * (WORKGROUP / TILE[0]);
-            let element = x.load(x_start + (first_column + column).min(columns - 1) * x_stride);
-            tile.store(column * PITCH + lane % TILE[0], element);
+        let x_start = x_at.at(&outer_place);
+        for pass in 0..row_words * tile_columns / per_word / WORKGROUP {
+            let item = lane + pass * WORKGROUP;
+            let (row, column) = (item % row_words * per_word, item / row_words * per_word);
+            // Beyond the edge the last ones are read again.
+            let word = |of: u32| {
+                let start = x_start + (first_column + column + of).min(columns - 1) * x_stride;
+                if self.words {
+                    return x.word(start + (first_row + row).min(rows - 1));
+                }
+                let elements = (0..per_word).map(|e| (x.load(start + (first_row + row + e).min(rows - 1)), e));
+                elements.map(|(x, e)| x << (8 * self.bytes * e)).reduce(|a, b| a | b).unwrap_or(k.u32(0))
+            };
+            let words: Vec<_> = (0..per_word).map(word).collect();
+            for (of, word) in (0..).zip(self.turned(words)) {
+                tile.store(place(column, row + of), word);
+            }
         }
         k.barrier();
-        let per_row = TILE[1] / 4;
-        let column = lane % per_row * 4;
-        for pass in 0..TILE[0] * per_row / WORKGROUP {
-            let row = lane / per_row + pass * (WORKGROUP / per_row);
+        let column = lane % row_quads * 4;
+        for pass in 0..tile_rows * row_quads / WORKGROUP {
+            let row = lane / row_quads + pass * (WORKGROUP / row_quads);
             let inside = outer.lt(count) & (first_row + row).lt(rows) & (first_column + column).lt(columns);
             k.when(inside, || {
-                let index = y_at.at(&place) + (first_row + row) * y_stride + first_column + column;
-                let four = [0, 1, 2, 3].map(|e| tile.load((column + e) * PITCH + row));
-                y.store(index / 4, self.packed(k, four));
+                let index = y_at.at(&outer_place) + (first_row + row) * y_stride + first_column + column;
+                let words: Vec<_> =
+                    (0..self.bytes).map(|word| tile.load(place(column + word * per_word, row))).collect();
+                y.store(index / 4, if let [word] = words[..] { word } else { k.vector(&words) });
             });
         }
     }
 
     fn samples() -> Vec<Self> {
-        [1, 2, 4].map(|bytes| Transpose { bytes, outer: 1 }).into()
+        [(1, false), (1, true), (2, false), (2, true), (4, true)]
+            .map(|(bytes, words)| Transpose { bytes, outer: 1, words, tile: Transpose::tile(bytes, words, [1024; 2]) })
+            .into()
     }
 }
 
 impl Transpose {
-    /// Four elements as they lie in memory.
-    fn packed<'k>(&self, k: &'k KernelBuilder, [a, b, c, d]: [Value<'k>; 4]) -> Value<'k> {
-        match self.bytes {
-            1 => a | (b << 8) | (c << 16) | (d << 24),
-            2 => k.vector(&[a | (b << 16), c | (d << 16)]),
-            _ => k.vector(&[a, b, c, d]),
+    /// As many words as a word has elements, turned: the first has the first elements of all.
+    fn turned<'k>(&self, words: Vec<Value<'k>>) -> Vec<Value<'k>> {
+        if words.len() == 1 {
+            return words;
         }
+        let bits = 8 * self.bytes;
+        let mask = (1 << bits) - 1;
+        let of = |place: u32| {
+            let elements = (0..).zip(&words).map(|(to, &word)| ((word >> (bits * place)) & mask) << (bits * to));
+            elements.reduce(|a, b| a | b)
+        };
+        (0..self.per_word()).filter_map(of).collect()
     }
 }

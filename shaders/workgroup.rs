@@ -9,6 +9,12 @@ use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 pub(crate) enum Team {
     Invocation,
     Workgroup(u32),
+    /// So many members for each of so many rows, which share a workgroup: where rows lie side by side in memory, neighbours
+    /// work on neighbours.
+    Columns {
+        members: u32,
+        side_by_side: u32,
+    },
 }
 
 /// Invocations per workgroup where each works alone, and of the usual team.
@@ -66,14 +72,18 @@ impl Team {
         match self {
             Team::Invocation => Member { k, team: self, row: k.global_index(), lane: k.u32(0), subgroup: None },
             Team::Workgroup(_) => Member { k, team: self, row: k.group_index(), lane: k.local_index(), subgroup: None },
+            Team::Columns { side_by_side, .. } => {
+                let (row, lane) = (k.local_index() % side_by_side, k.local_index() / side_by_side);
+                Member { k, team: self, row: k.group_index() * side_by_side + row, lane, subgroup: None }
+            }
         }
     }
 
-    /// Its invocations.
+    /// The invocations that work on a row.
     pub const fn size(self) -> u32 {
         match self {
             Team::Invocation => 1,
-            Team::Workgroup(size) => size,
+            Team::Workgroup(size) | Team::Columns { members: size, .. } => size,
         }
     }
 
@@ -82,6 +92,7 @@ impl Team {
         match self {
             Team::Invocation => WORKGROUP,
             Team::Workgroup(size) => size,
+            Team::Columns { members, side_by_side } => members * side_by_side,
         }
     }
 
@@ -90,6 +101,7 @@ impl Team {
         match self {
             Team::Invocation => rows.div_ceil(WORKGROUP as usize),
             Team::Workgroup(_) => rows,
+            Team::Columns { side_by_side, .. } => rows.div_ceil(side_by_side as usize),
         }
     }
 }
@@ -97,7 +109,7 @@ impl Team {
 impl<'k> Member<'k> {
     /// The same in a team whose subgroups have so many lanes, neighbours in it, and combine their values by themselves.
     pub fn in_subgroups(self, lanes: Option<u32>) -> Self {
-        Member { subgroup: lanes.filter(|_| self.team != Team::Invocation), ..self }
+        Member { subgroup: lanes.filter(|_| matches!(self.team, Team::Workgroup(_))), ..self }
     }
 
     /// The size of the team.
@@ -108,7 +120,15 @@ impl<'k> Member<'k> {
     /// Workgroup memory for states: one number per invocation for each of a state's.
     pub fn scratch(&self, types: impl IntoIterator<Item = Type>) -> Vec<Array<'k>> {
         let shared = self.team != Team::Invocation;
-        types.into_iter().filter(|_| shared).map(|ty| self.k.workgroup_array(ty, self.lanes())).collect()
+        types.into_iter().filter(|_| shared).map(|ty| self.k.workgroup_array(ty, self.team.workgroup())).collect()
+    }
+
+    /// Where in workgroup memory the state of a member of this row is.
+    fn place(&self, lane: Value<'k>) -> Value<'k> {
+        match self.team {
+            Team::Columns { side_by_side, .. } => lane * side_by_side + self.k.local_index() % side_by_side,
+            Team::Invocation | Team::Workgroup(_) => lane,
+        }
     }
 
     /// Visits the places of this member's loads of a row of `length`, those of a turn together.
@@ -197,7 +217,8 @@ impl<'k> Member<'k> {
         }
         let scratch = self.scratch(own.iter().map(|number| number.ty()));
         let gather = |first: Value<'k>, count: u32, stride: u32| {
-            tree((0..count).map(|i| load(&scratch, first + i * stride)).collect(), &|a: &State<'k>, b| combine(a, b))
+            let states = (0..count).map(|i| load(&scratch, self.place(first + i * stride)));
+            tree(states.collect(), &|a: &State<'k>, b| combine(a, b))
         };
         if let Some(lanes) = self.subgroup {
             let of_subgroup = self.reduce_subgroup(lanes, own, &combine);
@@ -211,10 +232,10 @@ impl<'k> Member<'k> {
         }
         // Some members combine what all have, every member what those have.
         let parts = 1 << self.lanes().ilog2().div_ceil(2);
-        store(&scratch, self.lane, &own);
+        store(&scratch, self.place(self.lane), &own);
         self.k.barrier();
         self.k.when(self.lane.lt(parts), || {
-            store(&scratch, self.lane, &gather(self.lane, self.lanes() / parts, parts));
+            store(&scratch, self.place(self.lane), &gather(self.lane, self.lanes() / parts, parts));
         });
         self.k.barrier();
         gather(self.k.u32(0), parts, 1)

@@ -26,6 +26,7 @@ mod rearrange;
 mod reduce;
 mod resize;
 mod rotary;
+mod row_cut;
 mod rows;
 mod scan;
 mod scatter;

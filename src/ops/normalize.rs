@@ -1,13 +1,12 @@
 //! Softmax and normalisations.
 
 use super::gemm::weighted_sum;
-use super::{choose_team, largest_team, subgroup_lanes};
-use crate::device::Device;
+use super::row_cut::{Cut, View};
+use super::subgroup_lanes;
 use crate::error::{Error, Result};
 use crate::expr::{BinaryOp, Domain, Expr, UnaryOp};
 use crate::kernels::normalize::{Held, Normalize, NormalizeOp};
-use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
-use crate::layout::collapse;
+use crate::kernels::workgroup::Team;
 use crate::shape::{Axis, Dims};
 use crate::tensor::{Fusion, Tensor, Word, allocate, checked_elements};
 use std::ops::Range;
@@ -300,37 +299,25 @@ impl Tensor {
 
     fn normalize(&self, what: &Normalization) -> Result<Tensor> {
         let Normalization { op, name, axes, eps, weight, bias, channels } = what;
-        let elements = checked_elements(self.shape(), name)?;
         let wide = self.dtype().widened();
-        if elements == 0 {
+        if checked_elements(self.shape(), name)? == 0 {
             return Tensor::zeros(self.shape().clone(), self.dtype(), self.device());
         }
-        let view = |chosen: &dyn Fn(&usize) -> bool| {
-            let chosen: Dims = (0..self.rank()).filter(chosen).collect();
-            let lengths: Dims = chosen.iter().map(|&axis| self.dims()[axis]).collect();
-            let strides: Dims<isize> = chosen.iter().map(|&axis| self.strides()[axis]).collect();
-            let (lengths, mut strides) = collapse(&lengths, &[&strides]);
-            (lengths, strides.remove(0))
+        let view = View::new(self, axes);
+        if view.is_turned(self.device()) {
+            // Tiles turn it faster than a kernel that reads side by side and writes apart, or the other way round.
+            return self.contiguous()?.normalize(what);
+        }
+        let View { kept, kept_strides, normalized, normalized_strides, rows, length, inner } = &view;
+        let vectors_have_fours = match channels {
+            Some([_, _, elements]) => elements.is_multiple_of(4),
+            None => [weight, bias]
+                .into_iter()
+                .flatten()
+                .all(|vector| vector.strides()[0] == 1 && vector.layout().offset.is_multiple_of(4)),
         };
-        let (kept, kept_strides) = view(&|axis| !axes.contains(axis));
-        let (normalized, normalized_strides) = view(&|axis| axes.contains(axis));
-        let length: usize = self.dims()[axes.clone()].iter().product();
-        let inner: usize = self.dims()[axes.end..].iter().product();
-        let rows = elements / length;
-        let fours = |n: usize| n.is_multiple_of(4);
-        let quads = normalized_strides[..] == [1]
-            && inner == 1
-            && fours(length)
-            && fours(self.layout().offset)
-            && kept_strides.iter().all(|stride| stride % 4 == 0)
-            && match channels {
-                Some([_, _, elements]) => fours(*elements),
-                None => [weight, bias]
-                    .into_iter()
-                    .flatten()
-                    .all(|vector| vector.strides()[0] == 1 && fours(vector.layout().offset)),
-            };
-        let (team, held) = hold(self.device(), rows, length, quads);
+        let Cut { team, load, held } = view.cut(self, vectors_have_fours);
+        let in_subgroups = matches!((team, held), (Team::Workgroup(_), Held::Registers(_)));
         let config = Normalize {
             op: *op,
             dtype: self.dtype(),
@@ -340,17 +327,18 @@ impl Tensor {
             bias: bias.is_some(),
             per_channel: channels.is_some(),
             team,
-            subgroup: subgroup_lanes(self.device()).filter(|_| !matches!(held, Held::Memory(_))),
+            subgroup: subgroup_lanes(self.device()).filter(|_| in_subgroups),
+            load,
             held,
         };
         let limit = self.device().info().limits.max_parameter_words as usize;
         if config.parameter_words() > limit && !self.is_contiguous() {
             return self.contiguous()?.normalize(what);
         }
-        let mut parameters = vec![rows as u32, length as u32, inner as u32];
-        parameters.extend(kept.iter().chain(&normalized).map(|&n| n as u32));
+        let mut parameters = [*rows, *length, *inner].map(|n| n as u32).to_vec();
+        parameters.extend(kept.iter().chain(normalized).map(|&n| n as u32));
         parameters.push(self.layout().offset as u32);
-        parameters.extend(kept_strides.iter().chain(&normalized_strides).map(|&stride| stride as u32));
+        parameters.extend(kept_strides.iter().chain(normalized_strides).map(|&stride| stride as u32));
         if op.has_eps() {
             parameters.extend(Word::from_f64(*eps, wide, name)?.words());
         }
@@ -360,31 +348,10 @@ impl Tensor {
             buffers.push(vector.buffer()?);
             parameters.extend([vector.layout().offset as u32, vector.strides()[0] as u32]);
         }
-        let dtype = if matches!(held, Held::Quads(_)) { self.dtype() } else { wide };
+        let dtype = load.output(self.dtype());
         let output = allocate(self.shape(), dtype, self.device(), name)?;
         let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
-        self.device().runtime().launch(config, &bindings, &parameters, team.groups(rows))?;
+        self.device().runtime().launch(config, &bindings, &parameters, team.groups(*rows / load.across() as usize))?;
         Tensor::from_buffer(output, self.shape().clone(), dtype, self.device()).to_dtype(self.dtype())
-    }
-}
-
-/// Who works on a row, and where it is meanwhile.
-fn hold(device: &Device, rows: usize, length: usize, quads: bool) -> (Team, Held) {
-    let tuning = device.tuning();
-    let memory = Held::Memory(if tuning.loads.several { Turn::Singles } else { Turn::Single });
-    if !tuning.loads.several || length < tuning.rows.shortest {
-        return (choose_team(device, rows, length), memory);
-    }
-    let loads = if quads { length / 4 } else { length };
-    let largest = largest_team(device);
-    // Larger teams than need be wait longer for one another.
-    let spread = (loads / 4).next_power_of_two().clamp(WORKGROUP as usize, 256);
-    let needed = loads.div_ceil(tuning.rows.held).next_power_of_two();
-    let team = (spread.max(needed) as u32).min(largest);
-    let held = loads.div_ceil(team as usize);
-    match () {
-        _ if held > tuning.rows.held => (Team::Workgroup(team), memory),
-        _ if quads => (Team::Workgroup(team), Held::Quads(held as u32)),
-        _ => (Team::Workgroup(team), Held::Elements(held as u32)),
     }
 }

@@ -9,7 +9,7 @@ use crate::tensor::{Tensor, checked_elements};
 use std::sync::Arc;
 
 /// So many neighbours are read at once.
-const COLUMNS: usize = 32;
+pub(super) const COLUMNS: usize = 32;
 
 /// The rows of a tensor.
 pub(super) struct Rows {
@@ -44,9 +44,7 @@ impl Rows {
             let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
             return Rows::new(&tensor.permute(order)?.reshape((count, length))?, &[0], &[1], words, op);
         }
-        let are_columns = kept_strides.last() == Some(&1)
-            && kept_lengths.last().is_some_and(|&columns| columns >= COLUMNS)
-            && row_strides.last() != Some(&1);
+        let are_columns = are_columns((&kept_lengths, &kept_strides), &row_strides);
         let fours = |stride: &isize| stride % 4 == 0;
         let are_quads = row_strides[..] == [1]
             && length.is_multiple_of(4)
@@ -68,6 +66,13 @@ impl Rows {
     pub fn parameters(&self, before: &[usize]) -> Vec<u32> {
         before.iter().map(|&n| n as u32).chain(self.parameters.iter().copied()).collect()
     }
+}
+
+/// Whether rows with these strides lie side by side, for kept axes of these lengths and strides.
+pub(super) fn are_columns((kept_lengths, kept_strides): (&[usize], &[isize]), row_strides: &[isize]) -> bool {
+    kept_strides.last() == Some(&1)
+        && kept_lengths.last().is_some_and(|&columns| columns >= COLUMNS)
+        && row_strides.last() != Some(&1)
 }
 
 /// The lengths of some axes.

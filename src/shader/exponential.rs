@@ -64,6 +64,24 @@ impl<'k> Value<'k> {
         self.is_nan().select(self, (d + 1.0).scale_by_power_of_two(n))
     }
 
+    /// e to the power of a number that is not positive; 0 where that is below the normal numbers. It takes half as many
+    /// instructions as `exp`, which softmax of columns, with two for each element, would wait for.
+    pub(crate) fn exp_of_negative(self) -> Value<'k> {
+        if self.ty.scalar == Scalar::F64 {
+            return self.exp();
+        }
+        // The sum has the whole number that is nearest to `self / ln 2` in its lowest bits, with 127 added to it: there a
+        // power of two has its exponent.
+        let shift = 12_582_912.0 + 127.0;
+        let shifted = self.fma(LOG2_E, shift).opaque();
+        let power = (shifted.bitcast(self.ty.bits()) << 23).bitcast(self.ty);
+        let n = shifted - shift;
+        let [ln_2, rest] = self.ln_2();
+        let r = n.fma(-rest, n.fma(-ln_2, self).opaque());
+        // The logarithm of the least normal number.
+        self.lt(-87.336_54).select(self.literal(0.0), (r.exp_series() + 1.0) * power)
+    }
+
     /// `self exp(a + b)`, where `b` is small.
     pub(super) fn times_exp(self, a: Value<'k>, b: Value<'k>) -> Value<'k> {
         let (r, n) = a.exp_reduced();

@@ -38,6 +38,12 @@ impl<'k> Value<'k> {
         if self.ty.is_float() { (chosen | self.is_nan()).select(self, rhs) } else { chosen.select(self, rhs) }
     }
 
+    /// The larger float, by an instruction; one of them if one is NaN.
+    pub(crate) fn larger(self, rhs: impl IntoValue<'k>) -> Value<'k> {
+        let rhs = rhs.into_value(self.kernel, self.ty);
+        self.library(Glsl::FMax, OpenCl::fmax, &[rhs])
+    }
+
     /// The smaller value; NaN if one is NaN.
     pub fn min(self, rhs: impl IntoValue<'k>) -> Value<'k> {
         let rhs = rhs.into_value(self.kernel, self.ty);

@@ -1,8 +1,11 @@
 //! Copies in which another axis becomes the innermost one.
 
 use super::Tensor;
-use crate::kernels::transpose::{TILE, Transpose};
+use crate::kernels::transpose::Transpose;
 use crate::layout::collapse;
+
+/// Fewer rows or columns leave too much of a tile empty.
+const FEWEST: [usize; 2] = [16, 32];
 
 /// How a tensor is copied into row-major order through tiles.
 pub(super) struct Transposition {
@@ -23,12 +26,16 @@ impl Transposition {
             return None;
         }
         let (rows, columns) = (lengths[row], lengths[rank - 1]);
-        if rows < TILE[0] as usize / 2 || columns < TILE[1] as usize / 2 || !columns.is_multiple_of(4) {
+        if rows < FEWEST[0] || columns < FEWEST[1] || !columns.is_multiple_of(4) {
             return None;
         }
         let y_strides: Vec<usize> = (0..rank).map(|axis| lengths[axis + 1..].iter().product()).collect();
         let outer: Vec<usize> = (0..rank - 1).filter(|&axis| axis != row).collect();
-        let config = Transpose { bytes, outer: outer.len() };
+        let per_word = 4 / bytes;
+        let words = tensor.layout().offset.is_multiple_of(per_word)
+            && outer.iter().chain([&(rank - 1)]).all(|&axis| x_strides[axis] % per_word as isize == 0);
+        let tile = Transpose::tile(bytes as u32, words, [rows, columns]);
+        let config = Transpose { bytes: bytes as u32, outer: outer.len(), words, tile };
         if config.parameter_words() > tensor.device().info().limits.max_parameter_words as usize {
             return None;
         }
@@ -40,7 +47,7 @@ impl Transposition {
         parameters.extend(outer.iter().map(|&axis| x_strides[axis] as u32));
         parameters.push(0);
         parameters.extend(outer.iter().map(|&axis| y_strides[axis] as u32));
-        let groups = count * rows.div_ceil(TILE[0] as usize) * columns.div_ceil(TILE[1] as usize);
+        let groups = count * rows.div_ceil(tile[0] as usize) * columns.div_ceil(tile[1] as usize);
         Some(Transposition { config, parameters, groups })
     }
 }

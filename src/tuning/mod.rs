@@ -63,6 +63,7 @@ pub struct Rows {
     pub shortest: usize,
     pub busy: usize,
     pub held: usize,
+    pub column_teams: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -19,6 +19,7 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
         sum_of_columns(side),
         argmax_of_rows(side),
         softmax(narrow),
+        softmax_of_columns(side),
         layer_norm(norm),
         rms_norm(norm),
         transpose(side, DType::F32),
@@ -149,14 +150,26 @@ fn softmax(n: usize) -> Case {
     case(format!("softmax f32 {n}^2"), 8 * n * n, move |device| {
         let x = random((n, n), device)?;
         let a = x.clone();
-        let expected = |row: Vec<f64>| {
-            let sum: f64 = row.iter().map(|x| x.exp()).sum();
-            row.into_iter().map(|x| x.exp() / sum).collect()
-        };
-        // Elements are about 1 / n, with a few roundings of f32 each.
-        let tolerance = 2f64.powi(-20) / n as f64;
-        Ok(Prepared::alone(move |_| x.softmax(-1), move |y| check_rows(&a, y, expected, 64.0 * tolerance)))
+        Ok(Prepared::alone(move |_| x.softmax(1), move |y| check_softmax(&a, y)))
     })
+}
+
+fn softmax_of_columns(n: usize) -> Case {
+    case(format!("softmax of columns f32 {n}^2"), 8 * n * n, move |device| {
+        let x = random((n, n), device)?;
+        let a = x.t()?;
+        Ok(Prepared::alone(move |_| x.softmax(0), move |y| check_softmax(&a, &y.t()?)))
+    })
+}
+
+fn check_softmax(x: &Tensor, y: &Tensor) -> Result<()> {
+    let expected = |row: Vec<f64>| {
+        let sum: f64 = row.iter().map(|x| x.exp()).sum();
+        row.into_iter().map(|x| x.exp() / sum).collect()
+    };
+    // Elements are about 1 / n, with a few roundings of f32 each.
+    let tolerance = 2f64.powi(-20) / x.dims()[1] as f64;
+    check_rows(x, y, expected, 64.0 * tolerance)
 }
 
 const EPSILON: f64 = 1e-5;

@@ -57,8 +57,15 @@ const LAYOUTS: [Layout; 7] = [
 const LENGTHS: [(&str, &[usize]); 5] =
     [("odd", &[3, 65, 7]), ("long", &[2, 5000]), ("short", &[3000, 3]), ("many", &[70, 100]), ("vector", &[130])];
 
-/// Rows that no team keeps in registers.
+/// Columns that teams go down side by side, by fours and one by one.
+const COLUMNS: [(&str, &[usize]); 2] = [("columns", &[2, 40, 132]), ("columns_odd", &[45, 131])];
+
+/// Columns that become rows, and rows that become columns, in the result: a GPU copies them first.
+const TURNED: &[usize] = &[45, 132];
+
+/// Rows, and columns, that no team keeps in registers.
 const LONGEST: &[usize] = &[2, 20_001];
+const LONGEST_COLUMNS: &[usize] = &[4200, 132];
 
 fn check_softmax(input: &Sample, axis: i32) -> Outcome {
     let resolved = axis.rem_euclid(input.values.ndim() as i32) as usize;
@@ -229,6 +236,32 @@ pub fn add(suite: &mut Suite) {
         if dtype == DType::F32 {
             add("longest".into(), LONGEST, Layout::Contiguous);
         }
+        for (name, shape) in
+            COLUMNS.into_iter().chain((dtype == DType::F32).then_some(("columns_long", LONGEST_COLUMNS)))
+        {
+            let axis = shape.len() - 2;
+            suite.add("softmax", format!("{dtype}::{name}"), move |device| {
+                check_softmax(
+                    &shaped("softmax", shape, Layout::Contiguous, dtype, Domain::Normal, device)?,
+                    axis as i32,
+                )
+            });
+            for op in ["log_softmax", "l2_normalize"] {
+                suite.add(op, format!("{dtype}::{name}"), move |device| {
+                    let input = shaped(op, shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
+                    check_along(op, &input, axis as i32)
+                });
+            }
+        }
+        for axis in [0, 1] {
+            suite.add("softmax", format!("{dtype}::columns_turned_{axis}"), move |device| {
+                check_softmax(&shaped("softmax", TURNED, Layout::Transposed, dtype, Domain::Normal, device)?, axis)
+            });
+        }
+        suite.add("layer_norm", format!("{dtype}::columns_turned"), move |device| {
+            let input = shaped("layer_norm", TURNED, Layout::Transposed, dtype, Domain::Normal, device)?;
+            check_layer_norm(&input, 1, Layout::Contiguous, 1e-5, device)
+        });
         suite.add("softmax", format!("{dtype}::large_numbers"), move |device| {
             // exp of these overflows, the result does not.
             let values =
@@ -298,17 +331,22 @@ pub fn add(suite: &mut Suite) {
         // Rows whose largest number changes all the time, or comes late, or is minus infinity, or NaN.
         let element = |row: usize, j: usize| match (row, j) {
             (0, _) => j as f64 / 128.0,
-            (1, ..12_345) => f64::NEG_INFINITY,
+            (1, ..3456) => f64::NEG_INFINITY,
             (2, _) => f64::NEG_INFINITY,
-            (3, 15_000) => f64::NAN,
+            (3, 4000) => f64::NAN,
             _ => (j % 7) as f64,
         };
-        let shape = [4, LONGEST[1]];
-        let values = array(&shape, (0..shape[0] * shape[1]).map(|i| element(i / shape[1], i % shape[1])).collect());
-        let tensor = upload(&values, DType::F32, device)?;
-        let (probabilities, scale) = softmax(&values, 1);
-        let scale = scale.mapv(|x| if x.is_nan() { 0.0 } else { x });
-        check("softmax", &tensor.softmax(1)?, &Expected::new(probabilities, DType::F32).with_scale(scale))
+        let check_along = |axis: usize, shape: &[usize]| {
+            let elements = (0..shape[0] * shape[1]).map(|i| [i / shape[1], i % shape[1]]);
+            let values = array(shape, elements.map(|place| element(place[1 - axis] % 4, place[axis])).collect());
+            let tensor = upload(&values, DType::F32, device)?;
+            let (probabilities, scale) = softmax(&values, axis);
+            let scale = scale.mapv(|x| if x.is_nan() { 0.0 } else { x });
+            check("softmax", &tensor.softmax(axis)?, &Expected::new(probabilities, DType::F32).with_scale(scale))
+        };
+        check_along(1, &[4, LONGEST[1]])?;
+        check_along(1, &[4, LONGEST_COLUMNS[0]])?;
+        check_along(0, LONGEST_COLUMNS)
     });
     suite.add("softmax", "f32::nan", |device| {
         let values = array(&[2, 3], vec![1.0, f64::NAN, 2.0, 0.0, 0.0, 0.0]);

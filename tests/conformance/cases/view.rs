@@ -148,6 +148,8 @@ fn accessors(device: &Device) -> Outcome {
 fn in_tiles(dtype: DType, device: &Device) -> Outcome {
     for (shape, order) in [
         (&[36, 40][..], &[1, 0][..]),
+        (&[132, 260], &[1, 0]),
+        (&[32, 20], &[1, 0]),
         (&[64, 3, 33], &[2, 1, 0]),
         (&[2, 36, 5, 50], &[0, 3, 2, 1]),
         (&[3, 100, 70], &[2, 0, 1]),

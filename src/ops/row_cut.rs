@@ -1,0 +1,152 @@
+//! How softmax and norms go through their rows.
+
+use super::rows::{COLUMNS, are_columns};
+use super::{choose_team, largest_team};
+use crate::device::Device;
+use crate::kernels::normalize::{Held, Load};
+use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
+use crate::layout::collapse;
+use crate::shape::Dims;
+use crate::tensor::Tensor;
+use std::ops::Range;
+
+/// Columns that a team goes down: of 128 bytes in `f32` if its members can then hold them in registers, else of twice as
+/// many; of no less than memory is read by.
+const NARROW: u32 = 32;
+const WIDE: u32 = 64;
+const NARROWEST: u32 = 8;
+
+/// Loads of a column that a member has, if there are members enough.
+const LOADS: usize = 8;
+
+/// More members than these have too few registers each.
+const LARGEST: u32 = 512;
+
+/// The workgroup memory of a reduction: a number of each member's. Softmax has two, and every device has 16 KiB.
+const MEMORY: u32 = 8192;
+
+/// How the rows of a tensor lie in memory.
+pub(super) struct View {
+    /// The lengths and strides of the axes along which there are rows, and of those along which their elements are.
+    pub kept: Dims,
+    pub kept_strides: Dims<isize>,
+    pub normalized: Dims,
+    pub normalized_strides: Dims<isize>,
+    pub rows: usize,
+    pub length: usize,
+    /// Rows that lie side by side in the result.
+    pub inner: usize,
+}
+
+/// Who works on a row, how it is loaded, and where it is meanwhile.
+pub(super) struct Cut {
+    pub team: Team,
+    pub load: Load,
+    pub held: Held,
+}
+
+impl View {
+    pub fn new(x: &Tensor, axes: &Range<usize>) -> View {
+        let part = |chosen: &dyn Fn(&usize) -> bool| {
+            let chosen: Dims = (0..x.rank()).filter(chosen).collect();
+            let lengths: Dims = chosen.iter().map(|&axis| x.dims()[axis]).collect();
+            let strides: Dims<isize> = chosen.iter().map(|&axis| x.strides()[axis]).collect();
+            let (lengths, mut strides) = collapse(&lengths, &[&strides]);
+            (lengths, strides.remove(0))
+        };
+        let (kept, kept_strides) = part(&|axis| !axes.contains(axis));
+        let (normalized, normalized_strides) = part(&|axis| axes.contains(axis));
+        let length: usize = x.dims()[axes.clone()].iter().product();
+        let inner = x.dims()[axes.end..].iter().product();
+        View { kept, kept_strides, normalized, normalized_strides, rows: x.elem_count() / length, length, inner }
+    }
+
+    /// Whether rows are worth more than an invocation each that loads one element at a time.
+    fn are_long(&self, device: &Device) -> bool {
+        device.tuning().loads.several && self.length >= device.tuning().rows.shortest
+    }
+
+    /// Whether the rows lie side by side.
+    fn are_columns(&self) -> bool {
+        are_columns((&self.kept, &self.kept_strides), &self.normalized_strides)
+    }
+
+    /// Whether long rows lie side by side in the tensor, but not in the result, or the other way round.
+    pub fn is_turned(&self, device: &Device) -> bool {
+        let to_columns = self.inner >= COLUMNS;
+        let turned = if to_columns { self.normalized_strides.last() == Some(&1) } else { self.are_columns() };
+        turned && self.are_long(device)
+    }
+
+    /// `vectors_have_fours`: weight and bias can be read by fours.
+    pub fn cut(&self, x: &Tensor, vectors_have_fours: bool) -> Cut {
+        let device = x.device();
+        if !self.are_long(device) {
+            let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
+            let team = choose_team(device, self.rows, self.length);
+            return Cut { team, load: Load::Element, held: Held::Memory(turn) };
+        }
+        // Fewer columns have more teams if each has one.
+        if self.are_columns() && self.rows >= 2 * WIDE as usize {
+            return self.cut_columns(x);
+        }
+        self.cut_rows(x, vectors_have_fours && self.has_quads(x))
+    }
+
+    /// Whether rows are whole fours that lie side by side.
+    fn has_quads(&self, x: &Tensor) -> bool {
+        self.normalized_strides[..] == [1]
+            && self.inner == 1
+            && fours(self.length)
+            && fours(x.layout().offset)
+            && self.kept_strides.iter().all(|stride| stride % 4 == 0)
+    }
+
+    /// For long rows with a workgroup each.
+    fn cut_rows(&self, x: &Tensor, quads: bool) -> Cut {
+        let most = x.device().tuning().rows.held;
+        let loads = if quads { self.length / 4 } else { self.length };
+        // Larger teams than need be wait longer for one another: each member has 64 bytes of fours.
+        let own = if quads && x.dtype().size_in_bytes() < 4 { 8 } else { 4 };
+        let spread = (loads / own).next_power_of_two().clamp(WORKGROUP as usize, 256);
+        let needed = loads.div_ceil(most).next_power_of_two();
+        let team = (spread.max(needed) as u32).min(largest_team(x.device()));
+        let held = loads.div_ceil(team as usize);
+        let team = Team::Workgroup(team);
+        match () {
+            _ if held > most => Cut { team, load: Load::Element, held: Held::Memory(Turn::Singles) },
+            _ if quads => Cut { team, load: Load::Along, held: Held::Registers(held as u32) },
+            _ => Cut { team, load: Load::Element, held: Held::Registers(held as u32) },
+        }
+    }
+
+    /// For long rows that lie side by side.
+    fn cut_columns(&self, x: &Tensor) -> Cut {
+        let (device, tuning) = (x.device(), &x.device().tuning().rows);
+        let outer = self.kept_strides.iter().rev().skip(1);
+        let quads = fours(self.inner)
+            && fours(x.layout().offset)
+            && self.kept.last().is_some_and(|&columns| fours(columns))
+            && outer.chain(&self.normalized_strides).all(|stride| stride % 4 == 0);
+        let load = if quads { Load::Across } else { Load::Element };
+        let number = load.across() * x.dtype().widened().size_in_bytes() as u32;
+        let most = largest_team(device).min(LARGEST).min(MEMORY / number);
+        let held_by = |members: u32| self.length.div_ceil(members as usize) <= tuning.held;
+        let mut columns = if held_by(most / (NARROW / load.across())) { NARROW } else { WIDE };
+        while columns > NARROWEST && self.rows.div_ceil(columns as usize) < tuning.column_teams {
+            columns /= 2;
+        }
+        let side_by_side = columns / load.across();
+        let members = self.length.div_ceil(LOADS).next_power_of_two().max(LOADS) as u32;
+        let members = members.min(most / side_by_side);
+        let held = match held_by(members) {
+            true => Held::Registers(self.length.div_ceil(members as usize) as u32),
+            false => Held::Memory(Turn::Singles),
+        };
+        Cut { team: Team::Columns { members, side_by_side }, load, held }
+    }
+}
+
+fn fours(n: usize) -> bool {
+    n.is_multiple_of(4)
+}
