@@ -56,7 +56,7 @@ impl Source {
     }
 }
 
-/// How many counters there are.
+/// How many counters there are: no more than the workgroups that a dispatch may have without being folded.
 pub(crate) const COUNTERS: usize = 1 << 14;
 
 /// An open device.

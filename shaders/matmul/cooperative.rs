@@ -359,7 +359,7 @@ impl<'k> Work<'k> {
         if let Some(parts) = parts {
             k.when(parts.are_all_stored(self.memory), || {
                 // Unrolled, an epilogue would not stay in caches.
-                let together = if exit.is_finished() { 1 } else { 2.min(way.rows) };
+                let together = if exit.is_finished() || way.rows % 2 == 1 { 1 } else { 2 };
                 k.for_step(0, way.rows, together, |first| {
                     let places = (0..together).flat_map(|i| (0..way.turns).map(move |turn| (i, turn)));
                     let places: Vec<_> = places.map(|(i, turn)| (first + i, turn)).collect();

@@ -117,11 +117,11 @@ impl MatrixUnits {
         }
     }
 
-    /// Of a size there is also its left half: what kernels choose is two of the units' own side by side.
+    /// Where kernels choose the size, there is also the units' own: two of these side by side are what they choose.
     fn are_among(&self, available: &MatrixUnits) -> bool {
         DType::ALL.into_iter().all(|dtype| {
             let Some(needed @ [m, n, k]) = self.of(dtype) else { return true };
-            available.of(dtype).is_some_and(|size| size == needed || size == [m, 2 * n, k])
+            available.of(dtype).is_some_and(|size| size == needed || (n == 16 && size == [m, 2 * n, k]))
         })
     }
 }

@@ -11,6 +11,7 @@ use crate::expr::Domain;
 use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Side, Tile, Vectors};
 use crate::layout::{Layout, collapse};
 use crate::memory::Buffer;
+use crate::runtime::COUNTERS;
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Epilogue, Produced, Producer, Tensor, allocate, checked_elements};
 use crate::tuning;
@@ -400,6 +401,7 @@ impl Problem {
         if !config.tile.has_parts() {
             return runtime.launch(config.clone(), buffers, &parameters, groups);
         }
+        debug_assert!(groups <= COUNTERS, "surplus workgroups would count");
         let [rows, columns] = config.tile.block().map(|length| length as usize);
         let shape = [groups, rows, columns].into();
         checked_elements(&shape, OP)?;

@@ -80,7 +80,8 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
         // Fragments are of whole blocks and whole vectors of columns.
         let [rows, columns] = block.shape.map(|length| length as usize);
         let fills = !block.fragments || (m >= rows && n >= columns && n.is_multiple_of(8));
-        let counted = problem.blocks(block.shape).is_some_and(|blocks| blocks <= COUNTERS);
+        // So few workgroups are not folded: there are no surplus ones that would count, too.
+        let counted = problem.blocks(block.shape).is_some_and(|blocks| blocks.saturating_mul(splits) <= COUNTERS);
         let fits = layout.suits(block, dtype)
             && fills
             && block.memory(dtype, layout) <= info.limits.max_workgroup_memory

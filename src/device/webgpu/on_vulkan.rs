@@ -42,8 +42,12 @@ pub(super) fn complete(adapter: &wgpu::Adapter, features: wgpu::Features, info: 
     // Kernels count on subgroups of 32 lanes.
     if features.contains(MATRICES) && info.limits.subgroup_sizes == [32] {
         info.features.matrix_units = matrix_units(&hal).0;
+        let units = &mut info.features.matrix_units;
+        if !features.contains(SHORTS) {
+            (units.f16, units.bf16) = (None, None);
+        }
         if !info.features.f16 {
-            info.features.matrix_units.f16 = None;
+            units.f16 = None;
         }
     }
 }

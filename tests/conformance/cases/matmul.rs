@@ -61,6 +61,13 @@ fn t(x: &Sample) -> Outcome<Sample> {
     Ok(Sample { tensor: x.tensor.t()?, values })
 }
 
+/// The rows in the reverse order, so that their distance in memory is negative.
+fn flipped(x: &Sample) -> Outcome<Sample> {
+    let mut values = x.values.clone();
+    values.invert_axis(ndarray::Axis(0));
+    Ok(Sample { tensor: x.tensor.flip(0)?, values: values.as_standard_layout().into_owned() })
+}
+
 fn narrow(x: &Sample, axis: usize, start: usize, length: usize) -> Outcome<Sample> {
     let values: ArrayD<f64> = x.values.slice_axis(ndarray::Axis(axis), Slice::from(start..start + length)).to_owned();
     Ok(Sample { tensor: x.tensor.narrow(axis, start, length)?, values })
@@ -169,6 +176,14 @@ pub fn add(suite: &mut Suite) {
             }
         }
         if dtype.size_in_bytes() <= 2 {
+            suite.add("matmul", format!("{dtype}::units_flipped"), move |device| {
+                let sample = |name, shape: [usize; 2]| {
+                    flipped(&shaped(name, &shape, Contiguous, dtype, Domain::Normal, device)?)
+                };
+                let (a, b) = (sample("matmul left", [145, 192])?, sample("matmul right", [192, 328])?);
+                check_product(&a, &b)?;
+                check_product(&a, &t(&sample("matmul transposed", [328, 192])?)?)
+            });
             suite.add("matmul", format!("{dtype}::units_batch"), move |device| {
                 let a = shaped("matmul left", &[2, 1, 48, 64], Contiguous, dtype, Domain::Normal, device)?;
                 let b = shaped("matmul right", &[3, 64, 80], Contiguous, dtype, Domain::Normal, device)?;
