@@ -210,6 +210,18 @@ impl<'k> Side<'k> {
     }
 }
 
+/// Adds the products of all matrices of `a` with all of `b` to the sums of a part.
+pub(super) fn multiply<'k>(a: &[CooperativeMatrix<'k>], b: &[CooperativeMatrix<'k>], sums: &[MatrixVar<'k>]) {
+    for (i, &a) in a.iter().enumerate() {
+        for j in 0..b.len() {
+            // There and back, so that the operand that was used last is used next.
+            let j = if i % 2 == 0 { j } else { b.len() - 1 - j };
+            let sum = sums[i * b.len() + j];
+            sum.set(a.multiply_add(b[j], sum.get()));
+        }
+    }
+}
+
 /// A workgroup at work.
 struct Work<'k> {
     block: UnitBlock,
@@ -298,14 +310,7 @@ impl<'k> Work<'k> {
         for depth in (0..self.depth / self.block.slices).step_by(step as usize) {
             let a: Vec<_> = (0..rows).map(|i| a.unit(self.row + i * m, depth)).collect();
             let b: Vec<_> = (0..columns).map(|j| b.unit(self.column + j * n, depth)).collect();
-            for (i, &a) in a.iter().enumerate() {
-                for j in 0..b.len() {
-                    // There and back, so that the operand that was used last is used next.
-                    let j = if i % 2 == 0 { j } else { b.len() - 1 - j };
-                    let sum = self.sums[i * b.len() + j];
-                    sum.set(a.multiply_add(b[j], sum.get()));
-                }
-            }
+            multiply(&a, &b, &self.sums);
         }
     }
 

@@ -9,7 +9,7 @@
 //! does it matter which column is which: column `2 t + v + 8 h` of unit `u`, of four, is column `32 v + 8 t + 4 h + u` of 64. So a
 //! lane has eight neighbours twice, and the four lanes of a row have 32 of them side by side.
 
-use super::cooperative::{LANES, UnitLayout};
+use super::cooperative::{LANES, UnitLayout, multiply};
 use super::exit::{Exit, Place};
 use super::{Along, Matmul, Matrix, Problem};
 use crate::shader::{
@@ -229,14 +229,7 @@ impl<'k> Work<'k> {
             let matrix = |&fragment: &Value<'k>| self.sides[i].matrix(fragment, self.types[i]);
             fragments[i].iter().map(matrix).collect::<Vec<_>>()
         });
-        for (i, &a) in a.iter().enumerate() {
-            for j in 0..b.len() {
-                // There and back, so that the operand that was used last is used next.
-                let j = if i % 2 == 0 { j } else { b.len() - 1 - j };
-                let sum = self.sums[i * b.len() + j];
-                sum.set(a.multiply_add(b[j], sum.get()));
-            }
-        }
+        multiply(&a, &b, &self.sums);
     }
 
     /// Goes through the depth. What is loaded is stored a stage later, and what is stored multiplied the stage after that.
