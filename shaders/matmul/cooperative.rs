@@ -237,7 +237,6 @@ struct Work<'k> {
     row: Value<'k>,
     column: Value<'k>,
     sums: Vec<MatrixVar<'k>>,
-    accumulator: Scalar,
 }
 
 impl<'k> Work<'k> {
@@ -287,19 +286,7 @@ impl<'k> Work<'k> {
         let (row, column) = (number % down * block.part[0], number / down * block.part[1]);
         let ty = MatrixType { dtype: dtype.widened(), rows: m, columns: n, role: MatrixRole::C };
         let sums = (0..block.part[0] / m * (block.part[1] / n)).map(|_| k.zero_matrix(ty)).collect();
-        Work {
-            block,
-            unit: layout.unit,
-            depth,
-            sides,
-            memory,
-            number,
-            slice,
-            row,
-            column,
-            sums,
-            accumulator: p.accumulator.scalar,
-        }
+        Work { block, unit: layout.unit, depth, sides, memory, number, slice, row, column, sums }
     }
 
     /// Adds the products of the tiles.
@@ -338,7 +325,7 @@ impl<'k> Work<'k> {
         let k = p.k;
         let exit = Exit::new(p, config);
         let way = Way::new(self, p, &exit);
-        let parts = p.part.map(|part| Parts::new(self, &way, part));
+        let parts = p.part.map(|part| Parts::new(p, &way, part, self.block.invocations()));
         let [m, n, _] = self.unit;
         let (columns, pitch) = (self.block.part[1], self.block.strip(self.unit).pitch());
         for i in 0..self.block.part[0] / m {
@@ -443,39 +430,30 @@ impl<'k> Way<'k> {
 }
 
 /// The sums of all parts of the depth, in memory: the last workgroup that has stored its own adds up all, in their order.
-struct Parts<'k> {
+struct Parts<'a, 'k> {
     k: &'k KernelBuilder,
+    way: &'a Way<'k>,
     part: Part<'k>,
     sums: Array<'k>,
     /// How many workgroups have stored theirs, for each block. It is 0 again in the end.
     counts: Array<'k>,
     accumulator: Type,
-    rows: u32,
-    turns: u32,
-    fours: u32,
-    threads: u32,
+    invocations: u32,
 }
 
-impl<'k> Parts<'k> {
-    fn new(work: &Work<'k>, way: &Way<'k>, part: Part<'k>) -> Self {
-        let k = way.k;
-        Parts {
-            k,
-            part,
-            sums: k.buffer("parts", Type::vec4(Scalar::U32), Access::ReadWrite),
-            counts: k.buffer("counts", Type::U32, Access::ReadWrite),
-            accumulator: Type::vec4(work.accumulator),
-            rows: way.rows,
-            turns: way.turns,
-            fours: way.fours,
-            threads: work.block.invocations(),
-        }
+impl<'a, 'k> Parts<'a, 'k> {
+    fn new(p: &Problem<'k>, way: &'a Way<'k>, part: Part<'k>, invocations: u32) -> Self {
+        let k = p.k;
+        let sums = k.buffer("parts", Type::vec4(Scalar::U32), Access::ReadWrite);
+        let counts = k.buffer("counts", Type::U32, Access::ReadWrite);
+        Parts { k, way, part, sums, counts, accumulator: Type::vec4(p.accumulator.scalar), invocations }
     }
 
     /// Where the lane has its four sums: lanes are neighbours.
     fn place(&self, number: Value<'k>, i: Value<'k>, turn: u32, four: u32) -> Value<'k> {
-        let row = (self.part.block * self.part.count + number) * self.rows + i;
-        (row * (self.turns * self.fours) + (turn * self.fours + four)) * self.threads + self.k.local_index()
+        let Way { rows, turns, fours, .. } = *self.way;
+        let row = (self.part.block * self.part.count + number) * rows + i;
+        (row * (turns * fours) + (turn * fours + four)) * self.invocations + self.k.local_index()
     }
 
     fn store(&self, i: Value<'k>, turn: u32, sums: &[Value<'k>]) {
@@ -501,7 +479,8 @@ impl<'k> Parts<'k> {
     fn load(&self, places: &[(Value<'k>, u32)]) -> Vec<Vec<Value<'k>>> {
         let k = self.k;
         let zero = k.number(self.accumulator, 0);
-        let sums: Vec<_> = places.iter().map(|_| (0..self.fours).map(|_| k.var(zero)).collect::<Vec<_>>()).collect();
+        let sums: Vec<_> =
+            places.iter().map(|_| (0..self.way.fours).map(|_| k.var(zero)).collect::<Vec<_>>()).collect();
         k.for_range(0, self.part.count, |number| {
             for (&(i, turn), sums) in places.iter().zip(&sums) {
                 for (four, sum) in (0..).zip(sums) {

@@ -71,7 +71,7 @@ impl<'a, 'k> Exit<'a, 'k> {
         let beside: Vec<_> = beside.collect();
         let sums = sums();
         if let Some(kept) = finish.kept {
-            k.when(self.is_inside(row, place.column), || {
+            k.when(p.is_inside(row, place.column), || {
                 fours.iter().zip(&sums).for_each(|(&column, &four)| kept.store(k, p.place(row, column) / 4, four));
             });
         }
@@ -82,15 +82,11 @@ impl<'a, 'k> Exit<'a, 'k> {
         self.store_vector(row, place.column, &finished.collect::<Vec<_>>());
     }
 
-    fn is_inside(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
-        row.lt(self.p.m) & column.lt(self.p.n) & self.p.real
-    }
-
     /// Rows of `y` are padded to whole vectors.
     fn store_vector(&self, row: Value<'k>, column: Value<'k>, numbers: &[Value<'k>]) {
         let (p, vector) = (self.p, self.narrowed(numbers));
         let y_row = (p.n + (self.per_vector - 1)) / self.per_vector;
-        p.k.when(self.is_inside(row, column), || {
+        p.k.when(p.is_inside(row, column), || {
             self.y.store((p.batch * p.m + row) * y_row + column / self.per_vector, vector);
         });
     }

@@ -228,6 +228,11 @@ impl<'k> Problem<'k> {
         }
     }
 
+    /// Whether an element is in a product.
+    fn is_inside(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
+        row.lt(self.m) & column.lt(self.n) & self.real
+    }
+
     /// The index in `y`.
     fn place(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
         (self.batch * self.m + row) * self.n + column
@@ -333,7 +338,7 @@ impl<'k> Output<'k> {
         for (first, beside) in (0..4).step_by(self.together as usize).zip(beside) {
             let [row, column] = place(first);
             let value = if self.together == 4 { four } else { four.lane(first) };
-            p.k.when(row.lt(p.m) & column.lt(p.n) & p.real, || self.store(p, value, beside, [row, column]));
+            p.k.when(p.is_inside(row, column), || self.store(p, value, beside, [row, column]));
         }
     }
 }

@@ -39,7 +39,7 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, width: u32) {
     let beside: Vec<_> = columns.iter().map(|&column| y.columns(p, column)).collect();
     for (&row, sums) in rows.iter().zip(sums.chunks(width as usize)) {
         for ((&column, beside), sum) in columns.iter().zip(&beside).zip(sums) {
-            let inside = row.lt(p.m) & column.lt(p.n) & p.real;
+            let inside = p.is_inside(row, column);
             k.when(inside, || {
                 let beside = y.load(p, beside, |_| [row, column]);
                 y.store(p, sum.get(), &beside, [row, column]);

@@ -207,9 +207,9 @@ mod tests {
         }
     }
 
-    /// `tune` has blocks alone in the data, all equally fast, and says how short parts of the depth may be.
+    /// `tune` has blocks alone in the data, all equally fast, and the depth never cut.
     #[test]
-    fn a_lone_block_is_used_for_all_and_halves_of_the_depth() {
+    fn a_lone_block_is_used_whether_the_depth_may_be_cut_or_not() {
         for block in blocks("nvidia-hopper") {
             let candidate = Candidate { unit_block: block, alone: 1, full: 1 };
             let candidates: &'static [Candidate] = Box::leak(Box::new([candidate]));
