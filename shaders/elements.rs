@@ -45,6 +45,16 @@ fn unpack_halves(dtype: DType, word: Value<'_>) -> [Value<'_>; 2] {
     if dtype == DType::BF16 { word.unpack_bf16() } else { word.unpack_f16() }
 }
 
+/// The elements in a word as numbers, or the number that it is.
+fn unpack_word(dtype: DType, word: Value<'_>) -> Vec<Value<'_>> {
+    match Packing::of(dtype) {
+        Packing::Four if dtype == DType::I8 => word.unpack_i8().to_vec(),
+        Packing::Four => word.unpack_u8().to_vec(),
+        Packing::Two => unpack_halves(dtype, word).to_vec(),
+        Packing::None => vec![word],
+    }
+}
+
 /// A buffer that is read element by element, at any index.
 #[derive(Clone, Copy)]
 pub(super) struct Elements<'k> {
@@ -163,6 +173,37 @@ impl<'k> Pairs<'k> {
     }
 }
 
+/// A buffer of factors of at most 32 bits each that is read by runs of one, two or four words.
+#[derive(Clone, Copy)]
+pub(super) struct Runs<'k> {
+    array: Array<'k>,
+    dtype: DType,
+    words: u32,
+}
+
+impl<'k> Runs<'k> {
+    pub fn input(k: &'k KernelBuilder, name: &str, dtype: DType, words: u32) -> Self {
+        let scalar = if dtype.size_in_bytes() < 4 { Scalar::U32 } else { dtype.compute_scalar() };
+        Runs { array: k.buffer(name, Type { scalar, lanes: words }, Access::Read), dtype, words }
+    }
+
+    /// The elements of a run.
+    pub fn length(self) -> u32 {
+        4 * self.words / self.dtype.size_in_bytes() as u32
+    }
+
+    /// The elements of a run, widened to the type they are multiplied in.
+    pub fn load(self, run: Value<'k>) -> Vec<Value<'k>> {
+        let words = self.array.load(run);
+        let word = |place| if self.words == 1 { words } else { words.lane(place) };
+        let unpack = |word: Value<'k>| match self.dtype {
+            DType::F16 => word.unpack_f16_factors().to_vec(),
+            dtype => unpack_word(dtype, word),
+        };
+        (0..self.words).flat_map(|place| unpack(word(place))).collect()
+    }
+}
+
 /// A buffer that is read four elements at a time, at multiples of four.
 #[derive(Clone, Copy)]
 pub(super) struct Quads<'k> {
@@ -183,12 +224,8 @@ impl<'k> Quads<'k> {
     pub fn load(self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
         let word = self.array.load(quad);
         match Packing::of(self.dtype) {
-            Packing::Four if self.dtype == DType::I8 => k.vector(&word.unpack_i8()),
-            Packing::Four => k.vector(&word.unpack_u8()),
-            Packing::Two => {
-                let [[a, b], [c, d]] = [0, 1].map(|lane| unpack_halves(self.dtype, word.lane(lane)));
-                k.vector(&[a, b, c, d])
-            }
+            Packing::Four => k.vector(&unpack_word(self.dtype, word)),
+            Packing::Two => k.vector(&[0, 1].map(|lane| unpack_word(self.dtype, word.lane(lane))).concat()),
             Packing::None => word,
         }
     }

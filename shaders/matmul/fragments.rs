@@ -11,7 +11,7 @@
 
 use super::cooperative::{LANES, UnitLayout, multiply};
 use super::exit::{Exit, Place};
-use super::{Along, Matmul, Matrix, Problem};
+use super::{Along, Matmul, Matrix, Problem, in_runs};
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixRole, MatrixType, MatrixVar, Scalar, Type, Value, Var,
 };
@@ -86,7 +86,7 @@ impl<'k> Side<'k> {
         let (first, line, places, vectors) = match along {
             // A lane has some of the eight vectors of a line.
             Along::Depth => {
-                let (line, slice, t) = (in_vectors(across), eighth / 4, eighth % 4);
+                let (line, slice, t) = (in_runs(across, PER_VECTOR), eighth / 4, eighth % 4);
                 let own = if is_a {
                     subgroup * UNIT + quarter
                 } else {
@@ -98,7 +98,7 @@ impl<'k> Side<'k> {
             }
             // A lane has eight columns of four lines.
             Along::Other => {
-                let line = in_vectors(along_depth);
+                let line = in_runs(along_depth, PER_VECTOR);
                 let (slice, sixty_four) = (subgroup % SLICES, subgroup / SLICES);
                 let first =
                     start + (slice * 32 + quarter * 8) * line + first_line / PER_VECTOR + sixty_four * 8 + eighth;
@@ -175,11 +175,6 @@ impl<'k> Side<'k> {
         let order = if self.role == MatrixRole::A { [0, 2, 1, 3] } else { [0, 1, 2, 3] };
         self.k.matrix_of_words(ty, &order.map(|word| fragment.lane(word)))
     }
-}
-
-/// A distance of lines in vectors, of one in elements, which may be negative.
-fn in_vectors(stride: Value<'_>) -> Value<'_> {
-    (stride.bitcast(Type::I32) >> PER_VECTOR.ilog2() as i32).bitcast(Type::U32)
 }
 
 /// The lower or the upper halves of two words.

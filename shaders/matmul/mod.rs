@@ -178,6 +178,11 @@ impl<'k> Matrix<'k> {
     }
 }
 
+/// A distance in runs of so many elements, a power of two, of one in elements, which may be negative.
+fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
+    (stride.bitcast(Type::I32) >> length.ilog2() as i32).bitcast(Type::U32)
+}
+
 impl<'k> Problem<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
         let [batches, m, n, depth] = std::array::from_fn(|_| k.parameter(Type::U32));
@@ -187,12 +192,24 @@ impl<'k> Problem<'k> {
         let [rows, columns] = config.tile.block();
         let across = (n + (columns - 1)) / columns;
         let down = (m + (rows - 1)) / rows;
-        let block = k.group_index();
         let per_product = across * down;
-        let (batch, block) = (block / per_product, block % per_product);
-        let band = block / (across * BAND);
-        let height = (down - band * BAND).min(BAND);
-        let inside = block % (across * BAND);
+        let group = k.group_index();
+        // Divisions take long beside a product with a vector.
+        let (batch, block, real) = match config.batch_rank {
+            0 => (k.u32(0), group.min(per_product - 1), group.lt(per_product)),
+            _ => (group / per_product, group % per_product, (group / per_product).lt(batches)),
+        };
+        let (block_row, block_column) = match config.tile {
+            Tile::Vectors(Vectors { count: ..Vectors::MOST, side: Side::Rows, .. }) => (k.u32(0), block),
+            Tile::Vectors(Vectors { count: ..Vectors::MOST, side: Side::Columns, .. }) => (block, k.u32(0)),
+            Tile::Vectors(_) => (block / across, block % across),
+            _ => {
+                let band = block / (across * BAND);
+                let height = (down - band * BAND).min(BAND);
+                let inside = block % (across * BAND);
+                (band * BAND + inside % height, inside / height)
+            }
+        };
         let last_batch = batches - 1;
         let coordinates = grid.coordinates(batch.min(last_batch));
         // Parts of the depth are the innermost axis of the batch.
@@ -211,9 +228,9 @@ impl<'k> Problem<'k> {
             bytes: config.words.then_some(config.dtype),
             batch: whole(batch),
             last_batch: whole(last_batch),
-            real: batch.lt(batches),
-            first_row: (band * BAND + inside % height) * rows,
-            first_column: inside / height * columns,
+            real,
+            first_row: block_row * rows,
+            first_column: block_column * columns,
             part: count.map(part),
         }
     }
@@ -403,6 +420,7 @@ impl Family for Matmul {
                     side,
                     count,
                     along,
+                    words: if count == 1 && along == Along::Depth { 4 } else { dtype.size_in_bytes() as u32 },
                     stored_quads: side == Side::Rows,
                     subgroup: None,
                 })

@@ -1,11 +1,10 @@
-//! Products of a matrix and a few vectors, bound by memory: the matrix is read once, by fours that lie side by side, and
-//! the members of a workgroup have parts of the depth each.
+//! Products of a matrix and a few vectors, bound by memory: the matrix is read once, several elements that lie side by side
+//! at a time, and the members of a workgroup have parts of the depth each.
 
-use super::{Along, Matmul, Output, Problem};
-use crate::dtype::DType;
-use crate::kernels::elements::Quads;
+use super::{Along, Matmul, Output, Problem, in_runs};
+use crate::kernels::elements::Runs;
 use crate::kernels::workgroup::tree;
-use crate::shader::{Array, Dialect, KernelBuilder, Type, Value, Var};
+use crate::shader::{Dialect, KernelBuilder, Type, Value, Var};
 
 /// A few vectors times a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,8 +13,10 @@ pub(crate) struct Vectors {
     pub side: Side,
     /// How many a workgroup multiplies.
     pub count: u32,
-    /// Which axis of the matrix its fours lie along.
+    /// Which axis of the matrix the elements that are read at a time lie along.
     pub along: Along,
+    /// So many words of the matrix are read at a time: those of four elements, or more if they lie along the depth.
+    pub words: u32,
     /// Whether four neighbours of a vector's product are stored together.
     pub stored_quads: bool,
     /// Invocations per workgroup, and how many of them lie side by side, each with a four of outputs.
@@ -36,7 +37,7 @@ pub(crate) enum Side {
 const OUTPUTS: u32 = 4;
 
 impl Vectors {
-    /// The most vectors of a workgroup.
+    /// The most vectors of a workgroup. Fewer are all there are.
     pub const MOST: u32 = 8;
 
     pub fn name(self) -> String {
@@ -44,8 +45,8 @@ impl Vectors {
         let along = if self.along == Along::Depth { "depth" } else { "other" };
         let stored = if self.stored_quads { ", y x4" } else { "" };
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
-        let [members, across] = self.members;
-        format!("{} {side}, along {along}{stored}, {members} by {across}{subgroups}", self.count)
+        let (words, [members, across]) = (self.words, self.members);
+        format!("{} {side}, along {along} x{words}{stored}, {members} by {across}{subgroups}", self.count)
     }
 
     /// So many members for products of this depth and so many outputs, as were the fastest on an H200 and as have room for
@@ -55,14 +56,10 @@ impl Vectors {
             return [(512 / count).min(256), if along == Along::Depth { 1 } else { 8 }];
         }
         match along {
-            Along::Depth => match depth {
-                ..2048 => [64, 1],
-                2048..8192 => [256, 1],
-                _ => [128, 1],
-            },
-            Along::Other if count > 2 => [256, 8],
+            Along::Depth => [if depth < 2048 { 64 } else { 256 }, 1],
+            Along::Other if count > 2 || depth < 2048 => [256, 8],
             // Enough workgroups first, then whole lines of memory.
-            Along::Other => [512, if outputs < 8192 { 8 } else { 16 }],
+            Along::Other => [1024 / count, if outputs < 8192 { 8 } else { 16 }],
         }
     }
 
@@ -80,19 +77,21 @@ impl Vectors {
         }
     }
 
-    /// Loads of the matrix that a member has on their way at a time, as many as stay in its registers.
-    fn loads(self, dtype: DType, dialect: Dialect) -> u32 {
-        match (self.count, self.members[1]) {
+    /// Loads of four elements of the matrix that a member has on their way at a time: few where others hide that they take
+    /// long, else as many as stay in its registers.
+    fn loads(self, dialect: Dialect) -> u32 {
+        match (self.count, self.along) {
             _ if dialect == Dialect::OpenCl => 4,
-            (1, 8) if dtype.size_in_bytes() == 2 => 32,
-            (1 | 2, _) => 16,
+            (1 | 2, Along::Other) if self.words < 4 => 16,
             _ => 8,
         }
     }
 }
 
-/// One of the operands: where it begins, its strides across the depth and along it, its length and the block's place across.
+/// One of the operands, read by runs: where it begins, its strides across the depth and along it, its length and the block's
+/// place across.
 struct Operand<'k> {
+    x: Runs<'k>,
     start: Value<'k>,
     stride: Value<'k>,
     depth_stride: Value<'k>,
@@ -101,41 +100,49 @@ struct Operand<'k> {
 }
 
 impl<'k> Operand<'k> {
-    fn a(p: &Problem<'k>) -> Self {
+    fn a(p: &Problem<'k>, x: Runs<'k>) -> Self {
         let (stride, depth_stride) = (p.a.row_stride, p.a.column_stride);
-        Operand { start: p.a.start, stride, depth_stride, length: p.m, first: p.first_row }
+        Operand { x, start: p.a.start, stride, depth_stride, length: p.m, first: p.first_row }
     }
 
-    fn b(p: &Problem<'k>) -> Self {
+    fn b(p: &Problem<'k>, x: Runs<'k>) -> Self {
         let (stride, depth_stride) = (p.b.column_stride, p.b.row_stride);
-        Operand { start: p.b.start, stride, depth_stride, length: p.n, first: p.first_column }
+        Operand { x, start: p.b.start, stride, depth_stride, length: p.n, first: p.first_column }
     }
 
-    /// The index of what is at a place of the block and a depth. Beyond the edge the last of `fours` are read again.
-    fn index(&self, place: Value<'k>, depth: Value<'k>, last: u32) -> Value<'k> {
-        self.start + (self.first + place).min(self.length - last) * self.stride + depth * self.depth_stride
+    /// The first run at a place of the block, where runs lie along the depth. Beyond the edge the last place is read again.
+    fn line(&self, place: u32) -> Value<'k> {
+        (self.start + (self.first + place).min(self.length - 1) * self.stride) / self.x.length()
+    }
+
+    /// The run from a place of the block on at the depth 0, where runs lie across the depth. Beyond the edge the last one is read
+    /// again.
+    fn column(&self, place: Value<'k>) -> Value<'k> {
+        (self.start + (self.first + place).min(self.length - self.x.length())) / self.x.length()
     }
 }
 
 struct Kernel<'a, 'k> {
     k: &'k KernelBuilder,
     config: Vectors,
-    dtype: DType,
     p: &'a Problem<'k>,
     vectors: Operand<'k>,
-    x: Quads<'k>,
     matrix: Operand<'k>,
-    w: Quads<'k>,
 }
 
 pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
-    let (k, dtype) = (p.k, product.read_as());
-    let (a, b) = (Quads::input(k, "a", dtype), Quads::input(k, "b", dtype));
-    let [(vectors, x), (matrix, w)] = match config.side {
-        Side::Rows => [(Operand::a(p), a), (Operand::b(p), b)],
-        Side::Columns => [(Operand::b(p), b), (Operand::a(p), a)],
+    let k = p.k;
+    // Of the vectors as much of the depth as of the matrix; or a word, where the matrix is read across the depth.
+    let vector_words = if config.along == Along::Depth { config.words } else { 1 };
+    let [a_words, b_words] = match config.side {
+        Side::Rows => [vector_words, config.words],
+        Side::Columns => [config.words, vector_words],
     };
-    let kernel = Kernel { k, config, dtype, p, vectors, x, matrix, w };
+    let input = |name, words| Runs::input(k, name, product.read_as(), words);
+    let (a, b) = (input("a", a_words), input("b", b_words));
+    let (a, b) = (Operand::a(p, a), Operand::b(p, b));
+    let (vectors, matrix) = if config.side == Side::Rows { (a, b) } else { (b, a) };
+    let kernel = Kernel { k, config, p, vectors, matrix };
     let y = &Output::new(p, product);
     match config.along {
         Along::Depth => kernel.along_depth(y),
@@ -144,22 +151,22 @@ pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
 }
 
 impl<'k> Kernel<'_, 'k> {
-    /// Four numbers of a vector from a depth on.
-    fn load_vector(&self, vector: u32, depth: Value<'k>) -> Value<'k> {
-        self.x.load(self.k, self.vectors.index(self.k.u32(vector), depth, 1) / 4)
-    }
-
-    /// Visits every `stride`th four of the depth from `first` on, several at a time.
-    fn each_four(&self, first: Value<'k>, stride: u32, at_a_time: u32, visit: impl Fn(&[Value<'k>])) {
+    /// Visits every `stride`th run of the vectors from `first` on, several at a time.
+    fn each_run(&self, first: Value<'k>, stride: u32, at_a_time: u32, visit: impl Fn(&[Value<'k>])) {
         let k = self.k;
-        let fours = self.p.depth / 4;
-        let whole = if at_a_time > 1 { fours - fours % (stride * at_a_time) } else { fours };
-        k.for_step(first, whole, stride * at_a_time, |four| {
-            visit(&(0..at_a_time).map(|i| (four + i * stride) * 4).collect::<Vec<_>>());
+        let runs = self.p.depth / self.vectors.x.length();
+        let whole = if at_a_time > 1 { runs - runs % (stride * at_a_time) } else { runs };
+        k.for_step(first, whole, stride * at_a_time, |run| {
+            visit(&(0..at_a_time).map(|i| run + i * stride).collect::<Vec<_>>());
         });
         if at_a_time > 1 {
-            k.for_step(whole + first, fours, stride, |four| visit(&[four * 4]));
+            k.for_step(whole + first, runs, stride, |run| visit(&[run]));
         }
+    }
+
+    /// The first runs of the vectors.
+    fn lines(&self) -> Vec<Value<'k>> {
+        (0..self.config.count).map(|vector| self.vectors.line(vector)).collect()
     }
 
     fn zeros(&self, count: u32, ty: Type) -> Vec<Var<'k>> {
@@ -178,36 +185,31 @@ impl<'k> Kernel<'_, 'k> {
         y.store_four(self.p, four, &beside, place);
     }
 
-    /// Fours along the depth: each member has some of them of a few outputs.
+    /// Runs along the depth: each member has some of them of a few outputs.
     fn along_depth(&self, y: &Output<'k>) {
-        let (k, count, lanes) = (self.k, self.config.count, self.config.workgroup());
-        let sums = self.zeros(count * OUTPUTS, self.p.accumulator);
-        self.each_four(k.local_index(), lanes, self.config.loads(self.dtype, k.target().dialect) / OUTPUTS, |depths| {
-            let w = |depth| (0..OUTPUTS).map(move |output| self.matrix.index(k.u32(output), depth, 1) / 4);
-            let w: Vec<Vec<_>> =
-                depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
-            for (&depth, w) in depths.iter().zip(&w) {
-                for (vector, sums) in (0..).zip(sums.chunks(OUTPUTS as usize)) {
-                    let x = self.load_vector(vector, depth);
-                    for (sum, w) in sums.iter().zip(w) {
-                        let dot = |sum, e| self.p.add_product(sum, x.lane(e), w.lane(e));
-                        sum.set((0..4).fold(sum.get(), dot));
+        let (k, config) = (self.k, self.config);
+        let (x, w) = (self.vectors.x, self.matrix.x);
+        let (x_lines, w_lines) = (self.lines(), [0, 1, 2, 3].map(|output| self.matrix.line(output)));
+        let sums = self.zeros(config.count * OUTPUTS, self.p.accumulator);
+        let loads = config.loads(k.target().dialect) * 4 / w.length();
+        self.each_run(k.local_index(), config.workgroup(), (loads / OUTPUTS).max(1), |runs| {
+            let ws: Vec<_> = runs.iter().map(|&run| w_lines.map(|line| w.load(line + run))).collect();
+            for (&run, ws) in runs.iter().zip(&ws) {
+                for (&line, sums) in x_lines.iter().zip(sums.chunks(OUTPUTS as usize)) {
+                    let x = x.load(line + run);
+                    for (sum, w) in sums.iter().zip(ws) {
+                        let add = |sum, (&x, &w): (&Value<'k>, &Value<'k>)| self.p.add_product(sum, x, w);
+                        sum.set(x.iter().zip(w).fold(sum.get(), add));
                     }
                 }
             }
         });
-        let sums = sums.iter().map(|sum| sum.get()).collect();
-        let totals = self.across_workgroup(sums, 1);
-        k.when(k.local_index().lt(count), || {
-            let first = k.local_index() * OUTPUTS;
-            let four = k.vector(&[0, 1, 2, 3].map(|e| totals.load(first + e)));
-            self.store(y, k.local_index(), k.u32(0), four);
-        });
+        self.finish(y, sums.iter().map(|sum| sum.get()).collect(), 1);
     }
 
-    /// The sums of each number over all members that are `stride` apart, in workgroup memory: those of the first members'
-    /// first numbers, then of their second ones.
-    fn across_workgroup(&self, numbers: Vec<Value<'k>>, stride: u32) -> Array<'k> {
+    /// Adds up each number over all members that are `stride` apart, and stores the sums. The numbers are four neighbours of each
+    /// vector's product; those of a member are `stride` fours, beginning with its own.
+    fn finish(&self, y: &Output<'k>, numbers: Vec<Value<'k>>, stride: u32) {
         let (k, lanes, lane) = (self.k, self.config.workgroup(), self.k.local_index());
         let (count, ty) = (numbers.len() as u32, numbers[0].ty());
         // The lanes of a subgroup combine theirs, by exchange with ever farther ones.
@@ -229,38 +231,40 @@ impl<'k> Kernel<'_, 'k> {
         });
         k.barrier();
         let totals = k.workgroup_array(ty, count * stride);
-        k.when(lane.lt(count * stride), || {
-            let first = lane / stride * pitch + lane % stride;
+        k.for_step(lane, count * stride, lanes, |total| {
+            let first = total / stride * pitch + total % stride;
             let parts = (0..per_number / stride).map(|i| parts.load(first + i * stride)).collect();
-            totals.store(lane, tree(parts, &|&a, &b| a + b));
+            totals.store(total, tree(parts, &|&a, &b| a + b));
         });
         k.barrier();
-        totals
+        let (vector, column) = (lane / stride, lane % stride);
+        k.when(lane.lt(count / 4 * stride), || {
+            let four = k.vector(&[0, 1, 2, 3].map(|e| totals.load((vector * 4 + e) * stride + column)));
+            self.store(y, vector, column * 4, four);
+        });
     }
 
     /// Fours along the outputs: each member has one of them at some depths.
     fn along_outputs(&self, y: &Output<'k>) {
         let (k, count, [lanes, across]) = (self.k, self.config.count, self.config.members);
         let (column, line) = (k.local_index() % across, k.local_index() / across);
-        let down = lanes / across;
-        let wide = Type { lanes: 4, ..self.p.accumulator };
-        let sums = self.zeros(count, wide);
-        self.each_four(line, down, self.config.loads(self.dtype, k.target().dialect) / 4, |depths| {
-            let w = |depth: Value<'k>| (0..4).map(move |e| self.matrix.index(column * 4, depth + e, 4) / 4);
-            let w: Vec<Vec<_>> =
-                depths.iter().map(|&depth| w(depth).map(|quad| self.w.load(k, quad)).collect()).collect();
-            for (&depth, w) in depths.iter().zip(&w) {
-                for (vector, sum) in (0..).zip(&sums) {
-                    let x = self.load_vector(vector, depth);
-                    let add = |sum, (e, &w): (u32, &Value<'k>)| self.p.add_product(sum, x.lane(e).splat(4), w);
-                    sum.set((0..).zip(w).fold(sum.get(), add));
+        let (x, w) = (self.vectors.x, self.matrix.x);
+        let (x_lines, w_column) = (self.lines(), self.matrix.column(column * 4));
+        let w_stride = in_runs(self.matrix.depth_stride, w.length());
+        let sums = self.zeros(count, Type { lanes: 4, ..self.p.accumulator });
+        let loads = self.config.loads(k.target().dialect) / x.length();
+        self.each_run(line, lanes / across, loads, |runs| {
+            let four = |depth| k.vector(&w.load(w_column + depth * w_stride));
+            let fours = |run: Value<'k>| (0..x.length()).map(|e| four(run * x.length() + e)).collect();
+            let ws: Vec<Vec<_>> = runs.iter().map(|&run| fours(run)).collect();
+            for (&run, ws) in runs.iter().zip(&ws) {
+                for (&line, sum) in x_lines.iter().zip(&sums) {
+                    let add = |sum, (&x, &w): (&Value<'k>, &Value<'k>)| self.p.add_product(sum, x.splat(4), w);
+                    sum.set(x.load(line + run).iter().zip(ws).fold(sum.get(), add));
                 }
             }
         });
-        let sums = sums.iter().map(|sum| sum.get()).collect();
-        let totals = self.across_workgroup(sums, across);
-        k.when(k.local_index().lt(count * across), || {
-            self.store(y, line, column * 4, totals.load(k.local_index()));
-        });
+        let numbers = sums.iter().flat_map(|sum| (0..4).map(|e| sum.get().lane(e))).collect();
+        self.finish(y, numbers, across);
     }
 }

@@ -437,7 +437,10 @@ impl Problem {
         let subgroup = subgroup_lanes(device);
         let [members, across] = Vectors::members(along, count, subgroup, [outputs, k]);
         let members = [members.min(largest_team(device)), across];
-        Some(Vectors { side, count, along, stored_quads, members, subgroup })
+        // Sixteen bytes at a time, or those of four elements.
+        let bytes = dtype.size_in_bytes();
+        let words = if self.along(16 / bytes) == [Some(Along::Depth); 2] { 4 } else { bytes as u32 };
+        Some(Vectors { side, count, along, words, stored_quads, members, subgroup })
     }
 
     /// A tile whose lanes hand each other elements, where the device's subgroups allow for it and both operands are read

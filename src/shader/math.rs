@@ -206,11 +206,19 @@ impl<'k> Value<'k> {
         if self.kernel.target().unpacks_halves {
             // An instruction for what takes a dozen by bits. It is kept apart from what follows: where that was an
             // addition, an H200's driver took subnormals for 0.
-            let pair = Type::vec2(Scalar::F32);
-            let pair = self.kernel.library(Glsl::UnpackHalf2x16 as u32, 0, pair, &[self]).opaque();
-            return [pair.lane(0), pair.lane(1)];
+            return self.unpack_f16_factors().map(Value::opaque);
         }
         [(self & 0xffff_u32).half_bits_to_f32(), (self >> 16).half_bits_to_f32()]
+    }
+
+    /// The same for numbers that are only multiplied.
+    pub(crate) fn unpack_f16_factors(self) -> [Value<'k>; 2] {
+        if self.kernel.target().unpacks_halves {
+            let pair = Type::vec2(Scalar::F32);
+            let pair = self.kernel.library(Glsl::UnpackHalf2x16 as u32, 0, pair, &[self]);
+            return [pair.lane(0), pair.lane(1)];
+        }
+        self.unpack_f16()
     }
 
     /// The float with these half-precision bits.

@@ -119,6 +119,8 @@ impl Batch {
     fn record_actions(&self, plan: &Plan<'_>, sets: &[vk::DescriptorSet]) {
         let mut sets = sets.iter();
         let mut bound = vk::Pipeline::null();
+        // The parameters that stand, of pipelines of a layout.
+        let mut pushed = (vk::PipelineLayout::null(), &[][..]);
         // What earlier batches wrote is visible only behind a barrier: their order of submission is not enough.
         self.barrier(WORK_STAGES, WORK_STAGES);
         // Whether something was copied since the last barrier for all stages, and whether one for kernels alone stands behind
@@ -146,7 +148,11 @@ impl Batch {
                             self.device.raw.cmd_bind_pipeline(self.commands, vk::PipelineBindPoint::COMPUTE, bound);
                         }
                     }
-                    self.dispatch(*pipeline, sets.next(), parameters, *groups);
+                    // On an H200 what depends on new parameters begins 0.3 us later.
+                    let new = (pipeline.layout, &**parameters);
+                    let changed = (pushed != new).then_some(new.1);
+                    pushed = new;
+                    self.dispatch(*pipeline, sets.next(), changed, *groups);
                 }
                 Action::Copy { src, dst, pieces } => {
                     // SAFETY: see above.
@@ -160,7 +166,13 @@ impl Batch {
         self.barrier(WORK_STAGES, vk::PipelineStageFlags::HOST);
     }
 
-    fn dispatch(&self, pipeline: Pipeline, set: Option<&vk::DescriptorSet>, parameters: &[u32], [x, y, z]: [u32; 3]) {
+    fn dispatch(
+        &self,
+        pipeline: Pipeline,
+        set: Option<&vk::DescriptorSet>,
+        parameters: Option<&[u32]>,
+        [x, y, z]: [u32; 3],
+    ) {
         let raw = &self.device.raw;
         // SAFETY: the command buffer is being recorded with this pipeline bound; the set has its layout, and the plan
         // has checked the parameters' length and the number of groups.
@@ -173,7 +185,7 @@ impl Batch {
                 set.map(std::slice::from_ref).unwrap_or_default(),
                 &[],
             );
-            if !parameters.is_empty() {
+            if let Some(parameters) = parameters.filter(|parameters| !parameters.is_empty()) {
                 let bytes = bytemuck::cast_slice(parameters);
                 raw.cmd_push_constants(self.commands, pipeline.layout, vk::ShaderStageFlags::COMPUTE, 0, bytes);
             }

@@ -106,11 +106,13 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
-        // A few vectors, so deep that the members of a workgroup load several fours at a time, and then the rest.
-        // Bytes are read by words of four where the depth is a multiple of 16.
+        // A few vectors, so deep that the members of a workgroup load several runs at a time, and then the rest.
+        // Bytes are read by words of four where the depth is a multiple of 16, halves by eights where it is one of 8.
         let bytes = dtype.size_in_bytes() == 1;
-        for (vectors, depth) in if bytes { [(1, 4112), (3, 8208), (11, 80)] } else { [(1, 4100), (3, 8196), (11, 68)] }
-        {
+        for (vectors, depth) in match bytes {
+            true => [(1, 4112), (3, 8208), (11, 80)],
+            false => [(1, 4104), (3, 8196), (11, 68)],
+        } {
             for right in [Contiguous, Transposed] {
                 let name = format!("{dtype}::vectors_{vectors}_{}", right.name());
                 if !bytes && ![DType::F32, DType::F16].contains(&dtype) || bytes && right == Contiguous {
@@ -123,6 +125,20 @@ pub fn add(suite: &mut Suite) {
                     check_product(&t(&b)?, &t(&a)?)
                 });
             }
+        }
+        if bytes || [DType::F32, DType::F16].contains(&dtype) {
+            suite.add("matmul", format!("{dtype}::vectors_flipped"), move |device| {
+                let sample = |name, shape: [usize; 2]| shaped(name, &shape, Contiguous, dtype, Domain::Normal, device);
+                let a = flipped(&sample("matmul left", [2, 528])?)?;
+                check_product(&a, &flipped(&sample("matmul right", [528, 40])?)?)?;
+                check_product(&a, &t(&flipped(&sample("matmul transposed", [40, 528])?)?)?)
+            });
+            suite.add("matmul", format!("{dtype}::vectors_batch"), move |device| {
+                let a = shaped("matmul left", &[3, 2, 272], Contiguous, dtype, Domain::Normal, device)?;
+                let b = shaped("matmul right", &[3, 272, 40], Contiguous, dtype, Domain::Normal, device)?;
+                check_product(&a, &b)?;
+                check_product(&t(&b)?, &t(&a)?)
+            });
         }
         // So many that GPUs cut them into larger blocks.
         for (name, [m, k, n]) in [("fours", [72, 32, 136]), ("odd", [70, 33, 130])] {
