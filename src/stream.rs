@@ -10,7 +10,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A batch is submitted when it has so many commands, so that the device starts while the host still records.
+/// A batch is submitted when it has so many commands, so that the device starts while the host still records. An idle device
+/// gets the first ones soon, and each batch has twice the commands of the one before until it has the most.
+const FIRST_BATCH_COMMANDS: usize = 32;
 const BATCH_COMMANDS: usize = 256;
 
 /// A batch is submitted when it holds so many bytes on their way from the host, so that they do not pile up.
@@ -39,6 +41,8 @@ struct State {
     /// Keeps the buffers of the recorded commands alive.
     held: Vec<Arc<Allocation>>,
     newest: u64,
+    /// Batches since the device was known to be idle.
+    since_idle: u32,
     in_flight: VecDeque<(Ticket, Vec<Arc<Allocation>>)>,
     /// Set while commands are timed.
     timing: Option<Timing>,
@@ -53,6 +57,14 @@ struct Timing {
     submitted: VecDeque<(Ticket, Vec<Label>)>,
     /// The commands of the others, batch by batch.
     told: Vec<Result<Vec<TimedCommand>>>,
+}
+
+impl State {
+    /// Whether what is recorded is enough for a batch.
+    fn is_batch(&self) -> bool {
+        let doublings = self.since_idle.min((BATCH_COMMANDS / FIRST_BATCH_COMMANDS).ilog2());
+        self.steps.len() >= FIRST_BATCH_COMMANDS << doublings || self.upload_bytes >= BATCH_UPLOAD_BYTES
+    }
 }
 
 impl Stream {
@@ -98,7 +110,7 @@ impl Stream {
             timing.labels.push(label());
         }
         state.upload_bytes += upload_bytes;
-        if state.steps.len() >= BATCH_COMMANDS || state.upload_bytes >= BATCH_UPLOAD_BYTES {
+        if state.is_batch() {
             self.submit(&mut state)?;
             drop(state);
             self.keep_pace()?;
@@ -138,6 +150,7 @@ impl Stream {
         state.written.clear();
         self.submissions.fetch_add(1, Ordering::Relaxed);
         state.newest = ticket.0;
+        state.since_idle = state.since_idle.saturating_add(1);
         state.in_flight.push_back((ticket, held));
         Ok(())
     }
@@ -170,7 +183,12 @@ impl Stream {
     pub fn wait_for(&self, ticket: Ticket) -> Result<()> {
         self.waits.fetch_add(1, Ordering::Relaxed);
         self.backend.wait(ticket)?;
-        self.retire()
+        self.retire()?;
+        let mut state = self.state.lock();
+        if ticket.0 >= state.newest {
+            state.since_idle = 0;
+        }
+        Ok(())
     }
 
     /// Submits what has been recorded and blocks until all of it has run.
@@ -371,12 +389,24 @@ mod tests {
     fn the_host_does_not_run_far_ahead() {
         let (lazy, stream, buffer) = open();
         let [a, b] = [1, 2].map(buffer);
-        for _ in 0..100 * BATCH_COMMANDS {
+        for _ in 0..32 + 64 + 128 + 97 * BATCH_COMMANDS {
             copy(&stream, &a, &b).unwrap();
         }
         assert_eq!(lazy.batches.lock().len(), 100);
         assert_eq!(lazy.most_in_flight.load(Ordering::Relaxed), MAX_IN_FLIGHT as u64 + 1);
         assert_eq!(stream.waits(), 100 - MAX_IN_FLIGHT as u64);
+    }
+
+    #[test]
+    fn an_idle_device_gets_the_first_commands_soon() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        let copies = |count| (0..count).for_each(|_| copy(&stream, &a, &b).unwrap());
+        copies(32 + 64 + 128 + 2 * 256 + 1);
+        stream.wait().unwrap();
+        copies(32 + 64);
+        let lengths: Vec<_> = lazy.batches.lock().iter().map(Vec::len).collect();
+        assert_eq!(lengths, [32, 64, 128, 256, 256, 1, 32, 64]);
     }
 
     #[test]
