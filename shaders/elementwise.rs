@@ -143,8 +143,7 @@ impl Family for Elementwise {
         for (&quad, values) in quads.iter().zip(&loaded) {
             k.when(quad.le(last / 4), || {
                 let index = k.vector(&places(quad));
-                let result =
-                    Evaluation { values, scalars: &scalars, index, rounding: Rounding::Written }.evaluate(&self.expr);
+                let result = Evaluation { values, scalars: &scalars, index }.evaluate(&self.expr);
                 output.store(k, quad, result);
             });
         }
@@ -181,15 +180,6 @@ pub(super) struct Evaluation<'a, 'k> {
     pub values: &'a [Value<'k>],
     pub scalars: &'a [Value<'k>],
     pub index: Value<'k>,
-    pub rounding: Rounding,
-}
-
-/// How numbers of 32 bits are rounded to `f16`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rounding {
-    /// By operations on their bits, as drivers round as they like.
-    Written,
-    ByDevice,
 }
 
 impl<'k> Evaluation<'_, 'k> {
@@ -218,8 +208,7 @@ impl<'k> Evaluation<'_, 'k> {
             DType::I8 if from.is_float() => x.convert(scalar).max(i32::from(i8::MIN)).min(i32::from(i8::MAX)),
             DType::U8 | DType::I8 => wrap(x.convert(scalar), to),
             // Rounded here and now, so that a fused cast is the cast that memory would have seen.
-            DType::F16 if self.rounding == Rounding::ByDevice => round_to_odd(x).rounded_to_f16_by_device(),
-            DType::F16 => round_to_odd(x).to_half_bits().half_bits_to_f32(),
+            DType::F16 => round_to_odd(x).rounded_to_f16(),
             DType::BF16 => {
                 let [_, rounded] = (round_to_odd(x).to_bf16_bits() << 16).unpack_bf16();
                 rounded

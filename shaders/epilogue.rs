@@ -2,7 +2,7 @@
 //! the others are loaded at its place.
 
 use super::elements::{Grid, number_parameter};
-use super::elementwise::{Evaluation, Input, InputLayout, Rounding};
+use super::elementwise::{Evaluation, Input, InputLayout};
 use crate::dtype::DType;
 use crate::expr::Expr;
 use crate::shader::{KernelBuilder, Value};
@@ -36,7 +36,6 @@ pub(super) struct Tail<'k> {
     rows: Grid<'k>,
     inputs: Vec<(Input<'k>, bool)>,
     scalars: Vec<Value<'k>>,
-    rounding: Rounding,
 }
 
 impl<'k> Tail<'k> {
@@ -48,12 +47,7 @@ impl<'k> Tail<'k> {
         });
         let inputs = inputs.collect();
         let scalars = config.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
-        Tail { expr: config.expr.clone(), rows, inputs, scalars, rounding: Rounding::Written }
-    }
-
-    /// The same, rounded to `f16` by the device's own conversion: for devices that do as they are told.
-    pub fn rounded_by_device(self) -> Self {
-        Tail { rounding: Rounding::ByDevice, ..self }
+        Tail { expr: config.expr.clone(), rows, inputs, scalars }
     }
 
     /// Those inputs' elements that are the same for all rows, for one column or some neighbours.
@@ -86,6 +80,6 @@ impl<'k> Tail<'k> {
     /// The value of the expression, for one element or for four.
     pub fn evaluate(&self, loaded: &[Value<'k>], product: Value<'k>, index: Value<'k>) -> Value<'k> {
         let values = [loaded, &[product]].concat();
-        Evaluation { values: &values, scalars: &self.scalars, index, rounding: self.rounding }.evaluate(&self.expr)
+        Evaluation { values: &values, scalars: &self.scalars, index }.evaluate(&self.expr)
     }
 }

@@ -38,11 +38,8 @@ impl<'a, 'k> Exit<'a, 'k> {
         let (k, dtype) = (p.k, config.output);
         let tail = config.epilogue.as_ref().map(|epilogue| (epilogue, Tail::declare(k, epilogue)));
         let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
-        let finish = tail.map(|(epilogue, tail)| Finish {
-            kept: epilogue.kept.map(|dtype| Quads::output(k, "kept", dtype)),
-            // As exact as in software, and faster.
-            tail: if config.dtype == DType::F16 { tail.rounded_by_device() } else { tail },
-        });
+        let finish = tail
+            .map(|(epilogue, tail)| Finish { kept: epilogue.kept.map(|dtype| Quads::output(k, "kept", dtype)), tail });
         Exit { p, dtype, y, finish, per_vector: VECTOR / dtype.size_in_bytes() as u32 }
     }
 

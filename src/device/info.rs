@@ -287,6 +287,13 @@ impl DeviceInfo {
         ["NVIDIA", "Mesa"].contains(&&*self.vendor)
     }
 
+    /// Whether the driver is known to round as it is told to where it packs halves. The GPUs that this was seen on have matrix
+    /// units.
+    #[cfg(any(feature = "vulkan", feature = "webgpu"))]
+    pub(crate) fn packs_halves(&self) -> bool {
+        self.vendor == "NVIDIA" && self.features.matrix_units.f16.is_some()
+    }
+
     /// Whether subgroups have eight lanes or a small multiple of that, so that eight lanes may hand each other what they load.
     pub(crate) fn has_eights_of_lanes(&self) -> bool {
         let sizes = &self.limits.subgroup_sizes;

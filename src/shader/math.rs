@@ -275,6 +275,9 @@ impl KernelBuilder {
 
     /// Two floats as half-precision bits in a word, the first in the low half.
     pub fn pack_f16<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
+        if self.target().packs_halves {
+            return self.pack_f16_by_device(low, high);
+        }
         low.to_half_bits() | (high.to_half_bits() << 16)
     }
 
@@ -293,8 +296,11 @@ impl KernelBuilder {
 }
 
 impl<'k> Value<'k> {
-    /// The `f16` that is nearest to an `f32`, by the device's own conversion, in each lane.
-    pub(crate) fn rounded_to_f16_by_device(self) -> Value<'k> {
+    /// The `f16` that is nearest to an `f32`, in each lane.
+    pub(crate) fn rounded_to_f16(self) -> Value<'k> {
+        if !self.kernel.target().packs_halves {
+            return self.to_half_bits().half_bits_to_f32();
+        }
         let (k, lanes) = (self.kernel, self.lanes());
         // An H200's compiler would take a conversion there and back for nothing.
         let words = lanes.chunks(2).map(|pair| k.pack_f16_by_device(pair[0], pair[pair.len() - 1]).opaque());

@@ -35,6 +35,9 @@ pub struct Target {
     /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
     /// subnormal numbers and NaN.
     pub unpacks_halves: bool,
+    /// Whether halves are packed by the device's own conversion, told to round to the nearest, which takes one step for two
+    /// dozen. Few drivers are known to do as they are told.
+    pub packs_halves: bool,
     /// Whether integer dot products are the device's instruction, and not made of products one by one: it has
     /// [`Features::integer_dot_products`](crate::Features::integer_dot_products).
     pub integer_dot_products: bool,
@@ -51,6 +54,7 @@ impl Target {
         subgroup_size: None,
         addresses: false,
         unpacks_halves: false,
+        packs_halves: false,
         integer_dot_products: false,
         wgsl: false,
     };
@@ -61,6 +65,7 @@ impl Target {
         subgroup_size: None,
         addresses: false,
         unpacks_halves: false,
+        packs_halves: false,
         integer_dot_products: false,
         wgsl: true,
     };
@@ -71,6 +76,7 @@ impl Target {
         subgroup_size: None,
         addresses: false,
         unpacks_halves: false,
+        packs_halves: false,
         integer_dot_products: false,
         wgsl: false,
     };

@@ -93,8 +93,12 @@ impl Backend for VulkanBackend {
 
     fn target(&self) -> Target {
         let info = self.info();
-        let integer_dot_products = info.features.integer_dot_products;
-        Target { unpacks_halves: info.unpacks_halves(), integer_dot_products, ..Target::VULKAN }
+        Target {
+            unpacks_halves: info.unpacks_halves(),
+            packs_halves: info.packs_halves(),
+            integer_dot_products: info.features.integer_dot_products,
+            ..Target::VULKAN
+        }
     }
 
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {

@@ -110,10 +110,14 @@ impl Backend for WebGpuBackend {
     }
 
     fn target(&self) -> Target {
-        let form = if self.gpu.takes_spirv() { Target::VULKAN } else { Target::WEBGPU };
         let info = self.info();
-        let integer_dot_products = info.features.integer_dot_products;
-        Target { unpacks_halves: info.unpacks_halves(), integer_dot_products, ..form }
+        let (spirv, unpacks_halves) = (self.gpu.takes_spirv(), info.unpacks_halves());
+        Target {
+            unpacks_halves,
+            packs_halves: spirv && info.packs_halves(),
+            integer_dot_products: info.features.integer_dot_products,
+            ..if spirv { Target::VULKAN } else { Target::WEBGPU }
+        }
     }
 
     /// Those go through WGSL wherever they can, for wgpu to check.
