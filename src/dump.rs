@@ -26,10 +26,13 @@ pub(crate) fn write(config: &KernelConfig, addresses: bool) -> Result<()> {
         return save_spirv(&directory.join(stem + ".addresses"), target.dialect, &config.generate(target)?);
     }
     for target in config.targets(&[Target::VULKAN, Target::LEVEL_ZERO])? {
-        save_spirv(&directory.join(&stem), target.dialect, &config.generate(target)?)?;
-        let module = config.generate(Target { integer_dot_products: true, ..target })?;
-        if module.requires.integer_dot_products {
-            save_spirv(&directory.join(format!("{stem}.dot")), target.dialect, &module)?;
+        let plain = config.generate(target)?;
+        save_spirv(&directory.join(&stem), target.dialect, &plain)?;
+        let halves = target.dialect == Dialect::Vulkan;
+        let abilities = Target { integer_dot_products: true, unpacks_halves: halves, packs_halves: halves, ..target };
+        let able = config.generate(abilities)?;
+        if able.code != plain.code {
+            save_spirv(&directory.join(format!("{stem}.able")), target.dialect, &able)?;
         }
     }
     #[cfg(feature = "webgpu")]

@@ -95,7 +95,7 @@ impl<'a, 'k> Exit<'a, 'k> {
         // The device's conversion to `bf16` does not round to the nearest, on an H200.
         let pack = |low, high| match self.dtype {
             DType::BF16 => k.pack_bf16(low, high),
-            _ => k.pack_f16_by_device(low, high),
+            _ => k.pack_f16(low, high),
         };
         let words = [low, high].map(|four| [pack(four.lane(0), four.lane(1)), pack(four.lane(2), four.lane(3))]);
         k.vector(words.as_flattened())

@@ -195,14 +195,18 @@ impl<'k> Problem<'k> {
         let per_product = across * down;
         let group = k.group_index();
         // Divisions take long beside a product with a vector.
-        let (batch, block, real) = match config.batch_rank {
-            0 => (k.u32(0), group.min(per_product - 1), group.lt(per_product)),
-            _ => (group / per_product, group % per_product, (group / per_product).lt(batches)),
+        let (batch, block, real) = if config.batch_rank == 0 {
+            (k.u32(0), group.min(per_product - 1), group.lt(per_product))
+        } else {
+            let batch = group / per_product;
+            (batch, group % per_product, batch.lt(batches))
         };
         let (block_row, block_column) = match config.tile {
             Tile::Vectors(Vectors { count: ..Vectors::MOST, side: Side::Rows, .. }) => (k.u32(0), block),
             Tile::Vectors(Vectors { count: ..Vectors::MOST, side: Side::Columns, .. }) => (block, k.u32(0)),
-            Tile::Vectors(_) => (block / across, block % across),
+            // Blocks with the same part of the matrix are neighbours.
+            Tile::Vectors(Vectors { side: Side::Rows, .. }) => (block % down, block / down),
+            Tile::Vectors(Vectors { side: Side::Columns, .. }) => (block / across, block % across),
             _ => {
                 let band = block / (across * BAND);
                 let height = (down - band * BAND).min(BAND);

@@ -82,7 +82,8 @@ impl Vectors {
     fn loads(self, dialect: Dialect) -> u32 {
         match (self.count, self.along) {
             _ if dialect == Dialect::OpenCl => 4,
-            (1 | 2, Along::Other) if self.words < 4 => 16,
+            (1, Along::Other) => (32 / self.words).min(16),
+            (2, Along::Other) => 16,
             _ => 8,
         }
     }
@@ -132,8 +133,10 @@ struct Kernel<'a, 'k> {
 
 pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
     let k = p.k;
-    // Of the vectors as much of the depth as of the matrix; or a word, where the matrix is read across the depth.
-    let vector_words = if config.along == Along::Depth { config.words } else { 1 };
+    // Of the vectors as much of the depth as of the matrix; but a word of a single one, where the matrix is read across the
+    // depth: the fewer rows lie between a member's loads, the faster memory is.
+    let single = config.along == Along::Other && config.count == 1;
+    let vector_words = if single { 1 } else { config.words };
     let [a_words, b_words] = match config.side {
         Side::Rows => [vector_words, config.words],
         Side::Columns => [config.words, vector_words],

@@ -287,11 +287,10 @@ impl DeviceInfo {
         ["NVIDIA", "Mesa"].contains(&&*self.vendor)
     }
 
-    /// Whether the driver is known to round as it is told to where it packs halves. The GPUs that this was seen on have matrix
-    /// units.
+    /// Whether the driver promises to pack halves as it is told to: else there are no matrix units for them.
     #[cfg(any(feature = "vulkan", feature = "webgpu"))]
     pub(crate) fn packs_halves(&self) -> bool {
-        self.vendor == "NVIDIA" && self.features.matrix_units.f16.is_some()
+        self.features.matrix_units.f16.is_some()
     }
 
     /// Whether subgroups have eight lanes or a small multiple of that, so that eight lanes may hand each other what they load.

@@ -206,17 +206,22 @@ impl<'k> Value<'k> {
         if self.kernel.target().unpacks_halves {
             // An instruction for what takes a dozen by bits. It is kept apart from what follows: where that was an
             // addition, an H200's driver took subnormals for 0.
-            return self.unpack_f16_factors().map(Value::opaque);
+            return self.unpack_f16_by_device().map(Value::opaque);
         }
         [(self & 0xffff_u32).half_bits_to_f32(), (self >> 16).half_bits_to_f32()]
     }
 
+    fn unpack_f16_by_device(self) -> [Value<'k>; 2] {
+        let pair = self.kernel.library(Glsl::UnpackHalf2x16 as u32, 0, Type::vec2(Scalar::F32), &[self]);
+        [pair.lane(0), pair.lane(1)]
+    }
+
     /// The same for numbers that are only multiplied.
     pub(crate) fn unpack_f16_factors(self) -> [Value<'k>; 2] {
-        if self.kernel.target().unpacks_halves {
-            let pair = Type::vec2(Scalar::F32);
-            let pair = self.kernel.library(Glsl::UnpackHalf2x16 as u32, 0, pair, &[self]);
-            return [pair.lane(0), pair.lane(1)];
+        let target = self.kernel.target();
+        if target.unpacks_halves && target.packs_halves {
+            self.kernel.tell_of_halves(Capability::DenormPreserve, ExecutionMode::DenormPreserve);
+            return self.unpack_f16_by_device();
         }
         self.unpack_f16()
     }
@@ -275,23 +280,19 @@ impl KernelBuilder {
 
     /// Two floats as half-precision bits in a word, the first in the low half.
     pub fn pack_f16<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
-        if self.target().packs_halves {
-            return self.pack_f16_by_device(low, high);
+        if !self.target().packs_halves {
+            return low.to_half_bits() | (high.to_half_bits() << 16);
         }
-        low.to_half_bits() | (high.to_half_bits() << 16)
+        self.tell_of_halves(Capability::RoundingModeRTE, ExecutionMode::RoundingModeRTE);
+        self.tell_of_halves(Capability::DenormPreserve, ExecutionMode::DenormPreserve);
+        self.vector(&[low, high]).convert(Scalar::F16).bitcast(Type::U32)
     }
 
-    /// The same by the device's own conversion, told to round like that. Devices with matrix units do as they are told.
-    pub(crate) fn pack_f16_by_device<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
+    /// Has the device treat halves in a way throughout the kernel.
+    fn tell_of_halves(&self, capability: Capability, mode: ExecutionMode) {
         self.extension("SPV_KHR_float_controls");
-        for (capability, mode) in [
-            (Capability::RoundingModeRTE, ExecutionMode::RoundingModeRTE),
-            (Capability::DenormPreserve, ExecutionMode::DenormPreserve),
-        ] {
-            self.capability(capability);
-            self.execution_mode(mode, 16);
-        }
-        self.vector(&[low, high]).convert(Scalar::F16).bitcast(Type::U32)
+        self.capability(capability);
+        self.execution_mode(mode, 16);
     }
 }
 
@@ -303,7 +304,7 @@ impl<'k> Value<'k> {
         }
         let (k, lanes) = (self.kernel, self.lanes());
         // An H200's compiler would take a conversion there and back for nothing.
-        let words = lanes.chunks(2).map(|pair| k.pack_f16_by_device(pair[0], pair[pair.len() - 1]).opaque());
+        let words = lanes.chunks(2).map(|pair| k.pack_f16(pair[0], pair[pair.len() - 1]).opaque());
         let rounded: Vec<_> = words.flat_map(Value::unpack_f16).take(lanes.len()).collect();
         if rounded.len() == 1 { rounded[0] } else { k.vector(&rounded) }
     }

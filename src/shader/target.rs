@@ -35,8 +35,9 @@ pub struct Target {
     /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
     /// subnormal numbers and NaN.
     pub unpacks_halves: bool,
-    /// Whether halves are packed by the device's own conversion, told to round to the nearest, which takes one step for two
-    /// dozen. Few drivers are known to do as they are told.
+    /// Whether halves are packed by the device's own conversion, which takes one step for two dozen: the device promises to
+    /// round to the nearest, and to keep subnormal halves, as far as kernels tell it to (SPIR-V's `RoundingModeRTE` and
+    /// `DenormPreserve` for 16 bits).
     pub packs_halves: bool,
     /// Whether integer dot products are the device's instruction, and not made of products one by one: it has
     /// [`Features::integer_dot_products`](crate::Features::integer_dot_products).

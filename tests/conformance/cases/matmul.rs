@@ -134,10 +134,24 @@ pub fn add(suite: &mut Suite) {
                 check_product(&a, &t(&flipped(&sample("matmul transposed", [40, 528])?)?)?)
             });
             suite.add("matmul", format!("{dtype}::vectors_batch"), move |device| {
-                let a = shaped("matmul left", &[3, 2, 272], Contiguous, dtype, Domain::Normal, device)?;
-                let b = shaped("matmul right", &[3, 272, 40], Contiguous, dtype, Domain::Normal, device)?;
-                check_product(&a, &b)?;
-                check_product(&t(&b)?, &t(&a)?)
+                // A depth that allows for sixteen bytes at a time, and one that allows for four elements.
+                for (vectors, depth) in [(2, 272), (9, 276)] {
+                    let a = shaped("matmul left", &[3, vectors, depth], Contiguous, dtype, Domain::Normal, device)?;
+                    let across = shaped("matmul right", &[3, depth, 40], Contiguous, dtype, Domain::Normal, device)?;
+                    let along =
+                        t(&shaped("matmul transposed", &[3, 40, depth], Contiguous, dtype, Domain::Normal, device)?)?;
+                    for b in [&across, &along] {
+                        check_product(&a, b)?;
+                        check_product(&t(b)?, &t(&a)?)?;
+                    }
+                }
+                Ok(())
+            });
+            suite.add("matmul", format!("{dtype}::vectors_offset"), move |device| {
+                // Whole vectors, but for where the matrix begins.
+                let a = shaped("matmul left", &[1, 272], Contiguous, dtype, Domain::Normal, device)?;
+                let b = shaped("matmul right", &[40, 288], Contiguous, dtype, Domain::Normal, device)?;
+                check_product(&a, &t(&narrow(&b, 1, 4, 272)?)?)
             });
         }
         // So many that GPUs cut them into larger blocks.
@@ -223,6 +237,17 @@ pub fn add(suite: &mut Suite) {
             check_product(&a, &t(&a)?)
         });
     }
+    suite.add("matmul", "f16::vectors_of_subnormals", |device| {
+        let halves = |x: f32, shape: [usize; 2]| Tensor::full(x, shape, device)?.to_dtype(DType::F16);
+        for depth in [4, 8, 4104] {
+            let a = halves(2f32.powi(-20), [1, depth])?;
+            let (across, along) = (halves(1024.0, [depth, 36])?, halves(1024.0, [36, depth])?.t()?);
+            let expected = Expected::new(ArrayD::from_elem(vec![1, 36], depth as f64 / 1024.0), DType::F16);
+            check("matmul", &a.matmul(&across)?, &expected)?;
+            check("matmul", &a.matmul(&along)?, &expected)?;
+        }
+        Ok(())
+    });
     // Products of the extremes, as many as leave the range of 32 bits by some: sums wrap.
     const DEPTH: usize = (1 << 17) + 32;
     for (dtype, extreme, sum) in [
