@@ -133,8 +133,8 @@ struct Kernel<'a, 'k> {
 
 pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
     let k = p.k;
-    // Of the vectors as much of the depth as of the matrix; but a word of a single one, where the matrix is read across the
-    // depth: the fewer rows lie between a member's loads, the faster memory is.
+    // Of the vectors as much of the depth as of the matrix, or four elements where that is read across the depth; but a word of
+    // a single one, as a member that goes down pairs of halves is faster there (on an H200).
     let single = config.along == Along::Other && config.count == 1;
     let vector_words = if single { 1 } else { config.words };
     let [a_words, b_words] = match config.side {
@@ -210,8 +210,8 @@ impl<'k> Kernel<'_, 'k> {
         self.finish(y, sums.iter().map(|sum| sum.get()).collect(), 1);
     }
 
-    /// Adds up each number over all members that are `stride` apart, and stores the sums. The numbers are four neighbours of each
-    /// vector's product; those of a member are `stride` fours, beginning with its own.
+    /// Adds up each number over all members that are `stride` apart, and stores the sums. A member's numbers are four
+    /// neighbours of each vector's product, one vector's after the other's; the first `stride` members' fours lie side by side.
     fn finish(&self, y: &Output<'k>, numbers: Vec<Value<'k>>, stride: u32) {
         let (k, lanes, lane) = (self.k, self.config.workgroup(), self.k.local_index());
         let (count, ty) = (numbers.len() as u32, numbers[0].ty());

@@ -287,7 +287,8 @@ impl DeviceInfo {
         ["NVIDIA", "Mesa"].contains(&&*self.vendor)
     }
 
-    /// Whether the driver promises to pack halves as it is told to: else there are no matrix units for them.
+    /// Whether the driver promises to round to halves as it is told to, and to keep subnormal ones: only where it does are there
+    /// matrix units for `f16`.
     #[cfg(any(feature = "vulkan", feature = "webgpu"))]
     pub(crate) fn packs_halves(&self) -> bool {
         self.features.matrix_units.f16.is_some()
