@@ -11,6 +11,8 @@ mod info;
 #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
 pub(crate) mod level_zero;
 mod open;
+#[cfg(any(feature = "vulkan", all(feature = "webgpu", not(target_family = "wasm"))))]
+mod parked;
 #[cfg(any(feature = "vulkan", feature = "level-zero"))]
 mod reads;
 #[cfg(any(feature = "vulkan", feature = "level-zero"))]

@@ -62,7 +62,21 @@ async fn open(backend: BackendKind, index: usize) -> Result<Device> {
         return Ok(device);
     }
     tuning::check_environment()?;
+    // Threads that want the same device wait for the one that opens it. A browser has one thread, and must not block.
+    #[cfg(not(target_family = "wasm"))]
+    return open_alone(backend, index);
+    #[cfg(target_family = "wasm")]
     Ok(enter(backend, index, open_runtime(backend, index).await?))
+}
+
+#[cfg(not(target_family = "wasm"))]
+fn open_alone(backend: BackendKind, index: usize) -> Result<Device> {
+    static OPENING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = OPENING.lock();
+    match find_open(backend, index) {
+        Some(device) => Ok(device),
+        None => Ok(enter(backend, index, block_on(open_runtime(backend, index))?)),
+    }
 }
 
 /// Opens a device once more, apart from where it is open already, with other data for how work is cut.

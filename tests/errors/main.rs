@@ -502,7 +502,9 @@ fn devices_that_are_not_there() {
     for backend in ["vulkan", "webgpu", "level-zero"] {
         let there = Device::list().into_iter().filter(|info| info.backend.name() == backend).count();
         let beyond = format!("{backend}:{there}").parse::<Device>();
-        assert_error!(beyond, Error::BackendUnavailable { .. }, backend, format!("no device {there}"));
+        // Without the backend's loader, the error tells of that instead.
+        let reason = if there > 0 { format!("no device {there}") } else { "not available".into() };
+        assert_error!(beyond, Error::BackendUnavailable { .. }, backend, reason);
         assert_error!(format!("{backend}:{}", usize::MAX).parse::<Device>(), Error::BackendUnavailable { .. }, backend);
     }
 }

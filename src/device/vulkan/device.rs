@@ -2,13 +2,19 @@
 
 use super::adapter::Adapter;
 use super::instance::{self, Instance};
+use super::validation;
+use crate::device::parked::Parked;
 use crate::device::units::Bfloat16Features;
 use crate::device::{BackendKind, Features, MatrixUnits, cooperative_matrix2};
 use crate::error::{Error, Result};
 use ash::prelude::VkResult;
 use ash::vk;
+use ash::vk::Handle;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The driver's devices that are open and not in use, by their physical devices.
+static PARKED: Parked<ash::Device> = Parked::new();
 
 /// A logical device. Whatever was created on it holds it in an `Arc`, so that it goes last.
 pub(super) struct Device {
@@ -27,6 +33,16 @@ pub(super) struct Device {
 impl Device {
     /// Opens a device with one compute queue, and with the features that are used and no others.
     pub fn open(instance: &'static Instance, adapter: Adapter) -> Result<Device> {
+        // SAFETY: nothing else uses a parked device.
+        let works = |raw: &ash::Device| unsafe { raw.device_wait_idle() }.is_ok();
+        let raw = match PARKED.take(adapter.physical.as_raw()).filter(works) {
+            Some(raw) => raw,
+            None => Device::create(instance, &adapter)?,
+        };
+        Ok(Device { raw, adapter, instance, in_use: Default::default(), lost: OnceLock::new() })
+    }
+
+    fn create(instance: &Instance, adapter: &Adapter) -> Result<ash::Device> {
         let queues =
             [vk::DeviceQueueCreateInfo::default().queue_family_index(adapter.queue_family).queue_priorities(&[1.0])];
         let Features { f16, i64, f64, integer_dot_products, .. } = adapter.info.features;
@@ -69,9 +85,8 @@ impl Device {
             info = info.push_next(&mut dot_products);
         }
         // SAFETY: the adapter is of this instance and has the family, features and extensions that `info` names.
-        let raw = unsafe { instance.raw.create_device(adapter.physical, &info, None) }
-            .map_err(|result| instance::unavailable(format_args!("{}: vkCreateDevice: {result}", adapter.info)))?;
-        Ok(Device { raw, adapter, instance, in_use: Default::default(), lost: OnceLock::new() })
+        unsafe { instance.raw.create_device(adapter.physical, &info, None) }
+            .map_err(|result| instance::unavailable(format_args!("{}: vkCreateDevice: {result}", adapter.info)))
     }
 
     /// The device in words, for errors.
@@ -156,6 +171,10 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        // The validation layer looks for what was left behind when a device is destroyed.
+        if self.lost.get().is_none() && !validation::requested() {
+            return PARKED.put(self.adapter.physical.as_raw(), self.raw.clone());
+        }
         // SAFETY: whatever was created on the device held it alive, and is gone.
         unsafe { self.raw.destroy_device(None) };
     }

@@ -2,6 +2,8 @@
 
 use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, powers_of_two, vendor_name};
 use crate::error::{Error, Result};
+#[cfg(not(target_arch = "wasm32"))]
+use std::sync::OnceLock;
 
 /// How to get a device, for the error that says there is none.
 const HINT: &str = if cfg!(target_arch = "wasm32") {
@@ -35,21 +37,13 @@ pub(super) async fn find(index: usize) -> Result<wgpu::Adapter> {
 
 /// Every adapter that can run kernels; at least one.
 async fn adapters() -> Result<Vec<wgpu::Adapter>> {
-    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    // No OpenGL: it lacks most of what kernels need.
-    descriptor.backends = wgpu::Backends::PRIMARY;
-    // By default wgpu would have the driver check what wgpu and this crate have checked already. Its debug information
-    // stays away in either case: older validation layers do not know the source language that naga states there.
-    descriptor.flags =
-        if validation_requested() { wgpu::InstanceFlags::VALIDATION } else { wgpu::InstanceFlags::empty() };
-    let instance = wgpu::Instance::new(descriptor);
     #[cfg(target_arch = "wasm32")]
-    let (mut adapters, failure) = match instance.request_adapter(&wgpu::RequestAdapterOptions::default()).await {
+    let (mut adapters, failure) = match instance().request_adapter(&wgpu::RequestAdapterOptions::default()).await {
         Ok(adapter) => (vec![adapter], String::new()),
         Err(error) => (Vec::new(), format!(" ({error})")),
     };
     #[cfg(not(target_arch = "wasm32"))]
-    let (mut adapters, failure) = (instance.enumerate_adapters(wgpu::Backends::PRIMARY).await, "");
+    let (mut adapters, failure) = (enumerate().await, "");
     adapters.retain(|a| a.get_downlevel_capabilities().flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS));
     if adapters.is_empty() {
         let reason = format!("wgpu finds no adapter{failure}; {HINT}");
@@ -58,8 +52,34 @@ async fn adapters() -> Result<Vec<wgpu::Adapter>> {
     Ok(adapters)
 }
 
+/// The adapters of the process's one instance, which is kept as soon as it finds any: creating one takes up to 0.3 s.
+#[cfg(not(target_arch = "wasm32"))]
+async fn enumerate() -> Vec<wgpu::Adapter> {
+    static SHARED: OnceLock<wgpu::Instance> = OnceLock::new();
+    if let Some(shared) = SHARED.get() {
+        return shared.enumerate_adapters(wgpu::Backends::PRIMARY).await;
+    }
+    let instance = instance();
+    let adapters = instance.enumerate_adapters(wgpu::Backends::PRIMARY).await;
+    if !adapters.is_empty() {
+        SHARED.get_or_init(|| instance);
+    }
+    adapters
+}
+
+fn instance() -> wgpu::Instance {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    // No OpenGL: it lacks most of what kernels need.
+    descriptor.backends = wgpu::Backends::PRIMARY;
+    // By default wgpu would have the driver check what wgpu and this crate have checked already. Its debug information
+    // stays away in either case: older validation layers do not know the source language that naga states there.
+    descriptor.flags =
+        if validation_requested() { wgpu::InstanceFlags::VALIDATION } else { wgpu::InstanceFlags::empty() };
+    wgpu::Instance::new(descriptor)
+}
+
 /// Whether `MARQUETRY_VALIDATION` asks for the driver's validation layers.
-fn validation_requested() -> bool {
+pub(super) fn validation_requested() -> bool {
     is_set("MARQUETRY_VALIDATION")
 }
 

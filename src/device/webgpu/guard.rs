@@ -4,15 +4,26 @@
 //! set), to a callback when the device is lost, and in `poll` by a panic. Here they all become [`Error`]s.
 
 use super::adapter::SPIRV;
+#[cfg(not(target_family = "wasm"))]
+use super::adapter::validation_requested;
 use crate::device::BackendKind;
+#[cfg(not(target_family = "wasm"))]
+use crate::device::parked::Parked;
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
+/// wgpu's devices that are open and not in use, by their indices.
+#[cfg(not(target_family = "wasm"))]
+static PARKED: Parked<(wgpu::Device, wgpu::Queue)> = Parked::new();
+
 /// A device, watched for everything that can go wrong with it.
 pub(super) struct GuardedDevice {
     pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
+    #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "a browser's devices are not kept"))]
+    index: usize,
     name: String,
     faults: Arc<Faults>,
 }
@@ -27,8 +38,16 @@ struct Faults {
 }
 
 impl GuardedDevice {
+    /// A device that was open before under this index and works.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn parked(index: usize, name: &str) -> Option<GuardedDevice> {
+        let (device, queue) = PARKED.take(index as u64)?;
+        let gpu = GuardedDevice::new(device, queue, index, name.into());
+        gpu.poll(wgpu::PollType::wait_indefinitely()).is_ok().then_some(gpu)
+    }
+
     /// Installs the callbacks; to be done before anything else happens on the device.
-    pub fn new(device: wgpu::Device, name: String) -> GuardedDevice {
+    pub fn new(device: wgpu::Device, queue: wgpu::Queue, index: usize, name: String) -> GuardedDevice {
         let faults = Arc::new(Faults::default());
         let watcher = Arc::clone(&faults);
         device.on_uncaptured_error(Arc::new(move |error| {
@@ -45,7 +64,7 @@ impl GuardedDevice {
             let reason = if message.is_empty() { format!("{reason:?}").to_lowercase() } else { message };
             let _ = watcher.lost.set(reason);
         });
-        GuardedDevice { device, name, faults }
+        GuardedDevice { device, queue, index, name, faults }
     }
 
     /// Whether kernels may go to the driver as SPIR-V.
@@ -113,6 +132,16 @@ impl GuardedDevice {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(driver_error("Device::poll", error.to_string())),
             Err(_) => Err(driver_error("Device::poll", "wgpu panicked".into())),
+        }
+    }
+}
+
+#[cfg(not(target_family = "wasm"))]
+impl Drop for GuardedDevice {
+    fn drop(&mut self) {
+        // Validation layers look for what was left behind when a device is destroyed.
+        if self.faults.lost.get().is_none() && !validation_requested() {
+            PARKED.put(self.index as u64, (self.device.clone(), self.queue.clone()));
         }
     }
 }

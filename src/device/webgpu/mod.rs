@@ -48,32 +48,47 @@ pub(crate) struct WebGpuBackend {
     reads: Arc<Reads>,
 }
 
+/// Has wgpu open a device with the features that are used and all that the adapter can.
+async fn request_device(adapter: &wgpu::Adapter) -> Result<(wgpu::Device, wgpu::Queue)> {
+    let descriptor = wgpu::DeviceDescriptor {
+        label: Some("marquetry"),
+        required_features: adapter::wgpu_features(adapter),
+        required_limits: adapter.limits(),
+        // The crate's pool keeps and reuses buffers; wgpu need not hoard blocks beneath it.
+        memory_hints: wgpu::MemoryHints::MemoryUsage,
+        // SAFETY: the one feature of this sort that is asked for has the driver enable its matrix units, to which kernels
+        // come by themselves; none of wgpu's own code for them is used.
+        experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
+        ..Default::default()
+    };
+    #[cfg(wgpu_on_vulkan)]
+    let opened = on_vulkan::open(adapter, &descriptor).await;
+    #[cfg(not(wgpu_on_vulkan))]
+    let opened = adapter.request_device(&descriptor).await;
+    opened.map_err(|error| driver_error("Adapter::request_device", error.to_string()))
+}
+
 impl WebGpuBackend {
     /// Opens the device of an index in [`list`].
     pub(crate) async fn open(index: usize) -> Result<WebGpuBackend> {
         let adapter = adapter::find(index).await?;
         let info = adapter::describe(&adapter, index);
-        let descriptor = wgpu::DeviceDescriptor {
-            label: Some("marquetry"),
-            required_features: adapter::wgpu_features(&adapter),
-            required_limits: adapter.limits(),
-            // The crate's pool keeps and reuses buffers; wgpu need not hoard blocks beneath it.
-            memory_hints: wgpu::MemoryHints::MemoryUsage,
-            // SAFETY: the one feature of this sort that is asked for has the driver enable its matrix units, to which kernels
-            // come by themselves; none of wgpu's own code for them is used.
-            experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
-            ..Default::default()
+        #[cfg(not(target_family = "wasm"))]
+        let parked = GuardedDevice::parked(index, &info.name);
+        #[cfg(target_family = "wasm")]
+        let parked = None;
+        let gpu = match parked {
+            Some(gpu) => gpu,
+            None => {
+                let (device, queue) = request_device(&adapter).await?;
+                GuardedDevice::new(device, queue, index, info.name.clone())
+            }
         };
-        #[cfg(wgpu_on_vulkan)]
-        let opened = on_vulkan::open(&adapter, &descriptor).await;
-        #[cfg(not(wgpu_on_vulkan))]
-        let opened = adapter.request_device(&descriptor).await;
-        let (device, queue) = opened.map_err(|error| driver_error("Adapter::request_device", error.to_string()))?;
-        let gpu = Arc::new(GuardedDevice::new(device, info.name.clone()));
+        let gpu = Arc::new(gpu);
         Ok(WebGpuBackend {
             buffers: Buffers::new(Arc::clone(&gpu), info.limits.max_buffer_bytes),
             kernels: Kernels::new(Arc::clone(&gpu)),
-            queue: BatchQueue::new(Arc::clone(&gpu), queue),
+            queue: BatchQueue::new(Arc::clone(&gpu)),
             reads: Arc::default(),
             info,
             gpu,

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The queue of a device.
 pub(super) struct BatchQueue {
     gpu: Arc<GuardedDevice>,
-    queue: wgpu::Queue,
     /// The newest batch that has completed, as far as wgpu has told.
     completed: Arc<AtomicU64>,
     pub timings: Timings,
@@ -32,10 +31,10 @@ struct State {
 }
 
 impl BatchQueue {
-    pub fn new(gpu: Arc<GuardedDevice>, queue: wgpu::Queue) -> BatchQueue {
+    pub fn new(gpu: Arc<GuardedDevice>) -> BatchQueue {
         let state = State { bindings: Bindings::new(Arc::clone(&gpu)), submitted: 0, in_flight: VecDeque::new() };
-        let timings = Timings::new(Arc::clone(&gpu), queue.clone());
-        BatchQueue { gpu, queue, completed: Arc::default(), timings, state: Mutex::new(state) }
+        let timings = Timings::new(Arc::clone(&gpu));
+        BatchQueue { gpu, completed: Arc::default(), timings, state: Mutex::new(state) }
     }
 
     /// Encodes and submits a batch.
@@ -61,9 +60,9 @@ impl BatchQueue {
         let refuse = |error| driver_error("Queue::submit", describe(&error));
         let submit = || {
             if !blocks.is_empty() {
-                self.queue.write_buffer(&arena, 0, &blocks);
+                self.gpu.queue.write_buffer(&arena, 0, &blocks);
             }
-            self.queue.submit([commands])
+            self.gpu.queue.submit([commands])
         };
         let index = self.gpu.catch(submit, refuse)?;
         state.submitted += 1;
@@ -72,7 +71,7 @@ impl BatchQueue {
             self.timings.keep(Ticket(ticket), stamps);
         }
         let completed = Arc::clone(&self.completed);
-        self.queue.on_submitted_work_done(move || {
+        self.gpu.queue.on_submitted_work_done(move || {
             completed.fetch_max(ticket, Ordering::Release);
         });
         state.in_flight.push_back((ticket, index));

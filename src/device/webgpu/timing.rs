@@ -26,14 +26,13 @@ const SET_STEPS: usize = wgpu::QUERY_SET_MAX_QUERIES as usize / 2;
 /// The timings of a device's batches.
 pub(super) struct Timings {
     gpu: Arc<GuardedDevice>,
-    queue: wgpu::Queue,
     kept: Mutex<BTreeMap<Ticket, Stamps>>,
     clock: Mutex<Option<Clock>>,
 }
 
 impl Timings {
-    pub fn new(gpu: Arc<GuardedDevice>, queue: wgpu::Queue) -> Timings {
-        Timings { gpu, queue, kept: Mutex::default(), clock: Mutex::default() }
+    pub fn new(gpu: Arc<GuardedDevice>) -> Timings {
+        Timings { gpu, kept: Mutex::default(), clock: Mutex::default() }
     }
 
     /// Keeps the timestamps of a batch that was submitted.
@@ -70,7 +69,7 @@ impl Timings {
     /// Compares the clocks while the device has nothing else to do.
     fn calibrate(&self) -> Result<Clock> {
         self.gpu.poll(wgpu::PollType::wait_indefinitely())?;
-        let period = f64::from(self.queue.get_timestamp_period());
+        let period = f64::from(self.gpu.queue.get_timestamp_period());
         let mut closest = self.compare_clocks()?;
         for _ in 1..CALIBRATION_TRIES {
             let next = self.compare_clocks()?;
@@ -95,7 +94,7 @@ impl Timings {
         };
         let (commands, stamps) = self.gpu.catch(encode, refuse)?;
         let start = now();
-        let index = self.gpu.catch(|| self.queue.submit([commands]), refuse)?;
+        let index = self.gpu.catch(|| self.gpu.queue.submit([commands]), refuse)?;
         self.gpu.poll(wgpu::PollType::Wait { submission_index: Some(index), timeout: None })?;
         let end = now();
         let ticks = stamps.read(&self.gpu)?;
@@ -289,7 +288,7 @@ mod tests {
             stamps.end(&mut encoder, step);
         }
         stamps.resolve(&mut encoder);
-        backend.queue.timings.queue.submit([encoder.finish()]);
+        backend.gpu.queue.submit([encoder.finish()]);
         backend.gpu.poll(wgpu::PollType::wait_indefinitely()).unwrap();
         let ticks = stamps.read(&backend.gpu).unwrap();
         assert!(ticks.len() == 4 && ticks[0] > 0 && ticks.is_sorted() && ticks[0] < ticks[3], "{ticks:?}");

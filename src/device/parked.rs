@@ -1,0 +1,58 @@
+//! Devices of a driver between two openings.
+
+use parking_lot::Mutex;
+
+/// Devices that are open in the driver and that nobody uses, kept for whoever opens them next.
+///
+/// They are kept because destroying one is not safe everywhere. NVIDIA's driver (580.159) deadlocks if a thread that has
+/// called it ends while another thread destroys a device: the second holds a lock of the driver and waits for one of the
+/// driver's own threads to end, that one waits for the clean-up of the first, and the clean-up waits for the lock. An
+/// app cannot see to it that none of its threads ends meanwhile. What is left of a device without buffers and kernels is
+/// small, and the next opening is quicker.
+pub(super) struct Parked<D>(Mutex<Vec<Entry<D>>>);
+
+struct Entry<D> {
+    key: u64,
+    /// A driver's device is of no use in a child of this process.
+    process: u32,
+    device: D,
+}
+
+impl<D> Parked<D> {
+    /// None yet.
+    pub const fn new() -> Self {
+        Parked(Mutex::new(Vec::new()))
+    }
+
+    /// Keeps a device that works and that nothing uses any more. `key` says which one it is.
+    pub fn put(&self, key: u64, device: D) {
+        self.0.lock().push(Entry { key, process: std::process::id(), device });
+    }
+
+    /// Takes a device out that was put in by this process under the same key.
+    pub fn take(&self, key: u64) -> Option<D> {
+        let process = std::process::id();
+        let mut entries = self.0.lock();
+        let place = entries.iter().position(|entry| (entry.key, entry.process) == (key, process))?;
+        Some(entries.swap_remove(place).device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_device_is_handed_out_once_and_under_its_own_key() {
+        let parked = Parked::new();
+        parked.put(1, 'a');
+        parked.put(2, 'b');
+        parked.put(1, 'c');
+        assert_eq!(parked.take(3), None);
+        assert_eq!(parked.take(2), Some('b'));
+        assert_eq!(parked.take(2), None);
+        let mut both = [parked.take(1), parked.take(1)];
+        both.sort();
+        assert_eq!((both, parked.take(1)), ([Some('a'), Some('c')], None));
+    }
+}
