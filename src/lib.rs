@@ -26,6 +26,7 @@
 #![cfg_attr(not(any(feature = "vulkan", feature = "webgpu")), allow(dead_code))]
 
 mod cache;
+mod cgroup;
 pub mod device;
 mod disk_cache;
 mod dtype;

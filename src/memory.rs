@@ -1,25 +1,37 @@
 //! The memory pool: whole backend buffers, cached by size class and reused in the order of the stream.
 
-use crate::device::MemoryKind;
+use crate::cgroup::{self, Allowance};
 use crate::device::backend::{Backend, BufferId, MemoryUse};
-use crate::error::Result;
+use crate::device::{DeviceKind, MemoryKind};
+use crate::error::{Error, Result};
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
 
 /// A buffer of the backend, freed when the last user is gone: a tensor, the pool, or a batch that has not completed.
 pub(crate) struct Allocation {
     backend: Arc<dyn Backend>,
     id: BufferId,
     bytes: u64,
+    /// Counts the bytes that the backend's budget is about.
+    held: Option<Arc<AtomicU64>>,
 }
 
 impl Allocation {
-    pub fn new(backend: &Arc<dyn Backend>, bytes: u64, memory: MemoryUse) -> Result<Arc<Self>> {
+    /// Creates a buffer, and counts it in `held` while it is alive.
+    pub fn new(
+        backend: &Arc<dyn Backend>,
+        bytes: u64,
+        memory: MemoryUse,
+        held: Option<Arc<AtomicU64>>,
+    ) -> Result<Arc<Self>> {
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
         let id = backend.allocate(bytes, memory)?;
-        Ok(Arc::new(Allocation { backend: backend.clone(), id, bytes }))
+        if let Some(held) = &held {
+            held.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Ok(Arc::new(Allocation { backend: backend.clone(), id, bytes, held }))
     }
 
     pub fn id(&self) -> BufferId {
@@ -30,6 +42,9 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         self.backend.free(self.id);
+        if let Some(held) = &self.held {
+            held.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -52,12 +67,13 @@ fn size_class(bytes: u64) -> u64 {
 pub struct MemoryStats {
     /// Bytes of buffers that tensors hold, rounded up to their size classes.
     pub in_use: u64,
-    /// Bytes of buffers that wait in the pool to be used again.
+    /// Bytes of buffers that wait in the pool to be used again: at most as many as were in use at a time of late.
     pub cached: u64,
     /// The largest value that `in_use` has had.
     pub peak: u64,
     /// Bytes of device memory that this process may have in all, as far as the driver tells; else all that the device
-    /// has, or 0 where not even that is known (WebGPU).
+    /// has, or 0 where not even that is known (WebGPU). On a software device also no more than the process's container
+    /// (Linux control group) leaves.
     pub budget: u64,
 }
 
@@ -65,70 +81,261 @@ pub struct MemoryStats {
 ///
 /// A buffer goes back to the pool when its last tensor is dropped, though commands that use it may not have run: as
 /// all commands of a device run in one order, whoever gets it next comes after them.
+///
+/// The pool keeps no more bytes than were in use at a time of late ([`Peak`]); what was kept for longest goes first.
 pub(crate) struct Pool {
     backend: Arc<dyn Backend>,
+    /// Bytes in all allocations that are alive of the memory that the budget is about.
+    held: Arc<AtomicU64>,
     state: Mutex<State>,
 }
 
 /// What the buffers have in common that may stand for each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Class {
     kind: MemoryKind,
     bytes: u64,
 }
 
+/// A buffer in the pool.
+struct Cached {
+    allocation: Arc<Allocation>,
+    /// How many had come back before it.
+    number: u64,
+}
+
+impl Cached {
+    /// Whether no command is using it. The stream holds what its commands use until they have run.
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.allocation) == 1
+    }
+}
+
 #[derive(Default)]
 struct State {
-    cached: HashMap<Class, Vec<Arc<Allocation>>>,
+    /// In each class the newest last.
+    cached: BTreeMap<Class, VecDeque<Cached>>,
+    returned: u64,
+    /// What the pool has given up, and batches in flight may still hold.
+    given_up: Vec<Weak<Allocation>>,
+    peak: Peak,
+    budget: Budget,
     stats: MemoryStats,
+}
+
+/// The most bytes in use of late: during the last [`Peak::WINDOW`] requests for a buffer, and up to as many before.
+#[derive(Default)]
+struct Peak {
+    this: u64,
+    last: u64,
+    requests: u32,
+}
+
+impl Peak {
+    /// Many steps of a model.
+    const WINDOW: u32 = 4096;
+
+    fn note(&mut self, in_use: u64) {
+        if self.requests == Peak::WINDOW {
+            *self = Peak { this: 0, last: self.this, requests: 0 };
+        }
+        self.requests += 1;
+        self.this = self.this.max(in_use);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.this.max(self.last)
+    }
+}
+
+/// The budget as it was told last. Asking takes a driver up to 46 us (NVIDIA's, on an H200), more than a small allocation.
+#[derive(Default)]
+struct Budget {
+    bytes: u64,
+    /// Bytes held at that time.
+    held: u64,
+}
+
+impl Budget {
+    /// Whether the answer may have changed, so far as that matters.
+    fn is_stale(&self, held: u64) -> bool {
+        self.bytes == 0 || held > self.bytes / 4 * 3 || held.abs_diff(self.held) > self.bytes / 16
+    }
+}
+
+impl State {
+    /// Removes the buffer that was kept for longest, of those that `may_go`.
+    fn take_oldest(&mut self, may_go: impl Fn(&Class, &Cached) -> bool) -> Option<Arc<Allocation>> {
+        let oldest = |(class, cached): (&Class, &VecDeque<Cached>)| {
+            let place = cached.iter().position(|cached| may_go(class, cached))?;
+            Some((cached[place].number, *class, place))
+        };
+        let (_, class, place) = self.cached.iter().filter_map(oldest).min()?;
+        self.take(class, place)
+    }
+
+    fn take(&mut self, class: Class, place: usize) -> Option<Arc<Allocation>> {
+        let cached = self.cached.get_mut(&class)?;
+        let taken = cached.remove(place)?.allocation;
+        if cached.is_empty() {
+            self.cached.remove(&class);
+        }
+        self.stats.cached -= taken.bytes;
+        Some(taken)
+    }
+
+    /// Gives up what is kept beyond the bound. The caller drops it when the state is not locked any more.
+    fn shrink(&mut self) -> Vec<Arc<Allocation>> {
+        let mut dropped = Vec::new();
+        while self.stats.cached > self.peak.bytes() {
+            let Some(oldest) = self.take_oldest(|_, _| true) else { break };
+            if Arc::strong_count(&oldest) > 1 {
+                self.given_up.push(Arc::downgrade(&oldest));
+            }
+            dropped.push(oldest);
+        }
+        dropped
+    }
+
+    /// Bytes that were given up, and that batches in flight hold still.
+    fn bytes_given_up(&mut self) -> u64 {
+        self.given_up.retain(|allocation| allocation.strong_count() > 0);
+        self.given_up.iter().filter_map(Weak::upgrade).map(|allocation| allocation.bytes).sum()
+    }
 }
 
 impl Pool {
     pub fn new(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Arc::new(Pool { backend, state: Mutex::default() })
+        Arc::new(Pool { backend, held: Arc::default(), state: Mutex::default() })
     }
 
-    /// A buffer of at least `bytes` bytes with undefined contents, which commands that are recorded next may use.
-    pub fn allocate(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        self.allocate_if(bytes, kind, |_| true)
+    /// A buffer that was kept of at least `bytes` bytes, with undefined contents, which commands that are recorded next
+    /// may use; one of up to twice that size rather than none.
+    pub fn reuse(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
+        self.reuse_if(bytes, kind, |_| true)
     }
 
     /// The same, but no command is using the buffer: the host may write it at once.
-    pub fn allocate_idle(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        // The stream holds what its commands use until they have run.
-        let buffer = self.allocate_if(bytes, kind, |cached| Arc::strong_count(cached) == 1)?;
+    pub fn reuse_idle(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
+        let buffer = self.reuse_if(bytes, kind, Cached::is_idle)?;
         // Whoever held it before has done so before the host writes.
         fence(Ordering::Acquire);
-        Ok(buffer)
+        Some(buffer)
     }
 
-    fn allocate_if(
-        self: &Arc<Self>,
-        bytes: u64,
-        kind: MemoryKind,
-        usable: impl Fn(&Arc<Allocation>) -> bool,
-    ) -> Result<Buffer> {
-        let limits = &self.backend.info().limits;
-        let most = if bytes <= limits.max_binding_bytes { limits.max_binding_bytes } else { limits.max_buffer_bytes };
-        let class = Class { kind, bytes: size_class(bytes).min(most).max(bytes) };
-        let allocation = match self.take_cached(class, usable) {
-            Some(allocation) => allocation,
-            None => Allocation::new(&self.backend, class.bytes, MemoryUse::Kernels(kind))?,
-        };
-        let stats = &mut self.state.lock().stats;
-        stats.in_use += allocation.bytes;
-        stats.peak = stats.peak.max(stats.in_use);
-        Ok(Buffer { allocation, pool: self.clone(), class, bytes })
-    }
-
-    fn take_cached(&self, class: Class, usable: impl Fn(&Arc<Allocation>) -> bool) -> Option<Arc<Allocation>> {
+    fn reuse_if(self: &Arc<Self>, bytes: u64, kind: MemoryKind, usable: impl Fn(&Cached) -> bool) -> Option<Buffer> {
+        let smallest = self.class(bytes, kind);
+        let largest = Class { bytes: smallest.bytes.saturating_mul(2).min(self.largest_for(bytes)), kind };
         let mut state = self.state.lock();
-        let cached = state.cached.get_mut(&class)?;
-        // The newest first: its memory is the most likely to be in caches.
-        let place = cached.iter().rposition(usable)?;
-        let allocation = cached.remove(place);
-        state.stats.cached -= allocation.bytes;
-        Some(allocation)
+        // The newest of a class: its memory is the most likely to be in caches.
+        let find = |(class, cached): (&Class, &VecDeque<Cached>)| Some((*class, cached.iter().rposition(&usable)?));
+        let (class, place) = state.cached.range(smallest..=largest.max(smallest)).find_map(find)?;
+        let allocation = state.take(class, place)?;
+        Some(self.lend(&mut state, allocation, class, bytes))
+    }
+
+    /// A new buffer of at least `bytes` bytes, with undefined contents.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where the driver has no more. A software device would take what the process may not have, and the
+    /// process be killed: there, where the budget ends.
+    pub fn allocate(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        let class = self.class(bytes, kind);
+        let (held, budget) = (self.held(), self.known_budget());
+        if self.is_software() && budget > 0 && held.saturating_add(class.bytes) > budget {
+            return Err(Error::OutOfMemory { requested: class.bytes, in_use: held, limit: budget });
+        }
+        let allocation = self.allocate_apart(class.bytes, MemoryUse::Kernels(kind))?;
+        Ok(self.lend(&mut self.state.lock(), allocation, class, bytes))
+    }
+
+    /// A buffer that does not come back to the pool: for what the host writes once, or reads once.
+    pub fn allocate_apart(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
+        let of_the_device = match memory {
+            MemoryUse::Kernels(kind) => self.is_of_the_device(kind),
+            _ => self.is_software(),
+        };
+        Allocation::new(&self.backend, bytes, memory, of_the_device.then(|| self.held.clone()))
+    }
+
+    /// Prepares for a new buffer of `bytes` bytes: gives up what is kept where the budget has no room for it. Returns
+    /// whether there is more to come: batches in flight hold memory that is wanted, or more than the pool may keep.
+    pub fn make_room(&self, bytes: u64, kind: MemoryKind) -> bool {
+        let bytes = self.class(bytes, kind).bytes;
+        let budget = self.known_budget();
+        let mut state = self.state.lock();
+        let mut waiting = state.bytes_given_up() > state.peak.bytes();
+        while self.is_of_the_device(kind) && budget > 0 && self.held().saturating_add(bytes) > budget {
+            match state.take_oldest(|class, cached| self.is_of_the_device(class.kind) && cached.is_idle()) {
+                // Freed here, under the lock, as the next look at what is held counts on it.
+                Some(oldest) => drop(oldest),
+                None => {
+                    waiting = true;
+                    break;
+                }
+            }
+        }
+        waiting
+    }
+
+    fn lend(self: &Arc<Self>, state: &mut State, allocation: Arc<Allocation>, class: Class, bytes: u64) -> Buffer {
+        state.stats.in_use += allocation.bytes;
+        state.stats.peak = state.stats.peak.max(state.stats.in_use);
+        state.peak.note(state.stats.in_use);
+        Buffer { allocation, pool: self.clone(), class, bytes }
+    }
+
+    /// The most bytes that a buffer for so many may have.
+    fn largest_for(&self, bytes: u64) -> u64 {
+        let limits = &self.backend.info().limits;
+        if bytes <= limits.max_binding_bytes { limits.max_binding_bytes } else { limits.max_buffer_bytes }
+    }
+
+    fn class(&self, bytes: u64, kind: MemoryKind) -> Class {
+        Class { kind, bytes: size_class(bytes).min(self.largest_for(bytes)).max(bytes) }
+    }
+
+    /// Whether the device's memory is the process's own.
+    fn is_software(&self) -> bool {
+        self.backend.info().kind == DeviceKind::Cpu
+    }
+
+    /// Whether the budget is about memory of a kind.
+    fn is_of_the_device(&self, kind: MemoryKind) -> bool {
+        kind != MemoryKind::Host || self.is_software()
+    }
+
+    /// Bytes in all allocations that are alive of the memory that the budget is about.
+    fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// The budget, which is asked for anew where it may have changed; 0 if it is unknown.
+    fn known_budget(&self) -> u64 {
+        let held = self.held();
+        let state = self.state.lock();
+        if !state.budget.is_stale(held) {
+            return state.budget.bytes;
+        }
+        drop(state);
+        let bytes = self.budget();
+        self.state.lock().budget = Budget { bytes, held };
+        bytes
+    }
+
+    /// What the driver tells; on a software device no more than what its container leaves the process.
+    fn budget(&self) -> u64 {
+        let told = self.backend.budget();
+        if !self.is_software() {
+            return told;
+        }
+        match cgroup::allowance() {
+            Some(Allowance { limit, usage }) => {
+                let budget = limit - usage.saturating_sub(self.held()).min(limit);
+                if told == 0 { budget } else { told.min(budget) }
+            }
+            None => told,
+        }
     }
 
     /// Drops what is cached. Returns the number of bytes.
@@ -143,7 +350,8 @@ impl Pool {
     }
 
     pub fn stats(&self) -> MemoryStats {
-        MemoryStats { budget: self.backend.budget(), ..self.state.lock().stats }
+        let budget = self.budget();
+        MemoryStats { budget, ..self.state.lock().stats }
     }
 }
 
@@ -175,13 +383,150 @@ impl Drop for Buffer {
         let mut state = self.pool.state.lock();
         state.stats.in_use -= self.allocation.bytes;
         state.stats.cached += self.allocation.bytes;
-        state.cached.entry(self.class).or_default().push(self.allocation.clone());
+        let number = state.returned;
+        state.returned += 1;
+        let cached = Cached { allocation: self.allocation.clone(), number };
+        state.cached.entry(self.class).or_default().push_back(cached);
+        let given_up = state.shrink();
+        drop(state);
+        drop(given_up);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::size_class;
+    use super::*;
+    use crate::stream::tests::Lazy;
+
+    const KIB: u64 = 1 << 10;
+
+    fn pool(kind: DeviceKind, budget: u64) -> (Arc<Lazy>, Arc<Pool>) {
+        let lazy = Arc::new(Lazy::new(kind, budget));
+        (lazy.clone(), Pool::new(lazy))
+    }
+
+    fn bytes_of(lazy: &Lazy) -> u64 {
+        lazy.bytes.load(Ordering::Relaxed)
+    }
+
+    /// As the runtime does it, without a stream.
+    fn get(pool: &Arc<Pool>, bytes: u64) -> Buffer {
+        let kept = pool.reuse(bytes, MemoryKind::Device);
+        kept.unwrap_or_else(|| {
+            pool.make_room(bytes, MemoryKind::Device);
+            pool.allocate(bytes, MemoryKind::Device).unwrap()
+        })
+    }
+
+    #[test]
+    fn sizes_that_grow_leave_no_more_behind_than_was_in_use() {
+        let (lazy, pool) = pool(DeviceKind::Discrete, 0);
+        for i in 1..=200 {
+            let pair = [get(&pool, i * 100 * KIB), get(&pool, i * 50 * KIB)];
+            drop(pair);
+            let MemoryStats { cached, peak, .. } = pool.stats();
+            assert!(cached <= peak, "{cached} bytes are kept for a peak of {peak}");
+            assert_eq!(bytes_of(&lazy), cached, "what is not kept is freed");
+        }
+        let kept = pool.stats().cached;
+        assert_eq!((pool.trim(), pool.stats().cached, bytes_of(&lazy)), (kept, 0, 0));
+    }
+
+    #[test]
+    fn a_peak_of_long_ago_does_not_count() {
+        let (lazy, pool) = pool(DeviceKind::Discrete, 0);
+        drop([get(&pool, 100 << 20), get(&pool, KIB)]);
+        for _ in 2..2 * Peak::WINDOW {
+            drop(get(&pool, KIB));
+            assert!(pool.stats().cached >= 100 << 20);
+        }
+        drop(get(&pool, KIB));
+        assert_eq!((pool.stats().cached, bytes_of(&lazy)), (KIB, KIB));
+        assert!(pool.stats().peak >= 100 << 20, "the statistics keep it");
+    }
+
+    #[test]
+    fn a_larger_buffer_is_taken_rather_than_none() {
+        let (lazy, pool) = pool(DeviceKind::Discrete, 0);
+        let [small, large] = [get(&pool, 600 * KIB), get(&pool, 1024 * KIB)];
+        let [small_id, large_id] = [&small, &large].map(|buffer| buffer.allocation().id());
+        drop((small, large));
+        let reuse = |bytes| pool.reuse(bytes, MemoryKind::Device);
+        let first = reuse(520 * KIB).unwrap();
+        assert_eq!(first.allocation().id(), small_id, "the smallest that will do");
+        assert_eq!(first.bytes(), 520 * KIB);
+        let second = reuse(520 * KIB).unwrap();
+        assert_eq!(second.allocation().id(), large_id);
+        assert!(reuse(520 * KIB).is_none());
+        drop((first, second));
+        assert!(reuse(250 * KIB).is_none(), "four times the size is too much");
+        assert!(pool.reuse(600 * KIB, MemoryKind::Host).is_none());
+        assert_eq!(pool.stats().cached, bytes_of(&lazy));
+    }
+
+    #[test]
+    fn no_buffer_that_cannot_be_bound_stands_for_one_that_can() {
+        let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
+        lazy.info.limits.max_binding_bytes = 1000 * KIB;
+        let pool = Pool::new(Arc::new(lazy));
+        drop(get(&pool, 1200 * KIB));
+        assert!(pool.reuse(1000 * KIB, MemoryKind::Device).is_none());
+        assert!(pool.reuse(1100 * KIB, MemoryKind::Device).is_some());
+    }
+
+    #[test]
+    fn what_batches_hold_is_waited_for_when_it_is_too_much() {
+        let (_, pool) = pool(DeviceKind::Discrete, 0);
+        let mut batches = Vec::new();
+        let mut step = |size: u64| {
+            let buffer = get(&pool, size * KIB);
+            batches.push(buffer.allocation().clone());
+            drop(buffer);
+            batches.len()
+        };
+        // Each is larger than twice the one before, so that none can stand for another.
+        for size in [1000, 2100, 4300] {
+            step(size);
+            assert!(!pool.make_room(KIB, MemoryKind::Device));
+        }
+        for size in [1900, 1800, 1700] {
+            step(size);
+        }
+        while !pool.make_room(KIB, MemoryKind::Device) {
+            let steps = step(4100);
+            assert!(steps < 20, "bytes that were given up are counted");
+            step(600);
+        }
+        batches.clear();
+        assert!(!pool.make_room(KIB, MemoryKind::Device));
+    }
+
+    #[test]
+    fn the_budget_makes_room() {
+        let (lazy, pool) = pool(DeviceKind::Discrete, 10_000 * KIB);
+        let in_use = get(&pool, 4_000 * KIB);
+        drop([get(&pool, 3_000 * KIB), get(&pool, 1_000 * KIB)]);
+        assert!(!pool.make_room(1_000 * KIB, MemoryKind::Device));
+        assert!(pool.stats().cached >= 4_000 * KIB, "there is room");
+        assert!(!pool.make_room(4_500 * KIB, MemoryKind::Device));
+        assert!(bytes_of(&lazy) + 4_500 * KIB <= 10_000 * KIB, "{} bytes are held", bytes_of(&lazy));
+        assert!(pool.make_room(7_000 * KIB, MemoryKind::Device), "batches may hold what is missing");
+        assert_eq!(pool.stats().cached, 0);
+        // A GPU's driver may find room elsewhere, and says so itself if it does not.
+        pool.allocate(7_000 * KIB, MemoryKind::Device).unwrap();
+        drop(in_use);
+    }
+
+    #[test]
+    fn a_software_device_takes_no_more_than_its_budget() {
+        let (_, pool) = pool(DeviceKind::Cpu, 10_000 * KIB);
+        let kept = get(&pool, 4_000 * KIB);
+        let error = pool.allocate(7_000 * KIB, MemoryKind::Host).err().unwrap();
+        let Error::OutOfMemory { requested, in_use, limit } = error else { panic!("{error}") };
+        assert!(requested >= 7_000 * KIB && in_use >= 4_000 * KIB && limit == 10_000 * KIB, "{error}");
+        pool.allocate(5_000 * KIB, MemoryKind::Host).unwrap();
+        drop(kept);
+    }
 
     #[test]
     fn size_classes_waste_little() {

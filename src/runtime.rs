@@ -193,11 +193,17 @@ impl Runtime {
 
     /// A buffer with undefined contents.
     pub fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        self.pool.reuse(bytes, kind).map_or_else(|| self.allocate_new(bytes, kind), Ok)
+    }
+
+    /// The same where the pool has none. Where more is held than there should be, the oldest batches are waited for.
+    fn allocate_new(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        while self.pool.make_room(bytes, kind) && self.stream.wait_for_oldest()? {}
         self.retrying(|| self.pool.allocate(bytes, kind))
     }
 
     fn allocate_staging(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
-        self.retrying(|| Allocation::new(&self.backend, bytes, memory))
+        self.retrying(|| self.pool.allocate_apart(bytes, memory))
     }
 
     /// The form in which the device takes kernels of apps.
@@ -284,7 +290,8 @@ impl Runtime {
         // Where host and device share their memory, a copy would only move it from one place to another.
         let kind = if self.info().unified_memory && kind == MemoryKind::Device { MemoryKind::Shared } else { kind };
         if self.host_writes(kind) {
-            let buffer = self.retrying(|| self.pool.allocate_idle(length, kind))?;
+            let kept = self.pool.reuse_idle(length, kind);
+            let buffer = kept.map_or_else(|| self.allocate_new(length, kind), Ok)?;
             self.backend.write(buffer.allocation().id(), bytes)?;
             self.stream.note_upload(length);
             return Ok(buffer);

@@ -191,6 +191,21 @@ impl Stream {
         Ok(())
     }
 
+    /// Blocks until the oldest batch in flight has run, or what has been recorded where none is. False if there was
+    /// nothing to wait for.
+    pub fn wait_for_oldest(&self) -> Result<bool> {
+        self.retire()?;
+        let state = self.state.lock();
+        let (oldest, recorded) = (state.in_flight.front().map(|(ticket, _)| *ticket), !state.steps.is_empty());
+        drop(state);
+        match oldest {
+            Some(ticket) => self.wait_for(ticket)?,
+            None if recorded => self.wait()?,
+            None => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Submits what has been recorded and blocks until all of it has run.
     pub fn wait(&self) -> Result<()> {
         let ticket = self.flush()?;
@@ -269,10 +284,10 @@ impl Drop for Stream {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::device::backend::{Compiled, KernelId, MemoryUse, ReadCallback, Region};
-    use crate::device::{BackendKind, DeviceInfo, MemoryKind};
+    use crate::device::{BackendKind, DeviceInfo, DeviceKind, MemoryKind};
     use crate::shader::{Module, Target};
     use std::collections::HashMap;
     use std::ops::Range;
@@ -280,8 +295,11 @@ mod tests {
     use std::time::Duration;
 
     /// A device that runs a batch when it is waited for, and not before.
-    #[derive(Default)]
-    struct Lazy {
+    pub(crate) struct Lazy {
+        pub(crate) info: DeviceInfo,
+        pub(crate) budget: u64,
+        /// Bytes of all buffers that are alive.
+        pub(crate) bytes: AtomicU64,
         batches: Mutex<Vec<Vec<bool>>>,
         completed: AtomicU64,
         most_in_flight: AtomicU64,
@@ -289,9 +307,24 @@ mod tests {
         timed: Mutex<HashMap<u64, usize>>,
     }
 
+    impl Lazy {
+        pub(crate) fn new(kind: DeviceKind, budget: u64) -> Lazy {
+            Lazy {
+                info: DeviceInfo::sample(BackendKind::Vulkan, kind, None),
+                budget,
+                bytes: AtomicU64::new(0),
+                batches: Mutex::default(),
+                completed: AtomicU64::new(0),
+                most_in_flight: AtomicU64::new(0),
+                broken: AtomicBool::new(false),
+                timed: Mutex::default(),
+            }
+        }
+    }
+
     impl Backend for Lazy {
         fn info(&self) -> &DeviceInfo {
-            unreachable!("the stream asks for no limits")
+            &self.info
         }
 
         fn target(&self) -> Target {
@@ -300,17 +333,20 @@ mod tests {
 
         fn allocate(&self, bytes: u64, _: MemoryUse) -> Result<BufferId> {
             // Each test names its buffers by their sizes.
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
             Ok(BufferId(bytes / 32))
         }
 
-        fn free(&self, _: BufferId) {}
+        fn free(&self, buffer: BufferId) {
+            self.bytes.fetch_sub(32 * buffer.0, Ordering::Relaxed);
+        }
 
         fn write(&self, _: BufferId, _: &[u8]) -> Result<()> {
             Ok(())
         }
 
         fn budget(&self) -> u64 {
-            0
+            self.budget
         }
 
         fn binary_key(&self, _: &Module) -> Option<String> {
@@ -357,11 +393,11 @@ mod tests {
     }
 
     fn open() -> (Arc<Lazy>, Stream, impl Fn(u64) -> Arc<Allocation>) {
-        let lazy = Arc::new(Lazy::default());
+        let lazy = Arc::new(Lazy::new(DeviceKind::Discrete, 0));
         let backend: Arc<dyn Backend> = lazy.clone();
         let stream = Stream::new(backend.clone());
         (lazy, stream, move |name| {
-            Allocation::new(&backend, 32 * name, MemoryUse::Kernels(MemoryKind::Device)).unwrap()
+            Allocation::new(&backend, 32 * name, MemoryUse::Kernels(MemoryKind::Device), None).unwrap()
         })
     }
 
@@ -456,6 +492,23 @@ mod tests {
         let commands = stream.stop_timing().unwrap();
         assert_eq!(commands.len(), 40 * BATCH_COMMANDS);
         assert!(commands.chunks(BATCH_COMMANDS).map(|batch| batch[0].start).is_sorted());
+    }
+
+    #[test]
+    fn the_oldest_batch_is_waited_for_first() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        stream.flush().unwrap();
+        copy(&stream, &a, &b).unwrap();
+        stream.flush().unwrap();
+        copy(&stream, &a, &b).unwrap();
+        let completed = || lazy.completed.load(Ordering::Relaxed);
+        for ran in [1, 2, 3] {
+            assert!(stream.wait_for_oldest().unwrap());
+            assert_eq!(completed(), ran);
+        }
+        assert!(!stream.wait_for_oldest().unwrap());
     }
 
     #[test]

@@ -33,6 +33,7 @@ on_each_device! {
     long_work_exhausts_nothing
     memory_is_used_again
     products_are_written_in_place
+    what_is_kept_is_bounded
     trim_returns_memory
     many_small_uploads
     large_uploads_are_on_their_way_soon
@@ -258,6 +259,24 @@ fn products_are_written_in_place(device: &Device) -> Result<()> {
     assert!(device.memory_stats().peak < 8 << 20, "{:?}", device.memory_stats());
     let expected = [[1.0, 7.0, 7.0, 1.0], [1.0, 7.0, 7.0, 1.0]].concat();
     assert_eq!(c.as_strided((2, 4), &[1000, 1], 4999)?.to_vec::<f32>()?, expected);
+    Ok(())
+}
+
+/// Sizes that grow leave buffers behind that nothing will take again.
+fn what_is_kept_is_bounded(device: &Device) -> Result<()> {
+    let mut all = 0;
+    for i in 1..=48 {
+        let x = Tensor::ones((i, 1 << 16), DType::F32, device)?;
+        let y = (&x + 1.0)?.sum_keepdim(0)?;
+        y.eval()?;
+        x.eval()?;
+        all += (i as u64) << 18;
+        let stats = device.memory_stats();
+        assert!(stats.cached <= stats.peak, "{stats:?}");
+    }
+    let stats = device.memory_stats();
+    assert!(stats.peak < 32 << 20, "{stats:?}");
+    assert!(all > 8 * stats.peak, "without a bound, {all} bytes would be kept");
     Ok(())
 }
 

@@ -176,43 +176,11 @@ pub(super) fn sort_best_first(devices: &mut [DeviceInfo]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Limits;
     use super::*;
-
-    fn info(backend: BackendKind, kind: DeviceKind, compute_units: Option<u32>) -> DeviceInfo {
-        DeviceInfo {
-            backend,
-            index: 0,
-            name: "Arc A770".into(),
-            vendor: "Intel".into(),
-            kind,
-            driver: String::new(),
-            memory: 16 << 30,
-            memory_regions: Vec::new(),
-            host_visible: true,
-            unified_memory: false,
-            compute_units,
-            sub_devices: 0,
-            limits: Limits {
-                max_buffer_bytes: 4 << 30,
-                max_binding_bytes: 4 << 30,
-                max_bindings: 64,
-                max_parameter_words: 64,
-                max_workgroup_invocations: 1024,
-                max_workgroup_memory: 65_536,
-                max_workgroup_size: [1024; 3],
-                max_groups: 65_535,
-                subgroup_sizes: vec![8, 16, 32],
-                buffer_alignment: 64,
-                copy_alignment: 1,
-            },
-            features: Features { f16: true, timestamps: true, ..Features::default() },
-        }
-    }
 
     #[test]
     fn each_demand_tells_a_device_that_does_not_meet_it() {
-        let arc = info(BackendKind::LevelZero, DeviceKind::Discrete, Some(512));
+        let arc = DeviceInfo::sample(BackendKind::LevelZero, DeviceKind::Discrete, Some(512));
         let filter = DeviceFilter::new;
         let meets = [
             filter(),
@@ -240,7 +208,7 @@ mod tests {
         for (filter, reason) in fails {
             assert_eq!(filter.shortcoming(&arc).as_deref(), Some(reason));
         }
-        let silent = info(BackendKind::Vulkan, DeviceKind::Discrete, None);
+        let silent = DeviceInfo::sample(BackendKind::Vulkan, DeviceKind::Discrete, None);
         assert!(!filter().min_compute_units(1).matches(&silent));
     }
 
@@ -253,7 +221,7 @@ mod tests {
             (BackendKind::Vulkan, DeviceKind::Integrated, None),
             (BackendKind::WebGpu, DeviceKind::Discrete, None),
         ];
-        let mut devices = kinds.map(|(backend, kind, units)| info(backend, kind, units));
+        let mut devices = kinds.map(|(backend, kind, units)| DeviceInfo::sample(backend, kind, units));
         sort_best_first(&mut devices);
         let order = devices.map(|info| (info.backend, info.kind, info.compute_units));
         assert_eq!(order, [kinds[2], kinds[1], kinds[4], kinds[3], kinds[0]]);

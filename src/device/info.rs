@@ -202,7 +202,7 @@ pub struct Limits {
 /// All kinds are for kernels. On a device with [`DeviceInfo::unified_memory`], what the host uploads as `Device` is
 /// `Shared`, as there is one memory only. On a device without [`DeviceInfo::host_visible`] (WebGPU) they are all the same, and the
 /// host reaches them by way of copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {
     /// The device's own: the fastest for kernels. The host reaches it by way of copies.
@@ -276,6 +276,39 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// A device that there might be, for tests without one.
+    #[cfg(test)]
+    pub(crate) fn sample(backend: BackendKind, kind: DeviceKind, compute_units: Option<u32>) -> DeviceInfo {
+        DeviceInfo {
+            backend,
+            index: 0,
+            name: "Arc A770".into(),
+            vendor: "Intel".into(),
+            kind,
+            driver: String::new(),
+            memory: 16 << 30,
+            memory_regions: Vec::new(),
+            host_visible: true,
+            unified_memory: false,
+            compute_units,
+            sub_devices: 0,
+            limits: Limits {
+                max_buffer_bytes: 4 << 30,
+                max_binding_bytes: 4 << 30,
+                max_bindings: 64,
+                max_parameter_words: 64,
+                max_workgroup_invocations: 1024,
+                max_workgroup_memory: 65_536,
+                max_workgroup_size: [1024; 3],
+                max_groups: 65_535,
+                subgroup_sizes: vec![8, 16, 32],
+                buffer_alignment: 64,
+                copy_alignment: 1,
+            },
+            features: Features { f16: true, timestamps: true, ..Features::default() },
+        }
+    }
+
     /// The device string that opens this device: `vulkan:0`.
     pub fn id(&self) -> String {
         format!("{}:{}", self.backend, self.index)
