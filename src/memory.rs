@@ -149,11 +149,14 @@ impl Peak {
 }
 
 /// The budget as it was told last. Asking takes a driver up to 46 us (NVIDIA's, on an H200), more than a small allocation.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Budget {
     bytes: u64,
     /// Bytes held at that time.
     held: u64,
+    /// The most bytes that the container has been seen to use beside what is held. What is held counts as used only when
+    /// it has been written, so that less may have been seen than there is.
+    others: u64,
 }
 
 impl Budget {
@@ -313,29 +316,23 @@ impl Pool {
     /// The budget, which is asked for anew where it may have changed; 0 if it is unknown.
     fn known_budget(&self) -> u64 {
         let held = self.held();
-        let state = self.state.lock();
-        if !state.budget.is_stale(held) {
-            return state.budget.bytes;
-        }
-        drop(state);
-        let bytes = self.budget();
-        self.state.lock().budget = Budget { bytes, held };
-        bytes
+        let known = self.state.lock().budget;
+        if known.is_stale(held) { self.budget() } else { known.bytes }
     }
 
-    /// What the driver tells; on a software device no more than what its container leaves the process.
+    /// Asks for the budget: what the driver tells, on a software device no more than what its container leaves the process.
     fn budget(&self) -> u64 {
-        let told = self.backend.budget();
-        if !self.is_software() {
-            return told;
+        let (told, held) = (self.backend.budget(), self.held());
+        let allowance = if self.is_software() { cgroup::allowance() } else { None };
+        let known = &mut self.state.lock().budget;
+        (known.bytes, known.held) = (told, held);
+        if let Some(Allowance { limit, usage }) = allowance {
+            known.others = known.others.max(usage.saturating_sub(held));
+            // A sixteenth is for what the host will want, such as kernels that are compiled.
+            let left = limit.saturating_sub(limit / 16 + known.others);
+            known.bytes = if told == 0 { left } else { told.min(left) };
         }
-        match cgroup::allowance() {
-            Some(Allowance { limit, usage }) => {
-                let budget = limit - usage.saturating_sub(self.held()).min(limit);
-                if told == 0 { budget } else { told.min(budget) }
-            }
-            None => told,
-        }
+        known.bytes
     }
 
     /// Drops what is cached. Returns the number of bytes.
@@ -343,6 +340,7 @@ impl Pool {
         let mut state = self.state.lock();
         let cached = std::mem::take(&mut state.cached);
         let bytes = std::mem::take(&mut state.stats.cached);
+        state.budget = Budget::default();
         // The backend frees outside of the lock.
         drop(state);
         drop(cached);
