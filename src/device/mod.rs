@@ -33,7 +33,7 @@ pub(crate) use info::uses_dot_products;
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 pub(crate) use info::vendor_name;
 pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryKind, MemoryRegion};
-pub(crate) use open::open_tuned;
+pub(crate) use open::{open_tuned, parse as parse_device};
 
 use crate::error::Result;
 use crate::memory::MemoryStats;

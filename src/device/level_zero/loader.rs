@@ -2,17 +2,14 @@
 
 use super::ffi::*;
 use crate::device::BackendKind;
+use crate::environment::{self, LEVEL_ZERO_LIBRARY};
 use crate::error::{Error, Result};
 use libloading::Library;
 use parking_lot::Mutex;
-use std::env;
-use std::ffi::{OsString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::OnceLock;
-
-/// Names a library to open in place of the system's loader: another loader, or a driver that exports the interface.
-const LIBRARY_VARIABLE: &str = "MARQUETRY_LEVEL_ZERO_LIBRARY";
 
 /// The name of the system's loader.
 const LOADER: &str = if cfg!(windows) { "ze_loader.dll" } else { "libze_loader.so.1" };
@@ -97,13 +94,14 @@ pub(super) fn list_of<T: Clone>(empty: T, ask: impl Fn(*mut u32, *mut T) -> Resu
 }
 
 fn load() -> Result<Loaded> {
-    let named = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty());
-    let path = named.clone().unwrap_or_else(|| OsString::from(LOADER));
-    let shown = Path::new(&path).display();
+    // Another loader, or a driver that exports the interface.
+    let named = environment::settings().level_zero_library.as_deref();
+    let path = named.unwrap_or(LOADER.as_ref());
+    let shown = Path::new(path).display();
     // SAFETY: loading the library runs its initialisers, which is what a Level Zero program asks for.
-    let library = unsafe { Library::new(&path) }.map_err(|error| match named {
+    let library = unsafe { Library::new(path) }.map_err(|error| match named {
         Some(_) => unavailable(format_args!(
-            "{LIBRARY_VARIABLE} names a library that cannot be loaded: {error}; unset it to use the loader, and {INSTALL}"
+            "{LEVEL_ZERO_LIBRARY} names a library that cannot be loaded: {error}; unset it to use the loader, and {INSTALL}"
         )),
         None => unavailable(format_args!("no Level Zero loader: {error}; {INSTALL}")),
     })?;

@@ -3,6 +3,7 @@
 use super::validation;
 use crate::device::BackendKind;
 use crate::device::units::has_extension;
+use crate::environment;
 use crate::error::{Error, Result};
 use ash::{Entry, ext, khr, vk};
 use parking_lot::Mutex;
@@ -60,8 +61,11 @@ impl Instance {
         if version.unwrap_or(vk::API_VERSION_1_0) < MINIMUM_API {
             return Err(unavailable("the Vulkan loader is older than version 1.2"));
         }
-        let raw =
-            if validation::requested() { create_validated(&entry)? } else { create(&entry, Setup::new(&entry)?)? };
+        let raw = if environment::settings().validation {
+            create_validated(&entry)?
+        } else {
+            create(&entry, Setup::new(&entry)?)?
+        };
         Ok(Instance { raw, entry })
     }
 }

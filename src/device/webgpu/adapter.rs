@@ -1,6 +1,7 @@
 //! Finding adapters, and describing them.
 
 use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, powers_of_two, vendor_name};
+use crate::environment;
 use crate::error::{Error, Result};
 
 /// How to get a device, for the error that says there is none.
@@ -41,7 +42,7 @@ async fn adapters() -> Result<Vec<wgpu::Adapter>> {
     // By default wgpu would have the driver check what wgpu and this crate have checked already. Its debug information
     // stays away in either case: older validation layers do not know the source language that naga states there.
     descriptor.flags =
-        if validation_requested() { wgpu::InstanceFlags::VALIDATION } else { wgpu::InstanceFlags::empty() };
+        if environment::settings().validation { wgpu::InstanceFlags::VALIDATION } else { wgpu::InstanceFlags::empty() };
     let instance = wgpu::Instance::new(descriptor);
     #[cfg(target_arch = "wasm32")]
     let (mut adapters, failure) = match instance.request_adapter(&wgpu::RequestAdapterOptions::default()).await {
@@ -58,15 +59,6 @@ async fn adapters() -> Result<Vec<wgpu::Adapter>> {
     Ok(adapters)
 }
 
-/// Whether `MARQUETRY_VALIDATION` asks for the driver's validation layers.
-fn validation_requested() -> bool {
-    is_set("MARQUETRY_VALIDATION")
-}
-
-fn is_set(variable: &str) -> bool {
-    std::env::var(variable).is_ok_and(|value| !value.is_empty() && value != "0")
-}
-
 /// The wgpu features that stand behind ours, as far as the adapter has them.
 pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
     use wgpu::Features as F;
@@ -76,16 +68,10 @@ pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
         used |= F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS;
     }
     #[cfg(wgpu_on_vulkan)]
-    if !wgsl_requested() {
+    if !environment::settings().wgsl {
         used |= super::on_vulkan::features(adapter);
     }
     adapter.features() & used
-}
-
-/// Whether `MARQUETRY_WGSL` asks for all kernels to go through WGSL, as they do in browsers.
-#[cfg(wgpu_on_vulkan)]
-fn wgsl_requested() -> bool {
-    is_set("MARQUETRY_WGSL")
 }
 
 /// What kernels that go to the driver as SPIR-V need: these, and their parameters.
