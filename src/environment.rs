@@ -222,7 +222,7 @@ mod tests {
             (CACHE, "some/cache"),
             (TUNING, "nvidia-hopper"),
             (DOT_PRODUCTS, "off"),
-            (MATRIX_UNITS, "off, 128x128x128/64x64x1,256x128x128/64x64x1 fragments,splits=4"),
+            (MATRIX_UNITS, "off, 128x128x128/64x64x1,128x256x128/64x64x1 fragments,splits=4"),
             (MAX_BINDING, "16"),
             (WGSL, "1"),
             (LEVEL_ZERO_LIBRARY, "libze.so"),
@@ -238,7 +238,7 @@ mod tests {
             dot_products: Some(false),
             matrix_units: MatrixUnits {
                 off: true,
-                blocks: vec![block("128x128x128/64x64x1"), block("256x128x128/64x64x1 fragments")],
+                blocks: vec![block("128x128x128/64x64x1"), block("128x256x128/64x64x1 fragments")],
                 splits: vec![4],
             },
             max_binding: Some(16),

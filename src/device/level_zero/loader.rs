@@ -1,7 +1,7 @@
 //! The library: found, loaded and initialised once per process.
 
 use super::ffi::*;
-use crate::device::BackendKind;
+use crate::device::{BackendKind, fork};
 use crate::environment::{self, LEVEL_ZERO_LIBRARY};
 use crate::error::{Error, Result};
 use libloading::Library;
@@ -20,6 +20,10 @@ const INSTALL: &str = if cfg!(windows) {
 } else {
     "install the loader (`apt-get install libze1`) and the GPU's driver (`libze-intel-gpu1`; in Debian 12 `intel-opencl-icd`)"
 };
+
+/// Why a child process has no devices.
+const FORKED: &str = "it was loaded before this process was forked, and its drivers do not survive a fork; fork before the \
+     first device is opened, or have the child execute a program";
 
 /// Declares the table of functions.
 macro_rules! table {
@@ -60,15 +64,17 @@ pub(super) struct Loaded {
     _library: Library,
 }
 
-/// The library, loaded at the first call that succeeds.
+/// The library, loaded at the first call that succeeds. A child of the process has that library too, and cannot load it
+/// anew: what the drivers in it have started is not there.
 pub(super) fn shared() -> Result<&'static Loaded> {
-    static SHARED: OnceLock<Loaded> = OnceLock::new();
+    static SHARED: OnceLock<(u32, Loaded)> = OnceLock::new();
     static LOADING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = LOADING.lock();
-    match SHARED.get() {
-        Some(loaded) => Ok(loaded),
-        None => load().map(|loaded| SHARED.get_or_init(|| loaded)),
-    }
+    let (process, loaded) = match SHARED.get() {
+        Some(shared) => shared,
+        None => load().map(|loaded| SHARED.get_or_init(|| (fork::process(), loaded)))?,
+    };
+    if *process == fork::process() { Ok(loaded) } else { Err(unavailable(FORKED)) }
 }
 
 /// The error for a machine on which Level Zero cannot be used.
