@@ -100,7 +100,7 @@ impl MatrixUnits {
     }
 }
 
-static ENVIRONMENT: LazyLock<Result<Environment>> = LazyLock::new(|| read(|name| std::env::var_os(name)));
+static ENVIRONMENT: LazyLock<Result<Environment>> = LazyLock::new(|| read(std::env::var_os));
 
 /// What the variables say.
 ///

@@ -115,7 +115,8 @@ impl<B: Backend> Backend for OfProcess<B> {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use crate::{Device, Error, Result, Tensor};
 

@@ -66,9 +66,9 @@ use std::sync::Arc;
 /// | the first use of a kernel on matrix units | a product of known numbers that it has to get right |
 /// | opening a device, [`list`](Device::list) | loading and asking the drivers |
 ///
-/// An upload copies its bytes before it returns, but does not wait for the device. A software device computes on the
-/// host's own cores, some of it within the call that submits a batch. The calls whose names end in `_async` wait for
-/// nothing but what any operation may wait for.
+/// An upload copies its bytes before it returns, but does not wait for the device. On WebGPU over Mesa's software driver
+/// lavapipe, a call that submits a batch also waits for the batch before. The calls whose names end in `_async` wait only for
+/// what any operation may wait for.
 ///
 /// # After a fork
 /// A device does not survive `fork`: to the child process, the devices of its parent are lost
