@@ -37,24 +37,20 @@ const SMALLEST_BINDING: u64 = 16;
 
 /// What the variables say.
 #[derive(Debug, Default, PartialEq)]
+#[cfg_attr(
+    not(all(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero")),
+    allow(dead_code, reason = "some are for backends that are not compiled in")
+)]
 pub(crate) struct Environment {
     pub device: Option<(BackendKind, usize)>,
-    #[cfg_attr(not(any(feature = "vulkan", feature = "webgpu")), expect(dead_code, reason = "no backend asks for it"))]
     pub validation: bool,
     pub dump: Option<PathBuf>,
     pub cache: Cache,
     pub tuning: Option<&'static Entry>,
-    #[cfg_attr(
-        not(any(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero")),
-        expect(dead_code, reason = "no backend asks for it")
-    )]
     pub dot_products: Option<bool>,
     pub matrix_units: MatrixUnits,
-    #[cfg_attr(not(feature = "vulkan"), expect(dead_code, reason = "no backend asks for it"))]
     pub max_binding: Option<u64>,
-    #[cfg_attr(not(wgpu_on_vulkan), expect(dead_code, reason = "no backend asks for it"))]
     pub wgsl: bool,
-    #[cfg_attr(not(feature = "level-zero"), expect(dead_code, reason = "no backend asks for it"))]
     pub level_zero_library: Option<OsString>,
 }
 

@@ -62,7 +62,7 @@ use std::sync::Arc;
 /// | dropping the last handle or tensor of a device | all recorded work |
 /// | any operation, if more than 16 batches of work have not completed | the oldest of them |
 /// | any operation, if memory has run out | all recorded work; then it frees the cached memory and tries once more |
-/// | the first use of a kernel, [`Kernel::new`](crate::Kernel::new) | the kernel's compilation; other threads that need the same kernel wait, too |
+/// | the first use of a kernel, building a [`Kernel`](crate::Kernel) | the kernel's compilation; other threads that need the same kernel wait, too |
 /// | the first use of a kernel on matrix units | a product of known numbers that it has to get right |
 /// | opening a device, [`list`](Device::list) | loading and asking the drivers |
 ///
