@@ -1,8 +1,8 @@
 //! The variables of the environment, `MARQUETRY_*`: all are read here, once per process.
 //!
-//! One policy for all of them. An empty variable is as good as none, except for [`CACHE`]. A value that is not understood is
-//! an error of whatever opens a device, as a typing error would otherwise go unnoticed. Names that are not listed here are
-//! somebody else's. A browser has no environment: nothing is set there.
+//! One policy for all of them. An empty variable is as good as none, except for [`CACHE`]. A value that is not
+//! understood is an error of whatever opens a device, as a typing error would otherwise go unnoticed. Names that are
+//! not listed here are somebody else's. A browser has no environment: nothing is set there.
 
 use crate::device::{BackendKind, parse_device};
 use crate::error::{Error, Result};

@@ -2,8 +2,8 @@
 //!
 //! A child process has a copy of the memory, and of one thread. The driver's threads are not there, and what the driver
 //! shares with the device is the parent's: whatever a child asked of a device of the parent would hang, or disturb the
-//! parent. So it does not get that far: to a child, these devices are lost. It may open them anew where the driver can be
-//! started anew.
+//! parent. So it does not get that far: to a child, these devices are lost. It may open them anew where the driver can
+//! be started anew.
 
 use super::DeviceInfo;
 use super::backend::{Backend, BufferId, Compiled, MemoryUse, ReadCallback, Step, Ticket};
@@ -17,8 +17,8 @@ pub(crate) fn process() -> u32 {
     if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
 }
 
-/// A backend that obeys the process that opened it. The calls that are checked are made per batch, buffer or kernel, and
-/// not per command, so that asking for the process's number (about 0.1 us) does not show.
+/// A backend that obeys the process that opened it. The calls that are checked are made per batch, buffer or kernel,
+/// and not per command, so that asking for the process's number (about 0.1 us) does not show.
 pub(crate) struct OfProcess<B: Backend> {
     backend: Arc<B>,
     process: u32,

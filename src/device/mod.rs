@@ -62,20 +62,20 @@ use std::sync::Arc;
 /// | dropping the last handle or tensor of a device | all recorded work |
 /// | any operation, if more than 16 batches of work have not completed | the oldest of them |
 /// | any operation, if memory has run out | all recorded work; then it frees the cached memory and tries once more |
-/// | the first use of a kernel, building a [`Kernel`](crate::Kernel) | the kernel's compilation; other threads that need the same kernel wait, too |
+/// | the first use of a kernel, building a [`Kernel`](crate::Kernel) | its compilation; other threads that need it wait, too |
 /// | the first use of a kernel on matrix units | a product of known numbers that it has to get right |
 /// | opening a device, [`list`](Device::list) | loading and asking the drivers |
 ///
-/// An upload copies its bytes before it returns, but does not wait for the device. On WebGPU over Mesa's software driver
-/// lavapipe, a call that submits a batch also waits for the batch before. The calls whose names end in `_async` wait only for
-/// what any operation may wait for.
+/// An upload copies its bytes before it returns, but does not wait for the device. On WebGPU over Mesa's software
+/// driver lavapipe, a call that submits a batch also waits for the batch before. The calls whose names end in `_async`
+/// wait only for what any operation may wait for.
 ///
 /// # After a fork
 /// A device does not survive `fork`: to the child process, the devices of its parent are lost
-/// ([`Error::DeviceLost`](crate::Error::DeviceLost)), and it may drop them and their tensors at no risk. Through Vulkan and WebGPU it
-/// may open devices of its own, if the driver allows that. Level Zero is not available to the child of a process that has
-/// used it. It is best to fork before the first device is opened. Do not fork while another thread uses a device: what
-/// that thread has locked stays locked in the child.
+/// ([`Error::DeviceLost`](crate::Error::DeviceLost)), and it may drop them and their tensors at no risk. Through Vulkan
+/// and WebGPU it may open devices of its own, if the driver allows that. Level Zero is not available to the child of a
+/// process that has used it. It is best to fork before the first device is opened. Do not fork while another thread
+/// uses a device: what that thread has locked stays locked in the child.
 ///
 /// ```
 /// use marquetry::Device;

@@ -99,9 +99,9 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 impl Device {
     /// The devices of all backends that are compiled in and find a driver, in the order of the backends.
     ///
-    /// One GPU shows up once per backend that reaches it. If an environment variable has a value that is not understood, no
-    /// device can be opened, and the list is empty; the error is logged, and [`best`](Self::best) returns it. Not for
-    /// browsers: see [`list_async`](Self::list_async).
+    /// One GPU shows up once per backend that reaches it. If an environment variable has a value that is not
+    /// understood, no device can be opened, and the list is empty; the error is logged, and [`best`](Self::best)
+    /// returns it. Not for browsers: see [`list_async`](Self::list_async).
     pub fn list() -> Vec<DeviceInfo> {
         block_on(Device::list_async())
     }
@@ -127,8 +127,8 @@ impl Device {
     /// compute units before fewer.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] with what each backend says; [`Error::Environment`] for a variable that is not understood; if
-    /// `MARQUETRY_DEVICE` is set, [`Error::BackendUnavailable`] with what is missing.
+    /// [`Error::NoDevice`] with what each backend says; [`Error::Environment`] for a variable that is not understood;
+    /// if `MARQUETRY_DEVICE` is set, [`Error::BackendUnavailable`] with what is missing.
     pub fn best() -> Result<Device> {
         block_on(Device::best_async())
     }

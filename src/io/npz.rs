@@ -23,8 +23,8 @@ const ENDING: &str = ".npy";
 /// Named arrays in a `.npz` file of numpy's.
 ///
 /// Opening reads the archive's directory only. The file is mapped into memory, and an array that is not compressed is
-/// uploaded straight from there, after its checksum has been compared. See the [module](crate::io) for what that asks of
-/// the file.
+/// uploaded straight from there, after its checksum has been compared. See the [module](crate::io) for what that asks
+/// of the file.
 ///
 /// ```
 /// use marquetry::{Device, Tensor, io::Npz};
@@ -60,8 +60,8 @@ impl Npz {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be read; [`Error::Format`] where it is no such file or not all of it, or has two
-    /// arrays of one name.
+    /// [`Error::Io`] where the file cannot be read; [`Error::Format`] where it is no such file or not all of it, or has
+    /// two arrays of one name.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Npz::new(Bytes::open(path.as_ref())?)
     }
@@ -101,8 +101,8 @@ impl Npz {
     /// The dtype and shape of an array. Reads no elements.
     ///
     /// # Errors
-    /// [`Error::Format`] where there is no such array, its header is damaged, or its elements are of a type that is none of
-    /// [`DType`](crate::DType).
+    /// [`Error::Format`] where there is no such array, its header is damaged, or its elements are of a type that is
+    /// none of [`DType`](crate::DType).
     pub fn info(&self, name: &str) -> Result<TensorInfo> {
         self.with(name, |promise, _| Ok(promise.info))
     }
@@ -110,8 +110,8 @@ impl Npz {
     /// Brings an array to a device. Of a compressed array, no more is inflated than its header promises.
     ///
     /// # Errors
-    /// As [`info`](Self::info); [`Error::Format`] where the elements are damaged, or their number is not what the header
-    /// promises; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    /// As [`info`](Self::info); [`Error::Format`] where the elements are damaged, or their number is not what the
+    /// header promises; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
         self.with(name, |promise, entry| {
             let elements = self.elements(name, &promise, entry)?;
@@ -175,7 +175,8 @@ impl Npz {
         take(Promise::read(path, &format!("`{name}`"), &mut entry)?, entry)
     }
 
-    /// The bytes behind an array's header: those of the file, or inflated. Both are compared with the archive's checksum.
+    /// The bytes behind an array's header: those of the file, or inflated. Both are compared with the archive's
+    /// checksum.
     fn elements(&self, name: &str, promise: &Promise, mut entry: ZipFile<'_, Cursor<Shared>>) -> Result<Cow<'_, [u8]>> {
         let path = &self.bytes.0.path;
         let fail = |error| not_an_archive(path, ZipError::Io(error));

@@ -184,8 +184,8 @@ impl SafeTensors {
     /// Writes tensors to a file, in place of what it was. Reads them from their devices one after the other.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for two tensors of one name, and for one that
-    /// is called `__metadata__`; whatever went wrong in the computation. The file is then as it was.
+    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for two tensors of one name, and for
+    /// one that is called `__metadata__`; whatever went wrong in the computation. The file is then as it was.
     pub fn save<N: AsRef<str>, T: Borrow<Tensor>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, T)>,

@@ -22,8 +22,8 @@ const INSTALL: &str = if cfg!(windows) {
 };
 
 /// Why a child process has no devices.
-const FORKED: &str = "it was loaded before this process was forked, and its drivers do not survive a fork; fork before the \
-     first device is opened, or have the child execute a program";
+const FORKED: &str = "it was loaded before this process was forked, and its drivers do not survive a fork; \
+     fork before the first device is opened, or have the child execute a program";
 
 /// Declares the table of functions.
 macro_rules! table {
@@ -107,7 +107,8 @@ fn load() -> Result<Loaded> {
     // SAFETY: loading the library runs its initialisers, which is what a Level Zero program asks for.
     let library = unsafe { Library::new(path) }.map_err(|error| match named {
         Some(_) => unavailable(format_args!(
-            "{LEVEL_ZERO_LIBRARY} names a library that cannot be loaded: {error}; unset it to use the loader, and {INSTALL}"
+            "{LEVEL_ZERO_LIBRARY} names a library that cannot be loaded: {error}; \
+             unset it to use the loader, and {INSTALL}"
         )),
         None => unavailable(format_args!("no Level Zero loader: {error}; {INSTALL}")),
     })?;

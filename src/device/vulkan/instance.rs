@@ -26,8 +26,8 @@ const INSTALL_DRIVER: &str = if cfg!(target_vendor = "apple") {
 
 /// The loaded library and the instance made with it.
 ///
-/// It lives until the process ends: creating one takes up to 0.3 s, and every backend and listing needs it. A child of the
-/// process gets one of its own, as the drivers' threads are the parent's.
+/// It lives until the process ends: creating one takes up to 0.3 s, and every backend and listing needs it. A child of
+/// the process gets one of its own, as the drivers' threads are the parent's.
 pub(super) struct Instance {
     /// The functions of the instance.
     pub raw: ash::Instance,
