@@ -4,6 +4,7 @@
 //! bytes, a 128-bit hash of the binary (XXH3), both little-endian, and the binary. A file that is damaged is as good as
 //! none. Files appear under their name only when they are complete, so that processes may share a folder.
 
+use crate::environment::{self, Cache};
 use crate::shader::{Code, Module};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,9 +24,10 @@ impl DiskCache {
     /// The folder that `MARQUETRY_CACHE` names, else `marquetry` in the user's folder for caches; `None` if there is no
     /// such folder, or if the variable is set to nothing.
     pub fn from_environment() -> Option<DiskCache> {
-        let folder = match std::env::var_os("MARQUETRY_CACHE") {
-            Some(folder) => Some(PathBuf::from(folder)).filter(|folder| !folder.as_os_str().is_empty()),
-            None => dirs::cache_dir().map(|caches| caches.join("marquetry")),
+        let folder = match &environment::settings().cache {
+            Cache::Folder(folder) => Some(folder.clone()),
+            Cache::Nowhere => None,
+            Cache::User => dirs::cache_dir().map(|caches| caches.join("marquetry")),
         };
         folder.map(|folder| DiskCache { folder })
     }

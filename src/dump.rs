@@ -1,25 +1,23 @@
 //! `MARQUETRY_DUMP=dir`: every kernel that is compiled, written to files in all its forms.
 
-use crate::error::Result;
+use crate::environment;
+use crate::error::{Error, Result};
 use crate::kernels::KernelConfig;
 use crate::shader::{Code, Dialect, Module, Target};
 use rspirv::binary::Disassemble;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
-fn directory() -> Option<&'static Path> {
-    static DIRECTORY: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let path = || std::env::var_os("MARQUETRY_DUMP").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    DIRECTORY.get_or_init(path).as_deref()
+fn directory() -> Result<Option<&'static Path>> {
+    Ok(environment::get()?.dump.as_deref())
 }
 
 /// Writes `name.vulkan.spv`, `name.opencl.spv`, their disassembly beside them, and `name.wgsl` with what a browser
 /// wants: those of them that have what the kernel requires; with integer dot products also `name.dot.vulkan.spv` and
 /// `name.dot.opencl.spv`, which have the instruction; with `addresses` `name.addresses.vulkan.spv` alone. A file that cannot
-/// be written is logged; a kernel that cannot be generated is an error.
+/// be written, and a kernel that cannot be generated, is an error.
 pub(crate) fn write(config: &KernelConfig, addresses: bool) -> Result<()> {
-    let Some(directory) = directory() else { return Ok(()) };
+    let Some(directory) = directory()? else { return Ok(()) };
     let stem = stem(&config.name(), config);
     if addresses {
         let target = Target::VULKAN.for_buffers(true);
@@ -40,19 +38,18 @@ pub(crate) fn write(config: &KernelConfig, addresses: bool) -> Result<()> {
         use crate::shader::wgsl;
         let module = config.generate(Target::WEBGPU)?;
         let text = wgsl::for_browser(&wgsl::translate(&module)?, &module);
-        save(&directory.join(stem), "wgsl", text.as_bytes());
+        save(&directory.join(stem), "wgsl", text.as_bytes())?;
     }
     Ok(())
 }
 
 /// Writes a kernel that is not of this crate in the one form that there is of it.
 pub(crate) fn write_own(module: &Module, target: Target) -> Result<()> {
-    let Some(directory) = directory() else { return Ok(()) };
+    let Some(directory) = directory()? else { return Ok(()) };
     match &module.code {
-        Code::Spirv(words) => save_spirv(&directory.join(stem(&module.name, words)), target.dialect, module)?,
+        Code::Spirv(words) => save_spirv(&directory.join(stem(&module.name, words)), target.dialect, module),
         Code::Wgsl(text) => save(&directory.join(stem(&module.name, text)), "wgsl", text.as_bytes()),
     }
-    Ok(())
 }
 
 /// A file name without its ending: the kernel's name, as far as it can stand there, and a hash.
@@ -68,9 +65,8 @@ fn save_spirv(stem: &Path, dialect: Dialect, module: &Module) -> Result<()> {
         Dialect::Vulkan => "vulkan",
         Dialect::OpenCl => "opencl",
     };
-    save(stem, &format!("{dialect}.spv"), bytemuck::cast_slice(module.spirv()?));
-    save(stem, &format!("{dialect}.spvasm"), disassembly(module)?.as_bytes());
-    Ok(())
+    save(stem, &format!("{dialect}.spv"), bytemuck::cast_slice(module.spirv()?))?;
+    save(stem, &format!("{dialect}.spvasm"), disassembly(module)?.as_bytes())
 }
 
 fn disassembly(module: &Module) -> Result<String> {
@@ -82,12 +78,11 @@ fn disassembly(module: &Module) -> Result<String> {
     })
 }
 
-fn save(stem: &Path, ending: &str, contents: &[u8]) {
+fn save(stem: &Path, ending: &str, contents: &[u8]) -> Result<()> {
     let mut path = stem.as_os_str().to_owned();
     path.push(format!(".{ending}"));
     let path = PathBuf::from(path);
     let directory = path.parent().unwrap_or(Path::new(""));
-    if let Err(error) = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, contents)) {
-        log::error!("cannot write {}: {error}", path.display());
-    }
+    let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, contents));
+    written.map_err(|error| Error::Io { kind: error.kind(), message: error.to_string(), path })
 }

@@ -144,6 +144,16 @@ pub enum Error {
         text: String,
     },
 
+    /// An environment variable with a value that is not understood, or a folder that cannot be written. No device can
+    /// be opened by the process.
+    #[error("environment variable {variable}: {message}")]
+    Environment {
+        /// The variable's name.
+        variable: &'static str,
+        /// What is wrong with its value, and what is understood.
+        message: String,
+    },
+
     /// A backend that cannot be used on this machine or in this build.
     #[error("{backend} is not available: {reason}")]
     BackendUnavailable {

@@ -16,9 +16,9 @@
 //! ```
 //!
 //! Features `vulkan`, `webgpu` and `level-zero` choose the backends, `safetensors` and `npy` the formats of files that
-//! `io` reads and writes; all are on by default. Environment variables:
-//! `MARQUETRY_DEVICE` (what [`Device::best`] opens), `MARQUETRY_VALIDATION=1` (validation layers; their messages become
-//! errors), `MARQUETRY_DUMP=dir` (writes every kernel that is compiled).
+//! `io` reads and writes; all are on by default. Environment variables, of which the README has the list, choose what
+//! [`Device::best`] opens (`MARQUETRY_DEVICE`), turn on validation (`MARQUETRY_VALIDATION=1`), and more. They are read
+//! once per process; a value that is not understood is [`Error::Environment`] when a device is opened.
 
 // What a user can cause is an error, never a panic.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -31,6 +31,7 @@ pub mod device;
 mod disk_cache;
 mod dtype;
 mod dump;
+mod environment;
 mod error;
 mod expr;
 #[cfg(any(feature = "safetensors", feature = "npy"))]

@@ -2,6 +2,7 @@
 
 use crate::cache::{Kernel, KernelCache};
 use crate::device::backend::{Backend, Command, MemoryUse, Region, Ticket};
+use crate::device::fork::OfProcess;
 use crate::device::{DeviceInfo, MemoryKind};
 use crate::disk_cache::DiskCache;
 use crate::error::{Error, Result};
@@ -78,7 +79,7 @@ pub(crate) struct Runtime {
 
 impl Runtime {
     pub fn new(backend: impl Backend + 'static) -> Self {
-        let backend: Arc<dyn Backend> = Arc::new(backend);
+        let backend: Arc<dyn Backend> = Arc::new(OfProcess::new(backend));
         Runtime {
             stream: Stream::new(backend.clone()),
             counters: Mutex::default(),

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -184,7 +185,16 @@ fn shards_are_one_file() {
     check(open_index(r#"{"metadata": {}, "weight_map": {"x": "1.safetensors", "y": "2.safetensors"}}"#).unwrap());
     let swapped = r#"{"weight_map": {"x": "2.safetensors", "y": "1.safetensors"}}"#;
     assert_refused(open_index(swapped), &["index.json", "`x` is not in 2.safetensors"]);
-    assert_refused(open_index(r#"{"weight_map": {"x": "../1.safetensors"}}"#), &["`x` is in no file beside"]);
+    let absolute = path("1.safetensors").display().to_string();
+    for elsewhere in
+        ["../1.safetensors", "1.safetensors/", "1.safetensors/.", "a/1.safetensors", ".", "..", "", &absolute]
+    {
+        let index = serde_json::json!({"weight_map": {"x": elsewhere}}).to_string();
+        assert_refused(open_index(&index), &["index.json", "`x` is in no file beside", &format!("{elsewhere:?}")]);
+    }
+    let nul = r#"{"weight_map": {"x": "1.safetensors\u0000"}}"#;
+    assert_refused(open_index(nul), &["index.json", "`x` is in no file beside", r#""1.safetensors\0""#]);
+    assert_refused(open_index(r#"{"weight_map": {"x": 1}}"#), &["index.json", "`x` is in no file beside", "1"]);
     assert_refused(open_index("{}"), &["weight_map"]);
     assert_refused(open_index("{"), &["not an index"]);
     assert!(matches!(open_index(r#"{"weight_map": {"x": "3.safetensors"}}"#), Err(Error::Io { .. })));
@@ -268,7 +278,9 @@ fn files_that_are_none_are_refused() {
     let folder = folder();
     let twice = [("x", &x), ("x", &x)];
     assert_refused(SafeTensors::save(folder.path().join("x.safetensors"), twice), &["x.safetensors", "same name"]);
-    assert_refused(Npz::save(folder.path().join("x.npz"), twice), &["x.npz", "uplicate"]);
+    assert_refused(Npz::save(folder.path().join("x.npz"), twice), &["x.npz", "`x`", "same name"]);
+    let reserved = SafeTensors::save(folder.path().join("x.safetensors"), [("__metadata__", &x)]);
+    assert_refused(reserved, &["x.safetensors", "no tensor can be called `__metadata__`", "another name"]);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a file that failed is not left behind");
 }
 
@@ -316,6 +328,112 @@ fn sizes_that_no_machine_has_are_refused() {
     let path = folder.path().join("x.npy");
     std::fs::write(&path, npy).unwrap();
     assert_refused(Tensor::read_npy(&path, &open("vulkan")), &["x.npy"]);
+}
+
+/// The beginning of an npy file that promises `count` numbers of `f32`.
+fn npy_header(count: usize) -> Vec<u8> {
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}\n");
+    [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat()
+}
+
+/// A zip archive with these entries.
+fn archive(entries: &[(&str, &[u8])], method: zip::CompressionMethod) -> Vec<u8> {
+    let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let options = zip::write::SimpleFileOptions::default().compression_method(method);
+    for (name, contents) in entries {
+        archive.start_file(*name, options).unwrap();
+        archive.write_all(contents).unwrap();
+    }
+    archive.finish().unwrap().into_inner()
+}
+
+/// Numbers that do not compress.
+fn noise(bytes: usize) -> Vec<u8> {
+    (0..bytes as u32).map(|at| (at.wrapping_mul(2_654_435_769) >> 13) as u8).collect()
+}
+
+/// Changes the size that the directory of an archive tells of its only entry.
+fn tell_size(archive: &mut [u8], size: usize) {
+    let directory = archive.windows(4).rposition(|bytes| bytes == b"PK\x01\x02").unwrap();
+    archive[directory + 24..][..4].copy_from_slice(&(size as u32).to_le_bytes());
+}
+
+#[test]
+fn arrays_that_are_not_compressed_are_checked_too() {
+    let device = open("vulkan");
+    let elements: &[u8] = bytemuck::cast_slice(&[1f32, 2.0, 3.0]);
+    let intact = archive(&[("x.npy", &[&npy_header(3), elements].concat())], zip::CompressionMethod::Stored);
+    let load = |file: &[u8]| Npz::from_bytes(file)?.load("x", &device)?.to_vec::<f32>();
+    assert_eq!(load(&intact).unwrap(), [1.0, 2.0, 3.0]);
+    let start = intact.windows(elements.len()).position(|bytes| bytes == elements).unwrap();
+    for place in start..start + elements.len() {
+        let mut flipped = intact.clone();
+        flipped[place] ^= 0x10;
+        assert_refused(load(&flipped), &["not a sound npz file", "checksum"]);
+        // Only the header is read for this.
+        assert_eq!(Npz::from_bytes(flipped).unwrap().info("x").unwrap().shape.dims(), [3]);
+    }
+}
+
+#[test]
+fn arrays_are_not_inflated_beyond_what_their_headers_promise() {
+    let device = open("vulkan");
+    let load = |file: &[u8]| Npz::from_bytes(file)?.load("x", &device);
+    const FOLLOWING: usize = 1 << 18;
+    let elements = noise(FOLLOWING);
+    // Damage in the middle is noticed if so much is inflated.
+    let deflated = |count| {
+        let contents = [&npy_header(count)[..], &elements].concat();
+        archive(&[("x.npy", &contents)], zip::CompressionMethod::Deflated)
+    };
+    let damaged = |count| {
+        let mut file = deflated(count);
+        let middle = file.len() / 2;
+        file[middle..middle + 16].fill(0xff);
+        file
+    };
+    let expected: Vec<f32> = bytemuck::pod_collect_to_vec(&elements);
+    let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&load(&deflated(FOLLOWING / 4)).unwrap().to_vec::<f32>().unwrap()), bits(&expected));
+    assert_refused(load(&damaged(FOLLOWING / 4)), &["not a sound npz file"]);
+    // More and less than promised: 12 bytes, and a gibibyte. The size in the archive tells it already.
+    for (count, promised) in [(3, "12 bytes"), (1 << 28, "1073741824 bytes")] {
+        let file = damaged(count);
+        assert_refused(
+            load(&file),
+            &["`x`", &format!("[{count}] of f32"), promised, &format!("{FOLLOWING} bytes follow")],
+        );
+        assert_eq!(Npz::from_bytes(file).unwrap().info("x").unwrap().shape.dims(), [count]);
+    }
+    // The archive tells the promised size, and the stream holds another one.
+    for (count, reason) in [(3, "not a sound npz file: "), (1 << 28, &*format!("{FOLLOWING} bytes follow"))] {
+        let mut file = deflated(count);
+        tell_size(&mut file, npy_header(count).len() + 4 * count);
+        assert_refused(load(&file), &[reason]);
+    }
+    // What is not compressed keeps its promise, too.
+    for count in [3, 1 << 28] {
+        let contents = [&npy_header(count)[..], &elements].concat();
+        let file = archive(&[("x.npy", &contents)], zip::CompressionMethod::Stored);
+        assert_refused(load(&file), &["`x`", &format!("{FOLLOWING} bytes follow")]);
+    }
+    // A header of 4 GiB, made of nothing.
+    let header = [b"\x93NUMPY\x02\x00", &u32::MAX.to_le_bytes()[..], &[b' '; 1 << 21]].concat();
+    let file = archive(&[("x.npy", &header)], zip::CompressionMethod::Deflated);
+    assert_refused(load(&file), &["`x`", "header of 4294967295 bytes"]);
+}
+
+#[test]
+fn two_arrays_of_one_name_are_refused() {
+    let contents = [&npy_header(1)[..], &[0; 4]].concat();
+    let mut file = archive(&[("x.npy", &contents), ("y.npy", &contents)], zip::CompressionMethod::Stored);
+    assert_eq!(Npz::from_bytes(&*file).unwrap().names().collect::<Vec<_>>(), ["x", "y"]);
+    for place in 0..file.len() - 5 {
+        if &file[place..place + 5] == b"y.npy" {
+            file[place] = b'x';
+        }
+    }
+    assert_refused(Npz::from_bytes(file), &["<memory>", "two of its entries have the same name"]);
 }
 
 /// A few bytes of a file, replaced.

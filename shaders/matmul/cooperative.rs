@@ -51,6 +51,19 @@ impl UnitBlock {
         format!("{rows}x{columns}x{depth}/{part_rows}x{part_columns}x{slices}{fragments}")
     }
 
+    /// The block that is called so, if that is one.
+    pub fn parse(name: &str) -> Option<UnitBlock> {
+        let (sizes, fragments) = name.strip_suffix(" fragments").map_or((name, false), |sizes| (sizes, true));
+        let (block, part) = sizes.split_once('/')?;
+        let three = |text: &str| -> Option<[u32; 3]> {
+            let numbers: Option<Vec<u32>> = text.split('x').map(|number| number.parse().ok()).collect();
+            numbers?.try_into().ok()
+        };
+        let ([rows, columns, depth], [part_rows, part_columns, slices]) = (three(block)?, three(part)?);
+        let block = UnitBlock { shape: [rows, columns], part: [part_rows, part_columns], depth, slices, fragments };
+        block.fault().is_none().then_some(block)
+    }
+
     /// Bytes of workgroup memory: for the tiles, and later for the sums.
     pub(crate) fn memory(self, dtype: DType, layout: UnitLayout) -> u32 {
         if self.fragments {

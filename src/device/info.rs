@@ -344,11 +344,7 @@ impl fmt::Display for DeviceInfo {
 /// `MARQUETRY_DOT_PRODUCTS` says, to test both ways: `on` wherever there is one, `off` nowhere.
 #[cfg(any(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero"))]
 pub(crate) fn uses_dot_products(there: bool, fast: bool) -> bool {
-    match std::env::var("MARQUETRY_DOT_PRODUCTS").as_deref() {
-        Ok("on") => there,
-        Ok("off") => false,
-        _ => there && fast,
-    }
+    there && crate::environment::settings().dot_products.unwrap_or(fast)
 }
 
 /// The vendor's name for a PCI vendor id.

@@ -7,6 +7,7 @@ mod contract;
 #[cfg(any(feature = "vulkan", wgpu_on_vulkan))]
 mod cooperative_matrix2;
 mod filter;
+pub(crate) mod fork;
 mod info;
 #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
 pub(crate) mod level_zero;
@@ -35,7 +36,7 @@ pub(crate) use info::uses_dot_products;
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 pub(crate) use info::vendor_name;
 pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryKind, MemoryRegion};
-pub(crate) use open::open_tuned;
+pub(crate) use open::{open_tuned, parse as parse_device};
 
 use crate::error::Result;
 use crate::memory::MemoryStats;
@@ -50,6 +51,33 @@ use std::sync::Arc;
 /// runs their work in the order in which it was recorded.
 ///
 /// Opening the same device again gives the same device. Tensors keep their device open.
+///
+/// # When a call waits
+/// Operations record work and return. These calls wait:
+///
+/// | call | what it waits for |
+/// |---|---|
+/// | `to_vec`, `to_scalar`, `println!("{tensor}")`, writing a file | the work that computes these elements |
+/// | `to_device` to another device | the same, and then copies them through host memory |
+/// | `nonzero`, `masked_select` | the number of elements found |
+/// | [`synchronize`](Device::synchronize), [`trim`](Device::trim), [`profile`](Device::profile) | all recorded work |
+/// | dropping the last handle or tensor of a device | all recorded work |
+/// | any operation, if more than 16 batches of work have not completed | the oldest of them |
+/// | any operation, if memory has run out | all recorded work; then it frees the cached memory and tries once more |
+/// | the first use of a kernel, building a [`Kernel`](crate::Kernel) | its compilation; other threads that need it wait, too |
+/// | the first use of a kernel on matrix units | a product of known numbers that it has to get right |
+/// | opening a device, [`list`](Device::list) | loading and asking the drivers |
+///
+/// An upload copies its bytes before it returns, but does not wait for the device. On WebGPU over Mesa's software
+/// driver lavapipe, a call that submits a batch also waits for the batch before. The calls whose names end in `_async`
+/// wait only for what any operation may wait for.
+///
+/// # After a fork
+/// A device does not survive `fork`: to the child process, the devices of its parent are lost
+/// ([`Error::DeviceLost`](crate::Error::DeviceLost)), and it may drop them and their tensors at no risk. Through Vulkan
+/// and WebGPU it may open devices of its own, if the driver allows that. Level Zero is not available to the child of a
+/// process that has used it. It is best to fork before the first device is opened. Do not fork while another thread
+/// uses a device: what that thread has locked stays locked in the child.
 ///
 /// ```
 /// use marquetry::Device;

@@ -2,9 +2,10 @@
 
 use super::filter::sort_best_first;
 use super::{BackendKind, Device, DeviceInfo, Handle};
+use crate::environment;
 use crate::error::{Error, Result};
 use crate::runtime::Runtime;
-use crate::tuning::{self, Tuning};
+use crate::tuning::Tuning;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -61,7 +62,7 @@ async fn open(backend: BackendKind, index: usize) -> Result<Device> {
     if let Some(device) = find_open(backend, index) {
         return Ok(device);
     }
-    tuning::check_environment()?;
+    environment::get()?.prepare_folders()?;
     // Threads that want the same device wait for the one that opens it. A browser has one thread, and must not block.
     #[cfg(not(target_family = "wasm"))]
     return open_alone(backend, index);
@@ -82,6 +83,7 @@ fn open_alone(backend: BackendKind, index: usize) -> Result<Device> {
 /// Opens a device once more, apart from where it is open already, with other data for how work is cut.
 pub(crate) fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
     let (backend, index) = parse(text)?;
+    environment::get()?.prepare_folders()?;
     let runtime = block_on(open_runtime(backend, index))?.tuned(tuning);
     Ok(wrap(backend, Arc::new(runtime)))
 }
@@ -111,7 +113,9 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 impl Device {
     /// The devices of all backends that are compiled in and find a driver, in the order of the backends.
     ///
-    /// One GPU shows up once per backend that reaches it. Not for browsers: see [`list_async`](Self::list_async).
+    /// One GPU shows up once per backend that reaches it. If an environment variable has a value that is not
+    /// understood, no device can be opened, and the list is empty; the error is logged, and [`best`](Self::best)
+    /// returns it. Not for browsers: see [`list_async`](Self::list_async).
     pub fn list() -> Vec<DeviceInfo> {
         block_on(Device::list_async())
     }
@@ -119,6 +123,10 @@ impl Device {
     /// The same for browsers, where asking for devices takes a while and must not block.
     pub async fn list_async() -> Vec<DeviceInfo> {
         let mut devices = Vec::new();
+        if let Err(error) = environment::get() {
+            log::error!("no device can be opened: {error}");
+            return devices;
+        }
         for backend in BackendKind::ALL {
             match list_backend(backend).await {
                 Ok(found) => devices.extend(found),
@@ -133,7 +141,8 @@ impl Device {
     /// compute units before fewer.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] with what each backend says; [`Error::InvalidDevice`] for the variable.
+    /// [`Error::NoDevice`] with what each backend says; [`Error::Environment`] for a variable that is not understood;
+    /// if `MARQUETRY_DEVICE` is set, [`Error::BackendUnavailable`] with what is missing.
     pub fn best() -> Result<Device> {
         block_on(Device::best_async())
     }
@@ -143,10 +152,7 @@ impl Device {
     /// # Errors
     /// As [`best`](Self::best).
     pub async fn best_async() -> Result<Device> {
-        if let Ok(name) = std::env::var("MARQUETRY_DEVICE")
-            && !name.is_empty()
-        {
-            let (backend, index) = parse(&name)?;
+        if let Some((backend, index)) = environment::get()?.device {
             return open(backend, index).await;
         }
         let mut candidates = Vec::new();
@@ -170,7 +176,7 @@ impl Device {
     /// The Vulkan device of an index, counted in the order of [`list`](Self::list).
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] with what is missing.
+    /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
     pub fn vulkan(index: usize) -> Result<Device> {
         block_on(open(BackendKind::Vulkan, index))
     }
@@ -178,7 +184,7 @@ impl Device {
     /// The WebGPU device of an index, counted in the order of [`list`](Self::list). Not for browsers.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] with what is missing.
+    /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
     pub fn webgpu(index: usize) -> Result<Device> {
         block_on(open(BackendKind::WebGpu, index))
     }
@@ -186,7 +192,7 @@ impl Device {
     /// The same for browsers, where index 0 is the only one.
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] with what is missing.
+    /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
     pub async fn webgpu_async(index: usize) -> Result<Device> {
         open(BackendKind::WebGpu, index).await
     }
@@ -194,14 +200,14 @@ impl Device {
     /// The Level Zero device of an index, counted in the order of [`list`](Self::list).
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] with what is missing.
+    /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
     pub fn level_zero(index: usize) -> Result<Device> {
         block_on(open(BackendKind::LevelZero, index))
     }
 }
 
 /// A backend's name, and an index behind a colon if it is not 0.
-fn parse(text: &str) -> Result<(BackendKind, usize)> {
+pub(crate) fn parse(text: &str) -> Result<(BackendKind, usize)> {
     let invalid = || Error::InvalidDevice { text: text.into() };
     let (name, index) = text.trim().split_once(':').unwrap_or((text.trim(), "0"));
     let backend = BackendKind::ALL.into_iter().find(|backend| backend.name() == name).ok_or_else(invalid)?;

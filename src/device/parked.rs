@@ -1,5 +1,6 @@
 //! Devices of a driver between two openings.
 
+use super::fork::process;
 use parking_lot::Mutex;
 
 /// Devices that are open in the driver and that nobody uses, kept for whoever opens them next.
@@ -26,14 +27,14 @@ impl<D> Parked<D> {
 
     /// Keeps a device that works and that nothing uses any more. `key` says which one it is.
     pub fn put(&self, key: u64, device: D) {
-        self.0.lock().push(Entry { key, process: std::process::id(), device });
+        self.0.lock().push(Entry { key, process: process(), device });
     }
 
     /// Takes a device out that was put in by this process under the same key.
     pub fn take(&self, key: u64) -> Option<D> {
-        let process = std::process::id();
+        let here = process();
         let mut entries = self.0.lock();
-        let place = entries.iter().position(|entry| (entry.key, entry.process) == (key, process))?;
+        let place = entries.iter().position(|entry| (entry.key, entry.process) == (key, here))?;
         Some(entries.swap_remove(place).device)
     }
 }

@@ -6,11 +6,11 @@ use super::file::{Bytes, failed, replace};
 use super::{TensorInfo, foreign_dtype, malformed, unknown_to_format};
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::borrow::Cow;
-use std::io::Write;
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 
 /// The dtypes, as numpy and as this crate calls them.
@@ -31,6 +31,9 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The elements begin at a multiple of this.
 const ALIGNMENT: usize = 64;
 
+/// The longest header that is read, in bytes. Any array of a sensible rank has less; numpy's own limit is 10,000.
+const LONGEST_HEADER: usize = 1 << 20;
+
 impl Tensor {
     /// The array in a `.npy` file. Arrays in Fortran order become transposed views; big-endian ones are converted.
     ///
@@ -45,18 +48,22 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) where the file cannot be read; [`Error::Format`](crate::Error::Format) where it is
+    /// [`Error::Io`] where the file cannot be read; [`Error::Format`] where it is
     /// no such file, or not all of it, or its elements are of a type that is none of [`DType`];
-    /// [`Error::SizeOverflow`](crate::Error::SizeOverflow); [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn read_npy(path: impl AsRef<Path>, device: &Device) -> Result<Tensor> {
         let bytes = Bytes::open(path.as_ref())?;
-        Array::parse(&bytes.path, "the array", &bytes)?.upload(device)
+        let mut rest = &bytes[..];
+        let promise = Promise::read(&bytes.path, "the array", &mut rest)?;
+        let elements =
+            rest.get(..promise.bytes).ok_or_else(|| promise.broken(&bytes.path, "the array", rest.len() as u64))?;
+        promise.upload(elements, device)
     }
 
     /// Writes the elements to a `.npy` file, in row-major order. Blocks until they are computed.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for a dtype that numpy does not have;
+    /// [`Error::Io`]; [`Error::Format`] for a dtype that numpy does not have;
     /// whatever went wrong in the computation.
     pub fn write_npy(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
@@ -67,45 +74,50 @@ impl Tensor {
     }
 }
 
-/// An array in memory.
-pub(super) struct Array<'a> {
-    info: TensorInfo,
+/// What the beginning of a file promises of the elements that follow.
+pub(super) struct Promise {
+    pub info: TensorInfo,
+    /// Where they begin.
+    pub start: usize,
+    /// How many bytes the elements have.
+    pub bytes: usize,
     /// Whether the first axis is the one whose neighbours lie side by side.
     fortran_order: bool,
     big_endian: bool,
-    elements: &'a [u8],
 }
 
-impl<'a> Array<'a> {
-    /// Takes a file apart. `path` and `name`, as in "the array", are for errors.
-    pub fn parse(path: &Path, name: &str, bytes: &'a [u8]) -> Result<Self> {
-        let (header, rest) =
-            split(bytes).ok_or_else(|| malformed(path, format!("{name} does not begin as a npy file does")))?;
+impl Promise {
+    /// Reads a file up to where the elements begin. `path` and `name`, as in "the array", are for errors.
+    pub fn read(path: &Path, name: &str, file: &mut impl Read) -> Result<Self> {
+        let (text, start) = read_header(file)
+            .map_err(|error| malformed(path, format!("{name} does not begin as a npy file does: {error}")))?;
         let header =
-            Header::parse(header).ok_or_else(|| malformed(path, format!("the npy header of {name} is damaged")))?;
+            Header::parse(&text).ok_or_else(|| malformed(path, format!("the npy header of {name} is damaged")))?;
         let (order, code) = header.descr.split_at_checked(1).unwrap_or_default();
         let known = DTYPES.iter().find(|(theirs, _)| *theirs == code && "<>|=".contains(order));
         let foreign = || foreign_dtype(path, name, header.descr, &DTYPES.map(|(_, ours)| ours));
         let (_, dtype) = *known.ok_or_else(foreign)?;
 
         let shape = Shape::from(header.shape);
-        let expected = shape.elem_count().and_then(|elements| elements.checked_mul(dtype.size_in_bytes()));
-        let elements = expected.and_then(|expected| rest.get(..expected)).ok_or_else(|| {
-            let message = format!("{name} is to be {shape} of {dtype}, but only {} bytes follow", rest.len());
-            malformed(path, message)
-        })?;
-        let info = TensorInfo { dtype, shape };
-        Ok(Array { info, fortran_order: header.fortran_order, big_endian: order == ">", elements })
+        let bytes = shape.elem_count().and_then(|elements| elements.checked_mul(dtype.size_in_bytes()));
+        let bytes = bytes
+            .ok_or_else(|| malformed(path, format!("{name} is to be {shape} of {dtype}, which no machine can hold")))?;
+        let (fortran_order, big_endian) = (header.fortran_order, order == ">");
+        Ok(Promise { info: TensorInfo { dtype, shape }, start, bytes, fortran_order, big_endian })
     }
 
-    pub fn info(self) -> TensorInfo {
-        self.info
+    /// The error for another number of bytes.
+    pub fn broken(&self, path: &Path, name: &str, following: u64) -> Error {
+        let TensorInfo { dtype, shape } = &self.info;
+        let bytes = self.bytes;
+        let message = format!("{name} is to be {shape} of {dtype}, {bytes} bytes, but {following} bytes follow");
+        malformed(path, message)
     }
 
     /// The array on a device.
-    pub fn upload(self, device: &Device) -> Result<Tensor> {
+    pub fn upload(self, elements: &[u8], device: &Device) -> Result<Tensor> {
         let TensorInfo { dtype, shape } = self.info;
-        let mut elements = Cow::Borrowed(self.elements);
+        let mut elements = Cow::Borrowed(elements);
         if self.big_endian && dtype.size_in_bytes() > 1 {
             elements.to_mut().chunks_exact_mut(dtype.size_in_bytes()).for_each(<[u8]>::reverse);
         }
@@ -150,17 +162,31 @@ pub(super) fn encode(path: &Path, name: &str, tensor: &Tensor) -> Result<(Vec<u8
     Ok((header, tensor.to_bytes()?))
 }
 
-/// The header and what follows it.
-fn split(bytes: &[u8]) -> Option<(&str, &[u8])> {
-    let rest = bytes.strip_prefix(MAGIC)?;
-    let ([major, _], rest) = rest.split_first_chunk()?;
-    let (length, rest) = match major {
-        1 => rest.split_first_chunk().map(|(length, rest)| (u32::from(u16::from_le_bytes(*length)), rest))?,
-        2 | 3 => rest.split_first_chunk().map(|(length, rest)| (u32::from_le_bytes(*length), rest))?,
-        _ => return None,
+/// Reads what stands before the elements: the text of the header, and the number of all bytes.
+fn read_header(file: &mut impl Read) -> io::Result<(String, usize)> {
+    let wrong = |message: String| io::Error::new(ErrorKind::InvalidData, message);
+    let mut start = [0; MAGIC.len() + 2];
+    file.read_exact(&mut start)?;
+    let [magic @ .., major, _] = &start;
+    if magic != MAGIC {
+        return Err(wrong("its magic number is missing".into()));
+    }
+    // Little-endian: of version 1, two bytes.
+    let length_bytes = match major {
+        1 => 2,
+        2 | 3 => 4,
+        other => return Err(wrong(format!("version {other} of the format is not known"))),
     };
-    let (header, elements) = rest.split_at_checked(length as usize)?;
-    Some((std::str::from_utf8(header).ok()?, elements))
+    let mut length = [0; 4];
+    file.read_exact(&mut length[..length_bytes])?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > LONGEST_HEADER {
+        return Err(wrong(format!("a header of {length} bytes is too long")));
+    }
+    let mut header = vec![0; length];
+    file.read_exact(&mut header)?;
+    let text = String::from_utf8(header).map_err(|error| wrong(error.to_string()))?;
+    Ok((text, start.len() + length_bytes + length))
 }
 
 /// What a header tells: a dictionary, written in Python.

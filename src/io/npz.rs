@@ -1,17 +1,18 @@
 //! The format npz: a zip archive of npy files.
 
 use super::file::{Bytes, failed, replace};
-use super::npy::{Array, encode};
+use super::npy::{Promise, encode};
 use super::{TensorInfo, malformed, missing};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 use std::borrow::{Borrow, Cow};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::io::{Cursor, Read, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
+use zip::read::ZipFile;
 use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
@@ -22,7 +23,8 @@ const ENDING: &str = ".npy";
 /// Named arrays in a `.npz` file of numpy's.
 ///
 /// Opening reads the archive's directory only. The file is mapped into memory, and an array that is not compressed is
-/// uploaded straight from there. See the [module](crate::io) for what that asks of the file.
+/// uploaded straight from there, after its checksum has been compared. See the [module](crate::io) for what that asks
+/// of the file.
 ///
 /// ```
 /// use marquetry::{Device, Tensor, io::Npz};
@@ -58,7 +60,8 @@ impl Npz {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be read; [`Error::Format`] where it is no such file or not all of it.
+    /// [`Error::Io`] where the file cannot be read; [`Error::Format`] where it is no such file or not all of it, or has
+    /// two arrays of one name.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Npz::new(Bytes::open(path.as_ref())?)
     }
@@ -75,10 +78,17 @@ impl Npz {
         let bytes = Shared(Arc::new(bytes));
         let fail = |error| not_an_archive(&bytes.0.path, error);
         let archive = ZipArchive::new(Cursor::new(bytes.clone())).map_err(fail)?;
+        // The archive keeps only one of those whose names have the same bytes.
+        let mut unique = !archive.has_duplicate_names();
         let mut entries = BTreeMap::new();
         for (number, name) in archive.file_names().enumerate() {
             let name = name.map_err(fail)?;
-            entries.extend(name.strip_suffix(ENDING).map(|name| (name.to_string(), number)));
+            if let Some(name) = name.strip_suffix(ENDING) {
+                unique &= entries.insert(name.to_string(), number).is_none();
+            }
+        }
+        if !unique {
+            return Err(malformed(&bytes.0.path, "not a sound npz file: two of its entries have the same name"));
         }
         Ok(Npz { bytes, archive, entries })
     }
@@ -88,21 +98,25 @@ impl Npz {
         self.entries.keys().map(String::as_str)
     }
 
-    /// The dtype and shape of an array.
+    /// The dtype and shape of an array. Reads no elements.
     ///
     /// # Errors
-    /// [`Error::Format`] where there is no such array, it is damaged, or its elements are of a type that is none of
-    /// [`DType`](crate::DType).
+    /// [`Error::Format`] where there is no such array, its header is damaged, or its elements are of a type that is
+    /// none of [`DType`](crate::DType).
     pub fn info(&self, name: &str) -> Result<TensorInfo> {
-        self.with(name, |array| Ok(array.info()))
+        self.with(name, |promise, _| Ok(promise.info))
     }
 
-    /// Brings an array to a device.
+    /// Brings an array to a device. Of a compressed array, no more is inflated than its header promises.
     ///
     /// # Errors
-    /// As [`info`](Self::info); [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    /// As [`info`](Self::info); [`Error::Format`] where the elements are damaged, or their number is not what the
+    /// header promises; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
-        self.with(name, |array| array.upload(device))
+        self.with(name, |promise, entry| {
+            let elements = self.elements(name, &promise, entry)?;
+            promise.upload(&elements, device)
+        })
     }
 
     /// Brings all arrays to a device.
@@ -130,8 +144,13 @@ impl Npz {
         };
         replace(path, |file| {
             let mut archive = ZipWriter::new(file);
+            let mut names = HashSet::new();
             for (name, tensor) in tensors {
                 let name = name.as_ref();
+                if !names.insert(name.to_string()) {
+                    let message = format!("these tensors cannot be saved: two have the same name, `{name}`");
+                    return Err(malformed(path, message));
+                }
                 let (header, elements) = encode(path, &format!("`{name}`"), tensor.borrow())?;
                 let large = header.len() + elements.len() > u32::MAX as usize;
                 let options =
@@ -145,30 +164,43 @@ impl Npz {
         })
     }
 
-    /// Hands an array to `take`.
-    fn with<R>(&self, name: &str, take: impl FnOnce(Array) -> Result<R>) -> Result<R> {
+    /// Hands to `take` what an array's header promises, and the entry, of which no more has been read.
+    fn with<R>(&self, name: &str, take: impl FnOnce(Promise, ZipFile<'_, Cursor<Shared>>) -> Result<R>) -> Result<R> {
         let path = &self.bytes.0.path;
         let known = || missing(path, name, &self.names().collect::<Vec<_>>());
         let number = *self.entries.get(name).ok_or_else(known)?;
-        let bytes = self.entry(number)?;
-        take(Array::parse(path, &format!("`{name}`"), &bytes)?)
-    }
-
-    /// The bytes of an entry: those of the file, or decompressed.
-    fn entry(&self, number: usize) -> Result<Cow<'_, [u8]>> {
-        let fail = |error| not_an_archive(&self.bytes.0.path, error);
         // A clone reads from a place of its own.
         let mut archive = self.archive.clone();
-        let mut entry = archive.by_index(number).map_err(fail)?;
+        let mut entry = archive.by_index(number).map_err(|error| not_an_archive(path, error))?;
+        take(Promise::read(path, &format!("`{name}`"), &mut entry)?, entry)
+    }
+
+    /// The bytes behind an array's header: those of the file, or inflated. Both are compared with the archive's
+    /// checksum.
+    fn elements(&self, name: &str, promise: &Promise, mut entry: ZipFile<'_, Cursor<Shared>>) -> Result<Cow<'_, [u8]>> {
+        let path = &self.bytes.0.path;
+        let fail = |error| not_an_archive(path, ZipError::Io(error));
+        let broken = |following| promise.broken(path, &format!("`{name}`"), following);
+        let following = entry.size().saturating_sub(promise.start as u64);
+        if following != promise.bytes as u64 {
+            return Err(broken(following));
+        }
         if entry.compression() == CompressionMethod::Stored
+            && entry.compressed_size() == entry.size()
             && let Some(start) = entry.data_start()
             && let Some(bytes) = part(self.bytes.as_ref(), start, entry.size())
         {
-            return Ok(bytes.into());
+            // The entry compares the checksum when it has been read to its end.
+            io::copy(&mut entry, &mut io::sink()).map_err(fail)?;
+            return Ok(bytes[promise.start..].into());
         }
-        let mut bytes = Vec::new();
-        entry.read_to_end(&mut bytes).map_err(|error| fail(error.into()))?;
-        Ok(bytes.into())
+        // One byte more shows whether there are more, and the end is where the checksum is compared.
+        let mut elements = Vec::new();
+        entry.take(following + 1).read_to_end(&mut elements).map_err(fail)?;
+        if elements.len() != promise.bytes {
+            return Err(broken(elements.len() as u64));
+        }
+        Ok(elements.into())
     }
 }
 

@@ -15,7 +15,7 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::Write;
-use std::path::{Component, Path};
+use std::path::Path;
 
 /// The dtypes, as the format and as this crate calls them.
 const DTYPES: [(Dtype, DType); 10] = [
@@ -33,6 +33,9 @@ const DTYPES: [(Dtype, DType); 10] = [
 
 /// The length of a header is written in so many bytes, and headers are padded to a multiple of it.
 const LENGTH_BYTES: usize = 8;
+
+/// The entry of a header that is no tensor.
+const METADATA: &str = "__metadata__";
 
 /// Tensors in safetensors files: in one, or in several shards.
 ///
@@ -102,8 +105,10 @@ impl SafeTensors {
 
         let mut files: Vec<&str> = Vec::new();
         for (name, file) in map {
-            let file = file.as_str().filter(|file| is_plain(file));
-            files.push(file.ok_or_else(|| malformed(path, format!("`{name}` is in no file beside the index")))?);
+            let plain = file.as_str().filter(|file| is_plain(file));
+            let place = || file.as_str().map_or_else(|| file.to_string(), |file| format!("{file:?}"));
+            let elsewhere = || malformed(path, format!("`{name}` is in no file beside the index, but in {}", place()));
+            files.push(plain.ok_or_else(elsewhere)?);
         }
         files.sort_unstable();
         files.dedup();
@@ -179,8 +184,8 @@ impl SafeTensors {
     /// Writes tensors to a file, in place of what it was. Reads them from their devices one after the other.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for two tensors of one name; whatever went
-    /// wrong in the computation. The file is then as it was.
+    /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for two tensors of one name, and for
+    /// one that is called `__metadata__`; whatever went wrong in the computation. The file is then as it was.
     pub fn save<N: AsRef<str>, T: Borrow<Tensor>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, T)>,
@@ -266,10 +271,9 @@ impl Shard {
     }
 }
 
-/// Whether this is the name of a file, without a folder.
+/// Whether this is the name of a file, without a folder, and nothing else.
 fn is_plain(file: &str) -> bool {
-    let mut components = Path::new(file).components();
-    matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
+    Path::new(file).file_name() == Some(file.as_ref()) && !file.contains('\0')
 }
 
 fn element_bytes<T: Borrow<Tensor>>(tensor: &T) -> usize {
@@ -282,10 +286,16 @@ fn header<T: Borrow<Tensor>>(
     tensors: &[(String, T)],
     metadata: HashMap<String, String>,
 ) -> Result<Vec<u8>> {
+    let fail = |message: String| malformed(path, format!("these tensors cannot be saved: {message}"));
     let mut end = 0;
     let mut entries: Vec<(String, Entry)> = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
         let tensor = tensor.borrow();
+        if name == METADATA {
+            return Err(fail(format!(
+                "no tensor can be called `{METADATA}`, which the format reserves; save it by another name"
+            )));
+        }
         let known = DTYPES.iter().find(|(_, ours)| *ours == tensor.dtype());
         let foreign = || unknown_to_format(path, &format!("`{name}`"), tensor.dtype(), &DTYPES.map(|(_, ours)| ours));
         let (dtype, _) = *known.ok_or_else(foreign)?;
@@ -293,7 +303,6 @@ fn header<T: Borrow<Tensor>>(
         end += tensor.elem_count() * tensor.dtype().size_in_bytes();
         entries.push((name.clone(), Entry { dtype, shape: tensor.dims().to_vec(), data_offsets: (start, end) }));
     }
-    let fail = |message: String| malformed(path, format!("these tensors cannot be saved: {message}"));
     let metadata = Some(metadata).filter(|metadata| !metadata.is_empty());
     let count = entries.len();
     let header = Metadata::new(metadata, entries).map_err(|error| fail(error.to_string()))?;

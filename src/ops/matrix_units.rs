@@ -4,21 +4,18 @@ use super::matmul::Problem;
 use super::pad::PadMode;
 use crate::device::{Device, DeviceInfo};
 use crate::dtype::DType;
+use crate::environment::{self, MatrixUnits};
 use crate::error::Result;
 use crate::kernels::matmul::{Along, Matmul, Tile, UnitLayout};
 use crate::runtime::COUNTERS;
 use crate::tensor::Tensor;
 use crate::tuning::{self, Candidate, UnitBlock, Units};
-use std::sync::LazyLock;
 
 /// A block, and in how many parts of the depth the product is computed, which are then added up.
 pub(super) struct Cut {
     pub tile: Tile,
     pub splits: usize,
 }
-
-/// In how many parts the depth may be cut.
-const SPLITS: [usize; 4] = [1, 2, 4, 8];
 
 impl UnitBlock {
     /// What a compute unit with the most of so many blocks adds up: the bytes of depth of all their elements. A candidate's speed
@@ -49,17 +46,9 @@ fn time(
     unit_block.work(blocks, k / splits * bytes, compute_units) / speed + addition
 }
 
-/// Whether one of the words of `MARQUETRY_MATRIX_UNITS`, between commas, is this one. They have products cut as they would
-/// not be, to test it: the name of a block, such as `128x128x128/64x64x1`, has that one used for all products, `splits=2` the
-/// depth cut in two where that is possible, and `off` has products do without matrix units.
-fn is_forced(is_it: impl Fn(&str) -> bool) -> bool {
-    static FORCED: LazyLock<String> = LazyLock::new(|| std::env::var("MARQUETRY_MATRIX_UNITS").unwrap_or_default());
-    !FORCED.is_empty() && FORCED.split(',').any(|word| is_it(word.trim()))
-}
-
 /// The size of the units that compute products of a dtype, if a product is worth it.
 pub(super) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
-    let worth_it = m >= 16 && n >= 16 && k >= 32 && !is_forced(|word| word == "off");
+    let worth_it = m >= 16 && n >= 16 && k >= 32 && !environment::settings().matrix_units.off;
     device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
 }
 
@@ -87,10 +76,8 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
             && block.memory(dtype, layout) <= info.limits.max_workgroup_memory
             && block.invocations() <= info.limits.max_workgroup_invocations
             && (splits == 1 || (splits_fit && counted && whole && k / splits >= units.shortest));
-        let forced = [
-            is_forced(|word| word == block.name()),
-            is_forced(|word| word.strip_prefix("splits=") == Some(&splits.to_string())),
-        ];
+        let forced = &environment::settings().matrix_units;
+        let forced = [forced.blocks.contains(&block), forced.splits.contains(&splits)];
         // Those that are forced come first.
         let rank = (forced.map(|is| !is), time(units, candidate, problem, bytes, splits, compute_units));
         fits.then_some((rank, Cut { tile: Tile::MatrixUnits(block, layout), splits }))
@@ -98,7 +85,7 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
     let all = units
         .candidates
         .iter()
-        .flat_map(|candidate| SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
+        .flat_map(|candidate| MatrixUnits::SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
     let mut all: Vec<_> = all.collect();
     all.sort_by(|((a, x), _), ((b, y), _)| a.cmp(b).then(x.total_cmp(y)));
     all.into_iter().map(|(_, cut)| cut).collect()

@@ -7,8 +7,8 @@ mod block;
 pub use block::{Block, UnitBlock};
 
 use crate::device::{Device, DeviceInfo, DeviceKind, open_tuned};
-use crate::error::{Error, Result};
-use std::sync::LazyLock;
+use crate::environment;
+use crate::error::Result;
 
 /// How work is cut. What each field means, and why it is what it is, is said in `shaders/tuning/default.toml`.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +88,7 @@ pub struct Copy {
 
 /// The data of a file, for devices of a vendor with one of these words in their names; without words, for all others of
 /// that vendor.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Entry {
     pub name: &'static str,
     vendor: &'static str,
@@ -116,21 +116,9 @@ pub fn entry(name: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name)
 }
 
-/// Fails if `MARQUETRY_TUNING` names no entry.
-pub(crate) fn check_environment() -> Result<()> {
-    let Some(name) = FORCED.as_deref().filter(|name| entry(name).is_none()) else { return Ok(()) };
-    let known: Vec<_> = ENTRIES.iter().map(|entry| entry.name).collect();
-    let message = format!("there is no tuning `{name}`; there are {}", known.join(", "));
-    Err(Error::InvalidArgument { op: "MARQUETRY_TUNING", message })
-}
-
-/// The name in `MARQUETRY_TUNING`.
-static FORCED: LazyLock<Option<String>> =
-    LazyLock::new(|| std::env::var("MARQUETRY_TUNING").ok().filter(|name| !name.is_empty()));
-
 /// The entry for a device: the one that `MARQUETRY_TUNING` names, or that fits best.
 pub fn choose(info: &DeviceInfo) -> &'static Entry {
-    FORCED.as_deref().and_then(entry).unwrap_or_else(|| fitting(&info.vendor, &info.name, info.kind))
+    environment::settings().tuning.unwrap_or_else(|| fitting(&info.vendor, &info.name, info.kind))
 }
 
 /// The entry with the longest word of the device's name, else that of its vendor, else the default.

@@ -24,6 +24,7 @@ macro_rules! visit {
 
 mod attention;
 mod conv;
+mod environment;
 mod grid_sample;
 mod index;
 mod linear;
@@ -506,49 +507,5 @@ fn devices_that_are_not_there() {
         let reason = if there > 0 { format!("no device {there}") } else { "not available".into() };
         assert_error!(beyond, Error::BackendUnavailable { .. }, backend, reason);
         assert_error!(format!("{backend}:{}", usize::MAX).parse::<Device>(), Error::BackendUnavailable { .. }, backend);
-    }
-}
-
-/// Devices are chosen by the environment, which belongs to a whole process: each half of the test is one of its own.
-fn in_a_child(test: &str, variables: &[(&str, &str)]) {
-    let program = std::env::current_exe().unwrap();
-    let mut child = std::process::Command::new(program);
-    child.args(["--exact", test, "--nocapture"]).env("MARQUETRY_ERRORS_CHILD", "1").envs(variables.iter().copied());
-    let output = child.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-}
-
-fn is_child() -> bool {
-    std::env::var_os("MARQUETRY_ERRORS_CHILD").is_some()
-}
-
-#[test]
-fn no_device_at_all() {
-    if is_child() {
-        assert_error!(
-            Device::best(),
-            Error::NoDevice { .. },
-            "no usable device",
-            "vulkan is not available",
-            "level-zero"
-        );
-        assert!(Device::list().is_empty());
-    } else {
-        let nowhere = [
-            ("VK_DRIVER_FILES", "/nowhere.json"),
-            ("VK_ICD_FILENAMES", "/nowhere.json"),
-            ("MARQUETRY_LEVEL_ZERO_LIBRARY", "/nowhere.so"),
-        ];
-        in_a_child("no_device_at_all", &nowhere);
-    }
-}
-
-#[test]
-fn a_variable_that_names_no_device() {
-    if is_child() {
-        assert_error!(Device::best(), Error::InvalidDevice { .. }, "`cuda:0`", "`vulkan:0`");
-    } else {
-        in_a_child("a_variable_that_names_no_device", &[("MARQUETRY_DEVICE", "cuda:0")]);
     }
 }

@@ -1,18 +1,15 @@
 //! The library: found, loaded and initialised once per process.
 
 use super::ffi::*;
-use crate::device::BackendKind;
+use crate::device::{BackendKind, fork};
+use crate::environment::{self, LEVEL_ZERO_LIBRARY};
 use crate::error::{Error, Result};
 use libloading::Library;
 use parking_lot::Mutex;
-use std::env;
-use std::ffi::{OsString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::OnceLock;
-
-/// Names a library to open in place of the system's loader: another loader, or a driver that exports the interface.
-const LIBRARY_VARIABLE: &str = "MARQUETRY_LEVEL_ZERO_LIBRARY";
 
 /// The name of the system's loader.
 const LOADER: &str = if cfg!(windows) { "ze_loader.dll" } else { "libze_loader.so.1" };
@@ -23,6 +20,10 @@ const INSTALL: &str = if cfg!(windows) {
 } else {
     "install the loader (`apt-get install libze1`) and the GPU's driver (`libze-intel-gpu1`; in Debian 12 `intel-opencl-icd`)"
 };
+
+/// Why a child process has no devices.
+const FORKED: &str = "it was loaded before this process was forked, and its drivers do not survive a fork; \
+     fork before the first device is opened, or have the child execute a program";
 
 /// Declares the table of functions.
 macro_rules! table {
@@ -63,15 +64,17 @@ pub(super) struct Loaded {
     _library: Library,
 }
 
-/// The library, loaded at the first call that succeeds.
+/// The library, loaded at the first call that succeeds. A child of the process has that library too, and cannot load it
+/// anew: what the drivers in it have started is not there.
 pub(super) fn shared() -> Result<&'static Loaded> {
-    static SHARED: OnceLock<Loaded> = OnceLock::new();
+    static SHARED: OnceLock<(u32, Loaded)> = OnceLock::new();
     static LOADING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = LOADING.lock();
-    match SHARED.get() {
-        Some(loaded) => Ok(loaded),
-        None => load().map(|loaded| SHARED.get_or_init(|| loaded)),
-    }
+    let (process, loaded) = match SHARED.get() {
+        Some(shared) => shared,
+        None => load().map(|loaded| SHARED.get_or_init(|| (fork::process(), loaded)))?,
+    };
+    if *process == fork::process() { Ok(loaded) } else { Err(unavailable(FORKED)) }
 }
 
 /// The error for a machine on which Level Zero cannot be used.
@@ -97,13 +100,15 @@ pub(super) fn list_of<T: Clone>(empty: T, ask: impl Fn(*mut u32, *mut T) -> Resu
 }
 
 fn load() -> Result<Loaded> {
-    let named = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty());
-    let path = named.clone().unwrap_or_else(|| OsString::from(LOADER));
-    let shown = Path::new(&path).display();
+    // Another loader, or a driver that exports the interface.
+    let named = environment::settings().level_zero_library.as_deref();
+    let path = named.unwrap_or(LOADER.as_ref());
+    let shown = Path::new(path).display();
     // SAFETY: loading the library runs its initialisers, which is what a Level Zero program asks for.
-    let library = unsafe { Library::new(&path) }.map_err(|error| match named {
+    let library = unsafe { Library::new(path) }.map_err(|error| match named {
         Some(_) => unavailable(format_args!(
-            "{LIBRARY_VARIABLE} names a library that cannot be loaded: {error}; unset it to use the loader, and {INSTALL}"
+            "{LEVEL_ZERO_LIBRARY} names a library that cannot be loaded: {error}; \
+             unset it to use the loader, and {INSTALL}"
         )),
         None => unavailable(format_args!("no Level Zero loader: {error}; {INSTALL}")),
     })?;

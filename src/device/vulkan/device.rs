@@ -2,10 +2,10 @@
 
 use super::adapter::Adapter;
 use super::instance::{self, Instance};
-use super::validation;
 use crate::device::parked::Parked;
 use crate::device::units::Bfloat16Features;
 use crate::device::{BackendKind, Features, MatrixUnits, cooperative_matrix2};
+use crate::environment;
 use crate::error::{Error, Result};
 use ash::prelude::VkResult;
 use ash::vk;
@@ -172,7 +172,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // The validation layer looks for what was left behind when a device is destroyed.
-        if self.lost.get().is_none() && !validation::requested() {
+        if self.lost.get().is_none() && !environment::settings().validation {
             return PARKED.put(self.adapter.physical.as_raw(), self.raw.clone());
         }
         // SAFETY: whatever was created on the device held it alive, and is gone.

@@ -1,13 +1,13 @@
 //! The process's one Vulkan instance.
 
 use super::validation;
-use crate::device::BackendKind;
 use crate::device::units::has_extension;
+use crate::device::{BackendKind, fork};
+use crate::environment;
 use crate::error::{Error, Result};
 use ash::{Entry, ext, khr, vk};
 use parking_lot::Mutex;
 use std::ffi::c_char;
-use std::sync::OnceLock;
 
 /// The newest API whose structures this backend reads; of an older device it reads fewer.
 const INSTANCE_API: u32 = vk::API_VERSION_1_3;
@@ -26,7 +26,8 @@ const INSTALL_DRIVER: &str = if cfg!(target_vendor = "apple") {
 
 /// The loaded library and the instance made with it.
 ///
-/// It lives until the process ends: creating one takes up to 0.3 s, and every backend and listing needs it.
+/// It lives until the process ends: creating one takes up to 0.3 s, and every backend and listing needs it. A child of
+/// the process gets one of its own, as the drivers' threads are the parent's.
 pub(super) struct Instance {
     /// The functions of the instance.
     pub raw: ash::Instance,
@@ -34,14 +35,18 @@ pub(super) struct Instance {
     pub entry: Entry,
 }
 
-/// The instance, created at the first call that succeeds.
+/// The instance, created at the first call in this process that succeeds.
 pub(super) fn shared() -> Result<&'static Instance> {
-    static SHARED: OnceLock<Instance> = OnceLock::new();
-    static CREATION: Mutex<()> = Mutex::new(());
-    let _one_at_a_time = CREATION.lock();
-    match SHARED.get() {
-        Some(instance) => Ok(instance),
-        None => Instance::new().map(|instance| SHARED.get_or_init(|| instance)),
+    static SHARED: Mutex<Option<(u32, &'static Instance)>> = Mutex::new(None);
+    // Locked meanwhile, so that none is created twice.
+    let mut shared = SHARED.lock();
+    match *shared {
+        Some((process, instance)) if process == fork::process() => Ok(instance),
+        _ => {
+            let instance: &Instance = Box::leak(Box::new(Instance::new()?));
+            *shared = Some((fork::process(), instance));
+            Ok(instance)
+        }
     }
 }
 
@@ -60,8 +65,11 @@ impl Instance {
         if version.unwrap_or(vk::API_VERSION_1_0) < MINIMUM_API {
             return Err(unavailable("the Vulkan loader is older than version 1.2"));
         }
-        let raw =
-            if validation::requested() { create_validated(&entry)? } else { create(&entry, Setup::new(&entry)?)? };
+        let raw = if environment::settings().validation {
+            create_validated(&entry)?
+        } else {
+            create(&entry, Setup::new(&entry)?)?
+        };
         Ok(Instance { raw, entry })
     }
 }

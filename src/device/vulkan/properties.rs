@@ -66,11 +66,6 @@ fn subgroups(properties: &vk::PhysicalDeviceVulkan11Properties<'_>) -> bool {
 /// Words for the addresses of six buffers.
 const ADDRESS_WORDS: u32 = 12;
 
-/// The largest buffer to be bound, to test how larger ones are reached: `MARQUETRY_MAX_BINDING`, in bytes.
-fn forced_binding() -> u64 {
-    std::env::var("MARQUETRY_MAX_BINDING").ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(u64::MAX)
-}
-
 /// The limits. A number that is 0 in the two last structures is one that the driver did not fill in.
 fn limits(
     base: &vk::PhysicalDeviceLimits,
@@ -83,7 +78,8 @@ fn limits(
     if maintenance.max_buffer_size != 0 {
         max_buffer = max_buffer.min(maintenance.max_buffer_size);
     }
-    let max_binding = max_buffer.min(base.max_storage_buffer_range.into()).min(forced_binding());
+    let forced = crate::environment::settings().max_binding.unwrap_or(u64::MAX);
+    let max_binding = max_buffer.min(base.max_storage_buffer_range.into()).min(forced);
     let words = base.max_push_constants_size / 4;
     let (smallest, largest) = match (sizes.min_subgroup_size, sizes.max_subgroup_size) {
         (0, _) | (_, 0) => (v11.subgroup_size, v11.subgroup_size),

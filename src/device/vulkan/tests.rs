@@ -117,7 +117,7 @@ fn validation_reports_a_missing_barrier() {
         let test = format!("{module}::validation_reports_a_missing_barrier");
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args([&test, "--exact", "--nocapture", "--test-threads=1"])
-            .env("MARQUETRY_VALIDATION", "1")
+            .env("MARQUETRY_VALIDATION", "True")
             .env(CHILD, "1")
             .output()
             .unwrap();

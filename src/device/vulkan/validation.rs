@@ -23,11 +23,6 @@ pub(super) const EXTRA_CHECKS: [vk::ValidationFeatureEnableEXT; 1] =
 /// Messages that no call has returned yet.
 static MESSAGES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Whether the environment asks for validation.
-pub(super) fn requested() -> bool {
-    std::env::var_os("MARQUETRY_VALIDATION").is_some_and(|value| value == "1")
-}
-
 /// Returns the messages kept so far as an error, and forgets them.
 pub(super) fn check() -> Result<()> {
     let messages = std::mem::take(&mut *MESSAGES.lock());

@@ -1,9 +1,14 @@
 //! Finding adapters, and describing them.
 
+#[cfg(not(target_arch = "wasm32"))]
+use crate::device::fork;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::device::fork;
 use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, powers_of_two, vendor_name};
+use crate::environment;
 use crate::error::{Error, Result};
 #[cfg(not(target_arch = "wasm32"))]
-use std::sync::OnceLock;
+use parking_lot::Mutex;
 
 /// How to get a device, for the error that says there is none.
 const HINT: &str = if cfg!(target_arch = "wasm32") {
@@ -55,14 +60,14 @@ async fn adapters() -> Result<Vec<wgpu::Adapter>> {
 /// The adapters of the process's one instance, which is kept as soon as it finds any: creating one takes up to 0.3 s.
 #[cfg(not(target_arch = "wasm32"))]
 async fn enumerate() -> Vec<wgpu::Adapter> {
-    static SHARED: OnceLock<wgpu::Instance> = OnceLock::new();
-    if let Some(shared) = SHARED.get() {
-        return shared.enumerate_adapters(wgpu::Backends::PRIMARY).await;
-    }
-    let instance = instance();
+    static SHARED: Mutex<Option<(u32, wgpu::Instance)>> = Mutex::new(None);
+    let known = SHARED.lock().clone().filter(|(process, _)| *process == fork::process());
+    let instance = known.map_or_else(instance, |(_, instance)| instance);
     let adapters = instance.enumerate_adapters(wgpu::Backends::PRIMARY).await;
     if !adapters.is_empty() {
-        SHARED.get_or_init(|| instance);
+        let earlier = SHARED.lock().replace((fork::process(), instance));
+        // What a parent process left is not to be closed here.
+        std::mem::forget(earlier.filter(|(process, _)| *process != fork::process()));
     }
     adapters
 }
@@ -74,17 +79,8 @@ fn instance() -> wgpu::Instance {
     // By default wgpu would have the driver check what wgpu and this crate have checked already. Its debug information
     // stays away in either case: older validation layers do not know the source language that naga states there.
     descriptor.flags =
-        if validation_requested() { wgpu::InstanceFlags::VALIDATION } else { wgpu::InstanceFlags::empty() };
+        if environment::settings().validation { wgpu::InstanceFlags::VALIDATION } else { wgpu::InstanceFlags::empty() };
     wgpu::Instance::new(descriptor)
-}
-
-/// Whether `MARQUETRY_VALIDATION` asks for the driver's validation layers.
-pub(super) fn validation_requested() -> bool {
-    is_set("MARQUETRY_VALIDATION")
-}
-
-fn is_set(variable: &str) -> bool {
-    std::env::var(variable).is_ok_and(|value| !value.is_empty() && value != "0")
 }
 
 /// The wgpu features that stand behind ours, as far as the adapter has them.
@@ -96,16 +92,10 @@ pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
         used |= F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS;
     }
     #[cfg(wgpu_on_vulkan)]
-    if !wgsl_requested() {
+    if !environment::settings().wgsl {
         used |= super::on_vulkan::features(adapter);
     }
     adapter.features() & used
-}
-
-/// Whether `MARQUETRY_WGSL` asks for all kernels to go through WGSL, as they do in browsers.
-#[cfg(wgpu_on_vulkan)]
-fn wgsl_requested() -> bool {
-    is_set("MARQUETRY_WGSL")
 }
 
 /// What kernels that go to the driver as SPIR-V need: these, and their parameters.

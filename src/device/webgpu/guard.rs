@@ -4,11 +4,11 @@
 //! set), to a callback when the device is lost, and in `poll` by a panic. Here they all become [`Error`]s.
 
 use super::adapter::SPIRV;
-#[cfg(not(target_family = "wasm"))]
-use super::adapter::validation_requested;
 use crate::device::BackendKind;
 #[cfg(not(target_family = "wasm"))]
 use crate::device::parked::Parked;
+#[cfg(not(target_family = "wasm"))]
+use crate::environment;
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -140,7 +140,7 @@ impl GuardedDevice {
 impl Drop for GuardedDevice {
     fn drop(&mut self) {
         // Validation layers look for what was left behind when a device is destroyed.
-        if self.faults.lost.get().is_none() && !validation_requested() {
+        if self.faults.lost.get().is_none() && !environment::settings().validation {
             PARKED.put(self.index as u64, (self.device.clone(), self.queue.clone()));
         }
     }
