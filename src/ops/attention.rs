@@ -282,7 +282,7 @@ impl<'a> Problem<'a> {
         let scale = self.config.scale.unwrap_or(1.0 / (self.features.max(1) as f64).sqrt());
         let mut parameters = vec![self.queries as u32, self.keys as u32, group as u32, forward, backward];
         for number in [scale].into_iter().chain(self.config.softcap) {
-            parameters.extend(Word::from_f64(number, wide, OP)?.words());
+            parameters.extend(Word::of(number, wide, OP)?.words());
         }
         parameters.extend(config.parts.then_some(span as u32));
         parameters.extend(lengths.iter().map(|&n| n as u32));

@@ -245,7 +245,7 @@ pub(super) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shap
             value = Expr::Cast(wide, value.into());
         }
         if factor != 1.0 {
-            let factor = fusion.scalar(Word::from_f64(factor, wide, op)?);
+            let factor = fusion.scalar(Word::of(factor, wide, op)?);
             value = Expr::Binary(BinaryOp::Mul, value.into(), factor.into());
         }
         sum = Some(match sum {

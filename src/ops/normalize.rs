@@ -258,7 +258,7 @@ impl Tensor {
         let mut fusion = Fusion::new(column.clone().into());
         let variance = fusion.tensor(&vector(variance)?, OP)?;
         let wide = self.dtype().widened();
-        let eps = fusion.scalar(Word::from_f64(eps, wide, OP)?);
+        let eps = fusion.scalar(Word::of(eps, wide, OP)?);
         let shifted = binary(BinaryOp::Add, Expr::Cast(wide, variance.into()), eps);
         let mut scale = Expr::Unary(UnaryOp::Rsqrt, shifted.into());
         if let Some(weight) = weight {
@@ -340,7 +340,7 @@ impl Tensor {
         parameters.push(self.layout().offset as u32);
         parameters.extend(kept_strides.iter().chain(normalized_strides).map(|&stride| stride as u32));
         if op.has_eps() {
-            parameters.extend(Word::from_f64(*eps, wide, name)?.words());
+            parameters.extend(Word::of(*eps, wide, name)?.words());
         }
         parameters.extend(channels.iter().flatten().map(|&n| n as u32));
         let mut buffers = vec![self.buffer()?];

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernels::pad::{Border, Pad, WORKGROUP};
 use crate::layout::collapse;
+use crate::number::Number;
 use crate::shape::{Axis, Dims, Shape};
 use crate::tensor::{MAX_ELEMENTS, Tensor, Word, allocate, checked_elements};
 
@@ -10,8 +11,8 @@ use crate::tensor::{MAX_ELEMENTS, Tensor, Word, allocate, checked_elements};
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum PadMode {
-    /// A number, which the dtype must be able to hold.
-    Constant(f64),
+    /// A number, which the dtype must be able to hold, as in `PadMode::Constant(0.into())`.
+    Constant(Number),
     /// The elements mirrored at the first and the last one, which are not repeated: `c b | a b c | b a`.
     Reflect,
     /// The first and the last element: `a a | a b c | c c` (numpy's and ONNX's `edge`).
@@ -51,7 +52,7 @@ impl Tensor {
     /// # let device = Device::best()?;
     /// let x = Tensor::new([[1f32, 2.0, 3.0]], &device)?;
     /// assert_eq!(x.pad(&[(1, 2)], PadMode::Reflect)?.to_vec::<f32>()?, [2.0, 1.0, 2.0, 3.0, 2.0, 1.0]);
-    /// assert_eq!(x.pad(&[(1, 0), (-1, 1)], PadMode::Constant(0.0))?.to_vec::<f32>()?, [0.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
+    /// assert_eq!(x.pad(&[(1, 0), (-1, 1)], PadMode::Constant(0.into()))?.to_vec::<f32>()?, [0.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     ///
@@ -68,7 +69,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::SizeOverflow`], [`Error::OutOfMemory`].
     pub fn pad_with_zeros(&self, axis: impl Into<Axis>, before: usize, after: usize) -> Result<Tensor> {
-        self.padded_axis(axis.into(), before, after, PadMode::Constant(0.0), "pad_with_zeros")
+        self.padded_axis(axis.into(), before, after, PadMode::Constant(0.into()), "pad_with_zeros")
     }
 
     /// The tensor with its first and last element along an axis repeated (candle's name for a [`pad`](Self::pad) with
@@ -96,7 +97,7 @@ impl Tensor {
             return Err(Error::RankMismatch { op, expected, shape: self.shape().clone() });
         };
         let fill = match mode {
-            PadMode::Constant(number) => Some(Word::from_f64(number, self.dtype(), op)?),
+            PadMode::Constant(number) => Some(Word::of(number, self.dtype(), op)?),
             _ => None,
         };
         let cropped = self.cropped(kept, amounts, op)?;

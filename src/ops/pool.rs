@@ -296,7 +296,7 @@ impl Tensor {
             parameters.extend(x.strides().iter().map(|&stride| stride as usize));
             let mut parameters: Vec<u32> = parameters.into_iter().map(|n| n as u32).collect();
             if let Some(p) = p {
-                parameters.extend(Word::from_f64(p, self.dtype().widened(), op)?.words());
+                parameters.extend(Word::of(p, self.dtype().widened(), op)?.words());
             }
             let config = Pool { op: pool, windows: kind, dtype: self.dtype(), axes: windows.len() };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);

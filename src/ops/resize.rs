@@ -291,7 +291,7 @@ impl Tensor {
                 parameters.extend(words);
             }
             if let Some(a) = a {
-                parameters.extend(Word::from_f64(a, self.dtype().widened(), op)?.words());
+                parameters.extend(Word::of(a, self.dtype().widened(), op)?.words());
             }
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             self.device().runtime().launch(kernel, &[&*self.buffer()?, &output], &parameters, groups)?;

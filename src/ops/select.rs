@@ -41,7 +41,7 @@ impl Tensor {
         let condition = fusion.tensor(self, op)?;
         let yes = match on_true {
             TensorOrScalar::Tensor(on_true) => fusion.tensor(on_true, op)?,
-            TensorOrScalar::Scalar(number) => fusion.scalar(Word::from_f64(number, on_false.dtype(), op)?),
+            TensorOrScalar::Scalar(number) => fusion.scalar(Word::of(number, on_false.dtype(), op)?),
         };
         let no = fusion.tensor(on_false, op)?;
         fusion.finish(Expr::Select(condition.into(), yes.into(), no.into()), self.device(), op)

@@ -8,7 +8,7 @@ use marquetry::{DType, Device, Error, PadMode};
 fn borders_that_cannot_be() {
     let x = floats((2, 3));
     let pad = |amounts: &[(isize, isize)], mode| x.pad(amounts, mode);
-    let zero = PadMode::Constant(0.0);
+    let zero = PadMode::Constant(0.into());
     assert_error!(pad(&[(1, 1); 3], zero), Error::RankMismatch { .. }, "pad", "pairs", "[2, 3]");
     assert_error!(pad(&[(-2, -2)], zero), Error::InvalidArgument { .. }, "axis 1", "length 3", "cropped by 2 and 2");
     assert_error!(pad(&[(isize::MIN, 0)], zero), Error::InvalidArgument { .. }, "axis 1", "cropped by");
@@ -27,7 +27,7 @@ fn borders_that_cannot_be() {
     assert_error!(x.pad_with_same(-3, 1, 1), Error::AxisOutOfRange { .. }, "pad_with_same", "axis -3");
     assert_error!(x.pad_with_zeros(0, usize::MAX, 1), Error::SizeOverflow { .. }, "pad_with_zeros");
     let bytes = zeros(3, DType::U8);
-    let minus = bytes.pad(&[(1, 1)], PadMode::Constant(-1.0));
+    let minus = bytes.pad(&[(1, 1)], PadMode::Constant((-1).into()));
     assert_error!(minus, Error::InvalidArgument { .. }, "pad", "-1", "not a u8", "to_dtype");
 }
 
@@ -49,7 +49,7 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
     let Arguments { axis: (a, b), size: (i, j, k), number: (x, _), .. } = *arguments;
     let [t, ..] = tensors(arguments, device);
     visit! { visit:
-        pad: t.pad(&[(a, b), (b, i as isize)], PadMode::Constant(x));
+        pad: t.pad(&[(a, b), (b, i as isize)], PadMode::Constant(x.into()));
         pad_reflect: t.pad(&[(a, b)], PadMode::Reflect);
         pad_replicate: t.pad(&[(j as isize, b), (b, a)], PadMode::Replicate);
         pad_circular: t.pad(&[(a, k as isize)], PadMode::Circular);
