@@ -108,7 +108,7 @@ impl Tensor {
             1 => {
                 let length = self.elem_count();
                 let size = length.saturating_add(diagonal.unsigned_abs());
-                let matrix = Tensor::zeros((size, size), self.dtype(), self.device())?;
+                let matrix = Tensor::filled(0, (size, size).into(), self.dtype(), self.device(), OP)?;
                 if length > 0 {
                     matrix.write_part(&diagonal_of(matrix.layout(), diagonal, OP)?, self)?;
                 }
@@ -125,7 +125,10 @@ fn diagonal_of(matrix: &Layout, diagonal: isize, op: &'static str) -> Result<Lay
     let [row, column] = first_of_diagonal(diagonal);
     let (rows, columns) = (matrix.shape[0], matrix.shape[1]);
     let (Some(down), Some(right)) = (rows.checked_sub(row), columns.checked_sub(column)) else {
-        let message = format!("diagonal {diagonal} is outside of shape {}", matrix.shape);
+        let message = format!(
+            "diagonal {diagonal} is outside of shape {}, whose diagonals go from -{rows} to {columns}",
+            matrix.shape
+        );
         return Err(Error::InvalidArgument { op, message });
     };
     let length = down.min(right);

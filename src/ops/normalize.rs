@@ -136,7 +136,7 @@ impl Tensor {
             self.check_same_device(parameter, name)?;
             self.check_same_dtype(parameter, name)?;
         }
-        let hint = "weight and bias have the shape of the tensor's last axes, at least one";
+        let hint = "weight and bias must have the shape of the tensor's last axes, at least one";
         if weight.rank() == 0 || !self.dims().ends_with(weight.dims()) {
             return Err(Error::ShapeMismatch {
                 op: name,
@@ -211,7 +211,10 @@ impl Tensor {
         let channels = self.check_channels(&[weight, bias], name)?;
         let groups = groups.unwrap_or(channels.max(1));
         if groups == 0 || !channels.is_multiple_of(groups) {
-            let message = format!("{channels} channels, of shape {}, do not make {groups} groups", self.shape());
+            let message = format!(
+                "{channels} channels, of shape {}, do not make {groups} groups; their number must divide the channels",
+                self.shape()
+            );
             return Err(Error::InvalidArgument { op: name, message });
         }
         let grouped = self.with_layout(self.layout().split(1, groups));
@@ -289,7 +292,8 @@ impl Tensor {
             self.check_same_device(vector, name)?;
             self.check_same_dtype(vector, name)?;
             if vector.dims() != &self.dims()[1..2] {
-                let hint = "the second is a vector of one number per channel, of which axis 1 is";
+                let hint =
+                    "the second must be a vector with one number for each channel, which are axis 1 of the tensor";
                 let (lhs, rhs) = (self.shape().clone(), vector.shape().clone());
                 return Err(Error::ShapeMismatch { op: name, lhs, rhs, hint });
             }

@@ -57,7 +57,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] for more pairs than axes; [`Error::InvalidArgument`] where more is cropped than there is,
+    /// [`Error::InvalidArgument`] for more pairs than axes, where more is cropped than there is,
     /// for a reflection as long as its axis, a circular border longer than its axis, or a number that the dtype cannot
     /// hold; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn pad(&self, amounts: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
@@ -93,8 +93,13 @@ impl Tensor {
 
     fn padded(&self, amounts: &[(isize, isize)], mode: PadMode, op: &'static str) -> Result<Tensor> {
         let Some(kept) = self.rank().checked_sub(amounts.len()) else {
-            let expected = "at least as many as there are pairs";
-            return Err(Error::RankMismatch { op, expected, shape: self.shape().clone() });
+            let message = format!(
+                "{} pairs of borders for shape {}, which has {} axes; give one pair for each of the last axes",
+                amounts.len(),
+                self.shape(),
+                self.rank()
+            );
+            return Err(Error::InvalidArgument { op, message });
         };
         let fill = match mode {
             PadMode::Constant(number) => Some(Word::of(number, self.dtype(), op)?),
@@ -153,7 +158,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         if let (Some(word), 0) = (fill, self.elem_count()) {
-            return Tensor::constant(word, shape.clone(), self.device());
+            return Tensor::constant(word, shape.clone(), self.device(), op);
         }
         let (lengths, strides, merged) = self.merged(borders);
         let limit = self.device().info().limits.max_parameter_words as usize;

@@ -43,7 +43,7 @@ impl<A: NdArray> NdArray for [A] {
         let inner = self.first().map_or_else(|| Ok(Shape::default()), NdArray::shape)?;
         for row in self {
             if row.shape()? != inner {
-                let message = format!("rows of shapes {inner} and {} in one array", row.shape()?);
+                let message = format!("rows of shapes {inner} and {} in one array; all must be equal", row.shape()?);
                 return Err(Error::InvalidArgument { op: "new", message });
             }
         }
@@ -147,7 +147,7 @@ impl Tensor {
 
     /// A tensor from a vector of numbers in row-major order. See [`from_slice`](Self::from_slice).
     pub fn from_vec<T: Element>(data: Vec<T>, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        Tensor::from_slice(&data, shape, device)
+        Tensor::from_slice(&data, shape, device).map_err(Error::named("from_vec"))
     }
 
     /// A tensor from the bytes of its elements, in row-major order, little-endian. They need no alignment. Truth values
@@ -193,7 +193,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::SizeOverflow`].
     pub fn full<T: Element>(value: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        Tensor::constant(Word::new(value), shape.into(), device)
+        Tensor::constant(Word::new(value), shape.into(), device, "full")
     }
 
     /// A tensor of zeros.
@@ -201,7 +201,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::SizeOverflow`].
     pub fn zeros(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
-        Tensor::constant(Word::of(0, dtype, "zeros")?, shape.into(), device)
+        Tensor::filled(0, shape.into(), dtype, device, "zeros")
     }
 
     /// A tensor of ones.
@@ -209,13 +209,24 @@ impl Tensor {
     /// # Errors
     /// [`Error::SizeOverflow`].
     pub fn ones(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
-        Tensor::constant(Word::of(1, dtype, "ones")?, shape.into(), device)
+        Tensor::filled(1, shape.into(), dtype, device, "ones")
     }
 
-    pub(crate) fn constant(word: Word, shape: Shape, device: &Device) -> Result<Tensor> {
+    /// The tensor with this number everywhere, for an operation of this name.
+    pub(crate) fn filled(
+        number: impl Into<Number>,
+        shape: Shape,
+        dtype: DType,
+        device: &Device,
+        op: &'static str,
+    ) -> Result<Tensor> {
+        Tensor::constant(Word::of(number, dtype, op)?, shape, device, op)
+    }
+
+    pub(crate) fn constant(word: Word, shape: Shape, device: &Device, op: &'static str) -> Result<Tensor> {
         let mut fusion = Fusion::new(shape);
         let value = fusion.scalar(word);
-        fusion.finish(value, device, "full")
+        fusion.finish(value, device, op)
     }
 
     /// The numbers from `start` up to but not including `end`, in steps of 1.

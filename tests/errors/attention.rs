@@ -120,15 +120,15 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
         softcap: k.is_multiple_of(3).then_some(y),
     };
     visit! { visit:
-        attention: t.scaled_dot_product_attention(&u, &v, &config());
-        attention_of_matrices:
+        scaled_dot_product_attention: t.scaled_dot_product_attention(&u, &v, &config());
+        scaled_dot_product_attention_of_matrices:
             matrices(&t)?.scaled_dot_product_attention(&matrices(&u)?, &matrices(&v)?, &config());
-        attention_of_itself: t.scaled_dot_product_attention(&t, &t, &AttentionConfig { mask: None, ..config() });
+        scaled_dot_product_attention_of_itself: t.scaled_dot_product_attention(&t, &t, &AttentionConfig { mask: None, ..config() });
         alibi_mask: Tensor::alibi_mask(i, j, k, device);
         rope: t.rope(&u, &v);
         rope_of_itself: t.rope(&t.narrow(-1, 0, 1)?, &t.narrow(-1, 0, 1)?);
         rope_i: t.rope_i(&u, &v);
-        rotary_cosines: t.rotary_tables(i, x).map(|(cos, _)| cos);
-        rotary_sines: u.rotary_tables(2 * (j % 50), y).map(|(_, sin)| sin);
+        rotary_tables_cosines: t.rotary_tables(i, x).map(|(cos, _)| cos);
+        rotary_tables_sines: u.rotary_tables(2 * (j % 50), y).map(|(_, sin)| sin);
     }
 }

@@ -9,7 +9,7 @@ fn borders_that_cannot_be() {
     let x = floats((2, 3));
     let pad = |amounts: &[(isize, isize)], mode| x.pad(amounts, mode);
     let zero = PadMode::Constant(0.into());
-    assert_error!(pad(&[(1, 1); 3], zero), Error::RankMismatch { .. }, "pad", "pairs", "[2, 3]");
+    assert_error!(pad(&[(1, 1); 3], zero), Error::InvalidArgument { .. }, "pad", "pairs", "[2, 3]");
     assert_error!(pad(&[(-2, -2)], zero), Error::InvalidArgument { .. }, "axis 1", "length 3", "cropped by 2 and 2");
     assert_error!(pad(&[(isize::MIN, 0)], zero), Error::InvalidArgument { .. }, "axis 1", "cropped by");
     assert_error!(pad(&[(isize::MAX, 1)], zero), Error::SizeOverflow { .. }, "pad", "more elements");
