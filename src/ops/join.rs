@@ -39,7 +39,7 @@ impl Tensor {
             let fits = tensor.rank() == first.rank()
                 && (0..first.rank()).all(|i| i == axis || tensor.dims()[i] == first.dims()[i]);
             if !fits {
-                let hint = "all axes must be equal but the one that is joined";
+                let hint = "all axes but the joined one must be equal";
                 return Err(Error::ShapeMismatch {
                     op: OP,
                     lhs: first.shape().clone(),

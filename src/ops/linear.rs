@@ -70,7 +70,7 @@ impl Tensor {
         self.check_products(OP)?;
         if self.dims() != rhs.dims() {
             let (lhs, rhs) = (self.shape().clone(), rhs.shape().clone());
-            return Err(Error::ShapeMismatch { op: OP, lhs, rhs, hint: "both vectors have the same length" });
+            return Err(Error::ShapeMismatch { op: OP, lhs, rhs, hint: "both vectors must have equal lengths" });
         }
         let wide = self.dtype().widened();
         self.to_dtype(wide)?.mul(&rhs.to_dtype(wide)?)?.sum_all()?.to_dtype(self.dtype())

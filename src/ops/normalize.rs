@@ -293,7 +293,7 @@ impl Tensor {
             self.check_same_dtype(vector, name)?;
             if vector.dims() != &self.dims()[1..2] {
                 let hint =
-                    "the second must be a vector with one number for each channel, which are axis 1 of the tensor";
+                    "the second must be a vector with one number per channel; the channels are axis 1 of the tensor";
                 let (lhs, rhs) = (self.shape().clone(), vector.shape().clone());
                 return Err(Error::ShapeMismatch { op: name, lhs, rhs, hint });
             }
