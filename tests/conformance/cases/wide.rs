@@ -25,7 +25,7 @@ const NUMBERS: [i64; 16] = [
     -(1 << 31) - 1,
 ];
 
-fn compare<T: Element>(what: &str, tensor: &Tensor, expected: &[T]) -> Outcome {
+pub fn compare<T: Element>(what: &str, tensor: &Tensor, expected: &[T]) -> Outcome {
     let got = tensor.to_vec::<T>()?;
     match got.iter().zip(expected).position(|(got, expected)| got != expected) {
         None if got.len() == expected.len() => Ok(()),
