@@ -40,7 +40,7 @@ impl Tensor {
         // Before it is asked who else holds the elements: these may be made of them.
         src.eval()?;
         indexes.eval()?;
-        let target = self.to_be_written(OP)?;
+        let target = self.held_in_order(OP)?;
         let marks = Tensor::zeros(target.shape(), DType::U32, target.device())?;
         let (src, marks) = (Some(&src), Some(&marks));
         Scattering { op: ScatterOp::Replace, target: &target, indexes, src, marks, first_link: None, axis }.run(OP)?;
@@ -135,7 +135,7 @@ impl Tensor {
     }
 
     /// The tensor in row-major order, which nobody else holds.
-    fn to_be_written(self, op: &'static str) -> Result<Tensor> {
+    fn held_in_order(self, op: &'static str) -> Result<Tensor> {
         if self.is_contiguous() { self.held_alone(op) } else { self.copied().map_err(Error::named(op)) }
     }
 
@@ -181,7 +181,7 @@ impl Tensor {
         let places = self.elem_count();
         let links = Shape::from(places.saturating_add(indexes.elem_count()));
         checked_elements(&links, name)?;
-        let target = self.to_be_written(name)?;
+        let target = self.held_in_order(name)?;
         let links = Tensor::zeros(links, DType::U32, target.device())?;
         let marks = links.narrow(0, 0, places)?.reshape(target.shape().clone())?;
         let (src, marks, first_link) = (Some(src), Some(&marks), Some(places));

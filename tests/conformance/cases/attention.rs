@@ -218,7 +218,10 @@ fn add_layouts(suite: &mut Suite, dtype: DType) {
 }
 
 fn add_masks(suite: &mut Suite, dtype: DType) {
-    let mut dtypes = vec![DType::Bool, DType::U8, DType::F32, dtype];
+    let mut dtypes = vec![DType::U8, DType::F32, dtype];
+    if dtype == DType::F32 || full_tier() {
+        dtypes.push(DType::Bool);
+    }
     dtypes.dedup();
     for mask_dtype in dtypes {
         let overs =
