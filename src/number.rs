@@ -96,8 +96,8 @@ impl Number {
         }
     }
 
-    /// The `f32` that rounds to fewer bits as the number itself does: where it is not the number, the one beside it whose
-    /// last bit is set (S. Boldo and G. Melquiond, "When double rounding is odd", 2005).
+    /// The `f32` that rounds to fewer bits as the number itself does: where it is not the number, the one beside it
+    /// whose last bit is set (S. Boldo and G. Melquiond, "When double rounding is odd", 2005).
     fn to_odd_f32(self) -> f32 {
         let near = self.to_f32();
         let magnitude = match self {

@@ -8,8 +8,8 @@ use crate::tensor::{Fusion, Tensor, Word};
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
 impl Tensor {
-    /// `self * scale + shift`. The numbers are doubles, which hold integers exactly up to 2^53; beyond, [`mul`](Self::mul)
-    /// and [`add`](Self::add) take integers as they are.
+    /// `self * scale + shift`. The numbers are doubles, which hold integers exactly up to 2^53. Larger ones are taken
+    /// exactly by [`mul`](Self::mul) and [`add`](Self::add).
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -117,8 +117,8 @@ impl Tensor {
 
     /// The place between `self` and `end` that a weight tells: `self + weight (end - self)`. All are broadcast.
     ///
-    /// If the weight is 0, the result is exactly `self`, and if it is 1, exactly `end`, whatever the other one is: infinite
-    /// or NaN, too. Other weights follow PyTorch's formula: `self + weight (end - self)` below 0.5, from there on
+    /// If the weight is 0, the result is exactly `self`, and if it is 1, exactly `end`, also if the other one is
+    /// infinite or NaN. Other weights follow PyTorch's formula: `self + weight (end - self)` below 0.5, from there on
     /// `end - (end - self) (1 - weight)`, which is NaN if `end` is infinite.
     ///
     /// ```
@@ -229,8 +229,8 @@ macro_rules! operators {
     )*};
 }
 
-// An operator between tensors, or with numbers of the types that literals are taken for: with one type of integers and one of
-// floats the compiler knows what `x + 1` gives.
+// An operator between tensors, or with numbers: of one type of integers and one of floats, so that the compiler knows
+// which of them the literal in `x + 1` is.
 operators! {
     Add add f64, i64 => add Add;
     Sub sub f64, i64 => sub Sub;

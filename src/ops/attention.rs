@@ -25,9 +25,10 @@ const OP: &str = "scaled_dot_product_attention";
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct AttentionConfig {
-    /// Which keys a query sees, broadcast to `(batch.., heads, queries, keys)`: `bool`, true for those that it sees, as in
-    /// PyTorch; `u8`, as much, where 0 is false and all else true; or floats (`f32` or the queries' dtype), which are added to
-    /// the scores. A key that [`masked_fill`](Tensor::masked_fill) would hide is true there and false here.
+    /// Which keys a query sees, broadcast to `(batch.., heads, queries, keys)`. Of `bool`, true for those that it sees,
+    /// as in PyTorch; `u8` is read as `bool`, 0 as false and all else as true. Floats (`f32` or the queries' dtype) are
+    /// added to the scores. Mind that [`masked_fill`](Tensor::masked_fill) takes masks the other way: true for what is
+    /// replaced.
     pub mask: Option<Tensor>,
     /// Whether a query sees no key behind its own. Where there are more keys than queries, PyTorch's `is_causal` aligns
     /// them at their beginnings: for that, narrow keys and values to as many as there are queries.
@@ -233,8 +234,8 @@ impl<'a> Problem<'a> {
             op: OP,
             lhs: mask.shape().clone(),
             rhs: shape,
-            hint: "the mask (the first) must broadcast to (batch, heads, queries, keys), with queries and keys given as \
-                   (batch, heads, tokens, features)",
+            hint: "the mask (the first) must broadcast to (batch, heads, queries, keys), with queries and keys given \
+                   as (batch, heads, tokens, features)",
         })
     }
 

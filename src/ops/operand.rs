@@ -3,8 +3,8 @@
 use crate::number::Number;
 use crate::tensor::Tensor;
 
-/// The second argument of a function of two elements: a tensor, or a [`Number`] of any type, which takes the dtype of the
-/// tensor at the left. A number takes no memory, and no kernel of its own.
+/// The second argument of a function of two elements: a tensor, or a [`Number`] of any type, which takes the dtype of
+/// the tensor at the left. A number takes no memory, and no kernel of its own.
 ///
 /// ```
 /// # use marquetry::{Device, Tensor};

@@ -52,7 +52,8 @@ impl Tensor {
     /// # let device = Device::best()?;
     /// let x = Tensor::new([[1f32, 2.0, 3.0]], &device)?;
     /// assert_eq!(x.pad(&[(1, 2)], PadMode::Reflect)?.to_vec::<f32>()?, [2.0, 1.0, 2.0, 3.0, 2.0, 1.0]);
-    /// assert_eq!(x.pad(&[(1, 0), (-1, 1)], PadMode::Constant(0.into()))?.to_vec::<f32>()?, [0.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
+    /// let zero = PadMode::Constant(0.into());
+    /// assert_eq!(x.pad(&[(1, 0), (-1, 1)], zero)?.to_vec::<f32>()?, [0.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     ///

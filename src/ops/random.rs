@@ -221,7 +221,7 @@ impl Tensor {
         let length = self.drawn_axis(OP)?;
         if k.min(length) == 0 {
             let message = format!(
-                "no place to draw from: k = {k} of the {length} places in the last axis of shape {}; both are 1 or more",
+                "nothing to draw from: k = {k} of {length} places in the last axis of shape {}; both must be 1 or more",
                 self.shape()
             );
             return Err(Error::InvalidArgument { op: OP, message });

@@ -102,7 +102,7 @@ impl Tensor {
             }
             Sections::Of(size) if length / size >= MOST_PARTS => {
                 let message = format!(
-                    "parts of length {size} of axis {axis} of shape {} are more than {MOST_PARTS}; give a larger length",
+                    "parts of length {size} of axis {axis} of shape {} are too many; give a larger length",
                     self.shape()
                 );
                 return Err(Error::InvalidArgument { op, message });

@@ -118,8 +118,8 @@ impl Tensor {
         let (outer, features) = (&self.dims()[..self.rank() - 1], self.dims()[self.rank() - 1]);
         let count = cos.dims()[cos.rank() - 1];
         let shape: Shape = outer.iter().copied().chain([count]).collect();
-        let hint = "the first is (.., tokens, features), the tables (the second) must be (tokens, pairs), with a row for each token \
-                    and a column for each pair, features / 2 at most; take the rows of your tokens with `narrow`";
+        let hint = "the first is (.., tokens, features), and the tables (the second) must be (tokens, pairs), with a \
+                    row for each token and at most features / 2 pairs; take the rows of your tokens with `narrow`";
         let mismatch = || Error::ShapeMismatch { op, lhs: self.shape().clone(), rhs: cos.shape().clone(), hint };
         if count > features / 2 {
             return Err(mismatch());

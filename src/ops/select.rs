@@ -47,9 +47,9 @@ impl Tensor {
         fusion.finish(Expr::Select(condition.into(), yes.into(), no.into()), self.device(), op)
     }
 
-    /// The tensor with `value` where the mask is true: it holds `bool`, or integers of any dtype, of which 0 is false and all
-    /// else true. All are broadcast. Mind that attention takes masks the other way: true for what is seen
-    /// ([`AttentionConfig::mask`](crate::AttentionConfig::mask)).
+    /// The tensor with `value` where the mask is true. The mask holds `bool`, or integers of any dtype, of which 0 is
+    /// false and all else true. All are broadcast. Mind that attention takes masks the other way: true for what is
+    /// seen ([`AttentionConfig::mask`](crate::AttentionConfig::mask)).
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

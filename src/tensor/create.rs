@@ -244,8 +244,8 @@ impl Tensor {
         Tensor::steps(start, end, Number::Integer(1), device, "arange")
     }
 
-    /// The numbers `start + i * step` from `start` up to but not including `end`. Integers are counted and computed exactly;
-    /// `f16` and `bf16` are computed in `f32`.
+    /// The numbers `start + i * step` from `start` up to but not including `end`. Integers are counted and computed
+    /// exactly; `f16` and `bf16` are computed in `f32`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -279,7 +279,8 @@ impl Tensor {
     }
 }
 
-/// How many steps from `start` stay before `end`; `None` where that is not finite. What saturates is more than a tensor holds.
+/// How many steps from `start` stay before `end`; `None` if that is not finite. What saturates is more than a tensor
+/// holds.
 fn count_steps(start: Number, end: Number, step: Number) -> Option<usize> {
     if let (Number::Integer(start), Number::Integer(end), Number::Integer(step)) = (start, end, step) {
         let distance = if step < 0 { start - end } else { end - start }.max(0).unsigned_abs();

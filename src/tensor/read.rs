@@ -57,7 +57,7 @@ impl Tensor {
         const OP: &str = "to_scalar";
         if self.elem_count() != 1 {
             let message = format!(
-                "takes a tensor of one element, but shape {} has {}; pick one, as with `narrow`, or read all with `to_vec`",
+                "takes a tensor of one element, but shape {} has {}; pick one with `narrow`, or read all with `to_vec`",
                 self.shape(),
                 self.elem_count()
             );

@@ -200,8 +200,8 @@ impl Tensor {
         let length = self.dims()[axis];
         let Some(room) = length.checked_sub(size) else {
             let message = format!(
-                "a window of {size} elements is longer than axis {axis} of shape {}, which has {length}; give a size of \
-                 {length} at most",
+                "a window of {size} elements is longer than axis {axis} of shape {}, which has {length}; give a size \
+                 of {length} at most",
                 self.shape()
             );
             return Err(Error::InvalidArgument { op: OP, message });

@@ -137,7 +137,8 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
         scaled_dot_product_attention: t.scaled_dot_product_attention(&u, &v, &config());
         scaled_dot_product_attention_of_matrices:
             matrices(&t)?.scaled_dot_product_attention(&matrices(&u)?, &matrices(&v)?, &config());
-        scaled_dot_product_attention_of_itself: t.scaled_dot_product_attention(&t, &t, &AttentionConfig { mask: None, ..config() });
+        scaled_dot_product_attention_of_itself:
+            t.scaled_dot_product_attention(&t, &t, &AttentionConfig { mask: None, ..config() });
         alibi_mask: Tensor::alibi_mask(i, j, k, device);
         rope: t.rope(&u, &v);
         rope_of_itself: t.rope(&t.narrow(-1, 0, 1)?, &t.narrow(-1, 0, 1)?);

@@ -192,8 +192,8 @@ fn ranges_of_i64(device: &Device) -> Outcome {
     ranges!(device, i64: (MIN, MAX, 1 << 62), (MAX, MIN, -(1 << 62)), (MAX, MIN, MIN), (MIN, MAX, MAX), (-1, MAX, MAX));
     // Of the distance, a double would lose the last 1.
     ranges!(device, i64: (0, 3 * (1 << 60) + 1, 1 << 60), (0, MAX, MAX - 1), (MAX, 0, 1 - MAX), (MIN, 1, 1 << 62));
-    ranges!(device, i64: (MANY - 1, MANY + 4, 1), (MANY + 1, MANY + 9, 4), (-MANY - 1, -MANY - 6, -1), (MAX - 3, MAX, 1));
-    ranges!(device, i64: (MIN + 2, MIN, -1), (MIN, MIN, 1), (MAX, MIN, 1), (MIN, MAX, -1));
+    ranges!(device, i64: (MANY - 1, MANY + 4, 1), (MANY + 1, MANY + 9, 4), (-MANY - 1, -MANY - 6, -1));
+    ranges!(device, i64: (MAX - 3, MAX, 1), (MIN + 2, MIN, -1), (MIN, MIN, 1), (MAX, MIN, 1), (MIN, MAX, -1));
     compare("arange", &Tensor::arange(MAX - 2, MAX, device)?, &[MAX - 2, MAX - 1])?;
     match Tensor::arange(MIN, MAX, device) {
         Err(Error::SizeOverflow { op: "arange", .. }) => Ok(()),
@@ -206,7 +206,7 @@ fn ranges_of_fewer_bits(device: &Device) -> Outcome {
     const MAX: i32 = i32::MAX;
     ranges!(device, i32: (MIN, MAX, MAX), (MAX, MIN, MIN), (MAX, MIN, -MAX), (MIN, MAX, 1 << 30), (MAX - 2, MAX, 1));
     const LAST: u32 = u32::MAX;
-    ranges!(device, u32: (0u32, LAST, LAST), (0, LAST, LAST - 1), (1, LAST, 1 << 31), (LAST, 0, 1), (LAST - 3, LAST, 2));
+    ranges!(device, u32: (0u32, LAST, LAST), (0, LAST, LAST - 1), (1, LAST, 1 << 31), (LAST, 0, 1));
     ranges!(device, i8: (-128i8, 127, 127), (127, -128, -128), (127, -128, -100), (-128, 127, 126));
     ranges!(device, u8: (0u8, 255, 254), (0, 255, 255), (1, 255, 127), (255, 0, 1));
     Ok(())
