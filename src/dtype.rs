@@ -1,6 +1,7 @@
 //! Element types: [`DType`] at run time, [`Element`] at compile time.
 
 use crate::device::Features;
+use crate::number::Number;
 use half::{bf16, f16};
 use std::fmt;
 
@@ -155,10 +156,11 @@ mod sealed {
 
 /// A Rust type that is the element of a tensor: `f64`, `f32`, [`half::f16`], [`half::bf16`], `i64`, `i32`, `u32`, `i8`,
 /// `u8` or `bool`.
-pub trait Element: bytemuck::NoUninit + Send + Sync + PartialOrd + fmt::Debug + sealed::Sealed {
+pub trait Element: bytemuck::NoUninit + Send + Sync + PartialOrd + fmt::Debug + Into<Number> + sealed::Sealed {
     /// The dtype of a tensor of `Self`.
     const DTYPE: DType;
-    /// The value as a double; exact but for an `i64` beyond 2^53, which is rounded to the nearest.
+    /// The value as a double; exact but for an `i64` beyond 2^53, which is rounded to the nearest. [`Number`] is exact
+    /// for all.
     fn to_f64(self) -> f64;
 }
 

@@ -47,6 +47,20 @@ pub enum Error {
         elements: usize,
     },
 
+    /// Elements asked for as another type than they have.
+    #[error(
+        "{op}: the elements are {dtype}, not {asked}; read them with `{op}::<{dtype}>()`, or convert the tensor with \
+         `to_dtype(DType::{asked:?})` first"
+    )]
+    ElementType {
+        /// The operation's name.
+        op: &'static str,
+        /// The dtype asked for.
+        asked: DType,
+        /// The tensor's dtype.
+        dtype: DType,
+    },
+
     /// Two dtypes that an operation does not combine by itself.
     #[error("{op}: dtypes {lhs} and {rhs} differ; convert one side with `to_dtype(DType::{lhs:?})`")]
     DTypeMismatch {
@@ -81,7 +95,7 @@ pub enum Error {
     },
 
     /// An axis outside of a tensor's rank.
-    #[error("{op}: axis {axis} is out of range for shape {shape} (-{rank}..{rank})", rank = shape.rank())]
+    #[error("{op}: axis {axis} is out of range for shape {shape} ({})", shape.display_axes())]
     AxisOutOfRange {
         /// The operation's name.
         op: &'static str,
@@ -179,10 +193,8 @@ pub enum Error {
         device: String,
     },
 
-    /// Device memory is exhausted; tensors that exist stay valid.
-    #[error(
-        "out of memory: {requested} bytes requested, {in_use} in use, limit {limit}; drop tensors or call `Device::trim`"
-    )]
+    /// Device memory is exhausted, or a buffer is larger than the device takes; tensors that exist stay valid.
+    #[error("out of memory: {}", explain_memory(*requested, *in_use, *limit))]
     OutOfMemory {
         /// The bytes asked for.
         requested: u64,
@@ -258,4 +270,58 @@ pub enum Error {
         /// What the layer says.
         message: String,
     },
+}
+
+impl Error {
+    /// The operation that an argument was wrong for, as it stands at the start of the message.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let error = Tensor::new([1f32, 2.0], &device)?.sum(3).unwrap_err();
+    /// assert_eq!(error.op(), Some("sum"));
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    pub fn op(&self) -> Option<&'static str> {
+        self.clone().op_mut().copied()
+    }
+
+    /// Gives errors the name of the operation that was called, where another one does its work.
+    pub(crate) fn named(op: &'static str) -> impl Fn(Error) -> Error {
+        move |mut error| {
+            if let Some(inner) = error.op_mut() {
+                *inner = op;
+            }
+            error
+        }
+    }
+
+    fn op_mut(&mut self) -> Option<&mut &'static str> {
+        match self {
+            Error::ShapeMismatch { op, .. }
+            | Error::RankMismatch { op, .. }
+            | Error::ElementCount { op, .. }
+            | Error::ElementType { op, .. }
+            | Error::DTypeMismatch { op, .. }
+            | Error::UnsupportedDType { op, .. }
+            | Error::DeviceMismatch { op, .. }
+            | Error::AxisOutOfRange { op, .. }
+            | Error::DuplicateAxis { op, .. }
+            | Error::RangeOutOfBounds { op, .. }
+            | Error::SizeOverflow { op, .. }
+            | Error::InvalidArgument { op, .. } => Some(op),
+            _ => None,
+        }
+    }
+}
+
+/// What is missing. If one buffer is beyond the limit by itself, no other tensor is in its way.
+fn explain_memory(requested: u64, in_use: u64, limit: u64) -> String {
+    if requested > limit {
+        return format!(
+            "one buffer of {requested} bytes requested, but the device takes at most {limit} bytes per buffer; split \
+             the tensor, as with `chunk`, and compute its parts one by one"
+        );
+    }
+    format!("{requested} bytes requested, {in_use} in use, limit {limit}; drop tensors or call `Device::trim`")
 }

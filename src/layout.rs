@@ -25,7 +25,8 @@ impl Layout {
     /// Any strided view over the elements of this layout, which is contiguous.
     pub fn strided(&self, shape: Shape, strides: &[isize], offset: usize, op: &'static str) -> Result<Self> {
         if shape.rank() != strides.len() {
-            let message = format!("{} strides for the {} axes of shape {shape}", strides.len(), shape.rank());
+            let message =
+                format!("{} strides for the {} axes of shape {shape}; give one for each", strides.len(), shape.rank());
             return Err(Error::InvalidArgument { op, message });
         }
         let Some(elements) = shape.elem_count() else {
@@ -92,7 +93,7 @@ impl Layout {
             op,
             lhs: self.shape.clone(),
             rhs: shape.clone(),
-            hint: "the first must have no more axes, aligned from the right, each equal or 1",
+            hint: "the first must have no more axes than the second, each equal or 1, aligned from the right",
         };
         let added = shape.rank().checked_sub(self.shape.rank()).ok_or_else(mismatch)?;
         let mut strides: Dims<isize> = shape.iter().map(|_| 0).collect();

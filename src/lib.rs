@@ -41,6 +41,7 @@ mod kernel;
 mod kernels;
 mod layout;
 mod memory;
+mod number;
 mod ops;
 mod profile;
 mod ranges;
@@ -60,6 +61,7 @@ pub use error::{Error, Result};
 pub use kernel::{Argument, Groups, Kernel};
 pub use kernels::catalogue;
 pub use memory::MemoryStats;
+pub use number::Number;
 pub use ops::{
     AttentionConfig, ConvConfig, CoordinateMode, Gemm, GemmStridedBatched, GridSampleConfig, GridSampleMode,
     GridSamplePadding, MatrixBatch, MatrixOrder, NearestRounding, PadMode, PerAxis, PoolConfig, Precision,

@@ -35,7 +35,11 @@ impl Ranges {
     /// A range for every axis of `shape`, each inside of it.
     pub(crate) fn resolve(&self, shape: &Shape, op: &'static str) -> Result<Vec<Range<usize>>> {
         if self.0.len() > shape.rank() {
-            let message = format!("{} ranges for shape {shape}, which has {} axes", self.0.len(), shape.rank());
+            let message = format!(
+                "{} ranges for shape {shape}, which has {} axes; give at most one for each",
+                self.0.len(),
+                shape.rank()
+            );
             return Err(Error::InvalidArgument { op, message });
         }
         let given = self.0.iter().copied().chain(std::iter::repeat((Bound::Unbounded, Bound::Unbounded)));

@@ -49,6 +49,14 @@ impl Shape {
         self.elem_count().map_or_else(|| "too many".to_string(), |n| n.to_string())
     }
 
+    /// The axes that there are, for an error's message.
+    pub(crate) fn display_axes(&self) -> String {
+        match self.rank() {
+            0 => "a scalar, which has no axes".into(),
+            rank => format!("-{rank}..{rank}"),
+        }
+    }
+
     /// The shape that `self` and `other` broadcast to: aligned at the innermost axis, equal lengths or 1.
     pub(crate) fn broadcast_with(&self, other: &Shape, op: &'static str) -> Result<Shape> {
         let rank = self.rank().max(other.rank());

@@ -2,12 +2,14 @@
 
 use super::TensorOrScalar;
 use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Domain, Expr};
+use crate::expr::{BinaryOp, Domain, Expr, UnaryOp};
+use crate::number::Number;
 use crate::tensor::{Fusion, Tensor, Word};
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
 impl Tensor {
-    /// `self * scale + shift`.
+    /// `self * scale + shift`. The numbers are doubles, which hold integers exactly up to 2^53. Larger ones are taken
+    /// exactly by [`mul`](Self::mul) and [`add`](Self::add).
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -24,8 +26,8 @@ impl Tensor {
         Domain::Numbers.check(self.dtype(), "affine")?;
         let mut fusion = Fusion::new(self.shape().clone());
         let x = fusion.tensor(self, "affine")?;
-        let scale = fusion.scalar(Word::from_f64(scale, self.dtype(), "affine")?);
-        let shift = fusion.scalar(Word::from_f64(shift, self.dtype(), "affine")?);
+        let scale = fusion.scalar(Word::of(scale, self.dtype(), "affine")?);
+        let shift = fusion.scalar(Word::of(shift, self.dtype(), "affine")?);
         let scaled = Expr::Binary(BinaryOp::Mul, x.into(), scale.into());
         fusion.finish(Expr::Binary(BinaryOp::Add, scaled.into(), shift.into()), self.device(), "affine")
     }
@@ -35,14 +37,18 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] where the dtype is an integer that cannot hold the
     /// numbers; [`Error::UnsupportedDType`] of truth values.
-    pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
-        Domain::Numbers.check(self.dtype(), "clamp")?;
+    pub fn clamp(&self, low: impl Into<Number>, high: impl Into<Number>) -> Result<Tensor> {
+        self.clamped(low.into(), high.into(), "clamp")
+    }
+
+    fn clamped(&self, low: Number, high: Number, op: &'static str) -> Result<Tensor> {
+        Domain::Numbers.check(self.dtype(), op)?;
         let mut fusion = Fusion::new(self.shape().clone());
-        let x = fusion.tensor(self, "clamp")?;
-        let low = fusion.scalar(Word::from_f64(low, self.dtype(), "clamp")?);
-        let high = fusion.scalar(Word::from_f64(high, self.dtype(), "clamp")?);
+        let x = fusion.tensor(self, op)?;
+        let low = fusion.scalar(Word::of(low, self.dtype(), op)?);
+        let high = fusion.scalar(Word::of(high, self.dtype(), op)?);
         let raised = Expr::Binary(BinaryOp::Maximum, x.into(), low.into());
-        fusion.finish(Expr::Binary(BinaryOp::Minimum, raised.into(), high.into()), self.device(), "clamp")
+        fusion.finish(Expr::Binary(BinaryOp::Minimum, raised.into(), high.into()), self.device(), op)
     }
 
     /// Each element, but at least -1 and at most 1.
@@ -50,7 +56,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] for unsigned integers.
     pub fn hardtanh(&self) -> Result<Tensor> {
-        self.clamp(-1.0, 1.0)
+        self.clamped(Number::Integer(-1), Number::Integer(1), "hardtanh")
     }
 
     /// Each float to the power of a number; see [`pow`](Self::pow).
@@ -109,8 +115,11 @@ impl Tensor {
         self.binary((&weight).into(), BinaryOp::LeakyRelu, OP)
     }
 
-    /// The place between `self` and `end` that a weight tells: `self + weight (end - self)`, exactly `self` where the
-    /// weight is 0 and exactly `end` where it is 1. All are broadcast.
+    /// The place between `self` and `end` that a weight tells: `self + weight (end - self)`. All are broadcast.
+    ///
+    /// If the weight is 0, the result is exactly `self`, and if it is 1, exactly `end`, also if the other one is
+    /// infinite or NaN. Other weights follow PyTorch's formula: `self + weight (end - self)` below 0.5, from there on
+    /// `end - (end - self) (1 - weight)`, which is NaN if `end` is infinite.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -138,21 +147,24 @@ impl Tensor {
             }
         }
         let mut fusion = Fusion::new(shape);
-        let number = |number| Word::from_f64(number, self.dtype(), OP);
         let (start, end) = (fusion.tensor(self, OP)?, fusion.tensor(end, OP)?);
+        let mut number = |number: Number| Ok(fusion.scalar(Word::of(number, self.dtype(), OP)?));
+        let [half, one] = [number(0.5.into())?, number(1.into())?];
         let weight = match weight {
             TensorOrScalar::Tensor(weight) => fusion.tensor(weight, OP)?,
-            TensorOrScalar::Scalar(weight) => fusion.scalar(number(weight)?),
+            TensorOrScalar::Scalar(weight) => number(weight)?,
         };
-        let [half, one] = [fusion.scalar(number(0.5)?), fusion.scalar(number(1.0)?)];
         let binary = |op, a: &Expr, b: &Expr| Expr::Binary(op, a.clone().into(), b.clone().into());
+        let select = |c: Expr, a: &Expr, b: Expr| Expr::Select(c.into(), a.clone().into(), b.into());
         let distance = binary(BinaryOp::Sub, &end, &start);
         let from_start = binary(BinaryOp::Add, &start, &binary(BinaryOp::Mul, &distance, &weight));
-        // From the nearer end, so that both ends are met exactly.
         let rest = binary(BinaryOp::Sub, &one, &weight);
         let from_end = binary(BinaryOp::Sub, &end, &binary(BinaryOp::Mul, &distance, &rest));
-        let near_start = binary(BinaryOp::Lt, &weight, &half);
-        let lerp = Expr::Select(near_start.into(), from_start.into(), from_end.into());
+        // From the nearer end, as it is rounded the less.
+        let between = select(binary(BinaryOp::Lt, &weight, &half), &from_start, from_end);
+        // At an end the other one counts for nothing, not even an infinity or NaN.
+        let at_start = Expr::Unary(UnaryOp::LogicalNot, weight.clone().into());
+        let lerp = select(at_start, &start, select(binary(BinaryOp::Eq, &weight, &one), &end, between));
         fusion.finish(lerp, self.device(), OP)
     }
 
@@ -176,9 +188,9 @@ impl Tensor {
 }
 
 macro_rules! operators {
-    ($($trait:ident $method:ident $number:ty => $name:ident $function:ident;)*) => {$(
+    ($($trait:ident $method:ident $($number:ty),+ => $name:ident $function:ident;)*) => {$(
         operators!(@tensors $trait $method $name: Tensor, Tensor; Tensor, &Tensor; &Tensor, Tensor; &Tensor, &Tensor;);
-        operators!(@number $trait $method $number => $name $function: Tensor; &Tensor;);
+        $(operators!(@number $trait $method $number => $name $function: Tensor; &Tensor;);)+
     )*};
     (@tensors $trait:ident $method:ident $name:ident: $($lhs:ty, $rhs:ty;)*) => {$(
         impl $trait<$rhs> for $lhs {
@@ -193,14 +205,14 @@ macro_rules! operators {
         impl $trait<$number> for $tensor {
             type Output = Result<Tensor>;
             fn $method(self, rhs: $number) -> Result<Tensor> {
-                self.with_number(rhs as f64, false, BinaryOp::$function, stringify!($name))
+                self.with_number(rhs, false, BinaryOp::$function, stringify!($name))
             }
         }
 
         impl $trait<$tensor> for $number {
             type Output = Result<Tensor>;
             fn $method(self, rhs: $tensor) -> Result<Tensor> {
-                rhs.with_number(self as f64, true, BinaryOp::$function, stringify!($name))
+                rhs.with_number(self, true, BinaryOp::$function, stringify!($name))
             }
         }
     )*};
@@ -217,13 +229,14 @@ macro_rules! operators {
     )*};
 }
 
-// An operator between tensors, or with numbers of a type that its literals have.
+// An operator between tensors, or with numbers: of one type of integers and one of floats, so that the compiler knows
+// which of them the literal in `x + 1` is.
 operators! {
-    Add add f64 => add Add;
-    Sub sub f64 => sub Sub;
-    Mul mul f64 => mul Mul;
-    Div div f64 => div Div;
-    Rem rem f64 => rem Rem;
+    Add add f64, i64 => add Add;
+    Sub sub f64, i64 => sub Sub;
+    Mul mul f64, i64 => mul Mul;
+    Div div f64, i64 => div Div;
+    Rem rem f64, i64 => rem Rem;
     BitAnd bitand i64 => bitwise_and BitwiseAnd;
     BitOr bitor i64 => bitwise_or BitwiseOr;
     BitXor bitxor i64 => bitwise_xor BitwiseXor;

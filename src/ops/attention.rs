@@ -25,8 +25,10 @@ const OP: &str = "scaled_dot_product_attention";
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct AttentionConfig {
-    /// Which keys a query sees, broadcast to `(batch.., heads, queries, keys)`: `u8` with 0 for those it does not see, or
-    /// floats (`f32` or the queries' dtype) that are added to the scores.
+    /// Which keys a query sees, broadcast to `(batch.., heads, queries, keys)`. Of `bool`, true for those that it sees,
+    /// as in PyTorch; `u8` is read as `bool`, 0 as false and all else as true. Floats (`f32` or the queries' dtype) are
+    /// added to the scores. Mind that [`masked_fill`](Tensor::masked_fill) takes masks the other way: true for what is
+    /// replaced.
     pub mask: Option<Tensor>,
     /// Whether a query sees no key behind its own. Where there are more keys than queries, PyTorch's `is_causal` aligns
     /// them at their beginnings: for that, narrow keys and values to as many as there are queries.
@@ -173,25 +175,29 @@ impl<'a> Problem<'a> {
         let ([q_batch, k_batch, v_batch], [q, k, v]) =
             ([query, key, value].map(batch_axes), [query, key, value].map(inner_axes));
         if q[2] != k[2] {
-            return mismatch(query, key, "queries and keys have as many features, along their last axis");
+            return mismatch(query, key, "queries and keys must have as many features, along their last axis");
         }
         if k[..2] != v[..2] {
-            return mismatch(key, value, "there are as many values as keys, in as many heads");
+            return mismatch(key, value, "there must be as many values as keys, in as many heads");
         }
         if k[0] == 0 && q[0] != 0 || k[0] != 0 && !q[0].is_multiple_of(k[0]) {
-            return mismatch(query, key, "the heads of the queries are a multiple of those of the keys");
+            // Mostly the axes are in another order: the tokens stand where the heads should.
+            let hint = "queries and keys are (batch, heads, tokens, features), and the heads of the queries must be a \
+                        multiple of those of the keys; if yours are (batch, tokens, heads, features), call \
+                        `transpose(1, 2)` on each";
+            return mismatch(query, key, hint);
         }
         let batch = q_batch.broadcast_with(&k_batch, OP).and_then(|batch| batch.broadcast_with(&v_batch, OP));
         let Ok(batch) = batch else {
             return mismatch(query, key, "the axes before the last three must be equal or 1");
         };
         if config.sliding_window == Some(0) {
-            let message = "a sliding window of 0 keys has not even a query's own".into();
+            let message = "a sliding window of 0 keys has not even a query's own; give 1 or more".into();
             return Err(Error::InvalidArgument { op: OP, message });
         }
         let as_computed = |number: f64| if query.dtype() == DType::F64 { number } else { (number as f32).into() };
         if let Some(cap) = config.softcap.filter(|&cap| !(as_computed(cap) > 0.0 && as_computed(cap).is_finite())) {
-            let message = format!("the cap of scores is a positive number, not {cap}");
+            let message = format!("the cap of scores must be positive and finite, not {cap}");
             return Err(Error::InvalidArgument { op: OP, message });
         }
         if q[1].max(k[1]) > MAX_LENGTH {
@@ -222,7 +228,15 @@ impl<'a> Problem<'a> {
             let expected = "bool, u8, f32 or the dtype of the queries as a mask";
             return Err(Error::UnsupportedDType { op: OP, dtype: mask.dtype(), expected });
         }
-        mask.layout().broadcast_to(&self.shape(self.heads, [self.queries, self.keys]), OP).map(drop)
+        let shape = self.shape(self.heads, [self.queries, self.keys]);
+        let fits = mask.layout().broadcast_to(&shape, OP);
+        fits.map(drop).map_err(|_| Error::ShapeMismatch {
+            op: OP,
+            lhs: mask.shape().clone(),
+            rhs: shape,
+            hint: "the mask (the first) must broadcast to (batch, heads, queries, keys), with queries and keys given \
+                   as (batch, heads, tokens, features)",
+        })
     }
 
     /// The shape of matrices for each of so many heads.
@@ -282,7 +296,7 @@ impl<'a> Problem<'a> {
         let scale = self.config.scale.unwrap_or(1.0 / (self.features.max(1) as f64).sqrt());
         let mut parameters = vec![self.queries as u32, self.keys as u32, group as u32, forward, backward];
         for number in [scale].into_iter().chain(self.config.softcap) {
-            parameters.extend(Word::from_f64(number, wide, OP)?.words());
+            parameters.extend(Word::of(number, wide, OP)?.words());
         }
         parameters.extend(config.parts.then_some(span as u32));
         parameters.extend(lengths.iter().map(|&n| n as u32));

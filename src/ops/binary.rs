@@ -3,6 +3,7 @@
 use super::TensorOrScalar;
 use crate::error::Result;
 use crate::expr::{BinaryOp, Expr};
+use crate::number::Number;
 use crate::tensor::{Fusion, Tensor, Word};
 
 impl Tensor {
@@ -16,7 +17,7 @@ impl Tensor {
     /// `self op number`, or `number op self` where `reversed`.
     pub(super) fn with_number(
         &self,
-        number: f64,
+        number: impl Into<Number>,
         reversed: bool,
         function: BinaryOp,
         op: &'static str,
@@ -24,7 +25,7 @@ impl Tensor {
         function.domain().check(self.dtype(), op)?;
         let mut fusion = Fusion::new(self.shape().clone());
         let x = fusion.tensor(self, op)?;
-        let number = fusion.scalar(Word::from_f64(number, self.dtype(), op)?);
+        let number = fusion.scalar(Word::of(number, self.dtype(), op)?);
         let (a, b) = if reversed { (number, x) } else { (x, number) };
         fusion.finish(Expr::Binary(function, a.into(), b.into()), self.device(), op)
     }

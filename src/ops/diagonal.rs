@@ -62,7 +62,7 @@ impl Tensor {
         let (down, right) = (number(down), number(right));
         let [row, column] = place([rows, columns].map(&mut number));
         let on_side = binary(side, binary(BinaryOp::Add, column, down), binary(BinaryOp::Add, row, right));
-        let zero = fusion.argument(Word::from_f64(0.0, self.dtype(), op)?);
+        let zero = fusion.argument(Word::of(0.0, self.dtype(), op)?);
         fusion.finish(Expr::Select(on_side.into(), x.into(), zero.into()), self.device(), op)
     }
 
@@ -81,7 +81,7 @@ impl Tensor {
         const OP: &str = "eye";
         let mut fusion = Fusion::new(Shape::from((size, size)));
         let mut number = |word| fusion.argument(word);
-        let [zero, one] = [Word::from_f64(0.0, dtype, OP)?, Word::from_f64(1.0, dtype, OP)?].map(&mut number);
+        let [zero, one] = [Word::of(0.0, dtype, OP)?, Word::of(1.0, dtype, OP)?].map(&mut number);
         let [row, column] = place([size, size].map(|n| number(Word::new(n as u32))));
         let on_diagonal = binary(BinaryOp::Eq, row, column);
         fusion.finish(Expr::Select(on_diagonal.into(), one.into(), zero.into()), device, OP)
@@ -108,7 +108,7 @@ impl Tensor {
             1 => {
                 let length = self.elem_count();
                 let size = length.saturating_add(diagonal.unsigned_abs());
-                let matrix = Tensor::zeros((size, size), self.dtype(), self.device())?;
+                let matrix = Tensor::filled(0, (size, size).into(), self.dtype(), self.device(), OP)?;
                 if length > 0 {
                     matrix.write_part(&diagonal_of(matrix.layout(), diagonal, OP)?, self)?;
                 }
@@ -125,7 +125,10 @@ fn diagonal_of(matrix: &Layout, diagonal: isize, op: &'static str) -> Result<Lay
     let [row, column] = first_of_diagonal(diagonal);
     let (rows, columns) = (matrix.shape[0], matrix.shape[1]);
     let (Some(down), Some(right)) = (rows.checked_sub(row), columns.checked_sub(column)) else {
-        let message = format!("diagonal {diagonal} is outside of shape {}", matrix.shape);
+        let message = format!(
+            "diagonal {diagonal} is outside of shape {}, whose diagonals go from -{rows} to {columns}",
+            matrix.shape
+        );
         return Err(Error::InvalidArgument { op, message });
     };
     let length = down.min(right);

@@ -112,7 +112,12 @@ impl Tensor {
     pub fn gemm_batched<T: Borrow<Tensor>>(a: &[T], b: &[T], c: &[T], config: Gemm) -> Result<Vec<Tensor>> {
         const OP: &str = "gemm_batched";
         if a.len() != b.len() || (!c.is_empty() && c.len() != a.len()) {
-            let message = format!("{} matrices a, {} matrices b and {} matrices c", a.len(), b.len(), c.len());
+            let message = format!(
+                "{} matrices a, {} matrices b and {} matrices c; give as many of each, or no c",
+                a.len(),
+                b.len(),
+                c.len()
+            );
             return Err(Error::InvalidArgument { op: OP, message });
         }
         let product = |(i, (a, b)): (usize, (&T, &T))| config.run(a.borrow(), b.borrow(), c.get(i).map(T::borrow), OP);
@@ -173,7 +178,7 @@ impl Tensor {
         let result = gemm.run(&a, &b, addend.as_ref(), OP)?;
         // Before it is asked who else holds the elements of c.
         drop(addend);
-        c.assign(|layout| call.layout(layout, call.c, [m, n]), &result)
+        c.assign(|layout| call.layout(layout, call.c, [m, n]), &result, OP)
     }
 }
 
@@ -203,7 +208,8 @@ impl Gemm {
             c.layout().broadcast_to(&shape, op)?;
             terms.extend((self.beta != 0.0).then_some((c, self.beta)));
         } else if self.beta != 0.0 {
-            let message = format!("beta is {}, but there is no c to be multiplied by it", self.beta);
+            let message =
+                format!("beta is {}, but there is no c to be multiplied by it; give c, or a beta of 0", self.beta);
             return Err(Error::InvalidArgument { op, message });
         }
         weighted_sum(&terms, &a, &shape, op)
@@ -245,7 +251,7 @@ pub(super) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shap
             value = Expr::Cast(wide, value.into());
         }
         if factor != 1.0 {
-            let factor = fusion.scalar(Word::from_f64(factor, wide, op)?);
+            let factor = fusion.scalar(Word::of(factor, wide, op)?);
             value = Expr::Binary(BinaryOp::Mul, value.into(), factor.into());
         }
         sum = Some(match sum {

@@ -103,7 +103,7 @@ impl Tensor {
                 let length = side as f64;
                 let (span, start) = if config.align_corners { (length - 1.0, 0.0) } else { (length, -0.5) };
                 for number in [length, span, start] {
-                    parameters.extend(Word::from_f64(number, kernel.places(), OP)?.words());
+                    parameters.extend(Word::of(number, kernel.places(), OP)?.words());
                 }
             }
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);

@@ -85,7 +85,8 @@ impl Tensor {
         const OP: &str = "gather";
         let axis = axis.into().resolve(self.shape(), OP)?;
         self.check_indexes(indexes, OP)?;
-        let hint = "the indexes must have as many axes, and be no longer but along the axis itself";
+        let hint =
+            "the indexes must have as many axes as the tensor, and only along the axis itself may they be longer";
         self.covering(indexes.shape(), Some(axis), OP, hint)?.pick(indexes, axis, OP)
     }
 
@@ -109,7 +110,12 @@ impl Tensor {
         self.check_indexes(indexes, OP)?;
         if indexes.rank() != self.rank() {
             let (lhs, rhs) = (self.shape().clone(), indexes.shape().clone());
-            return Err(Error::ShapeMismatch { op: OP, lhs, rhs, hint: "both must have as many axes" });
+            return Err(Error::ShapeMismatch {
+                op: OP,
+                lhs,
+                rhs,
+                hint: "the indexes must have as many axes as the tensor",
+            });
         }
         // The axis itself plays no part in the broadcasting.
         let without = |shape: &Shape, length| shape.with_length(axis, length);
@@ -183,8 +189,11 @@ impl Tensor {
     fn pick(&self, indexes: &Tensor, axis: usize, op: &'static str) -> Result<Tensor> {
         let elements = checked_elements(indexes.shape(), op)?;
         if elements > 0 && self.dims()[axis] == 0 {
-            let message =
-                format!("{} indexes into axis {axis} of shape {}, which is empty", indexes.dims()[axis], self.shape());
+            let message = format!(
+                "{} indexes into axis {axis} of shape {}, which is empty and has no elements to pick",
+                indexes.dims()[axis],
+                self.shape()
+            );
             return Err(Error::InvalidArgument { op, message });
         }
         let mut stay = self.layout().strides.clone();

@@ -27,7 +27,10 @@ impl Tensor {
     pub fn cat<T: Borrow<Tensor>>(tensors: &[T], axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "cat";
         let Some(first) = tensors.first().map(Borrow::borrow) else {
-            return Err(Error::InvalidArgument { op: OP, message: "there are no tensors to join".into() });
+            return Err(Error::InvalidArgument {
+                op: OP,
+                message: "there are no tensors to join; give one or more".into(),
+            });
         };
         let axis = axis.into().resolve(first.shape(), OP)?;
         for tensor in tensors.iter().map(Borrow::borrow) {
@@ -58,11 +61,14 @@ impl Tensor {
     /// As [`cat`](Self::cat).
     pub fn stack<T: Borrow<Tensor>>(tensors: &[T], axis: impl Into<Axis>) -> Result<Tensor> {
         let Some(first) = tensors.first().map(Borrow::borrow) else {
-            return Err(Error::InvalidArgument { op: "stack", message: "there are no tensors to join".into() });
+            return Err(Error::InvalidArgument {
+                op: "stack",
+                message: "there are no tensors to join; give one or more".into(),
+            });
         };
         let axis = axis.into().resolve_position(first.shape(), "stack")?;
         if let Some(other) = tensors.iter().map(Borrow::borrow).find(|other| other.shape() != first.shape()) {
-            let hint = "all must be equal";
+            let hint = "stack joins tensors of equal shapes";
             return Err(Error::ShapeMismatch {
                 op: "stack",
                 lhs: first.shape().clone(),
@@ -71,7 +77,7 @@ impl Tensor {
             });
         }
         let parts = tensors.iter().map(|tensor| tensor.borrow().unsqueeze(axis)).collect::<Result<Vec<_>>>()?;
-        Tensor::cat(&parts, axis)
+        Tensor::cat(&parts, axis).map_err(Error::named("stack"))
     }
 }
 

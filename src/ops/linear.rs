@@ -70,7 +70,7 @@ impl Tensor {
         self.check_products(OP)?;
         if self.dims() != rhs.dims() {
             let (lhs, rhs) = (self.shape().clone(), rhs.shape().clone());
-            return Err(Error::ShapeMismatch { op: OP, lhs, rhs, hint: "both must be equal" });
+            return Err(Error::ShapeMismatch { op: OP, lhs, rhs, hint: "both vectors must have equal lengths" });
         }
         let wide = self.dtype().widened();
         self.to_dtype(wide)?.mul(&rhs.to_dtype(wide)?)?.sum_all()?.to_dtype(self.dtype())
@@ -89,8 +89,9 @@ impl Tensor {
     /// # Errors
     /// [`Error::RankMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`].
     pub fn outer(&self, rhs: &Tensor) -> Result<Tensor> {
-        check_vectors(self, rhs, "outer")?;
-        self.unsqueeze(1)?.mul(rhs)
+        const OP: &str = "outer";
+        check_vectors(self, rhs, OP)?;
+        self.unsqueeze(1)?.mul(rhs).map_err(Error::named(OP))
     }
 }
 

@@ -112,7 +112,7 @@ pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Op
     let along_depth = |x: &Tensor, copy: bool| match (missing, copy) {
         (0, false) => Ok(x.clone()),
         (0, true) => x.copied(),
-        _ => x.pad(&[(0, missing as isize)], PadMode::Constant(0.0)),
+        _ => x.pad(&[(0, missing as isize)], PadMode::Constant(0.into())),
     };
     Ok(Some([along_depth(lhs, copy_a)?, along_depth(&rhs.t()?, copy_b)?.t()?]))
 }

@@ -136,7 +136,7 @@ impl Tensor {
             self.check_same_device(parameter, name)?;
             self.check_same_dtype(parameter, name)?;
         }
-        let hint = "weight and bias have the shape of the tensor's last axes, at least one";
+        let hint = "weight and bias must have the shape of the tensor's last axes, at least one";
         if weight.rank() == 0 || !self.dims().ends_with(weight.dims()) {
             return Err(Error::ShapeMismatch {
                 op: name,
@@ -211,7 +211,10 @@ impl Tensor {
         let channels = self.check_channels(&[weight, bias], name)?;
         let groups = groups.unwrap_or(channels.max(1));
         if groups == 0 || !channels.is_multiple_of(groups) {
-            let message = format!("{channels} channels, of shape {}, do not make {groups} groups", self.shape());
+            let message = format!(
+                "{channels} channels, of shape {}, do not make {groups} groups; their number must divide the channels",
+                self.shape()
+            );
             return Err(Error::InvalidArgument { op: name, message });
         }
         let grouped = self.with_layout(self.layout().split(1, groups));
@@ -258,7 +261,7 @@ impl Tensor {
         let mut fusion = Fusion::new(column.clone().into());
         let variance = fusion.tensor(&vector(variance)?, OP)?;
         let wide = self.dtype().widened();
-        let eps = fusion.scalar(Word::from_f64(eps, wide, OP)?);
+        let eps = fusion.scalar(Word::of(eps, wide, OP)?);
         let shifted = binary(BinaryOp::Add, Expr::Cast(wide, variance.into()), eps);
         let mut scale = Expr::Unary(UnaryOp::Rsqrt, shifted.into());
         if let Some(weight) = weight {
@@ -289,7 +292,8 @@ impl Tensor {
             self.check_same_device(vector, name)?;
             self.check_same_dtype(vector, name)?;
             if vector.dims() != &self.dims()[1..2] {
-                let hint = "the second is a vector of one number per channel, of which axis 1 is";
+                let hint =
+                    "the second must be a vector with one number per channel; the channels are axis 1 of the tensor";
                 let (lhs, rhs) = (self.shape().clone(), vector.shape().clone());
                 return Err(Error::ShapeMismatch { op: name, lhs, rhs, hint });
             }
@@ -340,7 +344,7 @@ impl Tensor {
         parameters.push(self.layout().offset as u32);
         parameters.extend(kept_strides.iter().chain(normalized_strides).map(|&stride| stride as u32));
         if op.has_eps() {
-            parameters.extend(Word::from_f64(*eps, wide, name)?.words());
+            parameters.extend(Word::of(*eps, wide, name)?.words());
         }
         parameters.extend(channels.iter().flatten().map(|&n| n as u32));
         let mut buffers = vec![self.buffer()?];

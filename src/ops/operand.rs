@@ -1,10 +1,10 @@
 //! What stands at the right of a function of two elements.
 
+use crate::number::Number;
 use crate::tensor::Tensor;
-use half::f16;
 
-/// The second argument of a function of two elements: a tensor, or a number, which takes the dtype of the tensor at the
-/// left. A number takes no memory, and no kernel of its own.
+/// The second argument of a function of two elements: a tensor, or a [`Number`] of any type, which takes the dtype of
+/// the tensor at the left. A number takes no memory, and no kernel of its own.
 ///
 /// ```
 /// # use marquetry::{Device, Tensor};
@@ -19,7 +19,7 @@ pub enum TensorOrScalar<'a> {
     /// A tensor, which is broadcast.
     Tensor(&'a Tensor),
     /// A number. A float dtype rounds it; an integer dtype has to hold it.
-    Scalar(f64),
+    Scalar(Number),
 }
 
 impl<'a> From<&'a Tensor> for TensorOrScalar<'a> {
@@ -28,14 +28,8 @@ impl<'a> From<&'a Tensor> for TensorOrScalar<'a> {
     }
 }
 
-macro_rules! from_number {
-    ($($number:ty),+) => {$(
-        impl From<$number> for TensorOrScalar<'_> {
-            fn from(number: $number) -> Self {
-                TensorOrScalar::Scalar(number.into())
-            }
-        }
-    )+};
+impl<N: Into<Number>> From<N> for TensorOrScalar<'_> {
+    fn from(number: N) -> Self {
+        TensorOrScalar::Scalar(number.into())
+    }
 }
-
-from_number!(f64, f32, f16, i32, u32, i8, u8);

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kernels::pad::{Border, Pad, WORKGROUP};
 use crate::layout::collapse;
+use crate::number::Number;
 use crate::shape::{Axis, Dims, Shape};
 use crate::tensor::{MAX_ELEMENTS, Tensor, Word, allocate, checked_elements};
 
@@ -10,8 +11,8 @@ use crate::tensor::{MAX_ELEMENTS, Tensor, Word, allocate, checked_elements};
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum PadMode {
-    /// A number, which the dtype must be able to hold.
-    Constant(f64),
+    /// A number, which the dtype must be able to hold, as in `PadMode::Constant(0.into())`.
+    Constant(Number),
     /// The elements mirrored at the first and the last one, which are not repeated: `c b | a b c | b a`.
     Reflect,
     /// The first and the last element: `a a | a b c | c c` (numpy's and ONNX's `edge`).
@@ -51,12 +52,13 @@ impl Tensor {
     /// # let device = Device::best()?;
     /// let x = Tensor::new([[1f32, 2.0, 3.0]], &device)?;
     /// assert_eq!(x.pad(&[(1, 2)], PadMode::Reflect)?.to_vec::<f32>()?, [2.0, 1.0, 2.0, 3.0, 2.0, 1.0]);
-    /// assert_eq!(x.pad(&[(1, 0), (-1, 1)], PadMode::Constant(0.0))?.to_vec::<f32>()?, [0.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
+    /// let zero = PadMode::Constant(0.into());
+    /// assert_eq!(x.pad(&[(1, 0), (-1, 1)], zero)?.to_vec::<f32>()?, [0.0, 0.0, 0.0, 2.0, 3.0, 0.0]);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] for more pairs than axes; [`Error::InvalidArgument`] where more is cropped than there is,
+    /// [`Error::InvalidArgument`] for more pairs than axes, where more is cropped than there is,
     /// for a reflection as long as its axis, a circular border longer than its axis, or a number that the dtype cannot
     /// hold; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn pad(&self, amounts: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
@@ -68,7 +70,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::SizeOverflow`], [`Error::OutOfMemory`].
     pub fn pad_with_zeros(&self, axis: impl Into<Axis>, before: usize, after: usize) -> Result<Tensor> {
-        self.padded_axis(axis.into(), before, after, PadMode::Constant(0.0), "pad_with_zeros")
+        self.padded_axis(axis.into(), before, after, PadMode::Constant(0.into()), "pad_with_zeros")
     }
 
     /// The tensor with its first and last element along an axis repeated (candle's name for a [`pad`](Self::pad) with
@@ -92,11 +94,16 @@ impl Tensor {
 
     fn padded(&self, amounts: &[(isize, isize)], mode: PadMode, op: &'static str) -> Result<Tensor> {
         let Some(kept) = self.rank().checked_sub(amounts.len()) else {
-            let expected = "at least as many as there are pairs";
-            return Err(Error::RankMismatch { op, expected, shape: self.shape().clone() });
+            let message = format!(
+                "{} pairs of borders for shape {}, which has {} axes; give one pair for each of the last axes",
+                amounts.len(),
+                self.shape(),
+                self.rank()
+            );
+            return Err(Error::InvalidArgument { op, message });
         };
         let fill = match mode {
-            PadMode::Constant(number) => Some(Word::from_f64(number, self.dtype(), op)?),
+            PadMode::Constant(number) => Some(Word::of(number, self.dtype(), op)?),
             _ => None,
         };
         let cropped = self.cropped(kept, amounts, op)?;
@@ -152,7 +159,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         if let (Some(word), 0) = (fill, self.elem_count()) {
-            return Tensor::constant(word, shape.clone(), self.device());
+            return Tensor::constant(word, shape.clone(), self.device(), op);
         }
         let (lengths, strides, merged) = self.merged(borders);
         let limit = self.device().info().limits.max_parameter_words as usize;

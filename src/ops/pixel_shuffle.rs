@@ -27,7 +27,7 @@ impl Tensor {
         let (batch, [channels, height, width]) = self.image(OP)?;
         let block = factor.checked_mul(factor).filter(|&block| block > 0 && channels % block == 0);
         let Some(block) = block else {
-            let message = format!("{channels} channels are not a multiple of the square of {factor}");
+            let message = format!("{channels} channels are not a multiple of the square of the factor {factor}");
             return Err(Error::InvalidArgument { op: OP, message });
         };
         let blocks = [channels / block, factor, factor, height, width];

@@ -167,7 +167,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::RankMismatch`] below three axes; [`Error::UnsupportedDType`] for integers.
     pub fn global_avg_pool(&self) -> Result<Tensor> {
-        self.mean_keepdim(self.spatial_axes("global_avg_pool")?)
+        const OP: &str = "global_avg_pool";
+        self.mean_keepdim(self.spatial_axes(OP)?).map_err(Error::named(OP))
     }
 
     /// The largest element over all spatial axes of `(N, C, ..)`, which stay with length 1; NaN if one is NaN.
@@ -175,7 +176,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::RankMismatch`] below three axes; [`Error::InvalidArgument`] where there is no element to choose.
     pub fn global_max_pool(&self) -> Result<Tensor> {
-        self.max_keepdim(self.spatial_axes("global_max_pool")?)
+        const OP: &str = "global_max_pool";
+        self.max_keepdim(self.spatial_axes(OP)?).map_err(Error::named(OP))
     }
 
     fn spatial_axes(&self, op: &'static str) -> Result<Vec<usize>> {
@@ -195,7 +197,7 @@ impl Tensor {
         }
         let outer = self.rank() - axes;
         if self.dims()[outer..].contains(&0) {
-            let message = format!("shape {} has no elements along a spatial axis", self.shape());
+            let message = format!("shape {} has no elements along one of its last {axes} axes", self.shape());
             return Err(Error::InvalidArgument { op, message });
         }
         Ok(outer)
@@ -220,7 +222,7 @@ impl Tensor {
             let window = window.checked(op)?;
             if window.before.max(window.after) >= window.extent() {
                 let message = format!(
-                    "padding ({}, {}) leaves windows of {} elements without one of the input; pad less",
+                    "padding ({}, {}) is not less than the {} elements that a window spans; pad less",
                     window.before,
                     window.after,
                     window.extent()
@@ -230,7 +232,7 @@ impl Tensor {
             if window.dilation != 1 && pool != PoolOp::Max {
                 return Err(Error::InvalidArgument {
                     op,
-                    message: "a dilation is for the pools of largest elements".into(),
+                    message: format!("a dilation of {}: only max pooling takes one; leave it at 1", window.dilation),
                 });
             }
             outputs.push(window.places(config.ceil_mode, op)?);
@@ -245,7 +247,8 @@ impl Tensor {
         let inputs = &self.dims()[outer..];
         if outputs.iter().all(|&n| n == 1) {
             let spatial: Vec<usize> = (outer..self.rank()).collect();
-            return if pool == PoolOp::Max { self.max_keepdim(spatial) } else { self.mean_keepdim(spatial) };
+            let whole = if pool == PoolOp::Max { self.max_keepdim(spatial) } else { self.mean_keepdim(spatial) };
+            return whole.map_err(Error::named(op));
         }
         // Windows of one length lie side by side.
         let even = inputs.iter().zip(&outputs).all(|(input, &output)| output > 0 && input % output == 0);
@@ -253,7 +256,7 @@ impl Tensor {
         for (&input, &output) in inputs.iter().zip(&outputs) {
             // Kernels multiply both.
             if output.saturating_add(1).saturating_mul(input.saturating_add(1)) > u32::MAX as usize {
-                let message = format!("{output} windows over {input} elements are too many");
+                let message = format!("{output} windows over {input} elements are too many to count in 32 bits");
                 return Err(Error::InvalidArgument { op, message });
             }
             // Of windows of different lengths none is longer than this.
@@ -296,7 +299,7 @@ impl Tensor {
             parameters.extend(x.strides().iter().map(|&stride| stride as usize));
             let mut parameters: Vec<u32> = parameters.into_iter().map(|n| n as u32).collect();
             if let Some(p) = p {
-                parameters.extend(Word::from_f64(p, self.dtype().widened(), op)?.words());
+                parameters.extend(Word::of(p, self.dtype().widened(), op)?.words());
             }
             let config = Pool { op: pool, windows: kind, dtype: self.dtype(), axes: windows.len() };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);

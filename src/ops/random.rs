@@ -33,7 +33,7 @@ impl Tensor {
         let (low, high) = (low.to_f64(), high.to_f64());
         let range = high - low;
         if !(if T::DTYPE == DType::F64 { range } else { (range as f32).into() }).is_finite() {
-            let message = format!("the range from {low} to {high} is wider than the largest number");
+            let message = format!("the range from {low} to {high} is wider than the largest {}", T::DTYPE);
             return Err(Error::InvalidArgument { op: "rand", message });
         }
         let numbers = scaled(Distribution::Uniform, [low, range], T::DTYPE, shape.into(), device, "rand")?;
@@ -156,12 +156,14 @@ impl Tensor {
         let length = self.drawn_axis(OP)?;
         let too_many = if replacement { length == 0 && samples > 0 } else { samples > length };
         if too_many {
+            let rule =
+                if replacement { "it must not be empty" } else { "without replacement they are at most as many" };
             let message =
-                format!("{samples} samples of the {length} places in the last axis of shape {}", self.shape());
+                format!("{samples} samples of the {length} places in the last axis of shape {}; {rule}", self.shape());
             return Err(Error::InvalidArgument { op: OP, message });
         }
         let logits = self.to_dtype(DType::F32)?.log()?;
-        if replacement { logits.draw_places(samples, OP) } else { Ok(logits.perturbed(OP)?.topk(samples, -1, true)?.1) }
+        if replacement { logits.draw_places(samples, OP) } else { Ok(logits.perturbed(OP)?.largest(samples, OP)?.1) }
     }
 
     /// `k` different places along the last axis, drawn at random with the probabilities `softmax(logits / temperature)`
@@ -185,12 +187,15 @@ impl Tensor {
         const OP: &str = "gumbel_top_k";
         let length = self.drawn_axis(OP)?;
         if k > length {
-            let message = format!("{k} samples of the {length} places in the last axis of shape {}", self.shape());
+            let message = format!(
+                "k = {k} is more than the {length} places in the last axis of shape {}; k is at most {length}",
+                self.shape()
+            );
             return Err(Error::InvalidArgument { op: OP, message });
         }
         match self.cooled(temperature, OP)? {
-            Some(logits) => Ok(logits.perturbed(OP)?.topk(k, -1, true)?.1),
-            None => Ok(self.topk(k, -1, true)?.1),
+            Some(logits) => Ok(logits.perturbed(OP)?.largest(k, OP)?.1),
+            None => Ok(self.largest(k, OP)?.1),
         }
     }
 
@@ -215,14 +220,17 @@ impl Tensor {
         const OP: &str = "sample_top_k";
         let length = self.drawn_axis(OP)?;
         if k.min(length) == 0 {
-            let message = format!("one of {k} places in the last axis of shape {}", self.shape());
+            let message = format!(
+                "nothing to draw from: k = {k} of {length} places in the last axis of shape {}; both must be 1 or more",
+                self.shape()
+            );
             return Err(Error::InvalidArgument { op: OP, message });
         }
         let place = match self.cooled(temperature, OP)? {
-            None => return self.argmax(-1),
+            None => return self.argmax(-1).map_err(Error::named(OP)),
             Some(logits) if k >= length => logits.draw_places(1, OP)?,
             Some(logits) => {
-                let (largest, places) = logits.topk(k, -1, true)?;
+                let (largest, places) = logits.largest(k, OP)?;
                 places.take_along_dim(&largest.draw_places(1, OP)?, -1)?
             }
         };
@@ -240,7 +248,8 @@ impl Tensor {
     /// The logits divided by a temperature, in `f32`; `None` where that is 0 or as good as that.
     fn cooled(&self, temperature: f64, op: &'static str) -> Result<Option<Tensor>> {
         if !(temperature >= 0.0 && temperature.is_finite()) {
-            let message = format!("the temperature {temperature} is negative or not finite");
+            let message =
+                format!("the temperature {temperature} is negative or not finite; give 0 or a positive number");
             return Err(Error::InvalidArgument { op, message });
         }
         let scale = temperature.recip();
@@ -248,6 +257,11 @@ impl Tensor {
             return Ok(None);
         }
         self.to_dtype(DType::F32)?.affine(scale, 0.0).map(Some)
+    }
+
+    /// The `k` largest elements along the last axis, and their places.
+    fn largest(&self, k: usize, op: &'static str) -> Result<(Tensor, Tensor)> {
+        self.topk(k, -1, true).map_err(Error::named(op))
     }
 
     /// Noise of the Gumbel distribution added to each element.

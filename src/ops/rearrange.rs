@@ -79,7 +79,10 @@ impl Tensor {
         const OP: &str = "chunk";
         let axis = axis.into();
         if chunks == 0 {
-            return Err(Error::InvalidArgument { op: OP, message: "an axis cannot be cut into 0 parts".into() });
+            return Err(Error::InvalidArgument {
+                op: OP,
+                message: "an axis cannot be cut into 0 parts; give 1 or more".into(),
+            });
         }
         let length = self.dims()[axis.resolve(self.shape(), OP)?];
         self.cut(Sections::Of(length.div_ceil(chunks)), axis, OP)
@@ -91,11 +94,17 @@ impl Tensor {
         let sizes = match sections {
             Sections::Of(size) if size >= length => vec![length],
             Sections::Of(0) => {
-                let message = format!("axis {axis} of shape {} cannot be cut into parts of length 0", self.shape());
+                let message = format!(
+                    "axis {axis} of shape {} cannot be cut into parts of length 0; give 1 or more",
+                    self.shape()
+                );
                 return Err(Error::InvalidArgument { op, message });
             }
             Sections::Of(size) if length / size >= MOST_PARTS => {
-                let message = format!("{} parts of axis {axis} of shape {}", length / size, self.shape());
+                let message = format!(
+                    "parts of length {size} of axis {axis} of shape {} are too many; give a larger length",
+                    self.shape()
+                );
                 return Err(Error::InvalidArgument { op, message });
             }
             Sections::Of(size) => {
@@ -106,7 +115,10 @@ impl Tensor {
         };
         let total = sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
         if total != Some(length) {
-            let message = format!("parts of lengths {sizes:?} do not make up axis {axis} of shape {}", self.shape());
+            let message = format!(
+                "parts of lengths {sizes:?} do not make up axis {axis} of shape {}; they must add up to {length}",
+                self.shape()
+            );
             return Err(Error::InvalidArgument { op, message });
         }
         let mut start = 0;
@@ -130,12 +142,17 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] for fewer repeats than axes; [`Error::SizeOverflow`], [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] for fewer repeats than axes; [`Error::SizeOverflow`], [`Error::OutOfMemory`].
     pub fn repeat(&self, repeats: impl Into<Shape>) -> Result<Tensor> {
         let repeats = repeats.into();
         if repeats.rank() < self.rank() {
-            let expected = "at most as many as there are repeats";
-            return Err(Error::RankMismatch { op: "repeat", expected, shape: self.shape().clone() });
+            let message = format!(
+                "{} counts for shape {}, which has {} axes; give one for each axis, and more for axes before them",
+                repeats.rank(),
+                self.shape(),
+                self.rank()
+            );
+            return Err(Error::InvalidArgument { op: "repeat", message });
         }
         self.repeated(&repeats, "repeat")
     }
@@ -182,7 +199,7 @@ impl Tensor {
             return Err(Error::SizeOverflow { op, shape: result, limit: usize::MAX as u64 });
         }
         let repeated = self.with_layout(Layout { shape: view, strides: view_strides, offset: self.layout().offset });
-        if *repeated.shape() == result { Ok(repeated) } else { repeated.reshape(result) }
+        if *repeated.shape() == result { Ok(repeated) } else { repeated.reshape(result).map_err(Error::named(op)) }
     }
 
     /// The elements moved along axes by as many places, backwards by negative ones; what leaves an axis at its end comes
@@ -204,7 +221,7 @@ impl Tensor {
         const OP: &str = "roll";
         let axes = axes.into().resolve(self.shape(), OP)?;
         if shifts.len() != axes.len() {
-            let message = format!("{} shifts for {} axes", shifts.len(), axes.len());
+            let message = format!("{} shifts for {} axes; give one for each axis", shifts.len(), axes.len());
             return Err(Error::InvalidArgument { op: OP, message });
         }
         let output = allocate(self.shape(), self.dtype(), self.device(), OP)?;

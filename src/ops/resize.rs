@@ -114,7 +114,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] for more lengths than axes; [`Error::InvalidArgument`] for none or more than three of
+    /// [`Error::InvalidArgument`] for more lengths than axes, and for none or more than three of
     /// them (cubic: two), where an empty axis is to become longer, for a coefficient that is not finite, and for axes of tens of
     /// millions of elements whose places cannot be counted in 32 bits;
     /// [`Error::UnsupportedDType`] for integers, but of the nearest element; [`Error::SizeOverflow`];
@@ -148,7 +148,7 @@ impl Tensor {
         let mut shape: Dims = self.dims().into();
         for (axis, &scale) in (self.rank() - scales.len()..).zip(scales) {
             let ratio = Fraction::simplest(scale).ok_or_else(|| {
-                let message = format!("{scale} is no factor to resize by");
+                let message = format!("{scale} is no factor to resize by; give a positive number that is finite");
                 Error::InvalidArgument { op: OP, message }
             })?;
             let length = self.dims()[axis] as u128 * u128::from(ratio.numerator) / u128::from(ratio.denominator);
@@ -241,12 +241,12 @@ impl Tensor {
             }
         };
         if !(1..=most).contains(&axes) {
-            let message = format!("{axes} axes to resize; one to {most} can be");
+            let message = format!("{axes} axes to resize; this mode resizes one to {most}");
             return Err(Error::InvalidArgument { op, message });
         }
         if axes > self.rank() {
-            let expected = "at least as many as are to be resized";
-            return Err(Error::RankMismatch { op, expected, shape: self.shape().clone() });
+            let message = format!("{axes} axes to resize of shape {}, which has {}", self.shape(), self.rank());
+            return Err(Error::InvalidArgument { op, message });
         }
         Ok(())
     }
@@ -291,7 +291,7 @@ impl Tensor {
                 parameters.extend(words);
             }
             if let Some(a) = a {
-                parameters.extend(Word::from_f64(a, self.dtype().widened(), op)?.words());
+                parameters.extend(Word::of(a, self.dtype().widened(), op)?.words());
             }
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             self.device().runtime().launch(kernel, &[&*self.buffer()?, &output], &parameters, groups)?;

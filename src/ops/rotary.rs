@@ -76,11 +76,14 @@ impl Tensor {
     pub fn rotary_tables(&self, dim: usize, theta: f64) -> Result<(Tensor, Tensor)> {
         const OP: &str = "rotary_tables";
         if !dim.is_multiple_of(2) || dim > MAX_FEATURES {
-            let message = format!("{dim} features are no pairs: `dim` is even, and {MAX_FEATURES} at most");
+            let message = format!("{dim} features are no pairs: `dim` must be even, and {MAX_FEATURES} at most");
             return Err(Error::InvalidArgument { op: OP, message });
         }
         if !(theta > 0.0 && theta.is_finite()) {
-            return Err(Error::InvalidArgument { op: OP, message: format!("theta is a positive number, not {theta}") });
+            return Err(Error::InvalidArgument {
+                op: OP,
+                message: format!("theta must be positive and finite, not {theta}"),
+            });
         }
         let shape: Shape = self.dims().iter().copied().chain([dim / 2]).collect();
         checked_elements(&shape, OP)?;
@@ -109,13 +112,14 @@ impl Tensor {
             }
         }
         if cos.shape() != sin.shape() {
-            let hint = "cosine and sine have the same shape";
+            let hint = "cosine and sine must have the same shape";
             return Err(Error::ShapeMismatch { op, lhs: cos.shape().clone(), rhs: sin.shape().clone(), hint });
         }
         let (outer, features) = (&self.dims()[..self.rank() - 1], self.dims()[self.rank() - 1]);
         let count = cos.dims()[cos.rank() - 1];
         let shape: Shape = outer.iter().copied().chain([count]).collect();
-        let hint = "tables have a column for each pair of features, and their other axes broadcast to the tensor's";
+        let hint = "the first is (.., tokens, features), and the tables (the second) must be (tokens, pairs), with a \
+                    row for each token and at most features / 2 pairs; take the rows of your tokens with `narrow`";
         let mismatch = || Error::ShapeMismatch { op, lhs: self.shape().clone(), rhs: cos.shape().clone(), hint };
         if count > features / 2 {
             return Err(mismatch());

@@ -40,7 +40,7 @@ impl Tensor {
         // Before it is asked who else holds the elements: these may be made of them.
         src.eval()?;
         indexes.eval()?;
-        let target = if self.is_contiguous() { self.held_alone()? } else { self.copied()? };
+        let target = self.held_in_order(OP)?;
         let marks = Tensor::zeros(target.shape(), DType::U32, target.device())?;
         let (src, marks) = (Some(&src), Some(&marks));
         Scattering { op: ScatterOp::Replace, target: &target, indexes, src, marks, first_link: None, axis }.run(OP)?;
@@ -114,7 +114,7 @@ impl Tensor {
         self.check_indexes(indexes, OP)?;
         let indexes = indexes.spread_along(axis, self.shape(), OP)?;
         if src.shape() != indexes.shape() {
-            let hint = "the second must have a slice per index, each as the first's";
+            let hint = "the source must have one slice for each index, of the shape of the tensor's slices";
             return Err(Error::ShapeMismatch { op: OP, lhs: self.shape().clone(), rhs: src.shape().clone(), hint });
         }
         let (src, axis) = self.check_scatter(&indexes, src, axis.into(), OP)?;
@@ -127,10 +127,16 @@ impl Tensor {
         self.check_indexes(indexes, op)?;
         self.check_same_device(src, op)?;
         self.check_same_dtype(src, op)?;
-        let hint = "the indexes must have as many axes, and be no longer but along the axis itself";
+        let hint =
+            "the indexes must have as many axes as the tensor, and only along the axis itself may they be longer";
         self.covering(indexes.shape(), Some(axis), op, hint)?;
-        let hint = "the indexes must have as many axes as the source, and be no longer";
+        let hint = "the indexes must have as many axes as the source, none longer than the source's";
         Ok((src.covering(indexes.shape(), None, op, hint)?, axis))
+    }
+
+    /// The tensor in row-major order, which nobody else holds.
+    fn held_in_order(self, op: &'static str) -> Result<Tensor> {
+        if self.is_contiguous() { self.held_alone(op) } else { self.copied().map_err(Error::named(op)) }
     }
 
     /// Combines elements of the source with those that the indexes name.
@@ -152,11 +158,12 @@ impl Tensor {
         if op.follows_chains(dtype) {
             return self.combined_along_chains(op, indexes, src, axis, name);
         }
-        let wide = if dtype.widened() == dtype { self } else { self.to_dtype(dtype.widened())? };
+        let wide =
+            if dtype.widened() == dtype { self } else { self.to_dtype(dtype.widened()).map_err(Error::named(name))? };
         // Kernels count words of sums of 64 bits, from the start of the buffer on.
         checked_parts(wide.shape(), dtype, name)?;
         let far = wide.buffer()?.bytes() / 4 > u64::from(u32::MAX) && dtype.parts() > 1;
-        let target = if far { wide.copied()? } else { wide.held_alone()? };
+        let target = if far { wide.copied().map_err(Error::named(name))? } else { wide.held_alone(name)? };
         let src = Some(src);
         Scattering { op, target: &target, indexes, src, marks: None, first_link: None, axis }.run(name)?;
         target.to_dtype(dtype)
@@ -174,7 +181,7 @@ impl Tensor {
         let places = self.elem_count();
         let links = Shape::from(places.saturating_add(indexes.elem_count()));
         checked_elements(&links, name)?;
-        let target = if self.is_contiguous() { self.held_alone()? } else { self.copied()? };
+        let target = self.held_in_order(name)?;
         let links = Tensor::zeros(links, DType::U32, target.device())?;
         let marks = links.narrow(0, 0, places)?.reshape(target.shape().clone())?;
         let (src, marks, first_link) = (Some(src), Some(&marks), Some(places));

@@ -8,8 +8,8 @@ use crate::expr::{Domain, Expr};
 use crate::tensor::{Fusion, Tensor, Word};
 
 impl Tensor {
-    /// The elements of `on_true` where this condition, of truth values or integers, is true or not 0, else those of
-    /// `on_false`. All three are broadcast.
+    /// The elements of `on_true` where this condition is true, else those of `on_false`. All three are broadcast. The
+    /// condition holds `bool`, or integers of any dtype, of which 0 is false and all else true.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -41,13 +41,15 @@ impl Tensor {
         let condition = fusion.tensor(self, op)?;
         let yes = match on_true {
             TensorOrScalar::Tensor(on_true) => fusion.tensor(on_true, op)?,
-            TensorOrScalar::Scalar(number) => fusion.scalar(Word::from_f64(number, on_false.dtype(), op)?),
+            TensorOrScalar::Scalar(number) => fusion.scalar(Word::of(number, on_false.dtype(), op)?),
         };
         let no = fusion.tensor(on_false, op)?;
         fusion.finish(Expr::Select(condition.into(), yes.into(), no.into()), self.device(), op)
     }
 
-    /// The tensor with `value` where the mask is not 0. All are broadcast.
+    /// The tensor with `value` where the mask is true. The mask holds `bool`, or integers of any dtype, of which 0 is
+    /// false and all else true. All are broadcast. Mind that attention takes masks the other way: true for what is
+    /// seen ([`AttentionConfig::mask`](crate::AttentionConfig::mask)).
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

@@ -93,7 +93,11 @@ impl Tensor {
         let axis = axis.resolve(self.shape(), op)?;
         let taken = taken.unwrap_or(self.dims()[axis]);
         if taken > self.dims()[axis] {
-            let message = format!("{taken} elements of axis {axis} of shape {}", self.shape());
+            let message = format!(
+                "k = {taken} is more than axis {axis} of shape {} has; k is at most {}",
+                self.shape(),
+                self.dims()[axis]
+            );
             return Err(Error::InvalidArgument { op, message });
         }
         let rows = Rows::along(self, axis, WORDS, op)?;

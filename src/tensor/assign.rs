@@ -37,25 +37,30 @@ impl Tensor {
             axes.fold(layout.clone(), |layout, (axis, range)| layout.sliced(axis, range.start, range.len(), 1))
         };
         let src = src.with_layout(src.layout().broadcast_to(&part(self.layout()).shape, OP)?);
-        self.assign(|layout| Ok(part(layout)), &src)
+        self.assign(|layout| Ok(part(layout)), &src, OP)
     }
 
     /// The tensor with the elements of a part of its layout replaced by those of `src`, which has the part's shape.
     /// No two elements of the part have one place.
-    pub(crate) fn assign(self, part: impl Fn(&Layout) -> Result<Layout>, src: &Tensor) -> Result<Tensor> {
+    pub(crate) fn assign(
+        self,
+        part: impl Fn(&Layout) -> Result<Layout>,
+        src: &Tensor,
+        op: &'static str,
+    ) -> Result<Tensor> {
         if src.elem_count() == 0 {
             return Ok(self);
         }
         // Before it is asked who else holds the elements: `src` may be made of them.
         src.eval()?;
-        let this = self.held_alone()?;
+        let this = self.held_alone(op)?;
         this.write_part(&part(this.layout())?, src)?;
         Ok(this)
     }
 
     /// The tensor if nobody else holds its elements, else a copy, which may be written to.
-    pub(crate) fn held_alone(self) -> Result<Tensor> {
-        if self.holds_elements_alone()? { Ok(self) } else { self.copied_within(self.memory_kind()) }
+    pub(crate) fn held_alone(self, op: &'static str) -> Result<Tensor> {
+        if self.holds_elements_alone()? { Ok(self) } else { self.copied_within(self.memory_kind(), op) }
     }
 
     /// Writes elements to a part of a tensor that nobody else holds.

@@ -6,8 +6,8 @@ use crate::device::{Device, MemoryKind};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::expr::{BinaryOp, Domain, Expr};
+use crate::number::Number;
 use crate::shape::Shape;
-use half::{bf16, f16};
 
 /// Host data that knows its shape: a number, and arrays, slices and vectors of such data.
 pub trait NdArray {
@@ -43,7 +43,7 @@ impl<A: NdArray> NdArray for [A] {
         let inner = self.first().map_or_else(|| Ok(Shape::default()), NdArray::shape)?;
         for row in self {
             if row.shape()? != inner {
-                let message = format!("rows of shapes {inner} and {} in one array", row.shape()?);
+                let message = format!("rows of shapes {inner} and {} in one array; all must be equal", row.shape()?);
                 return Err(Error::InvalidArgument { op: "new", message });
             }
         }
@@ -147,7 +147,7 @@ impl Tensor {
 
     /// A tensor from a vector of numbers in row-major order. See [`from_slice`](Self::from_slice).
     pub fn from_vec<T: Element>(data: Vec<T>, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        Tensor::from_slice(&data, shape, device)
+        Tensor::from_slice(&data, shape, device).map_err(Error::named("from_vec"))
     }
 
     /// A tensor from the bytes of its elements, in row-major order, little-endian. They need no alignment. Truth values
@@ -193,7 +193,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::SizeOverflow`].
     pub fn full<T: Element>(value: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        Tensor::constant(Word::new(value), shape.into(), device)
+        Tensor::constant(Word::new(value), shape.into(), device, "full")
     }
 
     /// A tensor of zeros.
@@ -201,7 +201,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::SizeOverflow`].
     pub fn zeros(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
-        Tensor::constant(Word::from_f64(0.0, dtype, "zeros")?, shape.into(), device)
+        Tensor::filled(0, shape.into(), dtype, device, "zeros")
     }
 
     /// A tensor of ones.
@@ -209,13 +209,24 @@ impl Tensor {
     /// # Errors
     /// [`Error::SizeOverflow`].
     pub fn ones(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
-        Tensor::constant(Word::from_f64(1.0, dtype, "ones")?, shape.into(), device)
+        Tensor::filled(1, shape.into(), dtype, device, "ones")
     }
 
-    pub(crate) fn constant(word: Word, shape: Shape, device: &Device) -> Result<Tensor> {
+    /// The tensor with this number everywhere, for an operation of this name.
+    pub(crate) fn filled(
+        number: impl Into<Number>,
+        shape: Shape,
+        dtype: DType,
+        device: &Device,
+        op: &'static str,
+    ) -> Result<Tensor> {
+        Tensor::constant(Word::of(number, dtype, op)?, shape, device, op)
+    }
+
+    pub(crate) fn constant(word: Word, shape: Shape, device: &Device, op: &'static str) -> Result<Tensor> {
         let mut fusion = Fusion::new(shape);
         let value = fusion.scalar(word);
-        fusion.finish(value, device, "full")
+        fusion.finish(value, device, op)
     }
 
     /// The numbers from `start` up to but not including `end`, in steps of 1.
@@ -230,12 +241,11 @@ impl Tensor {
     /// # Errors
     /// See [`arange_step`](Self::arange_step).
     pub fn arange<T: Element>(start: T, end: T, device: &Device) -> Result<Tensor> {
-        let one = Word::from_f64(1.0, T::DTYPE, "arange")?;
-        Tensor::arange_words(start, end, 1.0, one, device)
+        Tensor::steps(start, end, Number::Integer(1), device, "arange")
     }
 
-    /// The numbers `start + i * step` from `start` up to but not including `end`; `f16` and `bf16` are computed
-    /// in `f32`.
+    /// The numbers `start + i * step` from `start` up to but not including `end`. Integers are counted and computed
+    /// exactly; `f16` and `bf16` are computed in `f32`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -247,52 +257,36 @@ impl Tensor {
     /// # Errors
     /// [`Error::InvalidArgument`] where the step is 0 or a number is not finite; [`Error::SizeOverflow`].
     pub fn arange_step<T: Element>(start: T, end: T, step: T, device: &Device) -> Result<Tensor> {
-        Tensor::arange_words(start, end, step.to_f64(), Word::new(step), device)
+        Tensor::steps(start, end, step.into(), device, "arange_step")
     }
 
-    fn arange_words<T: Element>(start: T, end: T, step: f64, step_word: Word, device: &Device) -> Result<Tensor> {
-        Domain::Numbers.check(T::DTYPE, "arange")?;
-        let distance = match T::DTYPE {
-            // Exactly, which the ends need not be as doubles.
-            DType::I64 => (i128::from(end.to_bits() as i64) - i128::from(start.to_bits() as i64)) as f64,
-            _ => end.to_f64() - start.to_f64(),
+    fn steps<T: Element>(start: T, end: T, step: Number, device: &Device, op: &'static str) -> Result<Tensor> {
+        Domain::Numbers.check(T::DTYPE, op)?;
+        let Some(length) = count_steps(start.into(), end.into(), step) else {
+            let message = format!(
+                "there is no end to the numbers from {start:?} to {end:?} in steps of {step}; the step is not 0, and \
+                 all three are finite"
+            );
+            return Err(Error::InvalidArgument { op, message });
         };
-        let length = (distance / step).ceil();
-        if !length.is_finite() {
-            let message = format!("from {start:?} to {end:?} in steps of {step} is not finite");
-            return Err(Error::InvalidArgument { op: "arange", message });
-        }
-        let mut fusion = Fusion::new(Shape::from(length.max(0.0) as usize));
+        let mut fusion = Fusion::new(Shape::from(length));
         let start = fusion.scalar(Word::new(start));
-        let step = fusion.scalar(step_word);
+        let step = fusion.scalar(Word::of(step, T::DTYPE, op)?);
+        // Integers wrap on the way, and so arrive where they should.
         let index = Expr::Cast(if T::DTYPE.is_single_float() { DType::F32 } else { T::DTYPE }, Box::new(Expr::Index));
         let advanced = Expr::Binary(BinaryOp::Mul, index.into(), step.into());
-        fusion.finish(Expr::Binary(BinaryOp::Add, start.into(), advanced.into()), device, "arange")
+        fusion.finish(Expr::Binary(BinaryOp::Add, start.into(), advanced.into()), device, op)
     }
 }
 
-impl Word {
-    /// A number as a scalar of a dtype.
-    pub fn from_f64(value: f64, dtype: DType, op: &'static str) -> Result<Word> {
-        let exact = |low: f64, high: f64| value.fract() == 0.0 && (low..=high).contains(&value);
-        let bits = match dtype {
-            DType::F32 => Some((value as f32).to_bits()),
-            DType::F16 => Some(f32::from(f16::from_f64(value)).to_bits()),
-            DType::BF16 => Some(f32::from(bf16::from_f64(value)).to_bits()),
-            DType::I32 => exact(i32::MIN.into(), i32::MAX.into()).then_some(value as i32 as u32),
-            DType::F64 => return Ok(Word::new(value)),
-            // The end is a power of two; the number below it is no double.
-            DType::I64 if exact(i64::MIN as f64, i64::MAX as f64) && value < i64::MAX as f64 => {
-                return Ok(Word::new(value as i64));
-            }
-            DType::I64 => None,
-            DType::I8 => exact(i8::MIN.into(), i8::MAX.into()).then_some(value as i32 as u32),
-            DType::U32 => exact(0.0, u32::MAX.into()).then_some(value as u32),
-            DType::U8 => exact(0.0, u8::MAX.into()).then_some(value as u32),
-            DType::Bool => exact(0.0, 1.0).then_some(value as u32),
-        };
-        let message = || format!("the number {value} is not a {dtype}; convert the tensor with `to_dtype` first");
-        bits.map(|bits| Word { bits: bits.into(), dtype })
-            .ok_or_else(|| Error::InvalidArgument { op, message: message() })
+/// How many steps from `start` stay before `end`; `None` if that is not finite. What saturates is more than a tensor
+/// holds.
+fn count_steps(start: Number, end: Number, step: Number) -> Option<usize> {
+    if let (Number::Integer(start), Number::Integer(end), Number::Integer(step)) = (start, end, step) {
+        let distance = if step < 0 { start - end } else { end - start }.max(0).unsigned_abs();
+        return (step != 0).then(|| distance.div_ceil(step.unsigned_abs()).try_into().unwrap_or(usize::MAX));
     }
+    let [start, end, step] = [start, end, step].map(Number::to_f64);
+    let length = ((end - start) / step).ceil();
+    length.is_finite().then_some(length.max(0.0) as usize)
 }

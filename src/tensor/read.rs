@@ -25,10 +25,10 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::DTypeMismatch`] where `T` is not the tensor's dtype; whatever went wrong in the computation.
+    /// [`Error::ElementType`] where `T` is not the tensor's dtype; whatever went wrong in the computation.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check_element::<T>("to_vec")?;
-        self.read(T::from_bytes)
+        self.read(T::from_bytes).map_err(Error::named("to_vec"))
     }
 
     /// The same without blocking.
@@ -52,12 +52,18 @@ impl Tensor {
     /// The only element of a tensor. Blocks until it is computed.
     ///
     /// # Errors
-    /// [`Error::ElementCount`] where there is not just one; else as [`to_vec`](Self::to_vec).
+    /// [`Error::InvalidArgument`] where there is not just one; else as [`to_vec`](Self::to_vec).
     pub fn to_scalar<T: Element>(&self) -> Result<T> {
+        const OP: &str = "to_scalar";
         if self.elem_count() != 1 {
-            return Err(Error::ElementCount { op: "to_scalar", shape: self.shape().clone(), elements: 1 });
+            let message = format!(
+                "takes a tensor of one element, but shape {} has {}; pick one with `narrow`, or read all with `to_vec`",
+                self.shape(),
+                self.elem_count()
+            );
+            return Err(Error::InvalidArgument { op: OP, message });
         }
-        let elements = self.to_vec::<T>()?;
+        let elements = self.to_vec::<T>().map_err(Error::named(OP))?;
         Ok(elements[0])
     }
 
@@ -103,12 +109,12 @@ impl Tensor {
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Unsupported`] where the device has no such memory.
     pub fn to_memory(&self, memory: MemoryKind) -> Result<Tensor> {
-        if self.memory_kind() == memory { Ok(self.clone()) } else { self.copied_within(memory) }
+        if self.memory_kind() == memory { Ok(self.clone()) } else { self.copied_within(memory, "to_memory") }
     }
 
     /// A copy in row-major order from the start of a buffer of its own, in memory of some kind.
-    pub(super) fn copied_within(&self, memory: MemoryKind) -> Result<Tensor> {
-        let elements = super::checked_elements(self.shape(), "to_memory")?;
+    pub(super) fn copied_within(&self, memory: MemoryKind, op: &'static str) -> Result<Tensor> {
+        let elements = super::checked_elements(self.shape(), op)?;
         let bytes = (elements * self.dtype.size_in_bytes()) as u64;
         let buffer = self.device.runtime().allocate(bytes, memory)?;
         if elements > 0 {
@@ -123,7 +129,7 @@ impl Tensor {
         if T::DTYPE == self.dtype {
             return Ok(());
         }
-        Err(Error::DTypeMismatch { op, lhs: T::DTYPE, rhs: self.dtype })
+        Err(Error::ElementType { op, asked: T::DTYPE, dtype: self.dtype })
     }
 
     fn read<R: Send + Default + 'static>(&self, convert: impl FnOnce(&[u8]) -> R + Send + 'static) -> Result<R> {

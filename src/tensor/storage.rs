@@ -10,6 +10,7 @@ use crate::expr::Expr;
 use crate::kernels::elementwise::{Elementwise, InputLayout};
 use crate::layout::{Layout, collapse};
 use crate::memory::Buffer;
+use crate::number::Number;
 use crate::shape::Shape;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -35,6 +36,11 @@ pub(crate) struct Word {
 impl Word {
     pub fn new<T: Element>(number: T) -> Word {
         Word { bits: number.to_bits(), dtype: T::DTYPE }
+    }
+
+    /// A number as an element of a dtype, which must hold it if it is one of integers.
+    pub fn of(number: impl Into<Number>, dtype: DType, op: &'static str) -> Result<Word> {
+        Ok(Word { bits: number.into().bits(dtype, op)?, dtype })
     }
 
     /// Its words in a parameter block, the lowest bits first.

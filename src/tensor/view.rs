@@ -29,7 +29,7 @@ impl Tensor {
         match self.layout.reshaped(&shape) {
             Some(layout) => Ok(self.with_layout(layout)),
             None => {
-                let copy = self.copied()?;
+                let copy = self.copied().map_err(Error::named("reshape"))?;
                 Ok(copy.with_layout(Layout::contiguous(shape)))
             }
         }
@@ -43,7 +43,7 @@ impl Tensor {
         let (start, end) =
             (start.into().resolve(self.shape(), "flatten")?, end.into().resolve(self.shape(), "flatten")?);
         if end < start {
-            let message = format!("axis {end} comes before axis {start}");
+            let message = format!("the last axis {end} comes before the first axis {start} of shape {}", self.shape());
             return Err(Error::InvalidArgument { op: "flatten", message });
         }
         if let Some(layout) = self.layout.merged(start, end) {
@@ -101,12 +101,17 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`], [`Error::RankMismatch`] where axes are missing.
+    /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`]; [`Error::InvalidArgument`] where axes are missing.
     pub fn permute(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         let axes = axes.into().resolve(self.shape(), "permute")?;
         if axes.len() != self.rank() {
-            let expected = "as many axes as are given";
-            return Err(Error::RankMismatch { op: "permute", expected, shape: self.shape().clone() });
+            let message = format!(
+                "{} axes are given for shape {}; name each of its {} axes",
+                axes.len(),
+                self.shape(),
+                self.rank()
+            );
+            return Err(Error::InvalidArgument { op: "permute", message });
         }
         Ok(self.with_layout(self.layout.permuted(&axes)))
     }
@@ -152,7 +157,10 @@ impl Tensor {
     fn strided_range(&self, axis: Axis, start: usize, end: usize, step: isize, op: &'static str) -> Result<Tensor> {
         let axis = axis.resolve(self.shape(), op)?;
         if step == 0 {
-            return Err(Error::InvalidArgument { op, message: "a step of 0 never arrives".into() });
+            return Err(Error::InvalidArgument {
+                op,
+                message: "a step of 0 never arrives; give 1 or another step".into(),
+            });
         }
         if start > end || end > self.shape()[axis] {
             return Err(Error::RangeOutOfBounds { op, axis, start, end, shape: self.shape().clone() });
@@ -187,11 +195,15 @@ impl Tensor {
         const OP: &str = "unfold";
         let axis = axis.into().resolve(self.shape(), OP)?;
         if step == 0 {
-            return Err(Error::InvalidArgument { op: OP, message: "a step of 0 never arrives".into() });
+            return Err(Error::InvalidArgument { op: OP, message: "a step of 0 never arrives; give 1 or more".into() });
         }
         let length = self.dims()[axis];
         let Some(room) = length.checked_sub(size) else {
-            let message = format!("windows of {size} elements along axis {axis} of shape {}", self.shape());
+            let message = format!(
+                "a window of {size} elements is longer than axis {axis} of shape {}, which has {length}; give a size \
+                 of {length} at most",
+                self.shape()
+            );
             return Err(Error::InvalidArgument { op: OP, message });
         };
         let mut layout =
@@ -242,8 +254,9 @@ impl Tensor {
     /// [`Error::InvalidArgument`] where the number of strides is not that of axes, or the view leaves the tensor;
     /// [`Error::SizeOverflow`].
     pub fn as_strided(&self, shape: impl Into<Shape>, strides: &[isize], offset: usize) -> Result<Tensor> {
-        let dense = self.contiguous()?;
-        let view = dense.layout.strided(shape.into(), strides, offset, "as_strided")?;
+        const OP: &str = "as_strided";
+        let dense = self.contiguous().map_err(Error::named(OP))?;
+        let view = dense.layout.strided(shape.into(), strides, offset, OP)?;
         Ok(dense.with_layout(view))
     }
 
@@ -309,7 +322,7 @@ impl Tensor {
         }
         if self.dtype.size_in_bytes() == 8 && !self.is_pending() {
             // By words, for which a device need not compute in 64 bits.
-            return self.copied_within(MemoryKind::Device);
+            return self.copied_within(MemoryKind::Device, "contiguous");
         }
         let mut fusion = Fusion::new(self.shape().clone());
         let element = fusion.tensor(self, "contiguous")?;

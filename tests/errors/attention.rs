@@ -26,6 +26,11 @@ fn attention_that_does_not_fit() {
     assert_error!(attend(&q, &k, &short), Error::ShapeMismatch { .. }, OP, "[2, 2, 6, 8]", "as many values as keys");
     let three = floats((2, 3, 6, 8));
     assert_error!(attend(&q, &three, &three), Error::ShapeMismatch { .. }, OP, "[2, 3, 6, 8]", "heads", "multiple");
+    // Tokens before heads.
+    let (q_tokens, k_tokens) = (floats((2, 5, 4, 8)), floats((2, 6, 2, 8)));
+    let hint = "if yours are (batch, tokens, heads, features), call `transpose(1, 2)`";
+    let swapped = attend(&q_tokens, &k_tokens, &k_tokens);
+    assert_error!(swapped, Error::ShapeMismatch { .. }, OP, "[2, 5, 4, 8]", "[2, 6, 2, 8]", hint);
     let none = floats((2, 0, 6, 8));
     assert_error!(attend(&q, &none, &none), Error::ShapeMismatch { .. }, OP, "multiple");
     let batches = floats((3, 2, 6, 8));
@@ -45,7 +50,8 @@ fn attention_that_does_not_fit() {
 
     let with = |config| q.scaled_dot_product_attention(&k, &k, &config);
     let masked = |mask| with(AttentionConfig { mask: Some(mask), ..Default::default() });
-    assert_error!(masked(floats((5, 7))), Error::ShapeMismatch { .. }, OP, "[5, 7]", "[2, 4, 5, 6]");
+    let hint = "must broadcast to (batch, heads, queries, keys)";
+    assert_error!(masked(floats((5, 7))), Error::ShapeMismatch { .. }, OP, "[5, 7]", "[2, 4, 5, 6]", hint);
     assert_error!(masked(zeros((5, 6), DType::I32)), Error::UnsupportedDType { .. }, OP, "i32", "mask");
     assert_error!(masked(zeros((5, 6), DType::F16)), Error::UnsupportedDType { .. }, OP, "f16", "mask");
     let mask = Tensor::zeros((5, 6), DType::F32, &open("webgpu")).unwrap();
@@ -69,7 +75,15 @@ fn rotary_embeddings_that_do_not_fit() {
         let wide = floats((5, 5));
         assert_error!(turn(&x, &wide, &wide), Error::ShapeMismatch { .. }, name, "[2, 3, 5, 8]", "[5, 5]", "pair");
         let long = floats((6, 4));
-        assert_error!(turn(&x, &long, &long), Error::ShapeMismatch { .. }, name, "[6, 4]", "broadcast");
+        assert_error!(
+            turn(&x, &long, &long),
+            Error::ShapeMismatch { .. },
+            name,
+            "[2, 3, 5, 8]",
+            "[6, 4]",
+            "a row for each token",
+            "narrow"
+        );
         assert_error!(turn(&x, &table, &long), Error::ShapeMismatch { .. }, name, "[5, 4]", "[6, 4]", "same shape");
         let scalar = floats(());
         assert_error!(turn(&scalar, &table, &table), Error::RankMismatch { .. }, name, "1 or more");
@@ -120,15 +134,16 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
         softcap: k.is_multiple_of(3).then_some(y),
     };
     visit! { visit:
-        attention: t.scaled_dot_product_attention(&u, &v, &config());
-        attention_of_matrices:
+        scaled_dot_product_attention: t.scaled_dot_product_attention(&u, &v, &config());
+        scaled_dot_product_attention_of_matrices:
             matrices(&t)?.scaled_dot_product_attention(&matrices(&u)?, &matrices(&v)?, &config());
-        attention_of_itself: t.scaled_dot_product_attention(&t, &t, &AttentionConfig { mask: None, ..config() });
+        scaled_dot_product_attention_of_itself:
+            t.scaled_dot_product_attention(&t, &t, &AttentionConfig { mask: None, ..config() });
         alibi_mask: Tensor::alibi_mask(i, j, k, device);
         rope: t.rope(&u, &v);
         rope_of_itself: t.rope(&t.narrow(-1, 0, 1)?, &t.narrow(-1, 0, 1)?);
         rope_i: t.rope_i(&u, &v);
-        rotary_cosines: t.rotary_tables(i, x).map(|(cos, _)| cos);
-        rotary_sines: u.rotary_tables(2 * (j % 50), y).map(|(_, sin)| sin);
+        rotary_tables_cosines: t.rotary_tables(i, x).map(|(cos, _)| cos);
+        rotary_tables_sines: u.rotary_tables(2 * (j % 50), y).map(|(_, sin)| sin);
     }
 }

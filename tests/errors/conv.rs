@@ -120,9 +120,21 @@ fn pools_that_do_not_fit() {
     assert_error!(max(PoolConfig::new(2).stride(0)), Error::InvalidArgument { .. }, "stride of 0");
     assert_error!(max(PoolConfig::new([1, 2, 3])), Error::InvalidArgument { .. }, "kernel has 3 values");
     assert_error!(max(PoolConfig::new(6)), Error::InvalidArgument { .. }, "kernel of 6", "length 5", "pad more");
-    assert_error!(max(PoolConfig::new(2).padding(2)), Error::InvalidArgument { .. }, "(2, 2)", "pad less");
+    assert_error!(
+        max(PoolConfig::new(2).padding(2)),
+        Error::InvalidArgument { .. },
+        "(2, 2)",
+        "2 elements that a window spans",
+        "pad less"
+    );
     let dilated = PoolConfig::new(2).dilation(2);
-    assert_error!(x.avg_pool2d(&dilated), Error::InvalidArgument { .. }, "avg_pool2d", "dilation");
+    assert_error!(
+        x.avg_pool2d(&dilated),
+        Error::InvalidArgument { .. },
+        "avg_pool2d",
+        "dilation of 2",
+        "only max pooling"
+    );
     assert_error!(x.lp_pool2d(0.0, &PoolConfig::new(2)), Error::InvalidArgument { .. }, "p = 0", "positive");
     let empty = floats((1, 4, 0, 6));
     assert_error!(empty.max_pool2d(&PoolConfig::new(1)), Error::InvalidArgument { .. }, "[1, 4, 0, 6]", "no elements");
@@ -131,7 +143,15 @@ fn pools_that_do_not_fit() {
     assert_error!(x.adaptive_avg_pool2d([1, 2, 3]), Error::InvalidArgument { .. }, "3 values");
     assert_error!(floats((3, 4)).global_avg_pool(), Error::RankMismatch { .. }, "global_avg_pool", "3 or more");
     assert_error!(floats((3, 4)).global_max_pool(), Error::RankMismatch { .. }, "global_max_pool", "3 or more");
-    assert_error!(x.unfold(1, 5, 1), Error::InvalidArgument { .. }, "unfold", "5 elements", "axis 1", "[1, 4, 5, 6]");
+    assert_error!(
+        x.unfold(1, 5, 1),
+        Error::InvalidArgument { .. },
+        "unfold",
+        "5 elements",
+        "axis 1",
+        "[1, 4, 5, 6]",
+        "4 at most"
+    );
     assert_error!(x.unfold(1, 2, 0), Error::InvalidArgument { .. }, "unfold", "step of 0");
     assert_error!(x.unfold(4, 1, 1), Error::AxisOutOfRange { .. }, "unfold", "4");
 }

@@ -27,7 +27,7 @@ fn products() {
     let (x, y) = (floats((2, 3)), floats((4, 3)));
     assert_error!(x.gemm(&y, None, PRODUCT), Error::ShapeMismatch { .. }, "gemm", "[2, 3]", "[4, 3]", "last but one");
     let sum = Gemm { trans_b: true, beta: 0.5, ..PRODUCT };
-    assert_error!(x.gemm(&y, None, sum), Error::InvalidArgument { .. }, "gemm", "0.5", "no c");
+    assert_error!(x.gemm(&y, None, sum), Error::InvalidArgument { .. }, "gemm", "0.5", "no c", "give c");
     assert_error!(x.gemm(&y, Some(&floats(3)), sum), Error::ShapeMismatch { .. }, "gemm", "[3]", "[2, 4]");
     assert_error!(x.gemm(&floats(3), None, PRODUCT), Error::RankMismatch { .. }, "gemm", "2 or more", "[3]");
     let halves = zeros((2, 4), DType::F16);
@@ -36,7 +36,14 @@ fn products() {
     let half = Gemm { alpha: 0.5, ..PRODUCT };
     assert_error!(integers.gemm(&integers, None, half), Error::InvalidArgument { .. }, "gemm", "0.5", "i32");
     let uneven = Tensor::gemm_batched(&[&x], &[&y, &y], &[], PRODUCT);
-    assert_error!(uneven, Error::InvalidArgument { .. }, "gemm_batched", "1 matrices a", "2 matrices b");
+    assert_error!(
+        uneven,
+        Error::InvalidArgument { .. },
+        "gemm_batched",
+        "1 matrices a",
+        "2 matrices b",
+        "as many of each"
+    );
     let bytes = zeros((2, 2), DType::U8);
     assert_error!(bytes.gemm(&bytes, None, PRODUCT), Error::UnsupportedDType { .. }, "gemm", "u8", "i32");
     assert_error!(bytes.linear(&bytes, None), Error::UnsupportedDType { .. }, "linear", "u8", "i32");
@@ -131,7 +138,8 @@ fn normalisations() {
         Error::InvalidArgument { .. },
         "group_norm",
         "6 channels",
-        "4 groups"
+        "4 groups",
+        "must divide"
     );
     assert_error!(x.group_norm(0, None, None, 0.1), Error::InvalidArgument { .. }, "group_norm", "0 groups");
     let weighted = x.group_norm(2, &vector, &short, 0.1);

@@ -8,8 +8,8 @@ use marquetry::{DType, Device, Error, PadMode};
 fn borders_that_cannot_be() {
     let x = floats((2, 3));
     let pad = |amounts: &[(isize, isize)], mode| x.pad(amounts, mode);
-    let zero = PadMode::Constant(0.0);
-    assert_error!(pad(&[(1, 1); 3], zero), Error::RankMismatch { .. }, "pad", "pairs", "[2, 3]");
+    let zero = PadMode::Constant(0.into());
+    assert_error!(pad(&[(1, 1); 3], zero), Error::InvalidArgument { .. }, "pad", "3 pairs", "[2, 3]", "2 axes");
     assert_error!(pad(&[(-2, -2)], zero), Error::InvalidArgument { .. }, "axis 1", "length 3", "cropped by 2 and 2");
     assert_error!(pad(&[(isize::MIN, 0)], zero), Error::InvalidArgument { .. }, "axis 1", "cropped by");
     assert_error!(pad(&[(isize::MAX, 1)], zero), Error::SizeOverflow { .. }, "pad", "more elements");
@@ -27,8 +27,15 @@ fn borders_that_cannot_be() {
     assert_error!(x.pad_with_same(-3, 1, 1), Error::AxisOutOfRange { .. }, "pad_with_same", "axis -3");
     assert_error!(x.pad_with_zeros(0, usize::MAX, 1), Error::SizeOverflow { .. }, "pad_with_zeros");
     let bytes = zeros(3, DType::U8);
-    let minus = bytes.pad(&[(1, 1)], PadMode::Constant(-1.0));
-    assert_error!(minus, Error::InvalidArgument { .. }, "pad", "-1", "not a u8", "to_dtype");
+    let minus = bytes.pad(&[(1, 1)], PadMode::Constant((-1).into()));
+    assert_error!(
+        minus,
+        Error::InvalidArgument { .. },
+        "pad",
+        "-1",
+        "u8 holds whole numbers from 0 to 255",
+        "to_dtype"
+    );
 }
 
 #[test]
@@ -36,8 +43,14 @@ fn blocks_of_pixels_that_do_not_fit() {
     let x = floats((6, 4, 3));
     assert_error!(floats((4, 3)).pixel_shuffle(2), Error::RankMismatch { .. }, "pixel_shuffle", "3 or more", "[4, 3]");
     assert_error!(floats(3).pixel_unshuffle(2), Error::RankMismatch { .. }, "pixel_unshuffle", "3 or more", "[3]");
-    assert_error!(x.pixel_shuffle(2), Error::InvalidArgument { .. }, "pixel_shuffle", "6 channels", "square of 2");
-    assert_error!(x.pixel_shuffle(0), Error::InvalidArgument { .. }, "pixel_shuffle", "square of 0");
+    assert_error!(
+        x.pixel_shuffle(2),
+        Error::InvalidArgument { .. },
+        "pixel_shuffle",
+        "6 channels",
+        "square of the factor 2"
+    );
+    assert_error!(x.pixel_shuffle(0), Error::InvalidArgument { .. }, "pixel_shuffle", "factor 0");
     assert_error!(x.pixel_shuffle(usize::MAX), Error::InvalidArgument { .. }, "pixel_shuffle", "6 channels");
     assert_error!(x.pixel_unshuffle(2), Error::InvalidArgument { .. }, "pixel_unshuffle", "4 x 3 pixels", "2 x 2");
     assert_error!(x.pixel_unshuffle(0), Error::InvalidArgument { .. }, "pixel_unshuffle", "0 x 0");
@@ -49,7 +62,7 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
     let Arguments { axis: (a, b), size: (i, j, k), number: (x, _), .. } = *arguments;
     let [t, ..] = tensors(arguments, device);
     visit! { visit:
-        pad: t.pad(&[(a, b), (b, i as isize)], PadMode::Constant(x));
+        pad: t.pad(&[(a, b), (b, i as isize)], PadMode::Constant(x.into()));
         pad_reflect: t.pad(&[(a, b)], PadMode::Reflect);
         pad_replicate: t.pad(&[(j as isize, b), (b, a)], PadMode::Replicate);
         pad_circular: t.pad(&[(a, k as isize)], PadMode::Circular);

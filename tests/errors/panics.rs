@@ -1,4 +1,4 @@
-//! Nothing panics, whatever a method is given.
+//! Nothing panics, whatever a method is given, and errors have the name of the method.
 
 use half::{bf16, f16};
 use marquetry::{DType, Device, Element, Error, MemoryKind, Result, Shape, Tensor};
@@ -122,7 +122,7 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         arange_u8: Tensor::arange(x as u8, y as u8, device);
         arange_i32: Tensor::arange(a as i32, b as i32, device);
         arange_step_f16: Tensor::arange_step(f16::from_f64(x), f16::from_f64(y), f16::from_f64(x), device);
-        arange_i64: Tensor::arange_step(a as i64, b as i64, i as i64, device);
+        arange_step_i64: Tensor::arange_step(a as i64, b as i64, i as i64, device);
         arange_f64: Tensor::arange(x, y, device);
         full_i64: Tensor::full(k as i64, shape(), device);
         rand_f64: Tensor::rand(x, y, small(shape())?, device);
@@ -211,10 +211,10 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         pow_number: t.pow(a as i32);
         shl_number: t.shl(b as i32);
         logical_or_number: t.logical_or(x);
-        number_rem: x % &t;
-        and_number: &t & (a as i64);
-        number_shr: (b as i64) >> &t;
-        not: !&t;
+        rem_number: x % &t;
+        bitwise_and_number: &t & (a as i64);
+        shr_number: (b as i64) >> &t;
+        bitwise_not_operator: !&t;
         hardtanh: t.hardtanh();
         square: t.square();
         prelu: t.prelu(&u);
@@ -230,9 +230,9 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         affine: t.affine(x, y);
         clamp: t.clamp(x, y);
         add_number: &t + x;
-        number_sub: x - &t;
+        sub_number: x - &t;
         mul_number: &t * y;
-        number_div: y / &t;
+        div_number: y / &t;
         to_dtype: t.to_dtype(u.dtype());
         sum: t.sum(axes());
         sum_keepdim: t.sum_keepdim(axes());
@@ -272,10 +272,10 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         slice_excluded: t.slice(a, (std::ops::Bound::Excluded(i), std::ops::Bound::Unbounded), k as isize);
         broadcast_to: t.broadcast_to(shape());
         broadcast_huge: huge();
-        huge_slice: huge()?.slice(a, k.., i as isize);
-        huge_flatten: huge()?.flatten(0, 1);
-        huge_add: huge()?.add(&t);
-        huge_permute: huge()?.transpose(0, -1);
+        slice_huge: huge()?.slice(a, k.., i as isize);
+        flatten_huge: huge()?.flatten(0, 1);
+        add_huge: huge()?.add(&t);
+        transpose_huge: huge()?.transpose(0, -1);
         squeeze: t.squeeze(a);
         unsqueeze: t.unsqueeze(a);
         contiguous: t.contiguous();
@@ -318,6 +318,15 @@ macro_rules! parts {
 
 parts! { part_0: 0; part_1: 1; part_2: 2; part_3: 3; part_4: 4; part_5: 5; part_6: 6; part_7: 7; }
 
+/// Whether an error names the method that was called, and not another one that does its work; `name` is the method's,
+/// and may go on.
+fn is_named_after(error: &Error, name: &str) -> bool {
+    // By which arguments are made.
+    const VIEWS: [&str; 3] = ["broadcast_to", "narrow", "slice"];
+    let begins = |op: &str| name.strip_prefix(op).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
+    error.op().is_none_or(|op| begins(op) || VIEWS.contains(&op))
+}
+
 fn nothing_panics(part: u8) {
     let device = device();
     let full = std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full");
@@ -328,7 +337,7 @@ fn nothing_panics(part: u8) {
     let any = arguments().new_tree(&mut runner).unwrap().current();
     each_call(&any, &device, &mut |_, _| calls += 1);
     let result = runner.run(&arguments(), |arguments| {
-        let (mut place, mut panicked) = (0, None);
+        let (mut place, mut panicked, mut wrong) = (0, None, None);
         let computed = arguments.computed.index(calls);
         each_call(&arguments, &device, &mut |name, call| {
             place += 1;
@@ -339,11 +348,13 @@ fn nothing_panics(part: u8) {
                 }
                 // No call may make the device fail, nor those that come after it.
                 Err(error @ Error::DeviceLost { .. }) => panic!("{error}"),
+                Err(error) if !is_named_after(&error, name) => wrong = wrong.take().or(Some((name, error))),
                 _ => {}
             }));
             panicked = panicked.or(outcome.err().map(|_| name));
         });
         prop_assert!(place == calls && panicked.is_none(), "{panicked:?} panicked");
+        prop_assert!(wrong.is_none(), "an error of another name: {wrong:?}");
         Ok(())
     });
     match result {

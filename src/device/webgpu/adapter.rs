@@ -2,8 +2,6 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 use crate::device::fork;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::device::fork;
 use crate::device::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, powers_of_two, vendor_name};
 use crate::environment;
 use crate::error::{Error, Result};

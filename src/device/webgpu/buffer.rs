@@ -50,8 +50,10 @@ impl Buffers {
         let buffer = self.gpu.catch(
             || self.gpu.device.create_buffer(&descriptor),
             |error| match error {
-                // WebGPU tells no limit; what the driver gave so far is one.
-                wgpu::Error::OutOfMemory { .. } => Error::OutOfMemory { requested: bytes, in_use, limit: in_use },
+                // WebGPU tells no limit; what the driver gave so far is one. One buffer is within its own.
+                wgpu::Error::OutOfMemory { .. } => {
+                    Error::OutOfMemory { requested: bytes, in_use, limit: in_use.max(bytes) }
+                }
                 error => driver_error("Device::create_buffer", describe(&error)),
             },
         )?;

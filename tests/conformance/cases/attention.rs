@@ -219,7 +219,7 @@ fn add_layouts(suite: &mut Suite, dtype: DType) {
 
 fn add_masks(suite: &mut Suite, dtype: DType) {
     let mut dtypes = vec![DType::U8, DType::F32, dtype];
-    if dtype == DType::F32 {
+    if dtype == DType::F32 || full_tier() {
         dtypes.push(DType::Bool);
     }
     dtypes.dedup();
@@ -241,7 +241,8 @@ fn add_masks(suite: &mut Suite, dtype: DType) {
         let row =
             |hidden: f64, seen: f64| array(&[9, 1], (0..9).map(|i| if i % 2 == 0 { hidden } else { seen }).collect());
         let added = row(f64::NEG_INFINITY, 0.0);
-        for mask in [upload(&row(0.0, 1.0), DType::U8, device)?, upload(&added, DType::F32, device)?] {
+        let [truths, bytes] = [DType::Bool, DType::U8].map(|dtype| upload(&row(0.0, 1.0), dtype, device));
+        for mask in [truths?, bytes?, upload(&added, DType::F32, device)?] {
             call.check_masked(&call.operands(dtype, device)?, Some((mask, added.clone())))?;
         }
         Ok(())

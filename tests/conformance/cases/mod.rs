@@ -27,6 +27,7 @@ mod read;
 pub mod rearrange;
 pub mod reduce;
 pub mod resize;
+mod scalars;
 pub mod scan;
 pub mod scatter;
 mod select;
@@ -76,6 +77,7 @@ pub fn add_all(suite: &mut Suite) {
     fusion::add(suite);
     large::add(suite);
     wide::add(suite);
+    scalars::add(suite);
     catalogue::add(suite);
 }
 

@@ -25,7 +25,7 @@ const BORDERS: [(&str, Border); 4] = [
 
 fn mode(border: Border) -> PadMode {
     match border {
-        Border::Constant(number) => PadMode::Constant(number),
+        Border::Constant(number) => PadMode::Constant(number.into()),
         Border::Reflect => PadMode::Reflect,
         Border::Replicate => PadMode::Replicate,
         Border::Circular => PadMode::Circular,
@@ -180,7 +180,7 @@ pub fn add(suite: &mut Suite) {
         let values = values.mapv(|x| crate::reference::numbers::round(x, DType::F32));
         let tensor = upload(&values, DType::F32, device)?;
         for (mode, columns) in [
-            (PadMode::Constant(0.0), [None, None, Some(0), Some(1)]),
+            (PadMode::Constant(0.into()), [None, None, Some(0), Some(1)]),
             (PadMode::Replicate, [Some(0), Some(0), Some(0), Some(1)]),
         ] {
             let row = |r: usize| columns.map(|c: Option<usize>| c.map_or(0.0, |c| values[[r, c]]));

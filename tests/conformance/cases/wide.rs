@@ -25,7 +25,7 @@ const NUMBERS: [i64; 16] = [
     -(1 << 31) - 1,
 ];
 
-fn compare<T: Element>(what: &str, tensor: &Tensor, expected: &[T]) -> Outcome {
+pub fn compare<T: Element>(what: &str, tensor: &Tensor, expected: &[T]) -> Outcome {
     let got = tensor.to_vec::<T>()?;
     match got.iter().zip(expected).position(|(got, expected)| got != expected) {
         None if got.len() == expected.len() => Ok(()),
@@ -94,7 +94,7 @@ fn moved(device: &Device) -> Outcome {
     compare("index_select", &x.index_select(&indexes, 0)?, rows.as_flattened())?;
     let columns = Tensor::new([[3u32], [0], [9], [1]], device)?;
     compare("gather", &x.gather(&columns, 1)?, &[NUMBERS[3], NUMBERS[4], i64::MIN, NUMBERS[13]])?;
-    let bordered = x.flatten_all()?.pad(&[(1, 2)], PadMode::Constant(-(2f64.powi(40))))?;
+    let bordered = x.flatten_all()?.pad(&[(1, 2)], PadMode::Constant((-(1i64 << 40)).into()))?;
     compare("pad", &bordered, &[&[-(1i64 << 40)][..], &NUMBERS, &[-(1i64 << 40); 2]].concat())?;
     let rolled = [&NUMBERS[13..], &NUMBERS[..13]].concat();
     compare("roll", &x.flatten_all()?.roll(&[3], 0)?, &rolled)?;
