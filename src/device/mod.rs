@@ -50,7 +50,9 @@ use std::sync::Arc;
 /// A place where tensors live and kernels run. Cloning is cheap; a device may be used from many threads at once, and
 /// runs their work in the order in which it was recorded.
 ///
-/// Opening the same device again gives the same device. Tensors keep their device open.
+/// Opening the same device again gives the same device. Tensors keep their device open. When the last of its tensors and
+/// handles is dropped, its buffers and kernels are freed. What Vulkan or WebGPU has opened stays with the process for the
+/// next opening, without them.
 ///
 /// # When a call waits
 /// Operations record work and return. These calls wait:
@@ -63,6 +65,7 @@ use std::sync::Arc;
 /// | [`synchronize`](Device::synchronize), [`trim`](Device::trim), [`profile`](Device::profile) | all recorded work |
 /// | dropping the last handle or tensor of a device | all recorded work |
 /// | any operation, if more than 16 batches of work have not completed | the oldest of them |
+/// | any operation that needs a new buffer, if dropped tensors that wait for the device hold too much memory | the oldest batches |
 /// | any operation, if memory has run out | all recorded work; then it frees the cached memory and tries once more |
 /// | the first use of a kernel, building a [`Kernel`](crate::Kernel) | its compilation; other threads that need it wait, too |
 /// | the first use of a kernel on matrix units | a product of known numbers that it has to get right |
