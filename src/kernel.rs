@@ -154,8 +154,9 @@ impl Kernel {
     /// invocations do not reach, may hang the device; where two invocations write one element, either may win.
     ///
     /// # Errors
-    /// [`Error::Kernel`] with the first mistake in the kernel, or with what the driver says; [`Error::Unsupported`]
-    /// where the device lacks what the kernel requires, or is too small for it.
+    /// [`Error::Kernel`] with the first mistake in the kernel, among them local arrays of more than 8,192 bytes and
+    /// more than 60 branches and loops in each other, or with what the driver says; [`Error::Unsupported`] where the
+    /// device lacks what the kernel requires, or is too small for it.
     pub fn build(name: &str, device: &Device, workgroup: u32, write: impl FnOnce(&KernelBuilder)) -> Result<Kernel> {
         let k = KernelBuilder::checked(name, Kernel::target(device), workgroup);
         write(&k);
@@ -199,8 +200,11 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on devices that are not reached through WebGPU; [`Error::Kernel`] with what is wrong with
-    /// the text; [`Error::Argument`] where the signature does not fit it.
+    /// [`Error::Unsupported`] on devices that are not reached through WebGPU, and where the entry point takes more
+    /// workgroup memory or invocations than the device has; [`Error::Kernel`] with what is wrong with the text, for
+    /// an entry point that is no compute shader, for private and local arrays of more than 8,192 bytes, and where
+    /// operators, brackets or blocks nest too deep (`docs/kernels.md` has the limits); [`Error::Argument`] where the
+    /// signature does not fit it.
     pub fn from_wgsl(device: &Device, source: &str, entry_point: &str, signature: Signature) -> Result<Kernel> {
         if device.info().backend != BackendKind::WebGpu {
             let feature = format!(
@@ -245,8 +249,10 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Kernel`] where the words are not SPIR-V or have no such entry point, or with what the driver says;
-    /// [`Error::Unsupported`] where the device lacks what the kernel requires; on WebGPU as [`from_wgsl`](Self::from_wgsl).
+    /// [`Error::Kernel`] where the words are not SPIR-V or have no such compute entry point, for private and local
+    /// arrays of more than 8,192 bytes, or with what the driver says; [`Error::Unsupported`] where the device lacks
+    /// what the kernel requires, workgroup memory and invocations among it; on WebGPU as
+    /// [`from_wgsl`](Self::from_wgsl).
     ///
     /// # Safety
     /// Drivers take SPIR-V on trust. It must be valid (`spirv-val` tells), use only what the device supports, and bind
@@ -529,8 +535,8 @@ fn brought(
     })
 }
 
-/// Compares WGSL with a signature. Returns the size of its workgroups, the bytes of their memory, and for each argument the
-/// bytes that its buffer has at least.
+/// Compares WGSL with a signature. Returns the size of its workgroups, the bytes of their memory, and for each
+/// argument the bytes that its buffer has at least.
 #[cfg(feature = "webgpu")]
 fn check_interface(
     device: &Device,

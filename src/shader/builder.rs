@@ -18,8 +18,9 @@ use rspirv::spirv::{
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// How deep branches and loops nest, with the branches around stores of checked kernels. naga writes a loop as two blocks of
-/// WGSL, which has 127 in each other ("Limits"); Mesa's software device leaves out what 80 branches are around.
+/// How deep branches and loops nest, with the branches around stores of checked kernels. naga writes a loop as two
+/// blocks of WGSL, which has 127 in each other ("Limits"); Mesa's software device leaves out what 80 branches are
+/// around.
 const MAX_NESTING: usize = 60;
 
 /// For values that were computed where the flow of control need not have come by.

@@ -1,4 +1,5 @@
-//! The memory that a kernel which somebody brings has of its own: what a driver is not to be asked for beyond its limits.
+//! The memory that a kernel which somebody brings has of its own: what a driver is not to be asked for beyond its
+//! limits.
 
 use super::memory::MAX_LOCAL_MEMORY;
 use super::spirv::instructions;
@@ -27,8 +28,8 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// Refuses more memory of an invocation than kernels of the language may have. What a workgroup may have depends on the
-    /// device: the bytes are returned.
+    /// Refuses more memory of an invocation than kernels of the language may have. What a workgroup may have depends
+    /// on the device: the bytes are returned.
     pub fn check(self, kernel: &str) -> Result<u32> {
         if self.local > MAX_LOCAL_MEMORY.into() {
             let message = format!("private and local arrays of {} bytes; {MAX_LOCAL_MEMORY} are possible", self.local);
@@ -147,7 +148,7 @@ impl Reader {
             }
             (Op::Function, &[_, id, ..]) => self.current = Some(id),
             (Op::FunctionEnd, _) => self.current = None,
-            (Op::Variable, &[ty, id, class, ..]) => self.variable(ty, id, class),
+            (Op::Variable, &[ty, id, class, ..]) => return self.variable(ty, id, class),
             _ => {}
         }
         let Some(function) = self.current.map(|id| self.functions.entry(id).or_default()) else { return };
@@ -209,5 +210,90 @@ impl Reader {
             footprint.add(*space, *bytes);
         }
         footprint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rspirv::binary::Assemble;
+    use rspirv::dr::Builder;
+    use rspirv::spirv::FunctionControl;
+
+    fn variable(b: &mut Builder, class: StorageClass, ty: u32) -> u32 {
+        let pointer = b.type_pointer(None, class, ty);
+        b.variable(pointer, None, class, None)
+    }
+
+    fn function(b: &mut Builder, body: impl FnOnce(&mut Builder)) -> u32 {
+        let void = b.type_void();
+        let signature = b.type_function(void, []);
+        let id = b.begin_function(void, None, FunctionControl::NONE, signature).unwrap();
+        b.begin_block(None).unwrap();
+        body(b);
+        b.ret().unwrap();
+        b.end_function().unwrap();
+        id
+    }
+
+    #[test]
+    fn what_an_entry_point_uses_is_added_up() {
+        let mut b = Builder::new();
+        let (void, u32, f32) = (b.type_void(), b.type_int(32, 0), b.type_float(32, None));
+        let vector = b.type_vector(f32, 3);
+        // Members at 0, 16 and 28.
+        let structure = b.type_struct([u32, vector, u32]);
+        let (three, ten) = (b.constant_bit32(u32, 3), b.spec_constant_bit32(u32, 10));
+        let unknown = b.spec_constant_op(u32, Op::IAdd);
+        let [structures, words, few, some] =
+            [(structure, three), (u32, ten), (u32, three), (u32, unknown)].map(|(ty, length)| b.type_array(ty, length));
+        let shared = variable(&mut b, StorageClass::Workgroup, structures);
+        let elsewhere = variable(&mut b, StorageClass::Workgroup, words);
+        let unjudged = variable(&mut b, StorageClass::Workgroup, some);
+        let private = variable(&mut b, StorageClass::Private, words);
+        let number = variable(&mut b, StorageClass::Private, u32);
+        let load = |b: &mut Builder, ty, from| _ = b.load(ty, None, from, None, []).unwrap();
+        let called = function(&mut b, |b| {
+            variable(b, StorageClass::Function, few);
+            load(b, structures, shared);
+            load(b, u32, number);
+        });
+        let main = function(&mut b, |b| {
+            b.function_call(void, None, called, []).unwrap();
+            b.function_call(void, None, called, []).unwrap();
+            load(b, words, private);
+        });
+        let other = function(&mut b, |b| {
+            load(b, words, elsewhere);
+            load(b, some, unjudged);
+        });
+        let module = b.module().assemble();
+        let of = |function| of_spirv(&module, function).unwrap();
+        assert_eq!(of(main), Footprint { workgroup: 3 * 32, local: 4 * 3 + 4 * 10 });
+        assert_eq!(of(other), Footprint { workgroup: 4 * 10 + 4, local: 0 });
+    }
+
+    #[test]
+    fn sizes_do_not_wrap() {
+        let nested = |depth: usize, length: u32| {
+            let mut b = Builder::new();
+            let u32 = b.type_int(32, 0);
+            let length = b.constant_bit32(u32, length);
+            let ty = (1..depth).fold(u32, |ty, _| b.type_array(ty, length));
+            let [shared, private] = [StorageClass::Workgroup, StorageClass::Private].map(|c| variable(&mut b, c, ty));
+            let main = function(&mut b, |b| {
+                for from in [shared, private] {
+                    b.load(ty, None, from, None, []).unwrap();
+                }
+            });
+            of_spirv(&b.module().assemble(), main)
+        };
+        let huge = nested(6, u32::MAX).unwrap();
+        assert_eq!(huge, Footprint { workgroup: u64::MAX, local: u64::MAX });
+        let message = "kernel `k`: private and local arrays of 18446744073709551615 bytes; 8192 are possible";
+        assert_eq!(huge.check("k").unwrap_err().to_string(), message);
+        assert_eq!(Footprint { local: 8192, ..huge }.check("k").unwrap(), u32::MAX);
+        assert_eq!(nested(255, 1), Ok(Footprint { workgroup: 4, local: 4 }));
+        assert_eq!(nested(256, 1), Err("types nest 256 deep; 255 are possible".into()));
     }
 }

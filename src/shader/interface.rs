@@ -37,8 +37,8 @@ struct Bound {
     access: Option<Access>,
 }
 
-/// Reads the interface of an entry point. It may have another name if it is the only one, as translated ones have. Software devices
-/// take less nesting.
+/// Reads the interface of an entry point. It may have another name if it is the only one, as translated ones have. Software
+/// devices take less nesting.
 pub(crate) fn check(wgsl: &str, entry_point: &str, signature: &Signature, is_software: bool) -> Result<Interface> {
     let kernel = signature.kernel();
     let refuse = |message| Error::Kernel { kernel: kernel.into(), message };

@@ -19,8 +19,8 @@ const MAX_DECLARATIONS: usize = 10_000;
 /// How deep braces nest in WGSL ("Limits"), and so the branches and loops of SPIR-V that become braces.
 const MAX_BRACES: usize = 127;
 
-/// How deep blocks, `else if`s and the cases of a `switch` nest on software devices. Mesa's leaves out what 80 branches are
-/// around, and crashes on 100; it makes nested branches of all of them.
+/// How deep blocks, `else if`s and the cases of a `switch` nest on software devices. Mesa's leaves out what 80
+/// branches are around, and crashes on 100; it makes nested branches of all of them.
 const MAX_SOFTWARE_BLOCKS: usize = 64;
 
 /// The depth from which on values get a name. naga's parser takes 200 levels, those of blocks among them.
@@ -36,8 +36,8 @@ pub(super) fn name_deep(module: &mut naga::Module, info: &ModuleInfo) {
     }
 }
 
-/// Operands come before what uses them. Names count from where values are computed (`Statement::Emit`), which naga writes
-/// in the order of the kernel.
+/// Operands come before what uses them. Names count from where values are computed (`Statement::Emit`), which naga
+/// writes in the order of the kernel.
 fn name_deep_values(function: &mut Function, info: &FunctionInfo) {
     let mut depths: Vec<usize> = Vec::with_capacity(function.expressions.len());
     for (handle, expression) in function.expressions.iter() {
@@ -96,41 +96,43 @@ pub(super) fn check_types(types: &naga::UniqueArena<naga::Type>) -> Result<(), S
     check_type_depth(depths.into_iter().max().unwrap_or(0))
 }
 
-/// Refuses SPIR-V whose branches and loops nest too deep for WGSL, or for a software device. Follows the blocks as naga does: in their
-/// order, in which each comes behind the one that leads to it.
+/// Refuses SPIR-V whose branches and loops nest too deep for WGSL, or for a software device. Follows the blocks as
+/// naga does: in their order, in which each comes behind the one that leads to it.
 pub(crate) fn check_control_flow(words: &[u32], is_software: bool) -> Result<(), String> {
     let (mut depths, mut merges) = (HashMap::new(), HashSet::new());
     let (mut here, mut deepest) = (0, 0);
+    // Whatever else leads to a block, it is as deep as the deepest says.
+    let raise = |depths: &mut HashMap<u32, usize>, block: u32, depth: usize| {
+        let known = depths.entry(block).or_insert(0);
+        *known = depth.max(*known);
+    };
     for (number, operands) in instructions(words) {
-        let branch = match operands {
-            &[label, ..] if number == Op::Label as u32 => {
-                here = *depths.entry(label).or_insert(0);
+        let (targets, depth): (&[u32], usize) = match (Op::from_u32(number), operands) {
+            (Some(Op::Label), [label, ..]) => {
+                here = depths.get(label).copied().unwrap_or(0);
                 deepest = deepest.max(here);
                 continue;
             }
-            &[merge, ..] if number == Op::SelectionMerge as u32 => {
-                depths.entry(merge).or_insert(here);
-                merges.insert(merge);
+            (Some(Op::SelectionMerge), [merge, ..]) => {
+                raise(&mut depths, *merge, here);
+                merges.insert(*merge);
                 continue;
             }
-            &[merge, next, ..] if number == Op::LoopMerge as u32 => {
-                depths.entry(merge).or_insert(here);
+            (Some(Op::LoopMerge), [merge, next, ..]) => {
+                raise(&mut depths, *merge, here);
                 here += 1;
-                depths.entry(next).or_insert(here);
-                merges.extend([merge, next]);
+                raise(&mut depths, *next, here);
+                merges.extend([*merge, *next]);
                 continue;
             }
-            [target] if number == Op::Branch as u32 => {
-                depths.entry(*target).or_insert(here);
-                continue;
-            }
-            [_, targets @ ..] if number == Op::BranchConditional as u32 => targets.get(..2).unwrap_or_default(),
-            // Literals between the labels name no block.
-            [_, targets @ ..] if number == Op::Switch as u32 => targets,
+            (Some(Op::Branch), targets) => (targets, here),
+            (Some(Op::BranchConditional), [_, yes_and_no @ ..]) => (yes_and_no.get(..2).unwrap_or_default(), here + 1),
+            // The numbers between the labels may be taken for labels.
+            (Some(Op::Switch), [_, targets @ ..]) => (targets, here + 1),
             _ => continue,
         };
-        for target in branch.iter().filter(|target| !merges.contains(*target)) {
-            depths.insert(*target, here + 1);
+        for target in targets.iter().filter(|target| !merges.contains(*target)) {
+            raise(&mut depths, *target, depth);
         }
     }
     let most = if is_software { MAX_SOFTWARE_BLOCKS } else { MAX_BRACES };
@@ -160,8 +162,8 @@ impl Open {
     }
 }
 
-/// Refuses WGSL that nests too deep, or has too many parts. Returns how deep it nests at most, whatever its operators bind
-/// to.
+/// Refuses WGSL that nests too deep, or has too many parts. Returns how deep it nests at most, whatever its operators
+/// bind to.
 pub(super) fn check_source(wgsl: &str, is_software: bool) -> Result<usize, String> {
     let (mut line, mut deepest, mut declarations) = (1, 0, 0);
     // For each block that is open, the `else if`s that led there; and their sum with the number of blocks.
@@ -220,16 +222,16 @@ pub(super) fn check_source(wgsl: &str, is_software: bool) -> Result<usize, Strin
         // Two levels are the module and the function.
         if is_software && outside > MAX_SOFTWARE_BLOCKS + 2 {
             return Err(format!(
-                "line {line}: more than {MAX_SOFTWARE_BLOCKS} blocks, `else if`s or cases nest; the device takes no more: make \
-                 shorter chains of them"
+                "line {line}: more than {MAX_SOFTWARE_BLOCKS} blocks, `else if`s or cases nest; the device takes no more: \
+                 make shorter chains of them"
             ));
         }
         let open = brackets.last().map_or(0, Open::depth);
         deepest = deepest.max(outside + brackets.len() + open);
         if deepest > MAX_DEPTH {
             return Err(format!(
-                "line {line}: operators, brackets and blocks nest deeper than {MAX_DEPTH}; name parts of it with `let`, or \
-                 move them to functions"
+                "line {line}: operators, brackets and blocks nest deeper than {MAX_DEPTH}; name parts of it with `let`, \
+                 or move them to functions"
             ));
         }
         if declarations > MAX_DECLARATIONS {
@@ -253,7 +255,8 @@ struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// The next token, and what is left out before it. `in_type` says that `>` may end a type's arguments: it stands alone.
+    /// The next token, and what is left out before it. `in_type` says that `>` may end a type's arguments: it stands
+    /// alone.
     fn next(&mut self, in_type: bool) -> Option<(&'a str, &'a str)> {
         let start = self.rest;
         loop {

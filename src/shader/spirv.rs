@@ -192,4 +192,32 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_size_of_workgroups_may_be_constants() {
+        use rspirv::binary::Assemble;
+        use rspirv::dr::{Builder, Operand};
+        use rspirv::spirv::FunctionControl;
+        let size = |is_decorated: bool| {
+            let mut b = Builder::new();
+            let (void, u32) = (b.type_void(), b.type_int(32, 0));
+            let sizes = [8, 4, 2].map(|size| b.spec_constant_bit32(u32, size));
+            let signature = b.type_function(void, []);
+            let main = b.begin_function(void, None, FunctionControl::NONE, signature).unwrap();
+            b.begin_block(None).unwrap();
+            b.ret().unwrap();
+            b.end_function().unwrap();
+            b.entry_point(ExecutionModel::GLCompute, main, "main", []);
+            if is_decorated {
+                b.execution_mode(main, ExecutionMode::LocalSize, [64, 1, 1]);
+                let vector = b.type_vector(u32, 3);
+                let all = b.spec_constant_composite(vector, sizes);
+                b.decorate(all, Decoration::BuiltIn, [Operand::BuiltIn(BuiltIn::WorkgroupSize)]);
+            } else {
+                b.execution_mode_id(main, ExecutionMode::LocalSizeId, sizes);
+            }
+            entry_point(&b.module().assemble(), "main", Dialect::Vulkan).unwrap().local_size
+        };
+        assert_eq!([size(false), size(true)], [Some([8, 4, 2]); 2]);
+    }
 }
