@@ -1,11 +1,13 @@
 //! [`Kernel`]: a kernel of the app, launched on tensors.
 
 use crate::cache;
+#[cfg(feature = "webgpu")]
+use crate::device::DeviceKind;
 use crate::device::{BackendKind, Device, MatrixUnits};
 use crate::dump;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
-use crate::shader::{Access, Code, KernelBuilder, Module, Signature, Slot, SlotKind, Target, spirv};
+use crate::shader::{Access, Code, KernelBuilder, Module, Signature, Slot, SlotKind, Target, footprint, spirv};
 use crate::shape::Shape;
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
 use std::fmt;
@@ -152,8 +154,9 @@ impl Kernel {
     /// invocations do not reach, may hang the device; where two invocations write one element, either may win.
     ///
     /// # Errors
-    /// [`Error::Kernel`] with the first mistake in the kernel, or with what the driver says; [`Error::Unsupported`]
-    /// where the device lacks what the kernel requires, or is too small for it.
+    /// [`Error::Kernel`] with the first mistake in the kernel, among them local arrays of more than 8,192 bytes and
+    /// more than 60 branches and loops in each other, or with what the driver says; [`Error::Unsupported`] where the
+    /// device lacks what the kernel requires, or is too small for it.
     pub fn build(name: &str, device: &Device, workgroup: u32, write: impl FnOnce(&KernelBuilder)) -> Result<Kernel> {
         let k = KernelBuilder::checked(name, Kernel::target(device), workgroup);
         write(&k);
@@ -197,8 +200,11 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on devices that are not reached through WebGPU; [`Error::Kernel`] with what is wrong with
-    /// the text; [`Error::Argument`] where the signature does not fit it.
+    /// [`Error::Unsupported`] on devices that are not reached through WebGPU, and where the entry point takes more
+    /// workgroup memory or invocations than the device has; [`Error::Kernel`] with what is wrong with the text, for
+    /// an entry point that is no compute shader, for private and local arrays of more than 8,192 bytes, and where
+    /// operators, brackets or blocks nest too deep (`docs/kernels.md` has the limits); [`Error::Argument`] where the
+    /// signature does not fit it.
     pub fn from_wgsl(device: &Device, source: &str, entry_point: &str, signature: Signature) -> Result<Kernel> {
         if device.info().backend != BackendKind::WebGpu {
             let feature = format!(
@@ -207,8 +213,9 @@ impl Kernel {
             );
             return Err(Error::Unsupported { feature, device: device.to_string() });
         }
-        let (workgroup, least_bytes) = check_interface(source, entry_point, &signature)?;
-        let module = brought(device, &signature, Code::Wgsl(source.into()), entry_point, workgroup)?;
+        let (workgroup, workgroup_memory, least_bytes) = check_interface(device, source, entry_point, &signature)?;
+        let mut module = brought(device, &signature, Code::Wgsl(source.into()), entry_point, workgroup)?;
+        module.workgroup_memory = workgroup_memory;
         Kernel::compile(device, module, signature, least_bytes, false)
     }
 
@@ -242,8 +249,10 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Kernel`] where the words are not SPIR-V or have no such entry point, or with what the driver says;
-    /// [`Error::Unsupported`] where the device lacks what the kernel requires; on WebGPU as [`from_wgsl`](Self::from_wgsl).
+    /// [`Error::Kernel`] where the words are not SPIR-V or have no such compute entry point, for private and local
+    /// arrays of more than 8,192 bytes, or with what the driver says; [`Error::Unsupported`] where the device lacks
+    /// what the kernel requires, workgroup memory and invocations among it; on WebGPU as
+    /// [`from_wgsl`](Self::from_wgsl).
     ///
     /// # Safety
     /// Drivers take SPIR-V on trust. It must be valid (`spirv-val` tells), use only what the device supports, and bind
@@ -257,14 +266,16 @@ impl Kernel {
         signature: Signature,
     ) -> Result<Kernel> {
         let refuse = |message| Error::Kernel { kernel: signature.kernel().into(), message };
-        let entry = spirv::entry_point(words, entry_point).map_err(refuse)?;
+        let entry = spirv::entry_point(words, entry_point, Kernel::target(device).dialect).map_err(refuse)?;
         if let Some(size) = entry.local_size.filter(|size| *size != workgroup) {
             return Err(refuse(format!("its workgroups are {size:?}, not {workgroup:?}")));
         }
         let mut module = brought(device, &signature, Code::Spirv(words.into()), entry_point, workgroup)?;
         module.requires = entry.requires;
+        let footprint = footprint::of_spirv(words, entry.function).map_err(refuse)?;
+        module.workgroup_memory = footprint.check(signature.kernel())?;
         let least_bytes = match device.info().backend {
-            BackendKind::WebGpu => check_translated(&module, &signature)?,
+            BackendKind::WebGpu => check_translated(device, &module, &signature)?,
             _ => vec![0; signature.slots().len()],
         };
         Kernel::compile(device, module, signature, least_bytes, false)
@@ -524,28 +535,40 @@ fn brought(
     })
 }
 
-/// Compares WGSL with a signature. Returns the size of its workgroups, and for each argument the bytes that its buffer
-/// has at least.
+/// Compares WGSL with a signature. Returns the size of its workgroups, the bytes of their memory, and for each
+/// argument the bytes that its buffer has at least.
 #[cfg(feature = "webgpu")]
-fn check_interface(source: &str, entry_point: &str, signature: &Signature) -> Result<([u32; 3], Vec<u64>)> {
-    let interface = crate::shader::interface::check(source, entry_point, signature)?;
-    Ok((interface.workgroup, interface.least_bytes))
+fn check_interface(
+    device: &Device,
+    source: &str,
+    entry_point: &str,
+    signature: &Signature,
+) -> Result<([u32; 3], u32, Vec<u64>)> {
+    let interface = crate::shader::interface::check(source, entry_point, signature, is_software(device))?;
+    Ok((interface.workgroup, interface.footprint.check(signature.kernel())?, interface.least_bytes))
 }
 
 /// The same for SPIR-V that naga is to translate.
 #[cfg(feature = "webgpu")]
-fn check_translated(module: &Module, signature: &Signature) -> Result<Vec<u64>> {
+fn check_translated(device: &Device, module: &Module, signature: &Signature) -> Result<Vec<u64>> {
+    let refuse = |message| Error::Kernel { kernel: signature.kernel().into(), message };
+    crate::shader::nesting::check_control_flow(module.spirv()?, is_software(device)).map_err(refuse)?;
     let source = crate::shader::wgsl::translate(module)?;
-    Ok(check_interface(&source, &module.entry_point, signature)?.1)
+    Ok(check_interface(device, &source, &module.entry_point, signature)?.2)
+}
+
+#[cfg(feature = "webgpu")]
+fn is_software(device: &Device) -> bool {
+    device.info().kind == DeviceKind::Cpu
 }
 
 // Without the feature there is no device that it could be for.
 #[cfg(not(feature = "webgpu"))]
-fn check_interface(_: &str, _: &str, signature: &Signature) -> Result<([u32; 3], Vec<u64>)> {
-    Ok(([1; 3], vec![0; signature.slots().len()]))
+fn check_interface(_: &Device, _: &str, _: &str, signature: &Signature) -> Result<([u32; 3], u32, Vec<u64>)> {
+    Ok(([1; 3], 0, vec![0; signature.slots().len()]))
 }
 
 #[cfg(not(feature = "webgpu"))]
-fn check_translated(_: &Module, signature: &Signature) -> Result<Vec<u64>> {
+fn check_translated(_: &Device, _: &Module, signature: &Signature) -> Result<Vec<u64>> {
     Ok(vec![0; signature.slots().len()])
 }

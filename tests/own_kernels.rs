@@ -1,8 +1,8 @@
 //! Kernels that an app brings: what they compute, what they cannot reach, and what is told of mistakes.
 
 use half::f16;
-use marquetry::shader::{Access, KernelBuilder, MatrixLayout, MatrixType, Scalar, Type};
-use marquetry::{Argument, DType, Device, Error, Kernel, Result, Signature, Tensor};
+use marquetry::shader::{Access, KernelBuilder, MatrixLayout, MatrixType, Scalar, Type, Value, Var};
+use marquetry::{Argument, BackendKind, DType, Device, Error, Kernel, Result, Signature, Tensor};
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -712,7 +712,7 @@ fn mistakes_in_a_kernel() {
     let _turn = alone();
     const OUTSIDE: &str = "kernel `wrong`: a value is used outside of the branch or loop in which it was computed; \
                            keep it in a variable (`var`)";
-    let smuggle = |use_it: for<'k> fn(&'k KernelBuilder, marquetry::shader::Value<'k>)| {
+    let smuggle = |use_it: for<'k> fn(&'k KernelBuilder, Value<'k>)| {
         build(|k| {
             let mut inside = None;
             k.when(k.global_index().lt(3), || inside = Some(k.local_index() + 1));
@@ -1028,4 +1028,367 @@ fn wgsl_that_does_not_fit_its_signature() -> Result<()> {
     let [y] = run(100)?;
     assert_eq!(y.to_vec::<f32>()?, [5.0, 5.0]);
     Ok(())
+}
+
+/// Runs something on a thread with a stack of 2 MiB, as threads of apps have.
+fn on_small_stack(work: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(2 << 20).spawn_scoped(scope, work).unwrap();
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+/// Each step is the operand of the next one alone.
+fn long_expression(device: &Device, steps: u32) -> Result<Kernel> {
+    Kernel::build("long", device, 8, |k| {
+        let x = k.buffer("x", Type::U32, Access::Read);
+        let y = k.buffer("y", Type::U32, Access::Write);
+        let i = k.global_index();
+        let mut value = x.load(i);
+        for step in 0..steps {
+            value = match step % 5 {
+                0 => value + step,
+                1 => !value,
+                2 => value ^ step.wrapping_mul(0x9e37_79b9),
+                3 => value - 7,
+                _ => value * 5,
+            };
+        }
+        y.store(i, value);
+    })
+}
+
+#[test]
+fn expressions_of_any_length() {
+    on_each_device(|device| {
+        let x = [0u32, 1, 0x8000_0000, u32::MAX];
+        for steps in [99, 2000] {
+            let expected = x.map(|x| {
+                (0..steps).fold(x, |value, step| match step % 5 {
+                    0 => value.wrapping_add(step),
+                    1 => !value,
+                    2 => value ^ step.wrapping_mul(0x9e37_79b9),
+                    3 => value.wrapping_sub(7),
+                    _ => value.wrapping_mul(5),
+                })
+            });
+            on_small_stack(|| {
+                let kernel = long_expression(device, steps).unwrap();
+                let arguments = [Argument::from(&Tensor::new(x, device).unwrap()), Argument::output(4)];
+                let [y] = kernel.launch(1, arguments).unwrap();
+                assert_eq!(y.to_vec::<u32>().unwrap(), expected, "{steps} steps on {device}");
+            });
+        }
+        Ok(())
+    });
+}
+
+/// y = how many of `depth` conditions hold, each of which is asked where the last one holds.
+fn nested(device: &Device, depth: u32, is_loop: bool) -> Result<Kernel> {
+    fn within<'k>(k: &'k KernelBuilder, n: Value<'k>, count: Var<'k>, to: [u32; 2], is_loop: bool) {
+        let [level, depth] = to;
+        if level == depth {
+            return;
+        }
+        let body = || {
+            count.set(count.get() + 1);
+            within(k, n, count, [level + 1, depth], is_loop);
+        };
+        match is_loop {
+            // One turn, or none.
+            true => k.for_range(0, n.gt(level).select(k.u32(1), k.u32(0)), |_| body()),
+            false => drop(k.when(n.gt(level), body)),
+        }
+    }
+    Kernel::build("nested", device, 8, |k| {
+        let y = k.buffer("y", Type::U32, Access::Write);
+        let n = k.parameter(Type::U32);
+        let count = k.var(k.u32(0));
+        within(k, n, count, [0, depth], is_loop);
+        y.store(0, count.get());
+    })
+}
+
+#[test]
+fn branches_and_loops_in_each_other() {
+    on_each_device(|device| {
+        for is_loop in [false, true] {
+            let kernel = nested(device, 60, is_loop)?;
+            for n in [0u32, 33, 60] {
+                let [y] = kernel.launch(1, [Argument::output(1), n.into()])?;
+                assert_eq!(y.to_vec::<u32>()?, [n], "loops: {is_loop}");
+            }
+            for depth in [61, 500] {
+                assert_error!(
+                    nested(device, depth, is_loop),
+                    Error::Kernel { .. },
+                    "kernel `nested`: branches and loops nest deeper than 60; move the inner ones out, or keep \
+                     conditions in variables"
+                );
+            }
+        }
+        Ok(())
+    });
+}
+
+/// A kernel for WebGPU that stores 7 to y[0] within so many selections.
+fn nested_spirv(depth: usize) -> Vec<u32> {
+    use rspirv::binary::Assemble;
+    use rspirv::dr::{Builder, Operand};
+    use rspirv::spirv::*;
+    let mut b = Builder::new();
+    b.set_version(1, 3);
+    b.capability(Capability::Shader);
+    b.memory_model(AddressingModel::Logical, MemoryModel::GLSL450);
+    let (void, bool, u32) = (b.type_void(), b.type_bool(), b.type_int(32, 0));
+    let [zero, seven] = [0, 7].map(|number| b.constant_bit32(u32, number));
+    let array = b.type_runtime_array(u32);
+    b.decorate(array, Decoration::ArrayStride, [Operand::LiteralBit32(4)]);
+    let block = b.type_struct([array]);
+    b.decorate(block, Decoration::Block, []);
+    b.member_decorate(block, 0, Decoration::Offset, [Operand::LiteralBit32(0)]);
+    let pointer = b.type_pointer(None, StorageClass::StorageBuffer, block);
+    let y = b.variable(pointer, None, StorageClass::StorageBuffer, None);
+    b.decorate(y, Decoration::DescriptorSet, [Operand::LiteralBit32(0)]);
+    b.decorate(y, Decoration::Binding, [Operand::LiteralBit32(0)]);
+    let element = b.type_pointer(None, StorageClass::StorageBuffer, u32);
+    let signature = b.type_function(void, []);
+    let main = b.begin_function(void, None, FunctionControl::NONE, signature).unwrap();
+    b.begin_block(None).unwrap();
+    let place = b.access_chain(element, None, y, [zero, zero]).unwrap();
+    let first = b.load(u32, None, place, None, []).unwrap();
+    let is_other = b.i_not_equal(bool, None, first, seven).unwrap();
+    let mut merges = Vec::new();
+    for _ in 0..depth {
+        let (inside, merge) = (b.id(), b.id());
+        b.selection_merge(merge, SelectionControl::NONE).unwrap();
+        b.branch_conditional(is_other, inside, merge, []).unwrap();
+        b.begin_block(Some(inside)).unwrap();
+        merges.push(merge);
+    }
+    b.store(place, seven, None, []).unwrap();
+    for merge in merges.into_iter().rev() {
+        b.branch(merge).unwrap();
+        b.begin_block(Some(merge)).unwrap();
+    }
+    b.ret().unwrap();
+    b.end_function().unwrap();
+    b.entry_point(ExecutionModel::GLCompute, main, "main", []);
+    b.execution_mode(main, ExecutionMode::LocalSize, [1, 1, 1]);
+    b.module().assemble()
+}
+
+#[test]
+fn spirv_that_nests_deep_is_refused_on_webgpu() -> Result<()> {
+    let _turn = alone();
+    let device = open("webgpu");
+    let bring = |depth| {
+        let signature = Signature::new("nested").in_out("y", DType::U32);
+        // SAFETY: the kernel stores to the first element of its buffer, which has one.
+        unsafe { Kernel::from_spirv(&device, &nested_spirv(depth), "main", [1, 1, 1], signature) }
+    };
+    let [y] = bring(64)?.launch(1, [Argument::from(Tensor::new([3u32], &device)?)])?;
+    assert_eq!(y.to_vec::<u32>()?, [7]);
+    for depth in [65, 20_000] {
+        assert_error!(
+            bring(depth),
+            Error::Kernel { .. },
+            format!(
+                "kernel `nested`: branches and loops nest {depth} deep; the device takes 64, where a loop counts twice"
+            )
+        );
+    }
+    Ok(())
+}
+
+/// A kernel in WGSL of one buffer.
+fn wgsl(device: &Device, declarations: &str, body: &str) -> Result<Kernel> {
+    let text = format!(
+        "@group(0) @binding(0) var<storage, read_write> y: array<u32>;
+         {declarations}
+         @compute @workgroup_size(1) fn run() {{ {body} }}"
+    );
+    Kernel::from_wgsl(device, &text, "run", Signature::new("brought").in_out("y", DType::U32))
+}
+
+#[test]
+fn wgsl_that_nests_deep_is_refused() {
+    let _turn = alone();
+    let device = open("webgpu");
+    on_small_stack(|| {
+        let around = |n: usize, before: &str, inner: &str, behind: &str| before.repeat(n) + inner + &behind.repeat(n);
+        for n in [300, 1100, 20_000] {
+            let value = |text: String| wgsl(&device, "", &format!("y[0] = {text};"));
+            let cases = [
+                ("parentheses", value(around(n, "(", "y[1]", ")"))),
+                ("calls", value(around(n, "min(1u, ", "y[1]", ")"))),
+                ("indexes", value(around(n, "y[", "0", "]"))),
+                ("blocks", wgsl(&device, "", &around(n, "{", "y[0] = 1u;", "}"))),
+                ("branches", wgsl(&device, "", &around(n, "if y[1] > 2u {", "y[0] = 1u;", "}"))),
+                ("types", wgsl(&device, &format!("var<private> z: {};", around(n, "array<", "u32", ", 1>")), "")),
+                ("sums", value(around(n.max(1100), "", "y[1]", " + 1u"))),
+                ("signs", value(around(n.max(1100), "~", "y[1]", ""))),
+                ("elses", wgsl(&device, "", &around(n.max(1100), "", "if y[1] == 1u { }", " else if y[1] == 2u { }"))),
+            ];
+            for (sort, kernel) in cases {
+                assert!(matches!(kernel, Err(Error::Kernel { .. })), "{n} {sort}: {kernel:?}");
+                let message = text_of(kernel);
+                let expected = ["nest deeper than", "nest; the device takes no more"];
+                assert!(expected.iter().any(|expected| message.contains(expected)), "{n} {sort}: {message}");
+            }
+        }
+        // What is long is not deep, and what is as deep as it may be runs.
+        let sums = around(900, "", "y[1]", " + 1u");
+        let elses = (0..64).map(|i| format!("if y[1] == {i}u {{ y[2] = {}u; }} else ", i + 1)).collect::<String>();
+        let kernel = wgsl(&device, "", &format!("y[0] = {sums}; {elses} {{ }}")).unwrap();
+        let [y] = kernel.launch(1, [Argument::from(Tensor::new([0u32, 63, 0], &device).unwrap())]).unwrap();
+        assert_eq!(y.to_vec::<u32>().unwrap(), [963, 63, 64]);
+    });
+}
+
+/// The error for a kernel that takes too much of something.
+fn too_much(device: &Device, kernel: &str, count: u64, what: &str, limit: u32) -> String {
+    format!("{device} does not support {count} {what}, which kernel `{kernel}` needs (limit {limit})")
+}
+
+#[test]
+fn wgsl_that_takes_too_much_memory() -> Result<()> {
+    let _turn = alone();
+    let device = open("webgpu");
+    let most = device.info().limits.max_workgroup_memory;
+    // Through a function, in two variables; another entry point's memory does not count.
+    let shared = |words: u32| {
+        let declarations = format!(
+            "var<workgroup> one: u32;
+             var<workgroup> others: array<u32, {words}>;
+             var<workgroup> elsewhere: array<u32, 100000000>;
+             fn last() -> u32 {{ others[{words} - 1] = y[0]; one = 2u; return others[{words} - 1] * one; }}
+             @compute @workgroup_size(1) fn other() {{ elsewhere[5] = 1u; }}"
+        );
+        wgsl(&device, &declarations, "y[0] = last();")
+    };
+    let run = |kernel: Kernel| -> Result<Vec<u32>> {
+        let [y] = kernel.launch(1, [Argument::from(Tensor::new([21u32], &device)?)])?;
+        y.to_vec()
+    };
+    assert_eq!(run(shared(most / 4 - 1)?)?, [42]);
+    for words in [most / 4, 100_000_000] {
+        let bytes = u64::from(words) * 4 + 4;
+        let expected = too_much(&device, "brought", bytes, "bytes of workgroup memory", most);
+        assert_error!(shared(words), Error::Unsupported { .. }, expected);
+    }
+    let overridden = wgsl(
+        &device,
+        "override length: u32 = 100000000; var<workgroup> all: array<vec4<u32>, length>;",
+        "all[0] = vec4<u32>(1u); y[0] = all[0].x;",
+    );
+    let expected = too_much(&device, "brought", 1_600_000_000, "bytes of workgroup memory", most);
+    assert_error!(overridden, Error::Unsupported { .. }, expected);
+
+    // Private memory, and that of the functions, together.
+    let local = |private: u32, local: u32, called: u32| {
+        let declarations = format!(
+            "var<private> p: array<u32, {private}>;
+             fn last(i: u32) -> u32 {{ var a: array<u32, {called}>; a[i] = y[0]; return a[i]; }}"
+        );
+        let body = format!("var a: array<vec2<u32>, {local}>; p[0] = last(2u); a[1].y = p[0]; y[0] = a[1].y;");
+        wgsl(&device, &declarations, &body)
+    };
+    assert_eq!(run(local(1024, 256, 512)?)?, [21]);
+    for words in [[1025, 256, 512], [1024, 257, 512], [1024, 256, 513], [100_000_000; 3]] {
+        let bytes = 4 * (u64::from(words[0]) + 2 * u64::from(words[1]) + u64::from(words[2]));
+        assert_error!(
+            local(words[0], words[1], words[2]),
+            Error::Kernel { .. },
+            format!("kernel `brought`: private and local arrays of {bytes} bytes; 8192 are possible")
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn spirv_that_takes_too_much_memory() {
+    on_each_device(|device| {
+        let bring = |shared: u32, local: u32, workgroup: u32| {
+            let k = KernelBuilder::new("brought", Kernel::target(device), workgroup);
+            let y = k.buffer("y", Type::U32, Access::ReadWrite);
+            let (shared, local) = (k.workgroup_array(Type::U32, shared), k.local_array(Type::vec2(Scalar::U32), local));
+            shared.store(2, y.load(0));
+            local.store(1, shared.load(2).splat(2));
+            y.store(0, local.load(1).lane(1) * 2);
+            let words = k.finish()?.spirv()?.to_vec();
+            let signature = Signature::new("brought").in_out("y", DType::U32);
+            // SAFETY: the kernel keeps within its arrays of at least three and two elements, and its buffer of one.
+            unsafe { Kernel::from_spirv(device, &words, "main", [workgroup, 1, 1], signature) }
+        };
+        let limits = &device.info().limits;
+        let most = limits.max_workgroup_memory;
+        let [y] = bring(most / 4, 1024, 1)?.launch(1, [Argument::from(Tensor::new([21u32], device)?)])?;
+        assert_eq!(y.to_vec::<u32>()?, [42]);
+        for words in [most / 4 + 1, 100_000_000] {
+            let expected = too_much(device, "brought", u64::from(words) * 4, "bytes of workgroup memory", most);
+            assert_error!(bring(words, 1024, 1), Error::Unsupported { .. }, expected);
+        }
+        for vectors in [1025u32, 50_000_000] {
+            assert_error!(
+                bring(16, vectors, 1),
+                Error::Kernel { .. },
+                format!("kernel `brought`: private and local arrays of {} bytes; 8192 are possible", vectors * 8)
+            );
+        }
+        let most = limits.max_workgroup_invocations;
+        let expected = too_much(device, "brought", u64::from(most) + 1, "invocations per workgroup", most);
+        assert_error!(bring(16, 16, most + 1), Error::Unsupported { .. }, expected);
+        Ok(())
+    });
+}
+
+#[test]
+fn shaders_of_other_stages_are_refused() {
+    on_each_device(|device| {
+        let words = spirv(device);
+        // The entry point's model is the word before its function and its name.
+        let name =
+            words.windows(2).position(|pair| pair == [u32::from_le_bytes(*b"doub"), u32::from_le_bytes(*b"le\0\0")]);
+        let with_model = |model: u32| {
+            let mut words = words.clone();
+            words[name.unwrap() - 2] = model;
+            bring(device, &words, "double", [64, 1, 1])
+        };
+        let (own, other) = if device.info().backend == BackendKind::LevelZero { (6, 5) } else { (5, 6) };
+        assert!(with_model(own).is_ok());
+        for (model, what) in [(0, "a vertex shader"), (4, "a fragment shader"), (3, "of execution model 3")] {
+            assert_error!(
+                with_model(model),
+                Error::Kernel { .. },
+                format!("kernel `scale`: entry point `double` is {what}; a kernel needs a compute entry point")
+            );
+        }
+        let [vulkan, opencl] = [["a compute shader", "compute shaders"], ["a kernel", "kernels"]];
+        let (found, wanted) = match other {
+            5 => (format!("{} of Vulkan", vulkan[0]), format!("{} of OpenCL", opencl[1])),
+            _ => (format!("{} of OpenCL", opencl[0]), format!("{} of Vulkan", vulkan[1])),
+        };
+        assert_error!(
+            with_model(other),
+            Error::Kernel { .. },
+            format!(
+                "kernel `scale`: entry point `double` is {found}; this device takes {wanted} (`Kernel::target` tells)"
+            )
+        );
+        if device.info().backend != BackendKind::WebGpu {
+            return Ok(());
+        }
+        for (text, what) in [
+            ("@vertex fn run() -> @builtin(position) vec4<f32> { return vec4<f32>(); }", "a vertex shader"),
+            ("@fragment fn run() { }", "a fragment shader"),
+        ] {
+            assert_error!(
+                Kernel::from_wgsl(device, text, "run", Signature::new("brought")),
+                Error::Kernel { .. },
+                format!("kernel `brought`: entry point `run` is {what}; a kernel needs a compute entry point")
+            );
+        }
+        Ok(())
+    });
 }

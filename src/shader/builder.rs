@@ -18,6 +18,11 @@ use rspirv::spirv::{
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
+/// How deep branches and loops nest, with the branches around stores of checked kernels. naga writes a loop as two
+/// blocks of WGSL, which has 127 in each other ("Limits"); Mesa's software device leaves out what 80 branches are
+/// around.
+const MAX_NESTING: usize = 60;
+
 /// For values that were computed where the flow of control need not have come by.
 const OUT_OF_SCOPE: &str =
     "a value is used outside of the branch or loop in which it was computed; keep it in a variable (`var`)";
@@ -374,6 +379,10 @@ impl KernelBuilder {
         let scopes = &mut self.state.borrow_mut().scopes;
         scopes.opened += 1;
         scopes.open.push(scopes.opened);
+        if scopes.open.len() > MAX_NESTING {
+            let advice = "move the inner ones out, or keep conditions in variables";
+            self.fail(format!("branches and loops nest deeper than {MAX_NESTING}; {advice}"));
+        }
         scopes.opened
     }
 

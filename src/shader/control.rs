@@ -1,4 +1,4 @@
-//! Structured control flow: conditions, loops, barriers.
+//! Structured control flow: conditions, loops, barriers. Branches and loops nest 60 deep at most.
 
 use super::builder::KernelBuilder;
 use super::memory::Var;

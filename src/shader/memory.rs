@@ -9,7 +9,7 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{GlslStd450Op, MemoryAccess, MemorySemantics, Op, OpenclStd100Op, Scope, StorageClass, Word};
 
 /// The bytes of all local arrays of a checked kernel together: what WGSL guarantees ("Limits", function address space).
-const MAX_LOCAL_MEMORY: u32 = 8192;
+pub(super) const MAX_LOCAL_MEMORY: u32 = 8192;
 
 /// A mutable variable of an invocation.
 #[derive(Clone, Copy)]

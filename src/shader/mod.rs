@@ -25,12 +25,15 @@ mod cooperative;
 mod dot_product;
 mod double;
 mod exponential;
+pub(crate) mod footprint;
 mod hyperbolic;
 #[cfg(feature = "webgpu")]
 pub(crate) mod interface;
 mod math;
 mod memory;
 mod module;
+#[cfg(feature = "webgpu")]
+pub(crate) mod nesting;
 mod normal_distribution;
 mod quantile;
 mod signature;

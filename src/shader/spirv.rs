@@ -1,11 +1,15 @@
 //! What a SPIR-V module that somebody brings says of itself. It is read word by word, so that instructions and
 //! capabilities which `rspirv` does not know yet are passed over.
 
+use super::target::Dialect;
 use crate::device::Features;
-use rspirv::spirv::{Capability, ExecutionMode, MAGIC_NUMBER, Op};
+use rspirv::spirv::{BuiltIn, Capability, Decoration, ExecutionMode, ExecutionModel, MAGIC_NUMBER, Op};
+use std::collections::HashMap;
 
 /// An entry point of a module, and what the module as a whole asks for.
 pub(crate) struct EntryPoint {
+    /// The id of its function.
+    pub function: u32,
     /// Invocations per workgroup, where the module tells.
     pub local_size: Option<[u32; 3]>,
     /// What the module's capabilities require, of what this crate knows of.
@@ -13,7 +17,7 @@ pub(crate) struct EntryPoint {
 }
 
 /// The words behind the number of each instruction, with that number.
-fn instructions(words: &[u32]) -> impl Iterator<Item = (u32, &[u32])> {
+pub(super) fn instructions(words: &[u32]) -> impl Iterator<Item = (u32, &[u32])> {
     let mut rest = words.get(5..).unwrap_or_default();
     std::iter::from_fn(move || {
         let first = *rest.first()?;
@@ -29,8 +33,8 @@ fn text(words: &[u32]) -> String {
     String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
 }
 
-/// Finds an entry point by its name. The error says what there is instead.
-pub(crate) fn entry_point(words: &[u32], name: &str) -> Result<EntryPoint, String> {
+/// Finds an entry point for a dialect by its name. The error says what there is instead.
+pub(crate) fn entry_point(words: &[u32], name: &str, dialect: Dialect) -> Result<EntryPoint, String> {
     if words.first() != Some(&MAGIC_NUMBER) {
         return Err(format!("not SPIR-V: the first word is not {MAGIC_NUMBER:#010x}"));
     }
@@ -39,22 +43,77 @@ pub(crate) fn entry_point(words: &[u32], name: &str) -> Result<EntryPoint, Strin
     for (number, operands) in instructions(words) {
         match operands {
             &[capability, ..] if number == Op::Capability as u32 => require(&mut requires, capability),
-            [_, id, literal @ ..] if number == Op::EntryPoint as u32 => entry_points.push((*id, text(literal))),
+            [model, id, literal @ ..] if number == Op::EntryPoint as u32 => {
+                entry_points.push((*model, *id, text(literal)));
+            }
             _ => {}
         }
     }
-    let Some((id, _)) = entry_points.iter().find(|(_, other)| other == name) else {
-        return Err(no_entry_point(name, entry_points.iter().map(|(_, name)| &**name)));
+    let wanted = match dialect {
+        Dialect::Vulkan => ExecutionModel::GLCompute as u32,
+        Dialect::OpenCl => ExecutionModel::Kernel as u32,
     };
-    let local_size = instructions(words).find_map(|(number, operands)| match *operands {
-        [of, mode, x, y, z]
-            if number == Op::ExecutionMode as u32 && of == *id && mode == ExecutionMode::LocalSize as u32 =>
-        {
-            Some([x, y, z])
+    let mut of_name = entry_points.iter().filter(|(.., other)| other == name);
+    let Some((model, function, _)) = of_name.clone().find(|(model, ..)| *model == wanted).or(of_name.next()) else {
+        return Err(no_entry_point(name, entry_points.iter().map(|(.., name)| &**name)));
+    };
+    check_model(name, *model, dialect)?;
+    Ok(EntryPoint { function: *function, local_size: local_size(words, *function), requires })
+}
+
+fn check_model(name: &str, model: u32, dialect: Dialect) -> Result<(), String> {
+    use ExecutionModel as Model;
+    let other = |what: &str, other: &str| {
+        format!("entry point `{name}` is {what}; this device takes {other} (`Kernel::target` tells)")
+    };
+    Err(match (ExecutionModel::from_u32(model), dialect) {
+        (Some(Model::GLCompute), Dialect::Vulkan) | (Some(Model::Kernel), Dialect::OpenCl) => return Ok(()),
+        (Some(Model::GLCompute), Dialect::OpenCl) => other("a compute shader of Vulkan", "kernels of OpenCL"),
+        (Some(Model::Kernel), Dialect::Vulkan) => other("a kernel of OpenCL", "compute shaders of Vulkan"),
+        (Some(Model::Vertex), _) => wrong_stage(name, "a vertex shader"),
+        (Some(Model::Fragment), _) => wrong_stage(name, "a fragment shader"),
+        _ => wrong_stage(name, &format!("of execution model {model}")),
+    })
+}
+
+/// Says that an entry point is no compute shader.
+pub(super) fn wrong_stage(name: &str, what: &str) -> String {
+    format!("entry point `{name}` is {what}; a kernel needs a compute entry point")
+}
+
+/// The invocations per workgroup. A constant that is decorated as such comes before the entry point's own mode.
+fn local_size(words: &[u32], function: u32) -> Option<[u32; 3]> {
+    let (mut size, mut size_ids, mut decorated) = (None, None, None);
+    let mut constants = HashMap::new();
+    for (number, operands) in instructions(words) {
+        match (Op::from_u32(number), operands) {
+            (Some(Op::ExecutionMode), &[of, mode, x, y, z])
+                if of == function && mode == ExecutionMode::LocalSize as u32 =>
+            {
+                size = Some([x, y, z]);
+            }
+            (Some(Op::ExecutionModeId), &[of, mode, x, y, z])
+                if of == function && mode == ExecutionMode::LocalSizeId as u32 =>
+            {
+                size_ids = Some([x, y, z]);
+            }
+            (Some(Op::Decorate), &[id, decoration, builtin])
+                if decoration == Decoration::BuiltIn as u32 && builtin == BuiltIn::WorkgroupSize as u32 =>
+            {
+                decorated = Some(id);
+            }
+            (Some(Op::Constant | Op::SpecConstant), &[_, id, value]) => _ = constants.insert(id, value),
+            (Some(Op::ConstantComposite | Op::SpecConstantComposite), &[_, id, x, y, z]) if decorated == Some(id) => {
+                size_ids = Some([x, y, z]);
+            }
+            _ => {}
         }
-        _ => None,
-    });
-    Ok(EntryPoint { local_size, requires })
+    }
+    let values = |ids: [u32; 3]| {
+        let [x, y, z] = ids.map(|id| constants.get(&id).copied());
+        Some([x?, y?, z?])
+    };
+    size_ids.and_then(values).or(size)
 }
 
 /// Says that there is no entry point of a name, and which there are.
@@ -78,7 +137,9 @@ fn require(features: &mut Features, capability: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shader::{Access, KernelBuilder, Target, Type};
+    #[cfg(feature = "webgpu")]
+    use crate::shader::nesting;
+    use crate::shader::{Access, KernelBuilder, Target, Type, footprint};
 
     fn words(write: impl FnOnce(&KernelBuilder)) -> Vec<u32> {
         let k = KernelBuilder::new("sample", Target { integer_dot_products: true, ..Target::VULKAN }, 32);
@@ -88,35 +149,75 @@ mod tests {
 
     #[test]
     fn a_module_tells_what_it_requires() {
-        let plain = entry_point(&words(|_| ()), "main").unwrap();
+        let plain = entry_point(&words(|_| ()), "main", Dialect::Vulkan).unwrap();
         assert_eq!((plain.local_size, plain.requires), (Some([32, 1, 1]), Features::default()));
         let halves = words(|k| _ = k.buffer("x", Type::F16, Access::Read).load(0));
-        assert_eq!(entry_point(&halves, "main").unwrap().requires, Features { f16: true, ..Default::default() });
+        assert_eq!(
+            entry_point(&halves, "main", Dialect::Vulkan).unwrap().requires,
+            Features { f16: true, ..Default::default() }
+        );
         let subgroups = words(|k| _ = k.u32(1).subgroup_sum());
         assert_eq!(
-            entry_point(&subgroups, "main").unwrap().requires,
+            entry_point(&subgroups, "main", Dialect::Vulkan).unwrap().requires,
             Features { subgroups: true, ..Default::default() }
         );
         let dots = words(|k| _ = k.u32(1).dot_u8(k.u32(2), k.u32(3)));
         assert_eq!(
-            entry_point(&dots, "main").unwrap().requires,
+            entry_point(&dots, "main", Dialect::Vulkan).unwrap().requires,
             Features { integer_dot_products: true, ..Default::default() }
         );
     }
 
     #[test]
     fn whatever_the_words_are_it_ends() {
-        let words = words(|_| ());
+        let words = words(|k| k.workgroup_array(Type::F32, 64).store(0, 1.0));
+        let read = |words: &[u32]| {
+            _ = entry_point(words, "main", Dialect::Vulkan);
+            _ = entry_point(words, "main", Dialect::OpenCl);
+            _ = footprint::of_spirv(words, words.get(3).copied().unwrap_or(0));
+            #[cfg(feature = "webgpu")]
+            {
+                _ = nesting::check_control_flow(words, true);
+            }
+        };
         for length in 0..words.len() {
-            _ = entry_point(&words[..length], "main");
+            read(&words[..length]);
         }
         for place in 5..words.len() {
             let mut broken = words.clone();
             // An instruction of no words, and one that is longer than the module.
             for word in [0, 0xffff_000f] {
                 broken[place] = word;
-                _ = entry_point(&broken, "main");
+                read(&broken);
             }
         }
+    }
+
+    #[test]
+    fn the_size_of_workgroups_may_be_constants() {
+        use rspirv::binary::Assemble;
+        use rspirv::dr::{Builder, Operand};
+        use rspirv::spirv::FunctionControl;
+        let size = |is_decorated: bool| {
+            let mut b = Builder::new();
+            let (void, u32) = (b.type_void(), b.type_int(32, 0));
+            let sizes = [8, 4, 2].map(|size| b.spec_constant_bit32(u32, size));
+            let signature = b.type_function(void, []);
+            let main = b.begin_function(void, None, FunctionControl::NONE, signature).unwrap();
+            b.begin_block(None).unwrap();
+            b.ret().unwrap();
+            b.end_function().unwrap();
+            b.entry_point(ExecutionModel::GLCompute, main, "main", []);
+            if is_decorated {
+                b.execution_mode(main, ExecutionMode::LocalSize, [64, 1, 1]);
+                let vector = b.type_vector(u32, 3);
+                let all = b.spec_constant_composite(vector, sizes);
+                b.decorate(all, Decoration::BuiltIn, [Operand::BuiltIn(BuiltIn::WorkgroupSize)]);
+            } else {
+                b.execution_mode_id(main, ExecutionMode::LocalSizeId, sizes);
+            }
+            entry_point(&b.module().assemble(), "main", Dialect::Vulkan).unwrap().local_size
+        };
+        assert_eq!([size(false), size(true)], [Some([8, 4, 2]); 2]);
     }
 }

@@ -1,5 +1,6 @@
 //! Kernels as WGSL: the Vulkan dialect of SPIR-V, translated by naga.
 
+use super::nesting;
 use crate::error::{Error, Result};
 use crate::shader::Module;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -10,7 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(crate) fn translate(module: &Module) -> Result<String> {
     // naga's SPIR-V reader still indexes and unwraps in places (an id that no instruction defines, for one), and a
     // malformed module must not take the process down.
-    without_panics(|| translate_unguarded(module))
+    on_large_stack(|| without_panics(|| translate_unguarded(module)))
+        .and_then(|translated| translated)
         .and_then(|translated| translated)
         .map_err(|message| Error::Kernel { kernel: module.name.clone(), message })
 }
@@ -22,6 +24,28 @@ pub(crate) fn without_panics<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
         format!("naga panicked: {text}")
     })
+}
+
+/// The bytes of [`on_large_stack`]. Unoptimized, naga takes up to 40 KB for each of the levels that [`nesting`] lets pass.
+/// The system hands out what is touched.
+#[cfg(not(target_family = "wasm"))]
+const STACK: usize = 128 << 20;
+
+/// Runs something that calls naga, which is recursive, on a thread with a large stack. The caller's may be of any size.
+#[cfg(not(target_family = "wasm"))]
+pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("naga".into()).stack_size(STACK).spawn_scoped(scope, work);
+        let thread = thread.map_err(|error| format!("no thread for the compiler: {error}"))?;
+        // A panic goes on in the caller.
+        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+/// There are no threads: runs it at once.
+#[cfg(target_family = "wasm")]
+pub(crate) fn on_large_stack<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    Ok(work())
 }
 
 /// What browsers ask for where a kernel uses subgroups, and naga's own parser refuses. That all lanes come by is for the
@@ -50,6 +74,7 @@ fn translate_unguarded(module: &Module) -> Result<String, String> {
     let info = Validator::new(ValidationFlags::all(), capabilities(module))
         .validate(&ir)
         .map_err(|error| format!("naga finds the kernel invalid: {}", with_sources(error.as_inner())))?;
+    nesting::name_deep(&mut ir, &info);
     naga::back::wgsl::write_string(&ir, &info, naga::back::wgsl::WriterFlags::empty())
         .map_err(|error| format!("naga cannot write the kernel as WGSL: {}", with_sources(&error)))
 }

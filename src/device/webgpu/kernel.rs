@@ -87,7 +87,9 @@ impl Kernels {
         let layout = self.layout(module)?;
         let refuse = |message| Error::Kernel { kernel: module.name.clone(), message };
         let create = || wgsl::without_panics(|| self.create_pipeline(module, source, &layout.pipeline));
-        let pipeline = self.gpu.catch(create, |error| refuse(describe(&error)))?.map_err(refuse)?;
+        // wgpu's error scopes belong to a thread, and its naga needs a large stack.
+        let compile = || self.gpu.catch(create, |error| refuse(describe(&error)));
+        let pipeline = wgsl::on_large_stack(compile).map_err(refuse)??.map_err(refuse)?;
         let kernel = Kernel {
             name: module.name.clone(),
             pipeline,
