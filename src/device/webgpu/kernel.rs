@@ -86,10 +86,12 @@ impl Kernels {
         let source = Source::of(module, self.gpu.takes_spirv())?;
         let layout = self.layout(module)?;
         let refuse = |message| Error::Kernel { kernel: module.name.clone(), message };
+        let is_spirv = matches!(source, Source::Spirv(_));
         let create = || wgsl::without_panics(|| self.create_pipeline(module, source, &layout.pipeline));
-        // wgpu's error scopes belong to a thread, and its naga needs a large stack.
+        // wgpu's error scopes belong to a thread, and its naga needs a large stack. SPIR-V goes to the driver unread.
         let compile = || self.gpu.catch(create, |error| refuse(describe(&error)));
-        let pipeline = wgsl::on_large_stack(compile).map_err(refuse)??.map_err(refuse)?;
+        let compiled = if is_spirv { compile() } else { wgsl::on_large_stack(compile).map_err(refuse)? };
+        let pipeline = compiled?.map_err(refuse)?;
         let kernel = Kernel {
             name: module.name.clone(),
             pipeline,
