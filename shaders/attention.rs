@@ -2,8 +2,8 @@
 //! been summed is rescaled when a larger one turns up: M. Milakov and N. Gimelshein, "Online normalizer calculation for
 //! softmax", 2018; T. Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", 2022.
 
-use super::Family;
 use super::elements::{Elements, Grid, Strides, float_parameter};
+use super::{Family, slowness, volume};
 use crate::dtype::DType;
 use crate::shader::{Access, Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
 
@@ -318,6 +318,13 @@ impl<'k> Softmax<'k> {
 }
 
 impl Family for Attention {
+    fn products(&self, parameters: &[u32]) -> u64 {
+        let numbers = self.dtype.parts() * (1 + usize::from(self.softcap)) + usize::from(self.parts);
+        let batch = &parameters[5 + numbers..][..self.batch_rank];
+        let each = [self.features + self.columns];
+        volume(parameters[..3].iter().chain(batch).chain(&each)).saturating_mul(slowness(self.dtype))
+    }
+
     fn name(&self) -> String {
         let mask = self.mask.map_or(String::new(), |dtype| format!(", {dtype} mask"));
         let softcap = if self.softcap { ", softcap" } else { "" };

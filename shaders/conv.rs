@@ -2,9 +2,9 @@
 //! the output channels of a group, with the windows of the input, whose columns are the places in all images; their
 //! depth is an input channel and a tap, an element of the window.
 
-use super::Family;
 use super::elements::{Elements, Strides, take_apart};
 use super::tiles::{Sums, Tile, add_by_workgroup, loaded_column};
+use super::{Family, slowness, volume};
 use crate::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
@@ -25,6 +25,9 @@ pub(crate) struct Conv {
     /// Whether along the last axis stride and dilation are equal, so that neighbouring outputs have neighbouring inputs
     /// at each tap, and all but one of a strip's have been loaded for the tap before.
     pub slides: bool,
+    /// Whether taps that meet padding only, at all places of a block, are left out: worth it if they are most taps. For tiles
+    /// in registers that do not slide.
+    pub clipped: bool,
 }
 
 impl Conv {
@@ -49,6 +52,9 @@ struct Axis<'k> {
     /// The taps of the phase, and the most that one has, from parameters alone.
     taps: Value<'k>,
     most_taps: Value<'k>,
+    /// Where the taps begin and end that meet an element at some place of the block, or all of them.
+    begin: Value<'k>,
+    end: Value<'k>,
     first_tap: Value<'k>,
     tap_step: Value<'k>,
     origin: Value<'k>,
@@ -59,6 +65,24 @@ struct Axis<'k> {
 impl<'k> Axis<'k> {
     fn tap(&self, j: Value<'k>) -> Value<'k> {
         self.first_tap + j * self.tap_step
+    }
+
+    /// Leaves out the taps that meet no element at the places from `low` to `high`.
+    fn clip(&mut self, low: Value<'k>, high: Value<'k>, transposed: bool) {
+        let signed = |value: Value<'k>| value.bitcast(Type::I32);
+        let [low, high] = [low, high].map(|q| self.origin + q * self.stride);
+        let (before, behind) = (signed(high).lt(0), signed(low).ge(signed(self.input)));
+        let end = if transposed {
+            // The next tap meets an earlier element.
+            let step = low.literal(0) - self.dilation;
+            self.begin = behind.select((low - self.input) / step + 1, 0);
+            before.select(low.literal(0), high / step + 1)
+        } else {
+            let up = |distance: Value<'k>| (distance + (self.dilation - 1)) / self.dilation;
+            self.begin = before.select(up(low.literal(0) - high), 0);
+            behind.select(low.literal(0), up(self.input - low))
+        };
+        self.end = end.min(self.taps);
     }
 }
 
@@ -96,6 +120,19 @@ struct Problem<'k> {
     block_row: Value<'k>,
     block_column: Value<'k>,
     real: Value<'k>,
+}
+
+/// Leaves out the taps that meet no element at all places of a block of columns.
+fn clip<'k>(axes: &mut [Axis<'k>], columns: Value<'k>, [first, count]: [Value<'k>; 2], transposed: bool) {
+    let lengths: Vec<_> = axes.iter().map(|axis| axis.places).collect();
+    let ends = [first, first + (count - 1)].map(|column| take_apart(column.min(columns - 1), &lengths));
+    let [(first_image, first), (last_image, last)] = ends;
+    // As long as what is outside of them is the same, the places along an axis are those between the two ends.
+    let mut same = first_image.eq(last_image);
+    for ((axis, first), last) in axes.iter_mut().zip(first).zip(last) {
+        axis.clip(same.select(first, 0), same.select(last, axis.places - 1), transposed);
+        same = same & first.eq(last);
+    }
 }
 
 fn product<'k>(k: &'k KernelBuilder, values: impl Iterator<Item = Value<'k>>) -> Value<'k> {
@@ -147,6 +184,9 @@ impl<'k> Problem<'k> {
         }
         axes.reverse();
         let group = batch.min(groups - 1);
+        if config.clipped {
+            clip(&mut axes, columns, [block_column, k.u32(block_columns)], config.transposed);
+        }
         let (weight_strides, group_stride) = if config.transposed {
             ([kernel, rows * kernel], channels * rows * kernel)
         } else {
@@ -253,6 +293,8 @@ fn dense_axis<'k>(
         spacing: one,
         taps: kernel,
         most_taps: kernel,
+        begin: zero,
+        end: kernel,
         first_tap: zero,
         tap_step: one,
         origin: zero - before,
@@ -271,13 +313,15 @@ fn phase_axis<'k>(
     [phase, step]: [Value<'k>; 2],
 ) -> Axis<'k> {
     let place = phase + before;
-    // The first tap with an input; there may be none.
+    // The first tap with an input; there may be none. If there is one, it is among the first `step`.
     let tap = k.var(k.u32(0));
+    let candidates = kernel.min(step);
     let misses = || (tap.get() * dilation % stride).ne(place % stride);
-    k.while_(|| tap.get().lt(kernel) & misses(), || tap.set(tap.get() + 1));
-    let first_tap = tap.get();
+    k.while_(|| tap.get().lt(candidates) & misses(), || tap.set(tap.get() + 1));
+    let first_tap = tap.get().lt(candidates).select(tap.get(), kernel);
     let signed = |value: Value<'k>| value.bitcast(Type::I32);
     let origin = signed(place - first_tap * dilation) / signed(stride);
+    let taps = (kernel - first_tap + step - 1) / step;
     Axis {
         axis,
         output,
@@ -286,7 +330,9 @@ fn phase_axis<'k>(
         places,
         first: phase,
         spacing: stride,
-        taps: (kernel - first_tap + step - 1) / step,
+        taps,
+        begin: k.u32(0),
+        end: taps,
         most_taps: (kernel + step - 1) / step,
         first_tap,
         tap_step: step,
@@ -297,10 +343,20 @@ fn phase_axis<'k>(
 }
 
 impl Family for Conv {
+    fn products(&self, parameters: &[u32]) -> u64 {
+        let (sizes, axes) = parameters.split_at(4);
+        // An element of the output is made of all taps, one of a transposed convolution's input goes to all of them.
+        let place = usize::from(self.transposed);
+        let axes = axes.chunks(6).take(self.axes).flat_map(|axis| [&axis[place], &axis[2]]);
+        volume(sizes.iter().chain(axes)).saturating_mul(slowness(self.dtype))
+    }
+
     fn name(&self) -> String {
         let name = if self.transposed { "conv_transpose" } else { "conv" };
         let slides = if self.slides { ", slides" } else { "" };
-        format!("{name}{}d({}, {:?}, bias: {}{slides})", self.axes, self.dtype, self.tile, self.bias).to_lowercase()
+        let clipped = if self.clipped { ", clipped" } else { "" };
+        let Conv { axes, dtype, tile, bias, .. } = self;
+        format!("{name}{axes}d({dtype}, {tile:?}, bias: {bias}{slides}{clipped})").to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -326,10 +382,12 @@ impl Family for Conv {
         let tiles = [Tile::Workgroup, Tile::Registers { rows: 8, columns: 4 }, Tile::Registers { rows: 1, columns: 4 }];
         let mut samples = Vec::new();
         for tile in tiles {
-            let conv = Conv { dtype: DType::F32, axes: 2, transposed: false, bias: true, tile, slides: false };
+            let (dtype, bias) = (DType::F32, true);
+            let conv = Conv { dtype, axes: 2, transposed: false, bias, tile, slides: false, clipped: false };
             samples.extend([Conv { transposed: true, ..conv.clone() }, conv]);
         }
         samples.extend(samples.last().map(|last| Conv { slides: true, ..last.clone() }));
+        samples.extend([false, true].map(|transposed| Conv { transposed, clipped: true, ..samples[3].clone() }));
         let tile = Tile::Registers { rows: 8, columns: 1 };
         samples.extend([DType::I64, DType::F64].map(|dtype| Conv { dtype, tile, ..samples[0].clone() }));
         samples
@@ -394,7 +452,7 @@ fn each_tap<'k>(
     visit: &dyn Fn(Value<'k>, &[Source<'k>]),
 ) {
     let Some((along, inner)) = axes.split_first() else { return visit(tap, &sources) };
-    p.k.for_range(0, along.taps, |j| {
+    p.k.for_range(along.begin, along.end, |j| {
         let moved = columns.iter().zip(&sources).map(|(column, &(index, inside))| {
             let i = column.starts[along.axis] + j * along.dilation;
             (index + i * p.x_stride(along.axis), inside & i.lt(along.input))

@@ -13,6 +13,7 @@ pub(crate) mod workgroup;
 pub use catalogue::catalogue;
 
 use crate::device::MatrixUnits;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::shader::{KernelBuilder, Module, Target};
 
@@ -27,8 +28,23 @@ pub(crate) trait Family: Sized {
     /// Writes the kernel.
     fn write(&self, k: &KernelBuilder);
 
+    /// Estimates how many products or elements of `f32` the kernel adds up, if that and not memory takes the time.
+    fn products(&self, _parameters: &[u32]) -> u64 {
+        0
+    }
+
     /// Some of the family, for those who want to look at kernels.
     fn samples() -> Vec<Self>;
+}
+
+/// The product of some parameters, for estimates.
+fn volume<'a>(parameters: impl IntoIterator<Item = &'a u32>) -> u64 {
+    parameters.into_iter().fold(1, |product, &n| product.saturating_mul(n.into()))
+}
+
+/// How many times as long a sum takes in a dtype as in `f32`: units for 64 bits are few, or there are none.
+fn slowness(dtype: DType) -> u64 {
+    if dtype.size_in_bytes() == 8 { 16 } else { 1 }
 }
 
 macro_rules! families {
@@ -54,6 +70,13 @@ macro_rules! families {
             pub fn name(&self) -> String {
                 match self {
                     $(KernelConfig::$family(config) => config.name(),)*
+                }
+            }
+
+            /// Estimates how many products or elements of `f32` the kernel adds up, if that and not memory takes the time.
+            pub fn products(&self, parameters: &[u32]) -> u64 {
+                match self {
+                    $(KernelConfig::$family(config) => config.products(parameters),)*
                 }
             }
 

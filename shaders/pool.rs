@@ -1,7 +1,7 @@
 //! Pools: each window of the spatial axes folded to one number. Each invocation folds four consecutive windows.
 
-use super::Family;
 use super::elements::{Elements, Quads, float_parameter};
+use super::{Family, volume};
 use crate::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 
@@ -40,12 +40,12 @@ pub(crate) struct Pool {
 
 /// One spatial axis, with what differs between the four windows in the lanes of vectors.
 struct Axis<'k> {
-    kernel: Value<'k>,
+    /// The most elements that a window has in the input.
+    most: Value<'k>,
     dilation: Value<'k>,
     stride_in_memory: Value<'k>,
-    /// The first element of the windows; before the first of the axis, it wraps.
+    /// The first element of the windows that is in the input, and where their elements in the input end.
     start: Value<'k>,
-    /// Where the elements to look at end.
     end: Value<'k>,
     /// How many elements count for an average.
     counted: Value<'k>,
@@ -62,10 +62,10 @@ impl Pool {
         stride_in_memory: Value<'k>,
         q: Value<'k>,
     ) -> Axis<'k> {
-        let (start, end, counted) = match self.windows {
+        let (most, start, end, counted) = match self.windows {
             Windows::Adaptive => {
                 let (start, end) = (q * input / output, ((q + 1) * input + (output - 1)) / output);
-                (start, end, end - start)
+                (kernel, start, end, end - start)
             }
             Windows::Sliding => {
                 // From the start of the padding.
@@ -74,10 +74,21 @@ impl Pool {
                     PoolOp::Average { padding_counts: true } => (from + kernel).min(before + input + after) - from,
                     _ => (from + kernel).min(before + input) - from.max(before),
                 };
-                (from - before, input.splat(4), counted)
+                // The loop visits no padding: there may be far more of it than input.
+                let first = match self.op {
+                    PoolOp::Max => {
+                        // With a sign, as Intel's offline compiler (22.43) fails on differences that saturate at 0.
+                        let missing = (before - from).bitcast(Type { scalar: Scalar::I32, lanes: 4 }).max(0);
+                        from + (missing.bitcast(from.ty()) + (dilation - 1)) / dilation * dilation
+                    }
+                    // Only max pooling has a dilation.
+                    PoolOp::Average { .. } | PoolOp::Norm => from.max(before),
+                };
+                let end = (from + kernel * dilation).min(before + input) - before;
+                (kernel.min((input + (dilation - 1)) / dilation), first - before, end, counted)
             }
         };
-        Axis { kernel, dilation, stride_in_memory, start, end, counted }
+        Axis { most, dilation, stride_in_memory, start, end, counted }
     }
 
     /// Folds an element into what has been folded.
@@ -103,6 +114,11 @@ impl Pool {
 }
 
 impl Family for Pool {
+    fn products(&self, parameters: &[u32]) -> u64 {
+        let axes = parameters[3..].chunks(7).take(self.axes);
+        volume(std::iter::once(&parameters[0]).chain(axes.map(|axis| (&axis[1]).min(&axis[2]))))
+    }
+
     fn name(&self) -> String {
         let op = match self.op {
             PoolOp::Max => "max",
@@ -186,7 +202,7 @@ fn each_element<'k>(
     visit: &dyn Fn(Sources<'k>),
 ) {
     let Some((axis, inner)) = axes.split_first() else { return visit((index, inside)) };
-    k.for_range(0, axis.kernel, |tap| {
+    k.for_range(0, axis.most, |tap| {
         let i = axis.start + tap * axis.dilation;
         let here = i.lt(axis.end);
         let inside = inside.map_or(here, |outer| outer & here);

@@ -248,7 +248,7 @@ impl Runtime {
         let large_buffers = buffers.iter().any(|buffer| buffer.bytes() > most);
         let kernel = self.kernels.get(&config, large_buffers, &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
-        self.dispatch(&kernel, buffers, parameters, groups, || config.name())
+        self.run(&kernel, buffers, parameters, groups, config.products(parameters), || config.name())
     }
 
     /// More workgroups than the device's limit per dimension, folded into rows.
@@ -272,6 +272,19 @@ impl Runtime {
         groups: [u32; 3],
         name: impl FnOnce() -> String,
     ) -> Result<()> {
+        self.run(kernel, buffers, parameters, groups, 0, name)
+    }
+
+    /// The same of a kernel of which it is known how many products it adds up.
+    fn run(
+        &self,
+        kernel: &Kernel,
+        buffers: &[&Buffer],
+        parameters: &[u32],
+        groups: [u32; 3],
+        products: u64,
+        name: impl FnOnce() -> String,
+    ) -> Result<()> {
         let uses: SmallVec<[_; 6]> =
             buffers.iter().zip(kernel.bindings.iter()).map(|(buffer, &access)| (buffer.allocation(), access)).collect();
         let command = Command::Dispatch {
@@ -281,8 +294,9 @@ impl Runtime {
             groups,
         };
         self.launches.fetch_add(1, Ordering::Relaxed);
-        let label = || Label { name: name(), bytes: buffers.iter().map(|buffer| buffer.bytes()).sum() };
-        self.stream.record(command, &uses, 0, label)
+        let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
+        let label = || Label { name: name(), bytes };
+        self.stream.record(command, &uses, 0, self.tuning.batch.nanoseconds(bytes, products), label)
     }
 
     /// A buffer with these bytes.
@@ -328,7 +342,8 @@ impl Runtime {
     ) -> Result<()> {
         let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region };
         let label = || Label { name: name.into(), bytes: region.bytes() };
-        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], upload_bytes, label)
+        let nanoseconds = self.tuning.batch.nanoseconds(2 * region.bytes(), 0);
+        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], upload_bytes, nanoseconds, label)
     }
 
     /// Copies a box of bytes from a buffer to another one.

@@ -18,6 +18,10 @@ const BATCH_COMMANDS: usize = 256;
 /// A batch is submitted when it holds so many bytes on their way from the host, so that they do not pile up.
 const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
 
+/// A batch is submitted when its commands may take so long on a slow device. Drivers reset a device that is busy with one batch
+/// for some seconds (two on Windows), and estimates may be ten times too low.
+const BATCH_NANOSECONDS: u64 = 100_000_000;
+
 /// The host runs ahead of the device by at most so many batches: each holds memory of the driver and buffers.
 const MAX_IN_FLIGHT: usize = 16;
 
@@ -35,6 +39,8 @@ pub(crate) struct Stream {
 struct State {
     steps: Vec<Step>,
     upload_bytes: u64,
+    /// How long the recorded commands may take.
+    nanoseconds: u64,
     /// What the commands since the last barrier have read and written.
     read: HashSet<BufferId>,
     written: HashSet<BufferId>,
@@ -63,7 +69,9 @@ impl State {
     /// Whether what is recorded is enough for a batch.
     fn is_batch(&self) -> bool {
         let doublings = self.since_idle.min((BATCH_COMMANDS / FIRST_BATCH_COMMANDS).ilog2());
-        self.steps.len() >= FIRST_BATCH_COMMANDS << doublings || self.upload_bytes >= BATCH_UPLOAD_BYTES
+        self.steps.len() >= FIRST_BATCH_COMMANDS << doublings
+            || self.upload_bytes >= BATCH_UPLOAD_BYTES
+            || self.nanoseconds >= BATCH_NANOSECONDS
     }
 }
 
@@ -79,12 +87,13 @@ impl Stream {
     }
 
     /// Appends a command. `uses` are the buffers it names and how it uses them, `upload_bytes` what it brings from the
-    /// host; `label` is asked for only while commands are timed.
+    /// host, `nanoseconds` how long it may take; `label` is asked for only while commands are timed.
     pub fn record(
         &self,
         command: Command,
         uses: &[(&Arc<Allocation>, Access)],
         upload_bytes: u64,
+        nanoseconds: u64,
         label: impl FnOnce() -> Label,
     ) -> Result<()> {
         let mut state = self.state.lock();
@@ -110,6 +119,7 @@ impl Stream {
             timing.labels.push(label());
         }
         state.upload_bytes += upload_bytes;
+        state.nanoseconds = state.nanoseconds.saturating_add(nanoseconds);
         if state.is_batch() {
             self.submit(&mut state)?;
             drop(state);
@@ -145,6 +155,7 @@ impl Stream {
         state.steps.clear();
         let held = std::mem::take(&mut state.held);
         state.upload_bytes = 0;
+        state.nanoseconds = 0;
         // A batch sees all that was done before it.
         state.read.clear();
         state.written.clear();
@@ -402,9 +413,13 @@ pub(crate) mod tests {
     }
 
     fn copy(stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
+        copy_that_takes(0, stream, src, dst)
+    }
+
+    fn copy_that_takes(nanoseconds: u64, stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
         let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region: Region::linear(16) };
         let label = || Label { name: format!("{}", dst.id().0), bytes: 16 };
-        stream.record(command, &[(src, Access::Read), (dst, Access::Write)], 0, label)
+        stream.record(command, &[(src, Access::Read), (dst, Access::Write)], 0, nanoseconds, label)
     }
 
     #[test]
@@ -443,6 +458,27 @@ pub(crate) mod tests {
         copies(32 + 64);
         let lengths: Vec<_> = lazy.batches.lock().iter().map(Vec::len).collect();
         assert_eq!(lengths, [32, 64, 128, 256, 256, 1, 32, 64]);
+    }
+
+    #[test]
+    fn heavy_commands_make_short_batches() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        let copies = |count, nanoseconds| {
+            (0..count).for_each(|_| copy_that_takes(nanoseconds, &stream, &a, &b).unwrap());
+        };
+        copies(32 + 64 + 128, BATCH_NANOSECONDS / 1000);
+        copies(256, BATCH_NANOSECONDS / 257);
+        copies(6, BATCH_NANOSECONDS / 3 + 1);
+        copies(2, u64::MAX);
+        copies(1, 1);
+        // What is submitted for another reason counts no more.
+        stream.flush().unwrap();
+        copies(1, BATCH_NANOSECONDS - 1);
+        let lengths = || lazy.batches.lock().iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(lengths(), [32, 64, 128, 256, 3, 3, 1, 1, 1]);
+        copies(1, 1);
+        assert_eq!(lengths().last(), Some(&2));
     }
 
     #[test]

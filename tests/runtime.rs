@@ -1,8 +1,8 @@
 //! What happens behind the tensors: launches, submissions, waits, memory; counted on every device.
 
 use marquetry::{
-    DType, Device, DeviceKind, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind, Precision,
-    Profile, Result, Tensor, TimedCommand,
+    ConvConfig, DType, Device, DeviceKind, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind,
+    PoolConfig, Precision, Profile, Result, Tensor, TimedCommand,
 };
 use std::time::Instant;
 
@@ -31,6 +31,10 @@ on_each_device! {
     nothing_is_submitted_before_a_read
     long_work_is_submitted_in_batches
     long_work_exhausts_nothing
+    heavy_work_is_submitted_soon
+    padding_takes_no_time
+    deep_products_are_cut
+    long_windows_are_cut
     memory_is_used_again
     products_are_written_in_place
     what_is_kept_is_bounded
@@ -215,6 +219,105 @@ fn long_work_is_submitted_in_batches(device: &Device) -> Result<()> {
     assert_eq!(after.waits, before.waits);
     assert_eq!(x.to_vec::<f32>()?, [1000.0; 8]);
     Ok(())
+}
+
+fn heavy_work_is_submitted_soon(device: &Device) -> Result<()> {
+    let mut submissions = Vec::new();
+    let [large, small] = [1 << 24, 16].map(|length: usize| Tensor::zeros(length, DType::F32, device));
+    for operand in [large?, small?] {
+        operand.eval()?;
+        device.synchronize()?;
+        let before = device.stats().submissions;
+        for _ in 0..8 {
+            operand.neg()?.eval()?;
+        }
+        submissions.push(device.stats().submissions - before);
+    }
+    // At 10 bytes in a nanosecond the large ones take 107 ms.
+    assert_eq!(submissions, [1, 0]);
+    Ok(())
+}
+
+/// Fails if some work takes longer than seconds, where it took minutes when loops went over padding.
+fn within_seconds<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    let result = work()?;
+    assert!(start.elapsed().as_secs() < 10, "it took {:?}", start.elapsed());
+    Ok(result)
+}
+
+fn padding_takes_no_time(device: &Device) -> Result<()> {
+    let x = Tensor::new([[1f32, 2.0, 3.0, 4.0]], device)?;
+    within_seconds(|| {
+        let far = PoolConfig::new(1 << 28).padding([((1 << 28) - 4, 0)]);
+        assert_eq!(x.lp_pool1d(1.0, &far)?.to_vec::<f32>()?, [10.0]);
+        assert_eq!(x.max_pool1d(&far)?.to_vec::<f32>()?, [4.0]);
+        // Every third element of the padded input: of the input itself the second, the third, the first and the fourth.
+        let apart = PoolConfig::new(1 << 26).dilation(3).stride(1).padding([(3 * (1 << 26) - 4, 0)]);
+        assert_eq!(x.max_pool1d(&apart)?.to_vec::<f32>()?, [2.0, 3.0, 4.0]);
+        // Every place of the kernel meets at most four elements.
+        let length = 1 << 17;
+        let kernel = Tensor::ones((1, 1, length), DType::F32, device)?;
+        let ramp = |i: usize| {
+            [1f32, 3.0, 6.0, 10.0, 9.0, 7.0, 4.0][if i < 4 { i } else { 3 + (i + 1).saturating_sub(length) }]
+        };
+        let expected: Vec<f32> = (0..length + 3).map(ramp).collect();
+        let spread = x.conv_transpose1d(&kernel, None, &ConvConfig::default())?;
+        assert!(spread.to_vec::<f32>()? == expected);
+        let slid = x.conv1d(&kernel, None, &ConvConfig::default().padding(length - 1))?;
+        assert!(slid.to_vec::<f32>()? == expected);
+        // No tap comes to the outputs between.
+        let apart = x.conv_transpose1d(&kernel, None, &ConvConfig::default().stride(2).dilation(2))?;
+        let expected: Vec<f32> = expected.iter().flat_map(|&y| [y, 0.0]).take(2 * expected.len() - 1).collect();
+        assert!(apart.to_vec::<f32>()? == expected);
+        Ok(())
+    })
+}
+
+fn deep_products_are_cut(device: &Device) -> Result<()> {
+    // Products with one output: the parts and their sum. So few sums of 64 bits are products in memory, and their sum.
+    let sum_of_ones = |dtype: DType, depth: usize| -> Result<(f64, u64)> {
+        let [row, column] = [(1, depth), (depth, 1)].map(|shape: (usize, usize)| Tensor::ones(shape, dtype, device));
+        let (row, column) = (row?, column?);
+        row.eval()?;
+        column.eval()?;
+        let (sum, launches) = count_launches(device, || {
+            let product = row.matmul(&column)?;
+            product.eval()?;
+            Ok(product)
+        })?;
+        Ok((f64::from(sum.to_dtype(DType::F32)?.reshape(())?.to_scalar::<f32>()?), launches))
+    };
+    for (dtype, deep) in [(DType::F32, 1 << 17), (DType::BF16, 1 << 17), (DType::I8, 1 << 19), (DType::I64, 1 << 17)] {
+        if dtype == DType::I64 && !device.info().features.i64 {
+            continue;
+        }
+        let (sum, launches) = sum_of_ones(dtype, deep)?;
+        assert_eq!(sum, deep as f64, "{dtype}");
+        // Depths that occur in practice are not cut.
+        let (sum, launches_in_practice) = sum_of_ones(dtype, 1 << 14)?;
+        assert_eq!(sum, f64::from(1 << 14), "{dtype}");
+        assert!(launches > launches_in_practice, "{dtype}: {launches} launches, {launches_in_practice} in practice");
+    }
+    within_seconds(|| {
+        assert_eq!(sum_of_ones(DType::F32, 1 << 24)?.0, f64::from(1 << 24));
+        Ok(())
+    })
+}
+
+fn long_windows_are_cut(device: &Device) -> Result<()> {
+    const LENGTH: usize = 1 << 24;
+    let x = Tensor::ones((1, 1, LENGTH), DType::F32, device)?;
+    within_seconds(|| {
+        let whole = PoolConfig::new(LENGTH).stride(1);
+        let (mean, launches) = count_launches(device, || x.avg_pool1d(&whole)?.to_vec::<f32>())?;
+        assert_eq!(mean, [1.0]);
+        assert!(launches > 1, "many workgroups share the window: their sums, and the sum of those");
+        assert_eq!(x.max_pool1d(&whole)?.to_vec::<f32>()?, [1.0]);
+        let two = PoolConfig::new(LENGTH - 1).stride(1);
+        assert_eq!(x.lp_pool1d(1.0, &two)?.to_vec::<f32>()?, [(LENGTH - 1) as f32; 2]);
+        Ok(())
+    })
 }
 
 fn long_work_exhausts_nothing(device: &Device) -> Result<()> {

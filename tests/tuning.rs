@@ -38,7 +38,7 @@ fn mistakes_are_refused_by_name() {
     for (text, message) in [
         (
             "[matmul]\nbuzy = 1",
-            "tuning other: there is no key `matmul.buzy`; default.toml has blocks, busy, columns, words",
+            "tuning other: there is no key `matmul.buzy`; default.toml has blocks, busy, columns, shortest, words",
         ),
         ("colour = 1", "there is no key `colour`"),
         ("[matmul]\nbusy = true", "`matmul.busy` is of type integer, not boolean"),
@@ -146,8 +146,18 @@ fn blocks_on_matrix_units_lie_in_even_grids() {
 }
 
 /// What only decides which of the kernels runs.
-const THRESHOLDS: [&str; 9] =
-    ["busy", "held", "parts_per_unit", "shortest", "teams", "column_teams", "shortest_column", "addition", "bandwidth"];
+const THRESHOLDS: [&str; 10] = [
+    "busy",
+    "held",
+    "parts_per_unit",
+    "shortest",
+    "teams",
+    "column_teams",
+    "shortest_column",
+    "addition",
+    "bandwidth",
+    "products",
+];
 
 /// All that the code of kernels depends on, key by key. Kernels of one family depend on no key of another's.
 fn kernels(entry: &Entry) -> BTreeSet<String> {

@@ -14,10 +14,10 @@ pub(crate) use broadcast::QUAD;
 pub(crate) use cooperative::UnitLayout;
 pub(crate) use vectors::{Side, Vectors};
 
-use super::Family;
 use super::elements::{Grid, Pairs, Quads, Strides};
 use super::elementwise::InputLayout;
 use super::epilogue::{Epilogue, EpilogueInput, Tail};
+use super::{Family, slowness, volume};
 use crate::dtype::DType;
 use crate::expr::{BinaryOp, Expr};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
@@ -365,6 +365,16 @@ impl<'k> Output<'k> {
 }
 
 impl Family for Matmul {
+    fn products(&self, parameters: &[u32]) -> u64 {
+        let products = volume(&parameters[..4]).saturating_mul(slowness(self.dtype));
+        match self.tile {
+            // Matrix units are eight times as fast as others, or more.
+            Tile::MatrixUnits(..) => products / 8,
+            _ if self.words => products.saturating_mul(4),
+            _ => products,
+        }
+    }
+
     fn name(&self) -> String {
         let tile = match self.tile {
             Tile::Workgroup(block) => block.name(),

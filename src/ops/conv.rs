@@ -171,6 +171,9 @@ convolutions! {
     conv_transpose3d, 3, true;
 }
 
+/// With so many taps along an axis it is worth finding out which of them meet elements.
+const LONG_KERNEL: usize = 64;
+
 /// What is asked for.
 #[derive(Clone, Copy)]
 struct Problem {
@@ -286,6 +289,17 @@ impl Problem {
         Ok(Sizes { groups, input_channels, output_channels, windows, outputs })
     }
 
+    /// Whether a long kernel meets elements of the input with less than half of its taps, wherever it is.
+    fn meets_little(&self, window: &Window) -> bool {
+        let Window { input, kernel, stride, dilation, .. } = *window;
+        let common = if self.transposed { gcd(stride, dilation) } else { 1 };
+        // In a transposed convolution a place has every `stride / common`-th tap, which meets every `dilation / common`-th
+        // element.
+        let step = if self.transposed { stride / common } else { 1 };
+        let (taps, met) = (kernel.div_ceil(step), input.div_ceil(dilation / common));
+        taps >= LONG_KERNEL && taps > 2 * met
+    }
+
     /// The convolution of checked sizes.
     fn launch(
         &self,
@@ -316,14 +330,17 @@ impl Problem {
         let phases: usize = (0..axes).map(|axis| along(axis).min(sizes.outputs[axis])).product();
         let mut places: Dims = (0..axes).map(|axis| sizes.outputs[axis].div_ceil(along(axis))).collect();
         let rows = sizes.output_channels;
-        let tile = choose_tile(device, dtype, rows, x.dims()[0] * places.iter().product::<usize>(), places[axes - 1]);
+        let clipped = sizes.windows.iter().any(|window| self.meets_little(window));
+        let columns = x.dims()[0] * places.iter().product::<usize>();
+        let tile = choose_tile(device, dtype, rows, columns, places[axes - 1], clipped);
         places[axes - 1] = places[axes - 1].next_multiple_of(tile.strip() as usize);
         let columns = x.dims()[0] * places.iter().product::<usize>();
         // With many rows, the products take the time and not the loads.
         let last = sizes.windows[axes - 1];
         let few_rows = matches!(tile, Tile::Registers { rows: 1, columns: 2.. });
-        let slides = few_rows && !self.transposed && last.stride == last.dilation && last.kernel > 1;
-        let mut config = Conv { dtype, axes, transposed: self.transposed, bias: bias.is_some(), tile, slides };
+        let slides = few_rows && !self.transposed && last.stride == last.dilation && last.kernel > 1 && !clipped;
+        let transposed = self.transposed;
+        let mut config = Conv { dtype, axes, transposed, bias: bias.is_some(), tile, slides, clipped };
         if config.parameter_words() > device.info().limits.max_parameter_words as usize {
             config.bias = false;
         }
@@ -386,10 +403,10 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 /// How the work is cut for so many output channels per group, places in all images, and places along the last axis.
-fn choose_tile(device: &Device, dtype: DType, rows: usize, places: usize, last: usize) -> Tile {
+fn choose_tile(device: &Device, dtype: DType, rows: usize, places: usize, last: usize, clipped: bool) -> Tile {
     let tuning = &device.tuning().conv;
     // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
-    if tuning.workgroup && rows >= 16 && dtype != DType::I64 {
+    if tuning.workgroup && rows >= 16 && dtype != DType::I64 && !clipped {
         return Tile::Workgroup;
     }
     let rows = if rows < 4 { 1 } else { 8 };

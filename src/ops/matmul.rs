@@ -87,7 +87,7 @@ impl Tensor {
 
 /// How a product is cut on any device.
 fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
-    let n = problem.sizes[1];
+    let [m, n, k] = problem.sizes;
     let tuning = &device.tuning().matmul;
     let limits = &device.info().limits;
     let fits = |block: &&tuning::Block| {
@@ -97,6 +97,13 @@ fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
     let blocks = || tuning.blocks.iter().filter(fits);
     // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
     let (Some(smallest), false) = (blocks().next_back(), dtype == DType::I64) else {
+        // Lanes share the depth of a single output: the other tiles would leave most lanes idle.
+        if m * n == 1
+            && k >= tuning.shortest
+            && let Some(vectors) = problem.few_vectors(device, dtype)
+        {
+            return Tile::Vectors(vectors);
+        }
         if let Some(tile) = problem.broadcast(device, dtype) {
             return tile;
         }
@@ -119,6 +126,12 @@ fn takes_words(device: &Device, dtype: DType) -> bool {
 
 /// So few rows or columns are vectors, which do not fill blocks.
 const FEW_VECTORS: usize = 16;
+
+/// Parts of the depth are multiples of so many elements, or words.
+const PART_ALIGNMENT: usize = 64;
+
+/// So few outputs of great depth are sums of products in memory, if their operands cannot be read as vectors.
+const FEW_SUMS: usize = 4;
 
 /// The axes of the batch, and the two of the matrices.
 fn split(x: &Tensor) -> (Shape, [usize; 2]) {
@@ -205,7 +218,12 @@ impl Product {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let in_words = problem.in_words().filter(|_| takes_words(device, dtype));
         let (words, problem) = (in_words.is_some(), in_words.as_ref().unwrap_or(problem));
-        let tile = portable_tile(device, if words { DType::U32 } else { dtype }, problem);
+        let read_as = if words { DType::U32 } else { dtype };
+        let tile = portable_tile(device, read_as, problem);
+        let parts = problem.parts(device, tile);
+        if parts > 1 {
+            return self.in_parts(problem, parts, words).map(Produced::Unfinished);
+        }
         let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
         let config = Matmul { dtype, words, output, batch_rank: problem.lengths.len(), tile, epilogue: None };
         if let Some(finished) = self.finished(problem, &config, epilogue)? {
@@ -217,6 +235,40 @@ impl Product {
             return Ok(Produced::Finished { result: y, kept: None });
         }
         Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::Unfinished)
+    }
+
+    /// Computes a product of few outputs and great depth as the sum of the products of parts of the depth, so that many
+    /// workgroups share an output. Sums of floats are compensated from the parts on.
+    fn in_parts(&self, problem: &Problem, parts: usize, words: bool) -> Result<Tensor> {
+        let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
+        let (read_as, wide) = (if words { DType::U32 } else { dtype }, dtype.widened());
+        let is_vectors = problem.few_vectors(device, read_as).is_some();
+        let products = Shape::from((self.elements(), self.sizes[2]));
+        if !is_vectors && self.elements() <= FEW_SUMS && checked_elements(&products, self.op).is_ok() {
+            let rows = self.lhs.to_dtype(wide)?.unsqueeze(-2)?;
+            let columns = self.rhs.t()?.to_dtype(wide)?.unsqueeze(-3)?;
+            return rows.mul(&columns)?.sum(-1)?.to_dtype(self.output);
+        }
+        let (lhs, rhs) = (self.lhs.buffer()?, self.rhs.buffer()?);
+        let sums = |first: usize, depth: usize, parts: usize| -> Result<Tensor> {
+            let part = problem.part(first, depth, parts);
+            let tile = portable_tile(device, read_as, &part);
+            let batch_rank = part.lengths.len();
+            let config = Matmul { dtype, words, output: wide, batch_rank, tile, epilogue: None };
+            let [m, n, _] = problem.sizes;
+            let shape: Shape = [problem.batches(), parts, m * n].into();
+            checked_elements(&shape, self.op)?;
+            let y = allocate(&shape, wide, device, self.op)?;
+            part.launch(device, &config, &[&*lhs, &*rhs, &y], &[])?;
+            Tensor::from_buffer(y, shape, wide, device).sum(1)
+        };
+        let depth = problem.sizes[2];
+        // Parts begin where what is read together begins.
+        let each = depth / parts / PART_ALIGNMENT * PART_ALIGNMENT;
+        let whole = sums(0, each, parts)?;
+        let rest = depth - each * parts;
+        let sum = if rest == 0 { whole } else { whole.add(&sums(each * parts, rest, 1)?)? };
+        sum.reshape(self.shape())?.to_dtype(self.output)
     }
 
     /// The product on matrix units of a size; `None` where they cannot be used.
@@ -370,11 +422,16 @@ impl Problem {
 
     /// Products of so many parts of the depth, as one more axis of the batch.
     pub fn split(&self, parts: usize) -> Problem {
-        let [m, n, k] = self.sizes;
-        let depth = k / parts;
+        self.part(0, self.sizes[2] / parts, parts)
+    }
+
+    /// The same of parts of such a depth, of which the first begins at `first`.
+    fn part(&self, first: usize, depth: usize, parts: usize) -> Problem {
+        let [m, n, _] = self.sizes;
         let split = |operand: &Operand, stride: isize| {
             let batch = operand.batch.iter().copied().chain((parts > 1).then_some(depth as isize * stride)).collect();
-            Operand { batch, ..*operand }
+            let offset = operand.offset.wrapping_add_signed(first as isize * stride);
+            Operand { offset, batch, ..*operand }
         };
         Problem {
             sizes: [m, n, depth],
@@ -382,6 +439,20 @@ impl Problem {
             lhs: split(&self.lhs, self.lhs.column),
             rhs: split(&self.rhs, self.rhs.row),
         }
+    }
+
+    /// In how many parts the depth is to be computed: in one, unless it is great, and blocks of this tile are too few to
+    /// keep the device busy.
+    fn parts(&self, device: &Device, tile: Tile) -> usize {
+        let tuning = &device.tuning().matmul;
+        let longest = self.sizes[2] / tuning.shortest;
+        let blocks = self.blocks(tile.block()).unwrap_or(usize::MAX).max(1);
+        let parameters = Matmul::parameter_words(self.lengths.len() + 1);
+        if longest < 2 || parameters > device.info().limits.max_parameter_words as usize {
+            return 1;
+        }
+        // A power of two divides most depths.
+        tuning.busy.div_ceil(blocks).next_power_of_two().min(1 << longest.ilog2())
     }
 
     pub fn batches(&self) -> usize {

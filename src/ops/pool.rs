@@ -6,6 +6,7 @@ use crate::expr::Domain;
 use crate::kernels::pool::{Pool, PoolOp, WORKGROUP, Windows};
 use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use std::ops::Range;
 
 /// The windows of a pool. By default they lie side by side: the stride is the kernel; no padding, dilation 1.
 ///
@@ -267,6 +268,49 @@ impl Tensor {
         self.launch_pool(pool, kind, &windows, &outputs, None, op)
     }
 
+    /// Pools few long windows by reductions over views, so that many workgroups share a window. Returns `None` if windows
+    /// are short or many, or if one of several reaches beyond the input.
+    fn pool_long_windows(&self, pool: PoolOp, windows: &[Window], outputs: &Dims, p: P) -> Result<Option<Tensor>> {
+        let tuning = self.device().tuning();
+        let outer = self.rank() - windows.len();
+        let count = self.dims()[..outer].iter().chain(outputs).try_fold(1, |n: usize, &length| n.checked_mul(length));
+        let is_few = count.is_some_and(|count| (1..tuning.rows.busy).contains(&count));
+        let met: Option<Vec<Range<usize>>> = windows.iter().zip(outputs).map(|(w, &n)| w.met(n)).collect();
+        let Some(met) = met.filter(|_| is_few) else { return Ok(None) };
+        let taps = |(range, window): (&Range<usize>, &Window)| range.len().div_ceil(window.dilation);
+        let length: usize = met.iter().zip(windows).map(taps).product();
+        if length < tuning.reduce.shortest {
+            return Ok(None);
+        }
+        let wide = self.dtype().widened();
+        let counted = match pool {
+            PoolOp::Average { padding_counts: true } => windows.iter().map(Window::counted).product(),
+            _ => length,
+        };
+        let mut x = match (pool, p) {
+            (PoolOp::Norm, Some(p)) => self.to_dtype(wide)?.abs()?.powf(p)?,
+            _ if counted != length => self.to_dtype(wide)?,
+            _ => self.clone(),
+        };
+        for (i, ((window, range), &output)) in windows.iter().zip(met).zip(outputs).enumerate() {
+            let axis = outer + i;
+            let (first, span) = (range.start, range.len());
+            x = match output {
+                1 => x.narrow(axis, first, span)?.unfold(axis, span, 1)?,
+                _ => x.unfold(axis, span, window.stride)?.narrow(axis, 0, output)?,
+            };
+            x = x.slice(-1, 0..span, window.dilation as isize)?;
+        }
+        let axes: Vec<usize> = (self.rank()..x.rank()).collect();
+        let pooled = match (pool, p) {
+            (PoolOp::Max, _) => x.max(axes)?,
+            (PoolOp::Norm, Some(p)) => x.sum(axes)?.powf(1.0 / p)?,
+            _ if counted != length => (x.sum(axes)? / counted as f64)?,
+            _ => x.mean(axes)?,
+        };
+        pooled.to_dtype(self.dtype()).map(Some)
+    }
+
     /// The pool over checked windows.
     fn launch_pool(
         &self,
@@ -277,6 +321,11 @@ impl Tensor {
         p: P,
         op: &'static str,
     ) -> Result<Tensor> {
+        if kind == Windows::Sliding
+            && let Some(pooled) = self.pool_long_windows(pool, windows, outputs, p)?
+        {
+            return Ok(pooled);
+        }
         let outer = self.rank() - windows.len();
         let shape: Shape = self.dims()[..outer].iter().chain(outputs).copied().collect();
         let elements = checked_elements(&shape, op)?;

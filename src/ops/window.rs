@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::shape::Dims;
 use crate::tensor::Tensor;
+use std::ops::Range;
 
 /// The longest padded axis: kernels count places with a sign.
 const MAX_LENGTH: usize = i32::MAX as usize - 0xffff;
@@ -129,6 +130,22 @@ impl Window {
     /// The elements from the first to the last tap.
     pub fn extent(&self) -> usize {
         (self.kernel - 1) * self.dilation + 1
+    }
+
+    /// Returns the input elements from the first to the last tap: of the only place those that it meets, of several places
+    /// those of the first one, if all of them lie in the input.
+    pub fn met(&self, places: usize) -> Option<Range<usize>> {
+        let end = (self.extent() + places.saturating_sub(1) * self.stride).checked_sub(self.before)?;
+        if places != 1 {
+            return (self.before == 0 && end <= self.input).then(|| 0..self.extent());
+        }
+        let start = self.before.next_multiple_of(self.dilation) - self.before;
+        (start < end.min(self.input)).then(|| start..end.min(self.input))
+    }
+
+    /// Returns how many elements of its first place are input or padding.
+    pub fn counted(&self) -> usize {
+        self.kernel.min(self.before + self.input + self.after)
     }
 
     /// The number of places of the window in the padded input. In `ceil_mode` one that reaches beyond the end counts if

@@ -241,13 +241,21 @@ impl KernelBuilder {
         }
     }
 
+    /// Returns the type. Notes a mistake if no vector has so many lanes, and returns the type of one lane: no instruction may
+    /// be made for each of billions of lanes.
+    pub(super) fn possible(&self, ty: Type) -> Type {
+        if matches!(ty.lanes, 1 | 2 | 4) {
+            return ty;
+        }
+        self.fail(format!("{ty}: a vector has 2 or 4 lanes"));
+        ty.lane()
+    }
+
     /// The SPIR-V id of a type.
     pub(super) fn type_id(&self, ty: Type) -> Word {
+        let ty = self.possible(ty);
         if let Some(&id) = self.state.borrow().types.get(&ty) {
             return id;
-        }
-        if !matches!(ty.lanes, 1 | 2 | 4) {
-            self.fail(format!("{ty}: a vector has 2 or 4 lanes"));
         }
         let id = if ty.lanes > 1 {
             let lane = self.type_id(ty.lane());
@@ -291,7 +299,7 @@ impl KernelBuilder {
 
     /// The constant whose lanes all have these bits.
     pub(super) fn constant(&self, ty: Type, bits: impl Into<u64>) -> Value<'_> {
-        let bits = bits.into();
+        let (ty, bits) = (self.possible(ty), bits.into());
         let known = self.state.borrow().constants.get(&(ty, bits)).copied();
         let id = known.unwrap_or_else(|| {
             let type_id = self.type_id(ty);
@@ -345,6 +353,7 @@ impl KernelBuilder {
 
     /// Appends an instruction with a result.
     pub(super) fn emit(&self, op: Op, ty: Type, operands: impl IntoIterator<Item = Operand>) -> Value<'_> {
+        let ty = self.possible(ty);
         let id = self.emit_id(op, self.type_id(ty), operands);
         Value { kernel: self, id, ty }
     }
@@ -542,7 +551,7 @@ impl KernelBuilder {
             self.fail(format!("a parameter is one word of 32 bits, not {ty}"));
         }
         self.state.borrow_mut().signature.push(name, SlotKind::Scalar(ty.dtype()));
-        self.load_word(self.declare_word(ty))
+        self.load_word(self.declare_word(self.possible(ty)))
     }
 
     /// Declares the next word of the parameter block and returns its index.

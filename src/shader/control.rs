@@ -7,6 +7,9 @@ use super::value::{IntoValue, Value};
 use rspirv::dr::Operand;
 use rspirv::spirv::{LoopControl, MemorySemantics, Op, Scope, SelectionControl, Word};
 
+/// The longest loop that a compiler is asked to unroll.
+const MOST_UNROLLED: u32 = 1024;
+
 /// A condition whose other branch is still open; it closes when this is dropped.
 pub struct When<'k> {
     kernel: &'k KernelBuilder,
@@ -82,9 +85,11 @@ impl KernelBuilder {
         self.counted_loop(LoopControl::NONE, start, end, step, body);
     }
 
-    /// A loop of a constant number of turns that the driver's compiler is asked to unroll.
+    /// A loop of a constant number of turns that the driver's compiler is asked to unroll, if these are at most 1,024.
     pub fn for_unrolled<'k>(&'k self, turns: u32, body: impl FnOnce(Value<'k>)) {
-        self.counted_loop(LoopControl::UNROLL, 0, turns, 1, body);
+        // Some compilers unroll whatever they are asked to, until memory has run out.
+        let control = if turns <= MOST_UNROLLED { LoopControl::UNROLL } else { LoopControl::NONE };
+        self.counted_loop(control, 0, turns, 1, body);
     }
 
     /// A loop that the driver's compiler is asked not to unroll.

@@ -260,6 +260,7 @@ impl KernelBuilder {
     }
 
     pub(super) fn typed_buffer(&self, name: &str, element: Type, dtype: DType, access: Access) -> Array<'_> {
+        let element = self.possible(element);
         let (variable, word) = self.declare_buffer(name, element, dtype, access);
         let class = self.buffer_class();
         Array { kernel: self, variable, class, element, writable: access.writes(), last: word.map(Last::Word) }
@@ -283,6 +284,7 @@ impl KernelBuilder {
 
     /// An array that the workgroup's invocations share. Its first contents are undefined.
     pub fn workgroup_array(&self, element: Type, length: u32) -> Array<'_> {
+        let element = self.possible(element);
         let (array, bytes) = self.fixed_array_type(element, length);
         let pointer = self.pointer_type(StorageClass::Workgroup, array);
         let variable = self.global(pointer, StorageClass::Workgroup);
@@ -293,6 +295,7 @@ impl KernelBuilder {
 
     /// An array of one invocation. Its first contents are undefined.
     pub fn local_array(&self, element: Type, length: u32) -> Array<'_> {
+        let element = self.possible(element);
         let (array, bytes) = self.fixed_array_type(element, length);
         let variable = self.local(array, self.checked);
         let memory = &mut self.state.borrow_mut().local_memory;

@@ -331,6 +331,46 @@ fn mistakes_are_errors() {
 }
 
 #[test]
+fn absurd_numbers_of_lanes_make_no_instructions() {
+    const LANES: u32 = 1 << 20;
+    let wide = Type { scalar: Scalar::F32, lanes: LANES };
+    // Each is told by its first mistake, and what is done with what comes of it makes few instructions, too.
+    let writes: [fn(&KernelBuilder, Type); 10] = [
+        |k, _| _ = k.f32(1.0).splat(LANES).lanes(),
+        |k, _| _ = k.f32(1.0).splat(3).lanes(),
+        |k, wide| _ = k.number(wide, 1).lanes(),
+        |k, wide| _ = k.parameter(wide).lanes(),
+        |k, wide| _ = k.parameter(Type { lanes: u32::MAX, ..wide }).lanes(),
+        |k, wide| _ = k.f32(1.0).bitcast(wide).lanes(),
+        |k, wide| _ = k.buffer("b", wide, Access::Read).load(0).lanes(),
+        |k, wide| _ = k.workgroup_array(wide, 1).load(0).lanes(),
+        |k, wide| _ = k.local_array(wide, 1).load(0).lanes(),
+        |k, _| _ = k.vector(&[k.f32(1.0); 1 << 12]).lanes(),
+    ];
+    for (i, write) in writes.into_iter().enumerate() {
+        let k = KernelBuilder::new("wide", Target::VULKAN, 1);
+        write(&k, wide);
+        let ids = k.state.borrow_mut().module.id();
+        assert!(ids < 100, "case {i}: {ids} ids");
+        assert!(matches!(k.finish(), Err(Error::Kernel { .. })), "case {i}");
+    }
+}
+
+#[test]
+fn no_compiler_is_asked_to_unroll_a_long_loop() {
+    let asked = |turns| {
+        let k = KernelBuilder::new("loop", Target::VULKAN, 1);
+        let y = k.buffer("y", Type::U32, Access::Write);
+        k.for_unrolled(turns, |i| y.store(i, 1));
+        // The bit of the loop's control, in the instruction's last word.
+        let words = k.finish().unwrap().spirv().unwrap().to_vec();
+        let merge = (4 << 16) | rspirv::spirv::Op::LoopMerge as u32;
+        words.iter().position(|&word| word == merge).map(|at| words[at + 3] & 1)
+    };
+    assert_eq!([asked(16), asked(1024), asked(1025), asked(u32::MAX)], [Some(1), Some(1), Some(0), Some(0)]);
+}
+
+#[test]
 fn only_subgroups_need_a_newer_version() {
     // The second word of SPIR-V: a byte for the major version, one for the minor.
     let version = |target, write: fn(&KernelBuilder)| {

@@ -102,12 +102,12 @@ impl Type {
 
     /// The size in memory.
     pub const fn size_in_bytes(self) -> u32 {
-        let lane = match self.scalar {
+        let lane: u32 = match self.scalar {
             Scalar::F16 => 2,
             Scalar::I64 | Scalar::F64 => 8,
             Scalar::Bool | Scalar::I32 | Scalar::U32 | Scalar::F32 => 4,
         };
-        lane * self.lanes
+        lane.saturating_mul(self.lanes)
     }
 }
 

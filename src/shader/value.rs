@@ -209,6 +209,7 @@ impl<'k> Value<'k> {
 
     /// The same bits as another type of the same size.
     pub fn bitcast(self, ty: Type) -> Value<'k> {
+        let ty = self.kernel.possible(ty);
         if self.ty.size_in_bytes() != ty.size_in_bytes() || self.ty.scalar == Scalar::Bool {
             self.kernel.fail(format!("bitcast from {} to {ty}", self.ty));
         }
@@ -304,7 +305,7 @@ impl<'k> Value<'k> {
     /// A vector whose lanes are all this scalar.
     pub fn splat(self, lanes: u32) -> Value<'k> {
         let ty = Type { scalar: self.ty.scalar, lanes };
-        if self.ty.lanes != 1 || lanes == 1 {
+        if self.ty.lanes != 1 || !matches!(lanes, 2 | 4) {
             return self.kernel_mistake(format!("splat of {} over {lanes} lanes", self.ty), ty);
         }
         self.kernel.emit(Op::CompositeConstruct, ty, (0..lanes).map(|_| self.operand()))
@@ -334,6 +335,7 @@ impl KernelBuilder {
         let ty = Type { scalar, lanes: lanes.len() as u32 };
         if !matches!(ty.lanes, 2 | 4) || lanes.iter().any(|lane| lane.ty != ty.lane()) {
             self.fail("a vector is made of 2 or 4 scalars of one type");
+            return self.constant(ty, 0u32);
         }
         lanes.iter().for_each(|&lane| self.check_own(lane));
         self.emit(Op::CompositeConstruct, ty, lanes.iter().map(|lane| lane.operand()))

@@ -21,12 +21,14 @@ pub struct Tuning {
     pub reduce: Reduce,
     pub copy: Copy,
     pub loads: Loads,
+    pub batch: Batch,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Matmul {
     pub blocks: &'static [Block],
     pub busy: usize,
+    pub shortest: usize,
     pub columns: u32,
     pub words: bool,
 }
@@ -84,6 +86,19 @@ pub struct Reduce {
 pub struct Copy {
     pub tiles: bool,
     pub driver: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    pub bandwidth: u64,
+    pub products: u64,
+}
+
+impl Batch {
+    /// Estimates how long a kernel takes that moves so many bytes and adds up so many products, on a slow device.
+    pub fn nanoseconds(&self, bytes: u64, products: u64) -> u64 {
+        (bytes / self.bandwidth).saturating_add(products / self.products)
+    }
 }
 
 /// The data of a file, for devices of a vendor with one of these words in their names; without words, for all others of

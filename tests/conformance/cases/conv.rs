@@ -68,7 +68,7 @@ const PLAIN: Problem = Problem {
 /// Zeros on both sides of every axis.
 const PADDED: Slide = Slide { padding: [(1, 1); 3], ..Slide::PLAIN };
 
-const PROBLEMS: [(&str, Problem); 19] = [
+const PROBLEMS: [(&str, Problem); 23] = [
     ("plain", PLAIN),
     ("no_bias", Problem { bias: false, ..PLAIN }),
     ("padded", Problem { slide: PADDED, ..PLAIN }),
@@ -107,6 +107,52 @@ const PROBLEMS: [(&str, Problem); 19] = [
         Problem { images: 1, input: 17, output: 67, length: [2, 9, 11], kernel: [1, 3, 2], slide: PADDED, ..PLAIN },
     ),
     ("few_rows_of_many", Problem { images: 1, output: 5, length: [2, 12, 33], slide: PADDED, ..PLAIN }),
+    // Kernels of which most taps meet padding.
+    (
+        "long_kernel",
+        Problem {
+            input: 2,
+            length: [1, 2, 3],
+            kernel: [1, 3, 150],
+            slide: Slide { padding: [(0, 0), (2, 1), (149, 140)], ..Slide::PLAIN },
+            ..PLAIN
+        },
+    ),
+    (
+        "long_kernel_transposed",
+        Problem {
+            input: 2,
+            length: [1, 2, 3],
+            kernel: [1, 3, 150],
+            slide: Slide { stride: [1, 2, 2], ..Slide::PLAIN },
+            ..PLAIN
+        },
+    ),
+    (
+        "long_kernel_dilated",
+        Problem {
+            input: 2,
+            output: 17,
+            length: [1, 5, 3],
+            kernel: [1, 2, 300],
+            slide: Slide {
+                stride: [1, 2, 3],
+                dilation: [1, 1, 2],
+                padding: [(0, 0), (1, 0), (298, 300)],
+                ..Slide::PLAIN
+            },
+            ..PLAIN
+        },
+    ),
+    (
+        "long_kernel_across",
+        Problem {
+            length: [1, 3, 5],
+            kernel: [1, 70, 2],
+            slide: Slide { padding: [(0, 0), (30, 39), (0, 0)], ..Slide::PLAIN },
+            ..PLAIN
+        },
+    ),
     ("one", Problem { images: 1, input: 1, output: 1, length: [1; 3], kernel: [1; 3], ..PLAIN }),
 ];
 

@@ -154,6 +154,26 @@ pub fn add(suite: &mut Suite) {
                 check_product(&a, &t(&narrow(&b, 1, 4, 272)?)?)
             });
         }
+        // Few outputs of so great a depth that it is cut into parts; those of bytes are words. Whole numbers, as a part that is
+        // missing would be within the tolerance of others.
+        let depth = if bytes { 4 * 131_264 } else { 131_264 };
+        for (name, left, right) in [
+            ("vectors", vec![depth], vec![depth]),
+            ("few", vec![3, depth], vec![depth, 4]),
+            ("batch", vec![2, 2, depth], vec![2, depth, 2]),
+            ("odd", vec![1, depth + 3], vec![depth + 3, 1]),
+            ("many", vec![20, depth], vec![depth, 24]),
+        ] {
+            if dtype != DType::F32 && (name == "many" || is_brief(dtype) && name != "few") {
+                continue;
+            }
+            suite.add("matmul", format!("{dtype}::so_deep_{name}"), move |device| {
+                let a = shaped("matmul left", &left, Contiguous, dtype, Domain::Small, device)?;
+                let b = shaped("matmul right", &right, Contiguous, dtype, Domain::Small, device)?;
+                let (values, _) = matmul(&a.values, &b.values, dtype);
+                check("matmul", &a.tensor.matmul(&b.tensor)?, &Expected::new(values, summed(dtype)))
+            });
+        }
         // So many that GPUs cut them into larger blocks.
         for (name, [m, k, n]) in [("fours", [72, 32, 136]), ("odd", [70, 33, 130])] {
             for (count, left, right) in [

@@ -114,7 +114,7 @@ const PLAIN: Problem = Problem {
 
 const PADDED: Slide = Slide { padding: [(1, 1), (1, 2), (1, 0)], stride: [2, 2, 1], ..Slide::PLAIN };
 
-const PROBLEMS: [(&str, Problem); 9] = [
+const PROBLEMS: [(&str, Problem); 14] = [
     ("plain", PLAIN),
     ("overlapping", Problem { slide: Slide::PLAIN, ..PLAIN }),
     ("apart", Problem { slide: Slide { stride: [3, 4, 5], ..Slide::PLAIN }, ..PLAIN }),
@@ -127,7 +127,25 @@ const PROBLEMS: [(&str, Problem); 9] = [
         Problem { slide: Slide { stride: [3, 5, 3], ..PADDED }, ceil_mode: true, padding_counts: false, ..PLAIN },
     ),
     ("whole", Problem { length: [2, 3, 4], kernel: [2, 3, 4], outer: [1, 5], ..PLAIN }),
+    // Most of the windows is padding, in which all but a few begin, or end.
+    (
+        "far_padded",
+        Problem {
+            kernel: [4, 30, 40],
+            slide: Slide { stride: [1, 7, 3], padding: [(3, 2), (29, 25), (39, 38)], ..Slide::PLAIN },
+            ..PLAIN
+        },
+    ),
+    // Windows that several workgroups share.
+    ("long", LONG),
+    ("long_overlapping", Problem { slide: Slide { stride: [1, 5, 40], ..Slide::PLAIN }, kernel: [3, 50, 40], ..LONG }),
+    ("long_padded", Problem { slide: LONG_PADDED, kernel: [5, 60, 130], ..LONG }),
+    ("long_padding_left_out", Problem { slide: LONG_PADDED, kernel: [5, 60, 130], padding_counts: false, ..LONG }),
 ];
+
+const LONG: Problem = Problem { outer: [1, 2], length: [3, 55, 90], kernel: [3, 55, 90], slide: Slide::PLAIN, ..PLAIN };
+
+const LONG_PADDED: Slide = Slide { padding: [(1, 1), (5, 0), (3, 37)], ..Slide::PLAIN };
 
 impl Problem {
     fn shape(&self, axes: usize) -> Vec<usize> {
