@@ -132,7 +132,10 @@ mod tests {
         #[allow(clippy::reversed_empty_ranges, reason = "it is what is tested")]
         let reversed = resolved(3..2);
         assert_eq!(message(reversed), "test: range 3..2 leaves axis 0 of shape [4, 5, 6]");
-        assert_eq!(message(resolved([0..1, 0..1, 0..1, 0..1])), "test: 4 ranges for shape [4, 5, 6], which has 3 axes");
+        assert_eq!(
+            message(resolved([0..1, 0..1, 0..1, 0..1])),
+            "test: 4 ranges for shape [4, 5, 6], which has 3 axes; give at most one for each"
+        );
         assert!(resolved(..=usize::MAX).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{is_brief, numbers, shaped};
 use crate::compare::{Expected, Sample, check};
+use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::inputs::Domain;
 use crate::reference::linear::matmul;
@@ -164,7 +165,8 @@ pub fn add(suite: &mut Suite) {
             ("odd", vec![1, depth + 3], vec![depth + 3, 1]),
             ("many", vec![20, depth], vec![depth, 24]),
         ] {
-            if dtype != DType::F32 && (name == "many" || is_brief(dtype) && name != "few") {
+            let brief = name != "few" || is_brief(dtype);
+            if dtype != DType::F32 && (name == "many" || brief && !full_tier()) {
                 continue;
             }
             suite.add("matmul", format!("{dtype}::so_deep_{name}"), move |device| {
