@@ -130,7 +130,9 @@ fn clip<'k>(axes: &mut [Axis<'k>], columns: Value<'k>, [first, count]: [Value<'k
     // As long as what is outside of them is the same, the places along an axis are those between the two ends.
     let mut same = first_image.eq(last_image);
     for ((axis, first), last) in axes.iter_mut().zip(first).zip(last) {
-        axis.clip(same.select(first, 0), same.select(last, axis.places - 1), transposed);
+        // Places behind the last output, which fill a strip, may be too far away to be counted.
+        let most = (axis.output - 1 - axis.first) / axis.spacing;
+        axis.clip(same.select(first, 0), same.select(last, axis.places - 1).min(most), transposed);
         same = same & first.eq(last);
     }
 }

@@ -176,8 +176,10 @@ impl Family for Pool {
             let folded = folded.get();
             let result = match (self.op, p) {
                 (PoolOp::Average { .. }, _) => {
-                    let counted = axes.iter().map(|axis| axis.counted).reduce(|a, b| a * b);
-                    counted.map_or(folded, |counted| folded / counted.convert(self.dtype.compute_scalar()))
+                    // As floats: with padding, their product is more than an integer holds.
+                    let scalar = self.dtype.compute_scalar();
+                    let counted = axes.iter().map(|axis| axis.counted.convert(scalar)).reduce(|a, b| a * b);
+                    counted.map_or(folded, |counted| folded / counted)
                 }
                 (PoolOp::Norm, Some(p)) => folded.pow((p.literal(1.0) / p).splat(4)),
                 _ => folded,

@@ -319,8 +319,8 @@ impl Error {
 fn explain_memory(requested: u64, in_use: u64, limit: u64) -> String {
     if requested > limit {
         return format!(
-            "one buffer of {requested} bytes requested, but the device takes at most {limit} bytes per buffer; split \
-             the tensor, as with `chunk`, and compute its parts one by one"
+            "{requested} bytes requested for one buffer, but the device has room for at most {limit}; split the tensor, \
+             as with `chunk`, and compute its parts one by one"
         );
     }
     format!("{requested} bytes requested, {in_use} in use, limit {limit}; drop tensors or call `Device::trim`")

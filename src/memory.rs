@@ -65,7 +65,7 @@ fn size_class(bytes: u64) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Bytes of buffers that tensors hold, rounded up to their size classes.
+    /// Bytes of buffers that tensors hold. A tensor may hold a buffer of less than twice its size.
     pub in_use: u64,
     /// Bytes of buffers that wait in the pool to be used again: at most as many as were in use at a time of late.
     pub cached: u64,
@@ -151,7 +151,9 @@ impl Peak {
 /// The budget as it was told last. Asking takes a driver up to 46 us (NVIDIA's, on an H200), more than a small allocation.
 #[derive(Clone, Copy, Default)]
 struct Budget {
-    bytes: u64,
+    /// `None` if it is unknown.
+    bytes: Option<u64>,
+    asked: bool,
     /// Bytes held at that time.
     held: u64,
     /// The most bytes that the container has been seen to use beside what is held. What is held counts as used only when
@@ -160,9 +162,26 @@ struct Budget {
 }
 
 impl Budget {
+    /// A change that does not matter where nothing is scarce.
+    const LITTLE: u64 = 16 << 20;
+
     /// Whether the answer may have changed, so far as that matters.
     fn is_stale(&self, held: u64) -> bool {
-        self.bytes == 0 || held > self.bytes / 4 * 3 || held.abs_diff(self.held) > self.bytes / 16
+        let is_scarce = self.bytes.is_some_and(|bytes| held > bytes / 4 * 3);
+        let much = self.bytes.map_or(0, |bytes| bytes / 16).max(Budget::LITTLE);
+        !self.asked || is_scarce || held.abs_diff(self.held) > much
+    }
+
+    /// Notes what the driver tells (0: nothing), and of a software device what its container allows.
+    fn update(&mut self, told: u64, held: u64, allowance: Option<Allowance>) {
+        (self.asked, self.held) = (true, held);
+        self.bytes = (told > 0).then_some(told);
+        if let Some(Allowance { limit, usage }) = allowance {
+            self.others = self.others.max(usage.saturating_sub(held));
+            // A sixteenth is for what the host will want, such as kernels that are compiled.
+            let left = limit.saturating_sub(limit / 16 + self.others);
+            self.bytes = Some(self.bytes.map_or(left, |told| told.min(left)));
+        }
     }
 }
 
@@ -178,11 +197,7 @@ impl State {
     }
 
     fn take(&mut self, class: Class, place: usize) -> Option<Arc<Allocation>> {
-        let cached = self.cached.get_mut(&class)?;
-        let taken = cached.remove(place)?.allocation;
-        if cached.is_empty() {
-            self.cached.remove(&class);
-        }
+        let taken = self.cached.get_mut(&class)?.remove(place)?.allocation;
         self.stats.cached -= taken.bytes;
         Some(taken)
     }
@@ -213,7 +228,7 @@ impl Pool {
     }
 
     /// A buffer that was kept of at least `bytes` bytes, with undefined contents, which commands that are recorded next
-    /// may use; one of up to twice that size rather than none.
+    /// may use; one of less than twice that size rather than none.
     pub fn reuse(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
         self.reuse_if(bytes, kind, |_| true)
     }
@@ -228,7 +243,9 @@ impl Pool {
 
     fn reuse_if(self: &Arc<Self>, bytes: u64, kind: MemoryKind, usable: impl Fn(&Cached) -> bool) -> Option<Buffer> {
         let smallest = self.class(bytes, kind);
-        let largest = Class { bytes: smallest.bytes.saturating_mul(2).min(self.largest_for(bytes)), kind };
+        // Less than twice: else a tensor of halves would hold the buffer of the f32 tensor that it was made from.
+        let largest = smallest.bytes.saturating_mul(2).saturating_sub(1).min(self.largest_for(bytes));
+        let largest = Class { bytes: largest, kind };
         let mut state = self.state.lock();
         // The newest of a class: its memory is the most likely to be in caches.
         let find = |(class, cached): (&Class, &VecDeque<Cached>)| Some((*class, cached.iter().rposition(&usable)?));
@@ -237,23 +254,26 @@ impl Pool {
         Some(self.lend(&mut state, allocation, class, bytes))
     }
 
-    /// A new buffer of at least `bytes` bytes, with undefined contents.
-    ///
-    /// # Errors
-    /// `OutOfMemory` where the driver has no more. A software device would take what the process may not have, and the
-    /// process be killed: there, where the budget ends.
+    /// A new buffer of at least `bytes` bytes, with undefined contents. The errors are those of `allocate_apart`.
     pub fn allocate(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         let class = self.class(bytes, kind);
-        let (held, budget) = (self.held(), self.known_budget());
-        if self.is_software() && budget > 0 && held.saturating_add(class.bytes) > budget {
-            return Err(Error::OutOfMemory { requested: class.bytes, in_use: held, limit: budget });
-        }
         let allocation = self.allocate_apart(class.bytes, MemoryUse::Kernels(kind))?;
         Ok(self.lend(&mut self.state.lock(), allocation, class, bytes))
     }
 
-    /// A buffer that does not come back to the pool: for what the host writes once, or reads once.
+    /// A buffer that does not come back to the pool by itself: for what the host writes once, or reads once.
+    ///
+    /// # Errors
+    /// `OutOfMemory` where the driver has no more. A software device would take what the process may not have, and the
+    /// process be killed: there, where the budget ends.
     pub fn allocate_apart(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
+        if self.is_software() {
+            let (held, budget) = (self.held(), self.known_budget());
+            if budget.is_some_and(|budget| held.saturating_add(bytes) > budget) {
+                let limit = budget.unwrap_or(held);
+                return Err(Error::OutOfMemory { requested: bytes, in_use: held, limit });
+            }
+        }
         let of_the_device = match memory {
             MemoryUse::Kernels(kind) => self.is_of_the_device(kind),
             _ => self.is_software(),
@@ -265,19 +285,26 @@ impl Pool {
     /// whether there is more to come: batches in flight hold memory that is wanted, or more than the pool may keep.
     pub fn make_room(&self, bytes: u64, kind: MemoryKind) -> bool {
         let bytes = self.class(bytes, kind).bytes;
-        let budget = self.known_budget();
+        let budget = if self.is_of_the_device(kind) { self.known_budget() } else { None };
         let mut state = self.state.lock();
-        let mut waiting = state.bytes_given_up() > state.peak.bytes();
-        while self.is_of_the_device(kind) && budget > 0 && self.held().saturating_add(bytes) > budget {
+        let given_up = state.bytes_given_up();
+        let mut waiting = given_up > state.peak.bytes();
+        let (mut held, mut dropped) = (self.held(), Vec::new());
+        while budget.is_some_and(|budget| held.saturating_add(bytes) > budget) {
             match state.take_oldest(|class, cached| self.is_of_the_device(class.kind) && cached.is_idle()) {
-                // Freed here, under the lock, as the next look at what is held counts on it.
-                Some(oldest) => drop(oldest),
+                Some(oldest) => {
+                    held = held.saturating_sub(oldest.bytes);
+                    dropped.push(oldest);
+                }
                 None => {
-                    waiting = true;
+                    waiting |= given_up > 0 || state.cached.values().flatten().any(|cached| !cached.is_idle());
                     break;
                 }
             }
         }
+        // The backend frees outside of the lock.
+        drop(state);
+        drop(dropped);
         waiting
     }
 
@@ -291,7 +318,8 @@ impl Pool {
     /// The most bytes that a buffer for so many may have.
     fn largest_for(&self, bytes: u64) -> u64 {
         let limits = &self.backend.info().limits;
-        if bytes <= limits.max_binding_bytes { limits.max_binding_bytes } else { limits.max_buffer_bytes }
+        let most = if bytes <= limits.max_binding_bytes { limits.max_binding_bytes } else { limits.max_buffer_bytes };
+        most / ALIGNMENT * ALIGNMENT
     }
 
     fn class(&self, bytes: u64, kind: MemoryKind) -> Class {
@@ -313,26 +341,19 @@ impl Pool {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The budget, which is asked for anew where it may have changed; 0 if it is unknown.
-    fn known_budget(&self) -> u64 {
-        let held = self.held();
+    /// The budget, which is asked for anew where it may have changed; `None` if it is unknown.
+    fn known_budget(&self) -> Option<u64> {
         let known = self.state.lock().budget;
-        if known.is_stale(held) { self.budget() } else { known.bytes }
+        if known.is_stale(self.held()) { self.budget() } else { known.bytes }
     }
 
     /// Asks for the budget: what the driver tells, on a software device no more than what its container leaves the process.
-    fn budget(&self) -> u64 {
+    fn budget(&self) -> Option<u64> {
         let (told, held) = (self.backend.budget(), self.held());
         let allowance = if self.is_software() { cgroup::allowance() } else { None };
-        let known = &mut self.state.lock().budget;
-        (known.bytes, known.held) = (told, held);
-        if let Some(Allowance { limit, usage }) = allowance {
-            known.others = known.others.max(usage.saturating_sub(held));
-            // A sixteenth is for what the host will want, such as kernels that are compiled.
-            let left = limit.saturating_sub(limit / 16 + known.others);
-            known.bytes = if told == 0 { left } else { told.min(left) };
-        }
-        known.bytes
+        let budget = &mut self.state.lock().budget;
+        budget.update(told, held, allowance);
+        budget.bytes
     }
 
     /// Drops what is cached. Returns the number of bytes.
@@ -348,7 +369,7 @@ impl Pool {
     }
 
     pub fn stats(&self) -> MemoryStats {
-        let budget = self.budget();
+        let budget = self.budget().unwrap_or(0);
         MemoryStats { budget, ..self.state.lock().stats }
     }
 }
@@ -457,7 +478,8 @@ mod tests {
         assert_eq!(second.allocation().id(), large_id);
         assert!(reuse(520 * KIB).is_none());
         drop((first, second));
-        assert!(reuse(250 * KIB).is_none(), "four times the size is too much");
+        assert!(reuse(300 * KIB).is_none(), "halves leave the buffer of their originals alone");
+        assert!(reuse(250 * KIB).is_none());
         assert!(pool.reuse(600 * KIB, MemoryKind::Host).is_none());
         assert_eq!(pool.stats().cached, bytes_of(&lazy));
     }
@@ -500,6 +522,35 @@ mod tests {
     }
 
     #[test]
+    fn a_container_leaves_what_others_do_not_use() {
+        let mut budget = Budget::default();
+        assert!(budget.is_stale(0));
+        budget.update(0, 0, None);
+        assert_eq!((budget.bytes, budget.is_stale(Budget::LITTLE)), (None, false));
+        assert!(budget.is_stale(Budget::LITTLE + 1));
+        budget.update(1 << 40, 0, Some(Allowance { limit: 16 << 30, usage: 3 << 30 }));
+        assert_eq!(budget.bytes, Some(12 << 30));
+        // What is held and has not been written is not in use yet, and hides nothing.
+        budget.update(1 << 40, 8 << 30, Some(Allowance { limit: 16 << 30, usage: 4 << 30 }));
+        assert_eq!((budget.bytes, budget.is_stale(8 << 30), budget.is_stale(10 << 30)), (Some(12 << 30), false, true));
+        budget.update(1 << 30, 8 << 30, Some(Allowance { limit: 16 << 30, usage: 12 << 30 }));
+        assert_eq!(budget.bytes, Some(1 << 30));
+        budget.update(0, 0, Some(Allowance { limit: 16 << 30, usage: 20 << 30 }));
+        assert_eq!(budget.bytes, Some(0), "a full container leaves nothing");
+    }
+
+    #[test]
+    fn sizes_next_to_the_limits_are_whole_and_within() {
+        let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
+        (lazy.info.limits.max_binding_bytes, lazy.info.limits.max_buffer_bytes) = (1000 * KIB + 16, 4000 * KIB + 16);
+        let pool = Pool::new(Arc::new(lazy));
+        for (bytes, most) in [(1000 * KIB - 5, 1000 * KIB), (4000 * KIB - 1, 4000 * KIB)] {
+            let class = pool.class(bytes, MemoryKind::Device).bytes;
+            assert!((bytes..=most).contains(&class) && class.is_multiple_of(ALIGNMENT), "{bytes}: {class}");
+        }
+    }
+
+    #[test]
     fn the_budget_makes_room() {
         let (lazy, pool) = pool(DeviceKind::Discrete, 10_000 * KIB);
         let in_use = get(&pool, 4_000 * KIB);
@@ -508,8 +559,14 @@ mod tests {
         assert!(pool.stats().cached >= 4_000 * KIB, "there is room");
         assert!(!pool.make_room(4_500 * KIB, MemoryKind::Device));
         assert!(bytes_of(&lazy) + 4_500 * KIB <= 10_000 * KIB, "{} bytes are held", bytes_of(&lazy));
-        assert!(pool.make_room(7_000 * KIB, MemoryKind::Device), "batches may hold what is missing");
+        assert!(!pool.make_room(7_000 * KIB, MemoryKind::Device), "no batch holds what is missing");
         assert_eq!(pool.stats().cached, 0);
+        let recorded = get(&pool, 2_000 * KIB);
+        let batch = recorded.allocation().clone();
+        drop(recorded);
+        assert!(pool.make_room(5_000 * KIB, MemoryKind::Device), "a batch does");
+        drop(batch);
+        assert!(!pool.make_room(5_000 * KIB, MemoryKind::Device));
         // A GPU's driver may find room elsewhere, and says so itself if it does not.
         pool.allocate(7_000 * KIB, MemoryKind::Device).unwrap();
         drop(in_use);
@@ -519,9 +576,13 @@ mod tests {
     fn a_software_device_takes_no_more_than_its_budget() {
         let (_, pool) = pool(DeviceKind::Cpu, 10_000 * KIB);
         let kept = get(&pool, 4_000 * KIB);
-        let error = pool.allocate(7_000 * KIB, MemoryKind::Host).err().unwrap();
-        let Error::OutOfMemory { requested, in_use, limit } = error else { panic!("{error}") };
-        assert!(requested >= 7_000 * KIB && in_use >= 4_000 * KIB && limit == 10_000 * KIB, "{error}");
+        for error in [
+            pool.allocate(7_000 * KIB, MemoryKind::Host).err().unwrap(),
+            pool.allocate_apart(7_000 * KIB, MemoryUse::Upload).err().unwrap(),
+        ] {
+            let Error::OutOfMemory { requested, in_use, limit } = error else { panic!("{error}") };
+            assert!(requested >= 7_000 * KIB && in_use >= 4_000 * KIB && limit == 10_000 * KIB, "{error}");
+        }
         pool.allocate(5_000 * KIB, MemoryKind::Host).unwrap();
         drop(kept);
     }

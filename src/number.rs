@@ -38,8 +38,14 @@ macro_rules! from {
     )+};
 }
 
-from!(Integer: bool, u8, i8, u32, i32, u64, i64);
+from!(Integer: bool, u8, i8, u16, i16, u32, i32, u64, i64);
 from!(Float: f16, bf16, f32, f64);
+
+impl From<usize> for Number {
+    fn from(number: usize) -> Self {
+        Number::Integer(number as i128)
+    }
+}
 
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

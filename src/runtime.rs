@@ -12,7 +12,7 @@ use crate::memory::{Allocation, Buffer, MemoryStats, Pool};
 use crate::ops::Precision;
 use crate::profile::{self, Label, Profile};
 use crate::shader::{Access, Module, Target};
-use crate::stream::Stream;
+use crate::stream::{MAX_IN_FLIGHT, Stream};
 use crate::tuning::{self, Tuning};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -199,7 +199,12 @@ impl Runtime {
 
     /// The same where the pool has none. Where more is held than there should be, the oldest batches are waited for.
     fn allocate_new(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        while self.pool.make_room(bytes, kind) && self.stream.wait_for_oldest()? {}
+        // Other threads may submit meanwhile: no more is waited for than can be in flight now.
+        for _ in 0..=MAX_IN_FLIGHT + 1 {
+            if !self.pool.make_room(bytes, kind) || !self.stream.wait_for_oldest()? {
+                break;
+            }
+        }
         self.retrying(|| self.pool.allocate(bytes, kind))
     }
 

@@ -23,7 +23,7 @@ const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
 const BATCH_NANOSECONDS: u64 = 100_000_000;
 
 /// The host runs ahead of the device by at most so many batches: each holds memory of the driver and buffers.
-const MAX_IN_FLIGHT: usize = 16;
+pub(crate) const MAX_IN_FLIGHT: usize = 16;
 
 /// The order of all work on a device. Commands of many threads run in the order in which they were recorded.
 pub(crate) struct Stream {
@@ -202,19 +202,20 @@ impl Stream {
         Ok(())
     }
 
-    /// Blocks until the oldest batch in flight has run, or what has been recorded where none is. False if there was
-    /// nothing to wait for.
+    /// Blocks until the oldest batch in flight has run, or what has been recorded where none is. False if no batch has
+    /// ended by that: there was none, or this is a browser, where nothing can be waited for.
     pub fn wait_for_oldest(&self) -> Result<bool> {
         self.retire()?;
         let state = self.state.lock();
         let (oldest, recorded) = (state.in_flight.front().map(|(ticket, _)| *ticket), !state.steps.is_empty());
         drop(state);
-        match oldest {
-            Some(ticket) => self.wait_for(ticket)?,
-            None if recorded => self.wait()?,
+        let ticket = match oldest {
+            Some(ticket) => ticket,
+            None if recorded => self.flush()?,
             None => return Ok(false),
-        }
-        Ok(true)
+        };
+        self.wait_for(ticket)?;
+        Ok(self.state.lock().in_flight.front().is_none_or(|(oldest, _)| *oldest > ticket))
     }
 
     /// Submits what has been recorded and blocks until all of it has run.

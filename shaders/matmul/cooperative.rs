@@ -56,7 +56,9 @@ impl UnitBlock {
         let (sizes, fragments) = name.strip_suffix(" fragments").map_or((name, false), |sizes| (sizes, true));
         let (block, part) = sizes.split_once('/')?;
         let three = |text: &str| -> Option<[u32; 3]> {
-            let numbers: Option<Vec<u32>> = text.split('x').map(|number| number.parse().ok()).collect();
+            // No block is larger, and what it takes is computed in 32 bits.
+            let size = |text: &str| text.parse().ok().filter(|size| (1..=4096).contains(size));
+            let numbers: Option<Vec<u32>> = text.split('x').map(size).collect();
             numbers?.try_into().ok()
         };
         let ([rows, columns, depth], [part_rows, part_columns, slices]) = (three(block)?, three(part)?);

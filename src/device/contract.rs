@@ -208,6 +208,35 @@ pub(super) fn told(answer: &mpsc::Receiver<Result<Vec<u8>>>) -> Result<Vec<u8>> 
     result
 }
 
+/// Runs a test once more in another process with `MARQUETRY_VALIDATION` set to this, as variables are the whole process's.
+/// Returns whether this is that process, which is to do the test's work.
+#[cfg(any(feature = "vulkan", feature = "webgpu"))]
+pub(super) fn is_child(test: &str, validation: &str) -> bool {
+    const CHILD: &str = "MARQUETRY_TEST_CONTRACT_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let (_, test) = test.split_once("::").unwrap();
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .envs([("MARQUETRY_VALIDATION", validation), (CHILD, "1")])
+        .output()
+        .unwrap();
+    let [output, errors] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(child.status.success() && output.contains("1 passed"), "{output}\n{errors}");
+    false
+}
+
+/// Checks that a device computes: buffers, kernels, batches and reads.
+#[cfg(any(feature = "vulkan", feature = "webgpu"))]
+pub(super) fn assert_computes(backend: &dyn Backend) {
+    let kernel = compile_add(backend);
+    let [x, y] = [[1.5; 4], [0.0; 4]].map(|data| upload(backend, &data));
+    let ticket = backend.submit(&[dispatch(kernel, [x, x, y], 4, false)], true).unwrap();
+    assert_eq!(download(backend, y, 4), [3.0; 4]);
+    assert_eq!(backend.timings(ticket).unwrap().len(), 1);
+}
+
 /// Checks that every call on a lost device says so. `readback` is freed.
 pub(super) fn assert_lost(backend: &dyn Backend, readback: BufferId) {
     let lost = |error: Error| assert!(matches!(error, Error::DeviceLost { .. }), "{error}");

@@ -10,31 +10,31 @@ use parking_lot::Mutex;
 /// driver's own threads to end, that one waits for the clean-up of the first, and the clean-up waits for the lock. An
 /// app cannot see to it that none of its threads ends meanwhile. What is left of a device without buffers and kernels is
 /// small, and the next opening is quicker.
-pub(super) struct Parked<D>(Mutex<Vec<Entry<D>>>);
+pub(super) struct Parked<K, D>(Mutex<Vec<Entry<K, D>>>);
 
-struct Entry<D> {
-    key: u64,
+struct Entry<K, D> {
+    key: K,
     /// A driver's device is of no use in a child of this process.
     process: u32,
     device: D,
 }
 
-impl<D> Parked<D> {
+impl<K: PartialEq, D> Parked<K, D> {
     /// None yet.
     pub const fn new() -> Self {
         Parked(Mutex::new(Vec::new()))
     }
 
     /// Keeps a device that works and that nothing uses any more. `key` says which one it is.
-    pub fn put(&self, key: u64, device: D) {
+    pub fn put(&self, key: K, device: D) {
         self.0.lock().push(Entry { key, process: process(), device });
     }
 
     /// Takes a device out that was put in by this process under the same key.
-    pub fn take(&self, key: u64) -> Option<D> {
+    pub fn take(&self, key: &K) -> Option<D> {
         let here = process();
         let mut entries = self.0.lock();
-        let place = entries.iter().position(|entry| (entry.key, entry.process) == (key, here))?;
+        let place = entries.iter().position(|entry| entry.key == *key && entry.process == here)?;
         Some(entries.swap_remove(place).device)
     }
 }
@@ -49,11 +49,11 @@ mod tests {
         parked.put(1, 'a');
         parked.put(2, 'b');
         parked.put(1, 'c');
-        assert_eq!(parked.take(3), None);
-        assert_eq!(parked.take(2), Some('b'));
-        assert_eq!(parked.take(2), None);
-        let mut both = [parked.take(1), parked.take(1)];
+        assert_eq!(parked.take(&3), None);
+        assert_eq!(parked.take(&2), Some('b'));
+        assert_eq!(parked.take(&2), None);
+        let mut both = [parked.take(&1), parked.take(&1)];
         both.sort();
-        assert_eq!((both, parked.take(1)), ([Some('a'), Some('c')], None));
+        assert_eq!((both, parked.take(&1)), ([Some('a'), Some('c')], None));
     }
 }

@@ -174,6 +174,10 @@ convolutions! {
 /// With so many taps along an axis it is worth finding out which of them meet elements.
 const LONG_KERNEL: usize = 64;
 
+/// How many times as many taps as meet the input a kernel has whose other taps are left out: places of a block differ in which
+/// they meet, and it cannot be computed by tiles in workgroup memory.
+const FAR: usize = 8;
+
 /// What is asked for.
 #[derive(Clone, Copy)]
 struct Problem {
@@ -289,7 +293,7 @@ impl Problem {
         Ok(Sizes { groups, input_channels, output_channels, windows, outputs })
     }
 
-    /// Whether a long kernel meets elements of the input with less than half of its taps, wherever it is.
+    /// Whether a long kernel meets elements of the input with few of its taps, wherever it is.
     fn meets_little(&self, window: &Window) -> bool {
         let Window { input, kernel, stride, dilation, .. } = *window;
         let common = if self.transposed { gcd(stride, dilation) } else { 1 };
@@ -297,7 +301,7 @@ impl Problem {
         // element.
         let step = if self.transposed { stride / common } else { 1 };
         let (taps, met) = (kernel.div_ceil(step), input.div_ceil(dilation / common));
-        taps >= LONG_KERNEL && taps > 2 * met
+        taps >= LONG_KERNEL && taps / FAR > met
     }
 
     /// The convolution of checked sizes.
@@ -381,7 +385,7 @@ fn transposed_output(window: &Window, output_padding: usize, op: &'static str) -
     let Window { input, stride, dilation, before, after, .. } = *window;
     if output_padding >= stride.max(dilation) {
         let message = format!(
-            "an output_padding of {output_padding}; it is less than the stride ({stride}) or the dilation ({dilation})"
+            "an output_padding of {output_padding}; it must be less than the stride ({stride}) or the dilation ({dilation})"
         );
         return Err(Error::InvalidArgument { op, message });
     }

@@ -133,6 +133,9 @@ const PART_ALIGNMENT: usize = 64;
 /// So few outputs of great depth are sums of products in memory, if their operands cannot be read as vectors.
 const FEW_SUMS: usize = 4;
 
+/// Of so many products at most: they take memory.
+const MOST_SUMMED: usize = 1 << 26;
+
 /// The axes of the batch, and the two of the matrices.
 fn split(x: &Tensor) -> (Shape, [usize; 2]) {
     let (batch, matrix) = x.dims().split_at(x.rank() - 2);
@@ -244,7 +247,7 @@ impl Product {
         let (read_as, wide) = (if words { DType::U32 } else { dtype }, dtype.widened());
         let is_vectors = problem.few_vectors(device, read_as).is_some();
         let products = Shape::from((self.elements(), self.sizes[2]));
-        if !is_vectors && self.elements() <= FEW_SUMS && checked_elements(&products, self.op).is_ok() {
+        if !is_vectors && self.elements() <= FEW_SUMS && products.elem_count().is_some_and(|n| n <= MOST_SUMMED) {
             let rows = self.lhs.to_dtype(wide)?.unsqueeze(-2)?;
             let columns = self.rhs.t()?.to_dtype(wide)?.unsqueeze(-3)?;
             return rows.mul(&columns)?.sum(-1)?.to_dtype(self.output);

@@ -116,7 +116,7 @@ macro_rules! pools {
             pub fn $lp(&self, p: f64, config: &PoolConfig) -> Result<Tensor> {
                 const OP: &str = stringify!($lp);
                 if !(p > 0.0 && p.is_finite()) {
-                    let message = format!("a norm of p = {p}; p is positive and finite");
+                    let message = format!("a norm of p = {p}; p must be positive and finite");
                     return Err(Error::InvalidArgument { op: OP, message });
                 }
                 self.pool(PoolOp::Norm, config, $axes, Some(p), OP)
@@ -279,24 +279,33 @@ impl Tensor {
         let Some(met) = met.filter(|_| is_few) else { return Ok(None) };
         let taps = |(range, window): (&Range<usize>, &Window)| range.len().div_ceil(window.dilation);
         let length: usize = met.iter().zip(windows).map(taps).product();
-        if length < tuning.reduce.shortest {
+        // Windows that overlap are more elements than there are.
+        let all = Shape::from((count.unwrap_or(usize::MAX), length));
+        if length < tuning.reduce.shortest || checked_elements(&all, "pool").is_err() {
             return Ok(None);
         }
         let wide = self.dtype().widened();
-        let counted = match pool {
-            PoolOp::Average { padding_counts: true } => windows.iter().map(Window::counted).product(),
-            _ => length,
+        // As floats: padding makes counts that no integer holds.
+        let counted: f64 = match pool {
+            PoolOp::Average { padding_counts: true } => windows.iter().map(|window| window.counted() as f64).product(),
+            _ => length as f64,
         };
-        let mut x = match (pool, p) {
-            (PoolOp::Norm, Some(p)) => self.to_dtype(wide)?.abs()?.powf(p)?,
-            _ if counted != length => self.to_dtype(wide)?,
-            _ => self.clone(),
+        let counts_padding = counted != length as f64;
+        let mut x = self.clone();
+        for (i, (range, &output)) in met.iter().zip(outputs).enumerate() {
+            if output == 1 {
+                x = x.narrow(outer + i, range.start, range.len())?;
+            }
+        }
+        x = match (pool, p) {
+            (PoolOp::Norm, Some(p)) => x.to_dtype(wide)?.abs()?.powf(p)?,
+            _ if counts_padding => x.to_dtype(wide)?,
+            _ => x,
         };
         for (i, ((window, range), &output)) in windows.iter().zip(met).zip(outputs).enumerate() {
-            let axis = outer + i;
-            let (first, span) = (range.start, range.len());
+            let (axis, span) = (outer + i, range.len());
             x = match output {
-                1 => x.narrow(axis, first, span)?.unfold(axis, span, 1)?,
+                1 => x.unfold(axis, span, 1)?,
                 _ => x.unfold(axis, span, window.stride)?.narrow(axis, 0, output)?,
             };
             x = x.slice(-1, 0..span, window.dilation as isize)?;
@@ -305,7 +314,7 @@ impl Tensor {
         let pooled = match (pool, p) {
             (PoolOp::Max, _) => x.max(axes)?,
             (PoolOp::Norm, Some(p)) => x.sum(axes)?.powf(1.0 / p)?,
-            _ if counted != length => (x.sum(axes)? / counted as f64)?,
+            _ if counts_padding => (x.sum(axes)? / counted)?,
             _ => x.mean(axes)?,
         };
         pooled.to_dtype(self.dtype()).map(Some)
@@ -322,7 +331,7 @@ impl Tensor {
         op: &'static str,
     ) -> Result<Tensor> {
         if kind == Windows::Sliding
-            && let Some(pooled) = self.pool_long_windows(pool, windows, outputs, p)?
+            && let Some(pooled) = self.pool_long_windows(pool, windows, outputs, p).map_err(Error::named(op))?
         {
             return Ok(pooled);
         }

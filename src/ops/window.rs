@@ -109,7 +109,7 @@ impl Window {
     pub fn checked(self, op: &'static str) -> Result<Self> {
         for (what, value) in [("kernel", self.kernel), ("stride", self.stride), ("dilation", self.dilation)] {
             if value == 0 {
-                return Err(Error::InvalidArgument { op, message: format!("a {what} of 0; it is 1 or more") });
+                return Err(Error::InvalidArgument { op, message: format!("a {what} of 0; it must be 1 or more") });
             }
         }
         // All sums and products below are less than this one.

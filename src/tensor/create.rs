@@ -264,8 +264,8 @@ impl Tensor {
         Domain::Numbers.check(T::DTYPE, op)?;
         let Some(length) = count_steps(start.into(), end.into(), step) else {
             let message = format!(
-                "there is no end to the numbers from {start:?} to {end:?} in steps of {step}; the step is not 0, and \
-                 all three are finite"
+                "there is no end to the numbers from {start:?} to {end:?} in steps of {step}; give a step other than \
+                 0, and finite numbers"
             );
             return Err(Error::InvalidArgument { op, message });
         };

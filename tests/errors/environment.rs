@@ -109,6 +109,8 @@ fn values_that_are_understood() {
         let on = value == "on";
         let [vulkan, webgpu, level_zero] = DEVICES.map(|name| name.parse::<Device>().unwrap());
         let dot_products = [&vulkan, &webgpu, &level_zero].map(|device| device.info().features.integer_dot_products);
+        // Software devices have the instruction, and do not use it by default.
+        assert_eq!(dot_products[0], on, "{dot_products:?}");
         assert!(on || dot_products == [false; 3], "{dot_products:?}");
         assert_eq!(vulkan.info().limits.max_binding_bytes, 1 << 20);
         assert_eq!(Device::best().unwrap(), webgpu);

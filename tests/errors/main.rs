@@ -425,7 +425,7 @@ fn arguments_outside_of_their_domain() {
         Error::InvalidArgument { .. },
         "arange",
         "to inf",
-        "all three are finite"
+        "finite numbers"
     );
     let ragged = vec![vec![1f32], vec![2.0, 3.0]];
     assert_error!(Tensor::new(&ragged, &device()), Error::InvalidArgument { .. }, "new", "[1]", "[2]");
@@ -478,7 +478,7 @@ fn memory_that_is_not_there() {
         assert!(elements < 1 << 32, "the device of this test takes buffers of {limit} bytes: too large to test with");
         let requested = elements * 4;
         let large = Tensor::ones(elements as usize, DType::F32, &device).unwrap();
-        assert_error!(large.eval(), Error::OutOfMemory { .. }, requested, limit, "per buffer", "split the tensor");
+        assert_error!(large.eval(), Error::OutOfMemory { .. }, requested, limit, "for one buffer", "split the tensor");
         let results = [large.exp().and_then(|x| x.eval()), large.sum(0).map(drop), large.softmax(0).map(drop)];
         for result in results {
             assert_error!(result, Error::OutOfMemory { .. }, "out of memory");

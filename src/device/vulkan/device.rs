@@ -9,12 +9,11 @@ use crate::environment;
 use crate::error::{Error, Result};
 use ash::prelude::VkResult;
 use ash::vk;
-use ash::vk::Handle;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The driver's devices that are open and not in use, by their physical devices.
-static PARKED: Parked<ash::Device> = Parked::new();
+static PARKED: Parked<vk::PhysicalDevice, ash::Device> = Parked::new();
 
 /// A logical device. Whatever was created on it holds it in an `Arc`, so that it goes last.
 pub(super) struct Device {
@@ -35,7 +34,7 @@ impl Device {
     pub fn open(instance: &'static Instance, adapter: Adapter) -> Result<Device> {
         // SAFETY: nothing else uses a parked device.
         let works = |raw: &ash::Device| unsafe { raw.device_wait_idle() }.is_ok();
-        let raw = match PARKED.take(adapter.physical.as_raw()).filter(works) {
+        let raw = match PARKED.take(&adapter.physical).filter(works) {
             Some(raw) => raw,
             None => Device::create(instance, &adapter)?,
         };
@@ -173,7 +172,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         // The validation layer looks for what was left behind when a device is destroyed.
         if self.lost.get().is_none() && !environment::settings().validation {
-            return PARKED.put(self.adapter.physical.as_raw(), self.raw.clone());
+            return PARKED.put(self.adapter.physical, self.raw.clone());
         }
         // SAFETY: whatever was created on the device held it alive, and is gone.
         unsafe { self.raw.destroy_device(None) };

@@ -3,9 +3,11 @@
 use super::*;
 use crate::device::backend::MemoryUse;
 use crate::device::contract::{
-    add_kernel, allocate, assert_lost, compile, compile_add, copy, dispatch, download, read, told, upload, upload_bytes,
+    add_kernel, allocate, assert_computes, assert_lost, compile, compile_add, copy, dispatch, download, is_child, read,
+    told, upload, upload_bytes,
 };
 use crate::shader::Code;
+use ash::vk;
 
 /// The first device.
 pub(super) fn open() -> VulkanBackend {
@@ -108,25 +110,29 @@ fn a_binary_spares_the_compiler_or_is_told_anew() {
     }
 }
 
-/// Runs itself in another process, because validation is switched on for the whole process.
+/// Under validation, devices are destroyed when they are closed.
+#[test]
+fn a_closed_device_is_opened_again() {
+    if !is_child(concat!(module_path!(), "::a_closed_device_is_opened_again"), "0") {
+        return;
+    }
+    let (first, second) = (open(), open());
+    let [one, other] = [&first, &second].map(|backend| backend.device.raw.handle());
+    assert_ne!(one, other);
+    assert_computes(&first);
+    drop(first);
+    let again = open();
+    assert_eq!(again.device.raw.handle(), one);
+    assert_computes(&again);
+    assert_computes(&second);
+    _ = again.device.error("test", vk::Result::ERROR_DEVICE_LOST);
+    drop((again, second));
+    assert_eq!(open().device.raw.handle(), other, "what was lost is not opened again");
+}
+
 #[test]
 fn validation_reports_a_missing_barrier() {
-    const CHILD: &str = "MARQUETRY_TEST_VALIDATION_CHILD";
-    if std::env::var_os(CHILD).is_none() {
-        let (_, module) = module_path!().split_once("::").unwrap();
-        let test = format!("{module}::validation_reports_a_missing_barrier");
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([&test, "--exact", "--nocapture", "--test-threads=1"])
-            .env("MARQUETRY_VALIDATION", "True")
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
-        let output = String::from_utf8_lossy(&child.stdout);
-        assert!(
-            child.status.success() && output.contains("1 passed"),
-            "{output}\n{}",
-            String::from_utf8_lossy(&child.stderr)
-        );
+    if !is_child(concat!(module_path!(), "::validation_reports_a_missing_barrier"), "True") {
         return;
     }
     let backend = open();
@@ -168,7 +174,7 @@ fn a_lost_device_refuses_everything_and_answers_its_reads() {
     let backend = open();
     let staging = backend.allocate(16, MemoryUse::Readback).unwrap();
     let pending = read(&backend, staging, 16, Ticket(1));
-    let error = backend.device.error("vkQueueSubmit", ash::vk::Result::ERROR_DEVICE_LOST);
+    let error = backend.device.error("vkQueueSubmit", vk::Result::ERROR_DEVICE_LOST);
     assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
     // The first call that fails answers the read.
     backend.submit(&[], false).unwrap_err();

@@ -4,9 +4,9 @@
 //! set), to a callback when the device is lost, and in `poll` by a panic. Here they all become [`Error`]s.
 
 use super::adapter::SPIRV;
-use crate::device::BackendKind;
 #[cfg(not(target_family = "wasm"))]
 use crate::device::parked::Parked;
+use crate::device::{BackendKind, DeviceInfo};
 #[cfg(not(target_family = "wasm"))]
 use crate::environment;
 use crate::error::{Error, Result};
@@ -14,17 +14,15 @@ use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
-/// wgpu's devices that are open and not in use, by their indices.
+/// wgpu's devices that are open and not in use, by what they are: adapters are found anew for each opening.
 #[cfg(not(target_family = "wasm"))]
-static PARKED: Parked<(wgpu::Device, wgpu::Queue)> = Parked::new();
+static PARKED: Parked<DeviceInfo, (wgpu::Device, wgpu::Queue)> = Parked::new();
 
 /// A device, watched for everything that can go wrong with it.
 pub(super) struct GuardedDevice {
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
-    #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "a browser's devices are not kept"))]
-    index: usize,
-    name: String,
+    info: DeviceInfo,
     faults: Arc<Faults>,
 }
 
@@ -38,16 +36,23 @@ struct Faults {
 }
 
 impl GuardedDevice {
-    /// A device that was open before under this index and works.
+    /// A device that was open before and works.
     #[cfg(not(target_family = "wasm"))]
-    pub fn parked(index: usize, name: &str) -> Option<GuardedDevice> {
-        let (device, queue) = PARKED.take(index as u64)?;
-        let gpu = GuardedDevice::new(device, queue, index, name.into());
-        gpu.poll(wgpu::PollType::wait_indefinitely()).is_ok().then_some(gpu)
+    pub fn parked(info: &DeviceInfo) -> Option<GuardedDevice> {
+        let (device, queue) = PARKED.take(info)?;
+        let gpu = GuardedDevice::new(device, queue, info.clone());
+        match gpu.poll(wgpu::PollType::wait_indefinitely()) {
+            Ok(()) => Some(gpu),
+            Err(error) => {
+                // So that it is not kept once more.
+                _ = gpu.faults.lost.set(error.to_string());
+                None
+            }
+        }
     }
 
     /// Installs the callbacks; to be done before anything else happens on the device.
-    pub fn new(device: wgpu::Device, queue: wgpu::Queue, index: usize, name: String) -> GuardedDevice {
+    pub fn new(device: wgpu::Device, queue: wgpu::Queue, info: DeviceInfo) -> GuardedDevice {
         let faults = Arc::new(Faults::default());
         let watcher = Arc::clone(&faults);
         device.on_uncaptured_error(Arc::new(move |error| {
@@ -64,7 +69,7 @@ impl GuardedDevice {
             let reason = if message.is_empty() { format!("{reason:?}").to_lowercase() } else { message };
             let _ = watcher.lost.set(reason);
         });
-        GuardedDevice { device, queue, index, name, faults }
+        GuardedDevice { device, queue, info, faults }
     }
 
     /// Whether kernels may go to the driver as SPIR-V.
@@ -88,7 +93,7 @@ impl GuardedDevice {
 
     /// The error that says that the device is lost.
     pub fn lost(&self, reason: &str) -> Error {
-        Error::DeviceLost { device: self.name.clone(), reason: reason.to_string() }
+        Error::DeviceLost { device: self.info.name.clone(), reason: reason.to_string() }
     }
 
     /// Runs `work` and turns an error that wgpu raises in it into the one that `explain` makes of it.
@@ -141,7 +146,7 @@ impl Drop for GuardedDevice {
     fn drop(&mut self) {
         // Validation layers look for what was left behind when a device is destroyed.
         if self.faults.lost.get().is_none() && !environment::settings().validation {
-            PARKED.put(self.index as u64, (self.device.clone(), self.queue.clone()));
+            PARKED.put(self.info.clone(), (self.device.clone(), self.queue.clone()));
         }
     }
 }

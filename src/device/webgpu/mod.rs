@@ -74,14 +74,14 @@ impl WebGpuBackend {
         let adapter = adapter::find(index).await?;
         let info = adapter::describe(&adapter, index);
         #[cfg(not(target_family = "wasm"))]
-        let parked = GuardedDevice::parked(index, &info.name);
+        let parked = GuardedDevice::parked(&info);
         #[cfg(target_family = "wasm")]
         let parked = None;
         let gpu = match parked {
             Some(gpu) => gpu,
             None => {
                 let (device, queue) = request_device(&adapter).await?;
-                GuardedDevice::new(device, queue, index, info.name.clone())
+                GuardedDevice::new(device, queue, info.clone())
             }
         };
         let gpu = Arc::new(gpu);

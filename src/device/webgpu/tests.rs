@@ -1,7 +1,9 @@
 //! What is particular to this backend; the contract is tested in `contract.rs`. Without a device, these tests fail.
 
 use super::*;
-use crate::device::contract::{assert_lost, compile_add, copy, dispatch, download, read, upload};
+use crate::device::contract::{
+    assert_computes, assert_lost, compile_add, copy, dispatch, download, is_child, read, upload,
+};
 use crate::device::{BackendKind, MemoryKind};
 
 /// The first device.
@@ -54,6 +56,27 @@ fn an_upload_buffer_is_written_once() {
     let staging = backend.allocate(16, MemoryUse::Upload).unwrap();
     backend.write(staging, &[1; 16]).unwrap();
     assert!(backend.write(staging, &[2; 16]).unwrap_err().to_string().contains("written before"));
+}
+
+/// Under validation, devices are destroyed when they are closed.
+#[test]
+fn a_closed_device_is_opened_again() {
+    if !is_child(concat!(module_path!(), "::a_closed_device_is_opened_again"), "0") {
+        return;
+    }
+    let (first, second) = (open(), open());
+    let [one, other] = [&first, &second].map(|backend| backend.gpu.device.clone());
+    assert_ne!(one, other);
+    assert_computes(&first);
+    drop(first);
+    let again = open();
+    assert_eq!(again.gpu.device, one);
+    assert_computes(&again);
+    assert_computes(&second);
+    one.destroy();
+    _ = std::iter::repeat_with(|| again.completed()).find_map(Result::err).unwrap();
+    drop((again, second));
+    assert_eq!(open().gpu.device, other, "what was lost is not opened again");
 }
 
 #[test]

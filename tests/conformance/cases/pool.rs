@@ -295,6 +295,11 @@ pub fn add(suite: &mut Suite) {
         let (op, axes) = (operation.name, operation.axes);
         for dtype in operation.dtypes() {
             for (name, problem) in PROBLEMS {
+                // What is left out, or shared by workgroups, does not depend on the dtype: the quick tier looks at one.
+                let is_far = name.starts_with("long") || name.starts_with("far");
+                if is_far && dtype != DType::F32 && !full_tier() {
+                    continue;
+                }
                 suite.add(op, format!("{dtype}::{name}"), move |device| {
                     let x = shaped(op, &problem.shape(axes), Contiguous, dtype, operation.domain(), device)?;
                     operation.check(&problem, &x)
