@@ -202,8 +202,11 @@ mod tests {
         if matches!(&anew, Ok(anew) if *anew == device) {
             return Err("the parent's device was handed out".into());
         }
+        // NVIDIA's driver opens nothing in the child of a process that has used it.
+        let opens_none = device.info().vendor == "NVIDIA";
         drop((device, x, y));
         let anew = match anew {
+            Err(Error::BackendUnavailable { .. } | Error::Driver { .. }) if opens_none => return Ok(()),
             Err(Error::BackendUnavailable { reason, .. }) if name == "level-zero" && reason.contains("forked") => {
                 return Ok(());
             }

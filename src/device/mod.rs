@@ -78,8 +78,8 @@ use std::sync::Arc;
 /// # After a fork
 /// A device does not survive `fork`: to the child process, the devices of its parent are lost
 /// ([`Error::DeviceLost`](crate::Error::DeviceLost)), and it may drop them and their tensors at no risk. Through Vulkan
-/// and WebGPU it may open devices of its own, if the driver allows that. Level Zero is not available to the child of a
-/// process that has used it. It is best to fork before the first device is opened. Do not fork while another thread
+/// and WebGPU it may open devices of its own, if the driver allows that: Mesa's software driver does, NVIDIA's driver does
+/// not. Level Zero is not available to the child of a process that has used it. It is best to fork before the first device is opened. Do not fork while another thread
 /// uses a device: what that thread has locked stays locked in the child.
 ///
 /// ```
