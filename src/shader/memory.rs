@@ -316,7 +316,7 @@ impl KernelBuilder {
 
     fn store(&self, pointer: Word, class: StorageClass, value: Value<'_>, expected: Type) {
         if value.ty() != expected {
-            self.fail(format!("a {} is stored where {expected} is expected", value.ty()));
+            self.fail(format!("{} is stored where {expected} is expected", value.ty()));
         }
         let operands = [Operand::IdRef(pointer), value.operand()];
         self.emit_void(Op::Store, operands.into_iter().chain(Self::told(class, expected, self.is_shared(class))));

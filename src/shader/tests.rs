@@ -321,7 +321,7 @@ fn mistakes_are_errors() {
     assert!(mistake(&|k| _ = k.f32(1.0) & 1).contains("`&`"));
     assert!(mistake(&|k| _ = k.u32(1).select(k.u32(1), 2)).contains("select"));
     assert!(mistake(&|k| _ = k.f32(1.0).splat(4).lane(4)).contains("lane 4"));
-    assert!(mistake(&|k| k.var(k.u32(0)).set(k.f32(0.0))).contains("a f32 is stored where u32 is expected"));
+    assert!(mistake(&|k| k.var(k.u32(0)).set(k.f32(0.0))).contains("f32 is stored where u32 is expected"));
     assert!(mistake(&|k| _ = k.buffer("b", Type::BOOL, Access::Read)).contains("buffer `b`"));
     assert!(mistake(&|k| _ = k.buffer("b", Type::U32, Access::Read).load(k.i32(0))).contains("index"));
     assert!(mistake(&|k| _ = k.buffer("b", Type::F32, Access::ReadWrite).atomic_add(0, 1)).contains("atomics"));
