@@ -67,7 +67,7 @@ fn size_class(bytes: u64) -> u64 {
 pub struct MemoryStats {
     /// Bytes of buffers that tensors hold. A tensor may hold a buffer of less than twice its size.
     pub in_use: u64,
-    /// Bytes of buffers that wait in the pool to be used again: at most as many as were in use at a time of late.
+    /// Bytes of buffers that wait in the pool to be used again: at most the most bytes that were in use recently.
     pub cached: u64,
     /// The largest value that `in_use` has had.
     pub peak: u64,
@@ -82,7 +82,8 @@ pub struct MemoryStats {
 /// A buffer goes back to the pool when its last tensor is dropped, though commands that use it may not have run: as
 /// all commands of a device run in one order, whoever gets it next comes after them.
 ///
-/// The pool keeps no more bytes than were in use at a time of late ([`Peak`]); what was kept for longest goes first.
+/// The pool keeps at most as many bytes as were in use at one time recently ([`Peak`]). It frees first what it has kept for
+/// longest.
 pub(crate) struct Pool {
     backend: Arc<dyn Backend>,
     /// Bytes in all allocations that are alive of the memory that the budget is about.
@@ -123,7 +124,7 @@ struct State {
     stats: MemoryStats,
 }
 
-/// The most bytes in use of late: during the last [`Peak::WINDOW`] requests for a buffer, and up to as many before.
+/// The most bytes in use recently: during the last [`Peak::WINDOW`] requests for a buffer, and up to as many before.
 #[derive(Default)]
 struct Peak {
     this: u64,
