@@ -67,7 +67,7 @@ fn size_class(bytes: u64) -> u64 {
 pub struct MemoryStats {
     /// Bytes of buffers that tensors hold. A tensor may hold a buffer of less than twice its size.
     pub in_use: u64,
-    /// Bytes of buffers that wait in the pool to be used again: at most the most bytes that were in use recently.
+    /// Bytes of buffers that wait in the pool to be used again: no more than the recent peak of `in_use`.
     pub cached: u64,
     /// The largest value that `in_use` has had.
     pub peak: u64,
@@ -82,8 +82,7 @@ pub struct MemoryStats {
 /// A buffer goes back to the pool when its last tensor is dropped, though commands that use it may not have run: as
 /// all commands of a device run in one order, whoever gets it next comes after them.
 ///
-/// The pool keeps at most as many bytes as were in use at one time recently ([`Peak`]). It frees first what it has kept for
-/// longest.
+/// The pool keeps no more bytes than the recent peak of those in use ([`Peak`]). It frees first what it has kept for longest.
 pub(crate) struct Pool {
     backend: Arc<dyn Backend>,
     /// Bytes in all allocations that are alive of the memory that the budget is about.
@@ -124,7 +123,7 @@ struct State {
     stats: MemoryStats,
 }
 
-/// The most bytes in use recently: during the last [`Peak::WINDOW`] requests for a buffer, and up to as many before.
+/// The recent peak of the bytes in use: over the last [`Peak::WINDOW`] requests for a buffer, and up to as many before.
 #[derive(Default)]
 struct Peak {
     this: u64,
@@ -316,7 +315,7 @@ impl Pool {
         Buffer { allocation, pool: self.clone(), class, bytes }
     }
 
-    /// The most bytes that a buffer for so many may have.
+    /// The bytes of the largest buffer that a request for `bytes` bytes may get.
     fn largest_for(&self, bytes: u64) -> u64 {
         let limits = &self.backend.info().limits;
         let most = if bytes <= limits.max_binding_bytes { limits.max_binding_bytes } else { limits.max_buffer_bytes };
