@@ -4,7 +4,7 @@
 
 use super::elements::{Elements, Grid, Strides, float_parameter};
 use super::{Family, slowness, volume};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
 
 /// How the work is cut.

@@ -5,7 +5,7 @@
 use super::elements::{Elements, Strides, take_apart};
 use super::tiles::{Sums, Tile, add_by_workgroup, loaded_column};
 use super::{Family, slowness, volume};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
 /// A convolution over `axes` spatial axes. Parameters: the number of images, groups, and output and input channels per

@@ -1,7 +1,7 @@
 //! Elements of any dtype in buffers, and where they are: narrow dtypes are packed in words, so that every device can
 //! read and write them; no two invocations write one word.
 
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
 /// How many elements of a dtype share a word, if they are packed.

@@ -2,8 +2,8 @@
 
 use super::Family;
 use super::elements::{Elements, Grid, Quads, Strides, number_parameter};
-use crate::dtype::DType;
-use crate::expr::{BinaryOp, Expr, UnaryOp};
+use crate::base::dtype::DType;
+use crate::kernels::expr::{BinaryOp, Expr, UnaryOp};
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 use smallvec::SmallVec;
 

@@ -3,8 +3,8 @@
 
 use super::elements::{Grid, number_parameter};
 use super::elementwise::{Evaluation, Input, InputLayout};
-use crate::dtype::DType;
-use crate::expr::Expr;
+use crate::base::dtype::DType;
+use crate::kernels::expr::Expr;
 use crate::shader::{KernelBuilder, Value};
 use smallvec::SmallVec;
 

@@ -1,7 +1,7 @@
 //! What rows of elements are folded to, each in a line or two of mathematics: the reductions of `reduce.rs` and the
 //! running ones of `scan.rs`.
 
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
 /// What a row is folded to.

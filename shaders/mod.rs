@@ -1,20 +1,18 @@
 //! The kernels: one file per family, each a configuration and a plain function that
 //! writes the kernel for it.
 
-mod catalogue;
 mod elements;
 pub(crate) mod epilogue;
+pub(crate) mod expr;
 pub(crate) mod fold;
 pub(crate) mod interpolation;
 pub(crate) mod rows;
 pub(crate) mod tiles;
 pub(crate) mod workgroup;
 
-pub use catalogue::catalogue;
-
-use crate::device::MatrixUnits;
-use crate::dtype::DType;
-use crate::error::Result;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::features::MatrixUnits;
 use crate::shader::{KernelBuilder, Module, Target};
 
 /// A family of kernels. Its configuration is all that the code of one of them depends on.

@@ -3,7 +3,7 @@
 use super::Family;
 use super::elements::{Elements, Grid, Quads, Strides, float_parameter};
 use super::workgroup::{Member, Team, Turn, tree};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use std::rc::Rc;
 

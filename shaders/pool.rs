@@ -2,7 +2,7 @@
 
 use super::elements::{Elements, Quads, float_parameter};
 use super::{Family, volume};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.

@@ -3,7 +3,7 @@
 
 use super::Family;
 use super::elements::Quads;
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.

@@ -5,7 +5,7 @@ use super::Family;
 use super::fold::{FoldOp, State, States};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{Team, Turn, WORKGROUP};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
 /// From what to what a reduction goes. A long row is cut into chunks, each with a team of its own.

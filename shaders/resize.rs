@@ -3,7 +3,7 @@
 use super::Family;
 use super::elements::{Elements, Grid, Quads, Strides, float_parameter, quad_indices};
 use super::interpolation::{Interpolation, Tap, combined, cubic_weights, linear_weights};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.

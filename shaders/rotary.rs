@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::elements::{Elements, Grid, Quads, Strides};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Type, Value};
 
 /// Invocations per workgroup.

@@ -1,7 +1,7 @@
 //! The rows of a strided tensor: the elements along some axes, for each place along the others.
 
 use super::elements::{Elements, Grid, Quads, Strides};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Value};
 
 /// What the code that reads rows depends on. Parameters: the lengths of the kept axes, of the rows' axes; the tensor's

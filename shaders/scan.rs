@@ -5,7 +5,7 @@ use super::Family;
 use super::fold::{FoldOp, State, States};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{StateVar, Team, WORKGROUP};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
 /// What is scanned.

@@ -3,7 +3,7 @@
 
 use super::Family;
 use super::elements::{Elements, Grid, Raw, Strides};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.

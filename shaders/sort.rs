@@ -5,7 +5,7 @@
 use super::Family;
 use super::elements::Quads;
 use super::rows::{Rows, RowsType};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup, and elements of a block.

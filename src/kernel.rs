@@ -1,14 +1,16 @@
 //! [`Kernel`]: a kernel of the app, launched on tensors.
 
-use crate::cache;
 #[cfg(feature = "webgpu")]
-use crate::device::DeviceKind;
-use crate::device::{BackendKind, Device, MatrixUnits};
-use crate::dump;
-use crate::error::{Error, Result};
-use crate::memory::Buffer;
+use crate::backend::info::DeviceKind;
+use crate::base::backend_kind::BackendKind;
+use crate::base::error::{Error, Result};
+use crate::base::features::MatrixUnits;
+use crate::base::shape::Shape;
+use crate::device::Device;
+use crate::engine::dump;
+use crate::engine::kernel_cache;
+use crate::engine::pool::Buffer;
 use crate::shader::{Access, Code, KernelBuilder, Module, Signature, Slot, SlotKind, Target, footprint, spirv};
-use crate::shape::Shape;
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
 use std::fmt;
 use std::sync::Arc;
@@ -47,7 +49,7 @@ pub struct Kernel(Arc<Inner>);
 
 struct Inner {
     device: Device,
-    compiled: cache::Kernel,
+    compiled: kernel_cache::Kernel,
     signature: Signature,
     workgroup: [u32; 3],
     /// Whether it is of [`KernelBuilder::checked`]: it counts workgroups in one dimension, and wants the last index of

@@ -25,53 +25,42 @@
 // Without a backend nothing can be opened, and so nothing below `Device` is reached.
 #![cfg_attr(not(any(feature = "vulkan", feature = "webgpu")), allow(dead_code))]
 
-mod cache;
-mod cgroup;
-pub mod device;
-mod disk_cache;
-mod dtype;
-mod dump;
-mod environment;
-mod error;
-mod expr;
+mod backend;
+mod base;
+mod device;
+mod engine;
+#[doc(hidden)]
+pub mod internals;
 #[cfg(any(feature = "safetensors", feature = "npy"))]
 pub mod io;
 mod kernel;
 #[path = "../shaders/mod.rs"]
 mod kernels;
-mod layout;
-mod memory;
-mod number;
 mod ops;
-mod profile;
-mod ranges;
-mod runtime;
 pub mod shader;
-mod shape;
-mod stream;
 mod tensor;
-#[doc(hidden)]
-pub mod tuning;
+mod tuning;
 
-pub use device::{
-    BackendKind, Device, DeviceFilter, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryKind, MemoryRegion,
-};
-pub use dtype::{DType, Element};
-pub use error::{Error, Result};
+pub use backend::info::{DeviceInfo, DeviceKind, Limits, MemoryKind, MemoryRegion};
+pub use base::backend_kind::BackendKind;
+pub use base::dtype::{DType, Element};
+pub use base::error::{Error, Result};
+pub use base::features::{Features, MatrixUnits};
+pub use base::number::Number;
+pub use base::precision::Precision;
+pub use base::ranges::Ranges;
+pub use base::shape::{Axes, Axis, Shape};
+pub use device::{Device, DeviceFilter};
+pub use engine::pool::MemoryStats;
+pub use engine::profile::{Profile, TimedCommand};
+pub use engine::runtime::Stats;
 pub use kernel::{Argument, Groups, Kernel};
-pub use kernels::catalogue;
-pub use memory::MemoryStats;
-pub use number::Number;
 pub use ops::{
     AttentionConfig, ConvConfig, CoordinateMode, Gemm, GemmStridedBatched, GridSampleConfig, GridSampleMode,
-    GridSamplePadding, MatrixBatch, MatrixOrder, NearestRounding, PadMode, PerAxis, PoolConfig, Precision,
-    ResizeConfig, ResizeMode, Sections, TensorOrScalar,
+    GridSamplePadding, MatrixBatch, MatrixOrder, NearestRounding, PadMode, PerAxis, PoolConfig, ResizeConfig,
+    ResizeMode, Sections, TensorOrScalar,
 };
-pub use profile::{Profile, TimedCommand};
-pub use ranges::Ranges;
-pub use runtime::Stats;
 pub use shader::Signature;
-pub use shape::{Axes, Axis, Shape};
 pub use tensor::{NdArray, Tensor};
 
 /// The examples of the README run as tests.

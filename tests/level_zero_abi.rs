@@ -5,7 +5,7 @@
 //! newer than version 1.4, the header of Debian 12, is left out.
 #![cfg(all(feature = "level-zero", unix))]
 
-#[path = "../src/device/level_zero/ffi.rs"]
+#[path = "../src/backend/level_zero/ffi.rs"]
 mod ffi;
 
 use ffi::*;

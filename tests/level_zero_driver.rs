@@ -4,7 +4,7 @@
 //! and reports are written when one ends. Scenarios run through the real loader with its validation layer, or open the
 //! driver directly.
 
-#[path = "../src/device/level_zero/ffi.rs"]
+#[path = "../src/backend/level_zero/ffi.rs"]
 mod ffi;
 
 #[path = "level_zero_driver/test/child.rs"]

@@ -10,7 +10,7 @@ mod ocloc;
 use anyhow::bail;
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use marquetry::catalogue;
+use marquetry::internals::catalogue;
 use marquetry::shader::{Module, Target};
 use ocloc::{Report, Source};
 

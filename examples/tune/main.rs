@@ -15,7 +15,8 @@ mod units;
 use anyhow::{Context, Result};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use marquetry::tuning::{self, Block, Tuning};
+use marquetry::internals::tuning::{Block, Tuning};
+use marquetry::internals::{open_tuned, tuning_of};
 use marquetry::{DType, Device, DeviceKind, Tensor};
 use measure::{Protocol, Work};
 use std::fmt::Write;
@@ -71,7 +72,7 @@ impl Tuner {
     fn tune(&self) -> Result<String> {
         let info = self.device.info();
         let software = info.kind == DeviceKind::Cpu;
-        let mut tuning = tuning::choose(info).tuning.clone();
+        let mut tuning = tuning_of(info).tuning.clone();
         let mut text = format!(
             "# {}, {}, measured by `cargo run --example tune` on {}.\n",
             info.name,
@@ -92,7 +93,7 @@ impl Tuner {
     /// The device with other data.
     fn open(&self, tuning: Tuning) -> Result<Device> {
         // A device keeps its data for good, and an example does not run for long.
-        Ok(tuning::open(&self.device.id(), Box::leak(Box::new(tuning)))?)
+        Ok(open_tuned(&self.device.id(), Box::leak(Box::new(tuning)))?)
     }
 
     /// Measures all candidates, each put into the data by `set`, on a device of its own; a ranking for each of the problems,

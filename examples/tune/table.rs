@@ -1,6 +1,6 @@
 //! The table `[units]`: from times of products on matrix units to what `shaders/tuning` says of them.
 
-use marquetry::tuning::{Candidate, UnitBlock};
+use marquetry::internals::tuning::{Candidate, UnitBlock};
 use std::fmt::Write;
 
 /// Rows and columns of blocks, as near to a square as so many blocks allow, of which a few may be left over.

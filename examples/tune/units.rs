@@ -7,7 +7,7 @@ use crate::statistics::median;
 use crate::table::{grid, speed, table};
 use anyhow::Result;
 use half::f16;
-use marquetry::tuning::{self, Candidate, Tuning, UnitBlock, Units};
+use marquetry::internals::tuning::{self, Candidate, Tuning, UnitBlock, Units};
 use marquetry::{Device, Tensor};
 
 /// The depth of products, or a little more: so long that all else does not count.
@@ -39,7 +39,7 @@ impl Tuner {
     /// The speeds of a block: with one for each compute unit, and with many.
     fn candidate(&self, tuning: &Tuning, block: UnitBlock) -> Result<Option<Candidate>> {
         let device = self.open_for_block(tuning, block)?;
-        let compute_units = tuning::compute_units(device.info());
+        let compute_units = tuning::compute_units(device.info().compute_units);
         let measure = |blocks: usize| -> Result<Option<u32>> {
             let grid = grid(blocks, compute_units / 16);
             let Some(seconds) = self.seconds(&device, block, grid)? else { return Ok(None) };

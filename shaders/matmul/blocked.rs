@@ -2,7 +2,7 @@
 //! While it multiplies from one, it loads the next step into the other.
 
 use super::{Matmul, Output, Problem};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::kernels::elements::{Elements, Quads};
 use crate::shader::{Array, Dialect, KernelBuilder, Type, Value, Var};
 use crate::tuning;

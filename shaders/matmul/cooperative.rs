@@ -5,7 +5,7 @@
 use super::exit::{Exit, Place};
 use super::fragments;
 use super::{Along, Matmul, Matrix, Part, Problem};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixRole, MatrixType, MatrixVar, Scalar, Type,
     Value,

@@ -2,7 +2,7 @@
 //! if there is one, and stores them rounded.
 
 use super::{Matmul, Problem};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::kernels::elements::Quads;
 use crate::kernels::epilogue::Tail;
 use crate::shader::{Access, Array, Scalar, Type, Value};

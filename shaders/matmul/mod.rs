@@ -18,8 +18,8 @@ use super::elements::{Grid, Pairs, Quads, Strides};
 use super::elementwise::InputLayout;
 use super::epilogue::{Epilogue, EpilogueInput, Tail};
 use super::{Family, slowness, volume};
-use crate::dtype::DType;
-use crate::expr::{BinaryOp, Expr};
+use crate::base::dtype::DType;
+use crate::kernels::expr::{BinaryOp, Expr};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use crate::tuning::UnitBlock;
 

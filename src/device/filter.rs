@@ -1,7 +1,10 @@
 //! [`DeviceFilter`]: devices that meet what an app needs.
 
-use super::{BackendKind, Device, DeviceInfo, DeviceKind, Features};
-use crate::error::{Error, Result};
+use super::Device;
+use crate::backend::info::{DeviceInfo, DeviceKind};
+use crate::base::backend_kind::BackendKind;
+use crate::base::error::{Error, Result};
+use crate::base::features::Features;
 use std::cmp::Reverse;
 
 /// What a device must be and have. Devices pass if they meet everything that was asked for.

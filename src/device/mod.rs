@@ -1,48 +1,17 @@
-//! Devices, and the backends that reach them.
+//! [`Device`]: the public handle of an open device.
 
-pub(crate) mod backend;
-#[cfg(test)]
-#[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
-mod contract;
-#[cfg(any(feature = "vulkan", wgpu_on_vulkan))]
-mod cooperative_matrix2;
 mod filter;
-pub(crate) mod fork;
-mod info;
-#[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
-pub(crate) mod level_zero;
 mod open;
-#[cfg(any(feature = "vulkan", all(feature = "webgpu", not(target_family = "wasm"))))]
-mod parked;
-#[cfg(any(feature = "vulkan", feature = "level-zero"))]
-mod reads;
-#[cfg(any(feature = "vulkan", feature = "level-zero"))]
-mod rules;
-#[cfg(any(feature = "vulkan", feature = "level-zero"))]
-mod slots;
-#[cfg(any(feature = "vulkan", wgpu_on_vulkan))]
-mod units;
-
-#[cfg(feature = "vulkan")]
-pub(crate) mod vulkan;
-#[cfg(feature = "webgpu")]
-pub(crate) mod webgpu;
 
 pub use filter::DeviceFilter;
-#[cfg(any(feature = "vulkan", feature = "webgpu"))]
-pub(crate) use info::powers_of_two;
-#[cfg(any(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero"))]
-pub(crate) use info::uses_dot_products;
-#[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
-pub(crate) use info::vendor_name;
-pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryKind, MemoryRegion};
-pub(crate) use open::{open_tuned, parse as parse_device};
+pub use open::open_tuned;
 
-use crate::error::Result;
-use crate::memory::MemoryStats;
-use crate::ops::Precision;
-use crate::profile::Profile;
-use crate::runtime::{Runtime, Stats};
+use crate::backend::info::DeviceInfo;
+use crate::base::error::Result;
+use crate::base::precision::Precision;
+use crate::engine::pool::MemoryStats;
+use crate::engine::profile::Profile;
+use crate::engine::runtime::{Runtime, Stats};
 use crate::tuning::Tuning;
 use std::fmt;
 use std::sync::Arc;
@@ -170,7 +139,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) without [`Features::timestamps`]; whatever went wrong on the
+    /// [`Error::Unsupported`](crate::Error::Unsupported) without [`Features::timestamps`](crate::Features::timestamps); whatever went wrong on the
     /// device; [`Error::InvalidArgument`](crate::Error::InvalidArgument) inside of another profile.
     pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Profile)> {
         self.runtime().profile(work)

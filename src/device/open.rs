@@ -1,10 +1,12 @@
 //! Finding and opening devices.
 
 use super::filter::sort_best_first;
-use super::{BackendKind, Device, DeviceInfo, Handle};
-use crate::environment;
-use crate::error::{Error, Result};
-use crate::runtime::Runtime;
+use super::{Device, Handle};
+use crate::backend::info::DeviceInfo;
+use crate::base::backend_kind::{BackendKind, parse_device};
+use crate::base::environment;
+use crate::base::error::{Error, Result};
+use crate::engine::runtime::Runtime;
 use crate::tuning::Tuning;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -48,11 +50,11 @@ fn not_compiled(backend: BackendKind) -> Error {
 async fn list_backend(backend: BackendKind) -> Result<Vec<DeviceInfo>> {
     match backend {
         #[cfg(feature = "vulkan")]
-        BackendKind::Vulkan => super::vulkan::list(),
+        BackendKind::Vulkan => crate::backend::vulkan::list(),
         #[cfg(feature = "webgpu")]
-        BackendKind::WebGpu => super::webgpu::list().await,
+        BackendKind::WebGpu => crate::backend::webgpu::list().await,
         #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
-        BackendKind::LevelZero => super::level_zero::list(),
+        BackendKind::LevelZero => crate::backend::level_zero::list(),
         #[allow(unreachable_patterns)]
         other => Err(not_compiled(other)),
     }
@@ -81,8 +83,8 @@ fn open_alone(backend: BackendKind, index: usize) -> Result<Device> {
 }
 
 /// Opens a device once more, apart from where it is open already, with other data for how work is cut.
-pub(crate) fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
-    let (backend, index) = parse(text)?;
+pub fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
+    let (backend, index) = parse_device(text)?;
     environment::get()?.prepare_folders()?;
     let runtime = block_on(open_runtime(backend, index))?.tuned(tuning);
     Ok(wrap(backend, Arc::new(runtime)))
@@ -95,11 +97,11 @@ pub(crate) fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> 
 async fn open_runtime(backend: BackendKind, index: usize) -> Result<Runtime> {
     match backend {
         #[cfg(feature = "vulkan")]
-        BackendKind::Vulkan => super::vulkan::VulkanBackend::open(index).map(Runtime::new),
+        BackendKind::Vulkan => crate::backend::vulkan::VulkanBackend::open(index).map(Runtime::new),
         #[cfg(feature = "webgpu")]
-        BackendKind::WebGpu => super::webgpu::WebGpuBackend::open(index).await.map(Runtime::new),
+        BackendKind::WebGpu => crate::backend::webgpu::WebGpuBackend::open(index).await.map(Runtime::new),
         #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
-        BackendKind::LevelZero => super::level_zero::LevelZeroBackend::open(index).map(Runtime::new),
+        BackendKind::LevelZero => crate::backend::level_zero::LevelZeroBackend::open(index).map(Runtime::new),
         #[allow(unreachable_patterns)]
         other => Err(not_compiled(other)),
     }
@@ -206,36 +208,12 @@ impl Device {
     }
 }
 
-/// A backend's name, and an index behind a colon if it is not 0.
-pub(crate) fn parse(text: &str) -> Result<(BackendKind, usize)> {
-    let invalid = || Error::InvalidDevice { text: text.into() };
-    let (name, index) = text.trim().split_once(':').unwrap_or((text.trim(), "0"));
-    let backend = BackendKind::ALL.into_iter().find(|backend| backend.name() == name).ok_or_else(invalid)?;
-    Ok((backend, index.parse().map_err(|_| invalid())?))
-}
-
 impl FromStr for Device {
     type Err = Error;
 
     /// Opens the device that a string names: `vulkan`, `webgpu:1`. Not for browsers.
     fn from_str(text: &str) -> Result<Device> {
-        let (backend, index) = parse(text)?;
+        let (backend, index) = parse_device(text)?;
         block_on(open(backend, index))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn device_strings() {
-        assert_eq!(parse("vulkan").unwrap(), (BackendKind::Vulkan, 0));
-        assert_eq!(parse(" webgpu:12 ").unwrap(), (BackendKind::WebGpu, 12));
-        assert_eq!(parse("level-zero:1").unwrap(), (BackendKind::LevelZero, 1));
-        for wrong in ["", "cuda", "vulkan:", "vulkan:-1", "vulkan:0:0", "Vulkan"] {
-            let message = parse(wrong).unwrap_err().to_string();
-            assert!(message.contains(&format!("`{wrong}`")) && message.contains("vulkan:0"), "{message}");
-        }
     }
 }

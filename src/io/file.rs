@@ -1,6 +1,6 @@
 //! Files as bytes: mapped to read, replaced as a whole to write.
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use memmap2::Mmap;
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -18,9 +18,9 @@ pub use npz::Npz;
 #[cfg(feature = "safetensors")]
 pub use safetensors::SafeTensors;
 
-use crate::dtype::DType;
-use crate::error::Error;
-use crate::shape::Shape;
+use crate::base::dtype::DType;
+use crate::base::error::Error;
+use crate::base::shape::Shape;
 use std::path::Path;
 
 /// What a file tells about a tensor in it.

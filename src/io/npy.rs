@@ -4,10 +4,10 @@
 
 use super::file::{Bytes, failed, replace};
 use super::{TensorInfo, foreign_dtype, malformed, unknown_to_format};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};

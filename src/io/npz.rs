@@ -3,8 +3,8 @@
 use super::file::{Bytes, failed, replace};
 use super::npy::{Promise, encode};
 use super::{TensorInfo, malformed, missing};
+use crate::base::error::{Error, Result};
 use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, HashMap, HashSet};

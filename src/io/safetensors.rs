@@ -5,9 +5,9 @@
 
 use super::file::{Bytes, failed, replace};
 use super::{TensorInfo, foreign_dtype, malformed, missing, unknown_to_format};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::Result;
 use crate::tensor::Tensor;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo as Entry};

@@ -1,9 +1,9 @@
 //! Arithmetic with numbers, and the operators `+ - * / % & | ^ << >> !`.
 
 use super::TensorOrScalar;
-use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Domain, Expr, UnaryOp};
-use crate::number::Number;
+use crate::base::error::{Error, Result};
+use crate::base::number::Number;
+use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
 use crate::tensor::{Fusion, Tensor, Word};
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 

@@ -1,12 +1,12 @@
 //! Attention.
 
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::{Layout, collapse};
+use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
 use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
-use crate::layout::{Layout, collapse};
-use crate::shape::{Dims, Shape};
+use crate::kernels::expr::Domain;
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
 use crate::tuning;
 
@@ -356,7 +356,7 @@ impl<'a> Problem<'a> {
     fn choose_span(&self, tile: Tile, blocks: usize) -> usize {
         let Tile::Workgroup { .. } = tile else { return self.keys };
         let device = self.query.device();
-        let units = tuning::compute_units(device.info());
+        let units = tuning::compute_units(device.info().compute_units);
         let wanted = device.tuning().attention.parts_per_unit * units;
         let block = tile.block().1;
         let parts = (wanted / blocks).clamp(1, self.keys.div_ceil(block));

@@ -1,9 +1,9 @@
 //! Functions of two elements, with numpy's broadcasting.
 
 use super::TensorOrScalar;
-use crate::error::Result;
-use crate::expr::{BinaryOp, Expr};
-use crate::number::Number;
+use crate::base::error::Result;
+use crate::base::number::Number;
+use crate::kernels::expr::{BinaryOp, Expr};
 use crate::tensor::{Fusion, Tensor, Word};
 
 impl Tensor {

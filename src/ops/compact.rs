@@ -1,13 +1,13 @@
 //! Elements picked by whether they are not 0. How many there are is known only on the device: the size of the result
 //! takes one read.
 
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 #[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
-use crate::expr::Domain;
+use crate::base::error::Error;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
 use crate::kernels::compact::{Compact, WORKGROUP};
-use crate::shape::Shape;
+use crate::kernels::expr::Domain;
 use crate::tensor::{Tensor, allocate, checked_elements};
 
 impl Tensor {

@@ -1,13 +1,13 @@
 //! Convolutions and transposed convolutions.
 
 use super::window::{PerAxis, Window, batched};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
 use crate::kernels::conv::Conv;
+use crate::kernels::expr::Domain;
 use crate::kernels::tiles::Tile;
-use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
 
 /// How a convolution goes over its input. By default: stride 1, no padding, dilation 1, one group.

@@ -1,8 +1,8 @@
 //! Conversions between dtypes.
 
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::expr::Expr;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::kernels::expr::Expr;
 use crate::tensor::{Fusion, Tensor};
 
 impl Tensor {

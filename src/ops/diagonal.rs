@@ -1,11 +1,11 @@
 //! Diagonals and triangles of matrices.
 
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Expr};
-use crate::layout::Layout;
-use crate::shape::Shape;
+use crate::kernels::expr::{BinaryOp, Expr};
 use crate::tensor::{Fusion, Tensor, Word};
 
 /// The length of the axes of a diagonal, and the row and column where it begins.

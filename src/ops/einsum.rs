@@ -1,7 +1,7 @@
 //! Einstein's summation convention: sums of products over named axes.
 
-use crate::error::{Error, Result};
-use crate::shape::{Dims, Shape};
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Dims, Shape};
 use crate::tensor::Tensor;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;

@@ -1,10 +1,10 @@
 //! General matrix products as BLAS has them, `alpha op(A) op(B) + beta C`: of tensors, of many, and of matrices that lie
 //! in flat buffers.
 
-use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Expr};
-use crate::layout::Layout;
-use crate::shape::Shape;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
+use crate::kernels::expr::{BinaryOp, Expr};
 use crate::tensor::{Fusion, Tensor, Word};
 use std::borrow::Borrow;
 

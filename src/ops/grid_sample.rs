@@ -1,10 +1,10 @@
 //! Images looked at through a grid of places.
 
-use crate::error::{Error, Result};
-use crate::expr::Domain;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::kernels::expr::Domain;
 use crate::kernels::grid_sample::{GridSample, Outside, WORKGROUP};
 use crate::kernels::interpolation::Interpolation;
-use crate::shape::Shape;
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
 
 /// How [`Tensor::grid_sample`] makes a sample of the elements around its place.

@@ -1,12 +1,12 @@
 //! Elements picked by an index tensor.
 
 use super::push_view;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::{Layout, collapse};
+use crate::base::shape::{Axis, Shape};
+use crate::kernels::expr::Domain;
 use crate::kernels::gather::{Gather, WORKGROUP};
-use crate::layout::{Layout, collapse};
-use crate::shape::{Axis, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
 
 impl Tensor {

@@ -1,8 +1,8 @@
 //! Tensors joined to one.
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Axis, Shape};
 use crate::kernels::cat::{Cat, WORKGROUP};
-use crate::shape::{Axis, Shape};
 use crate::tensor::{Tensor, allocate, checked_parts};
 use std::borrow::Borrow;
 

@@ -1,7 +1,7 @@
 //! Products with weights and of vectors.
 
 use super::gemm::weighted_sum;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::tensor::Tensor;
 
 impl Tensor {

@@ -2,12 +2,13 @@
 
 use super::matmul::Problem;
 use super::pad::PadMode;
-use crate::device::{Device, DeviceInfo};
-use crate::dtype::DType;
-use crate::environment::{self, MatrixUnits};
-use crate::error::Result;
+use crate::backend::info::DeviceInfo;
+use crate::base::dtype::DType;
+use crate::base::environment::{self, MatrixUnits};
+use crate::base::error::Result;
+use crate::device::Device;
+use crate::engine::runtime::COUNTERS;
 use crate::kernels::matmul::{Along, Matmul, Tile, UnitLayout};
-use crate::runtime::COUNTERS;
 use crate::tensor::Tensor;
 use crate::tuning::{self, Candidate, UnitBlock, Units};
 
@@ -58,7 +59,7 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
     let bytes = dtype.size_in_bytes();
     let [Some(a), Some(b)] = problem.along(16 / bytes) else { return Vec::new() };
     let [m, n, k] = problem.sizes;
-    let compute_units = tuning::compute_units(info);
+    let compute_units = tuning::compute_units(info.compute_units);
     // Parts have one more axis of the batch, and two more buffers.
     let parameters = Matmul::parameter_words(problem.lengths.len() + 1);
     let splits_fit = parameters <= info.limits.max_parameter_words as usize && info.limits.max_bindings >= 5;
@@ -121,7 +122,7 @@ pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Op
 #[cfg(feature = "vulkan")]
 mod tests {
     use super::*;
-    use crate::layout::Layout;
+    use crate::base::layout::Layout;
 
     /// The blocks of an entry.
     fn blocks(entry: &str) -> Vec<UnitBlock> {

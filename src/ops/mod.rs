@@ -43,7 +43,6 @@ pub use grid_sample::{GridSampleConfig, GridSampleMode, GridSamplePadding};
 pub use operand::TensorOrScalar;
 pub use pad::PadMode;
 pub use pool::PoolConfig;
-pub use precision::Precision;
 pub use rearrange::Sections;
 pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
 pub use window::PerAxis;

@@ -3,11 +3,11 @@
 use super::gemm::weighted_sum;
 use super::row_cut::{Cut, View};
 use super::subgroup_lanes;
-use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Domain, Expr, UnaryOp};
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Axis, Dims};
+use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
 use crate::kernels::normalize::{Held, Normalize, NormalizeOp};
 use crate::kernels::workgroup::Team;
-use crate::shape::{Axis, Dims};
 use crate::tensor::{Fusion, Tensor, Word, allocate, checked_elements};
 use std::ops::Range;
 

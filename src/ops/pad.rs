@@ -1,10 +1,10 @@
 //! Tensors with a border.
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::layout::collapse;
+use crate::base::number::Number;
+use crate::base::shape::{Axis, Dims, Shape};
 use crate::kernels::pad::{Border, Pad, WORKGROUP};
-use crate::layout::collapse;
-use crate::number::Number;
-use crate::shape::{Axis, Dims, Shape};
 use crate::tensor::{MAX_ELEMENTS, Tensor, Word, allocate, checked_elements};
 
 /// What [`Tensor::pad`] makes a border of.

@@ -1,7 +1,7 @@
 //! Channels as blocks of pixels, and back.
 
-use crate::error::{Error, Result};
-use crate::shape::Shape;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
 use crate::tensor::{MAX_ELEMENTS, Tensor};
 
 impl Tensor {

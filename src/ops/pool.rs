@@ -1,10 +1,10 @@
 //! Pools: windows of the spatial axes, each folded to one number.
 
 use super::window::{PerAxis, RANKS, Window};
-use crate::error::{Error, Result};
-use crate::expr::Domain;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Dims, Shape};
+use crate::kernels::expr::Domain;
 use crate::kernels::pool::{Pool, PoolOp, WORKGROUP, Windows};
-use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
 use std::ops::Range;
 

@@ -1,13 +1,13 @@
 //! Tensors of random numbers, and places drawn at random.
 
 use super::choose_team;
+use crate::base::dtype::{DType, Element};
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
 use crate::device::Device;
-use crate::dtype::{DType, Element};
-use crate::error::{Error, Result};
-use crate::expr::Domain;
+use crate::kernels::expr::Domain;
 use crate::kernels::random::{Distribution, Random, WORKGROUP};
 use crate::kernels::sample::Sample;
-use crate::shape::Shape;
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
 use half::{bf16, f16};
 

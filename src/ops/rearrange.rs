@@ -1,8 +1,8 @@
 //! Tensors cut into parts, repeated, turned round.
 
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::shape::{Axes, Axis, Dims, Shape};
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::{Axes, Axis, Dims, Shape};
 use crate::tensor::{Tensor, allocate};
 
 /// An axis is not cut into so many parts, each of which is a tensor of its own.

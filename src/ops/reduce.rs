@@ -2,15 +2,15 @@
 
 use super::rows::{Rows, lengths};
 use super::{choose_team, largest_team};
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Axes, Dims, Shape};
 use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
+use crate::engine::pool::Buffer;
+use crate::kernels::expr::Domain;
 use crate::kernels::fold::{FoldOp, buffers};
 use crate::kernels::reduce::{Reduce, Stage};
 use crate::kernels::rows::RowsType;
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
-use crate::memory::Buffer;
-use crate::shape::{Axes, Dims, Shape};
 use crate::tensor::{Tensor, allocate};
 
 /// A way to reduce, as the user knows it.

@@ -1,11 +1,11 @@
 //! Tensors resized along their last axes.
 
-use crate::error::{Error, Result};
-use crate::expr::Domain;
+use crate::base::error::{Error, Result};
+use crate::base::layout::collapse;
+use crate::base::shape::{Dims, Shape};
+use crate::kernels::expr::Domain;
 use crate::kernels::interpolation::Interpolation;
 use crate::kernels::resize::{MARGIN, Resize, WORKGROUP};
-use crate::layout::collapse;
-use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, Word, allocate, checked_elements};
 
 /// How [`Tensor::resize`] makes an element of those around its place in the input.

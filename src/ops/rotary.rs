@@ -1,11 +1,11 @@
 //! Rotary position embeddings.
 
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::collapse;
+use crate::base::shape::Shape;
+use crate::kernels::expr::Domain;
 use crate::kernels::rotary::{Pairs, Rotary, WORKGROUP};
-use crate::layout::collapse;
-use crate::shape::Shape;
 use crate::tensor::{Tensor, allocate, checked_elements};
 
 /// The most features that there are tables for: many times what a head has.

@@ -2,11 +2,11 @@
 
 use super::rows::{COLUMNS, are_columns};
 use super::{choose_team, largest_team};
+use crate::base::layout::collapse;
+use crate::base::shape::Dims;
 use crate::device::Device;
 use crate::kernels::normalize::{Held, Load};
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
-use crate::layout::collapse;
-use crate::shape::Dims;
 use crate::tensor::Tensor;
 use std::ops::Range;
 

@@ -1,10 +1,10 @@
 //! A tensor as rows, for kernels that read them: the elements along some axes, for each place along the others.
 
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::layout::collapse;
+use crate::base::shape::{Dims, Shape};
+use crate::engine::pool::Buffer;
 use crate::kernels::rows::RowsType;
-use crate::layout::collapse;
-use crate::memory::Buffer;
-use crate::shape::{Dims, Shape};
 use crate::tensor::{Tensor, checked_elements};
 use std::sync::Arc;
 

@@ -3,13 +3,13 @@
 use super::choose_team;
 use super::reduce::{fold_chunks, state_buffers};
 use super::rows::Rows;
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::shape::Axis;
+use crate::engine::pool::Buffer;
 use crate::kernels::fold::FoldOp;
 use crate::kernels::rows::RowsType;
 use crate::kernels::scan::{Scan, Scanned};
 use crate::kernels::workgroup::{Team, WORKGROUP};
-use crate::memory::Buffer;
-use crate::shape::Axis;
 use crate::tensor::{Tensor, allocate, checked_elements};
 
 /// Longer rows are cut into chunks of this length.

@@ -1,11 +1,11 @@
 //! Elements written to the places that an index tensor names.
 
 use super::push_view;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::collapse;
+use crate::base::shape::{Axis, Shape};
 use crate::kernels::scatter::{Scatter, ScatterOp, WORKGROUP};
-use crate::layout::collapse;
-use crate::shape::{Axis, Shape};
 use crate::tensor::{Tensor, checked_elements, checked_parts};
 
 impl Tensor {

@@ -2,9 +2,9 @@
 
 use super::TensorOrScalar;
 #[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
-use crate::expr::{Domain, Expr};
+use crate::base::error::Error;
+use crate::base::error::Result;
+use crate::kernels::expr::{Domain, Expr};
 use crate::tensor::{Fusion, Tensor, Word};
 
 impl Tensor {

@@ -3,9 +3,9 @@
 //! trusted with others.
 
 use super::matmul::{Operand, Problem};
+use crate::base::dtype::{DType, Element};
+use crate::base::error::Result;
 use crate::device::Device;
-use crate::dtype::{DType, Element};
-use crate::error::Result;
 use crate::kernels::matmul::{Along, Matmul, Tile};
 use crate::tensor::{Tensor, allocate};
 use half::{bf16, f16};
@@ -14,7 +14,7 @@ const OP: &str = "matmul";
 
 /// Whether a kernel has computed a product of known numbers. It is run once per device; one that fails is switched off.
 pub(super) fn is_trusted(device: &Device, config: &Matmul) -> bool {
-    device.runtime().verdict(config, || {
+    device.runtime().verdict(&config.clone().into(), || {
         let trial = Trial::new(config);
         let outcome = match trial.run(device, config) {
             Ok(found) => trial.check(config.output, &found),

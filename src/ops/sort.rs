@@ -1,11 +1,11 @@
 //! Sorting along an axis.
 
 use super::rows::Rows;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Axis, Shape};
+use crate::engine::pool::Buffer;
 use crate::kernels::sort::{MERGED, Sort, WORKGROUP};
-use crate::memory::Buffer;
-use crate::shape::{Axis, Shape};
 use crate::tensor::{Tensor, allocate, checked_elements};
 
 /// The parameter words of the kernels before the rows' own, at most.

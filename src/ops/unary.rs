@@ -1,7 +1,7 @@
 //! Functions of one element.
 
-use crate::error::Result;
-use crate::expr::{Expr, UnaryOp};
+use crate::base::error::Result;
+use crate::kernels::expr::{Expr, UnaryOp};
 use crate::tensor::{Fusion, Tensor};
 
 impl Tensor {

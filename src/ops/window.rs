@@ -1,7 +1,7 @@
 //! Windows that slide over the spatial axes of a tensor: what convolutions and pools share.
 
-use crate::error::{Error, Result};
-use crate::shape::Dims;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Dims;
 use crate::tensor::Tensor;
 use std::ops::Range;
 

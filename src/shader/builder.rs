@@ -6,9 +6,9 @@ use super::signature::{Signature, SlotKind};
 use super::target::{Dialect, ParameterBlock, Target};
 use super::types::{Scalar, Type};
 use super::value::Value;
-use crate::device::Features;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::features::Features;
 use rspirv::binary::Assemble;
 use rspirv::dr::{Builder, InsertPoint, Instruction, Operand};
 use rspirv::spirv::{

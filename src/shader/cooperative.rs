@@ -6,7 +6,7 @@ use super::memory::Array;
 use super::target::Dialect;
 use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use rspirv::dr::{InsertPoint, Instruction, Operand};
 use rspirv::spirv::{
     Capability, CooperativeMatrixLayout, CooperativeMatrixOperands, CooperativeMatrixUse, FPEncoding, MemoryModel, Op,
@@ -404,7 +404,7 @@ struct Place<'k> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use crate::base::error::Error;
     use crate::shader::{Access, Module, Target};
 
     const SIZE: [u32; 3] = [16, 16, 16];

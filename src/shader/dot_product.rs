@@ -105,7 +105,7 @@ impl<'k> Value<'k> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use crate::base::error::Error;
     use crate::shader::{Access, KernelBuilder, Module, Target};
     use rspirv::binary::Disassemble;
 

@@ -3,7 +3,7 @@
 
 use super::memory::MAX_LOCAL_MEMORY;
 use super::spirv::instructions;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use rspirv::spirv::{Op, StorageClass};
 use std::collections::{HashMap, HashSet};
 

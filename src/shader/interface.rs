@@ -6,7 +6,7 @@ use super::nesting::{check_source, check_types};
 use super::signature::{Signature, SlotKind};
 use super::spirv::{no_entry_point, wrong_stage};
 use super::wgsl::{on_large_stack, without_panics};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use naga::back::pipeline_constants::process_overrides;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{AddressSpace, Block, Function, Handle, ShaderStage, Statement, StorageAccess, Type, TypeInner};

@@ -4,7 +4,7 @@ use super::builder::KernelBuilder;
 use super::module::Access;
 use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use rspirv::dr::Operand;
 use rspirv::spirv::{GlslStd450Op, MemoryAccess, MemorySemantics, Op, OpenclStd100Op, Scope, StorageClass, Word};
 

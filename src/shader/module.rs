@@ -1,7 +1,7 @@
 //! A finished kernel: SPIR-V and what one must know to launch it.
 
-use crate::device::Features;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::features::Features;
 use crate::shader::ParameterBlock;
 
 /// How a kernel uses a buffer.

@@ -322,10 +322,10 @@ fn behind_comment(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
-    use crate::expr::{BinaryOp, Expr, UnaryOp};
+    use crate::base::dtype::DType;
     use crate::kernels::KernelConfig;
     use crate::kernels::elementwise::{Elementwise, InputLayout};
+    use crate::kernels::expr::{BinaryOp, Expr, UnaryOp};
     use crate::shader::{Target, wgsl};
     use naga::valid::{Capabilities, ValidationFlags, Validator};
     use rspirv::binary::Assemble;
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn kernels_of_the_crate_are_flat() {
-        for kernel in crate::catalogue(Target::WEBGPU).unwrap() {
+        for kernel in crate::engine::catalogue::catalogue(Target::WEBGPU).unwrap() {
             check_flat(&kernel.name, &wgsl::translate(&kernel).unwrap());
         }
     }

@@ -1,7 +1,7 @@
 //! [`Signature`]: what a kernel takes, by name.
 
 use super::module::Access;
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use std::fmt;
 
 /// What a kernel takes: buffers and numbers, in the order in which they are handed over.

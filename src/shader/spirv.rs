@@ -2,7 +2,7 @@
 //! capabilities which `rspirv` does not know yet are passed over.
 
 use super::target::Dialect;
-use crate::device::Features;
+use crate::base::features::Features;
 use rspirv::spirv::{BuiltIn, Capability, Decoration, ExecutionMode, ExecutionModel, MAGIC_NUMBER, Op};
 use std::collections::HashMap;
 

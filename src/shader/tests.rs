@@ -1,9 +1,9 @@
 //! The kernel language on devices: what the crate's own kernels do not show.
 
 use super::*;
-use crate::device::MemoryKind;
-use crate::device::backend::{Backend, Command, MemoryUse, Region, Step};
-use crate::error::Error;
+use crate::backend::contract::{Backend, Command, MemoryUse, Region, Step};
+use crate::backend::info::MemoryKind;
+use crate::base::error::Error;
 use half::f16;
 use smallvec::SmallVec;
 use std::sync::mpsc;
@@ -12,18 +12,18 @@ use std::sync::mpsc;
 fn backends() -> Vec<Box<dyn Backend>> {
     vec![
         #[cfg(feature = "vulkan")]
-        Box::new(crate::device::vulkan::VulkanBackend::open(0).expect("a Vulkan device: run `make setup`")),
+        Box::new(crate::backend::vulkan::VulkanBackend::open(0).expect("a Vulkan device: run `make setup`")),
         #[cfg(feature = "webgpu")]
         Box::new(
-            pollster::block_on(crate::device::webgpu::WebGpuBackend::open(0))
+            pollster::block_on(crate::backend::webgpu::WebGpuBackend::open(0))
                 .expect("a WebGPU device: run `make setup`"),
         ),
         #[cfg(feature = "level-zero")]
-        Box::new(crate::device::level_zero::LevelZeroBackend::open(0).expect("a Level Zero device: run `make setup`")),
+        Box::new(crate::backend::level_zero::LevelZeroBackend::open(0).expect("a Level Zero device: run `make setup`")),
     ]
 }
 
-fn allocate(backend: &dyn Backend, words: usize, memory: MemoryUse) -> crate::device::backend::BufferId {
+fn allocate(backend: &dyn Backend, words: usize, memory: MemoryUse) -> crate::backend::contract::BufferId {
     backend.allocate((words as u64 * 4).next_multiple_of(16), memory).unwrap()
 }
 

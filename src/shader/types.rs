@@ -1,6 +1,6 @@
 //! The types of values in a kernel.
 
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use std::fmt;
 
 /// A component type.

@@ -1,7 +1,7 @@
 //! Kernels as WGSL: the Vulkan dialect of SPIR-V, translated by naga.
 
 use super::nesting;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::shader::Module;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -103,7 +103,7 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Features;
+    use crate::base::features::Features;
     use crate::shader::{Code, ParameterBlock};
     use rspirv::binary::Assemble;
     use rspirv::dr::Builder;

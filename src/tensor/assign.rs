@@ -3,10 +3,10 @@
 use super::Tensor;
 use super::transfer::Transfer;
 #[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
-use crate::layout::Layout;
-use crate::ranges::Ranges;
+use crate::base::error::Error;
+use crate::base::error::Result;
+use crate::base::layout::Layout;
+use crate::base::ranges::Ranges;
 
 impl Tensor {
     /// The tensor with a part of it replaced by `src`, which is broadcast to the part's shape.

@@ -2,12 +2,13 @@
 
 use super::storage::Word;
 use super::{Fusion, Tensor, checked_elements};
-use crate::device::{Device, MemoryKind};
-use crate::dtype::{DType, Element};
-use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Domain, Expr};
-use crate::number::Number;
-use crate::shape::Shape;
+use crate::backend::info::MemoryKind;
+use crate::base::dtype::{DType, Element};
+use crate::base::error::{Error, Result};
+use crate::base::number::Number;
+use crate::base::shape::Shape;
+use crate::device::Device;
+use crate::kernels::expr::{BinaryOp, Domain, Expr};
 
 /// Host data that knows its shape: a number, and arrays, slices and vectors of such data.
 pub trait NdArray {

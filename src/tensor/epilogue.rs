@@ -2,15 +2,15 @@
 
 use super::Tensor;
 use super::storage::{Storage, Word, is_strided, strided_layout};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::layout::collapse;
+use crate::base::shape::Shape;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::expr::Expr;
+use crate::engine::pool::Buffer;
 use crate::kernels::elementwise::InputLayout;
 use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput};
-use crate::layout::collapse;
-use crate::memory::Buffer;
-use crate::shape::Shape;
+use crate::kernels::expr::Expr;
 use smallvec::SmallVec;
 
 /// What computes a tensor by a kernel that can finish its elements. It holds operands that have been computed.

@@ -14,12 +14,13 @@ pub use create::NdArray;
 pub(crate) use epilogue::{Epilogue, Produced, Producer};
 pub(crate) use storage::{Fusion, Word};
 
-use crate::device::{Device, MemoryKind};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::memory::Buffer;
-use crate::shape::{Axis, Shape};
+use crate::backend::info::MemoryKind;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::{Axis, Shape};
+use crate::device::Device;
+use crate::engine::pool::Buffer;
 use std::sync::Arc;
 use storage::Storage;
 

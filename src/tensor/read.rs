@@ -2,13 +2,14 @@
 
 use super::Tensor;
 use super::transfer::Transfer;
-use crate::device::backend::Region;
-use crate::device::{Device, MemoryKind};
-use crate::dtype::Element;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::memory::Buffer;
-use crate::runtime::Source;
+use crate::backend::contract::Region;
+use crate::backend::info::MemoryKind;
+use crate::base::dtype::Element;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::device::Device;
+use crate::engine::pool::Buffer;
+use crate::engine::runtime::Source;
 use std::sync::Arc;
 
 impl Tensor {

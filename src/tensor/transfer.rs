@@ -1,13 +1,13 @@
 //! Elements copied from one layout to another one: by the driver where that is possible and fast, else by a kernel.
 
 use super::{Tensor, allocate};
+use crate::backend::contract::{Pitch, Region};
+use crate::base::error::Result;
+use crate::base::layout::{Layout, collapse};
+use crate::base::shape::Dims;
 use crate::device::Device;
-use crate::device::backend::{Pitch, Region};
-use crate::error::Result;
+use crate::engine::pool::Buffer;
 use crate::kernels::assign::{Assign, Unit, WORKGROUP};
-use crate::layout::{Layout, collapse};
-use crate::memory::Buffer;
-use crate::shape::Dims;
 
 /// Rows of so many bytes are worth a command of the driver's instead of an invocation for each of their words.
 const NATIVE_ROW: u64 = 256;
@@ -188,7 +188,7 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::Shape;
+    use crate::base::shape::Shape;
 
     fn part(shape: &[usize], ranges: &[std::ops::Range<usize>]) -> Layout {
         let whole = Layout::contiguous(Shape::from(shape));

@@ -1,8 +1,8 @@
 //! Copies in which another axis becomes the innermost one.
 
 use super::Tensor;
+use crate::base::layout::collapse;
 use crate::kernels::transpose::Transpose;
-use crate::layout::collapse;
 
 /// Fewer rows or columns leave too much of a tile empty.
 const FEWEST: [usize; 2] = [16, 32];

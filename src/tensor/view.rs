@@ -1,11 +1,11 @@
 //! Views: the same elements in another shape or order, without a copy.
 
 use super::{Fusion, Tensor};
-use crate::device::MemoryKind;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::ranges;
-use crate::shape::{Axes, Axis, Dims, Shape};
+use crate::backend::info::MemoryKind;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::ranges;
+use crate::base::shape::{Axes, Axis, Dims, Shape};
 use std::ops::RangeBounds;
 
 impl Tensor {

@@ -2,13 +2,11 @@
 //!
 //! The data are in `shaders/tuning`, one file per sort of device; the build script checks them and makes them constants.
 
+#![allow(missing_docs, reason = "`shaders/tuning/default.toml` says what each field means")]
+
 mod block;
 
 pub use block::{Block, UnitBlock};
-
-use crate::device::{Device, DeviceInfo, DeviceKind, open_tuned};
-use crate::environment;
-use crate::error::Result;
 
 /// How work is cut. What each field means, and why it is what it is, is said in `shaders/tuning/default.toml`.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,17 +111,9 @@ pub struct Entry {
 
 include!(concat!(env!("OUT_DIR"), "/tuning.rs"));
 
-/// Opens a device with other data, for those who measure them.
-///
-/// # Errors
-/// As for any device.
-pub fn open(device: &str, tuning: &'static Tuning) -> Result<Device> {
-    open_tuned(device, tuning)
-}
-
-/// Compute units of a device among which work is shared; a guess where it does not tell.
-pub fn compute_units(info: &DeviceInfo) -> usize {
-    info.compute_units.map_or(64, |units| units as usize)
+/// Returns the number of compute units among which work is shared: a guess if the device does not tell.
+pub fn compute_units(told: Option<u32>) -> usize {
+    told.map_or(64, |units| units as usize)
 }
 
 /// The entry of a name.
@@ -131,15 +121,10 @@ pub fn entry(name: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name)
 }
 
-/// The entry for a device: the one that `MARQUETRY_TUNING` names, or that fits best.
-pub fn choose(info: &DeviceInfo) -> &'static Entry {
-    environment::settings().tuning.unwrap_or_else(|| fitting(&info.vendor, &info.name, info.kind))
-}
-
-/// The entry with the longest word of the device's name, else that of its vendor, else the default.
-fn fitting(vendor: &str, name: &str, kind: DeviceKind) -> &'static Entry {
+/// Returns the entry for a device: with the longest word of its name, else its vendor's, else the default.
+pub fn fitting(vendor: &str, name: &str, is_software: bool) -> &'static Entry {
     let by_name = |name| entry(name).unwrap_or(&ENTRIES[0]);
-    if kind == DeviceKind::Cpu {
+    if is_software {
         return by_name("software");
     }
     let of_vendor = |entry: &&Entry| {
@@ -189,8 +174,8 @@ mod tests {
             ("Qualcomm", "Adreno (TM) 750", "qualcomm"),
             ("Arm", "Mali-G715", "default"),
         ] {
-            assert_eq!(fitting(vendor, name, DeviceKind::Discrete).name, expected, "{name}");
+            assert_eq!(fitting(vendor, name, false).name, expected, "{name}");
         }
-        assert_eq!(fitting("Mesa", "llvmpipe (LLVM 15)", DeviceKind::Cpu).name, "software");
+        assert_eq!(fitting("Mesa", "llvmpipe (LLVM 15)", true).name, "software");
     }
 }

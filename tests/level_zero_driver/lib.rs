@@ -10,7 +10,7 @@ mod context;
 mod device;
 mod event;
 mod faults;
-#[path = "../../src/device/level_zero/ffi.rs"]
+#[path = "../../src/backend/level_zero/ffi.rs"]
 mod ffi;
 mod guard;
 mod handles;

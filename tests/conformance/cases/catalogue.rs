@@ -2,7 +2,8 @@
 //! generating the catalogue leaves its kernels with those of the run.
 
 use crate::suite::Suite;
-use marquetry::{Device, catalogue, shader::Target};
+use marquetry::internals::catalogue;
+use marquetry::{Device, shader::Target};
 
 pub fn add(suite: &mut Suite) {
     suite.add("catalogue", "generated", |device| {

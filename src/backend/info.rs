@@ -1,0 +1,235 @@
+//! What a device is and can do.
+
+use crate::base::backend_kind::BackendKind;
+use crate::base::features::Features;
+use std::fmt;
+
+/// What sort of hardware a device is, best first: the order in which [`Device::best`](crate::Device::best) looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// A GPU with memory of its own.
+    Discrete,
+    /// A GPU that shares the processor's memory.
+    Integrated,
+    /// A GPU seen through a virtual machine.
+    Virtual,
+    /// A driver that runs on the processor.
+    Cpu,
+    /// The driver does not tell.
+    Other,
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            DeviceKind::Discrete => "discrete GPU",
+            DeviceKind::Integrated => "integrated GPU",
+            DeviceKind::Virtual => "virtual GPU",
+            DeviceKind::Cpu => "CPU",
+            DeviceKind::Other => "other",
+        })
+    }
+}
+
+/// Numbers that bound what a kernel or a buffer may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The largest buffer in bytes that a kernel can address, and so the largest tensor.
+    pub max_buffer_bytes: u64,
+    /// The largest buffer in bytes that a kernel can be bound to. The crate's own kernels reach larger ones by their addresses,
+    /// for which they are compiled once more.
+    pub max_binding_bytes: u64,
+    /// Storage buffers per kernel.
+    pub max_bindings: u32,
+    /// Words of 32 bits in a kernel's parameter block.
+    pub max_parameter_words: u32,
+    /// Invocations per workgroup, all dimensions multiplied.
+    pub max_workgroup_invocations: u32,
+    /// Bytes of workgroup memory per workgroup.
+    pub max_workgroup_memory: u32,
+    /// Invocations per workgroup in each dimension.
+    pub max_workgroup_size: [u32; 3],
+    /// Workgroups per dimension of a dispatch.
+    pub max_groups: u32,
+    /// The numbers of lanes that a subgroup may have, ascending; empty where unknown.
+    pub subgroup_sizes: Vec<u32>,
+    /// The alignment of buffers in bytes.
+    pub buffer_alignment: u64,
+    /// Offsets, pitches and sizes of copies by the driver are multiples of this many bytes; others are done by a kernel.
+    pub copy_alignment: u64,
+}
+
+/// Which memory a tensor's elements are in.
+///
+/// All kinds are for kernels. On a device with [`DeviceInfo::unified_memory`], what the host uploads as `Device` is
+/// `Shared`, as there is one memory only. On a device without [`DeviceInfo::host_visible`] (WebGPU) they are all the same, and the
+/// host reaches them by way of copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// The device's own: the fastest for kernels. The host reaches it by way of copies.
+    #[default]
+    Device,
+    /// The device's own, and the host reaches it too: memory of an integrated GPU, unified shared memory that migrates,
+    /// or the window that a GPU opens onto its memory. A GPU without such a window has it in the host's memory.
+    Shared,
+    /// The host's, which kernels reach across the bus: for what is read once, or does not fit.
+    Host,
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            MemoryKind::Device => "device",
+            MemoryKind::Shared => "shared",
+            MemoryKind::Host => "host",
+        })
+    }
+}
+
+/// One of a device's memories.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryRegion {
+    /// What the driver calls it, or what it is.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Whether it is the device's own.
+    pub device_local: bool,
+    /// The width of its bus in bits, where told.
+    pub bus_width: Option<u32>,
+    /// The clock of its bus in MHz, where told.
+    pub clock_mhz: Option<u32>,
+}
+
+/// A description of a device, from [`Device::list`](crate::Device::list) or [`Device::info`](crate::Device::info).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The backend that reaches it.
+    pub backend: BackendKind,
+    /// Its index in that backend, as in `vulkan:0`.
+    pub index: usize,
+    /// The name that the driver gives.
+    pub name: String,
+    /// The vendor's name, or its PCI id in hexadecimal if it is not a well-known one.
+    pub vendor: String,
+    /// What sort of hardware it is.
+    pub kind: DeviceKind,
+    /// The driver's name and version.
+    pub driver: String,
+    /// Bytes of device-local memory; 0 where the backend does not tell (WebGPU).
+    pub memory: u64,
+    /// All memories that the driver tells of.
+    pub memory_regions: Vec<MemoryRegion>,
+    /// Whether the host reaches memory of the kinds [`MemoryKind::Shared`] and [`MemoryKind::Host`] without copies.
+    pub host_visible: bool,
+    /// Whether host and device share one memory, so that what the host uploads is used where it is.
+    pub unified_memory: bool,
+    /// Compute units (streaming multiprocessors, Xe cores, cores of a processor), where told.
+    pub compute_units: Option<u32>,
+    /// Parts of the device that could be used by themselves (tiles); 0 if it is one piece.
+    pub sub_devices: u32,
+    /// Its limits.
+    pub limits: Limits,
+    /// Its optional abilities, as far as this crate uses them.
+    pub features: Features,
+}
+
+impl DeviceInfo {
+    /// A device that there might be, for tests without one.
+    #[cfg(test)]
+    pub(crate) fn sample(backend: BackendKind, kind: DeviceKind, compute_units: Option<u32>) -> DeviceInfo {
+        DeviceInfo {
+            backend,
+            index: 0,
+            name: "Arc A770".into(),
+            vendor: "Intel".into(),
+            kind,
+            driver: String::new(),
+            memory: 16 << 30,
+            memory_regions: Vec::new(),
+            host_visible: true,
+            unified_memory: false,
+            compute_units,
+            sub_devices: 0,
+            limits: Limits {
+                max_buffer_bytes: 4 << 30,
+                max_binding_bytes: 4 << 30,
+                max_bindings: 64,
+                max_parameter_words: 64,
+                max_workgroup_invocations: 1024,
+                max_workgroup_memory: 65_536,
+                max_workgroup_size: [1024; 3],
+                max_groups: 65_535,
+                subgroup_sizes: vec![8, 16, 32],
+                buffer_alignment: 64,
+                copy_alignment: 1,
+            },
+            features: Features { f16: true, timestamps: true, ..Features::default() },
+        }
+    }
+
+    /// The device string that opens this device: `vulkan:0`.
+    pub fn id(&self) -> String {
+        format!("{}:{}", self.backend, self.index)
+    }
+
+    /// Whether the driver is known to unpack halves exactly by its own instruction.
+    #[cfg(any(feature = "vulkan", feature = "webgpu"))]
+    pub(crate) fn unpacks_halves(&self) -> bool {
+        ["NVIDIA", "Mesa"].contains(&&*self.vendor)
+    }
+
+    /// Whether the driver promises to round to halves as it is told to, and to keep subnormal ones: only where it does are there
+    /// matrix units for `f16`.
+    #[cfg(any(feature = "vulkan", feature = "webgpu"))]
+    pub(crate) fn packs_halves(&self) -> bool {
+        self.features.matrix_units.f16.is_some()
+    }
+
+    /// Whether subgroups have eight lanes or a small multiple of that, so that eight lanes may hand each other what they load.
+    pub(crate) fn has_eights_of_lanes(&self) -> bool {
+        let sizes = &self.limits.subgroup_sizes;
+        self.features.subgroups && !sizes.is_empty() && sizes.iter().all(|size| [8, 16, 32].contains(size))
+    }
+}
+
+impl fmt::Display for DeviceInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{} {} ({}, {})", self.backend, self.index, self.name, self.kind, self.driver)
+    }
+}
+
+/// Whether kernels use a device's instruction for integer dot products: where there is one that is fast, or as
+/// `MARQUETRY_DOT_PRODUCTS` says, to test both ways: `on` wherever there is one, `off` nowhere.
+#[cfg(any(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero"))]
+pub(crate) fn uses_dot_products(there: bool, fast: bool) -> bool {
+    there && crate::base::environment::settings().dot_products.unwrap_or(fast)
+}
+
+/// The vendor's name for a PCI vendor id.
+pub(crate) fn vendor_name(id: u32) -> String {
+    match id {
+        0x1002 | 0x1022 => "AMD".into(),
+        0x1010 => "Imagination".into(),
+        0x106b => "Apple".into(),
+        0x10de => "NVIDIA".into(),
+        0x10005 => "Mesa".into(),
+        0x13b5 => "Arm".into(),
+        0x1414 => "Microsoft".into(),
+        0x1ae0 => "Google".into(),
+        0x5143 => "Qualcomm".into(),
+        0x8086 => "Intel".into(),
+        other => format!("{other:#06x}"),
+    }
+}
+
+/// The powers of two from `smallest` to `largest`, both included; none if one of them is 0.
+pub(crate) fn powers_of_two(smallest: u32, largest: u32) -> Vec<u32> {
+    let next = |size: &u32| size.checked_mul(2).filter(|size| *size <= largest);
+    std::iter::successors((1..=largest).contains(&smallest).then_some(smallest), next).collect()
+}

@@ -1,0 +1,173 @@
+//! Buffers: unified shared memory, of the device's, the host's or the migrating kind.
+
+use super::adapter::BUFFER_ALIGNMENT;
+use super::device::Device;
+use super::ffi::*;
+use crate::backend::contract::{BufferId, MemoryUse};
+use crate::backend::info::MemoryKind;
+use crate::backend::rules::unknown_buffer;
+use crate::backend::slots::Slots;
+use crate::base::error::{Error, Result};
+use parking_lot::{RwLock, RwLockReadGuard};
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// The live buffers of a device.
+pub(super) struct Memory {
+    buffers: RwLock<Slots<Buffer>>,
+    device: Arc<Device>,
+}
+
+/// A buffer: an address that is the same for host and device.
+pub(super) struct Buffer {
+    pub address: NonNull<u8>,
+    /// Its size in bytes.
+    pub bytes: u64,
+    pub place: Place,
+}
+
+// SAFETY: it is but an address and a length; what goes through it is ordered by those who hold the buffer.
+unsafe impl Send for Buffer {}
+// SAFETY: see above.
+unsafe impl Sync for Buffer {}
+
+/// Where a buffer's bytes are, and so who reaches them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// With the device, which alone reaches them.
+    Device,
+    /// With whoever used them last: they migrate.
+    Shared,
+    /// With the host; the device reaches them across the bus.
+    Host,
+}
+
+/// The start of a buffer that the host reaches. Valid as long as the buffer is.
+pub(super) struct HostView {
+    address: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is but an address and a length; what goes through it is ordered by those who hold the buffer.
+unsafe impl Send for HostView {}
+
+impl From<MemoryUse> for Place {
+    fn from(memory: MemoryUse) -> Place {
+        match memory {
+            MemoryUse::Kernels(MemoryKind::Device) => Place::Device,
+            MemoryUse::Kernels(MemoryKind::Shared) => Place::Shared,
+            MemoryUse::Kernels(MemoryKind::Host) | MemoryUse::Upload | MemoryUse::Readback => Place::Host,
+        }
+    }
+}
+
+impl Memory {
+    /// No buffers yet.
+    pub fn new(device: Arc<Device>) -> Memory {
+        Memory { buffers: RwLock::new(Slots::new()), device }
+    }
+
+    /// Creates a buffer.
+    pub fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
+        if bytes > self.device.adapter.info.limits.max_buffer_bytes {
+            return Err(self.device.too_large(bytes));
+        }
+        let place = Place::from(memory);
+        let address = self.allocate_in(bytes, place).map_err(|error| match error {
+            Error::OutOfMemory { .. } => self.device.out_of_memory(bytes),
+            error => error,
+        })?;
+        self.device.count_allocated(bytes);
+        Ok(BufferId(self.buffers.write().insert(Buffer { address, bytes, place })))
+    }
+
+    fn allocate_in(&self, bytes: u64, place: Place) -> Result<NonNull<u8>> {
+        let Device { api, adapter, context, .. } = &*self.device;
+        let size = usize::try_from(bytes).map_err(|_| self.device.too_large(bytes))?;
+        let relaxed =
+            RelaxedAllocationLimitsExpDesc { flags: RelaxedAllocationLimitsExpFlags::MAX_SIZE, ..Default::default() };
+        let next = if bytes > adapter.max_allocation { (&raw const relaxed).cast() } else { ptr::null() };
+        let on_device = DeviceMemAllocDesc { next, ordinal: adapter.memory_ordinal, ..Default::default() };
+        let on_host = HostMemAllocDesc { next, ..Default::default() };
+        let mut address: *mut c_void = ptr::null_mut();
+        let out = &raw mut address;
+        // SAFETY: context and device belong together, and the structures outlive the calls.
+        let (call, code) = unsafe {
+            match place {
+                Place::Device => (
+                    "zeMemAllocDevice",
+                    (api.mem_alloc_device)(*context, &on_device, size, BUFFER_ALIGNMENT, adapter.device, out),
+                ),
+                Place::Shared => (
+                    "zeMemAllocShared",
+                    (api.mem_alloc_shared)(*context, &on_device, &on_host, size, BUFFER_ALIGNMENT, adapter.device, out),
+                ),
+                Place::Host => {
+                    ("zeMemAllocHost", (api.mem_alloc_host)(*context, &on_host, size, BUFFER_ALIGNMENT, out))
+                }
+            }
+        };
+        self.device.check(call, code)?;
+        NonNull::new(address.cast()).ok_or_else(|| self.device.out_of_memory(bytes))
+    }
+
+    /// Destroys a buffer that no unfinished batch uses.
+    pub fn free(&self, buffer: BufferId) {
+        let removed = self.buffers.write().remove(buffer.0);
+        match removed {
+            Some(buffer) => self.destroy(&buffer),
+            None => log::error!("Level Zero: {buffer:?} was freed, but does not exist"),
+        }
+    }
+
+    fn destroy(&self, buffer: &Buffer) {
+        self.device.count_freed(buffer.bytes);
+        // SAFETY: the contract says that no unfinished batch uses it, and its number finds it no more.
+        let code = unsafe { (self.device.api.mem_free)(self.device.context, buffer.address.as_ptr().cast()) };
+        self.device.log_failure("zeMemFree", code);
+    }
+
+    /// The live buffers, to look up many at once.
+    pub fn buffers(&self) -> RwLockReadGuard<'_, Slots<Buffer>> {
+        self.buffers.read()
+    }
+
+    /// Copies `bytes` to the start of a buffer that the host reaches.
+    pub fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+        let view = self.host_view(buffer, bytes.len() as u64, "write")?;
+        // SAFETY: the view has at least that many bytes. The contract says that no unfinished batch uses the buffer.
+        unsafe { view.address.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        Ok(())
+    }
+
+    /// The first `bytes` bytes of a buffer as the host sees them.
+    pub fn host_view(&self, buffer: BufferId, bytes: u64, op: &'static str) -> Result<HostView> {
+        let buffers = self.buffers.read();
+        let found = buffers.get(buffer.0).ok_or_else(|| unknown_buffer(op, buffer))?;
+        if found.place == Place::Device || bytes > found.bytes {
+            let (place, size) = (found.place, found.bytes);
+            let message = format!("the host cannot reach {bytes} bytes of {buffer:?}, which has {size} ({place:?})");
+            return Err(Error::InvalidArgument { op, message });
+        }
+        Ok(HostView { address: found.address, bytes: bytes as usize })
+    }
+}
+
+impl HostView {
+    /// What the device wrote, after its batch has completed.
+    ///
+    /// # Safety
+    /// The buffer must be alive, and no unfinished batch may write it, for as long as the slice is used.
+    pub unsafe fn read(&self) -> &[u8] {
+        // SAFETY: of that length, and the caller keeps it alive and unwritten.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let left: Vec<_> = self.buffers.get_mut().drain().collect();
+        left.iter().for_each(|buffer| self.destroy(buffer));
+    }
+}

@@ -1,0 +1,87 @@
+//! Reads that wait for their batch.
+
+use crate::backend::contract::{ReadCallback, Ticket};
+use crate::base::error::{Error, Result};
+use parking_lot::{Condvar, Mutex};
+
+/// A read that was asked for.
+struct Read<View> {
+    view: View,
+    after: Ticket,
+    done: ReadCallback,
+}
+
+/// The reads that have not been answered yet. No lock is held while a callback runs, so that it may use the backend;
+/// but it must not wait for a batch. A `View` is how a backend finds the bytes of a buffer.
+pub(crate) struct Reads<View> {
+    state: Mutex<State<View>>,
+    /// Notified when a callback has returned.
+    returned: Condvar,
+}
+
+struct State<View> {
+    pending: Vec<Read<View>>,
+    /// The batches of the reads whose callbacks are running.
+    running: Vec<Ticket>,
+}
+
+/// A callback that is running, until dropped.
+struct Running<'a, View> {
+    reads: &'a Reads<View>,
+    after: Ticket,
+}
+
+impl<View> Reads<View> {
+    /// None yet.
+    pub fn new() -> Self {
+        let state = State { pending: Vec::new(), running: Vec::new() };
+        Reads { state: Mutex::new(state), returned: Condvar::new() }
+    }
+
+    /// Adds a read.
+    pub fn add(&self, view: View, after: Ticket, done: ReadCallback) {
+        self.state.lock().pending.push(Read { view, after, done });
+    }
+
+    /// Answers the reads that are due, in the order in which they were asked for. `bytes` is given the views of reads
+    /// whose batches have completed, and whose buffers the contract has the caller keep until they are answered.
+    pub fn run(&self, completed: Ticket, bytes: impl for<'a> Fn(&'a View) -> Result<&'a [u8]>) {
+        for (read, _running) in self.take_due(completed) {
+            (read.done)(bytes(&read.view));
+        }
+    }
+
+    fn take_due(&self, completed: Ticket) -> Vec<(Read<View>, Running<'_, View>)> {
+        let mut state = self.state.lock();
+        let due: Vec<_> = state.pending.extract_if(.., |read| read.after <= completed).collect();
+        state.running.extend(due.iter().map(|read| read.after));
+        let running = |read: Read<View>| {
+            let after = read.after;
+            (read, Running { reads: self, after })
+        };
+        due.into_iter().map(running).collect()
+    }
+
+    /// Blocks until the callbacks up to a batch that other threads are running have returned: whoever waited for the
+    /// batch may count on them.
+    pub fn join(&self, ticket: Ticket) {
+        let mut state = self.state.lock();
+        self.returned.wait_while(&mut state, |state| state.running.iter().any(|after| *after <= ticket));
+    }
+
+    /// Answers every read with an error.
+    pub fn fail(&self, error: &Error) {
+        let all = std::mem::take(&mut self.state.lock().pending);
+        all.into_iter().for_each(|read| (read.done)(Err(error.clone())));
+    }
+}
+
+impl<View> Drop for Running<'_, View> {
+    fn drop(&mut self) {
+        let running = &mut self.reads.state.lock().running;
+        if let Some(index) = running.iter().position(|after| *after == self.after) {
+            running.swap_remove(index);
+        }
+        self.reads.returned.notify_all();
+    }
+}

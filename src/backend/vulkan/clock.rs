@@ -1,0 +1,110 @@
+//! The device's clock, told in the host's time.
+//!
+//! The two run at slightly different speeds. So they are compared when timings are asked for, not once and for all.
+
+use super::device::Device;
+use crate::base::clock;
+use crate::base::error::Result;
+use ash::{ext, khr, vk};
+use std::ops::Range;
+
+/// How many times the clocks are compared; the attempt that took least is the best.
+const ATTEMPTS: usize = 8;
+
+/// Reads the device's clock, if the driver can do that without a batch.
+pub(super) struct Clock {
+    read: Option<vk::PFN_vkGetCalibratedTimestampsKHR>,
+}
+
+impl Clock {
+    /// The clock of a device.
+    pub fn new(device: &Device) -> Clock {
+        let (instance, raw) = (&device.instance.raw, &device.raw);
+        let read = device.adapter.extensions.calibrated_timestamps.map(|name| {
+            if name == khr::calibrated_timestamps::NAME {
+                khr::calibrated_timestamps::Device::new(instance, raw).fp().get_calibrated_timestamps_khr
+            } else {
+                ext::calibrated_timestamps::Device::new(instance, raw).fp().get_calibrated_timestamps_ext
+            }
+        });
+        Clock { read }
+    }
+
+    /// A moment of the present; `None` if it takes a batch to tell.
+    pub fn moment(&self, device: &Device) -> Option<Result<Moment>> {
+        let read = self.read?;
+        let attempt = || {
+            let before = clock::now();
+            let ticks = ticks(device, read)?;
+            Ok((before..clock::now(), ticks))
+        };
+        let attempts: Result<Vec<_>> = (0..ATTEMPTS).map(|_| attempt()).collect();
+        let best = attempts.map(|all| all.into_iter().min_by_key(|(span, _)| span.end - span.start));
+        best.map(|best| best.map(|(span, ticks)| Moment::within(device, span, ticks))).transpose()
+    }
+}
+
+/// What the device's clock shows.
+fn ticks(device: &Device, read: vk::PFN_vkGetCalibratedTimestampsKHR) -> Result<u64> {
+    let domain = vk::CalibratedTimestampInfoKHR::default().time_domain(vk::TimeDomainKHR::DEVICE);
+    let (mut ticks, mut deviation) = (0, 0);
+    // SAFETY: the function is of this device, which has that time domain, and fills in one number of each.
+    let code = unsafe { read(device.raw.handle(), 1, &domain, &mut ticks, &mut deviation) };
+    device.check("vkGetCalibratedTimestamps", code.result_with_success(ticks))
+}
+
+/// A moment as both clocks show it.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    /// What the device's clock shows.
+    pub ticks: u64,
+    /// Nanoseconds of [`clock::now`].
+    pub host: u64,
+    /// Nanoseconds per tick.
+    period: f64,
+    /// How many of the low bits of a timestamp count.
+    bits: u32,
+}
+
+impl Moment {
+    /// The moment at which the device's clock showed `ticks`, some time in that span of the host's.
+    pub fn within(device: &Device, span: Range<u64>, ticks: u64) -> Moment {
+        let period = f64::from(device.adapter.base.limits.timestamp_period);
+        Moment { ticks, host: span.start.midpoint(span.end), period, bits: device.adapter.timestamp_bits }
+    }
+
+    /// The host's time for a timestamp from less than half a turn of the device's clock before or after this moment.
+    pub fn host_time(&self, ticks: u64) -> u64 {
+        let unused = 64 - self.bits.clamp(1, 64);
+        // In the high bits, the difference wraps as the clock does, and its sign is that of the number.
+        let difference = (ticks.wrapping_sub(self.ticks) << unused) as i64 >> unused;
+        self.host.saturating_add_signed((difference as f64 * self.period).round() as i64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_before_and_after_a_moment_are_told() {
+        let moment = Moment { ticks: 1000, host: 50_000, period: 2.5, bits: 64 };
+        assert_eq!(moment.host_time(1000), 50_000);
+        assert_eq!(moment.host_time(1004), 50_010);
+        assert_eq!(moment.host_time(600), 49_000);
+        assert_eq!(moment.host_time(0), 47_500);
+        // Before the host's clock began.
+        assert_eq!(Moment { host: 10, ..moment }.host_time(0), 0);
+    }
+
+    #[test]
+    fn a_clock_that_has_wrapped_counts_on() {
+        for bits in [32, 36, 63, 64] {
+            let last = u64::MAX >> (64 - bits);
+            let early = Moment { ticks: 4, host: 1000, period: 1.0, bits };
+            assert_eq!(early.host_time(last), 995, "{bits}");
+            let late = Moment { ticks: last, ..early };
+            assert_eq!(late.host_time(4), 1005, "{bits}");
+        }
+    }
+}

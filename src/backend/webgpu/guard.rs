@@ -1,0 +1,165 @@
+//! A wgpu device whose failures come back as results.
+//!
+//! wgpu reports errors beside its calls: to error scopes, to a handler of uncaught errors (which panics, unless one is
+//! set), to a callback when the device is lost, and in `poll` by a panic. Here they all become [`Error`]s.
+
+use super::adapter::SPIRV;
+use crate::backend::info::DeviceInfo;
+#[cfg(not(target_family = "wasm"))]
+use crate::backend::parked::Parked;
+use crate::base::backend_kind::BackendKind;
+#[cfg(not(target_family = "wasm"))]
+use crate::base::environment;
+use crate::base::error::{Error, Result};
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+
+/// wgpu's devices that are open and not in use, by what they are: adapters are found anew for each opening.
+#[cfg(not(target_family = "wasm"))]
+static PARKED: Parked<DeviceInfo, (wgpu::Device, wgpu::Queue)> = Parked::new();
+
+/// A device, watched for everything that can go wrong with it.
+pub(super) struct GuardedDevice {
+    pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
+    info: DeviceInfo,
+    faults: Arc<Faults>,
+}
+
+/// What wgpu's callbacks have told.
+#[derive(Default)]
+struct Faults {
+    /// Why the device was lost, once it is.
+    lost: OnceLock<String>,
+    /// The first error that no call has returned yet.
+    stray: Mutex<Option<Error>>,
+}
+
+impl GuardedDevice {
+    /// A device that was open before and works.
+    #[cfg(not(target_family = "wasm"))]
+    pub fn parked(info: &DeviceInfo) -> Option<GuardedDevice> {
+        let (device, queue) = PARKED.take(info)?;
+        let gpu = GuardedDevice::new(device, queue, info.clone());
+        match gpu.poll(wgpu::PollType::wait_indefinitely()) {
+            Ok(()) => Some(gpu),
+            Err(error) => {
+                // So that it is not kept once more.
+                _ = gpu.faults.lost.set(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Installs the callbacks; to be done before anything else happens on the device.
+    pub fn new(device: wgpu::Device, queue: wgpu::Queue, info: DeviceInfo) -> GuardedDevice {
+        let faults = Arc::new(Faults::default());
+        let watcher = Arc::clone(&faults);
+        device.on_uncaptured_error(Arc::new(move |error| {
+            log::error!("webgpu: {}", describe(&error));
+            watcher.stray.lock().get_or_insert_with(|| match &error {
+                wgpu::Error::Validation { .. } => Error::Validation { message: describe(&error) },
+                _ => driver_error("an earlier call", describe(&error)),
+            });
+        }));
+        let watcher = Arc::clone(&faults);
+        device.set_device_lost_callback(move |reason, message| {
+            // Dropping the last handle of a device "loses" it too; then nobody is left to care.
+            log::debug!("webgpu: device lost ({reason:?}): {message}");
+            let reason = if message.is_empty() { format!("{reason:?}").to_lowercase() } else { message };
+            let _ = watcher.lost.set(reason);
+        });
+        GuardedDevice { device, queue, info, faults }
+    }
+
+    /// Whether kernels may go to the driver as SPIR-V.
+    pub fn takes_spirv(&self) -> bool {
+        self.device.features().contains(SPIRV)
+    }
+
+    /// Fails if the device is lost.
+    pub fn check_lost(&self) -> Result<()> {
+        match self.faults.lost.get() {
+            Some(reason) => Err(self.lost(reason)),
+            None => Ok(()),
+        }
+    }
+
+    /// Fails if the device is lost, or with an error that came after the call that caused it had returned.
+    pub fn check(&self) -> Result<()> {
+        self.check_lost()?;
+        self.faults.stray.lock().take().map_or(Ok(()), Err)
+    }
+
+    /// The error that says that the device is lost.
+    pub fn lost(&self, reason: &str) -> Error {
+        Error::DeviceLost { device: self.info.name.clone(), reason: reason.to_string() }
+    }
+
+    /// Runs `work` and turns an error that wgpu raises in it into the one that `explain` makes of it.
+    ///
+    /// wgpu's error scopes belong to the calling thread, so that any number of threads may be in here at once. In a
+    /// browser scopes answer later than a call may wait: there errors are left to [`check`](Self::check).
+    pub fn catch<T>(&self, work: impl FnOnce() -> T, explain: impl FnOnce(wgpu::Error) -> Error) -> Result<T> {
+        self.check_lost()?;
+        let (value, caught) = self.in_scopes(work);
+        self.check_lost()?;
+        match caught {
+            Some(error) => Err(explain(error)),
+            None => Ok(value),
+        }
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    fn in_scopes<T>(&self, work: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
+        let filters = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation];
+        let scopes = filters.map(|filter| self.device.push_error_scope(filter));
+        let value = work();
+        // The answer is there at once outside of browsers, so that this blocks on nothing.
+        let caught = scopes.into_iter().rev().filter_map(|scope| pollster::block_on(scope.pop())).last();
+        (value, caught)
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    fn in_scopes<T>(&self, work: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
+        (work(), None)
+    }
+
+    /// Lets wgpu run the callbacks that are due, or blocks until it can. Does nothing in a browser, which runs them
+    /// by itself.
+    pub fn poll(&self, how: wgpu::PollType) -> Result<()> {
+        self.check_lost()?;
+        // wgpu panics when the driver reports in `poll` that it lost the device. By then it has told the callback
+        // above, has run its other callbacks and holds no lock, so that unwinding leaves nothing torn.
+        let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
+        self.check_lost()?;
+        match polled {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(driver_error("Device::poll", error.to_string())),
+            Err(_) => Err(driver_error("Device::poll", "wgpu panicked".into())),
+        }
+    }
+}
+
+#[cfg(not(target_family = "wasm"))]
+impl Drop for GuardedDevice {
+    fn drop(&mut self) {
+        // Validation layers look for what was left behind when a device is destroyed.
+        if self.faults.lost.get().is_none() && !environment::settings().validation {
+            PARKED.put(self.info.clone(), (self.device.clone(), self.queue.clone()));
+        }
+    }
+}
+
+/// A failed call that has no error of its own.
+pub(super) fn driver_error(call: &'static str, message: String) -> Error {
+    Error::Driver { backend: BackendKind::WebGpu, call, message }
+}
+
+/// The text of a wgpu error, without the heading that every validation error has.
+pub(super) fn describe(error: &wgpu::Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("Validation Error").unwrap_or(&text).trim_start();
+    text.strip_prefix("Caused by:").unwrap_or(text).trim().to_string()
+}

@@ -1,0 +1,312 @@
+//! The variables of the environment, `MARQUETRY_*`: all are read here, once per process.
+//!
+//! One policy for all of them. An empty variable is as good as none, except for [`CACHE`]. A value that is not
+//! understood is an error of whatever opens a device, as a typing error would otherwise go unnoticed. Names that are
+//! not listed here are somebody else's. A browser has no environment: nothing is set there.
+
+use crate::base::backend_kind::{BackendKind, parse_device};
+use crate::base::error::{Error, Result};
+use crate::tuning::{self, Entry, UnitBlock};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// What [`Device::best`](crate::Device::best) opens.
+pub(crate) const DEVICE: &str = "MARQUETRY_DEVICE";
+/// Whether everything runs under the validation layers.
+pub(crate) const VALIDATION: &str = "MARQUETRY_VALIDATION";
+/// The folder for the kernels that are compiled, in all their forms.
+pub(crate) const DUMP: &str = "MARQUETRY_DUMP";
+/// The folder for binaries of kernels; empty for none.
+pub(crate) const CACHE: &str = "MARQUETRY_CACHE";
+/// The entry of the tuning data for every device.
+pub(crate) const TUNING: &str = "MARQUETRY_TUNING";
+/// Whether kernels use the instruction for dot products of bytes.
+pub(crate) const DOT_PRODUCTS: &str = "MARQUETRY_DOT_PRODUCTS";
+/// How products on matrix units are cut, or that there are none.
+pub(crate) const MATRIX_UNITS: &str = "MARQUETRY_MATRIX_UNITS";
+/// The largest buffer that a Vulkan kernel is bound to.
+pub(crate) const MAX_BINDING: &str = "MARQUETRY_MAX_BINDING";
+/// Whether wgpu gets all kernels as WGSL.
+pub(crate) const WGSL: &str = "MARQUETRY_WGSL";
+/// A library in place of the Level Zero loader.
+pub(crate) const LEVEL_ZERO_LIBRARY: &str = "MARQUETRY_LEVEL_ZERO_LIBRARY";
+
+/// The least that a buffer may have that kernels are bound to.
+const SMALLEST_BINDING: u64 = 16;
+
+/// What the variables say.
+#[derive(Debug, Default, PartialEq)]
+#[cfg_attr(
+    not(all(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero")),
+    allow(dead_code, reason = "some are for backends that are not compiled in")
+)]
+pub(crate) struct Environment {
+    pub device: Option<(BackendKind, usize)>,
+    pub validation: bool,
+    pub dump: Option<PathBuf>,
+    pub cache: Cache,
+    pub tuning: Option<&'static Entry>,
+    pub dot_products: Option<bool>,
+    pub matrix_units: MatrixUnits,
+    pub max_binding: Option<u64>,
+    pub wgsl: bool,
+    pub level_zero_library: Option<OsString>,
+}
+
+/// Where binaries of kernels are kept.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) enum Cache {
+    /// In the user's folder for caches.
+    #[default]
+    User,
+    /// Nowhere.
+    Nowhere,
+    Folder(PathBuf),
+}
+
+/// How products are cut as they would not be, to test it.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct MatrixUnits {
+    /// Without matrix units.
+    pub off: bool,
+    /// By one of these blocks, where that is possible.
+    pub blocks: Vec<UnitBlock>,
+    /// With the depth in one of these numbers of parts, where that is possible.
+    pub splits: Vec<usize>,
+}
+
+impl MatrixUnits {
+    /// The numbers of parts in which the depth may be cut.
+    pub const SPLITS: [usize; 4] = [1, 2, 4, 8];
+
+    /// Words between commas: `off`, a block, or a number of parts.
+    fn parse(text: &str) -> Option<MatrixUnits> {
+        let mut units = MatrixUnits::default();
+        for word in text.split(',').map(str::trim) {
+            if word.eq_ignore_ascii_case("off") {
+                units.off = true;
+            } else if let Some(splits) = word.strip_prefix("splits=") {
+                units.splits.push(splits.parse().ok().filter(|splits| MatrixUnits::SPLITS.contains(splits))?);
+            } else {
+                units.blocks.push(UnitBlock::parse(word)?);
+            }
+        }
+        Some(units)
+    }
+}
+
+static ENVIRONMENT: LazyLock<Result<Environment>> = LazyLock::new(|| read(std::env::var_os));
+
+/// What the variables say.
+///
+/// # Errors
+/// [`Error::Environment`] for the first one that is not understood.
+pub(crate) fn get() -> Result<&'static Environment> {
+    ENVIRONMENT.as_ref().map_err(Error::clone)
+}
+
+/// The same where no error can be returned: without one if a variable is not understood, as no device is open then.
+pub(crate) fn settings() -> &'static Environment {
+    static NONE: LazyLock<Environment> = LazyLock::new(Environment::default);
+    ENVIRONMENT.as_ref().unwrap_or_else(|_| &NONE)
+}
+
+impl Environment {
+    /// Creates the folders that are named, and checks that the kernels can be written: else they would be missed later.
+    pub fn prepare_folders(&self) -> Result<()> {
+        let fail = |variable, folder: &Path, error: std::io::Error| {
+            let message =
+                format!("`{}` is no folder that can be written: {error}; write one that can", folder.display());
+            Err(Error::Environment { variable, message })
+        };
+        if let Some(folder) = &self.dump
+            && let Err(error) = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder))
+        {
+            return fail(DUMP, folder, error);
+        }
+        // Binaries that are there already may be all that is wanted: that more can be written is not asked for.
+        if let Cache::Folder(folder) = &self.cache
+            && let Err(error) = std::fs::create_dir_all(folder)
+        {
+            return fail(CACHE, folder, error);
+        }
+        Ok(())
+    }
+}
+
+/// Parses all variables. `lookup` returns the value of one, if it is set.
+fn read(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Environment> {
+    let value = |variable| lookup(variable).filter(|value| !value.is_empty());
+    let truth = |variable| parsed(variable, value(variable), truth);
+    Ok(Environment {
+        device: parsed(DEVICE, value(DEVICE), |text| parse_device(text).map_err(|error| error.to_string()))?,
+        validation: truth(VALIDATION)?.unwrap_or(false),
+        dump: value(DUMP).map(PathBuf::from),
+        cache: match lookup(CACHE) {
+            None => Cache::User,
+            Some(folder) if folder.is_empty() => Cache::Nowhere,
+            Some(folder) => Cache::Folder(folder.into()),
+        },
+        tuning: parsed(TUNING, value(TUNING), |text| {
+            let known = || tuning::ENTRIES.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
+            tuning::entry(text).ok_or_else(|| not_understood(text, &format!("one of {}", known())))
+        })?,
+        dot_products: truth(DOT_PRODUCTS)?,
+        matrix_units: parsed(MATRIX_UNITS, value(MATRIX_UNITS), |text| {
+            let expected = "`off`, or a block and the parts of the depth, as in `128x128x128/64x64x1,splits=2`";
+            MatrixUnits::parse(text).ok_or_else(|| not_understood(text, expected))
+        })?
+        .unwrap_or_default(),
+        max_binding: parsed(MAX_BINDING, value(MAX_BINDING), |text| {
+            let bytes = text.parse().ok().filter(|bytes| *bytes >= SMALLEST_BINDING);
+            bytes.ok_or_else(|| not_understood(text, &format!("a number of bytes, {SMALLEST_BINDING} or more")))
+        })?,
+        wgsl: truth(WGSL)?.unwrap_or(false),
+        level_zero_library: value(LEVEL_ZERO_LIBRARY),
+    })
+}
+
+/// Parses a value, if there is one. What is not UTF-8 no parser understands: all of them ask for ASCII.
+fn parsed<T>(
+    variable: &'static str,
+    value: Option<OsString>,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>> {
+    let parsed = value.map(|value| parse(value.to_string_lossy().trim()));
+    parsed.transpose().map_err(|message| Error::Environment { variable, message })
+}
+
+fn truth(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "on" => Ok(true),
+        "0" | "false" | "off" => Ok(false),
+        _ => Err(not_understood(text, "1, 0, true, false, on or off")),
+    }
+}
+
+fn not_understood(text: &str, expected: &str) -> String {
+    format!("`{text}` is not understood; write {expected}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [&str; 10] =
+        [DEVICE, VALIDATION, DUMP, CACHE, TUNING, DOT_PRODUCTS, MATRIX_UNITS, MAX_BINDING, WGSL, LEVEL_ZERO_LIBRARY];
+
+    fn with(variable: &str, value: impl Into<OsString>) -> Result<Environment> {
+        let value = value.into();
+        read(|name| (name == variable).then(|| value.clone()))
+    }
+
+    #[test]
+    fn unset_and_empty_are_the_default() {
+        assert_eq!(read(|_| None).unwrap(), Environment::default());
+        let nowhere = Environment { cache: Cache::Nowhere, ..Environment::default() };
+        assert_eq!(read(|_| Some(OsString::new())).unwrap(), nowhere);
+    }
+
+    #[test]
+    fn every_variable_is_read() {
+        let block = |text| UnitBlock::parse(text).unwrap();
+        let values = [
+            (DEVICE, " webgpu:2 "),
+            (VALIDATION, "1"),
+            (DUMP, "some/dump"),
+            (CACHE, "some/cache"),
+            (TUNING, "nvidia-hopper"),
+            (DOT_PRODUCTS, "off"),
+            (MATRIX_UNITS, "off, 128x128x128/64x64x1,128x256x128/64x64x1 fragments,splits=4"),
+            (MAX_BINDING, "16"),
+            (WGSL, "1"),
+            (LEVEL_ZERO_LIBRARY, "libze.so"),
+        ];
+        assert_eq!(values.map(|(name, _)| name), ALL);
+        let found = read(|name| values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()));
+        let expected = Environment {
+            device: Some((BackendKind::WebGpu, 2)),
+            validation: true,
+            dump: Some("some/dump".into()),
+            cache: Cache::Folder("some/cache".into()),
+            tuning: tuning::entry("nvidia-hopper"),
+            dot_products: Some(false),
+            matrix_units: MatrixUnits {
+                off: true,
+                blocks: vec![block("128x128x128/64x64x1"), block("128x256x128/64x64x1 fragments")],
+                splits: vec![4],
+            },
+            max_binding: Some(16),
+            wgsl: true,
+            level_zero_library: Some("libze.so".into()),
+        };
+        assert_eq!(found.unwrap(), expected);
+    }
+
+    #[test]
+    fn truth_is_spelt_in_many_ways() {
+        for (spellings, expected) in [(["1", "true", "On", "TRUE"], true), (["0", "false", "oFF", "False"], false)] {
+            for spelling in spellings {
+                assert_eq!(with(VALIDATION, spelling).unwrap().validation, expected, "{spelling}");
+                assert_eq!(with(WGSL, spelling).unwrap().wgsl, expected, "{spelling}");
+                assert_eq!(with(DOT_PRODUCTS, spelling).unwrap().dot_products, Some(expected), "{spelling}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_told_with_what_would_be() {
+        let truth = "write 1, 0, true, false, on or off";
+        for (variable, value, expected) in [
+            (DEVICE, "cuda:0", "`cuda:0` names no device; write `vulkan`"),
+            (VALIDATION, "yes", truth),
+            (TUNING, "nvidia-fermi", "write one of amd, "),
+            (DOT_PRODUCTS, "maybe", truth),
+            (MATRIX_UNITS, "garbage", "write `off`, or a block and the parts of the depth, as in `128x128"),
+            (MATRIX_UNITS, "128x128x128/64x64x1,splits=3", "as in `128x128"),
+            (MATRIX_UNITS, "off,", "as in `128x128"),
+            // Its parts do not fill it.
+            (MATRIX_UNITS, "128x128x128/48x64x1", "as in `128x128"),
+            (MAX_BINDING, "abc", "write a number of bytes, 16 or more"),
+            (MAX_BINDING, "15", "write a number of bytes, 16 or more"),
+            (MAX_BINDING, "-1", "write a number of bytes, 16 or more"),
+            (WGSL, "2", truth),
+        ] {
+            let error = with(variable, value).unwrap_err();
+            assert!(matches!(&error, Error::Environment { variable: named, .. } if *named == variable), "{error:?}");
+            let text = error.to_string();
+            assert!([variable, &format!("`{value}`"), expected].iter().all(|part| text.contains(part)), "{text}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_not_utf8_names_files_and_nothing_else() {
+        use std::os::unix::ffi::OsStringExt;
+        let value = || OsString::from_vec(b"1\xff".to_vec());
+        for variable in [DEVICE, VALIDATION, TUNING, DOT_PRODUCTS, MATRIX_UNITS, MAX_BINDING, WGSL] {
+            let error = with(variable, value()).unwrap_err().to_string();
+            assert!(error.contains(variable) && error.contains("write "), "{error}");
+        }
+        assert_eq!(with(DUMP, value()).unwrap().dump, Some(value().into()));
+        assert_eq!(with(CACHE, value()).unwrap().cache, Cache::Folder(value().into()));
+        assert_eq!(with(LEVEL_ZERO_LIBRARY, value()).unwrap().level_zero_library, Some(value()));
+    }
+
+    #[test]
+    fn blocks_are_written_as_they_are_called() {
+        for block in UnitBlock::all() {
+            assert_eq!(UnitBlock::parse(&block.name()), Some(block));
+        }
+    }
+
+    #[test]
+    fn the_readme_has_every_variable() {
+        let readme = include_str!("../../README.md");
+        for name in ALL {
+            assert_eq!(readme.matches(&format!("| `{name}` |")).count(), 1, "{name}");
+        }
+        assert_eq!(readme.matches("| `MARQUETRY_").count(), ALL.len(), "the table has no others");
+    }
+}

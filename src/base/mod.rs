@@ -1,0 +1,13 @@
+//! The ground floor: the words that all other rooms use.
+
+pub(crate) mod backend_kind;
+pub(crate) mod clock;
+pub(crate) mod dtype;
+pub(crate) mod environment;
+pub(crate) mod error;
+pub(crate) mod features;
+pub(crate) mod layout;
+pub(crate) mod number;
+pub(crate) mod precision;
+pub(crate) mod ranges;
+pub(crate) mod shape;

@@ -1,0 +1,577 @@
+//! The stream: records commands in order, finds hazards, submits batches.
+
+use crate::backend::contract::{Backend, BufferId, Command, Step, Ticket};
+use crate::base::error::{Error, Result};
+use crate::engine::pool::Allocation;
+use crate::engine::profile::{Label, TimedCommand};
+use crate::shader::Access;
+use parking_lot::Mutex;
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A batch is submitted when it has so many commands, so that the device starts while the host still records. An idle device
+/// gets the first ones soon, and each batch has twice the commands of the one before until it has the most.
+const FIRST_BATCH_COMMANDS: usize = 32;
+const BATCH_COMMANDS: usize = 256;
+
+/// A batch is submitted when it holds so many bytes on their way from the host, so that they do not pile up.
+const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
+
+/// A batch is submitted when its commands may take so long on a slow device. Drivers reset a device that is busy with one batch
+/// for some seconds (two on Windows), and estimates may be ten times too low.
+const BATCH_NANOSECONDS: u64 = 100_000_000;
+
+/// The host runs ahead of the device by at most so many batches: each holds memory of the driver and buffers.
+pub(crate) const MAX_IN_FLIGHT: usize = 16;
+
+/// The order of all work on a device. Commands of many threads run in the order in which they were recorded.
+pub(crate) struct Stream {
+    backend: Arc<dyn Backend>,
+    state: Mutex<State>,
+    /// Held by the thread that asks for times, so that they are told in order.
+    asking: Mutex<()>,
+    submissions: AtomicU64,
+    waits: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    steps: Vec<Step>,
+    upload_bytes: u64,
+    /// How long the recorded commands may take.
+    nanoseconds: u64,
+    /// What the commands since the last barrier have read and written.
+    read: HashSet<BufferId>,
+    written: HashSet<BufferId>,
+    /// Keeps the buffers of the recorded commands alive.
+    held: Vec<Arc<Allocation>>,
+    newest: u64,
+    /// Batches since the device was known to be idle.
+    since_idle: u32,
+    in_flight: VecDeque<(Ticket, Vec<Arc<Allocation>>)>,
+    /// Set while commands are timed.
+    timing: Option<Timing>,
+}
+
+/// What is timed at present.
+#[derive(Default)]
+struct Timing {
+    /// Of the recorded commands.
+    labels: Vec<Label>,
+    /// Batches whose times have not been asked for yet.
+    submitted: VecDeque<(Ticket, Vec<Label>)>,
+    /// The commands of the others, batch by batch.
+    told: Vec<Result<Vec<TimedCommand>>>,
+}
+
+impl State {
+    /// Whether what is recorded is enough for a batch.
+    fn is_batch(&self) -> bool {
+        let doublings = self.since_idle.min((BATCH_COMMANDS / FIRST_BATCH_COMMANDS).ilog2());
+        self.steps.len() >= FIRST_BATCH_COMMANDS << doublings
+            || self.upload_bytes >= BATCH_UPLOAD_BYTES
+            || self.nanoseconds >= BATCH_NANOSECONDS
+    }
+}
+
+impl Stream {
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        Stream {
+            backend,
+            state: Mutex::default(),
+            asking: Mutex::default(),
+            submissions: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+        }
+    }
+
+    /// Appends a command. `uses` are the buffers it names and how it uses them, `upload_bytes` what it brings from the
+    /// host, `nanoseconds` how long it may take; `label` is asked for only while commands are timed.
+    pub fn record(
+        &self,
+        command: Command,
+        uses: &[(&Arc<Allocation>, Access)],
+        upload_bytes: u64,
+        nanoseconds: u64,
+        label: impl FnOnce() -> Label,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        let hazard = uses.iter().any(|(allocation, access)| {
+            let id = allocation.id();
+            state.written.contains(&id) || (access.writes() && state.read.contains(&id))
+        });
+        if hazard {
+            state.read.clear();
+            state.written.clear();
+        }
+        for (allocation, access) in uses {
+            if access.reads() {
+                state.read.insert(allocation.id());
+            }
+            if access.writes() {
+                state.written.insert(allocation.id());
+            }
+            state.held.push(Arc::clone(allocation));
+        }
+        state.steps.push(Step { command, barrier: hazard });
+        if let Some(timing) = &mut state.timing {
+            timing.labels.push(label());
+        }
+        state.upload_bytes += upload_bytes;
+        state.nanoseconds = state.nanoseconds.saturating_add(nanoseconds);
+        if state.is_batch() {
+            self.submit(&mut state)?;
+            drop(state);
+            self.keep_pace()?;
+        }
+        Ok(())
+    }
+
+    /// Counts bytes that the host has written to where they stay, and that wait for commands to use them.
+    pub fn note_upload(&self, bytes: u64) {
+        self.state.lock().upload_bytes += bytes;
+    }
+
+    /// Submits what has been recorded. Returns the ticket of the newest batch.
+    pub fn flush(&self) -> Result<Ticket> {
+        let mut state = self.state.lock();
+        if !state.steps.is_empty() {
+            self.submit(&mut state)?;
+        }
+        let newest = Ticket(state.newest);
+        drop(state);
+        self.keep_pace()?;
+        Ok(newest)
+    }
+
+    fn submit(&self, state: &mut State) -> Result<()> {
+        // If this fails, nothing was submitted: the commands stay for the next attempt.
+        let ticket = self.backend.submit(&state.steps, state.timing.is_some())?;
+        if let Some(timing) = &mut state.timing {
+            let labels = std::mem::take(&mut timing.labels);
+            timing.submitted.push_back((ticket, labels));
+        }
+        state.steps.clear();
+        let held = std::mem::take(&mut state.held);
+        state.upload_bytes = 0;
+        state.nanoseconds = 0;
+        // A batch sees all that was done before it.
+        state.read.clear();
+        state.written.clear();
+        self.submissions.fetch_add(1, Ordering::Relaxed);
+        state.newest = ticket.0;
+        state.since_idle = state.since_idle.saturating_add(1);
+        state.in_flight.push_back((ticket, held));
+        Ok(())
+    }
+
+    /// Lets go of the buffers of batches that have completed. Asking the backend may call back reads, and freeing
+    /// takes its time: neither happens under the lock.
+    fn retire(&self) -> Result<()> {
+        let completed = self.backend.completed()?;
+        let mut state = self.state.lock();
+        let done = state.in_flight.iter().take_while(|(ticket, _)| *ticket <= completed).count();
+        let retired: Vec<_> = state.in_flight.drain(..done).collect();
+        let timed = state.timing.is_some();
+        drop(state);
+        drop(retired);
+        if timed {
+            self.collect_times(completed);
+        }
+        Ok(())
+    }
+
+    /// Lets go of what has run, and waits for the oldest batches where too many are in flight.
+    fn keep_pace(&self) -> Result<()> {
+        self.retire()?;
+        let too_many = |state: &State| state.in_flight.iter().rev().nth(MAX_IN_FLIGHT).map(|(ticket, _)| *ticket);
+        let behind = too_many(&self.state.lock());
+        behind.map_or(Ok(()), |ticket| self.wait_for(ticket))
+    }
+
+    /// Blocks until a batch has run.
+    pub fn wait_for(&self, ticket: Ticket) -> Result<()> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.backend.wait(ticket)?;
+        self.retire()?;
+        let mut state = self.state.lock();
+        if ticket.0 >= state.newest {
+            state.since_idle = 0;
+        }
+        Ok(())
+    }
+
+    /// Blocks until the oldest batch in flight has run, or what has been recorded where none is. False if no batch has
+    /// ended by that: there was none, or this is a browser, where nothing can be waited for.
+    pub fn wait_for_oldest(&self) -> Result<bool> {
+        self.retire()?;
+        let state = self.state.lock();
+        let (oldest, recorded) = (state.in_flight.front().map(|(ticket, _)| *ticket), !state.steps.is_empty());
+        drop(state);
+        let ticket = match oldest {
+            Some(ticket) => ticket,
+            None if recorded => self.flush()?,
+            None => return Ok(false),
+        };
+        self.wait_for(ticket)?;
+        Ok(self.state.lock().in_flight.front().is_none_or(|(oldest, _)| *oldest > ticket))
+    }
+
+    /// Submits what has been recorded and blocks until all of it has run.
+    pub fn wait(&self) -> Result<()> {
+        let ticket = self.flush()?;
+        self.wait_for(ticket)
+    }
+
+    /// Has the device note when the commands run that are recorded from now on.
+    pub fn start_timing(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.timing.is_some() {
+            let message = "the device is being profiled already; profiles do not nest".into();
+            return Err(Error::InvalidArgument { op: "profile", message });
+        }
+        if !state.steps.is_empty() {
+            // What was recorded before is not to be timed.
+            self.submit(&mut state)?;
+        }
+        state.timing = Some(Timing::default());
+        Ok(())
+    }
+
+    /// Blocks until the timed commands have run; returns them.
+    pub fn stop_timing(&self) -> Result<Vec<TimedCommand>> {
+        let waited = self.flush().and_then(|newest| self.wait_for(newest));
+        let _asking = self.asking.lock();
+        let mut timing = self.state.lock().timing.take().unwrap_or_default();
+        // Other threads may have submitted more meanwhile.
+        let newest = timing.submitted.back().map(|(ticket, _)| *ticket);
+        waited.and_then(|()| newest.map_or(Ok(()), |ticket| self.backend.wait(ticket)))?;
+        timing.told.extend(timing.submitted.drain(..).map(|batch| self.times_of(batch)));
+        let commands: Result<Vec<_>> = timing.told.into_iter().collect();
+        Ok(commands?.into_iter().flatten().collect())
+    }
+
+    /// Asks for the times of batches that have completed, while commands are timed: a backend keeps few.
+    fn collect_times(&self, completed: Ticket) {
+        // Asking may call back reads, which does not happen under the lock of the state.
+        let _asking = self.asking.lock();
+        let next = || {
+            let mut state = self.state.lock();
+            let submitted = &mut state.timing.as_mut()?.submitted;
+            if submitted.front()?.0 <= completed { submitted.pop_front() } else { None }
+        };
+        while let Some(batch) = next() {
+            let told = self.times_of(batch);
+            if let Some(timing) = &mut self.state.lock().timing {
+                timing.told.push(told);
+            }
+        }
+    }
+
+    fn times_of(&self, (ticket, labels): (Ticket, Vec<Label>)) -> Result<Vec<TimedCommand>> {
+        let times = self.backend.timings(ticket)?;
+        Ok(labels.into_iter().zip(times).map(|(label, times)| TimedCommand::new(label, times)).collect())
+    }
+
+    /// Times that the host has blocked.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    pub fn submissions(&self) -> u64 {
+        self.submissions.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // Buffers may be freed only when no batch uses them. If the device is lost, none does.
+        let flushed = self.flush().map(drop);
+        let waited = self.backend.wait(Ticket(self.state.get_mut().newest));
+        if let Err(error) = flushed.and(waited) {
+            log::debug!("the device was closed with an error: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::backend::contract::{Compiled, KernelId, MemoryUse, ReadCallback, Region};
+    use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
+    use crate::base::backend_kind::BackendKind;
+    use crate::shader::{Module, Target};
+    use std::collections::HashMap;
+    use std::ops::Range;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    /// A device that runs a batch when it is waited for, and not before.
+    pub(crate) struct Lazy {
+        pub(crate) info: DeviceInfo,
+        pub(crate) budget: u64,
+        /// Bytes of all buffers that are alive.
+        pub(crate) bytes: AtomicU64,
+        batches: Mutex<Vec<Vec<bool>>>,
+        completed: AtomicU64,
+        most_in_flight: AtomicU64,
+        broken: AtomicBool,
+        timed: Mutex<HashMap<u64, usize>>,
+    }
+
+    impl Lazy {
+        pub(crate) fn new(kind: DeviceKind, budget: u64) -> Lazy {
+            Lazy {
+                info: DeviceInfo::sample(BackendKind::Vulkan, kind, None),
+                budget,
+                bytes: AtomicU64::new(0),
+                batches: Mutex::default(),
+                completed: AtomicU64::new(0),
+                most_in_flight: AtomicU64::new(0),
+                broken: AtomicBool::new(false),
+                timed: Mutex::default(),
+            }
+        }
+    }
+
+    impl Backend for Lazy {
+        fn info(&self) -> &DeviceInfo {
+            &self.info
+        }
+
+        fn target(&self) -> Target {
+            Target::VULKAN
+        }
+
+        fn allocate(&self, bytes: u64, _: MemoryUse) -> Result<BufferId> {
+            // Each test names its buffers by their sizes.
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            Ok(BufferId(bytes / 32))
+        }
+
+        fn free(&self, buffer: BufferId) {
+            self.bytes.fetch_sub(32 * buffer.0, Ordering::Relaxed);
+        }
+
+        fn write(&self, _: BufferId, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+
+        fn budget(&self) -> u64 {
+            self.budget
+        }
+
+        fn binary_key(&self, _: &Module) -> Option<String> {
+            None
+        }
+
+        fn compile(&self, _: &Module, _: Option<&[u8]>) -> Result<Compiled> {
+            Ok(Compiled { kernel: KernelId(0), binary: None, reused: false })
+        }
+
+        /// Step `s` of batch `b` runs from `100 b + 10 s` for 5 ns.
+        fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+            let steps = self.timed.lock().remove(&ticket.0).expect("the batch is timed, and told once");
+            Ok((0..steps as u64).map(|step| 100 * ticket.0 + 10 * step).map(|start| start..start + 5).collect())
+        }
+
+        fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
+            if self.broken.load(Ordering::Relaxed) {
+                let message = "broken".to_string();
+                return Err(Error::Driver { backend: BackendKind::Vulkan, call: "submit", message });
+            }
+            let mut batches = self.batches.lock();
+            batches.push(steps.iter().map(|step| step.barrier).collect());
+            let submitted = batches.len() as u64;
+            if timed {
+                self.timed.lock().insert(submitted, steps.len());
+            }
+            self.most_in_flight.fetch_max(submitted - self.completed.load(Ordering::Relaxed), Ordering::Relaxed);
+            Ok(Ticket(submitted))
+        }
+
+        fn completed(&self) -> Result<Ticket> {
+            Ok(Ticket(self.completed.load(Ordering::Relaxed)))
+        }
+
+        fn wait(&self, ticket: Ticket) -> Result<()> {
+            self.completed.fetch_max(ticket.0, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn read(&self, _: BufferId, _: u64, _: Ticket, done: ReadCallback) {
+            done(Ok(&[]));
+        }
+    }
+
+    fn open() -> (Arc<Lazy>, Stream, impl Fn(u64) -> Arc<Allocation>) {
+        let lazy = Arc::new(Lazy::new(DeviceKind::Discrete, 0));
+        let backend: Arc<dyn Backend> = lazy.clone();
+        let stream = Stream::new(backend.clone());
+        (lazy, stream, move |name| {
+            Allocation::new(&backend, 32 * name, MemoryUse::Kernels(MemoryKind::Device), None).unwrap()
+        })
+    }
+
+    fn copy(stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
+        copy_that_takes(0, stream, src, dst)
+    }
+
+    fn copy_that_takes(nanoseconds: u64, stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
+        let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region: Region::linear(16) };
+        let label = || Label { name: format!("{}", dst.id().0), bytes: 16 };
+        stream.record(command, &[(src, Access::Read), (dst, Access::Write)], 0, nanoseconds, label)
+    }
+
+    #[test]
+    fn barriers_stand_where_hazards_are() {
+        let (lazy, stream, buffer) = open();
+        let [a, b, c, d, e] = [1, 2, 3, 4, 5].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        copy(&stream, &a, &c).unwrap(); // reads what was read
+        copy(&stream, &b, &d).unwrap(); // reads what was written
+        copy(&stream, &c, &a).unwrap(); // touches nothing since the barrier
+        copy(&stream, &e, &b).unwrap(); // writes what was read
+        copy(&stream, &a, &b).unwrap(); // writes what was written
+        stream.flush().unwrap();
+        assert_eq!(*lazy.batches.lock(), [[false, false, true, false, true, true]]);
+    }
+
+    #[test]
+    fn the_host_does_not_run_far_ahead() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        for _ in 0..32 + 64 + 128 + 97 * BATCH_COMMANDS {
+            copy(&stream, &a, &b).unwrap();
+        }
+        assert_eq!(lazy.batches.lock().len(), 100);
+        assert_eq!(lazy.most_in_flight.load(Ordering::Relaxed), MAX_IN_FLIGHT as u64 + 1);
+        assert_eq!(stream.waits(), 100 - MAX_IN_FLIGHT as u64);
+    }
+
+    #[test]
+    fn an_idle_device_gets_the_first_commands_soon() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        let copies = |count| (0..count).for_each(|_| copy(&stream, &a, &b).unwrap());
+        copies(32 + 64 + 128 + 2 * 256 + 1);
+        stream.wait().unwrap();
+        copies(32 + 64);
+        let lengths: Vec<_> = lazy.batches.lock().iter().map(Vec::len).collect();
+        assert_eq!(lengths, [32, 64, 128, 256, 256, 1, 32, 64]);
+    }
+
+    #[test]
+    fn heavy_commands_make_short_batches() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        let copies = |count, nanoseconds| {
+            (0..count).for_each(|_| copy_that_takes(nanoseconds, &stream, &a, &b).unwrap());
+        };
+        copies(32 + 64 + 128, BATCH_NANOSECONDS / 1000);
+        copies(256, BATCH_NANOSECONDS / 257);
+        copies(6, BATCH_NANOSECONDS / 3 + 1);
+        copies(2, u64::MAX);
+        copies(1, 1);
+        // What is submitted for another reason counts no more.
+        stream.flush().unwrap();
+        copies(1, BATCH_NANOSECONDS - 1);
+        let lengths = || lazy.batches.lock().iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(lengths(), [32, 64, 128, 256, 3, 3, 1, 1, 1]);
+        copies(1, 1);
+        assert_eq!(lengths().last(), Some(&2));
+    }
+
+    #[test]
+    fn buffers_are_held_until_their_batch_has_run() {
+        let (_lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        let ticket = stream.flush().unwrap();
+        assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (2, 2));
+        stream.wait_for(ticket).unwrap();
+        assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 1));
+    }
+
+    #[test]
+    fn only_what_is_recorded_in_between_is_timed() {
+        let (lazy, stream, buffer) = open();
+        let [a, b, c] = [1, 2, 3].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        stream.start_timing().unwrap();
+        assert!(stream.start_timing().unwrap_err().to_string().contains("already"));
+        copy(&stream, &b, &a).unwrap();
+        stream.flush().unwrap();
+        copy(&stream, &b, &c).unwrap();
+        copy(&stream, &a, &b).unwrap();
+        let commands = stream.stop_timing().unwrap();
+        copy(&stream, &a, &b).unwrap();
+        stream.flush().unwrap();
+        let names: Vec<_> = commands.iter().map(|command| command.name.as_str()).collect();
+        assert_eq!(names, ["1", "3", "2"]);
+        // Batch 1 came before, batch 4 after.
+        let since_first = |command: &TimedCommand| command.start.duration_since(commands[0].start);
+        assert_eq!(commands.iter().map(since_first).collect::<Vec<_>>(), [0, 100, 110].map(Duration::from_nanos));
+        assert!(lazy.timed.lock().is_empty());
+        stream.start_timing().unwrap();
+        assert!(stream.stop_timing().unwrap().is_empty());
+    }
+
+    #[test]
+    fn times_are_asked_for_as_batches_complete() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        stream.start_timing().unwrap();
+        for _ in 0..40 * BATCH_COMMANDS {
+            copy(&stream, &a, &b).unwrap();
+            assert!(lazy.timed.lock().len() <= MAX_IN_FLIGHT + 1, "a backend keeps the times of few batches");
+        }
+        let commands = stream.stop_timing().unwrap();
+        assert_eq!(commands.len(), 40 * BATCH_COMMANDS);
+        assert!(commands.chunks(BATCH_COMMANDS).map(|batch| batch[0].start).is_sorted());
+    }
+
+    #[test]
+    fn the_oldest_batch_is_waited_for_first() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        stream.flush().unwrap();
+        copy(&stream, &a, &b).unwrap();
+        stream.flush().unwrap();
+        copy(&stream, &a, &b).unwrap();
+        let completed = || lazy.completed.load(Ordering::Relaxed);
+        for ran in [1, 2, 3] {
+            assert!(stream.wait_for_oldest().unwrap());
+            assert_eq!(completed(), ran);
+        }
+        assert!(!stream.wait_for_oldest().unwrap());
+    }
+
+    #[test]
+    fn bytes_from_the_host_do_not_pile_up() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        stream.note_upload(BATCH_UPLOAD_BYTES - 1);
+        copy(&stream, &a, &b).unwrap();
+        assert_eq!(lazy.batches.lock().len(), 0);
+        stream.note_upload(1);
+        copy(&stream, &a, &b).unwrap();
+        assert_eq!(lazy.batches.lock().len(), 1);
+    }
+
+    #[test]
+    fn a_failed_batch_is_tried_again() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        lazy.broken.store(true, Ordering::Relaxed);
+        assert!(stream.flush().is_err());
+        lazy.broken.store(false, Ordering::Relaxed);
+        copy(&stream, &b, &a).unwrap();
+        stream.flush().unwrap();
+        assert_eq!(*lazy.batches.lock(), [[false, true]]);
+    }
+}
