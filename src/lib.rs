@@ -36,6 +36,7 @@ pub mod io;
 mod kernel;
 #[path = "../shaders/mod.rs"]
 mod kernels;
+mod lazy;
 mod ops;
 pub mod shader;
 mod tensor;

@@ -4,7 +4,8 @@ use super::TensorOrScalar;
 use crate::base::error::{Error, Result};
 use crate::base::number::Number;
 use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::lazy::{Fusion, Word};
+use crate::tensor::Tensor;
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
 impl Tensor {

@@ -3,11 +3,13 @@
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
 use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
 use crate::kernels::expr::Domain;
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::lazy::{Word, allocate};
+use crate::tensor::Tensor;
 use crate::tuning;
 
 const OP: &str = "scaled_dot_product_attention";

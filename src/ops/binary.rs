@@ -4,7 +4,8 @@ use super::TensorOrScalar;
 use crate::base::error::Result;
 use crate::base::number::Number;
 use crate::kernels::expr::{BinaryOp, Expr};
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::lazy::{Fusion, Word};
+use crate::tensor::Tensor;
 
 impl Tensor {
     pub(super) fn binary(&self, rhs: TensorOrScalar, function: BinaryOp, op: &'static str) -> Result<Tensor> {

@@ -6,9 +6,11 @@ use crate::base::dtype::DType;
 use crate::base::error::Error;
 use crate::base::error::Result;
 use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
 use crate::kernels::compact::{Compact, WORKGROUP};
 use crate::kernels::expr::Domain;
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 impl Tensor {
     /// The places of the elements that are not 0, in row-major order: a `u32` row of coordinates for each. NaN is not 0.

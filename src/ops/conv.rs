@@ -3,12 +3,14 @@
 use super::window::{PerAxis, Window, batched};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
 use crate::kernels::conv::Conv;
 use crate::kernels::expr::Domain;
 use crate::kernels::tiles::Tile;
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// How a convolution goes over its input. By default: stride 1, no padding, dilation 1, one group.
 ///

@@ -6,7 +6,8 @@ use crate::base::layout::Layout;
 use crate::base::shape::Shape;
 use crate::device::Device;
 use crate::kernels::expr::{BinaryOp, Expr};
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::lazy::{Fusion, Word};
+use crate::tensor::Tensor;
 
 /// The length of the axes of a diagonal, and the row and column where it begins.
 fn first_of_diagonal(diagonal: isize) -> [usize; 2] {

@@ -4,10 +4,12 @@ use super::push_view;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Shape};
 use crate::kernels::expr::Domain;
 use crate::kernels::gather::{Gather, WORKGROUP};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 impl Tensor {
     /// The slices along `axis` that `indexes`, a vector of integers, names.

@@ -1,9 +1,11 @@
 //! Tensors joined to one.
 
 use crate::base::error::{Error, Result};
+use crate::base::shape::checked_parts;
 use crate::base::shape::{Axis, Shape};
 use crate::kernels::cat::{Cat, WORKGROUP};
-use crate::tensor::{Tensor, allocate, checked_parts};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use std::borrow::Borrow;
 
 /// One launch joins so many tensors: every device can bind so many buffers and one more.

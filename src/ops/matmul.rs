@@ -7,13 +7,15 @@ use super::{largest_team, subgroup_lanes};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
 use crate::engine::pool::Buffer;
 use crate::engine::runtime::COUNTERS;
 use crate::kernels::expr::Domain;
 use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Side, Tile, Vectors};
-use crate::tensor::{Epilogue, Produced, Producer, Tensor, allocate, checked_elements};
+use crate::lazy::{Epilogue, Produced, Producer, allocate};
+use crate::tensor::Tensor;
 use crate::tuning;
 
 const OP: &str = "matmul";
@@ -225,7 +227,7 @@ impl Product {
         let tile = portable_tile(device, read_as, problem);
         let parts = problem.parts(device, tile);
         if parts > 1 {
-            return self.in_parts(problem, parts, words).map(Produced::Unfinished);
+            return self.in_parts(problem, parts, words).map(Produced::unfinished);
         }
         let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
         let config = Matmul { dtype, words, output, batch_rank: problem.lengths.len(), tile, epilogue: None };
@@ -237,7 +239,7 @@ impl Product {
         if output == self.output && epilogue.is_none() {
             return Ok(Produced::Finished { result: y, kept: None });
         }
-        Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::Unfinished)
+        Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::unfinished)
     }
 
     /// Computes a product of few outputs and great depth as the sum of the products of parts of the depth, so that many
@@ -299,7 +301,7 @@ impl Product {
         let y = allocate(&stored, self.output, device, self.op)?;
         parts.launch(device, &config, &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], &[])?;
         let y = Tensor::from_buffer(y, stored, self.output, device).narrow(-1, 0, n)?.reshape(self.shape())?;
-        Ok(Some(Produced::Unfinished(y)))
+        Ok(Some(Produced::unfinished(y)))
     }
 
     /// The product finished by an epilogue; `None` where there is none, or the kernel cannot do it.

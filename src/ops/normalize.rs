@@ -4,11 +4,13 @@ use super::gemm::weighted_sum;
 use super::row_cut::{Cut, View};
 use super::subgroup_lanes;
 use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Dims};
 use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
 use crate::kernels::normalize::{Held, Normalize, NormalizeOp};
 use crate::kernels::workgroup::Team;
-use crate::tensor::{Fusion, Tensor, Word, allocate, checked_elements};
+use crate::lazy::{Fusion, Word, allocate};
+use crate::tensor::Tensor;
 use std::ops::Range;
 
 /// What is done with the rows of a tensor.
@@ -268,7 +270,7 @@ impl Tensor {
             let weight = fusion.tensor(&vector(weight)?, OP)?;
             scale = binary(BinaryOp::Mul, Expr::Cast(wide, weight.into()), scale);
         }
-        let scale = fusion.finish(scale, self.device(), OP)?;
+        let scale: Tensor = fusion.finish(scale, self.device(), OP)?;
 
         let mut fusion = Fusion::new(self.shape().clone());
         let [x, mean] =

@@ -4,8 +4,10 @@ use crate::base::error::{Error, Result};
 use crate::base::layout::collapse;
 use crate::base::number::Number;
 use crate::base::shape::{Axis, Dims, Shape};
+use crate::base::shape::{MAX_ELEMENTS, checked_elements};
 use crate::kernels::pad::{Border, Pad, WORKGROUP};
-use crate::tensor::{MAX_ELEMENTS, Tensor, Word, allocate, checked_elements};
+use crate::lazy::{Word, allocate};
+use crate::tensor::Tensor;
 
 /// What [`Tensor::pad`] makes a border of.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,10 +2,12 @@
 
 use super::window::{PerAxis, RANKS, Window};
 use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::kernels::expr::Domain;
 use crate::kernels::pool::{Pool, PoolOp, WORKGROUP, Windows};
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::lazy::{Word, allocate};
+use crate::tensor::Tensor;
 use std::ops::Range;
 
 /// The windows of a pool. By default they lie side by side: the stride is the kernel; no padding, dilation 1.

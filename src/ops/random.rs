@@ -4,11 +4,13 @@ use super::choose_team;
 use crate::base::dtype::{DType, Element};
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
 use crate::device::Device;
 use crate::kernels::expr::Domain;
 use crate::kernels::random::{Distribution, Random, WORKGROUP};
 use crate::kernels::sample::Sample;
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::lazy::{Word, allocate};
+use crate::tensor::Tensor;
 use half::{bf16, f16};
 
 impl Tensor {

@@ -11,7 +11,8 @@ use crate::kernels::fold::{FoldOp, buffers};
 use crate::kernels::reduce::{Reduce, Stage};
 use crate::kernels::rows::RowsType;
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
-use crate::tensor::{Tensor, allocate};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// A way to reduce, as the user knows it.
 #[derive(Clone, Copy, PartialEq)]

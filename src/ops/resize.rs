@@ -2,11 +2,13 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::layout::collapse;
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::kernels::expr::Domain;
 use crate::kernels::interpolation::Interpolation;
 use crate::kernels::resize::{MARGIN, Resize, WORKGROUP};
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::lazy::{Word, allocate};
+use crate::tensor::Tensor;
 
 /// How [`Tensor::resize`] makes an element of those around its place in the input.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,9 +4,11 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::collapse;
 use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
 use crate::kernels::expr::Domain;
 use crate::kernels::rotary::{Pairs, Rotary, WORKGROUP};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// The most features that there are tables for: many times what a head has.
 const MAX_FEATURES: usize = 1 << 16;

@@ -2,10 +2,11 @@
 
 use crate::base::error::Result;
 use crate::base::layout::collapse;
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::engine::pool::Buffer;
 use crate::kernels::rows::RowsType;
-use crate::tensor::{Tensor, checked_elements};
+use crate::tensor::Tensor;
 use std::sync::Arc;
 
 /// So many neighbours are read at once.

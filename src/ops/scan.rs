@@ -5,12 +5,14 @@ use super::reduce::{fold_chunks, state_buffers};
 use super::rows::Rows;
 use crate::base::error::Result;
 use crate::base::shape::Axis;
+use crate::base::shape::checked_elements;
 use crate::engine::pool::Buffer;
 use crate::kernels::fold::FoldOp;
 use crate::kernels::rows::RowsType;
 use crate::kernels::scan::{Scan, Scanned};
 use crate::kernels::workgroup::{Team, WORKGROUP};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// Longer rows are cut into chunks of this length.
 const CHUNK: usize = 4096;

@@ -5,8 +5,9 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::collapse;
 use crate::base::shape::{Axis, Shape};
+use crate::base::shape::{checked_elements, checked_parts};
 use crate::kernels::scatter::{Scatter, ScatterOp, WORKGROUP};
-use crate::tensor::{Tensor, checked_elements, checked_parts};
+use crate::tensor::Tensor;
 
 impl Tensor {
     /// The tensor with elements of `src` at the places along `axis` that `indexes`, integers, names: with

@@ -5,7 +5,8 @@ use super::TensorOrScalar;
 use crate::base::error::Error;
 use crate::base::error::Result;
 use crate::kernels::expr::{Domain, Expr};
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::lazy::{Fusion, Word};
+use crate::tensor::Tensor;
 
 impl Tensor {
     /// The elements of `on_true` where this condition is true, else those of `on_false`. All three are broadcast. The

@@ -7,7 +7,8 @@ use crate::base::dtype::{DType, Element};
 use crate::base::error::Result;
 use crate::device::Device;
 use crate::kernels::matmul::{Along, Matmul, Tile};
-use crate::tensor::{Tensor, allocate};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use half::{bf16, f16};
 
 const OP: &str = "matmul";

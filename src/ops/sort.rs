@@ -3,10 +3,12 @@
 use super::rows::Rows;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Shape};
 use crate::engine::pool::Buffer;
 use crate::kernels::sort::{MERGED, Sort, WORKGROUP};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// The parameter words of the kernels before the rows' own, at most.
 const WORDS: usize = 6;

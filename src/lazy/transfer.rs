@@ -1,6 +1,5 @@
 //! Elements copied from one layout to another one: by the driver where that is possible and fast, else by a kernel.
 
-use super::{Tensor, allocate};
 use crate::backend::contract::{Pitch, Region};
 use crate::base::error::Result;
 use crate::base::layout::{Layout, collapse};
@@ -15,36 +14,9 @@ const NATIVE_ROW: u64 = 256;
 /// A driver copies row by row: beyond so many rows a kernel is faster.
 const NATIVE_ROWS: u64 = 4096;
 
-impl Tensor {
-    /// A copy in row-major order by the driver, where that is possible and fast.
-    pub(super) fn copied_natively(&self) -> Result<Option<Tensor>> {
-        if self.is_pending() || self.elem_count() == 0 {
-            return Ok(None);
-        }
-        let dense = Layout::contiguous(self.shape().clone());
-        let transfer = Transfer::new(self.layout(), &dense, self.dtype.size_in_bytes());
-        let Some(region) = transfer.region(&self.device).filter(|region| is_fast(region, &self.device)) else {
-            return Ok(None);
-        };
-        let buffer = allocate(self.shape(), self.dtype, &self.device, "contiguous")?;
-        self.device.runtime().copy_region(&*self.buffer()?, &buffer, region)?;
-        Ok(Some(Tensor::from_buffer(buffer, self.shape().clone(), self.dtype, &self.device)))
-    }
-
-    /// The box that gathers the elements in row-major order without gaps, where a driver's copy can do that.
-    pub(super) fn gathering_region(&self) -> Option<Region> {
-        let dense = Layout::contiguous(self.shape().clone());
-        let transfer = Transfer::new(self.layout(), &dense, self.dtype.size_in_bytes());
-        // One row may end within a unit of the driver's copies: buffers are padded.
-        let alignment = self.device.info().limits.copy_alignment;
-        let region = transfer.region_of_multiples(alignment, true)?;
-        (region.extent[1..] == [1, 1] || is_fast(&region, &self.device)).then_some(region)
-    }
-}
-
 /// Whether the driver's copy is faster than a kernel. On a GPU behind a bus it is a fourth as fast (850 of 3,600 GB/s on
 /// an H200), and each row costs it time.
-fn is_fast(region: &Region, device: &Device) -> bool {
+pub(super) fn is_fast(region: &Region, device: &Device) -> bool {
     device.tuning().copy.driver
         && region.extent[0] >= NATIVE_ROW
         && region.extent[1].saturating_mul(region.extent[2]) <= NATIVE_ROWS
@@ -52,15 +24,15 @@ fn is_fast(region: &Region, device: &Device) -> bool {
 
 /// A copy between two layouts of one shape, in units of some bytes, with as few axes as possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Transfer {
+pub(crate) struct Transfer {
     lengths: Dims,
-    src: View,
-    dst: View,
+    src: Place,
+    dst: Place,
     unit: Unit,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct View {
+struct Place {
     offset: usize,
     strides: Dims<isize>,
 }
@@ -78,7 +50,7 @@ impl Transfer {
             _ => Unit::Word,
         };
         let (src, dst) =
-            (View { offset: src.offset, strides: src_strides }, View { offset: dst.offset, strides: dst_strides });
+            (Place { offset: src.offset, strides: src_strides }, Place { offset: dst.offset, strides: dst_strides });
         Transfer { lengths, src, dst, unit }
     }
 
@@ -95,28 +67,28 @@ impl Transfer {
             None => (1, [].as_slice()),
         };
         let divides = |n: isize| n.rem_euclid(factor as isize) == 0;
-        let fits = |view: &View| {
+        let fits = |view: &Place| {
             let outer_strides = &view.strides[..outer.len()];
             divides(view.offset as isize) && outer_strides.iter().all(|&stride| divides(stride))
         };
         if !self.has_rows() || !length.is_multiple_of(factor) || !fits(&self.src) || !fits(&self.dst) {
             return None;
         }
-        let scale = |view: &View| {
+        let scale = |view: &Place| {
             let outer = view.strides[..outer.len()].iter().map(|&stride| stride / factor as isize);
-            View { offset: view.offset / factor, strides: outer.chain([1]).collect() }
+            Place { offset: view.offset / factor, strides: outer.chain([1]).collect() }
         };
         let lengths = outer.iter().copied().chain([length / factor]).collect();
         Some(Transfer { lengths, src: scale(&self.src), dst: scale(&self.dst), unit })
     }
 
     /// The copy as a box of bytes, where it is one that the device's driver copies.
-    fn region(&self, device: &Device) -> Option<Region> {
+    pub(super) fn region(&self, device: &Device) -> Option<Region> {
         self.region_of_multiples(device.info().limits.copy_alignment, false)
     }
 
     /// `padded`: a single row may be made longer to fit.
-    fn region_of_multiples(&self, alignment: u64, padded: bool) -> Option<Region> {
+    pub(super) fn region_of_multiples(&self, alignment: u64, padded: bool) -> Option<Region> {
         let rank = self.lengths.len();
         if !self.has_rows() || rank > 3 {
             return None;
@@ -130,7 +102,7 @@ impl Transfer {
         if padded && rank <= 1 {
             extent[0] = extent[0].next_multiple_of(alignment);
         }
-        let pitch = |view: &View| {
+        let pitch = |view: &Place| {
             let stride = |axis: usize, dense: u64| match view.strides.iter().rev().nth(axis) {
                 Some(&stride) => u64::try_from(stride).ok().map(|stride| stride * bytes).filter(|&s| s >= dense),
                 None => Some(dense),
@@ -176,7 +148,7 @@ impl Transfer {
 
     /// The copy at one index of the outermost axis.
     fn inside(&self, index: usize) -> Transfer {
-        let view = |view: &View| View {
+        let view = |view: &Place| Place {
             offset: view.offset.wrapping_add_signed(view.strides[0].wrapping_mul(index as isize)),
             strides: view.strides[1..].iter().copied().collect(),
         };
