@@ -348,17 +348,21 @@ pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<
 }
 
 /// The lengths of some axes as parameters, with which a linear index is taken apart.
-pub(super) struct Grid<'k> {
+pub(crate) struct Grid<'k> {
     lengths: Vec<Value<'k>>,
 }
 
 /// A strided view over a [`Grid`]: an offset and a stride per axis, as parameters.
-pub(super) struct Strides<'k> {
+pub(crate) struct Strides<'k> {
     offset: Value<'k>,
     strides: Vec<Value<'k>>,
 }
 
 impl<'k> Grid<'k> {
+    pub fn new(lengths: Vec<Value<'k>>) -> Self {
+        Grid { lengths }
+    }
+
     pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
         Grid { lengths: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
     }
@@ -383,6 +387,10 @@ impl<'k> Grid<'k> {
 }
 
 impl<'k> Strides<'k> {
+    pub fn new(offset: Value<'k>, strides: Vec<Value<'k>>) -> Self {
+        Strides { offset, strides }
+    }
+
     pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
         let offset = k.parameter(Type::U32);
         Strides { offset, strides: (0..rank).map(|_| k.parameter(Type::U32)).collect() }

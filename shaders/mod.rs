@@ -6,6 +6,7 @@ pub(crate) mod epilogue;
 pub(crate) mod expr;
 pub(crate) mod fold;
 pub(crate) mod interpolation;
+pub(crate) mod parameters;
 pub(crate) mod rows;
 pub(crate) mod tiles;
 pub(crate) mod workgroup;

@@ -5,6 +5,7 @@ mod cgroup;
 mod disk_cache;
 pub(crate) mod dump;
 pub(crate) mod kernel_cache;
+pub(crate) mod launch;
 pub(crate) mod pool;
 pub(crate) mod profile;
 pub(crate) mod runtime;

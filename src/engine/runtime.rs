@@ -9,6 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::precision::Precision;
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::kernel_cache::{Kernel, KernelCache};
+use crate::engine::launch::PackedLaunch;
 use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
 use crate::engine::stream::{MAX_IN_FLIGHT, Stream};
@@ -247,6 +248,16 @@ impl Runtime {
         self.kernels.compile(module, &*self.backend)
     }
 
+    /// Runs a kernel of this crate.
+    pub fn run<'a>(&self, launch: impl Into<PackedLaunch<'a>>) -> Result<()> {
+        let PackedLaunch { kernel: config, buffers, parameters, groups, products } = launch.into();
+        let most = self.info().limits.max_binding_bytes;
+        let large_buffers = buffers.iter().any(|buffer| buffer.bytes() > most);
+        let kernel = self.kernels.get(&config, large_buffers, &*self.backend)?;
+        let groups = self.fold(groups, || config.name())?;
+        self.dispatch_estimated(&kernel, buffers, &parameters, groups, products, || config.name())
+    }
+
     /// Runs a kernel of this crate on `groups` workgroups.
     pub fn launch(
         &self,
@@ -260,7 +271,7 @@ impl Runtime {
         let large_buffers = buffers.iter().any(|buffer| buffer.bytes() > most);
         let kernel = self.kernels.get(&config, large_buffers, &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
-        self.run(&kernel, buffers, parameters, groups, config.products(parameters), || config.name())
+        self.dispatch_estimated(&kernel, buffers, parameters, groups, config.products(parameters), || config.name())
     }
 
     /// More workgroups than the device's limit per dimension, folded into rows.
@@ -284,11 +295,11 @@ impl Runtime {
         groups: [u32; 3],
         name: impl FnOnce() -> String,
     ) -> Result<()> {
-        self.run(kernel, buffers, parameters, groups, 0, name)
+        self.dispatch_estimated(kernel, buffers, parameters, groups, 0, name)
     }
 
     /// The same of a kernel of which it is known how many products it adds up.
-    fn run(
+    fn dispatch_estimated(
         &self,
         kernel: &Kernel,
         buffers: &[&Buffer],

@@ -2,11 +2,11 @@
 
 use super::planning::{is_strided, strided_layout};
 use super::view::View;
-use super::word::Word;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
-use crate::base::layout::collapse;
+use crate::base::layout::collapse_all;
 use crate::base::shape::Shape;
+use crate::base::word::Word;
 use crate::engine::pool::Buffer;
 use crate::kernels::elementwise::InputLayout;
 use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput};
@@ -70,7 +70,8 @@ impl Epilogue<'_> {
         let differs = |input: &View| (0..rank).any(|axis| dims[axis] > 1 && input.strides()[axis] != 0);
         let by_row = |input: &&View| strided(input) && differs(input);
         let views: Vec<&[isize]> = self.inputs.iter().filter(|x| by_row(x)).map(|x| &x.strides()[..rank]).collect();
-        let (lengths, strides) = if views.is_empty() { Default::default() } else { collapse(&dims[..rank], &views) };
+        let (lengths, strides) =
+            if views.is_empty() { Default::default() } else { collapse_all(&dims[..rank], &views) };
 
         let mut parameters: Vec<u32> = lengths.iter().map(|&length| length as u32).collect();
         let mut strides = strides.into_iter();

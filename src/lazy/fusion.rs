@@ -3,10 +3,10 @@
 use super::expression::Expression;
 use super::storage::Storage;
 use super::view::View;
-use super::word::{Word, word_count};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
+use crate::base::word::{Word, word_count};
 use crate::device::Device;
 use crate::kernels::expr::Expr;
 use smallvec::SmallVec;

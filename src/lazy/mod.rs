@@ -9,14 +9,12 @@ mod storage;
 mod transfer;
 mod transposition;
 mod view;
-mod word;
 
 pub(crate) use epilogue::{Epilogue, Produced, Producer};
 pub(crate) use fusion::Fusion;
 pub(crate) use storage::Storage;
 pub(crate) use transfer::Transfer;
 pub(crate) use view::View;
-pub(crate) use word::Word;
 
 use crate::backend::info::MemoryKind;
 use crate::base::dtype::DType;

@@ -3,7 +3,7 @@
 use super::expression::Expression;
 use super::view::View;
 use crate::base::error::{Error, Result};
-use crate::base::layout::collapse;
+use crate::base::layout::collapse_all;
 use crate::device::Device;
 use crate::kernels::elementwise::{Elementwise, InputLayout};
 use smallvec::SmallVec;
@@ -19,7 +19,8 @@ impl Expression {
         loop {
             let strided: SmallVec<[usize; 4]> = (0..inputs.len()).filter(|&i| is_strided(&inputs[i])).collect();
             let views: Vec<&[isize]> = strided.iter().map(|&i| inputs[i].strides()).collect();
-            let (lengths, strides) = if views.is_empty() { Default::default() } else { collapse(&self.shape, &views) };
+            let (lengths, strides) =
+                if views.is_empty() { Default::default() } else { collapse_all(&self.shape, &views) };
             let mut layouts: SmallVec<[InputLayout; 4]> = inputs.iter().map(|_| InputLayout::Contiguous).collect();
             for (&i, strides) in strided.iter().zip(&strides) {
                 layouts[i] = strided_layout(&inputs[i], &lengths, strides);

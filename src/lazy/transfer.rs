@@ -42,7 +42,7 @@ impl Transfer {
         if element_bytes == 8 {
             return Transfer::new(&src.in_parts(2), &dst.in_parts(2), 4);
         }
-        let (lengths, strides) = collapse(&src.shape, &[&src.strides, &dst.strides]);
+        let (lengths, strides) = collapse(&src.shape, [&src.strides, &dst.strides]);
         let [src_strides, dst_strides] = [strides[0].clone(), strides[1].clone()];
         let unit = match element_bytes {
             1 => Unit::Byte,

@@ -18,7 +18,7 @@ impl Transposition {
     /// `None` where tiles do not help, or do not fit.
     pub fn new(tensor: &View) -> Option<Transposition> {
         let bytes = tensor.dtype.size_in_bytes();
-        let (lengths, strides) = collapse(tensor.shape(), &[tensor.strides()]);
+        let (lengths, strides) = collapse(tensor.shape(), [tensor.strides()]);
         let x_strides = &strides[0];
         let rank = lengths.len();
         let row = x_strides.iter().position(|&stride| stride == 1)?;

@@ -2,13 +2,14 @@
 
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::layout::{Layout, collapse};
+use crate::base::layout::{Layout, collapse_all};
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
+use crate::base::word::Word;
 use crate::device::Device;
 use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
 use crate::kernels::expr::Domain;
-use crate::lazy::{Word, allocate};
+use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use crate::tuning;
 
@@ -270,7 +271,7 @@ impl<'a> Problem<'a> {
             view.strides[..rank].iter().copied().chain([head]).collect()
         };
         let batch_views: Vec<_> = views.iter().map(batch_strides).collect();
-        let (lengths, strides) = collapse(&batch, &batch_views.iter().map(|view| &view[..]).collect::<Vec<_>>());
+        let (lengths, strides) = collapse_all(&batch, &batch_views.iter().map(|view| &view[..]).collect::<Vec<_>>());
 
         let tile = self.choose_tile();
         let batches: usize = lengths.iter().product();

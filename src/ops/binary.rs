@@ -3,8 +3,9 @@
 use super::TensorOrScalar;
 use crate::base::error::Result;
 use crate::base::number::Number;
+use crate::base::word::Word;
 use crate::kernels::expr::{BinaryOp, Expr};
-use crate::lazy::{Fusion, Word};
+use crate::lazy::Fusion;
 use crate::tensor::Tensor;
 
 impl Tensor {

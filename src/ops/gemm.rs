@@ -4,8 +4,9 @@
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
 use crate::base::shape::Shape;
+use crate::base::word::Word;
 use crate::kernels::expr::{BinaryOp, Expr};
-use crate::lazy::{Fusion, Word};
+use crate::lazy::Fusion;
 use crate::tensor::Tensor;
 use std::borrow::Borrow;
 

@@ -3,10 +3,11 @@
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::base::shape::checked_elements;
+use crate::base::word::Word;
 use crate::kernels::expr::Domain;
 use crate::kernels::grid_sample::{GridSample, Outside, WORKGROUP};
 use crate::kernels::interpolation::Interpolation;
-use crate::lazy::{Word, allocate};
+use crate::lazy::allocate;
 use crate::tensor::Tensor;
 
 /// How [`Tensor::grid_sample`] makes a sample of the elements around its place.

@@ -358,7 +358,7 @@ pub(super) struct Operand {
 impl Problem {
     pub fn new(lhs: &Layout, rhs: &Layout, sizes: [usize; 3]) -> Self {
         let rank = lhs.shape.rank() - 2;
-        let (lengths, strides) = collapse(&lhs.shape[..rank], &[&lhs.strides[..rank], &rhs.strides[..rank]]);
+        let (lengths, strides) = collapse(&lhs.shape[..rank], [&lhs.strides[..rank], &rhs.strides[..rank]]);
         let [lhs, rhs] = [(lhs, &strides[0]), (rhs, &strides[1])].map(|(view, batch)| Operand {
             offset: view.offset,
             batch: batch.clone(),

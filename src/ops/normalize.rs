@@ -6,10 +6,11 @@ use super::subgroup_lanes;
 use crate::base::error::{Error, Result};
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Dims};
+use crate::base::word::Word;
 use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
 use crate::kernels::normalize::{Held, Normalize, NormalizeOp};
 use crate::kernels::workgroup::Team;
-use crate::lazy::{Fusion, Word, allocate};
+use crate::lazy::{Fusion, allocate};
 use crate::tensor::Tensor;
 use std::ops::Range;
 

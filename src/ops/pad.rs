@@ -5,8 +5,9 @@ use crate::base::layout::collapse;
 use crate::base::number::Number;
 use crate::base::shape::{Axis, Dims, Shape};
 use crate::base::shape::{MAX_ELEMENTS, checked_elements};
+use crate::base::word::Word;
 use crate::kernels::pad::{Border, Pad, WORKGROUP};
-use crate::lazy::{Word, allocate};
+use crate::lazy::allocate;
 use crate::tensor::Tensor;
 
 /// What [`Tensor::pad`] makes a border of.
@@ -207,7 +208,7 @@ impl Tensor {
                 lengths.push(self.dims()[axis]);
                 strides.push(self.strides()[axis]);
             } else {
-                let (some_lengths, some_strides) = collapse(&self.dims()[axis..end], &[&self.strides()[axis..end]]);
+                let (some_lengths, some_strides) = collapse(&self.dims()[axis..end], [&self.strides()[axis..end]]);
                 lengths.extend(some_lengths);
                 strides.extend(some_strides.into_iter().flatten());
             }

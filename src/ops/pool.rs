@@ -4,9 +4,10 @@ use super::window::{PerAxis, RANKS, Window};
 use crate::base::error::{Error, Result};
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
+use crate::base::word::Word;
 use crate::kernels::expr::Domain;
 use crate::kernels::pool::{Pool, PoolOp, WORKGROUP, Windows};
-use crate::lazy::{Word, allocate};
+use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use std::ops::Range;
 

@@ -5,11 +5,12 @@ use crate::base::dtype::{DType, Element};
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::base::shape::checked_elements;
+use crate::base::word::Word;
 use crate::device::Device;
 use crate::kernels::expr::Domain;
 use crate::kernels::random::{Distribution, Random, WORKGROUP};
 use crate::kernels::sample::Sample;
-use crate::lazy::{Word, allocate};
+use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
 

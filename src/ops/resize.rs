@@ -4,10 +4,11 @@ use crate::base::error::{Error, Result};
 use crate::base::layout::collapse;
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
+use crate::base::word::Word;
 use crate::kernels::expr::Domain;
 use crate::kernels::interpolation::Interpolation;
 use crate::kernels::resize::{MARGIN, Resize, WORKGROUP};
-use crate::lazy::{Word, allocate};
+use crate::lazy::allocate;
 use crate::tensor::Tensor;
 
 /// How [`Tensor::resize`] makes an element of those around its place in the input.
@@ -263,7 +264,7 @@ impl Tensor {
             }
         }
         let elements = checked_elements(&shape, op)?;
-        let (mut lengths, mut strides) = collapse(&self.dims()[..kept], &[&self.strides()[..kept]]);
+        let (mut lengths, [strides]) = collapse(&self.dims()[..kept], [&self.strides()[..kept]]);
         let (interpolation, a) = match config.mode {
             ResizeMode::Nearest(_) => (Interpolation::Nearest, None),
             ResizeMode::Linear => (Interpolation::Linear, None),
@@ -281,7 +282,7 @@ impl Tensor {
             let mut parameters = vec![elements as u32];
             parameters.extend(lengths.iter().map(|&n| n as u32));
             parameters.push(self.layout().offset as u32);
-            parameters.extend(strides.remove(0).iter().chain(&self.strides()[kept..]).map(|&stride| stride as u32));
+            parameters.extend(strides.iter().chain(&self.strides()[kept..]).map(|&stride| stride as u32));
             for (axis, line) in (kept..).zip(lines) {
                 let [from, to] = [self.dims()[axis], shape[axis]];
                 let words = line.rounded(config.mode).words(from, to).ok_or_else(|| {

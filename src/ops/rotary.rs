@@ -2,7 +2,7 @@
 
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::layout::collapse;
+use crate::base::layout::collapse_all;
 use crate::base::shape::Shape;
 use crate::base::shape::checked_elements;
 use crate::kernels::expr::Domain;
@@ -134,7 +134,7 @@ impl Tensor {
         let [cos_view, sin_view] = tables;
         let views = [self.layout(), &cos_view?, &sin_view?];
         let rank = outer.len();
-        let (lengths, strides) = collapse(outer, &views.map(|view| &view.strides[..rank]));
+        let (lengths, strides) = collapse_all(outer, &views.map(|view| &view.strides[..rank]));
         if Rotary::parameter_words(lengths.len()) > self.device().info().limits.max_parameter_words as usize {
             // So many axes that do not merge: in row-major order they are one.
             let dense = |table: &Tensor| table.broadcast_to(shape.clone())?.contiguous();

@@ -51,8 +51,8 @@ impl View {
             let chosen: Dims = (0..x.rank()).filter(chosen).collect();
             let lengths: Dims = chosen.iter().map(|&axis| x.dims()[axis]).collect();
             let strides: Dims<isize> = chosen.iter().map(|&axis| x.strides()[axis]).collect();
-            let (lengths, mut strides) = collapse(&lengths, &[&strides]);
-            (lengths, strides.remove(0))
+            let (lengths, [strides]) = collapse(&lengths, [&strides]);
+            (lengths, strides)
         };
         let (kept, kept_strides) = part(&|axis| !axes.contains(axis));
         let (normalized, normalized_strides) = part(&|axis| axes.contains(axis));

@@ -35,8 +35,8 @@ impl Rows {
         checked_elements(tensor.shape(), op)?;
         let part = |axes: &[usize]| {
             let strides: Dims<isize> = axes.iter().map(|&axis| tensor.strides()[axis]).collect();
-            let (lengths, mut strides) = collapse(&lengths(tensor, axes), &[&strides]);
-            (lengths, strides.remove(0))
+            let (lengths, [strides]) = collapse(&lengths(tensor, axes), [&strides]);
+            (lengths, strides)
         };
         let ((kept_lengths, kept_strides), (row_lengths, row_strides)) = (part(kept), part(axes));
         let ty = RowsType { dtype: tensor.dtype(), kept_rank: kept_lengths.len(), row_rank: row_lengths.len() };

@@ -3,7 +3,7 @@
 use super::push_view;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::layout::collapse;
+use crate::base::layout::collapse_all;
 use crate::base::shape::{Axis, Shape};
 use crate::base::shape::{checked_elements, checked_parts};
 use crate::kernels::scatter::{Scatter, ScatterOp, WORKGROUP};
@@ -224,7 +224,7 @@ impl Scattering<'_> {
         let mut stay = target.layout().strides.clone();
         stay[axis] = 0;
         let views: Vec<&[isize]> = [&stay[..], indexes.strides()].into_iter().chain(src.map(Tensor::strides)).collect();
-        let (lengths, strides) = collapse(indexes.shape(), &views);
+        let (lengths, strides) = collapse_all(indexes.shape(), &views);
         let dtype = src.map_or(DType::U32, Tensor::dtype);
         let config = Scatter { op: self.op, dtype, index: indexes.dtype(), rank: lengths.len() };
         if config.parameter_words() > target.device().info().limits.max_parameter_words as usize {

@@ -4,8 +4,9 @@ use super::TensorOrScalar;
 #[cfg(doc)]
 use crate::base::error::Error;
 use crate::base::error::Result;
+use crate::base::word::Word;
 use crate::kernels::expr::{Domain, Expr};
-use crate::lazy::{Fusion, Word};
+use crate::lazy::Fusion;
 use crate::tensor::Tensor;
 
 impl Tensor {

@@ -7,9 +7,10 @@ use crate::base::error::{Error, Result};
 use crate::base::number::Number;
 use crate::base::shape::Shape;
 use crate::base::shape::checked_elements;
+use crate::base::word::Word;
 use crate::device::Device;
 use crate::kernels::expr::{BinaryOp, Domain, Expr};
-use crate::lazy::{Fusion, Word};
+use crate::lazy::Fusion;
 
 /// Host data that knows its shape: a number, and arrays, slices and vectors of such data.
 pub trait NdArray {

@@ -29,6 +29,6 @@ impl Word {
 }
 
 /// The length of numbers in a parameter block.
-pub(super) fn word_count(scalars: &[Word]) -> usize {
+pub(crate) fn word_count(scalars: &[Word]) -> usize {
     scalars.iter().map(|word| word.dtype.parts()).sum()
 }
