@@ -348,11 +348,13 @@ pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<
 }
 
 /// The lengths of some axes as parameters, with which a linear index is taken apart.
+#[derive(Clone)]
 pub(crate) struct Grid<'k> {
     lengths: Vec<Value<'k>>,
 }
 
 /// A strided view over a [`Grid`]: an offset and a stride per axis, as parameters.
+#[derive(Clone)]
 pub(crate) struct Strides<'k> {
     offset: Value<'k>,
     strides: Vec<Value<'k>>,

@@ -58,7 +58,7 @@ pub(crate) struct Lengths(pub usize);
 pub(crate) struct View(pub usize);
 
 /// What the host hands over for a [`View`].
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Strided {
     /// The index of the first element.
     pub offset: usize,
@@ -259,8 +259,67 @@ impl<F: Form> Form for Each<F> {
     }
 }
 
+impl<F: Form> Form for &F {
+    type Host = F::Host;
+    type Device<'k> = F::Device<'k>;
+
+    fn parameter_words(&self) -> usize {
+        (*self).parameter_words()
+    }
+
+    fn push(&self, host: &F::Host, words: &mut Words) {
+        (*self).push(host, words);
+    }
+
+    fn declare<'k>(&self, k: &'k KernelBuilder) -> F::Device<'k> {
+        (*self).declare(k)
+    }
+}
+
+/// Parameters that only some kernels of a family have.
+impl<F: Form> Form for Option<F> {
+    type Host = Option<F::Host>;
+    type Device<'k> = Option<F::Device<'k>>;
+
+    fn parameter_words(&self) -> usize {
+        self.as_ref().map_or(0, Form::parameter_words)
+    }
+
+    fn push(&self, host: &Option<F::Host>, words: &mut Words) {
+        debug_assert_eq!(host.is_some(), self.is_some(), "it is there if the kernel has it");
+        if let (Some(form), Some(host)) = (self, host) {
+            form.push(host, words);
+        }
+    }
+
+    fn declare<'k>(&self, k: &'k KernelBuilder) -> Option<F::Device<'k>> {
+        self.as_ref().map(|form| form.declare(k))
+    }
+}
+
+/// Parameters once for each of several things.
+impl<F: Form, const N: usize> Form for SmallVec<[F; N]> {
+    type Host = SmallVec<[F::Host; N]>;
+    type Device<'k> = Vec<F::Device<'k>>;
+
+    fn parameter_words(&self) -> usize {
+        self.iter().map(Form::parameter_words).sum()
+    }
+
+    fn push(&self, host: &SmallVec<[F::Host; N]>, words: &mut Words) {
+        debug_assert_eq!(host.len(), self.len(), "one for each");
+        self.iter().zip(host).for_each(|(form, host)| form.push(host, words));
+    }
+
+    fn declare<'k>(&self, k: &'k KernelBuilder) -> Vec<F::Device<'k>> {
+        self.iter().map(|form| form.declare(k)).collect()
+    }
+}
+
 /// Declares a parameter block: `config` is what its form depends on. Makes two structs of the fields, one for the host
-/// and one for kernels, and has the configuration be the [`Form`] that joins them.
+/// and one for kernels, and makes the configuration the [`Form`] that joins them.
+///
+/// Behind `=` stands the form of a field, if it depends on the configuration; behind `=>`, a reference to it.
 ///
 /// ```ignore
 /// parameters! {
@@ -278,7 +337,7 @@ macro_rules! parameters {
         $config:ident: $family:ty;
         host: $host:ident;
         device: $device:ident;
-        $($(#[$doc:meta])* $field:ident: $form:ty $(= $value:expr)?,)*
+        $($(#[$doc:meta])* $field:ident: $form:ty $(= $value:expr)? $(=> $borrowed:expr)?,)*
     ) => {
         /// The parameters of a launch.
         #[derive(Clone)]
@@ -287,6 +346,7 @@ macro_rules! parameters {
         }
 
         /// The parameters in a kernel.
+        #[derive(Clone)]
         pub(crate) struct $device<'k> {
             $(pub(super) $field: <$form as $crate::kernels::parameters::Form>::Device<'k>,)*
         }
@@ -299,7 +359,7 @@ macro_rules! parameters {
                 #[allow(unused_variables, reason = "a block may have the same form always")]
                 let $config = self;
                 0 $(+ {
-                    let form: $form = $crate::kernels::parameters::parameters!(@form $form $(, $value)?);
+                    let form = $crate::kernels::parameters::parameters!(@form $form $(= $value)? $(=> $borrowed)?);
                     $crate::kernels::parameters::Form::parameter_words(&form)
                 })*
             }
@@ -308,7 +368,7 @@ macro_rules! parameters {
                 #[allow(unused_variables, reason = "a block may have the same form always")]
                 let $config = self;
                 $({
-                    let form: $form = $crate::kernels::parameters::parameters!(@form $form $(, $value)?);
+                    let form = $crate::kernels::parameters::parameters!(@form $form $(= $value)? $(=> $borrowed)?);
                     $crate::kernels::parameters::Form::push(&form, &host.$field, words);
                 })*
             }
@@ -317,14 +377,18 @@ macro_rules! parameters {
                 #[allow(unused_variables, reason = "a block may have the same form always")]
                 let $config = self;
                 $(let $field = {
-                    let form: $form = $crate::kernels::parameters::parameters!(@form $form $(, $value)?);
+                    let form = $crate::kernels::parameters::parameters!(@form $form $(= $value)? $(=> $borrowed)?);
                     $crate::kernels::parameters::Form::declare(&form, k)
                 };)*
                 $device { $($field,)* }
             }
         }
     };
-    (@form $form:ty, $value:expr) => { $value };
+    (@form $form:ty = $value:expr) => {{
+        let form: $form = $value;
+        form
+    }};
+    (@form $form:ty => $borrowed:expr) => { $borrowed };
     (@form $form:ty) => { <$form>::default() };
 }
 

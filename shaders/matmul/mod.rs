@@ -14,9 +14,10 @@ pub(crate) use broadcast::QUAD;
 pub(crate) use cooperative::UnitLayout;
 pub(crate) use vectors::{Side, Vectors};
 
-use super::elements::{Grid, Pairs, Quads, Strides};
+use super::elements::{Pairs, Quads, Strides};
 use super::elementwise::InputLayout;
-use super::epilogue::{Epilogue, EpilogueInput, Tail};
+use super::epilogue::{self, Epilogue, EpilogueInput, Tail};
+use super::parameters::{Form, Lengths, Size, View, parameters};
 use super::{Family, slowness, volume};
 use crate::base::dtype::DType;
 use crate::kernels::expr::{BinaryOp, Expr};
@@ -47,8 +48,7 @@ pub(crate) enum Tile {
     },
 }
 
-/// A matrix product. Parameters: the number of batches, m, n and k; the lengths of the batch axes; per operand its
-/// offset and its strides along the batch axes, rows and columns; those of the epilogue. `y` is in row-major order.
+/// A matrix product. `y` is in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Matmul {
     pub dtype: DType,
@@ -63,10 +63,45 @@ pub(crate) struct Matmul {
     pub epilogue: Option<Box<Epilogue>>,
 }
 
+/// The form of a product's own parameters, without those of its epilogue.
+pub(crate) struct Sizes {
+    pub batch_rank: usize,
+}
+
+parameters! {
+    config: Sizes;
+    host: SizeParameters;
+    device: DeclaredSizes;
+    /// The number of products.
+    batches: Size,
+    m: Size,
+    n: Size,
+    /// The depth, k.
+    depth: Size,
+    /// The lengths of the batch axes.
+    lengths: Lengths = Lengths(config.batch_rank),
+    /// Along the batch axes, rows and columns.
+    a: View = View(config.batch_rank + 2),
+    /// Along the batch axes, rows and columns.
+    b: View = View(config.batch_rank + 2),
+}
+
+parameters! {
+    config: Matmul;
+    host: Parameters;
+    device: Declared;
+    sizes: Sizes = config.sizes(),
+    epilogue: Option<Epilogue> => config.epilogue.as_deref(),
+}
+
 impl Matmul {
-    /// The length of the parameter block for so many batch axes, without an epilogue.
-    pub fn parameter_words(batch_rank: usize) -> usize {
-        4 + batch_rank + 2 * (3 + batch_rank)
+    fn sizes(&self) -> Sizes {
+        Sizes { batch_rank: self.batch_rank }
+    }
+
+    /// The dtype in which the product is stored beside what an epilogue makes of it.
+    fn kept(&self) -> Option<DType> {
+        self.epilogue.as_ref()?.kept
     }
 
     /// The dtype as which operands are read.
@@ -147,6 +182,8 @@ struct Problem<'k> {
     first_column: Value<'k>,
     /// Where the depth is cut: which part of it this is.
     part: Option<Part<'k>>,
+    /// The parameters of the epilogue.
+    epilogue: Option<epilogue::Declared<'k>>,
 }
 
 /// A part of the depth of a block.
@@ -185,9 +222,8 @@ fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
 
 impl<'k> Problem<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
-        let [batches, m, n, depth] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let grid = Grid::parameters(k, config.batch_rank);
-        let [a_at, b_at] = [0, 1].map(|_| Strides::parameters(k, config.batch_rank + 2));
+        let Declared { sizes, epilogue } = config.declare(k);
+        let DeclaredSizes { batches, m, n, depth, lengths: grid, a: a_at, b: b_at } = sizes;
 
         let [rows, columns] = config.tile.block();
         let across = (n + (columns - 1)) / columns;
@@ -236,7 +272,14 @@ impl<'k> Problem<'k> {
             first_row: block_row * rows,
             first_column: block_column * columns,
             part: count.map(part),
+            epilogue,
         }
+    }
+
+    /// The epilogue, whose buffers are declared now.
+    fn tail(&self, config: &Matmul) -> Option<Tail<'k>> {
+        let epilogue = config.epilogue.as_ref().zip(self.epilogue.clone());
+        epilogue.map(|(epilogue, parameters)| Tail::new(self.k, epilogue, parameters))
     }
 
     /// `sum + a b`, in every lane.
@@ -315,10 +358,9 @@ impl<'k> Store<'k> {
 impl<'k> Output<'k> {
     fn new(p: &Problem<'k>, config: &Matmul) -> Self {
         let together = config.tile.stored_together();
-        let epilogue = config.epilogue.as_ref();
-        let tail = epilogue.map(|epilogue| Tail::declare(p.k, epilogue));
+        let tail = p.tail(config);
         let y = Store::new(p.k, "y", config.output, together);
-        let kept = epilogue.and_then(|epilogue| epilogue.kept).map(|dtype| Store::new(p.k, "kept", dtype, together));
+        let kept = config.kept().map(|dtype| Store::new(p.k, "kept", dtype, together));
         Output { y, kept, tail, together }
     }
 

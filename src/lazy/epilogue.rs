@@ -5,12 +5,14 @@ use super::view::View;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::layout::collapse_all;
+use crate::base::shape::Dims;
 use crate::base::shape::Shape;
 use crate::base::word::Word;
 use crate::engine::pool::Buffer;
 use crate::kernels::elementwise::InputLayout;
-use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput};
+use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput, Parameters};
 use crate::kernels::expr::Expr;
+use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
 
 /// What computes a tensor by a kernel that can finish its elements. It holds operands that have been computed.
@@ -59,7 +61,7 @@ pub(crate) struct Epilogue<'a> {
 impl Epilogue<'_> {
     /// The part of the kernel's configuration and of its parameters, for a product with rows of so many elements whose kernel
     /// stores fours or less at a time. `None` where the inputs' strides do not follow the rows.
-    pub fn plan(&self, columns: usize, fours: bool) -> Option<(Config, Vec<u32>)> {
+    pub fn plan(&self, columns: usize, fours: bool) -> Option<(Config, Parameters)> {
         let dims = self.shape.dims();
         let strided = |input: &&View| !fours || is_strided(input);
         let rank = match dims.last() {
@@ -73,24 +75,22 @@ impl Epilogue<'_> {
         let (lengths, strides) =
             if views.is_empty() { Default::default() } else { collapse_all(&dims[..rank], &views) };
 
-        let mut parameters: Vec<u32> = lengths.iter().map(|&length| length as u32).collect();
         let mut strides = strides.into_iter();
         let inputs = self.inputs.iter().map(|input| {
             let (dtype, by_row, offset) = (input.dtype, by_row(input), input.layout.offset);
             if !strided(input) {
-                parameters.push((offset / 4) as u32);
-                return EpilogueInput { dtype, layout: InputLayout::Contiguous, by_row };
+                let at = Strided { offset: offset / 4, strides: Dims::new() };
+                return (EpilogueInput { dtype, layout: InputLayout::Contiguous, by_row }, at);
             }
             let mut strides = if by_row { strides.next().unwrap_or_default() } else { Default::default() };
             strides.push(input.strides().get(rank).copied().unwrap_or(0));
-            parameters.push(offset as u32);
-            parameters.extend(strides.iter().map(|&stride| stride as u32));
             let layout = if fours { strided_layout(input, &[columns], &strides) } else { InputLayout::Strided };
-            EpilogueInput { dtype, layout, by_row }
+            (EpilogueInput { dtype, layout, by_row }, Strided { offset, strides })
         });
-        let inputs = inputs.collect();
-        parameters.extend(self.scalars.iter().flat_map(|word| word.words()));
+        let (inputs, views) = inputs.unzip();
         let scalars = self.scalars.iter().map(|word| word.dtype).collect();
-        Some((Config { expr: self.expr.clone(), inputs, rank: lengths.len(), scalars, kept: self.kept }, parameters))
+        let config = Config { expr: self.expr.clone(), inputs, rank: lengths.len(), scalars, kept: self.kept };
+        let scalars = self.scalars.iter().copied().collect();
+        Some((config, Parameters { rows: lengths, inputs: views, scalars }))
     }
 }

@@ -9,6 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
 use crate::base::word::Word;
 use crate::device::Device;
+use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::expr::Expr;
 use smallvec::SmallVec;
@@ -100,17 +101,17 @@ impl Expression {
         if self.copies()
             && device.tuning().copy.tiles
             && let [input] = &self.inputs[..]
-            && let Some(Transposition { config, parameters, groups }) = Transposition::new(input)
+            && let Some(Transposition { kernel, parameters, groups }) = Transposition::new(input)
         {
-            device.runtime().launch(config, &[&*input.buffer()?, &output], &parameters, groups)?;
+            device.runtime().run(Launch { kernel, buffers: &[&*input.buffer()?, &output], parameters, groups })?;
             return Ok(output);
         }
-        let (config, inputs, parameters) = self.plan(elements, device)?;
+        let (kernel, inputs, parameters) = self.plan(elements, device)?;
         let buffers: Vec<_> = inputs.iter().map(View::buffer).collect::<Result<_>>()?;
         let mut bindings: Vec<&Buffer> = buffers.iter().map(|buffer| &**buffer).collect();
         bindings.push(&output);
-        let groups = elements.div_ceil(config.elements_per_group());
-        device.runtime().launch(config, &bindings, &parameters, groups)?;
+        let groups = elements.div_ceil(kernel.elements_per_group());
+        device.runtime().run(Launch { kernel, buffers: &bindings, parameters, groups })?;
         Ok(output)
     }
 

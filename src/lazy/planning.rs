@@ -4,8 +4,10 @@ use super::expression::Expression;
 use super::view::View;
 use crate::base::error::{Error, Result};
 use crate::base::layout::collapse_all;
+use crate::base::shape::Dims;
 use crate::device::Device;
-use crate::kernels::elementwise::{Elementwise, InputLayout};
+use crate::kernels::elementwise::{Elementwise, InputLayout, Parameters};
+use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
 
 impl Expression {
@@ -14,7 +16,7 @@ impl Expression {
         &self,
         elements: usize,
         device: &Device,
-    ) -> Result<(Elementwise, SmallVec<[View; 4]>, Vec<u32>)> {
+    ) -> Result<(Elementwise, SmallVec<[View; 4]>, Parameters)> {
         let mut inputs = self.inputs.clone();
         loop {
             let strided: SmallVec<[usize; 4]> = (0..inputs.len()).filter(|&i| is_strided(&inputs[i])).collect();
@@ -35,22 +37,15 @@ impl Expression {
                     false => 1,
                 },
             };
-            let limit = device.runtime().info().limits.max_parameter_words as usize;
-            if config.parameter_words() <= limit {
-                let mut parameters = vec![elements as u32];
-                parameters.extend(lengths.iter().map(|&n| n as u32));
+            if device.takes(&config) {
                 let mut strides = strides.into_iter();
-                for (input, layout) in inputs.iter().zip(&layouts) {
-                    let offset = input.layout.offset as u32;
-                    match layout {
-                        InputLayout::Contiguous => parameters.push(offset / 4),
-                        _ => {
-                            parameters.push(offset);
-                            parameters.extend(strides.next().iter().flatten().map(|&stride| stride as u32));
-                        }
-                    }
-                }
-                parameters.extend(self.scalars.iter().flat_map(|word| word.words()));
+                let views = inputs.iter().zip(&layouts).map(|(input, layout)| match layout {
+                    InputLayout::Contiguous => Strided { offset: input.layout.offset / 4, strides: Dims::new() },
+                    _ => Strided { offset: input.layout.offset, strides: strides.next().unwrap_or_default() },
+                });
+                let inputs_at = views.collect();
+                let scalars = self.scalars.iter().copied().collect();
+                let parameters = Parameters { count: elements, lengths, inputs: inputs_at, scalars };
                 return Ok((config, inputs, parameters));
             }
             // Too many strides for one launch: a copy of one input in order needs none.

@@ -5,8 +5,10 @@ use crate::base::error::Result;
 use crate::base::layout::{Layout, collapse};
 use crate::base::shape::Dims;
 use crate::device::Device;
+use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
-use crate::kernels::assign::{Assign, Unit, WORKGROUP};
+use crate::kernels::assign::{Assign, Parameters, Unit, WORKGROUP};
+use crate::kernels::parameters::Strided;
 
 /// Rows of so many bytes are worth a command of the driver's instead of an invocation for each of their words.
 const NATIVE_ROW: u64 = 256;
@@ -26,15 +28,9 @@ pub(super) fn is_fast(region: &Region, device: &Device) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Transfer {
     lengths: Dims,
-    src: Place,
-    dst: Place,
+    src: Strided,
+    dst: Strided,
     unit: Unit,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
-    offset: usize,
-    strides: Dims<isize>,
 }
 
 impl Transfer {
@@ -49,8 +45,10 @@ impl Transfer {
             2 => Unit::Half,
             _ => Unit::Word,
         };
-        let (src, dst) =
-            (Place { offset: src.offset, strides: src_strides }, Place { offset: dst.offset, strides: dst_strides });
+        let (src, dst) = (
+            Strided { offset: src.offset, strides: src_strides },
+            Strided { offset: dst.offset, strides: dst_strides },
+        );
         Transfer { lengths, src, dst, unit }
     }
 
@@ -67,16 +65,16 @@ impl Transfer {
             None => (1, [].as_slice()),
         };
         let divides = |n: isize| n.rem_euclid(factor as isize) == 0;
-        let fits = |view: &Place| {
+        let fits = |view: &Strided| {
             let outer_strides = &view.strides[..outer.len()];
             divides(view.offset as isize) && outer_strides.iter().all(|&stride| divides(stride))
         };
         if !self.has_rows() || !length.is_multiple_of(factor) || !fits(&self.src) || !fits(&self.dst) {
             return None;
         }
-        let scale = |view: &Place| {
+        let scale = |view: &Strided| {
             let outer = view.strides[..outer.len()].iter().map(|&stride| stride / factor as isize);
-            Place { offset: view.offset / factor, strides: outer.chain([1]).collect() }
+            Strided { offset: view.offset / factor, strides: outer.chain([1]).collect() }
         };
         let lengths = outer.iter().copied().chain([length / factor]).collect();
         Some(Transfer { lengths, src: scale(&self.src), dst: scale(&self.dst), unit })
@@ -102,7 +100,7 @@ impl Transfer {
         if padded && rank <= 1 {
             extent[0] = extent[0].next_multiple_of(alignment);
         }
-        let pitch = |view: &Place| {
+        let pitch = |view: &Strided| {
             let stride = |axis: usize, dense: u64| match view.strides.iter().rev().nth(axis) {
                 Some(&stride) => u64::try_from(stride).ok().map(|stride| stride * bytes).filter(|&s| s >= dense),
                 None => Some(dense),
@@ -130,25 +128,21 @@ impl Transfer {
     }
 
     fn launch(&self, src: &Buffer, dst: &Buffer, device: &Device) -> Result<()> {
-        let config = Assign { unit: self.unit, rank: self.lengths.len() };
-        if config.parameter_words() > device.info().limits.max_parameter_words as usize {
+        let kernel = Assign { unit: self.unit, rank: self.lengths.len() };
+        if !device.takes(&kernel) {
             // Too many axes for one launch.
             return (0..self.lengths[0]).try_for_each(|index| self.inside(index).launch(src, dst, device));
         }
         let count: usize = self.lengths.iter().product();
-        let mut parameters = vec![count as u32];
-        parameters.extend(self.lengths.iter().map(|&length| length as u32));
-        for view in [&self.src, &self.dst] {
-            parameters.push(view.offset as u32);
-            parameters.extend(view.strides.iter().map(|&stride| stride as u32));
-        }
+        let parameters =
+            Parameters { count, lengths: self.lengths.clone(), src: self.src.clone(), dst: self.dst.clone() };
         let groups = count.div_ceil(WORKGROUP as usize);
-        device.runtime().launch(config, &[src, dst], &parameters, groups)
+        device.runtime().run(Launch { kernel, buffers: &[src, dst], parameters, groups })
     }
 
     /// The copy at one index of the outermost axis.
     fn inside(&self, index: usize) -> Transfer {
-        let view = |view: &Place| Place {
+        let view = |view: &Strided| Strided {
             offset: view.offset.wrapping_add_signed(view.strides[0].wrapping_mul(index as isize)),
             strides: view.strides[1..].iter().copied().collect(),
         };

@@ -10,10 +10,15 @@ use crate::base::layout::{Layout, collapse};
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
+use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::engine::runtime::COUNTERS;
+use crate::kernels::epilogue;
 use crate::kernels::expr::Domain;
-use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Side, Tile, Vectors};
+use crate::kernels::matmul::{
+    Along, Block, Matmul, Parameters, QUAD, Reading, Side, SizeParameters, Sizes, Tile, Vectors,
+};
+use crate::kernels::parameters::Strided;
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use crate::tuning;
@@ -171,8 +176,7 @@ impl Producer for Product {
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
         let problem = Problem::new(&lhs_view, &rhs_view, self.sizes);
-        let limit = device.info().limits.max_parameter_words as usize;
-        if Matmul::parameter_words(problem.lengths.len()) > limit {
+        if !device.takes(&Sizes { batch_rank: problem.lengths.len() }) {
             // So many axes that do not merge: a batch in row-major order has one.
             let lhs = self.lhs.broadcast_to(lhs_view.shape)?.contiguous()?;
             let rhs = self.rhs.broadcast_to(rhs_view.shape)?.contiguous()?;
@@ -235,7 +239,7 @@ impl Product {
             return Ok(finished);
         }
         let y = allocate(&self.shape(), output, device, self.op)?;
-        problem.launch(device, &config, &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], &[])?;
+        problem.launch(device, config.clone(), &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], None)?;
         if output == self.output && epilogue.is_none() {
             return Ok(Produced::Finished { result: y, kept: None });
         }
@@ -264,7 +268,7 @@ impl Product {
             let shape: Shape = [problem.batches(), parts, m * n].into();
             checked_elements(&shape, self.op)?;
             let y = allocate(&shape, wide, device, self.op)?;
-            part.launch(device, &config, &[&*lhs, &*rhs, &y], &[])?;
+            part.launch(device, config.clone(), &[&*lhs, &*rhs, &y], None)?;
             Tensor::from_buffer(y, shape, wide, device).sum(1)
         };
         let depth = problem.sizes[2];
@@ -299,7 +303,7 @@ impl Product {
         let stored: Shape = [problem.batches(), m, config.row(n)].into();
         checked_elements(&stored, self.op)?;
         let y = allocate(&stored, self.output, device, self.op)?;
-        parts.launch(device, &config, &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], &[])?;
+        parts.launch(device, config.clone(), &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], None)?;
         let y = Tensor::from_buffer(y, stored, self.output, device).narrow(-1, 0, n)?.reshape(self.shape())?;
         Ok(Some(Produced::unfinished(y)))
     }
@@ -310,16 +314,16 @@ impl Product {
         let Some(epilogue) = epilogue else { return Ok(None) };
         let (output, kept) = (epilogue.expr.dtype(), epilogue.kept);
         let stores = |dtype| config.tile.stores(dtype);
-        let Some((part, words)) = epilogue.plan(n, config.tile.stored_together() == 4) else { return Ok(None) };
+        let planned = epilogue.plan(n, config.tile.stored_together() == 4);
+        let Some((part, parameters)) = planned else { return Ok(None) };
         let config = Matmul { output, epilogue: Some(part.into()), ..config.clone() };
         let limits = &device.info().limits;
-        let parameters = problem.parameters().len() + words.len();
         let bindings =
             if config.tile.has_parts() { 5 } else { 3 } + epilogue.inputs.len() + usize::from(kept.is_some());
         let fits = stores(output)
             && kept.is_none_or(stores)
             && config.row(n) == n
-            && parameters <= limits.max_parameter_words as usize
+            && device.takes(&config)
             && bindings <= limits.max_bindings as usize;
         if !fits {
             return Ok(None);
@@ -332,7 +336,7 @@ impl Product {
         buffers.extend(inputs.iter().map(|input| &**input));
         buffers.push(&result);
         buffers.extend(&kept);
-        problem.launch(device, &config, &buffers, &words)?;
+        problem.launch(device, config, &buffers, Some(parameters))?;
         Ok(Some(Produced::Finished { result, kept }))
     }
 }
@@ -452,8 +456,7 @@ impl Problem {
         let tuning = &device.tuning().matmul;
         let longest = self.sizes[2] / tuning.shortest;
         let blocks = self.blocks(tile.block()).unwrap_or(usize::MAX).max(1);
-        let parameters = Matmul::parameter_words(self.lengths.len() + 1);
-        if longest < 2 || parameters > device.info().limits.max_parameter_words as usize {
+        if longest < 2 || !device.takes(&Sizes { batch_rank: self.lengths.len() + 1 }) {
             return 1;
         }
         // A power of two divides most depths.
@@ -470,20 +473,26 @@ impl Problem {
         self.batches().checked_mul(m.div_ceil(rows as usize))?.checked_mul(n.div_ceil(columns as usize))
     }
 
-    /// Runs a kernel on both operands, what an epilogue takes, and the product, with these parameters after its own.
-    pub fn launch(&self, device: &Device, config: &Matmul, buffers: &[&Buffer], words: &[u32]) -> Result<()> {
-        let (runtime, groups) = (device.runtime(), self.groups(device, config)?);
-        let parameters = [&self.parameters(), words].concat();
-        if !config.tile.has_parts() {
-            return runtime.launch(config.clone(), buffers, &parameters, groups);
+    /// Runs a kernel on both operands, what an epilogue takes, and the product.
+    pub fn launch(
+        &self,
+        device: &Device,
+        kernel: Matmul,
+        buffers: &[&Buffer],
+        epilogue: Option<epilogue::Parameters>,
+    ) -> Result<()> {
+        let (runtime, groups) = (device.runtime(), self.groups(device, &kernel)?);
+        let parameters = Parameters { sizes: self.parameters(), epilogue };
+        if !kernel.tile.has_parts() {
+            return runtime.run(Launch { kernel, buffers, parameters, groups });
         }
         debug_assert!(groups <= COUNTERS, "surplus workgroups would count");
-        let [rows, columns] = config.tile.block().map(|length| length as usize);
+        let [rows, columns] = kernel.tile.block().map(|length| length as usize);
         let shape = [groups, rows, columns].into();
         checked_elements(&shape, OP)?;
-        let sums = allocate(&shape, config.dtype.widened(), device, OP)?;
+        let sums = allocate(&shape, kernel.dtype.widened(), device, OP)?;
         let counters = runtime.counters()?;
-        runtime.launch(config.clone(), &[buffers, &[&sums, &counters]].concat(), &parameters, groups)
+        runtime.run(Launch { kernel, buffers: &[buffers, &[&sums, &counters]].concat(), parameters, groups })
     }
 
     fn groups(&self, device: &Device, config: &Matmul) -> Result<usize> {
@@ -532,16 +541,13 @@ impl Problem {
         fits.then_some(Tile::Broadcast { b, pairs: n.is_multiple_of(2) && device.info().features.i64 })
     }
 
-    fn parameters(&self) -> Vec<u32> {
-        let batches = self.batches();
-        let mut parameters: Vec<u32> =
-            [batches].iter().chain(&self.sizes).chain(&self.lengths).map(|&n| n as u32).collect();
-        for operand in [&self.lhs, &self.rhs] {
-            parameters.push(operand.offset as u32);
-            let strides = operand.batch.iter().chain([&operand.row, &operand.column]);
-            parameters.extend(strides.map(|&stride| stride as u32));
-        }
-        parameters
+    fn parameters(&self) -> SizeParameters {
+        let [m, n, depth] = self.sizes;
+        let [a, b] = [&self.lhs, &self.rhs].map(|operand| Strided {
+            offset: operand.offset,
+            strides: operand.batch.iter().copied().chain([operand.row, operand.column]).collect(),
+        });
+        SizeParameters { batches: self.batches(), m, n, depth, lengths: self.lengths.clone(), a, b }
     }
 }
 
