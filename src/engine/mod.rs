@@ -8,5 +8,7 @@ pub(crate) mod kernel_cache;
 pub(crate) mod launch;
 pub(crate) mod pool;
 pub(crate) mod profile;
+mod recording;
 pub(crate) mod runtime;
 pub(crate) mod stream;
+mod submitter;

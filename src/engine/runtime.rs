@@ -12,7 +12,9 @@ use crate::engine::kernel_cache::{Kernel, KernelCache};
 use crate::engine::launch::PackedLaunch;
 use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
-use crate::engine::stream::{MAX_IN_FLIGHT, Stream};
+use crate::engine::recording::Cost;
+use crate::engine::stream::Stream;
+use crate::engine::submitter::MAX_IN_FLIGHT;
 use crate::kernels::KernelConfig;
 use crate::shader::{Access, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
@@ -319,7 +321,8 @@ impl Runtime {
         self.launches.fetch_add(1, Ordering::Relaxed);
         let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
         let label = || Label { name: name(), bytes };
-        self.stream.record(command, &uses, 0, self.tuning.batch.nanoseconds(bytes, products), label)
+        let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, products) };
+        self.stream.record(command, &uses, cost, label)
     }
 
     /// A buffer with these bytes.
@@ -366,7 +369,8 @@ impl Runtime {
         let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region };
         let label = || Label { name: name.into(), bytes: region.bytes() };
         let nanoseconds = self.tuning.batch.nanoseconds(2 * region.bytes(), 0);
-        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], upload_bytes, nanoseconds, label)
+        let cost = Cost { upload_bytes, nanoseconds };
+        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], cost, label)
     }
 
     /// Copies a box of bytes from a buffer to another one.
