@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_page_lists_every_variable() {
-        let page = include_str!("../docs/environment.md");
+        let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/environment.md"));
         for name in ALL {
             assert_eq!(page.matches(&format!("| `{name}` |")).count(), 1, "{name}");
         }
