@@ -16,9 +16,11 @@
 //! ```
 //!
 //! Features `vulkan`, `webgpu` and `level-zero` choose the backends, `safetensors` and `npy` the formats of files that
-//! `io` reads and writes; all are on by default. Environment variables, of which the README has the list, choose what
-//! [`Device::best`] opens (`MARQUETRY_DEVICE`), turn on validation (`MARQUETRY_VALIDATION=1`), and more. They are read
-//! once per process; a value that is not understood is [`Error::Environment`] when a device is opened.
+//! `io` reads and writes; all are on by default.
+//!
+//! Environment variables choose what [`Device::best`] opens (`MARQUETRY_DEVICE`), turn on validation
+//! (`MARQUETRY_VALIDATION=1`), and more; `docs/environment.md` lists them. The crate reads them once per process. If a
+//! value is not understood, opening a device returns [`Error::Environment`].
 
 // What a user can cause is an error, never a panic.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
