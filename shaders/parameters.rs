@@ -3,6 +3,7 @@
 
 use super::elements::{Grid, Strides};
 use crate::base::dtype::DType;
+use crate::base::layout::Layout;
 use crate::base::shape::Dims;
 use crate::base::word::Word;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
@@ -256,6 +257,19 @@ impl<F: Form> Form for Each<F> {
 
     fn declare<'k>(&self, k: &'k KernelBuilder) -> Vec<F::Device<'k>> {
         self.0.iter().map(|form| form.declare(k)).collect()
+    }
+}
+
+impl<F: Default> Each<F> {
+    /// The same form `count` times.
+    pub fn times(count: usize) -> Self {
+        Each((0..count).map(|_| F::default()).collect())
+    }
+}
+
+impl From<&Layout> for Strided {
+    fn from(layout: &Layout) -> Self {
+        Strided { offset: layout.offset, strides: layout.strides.clone() }
     }
 }
 
