@@ -9,6 +9,7 @@ pub(crate) mod interpolation;
 pub(crate) mod parameters;
 pub(crate) mod rows;
 pub(crate) mod tiles;
+pub(crate) mod window;
 pub(crate) mod workgroup;
 
 use crate::base::dtype::DType;
