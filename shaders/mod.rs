@@ -2,6 +2,7 @@
 //! writes the kernel for it.
 
 mod elements;
+pub(crate) mod encoding;
 pub(crate) mod epilogue;
 pub(crate) mod expr;
 pub(crate) mod fold;

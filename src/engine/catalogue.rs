@@ -36,15 +36,16 @@ mod tests {
     #[test]
     fn products_are_estimated_by_the_parameters() {
         use crate::kernels::conv::Conv;
+        use crate::kernels::encoding::Encoding;
         use crate::kernels::matmul::Matmul;
         use crate::kernels::tiles::Tile;
         let tile = crate::kernels::matmul::Tile::Registers { columns: 1 };
         let (dtype, output) = (DType::F32, DType::F32);
-        let matmul = Matmul { dtype, words: false, output, batch_rank: 0, tile, epilogue: None };
+        let matmul = Matmul::of(Encoding::Dense(dtype), output, 0, tile);
         // Batches, rows, columns, depth; operands follow.
         assert_eq!(KernelConfig::from(matmul.clone()).products(&[2, 3, 5, 7, 0, 7, 1, 0, 5, 1]), 210);
         assert_eq!(KernelConfig::from(matmul.clone()).products(&[u32::MAX; 4]), u64::MAX);
-        let words = Matmul { dtype: DType::I8, words: true, output: DType::I32, ..matmul };
+        let words = Matmul::of(Encoding::Words(DType::I8), DType::I32, 0, tile);
         assert_eq!(KernelConfig::from(words).products(&[1, 3, 5, 7]), 420);
         let tile = Tile::Registers { rows: 1, columns: 1 };
         let conv = Conv { dtype, axes: 2, transposed: false, bias: false, tile, slides: false, clipped: false };
