@@ -5,7 +5,8 @@ use crate::base::layout::collapse;
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::engine::pool::Buffer;
-use crate::kernels::rows::RowsType;
+use crate::kernels::parameters::{Form, Strided};
+use crate::kernels::rows::{RowsParameters, RowsType};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
@@ -23,13 +24,20 @@ pub(super) struct Rows {
     pub are_columns: bool,
     /// Whether the elements of each row lie side by side, by fours from a multiple of four on.
     pub are_quads: bool,
-    parameters: Vec<u32>,
+    /// Where they are.
+    pub parameters: RowsParameters,
 }
 
 impl Rows {
-    /// The rows along `axes`, in the order of the axes `kept`. Where their strides do not fit a parameter block beside
-    /// `words` others, the elements are copied into order first.
-    pub fn new(tensor: &Tensor, kept: &[usize], axes: &[usize], words: usize, op: &'static str) -> Result<Rows> {
+    /// The rows along `axes`, in the order of the axes `kept`. If the device has no room for the parameters of the
+    /// `kernel` that reads them, the elements are copied into order first.
+    pub fn new<K: Form>(
+        tensor: &Tensor,
+        kept: &[usize],
+        axes: &[usize],
+        kernel: &impl Fn(RowsType) -> K,
+        op: &'static str,
+    ) -> Result<Rows> {
         let count = checked_elements(&lengths(tensor, kept), op)?;
         let length = checked_elements(&lengths(tensor, axes), op)?;
         checked_elements(tensor.shape(), op)?;
@@ -40,10 +48,10 @@ impl Rows {
         };
         let ((kept_lengths, kept_strides), (row_lengths, row_strides)) = (part(kept), part(axes));
         let ty = RowsType { dtype: tensor.dtype(), kept_rank: kept_lengths.len(), row_rank: row_lengths.len() };
-        if words + ty.parameter_words() > tensor.device().info().limits.max_parameter_words as usize {
+        if !tensor.device().takes(&kernel(ty)) {
             // So many axes that do not merge: in row-major order of the rows, two remain.
             let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
-            return Rows::new(&tensor.permute(order)?.reshape((count, length))?, &[0], &[1], words, op);
+            return Rows::new(&tensor.permute(order)?.reshape((count, length))?, &[0], &[1], kernel, op);
         }
         let are_columns = are_columns((&kept_lengths, &kept_strides), &row_strides);
         let fours = |stride: &isize| stride % 4 == 0;
@@ -51,21 +59,21 @@ impl Rows {
             && length.is_multiple_of(4)
             && tensor.layout().offset.is_multiple_of(4)
             && kept_strides.iter().all(fours);
-        let mut parameters: Vec<u32> = kept_lengths.iter().chain(&row_lengths).map(|&n| n as u32).collect();
-        parameters.push(tensor.layout().offset as u32);
-        parameters.extend(kept_strides.iter().chain(&row_strides).map(|&stride| stride as u32));
+        let strides = kept_strides.into_iter().chain(row_strides).collect();
+        let x = Strided { offset: tensor.layout().offset, strides };
+        let parameters = RowsParameters { kept: kept_lengths, along: row_lengths, x };
         Ok(Rows { buffer: tensor.buffer()?, ty, count, length, are_columns, are_quads, parameters })
     }
 
     /// The rows along one axis, in row-major order of the others.
-    pub fn along(tensor: &Tensor, axis: usize, words: usize, op: &'static str) -> Result<Rows> {
+    pub fn along<K: Form>(
+        tensor: &Tensor,
+        axis: usize,
+        kernel: &impl Fn(RowsType) -> K,
+        op: &'static str,
+    ) -> Result<Rows> {
         let kept: Dims = (0..tensor.rank()).filter(|&other| other != axis).collect();
-        Rows::new(tensor, &kept, &[axis], words, op)
-    }
-
-    /// The parameter block: these numbers and the rows' own.
-    pub fn parameters(&self, before: &[usize]) -> Vec<u32> {
-        before.iter().map(|&n| n as u32).chain(self.parameters.iter().copied()).collect()
+        Rows::new(tensor, &kept, &[axis], kernel, op)
     }
 }
 
