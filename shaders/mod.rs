@@ -49,35 +49,35 @@ fn slowness(dtype: DType) -> u64 {
 }
 
 macro_rules! families {
-    ($($module:ident::$family:ident;)*) => {
+    ($($module:ident: $($family:ident),+;)*) => {
         $(pub(crate) mod $module;)*
 
         /// What identifies a kernel: its family and all that its code depends on.
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         pub(crate) enum KernelConfig {
-            $($family($module::$family),)*
+            $($($family($module::$family),)+)*
         }
 
-        $(
+        $($(
             impl From<$module::$family> for KernelConfig {
                 fn from(config: $module::$family) -> Self {
                     KernelConfig::$family(config)
                 }
             }
-        )*
+        )+)*
 
         impl KernelConfig {
             /// A name for messages and traces.
             pub fn name(&self) -> String {
                 match self {
-                    $(KernelConfig::$family(config) => config.name(),)*
+                    $($(KernelConfig::$family(config) => config.name(),)+)*
                 }
             }
 
             /// Estimates how many products or elements of `f32` the kernel adds up, if that and not memory takes the time.
             pub fn products(&self, parameters: &[u32]) -> u64 {
                 match self {
-                    $(KernelConfig::$family(config) => config.products(parameters),)*
+                    $($(KernelConfig::$family(config) => config.products(parameters),)+)*
                 }
             }
 
@@ -89,7 +89,7 @@ macro_rules! families {
                     k.finish()
                 }
                 match self {
-                    $(KernelConfig::$family(config) => written(config, target),)*
+                    $($(KernelConfig::$family(config) => written(config, target),)+)*
                 }
             }
 
@@ -102,7 +102,7 @@ macro_rules! families {
             /// Some of every family.
             pub fn samples() -> Vec<KernelConfig> {
                 let mut samples = Vec::new();
-                $(samples.extend($module::$family::samples().into_iter().map(KernelConfig::from));)*
+                $($(samples.extend($module::$family::samples().into_iter().map(KernelConfig::from));)+)*
                 samples
             }
         }
@@ -110,25 +110,25 @@ macro_rules! families {
 }
 
 families! {
-    assign::Assign;
-    attention::Attention;
-    cat::Cat;
-    compact::Compact;
-    conv::Conv;
-    elementwise::Elementwise;
-    gather::Gather;
-    grid_sample::GridSample;
-    matmul::Matmul;
-    normalize::Normalize;
-    pad::Pad;
-    pool::Pool;
-    random::Random;
-    reduce::Reduce;
-    resize::Resize;
-    rotary::Rotary;
-    sample::Sample;
-    scan::Scan;
-    scatter::Scatter;
-    sort::Sort;
-    transpose::Transpose;
+    assign: Assign;
+    attention: Attention;
+    cat: Cat;
+    compact: Compact;
+    conv: Conv;
+    elementwise: Elementwise;
+    gather: Gather;
+    grid_sample: GridSample;
+    matmul: Matmul;
+    normalize: Normalize;
+    pad: Pad;
+    pool: Pool;
+    random: Random;
+    reduce: Reduce;
+    resize: Resize;
+    rotary: Rotary;
+    sample: Sample;
+    scan: Scan;
+    scatter: Scatter;
+    sort: SortBlocks, SortMerge, SortTake;
+    transpose: Transpose;
 }
