@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::elements::{Elements, Quads};
-use super::parameters::{Each, Form, Size, parameters};
+use super::parameters::{Each, Form, Size, parameters, times};
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Type};
 
@@ -26,10 +26,11 @@ parameters! {
     length: Size,
     /// The number of elements inside of that axis.
     inner: Size,
-    inputs: Each<Input> = Each((0..config.inputs).map(|_| Input).collect()),
+    inputs: Each<Input> = times(config.inputs),
 }
 
 /// The form of one of the tensors.
+#[derive(Default)]
 pub(crate) struct Input;
 
 parameters! {

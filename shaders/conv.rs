@@ -5,7 +5,7 @@
 use super::elements::{Elements, Strides, take_apart};
 use super::parameters::{Each, Form, Size, View, parameters, times};
 use super::tiles::{Sums, Tile, add_by_workgroup, loaded_column};
-use super::window::{DeclaredWindow, WindowForm};
+use super::window::{DeclaredWindow, WindowForm, WindowParameters};
 use super::{Family, slowness, volume};
 use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
@@ -351,12 +351,12 @@ fn phase_axis<'k>(
 }
 
 impl Family for Conv {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let (sizes, axes) = parameters.split_at(4);
+    fn products(&self, Parameters { images, groups, rows, channels, windows, .. }: &Parameters) -> u64 {
         // An element of the output is made of all taps, one of a transposed convolution's input goes to all of them.
-        let place = usize::from(self.transposed);
-        let axes = axes.chunks(6).take(self.axes).flat_map(|axis| [&axis[place], &axis[2]]);
-        volume(sizes.iter().chain(axes)).saturating_mul(slowness(self.dtype))
+        let places = |window: &WindowParameters| if self.transposed { window.input } else { window.output };
+        let sizes = windows.iter().flat_map(|window| [places(window), window.kernel]);
+        let sizes: Vec<usize> = [*images, *groups, *rows, *channels].into_iter().chain(sizes).collect();
+        volume(&sizes).saturating_mul(slowness(self.dtype))
     }
 
     fn name(&self) -> String {

@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::elements::{Elements, Quads, Strides};
-use super::parameters::{Float, Form, Maybe, Size, View, parameters};
+use super::parameters::{Float, Form, Size, View, parameters};
 use super::rows::RowsType;
 use super::workgroup::{Member, Team, Turn, tree};
 use crate::base::dtype::DType;
@@ -98,10 +98,10 @@ parameters! {
     /// The number of rows that lie side by side: the product of the axes inside of the normalised ones.
     inner: Size,
     rows: RowsType = config.rows,
-    eps: Maybe<Float> = Maybe(config.op.has_eps().then_some(Float(config.rows.dtype))),
-    channels: Maybe<Channels> = Maybe(config.per_channel.then_some(Channels)),
-    weight: Maybe<View> = Maybe(config.weight.then_some(View(1))),
-    bias: Maybe<View> = Maybe(config.bias.then_some(View(1))),
+    eps: Option<Float> = config.op.has_eps().then_some(Float(config.rows.dtype)),
+    channels: Option<Channels> = config.per_channel.then_some(Channels),
+    weight: Option<View> = config.weight.then_some(View(1)),
+    bias: Option<View> = config.bias.then_some(View(1)),
 }
 
 /// The form of rows that are groups of channels.

@@ -139,9 +139,8 @@ impl Pool {
 }
 
 impl Family for Pool {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let axes = parameters[3..].chunks(7).take(self.axes);
-        volume(std::iter::once(&parameters[0]).chain(axes.map(|axis| (&axis[1]).min(&axis[2]))))
+    fn products(&self, Parameters { count, axes, .. }: &Parameters) -> u64 {
+        volume([count].into_iter().chain(axes.iter().map(|axis| (&axis.window.input).min(&axis.window.kernel))))
     }
 
     fn name(&self) -> String {

@@ -3,7 +3,7 @@
 
 use super::Family;
 use super::elements::Quads;
-use super::parameters::{Bits, Each, Form, Maybe, Size, parameters};
+use super::parameters::{Bits, Each, Form, Size, parameters, times};
 use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
@@ -49,7 +49,7 @@ parameters! {
     /// The number of elements.
     count: Size,
     generator: Generator,
-    range: Maybe<Range> = Maybe(config.distribution.range()),
+    range: Option<Range> = config.distribution.range(),
 }
 
 /// The form of what the random bits of a tensor depend on.
@@ -84,9 +84,9 @@ parameters! {
     host: RangeParameters;
     device: DeclaredRange;
     /// How many integers there are.
-    length: Each<Bits> = Each((0..config.words).map(|_| Bits).collect()),
+    length: Each<Bits> = times(config.words),
     /// The first of them.
-    first: Each<Bits> = Each((0..config.words).map(|_| Bits).collect()),
+    first: Each<Bits> = times(config.words),
 }
 
 fn rotate_left<'k>(x: Value<'k>, bits: u32) -> Value<'k> {

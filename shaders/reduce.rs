@@ -3,7 +3,7 @@
 
 use super::Family;
 use super::fold::{FoldOp, State, States};
-use super::parameters::{Form, Maybe, Size, parameters};
+use super::parameters::{Form, Size, parameters};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{Team, Turn, WORKGROUP};
 use crate::base::dtype::DType;
@@ -46,7 +46,7 @@ parameters! {
     /// The number of elements of a row.
     count: Size,
     /// The rows of elements; states lie in order.
-    rows: Maybe<RowsType> = Maybe((config.stage != Stage::End).then_some(config.rows)),
+    rows: Option<RowsType> = (config.stage != Stage::End).then_some(config.rows),
 }
 
 impl FoldOp {

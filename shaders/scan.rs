@@ -3,7 +3,7 @@
 
 use super::Family;
 use super::fold::{FoldOp, State, States};
-use super::parameters::{Form, Maybe, Size, parameters};
+use super::parameters::{Form, Size, parameters};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{StateVar, Team, WORKGROUP};
 use crate::base::dtype::DType;
@@ -45,9 +45,9 @@ parameters! {
     /// The length of a member's part of a chunk.
     share: Size,
     /// The number of rows that lie side by side: the product of the axes inside of the scanned one.
-    inner: Maybe<Size> = Maybe(config.has_rows().then_some(Size)),
+    inner: Option<Size> = config.has_rows().then_some(Size),
     /// The rows of elements; states lie in order.
-    rows: Maybe<RowsType> = Maybe(config.has_rows().then_some(config.rows)),
+    rows: Option<RowsType> = config.has_rows().then_some(config.rows),
 }
 
 impl Scan {

@@ -3,7 +3,7 @@
 
 use super::Family;
 use super::elements::{Elements, Raw};
-use super::parameters::{Form, Lengths, Maybe, Size, Stride, View, parameters};
+use super::parameters::{Form, Lengths, Size, Stride, View, parameters};
 use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
@@ -63,11 +63,11 @@ parameters! {
     /// `y` without the axis that is indexed.
     y: View = View(config.rank),
     index: View = View(config.rank),
-    x: Maybe<View> = Maybe(config.reads_source().then_some(View(config.rank))),
+    x: Option<View> = config.reads_source().then_some(View(config.rank)),
     /// The offset of the marks besides `y`, which are strided as `y`.
-    marks: Maybe<Size> = Maybe(config.reads_marks().then_some(Size)),
+    marks: Option<Size> = config.reads_marks().then_some(Size),
     /// The place of the first index's link, behind the marks.
-    first_link: Maybe<Size> = Maybe(config.has_links().then_some(Size)),
+    first_link: Option<Size> = config.has_links().then_some(Size),
 }
 
 impl Scatter {

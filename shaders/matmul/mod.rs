@@ -406,8 +406,9 @@ impl<'k> Output<'k> {
 }
 
 impl Family for Matmul {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let products = volume(&parameters[..4]).saturating_mul(slowness(self.dtype()));
+    fn products(&self, Parameters { sizes, .. }: &Parameters) -> u64 {
+        let SizeParameters { batches, m, n, depth, .. } = sizes;
+        let products = volume([batches, m, n, depth]).saturating_mul(slowness(self.dtype()));
         match self.tile {
             // Matrix units are eight times as fast as others, or more.
             Tile::MatrixUnits(..) => products / 8,
