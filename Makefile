@@ -53,7 +53,7 @@ test test-full ops: export ZE_ENABLE_PARAMETER_VALIDATION := 1
 # minute to compile one.
 test: setup ## the quick tier of the tests, under the validation layers
 	$(CARGO) build --example level_zero_driver
-	MARQUETRY_WGSL=1 MARQUETRY_VALIDATION=1 $(CARGO) test
+	MARQUETRY_FORCE=wgsl MARQUETRY_VALIDATION=1 $(CARGO) test
 	MARQUETRY_VALIDATION=1 $(CARGO) test --lib webgpu
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test own_kernels
 	MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance random_views
@@ -66,10 +66,10 @@ test: setup ## the quick tier of the tests, under the validation layers
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance f32::columns
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance softmax::f32
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance norm::f32
-	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test own_kernels dot_products
-	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::i8::units
-	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul::i8::units_whole
-	MARQUETRY_MAX_BINDING=16 MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance contiguous
+	MARQUETRY_FORCE=dot-products MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test own_kernels dot_products
+	MARQUETRY_FORCE=dot-products MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::i8::units
+	MARQUETRY_FORCE=dot-products MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul::i8::units_whole
+	MARQUETRY_FORCE=addresses MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance contiguous
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance matmul
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance in_tiles
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance f32::columns
@@ -77,14 +77,14 @@ test: setup ## the quick tier of the tests, under the validation layers
 
 test-full: setup ## all tests: more shapes, every kernel through every compiler
 	$(CARGO) build --example level_zero_driver
-	MARQUETRY_WGSL=1 MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
+	MARQUETRY_FORCE=wgsl MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
 	MARQUETRY_VALIDATION=1 $(CARGO) test --lib webgpu
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test own_kernels
 	MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
-	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance matmul::i8
-	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance matmul::u8
-	MARQUETRY_MAX_BINDING=16 MARQUETRY_TEST_DEVICES=vulkan MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
+	MARQUETRY_FORCE=dot-products MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance matmul::i8
+	MARQUETRY_FORCE=dot-products MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance matmul::u8
+	MARQUETRY_FORCE=addresses MARQUETRY_TEST_DEVICES=vulkan MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full \
 	  $(CARGO) test --test conformance

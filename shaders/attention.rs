@@ -334,11 +334,9 @@ impl<'k> Softmax<'k> {
 }
 
 impl Family for Attention {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let numbers = self.dtype.parts() * (1 + usize::from(self.softcap)) + usize::from(self.parts);
-        let batch = &parameters[5 + numbers..][..self.batch_rank];
-        let each = [self.features + self.columns];
-        volume(parameters[..3].iter().chain(batch).chain(&each)).saturating_mul(slowness(self.dtype))
+    fn products(&self, Parameters { queries, keys, group, lengths, .. }: &Parameters) -> u64 {
+        let each = (self.features + self.columns) as usize;
+        volume([queries, keys, group, &each].into_iter().chain(lengths)).saturating_mul(slowness(self.dtype))
     }
 
     fn name(&self) -> String {

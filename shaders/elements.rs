@@ -260,22 +260,6 @@ impl<'k> Quads<'k> {
     }
 }
 
-/// A number from the parameters, which are words of 32 bits.
-pub(super) fn number_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
-    let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
-    let low = k.parameter(Type::U32);
-    if dtype.parts() == 1 {
-        return low.bitcast(ty);
-    }
-    let high = k.parameter(Type::U32);
-    (low.convert(Scalar::I64) | (high.convert(Scalar::I64) << 32)).bitcast(ty)
-}
-
-/// A float from the parameters, as precise as elements of a dtype are computed.
-pub(super) fn float_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
-    if dtype == DType::F64 { number_parameter(k, dtype) } else { k.parameter(Type::F32) }
-}
-
 /// A buffer of elements of one, two, four or eight bytes whose meaning plays no role.
 #[derive(Clone, Copy)]
 pub(super) struct Raw<'k> {
@@ -365,10 +349,6 @@ impl<'k> Grid<'k> {
         Grid { lengths }
     }
 
-    pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
-        Grid { lengths: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
-    }
-
     /// The length of the innermost axis.
     pub fn innermost(&self) -> Option<Value<'k>> {
         self.lengths.last().copied()
@@ -391,11 +371,6 @@ impl<'k> Grid<'k> {
 impl<'k> Strides<'k> {
     pub fn new(offset: Value<'k>, strides: Vec<Value<'k>>) -> Self {
         Strides { offset, strides }
-    }
-
-    pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
-        let offset = k.parameter(Type::U32);
-        Strides { offset, strides: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
     }
 
     /// The index of the first element.

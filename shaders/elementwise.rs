@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::elements::{Elements, Quads, Strides};
-use super::parameters::{Form, Lengths, Number, Size, View, parameters};
+use super::parameters::{Each, Form, Lengths, Number, Size, View, parameters};
 use crate::base::dtype::DType;
 use crate::kernels::expr::{BinaryOp, Expr, UnaryOp};
 use crate::shader::{KernelBuilder, Scalar, Value};
@@ -74,8 +74,8 @@ parameters! {
     count: Size,
     /// The lengths of the axes that strided inputs are walked along.
     lengths: Lengths = Lengths(config.rank),
-    inputs: SmallVec<[View; 4]> = config.inputs.iter().map(|(_, layout)| layout.view(config.rank)).collect(),
-    scalars: SmallVec<[Number; 4]> = config.scalars.iter().copied().map(Number).collect(),
+    inputs: Each<View> = config.inputs.iter().map(|(_, layout)| layout.view(config.rank)).collect(),
+    scalars: Each<Number> = config.scalars.iter().copied().map(Number).collect(),
 }
 
 /// An input in a kernel.

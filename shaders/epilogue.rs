@@ -3,7 +3,7 @@
 
 use super::elements::Grid;
 use super::elementwise::{Evaluation, Input, InputLayout};
-use super::parameters::{Lengths, Number, View, parameters};
+use super::parameters::{Each, Lengths, Number, View, parameters};
 use crate::base::dtype::DType;
 use crate::kernels::expr::Expr;
 use crate::shader::{KernelBuilder, Value};
@@ -13,10 +13,10 @@ use smallvec::SmallVec;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Epilogue {
     pub expr: Expr,
-    pub inputs: SmallVec<[EpilogueInput; 2]>,
+    pub inputs: SmallVec<[EpilogueInput; 4]>,
     /// The number of axes that the rows are made of, where an input differs between them.
     pub rank: usize,
-    pub scalars: SmallVec<[DType; 2]>,
+    pub scalars: SmallVec<[DType; 4]>,
     /// The dtype in which the product is stored besides, where somebody else waits for it.
     pub kept: Option<DType>,
 }
@@ -36,8 +36,8 @@ parameters! {
     device: Declared;
     /// The lengths of the axes that the rows are made of.
     rows: Lengths = Lengths(config.rank),
-    inputs: SmallVec<[View; 2]> = config.inputs.iter().map(|input| input.view(config.rank)).collect(),
-    scalars: SmallVec<[Number; 2]> = config.scalars.iter().copied().map(Number).collect(),
+    inputs: Each<View> = config.inputs.iter().map(|input| input.view(config.rank)).collect(),
+    scalars: Each<Number> = config.scalars.iter().copied().map(Number).collect(),
 }
 
 impl EpilogueInput {

@@ -3,6 +3,7 @@
 
 use super::elements::{Grid, Strides};
 use crate::base::dtype::DType;
+use crate::base::layout::Layout;
 use crate::base::shape::Dims;
 use crate::base::word::Word;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
@@ -66,11 +67,13 @@ pub(crate) struct Strided {
     pub strides: Dims<isize>,
 }
 
-/// Parameters that only some kernels of a family have.
-pub(crate) struct Maybe<F>(pub Option<F>);
-
 /// Parameters once for each of several things.
-pub(crate) struct Each<F>(pub Vec<F>);
+pub(crate) type Each<F> = SmallVec<[F; 4]>;
+
+/// The same form `count` times.
+pub(crate) fn times<F: Default>(count: usize) -> Each<F> {
+    (0..count).map(|_| F::default()).collect()
+}
 
 impl Form for Size {
     type Host = usize;
@@ -221,44 +224,6 @@ impl Form for View {
     }
 }
 
-impl<F: Form> Form for Maybe<F> {
-    type Host = Option<F::Host>;
-    type Device<'k> = Option<F::Device<'k>>;
-
-    fn parameter_words(&self) -> usize {
-        self.0.as_ref().map_or(0, Form::parameter_words)
-    }
-
-    fn push(&self, host: &Option<F::Host>, words: &mut Words) {
-        debug_assert_eq!(host.is_some(), self.0.is_some(), "it is there if the kernel has it");
-        if let (Some(form), Some(host)) = (&self.0, host) {
-            form.push(host, words);
-        }
-    }
-
-    fn declare<'k>(&self, k: &'k KernelBuilder) -> Option<F::Device<'k>> {
-        self.0.as_ref().map(|form| form.declare(k))
-    }
-}
-
-impl<F: Form> Form for Each<F> {
-    type Host = Vec<F::Host>;
-    type Device<'k> = Vec<F::Device<'k>>;
-
-    fn parameter_words(&self) -> usize {
-        self.0.iter().map(Form::parameter_words).sum()
-    }
-
-    fn push(&self, host: &Vec<F::Host>, words: &mut Words) {
-        debug_assert_eq!(host.len(), self.0.len(), "one for each");
-        self.0.iter().zip(host).for_each(|(form, host)| form.push(host, words));
-    }
-
-    fn declare<'k>(&self, k: &'k KernelBuilder) -> Vec<F::Device<'k>> {
-        self.0.iter().map(|form| form.declare(k)).collect()
-    }
-}
-
 impl<F: Form> Form for &F {
     type Host = F::Host;
     type Device<'k> = F::Device<'k>;
@@ -313,6 +278,12 @@ impl<F: Form, const N: usize> Form for SmallVec<[F; N]> {
 
     fn declare<'k>(&self, k: &'k KernelBuilder) -> Vec<F::Device<'k>> {
         self.iter().map(|form| form.declare(k)).collect()
+    }
+}
+
+impl From<&Layout> for Strided {
+    fn from(layout: &Layout) -> Self {
+        Strided { offset: layout.offset, strides: layout.strides.clone() }
     }
 }
 

@@ -205,10 +205,10 @@ impl fmt::Display for DeviceInfo {
 }
 
 /// Whether kernels use a device's instruction for integer dot products: where there is one that is fast, or as
-/// `MARQUETRY_DOT_PRODUCTS` says, to test both ways: `on` wherever there is one, `off` nowhere.
+/// `MARQUETRY_FORCE` says, to test both ways.
 #[cfg(any(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero"))]
 pub(crate) fn uses_dot_products(there: bool, fast: bool) -> bool {
-    there && crate::base::environment::settings().dot_products.unwrap_or(fast)
+    there && crate::base::environment::settings().force.dot_products.unwrap_or(fast)
 }
 
 /// The vendor's name for a PCI vendor id.

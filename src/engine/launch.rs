@@ -25,14 +25,11 @@ pub(crate) struct PackedLaunch<'a> {
     pub products: u64,
 }
 
-impl<'a, F: Family + Form> From<Launch<'a, F>> for PackedLaunch<'a>
-where
-    KernelConfig: From<F>,
-{
+impl<'a, F: Family> From<Launch<'a, F>> for PackedLaunch<'a> {
     fn from(Launch { kernel, buffers, parameters, groups }: Launch<'a, F>) -> Self {
         let mut words = Words::new();
         kernel.push(&parameters, &mut words);
-        let products = kernel.products(&words);
+        let products = kernel.products(&parameters);
         PackedLaunch { kernel: kernel.into(), buffers, parameters: words, groups, products }
     }
 }

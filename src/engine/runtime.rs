@@ -260,22 +260,6 @@ impl Runtime {
         self.dispatch_estimated(&kernel, buffers, &parameters, groups, products, || config.name())
     }
 
-    /// Runs a kernel of this crate on `groups` workgroups.
-    pub fn launch(
-        &self,
-        config: impl Into<KernelConfig>,
-        buffers: &[&Buffer],
-        parameters: &[u32],
-        groups: usize,
-    ) -> Result<()> {
-        let config = config.into();
-        let most = self.info().limits.max_binding_bytes;
-        let large_buffers = buffers.iter().any(|buffer| buffer.bytes() > most);
-        let kernel = self.kernels.get(&config, large_buffers, &*self.backend)?;
-        let groups = self.fold(groups, || config.name())?;
-        self.dispatch_estimated(&kernel, buffers, parameters, groups, config.products(parameters), || config.name())
-    }
-
     /// More workgroups than the device's limit per dimension, folded into rows.
     pub fn fold(&self, groups: usize, kernel: impl FnOnce() -> String) -> Result<[u32; 3]> {
         let limit = self.info().limits.max_groups as usize;

@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::engine::runtime::COUNTERS;
+use crate::kernels::encoding::Encoding;
 use crate::kernels::epilogue;
 use crate::kernels::expr::Domain;
 use crate::kernels::matmul::{
@@ -226,15 +227,15 @@ impl Product {
     fn on_any_device(&self, problem: &Problem, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let in_words = problem.in_words().filter(|_| takes_words(device, dtype));
-        let (words, problem) = (in_words.is_some(), in_words.as_ref().unwrap_or(problem));
-        let read_as = if words { DType::U32 } else { dtype };
-        let tile = portable_tile(device, read_as, problem);
+        let operands = if in_words.is_some() { Encoding::Words(dtype) } else { Encoding::Dense(dtype) };
+        let problem = in_words.as_ref().unwrap_or(problem);
+        let tile = portable_tile(device, operands.factor(), problem);
         let parts = problem.parts(device, tile);
         if parts > 1 {
-            return self.in_parts(problem, parts, words).map(Produced::unfinished);
+            return self.in_parts(problem, parts, operands).map(Produced::unfinished);
         }
         let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
-        let config = Matmul { dtype, words, output, batch_rank: problem.lengths.len(), tile, epilogue: None };
+        let config = Matmul::of(operands, output, problem.lengths.len(), tile);
         if let Some(finished) = self.finished(problem, &config, epilogue)? {
             return Ok(finished);
         }
@@ -248,10 +249,10 @@ impl Product {
 
     /// Computes a product of few outputs and great depth as the sum of the products of parts of the depth, so that many
     /// workgroups share an output. Sums of floats are compensated from the parts on.
-    fn in_parts(&self, problem: &Problem, parts: usize, words: bool) -> Result<Tensor> {
+    fn in_parts(&self, problem: &Problem, parts: usize, operands: Encoding) -> Result<Tensor> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
-        let (read_as, wide) = (if words { DType::U32 } else { dtype }, dtype.widened());
-        let is_vectors = problem.few_vectors(device, read_as).is_some();
+        let (factor, wide) = (operands.factor(), dtype.widened());
+        let is_vectors = problem.few_vectors(device, factor).is_some();
         let products = Shape::from((self.elements(), self.sizes[2]));
         if !is_vectors && self.elements() <= FEW_SUMS && products.elem_count().is_some_and(|n| n <= MOST_SUMMED) {
             let rows = self.lhs.to_dtype(wide)?.unsqueeze(-2)?;
@@ -261,9 +262,9 @@ impl Product {
         let (lhs, rhs) = (self.lhs.buffer()?, self.rhs.buffer()?);
         let sums = |first: usize, depth: usize, parts: usize| -> Result<Tensor> {
             let part = problem.part(first, depth, parts);
-            let tile = portable_tile(device, read_as, &part);
+            let tile = portable_tile(device, factor, &part);
             let batch_rank = part.lengths.len();
-            let config = Matmul { dtype, words, output: wide, batch_rank, tile, epilogue: None };
+            let config = Matmul::of(operands, wide, batch_rank, tile);
             let [m, n, _] = problem.sizes;
             let shape: Shape = [problem.batches(), parts, m * n].into();
             checked_elements(&shape, self.op)?;
@@ -292,7 +293,7 @@ impl Product {
         let trusted = cuts.into_iter().find_map(|Cut { tile, splits }| {
             let parts = problem.split(splits);
             let (output, batch_rank) = (self.output, parts.lengths.len());
-            let config = Matmul { dtype, words: false, output, batch_rank, tile, epilogue: None };
+            let config = Matmul::of(Encoding::Dense(dtype), output, batch_rank, tile);
             self_test::is_trusted(device, &config).then_some((parts, config))
         });
         let Some((parts, config)) = trusted else { return Ok(None) };
@@ -490,7 +491,7 @@ impl Problem {
         let [rows, columns] = kernel.tile.block().map(|length| length as usize);
         let shape = [groups, rows, columns].into();
         checked_elements(&shape, OP)?;
-        let sums = allocate(&shape, kernel.dtype.widened(), device, OP)?;
+        let sums = allocate(&shape, kernel.dtype().widened(), device, OP)?;
         let counters = runtime.counters()?;
         runtime.run(Launch { kernel, buffers: &[buffers, &[&sums, &counters]].concat(), parameters, groups })
     }

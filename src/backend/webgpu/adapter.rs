@@ -92,7 +92,7 @@ pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
         used |= F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS;
     }
     #[cfg(wgpu_on_vulkan)]
-    if !environment::settings().wgsl {
+    if !environment::settings().force.wgsl {
         used |= super::on_vulkan::features(adapter);
     }
     adapter.features() & used
