@@ -1,6 +1,6 @@
 //! [`Kernel`]: a kernel of the app, launched on tensors.
 
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 use crate::backend::info::DeviceKind;
 use crate::base::backend_kind::BackendKind;
 use crate::base::error::{Error, Result};
@@ -542,7 +542,7 @@ fn brought(
 
 /// Compares WGSL with a signature. Returns the size of its workgroups, the bytes of their memory, and for each
 /// argument the bytes that its buffer has at least.
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 fn check_interface(
     device: &Device,
     source: &str,
@@ -554,7 +554,7 @@ fn check_interface(
 }
 
 /// The same for SPIR-V that naga is to translate.
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 fn check_translated(device: &Device, module: &Module, signature: &Signature) -> Result<Vec<u64>> {
     let refuse = |message| Error::Kernel { kernel: signature.kernel().into(), message };
     crate::shader::nesting::check_control_flow(module.spirv()?, is_software(device)).map_err(refuse)?;
@@ -562,18 +562,18 @@ fn check_translated(device: &Device, module: &Module, signature: &Signature) -> 
     Ok(check_interface(device, &source, &module.entry_point, signature)?.2)
 }
 
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 fn is_software(device: &Device) -> bool {
     device.info().kind == DeviceKind::Cpu
 }
 
 // Without the feature there is no device that it could be for.
-#[cfg(not(feature = "webgpu"))]
+#[cfg(not(has_webgpu))]
 fn check_interface(_: &Device, _: &str, _: &str, signature: &Signature) -> Result<([u32; 3], u32, Vec<u64>)> {
     Ok(([1; 3], 0, vec![0; signature.slots().len()]))
 }
 
-#[cfg(not(feature = "webgpu"))]
+#[cfg(not(has_webgpu))]
 fn check_translated(_: &Device, _: &Module, signature: &Signature) -> Result<Vec<u64>> {
     Ok(vec![0; signature.slots().len()])
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The number of this process. In a browser there is one, which has none.
 pub(crate) fn process() -> u32 {
-    if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
+    if cfg!(native) { std::process::id() } else { 0 }
 }
 
 /// A backend that obeys the process that opened it. The calls that are checked are made per batch, buffer or kernel,
@@ -133,11 +133,11 @@ mod tests {
             return fork_and_check(&name);
         }
         let backends = [
-            #[cfg(feature = "vulkan")]
+            #[cfg(has_vulkan)]
             "vulkan",
-            #[cfg(feature = "webgpu")]
+            #[cfg(has_webgpu)]
             "webgpu",
-            #[cfg(feature = "level-zero")]
+            #[cfg(has_level_zero)]
             "level-zero",
         ];
         let (_, module) = module_path!().split_once("::").unwrap();

@@ -37,10 +37,6 @@ const SMALLEST_BINDING: u64 = 16;
 
 /// What the variables say.
 #[derive(Debug, Default, PartialEq)]
-#[cfg_attr(
-    not(all(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero")),
-    allow(dead_code, reason = "some are for backends that are not compiled in")
-)]
 pub(crate) struct Environment {
     pub device: Option<(BackendKind, usize)>,
     pub validation: bool,

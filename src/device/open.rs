@@ -49,11 +49,11 @@ fn not_compiled(backend: BackendKind) -> Error {
 
 async fn list_backend(backend: BackendKind) -> Result<Vec<DeviceInfo>> {
     match backend {
-        #[cfg(feature = "vulkan")]
+        #[cfg(has_vulkan)]
         BackendKind::Vulkan => crate::backend::vulkan::list(),
-        #[cfg(feature = "webgpu")]
+        #[cfg(has_webgpu)]
         BackendKind::WebGpu => crate::backend::webgpu::list().await,
-        #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
+        #[cfg(has_level_zero)]
         BackendKind::LevelZero => crate::backend::level_zero::list(),
         #[allow(unreachable_patterns)]
         other => Err(not_compiled(other)),
@@ -66,13 +66,13 @@ async fn open(backend: BackendKind, index: usize) -> Result<Device> {
     }
     environment::get()?.prepare_folders()?;
     // Threads that want the same device wait for the one that opens it. A browser has one thread, and must not block.
-    #[cfg(not(target_family = "wasm"))]
-    return open_alone(backend, index);
-    #[cfg(target_family = "wasm")]
-    Ok(enter(backend, index, open_runtime(backend, index).await?))
+    if cfg!(native) {
+        open_alone(backend, index)
+    } else {
+        Ok(enter(backend, index, open_runtime(backend, index).await?))
+    }
 }
 
-#[cfg(not(target_family = "wasm"))]
 fn open_alone(backend: BackendKind, index: usize) -> Result<Device> {
     static OPENING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = OPENING.lock();
@@ -96,11 +96,11 @@ pub fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
 )]
 async fn open_runtime(backend: BackendKind, index: usize) -> Result<Runtime> {
     match backend {
-        #[cfg(feature = "vulkan")]
+        #[cfg(has_vulkan)]
         BackendKind::Vulkan => crate::backend::vulkan::VulkanBackend::open(index).map(Runtime::new),
-        #[cfg(feature = "webgpu")]
+        #[cfg(has_webgpu)]
         BackendKind::WebGpu => crate::backend::webgpu::WebGpuBackend::open(index).await.map(Runtime::new),
-        #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
+        #[cfg(has_level_zero)]
         BackendKind::LevelZero => crate::backend::level_zero::LevelZeroBackend::open(index).map(Runtime::new),
         #[allow(unreachable_patterns)]
         other => Err(not_compiled(other)),

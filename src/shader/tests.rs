@@ -11,14 +11,14 @@ use std::sync::mpsc;
 /// Every backend that is compiled in.
 fn backends() -> Vec<Box<dyn Backend>> {
     vec![
-        #[cfg(feature = "vulkan")]
+        #[cfg(has_vulkan)]
         Box::new(crate::backend::vulkan::VulkanBackend::open(0).expect("a Vulkan device: run `make setup`")),
-        #[cfg(feature = "webgpu")]
+        #[cfg(has_webgpu)]
         Box::new(
             pollster::block_on(crate::backend::webgpu::WebGpuBackend::open(0))
                 .expect("a WebGPU device: run `make setup`"),
         ),
-        #[cfg(feature = "level-zero")]
+        #[cfg(has_level_zero)]
         Box::new(crate::backend::level_zero::LevelZeroBackend::open(0).expect("a Level Zero device: run `make setup`")),
     ]
 }

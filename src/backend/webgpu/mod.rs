@@ -73,11 +73,7 @@ impl WebGpuBackend {
     pub(crate) async fn open(index: usize) -> Result<WebGpuBackend> {
         let adapter = adapter::find(index).await?;
         let info = adapter::describe(&adapter, index);
-        #[cfg(not(target_family = "wasm"))]
-        let parked = GuardedDevice::parked(&info);
-        #[cfg(target_family = "wasm")]
-        let parked = None;
-        let gpu = match parked {
+        let gpu = match GuardedDevice::parked(&info) {
             Some(gpu) => gpu,
             None => {
                 let (device, queue) = request_device(&adapter).await?;
@@ -194,7 +190,7 @@ impl Backend for WebGpuBackend {
     fn wait(&self, ticket: Ticket) -> Result<()> {
         self.after_poll(self.queue.wait(ticket))?;
         // Other threads may have polled a read that is due, and be about to call its callback.
-        while cfg!(not(target_arch = "wasm32")) && !self.reads.have_ended(ticket) {
+        while cfg!(native) && !self.reads.have_ended(ticket) {
             self.after_poll(self.gpu.poll(wgpu::PollType::Poll))?;
         }
         Ok(())
