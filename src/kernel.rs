@@ -2,7 +2,6 @@
 
 #[cfg(has_webgpu)]
 use crate::backend::info::DeviceKind;
-use crate::base::backend_kind::BackendKind;
 use crate::base::error::{Error, Result};
 use crate::base::features::MatrixUnits;
 use crate::base::shape::Shape;
@@ -13,7 +12,9 @@ use crate::engine::dump;
 use crate::engine::kernel_cache;
 use crate::engine::pool::Buffer;
 use crate::lazy::allocate;
-use crate::shader::{Access, Code, KernelBuilder, Module, Signature, Slot, SlotKind, Target, footprint, spirv};
+use crate::shader::{
+    Access, Code, Dialect, KernelBuilder, Module, Signature, Slot, SlotKind, Target, footprint, spirv,
+};
 use crate::tensor::Tensor;
 use std::fmt;
 use std::sync::Arc;
@@ -211,7 +212,7 @@ impl Kernel {
     /// operators, brackets or blocks nest too deep (`docs/kernels.md` has the limits); [`Error::Argument`] where the
     /// signature does not fit it.
     pub fn from_wgsl(device: &Device, source: &str, entry_point: &str, signature: Signature) -> Result<Kernel> {
-        if device.info().backend != BackendKind::WebGpu {
+        if !Kernel::target(device).wgsl {
             let feature = format!(
                 "WGSL, in which kernel `{}` is given; bring SPIR-V for it (`Kernel::from_spirv`)",
                 signature.kernel()
@@ -279,9 +280,10 @@ impl Kernel {
         module.requires = entry.requires;
         let footprint = footprint::of_spirv(words, entry.function).map_err(refuse)?;
         module.workgroup_memory = footprint.check(signature.kernel())?;
-        let least_bytes = match device.info().backend {
-            BackendKind::WebGpu => check_translated(device, &module, &signature)?,
-            _ => vec![0; signature.slots().len()],
+        let least_bytes = if Kernel::target(device).wgsl {
+            check_translated(device, &module, &signature)?
+        } else {
+            vec![0; signature.slots().len()]
         };
         Kernel::compile(device, module, signature, least_bytes, false)
     }
@@ -297,12 +299,11 @@ impl Kernel {
             let message = format!("workgroups of {:?} invocations", module.workgroup);
             return Err(Error::Kernel { kernel: module.name, message });
         }
-        let limits = &device.info().limits;
+        let (limits, target) = (&device.info().limits, Kernel::target(device));
         // It is compiled once, before it is known how large its buffers are.
-        module.large_buffers =
-            device.info().backend == BackendKind::LevelZero && limits.max_buffer_bytes > limits.max_binding_bytes;
+        module.large_buffers = target.dialect == Dialect::OpenCl && limits.max_buffer_bytes > limits.max_binding_bytes;
         let most_bytes = if module.large_buffers { limits.max_buffer_bytes } else { limits.max_binding_bytes };
-        dump::write_own(&module, Kernel::target(device))?;
+        dump::write_own(&module, target)?;
         let compiled = device.runtime().compile(&module)?;
         let (device, workgroup) = (device.clone(), module.workgroup);
         Ok(Kernel(Arc::new(Inner { device, compiled, signature, workgroup, checked, least_bytes, most_bytes })))

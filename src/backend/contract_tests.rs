@@ -3,6 +3,7 @@
 
 use super::contract::{Backend, BufferId, Command, KernelId, MemoryUse, Pitch, ReadCallback, Region, Step, Ticket};
 use crate::backend::info::MemoryKind;
+use crate::backend::registry;
 use crate::base::backend_kind::BackendKind;
 use crate::base::clock::now;
 use crate::base::error::{Error, Result};
@@ -81,23 +82,10 @@ const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Shared, MemoryKi
 
 /// The first device of a backend.
 fn open(kind: BackendKind) -> Box<dyn Backend> {
-    match open_first(kind) {
+    match pollster::block_on(registry::open(kind, 0)) {
         Ok(backend) => backend,
         Err(error) => panic!("a {kind} device: run `make setup` ({error})"),
     }
-}
-
-fn open_first(kind: BackendKind) -> Result<Box<dyn Backend>> {
-    Ok(match kind {
-        #[cfg(has_vulkan)]
-        BackendKind::Vulkan => Box::new(super::vulkan::VulkanBackend::open(0)?),
-        #[cfg(has_webgpu)]
-        BackendKind::WebGpu => Box::new(pollster::block_on(super::webgpu::WebGpuBackend::open(0))?),
-        #[cfg(has_level_zero)]
-        BackendKind::LevelZero => Box::new(super::level_zero::LevelZeroBackend::open(0)?),
-        #[allow(unreachable_patterns, reason = "with every backend compiled in, no kind is left")]
-        other => panic!("{other} is not compiled in"),
-    })
 }
 
 /// A kernel for `y[i] = a[i] + b[i] + constant` where `i < count`, `count` being the one parameter.

@@ -8,14 +8,15 @@ mod cooperative_matrix2;
 pub(crate) mod fork;
 pub(crate) mod info;
 #[cfg(has_level_zero)]
-pub(crate) mod level_zero;
+mod level_zero;
 mod parked;
 mod reads;
+pub(crate) mod registry;
 mod rules;
 mod slots;
 #[cfg(uses_ash)]
 mod units;
 #[cfg(has_vulkan)]
-pub(crate) mod vulkan;
+mod vulkan;
 #[cfg(has_webgpu)]
-pub(crate) mod webgpu;
+mod webgpu;

@@ -89,7 +89,7 @@ pub fn tuning_of(info: &DeviceInfo) -> &'static Entry {
 }
 
 impl Runtime {
-    pub fn new(backend: impl Backend + 'static) -> Self {
+    pub fn new(backend: Box<dyn Backend>) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(OfProcess::new(backend));
         Runtime {
             stream: Stream::new(backend.clone()),

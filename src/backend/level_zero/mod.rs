@@ -34,14 +34,19 @@ use queue::Queue;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The devices that this backend can open; each one's index is its position.
-pub(crate) fn list() -> Result<Vec<DeviceInfo>> {
+/// Describes the devices that can be opened. A device's index is its position.
+pub(super) async fn list() -> Result<Vec<DeviceInfo>> {
     let adapters = adapter::all(loader::shared()?)?;
     Ok(adapters.into_iter().map(|adapter| adapter.info).collect())
 }
 
+/// Opens a device by its index.
+pub(super) async fn open(index: usize) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(LevelZeroBackend::open(index)?))
+}
+
 /// A Level Zero device.
-pub(crate) struct LevelZeroBackend {
+struct LevelZeroBackend {
     // The order of the fields is that of their end: the queue waits for the device, the device is closed last.
     queue: Queue,
     reads: Reads<HostView>,
@@ -52,7 +57,7 @@ pub(crate) struct LevelZeroBackend {
 
 impl LevelZeroBackend {
     /// Opens a device by its index.
-    pub(crate) fn open(index: usize) -> Result<LevelZeroBackend> {
+    fn open(index: usize) -> Result<LevelZeroBackend> {
         let loaded = loader::shared()?;
         let mut adapters = adapter::all(loaded)?;
         if index >= adapters.len() {

@@ -36,14 +36,19 @@ use queue::Queue;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The devices that this backend can open; each one's index is its position.
-pub(crate) fn list() -> Result<Vec<DeviceInfo>> {
+/// Describes the devices that can be opened. A device's index is its position.
+pub(super) async fn list() -> Result<Vec<DeviceInfo>> {
     let adapters = adapter::all(instance::shared()?)?;
     Ok(adapters.into_iter().map(|adapter| adapter.info).collect())
 }
 
+/// Opens a device by its index.
+pub(super) async fn open(index: usize) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(VulkanBackend::open(index)?))
+}
+
 /// A Vulkan device.
-pub(crate) struct VulkanBackend {
+struct VulkanBackend {
     // The order of the fields is that of their end: the queue waits for the device, the device is closed last.
     queue: Queue,
     reads: Reads<HostView>,
@@ -54,7 +59,7 @@ pub(crate) struct VulkanBackend {
 
 impl VulkanBackend {
     /// Opens a device by its index.
-    pub(crate) fn open(index: usize) -> Result<VulkanBackend> {
+    fn open(index: usize) -> Result<VulkanBackend> {
         let instance = instance::shared()?;
         let mut adapters = adapter::all(instance)?;
         if index >= adapters.len() {

@@ -2,24 +2,12 @@
 
 use crate::backend::fork;
 use crate::backend::info::{DeviceInfo, DeviceKind, Limits, powers_of_two, vendor_name};
+use crate::backend::registry;
 use crate::base::backend_kind::BackendKind;
 use crate::base::environment;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::features::{Features, MatrixUnits};
 use parking_lot::Mutex;
-
-/// How to get a device, for the error that says there is none.
-const HINT: &str = if cfg!(not(native)) {
-    "use a browser with WebGPU, on a page served by https or from localhost"
-} else if cfg!(target_os = "linux") {
-    "install the GPU's Vulkan driver, or Mesa's software driver: `apt-get install libvulkan1 mesa-vulkan-drivers`"
-} else if cfg!(target_os = "windows") {
-    "update the GPU's driver to one with Direct3D 12 or Vulkan"
-} else if cfg!(target_vendor = "apple") {
-    "a GPU that Metal supports is needed"
-} else {
-    "a GPU driver with Vulkan is needed"
-};
 
 /// The devices that this backend can open, in the order of their indices.
 pub(crate) async fn list() -> Result<Vec<DeviceInfo>> {
@@ -35,7 +23,7 @@ pub(super) async fn find(index: usize) -> Result<wgpu::Adapter> {
     }
     let found: Vec<_> = adapters.iter().enumerate().map(|(i, a)| format!("webgpu:{i} {}", a.get_info().name)).collect();
     let reason = format!("there is no device {index}; {} found: {}", found.len(), found.join(", "));
-    Err(Error::BackendUnavailable { backend: BackendKind::WebGpu, reason })
+    Err(registry::unavailable(BackendKind::WebGpu, reason))
 }
 
 /// Every adapter that can run kernels; at least one.
@@ -43,8 +31,7 @@ async fn adapters() -> Result<Vec<wgpu::Adapter>> {
     let (mut adapters, failure) = if cfg!(native) { (enumerate().await, String::new()) } else { request().await };
     adapters.retain(|a| a.get_downlevel_capabilities().flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS));
     if adapters.is_empty() {
-        let reason = format!("wgpu finds no adapter{failure}; {HINT}");
-        return Err(Error::BackendUnavailable { backend: BackendKind::WebGpu, reason });
+        return Err(registry::no_driver(BackendKind::WebGpu, format_args!("wgpu finds no adapter{failure}")));
     }
     Ok(adapters)
 }

@@ -33,13 +33,18 @@ use read::Reads;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(crate) use adapter::list;
+pub(super) use adapter::list;
+
+/// Opens a device by its index.
+pub(super) async fn open(index: usize) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(WebGpuBackend::open(index).await?))
+}
 
 /// A WebGPU device.
 ///
 /// Callbacks of reads run inside [`wait`](Backend::wait) and [`completed`](Backend::completed), and in a browser from
 /// its event loop; never inside of `submit`, and never with anything locked.
-pub(crate) struct WebGpuBackend {
+struct WebGpuBackend {
     info: DeviceInfo,
     gpu: Arc<GuardedDevice>,
     buffers: Buffers,
@@ -69,8 +74,8 @@ async fn request_device(adapter: &wgpu::Adapter) -> Result<(wgpu::Device, wgpu::
 }
 
 impl WebGpuBackend {
-    /// Opens the device of an index in [`list`].
-    pub(crate) async fn open(index: usize) -> Result<WebGpuBackend> {
+    /// Opens a device by its index.
+    async fn open(index: usize) -> Result<WebGpuBackend> {
         let adapter = adapter::find(index).await?;
         let info = adapter::describe(&adapter, index);
         let gpu = match GuardedDevice::parked(&info) {
