@@ -5,6 +5,7 @@ pub(crate) mod contract;
 mod contract_tests;
 #[cfg(uses_ash)]
 mod cooperative_matrix2;
+mod explicit;
 pub(crate) mod fork;
 pub(crate) mod info;
 #[cfg(has_level_zero)]
