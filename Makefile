@@ -20,6 +20,9 @@ PICTURE ?= examples/data/ocr.png
 # files is there alone, both are, and none is.
 FEATURE_SETS := "" vulkan,safetensors webgpu,npy level-zero,safetensors,npy vulkan,webgpu vulkan,level-zero webgpu,level-zero
 
+# WebGPU by itself, and every backend: those that a browser cannot have are left out.
+BROWSER_FEATURE_SETS := webgpu vulkan,webgpu,level-zero
+
 .PHONY: help setup setup-demo setup-plots demo demo-ocr test test-full ops bench bench-check bench-save plots check
 
 help: ## list the targets
@@ -111,12 +114,17 @@ plots: setup-plots ## draw what docs/performance.md shows, from docs/bench
 
 # Clippy compiles all that it looks at, so this also shows that the library builds with each set of
 # features. Tests and examples are built with all features only: they use every backend.
-check: ## formatting, lints for every set of features, documentation
+check: ## formatting, lints for every set of features and for browsers, documentation
 	$(CARGO) fmt --check
 	rustfmt --check --edition 2024 shaders/*.rs shaders/*/*.rs # which cargo does not find, as a macro names them
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
 	@for features in $(FEATURE_SETS); do \
 	  echo "clippy, features: $${features:-none}"; \
 	  $(CARGO) clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
+	done
+	@for features in $(BROWSER_FEATURE_SETS); do \
+	  echo "clippy for browsers, features: $$features"; \
+	  $(CARGO) clippy --quiet --lib --target wasm32-unknown-unknown --no-default-features --features "$$features" \
+	    -- -D warnings || exit 1; \
 	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --all-features

@@ -24,8 +24,8 @@
 
 // What a user can cause is an error, never a panic.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-// Without a backend nothing can be opened, and so nothing below `Device` is reached.
-#![cfg_attr(not(any(feature = "vulkan", feature = "webgpu")), allow(dead_code))]
+// Each backend uses some of what backends share; without one, nothing below `Device` is reached.
+#![cfg_attr(not(every_backend), allow(dead_code))]
 
 mod backend;
 mod base;
@@ -33,7 +33,7 @@ mod device;
 mod engine;
 #[doc(hidden)]
 pub mod internals;
-#[cfg(any(feature = "safetensors", feature = "npy"))]
+#[cfg(has_io)]
 pub mod io;
 mod kernel;
 #[path = "../shaders/mod.rs"]

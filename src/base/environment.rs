@@ -29,10 +29,6 @@ pub(crate) const LEVEL_ZERO_LIBRARY: &str = "MARQUETRY_LEVEL_ZERO_LIBRARY";
 
 /// What the variables say.
 #[derive(Debug, Default, PartialEq)]
-#[cfg_attr(
-    not(all(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero")),
-    allow(dead_code, reason = "some are for backends that are not compiled in")
-)]
 pub(crate) struct Environment {
     pub device: Option<(BackendKind, usize)>,
     pub validation: bool,

@@ -4,7 +4,7 @@ use crate::tuning::UnitBlock;
 
 /// What is forced. By default nothing is.
 #[derive(Debug, Default, PartialEq)]
-#[cfg_attr(not(all(feature = "vulkan", wgpu_on_vulkan)), allow(dead_code, reason = "some words are for one backend"))]
+#[cfg_attr(not(every_backend), allow(dead_code, reason = "some words are for one backend"))]
 pub(crate) struct Force {
     /// Whether wgpu gets all kernels as WGSL.
     pub wgsl: bool,

@@ -121,7 +121,7 @@ pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Op
 }
 
 #[cfg(test)]
-#[cfg(feature = "vulkan")]
+#[cfg(has_vulkan)]
 mod tests {
     use super::*;
     use crate::base::layout::Layout;
