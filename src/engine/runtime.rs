@@ -415,6 +415,7 @@ impl Runtime {
     }
 
     /// The same without blocking: the future is ready when the bytes have arrived.
+    #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
     pub async fn read_async<T: Send + 'static>(
         &self,
         buffer: &Arc<Buffer>,
@@ -444,5 +445,16 @@ impl Runtime {
         #[cfg(not(target_arch = "wasm32"))]
         waited.await.unwrap_or(Ok(()))?;
         received
+    }
+
+    /// The same without a backend, where no runtime exists.
+    #[cfg(not(any(feature = "vulkan", feature = "webgpu", feature = "level-zero")))]
+    pub async fn read_async<T: Send + 'static>(
+        &self,
+        buffer: &Arc<Buffer>,
+        source: &Source,
+        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.read(buffer, source, convert)
     }
 }
