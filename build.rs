@@ -1,4 +1,5 @@
-//! Makes constants of the tuning data in `shaders/tuning`: see `build/tuning.rs`. Says where wgpu may be on Vulkan.
+//! Makes constants of the tuning data in `shaders/tuning`: see `build/tuning.rs`. Says where wgpu may be on Vulkan,
+//! and whether the tests that need devices are compiled.
 
 #[path = "build/tuning.rs"]
 mod tuning;
@@ -11,6 +12,11 @@ fn main() -> ExitCode {
     println!("cargo::rustc-check-cfg=cfg(wgpu_on_vulkan)");
     if wgpu_may_be_on_vulkan() {
         println!("cargo::rustc-cfg=wgpu_on_vulkan");
+    }
+    // They need the project's setup. The package has no folder `tests`: there, `cargo test --lib` needs no driver.
+    println!("cargo::rustc-check-cfg=cfg(device_tests)");
+    if Path::new("tests").is_dir() {
+        println!("cargo::rustc-cfg=device_tests");
     }
     match write() {
         Ok(()) => ExitCode::SUCCESS,

@@ -16,7 +16,10 @@
 //! ```
 //!
 //! Features `vulkan`, `webgpu` and `level-zero` choose the backends, `safetensors` and `npy` the formats of files that
-//! `io` reads and writes; all are on by default. Environment variables, of which the README has the list, choose what
+//! `io` reads and writes. `disk-cache` keeps compiled kernels on disk, `chrome-trace` writes profiles for Perfetto. All
+//! but `npy` are on by default; `docs/features.md` says which an app should choose.
+//!
+//! Environment variables, of which the README has the list, choose what
 //! [`Device::best`] opens (`MARQUETRY_DEVICE`), turn on validation (`MARQUETRY_VALIDATION=1`), and more. They are read
 //! once per process; a value that is not understood is [`Error::Environment`] when a device is opened.
 

@@ -115,7 +115,7 @@ impl<B: Backend> Backend for OfProcess<B> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 #[cfg(unix)]
 mod tests {
     use crate::{Device, Error, Result, Tensor};

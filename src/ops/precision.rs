@@ -45,7 +45,7 @@ fn parts(x: &Tensor) -> Result<[Tensor; 2]> {
     Ok([first, rest])
 }
 
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 #[cfg(feature = "vulkan")]
 mod tests {
     use super::*;

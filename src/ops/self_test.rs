@@ -228,7 +228,7 @@ mod tests {
     }
 
     /// The trial itself, with kernels that every device has.
-    #[cfg(feature = "vulkan")]
+    #[cfg(all(feature = "vulkan", device_tests))]
     #[test]
     fn right_kernels_are_trusted_and_wrong_ones_are_not() {
         let device = Device::vulkan(0).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     /// A kernel that a device cannot compile is not used there.
-    #[cfg(feature = "vulkan")]
+    #[cfg(all(feature = "vulkan", device_tests))]
     #[test]
     fn what_does_not_compile_is_not_trusted() {
         use crate::kernels::matmul::UnitLayout;

@@ -57,5 +57,5 @@ pub use target::{Dialect, ParameterBlock, Target};
 pub use types::{Scalar, Type};
 pub use value::{IntoValue, Value};
 
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests;

@@ -17,7 +17,7 @@ mod memory;
 mod plan;
 mod queue;
 mod region;
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests;
 mod timing;
 

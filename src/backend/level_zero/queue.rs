@@ -292,7 +292,7 @@ impl Drop for Engine {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests {
     use super::super::tests::open;
     use crate::backend::contract::Backend;

@@ -17,7 +17,7 @@ mod pipeline;
 mod plan;
 mod properties;
 mod queue;
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests;
 mod timer;
 mod validation;

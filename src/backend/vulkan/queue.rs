@@ -207,7 +207,7 @@ impl Drop for Queue {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests {
     use super::super::tests::open;
     use super::*;

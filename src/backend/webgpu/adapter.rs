@@ -204,7 +204,7 @@ fn driver_text(beneath: wgpu::Backend, driver: &str, version: &str) -> String {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests {
     use super::*;
 

@@ -114,7 +114,7 @@ fn create_group(
     }))
 }
 
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests {
     use super::super::tests::open;
     use super::*;

@@ -29,7 +29,7 @@ fn check_alignment(region: &Region) -> Result<(), String> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests {
     use super::super::tests::open;
     use super::*;

@@ -251,7 +251,7 @@ fn create_layout(device: &wgpu::Device, signature: &Signature) -> Layout {
     Layout { group, pipeline }
 }
 
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests {
     use super::super::WebGpuBackend;
     use super::super::tests::open;

@@ -17,7 +17,7 @@ mod kernel;
 mod on_vulkan;
 mod queue;
 mod read;
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests;
 mod timing;
 

@@ -239,7 +239,7 @@ fn map(gpu: &GuardedDevice, buffer: &wgpu::Buffer) -> Result<()> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, device_tests))]
 mod tests {
     use super::super::tests::open;
     use super::*;
