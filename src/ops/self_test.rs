@@ -168,9 +168,6 @@ fn operand(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::matmul::Block;
-
-    const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
 
     fn trial() -> Trial {
         Trial { sizes: [80, 33, 72], a: Along::Depth, b: Along::Other }
@@ -231,6 +228,8 @@ mod tests {
     #[cfg(all(feature = "vulkan", device_tests))]
     #[test]
     fn right_kernels_are_trusted_and_wrong_ones_are_not() {
+        use crate::kernels::matmul::Block;
+        const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
         let device = Device::vulkan(0).unwrap();
         let block = Tile::Workgroup(Block { whole: false, ..BLOCK });
         for (tile, batch_rank) in [(block, 0), (block, 2), (Tile::Registers { columns: 1 }, 1)] {
