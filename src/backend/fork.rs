@@ -115,7 +115,8 @@ impl<B: Backend> Backend for OfProcess<B> {
     }
 }
 
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 #[cfg(unix)]
 mod tests {
     use crate::{Device, Error, Result, Tensor};

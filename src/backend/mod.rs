@@ -1,7 +1,8 @@
 //! The backends: ways to reach a GPU, behind one contract.
 
 pub(crate) mod contract;
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 #[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
 mod contract_tests;
 #[cfg(any(feature = "vulkan", wgpu_on_vulkan))]

@@ -45,7 +45,8 @@ fn parts(x: &Tensor) -> Result<[Tensor; 2]> {
     Ok([first, rest])
 }
 
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 #[cfg(feature = "vulkan")]
 mod tests {
     use super::*;

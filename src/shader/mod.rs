@@ -57,5 +57,6 @@ pub use target::{Dialect, ParameterBlock, Target};
 pub use types::{Scalar, Type};
 pub use value::{IntoValue, Value};
 
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 mod tests;

@@ -68,7 +68,8 @@ impl Events {
     }
 
     /// The number of events that there are.
-    #[cfg(all(test, device_tests))]
+    #[cfg(test)]
+    #[cfg(device_tests)]
     pub fn made(&self) -> u32 {
         let state = self.state.lock();
         (state.pools.len() as u32).saturating_sub(1) * POOL_SIZE + state.made

@@ -17,7 +17,8 @@ mod memory;
 mod plan;
 mod queue;
 mod region;
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 mod tests;
 mod timing;
 

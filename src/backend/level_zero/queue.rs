@@ -292,7 +292,8 @@ impl Drop for Engine {
     }
 }
 
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::tests::open;
     use crate::backend::contract::Backend;

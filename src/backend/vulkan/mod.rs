@@ -17,7 +17,8 @@ mod pipeline;
 mod plan;
 mod properties;
 mod queue;
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 mod tests;
 mod timer;
 mod validation;

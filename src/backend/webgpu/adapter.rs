@@ -204,7 +204,8 @@ fn driver_text(beneath: wgpu::Backend, driver: &str, version: &str) -> String {
     }
 }
 
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::*;
 

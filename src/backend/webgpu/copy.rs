@@ -29,7 +29,8 @@ fn check_alignment(region: &Region) -> Result<(), String> {
     }
 }
 
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::tests::open;
     use super::*;

@@ -251,7 +251,8 @@ fn create_layout(device: &wgpu::Device, signature: &Signature) -> Layout {
     Layout { group, pipeline }
 }
 
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::WebGpuBackend;
     use super::super::tests::open;

@@ -17,7 +17,8 @@ mod kernel;
 mod on_vulkan;
 mod queue;
 mod read;
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 mod tests;
 mod timing;
 

@@ -239,7 +239,8 @@ fn map(gpu: &GuardedDevice, buffer: &wgpu::Buffer) -> Result<()> {
     }
 }
 
-#[cfg(all(test, device_tests))]
+#[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::tests::open;
     use super::*;
