@@ -2,7 +2,8 @@
 //! been summed is rescaled when a larger one turns up: M. Milakov and N. Gimelshein, "Online normalizer calculation for
 //! softmax", 2018; T. Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", 2022.
 
-use super::elements::{Elements, Grid, Strides, float_parameter};
+use super::elements::{Elements, Strides};
+use super::parameters::{Float, Form, Lengths, Signed, Size, View, parameters};
 use super::{Family, slowness, volume};
 use crate::base::dtype::DType;
 use crate::shader::{Access, Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
@@ -25,10 +26,6 @@ pub(crate) enum Tile {
 /// Attention of the queries that share keys and values: the rows are those of all query heads of a group, one head after
 /// the other. A query sees the keys from `query + backward` up to but not including `query + forward`. The output is
 /// of the widened dtype, contiguous.
-///
-/// Parameters: the lengths of the queries' and the keys' axis, heads in a group; `forward` and `backward`; the scale; the
-/// cap of the scores; the keys per part; the lengths of the batch axes; offset and strides of `q` and the mask along the
-/// batch axes, the group and the matrix, of `k` and `v` along the batch axes and the matrix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Attention {
     pub dtype: DType,
@@ -46,15 +43,36 @@ pub(crate) struct Attention {
     pub parts: bool,
 }
 
-impl Attention {
-    /// The length of the parameter block.
-    pub fn parameter_words(&self) -> usize {
-        let rank = self.batch_rank;
-        let mask = if self.mask.is_some() { rank + 4 } else { 0 };
-        let numbers = self.dtype.parts() * (1 + usize::from(self.softcap));
-        5 + numbers + usize::from(self.parts) + rank + (rank + 4) + 2 * (rank + 3) + mask
-    }
+parameters! {
+    config: Attention;
+    host: Parameters;
+    device: Declared;
+    /// The length of the queries' axis.
+    queries: Size,
+    /// The length of the keys' axis.
+    keys: Size,
+    /// Query heads that share keys and values.
+    group: Size,
+    forward: Signed,
+    backward: Signed,
+    scale: Float = Float(config.dtype),
+    /// The cap of the scores.
+    softcap: Option<Float> = config.softcap.then_some(Float(config.dtype)),
+    /// The keys per part.
+    span: Option<Size> = config.parts.then_some(Size),
+    /// The lengths of the batch axes.
+    lengths: Lengths = Lengths(config.batch_rank),
+    /// Along the batch axes, the group and the matrix.
+    q: View = View(config.batch_rank + 3),
+    /// Along the batch axes and the matrix.
+    k: View = View(config.batch_rank + 2),
+    /// Along the batch axes and the matrix.
+    v: View = View(config.batch_rank + 2),
+    /// Along the batch axes, the group and the matrix.
+    mask: Option<View> = config.mask.map(|_| View(config.batch_rank + 3)),
+}
 
+impl Attention {
     /// The type in which scores and sums are computed.
     fn number(&self) -> Type {
         Type { scalar: self.dtype.compute_scalar(), lanes: 1 }
@@ -153,13 +171,9 @@ impl<'k> Operand<'k> {
 
 impl<'k> Problem<'k> {
     fn new(kernel: &'k KernelBuilder, config: &Attention) -> Self {
-        let word = || kernel.parameter(Type::U32);
-        let (seq_q, seq_kv, group) = (word(), word(), word());
-        let (forward, backward) = (kernel.parameter(Type::I32), kernel.parameter(Type::I32));
-        let scale = float_parameter(kernel, config.dtype);
-        let softcap = config.softcap.then(|| float_parameter(kernel, config.dtype));
-        let span = config.parts.then(word);
-        let grid = Grid::parameters(kernel, config.batch_rank);
+        let parameters = config.declare(kernel);
+        let Declared { queries: seq_q, keys: seq_kv, group, forward, backward, scale, softcap, span, .. } = parameters;
+        let grid = parameters.lengths;
         let rows = group * seq_q;
         let parts = span.map_or(kernel.u32(1), |span| (seq_kv + span - 1) / span);
         let block_rows = kernel.u32(config.tile.block().0 as u32);
@@ -170,12 +184,14 @@ impl<'k> Problem<'k> {
         let batches = grid.size(kernel);
         let coordinates = grid.coordinates(batch.min(batches - 1));
 
-        let operand = |name, dtype, inner: usize| {
-            let strides = Strides::parameters(kernel, config.batch_rank + inner);
-            Operand { elements: Elements::input(kernel, name, dtype), first: strides.at(&coordinates), strides }
+        let operand = |name, dtype, strides: Strides<'k>| Operand {
+            elements: Elements::input(kernel, name, dtype),
+            first: strides.at(&coordinates),
+            strides,
         };
-        let (q, k, v) = (operand("q", config.dtype, 3), operand("k", config.dtype, 2), operand("v", config.dtype, 2));
-        let mask = config.mask.map(|dtype| operand("mask", dtype, 3));
+        let [q, k, v] = [("q", parameters.q), ("k", parameters.k), ("v", parameters.v)]
+            .map(|(name, strides)| operand(name, config.dtype, strides));
+        let mask = config.mask.zip(parameters.mask).map(|(dtype, strides)| operand("mask", dtype, strides));
         let y = kernel.buffer("y", config.number(), Access::Write);
         let keys = [seq_kv; 2];
         let mut problem = Problem {
@@ -318,11 +334,9 @@ impl<'k> Softmax<'k> {
 }
 
 impl Family for Attention {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let numbers = self.dtype.parts() * (1 + usize::from(self.softcap)) + usize::from(self.parts);
-        let batch = &parameters[5 + numbers..][..self.batch_rank];
-        let each = [self.features + self.columns];
-        volume(parameters[..3].iter().chain(batch).chain(&each)).saturating_mul(slowness(self.dtype))
+    fn products(&self, Parameters { queries, keys, group, lengths, .. }: &Parameters) -> u64 {
+        let each = (self.features + self.columns) as usize;
+        volume([queries, keys, group, &each].into_iter().chain(lengths)).saturating_mul(slowness(self.dtype))
     }
 
     fn name(&self) -> String {

@@ -3,15 +3,15 @@
 //! depth is an input channel and a tap, an element of the window.
 
 use super::elements::{Elements, Strides, take_apart};
+use super::parameters::{Each, Form, Size, View, parameters, times};
 use super::tiles::{Sums, Tile, add_by_workgroup, loaded_column};
+use super::window::{DeclaredWindow, WindowForm, WindowParameters};
 use super::{Family, slowness, volume};
 use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
-/// A convolution over `axes` spatial axes. Parameters: the number of images, groups, and output and input channels per
-/// group; per axis the length of the output, the input and the kernel, stride, dilation and padding before the input,
-/// and if transposed the distance of the taps of a phase; the input's offset and strides; the offsets of the weight and
-/// the bias, which are contiguous. `y` is contiguous and of the widened dtype; the bias has that of the sum.
+/// A convolution over `axes` spatial axes. `y` has the widened dtype, and the bias the dtype of the sum. `y`, the
+/// weight and the bias are contiguous.
 ///
 /// In a transposed convolution, outputs that are `stride` apart have the same taps, all others have none in common:
 /// along each axis they are a phase of their own, computed like a convolution of stride 1 with every `step`-th tap.
@@ -30,12 +30,23 @@ pub(crate) struct Conv {
     pub clipped: bool,
 }
 
-impl Conv {
-    /// The length of the parameter block.
-    pub fn parameter_words(&self) -> usize {
-        let per_axis = if self.transposed { 8 } else { 7 };
-        4 + per_axis * self.axes + 4 + usize::from(self.bias)
-    }
+parameters! {
+    config: Conv;
+    host: Parameters;
+    device: Declared;
+    images: Size,
+    groups: Size,
+    /// The number of output channels per group.
+    rows: Size,
+    /// The number of input channels per group.
+    channels: Size,
+    /// A window per axis.
+    windows: Each<WindowForm> = times(config.axes),
+    /// The distance between the taps of a phase, per axis of a transposed convolution.
+    steps: Each<Size> = times(if config.transposed { config.axes } else { 0 }),
+    x: View = View(2 + config.axes),
+    weight_offset: Size,
+    bias_offset: Option<Size> = config.bias.then_some(Size),
 }
 
 /// One spatial axis: place `q` of the phase is output `first + q * spacing`; its tap `j` is element
@@ -143,24 +154,20 @@ fn product<'k>(k: &'k KernelBuilder, values: impl Iterator<Item = Value<'k>>) ->
 
 impl<'k> Problem<'k> {
     fn new(k: &'k KernelBuilder, config: &Conv) -> Self {
-        let word = || k.parameter(Type::U32);
-        let [images, groups, rows, channels] = std::array::from_fn(|_| word());
-        let parameters: Vec<[Value; 6]> = (0..config.axes).map(|_| std::array::from_fn(|_| word())).collect();
-        let steps: Vec<Value> = (0..if config.transposed { config.axes } else { 0 }).map(|_| word()).collect();
-        let x_at = Strides::parameters(k, 2 + config.axes);
-        let weight_offset = word();
+        let Declared { images, groups, rows, channels, windows, steps, x: x_at, weight_offset, bias_offset } =
+            config.declare(k);
         let x = Elements::input(k, "x", config.dtype);
         let weight = Elements::input(k, "weight", config.dtype);
-        let bias = config.bias.then(|| (Elements::input(k, "bias", config.dtype.summed()), word()));
+        let bias = bias_offset.map(|offset| (Elements::input(k, "bias", config.dtype.summed()), offset));
         let number = Type { scalar: config.dtype.compute_scalar(), lanes: 1 };
         let y = k.buffer("y", number, Access::Write);
 
         // Blocks in order: group, phase, block of rows, block of columns.
-        let kernel = product(k, parameters.iter().map(|[_, _, kernel, ..]| *kernel));
+        let kernel = product(k, windows.iter().map(|window| window.kernel));
         let (block_rows, block_columns) = config.tile.block();
         let down = (rows + (block_rows - 1)) / block_rows;
         let strip = config.tile.strip();
-        let places = parameters.iter().enumerate().map(|(i, &[output, _, _, stride, ..])| {
+        let places = windows.iter().enumerate().map(|(i, &DeclaredWindow { output, stride, .. })| {
             let places = if config.transposed { (output + stride - 1) / stride } else { output };
             // No strip goes on in the next row.
             if i + 1 == config.axes && strip > 1 { (places + (strip - 1)) / strip * strip } else { places }
@@ -172,15 +179,14 @@ impl<'k> Problem<'k> {
         let (block_row, block_column) = (block / across % down * block_rows, block % across * block_columns);
         let mut batch = block / (across * down);
         let mut axes = Vec::new();
-        for (i, &axis) in parameters.iter().enumerate().rev() {
+        for (i, window) in windows.iter().enumerate().rev() {
             axes.push(match steps.get(i) {
-                None => dense_axis(k, i, axis, places[i]),
+                None => dense_axis(k, i, window, places[i]),
                 Some(&step) => {
-                    let [output, _, _, stride, ..] = axis;
-                    let phases = stride.min(output);
+                    let phases = window.stride.min(window.output);
                     let phase = batch % phases;
                     batch = batch / phases;
-                    phase_axis(k, i, axis, places[i], [phase, step])
+                    phase_axis(k, i, window, places[i], [phase, step])
                 }
             });
         }
@@ -281,7 +287,7 @@ impl<'k> Problem<'k> {
 fn dense_axis<'k>(
     k: &'k KernelBuilder,
     axis: usize,
-    [output, input, kernel, stride, dilation, before]: [Value<'k>; 6],
+    &DeclaredWindow { output, input, kernel, stride, dilation, before }: &DeclaredWindow<'k>,
     places: Value<'k>,
 ) -> Axis<'k> {
     let (zero, one) = (k.u32(0), k.u32(1));
@@ -310,7 +316,7 @@ fn dense_axis<'k>(
 fn phase_axis<'k>(
     k: &'k KernelBuilder,
     axis: usize,
-    [output, input, kernel, stride, dilation, before]: [Value<'k>; 6],
+    &DeclaredWindow { output, input, kernel, stride, dilation, before }: &DeclaredWindow<'k>,
     places: Value<'k>,
     [phase, step]: [Value<'k>; 2],
 ) -> Axis<'k> {
@@ -345,12 +351,12 @@ fn phase_axis<'k>(
 }
 
 impl Family for Conv {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let (sizes, axes) = parameters.split_at(4);
+    fn products(&self, Parameters { images, groups, rows, channels, windows, .. }: &Parameters) -> u64 {
         // An element of the output is made of all taps, one of a transposed convolution's input goes to all of them.
-        let place = usize::from(self.transposed);
-        let axes = axes.chunks(6).take(self.axes).flat_map(|axis| [&axis[place], &axis[2]]);
-        volume(sizes.iter().chain(axes)).saturating_mul(slowness(self.dtype))
+        let places = |window: &WindowParameters| if self.transposed { window.input } else { window.output };
+        let sizes = windows.iter().flat_map(|window| [places(window), window.kernel]);
+        let sizes: Vec<usize> = [*images, *groups, *rows, *channels].into_iter().chain(sizes).collect();
+        volume(&sizes).saturating_mul(slowness(self.dtype))
     }
 
     fn name(&self) -> String {

@@ -260,22 +260,6 @@ impl<'k> Quads<'k> {
     }
 }
 
-/// A number from the parameters, which are words of 32 bits.
-pub(super) fn number_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
-    let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
-    let low = k.parameter(Type::U32);
-    if dtype.parts() == 1 {
-        return low.bitcast(ty);
-    }
-    let high = k.parameter(Type::U32);
-    (low.convert(Scalar::I64) | (high.convert(Scalar::I64) << 32)).bitcast(ty)
-}
-
-/// A float from the parameters, as precise as elements of a dtype are computed.
-pub(super) fn float_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
-    if dtype == DType::F64 { number_parameter(k, dtype) } else { k.parameter(Type::F32) }
-}
-
 /// A buffer of elements of one, two, four or eight bytes whose meaning plays no role.
 #[derive(Clone, Copy)]
 pub(super) struct Raw<'k> {
@@ -348,19 +332,21 @@ pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<
 }
 
 /// The lengths of some axes as parameters, with which a linear index is taken apart.
-pub(super) struct Grid<'k> {
+#[derive(Clone)]
+pub(crate) struct Grid<'k> {
     lengths: Vec<Value<'k>>,
 }
 
 /// A strided view over a [`Grid`]: an offset and a stride per axis, as parameters.
-pub(super) struct Strides<'k> {
+#[derive(Clone)]
+pub(crate) struct Strides<'k> {
     offset: Value<'k>,
     strides: Vec<Value<'k>>,
 }
 
 impl<'k> Grid<'k> {
-    pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
-        Grid { lengths: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
+    pub fn new(lengths: Vec<Value<'k>>) -> Self {
+        Grid { lengths }
     }
 
     /// The length of the innermost axis.
@@ -383,9 +369,8 @@ impl<'k> Grid<'k> {
 }
 
 impl<'k> Strides<'k> {
-    pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
-        let offset = k.parameter(Type::U32);
-        Strides { offset, strides: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
+    pub fn new(offset: Value<'k>, strides: Vec<Value<'k>>) -> Self {
+        Strides { offset, strides }
     }
 
     /// The index of the first element.

@@ -1,10 +1,11 @@
 //! One kernel per expression tree: each invocation computes four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides, number_parameter};
+use super::elements::{Elements, Quads, Strides};
+use super::parameters::{Each, Form, Lengths, Number, Size, View, parameters};
 use crate::base::dtype::DType;
 use crate::kernels::expr::{BinaryOp, Expr, UnaryOp};
-use crate::shader::{KernelBuilder, Scalar, Type, Value};
+use crate::shader::{KernelBuilder, Scalar, Value};
 use smallvec::SmallVec;
 
 /// Invocations per workgroup: as many as every device has. With 64, a GPU that has 2,048 at work on a multiprocessor does
@@ -29,14 +30,18 @@ pub(crate) enum InputLayout {
 }
 
 impl InputLayout {
-    /// Whether there are strides among the parameters.
     pub fn is_strided(self) -> bool {
         self != InputLayout::Contiguous
     }
+
+    /// The form of an input's parameters, with strides along this many axes if it is strided. The offset of a contiguous
+    /// one counts fours.
+    pub(super) fn view(self, rank: usize) -> View {
+        View(if self.is_strided() { rank } else { 0 })
+    }
 }
 
-/// An elementwise kernel. Parameters: the number of elements; the lengths of the axes; per input its offset (in
-/// elements, in quads if contiguous) and, if strided, its strides; the scalars, those of 64 bits in two words.
+/// An elementwise kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Elementwise {
     pub expr: Expr,
@@ -59,32 +64,35 @@ impl Elementwise {
     pub fn elements_per_group(&self) -> usize {
         (4 * self.quads * WORKGROUP) as usize
     }
+}
 
-    /// The length of the parameter block.
-    pub fn parameter_words(&self) -> usize {
-        let strided = self.inputs.iter().filter(|(_, layout)| layout.is_strided()).count();
-        let scalars: usize = self.scalars.iter().map(|dtype| dtype.parts()).sum();
-        1 + self.rank + self.inputs.len() + strided * self.rank + scalars
-    }
+parameters! {
+    config: Elementwise;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements of the output.
+    count: Size,
+    /// The lengths of the axes that strided inputs are walked along.
+    lengths: Lengths = Lengths(config.rank),
+    inputs: Each<View> = config.inputs.iter().map(|(_, layout)| layout.view(config.rank)).collect(),
+    scalars: Each<Number> = config.scalars.iter().copied().map(Number).collect(),
 }
 
 /// An input in a kernel.
 pub(super) enum Input<'k> {
-    Contiguous(Quads<'k>, Value<'k>),
+    Contiguous(Quads<'k>, Strides<'k>),
     Strided(Elements<'k>, Strides<'k>),
     StridedQuads(Quads<'k>, Strides<'k>),
     Repeated(Elements<'k>, Strides<'k>),
 }
 
 impl<'k> Input<'k> {
-    pub fn declare(k: &'k KernelBuilder, name: &str, dtype: DType, layout: InputLayout, rank: usize) -> Self {
+    pub fn new(k: &'k KernelBuilder, name: &str, dtype: DType, layout: InputLayout, at: Strides<'k>) -> Self {
         match layout {
-            InputLayout::Contiguous => Input::Contiguous(Quads::input(k, name, dtype), k.parameter(Type::U32)),
-            InputLayout::Strided => Input::Strided(Elements::input(k, name, dtype), Strides::parameters(k, rank)),
-            InputLayout::StridedQuads => {
-                Input::StridedQuads(Quads::input(k, name, dtype), Strides::parameters(k, rank))
-            }
-            InputLayout::Repeated => Input::Repeated(Elements::input(k, name, dtype), Strides::parameters(k, rank)),
+            InputLayout::Contiguous => Input::Contiguous(Quads::input(k, name, dtype), at),
+            InputLayout::Strided => Input::Strided(Elements::input(k, name, dtype), at),
+            InputLayout::StridedQuads => Input::StridedQuads(Quads::input(k, name, dtype), at),
+            InputLayout::Repeated => Input::Repeated(Elements::input(k, name, dtype), at),
         }
     }
 
@@ -92,7 +100,7 @@ impl<'k> Input<'k> {
     /// innermost axis, else the first. Of a strided input, as many as there are coordinates.
     pub fn load(&self, k: &'k KernelBuilder, quad: Value<'k>, coordinates: &[Vec<Value<'k>>]) -> Value<'k> {
         match self {
-            Input::Contiguous(quads, offset) => quads.load(k, *offset + quad),
+            Input::Contiguous(quads, at) => quads.load(k, at.offset() + quad),
             Input::Strided(elements, strides) => {
                 elements.gather(k, &coordinates.iter().map(|place| strides.at(place)).collect::<Vec<_>>())
             }
@@ -112,12 +120,10 @@ impl Family for Elementwise {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let count = k.parameter(Type::U32);
-        let grid = Grid::parameters(k, self.rank);
-        let inputs: Vec<Input> = (self.inputs.iter().enumerate())
-            .map(|(i, &(dtype, layout))| Input::declare(k, &format!("x{i}"), dtype, layout, self.rank))
+        let Declared { count, lengths, inputs: views, scalars } = self.declare(k);
+        let inputs: Vec<Input> = (self.inputs.iter().zip(views).enumerate())
+            .map(|(i, (&(dtype, layout), at))| Input::new(k, &format!("x{i}"), dtype, layout, at))
             .collect();
-        let scalars: Vec<Value> = self.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
         let output = Quads::output(k, "y", self.expr.dtype());
 
         let lanes = match () {
@@ -134,7 +140,7 @@ impl Family for Elementwise {
             })
         };
         let load = |quad: Value<'k>| -> Vec<Value<'k>> {
-            let coordinates: Vec<_> = places(quad)[..lanes].iter().map(|&place| grid.coordinates(place)).collect();
+            let coordinates: Vec<_> = places(quad)[..lanes].iter().map(|&place| lengths.coordinates(place)).collect();
             inputs.iter().map(|input| input.load(k, quad, &coordinates)).collect()
         };
         let first = k.group_index() * (self.quads * WORKGROUP) + k.local_index();

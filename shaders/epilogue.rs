@@ -1,22 +1,22 @@
 //! Elementwise expressions that the kernel of a product computes where it stores it: the product is one of their inputs, and
 //! the others are loaded at its place.
 
-use super::elements::{Grid, number_parameter};
+use super::elements::Grid;
 use super::elementwise::{Evaluation, Input, InputLayout};
+use super::parameters::{Each, Lengths, Number, View, parameters};
 use crate::base::dtype::DType;
 use crate::kernels::expr::Expr;
 use crate::shader::{KernelBuilder, Value};
 use smallvec::SmallVec;
 
-/// An expression over a product, which is its last input. Parameters: the lengths of the axes that the rows are made of; per
-/// other input its offset (in elements, in quads if contiguous) and its strides, if it has some; the scalars.
+/// An expression over a product, which is its last input.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Epilogue {
     pub expr: Expr,
-    pub inputs: SmallVec<[EpilogueInput; 2]>,
+    pub inputs: SmallVec<[EpilogueInput; 4]>,
     /// The number of axes that the rows are made of, where an input differs between them.
     pub rank: usize,
-    pub scalars: SmallVec<[DType; 2]>,
+    pub scalars: SmallVec<[DType; 4]>,
     /// The dtype in which the product is stored besides, where somebody else waits for it.
     pub kept: Option<DType>,
 }
@@ -30,6 +30,22 @@ pub(crate) struct EpilogueInput {
     pub by_row: bool,
 }
 
+parameters! {
+    config: Epilogue;
+    host: Parameters;
+    device: Declared;
+    /// The lengths of the axes that the rows are made of.
+    rows: Lengths = Lengths(config.rank),
+    inputs: Each<View> = config.inputs.iter().map(|input| input.view(config.rank)).collect(),
+    scalars: Each<Number> = config.scalars.iter().copied().map(Number).collect(),
+}
+
+impl EpilogueInput {
+    fn view(self, rank: usize) -> View {
+        self.layout.view(1 + if self.by_row { rank } else { 0 })
+    }
+}
+
 /// An epilogue in a kernel.
 pub(super) struct Tail<'k> {
     expr: Expr,
@@ -39,14 +55,15 @@ pub(super) struct Tail<'k> {
 }
 
 impl<'k> Tail<'k> {
-    pub fn declare(k: &'k KernelBuilder, config: &Epilogue) -> Self {
-        let rows = Grid::parameters(k, config.rank);
-        let inputs = config.inputs.iter().enumerate().map(|(i, input)| {
-            let rank = 1 + if input.by_row { config.rank } else { 0 };
-            (Input::declare(k, &format!("x{i}"), input.dtype, input.layout, rank), input.by_row)
-        });
+    pub fn new(k: &'k KernelBuilder, config: &Epilogue, parameters: Declared<'k>) -> Self {
+        let Declared { rows, inputs: views, scalars } = parameters;
+        let inputs = config
+            .inputs
+            .iter()
+            .zip(views)
+            .enumerate()
+            .map(|(i, (input, at))| (Input::new(k, &format!("x{i}"), input.dtype, input.layout, at), input.by_row));
         let inputs = inputs.collect();
-        let scalars = config.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
         Tail { expr: config.expr.clone(), rows, inputs, scalars }
     }
 

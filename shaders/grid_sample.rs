@@ -1,10 +1,11 @@
 //! Images looked at through a grid of places. Each invocation computes four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides, float_parameter, quad_indices};
+use super::elements::{Elements, Quads, quad_indices};
 use super::interpolation::{Interpolation, Tap, combined, cubic_weights, linear_weights};
+use super::parameters::{Float, Form, Lengths, Size, View, parameters};
 use crate::base::dtype::DType;
-use crate::shader::{KernelBuilder, Scalar, Type, Value};
+use crate::shader::{KernelBuilder, Scalar, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
@@ -20,10 +21,8 @@ pub(crate) enum Outside {
     Reflection,
 }
 
-/// Samples `x` of `[batch, channels, height, width]` at `grid` of `[batch, rows, columns, 2]`. Parameters: the number of
-/// elements of the output, the lengths of its axes; offset and strides of `x` and of `grid`; per axis of the image, the
-/// vertical one first, its length, and what part of it the numbers from -1 to 1 span: how long it is, where it starts.
-/// Places are as precise as the more precise of the two.
+/// Samples `x` of `[batch, channels, height, width]` at `grid` of `[batch, rows, columns, 2]`. Places are as precise as
+/// the more precise of the two.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct GridSample {
     pub dtype: DType,
@@ -32,7 +31,36 @@ pub(crate) struct GridSample {
     pub outside: Outside,
 }
 
-/// An axis of the image. Its length is a float, as places are.
+parameters! {
+    config: GridSample;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements of the output.
+    count: Size,
+    /// The lengths of the output's axes.
+    lengths: Lengths = Lengths(4),
+    x: View = View(4),
+    grid: View = View(4),
+    vertical: AxisForm = AxisForm(config.places()),
+    horizontal: AxisForm = AxisForm(config.places()),
+}
+
+/// The form of an axis of the image, with the dtype in which places are computed.
+pub(crate) struct AxisForm(DType);
+
+parameters! {
+    config: AxisForm;
+    host: AxisParameters;
+    device: DeclaredAxis;
+    /// The number of elements along the axis.
+    length: Float = Float(config.0),
+    /// The length of the part that the numbers from -1 to 1 span.
+    span: Float = Float(config.0),
+    /// Where that part starts.
+    start: Float = Float(config.0),
+}
+
+/// An axis of the image.
 struct ImageAxis<'k> {
     last: Value<'k>,
     span: Value<'k>,
@@ -47,8 +75,7 @@ impl GridSample {
 }
 
 impl<'k> ImageAxis<'k> {
-    fn parameters(k: &'k KernelBuilder, dtype: DType) -> Self {
-        let [length, span, start] = std::array::from_fn(|_| float_parameter(k, dtype));
+    fn new(DeclaredAxis { length, span, start }: DeclaredAxis<'k>) -> Self {
         ImageAxis { last: length - 1.0, span, start }
     }
 
@@ -108,10 +135,8 @@ impl Family for GridSample {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let count = k.parameter(Type::U32);
-        let lengths = Grid::parameters(k, 4);
-        let [x_at, grid_at] = std::array::from_fn(|_| Strides::parameters(k, 4));
-        let [vertical, horizontal] = std::array::from_fn(|_| ImageAxis::parameters(k, self.places()));
+        let Declared { count, lengths, x: x_at, grid: grid_at, vertical, horizontal } = self.declare(k);
+        let [vertical, horizontal] = [vertical, horizontal].map(ImageAxis::new);
         let x = Elements::input(k, "x", self.dtype);
         let grid = Elements::input(k, "grid", self.grid);
         let y = Quads::output(k, "y", self.dtype);

@@ -1,7 +1,9 @@
 //! Operations that replace each row of elements, those along some axes, by a function of the whole row.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides, float_parameter};
+use super::elements::{Elements, Quads, Strides};
+use super::parameters::{Float, Form, Size, View, parameters};
+use super::rows::RowsType;
 use super::workgroup::{Member, Team, Turn, tree};
 use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
@@ -69,16 +71,11 @@ pub(crate) enum Held {
 }
 
 /// A normalisation, and then `y weight + bias` as far as they are there. The output is of the dtype that [`Load`] says,
-/// contiguous. Parameters: the number of rows, their length, the number of rows that lie side by side (the product of the axes inside of the
-/// normalised ones); the lengths of the kept axes, of the normalised ones; the input's offset and strides along both;
-/// eps, if the operation has one; if weights are per channel, the number of groups that the channels come in, the
-/// channels of a group and the elements of a channel; offset and stride of the weight, then of the bias.
+/// contiguous.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Normalize {
     pub op: NormalizeOp,
-    pub dtype: DType,
-    pub kept_rank: usize,
-    pub normalized_rank: usize,
+    pub rows: RowsType,
     pub weight: bool,
     pub bias: bool,
     /// Whether a row is a group of channels with a weight and a bias each; else each of its elements has its own.
@@ -90,20 +87,42 @@ pub(crate) struct Normalize {
     pub held: Held,
 }
 
-impl Normalize {
-    /// The length of the parameter block.
-    pub fn parameter_words(&self) -> usize {
-        let affine = 2 * (usize::from(self.weight) + usize::from(self.bias));
-        let channels = if self.per_channel { 3 } else { 0 };
-        let eps = if self.op.has_eps() { self.dtype.parts() } else { 0 };
-        4 + 2 * (self.kept_rank + self.normalized_rank) + eps + channels + affine
-    }
+parameters! {
+    config: Normalize;
+    host: Parameters;
+    device: Declared;
+    /// The number of rows.
+    count: Size,
+    /// The length of a row.
+    length: Size,
+    /// The number of rows that lie side by side: the product of the axes inside of the normalised ones.
+    inner: Size,
+    rows: RowsType = config.rows,
+    eps: Option<Float> = config.op.has_eps().then_some(Float(config.rows.dtype)),
+    channels: Option<Channels> = config.per_channel.then_some(Channels),
+    weight: Option<View> = config.weight.then_some(View(1)),
+    bias: Option<View> = config.bias.then_some(View(1)),
+}
+
+/// The form of rows that are groups of channels.
+pub(crate) struct Channels;
+
+parameters! {
+    config: Channels;
+    host: ChannelParameters;
+    device: DeclaredChannels;
+    /// The number of groups that the channels come in.
+    groups: Size,
+    /// The channels of a group.
+    channels: Size,
+    /// The elements of a channel.
+    elements: Size,
 }
 
 impl Family for Normalize {
     fn name(&self) -> String {
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
-        let Normalize { op, dtype, team, load, held, .. } = self;
+        let Normalize { op, rows: RowsType { dtype, .. }, team, load, held, .. } = self;
         format!("{op:?}({dtype}, {team:?}{subgroups}, {load:?}, {held:?})").to_lowercase()
     }
 
@@ -112,32 +131,25 @@ impl Family for Normalize {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let (rows, length, inner) = (k.parameter(Type::U32), k.parameter(Type::U32), k.parameter(Type::U32));
-        let kept = Grid::parameters(k, self.kept_rank);
-        let normalized = Grid::parameters(k, self.normalized_rank);
-        let strides = Strides::parameters(k, self.kept_rank + self.normalized_rank);
-        let eps = self.op.has_eps().then(|| float_parameter(k, self.dtype));
-        let channels: Option<[Value; 3]> = self.per_channel.then(|| std::array::from_fn(|_| k.parameter(Type::U32)));
-        let (along, across) = (self.load.along(), self.load.across());
-        let x = Source::input(k, "x", self.dtype, along * across);
-        let vector = |name| {
-            (Source::input(k, name, self.dtype, if channels.is_some() { 1 } else { along }), Strides::parameters(k, 1))
-        };
-        let weight = self.weight.then(|| vector("weight"));
-        let bias = self.bias.then(|| vector("bias"));
-        let y = Target::output(k, self.dtype, along * across);
+        let Declared { count, length, inner, rows, eps, channels, weight, bias } = self.declare(k);
+        let (dtype, along, across) = (self.rows.dtype, self.load.along(), self.load.across());
+        let x = Source::input(k, "x", dtype, along * across);
+        let width = if self.per_channel { 1 } else { along };
+        let weight = weight.map(|at| (Source::input(k, "weight", dtype, width), at));
+        let bias = bias.map(|at| (Source::input(k, "bias", dtype, width), at));
+        let y = Target::output(k, dtype, along * across);
 
         let member = self.team.join(k).in_subgroups(self.subgroup);
         // The only row, or the first of four.
-        let row = (member.row * across).min(rows - across);
-        let coordinates = kept.coordinates(row);
+        let row = (member.row * across).min(count - across);
+        let kept = rows.kept.coordinates(row);
         // From here on `j` counts loads.
         let load = move |j: Value<'k>| {
-            let place = [&coordinates[..], &normalized.coordinates(j * along)].concat();
-            x.load(k, strides.at(&place))
+            let place = [&kept[..], &rows.along.coordinates(j * along)].concat();
+            x.load(k, rows.x.at(&place))
         };
-        let count = length.convert(self.dtype.compute_scalar());
-        let ty = Type { scalar: self.dtype.compute_scalar(), lanes: across };
+        let terms = length.convert(dtype.compute_scalar());
+        let ty = Type { scalar: dtype.compute_scalar(), lanes: across };
         let x = Row::new(member, self.held, ty, length / along, load);
 
         let one = k.number(ty, 1);
@@ -157,14 +169,14 @@ impl Family for Normalize {
                 }
             }
             NormalizeOp::LayerNorm => {
-                let mean = x.sum() / count;
+                let mean = x.sum() / terms;
                 let deviation = x.map(move |x| x - mean);
-                let variance = deviation.map(|d| d * d).sum() / count;
+                let variance = deviation.map(|d| d * d).sum() / terms;
                 let scale = one / (variance + eps).sqrt();
                 deviation.map(move |d| d * scale)
             }
             NormalizeOp::RmsNorm => {
-                let scale = one / (x.map(|x| x * x).sum() / count + eps).sqrt();
+                let scale = one / (x.map(|x| x * x).sum() / terms + eps).sqrt();
                 x.map(move |x| x * scale)
             }
             NormalizeOp::L2 => {
@@ -173,12 +185,13 @@ impl Family for Normalize {
             }
         };
 
-        let row_exists = (member.row * across).lt(rows);
+        let row_exists = (member.row * across).lt(count);
         y_row.each(|j, exists, normal| {
             // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
             k.when(exists.map_or(row_exists, |exists| row_exists & exists), || {
                 let j = j * along;
-                let place = [channels.map_or(j, |[groups, size, inside]| row % groups * size + j / inside)];
+                let channel = |at: &DeclaredChannels<'k>| row % at.groups * at.channels + j / at.elements;
+                let place = [channels.as_ref().map_or(j, channel)];
                 let at = |vector: &(Source<'k>, Strides<'k>)| vector.0.load(k, vector.1.at(&place));
                 let scaled = weight.as_ref().map_or(normal, |weight| normal * at(weight));
                 let shifted = bias.as_ref().map_or(scaled, |bias| scaled + at(bias));
@@ -193,7 +206,7 @@ impl Family for Normalize {
             for op in NormalizeOp::ALL {
                 let affine = matches!(op, NormalizeOp::LayerNorm | NormalizeOp::RmsNorm);
                 let bias = op == NormalizeOp::LayerNorm;
-                let (kept_rank, normalized_rank) = (1, 1);
+                let rows = RowsType { dtype, kept_rank: 1, row_rank: 1 };
                 let [invocation, workgroup] = Team::ALL;
                 let columns = Team::Columns { members: 8, side_by_side: 8 };
                 let (single, singles, held) =
@@ -212,9 +225,7 @@ impl Family for Normalize {
                 }
                 samples.extend(cuts.into_iter().map(|(team, subgroup, load, held)| Normalize {
                     op,
-                    dtype,
-                    kept_rank,
-                    normalized_rank,
+                    rows,
                     weight: affine,
                     bias,
                     per_channel: false,

@@ -1,6 +1,8 @@
 //! Pools: each window of the spatial axes folded to one number. Each invocation folds four consecutive windows.
 
-use super::elements::{Elements, Quads, float_parameter};
+use super::elements::{Elements, Quads, quad_indices};
+use super::parameters::{Each, Float, Form, Size, View, parameters, times};
+use super::window::{DeclaredWindow, WindowForm};
 use super::{Family, volume};
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
@@ -16,7 +18,7 @@ pub(crate) enum PoolOp {
         /// Whether the window's padding counts as zeros, or not at all.
         padding_counts: bool,
     },
-    /// The p-norm; p is the last parameter.
+    /// The p-norm.
     Norm,
 }
 
@@ -28,14 +30,41 @@ pub(crate) enum Windows {
     Adaptive,
 }
 
-/// A pool. Parameters: the number of elements of the output; the lengths of the two outer axes; per spatial axis the length
-/// of the output, the input and the kernel, stride, dilation, padding before and after; the input's offset and strides.
+/// A pool over `axes` spatial axes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pool {
     pub op: PoolOp,
     pub windows: Windows,
     pub dtype: DType,
     pub axes: usize,
+}
+
+parameters! {
+    config: Pool;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements of the output.
+    count: Size,
+    images: Size,
+    channels: Size,
+    /// The spatial axes.
+    axes: Each<AxisForm> = times(config.axes),
+    x: View = View(2 + config.axes),
+    /// The p of a norm.
+    p: Option<Float> = (config.op == PoolOp::Norm).then_some(Float(config.dtype)),
+}
+
+/// The form of a spatial axis.
+#[derive(Default)]
+pub(crate) struct AxisForm;
+
+parameters! {
+    config: AxisForm;
+    host: AxisParameters;
+    device: DeclaredAxis;
+    window: WindowForm,
+    /// The padding after the input.
+    after: Size,
 }
 
 /// One spatial axis, with what differs between the four windows in the lanes of vectors.
@@ -56,12 +85,8 @@ type Sources<'k> = (Value<'k>, Option<Value<'k>>);
 
 impl Pool {
     /// An axis for the windows at places `q`.
-    fn axis<'k>(
-        &self,
-        [output, input, kernel, stride, dilation, before, after]: [Value<'k>; 7],
-        stride_in_memory: Value<'k>,
-        q: Value<'k>,
-    ) -> Axis<'k> {
+    fn axis<'k>(&self, axis: &DeclaredAxis<'k>, stride_in_memory: Value<'k>, q: Value<'k>) -> Axis<'k> {
+        let DeclaredWindow { output, input, kernel, stride, dilation, before } = axis.window;
         let (most, start, end, counted) = match self.windows {
             Windows::Adaptive => {
                 let (start, end) = (q * input / output, ((q + 1) * input + (output - 1)) / output);
@@ -71,7 +96,7 @@ impl Pool {
                 // From the start of the padding.
                 let from = q * stride;
                 let counted = match self.op {
-                    PoolOp::Average { padding_counts: true } => (from + kernel).min(before + input + after) - from,
+                    PoolOp::Average { padding_counts: true } => (from + kernel).min(before + input + axis.after) - from,
                     _ => (from + kernel).min(before + input) - from.max(before),
                 };
                 // The loop visits no padding: there may be far more of it than input.
@@ -114,9 +139,8 @@ impl Pool {
 }
 
 impl Family for Pool {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let axes = parameters[3..].chunks(7).take(self.axes);
-        volume(std::iter::once(&parameters[0]).chain(axes.map(|axis| (&axis[1]).min(&axis[2]))))
+    fn products(&self, Parameters { count, axes, .. }: &Parameters) -> u64 {
+        volume([count].into_iter().chain(axes.iter().map(|axis| (&axis.window.input).min(&axis.window.kernel))))
     }
 
     fn name(&self) -> String {
@@ -134,39 +158,32 @@ impl Family for Pool {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let word = || k.parameter(Type::U32);
-        let count = word();
-        let outer: [Value; 2] = std::array::from_fn(|_| word());
-        let spatial: Vec<[Value; 7]> = (0..self.axes).map(|_| std::array::from_fn(|_| word())).collect();
-        let offset = word();
-        let outer_strides: [Value; 2] = std::array::from_fn(|_| word());
-        let strides: Vec<Value> = (0..self.axes).map(|_| word()).collect();
-        let p = (self.op == PoolOp::Norm).then(|| float_parameter(k, self.dtype));
+        let Declared { count, images, channels, axes: spatial, x: x_at, p } = self.declare(k);
         let x = Elements::input(k, "x", self.dtype);
         let y = Quads::output(k, "y", self.dtype);
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
             // The last four may reach beyond the output.
-            let mut rest = k.vector(&[0, 1, 2, 3].map(|lane| (quad * 4 + lane).min(count - 1)));
+            let mut rest = quad_indices(k, quad, count);
             let mut place = |length: Value<'k>| {
                 let place = rest % length;
                 rest = rest / length;
                 place
             };
             let mut axes: Vec<Axis> = Vec::new();
-            for (&parameters, &stride) in spatial.iter().zip(&strides).rev() {
-                axes.push(self.axis(parameters, stride, place(parameters[0])));
+            for (from_last, axis) in (1..).zip(spatial.iter().rev()) {
+                axes.push(self.axis(axis, x_at.stride(from_last), place(axis.window.output)));
             }
             axes.reverse();
-            let mut index = offset.splat(4);
-            for (&length, &stride) in outer.iter().zip(&outer_strides).rev() {
-                index = index + place(length) * stride;
+            let mut index = x_at.offset().splat(4);
+            for (from_last, length) in (self.axes + 1..).zip([channels, images]) {
+                index = index + place(length) * x_at.stride(from_last);
             }
 
             let folded = k.var(self.empty(k));
             each_element(k, &axes, (index, None), &|(index, inside)| {
-                let load = |index: Value<'k>| x.gather(k, &[0, 1, 2, 3].map(|lane| index.lane(lane)));
+                let load = |index: Value<'k>| x.gather_lanes(k, index);
                 let before = folded.get();
                 folded.set(match inside {
                     Some(inside) => inside.select(self.fold(before, load(inside.select(index, 0)), p), before),

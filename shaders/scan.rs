@@ -3,6 +3,7 @@
 
 use super::Family;
 use super::fold::{FoldOp, State, States};
+use super::parameters::{Form, Size, parameters};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{StateVar, Team, WORKGROUP};
 use crate::base::dtype::DType;
@@ -19,11 +20,8 @@ pub(crate) enum Scanned {
     States,
 }
 
-/// A scan. Parameters: the number of chunks in all and per row, the length of a chunk and of a row, in elements or
-/// states, and of a member's part of a chunk; the number of rows that lie side by side (the product of the axes inside of
-/// the scanned one), and those of [`RowsType`], which states have not. Buffers: the elements, the states if there are
-/// any, the results in row-major order of the whole tensor; or the states and the states. Each chunk has a team, each
-/// member of it neighbouring elements.
+/// A scan. Buffers: the elements, the states if there are any, the results in row-major order of the whole tensor; or
+/// the states and the states. Each chunk has a team, each member of it neighbouring elements.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Scan {
     pub op: FoldOp,
@@ -32,9 +30,31 @@ pub(crate) struct Scan {
     pub team: Team,
 }
 
+parameters! {
+    config: Scan;
+    host: Parameters;
+    device: Declared;
+    /// The number of chunks in all.
+    chunks: Size,
+    /// The number of chunks per row.
+    per_row: Size,
+    /// The length of a chunk, in elements or states.
+    span: Size,
+    /// The length of a row, in the same unit.
+    length: Size,
+    /// The length of a member's part of a chunk.
+    share: Size,
+    /// The number of rows that lie side by side: the product of the axes inside of the scanned one.
+    inner: Option<Size> = config.has_rows().then_some(Size),
+    /// The rows of elements; states lie in order.
+    rows: Option<RowsType> = config.has_rows().then_some(config.rows),
+}
+
 impl Scan {
-    /// The length of the parameter block before the rows' own.
-    pub const PARAMETER_WORDS: usize = 6;
+    /// Whether it scans rows of elements, not states.
+    fn has_rows(&self) -> bool {
+        self.scanned != Scanned::States
+    }
 }
 
 impl Family for Scan {
@@ -47,7 +67,7 @@ impl Family for Scan {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [chunks, per_row, span, length, share] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let Declared { chunks, per_row, span, length, share, inner, rows } = self.declare(k);
         let member = self.team.join(k);
         // As in reductions, surplus chunks of a folded dispatch repeat the last one.
         let chunk = member.row.min(chunks - 1);
@@ -80,16 +100,8 @@ impl Family for Scan {
             running.set(&member.prefix(&fold, &scratch, before, running.get()));
             k.for_range(start, end, |j| output(j, &running, (fold.combine)(&running.get(), &state(j))));
         };
-        if self.scanned == Scanned::States {
-            let states = States::declare(k, "states", &types, Access::Read);
-            let y = States::declare(k, "y", &types, Access::Write);
-            scan(None, &|j| states.load(row * length + j), &|j, running, next| {
-                k.when(inside, || y.store(row * length + j, &running.get()));
-                running.set(&next);
-            });
-        } else {
-            let inner = k.parameter(Type::U32);
-            let element = Rows::input(k, self.rows).row(row);
+        if let (Some(inner), Some(rows)) = (inner, rows) {
+            let element = Rows::input(k, rows, self.rows.dtype).row(row);
             let before = (self.scanned == Scanned::Chunks)
                 .then(|| States::declare(k, "before", &types, Access::Read).load(chunk));
             let y = k.buffer("y", ty(self.op.output(self.rows.dtype)), Access::Write);
@@ -97,6 +109,13 @@ impl Family for Scan {
                 running.set(&next);
                 let index = (row / inner * length + j) * inner + row % inner;
                 k.when(inside, || y.store(index, (fold.finish)(&next, j)));
+            });
+        } else {
+            let states = States::declare(k, "states", &types, Access::Read);
+            let y = States::declare(k, "y", &types, Access::Write);
+            scan(None, &|j| states.load(row * length + j), &|j, running, next| {
+                k.when(inside, || y.store(row * length + j, &running.get()));
+                running.set(&next);
             });
         }
     }

@@ -2,7 +2,8 @@
 //! has one index.
 
 use super::Family;
-use super::elements::{Elements, Grid, Raw, Strides};
+use super::elements::{Elements, Raw};
+use super::parameters::{Form, Lengths, Size, Stride, View, parameters};
 use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
@@ -37,11 +38,8 @@ impl ScatterOp {
     }
 }
 
-/// `y[.., index[.., i, ..], ..] = x[.., i, ..]`, or combined with it; an index out of range does nothing. Parameters: the
-/// number of indexes; length and stride of the axis of `y` that is indexed; the lengths of the axes of the index; of `y`
-/// without that axis, of the index and (but for `Mark` and `Link`) of `x` an offset and strides; where there are marks
-/// besides `y`, their offset, they are strided as `y`; where there are chains, the place of the first index's link behind
-/// the marks. Buffers: index, `x`, marks (and links) and `y`, those that the operation has.
+/// `y[.., index[.., i, ..], ..] = x[.., i, ..]`, or combined with it; an index out of range does nothing. Buffers:
+/// index, `x`, marks (and links) and `y`, those that the operation has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Scatter {
     pub op: ScatterOp,
@@ -50,16 +48,39 @@ pub(crate) struct Scatter {
     pub rank: usize,
 }
 
+parameters! {
+    config: Scatter;
+    host: Parameters;
+    device: Declared;
+    /// The number of indexes.
+    count: Size,
+    /// The length of the axis of `y` that is indexed.
+    length: Size,
+    /// The stride of that axis.
+    stride: Stride,
+    /// The lengths of the axes of the index.
+    lengths: Lengths = Lengths(config.rank),
+    /// `y` without the axis that is indexed.
+    y: View = View(config.rank),
+    index: View = View(config.rank),
+    x: Option<View> = config.reads_source().then_some(View(config.rank)),
+    /// The offset of the marks besides `y`, which are strided as `y`.
+    marks: Option<Size> = config.reads_marks().then_some(Size),
+    /// The place of the first index's link, behind the marks.
+    first_link: Option<Size> = config.has_links().then_some(Size),
+}
+
 impl Scatter {
-    pub fn parameter_words(&self) -> usize {
-        let (views, marks, links) = match self.op {
-            ScatterOp::Mark => (2, 0, 0),
-            ScatterOp::Link => (2, 0, 1),
-            ScatterOp::Replace => (3, 1, 0),
-            op if op.follows_chains(self.dtype) => (3, 1, 1),
-            _ => (3, 0, 0),
-        };
-        3 + self.rank + views * (1 + self.rank) + marks + links
+    fn reads_source(&self) -> bool {
+        !matches!(self.op, ScatterOp::Mark | ScatterOp::Link)
+    }
+
+    fn reads_marks(&self) -> bool {
+        self.op == ScatterOp::Replace || self.op.follows_chains(self.dtype)
+    }
+
+    fn has_links(&self) -> bool {
+        self.op == ScatterOp::Link || self.op.follows_chains(self.dtype)
     }
 }
 
@@ -73,26 +94,24 @@ impl Family for Scatter {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [count, length, stride] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let grid = Grid::parameters(k, self.rank);
-        let (y_at, index_at) = (Strides::parameters(k, self.rank), Strides::parameters(k, self.rank));
+        let Declared { count, length, stride, lengths, y: y_at, index: index_at, x, marks, first_link } =
+            self.declare(k);
         let index = Elements::indexes(k, "index", self.index);
         let number = k.global_index();
         // Runs `act` with the coordinates of the index and the place in `y` that it names.
         let named = |act: &dyn Fn(&[Value<'k>], Value<'k>)| {
             k.when(number.lt(count), || {
-                let place = grid.coordinates(number);
+                let place = lengths.coordinates(number);
                 let wanted = index.load_index(index_at.at(&place));
                 k.when(wanted.lt(length), || act(&place, y_at.at(&place) + wanted * stride));
             });
         };
-        match self.op {
-            ScatterOp::Mark => {
+        match (self.op, x, marks, first_link) {
+            (ScatterOp::Mark, ..) => {
                 let marks = k.buffer("marks", Type::U32, Access::ReadWrite);
                 named(&|_, at| _ = marks.atomic_max(at, number + 1));
             }
-            ScatterOp::Replace => {
-                let (x_at, marks_offset) = (Strides::parameters(k, self.rank), k.parameter(Type::U32));
+            (ScatterOp::Replace, Some(x_at), Some(marks_offset), _) => {
                 let x = Raw::input(k, "x", self.dtype.size_in_bytes());
                 let marks = k.buffer("marks", Type::U32, Access::Read);
                 let y = Raw::output(k, "y", self.dtype.size_in_bytes());
@@ -101,17 +120,14 @@ impl Family for Scatter {
                     k.when(mark.eq(number + 1), || y.replace(at, x.load(x_at.at(place))));
                 });
             }
-            ScatterOp::Link => {
-                let first_link = k.parameter(Type::U32);
+            (ScatterOp::Link, _, _, Some(first_link)) => {
                 let links = k.buffer("links", Type::U32, Access::ReadWrite);
                 named(&|_, at| {
                     let next = links.atomic_exchange(at, number + 1);
                     links.store(first_link + number, next);
                 });
             }
-            ScatterOp::Add | ScatterOp::Max if self.op.follows_chains(self.dtype) => {
-                let x_at = Strides::parameters(k, self.rank);
-                let (links_offset, first_link) = (k.parameter(Type::U32), k.parameter(Type::U32));
+            (ScatterOp::Add | ScatterOp::Max, Some(x_at), Some(links_offset), Some(first_link)) => {
                 let x = Elements::input(k, "x", self.dtype);
                 let links = k.buffer("links", Type::U32, Access::Read);
                 let element = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
@@ -125,7 +141,7 @@ impl Family for Scatter {
                             || link.get().gt(0),
                             || {
                                 let named_too = link.get() - 1;
-                                let value = x.load(x_at.at(&grid.coordinates(named_too)));
+                                let value = x.load(x_at.at(&lengths.coordinates(named_too)));
                                 let before = combined.get();
                                 combined.set(if self.op == ScatterOp::Add {
                                     before + value
@@ -139,12 +155,12 @@ impl Family for Scatter {
                     });
                 });
             }
-            ScatterOp::Add | ScatterOp::Max => {
-                let x_at = Strides::parameters(k, self.rank);
+            (ScatterOp::Add | ScatterOp::Max, Some(x_at), ..) => {
                 let x = Elements::moved(k, "x", self.dtype);
                 let y = k.buffer("y", Type::U32, Access::ReadWrite);
                 named(&|place, at| self.combine(k, y, at, x.load(x_at.at(place))));
             }
+            _ => k.fail("an operation lacks parameters"),
         }
     }
 

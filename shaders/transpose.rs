@@ -2,15 +2,14 @@
 //! the axis that is innermost in memory before, and write neighbours along the one that is innermost then.
 
 use super::Family;
-use super::elements::{Grid, Raw, Strides};
+use super::elements::Raw;
+use super::parameters::{Form, Lengths, Size, Stride, View, parameters};
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup: as many as every device has.
 const WORKGROUP: u32 = 128;
 
 /// `y[.., i, .., j] = x[.., j, .., i]` for elements of 1, 2 or 4 bytes; the number of columns is a multiple of four.
-/// Parameters: the number of outer places, rows and columns; the stride of a column in `x` and of a row in `y`; the
-/// lengths of the outer axes; of `x` and of `y` an offset and strides along them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Transpose {
     pub bytes: u32,
@@ -22,11 +21,25 @@ pub(crate) struct Transpose {
     pub tile: [u32; 2],
 }
 
-impl Transpose {
-    pub fn parameter_words(&self) -> usize {
-        5 + self.outer + 2 * (1 + self.outer)
-    }
+parameters! {
+    config: Transpose;
+    host: Parameters;
+    device: Declared;
+    /// The number of places along the outer axes.
+    count: Size,
+    rows: Size,
+    columns: Size,
+    /// The stride of a column in `x`.
+    x_stride: Stride,
+    /// The stride of a row in `y`.
+    y_stride: Size,
+    /// The lengths of the outer axes.
+    lengths: Lengths = Lengths(config.outer),
+    x: View = View(config.outer),
+    y: View = View(config.outer),
+}
 
+impl Transpose {
     /// Elements in a word.
     fn per_word(&self) -> u32 {
         4 / self.bytes
@@ -57,9 +70,7 @@ impl Family for Transpose {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [count, rows, columns, x_stride, y_stride] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let grid = Grid::parameters(k, self.outer);
-        let [x_at, y_at] = [0, 1].map(|_| Strides::parameters(k, self.outer));
+        let Declared { count, rows, columns, x_stride, y_stride, lengths, x: x_at, y: y_at } = self.declare(k);
         let x = Raw::input(k, "x", self.bytes as usize);
         let per_word = self.per_word();
         let [tile_rows, tile_columns] = self.tile;
@@ -78,7 +89,7 @@ impl Family for Transpose {
         let (outer, inside) = (group / (down * across), group % (down * across));
         let (first_row, first_column) = (inside % down * tile_rows, inside / down * tile_columns);
         // A folded dispatch has surplus groups.
-        let outer_place = grid.coordinates(outer.min(count - 1));
+        let outer_place = lengths.coordinates(outer.min(count - 1));
         let lane = k.local_index();
         let x_start = x_at.at(&outer_place);
         for pass in 0..row_words * tile_columns / per_word / WORKGROUP {

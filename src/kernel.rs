@@ -6,12 +6,15 @@ use crate::base::backend_kind::BackendKind;
 use crate::base::error::{Error, Result};
 use crate::base::features::MatrixUnits;
 use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
+use crate::base::word::Word;
 use crate::device::Device;
 use crate::engine::dump;
 use crate::engine::kernel_cache;
 use crate::engine::pool::Buffer;
+use crate::lazy::allocate;
 use crate::shader::{Access, Code, KernelBuilder, Module, Signature, Slot, SlotKind, Target, footprint, spirv};
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::tensor::Tensor;
 use std::fmt;
 use std::sync::Arc;
 

@@ -19,9 +19,9 @@
 //! `io` reads and writes. `disk-cache` keeps compiled kernels on disk, `chrome-trace` writes profiles for Perfetto. All
 //! but `npy` are on by default; `docs/features.md` says which an app should choose.
 //!
-//! Environment variables, of which the README has the list, choose what
-//! [`Device::best`] opens (`MARQUETRY_DEVICE`), turn on validation (`MARQUETRY_VALIDATION=1`), and more. They are read
-//! once per process; a value that is not understood is [`Error::Environment`] when a device is opened.
+//! Environment variables choose what [`Device::best`] opens (`MARQUETRY_DEVICE`), turn on validation
+//! (`MARQUETRY_VALIDATION=1`), and more; `docs/environment.md` lists them. The crate reads them once per process. If a
+//! value is not understood, opening a device returns [`Error::Environment`].
 
 // What a user can cause is an error, never a panic.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -39,6 +39,7 @@ pub mod io;
 mod kernel;
 #[path = "../shaders/mod.rs"]
 mod kernels;
+mod lazy;
 mod ops;
 pub mod shader;
 mod tensor;

@@ -3,7 +3,7 @@
 
 use super::{Matmul, Output, Problem};
 use crate::base::dtype::DType;
-use crate::kernels::elements::{Elements, Quads};
+use crate::kernels::encoding::{Encoding, Loader, Width};
 use crate::shader::{Array, Dialect, KernelBuilder, Type, Value, Var};
 use crate::tuning;
 
@@ -103,8 +103,8 @@ struct Side<'k> {
 
 /// The buffer of an operand.
 enum Source<'k> {
-    Quads(Quads<'k>, Along),
-    Single(Elements<'k>, Along),
+    Quads(Loader<'k>, Along),
+    Single(Loader<'k>, Along),
 }
 
 /// Both stages of an operand's tile, with the depth as the outer axis.
@@ -145,30 +145,30 @@ impl<'k> Tile<'k> {
 }
 
 impl<'k> Side<'k> {
-    fn a(p: &Problem<'k>, block: Block, dtype: DType) -> Self {
+    fn a(p: &Problem<'k>, block: Block, encoding: Encoding) -> Self {
         let strides = [p.a.row_stride, p.a.column_stride];
-        Side::new(p, block, ("a", dtype, block.a), block.shape[0], p.a.start, strides, [p.m, p.first_row])
+        Side::new(p, block, ("a", encoding, block.a), block.shape[0], p.a.start, strides, [p.m, p.first_row])
     }
 
-    fn b(p: &Problem<'k>, block: Block, dtype: DType) -> Self {
+    fn b(p: &Problem<'k>, block: Block, encoding: Encoding) -> Self {
         let strides = [p.b.column_stride, p.b.row_stride];
-        Side::new(p, block, ("b", dtype, block.b), block.shape[1], p.b.start, strides, [p.n, p.first_column])
+        Side::new(p, block, ("b", encoding, block.b), block.shape[1], p.b.start, strides, [p.n, p.first_column])
     }
 
     /// The strides are those across the depth and along it.
     fn new(
         p: &Problem<'k>,
         block: Block,
-        (name, dtype, reading): (&str, DType, Reading),
+        (name, encoding, reading): (&str, Encoding, Reading),
         extent: u32,
         start: Value<'k>,
         [stride, depth_stride]: [Value<'k>; 2],
         [length, first]: [Value<'k>; 2],
     ) -> Self {
-        let tile = Tile::new(p.k, p.factor, extent, block.depth, reading);
+        let tile = Tile::new(p.k, encoding.factor_type(), extent, block.depth, reading);
         let source = match reading {
-            Reading::Quads(along) => Source::Quads(Quads::input(p.k, name, dtype), along),
-            Reading::Single(along) => Source::Single(Elements::input(p.k, name, dtype), along),
+            Reading::Quads(along) => Source::Quads(encoding.loader(p.k, name, Width::Four), along),
+            Reading::Single(along) => Source::Single(encoding.loader(p.k, name, Width::One), along),
         };
         let depth = (!block.whole).then_some(p.depth);
         let threads = block.workgroup();
@@ -218,7 +218,7 @@ impl<'k> Side<'k> {
         let four = |turn| {
             let [place, depth] = self.place(self.k.u32(turn), *along, 4);
             let last = if *along == Along::Depth { [1, 4] } else { [4, 1] };
-            self.or_zero(from + depth, source.load(self.k, self.index(place, from + depth, last) / 4))
+            self.or_zero(from + depth, source.load(self.index(place, from + depth, last) / 4))
         };
         (0..self.turns(4)).map(four).collect()
     }
@@ -299,7 +299,7 @@ impl<'k> Part<'k> {
 
 pub fn write<'k>(p: &Problem<'k>, config: &Matmul, block: Block) {
     let k = p.k;
-    let sides = [Side::a(p, block, config.read_as()), Side::b(p, block, config.read_as())];
+    let sides = [Side::a(p, block, config.a), Side::b(p, block, config.b)];
     let y = Output::new(p, config);
     let part = Part::new(p, block);
     let zero = k.u32(0);

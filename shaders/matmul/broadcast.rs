@@ -2,7 +2,7 @@
 //! as ten products, whether all lanes load one element or each lane its own.
 
 use super::{Along, Matmul, Output, Problem};
-use crate::kernels::elements::Pairs;
+use crate::kernels::encoding::Width;
 use crate::shader::{Value, Var};
 
 /// Rows per invocation; the sums of two columns just stay in registers.
@@ -29,8 +29,9 @@ impl Along {
 }
 
 pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
-    let (k, quad, dtype) = (p.k, QUAD as u32, config.read_as());
-    let (a, b) = (Pairs::input(k, "a", dtype, 2), Pairs::input(k, "b", dtype, b_along.elements_at_once() as u32 / 2));
+    let (k, quad) = (p.k, QUAD as u32);
+    let a = config.a.loader(k, "a", Width::Pairs(2));
+    let b = config.b.loader(k, "b", Width::Pairs(b_along.elements_at_once() as u32 / 2));
     let y = Output::new(p, config);
     let (zero, lane) = (k.u32(0), k.subgroup_lane());
 
@@ -47,10 +48,10 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
     // The elements of both columns at four depths.
     let load_b = |place: Value<'k>| -> Vec<[Value<'k>; 2]> {
         if b_along == Along::Depth {
-            let columns: Vec<_> = b_lines.iter().map(|&column| b.load(column + place)).collect();
+            let columns: Vec<_> = b_lines.iter().map(|&column| b.load_each(column + place)).collect();
             return (0..QUAD).map(|depth| [columns[0][depth], columns[1][depth]]).collect();
         }
-        let rows = b_lines.iter().map(|&row| b.load(row + place * p.b.row_stride * (quad / 2)));
+        let rows = b_lines.iter().map(|&row| b.load_each(row + place * p.b.row_stride * (quad / 2)));
         rows.map(|row| [row[0], row[1]]).collect()
     };
 
@@ -58,7 +59,7 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
     // Takes in so many times four depths.
     let step = |first: Value<'k>, quads: u32| {
         let place = if quads == 1 { first } else { first + lane % LANES };
-        let a: Vec<_> = a_lines.iter().map(|&line| a.load(line + place)).collect();
+        let a: Vec<_> = a_lines.iter().map(|&line| a.load_each(line + place)).collect();
         for lane in 0..quads {
             for (depth, b) in load_b(first + lane).into_iter().enumerate() {
                 for (row, sums) in (0..).zip(&sums) {

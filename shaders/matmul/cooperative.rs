@@ -509,7 +509,7 @@ impl<'a, 'k> Parts<'a, 'k> {
 }
 
 pub fn write(p: &Problem, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
-    let work = Work::new(p, config.dtype, block, layout);
+    let work = Work::new(p, config.dtype(), block, layout);
     work.add_products(p);
     work.store(p, config);
 }
@@ -526,7 +526,7 @@ mod tests {
         for config in Matmul::samples() {
             let super::super::Tile::MatrixUnits(block, layout) = config.tile else { continue };
             let finished = config.epilogue.is_some();
-            let (dtype, kernel) = (config.dtype, KernelConfig::from(config).generate(Target::VULKAN).unwrap());
+            let (dtype, kernel) = (config.dtype(), KernelConfig::from(config).generate(Target::VULKAN).unwrap());
             assert_eq!(kernel.workgroup_memory, block.memory(dtype, layout), "{}", kernel.name);
             assert!(kernel.workgroup_memory <= 48 << 10, "{}: {}", kernel.name, kernel.workgroup_memory);
             assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));

@@ -36,10 +36,9 @@ pub(super) struct Place<'k> {
 impl<'a, 'k> Exit<'a, 'k> {
     pub fn new(p: &'a Problem<'k>, config: &Matmul) -> Self {
         let (k, dtype) = (p.k, config.output);
-        let tail = config.epilogue.as_ref().map(|epilogue| (epilogue, Tail::declare(k, epilogue)));
+        let tail = p.tail(config);
         let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
-        let finish = tail
-            .map(|(epilogue, tail)| Finish { kept: epilogue.kept.map(|dtype| Quads::output(k, "kept", dtype)), tail });
+        let finish = tail.map(|tail| Finish { kept: config.kept().map(|dtype| Quads::output(k, "kept", dtype)), tail });
         Exit { p, dtype, y, finish, per_vector: VECTOR / dtype.size_in_bytes() as u32 }
     }
 

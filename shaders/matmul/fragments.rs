@@ -204,7 +204,7 @@ impl<'k> Work<'k> {
         let subgroup = k.local_index() / LANES;
         let down = block.shape[0] / UnitBlock::FRAGMENTS_PART;
         let part = [subgroup % down * PART, subgroup / down * PART];
-        let types = MatrixType::of_units(config.dtype, [UNIT; 3]);
+        let types = MatrixType::of_units(config.dtype(), [UNIT; 3]);
         let memory = k.workgroup_array(Type::vec4(Scalar::U32), memory_vectors);
         let sides = [
             Side::new(p, memory, block, MatrixRole::A, layout.a, first[0]),

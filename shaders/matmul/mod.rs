@@ -14,9 +14,11 @@ pub(crate) use broadcast::QUAD;
 pub(crate) use cooperative::UnitLayout;
 pub(crate) use vectors::{Side, Vectors};
 
-use super::elements::{Grid, Pairs, Quads, Strides};
+use super::elements::{Pairs, Quads, Strides};
 use super::elementwise::InputLayout;
-use super::epilogue::{Epilogue, EpilogueInput, Tail};
+use super::encoding::Encoding;
+use super::epilogue::{self, Epilogue, EpilogueInput, Tail};
+use super::parameters::{Form, Lengths, Size, View, parameters};
 use super::{Family, slowness, volume};
 use crate::base::dtype::DType;
 use crate::kernels::expr::{BinaryOp, Expr};
@@ -47,14 +49,13 @@ pub(crate) enum Tile {
     },
 }
 
-/// A matrix product. Parameters: the number of batches, m, n and k; the lengths of the batch axes; per operand its
-/// offset and its strides along the batch axes, rows and columns; those of the epilogue. `y` is in row-major order.
+/// A matrix product. `y` is in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Matmul {
-    pub dtype: DType,
-    /// Whether operands of bytes are read as words of four along the depth, whose dot products are added up. Depths, offsets and
-    /// strides count words then.
-    pub words: bool,
+    /// The left operand. Depths, offsets and strides count its factors.
+    pub a: Encoding,
+    /// The right operand, with as many elements in a factor.
+    pub b: Encoding,
     /// That of `y`: the dtype in which sums are kept, or another one to which they are rounded; with an epilogue, its dtype.
     pub output: DType,
     pub batch_rank: usize,
@@ -63,15 +64,55 @@ pub(crate) struct Matmul {
     pub epilogue: Option<Box<Epilogue>>,
 }
 
+/// The form of a product's own parameters, without those of its epilogue.
+pub(crate) struct Sizes {
+    pub batch_rank: usize,
+}
+
+parameters! {
+    config: Sizes;
+    host: SizeParameters;
+    device: DeclaredSizes;
+    /// The number of products.
+    batches: Size,
+    m: Size,
+    n: Size,
+    /// The depth, k.
+    depth: Size,
+    /// The lengths of the batch axes.
+    lengths: Lengths = Lengths(config.batch_rank),
+    /// Along the batch axes, rows and columns.
+    a: View = View(config.batch_rank + 2),
+    /// Along the batch axes, rows and columns.
+    b: View = View(config.batch_rank + 2),
+}
+
+parameters! {
+    config: Matmul;
+    host: Parameters;
+    device: Declared;
+    sizes: Sizes = config.sizes(),
+    epilogue: Option<Epilogue> => config.epilogue.as_deref(),
+}
+
 impl Matmul {
-    /// The length of the parameter block for so many batch axes, without an epilogue.
-    pub fn parameter_words(batch_rank: usize) -> usize {
-        4 + batch_rank + 2 * (3 + batch_rank)
+    /// A product of two operands of one encoding, without an epilogue.
+    pub fn of(operands: Encoding, output: DType, batch_rank: usize, tile: Tile) -> Matmul {
+        Matmul { a: operands, b: operands, output, batch_rank, tile, epilogue: None }
     }
 
-    /// The dtype as which operands are read.
-    fn read_as(&self) -> DType {
-        if self.words { DType::U32 } else { self.dtype }
+    fn sizes(&self) -> Sizes {
+        Sizes { batch_rank: self.batch_rank }
+    }
+
+    /// The dtype in which the product is stored beside what an epilogue makes of it.
+    fn kept(&self) -> Option<DType> {
+        self.epilogue.as_ref()?.kept
+    }
+
+    /// The dtype of the operands' elements.
+    pub fn dtype(&self) -> DType {
+        self.a.dtype()
     }
 
     /// The length of the rows of `y` in memory, of which a product has `n` columns: matrix units store whole vectors.
@@ -134,11 +175,10 @@ struct Problem<'k> {
     /// Where the batch's matrices begin, and their strides along rows and columns.
     a: Matrix<'k>,
     b: Matrix<'k>,
-    /// The type of what is multiplied, and that of sums.
-    factor: Type,
+    /// What is multiplied at a time.
+    encoding: Encoding,
+    /// The type of sums.
     accumulator: Type,
-    /// The dtype of four bytes that are multiplied at a time.
-    bytes: Option<DType>,
     batch: Value<'k>,
     last_batch: Value<'k>,
     /// Whether there is such a batch: a folded dispatch has surplus workgroups.
@@ -147,6 +187,8 @@ struct Problem<'k> {
     first_column: Value<'k>,
     /// Where the depth is cut: which part of it this is.
     part: Option<Part<'k>>,
+    /// The parameters of the epilogue.
+    epilogue: Option<epilogue::Declared<'k>>,
 }
 
 /// A part of the depth of a block.
@@ -185,9 +227,8 @@ fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
 
 impl<'k> Problem<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
-        let [batches, m, n, depth] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let grid = Grid::parameters(k, config.batch_rank);
-        let [a_at, b_at] = [0, 1].map(|_| Strides::parameters(k, config.batch_rank + 2));
+        let Declared { sizes, epilogue } = config.declare(k);
+        let DeclaredSizes { batches, m, n, depth, lengths: grid, a: a_at, b: b_at } = sizes;
 
         let [rows, columns] = config.tile.block();
         let across = (n + (columns - 1)) / columns;
@@ -227,26 +268,27 @@ impl<'k> Problem<'k> {
             depth,
             a: Matrix::new(k, &a_at, &coordinates),
             b: Matrix::new(k, &b_at, &coordinates),
-            factor: Type { scalar: config.read_as().compute_scalar(), lanes: 1 },
-            accumulator: Type { scalar: config.dtype.compute_scalar(), lanes: 1 },
-            bytes: config.words.then_some(config.dtype),
+            encoding: config.a,
+            accumulator: Type { scalar: config.dtype().compute_scalar(), lanes: 1 },
             batch: whole(batch),
             last_batch: whole(last_batch),
             real,
             first_row: block_row * rows,
             first_column: block_column * columns,
             part: count.map(part),
+            epilogue,
         }
+    }
+
+    /// The epilogue, whose buffers are declared now.
+    fn tail(&self, config: &Matmul) -> Option<Tail<'k>> {
+        let epilogue = config.epilogue.as_ref().zip(self.epilogue.clone());
+        epilogue.map(|(epilogue, parameters)| Tail::new(self.k, epilogue, parameters))
     }
 
     /// `sum + a b`, in every lane.
     fn add_product(&self, sum: Value<'k>, a: Value<'k>, b: Value<'k>) -> Value<'k> {
-        match self.bytes {
-            Some(DType::I8) => a.dot_i8(b, sum),
-            Some(_) => a.dot_u8(b, sum),
-            None if a.ty().is_float() => a.fma(b, sum),
-            None => sum + a * b,
-        }
+        self.encoding.add_product(sum, a, b)
     }
 
     /// Whether an element is in a product.
@@ -315,10 +357,9 @@ impl<'k> Store<'k> {
 impl<'k> Output<'k> {
     fn new(p: &Problem<'k>, config: &Matmul) -> Self {
         let together = config.tile.stored_together();
-        let epilogue = config.epilogue.as_ref();
-        let tail = epilogue.map(|epilogue| Tail::declare(p.k, epilogue));
+        let tail = p.tail(config);
         let y = Store::new(p.k, "y", config.output, together);
-        let kept = epilogue.and_then(|epilogue| epilogue.kept).map(|dtype| Store::new(p.k, "kept", dtype, together));
+        let kept = config.kept().map(|dtype| Store::new(p.k, "kept", dtype, together));
         Output { y, kept, tail, together }
     }
 
@@ -365,13 +406,13 @@ impl<'k> Output<'k> {
 }
 
 impl Family for Matmul {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let products = volume(&parameters[..4]).saturating_mul(slowness(self.dtype));
+    fn products(&self, Parameters { sizes, .. }: &Parameters) -> u64 {
+        let SizeParameters { batches, m, n, depth, .. } = sizes;
+        let products = volume([batches, m, n, depth]).saturating_mul(slowness(self.dtype()));
         match self.tile {
             // Matrix units are eight times as fast as others, or more.
             Tile::MatrixUnits(..) => products / 8,
-            _ if self.words => products.saturating_mul(4),
-            _ => products,
+            _ => products.saturating_mul(self.a.per_factor() as u64),
         }
     }
 
@@ -383,13 +424,14 @@ impl Family for Matmul {
             Tile::Broadcast { b, pairs } => format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" }),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
-        let words = if self.words { " x4" } else { "" };
+        let words = if let Encoding::Words(_) = self.a { " x4" } else { "" };
+        let dtype = self.dtype();
         let Some(epilogue) = &self.epilogue else {
-            let output = if self.output == self.dtype.widened() { "" } else { " narrowed" };
-            return format!("matmul({}{words}{output}, {tile})", self.dtype);
+            let output = if self.output == dtype.widened() { "" } else { " narrowed" };
+            return format!("matmul({dtype}{words}{output}, {tile})");
         };
         let kept = if epilogue.kept.is_some() { ", kept" } else { "" };
-        format!("matmul({}{words}, {tile}{kept}), {}", self.dtype, epilogue.expr.describe())
+        format!("matmul({dtype}{words}, {tile}{kept}), {}", epilogue.expr.describe())
     }
 
     fn workgroup(&self) -> u32 {
@@ -403,7 +445,7 @@ impl Family for Matmul {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        if self.dtype.size_in_bytes() == 8 || !matches!(self.tile, Tile::Registers { .. }) {
+        if self.dtype().size_in_bytes() == 8 || !matches!(self.tile, Tile::Registers { .. }) {
             // Sums of 64 bits take twice the room, and each invocation of a block has many.
             k.large_registers();
         }
@@ -470,7 +512,8 @@ impl Family for Matmul {
         let written = |(dtype, words, tile): (DType, bool, Tile)| {
             let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores(dtype);
             let outputs = std::iter::once(dtype.widened()).chain(narrow.then_some(dtype));
-            outputs.map(move |output| Matmul { dtype, words, output, batch_rank: 1, tile, epilogue: None })
+            let encoding = if words { Encoding::Words(dtype) } else { Encoding::Dense(dtype) };
+            outputs.map(move |output| Matmul::of(encoding, output, 1, tile))
         };
         let plain: Vec<Matmul> = portable.chain(units).flat_map(written).collect();
         // One of each sort of tile.
@@ -478,8 +521,8 @@ impl Family for Matmul {
         let kind = |config: &&Matmul| {
             let fragments = matches!(config.tile, Tile::MatrixUnits(UnitBlock { fragments: true, .. }, _));
             let tile = (std::mem::discriminant(&config.tile), config.tile.stored_together(), fragments);
-            let kind = (tile, config.dtype);
-            let is_new = config.dtype == DType::F16 && !kinds.contains(&kind);
+            let kind = (tile, config.dtype());
+            let is_new = config.dtype() == DType::F16 && !kinds.contains(&kind);
             kinds.push(kind);
             is_new
         };
@@ -492,11 +535,11 @@ impl Matmul {
     /// A sample of an epilogue: a number per column is added.
     fn with_bias(&self) -> Matmul {
         let layout = if self.tile.stored_together() == 4 { InputLayout::StridedQuads } else { InputLayout::Strided };
-        let bias = EpilogueInput { dtype: self.dtype, layout, by_row: false };
-        let wide = self.dtype.widened();
+        let bias = EpilogueInput { dtype: self.dtype(), layout, by_row: false };
+        let wide = self.dtype().widened();
         let input = |i| Box::new(Expr::Input(i, wide));
         let sum = Expr::Binary(BinaryOp::Add, input(1), input(0));
-        let output = if self.tile.stores(self.dtype) { self.dtype } else { wide };
+        let output = if self.tile.stores(self.dtype()) { self.dtype() } else { wide };
         let expr = if output == wide { sum } else { Expr::Cast(output, sum.into()) };
         let inputs = [bias].into_iter().collect();
         let epilogue = Epilogue { expr, inputs, rank: 0, scalars: Default::default(), kept: Some(output) };

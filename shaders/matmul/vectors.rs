@@ -2,7 +2,7 @@
 //! at a time, and the members of a workgroup have parts of the depth each.
 
 use super::{Along, Matmul, Output, Problem, in_runs};
-use crate::kernels::elements::Runs;
+use crate::kernels::encoding::{Loader, Width};
 use crate::kernels::workgroup::tree;
 use crate::shader::{Dialect, KernelBuilder, Type, Value, Var};
 
@@ -92,7 +92,7 @@ impl Vectors {
 /// One of the operands, read by runs: where it begins, its strides across the depth and along it, its length and the block's
 /// place across.
 struct Operand<'k> {
-    x: Runs<'k>,
+    x: Loader<'k>,
     start: Value<'k>,
     stride: Value<'k>,
     depth_stride: Value<'k>,
@@ -101,12 +101,12 @@ struct Operand<'k> {
 }
 
 impl<'k> Operand<'k> {
-    fn a(p: &Problem<'k>, x: Runs<'k>) -> Self {
+    fn a(p: &Problem<'k>, x: Loader<'k>) -> Self {
         let (stride, depth_stride) = (p.a.row_stride, p.a.column_stride);
         Operand { x, start: p.a.start, stride, depth_stride, length: p.m, first: p.first_row }
     }
 
-    fn b(p: &Problem<'k>, x: Runs<'k>) -> Self {
+    fn b(p: &Problem<'k>, x: Loader<'k>) -> Self {
         let (stride, depth_stride) = (p.b.column_stride, p.b.row_stride);
         Operand { x, start: p.b.start, stride, depth_stride, length: p.n, first: p.first_column }
     }
@@ -141,8 +141,8 @@ pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
         Side::Rows => [vector_words, config.words],
         Side::Columns => [config.words, vector_words],
     };
-    let input = |name, words| Runs::input(k, name, product.read_as(), words);
-    let (a, b) = (input("a", a_words), input("b", b_words));
+    let a = product.a.loader(k, "a", Width::Words(a_words));
+    let b = product.b.loader(k, "b", Width::Words(b_words));
     let (a, b) = (Operand::a(p, a), Operand::b(p, b));
     let (vectors, matrix) = if config.side == Side::Rows { (a, b) } else { (b, a) };
     let kernel = Kernel { k, config, p, vectors, matrix };
@@ -196,10 +196,10 @@ impl<'k> Kernel<'_, 'k> {
         let sums = self.zeros(config.count * OUTPUTS, self.p.accumulator);
         let loads = config.loads(k.target().dialect) * 4 / w.length();
         self.each_run(k.local_index(), config.workgroup(), (loads / OUTPUTS).max(1), |runs| {
-            let ws: Vec<_> = runs.iter().map(|&run| w_lines.map(|line| w.load(line + run))).collect();
+            let ws: Vec<_> = runs.iter().map(|&run| w_lines.map(|line| w.load_each(line + run))).collect();
             for (&run, ws) in runs.iter().zip(&ws) {
                 for (&line, sums) in x_lines.iter().zip(sums.chunks(OUTPUTS as usize)) {
-                    let x = x.load(line + run);
+                    let x = x.load_each(line + run);
                     for (sum, w) in sums.iter().zip(ws) {
                         let add = |sum, (&x, &w): (&Value<'k>, &Value<'k>)| self.p.add_product(sum, x, w);
                         sum.set(x.iter().zip(w).fold(sum.get(), add));
@@ -257,13 +257,13 @@ impl<'k> Kernel<'_, 'k> {
         let sums = self.zeros(count, Type { lanes: 4, ..self.p.accumulator });
         let loads = self.config.loads(k.target().dialect) / x.length();
         self.each_run(line, lanes / across, loads, |runs| {
-            let four = |depth| k.vector(&w.load(w_column + depth * w_stride));
+            let four = |depth| k.vector(&w.load_each(w_column + depth * w_stride));
             let fours = |run: Value<'k>| (0..x.length()).map(|e| four(run * x.length() + e)).collect();
             let ws: Vec<Vec<_>> = runs.iter().map(|&run| fours(run)).collect();
             for (&run, ws) in runs.iter().zip(&ws) {
                 for (&line, sum) in x_lines.iter().zip(&sums) {
                     let add = |sum, (&x, &w): (&Value<'k>, &Value<'k>)| self.p.add_product(sum, x.splat(4), w);
-                    sum.set(x.load(line + run).iter().zip(ws).fold(sum.get(), add));
+                    sum.set(x.load_each(line + run).iter().zip(ws).fold(sum.get(), add));
                 }
             }
         });

@@ -148,7 +148,7 @@ impl Layout {
         if self.shape.contains(&0) {
             return None;
         }
-        let (lengths, strides) = collapse(&self.shape[axes.clone()], &[&self.strides[axes]]);
+        let (lengths, strides) = collapse(&self.shape[axes.clone()], [&self.strides[axes]]);
         if lengths.len() > 1 {
             return None;
         }
@@ -182,12 +182,23 @@ impl Layout {
 }
 
 /// Drops axes of length 1 and merges neighbouring axes that all views walk as one, so that kernels count fewer.
-pub(crate) fn collapse(shape: &[usize], views: &[&[isize]]) -> (Dims, Vec<Dims<isize>>) {
+/// Returns the lengths that are left, and the strides of each view.
+pub(crate) fn collapse<const N: usize>(shape: &[usize], views: [&[isize]; N]) -> (Dims, [Dims<isize>; N]) {
+    let mut strides = std::array::from_fn(|_| Dims::new());
+    (merge(shape, &views, &mut strides), strides)
+}
+
+/// The same for a number of views that is known only when it runs.
+pub(crate) fn collapse_all(shape: &[usize], views: &[&[isize]]) -> (Dims, Vec<Dims<isize>>) {
+    let mut strides = vec![Dims::new(); views.len()];
+    (merge(shape, views, &mut strides), strides)
+}
+
+fn merge(shape: &[usize], views: &[&[isize]], strides: &mut [Dims<isize>]) -> Dims {
     let mut lengths: Dims = Dims::new();
-    let mut strides: Vec<Dims<isize>> = views.iter().map(|_| Dims::new()).collect();
     for axis in (0..shape.len()).filter(|&axis| shape[axis] != 1) {
         let mergeable = lengths.last().is_some()
-            && views.iter().zip(&strides).all(|(view, merged)| {
+            && views.iter().zip(&*strides).all(|(view, merged)| {
                 merged.last().is_some_and(|&outer| outer == view[axis].wrapping_mul(shape[axis] as isize))
             });
         if mergeable && let Some(last) = lengths.last_mut() {
@@ -203,7 +214,7 @@ pub(crate) fn collapse(shape: &[usize], views: &[&[isize]]) -> (Dims, Vec<Dims<i
             merged.push(view[axis]);
         }
     }
-    (lengths, strides)
+    lengths
 }
 
 #[cfg(test)]
@@ -212,12 +223,12 @@ mod tests {
 
     #[test]
     fn axes_merge_where_all_views_allow_it() {
-        let (lengths, strides) = collapse(&[2, 1, 3, 4], &[&[12, 7, 4, 1], &[0, 0, 4, 1]]);
+        let (lengths, strides) = collapse(&[2, 1, 3, 4], [&[12, 7, 4, 1], &[0, 0, 4, 1]]);
         assert_eq!(lengths.as_slice(), [2, 12]);
         assert_eq!((strides[0].as_slice(), strides[1].as_slice()), ([12, 1].as_slice(), [0, 1].as_slice()));
-        let (lengths, strides) = collapse(&[5, 6], &[&[0, 0]]);
+        let (lengths, strides) = collapse(&[5, 6], [&[0, 0]]);
         assert_eq!((lengths.as_slice(), strides[0].as_slice()), ([30].as_slice(), [0].as_slice()));
-        assert!(collapse(&[1, 1], &[&[3, 4]]).0.is_empty());
+        assert!(collapse(&[1, 1], [&[3, 4]]).0.is_empty());
     }
 
     #[test]

@@ -11,3 +11,4 @@ pub(crate) mod number;
 pub(crate) mod precision;
 pub(crate) mod ranges;
 pub(crate) mod shape;
+pub(crate) mod word;

@@ -1,5 +1,6 @@
 //! Shapes, axes, and numpy's broadcasting rule.
 
+use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use smallvec::SmallVec;
 use std::fmt;
@@ -284,6 +285,26 @@ impl Axes {
         }
         Ok(indices)
     }
+}
+
+/// The largest number of elements that a kernel counts with 32 bits, with room for rounding up.
+pub(crate) const MAX_ELEMENTS: usize = u32::MAX as usize - 0xffff;
+
+/// The number of elements of a shape that is to be stored.
+pub(crate) fn checked_elements(shape: &Shape, op: &'static str) -> Result<usize> {
+    shape.elem_count().filter(|&n| n <= MAX_ELEMENTS).ok_or_else(|| Error::SizeOverflow {
+        op,
+        shape: shape.clone(),
+        limit: MAX_ELEMENTS as u64,
+    })
+}
+
+/// The number of parts that kernels count, of which an element of 64 bits has two.
+pub(crate) fn checked_parts(shape: &Shape, dtype: DType, op: &'static str) -> Result<usize> {
+    let limit = MAX_ELEMENTS / dtype.parts();
+    let elements = shape.elem_count().filter(|&n| n <= limit);
+    let overflow = || Error::SizeOverflow { op, shape: shape.clone(), limit: limit as u64 };
+    elements.map(|n| n * dtype.parts()).ok_or_else(overflow)
 }
 
 #[cfg(test)]

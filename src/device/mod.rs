@@ -12,6 +12,7 @@ use crate::base::precision::Precision;
 use crate::engine::pool::MemoryStats;
 use crate::engine::profile::Profile;
 use crate::engine::runtime::{Runtime, Stats};
+use crate::kernels::parameters::Form;
 use crate::tuning::Tuning;
 use std::fmt;
 use std::sync::Arc;
@@ -84,6 +85,11 @@ impl Device {
     /// How work is cut on it.
     pub(crate) fn tuning(&self) -> &'static Tuning {
         self.runtime().tuning()
+    }
+
+    /// Whether a kernel's parameter block fits.
+    pub(crate) fn takes(&self, kernel: &impl Form) -> bool {
+        kernel.parameter_words() <= self.info().limits.max_parameter_words as usize
     }
 
     /// What the device is and can do.

@@ -30,30 +30,14 @@ pub fn catalogue(target: Target) -> Result<Vec<Module>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::dtype::DType;
     use crate::base::features::Features;
 
     #[test]
-    fn products_are_estimated_by_the_parameters() {
-        use crate::kernels::conv::Conv;
-        use crate::kernels::matmul::Matmul;
-        use crate::kernels::tiles::Tile;
-        let tile = crate::kernels::matmul::Tile::Registers { columns: 1 };
-        let (dtype, output) = (DType::F32, DType::F32);
-        let matmul = Matmul { dtype, words: false, output, batch_rank: 0, tile, epilogue: None };
-        // Batches, rows, columns, depth; operands follow.
-        assert_eq!(KernelConfig::from(matmul.clone()).products(&[2, 3, 5, 7, 0, 7, 1, 0, 5, 1]), 210);
-        assert_eq!(KernelConfig::from(matmul.clone()).products(&[u32::MAX; 4]), u64::MAX);
-        let words = Matmul { dtype: DType::I8, words: true, output: DType::I32, ..matmul };
-        assert_eq!(KernelConfig::from(words).products(&[1, 3, 5, 7]), 420);
-        let tile = Tile::Registers { rows: 1, columns: 1 };
-        let conv = Conv { dtype, axes: 2, transposed: false, bias: false, tile, slides: false, clipped: false };
-        // Images, groups, channels of both; per axis the lengths of output, input and kernel first.
-        let axes = [11, 13, 3, 1, 1, 0, 17, 19, 5, 1, 1, 0];
-        let parameters = [[2, 1, 3, 7].as_slice(), &axes].concat();
-        assert_eq!(KernelConfig::from(conv.clone()).products(&parameters), 42 * 11 * 3 * 17 * 5);
-        let transposed = Conv { transposed: true, ..conv };
-        assert_eq!(KernelConfig::from(transposed).products(&parameters), 42 * 13 * 3 * 19 * 5);
+    fn kernels_declare_the_parameters_that_launches_have() {
+        for config in KernelConfig::samples() {
+            let declared = config.generate(Target::VULKAN).unwrap().parameter_words;
+            assert_eq!(declared, config.parameter_words(), "{}", config.name());
+        }
     }
 
     #[test]

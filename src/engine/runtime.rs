@@ -9,9 +9,12 @@ use crate::base::error::{Error, Result};
 use crate::base::precision::Precision;
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::kernel_cache::{Kernel, KernelCache};
+use crate::engine::launch::PackedLaunch;
 use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
-use crate::engine::stream::{MAX_IN_FLIGHT, Stream};
+use crate::engine::recording::Cost;
+use crate::engine::stream::Stream;
+use crate::engine::submitter::MAX_IN_FLIGHT;
 use crate::kernels::KernelConfig;
 use crate::shader::{Access, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
@@ -247,20 +250,14 @@ impl Runtime {
         self.kernels.compile(module, &*self.backend)
     }
 
-    /// Runs a kernel of this crate on `groups` workgroups.
-    pub fn launch(
-        &self,
-        config: impl Into<KernelConfig>,
-        buffers: &[&Buffer],
-        parameters: &[u32],
-        groups: usize,
-    ) -> Result<()> {
-        let config = config.into();
+    /// Runs a kernel of this crate.
+    pub fn run<'a>(&self, launch: impl Into<PackedLaunch<'a>>) -> Result<()> {
+        let PackedLaunch { kernel: config, buffers, parameters, groups, products } = launch.into();
         let most = self.info().limits.max_binding_bytes;
         let large_buffers = buffers.iter().any(|buffer| buffer.bytes() > most);
         let kernel = self.kernels.get(&config, large_buffers, &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
-        self.run(&kernel, buffers, parameters, groups, config.products(parameters), || config.name())
+        self.dispatch_estimated(&kernel, buffers, &parameters, groups, products, || config.name())
     }
 
     /// More workgroups than the device's limit per dimension, folded into rows.
@@ -284,11 +281,11 @@ impl Runtime {
         groups: [u32; 3],
         name: impl FnOnce() -> String,
     ) -> Result<()> {
-        self.run(kernel, buffers, parameters, groups, 0, name)
+        self.dispatch_estimated(kernel, buffers, parameters, groups, 0, name)
     }
 
     /// The same of a kernel of which it is known how many products it adds up.
-    fn run(
+    fn dispatch_estimated(
         &self,
         kernel: &Kernel,
         buffers: &[&Buffer],
@@ -308,7 +305,8 @@ impl Runtime {
         self.launches.fetch_add(1, Ordering::Relaxed);
         let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
         let label = || Label { name: name(), bytes };
-        self.stream.record(command, &uses, 0, self.tuning.batch.nanoseconds(bytes, products), label)
+        let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, products) };
+        self.stream.record(command, &uses, cost, label)
     }
 
     /// A buffer with these bytes.
@@ -355,7 +353,8 @@ impl Runtime {
         let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region };
         let label = || Label { name: name.into(), bytes: region.bytes() };
         let nanoseconds = self.tuning.batch.nanoseconds(2 * region.bytes(), 0);
-        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], upload_bytes, nanoseconds, label)
+        let cost = Cost { upload_bytes, nanoseconds };
+        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], cost, label)
     }
 
     /// Copies a box of bytes from a buffer to another one.

@@ -1,29 +1,16 @@
-//! The stream: records commands in order, finds hazards, submits batches.
+//! The stream: the order of all work on a device. It joins a recording, which finds hazards, with a submitter.
 
-use crate::backend::contract::{Backend, BufferId, Command, Step, Ticket};
+use super::pool::Allocation;
+use super::profile::{Label, TimedCommand};
+use super::recording::{Cost, Recording};
+use super::submitter::Submitter;
+use crate::backend::contract::{Backend, Command, Ticket};
 use crate::base::error::{Error, Result};
-use crate::engine::pool::Allocation;
-use crate::engine::profile::{Label, TimedCommand};
 use crate::shader::Access;
 use parking_lot::Mutex;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A batch is submitted when it has so many commands, so that the device starts while the host still records. An idle device
-/// gets the first ones soon, and each batch has twice the commands of the one before until it has the most.
-const FIRST_BATCH_COMMANDS: usize = 32;
-const BATCH_COMMANDS: usize = 256;
-
-/// A batch is submitted when it holds so many bytes on their way from the host, so that they do not pile up.
-const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
-
-/// A batch is submitted when its commands may take so long on a slow device. Drivers reset a device that is busy with one batch
-/// for some seconds (two on Windows), and estimates may be ten times too low.
-const BATCH_NANOSECONDS: u64 = 100_000_000;
-
-/// The host runs ahead of the device by at most so many batches: each holds memory of the driver and buffers.
-pub(crate) const MAX_IN_FLIGHT: usize = 16;
 
 /// The order of all work on a device. Commands of many threads run in the order in which they were recorded.
 pub(crate) struct Stream {
@@ -35,21 +22,9 @@ pub(crate) struct Stream {
     waits: AtomicU64,
 }
 
-#[derive(Default)]
 struct State {
-    steps: Vec<Step>,
-    upload_bytes: u64,
-    /// How long the recorded commands may take.
-    nanoseconds: u64,
-    /// What the commands since the last barrier have read and written.
-    read: HashSet<BufferId>,
-    written: HashSet<BufferId>,
-    /// Keeps the buffers of the recorded commands alive.
-    held: Vec<Arc<Allocation>>,
-    newest: u64,
-    /// Batches since the device was known to be idle.
-    since_idle: u32,
-    in_flight: VecDeque<(Ticket, Vec<Arc<Allocation>>)>,
+    recording: Recording,
+    submitter: Submitter,
     /// Set while commands are timed.
     timing: Option<Timing>,
 }
@@ -57,70 +32,40 @@ struct State {
 /// What is timed at present.
 #[derive(Default)]
 struct Timing {
-    /// Of the recorded commands.
-    labels: Vec<Label>,
     /// Batches whose times have not been asked for yet.
     submitted: VecDeque<(Ticket, Vec<Label>)>,
     /// The commands of the others, batch by batch.
     told: Vec<Result<Vec<TimedCommand>>>,
 }
 
-impl State {
-    /// Whether what is recorded is enough for a batch.
-    fn is_batch(&self) -> bool {
-        let doublings = self.since_idle.min((BATCH_COMMANDS / FIRST_BATCH_COMMANDS).ilog2());
-        self.steps.len() >= FIRST_BATCH_COMMANDS << doublings
-            || self.upload_bytes >= BATCH_UPLOAD_BYTES
-            || self.nanoseconds >= BATCH_NANOSECONDS
-    }
-}
-
 impl Stream {
     pub fn new(backend: Arc<dyn Backend>) -> Self {
+        let state = State { recording: Recording::default(), submitter: Submitter::new(backend.clone()), timing: None };
         Stream {
             backend,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             asking: Mutex::default(),
             submissions: AtomicU64::new(0),
             waits: AtomicU64::new(0),
         }
     }
 
-    /// Appends a command. `uses` are the buffers it names and how it uses them, `upload_bytes` what it brings from the
-    /// host, `nanoseconds` how long it may take; `label` is asked for only while commands are timed.
+    /// Appends a command. `uses` are the buffers it names and how it uses them; `label` is asked for only while commands
+    /// are timed.
     pub fn record(
         &self,
         command: Command,
         uses: &[(&Arc<Allocation>, Access)],
-        upload_bytes: u64,
-        nanoseconds: u64,
+        cost: Cost,
         label: impl FnOnce() -> Label,
     ) -> Result<()> {
         let mut state = self.state.lock();
-        let hazard = uses.iter().any(|(allocation, access)| {
-            let id = allocation.id();
-            state.written.contains(&id) || (access.writes() && state.read.contains(&id))
-        });
-        if hazard {
-            state.read.clear();
-            state.written.clear();
+        let State { recording, submitter, timing } = &mut *state;
+        recording.push(command, uses, cost);
+        if timing.is_some() {
+            recording.label(label());
         }
-        for (allocation, access) in uses {
-            if access.reads() {
-                state.read.insert(allocation.id());
-            }
-            if access.writes() {
-                state.written.insert(allocation.id());
-            }
-            state.held.push(Arc::clone(allocation));
-        }
-        state.steps.push(Step { command, barrier: hazard });
-        if let Some(timing) = &mut state.timing {
-            timing.labels.push(label());
-        }
-        state.upload_bytes += upload_bytes;
-        state.nanoseconds = state.nanoseconds.saturating_add(nanoseconds);
-        if state.is_batch() {
+        if submitter.is_batch(recording) {
             self.submit(&mut state)?;
             drop(state);
             self.keep_pace()?;
@@ -130,39 +75,28 @@ impl Stream {
 
     /// Counts bytes that the host has written to where they stay, and that wait for commands to use them.
     pub fn note_upload(&self, bytes: u64) {
-        self.state.lock().upload_bytes += bytes;
+        self.state.lock().recording.add_cost(Cost { upload_bytes: bytes, nanoseconds: 0 });
     }
 
     /// Submits what has been recorded. Returns the ticket of the newest batch.
     pub fn flush(&self) -> Result<Ticket> {
         let mut state = self.state.lock();
-        if !state.steps.is_empty() {
+        if !state.recording.is_empty() {
             self.submit(&mut state)?;
         }
-        let newest = Ticket(state.newest);
+        let newest = state.submitter.newest();
         drop(state);
         self.keep_pace()?;
         Ok(newest)
     }
 
     fn submit(&self, state: &mut State) -> Result<()> {
-        // If this fails, nothing was submitted: the commands stay for the next attempt.
-        let ticket = self.backend.submit(&state.steps, state.timing.is_some())?;
-        if let Some(timing) = &mut state.timing {
-            let labels = std::mem::take(&mut timing.labels);
-            timing.submitted.push_back((ticket, labels));
+        let State { recording, submitter, timing } = state;
+        let batch = submitter.submit(recording, timing.is_some())?;
+        if let Some(timing) = timing {
+            timing.submitted.push_back(batch);
         }
-        state.steps.clear();
-        let held = std::mem::take(&mut state.held);
-        state.upload_bytes = 0;
-        state.nanoseconds = 0;
-        // A batch sees all that was done before it.
-        state.read.clear();
-        state.written.clear();
         self.submissions.fetch_add(1, Ordering::Relaxed);
-        state.newest = ticket.0;
-        state.since_idle = state.since_idle.saturating_add(1);
-        state.in_flight.push_back((ticket, held));
         Ok(())
     }
 
@@ -171,8 +105,7 @@ impl Stream {
     fn retire(&self) -> Result<()> {
         let completed = self.backend.completed()?;
         let mut state = self.state.lock();
-        let done = state.in_flight.iter().take_while(|(ticket, _)| *ticket <= completed).count();
-        let retired: Vec<_> = state.in_flight.drain(..done).collect();
+        let retired = state.submitter.retire(completed);
         let timed = state.timing.is_some();
         drop(state);
         drop(retired);
@@ -182,11 +115,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets go of what has run, and waits for the oldest batches where too many are in flight.
+    /// Lets go of what has run, and waits for the oldest batches if too many are in flight.
     fn keep_pace(&self) -> Result<()> {
         self.retire()?;
-        let too_many = |state: &State| state.in_flight.iter().rev().nth(MAX_IN_FLIGHT).map(|(ticket, _)| *ticket);
-        let behind = too_many(&self.state.lock());
+        let behind = self.state.lock().submitter.behind();
         behind.map_or(Ok(()), |ticket| self.wait_for(ticket))
     }
 
@@ -195,19 +127,16 @@ impl Stream {
         self.waits.fetch_add(1, Ordering::Relaxed);
         self.backend.wait(ticket)?;
         self.retire()?;
-        let mut state = self.state.lock();
-        if ticket.0 >= state.newest {
-            state.since_idle = 0;
-        }
+        self.state.lock().submitter.note_waited(ticket);
         Ok(())
     }
 
-    /// Blocks until the oldest batch in flight has run, or what has been recorded where none is. False if no batch has
-    /// ended by that: there was none, or this is a browser, where nothing can be waited for.
+    /// Blocks until the oldest batch in flight has run, or what has been recorded if none is in flight. Returns false if
+    /// no batch has ended by that: there was none, or this is a browser, where nothing can be waited for.
     pub fn wait_for_oldest(&self) -> Result<bool> {
         self.retire()?;
         let state = self.state.lock();
-        let (oldest, recorded) = (state.in_flight.front().map(|(ticket, _)| *ticket), !state.steps.is_empty());
+        let (oldest, recorded) = (state.submitter.oldest(), !state.recording.is_empty());
         drop(state);
         let ticket = match oldest {
             Some(ticket) => ticket,
@@ -215,7 +144,7 @@ impl Stream {
             None => return Ok(false),
         };
         self.wait_for(ticket)?;
-        Ok(self.state.lock().in_flight.front().is_none_or(|(oldest, _)| *oldest > ticket))
+        Ok(self.state.lock().submitter.oldest().is_none_or(|oldest| oldest > ticket))
     }
 
     /// Submits what has been recorded and blocks until all of it has run.
@@ -231,7 +160,7 @@ impl Stream {
             let message = "the device is being profiled already; profiles do not nest".into();
             return Err(Error::InvalidArgument { op: "profile", message });
         }
-        if !state.steps.is_empty() {
+        if !state.recording.is_empty() {
             // What was recorded before is not to be timed.
             self.submit(&mut state)?;
         }
@@ -288,7 +217,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         // Buffers may be freed only when no batch uses them. If the device is lost, none does.
         let flushed = self.flush().map(drop);
-        let waited = self.backend.wait(Ticket(self.state.get_mut().newest));
+        let waited = self.backend.wait(self.state.get_mut().submitter.newest());
         if let Err(error) = flushed.and(waited) {
             log::debug!("the device was closed with an error: {error}");
         }
@@ -297,8 +226,9 @@ impl Drop for Stream {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::submitter::{BATCH_COMMANDS, BATCH_NANOSECONDS, BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
     use super::*;
-    use crate::backend::contract::{Compiled, KernelId, MemoryUse, ReadCallback, Region};
+    use crate::backend::contract::{BufferId, Compiled, KernelId, MemoryUse, ReadCallback, Region, Step};
     use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
     use crate::base::backend_kind::BackendKind;
     use crate::shader::{Module, Target};
@@ -421,7 +351,12 @@ pub(crate) mod tests {
     fn copy_that_takes(nanoseconds: u64, stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
         let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region: Region::linear(16) };
         let label = || Label { name: format!("{}", dst.id().0), bytes: 16 };
-        stream.record(command, &[(src, Access::Read), (dst, Access::Write)], 0, nanoseconds, label)
+        stream.record(
+            command,
+            &[(src, Access::Read), (dst, Access::Write)],
+            Cost { upload_bytes: 0, nanoseconds },
+            label,
+        )
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use super::TensorOrScalar;
 use crate::base::error::{Error, Result};
 use crate::base::number::Number;
+use crate::base::word::Word;
 use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
 impl Tensor {

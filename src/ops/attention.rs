@@ -2,12 +2,17 @@
 
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::layout::{Layout, collapse};
+use crate::base::layout::{Layout, collapse_all};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
+use crate::base::word::Word;
 use crate::device::Device;
-use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
+use crate::engine::launch::Launch;
+use crate::kernels::attention::{Attention, MAX_COLUMNS, Parameters, Tile};
 use crate::kernels::expr::Domain;
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::kernels::parameters::Strided;
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use crate::tuning;
 
 const OP: &str = "scaled_dot_product_attention";
@@ -268,7 +273,7 @@ impl<'a> Problem<'a> {
             view.strides[..rank].iter().copied().chain([head]).collect()
         };
         let batch_views: Vec<_> = views.iter().map(batch_strides).collect();
-        let (lengths, strides) = collapse(&batch, &batch_views.iter().map(|view| &view[..]).collect::<Vec<_>>());
+        let (lengths, strides) = collapse_all(&batch, &batch_views.iter().map(|view| &view[..]).collect::<Vec<_>>());
 
         let tile = self.choose_tile();
         let batches: usize = lengths.iter().product();
@@ -287,29 +292,40 @@ impl<'a> Problem<'a> {
             parts: parts > 1,
         };
         let device = self.query.device();
-        if config.parameter_words() > device.info().limits.max_parameter_words as usize {
+        if !device.takes(&config) {
             return self.attend_in_order(&operands);
         }
 
         let wide = self.query.dtype().widened();
         let [forward, backward] = self.reach();
         let scale = self.config.scale.unwrap_or(1.0 / (self.features.max(1) as f64).sqrt());
-        let mut parameters = vec![self.queries as u32, self.keys as u32, group as u32, forward, backward];
-        for number in [scale].into_iter().chain(self.config.softcap) {
-            parameters.extend(Word::of(number, wide, OP)?.words());
-        }
-        parameters.extend(config.parts.then_some(span as u32));
-        parameters.extend(lengths.iter().map(|&n| n as u32));
-        for (i, (view, strides)) in views.iter().zip(&strides).enumerate() {
-            parameters.push(view.offset as u32);
+        let mut operands_at = views.iter().zip(strides).enumerate().map(|(i, (view, strides))| {
             let of_group = if i == 0 || i == 3 { rank } else { rank + 1 };
-            parameters.extend(strides.iter().chain(&view.strides[of_group..]).map(|&stride| stride as u32));
-        }
+            let strides = strides.iter().chain(&view.strides[of_group..]).copied().collect();
+            Strided { offset: view.offset, strides }
+        });
+        let mut next = || operands_at.next().unwrap_or_default();
+        let parameters = Parameters {
+            queries: self.queries,
+            keys: self.keys,
+            group,
+            forward,
+            backward,
+            scale: Word::of(scale, wide, OP)?,
+            softcap: self.config.softcap.map(|cap| Word::of(cap, wide, OP)).transpose()?,
+            span: config.parts.then_some(span),
+            lengths,
+            q: next(),
+            k: next(),
+            v: next(),
+            mask: operands_at.next(),
+        };
         let shape = self.shape(self.heads, [self.queries * parts, config.width()]);
         let output = allocate(&shape, wide, device, OP)?;
         let buffers = operands.iter().map(|(tensor, _)| tensor.buffer()).collect::<Result<Vec<_>>>()?;
         let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
-        device.runtime().launch(config, &bindings, &parameters, blocks * parts)?;
+        let groups = blocks * parts;
+        device.runtime().run(Launch { kernel: config, buffers: &bindings, parameters, groups })?;
         let output = Tensor::from_buffer(output, shape, wide, device);
         if parts == 1 { Ok(output) } else { self.join(&output, parts) }
     }
@@ -325,15 +341,15 @@ impl<'a> Problem<'a> {
         Problem::new(&query?, &key?, &value?, &config)?.attend()
     }
 
-    /// The keys that a query sees, from `query + backward` up to but not including `query + forward`: both as words.
-    fn reach(&self) -> [u32; 2] {
+    /// The keys that a query sees, from `query + backward` up to but not including `query + forward`.
+    fn reach(&self) -> [i32; 2] {
         let (queries, keys) = (self.queries as i64, self.keys as i64);
         let window = self.config.sliding_window.map_or(i64::MAX, |window| window.min(MAX_LENGTH) as i64);
         let ahead = if self.config.causal { 1 } else { window };
         // The last query stands at the last key. Beyond these limits there is nothing to be seen.
         let forward = ahead.saturating_add(keys - queries).min(keys);
         let backward = (keys - queries).saturating_sub(window).saturating_add(1).max(-queries);
-        [forward, backward].map(|reach| reach as i32 as u32)
+        [forward, backward].map(|reach| reach as i32)
     }
 
     fn choose_tile(&self) -> Tile {

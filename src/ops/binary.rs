@@ -3,8 +3,10 @@
 use super::TensorOrScalar;
 use crate::base::error::Result;
 use crate::base::number::Number;
+use crate::base::word::Word;
 use crate::kernels::expr::{BinaryOp, Expr};
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 
 impl Tensor {
     pub(super) fn binary(&self, rhs: TensorOrScalar, function: BinaryOp, op: &'static str) -> Result<Tensor> {

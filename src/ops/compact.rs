@@ -6,9 +6,12 @@ use crate::base::dtype::DType;
 use crate::base::error::Error;
 use crate::base::error::Result;
 use crate::base::shape::Shape;
-use crate::kernels::compact::{Compact, WORKGROUP};
+use crate::base::shape::checked_elements;
+use crate::engine::launch::Launch;
+use crate::kernels::compact::{Compact, Parameters, WORKGROUP};
 use crate::kernels::expr::Domain;
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 impl Tensor {
     /// The places of the elements that are not 0, in row-major order: a `u32` row of coordinates for each. NaN is not 0.
@@ -130,7 +133,9 @@ impl Counts {
         let places = allocate(&count.into(), DType::U32, device, op)?;
         if count > 0 {
             let buffers = [&*self.0.row_major_buffer()?, &places];
-            device.runtime().launch(Compact, &buffers, &[elements as u32], elements.div_ceil(WORKGROUP as usize))?;
+            let parameters = Parameters { count: elements };
+            let groups = elements.div_ceil(WORKGROUP as usize);
+            device.runtime().run(Launch { kernel: Compact, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(places, count.into(), DType::U32, device))
     }

@@ -3,12 +3,15 @@
 use super::window::{PerAxis, Window, batched};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
-use crate::kernels::conv::Conv;
+use crate::engine::launch::Launch;
+use crate::kernels::conv::{Conv, Parameters};
 use crate::kernels::expr::Domain;
 use crate::kernels::tiles::Tile;
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// How a convolution goes over its input. By default: stride 1, no padding, dilation 1, one group.
 ///
@@ -345,24 +348,23 @@ impl Problem {
         let slides = few_rows && !self.transposed && last.stride == last.dilation && last.kernel > 1 && !clipped;
         let transposed = self.transposed;
         let mut config = Conv { dtype, axes, transposed, bias: bias.is_some(), tile, slides, clipped };
-        if config.parameter_words() > device.info().limits.max_parameter_words as usize {
+        if !device.takes(&config) {
             config.bias = false;
         }
 
         let (weight, bias) = (weight.contiguous()?, bias.filter(|_| config.bias).map(Tensor::contiguous).transpose()?);
-        let mut parameters = vec![x.dims()[0], sizes.groups, rows, sizes.input_channels];
-        for (window, &output) in sizes.windows.iter().zip(&sizes.outputs) {
-            let Window { input, kernel, stride, dilation, before, .. } = *window;
-            parameters.extend([output, input, kernel, stride, dilation, before]);
-        }
-        if self.transposed {
-            parameters.extend(sizes.windows.iter().map(|window| window.stride / gcd(window.stride, window.dilation)));
-        }
-        parameters.push(x.layout().offset);
-        parameters.extend(x.strides().iter().map(|&stride| stride as usize));
-        parameters.push(weight.layout().offset);
-        parameters.extend(bias.iter().map(|bias| bias.layout().offset));
-        let parameters: Vec<u32> = parameters.into_iter().map(|n| n as u32).collect();
+        let step = |window: &Window| window.stride / gcd(window.stride, window.dilation);
+        let parameters = Parameters {
+            images: x.dims()[0],
+            groups: sizes.groups,
+            rows,
+            channels: sizes.input_channels,
+            windows: sizes.windows.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
+            steps: sizes.windows.iter().filter(|_| transposed).map(step).collect(),
+            x: x.layout().into(),
+            weight_offset: weight.layout().offset,
+            bias_offset: bias.as_ref().map(|bias| bias.layout().offset),
+        };
 
         let accumulated = dtype.widened();
         let output = allocate(shape, accumulated, device, op)?;
@@ -374,7 +376,7 @@ impl Problem {
         let groups = groups.iter().try_fold(sizes.groups, |n, &m| n.checked_mul(m));
         let groups = groups.ok_or_else(|| Error::SizeOverflow { op, shape: shape.clone(), limit: u32::MAX.into() })?;
         let biased = config.bias;
-        device.runtime().launch(config, &bindings, &parameters, groups)?;
+        device.runtime().run(Launch { kernel: config, buffers: &bindings, parameters, groups })?;
         let y = Tensor::from_buffer(output, shape.clone(), accumulated, device).to_dtype(summed)?;
         if biased { Ok(y) } else { with_bias(y) }
     }

@@ -3,7 +3,8 @@
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::kernels::expr::Expr;
-use crate::tensor::{Fusion, Tensor};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 
 impl Tensor {
     /// The elements as another dtype, converted as Rust's `as` does it: floats to integers are cut towards zero and

@@ -4,9 +4,11 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
 use crate::base::shape::Shape;
+use crate::base::word::Word;
 use crate::device::Device;
 use crate::kernels::expr::{BinaryOp, Expr};
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 
 /// The length of the axes of a diagonal, and the row and column where it begins.
 fn first_of_diagonal(diagonal: isize) -> [usize; 2] {

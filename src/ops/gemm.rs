@@ -4,8 +4,10 @@
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
 use crate::base::shape::Shape;
+use crate::base::word::Word;
 use crate::kernels::expr::{BinaryOp, Expr};
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 use std::borrow::Borrow;
 
 /// What [`Tensor::gemm`] computes: `alpha op(A) op(B) + beta C`, where `op` may transpose. The default is the product.

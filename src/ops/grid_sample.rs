@@ -2,10 +2,14 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
+use crate::base::word::Word;
+use crate::engine::launch::Launch;
 use crate::kernels::expr::Domain;
-use crate::kernels::grid_sample::{GridSample, Outside, WORKGROUP};
+use crate::kernels::grid_sample::{AxisParameters, GridSample, Outside, Parameters, WORKGROUP};
 use crate::kernels::interpolation::Interpolation;
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// How [`Tensor::grid_sample`] makes a sample of the elements around its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,23 +96,24 @@ impl Tensor {
                 let message = format!("images of {height} x {width}; a side has 1 to 2^24 elements");
                 return Err(Error::InvalidArgument { op: OP, message });
             }
-            let mut parameters = vec![elements as u32];
-            parameters.extend(shape.iter().map(|&n| n as u32));
-            for tensor in [self, grid] {
-                parameters.push(tensor.layout().offset as u32);
-                parameters.extend(tensor.strides().iter().map(|&stride| stride as u32));
-            }
             let kernel = config.kernel(self, grid);
-            for side in [height, width] {
+            let axis = |side: usize| -> Result<AxisParameters> {
                 let length = side as f64;
                 let (span, start) = if config.align_corners { (length - 1.0, 0.0) } else { (length, -0.5) };
-                for number in [length, span, start] {
-                    parameters.extend(Word::of(number, kernel.places(), OP)?.words());
-                }
-            }
+                let word = |number: f64| Word::of(number, kernel.places(), OP);
+                Ok(AxisParameters { length: word(length)?, span: word(span)?, start: word(start)? })
+            };
+            let parameters = Parameters {
+                count: elements,
+                lengths: shape.dims().into(),
+                x: self.layout().into(),
+                grid: grid.layout().into(),
+                vertical: axis(height)?,
+                horizontal: axis(width)?,
+            };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             let buffers = [&*self.buffer()?, &*grid.buffer()?, &output];
-            self.device().runtime().launch(kernel, &buffers, &parameters, groups)?;
+            self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
     }

@@ -1,13 +1,16 @@
 //! Elements picked by an index tensor.
 
-use super::push_view;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Shape};
+use crate::engine::launch::Launch;
 use crate::kernels::expr::Domain;
-use crate::kernels::gather::{Gather, WORKGROUP};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::kernels::gather::{Gather, Parameters, WORKGROUP};
+use crate::kernels::parameters::Strided;
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 impl Tensor {
     /// The slices along `axis` that `indexes`, a vector of integers, names.
@@ -198,21 +201,25 @@ impl Tensor {
         }
         let mut stay = self.layout().strides.clone();
         stay[axis] = 0;
-        let (lengths, strides) = collapse(indexes.shape(), &[&stay, indexes.strides()]);
+        let (lengths, [x, index]) = collapse(indexes.shape(), [&stay, indexes.strides()]);
         let config = Gather { dtype: self.dtype(), index: indexes.dtype(), rank: lengths.len() };
-        if config.parameter_words() > self.device().info().limits.max_parameter_words as usize {
+        if !self.device().takes(&config) {
             // In row-major order, the axes on either side of the one that is indexed are one each.
             return self.contiguous()?.pick(&indexes.contiguous()?, axis, op);
         }
         let output = allocate(indexes.shape(), self.dtype(), self.device(), op)?;
         if elements > 0 {
-            let mut parameters = vec![elements as u32, self.dims()[axis] as u32, self.strides()[axis] as u32];
-            parameters.extend(lengths.iter().map(|&n| n as u32));
-            push_view(&mut parameters, self.layout().offset, &strides[0]);
-            push_view(&mut parameters, indexes.layout().offset, &strides[1]);
-            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+            let parameters = Parameters {
+                count: elements,
+                length: self.dims()[axis],
+                stride: self.strides()[axis],
+                lengths,
+                x: Strided { offset: self.layout().offset, strides: x },
+                index: Strided { offset: indexes.layout().offset, strides: index },
+            };
             let buffers = [&*self.buffer()?, &*indexes.buffer()?, &output];
-            self.device().runtime().launch(config, &buffers, &parameters, groups)?;
+            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+            self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, indexes.shape().clone(), self.dtype(), self.device()))
     }

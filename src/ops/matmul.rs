@@ -7,13 +7,21 @@ use super::{largest_team, subgroup_lanes};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
+use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::engine::runtime::COUNTERS;
+use crate::kernels::encoding::Encoding;
+use crate::kernels::epilogue;
 use crate::kernels::expr::Domain;
-use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Side, Tile, Vectors};
-use crate::tensor::{Epilogue, Produced, Producer, Tensor, allocate, checked_elements};
+use crate::kernels::matmul::{
+    Along, Block, Matmul, Parameters, QUAD, Reading, Side, SizeParameters, Sizes, Tile, Vectors,
+};
+use crate::kernels::parameters::Strided;
+use crate::lazy::{Epilogue, Produced, Producer, allocate};
+use crate::tensor::Tensor;
 use crate::tuning;
 
 const OP: &str = "matmul";
@@ -169,8 +177,7 @@ impl Producer for Product {
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
         let problem = Problem::new(&lhs_view, &rhs_view, self.sizes);
-        let limit = device.info().limits.max_parameter_words as usize;
-        if Matmul::parameter_words(problem.lengths.len()) > limit {
+        if !device.takes(&Sizes { batch_rank: problem.lengths.len() }) {
             // So many axes that do not merge: a batch in row-major order has one.
             let lhs = self.lhs.broadcast_to(lhs_view.shape)?.contiguous()?;
             let rhs = self.rhs.broadcast_to(rhs_view.shape)?.contiguous()?;
@@ -220,32 +227,32 @@ impl Product {
     fn on_any_device(&self, problem: &Problem, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let in_words = problem.in_words().filter(|_| takes_words(device, dtype));
-        let (words, problem) = (in_words.is_some(), in_words.as_ref().unwrap_or(problem));
-        let read_as = if words { DType::U32 } else { dtype };
-        let tile = portable_tile(device, read_as, problem);
+        let operands = if in_words.is_some() { Encoding::Words(dtype) } else { Encoding::Dense(dtype) };
+        let problem = in_words.as_ref().unwrap_or(problem);
+        let tile = portable_tile(device, operands.factor(), problem);
         let parts = problem.parts(device, tile);
         if parts > 1 {
-            return self.in_parts(problem, parts, words).map(Produced::Unfinished);
+            return self.in_parts(problem, parts, operands).map(Produced::unfinished);
         }
         let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
-        let config = Matmul { dtype, words, output, batch_rank: problem.lengths.len(), tile, epilogue: None };
+        let config = Matmul::of(operands, output, problem.lengths.len(), tile);
         if let Some(finished) = self.finished(problem, &config, epilogue)? {
             return Ok(finished);
         }
         let y = allocate(&self.shape(), output, device, self.op)?;
-        problem.launch(device, &config, &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], &[])?;
+        problem.launch(device, config.clone(), &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], None)?;
         if output == self.output && epilogue.is_none() {
             return Ok(Produced::Finished { result: y, kept: None });
         }
-        Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::Unfinished)
+        Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::unfinished)
     }
 
     /// Computes a product of few outputs and great depth as the sum of the products of parts of the depth, so that many
     /// workgroups share an output. Sums of floats are compensated from the parts on.
-    fn in_parts(&self, problem: &Problem, parts: usize, words: bool) -> Result<Tensor> {
+    fn in_parts(&self, problem: &Problem, parts: usize, operands: Encoding) -> Result<Tensor> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
-        let (read_as, wide) = (if words { DType::U32 } else { dtype }, dtype.widened());
-        let is_vectors = problem.few_vectors(device, read_as).is_some();
+        let (factor, wide) = (operands.factor(), dtype.widened());
+        let is_vectors = problem.few_vectors(device, factor).is_some();
         let products = Shape::from((self.elements(), self.sizes[2]));
         if !is_vectors && self.elements() <= FEW_SUMS && products.elem_count().is_some_and(|n| n <= MOST_SUMMED) {
             let rows = self.lhs.to_dtype(wide)?.unsqueeze(-2)?;
@@ -255,14 +262,14 @@ impl Product {
         let (lhs, rhs) = (self.lhs.buffer()?, self.rhs.buffer()?);
         let sums = |first: usize, depth: usize, parts: usize| -> Result<Tensor> {
             let part = problem.part(first, depth, parts);
-            let tile = portable_tile(device, read_as, &part);
+            let tile = portable_tile(device, factor, &part);
             let batch_rank = part.lengths.len();
-            let config = Matmul { dtype, words, output: wide, batch_rank, tile, epilogue: None };
+            let config = Matmul::of(operands, wide, batch_rank, tile);
             let [m, n, _] = problem.sizes;
             let shape: Shape = [problem.batches(), parts, m * n].into();
             checked_elements(&shape, self.op)?;
             let y = allocate(&shape, wide, device, self.op)?;
-            part.launch(device, &config, &[&*lhs, &*rhs, &y], &[])?;
+            part.launch(device, config.clone(), &[&*lhs, &*rhs, &y], None)?;
             Tensor::from_buffer(y, shape, wide, device).sum(1)
         };
         let depth = problem.sizes[2];
@@ -286,7 +293,7 @@ impl Product {
         let trusted = cuts.into_iter().find_map(|Cut { tile, splits }| {
             let parts = problem.split(splits);
             let (output, batch_rank) = (self.output, parts.lengths.len());
-            let config = Matmul { dtype, words: false, output, batch_rank, tile, epilogue: None };
+            let config = Matmul::of(Encoding::Dense(dtype), output, batch_rank, tile);
             self_test::is_trusted(device, &config).then_some((parts, config))
         });
         let Some((parts, config)) = trusted else { return Ok(None) };
@@ -297,9 +304,9 @@ impl Product {
         let stored: Shape = [problem.batches(), m, config.row(n)].into();
         checked_elements(&stored, self.op)?;
         let y = allocate(&stored, self.output, device, self.op)?;
-        parts.launch(device, &config, &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], &[])?;
+        parts.launch(device, config.clone(), &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], None)?;
         let y = Tensor::from_buffer(y, stored, self.output, device).narrow(-1, 0, n)?.reshape(self.shape())?;
-        Ok(Some(Produced::Unfinished(y)))
+        Ok(Some(Produced::unfinished(y)))
     }
 
     /// The product finished by an epilogue; `None` where there is none, or the kernel cannot do it.
@@ -308,16 +315,16 @@ impl Product {
         let Some(epilogue) = epilogue else { return Ok(None) };
         let (output, kept) = (epilogue.expr.dtype(), epilogue.kept);
         let stores = |dtype| config.tile.stores(dtype);
-        let Some((part, words)) = epilogue.plan(n, config.tile.stored_together() == 4) else { return Ok(None) };
+        let planned = epilogue.plan(n, config.tile.stored_together() == 4);
+        let Some((part, parameters)) = planned else { return Ok(None) };
         let config = Matmul { output, epilogue: Some(part.into()), ..config.clone() };
         let limits = &device.info().limits;
-        let parameters = problem.parameters().len() + words.len();
         let bindings =
             if config.tile.has_parts() { 5 } else { 3 } + epilogue.inputs.len() + usize::from(kept.is_some());
         let fits = stores(output)
             && kept.is_none_or(stores)
             && config.row(n) == n
-            && parameters <= limits.max_parameter_words as usize
+            && device.takes(&config)
             && bindings <= limits.max_bindings as usize;
         if !fits {
             return Ok(None);
@@ -330,7 +337,7 @@ impl Product {
         buffers.extend(inputs.iter().map(|input| &**input));
         buffers.push(&result);
         buffers.extend(&kept);
-        problem.launch(device, &config, &buffers, &words)?;
+        problem.launch(device, config, &buffers, Some(parameters))?;
         Ok(Some(Produced::Finished { result, kept }))
     }
 }
@@ -356,7 +363,7 @@ pub(super) struct Operand {
 impl Problem {
     pub fn new(lhs: &Layout, rhs: &Layout, sizes: [usize; 3]) -> Self {
         let rank = lhs.shape.rank() - 2;
-        let (lengths, strides) = collapse(&lhs.shape[..rank], &[&lhs.strides[..rank], &rhs.strides[..rank]]);
+        let (lengths, strides) = collapse(&lhs.shape[..rank], [&lhs.strides[..rank], &rhs.strides[..rank]]);
         let [lhs, rhs] = [(lhs, &strides[0]), (rhs, &strides[1])].map(|(view, batch)| Operand {
             offset: view.offset,
             batch: batch.clone(),
@@ -450,8 +457,7 @@ impl Problem {
         let tuning = &device.tuning().matmul;
         let longest = self.sizes[2] / tuning.shortest;
         let blocks = self.blocks(tile.block()).unwrap_or(usize::MAX).max(1);
-        let parameters = Matmul::parameter_words(self.lengths.len() + 1);
-        if longest < 2 || parameters > device.info().limits.max_parameter_words as usize {
+        if longest < 2 || !device.takes(&Sizes { batch_rank: self.lengths.len() + 1 }) {
             return 1;
         }
         // A power of two divides most depths.
@@ -468,20 +474,26 @@ impl Problem {
         self.batches().checked_mul(m.div_ceil(rows as usize))?.checked_mul(n.div_ceil(columns as usize))
     }
 
-    /// Runs a kernel on both operands, what an epilogue takes, and the product, with these parameters after its own.
-    pub fn launch(&self, device: &Device, config: &Matmul, buffers: &[&Buffer], words: &[u32]) -> Result<()> {
-        let (runtime, groups) = (device.runtime(), self.groups(device, config)?);
-        let parameters = [&self.parameters(), words].concat();
-        if !config.tile.has_parts() {
-            return runtime.launch(config.clone(), buffers, &parameters, groups);
+    /// Runs a kernel on both operands, what an epilogue takes, and the product.
+    pub fn launch(
+        &self,
+        device: &Device,
+        kernel: Matmul,
+        buffers: &[&Buffer],
+        epilogue: Option<epilogue::Parameters>,
+    ) -> Result<()> {
+        let (runtime, groups) = (device.runtime(), self.groups(device, &kernel)?);
+        let parameters = Parameters { sizes: self.parameters(), epilogue };
+        if !kernel.tile.has_parts() {
+            return runtime.run(Launch { kernel, buffers, parameters, groups });
         }
         debug_assert!(groups <= COUNTERS, "surplus workgroups would count");
-        let [rows, columns] = config.tile.block().map(|length| length as usize);
+        let [rows, columns] = kernel.tile.block().map(|length| length as usize);
         let shape = [groups, rows, columns].into();
         checked_elements(&shape, OP)?;
-        let sums = allocate(&shape, config.dtype.widened(), device, OP)?;
+        let sums = allocate(&shape, kernel.dtype().widened(), device, OP)?;
         let counters = runtime.counters()?;
-        runtime.launch(config.clone(), &[buffers, &[&sums, &counters]].concat(), &parameters, groups)
+        runtime.run(Launch { kernel, buffers: &[buffers, &[&sums, &counters]].concat(), parameters, groups })
     }
 
     fn groups(&self, device: &Device, config: &Matmul) -> Result<usize> {
@@ -530,16 +542,13 @@ impl Problem {
         fits.then_some(Tile::Broadcast { b, pairs: n.is_multiple_of(2) && device.info().features.i64 })
     }
 
-    fn parameters(&self) -> Vec<u32> {
-        let batches = self.batches();
-        let mut parameters: Vec<u32> =
-            [batches].iter().chain(&self.sizes).chain(&self.lengths).map(|&n| n as u32).collect();
-        for operand in [&self.lhs, &self.rhs] {
-            parameters.push(operand.offset as u32);
-            let strides = operand.batch.iter().chain([&operand.row, &operand.column]);
-            parameters.extend(strides.map(|&stride| stride as u32));
-        }
-        parameters
+    fn parameters(&self) -> SizeParameters {
+        let [m, n, depth] = self.sizes;
+        let [a, b] = [&self.lhs, &self.rhs].map(|operand| Strided {
+            offset: operand.offset,
+            strides: operand.batch.iter().copied().chain([operand.row, operand.column]).collect(),
+        });
+        SizeParameters { batches: self.batches(), m, n, depth, lengths: self.lengths.clone(), a, b }
     }
 }
 

@@ -8,7 +8,8 @@ use crate::base::environment::{self, MatrixUnits};
 use crate::base::error::Result;
 use crate::device::Device;
 use crate::engine::runtime::COUNTERS;
-use crate::kernels::matmul::{Along, Matmul, Tile, UnitLayout};
+use crate::kernels::matmul::{Along, Sizes, Tile, UnitLayout};
+use crate::kernels::parameters::Form;
 use crate::tensor::Tensor;
 use crate::tuning::{self, Candidate, UnitBlock, Units};
 
@@ -61,7 +62,7 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
     let [m, n, k] = problem.sizes;
     let compute_units = tuning::compute_units(info.compute_units);
     // Parts have one more axis of the batch, and two more buffers.
-    let parameters = Matmul::parameter_words(problem.lengths.len() + 1);
+    let parameters = Sizes { batch_rank: problem.lengths.len() + 1 }.parameter_words();
     let splits_fit = parameters <= info.limits.max_parameter_words as usize && info.limits.max_bindings >= 5;
     let possible = |candidate: &'static Candidate, splits: usize| {
         let whole = k.is_multiple_of(splits * candidate.unit_block.depth as usize / bytes);

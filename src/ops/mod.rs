@@ -71,9 +71,3 @@ fn subgroup_lanes(device: &Device) -> Option<u32> {
         _ => None,
     }
 }
-
-/// Appends what a kernel's `Strides` take.
-fn push_view(parameters: &mut Vec<u32>, offset: usize, strides: &[isize]) {
-    parameters.push(offset as u32);
-    parameters.extend(strides.iter().map(|&stride| stride as u32));
-}

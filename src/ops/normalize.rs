@@ -4,11 +4,16 @@ use super::gemm::weighted_sum;
 use super::row_cut::{Cut, View};
 use super::subgroup_lanes;
 use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Dims};
+use crate::base::word::Word;
+use crate::engine::launch::Launch;
 use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
-use crate::kernels::normalize::{Held, Normalize, NormalizeOp};
+use crate::kernels::normalize::{ChannelParameters, Held, Normalize, NormalizeOp, Parameters};
+use crate::kernels::parameters::Strided;
 use crate::kernels::workgroup::Team;
-use crate::tensor::{Fusion, Tensor, Word, allocate, checked_elements};
+use crate::lazy::{Fusion, allocate};
+use crate::tensor::Tensor;
 use std::ops::Range;
 
 /// What is done with the rows of a tensor.
@@ -21,9 +26,8 @@ struct Normalization<'a> {
     /// Vectors.
     weight: Option<&'a Tensor>,
     bias: Option<&'a Tensor>,
-    /// Where weights are per channel: the number of groups that the channels come in, the channels of a group, the
-    /// elements of a channel.
-    channels: Option<[usize; 3]>,
+    /// How the channels are grouped, if weights are per channel.
+    channels: Option<ChannelParameters>,
 }
 
 impl Tensor {
@@ -221,7 +225,11 @@ impl Tensor {
         let (op, axes) = (NormalizeOp::LayerNorm, 2..grouped.rank());
         // An empty tensor may have other axes whose product wraps.
         let elements = self.dims()[2..].iter().fold(1usize, |product, &n| product.wrapping_mul(n));
-        let channels = (weight.is_some() || bias.is_some()).then_some([groups, channels / groups, elements]);
+        let channels = (weight.is_some() || bias.is_some()).then_some(ChannelParameters {
+            groups,
+            channels: channels / groups,
+            elements,
+        });
         grouped.normalize(&Normalization { op, name, axes, eps, weight, bias, channels })?.reshape(self.shape())
     }
 
@@ -268,7 +276,7 @@ impl Tensor {
             let weight = fusion.tensor(&vector(weight)?, OP)?;
             scale = binary(BinaryOp::Mul, Expr::Cast(wide, weight.into()), scale);
         }
-        let scale = fusion.finish(scale, self.device(), OP)?;
+        let scale: Tensor = fusion.finish(scale, self.device(), OP)?;
 
         let mut fusion = Fusion::new(self.shape().clone());
         let [x, mean] =
@@ -312,9 +320,8 @@ impl Tensor {
             // Tiles turn it faster than a kernel that reads side by side and writes apart, or the other way round.
             return self.contiguous()?.normalize(what);
         }
-        let View { kept, kept_strides, normalized, normalized_strides, rows, length, inner } = &view;
         let vectors_have_fours = match channels {
-            Some([_, _, elements]) => elements.is_multiple_of(4),
+            Some(channels) => channels.elements.is_multiple_of(4),
             None => [weight, bias]
                 .into_iter()
                 .flatten()
@@ -322,11 +329,9 @@ impl Tensor {
         };
         let Cut { team, load, held } = view.cut(self, vectors_have_fours);
         let in_subgroups = matches!((team, held), (Team::Workgroup(_), Held::Registers(_)));
-        let config = Normalize {
+        let kernel = Normalize {
             op: *op,
-            dtype: self.dtype(),
-            kept_rank: kept.len(),
-            normalized_rank: normalized.len(),
+            rows: view.axes.ty(self.dtype()),
             weight: weight.is_some(),
             bias: bias.is_some(),
             per_channel: channels.is_some(),
@@ -335,27 +340,28 @@ impl Tensor {
             load,
             held,
         };
-        let limit = self.device().info().limits.max_parameter_words as usize;
-        if config.parameter_words() > limit && !self.is_contiguous() {
+        if !self.device().takes(&kernel) && !self.is_contiguous() {
             return self.contiguous()?.normalize(what);
         }
-        let mut parameters = [*rows, *length, *inner].map(|n| n as u32).to_vec();
-        parameters.extend(kept.iter().chain(normalized).map(|&n| n as u32));
-        parameters.push(self.layout().offset as u32);
-        parameters.extend(kept_strides.iter().chain(normalized_strides).map(|&stride| stride as u32));
-        if op.has_eps() {
-            parameters.extend(Word::of(*eps, wide, name)?.words());
-        }
-        parameters.extend(channels.iter().flatten().map(|&n| n as u32));
-        let mut buffers = vec![self.buffer()?];
-        for vector in [weight, bias].into_iter().flatten() {
-            buffers.push(vector.buffer()?);
-            parameters.extend([vector.layout().offset as u32, vector.strides()[0] as u32]);
-        }
+        let vector =
+            |vector: &Tensor| Strided { offset: vector.layout().offset, strides: vector.layout().strides.clone() };
+        let parameters = Parameters {
+            count: view.rows,
+            length: view.length,
+            inner: view.inner,
+            rows: view.axes.parameters(self.layout().offset),
+            eps: op.has_eps().then(|| Word::of(*eps, wide, name)).transpose()?,
+            channels: channels.clone(),
+            weight: weight.map(vector),
+            bias: bias.map(vector),
+        };
+        let vectors = [*weight, *bias].into_iter().flatten();
+        let buffers: Vec<_> = [self].into_iter().chain(vectors).map(Tensor::buffer).collect::<Result<_>>()?;
         let dtype = load.output(self.dtype());
         let output = allocate(self.shape(), dtype, self.device(), name)?;
-        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
-        self.device().runtime().launch(config, &bindings, &parameters, team.groups(*rows / load.across() as usize))?;
+        let buffers: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let groups = team.groups(view.rows / load.across() as usize);
+        self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         Tensor::from_buffer(output, self.shape().clone(), dtype, self.device()).to_dtype(self.dtype())
     }
 }

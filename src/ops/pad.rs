@@ -4,8 +4,13 @@ use crate::base::error::{Error, Result};
 use crate::base::layout::collapse;
 use crate::base::number::Number;
 use crate::base::shape::{Axis, Dims, Shape};
-use crate::kernels::pad::{Border, Pad, WORKGROUP};
-use crate::tensor::{MAX_ELEMENTS, Tensor, Word, allocate, checked_elements};
+use crate::base::shape::{MAX_ELEMENTS, checked_elements};
+use crate::base::word::Word;
+use crate::engine::launch::Launch;
+use crate::kernels::pad::{AxisParameters, Border, Pad, Parameters, WORKGROUP};
+use crate::kernels::parameters::Strided;
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// What [`Tensor::pad`] makes a border of.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -162,8 +167,8 @@ impl Tensor {
             return Tensor::constant(word, shape.clone(), self.device(), op);
         }
         let (lengths, strides, merged) = self.merged(borders);
-        let limit = self.device().info().limits.max_parameter_words as usize;
-        if Pad::parameter_words(border, self.dtype(), lengths.len()) > limit {
+        let config = Pad { dtype: self.dtype(), border, rank: lengths.len() };
+        if !self.device().takes(&config) {
             if !self.is_contiguous() {
                 return self.contiguous()?.with_borders(borders, shape, border, fill, op);
             }
@@ -181,15 +186,16 @@ impl Tensor {
         let output = allocate(shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
             let axes = || lengths.iter().zip(&merged);
-            let mut parameters = vec![elements as u32];
-            parameters.extend(axes().map(|(&length, [before, after])| (length + before + after) as u32));
-            parameters.push(self.layout().offset as u32);
-            parameters.extend(strides.iter().map(|&stride| stride as u32));
-            parameters.extend(axes().flat_map(|(&length, &[before, _])| [before as u32, length as u32]));
-            parameters.extend(fill.into_iter().flat_map(Word::words));
-            let config = Pad { dtype: self.dtype(), border, rank: lengths.len() };
+            let parameters = Parameters {
+                count: elements,
+                lengths: axes().map(|(length, [before, after])| length + before + after).collect(),
+                x: Strided { offset: self.layout().offset, strides },
+                axes: axes().map(|(&length, &[before, _])| AxisParameters { before, length }).collect(),
+                fill,
+            };
+            let buffers = [&*self.buffer()?, &output];
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            self.device().runtime().launch(config, &[&*self.buffer()?, &output], &parameters, groups)?;
+            self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape.clone(), self.dtype(), self.device()))
     }
@@ -205,7 +211,7 @@ impl Tensor {
                 lengths.push(self.dims()[axis]);
                 strides.push(self.strides()[axis]);
             } else {
-                let (some_lengths, some_strides) = collapse(&self.dims()[axis..end], &[&self.strides()[axis..end]]);
+                let (some_lengths, some_strides) = collapse(&self.dims()[axis..end], [&self.strides()[axis..end]]);
                 lengths.extend(some_lengths);
                 strides.extend(some_strides.into_iter().flatten());
             }

@@ -1,8 +1,9 @@
 //! Channels as blocks of pixels, and back.
 
 use crate::base::error::{Error, Result};
+use crate::base::shape::MAX_ELEMENTS;
 use crate::base::shape::Shape;
-use crate::tensor::{MAX_ELEMENTS, Tensor};
+use crate::tensor::Tensor;
 
 impl Tensor {
     /// Each group of `factor`² channels as blocks of `factor` x `factor` pixels: from `[.., channels * factor²,

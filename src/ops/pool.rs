@@ -2,10 +2,14 @@
 
 use super::window::{PerAxis, RANKS, Window};
 use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
+use crate::base::word::Word;
+use crate::engine::launch::Launch;
 use crate::kernels::expr::Domain;
-use crate::kernels::pool::{Pool, PoolOp, WORKGROUP, Windows};
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::kernels::pool::{AxisParameters, Parameters, Pool, PoolOp, WORKGROUP, Windows};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use std::ops::Range;
 
 /// The windows of a pool. By default they lie side by side: the stride is the kernel; no padding, dilation 1.
@@ -348,20 +352,22 @@ impl Tensor {
                 windows.insert(0, Window::TRIVIAL);
                 outputs.insert(0, 1);
             }
-            let mut parameters = vec![elements, x.dims()[0], x.dims()[1]];
-            for (window, &output) in windows.iter().zip(&outputs) {
-                let Window { input, kernel, stride, dilation, before, after } = *window;
-                parameters.extend([output, input, kernel, stride, dilation, before, after]);
-            }
-            parameters.push(x.layout().offset);
-            parameters.extend(x.strides().iter().map(|&stride| stride as usize));
-            let mut parameters: Vec<u32> = parameters.into_iter().map(|n| n as u32).collect();
-            if let Some(p) = p {
-                parameters.extend(Word::of(p, self.dtype().widened(), op)?.words());
-            }
+            let axis = |(window, &output): (&Window, &usize)| AxisParameters {
+                window: window.parameters(output),
+                after: window.after,
+            };
+            let parameters = Parameters {
+                count: elements,
+                images: x.dims()[0],
+                channels: x.dims()[1],
+                axes: windows.iter().zip(&outputs).map(axis).collect(),
+                x: x.layout().into(),
+                p: p.map(|p| Word::of(p, self.dtype().widened(), op)).transpose()?,
+            };
             let config = Pool { op: pool, windows: kind, dtype: self.dtype(), axes: windows.len() };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            self.device().runtime().launch(config, &[&*x.buffer()?, &output], &parameters, groups)?;
+            let buffers = [&*x.buffer()?, &output];
+            self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
     }

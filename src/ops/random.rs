@@ -4,11 +4,15 @@ use super::choose_team;
 use crate::base::dtype::{DType, Element};
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
+use crate::base::word::Word;
 use crate::device::Device;
+use crate::engine::launch::Launch;
 use crate::kernels::expr::Domain;
-use crate::kernels::random::{Distribution, Random, WORKGROUP};
-use crate::kernels::sample::Sample;
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::kernels::random::{self, Distribution, GeneratorParameters, Random, RangeParameters, WORKGROUP};
+use crate::kernels::sample::{self, Sample};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use half::{bf16, f16};
 
 impl Tensor {
@@ -98,9 +102,9 @@ impl Tensor {
         }
         let wide = T::DTYPE.widened();
         let distribution = if wide.parts() == 1 { Distribution::Integer } else { Distribution::WideInteger };
-        let numbers = Word { bits: high.to_bits().wrapping_sub(low.to_bits()), dtype: wide };
-        let words: Vec<u32> = [numbers, Word::new(low)].into_iter().flat_map(Word::words).collect();
-        draw(distribution, &words, wide, shape.into(), device, OP)?.to_dtype(T::DTYPE)
+        let length = Word { bits: high.to_bits().wrapping_sub(low.to_bits()), dtype: wide };
+        let range = RangeParameters { length: length.words().collect(), first: Word::new(low).words().collect() };
+        draw(distribution, Some(range), wide, shape.into(), device, OP)?.to_dtype(T::DTYPE)
     }
 
     /// Ones, each with the probability that the element at its place tells, and zeros; in the dtype of this tensor, which
@@ -122,7 +126,7 @@ impl Tensor {
     pub fn bernoulli(&self) -> Result<Tensor> {
         const OP: &str = "bernoulli";
         Domain::Floats.check(self.dtype(), OP)?;
-        let uniform = draw(Distribution::Uniform, &[], DType::F32, self.shape().clone(), self.device(), OP)?;
+        let uniform = draw(Distribution::Uniform, None, DType::F32, self.shape().clone(), self.device(), OP)?;
         let wide = self.dtype().widened();
         uniform.to_dtype(wide)?.lt(&self.to_dtype(wide)?)?.to_dtype(self.dtype())
     }
@@ -266,7 +270,7 @@ impl Tensor {
 
     /// Noise of the Gumbel distribution added to each element.
     fn perturbed(&self, op: &'static str) -> Result<Tensor> {
-        self.add(&draw(Distribution::Gumbel, &[], DType::F32, self.shape().clone(), self.device(), op)?)
+        self.add(&draw(Distribution::Gumbel, None, DType::F32, self.shape().clone(), self.device(), op)?)
     }
 
     /// For each row along the last axis so many places, drawn independently of each other; this has the logarithms of
@@ -278,12 +282,16 @@ impl Tensor {
         let output = allocate(&shape, DType::U32, self.device(), op)?;
         if draws > 0 {
             let logits = self.contiguous()?;
-            let runtime = self.device().runtime();
-            let sizes = [draws, samples, length, logits.layout().offset].map(|n| n as u32);
-            let parameters = [&sizes[..], &runtime.next_random()].concat();
             let team = choose_team(self.device(), draws, length);
-            let buffers = [&*logits.buffer()?, &output];
-            runtime.launch(Sample { team }, &buffers, &parameters, team.groups(draws))?;
+            let parameters = sample::Parameters {
+                draws,
+                per_row: samples,
+                length,
+                offset: logits.layout().offset,
+                generator: next_random(self.device()),
+            };
+            let (buffers, groups) = ([&*logits.buffer()?, &output], team.groups(draws));
+            self.device().runtime().run(Launch { kernel: Sample { team }, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, DType::U32, self.device()))
     }
@@ -299,14 +307,14 @@ fn scaled(
     op: &'static str,
 ) -> Result<Tensor> {
     Domain::Floats.check(dtype, op)?;
-    let numbers = draw(distribution, &[], DType::F32, shape, device, op)?;
+    let numbers = draw(distribution, None, DType::F32, shape, device, op)?;
     numbers.to_dtype(dtype.widened())?.affine(scale, shift)?.to_dtype(dtype)
 }
 
-/// Random numbers of a distribution, which may have parameters.
+/// Random numbers of a distribution; integers are of a range.
 fn draw(
     distribution: Distribution,
-    arguments: &[u32],
+    range: Option<RangeParameters>,
     dtype: DType,
     shape: Shape,
     device: &Device,
@@ -315,11 +323,17 @@ fn draw(
     let elements = checked_elements(&shape, op)?;
     let buffer = allocate(&shape, dtype, device, op)?;
     if elements > 0 {
-        let parameters = [&[elements as u32], &device.runtime().next_random()[..], arguments].concat();
+        let parameters = random::Parameters { count: elements, generator: next_random(device), range };
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-        device.runtime().launch(Random { distribution }, &[&buffer], &parameters, groups)?;
+        device.runtime().run(Launch { kernel: Random { distribution }, buffers: &[&buffer], parameters, groups })?;
     }
     Ok(Tensor::from_buffer(buffer, shape, dtype, device))
+}
+
+/// What the random bits of the next tensor depend on.
+fn next_random(device: &Device) -> GeneratorParameters {
+    let [key_low, key_high, sequence] = device.runtime().next_random();
+    GeneratorParameters { key_low, key_high, sequence }
 }
 
 /// The largest number of a float dtype that is smaller.

@@ -3,7 +3,8 @@
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
 use crate::base::shape::{Axes, Axis, Dims, Shape};
-use crate::tensor::{Tensor, allocate};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// An axis is not cut into so many parts, each of which is a tensor of its own.
 const MOST_PARTS: usize = 1 << 20;

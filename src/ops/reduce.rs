@@ -5,13 +5,15 @@ use super::{choose_team, largest_team};
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Axes, Dims, Shape};
 use crate::device::Device;
+use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::expr::Domain;
 use crate::kernels::fold::{FoldOp, buffers};
-use crate::kernels::reduce::{Reduce, Stage};
+use crate::kernels::reduce::{Parameters, Reduce, Stage};
 use crate::kernels::rows::RowsType;
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
-use crate::tensor::{Tensor, allocate};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// A way to reduce, as the user knows it.
 #[derive(Clone, Copy, PartialEq)]
@@ -60,8 +62,10 @@ impl Tensor {
     fn reduce(&self, reduction: Reduction, axes: &Dims, keep: bool, op: &'static str) -> Result<Tensor> {
         reduction.domain().check(self.dtype(), op)?;
         let kept: Dims = (0..self.rank()).filter(|axis| !axes.contains(axis)).collect();
-        let rows = Rows::new(self, &kept, axes, Reduce::PARAMETER_WORDS, op)?;
-        if rows.length == 0 && rows.count > 0 && reduction.fold().of_nothing().is_none() {
+        // A kernel's parameters do not depend on who works on the rows.
+        let (fold, stage, team, turn) = (reduction.fold(), Stage::Whole, Team::Invocation, Turn::Single);
+        let rows = Rows::new(self, &kept, axes, &|rows| Reduce { op: fold, rows, stage, team, turn }, op)?;
+        if rows.length == 0 && rows.count > 0 && fold.of_nothing().is_none() {
             let message = format!("no element to choose along axes {:?} of shape {}", axes.as_slice(), self.shape());
             return Err(Error::InvalidArgument { op, message });
         }
@@ -121,7 +125,7 @@ impl Tensor {
                 let team = team(device, rows, rows.count, chunk);
                 inputs.push(&output);
                 let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Whole, team, turn: turn(device, rows) };
-                launch(device, config, &inputs, rows, [rows.count, 1, chunk, rows.length])?;
+                launch(device, config, &inputs, rows, chunk)?;
             } else {
                 let states = fold_chunks(device, fold, rows, &inputs, chunk, op)?;
                 let per_row = rows.length.div_ceil(chunk);
@@ -131,26 +135,37 @@ impl Tensor {
                 // The states depend on the type in which is computed only.
                 let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
                 let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
-                let config = Reduce { op: fold, rows: ty, stage: Stage::End, team, turn };
-                let parameters = [rows.count, 1, per_row, per_row, rows.length].map(|n| n as u32);
-                device.runtime().launch(config, &inputs, &parameters, team.groups(rows.count))?;
+                let kernel = Reduce { op: fold, rows: ty, stage: Stage::End, team, turn };
+                let parameters = Parameters {
+                    chunks: rows.count,
+                    per_row: 1,
+                    span: per_row,
+                    length: per_row,
+                    count: rows.length,
+                    rows: None,
+                };
+                let groups = team.groups(rows.count);
+                device.runtime().run(Launch { kernel, buffers: &inputs, parameters, groups })?;
             }
         }
         Ok(Tensor::from_buffer(output, rows.count.into(), dtype, device))
     }
 }
 
-fn launch(
-    device: &Device,
-    config: Reduce,
-    buffers: &[&Buffer],
-    rows: &Rows,
-    [chunks, per_row, chunk, length]: [usize; 4],
-) -> Result<()> {
-    let groups = config.team.groups(chunks);
-    let width = config.turn.width() as usize;
-    let parameters = rows.parameters(&[chunks, per_row, chunk / width, length / width, rows.length]);
-    device.runtime().launch(config, buffers, &parameters, groups)
+/// Folds rows of elements in chunks of this length.
+fn launch(device: &Device, kernel: Reduce, buffers: &[&Buffer], rows: &Rows, chunk: usize) -> Result<()> {
+    let per_row = rows.length.div_ceil(chunk);
+    let chunks = rows.count * per_row;
+    let (groups, width) = (kernel.team.groups(chunks), kernel.turn.width() as usize);
+    let parameters = Parameters {
+        chunks,
+        per_row,
+        span: chunk / width,
+        length: rows.length / width,
+        count: rows.length,
+        rows: Some(rows.parameters.clone()),
+    };
+    device.runtime().run(Launch { kernel, buffers, parameters, groups })
 }
 
 /// The states of each row's chunks: a buffer per type of number in them.
@@ -162,13 +177,12 @@ pub(super) fn fold_chunks(
     chunk: usize,
     op: &'static str,
 ) -> Result<Vec<Buffer>> {
-    let per_row = rows.length.div_ceil(chunk);
-    let chunks = rows.count * per_row;
+    let chunks = rows.count * rows.length.div_ceil(chunk);
     let states = state_buffers(device, fold, rows, chunks, op)?;
     let bindings: Vec<&Buffer> = inputs.iter().copied().chain(&states).collect();
     let team = enlarged(device, team(device, rows, chunks, chunk), chunk);
     let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Begin, team, turn: turn(device, rows) };
-    launch(device, config, &bindings, rows, [chunks, per_row, chunk, rows.length])?;
+    launch(device, config, &bindings, rows, chunk)?;
     Ok(states)
 }
 

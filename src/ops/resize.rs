@@ -2,11 +2,16 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::layout::collapse;
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
+use crate::base::word::Word;
+use crate::engine::launch::Launch;
 use crate::kernels::expr::Domain;
 use crate::kernels::interpolation::Interpolation;
-use crate::kernels::resize::{MARGIN, Resize, WORKGROUP};
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::kernels::parameters::Strided;
+use crate::kernels::resize::{LineParameters, MARGIN, Parameters, Resize, WORKGROUP};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// How [`Tensor::resize`] makes an element of those around its place in the input.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -261,7 +266,7 @@ impl Tensor {
             }
         }
         let elements = checked_elements(&shape, op)?;
-        let (mut lengths, mut strides) = collapse(&self.dims()[..kept], &[&self.strides()[..kept]]);
+        let (mut lengths, [mut strides]) = collapse(&self.dims()[..kept], [&self.strides()[..kept]]);
         let (interpolation, a) = match config.mode {
             ResizeMode::Nearest(_) => (Interpolation::Nearest, None),
             ResizeMode::Linear => (Interpolation::Linear, None),
@@ -269,32 +274,32 @@ impl Tensor {
         };
         let rank = lengths.len() + lines.len();
         let kernel = Resize { dtype: self.dtype(), interpolation, rank, resized: lines.len() };
-        let limit = self.device().info().limits.max_parameter_words as usize;
-        if kernel.parameter_words() > limit && !self.is_contiguous() {
+        if !self.device().takes(&kernel) && !self.is_contiguous() {
             return self.contiguous()?.resample(lines, shape, config, op);
         }
         let output = allocate(&shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
             lengths.extend_from_slice(&shape[kept..]);
-            let mut parameters = vec![elements as u32];
-            parameters.extend(lengths.iter().map(|&n| n as u32));
-            parameters.push(self.layout().offset as u32);
-            parameters.extend(strides.remove(0).iter().chain(&self.strides()[kept..]).map(|&stride| stride as u32));
-            for (axis, line) in (kept..).zip(lines) {
+            strides.extend_from_slice(&self.strides()[kept..]);
+            let line = |(axis, line): (usize, &Line)| {
                 let [from, to] = [self.dims()[axis], shape[axis]];
-                let words = line.rounded(config.mode).words(from, to).ok_or_else(|| {
+                line.rounded(config.mode).parameters(from, to).ok_or_else(|| {
                     let message = format!(
                         "axis {axis} from {from} to {to} elements: too many to count places exactly in 32 bits"
                     );
                     Error::InvalidArgument { op, message }
-                })?;
-                parameters.extend(words);
-            }
-            if let Some(a) = a {
-                parameters.extend(Word::of(a, self.dtype().widened(), op)?.words());
-            }
+                })
+            };
+            let parameters = Parameters {
+                count: elements,
+                lengths,
+                x: Strided { offset: self.layout().offset, strides },
+                lines: (kept..).zip(lines).map(line).collect::<Result<_>>()?,
+                a: a.map(|a| Word::of(a, self.dtype().widened(), op)).transpose()?,
+            };
+            let buffers = [&*self.buffer()?, &output];
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            self.device().runtime().launch(kernel, &[&*self.buffer()?, &output], &parameters, groups)?;
+            self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
     }
@@ -356,16 +361,17 @@ impl Line {
         }
     }
 
-    /// The line and the input's length as the kernel takes them; `None` where its 32 bits do not suffice.
-    fn words(self, from: usize, to: usize) -> Option<[u32; 6]> {
+    /// The line and the input's length as the kernel takes them; `None` if 32 bits do not suffice.
+    fn parameters(self, from: usize, to: usize) -> Option<LineParameters> {
         let common = gcd(gcd(self.slope, self.start), self.unit);
         let [slope, start, unit] = [self.slope, self.start, self.unit].map(|n| n / common);
         let margin = i128::from(MARGIN);
         // The kernel's guess at a place is made of numbers rounded to 24 bits.
         let guess_error = (((slope * (to as i128 - 1) + start.abs()) / unit) >> 22) + 2;
         let fits = guess_error <= margin && (2 * margin + 2) * unit < 1 << 32 && from < 1 << 31;
-        let [ratio, begin] = [slope, start].map(|n| ((n as f64 / unit as f64) as f32).to_bits());
-        fits.then(|| [slope as u32, (start + margin * unit) as u32, unit as u32, ratio, begin, from as u32])
+        let [ratio, begin] = [slope, start].map(|n| Word::new((n as f64 / unit as f64) as f32));
+        let (slope, start) = (slope as u32, (start + margin * unit) as u32);
+        fits.then_some(LineParameters { slope, start, unit: unit as usize, ratio, begin, length: from })
     }
 }
 
@@ -379,9 +385,11 @@ mod tests {
     use super::*;
 
     /// What the kernel makes of a line.
-    fn place([slope, start, unit, ratio, begin, _]: [u32; 6], i: u32) -> i64 {
-        let guess = (i as f32 * f32::from_bits(ratio) + f32::from_bits(begin)).floor() as u32;
-        let rest = i.wrapping_mul(slope).wrapping_add(start).wrapping_sub(guess.wrapping_mul(unit));
+    fn place(line: &LineParameters, i: u32) -> i64 {
+        let unit = line.unit as u32;
+        let [ratio, begin] = [line.ratio, line.begin].map(|word| f32::from_bits(word.bits as u32));
+        let guess = (i as f32 * ratio + begin).floor() as u32;
+        let rest = i.wrapping_mul(line.slope).wrapping_add(line.start).wrapping_sub(guess.wrapping_mul(unit));
         i64::from(guess) + i64::from(rest / unit) - i64::from(MARGIN)
     }
 
@@ -393,11 +401,11 @@ mod tests {
                 for mode in modes {
                     let ratio = Fraction { numerator: from as u64, denominator: to as u64 };
                     let line = Line::new(coordinates, ratio, [from, to]).rounded(mode);
-                    let words = line.words(from, to).unwrap();
+                    let parameters = line.parameters(from, to).unwrap();
                     for i in (0..to as u32).step_by(to / 1000 + 1).chain([to as u32 - 1]) {
                         let exact = (line.slope * i128::from(i) + line.start).div_euclid(line.unit);
                         assert_eq!(
-                            i128::from(place(words, i)),
+                            i128::from(place(&parameters, i)),
                             exact,
                             "{from} to {to}, {coordinates:?}, {mode:?}, {i}"
                         );

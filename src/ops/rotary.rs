@@ -2,11 +2,15 @@
 
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::layout::collapse;
-use crate::base::shape::Shape;
+use crate::base::layout::{Layout, collapse};
+use crate::base::shape::checked_elements;
+use crate::base::shape::{Dims, Shape};
+use crate::engine::launch::Launch;
 use crate::kernels::expr::Domain;
-use crate::kernels::rotary::{Pairs, Rotary, WORKGROUP};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::kernels::parameters::Strided;
+use crate::kernels::rotary::{Pairs, Parameters, Rotary, WORKGROUP};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// The most features that there are tables for: many times what a head has.
 const MAX_FEATURES: usize = 1 << 16;
@@ -130,25 +134,33 @@ impl Tensor {
         }
         let tables = [cos, sin].map(|table| table.layout().broadcast_to(&shape, op).map_err(|_| mismatch()));
         let [cos_view, sin_view] = tables;
-        let views = [self.layout(), &cos_view?, &sin_view?];
+        let (x_view, cos_view, sin_view) = (self.layout(), cos_view?, sin_view?);
         let rank = outer.len();
-        let (lengths, strides) = collapse(outer, &views.map(|view| &view.strides[..rank]));
-        if Rotary::parameter_words(lengths.len()) > self.device().info().limits.max_parameter_words as usize {
+        let views = [x_view, &cos_view, &sin_view].map(|view| &view.strides[..rank]);
+        let (lengths, [x_outer, cos_outer, sin_outer]) = collapse(outer, views);
+        let config = Rotary { dtype: self.dtype(), table: cos.dtype(), pairs, rank: lengths.len() };
+        if !self.device().takes(&config) {
             // So many axes that do not merge: in row-major order they are one.
             let dense = |table: &Tensor| table.broadcast_to(shape.clone())?.contiguous();
             return self.contiguous()?.rotary(&dense(cos)?, &dense(sin)?, pairs, op);
         }
-        let mut parameters = vec![elements as u32, features as u32, count as u32];
-        parameters.extend(lengths.iter().map(|&n| n as u32));
-        for (view, strides) in views.iter().zip(&strides) {
-            parameters.push(view.offset as u32);
-            parameters.extend(strides.iter().chain(&view.strides[rank..]).map(|&stride| stride as u32));
-        }
+        let strided = |view: &Layout, mut strides: Dims<isize>| {
+            strides.extend_from_slice(&view.strides[rank..]);
+            Strided { offset: view.offset, strides }
+        };
+        let parameters = Parameters {
+            count: elements,
+            features,
+            pairs: count,
+            lengths,
+            x: strided(x_view, x_outer),
+            cos: strided(&cos_view, cos_outer),
+            sin: strided(&sin_view, sin_outer),
+        };
         let output = allocate(self.shape(), self.dtype(), self.device(), op)?;
-        let config = Rotary { dtype: self.dtype(), table: cos.dtype(), pairs, rank: lengths.len() };
         let buffers = [&*self.buffer()?, &*cos.buffer()?, &*sin.buffer()?, &output];
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-        self.device().runtime().launch(config, &buffers, &parameters, groups)?;
+        self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
         Ok(Tensor::from_buffer(output, self.shape().clone(), self.dtype(), self.device()))
     }
 }

@@ -1,8 +1,7 @@
 //! How softmax and norms go through their rows.
 
-use super::rows::{COLUMNS, are_columns};
+use super::rows::{COLUMNS, RowAxes};
 use super::{choose_team, largest_team};
-use crate::base::layout::collapse;
 use crate::base::shape::Dims;
 use crate::device::Device;
 use crate::kernels::normalize::{Held, Load};
@@ -27,11 +26,7 @@ const MEMORY: u32 = 8192;
 
 /// How the rows of a tensor lie in memory.
 pub(super) struct View {
-    /// The lengths and strides of the axes along which there are rows, and of those along which their elements are.
-    pub kept: Dims,
-    pub kept_strides: Dims<isize>,
-    pub normalized: Dims,
-    pub normalized_strides: Dims<isize>,
+    pub axes: RowAxes,
     pub rows: usize,
     pub length: usize,
     /// Rows that lie side by side in the result.
@@ -47,18 +42,10 @@ pub(super) struct Cut {
 
 impl View {
     pub fn new(x: &Tensor, axes: &Range<usize>) -> View {
-        let part = |chosen: &dyn Fn(&usize) -> bool| {
-            let chosen: Dims = (0..x.rank()).filter(chosen).collect();
-            let lengths: Dims = chosen.iter().map(|&axis| x.dims()[axis]).collect();
-            let strides: Dims<isize> = chosen.iter().map(|&axis| x.strides()[axis]).collect();
-            let (lengths, mut strides) = collapse(&lengths, &[&strides]);
-            (lengths, strides.remove(0))
-        };
-        let (kept, kept_strides) = part(&|axis| !axes.contains(axis));
-        let (normalized, normalized_strides) = part(&|axis| axes.contains(axis));
+        let (along, kept): (Dims, Dims) = (0..x.rank()).partition(|axis| axes.contains(axis));
         let length: usize = x.dims()[axes.clone()].iter().product();
         let inner = x.dims()[axes.end..].iter().product();
-        View { kept, kept_strides, normalized, normalized_strides, rows: x.elem_count() / length, length, inner }
+        View { axes: RowAxes::new(x, &kept, &along), rows: x.elem_count() / length, length, inner }
     }
 
     /// Whether rows are worth more than an invocation each that loads one element at a time.
@@ -66,15 +53,10 @@ impl View {
         device.tuning().loads.several && self.length >= device.tuning().rows.shortest
     }
 
-    /// Whether the rows lie side by side.
-    fn are_columns(&self) -> bool {
-        are_columns((&self.kept, &self.kept_strides), &self.normalized_strides)
-    }
-
     /// Whether long rows lie side by side in the tensor, but not in the result, or the other way round.
     pub fn is_turned(&self, device: &Device) -> bool {
         let to_columns = self.inner >= COLUMNS;
-        let turned = if to_columns { self.normalized_strides.last() == Some(&1) } else { self.are_columns() };
+        let turned = if to_columns { self.axes.along_strides.last() == Some(&1) } else { self.axes.are_columns() };
         turned && self.are_long(device)
     }
 
@@ -87,7 +69,7 @@ impl View {
             return Cut { team, load: Load::Element, held: Held::Memory(turn) };
         }
         // Fewer columns have more teams if each has one.
-        if self.are_columns() && self.rows >= 2 * WIDE as usize {
+        if self.axes.are_columns() && self.rows >= 2 * WIDE as usize {
             return self.cut_columns(x);
         }
         self.cut_rows(x, vectors_have_fours && self.has_quads(x))
@@ -95,11 +77,11 @@ impl View {
 
     /// Whether rows are whole fours that lie side by side.
     fn has_quads(&self, x: &Tensor) -> bool {
-        self.normalized_strides[..] == [1]
+        self.axes.along_strides[..] == [1]
             && self.inner == 1
             && fours(self.length)
             && fours(x.layout().offset)
-            && self.kept_strides.iter().all(|stride| stride % 4 == 0)
+            && self.axes.kept_strides.iter().all(|stride| stride % 4 == 0)
     }
 
     /// For long rows with a workgroup each.
@@ -123,11 +105,11 @@ impl View {
     /// For long rows that lie side by side.
     fn cut_columns(&self, x: &Tensor) -> Cut {
         let (device, tuning) = (x.device(), &x.device().tuning().rows);
-        let outer = self.kept_strides.iter().rev().skip(1);
+        let outer = self.axes.kept_strides.iter().rev().skip(1);
         let quads = fours(self.inner)
             && fours(x.layout().offset)
-            && self.kept.last().is_some_and(|&columns| fours(columns))
-            && outer.chain(&self.normalized_strides).all(|stride| stride % 4 == 0);
+            && self.axes.kept.last().is_some_and(|&columns| fours(columns))
+            && outer.chain(&self.axes.along_strides).all(|stride| stride % 4 == 0);
         let load = if quads { Load::Across } else { Load::Element };
         let number = load.across() * x.dtype().widened().size_in_bytes() as u32;
         let most = largest_team(device).min(LARGEST).min(MEMORY / number);

@@ -5,12 +5,15 @@ use super::reduce::{fold_chunks, state_buffers};
 use super::rows::Rows;
 use crate::base::error::Result;
 use crate::base::shape::Axis;
+use crate::base::shape::checked_elements;
+use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::fold::FoldOp;
 use crate::kernels::rows::RowsType;
-use crate::kernels::scan::{Scan, Scanned};
+use crate::kernels::scan::{Parameters, Scan, Scanned};
 use crate::kernels::workgroup::{Team, WORKGROUP};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// Longer rows are cut into chunks of this length.
 const CHUNK: usize = 4096;
@@ -22,18 +25,29 @@ impl Tensor {
         let (dtype, device) = (fold.output(self.dtype()), self.device());
         let output = allocate(self.shape(), dtype, device, op)?;
         if checked_elements(self.shape(), op)? > 0 {
-            let rows = Rows::along(self, axis, Scan::PARAMETER_WORDS, op)?;
+            // A kernel's parameters do not depend on who works on the rows.
+            let (scanned, team) = (Scanned::Rows, Team::Invocation);
+            let rows = Rows::along(self, axis, &|rows| Scan { op: fold, rows, scanned, team }, op)?;
             let inner = self.dims()[axis + 1..].iter().product();
             let team = choose_team(device, rows.count * rows.length.div_ceil(CHUNK), rows.length.min(CHUNK));
             let whole = rows.length <= CHUNK;
             let (scanned, chunk) = if whole { (Scanned::Rows, rows.length) } else { (Scanned::Chunks, CHUNK) };
             let before = if whole { Vec::new() } else { self.states_before_chunks(fold, &rows, op)? };
             let bindings: Vec<&Buffer> = [&*rows.buffer].into_iter().chain(&before).chain([&output]).collect();
-            let config = Scan { op: fold, rows: rows.ty, scanned, team };
+            let kernel = Scan { op: fold, rows: rows.ty, scanned, team };
             let per_row = rows.length.div_ceil(chunk);
             let chunks = rows.count * per_row;
-            let parameters = rows.parameters(&[chunks, per_row, chunk, rows.length, share(team, chunk), inner]);
-            device.runtime().launch(config, &bindings, &parameters, team.groups(chunks))?;
+            let parameters = Parameters {
+                chunks,
+                per_row,
+                span: chunk,
+                length: rows.length,
+                share: share(team, chunk),
+                inner: Some(inner),
+                rows: Some(rows.parameters),
+            };
+            let groups = team.groups(chunks);
+            device.runtime().run(Launch { kernel, buffers: &bindings, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, self.shape().clone(), dtype, device))
     }
@@ -47,10 +61,19 @@ impl Tensor {
         let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
         // A workgroup for each row on every device: a member's sums have but few terms then.
         let team = Team::Workgroup(WORKGROUP);
-        let config = Scan { op: fold, rows: ty, scanned: Scanned::States, team };
-        let parameters = [rows.count, 1, per_row, per_row, share(team, per_row)].map(|n| n as u32);
+        let kernel = Scan { op: fold, rows: ty, scanned: Scanned::States, team };
+        let parameters = Parameters {
+            chunks: rows.count,
+            per_row: 1,
+            span: per_row,
+            length: per_row,
+            share: share(team, per_row),
+            inner: None,
+            rows: None,
+        };
         let bindings: Vec<&Buffer> = states.iter().chain(&before).collect();
-        device.runtime().launch(config, &bindings, &parameters, team.groups(rows.count))?;
+        let groups = team.groups(rows.count);
+        device.runtime().run(Launch { kernel, buffers: &bindings, parameters, groups })?;
         Ok(before)
     }
 }

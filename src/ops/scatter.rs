@@ -1,12 +1,14 @@
 //! Elements written to the places that an index tensor names.
 
-use super::push_view;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::collapse;
 use crate::base::shape::{Axis, Shape};
-use crate::kernels::scatter::{Scatter, ScatterOp, WORKGROUP};
-use crate::tensor::{Tensor, checked_elements, checked_parts};
+use crate::base::shape::{checked_elements, checked_parts};
+use crate::engine::launch::Launch;
+use crate::kernels::parameters::Strided;
+use crate::kernels::scatter::{Parameters, Scatter, ScatterOp, WORKGROUP};
+use crate::tensor::Tensor;
 
 impl Tensor {
     /// The tensor with elements of `src` at the places along `axis` that `indexes`, integers, names: with
@@ -205,39 +207,51 @@ struct Scattering<'a> {
 impl Scattering<'_> {
     /// Scatters; before it replaces elements, it marks which index comes last, and before it follows chains, it links them.
     fn run(&self, op: &'static str) -> Result<()> {
-        let Some((config, parameters)) = self.plan(op)? else { return self.run_along_another_axis(op) };
+        let Some((kernel, parameters)) = self.plan(op)? else { return self.run_along_another_axis(op) };
         if let Some(target) = self.marks {
             let mark = if self.first_link.is_some() { ScatterOp::Link } else { ScatterOp::Mark };
             Scattering { op: mark, target, src: None, marks: None, ..*self }.run(op)?;
         }
         let tensors = [Some(self.indexes), self.src, self.marks, Some(self.target)].into_iter().flatten();
         let buffers: Vec<_> = tensors.map(Tensor::buffer).collect::<Result<_>>()?;
-        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).collect();
+        let buffers: Vec<_> = buffers.iter().map(|buffer| &**buffer).collect();
         let groups = self.indexes.elem_count().div_ceil(WORKGROUP as usize);
-        self.target.device().runtime().launch(config, &bindings, &parameters, groups)
+        self.target.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })
     }
 
     /// The kernel and its parameters; `None` where there is no room for the strides of so many axes.
-    fn plan(&self, op: &'static str) -> Result<Option<(Scatter, Vec<u32>)>> {
+    fn plan(&self, op: &'static str) -> Result<Option<(Scatter, Parameters)>> {
         let Scattering { target, indexes, src, marks, axis, .. } = *self;
         let mut stay = target.layout().strides.clone();
         stay[axis] = 0;
-        let views: Vec<&[isize]> = [&stay[..], indexes.strides()].into_iter().chain(src.map(Tensor::strides)).collect();
-        let (lengths, strides) = collapse(indexes.shape(), &views);
+        let strided = |tensor: &Tensor, strides| Strided { offset: tensor.layout().offset, strides };
+        let (lengths, y, index, x) = match src {
+            Some(src) => {
+                let (lengths, [y, index, x]) = collapse(indexes.shape(), [&stay, indexes.strides(), src.strides()]);
+                (lengths, y, index, Some(strided(src, x)))
+            }
+            None => {
+                let (lengths, [y, index]) = collapse(indexes.shape(), [&stay, indexes.strides()]);
+                (lengths, y, index, None)
+            }
+        };
         let dtype = src.map_or(DType::U32, Tensor::dtype);
-        let config = Scatter { op: self.op, dtype, index: indexes.dtype(), rank: lengths.len() };
-        if config.parameter_words() > target.device().info().limits.max_parameter_words as usize {
+        let kernel = Scatter { op: self.op, dtype, index: indexes.dtype(), rank: lengths.len() };
+        if !target.device().takes(&kernel) {
             return Ok(None);
         }
-        let elements = checked_elements(indexes.shape(), op)?;
-        let mut parameters = vec![elements as u32, target.dims()[axis] as u32, target.strides()[axis] as u32];
-        parameters.extend(lengths.iter().map(|&n| n as u32));
-        for (tensor, strides) in [target, indexes].into_iter().chain(src).zip(&strides) {
-            push_view(&mut parameters, tensor.layout().offset, strides);
-        }
-        parameters.extend(marks.map(|marks| marks.layout().offset as u32));
-        parameters.extend(self.first_link.map(|place| place as u32));
-        Ok(Some((config, parameters)))
+        let parameters = Parameters {
+            count: checked_elements(indexes.shape(), op)?,
+            length: target.dims()[axis],
+            stride: target.strides()[axis],
+            lengths,
+            y: strided(target, y),
+            index: strided(indexes, index),
+            x,
+            marks: marks.map(|marks| marks.layout().offset),
+            first_link: self.first_link,
+        };
+        Ok(Some((kernel, parameters)))
     }
 
     /// A launch for each place along an axis that is not the one that is indexed, which leaves one axis less.

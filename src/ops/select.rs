@@ -4,8 +4,10 @@ use super::TensorOrScalar;
 #[cfg(doc)]
 use crate::base::error::Error;
 use crate::base::error::Result;
+use crate::base::word::Word;
 use crate::kernels::expr::{Domain, Expr};
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 
 impl Tensor {
     /// The elements of `on_true` where this condition is true, else those of `on_false`. All three are broadcast. The

@@ -7,7 +7,8 @@ use crate::base::dtype::{DType, Element};
 use crate::base::error::Result;
 use crate::device::Device;
 use crate::kernels::matmul::{Along, Matmul, Tile};
-use crate::tensor::{Tensor, allocate};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use half::{bf16, f16};
 
 const OP: &str = "matmul";
@@ -47,7 +48,7 @@ impl Trial {
         let (depth, a, b, any_columns) = match config.tile {
             Tile::MatrixUnits(block, layout) => {
                 let parts = if layout.parts { 2 } else { 1 };
-                let depth = (3 * block.depth as usize / config.dtype.size_in_bytes()).max(512) * parts;
+                let depth = (3 * block.depth as usize / config.dtype().size_in_bytes()).max(512) * parts;
                 (if layout.whole { depth } else { depth + 16 }, layout.a, layout.b, !block.fragments)
             }
             _ => (64, Along::Depth, Along::Other, true),
@@ -73,7 +74,7 @@ impl Trial {
     /// The product, by the kernel.
     fn run(&self, device: &Device, config: &Matmul) -> Result<Vec<f64>> {
         let [m, n, k] = self.sizes;
-        let dtype = config.dtype;
+        let dtype = config.dtype();
         let (a_lines, b_lines) = (self.a == Along::Depth, self.b == Along::Other);
         let a = operand(device, dtype, [m, k], a_lines, |i, p| Self::number(dtype, Self::a(i, p), ROWS))?;
         let b = operand(device, dtype, [k, n], b_lines, |p, j| Self::number(dtype, Self::b(p, j), COLUMNS))?;
@@ -94,7 +95,7 @@ impl Trial {
         };
         let shape = (m, config.row(n)).into();
         let y = allocate(&shape, config.output, device, OP)?;
-        problem.split(parts).launch(device, config, &[&*a.buffer()?, &*b.buffer()?, &y], &[])?;
+        problem.split(parts).launch(device, config.clone(), &[&*a.buffer()?, &*b.buffer()?, &y], None)?;
         let y = Tensor::from_buffer(y, shape, config.output, device);
         fn numbers<T: Element>(y: &Tensor) -> Result<Vec<f64>> {
             Ok(y.to_vec::<T>()?.into_iter().map(T::to_f64).collect())
@@ -228,25 +229,19 @@ mod tests {
     #[cfg(all(feature = "vulkan", device_tests))]
     #[test]
     fn right_kernels_are_trusted_and_wrong_ones_are_not() {
+        use crate::kernels::encoding::Encoding;
         use crate::kernels::matmul::Block;
         const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
         let device = Device::vulkan(0).unwrap();
         let block = Tile::Workgroup(Block { whole: false, ..BLOCK });
         for (tile, batch_rank) in [(block, 0), (block, 2), (Tile::Registers { columns: 1 }, 1)] {
             for dtype in [DType::F16, DType::BF16, DType::I8, DType::U8] {
-                let config = Matmul { dtype, words: false, output: dtype.widened(), batch_rank, tile, epilogue: None };
+                let config = Matmul::of(Encoding::Dense(dtype), dtype.widened(), batch_rank, tile);
                 assert!(is_trusted(&device, &config), "{config:?}");
             }
         }
         // Blocks of whole steps of 16 leave out what a depth of 8 more has.
-        let config = Matmul {
-            dtype: DType::F16,
-            words: false,
-            output: DType::F32,
-            batch_rank: 0,
-            tile: Tile::Workgroup(BLOCK),
-            epilogue: None,
-        };
+        let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, Tile::Workgroup(BLOCK));
         let trial = Trial { sizes: [48, 48, 40], a: Along::Depth, b: Along::Other };
         let found = trial.run(&device, &config).unwrap();
         assert!(trial.check(DType::F32, &found).is_err());
@@ -256,14 +251,14 @@ mod tests {
     #[cfg(all(feature = "vulkan", device_tests))]
     #[test]
     fn what_does_not_compile_is_not_trusted() {
+        use crate::kernels::encoding::Encoding;
         use crate::kernels::matmul::UnitLayout;
         use crate::tuning::UnitBlock;
         let device = Device::vulkan(0).unwrap();
         assert!(device.info().features.matrix_units.f16.is_none(), "the device of the tests has matrix units");
         let layout = UnitLayout { unit: [16, 16, 16], a: Along::Depth, b: Along::Other, whole: true, parts: false };
         let tile = Tile::MatrixUnits(UnitBlock::all()[0], layout);
-        let config =
-            Matmul { dtype: DType::F16, words: false, output: DType::F32, batch_rank: 0, tile, epilogue: None };
+        let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, tile);
         assert!(!is_trusted(&device, &config));
         assert!(!is_trusted(&device, &config), "the verdict is kept");
     }

@@ -3,13 +3,15 @@
 use super::rows::Rows;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Shape};
+use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
-use crate::kernels::sort::{MERGED, Sort, WORKGROUP};
-use crate::tensor::{Tensor, allocate, checked_elements};
-
-/// The parameter words of the kernels before the rows' own, at most.
-const WORDS: usize = 6;
+use crate::kernels::sort::{
+    BlockParameters, MERGED, MergeParameters, SortBlocks, SortMerge, SortTake, TakeParameters, WORKGROUP,
+};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// Sorted rows: a table of the first so many places of each.
 struct Sorted {
@@ -100,7 +102,8 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op, message });
         }
-        let rows = Rows::along(self, axis, WORDS, op)?;
+        // Of the kernels that read the rows, it has most parameters.
+        let rows = Rows::along(self, axis, &|rows| SortBlocks { rows }, op)?;
         let shape = Shape::from((rows.count, taken));
         let places = if checked_elements(&shape, op)? == 0 {
             allocate(&shape, DType::U32, self.device(), op)?
@@ -123,20 +126,36 @@ impl Tensor {
         let mut runs = Runs::cut(rows.length, WORKGROUP as usize, taken);
         let mut sorted = table(runs)?;
         let blocks = rows.count * runs.count;
-        let mask = if descending { u32::MAX as usize } else { 0 };
-        let parameters = rows.parameters(&[blocks, runs.count, rows.length, runs.run, runs.length, mask]);
+        let parameters = BlockParameters {
+            blocks,
+            per_row: runs.count,
+            length: rows.length,
+            run: runs.run,
+            out_length: runs.length,
+            mask: if descending { u32::MAX } else { 0 },
+            rows: rows.parameters.clone(),
+        };
         let [keys, places] = &sorted;
-        runtime.launch(Sort::Blocks(rows.ty), &[&rows.buffer, keys, places], &parameters, blocks)?;
+        let (kernel, buffers) = (SortBlocks { rows: rows.ty }, &[&*rows.buffer, keys, places]);
+        runtime.run(Launch { kernel, buffers, parameters, groups: blocks })?;
         while runs.count > 1 {
             let next = runs.merged(taken);
             let merged = table(next)?;
             let per_pair = next.run.div_ceil(MERGED as usize);
             let per_row = next.count * per_pair;
             let invocations = checked_elements(&Shape::from((rows.count, per_row)), op)?;
-            let parameters = [invocations, per_row, per_pair, runs.length, runs.run, next.length, next.run];
+            let parameters = MergeParameters {
+                invocations,
+                per_row,
+                per_pair,
+                length: runs.length,
+                run: runs.run,
+                out_length: next.length,
+                out_run: next.run,
+            };
             let buffers: Vec<&Buffer> = sorted.iter().chain(&merged).collect();
             let groups = invocations.div_ceil(WORKGROUP as usize);
-            runtime.launch(Sort::Merge { words }, &buffers, &parameters.map(|n| n as u32), groups)?;
+            runtime.run(Launch { kernel: SortMerge { words }, buffers: &buffers, parameters, groups })?;
             (sorted, runs) = (merged, next);
         }
         let [_, places] = sorted;
@@ -163,10 +182,11 @@ impl Sorted {
         let values = allocate(self.places.shape(), of.dtype(), of.device(), op)?;
         let count = self.places.elem_count();
         if count > 0 {
-            let parameters = self.rows.parameters(&[count, self.taken]);
+            let kernel = SortTake { rows: self.rows.ty };
+            let parameters = TakeParameters { count, per_row: self.taken, rows: self.rows.parameters.clone() };
             let buffers = [&*self.rows.buffer, &*self.places.buffer()?, &values];
             let groups = count.div_ceil(4).div_ceil(WORKGROUP as usize);
-            of.device().runtime().launch(Sort::Take(self.rows.ty), &buffers, &parameters, groups)?;
+            of.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         let values = Tensor::from_buffer(values, self.places.shape().clone(), of.dtype(), of.device());
         Ok((self.shaped(&values, of)?, self.places(of)?))

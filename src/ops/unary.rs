@@ -2,7 +2,8 @@
 
 use crate::base::error::Result;
 use crate::kernels::expr::{Expr, UnaryOp};
-use crate::tensor::{Fusion, Tensor};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 
 impl Tensor {
     fn unary(&self, function: UnaryOp, op: &'static str) -> Result<Tensor> {

@@ -2,6 +2,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::shape::Dims;
+use crate::kernels::window::WindowParameters;
 use crate::tensor::Tensor;
 use std::ops::Range;
 
@@ -125,6 +126,12 @@ impl Window {
             return Err(Error::InvalidArgument { op, message });
         }
         Ok(self)
+    }
+
+    /// Returns what kernels get if the output has this length.
+    pub fn parameters(&self, output: usize) -> WindowParameters {
+        let Window { input, kernel, stride, dilation, before, after: _ } = *self;
+        WindowParameters { output, input, kernel, stride, dilation, before }
     }
 
     /// The elements from the first to the last tap.

@@ -135,12 +135,12 @@ const TABLE: Table = &[
         ],
         Tolerance { reason: "the result is an integer", ..EXACT },
     ),
-    (&["add", "sub", "mul", "sqr"], Tolerance { reason: "Vulkan and WebGPU have these correctly rounded", ..EXACT }),
+    (&["add", "sub", "mul", "sqr"], Tolerance { reason: "Vulkan and WebGPU round these correctly", ..EXACT }),
     (
         &["div", "recip", "sqrt", "rsqrt"],
         Tolerance {
             ulp: 3.0,
-            reason: "Vulkan and WebGPU allow a division 2.5 ulp, square roots are made of them",
+            reason: "Vulkan and WebGPU allow a division 2.5 ulp; square roots use divisions",
             ..EXACT
         },
     ),
@@ -219,7 +219,7 @@ const TABLE: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: EPS,
-            reason: "k products and additions, within EPS of the sum of magnitudes",
+            reason: "k products and additions, within eps of the sum of magnitudes",
             ..EXACT
         },
     ),
@@ -246,7 +246,7 @@ const TABLE: Table = &[
         Tolerance {
             ulp: 8.0,
             of_scale: EPS,
-            reason: "a chain of functions: the case says by its scale how errors add up",
+            reason: "a chain of functions; the scale of the case says how errors add up",
             ..EXACT
         },
     ),

@@ -154,14 +154,16 @@ fn in_order_lists_keep_the_contract_too() {
     }
     let driver = std::env::var_os("ZE_ENABLE_ALT_DRIVERS").expect("the test driver: run `make test`");
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["device::level_zero::", "device::contract::level_zero::", "--test-threads=2"])
+        .args(["backend::level_zero::", "backend::contract_tests::level_zero::", "--test-threads=2"])
         .env("MARQUETRY_LEVEL_ZERO_LIBRARY", driver)
         .env(CHILD, "1")
         .output()
         .unwrap();
     let output = String::from_utf8_lossy(&child.stdout);
-    let ran =
-        ["level_zero::tests::in_order_lists_keep_the_contract_too", "contract::level_zero::an_empty_batch_completes"];
+    let ran = [
+        "level_zero::tests::in_order_lists_keep_the_contract_too",
+        "contract_tests::level_zero::an_empty_batch_completes",
+    ];
     let passed = child.status.success() && ran.iter().all(|test| output.contains(&format!("{test} ... ok")));
     assert!(passed, "{output}\n{}", String::from_utf8_lossy(&child.stderr));
 }

@@ -17,7 +17,7 @@ pub const TOLERANCES: Table = &[(
     Tolerance {
         ulp: 0.5,
         of_scale: EPS,
-        reason: "n products and additions, within EPS of the sum of magnitudes",
+        reason: "n products and additions, within eps of the sum of magnitudes",
         ..EXACT
     },
 )];

@@ -14,7 +14,7 @@ pub const TOLERANCES: Table = &[(
     Tolerance {
         ulp: 0.5,
         of_scale: EPS,
-        reason: "as many products and additions as there are terms, each within EPS of the sum of magnitudes (the scale)",
+        reason: "a product and an addition per term, each within eps of the sum of magnitudes (the scale)",
         ..EXACT
     },
 )];

@@ -18,7 +18,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: EPS,
-            reason: "k products and additions, the factors, a sum: each within EPS of the sum of magnitudes (the scale)",
+            reason: "k products and additions, the factors, a sum: each within eps of the sum of magnitudes (the scale)",
             ..EXACT
         },
     ),

@@ -18,7 +18,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: 8.0 * EPS,
-            reason: "a place is rounded as it is computed, and elements are weighted by it (the scale)",
+            reason: "the computed place is rounded, and it weights the elements (the scale)",
             ..EXACT
         },
     ),

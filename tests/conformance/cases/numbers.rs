@@ -20,7 +20,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: 3.0 * EPS,
-            reason: "a difference, the rest of the weight and a product of them (the scale), each rounded, and a sum",
+            reason: "a difference, 1 - weight, and their product (the scale), each rounded, and a sum",
             ..EXACT
         },
     ),

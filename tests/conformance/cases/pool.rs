@@ -40,7 +40,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 3.0,
             of_scale: EPS,
-            reason: "n additions, each within EPS of the sum of magnitudes (the scale), and a division",
+            reason: "n additions, each within eps of the sum of magnitudes (the scale), and a division",
             ..EXACT
         },
     ),

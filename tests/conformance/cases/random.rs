@@ -30,7 +30,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 4.0,
             of_scale: 9.0 * EPS,
-            reason: "quantiles within 4 ulp; if scaled (the scale) and shifted, that and the rounding of the product",
+            reason: "quantiles within 4 ulp; scaling (the scale) and shifting add the rounding of a product",
             ..EXACT
         },
     ),

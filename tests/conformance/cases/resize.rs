@@ -21,7 +21,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: 12.0 * EPS,
-            reason: "weights are polynomials of a quotient within 2.5 ulp, products of them are summed (the scale)",
+            reason: "weights are polynomials of a quotient within 2.5 ulp; their products are summed (the scale)",
             ..EXACT
         },
     ),

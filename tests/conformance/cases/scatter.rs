@@ -20,7 +20,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: EPS,
-            reason: "n additions in any order, each within EPS of the sum of magnitudes (the scale)",
+            reason: "n additions in any order, each within eps of the sum of magnitudes (the scale)",
             ..EXACT
         },
     ),

@@ -1,13 +1,14 @@
 //! Elements copied from one layout to another one: by the driver where that is possible and fast, else by a kernel.
 
-use super::{Tensor, allocate};
 use crate::backend::contract::{Pitch, Region};
 use crate::base::error::Result;
 use crate::base::layout::{Layout, collapse};
 use crate::base::shape::Dims;
 use crate::device::Device;
+use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
-use crate::kernels::assign::{Assign, Unit, WORKGROUP};
+use crate::kernels::assign::{Assign, Parameters, Unit, WORKGROUP};
+use crate::kernels::parameters::Strided;
 
 /// Rows of so many bytes are worth a command of the driver's instead of an invocation for each of their words.
 const NATIVE_ROW: u64 = 256;
@@ -15,36 +16,9 @@ const NATIVE_ROW: u64 = 256;
 /// A driver copies row by row: beyond so many rows a kernel is faster.
 const NATIVE_ROWS: u64 = 4096;
 
-impl Tensor {
-    /// A copy in row-major order by the driver, where that is possible and fast.
-    pub(super) fn copied_natively(&self) -> Result<Option<Tensor>> {
-        if self.is_pending() || self.elem_count() == 0 {
-            return Ok(None);
-        }
-        let dense = Layout::contiguous(self.shape().clone());
-        let transfer = Transfer::new(self.layout(), &dense, self.dtype.size_in_bytes());
-        let Some(region) = transfer.region(&self.device).filter(|region| is_fast(region, &self.device)) else {
-            return Ok(None);
-        };
-        let buffer = allocate(self.shape(), self.dtype, &self.device, "contiguous")?;
-        self.device.runtime().copy_region(&*self.buffer()?, &buffer, region)?;
-        Ok(Some(Tensor::from_buffer(buffer, self.shape().clone(), self.dtype, &self.device)))
-    }
-
-    /// The box that gathers the elements in row-major order without gaps, where a driver's copy can do that.
-    pub(super) fn gathering_region(&self) -> Option<Region> {
-        let dense = Layout::contiguous(self.shape().clone());
-        let transfer = Transfer::new(self.layout(), &dense, self.dtype.size_in_bytes());
-        // One row may end within a unit of the driver's copies: buffers are padded.
-        let alignment = self.device.info().limits.copy_alignment;
-        let region = transfer.region_of_multiples(alignment, true)?;
-        (region.extent[1..] == [1, 1] || is_fast(&region, &self.device)).then_some(region)
-    }
-}
-
 /// Whether the driver's copy is faster than a kernel. On a GPU behind a bus it is a fourth as fast (850 of 3,600 GB/s on
 /// an H200), and each row costs it time.
-fn is_fast(region: &Region, device: &Device) -> bool {
+pub(super) fn is_fast(region: &Region, device: &Device) -> bool {
     device.tuning().copy.driver
         && region.extent[0] >= NATIVE_ROW
         && region.extent[1].saturating_mul(region.extent[2]) <= NATIVE_ROWS
@@ -52,17 +26,11 @@ fn is_fast(region: &Region, device: &Device) -> bool {
 
 /// A copy between two layouts of one shape, in units of some bytes, with as few axes as possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Transfer {
+pub(crate) struct Transfer {
     lengths: Dims,
-    src: View,
-    dst: View,
+    src: Strided,
+    dst: Strided,
     unit: Unit,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct View {
-    offset: usize,
-    strides: Dims<isize>,
 }
 
 impl Transfer {
@@ -70,15 +38,17 @@ impl Transfer {
         if element_bytes == 8 {
             return Transfer::new(&src.in_parts(2), &dst.in_parts(2), 4);
         }
-        let (lengths, strides) = collapse(&src.shape, &[&src.strides, &dst.strides]);
+        let (lengths, strides) = collapse(&src.shape, [&src.strides, &dst.strides]);
         let [src_strides, dst_strides] = [strides[0].clone(), strides[1].clone()];
         let unit = match element_bytes {
             1 => Unit::Byte,
             2 => Unit::Half,
             _ => Unit::Word,
         };
-        let (src, dst) =
-            (View { offset: src.offset, strides: src_strides }, View { offset: dst.offset, strides: dst_strides });
+        let (src, dst) = (
+            Strided { offset: src.offset, strides: src_strides },
+            Strided { offset: dst.offset, strides: dst_strides },
+        );
         Transfer { lengths, src, dst, unit }
     }
 
@@ -95,28 +65,28 @@ impl Transfer {
             None => (1, [].as_slice()),
         };
         let divides = |n: isize| n.rem_euclid(factor as isize) == 0;
-        let fits = |view: &View| {
+        let fits = |view: &Strided| {
             let outer_strides = &view.strides[..outer.len()];
             divides(view.offset as isize) && outer_strides.iter().all(|&stride| divides(stride))
         };
         if !self.has_rows() || !length.is_multiple_of(factor) || !fits(&self.src) || !fits(&self.dst) {
             return None;
         }
-        let scale = |view: &View| {
+        let scale = |view: &Strided| {
             let outer = view.strides[..outer.len()].iter().map(|&stride| stride / factor as isize);
-            View { offset: view.offset / factor, strides: outer.chain([1]).collect() }
+            Strided { offset: view.offset / factor, strides: outer.chain([1]).collect() }
         };
         let lengths = outer.iter().copied().chain([length / factor]).collect();
         Some(Transfer { lengths, src: scale(&self.src), dst: scale(&self.dst), unit })
     }
 
     /// The copy as a box of bytes, where it is one that the device's driver copies.
-    fn region(&self, device: &Device) -> Option<Region> {
+    pub(super) fn region(&self, device: &Device) -> Option<Region> {
         self.region_of_multiples(device.info().limits.copy_alignment, false)
     }
 
     /// `padded`: a single row may be made longer to fit.
-    fn region_of_multiples(&self, alignment: u64, padded: bool) -> Option<Region> {
+    pub(super) fn region_of_multiples(&self, alignment: u64, padded: bool) -> Option<Region> {
         let rank = self.lengths.len();
         if !self.has_rows() || rank > 3 {
             return None;
@@ -130,7 +100,7 @@ impl Transfer {
         if padded && rank <= 1 {
             extent[0] = extent[0].next_multiple_of(alignment);
         }
-        let pitch = |view: &View| {
+        let pitch = |view: &Strided| {
             let stride = |axis: usize, dense: u64| match view.strides.iter().rev().nth(axis) {
                 Some(&stride) => u64::try_from(stride).ok().map(|stride| stride * bytes).filter(|&s| s >= dense),
                 None => Some(dense),
@@ -158,25 +128,21 @@ impl Transfer {
     }
 
     fn launch(&self, src: &Buffer, dst: &Buffer, device: &Device) -> Result<()> {
-        let config = Assign { unit: self.unit, rank: self.lengths.len() };
-        if config.parameter_words() > device.info().limits.max_parameter_words as usize {
+        let kernel = Assign { unit: self.unit, rank: self.lengths.len() };
+        if !device.takes(&kernel) {
             // Too many axes for one launch.
             return (0..self.lengths[0]).try_for_each(|index| self.inside(index).launch(src, dst, device));
         }
         let count: usize = self.lengths.iter().product();
-        let mut parameters = vec![count as u32];
-        parameters.extend(self.lengths.iter().map(|&length| length as u32));
-        for view in [&self.src, &self.dst] {
-            parameters.push(view.offset as u32);
-            parameters.extend(view.strides.iter().map(|&stride| stride as u32));
-        }
+        let parameters =
+            Parameters { count, lengths: self.lengths.clone(), src: self.src.clone(), dst: self.dst.clone() };
         let groups = count.div_ceil(WORKGROUP as usize);
-        device.runtime().launch(config, &[src, dst], &parameters, groups)
+        device.runtime().run(Launch { kernel, buffers: &[src, dst], parameters, groups })
     }
 
     /// The copy at one index of the outermost axis.
     fn inside(&self, index: usize) -> Transfer {
-        let view = |view: &View| View {
+        let view = |view: &Strided| Strided {
             offset: view.offset.wrapping_add_signed(view.strides[0].wrapping_mul(index as isize)),
             strides: view.strides[1..].iter().copied().collect(),
         };
