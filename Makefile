@@ -16,9 +16,10 @@ QUERY ?= how do plants make food from sunlight?
 TEXT ?= examples/data/notes.txt
 PICTURE ?= examples/data/ocr.png
 
-# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the formats of
-# files is there alone, both are, and none is.
-FEATURE_SETS := "" vulkan,safetensors webgpu,npy level-zero,safetensors,npy vulkan,webgpu vulkan,level-zero webgpu,level-zero
+# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the other
+# features is there alone with a backend, and with another one.
+FEATURE_SETS := "" vulkan,disk-cache webgpu,npy level-zero,safetensors vulkan,webgpu,chrome-trace \
+  vulkan,level-zero,disk-cache,npy webgpu,level-zero,safetensors,chrome-trace
 
 # WebGPU by itself, and every backend: those that a browser cannot have are left out.
 BROWSER_FEATURE_SETS := webgpu vulkan,webgpu,level-zero

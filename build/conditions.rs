@@ -1,5 +1,7 @@
 //! The conditions that the crate is compiled under, each by a name: `cfg(native)` and its like.
 
+use std::path::Path;
+
 /// Tells the compiler which conditions there are, and which of them hold.
 pub fn print() {
     for (name, holds) in all() {
@@ -13,7 +15,7 @@ pub fn print() {
 }
 
 /// Every condition, and whether it holds for this target and these features.
-fn all() -> [(&'static str, bool); 10] {
+fn all() -> [(&'static str, bool); 12] {
     let system = variable("CARGO_CFG_TARGET_OS");
     let runs_on = |systems: &[&str]| systems.contains(&&*system);
     // WebAssembly runs in a browser: no threads, no libraries to load, and nothing may block.
@@ -40,6 +42,10 @@ fn all() -> [(&'static str, bool); 10] {
         ("uses_ash", has_vulkan || wgpu_on_vulkan),
         // Whether all that backends share is in use.
         ("every_backend", has_vulkan && wgpu_on_vulkan && has_level_zero),
+        ("has_backend", has_vulkan || has_webgpu || has_level_zero),
+        // Whether tests that need a device are compiled. They need the project's setup: the package has no folder
+        // `tests`, and its `cargo test --lib` needs no driver.
+        ("device_tests", Path::new("tests").is_dir()),
         // Whether tensors can be read from files.
         ("has_io", has_feature("SAFETENSORS") || has_feature("NPY")),
     ]

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! Features `vulkan`, `webgpu` and `level-zero` choose the backends, `safetensors` and `npy` the formats of files that
-//! `io` reads and writes; all are on by default.
+//! `io` reads and writes. `disk-cache` keeps compiled kernels on disk, `chrome-trace` writes profiles for Perfetto. All
+//! but `npy` are on by default; `docs/features.md` says which an app should choose.
 //!
 //! Environment variables choose what [`Device::best`] opens (`MARQUETRY_DEVICE`), turn on validation
 //! (`MARQUETRY_VALIDATION=1`), and more; `docs/environment.md` lists them. The crate reads them once per process. If a

@@ -116,6 +116,7 @@ impl Backend for OfProcess {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 #[cfg(unix)]
 mod tests {
     use crate::backend::registry;

@@ -2,6 +2,7 @@
 
 pub(crate) mod contract;
 #[cfg(test)]
+#[cfg(device_tests)]
 mod contract_tests;
 #[cfg(uses_ash)]
 mod cooperative_matrix2;

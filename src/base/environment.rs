@@ -29,6 +29,7 @@ pub(crate) const LEVEL_ZERO_LIBRARY: &str = "MARQUETRY_LEVEL_ZERO_LIBRARY";
 
 /// What the variables say.
 #[derive(Debug, Default, PartialEq)]
+#[cfg_attr(not(feature = "disk-cache"), allow(dead_code, reason = "some are for features that are not compiled in"))]
 pub(crate) struct Environment {
     pub device: Option<(BackendKind, usize)>,
     pub validation: bool,
@@ -75,7 +76,7 @@ impl Environment {
             Err(Error::Environment { variable, message })
         };
         if let Some(folder) = &self.dump
-            && let Err(error) = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder))
+            && let Err(error) = std::fs::create_dir_all(folder).and_then(|()| write_and_remove(folder))
         {
             return fail(DUMP, folder, error);
         }
@@ -89,6 +90,14 @@ impl Environment {
     }
 }
 
+/// Writes a file to a folder and removes it.
+fn write_and_remove(folder: &Path) -> std::io::Result<()> {
+    // Other threads and processes may do the same meanwhile.
+    let path = folder.join(format!(".{}.{:?}", std::process::id(), std::thread::current().id()));
+    std::fs::write(&path, "")?;
+    std::fs::remove_file(path)
+}
+
 /// Parses all variables. `lookup` returns the value of one, if it is set.
 fn read(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Environment> {
     let value = |variable| lookup(variable).filter(|value| !value.is_empty());
@@ -100,7 +109,11 @@ fn read(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Environment
         cache: match lookup(CACHE) {
             None => Cache::User,
             Some(folder) if folder.is_empty() => Cache::Nowhere,
-            Some(folder) => Cache::Folder(folder.into()),
+            Some(folder) if cfg!(feature = "disk-cache") => Cache::Folder(folder.into()),
+            Some(_) => {
+                let message = "marquetry was built without the feature `disk-cache`; add it or unset the variable";
+                return Err(Error::Environment { variable: CACHE, message: message.into() });
+            }
         },
         tuning: parsed(TUNING, value(TUNING), |text| {
             let known = || tuning::ENTRIES.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
@@ -154,6 +167,7 @@ mod tests {
         assert_eq!(read(|_| Some(OsString::new())).unwrap(), nowhere);
     }
 
+    #[cfg(feature = "disk-cache")]
     #[test]
     fn every_variable_is_read() {
         let values = [
@@ -205,7 +219,15 @@ mod tests {
         }
     }
 
-    #[cfg(unix)]
+    #[cfg(not(feature = "disk-cache"))]
+    #[test]
+    fn a_folder_for_binaries_needs_the_disk_cache() {
+        assert_eq!(with(CACHE, "").unwrap().cache, Cache::Nowhere);
+        let error = with(CACHE, "some/cache").unwrap_err().to_string();
+        assert!(error.contains(CACHE) && error.contains("without the feature `disk-cache`"), "{error}");
+    }
+
+    #[cfg(all(unix, feature = "disk-cache"))]
     #[test]
     fn what_is_not_utf8_names_files_and_nothing_else() {
         use std::os::unix::ffi::OsStringExt;

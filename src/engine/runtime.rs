@@ -18,6 +18,7 @@ use crate::engine::submitter::MAX_IN_FLIGHT;
 use crate::kernels::KernelConfig;
 use crate::shader::{Access, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
+#[cfg(has_backend)]
 use futures_channel::oneshot;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -415,6 +416,7 @@ impl Runtime {
     }
 
     /// The same without blocking: the future is ready when the bytes have arrived.
+    #[cfg(has_backend)]
     pub async fn read_async<T: Send + 'static>(
         &self,
         buffer: &Arc<Buffer>,
@@ -433,6 +435,7 @@ impl Runtime {
     }
 
     /// Starts a thread that waits for a batch, and returns where it puts what came of it.
+    #[cfg(has_backend)]
     fn wait_in_thread(&self, ticket: Ticket) -> Result<oneshot::Receiver<Result<()>>> {
         let (sender, waited) = oneshot::channel();
         let backend = self.backend.clone();
@@ -447,5 +450,16 @@ impl Runtime {
             Error::Driver { backend: self.info().backend, call: "read", message }
         })?;
         Ok(waited)
+    }
+
+    /// The same without a backend, and so without a runtime.
+    #[cfg(not(has_backend))]
+    pub async fn read_async<T: Send + 'static>(
+        &self,
+        buffer: &Arc<Buffer>,
+        source: &Source,
+        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.read(buffer, source, convert)
     }
 }

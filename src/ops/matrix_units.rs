@@ -121,9 +121,10 @@ pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Op
 }
 
 #[cfg(test)]
-#[cfg(has_vulkan)]
 mod tests {
     use super::*;
+    use crate::backend::info::DeviceKind;
+    use crate::base::backend_kind::BackendKind;
     use crate::base::layout::Layout;
 
     /// The blocks of an entry.
@@ -139,8 +140,7 @@ mod tests {
 
     fn chosen_of(units: &Units, sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
         let [m, n, k] = sizes;
-        let mut info = Device::vulkan(0).unwrap().info().clone();
-        info.compute_units = Some(132);
+        let mut info = DeviceInfo::sample(BackendKind::Vulkan, DeviceKind::Discrete, Some(132));
         info.limits.max_workgroup_memory = 48 << 10;
         change(&mut info);
         let layout = |rows, columns| Layout::contiguous((rows, columns).into());

@@ -58,4 +58,5 @@ pub use types::{Scalar, Type};
 pub use value::{IntoValue, Value};
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests;

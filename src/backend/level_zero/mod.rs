@@ -18,6 +18,7 @@ mod plan;
 mod queue;
 mod region;
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests;
 mod timing;
 

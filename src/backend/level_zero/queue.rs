@@ -297,6 +297,7 @@ impl Drop for Engine {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::tests::open;
     use crate::backend::contract::Backend;

@@ -18,6 +18,7 @@ mod plan;
 mod properties;
 mod queue;
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests;
 mod timer;
 mod validation;

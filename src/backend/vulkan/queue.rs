@@ -211,6 +211,7 @@ impl Drop for Queue {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::tests::open;
     use super::*;

@@ -191,6 +191,7 @@ fn driver_text(beneath: wgpu::Backend, driver: &str, version: &str) -> String {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::*;
 

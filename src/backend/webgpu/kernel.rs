@@ -252,6 +252,7 @@ fn create_layout(device: &wgpu::Device, signature: &Signature) -> Layout {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::WebGpuBackend;
     use super::super::tests::open;

@@ -18,6 +18,7 @@ mod on_vulkan;
 mod queue;
 mod read;
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests;
 mod timing;
 
