@@ -1,4 +1,4 @@
-//! Images looked at through a grid of places.
+//! Sampling of images at the places of a grid.
 
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
@@ -47,12 +47,13 @@ pub struct GridSampleConfig {
 }
 
 impl Tensor {
-    /// Samples of images, `[batch, channels, height, width]`, at the places in `grid`, `[batch, rows, columns, 2]`; the
-    /// result is `[batch, channels, rows, columns]`. Places are pairs (across, down) from -1 to 1. Semantics are those of
-    /// PyTorch's `grid_sample`; computed in `f32`, where one of the two is `f64` in `f64`.
+    /// Returns samples of the images `[batch, channels, height, width]` at the places in `grid`, `[batch, rows,
+    /// columns, 2]`. The result is `[batch, channels, rows, columns]`. A place is a pair (across, down) of numbers from
+    /// -1 to 1. The semantics are those of PyTorch's `grid_sample`. Samples are computed in `f32`, or in `f64` if the
+    /// images or the grid are `f64`.
     ///
-    /// A place that is not finite sees zeros where padding is zeros, and else some element of the image; bicubic samples
-    /// are NaN there.
+    /// If a place is not finite, bicubic samples are NaN. Other samples are zeros if the padding is zeros, else some
+    /// element of the image.
     ///
     /// ```
     /// # use marquetry::{Device, GridSampleConfig, Tensor};
@@ -67,7 +68,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] where a tensor has not four axes; [`Error::ShapeMismatch`] where the batches differ or
+    /// [`Error::RankMismatch`] if a tensor does not have four axes; [`Error::ShapeMismatch`] if the batches differ or
     /// the grid's last axis is not 2; [`Error::UnsupportedDType`] for integers; [`Error::DeviceMismatch`];
     /// [`Error::InvalidArgument`] for images without elements, or with a side above 2^24; [`Error::SizeOverflow`],
     /// [`Error::OutOfMemory`].
@@ -91,7 +92,7 @@ impl Tensor {
         let elements = checked_elements(&shape, OP)?;
         let output = allocate(&shape, self.dtype(), self.device(), OP)?;
         if elements > 0 {
-            // Up to here floats count one by one.
+            // `f32` holds every whole number up to 2^24.
             if [height, width].iter().any(|&side| !(1..=1 << 24).contains(&side)) {
                 let message = format!("images of {height} x {width}; a side has 1 to 2^24 elements");
                 return Err(Error::InvalidArgument { op: OP, message });
