@@ -51,11 +51,12 @@ impl Tensor {
     /// Returns the attention of these queries: `softmax(q k^T / sqrt(d)) v` for each head. One kernel computes it and
     /// keeps no matrix of scores in memory.
     ///
-    /// Queries are `(batch.., heads, queries, d)`, keys `(batch.., kv_heads, keys, d)`, values `(batch.., kv_heads,
-    /// keys, d_v)`. The result is `(batch.., heads, queries, d_v)`. The batch axes broadcast. `heads` is a multiple of
-    /// `kv_heads`: each key head serves `heads / kv_heads` consecutive query heads (grouped and multi-query attention).
-    /// Operands may have any strides: the views that `transpose(1, 2)` gives of `(batch, tokens, heads, d)` are read
-    /// without a copy. Sums, softmax and its statistics are computed in `f32`, or in `f64` for `f64`.
+    /// Queries are `(batch.., heads, queries, d)`, keys `(batch.., kv_heads, keys, d)`, values
+    /// `(batch.., kv_heads, keys, d_v)`. The result is `(batch.., heads, queries, d_v)`. The batch axes broadcast.
+    /// `heads` is a multiple of `kv_heads`: each key head serves `heads / kv_heads` consecutive query heads (grouped
+    /// and multi-query attention). Operands may have any strides: the views that `transpose(1, 2)` gives of
+    /// `(batch, tokens, heads, d)` are read without a copy. Sums, softmax and its statistics are computed in `f32`, or
+    /// in `f64` for `f64`.
     ///
     /// If a query sees no key, its result is zeros. That is so if `false` or minus infinity masks all keys, or if there
     /// are none. Keys that a query does not see may hold anything. The values of these keys must be finite, as they are
@@ -343,8 +344,8 @@ impl<'a> Problem<'a> {
         Problem::new(&query?, &key?, &value?, &config)?.attend()
     }
 
-    /// Returns `[forward, backward]`: a query sees the keys from `query + backward` up to but not including `query +
-    /// forward`.
+    /// Returns `[forward, backward]`: a query sees the keys from `query + backward` up to but not including
+    /// `query + forward`.
     fn reach(&self) -> [i32; 2] {
         let (queries, keys) = (self.queries as i64, self.keys as i64);
         let window = self.config.sliding_window.map_or(i64::MAX, |window| window.min(MAX_LENGTH) as i64);

@@ -136,8 +136,8 @@ convolutions! {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     conv2d, 2, false;
-    /// Returns the convolution of `(N, C_in, D, H, W)` or `(C_in, D, H, W)` with a weight of `(C_out, C_in / groups,
-    /// KD, KH, KW)` and a bias of `(C_out)`. The lengths are as for [`conv2d`](Self::conv2d).
+    /// Returns the convolution of `(N, C_in, D, H, W)` or `(C_in, D, H, W)` with a weight of
+    /// `(C_out, C_in / groups, KD, KH, KW)` and a bias of `(C_out)`. The lengths are as for [`conv2d`](Self::conv2d).
     conv3d, 3, false;
     /// Returns the transposed convolution of `(N, C_in, L)` or `(C_in, L)` with a weight of `(C_in, C_out / groups, K)`
     /// and a bias of `(C_out)`. The result is `(N, C_out, (L - 1) stride - padding + dilation (K - 1) + output_padding
@@ -154,8 +154,9 @@ convolutions! {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     conv_transpose1d, 1, true;
-    /// Returns the transposed convolution of `(N, C_in, H, W)` or `(C_in, H, W)` with a weight of `(C_in, C_out /
-    /// groups, KH, KW)` and a bias of `(C_out)`. The lengths are as for [`conv_transpose1d`](Self::conv_transpose1d).
+    /// Returns the transposed convolution of `(N, C_in, H, W)` or `(C_in, H, W)` with a weight of
+    /// `(C_in, C_out / groups, KH, KW)` and a bias of `(C_out)`. The lengths are as for
+    /// [`conv_transpose1d`](Self::conv_transpose1d).
     ///
     /// ```
     /// # use marquetry::{ConvConfig, DType, Device, Tensor};
@@ -167,8 +168,8 @@ convolutions! {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     conv_transpose2d, 2, true;
-    /// Returns the transposed convolution of `(N, C_in, D, H, W)` or `(C_in, D, H, W)` with a weight of `(C_in, C_out /
-    /// groups, KD, KH, KW)` and a bias of `(C_out)`. The lengths are as for
+    /// Returns the transposed convolution of `(N, C_in, D, H, W)` or `(C_in, D, H, W)` with a weight of
+    /// `(C_in, C_out / groups, KD, KH, KW)` and a bias of `(C_out)`. The lengths are as for
     /// [`conv_transpose1d`](Self::conv_transpose1d).
     conv_transpose3d, 3, true;
 }
@@ -299,8 +300,8 @@ impl Problem {
     fn meets_little(&self, window: &Window) -> bool {
         let Window { input, kernel, stride, dilation, .. } = *window;
         let common = if self.transposed { gcd(stride, dilation) } else { 1 };
-        // A place of a transposed convolution uses every `stride / common`-th tap. These taps meet every `dilation /
-        // common`-th element.
+        // A place of a transposed convolution uses every `stride / common`-th tap. These taps meet every
+        // `dilation / common`-th element.
         let step = if self.transposed { stride / common } else { 1 };
         let (taps, met) = (kernel.div_ceil(step), input.div_ceil(dilation / common));
         taps >= LONG_KERNEL && taps / FAR > met

@@ -47,10 +47,10 @@ pub struct GridSampleConfig {
 }
 
 impl Tensor {
-    /// Returns samples of the images `[batch, channels, height, width]` at the places in `grid`, `[batch, rows,
-    /// columns, 2]`. The result is `[batch, channels, rows, columns]`. A place is a pair (across, down) of numbers from
-    /// -1 to 1. The semantics are those of PyTorch's `grid_sample`. Samples are computed in `f32`, or in `f64` if the
-    /// images or the grid are `f64`.
+    /// Returns samples of the images `[batch, channels, height, width]` at the places in `grid`,
+    /// `[batch, rows, columns, 2]`. The result is `[batch, channels, rows, columns]`. A place is a pair (across, down)
+    /// of numbers from -1 to 1. The semantics are those of PyTorch's `grid_sample`. Samples are computed in `f32`, or
+    /// in `f64` if the images or the grid are `f64`.
     ///
     /// If a place is not finite, bicubic samples are NaN. Other samples are zeros if the padding is zeros, else some
     /// element of the image.

@@ -1,4 +1,4 @@
-//! Tensors joined to one.
+//! Joining of tensors.
 
 use crate::base::error::{Error, Result};
 use crate::base::shape::checked_parts;
@@ -9,11 +9,11 @@ use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use std::borrow::Borrow;
 
-/// One launch joins so many tensors: every device can bind so many buffers and one more.
+/// The most tensors that one launch joins: every device can bind as many buffers and one more.
 const INPUTS_PER_LAUNCH: usize = 3;
 
 impl Tensor {
-    /// The tensors joined along an axis. All other axes are equal.
+    /// Returns the tensors joined along an axis. All other axes must be equal.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -58,7 +58,7 @@ impl Tensor {
         Ok(parts.swap_remove(0))
     }
 
-    /// The tensors, all of one shape, joined along a new axis before `axis`.
+    /// Returns the tensors, all of one shape, joined along a new axis before `axis`.
     ///
     /// # Errors
     /// As [`cat`](Self::cat).
@@ -96,7 +96,7 @@ fn join(tensors: &[Tensor], axis: usize) -> Result<Tensor> {
         ends.push(length);
     }
     let shape: Shape = first.dims().iter().enumerate().map(|(i, &n)| if i == axis { length } else { n }).collect();
-    // Elements of 64 bits are moved as two words.
+    // 64-bit elements are moved as two words.
     let parts = dtype.parts();
     let elements = checked_parts(&shape, dtype, "cat")?;
     let output = allocate(&shape, dtype, device, "cat")?;

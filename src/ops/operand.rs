@@ -1,4 +1,4 @@
-//! What stands at the right of a function of two elements.
+//! The right side of a function of two elements.
 
 use crate::base::number::Number;
 use crate::tensor::Tensor;
