@@ -140,9 +140,10 @@ convolutions! {
     /// `(C_out, C_in / groups, KD, KH, KW)` and a bias of `(C_out)`. The lengths are as for [`conv2d`](Self::conv2d).
     conv3d, 3, false;
     /// Returns the transposed convolution of `(N, C_in, L)` or `(C_in, L)` with a weight of `(C_in, C_out / groups, K)`
-    /// and a bias of `(C_out)`. The result is `(N, C_out, (L - 1) stride - padding + dilation (K - 1) + output_padding
-    /// + 1)`. Each element is spread over a window of the output: a transposed convolution carries the gradient of a
-    /// [`conv1d`](Self::conv1d) back to its input.
+    /// and a bias of `(C_out)`. The result is
+    /// `(N, C_out, (L - 1) stride - padding + dilation (K - 1) + output_padding + 1)`. Each element is spread over a
+    /// window of the output: a transposed convolution carries the gradient of a [`conv1d`](Self::conv1d) back to its
+    /// input.
     ///
     /// ```
     /// # use marquetry::{ConvConfig, Device, Tensor};

@@ -36,7 +36,7 @@ impl PadMode {
         }
     }
 
-    /// The longest border that an axis of this length can have, and why.
+    /// Returns the longest border that an axis of this length can have, and why.
     fn longest(self, length: usize) -> (usize, &'static str) {
         match self {
             PadMode::Constant(_) => (usize::MAX, ""),
@@ -49,8 +49,9 @@ impl PadMode {
 }
 
 impl Tensor {
-    /// The tensor with a border: so many elements before and after it, along each of the last axes, as many as there are
-    /// pairs. Negative numbers crop; that is done first, so that a border shows no element that has been cropped.
+    /// Returns the tensor with a border along its last axes, a pair of `amounts` for each of them: how many elements to
+    /// add before and after it. Negative amounts crop. The tensor is cropped first, so that a border shows no cropped
+    /// element.
     ///
     /// ```
     /// # use marquetry::{Device, PadMode, Tensor};
@@ -63,14 +64,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more pairs than axes, where more is cropped than there is,
-    /// for a reflection as long as its axis, a circular border longer than its axis, or a number that the dtype cannot
-    /// hold; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] for more pairs than axes, if more is cropped than there is, for a reflection as long
+    /// as its axis, for a circular border longer than its axis, or for a number that the dtype cannot hold;
+    /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn pad(&self, amounts: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
         self.padded(amounts, mode, "pad")
     }
 
-    /// The tensor with zeros before and after it along an axis (candle's name for a [`pad`](Self::pad) of zeros).
+    /// Returns the tensor with zeros before and after it along an axis (candle's name for a [`pad`](Self::pad) with
+    /// zeros).
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::SizeOverflow`], [`Error::OutOfMemory`].
@@ -78,11 +80,11 @@ impl Tensor {
         self.padded_axis(axis.into(), before, after, PadMode::Constant(0.into()), "pad_with_zeros")
     }
 
-    /// The tensor with its first and last element along an axis repeated (candle's name for a [`pad`](Self::pad) with
-    /// [`PadMode::Replicate`]).
+    /// Returns the tensor with its first and last element along an axis repeated (candle's name for a
+    /// [`pad`](Self::pad) with [`PadMode::Replicate`]).
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] where the axis is empty; [`Error::SizeOverflow`],
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axis is empty; [`Error::SizeOverflow`],
     /// [`Error::OutOfMemory`].
     pub fn pad_with_same(&self, axis: impl Into<Axis>, before: usize, after: usize) -> Result<Tensor> {
         self.padded_axis(axis.into(), before, after, PadMode::Replicate, "pad_with_same")
@@ -90,7 +92,7 @@ impl Tensor {
 
     fn padded_axis(&self, axis: Axis, before: usize, after: usize, mode: PadMode, op: &'static str) -> Result<Tensor> {
         let axis = axis.resolve(self.shape(), op)?;
-        // What saturates is more than there can be.
+        // An amount that saturates is more than there can be.
         let amount = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         let mut amounts = vec![(0, 0); self.rank() - axis];
         amounts[0] = (amount(before), amount(after));
@@ -133,7 +135,7 @@ impl Tensor {
         cropped.with_borders(&borders, &shape, mode.border(), fill, op)
     }
 
-    /// The view without what negative amounts crop.
+    /// Returns the view without the elements that negative amounts crop.
     fn cropped(&self, kept: usize, amounts: &[(isize, isize)], op: &'static str) -> Result<Tensor> {
         let mut view = self.clone();
         for (axis, &(before, after)) in (kept..).zip(amounts) {
@@ -150,7 +152,7 @@ impl Tensor {
         Ok(view)
     }
 
-    /// The tensor with borders, as long as is told per axis, and so of this shape.
+    /// Returns the tensor with these borders for each axis, which make it this shape.
     fn with_borders(
         &self,
         borders: &[[usize; 2]],
@@ -172,7 +174,7 @@ impl Tensor {
             if !self.is_contiguous() {
                 return self.contiguous()?.with_borders(borders, shape, border, fill, op);
             }
-            // Axes are padded one by one as well as at once: half of them first.
+            // Axes can also be padded one after the other: the first half of them is padded first.
             let half = padded[padded.len() / 2];
             let part = |outer: bool| -> Dims<[usize; 2]> {
                 let axes = borders.iter().enumerate();
@@ -200,7 +202,8 @@ impl Tensor {
         Ok(Tensor::from_buffer(output, shape.clone(), self.dtype(), self.device()))
     }
 
-    /// Lengths, strides and borders of the axes, where neighbours without a border are one if the strides allow it.
+    /// Returns lengths, strides and borders of the axes. Neighbours without a border are merged if the strides allow
+    /// it.
     fn merged(&self, borders: &[[usize; 2]]) -> (Dims, Dims<isize>, Dims<[usize; 2]>) {
         let (mut lengths, mut strides, mut merged) = (Dims::new(), Dims::new(), Dims::new());
         let mut axis = 0;

@@ -1,4 +1,4 @@
-//! Products of `f32` with less than full precision, where the user allows it and matrix units gain by it.
+//! Products of `f32` with reduced precision, if the user allows it and matrix units gain by it.
 
 use super::matrix_units;
 use crate::base::dtype::DType;
@@ -6,7 +6,7 @@ use crate::base::error::Result;
 use crate::base::precision::Precision;
 use crate::tensor::Tensor;
 
-/// The operands of a product of matrices, and its m, n and k, as the device's precision has them computed.
+/// Returns the operands of a matrix product, and its m, n and k, as the device's precision computes them.
 pub(super) fn operands(lhs: Tensor, rhs: Tensor, sizes: [usize; 3]) -> Result<([Tensor; 2], [usize; 3])> {
     let precision = lhs.device().precision();
     let less = lhs.dtype() == DType::F32 && precision != Precision::Highest;
@@ -24,20 +24,20 @@ fn rounded(lhs: &Tensor, rhs: &Tensor, precision: Precision) -> Result<[Tensor; 
         Precision::Highest => Ok([lhs.clone(), rhs.clone()]),
         Precision::Medium => Ok([round(lhs)?, round(rhs)?]),
         Precision::High => {
-            // Side by side along the depth, so that one product adds all three up.
+            // The parts lie side by side along the depth, so that one product adds up three.
             let ([a, a_rest], [b, b_rest]) = (parts(lhs)?, parts(rhs)?);
             Ok([Tensor::cat(&[&a, &a, &a_rest], -1)?, Tensor::cat(&[&b, &b_rest, &b], -2)?])
         }
     }
 }
 
-/// In `bf16`, and in memory as it was.
+/// Rounds to `bf16`. A transposed tensor stays transposed in memory.
 fn round(x: &Tensor) -> Result<Tensor> {
     let transposed = x.t()?;
     if transposed.is_contiguous() { transposed.to_dtype(DType::BF16)?.t() } else { x.to_dtype(DType::BF16) }
 }
 
-/// What `bf16` holds of a tensor, and what it holds of the rest.
+/// Returns a tensor rounded to `bf16`, and the rest, rounded in the same way.
 fn parts(x: &Tensor) -> Result<[Tensor; 2]> {
     let first = x.to_dtype(DType::BF16)?;
     first.eval()?;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::device::Device;
 
-    /// Units of `bf16` compute these products elsewhere; here other kernels do, which any device has.
+    /// Other devices compute these products on matrix units of `bf16`. Here kernels compute them that any device has.
     #[test]
     fn products_are_as_exact_as_they_say() {
         let device = Device::vulkan(0).unwrap();
@@ -61,7 +61,7 @@ mod tests {
         };
         let (a, b) = (numbers(m * k, 389), numbers(n * k, 571));
         let lhs = Tensor::from_slice(&a, (m, k), &device).unwrap();
-        // Transposed, so that it has to be rounded as it lies.
+        // The tensor is transposed, so that it stays so when it is rounded.
         let rhs = Tensor::from_slice(&b, (n, k), &device).unwrap().t().unwrap();
         for (precision, bound) in [(Precision::Medium, 2f64.powi(-8)), (Precision::High, 2f64.powi(-16))] {
             let [lhs, rhs] = rounded(&lhs, &rhs, precision).unwrap();
@@ -74,7 +74,7 @@ mod tests {
                 largest = largest.max((f64::from(found) - terms().sum::<f64>()).abs() / magnitude);
             }
             assert!(largest < bound, "{precision:?}: {largest:e}");
-            // Not by far: it is rounded indeed.
+            // An error far below the bound would mean that nothing was rounded.
             assert!(largest > bound / 64.0, "{precision:?}: {largest:e}");
         }
     }

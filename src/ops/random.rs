@@ -241,7 +241,7 @@ impl Tensor {
         place.squeeze(-1)
     }
 
-    /// The length of the axis in which places are drawn.
+    /// Returns the length of the axis along which places are drawn.
     fn drawn_axis(&self, op: &'static str) -> Result<usize> {
         Domain::Floats.check(self.dtype(), op)?;
         checked_elements(self.shape(), op)?;
@@ -249,7 +249,7 @@ impl Tensor {
         self.dims().last().copied().ok_or_else(scalar)
     }
 
-    /// The logits divided by a temperature, in `f32`; `None` where that is 0 or as good as that.
+    /// Returns the logits divided by `temperature`, in `f32`. `None` if it is 0, or too small to divide by.
     fn cooled(&self, temperature: f64, op: &'static str) -> Result<Option<Tensor>> {
         if !(temperature >= 0.0 && temperature.is_finite()) {
             let message =
@@ -263,18 +263,18 @@ impl Tensor {
         self.to_dtype(DType::F32)?.affine(scale, 0.0).map(Some)
     }
 
-    /// The `k` largest elements along the last axis, and their places.
+    /// Returns the `k` largest elements along the last axis, and their places.
     fn largest(&self, k: usize, op: &'static str) -> Result<(Tensor, Tensor)> {
         self.topk(k, -1, true).map_err(Error::named(op))
     }
 
-    /// Noise of the Gumbel distribution added to each element.
+    /// Adds noise of the Gumbel distribution to each element.
     fn perturbed(&self, op: &'static str) -> Result<Tensor> {
         self.add(&draw(Distribution::Gumbel, None, DType::F32, self.shape().clone(), self.device(), op)?)
     }
 
-    /// For each row along the last axis so many places, drawn independently of each other; this has the logarithms of
-    /// their weights, `f32`.
+    /// Draws places for each row along the last axis, independently of each other. The elements are the logarithms of
+    /// their weights, in `f32`.
     fn draw_places(&self, samples: usize, op: &'static str) -> Result<Tensor> {
         let (length, shape) = (self.dims()[self.rank() - 1], self.shape().with_length(self.rank() - 1, samples));
         let draws = checked_elements(&shape, op)?;
@@ -297,7 +297,7 @@ impl Tensor {
     }
 }
 
-/// Random numbers of a distribution of floats, scaled by the second number and shifted by the first.
+/// Returns random numbers of a float distribution, multiplied by `scale`, plus `shift`.
 fn scaled(
     distribution: Distribution,
     [shift, scale]: [f64; 2],
@@ -311,7 +311,7 @@ fn scaled(
     numbers.to_dtype(dtype.widened())?.affine(scale, shift)?.to_dtype(dtype)
 }
 
-/// Random numbers of a distribution; integers are of a range.
+/// Returns random numbers of a distribution. Integers are from a range.
 fn draw(
     distribution: Distribution,
     range: Option<RangeParameters>,
@@ -330,16 +330,16 @@ fn draw(
     Ok(Tensor::from_buffer(buffer, shape, dtype, device))
 }
 
-/// What the random bits of the next tensor depend on.
+/// Returns what the random bits of the next tensor depend on.
 fn next_random(device: &Device) -> GeneratorParameters {
     let [key_low, key_high, sequence] = device.runtime().next_random();
     GeneratorParameters { key_low, key_high, sequence }
 }
 
-/// The largest number of a float dtype that is smaller.
+/// Returns the largest number of a float dtype that is smaller than `number`.
 fn next_below(number: f64, dtype: DType) -> f64 {
     let below = |bits: u16| match bits {
-        // Below both zeros comes the smallest subnormal.
+        // The next number below both zeros is the negative subnormal next to them.
         0 | 0x8000 => 0x8001,
         bits if bits < 0x8000 => bits - 1,
         bits => bits + 1,

@@ -91,7 +91,7 @@ struct Fraction {
     denominator: u64,
 }
 
-/// Places along an axis of the input: `(slope i + start) / unit` of element `i` of the output.
+/// Places along an axis of the input: the place of element `i` of the output is `(slope i + start) / unit`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Line {
     slope: i128,
@@ -100,12 +100,12 @@ struct Line {
 }
 
 impl Tensor {
-    /// The tensor with its last axes resized to `size`, which has one to three lengths: of an image of `[batch,
-    /// channels, height, width]` it is `(height, width)`. No filter is applied before an axis is shortened.
+    /// Returns the tensor with its last axes resized to `size`, which has one to three lengths. For images of
+    /// `[batch, channels, height, width]` it is `(height, width)`. No filter is applied before an axis is shortened.
     ///
-    /// Places are fractions of whole numbers, so that ties are decided exactly (PyTorch and ONNX Runtime compute them in
-    /// `f32`, and may take the other element where rounding moves a tie); weights are computed in `f32`, of `f64` in
-    /// `f64`. Elements of weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
+    /// Places are fractions of whole numbers, so that ties are decided exactly. (PyTorch and ONNX Runtime compute
+    /// places in `f32`, and may take the other element if rounding moves a tie.) Weights are computed in `f32` (`f64`
+    /// for `f64`). Elements of weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
     ///
     /// ```
     /// # use marquetry::{Device, ResizeConfig, Tensor};
@@ -119,20 +119,19 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more lengths than axes, and for none or more than three of
-    /// them (cubic: two), where an empty axis is to become longer, for a coefficient that is not finite, and for axes of tens of
-    /// millions of elements whose places cannot be counted in 32 bits;
-    /// [`Error::UnsupportedDType`] for integers, but of the nearest element; [`Error::SizeOverflow`];
-    /// [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] for more lengths than axes, for no lengths, for more than three (cubic: two), if an
+    /// empty axis is to become longer, for a coefficient that is not finite, and for axes of tens of millions of
+    /// elements whose places cannot be counted in 32 bits; [`Error::UnsupportedDType`] for integers, unless the mode
+    /// takes the nearest element; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn resize(&self, size: impl Into<Shape>, config: ResizeConfig) -> Result<Tensor> {
         self.resized_to(&size.into(), config, "resize")
     }
 
-    /// The tensor with its last axes resized by these factors, one to three: an axis of `from` elements becomes
-    /// `from * scale` long, rounded down, and places follow from the factor as it is given and not from the new length
-    /// (ONNX's `Resize` with scales, PyTorch's `interpolate` with a `scale_factor`).
+    /// Returns the tensor with its last axes resized by these factors, one to three. An axis of `from` elements becomes
+    /// `from * scale` long, rounded down. Places follow from the given factor, not from the new length (ONNX's `Resize`
+    /// with scales, PyTorch's `interpolate` with a `scale_factor`).
     ///
-    /// A factor stands for the simplest fraction that is the same number as an `f32`: 0.6 is 3/5.
+    /// A factor stands for the simplest fraction that is the same number in `f32`: 0.6 is 3/5.
     ///
     /// ```
     /// # use marquetry::{Device, ResizeConfig, Tensor};
@@ -145,7 +144,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`resize`](Self::resize); [`Error::InvalidArgument`] for a factor that is not a positive number.
+    /// As [`resize`](Self::resize); [`Error::InvalidArgument`] for a factor that is not positive and finite.
     pub fn resize_by(&self, scales: &[f64], config: ResizeConfig) -> Result<Tensor> {
         const OP: &str = "resize_by";
         self.check_resizable(scales.len(), config, OP)?;
@@ -164,7 +163,8 @@ impl Tensor {
         self.resample(&lines, Shape::from(shape), config, OP)
     }
 
-    /// Each element of the last axis repeated or left out: [`resize`](Self::resize) with [`ResizeConfig::NEAREST`].
+    /// Returns the tensor with elements of its last axis repeated or left out: [`resize`](Self::resize) with
+    /// [`ResizeConfig::NEAREST`].
     ///
     /// # Errors
     /// As [`resize`](Self::resize).
@@ -172,7 +172,8 @@ impl Tensor {
         self.resized_to(&size.into(), ResizeConfig::NEAREST, "upsample_nearest1d")
     }
 
-    /// Each element of the last two axes repeated or left out: [`resize`](Self::resize) with [`ResizeConfig::NEAREST`].
+    /// Returns the tensor with elements of its last two axes repeated or left out: [`resize`](Self::resize) with
+    /// [`ResizeConfig::NEAREST`].
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -204,7 +205,8 @@ impl Tensor {
         self.resized_to(&(height, width).into(), ResizeConfig::NEAREST, "interpolate2d")
     }
 
-    /// The last two axes resized by bilinear interpolation: [`resize`](Self::resize) with [`ResizeConfig::LINEAR`].
+    /// Returns the tensor with its last two axes resized by bilinear interpolation: [`resize`](Self::resize) with
+    /// [`ResizeConfig::LINEAR`].
     ///
     /// # Errors
     /// As [`resize`](Self::resize).
@@ -228,7 +230,7 @@ impl Tensor {
         self.resample(&lines, shape, config, op)
     }
 
-    /// Checks all but the lengths.
+    /// Checks everything except the lengths.
     fn check_resizable(&self, axes: usize, config: ResizeConfig, op: &'static str) -> Result<()> {
         let most = match config.mode {
             ResizeMode::Nearest(_) => 3,
@@ -256,7 +258,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// The tensor of this shape whose elements along the last axes are taken from where the lines are.
+    /// Returns the tensor of this shape. The elements along its last axes are taken from the places on the lines.
     fn resample(&self, lines: &[Line], shape: Shape, config: ResizeConfig, op: &'static str) -> Result<Tensor> {
         let kept = self.rank() - lines.len();
         for axis in kept..self.rank() {
@@ -306,7 +308,7 @@ impl Tensor {
 }
 
 impl Fraction {
-    /// The simplest fraction that is this number as an `f32`; `None` where the number is not positive.
+    /// Returns the simplest fraction that is this number in `f32`; `None` if the number is not positive.
     fn simplest(number: f64) -> Option<Fraction> {
         let wanted = number as f32;
         if !(wanted.is_normal() && wanted > 0.0) {
@@ -330,8 +332,8 @@ impl Fraction {
 }
 
 impl Line {
-    /// The line for an axis whose length goes from one to another, and `ratio` elements of the input are an element of
-    /// the output.
+    /// Returns the line for an axis of `from` elements that becomes `to` long. An element of the output covers `ratio`
+    /// elements of the input.
     fn new(coordinates: CoordinateMode, ratio: Fraction, [from, to]: [usize; 2]) -> Line {
         let [p, q] = [ratio.numerator, ratio.denominator].map(i128::from);
         let first = Line { slope: 0, start: 0, unit: 1 };
@@ -345,7 +347,8 @@ impl Line {
         }
     }
 
-    /// The line whose whole parts are the places to look at: of the nearest element the rounded ones.
+    /// Returns the line whose integer parts are the places to read. For the nearest element, these are the rounded
+    /// places.
     fn rounded(self, mode: ResizeMode) -> Line {
         let Line { slope, start, unit } = self;
         match mode {
@@ -361,12 +364,12 @@ impl Line {
         }
     }
 
-    /// The line and the input's length as the kernel takes them; `None` if 32 bits do not suffice.
+    /// Returns the line and the input's length as the kernel takes them; `None` if they do not fit 32 bits.
     fn parameters(self, from: usize, to: usize) -> Option<LineParameters> {
         let common = gcd(gcd(self.slope, self.start), self.unit);
         let [slope, start, unit] = [self.slope, self.start, self.unit].map(|n| n / common);
         let margin = i128::from(MARGIN);
-        // The kernel's guess at a place is made of numbers rounded to 24 bits.
+        // The kernel guesses a place from numbers that are rounded to 24 bits.
         let guess_error = (((slope * (to as i128 - 1) + start.abs()) / unit) >> 22) + 2;
         let fits = guess_error <= margin && (2 * margin + 2) * unit < 1 << 32 && from < 1 << 31;
         let [ratio, begin] = [slope, start].map(|n| Word::new((n as f64 / unit as f64) as f32));
@@ -384,7 +387,7 @@ fn gcd(a: i128, b: i128) -> i128 {
 mod tests {
     use super::*;
 
-    /// What the kernel makes of a line.
+    /// Returns the place that the kernel computes from a line.
     fn place(line: &LineParameters, i: u32) -> i64 {
         let unit = line.unit as u32;
         let [ratio, begin] = [line.ratio, line.begin].map(|word| f32::from_bits(word.bits as u32));

@@ -1,4 +1,5 @@
-//! A tensor as rows, for kernels that read them: the elements along some axes, for each place along the others.
+//! A tensor as rows, for the kernels that read them. A row has the elements along some axes, and each place along the
+//! other axes has a row.
 
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -11,11 +12,11 @@ use crate::kernels::rows::{RowsParameters, RowsType};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// So many neighbours are read at once.
+/// At least this many neighbours are read at once.
 pub(super) const COLUMNS: usize = 32;
 
-/// The axes of a tensor, those merged that can be: those along which there are rows, and those along which the elements
-/// of a row are.
+/// The axes of a tensor, merged if possible. There is a row for each place along the `kept` axes, and the elements of a
+/// row lie `along` the others.
 pub(super) struct RowAxes {
     pub kept: Dims,
     pub kept_strides: Dims<isize>,
@@ -34,18 +35,18 @@ impl RowAxes {
         RowAxes { kept, kept_strides, along, along_strides }
     }
 
-    /// The form of their parameters.
+    /// Returns the form of the parameters.
     pub fn ty(&self, dtype: DType) -> RowsType {
         RowsType { dtype, kept_rank: self.kept.len(), row_rank: self.along.len() }
     }
 
-    /// What a kernel gets, for a first element at this offset.
+    /// Returns a kernel's parameters, for a first element at this offset.
     pub fn parameters(&self, offset: usize) -> RowsParameters {
         let strides = self.kept_strides.iter().chain(&self.along_strides).copied().collect();
         RowsParameters { kept: self.kept.clone(), along: self.along.clone(), x: Strided { offset, strides } }
     }
 
-    /// Whether neighbouring rows have neighbouring elements, as columns of a matrix have.
+    /// Whether neighbouring rows have neighbouring elements, as the columns of a matrix have.
     pub fn are_columns(&self) -> bool {
         self.kept_strides.last() == Some(&1)
             && self.kept.last().is_some_and(|&columns| columns >= COLUMNS)
@@ -60,17 +61,17 @@ pub(super) struct Rows {
     /// The number of rows, and the length of each.
     pub count: usize,
     pub length: usize,
-    /// Whether neighbouring rows have neighbouring elements, as columns of a matrix have.
+    /// Whether neighbouring rows have neighbouring elements, as the columns of a matrix have.
     pub are_columns: bool,
-    /// Whether the elements of each row lie side by side, by fours from a multiple of four on.
+    /// Whether each row is whole fours of neighbours, which begin at multiples of four.
     pub are_quads: bool,
-    /// Where they are.
+    /// Where the elements are.
     pub parameters: RowsParameters,
 }
 
 impl Rows {
-    /// The rows along `axes`, in the order of the axes `kept`. If the device has no room for the parameters of the
-    /// `kernel` that reads them, the elements are copied into order first.
+    /// Returns the rows along `axes`, in the order of the axes `kept`. If the device has no room for the parameters of
+    /// the `kernel` that reads them, the elements are copied into order first.
     pub fn new<K: Form>(
         tensor: &Tensor,
         kept: &[usize],
@@ -84,7 +85,7 @@ impl Rows {
         let row_axes = RowAxes::new(tensor, kept, axes);
         let ty = row_axes.ty(tensor.dtype());
         if !tensor.device().takes(&kernel(ty)) {
-            // So many axes that do not merge: in row-major order of the rows, two remain.
+            // There are too many axes that do not merge. In row-major order of the rows, two axes remain.
             let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
             return Rows::new(&tensor.permute(order)?.reshape((count, length))?, &[0], &[1], kernel, op);
         }
@@ -104,7 +105,7 @@ impl Rows {
         })
     }
 
-    /// The rows along one axis, in row-major order of the others.
+    /// Returns the rows along one axis, in row-major order of the others.
     pub fn along<K: Form>(
         tensor: &Tensor,
         axis: usize,
@@ -116,7 +117,7 @@ impl Rows {
     }
 }
 
-/// The lengths of some axes.
+/// Returns the lengths of some axes.
 pub(super) fn lengths(tensor: &Tensor, axes: &[usize]) -> Shape {
     axes.iter().map(|&axis| tensor.dims()[axis]).collect()
 }

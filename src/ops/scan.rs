@@ -15,11 +15,11 @@ use crate::kernels::workgroup::{Team, WORKGROUP};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 
-/// Longer rows are cut into chunks of this length.
+/// Rows longer than this are cut into chunks of this length.
 const CHUNK: usize = 4096;
 
 impl Tensor {
-    /// In the kernel's dtype.
+    /// Returns the running folds along an axis, in the kernel's dtype.
     fn scan(&self, fold: FoldOp, axis: Axis, op: &'static str) -> Result<Tensor> {
         let axis = axis.resolve(self.shape(), op)?;
         let (dtype, device) = (fold.output(self.dtype()), self.device());
@@ -52,14 +52,14 @@ impl Tensor {
         Ok(Tensor::from_buffer(output, self.shape().clone(), dtype, device))
     }
 
-    /// The state of each row before each of its chunks.
+    /// Returns the state of each row before each of its chunks.
     fn states_before_chunks(&self, fold: FoldOp, rows: &Rows, op: &'static str) -> Result<Vec<Buffer>> {
         let device = self.device();
         let states = fold_chunks(device, fold, rows, &[&rows.buffer], CHUNK, op)?;
         let per_row = rows.length.div_ceil(CHUNK);
         let before = state_buffers(device, fold, rows, rows.count * per_row, op)?;
         let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
-        // A workgroup for each row on every device: a member's sums have but few terms then.
+        // Each row has a workgroup, on every device: then a member's sums have only a few terms.
         let team = Team::Workgroup(WORKGROUP);
         let kernel = Scan { op: fold, rows: ty, scanned: Scanned::States, team };
         let parameters = Parameters {
@@ -78,7 +78,7 @@ impl Tensor {
     }
 }
 
-/// A member's part of a chunk.
+/// Returns the length of a member's part of a chunk.
 fn share(team: Team, chunk: usize) -> usize {
     chunk.div_ceil(team.size() as usize)
 }
@@ -95,9 +95,9 @@ fn share(team: Team, chunk: usize) -> usize {
 /// # Ok::<(), marquetry::Error>(())
 /// ```
 impl Tensor {
-    /// The sum of each element and all before it along an axis, of the dtype that [`sum`](Self::sum) has. Sums of floats are
-    /// compensated: each is within half a unit of its last place and 2^-23 of the sum of magnitudes (2^-19 beyond 2^28
-    /// elements), in `f64` 2^-52 of it.
+    /// Returns the sum of each element and all before it along an axis, in the dtype of [`sum`](Self::sum). Sums of
+    /// floats are compensated: each is within half a unit in its last place plus 2^-23 of the sum of magnitudes (2^-19
+    /// beyond 2^28 elements; for `f64`, 2^-52).
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
@@ -105,7 +105,7 @@ impl Tensor {
         self.cumulated(FoldOp::Sum, axis.into(), "cumsum")
     }
 
-    /// The product of each element and all before it along an axis, of the dtype that [`prod`](Self::prod) has.
+    /// Returns the product of each element and all before it along an axis, in the dtype of [`prod`](Self::prod).
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
@@ -118,7 +118,7 @@ impl Tensor {
         if self.dtype().is_float() { result.to_dtype(self.dtype()) } else { Ok(result) }
     }
 
-    /// The largest of each element and all before it along an axis; NaN from the first NaN on.
+    /// Returns the largest of each element and all before it along an axis; NaN from the first NaN on.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
@@ -126,7 +126,7 @@ impl Tensor {
         self.scan(FoldOp::Max, axis.into(), "cummax")?.to_dtype(self.dtype())
     }
 
-    /// The smallest of each element and all before it along an axis; NaN from the first NaN on.
+    /// Returns the smallest of each element and all before it along an axis; NaN from the first NaN on.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).

@@ -1,6 +1,6 @@
-//! Whether a kernel on matrix units computes what it should. How lanes hold matrices is the driver's secret, and few
-//! drivers have been seen: so each such kernel has to get a product of known numbers right on each device, before it is
-//! trusted with others.
+//! Self-tests of the kernels on matrix units. Only the driver knows how lanes hold matrices, and few drivers have been
+//! seen. So each such kernel must compute a product of known numbers correctly on each device, before it is used for
+//! others.
 
 use super::matmul::{Operand, Problem};
 use crate::base::dtype::{DType, Element};
@@ -13,7 +13,8 @@ use half::{bf16, f16};
 
 const OP: &str = "matmul";
 
-/// Whether a kernel has computed a product of known numbers. It is run once per device; one that fails is switched off.
+/// Whether a kernel has computed a product of known numbers correctly. The test runs once per device; a kernel that
+/// fails is switched off.
 pub(super) fn is_trusted(device: &Device, config: &Matmul) -> bool {
     device.runtime().verdict(&config.clone().into(), || {
         let trial = Trial::new(config);
@@ -29,9 +30,9 @@ pub(super) fn is_trusted(device: &Device, config: &Matmul) -> bool {
     })
 }
 
-/// A product `a b` of small whole numbers. They repeat every 7 rows and every 11 columns, so that few sums have to be
-/// computed to know all, and yet no rows or columns that a kernel could mistake for one another are alike. Most sums are
-/// larger than 2048, so that `f16` and `bf16` have to round them.
+/// A product `a b` of small whole numbers. They repeat every 7 rows and every 11 columns, so that a few sums tell all
+/// others. Still, no rows or columns that a kernel could mistake for one another are alike. Most sums are larger than
+/// 2048, so that `f16` and `bf16` have to round them.
 struct Trial {
     sizes: [usize; 3],
     a: Along,
@@ -42,7 +43,7 @@ const ROWS: usize = 7;
 const COLUMNS: usize = 11;
 
 impl Trial {
-    /// A product that fills one block and begins others in both directions, and takes a few steps of the depth.
+    /// Returns a product that fills one block, begins others in both directions, and takes a few steps of the depth.
     fn new(config: &Matmul) -> Trial {
         let [rows, columns] = config.tile.block().map(|length| length as usize);
         let (depth, a, b, any_columns) = match config.tile {
@@ -65,13 +66,14 @@ impl Trial {
         (depth * 2 + column * 3) % COLUMNS
     }
 
-    /// Numbers of both signs, where there are two. Their mean is not 0, so that every step of the depth counts.
+    /// Returns a number of either sign, if the dtype has signs. The mean is not 0, so that every step of the depth
+    /// counts.
     fn number(dtype: DType, number: usize, count: usize) -> i32 {
         let smallest = if dtype == DType::U8 { 0 } else { -(count as i32 / 5) };
         number as i32 + smallest
     }
 
-    /// The product, by the kernel.
+    /// Computes the product with the kernel.
     fn run(&self, device: &Device, config: &Matmul) -> Result<Vec<f64>> {
         let [m, n, k] = self.sizes;
         let dtype = config.dtype();
@@ -110,7 +112,7 @@ impl Trial {
         Ok(rows.chunks(config.row(n)).flat_map(|row| &row[..n]).copied().collect())
     }
 
-    /// Compares a product, rounded to a dtype, with what it should be.
+    /// Compares a product, rounded to a dtype, with the expected one.
     fn check(&self, dtype: DType, found: &[f64]) -> Result<(), String> {
         let [m, n, k] = self.sizes;
         let factors = if dtype == DType::U32 { DType::U8 } else { dtype };
@@ -141,7 +143,7 @@ impl Trial {
     }
 }
 
-/// A matrix whose rows are contiguous, or whose columns are.
+/// Returns a matrix with contiguous rows, or with contiguous columns.
 fn operand(
     device: &Device,
     dtype: DType,
@@ -174,7 +176,7 @@ mod tests {
         Trial { sizes: [80, 33, 72], a: Along::Depth, b: Along::Other }
     }
 
-    /// The product by its definition.
+    /// Computes the product by its definition.
     fn product(trial: &Trial, dtype: DType) -> Vec<f64> {
         let [m, n, k] = trial.sizes;
         let element = |at: usize| {
@@ -197,7 +199,7 @@ mod tests {
         wrong[5 * n + 7] += 1.0;
         let message = trial.check(DType::I32, &wrong).unwrap_err();
         assert!(message.starts_with("row 5, column 7 of a product 80 x 33 x 72"), "{message}");
-        // Rows or columns that powers of two confuse.
+        // Rows or columns swapped with those a power of two apart.
         for distance in [1, 2, 4, 8, 16, 32, 64] {
             let rows: Vec<f64> = (0..m * n).map(|at| right[((at / n) ^ distance) % m * n + at % n]).collect();
             assert!(trial.check(DType::I32, &rows).is_err(), "rows {distance} apart");
@@ -211,7 +213,7 @@ mod tests {
         assert!(trial.check(DType::I32, &product(&shorter, DType::I32)).is_err());
         assert!(trial.check(DType::I32, &vec![0.0; m * n]).is_err());
         assert!(trial.check(DType::I32, &right[1..]).is_err());
-        // Bytes with a sign where there is none.
+        // Signed bytes instead of unsigned ones.
         assert!(trial.check(DType::U32, &right).is_err());
         assert_eq!(trial.check(DType::U32, &product(&trial, DType::U8)), Ok(()));
     }
@@ -225,7 +227,7 @@ mod tests {
         assert_eq!(trial.check(DType::BF16, &rounded), Ok(()));
     }
 
-    /// The trial itself, with kernels that every device has.
+    /// Runs the trial with kernels that every device has.
     #[cfg(all(has_vulkan, device_tests))]
     #[test]
     fn right_kernels_are_trusted_and_wrong_ones_are_not() {
@@ -240,7 +242,7 @@ mod tests {
                 assert!(is_trusted(&device, &config), "{config:?}");
             }
         }
-        // Blocks of whole steps of 16 leave out what a depth of 8 more has.
+        // A block that takes whole steps of 16 leaves out the last 8 of a depth of 40.
         let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, Tile::Workgroup(BLOCK));
         let trial = Trial { sizes: [48, 48, 40], a: Along::Depth, b: Along::Other };
         let found = trial.run(&device, &config).unwrap();

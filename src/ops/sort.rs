@@ -13,7 +13,7 @@ use crate::kernels::sort::{
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 
-/// Sorted rows: a table of the first so many places of each.
+/// Sorted rows: a table with the first `taken` places of each row.
 struct Sorted {
     rows: Rows,
     axis: usize,
@@ -21,7 +21,8 @@ struct Sorted {
     places: Tensor,
 }
 
-/// Runs in the making: `count` in each row, all but the last of `run` elements; a row has `length` of them together.
+/// The runs that are being merged. Each row has `count` of them, all of `run` elements except for the last, and
+/// `length` elements in all.
 #[derive(Clone, Copy)]
 struct Runs {
     count: usize,
@@ -30,22 +31,23 @@ struct Runs {
 }
 
 impl Runs {
-    /// What `length` elements in runs of `run` become if each keeps its first `most`.
+    /// Returns what `length` elements in runs of `run` become if each run keeps its first `most` elements.
     fn cut(length: usize, run: usize, most: usize) -> Runs {
         let (count, kept) = (length.div_ceil(run), run.min(most));
         let last = (length - (count - 1) * run).min(kept);
         Runs { count, run: kept, length: (count - 1) * kept + last }
     }
 
-    /// Pairs of them merged.
+    /// Returns the runs after pairs of them have been merged.
     fn merged(self, most: usize) -> Runs {
         Runs::cut(self.length, 2 * self.run, most)
     }
 }
 
 impl Tensor {
-    /// The elements sorted along an axis, and their places (`u32`) on it before. Equal elements keep their order, also
-    /// where it is `descending`; NaN counts as largest, and zeros of both signs are equal. (candle: `sort_last_dim`.)
+    /// Returns the elements sorted along an axis, and the places (`u32`) on it where they were. Equal elements keep
+    /// their order, also if it is `descending`. NaN counts as largest, and zeros of both signs are equal. (candle:
+    /// `sort_last_dim`.)
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -63,7 +65,7 @@ impl Tensor {
         self.sorted(axis.into(), None, descending, "sort")?.values_and_places(self, "sort")
     }
 
-    /// The places (`u32`) of the elements in the order of [`sort`](Self::sort). (candle: `arg_sort_last_dim`.)
+    /// Returns the places (`u32`) of the elements in the order of [`sort`](Self::sort). (candle: `arg_sort_last_dim`.)
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`].
@@ -71,8 +73,9 @@ impl Tensor {
         self.sorted(axis.into(), None, descending, "argsort")?.places(self)
     }
 
-    /// The `k` largest elements along an axis, or smallest where not `largest`, and their places (`u32`) on it: sorted from
-    /// the largest (or smallest), equal ones in the order of their places. NaN counts as largest.
+    /// Returns the `k` largest elements along an axis, or the smallest if `largest` is false, and their places (`u32`)
+    /// on it. They are sorted from the largest (or smallest) on, equal ones in the order of their places. NaN counts as
+    /// largest.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -85,12 +88,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] where the axis has fewer than `k` elements.
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axis has fewer than `k` elements.
     pub fn topk(&self, k: usize, axis: impl Into<Axis>, largest: bool) -> Result<(Tensor, Tensor)> {
         self.sorted(axis.into(), Some(k), largest, "topk")?.values_and_places(self, "topk")
     }
 
-    /// The first `taken` places of each row, or all, in sorted order.
+    /// Sorts each row. The result has the first `taken` places of each row, or all of them.
     fn sorted(&self, axis: Axis, taken: Option<usize>, descending: bool, op: &'static str) -> Result<Sorted> {
         let axis = axis.resolve(self.shape(), op)?;
         let taken = taken.unwrap_or(self.dims()[axis]);
@@ -102,7 +105,7 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op, message });
         }
-        // Of the kernels that read the rows, it has most parameters.
+        // Of the kernels that read the rows, `SortBlocks` has the most parameters.
         let rows = Rows::along(self, axis, &|rows| SortBlocks { rows }, op)?;
         let shape = Shape::from((rows.count, taken));
         let places = if checked_elements(&shape, op)? == 0 {
@@ -164,7 +167,7 @@ impl Tensor {
 }
 
 impl Sorted {
-    /// A table of the rows as a tensor with the axis where it was.
+    /// Returns a table of the rows as a tensor with the axis where it was.
     fn shaped(&self, table: &Tensor, like: &Tensor) -> Result<Tensor> {
         let mut shape: Vec<usize> = like.dims().to_vec();
         shape.remove(self.axis);
