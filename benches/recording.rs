@@ -21,7 +21,7 @@ fn measure(device: &Device, operation: impl Fn() -> Result<Tensor>) -> Result<f6
         }
         rounds.push(start.elapsed().as_nanos() as f64 / OPERATIONS as f64);
     }
-    // The first one compiles the kernel.
+    // The first round compiles the kernel.
     rounds.remove(0);
     rounds.sort_by(f64::total_cmp);
     Ok(rounds[ROUNDS / 2])

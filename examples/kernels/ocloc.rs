@@ -1,4 +1,4 @@
-//! Intel's offline compiler `ocloc`, and what it makes of kernels for GPUs that need not be there.
+//! Intel's offline compiler `ocloc`, and its reports on kernels for GPUs that need not be present.
 
 use object::{Object, ObjectSection};
 use saphyr::{LoadableYamlNode, Yaml};
@@ -6,16 +6,17 @@ use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
-/// GPUs of five generations, by the names that ocloc 22.43 has for them: Gen9 (Skylake), Xe-LP (Tiger Lake), Xe-HPG (Arc
-/// A), Xe-HP and Xe-HPC (Data Center GPU Max).
+/// GPUs of five generations, by their names in ocloc 22.43: Gen9 (Skylake), Xe-LP (Tiger Lake), Xe-HPG (Arc A), Xe-HP
+/// and Xe-HPC (Data Center GPU Max).
 pub const GPUS: [&str; 5] = ["skl", "tgllp", "dg2", "xe_hp_sdv", "pvc"];
 
-/// Whether a GPU computes in 64-bit floats: those that are made for screens have not had them since Gen9.
+/// Whether a GPU computes in 64-bit floats. GPUs for displays have not had them since Gen9.
 pub fn has_f64(gpu: &str) -> bool {
     !matches!(gpu, "tgllp" | "dg2")
 }
 
-/// Whether a GPU has an instruction for integer dot products: all since Xe-LP. Its compiler fails on that of SPIR-V elsewhere.
+/// Whether a GPU has an instruction for integer dot products. All GPUs since Xe-LP have it. For the others, the
+/// compiler fails on SPIR-V's instruction.
 pub fn has_dot_products(gpu: &str) -> bool {
     gpu != "skl"
 }
@@ -24,22 +25,22 @@ pub fn has_dot_products(gpu: &str) -> bool {
 pub struct Source {
     /// SPIR-V of the OpenCL dialect.
     pub spirv: Vec<u8>,
-    /// Whether each of fewer hardware threads is to have more registers, where the GPU has that choice.
+    /// Whether to run fewer hardware threads with more registers each, if the GPU has that choice.
     pub large_registers: bool,
 }
 
-/// What became of a kernel.
+/// The compiler's report on a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
     /// Invocations that a hardware thread runs at a time.
     pub simd: u64,
     /// Registers that a hardware thread has.
     pub registers: u64,
-    /// Registers that had to go to memory and back, as the compiler's warning counts them.
+    /// Registers that were spilled to memory, as the compiler's warning counts them.
     pub spilled: u64,
     /// Bytes of memory per hardware thread for spilled registers and private arrays.
     pub scratch: u64,
-    /// Bytes of global memory per invocation for private arrays, where they are not in the scratch memory.
+    /// Bytes of global memory per invocation for private arrays that are not in scratch memory.
     pub private: u64,
     /// Bytes of workgroup memory.
     pub workgroup_memory: u64,
@@ -47,7 +48,7 @@ pub struct Report {
     pub code: u64,
 }
 
-/// Why ocloc cannot be run; `None` if it can.
+/// Returns why ocloc cannot be run; `None` if it can.
 pub fn why_missing() -> Option<String> {
     let error = Command::new("ocloc").arg("--help").output().err()?;
     Some(format!(
@@ -55,15 +56,15 @@ pub fn why_missing() -> Option<String> {
     ))
 }
 
-/// Compiles kernels for a GPU in one process, which takes half the time of one process each. An error of a kernel is what
-/// the compiler has printed.
+/// Compiles kernels for a GPU in one process, which takes half the time of a process for each kernel. The error of a
+/// kernel is the compiler's output.
 pub fn compile(gpu: &str, kernels: &[Source]) -> std::io::Result<Vec<Result<Report, String>>> {
     let folder = tempfile::tempdir()?;
     for (number, kernel) in kernels.iter().enumerate() {
         std::fs::write(folder.path().join(format!("{number}.spv")), &kernel.spirv)?;
     }
     let mut reports = Vec::new();
-    // It ends at the first kernel that fails; the next process carries on behind that one.
+    // ocloc ends at the first kernel that fails. The next process continues after that kernel.
     while reports.len() < kernels.len() {
         let rest = kernels.iter().enumerate().skip(reports.len());
         let commands: String = rest.map(|(number, kernel)| command(gpu, number, kernel)).collect();
@@ -82,7 +83,7 @@ pub fn compile(gpu: &str, kernels: &[Source]) -> std::io::Result<Vec<Result<Repo
     Ok(reports)
 }
 
-/// A line for `ocloc multi`. The zebin format tells what has become of a kernel; it is the default of later versions.
+/// Returns a line for `ocloc multi`. The zebin format describes the compiled kernel; later versions use it by default.
 fn command(gpu: &str, number: usize, kernel: &Source) -> String {
     let options = if kernel.large_registers { "-options -ze-opt-large-register-file" } else { "" };
     format!(
@@ -96,8 +97,8 @@ fn read(binary: &Path, log: &str) -> Result<Report, String> {
 }
 
 impl Report {
-    /// Reads a zebin, which is an ELF file whose section `.ze_info` describes the kernel in YAML, and the compiler's log.
-    /// The keys are told in `IGC/ZEBinWriter/zebin/spec/zeinfo.md` of Intel's graphics compiler.
+    /// Reads a zebin and the compiler's log. A zebin is an ELF file whose section `.ze_info` describes the kernel in
+    /// YAML. `IGC/ZEBinWriter/zebin/spec/zeinfo.md` of Intel's graphics compiler documents its keys.
     fn new(binary: &[u8], log: &str) -> Option<Report> {
         let elf = object::File::parse(binary).ok()?;
         let info = elf.section_by_name_bytes(b".ze_info")?.data().ok()?;
@@ -116,7 +117,7 @@ impl Report {
         })
     }
 
-    /// Whether all that an invocation keeps is in registers.
+    /// Whether an invocation keeps everything in registers.
     pub fn is_in_registers(&self) -> bool {
         [self.spilled, self.scratch, self.private] == [0; 3]
     }
@@ -137,7 +138,7 @@ fn number(map: &Yaml, key: &str) -> Option<u64> {
     map.as_mapping_get(key)?.as_integer()?.try_into().ok()
 }
 
-/// The bytes of all per-thread buffers of a type.
+/// Returns the bytes of all per-thread buffers of a type.
 fn buffers(kernel: &Yaml, ty: &str) -> u64 {
     let buffers = kernel.as_mapping_get("per_thread_memory_buffers").and_then(Yaml::as_sequence);
     let of_type = buffers.into_iter().flatten().filter(|buffer| {
@@ -147,7 +148,7 @@ fn buffers(kernel: &Yaml, ty: &str) -> u64 {
     of_type.filter_map(|buffer| number(buffer, "size")).sum()
 }
 
-/// From a warning such as `kernel main compiled SIMD8 allocated 128 regs and spilled around 165`.
+/// Reads the count of a warning such as `kernel main compiled SIMD8 allocated 128 regs and spilled around 165`.
 fn spilled(log: &str) -> u64 {
     let count = log.split("spilled around ").nth(1).and_then(|rest| rest.split_whitespace().next());
     count.and_then(|count| count.parse().ok()).unwrap_or(0)
