@@ -1,8 +1,8 @@
 //! Lists the devices that marquetry reaches on this machine, with everything that their drivers report:
 //! `cargo run --example devices`.
 //!
-//! Arguments narrow the list: `--gpu`, `--min-memory 8GiB`, `--min-compute-units 32`. `--json` prints one JSON object per
-//! device.
+//! Arguments narrow the list: `--gpu`, `--min-memory 8GiB`, `--min-compute-units 32`. `--json` prints one JSON object
+//! per device.
 
 use clap::Parser;
 use marquetry::{BackendKind, Device, DeviceFilter, DeviceInfo};

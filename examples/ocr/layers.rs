@@ -1,7 +1,7 @@
 //! The parts of both networks: convolutions, the backbone LCNetV3 and squeeze-and-excitation.
 //!
-//! C. Cui et al., "PP-LCNet: A Lightweight CPU Convolutional Neural Network", 2021; J. Hu et al., "Squeeze-and-Excitation
-//! Networks", 2018. Images are `[batch, channels, height, width]`.
+//! C. Cui et al., "PP-LCNet: A Lightweight CPU Convolutional Neural Network", 2021; J. Hu et al.,
+//! "Squeeze-and-Excitation Networks", 2018. Images are `[batch, channels, height, width]`.
 
 use crate::weights::{Array, Weights};
 use anyhow::{Result, ensure};
