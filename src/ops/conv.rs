@@ -179,7 +179,7 @@ convolutions! {
 const LONG_KERNEL: usize = 64;
 
 /// If a kernel has more than this many times the taps that meet the input, the other taps are left out. The places of a
-/// block then use different taps, so that tiles in workgroup memory cannot compute it.
+/// block then use different taps, so that tiles in workgroup memory cannot be used.
 const FAR: usize = 8;
 
 /// The kind of convolution.

@@ -16,8 +16,8 @@ impl Tensor {
     /// Returns the slices along `axis` that `indexes`, a vector of integers, selects.
     ///
     /// The indexes are on the device, which cannot report errors. An index out of range, also a negative one, yields a
-    /// slice of NaN for floats, of the smallest number for signed integers, of the largest one for unsigned integers,
-    /// and of true for `bool`.
+    /// slice of one value: NaN for floats, the smallest number for signed integers, the largest for unsigned integers,
+    /// true for `bool`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

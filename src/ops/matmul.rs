@@ -30,8 +30,8 @@ impl Tensor {
     /// Returns the matrix product, as PyTorch's `matmul` and numpy's `@`. The last two axes are the matrices, and all
     /// axes before them are broadcast. A vector on the left is a row, a vector on the right is a column, and its axis
     /// is not in the result. Operands may have any strides: transposed or sliced operands are not copied. `f16` and
-    /// `bf16` are accumulated in `f32`. Products of `i8` are `i32` and products of `u8` are `u32`, where sums of them
-    /// fit. Integer sums wrap.
+    /// `bf16` are accumulated in `f32`. Products of bytes have 32 bits, so that sums fit: `i8` gives `i32`, and `u8`
+    /// gives `u32`. Sums of integers wrap.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -249,8 +249,8 @@ impl Product {
         Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::unfinished)
     }
 
-    /// Computes a product of few outputs and great depth as the sum of the products of parts of the depth, so that many
-    /// workgroups share an output. Sums of floats are compensated from the parts on.
+    /// Computes a product of few outputs and great depth in parts of the depth, which are added up. Many workgroups
+    /// then share an output. Sums of floats are compensated from the parts on.
     fn in_parts(&self, problem: &Problem, parts: usize, operands: Encoding) -> Result<Tensor> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let (factor, wide) = (operands.factor(), dtype.widened());

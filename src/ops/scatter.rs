@@ -73,10 +73,10 @@ impl Tensor {
         self.combined(ScatterOp::Add, indexes, &src, axis, OP)
     }
 
-    /// Returns the tensor with its elements at the places along `axis` that `indexes` selects raised to the elements of
-    /// `src`, as in [`scatter`](Self::scatter). The result is the largest of all elements that go to one place, NaN if
-    /// one is NaN (PyTorch's `scatter_reduce` with `amax`). For `i64` and `f64` it takes long if very many go to one
-    /// place.
+    /// Returns the tensor with the larger of its elements and the elements of `src` at the places along `axis` that
+    /// `indexes` selects, as in [`scatter`](Self::scatter). If several elements go to one place, the largest of them
+    /// all stays, NaN if one is NaN (PyTorch's `scatter_reduce` with `amax`). For `i64` and `f64` it takes long if very
+    /// many go to one place.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};

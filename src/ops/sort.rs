@@ -45,7 +45,7 @@ impl Runs {
 }
 
 impl Tensor {
-    /// Returns the elements sorted along an axis, and the places (`u32`) on it where they were. Equal elements keep
+    /// Returns the elements sorted along an axis, and their places (`u32`) on it before the sort. Equal elements keep
     /// their order, also if it is `descending`. NaN counts as largest, and zeros of both signs are equal. (candle:
     /// `sort_last_dim`.)
     ///
