@@ -220,7 +220,7 @@ impl Gemm {
 }
 
 impl GemmStridedBatched {
-    /// Returns the layout of matrices of `sizes` rows and columns at a place in a contiguous buffer.
+    /// The matrices of `sizes` rows and columns at a place in a contiguous buffer.
     fn layout(&self, buffer: &Layout, place: MatrixBatch, sizes: [usize; 2]) -> Result<Layout> {
         const OP: &str = "gemm_strided_batched";
         let row_major = self.order == MatrixOrder::RowMajor;

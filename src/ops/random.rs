@@ -297,7 +297,7 @@ impl Tensor {
     }
 }
 
-/// Returns random numbers of a float distribution, multiplied by `scale`, plus `shift`.
+/// Random numbers of a distribution of floats, scaled by the second number and shifted by the first.
 fn scaled(
     distribution: Distribution,
     [shift, scale]: [f64; 2],
