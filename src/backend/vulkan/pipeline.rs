@@ -70,7 +70,7 @@ impl<'a> Shader<'a> {
             message: format!("the entry point {:?} has a NUL in its name", module.entry_point),
         })?;
         let info = vk::ShaderModuleCreateInfo::default().code(module.spirv()?);
-        // SAFETY: the code is SPIR-V for the features of this device. This crate generated it, or the user vouches for it.
+        // SAFETY: the code is SPIR-V for the features of this device. This crate made it, or the user vouches for it.
         let handle = unsafe { device.raw.create_shader_module(&info, None) }
             .map_err(|code| refusal(device, module, "vkCreateShaderModule", code))?;
         Ok(Shader { handle, entry_point, module, device })
@@ -96,8 +96,8 @@ impl<'a> Shader<'a> {
         if !self.module.trusted && self.device.adapter.extensions.pipeline_robustness {
             info = info.push_next(&mut checked);
         }
-        // SAFETY: shader, layout and cache are of this device. The first two belong together, and all that `info` points to
-        // outlives the call.
+        // SAFETY: shader, layout and cache are of this device. The first two belong together, and all that `info`
+        // points to outlives the call.
         match unsafe { self.device.raw.create_compute_pipelines(cache, &[info], None) } {
             Ok(pipelines) => pipelines.first().copied().ok_or(vk::Result::ERROR_UNKNOWN),
             Err((_, code)) => Err(code),
