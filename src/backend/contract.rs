@@ -185,8 +185,8 @@ pub(crate) trait Backend: Send + Sync {
         self.target()
     }
 
-    /// Returns the bytes of device memory that this process may have in all. If the driver does not report it, returns
-    /// all there is.
+    /// Returns the bytes of device memory that this process may have in total. If the driver does not report it,
+    /// returns all there is.
     fn budget(&self) -> u64;
 
     /// Creates a buffer of at least `bytes` bytes (a multiple of 16, not 0). Its contents are undefined.

@@ -740,7 +740,7 @@ fn steps_are_timed_in_order_on_the_clock_of_the_host(backend: &dyn Backend) {
         assert!(backend.timings(ticket).is_err(), "round {round} was told twice");
     }
     // The times are those of the steps: no device adds or moves megabytes in less, and short steps are short. On a busy
-    // machine they are so in some rounds only.
+    // machine this holds in some rounds only.
     assert!((0..10).chain([11, 13, 15]).all(|step| shortest[step] > 100), "{shortest:?}");
     assert!(longest[11].max(longest[15]) > shortest[10].min(shortest[14]), "{longest:?} {shortest:?}");
     assert!(longest[13] > shortest[12].min(shortest[16]), "{longest:?} {shortest:?}");

@@ -49,8 +49,8 @@ impl Features {
     }
 }
 
-/// VkCooperativeMatrixFlexibleDimensionsPropertiesNV: a product that the device has, if its sizes are multiples of
-/// these.
+/// VkCooperativeMatrixFlexibleDimensionsPropertiesNV: a product that the device has, for sizes that are multiples of
+/// `m`, `n` and `k`.
 #[repr(C)]
 #[derive(Clone)]
 pub(super) struct FlexibleDimensions {

@@ -73,9 +73,8 @@ pub enum MemoryKind {
     /// The device's own memory, the fastest for kernels. The host reaches it by copies.
     #[default]
     Device,
-    /// The device's own memory, which the host reaches too: memory of an integrated GPU, unified shared memory that
-    /// migrates, or the window that a GPU opens onto its memory. On a GPU without such a window, it is the host's
-    /// memory.
+    /// The device's own memory, which the host reaches too. It is memory of an integrated GPU, unified shared memory
+    /// that migrates, or the window that a GPU opens onto its memory. On a GPU without such a window, it is the host's.
     Shared,
     /// The host's memory, which kernels reach across the bus. For data that are read once, or do not fit elsewhere.
     Host,

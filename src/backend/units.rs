@@ -1,5 +1,5 @@
 //! What a Vulkan driver reports about a GPU: queues, compute units, and the matrix units that kernels use. The Vulkan
-//! backend asks it. wgpu reports less, so the WebGPU backend asks it too if Vulkan is beneath.
+//! backend asks it. wgpu reports less, so the WebGPU backend asks it too if wgpu runs on Vulkan.
 
 use super::cooperative_matrix2::{self, FlexibleDimensions};
 use crate::backend::info::uses_dot_products;
@@ -226,8 +226,8 @@ fn wide(dtype: DType) -> [u32; 3] {
     [16, 32, 32 / dtype.size_in_bytes() as u32]
 }
 
-/// Returns whether kernels can use units of a size. Parts of a block have multiples of 16 rows and columns, tiles are
-/// multiples of 64 bytes deep, and matrices begin at multiples of 16 bytes.
+/// Returns whether kernels can use units of a size. Parts of a block have multiples of 16 rows and columns. Tiles are
+/// multiples of 64 bytes deep. Matrices begin at multiples of 16 bytes.
 fn is_used(dtype: DType, [m, n, k]: [u32; 3]) -> bool {
     let bytes = dtype.size_in_bytes() as u32;
     let begins = |length: u32| (length * bytes).is_multiple_of(16);

@@ -175,7 +175,7 @@ impl Batch {
         [x, y, z]: [u32; 3],
     ) {
         let raw = &self.device.raw;
-        // SAFETY: the command buffer is being recorded with this pipeline bound; the set has its layout, and the plan
+        // SAFETY: the command buffer is being recorded with this pipeline bound, and the set has its layout. The plan
         // has checked the parameters' length and the number of groups.
         unsafe {
             raw.cmd_bind_descriptor_sets(

@@ -132,7 +132,7 @@ impl Device {
         Error::OutOfMemory { requested, in_use: self.heap_in_use(self.adapter.device_heap), limit }
     }
 
-    /// Returns the bytes of device memory that this process may have in all. The driver estimates them beside what
+    /// Returns the bytes of device memory that this process may have in total. The driver's estimate considers what
     /// other processes use. Without an estimate, returns all there is.
     pub fn budget(&self) -> u64 {
         let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();

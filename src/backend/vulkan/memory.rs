@@ -285,8 +285,8 @@ fn rank(flags: vk::MemoryPropertyFlags, heap_size: u64, memory: MemoryUse) -> Op
     })
 }
 
-/// Returns whether the allocator ran out of memory. It has a variant for ERROR_OUT_OF_DEVICE_MEMORY. Of the driver's
-/// other codes it keeps only the name.
+/// Returns whether the allocator ran out of memory. The allocator has a variant for `ERROR_OUT_OF_DEVICE_MEMORY`. Of
+/// the driver's other codes it keeps only the name.
 fn is_exhaustion(error: &AllocationError) -> bool {
     match error {
         AllocationError::OutOfMemory | AllocationError::FailedToMap(_) => true,

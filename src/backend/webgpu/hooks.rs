@@ -1,5 +1,5 @@
-//! Replaces two Vulkan functions that wgpu calls, for two things that wgpu does not know: a queue without graphics, and
-//! kernels whose buffers the driver need not check.
+//! Replaces two Vulkan functions that wgpu calls. wgpu does not know a queue without graphics, nor kernels whose
+//! buffers the driver need not check.
 
 use ash::vk;
 use std::cell::Cell;

@@ -90,8 +90,8 @@ impl Kernels {
         let refuse = |message| Error::Kernel { kernel: module.name.clone(), message };
         let is_spirv = matches!(source, Source::Spirv(_));
         let create = || wgsl::without_panics(|| self.create_pipeline(module, source, &layout.pipeline));
-        // wgpu's error scopes belong to a thread, and its naga needs a large stack. naga does not read SPIR-V, which goes
-        // to the driver.
+        // wgpu's error scopes belong to a thread, and its naga needs a large stack. naga does not read SPIR-V, which
+        // goes to the driver.
         let compile = || self.gpu.catch(create, |error| refuse(describe(&error)));
         let compiled = if is_spirv { compile() } else { wgsl::on_large_stack(compile).map_err(refuse)? };
         let pipeline = compiled?.map_err(refuse)?;

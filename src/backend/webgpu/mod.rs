@@ -1,7 +1,7 @@
 //! WebGPU through `wgpu`, which runs on Vulkan, Metal, Direct3D 12 or a browser.
 //!
 //! wgpu tracks how commands use buffers and places barriers by itself, so [`Step::barrier`] has no meaning here. A
-//! kernel's parameters are a uniform buffer, because browsers have no push constants. If Vulkan is beneath and the
+//! kernel's parameters are a uniform buffer, because browsers have no push constants. If wgpu runs on Vulkan and the
 //! crate's own kernels go to the driver as SPIR-V, only these have push constants ("immediates").
 
 mod adapter;
