@@ -146,7 +146,8 @@ impl DeviceFilter {
     /// Opens the best device that passes.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] with what each device lacks.
+    /// [`Error::NoDevice`] with what each device lacks. [`Error::Environment`] if a variable has a value that is not
+    /// understood.
     pub fn open(&self) -> Result<Device> {
         let mut devices = Device::list();
         sort_best_first(&mut devices);
