@@ -163,8 +163,8 @@ impl Kernel {
     /// device. If two invocations write one element, either may win.
     ///
     /// # Errors
-    /// - [`Error::Kernel`] with the first mistake in the kernel, or with what the driver says. Mistakes are also local
-    ///   arrays of more than 8,192 bytes, and branches and loops that nest more than 60 deep.
+    /// - [`Error::Kernel`] with the first mistake in the kernel, or with what the driver says. Local arrays of more
+    ///   than 8,192 bytes are mistakes, and so are branches and loops that nest more than 60 deep.
     /// - [`Error::Unsupported`] if the device lacks what the kernel requires, or is too small for it.
     pub fn build(name: &str, device: &Device, workgroup: u32, write: impl FnOnce(&KernelBuilder)) -> Result<Kernel> {
         let k = KernelBuilder::checked(name, Kernel::target(device), workgroup);
@@ -211,8 +211,8 @@ impl Kernel {
     /// # Errors
     /// - [`Error::Unsupported`] if the device is not reached through WebGPU, or if the entry point takes more workgroup
     ///   memory or invocations than the device has.
-    /// - [`Error::Kernel`] with what is wrong with the text. It is also wrong if the entry point is no compute shader,
-    ///   if private and local arrays have more than 8,192 bytes, or if operators, brackets or blocks nest too deep
+    /// - [`Error::Kernel`] with what is wrong with the text: for example, the entry point is no compute shader. Private
+    ///   and local arrays may have at most 8,192 bytes. Operators, brackets and blocks must not nest too deep
     ///   (`docs/kernels.md` has the limits).
     /// - [`Error::Argument`] if the signature does not fit the entry point.
     pub fn from_wgsl(device: &Device, source: &str, entry_point: &str, signature: Signature) -> Result<Kernel> {
@@ -259,8 +259,8 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// - [`Error::Kernel`] if the words are not SPIR-V or have no such compute entry point, if private and local arrays
-    ///   have more than 8,192 bytes, or with what the driver says.
+    /// - [`Error::Kernel`] if the words are not SPIR-V or have no such compute entry point, or with what the driver
+    ///   says. Private and local arrays may have at most 8,192 bytes.
     /// - [`Error::Unsupported`] if the device lacks what the kernel requires, such as workgroup memory or invocations.
     /// - On WebGPU, also the errors of [`from_wgsl`](Self::from_wgsl).
     ///
@@ -346,8 +346,8 @@ impl Kernel {
     /// or a number as `[n, 1, 1]`.
     ///
     /// # Errors
-    /// - [`Error::Argument`] if an argument is missing or one too many, if its kind, dtype or device is not that of the
-    ///   signature, or if it is too large for the device or too small for the type that the kernel binds.
+    /// - [`Error::Argument`] if an argument is missing or one too many, or if its kind, dtype or device does not fit
+    ///   the signature. Also if it is too large for the device, or too small for the type that the kernel binds.
     /// - [`Error::Kernel`] if `N` is not the number of tensors that the kernel writes, or if a kernel of
     ///   [`build`](Self::build) gets `[x, y, z]`.
     /// - [`Error::Unsupported`] for more workgroups than the device can run.

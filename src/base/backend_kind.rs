@@ -9,7 +9,7 @@ use std::fmt;
 pub enum BackendKind {
     /// Vulkan 1.2 or newer.
     Vulkan,
-    /// WebGPU through `wgpu`: Vulkan, Metal, Direct3D 12 or a browser beneath.
+    /// WebGPU through `wgpu`: over Vulkan, Metal, Direct3D 12 or a browser.
     WebGpu,
     /// oneAPI Level Zero.
     LevelZero,

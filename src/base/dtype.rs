@@ -105,8 +105,8 @@ impl DType {
         if self.is_float() { self } else { self.widened() }
     }
 
-    /// Returns the dtype of the parts in which kernels move elements without computing. Elements of 64 bits move as
-    /// words, so the device needs no 64-bit types.
+    /// Returns the dtype of the parts that kernels move if they do not compute. Elements of 64 bits move as words, so
+    /// the device needs no 64-bit types.
     pub(crate) const fn moved(self) -> DType {
         if self.size_in_bytes() == 8 { DType::U32 } else { self }
     }

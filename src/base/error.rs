@@ -158,8 +158,8 @@ pub enum Error {
         text: String,
     },
 
-    /// An environment variable whose value is not understood, or needs a feature that is not compiled in, or names a
-    /// folder that cannot be written. The process cannot open any device.
+    /// An environment variable with a wrong value: not understood, for a feature that is not compiled in, or a folder
+    /// that cannot be written. The process cannot open any device.
     #[error("environment variable {variable}: {message}")]
     Environment {
         /// The variable's name.

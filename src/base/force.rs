@@ -16,7 +16,7 @@ pub(crate) struct Force {
     pub no_units: bool,
     /// The blocks that products on matrix units choose first, if they fit.
     pub unit_blocks: Vec<UnitBlock>,
-    /// The numbers of parts into which these products cut the depth first, if they fit.
+    /// The numbers of parts of the depth that these products choose first, if they fit.
     pub splits: Vec<usize>,
 }
 

@@ -1,7 +1,7 @@
 //! [`Precision`]: the least precision of products of `f32`.
 
-/// The least precision of matrix products of `f32`: [`Device::set_precision`](crate::Device::set_precision). The names
-/// are those of PyTorch's `set_float32_matmul_precision`. Sums are always kept in `f32`.
+/// The least precision of matrix products of `f32`: [`Device::set_precision`](crate::Device::set_precision). PyTorch's
+/// `set_float32_matmul_precision` has the same names. Sums are always kept in `f32`.
 ///
 /// Less than the highest is a permission. If the device has no matrix units for `bf16`, or a product is too small for
 /// them, the product is computed in `f32`. Numbers as large as the largest of `bf16` (3.39e38) may become infinite.

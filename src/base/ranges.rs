@@ -7,7 +7,7 @@ use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, 
 
 /// A range of indices for each of the first axes. Later axes are taken whole.
 ///
-/// Made from one range, from an array, a slice or a vector of ranges of one type, or from a tuple of ranges of any
+/// Made from one range, or from an array, a slice or a vector of ranges of one type. A tuple may have ranges of any
 /// types: `(0..2, .., 3..)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranges(SmallVec<[(Bound<usize>, Bound<usize>); 4]>);

@@ -58,7 +58,7 @@ impl Shape {
         }
     }
 
-    /// Returns the shape to which `self` and `other` broadcast. Axes are aligned at the innermost one. Their lengths
+    /// Returns the shape that `self` and `other` broadcast to. Axes are aligned at the innermost one. Their lengths
     /// must be equal or 1.
     pub(crate) fn broadcast_with(&self, other: &Shape, op: &'static str) -> Result<Shape> {
         let rank = self.rank().max(other.rank());

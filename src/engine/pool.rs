@@ -190,7 +190,7 @@ impl Budget {
 }
 
 impl State {
-    /// Removes the buffer that was kept longest, of those that `may_go`.
+    /// Removes the buffer that was kept longest, among the ones that `may_go`.
     fn take_oldest(&mut self, may_go: impl Fn(&Class, &Cached) -> bool) -> Option<Arc<Allocation>> {
         let oldest = |(class, cached): (&Class, &VecDeque<Cached>)| {
             let place = cached.iter().position(|cached| may_go(class, cached))?;
@@ -206,7 +206,7 @@ impl State {
         Some(taken)
     }
 
-    /// Gives up what is kept beyond the bound. The caller drops it after it has unlocked the state.
+    /// Gives up the buffers beyond the bound. The caller drops it after it has unlocked the state.
     fn shrink(&mut self) -> Vec<Arc<Allocation>> {
         let mut dropped = Vec::new();
         while self.stats.cached > self.peak.bytes() {
@@ -269,8 +269,8 @@ impl Pool {
     /// once.
     ///
     /// # Errors
-    /// `OutOfMemory` if the driver has no more memory. On a software device also beyond the budget, because there the
-    /// driver would take more than the process may have, and the process would be killed.
+    /// `OutOfMemory` if the driver has no more memory. On a software device also beyond the budget: its driver would
+    /// take more than the process may have, and the system would kill the process.
     pub fn allocate_apart(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
         if self.is_software() {
             let (held, budget) = (self.held(), self.known_budget());

@@ -50,7 +50,7 @@ struct RandomState {
     drawn: u32,
 }
 
-/// The part of a buffer to read: a box of bytes, of which the first `bytes` are wanted.
+/// The part of a buffer to read: a box of bytes. Only its first `bytes` are wanted.
 pub(crate) struct Source {
     pub region: Region,
     pub bytes: u64,
@@ -406,7 +406,7 @@ impl Runtime {
         let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
         let waited = self.stream.wait_for(ticket);
         let received = receiver.try_recv().unwrap_or_else(|_| Err(self.nothing_arrived()));
-        // A wait reports earlier failures. After one, the data is not to be trusted.
+        // A wait reports earlier failures. After one, the data cannot be trusted.
         waited.and(received)
     }
 

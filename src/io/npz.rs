@@ -175,7 +175,7 @@ impl Npz {
         take(Promise::read(path, &format!("`{name}`"), &mut entry)?, entry)
     }
 
-    /// Returns the bytes behind an array's header: those of the file, or the inflated ones. Both are compared with the
+    /// Returns the bytes behind an array's header: bytes of the file, or inflated ones. Both are compared with the
     /// archive's checksum.
     fn elements(&self, name: &str, promise: &Promise, mut entry: ZipFile<'_, Cursor<Shared>>) -> Result<Cow<'_, [u8]>> {
         let path = &self.bytes.0.path;

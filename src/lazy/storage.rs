@@ -1,4 +1,4 @@
-//! What a tensor owns: a buffer, or a computation that has not run, which is an elementwise expression or a product.
+//! What a tensor owns: a buffer, or a computation that has not run. That is an elementwise expression or a product.
 
 use super::epilogue::{Produced, Producer};
 use super::expression::Expression;

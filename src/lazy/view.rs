@@ -69,7 +69,7 @@ impl View {
         Ok(!self.layout.may_overlap() && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
     }
 
-    /// Whether the elements are those of an expression that has not been computed.
+    /// Whether the elements belong to an expression that has not been computed.
     pub(super) fn is_pending(&self) -> bool {
         matches!(&*self.storage.0.lock(), State::Expression { .. })
     }
