@@ -26,8 +26,8 @@ pub struct Features {
     pub timestamps: bool,
 }
 
-/// The products that a GPU's matrix units compute. For each dtype it is the size `[m, n, k]` of a product of `m x k` by
-/// `k x n` elements. `None`: the units do not take the dtype. If kernels may choose the size, this is the size that
+/// The sizes of products that a GPU's matrix units compute. Each dtype has the size `[m, n, k]` of a product of `m x k`
+/// by `k x n` elements. `None`: the units do not take the dtype. If kernels may choose the size, it is the size that
 /// they choose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
