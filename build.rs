@@ -1,5 +1,5 @@
-//! Names the conditions that the crate is compiled under (`build/conditions.rs`), and makes constants of the tuning data
-//! in `shaders/tuning` (`build/tuning.rs`).
+//! Sets the conditions of compilation (`build/conditions.rs`), and turns the tuning data in `shaders/tuning` into
+//! constants (`build/tuning.rs`).
 
 #[path = "build/conditions.rs"]
 mod conditions;

@@ -7,6 +7,8 @@
 use marquetry::{DType, Device, Result, Tensor};
 use std::time::Instant;
 
+type Operation<'a> = Box<dyn Fn() -> Result<Tensor> + 'a>;
+
 const ROUNDS: usize = 31;
 const OPERATIONS: usize = 200;
 
@@ -34,7 +36,7 @@ fn main() -> Result<()> {
     let matrix = Tensor::rand(0f32, 1.0, (8, 8), &device)?;
     let turned = Tensor::rand(0f32, 1.0, (8, 8, 3), &device)?.transpose(0, 2)?;
     let ids = Tensor::zeros(8, DType::U32, &device)?;
-    let rows: [(&str, Box<dyn Fn() -> Result<Tensor> + '_>); 6] = [
+    let rows: [(&str, Operation); 6] = [
         ("add of a number", Box::new(|| vector.add(1.0))),
         ("chain of four", Box::new(|| vector.add(1.0)?.mul(&vector)?.gelu()?.sub(&vector))),
         ("copy of a permuted view", Box::new(|| turned.contiguous())),

@@ -1,4 +1,4 @@
-//! Elements written into a part of a buffer. What they mean plays no role: only how wide they are.
+//! Copies elements into a part of a buffer. Only the width of the elements matters, not their dtype.
 
 use super::Family;
 use super::elements::Raw;
@@ -8,7 +8,7 @@ use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
 
-/// What an invocation copies.
+/// The unit that an invocation copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Unit {
     /// 8 bits of a word.
@@ -17,7 +17,7 @@ pub(crate) enum Unit {
     Half,
     /// 32 bits.
     Word,
-    /// Four words that lie in a row and begin at a multiple of 16 bytes.
+    /// Four contiguous words, aligned to 16 bytes.
     Quad,
 }
 

@@ -1,4 +1,4 @@
-//! Tensors joined along an axis. Each invocation gathers four consecutive elements of the output.
+//! Concatenates tensors along an axis. Each invocation gathers four consecutive elements of the output.
 
 use super::Family;
 use super::elements::{Elements, Quads};
@@ -24,12 +24,12 @@ parameters! {
     count: Size,
     /// The length of the joined axis.
     length: Size,
-    /// The number of elements inside of that axis.
+    /// The product of the lengths of the axes inside of the joined one.
     inner: Size,
     inputs: Each<Input> = times(config.inputs),
 }
 
-/// The form of one of the tensors.
+/// The form of an input.
 #[derive(Default)]
 pub(crate) struct Input;
 
@@ -38,7 +38,7 @@ parameters! {
     host: InputParameters;
     device: DeclaredInput;
     offset: Size,
-    /// The place along the joined axis where it ends.
+    /// The place along the joined axis where the input ends.
     end: Size,
 }
 

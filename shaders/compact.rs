@@ -1,4 +1,4 @@
-//! The places of the elements that are counted, from how many are counted up to each of them.
+//! Finds the places of counted elements, from the running count up to each element.
 
 use super::Family;
 use super::parameters::{Form, Size, parameters};
@@ -7,7 +7,7 @@ use crate::shader::{Access, KernelBuilder, Type};
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// Where the running count goes up, in order.
+/// Writes the places where the running count goes up, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Compact;
 

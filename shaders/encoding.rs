@@ -4,8 +4,8 @@ use super::elements::{Elements, Pairs, Quads, Runs};
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Type, Value};
 
-/// How the elements of an operand lie in its buffer. Offsets, strides and lengths of the operand count its factors: what
-/// a kernel multiplies at a time.
+/// How the elements of an operand lie in its buffer. A factor is what a kernel multiplies at a time. Offsets, strides
+/// and lengths of the operand count factors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Encoding {
     /// Each factor is an element of this dtype.
@@ -14,7 +14,7 @@ pub(crate) enum Encoding {
     Words(DType),
 }
 
-/// How much a tile loads of an operand at a time.
+/// How much of an operand a tile loads at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Width {
     /// A factor.
@@ -27,7 +27,7 @@ pub(super) enum Width {
     Words(u32),
 }
 
-/// Reads an operand, widened to the type in which it is multiplied. Every way of cutting a product reads through it.
+/// Reads an operand, widened to the type in which it is multiplied. All tiles of matrix products read through it.
 #[derive(Clone, Copy)]
 pub(super) struct Loader<'k> {
     k: &'k KernelBuilder,
@@ -70,7 +70,7 @@ impl Encoding {
         Type { scalar: self.factor().compute_scalar(), lanes: 1 }
     }
 
-    /// `sum + a b` of factors, in every lane.
+    /// Returns `sum + a b` of factors, in every lane.
     pub(super) fn add_product<'k>(self, sum: Value<'k>, a: Value<'k>, b: Value<'k>) -> Value<'k> {
         match self {
             Encoding::Words(DType::I8) => a.dot_i8(b, sum),
@@ -104,7 +104,7 @@ impl<'k> Loader<'k> {
         }
     }
 
-    /// The factors at a place, which counts as many at a time: a number, or a vector of them.
+    /// Loads the factors at a place: a number, or a vector of them. Places count loads of `length` factors.
     pub fn load(self, place: Value<'k>) -> Value<'k> {
         match self.source {
             Source::One(elements) => elements.load(place),
@@ -113,7 +113,7 @@ impl<'k> Loader<'k> {
         }
     }
 
-    /// The same, each by itself.
+    /// Loads the same factors, each as a number.
     pub fn load_each(self, place: Value<'k>) -> Vec<Value<'k>> {
         match self.source {
             Source::One(elements) => vec![elements.load(place)],

@@ -10,7 +10,7 @@ pub(crate) enum Domain {
     Numbers,
     Floats,
     Integers,
-    /// Integers, of an operand that says where elements are.
+    /// Integers that index elements.
     Indexes,
     /// Integers and truth values.
     Bits,
@@ -27,7 +27,7 @@ impl Domain {
         }
     }
 
-    /// The dtypes, for an error's message.
+    /// Describes the dtypes for an error message.
     fn describe(self) -> &'static str {
         match self {
             Domain::All => "all dtypes",
@@ -39,7 +39,7 @@ impl Domain {
         }
     }
 
-    /// Fails for a dtype that is not among them.
+    /// Fails if the function does not take `dtype`.
     pub fn check(self, dtype: DType, op: &'static str) -> Result<()> {
         if self.contains(dtype) {
             return Ok(());
@@ -112,7 +112,7 @@ impl UnaryOp {
         }
     }
 
-    /// Whether the result is a truth value.
+    /// True if the result is a truth value.
     pub fn is_test(self) -> bool {
         use UnaryOp::*;
         matches!(self, IsNan | IsInf | IsFinite | LogicalNot)
@@ -167,7 +167,7 @@ impl BinaryOp {
         }
     }
 
-    /// Whether the result is a truth value.
+    /// True if the result is a truth value.
     pub fn is_test(self) -> bool {
         use BinaryOp::*;
         matches!(self, Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor)
@@ -179,13 +179,13 @@ impl BinaryOp {
 pub(crate) enum Expr {
     /// The element of an input.
     Input(usize, DType),
-    /// A number that is handed over at the launch, so that it does not make a kernel of its own.
+    /// A number that is passed at the launch, so that kernels do not differ by its value.
     Scalar(usize, DType),
     /// The element's place in the output, counted in row-major order; `u32`.
     Index,
     Unary(UnaryOp, Box<Expr>),
     Binary(BinaryOp, Box<Expr>, Box<Expr>),
-    /// The second where the first is not 0, else the third.
+    /// The second if the first is nonzero, else the third.
     Select(Box<Expr>, Box<Expr>, Box<Expr>),
     Cast(DType, Box<Expr>),
 }
@@ -204,7 +204,7 @@ impl Expr {
         }
     }
 
-    /// The number of operations, by which fusion is bounded.
+    /// The number of operations. Fusion limits it.
     pub fn operations(&self) -> usize {
         match self {
             Expr::Input(..) | Expr::Scalar(..) | Expr::Index => 0,
@@ -214,7 +214,7 @@ impl Expr {
         }
     }
 
-    /// The same tree with others for its inputs, and its scalars renumbered.
+    /// Returns the tree with its inputs replaced and its scalars renumbered.
     pub fn over(&self, inputs: &[Expr], scalars: &[usize]) -> Expr {
         let again = |x: &Expr| Box::new(x.over(inputs, scalars));
         match self {
@@ -228,7 +228,7 @@ impl Expr {
         }
     }
 
-    /// A name for traces, such as `gelu(add(x0, x1))`.
+    /// Returns a name for traces, such as `gelu(add(x0, x1))`.
     pub fn describe(&self) -> String {
         let lower = |op: &dyn std::fmt::Debug| format!("{op:?}").to_lowercase();
         match self {

@@ -1,4 +1,4 @@
-//! Elements picked by an index tensor. Each invocation copies four consecutive elements of the output.
+//! Gathers elements by an index tensor. Each invocation copies four consecutive elements of the output.
 
 use super::Family;
 use super::elements::{Elements, Quads};
@@ -11,8 +11,8 @@ pub(crate) const WORKGROUP: u32 = 128;
 
 /// `y[.., i, ..] = x[.., index[.., i, ..], ..]`.
 ///
-/// An index can be checked only where it is, on the device: out of range it yields NaN for floats, and the largest
-/// (unsigned) or smallest (signed) number for integers, and true.
+/// Only the device can check an index. An index out of range yields NaN for floats, the largest number for unsigned
+/// integers, the smallest number for signed integers, and true for truth values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Gather {
     pub dtype: DType,
@@ -26,18 +26,18 @@ parameters! {
     device: Declared;
     /// The number of elements of `y`.
     count: Size,
-    /// The length of the axis of `x` that is indexed.
+    /// The length of the indexed axis of `x`.
     length: Size,
     /// The stride of that axis.
     stride: Stride,
     /// The lengths of the axes of `y`.
     lengths: Lengths = Lengths(config.rank),
-    /// `x` without the axis that is indexed.
+    /// `x` without the indexed axis.
     x: View = View(config.rank),
     index: View = View(config.rank),
 }
 
-/// What an index out of range yields.
+/// Returns the element for an index out of range.
 fn fill(k: &KernelBuilder, dtype: DType) -> Value<'_> {
     match dtype {
         DType::F64 => words(k, f64::NAN.to_bits()),

@@ -1,4 +1,4 @@
-//! Images looked at through a grid of places. Each invocation computes four consecutive elements of the output.
+//! Samples images at a grid of places. Each invocation computes four consecutive elements of the output.
 
 use super::Family;
 use super::elements::{Elements, Quads, quad_indices};
@@ -13,7 +13,7 @@ pub(crate) const WORKGROUP: u32 = 64;
 /// The coefficient of the cubic convolution.
 const CUBIC: f32 = -0.75;
 
-/// What is seen outside of the image.
+/// The padding outside of the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Outside {
     Zeros,
@@ -21,8 +21,8 @@ pub(crate) enum Outside {
     Reflection,
 }
 
-/// Samples `x` of `[batch, channels, height, width]` at `grid` of `[batch, rows, columns, 2]`. Places are as precise as
-/// the more precise of the two.
+/// Samples `x` of `[batch, channels, height, width]` at `grid` of `[batch, rows, columns, 2]`. Places have the
+/// precision of the more precise dtype of the two.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct GridSample {
     pub dtype: DType,
@@ -56,7 +56,7 @@ parameters! {
     length: Float = Float(config.0),
     /// The length of the part that the numbers from -1 to 1 span.
     span: Float = Float(config.0),
-    /// Where that part starts.
+    /// The start of that part.
     start: Float = Float(config.0),
 }
 
@@ -79,13 +79,14 @@ impl<'k> ImageAxis<'k> {
         ImageAxis { last: length - 1.0, span, start }
     }
 
-    /// The place that is looked at for one that may be outside. NaN becomes 0, of zeros a place outside.
+    /// Returns the place to read for a place that may be outside. A NaN becomes 0. With [`Outside::Zeros`] it becomes a
+    /// place outside.
     fn seen(&self, place: Value<'k>, outside: Outside) -> Value<'k> {
         let place = match outside {
             Outside::Zeros => return place.abs().lt(1e9).select(place, -100.0),
             Outside::Border => place,
             Outside::Reflection => {
-                // To and fro between the two ends of the span.
+                // Back and forth between the two ends of the span.
                 let distance = (place - self.start).abs();
                 let turns = (distance / self.span).floor();
                 let rest = distance - turns * self.span;
@@ -97,7 +98,7 @@ impl<'k> ImageAxis<'k> {
         place.lt(self.last).select(place, self.last)
     }
 
-    /// The elements that samples at `number`, from -1 to 1 inside of the image, are made of.
+    /// Returns the elements that a sample at `number` combines. Numbers from -1 to 1 are inside of the image.
     fn taps(&self, config: &GridSample, stride: Value<'k>, number: Value<'k>) -> Vec<Tap<'k>> {
         let place = (number + 1.0) * 0.5 * self.span + self.start;
         let tap = |(place, weight): (Value<'k>, Option<Value<'k>>)| {

@@ -1,5 +1,4 @@
-//! The kernels: one file per family, each a configuration and a plain function that
-//! writes the kernel for it.
+//! The kernels. Each family has one file: a configuration, and a plain function that writes the kernel for it.
 
 mod elements;
 pub(crate) mod encoding;
@@ -19,7 +18,7 @@ use crate::base::features::MatrixUnits;
 use crate::shader::{KernelBuilder, Module, Target};
 use parameters::Form;
 
-/// A family of kernels. Its configuration is all that the code of one of them depends on.
+/// A family of kernels. The code of a kernel depends on its configuration alone.
 pub(crate) trait Family: Form + Into<KernelConfig> {
     /// A name for messages and traces.
     fn name(&self) -> String;
@@ -30,21 +29,22 @@ pub(crate) trait Family: Form + Into<KernelConfig> {
     /// Writes the kernel.
     fn write(&self, k: &KernelBuilder);
 
-    /// Estimates how many products or elements of `f32` the kernel adds up, if that and not memory takes the time.
+    /// Estimates how many `f32` products or elements the kernel adds up. Returns 0 if memory traffic takes the time,
+    /// not arithmetic.
     fn products(&self, _parameters: &Self::Host) -> u64 {
         0
     }
 
-    /// Some of the family, for those who want to look at kernels.
+    /// Returns sample kernels of the family, for tests and for people who inspect kernels.
     fn samples() -> Vec<Self>;
 }
 
-/// The product of some sizes, for estimates.
+/// Returns the product of some sizes, for estimates.
 fn volume<'a>(sizes: impl IntoIterator<Item = &'a usize>) -> u64 {
     sizes.into_iter().fold(1, |product, &n| product.saturating_mul(n as u64))
 }
 
-/// How many times as long a sum takes in a dtype as in `f32`: units for 64 bits are few, or there are none.
+/// Returns how many times longer a sum takes in `dtype` than in `f32`. Devices have few units for 64 bits, or none.
 fn slowness(dtype: DType) -> u64 {
     if dtype.size_in_bytes() == 8 { 16 } else { 1 }
 }
@@ -53,7 +53,7 @@ macro_rules! families {
     ($($module:ident: $($family:ident),+;)*) => {
         $(pub(crate) mod $module;)*
 
-        /// What identifies a kernel: its family and all that its code depends on.
+        /// Identifies a kernel: its family, and everything that its code depends on.
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         pub(crate) enum KernelConfig {
             $($($family($module::$family),)+)*
@@ -95,13 +95,13 @@ macro_rules! families {
                 }
             }
 
-            /// Those of some targets that have what the kernel requires: there are cooperative matrices for Vulkan alone.
+            /// Returns the targets that have what the kernel requires. Only Vulkan has cooperative matrices.
             pub fn targets(&self, targets: &[Target]) -> Result<Vec<Target>> {
                 let everywhere = self.generate(Target::VULKAN)?.requires.matrix_units == MatrixUnits::default();
                 Ok(targets.iter().copied().filter(|&target| everywhere || target == Target::VULKAN).collect())
             }
 
-            /// Some of every family.
+            /// Returns the samples of all families.
             pub fn samples() -> Vec<KernelConfig> {
                 let mut samples = Vec::new();
                 $($(samples.extend($module::$family::samples().into_iter().map(KernelConfig::from));)+)*

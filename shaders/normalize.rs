@@ -1,4 +1,4 @@
-//! Operations that replace each row of elements, those along some axes, by a function of the whole row.
+//! Normalisations: each row of elements becomes a function of the whole row. The elements along some axes form a row.
 
 use super::Family;
 use super::elements::{Elements, Quads, Strides};
@@ -9,7 +9,7 @@ use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use std::rc::Rc;
 
-/// What is done with a row.
+/// The function of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum NormalizeOp {
     /// `exp(x - max) / sum(exp(x - max))`
@@ -28,60 +28,60 @@ impl NormalizeOp {
     pub const ALL: [NormalizeOp; 5] =
         [NormalizeOp::Softmax, NormalizeOp::LogSoftmax, NormalizeOp::LayerNorm, NormalizeOp::RmsNorm, NormalizeOp::L2];
 
-    /// Whether it has a parameter eps.
+    /// True if the operation has a parameter eps.
     pub fn has_eps(self) -> bool {
         !matches!(self, NormalizeOp::Softmax | NormalizeOp::LogSoftmax)
     }
 }
 
-/// What is loaded at a time.
+/// The elements of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Load {
     Element,
-    /// Four elements of a row, which lie side by side in input, output, weight and bias, from multiples of four on.
+    /// Four elements of a row. They are contiguous in input, output, weight and bias, from multiples of four on.
     Along,
-    /// An element of each of four rows, which lie side by side in input and output, from multiples of four on.
+    /// One element of each of four rows. They are contiguous in input and output, from multiples of four on.
     Across,
 }
 
 impl Load {
-    /// The elements of a row in it.
+    /// The number of elements of each row in a load.
     pub fn along(self) -> u32 {
         if self == Load::Along { 4 } else { 1 }
     }
 
-    /// The rows that it has elements of.
+    /// The number of rows in a load.
     pub fn across(self) -> u32 {
         if self == Load::Across { 4 } else { 1 }
     }
 
-    /// The dtype of the output for elements of `dtype`: of 32 bits or more, unless fours are stored.
+    /// Returns the dtype of the output for elements of `dtype`. It has 32 bits or more, unless quads are stored.
     pub fn output(self, dtype: DType) -> DType {
         if self == Load::Element { dtype.widened() } else { dtype }
     }
 }
 
-/// Where a row is between the passes over it.
+/// Where a row is kept between the passes over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Held {
-    /// In memory, from which each pass reads it anew.
+    /// In memory. Each pass reads the row again.
     Memory(Turn),
-    /// In registers of the team, of which each member has so many loads, every `team.size()`th of the row.
+    /// In the registers of the team. Each member has this many loads, every `team.size()`th of the row.
     Registers(u32),
 }
 
-/// A normalisation, and then `y weight + bias` as far as they are there. The output is of the dtype that [`Load`] says,
-/// contiguous.
+/// A normalisation, followed by `y weight + bias` if the kernel has them. The output is contiguous, and
+/// [`Load::output`] gives its dtype.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Normalize {
     pub op: NormalizeOp,
     pub rows: RowsType,
     pub weight: bool,
     pub bias: bool,
-    /// Whether a row is a group of channels with a weight and a bias each; else each of its elements has its own.
+    /// True if a row is a group of channels with a weight and a bias each. If not, each element of a row has its own.
     pub per_channel: bool,
     pub team: Team,
-    /// The lanes of the device's subgroups, if these are used.
+    /// The lanes of the device's subgroups, if the kernel uses them.
     pub subgroup: Option<u32>,
     pub load: Load,
     pub held: Held,
@@ -95,7 +95,7 @@ parameters! {
     count: Size,
     /// The length of a row.
     length: Size,
-    /// The number of rows that lie side by side: the product of the axes inside of the normalised ones.
+    /// The number of rows that lie side by side: the product of the lengths of the axes inside of the normalised ones.
     inner: Size,
     rows: RowsType = config.rows,
     eps: Option<Float> = config.op.has_eps().then_some(Float(config.rows.dtype)),
@@ -111,11 +111,11 @@ parameters! {
     config: Channels;
     host: ChannelParameters;
     device: DeclaredChannels;
-    /// The number of groups that the channels come in.
+    /// The number of groups of channels.
     groups: Size,
-    /// The channels of a group.
+    /// The number of channels of a group.
     channels: Size,
-    /// The elements of a channel.
+    /// The number of elements of a channel.
     elements: Size,
 }
 
@@ -187,7 +187,8 @@ impl Family for Normalize {
 
         let row_exists = (member.row * across).lt(count);
         y_row.each(|j, exists, normal| {
-            // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
+            // If a team is one invocation, surplus rows would only repeat the last row's stores. The guard covers them
+            // too.
             k.when(exists.map_or(row_exists, |exists| row_exists & exists), || {
                 let j = j * along;
                 let channel = |at: &DeclaredChannels<'k>| row % at.groups * at.channels + j / at.elements;
@@ -219,7 +220,7 @@ impl Family for Normalize {
                     (workgroup, None, Load::Along, held),
                     (workgroup, Some(32), Load::Along, held),
                 ];
-                // Rows of these are along an axis of the caller's choice.
+                // The caller of these operations chooses the axis of the rows.
                 if matches!(op, NormalizeOp::Softmax | NormalizeOp::L2) {
                     cuts.extend([(columns, None, Load::Across, singles), (columns, None, Load::Across, held)]);
                 }
@@ -240,7 +241,7 @@ impl Family for Normalize {
     }
 }
 
-/// A buffer that is read by elements or by fours.
+/// A buffer that is read by elements or by quads.
 enum Source<'k> {
     Elements(Elements<'k>),
     Quads(Quads<'k>),
@@ -263,7 +264,7 @@ impl<'k> Source<'k> {
     }
 }
 
-/// The buffer of results, which are stored by elements of 32 bits or more, or by fours.
+/// The buffer of results. They are stored by elements of 32 bits or more, or by quads.
 enum Target<'k> {
     Elements(Array<'k>),
     Quads(Quads<'k>),
@@ -287,22 +288,23 @@ impl<'k> Target<'k> {
     }
 }
 
-/// A row, or a function of its elements, as a team has it.
+/// A row, or a function of its elements, as a team holds it.
 #[derive(Clone)]
 struct Row<'k> {
     member: Member<'k>,
-    /// The type of a number of the row: of four rows, a vector.
+    /// The type of a number of the row. For four rows it is a vector.
     ty: Type,
-    /// How many times something is loaded for it.
+    /// The number of loads of the row.
     length: Value<'k>,
     numbers: Numbers<'k>,
 }
 
 #[derive(Clone)]
 enum Numbers<'k> {
-    /// Made of memory whenever they are needed, so many at a time.
+    /// Loaded from memory whenever they are needed, one turn at a time.
     Memory(Rc<dyn Fn(Value<'k>) -> Value<'k> + 'k>, Turn),
-    /// This member's, with their places. Those of the last one may be beyond the row: then it repeats the row's last.
+    /// This member's numbers, with their places. The last place may be beyond the row: its number then repeats the
+    /// row's last.
     Registers(Vec<(Value<'k>, Value<'k>)>),
 }
 
@@ -335,8 +337,8 @@ impl<'k> Row<'k> {
         Row { numbers, ..self.clone() }
     }
 
-    /// The largest number; any where one is NaN, as the sum of the exponentials is NaN then. With it comes that sum, for the
-    /// numbers less the largest, where both are had in one pass.
+    /// Returns the largest number. If one is NaN, the result may be any number, as the sum of the exponentials is NaN
+    /// then. If one pass computes both, also returns this sum, for the numbers less the largest.
     fn largest(&self) -> (Value<'k>, Option<Value<'k>>) {
         let own = match &self.numbers {
             // On software devices an exponential costs more than another pass.
@@ -354,14 +356,14 @@ impl<'k> Row<'k> {
         (self.member.reduce(own, Value::larger), None)
     }
 
-    /// Both in one pass: the sum is that for the largest number so far, and scaled when there is a larger one (M. Milakov
-    /// and N. Gimelshein, "Online normalizer calculation for softmax", 2018). What its additions lose is summed up beside
-    /// it.
+    /// Computes both in one pass. The sum belongs to the largest number so far, and is rescaled if a larger one comes
+    /// (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018). A second number sums up the
+    /// rounding errors of its additions.
     fn largest_and_total(&self, load: &dyn Fn(Value<'k>) -> Value<'k>, turn: Turn) -> (Value<'k>, Value<'k>) {
         let (k, member) = (self.member.k, self.member);
         let zero = k.number(self.ty, 0);
         let infinity = k.f32(f32::NEG_INFINITY).convert(self.ty.scalar);
-        // Where all are negative infinities, nothing is subtracted: their exponentials are 0, not NaN.
+        // If all are negative infinities, nothing is subtracted: their exponentials are 0, not NaN.
         let finite = move |x: Value<'k>| x.eq(infinity).select(zero, x);
         let first = load(k.u32(0));
         let (most, sum, rest) = (k.var(first), k.var(zero), k.var(zero));
@@ -381,7 +383,7 @@ impl<'k> Row<'k> {
         (largest, member.reduce(own, |a, b| a + b))
     }
 
-    /// The sum of all numbers, by pairs.
+    /// Returns the sum of all numbers, by pairs.
     fn sum(&self) -> Value<'k> {
         let (k, member) = (self.member.k, self.member);
         let numbers = match &self.numbers {
@@ -397,18 +399,19 @@ impl<'k> Row<'k> {
         member.reduce(self.together(terms, |a, b| a + b), |a, b| a + b)
     }
 
-    /// Loads of the row as one number of it.
+    /// Combines loads of the row into one number of type `ty`.
     fn together(&self, loads: Vec<Value<'k>>, combine: impl Fn(Value<'k>, Value<'k>) -> Value<'k>) -> Value<'k> {
         let combine = |a: &Value<'k>, b: &Value<'k>| combine(*a, *b);
         let load = tree(loads, &combine);
         if load.ty() == self.ty { load } else { tree(load.lanes(), &combine) }
     }
 
-    /// Visits this member's numbers with their places and, where that is not certain, whether they exist.
+    /// Visits this member's numbers with their places. If a number may be beyond the row, `visit` also gets whether it
+    /// exists.
     fn each(&self, visit: impl Fn(Value<'k>, Option<Value<'k>>, Value<'k>)) {
         match &self.numbers {
             Numbers::Memory(load, turn) => {
-                // All are loaded before one is stored, which might be the same memory for all that a compiler knows.
+                // All loads come before the first store, as a compiler must assume that they share memory.
                 self.member.each_turn(*turn, self.length, |places| {
                     let numbers: Vec<_> = places.iter().map(|&j| load(j)).collect();
                     places.iter().zip(numbers).for_each(|(&j, x)| visit(j, None, x));

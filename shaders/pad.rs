@@ -1,4 +1,4 @@
-//! Tensors with a border. Each invocation gathers four consecutive elements of the output.
+//! Pads tensors with a border. Each invocation gathers four consecutive elements of the output.
 
 use super::Family;
 use super::elements::{Elements, Quads, quad_indices};
@@ -9,7 +9,7 @@ use crate::shader::{KernelBuilder, Value};
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
 
-/// What the border is made of.
+/// The elements of the border.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Border {
     Constant,
@@ -56,8 +56,8 @@ parameters! {
 }
 
 impl Border {
-    /// The coordinate in the input that a coordinate in the output shows. `before` and what stands after the input are
-    /// shorter than one length (reflection) or no longer (circular).
+    /// Returns the input coordinate for an output coordinate. For reflection, the border on either side is shorter than
+    /// the input. For circular padding, it is at most as long.
     fn source<'k>(self, place: Value<'k>, &DeclaredAxis { before, length }: &DeclaredAxis<'k>) -> Value<'k> {
         let inner = place - before;
         match self {
@@ -97,7 +97,7 @@ impl Family for Pad {
             let Some(fill) = fill else {
                 return y.store(k, quad, x.gather_lanes(k, x_at.at(&sources)));
             };
-            // As a word, what is before the input is beyond it too.
+            // As a word, a coordinate before the input wraps, so it is not below the length either.
             let inside = sources.iter().zip(&axes).map(|(&source, axis)| source.lt(axis.length));
             let inside = inside.reduce(|all, inside| all & inside).unwrap_or(k.bool(true));
             let first = x_at.offset();

@@ -12,18 +12,18 @@ use smallvec::SmallVec;
 /// The words of a parameter block.
 pub(crate) type Words = SmallVec<[u32; 24]>;
 
-/// The form of a parameter, or of several: what the host hands over, and what a kernel gets. The form of a family's
-/// block is its configuration.
+/// The form of one or several parameters: the type that the host passes, and the type that a kernel gets. The
+/// configuration of a family is the form of its block.
 pub(crate) trait Form {
-    /// What the host hands over.
+    /// The type that the host passes.
     type Host;
-    /// What a kernel gets.
+    /// The type that a kernel gets.
     type Device<'k>;
 
-    /// The number of words that it takes.
+    /// Returns the number of words that the parameters take.
     fn parameter_words(&self) -> usize;
 
-    /// Appends the words of what the host hands over.
+    /// Appends the words of what the host passes.
     fn push(&self, host: &Self::Host, words: &mut Words);
 
     /// Declares the parameters in a kernel.
@@ -34,7 +34,7 @@ pub(crate) trait Form {
 #[derive(Default)]
 pub(crate) struct Size;
 
-/// A distance between elements, which may be negative. In kernels, sums and products of them wrap.
+/// A distance between elements, which may be negative. In kernels, its sums and products wrap.
 #[derive(Default)]
 pub(crate) struct Stride;
 
@@ -49,16 +49,16 @@ pub(crate) struct Bits;
 /// An element of a dtype, widened to the type that kernels compute in.
 pub(crate) struct Number(pub DType);
 
-/// A float as precise as elements of a dtype are computed.
+/// A float in the precision in which elements of a dtype are computed.
 pub(crate) struct Float(pub DType);
 
-/// The lengths of this many axes, with which a kernel takes a linear index apart.
+/// The lengths of this many axes. They split a linear index into coordinates.
 pub(crate) struct Lengths(pub usize);
 
 /// An offset, and strides along this many axes.
 pub(crate) struct View(pub usize);
 
-/// What the host hands over for a [`View`].
+/// What the host passes for a [`View`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Strided {
     /// The index of the first element.
@@ -67,10 +67,10 @@ pub(crate) struct Strided {
     pub strides: Dims<isize>,
 }
 
-/// Parameters once for each of several things.
+/// The same parameters for each of several things, such as axes.
 pub(crate) type Each<F> = SmallVec<[F; 4]>;
 
-/// The same form `count` times.
+/// Returns `count` copies of a form.
 pub(crate) fn times<F: Default>(count: usize) -> Each<F> {
     (0..count).map(|_| F::default()).collect()
 }
@@ -262,7 +262,7 @@ impl<F: Form> Form for Option<F> {
     }
 }
 
-/// Parameters once for each of several things.
+/// The same parameters for each of several things, such as axes.
 impl<F: Form, const N: usize> Form for SmallVec<[F; N]> {
     type Host = SmallVec<[F::Host; N]>;
     type Device<'k> = Vec<F::Device<'k>>;
@@ -287,10 +287,10 @@ impl From<&Layout> for Strided {
     }
 }
 
-/// Declares a parameter block: `config` is what its form depends on. Makes two structs of the fields, one for the host
-/// and one for kernels, and makes the configuration the [`Form`] that joins them.
+/// Declares a parameter block. `config` names the configuration that the block's form depends on. The macro defines two
+/// structs with these fields, one for the host and one for kernels, and implements [`Form`] for the configuration.
 ///
-/// Behind `=` stands the form of a field, if it depends on the configuration; behind `=>`, a reference to it.
+/// If the form of a field depends on the configuration, it follows after `=`, or after `=>` as a reference.
 ///
 /// ```ignore
 /// parameters! {

@@ -1,4 +1,4 @@
-//! Pools: each window of the spatial axes folded to one number. Each invocation folds four consecutive windows.
+//! Pooling: folds each window of the spatial axes to one number. Each invocation folds four consecutive windows.
 
 use super::elements::{Elements, Quads, quad_indices};
 use super::parameters::{Each, Float, Form, Size, View, parameters, times};
@@ -10,12 +10,12 @@ use crate::shader::{KernelBuilder, Scalar, Type, Value};
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// What a window is folded to.
+/// The number that a window is folded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum PoolOp {
     Max,
     Average {
-        /// Whether the window's padding counts as zeros, or not at all.
+        /// True if the window's padding counts as zeros. If not, padding does not count.
         padding_counts: bool,
     },
     /// The p-norm.
@@ -26,11 +26,12 @@ pub(crate) enum PoolOp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Windows {
     Sliding,
-    /// Window `q` goes from `floor(q input / output)` to `ceil((q + 1) input / output)`; the kernel is the longest.
+    /// Window `q` goes from `floor(q input / output)` to `ceil((q + 1) input / output)`. The kernel is the length of
+    /// the longest window.
     Adaptive,
 }
 
-/// A pool over `axes` spatial axes.
+/// Pooling over `axes` spatial axes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pool {
     pub op: PoolOp,
@@ -67,24 +68,24 @@ parameters! {
     after: Size,
 }
 
-/// One spatial axis, with what differs between the four windows in the lanes of vectors.
+/// One spatial axis. Numbers that differ between the four windows are vectors with a lane per window.
 struct Axis<'k> {
     /// The most elements that a window has in the input.
     most: Value<'k>,
     dilation: Value<'k>,
     stride_in_memory: Value<'k>,
-    /// The first element of the windows that is in the input, and where their elements in the input end.
+    /// Each window's first element in the input, and the end of its elements in the input.
     start: Value<'k>,
     end: Value<'k>,
     /// How many elements count for an average.
     counted: Value<'k>,
 }
 
-/// Indices in the buffer, each if the element is inside.
+/// Indices in the buffer, and whether each element is inside.
 type Sources<'k> = (Value<'k>, Option<Value<'k>>);
 
 impl Pool {
-    /// An axis for the windows at places `q`.
+    /// Returns an axis for the windows at places `q`.
     fn axis<'k>(&self, axis: &DeclaredAxis<'k>, stride_in_memory: Value<'k>, q: Value<'k>) -> Axis<'k> {
         let DeclaredWindow { output, input, kernel, stride, dilation, before } = axis.window;
         let (most, start, end, counted) = match self.windows {
@@ -93,7 +94,7 @@ impl Pool {
                 (kernel, start, end, end - start)
             }
             Windows::Sliding => {
-                // From the start of the padding.
+                // Counted from the start of the padding.
                 let from = q * stride;
                 let counted = match self.op {
                     PoolOp::Average { padding_counts: true } => (from + kernel).min(before + input + axis.after) - from,
@@ -102,7 +103,8 @@ impl Pool {
                 // The loop visits no padding: there may be far more of it than input.
                 let first = match self.op {
                     PoolOp::Max => {
-                        // With a sign, as Intel's offline compiler (22.43) fails on differences that saturate at 0.
+                        // A signed difference, because Intel's offline compiler (22.43) fails on differences that
+                        // saturate at 0.
                         let missing = (before - from).bitcast(Type { scalar: Scalar::I32, lanes: 4 }).max(0);
                         from + (missing.bitcast(from.ty()) + (dilation - 1)) / dilation * dilation
                     }
@@ -116,7 +118,7 @@ impl Pool {
         Axis { most, dilation, stride_in_memory, start, end, counted }
     }
 
-    /// Folds an element into what has been folded.
+    /// Folds an element into the result so far.
     fn fold<'k>(&self, folded: Value<'k>, element: Value<'k>, p: Option<Value<'k>>) -> Value<'k> {
         match (self.op, p) {
             (PoolOp::Max, _) => folded.max(element),
@@ -125,10 +127,10 @@ impl Pool {
         }
     }
 
-    /// What an empty window is folded to.
+    /// Returns the result of an empty window.
     fn empty<'k>(&self, k: &'k KernelBuilder) -> Value<'k> {
         let number = match (self.op, self.dtype.compute_scalar()) {
-            // The smallest number of the dtype, which may be narrower.
+            // The smallest number of the dtype, which may be narrower than its compute type.
             (PoolOp::Max, Scalar::I32) => k.i32(i32::MIN >> (32 - 8 * self.dtype.size_in_bytes())),
             (PoolOp::Max, Scalar::I64) => k.number(Type::I64, 0).literal(i64::MIN),
             (PoolOp::Max, scalar @ (Scalar::F32 | Scalar::F64)) => k.f32(f32::NEG_INFINITY).convert(scalar),
@@ -164,7 +166,7 @@ impl Family for Pool {
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
-            // The last four may reach beyond the output.
+            // The last quad may reach beyond the output.
             let mut rest = quad_indices(k, quad, count);
             let mut place = |length: Value<'k>| {
                 let place = rest % length;
@@ -193,7 +195,7 @@ impl Family for Pool {
             let folded = folded.get();
             let result = match (self.op, p) {
                 (PoolOp::Average { .. }, _) => {
-                    // As floats: with padding, their product is more than an integer holds.
+                    // As floats: with padding, their product may not fit an integer.
                     let scalar = self.dtype.compute_scalar();
                     let counted = axes.iter().map(|axis| axis.counted.convert(scalar)).reduce(|a, b| a * b);
                     counted.map_or(folded, |counted| folded / counted)
@@ -213,7 +215,7 @@ impl Family for Pool {
     }
 }
 
-/// Visits the elements of the windows, in all four at once.
+/// Visits the elements of all four windows at once.
 fn each_element<'k>(
     k: &'k KernelBuilder,
     axes: &[Axis<'k>],

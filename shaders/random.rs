@@ -19,14 +19,14 @@ pub(crate) enum Distribution {
     Normal,
     /// Location 0, scale 1.
     Gumbel,
-    /// Integers of a range, modulo 2^32; `u32`.
+    /// `u32` integers of a range, modulo 2^32.
     Integer,
-    /// The same modulo 2^64, by words: `i64` on devices that do not compute in it, too.
+    /// `i64` integers of a range, modulo 2^64. They are computed in words, so that devices without `i64` make them too.
     WideInteger,
 }
 
 impl Distribution {
-    /// The range that numbers are drawn from, if they are integers.
+    /// Returns the range of the numbers, if they are integers.
     fn range(self) -> Option<Range> {
         match self {
             Distribution::Integer => Some(Range { words: 1 }),
@@ -52,7 +52,7 @@ parameters! {
     range: Option<Range> = config.distribution.range(),
 }
 
-/// The form of what the random bits of a tensor depend on.
+/// The form of the parameters that determine a tensor's random bits.
 #[derive(Default)]
 pub(crate) struct Generator;
 
@@ -63,18 +63,18 @@ parameters! {
     /// The words of the key.
     key_low: Bits,
     key_high: Bits,
-    /// The number of the tensor in the sequence of those made with that key.
+    /// The number of the tensor among the tensors made with that key.
     sequence: Bits,
 }
 
 impl<'k> DeclaredGenerator<'k> {
-    /// The random bits of two neighbouring elements, a word each.
+    /// Returns the random bits of two neighbouring elements, a word each.
     pub fn pair(&self, pair: Value<'k>) -> [Value<'k>; 2] {
         threefry([self.key_low, self.key_high], [pair, self.sequence])
     }
 }
 
-/// The form of a range of integers with this many words each, the lower one first.
+/// The form of a range of integers. Each has this many words, the lower one first.
 pub(crate) struct Range {
     words: usize,
 }
@@ -83,9 +83,9 @@ parameters! {
     config: Range;
     host: RangeParameters;
     device: DeclaredRange;
-    /// How many integers there are.
+    /// The number of integers.
     length: Each<Bits> = times(config.words),
-    /// The first of them.
+    /// The first integer.
     first: Each<Bits> = times(config.words),
 }
 
@@ -93,7 +93,7 @@ fn rotate_left<'k>(x: Value<'k>, bits: u32) -> Value<'k> {
     (x << bits) | (x >> (32 - bits))
 }
 
-/// Two words of random bits from a key and a counter.
+/// Returns two words of random bits from a key and a counter.
 fn threefry<'k>(key: [Value<'k>; 2], counter: [Value<'k>; 2]) -> [Value<'k>; 2] {
     const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
     let keys = [key[0], key[1], key[0] ^ key[1] ^ 0x1bd1_1bda_u32];
@@ -109,17 +109,17 @@ fn threefry<'k>(key: [Value<'k>; 2], counter: [Value<'k>; 2]) -> [Value<'k>; 2] 
     [x, y]
 }
 
-/// An odd number below 2^24: never an end of a range, where a quantile is infinite.
+/// Returns an odd number below 2^24. It is never an end of the range, where a quantile is infinite.
 fn odd(bits: Value<'_>) -> Value<'_> {
     ((bits >> 9) * 2 + 1).convert(Scalar::F32)
 }
 
-/// The number of the Gumbel distribution for 32 random bits.
+/// Returns the number of the Gumbel distribution for 32 random bits.
 pub(super) fn gumbel(bits: Value<'_>) -> Value<'_> {
     (odd(bits) * (1.0 / 16_777_216.0)).gumbel_quantile()
 }
 
-/// The upper word of a product of words, which devices do not have everywhere.
+/// Returns the upper word of a product of words. Not all devices have an instruction for it.
 fn multiply_high<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
     let ([a_low, a_high], [b_low, b_high]) = (halves(a), halves(b));
     let middle = a_high * b_low + ((a_low * b_low) >> 16);
@@ -131,13 +131,13 @@ fn halves(word: Value<'_>) -> [Value<'_>; 2] {
     [word & 0xffff, word >> 16]
 }
 
-/// A sum of words, and what it carries.
+/// Returns a sum of words and its carry.
 fn add<'k>(a: Value<'k>, b: Value<'k>) -> [Value<'k>; 2] {
     let sum = a + b;
     [sum, sum.lt(b).convert(Scalar::U32)]
 }
 
-/// The upper two words of a product of numbers of two, the lower ones first.
+/// Returns the upper two words of a product of two-word numbers, lower words first.
 fn multiply_high_wide<'k>(a: [Value<'k>; 2], b: [Value<'k>; 2]) -> [Value<'k>; 2] {
     let [second, carry_0] = add(multiply_high(a[0], b[0]), a[0] * b[1]);
     let [_, carry_1] = add(second, a[1] * b[0]);
@@ -186,7 +186,7 @@ impl Family for Random {
     }
 }
 
-/// Integers of two words, the lower ones first, each made of both words of its own pair.
+/// Writes integers of two words, lower words first. Each is made of both words of its own pair of random bits.
 fn wide_integers<'k>(
     k: &'k KernelBuilder,
     count: Value<'k>,

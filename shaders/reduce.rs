@@ -1,5 +1,5 @@
-//! Reductions over any axes: each team of invocations folds one row, the reduced elements of one output element. What
-//! rows are folded to stands in `fold.rs`.
+//! Reductions over any axes. Each team of invocations folds one row: the elements that one output element is reduced
+//! from. `fold.rs` has the folds.
 
 use super::Family;
 use super::fold::{FoldOp, State, States};
@@ -9,7 +9,7 @@ use super::workgroup::{Team, Turn, WORKGROUP};
 use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
-/// From what to what a reduction goes. A long row is cut into chunks, each with a team of its own.
+/// The stage of a reduction. A long row is split into chunks, each with a team of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     /// From elements to results.
@@ -20,8 +20,11 @@ pub(crate) enum Stage {
     End,
 }
 
-/// A reduction. Buffers: the elements, for centred operations a number per row that is taken from each of its elements;
-/// or the states; the results, or the states.
+/// A reduction. Its buffers are, in order:
+///
+/// 1. The elements, or the states of chunks.
+/// 2. For centred operations, a number per row. The kernel subtracts it from each element of the row.
+/// 3. The results, or the states of chunks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Reduce {
     pub op: FoldOp,
@@ -35,7 +38,7 @@ parameters! {
     config: Reduce;
     host: Parameters;
     device: Declared;
-    /// The number of chunks in all.
+    /// The total number of chunks.
     chunks: Size,
     /// The number of chunks per row.
     per_row: Size,
@@ -50,7 +53,7 @@ parameters! {
 }
 
 impl FoldOp {
-    /// Whether a number per row is taken from each of its elements.
+    /// True if the kernel subtracts a number per row from each of its elements.
     pub const fn is_centred(self) -> bool {
         matches!(self, FoldOp::Deviations | FoldOp::SumExp)
     }
@@ -71,7 +74,7 @@ impl Family for Reduce {
         // A folded dispatch has surplus chunks: they repeat the last one, as all invocations must reach the barriers.
         let chunk = member.row.min(chunks - 1);
         let (row, part) = match self.team {
-            // Neighbours work on neighbouring rows, whose elements may be neighbours.
+            // Neighbouring invocations work on neighbouring rows, whose elements may be neighbours in memory.
             Team::Invocation => (chunk % (chunks / per_row), chunk / (chunks / per_row)),
             Team::Workgroup(_) | Team::Columns { .. } => (chunk / per_row, chunk % per_row),
         };

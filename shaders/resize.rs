@@ -1,4 +1,4 @@
-//! Resized axes. Each invocation computes four consecutive elements of the output.
+//! Resizes axes by interpolation. Each invocation computes four consecutive elements of the output.
 
 use super::Family;
 use super::elements::{Elements, Quads, quad_indices};
@@ -10,7 +10,7 @@ use crate::shader::{KernelBuilder, Scalar, Value};
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// What is added to a quotient before it is computed, so that a guess of it is never too large.
+/// Added to a quotient before the division, so that a guess of the quotient is never too large.
 pub(crate) const MARGIN: u32 = 16;
 
 /// Resizes the last axes of a tensor.
@@ -18,7 +18,7 @@ pub(crate) const MARGIN: u32 = 16;
 pub(crate) struct Resize {
     pub dtype: DType,
     pub interpolation: Interpolation,
-    /// The axes in all, and how many of them, the last ones, are resized.
+    /// The number of axes, and how many of the last ones are resized.
     pub rank: usize,
     pub resized: usize,
 }
@@ -34,12 +34,12 @@ parameters! {
     x: View = View(config.rank),
     /// A line per resized axis.
     lines: Each<LineForm> = times(config.resized),
-    /// The coefficient of a cubic.
+    /// The coefficient of a cubic interpolation.
     a: Option<Float> = (config.interpolation == Interpolation::Cubic).then_some(Float(config.dtype)),
 }
 
 impl Resize {
-    /// In what weights are computed.
+    /// Returns the type in which weights are computed.
     fn weight_scalar(&self) -> Scalar {
         match (self.interpolation, self.dtype) {
             (Interpolation::Linear | Interpolation::Cubic, DType::F64) => Scalar::F64,
@@ -48,8 +48,8 @@ impl Resize {
     }
 }
 
-/// The form of a line: where along an axis the output's elements are in the input. Element `i` is at
-/// `(slope i + start) / unit`. Fractions of whole numbers decide without rounding which element is the nearest.
+/// The form of a line: the places in the input of the output's elements along an axis. Element `i` is at
+/// `(slope i + start) / unit`. These are whole numbers, so that no rounding decides which element is the nearest.
 #[derive(Default)]
 pub(crate) struct LineForm;
 
@@ -64,16 +64,16 @@ parameters! {
     unit: Size,
     /// `slope / unit`, rounded.
     ratio: Float = Float(DType::F32),
-    /// `start / unit` without what was added, rounded.
+    /// `start / unit` without the margin, rounded.
     begin: Float = Float(DType::F32),
     /// The length of the input's axis.
     length: Size,
 }
 
 impl<'k> Line<'k> {
-    /// The whole part of the place of element `i`, which may be -1 or less, and the fraction that it leaves out.
+    /// Returns the whole part of the place of element `i`, which may be -1 or less, and the remaining fraction.
     fn place(&self, i: Value<'k>, scalar: Scalar) -> [Value<'k>; 2] {
-        // The numerator may not fit 32 bits, but what the guess leaves of it does.
+        // The numerator may not fit 32 bits, but its rest after the guess does.
         let guess = (i.convert(Scalar::F32) * self.ratio + self.begin).floor().convert(Scalar::U32);
         let rest = i * self.slope + self.start - guess * self.unit;
         let whole = (guess + rest / self.unit).convert(Scalar::I32) - MARGIN as i32;
@@ -81,7 +81,7 @@ impl<'k> Line<'k> {
         [whole, fraction]
     }
 
-    /// The elements along this axis that output element `i` is made of.
+    /// Returns the elements along this axis that output element `i` combines.
     fn taps(&self, config: &Resize, a: Option<Value<'k>>, stride: Value<'k>, i: Value<'k>) -> Vec<Tap<'k>> {
         let last = self.length - 1;
         let [whole, t] = self.place(i, config.weight_scalar());

@@ -1,4 +1,5 @@
-//! Rotary position embeddings: pairs of features turned by an angle. Each invocation computes four consecutive elements.
+//! Rotary position embeddings: rotates pairs of features by an angle. Each invocation computes four consecutive
+//! elements.
 
 use super::Family;
 use super::elements::{Elements, Quads, Strides};
@@ -9,7 +10,7 @@ use crate::shader::{KernelBuilder, Value};
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
 
-/// Which features are a pair.
+/// Which features form a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Pairs {
     /// The first and the second half: `i` and `i + half`.
@@ -18,13 +19,13 @@ pub(crate) enum Pairs {
     Neighbours,
 }
 
-/// A pair `(a, b)` becomes `(a cos - b sin, a sin + b cos)`; features behind the last pair stay.
+/// A pair `(a, b)` becomes `(a cos - b sin, a sin + b cos)`. Features after the last pair do not change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Rotary {
     pub dtype: DType,
     pub table: DType,
     pub pairs: Pairs,
-    /// The number of axes without the features.
+    /// The number of axes other than the features.
     pub rank: usize,
 }
 
@@ -38,9 +39,9 @@ parameters! {
     pairs: Size,
     /// The lengths of the other axes.
     lengths: Lengths = Lengths(config.rank),
-    /// Along the other axes, and along the features.
+    /// Strides along the other axes, then along the features.
     x: View = View(config.rank + 1),
-    /// Along the other axes, and along the pairs.
+    /// Strides along the other axes, then along the pairs.
     cos: View = View(config.rank + 1),
     sin: View = View(config.rank + 1),
 }

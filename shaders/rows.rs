@@ -5,7 +5,7 @@ use super::parameters::{Lengths, View, parameters};
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Value};
 
-/// What the code that reads rows depends on.
+/// The configuration of the code that reads rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RowsType {
     pub dtype: DType,
@@ -36,19 +36,19 @@ impl<'k> Rows<'k> {
         Rows { at, x: Elements::input(k, "x", dtype) }
     }
 
-    /// The same for elements that are not computed with: see [`Elements::moved`].
+    /// Declares the buffer for elements that are only moved: see [`Elements::moved`].
     pub fn moved(k: &'k KernelBuilder, at: DeclaredRows<'k>, dtype: DType) -> Self {
         Rows { at, x: Elements::moved(k, "x", dtype) }
     }
 
-    /// The elements of a row by their places in it.
+    /// Returns a function that loads the element at a place of the row.
     pub fn row(self, row: Value<'k>) -> impl Fn(Value<'k>) -> Value<'k> {
         let kept = self.at.kept.coordinates(row);
         move |place| self.load_at(&kept, place)
     }
 
-    /// The fours of a row by their places in it, from a buffer of its own: of rows along one axis, whose elements lie
-    /// side by side from a multiple of four on.
+    /// Returns a function that loads the quad at a place of the row, from a buffer that is declared here. The rows run
+    /// along one axis, and are contiguous from a multiple of four on.
     pub fn quads(
         k: &'k KernelBuilder,
         at: DeclaredRows<'k>,
@@ -60,7 +60,7 @@ impl<'k> Rows<'k> {
         move |quad| x.load(k, first + quad)
     }
 
-    /// The element at a place of a row.
+    /// Loads the element at a place of a row.
     pub fn load(&self, row: Value<'k>, place: Value<'k>) -> Value<'k> {
         self.load_at(&self.at.kept.coordinates(row), place)
     }

@@ -1,6 +1,6 @@
-//! Places drawn at random by the Gumbel-max trick: the largest of the logarithms of weights, each with a number of the
-//! Gumbel distribution added, is at each place with the probability of its weight (E. Gumbel, 1954). The random numbers
-//! are made where they are needed and never stored.
+//! Draws places at random by the Gumbel-max trick (E. Gumbel, 1954). A number of the Gumbel distribution is added to
+//! the logarithm of each weight. The largest sum is then at each place with the probability of its weight. The kernel
+//! makes the random numbers when it needs them, and never stores them.
 
 use super::Family;
 use super::fold::FoldOp;
@@ -9,8 +9,8 @@ use super::random::{Generator, gumbel};
 use super::workgroup::{Team, Turn};
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
-/// Draws a place in each row of `x`, which is contiguous and `f32`, several times, independently. The random numbers
-/// are those of a tensor that has a row per draw.
+/// Draws a place in each row of `x` several times, independently. `x` is contiguous and `f32`. The random numbers are
+/// the elements of a tensor with one row per draw.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Sample {
     pub team: Team,
@@ -20,7 +20,7 @@ parameters! {
     config: Sample;
     host: Parameters;
     device: Declared;
-    /// The number of draws in all.
+    /// The total number of draws.
     draws: Size,
     /// The number of draws per row.
     per_row: Size,

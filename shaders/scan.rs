@@ -1,5 +1,8 @@
-//! Running folds along an axis, such as cumulative sums. Long rows are cut into chunks: `reduce.rs` folds each to a
-//! state, one kernel here scans the states, another one the elements of each chunk from the state before it on.
+//! Running folds along an axis, such as cumulative sums. Long rows are split into chunks:
+//!
+//! 1. `reduce.rs` folds each chunk to a state.
+//! 2. A kernel here scans the states.
+//! 3. Another one scans the elements of each chunk, from the state before the chunk on.
 
 use super::Family;
 use super::fold::{FoldOp, State, States};
@@ -9,19 +12,22 @@ use super::workgroup::{StateVar, Team, WORKGROUP};
 use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
-/// What is scanned.
+/// The elements or states that a kernel scans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Scanned {
     /// Elements of rows in one chunk each.
     Rows,
-    /// Elements of chunks, behind the states before them.
+    /// Elements of chunks, each chunk from the state before it on.
     Chunks,
-    /// States of chunks; each becomes that of all before it.
+    /// States of chunks. Each becomes the state of all chunks before it.
     States,
 }
 
-/// A scan. Buffers: the elements, the states if there are any, the results in row-major order of the whole tensor; or
-/// the states and the states. Each chunk has a team, each member of it neighbouring elements.
+/// A scan. Each chunk has a team, and each member scans neighbouring elements. Its buffers are, in order:
+///
+/// - For elements: the elements, the states before chunks if there are any, and the results in row-major order of the
+///   whole tensor.
+/// - For states: the states before and after the scan.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Scan {
     pub op: FoldOp,
@@ -34,7 +40,7 @@ parameters! {
     config: Scan;
     host: Parameters;
     device: Declared;
-    /// The number of chunks in all.
+    /// The total number of chunks.
     chunks: Size,
     /// The number of chunks per row.
     per_row: Size,
@@ -51,7 +57,7 @@ parameters! {
 }
 
 impl Scan {
-    /// Whether it scans rows of elements, not states.
+    /// True if the kernel scans rows of elements, not states.
     fn has_rows(&self) -> bool {
         self.scanned != Scanned::States
     }
@@ -83,7 +89,8 @@ impl Family for Scan {
         let fold = self.op.fold(k, ty(self.rows.dtype));
         let types = self.op.state(self.rows.dtype);
         let scratch = member.scratch(types.iter().map(|&dtype| ty(dtype)));
-        // The state after each element or before each state, from `before` the chunk on.
+        // Scans a chunk from the state `before` it on. `output` gets the state before each element or state, and the
+        // state after it.
         let scan = |before: Option<State<'k>>,
                     state: &dyn Fn(Value<'k>) -> State<'k>,
                     output: &dyn Fn(Value<'k>, &StateVar<'k>, State<'k>)| {
@@ -92,7 +99,7 @@ impl Family for Scan {
             if self.team != Team::Invocation {
                 k.for_range(start, end, |j| running.set(&(fold.combine)(&running.get(), &state(j))));
             }
-            // Before the first chunk of a row is nothing.
+            // The first chunk of a row has no state before it.
             let before = before.map_or(first.clone(), |before| {
                 let choose = |(&first, before)| chunk_of_row.eq(0).select(first, before);
                 first.iter().zip(before).map(choose).collect()

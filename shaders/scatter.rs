@@ -1,4 +1,4 @@
-//! Elements written, or combined with those that are there, at the places that an index tensor names. Each invocation
+//! Writes elements to the places that an index tensor names, or combines them with the elements there. Each invocation
 //! has one index.
 
 use super::Family;
@@ -10,25 +10,26 @@ use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// What happens at the place that an index names.
+/// The operation at the place that an index names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ScatterOp {
     /// The place gets the number of the last index that names it, counted from 1. Reads no source, writes `u32`.
     Mark,
-    /// The element of the source is written, if `Mark` has left the number of this index. So each place is written once.
+    /// Writes the element of the source if `Mark` has left the number of this index. So each place is written once.
     Replace,
-    /// The element of the source is added. The target is of the source's dtype, widened.
+    /// Adds the element of the source. The target has the source's dtype, widened.
     Add,
-    /// The larger element stays. The target is of the source's dtype, widened.
+    /// Keeps the larger element. The target has the source's dtype, widened.
     Max,
-    /// The indexes that name a place become a chain: the place gets the number of one of them, counted from 1, and each
-    /// of them that of another one, the last one 0. Reads no source, writes `u32`. As a chain is followed by one
-    /// invocation, a place that very many indexes name takes long.
+    /// Links the indexes that name a place into a chain. The place gets the number of one of them, counted from 1. Each
+    /// index gets the number of the next one, and the last one gets 0. Reads no source, writes `u32`. One invocation
+    /// follows a whole chain, so a place that very many indexes name takes long.
     Link,
 }
 
 impl ScatterOp {
-    /// Whether elements are combined along chains: atomic operations are on words, which a sum of integers can be made of.
+    /// True if elements are combined along chains. Atomic operations work on words, from which only sums of 64-bit
+    /// integers can be made.
     pub fn follows_chains(self, dtype: DType) -> bool {
         match self {
             ScatterOp::Add => dtype == DType::F64,
@@ -38,8 +39,8 @@ impl ScatterOp {
     }
 }
 
-/// `y[.., index[.., i, ..], ..] = x[.., i, ..]`, or combined with it; an index out of range does nothing. Buffers:
-/// index, `x`, marks (and links) and `y`, those that the operation has.
+/// `y[.., index[.., i, ..], ..] = x[.., i, ..]`, or combined with it. An index out of range does nothing. Its buffers
+/// are, as far as the operation has them: index, `x`, marks (and links), `y`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Scatter {
     pub op: ScatterOp,
@@ -54,19 +55,19 @@ parameters! {
     device: Declared;
     /// The number of indexes.
     count: Size,
-    /// The length of the axis of `y` that is indexed.
+    /// The length of the indexed axis of `y`.
     length: Size,
     /// The stride of that axis.
     stride: Stride,
     /// The lengths of the axes of the index.
     lengths: Lengths = Lengths(config.rank),
-    /// `y` without the axis that is indexed.
+    /// `y` without the indexed axis.
     y: View = View(config.rank),
     index: View = View(config.rank),
     x: Option<View> = config.reads_source().then_some(View(config.rank)),
-    /// The offset of the marks besides `y`, which are strided as `y`.
+    /// The offset of the marks, if they are in a buffer beside `y`. They have the strides of `y`.
     marks: Option<Size> = config.reads_marks().then_some(Size),
-    /// The place of the first index's link, behind the marks.
+    /// The place of the first index's link, after the marks.
     first_link: Option<Size> = config.has_links().then_some(Size),
 }
 
@@ -133,7 +134,7 @@ impl Family for Scatter {
                 let element = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
                 let y = k.buffer("y", element, Access::ReadWrite);
                 named(&|_, at| {
-                    // The index that the chain starts with combines all of its elements.
+                    // The first index of a chain combines all elements of the chain.
                     let first = links.load(at - y_at.offset() + links_offset);
                     k.when(first.eq(number + 1), || {
                         let (link, combined) = (k.var(first), k.var(y.load(at)));
@@ -173,11 +174,11 @@ impl Family for Scatter {
 }
 
 impl Scatter {
-    /// Combines `value` with a word of `y` while others do the same.
+    /// Combines `value` with an element of `y` while other invocations do the same.
     fn combine<'k>(&self, k: &'k KernelBuilder, y: Array<'k>, at: Value<'k>, value: Value<'k>) {
         let ty = value.ty();
         if self.dtype == DType::I64 {
-            // Each addition that the lower word does not hold is carried by whoever made it.
+            // The invocation whose addition overflows the lower word carries into the upper word.
             let low = value.lane(0);
             let sum = y.atomic_add(at * 2, low) + low;
             y.atomic_add(at * 2 + 1, value.lane(1) + sum.lt(low).convert(Scalar::U32));
@@ -196,9 +197,9 @@ impl Scatter {
             }
             _ => (k.f32(0.0), |a, b| a + b),
         };
-        // There are no atomic operations for these. So the word is taken, with the neutral element left in its place, and
-        // put back combined. What is found then is that element, or what another invocation has put there meanwhile: that
-        // is to be combined next.
+        // There are no atomic operations for these. So the invocation takes the word, leaves the neutral element in its
+        // place, and puts the combined word back. If it then finds another word than the neutral element there, another
+        // invocation has put it there meanwhile. The invocation combines that word next.
         let neutral = neutral.bitcast(Type::U32);
         let carried = k.var(value.bitcast(Type::U32));
         k.while_(

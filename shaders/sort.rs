@@ -1,7 +1,7 @@
-//! Stable sorting of rows: blocks first, then pairs of sorted runs are merged until one is left. What is sorted are
-//! keys, words that are ordered as the elements are, with the places of these. Those of 64-bit elements are vectors of
-//! two words, the lower one first, so that no device need compute in 64 bits. A run may be cut to its first elements,
-//! where only those are wanted.
+//! Stable sorting of rows. Blocks are sorted first, then pairs of sorted runs are merged until one run is left. The
+//! kernels sort keys, with the places of their elements. Keys are words with the same order as the elements. If
+//! elements have 64 bits, keys are vectors of two words, the lower one first, so that no device need compute in 64
+//! bits. If only the first elements are wanted, a run is cut to them.
 
 use super::Family;
 use super::elements::Quads;
@@ -16,7 +16,7 @@ pub(crate) const WORKGROUP: u32 = 64;
 /// Elements that one invocation merges.
 pub(crate) const MERGED: u32 = 8;
 
-/// Sorts blocks of neighbouring elements, each by a workgroup. Buffers: the elements; the keys, the places.
+/// Sorts blocks of neighbouring elements, one per workgroup. Buffers: the elements; the keys, the places.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SortBlocks {
     pub rows: RowsType,
@@ -26,7 +26,7 @@ parameters! {
     config: SortBlocks;
     host: BlockParameters;
     device: DeclaredBlocks;
-    /// The number of blocks in all.
+    /// The total number of blocks.
     blocks: Size,
     /// The number of blocks per row.
     per_row: Size,
@@ -41,7 +41,7 @@ parameters! {
     rows: RowsType = config.rows,
 }
 
-/// Merges pairs of runs. Buffers: keys and places before, keys and places after.
+/// Merges pairs of runs. Buffers: keys and places before the merge, keys and places after it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SortMerge {
     /// The words of a key.
@@ -52,19 +52,19 @@ parameters! {
     config: SortMerge;
     host: MergeParameters;
     device: DeclaredMerge;
-    /// The number of invocations in all.
+    /// The total number of invocations.
     invocations: Size,
     /// The number of invocations per row.
     per_row: Size,
     /// The number of invocations per pair.
     per_pair: Size,
-    /// The length of a row before.
+    /// The length of a row before the merge.
     length: Size,
-    /// The length of a run before.
+    /// The length of a run before the merge.
     run: Size,
-    /// The length of a row after.
+    /// The length of a row after the merge.
     out_length: Size,
-    /// The length of a run after.
+    /// The length of a run after the merge.
     out_run: Size,
 }
 
@@ -78,22 +78,22 @@ parameters! {
     config: SortTake;
     host: TakeParameters;
     device: DeclaredTake;
-    /// The number of elements to take in all.
+    /// The total number of elements to take.
     count: Size,
     /// The number of elements to take per row.
     per_row: Size,
     rows: RowsType = config.rows,
 }
 
-/// The bit of a number's highest word that tells its sign.
+/// The sign bit of a number's highest word.
 const SIGN: u32 = 0x8000_0000;
 
-/// The type of a key of so many words.
+/// Returns the type of a key of this many words.
 fn key_type(words: usize) -> Type {
     Type { scalar: Scalar::U32, lanes: words as u32 }
 }
 
-/// Compares keys by their lower words, or their only ones; where the upper words differ, those decide.
+/// Compares keys. `by` compares their lower words, or their only ones. If the upper words differ, they decide.
 fn compare<'k>(a: Value<'k>, b: Value<'k>, by: impl FnOnce(Value<'k>, Value<'k>) -> Value<'k>) -> Value<'k> {
     if a.ty().lanes == 1 {
         return by(a, b);
@@ -102,7 +102,7 @@ fn compare<'k>(a: Value<'k>, b: Value<'k>, by: impl FnOnce(Value<'k>, Value<'k>)
     upper_a.lt(upper_b) | (upper_a.eq(upper_b) & by(a.lane(0), b.lane(0)))
 }
 
-/// A key that is as large as the element is among those of its dtype: NaN are the largest, zeros are equal.
+/// Returns a key with the order of the dtype's elements. NaN are the largest, and both zeros are equal.
 fn key<'k>(k: &'k KernelBuilder, dtype: DType, x: Value<'k>) -> Value<'k> {
     if dtype.parts() == 2 {
         return wide_key(k, dtype, [x.lane(0), x.lane(1)]);
@@ -119,7 +119,7 @@ fn key<'k>(k: &'k KernelBuilder, dtype: DType, x: Value<'k>) -> Value<'k> {
     }
 }
 
-/// The same of an element of 64 bits.
+/// Returns the key of a 64-bit element.
 fn wide_key<'k>(k: &'k KernelBuilder, dtype: DType, [low, high]: [Value<'k>; 2]) -> Value<'k> {
     if dtype == DType::I64 {
         return k.vector(&[low, high ^ SIGN]);
@@ -163,7 +163,7 @@ impl Family for SortBlocks {
         let own = key(k, dtype, x.load(row, place)) ^ mask;
         shared.store(lane, own);
         k.barrier();
-        // As many elements come before this one as are smaller, or equal and earlier.
+        // The rank is the number of elements that are smaller, or equal and earlier.
         let rank = k.var(k.u32(0));
         k.for_range(0, count, |other| {
             let before = compare(shared.load(other), own, |key, own| key.lt(own) | (key.eq(own) & other.lt(lane)));
@@ -204,20 +204,21 @@ impl Family for SortMerge {
         let i = k.global_index();
         k.when(i.lt(invocations), || {
             let (row, pair) = (i / per_row, i % per_row / per_pair);
-            // The runs a and b, b perhaps shorter or empty, and the place of the first element to merge among both.
+            // The runs a and b (b may be shorter or empty), and the first element to merge, counted in both.
             let a = pair * 2 * run;
             let a_length = (length - a).min(run);
             let b = a + a_length;
             let b_length = (length - b).min(run);
             let first = i % per_row % per_pair * MERGED;
             let end = (a_length + b_length).min(out_run).min(first + MERGED);
-            // The key at a place of a run; beyond the row, any.
+            // Loads the key at a place of a run. Beyond the row, any key will do.
             let key = |place: Value<'k>| keys.load(row * length + place.min(length - 1));
             let key_of_a = |place| key(a + place);
             let key_of_b = |place| key(b + place);
             let at_most = |a, b| compare(a, b, |a, b| a.le(b));
-            // How many of the elements before it are from a (N. Deo, A. Jain and M. Medidi, "An Optimal Parallel
-            // Algorithm for Merging Using Multiselection", 1994): where they are equal, those of a come first.
+            // Finds how many of the elements before `first` are from a (N. Deo, A. Jain and M. Medidi, "An Optimal
+            // Parallel Algorithm for Merging Using Multiselection", 1994). If keys are equal, the elements of a come
+            // first.
             let (from_a, most) = (k.var(first.max(b_length) - b_length), k.var(first.min(a_length)));
             k.while_(
                 || from_a.get().lt(most.get()),

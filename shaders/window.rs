@@ -1,4 +1,4 @@
-//! The parameters of a window that slides along an axis: what convolutions and pools share.
+//! The parameters of a window that slides along an axis, for convolutions and pooling.
 
 use super::parameters::{Size, parameters};
 

@@ -1,4 +1,4 @@
-//! What the tests, benches and examples of this crate need beyond its API. It may change with every version.
+//! Items that this crate's tests, benches and examples need beyond its API. They may change with every version.
 
 pub use crate::device::open_tuned;
 pub use crate::engine::catalogue::catalogue;

@@ -1,7 +1,8 @@
-//! A tensor runtime for inference on whatever GPU is there.
+//! A tensor runtime for inference on any GPU.
 //!
 //! A [`Tensor`] lives on a [`Device`], which is reached through Vulkan, WebGPU or Level Zero. All kernels are written
-//! once, in the language of [`shader`], generated as SPIR-V at run time and translated to WGSL for WebGPU.
+//! once, in the language of [`shader`]. At run time the crate generates them as SPIR-V, and translates them to WGSL for
+//! WebGPU.
 //!
 //! ```
 //! use marquetry::{Device, Tensor};
@@ -15,17 +16,22 @@
 //! # Ok::<(), marquetry::Error>(())
 //! ```
 //!
-//! Features `vulkan`, `webgpu` and `level-zero` choose the backends, `safetensors` and `npy` the formats of files that
-//! `io` reads and writes. `disk-cache` keeps compiled kernels on disk, `chrome-trace` writes profiles for Perfetto. All
-//! but `npy` are on by default; `docs/features.md` says which an app should choose.
+//! | feature | adds |
+//! |---|---|
+//! | `vulkan`, `webgpu`, `level-zero` | a backend each |
+//! | `safetensors`, `npy` | the formats of files that `io` reads and writes |
+//! | `disk-cache` | compiled kernels stay on disk |
+//! | `chrome-trace` | profiles are written for Perfetto |
 //!
-//! Environment variables choose what [`Device::best`] opens (`MARQUETRY_DEVICE`), turn on validation
-//! (`MARQUETRY_VALIDATION=1`), and more; `docs/environment.md` lists them. The crate reads them once per process. If a
-//! value is not understood, opening a device returns [`Error::Environment`].
+//! All except `npy` are on by default. `docs/features.md` says which ones an app should choose.
+//!
+//! The crate reads its environment variables once per process. For example, `MARQUETRY_DEVICE` chooses what
+//! [`Device::best`] opens, and `MARQUETRY_VALIDATION=1` turns on validation. `docs/environment.md` lists all variables.
+//! If a value is not understood, opening a device returns [`Error::Environment`].
 
-// What a user can cause is an error, never a panic.
+// A user's mistake causes an error, never a panic.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-// Each backend uses some of what backends share; without one, nothing below `Device` is reached.
+// Each backend uses only a part of the shared code. Without a backend, nothing below `Device` is used.
 #![cfg_attr(not(every_backend), allow(dead_code))]
 
 mod backend;
@@ -67,12 +73,12 @@ pub use ops::{
 pub use shader::Signature;
 pub use tensor::{NdArray, Tensor};
 
-/// The examples of the README run as tests.
+/// Runs the examples of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Those of the page on kernels too.
+/// Runs the examples of `docs/kernels.md` as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/kernels.md")]
 struct Kernels;

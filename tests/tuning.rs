@@ -174,21 +174,33 @@ fn kernels(entry: &Entry) -> BTreeSet<String> {
     kernels
 }
 
-/// `make test` has software devices run the kernels of some files. There are no others in the rest.
-#[test]
-fn the_makefile_tests_the_kernels_of_every_file() {
-    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
-    let named = makefile.split("MARQUETRY_TUNING=").skip(1).filter_map(|rest| rest.split_whitespace().next());
+/// The files in `shaders/tuning` whose kernels software devices run in a tier, by `tests/runs.toml`.
+fn tested_files(tier: &str) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(root().join("tests/runs.toml")).unwrap();
+    let table: toml::Table = toml::from_str(&text).unwrap();
+    let runs = table["run"].as_array().unwrap().iter();
+    let runs = runs.filter(|run| run["tiers"].as_array().unwrap().iter().any(|name| name.as_str() == Some(tier)));
     // Without the variable, a software device runs its own.
-    let named: BTreeSet<&str> = named.chain(["software"]).collect();
+    let file = |run: &toml::Value| {
+        run["variables"].get("MARQUETRY_TUNING").map_or("software", |name| name.as_str().unwrap()).into()
+    };
+    runs.map(file).collect()
+}
+
+/// Each tier runs every kernel that some file has.
+#[test]
+fn every_tier_runs_the_kernels_of_every_file() {
     let all = read(&root().join("shaders/tuning")).unwrap();
-    let mut tested = BTreeSet::new();
-    for name in named {
-        let entry = all.iter().find(|entry| entry.name == name);
-        tested.extend(kernels(entry.unwrap_or_else(|| panic!("the Makefile names `{name}`, which is not there"))));
-    }
-    for entry in &all {
-        let missing: Vec<_> = kernels(entry).difference(&tested).cloned().collect();
-        assert!(missing.is_empty(), "no line of the Makefile tests what {} has: {missing:?}", entry.name);
+    for tier in ["quick", "full"] {
+        let mut tested = BTreeSet::new();
+        for name in tested_files(tier) {
+            let entry = all.iter().find(|entry| entry.name == name);
+            tested
+                .extend(kernels(entry.unwrap_or_else(|| panic!("tests/runs.toml names `{name}`, which is not there"))));
+        }
+        for entry in &all {
+            let missing: Vec<_> = kernels(entry).difference(&tested).cloned().collect();
+            assert!(missing.is_empty(), "no run of the {tier} tier runs what {} has: {missing:?}", entry.name);
+        }
     }
 }

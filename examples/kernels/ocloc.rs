@@ -2,9 +2,10 @@
 
 use object::{Object, ObjectSection};
 use saphyr::{LoadableYamlNode, Yaml};
-use std::fmt;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::{fmt, io};
 
 /// GPUs of five generations, by their names in ocloc 22.43: Gen9 (Skylake), Xe-LP (Tiger Lake), Xe-HPG (Arc A), Xe-HP
 /// and Xe-HPC (Data Center GPU Max).
@@ -22,6 +23,7 @@ pub fn has_dot_products(gpu: &str) -> bool {
 }
 
 /// A kernel to compile.
+#[derive(Clone)]
 pub struct Source {
     /// SPIR-V of the OpenCL dialect.
     pub spirv: Vec<u8>,
@@ -56,24 +58,105 @@ pub fn why_missing() -> Option<String> {
     ))
 }
 
-/// Compiles kernels for a GPU in one process, which takes half the time of a process for each kernel. The error of a
-/// kernel is the compiler's output.
-pub fn compile(gpu: &str, kernels: &[Source]) -> std::io::Result<Vec<Result<Report, String>>> {
-    let folder = tempfile::tempdir()?;
+/// Compiles kernels for a GPU. An error of a kernel is what the compiler has printed.
+///
+/// The compiler takes half of its time to get ready for a module. So kernels are linked into one module first, and only
+/// those of a module that fails are compiled alone.
+pub fn compile(gpu: &str, kernels: &[Source]) -> io::Result<Vec<Result<Report, String>>> {
+    let mut found: Vec<Option<Result<Report, String>>> = kernels.iter().map(|_| None).collect();
+    let groups: Vec<Vec<usize>> = alike(kernels).into_iter().filter(|group| group.len() > 1).collect();
+    let modules: io::Result<Vec<_>> = groups.iter().map(|group| link(kernels, group)).collect();
+    // There may be no linker.
+    let modules = modules.unwrap_or_default();
+    for (group, reports) in groups.iter().zip(compile_modules(gpu, &modules)?) {
+        let Ok(mut reports) = reports else { continue };
+        for &number in group {
+            found[number] = reports.remove(&name_in_module(number)).map(Ok);
+        }
+    }
+    let alone: Vec<usize> = (0..kernels.len()).filter(|&number| found[number].is_none()).collect();
+    let modules: Vec<_> = alone.iter().map(|&number| kernels[number].clone()).collect();
+    for (number, reports) in alone.into_iter().zip(compile_modules(gpu, &modules)?) {
+        let only = reports.and_then(|reports| reports.into_values().next().ok_or("a binary without a kernel".into()));
+        found[number] = Some(only);
+    }
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// The numbers of the kernels that can be linked: of one version of SPIR-V and one choice of registers.
+fn alike(kernels: &[Source]) -> Vec<Vec<usize>> {
+    let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (number, kernel) in kernels.iter().enumerate() {
-        std::fs::write(folder.path().join(format!("{number}.spv")), &kernel.spirv)?;
+        groups.entry((word(&kernel.spirv, 1), kernel.large_registers)).or_default().push(number);
+    }
+    groups.into_values().collect()
+}
+
+/// Links kernels into one module.
+fn link(kernels: &[Source], group: &[usize]) -> io::Result<Source> {
+    let folder = tempfile::tempdir()?;
+    let file = |number: &usize| format!("{number}.spv");
+    for number in group {
+        std::fs::write(folder.path().join(file(number)), renamed(&kernels[*number].spirv, &name_in_module(*number))?)?;
+    }
+    let files = group.iter().map(file);
+    let output = Command::new("spirv-link").args(files).args(["-o", "linked"]).current_dir(&folder).output()?;
+    if !output.status.success() {
+        return Err(io::Error::other(String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(Source {
+        spirv: std::fs::read(folder.path().join("linked"))?,
+        large_registers: kernels[group[0]].large_registers,
+    })
+}
+
+/// The entry point of a kernel among others. It is as many words long as `main`.
+fn name_in_module(number: usize) -> String {
+    format!("k{number:06}")
+}
+
+/// A module with another name for its entry point `main`.
+fn renamed(spirv: &[u8], name: &str) -> io::Result<Vec<u8>> {
+    const HEADER: usize = 5;
+    const ENTRY_POINT: u32 = 15;
+    let mut spirv = spirv.to_vec();
+    let mut at = HEADER;
+    while at < spirv.len() / 4 {
+        let instruction = word(&spirv, at);
+        let name_at = 4 * (at + 3);
+        if instruction & 0xffff == ENTRY_POINT && spirv[name_at..].starts_with(b"main\0") {
+            spirv[name_at..][..name.len()].copy_from_slice(name.as_bytes());
+            return Ok(spirv);
+        }
+        at += (instruction >> 16).max(1) as usize;
+    }
+    Err(io::Error::other("a module without the entry point `main`"))
+}
+
+fn word(spirv: &[u8], at: usize) -> u32 {
+    spirv[4 * at..][..4].try_into().map_or(0, u32::from_le_bytes)
+}
+
+/// What became of the kernels of a module, by the names of their entry points.
+type Reports = BTreeMap<String, Report>;
+
+/// Compiles modules for a GPU in one process.
+fn compile_modules(gpu: &str, modules: &[Source]) -> io::Result<Vec<Result<Reports, String>>> {
+    let folder = tempfile::tempdir()?;
+    for (number, module) in modules.iter().enumerate() {
+        std::fs::write(folder.path().join(format!("{number}.spv")), &module.spirv)?;
     }
     let mut reports = Vec::new();
-    // ocloc ends at the first kernel that fails. The next process continues after that kernel.
-    while reports.len() < kernels.len() {
-        let rest = kernels.iter().enumerate().skip(reports.len());
-        let commands: String = rest.map(|(number, kernel)| command(gpu, number, kernel)).collect();
+    // It ends at the first module that fails; the next process carries on behind that one.
+    while reports.len() < modules.len() {
+        let rest = modules.iter().enumerate().skip(reports.len());
+        let commands: String = rest.map(|(number, module)| command(gpu, number, module)).collect();
         std::fs::write(folder.path().join("commands"), commands)?;
         let output = Command::new("ocloc").args(["multi", "commands"]).current_dir(&folder).output()?;
         let log = [output.stdout, output.stderr].concat();
         let log = String::from_utf8_lossy(&log);
         let first = reports.len();
-        for (number, log) in (first..kernels.len()).zip(log.split("Command number").skip(1)) {
+        for (number, log) in (first..modules.len()).zip(log.split("Command number").skip(1)) {
             reports.push(read(&folder.path().join(format!("{number}.bin")), log));
         }
         if reports.len() == first {
@@ -83,41 +166,45 @@ pub fn compile(gpu: &str, kernels: &[Source]) -> std::io::Result<Vec<Result<Repo
     Ok(reports)
 }
 
-/// Returns a line for `ocloc multi`. The zebin format describes the compiled kernel; later versions use it by default.
-fn command(gpu: &str, number: usize, kernel: &Source) -> String {
-    let options = if kernel.large_registers { "-options -ze-opt-large-register-file" } else { "" };
+/// A line for `ocloc multi`. The zebin format tells what has become of a kernel; it is the default of later versions.
+fn command(gpu: &str, number: usize, module: &Source) -> String {
+    let options = if module.large_registers { "-options -ze-opt-large-register-file" } else { "" };
     format!(
         "-spirv_input -file {number}.spv -device {gpu} --format zebin -output_no_suffix -out_dir . -output {number}.bin {options}\n"
     )
 }
 
-fn read(binary: &Path, log: &str) -> Result<Report, String> {
+fn read(binary: &Path, log: &str) -> Result<Reports, String> {
     let Ok(bytes) = std::fs::read(binary) else { return Err(format!("no binary: {}", log.trim())) };
-    Report::new(&bytes, log).ok_or_else(|| format!("a binary without a kernel: {}", log.trim()))
+    reports(&bytes, log).ok_or_else(|| format!("a binary without a kernel: {}", log.trim()))
 }
 
-impl Report {
-    /// Reads a zebin and the compiler's log. A zebin is an ELF file whose section `.ze_info` describes the kernel in
-    /// YAML. `IGC/ZEBinWriter/zebin/spec/zeinfo.md` of Intel's graphics compiler documents its keys.
-    fn new(binary: &[u8], log: &str) -> Option<Report> {
-        let elf = object::File::parse(binary).ok()?;
-        let info = elf.section_by_name_bytes(b".ze_info")?.data().ok()?;
-        let info = Yaml::load_from_str(std::str::from_utf8(info).ok()?.trim_end_matches('\0')).ok()?;
-        let kernel = info.first()?.as_mapping_get("kernels")?.as_sequence_get(0)?;
+/// Reads a zebin, which is an ELF file whose section `.ze_info` describes the kernels in YAML, and the compiler's log.
+/// The keys are told in `IGC/ZEBinWriter/zebin/spec/zeinfo.md` of Intel's graphics compiler.
+fn reports(binary: &[u8], log: &str) -> Option<Reports> {
+    let elf = object::File::parse(binary).ok()?;
+    let info = elf.section_by_name_bytes(b".ze_info")?.data().ok()?;
+    let info = Yaml::load_from_str(std::str::from_utf8(info).ok()?.trim_end_matches('\0')).ok()?;
+    let kernels = info.first()?.as_mapping_get("kernels")?.as_sequence()?;
+    let report = |kernel: &Yaml| {
+        let name = kernel.as_mapping_get("name")?.as_str()?;
         let environment = kernel.as_mapping_get("execution_env")?;
-        let code = elf.sections().filter(|section| section.name_bytes().is_ok_and(|name| name.starts_with(b".text")));
-        Some(Report {
+        let report = Report {
             simd: number(environment, "simd_size")?,
             registers: number(environment, "grf_count")?,
-            spilled: spilled(log),
+            spilled: spilled(log, name),
             scratch: buffers(kernel, "scratch"),
             private: buffers(kernel, "global"),
             workgroup_memory: number(environment, "slm_size").unwrap_or(0),
-            code: code.map(|section| section.size()).sum(),
-        })
-    }
+            code: elf.section_by_name(&format!(".text.{name}"))?.size(),
+        };
+        Some((name.to_string(), report))
+    };
+    kernels.iter().map(report).collect()
+}
 
-    /// Whether an invocation keeps everything in registers.
+impl Report {
+    /// Whether all that an invocation keeps is in registers.
     pub fn is_in_registers(&self) -> bool {
         [self.spilled, self.scratch, self.private] == [0; 3]
     }
@@ -148,8 +235,9 @@ fn buffers(kernel: &Yaml, ty: &str) -> u64 {
     of_type.filter_map(|buffer| number(buffer, "size")).sum()
 }
 
-/// Reads the count of a warning such as `kernel main compiled SIMD8 allocated 128 regs and spilled around 165`.
-fn spilled(log: &str) -> u64 {
-    let count = log.split("spilled around ").nth(1).and_then(|rest| rest.split_whitespace().next());
-    count.and_then(|count| count.parse().ok()).unwrap_or(0)
+/// From a warning such as `kernel main compiled SIMD8 allocated 128 regs and spilled around 165`.
+fn spilled(log: &str, kernel: &str) -> u64 {
+    let warning = log.lines().find(|line| line.contains(&format!("kernel {kernel} ")));
+    let count = warning.and_then(|line| line.split("spilled around ").nth(1)?.split_whitespace().next()?.parse().ok());
+    count.unwrap_or(0)
 }

@@ -1,5 +1,5 @@
-//! Batched matrix products `y = a b` over operands of any strides, accumulated in 32 bits or more. Each way to cut the
-//! work has a file.
+//! Batched matrix products `y = a b` over operands of any strides, accumulated in 32 bits or more. Each kind of tile
+//! has a file.
 
 mod blocked;
 mod broadcast;
@@ -25,26 +25,27 @@ use crate::kernels::expr::{BinaryOp, Expr};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use crate::tuning::UnitBlock;
 
-/// How the work is cut.
+/// How the work is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Tile {
     /// Each workgroup computes a block from tiles of both operands in workgroup memory.
     Workgroup(Block),
     /// Each workgroup computes a block on matrix units.
     MatrixUnits(UnitBlock, UnitLayout),
-    /// Each workgroup computes a few numbers of the products of a few vectors.
+    /// Each workgroup computes a few outputs for a few vectors.
     Vectors(Vectors),
-    /// Each invocation computes 14 rows of two columns from registers; lanes hand each other the elements of `a`, which
-    /// lie side by side along the depth: for software devices, where loads are slow, and workgroup memory is no faster.
+    /// Each invocation computes 14 rows of two columns from registers. Lanes broadcast the elements of `a`, which are
+    /// contiguous along the depth, to each other. For software devices: their loads are slow, and workgroup memory is
+    /// no faster.
     Broadcast {
-        /// The axis along which elements of `b` lie side by side.
+        /// The axis along which elements of `b` are contiguous.
         b: Along,
-        /// Whether rows of `y` are multiples of two, and stored by twos.
+        /// True if the row length of `y` is a multiple of two, and elements are stored in pairs.
         pairs: bool,
     },
-    /// Each invocation computes 8 rows of some columns from registers alone, whatever the strides: for software devices.
+    /// Each invocation computes 8 rows of some columns from registers alone, for any strides. For software devices.
     Registers {
-        /// Columns per invocation: the more, the more often each element of `a` is used.
+        /// Columns per invocation. With more columns, each element of `a` is used more often.
         columns: u32,
     },
 }
@@ -54,17 +55,18 @@ pub(crate) enum Tile {
 pub(crate) struct Matmul {
     /// The left operand. Depths, offsets and strides count its factors.
     pub a: Encoding,
-    /// The right operand, with as many elements in a factor.
+    /// The right operand. Its factors have as many elements as the left operand's.
     pub b: Encoding,
-    /// That of `y`: the dtype in which sums are kept, or another one to which they are rounded; with an epilogue, its dtype.
+    /// The dtype of `y`: the dtype of the sums, or another one to which they are rounded. With an epilogue, it is the
+    /// epilogue's dtype.
     pub output: DType,
     pub batch_rank: usize,
     pub tile: Tile,
-    /// What becomes of the product before it is stored.
+    /// The expression that the kernel computes from the product before it stores it.
     pub epilogue: Option<Box<Epilogue>>,
 }
 
-/// The form of a product's own parameters, without those of its epilogue.
+/// The form of a product's own parameters, without the epilogue's.
 pub(crate) struct Sizes {
     pub batch_rank: usize,
 }
@@ -96,7 +98,7 @@ parameters! {
 }
 
 impl Matmul {
-    /// A product of two operands of one encoding, without an epilogue.
+    /// Returns a product of two operands of one encoding, without an epilogue.
     pub fn of(operands: Encoding, output: DType, batch_rank: usize, tile: Tile) -> Matmul {
         Matmul { a: operands, b: operands, output, batch_rank, tile, epilogue: None }
     }
@@ -105,7 +107,7 @@ impl Matmul {
         Sizes { batch_rank: self.batch_rank }
     }
 
-    /// The dtype in which the product is stored beside what an epilogue makes of it.
+    /// Returns the dtype in which the product itself is stored beside the epilogue's result, if it is.
     fn kept(&self) -> Option<DType> {
         self.epilogue.as_ref()?.kept
     }
@@ -115,7 +117,8 @@ impl Matmul {
         self.a.dtype()
     }
 
-    /// The length of the rows of `y` in memory, of which a product has `n` columns: matrix units store whole vectors.
+    /// Returns the length in memory of a row of `y` with `n` columns. Matrix units store whole vectors, so their rows
+    /// are padded.
     pub fn row(&self, n: usize) -> usize {
         match self.tile {
             Tile::MatrixUnits(..) => n.next_multiple_of(16 / self.output.size_in_bytes()),
@@ -138,7 +141,7 @@ impl Tile {
 }
 
 impl Tile {
-    /// Whether workgroups compute parts of the depth of a block, and the last of them adds up all.
+    /// True if workgroups compute parts of a block's depth, and the last of them adds up all parts.
     pub const fn has_parts(self) -> bool {
         matches!(self, Tile::MatrixUnits(_, UnitLayout { parts: true, .. }))
     }
@@ -153,7 +156,7 @@ impl Tile {
         }
     }
 
-    /// Whether elements of a dtype can be stored.
+    /// True if elements of a dtype can be stored.
     pub fn stores(self, dtype: DType) -> bool {
         match (self, self.stored_together()) {
             (Tile::MatrixUnits(..), _) | (_, 2) => matches!(dtype.size_in_bytes(), 2 | 4),
@@ -163,7 +166,8 @@ impl Tile {
     }
 }
 
-/// Rows of blocks whose blocks are neighbours in the order of workgroups, so that they meet their operands in caches.
+/// Rows of blocks in a band. Consecutive workgroups compute the blocks of one band, so that they find their operands in
+/// caches.
 const BAND: u32 = 8;
 
 /// The problem, and the block that a workgroup works on.
@@ -172,20 +176,20 @@ struct Problem<'k> {
     m: Value<'k>,
     n: Value<'k>,
     depth: Value<'k>,
-    /// Where the batch's matrices begin, and their strides along rows and columns.
+    /// The matrices of the batch.
     a: Matrix<'k>,
     b: Matrix<'k>,
-    /// What is multiplied at a time.
+    /// The encoding of the factors.
     encoding: Encoding,
     /// The type of sums.
     accumulator: Type,
     batch: Value<'k>,
     last_batch: Value<'k>,
-    /// Whether there is such a batch: a folded dispatch has surplus workgroups.
+    /// True if the workgroup has a block to compute: a folded dispatch has surplus workgroups.
     real: Value<'k>,
     first_row: Value<'k>,
     first_column: Value<'k>,
-    /// Where the depth is cut: which part of it this is.
+    /// The part of the depth that this workgroup computes, if the depth is split.
     part: Option<Part<'k>>,
     /// The parameters of the epilogue.
     epilogue: Option<epilogue::Declared<'k>>,
@@ -194,10 +198,10 @@ struct Problem<'k> {
 /// A part of the depth of a block.
 #[derive(Clone, Copy)]
 struct Part<'k> {
-    /// Its number among those of the block, and how many these are.
+    /// The number of this part, and the number of parts of a block.
     number: Value<'k>,
     count: Value<'k>,
-    /// The number of the block among those of all products.
+    /// The number of the block among the blocks of all products.
     block: Value<'k>,
 }
 
@@ -220,7 +224,7 @@ impl<'k> Matrix<'k> {
     }
 }
 
-/// A distance in runs of so many elements, a power of two, of one in elements, which may be negative.
+/// Converts a distance from elements to runs of `length` elements, a power of two. The distance may be negative.
 fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
     (stride.bitcast(Type::I32) >> length.ilog2() as i32).bitcast(Type::U32)
 }
@@ -235,7 +239,7 @@ impl<'k> Problem<'k> {
         let down = (m + (rows - 1)) / rows;
         let per_product = across * down;
         let group = k.group_index();
-        // Divisions take long beside a product with a vector.
+        // Without batches there is no division: it would take long compared with a product with a vector.
         let (batch, block, real) = if config.batch_rank == 0 {
             (k.u32(0), group.min(per_product - 1), group.lt(per_product))
         } else {
@@ -280,28 +284,28 @@ impl<'k> Problem<'k> {
         }
     }
 
-    /// The epilogue, whose buffers are declared now.
+    /// Declares the buffers of the epilogue, if there is one.
     fn tail(&self, config: &Matmul) -> Option<Tail<'k>> {
         let epilogue = config.epilogue.as_ref().zip(self.epilogue.clone());
         epilogue.map(|(epilogue, parameters)| Tail::new(self.k, epilogue, parameters))
     }
 
-    /// `sum + a b`, in every lane.
+    /// Returns `sum + a b`, in every lane.
     fn add_product(&self, sum: Value<'k>, a: Value<'k>, b: Value<'k>) -> Value<'k> {
         self.encoding.add_product(sum, a, b)
     }
 
-    /// Whether an element is in a product.
+    /// True if an element is inside of a product.
     fn is_inside(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
         row.lt(self.m) & column.lt(self.n) & self.real
     }
 
-    /// The index in `y`.
+    /// Returns the index in `y`.
     fn place(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
         (self.batch * self.m + row) * self.n + column
     }
 
-    /// What an epilogue takes beside some elements of the product. Beyond the edge it takes what is at the edge.
+    /// Loads the epilogue's inputs for some elements of the product. Beyond the edge, loads them at the edge.
     fn load_beside(&self, tail: &Tail<'k>, places: &[[Value<'k>; 2]], columns: &[Option<Value<'k>>]) -> Vec<Value<'k>> {
         let first_row = self.batch.min(self.last_batch) * self.m;
         let inside = |&[row, column]: &[Value<'k>; 2]| [first_row + row.min(self.m - 1), column.min(self.n - 1)];
@@ -309,17 +313,17 @@ impl<'k> Problem<'k> {
         tail.load(self.k, places[0][0] * self.n + places[0][1], &places, columns)
     }
 
-    /// What it takes beside some columns, for all rows.
+    /// Loads the epilogue's inputs that are the same for all rows, for some columns.
     fn load_columns(&self, tail: &Tail<'k>, first: Value<'k>, count: u32) -> Vec<Option<Value<'k>>> {
         tail.load_columns(self.k, &(0..count).map(|e| (first + e).min(self.n - 1)).collect::<Vec<_>>())
     }
 }
 
-/// Where products go, finished by an epilogue if there is one: four neighbours together, or two, rounded to a dtype, or one by
-/// one.
+/// Stores products, after the epilogue if there is one. Four or two neighbours are stored together, rounded to a dtype,
+/// or elements one by one.
 struct Output<'k> {
     y: Store<'k>,
-    /// Where they go as they are, for somebody else.
+    /// Where the products themselves are stored, if something else reads them.
     kept: Option<Store<'k>>,
     tail: Option<Tail<'k>>,
     together: u32,
@@ -332,7 +336,8 @@ enum Store<'k> {
     Single(Array<'k>),
 }
 
-/// What an epilogue takes beside neighbours of a product that are stored together: the same for all rows, or all of it.
+/// The epilogue's inputs for neighbours that are stored together. [`Columns`] has the inputs that are the same for all
+/// rows, [`Beside`] has all.
 struct Columns<'k>(Vec<Option<Value<'k>>>);
 struct Beside<'k>(Vec<Value<'k>>);
 
@@ -363,19 +368,20 @@ impl<'k> Output<'k> {
         Output { y, kept, tail, together }
     }
 
-    /// Loads what an epilogue takes for all rows, beside a column and its neighbours that are stored with it.
+    /// Loads the epilogue's inputs that are the same for all rows, for a column and the neighbours that are stored with
+    /// it.
     fn columns(&self, p: &Problem<'k>, first: Value<'k>) -> Columns<'k> {
         Columns(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_columns(tail, first, self.together)))
     }
 
-    /// Loads what an epilogue takes beside the elements that are stored together, of which `place` says where they are in the
-    /// product.
+    /// Loads the epilogue's inputs for the elements that are stored together. `place` returns the row and column of
+    /// each element.
     fn load(&self, p: &Problem<'k>, columns: &Columns<'k>, place: impl Fn(u32) -> [Value<'k>; 2]) -> Beside<'k> {
         let places: Vec<_> = (0..self.together).map(place).collect();
         Beside(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_beside(tail, &places, &columns.0)))
     }
 
-    /// Stores the elements that are stored together at a place that is in the product.
+    /// Stores the elements that are stored together, at a place inside of the product.
     fn store(&self, p: &Problem<'k>, value: Value<'k>, beside: &Beside<'k>, [row, column]: [Value<'k>; 2]) {
         let (k, place) = (p.k, p.place(row, column));
         if let Some(kept) = self.kept {
@@ -388,8 +394,8 @@ impl<'k> Output<'k> {
         self.y.store(k, place, finished);
     }
 
-    /// Stores four neighbours, of which `place` says where they are in the product, if they are there, and what is beside
-    /// them: one by one if they are not stored together.
+    /// Stores four neighbours if they are inside of the product, together or one by one. `place` returns the row and
+    /// column of each. `beside` has the epilogue's inputs for each store.
     fn store_four(
         &self,
         p: &Problem<'k>,
@@ -410,7 +416,7 @@ impl Family for Matmul {
         let SizeParameters { batches, m, n, depth, .. } = sizes;
         let products = volume([batches, m, n, depth]).saturating_mul(slowness(self.dtype()));
         match self.tile {
-            // Matrix units are eight times as fast as others, or more.
+            // Matrix units are at least eight times as fast as other units.
             Tile::MatrixUnits(..) => products / 8,
             _ => products.saturating_mul(self.a.per_factor() as u64),
         }
@@ -446,7 +452,7 @@ impl Family for Matmul {
 
     fn write(&self, k: &KernelBuilder) {
         if self.dtype().size_in_bytes() == 8 || !matches!(self.tile, Tile::Registers { .. }) {
-            // Sums of 64 bits take twice the room, and each invocation of a block has many.
+            // 64-bit sums take twice the registers, and each invocation of a block has many sums.
             k.large_registers();
         }
         if let Tile::MatrixUnits(..) = self.tile {
@@ -516,7 +522,7 @@ impl Family for Matmul {
             outputs.map(move |output| Matmul::of(encoding, output, 1, tile))
         };
         let plain: Vec<Matmul> = portable.chain(units).flat_map(written).collect();
-        // One of each sort of tile.
+        // One of each kind of tile.
         let mut kinds = Vec::new();
         let kind = |config: &&Matmul| {
             let fragments = matches!(config.tile, Tile::MatrixUnits(UnitBlock { fragments: true, .. }, _));
@@ -532,7 +538,7 @@ impl Family for Matmul {
 }
 
 impl Matmul {
-    /// A sample of an epilogue: a number per column is added.
+    /// Returns the sample with an epilogue that adds a number per column.
     fn with_bias(&self) -> Matmul {
         let layout = if self.tile.stored_together() == 4 { InputLayout::StridedQuads } else { InputLayout::Strided };
         let bias = EpilogueInput { dtype: self.dtype(), layout, by_row: false };

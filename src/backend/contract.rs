@@ -1,8 +1,8 @@
-//! The backend contract: all that the rest of the crate asks of a way to reach a GPU.
+//! The backend contract: all that the rest of the crate asks of a backend.
 //!
-//! `docs/architecture.md` tells it in prose. A backend knows buffers, kernels and commands, and nothing of tensors.
-//! It is told of resources by number, so that a [`Command`] is plain data: the stream can batch, reorder and replay
-//! commands without knowing the backend.
+//! `docs/architecture.md` describes it in prose. A backend knows buffers, kernels and commands, and nothing of tensors.
+//! Numbers name resources, so a [`Command`] is plain data. The stream can batch, reorder and replay commands without
+//! knowing the backend.
 
 use crate::backend::info::{DeviceInfo, MemoryKind};
 use crate::base::error::{Error, Result};
@@ -18,15 +18,15 @@ pub(crate) struct BufferId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct KernelId(pub u64);
 
-/// A point in a device's history: the batch of that number and all before it. Batches count from 1.
+/// A point in a device's history: the batch with this number and all earlier ones. Batches count from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(pub u64);
 
 /// What a buffer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum MemoryUse {
-    /// Kernels read and write it; the source and destination of copies. The host reaches it if the kind says so and
-    /// the device has [`DeviceInfo::host_visible`].
+    /// Kernels read and write it, and copies use it as source and destination. The host reaches it if the kind says so
+    /// and the device has [`DeviceInfo::host_visible`].
     Kernels(MemoryKind),
     /// The host writes it once, then it is the source of copies.
     Upload,
@@ -45,7 +45,7 @@ pub(crate) struct Pitch {
     pub slice: u64,
 }
 
-/// A box of bytes in one buffer, and as large a box in another one.
+/// A box of bytes in one buffer, and a box of the same size in another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Region {
     /// Bytes per row, rows per slice, slices; none is 0.
@@ -54,7 +54,7 @@ pub(crate) struct Region {
     pub dst: Pitch,
 }
 
-/// Bytes that lie together on both sides of a copy: where they begin, and how many they are.
+/// Contiguous bytes on both sides of a copy: where they begin, and their number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub src: u64,
@@ -63,19 +63,19 @@ pub(crate) struct Row {
 }
 
 impl Region {
-    /// The first `bytes` bytes of both buffers.
+    /// Returns the region of the first `bytes` bytes of both buffers.
     pub fn linear(bytes: u64) -> Region {
         let pitch = Pitch { offset: 0, row: bytes, slice: bytes };
         Region { extent: [bytes, 1, 1], src: pitch, dst: pitch }
     }
 
-    /// The number of bytes that are copied.
+    /// Returns the number of bytes to copy.
     pub fn bytes(&self) -> u64 {
         self.extent.iter().product()
     }
 
-    /// The same box, which has passed its check, with as few rows and slices as possible: those that follow each other
-    /// on both sides are made one.
+    /// Returns the same box with as few rows and slices as possible: it merges those that are contiguous on both sides.
+    /// The box must have passed its check.
     pub fn merged(&self) -> Region {
         let Region { extent: [mut width, mut rows, mut slices], mut src, mut dst } = *self;
         let evenly_spaced = |pitch: &Pitch| pitch.row.checked_mul(rows) == Some(pitch.slice);
@@ -83,7 +83,7 @@ impl Region {
             (rows, slices) = (rows * slices, 1);
         }
         if rows == 1 || [src.row, dst.row] == [width; 2] {
-            // What were slices are rows now.
+            // The slices are rows now.
             (width, rows, slices) = (width * rows, slices, 1);
             (src.row, dst.row) = (src.slice, dst.slice);
         }
@@ -93,7 +93,7 @@ impl Region {
         Region { extent: [width, rows, slices], src, dst }
     }
 
-    /// The rows of the box, which has passed its check; those that touch on both sides are one.
+    /// Returns the rows of the box, merged if they touch on both sides. The box must have passed its check.
     pub fn rows(&self) -> impl Iterator<Item = Row> + use<> {
         let Region { extent: [bytes, rows, slices], src, dst } = self.merged();
         (0..slices).flat_map(move |slice| {
@@ -104,8 +104,8 @@ impl Region {
         })
     }
 
-    /// Whether the box can be copied between two buffers of these sizes: it is not empty, lies within both, and its rows
-    /// are apart on both sides. If not, the rule that is broken.
+    /// Checks that the box can be copied between two buffers of these sizes. It must not be empty, must lie within
+    /// both, and its rows must not overlap on either side. If not, returns the broken rule.
     pub fn check(&self, src_bytes: u64, dst_bytes: u64) -> Result<(), String> {
         if self.extent.contains(&0) {
             return Err(format!("nothing is to be copied, the extent being {:?}", self.extent));
@@ -121,7 +121,7 @@ impl Region {
 }
 
 impl Pitch {
-    /// The end of a box that is not empty.
+    /// Returns the end of a box that is not empty.
     fn end(&self, [row, rows, slices]: [u64; 3]) -> Result<u64, String> {
         let slice = span("rows", row, rows, self.row)?;
         let all = span("slices", slice, slices, self.slice)?;
@@ -129,7 +129,7 @@ impl Pitch {
     }
 }
 
-/// The bytes from the first of `count` parts of a box to the end of the last.
+/// Returns the bytes from the first of `count` parts of a box to the end of the last.
 fn span(parts: &str, bytes: u64, count: u64, pitch: u64) -> Result<u64, String> {
     if count > 1 && pitch < bytes {
         return Err(format!("{parts} of {bytes} bytes overlap if they are {pitch} bytes apart"));
@@ -149,11 +149,11 @@ pub(crate) enum Command {
     CopyRegion { src: BufferId, dst: BufferId, region: Region },
 }
 
-/// A command, and whether it must see the memory effects of all that stands before it.
+/// A command, and whether it must see the memory effects of all earlier commands.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub command: Command,
-    /// Set by the stream where a hazard is. Without it, a step may overlap those before it. (wgpu places its own
+    /// Set by the stream if there is a hazard. Without it, a step may overlap earlier steps. (wgpu places its own
     /// barriers.)
     pub barrier: bool,
 }
@@ -162,73 +162,74 @@ pub(crate) struct Step {
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub kernel: KernelId,
-    /// What to hand to `compile` the next time; `None` if that was done this time, or if there is nothing to keep.
+    /// What to give to `compile` the next time. `None` if it was used this time, or if there is nothing to keep.
     pub binary: Option<Vec<u8>>,
-    /// Whether the given binary spared the driver its compiler.
+    /// Whether the given binary made the driver's compiler unnecessary.
     pub reused: bool,
 }
 
-/// Called once with a buffer's bytes, or with the error that kept them away. It must not call the backend's `wait`, nor
-/// take a lock that is held around a call of `completed`.
+/// Called once with a buffer's bytes, or with the error of the read. It must not call the backend's `wait`, nor take a
+/// lock that is held around a call of `completed`.
 pub(crate) type ReadCallback = Box<dyn FnOnce(Result<&[u8]>) + Send>;
 
 /// The contract. Every method may be called from any thread.
 pub(crate) trait Backend: Send + Sync {
-    /// What the device is.
+    /// Describes the device.
     fn info(&self) -> &DeviceInfo;
 
-    /// The form in which the crate's own kernels are generated for this device.
+    /// Returns the form in which the crate's own kernels are generated for this device.
     fn target(&self) -> Target;
 
-    /// The form in which the device takes those of apps.
+    /// Returns the form in which the device takes the kernels of apps.
     fn target_of_apps(&self) -> Target {
         self.target()
     }
 
-    /// Bytes of device memory that this process may have in all, as far as the driver tells; else all there is.
+    /// Returns the bytes of device memory that this process may have in total. If the driver does not report it,
+    /// returns all there is.
     fn budget(&self) -> u64;
 
     /// Creates a buffer of at least `bytes` bytes (a multiple of 16, not 0). Its contents are undefined.
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId>;
 
-    /// Destroys a buffer. The caller has made sure that every batch that names it has completed.
+    /// Destroys a buffer. The caller ensures that every batch that names it has completed.
     fn free(&self, buffer: BufferId);
 
-    /// Fills the start of a buffer that the host reaches (not a readback buffer). No batch that has been submitted and
-    /// has not completed names it.
+    /// Fills the start of a buffer that the host reaches (not a readback buffer). No batch in flight may name it.
     fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()>;
 
-    /// All that the binary of a kernel depends on but for the kernel itself, such as the device, the driver's version
-    /// and the build flags; `None` where kernels have no binaries that could be kept.
+    /// Names all that the binary of a kernel depends on, except the kernel itself: the device, the driver's version,
+    /// the build flags. `None` if there are no binaries to keep.
     fn binary_key(&self, module: &Module) -> Option<String>;
 
-    /// Makes a kernel ready to be dispatched. Kernels live as long as the backend. `binary` is what an earlier call, maybe
-    /// of another process with the same [`binary_key`](Self::binary_key), returned for the same module; if it is of no
-    /// use, it is ignored.
+    /// Makes a kernel ready for dispatches. Kernels live as long as the backend. `binary` is what an earlier call
+    /// returned for the same module, maybe in another process with the same [`binary_key`](Self::binary_key). If it is
+    /// of no use, it is ignored.
     fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled>;
 
     /// Hands a batch to the device and returns at once. Batches run in the order of submission, and each sees the
-    /// memory effects of those before it. With `timed`, it is noted when each step starts and ends.
+    /// memory effects of earlier ones. With `timed`, the device notes when each step starts and ends.
     fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket>;
 
-    /// When each step of a batch that was submitted with `timed`, and has completed, has started and ended: in
-    /// nanoseconds of [`clock::now`](crate::base::clock::now). Tells once.
+    /// Returns when each step of a batch started and ended, in nanoseconds of [`clock::now`](crate::base::clock::now).
+    /// The batch was submitted with `timed` and has completed. It can be asked for once.
     fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>>;
 
-    /// The newest batch that has completed (`Ticket(0)` if none has). Never blocks; may run the callbacks of reads that
-    /// are due, which `submit` never does.
+    /// Returns the newest batch that has completed (`Ticket(0)` if none has). Never blocks. Unlike `submit`, it may run
+    /// the callbacks of reads that are due.
     fn completed(&self) -> Result<Ticket>;
 
     /// Blocks until a batch has completed, and runs the callbacks of reads that are due by then. A browser cannot
-    /// block: there the callbacks run from its event loop.
+    /// block: its event loop runs the callbacks.
     fn wait(&self, ticket: Ticket) -> Result<()>;
 
-    /// Calls `done` exactly once, with the first `bytes` bytes of a buffer that the host reaches (not an upload buffer),
-    /// when the batch `after` has completed. The caller keeps the buffer until then, and no later batch writes it.
+    /// Calls `done` exactly once, with the first `bytes` bytes of a buffer, when the batch `after` has completed. The
+    /// host must reach the buffer, and it is not for uploads. The caller keeps it until then, and no later batch writes
+    /// it.
     fn read(&self, buffer: BufferId, bytes: u64, after: Ticket, done: ReadCallback);
 }
 
-/// Fails with what a device lacks to run a kernel. To be asked before the driver is: some crash on what they lack.
+/// Fails with what a device lacks to run a kernel. Call this before the driver: some drivers crash on what they lack.
 pub(crate) fn check_fits(module: &Module, info: &DeviceInfo) -> Result<()> {
     let unsupported = |feature| Err(Error::Unsupported { feature, device: info.to_string() });
     if let Some(feature) = module.requires.missing_from(&info.features) {
@@ -269,7 +270,7 @@ mod tests {
         assert_eq!(rows([4, 3, 2], gaps_in_slices, dense), [[0, 2, 12], [13, 14, 12]]);
         let apart = [[2, 0, 4], [6, 5, 4], [10, 10, 4], [14, 15, 4], [18, 20, 4], [22, 25, 4]];
         assert_eq!(rows([4, 3, 2], dense, gaps_in_rows), apart);
-        // The pitch of a single row, or slice, means nothing.
+        // The pitch of a single row or slice is not used.
         assert_eq!(rows([4, 1, 1], gaps_in_rows, Pitch::default()), [[0, 0, 4]]);
         assert_eq!(rows([12, 1, 2], dense, Pitch { row: 0, ..dense }), [[2, 2, 24]]);
     }

@@ -1,5 +1,5 @@
-//! The contract of [`contract`](super::contract), kept on the first device of every backend that is compiled in. Without
-//! one, these tests fail. What is particular to a backend is tested beside it, with the helpers of this file.
+//! Tests of the [`contract`](super::contract), on the first device of every backend that is compiled in. Without a
+//! device, these tests fail. What is particular to a backend is tested beside it, with the helpers of this file.
 
 use super::contract::{Backend, BufferId, Command, KernelId, MemoryUse, Pitch, ReadCallback, Region, Step, Ticket};
 use crate::backend::info::MemoryKind;
@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::sync::mpsc;
 
-/// Makes a test of each function on each backend. Those of `where_the_host_reaches_buffers` are for backends with
-/// [`DeviceInfo::host_visible`](super::info::DeviceInfo::host_visible).
+/// Makes a test of each function on each backend. The functions of `where_the_host_reaches_buffers` run on backends
+/// with [`DeviceInfo::host_visible`](super::info::DeviceInfo::host_visible).
 macro_rules! on_each_backend {
     ($($name:ident)*; where_the_host_reaches_buffers: $($on_host:ident)*) => {
         #[cfg(has_vulkan)]
@@ -88,7 +88,7 @@ fn open(kind: BackendKind) -> Box<dyn Backend> {
     }
 }
 
-/// A kernel for `y[i] = a[i] + b[i] + constant` where `i < count`, `count` being the one parameter.
+/// Returns a kernel for `y[i] = a[i] + b[i] + constant` if `i < count`. `count` is its one parameter.
 pub(super) fn add_kernel(backend: &dyn Backend, constant: f32) -> Module {
     let k = KernelBuilder::new("add", backend.target(), GROUP);
     let count = k.parameter(Type::U32);
@@ -99,17 +99,17 @@ pub(super) fn add_kernel(backend: &dyn Backend, constant: f32) -> Module {
     k.finish().unwrap()
 }
 
-/// Makes a kernel ready.
+/// Compiles a kernel.
 pub(super) fn compile(backend: &dyn Backend, module: &Module) -> KernelId {
     backend.compile(module, None).unwrap().kernel
 }
 
-/// The kernel that adds, ready.
+/// Compiles the kernel that adds.
 pub(super) fn compile_add(backend: &dyn Backend) -> KernelId {
     compile(backend, &add_kernel(backend, 0.0))
 }
 
-/// A dispatch of an [`add_kernel`] with `[a, b, y]`.
+/// Returns a dispatch of an [`add_kernel`] with `[a, b, y]`.
 pub(super) fn dispatch(kernel: KernelId, buffers: [BufferId; 3], count: u32, barrier: bool) -> Step {
     let groups = [count.div_ceil(GROUP), 1, 1];
     let command =
@@ -117,7 +117,7 @@ pub(super) fn dispatch(kernel: KernelId, buffers: [BufferId; 3], count: u32, bar
     Step { command, barrier }
 }
 
-/// A copy of the first `bytes` bytes.
+/// Returns a copy of the first `bytes` bytes.
 pub(super) fn copy(src: BufferId, dst: BufferId, bytes: u64, barrier: bool) -> Step {
     copy_box(src, dst, Region::linear(bytes), barrier)
 }
@@ -126,27 +126,27 @@ pub(super) fn copy_box(src: BufferId, dst: BufferId, region: Region, barrier: bo
     Step { command: Command::CopyRegion { src, dst, region }, barrier }
 }
 
-/// Bytes rounded up to what a buffer may have.
+/// Rounds bytes up to a size that a buffer may have.
 pub(super) fn whole(bytes: usize) -> u64 {
     bytes.next_multiple_of(16) as u64
 }
 
-/// Bytes rounded up to what may be copied.
+/// Rounds bytes up to a size that may be copied.
 fn copied(backend: &dyn Backend, bytes: usize) -> u64 {
     (bytes as u64).next_multiple_of(backend.info().limits.copy_alignment)
 }
 
-/// Buffers of `bytes` bytes in the device's own memory.
+/// Creates buffers of `bytes` bytes in the device's own memory.
 pub(super) fn allocate<const N: usize>(backend: &dyn Backend, bytes: u64) -> [BufferId; N] {
     [(); N].map(|()| backend.allocate(bytes, DEVICE).unwrap())
 }
 
-/// A device buffer with these numbers in it.
+/// Creates a device buffer with these numbers in it.
 pub(super) fn upload(backend: &dyn Backend, data: &[f32]) -> BufferId {
     upload_bytes(backend, bytemuck::cast_slice(data))
 }
 
-/// A device buffer with these bytes in it.
+/// Creates a device buffer with these bytes in it.
 pub(super) fn upload_bytes(backend: &dyn Backend, data: &[u8]) -> BufferId {
     let staging = backend.allocate(whole(data.len()), MemoryUse::Upload).unwrap();
     let buffer = backend.allocate(whole(data.len()), DEVICE).unwrap();
@@ -157,12 +157,12 @@ pub(super) fn upload_bytes(backend: &dyn Backend, data: &[u8]) -> BufferId {
     buffer
 }
 
-/// The first numbers in a device buffer, once all that was submitted is done.
+/// Returns the first numbers in a device buffer, after all submitted work.
 pub(super) fn download(backend: &dyn Backend, buffer: BufferId, count: usize) -> Vec<f32> {
     bytemuck::pod_collect_to_vec(&download_bytes(backend, buffer, 4 * count))
 }
 
-/// The first bytes of a device buffer, once all that was submitted is done.
+/// Returns the first bytes of a device buffer, after all submitted work.
 pub(super) fn download_bytes(backend: &dyn Backend, buffer: BufferId, bytes: usize) -> Vec<u8> {
     let staging = backend.allocate(whole(bytes), MemoryUse::Readback).unwrap();
     let ticket = backend.submit(&[copy(buffer, staging, copied(backend, bytes), false)], false).unwrap();
@@ -171,7 +171,7 @@ pub(super) fn download_bytes(backend: &dyn Backend, buffer: BufferId, bytes: usi
     data
 }
 
-/// Asks for a read; the answer comes through the channel, which closes with the callback.
+/// Asks for a read. The answer comes through the channel, which closes with the callback.
 pub(super) fn read(
     backend: &dyn Backend,
     buffer: BufferId,
@@ -191,15 +191,15 @@ pub(super) fn read_now(backend: &dyn Backend, buffer: BufferId, bytes: u64, afte
     told(&answer).unwrap()
 }
 
-/// What a read was answered whose callback has returned.
+/// Returns the answer of a read whose callback has returned.
 pub(super) fn told(answer: &mpsc::Receiver<Result<Vec<u8>>>) -> Result<Vec<u8>> {
     let result = answer.try_recv().unwrap();
     assert!(matches!(answer.try_recv(), Err(mpsc::TryRecvError::Disconnected)), "it is answered once");
     result
 }
 
-/// Runs a test once more in another process with `MARQUETRY_VALIDATION` set to this, as variables are the whole process's.
-/// Returns whether this is that process, which is to do the test's work.
+/// Runs a test again in another process with `MARQUETRY_VALIDATION` set to this, because variables belong to a whole
+/// process. Returns true in that process, which does the test's work.
 pub(super) fn is_child(test: &str, validation: &str) -> bool {
     const CHILD: &str = "MARQUETRY_TEST_CONTRACT_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -225,7 +225,7 @@ pub(super) fn assert_computes(backend: &dyn Backend) {
     assert_eq!(backend.timings(ticket).unwrap().len(), 1);
 }
 
-/// Checks that every call on a lost device says so. `readback` is freed.
+/// Checks that every call on a lost device reports the loss. Frees `readback`.
 pub(super) fn assert_lost(backend: &dyn Backend, readback: BufferId) {
     let lost = |error: Error| assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
     lost(backend.submit(&[], false).unwrap_err());
@@ -290,7 +290,7 @@ fn kernels_work_in_memory_of_every_kind(backend: &dyn Backend) {
 fn a_buffer_beyond_the_limit_is_out_of_memory(backend: &dyn Backend) {
     let limit = backend.info().limits.max_buffer_bytes;
     let [held] = allocate(backend, 1 << 20);
-    // Vulkan's memory comes in blocks, of which a buffer may have a little more than it asks for.
+    // Vulkan's memory comes in blocks, so a buffer may have a little more than it asks for.
     let most = if backend.info().backend == BackendKind::Vulkan { (1 << 21) - 1 } else { 1 << 20 };
     for kind in KINDS {
         let error = backend.allocate(limit + 16, MemoryUse::Kernels(kind)).unwrap_err();
@@ -299,7 +299,7 @@ fn a_buffer_beyond_the_limit_is_out_of_memory(backend: &dyn Backend) {
         assert!((1 << 20..=most).contains(&in_use), "{in_use}");
     }
     backend.free(held);
-    // What only passes through may be larger than what a kernel can bind.
+    // Staging buffers may be larger than what a kernel can bind.
     for memory in [DEVICE, MemoryUse::Upload, MemoryUse::Readback] {
         let error = backend.allocate(1 << 50, memory).unwrap_err();
         assert!(matches!(error, Error::OutOfMemory { requested, in_use: 0, .. } if requested == 1 << 50), "{error}");
@@ -311,7 +311,7 @@ fn a_kernel_computes_up_to_its_count(backend: &dyn Backend) {
     let a: Vec<f32> = (0..1000).map(|i| i as f32).collect();
     for count in [777, 997] {
         let buffers = [upload(backend, &a), upload(backend, &[0.25; 1000]), upload(backend, &[-1.0; 1000])];
-        // The first has no workgroups at all.
+        // The first dispatch has no workgroups.
         let steps = [dispatch(kernel, buffers, 0, false), dispatch(kernel, buffers, count, true)];
         let ticket = backend.submit(&steps, false).unwrap();
         backend.wait(ticket).unwrap();
@@ -336,7 +336,7 @@ fn a_kernel_that_the_device_cannot_run_is_refused(backend: &dyn Backend) {
         (Module { workgroup_memory: limits.max_workgroup_memory + 4, ..add.clone() }, "bytes of workgroup memory"),
         (Module { parameter_words: limits.max_parameter_words as usize + 1, ..add.clone() }, "parameter words"),
     ];
-    // Some drivers know no limit.
+    // Some drivers have no limit.
     if limits.max_bindings < 1 << 24 {
         let bindings = vec![Access::Read; limits.max_bindings as usize + 1];
         too_much.push((Module { bindings, ..add.clone() }, "buffers"));
@@ -356,7 +356,7 @@ fn a_kernel_that_the_device_cannot_run_is_refused(backend: &dyn Backend) {
 fn each_step_sees_those_before_it_and_its_own_parameters(backend: &dyn Backend) {
     let kernel = compile_add(backend);
     let [x, ones, y] = [0.0, 1.0, 0.0].map(|value| upload(backend, &[value; 256]));
-    // Round n leaves out the last n of 256 elements, and some have a copy instead.
+    // Round n leaves out the last n of 256 elements. Some rounds have a copy instead.
     let mut steps = Vec::new();
     let mut expected = ([0.0_f32; 256], [0.0_f32; 256]);
     for n in 0..100 {
@@ -403,7 +403,7 @@ fn a_batch_may_have_thousands_of_dispatches(backend: &dyn Backend) {
     let kernel = compile_add(backend);
     let [x, one, y] = [0.0, 1.0, 0.0].map(|value| upload(backend, &[value; 4]));
     let there_and_back = [[x, one, y], [y, one, x]].map(|buffers| dispatch(kernel, buffers, 4, true));
-    // The later ones have more parameters than any before.
+    // Some batches have more parameters than any before.
     for length in [2, 3000, 10, 7000] {
         backend.submit(&vec![there_and_back.clone(); length / 2].concat(), false).unwrap();
     }
@@ -458,7 +458,7 @@ fn threads_compile_submit_and_read_at_once(backend: &dyn Backend) {
         let mut tickets = Vec::new();
         for round in 1..=10_u16 {
             let [x, y] = [constant, 0.0].map(|value| upload(backend, &vec![value; n]));
-            // There with a kernel of its own, and back with that of all threads.
+            // There with the thread's own kernel, and back with the shared one.
             let steps = [dispatch(own, [x, step, y], n as u32, true), dispatch(shared, [y, step, x], n as u32, true)];
             for _ in 0..round {
                 tickets.push(backend.submit(&steps, false).unwrap());
@@ -547,7 +547,7 @@ fn buffers_that_are_misused_are_refused(backend: &dyn Backend) {
     assert_eq!(read_now(backend, readback, 16, ticket), [7; 16]);
 }
 
-/// Rows and slices with nothing between them, or with a few bytes; all multiples of `unit`.
+/// Rows and slices with no gaps, or with gaps of a few bytes. All numbers are multiples of `unit`.
 fn pitch([row, rows, _]: [u64; 3], unit: u64) -> impl Strategy<Value = Pitch> {
     let gaps = prop_oneof![Just((0, 0)), (1..9u64, 0..9u64), (Just(0), 1..9u64)];
     (0..70u64, gaps).prop_map(move |(offset, (gap, slice_gap))| {
@@ -563,12 +563,12 @@ fn region(unit: u64) -> impl Strategy<Value = Region> {
     })
 }
 
-/// The bytes of the smallest buffer in which a box lies.
+/// Returns the size of the smallest buffer that holds a box.
 fn room([row, rows, slices]: [u64; 3], pitch: &Pitch) -> u64 {
     whole((pitch.offset + (slices - 1) * pitch.slice + (rows - 1) * pitch.row + row) as usize)
 }
 
-/// What a copy makes of a destination, byte by byte.
+/// Copies a box on the host, byte by byte.
 fn copy_on_host(Region { extent: [row, rows, slices], src: from, dst: to }: Region, src: &[u8], dst: &mut [u8]) {
     for (slice, y, x) in (0..slices).flat_map(|slice| (0..rows).flat_map(move |y| (0..row).map(move |x| (slice, y, x))))
     {
@@ -664,7 +664,7 @@ fn a_read_that_begins_late_is_answered_by_the_next_wait(backend: &dyn Backend) {
     assert_eq!(read_now(backend, readback, 16, ticket), 7.0_f32.to_le_bytes().repeat(4));
 }
 
-/// Reads a buffer of `readback` from each of 8 threads, a hundred times.
+/// Reads a buffer of `readback` in each of 8 threads, a hundred times.
 fn read_from_threads(backend: &dyn Backend, readback: [BufferId; 8]) {
     std::thread::scope(|scope| {
         for buffer in readback {
@@ -698,8 +698,8 @@ fn closing_a_device_answers_its_reads(backend: &dyn Backend) {
     assert!(matches!(error, Error::DeviceLost { .. } | Error::InvalidArgument { op: "read", .. }), "{error}");
 }
 
-/// By how many nanoseconds a device's clock and the host's may be apart once compared: as long as the scheduler of a busy
-/// machine keeps the two looks apart, and for wgpu, as long as it takes to submit next to nothing and wait for it.
+/// Returns by how many nanoseconds a device's clock and the host's may differ once compared. On a busy machine, the
+/// scheduler may delay the second look. With wgpu, a look takes as long as a tiny submission and the wait for it.
 fn clock_slack(backend: &dyn Backend) -> u64 {
     match backend.info().backend {
         BackendKind::Vulkan | BackendKind::LevelZero => 1_000_000,
@@ -713,7 +713,7 @@ fn steps_are_timed_in_order_on_the_clock_of_the_host(backend: &dyn Backend) {
     let bytes = 4 * n as u64;
     let [one, y] = [1.0, 0.0].map(|value| upload(backend, &vec![value; n]));
     let outputs = allocate::<10>(backend, bytes);
-    // The first have nothing in common, and could run side by side if they were not timed; the others wait.
+    // The first ten share nothing, so they could overlap if they were not timed. The others wait.
     let mut steps = outputs.map(|output| dispatch(kernel, [one, one, output], n as u32, false)).to_vec();
     let [long, short] = [n as u32, 1].map(|count| dispatch(kernel, [one, one, outputs[0]], count, true));
     steps.extend([short.clone(), long.clone(), copy(one, y, 16, true), copy(one, y, bytes, true)]);
@@ -739,8 +739,8 @@ fn steps_are_timed_in_order_on_the_clock_of_the_host(backend: &dyn Backend) {
         }
         assert!(backend.timings(ticket).is_err(), "round {round} was told twice");
     }
-    // What is timed is the step: no device adds or moves megabytes in less, and short steps are short. On a busy machine
-    // they are so in some rounds only.
+    // The times are those of the steps: no device adds or moves megabytes in less, and short steps are short. On a busy
+    // machine this holds in some rounds only.
     assert!((0..10).chain([11, 13, 15]).all(|step| shortest[step] > 100), "{shortest:?}");
     assert!(longest[11].max(longest[15]) > shortest[10].min(shortest[14]), "{longest:?} {shortest:?}");
     assert!(longest[13] > shortest[12].min(shortest[16]), "{longest:?} {shortest:?}");
@@ -761,7 +761,7 @@ fn timings_are_kept_for_each_batch_until_they_are_asked_for(backend: &dyn Backen
     }
 }
 
-/// What holds of backends on whose devices the host reaches buffers as they are: a read does but look.
+/// Tests for devices on which the host reaches buffers in place: a read only looks.
 mod where_the_host_reaches_buffers {
     use super::*;
 
@@ -777,7 +777,7 @@ mod where_the_host_reaches_buffers {
             let ticket = backend.submit(&[dispatch(kernel, [a, b, sum], 1000, false)], false).unwrap();
             let mut expected: Vec<f32> = numbers.iter().map(|x| x + 2.0).collect();
             assert_eq!(read_now(backend, sum, 4000, ticket), bytes(&expected), "{kind}");
-            // What the kernel wrote stays beside what the host writes.
+            // The host's write leaves what the kernel wrote beside it.
             backend.write(sum, &bytes(&[-1.0; 3])).unwrap();
             let steps = [dispatch(kernel, [sum, b, a], 1000, false), dispatch(kernel, [a, b, a], 1000, true)];
             let ticket = backend.submit(&steps, false).unwrap();

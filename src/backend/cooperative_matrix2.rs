@@ -1,5 +1,5 @@
-//! VK_NV_cooperative_matrix2, as far as it lets kernels choose the sizes of matrices. It is younger than the API's headers in
-//! `ash`.
+//! The part of VK_NV_cooperative_matrix2 that lets kernels choose the sizes of matrices. The extension is newer than
+//! the headers in `ash`.
 
 use ash::vk;
 use std::ffi::{CStr, c_void};
@@ -22,7 +22,7 @@ pub(super) struct Features {
     block_loads: vk::Bool32,
 }
 
-// SAFETY: the structure's layout and type are those of the specification, which has it extend both.
+// SAFETY: layout and type are those of the specification, in which the structure extends both.
 unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for Features {}
 // SAFETY: as above.
 unsafe impl vk::ExtendsDeviceCreateInfo for Features {}
@@ -33,7 +33,7 @@ unsafe impl vk::TaggedStructure for Features {
 }
 
 impl Features {
-    /// Sizes of one's own or not, and nothing else.
+    /// Asks for chosen sizes or not, and for no other feature.
     pub fn new(flexible_dimensions: bool) -> Self {
         Features {
             s_type: <Self as vk::TaggedStructure>::STRUCTURE_TYPE,
@@ -49,7 +49,8 @@ impl Features {
     }
 }
 
-/// VkCooperativeMatrixFlexibleDimensionsPropertiesNV: which products there are, of sizes that are multiples of these.
+/// VkCooperativeMatrixFlexibleDimensionsPropertiesNV: a product that the device has, for sizes that are multiples of
+/// `m`, `n` and `k`.
 #[repr(C)]
 #[derive(Clone)]
 pub(super) struct FlexibleDimensions {
@@ -90,7 +91,7 @@ impl Default for FlexibleDimensions {
 type GetFlexibleDimensions =
     unsafe extern "system" fn(vk::PhysicalDevice, *mut u32, *mut FlexibleDimensions) -> vk::Result;
 
-/// What sizes may be multiples of, on a device that has the extension; nothing if the driver does not tell.
+/// Returns what sizes may be multiples of, on a device with the extension. Empty if the driver does not report it.
 ///
 /// # Safety
 /// The physical device is of the instance.
@@ -106,7 +107,7 @@ pub(super) unsafe fn flexible_dimensions(
     // SAFETY: a function of this name has this type.
     let function = unsafe { transmute::<unsafe extern "system" fn(), GetFlexibleDimensions>(function) };
     let mut count = 0;
-    // SAFETY: the caller's; without an array the count is told.
+    // SAFETY: as the caller promises; without an array the call returns the count.
     let told = unsafe { function(physical, &raw mut count, ptr::null_mut()) };
     let mut all = vec![FlexibleDimensions::default(); if told == vk::Result::SUCCESS { count as usize } else { 0 }];
     // SAFETY: as above; the array has as many elements as `count` says, each with its type.

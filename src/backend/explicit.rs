@@ -1,4 +1,4 @@
-//! What backends of explicit APIs have in common.
+//! What backends over explicit APIs share.
 //!
 //! Such an API leaves memory, order and waiting to its user. Its calls answer at once, and the host reads buffers in
 //! place. A backend brings its parts, and the few facts that differ, as an [`Api`].
@@ -27,7 +27,7 @@ pub(super) trait Api: Sized + 'static {
     type Kernels: Kernels;
     type Queue: Queue<Self>;
 
-    /// Every device that can be opened, or why there is none. A device's index is its position.
+    /// Returns every device that can be opened, or why there is none. A device's index is its position.
     fn adapters() -> Result<Vec<Self::Adapter>>;
 
     /// Opens a device.
@@ -46,7 +46,7 @@ pub(super) trait Api: Sized + 'static {
     /// Fails once the device is lost.
     fn alive(device: &Self::Device) -> Result<()>;
 
-    /// Fails with what a validation layer has objected to.
+    /// Fails with the messages of a validation layer, if it has any.
     fn check_validation() -> Result<()> {
         Ok(())
     }
@@ -89,10 +89,10 @@ pub(super) trait Queue<A: Api>: Send + Sync {
     /// Returns the newest batch that has completed.
     fn completed(&self) -> Result<Ticket>;
 
-    /// Blocks until a batch has completed. Returns the newest that has.
+    /// Blocks until a batch has completed. Returns the newest completed batch.
     fn wait(&self, ticket: Ticket) -> Result<Ticket>;
 
-    /// Waits for all that was submitted, and returns the last batch. The device is closed next.
+    /// Waits for all submitted work, and returns the last batch. The device is closed next.
     fn finish(&mut self) -> Result<Ticket>;
 }
 
@@ -122,7 +122,7 @@ impl<A: Api> ExplicitBackend<A> {
         A::open(adapters.swap_remove(index))
     }
 
-    /// Makes a call that a lost device refuses. Whichever call finds the loss answers the pending reads.
+    /// Makes a call, unless the device is lost. The call that finds a loss answers the pending reads.
     fn guarded<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
         let result = A::alive(&self.device).and_then(|()| call());
         if let Err(error @ Error::DeviceLost { .. }) = &result {
@@ -133,7 +133,7 @@ impl<A: Api> ExplicitBackend<A> {
 
     /// Answers the reads that are due.
     fn answer_reads(&self, completed: Ticket) {
-        // SAFETY: only views of reads that are due are asked for.
+        // SAFETY: `run` asks only for views of reads that are due.
         self.reads.run(completed, |view| unsafe { self.memory.read(view) });
     }
 }
@@ -202,7 +202,7 @@ impl<A: Api> Backend for ExplicitBackend<A> {
             Err(error) => return done(Err(error)),
         }
         // The batch may have completed, or the device may have been lost, before the read was in the list. A loss
-        // answers all reads; after any other error the read stays there for the next wait.
+        // answers all reads. After another error, the read stays in the list until the next wait.
         if let Ok(completed) = self.completed() {
             self.answer_reads(completed);
         }
@@ -210,7 +210,7 @@ impl<A: Api> Backend for ExplicitBackend<A> {
 }
 
 impl<A: Api> Drop for ExplicitBackend<A> {
-    /// Waits for the device, and answers the reads that are left.
+    /// Waits for the device, and answers the remaining reads.
     fn drop(&mut self) {
         let unanswered = match self.queue.finish() {
             Ok(completed) => {

@@ -1,9 +1,8 @@
-//! What becomes of a device when its process forks.
+//! Devices of a process that forks.
 //!
-//! A child process has a copy of the memory, and of one thread. The driver's threads are not there, and what the driver
-//! shares with the device is the parent's: whatever a child asked of a device of the parent would hang, or disturb the
-//! parent. So it does not get that far: to a child, these devices are lost. It may open them anew where the driver can
-//! be started anew.
+//! A child process has a copy of the memory and of one thread. The driver's threads are missing, and what the driver
+//! shares with the device belongs to the parent. If a child used a device of its parent, the call would hang or disturb
+//! the parent. So to a child, these devices are lost. It may open them again if the driver can be started again.
 
 use super::contract::{Backend, BufferId, Compiled, MemoryUse, ReadCallback, Step, Ticket};
 use super::info::DeviceInfo;
@@ -12,13 +11,13 @@ use crate::shader::{Module, Target};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The number of this process. In a browser there is one, which has none.
+/// Returns the id of this process, or 0 in a browser.
 pub(crate) fn process() -> u32 {
     if cfg!(native) { std::process::id() } else { 0 }
 }
 
-/// A backend that obeys the process that opened it. The calls that are checked are made per batch, buffer or kernel,
-/// and not per command, so that asking for the process's number (about 0.1 us) does not show.
+/// A backend that serves only the process that opened it. It checks calls per batch, buffer and kernel, but none per
+/// command. So asking for the process id (about 0.1 us) does not show.
 pub(crate) struct OfProcess {
     backend: Arc<dyn Backend>,
     process: u32,
@@ -33,7 +32,7 @@ impl OfProcess {
         self.process != process()
     }
 
-    /// The backend, unless this is another process.
+    /// Returns the backend, or an error in another process.
     fn own(&self) -> Result<&dyn Backend> {
         if self.is_inherited() {
             let reason = "this process was forked from the one that opened it, and devices do not survive that".into();
@@ -46,7 +45,7 @@ impl OfProcess {
 impl Drop for OfProcess {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // Closing it is the parent's business: here it is never dropped.
+            // Only the parent may close it, so it is never dropped here.
             std::mem::forget(self.backend.clone());
         }
     }
@@ -122,13 +121,13 @@ mod tests {
     use crate::backend::registry;
     use crate::{BackendKind, Device, Error, Result, Tensor};
 
-    /// Set in the process that forks: the device.
+    /// The variable that names the device, set in the process that forks.
     const FORKS: &str = "MARQUETRY_TEST_FORK";
 
-    /// How long the child of a fork may take, in seconds: one that hangs is ended.
+    /// After how many seconds a child that hangs is ended.
     const PATIENCE: u32 = 30;
 
-    /// Runs itself in another process, as a fork copies one thread of the many that run tests.
+    /// Runs itself in another process, because a fork copies only one of the many threads that run tests.
     #[test]
     fn a_device_does_not_survive_a_fork() {
         if let Ok(name) = std::env::var(FORKS) {
@@ -151,10 +150,10 @@ mod tests {
         let device: Device = name.parse().unwrap();
         let x = Tensor::new([1f32, 2.0], &device).unwrap();
         assert_eq!((&x * 3.0).unwrap().to_vec::<f32>().unwrap(), [3.0, 6.0]);
-        // Recorded and not submitted: it is the parent's to do.
+        // Recorded but not submitted: only the parent submits it.
         let y = (&x * 4.0).unwrap();
         y.eval().unwrap();
-        // SAFETY: the child runs what it is given and ends without running anything else of this process.
+        // SAFETY: the child calls `in_child`, and ends without running anything else of this process.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", std::io::Error::last_os_error());
         if child == 0 {
@@ -176,7 +175,7 @@ mod tests {
         assert_eq!((&x * 5.0).unwrap().to_vec::<f32>().unwrap(), [5.0, 10.0]);
     }
 
-    /// What is wrong in the child of a fork, if anything is.
+    /// Fails with what is wrong in the child of a fork.
     fn in_child(name: &str, device: Device, [x, y]: [Tensor; 2]) -> Result<(), String> {
         fn is_lost<T>(call: &str, result: Result<T>) -> Result<(), String> {
             match result {

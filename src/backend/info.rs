@@ -4,7 +4,7 @@ use crate::base::backend_kind::BackendKind;
 use crate::base::features::Features;
 use std::fmt;
 
-/// What sort of hardware a device is, best first: the order in which [`Device::best`](crate::Device::best) looks.
+/// The kind of hardware, best first. [`Device::best`](crate::Device::best) looks in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DeviceKind {
@@ -16,7 +16,7 @@ pub enum DeviceKind {
     Virtual,
     /// A driver that runs on the processor.
     Cpu,
-    /// The driver does not tell.
+    /// The driver does not say.
     Other,
 }
 
@@ -32,14 +32,14 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// Numbers that bound what a kernel or a buffer may be.
+/// The limits of kernels and buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The largest buffer in bytes that a kernel can address, and so the largest tensor.
+    /// The largest buffer in bytes that a kernel can address. So it is the largest tensor, too.
     pub max_buffer_bytes: u64,
-    /// The largest buffer in bytes that a kernel can be bound to. The crate's own kernels reach larger ones by their addresses,
-    /// for which they are compiled once more.
+    /// The largest buffer in bytes that can be bound to a kernel. The crate's own kernels reach larger buffers by
+    /// address, and are compiled again for that.
     pub max_binding_bytes: u64,
     /// Storage buffers per kernel.
     pub max_bindings: u32,
@@ -53,29 +53,30 @@ pub struct Limits {
     pub max_workgroup_size: [u32; 3],
     /// Workgroups per dimension of a dispatch.
     pub max_groups: u32,
-    /// The numbers of lanes that a subgroup may have, ascending; empty where unknown.
+    /// The possible numbers of lanes in a subgroup, ascending. Empty if unknown.
     pub subgroup_sizes: Vec<u32>,
     /// The alignment of buffers in bytes.
     pub buffer_alignment: u64,
-    /// Offsets, pitches and sizes of copies by the driver are multiples of this many bytes; others are done by a kernel.
+    /// Offsets, pitches and sizes of the driver's copies are multiples of this many bytes. A kernel does all other
+    /// copies.
     pub copy_alignment: u64,
 }
 
-/// Which memory a tensor's elements are in.
+/// The memory that holds a tensor's elements.
 ///
-/// All kinds are for kernels. On a device with [`DeviceInfo::unified_memory`], what the host uploads as `Device` is
-/// `Shared`, as there is one memory only. On a device without [`DeviceInfo::host_visible`] (WebGPU) they are all the same, and the
-/// host reaches them by way of copies.
+/// Kernels reach all kinds. On a device with [`DeviceInfo::unified_memory`] there is only one memory, so uploads to
+/// `Device` are `Shared`. On a device without [`DeviceInfo::host_visible`] (WebGPU) all kinds are the same, and the
+/// host reaches them by copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// The device's own: the fastest for kernels. The host reaches it by way of copies.
+    /// The device's own memory, the fastest for kernels. The host reaches it by copies.
     #[default]
     Device,
-    /// The device's own, and the host reaches it too: memory of an integrated GPU, unified shared memory that migrates,
-    /// or the window that a GPU opens onto its memory. A GPU without such a window has it in the host's memory.
+    /// The device's own memory, which the host reaches too. It is memory of an integrated GPU, unified shared memory
+    /// that migrates, or the window that a GPU opens onto its memory. On a GPU without such a window, it is the host's.
     Shared,
-    /// The host's, which kernels reach across the bus: for what is read once, or does not fit.
+    /// The host's memory, which kernels reach across the bus. For data that are read once, or do not fit elsewhere.
     Host,
 }
 
@@ -93,15 +94,15 @@ impl fmt::Display for MemoryKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryRegion {
-    /// What the driver calls it, or what it is.
+    /// The driver's name for it, or a description.
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Whether it is the device's own.
+    /// Whether it belongs to the device.
     pub device_local: bool,
-    /// The width of its bus in bits, where told.
+    /// The width of its bus in bits, if the driver reports it.
     pub bus_width: Option<u32>,
-    /// The clock of its bus in MHz, where told.
+    /// The clock of its bus in MHz, if the driver reports it.
     pub clock_mhz: Option<u32>,
 }
 
@@ -121,17 +122,17 @@ pub struct DeviceInfo {
     pub kind: DeviceKind,
     /// The driver's name and version.
     pub driver: String,
-    /// Bytes of device-local memory; 0 where the backend does not tell (WebGPU).
+    /// Bytes of device-local memory. 0 if the backend does not report it (WebGPU).
     pub memory: u64,
-    /// All memories that the driver tells of.
+    /// All memories that the driver reports.
     pub memory_regions: Vec<MemoryRegion>,
     /// Whether the host reaches memory of the kinds [`MemoryKind::Shared`] and [`MemoryKind::Host`] without copies.
     pub host_visible: bool,
-    /// Whether host and device share one memory, so that what the host uploads is used where it is.
+    /// Whether host and device share one memory. Uploads then stay where they are.
     pub unified_memory: bool,
-    /// Compute units (streaming multiprocessors, Xe cores, cores of a processor), where told.
+    /// Compute units (streaming multiprocessors, Xe cores, cores of a processor), if the driver reports them.
     pub compute_units: Option<u32>,
-    /// Parts of the device that could be used by themselves (tiles); 0 if it is one piece.
+    /// Parts of the device that can be used separately (tiles). 0 if it has none.
     pub sub_devices: u32,
     /// Its limits.
     pub limits: Limits,
@@ -140,7 +141,7 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// A device that there might be, for tests without one.
+    /// Returns an invented device, for tests without a device.
     #[cfg(test)]
     pub(crate) fn sample(backend: BackendKind, kind: DeviceKind, compute_units: Option<u32>) -> DeviceInfo {
         DeviceInfo {
@@ -173,23 +174,23 @@ impl DeviceInfo {
         }
     }
 
-    /// The device string that opens this device: `vulkan:0`.
+    /// Returns the string that opens this device, such as `vulkan:0`.
     pub fn id(&self) -> String {
         format!("{}:{}", self.backend, self.index)
     }
 
-    /// Whether the driver is known to unpack halves exactly by its own instruction.
+    /// Returns whether the driver's own instruction is known to unpack halves exactly.
     pub(crate) fn unpacks_halves(&self) -> bool {
         ["NVIDIA", "Mesa"].contains(&&*self.vendor)
     }
 
-    /// Whether the driver promises to round to halves as it is told to, and to keep subnormal ones: only where it does are there
-    /// matrix units for `f16`.
+    /// Returns whether the driver promises to round to halves as requested, and to keep subnormal halves. Only drivers
+    /// that promise both have matrix units for `f16`.
     pub(crate) fn packs_halves(&self) -> bool {
         self.features.matrix_units.f16.is_some()
     }
 
-    /// Whether subgroups have eight lanes or a small multiple of that, so that eight lanes may hand each other what they load.
+    /// Returns whether subgroups consist of groups of eight lanes, which may exchange what they load.
     pub(crate) fn has_eights_of_lanes(&self) -> bool {
         let sizes = &self.limits.subgroup_sizes;
         self.features.subgroups && !sizes.is_empty() && sizes.iter().all(|size| [8, 16, 32].contains(size))
@@ -202,13 +203,13 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// Whether kernels use a device's instruction for integer dot products: where there is one that is fast, or as
-/// `MARQUETRY_FORCE` says, to test both ways.
+/// Returns whether kernels use a device's instruction for integer dot products: if it is fast, or as `MARQUETRY_FORCE`
+/// says. Tests force both ways.
 pub(crate) fn uses_dot_products(there: bool, fast: bool) -> bool {
     there && crate::base::environment::settings().force.dot_products.unwrap_or(fast)
 }
 
-/// The vendor's name for a PCI vendor id.
+/// Returns the vendor's name for a PCI vendor id.
 pub(crate) fn vendor_name(id: u32) -> String {
     match id {
         0x1002 | 0x1022 => "AMD".into(),
@@ -225,7 +226,7 @@ pub(crate) fn vendor_name(id: u32) -> String {
     }
 }
 
-/// The powers of two from `smallest` to `largest`, both included; none if one of them is 0.
+/// Returns the powers of two from `smallest` to `largest`, both included. Empty if one of them is 0.
 pub(crate) fn powers_of_two(smallest: u32, largest: u32) -> Vec<u32> {
     let next = |size: &u32| size.checked_mul(2).filter(|size| *size <= largest);
     std::iter::successors((1..=largest).contains(&smallest).then_some(smallest), next).collect()

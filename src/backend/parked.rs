@@ -3,34 +3,38 @@
 use super::fork::process;
 use parking_lot::Mutex;
 
-/// Devices that are open in the driver and that nobody uses, kept for whoever opens them next.
+/// Devices that are open in the driver and not in use, kept for the next opening.
 ///
-/// They are kept because destroying one is not safe everywhere. NVIDIA's driver (580.159) deadlocks if a thread that has
-/// called it ends while another thread destroys a device: the second holds a lock of the driver and waits for one of the
-/// driver's own threads to end, that one waits for the clean-up of the first, and the clean-up waits for the lock. An
-/// app cannot see to it that none of its threads ends meanwhile. What is left of a device without buffers and kernels is
-/// small, and the next opening is quicker.
+/// They are kept because destroying a device is not safe everywhere. NVIDIA's driver (580.159) deadlocks if a thread
+/// that has called it ends while another thread destroys a device:
+///
+/// - The second thread holds a lock of the driver, and waits for one of the driver's own threads to end.
+/// - The driver's thread waits for the clean-up of the first thread.
+/// - The clean-up waits for the lock.
+///
+/// An app cannot ensure that none of its threads ends meanwhile. A device without buffers and kernels is small, and
+/// keeping it makes the next opening quicker.
 pub(super) struct Parked<K, D>(Mutex<Vec<Entry<K, D>>>);
 
 struct Entry<K, D> {
     key: K,
-    /// A driver's device is of no use in a child of this process.
+    /// A child of this process cannot use the device.
     process: u32,
     device: D,
 }
 
 impl<K: PartialEq, D> Parked<K, D> {
-    /// None yet.
+    /// Creates an empty list.
     pub const fn new() -> Self {
         Parked(Mutex::new(Vec::new()))
     }
 
-    /// Keeps a device that works and that nothing uses any more. `key` says which one it is.
+    /// Keeps a device that works and is not in use. `key` says which one it is.
     pub fn put(&self, key: K, device: D) {
         self.0.lock().push(Entry { key, process: process(), device });
     }
 
-    /// Takes a device out that was put in by this process under the same key.
+    /// Takes out a device that this process put in under the same key.
     pub fn take(&self, key: &K) -> Option<D> {
         let here = process();
         let mut entries = self.0.lock();

@@ -4,15 +4,15 @@ use crate::backend::contract::{ReadCallback, Ticket};
 use crate::base::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 
-/// A read that was asked for.
+/// A pending read.
 struct Read<View> {
     view: View,
     after: Ticket,
     done: ReadCallback,
 }
 
-/// The reads that have not been answered yet. No lock is held while a callback runs, so that it may use the backend;
-/// but it must not wait for a batch. A `View` is how a backend finds the bytes of a buffer.
+/// The reads that have not been answered yet. No lock is held while a callback runs, so a callback may use the backend.
+/// But it must not wait for a batch. A backend finds the bytes of a buffer by a `View`.
 pub(crate) struct Reads<View> {
     state: Mutex<State<View>>,
     /// Notified when a callback has returned.
@@ -32,7 +32,7 @@ struct Running<'a, View> {
 }
 
 impl<View> Reads<View> {
-    /// None yet.
+    /// Creates an empty list.
     pub fn new() -> Self {
         let state = State { pending: Vec::new(), running: Vec::new() };
         Reads { state: Mutex::new(state), returned: Condvar::new() }
@@ -43,8 +43,9 @@ impl<View> Reads<View> {
         self.state.lock().pending.push(Read { view, after, done });
     }
 
-    /// Answers the reads that are due, in the order in which they were asked for. `bytes` is given the views of reads
-    /// whose batches have completed, and whose buffers the contract has the caller keep until they are answered.
+    /// Answers the reads that are due, in the order of the requests. `bytes` returns the bytes of a view. It only gets
+    /// views of reads whose batches have completed. By the contract, the caller keeps their buffers until the reads are
+    /// answered.
     pub fn run(&self, completed: Ticket, bytes: impl for<'a> Fn(&'a View) -> Result<&'a [u8]>) {
         for (read, _running) in self.take_due(completed) {
             (read.done)(bytes(&read.view));
@@ -62,8 +63,8 @@ impl<View> Reads<View> {
         due.into_iter().map(running).collect()
     }
 
-    /// Blocks until the callbacks up to a batch that other threads are running have returned: whoever waited for the
-    /// batch may count on them.
+    /// Blocks until other threads have returned from the callbacks up to a batch. Whoever waited for the batch may rely
+    /// on them.
     pub fn join(&self, ticket: Ticket) {
         let mut state = self.state.lock();
         self.returned.wait_while(&mut state, |state| state.running.iter().any(|after| *after <= ticket));

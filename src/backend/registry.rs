@@ -1,4 +1,4 @@
-//! Every backend, in one table: what the rest of the crate needs to know of it to list and open its devices.
+//! The table of backends: what the rest of the crate needs to list and open their devices.
 
 use super::contract::Backend;
 use super::info::DeviceInfo;
@@ -12,9 +12,9 @@ struct Entry {
     kind: BackendKind,
     /// The Cargo feature that compiles it in.
     feature: &'static str,
-    /// Whether there can be a driver for it on the target.
+    /// Whether the target can have a driver for it.
     on_target: bool,
-    /// Its rank in [`Device::best`](crate::Device::best): of two devices of a kind, the lower one wins.
+    /// Its rank in [`Device::best`](crate::Device::best). Of two devices of the same kind, the lower rank wins.
     preference: u8,
     /// What to install if it finds no driver.
     install: &'static str,
@@ -22,7 +22,7 @@ struct Entry {
     functions: Option<Functions>,
 }
 
-/// The functions by which a backend's devices are reached.
+/// The functions that list and open a backend's devices.
 struct Functions {
     /// Describes the devices that can be opened. A device's index is its position.
     list: fn() -> Answer<Vec<DeviceInfo>>,
@@ -33,7 +33,7 @@ struct Functions {
 /// What a driver answers: at once, except in a browser.
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-/// The functions `list` and `open` of a backend's folder, under the condition that compiles it in.
+/// Takes the functions `list` and `open` from a backend's folder, if the condition compiles it in.
 macro_rules! functions {
     ($condition:ident, $folder:ident) => {{
         #[cfg($condition)]
@@ -68,7 +68,7 @@ static ENTRIES: [Entry; BackendKind::ALL.len()] = [
         kind: BackendKind::WebGpu,
         feature: "webgpu",
         on_target: true,
-        // It has less to offer than the others.
+        // It offers less than the others.
         preference: 2,
         install: if cfg!(not(native)) {
             "use a browser with WebGPU, on a page served by https or from localhost"
@@ -104,7 +104,7 @@ fn entry(kind: BackendKind) -> &'static Entry {
 }
 
 impl Entry {
-    /// The functions, or why there are none.
+    /// Returns the functions, or why there are none.
     fn functions(&self) -> Result<&Functions> {
         self.functions.as_ref().ok_or_else(|| {
             let reason = if self.on_target {
@@ -127,23 +127,23 @@ pub(crate) async fn open(kind: BackendKind, index: usize) -> Result<Box<dyn Back
     (entry(kind).functions()?.open)(index).await
 }
 
-/// Ranks a backend among the others: the lowest is the best.
+/// Returns the rank of a backend among the others. The lowest is the best.
 pub(crate) fn preference(kind: BackendKind) -> u8 {
     entry(kind).preference
 }
 
-/// The backends that are compiled in.
+/// Returns the backends that are compiled in.
 #[cfg(test)]
 pub(crate) fn compiled_in() -> impl Iterator<Item = BackendKind> {
     ENTRIES.iter().filter(|entry| entry.functions.is_some()).map(|entry| entry.kind)
 }
 
-/// The error for a backend that cannot be used.
+/// Returns the error for a backend that cannot be used.
 pub(crate) fn unavailable(backend: BackendKind, reason: impl Display) -> Error {
     Error::BackendUnavailable { backend, reason: reason.to_string() }
 }
 
-/// The error for a backend that finds no driver that works. It says what to install.
+/// Returns the error for a backend that finds no working driver. It says what to install.
 pub(crate) fn no_driver(backend: BackendKind, problem: impl Display) -> Error {
     unavailable(backend, format_args!("{problem}; {}", entry(backend).install))
 }

@@ -4,7 +4,7 @@ use crate::backend::contract::{BufferId, KernelId, Region};
 use crate::backend::slots::Slots;
 use crate::base::error::{Error, Result};
 
-/// The error for a number that names no buffer.
+/// Returns the error for a number that names no buffer.
 pub(crate) fn unknown_buffer(op: &'static str, buffer: BufferId) -> Error {
     Error::InvalidArgument { op, message: format!("{buffer:?} does not exist") }
 }
@@ -33,12 +33,12 @@ pub(crate) fn check_copy(region: &Region, src_bytes: u64, dst_bytes: u64) -> Res
     region.check(src_bytes, dst_bytes).map_err(|reason| invalid_step(format!("a copy cannot be done: {reason}")))
 }
 
-/// The error for a step that breaks a rule of the contract.
+/// Returns the error for a step that breaks a rule of the contract.
 fn invalid_step(message: String) -> Error {
     Error::InvalidArgument { op: "submit", message }
 }
 
-/// What a kernel takes.
+/// The arguments that a kernel takes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Signature<'a> {
     /// Its name, for messages.
@@ -50,7 +50,7 @@ pub(crate) struct Signature<'a> {
 }
 
 impl Signature<'_> {
-    /// Checks what a dispatch hands over. `max_groups` bounds the workgroups in each dimension.
+    /// Checks the arguments of a dispatch. `max_groups` limits the workgroups in each dimension.
     pub fn check(&self, buffers: usize, words: usize, groups: [u32; 3], max_groups: u32) -> Result<()> {
         let complain = |message| Err(Error::Kernel { kernel: self.name.into(), message });
         if buffers != self.bindings {

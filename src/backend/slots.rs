@@ -1,20 +1,20 @@
-//! Things named by a number.
+//! Values with numbers as names.
 
-/// Holds values and names them by numbers. Finding one is an index and a comparison, because every dispatch looks up
-/// each of its buffers; a number is never given out twice, so that a stale one finds nothing.
+/// Holds values and names them by numbers. Each dispatch looks up each of its buffers, so a lookup is only an index and
+/// a comparison. A number is never given out twice, so a stale one finds nothing.
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     vacant: Vec<u32>,
 }
 
-/// A place for a value, and how many values were in it before.
+/// A place for a value. The generation counts the values that were in it before.
 struct Slot<T> {
     generation: u32,
     value: Option<T>,
 }
 
 impl<T> Slots<T> {
-    /// None yet.
+    /// Creates an empty container.
     pub const fn new() -> Self {
         Slots { slots: Vec::new(), vacant: Vec::new() }
     }
@@ -30,17 +30,17 @@ impl<T> Slots<T> {
         u64::from(slot.generation) << 32 | u64::from(index)
     }
 
-    /// The value of that number.
+    /// Returns the value with a number.
     pub fn get(&self, number: u64) -> Option<&T> {
         self.slots.get(number as u32 as usize).filter(|slot| slot.generation == (number >> 32) as u32)?.value.as_ref()
     }
 
-    /// Takes out the value of that number.
+    /// Takes out the value with a number.
     pub fn remove(&mut self, number: u64) -> Option<T> {
         let slot =
             self.slots.get_mut(number as u32 as usize).filter(|slot| slot.generation == (number >> 32) as u32)?;
         let value = slot.value.take()?;
-        // A slot whose generations are used up is left empty for good.
+        // If a slot has used up its generations, it stays empty.
         if let Some(next) = slot.generation.checked_add(1) {
             slot.generation = next;
             self.vacant.push(number as u32);

@@ -1,5 +1,5 @@
-//! What a Vulkan driver tells of a GPU's units: queues, compute units, and matrix units of those that kernels use. The Vulkan
-//! backend asks, and that of wgpu where Vulkan is beneath, as wgpu tells less.
+//! What a Vulkan driver reports about a GPU: queues, compute units, and the matrix units that kernels use. The Vulkan
+//! backend asks it. wgpu reports less, so the WebGPU backend asks it too if wgpu runs on Vulkan.
 
 use super::cooperative_matrix2::{self, FlexibleDimensions};
 use crate::backend::info::uses_dot_products;
@@ -9,14 +9,14 @@ use ash::{amd, khr, nv, vk};
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-/// Whether a list of extensions has this one.
+/// Returns whether a list has this extension.
 pub(super) fn has_extension(list: &[vk::ExtensionProperties], name: &CStr) -> bool {
     list.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name))
 }
 
-/// The family of the compute queue. One without graphics is best: it does not stand in line behind the drawing of the
-/// application or the desktop, drivers watch it with more patience for long kernels, and on an H200 products on matrix units
-/// take a quarter less time there.
+/// Returns the family of the compute queue. A family without graphics is best. Its queue does not wait for the drawing
+/// of the app or the desktop, and drivers let its kernels run longer. On an H200, products on matrix units take a
+/// quarter less time there.
 pub(super) fn compute_family(families: &[vk::QueueFamilyProperties]) -> Option<u32> {
     let find = |unwanted: vk::QueueFlags| {
         families.iter().zip(0..).find_map(|(family, index)| {
@@ -29,7 +29,7 @@ pub(super) fn compute_family(families: &[vk::QueueFamilyProperties]) -> Option<u
     find(vk::QueueFlags::GRAPHICS).or_else(|| find(vk::QueueFlags::empty()))
 }
 
-/// The number of compute units, where it is told.
+/// Returns the number of compute units, if the driver reports it.
 ///
 /// # Safety
 /// The physical device is of the instance, and has these extensions.
@@ -51,13 +51,14 @@ pub(super) unsafe fn compute_units(
     if has_extension(offered, amd::shader_core_properties2::NAME) {
         all = all.push_next(&mut amd2);
     }
-    // SAFETY: the caller's; the device knows each chained structure by its extension, and all outlive the call.
+    // SAFETY: as the caller promises; the device knows each chained structure by its extension, and all outlive the
+    // call.
     unsafe { instance.get_physical_device_properties2(physical, &mut all) };
     let kind = all.properties.device_type;
     count_compute_units(kind, &nvidia, &amd, &amd2)
 }
 
-/// The number of compute units. A number that is 0 is one that the driver did not fill in.
+/// Returns the number of compute units. If a number is 0, the driver did not fill it in.
 fn count_compute_units(
     kind: vk::PhysicalDeviceType,
     nvidia: &vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV<'_>,
@@ -67,13 +68,13 @@ fn count_compute_units(
     if kind == vk::PhysicalDeviceType::CPU {
         return std::thread::available_parallelism().ok().and_then(|cores| u32::try_from(cores.get()).ok());
     }
-    // Those that a product has switched off count in the first structure of AMD, and do not in the second.
+    // AMD's first structure counts the units that a product has switched off, the second does not.
     let arrays = amd.shader_engine_count.saturating_mul(amd.shader_arrays_per_engine_count);
     let built = arrays.saturating_mul(amd.compute_units_per_shader_array);
     [nvidia.shader_sm_count, amd2.active_compute_unit_count, built].into_iter().find(|units| *units > 0)
 }
 
-/// Whether kernels use an instruction for dot products of four packed bytes.
+/// Returns whether kernels use an instruction for dot products of four packed bytes.
 ///
 /// # Safety
 /// The physical device is of the instance, and has this version of the API and these extensions.
@@ -88,7 +89,8 @@ pub(super) unsafe fn dot_products(
     }
     let mut there = vk::PhysicalDeviceShaderIntegerDotProductFeatures::default();
     let mut fast = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
-    // SAFETY: the caller's; the device knows both structures by its version or extension, and they outlive the calls.
+    // SAFETY: as the caller promises; the device knows both structures by its version or extension, and they outlive
+    // the calls.
     unsafe {
         instance
             .get_physical_device_features2(physical, &mut vk::PhysicalDeviceFeatures2::default().push_next(&mut there));
@@ -104,7 +106,7 @@ pub(super) unsafe fn dot_products(
     uses_dot_products(there.shader_integer_dot_product == vk::TRUE, fast == [vk::TRUE; 2])
 }
 
-/// The extension by which kernels have `bf16`. It is younger than the API's headers in `ash`.
+/// The extension that gives kernels `bf16`. It is newer than the headers in `ash`.
 pub(super) const BFLOAT16: &CStr = c"VK_KHR_shader_bfloat16";
 
 /// VkPhysicalDeviceShaderBfloat16FeaturesKHR.
@@ -117,7 +119,7 @@ pub(super) struct Bfloat16Features {
     matrices: vk::Bool32,
 }
 
-// SAFETY: the structure's layout and type are those of the specification, which has it extend both.
+// SAFETY: layout and type are those of the specification, in which the structure extends both.
 unsafe impl vk::ExtendsPhysicalDeviceFeatures2 for Bfloat16Features {}
 // SAFETY: as above.
 unsafe impl vk::ExtendsDeviceCreateInfo for Bfloat16Features {}
@@ -131,7 +133,7 @@ unsafe impl vk::TaggedStructure for Bfloat16Features {
 const BFLOAT16_COMPONENT: vk::ComponentTypeKHR = vk::ComponentTypeKHR::from_raw(1_000_141_000);
 
 impl Bfloat16Features {
-    /// Matrices of `bf16` or not.
+    /// Asks for `bf16` and matrices of it, or for neither.
     pub fn new(matrices: bool) -> Self {
         let there = vk::Bool32::from(matrices);
         let s_type = <Self as vk::TaggedStructure>::STRUCTURE_TYPE;
@@ -139,7 +141,7 @@ impl Bfloat16Features {
     }
 }
 
-/// The matrix units of a device, and whether kernels choose the sizes of its matrices.
+/// Returns the matrix units of a device, and whether kernels choose the sizes of matrices.
 ///
 /// # Safety
 /// The physical device is of the instance, has version 1.2 of the API and these extensions.
@@ -164,9 +166,9 @@ pub(super) unsafe fn matrix_units(
     if has_extension(offered, cooperative_matrix2::NAME) {
         all = all.push_next(&mut flexible);
     }
-    // SAFETY: the caller's; the device knows the chained structures by its version and extensions.
+    // SAFETY: as the caller promises; the device knows the chained structures by its version and extensions.
     unsafe { instance.get_physical_device_features2(physical, &mut all) };
-    // Kernels hand halves to the units as integers.
+    // Kernels hand halves to the units as 16-bit integers.
     let halves = all.features.shader_int16 == vk::TRUE;
     let mut controls = vk::PhysicalDeviceVulkan12Properties::default();
     let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut controls);
@@ -176,14 +178,14 @@ pub(super) unsafe fn matrix_units(
         return (units, false);
     }
     let functions = khr::cooperative_matrix::Instance::new(entry, instance);
-    // SAFETY: the caller's, and the device has the extension.
+    // SAFETY: as the caller promises, and the device has the extension.
     let shapes = unsafe { functions.get_physical_device_cooperative_matrix_properties(physical) }.unwrap_or_default();
     let flexible = match flexible.flexible_dimensions {
-        // SAFETY: the caller's.
+        // SAFETY: as the caller promises.
         vk::TRUE => unsafe { cooperative_matrix2::flexible_dimensions(entry, instance, physical) },
         _ => Vec::new(),
     };
-    // Sums are converted to `f16` by the device, which has to round them as others do.
+    // The device converts sums to `f16`. It has to round them as other devices do.
     let rounds =
         controls.shader_rounding_mode_rte_float16 == vk::TRUE && controls.shader_denorm_preserve_float16 == vk::TRUE;
     let bytes = v12.shader_int8 == vk::TRUE;
@@ -219,13 +221,13 @@ pub(super) unsafe fn matrix_units(
     (units, !flexible.is_empty())
 }
 
-/// What is fastest on an H200, where kernels choose the size: two of the units' products side by side.
+/// Returns the size that is fastest on an H200 if kernels choose it: two of the units' products side by side.
 fn wide(dtype: DType) -> [u32; 3] {
     [16, 32, 32 / dtype.size_in_bytes() as u32]
 }
 
-/// Whether kernels can use units of a size: parts of a block have multiples of 16 rows and columns, tiles are multiples of 64
-/// bytes deep, and matrices begin at multiples of 16 bytes.
+/// Returns whether kernels can use units of a size. Parts of a block have multiples of 16 rows and columns. Tiles are
+/// multiples of 64 bytes deep. Matrices begin at multiples of 16 bytes.
 fn is_used(dtype: DType, [m, n, k]: [u32; 3]) -> bool {
     let bytes = dtype.size_in_bytes() as u32;
     let begins = |length: u32| (length * bytes).is_multiple_of(16);

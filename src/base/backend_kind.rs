@@ -9,17 +9,17 @@ use std::fmt;
 pub enum BackendKind {
     /// Vulkan 1.2 or newer.
     Vulkan,
-    /// WebGPU through `wgpu`: Vulkan, Metal, Direct3D 12 or a browser beneath.
+    /// WebGPU through `wgpu`: over Vulkan, Metal, Direct3D 12 or a browser.
     WebGpu,
     /// oneAPI Level Zero.
     LevelZero,
 }
 
 impl BackendKind {
-    /// Every backend, those not compiled in included.
+    /// All backends, also those that are not compiled in.
     pub const ALL: [BackendKind; 3] = [BackendKind::Vulkan, BackendKind::WebGpu, BackendKind::LevelZero];
 
-    /// The name as it is written in device strings: `vulkan`, `webgpu`, `level-zero`.
+    /// Returns the name in device strings: `vulkan`, `webgpu`, `level-zero`.
     pub const fn name(self) -> &'static str {
         match self {
             BackendKind::Vulkan => "vulkan",
@@ -35,7 +35,7 @@ impl fmt::Display for BackendKind {
     }
 }
 
-/// A backend's name, and an index behind a colon if it is not 0.
+/// Parses a backend's name. A colon and an index may follow; without them the index is 0.
 pub(crate) fn parse_device(text: &str) -> Result<(BackendKind, usize)> {
     let invalid = || Error::InvalidDevice { text: text.into() };
     let (name, index) = text.trim().split_once(':').unwrap_or((text.trim(), "0"));

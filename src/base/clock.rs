@@ -8,12 +8,12 @@ fn start() -> Instant {
     *START.get_or_init(Instant::now)
 }
 
-/// Nanoseconds of a clock that never goes back and is the same for all devices and threads of the process.
+/// Returns the nanoseconds of a monotonic clock, which all devices and threads of the process share.
 pub(crate) fn now() -> u64 {
     start().elapsed().as_nanos() as u64
 }
 
-/// The moment of a number from [`now`].
+/// Returns the moment that a number from [`now`] stands for.
 pub(crate) fn instant(nanoseconds: u64) -> Instant {
     start() + Duration::from_nanos(nanoseconds)
 }

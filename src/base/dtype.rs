@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DType {
-    /// Truth value, as comparisons give it: a byte that is 0 or 1. There is no arithmetic on it, but logic.
+    /// Truth value, the result of comparisons: a byte that is 0 or 1. It takes logic, but no arithmetic.
     Bool,
     /// Unsigned 8-bit integer.
     U8,
@@ -19,8 +19,8 @@ pub enum DType {
     U32,
     /// Signed 32-bit integer, two's complement.
     I32,
-    /// Signed 64-bit integer, two's complement. Devices without [`Features::i64`](crate::Features::i64) store, view, copy
-    /// and sort it, and take it as indexes.
+    /// Signed 64-bit integer, two's complement. Devices without [`Features::i64`](crate::Features::i64) can store,
+    /// view, copy and sort it and take it as indexes, but not compute with it.
     I64,
     /// IEEE 754 half precision. Arithmetic is done in `f32` and rounded to nearest even.
     F16,
@@ -29,7 +29,8 @@ pub enum DType {
     BF16,
     /// IEEE 754 single precision.
     F32,
-    /// IEEE 754 double precision. Devices without [`Features::f64`](crate::Features::f64) store, view, copy and sort it.
+    /// IEEE 754 double precision. Devices without [`Features::f64`](crate::Features::f64) can store, view, copy and
+    /// sort it, but not compute with it.
     F64,
 }
 
@@ -48,7 +49,7 @@ impl DType {
         DType::F64,
     ];
 
-    /// The size of an element in bytes.
+    /// Returns the size of an element in bytes.
     ///
     /// ```
     /// assert_eq!(marquetry::DType::F16.size_in_bytes(), 2);
@@ -72,12 +73,12 @@ impl DType {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 
-    /// Whether this is a floating-point type that is computed in `f32`.
+    /// Whether this is a floating-point type that kernels compute in `f32`.
     pub(crate) const fn is_single_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32)
     }
 
-    /// Whether this is an integer type; truth values are none.
+    /// Whether this is an integer type. Truth values are not.
     ///
     /// ```
     /// use marquetry::DType;
@@ -87,7 +88,8 @@ impl DType {
         !self.is_float() && !matches!(self, DType::Bool)
     }
 
-    /// The dtype of 32 bits or more that has all its numbers: what kernels write that do not pack.
+    /// Returns the dtype of at least 32 bits that holds all numbers of this one. Kernels that do not pack write this
+    /// dtype.
     pub(crate) const fn widened(self) -> DType {
         match self {
             DType::Bool | DType::U8 | DType::U32 => DType::U32,
@@ -97,32 +99,34 @@ impl DType {
         }
     }
 
-    /// The dtype of a sum: floats stay what they are, integers and truth values are widened, as sums of them seldom fit.
+    /// Returns the dtype of a sum. Floats stay what they are. Integers and truth values are widened, because their sums
+    /// seldom fit.
     pub(crate) const fn summed(self) -> DType {
         if self.is_float() { self } else { self.widened() }
     }
 
-    /// The dtype as which elements are moved by kernels that do not compute with them, so that no feature is needed.
+    /// Returns the dtype of the parts that kernels move if they do not compute. Elements of 64 bits move as words, so
+    /// the device needs no 64-bit types.
     pub(crate) const fn moved(self) -> DType {
         if self.size_in_bytes() == 8 { DType::U32 } else { self }
     }
 
-    /// How many elements of [`moved`](Self::moved) one of this dtype is.
+    /// Returns how many parts of the dtype [`moved`](Self::moved) make one element.
     pub(crate) const fn parts(self) -> usize {
         if self.size_in_bytes() == 8 { 2 } else { 1 }
     }
 
-    /// What a device must have to compute with it.
+    /// Returns the features that a device must have to compute with this dtype.
     pub(crate) fn requires(self) -> Features {
         Features {
-            // Doubles are told apart, and handed over, by their bits.
+            // Kernels receive doubles, and test them for NaN, as 64-bit integers.
             i64: matches!(self, DType::I64 | DType::F64),
             f64: self == DType::F64,
             ..Features::default()
         }
     }
 
-    /// The name as it is written in errors and displays: `f32`.
+    /// Returns the name in errors and displays: `f32`.
     pub const fn name(self) -> &'static str {
         match self {
             DType::Bool => "bool",
@@ -147,9 +151,9 @@ impl fmt::Display for DType {
 
 mod sealed {
     pub trait Sealed: Sized {
-        /// Elements from a tensor's memory, which may hold any bytes.
+        /// Converts a tensor's memory, which may hold any bytes, to elements.
         fn from_bytes(bytes: &[u8]) -> Vec<Self>;
-        /// The bits of the value, widened to the type that kernels compute in.
+        /// Returns the bits of the value, widened to the type that kernels compute in.
         fn to_bits(self) -> u64;
     }
 }
@@ -159,8 +163,8 @@ mod sealed {
 pub trait Element: bytemuck::NoUninit + Send + Sync + PartialOrd + fmt::Debug + Into<Number> + sealed::Sealed {
     /// The dtype of a tensor of `Self`.
     const DTYPE: DType;
-    /// The value as a double; exact but for an `i64` beyond 2^53, which is rounded to the nearest. [`Number`] is exact
-    /// for all.
+    /// Converts the value to a double. An `i64` beyond 2^53 is rounded to the nearest; everything else is exact.
+    /// [`Number`] is always exact.
     fn to_f64(self) -> f64;
 }
 
@@ -185,7 +189,7 @@ macro_rules! element {
 }
 
 element! {
-    // Whatever a byte holds, no truth value is made of it that is neither true nor false.
+    // A byte may hold anything, but a `bool` must be 0 or 1.
     bool => Bool, |bytes: &[u8]| bytes.iter().map(|&byte| byte != 0).collect(), u32::from, f64::from;
     u8 => U8, <[u8]>::to_vec, u32::from, f64::from;
     i8 => I8, bytemuck::pod_collect_to_vec, |x| i32::cast_unsigned(i32::from(x)), f64::from;

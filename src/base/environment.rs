@@ -1,8 +1,8 @@
-//! The variables of the environment, `MARQUETRY_*`: all are read here, once per process.
+//! The environment variables `MARQUETRY_*`. All are read here, once per process.
 //!
-//! One policy for all of them. An empty variable is as good as none, except for [`CACHE`]. A value that is not
-//! understood is an error of whatever opens a device, as a typing error would otherwise go unnoticed. Names that are
-//! not listed here are somebody else's. A browser has no environment: nothing is set there.
+//! The rules are the same for all. An empty variable counts as unset, except for [`CACHE`]. If a value is not
+//! understood, opening a device fails, so that a typing error is noticed. Names that are not listed here are ignored. A
+//! browser has no environment, so nothing is set there.
 
 use crate::base::backend_kind::{BackendKind, parse_device};
 use crate::base::error::{Error, Result};
@@ -12,22 +12,22 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// What [`Device::best`](crate::Device::best) opens.
+/// The device that [`Device::best`](crate::Device::best) opens.
 pub(crate) const DEVICE: &str = "MARQUETRY_DEVICE";
-/// Whether everything runs under the validation layers.
+/// Turns on the validation layers.
 pub(crate) const VALIDATION: &str = "MARQUETRY_VALIDATION";
-/// The folder for the kernels that are compiled, in all their forms.
+/// The folder to which compiled kernels are written, in all their forms.
 pub(crate) const DUMP: &str = "MARQUETRY_DUMP";
-/// The folder for binaries of kernels; empty for none.
+/// The folder for binaries of kernels. Empty: none are kept.
 pub(crate) const CACHE: &str = "MARQUETRY_CACHE";
-/// The entry of the tuning data for every device.
+/// The entry of the tuning data that every device uses.
 pub(crate) const TUNING: &str = "MARQUETRY_TUNING";
-/// What tests force.
+/// The words by which tests force code paths.
 pub(crate) const FORCE: &str = "MARQUETRY_FORCE";
-/// A library in place of the Level Zero loader.
+/// The library to open instead of the Level Zero loader.
 pub(crate) const LEVEL_ZERO_LIBRARY: &str = "MARQUETRY_LEVEL_ZERO_LIBRARY";
 
-/// What the variables say.
+/// The values of all variables.
 #[derive(Debug, Default, PartialEq)]
 #[cfg_attr(not(feature = "disk-cache"), allow(dead_code, reason = "some are for features that are not compiled in"))]
 pub(crate) struct Environment {
@@ -53,22 +53,24 @@ pub(crate) enum Cache {
 
 static ENVIRONMENT: LazyLock<Result<Environment>> = LazyLock::new(|| read(std::env::var_os));
 
-/// What the variables say.
+/// Returns the values of all variables.
 ///
 /// # Errors
-/// [`Error::Environment`] for the first one that is not understood.
+/// [`Error::Environment`] for the first value that is not understood.
 pub(crate) fn get() -> Result<&'static Environment> {
     ENVIRONMENT.as_ref().map_err(Error::clone)
 }
 
-/// The same where no error can be returned: without one if a variable is not understood, as no device is open then.
+/// Returns the same to callers that cannot return an error. If a value is not understood, no device is open, and this
+/// returns the defaults.
 pub(crate) fn settings() -> &'static Environment {
     static NONE: LazyLock<Environment> = LazyLock::new(Environment::default);
     ENVIRONMENT.as_ref().unwrap_or_else(|_| &NONE)
 }
 
 impl Environment {
-    /// Creates the folders that are named, and checks that the kernels can be written: else they would be missed later.
+    /// Creates the folders that the variables name. Checks that dumps can be written, because missing dumps would be
+    /// noticed late.
     pub fn prepare_folders(&self) -> Result<()> {
         let fail = |variable, folder: &Path, error: std::io::Error| {
             let message =
@@ -80,7 +82,7 @@ impl Environment {
         {
             return fail(DUMP, folder, error);
         }
-        // Binaries that are there already may be all that is wanted: that more can be written is not asked for.
+        // The folder need not be writable: the binaries that it holds may be enough.
         if let Cache::Folder(folder) = &self.cache
             && let Err(error) = std::fs::create_dir_all(folder)
         {
@@ -92,7 +94,7 @@ impl Environment {
 
 /// Writes a file to a folder and removes it.
 fn write_and_remove(folder: &Path) -> std::io::Result<()> {
-    // Other threads and processes may do the same meanwhile.
+    // Other threads and processes may do the same, so the name has the ids of both.
     let path = folder.join(format!(".{}.{:?}", std::process::id(), std::thread::current().id()));
     std::fs::write(&path, "")?;
     std::fs::remove_file(path)
@@ -127,7 +129,7 @@ fn read(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Environment
     })
 }
 
-/// Parses a value, if there is one. What is not UTF-8 no parser understands: all of them ask for ASCII.
+/// Parses a value, if there is one. If it is not UTF-8, every parser refuses it, because all of them expect ASCII.
 fn parsed<T>(
     variable: &'static str,
     value: Option<OsString>,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong, with the facts needed to mend it.
+/// Everything that can go wrong, with the facts needed to fix it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,7 +21,7 @@ pub enum Error {
         lhs: Shape,
         /// The second shape.
         rhs: Shape,
-        /// What shapes it takes.
+        /// Which shapes it takes.
         hint: &'static str,
     },
 
@@ -36,7 +36,7 @@ pub enum Error {
         shape: Shape,
     },
 
-    /// A shape that holds another number of elements than there are.
+    /// A shape whose number of elements is not the number at hand.
     #[error("{op}: shape {shape} holds {} elements, but there are {elements}", shape.display_count())]
     ElementCount {
         /// The operation's name.
@@ -47,7 +47,7 @@ pub enum Error {
         elements: usize,
     },
 
-    /// Elements asked for as another type than they have.
+    /// A read of elements as another type than they have.
     #[error(
         "{op}: the elements are {dtype}, not {asked}; read them with `{op}::<{dtype}>()`, or convert the tensor with \
          `to_dtype(DType::{asked:?})` first"
@@ -94,7 +94,7 @@ pub enum Error {
         rhs: String,
     },
 
-    /// An axis outside of a tensor's rank.
+    /// An axis outside a tensor's rank.
     #[error("{op}: axis {axis} is out of range for shape {shape} ({})", shape.display_axes())]
     AxisOutOfRange {
         /// The operation's name.
@@ -136,11 +136,11 @@ pub enum Error {
         op: &'static str,
         /// The shape.
         shape: Shape,
-        /// The most elements that are possible.
+        /// The largest number of elements that is possible.
         limit: u64,
     },
 
-    /// An argument outside of its domain.
+    /// An argument outside its domain.
     #[error("{op}: {message}")]
     InvalidArgument {
         /// The operation's name.
@@ -158,13 +158,13 @@ pub enum Error {
         text: String,
     },
 
-    /// An environment variable with a value that is not understood or needs a feature, or a folder that cannot be
-    /// written. No device can be opened by the process.
+    /// An environment variable with a wrong value: not understood, for a feature that is not compiled in, or a folder
+    /// that cannot be written. The process cannot open any device.
     #[error("environment variable {variable}: {message}")]
     Environment {
         /// The variable's name.
         variable: &'static str,
-        /// What is wrong with its value, and what is understood.
+        /// What is wrong with its value, and which values are understood.
         message: String,
     },
 
@@ -193,18 +193,18 @@ pub enum Error {
         device: String,
     },
 
-    /// Device memory is exhausted, or a buffer is larger than the device takes; tensors that exist stay valid.
+    /// Device memory is exhausted, or a buffer is larger than the device allows. Existing tensors stay valid.
     #[error("out of memory: {}", explain_memory(*requested, *in_use, *limit))]
     OutOfMemory {
         /// The bytes asked for.
         requested: u64,
         /// The bytes in use.
         in_use: u64,
-        /// The bytes there are, or that one buffer may have.
+        /// The limit in bytes: of the memory, or of one buffer.
         limit: u64,
     },
 
-    /// The device stopped working; open it anew and create its tensors again.
+    /// The device stopped working. Open it anew and create its tensors again.
     #[error("{device} was lost ({reason}); open the device anew")]
     DeviceLost {
         /// The device.
@@ -213,7 +213,7 @@ pub enum Error {
         reason: String,
     },
 
-    /// A kernel that does not follow the rules of the kernel language, or that a driver refused.
+    /// A kernel that breaks the rules of the kernel language, or that a driver refused.
     #[error("kernel `{kernel}`: {message}")]
     Kernel {
         /// The kernel's name.
@@ -222,18 +222,18 @@ pub enum Error {
         message: String,
     },
 
-    /// An argument that a kernel of the app does not take: see [`Kernel::launch`](crate::Kernel::launch).
+    /// An argument that does not fit a kernel of the app: see [`Kernel::launch`](crate::Kernel::launch).
     #[error("kernel `{kernel}`, argument `{argument}`: {message}")]
     Argument {
         /// The kernel's name.
         kernel: String,
-        /// The argument's name in the kernel's signature, or its number from 1 on, as in `#3`.
+        /// The argument's name in the kernel's signature, or its number, counted from 1, as in `#3`.
         argument: String,
         /// What is wrong with it.
         message: String,
     },
 
-    /// A file that the system would not read or write.
+    /// A file that the system failed to read or write.
     #[error("{}: {message}", path.display())]
     Io {
         /// The file.
@@ -244,7 +244,7 @@ pub enum Error {
         message: String,
     },
 
-    /// A file that does not hold what its format promises, or what was asked of it.
+    /// A file that breaks its format, or lacks what was asked for.
     #[error("{}: {message}", path.display())]
     Format {
         /// The file.
@@ -253,7 +253,7 @@ pub enum Error {
         message: String,
     },
 
-    /// A call of the driver failed in a way that has no name of its own here.
+    /// A driver call that failed in a way that no other variant names.
     #[error("{backend}: {call} failed: {message}")]
     Driver {
         /// The backend.
@@ -273,7 +273,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The operation that an argument was wrong for, as it stands at the start of the message.
+    /// Returns the operation that got a wrong argument; the message starts with it. `None` for all other errors.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -286,7 +286,8 @@ impl Error {
         self.clone().op_mut().copied()
     }
 
-    /// Gives errors the name of the operation that was called, where another one does its work.
+    /// Returns a function that renames the operation of an error to `op`, the one that was called. For operations that
+    /// others implement.
     pub(crate) fn named(op: &'static str) -> impl Fn(Error) -> Error {
         move |mut error| {
             if let Some(inner) = error.op_mut() {
@@ -315,7 +316,7 @@ impl Error {
     }
 }
 
-/// What is missing. If one buffer is beyond the limit by itself, no other tensor is in its way.
+/// Explains what is missing. If one buffer alone exceeds the limit, dropping other tensors would not help.
 fn explain_memory(requested: u64, in_use: u64, limit: u64) -> String {
     if requested > limit {
         return format!(

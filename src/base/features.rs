@@ -3,7 +3,7 @@
 use crate::base::dtype::DType;
 use std::fmt;
 
-/// Optional abilities: of a device, those it has; of a kernel, those it needs.
+/// Optional abilities: those that a device has, or those that a kernel needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Features {
@@ -15,19 +15,20 @@ pub struct Features {
     pub f16: bool,
     /// Subgroup arithmetic, ballot and shuffle in compute kernels.
     pub subgroups: bool,
-    /// Matrix units, as far as matrix products use them: with subgroups of 32 lanes.
+    /// Matrix units, as far as matrix products use them: in subgroups of 32 lanes.
     pub matrix_units: MatrixUnits,
-    /// Dot products of four packed bytes, signed ones and unsigned ones, by an instruction that is faster than products one by
-    /// one: [`Value::dot_i8`](crate::shader::Value::dot_i8), which every device has in some way, is that instruction then.
+    /// An instruction for dot products of four packed bytes, signed and unsigned, that is faster than single products.
+    /// [`Value::dot_i8`](crate::shader::Value::dot_i8) then uses it. Without it, `dot_i8` multiplies byte by byte.
     pub integer_dot_products: bool,
     /// Atomic operations on 32-bit integers.
     pub atomics: bool,
-    /// The device notes when commands start and end: [`Device::profile`](crate::Device::profile).
+    /// The device records when commands start and end: [`Device::profile`](crate::Device::profile).
     pub timestamps: bool,
 }
 
-/// What a GPU's matrix units multiply: of each dtype the size `[m, n, k]` of a product of `m x k` by `k x n` elements (where
-/// kernels may choose it, the one that they choose), and `None` where they do not take it.
+/// The sizes of products that a GPU's matrix units compute. Each dtype has the size `[m, n, k]` of a product of `m x k`
+/// by `k x n` elements. `None`: the units do not take the dtype. If kernels may choose the size, it is the size that
+/// they choose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct MatrixUnits {
@@ -42,7 +43,7 @@ pub struct MatrixUnits {
 }
 
 impl MatrixUnits {
-    /// The size of products of a dtype.
+    /// Returns the size of products of a dtype.
     pub(crate) fn of(mut self, dtype: DType) -> Option<[u32; 3]> {
         *self.of_mut(dtype)?
     }
@@ -57,7 +58,8 @@ impl MatrixUnits {
         }
     }
 
-    /// Where kernels choose the size, there is also the units' own: two of these side by side are what they choose.
+    /// Whether `available` has units of all these sizes. If kernels choose the size, they choose two of the units' own
+    /// products side by side: `[m, 2 n, k]`. The units' own size, with an n of 16, works there too.
     fn are_among(&self, available: &MatrixUnits) -> bool {
         DType::ALL.into_iter().all(|dtype| {
             let Some(needed @ [m, n, k]) = self.of(dtype) else { return true };

@@ -1,35 +1,35 @@
-//! [`Force`]: what tests force on kernels and devices, from `MARQUETRY_FORCE`.
+//! [`Force`]: what tests force, read from `MARQUETRY_FORCE`.
 
 use crate::tuning::UnitBlock;
 
-/// What is forced. By default nothing is.
+/// Forced choices. By default there are none.
 #[derive(Debug, Default, PartialEq)]
 #[cfg_attr(not(every_backend), allow(dead_code, reason = "some words are for one backend"))]
 pub(crate) struct Force {
     /// Whether wgpu gets all kernels as WGSL.
     pub wgsl: bool,
-    /// Whether Vulkan kernels reach all buffers by their addresses.
+    /// Whether Vulkan kernels reach all buffers by address.
     pub addresses: bool,
-    /// Whether kernels use an instruction for dot products, if there is one: else where it is fast.
+    /// Whether kernels use the device's instruction for dot products. `None`: they do if it is fast.
     pub dot_products: Option<bool>,
-    /// Whether products do without matrix units.
+    /// Whether products avoid matrix units.
     pub no_units: bool,
-    /// The blocks that products on matrix units may use, if one of them fits.
+    /// The blocks that products on matrix units choose first, if they fit.
     pub unit_blocks: Vec<UnitBlock>,
-    /// The numbers of parts that these products may cut the depth into, if one of them fits.
+    /// The numbers of parts of the depth that these products choose first, if they fit.
     pub splits: Vec<usize>,
 }
 
 impl Force {
-    /// What a value may be.
+    /// The values that are understood, for the error message.
     pub const EXPECTED: &str = "words with commas between them: `wgsl`, `addresses`, `dot-products`, \
                                 `no-dot-products`, `no-units`, `units=` with a block, as in \
                                 `units=128x128x128/64x64x1`, or `splits=` with 1, 2, 4 or 8";
 
-    /// The numbers of parts that the depth may be cut into.
+    /// The numbers of parts into which products may cut the depth.
     pub const SPLITS: [usize; 4] = [1, 2, 4, 8];
 
-    /// Parses words between commas; `None` if one of them is unknown.
+    /// Parses words separated by commas. Returns `None` if one of them is unknown.
     pub fn parse(text: &str) -> Option<Force> {
         let mut force = Force::default();
         for word in text.split(',').map(str::trim) {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn unknown_words_are_refused() {
-        // The parts of the fourth block do not fill it.
+        // In the fourth text, the parts of 48 rows do not fill the block of 128 rows.
         for text in ["garbage", "WGSL", "wgsl,", "units=128x128x128/48x64x1", "splits=3", "splits=", "tile=4"] {
             assert_eq!(Force::parse(text), None, "{text}");
         }

@@ -3,7 +3,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Dims, Shape};
 
-/// A strided view, counted in elements.
+/// A strided view of a buffer. Its numbers count elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub shape: Shape,
@@ -12,17 +12,18 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Row-major order without gaps.
+    /// Returns the contiguous layout: row-major order without gaps.
     pub fn contiguous(shape: Shape) -> Self {
         let mut strides: Dims<isize> = shape.iter().map(|_| 1).collect();
         for axis in (1..shape.rank()).rev() {
-            // An empty tensor may have other axes so long that the product wraps; its strides are never used.
+            // If the tensor is empty, other axes may be so long that the product wraps. The strides are then never
+            // used.
             strides[axis - 1] = strides[axis].wrapping_mul(shape[axis].max(1) as isize);
         }
         Layout { shape, strides, offset: 0 }
     }
 
-    /// Any strided view over the elements of this layout, which is contiguous.
+    /// Returns any strided view over the elements of this layout, which must be contiguous.
     pub fn strided(&self, shape: Shape, strides: &[isize], offset: usize, op: &'static str) -> Result<Self> {
         if shape.rank() != strides.len() {
             let message =
@@ -32,7 +33,7 @@ impl Layout {
         let Some(elements) = shape.elem_count() else {
             return Err(Error::SizeOverflow { op, shape, limit: usize::MAX as u64 });
         };
-        // The lowest and the highest place.
+        // The lowest and the highest place that the view reaches.
         let (mut low, mut high) = (offset as i128, offset as i128);
         for (&length, &stride) in shape.iter().zip(strides) {
             let reach = length.saturating_sub(1) as i128 * stride as i128;
@@ -44,18 +45,18 @@ impl Layout {
                 format!("shape {shape} with strides {strides:?} reaches from {low} to {high}, of {available} elements");
             return Err(Error::InvalidArgument { op, message });
         }
-        // An empty view has no first element: the offset stays inside of the buffer.
+        // An empty view has no first element. Its offset must still lie in the buffer.
         Ok(Layout { shape, strides, offset: self.offset + if elements > 0 { offset } else { 0 } })
     }
 
-    /// The number of elements; a layout is only made for shapes where it fits a `usize`.
+    /// Returns the number of elements. Layouts exist only for shapes whose number of elements fits a `usize`.
     pub fn elements(&self) -> usize {
         self.shape.elem_count().unwrap_or(usize::MAX)
     }
 
     /// Whether the elements lie in row-major order without gaps, from `offset` on.
     pub fn is_contiguous(&self) -> bool {
-        // An empty tensor has nothing between which a gap could be, and other axes so long that their product wraps.
+        // An empty tensor has no gaps, and other axes may be so long that their product wraps.
         if self.shape.contains(&0) {
             return true;
         }
@@ -69,25 +70,25 @@ impl Layout {
         true
     }
 
-    /// The view with its axes in another order.
+    /// Returns the view with its axes in another order.
     pub fn permuted(&self, axes: &[usize]) -> Self {
         let shape = axes.iter().map(|&axis| self.shape[axis]).collect();
         Layout { shape, strides: axes.iter().map(|&axis| self.strides[axis]).collect(), offset: self.offset }
     }
 
-    /// `length` elements along an axis, `step` apart, from `start` on.
+    /// Returns the view of `length` elements along an axis, `step` apart, from `start` on.
     pub fn sliced(&self, axis: usize, start: usize, length: usize, step: isize) -> Self {
         let mut dims: Dims = self.shape.iter().copied().collect();
         dims[axis] = length;
         let mut strides = self.strides.clone();
         let stride = strides[axis];
         strides[axis] = stride.wrapping_mul(step);
-        // An empty view has no first element: the offset stays inside of the buffer.
+        // An empty view has no first element. Its offset must still lie in the buffer.
         let moved = if length == 0 { 0 } else { (start as isize).wrapping_mul(stride) };
         Layout { shape: dims.into(), strides, offset: self.offset.wrapping_add_signed(moved) }
     }
 
-    /// The view repeated along new outer axes and axes of length 1.
+    /// Repeats the view along new outer axes and along axes of length 1.
     pub fn broadcast_to(&self, shape: &Shape, op: &'static str) -> Result<Self> {
         let mismatch = || Error::ShapeMismatch {
             op,
@@ -107,7 +108,7 @@ impl Layout {
         Ok(Layout { shape: shape.clone(), strides, offset: self.offset })
     }
 
-    /// The view of elements as `parts` smaller ones each, along a new last axis.
+    /// Splits each element into `parts` smaller ones along a new last axis.
     pub fn in_parts(&self, parts: usize) -> Self {
         Layout {
             shape: self.shape.iter().copied().chain([parts]).collect(),
@@ -116,8 +117,8 @@ impl Layout {
         }
     }
 
-    /// Two axes replaced by a last one along which both are walked, `offset` places later along the second than along
-    /// the first.
+    /// Replaces two axes by their diagonal, a new last axis that steps along both. Its index along `second` is `offset`
+    /// more than its index along `first`.
     pub fn diagonal(&self, first: usize, second: usize, offset: isize) -> Self {
         let lengths = [self.shape[first], self.shape[second]];
         let skipped = if offset < 0 { [offset.unsigned_abs(), 0] } else { [0, offset.unsigned_abs()] };
@@ -133,7 +134,7 @@ impl Layout {
         }
     }
 
-    /// The view with an axis as two, the outer one of length `outer`, which divides the axis's.
+    /// Splits an axis in two. `outer` is the length of the outer one; it must divide the length of the axis.
     pub fn split(&self, axis: usize, outer: usize) -> Self {
         let (mut dims, mut strides): (Dims, _) = (self.shape.iter().copied().collect(), self.strides.clone());
         dims[axis] /= outer;
@@ -142,7 +143,7 @@ impl Layout {
         Layout { shape: dims.into(), strides, offset: self.offset }
     }
 
-    /// The axes from `start` to `end` (included) as one, where that needs no copy.
+    /// Merges the axes from `start` to `end` (included) into one. Returns `None` if that needs a copy.
     pub fn merged(&self, start: usize, end: usize) -> Option<Self> {
         let axes = start..end + 1;
         if self.shape.contains(&0) {
@@ -158,7 +159,7 @@ impl Layout {
         Some(Layout { shape, strides, offset: self.offset })
     }
 
-    /// Whether two elements may have one place. The strides alone do not always tell: then it is true.
+    /// Whether two elements may lie at the same place. If the strides alone cannot tell, the answer is true.
     pub fn may_overlap(&self) -> bool {
         if self.shape.contains(&0) {
             return false;
@@ -166,7 +167,7 @@ impl Layout {
         let axes = self.shape.iter().zip(&self.strides).filter(|(length, _)| **length > 1);
         let mut axes: Dims<(usize, usize)> = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length)).collect();
         axes.sort_unstable();
-        // How far the axes of smaller strides reach.
+        // How far the axes with smaller strides reach.
         let mut reach = 0usize;
         axes.into_iter().any(|(stride, length)| {
             let overlaps = stride <= reach;
@@ -175,20 +176,20 @@ impl Layout {
         })
     }
 
-    /// The same elements in another shape, where that needs no copy.
+    /// Returns the same elements in another shape, or `None` if that needs a copy.
     pub fn reshaped(&self, shape: &Shape) -> Option<Self> {
         self.is_contiguous().then(|| Layout { offset: self.offset, ..Layout::contiguous(shape.clone()) })
     }
 }
 
-/// Drops axes of length 1 and merges neighbouring axes that all views walk as one, so that kernels count fewer.
-/// Returns the lengths that are left, and the strides of each view.
+/// Drops axes of length 1, and merges neighbouring axes that all views walk as one. Kernels then count fewer axes.
+/// Returns the remaining lengths, and the strides of each view.
 pub(crate) fn collapse<const N: usize>(shape: &[usize], views: [&[isize]; N]) -> (Dims, [Dims<isize>; N]) {
     let mut strides = std::array::from_fn(|_| Dims::new());
     (merge(shape, &views, &mut strides), strides)
 }
 
-/// The same for a number of views that is known only when it runs.
+/// The same for a number of views that is known only at run time.
 pub(crate) fn collapse_all(shape: &[usize], views: &[&[isize]]) -> (Dims, Vec<Dims<isize>>) {
     let mut strides = vec![Dims::new(); views.len()];
     (merge(shape, views, &mut strides), strides)
@@ -202,7 +203,7 @@ fn merge(shape: &[usize], views: &[&[isize]], strides: &mut [Dims<isize>]) -> Di
                 merged.last().is_some_and(|&outer| outer == view[axis].wrapping_mul(shape[axis] as isize))
             });
         if mergeable && let Some(last) = lengths.last_mut() {
-            // Only the axes of an empty tensor can wrap, and nobody walks those.
+            // Only an empty tensor has axes that wrap, and nothing walks them.
             *last = last.wrapping_mul(shape[axis]);
         } else {
             lengths.push(shape[axis]);

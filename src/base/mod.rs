@@ -1,4 +1,4 @@
-//! The ground floor: the words that all other rooms use.
+//! What all other rooms use: errors, dtypes, shapes, layouts, numbers and the environment.
 
 pub(crate) mod backend_kind;
 pub(crate) mod clock;

@@ -6,10 +6,10 @@ use half::{bf16, f16};
 use std::cmp::Ordering;
 use std::fmt;
 
-/// A number as it is written, for a tensor of any dtype: integers stay integers.
+/// A number for a tensor of any dtype. Integers stay integers.
 ///
-/// A tensor takes it into its own dtype. A float dtype rounds it to the nearest, once. An integer dtype must hold it:
-/// there 2.0 is 2, and 0.5 or a number out of range is an [`Error::InvalidArgument`]. `bool` holds 0 and 1.
+/// A tensor converts it to its own dtype. A float dtype rounds it to the nearest, once. An integer dtype must hold it:
+/// 2.0 is 2, but 0.5 or a number out of range is an [`Error::InvalidArgument`]. `bool` holds 0 and 1.
 ///
 /// ```
 /// # use marquetry::{Device, Number, Tensor};
@@ -51,14 +51,14 @@ impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Number::Integer(number) => number.fmt(f),
-            // With an exponent where there would be hundreds of digits.
+            // `Debug` writes an exponent instead of hundreds of digits.
             Number::Float(number) => write!(f, "{number:?}"),
         }
     }
 }
 
 impl Number {
-    /// The bits of the number as an element of a dtype, widened to the type that kernels compute in.
+    /// Returns the bits of the number as an element of `dtype`, widened to the type that kernels compute in.
     pub(crate) fn bits(self, dtype: DType, op: &'static str) -> Result<u64> {
         Ok(match dtype {
             DType::F64 => self.to_f64().to_bits(),
@@ -70,11 +70,11 @@ impl Number {
         })
     }
 
-    /// The whole number, which an integer dtype must hold.
+    /// Returns the whole number. The integer dtype must hold it.
     fn whole(self, dtype: DType, op: &'static str) -> Result<i128> {
         let whole = match self {
             Number::Integer(number) => Some(number),
-            // What saturates is beyond every dtype.
+            // If the cast saturates, the number is beyond every dtype.
             Number::Float(number) => (number.fract() == 0.0).then_some(number as i128),
         };
         let (least, most) = whole_numbers(dtype);
@@ -87,7 +87,7 @@ impl Number {
         })
     }
 
-    /// The nearest double.
+    /// Returns the nearest double.
     pub(crate) fn to_f64(self) -> f64 {
         match self {
             Number::Integer(number) => number as f64,
@@ -102,8 +102,8 @@ impl Number {
         }
     }
 
-    /// The `f32` that rounds to fewer bits as the number itself does: where it is not the number, the one beside it
-    /// whose last bit is set (S. Boldo and G. Melquiond, "When double rounding is odd", 2005).
+    /// Returns an `f32` that rounds to fewer bits as the number itself does. If the number is not an `f32`, this is the
+    /// neighbour whose last bit is set (S. Boldo and G. Melquiond, "When double rounding is odd", 2005).
     fn to_odd_f32(self) -> f32 {
         let near = self.to_f32();
         let magnitude = match self {
@@ -119,7 +119,7 @@ impl Number {
     }
 }
 
-/// The least and the greatest number of an integer dtype.
+/// Returns the least and the greatest number of an integer dtype.
 fn whole_numbers(dtype: DType) -> (i128, i128) {
     match dtype {
         DType::Bool => (0, 1),
@@ -128,7 +128,7 @@ fn whole_numbers(dtype: DType) -> (i128, i128) {
         DType::U32 => (0, u32::MAX.into()),
         DType::I32 => (i32::MIN.into(), i32::MAX.into()),
         DType::I64 => (i64::MIN.into(), i64::MAX.into()),
-        // Every number; floats are rounded.
+        // Float dtypes take every number and round it.
         DType::F16 | DType::BF16 | DType::F32 | DType::F64 => (i128::MIN, i128::MAX),
     }
 }

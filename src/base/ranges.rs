@@ -5,10 +5,10 @@ use crate::base::shape::Shape;
 use smallvec::SmallVec;
 use std::ops::{Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// A range of indices for each of the first axes; axes behind them are whole.
+/// A range of indices for each of the first axes. Later axes are taken whole.
 ///
-/// Made from one range, an array, a slice or a vector of ranges of one sort, or a tuple of ranges of any sort:
-/// `(0..2, .., 3..)`.
+/// Made from one range, or from an array, a slice or a vector of ranges of one type. A tuple may have ranges of any
+/// types: `(0..2, .., 3..)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranges(SmallVec<[(Bound<usize>, Bound<usize>); 4]>);
 
@@ -16,7 +16,7 @@ fn bounds(range: &impl RangeBounds<usize>) -> (Bound<usize>, Bound<usize>) {
     (range.start_bound().cloned(), range.end_bound().cloned())
 }
 
-/// The indices of a range along an axis of `length`; the end may lie beyond it.
+/// Returns the indices of a range along an axis of `length`. The end may lie beyond the axis.
 pub(crate) fn resolve(range: &impl RangeBounds<usize>, length: usize) -> Range<usize> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
@@ -32,7 +32,7 @@ pub(crate) fn resolve(range: &impl RangeBounds<usize>, length: usize) -> Range<u
 }
 
 impl Ranges {
-    /// A range for every axis of `shape`, each inside of it.
+    /// Returns a range for every axis of `shape`. Each range lies inside its axis.
     pub(crate) fn resolve(&self, shape: &Shape, op: &'static str) -> Result<Vec<Range<usize>>> {
         if self.0.len() > shape.rank() {
             let message = format!(

@@ -32,7 +32,7 @@ impl Shape {
         self.0.len()
     }
 
-    /// The number of elements, `None` where it does not fit a `usize`.
+    /// Returns the number of elements, or `None` if it does not fit a `usize`.
     pub fn elem_count(&self) -> Option<usize> {
         // A zero anywhere makes the tensor empty, however large the other axes are.
         if self.0.contains(&0) {
@@ -41,7 +41,7 @@ impl Shape {
         self.0.iter().try_fold(1usize, |count, &n| count.checked_mul(n))
     }
 
-    /// The shape with another length of one axis.
+    /// Returns the shape with another length of one axis.
     pub(crate) fn with_length(&self, axis: usize, length: usize) -> Shape {
         self.iter().enumerate().map(|(i, &n)| if i == axis { length } else { n }).collect()
     }
@@ -50,7 +50,7 @@ impl Shape {
         self.elem_count().map_or_else(|| "too many".to_string(), |n| n.to_string())
     }
 
-    /// The axes that there are, for an error's message.
+    /// Lists the valid axes, for an error's message.
     pub(crate) fn display_axes(&self) -> String {
         match self.rank() {
             0 => "a scalar, which has no axes".into(),
@@ -58,7 +58,8 @@ impl Shape {
         }
     }
 
-    /// The shape that `self` and `other` broadcast to: aligned at the innermost axis, equal lengths or 1.
+    /// Returns the shape that `self` and `other` broadcast to. Axes are aligned at the innermost one. Their lengths
+    /// must be equal or 1.
     pub(crate) fn broadcast_with(&self, other: &Shape, op: &'static str) -> Result<Shape> {
         let rank = self.rank().max(other.rank());
         let length = |s: &Shape, axis: usize| (axis + s.rank()).checked_sub(rank).map_or(1, |a| s.0[a]);
@@ -170,13 +171,13 @@ shape_from_tuple!(a, b, c, d);
 shape_from_tuple!(a, b, c, d, e);
 shape_from_tuple!(a, b, c, d, e, f);
 
-/// One axis of a tensor; negative numbers count from the innermost one, so that `-1` is the last.
+/// One axis of a tensor. Negative numbers count from the innermost axis: `-1` is the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Axis(isize);
 
 impl From<usize> for Axis {
     fn from(axis: usize) -> Self {
-        // No tensor has so many axes: what saturates here is out of range later.
+        // No tensor has that many axes. The saturated number is out of range later.
         Axis(isize::try_from(axis).unwrap_or(isize::MAX))
     }
 }
@@ -194,12 +195,12 @@ impl From<i32> for Axis {
 }
 
 impl Axis {
-    /// The axis as an index into `shape`.
+    /// Returns the axis as an index into `shape`.
     pub(crate) fn resolve(self, shape: &Shape, op: &'static str) -> Result<usize> {
         self.resolve_in(shape.rank(), shape, op)
     }
 
-    /// The same for a position between axes, where `rank` (behind the last axis) is one too.
+    /// Returns the index of a position between axes. `rank` is the position behind the last axis.
     pub(crate) fn resolve_position(self, shape: &Shape, op: &'static str) -> Result<usize> {
         self.resolve_in(shape.rank() + 1, shape, op)
     }
@@ -273,7 +274,7 @@ impl<A: Into<Axis>, B: Into<Axis>, C: Into<Axis>> From<(A, B, C)> for Axes {
 }
 
 impl Axes {
-    /// The axes as distinct indices into `shape`, in the order given.
+    /// Returns the axes as distinct indices into `shape`, in the order given.
     pub(crate) fn resolve(&self, shape: &Shape, op: &'static str) -> Result<Dims> {
         let mut indices = Dims::new();
         for axis in &self.0 {
@@ -287,10 +288,10 @@ impl Axes {
     }
 }
 
-/// The largest number of elements that a kernel counts with 32 bits, with room for rounding up.
+/// The largest number of elements that a kernel counts with 32 bits. It leaves room for rounding up.
 pub(crate) const MAX_ELEMENTS: usize = u32::MAX as usize - 0xffff;
 
-/// The number of elements of a shape that is to be stored.
+/// Returns the number of elements of a shape to be stored, if kernels can count them.
 pub(crate) fn checked_elements(shape: &Shape, op: &'static str) -> Result<usize> {
     shape.elem_count().filter(|&n| n <= MAX_ELEMENTS).ok_or_else(|| Error::SizeOverflow {
         op,
@@ -299,7 +300,7 @@ pub(crate) fn checked_elements(shape: &Shape, op: &'static str) -> Result<usize>
     })
 }
 
-/// The number of parts that kernels count, of which an element of 64 bits has two.
+/// Returns the number of parts that kernels count. An element of 64 bits has two parts.
 pub(crate) fn checked_parts(shape: &Shape, dtype: DType, op: &'static str) -> Result<usize> {
     let limit = MAX_ELEMENTS / dtype.parts();
     let elements = shape.elem_count().filter(|&n| n <= limit);

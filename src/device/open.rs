@@ -14,16 +14,16 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
 
-/// The devices that are open, so that opening one again gives the same.
+/// The open devices. Opening one of them again gives the same device.
 static OPEN: Mutex<BTreeMap<(BackendKind, usize), Weak<Runtime>>> = Mutex::new(BTreeMap::new());
 
 fn find_open(backend: BackendKind, index: usize) -> Option<Device> {
     let runtime = OPEN.lock().get(&(backend, index))?.upgrade()?;
-    // A device that was lost stays lost for its tensors, but may be opened anew.
+    // A lost device stays lost for its tensors, but may be opened again.
     runtime.is_alive().then(|| wrap(backend, runtime))
 }
 
-/// Enters a device that has just been opened, unless another thread was faster.
+/// Adds a device that has just been opened, unless another thread was faster.
 fn enter(backend: BackendKind, index: usize, runtime: Runtime) -> Device {
     let runtime = Arc::new(runtime);
     let mut open = OPEN.lock();
@@ -66,7 +66,7 @@ fn open_alone(backend: BackendKind, index: usize) -> Result<Device> {
     }
 }
 
-/// Opens a device once more, apart from where it is open already, with other data for how work is cut.
+/// Opens a device with other tuning data. If it is open already, the two are separate.
 pub fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
     let (backend, index) = parse_device(text)?;
     environment::get()?.prepare_folders()?;
@@ -78,22 +78,23 @@ async fn open_runtime(backend: BackendKind, index: usize) -> Result<Runtime> {
     registry::open(backend, index).await.map(Runtime::new)
 }
 
-/// Runs a future that only pretends to wait: outside of browsers, opening a device blocks.
+/// Runs a future that never waits: outside browsers, the calls that open a device block.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     pollster::block_on(future)
 }
 
 impl Device {
-    /// The devices of all backends that are compiled in and find a driver, in the order of the backends.
+    /// Returns the devices of all backends that are compiled in and find a driver, in the order of the backends.
     ///
-    /// One GPU shows up once per backend that reaches it. If an environment variable has a value that is not
-    /// understood, no device can be opened, and the list is empty; the error is logged, and [`best`](Self::best)
-    /// returns it. Not for browsers: see [`list_async`](Self::list_async).
+    /// One GPU shows up once per backend that reaches it. Not for browsers: see [`list_async`](Self::list_async).
+    ///
+    /// If an environment variable has a value that is not understood, no device can be opened. Then the list is empty,
+    /// the error is logged, and [`best`](Self::best) returns it.
     pub fn list() -> Vec<DeviceInfo> {
         block_on(Device::list_async())
     }
 
-    /// The same for browsers, where asking for devices takes a while and must not block.
+    /// Does the same as [`list`](Self::list) in browsers, where asking for devices takes a while and must not block.
     pub async fn list_async() -> Vec<DeviceInfo> {
         let mut devices = Vec::new();
         if let Err(error) = environment::get() {
@@ -109,18 +110,20 @@ impl Device {
         devices
     }
 
-    /// The best device: the one that `MARQUETRY_DEVICE` names (as in `webgpu:0`) if it is set; else discrete GPUs come
-    /// before integrated, virtual and software ones, Vulkan before Level Zero before WebGPU, and more
-    /// compute units before fewer.
+    /// Opens the best device. If `MARQUETRY_DEVICE` is set (as in `webgpu:0`), this is the device that it names.
+    ///
+    /// Else discrete GPUs come before integrated, virtual and software ones, then Vulkan before Level Zero before
+    /// WebGPU, then more compute units before fewer.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] with what each backend says; [`Error::Environment`] for a variable that is not understood;
-    /// if `MARQUETRY_DEVICE` is set, [`Error::BackendUnavailable`] with what is missing.
+    /// - [`Error::NoDevice`] with what each backend says
+    /// - [`Error::Environment`] if a variable has a value that is not understood
+    /// - [`Error::BackendUnavailable`] with what is missing, if `MARQUETRY_DEVICE` is set
     pub fn best() -> Result<Device> {
         block_on(Device::best_async())
     }
 
-    /// The same for browsers.
+    /// Does the same as [`best`](Self::best) in browsers.
     ///
     /// # Errors
     /// As [`best`](Self::best).
@@ -146,7 +149,7 @@ impl Device {
         Err(Error::NoDevice { reasons: reasons.join("; ") })
     }
 
-    /// The Vulkan device of an index, counted in the order of [`list`](Self::list).
+    /// Opens the Vulkan device with this index, in the order of [`list`](Self::list).
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
@@ -154,7 +157,7 @@ impl Device {
         block_on(open(BackendKind::Vulkan, index))
     }
 
-    /// The WebGPU device of an index, counted in the order of [`list`](Self::list). Not for browsers.
+    /// Opens the WebGPU device with this index, in the order of [`list`](Self::list). Not for browsers.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
@@ -162,7 +165,7 @@ impl Device {
         block_on(open(BackendKind::WebGpu, index))
     }
 
-    /// The same for browsers, where index 0 is the only one.
+    /// Does the same as [`webgpu`](Self::webgpu) in browsers, where index 0 is the only one.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
@@ -170,7 +173,7 @@ impl Device {
         open(BackendKind::WebGpu, index).await
     }
 
-    /// The Level Zero device of an index, counted in the order of [`list`](Self::list).
+    /// Opens the Level Zero device with this index, in the order of [`list`](Self::list).
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
@@ -182,7 +185,7 @@ impl Device {
 impl FromStr for Device {
     type Err = Error;
 
-    /// Opens the device that a string names: `vulkan`, `webgpu:1`. Not for browsers.
+    /// Opens the device that a string names, such as `vulkan` or `webgpu:1`. Not for browsers.
     fn from_str(text: &str) -> Result<Device> {
         let (backend, index) = parse_device(text)?;
         block_on(open(backend, index))

@@ -1,11 +1,12 @@
-//! A sample of every family of kernels, for those who want to look at the kernels: `cargo run --example kernels`.
+//! A sample of every family of kernels, for people who want to look at them: `cargo run --example kernels`.
 
 use crate::base::error::Result;
 use crate::engine::dump;
 use crate::kernels::KernelConfig;
 use crate::shader::{Module, Target};
 
-/// Generates a sample of every family of kernels, but for those that a target has no instructions for. With `MARQUETRY_DUMP=dir` they are written there in all forms.
+/// Generates a sample of every family of kernels, except those that need instructions the target lacks. With
+/// `MARQUETRY_DUMP=dir`, writes all samples there in all forms.
 ///
 /// ```
 /// use marquetry::{internals::catalogue, shader::Target};
@@ -15,7 +16,8 @@ use crate::shader::{Module, Target};
 /// ```
 ///
 /// # Errors
-/// [`Error::Kernel`](crate::Error::Kernel) would be a mistake in this crate.
+/// [`Error::Kernel`](crate::Error::Kernel) would be a mistake in this crate. A dump that cannot be written is an error,
+/// too.
 pub fn catalogue(target: Target) -> Result<Vec<Module>> {
     let mut kernels = Vec::new();
     for config in KernelConfig::samples() {

@@ -1,4 +1,4 @@
-//! How much memory the container of this process leaves it: Linux control groups, both versions.
+//! The memory that the container of this process leaves to it: Linux control groups, both versions.
 //!
 //! The files are described in the kernel's `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 struct Files {
     limit: &'static str,
     usage: &'static str,
-    /// Lines of `memory.stat` with the bytes of files in memory, which the kernel gives up when it has to.
+    /// Lines of `memory.stat` with the bytes of cached files, which the kernel drops if it needs memory.
     reclaimable: [&'static str; 2],
 }
 
@@ -21,7 +21,7 @@ const V1: Files = Files {
 
 const V2: Files = Files { limit: "memory.max", usage: "memory.current", reclaimable: ["inactive_file", "active_file"] };
 
-/// Version 1 writes the largest number of pages where there is no limit.
+/// If there is no limit, version 1 writes the largest number of pages, in bytes.
 const UNLIMITED: u64 = 1 << 62;
 
 /// The tightest limit of the groups that this process is in.
@@ -33,13 +33,14 @@ pub(crate) struct Allowance {
     pub usage: u64,
 }
 
-/// The allowance of this process; `None` if nothing limits it.
+/// Returns the allowance of this process, or `None` if nothing limits it.
 pub(crate) fn allowance() -> Option<Allowance> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     read(Path::new("/sys/fs/cgroup"), &groups)
 }
 
-/// `groups` has a line `number:controllers:path` for each hierarchy; version 2 names no controllers.
+/// Reads the allowance below `root`. `groups` has a line `number:controllers:path` for each hierarchy; version 2 names
+/// no controllers.
 fn read(root: &Path, groups: &str) -> Option<Allowance> {
     let lines = groups.lines().filter_map(|line| {
         let (_, line) = line.split_once(':')?;
@@ -57,7 +58,8 @@ fn read(root: &Path, groups: &str) -> Option<Allowance> {
         .min_by_key(left)
 }
 
-/// The tightest limit of a group and of all those that it is in. A container may see only the last of them, as the root.
+/// Returns the tightest limit of a group and of all groups around it. A container may see only one of them, as the
+/// root.
 fn tightest(mount: &Path, path: &str, files: &Files) -> Option<Allowance> {
     let group: PathBuf = mount.join(path.trim_start_matches('/'));
     let groups = group.ancestors().take_while(|group| group.starts_with(mount));

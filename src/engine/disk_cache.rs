@@ -1,8 +1,8 @@
 //! Binaries of kernels on disk, so that the next start of an app need not compile them.
 //!
-//! A file per kernel, named by a hash of all that the binary depends on. Its format: [`MAGIC`], the binary's length as 8
-//! bytes, a 128-bit hash of the binary (XXH3), both little-endian, and the binary. A file that is damaged is as good as
-//! none. Files appear under their name only when they are complete, so that processes may share a folder.
+//! Each kernel has a file, named by a hash of all that its binary depends on. The file holds [`MAGIC`], the binary's
+//! length (8 bytes), a 128-bit hash of the binary (XXH3), and the binary. Length and hash are little-endian. A damaged
+//! file counts as missing. A file gets its name only when it is complete, so processes may share a folder.
 
 use crate::base::environment::{self, Cache};
 use crate::shader::{Code, Module};
@@ -21,8 +21,8 @@ pub(crate) struct DiskCache {
 }
 
 impl DiskCache {
-    /// The folder that `MARQUETRY_CACHE` names, else `marquetry` in the user's folder for caches; `None` if there is no
-    /// such folder, or if the variable is set to nothing.
+    /// Returns the cache in the folder that `MARQUETRY_CACHE` names, else in `marquetry` in the user's folder for
+    /// caches. Returns `None` if the user has no such folder, or if the variable is empty.
     pub fn from_environment() -> Option<DiskCache> {
         let folder = match &environment::settings().cache {
             Cache::Folder(folder) => Some(folder.clone()),
@@ -32,7 +32,7 @@ impl DiskCache {
         folder.map(|folder| DiskCache { folder })
     }
 
-    /// The file for a kernel's binary. `key` is all that it depends on but for the kernel.
+    /// Returns the path of the file for a kernel's binary. `key` is all that the binary depends on besides the kernel.
     pub fn path(&self, key: &str, module: &Module) -> PathBuf {
         let mut hash = Xxh3::new();
         let code: &[u8] = match &module.code {
@@ -46,7 +46,7 @@ impl DiskCache {
         self.folder.join(format!("{:032x}.kernel", hash.digest128()))
     }
 
-    /// The binary in a file, if it is there and intact.
+    /// Returns the binary in a file, if the file is there and intact.
     pub fn load(&self, path: &Path) -> Option<Vec<u8>> {
         let mut contents = std::fs::read(path).ok()?;
         if !is_intact(&contents) {
@@ -57,7 +57,7 @@ impl DiskCache {
         Some(contents)
     }
 
-    /// Writes a file. Failing that, the next process compiles: it is logged and no error.
+    /// Writes a file. A failure is logged and is no error: the next process compiles the kernel again.
     pub fn store(&self, path: &Path, binary: &[u8]) {
         if let Err(error) = self.try_store(path, binary) {
             log::warn!("{} cannot be written ({error}): the next start compiles again", path.display());
@@ -132,7 +132,7 @@ mod tests {
     fn all_that_a_binary_depends_on_is_in_its_name() {
         let cache = DiskCache { folder: PathBuf::new() };
         let original = cache.path("driver 1", &module("a"));
-        // The name of a kernel is for people.
+        // The name of a kernel is for people, so it does not count.
         assert_eq!(original, cache.path("driver 1", &module("b")));
         assert_ne!(original, cache.path("driver 2", &module("a")));
         let mut other = module("a");

@@ -1,4 +1,4 @@
-//! `MARQUETRY_DUMP=dir`: every kernel that is compiled, written to files in all its forms.
+//! `MARQUETRY_DUMP=dir`: writes every compiled kernel to files, in all its forms.
 
 use crate::base::environment;
 use crate::base::error::{Error, Result};
@@ -12,10 +12,15 @@ fn directory() -> Result<Option<&'static Path>> {
     Ok(environment::get()?.dump.as_deref())
 }
 
-/// Writes `name.vulkan.spv`, `name.opencl.spv`, their disassembly beside them, and `name.wgsl` with what a browser
-/// wants: those of them that have what the kernel requires; with integer dot products also `name.dot.vulkan.spv` and
-/// `name.dot.opencl.spv`, which have the instruction; with `addresses` `name.addresses.vulkan.spv` alone. A file that cannot
-/// be written, and a kernel that cannot be generated, is an error.
+/// Writes a kernel to files, in every form that has what the kernel requires.
+///
+/// - `name.vulkan.spv` and `name.opencl.spv`, each with its disassembly
+/// - `name.able.vulkan.spv` and `name.able.opencl.spv`, if the device's instructions for dot products or halves change
+///   the kernel
+/// - `name.wgsl`, as a browser wants it
+///
+/// With `addresses`, writes only `name.addresses.vulkan.spv` with its disassembly. If a file cannot be written or a
+/// kernel cannot be generated, that is an error.
 pub(crate) fn write(config: &KernelConfig, addresses: bool) -> Result<()> {
     let Some(directory) = directory()? else { return Ok(()) };
     let stem = stem(&config.name(), config);
@@ -43,7 +48,7 @@ pub(crate) fn write(config: &KernelConfig, addresses: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes a kernel that is not of this crate in the one form that there is of it.
+/// Writes an app's kernel in the one form that it has.
 pub(crate) fn write_own(module: &Module, target: Target) -> Result<()> {
     let Some(directory) = directory()? else { return Ok(()) };
     match &module.code {
@@ -52,7 +57,7 @@ pub(crate) fn write_own(module: &Module, target: Target) -> Result<()> {
     }
 }
 
-/// A file name without its ending: the kernel's name, as far as it can stand there, and a hash.
+/// Returns a file name without its ending: the kernel's name, as far as it can stand there, and a hash.
 fn stem(name: &str, identity: &impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
     identity.hash(&mut hasher);

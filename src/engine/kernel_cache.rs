@@ -1,4 +1,5 @@
-//! Compiled kernels of a device: in memory by configuration, on disk by what their binaries depend on.
+//! The compiled kernels of a device. The key in memory is the configuration; on disk it is all that the binary depends
+//! on.
 
 use crate::backend::contract::{Backend, KernelId};
 use crate::base::error::Result;
@@ -21,11 +22,11 @@ pub(crate) struct Kernel {
 
 type Kernels = Mutex<HashMap<KernelConfig, Arc<Mutex<Option<Kernel>>>>>;
 
-/// Each kernel has a lock of its own, so that different kernels are compiled side by side and none twice.
+/// Compiled kernels. Each has its own lock, so that different kernels compile at the same time and none compiles twice.
 #[derive(Default)]
 pub(crate) struct KernelCache {
     kernels: Kernels,
-    /// Those for buffers of which one is larger than can be bound.
+    /// Kernels for launches with a buffer that is too large to be bound.
     for_large_buffers: Kernels,
     disk: Option<DiskCache>,
     compiles: AtomicU64,
@@ -33,12 +34,12 @@ pub(crate) struct KernelCache {
 }
 
 impl KernelCache {
-    /// None yet in memory; on disk what earlier processes have left.
+    /// Returns a cache without kernels in memory. Earlier processes may have left binaries on disk.
     pub fn new(disk: Option<DiskCache>) -> Self {
         KernelCache { disk, ..KernelCache::default() }
     }
 
-    /// The kernel of a configuration, generated and compiled when it is first asked for.
+    /// Returns the kernel of a configuration. The first call generates and compiles it.
     pub fn get(&self, config: &KernelConfig, large_buffers: bool, backend: &dyn Backend) -> Result<Kernel> {
         let kernels = if large_buffers { &self.for_large_buffers } else { &self.kernels };
         let known = kernels.lock().get(config).cloned();
@@ -53,7 +54,7 @@ impl KernelCache {
         Ok(kernel.insert(self.compile(&module, backend)?).clone())
     }
 
-    /// Compiles a kernel, or gets its binary from the disk.
+    /// Compiles a kernel, or loads its binary from disk.
     pub fn compile(&self, module: &Module, backend: &dyn Backend) -> Result<Kernel> {
         let stored = self.disk.as_ref().zip(backend.binary_key(module));
         let place = stored.map(|(disk, key)| (disk, disk.path(&key, module)));

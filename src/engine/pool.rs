@@ -1,4 +1,4 @@
-//! The memory pool: whole backend buffers, cached by size class and reused in the order of the stream.
+//! The memory pool: whole backend buffers, kept by size class and reused in the order of the stream.
 
 use crate::backend::contract::{Backend, BufferId, MemoryUse};
 use crate::backend::info::{DeviceKind, MemoryKind};
@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 
-/// A buffer of the backend, freed when the last user is gone: a tensor, the pool, or a batch that has not completed.
+/// A buffer of the backend. It is freed when its last user is gone: a tensor, the pool, or a batch that has not
+/// completed.
 pub(crate) struct Allocation {
     backend: Arc<dyn Backend>,
     id: BufferId,
     bytes: u64,
-    /// Counts the bytes that the backend's budget is about.
+    /// Counts the bytes that the backend's budget limits.
     held: Option<Arc<AtomicU64>>,
 }
 
@@ -54,43 +55,44 @@ const ALIGNMENT: u64 = 32;
 /// The size of the smallest class.
 const SMALLEST_CLASS: u64 = 256;
 
-/// The size that is allocated for `bytes`: eight classes per power of two, so that at most a ninth is lost.
+/// Returns the size to allocate for `bytes`. There are eight classes per power of two, so at most a ninth is lost.
 fn size_class(bytes: u64) -> u64 {
     let bytes = bytes.max(SMALLEST_CLASS);
     let step = (1 << bytes.ilog2() >> 3).max(SMALLEST_CLASS);
     bytes.checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
-/// How much memory of a device there is in use, from [`Device::memory_stats`](crate::Device::memory_stats).
+/// How much memory of a device is in use, from [`Device::memory_stats`](crate::Device::memory_stats).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MemoryStats {
     /// Bytes of buffers that tensors hold. A tensor may hold a buffer of less than twice its size.
     pub in_use: u64,
-    /// Bytes of buffers that wait in the pool to be used again: no more than the recent peak of `in_use`.
+    /// Bytes of buffers that wait in the pool for reuse: at most the recent peak of `in_use`.
     pub cached: u64,
     /// The largest value that `in_use` has had.
     pub peak: u64,
-    /// Bytes of device memory that this process may have in all, as far as the driver tells; else all that the device
-    /// has, or 0 where not even that is known (WebGPU). On a software device also no more than the process's container
-    /// (Linux control group) leaves.
+    /// Bytes of device memory that this process may have in all, as the driver tells. If the driver does not tell, all
+    /// memory of the device, or 0 if that is unknown too (WebGPU). On a software device, at most what the process's
+    /// container (Linux control group) leaves.
     pub budget: u64,
 }
 
-/// Caches buffers for kernels.
+/// Keeps the buffers of kernels for reuse.
 ///
-/// A buffer goes back to the pool when its last tensor is dropped, though commands that use it may not have run: as
-/// all commands of a device run in one order, whoever gets it next comes after them.
+/// A buffer returns to the pool when its last tensor is dropped, even if commands that use it have not run. All
+/// commands of a device run in one order, so the commands of the next user run later.
 ///
-/// The pool keeps no more bytes than the recent peak of those in use ([`Peak`]). It frees first what it has kept for longest.
+/// The pool keeps no more bytes than the recent peak of the bytes in use ([`Peak`]). It frees the buffers first that it
+/// has kept longest.
 pub(crate) struct Pool {
     backend: Arc<dyn Backend>,
-    /// Bytes in all allocations that are alive of the memory that the budget is about.
+    /// Bytes of all live allocations in the memory that the budget limits.
     held: Arc<AtomicU64>,
     state: Mutex<State>,
 }
 
-/// What the buffers have in common that may stand for each other.
+/// What buffers have in common that can replace each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Class {
     kind: MemoryKind,
@@ -100,12 +102,12 @@ struct Class {
 /// A buffer in the pool.
 struct Cached {
     allocation: Arc<Allocation>,
-    /// How many had come back before it.
+    /// How many buffers had come back before it.
     number: u64,
 }
 
 impl Cached {
-    /// Whether no command is using it. The stream holds what its commands use until they have run.
+    /// Whether no command uses it. The stream holds the buffers of its commands until they have run.
     fn is_idle(&self) -> bool {
         Arc::strong_count(&self.allocation) == 1
     }
@@ -113,17 +115,18 @@ impl Cached {
 
 #[derive(Default)]
 struct State {
-    /// In each class the newest last.
+    /// In each class the newest is last.
     cached: BTreeMap<Class, VecDeque<Cached>>,
     returned: u64,
-    /// What the pool has given up, and batches in flight may still hold.
+    /// Buffers that the pool has given up and batches in flight may still hold.
     given_up: Vec<Weak<Allocation>>,
     peak: Peak,
     budget: Budget,
     stats: MemoryStats,
 }
 
-/// The recent peak of the bytes in use: over the last [`Peak::WINDOW`] requests for a buffer, and up to as many before.
+/// The recent peak of the bytes in use: over the last [`Peak::WINDOW`] requests for a buffer, and at most as many
+/// before.
 #[derive(Default)]
 struct Peak {
     this: u64,
@@ -132,7 +135,7 @@ struct Peak {
 }
 
 impl Peak {
-    /// Many steps of a model.
+    /// Enough for many steps of a model.
     const WINDOW: u32 = 4096;
 
     fn note(&mut self, in_use: u64) {
@@ -148,37 +151,38 @@ impl Peak {
     }
 }
 
-/// The budget as it was told last. Asking takes a driver up to 46 us (NVIDIA's, on an H200), more than a small allocation.
+/// The budget when it was last asked for. Asking takes a driver up to 46 us (NVIDIA's, on an H200), more than a small
+/// allocation.
 #[derive(Clone, Copy, Default)]
 struct Budget {
     /// `None` if it is unknown.
     bytes: Option<u64>,
     asked: bool,
-    /// Bytes held at that time.
+    /// Bytes held when it was asked for.
     held: u64,
-    /// The most bytes that the container has been seen to use beside what is held. What is held counts as used only when
-    /// it has been written, so that less may have been seen than there is.
+    /// The most bytes that the container was seen to use besides the held ones. Held bytes count as used only once they
+    /// are written, so a single look may show too few.
     others: u64,
 }
 
 impl Budget {
-    /// A change that does not matter where nothing is scarce.
+    /// A change that matters only if memory is scarce.
     const LITTLE: u64 = 16 << 20;
 
-    /// Whether the answer may have changed, so far as that matters.
+    /// Whether the answer may have changed enough to matter.
     fn is_stale(&self, held: u64) -> bool {
         let is_scarce = self.bytes.is_some_and(|bytes| held > bytes / 4 * 3);
         let much = self.bytes.map_or(0, |bytes| bytes / 16).max(Budget::LITTLE);
         !self.asked || is_scarce || held.abs_diff(self.held) > much
     }
 
-    /// Notes what the driver tells (0: nothing), and of a software device what its container allows.
+    /// Stores what the driver tells (0: nothing) and, for a software device, what its container allows.
     fn update(&mut self, told: u64, held: u64, allowance: Option<Allowance>) {
         (self.asked, self.held) = (true, held);
         self.bytes = (told > 0).then_some(told);
         if let Some(Allowance { limit, usage }) = allowance {
             self.others = self.others.max(usage.saturating_sub(held));
-            // A sixteenth is for what the host will want, such as kernels that are compiled.
+            // A sixteenth is left for the host, for example for kernels that it compiles.
             let left = limit.saturating_sub(limit / 16 + self.others);
             self.bytes = Some(self.bytes.map_or(left, |told| told.min(left)));
         }
@@ -186,7 +190,7 @@ impl Budget {
 }
 
 impl State {
-    /// Removes the buffer that was kept for longest, of those that `may_go`.
+    /// Removes the buffer that was kept longest, among the ones that `may_go`.
     fn take_oldest(&mut self, may_go: impl Fn(&Class, &Cached) -> bool) -> Option<Arc<Allocation>> {
         let oldest = |(class, cached): (&Class, &VecDeque<Cached>)| {
             let place = cached.iter().position(|cached| may_go(class, cached))?;
@@ -202,7 +206,7 @@ impl State {
         Some(taken)
     }
 
-    /// Gives up what is kept beyond the bound. The caller drops it when the state is not locked any more.
+    /// Gives up the buffers beyond the bound. The caller drops it after it has unlocked the state.
     fn shrink(&mut self) -> Vec<Arc<Allocation>> {
         let mut dropped = Vec::new();
         while self.stats.cached > self.peak.bytes() {
@@ -215,7 +219,7 @@ impl State {
         dropped
     }
 
-    /// Bytes that were given up, and that batches in flight hold still.
+    /// Returns the bytes that were given up and that batches in flight still hold.
     fn bytes_given_up(&mut self) -> u64 {
         self.given_up.retain(|allocation| allocation.strong_count() > 0);
         self.given_up.iter().filter_map(Weak::upgrade).map(|allocation| allocation.bytes).sum()
@@ -227,45 +231,46 @@ impl Pool {
         Arc::new(Pool { backend, held: Arc::default(), state: Mutex::default() })
     }
 
-    /// A buffer that was kept of at least `bytes` bytes, with undefined contents, which commands that are recorded next
-    /// may use; one of less than twice that size rather than none.
+    /// Returns a kept buffer of at least `bytes` bytes, and of less than twice the size of their class. Its contents
+    /// are undefined. Commands that are recorded next may use it.
     pub fn reuse(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
         self.reuse_if(bytes, kind, |_| true)
     }
 
-    /// The same, but no command is using the buffer: the host may write it at once.
+    /// The same, but no command uses the buffer, so the host may write it at once.
     pub fn reuse_idle(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
         let buffer = self.reuse_if(bytes, kind, Cached::is_idle)?;
-        // Whoever held it before has done so before the host writes.
+        // What previous holders did with it comes before the host's writes.
         fence(Ordering::Acquire);
         Some(buffer)
     }
 
     fn reuse_if(self: &Arc<Self>, bytes: u64, kind: MemoryKind, usable: impl Fn(&Cached) -> bool) -> Option<Buffer> {
         let smallest = self.class(bytes, kind);
-        // Less than twice: else a tensor of halves would hold the buffer of the f32 tensor that it was made from.
+        // Less than twice: else a tensor of halves would hold the buffer of the `f32` tensor that it was made from.
         let largest = smallest.bytes.saturating_mul(2).saturating_sub(1).min(self.largest_for(bytes));
         let largest = Class { bytes: largest, kind };
         let mut state = self.state.lock();
-        // The newest of a class: its memory is the most likely to be in caches.
+        // Takes the newest of a class, because its memory is most likely in caches.
         let find = |(class, cached): (&Class, &VecDeque<Cached>)| Some((*class, cached.iter().rposition(&usable)?));
         let (class, place) = state.cached.range(smallest..=largest.max(smallest)).find_map(find)?;
         let allocation = state.take(class, place)?;
         Some(self.lend(&mut state, allocation, class, bytes))
     }
 
-    /// A new buffer of at least `bytes` bytes, with undefined contents. The errors are those of `allocate_apart`.
+    /// Returns a new buffer of at least `bytes` bytes, with undefined contents. It fails as `allocate_apart` does.
     pub fn allocate(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         let class = self.class(bytes, kind);
         let allocation = self.allocate_apart(class.bytes, MemoryUse::Kernels(kind))?;
         Ok(self.lend(&mut self.state.lock(), allocation, class, bytes))
     }
 
-    /// A buffer that does not come back to the pool by itself: for what the host writes once, or reads once.
+    /// Returns a buffer that does not return to the pool by itself. It is for data that the host writes once, or reads
+    /// once.
     ///
     /// # Errors
-    /// `OutOfMemory` where the driver has no more. A software device would take what the process may not have, and the
-    /// process be killed: there, where the budget ends.
+    /// `OutOfMemory` if the driver has no more memory. On a software device also beyond the budget: its driver would
+    /// take more than the process may have, and the system would kill the process.
     pub fn allocate_apart(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
         if self.is_software() {
             let (held, budget) = (self.held(), self.known_budget());
@@ -281,8 +286,9 @@ impl Pool {
         Allocation::new(&self.backend, bytes, memory, of_the_device.then(|| self.held.clone()))
     }
 
-    /// Prepares for a new buffer of `bytes` bytes: gives up what is kept where the budget has no room for it. Returns
-    /// whether there is more to come: batches in flight hold memory that is wanted, or more than the pool may keep.
+    /// Prepares for a new buffer of `bytes` bytes: if the budget has no room for it, gives up kept buffers that are
+    /// idle. Returns whether batches in flight hold memory that is wanted, or more than the pool may keep. Then waiting
+    /// helps.
     pub fn make_room(&self, bytes: u64, kind: MemoryKind) -> bool {
         let bytes = self.class(bytes, kind).bytes;
         let budget = if self.is_of_the_device(kind) { self.known_budget() } else { None };
@@ -315,7 +321,7 @@ impl Pool {
         Buffer { allocation, pool: self.clone(), class, bytes }
     }
 
-    /// The bytes of the largest buffer that a request for `bytes` bytes may get.
+    /// Returns the bytes of the largest buffer that a request for `bytes` bytes may get.
     fn largest_for(&self, bytes: u64) -> u64 {
         let limits = &self.backend.info().limits;
         let most = if bytes <= limits.max_binding_bytes { limits.max_binding_bytes } else { limits.max_buffer_bytes };
@@ -331,23 +337,24 @@ impl Pool {
         self.backend.info().kind == DeviceKind::Cpu
     }
 
-    /// Whether the budget is about memory of a kind.
+    /// Whether the budget limits memory of a kind.
     fn is_of_the_device(&self, kind: MemoryKind) -> bool {
         kind != MemoryKind::Host || self.is_software()
     }
 
-    /// Bytes in all allocations that are alive of the memory that the budget is about.
+    /// Returns the bytes of all live allocations in the memory that the budget limits.
     fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The budget, which is asked for anew where it may have changed; `None` if it is unknown.
+    /// Returns the budget, or `None` if it is unknown. Asks for it anew if it may have changed.
     fn known_budget(&self) -> Option<u64> {
         let known = self.state.lock().budget;
         if known.is_stale(self.held()) { self.budget() } else { known.bytes }
     }
 
-    /// Asks for the budget: what the driver tells, on a software device no more than what its container leaves the process.
+    /// Asks for the budget: what the driver tells. On a software device it is at most what its container leaves the
+    /// process.
     fn budget(&self) -> Option<u64> {
         let (told, held) = (self.backend.budget(), self.held());
         let allowance = if self.is_software() { cgroup::allowance() } else { None };
@@ -356,7 +363,7 @@ impl Pool {
         budget.bytes
     }
 
-    /// Drops what is cached. Returns the number of bytes.
+    /// Drops all kept buffers. Returns their bytes.
     pub fn trim(&self) -> u64 {
         let mut state = self.state.lock();
         let cached = std::mem::take(&mut state.cached);
@@ -504,7 +511,7 @@ mod tests {
             drop(buffer);
             batches.len()
         };
-        // Each is larger than twice the one before, so that none can stand for another.
+        // Each is larger than twice the one before, so that none can replace another.
         for size in [1000, 2100, 4300] {
             step(size);
             assert!(!pool.make_room(KIB, MemoryKind::Device));
@@ -530,7 +537,7 @@ mod tests {
         assert!(budget.is_stale(Budget::LITTLE + 1));
         budget.update(1 << 40, 0, Some(Allowance { limit: 16 << 30, usage: 3 << 30 }));
         assert_eq!(budget.bytes, Some(12 << 30));
-        // What is held and has not been written is not in use yet, and hides nothing.
+        // Held bytes that have not been written are not in use yet, and hide nothing.
         budget.update(1 << 40, 8 << 30, Some(Allowance { limit: 16 << 30, usage: 4 << 30 }));
         assert_eq!((budget.bytes, budget.is_stale(8 << 30), budget.is_stale(10 << 30)), (Some(12 << 30), false, true));
         budget.update(1 << 30, 8 << 30, Some(Allowance { limit: 16 << 30, usage: 12 << 30 }));
@@ -567,7 +574,7 @@ mod tests {
         assert!(pool.make_room(5_000 * KIB, MemoryKind::Device), "a batch does");
         drop(batch);
         assert!(!pool.make_room(5_000 * KIB, MemoryKind::Device));
-        // A GPU's driver may find room elsewhere, and says so itself if it does not.
+        // A GPU's driver may find room elsewhere. If it does not, it says so itself.
         pool.allocate(7_000 * KIB, MemoryKind::Device).unwrap();
         drop(in_use);
     }

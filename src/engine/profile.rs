@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// What a command is called in a profile, and the bytes that it touches.
+/// A command's name in a profile, and the bytes that it touches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Label {
     pub name: String,
@@ -28,7 +28,7 @@ pub struct TimedCommand {
 }
 
 impl TimedCommand {
-    /// `times` are of [`clock::now`].
+    /// `times` are numbers from [`clock::now`].
     pub(crate) fn new(label: Label, times: Range<u64>) -> TimedCommand {
         let Label { name, bytes } = label;
         TimedCommand {
@@ -47,7 +47,7 @@ impl TimedCommand {
 
 /// The commands that ran while a device was profiled, in the order in which they were recorded.
 ///
-/// Printed, it is a table of the commands by name, the longest in all first.
+/// `Display` prints a table of the commands by name, the largest total time first.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Profile {
@@ -62,13 +62,13 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The time that the device was busy with the commands, added up.
+    /// Returns the time that the device was busy with the commands, added up.
     pub fn device_time(&self) -> Duration {
         self.commands.iter().map(TimedCommand::duration).sum()
     }
 
-    /// The profile in the [Trace Event Format], which `chrome://tracing` and Perfetto show: complete events, times in
-    /// microseconds since the profile's start. It needs the feature `chrome-trace`.
+    /// Converts the profile to the [Trace Event Format], which `chrome://tracing` and Perfetto show. It has complete
+    /// events, with times in microseconds since the profile's start. Needs the feature `chrome-trace`.
     ///
     /// [Trace Event Format]: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
     #[cfg(feature = "chrome-trace")]

@@ -7,24 +7,25 @@ use crate::shader::Access;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The buffers that commands use. They stay alive as long as this does.
+/// The buffers that commands use. The pins keep them alive.
 pub(crate) type Pins = Vec<Arc<Allocation>>;
 
-/// What a command costs, as far as the size of a batch depends on it.
+/// The cost of a command, as far as it matters for the size of a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// Bytes that are on their way from the host.
+    /// Bytes on their way from the host.
     pub upload_bytes: u64,
     /// How long the device may take.
     pub nanoseconds: u64,
 }
 
-/// Commands that have been recorded and not run. It is a value: the stream submits its own, and others may be kept.
+/// Commands that have been recorded and have not run. It is a value: the stream submits its own, and others may be
+/// kept.
 #[derive(Default)]
 pub(crate) struct Recording {
     steps: Vec<Step>,
     cost: Cost,
-    /// What the commands since the last barrier have read and written.
+    /// The buffers that commands have read and written since the last barrier.
     read: HashSet<BufferId>,
     written: HashSet<BufferId>,
     pins: Pins,
@@ -32,8 +33,8 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Appends a command. `uses` are the buffers it names and how it uses them. If it touches what was written since the
-    /// last barrier, or writes what was read, it gets a barrier.
+    /// Appends a command. `uses` are the buffers it names and how it uses them. If the command touches a buffer that
+    /// was written since the last barrier, or writes one that was read, it gets a barrier.
     pub fn push(&mut self, command: Command, uses: &[(&Arc<Allocation>, Access)], cost: Cost) {
         let barrier = uses.iter().any(|(allocation, access)| {
             let id = allocation.id();
@@ -61,13 +62,13 @@ impl Recording {
         self.labels.push(label);
     }
 
-    /// Counts what no command brings.
+    /// Adds a cost that belongs to no command.
     pub fn add_cost(&mut self, cost: Cost) {
         self.cost.upload_bytes += cost.upload_bytes;
         self.cost.nanoseconds = self.cost.nanoseconds.saturating_add(cost.nanoseconds);
     }
 
-    /// What all commands cost.
+    /// Returns the cost of all commands.
     pub fn cost(&self) -> Cost {
         self.cost
     }
@@ -80,8 +81,8 @@ impl Recording {
         self.steps.is_empty()
     }
 
-    /// Forgets the commands, which have been submitted: a batch sees all that was done before it. Returns what they pin,
-    /// and their names.
+    /// Removes the commands after they have been submitted. A batch sees all work before it, so no hazards remain.
+    /// Returns the pins and the names of the commands.
     pub fn clear(&mut self) -> (Pins, Vec<Label>) {
         self.steps.clear();
         self.cost = Cost::default();

@@ -1,4 +1,4 @@
-//! What stands behind a [`Device`](crate::Device): a backend with its stream, pool and kernels.
+//! The inside of a [`Device`](crate::Device): a backend with its stream, pool and kernels.
 
 use crate::backend::contract::{Backend, Command, MemoryUse, Region, Ticket};
 use crate::backend::fork::OfProcess;
@@ -50,25 +50,25 @@ struct RandomState {
     drawn: u32,
 }
 
-/// What to read of a buffer: a box of bytes, of which the first `bytes` are wanted.
+/// The part of a buffer to read: a box of bytes. Only its first `bytes` are wanted.
 pub(crate) struct Source {
     pub region: Region,
     pub bytes: u64,
 }
 
 impl Source {
-    /// Whether these are the first bytes of the buffer, without gaps.
+    /// Whether the part is the first bytes of the buffer, without gaps.
     fn is_start(&self) -> bool {
         self.region.src.offset == 0 && self.region.extent[1..] == [1, 1]
     }
 }
 
-/// How many counters there are: no more than the workgroups that a dispatch may have without being folded.
+/// The number of counters. A dispatch of as many workgroups is never folded.
 pub(crate) const COUNTERS: usize = 1 << 14;
 
 /// An open device.
 pub(crate) struct Runtime {
-    // In this order they are dropped: the stream waits for the device, then buffers may go.
+    // The fields drop in this order: the stream waits for the device, then buffers may go.
     stream: Stream,
     /// See [`counters`](Runtime::counters).
     counters: Mutex<Option<Arc<Buffer>>>,
@@ -83,7 +83,7 @@ pub(crate) struct Runtime {
     backend: Arc<dyn Backend>,
 }
 
-/// Returns the tuning data for a device: those that `MARQUETRY_TUNING` names, or that fit best.
+/// Returns the tuning data for a device: the entry that `MARQUETRY_TUNING` names, else the one that fits best.
 pub fn tuning_of(info: &DeviceInfo) -> &'static Entry {
     let is_software = info.kind == DeviceKind::Cpu;
     environment::settings().tuning.unwrap_or_else(|| tuning::fitting(&info.vendor, &info.name, is_software))
@@ -106,7 +106,7 @@ impl Runtime {
         }
     }
 
-    /// With other data for how work is cut.
+    /// Replaces the tuning data.
     pub fn tuned(self, tuning: &'static Tuning) -> Self {
         Runtime { tuning, ..self }
     }
@@ -142,7 +142,7 @@ impl Runtime {
         *self.random.lock() = RandomState { seed, drawn: 0 };
     }
 
-    /// The key of the next random tensor: the seed's two words and the tensor's number.
+    /// Returns the key of the next random tensor: the seed's two words and the tensor's number.
     pub fn next_random(&self) -> [u32; 3] {
         let mut random = self.random.lock();
         let drawn = random.drawn;
@@ -150,7 +150,7 @@ impl Runtime {
         [random.seed as u32, (random.seed >> 32) as u32, drawn]
     }
 
-    /// Runs `work`, and tells when the commands ran that were recorded meanwhile.
+    /// Runs `work`, and times the commands that are recorded meanwhile.
     pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Profile)> {
         if !self.info().features.timestamps {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: self.info().to_string() });
@@ -193,7 +193,7 @@ impl Runtime {
         Ok(bytes)
     }
 
-    /// Allocates, and when memory has run out, once more without the pool's cache and what batches in flight hold.
+    /// Allocates. If memory has run out, frees the pool's cache, waits for the batches in flight, and tries once more.
     fn retrying<T>(&self, allocate: impl Fn() -> Result<T>) -> Result<T> {
         match allocate() {
             Err(Error::OutOfMemory { .. }) => {
@@ -204,14 +204,14 @@ impl Runtime {
         }
     }
 
-    /// A buffer with undefined contents.
+    /// Returns a buffer with undefined contents.
     pub fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         self.pool.reuse(bytes, kind).map_or_else(|| self.allocate_new(bytes, kind), Ok)
     }
 
-    /// The same where the pool has none. Where more is held than there should be, the oldest batches are waited for.
+    /// Returns a buffer if the pool has none to reuse. If too much memory is held, waits for the oldest batches first.
     fn allocate_new(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        // Other threads may submit meanwhile: no more is waited for than can be in flight now.
+        // Other threads may submit meanwhile. This waits for no more batches than can be in flight now.
         for _ in 0..=MAX_IN_FLIGHT + 1 {
             if !self.pool.make_room(bytes, kind) || !self.stream.wait_for_oldest()? {
                 break;
@@ -224,19 +224,19 @@ impl Runtime {
         self.retrying(|| self.pool.allocate_apart(bytes, memory))
     }
 
-    /// The form in which the device takes kernels of apps.
+    /// Returns the form in which the device takes kernels of apps.
     pub fn target_of_apps(&self) -> Target {
         self.backend.target_of_apps()
     }
 
-    /// Whether a kernel has passed its self-test, which is run when that is first asked.
+    /// Whether a kernel passes its self-test. The first call runs the test.
     pub fn verdict(&self, config: &KernelConfig, test: impl FnOnce() -> bool) -> bool {
         let known = self.verdicts.lock().get(config).cloned();
         let verdict = known.unwrap_or_else(|| self.verdicts.lock().entry(config.clone()).or_default().clone());
         *verdict.get_or_init(test)
     }
 
-    /// A buffer of [`COUNTERS`] zeros, for workgroups that count each other: kernels leave zeros there.
+    /// Returns a buffer of [`COUNTERS`] zeros, in which workgroups count each other. Kernels leave zeros there.
     pub fn counters(&self) -> Result<Arc<Buffer>> {
         let mut counters = self.counters.lock();
         if let Some(counters) = &*counters {
@@ -247,7 +247,7 @@ impl Runtime {
         Ok(zeros)
     }
 
-    /// Compiles a kernel that is not of this crate.
+    /// Compiles a kernel of an app.
     pub fn compile(&self, module: &Module) -> Result<Kernel> {
         self.kernels.compile(module, &*self.backend)
     }
@@ -262,7 +262,7 @@ impl Runtime {
         self.dispatch_estimated(&kernel, buffers, &parameters, groups, products, || config.name())
     }
 
-    /// More workgroups than the device's limit per dimension, folded into rows.
+    /// Folds workgroups beyond the device's limit per dimension into rows.
     pub fn fold(&self, groups: usize, kernel: impl FnOnce() -> String) -> Result<[u32; 3]> {
         let limit = self.info().limits.max_groups as usize;
         let rows = groups.div_ceil(limit);
@@ -270,7 +270,7 @@ impl Runtime {
             let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", kernel());
             return Err(Error::Unsupported { feature, device: self.info().to_string() });
         }
-        // As even rows as possible leave the fewest surplus groups.
+        // Rows that are as even as possible leave the fewest surplus workgroups.
         Ok([groups.div_ceil(rows.max(1)) as u32, rows as u32, 1])
     }
 
@@ -286,7 +286,7 @@ impl Runtime {
         self.dispatch_estimated(kernel, buffers, parameters, groups, 0, name)
     }
 
-    /// The same of a kernel of which it is known how many products it adds up.
+    /// The same for a kernel that is known to add up `products` products.
     fn dispatch_estimated(
         &self,
         kernel: &Kernel,
@@ -311,10 +311,10 @@ impl Runtime {
         self.stream.record(command, &uses, cost, label)
     }
 
-    /// A buffer with these bytes.
+    /// Returns a buffer with these bytes.
     pub fn upload(&self, bytes: &[u8], kind: MemoryKind) -> Result<Buffer> {
         let length = bytes.len() as u64;
-        // Where host and device share their memory, a copy would only move it from one place to another.
+        // If host and device share their memory, a copy would only move the bytes from one place to another.
         let kind = if self.info().unified_memory && kind == MemoryKind::Device { MemoryKind::Shared } else { kind };
         if self.host_writes(kind) {
             let kept = self.pool.reuse_idle(length, kind);
@@ -333,13 +333,13 @@ impl Runtime {
         Ok(buffer)
     }
 
-    /// Whether the host writes buffers of a kind where they are.
+    /// Whether the host writes buffers of a kind in place.
     fn host_writes(&self, kind: MemoryKind) -> bool {
         self.info().host_visible && kind != MemoryKind::Device
     }
 
-    /// Whether it reads them there. Across a bus it reads the device's memory at a hundredth of the speed of a copy: 256
-    /// MiB took 12 s on an H200.
+    /// Whether the host reads buffers of a kind in place. Across a bus it reads the device's memory at a hundredth of
+    /// the speed of a copy: 256 MiB took 12 s on an H200.
     fn host_reads(&self, kind: MemoryKind) -> bool {
         self.host_writes(kind) && (kind == MemoryKind::Host || self.info().unified_memory)
     }
@@ -359,12 +359,12 @@ impl Runtime {
         self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], cost, label)
     }
 
-    /// Copies a box of bytes from a buffer to another one.
+    /// Copies a box of bytes from one buffer to another.
     pub fn copy_region(&self, src: &Buffer, dst: &Buffer, region: Region) -> Result<()> {
         self.copy("copy", src.allocation(), dst.allocation(), region, 0)
     }
 
-    /// Submits a read, whose bytes are handed to `done` when they have arrived. Returns the batch to wait for.
+    /// Submits a read. `done` gets the bytes when they have arrived. Returns the batch to wait for.
     fn start_read(
         &self,
         buffer: &Arc<Buffer>,
@@ -373,7 +373,7 @@ impl Runtime {
     ) -> Result<Ticket> {
         if self.host_reads(buffer.kind()) && source.is_start() {
             let ticket = self.stream.flush()?;
-            // Held until then, so that nobody writes into it.
+            // The buffer is held until then, so that nobody writes to it.
             let (id, held) = (buffer.allocation().id(), buffer.clone());
             let callback = Box::new(move |result: Result<&[u8]>| {
                 done(result);
@@ -394,7 +394,7 @@ impl Runtime {
         Ok(ticket)
     }
 
-    /// Blocks until bytes of a buffer have been handed to `convert`.
+    /// Blocks until `convert` has got bytes of a buffer.
     pub fn read<T: Send + 'static>(
         &self,
         buffer: &Arc<Buffer>,
@@ -402,11 +402,11 @@ impl Runtime {
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
         let (sender, receiver) = mpsc::sync_channel(1);
-        // The receiver waits below; if it has gone, an error has already been returned.
+        // The receiver waits below. If it is gone, an error has already been returned.
         let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
         let waited = self.stream.wait_for(ticket);
         let received = receiver.try_recv().unwrap_or_else(|_| Err(self.nothing_arrived()));
-        // A wait reports what went wrong before; data that came along is not to be trusted.
+        // A wait reports earlier failures. After one, the data cannot be trusted.
         waited.and(received)
     }
 
@@ -425,7 +425,7 @@ impl Runtime {
     ) -> Result<T> {
         let (sender, receiver) = oneshot::channel();
         let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
-        // A browser calls back from its event loop. Elsewhere somebody has to wait, and it must not be the executor.
+        // A browser calls back from its event loop. Elsewhere a thread has to wait, and it must not be the executor's.
         let waited = if cfg!(native) { Some(self.wait_in_thread(ticket)?) } else { None };
         let received = receiver.await.unwrap_or_else(|_| Err(self.nothing_arrived()));
         if let Some(waited) = waited {
@@ -434,14 +434,14 @@ impl Runtime {
         received
     }
 
-    /// Starts a thread that waits for a batch, and returns where it puts what came of it.
+    /// Starts a thread that waits for a batch. Returns the receiver of the result.
     #[cfg(has_backend)]
     fn wait_in_thread(&self, ticket: Ticket) -> Result<oneshot::Receiver<Result<()>>> {
         let (sender, waited) = oneshot::channel();
         let backend = self.backend.clone();
         let wait = move || {
             let result = backend.wait(ticket);
-            // Whoever gets the answer may close the device: this thread must not be the last to hold it.
+            // Whoever gets the answer may close the device. This thread must not be the last to hold it.
             drop(backend);
             _ = sender.send(result);
         };
@@ -452,7 +452,7 @@ impl Runtime {
         Ok(waited)
     }
 
-    /// The same without a backend, and so without a runtime.
+    /// The same without a backend. Then there is no runtime either.
     #[cfg(not(has_backend))]
     pub async fn read_async<T: Send + 'static>(
         &self,

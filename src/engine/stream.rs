@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Stream {
     backend: Arc<dyn Backend>,
     state: Mutex<State>,
-    /// Held by the thread that asks for times, so that they are told in order.
+    /// Held by the thread that asks for times, so that they are stored in order.
     asking: Mutex<()>,
     submissions: AtomicU64,
     waits: AtomicU64,
@@ -29,12 +29,12 @@ struct State {
     timing: Option<Timing>,
 }
 
-/// What is timed at present.
+/// The timing in progress.
 #[derive(Default)]
 struct Timing {
     /// Batches whose times have not been asked for yet.
     submitted: VecDeque<(Ticket, Vec<Label>)>,
-    /// The commands of the others, batch by batch.
+    /// The commands of all other batches, batch by batch.
     told: Vec<Result<Vec<TimedCommand>>>,
 }
 
@@ -50,7 +50,7 @@ impl Stream {
         }
     }
 
-    /// Appends a command. `uses` are the buffers it names and how it uses them; `label` is asked for only while commands
+    /// Appends a command. `uses` are the buffers it names and how it uses them. `label` is called only while commands
     /// are timed.
     pub fn record(
         &self,
@@ -73,7 +73,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Counts bytes that the host has written to where they stay, and that wait for commands to use them.
+    /// Counts bytes that the host has written in place and that wait for commands to use them.
     pub fn note_upload(&self, bytes: u64) {
         self.state.lock().recording.add_cost(Cost { upload_bytes: bytes, nanoseconds: 0 });
     }
@@ -100,8 +100,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets go of the buffers of batches that have completed. Asking the backend may call back reads, and freeing
-    /// takes its time: neither happens under the lock.
+    /// Releases the buffers of batches that have completed. Asking the backend may call back reads, and freeing takes
+    /// time: neither happens under the lock.
     fn retire(&self) -> Result<()> {
         let completed = self.backend.completed()?;
         let mut state = self.state.lock();
@@ -115,7 +115,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Lets go of what has run, and waits for the oldest batches if too many are in flight.
+    /// Releases the buffers of batches that have completed. If too many are in flight, waits for the oldest ones.
     fn keep_pace(&self) -> Result<()> {
         self.retire()?;
         let behind = self.state.lock().submitter.behind();
@@ -131,8 +131,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Blocks until the oldest batch in flight has run, or what has been recorded if none is in flight. Returns false if
-    /// no batch has ended by that: there was none, or this is a browser, where nothing can be waited for.
+    /// Blocks until the oldest batch in flight has run. If none is in flight, submits what has been recorded, and waits
+    /// for it. Returns false if no batch has ended: there was none, or this is a browser, which cannot wait.
     pub fn wait_for_oldest(&self) -> Result<bool> {
         self.retire()?;
         let state = self.state.lock();
@@ -153,7 +153,7 @@ impl Stream {
         self.wait_for(ticket)
     }
 
-    /// Has the device note when the commands run that are recorded from now on.
+    /// Makes the device time the commands that are recorded from now on.
     pub fn start_timing(&self) -> Result<()> {
         let mut state = self.state.lock();
         if state.timing.is_some() {
@@ -161,14 +161,14 @@ impl Stream {
             return Err(Error::InvalidArgument { op: "profile", message });
         }
         if !state.recording.is_empty() {
-            // What was recorded before is not to be timed.
+            // Commands that were recorded before are not timed.
             self.submit(&mut state)?;
         }
         state.timing = Some(Timing::default());
         Ok(())
     }
 
-    /// Blocks until the timed commands have run; returns them.
+    /// Blocks until the timed commands have run, and returns them.
     pub fn stop_timing(&self) -> Result<Vec<TimedCommand>> {
         let waited = self.flush().and_then(|newest| self.wait_for(newest));
         let _asking = self.asking.lock();
@@ -181,9 +181,9 @@ impl Stream {
         Ok(commands?.into_iter().flatten().collect())
     }
 
-    /// Asks for the times of batches that have completed, while commands are timed: a backend keeps few.
+    /// While commands are timed, asks for the times of batches that have completed: a backend keeps few.
     fn collect_times(&self, completed: Ticket) {
-        // Asking may call back reads, which does not happen under the lock of the state.
+        // Asking may call back reads, which must not happen under the lock of the state.
         let _asking = self.asking.lock();
         let next = || {
             let mut state = self.state.lock();
@@ -409,7 +409,7 @@ pub(crate) mod tests {
         copies(6, BATCH_NANOSECONDS / 3 + 1);
         copies(2, u64::MAX);
         copies(1, 1);
-        // What is submitted for another reason counts no more.
+        // Commands that were submitted for another reason count no more.
         stream.flush().unwrap();
         copies(1, BATCH_NANOSECONDS - 1);
         let lengths = || lazy.batches.lock().iter().map(Vec::len).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Expressions that the kernel of a product computes where it stores its elements.
+//! Expressions that a product's kernel computes when it stores its elements.
 
 use super::planning::{is_strided, strided_layout};
 use super::view::View;
@@ -15,32 +15,32 @@ use crate::kernels::expr::Expr;
 use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
 
-/// What computes a tensor by a kernel that can finish its elements. It holds operands that have been computed.
+/// A tensor to be computed by a kernel that can apply an epilogue. The operands it holds have been computed.
 pub(crate) trait Producer: Send + Sync {
-    /// The number of elements.
+    /// Returns the number of elements.
     fn elements(&self) -> usize;
 
-    /// The dtype that they have in the kernel, before they are rounded to that of the tensor.
+    /// Returns the dtype of the elements in the kernel, before they are rounded to the tensor's dtype.
     fn accumulator(&self) -> DType;
 
-    /// Launches the kernel, with an epilogue if there is one and the kernel can do it.
+    /// Launches the kernel. It applies the epilogue, if there is one and the kernel can do it.
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced>;
 }
 
-/// What a kernel has made.
+/// The output of a kernel.
 pub(crate) enum Produced {
     /// All that was asked for, in row-major order.
     Finished {
         result: Buffer,
-        /// The elements before the epilogue, if it has asked for them.
+        /// The elements before the epilogue, if the epilogue asked for them.
         kept: Option<Buffer>,
     },
-    /// The elements alone.
+    /// The elements without the epilogue.
     Unfinished(View),
 }
 
 impl Produced {
-    /// The elements alone, as a tensor that is made of the kernel's output.
+    /// Wraps elements without the epilogue, given as a tensor made of the kernel's output.
     pub fn unfinished(elements: impl Into<View>) -> Produced {
         Produced::Unfinished(elements.into())
     }
@@ -48,19 +48,20 @@ impl Produced {
 
 /// An expression over a product.
 pub(crate) struct Epilogue<'a> {
-    /// Over the inputs and, as the last one, the product as its kernel has it.
+    /// Over the inputs and the product. The product comes last, in the dtype that the kernel sums in.
     pub expr: Expr,
-    /// Broadcast to the shape; they have buffers.
+    /// Broadcast to the shape. They have buffers.
     pub inputs: SmallVec<[&'a View; 4]>,
     pub scalars: &'a [Word],
     pub shape: &'a Shape,
-    /// The product's dtype, if somebody else waits for it.
+    /// The product's dtype, if somebody else still waits for the product.
     pub kept: Option<DType>,
 }
 
 impl Epilogue<'_> {
-    /// The part of the kernel's configuration and of its parameters, for a product with rows of so many elements whose kernel
-    /// stores fours or less at a time. `None` where the inputs' strides do not follow the rows.
+    /// Returns the part of the kernel's configuration and of its parameters. The product has rows of `columns`
+    /// elements. If `fours`, its kernel stores up to four at a time. Returns `None` if the inputs' strides do not
+    /// follow the rows.
     pub fn plan(&self, columns: usize, fours: bool) -> Option<(Config, Parameters)> {
         let dims = self.shape.dims();
         let strided = |input: &&View| !fours || is_strided(input);

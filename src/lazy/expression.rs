@@ -1,4 +1,4 @@
-//! [`Expression`]: an elementwise computation that is put off, and how it is run.
+//! [`Expression`]: a deferred elementwise computation, and how it runs.
 
 use super::allocate;
 use super::epilogue::{Epilogue, Produced};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct Expression {
     pub(super) expr: Expr,
-    /// Broadcast to `shape`; their elements exist.
+    /// Broadcast to `shape`. Each is computed already, or is a product.
     pub(super) inputs: SmallVec<[View; 4]>,
     pub(super) scalars: SmallVec<[Word; 4]>,
     pub(super) shape: Shape,
@@ -32,7 +32,7 @@ impl Expression {
         matches!(self.expr, Expr::Scalar(..))
     }
 
-    /// Launches the kernel of the expression, or that of a product among its inputs.
+    /// Launches the kernel of the expression, or the kernel of a product among its inputs.
     pub(super) fn compute(&self, device: &Device) -> Result<Buffer> {
         let mut products = (0..self.inputs.len()).filter(|&i| self.inputs[i].is_product());
         let Some(product) = products.next() else { return self.compute_elements(device) };
@@ -42,12 +42,12 @@ impl Expression {
         if ready && let Some(result) = self.finish_product(product)? {
             return Ok(result);
         }
-        // Products have run, and some may have left an expression.
+        // The products have run. Some may have left an expression.
         self.again()?.compute(device)
     }
 
-    /// Computes the expression as the epilogue of the product that is this input. Where that cannot be, the product runs
-    /// alone.
+    /// Computes the expression as the epilogue of the input `product`. If that is impossible, the product runs alone,
+    /// and this returns `None`.
     fn finish_product(&self, product: usize) -> Result<Option<Buffer>> {
         let View { storage, dtype, .. } = &self.inputs[product];
         let others: SmallVec<[&View; 4]> =
@@ -74,7 +74,7 @@ impl Expression {
             inputs: others,
             scalars: &self.scalars,
             shape: &self.shape,
-            // Nobody else can ask for it while this expression is locked and has the only handle.
+            // If this expression has the only handle, nobody else can ask for the product while its state is locked.
             kept: (Arc::strong_count(storage) > 1).then_some(*dtype),
         };
         match producer.produce(Some(&epilogue))? {
@@ -115,7 +115,7 @@ impl Expression {
         Ok(output)
     }
 
-    /// Whether this is nothing but a copy.
+    /// Whether this is only a copy.
     pub(super) fn copies(&self) -> bool {
         matches!(self.expr, Expr::Input(..))
     }

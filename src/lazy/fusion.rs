@@ -11,21 +11,22 @@ use crate::device::Device;
 use crate::kernels::expr::Expr;
 use smallvec::SmallVec;
 
-/// A fused expression grows to at most so many operations...
+/// The most operations of a fused expression.
 const MAX_OPERATIONS: usize = 24;
-/// ...over at most so many inputs, and as many words of numbers as leave room for strides in the smallest parameter block.
+/// The most inputs of a fused expression, and the most words of its numbers. This leaves room for strides in the
+/// smallest parameter block.
 const MAX_INPUTS: usize = 8;
 const MAX_WORDS: usize = 12;
-/// An operation has up to so many operands; those that are still to come need room too.
+/// The most operands of an operation. Operands that are still to come need room too.
 const MOST_OPERANDS: usize = 3;
 
-/// An expression in the making.
+/// An expression under construction.
 pub(crate) struct Fusion {
     shape: Shape,
     inputs: SmallVec<[View; 4]>,
     scalars: SmallVec<[Word; 4]>,
     operations: usize,
-    /// What has been copied in, so that an operand that comes twice is the same expression twice.
+    /// The operands that were copied in. An operand that comes twice is the same expression twice.
     absorbed: SmallVec<[(View, Expr); 2]>,
 }
 
@@ -35,7 +36,7 @@ impl Fusion {
         Fusion { shape, inputs: SmallVec::new(), scalars: SmallVec::new(), operations: 0, absorbed: SmallVec::new() }
     }
 
-    /// The element of a tensor, broadcast to the shape, as a part of the expression.
+    /// Adds the element of a tensor, broadcast to the shape, to the expression.
     pub fn tensor(&mut self, tensor: &impl AsRef<View>, op: &'static str) -> Result<Expr> {
         self.view(tensor.as_ref(), op)
     }
@@ -61,7 +62,7 @@ impl Fusion {
             let scalars: Vec<usize> = pending.scalars.into_iter().map(|word| self.word(word)).collect();
             let mut expr = pending.expr.over(&inputs, &scalars);
             if matches!(expr.dtype(), DType::F16 | DType::BF16) && expr.operations() > 0 {
-                // Rounded as if it had gone through memory, so that fusion does not show in the numbers.
+                // Rounded as memory would round it, so that fusion does not change the numbers.
                 expr = Expr::Cast(expr.dtype(), expr.into());
             }
             self.absorbed.push((tensor.clone(), expr.clone()));
@@ -74,12 +75,13 @@ impl Fusion {
         Ok(Expr::Input(self.input(view), tensor.dtype))
     }
 
-    /// A number as a part of the expression.
+    /// Adds a number to the expression.
     pub fn scalar(&mut self, word: Word) -> Expr {
         Expr::Scalar(self.word(word), word.dtype)
     }
 
-    /// The same, kept apart from numbers that are equal by chance, so that it makes no kernel of its own then.
+    /// The same, but never merged with an equal number. Numbers that are equal by chance then need no kernel of their
+    /// own.
     pub fn argument(&mut self, word: Word) -> Expr {
         self.scalars.push(word);
         Expr::Scalar(self.scalars.len() - 1, word.dtype)
@@ -99,7 +101,7 @@ impl Fusion {
         })
     }
 
-    /// The tensor of the expression's values, to be computed when it is needed.
+    /// Returns the tensor of the expression's values. It is computed when it is needed.
     pub fn finish<T: From<View>>(self, expr: Expr, device: &Device, op: &'static str) -> Result<T> {
         checked_elements(&self.shape, op)?;
         let (shape, dtype) = (self.shape.clone(), expr.dtype());
@@ -113,14 +115,14 @@ impl Fusion {
 }
 
 impl Expression {
-    /// A tensor's elements in row-major order.
+    /// Returns the expression of a tensor's elements in row-major order.
     pub(super) fn of(tensor: &View) -> Result<Expression> {
         let mut fusion = Fusion::new(tensor.shape().clone());
         let expr = fusion.tensor(tensor, "elementwise")?;
         Ok(fusion.expression(expr))
     }
 
-    /// The same expression with those of its inputs taken in that have become expressions.
+    /// Returns the same expression, and fuses the inputs into it that have become expressions.
     pub(super) fn again(&self) -> Result<Expression> {
         let mut fusion = Fusion::new(self.shape.clone());
         fusion.operations = self.expr.operations();
@@ -133,7 +135,7 @@ impl Expression {
     }
 }
 
-/// Fails where a device cannot compute with elements of a dtype: now, not when the result is asked for.
+/// Fails if a device cannot compute with elements of a dtype: now, not when the result is asked for.
 fn check_computes(device: &Device, dtype: DType) -> Result<()> {
     match dtype.requires().missing_from(&device.info().features) {
         Some(feature) => Err(Error::Unsupported { feature: feature.into(), device: device.to_string() }),

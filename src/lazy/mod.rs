@@ -1,4 +1,4 @@
-//! What is put off until somebody needs it: expressions, their fusion, products and their epilogues.
+//! Computations that are deferred until somebody needs them: expressions, their fusion, products and their epilogues.
 
 mod copy;
 mod epilogue;

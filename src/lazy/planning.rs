@@ -1,4 +1,4 @@
-//! How an expression is laid out for its kernel: axes merged, four elements at a time where that is possible.
+//! How an expression is laid out for its kernel: it merges axes, and reads four elements at a time if possible.
 
 use super::expression::Expression;
 use super::view::View;
@@ -11,7 +11,7 @@ use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
 
 impl Expression {
-    /// The kernel, its inputs and its parameters.
+    /// Returns the kernel, its inputs and its parameters.
     pub(super) fn plan(
         &self,
         elements: usize,
@@ -48,7 +48,7 @@ impl Expression {
                 let parameters = Parameters { count: elements, lengths, inputs: inputs_at, scalars };
                 return Ok((config, inputs, parameters));
             }
-            // Too many strides for one launch: a copy of one input in order needs none.
+            // There are too many strides for one launch. A copy of one input in order needs none.
             let Some(&last) = strided.last().filter(|_| !self.copies()) else {
                 let feature = format!("an elementwise operation over {} axes that do not merge", lengths.len());
                 return Err(Error::Unsupported { feature, device: device.to_string() });
@@ -58,12 +58,12 @@ impl Expression {
     }
 }
 
-/// Whether the elements are not simply one after the other, from a multiple of four on.
+/// Whether the elements are not contiguous, or do not start at a multiple of four.
 pub(super) fn is_strided(input: &View) -> bool {
     !(input.is_contiguous() && input.layout.offset.is_multiple_of(4))
 }
 
-/// How an input is read along axes of these lengths.
+/// Returns how an input is read along axes of these lengths.
 pub(super) fn strided_layout(input: &View, lengths: &[usize], strides: &[isize]) -> InputLayout {
     let (Some((&inner, outer)), Some(&length)) = (strides.split_last(), lengths.last()) else {
         return InputLayout::Strided;

@@ -1,4 +1,4 @@
-//! What a tensor owns: a buffer, or what is still to be computed: an elementwise expression, or a product.
+//! What a tensor owns: a buffer, or a computation that has not run. That is an elementwise expression or a product.
 
 use super::epilogue::{Produced, Producer};
 use super::expression::Expression;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 pub(super) enum State {
     Buffer(Arc<Buffer>),
-    /// Not computed yet. It is copied into the first expression that uses it; for a second use it is computed, so that
-    /// nothing is computed more than twice.
+    /// Not computed yet. The first expression that uses it copies it. For a second use it is computed, so that nothing
+    /// is computed more than twice.
     Expression {
         expression: Box<Expression>,
         fused: bool,
     },
-    /// Not computed yet. It stays an input of the expressions that use it in its order, and the first of them that is
+    /// Not computed yet. It stays an input of the expressions that use it in its order. The first of them that is
     /// computed becomes the epilogue of its kernel.
     Product(Box<dyn Producer>),
 }
@@ -43,7 +43,7 @@ impl State {
         State::Expression { expression: Box::new(expression), fused: false }
     }
 
-    /// Runs a product that has not run yet. What its kernel does not do is left to an expression.
+    /// Runs a product that has not run yet. What its kernel does not do becomes an expression.
     pub(super) fn run_product(&mut self) -> Result<()> {
         if let State::Product(producer) = self {
             *self = State::produced(producer.produce(None)?)?;

@@ -1,4 +1,4 @@
-//! Elements copied from one layout to another one: by the driver where that is possible and fast, else by a kernel.
+//! Copies from one layout to another: by the driver if that is possible and fast, else by a kernel.
 
 use crate::backend::contract::{Pitch, Region};
 use crate::base::error::Result;
@@ -10,21 +10,21 @@ use crate::engine::pool::Buffer;
 use crate::kernels::assign::{Assign, Parameters, Unit, WORKGROUP};
 use crate::kernels::parameters::Strided;
 
-/// Rows of so many bytes are worth a command of the driver's instead of an invocation for each of their words.
+/// From this many bytes on, a row is worth a driver command instead of an invocation for each of its words.
 const NATIVE_ROW: u64 = 256;
 
-/// A driver copies row by row: beyond so many rows a kernel is faster.
+/// A driver copies row by row. Beyond this many rows a kernel is faster.
 const NATIVE_ROWS: u64 = 4096;
 
-/// Whether the driver's copy is faster than a kernel. On a GPU behind a bus it is a fourth as fast (850 of 3,600 GB/s on
-/// an H200), and each row costs it time.
+/// Whether the driver's copy is faster than a kernel. On a GPU behind a bus it has a fourth of the speed (850 of 3,600
+/// GB/s on an H200), and each row costs time.
 pub(super) fn is_fast(region: &Region, device: &Device) -> bool {
     device.tuning().copy.driver
         && region.extent[0] >= NATIVE_ROW
         && region.extent[1].saturating_mul(region.extent[2]) <= NATIVE_ROWS
 }
 
-/// A copy between two layouts of one shape, in units of some bytes, with as few axes as possible.
+/// A copy between two layouts of one shape. It moves units of some bytes, along as few axes as possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Transfer {
     lengths: Dims,
@@ -52,12 +52,12 @@ impl Transfer {
         Transfer { lengths, src, dst, unit }
     }
 
-    /// Whether the elements of the innermost axis lie in a row on both sides.
+    /// Whether the innermost axis is contiguous on both sides.
     fn has_rows(&self) -> bool {
         [&self.src, &self.dst].iter().all(|view| view.strides.last().is_none_or(|&stride| stride == 1))
     }
 
-    /// The same copy in larger units, if rows lie in whole ones on both sides.
+    /// Returns the same copy in larger units, if rows consist of whole units on both sides.
     fn in_units(&self, unit: Unit) -> Option<Transfer> {
         let factor = unit.bytes() / self.unit.bytes();
         let (length, outer) = match self.lengths.split_last() {
@@ -80,12 +80,13 @@ impl Transfer {
         Some(Transfer { lengths, src: scale(&self.src), dst: scale(&self.dst), unit })
     }
 
-    /// The copy as a box of bytes, where it is one that the device's driver copies.
+    /// Returns the copy as a box of bytes, if the device's driver can copy it.
     pub(super) fn region(&self, device: &Device) -> Option<Region> {
         self.region_of_multiples(device.info().limits.copy_alignment, false)
     }
 
-    /// `padded`: a single row may be made longer to fit.
+    /// Returns the copy as a box whose numbers are multiples of `alignment`. If `padded`, a single row may be made
+    /// longer to fit.
     pub(super) fn region_of_multiples(&self, alignment: u64, padded: bool) -> Option<Region> {
         let rank = self.lengths.len();
         if !self.has_rows() || rank > 3 {
@@ -117,7 +118,7 @@ impl Transfer {
         aligned.then_some(Region { extent, src, dst })
     }
 
-    /// Records the copy. No element of `dst` has two places in the layout.
+    /// Records the copy. No two elements of `dst` may lie at the same place.
     pub fn run(&self, src: &Buffer, dst: &Buffer, device: &Device) -> Result<()> {
         if let Some(region) = self.region(device).filter(|region| is_fast(region, device)) {
             return device.runtime().copy_region(src, dst, region);
@@ -140,7 +141,7 @@ impl Transfer {
         device.runtime().run(Launch { kernel, buffers: &[src, dst], parameters, groups })
     }
 
-    /// The copy at one index of the outermost axis.
+    /// Returns the copy at one index of the outermost axis.
     fn inside(&self, index: usize) -> Transfer {
         let view = |view: &Strided| Strided {
             offset: view.offset.wrapping_add_signed(view.strides[0].wrapping_mul(index as isize)),
@@ -172,7 +173,7 @@ mod tests {
         // Dense axes merge.
         let region = Transfer::new(&dense, &dense, 2).region_of_multiples(4, false).unwrap();
         assert_eq!(region, Region::linear(32));
-        // Bytes that are no whole words.
+        // Bytes that are not whole words.
         let odd = Layout::contiguous(7.into());
         assert_eq!(Transfer::new(&odd, &odd, 1).region_of_multiples(4, false), None);
         assert_eq!(Transfer::new(&odd, &odd, 1).region_of_multiples(4, true), Some(Region::linear(8)));

@@ -1,4 +1,4 @@
-//! Copies in which another axis becomes the innermost one.
+//! Copies that make another axis the innermost one.
 
 use super::view::View;
 use crate::base::layout::collapse;
@@ -6,10 +6,10 @@ use crate::base::shape::Dims;
 use crate::kernels::parameters::Strided;
 use crate::kernels::transpose::{Parameters, Transpose};
 
-/// Fewer rows or columns leave too much of a tile empty.
+/// With fewer rows or columns, too much of a tile stays empty.
 const FEWEST: [usize; 2] = [16, 32];
 
-/// How a tensor is copied into row-major order through tiles.
+/// A copy of a tensor into row-major order, through tiles.
 pub(super) struct Transposition {
     pub kernel: Transpose,
     pub parameters: Parameters,
@@ -17,7 +17,7 @@ pub(super) struct Transposition {
 }
 
 impl Transposition {
-    /// `None` where tiles do not help, or do not fit.
+    /// Returns `None` if tiles do not help, or do not fit.
     pub fn new(tensor: &View) -> Option<Transposition> {
         let bytes = tensor.dtype.size_in_bytes();
         let (lengths, [x_strides]) = collapse(tensor.shape(), [tensor.strides()]);

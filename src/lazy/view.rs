@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::engine::pool::Buffer;
 use std::sync::Arc;
 
-/// What a [`Tensor`](crate::Tensor) is inside, and what an expression or a kernel reads.
+/// The inside of a [`Tensor`](crate::Tensor), and what an expression or a kernel reads.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(super) storage: Arc<Storage>,
@@ -27,17 +27,17 @@ impl AsRef<View> for View {
 }
 
 impl View {
-    /// All that `storage` will hold, in row-major order.
+    /// Returns the view of all that `storage` will hold, in row-major order.
     pub fn of_storage(storage: Storage, shape: Shape, dtype: DType, device: &Device) -> View {
         View { storage: Arc::new(storage), layout: Layout::contiguous(shape), dtype, device: device.clone() }
     }
 
-    /// The elements that a kernel writes to `buffer`, in row-major order.
+    /// Returns the view of the elements that a kernel writes to `buffer`, in row-major order.
     pub fn of_buffer(buffer: Buffer, shape: Shape, dtype: DType, device: &Device) -> View {
         View::of_storage(Storage::buffer(buffer), shape, dtype, device)
     }
 
-    /// The same elements seen in another way.
+    /// Returns the same elements in another layout.
     pub fn with_layout(&self, layout: Layout) -> View {
         View { layout, ..self.clone() }
     }
@@ -62,19 +62,19 @@ impl View {
         self.storage.memory_kind()
     }
 
-    /// Whether nobody else can see the elements, and each has one place only. They are computed if they have not been.
+    /// Whether nobody else can see the elements, and no two of them overlap. Computes them if that has not been done.
     pub fn holds_elements_alone(&self) -> Result<bool> {
         let buffer = self.buffer()?;
-        // The storage has one, `buffer` is the other.
+        // The storage has one handle, `buffer` is the other.
         Ok(!self.layout.may_overlap() && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
     }
 
-    /// Whether the elements are those of an expression that is still to be computed.
+    /// Whether the elements belong to an expression that has not been computed.
     pub(super) fn is_pending(&self) -> bool {
         matches!(&*self.storage.0.lock(), State::Expression { .. })
     }
 
-    /// The buffer behind the tensor, computed now if it has not been yet.
+    /// Returns the buffer behind the tensor. Computes it if that has not been done.
     pub fn buffer(&self) -> Result<Arc<Buffer>> {
         let mut state = self.storage.0.lock();
         loop {
@@ -88,7 +88,7 @@ impl View {
         }
     }
 
-    /// Whether this is a product that has not run yet, all of it in its order.
+    /// Whether this is all of a product that has not run yet, in its order.
     pub(super) fn is_product(&self) -> bool {
         let elements = match &*self.storage.0.lock() {
             State::Product(producer) => producer.elements(),
@@ -97,7 +97,7 @@ impl View {
         elements == self.elem_count() && self.layout.is_contiguous() && self.layout.offset == 0
     }
 
-    /// Runs a product that has not run yet. Tells whether there is a buffer now.
+    /// Runs a product that has not run yet. Returns whether there is a buffer now.
     pub(super) fn run_product(&self) -> Result<bool> {
         let mut state = self.storage.0.lock();
         state.run_product()?;
@@ -109,7 +109,7 @@ impl View {
         Arc::ptr_eq(&self.storage, &other.storage) && self.layout == other.layout
     }
 
-    /// The tensor's pending expression if it can be copied into one over `shape`.
+    /// Returns the pending expression, if it can be copied into one over `shape`.
     pub(super) fn fusible(&self, shape: &Shape) -> Option<Expression> {
         let mut state = self.storage.0.lock();
         let State::Expression { expression, fused } = &mut *state else { return None };

@@ -3,11 +3,13 @@
 use crate::full_tier;
 use crate::ocloc::{self, Report, Source};
 use marquetry::internals::tuning::{self, Block};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Intel's GPUs that take turns in the quick tier, so that every matrix product is compiled for one of them, and of other
 /// kernels every second. All GPUs see one of each family, and in the full tier every kernel.
@@ -19,12 +21,16 @@ type Check<'a> = &'a (dyn Fn(&Path) -> Result<(), String> + Sync);
 pub fn check(folder: &Path) -> bool {
     let [vulkan, opencl, wgsl] = kernels(folder);
     println!("\n{} kernels as Vulkan SPIR-V, {} as OpenCL SPIR-V, {} as WGSL", vulkan.len(), opencl.len(), wgsl.len());
+    let [vulkan, opencl, wgsl] = [vulkan, opencl, wgsl].map(different);
     let mut pass = true;
     let mut report = |tool: &str, program: Option<&Path>, inputs: &[PathBuf], check: Check| {
         let start = Instant::now();
         let failures = match program.and_then(why_missing) {
             Some(message) => Err(message),
-            None => Ok(failures(inputs, check)),
+            None => Ok(failures(inputs, |path| {
+                let message = check(path).err();
+                message.map(|message| format!("{}: {message}", name(path))).into_iter().collect()
+            })),
         };
         pass &= print(tool, inputs.len(), failures, start);
     };
@@ -48,12 +54,20 @@ pub fn check(folder: &Path) -> bool {
         let failures = ocloc::why_missing().map_or_else(|| Ok(intel(gpu, &inputs)), Err);
         pass &= print(&format!("ocloc {gpu}"), inputs.len(), failures, start);
     }
-    pass & tint(folder, wgsl.len())
+    pass & tint(folder, &wgsl)
 }
 
 /// The kernels in a folder: as SPIR-V for Vulkan and for OpenCL, and as WGSL.
 pub fn kernels(folder: &Path) -> [Vec<PathBuf>; 3] {
     [".vulkan.spv", ".opencl.spv", ".wgsl"].map(|ending| files(folder, ending))
+}
+
+/// One file of each content, as kernels of several dtypes may be the same. Matrix products stay: what is expected of their
+/// registers depends on their names.
+fn different(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut seen = HashSet::new();
+    files.retain(|path| is_product(path) || seen.insert(xxh3_128(&std::fs::read(path).expect("a kernel of the dump"))));
+    files
 }
 
 /// Major and minor version, from the second word of a module.
@@ -119,13 +133,12 @@ fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {
     });
 }
 
-/// Runs a check on every file. Returns what failed.
-fn failures(inputs: &[PathBuf], check: Check) -> Vec<String> {
+/// Does something with every item, on all processors. Returns what failed.
+fn failures<T: Sync>(items: &[T], work: impl Fn(&T) -> Vec<String> + Sync) -> Vec<String> {
     let failures = Mutex::new(Vec::new());
-    in_parallel(inputs, |path| {
-        if let Err(message) = check(path) {
-            failures.lock().unwrap().push(format!("{}: {message}", name(path)));
-        }
+    in_parallel(items, |item| {
+        let found = work(item);
+        failures.lock().unwrap().extend(found);
     });
     let mut failures = failures.into_inner().unwrap();
     failures.sort();
@@ -182,21 +195,14 @@ fn naga(path: &Path) -> Result<(), String> {
 
 /// Compiles kernels for one of Intel's GPUs. Returns what failed.
 fn intel(gpu: &str, inputs: &[PathBuf]) -> Vec<String> {
-    let failures = Mutex::new(Vec::new());
     let chunks: Vec<&[PathBuf]> = inputs.chunks(20).collect();
-    in_parallel(&chunks, |chunk| {
+    failures(&chunks, |chunk| {
         let sources: std::io::Result<Vec<Source>> = chunk.iter().map(|path| source(path)).collect();
         let reports =
             sources.and_then(|sources| ocloc::compile(gpu, &sources)).expect("kernels can be read and copied");
-        for (path, report) in chunk.iter().zip(reports) {
-            if let Err(message) = judge(path, report) {
-                failures.lock().unwrap().push(format!("{}: {message}", name(path)));
-            }
-        }
-    });
-    let mut failures = failures.into_inner().unwrap();
-    failures.sort();
-    failures
+        let judged = chunk.iter().zip(reports).map(|(path, report)| (path, judge(path, report)));
+        judged.filter_map(|(path, outcome)| Some(format!("{}: {}", name(path), outcome.err()?))).collect()
+    })
 }
 
 /// The disassembly of a kernel of the dump.
@@ -225,8 +231,8 @@ fn judge(path: &Path, report: Result<Report, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Compiles all WGSL with Tint, where Node and Dawn are at hand.
-fn tint(folder: &Path, count: usize) -> bool {
+/// Compiles WGSL with Tint, where Node and Dawn are at hand.
+fn tint(folder: &Path, inputs: &[PathBuf]) -> bool {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let library = root.join("target/node/node_modules/webgpu/index.js");
     let node = Command::new("node").arg("--version").output();
@@ -235,16 +241,22 @@ fn tint(folder: &Path, count: usize) -> bool {
         return true;
     }
     let start = Instant::now();
-    let run = Command::new("node").arg(root.join("tests/conformance/tint.mjs")).arg(library).arg(folder).output();
-    let failures = run.map_err(|error| error.to_string()).and_then(|run| {
+    // A process uses one processor.
+    let chunks: Vec<&[PathBuf]> = inputs.chunks(500).collect();
+    let failures = failures(&chunks, |chunk| {
+        let mut command = Command::new("node");
+        command.arg(root.join("tests/conformance/tint.mjs")).arg(&library).arg(folder);
+        let run = command.args(chunk.iter().map(|path| name(path))).output().expect("node has been run before");
         let text = String::from_utf8_lossy(&run.stdout);
-        let failures: Vec<String> =
+        let mut failures: Vec<String> =
             text.lines().filter_map(|line| line.strip_prefix("failed ")).map(String::from).collect();
         let told = |what| text.lines().find_map(|line| line.strip_prefix(what)?.parse::<usize>().ok());
-        match told("compiled ").zip(told("left out ")) {
-            Some((compiled, left_out)) if compiled + left_out + failures.len() == count => Ok(failures),
-            _ => Err(format!("did not come to an end: {text}{}", String::from_utf8_lossy(&run.stderr).trim())),
+        let ended = told("compiled ").zip(told("left out ")).map(|(compiled, left_out)| compiled + left_out);
+        if ended != Some(chunk.len() - failures.len()) {
+            let errors = String::from_utf8_lossy(&run.stderr);
+            failures.push(format!("{}: did not come to an end: {text}{}", name(&chunk[0]), errors.trim()));
         }
+        failures
     });
-    print("Tint", count, failures, start)
+    print("Tint", inputs.len(), Ok(failures), start)
 }

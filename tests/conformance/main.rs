@@ -5,7 +5,8 @@
 //!
 //! - `MARQUETRY_TEST_DEVICES=vulkan,webgpu` narrows the run to some devices.
 //! - `MARQUETRY_TEST_TIER=full` tries more random shapes, and compiles every kernel for more of Intel's GPUs.
-//! - Arguments are those of `cargo test`: filters, `--exact`, `--list`, `--nocapture`, `--test-threads`.
+//! - Arguments are those of `cargo test`: filters (a trial runs if it matches one), `--exact`, `--skip`, `--list`,
+//!   `--nocapture`, `--test-threads`.
 
 mod cases;
 mod compare;
@@ -13,6 +14,7 @@ mod devices;
 mod documents;
 mod kernels;
 mod layouts;
+mod options;
 mod report;
 mod suite;
 mod tolerance;
@@ -23,7 +25,7 @@ mod ocloc;
 #[path = "../reference/mod.rs"]
 mod reference;
 
-use libtest_mimic::Arguments;
+use options::Options;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -45,9 +47,9 @@ fn main() -> ExitCode {
 
 fn run_trials() -> ExitCode {
     report::install_logger();
-    let arguments = Arguments::from_args();
-    let conclusion = libtest_mimic::run(&arguments, suite::trials());
-    if arguments.list {
+    let options = Options::from_args();
+    let conclusion = libtest_mimic::run(&options.harness, options.select(suite::trials()));
+    if options.harness.list {
         return ExitCode::SUCCESS;
     }
     devices::close();
@@ -57,14 +59,13 @@ fn run_trials() -> ExitCode {
         println!("\n{errors} errors were logged, by validation layers or by the crate; they are printed above");
     }
     // A part of the cases says nothing about the whole; nor does a run without every device, or with one that lacks things.
-    let whole =
-        arguments.filter.is_none() && arguments.skip.is_empty() && devices::are_all_selected() && !devices::on_pocl();
+    let whole = options.are_whole() && devices::are_all_selected() && !devices::on_pocl();
     let documented = !whole || documents::check();
     if conclusion.has_failed() || errors > 0 || !documented { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn run_child_and_check_kernels() -> ExitCode {
-    let arguments = Arguments::from_args();
+    let options = Options::from_args();
     let dump = fresh_folder("kernels");
     let status = std::env::current_exe()
         .and_then(|program| {
@@ -76,7 +77,7 @@ fn run_child_and_check_kernels() -> ExitCode {
                 .status()
         })
         .expect("this program can be started again");
-    if arguments.list {
+    if options.harness.list {
         return if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if !status.success() {
@@ -84,9 +85,9 @@ fn run_child_and_check_kernels() -> ExitCode {
     }
     let kernels_pass = kernels::check(&dump);
     // Checks of nothing would pass; only a run of chosen trials may leave nothing to check.
-    let chosen = arguments.filter.is_some() || !arguments.skip.is_empty();
     let [vulkan, opencl, wgsl] = kernels::kernels(&dump);
-    let dumped = chosen || !(vulkan.is_empty() || opencl.is_empty() || (cfg!(feature = "webgpu") && wgsl.is_empty()));
+    let dumped = !options.are_whole()
+        || !(vulkan.is_empty() || opencl.is_empty() || (cfg!(feature = "webgpu") && wgsl.is_empty()));
     if !dumped {
         println!("the trials left no kernels to check");
     }

@@ -1,13 +1,13 @@
-// Hands every WGSL file of a folder to Tint, Chromium's compiler, through Dawn. Prints `failed FILE: MESSAGE` for each
+// Hands WGSL files of a folder to Tint, Chromium's compiler, through Dawn. Prints `failed FILE: MESSAGE` for each
 // that is refused, and `compiled N` and `left out N` at the end: browsers have no 64-bit types.
 //
-//   node tint.mjs PATH/TO/node_modules/webgpu/index.js FOLDER
+//   node tint.mjs PATH/TO/node_modules/webgpu/index.js FOLDER FILE...
 
 import fs from 'node:fs';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 
-const [library, folder] = process.argv.slice(2);
+const [library, folder, ...files] = process.argv.slice(2);
 const { create, globals } = await import(pathToFileURL(library));
 Object.assign(globalThis, globals);
 
@@ -23,7 +23,7 @@ const device = await adapter.requestDevice({ requiredFeatures: optional, require
 
 let compiled = 0;
 let leftOut = 0;
-for (const file of fs.readdirSync(folder).filter((name) => name.endsWith('.wgsl')).sort()) {
+for (const file of files) {
   const code = fs.readFileSync(path.join(folder, file), 'utf8');
   if (/\b[if]64\b/.test(code)) {
     leftOut += 1;

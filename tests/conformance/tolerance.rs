@@ -7,10 +7,7 @@
 //! same reason results that are subnormal may be flushed to zero, but for `f16`. Results of `f64` are compared in last
 //! places of `f64`, with one more as the reference has no more digits.
 
-use crate::cases::{
-    attention, compact, conv, einsum, gemm, grid_sample, index, normalize, numbers, pad, pool, random, rearrange,
-    reduce, resize, scan, scatter, sort,
-};
+use crate::cases;
 use marquetry::DType;
 use std::fmt;
 
@@ -41,28 +38,10 @@ pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0,
 /// Operations, and the tolerance of each.
 pub type Table = &'static [(&'static [&'static str], Tolerance)];
 
-/// The tables; a family of operations has its own beside its cases.
-pub const TABLES: &[Table] = &[
-    TABLE,
-    numbers::TOLERANCES,
-    reduce::TOLERANCES,
-    scan::TOLERANCES,
-    sort::TOLERANCES,
-    index::TOLERANCES,
-    scatter::TOLERANCES,
-    compact::TOLERANCES,
-    rearrange::TOLERANCES,
-    conv::TOLERANCES,
-    pool::TOLERANCES,
-    pad::TOLERANCES,
-    resize::TOLERANCES,
-    grid_sample::TOLERANCES,
-    einsum::TOLERANCES,
-    gemm::TOLERANCES,
-    normalize::TOLERANCES,
-    attention::TOLERANCES,
-    random::TOLERANCES,
-];
+/// Every table. A family of operations may have its own beside its cases.
+pub fn tables() -> impl Iterator<Item = Table> {
+    std::iter::once(TABLE).chain(cases::TOLERANCES.iter().copied())
+}
 
 const TABLE: Table = &[
     (
@@ -290,6 +269,6 @@ pub const DOUBLES: Table = &[
 /// The tolerance of an operation with a result of this dtype.
 pub fn of(op: &str, dtype: DType) -> &'static Tolerance {
     let doubles = std::iter::once(DOUBLES).filter(|_| dtype == DType::F64);
-    let entry = doubles.chain(TABLES.iter().copied()).flatten().find(|(ops, _)| ops.contains(&op));
+    let entry = doubles.chain(tables()).flatten().find(|(ops, _)| ops.contains(&op));
     &entry.unwrap_or_else(|| panic!("no tolerance is stated for `{op}`")).1
 }

@@ -1,4 +1,4 @@
-//! Devices as the drivers describe them: which ones will do, and what they are.
+//! Devices as the drivers describe them: which ones are usable, and what they are.
 
 use super::ffi::*;
 use super::loader::{self, Api, Loaded, list_of, ok};
@@ -9,35 +9,35 @@ use crate::base::features::{Features, MatrixUnits};
 use std::cmp::Reverse;
 use std::ffi::{CStr, c_char};
 
-/// The oldest version of the interface that a driver may have: what the structures read here are from.
+/// The oldest version of the interface that a driver may have. The structures read here are from it.
 const MINIMUM_API: ApiVersion = ApiVersion::new(1, 3);
 
 /// The first version with in-order command lists.
 const IN_ORDER_API: ApiVersion = ApiVersion::new(1, 7);
 
-/// The extension by which buffers may be larger than `max_mem_alloc_size`.
+/// The extension that allows buffers larger than `max_mem_alloc_size`.
 const RELAXED_LIMITS: &CStr = c"ZE_experimental_relaxed_allocation_limits";
 
-/// Buffers start at multiples of so many bytes: a cache line.
+/// Buffers start at multiples of this many bytes: a cache line.
 pub(super) const BUFFER_ALIGNMENT: usize = 64;
 
-/// The most buffers of a kernel; fewer if the arguments have no room for as many.
+/// The most buffers of a kernel. There are fewer if the arguments lack room for as many.
 const MAX_BINDINGS: u32 = 64;
 
-/// The most parameter words of a kernel: each is an argument to be set.
+/// The most parameter words of a kernel. Each is an argument that is set.
 const MAX_PARAMETER_WORDS: u32 = 1024;
 
 /// A device that this backend can open.
 pub(super) struct Adapter {
     pub driver: DriverHandle,
     pub device: DeviceHandle,
-    /// What the rest of the crate is told.
+    /// The description for the rest of the crate.
     pub info: DeviceInfo,
     /// The group of the queue for kernels, which also copies.
     pub compute_group: u32,
-    /// A group that copies and does nothing else, if there is one.
+    /// A group that only copies, if there is one.
     pub copy_group: Option<u32>,
-    /// Whether command lists can be executed as they are appended to, each command after the other.
+    /// Whether a command list can execute commands as they are appended, one after the other.
     pub in_order: bool,
     /// The largest allocation that needs no relaxed limits.
     pub max_allocation: u64,
@@ -54,11 +54,11 @@ pub(super) struct Adapter {
 pub(super) struct Clock {
     /// Ticks per second.
     pub frequency: u64,
-    /// After so many bits a kernel's timestamps start anew.
+    /// The number of bits after which a kernel's timestamps wrap.
     pub bits: u32,
 }
 
-/// Every usable device of every driver, in the order of enumeration: a device's index is its position here.
+/// Returns every usable device of every driver, in the order of enumeration. A device's index is its position here.
 pub(super) fn all(loaded: &Loaded) -> Result<Vec<Adapter>> {
     let mut adapters = Vec::new();
     let mut refused = Vec::new();
@@ -90,25 +90,25 @@ pub(super) fn all(loaded: &Loaded) -> Result<Vec<Adapter>> {
     }
 }
 
-/// Says which call failed, and how.
+/// Returns a function that says which call failed, and how.
 fn failed(call: &'static str) -> impl Fn(ResultCode) -> String {
     move |code| format!("{call} failed: {code}")
 }
 
-/// Fills a structure by a call of the driver, or says which call failed.
+/// Fills a structure with a call of the driver, or says which call failed.
 fn query<T: Default>(call: &'static str, ask: impl FnOnce(*mut T) -> ResultCode) -> Result<T, String> {
     let mut value = T::default();
     ok(ask(&mut value)).map_err(failed(call))?;
     Ok(value)
 }
 
-/// The text in a fixed field.
+/// Returns the text in a fixed field.
 fn text(field: &[c_char]) -> String {
     let bytes: Vec<u8> = field.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
     String::from_utf8_lossy(&bytes).trim().to_string()
 }
 
-/// What there is to know of a driver.
+/// What is known about a driver.
 struct DriverFacts {
     handle: DriverHandle,
     api_version: ApiVersion,
@@ -137,7 +137,7 @@ impl DriverFacts {
     }
 }
 
-/// All that a driver tells of a device.
+/// All that a driver reports about a device.
 struct DeviceFacts {
     properties: DeviceProperties,
     compute: DeviceComputeProperties,
@@ -154,7 +154,7 @@ impl DeviceFacts {
     fn read(api: &Api, device: DeviceHandle) -> Result<DeviceFacts, String> {
         // SAFETY: here and below, the device is of this library, and `query` and `list_of` give valid pointers.
         let properties = query("zeDeviceGetProperties", |p: *mut DeviceProperties| unsafe {
-            // This type asks for the timer's frequency rather than its period.
+            // With this type, the driver reports the timer's frequency rather than its period.
             (*p).stype = StructureType::DEVICE_PROPERTIES_1_2;
             (api.device_get_properties)(device, p)
         })?;
@@ -229,12 +229,12 @@ impl Adapter {
     }
 }
 
-/// The first queue group for kernels.
+/// Returns the first queue group for kernels.
 fn compute_group(groups: &[CommandQueueGroupProperties]) -> Option<u32> {
     first_group(groups, |flags| flags.contains(CommandQueueGroupPropertyFlags::COMPUTE))
 }
 
-/// The first queue group that copies and does nothing else.
+/// Returns the first queue group that only copies.
 fn copy_group(groups: &[CommandQueueGroupProperties]) -> Option<u32> {
     let (compute, copy) = (CommandQueueGroupPropertyFlags::COMPUTE, CommandQueueGroupPropertyFlags::COPY);
     first_group(groups, |flags| flags.contains(copy) && !flags.contains(compute))
@@ -247,10 +247,10 @@ fn first_group(
     (0..).zip(groups).find_map(|(ordinal, group)| (group.num_queues > 0 && fits(group.flags)).then_some(ordinal))
 }
 
-/// The largest memory: its ordinal and size. Device buffers come from that one alone.
+/// Returns the ordinal and size of the largest memory. Device buffers come only from this memory.
 fn largest_memory(memories: &[DeviceMemoryProperties]) -> (u32, u64) {
     let sizes = (0..).zip(memories.iter().map(|memory| memory.total_size));
-    // Of several that are alike, the first.
+    // If several are equally large, the first.
     sizes.max_by_key(|(ordinal, size)| (*size, Reverse(*ordinal))).unwrap_or_default()
 }
 
@@ -278,7 +278,7 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
             DeviceType::CPU => DeviceKind::Cpu,
             _ => DeviceKind::Other,
         },
-        // The number is the driver's own; Intel's is made of these three.
+        // The number's format is the driver's own. Intel's consists of these three.
         driver: format!(
             "Level Zero {}, driver {}.{}.{}",
             driver.api_version,
@@ -297,7 +297,7 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
         sub_devices: facts.sub_devices,
         features: Features {
             f16: facts.module.flags.contains(DeviceModuleFlags::FP16),
-            // OpenCL's dialect of SPIR-V counts addresses in them.
+            // OpenCL's dialect of SPIR-V computes addresses with them.
             i64: true,
             f64: facts.module.flags.contains(DeviceModuleFlags::FP64),
             subgroups: !limits.subgroup_sizes.is_empty(),
@@ -322,19 +322,19 @@ fn memory_region(memory: &DeviceMemoryProperties) -> MemoryRegion {
     }
 }
 
-/// The limits; `relaxed` is the size that a buffer may have by the extension.
+/// Returns the limits. `relaxed` is the size that the extension allows for a buffer.
 fn limits(facts: &DeviceFacts, relaxed: u64) -> Limits {
     let compute = &facts.compute;
     let known_sizes = compute.sub_group_sizes.iter().take(compute.num_sub_group_sizes as usize);
     let mut subgroup_sizes: Vec<u32> = known_sizes.copied().filter(|size| *size > 0).collect();
     subgroup_sizes.sort_unstable();
-    // Pointers may take up to a quarter of the room for arguments; parameters take what is left.
+    // Pointers may take up to a quarter of the room for arguments. Parameters take the rest.
     let max_bindings = MAX_BINDINGS.min(facts.module.max_arguments_size / 32);
     let max_parameter_words = (facts.module.max_arguments_size - 8 * max_bindings) / 4;
     let max_buffer_bytes = facts.properties.max_mem_alloc_size.max(relaxed) / 16 * 16;
     Limits {
         max_buffer_bytes,
-        // Intel's compiler addresses 4 GiB, unless told that there is more.
+        // Intel's compiler addresses 4 GiB, unless an option says that there is more.
         max_binding_bytes: max_buffer_bytes.min(u64::from(u32::MAX) / 16 * 16),
         max_bindings,
         max_parameter_words: max_parameter_words.min(MAX_PARAMETER_WORDS),

@@ -1,4 +1,4 @@
-//! Recording: command lists, and what is appended to them.
+//! Recording: command lists, and the commands appended to them.
 
 use super::device::Device;
 use super::event::{Event, Events};
@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// A command list that is executed as a whole, with a fence that tells when the device has let go of it. Used by one
-/// batch at a time.
+/// A command list that is executed as a whole. Its fence tells when the device no longer uses it. One batch at a time
+/// has it.
 pub(super) struct List {
     handle: CommandListHandle,
     fence: FenceHandle,
-    /// The group of the queue that it is for.
+    /// The group of its queue.
     pub group: u32,
     /// Whether the fence will be signalled.
     executed: bool,
@@ -25,10 +25,10 @@ pub(super) struct List {
 }
 
 impl List {
-    /// An empty list for a queue of that group.
+    /// Creates an empty list for a queue of this group.
     pub fn new(device: &Arc<Device>, queue: CommandQueueHandle, group: u32) -> Result<List> {
         let Device { api, adapter, context, .. } = &**device;
-        // From here on, dropping the list destroys what there is of it.
+        // From here on, dropping the list destroys the parts that exist.
         let (handle, fence) = (CommandListHandle::NULL, FenceHandle::NULL);
         let mut list = List { handle, fence, group, executed: false, device: device.clone() };
         let desc = CommandListDesc { command_queue_group_ordinal: group, ..Default::default() };
@@ -44,13 +44,13 @@ impl List {
     /// Forgets what was recorded before.
     pub fn reset(&mut self) -> Result<()> {
         self.join()?;
-        // SAFETY: here and below, the device has let go of the list.
+        // SAFETY: here and below, the device no longer uses the list.
         self.device.check("zeFenceReset", unsafe { (self.device.api.fence_reset)(self.fence) })?;
         // SAFETY: see above.
         self.device.check("zeCommandListReset", unsafe { (self.device.api.command_list_reset)(self.handle) })
     }
 
-    /// Where to record.
+    /// Returns a recorder for this list.
     pub fn recorder(&self) -> Recorder<'_> {
         Recorder { list: self.handle, in_order: false, device: &self.device, appended: false }
     }
@@ -67,8 +67,8 @@ impl List {
         Ok(())
     }
 
-    /// Blocks until the device has let go of the list. By the time that the batch's event is signalled, it has nearly
-    /// done so.
+    /// Blocks until the device no longer uses the list. When the batch's event is signalled, the device has nearly
+    /// finished with it.
     fn join(&mut self) -> Result<()> {
         if std::mem::take(&mut self.executed) {
             // SAFETY: the fence is alive, and will be signalled.
@@ -90,7 +90,7 @@ impl Drop for List {
             self.device.log_failure("zeFenceDestroy", unsafe { (api.fence_destroy)(self.fence) });
         }
         if !self.handle.is_null() {
-            // SAFETY: the device has let go of the list, or is lost.
+            // SAFETY: the device no longer uses the list, or is lost.
             self.device.log_failure("zeCommandListDestroy", unsafe { (api.command_list_destroy)(self.handle) });
         }
     }
@@ -99,7 +99,7 @@ impl Drop for List {
 /// Appends to a command list, which its user has locked.
 pub(super) struct Recorder<'a> {
     list: CommandListHandle,
-    /// Whether each command waits for the one before it by itself.
+    /// Whether each command waits by itself for the one before it.
     in_order: bool,
     device: &'a Device,
     /// Whether anything was appended.
@@ -107,13 +107,13 @@ pub(super) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Appends to a list that executes in order.
+    /// Creates a recorder for a list that executes in order.
     pub fn in_order(list: CommandListHandle, device: &'a Device) -> Self {
         Recorder { list, in_order: true, device, appended: false }
     }
 
-    /// Records a plan, which begins when all before it and `after` has completed, and ends with signalling `done`.
-    /// With `timestamps`, returns the events that the commands of each step signal.
+    /// Records a plan. It begins when all earlier work and `after` have completed, and signals `done` at its end. With
+    /// `timestamps`, returns the events that the commands of each step signal.
     pub fn record(
         &mut self,
         plan: &Plan<'_>,
@@ -126,7 +126,7 @@ impl<'a> Recorder<'a> {
         }
         let mut steps = Vec::new();
         for (index, (barrier, action)) in plan.actions.iter().enumerate() {
-            // Steps that are timed do not share the device.
+            // Timed steps do not overlap.
             if (*barrier || timestamps.is_some()) && index > 0 && !self.in_order {
                 self.barrier(None, None)?;
             }
@@ -187,7 +187,7 @@ impl<'a> Recorder<'a> {
             let code = unsafe { append(self.list, dst, src, width as usize, signal, 0, ptr::null_mut()) };
             return self.appended("zeCommandListAppendMemoryCopy", code);
         }
-        // The region has been divided such that these numbers have 32 bits.
+        // The region has been divided so that these numbers have 32 bits.
         let (src_row, dst_row) = (region.src.row as u32, region.dst.row as u32);
         let (src_slice, dst_slice) =
             if slices > 1 { (region.src.slice as u32, region.dst.slice as u32) } else { (0, 0) };
@@ -200,8 +200,8 @@ impl<'a> Recorder<'a> {
         self.appended("zeCommandListAppendMemoryCopyRegion", code)
     }
 
-    /// Makes what follows wait for all commands before it in the queue, or for `after` where it is given, and see their
-    /// memory effects.
+    /// Makes later commands wait for all earlier commands in the queue, or for `after` if it is given. They see the
+    /// memory effects of what they wait for.
     fn barrier(&mut self, after: Option<&Event>, signal: Option<&Event>) -> Result<()> {
         let mut after = after.map(|event| event.handle);
         let (count, events) = after.as_mut().map_or((0, ptr::null_mut()), |event| (1, ptr::from_mut(event)));

@@ -1,4 +1,4 @@
-//! The open device: its context, its health, and what becomes of the errors of its calls.
+//! The open device: its context, its loss, and the errors of its calls.
 
 use super::adapter::Adapter;
 use super::ffi::*;
@@ -8,13 +8,13 @@ use crate::base::error::{Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A device in a context of its own. Whatever was created in it holds it in an `Arc`, so that it goes last.
+/// A device in a context of its own. Everything that was created in it holds it in an `Arc`, so it is dropped last.
 pub(super) struct Device {
     /// The functions.
     pub api: &'static Api,
-    /// What it is.
+    /// Its description.
     pub adapter: Adapter,
-    /// Owns all that is created.
+    /// Owns everything that is created.
     pub context: ContextHandle,
     /// Bytes of live buffers.
     in_use: AtomicU64,
@@ -32,7 +32,7 @@ impl Device {
         Ok(Device { api, adapter, context, in_use: AtomicU64::new(0), lost: OnceLock::new() })
     }
 
-    /// The device in words, for errors.
+    /// Describes the device, for errors.
     pub fn describe(&self) -> String {
         self.adapter.info.to_string()
     }
@@ -45,7 +45,7 @@ impl Device {
         }
     }
 
-    /// For how many nanoseconds to wait for what the device still has: a lost one may never let go of it.
+    /// Returns how many nanoseconds to wait for the device to finish. A lost device may never finish.
     pub fn patience(&self) -> u64 {
         if self.lost.get().is_some() { 1_000_000_000 } else { u64::MAX }
     }
@@ -55,41 +55,41 @@ impl Device {
         self.lost_by(self.lost.get_or_init(reason))
     }
 
-    /// Turns the result of a call of the driver into the crate's.
+    /// Converts the result of a driver's call to the crate's.
     pub fn check(&self, call: &'static str, code: ResultCode) -> Result<()> {
         ok(code).map_err(|code| self.error(call, code))
     }
 
-    /// The same for a call that asks whether something has happened.
+    /// Does the same for a call that asks whether something has happened.
     pub fn check_ready(&self, call: &'static str, code: ResultCode) -> Result<bool> {
         if code == ResultCode::NOT_READY { Ok(false) } else { self.check(call, code).map(|()| true) }
     }
 
-    /// Turns an error of the driver into the crate's, and remembers a loss of the device.
+    /// Converts a driver's error to the crate's, and remembers a loss of the device.
     pub fn error(&self, call: &'static str, code: ResultCode) -> Error {
         match code {
             ResultCode::ERROR_DEVICE_LOST | ResultCode::ERROR_DEVICE_REQUIRES_RESET => {
                 self.lose(|| format!("{call} reported it"))
             }
-            // The driver asked for this memory for itself, and does not tell how much it was.
+            // The driver wanted this memory for itself, and does not report how much it was.
             ResultCode::ERROR_OUT_OF_HOST_MEMORY | ResultCode::ERROR_OUT_OF_DEVICE_MEMORY => self.out_of_memory(0),
             code => Error::Driver { backend: BackendKind::LevelZero, call, message: code.to_string() },
         }
     }
 
-    /// Logs the failure of a call that gives something back, where nobody could do anything about it.
+    /// Logs the failure of a call that releases something, because nobody could handle it.
     pub fn log_failure(&self, call: &'static str, code: ResultCode) {
         if code != ResultCode::SUCCESS && self.lost.get().is_none() {
             log::error!("Level Zero: {call} failed: {code}");
         }
     }
 
-    /// The error for `requested` bytes that the device does not have.
+    /// Returns the error for `requested` bytes that the device does not have.
     pub fn out_of_memory(&self, requested: u64) -> Error {
         Error::OutOfMemory { requested, in_use: self.in_use.load(Ordering::Relaxed), limit: self.adapter.info.memory }
     }
 
-    /// The error for a buffer that no kernel could address.
+    /// Returns the error for a buffer that no kernel could address.
     pub fn too_large(&self, requested: u64) -> Error {
         let limit = self.adapter.info.limits.max_buffer_bytes;
         Error::OutOfMemory { requested, in_use: self.in_use.load(Ordering::Relaxed), limit }
@@ -100,7 +100,7 @@ impl Device {
         self.in_use.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts the bytes of a buffer that is gone.
+    /// Subtracts the bytes of a buffer that is gone.
     pub fn count_freed(&self, bytes: u64) {
         self.in_use.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -112,7 +112,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: whatever was created in the context held it alive, and is gone.
+        // SAFETY: everything that was created in the context held it, and is gone.
         self.log_failure("zeContextDestroy", unsafe { (self.api.context_destroy)(self.context) });
     }
 }

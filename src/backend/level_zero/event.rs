@@ -1,4 +1,4 @@
-//! Events: what the device signals, used again and again.
+//! Events: what the device signals. They are reused.
 
 use super::device::Device;
 use super::ffi::*;
@@ -6,7 +6,7 @@ use crate::base::error::Result;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Events are made in pools of so many.
+/// A pool has this many events.
 const POOL_SIZE: u32 = 256;
 
 /// Events of one kind.
@@ -22,24 +22,24 @@ struct State {
     pools: Vec<EventPoolHandle>,
     /// Events made from the newest pool.
     made: u32,
-    /// Events to use anew.
+    /// Events for reuse.
     idle: Vec<EventHandle>,
 }
 
-/// An event that is not signalled when it is taken, and goes back when it is dropped: after the device has signalled it
-/// and nothing waits for it any more, or before the device has seen it.
+/// An event that is not signalled when it is taken, and is returned when it is dropped. It is dropped after the device
+/// has signalled it and nothing waits for it, or before the device has seen it.
 pub(super) struct Event {
     pub handle: EventHandle,
     events: Arc<Events>,
 }
 
 impl Events {
-    /// Events that tell that a batch has completed, with all its memory effects for the host and every queue.
+    /// Creates events that tell that a batch has completed. The host and every queue then see all its memory effects.
     pub fn completions(device: Arc<Device>) -> Arc<Events> {
         Events::new(EventPoolFlags::HOST_VISIBLE, EventScopeFlags::HOST, device)
     }
 
-    /// Events that tell when the command that signals them has run.
+    /// Creates events that tell when the command that signals them ran.
     pub fn timestamps(device: Arc<Device>) -> Arc<Events> {
         let flags = EventPoolFlags::HOST_VISIBLE | EventPoolFlags::KERNEL_TIMESTAMP;
         Events::new(flags, EventScopeFlags::default(), device)
@@ -49,7 +49,7 @@ impl Events {
         Arc::new(Events { pool_flags, scope, state: Mutex::default(), device })
     }
 
-    /// An event that is not signalled.
+    /// Returns an event that is not signalled.
     pub fn take(self: &Arc<Self>) -> Result<Event> {
         let state = &mut *self.state.lock();
         let handle = match state.idle.pop() {
@@ -67,7 +67,7 @@ impl Events {
         Ok(Event { handle, events: self.clone() })
     }
 
-    /// The number of events that there are.
+    /// Returns the number of events that exist.
     #[cfg(test)]
     #[cfg(device_tests)]
     pub fn made(&self) -> u32 {
@@ -97,15 +97,15 @@ impl Events {
 }
 
 impl Event {
-    /// Whether the device has signalled it.
+    /// Returns whether the device has signalled it.
     pub fn is_signalled(&self) -> Result<bool> {
         let device = &self.events.device;
         // SAFETY: the event is alive.
         device.check_ready("zeEventQueryStatus", unsafe { (device.api.event_query_status)(self.handle) })
     }
 
-    /// Lets the driver put the thread to sleep until the device has signalled it, or for so many nanoseconds. Says
-    /// whether it was signalled.
+    /// Lets the driver put the thread to sleep until the device has signalled it, but no longer than this many
+    /// nanoseconds. Returns whether it was signalled.
     pub fn sleep(&self, nanoseconds: u64) -> Result<bool> {
         let device = &self.events.device;
         // SAFETY: the event is alive.
@@ -113,7 +113,7 @@ impl Event {
         device.check_ready("zeEventHostSynchronize", code)
     }
 
-    /// When the command that signalled it has started and ended, in ticks of the device's clock.
+    /// Returns when the command that signalled it started and ended, in ticks of the device's clock.
     pub fn ticks(&self) -> Result<(u64, u64)> {
         let device = &self.events.device;
         let mut result = KernelTimestampResult::default();
@@ -133,7 +133,7 @@ impl Drop for Event {
 impl Drop for Events {
     fn drop(&mut self) {
         let State { pools, idle, .. } = self.state.get_mut();
-        // All events are idle: each holds this alive until it is.
+        // All events are idle: an event in use keeps this alive.
         for event in idle {
             // SAFETY: nobody else has the event.
             self.device.log_failure("zeEventDestroy", unsafe { (self.device.api.event_destroy)(*event) });

@@ -2,8 +2,8 @@
 //!
 //! <https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/api.html>. Rust names follow the C names:
 //! `DeviceProperties` is `ze_device_properties_t`, its field `max_mem_alloc_size` is `maxMemAllocSize`, and
-//! `ResultCode::NOT_READY` is `ZE_RESULT_NOT_READY`. Values that come from C are integers, never Rust enums, as a newer
-//! driver may know more of them. `tests/level_zero_abi.rs` compares everything here with the header.
+//! `ResultCode::NOT_READY` is `ZE_RESULT_NOT_READY`. Values that come from C are integers, never Rust enums, because a
+//! newer driver may return other ones. `tests/level_zero_abi.rs` compares everything here with the header.
 #![allow(dead_code, reason = "shared by the backend, the test driver and a test, none of which uses all of it")]
 
 use std::ffi::{c_char, c_void};
@@ -30,7 +30,7 @@ macro_rules! flags {
         enumeration! { $(#[$meta])* $name { $($value = 1 << $bit,)* } }
 
         impl $name {
-            /// Whether all bits of `other` are set.
+            /// Returns whether all bits of `other` are set.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
@@ -46,7 +46,7 @@ macro_rules! flags {
     };
 }
 
-/// Declares a handle of an object of the driver.
+/// Declares a handle to an object of the driver.
 macro_rules! handle {
     ($(#[$meta:meta])* $name:ident) => {
         $(#[$meta])*
@@ -58,22 +58,22 @@ macro_rules! handle {
             /// No object.
             pub const NULL: Self = Self(ptr::null_mut());
 
-            /// Whether it names no object.
+            /// Returns whether it names no object.
             pub fn is_null(self) -> bool {
                 self.0.is_null()
             }
         }
 
-        // SAFETY: a handle is an opaque name. The specification binds no object to a thread; whoever calls a function
-        // that is not thread-safe for one object sees to the order of the calls.
+        // SAFETY: a handle is an opaque name. The specification binds no object to a thread. If a function is not
+        // thread-safe for an object, its callers order their calls.
         unsafe impl Send for $name {}
         // SAFETY: as above; the handle itself never changes.
         unsafe impl Sync for $name {}
     };
 }
 
-/// Declares a structure that starts with its type and a pointer to an extension, and its `Default`: the type is set,
-/// all else is zero.
+/// Declares a structure that starts with its type and a pointer to an extension. Its `Default` sets the type, and all
+/// else to zero.
 macro_rules! structure {
     ($(#[$meta:meta])* $name:ident: $stype:ident, $next:ty { $($field:ident: $ty:ty,)* }) => {
         $(#[$meta])*
@@ -110,7 +110,7 @@ macro_rules! results {
         impl ResultCode {
             $(pub const $name: Self = Self($code);)*
 
-            /// The specification's name, `ZE_RESULT_ERROR_DEVICE_LOST` for example.
+            /// Returns the specification's name, such as `ZE_RESULT_ERROR_DEVICE_LOST`.
             pub const fn name(self) -> &'static str {
                 match self.0 {
                     $($code => concat!("ZE_RESULT_", stringify!($name)),)*
@@ -250,8 +250,8 @@ enumeration! {
         KERNEL_DESC = 0x1d,
         KERNEL_PROPERTIES = 0x1e,
         RELAXED_ALLOCATION_LIMITS_EXP_DESC = 0x2_0001,
-        // With this type in `DeviceProperties` the timer's resolution is in cycles per second, else in nanoseconds
-        // per cycle.
+        // With this type in `DeviceProperties`, the timer's resolution is in cycles per second. Else it is in
+        // nanoseconds per cycle.
         DEVICE_PROPERTIES_1_2 = 0x2_0006,
         // Since version 1.10.
         INIT_DRIVER_TYPE_DESC = 0x2_0021,
@@ -795,9 +795,9 @@ pub struct GroupCount {
 /// Hands the declarations of all functions to the macro `$callback`, in two groups:
 /// `required { zeInit => init(flags: InitFlags); .. } optional { .. }`.
 ///
-/// Each has the name of its symbol, its name in Rust and its parameters; all are `unsafe extern "C"` and return
-/// [`ResultCode`]. The optional ones are newer than version 1.4. The types are named as in this module, so that it has
-/// to be imported whole where the macro is used, with `c_char` and `c_void`.
+/// Each declaration has a symbol, a Rust name and parameters. All functions are `unsafe extern "C"` and return
+/// [`ResultCode`]. The optional ones are newer than version 1.4. The declarations use the names of this module. So
+/// whoever uses the macro imports the whole module, `c_char` and `c_void`.
 macro_rules! for_each_function {
     ($callback:ident) => {
         $callback! {

@@ -23,10 +23,10 @@ pub(super) struct Kernel {
     name: String,
     bindings: usize,
     parameter_words: usize,
-    /// The driver's kernel, which keeps its arguments from call to call: whoever launches it locks it from the first
-    /// argument until the launch has been appended.
+    /// The driver's kernel, which keeps its arguments from call to call. So a launch locks it from the first argument
+    /// until the launch has been appended.
     handle: Mutex<KernelHandle>,
-    /// Goes after the kernel.
+    /// Destroyed after the kernel.
     program: Program,
     device: Arc<Device>,
 }
@@ -38,17 +38,17 @@ struct Program {
 }
 
 impl Kernels {
-    /// None yet.
+    /// Creates an empty list.
     pub fn new(device: Arc<Device>) -> Kernels {
         Kernels { kernels: RwLock::default(), device }
     }
 
-    /// The kernels, by number, to look up many at once.
+    /// Returns the kernels by number, to look up many at once.
     pub fn all(&self) -> RwLockReadGuard<'_, Vec<Kernel>> {
         self.kernels.read()
     }
 
-    /// The kernel from a binary, unless the driver does not take that.
+    /// Builds a kernel from a binary. `None` if the driver does not take the binary.
     fn build_kept(&self, module: &Module, binary: &[u8]) -> Result<Option<Kernel>> {
         match self.build(module, ModuleFormat::NATIVE, binary) {
             Ok(kernel) => Ok(Some(kernel)),
@@ -72,8 +72,8 @@ impl explicit::Kernels for Kernels {
         Some(format!("{}{}", self.device.adapter.identity, build_flags(module)))
     }
 
-    /// Makes a kernel ready: from its binary if there is one that the driver takes, else from its SPIR-V. Several
-    /// threads can do so at once.
+    /// Makes a kernel ready: from its binary if the driver takes that, else from its SPIR-V. Several threads can do so
+    /// at once.
     fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled> {
         check_fits(module, &self.device.adapter.info)?;
         let code = bytemuck::cast_slice(module.spirv()?);
@@ -87,7 +87,7 @@ impl explicit::Kernels for Kernels {
     }
 }
 
-/// The options of the compiler for a kernel.
+/// Returns the options of the compiler for a kernel.
 fn build_flags(module: &Module) -> String {
     let options = [
         (module.large_buffers, " -ze-opt-greater-than-4GB-buffer-required"),
@@ -96,7 +96,7 @@ fn build_flags(module: &Module) -> String {
     options.iter().filter(|(set, _)| *set).map(|(_, option)| *option).collect()
 }
 
-/// The error for a kernel that the driver does not take.
+/// Returns the error for a kernel that the driver does not take.
 fn refusal(device: &Device, kernel: &str, call: &'static str, code: ResultCode, log: &str) -> Error {
     match device.error(call, code) {
         Error::Driver { call, message, .. } => {
@@ -118,7 +118,7 @@ impl Program {
         };
         let (mut handle, mut log) = (ModuleHandle::NULL, ModuleBuildLogHandle::NULL);
         // SAFETY: context and device belong together, and the structures outlive the call. The code is SPIR-V for the
-        // features of this device, or what this driver made of such.
+        // features of this device, or what this driver made of such SPIR-V.
         let code =
             unsafe { (device.api.module_create)(device.context, device.adapter.device, &desc, &mut handle, &mut log) };
         let log = take_log(device, log);
@@ -131,7 +131,7 @@ impl Program {
         Ok(Program { handle, device: device.clone() })
     }
 
-    /// The machine code, to be kept.
+    /// Returns the machine code, to keep it.
     fn binary(&self) -> Option<Vec<u8>> {
         let get = self.device.api.module_get_native_binary;
         let mut size = 0;
@@ -151,7 +151,7 @@ impl Program {
     }
 }
 
-/// Reads what the compiler said, and destroys it.
+/// Reads the compiler's log, and destroys it.
 fn take_log(device: &Device, log: ModuleBuildLogHandle) -> String {
     if log.is_null() {
         return String::new();
@@ -170,7 +170,7 @@ fn take_log(device: &Device, log: ModuleBuildLogHandle) -> String {
     String::from_utf8_lossy(&text).trim_end_matches('\0').trim().to_string()
 }
 
-/// Stands for a parameter word.
+/// A placeholder for a parameter word.
 static ZERO: u32 = 0;
 
 impl Kernel {
@@ -205,12 +205,12 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// What a dispatch hands over.
+    /// Returns the arguments that a dispatch hands over.
     pub fn signature(&self) -> Signature<'_> {
         Signature { name: &self.name, bindings: self.bindings, parameter_words: self.parameter_words }
     }
 
-    /// Checks that the code takes as many arguments as it is said to take, and of these sizes.
+    /// Checks that the code takes as many arguments as declared, and of the declared sizes.
     fn check_arguments(&self) -> Result<()> {
         let mut properties = KernelProperties::default();
         // SAFETY: the kernel is alive, and the structure outlives the call.
@@ -223,7 +223,7 @@ impl Kernel {
             let message = format!("its code takes {found} arguments, but {declared}");
             return Err(Error::Kernel { kernel: name.into(), message });
         }
-        // Of what size they are, only the driver can tell; a launch would be too late to ask.
+        // Only the driver knows their sizes. At a launch it would be too late to ask.
         let handle = self.handle.lock();
         // Without a value, a pointer argument is null.
         let buffers = (0..bindings).map(|_| (size_of::<*const c_void>(), ptr::null()));
@@ -239,7 +239,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Sets the arguments, and keeps other threads from setting them until the launch has been appended.
+    /// Sets the arguments. The lock keeps other threads from setting them until the launch has been appended.
     pub fn with_arguments(&self, buffers: &[ptr::NonNull<u8>], words: &[u32]) -> Result<MutexGuard<'_, KernelHandle>> {
         let handle = self.handle.lock();
         let buffers = buffers.iter().map(|address| (size_of_val(address), (&raw const *address).cast()));

@@ -25,7 +25,7 @@ macro_rules! table {
         required { $($symbol:ident => $name:ident($($parameter:ident: $ty:ty),*);)* }
         optional { $($newer:ident => $newer_name:ident($($newer_parameter:ident: $newer_ty:ty),*);)* }
     ) => {
-        /// The functions of the library; those that older ones lack are optional.
+        /// The functions of the library. Those that older libraries lack are optional.
         #[allow(dead_code, reason = "the declarations are shared with the test driver, which has all of them")]
         pub(super) struct Api {
             $(pub $name: unsafe extern "C" fn($($ty),*) -> ResultCode,)*
@@ -33,7 +33,7 @@ macro_rules! table {
         }
 
         impl Api {
-            /// Looks up all functions; fails with the name of one that is missing.
+            /// Looks up all functions. Fails with the name of a missing one.
             fn load(library: &Library) -> Result<Api, &'static str> {
                 // SAFETY: here and below, the symbol is a function of the type that the specification gives it.
                 $(let $name = unsafe { library.get(concat!(stringify!($symbol), "\0").as_bytes()) };)*
@@ -58,8 +58,8 @@ pub(super) struct Loaded {
     _library: Library,
 }
 
-/// The library, loaded at the first call that succeeds. A child of the process has that library too, and cannot load it
-/// anew: what the drivers in it have started is not there.
+/// Returns the library. The first call that succeeds loads it. A child of the process inherits the library and cannot
+/// load it again, but the child lacks what the library's drivers have started.
 pub(super) fn shared() -> Result<&'static Loaded> {
     static SHARED: OnceLock<(u32, Loaded)> = OnceLock::new();
     static LOADING: Mutex<()> = Mutex::new(());
@@ -71,22 +71,22 @@ pub(super) fn shared() -> Result<&'static Loaded> {
     if *process == fork::process() { Ok(loaded) } else { Err(unavailable(FORKED)) }
 }
 
-/// The error for a machine on which Level Zero cannot be used.
+/// Returns the error for a machine on which Level Zero cannot be used.
 pub(super) fn unavailable(reason: impl Display) -> Error {
     registry::unavailable(BackendKind::LevelZero, reason)
 }
 
-/// The error for a machine without a loader or driver that works, with the way to get one.
+/// Returns the error for a machine without a working loader or driver. It says how to get one.
 fn no_driver(problem: impl Display) -> Error {
     registry::no_driver(BackendKind::LevelZero, problem)
 }
 
-/// Tells success from failure.
+/// Converts a code to a result.
 pub(super) fn ok(code: ResultCode) -> Result<(), ResultCode> {
     if code == ResultCode::SUCCESS { Ok(()) } else { Err(code) }
 }
 
-/// Asks for a list in the way of this interface: first for its length, then for its items.
+/// Asks for a list as this interface wants it: first for its length, then for its items.
 pub(super) fn list_of<T: Clone>(empty: T, ask: impl Fn(*mut u32, *mut T) -> ResultCode) -> Result<Vec<T>, ResultCode> {
     let mut count = 0;
     ok(ask(&mut count, std::ptr::null_mut()))?;
@@ -99,7 +99,7 @@ pub(super) fn list_of<T: Clone>(empty: T, ask: impl Fn(*mut u32, *mut T) -> Resu
 }
 
 fn load() -> Result<Loaded> {
-    // Another loader, or a driver that exports the interface.
+    // A user may name another loader, or a driver that exports the interface.
     let named = environment::settings().level_zero_library.as_deref();
     let path = named.unwrap_or(LOADER.as_ref());
     let shown = Path::new(path).display();
@@ -120,7 +120,7 @@ fn load() -> Result<Loaded> {
     Ok(Loaded { api, drivers, _library: library })
 }
 
-/// Initialises the drivers, by the newer function if it is there and does, and returns them.
+/// Initialises the drivers, and returns them. Uses the newer function if it is there and works.
 fn drivers(api: &Api) -> Result<Vec<DriverHandle>> {
     if let Some(init_drivers) = api.init_drivers {
         // All bits: drivers of all types.
@@ -154,7 +154,7 @@ mod tests {
                 if list.is_null() {
                     *count = 3;
                 } else {
-                    // One has gone in the meantime.
+                    // One item has gone since the first call.
                     *count = 2;
                     list.copy_from_nonoverlapping([7, 8].as_ptr(), 2);
                 }

@@ -1,4 +1,4 @@
-//! Buffers: unified shared memory, of the device's, the host's or the migrating kind.
+//! Buffers: unified shared memory of the device, of the host, or migrating between them.
 
 use super::adapter::BUFFER_ALIGNMENT;
 use super::device::Device;
@@ -28,19 +28,19 @@ pub(super) struct Buffer {
     pub place: Place,
 }
 
-// SAFETY: it is but an address and a length; what goes through it is ordered by those who hold the buffer.
+// SAFETY: it is only an address and a length. Those who hold the buffer order the accesses through it.
 unsafe impl Send for Buffer {}
 // SAFETY: see above.
 unsafe impl Sync for Buffer {}
 
-/// Where a buffer's bytes are, and so who reaches them.
+/// Where a buffer's bytes are. This decides who reaches them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// With the device, which alone reaches them.
+    /// In the device's memory. Only the device reaches them.
     Device,
-    /// With whoever used them last: they migrate.
+    /// Where they were used last: they migrate.
     Shared,
-    /// With the host; the device reaches them across the bus.
+    /// In the host's memory. The device reaches them across the bus.
     Host,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct HostView {
     bytes: usize,
 }
 
-// SAFETY: it is but an address and a length; what goes through it is ordered by those who hold the buffer.
+// SAFETY: it is only an address and a length. Those who hold the buffer order the accesses through it.
 unsafe impl Send for HostView {}
 
 impl From<MemoryUse> for Place {
@@ -64,7 +64,7 @@ impl From<MemoryUse> for Place {
 }
 
 impl Memory {
-    /// No buffers yet.
+    /// Creates an empty list.
     pub fn new(device: Arc<Device>) -> Memory {
         Memory { buffers: RwLock::new(Slots::new()), device }
     }
@@ -101,12 +101,12 @@ impl Memory {
 
     fn destroy(&self, buffer: &Buffer) {
         self.device.count_freed(buffer.bytes);
-        // SAFETY: the contract says that no unfinished batch uses it, and its number finds it no more.
+        // SAFETY: by the contract no unfinished batch uses it, and its number no longer finds it.
         let code = unsafe { (self.device.api.mem_free)(self.device.context, buffer.address.as_ptr().cast()) };
         self.device.log_failure("zeMemFree", code);
     }
 
-    /// The live buffers, to look up many at once.
+    /// Returns the live buffers, to look up many at once.
     pub fn buffers(&self) -> RwLockReadGuard<'_, Slots<Buffer>> {
         self.buffers.read()
     }
@@ -138,7 +138,7 @@ impl explicit::Memory for Memory {
 
     fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
         let view = self.host_view(buffer, bytes.len() as u64, "write")?;
-        // SAFETY: the view has at least that many bytes. The contract says that no unfinished batch uses the buffer.
+        // SAFETY: the view has at least that many bytes. By the contract no unfinished batch uses the buffer.
         unsafe { view.address.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(())
     }

@@ -1,10 +1,22 @@
-//! The Level Zero backend: compute on Intel's GPUs, and on whatever else has a driver for the interface, through the
-//! library that is found at run time.
+//! The Level Zero backend: compute on Intel's GPUs, and on everything else that has a driver for the interface. The
+//! library is found at run time.
 //!
-//! One concept per file, each using those before it: [`ffi`] (the interface), [`loader`] (the library), [`adapter`]
-//! (which devices there are), [`device`] (context, errors, loss), [`memory`] (buffers), [`kernel`] (compilation),
-//! [`region`] (copies of boxes), [`plan`] (checked steps), [`event`], [`timing`], [`batch`] (recording), [`queue`]
-//! (submission, tickets).
+//! Each file has one concept, and uses the files above it in this table.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`ffi`] | the interface |
+//! | [`loader`] | the library |
+//! | [`adapter`] | the devices that there are |
+//! | [`device`] | context, errors, loss |
+//! | [`memory`] | buffers |
+//! | [`kernel`] | compilation |
+//! | [`region`] | copies of boxes |
+//! | [`plan`] | checked steps |
+//! | [`event`] | what the device signals |
+//! | [`timing`] | when steps ran |
+//! | [`batch`] | recording |
+//! | [`queue`] | submission, tickets |
 
 mod adapter;
 mod batch;
@@ -87,7 +99,8 @@ impl Api for LevelZero {
 
     fn target(info: &DeviceInfo) -> Target {
         let sizes = &info.limits.subgroup_sizes;
-        // 16 lanes are an instruction's on Intel's data-centre GPUs, and two on the others, where 32 take registers.
+        // On Intel's data-centre GPUs an instruction has 16 lanes. On the others 16 lanes take two, and 32 need more
+        // registers.
         let chosen = sizes.iter().find(|size| **size == 16).or(sizes.first());
         let integer_dot_products = info.features.integer_dot_products;
         Target { subgroup_size: chosen.copied(), integer_dot_products, ..Target::LEVEL_ZERO }

@@ -1,4 +1,4 @@
-//! Steps with every number looked up and every rule checked, so that recording them fails only if the driver does.
+//! Checked steps: every number is looked up and every rule checked, so recording fails only if the driver does.
 
 use super::ffi::GroupCount;
 use super::kernel::Kernel;
@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 pub(super) struct Plan<'a> {
     /// The actions, each with whether it waits for those before it.
     pub actions: Vec<(bool, Action<'a>)>,
-    /// Bytes on their way between host and device, if the batch does nothing else.
+    /// The bytes that move between host and device, if the batch does nothing else.
     pub transfer: Option<u64>,
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Action<'a> {
         parameters: &'a [u32],
         groups: GroupCount,
     },
-    /// Copies boxes, counted from the starts of the buffers. They do not touch each other.
+    /// Copies boxes, whose offsets count from the starts of the buffers. The boxes do not overlap.
     Copy {
         src: NonNull<u8>,
         dst: NonNull<u8>,
@@ -36,7 +36,7 @@ pub(super) enum Action<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Looks up and checks steps among the live buffers and kernels. `max_groups` bounds the workgroups in each
+    /// Looks up and checks steps among the live buffers and kernels. `max_groups` limits the workgroups in each
     /// dimension.
     pub fn new(steps: &'a [Step], live: &Slots<Buffer>, kernels: &'a [Kernel], max_groups: u32) -> Result<Plan<'a>> {
         let mut plan = Plan { actions: Vec::with_capacity(steps.len()), transfer: Some(0) };

@@ -19,18 +19,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a wait polls before it lets the driver put the thread to sleep: waking up takes longer than many a batch.
+/// How long a wait polls before it lets the driver put the thread to sleep. Waking up takes longer than many batches.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// How long a wait sleeps before it looks whether the device is lost.
+/// How long a wait sleeps before it checks whether the device is lost.
 const NAP: Duration = Duration::from_secs(1);
 
-/// A batch that moves so many bytes between host and device, and does nothing else, goes to the copy engine.
+/// A batch goes to the copy engine if it only moves data between host and device, and at least this many bytes.
 const COPY_ENGINE_BYTES: u64 = 1 << 20;
 
 /// The queues of a device.
 pub(super) struct Queue {
-    // The order of the fields is that of their end: lists before the engines that execute them.
+    // The fields are dropped in this order: lists before the engines that execute them.
     progress: Mutex<Progress>,
     /// Locked while a batch is recorded and submitted. It is locked before `progress`.
     state: Mutex<State>,
@@ -41,15 +41,15 @@ pub(super) struct Queue {
     device: Arc<Device>,
 }
 
-/// What submissions change.
+/// The state that submissions change.
 struct State {
     compute: Engine,
     copy: Option<Engine>,
-    /// The group of the engine that the newest batch went to, and the event that tells of its end.
+    /// The group of the engine that got the newest batch, and the event at the batch's end.
     newest: Option<(u32, Arc<Event>)>,
 }
 
-/// A part of the device that executes commands by itself, in the order in which it gets them.
+/// A part of the device that executes commands on its own, in the order in which it gets them.
 struct Engine {
     group: u32,
     entry: Entry,
@@ -58,13 +58,13 @@ struct Engine {
 
 /// How an engine gets its commands.
 enum Entry {
-    /// Each as it is appended to this list.
+    /// Each as soon as it is appended to this list.
     Immediate(CommandListHandle),
-    /// In lists.
+    /// In lists, through this queue.
     Queue(CommandQueueHandle),
 }
 
-/// What completions change.
+/// The state that completions change.
 #[derive(Default)]
 struct Progress {
     /// The number of the newest batch.
@@ -73,24 +73,24 @@ struct Progress {
     completed: u64,
     /// The batches in between, oldest first.
     in_flight: VecDeque<Batch>,
-    /// Lists to use anew.
+    /// Lists for reuse.
     idle: Vec<List>,
     /// When the steps of completed batches ran, until somebody asks.
     timings: BTreeMap<u64, Result<Vec<Range<u64>>>>,
 }
 
-/// A batch that the device has.
+/// A batch in flight.
 struct Batch {
     /// Signalled at its end.
     done: Arc<Event>,
     list: Option<List>,
     timing: Option<Timing>,
-    /// The end of the batch before it, if it waits for that.
+    /// The end of the batch before, if this one waits for it.
     _after: Option<Arc<Event>>,
 }
 
 impl Queue {
-    /// The queues of a device: one for kernels, and one for copies if the device has an engine for them.
+    /// Creates the queues of a device: one for kernels, and one for copies if the device has an engine for them.
     pub fn new(device: Arc<Device>) -> Result<Queue> {
         let compute = Engine::new(&device, device.adapter.compute_group)?;
         let copy = device.adapter.copy_group.map(|group| Engine::new(&device, group)).transpose()?;
@@ -106,13 +106,13 @@ impl Queue {
         })
     }
 
-    /// What becomes of the error of a batch whose commands the device executes as they come: if it has some of them,
-    /// nobody can say what state it is in, and whoever tried the batch again would have them run twice.
+    /// Converts the error of a batch whose commands the device executes as they are appended. If it has got some of
+    /// them, the device counts as lost: its state is unknown, and trying the batch again would run them twice.
     fn half_submitted(&self, error: Error, appended: bool) -> Error {
         if appended { self.device.lose(|| format!("in the middle of a batch: {error}")) } else { error }
     }
 
-    /// Lets the driver put the thread to sleep until a batch has completed, or for a while.
+    /// Lets the driver put the thread to sleep until a batch has completed, but no longer than [`NAP`].
     fn sleep(&self, done: &Event) -> Result<()> {
         if done.sleep(NAP.as_nanos() as u64)? {
             return Ok(());
@@ -122,7 +122,7 @@ impl Queue {
         self.device.check("zeContextGetStatus", code)
     }
 
-    /// An empty list for a queue.
+    /// Returns an empty list for a queue.
     fn idle_list(&self, queue: CommandQueueHandle, group: u32) -> Result<List> {
         let idle = &mut self.progress.lock().idle;
         let found = idle.iter().position(|list| list.group == group).map(|index| idle.swap_remove(index));
@@ -142,12 +142,12 @@ impl explicit::Queue<LevelZero> for Queue {
         if timed && !info.features.timestamps {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
         }
-        // Events and lists of completed batches are used anew.
+        // Events and lists of completed batches are reused.
         self.completed()?;
         let state = &mut *self.state.lock();
         let done = Arc::new(self.completions.take()?);
         let engine = state.engine(&plan);
-        // Within an engine the order is kept by itself, or by the barrier at the start of each batch.
+        // An engine keeps the order by itself, or by the barrier at the start of each batch.
         let after = state.newest.as_ref().filter(|(group, _)| *group != engine.group).map(|(_, event)| event.clone());
         let since = timed.then(|| Moment::now(&self.device)).transpose()?;
         let timestamps = timed.then_some(&self.timestamps);
@@ -217,7 +217,7 @@ impl explicit::Queue<LevelZero> for Queue {
 }
 
 impl State {
-    /// The engine for a batch.
+    /// Returns the engine for a batch.
     fn engine(&self, plan: &Plan<'_>) -> &Engine {
         match &self.copy {
             Some(copy) if plan.transfer.is_some_and(|bytes| bytes >= COPY_ENGINE_BYTES) => copy,
@@ -227,7 +227,7 @@ impl State {
 }
 
 impl Progress {
-    /// Sets aside what the oldest batch, which has completed, leaves behind.
+    /// Keeps what the oldest batch leaves behind. The batch has completed.
     fn retire(&mut self, device: &Device) {
         let Some(batch) = self.in_flight.pop_front() else { return };
         self.completed += 1;
@@ -237,7 +237,7 @@ impl Progress {
         }
     }
 
-    /// The event at the end of a batch; `None` if that has completed.
+    /// Returns the event at the end of a batch. `None` if the batch has completed.
     fn done(&self, ticket: Ticket) -> Result<Option<Arc<Event>>> {
         if ticket.0 > self.submitted {
             let message = format!("batch {} was not submitted yet, the newest is {}", ticket.0, self.submitted);
@@ -271,8 +271,8 @@ impl Engine {
 }
 
 impl Drop for Engine {
-    /// The backend has called [`Queue::finish`], or the device is lost; but the last commands may still be on their
-    /// way out.
+    /// The backend has called [`Queue::finish`], or the device is lost. But the device may not have finished with the
+    /// last commands yet.
     fn drop(&mut self) {
         let Device { api, .. } = &*self.device;
         match self.entry {
@@ -282,14 +282,14 @@ impl Drop for Engine {
                     let code = unsafe { synchronize(list, self.device.patience()) };
                     self.device.log_failure("zeCommandListHostSynchronize", code);
                 }
-                // SAFETY: nobody else has the list, and the device has let go of it, or is lost.
+                // SAFETY: nobody else has the list, and the device no longer uses it, or is lost.
                 self.device.log_failure("zeCommandListDestroy", unsafe { (api.command_list_destroy)(list) });
             }
             Entry::Queue(queue) => {
                 // SAFETY: the queue is alive.
                 let code = unsafe { (api.command_queue_synchronize)(queue, self.device.patience()) };
                 self.device.log_failure("zeCommandQueueSynchronize", code);
-                // SAFETY: nobody else has the queue, and the device has let go of it, or is lost.
+                // SAFETY: nobody else has the queue, and the device no longer uses it, or is lost.
                 self.device.log_failure("zeCommandQueueDestroy", unsafe { (api.command_queue_destroy)(queue) });
             }
         }

@@ -1,12 +1,12 @@
-//! Boxes of bytes as the driver copies them: with numbers of 32 bits.
+//! Boxes of bytes that the driver can copy, with 32-bit numbers.
 
 use crate::backend::contract::{Pitch, Region};
 use smallvec::{SmallVec, smallvec};
 
-/// A box of several rows spans fewer bytes than this, so that all its numbers have 32 bits.
+/// A box of several rows spans fewer bytes than this, so all its numbers have 32 bits.
 pub(super) const LIMIT: u64 = 1 << 32;
 
-/// Divides a region into such that are one row each, or boxes that one command copies.
+/// Divides a region into single rows, or into boxes that one command copies.
 pub(super) fn commands(region: &Region, limit: u64) -> SmallVec<[Region; 1]> {
     let region = region.merged();
     if is_row(&region) || is_box(&region, limit) {
@@ -25,12 +25,12 @@ pub(super) fn commands(region: &Region, limit: u64) -> SmallVec<[Region; 1]> {
     commands
 }
 
-/// Whether it is one row, which a plain copy moves.
+/// Returns whether it is one row, which a plain copy moves.
 pub(super) fn is_row(region: &Region) -> bool {
     region.extent[1..] == [1, 1]
 }
 
-/// Whether one command copies it.
+/// Returns whether one command copies it.
 fn is_box(region: &Region, limit: u64) -> bool {
     let [_, rows, slices] = region.extent;
     [&region.src, &region.dst].iter().all(|pitch| {
@@ -44,12 +44,12 @@ fn is_box(region: &Region, limit: u64) -> bool {
     })
 }
 
-/// How many rows of a slice one command copies.
+/// Returns how many rows of a slice one command copies.
 fn rows_at_once(region: &Region, limit: u64) -> u64 {
     ((limit - 1) / region.src.row.max(region.dst.row)).max(1)
 }
 
-/// Some rows of one slice.
+/// Returns some rows of one slice.
 fn part(region: &Region, slice: u64, row: u64, count: u64) -> Region {
     let at = |pitch: &Pitch| Pitch { offset: pitch.offset + slice * pitch.slice + row * pitch.row, ..*pitch };
     Region { extent: [region.extent[0], count, 1], src: at(&region.src), dst: at(&region.dst) }
@@ -61,7 +61,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Which byte of the source each byte of the destination comes from.
+    /// Returns which byte of the source each byte of the destination comes from.
     fn moves(regions: &[Region]) -> BTreeMap<u64, u64> {
         let mut moves = BTreeMap::new();
         for Region { extent: [width, rows, slices], src, dst } in regions {

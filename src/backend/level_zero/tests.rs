@@ -1,4 +1,4 @@
-//! What is particular to this backend; `contract_tests.rs` tests the contract. Without a device, these tests fail.
+//! Tests of this backend alone; `contract_tests.rs` tests the contract. Without a device, these tests fail.
 
 use super::*;
 use crate::backend::contract::{MemoryUse, Ticket};
@@ -8,7 +8,7 @@ use crate::backend::contract_tests::{
 use crate::base::error::Error;
 use crate::shader::{Access, Code, Module};
 
-/// The first device.
+/// Opens the first device.
 pub(super) fn open() -> LevelZeroBackend {
     LevelZeroBackend::open(0).unwrap_or_else(|error| panic!("a Level Zero device: run `make setup` ({error})"))
 }
@@ -66,7 +66,7 @@ fn the_copy_engine_and_the_compute_engine_take_turns() {
     for round in 0..10 {
         let data: Vec<f32> = (0..n).map(|i| (i % 1000 + round) as f32).collect();
         backend.write(staging, bytemuck::cast_slice(&data)).unwrap();
-        // None of them waits for the one before on the host.
+        // No batch waits on the host for the one before.
         backend.submit(&[copy(staging, x, bytes, false)], false).unwrap();
         backend.submit(&[dispatch(kernel, [x, x, y], n as u32, false)], false).unwrap();
         backend.submit(&[dispatch(kernel, [y, x, x], n as u32, false)], false).unwrap();
@@ -144,7 +144,7 @@ fn a_lost_device_refuses_everything_and_answers_its_reads() {
     assert_lost(&backend, staging);
 }
 
-/// The loader of Debian 12 knows no in-order lists. This runs all tests of the backend in another process, on the test
+/// The loader of Debian 12 has no in-order lists. So this runs all tests of the backend in another process, on the test
 /// driver without a loader, which has them.
 #[test]
 fn in_order_lists_keep_the_contract_too() {

@@ -1,4 +1,4 @@
-//! When the steps of a batch ran, from the device's clock to the host's.
+//! When the steps of a batch ran, converted from the device's clock to the host's.
 
 use super::adapter::Clock;
 use super::device::Device;
@@ -19,14 +19,14 @@ pub(super) struct Moment {
 
 /// A batch that is being timed.
 pub(super) struct Timing {
-    /// A moment shortly before the batch, so that the device's clock does not start anew in between.
+    /// A moment shortly before the batch, so that the device's clock does not wrap in between.
     pub since: Moment,
     /// The events that the commands of each step signal.
     pub steps: Vec<SmallVec<[Event; 1]>>,
 }
 
 impl Moment {
-    /// Looks at both clocks. Of several looks, the one that took the shortest is the most exact.
+    /// Reads both clocks. Of several attempts, the one that took the least time is the most exact.
     pub fn now(device: &Device) -> Result<Moment> {
         let first = Moment::look(device)?;
         let others = [Moment::look(device)?, Moment::look(device)?];
@@ -34,7 +34,7 @@ impl Moment {
         Ok(moment)
     }
 
-    /// A look at both clocks, and how long it took.
+    /// Reads both clocks, and returns how long it took.
     fn look(device: &Device) -> Result<(u64, Moment)> {
         let (mut on_host, mut on_device) = (0, 0);
         let before = clock::now();
@@ -48,7 +48,8 @@ impl Moment {
 }
 
 impl Clock {
-    /// Nanoseconds of [`clock::now`] for ticks of the device, which are less than half a round away from the moment.
+    /// Converts ticks of the device to nanoseconds of [`clock::now`]. They must be less than half a turn from the
+    /// moment.
     fn to_host(self, ticks: u64, moment: Moment) -> u64 {
         let unused = 64 - self.bits;
         // Shifted there and back, the highest bit that counts becomes the sign.
@@ -59,12 +60,12 @@ impl Clock {
 }
 
 impl Timing {
-    /// When each step has run. The batch has completed.
+    /// Returns when each step ran. The batch has completed.
     pub fn ranges(&self, clock: Clock) -> Result<Vec<Range<u64>>> {
         self.steps.iter().map(|events| self.range(events, clock)).collect()
     }
 
-    /// From the start of a step's first command to the end of its last one; of no length if it has none.
+    /// Returns the time from the start of a step's first command to the end of its last one. Empty if it has none.
     fn range(&self, events: &[Event], clock: Clock) -> Result<Range<u64>> {
         let mut range: Option<Range<u64>> = None;
         for event in events {

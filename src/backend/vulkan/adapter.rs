@@ -1,4 +1,4 @@
-//! Physical devices: which ones will do, and what they are.
+//! Physical devices: which ones are usable, and what they are.
 
 use super::extensions::Extensions;
 use super::instance::{self, Instance, MINIMUM_API};
@@ -14,11 +14,11 @@ use ash::vk;
 pub(super) struct Adapter {
     /// The driver's handle.
     pub physical: vk::PhysicalDevice,
-    /// What the rest of the crate is told.
+    /// The description for the rest of the crate.
     pub info: DeviceInfo,
-    /// What version 1.0 of the API tells.
+    /// The properties of version 1.0 of the API.
     pub base: vk::PhysicalDeviceProperties,
-    /// The optional extensions that it has, of those that are used.
+    /// The optional extensions that it has and that are used.
     pub extensions: Extensions,
     /// Whether kernels can reach buffers by their addresses.
     pub addresses: bool,
@@ -32,7 +32,7 @@ pub(super) struct Adapter {
     pub device_heap: usize,
 }
 
-/// Every usable device, in the order of the driver's enumeration: a device's index is its position here.
+/// Returns every usable device, in the order of the driver's enumeration. A device's index is its position here.
 pub(super) fn all(instance: &Instance) -> Result<Vec<Adapter>> {
     // SAFETY: the instance is alive.
     let physical = unsafe { instance.raw.enumerate_physical_devices() }
@@ -110,7 +110,7 @@ impl Adapter {
         };
         let extensions = Extensions::read(instance, physical, &base, &offered);
         info.features.integer_dot_products = extensions.dot_products;
-        // Kernels count on subgroups of 32 lanes.
+        // Kernels on matrix units need subgroups of 32 lanes.
         if info.limits.subgroup_sizes == [32] {
             info.features.matrix_units = extensions.matrix_units;
         }
@@ -119,7 +119,7 @@ impl Adapter {
     }
 }
 
-/// The switchable features that matter here.
+/// The optional features that are used.
 struct Abilities {
     timeline_semaphore: bool,
     addresses: bool,
@@ -147,8 +147,8 @@ impl Abilities {
     }
 }
 
-/// The largest device-local heap: its index and size. Device buffers come from that one alone; where there is a second,
-/// it often is a window onto the first, so that a sum would count memory twice.
+/// Returns the index and size of the largest device-local heap. Device buffers come only from this heap. A second one
+/// is often a window onto the first, so a sum would count memory twice.
 fn device_heap(memory: &vk::PhysicalDeviceMemoryProperties) -> (usize, u64) {
     let heaps = memory.memory_heaps_as_slice().iter().enumerate();
     heaps
@@ -158,7 +158,7 @@ fn device_heap(memory: &vk::PhysicalDeviceMemoryProperties) -> (usize, u64) {
         .unwrap_or_default()
 }
 
-/// The heaps in the words of the rest of the crate.
+/// Describes the heaps for the rest of the crate.
 fn memory_regions(memory: &vk::PhysicalDeviceMemoryProperties) -> Vec<MemoryRegion> {
     let heaps = memory.memory_heaps_as_slice().iter().enumerate();
     heaps
@@ -171,8 +171,8 @@ fn memory_regions(memory: &vk::PhysicalDeviceMemoryProperties) -> Vec<MemoryRegi
         .collect()
 }
 
-/// Whether the device has no memory but the host's, so that the host reaches what device buffers come from. A discrete
-/// GPU may open all of its memory to the host too, but that lies behind a bus.
+/// Returns whether the device has only the host's memory, so that the host reaches device buffers. A discrete GPU may
+/// also open all of its memory to the host, but that memory lies behind a bus.
 fn is_unified(kind: DeviceKind, memory: &vk::PhysicalDeviceMemoryProperties, device_heap: usize) -> bool {
     let reached = memory.memory_types_as_slice().iter().any(|kind| {
         kind.heap_index as usize == device_heap && kind.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE)
@@ -180,7 +180,7 @@ fn is_unified(kind: DeviceKind, memory: &vk::PhysicalDeviceMemoryProperties, dev
     reached && matches!(kind, DeviceKind::Integrated | DeviceKind::Cpu)
 }
 
-/// What sort of hardware the driver says it is.
+/// Returns the kind of hardware that the driver reports.
 fn device_kind(kind: vk::PhysicalDeviceType) -> DeviceKind {
     match kind {
         vk::PhysicalDeviceType::DISCRETE_GPU => DeviceKind::Discrete,

@@ -1,4 +1,4 @@
-//! Recording: a command buffer with the descriptor sets that it uses, all used anew for batch after batch.
+//! Recording: a command buffer and its descriptor sets, which later batches use again.
 
 use super::device::Device;
 use super::kernel::Pipeline;
@@ -8,17 +8,17 @@ use crate::base::error::Result;
 use ash::vk;
 use std::sync::Arc;
 
-/// The descriptor pool of a batch starts with room for this many sets, and with `DESCRIPTORS_PER_SET` times as many
-/// descriptors, and doubles when a batch needs more.
+/// The descriptor pool of a batch starts with room for this many sets, and for `DESCRIPTORS_PER_SET` times as many
+/// descriptors. It doubles if a batch needs more.
 const FIRST_SETS: u32 = 64;
 const DESCRIPTORS_PER_SET: u32 = 4;
 
-/// Stages in which this backend does work.
+/// The stages in which this backend works.
 const WORK_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
     vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
 );
 
-/// All that a batch allocates from the driver. Used by one batch at a time; reset as a whole for the next.
+/// All that a batch allocates from the driver. One batch at a time uses it, and it is reset as a whole for the next.
 pub(super) struct Batch {
     pool: vk::CommandPool,
     commands: vk::CommandBuffer,
@@ -28,7 +28,7 @@ pub(super) struct Batch {
     device: Arc<Device>,
 }
 
-/// A linear descriptor pool: sets are only ever allocated from it, and freed all at once.
+/// A linear descriptor pool: it allocates sets one by one, and frees all of them at once.
 #[derive(Default)]
 struct DescriptorPool {
     handle: vk::DescriptorPool,
@@ -37,7 +37,7 @@ struct DescriptorPool {
 }
 
 impl Batch {
-    /// A batch with nothing in it.
+    /// Creates an empty batch.
     pub fn new(device: Arc<Device>) -> Result<Batch> {
         let info = vk::CommandPoolCreateInfo::default()
             .flags(vk::CommandPoolCreateFlags::TRANSIENT)
@@ -64,15 +64,15 @@ impl Batch {
         Ok(batch)
     }
 
-    /// The recorded commands.
+    /// Returns the recorded commands.
     pub fn commands(&self) -> vk::CommandBuffer {
         self.commands
     }
 
     /// Forgets what was recorded before, and records a plan. The device must not be executing this batch.
     ///
-    /// With `timed`, two timestamps enclose each step. For these to be the step's own, no step may overlap another: each
-    /// waits for those before it.
+    /// With `timed`, two timestamps enclose each step. No step overlaps another, so the times are its own: each step
+    /// waits for all before it.
     pub fn record(&mut self, plan: &Plan<'_>, timed: bool) -> Result<()> {
         let sets = self.descriptors.write_sets(&self.device, plan)?;
         self.begin(if timed { 2 * plan.actions.len() as u32 } else { 0 })?;
@@ -81,7 +81,7 @@ impl Batch {
         self.end()
     }
 
-    /// Forgets what was recorded before, and records nothing but a timestamp.
+    /// Forgets what was recorded before, and records only a timestamp.
     pub fn record_timestamp(&mut self) -> Result<()> {
         self.begin(1)?;
         self.timed = true;
@@ -89,12 +89,12 @@ impl Batch {
         self.end()
     }
 
-    /// The timestamps, once the device has executed the batch; `None` if none were asked for.
+    /// Returns the timestamps, once the device has executed the batch. `None` if it has none.
     pub fn timestamps(&self) -> Result<Option<Vec<u64>>> {
         self.timed.then(|| self.timer.read(&self.device)).transpose()
     }
 
-    /// Empties the command buffer, and begins to record commands with that many timestamps.
+    /// Empties the command buffer, and begins to record commands with this many timestamps.
     fn begin(&mut self, timestamps: u32) -> Result<()> {
         let raw = &self.device.raw;
         // SAFETY: the commands are not being executed, and only this batch has the pool.
@@ -119,12 +119,12 @@ impl Batch {
     fn record_actions(&self, plan: &Plan<'_>, sets: &[vk::DescriptorSet]) {
         let mut sets = sets.iter();
         let mut bound = vk::Pipeline::null();
-        // The parameters that stand, of pipelines of a layout.
+        // The parameters that were pushed last, and the pipeline layout that they are for.
         let mut pushed = (vk::PipelineLayout::null(), &[][..]);
-        // What earlier batches wrote is visible only behind a barrier: their order of submission is not enough.
+        // Only a barrier makes the writes of earlier batches visible. The order of submission is not enough.
         self.barrier(WORK_STAGES, WORK_STAGES);
-        // Whether something was copied since the last barrier for all stages, and whether one for kernels alone stands behind
-        // that, which copies do not wait for.
+        // `copied`: there was a copy since the last barrier for all stages. `narrow`: the last barrier was for kernels
+        // alone, so copies do not wait for it.
         let (mut copied, mut narrow) = (false, false);
         for (index, (barrier, action)) in plan.actions.iter().enumerate() {
             let copies = matches!(action, Action::Copy { .. });
@@ -148,7 +148,8 @@ impl Batch {
                             self.device.raw.cmd_bind_pipeline(self.commands, vk::PipelineBindPoint::COMPUTE, bound);
                         }
                     }
-                    // On an H200 what depends on new parameters begins 0.3 us later.
+                    // Unchanged parameters are not pushed again: on an H200 a dispatch with new ones begins 0.3 us
+                    // later.
                     let new = (pipeline.layout, &**parameters);
                     let changed = (pushed != new).then_some(new.1);
                     pushed = new;
@@ -174,7 +175,7 @@ impl Batch {
         [x, y, z]: [u32; 3],
     ) {
         let raw = &self.device.raw;
-        // SAFETY: the command buffer is being recorded with this pipeline bound; the set has its layout, and the plan
+        // SAFETY: the command buffer is being recorded with this pipeline bound, and the set has its layout. The plan
         // has checked the parameters' length and the number of groups.
         unsafe {
             raw.cmd_bind_descriptor_sets(
@@ -193,8 +194,8 @@ impl Batch {
         }
     }
 
-    /// Makes what follows in some stages wait for all work before it in others, and see its memory effects. The accesses are
-    /// named one by one because MEMORY_READ and MEMORY_WRITE make a barrier take 5.3 us instead of 2.6 on an H200.
+    /// Makes later work in the stages `to` wait for all earlier work in the stages `from`, and see its memory effects.
+    /// It names each access, because MEMORY_READ and MEMORY_WRITE make a barrier take 5.3 us instead of 2.6 on an H200.
     fn barrier(&self, from: vk::PipelineStageFlags, to: vk::PipelineStageFlags) {
         let writes = vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE;
         let barrier =
@@ -214,7 +215,7 @@ impl Batch {
     }
 }
 
-/// What work in some stages does to memory.
+/// Returns the memory accesses of work in these stages.
 fn accesses(stages: vk::PipelineStageFlags) -> vk::AccessFlags {
     use vk::{AccessFlags as Access, PipelineStageFlags as Stage};
     let all = [
@@ -239,14 +240,14 @@ impl Drop for Batch {
 }
 
 impl DescriptorPool {
-    /// Frees all sets, and makes those of a plan: with one call each to free, allocate and write them.
+    /// Frees all sets, and makes the sets of a plan. One call each frees, allocates and writes them.
     fn write_sets(&mut self, device: &Device, plan: &Plan<'_>) -> Result<Vec<vk::DescriptorSet>> {
         if plan.layouts.is_empty() {
             return Ok(Vec::new());
         }
         self.reset(device, plan.layouts.len() as u32, plan.buffers.len() as u32)?;
         let info = vk::DescriptorSetAllocateInfo::default().descriptor_pool(self.handle).set_layouts(&plan.layouts);
-        // SAFETY: the pool has room for these sets, and only this batch has it.
+        // SAFETY: the pool has room for these sets, and only this batch uses it.
         let allocated = unsafe { device.raw.allocate_descriptor_sets(&info) };
         let sets = device.check("vkAllocateDescriptorSets", allocated)?;
         let mut buffers = plan.buffers.as_slice();
@@ -254,7 +255,7 @@ impl DescriptorPool {
         for (set, length) in sets.iter().zip(&plan.set_lengths) {
             let (first, rest) = buffers.split_at(*length);
             buffers = rest;
-            // The bindings are alike, so that one write runs on from binding to binding.
+            // All bindings have the same type, so one write covers several bindings.
             if !first.is_empty() {
                 writes.push(
                     vk::WriteDescriptorSet::default()
@@ -269,7 +270,7 @@ impl DescriptorPool {
         Ok(sets)
     }
 
-    /// Empties the pool, and makes it a larger one if need be.
+    /// Empties the pool. Replaces it by a larger one if needed.
     fn reset(&mut self, device: &Device, sets: u32, descriptors: u32) -> Result<()> {
         if sets <= self.sets && descriptors <= self.descriptors {
             // SAFETY: no command that is being executed uses a set of this pool.

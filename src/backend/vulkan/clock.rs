@@ -1,6 +1,6 @@
-//! The device's clock, told in the host's time.
+//! Converts the device's time to the host's.
 //!
-//! The two run at slightly different speeds. So they are compared when timings are asked for, not once and for all.
+//! The two clocks run at slightly different speeds. So they are compared each time that timings are asked for.
 
 use super::device::Device;
 use crate::base::clock;
@@ -8,7 +8,7 @@ use crate::base::error::Result;
 use ash::{ext, khr, vk};
 use std::ops::Range;
 
-/// How many times the clocks are compared; the attempt that took least is the best.
+/// How many times the clocks are compared. The attempt that took the least time is the best.
 const ATTEMPTS: usize = 8;
 
 /// Reads the device's clock, if the driver can do that without a batch.
@@ -17,7 +17,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// The clock of a device.
+    /// Creates the clock of a device.
     pub fn new(device: &Device) -> Clock {
         let (instance, raw) = (&device.instance.raw, &device.raw);
         let read = device.adapter.extensions.calibrated_timestamps.map(|name| {
@@ -30,7 +30,7 @@ impl Clock {
         Clock { read }
     }
 
-    /// A moment of the present; `None` if it takes a batch to tell.
+    /// Returns the present moment. `None` if only a batch can read the clock.
     pub fn moment(&self, device: &Device) -> Option<Result<Moment>> {
         let read = self.read?;
         let attempt = || {
@@ -44,7 +44,7 @@ impl Clock {
     }
 }
 
-/// What the device's clock shows.
+/// Reads the device's clock.
 fn ticks(device: &Device, read: vk::PFN_vkGetCalibratedTimestampsKHR) -> Result<u64> {
     let domain = vk::CalibratedTimestampInfoKHR::default().time_domain(vk::TimeDomainKHR::DEVICE);
     let (mut ticks, mut deviation) = (0, 0);
@@ -62,21 +62,22 @@ pub(super) struct Moment {
     pub host: u64,
     /// Nanoseconds per tick.
     period: f64,
-    /// How many of the low bits of a timestamp count.
+    /// The number of low bits that count in a timestamp.
     bits: u32,
 }
 
 impl Moment {
-    /// The moment at which the device's clock showed `ticks`, some time in that span of the host's.
+    /// Returns the moment at which the device's clock showed `ticks`, somewhere in this span of the host's clock.
     pub fn within(device: &Device, span: Range<u64>, ticks: u64) -> Moment {
         let period = f64::from(device.adapter.base.limits.timestamp_period);
         Moment { ticks, host: span.start.midpoint(span.end), period, bits: device.adapter.timestamp_bits }
     }
 
-    /// The host's time for a timestamp from less than half a turn of the device's clock before or after this moment.
+    /// Returns the host's time for a timestamp. It must be less than half a turn of the device's clock from this
+    /// moment.
     pub fn host_time(&self, ticks: u64) -> u64 {
         let unused = 64 - self.bits.clamp(1, 64);
-        // In the high bits, the difference wraps as the clock does, and its sign is that of the number.
+        // Shifted to the high bits, the difference wraps like the clock, and has the sign of the distance.
         let difference = (ticks.wrapping_sub(self.ticks) << unused) as i64 >> unused;
         self.host.saturating_add_signed((difference as f64 * self.period).round() as i64)
     }

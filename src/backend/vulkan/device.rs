@@ -1,4 +1,4 @@
-//! The logical device: its creation, its health, and what becomes of the errors of its calls.
+//! The logical device: its creation, its loss, and the errors of its calls.
 
 use super::adapter::Adapter;
 use super::instance::{self, Instance};
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The driver's devices that are open and not in use, by their physical devices.
 static PARKED: Parked<vk::PhysicalDevice, ash::Device> = Parked::new();
 
-/// A logical device. Whatever was created on it holds it in an `Arc`, so that it goes last.
+/// A logical device. Everything that was created on it holds it in an `Arc`, so it is dropped last.
 pub(super) struct Device {
     /// The functions of the device.
     pub raw: ash::Device,
-    /// What it is.
+    /// Its description.
     pub adapter: Adapter,
-    /// What it was found by.
+    /// The instance that found it.
     pub instance: &'static Instance,
     /// Bytes of live buffers in each memory heap.
     in_use: [AtomicU64; vk::MAX_MEMORY_HEAPS],
@@ -32,7 +32,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Opens a device with one compute queue, and with the features that are used and no others.
+    /// Opens a device with one compute queue, and with only the features that are used.
     pub fn open(instance: &'static Instance, adapter: Adapter) -> Result<Device> {
         // SAFETY: nothing else uses a parked device.
         let works = |raw: &ash::Device| unsafe { raw.device_wait_idle() }.is_ok();
@@ -90,7 +90,7 @@ impl Device {
             .map_err(|result| instance::unavailable(format_args!("{}: vkCreateDevice: {result}", adapter.info)))
     }
 
-    /// The device in words, for errors.
+    /// Describes the device, for errors.
     pub fn describe(&self) -> String {
         self.adapter.info.to_string()
     }
@@ -103,16 +103,16 @@ impl Device {
         }
     }
 
-    /// Turns the result of a call of the driver into the crate's.
+    /// Converts the result of a driver's call to the crate's.
     pub fn check<T>(&self, call: &'static str, result: VkResult<T>) -> Result<T> {
         result.map_err(|code| self.error(call, code))
     }
 
-    /// Turns an error of the driver into the crate's, and remembers a loss of the device.
+    /// Converts a driver's error to the crate's, and remembers a loss of the device.
     pub fn error(&self, call: &'static str, code: vk::Result) -> Error {
         match code {
             vk::Result::ERROR_DEVICE_LOST => self.lost_by(self.lost.get_or_init(|| call)),
-            // The driver asked for this memory for itself, and does not tell how much it was.
+            // The driver wanted this memory for itself, and does not report how much it was.
             vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
                 self.out_of_memory(0, self.adapter.device_heap)
             }
@@ -120,20 +120,20 @@ impl Device {
         }
     }
 
-    /// The error for `requested` bytes that a heap does not have.
+    /// Returns the error for `requested` bytes that a heap does not have.
     pub fn out_of_memory(&self, requested: u64, heap: usize) -> Error {
         let limit = self.adapter.memory.memory_heaps.get(heap).map_or(0, |heap| heap.size);
         Error::OutOfMemory { requested, in_use: self.heap_in_use(heap), limit }
     }
 
-    /// The error for a buffer that no kernel could address.
+    /// Returns the error for a buffer that no kernel could address.
     pub fn too_large(&self, requested: u64) -> Error {
         let limit = self.adapter.info.limits.max_buffer_bytes;
         Error::OutOfMemory { requested, in_use: self.heap_in_use(self.adapter.device_heap), limit }
     }
 
-    /// Bytes of device memory that this process may have in all: what the driver thinks is possible beside what other
-    /// processes use, else all there is.
+    /// Returns the bytes of device memory that this process may have in total. The driver's estimate considers what
+    /// other processes use. Without an estimate, returns all there is.
     pub fn budget(&self) -> u64 {
         let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
         if self.adapter.extensions.memory_budget {
@@ -154,7 +154,7 @@ impl Device {
         }
     }
 
-    /// Counts the bytes of a buffer that is gone.
+    /// Subtracts the bytes of a buffer that is gone.
     pub fn count_freed(&self, heap: usize, bytes: u64) {
         if let Some(in_use) = self.in_use.get(heap) {
             in_use.fetch_sub(bytes, Ordering::Relaxed);
@@ -172,11 +172,11 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // The validation layer looks for what was left behind when a device is destroyed.
+        // Under validation the device is destroyed, because the layer looks for leaks then.
         if self.lost.get().is_none() && !environment::settings().validation {
             return PARKED.put(self.adapter.physical, self.raw.clone());
         }
-        // SAFETY: whatever was created on the device held it alive, and is gone.
+        // SAFETY: everything that was created on the device held it, and is gone.
         unsafe { self.raw.destroy_device(None) };
     }
 }

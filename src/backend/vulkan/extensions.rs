@@ -1,4 +1,4 @@
-//! The optional extensions that are used where they are there.
+//! The optional extensions that are used if a device has them.
 
 use super::instance::Instance;
 use crate::backend::cooperative_matrix2;
@@ -8,28 +8,30 @@ use ash::prelude::VkResult;
 use ash::{ext, khr, vk};
 use std::ffi::{CStr, c_char};
 
-/// Which ones a device has.
+/// The optional extensions of a device.
 pub(super) struct Extensions {
-    /// Compares the device's clock with the host's: the name under which it is there, the old or the new one.
+    /// Compares the device's clock with the host's. This is the name under which the device has it, the old or the new
+    /// one.
     pub calibrated_timestamps: Option<&'static CStr>,
-    /// Tells how much memory the process may have.
+    /// Reports how much memory the process may have.
     pub memory_budget: bool,
-    /// Tells whether a binary has spared the driver its compiler. Devices of version 1.3 have it without an extension.
+    /// Reports whether a binary made the driver's compiler unnecessary. Devices of version 1.3 need no extension for
+    /// it.
     pub creation_feedback: bool,
-    /// Has the device check the bounds of buffers for single kernels.
+    /// Lets single kernels choose whether the device checks the bounds of their buffers.
     pub pipeline_robustness: bool,
-    /// The matrix units, which subgroups use together.
+    /// The matrix units, which the lanes of a subgroup use together.
     pub matrix_units: MatrixUnits,
-    /// Kernels choose the sizes of matrices.
+    /// Lets kernels choose the sizes of matrices.
     pub flexible_matrices: bool,
-    /// Integer dot products, which devices of version 1.3 have without an extension.
+    /// Integer dot products. Devices of version 1.3 need no extension for them.
     pub dot_products: bool,
     /// The extensions to enable.
     enabled: Vec<&'static CStr>,
 }
 
 impl Extensions {
-    /// Looks them up in what the device offers.
+    /// Looks up the extensions that the device offers.
     pub fn read(
         instance: &Instance,
         physical: vk::PhysicalDevice,
@@ -42,7 +44,7 @@ impl Extensions {
             enabled.extend(there.then_some(name));
             there
         };
-        // On drivers that are not fully conformant this one must be enabled.
+        // Drivers that are not fully conformant require this one.
         enable(khr::portability_subset::NAME);
         let core = base.api_version >= vk::API_VERSION_1_3;
         let creation_feedback = core || enable(ext::pipeline_creation_feedback::NAME);
@@ -66,7 +68,7 @@ impl Extensions {
         }
         let calibrated_timestamps = calibrated_timestamps(instance, physical, offered);
         enabled.extend(calibrated_timestamps);
-        // It extends a query of the physical device, and so has no need to be enabled.
+        // It extends a query of the physical device, so it need not be enabled.
         let memory_budget = has_extension(offered, ext::memory_budget::NAME);
         Extensions {
             calibrated_timestamps,
@@ -80,13 +82,13 @@ impl Extensions {
         }
     }
 
-    /// The names of the extensions to enable.
+    /// Returns the names of the extensions to enable.
     pub fn names(&self) -> Vec<*const c_char> {
         self.enabled.iter().map(|name| name.as_ptr()).collect()
     }
 }
 
-/// The name of the extension that reads the device's own clock, if there is one.
+/// Returns the name of the extension that reads the device's clock, if there is one.
 fn calibrated_timestamps(
     instance: &Instance,
     physical: vk::PhysicalDevice,

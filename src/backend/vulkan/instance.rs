@@ -11,16 +11,16 @@ use ash::{Entry, ext, khr, vk};
 use parking_lot::Mutex;
 use std::ffi::c_char;
 
-/// The newest API whose structures this backend reads; of an older device it reads fewer.
+/// The newest API whose structures this backend reads. It reads fewer of them from an older device.
 const INSTANCE_API: u32 = vk::API_VERSION_1_3;
 
-/// The oldest API that will do: timeline semaphores came with it.
+/// The oldest API that is usable: it introduced timeline semaphores.
 pub(super) const MINIMUM_API: u32 = vk::API_VERSION_1_2;
 
 /// The loaded library and the instance made with it.
 ///
-/// It lives until the process ends: creating one takes up to 0.3 s, and every backend and listing needs it. A child of
-/// the process gets one of its own, as the drivers' threads are the parent's.
+/// It lives until the process ends, because creating one takes up to 0.3 s, and every backend and listing needs it. A
+/// child of the process gets its own, because the drivers' threads belong to the parent.
 pub(super) struct Instance {
     /// The functions of the instance.
     pub raw: ash::Instance,
@@ -28,10 +28,10 @@ pub(super) struct Instance {
     pub entry: Entry,
 }
 
-/// The instance, created at the first call in this process that succeeds.
+/// Returns the instance. The first call in this process that succeeds creates it.
 pub(super) fn shared() -> Result<&'static Instance> {
     static SHARED: Mutex<Option<(u32, &'static Instance)>> = Mutex::new(None);
-    // Locked meanwhile, so that none is created twice.
+    // Locked meanwhile, so that two threads do not create two instances.
     let mut shared = SHARED.lock();
     match *shared {
         Some((process, instance)) if process == fork::process() => Ok(instance),
@@ -43,7 +43,7 @@ pub(super) fn shared() -> Result<&'static Instance> {
     }
 }
 
-/// The error for a machine on which Vulkan cannot be used, with the way to mend it.
+/// Returns the error for a machine on which Vulkan cannot be used. It says what to install.
 pub(super) fn unavailable(problem: impl std::fmt::Display) -> Error {
     registry::no_driver(BackendKind::Vulkan, problem)
 }
@@ -67,12 +67,12 @@ impl Instance {
     }
 }
 
-/// Maps the failure of a call at start-up.
+/// Returns a function that converts the failure of a call at start-up.
 fn failed(call: &'static str) -> impl Fn(vk::Result) -> Error {
     move |result| unavailable(format_args!("{call}: {result}"))
 }
 
-/// What an instance is created with.
+/// The settings of an instance.
 struct Setup<'a> {
     flags: vk::InstanceCreateFlags,
     layers: Vec<*const c_char>,
@@ -81,7 +81,7 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
-    /// The least: on Apple's systems, that includes drivers which are not fully conformant, as MoltenVK is.
+    /// Returns the least. On Apple's systems this includes drivers that are not fully conformant, such as MoltenVK.
     fn new(entry: &Entry) -> Result<Self> {
         // SAFETY: the entry is loaded.
         let offered = unsafe { entry.enumerate_instance_extension_properties(None) }
@@ -121,7 +121,7 @@ fn create_validated(entry: &Entry) -> Result<ash::Instance> {
     let mut setup = Setup::new(entry)?;
     setup.layers.push(validation::LAYER.as_ptr());
     setup.extensions.extend([ext::validation_features::NAME.as_ptr(), ext::debug_utils::NAME.as_ptr()]);
-    // One messenger, chained, hears the instance's creation; another, created, hears all that follows.
+    // The chained messenger hears the instance's creation. Another one, created below, hears all that follows.
     let features = vk::ValidationFeaturesEXT::default().enabled_validation_features(&validation::EXTRA_CHECKS);
     setup.chained = Some((features, validation::messenger()));
     let raw = create(entry, setup)?;

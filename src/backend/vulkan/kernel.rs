@@ -28,7 +28,7 @@ pub(super) struct Kernel {
     pub pipeline: Pipeline,
     /// The number of storage buffers it takes.
     pub bindings: usize,
-    /// Whether it reaches them by their addresses, and none is bound.
+    /// Whether it reaches them by their addresses. Then no buffer is bound.
     pub addresses: bool,
     /// The number of 32-bit words in its parameter block.
     parameter_words: usize,
@@ -42,7 +42,7 @@ pub(super) struct Pipeline {
     pub set_layout: vk::DescriptorSetLayout,
 }
 
-/// Layouts by what they depend on: few kernels differ in it.
+/// Layouts by what they depend on. Most kernels share them.
 #[derive(Default)]
 struct Layouts {
     /// By the number of storage buffers.
@@ -52,24 +52,24 @@ struct Layouts {
 }
 
 impl Kernel {
-    /// What it takes.
+    /// Returns the arguments that it takes.
     pub fn signature(&self) -> Signature<'_> {
         Signature { name: &self.name, bindings: self.bindings, parameter_words: self.parameter_words }
     }
 }
 
 impl Kernels {
-    /// None yet.
+    /// Creates an empty list.
     pub fn new(device: Arc<Device>) -> Kernels {
         Kernels { kernels: RwLock::default(), layouts: Mutex::default(), device }
     }
 
-    /// The kernels, by number, to look up many at once.
+    /// Returns the kernels by number, to look up many at once.
     pub fn all(&self) -> RwLockReadGuard<'_, Vec<Kernel>> {
         self.kernels.read()
     }
 
-    /// Fails where addresses do not fit behind the parameters.
+    /// Fails if the addresses do not fit behind the parameters.
     fn check_addresses(&self, module: &Module) -> Result<()> {
         let words = module.parameter_words + 2 * module.bindings.len();
         let limit = self.device.adapter.base.limits.max_push_constants_size as usize / 4;
@@ -111,7 +111,7 @@ impl explicit::Kernels for Kernels {
 }
 
 impl Layouts {
-    /// The layouts for a kernel, made if they are not there yet.
+    /// Returns the layouts for a kernel, and makes them if they are missing.
     fn get(&mut self, device: &Device, module: &Module) -> Result<(vk::DescriptorSetLayout, vk::PipelineLayout)> {
         let buffers = module.bindings.len() as u32;
         let (bindings, address_words) = if module.addresses { (0, 2 * buffers) } else { (buffers, 0) };
@@ -128,7 +128,7 @@ impl Layouts {
     }
 }
 
-/// Creates the layout of a set of that many storage buffers.
+/// Creates the layout of a set of this many storage buffers.
 fn create_set_layout(device: &Device, bindings: u32) -> Result<vk::DescriptorSetLayout> {
     let bindings: Vec<_> = (0..bindings)
         .map(|binding| {
@@ -145,7 +145,7 @@ fn create_set_layout(device: &Device, bindings: u32) -> Result<vk::DescriptorSet
     device.check("vkCreateDescriptorSetLayout", created)
 }
 
-/// Creates the layout of a pipeline with one set and that many bytes of push constants.
+/// Creates the layout of a pipeline with one set and this many bytes of push constants.
 fn create_pipeline_layout(
     device: &Device,
     set: vk::DescriptorSetLayout,

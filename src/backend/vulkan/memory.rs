@@ -16,14 +16,14 @@ use std::cmp::Reverse;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What buffers are used for, all of them.
+/// The usage of every buffer.
 const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
     vk::BufferUsageFlags::STORAGE_BUFFER.as_raw()
         | vk::BufferUsageFlags::TRANSFER_SRC.as_raw()
         | vk::BufferUsageFlags::TRANSFER_DST.as_raw(),
 );
 
-/// The memory blocks that buffers share start small and double, so that a small program stays small.
+/// Buffers share memory blocks, which start small and double. So a small program stays small.
 const FIRST_BLOCK: u64 = 16 << 20;
 const LARGEST_DEVICE_BLOCK: u64 = 256 << 20;
 const LARGEST_HOST_BLOCK: u64 = 64 << 20;
@@ -31,7 +31,7 @@ const LARGEST_HOST_BLOCK: u64 = 64 << 20;
 /// The live buffers of a device.
 pub(super) struct Memory {
     buffers: RwLock<Slots<Buffer>>,
-    /// Goes before the device, on which it frees its blocks.
+    /// Dropped before the device, on which it frees its blocks.
     allocator: Mutex<Allocator>,
     device: Arc<Device>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Buffer {
     pub handle: vk::Buffer,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Where kernels find it, on a device that tells.
+    /// Its address for kernels, if the device has buffer addresses.
     pub address: Option<vk::DeviceAddress>,
     allocation: Allocation,
     heap: usize,
@@ -56,11 +56,11 @@ pub(super) struct HostView {
     range: Option<vk::MappedMemoryRange<'static>>,
 }
 
-// SAFETY: it is but an address and a length; what goes through it is ordered by those who hold the buffer.
+// SAFETY: it is only an address and a length. Those who hold the buffer order the accesses through it.
 unsafe impl Send for HostView {}
 
 impl Memory {
-    /// An allocator without any memory yet.
+    /// Creates an allocator without memory.
     pub fn new(device: Arc<Device>) -> Result<Memory> {
         let sizes = AllocationSizes::new(FIRST_BLOCK, FIRST_BLOCK)
             .with_max_device_memblock_size(LARGEST_DEVICE_BLOCK)
@@ -88,7 +88,7 @@ impl Memory {
         };
         let kind = properties.memory_types[index];
         if !kind.property_flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT) {
-            // So that flushing or invalidating this buffer never touches another one.
+            // Flushing or invalidating this buffer must never touch another one.
             let atom = self.device.adapter.base.limits.non_coherent_atom_size.max(1);
             requirements.alignment = requirements.alignment.max(atom);
             requirements.size = requirements.size.next_multiple_of(atom);
@@ -111,12 +111,12 @@ impl Memory {
         Ok(Buffer { handle, bytes, address, allocation, heap })
     }
 
-    /// Takes memory from a shared block, or memory of its own where the heap has no room for another block.
+    /// Takes memory from a shared block. If the heap has no room for another block, takes memory for this buffer alone.
     fn find(&self, handle: vk::Buffer, requirements: vk::MemoryRequirements, heap: usize) -> Result<Allocation> {
         let mut description = AllocationCreateDesc {
             name: "buffer",
             requirements,
-            // The requirements allow for one memory type only: it is chosen already.
+            // The requirements allow only one memory type, which is chosen already.
             location: MemoryLocation::Unknown,
             linear: true,
             allocation_scheme: AllocationScheme::GpuAllocatorManaged,
@@ -137,7 +137,7 @@ impl Memory {
 
     fn destroy(&self, buffer: Buffer) {
         self.device.count_freed(buffer.heap, buffer.allocation.size());
-        // SAFETY: the contract says that no unfinished batch uses it, and its number finds it no more.
+        // SAFETY: by the contract no unfinished batch uses it, and its number no longer finds it.
         unsafe { self.device.raw.destroy_buffer(buffer.handle, None) };
         self.release(buffer.allocation);
     }
@@ -148,7 +148,7 @@ impl Memory {
         }
     }
 
-    /// The live buffers, to look up many at once.
+    /// Returns the live buffers, to look up many at once.
     pub fn buffers(&self) -> RwLockReadGuard<'_, Slots<Buffer>> {
         self.buffers.read()
     }
@@ -200,9 +200,9 @@ impl explicit::Memory for Memory {
     /// Copies `bytes` to the start of a buffer. The next submission makes them visible to the device.
     fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
         let view = self.host_view(buffer, bytes.len() as u64, "write")?;
-        // Of what the last atom holds beyond `bytes`, what the device wrote must not be flushed away.
+        // The last atom goes beyond `bytes`. The flush must not overwrite what the device wrote there.
         self.invalidate(&view)?;
-        // SAFETY: the view has at least that many bytes. The contract says that no unfinished batch uses the buffer.
+        // SAFETY: the view has at least that many bytes. By the contract no unfinished batch uses the buffer.
         unsafe { view.pointer.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         if let Some(range) = view.range {
             // SAFETY: the range lies within mapped memory, in whole atoms.
@@ -223,7 +223,8 @@ impl explicit::Memory for Memory {
         let coherent = found.allocation.memory_properties().contains(vk::MemoryPropertyFlags::HOST_COHERENT);
         let range = (!coherent).then(|| {
             vk::MappedMemoryRange::default()
-                // SAFETY: the handle is used only while the buffer lives, for calls that leave the memory object be.
+                // SAFETY: the handle is used only while the buffer lives, for calls that do not change the memory
+                // object.
                 .memory(unsafe { found.allocation.memory() })
                 .offset(found.allocation.offset())
                 .size(found.allocation.size())
@@ -245,7 +246,7 @@ impl Drop for Memory {
     }
 }
 
-/// Chooses the memory type for a buffer, of those that the bits in `allowed` stand for.
+/// Chooses the memory type for a buffer, among the types whose bits are set in `allowed`.
 fn choose_type(properties: &vk::PhysicalDeviceMemoryProperties, allowed: u32, memory: MemoryUse) -> Option<usize> {
     let types = properties.memory_types_as_slice().iter().enumerate();
     types
@@ -258,13 +259,14 @@ fn choose_type(properties: &vk::PhysicalDeviceMemoryProperties, allowed: u32, me
         .map(|(_, Reverse(index))| index)
 }
 
-/// How well a memory type suits, or `None` if not at all. Drivers list equally good types with the fastest first.
+/// Returns how well a memory type suits, or `None` if it does not. Drivers list the fastest of equally good types
+/// first.
 fn rank(flags: vk::MemoryPropertyFlags, heap_size: u64, memory: MemoryUse) -> Option<[u64; 3]> {
     let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
     let visible = vk::MemoryPropertyFlags::HOST_VISIBLE;
     let coherent = vk::MemoryPropertyFlags::HOST_COHERENT;
     let cached = vk::MemoryPropertyFlags::HOST_CACHED;
-    // Types with other properties are for special purposes, and most of them need a feature to be enabled.
+    // Types with other properties have special purposes, and most of them need a feature to be enabled.
     if !(local | visible | coherent | cached).contains(flags) {
         return None;
     }
@@ -273,17 +275,18 @@ fn rank(flags: vk::MemoryPropertyFlags, heap_size: u64, memory: MemoryUse) -> Op
     let needed = if memory == MemoryUse::Kernels(MemoryKind::Device) { local } else { visible };
     flags.contains(needed).then(|| match memory {
         MemoryUse::Kernels(MemoryKind::Device) => [heap_size, lacks(visible), 0],
-        // A device whose own memory the host cannot reach shares the host's.
+        // If the host cannot reach the device's own memory, `Shared` is the host's memory.
         MemoryUse::Kernels(MemoryKind::Shared) => [has(local), has(cached), has(coherent)],
         MemoryUse::Kernels(MemoryKind::Host) => [lacks(local), has(cached), has(coherent)],
         // The host writes its own memory faster than the device's across the bus.
         MemoryUse::Upload => [lacks(local), has(coherent), has(cached)],
-        // The host reads memory that it does not cache at a hundredth of the speed.
+        // The host reads uncached memory at a hundredth of the speed.
         MemoryUse::Readback => [has(cached), has(coherent), lacks(local)],
     })
 }
 
-/// Whether the allocator failed for want of memory. Of the driver's codes other than the first, it keeps only the name.
+/// Returns whether the allocator ran out of memory. The allocator has a variant for `ERROR_OUT_OF_DEVICE_MEMORY`. Of
+/// the driver's other codes it keeps only the name.
 fn is_exhaustion(error: &AllocationError) -> bool {
     match error {
         AllocationError::OutOfMemory | AllocationError::FailedToMap(_) => true,
@@ -292,7 +295,7 @@ fn is_exhaustion(error: &AllocationError) -> bool {
     }
 }
 
-/// The crate's error for any other failure of the allocator.
+/// Returns the crate's error for any other failure of the allocator.
 fn driver_error(error: &AllocationError) -> Error {
     Error::Driver { backend: BackendKind::Vulkan, call: "vkAllocateMemory", message: error.to_string() }
 }
@@ -317,7 +320,7 @@ mod tests {
         properties
     }
 
-    /// The types for device, shared and host memory, for uploads and for reading back.
+    /// Returns the types for device, shared and host memory, for uploads and for readback.
     fn choices(properties: &vk::PhysicalDeviceMemoryProperties, allowed: u32) -> [Option<usize>; 5] {
         let [device, shared, host] = [MemoryKind::Device, MemoryKind::Shared, MemoryKind::Host].map(MemoryUse::Kernels);
         [device, shared, host, MemoryUse::Upload, MemoryUse::Readback].map(|m| choose_type(properties, allowed, m))

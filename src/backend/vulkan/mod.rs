@@ -1,9 +1,21 @@
-//! The Vulkan backend: compute on Vulkan 1.2 or newer, by way of `ash`.
+//! The Vulkan backend: compute on Vulkan 1.2 or newer, through `ash`.
 //!
-//! One concept per file, each using those before it: [`validation`], [`instance`], [`adapter`] (which devices there
-//! are, with their [`extensions`] and [`properties`]), [`device`] (creation, errors, loss), [`memory`] (buffers),
-//! [`pipeline`] (compiling), [`kernel`] (what is compiled), [`plan`] (checked steps), [`timer`] (timestamps), [`batch`]
-//! (recording), [`clock`] (the device's time in the host's), [`queue`] (submission, tickets).
+//! Each file has one concept, and uses the files above it in this table.
+//!
+//! | file | concept |
+//! |---|---|
+//! | [`validation`] | the validation layer |
+//! | [`instance`] | the process's Vulkan instance |
+//! | [`adapter`] | the devices that there are, with their [`extensions`] and [`properties`] |
+//! | [`device`] | creation, errors, loss |
+//! | [`memory`] | buffers |
+//! | [`pipeline`] | compiling |
+//! | [`kernel`] | compiled kernels |
+//! | [`plan`] | checked steps |
+//! | [`timer`] | timestamps |
+//! | [`batch`] | recording |
+//! | [`clock`] | the device's time in the host's |
+//! | [`queue`] | submission, tickets |
 
 mod adapter;
 mod batch;

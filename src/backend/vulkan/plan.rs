@@ -1,4 +1,4 @@
-//! Steps with every number looked up and every rule checked, so that recording them cannot fail half-way.
+//! Checked steps: every number is looked up and every rule checked, so recording cannot fail half-way.
 
 use super::kernel::{Kernel, Pipeline};
 use super::memory::Buffer;
@@ -41,7 +41,7 @@ pub(super) enum Action<'a> {
 type Pieces = SmallVec<[vk::BufferCopy; 1]>;
 
 impl<'a> Plan<'a> {
-    /// Looks up and checks steps among the live buffers and kernels. `max_groups` bounds the workgroups in each
+    /// Looks up and checks steps among the live buffers and kernels. `max_groups` limits the workgroups in each
     /// dimension.
     pub fn new(steps: &'a [Step], live: &Slots<Buffer>, kernels: &[Kernel], max_groups: u32) -> Result<Plan<'a>> {
         let mut plan = Plan {
@@ -85,7 +85,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// A piece for each row of a region that has passed its check.
+/// Returns a piece for each row of a region. The region has passed its check.
 fn pieces(region: &Region) -> Pieces {
     region.rows().map(|row| vk::BufferCopy { src_offset: row.src, dst_offset: row.dst, size: row.bytes }).collect()
 }

@@ -1,24 +1,25 @@
-//! What a device's properties say of its driver, its limits and its size.
+//! A device's properties: its driver, its limits and its subgroups.
 
 use crate::backend::info::{Limits, powers_of_two};
 use crate::backend::units::has_extension;
 use crate::base::environment;
 use ash::{ext, khr, vk};
 
-/// The largest binding if tests force addresses, in bytes: all buffers but the smallest are larger.
+/// The largest binding in bytes if tests force addresses. All buffers except the smallest are larger.
 const FORCED_BINDING: u64 = 16;
 
-/// What the properties behind version 1.0 of the API tell.
+/// The properties that go beyond version 1.0 of the API.
 pub(super) struct Properties {
     /// The driver's name and version.
     pub driver: String,
     pub limits: Limits,
-    /// Whether compute kernels have the subgroup operations of [`Features::subgroups`](crate::base::features::Features::subgroups).
+    /// Whether compute kernels have the subgroup operations of
+    /// [`Features::subgroups`](crate::base::features::Features::subgroups).
     pub subgroups: bool,
 }
 
 impl Properties {
-    /// Reads those that the device has. `addresses` says whether kernels reach buffers by their addresses.
+    /// Reads the properties that the device has. `addresses` says whether kernels reach buffers by their addresses.
     pub fn read(
         instance: &ash::Instance,
         physical: vk::PhysicalDevice,
@@ -48,14 +49,14 @@ impl Properties {
     }
 }
 
-/// The driver's name and version.
+/// Returns the driver's name and version.
 fn driver(properties: &vk::PhysicalDeviceVulkan12Properties<'_>) -> String {
     let name = properties.driver_name_as_c_str().unwrap_or_default().to_string_lossy();
     let version = properties.driver_info_as_c_str().unwrap_or_default().to_string_lossy();
     format!("{name} {version}").trim().to_string()
 }
 
-/// Whether compute kernels have all subgroup operations that kernels may use.
+/// Returns whether compute kernels have all subgroup operations that kernels may use.
 fn subgroups(properties: &vk::PhysicalDeviceVulkan11Properties<'_>) -> bool {
     properties.subgroup_supported_stages.contains(vk::ShaderStageFlags::COMPUTE)
         && properties.subgroup_supported_operations.contains(
@@ -67,10 +68,10 @@ fn subgroups(properties: &vk::PhysicalDeviceVulkan11Properties<'_>) -> bool {
         )
 }
 
-/// Words for the addresses of six buffers.
+/// The words that the addresses of six buffers take.
 const ADDRESS_WORDS: u32 = 12;
 
-/// The limits. A number that is 0 in the two last structures is one that the driver did not fill in.
+/// Returns the limits. If a number in the last two structures is 0, the driver did not fill it in.
 fn limits(
     base: &vk::PhysicalDeviceLimits,
     v11: &vk::PhysicalDeviceVulkan11Properties<'_>,
@@ -97,7 +98,7 @@ fn limits(
             .max_per_stage_descriptor_storage_buffers
             .min(base.max_descriptor_set_storage_buffers)
             .min(base.max_per_stage_resources),
-        // Addresses take room behind the parameters, where there is more than every device has.
+        // Addresses take room behind the parameters, if the device has more than the 32 words of every device.
         max_parameter_words: if addresses { words.saturating_sub(ADDRESS_WORDS).max(words.min(32)) } else { words },
         max_workgroup_invocations: base.max_compute_work_group_invocations,
         max_workgroup_memory: base.max_compute_shared_memory_size,

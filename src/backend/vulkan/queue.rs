@@ -20,11 +20,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a wait polls before it lets the driver put the thread to sleep: waking up costs about 20 us, more than
-/// many a batch takes.
+/// How long a wait polls before it lets the driver put the thread to sleep. Waking up costs about 20 us, more than many
+/// batches take.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// How long a wait sleeps before it looks whether another thread has found the device lost.
+/// How long a wait sleeps before it checks whether another thread has found the device lost.
 const NAP: Duration = Duration::from_secs(1);
 
 /// The one queue of a device.
@@ -38,21 +38,21 @@ pub(super) struct Queue {
     device: Arc<Device>,
 }
 
-/// What submissions change.
+/// The state that submissions change.
 struct State {
     queue: vk::Queue,
     /// The number of the newest batch.
     submitted: u64,
     /// Submitted batches, oldest first, each with its number.
     in_flight: VecDeque<(u64, Batch)>,
-    /// Batches to use anew.
+    /// Batches for reuse.
     idle: Vec<Batch>,
     /// The timestamps of completed batches that nobody has asked for yet.
     timestamps: HashMap<u64, Vec<u64>>,
 }
 
 impl Queue {
-    /// The queue of a device. One is made for each device and no more: it holds the only lock on the driver's queue.
+    /// Creates the queue of a device. There must be only one per device: it holds the only lock on the driver's queue.
     pub fn new(device: Arc<Device>) -> Result<Queue> {
         // SAFETY: the device was created with a queue of this family.
         let queue = unsafe { device.raw.get_device_queue(device.adapter.queue_family, 0) };
@@ -67,7 +67,7 @@ impl Queue {
         Ok(Queue { state: Mutex::new(state), timeline, spin, clock: Clock::new(&device), device })
     }
 
-    /// Lets the driver put the thread to sleep until a batch has completed, or for a while.
+    /// Lets the driver put the thread to sleep until a batch has completed, but no longer than [`NAP`].
     fn sleep(&self, ticket: Ticket) -> Result<()> {
         let (semaphores, values) = ([self.timeline], [ticket.0]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
@@ -78,14 +78,14 @@ impl Queue {
         }
     }
 
-    /// A batch that the device does not execute.
+    /// Returns a batch that the device does not execute.
     fn idle_batch(&self) -> Result<Batch> {
         self.recycle(self.completed()?)?;
         let idle = self.state.lock().idle.pop();
         idle.map_or_else(|| Batch::new(self.device.clone()), Ok)
     }
 
-    /// Sets completed batches aside for use anew, and keeps their timestamps.
+    /// Keeps completed batches for reuse, and keeps their timestamps.
     fn recycle(&self, completed: Ticket) -> Result<()> {
         let state = &mut *self.state.lock();
         while state.in_flight.front().is_some_and(|(number, _)| *number <= completed.0) {
@@ -98,12 +98,12 @@ impl Queue {
         Ok(())
     }
 
-    /// A moment of the present.
+    /// Returns the present moment.
     fn moment(&self) -> Result<Moment> {
         self.clock.moment(&self.device).unwrap_or_else(|| self.moment_by_batch())
     }
 
-    /// The same, told by a batch that does nothing but note the time. It runs alone, so that it runs at once, and takes no
+    /// Returns the present moment by a batch that only notes the time. It runs alone, so it runs at once. It takes no
     /// ticket.
     fn moment_by_batch(&self) -> Result<Moment> {
         let mut batch = self.idle_batch()?;
@@ -128,7 +128,7 @@ impl Queue {
 }
 
 impl explicit::Queue<Vulkan> for Queue {
-    /// Records a batch and submits it. Threads record side by side; the order of submission gives the tickets.
+    /// Records and submits a batch. Threads record side by side. The order of submission gives the tickets.
     fn submit(&self, steps: &[Step], memory: &Memory, kernels: &Kernels, timed: bool) -> Result<Ticket> {
         let info = &self.device.adapter.info;
         let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), info.limits.max_groups)?;
@@ -137,7 +137,7 @@ impl explicit::Queue<Vulkan> for Queue {
         }
         let mut batch = self.idle_batch()?;
         batch.record(&plan, timed)?;
-        // Last chance to hold the batch back: once it is submitted, the caller must get its ticket.
+        // This is the last chance to refuse the batch. Once it is submitted, the caller must get its ticket.
         validation::check()?;
         let mut state = self.state.lock();
         let number = state.submitted + 1;
@@ -251,9 +251,9 @@ mod tests {
         assert_eq!(backend.submit(&[], false).unwrap(), Ticket(1), "it took a ticket");
         let told = backend.queue.moment().unwrap();
         let later = clock::now();
-        // Both moments are the middle of a span that lies in one of these two.
+        // Each moment is the middle of a span that lies in one of these two.
         assert!((before..=after).contains(&moment.host) && (after..=later).contains(&told.host));
-        // So the two clocks can disagree by half of each at most.
+        // So the two clocks can differ by at most half of each.
         let slack = (after - before) / 2 + (later - after) / 2;
         assert!(moment.host_time(told.ticks).abs_diff(told.host) <= slack, "{slack}");
     }

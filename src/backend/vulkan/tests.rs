@@ -1,4 +1,4 @@
-//! What is particular to this backend; `contract_tests.rs` tests the contract. Without a device, these tests fail.
+//! Tests of this backend alone; `contract_tests.rs` tests the contract. Without a device, these tests fail.
 
 use super::*;
 use crate::backend::contract::{MemoryUse, Step, Ticket};
@@ -10,7 +10,7 @@ use crate::base::error::Error;
 use crate::shader::{Code, Module};
 use ash::vk;
 
-/// The first device.
+/// Opens the first device.
 pub(super) fn open() -> VulkanBackend {
     VulkanBackend::open(0).unwrap()
 }
@@ -72,7 +72,7 @@ fn a_kernel_given_as_wgsl_is_refused() {
     assert!(matches!(error, Error::Kernel { .. }), "{error}");
 }
 
-/// Of a device that cannot check bounds for a single kernel, no more is asked than that it runs what keeps within them.
+/// If a device cannot check bounds for a single kernel, this only runs a kernel that keeps within them.
 #[test]
 fn a_kernel_that_is_not_trusted_leaves_other_buffers_alone() {
     let backend = open();
@@ -81,7 +81,7 @@ fn a_kernel_that_is_not_trusted_leaves_other_buffers_alone() {
     let buffers: Vec<_> = (0..8).map(|i| upload(&backend, &[i as f32; 64])).collect();
     backend.submit(&[dispatch(kernel, [buffers[3], buffers[3], buffers[4]], count, false)], false).unwrap();
     for (i, buffer) in buffers.iter().enumerate() {
-        // The kernel reads 3 and adds it to itself. What it writes beyond the end may come to lie within the buffer.
+        // The kernel reads buffer 3 and adds it to itself. What it writes beyond the end may land within buffer 4.
         let found = download(&backend, *buffer, 64);
         let expected = if i == 4 { vec![0.0, 3.0, 6.0] } else { vec![i as f32] };
         assert!(found.iter().all(|value| expected.contains(value)), "{i}: {found:?}");
@@ -111,7 +111,7 @@ fn a_binary_spares_the_compiler_or_is_told_anew() {
     }
 }
 
-/// Under validation, devices are destroyed when they are closed.
+/// Runs without validation, under which closing a device destroys it.
 #[test]
 fn a_closed_device_is_opened_again() {
     if !is_child(concat!(module_path!(), "::a_closed_device_is_opened_again"), "0") {
@@ -147,7 +147,7 @@ fn validation_reports_a_missing_barrier() {
         let ticket = backend.submit(&hazard(true), false).unwrap();
         backend.wait(ticket).unwrap();
     }
-    // A copy of what a kernel has written before a barrier that only kernels wait for.
+    // One copy reads what a kernel wrote before a barrier that only kernels wait for.
     let mixed = [
         copy(a, b, 1024, false),
         dispatch(kernel, [b, a, c], 256, true),
@@ -164,7 +164,7 @@ fn timings_of_a_batch_that_has_not_run_are_refused() {
     let backend = open();
     let [a, b] = [vec![0; 1 << 24], vec![1; 1 << 24]].map(|data| upload_bytes(&backend, &data));
     let ticket = backend.submit(&vec![copy(a, b, 1 << 24, true); 50], true).unwrap();
-    // 800 MiB are still on their way.
+    // 800 MiB are still in flight.
     assert!(backend.timings(ticket).is_err());
     backend.wait(ticket).unwrap();
     assert_eq!(backend.timings(ticket).unwrap().len(), 50);

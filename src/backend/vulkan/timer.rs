@@ -4,7 +4,7 @@ use super::device::Device;
 use crate::base::error::Result;
 use ash::vk;
 
-/// The queries of a batch: places for timestamps, all used anew for batch after batch.
+/// The queries of a batch: places for timestamps, which later batches use again.
 #[derive(Default)]
 pub(super) struct Timer {
     pool: vk::QueryPool,
@@ -14,7 +14,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    /// Records that `count` places are to be used, each once. No commands that are being executed may use them.
+    /// Records that `count` places will be used, each once. No commands in flight may use them.
     pub fn begin(&mut self, device: &Device, commands: vk::CommandBuffer, count: u32) -> Result<()> {
         self.used = 0;
         if count == 0 {
@@ -27,7 +27,7 @@ impl Timer {
         Ok(())
     }
 
-    /// Records that the time is noted when all commands before have completed.
+    /// Records a timestamp, taken when all earlier commands have completed.
     pub fn write(&self, device: &Device, commands: vk::CommandBuffer, index: u32) {
         // SAFETY: the commands are being recorded; `begin` has recorded the reset of this place.
         unsafe {
@@ -35,7 +35,7 @@ impl Timer {
         }
     }
 
-    /// The timestamps, after the batch has completed.
+    /// Returns the timestamps, after the batch has completed.
     pub fn read(&self, device: &Device) -> Result<Vec<u64>> {
         let mut ticks = vec![0; self.used as usize];
         if !ticks.is_empty() {
@@ -47,7 +47,7 @@ impl Timer {
         Ok(ticks)
     }
 
-    /// Makes the pool a larger one if need be.
+    /// Replaces the pool by a larger one if needed.
     fn grow(&mut self, device: &Device, count: u32) -> Result<()> {
         if count <= self.capacity {
             return Ok(());

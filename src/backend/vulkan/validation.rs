@@ -1,7 +1,7 @@
-//! `MARQUETRY_VALIDATION=1`: the Khronos validation layer, and what it has to say.
+//! `MARQUETRY_VALIDATION=1`: the Khronos validation layer and its messages.
 //!
-//! The layer reports through a callback, often on the thread of the call that it objects to. Its messages are logged,
-//! and kept for the whole process until the next compilation, submission or wait returns them.
+//! The layer reports through a callback, often on the thread of the call that it objects to. Messages are logged. They
+//! are also kept for the whole process, until the next compilation, submission or wait returns them.
 
 use crate::base::error::{Error, Result};
 use ash::vk;
@@ -12,11 +12,11 @@ use std::ffi::{CStr, c_void};
 /// The layer's name.
 pub(super) const LAYER: &CStr = c"VK_LAYER_KHRONOS_validation";
 
-/// How one gets the layer.
+/// How to get the layer.
 pub(super) const INSTALL_LAYER: &str = "MARQUETRY_VALIDATION=1 needs VK_LAYER_KHRONOS_validation with \
      VK_EXT_validation_features: install the package vulkan-validationlayers or the Vulkan SDK";
 
-/// What is switched on beyond the layer's defaults: synchronization validation finds missing barriers.
+/// The checks beyond the layer's defaults. Synchronization validation finds missing barriers.
 pub(super) const EXTRA_CHECKS: [vk::ValidationFeatureEnableEXT; 1] =
     [vk::ValidationFeatureEnableEXT::SYNCHRONIZATION_VALIDATION];
 
@@ -29,7 +29,7 @@ pub(super) fn check() -> Result<()> {
     if messages.is_empty() { Ok(()) } else { Err(Error::Validation { message: messages.join("\n") }) }
 }
 
-/// How the messenger is set up: every message that is a warning or worse.
+/// Returns the settings of the messenger: it gets every message that is a warning or worse.
 pub(super) fn messenger() -> vk::DebugUtilsMessengerCreateInfoEXT<'static> {
     vk::DebugUtilsMessengerCreateInfoEXT::default()
         .message_severity(vk::DebugUtilsMessageSeverityFlagsEXT::WARNING | vk::DebugUtilsMessageSeverityFlagsEXT::ERROR)
@@ -41,8 +41,8 @@ pub(super) fn messenger() -> vk::DebugUtilsMessengerCreateInfoEXT<'static> {
         .pfn_user_callback(Some(on_message))
 }
 
-/// Takes one message. The loader itself speaks with the type GENERAL, of drivers that it skips: that is logged, but is
-/// no objection to what this crate does, so that it is not kept.
+/// Takes one message. With the type GENERAL, the loader itself reports drivers that it skips. Such a message is logged
+/// but not kept, because it is no objection to what this crate does.
 unsafe extern "system" fn on_message(
     _severity: vk::DebugUtilsMessageSeverityFlagsEXT,
     kind: vk::DebugUtilsMessageTypeFlagsEXT,
@@ -62,7 +62,7 @@ unsafe extern "system" fn on_message(
     vk::FALSE
 }
 
-/// The text of a C string that may be null.
+/// Returns the text of a C string that may be null.
 ///
 /// # Safety
 /// A pointer that is not null must point to a NUL-terminated string that outlives `'a`.

@@ -1,4 +1,4 @@
-//! Finding adapters, and describing them.
+//! Finds adapters, and describes them.
 
 use crate::backend::fork;
 use crate::backend::info::{DeviceInfo, DeviceKind, Limits, powers_of_two, vendor_name};
@@ -9,13 +9,13 @@ use crate::base::error::Result;
 use crate::base::features::{Features, MatrixUnits};
 use parking_lot::Mutex;
 
-/// The devices that this backend can open, in the order of their indices.
+/// Returns the devices that this backend can open, in the order of their indices.
 pub(crate) async fn list() -> Result<Vec<DeviceInfo>> {
     let adapters = adapters().await?;
     Ok(adapters.iter().enumerate().map(|(index, adapter)| describe(adapter, index)).collect())
 }
 
-/// The adapter of a given index.
+/// Returns the adapter with this index.
 pub(super) async fn find(index: usize) -> Result<wgpu::Adapter> {
     let mut adapters = adapters().await?;
     if index < adapters.len() {
@@ -26,7 +26,7 @@ pub(super) async fn find(index: usize) -> Result<wgpu::Adapter> {
     Err(registry::unavailable(BackendKind::WebGpu, reason))
 }
 
-/// Every adapter that can run kernels; at least one.
+/// Returns every adapter that can run kernels, at least one.
 async fn adapters() -> Result<Vec<wgpu::Adapter>> {
     let (mut adapters, failure) = if cfg!(native) { (enumerate().await, String::new()) } else { request().await };
     adapters.retain(|a| a.get_downlevel_capabilities().flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS));
@@ -36,7 +36,7 @@ async fn adapters() -> Result<Vec<wgpu::Adapter>> {
     Ok(adapters)
 }
 
-/// The one adapter that a browser gives, or why it gives none.
+/// Returns the one adapter that a browser gives, or why it gives none.
 async fn request() -> (Vec<wgpu::Adapter>, String) {
     match instance().request_adapter(&wgpu::RequestAdapterOptions::default()).await {
         Ok(adapter) => (vec![adapter], String::new()),
@@ -44,7 +44,7 @@ async fn request() -> (Vec<wgpu::Adapter>, String) {
     }
 }
 
-/// The adapters of the process's one instance, which is kept as soon as it finds any: creating one takes up to 0.3 s.
+/// Returns the adapters of the process's one instance. Once it finds any it is kept: creating one takes up to 0.3 s.
 async fn enumerate() -> Vec<wgpu::Adapter> {
     static SHARED: Mutex<Option<(u32, wgpu::Instance)>> = Mutex::new(None);
     let known = SHARED.lock().clone().filter(|(process, _)| *process == fork::process());
@@ -52,7 +52,7 @@ async fn enumerate() -> Vec<wgpu::Adapter> {
     let adapters = instance.enumerate_adapters(wgpu::Backends::PRIMARY).await;
     if !adapters.is_empty() {
         let earlier = SHARED.lock().replace((fork::process(), instance));
-        // What a parent process left is not to be closed here.
+        // The instance of a parent process must not be closed here.
         std::mem::forget(earlier.filter(|(process, _)| *process != fork::process()));
     }
     adapters
@@ -62,19 +62,19 @@ fn instance() -> wgpu::Instance {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     // No OpenGL: it lacks most of what kernels need.
     descriptor.backends = wgpu::Backends::PRIMARY;
-    // By default wgpu would have the driver check what wgpu and this crate have checked already. Its debug information
-    // stays away in either case: older validation layers do not know the source language that naga states there.
+    // By default the driver would check what wgpu and this crate have checked already. wgpu's debug information stays
+    // off in either case: naga states a source language there that older validation layers do not know.
     descriptor.flags =
         if environment::settings().validation { wgpu::InstanceFlags::VALIDATION } else { wgpu::InstanceFlags::empty() };
     wgpu::Instance::new(descriptor)
 }
 
-/// The wgpu features that stand behind ours, as far as the adapter has them.
+/// Returns the wgpu features behind the crate's, as far as the adapter has them.
 pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
     use wgpu::Features as F;
     let mut used = F::SHADER_F16 | F::SHADER_INT64 | F::SHADER_F64 | F::SUBGROUP;
     if cfg!(native) {
-        // Nobody can wait for them in a browser.
+        // Nobody can wait for timestamps in a browser.
         used |= F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS;
     }
     #[cfg(wgpu_on_vulkan)]
@@ -84,15 +84,15 @@ pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
     adapter.features() & used
 }
 
-/// What kernels that go to the driver as SPIR-V need: these, and their parameters.
+/// What kernels need to go to the driver as SPIR-V: the passage there, and push constants for their parameters.
 pub(super) const SPIRV: wgpu::Features = wgpu::Features::PASSTHROUGH_SHADERS.union(wgpu::Features::IMMEDIATES);
 
-/// Words of a parameter block in a uniform buffer.
+/// Returns the words of a parameter block in a uniform buffer.
 pub(super) fn uniform_words(limits: &wgpu::Limits) -> u32 {
     (limits.max_uniform_buffer_binding_size / 4).min(1024) as u32
 }
 
-/// Words of a parameter block in push constants, of which wgpu counts 64.
+/// Returns the words of a parameter block in push constants. wgpu tracks at most 64 of them.
 fn immediate_words(limits: &wgpu::Limits) -> u32 {
     (limits.max_immediate_size / 4).min(64)
 }
@@ -119,7 +119,7 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
         vendor: vendor_name(info.vendor),
         kind,
         driver: driver_text(info.backend, &info.driver, &info.driver_info),
-        // WebGPU tells of no memories, and the host reaches none but the staging buffers of copies.
+        // WebGPU reports no memories, and the host reaches only the staging buffers of copies.
         memory: 0,
         memory_regions: Vec::new(),
         host_visible: false,
@@ -169,12 +169,12 @@ pub(super) fn describe(adapter: &wgpu::Adapter, index: usize) -> DeviceInfo {
     described
 }
 
-/// The processor's cores, which are the compute units of a driver that runs on them.
+/// Returns the number of the processor's cores. They are the compute units of a driver that runs on them.
 fn processors() -> Option<u32> {
     std::thread::available_parallelism().ok().and_then(|count| u32::try_from(count.get()).ok())
 }
 
-/// "wgpu 30 on Vulkan, llvmpipe Mesa 25.0.7", of which a browser tells the first part only.
+/// Returns the driver's name, such as "wgpu 30 on Vulkan, llvmpipe Mesa 25.0.7". A browser reports only the first part.
 fn driver_text(beneath: wgpu::Backend, driver: &str, version: &str) -> String {
     let beneath = match beneath {
         wgpu::Backend::Vulkan => "Vulkan",

@@ -11,19 +11,19 @@ use std::collections::hash_map::Entry;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// Bind groups that are kept at most; more mean that buffers do not recur.
+/// The most bind groups that are kept. If there are more, buffers do not recur.
 const MAX_GROUPS: usize = 4096;
 
 /// The parameter arena and the bind groups of a device.
 ///
 /// Making a bind group costs ten times as much as all else that a dispatch takes on the host. Programs run the same
-/// kernels on the same buffers over and over, so groups are kept; the parameters differ from run to run, and are
+/// kernels on the same buffers over and over, so groups are kept. The parameters differ from run to run, so they are
 /// bound at a dynamic offset.
 pub(super) struct Bindings {
     gpu: Arc<GuardedDevice>,
     block_alignment: u64,
-    /// The parameter blocks of a batch. One buffer is enough for all batches: wgpu copies the blocks of the next one
-    /// into it on the device, in order, when the one before has run.
+    /// The parameter blocks of a batch. One buffer is enough for all batches: after a batch has run, wgpu copies the
+    /// blocks of the next one into it on the device.
     arena: Option<wgpu::Buffer>,
     groups: HashMap<(KernelId, BufferIds), wgpu::BindGroup>,
 }
@@ -36,12 +36,12 @@ impl Bindings {
         Bindings { gpu, block_alignment, arena: None, groups: HashMap::new() }
     }
 
-    /// The bytes from a parameter block to the next one.
+    /// Returns the bytes from a parameter block to the next one.
     pub fn stride(&self, words: usize) -> u64 {
         (4 * words as u64).next_multiple_of(self.block_alignment)
     }
 
-    /// An arena for `bytes` bytes of parameters.
+    /// Returns an arena for `bytes` bytes of parameters.
     pub fn arena(&mut self, bytes: u64) -> Result<wgpu::Buffer> {
         if let Some(arena) = self.arena.as_ref().filter(|arena| arena.size() >= bytes) {
             return Ok(arena.clone());
@@ -58,7 +58,7 @@ impl Bindings {
         Ok(self.arena.insert(arena).clone())
     }
 
-    /// The bind group of a kernel with given buffers. Its parameters are in the arena that was asked for last.
+    /// Returns the bind group of a kernel with these buffers. The arena that was asked for last holds the parameters.
     pub fn group(
         &mut self,
         id: KernelId,
@@ -79,12 +79,12 @@ impl Bindings {
         }
     }
 
-    /// Forgets the bind groups that name a buffer, and so keep its memory.
+    /// Forgets the bind groups that name a buffer, because they keep its memory.
     pub fn forget_buffer(&mut self, id: BufferId) {
         self.groups.retain(|(_, ids), _| !ids.contains(&id));
     }
 
-    /// Forgets all bind groups, in case that one is not valid.
+    /// Forgets all bind groups, in case one is not valid.
     pub fn forget_all(&mut self) {
         self.groups.clear();
     }
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(bind(&mut bindings, 1, [a, b, d]), 3);
         bindings.forget_buffer(d);
         assert_eq!(bind(&mut bindings, 0, [a, b, c]), 1);
-        // Groups name the arena, so that they go with it.
+        // Groups name the arena, so they go with it.
         bindings.arena(1 << 16).unwrap();
         assert_eq!(bindings.groups.len(), 1);
         bindings.arena((1 << 16) + 1).unwrap();

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// All buffers of a device. wgpu keeps those alive that submitted work still uses.
+/// All buffers of a device. wgpu keeps a buffer alive while submitted work uses it.
 pub(super) struct Buffers {
     gpu: Arc<GuardedDevice>,
-    /// The largest buffer that a kernel can bind, and the largest that there can be.
+    /// The largest buffer that a kernel can bind, and the largest possible buffer.
     limits: (u64, u64),
     last_id: AtomicU64,
     in_use: AtomicU64,
@@ -22,7 +22,7 @@ pub(super) struct Buffers {
 pub(super) struct BufferMap(HashMap<BufferId, wgpu::Buffer>);
 
 impl BufferMap {
-    /// A buffer, for `call`.
+    /// Returns a buffer. `call` is for the error.
     pub fn find(&self, id: BufferId, call: &'static str) -> Result<&wgpu::Buffer> {
         self.0.get(&id).ok_or_else(|| driver_error(call, format!("there is no buffer {}", id.0)))
     }
@@ -50,7 +50,7 @@ impl Buffers {
         let buffer = self.gpu.catch(
             || self.gpu.device.create_buffer(&descriptor),
             |error| match error {
-                // WebGPU tells no limit; what the driver gave so far is one. One buffer is within its own.
+                // WebGPU reports no limit. So this is what the driver gave so far, and at least one buffer.
                 wgpu::Error::OutOfMemory { .. } => {
                     Error::OutOfMemory { requested: bytes, in_use, limit: in_use.max(bytes) }
                 }
@@ -70,7 +70,7 @@ impl Buffers {
         buffer.usage().contains(wgpu::BufferUsages::STORAGE)
     }
 
-    /// Fills an upload buffer and hands it to the device: it can be written once.
+    /// Fills an upload buffer and hands it to the device. It can be written only once.
     pub fn write(&self, id: BufferId, bytes: &[u8]) -> Result<()> {
         self.gpu.check_lost()?;
         let buffer = self.get(id, "write")?;
@@ -86,12 +86,12 @@ impl Buffers {
         Ok(())
     }
 
-    /// A buffer, for `call`.
+    /// Returns a buffer. `call` is for the error.
     pub fn get(&self, id: BufferId, call: &'static str) -> Result<wgpu::Buffer> {
         self.live.read().find(id, call).cloned()
     }
 
-    /// All live buffers, for a thread that looks up many.
+    /// Returns all live buffers, for a thread that looks up many.
     pub fn lock(&self) -> RwLockReadGuard<'_, BufferMap> {
         self.live.read()
     }

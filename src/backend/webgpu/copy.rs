@@ -4,7 +4,7 @@ use super::guard::driver_error;
 use crate::backend::contract::Region;
 use crate::base::error::Result;
 
-/// Records a copy, row by row: wgpu has no other one between buffers.
+/// Records a copy, row by row: wgpu has no other copy between buffers.
 pub(super) fn copy_region(
     encoder: &mut wgpu::CommandEncoder,
     src: &wgpu::Buffer,

@@ -1,4 +1,4 @@
-//! Batches as wgpu's commands.
+//! Encodes batches as wgpu's commands.
 
 use super::bind::Bindings;
 use super::buffer::BufferMap;
@@ -11,8 +11,8 @@ use crate::base::error::Result;
 
 /// Encodes a batch. wgpu tracks how each step uses its buffers and places the barriers.
 pub(super) struct BatchEncoder<'a> {
-    /// The pass that the dispatches before this step are in; a copy ends it, and so does each step that is timed.
-    /// It stands before its encoder, so that it is dropped first.
+    /// The pass of the dispatches before this step. A copy ends it, and so does each timed step. It is declared before
+    /// its encoder, so it is dropped first.
     open_pass: Option<wgpu::ComputePass<'static>>,
     encoder: wgpu::CommandEncoder,
     buffers: &'a BufferMap,

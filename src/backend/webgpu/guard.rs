@@ -1,7 +1,11 @@
 //! A wgpu device whose failures come back as results.
 //!
-//! wgpu reports errors beside its calls: to error scopes, to a handler of uncaught errors (which panics, unless one is
-//! set), to a callback when the device is lost, and in `poll` by a panic. Here they all become [`Error`]s.
+//! wgpu reports errors in four ways, and here they all become [`Error`]s:
+//!
+//! - to error scopes
+//! - to a handler of uncaught errors, which panics unless one is set
+//! - to a callback, if the device is lost
+//! - by a panic in `poll`
 
 use super::adapter::SPIRV;
 use crate::backend::info::DeviceInfo;
@@ -13,10 +17,10 @@ use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
-/// wgpu's devices that are open and not in use, by what they are: adapters are found anew for each opening.
+/// wgpu's devices that are open and not in use, by their descriptions, because each opening finds new adapters.
 static PARKED: Parked<DeviceInfo, (wgpu::Device, wgpu::Queue)> = Parked::new();
 
-/// A device, watched for everything that can go wrong with it.
+/// A device that is watched for everything that can go wrong with it.
 pub(super) struct GuardedDevice {
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
@@ -24,7 +28,7 @@ pub(super) struct GuardedDevice {
     faults: Arc<Faults>,
 }
 
-/// What wgpu's callbacks have told.
+/// What wgpu's callbacks have reported.
 #[derive(Default)]
 struct Faults {
     /// Why the device was lost, once it is.
@@ -34,21 +38,21 @@ struct Faults {
 }
 
 impl GuardedDevice {
-    /// A device that was open before and works.
+    /// Returns a device that was open before and works.
     pub fn parked(info: &DeviceInfo) -> Option<GuardedDevice> {
         let (device, queue) = PARKED.take(info)?;
         let gpu = GuardedDevice::new(device, queue, info.clone());
         match gpu.poll(wgpu::PollType::wait_indefinitely()) {
             Ok(()) => Some(gpu),
             Err(error) => {
-                // So that it is not kept once more.
+                // A lost device is not kept again.
                 _ = gpu.faults.lost.set(error.to_string());
                 None
             }
         }
     }
 
-    /// Installs the callbacks; to be done before anything else happens on the device.
+    /// Installs the callbacks. This must come before anything else on the device.
     pub fn new(device: wgpu::Device, queue: wgpu::Queue, info: DeviceInfo) -> GuardedDevice {
         let faults = Arc::new(Faults::default());
         let watcher = Arc::clone(&faults);
@@ -61,7 +65,7 @@ impl GuardedDevice {
         }));
         let watcher = Arc::clone(&faults);
         device.set_device_lost_callback(move |reason, message| {
-            // Dropping the last handle of a device "loses" it too; then nobody is left to care.
+            // Dropping the last handle of a device "loses" it too, but then nobody is left to care.
             log::debug!("webgpu: device lost ({reason:?}): {message}");
             let reason = if message.is_empty() { format!("{reason:?}").to_lowercase() } else { message };
             let _ = watcher.lost.set(reason);
@@ -69,7 +73,7 @@ impl GuardedDevice {
         GuardedDevice { device, queue, info, faults }
     }
 
-    /// Whether kernels may go to the driver as SPIR-V.
+    /// Returns whether kernels may go to the driver as SPIR-V.
     pub fn takes_spirv(&self) -> bool {
         self.device.features().contains(SPIRV)
     }
@@ -82,21 +86,21 @@ impl GuardedDevice {
         }
     }
 
-    /// Fails if the device is lost, or with an error that came after the call that caused it had returned.
+    /// Fails if the device is lost, or with an error that came after its call had returned.
     pub fn check(&self) -> Result<()> {
         self.check_lost()?;
         self.faults.stray.lock().take().map_or(Ok(()), Err)
     }
 
-    /// The error that says that the device is lost.
+    /// Returns the error for a lost device.
     pub fn lost(&self, reason: &str) -> Error {
         Error::DeviceLost { device: self.info.name.clone(), reason: reason.to_string() }
     }
 
-    /// Runs `work` and turns an error that wgpu raises in it into the one that `explain` makes of it.
+    /// Runs `work`. If wgpu raises an error in it, returns the error that `explain` makes of it.
     ///
-    /// wgpu's error scopes belong to the calling thread, so that any number of threads may be in here at once. In a
-    /// browser scopes answer later than a call may wait: there errors are left to [`check`](Self::check).
+    /// wgpu's error scopes belong to the calling thread, so any number of threads may be in here at once. In a browser,
+    /// scopes answer later than a call may wait. There errors are left to [`check`](Self::check).
     pub fn catch<T>(&self, work: impl FnOnce() -> T, explain: impl FnOnce(wgpu::Error) -> Error) -> Result<T> {
         self.check_lost()?;
         let (value, caught) = self.in_scopes(work);
@@ -114,7 +118,7 @@ impl GuardedDevice {
         let filters = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation];
         let scopes = filters.map(|filter| self.device.push_error_scope(filter));
         let value = work();
-        // The answer is there at once outside of browsers, so that this blocks on nothing.
+        // Outside browsers the answer is there at once, so this does not block.
         let caught = scopes.into_iter().rev().filter_map(|scope| pollster::block_on(scope.pop())).last();
         (value, caught)
     }
@@ -123,8 +127,8 @@ impl GuardedDevice {
     /// by itself.
     pub fn poll(&self, how: wgpu::PollType) -> Result<()> {
         self.check_lost()?;
-        // wgpu panics when the driver reports in `poll` that it lost the device. By then it has told the callback
-        // above, has run its other callbacks and holds no lock, so that unwinding leaves nothing torn.
+        // wgpu panics if the driver reports in `poll` that it lost the device. By then wgpu has called the callback
+        // above and its other callbacks, and holds no lock. So unwinding is safe.
         let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
         self.check_lost()?;
         match polled {
@@ -137,19 +141,20 @@ impl GuardedDevice {
 
 impl Drop for GuardedDevice {
     fn drop(&mut self) {
-        // Validation layers look for what was left behind when a device is destroyed. A browser destroys it safely.
+        // Under validation the device is destroyed, because the layers look for leaks then. A browser destroys it
+        // safely.
         if cfg!(native) && self.faults.lost.get().is_none() && !environment::settings().validation {
             PARKED.put(self.info.clone(), (self.device.clone(), self.queue.clone()));
         }
     }
 }
 
-/// A failed call that has no error of its own.
+/// Returns the error for a failed call that has no error of its own.
 pub(super) fn driver_error(call: &'static str, message: String) -> Error {
     Error::Driver { backend: BackendKind::WebGpu, call, message }
 }
 
-/// The text of a wgpu error, without the heading that every validation error has.
+/// Returns the text of a wgpu error, without the heading that every validation error has.
 pub(super) fn describe(error: &wgpu::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("Validation Error").unwrap_or(&text).trim_start();

@@ -1,4 +1,4 @@
-//! Two of Vulkan's functions as wgpu has to call them for what it does not know of: a queue without graphics, and kernels whose
+//! Replaces two Vulkan functions that wgpu calls. wgpu does not know a queue without graphics, nor kernels whose
 //! buffers the driver need not check.
 
 use ash::vk;
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::{mem, ptr};
 use wgpu::hal::vulkan::InstanceShared;
 
-/// The loader's functions, which find the driver by their first argument, whatever instance that is of.
+/// The loader's functions. They find the driver by their first argument, for any instance.
 struct Loader {
     barrier: vk::PFN_vkCmdPipelineBarrier,
     create_pipelines: vk::PFN_vkCreateComputePipelines,
@@ -23,7 +23,7 @@ thread_local! {
     static UNCHECKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has the pipelines that `create` makes run without checks of bounds, if the device can choose.
+/// Makes the pipelines that `create` creates run without bounds checks, if the device can choose.
 pub(super) fn unchecked<T>(create: impl FnOnce() -> T) -> T {
     /// wgpu may panic meanwhile.
     struct Reset;
@@ -37,7 +37,7 @@ pub(super) fn unchecked<T>(create: impl FnOnce() -> T) -> T {
     create()
 }
 
-/// The device with other functions in two places. `choosable` says whether robustness can be chosen for each pipeline.
+/// Returns the device with two functions replaced. `choosable` says whether robustness can be chosen for each pipeline.
 pub(super) fn install(instance: &InstanceShared, device: ash::Device, choosable: bool) -> ash::Device {
     let raw = instance.raw_instance();
     let (global, own) = (instance.entry().static_fn().get_instance_proc_addr, raw.fp_v1_0().get_device_proc_addr);
@@ -63,11 +63,11 @@ pub(super) fn install(instance: &InstanceShared, device: ash::Device, choosable:
         // SAFETY: the device is alive.
         _ => unsafe { own(device.handle(), name.as_ptr()) }.map_or(ptr::null(), |found| found as *const c_void),
     };
-    // SAFETY: the functions are the device's own, but for two that call these.
+    // SAFETY: the functions are the device's own, except two, which call them through the loader.
     unsafe { ash::Device::load_with(load, device.handle()) }
 }
 
-/// wgpu's barriers name every stage that runs shaders. Of them a queue without graphics has one.
+/// wgpu's barriers name every stage that runs shaders. A queue without graphics has only one of them.
 unsafe extern "system" fn compute_barrier(
     commands: vk::CommandBuffer,
     before: vk::PipelineStageFlags,
@@ -83,7 +83,7 @@ unsafe extern "system" fn compute_barrier(
     let Some(loader) = LOADER.get() else { return };
     let graphics = vk::PipelineStageFlags::VERTEX_SHADER | vk::PipelineStageFlags::FRAGMENT_SHADER;
     let [before, after] = [before, after].map(|stages| stages & !graphics);
-    // SAFETY: as the caller's, whose commands use no stages of graphics.
+    // SAFETY: as the caller promises. Its commands use no graphics stages.
     unsafe {
         (loader.barrier)(
             commands,
@@ -100,7 +100,7 @@ unsafe extern "system" fn compute_barrier(
     }
 }
 
-/// Trusted kernels keep within their buffers by themselves; wgpu has the driver check all.
+/// Trusted kernels keep within their buffers by themselves, but wgpu makes the driver check all kernels.
 unsafe extern "system" fn create_pipelines(
     device: vk::Device,
     cache: vk::PipelineCache,
@@ -113,12 +113,12 @@ unsafe extern "system" fn create_pipelines(
     let disabled = vk::PipelineRobustnessBufferBehaviorEXT::DISABLED;
     let mut unchecked =
         vk::PipelineRobustnessCreateInfoEXT::default().storage_buffers(disabled).uniform_buffers(disabled);
-    // SAFETY: the caller's: there are so many.
+    // SAFETY: as the caller promises, there are `count` of them.
     let mut infos = unsafe { std::slice::from_raw_parts(infos, count as usize) }.to_vec();
     if let ([info], true) = (&mut *infos, UNCHECKED.get()) {
         unchecked.p_next = info.p_next;
         info.p_next = ptr::from_ref(&unchecked).cast();
     }
-    // SAFETY: as the caller's; the device has the extension of the structure that was added, which outlives the call.
+    // SAFETY: as the caller promises. The device has the extension of the added structure, which outlives the call.
     unsafe { (loader.create_pipelines)(device, cache, count, infos.as_ptr(), allocator, pipelines) }
 }

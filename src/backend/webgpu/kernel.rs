@@ -1,4 +1,4 @@
-//! Kernels: their text, pipelines, and the layouts that kernels share.
+//! Kernels: their text, their pipelines, and the layouts that they share.
 
 use super::adapter::uniform_words;
 use super::guard::{GuardedDevice, describe, driver_error};
@@ -32,12 +32,13 @@ impl Kernel {
         &self.pipeline
     }
 
-    /// The layout of its bind group: buffer `i` at binding `i`, then a uniform parameter block at a dynamic offset.
+    /// Returns the layout of its bind group: buffer `i` at binding `i`, then a uniform parameter block at a dynamic
+    /// offset.
     pub fn group_layout(&self) -> &wgpu::BindGroupLayout {
         &self.layout.group
     }
 
-    /// Words of its parameter block, where that is in a uniform buffer.
+    /// Returns the words of its parameter block, if that is in a uniform buffer. Else returns 0.
     pub fn uniform_words(&self) -> usize {
         if self.parameters == ParameterBlock::Uniform { self.parameter_words } else { 0 }
     }
@@ -55,13 +56,13 @@ impl Kernel {
     }
 }
 
-/// The binding layout of all kernels of one signature.
+/// The binding layout of all kernels with the same signature.
 struct Layout {
     group: wgpu::BindGroupLayout,
     pipeline: wgpu::PipelineLayout,
 }
 
-/// What tells two layouts apart.
+/// The key of a layout.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Signature {
     read_only: SmallVec<[bool; 8]>,
@@ -81,7 +82,7 @@ impl Kernels {
         Kernels { gpu, layouts: Mutex::default(), compiled: RwLock::default() }
     }
 
-    /// Compiles a kernel. No lock is held while the driver works, so that threads compile in parallel.
+    /// Compiles a kernel. No lock is held while the driver works, so threads compile in parallel.
     pub fn compile(&self, module: &Module, info: &DeviceInfo) -> Result<KernelId> {
         self.check(module, info)?;
         let source = Source::of(module, self.gpu.takes_spirv())?;
@@ -89,7 +90,8 @@ impl Kernels {
         let refuse = |message| Error::Kernel { kernel: module.name.clone(), message };
         let is_spirv = matches!(source, Source::Spirv(_));
         let create = || wgsl::without_panics(|| self.create_pipeline(module, source, &layout.pipeline));
-        // wgpu's error scopes belong to a thread, and its naga needs a large stack. SPIR-V goes to the driver unread.
+        // wgpu's error scopes belong to a thread, and its naga needs a large stack. naga does not read SPIR-V, which
+        // goes to the driver.
         let compile = || self.gpu.catch(create, |error| refuse(describe(&error)));
         let compiled = if is_spirv { compile() } else { wgsl::on_large_stack(compile).map_err(refuse)? };
         let pipeline = compiled?.map_err(refuse)?;
@@ -106,7 +108,7 @@ impl Kernels {
         Ok(KernelId(compiled.len() as u64 - 1))
     }
 
-    /// Fails with what the device lacks. Of parameters there is more room in a uniform buffer.
+    /// Fails with what the device lacks. A uniform buffer has more room for parameters.
     fn check(&self, module: &Module, info: &DeviceInfo) -> Result<()> {
         let mut info = info.clone();
         if module.parameters == ParameterBlock::Uniform {
@@ -115,7 +117,7 @@ impl Kernels {
         check_fits(module, &info)
     }
 
-    /// All kernels, for a thread that looks up many: kernel `i` is at index `i`.
+    /// Returns all kernels, for a thread that looks up many: kernel `i` is at index `i`.
     pub fn lock(&self) -> RwLockReadGuard<'_, Vec<Kernel>> {
         self.compiled.read()
     }
@@ -135,12 +137,12 @@ impl Kernels {
             module: &shader,
             entry_point: match module.code {
                 Code::Wgsl(_) => Some(&module.entry_point),
-                // The only one, whatever naga has named it.
+                // SPIR-V has only one, whatever naga has named it.
                 Code::Spirv(_) => None,
             },
             compilation_options: wgpu::PipelineCompilationOptions {
-                // Kernels of this crate write workgroup memory before they read it, and clearing it can cost 40 times
-                // the compile. Others could read there what is not theirs.
+                // This crate's kernels write workgroup memory before they read it, and clearing it can make the compile
+                // 40 times as long. Other kernels could read there what is not theirs.
                 zero_initialize_workgroup_memory: !module.trusted,
                 ..Default::default()
             },
@@ -169,24 +171,24 @@ impl Kernels {
                     spirv: Some(Cow::Borrowed(words)),
                     ..Default::default()
                 };
-                // SAFETY: the driver gets what this crate's generator has made, with the bindings of the layout, and for
-                // features that the device has; it keeps within its buffers by itself.
+                // SAFETY: this crate's generator has made the code, with the bindings of the layout, and for features
+                // that the device has. The kernel keeps within its buffers by itself.
                 return unsafe { device.create_shader_module_passthrough(descriptor) };
             }
             Source::Wgsl(text) => text,
         };
         let descriptor = wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(text) };
         if module.trusted {
-            // SAFETY: without wgpu's runtime checks a kernel must keep within its buffers, divide by no zero and end
-            // its loops by itself. `trusted` says that it does, as this crate's own kernels do, which guard every
-            // access by the lengths in their parameters.
+            // SAFETY: without wgpu's runtime checks a kernel must by itself keep within its buffers, divide by no zero
+            // and end its loops. `trusted` says that it does. This crate's own kernels guard every access by the
+            // lengths in their parameters.
             unsafe { device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
         } else {
             device.create_shader_module(descriptor)
         }
     }
 
-    /// The layout of a kernel, made for the first kernel of its signature.
+    /// Returns the layout of a kernel. The first kernel of a signature creates it.
     fn layout(&self, module: &Module) -> Result<Arc<Layout>> {
         let signature = Signature {
             read_only: module.bindings.iter().map(|&access| access == Access::Read).collect(),
@@ -208,16 +210,16 @@ impl Kernels {
     }
 }
 
-/// What wgpu gets of a kernel.
+/// The form of a kernel that wgpu gets.
 enum Source<'a> {
     Wgsl(Cow<'a, str>),
-    /// For the driver, unseen by wgpu.
+    /// For the driver. wgpu does not read it.
     Spirv(&'a [u32]),
 }
 
 impl<'a> Source<'a> {
-    /// Kernels that are not trusted pass wgpu's checks, but for those with matrices, which WGSL does not have: the kernel
-    /// language has made them so that they keep within their buffers.
+    /// Chooses the form. Kernels that are not trusted pass wgpu's checks, except those with matrices, which WGSL lacks.
+    /// The kernel language keeps these within their buffers.
     fn of(module: &'a Module, takes_spirv: bool) -> Result<Source<'a>> {
         let has_matrices = module.requires.matrix_units != MatrixUnits::default();
         let text = match &module.code {
@@ -281,7 +283,7 @@ mod tests {
         assert!(error.to_string().contains("16-bit floats"), "{error}");
     }
 
-    /// A kernel that a user brings: WGSL with an entry point `run`, that is not trusted.
+    /// Returns a kernel as a user brings it: WGSL with an entry point `run`, not trusted.
     fn wgsl_kernel(source: &str, bindings: &[Access], parameter_words: usize) -> Module {
         Module {
             name: "brought".into(),
@@ -300,7 +302,7 @@ mod tests {
         }
     }
 
-    /// A kernel that a user brings, with an entry point beside the one that is meant.
+    /// A kernel as a user brings it, with a second entry point beside the right one.
     const SCALE: &str = "
         struct Parameters { start: u32, factor: u32 }
         @group(0) @binding(0) var<storage, read> x: array<u32>;
@@ -340,7 +342,7 @@ mod tests {
     fn errors_in_wgsl_tell_where_they_are() {
         let backend = open();
         let cases = [
-            // The parser's, the validator's, and the pipeline's.
+            // Errors of the parser, of the validator and of the pipeline.
             (SCALE.replace("factor * x", "factor +* x"), ":9:"),
             (SCALE.replace("= parameters.factor", "= 1.5 * parameters.factor"), ":8:26"),
             (SCALE.replace("fn run", "fn runs"), "entry point 'run'"),
@@ -355,7 +357,7 @@ mod tests {
         backend.compile(&wgsl_kernel(SCALE, &[Access::Read, Access::ReadWrite], 2), None).unwrap();
     }
 
-    /// Mesa's software device checks bounds and clears workgroup memory by itself: this shows more on GPUs.
+    /// Mesa's software device checks bounds and clears workgroup memory by itself, so this shows more on GPUs.
     #[test]
     fn a_kernel_that_is_not_trusted_does_no_harm() {
         let backend = open();
@@ -406,11 +408,11 @@ mod tests {
         let backend = open();
         let mut unreadable = add_kernel(&backend, 0.0);
         unreadable.code = Code::Spirv(unreadable.spirv().unwrap()[..20].to_vec());
-        // Not what the SPIR-V says: wgpu finds binding 2 written that the layout says is only read.
+        // This contradicts the SPIR-V: wgpu finds that the kernel writes binding 2, which the layout says is only read.
         let mut contradictory = add_kernel(&backend, 0.0);
         contradictory.bindings[2] = Access::Read;
         for module in [unreadable, contradictory] {
-            // What is trusted may go to the driver unseen.
+            // A trusted kernel may go to the driver unseen.
             let module = Module { trusted: false, ..module };
             let error = backend.compile(&module, None).unwrap_err();
             assert!(matches!(&error, Error::Kernel { kernel, .. } if *kernel == module.name), "{error}");

@@ -1,8 +1,8 @@
-//! WebGPU by way of `wgpu`: Vulkan, Metal, Direct3D 12 or a browser beneath.
+//! WebGPU through `wgpu`, which runs on Vulkan, Metal, Direct3D 12 or a browser.
 //!
-//! wgpu tracks how commands use buffers and places barriers by itself, so that [`Step::barrier`] has no meaning here.
-//! A kernel's parameters are a uniform buffer, since browsers have no push constants. Only where Vulkan is beneath, and the
-//! crate's own kernels go to the driver as SPIR-V, these have push constants ("immediates").
+//! wgpu tracks how commands use buffers and places barriers by itself, so [`Step::barrier`] has no meaning here. A
+//! kernel's parameters are a uniform buffer, because browsers have no push constants. If wgpu runs on Vulkan and the
+//! crate's own kernels go to the driver as SPIR-V, only these have push constants ("immediates").
 
 mod adapter;
 mod bind;
@@ -44,7 +44,7 @@ pub(super) async fn open(index: usize) -> Result<Box<dyn Backend>> {
 /// A WebGPU device.
 ///
 /// Callbacks of reads run inside [`wait`](Backend::wait) and [`completed`](Backend::completed), and in a browser from
-/// its event loop; never inside of `submit`, and never with anything locked.
+/// its event loop. They never run inside `submit`, and never with anything locked.
 struct WebGpuBackend {
     info: DeviceInfo,
     gpu: Arc<GuardedDevice>,
@@ -54,16 +54,16 @@ struct WebGpuBackend {
     reads: Arc<Reads>,
 }
 
-/// Has wgpu open a device with the features that are used and all that the adapter can.
+/// Asks wgpu for a device with the features that are used, and with all limits of the adapter.
 async fn request_device(adapter: &wgpu::Adapter) -> Result<(wgpu::Device, wgpu::Queue)> {
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("marquetry"),
         required_features: adapter::wgpu_features(adapter),
         required_limits: adapter.limits(),
-        // The crate's pool keeps and reuses buffers; wgpu need not hoard blocks beneath it.
+        // The crate's pool keeps and reuses buffers, so wgpu need not keep blocks beneath it.
         memory_hints: wgpu::MemoryHints::MemoryUsage,
-        // SAFETY: the one feature of this sort that is asked for has the driver enable its matrix units, to which kernels
-        // come by themselves; none of wgpu's own code for them is used.
+        // SAFETY: only one feature of this sort is requested. It makes the driver enable its matrix units. Kernels
+        // reach these by themselves, and use none of wgpu's code for them.
         experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
         ..Default::default()
     };
@@ -97,7 +97,7 @@ impl WebGpuBackend {
         })
     }
 
-    /// Fails where there are no timestamps. In a browser nobody could wait for them, so that none are asked for.
+    /// Fails without timestamps. Nobody could wait for them in a browser, so none are requested there.
     fn check_timestamps(&self) -> Result<()> {
         if self.info.features.timestamps {
             return Ok(());
@@ -137,7 +137,7 @@ impl Backend for WebGpuBackend {
         }
     }
 
-    /// Those go through WGSL wherever they can, for wgpu to check.
+    /// Apps' kernels go through WGSL if they can, so that wgpu checks them.
     fn target_of_apps(&self) -> Target {
         Target { unpacks_halves: self.info().unpacks_halves(), ..Target::WEBGPU }
     }
@@ -156,13 +156,13 @@ impl Backend for WebGpuBackend {
         self.buffers.write(buffer, bytes)
     }
 
-    /// WebGPU tells of no memory: 0, as [`DeviceInfo::memory`].
+    /// Returns 0, like [`DeviceInfo::memory`], because WebGPU reports no memory.
     fn budget(&self) -> u64 {
         self.info.memory
     }
 
-    /// None. wgpu has pipeline caches where Vulkan is beneath only, and does not say whether one was of use; desktop
-    /// drivers keep caches of their own, and the Vulkan backend is at hand where they do not.
+    /// Returns none. wgpu has pipeline caches only on Vulkan, and does not say whether one was of use. Desktop drivers
+    /// keep caches of their own. If a driver does not, the Vulkan backend is at hand.
     fn binary_key(&self, _: &Module) -> Option<String> {
         None
     }

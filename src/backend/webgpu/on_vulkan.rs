@@ -1,6 +1,7 @@
-//! wgpu on Vulkan: the crate's own kernels go to the driver as SPIR-V, unchanged, and reach its matrix units. wgpu tells
-//! less of these than there is, and opens devices without all that kernels want, so that the driver is asked, and the device
-//! made here.
+//! wgpu on Vulkan: the crate's own kernels go to the driver as SPIR-V, unchanged, and reach its matrix units.
+//!
+//! wgpu reports only some of the driver's matrix units, and opens devices without all that kernels need. So the crate
+//! asks the driver and creates the device here.
 
 use super::adapter::SPIRV;
 use super::hooks;
@@ -12,13 +13,13 @@ use ash::{ext, vk};
 use std::ffi::CStr;
 use wgpu::hal::vulkan::{Adapter, Api};
 
-/// Has wgpu enable the extension of matrices, and what it builds upon.
+/// Makes wgpu enable the extension for matrices, and what the extension builds upon.
 const MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
 
-/// Integers of 16 bits, in which kernels hand halves to the units.
+/// 16-bit integers, in which kernels hand halves to the units.
 const SHORTS: wgpu::Features = wgpu::Features::SHADER_I16;
 
-/// The features of an adapter by which kernels go to the driver as SPIR-V, and use matrix units there.
+/// Returns the features of an adapter that let kernels go to the driver as SPIR-V, and use matrix units there.
 pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     // SAFETY: nothing of the adapter is destroyed or changed.
     let hal = unsafe { adapter.as_hal::<Api>() };
@@ -29,7 +30,7 @@ pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     }
 }
 
-/// Adds what the driver tells and wgpu does not.
+/// Adds what the driver reports and wgpu does not.
 pub(super) fn complete(adapter: &wgpu::Adapter, features: wgpu::Features, info: &mut DeviceInfo) {
     // SAFETY: nothing of the adapter is destroyed or changed.
     let Some(hal) = (unsafe { adapter.as_hal::<Api>() }) else { return };
@@ -38,10 +39,10 @@ pub(super) fn complete(adapter: &wgpu::Adapter, features: wgpu::Features, info: 
     info.compute_units = unsafe { units::compute_units(raw, physical, &offered) };
     if features.contains(SPIRV) {
         let version = hal.physical_device_capabilities().properties().api_version;
-        // SAFETY: as above, and this is its version. wgpu enables the feature wherever it is there.
+        // SAFETY: as above, and this is its version. wgpu enables the feature if the device has it.
         info.features.integer_dot_products = unsafe { units::dot_products(raw, physical, version, &offered) };
     }
-    // Kernels count on subgroups of 32 lanes.
+    // Kernels on matrix units need subgroups of 32 lanes.
     if features.contains(MATRICES) && info.limits.subgroup_sizes == [32] {
         info.features.matrix_units = matrix_units(&hal).0;
         let units = &mut info.features.matrix_units;
@@ -54,7 +55,7 @@ pub(super) fn complete(adapter: &wgpu::Adapter, features: wgpu::Features, info: 
     }
 }
 
-/// The matrix units of an adapter with that feature, and whether kernels choose the sizes of its matrices.
+/// Returns the matrix units of an adapter with the feature, and whether kernels choose the sizes of matrices.
 fn matrix_units(hal: &Adapter) -> (MatrixUnits, bool) {
     let instance = hal.shared_instance();
     let (entry, raw) = (instance.entry(), instance.raw_instance());
@@ -62,17 +63,20 @@ fn matrix_units(hal: &Adapter) -> (MatrixUnits, bool) {
     unsafe { units::matrix_units(entry, raw, hal.raw_physical_device(), &offered(hal)) }
 }
 
-/// The extensions that the device offers.
+/// Returns the extensions that the device offers.
 fn offered(hal: &Adapter) -> Vec<vk::ExtensionProperties> {
     let raw = hal.shared_instance().raw_instance();
     // SAFETY: the physical device is of this instance.
     unsafe { raw.enumerate_device_extension_properties(hal.raw_physical_device()) }.unwrap_or_default()
 }
 
-/// Opens a device. Where kernels go to the driver as SPIR-V, it is what wgpu would open, and more: its units take all that
-/// they can; the driver checks the bounds of buffers for those kernels only that are not trusted; and its queue is of the
-/// family that the Vulkan backend takes, not of the first one. Without each of these, some products on an H200 have less
-/// than nine tenths of their speed.
+/// Opens a device. If kernels go to the driver as SPIR-V, it is the device that wgpu would open, with these changes:
+///
+/// - The matrix units take all that they can.
+/// - The driver checks the bounds of buffers only for kernels that are not trusted.
+/// - The queue is of the family that the Vulkan backend takes, not of the first one.
+///
+/// Without any one of these, some products on an H200 have less than nine tenths of their speed.
 pub(super) async fn open(
     adapter: &wgpu::Adapter,
     descriptor: &wgpu::DeviceDescriptor<'_>,
@@ -86,7 +90,7 @@ pub(super) async fn open(
     let family = compute_family(&hal);
     let (raw, extensions) =
         create(&hal, *required_features, family).map_err(|result| format!("vkCreateDevice: {result}"))?;
-    // SAFETY: the adapter has created the device with what it wants for these features, and with one queue of this family.
+    // SAFETY: the device was created with what the adapter wants for these features, and with one queue of this family.
     let opened = unsafe {
         hal.device_from_raw(raw, None, &extensions, *required_features, required_limits, memory_hints, family, 0)
     };
@@ -95,7 +99,7 @@ pub(super) async fn open(
     unsafe { adapter.create_device_from_hal::<Api>(opened, descriptor) }.map_err(|error| error.to_string())
 }
 
-/// The family of the queue.
+/// Returns the family of the queue.
 fn compute_family(hal: &Adapter) -> u32 {
     let raw = hal.shared_instance().raw_instance();
     // SAFETY: the physical device is of this instance.
@@ -103,7 +107,7 @@ fn compute_family(hal: &Adapter) -> u32 {
     units::compute_family(&families).unwrap_or(0)
 }
 
-/// Creates a device, with what wgpu enables for its features. Returns it and its extensions.
+/// Creates a device with what wgpu enables for its features, and more. Returns it and its extensions.
 fn create(
     hal: &Adapter,
     features: wgpu::Features,

@@ -1,4 +1,4 @@
-//! Batches: submission, completion.
+//! Batches: submission and completion.
 
 use super::bind::Bindings;
 use super::buffer::Buffers;
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The queue of a device.
 pub(super) struct BatchQueue {
     gpu: Arc<GuardedDevice>,
-    /// The newest batch that has completed, as far as wgpu has told.
+    /// The newest completed batch that wgpu has reported.
     completed: Arc<AtomicU64>,
     pub timings: Timings,
-    /// Locked while a batch is encoded and submitted: its parameters must not be overwritten before it is on its way.
+    /// Locked while a batch is encoded and submitted, so that nothing overwrites its parameters before.
     state: Mutex<State>,
 }
 
@@ -82,7 +82,7 @@ impl BatchQueue {
         Ok(Ticket(ticket))
     }
 
-    /// The newest batch that had completed when wgpu polled last.
+    /// Returns the newest batch that had completed when wgpu polled last.
     pub fn completed(&self) -> Ticket {
         Ticket(self.completed.load(Ordering::Acquire))
     }
@@ -101,19 +101,19 @@ impl BatchQueue {
         drop(state);
         self.gpu.poll(how)?;
         if cfg!(native) {
-            // Another thread may have polled the callback that says so, and be about to call it.
+            // Another thread may have polled the callback that reports it, and be about to call it.
             self.completed.fetch_max(ticket.0, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Lets go of a buffer that is being freed.
+    /// Forgets a buffer that is being freed.
     pub fn forget_buffer(&self, id: BufferId) {
         self.state.lock().bindings.forget_buffer(id);
     }
 }
 
-/// The parameter blocks of a batch that are in the uniform buffer, in the order of its dispatches.
+/// Returns the parameter blocks of a batch for the uniform buffer, in the order of its dispatches.
 fn parameter_blocks(steps: &[Step], bindings: &Bindings, kernels: &[Kernel]) -> Vec<u8> {
     let mut blocks = Vec::new();
     for step in steps {

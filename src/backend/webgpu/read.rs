@@ -9,23 +9,23 @@ use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-/// The reads that have begun and not ended. Each is held here, and not by wgpu alone, so that its callback can be
-/// called when the device is lost: wgpu then forgets it.
+/// The reads that have begun and not ended. If the device is lost, wgpu forgets its reads. They are held here too, so
+/// their callbacks can still be called.
 #[derive(Default)]
 pub(super) struct Reads {
     state: Mutex<State>,
-    /// Signalled when a read moves on.
+    /// Signalled when a read advances.
     moved: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     last_id: u64,
-    /// Until wgpu has mapped their buffers.
+    /// Reads whose buffers wgpu has not mapped yet.
     waiting: HashMap<u64, Read>,
-    /// Until somebody calls [`Reads::finish_due`].
+    /// Reads that wait for a call of [`Reads::finish_due`].
     due: VecDeque<(Read, Result<(), wgpu::BufferAsyncError>)>,
-    /// Those whose callbacks are running, and where.
+    /// Reads whose callbacks are running, and their threads.
     running: Vec<(Ticket, ThreadId)>,
 }
 
@@ -55,8 +55,8 @@ impl Reads {
         buffer.map_async(wgpu::MapMode::Read, ..mapped_bytes, move |result| reads.mapped(id, result));
     }
 
-    /// Called by wgpu, from wherever it polls. The end of the read waits for a call that may run callbacks, since
-    /// `submit` polls too, with the queue locked; a browser calls from its event loop, where nothing is locked.
+    /// Called by wgpu, wherever it polls. `submit` polls too, with the queue locked, so the read ends in a later call
+    /// that may run callbacks. A browser calls from its event loop, where nothing is locked.
     fn mapped(&self, id: u64, result: Result<(), wgpu::BufferAsyncError>) {
         let mut state = self.state.lock();
         if let Some(read) = state.waiting.remove(&id) {
@@ -82,9 +82,9 @@ impl Reads {
         }
     }
 
-    /// Whether all reads of a batch and of those before it have ended, but for those whose callbacks this thread is
-    /// in. Waits a moment for the others: each is with another thread, which polled it or runs its callback, or began
-    /// after the last poll, and wants a new one.
+    /// Returns whether all reads up to a batch have ended, except those whose callbacks this thread is in. Waits a
+    /// moment for the others. Another thread polled such a read or runs its callback, or the read began after the last
+    /// poll and needs a new one.
     pub fn have_ended(&self, ticket: Ticket) -> bool {
         let mut state = self.state.lock();
         if state.have_ended(ticket) {
@@ -115,7 +115,7 @@ impl State {
     }
 }
 
-/// Takes a read off the list of those that run, even if its callback panics.
+/// Takes a read off the list of running ones, even if its callback panics.
 struct RunningEnd<'a> {
     reads: &'a Reads,
     running: (Ticket, ThreadId),

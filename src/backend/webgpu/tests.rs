@@ -1,4 +1,4 @@
-//! What is particular to this backend; `contract_tests.rs` tests the contract. Without a device, these tests fail.
+//! Tests of this backend alone; `contract_tests.rs` tests the contract. Without a device, these tests fail.
 
 use super::*;
 use crate::backend::contract_tests::{
@@ -7,7 +7,7 @@ use crate::backend::contract_tests::{
 use crate::backend::info::MemoryKind;
 use crate::base::backend_kind::BackendKind;
 
-/// The first device.
+/// Opens the first device.
 pub(super) fn open() -> WebGpuBackend {
     pollster::block_on(WebGpuBackend::open(0)).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -59,7 +59,7 @@ fn an_upload_buffer_is_written_once() {
     assert!(backend.write(staging, &[2; 16]).unwrap_err().to_string().contains("written before"));
 }
 
-/// Under validation, devices are destroyed when they are closed.
+/// Runs without validation, under which closing a device destroys it.
 #[test]
 fn a_closed_device_is_opened_again() {
     if !is_child(concat!(module_path!(), "::a_closed_device_is_opened_again"), "0") {
@@ -88,7 +88,7 @@ fn a_lost_device_fails_every_call_and_every_read() {
     let ticket = backend.submit(&[copy(source, readback, 16, false)], false).unwrap();
     let received = read(&backend, readback, 16, ticket);
     backend.gpu.device.destroy();
-    // wgpu tells of it when the batch has run.
+    // wgpu reports it when the batch has run.
     let failed = std::iter::repeat_with(|| backend.completed()).find_map(Result::err).unwrap();
     assert!(matches!(failed, Error::DeviceLost { .. }), "{failed}");
     assert!(received.try_recv().is_ok(), "the callback has been called");

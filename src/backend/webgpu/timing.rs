@@ -1,4 +1,4 @@
-//! When the steps of a batch ran: timestamps, and what they are on the host's clock.
+//! When the steps of a batch ran: timestamps, converted to the host's clock.
 
 use super::guard::{GuardedDevice, describe, driver_error};
 use crate::backend::contract::Ticket;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Timed batches that are kept at most until somebody asks for their timings. Each has 32 bytes of buffers per step.
+/// The most timed batches that are kept until somebody asks for their timings. Each has 32 bytes of buffers per step.
 const MAX_BATCHES: usize = 1024;
 
-/// After so many nanoseconds the two clocks are compared anew: crystals drift apart by up to 100 us per second.
+/// The nanoseconds after which the two clocks are compared again. Crystals drift apart by up to 100 us per second.
 const CALIBRATION_LASTS: u64 = 1_000_000_000;
 
-/// How often the clocks are compared each time.
+/// How many times a calibration compares the clocks.
 const CALIBRATION_TRIES: usize = 5;
 
 /// Steps whose timestamps fit into a query set.
@@ -44,7 +44,8 @@ impl Timings {
         }
     }
 
-    /// When each step of a batch that has completed ran, in nanoseconds of [`now`]; once.
+    /// Returns when each step of a batch ran, in nanoseconds of [`now`]. The batch has completed. It can be asked for
+    /// once.
     pub fn take(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
         let stamps = self.kept.lock().remove(&ticket).ok_or_else(|| {
             let reason = "was not timed, or its timings were told before or have been forgotten";
@@ -57,7 +58,7 @@ impl Timings {
         Ok(times.map(|[start, end]| start..end.max(start)).collect())
     }
 
-    /// The clocks, compared not long ago.
+    /// Returns a recent comparison of the clocks.
     fn clock(&self) -> Result<Clock> {
         let mut clock = self.clock.lock();
         match *clock {
@@ -66,7 +67,7 @@ impl Timings {
         }
     }
 
-    /// Compares the clocks while the device has nothing else to do.
+    /// Compares the clocks while the device is idle.
     fn calibrate(&self) -> Result<Clock> {
         self.gpu.poll(wgpu::PollType::wait_indefinitely())?;
         let period = f64::from(self.gpu.queue.get_timestamp_period());
@@ -81,7 +82,7 @@ impl Timings {
         Ok(Clock { ticks, host: host.start.midpoint(host.end), period })
     }
 
-    /// Writes a timestamp on the device. Returns between which times of the host it did, and the timestamp.
+    /// Writes a timestamp on the device. Returns the span of the host's time in which it did, and the timestamp.
     fn compare_clocks(&self) -> Result<(Range<u64>, u64)> {
         let refuse = |error| driver_error("timings", describe(&error));
         let encode = || {
@@ -107,8 +108,8 @@ impl Timings {
 struct Clock {
     ticks: u64,
     host: u64,
-    /// Nanoseconds per tick. wgpu tells it with 24 bits, which do for the time since the moment and not for the time
-    /// since the device started.
+    /// Nanoseconds per tick. wgpu reports it with 24 bits. This is enough for the time since the moment, but not for
+    /// the time since the device started.
     period: f64,
 }
 
@@ -134,7 +135,7 @@ struct Set {
 }
 
 impl Stamps {
-    /// Room for the timestamps of `steps` steps.
+    /// Creates room for the timestamps of `steps` steps.
     pub fn new(device: &wgpu::Device, steps: usize) -> Stamps {
         let firsts = (0..steps).step_by(SET_STEPS);
         let sets = firsts.map(|first| Set::new(device, (steps - first).min(SET_STEPS) as u32)).collect();
@@ -142,7 +143,7 @@ impl Stamps {
         Stamps { sets, inside_encoders }
     }
 
-    /// What the compute pass writes that a step has for itself.
+    /// Returns the timestamps that a compute pass with a single step writes.
     pub fn of_pass(&self, step: usize) -> wgpu::ComputePassTimestampWrites<'_> {
         let (query_set, query) = self.place(step);
         wgpu::ComputePassTimestampWrites {
@@ -152,19 +153,19 @@ impl Stamps {
         }
     }
 
-    /// Writes the start of a step that is outside of passes.
+    /// Writes the start of a step outside of passes.
     pub fn start(&self, encoder: &mut wgpu::CommandEncoder, step: usize) {
         let (query_set, query) = self.place(step);
         self.write(encoder, query_set, query);
     }
 
-    /// Writes the end of a step that is outside of passes.
+    /// Writes the end of a step outside of passes.
     pub fn end(&self, encoder: &mut wgpu::CommandEncoder, step: usize) {
         let (query_set, query) = self.place(step);
         self.write(encoder, query_set, query + 1);
     }
 
-    /// Has the device hand over the timestamps, as the last thing that the batch does.
+    /// Makes the device hand over the timestamps, as the last work of the batch.
     pub fn resolve(&self, encoder: &mut wgpu::CommandEncoder) {
         for Set { queries, resolved, readback } in &self.sets {
             encoder.resolve_query_set(queries, 0..queries.count(), resolved, 0);
@@ -172,7 +173,7 @@ impl Stamps {
         }
     }
 
-    /// The query set of a step, and in it the query of its start, which that of its end follows.
+    /// Returns the query set of a step, and the query of its start. The query of its end is the next one.
     fn place(&self, step: usize) -> (&wgpu::QuerySet, u32) {
         (&self.sets[step / SET_STEPS].queries, 2 * (step % SET_STEPS) as u32)
     }
@@ -190,7 +191,7 @@ impl Stamps {
         drop(encoder.begin_compute_pass(&descriptor));
     }
 
-    /// All timestamps, in ticks, of a batch that has completed.
+    /// Returns all timestamps of a batch that has completed, in ticks.
     fn read(&self, gpu: &GuardedDevice) -> Result<Vec<u64>> {
         let mut ticks = Vec::new();
         for Set { readback, .. } in &self.sets {
@@ -220,7 +221,7 @@ impl Set {
     }
 }
 
-/// Maps a buffer that no running batch uses.
+/// Maps a buffer that no batch in flight uses.
 fn map(gpu: &GuardedDevice, buffer: &wgpu::Buffer) -> Result<()> {
     let (sender, receiver) = channel();
     buffer.map_async(wgpu::MapMode::Read, .., move |mapped| {
@@ -230,7 +231,7 @@ fn map(gpu: &GuardedDevice, buffer: &wgpu::Buffer) -> Result<()> {
     let refuse = |message| driver_error("Buffer::map_async", message);
     loop {
         gpu.poll(wgpu::PollType::Poll)?;
-        // Another thread may have polled it, and be about to say so.
+        // Another thread may have polled the mapping, and be about to report it.
         match receiver.recv_timeout(Duration::from_millis(1)) {
             Ok(mapped) => return mapped.map_err(|error| refuse(error.to_string())),
             Err(RecvTimeoutError::Timeout) => {}
@@ -301,7 +302,7 @@ mod tests {
         let clock = Clock { ticks: 1 << 60, host: 5_000_000, period: 2.5 };
         assert_eq!(clock.nanoseconds((1 << 60) + 4), 5_000_010);
         assert_eq!(clock.nanoseconds((1 << 60) - 4), 4_999_990);
-        // A timestamp that never was does not wrap around.
+        // An impossible timestamp does not wrap around.
         assert_eq!(clock.nanoseconds(0), 0);
     }
 }

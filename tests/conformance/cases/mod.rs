@@ -1,84 +1,68 @@
 //! The cases, one file per family of operations.
-
-mod assign;
-pub mod attention;
-mod binary;
-mod catalogue;
-pub mod compact;
-pub mod conv;
-mod convert;
-mod create;
-mod display;
-pub mod einsum;
-mod epilogue;
-mod fusion;
-pub mod gemm;
-pub mod grid_sample;
-pub mod index;
-mod join;
-mod large;
-mod matmul;
-pub mod normalize;
-pub mod numbers;
-pub mod pad;
-pub mod pool;
-pub mod random;
-mod read;
-pub mod rearrange;
-pub mod reduce;
-pub mod resize;
-mod scalars;
-pub mod scan;
-pub mod scatter;
-mod select;
-pub mod sort;
-mod unary;
-mod view;
-mod wide;
+//!
+//! A new family is a file here and a line in the list below: `add` adds its cases to the suite, and `TOLERANCES` says how
+//! far its results may be from exact ones, if no other family's table does. `make ops` brings the pages in `docs/` up to
+//! date.
 
 use crate::compare::Sample;
 use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
 use crate::suite::{Outcome, Suite};
+use crate::tolerance::Table;
 use marquetry::{DType, Device};
 
-pub fn add_all(suite: &mut Suite) {
-    unary::add(suite);
-    binary::add(suite);
-    select::add(suite);
-    numbers::add(suite);
-    convert::add(suite);
-    reduce::add(suite);
-    scan::add(suite);
-    sort::add(suite);
-    matmul::add(suite);
-    epilogue::add(suite);
-    gemm::add(suite);
-    einsum::add(suite);
-    normalize::add(suite);
-    attention::add(suite);
-    index::add(suite);
-    scatter::add(suite);
-    compact::add(suite);
-    rearrange::add(suite);
-    conv::add(suite);
-    pool::add(suite);
-    join::add(suite);
-    pad::add(suite);
-    resize::add(suite);
-    grid_sample::add(suite);
-    view::add(suite);
-    assign::add(suite);
-    create::add(suite);
-    random::add(suite);
-    read::add(suite);
-    display::add(suite);
-    fusion::add(suite);
-    large::add(suite);
-    wide::add(suite);
-    scalars::add(suite);
-    catalogue::add(suite);
+/// Declares the modules of the families, and lists what they hold.
+macro_rules! families {
+    ($($family:ident $(: $tolerances:ident)?,)*) => {
+        $(mod $family;)*
+
+        /// Adds the cases of every family.
+        pub fn add_all(suite: &mut Suite) {
+            $($family::add(suite);)*
+        }
+
+        /// The tolerances of the families that have some of their own.
+        pub const TOLERANCES: &[Table] = &[$($($family::$tolerances,)?)*];
+    };
+}
+
+families! {
+    unary,
+    binary,
+    select,
+    numbers: TOLERANCES,
+    convert,
+    reduce: TOLERANCES,
+    scan: TOLERANCES,
+    sort: TOLERANCES,
+    matmul,
+    epilogue,
+    index: TOLERANCES,
+    scatter: TOLERANCES,
+    compact: TOLERANCES,
+    rearrange: TOLERANCES,
+    conv: TOLERANCES,
+    pool: TOLERANCES,
+    join,
+    pad: TOLERANCES,
+    resize: TOLERANCES,
+    grid_sample: TOLERANCES,
+    einsum: TOLERANCES,
+    gemm: TOLERANCES,
+    normalize: TOLERANCES,
+    attention: TOLERANCES,
+    view,
+    assign,
+    create,
+    random: TOLERANCES,
+    read,
+    display,
+    fusion,
+    large,
+    wide,
+    scalars,
+    catalogue,
 }
 
 /// The floats that are computed in `f32`, which all functions of floats take.
