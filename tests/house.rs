@@ -1,11 +1,11 @@
-//! The rooms of the house: a file of `src/` or `shaders/` imports only from its own room or from rooms below.
+//! The order of the rooms: a file of `src/` or `shaders/` may import only from its own room and from rooms below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
-/// The rooms from the ground up, by the name of their module. `docs/architecture.md` says what each holds.
+/// The rooms from the ground up, by module name. `docs/architecture.md` says what each one holds.
 const ROOMS: [&str; 13] = [
     "tuning",
     "base",
@@ -22,7 +22,7 @@ const ROOMS: [&str; 13] = [
     "internals",
 ];
 
-/// Files that may import from a room above, and why.
+/// Files that may import from a room above: the file, the room and the reason.
 const EXCEPTIONS: [(&str, &str, &str); 0] = [];
 
 /// A module path without `crate`, such as `["engine", "pool"]`.
@@ -84,7 +84,7 @@ fn source_files() -> Vec<SourceFile> {
     files.into_iter().filter(|file| !tests.contains(&file.module)).collect()
 }
 
-/// Whether an item is only for tests or for documentation.
+/// True if an item is only for tests or for documentation.
 fn is_left_out(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
@@ -92,7 +92,7 @@ fn is_left_out(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// The modules of a file that only tests have.
+/// The modules of a file that exist only in tests.
 fn test_modules(file: &SourceFile) -> Vec<ModulePath> {
     let modules = file.syntax.items.iter().filter_map(|item| match item {
         syn::Item::Mod(module) if is_left_out(&module.attrs) => Some(module.ident.to_string()),
@@ -103,15 +103,15 @@ fn test_modules(file: &SourceFile) -> Vec<ModulePath> {
 
 /// Collects all paths of a file that begin with `crate` or `super`.
 struct Paths<'a> {
-    /// The module that is being read, which may be nested in a file.
+    /// The current module, which may be nested in a file.
     module: ModulePath,
-    /// The rooms of what the crate exports at its root.
+    /// The room of each item that the crate exports at its root.
     exports: &'a BTreeMap<String, String>,
     rooms: BTreeSet<String>,
 }
 
 impl Paths<'_> {
-    /// Notes a path: the room is that of the first module below `crate`.
+    /// Records a path. Its room is the first module below `crate`.
     fn note(&mut self, segments: &[String]) {
         let absolute: ModulePath = match segments.first().map(String::as_str) {
             Some("crate") => segments[1..].to_vec(),
@@ -179,7 +179,7 @@ impl<'ast> Visit<'ast> for Paths<'_> {
         visit::visit_path(self, path);
     }
 
-    /// What stands in a macro's brackets is no syntax yet: paths are found by their words.
+    /// The tokens in a macro are not parsed, so this finds paths by their words.
     fn visit_macro(&mut self, found: &'ast syn::Macro) {
         let text = found.tokens.to_string().replace(" :: ", "::");
         let words = text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
@@ -190,7 +190,7 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     }
 }
 
-/// The room of each name that the crate's root has by `pub use`.
+/// Returns the room of each name that the crate's root exports with `pub use`.
 fn exports(files: &[SourceFile]) -> BTreeMap<String, String> {
     fn names(tree: &syn::UseTree) -> Vec<String> {
         match tree {
@@ -218,13 +218,13 @@ fn floor(room: &str) -> usize {
     place.unwrap_or_else(|| panic!("`{room}` is no room: enter it in ROOMS, and in docs/architecture.md"))
 }
 
-/// All imports from one room to another.
+/// Returns all imports from one room to another.
 fn imports() -> BTreeSet<Import> {
     let files = source_files();
     let exports = exports(&files);
     let mut imports = BTreeSet::new();
     for file in &files {
-        // The root of the crate stands above all rooms.
+        // The crate's root is above all rooms.
         let Some(from) = file.module.first() else { continue };
         let mut paths = Paths { module: file.module.clone(), exports: &exports, rooms: BTreeSet::new() };
         paths.visit_file(&file.syntax);
@@ -255,7 +255,7 @@ fn no_file_imports_from_a_room_above() {
     assert!(EXCEPTIONS.len() <= 10, "ten exceptions are the most");
 }
 
-/// The order of the rooms leaves no circle, apart from what the exceptions make.
+/// The rooms have no cyclic imports, except those of the exceptions.
 #[test]
 fn no_two_rooms_import_from_each_other() {
     let pairs: BTreeSet<(String, String)> = imports().into_iter().map(|Import { from, to, .. }| (from, to)).collect();

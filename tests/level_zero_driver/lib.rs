@@ -1,4 +1,4 @@
-//! A Level Zero driver for tests, on top of OpenCL: see the README beside this file.
+//! A Level Zero driver for tests, on top of OpenCL. See the README beside this file.
 #![cfg(unix)]
 
 mod binary;
@@ -25,5 +25,5 @@ mod report;
 mod spirv;
 mod tables;
 
-/// What the driver's functions return: the loader gets `SUCCESS` or the error.
+/// The result of the driver's functions. The loader gets `SUCCESS` or the error.
 type Outcome<T = ()> = Result<T, ffi::ResultCode>;
