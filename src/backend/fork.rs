@@ -133,7 +133,7 @@ mod tests {
         if let Ok(name) = std::env::var(FORKS) {
             return fork_and_check(&name);
         }
-        let backends = [
+        let backends: &[&str] = &[
             #[cfg(feature = "vulkan")]
             "vulkan",
             #[cfg(feature = "webgpu")]
