@@ -50,8 +50,6 @@ unary! {
     sign => Sign;
     /// The square (PyTorch's `square`).
     sqr => Sqr;
-    /// The square, by PyTorch's name.
-    square => Sqr;
     /// `max(x, 0)`.
     relu => Relu;
     /// The largest whole number that is not larger.

@@ -216,7 +216,6 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         shr_number: (b as i64) >> &t;
         bitwise_not_operator: !&t;
         hardtanh: t.hardtanh();
-        square: t.square();
         prelu: t.prelu(&u);
         lerp: t.lerp(&u, &v);
         lerp_number: t.lerp(&u, x);
