@@ -55,10 +55,8 @@ pub struct Limits {
     pub max_groups: u32,
     /// The numbers of lanes that a subgroup may have, ascending; empty where unknown.
     pub subgroup_sizes: Vec<u32>,
-    /// The alignment of buffers in bytes.
-    pub buffer_alignment: u64,
     /// Offsets, pitches and sizes of copies by the driver are multiples of this many bytes; others are done by a kernel.
-    pub copy_alignment: u64,
+    pub(crate) copy_alignment: u64,
 }
 
 /// Which memory a tensor's elements are in.
@@ -166,7 +164,6 @@ impl DeviceInfo {
                 max_workgroup_size: [1024; 3],
                 max_groups: 65_535,
                 subgroup_sizes: vec![8, 16, 32],
-                buffer_alignment: 64,
                 copy_alignment: 1,
             },
             features: Features { f16: true, timestamps: true, ..Features::default() },

@@ -62,24 +62,11 @@ use std::sync::Arc;
 /// # Ok::<(), marquetry::Error>(())
 /// ```
 #[derive(Clone)]
-#[non_exhaustive]
-pub enum Device {
-    /// Reached through Vulkan.
-    Vulkan(Handle),
-    /// Reached through WebGPU.
-    WebGpu(Handle),
-    /// Reached through Level Zero.
-    LevelZero(Handle),
-}
-
-/// An open device of any backend.
-#[derive(Clone)]
-pub struct Handle(Arc<Runtime>);
+pub struct Device(Arc<Runtime>);
 
 impl Device {
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
-        let (Device::Vulkan(handle) | Device::WebGpu(handle) | Device::LevelZero(handle)) = self;
-        &handle.0
+        &self.0
     }
 
     /// How work is cut on it.

@@ -1,7 +1,7 @@
 //! Finding and opening devices.
 
+use super::Device;
 use super::filter::sort_best_first;
-use super::{Device, Handle};
 use crate::backend::info::DeviceInfo;
 use crate::base::backend_kind::{BackendKind, parse_device};
 use crate::base::environment;
@@ -19,7 +19,7 @@ static OPEN: Mutex<BTreeMap<(BackendKind, usize), Weak<Runtime>>> = Mutex::new(B
 fn find_open(backend: BackendKind, index: usize) -> Option<Device> {
     let runtime = OPEN.lock().get(&(backend, index))?.upgrade()?;
     // A device that was lost stays lost for its tensors, but may be opened anew.
-    runtime.is_alive().then(|| wrap(backend, runtime))
+    runtime.is_alive().then(|| Device(runtime))
 }
 
 /// Enters a device that has just been opened, unless another thread was faster.
@@ -32,15 +32,7 @@ fn enter(backend: BackendKind, index: usize, runtime: Runtime) -> Device {
         *entry = Arc::downgrade(&runtime);
     }
     drop(open);
-    wrap(backend, winner.unwrap_or(runtime))
-}
-
-fn wrap(backend: BackendKind, runtime: Arc<Runtime>) -> Device {
-    match backend {
-        BackendKind::Vulkan => Device::Vulkan(Handle(runtime)),
-        BackendKind::WebGpu => Device::WebGpu(Handle(runtime)),
-        BackendKind::LevelZero => Device::LevelZero(Handle(runtime)),
-    }
+    Device(winner.unwrap_or(runtime))
 }
 
 fn not_compiled(backend: BackendKind) -> Error {
@@ -87,7 +79,7 @@ pub fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
     let (backend, index) = parse_device(text)?;
     environment::get()?.prepare_folders()?;
     let runtime = block_on(open_runtime(backend, index))?.tuned(tuning);
-    Ok(wrap(backend, Arc::new(runtime)))
+    Ok(Device(Arc::new(runtime)))
 }
 
 #[cfg_attr(
