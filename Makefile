@@ -16,9 +16,13 @@ QUERY ?= how do plants make food from sunlight?
 TEXT ?= examples/data/notes.txt
 PICTURE ?= examples/data/ocr.png
 
-# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the formats of
-# files is there alone, both are, and none is.
-FEATURE_SETS := "" vulkan,safetensors webgpu,npy level-zero,safetensors,npy vulkan,webgpu vulkan,level-zero webgpu,level-zero
+# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the other
+# features is there alone with a backend, and with another one.
+FEATURE_SETS := "" vulkan,disk-cache webgpu,npy level-zero,safetensors vulkan,webgpu,chrome-trace \
+  vulkan,level-zero,disk-cache,npy webgpu,level-zero,safetensors,chrome-trace
+
+# WebGPU by itself, and every backend: those that a browser cannot have are left out.
+BROWSER_FEATURE_SETS := webgpu vulkan,webgpu,level-zero
 
 .PHONY: help setup setup-demo setup-plots demo demo-ocr test test-full ops bench bench-check bench-save plots check
 
@@ -53,7 +57,7 @@ test test-full ops: export ZE_ENABLE_PARAMETER_VALIDATION := 1
 # minute to compile one.
 test: setup ## the quick tier of the tests, under the validation layers
 	$(CARGO) build --example level_zero_driver
-	MARQUETRY_WGSL=1 MARQUETRY_VALIDATION=1 $(CARGO) test
+	MARQUETRY_FORCE=wgsl MARQUETRY_VALIDATION=1 $(CARGO) test
 	MARQUETRY_VALIDATION=1 $(CARGO) test --lib webgpu
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test own_kernels
 	MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance random_views
@@ -66,10 +70,10 @@ test: setup ## the quick tier of the tests, under the validation layers
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance f32::columns
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance softmax::f32
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance norm::f32
-	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test own_kernels dot_products
-	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::i8::units
-	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul::i8::units_whole
-	MARQUETRY_MAX_BINDING=16 MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance contiguous
+	MARQUETRY_FORCE=dot-products MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test own_kernels dot_products
+	MARQUETRY_FORCE=dot-products MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance matmul::i8::units
+	MARQUETRY_FORCE=dot-products MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance matmul::i8::units_whole
+	MARQUETRY_FORCE=addresses MARQUETRY_TEST_DEVICES=vulkan $(CARGO) test --test conformance contiguous
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance matmul
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance in_tiles
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero $(CARGO) test --test conformance f32::columns
@@ -77,14 +81,14 @@ test: setup ## the quick tier of the tests, under the validation layers
 
 test-full: setup ## all tests: more shapes, every kernel through every compiler
 	$(CARGO) build --example level_zero_driver
-	MARQUETRY_WGSL=1 MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
+	MARQUETRY_FORCE=wgsl MARQUETRY_VALIDATION=1 MARQUETRY_TEST_TIER=full $(CARGO) test
 	MARQUETRY_VALIDATION=1 $(CARGO) test --lib webgpu
 	MARQUETRY_VALIDATION=1 MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test own_kernels
 	MARQUETRY_TEST_DEVICES=webgpu $(CARGO) test --test conformance
 	MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
-	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance matmul::i8
-	MARQUETRY_DOT_PRODUCTS=on MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance matmul::u8
-	MARQUETRY_MAX_BINDING=16 MARQUETRY_TEST_DEVICES=vulkan MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
+	MARQUETRY_FORCE=dot-products MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance matmul::i8
+	MARQUETRY_FORCE=dot-products MARQUETRY_TUNING=default MARQUETRY_TEST_DEVICES=vulkan,webgpu $(CARGO) test --test conformance matmul::u8
+	MARQUETRY_FORCE=addresses MARQUETRY_TEST_DEVICES=vulkan MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_TUNING=intel MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full $(CARGO) test --test conformance
 	MARQUETRY_LEVEL_ZERO_LIBRARY=$(TEST_DRIVER) MARQUETRY_TEST_DEVICES=level-zero MARQUETRY_TEST_TIER=full \
 	  $(CARGO) test --test conformance
@@ -111,12 +115,17 @@ plots: setup-plots ## draw what docs/performance.md shows, from docs/bench
 
 # Clippy compiles all that it looks at, so this also shows that the library builds with each set of
 # features. Tests and examples are built with all features only: they use every backend.
-check: ## formatting, lints for every set of features, documentation
+check: ## formatting, lints for every set of features and for browsers, documentation
 	$(CARGO) fmt --check
 	rustfmt --check --edition 2024 shaders/*.rs shaders/*/*.rs # which cargo does not find, as a macro names them
 	$(CARGO) clippy --all-targets --all-features -- -D warnings
 	@for features in $(FEATURE_SETS); do \
 	  echo "clippy, features: $${features:-none}"; \
 	  $(CARGO) clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
+	done
+	@for features in $(BROWSER_FEATURE_SETS); do \
+	  echo "clippy for browsers, features: $$features"; \
+	  $(CARGO) clippy --quiet --lib --target wasm32-unknown-unknown --no-default-features --features "$$features" \
+	    -- -D warnings || exit 1; \
 	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --all-features

@@ -482,6 +482,7 @@ main() {
       install_spirv_tools
       install_opencl
       install_dawn
+      ! has rustup || quietly rustup target add wasm32-unknown-unknown || true # `make check` tells
     fi
     say "found:"
     check_common

@@ -1,8 +1,7 @@
 //! [`Kernel`]: a kernel of the app, launched on tensors.
 
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 use crate::backend::info::DeviceKind;
-use crate::base::backend_kind::BackendKind;
 use crate::base::error::{Error, Result};
 use crate::base::features::MatrixUnits;
 use crate::base::shape::Shape;
@@ -13,7 +12,9 @@ use crate::engine::dump;
 use crate::engine::kernel_cache;
 use crate::engine::pool::Buffer;
 use crate::lazy::allocate;
-use crate::shader::{Access, Code, KernelBuilder, Module, Signature, Slot, SlotKind, Target, footprint, spirv};
+use crate::shader::{
+    Access, Code, Dialect, KernelBuilder, Module, Signature, Slot, SlotKind, Target, footprint, spirv,
+};
 use crate::tensor::Tensor;
 use std::fmt;
 use std::sync::Arc;
@@ -211,7 +212,7 @@ impl Kernel {
     /// operators, brackets or blocks nest too deep (`docs/kernels.md` has the limits); [`Error::Argument`] where the
     /// signature does not fit it.
     pub fn from_wgsl(device: &Device, source: &str, entry_point: &str, signature: Signature) -> Result<Kernel> {
-        if device.info().backend != BackendKind::WebGpu {
+        if !Kernel::target(device).wgsl {
             let feature = format!(
                 "WGSL, in which kernel `{}` is given; bring SPIR-V for it (`Kernel::from_spirv`)",
                 signature.kernel()
@@ -279,9 +280,10 @@ impl Kernel {
         module.requires = entry.requires;
         let footprint = footprint::of_spirv(words, entry.function).map_err(refuse)?;
         module.workgroup_memory = footprint.check(signature.kernel())?;
-        let least_bytes = match device.info().backend {
-            BackendKind::WebGpu => check_translated(device, &module, &signature)?,
-            _ => vec![0; signature.slots().len()],
+        let least_bytes = if Kernel::target(device).wgsl {
+            check_translated(device, &module, &signature)?
+        } else {
+            vec![0; signature.slots().len()]
         };
         Kernel::compile(device, module, signature, least_bytes, false)
     }
@@ -297,12 +299,11 @@ impl Kernel {
             let message = format!("workgroups of {:?} invocations", module.workgroup);
             return Err(Error::Kernel { kernel: module.name, message });
         }
-        let limits = &device.info().limits;
+        let (limits, target) = (&device.info().limits, Kernel::target(device));
         // It is compiled once, before it is known how large its buffers are.
-        module.large_buffers =
-            device.info().backend == BackendKind::LevelZero && limits.max_buffer_bytes > limits.max_binding_bytes;
+        module.large_buffers = target.dialect == Dialect::OpenCl && limits.max_buffer_bytes > limits.max_binding_bytes;
         let most_bytes = if module.large_buffers { limits.max_buffer_bytes } else { limits.max_binding_bytes };
-        dump::write_own(&module, Kernel::target(device))?;
+        dump::write_own(&module, target)?;
         let compiled = device.runtime().compile(&module)?;
         let (device, workgroup) = (device.clone(), module.workgroup);
         Ok(Kernel(Arc::new(Inner { device, compiled, signature, workgroup, checked, least_bytes, most_bytes })))
@@ -542,7 +543,7 @@ fn brought(
 
 /// Compares WGSL with a signature. Returns the size of its workgroups, the bytes of their memory, and for each
 /// argument the bytes that its buffer has at least.
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 fn check_interface(
     device: &Device,
     source: &str,
@@ -554,7 +555,7 @@ fn check_interface(
 }
 
 /// The same for SPIR-V that naga is to translate.
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 fn check_translated(device: &Device, module: &Module, signature: &Signature) -> Result<Vec<u64>> {
     let refuse = |message| Error::Kernel { kernel: signature.kernel().into(), message };
     crate::shader::nesting::check_control_flow(module.spirv()?, is_software(device)).map_err(refuse)?;
@@ -562,18 +563,18 @@ fn check_translated(device: &Device, module: &Module, signature: &Signature) -> 
     Ok(check_interface(device, &source, &module.entry_point, signature)?.2)
 }
 
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 fn is_software(device: &Device) -> bool {
     device.info().kind == DeviceKind::Cpu
 }
 
 // Without the feature there is no device that it could be for.
-#[cfg(not(feature = "webgpu"))]
+#[cfg(not(has_webgpu))]
 fn check_interface(_: &Device, _: &str, _: &str, signature: &Signature) -> Result<([u32; 3], u32, Vec<u64>)> {
     Ok(([1; 3], 0, vec![0; signature.slots().len()]))
 }
 
-#[cfg(not(feature = "webgpu"))]
+#[cfg(not(has_webgpu))]
 fn check_translated(_: &Device, _: &Module, signature: &Signature) -> Result<Vec<u64>> {
     Ok(vec![0; signature.slots().len()])
 }

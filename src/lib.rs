@@ -16,7 +16,8 @@
 //! ```
 //!
 //! Features `vulkan`, `webgpu` and `level-zero` choose the backends, `safetensors` and `npy` the formats of files that
-//! `io` reads and writes; all are on by default.
+//! `io` reads and writes. `disk-cache` keeps compiled kernels on disk, `chrome-trace` writes profiles for Perfetto. All
+//! but `npy` are on by default; `docs/features.md` says which an app should choose.
 //!
 //! Environment variables choose what [`Device::best`] opens (`MARQUETRY_DEVICE`), turn on validation
 //! (`MARQUETRY_VALIDATION=1`), and more; `docs/environment.md` lists them. The crate reads them once per process. If a
@@ -24,8 +25,8 @@
 
 // What a user can cause is an error, never a panic.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-// Without a backend nothing can be opened, and so nothing below `Device` is reached.
-#![cfg_attr(not(any(feature = "vulkan", feature = "webgpu")), allow(dead_code))]
+// Each backend uses some of what backends share; without one, nothing below `Device` is reached.
+#![cfg_attr(not(every_backend), allow(dead_code))]
 
 mod backend;
 mod base;
@@ -33,7 +34,7 @@ mod device;
 mod engine;
 #[doc(hidden)]
 pub mod internals;
-#[cfg(any(feature = "safetensors", feature = "npy"))]
+#[cfg(has_io)]
 pub mod io;
 mod kernel;
 #[path = "../shaders/mod.rs"]

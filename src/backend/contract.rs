@@ -94,10 +94,6 @@ impl Region {
     }
 
     /// The rows of the box, which has passed its check; those that touch on both sides are one.
-    #[cfg_attr(
-        not(any(test, feature = "vulkan", feature = "webgpu")),
-        expect(dead_code, reason = "no backend copies by rows")
-    )]
     pub fn rows(&self) -> impl Iterator<Item = Row> + use<> {
         let Region { extent: [bytes, rows, slices], src, dst } = self.merged();
         (0..slices).flat_map(move |slice| {
@@ -159,10 +155,6 @@ pub(crate) struct Step {
     pub command: Command,
     /// Set by the stream where a hazard is. Without it, a step may overlap those before it. (wgpu places its own
     /// barriers.)
-    #[cfg_attr(
-        not(any(test, feature = "vulkan", feature = "level-zero")),
-        expect(dead_code, reason = "no backend that needs it is compiled in")
-    )]
     pub barrier: bool,
 }
 

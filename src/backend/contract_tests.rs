@@ -3,6 +3,7 @@
 
 use super::contract::{Backend, BufferId, Command, KernelId, MemoryUse, Pitch, ReadCallback, Region, Step, Ticket};
 use crate::backend::info::MemoryKind;
+use crate::backend::registry;
 use crate::base::backend_kind::BackendKind;
 use crate::base::clock::now;
 use crate::base::error::{Error, Result};
@@ -16,19 +17,19 @@ use std::sync::mpsc;
 /// [`DeviceInfo::host_visible`](super::info::DeviceInfo::host_visible).
 macro_rules! on_each_backend {
     ($($name:ident)*; where_the_host_reaches_buffers: $($on_host:ident)*) => {
-        #[cfg(feature = "vulkan")]
+        #[cfg(has_vulkan)]
         mod vulkan {
             use super::{BackendKind::Vulkan, open, where_the_host_reaches_buffers};
             $(#[test] fn $name() { super::$name(&*open(Vulkan)); })*
             $(#[test] fn $on_host() { where_the_host_reaches_buffers::$on_host(&*open(Vulkan)); })*
         }
-        #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
+        #[cfg(has_level_zero)]
         mod level_zero {
             use super::{BackendKind::LevelZero, open, where_the_host_reaches_buffers};
             $(#[test] fn $name() { super::$name(&*open(LevelZero)); })*
             $(#[test] fn $on_host() { where_the_host_reaches_buffers::$on_host(&*open(LevelZero)); })*
         }
-        #[cfg(feature = "webgpu")]
+        #[cfg(has_webgpu)]
         mod webgpu {
             use super::{BackendKind::WebGpu, open};
             $(#[test] fn $name() { super::$name(&*open(WebGpu)); })*
@@ -81,23 +82,10 @@ const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Shared, MemoryKi
 
 /// The first device of a backend.
 fn open(kind: BackendKind) -> Box<dyn Backend> {
-    match open_first(kind) {
+    match pollster::block_on(registry::open(kind, 0)) {
         Ok(backend) => backend,
         Err(error) => panic!("a {kind} device: run `make setup` ({error})"),
     }
-}
-
-fn open_first(kind: BackendKind) -> Result<Box<dyn Backend>> {
-    Ok(match kind {
-        #[cfg(feature = "vulkan")]
-        BackendKind::Vulkan => Box::new(super::vulkan::VulkanBackend::open(0)?),
-        #[cfg(feature = "webgpu")]
-        BackendKind::WebGpu => Box::new(pollster::block_on(super::webgpu::WebGpuBackend::open(0))?),
-        #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
-        BackendKind::LevelZero => Box::new(super::level_zero::LevelZeroBackend::open(0)?),
-        #[allow(unreachable_patterns, reason = "with every backend compiled in, no kind is left")]
-        other => panic!("{other} is not compiled in"),
-    })
 }
 
 /// A kernel for `y[i] = a[i] + b[i] + constant` where `i < count`, `count` being the one parameter.
@@ -212,7 +200,6 @@ pub(super) fn told(answer: &mpsc::Receiver<Result<Vec<u8>>>) -> Result<Vec<u8>> 
 
 /// Runs a test once more in another process with `MARQUETRY_VALIDATION` set to this, as variables are the whole process's.
 /// Returns whether this is that process, which is to do the test's work.
-#[cfg(any(feature = "vulkan", feature = "webgpu"))]
 pub(super) fn is_child(test: &str, validation: &str) -> bool {
     const CHILD: &str = "MARQUETRY_TEST_CONTRACT_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -230,7 +217,6 @@ pub(super) fn is_child(test: &str, validation: &str) -> bool {
 }
 
 /// Checks that a device computes: buffers, kernels, batches and reads.
-#[cfg(any(feature = "vulkan", feature = "webgpu"))]
 pub(super) fn assert_computes(backend: &dyn Backend) {
     let kernel = compile_add(backend);
     let [x, y] = [[1.5; 4], [0.0; 4]].map(|data| upload(backend, &data));
@@ -776,7 +762,6 @@ fn timings_are_kept_for_each_batch_until_they_are_asked_for(backend: &dyn Backen
 }
 
 /// What holds of backends on whose devices the host reaches buffers as they are: a read does but look.
-#[cfg(any(feature = "vulkan", all(feature = "level-zero", not(target_family = "wasm"))))]
 mod where_the_host_reaches_buffers {
     use super::*;
 

@@ -14,19 +14,19 @@ use std::sync::Arc;
 
 /// The number of this process. In a browser there is one, which has none.
 pub(crate) fn process() -> u32 {
-    if cfg!(target_family = "wasm") { 0 } else { std::process::id() }
+    if cfg!(native) { std::process::id() } else { 0 }
 }
 
 /// A backend that obeys the process that opened it. The calls that are checked are made per batch, buffer or kernel,
 /// and not per command, so that asking for the process's number (about 0.1 us) does not show.
-pub(crate) struct OfProcess<B: Backend> {
-    backend: Arc<B>,
+pub(crate) struct OfProcess {
+    backend: Arc<dyn Backend>,
     process: u32,
 }
 
-impl<B: Backend> OfProcess<B> {
-    pub fn new(backend: B) -> Self {
-        OfProcess { backend: Arc::new(backend), process: process() }
+impl OfProcess {
+    pub fn new(backend: Box<dyn Backend>) -> Self {
+        OfProcess { backend: backend.into(), process: process() }
     }
 
     fn is_inherited(&self) -> bool {
@@ -34,16 +34,16 @@ impl<B: Backend> OfProcess<B> {
     }
 
     /// The backend, unless this is another process.
-    fn own(&self) -> Result<&B> {
+    fn own(&self) -> Result<&dyn Backend> {
         if self.is_inherited() {
             let reason = "this process was forked from the one that opened it, and devices do not survive that".into();
             return Err(Error::DeviceLost { device: self.info().to_string(), reason });
         }
-        Ok(&self.backend)
+        Ok(&*self.backend)
     }
 }
 
-impl<B: Backend> Drop for OfProcess<B> {
+impl Drop for OfProcess {
     fn drop(&mut self) {
         if self.is_inherited() {
             // Closing it is the parent's business: here it is never dropped.
@@ -52,7 +52,7 @@ impl<B: Backend> Drop for OfProcess<B> {
     }
 }
 
-impl<B: Backend> Backend for OfProcess<B> {
+impl Backend for OfProcess {
     fn info(&self) -> &DeviceInfo {
         self.backend.info()
     }
@@ -116,9 +116,11 @@ impl<B: Backend> Backend for OfProcess<B> {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 #[cfg(unix)]
 mod tests {
-    use crate::{Device, Error, Result, Tensor};
+    use crate::backend::registry;
+    use crate::{BackendKind, Device, Error, Result, Tensor};
 
     /// Set in the process that forks: the device.
     const FORKS: &str = "MARQUETRY_TEST_FORK";
@@ -132,17 +134,9 @@ mod tests {
         if let Ok(name) = std::env::var(FORKS) {
             return fork_and_check(&name);
         }
-        let backends = [
-            #[cfg(feature = "vulkan")]
-            "vulkan",
-            #[cfg(feature = "webgpu")]
-            "webgpu",
-            #[cfg(feature = "level-zero")]
-            "level-zero",
-        ];
         let (_, module) = module_path!().split_once("::").unwrap();
         let test = format!("{module}::a_device_does_not_survive_a_fork");
-        for name in backends {
+        for name in registry::compiled_in().map(BackendKind::name) {
             let process = std::process::Command::new(std::env::current_exe().unwrap())
                 .args([&test, "--exact", "--nocapture", "--test-threads=1"])
                 .env(FORKS, name)

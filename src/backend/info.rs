@@ -176,14 +176,12 @@ impl DeviceInfo {
     }
 
     /// Whether the driver is known to unpack halves exactly by its own instruction.
-    #[cfg(any(feature = "vulkan", feature = "webgpu"))]
     pub(crate) fn unpacks_halves(&self) -> bool {
         ["NVIDIA", "Mesa"].contains(&&*self.vendor)
     }
 
     /// Whether the driver promises to round to halves as it is told to, and to keep subnormal ones: only where it does are there
     /// matrix units for `f16`.
-    #[cfg(any(feature = "vulkan", feature = "webgpu"))]
     pub(crate) fn packs_halves(&self) -> bool {
         self.features.matrix_units.f16.is_some()
     }
@@ -202,10 +200,9 @@ impl fmt::Display for DeviceInfo {
 }
 
 /// Whether kernels use a device's instruction for integer dot products: where there is one that is fast, or as
-/// `MARQUETRY_DOT_PRODUCTS` says, to test both ways: `on` wherever there is one, `off` nowhere.
-#[cfg(any(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero"))]
+/// `MARQUETRY_FORCE` says, to test both ways.
 pub(crate) fn uses_dot_products(there: bool, fast: bool) -> bool {
-    there && crate::base::environment::settings().dot_products.unwrap_or(fast)
+    there && crate::base::environment::settings().force.dot_products.unwrap_or(fast)
 }
 
 /// The vendor's name for a PCI vendor id.

@@ -2,25 +2,23 @@
 
 pub(crate) mod contract;
 #[cfg(test)]
-#[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
+#[cfg(device_tests)]
 mod contract_tests;
-#[cfg(any(feature = "vulkan", wgpu_on_vulkan))]
+#[cfg(uses_ash)]
 mod cooperative_matrix2;
+mod explicit;
 pub(crate) mod fork;
 pub(crate) mod info;
-#[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
-pub(crate) mod level_zero;
-#[cfg(any(feature = "vulkan", all(feature = "webgpu", not(target_family = "wasm"))))]
+#[cfg(has_level_zero)]
+mod level_zero;
 mod parked;
-#[cfg(any(feature = "vulkan", feature = "level-zero"))]
 mod reads;
-#[cfg(any(feature = "vulkan", feature = "level-zero"))]
+pub(crate) mod registry;
 mod rules;
-#[cfg(any(feature = "vulkan", feature = "level-zero"))]
 mod slots;
-#[cfg(any(feature = "vulkan", wgpu_on_vulkan))]
+#[cfg(uses_ash)]
 mod units;
-#[cfg(feature = "vulkan")]
-pub(crate) mod vulkan;
-#[cfg(feature = "webgpu")]
-pub(crate) mod webgpu;
+#[cfg(has_vulkan)]
+mod vulkan;
+#[cfg(has_webgpu)]
+mod webgpu;

@@ -1,6 +1,7 @@
 //! Rules of the contract that a backend checks before it records a step.
 
-use crate::backend::contract::BufferId;
+use crate::backend::contract::{BufferId, KernelId, Region};
+use crate::backend::slots::Slots;
 use crate::base::error::{Error, Result};
 
 /// The error for a number that names no buffer.
@@ -8,8 +9,32 @@ pub(crate) fn unknown_buffer(op: &'static str, buffer: BufferId) -> Error {
     Error::InvalidArgument { op, message: format!("{buffer:?} does not exist") }
 }
 
+/// Looks up a buffer for a step.
+pub(crate) fn find_buffer<B>(buffers: &Slots<B>, id: BufferId) -> Result<&B> {
+    buffers.get(id.0).ok_or_else(|| unknown_buffer("submit", id))
+}
+
+/// Looks up a kernel for a step.
+pub(crate) fn find_kernel<K>(kernels: &[K], id: KernelId) -> Result<&K> {
+    let kernel = usize::try_from(id.0).ok().and_then(|index| kernels.get(index));
+    kernel.ok_or_else(|| invalid_step(format!("{id:?} does not exist")))
+}
+
+/// Looks up the two buffers of a copy.
+pub(crate) fn find_sides<B>(buffers: &Slots<B>, src: BufferId, dst: BufferId) -> Result<[&B; 2]> {
+    if src == dst {
+        return Err(invalid_step("a copy within one buffer: two are needed".into()));
+    }
+    Ok([find_buffer(buffers, src)?, find_buffer(buffers, dst)?])
+}
+
+/// Checks a copy between two buffers of these sizes.
+pub(crate) fn check_copy(region: &Region, src_bytes: u64, dst_bytes: u64) -> Result<()> {
+    region.check(src_bytes, dst_bytes).map_err(|reason| invalid_step(format!("a copy cannot be done: {reason}")))
+}
+
 /// The error for a step that breaks a rule of the contract.
-pub(crate) fn invalid_step(message: String) -> Error {
+fn invalid_step(message: String) -> Error {
     Error::InvalidArgument { op: "submit", message }
 }
 

@@ -6,7 +6,8 @@
 
 use crate::base::backend_kind::{BackendKind, parse_device};
 use crate::base::error::{Error, Result};
-use crate::tuning::{self, Entry, UnitBlock};
+use crate::base::force::Force;
+use crate::tuning::{self, Entry};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -21,36 +22,21 @@ pub(crate) const DUMP: &str = "MARQUETRY_DUMP";
 pub(crate) const CACHE: &str = "MARQUETRY_CACHE";
 /// The entry of the tuning data for every device.
 pub(crate) const TUNING: &str = "MARQUETRY_TUNING";
-/// Whether kernels use the instruction for dot products of bytes.
-pub(crate) const DOT_PRODUCTS: &str = "MARQUETRY_DOT_PRODUCTS";
-/// How products on matrix units are cut, or that there are none.
-pub(crate) const MATRIX_UNITS: &str = "MARQUETRY_MATRIX_UNITS";
-/// The largest buffer that a Vulkan kernel is bound to.
-pub(crate) const MAX_BINDING: &str = "MARQUETRY_MAX_BINDING";
-/// Whether wgpu gets all kernels as WGSL.
-pub(crate) const WGSL: &str = "MARQUETRY_WGSL";
+/// What tests force.
+pub(crate) const FORCE: &str = "MARQUETRY_FORCE";
 /// A library in place of the Level Zero loader.
 pub(crate) const LEVEL_ZERO_LIBRARY: &str = "MARQUETRY_LEVEL_ZERO_LIBRARY";
 
-/// The least that a buffer may have that kernels are bound to.
-const SMALLEST_BINDING: u64 = 16;
-
 /// What the variables say.
 #[derive(Debug, Default, PartialEq)]
-#[cfg_attr(
-    not(all(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero")),
-    allow(dead_code, reason = "some are for backends that are not compiled in")
-)]
+#[cfg_attr(not(feature = "disk-cache"), allow(dead_code, reason = "some are for features that are not compiled in"))]
 pub(crate) struct Environment {
     pub device: Option<(BackendKind, usize)>,
     pub validation: bool,
     pub dump: Option<PathBuf>,
     pub cache: Cache,
     pub tuning: Option<&'static Entry>,
-    pub dot_products: Option<bool>,
-    pub matrix_units: MatrixUnits,
-    pub max_binding: Option<u64>,
-    pub wgsl: bool,
+    pub force: Force,
     pub level_zero_library: Option<OsString>,
 }
 
@@ -63,37 +49,6 @@ pub(crate) enum Cache {
     /// Nowhere.
     Nowhere,
     Folder(PathBuf),
-}
-
-/// How products are cut as they would not be, to test it.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct MatrixUnits {
-    /// Without matrix units.
-    pub off: bool,
-    /// By one of these blocks, where that is possible.
-    pub blocks: Vec<UnitBlock>,
-    /// With the depth in one of these numbers of parts, where that is possible.
-    pub splits: Vec<usize>,
-}
-
-impl MatrixUnits {
-    /// The numbers of parts in which the depth may be cut.
-    pub const SPLITS: [usize; 4] = [1, 2, 4, 8];
-
-    /// Words between commas: `off`, a block, or a number of parts.
-    fn parse(text: &str) -> Option<MatrixUnits> {
-        let mut units = MatrixUnits::default();
-        for word in text.split(',').map(str::trim) {
-            if word.eq_ignore_ascii_case("off") {
-                units.off = true;
-            } else if let Some(splits) = word.strip_prefix("splits=") {
-                units.splits.push(splits.parse().ok().filter(|splits| MatrixUnits::SPLITS.contains(splits))?);
-            } else {
-                units.blocks.push(UnitBlock::parse(word)?);
-            }
-        }
-        Some(units)
-    }
 }
 
 static ENVIRONMENT: LazyLock<Result<Environment>> = LazyLock::new(|| read(std::env::var_os));
@@ -121,7 +76,7 @@ impl Environment {
             Err(Error::Environment { variable, message })
         };
         if let Some(folder) = &self.dump
-            && let Err(error) = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder))
+            && let Err(error) = std::fs::create_dir_all(folder).and_then(|()| write_and_remove(folder))
         {
             return fail(DUMP, folder, error);
         }
@@ -135,6 +90,14 @@ impl Environment {
     }
 }
 
+/// Writes a file to a folder and removes it.
+fn write_and_remove(folder: &Path) -> std::io::Result<()> {
+    // Other threads and processes may do the same meanwhile.
+    let path = folder.join(format!(".{}.{:?}", std::process::id(), std::thread::current().id()));
+    std::fs::write(&path, "")?;
+    std::fs::remove_file(path)
+}
+
 /// Parses all variables. `lookup` returns the value of one, if it is set.
 fn read(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Environment> {
     let value = |variable| lookup(variable).filter(|value| !value.is_empty());
@@ -146,23 +109,20 @@ fn read(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Environment
         cache: match lookup(CACHE) {
             None => Cache::User,
             Some(folder) if folder.is_empty() => Cache::Nowhere,
-            Some(folder) => Cache::Folder(folder.into()),
+            Some(folder) if cfg!(feature = "disk-cache") => Cache::Folder(folder.into()),
+            Some(_) => {
+                let message = "marquetry was built without the feature `disk-cache`; add it or unset the variable";
+                return Err(Error::Environment { variable: CACHE, message: message.into() });
+            }
         },
         tuning: parsed(TUNING, value(TUNING), |text| {
             let known = || tuning::ENTRIES.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
             tuning::entry(text).ok_or_else(|| not_understood(text, &format!("one of {}", known())))
         })?,
-        dot_products: truth(DOT_PRODUCTS)?,
-        matrix_units: parsed(MATRIX_UNITS, value(MATRIX_UNITS), |text| {
-            let expected = "`off`, or a block and the parts of the depth, as in `128x128x128/64x64x1,splits=2`";
-            MatrixUnits::parse(text).ok_or_else(|| not_understood(text, expected))
+        force: parsed(FORCE, value(FORCE), |text| {
+            Force::parse(text).ok_or_else(|| not_understood(text, Force::EXPECTED))
         })?
         .unwrap_or_default(),
-        max_binding: parsed(MAX_BINDING, value(MAX_BINDING), |text| {
-            let bytes = text.parse().ok().filter(|bytes| *bytes >= SMALLEST_BINDING);
-            bytes.ok_or_else(|| not_understood(text, &format!("a number of bytes, {SMALLEST_BINDING} or more")))
-        })?,
-        wgsl: truth(WGSL)?.unwrap_or(false),
         level_zero_library: value(LEVEL_ZERO_LIBRARY),
     })
 }
@@ -193,8 +153,7 @@ fn not_understood(text: &str, expected: &str) -> String {
 mod tests {
     use super::*;
 
-    const ALL: [&str; 10] =
-        [DEVICE, VALIDATION, DUMP, CACHE, TUNING, DOT_PRODUCTS, MATRIX_UNITS, MAX_BINDING, WGSL, LEVEL_ZERO_LIBRARY];
+    const ALL: [&str; 7] = [DEVICE, VALIDATION, DUMP, CACHE, TUNING, FORCE, LEVEL_ZERO_LIBRARY];
 
     fn with(variable: &str, value: impl Into<OsString>) -> Result<Environment> {
         let value = value.into();
@@ -208,19 +167,16 @@ mod tests {
         assert_eq!(read(|_| Some(OsString::new())).unwrap(), nowhere);
     }
 
+    #[cfg(feature = "disk-cache")]
     #[test]
     fn every_variable_is_read() {
-        let block = |text| UnitBlock::parse(text).unwrap();
         let values = [
             (DEVICE, " webgpu:2 "),
             (VALIDATION, "1"),
             (DUMP, "some/dump"),
             (CACHE, "some/cache"),
             (TUNING, "nvidia-hopper"),
-            (DOT_PRODUCTS, "off"),
-            (MATRIX_UNITS, "off, 128x128x128/64x64x1,128x256x128/64x64x1 fragments,splits=4"),
-            (MAX_BINDING, "16"),
-            (WGSL, "1"),
+            (FORCE, "wgsl,splits=4"),
             (LEVEL_ZERO_LIBRARY, "libze.so"),
         ];
         assert_eq!(values.map(|(name, _)| name), ALL);
@@ -231,14 +187,7 @@ mod tests {
             dump: Some("some/dump".into()),
             cache: Cache::Folder("some/cache".into()),
             tuning: tuning::entry("nvidia-hopper"),
-            dot_products: Some(false),
-            matrix_units: MatrixUnits {
-                off: true,
-                blocks: vec![block("128x128x128/64x64x1"), block("128x256x128/64x64x1 fragments")],
-                splits: vec![4],
-            },
-            max_binding: Some(16),
-            wgsl: true,
+            force: Force { wgsl: true, splits: vec![4], ..Force::default() },
             level_zero_library: Some("libze.so".into()),
         };
         assert_eq!(found.unwrap(), expected);
@@ -249,8 +198,6 @@ mod tests {
         for (spellings, expected) in [(["1", "true", "On", "TRUE"], true), (["0", "false", "oFF", "False"], false)] {
             for spelling in spellings {
                 assert_eq!(with(VALIDATION, spelling).unwrap().validation, expected, "{spelling}");
-                assert_eq!(with(WGSL, spelling).unwrap().wgsl, expected, "{spelling}");
-                assert_eq!(with(DOT_PRODUCTS, spelling).unwrap().dot_products, Some(expected), "{spelling}");
             }
         }
     }
@@ -262,16 +209,8 @@ mod tests {
             (DEVICE, "cuda:0", "`cuda:0` names no device; write `vulkan`"),
             (VALIDATION, "yes", truth),
             (TUNING, "nvidia-fermi", "write one of amd, "),
-            (DOT_PRODUCTS, "maybe", truth),
-            (MATRIX_UNITS, "garbage", "write `off`, or a block and the parts of the depth, as in `128x128"),
-            (MATRIX_UNITS, "128x128x128/64x64x1,splits=3", "as in `128x128"),
-            (MATRIX_UNITS, "off,", "as in `128x128"),
-            // Its parts do not fill it.
-            (MATRIX_UNITS, "128x128x128/48x64x1", "as in `128x128"),
-            (MAX_BINDING, "abc", "write a number of bytes, 16 or more"),
-            (MAX_BINDING, "15", "write a number of bytes, 16 or more"),
-            (MAX_BINDING, "-1", "write a number of bytes, 16 or more"),
-            (WGSL, "2", truth),
+            (FORCE, "garbage", "write words with commas between them: `wgsl`, `addresses`"),
+            (FORCE, "splits=3", "or `splits=` with 1, 2, 4 or 8"),
         ] {
             let error = with(variable, value).unwrap_err();
             assert!(matches!(&error, Error::Environment { variable: named, .. } if *named == variable), "{error:?}");
@@ -280,25 +219,26 @@ mod tests {
         }
     }
 
-    #[cfg(unix)]
+    #[cfg(not(feature = "disk-cache"))]
+    #[test]
+    fn a_folder_for_binaries_needs_the_disk_cache() {
+        assert_eq!(with(CACHE, "").unwrap().cache, Cache::Nowhere);
+        let error = with(CACHE, "some/cache").unwrap_err().to_string();
+        assert!(error.contains(CACHE) && error.contains("without the feature `disk-cache`"), "{error}");
+    }
+
+    #[cfg(all(unix, feature = "disk-cache"))]
     #[test]
     fn what_is_not_utf8_names_files_and_nothing_else() {
         use std::os::unix::ffi::OsStringExt;
         let value = || OsString::from_vec(b"1\xff".to_vec());
-        for variable in [DEVICE, VALIDATION, TUNING, DOT_PRODUCTS, MATRIX_UNITS, MAX_BINDING, WGSL] {
+        for variable in [DEVICE, VALIDATION, TUNING, FORCE] {
             let error = with(variable, value()).unwrap_err().to_string();
             assert!(error.contains(variable) && error.contains("write "), "{error}");
         }
         assert_eq!(with(DUMP, value()).unwrap().dump, Some(value().into()));
         assert_eq!(with(CACHE, value()).unwrap().cache, Cache::Folder(value().into()));
         assert_eq!(with(LEVEL_ZERO_LIBRARY, value()).unwrap().level_zero_library, Some(value()));
-    }
-
-    #[test]
-    fn blocks_are_written_as_they_are_called() {
-        for block in UnitBlock::all() {
-            assert_eq!(UnitBlock::parse(&block.name()), Some(block));
-        }
     }
 
     #[test]

@@ -158,8 +158,8 @@ pub enum Error {
         text: String,
     },
 
-    /// An environment variable with a value that is not understood, or a folder that cannot be written. No device can
-    /// be opened by the process.
+    /// An environment variable with a value that is not understood or needs a feature, or a folder that cannot be
+    /// written. No device can be opened by the process.
     #[error("environment variable {variable}: {message}")]
     Environment {
         /// The variable's name.

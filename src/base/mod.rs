@@ -6,6 +6,7 @@ pub(crate) mod dtype;
 pub(crate) mod environment;
 pub(crate) mod error;
 pub(crate) mod features;
+pub(crate) mod force;
 pub(crate) mod indices;
 pub(crate) mod layout;
 pub(crate) mod number;

@@ -2,6 +2,7 @@
 
 use super::Device;
 use crate::backend::info::{DeviceInfo, DeviceKind};
+use crate::backend::registry;
 use crate::base::backend_kind::BackendKind;
 use crate::base::error::{Error, Result};
 use crate::base::features::Features;
@@ -166,15 +167,11 @@ impl DeviceFilter {
     }
 }
 
-/// Discrete GPUs before integrated, virtual and software ones; of a kind, Vulkan before Level Zero before WebGPU, which
-/// has less to offer; of a backend, the device with the most compute units.
+/// Discrete GPUs before integrated, virtual and software ones; of a kind, by the registry's preference; of a backend,
+/// the device with the most compute units.
 pub(super) fn sort_best_first(devices: &mut [DeviceInfo]) {
-    let backend = |backend| match backend {
-        BackendKind::Vulkan => 0,
-        BackendKind::LevelZero => 1,
-        BackendKind::WebGpu => 2,
-    };
-    devices.sort_by_key(|info| (info.kind, backend(info.backend), Reverse(info.compute_units), info.index));
+    devices
+        .sort_by_key(|info| (info.kind, registry::preference(info.backend), Reverse(info.compute_units), info.index));
 }
 
 #[cfg(test)]

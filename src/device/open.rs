@@ -3,6 +3,7 @@
 use super::Device;
 use super::filter::sort_best_first;
 use crate::backend::info::DeviceInfo;
+use crate::backend::registry;
 use crate::base::backend_kind::{BackendKind, parse_device};
 use crate::base::environment;
 use crate::base::error::{Error, Result};
@@ -35,36 +36,19 @@ fn enter(backend: BackendKind, index: usize, runtime: Runtime) -> Device {
     Device(winner.unwrap_or(runtime))
 }
 
-fn not_compiled(backend: BackendKind) -> Error {
-    Error::BackendUnavailable { backend, reason: format!("marquetry was built without the feature `{backend}`") }
-}
-
-async fn list_backend(backend: BackendKind) -> Result<Vec<DeviceInfo>> {
-    match backend {
-        #[cfg(feature = "vulkan")]
-        BackendKind::Vulkan => crate::backend::vulkan::list(),
-        #[cfg(feature = "webgpu")]
-        BackendKind::WebGpu => crate::backend::webgpu::list().await,
-        #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
-        BackendKind::LevelZero => crate::backend::level_zero::list(),
-        #[allow(unreachable_patterns)]
-        other => Err(not_compiled(other)),
-    }
-}
-
 async fn open(backend: BackendKind, index: usize) -> Result<Device> {
     if let Some(device) = find_open(backend, index) {
         return Ok(device);
     }
     environment::get()?.prepare_folders()?;
     // Threads that want the same device wait for the one that opens it. A browser has one thread, and must not block.
-    #[cfg(not(target_family = "wasm"))]
-    return open_alone(backend, index);
-    #[cfg(target_family = "wasm")]
-    Ok(enter(backend, index, open_runtime(backend, index).await?))
+    if cfg!(native) {
+        open_alone(backend, index)
+    } else {
+        Ok(enter(backend, index, open_runtime(backend, index).await?))
+    }
 }
 
-#[cfg(not(target_family = "wasm"))]
 fn open_alone(backend: BackendKind, index: usize) -> Result<Device> {
     static OPENING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = OPENING.lock();
@@ -82,21 +66,8 @@ pub fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
     Ok(Device(Arc::new(runtime)))
 }
 
-#[cfg_attr(
-    not(any(feature = "vulkan", feature = "webgpu", feature = "level-zero")),
-    expect(unused_variables, reason = "no backend takes it")
-)]
 async fn open_runtime(backend: BackendKind, index: usize) -> Result<Runtime> {
-    match backend {
-        #[cfg(feature = "vulkan")]
-        BackendKind::Vulkan => crate::backend::vulkan::VulkanBackend::open(index).map(Runtime::new),
-        #[cfg(feature = "webgpu")]
-        BackendKind::WebGpu => crate::backend::webgpu::WebGpuBackend::open(index).await.map(Runtime::new),
-        #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
-        BackendKind::LevelZero => crate::backend::level_zero::LevelZeroBackend::open(index).map(Runtime::new),
-        #[allow(unreachable_patterns)]
-        other => Err(not_compiled(other)),
-    }
+    registry::open(backend, index).await.map(Runtime::new)
 }
 
 /// Runs a future that only pretends to wait: outside of browsers, opening a device blocks.
@@ -122,7 +93,7 @@ impl Device {
             return devices;
         }
         for backend in BackendKind::ALL {
-            match list_backend(backend).await {
+            match registry::list(backend).await {
                 Ok(found) => devices.extend(found),
                 Err(error) => log::debug!("{error}"),
             }
@@ -152,7 +123,7 @@ impl Device {
         let mut candidates = Vec::new();
         let mut reasons = Vec::new();
         for backend in BackendKind::ALL {
-            match list_backend(backend).await {
+            match registry::list(backend).await {
                 Ok(found) => candidates.extend(found),
                 Err(error) => reasons.push(error.to_string()),
             }
@@ -207,5 +178,18 @@ impl FromStr for Device {
     fn from_str(text: &str) -> Result<Device> {
         let (backend, index) = parse_device(text)?;
         block_on(open(backend, index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executors_may_move_futures_between_threads() {
+        fn is_send(_: impl Send) {}
+        is_send(Device::list_async());
+        is_send(Device::best_async());
+        is_send(Device::webgpu_async(0));
     }
 }

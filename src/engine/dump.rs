@@ -33,7 +33,7 @@ pub(crate) fn write(config: &KernelConfig, addresses: bool) -> Result<()> {
             save_spirv(&directory.join(format!("{stem}.able")), target.dialect, &able)?;
         }
     }
-    #[cfg(feature = "webgpu")]
+    #[cfg(has_webgpu)]
     if !config.targets(&[Target::WEBGPU])?.is_empty() {
         use crate::shader::wgsl;
         let module = config.generate(Target::WEBGPU)?;

@@ -2,6 +2,10 @@
 
 pub(crate) mod catalogue;
 mod cgroup;
+#[cfg(feature = "disk-cache")]
+mod disk_cache;
+#[cfg(not(feature = "disk-cache"))]
+#[path = "no_disk_cache.rs"]
 mod disk_cache;
 pub(crate) mod dump;
 pub(crate) mod kernel_cache;

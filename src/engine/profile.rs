@@ -1,7 +1,6 @@
 //! When commands ran on the device: [`Device::profile`](crate::Device::profile).
 
 use crate::base::clock;
-use serde_json::json;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -69,10 +68,12 @@ impl Profile {
     }
 
     /// The profile in the [Trace Event Format], which `chrome://tracing` and Perfetto show: complete events, times in
-    /// microseconds since the profile's start.
+    /// microseconds since the profile's start. It needs the feature `chrome-trace`.
     ///
     /// [Trace Event Format]: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+    #[cfg(feature = "chrome-trace")]
     pub fn to_chrome_trace(&self) -> String {
+        use serde_json::json;
         let microseconds = |duration: Duration| duration.as_nanos() as f64 / 1000.0;
         let process = json!({
             "name": "process_name", "ph": "M", "pid": 1, "tid": 1, "args": { "name": self.device },
@@ -145,6 +146,7 @@ mod tests {
         Profile { device: "vulkan:0".into(), start, end: start + Duration::from_millis(2), commands }
     }
 
+    #[cfg(feature = "chrome-trace")]
     #[test]
     fn the_trace_is_json_in_microseconds() {
         let trace: serde_json::Value = serde_json::from_str(&profile().to_chrome_trace()).unwrap();

@@ -18,6 +18,8 @@ use crate::engine::submitter::MAX_IN_FLIGHT;
 use crate::kernels::KernelConfig;
 use crate::shader::{Access, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
+#[cfg(has_backend)]
+use futures_channel::oneshot;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -88,7 +90,7 @@ pub fn tuning_of(info: &DeviceInfo) -> &'static Entry {
 }
 
 impl Runtime {
-    pub fn new(backend: impl Backend + 'static) -> Self {
+    pub fn new(backend: Box<dyn Backend>) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(OfProcess::new(backend));
         Runtime {
             stream: Stream::new(backend.clone()),
@@ -414,34 +416,50 @@ impl Runtime {
     }
 
     /// The same without blocking: the future is ready when the bytes have arrived.
+    #[cfg(has_backend)]
     pub async fn read_async<T: Send + 'static>(
         &self,
         buffer: &Arc<Buffer>,
         source: &Source,
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
-        let (sender, receiver) = futures_channel::oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
         // A browser calls back from its event loop. Elsewhere somebody has to wait, and it must not be the executor.
-        #[cfg(not(target_arch = "wasm32"))]
-        let waited = {
-            let (sender, waited) = futures_channel::oneshot::channel();
-            let backend = self.backend.clone();
-            let wait = move || {
-                let result = backend.wait(ticket);
-                // Whoever gets the answer may close the device: this thread must not be the last to hold it.
-                drop(backend);
-                _ = sender.send(result);
-            };
-            std::thread::Builder::new().name("marquetry read".into()).spawn(wait).map_err(|error| {
-                let message = format!("no thread to wait in: {error}");
-                Error::Driver { backend: self.info().backend, call: "read", message }
-            })?;
-            waited
-        };
+        let waited = if cfg!(native) { Some(self.wait_in_thread(ticket)?) } else { None };
         let received = receiver.await.unwrap_or_else(|_| Err(self.nothing_arrived()));
-        #[cfg(not(target_arch = "wasm32"))]
-        waited.await.unwrap_or(Ok(()))?;
+        if let Some(waited) = waited {
+            waited.await.unwrap_or(Ok(()))?;
+        }
         received
+    }
+
+    /// Starts a thread that waits for a batch, and returns where it puts what came of it.
+    #[cfg(has_backend)]
+    fn wait_in_thread(&self, ticket: Ticket) -> Result<oneshot::Receiver<Result<()>>> {
+        let (sender, waited) = oneshot::channel();
+        let backend = self.backend.clone();
+        let wait = move || {
+            let result = backend.wait(ticket);
+            // Whoever gets the answer may close the device: this thread must not be the last to hold it.
+            drop(backend);
+            _ = sender.send(result);
+        };
+        std::thread::Builder::new().name("marquetry read".into()).spawn(wait).map_err(|error| {
+            let message = format!("no thread to wait in: {error}");
+            Error::Driver { backend: self.info().backend, call: "read", message }
+        })?;
+        Ok(waited)
+    }
+
+    /// The same without a backend, and so without a runtime.
+    #[cfg(not(has_backend))]
+    pub async fn read_async<T: Send + 'static>(
+        &self,
+        buffer: &Arc<Buffer>,
+        source: &Source,
+        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.read(buffer, source, convert)
     }
 }

@@ -211,7 +211,7 @@ impl Tensor {
         if elements > 0 {
             let parameters = Parameters {
                 count: elements,
-                length: self.dims()[axis],
+                length: self.dims()[axis].min(indexes_within(indexes.dtype())),
                 stride: self.strides()[axis],
                 lengths,
                 x: Strided { offset: self.layout().offset, strides: x },
@@ -223,4 +223,9 @@ impl Tensor {
         }
         Ok(Tensor::from_buffer(output, indexes.shape().clone(), self.dtype(), self.device()))
     }
+}
+
+/// How many indexes a kernel tells from those out of range: negative ones are large as words.
+fn indexes_within(dtype: DType) -> usize {
+    if matches!(dtype, DType::I8 | DType::I32) { 1 << 31 } else { u32::MAX as usize }
 }

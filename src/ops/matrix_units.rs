@@ -4,8 +4,9 @@ use super::matmul::Problem;
 use super::pad::PadMode;
 use crate::backend::info::DeviceInfo;
 use crate::base::dtype::DType;
-use crate::base::environment::{self, MatrixUnits};
+use crate::base::environment;
 use crate::base::error::Result;
+use crate::base::force::Force;
 use crate::device::Device;
 use crate::engine::runtime::COUNTERS;
 use crate::kernels::matmul::{Along, Sizes, Tile, UnitLayout};
@@ -50,7 +51,7 @@ fn time(
 
 /// The size of the units that compute products of a dtype, if a product is worth it.
 pub(super) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
-    let worth_it = m >= 16 && n >= 16 && k >= 32 && !environment::settings().matrix_units.off;
+    let worth_it = m >= 16 && n >= 16 && k >= 32 && !environment::settings().force.no_units;
     device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
 }
 
@@ -78,8 +79,8 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
             && block.memory(dtype, layout) <= info.limits.max_workgroup_memory
             && block.invocations() <= info.limits.max_workgroup_invocations
             && (splits == 1 || (splits_fit && counted && whole && k / splits >= units.shortest));
-        let forced = &environment::settings().matrix_units;
-        let forced = [forced.blocks.contains(&block), forced.splits.contains(&splits)];
+        let forced = &environment::settings().force;
+        let forced = [forced.unit_blocks.contains(&block), forced.splits.contains(&splits)];
         // Those that are forced come first.
         let rank = (forced.map(|is| !is), time(units, candidate, problem, bytes, splits, compute_units));
         fits.then_some((rank, Cut { tile: Tile::MatrixUnits(block, layout), splits }))
@@ -87,7 +88,7 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
     let all = units
         .candidates
         .iter()
-        .flat_map(|candidate| MatrixUnits::SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
+        .flat_map(|candidate| Force::SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
     let mut all: Vec<_> = all.collect();
     all.sort_by(|((a, x), _), ((b, y), _)| a.cmp(b).then(x.total_cmp(y)));
     all.into_iter().map(|(_, cut)| cut).collect()
@@ -120,9 +121,10 @@ pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Op
 }
 
 #[cfg(test)]
-#[cfg(feature = "vulkan")]
 mod tests {
     use super::*;
+    use crate::backend::info::DeviceKind;
+    use crate::base::backend_kind::BackendKind;
     use crate::base::layout::Layout;
 
     /// The blocks of an entry.
@@ -138,8 +140,7 @@ mod tests {
 
     fn chosen_of(units: &Units, sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
         let [m, n, k] = sizes;
-        let mut info = Device::vulkan(0).unwrap().info().clone();
-        info.compute_units = Some(132);
+        let mut info = DeviceInfo::sample(BackendKind::Vulkan, DeviceKind::Discrete, Some(132));
         info.limits.max_workgroup_memory = 48 << 10;
         change(&mut info);
         let layout = |rows, columns| Layout::contiguous((rows, columns).into());

@@ -46,7 +46,7 @@ fn parts(x: &Tensor) -> Result<[Tensor; 2]> {
 }
 
 #[cfg(test)]
-#[cfg(feature = "vulkan")]
+#[cfg(all(has_vulkan, device_tests))]
 mod tests {
     use super::*;
     use crate::device::Device;

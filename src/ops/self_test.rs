@@ -169,10 +169,6 @@ fn operand(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::encoding::Encoding;
-    use crate::kernels::matmul::Block;
-
-    const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
 
     fn trial() -> Trial {
         Trial { sizes: [80, 33, 72], a: Along::Depth, b: Along::Other }
@@ -230,9 +226,12 @@ mod tests {
     }
 
     /// The trial itself, with kernels that every device has.
-    #[cfg(feature = "vulkan")]
+    #[cfg(all(has_vulkan, device_tests))]
     #[test]
     fn right_kernels_are_trusted_and_wrong_ones_are_not() {
+        use crate::kernels::encoding::Encoding;
+        use crate::kernels::matmul::Block;
+        const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
         let device = Device::vulkan(0).unwrap();
         let block = Tile::Workgroup(Block { whole: false, ..BLOCK });
         for (tile, batch_rank) in [(block, 0), (block, 2), (Tile::Registers { columns: 1 }, 1)] {
@@ -249,9 +248,10 @@ mod tests {
     }
 
     /// A kernel that a device cannot compile is not used there.
-    #[cfg(feature = "vulkan")]
+    #[cfg(all(has_vulkan, device_tests))]
     #[test]
     fn what_does_not_compile_is_not_trusted() {
+        use crate::kernels::encoding::Encoding;
         use crate::kernels::matmul::UnitLayout;
         use crate::tuning::UnitBlock;
         let device = Device::vulkan(0).unwrap();

@@ -137,7 +137,7 @@ fn require(features: &mut Features, capability: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(feature = "webgpu")]
+    #[cfg(has_webgpu)]
     use crate::shader::nesting;
     use crate::shader::{Access, KernelBuilder, Target, Type, footprint};
 
@@ -175,7 +175,7 @@ mod tests {
             _ = entry_point(words, "main", Dialect::Vulkan);
             _ = entry_point(words, "main", Dialect::OpenCl);
             _ = footprint::of_spirv(words, words.get(3).copied().unwrap_or(0));
-            #[cfg(feature = "webgpu")]
+            #[cfg(has_webgpu)]
             {
                 _ = nesting::check_control_flow(words, true);
             }

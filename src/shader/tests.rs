@@ -3,6 +3,7 @@
 use super::*;
 use crate::backend::contract::{Backend, Command, MemoryUse, Region, Step};
 use crate::backend::info::MemoryKind;
+use crate::backend::registry;
 use crate::base::error::Error;
 use half::f16;
 use smallvec::SmallVec;
@@ -10,17 +11,11 @@ use std::sync::mpsc;
 
 /// Every backend that is compiled in.
 fn backends() -> Vec<Box<dyn Backend>> {
-    vec![
-        #[cfg(feature = "vulkan")]
-        Box::new(crate::backend::vulkan::VulkanBackend::open(0).expect("a Vulkan device: run `make setup`")),
-        #[cfg(feature = "webgpu")]
-        Box::new(
-            pollster::block_on(crate::backend::webgpu::WebGpuBackend::open(0))
-                .expect("a WebGPU device: run `make setup`"),
-        ),
-        #[cfg(feature = "level-zero")]
-        Box::new(crate::backend::level_zero::LevelZeroBackend::open(0).expect("a Level Zero device: run `make setup`")),
-    ]
+    let open = |kind| match pollster::block_on(registry::open(kind, 0)) {
+        Ok(backend) => backend,
+        Err(error) => panic!("a {kind} device: run `make setup` ({error})"),
+    };
+    registry::compiled_in().map(open).collect()
 }
 
 fn allocate(backend: &dyn Backend, words: usize, memory: MemoryUse) -> crate::backend::contract::BufferId {

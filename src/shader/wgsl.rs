@@ -28,24 +28,20 @@ pub(crate) fn without_panics<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 
 /// The bytes of [`on_large_stack`]. Unoptimized, naga takes up to 40 KB for each of the levels that [`nesting`] lets pass.
 /// The system hands out what is touched.
-#[cfg(not(target_family = "wasm"))]
 const STACK: usize = 128 << 20;
 
 /// Runs something that calls naga, which is recursive, on a thread with a large stack. The caller's may be of any size.
-#[cfg(not(target_family = "wasm"))]
+/// A browser has no threads: there it runs at once.
 pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    if cfg!(not(native)) {
+        return Ok(work());
+    }
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("naga".into()).stack_size(STACK).spawn_scoped(scope, work);
         let thread = thread.map_err(|error| format!("no thread for the compiler: {error}"))?;
         // A panic goes on in the caller.
         Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
-}
-
-/// There are no threads: runs it at once.
-#[cfg(target_family = "wasm")]
-pub(crate) fn on_large_stack<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    Ok(work())
 }
 
 /// What browsers ask for where a kernel uses subgroups, and naga's own parser refuses. That all lanes come by is for the

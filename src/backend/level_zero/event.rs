@@ -69,6 +69,7 @@ impl Events {
 
     /// The number of events that there are.
     #[cfg(test)]
+    #[cfg(device_tests)]
     pub fn made(&self) -> u32 {
         let state = self.state.lock();
         (state.pools.len() as u32).saturating_sub(1) * POOL_SIZE + state.made

@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::ffi::*;
 use crate::backend::contract::{Compiled, KernelId, check_fits};
+use crate::backend::explicit;
 use crate::backend::rules::Signature;
 use crate::base::error::{Error, Result};
 use crate::shader::Module;
@@ -47,25 +48,6 @@ impl Kernels {
         self.kernels.read()
     }
 
-    /// What the binary of a kernel depends on.
-    pub fn binary_key(&self, module: &Module) -> String {
-        format!("{}{}", self.device.adapter.identity, build_flags(module))
-    }
-
-    /// Makes a kernel ready: from its binary if there is one that the driver takes, else from its SPIR-V. Several
-    /// threads can do so at once.
-    pub fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled> {
-        check_fits(module, &self.device.adapter.info)?;
-        let code = bytemuck::cast_slice(module.spirv()?);
-        let kept = binary.map_or(Ok(None), |binary| self.build_kept(module, binary))?;
-        let reused = kept.is_some();
-        let kernel = kept.map_or_else(|| self.build(module, ModuleFormat::IL_SPIRV, code), Ok)?;
-        let binary = if reused { None } else { kernel.program.binary() };
-        let mut kernels = self.kernels.write();
-        kernels.push(kernel);
-        Ok(Compiled { kernel: KernelId(kernels.len() as u64 - 1), binary, reused })
-    }
-
     /// The kernel from a binary, unless the driver does not take that.
     fn build_kept(&self, module: &Module, binary: &[u8]) -> Result<Option<Kernel>> {
         match self.build(module, ModuleFormat::NATIVE, binary) {
@@ -82,6 +64,26 @@ impl Kernels {
         let flags = CString::new(build_flags(module)).unwrap_or_default();
         let program = Program::build(&self.device, &module.name, format, code, &flags)?;
         Kernel::new(program, module)
+    }
+}
+
+impl explicit::Kernels for Kernels {
+    fn binary_key(&self, module: &Module) -> Option<String> {
+        Some(format!("{}{}", self.device.adapter.identity, build_flags(module)))
+    }
+
+    /// Makes a kernel ready: from its binary if there is one that the driver takes, else from its SPIR-V. Several
+    /// threads can do so at once.
+    fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled> {
+        check_fits(module, &self.device.adapter.info)?;
+        let code = bytemuck::cast_slice(module.spirv()?);
+        let kept = binary.map_or(Ok(None), |binary| self.build_kept(module, binary))?;
+        let reused = kept.is_some();
+        let kernel = kept.map_or_else(|| self.build(module, ModuleFormat::IL_SPIRV, code), Ok)?;
+        let binary = if reused { None } else { kernel.program.binary() };
+        let mut kernels = self.kernels.write();
+        kernels.push(kernel);
+        Ok(Compiled { kernel: KernelId(kernels.len() as u64 - 1), binary, reused })
     }
 }
 

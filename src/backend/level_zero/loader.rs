@@ -1,7 +1,7 @@
 //! The library: found, loaded and initialised once per process.
 
 use super::ffi::*;
-use crate::backend::fork;
+use crate::backend::{fork, registry};
 use crate::base::backend_kind::BackendKind;
 use crate::base::environment::{self, LEVEL_ZERO_LIBRARY};
 use crate::base::error::{Error, Result};
@@ -14,13 +14,6 @@ use std::sync::OnceLock;
 
 /// The name of the system's loader.
 const LOADER: &str = if cfg!(windows) { "ze_loader.dll" } else { "libze_loader.so.1" };
-
-/// Where loader and driver come from on this operating system.
-const INSTALL: &str = if cfg!(windows) {
-    "install Intel's graphics driver, which brings the loader"
-} else {
-    "install the loader (`apt-get install libze1`) and the GPU's driver (`libze-intel-gpu1`; in Debian 12 `intel-opencl-icd`)"
-};
 
 /// Why a child process has no devices.
 const FORKED: &str = "it was loaded before this process was forked, and its drivers do not survive a fork; \
@@ -80,7 +73,12 @@ pub(super) fn shared() -> Result<&'static Loaded> {
 
 /// The error for a machine on which Level Zero cannot be used.
 pub(super) fn unavailable(reason: impl Display) -> Error {
-    Error::BackendUnavailable { backend: BackendKind::LevelZero, reason: reason.to_string() }
+    registry::unavailable(BackendKind::LevelZero, reason)
+}
+
+/// The error for a machine without a loader or driver that works, with the way to get one.
+fn no_driver(problem: impl Display) -> Error {
+    registry::no_driver(BackendKind::LevelZero, problem)
 }
 
 /// Tells success from failure.
@@ -107,18 +105,17 @@ fn load() -> Result<Loaded> {
     let shown = Path::new(path).display();
     // SAFETY: loading the library runs its initialisers, which is what a Level Zero program asks for.
     let library = unsafe { Library::new(path) }.map_err(|error| match named {
-        Some(_) => unavailable(format_args!(
-            "{LEVEL_ZERO_LIBRARY} names a library that cannot be loaded: {error}; \
-             unset it to use the loader, and {INSTALL}"
+        Some(_) => no_driver(format_args!(
+            "{LEVEL_ZERO_LIBRARY} names a library that cannot be loaded: {error}; unset it to use the loader"
         )),
-        None => unavailable(format_args!("no Level Zero loader: {error}; {INSTALL}")),
+        None => no_driver(format_args!("no Level Zero loader: {error}")),
     })?;
     let api = Api::load(&library).map_err(|symbol| {
         unavailable(format_args!("{symbol} is missing from {shown}: the loader is too old, 1.4 or newer is needed"))
     })?;
     let drivers = drivers(&api)?;
     if drivers.is_empty() {
-        return Err(unavailable(format_args!("{shown} finds no driver; {INSTALL}")));
+        return Err(no_driver(format_args!("{shown} finds no driver")));
     }
     Ok(Loaded { api, drivers, _library: library })
 }
@@ -137,7 +134,7 @@ fn drivers(api: &Api) -> Result<Vec<DriverHandle>> {
             Err(code) => log::debug!("Level Zero: zeInitDrivers failed: {code}"),
         }
     }
-    let failed = |call| move |code| unavailable(format_args!("{call} failed: {code}; {INSTALL}"));
+    let failed = |call| move |code| no_driver(format_args!("{call} failed: {code}"));
     // SAFETY: the library is loaded.
     ok(unsafe { (api.init)(InitFlags::default()) }).map_err(failed("zeInit"))?;
     // SAFETY: initialised, and the list has room for `count` handles.

@@ -4,6 +4,7 @@ use super::adapter::BUFFER_ALIGNMENT;
 use super::device::Device;
 use super::ffi::*;
 use crate::backend::contract::{BufferId, MemoryUse};
+use crate::backend::explicit;
 use crate::backend::info::MemoryKind;
 use crate::backend::rules::unknown_buffer;
 use crate::backend::slots::Slots;
@@ -68,20 +69,6 @@ impl Memory {
         Memory { buffers: RwLock::new(Slots::new()), device }
     }
 
-    /// Creates a buffer.
-    pub fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
-        if bytes > self.device.adapter.info.limits.max_buffer_bytes {
-            return Err(self.device.too_large(bytes));
-        }
-        let place = Place::from(memory);
-        let address = self.allocate_in(bytes, place).map_err(|error| match error {
-            Error::OutOfMemory { .. } => self.device.out_of_memory(bytes),
-            error => error,
-        })?;
-        self.device.count_allocated(bytes);
-        Ok(BufferId(self.buffers.write().insert(Buffer { address, bytes, place })))
-    }
-
     fn allocate_in(&self, bytes: u64, place: Place) -> Result<NonNull<u8>> {
         let Device { api, adapter, context, .. } = &*self.device;
         let size = usize::try_from(bytes).map_err(|_| self.device.too_large(bytes))?;
@@ -112,15 +99,6 @@ impl Memory {
         NonNull::new(address.cast()).ok_or_else(|| self.device.out_of_memory(bytes))
     }
 
-    /// Destroys a buffer that no unfinished batch uses.
-    pub fn free(&self, buffer: BufferId) {
-        let removed = self.buffers.write().remove(buffer.0);
-        match removed {
-            Some(buffer) => self.destroy(&buffer),
-            None => log::error!("Level Zero: {buffer:?} was freed, but does not exist"),
-        }
-    }
-
     fn destroy(&self, buffer: &Buffer) {
         self.device.count_freed(buffer.bytes);
         // SAFETY: the contract says that no unfinished batch uses it, and its number finds it no more.
@@ -132,17 +110,40 @@ impl Memory {
     pub fn buffers(&self) -> RwLockReadGuard<'_, Slots<Buffer>> {
         self.buffers.read()
     }
+}
 
-    /// Copies `bytes` to the start of a buffer that the host reaches.
-    pub fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+impl explicit::Memory for Memory {
+    type View = HostView;
+
+    fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
+        if bytes > self.device.adapter.info.limits.max_buffer_bytes {
+            return Err(self.device.too_large(bytes));
+        }
+        let place = Place::from(memory);
+        let address = self.allocate_in(bytes, place).map_err(|error| match error {
+            Error::OutOfMemory { .. } => self.device.out_of_memory(bytes),
+            error => error,
+        })?;
+        self.device.count_allocated(bytes);
+        Ok(BufferId(self.buffers.write().insert(Buffer { address, bytes, place })))
+    }
+
+    fn free(&self, buffer: BufferId) {
+        let removed = self.buffers.write().remove(buffer.0);
+        match removed {
+            Some(buffer) => self.destroy(&buffer),
+            None => log::error!("Level Zero: {buffer:?} was freed, but does not exist"),
+        }
+    }
+
+    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
         let view = self.host_view(buffer, bytes.len() as u64, "write")?;
         // SAFETY: the view has at least that many bytes. The contract says that no unfinished batch uses the buffer.
         unsafe { view.address.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         Ok(())
     }
 
-    /// The first `bytes` bytes of a buffer as the host sees them.
-    pub fn host_view(&self, buffer: BufferId, bytes: u64, op: &'static str) -> Result<HostView> {
+    fn host_view(&self, buffer: BufferId, bytes: u64, op: &'static str) -> Result<HostView> {
         let buffers = self.buffers.read();
         let found = buffers.get(buffer.0).ok_or_else(|| unknown_buffer(op, buffer))?;
         if found.place == Place::Device || bytes > found.bytes {
@@ -152,16 +153,10 @@ impl Memory {
         }
         Ok(HostView { address: found.address, bytes: bytes as usize })
     }
-}
 
-impl HostView {
-    /// What the device wrote, after its batch has completed.
-    ///
-    /// # Safety
-    /// The buffer must be alive, and no unfinished batch may write it, for as long as the slice is used.
-    pub unsafe fn read(&self) -> &[u8] {
+    unsafe fn read<'a>(&self, view: &'a HostView) -> Result<&'a [u8]> {
         // SAFETY: of that length, and the caller keeps it alive and unwritten.
-        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.bytes) }
+        Ok(unsafe { std::slice::from_raw_parts(view.address.as_ptr(), view.bytes) })
     }
 }
 

@@ -4,8 +4,8 @@ use super::ffi::GroupCount;
 use super::kernel::Kernel;
 use super::memory::{Buffer, Place};
 use super::region;
-use crate::backend::contract::{BufferId, Command, KernelId, Region, Step};
-use crate::backend::rules::{invalid_step, unknown_buffer};
+use crate::backend::contract::{Command, Region, Step};
+use crate::backend::rules::{check_copy, find_buffer, find_kernel, find_sides};
 use crate::backend::slots::Slots;
 use crate::base::error::Result;
 use smallvec::SmallVec;
@@ -36,27 +36,25 @@ pub(super) enum Action<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Looks up and checks steps. `max_groups` bounds the workgroups in each dimension.
-    pub fn new(steps: &'a [Step], buffers: &Slots<Buffer>, kernels: &'a [Kernel], max_groups: u32) -> Result<Plan<'a>> {
+    /// Looks up and checks steps among the live buffers and kernels. `max_groups` bounds the workgroups in each
+    /// dimension.
+    pub fn new(steps: &'a [Step], live: &Slots<Buffer>, kernels: &'a [Kernel], max_groups: u32) -> Result<Plan<'a>> {
         let mut plan = Plan { actions: Vec::with_capacity(steps.len()), transfer: Some(0) };
-        let find = |id: BufferId| buffers.get(id.0).ok_or_else(|| unknown_buffer("submit", id));
         for step in steps {
             let action = match &step.command {
                 Command::Dispatch { kernel, buffers, parameters, groups } => {
                     plan.transfer = None;
                     let kernel = find_kernel(kernels, *kernel)?;
                     kernel.signature().check(buffers.len(), parameters.len(), *groups, max_groups)?;
-                    let buffers = buffers.iter().map(|id| Ok(find(*id)?.address)).collect::<Result<_>>()?;
+                    let buffers =
+                        buffers.iter().map(|id| Ok(find_buffer(live, *id)?.address)).collect::<Result<_>>()?;
                     let [group_count_x, group_count_y, group_count_z] = *groups;
                     let groups = GroupCount { group_count_x, group_count_y, group_count_z };
                     Action::Dispatch { kernel, buffers, parameters, groups }
                 }
                 Command::CopyRegion { src, dst, region } => {
-                    let (src, dst) = (find(*src)?, find(*dst)?);
-                    region.check(src.bytes, dst.bytes).map_err(invalid_step)?;
-                    if src.address == dst.address {
-                        return Err(invalid_step("a copy within one buffer".into()));
-                    }
+                    let [src, dst] = find_sides(live, *src, *dst)?;
+                    check_copy(region, src.bytes, dst.bytes)?;
                     let crosses = (src.place == Place::Host) != (dst.place == Place::Host);
                     plan.transfer = plan.transfer.filter(|_| crosses).map(|bytes| bytes + region.bytes());
                     let regions = region::commands(region, region::LIMIT);
@@ -67,9 +65,4 @@ impl<'a> Plan<'a> {
         }
         Ok(plan)
     }
-}
-
-fn find_kernel(kernels: &[Kernel], id: KernelId) -> Result<&Kernel> {
-    let kernel = usize::try_from(id.0).ok().and_then(|index| kernels.get(index));
-    kernel.ok_or_else(|| invalid_step(format!("{id:?} does not exist")))
 }

@@ -1,12 +1,16 @@
 //! The queues: submission, the order between engines, and which batches have completed.
 
+use super::LevelZero;
 use super::batch::{List, Recorder};
 use super::device::Device;
 use super::event::{Event, Events};
 use super::ffi::*;
+use super::kernel::Kernels;
+use super::memory::Memory;
 use super::plan::Plan;
 use super::timing::{Moment, Timing};
-use crate::backend::contract::Ticket;
+use crate::backend::contract::{Step, Ticket};
+use crate::backend::explicit;
 use crate::backend::info::DeviceKind;
 use crate::base::error::{Error, Result};
 use parking_lot::Mutex;
@@ -102,9 +106,39 @@ impl Queue {
         })
     }
 
+    /// What becomes of the error of a batch whose commands the device executes as they come: if it has some of them,
+    /// nobody can say what state it is in, and whoever tried the batch again would have them run twice.
+    fn half_submitted(&self, error: Error, appended: bool) -> Error {
+        if appended { self.device.lose(|| format!("in the middle of a batch: {error}")) } else { error }
+    }
+
+    /// Lets the driver put the thread to sleep until a batch has completed, or for a while.
+    fn sleep(&self, done: &Event) -> Result<()> {
+        if done.sleep(NAP.as_nanos() as u64)? {
+            return Ok(());
+        }
+        // SAFETY: the context is alive.
+        let code = unsafe { (self.device.api.context_get_status)(self.device.context) };
+        self.device.check("zeContextGetStatus", code)
+    }
+
+    /// An empty list for a queue.
+    fn idle_list(&self, queue: CommandQueueHandle, group: u32) -> Result<List> {
+        let idle = &mut self.progress.lock().idle;
+        let found = idle.iter().position(|list| list.group == group).map(|index| idle.swap_remove(index));
+        match found {
+            None => List::new(&self.device, queue, group),
+            Some(mut list) => list.reset().map(|()| list),
+        }
+    }
+}
+
+impl explicit::Queue<LevelZero> for Queue {
     /// Records a batch and submits it.
-    pub fn submit(&self, plan: &Plan<'_>, timed: bool) -> Result<Ticket> {
+    fn submit(&self, steps: &[Step], memory: &Memory, kernels: &Kernels, timed: bool) -> Result<Ticket> {
         let info = &self.device.adapter.info;
+        let kernels = kernels.all();
+        let plan = Plan::new(steps, &memory.buffers(), &kernels, info.limits.max_groups)?;
         if timed && !info.features.timestamps {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
         }
@@ -112,7 +146,7 @@ impl Queue {
         self.completed()?;
         let state = &mut *self.state.lock();
         let done = Arc::new(self.completions.take()?);
-        let engine = state.engine(plan);
+        let engine = state.engine(&plan);
         // Within an engine the order is kept by itself, or by the barrier at the start of each batch.
         let after = state.newest.as_ref().filter(|(group, _)| *group != engine.group).map(|(_, event)| event.clone());
         let since = timed.then(|| Moment::now(&self.device)).transpose()?;
@@ -120,12 +154,12 @@ impl Queue {
         let (list, steps) = match engine.entry {
             Entry::Immediate(list) => {
                 let mut recorder = Recorder::in_order(list, &self.device);
-                let recorded = recorder.record(plan, after.as_deref(), &done, timestamps);
+                let recorded = recorder.record(&plan, after.as_deref(), &done, timestamps);
                 (None, recorded.map_err(|error| self.half_submitted(error, recorder.appended))?)
             }
             Entry::Queue(queue) => {
                 let mut list = self.idle_list(queue, engine.group)?;
-                let steps = list.recorder().record(plan, after.as_deref(), &done, timestamps)?;
+                let steps = list.recorder().record(&plan, after.as_deref(), &done, timestamps)?;
                 list.execute(queue)?;
                 (Some(list), steps)
             }
@@ -138,14 +172,7 @@ impl Queue {
         Ok(Ticket(progress.submitted))
     }
 
-    /// What becomes of the error of a batch whose commands the device executes as they come: if it has some of them,
-    /// nobody can say what state it is in, and whoever tried the batch again would have them run twice.
-    fn half_submitted(&self, error: Error, appended: bool) -> Error {
-        if appended { self.device.lose(|| format!("in the middle of a batch: {error}")) } else { error }
-    }
-
-    /// The newest completed batch.
-    pub fn completed(&self) -> Result<Ticket> {
+    fn completed(&self) -> Result<Ticket> {
         let progress = &mut *self.progress.lock();
         while let Some(batch) = progress.in_flight.front() {
             if !batch.done.is_signalled()? {
@@ -156,8 +183,7 @@ impl Queue {
         Ok(Ticket(progress.completed))
     }
 
-    /// Blocks until a batch has completed; returns the newest that has.
-    pub fn wait(&self, ticket: Ticket) -> Result<Ticket> {
+    fn wait(&self, ticket: Ticket) -> Result<Ticket> {
         let done = self.progress.lock().done(ticket)?;
         let start = Instant::now();
         loop {
@@ -176,18 +202,7 @@ impl Queue {
         }
     }
 
-    /// Lets the driver put the thread to sleep until a batch has completed, or for a while.
-    fn sleep(&self, done: &Event) -> Result<()> {
-        if done.sleep(NAP.as_nanos() as u64)? {
-            return Ok(());
-        }
-        // SAFETY: the context is alive.
-        let code = unsafe { (self.device.api.context_get_status)(self.device.context) };
-        self.device.check("zeContextGetStatus", code)
-    }
-
-    /// When the steps of a timed batch ran. Tells once.
-    pub fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+    fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
         self.completed()?;
         self.progress.lock().timings.remove(&ticket.0).unwrap_or_else(|| {
             let message = format!("batch {} was not timed, has not completed, or has been asked for", ticket.0);
@@ -195,20 +210,9 @@ impl Queue {
         })
     }
 
-    /// Waits for all that was submitted; returns the last batch. To be called before the batches go.
-    pub fn finish(&mut self) -> Result<Ticket> {
+    fn finish(&mut self) -> Result<Ticket> {
         let newest = Ticket(self.progress.get_mut().submitted);
         self.wait(newest)
-    }
-
-    /// An empty list for a queue.
-    fn idle_list(&self, queue: CommandQueueHandle, group: u32) -> Result<List> {
-        let idle = &mut self.progress.lock().idle;
-        let found = idle.iter().position(|list| list.group == group).map(|index| idle.swap_remove(index));
-        match found {
-            None => List::new(&self.device, queue, group),
-            Some(mut list) => list.reset().map(|()| list),
-        }
     }
 }
 
@@ -293,6 +297,7 @@ impl Drop for Engine {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::tests::open;
     use crate::backend::contract::Backend;

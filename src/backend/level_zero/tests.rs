@@ -1,11 +1,12 @@
-//! What is particular to this backend; the contract is tested in `contract.rs`. Without a device, these tests fail.
+//! What is particular to this backend; `contract_tests.rs` tests the contract. Without a device, these tests fail.
 
 use super::*;
+use crate::backend::contract::{MemoryUse, Ticket};
 use crate::backend::contract_tests::{
     add_kernel, allocate, assert_lost, compile, compile_add, copy, dispatch, download, read, read_now, told, upload,
 };
-use crate::base::backend_kind::BackendKind;
-use crate::shader::{Access, Code};
+use crate::base::error::Error;
+use crate::shader::{Access, Code, Module};
 
 /// The first device.
 pub(super) fn open() -> LevelZeroBackend {
@@ -14,7 +15,7 @@ pub(super) fn open() -> LevelZeroBackend {
 
 #[test]
 fn every_listed_device_is_described() {
-    let devices = list().unwrap();
+    let devices = LevelZeroBackend::list().unwrap();
     assert!(!devices.is_empty());
     for (index, device) in devices.iter().enumerate() {
         assert_eq!((device.backend, device.index), (BackendKind::LevelZero, index));
@@ -39,7 +40,7 @@ fn every_listed_device_is_described() {
 #[test]
 fn an_index_out_of_range_is_refused_with_the_number_of_devices() {
     let error = LevelZeroBackend::open(1000).err().unwrap();
-    let count = list().unwrap().len();
+    let count = LevelZeroBackend::list().unwrap().len();
     assert!(matches!(error, Error::BackendUnavailable { .. }));
     assert!(error.to_string().contains(&format!("the number of devices is {count}")), "{error}");
 }

@@ -2,6 +2,7 @@
 
 use super::validation;
 use crate::backend::fork;
+use crate::backend::registry;
 use crate::backend::units::has_extension;
 use crate::base::backend_kind::BackendKind;
 use crate::base::environment;
@@ -15,15 +16,6 @@ const INSTANCE_API: u32 = vk::API_VERSION_1_3;
 
 /// The oldest API that will do: timeline semaphores came with it.
 pub(super) const MINIMUM_API: u32 = vk::API_VERSION_1_2;
-
-/// Where a driver comes from on this operating system.
-const INSTALL_DRIVER: &str = if cfg!(target_vendor = "apple") {
-    "install MoltenVK, for instance with the Vulkan SDK (https://vulkan.lunarg.com)"
-} else if cfg!(windows) {
-    "install the GPU vendor's driver"
-} else {
-    "install the packages libvulkan1 and mesa-vulkan-drivers, or the GPU vendor's driver"
-};
 
 /// The loaded library and the instance made with it.
 ///
@@ -53,7 +45,7 @@ pub(super) fn shared() -> Result<&'static Instance> {
 
 /// The error for a machine on which Vulkan cannot be used, with the way to mend it.
 pub(super) fn unavailable(problem: impl std::fmt::Display) -> Error {
-    Error::BackendUnavailable { backend: BackendKind::Vulkan, reason: format!("{problem}; {INSTALL_DRIVER}") }
+    registry::no_driver(BackendKind::Vulkan, problem)
 }
 
 impl Instance {
@@ -124,8 +116,7 @@ fn create_validated(entry: &Entry) -> Result<ash::Instance> {
     // SAFETY: the entry is loaded. The call fails if the layer is not there.
     let offered = unsafe { entry.enumerate_instance_extension_properties(Some(validation::LAYER)) };
     if !offered.is_ok_and(|offered| has_extension(&offered, ext::validation_features::NAME)) {
-        let reason = validation::INSTALL_LAYER.to_string();
-        return Err(Error::BackendUnavailable { backend: BackendKind::Vulkan, reason });
+        return Err(registry::unavailable(BackendKind::Vulkan, validation::INSTALL_LAYER));
     }
     let mut setup = Setup::new(entry)?;
     setup.layers.push(validation::LAYER.as_ptr());

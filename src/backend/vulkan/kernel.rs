@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::pipeline::{self, Built};
 use crate::backend::contract::{Compiled, KernelId, check_fits};
+use crate::backend::explicit;
 use crate::backend::rules::Signature;
 use crate::base::error::{Error, Result};
 use crate::shader::Module;
@@ -83,9 +84,15 @@ impl Kernels {
         );
         Err(Error::Unsupported { feature, device: self.device.describe() })
     }
+}
+
+impl explicit::Kernels for Kernels {
+    fn binary_key(&self, _: &Module) -> Option<String> {
+        pipeline::binary_key(&self.device.adapter)
+    }
 
     /// Compiles a kernel. Several threads can do so at once.
-    pub fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled> {
+    fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled> {
         check_fits(module, &self.device.adapter.info)?;
         self.check_addresses(module)?;
         let (set_layout, layout) = self.layouts.lock().get(&self.device, module)?;

@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use crate::backend::contract::{BufferId, MemoryUse};
+use crate::backend::explicit;
 use crate::backend::info::MemoryKind;
 use crate::backend::rules::unknown_buffer;
 use crate::backend::slots::Slots;
@@ -76,31 +77,6 @@ impl Memory {
         Ok(Memory { buffers: RwLock::new(Slots::new()), allocator: Mutex::new(allocator), device })
     }
 
-    /// Creates a buffer.
-    pub fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
-        if bytes > self.device.adapter.info.limits.max_buffer_bytes {
-            return Err(self.device.too_large(bytes));
-        }
-        let addressed = match self.device.adapter.addresses {
-            true => vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS,
-            false => vk::BufferUsageFlags::empty(),
-        };
-        let info = vk::BufferCreateInfo::default()
-            .size(bytes)
-            .usage(USAGE | addressed)
-            .sharing_mode(vk::SharingMode::EXCLUSIVE);
-        // SAFETY: the device is alive, and the size is within its limits.
-        let handle = self.device.check("vkCreateBuffer", unsafe { self.device.raw.create_buffer(&info, None) })?;
-        match self.bind(handle, bytes, memory) {
-            Ok(buffer) => Ok(BufferId(self.buffers.write().insert(buffer))),
-            Err(error) => {
-                // SAFETY: nothing else has the handle.
-                unsafe { self.device.raw.destroy_buffer(handle, None) };
-                Err(error)
-            }
-        }
-    }
-
     /// Finds memory for a buffer, and binds it.
     fn bind(&self, handle: vk::Buffer, bytes: u64, memory: MemoryUse) -> Result<Buffer> {
         // SAFETY: the buffer is of this device.
@@ -159,15 +135,6 @@ impl Memory {
         })
     }
 
-    /// Destroys a buffer that no unfinished batch uses.
-    pub fn free(&self, buffer: BufferId) {
-        let removed = self.buffers.write().remove(buffer.0);
-        match removed {
-            Some(buffer) => self.destroy(buffer),
-            None => log::error!("Vulkan: {buffer:?} was freed, but does not exist"),
-        }
-    }
-
     fn destroy(&self, buffer: Buffer) {
         self.device.count_freed(buffer.heap, buffer.allocation.size());
         // SAFETY: the contract says that no unfinished batch uses it, and its number finds it no more.
@@ -186,8 +153,52 @@ impl Memory {
         self.buffers.read()
     }
 
+    /// Makes the host see what the device wrote, if the memory is not coherent.
+    fn invalidate(&self, view: &HostView) -> Result<()> {
+        let Some(range) = view.range else { return Ok(()) };
+        // SAFETY: the range lies within mapped memory, in whole atoms.
+        let invalidated = unsafe { self.device.raw.invalidate_mapped_memory_ranges(&[range]) };
+        self.device.check("vkInvalidateMappedMemoryRanges", invalidated)
+    }
+}
+
+impl explicit::Memory for Memory {
+    type View = HostView;
+
+    fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
+        if bytes > self.device.adapter.info.limits.max_buffer_bytes {
+            return Err(self.device.too_large(bytes));
+        }
+        let addressed = match self.device.adapter.addresses {
+            true => vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS,
+            false => vk::BufferUsageFlags::empty(),
+        };
+        let info = vk::BufferCreateInfo::default()
+            .size(bytes)
+            .usage(USAGE | addressed)
+            .sharing_mode(vk::SharingMode::EXCLUSIVE);
+        // SAFETY: the device is alive, and the size is within its limits.
+        let handle = self.device.check("vkCreateBuffer", unsafe { self.device.raw.create_buffer(&info, None) })?;
+        match self.bind(handle, bytes, memory) {
+            Ok(buffer) => Ok(BufferId(self.buffers.write().insert(buffer))),
+            Err(error) => {
+                // SAFETY: nothing else has the handle.
+                unsafe { self.device.raw.destroy_buffer(handle, None) };
+                Err(error)
+            }
+        }
+    }
+
+    fn free(&self, buffer: BufferId) {
+        let removed = self.buffers.write().remove(buffer.0);
+        match removed {
+            Some(buffer) => self.destroy(buffer),
+            None => log::error!("Vulkan: {buffer:?} was freed, but does not exist"),
+        }
+    }
+
     /// Copies `bytes` to the start of a buffer. The next submission makes them visible to the device.
-    pub fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
         let view = self.host_view(buffer, bytes.len() as u64, "write")?;
         // Of what the last atom holds beyond `bytes`, what the device wrote must not be flushed away.
         self.invalidate(&view)?;
@@ -201,8 +212,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The first `bytes` bytes of a buffer as the host sees them.
-    pub fn host_view(&self, buffer: BufferId, bytes: u64, op: &'static str) -> Result<HostView> {
+    fn host_view(&self, buffer: BufferId, bytes: u64, op: &'static str) -> Result<HostView> {
         let buffers = self.buffers.read();
         let found = buffers.get(buffer.0).ok_or_else(|| unknown_buffer(op, buffer))?;
         let pointer = found.allocation.mapped_ptr();
@@ -221,22 +231,10 @@ impl Memory {
         Ok(HostView { pointer: pointer.cast(), bytes: bytes as usize, range })
     }
 
-    /// What the device wrote, after its batch has completed.
-    ///
-    /// # Safety
-    /// The buffer must be alive, and no unfinished batch may write it, for as long as the slice is used.
-    pub unsafe fn read<'a>(&self, view: &'a HostView) -> Result<&'a [u8]> {
+    unsafe fn read<'a>(&self, view: &'a HostView) -> Result<&'a [u8]> {
         self.invalidate(view)?;
         // SAFETY: mapped, of that length, and the caller keeps it alive and unwritten.
         Ok(unsafe { std::slice::from_raw_parts(view.pointer.as_ptr(), view.bytes) })
-    }
-
-    /// Makes the host see what the device wrote, if the memory is not coherent.
-    fn invalidate(&self, view: &HostView) -> Result<()> {
-        let Some(range) = view.range else { return Ok(()) };
-        // SAFETY: the range lies within mapped memory, in whole atoms.
-        let invalidated = unsafe { self.device.raw.invalidate_mapped_memory_ranges(&[range]) };
-        self.device.check("vkInvalidateMappedMemoryRanges", invalidated)
     }
 }
 

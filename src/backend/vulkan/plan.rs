@@ -2,8 +2,8 @@
 
 use super::kernel::{Kernel, Pipeline};
 use super::memory::Buffer;
-use crate::backend::contract::{BufferId, Command, KernelId, Region, Step};
-use crate::backend::rules::{invalid_step, unknown_buffer};
+use crate::backend::contract::{Command, Region, Step};
+use crate::backend::rules::{check_copy, find_buffer, find_kernel, find_sides};
 use crate::backend::slots::Slots;
 use crate::base::error::Result;
 use ash::vk;
@@ -41,15 +41,15 @@ pub(super) enum Action<'a> {
 type Pieces = SmallVec<[vk::BufferCopy; 1]>;
 
 impl<'a> Plan<'a> {
-    /// Looks up and checks steps. `max_groups` bounds the workgroups in each dimension.
-    pub fn new(steps: &'a [Step], buffers: &Slots<Buffer>, kernels: &[Kernel], max_groups: u32) -> Result<Plan<'a>> {
+    /// Looks up and checks steps among the live buffers and kernels. `max_groups` bounds the workgroups in each
+    /// dimension.
+    pub fn new(steps: &'a [Step], live: &Slots<Buffer>, kernels: &[Kernel], max_groups: u32) -> Result<Plan<'a>> {
         let mut plan = Plan {
             actions: Vec::with_capacity(steps.len()),
             layouts: Vec::with_capacity(steps.len()),
             set_lengths: Vec::with_capacity(steps.len()),
             buffers: Vec::with_capacity(4 * steps.len()),
         };
-        let find = |id: BufferId| buffers.get(id.0).ok_or_else(|| unknown_buffer("submit", id));
         for step in steps {
             let action = match &step.command {
                 Command::Dispatch { kernel, buffers, parameters, groups } => {
@@ -57,7 +57,7 @@ impl<'a> Plan<'a> {
                     kernel.signature().check(buffers.len(), parameters.len(), *groups, max_groups)?;
                     let mut parameters = Cow::from(parameters.as_slice());
                     for buffer in buffers {
-                        let buffer = find(*buffer)?;
+                        let buffer = find_buffer(live, *buffer)?;
                         if kernel.addresses {
                             let address = buffer.address.unwrap_or_default();
                             parameters.to_mut().extend([address as u32, (address >> 32) as u32]);
@@ -74,8 +74,8 @@ impl<'a> Plan<'a> {
                     Action::Dispatch { pipeline: kernel.pipeline, parameters, groups: *groups }
                 }
                 Command::CopyRegion { src, dst, region } => {
-                    let (src, dst) = (find(*src)?, find(*dst)?);
-                    check_copy(src, dst, region)?;
+                    let [src, dst] = find_sides(live, *src, *dst)?;
+                    check_copy(region, src.bytes, dst.bytes)?;
                     Action::Copy { src: src.handle, dst: dst.handle, pieces: pieces(region) }
                 }
             };
@@ -83,18 +83,6 @@ impl<'a> Plan<'a> {
         }
         Ok(plan)
     }
-}
-
-fn find_kernel(kernels: &[Kernel], id: KernelId) -> Result<&Kernel> {
-    let kernel = usize::try_from(id.0).ok().and_then(|index| kernels.get(index));
-    kernel.ok_or_else(|| invalid_step(format!("{id:?} does not exist")))
-}
-
-fn check_copy(src: &Buffer, dst: &Buffer, region: &Region) -> Result<()> {
-    if src.handle == dst.handle {
-        return Err(invalid_step("a copy within one buffer: two are needed".into()));
-    }
-    region.check(src.bytes, dst.bytes).map_err(|reason| invalid_step(format!("a copy cannot be done: {reason}")))
 }
 
 /// A piece for each row of a region that has passed its check.

@@ -2,7 +2,11 @@
 
 use crate::backend::info::{Limits, powers_of_two};
 use crate::backend::units::has_extension;
+use crate::base::environment;
 use ash::{ext, khr, vk};
+
+/// The largest binding if tests force addresses, in bytes: all buffers but the smallest are larger.
+const FORCED_BINDING: u64 = 16;
 
 /// What the properties behind version 1.0 of the API tell.
 pub(super) struct Properties {
@@ -78,7 +82,7 @@ fn limits(
     if maintenance.max_buffer_size != 0 {
         max_buffer = max_buffer.min(maintenance.max_buffer_size);
     }
-    let forced = crate::base::environment::settings().max_binding.unwrap_or(u64::MAX);
+    let forced = if environment::settings().force.addresses { FORCED_BINDING } else { u64::MAX };
     let max_binding = max_buffer.min(base.max_storage_buffer_range.into()).min(forced);
     let words = base.max_push_constants_size / 4;
     let (smallest, largest) = match (sizes.min_subgroup_size, sizes.max_subgroup_size) {

@@ -1,11 +1,15 @@
 //! The queue: submission, and the timeline semaphore that counts completed batches.
 
+use super::Vulkan;
 use super::batch::Batch;
 use super::clock::{Clock, Moment};
 use super::device::Device;
+use super::kernel::Kernels;
+use super::memory::Memory;
 use super::plan::Plan;
 use super::validation;
-use crate::backend::contract::Ticket;
+use crate::backend::contract::{Step, Ticket};
+use crate::backend::explicit::{self, Queue as _};
 use crate::backend::info::DeviceKind;
 use crate::base::clock;
 use crate::base::error::{Error, Result};
@@ -63,71 +67,6 @@ impl Queue {
         Ok(Queue { state: Mutex::new(state), timeline, spin, clock: Clock::new(&device), device })
     }
 
-    /// Records a batch and submits it. Threads record side by side; the order of submission gives the tickets.
-    pub fn submit(&self, plan: &Plan<'_>, timed: bool) -> Result<Ticket> {
-        let info = &self.device.adapter.info;
-        if timed && !info.features.timestamps {
-            return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
-        }
-        let mut batch = self.idle_batch()?;
-        batch.record(plan, timed)?;
-        // Last chance to hold the batch back: once it is submitted, the caller must get its ticket.
-        validation::check()?;
-        let mut state = self.state.lock();
-        let number = state.submitted + 1;
-        let (commands, semaphores, values) = ([batch.commands()], [self.timeline], [number]);
-        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
-        let info = [vk::SubmitInfo::default()
-            .command_buffers(&commands)
-            .signal_semaphores(&semaphores)
-            .push_next(&mut timeline)];
-        // SAFETY: the commands are recorded and not submitted yet, the lock guards the queue, and each number is higher
-        // than the one before. The batch is kept until the semaphore has that value.
-        let submitted = unsafe { self.device.raw.queue_submit(state.queue, &info, vk::Fence::null()) };
-        self.device.check("vkQueueSubmit", submitted)?;
-        state.submitted = number;
-        state.in_flight.push_back((number, batch));
-        Ok(Ticket(number))
-    }
-
-    /// The newest completed batch.
-    pub fn completed(&self) -> Result<Ticket> {
-        // SAFETY: the semaphore is of this device, and a timeline.
-        let value = unsafe { self.device.raw.get_semaphore_counter_value(self.timeline) };
-        self.device.check("vkGetSemaphoreCounterValue", value).map(Ticket)
-    }
-
-    /// Blocks until a batch has completed; returns the newest that has.
-    pub fn wait(&self, ticket: Ticket) -> Result<Ticket> {
-        let submitted = self.state.lock().submitted;
-        if ticket.0 > submitted {
-            let message = format!("batch {} was not submitted yet, the newest is {submitted}", ticket.0);
-            return Err(Error::InvalidArgument { op: "wait", message });
-        }
-        let start = Instant::now();
-        loop {
-            self.device.alive()?;
-            let completed = self.completed()?;
-            if completed >= ticket {
-                self.recycle(completed)?;
-                return Ok(completed);
-            }
-            if start.elapsed() < self.spin {
-                std::hint::spin_loop();
-            } else {
-                self.sleep(ticket)?;
-            }
-        }
-    }
-
-    /// Waits for all that was submitted; returns the last batch. To be called before the batches go.
-    pub fn finish(&mut self) -> Result<Ticket> {
-        // SAFETY: nobody else has the queue any more.
-        let idle = unsafe { self.device.raw.device_wait_idle() };
-        self.device.check("vkDeviceWaitIdle", idle)?;
-        Ok(Ticket(self.state.get_mut().submitted))
-    }
-
     /// Lets the driver put the thread to sleep until a batch has completed, or for a while.
     fn sleep(&self, ticket: Ticket) -> Result<()> {
         let (semaphores, values) = ([self.timeline], [ticket.0]);
@@ -159,18 +98,6 @@ impl Queue {
         Ok(())
     }
 
-    /// When each step of a timed and completed batch ran, once.
-    pub fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
-        self.recycle(self.completed()?)?;
-        let timestamps = self.state.lock().timestamps.remove(&ticket.0).ok_or_else(|| {
-            let what = "was not timed, has not completed, or has told its timings before";
-            Error::InvalidArgument { op: "timings", message: format!("batch {} {what}", ticket.0) }
-        })?;
-        let moment = self.moment()?;
-        let pairs = timestamps.chunks_exact(2);
-        Ok(pairs.map(|pair| moment.host_time(pair[0])..moment.host_time(pair[1])).collect())
-    }
-
     /// A moment of the present.
     fn moment(&self) -> Result<Moment> {
         self.clock.moment(&self.device).unwrap_or_else(|| self.moment_by_batch())
@@ -200,6 +127,82 @@ impl Queue {
     }
 }
 
+impl explicit::Queue<Vulkan> for Queue {
+    /// Records a batch and submits it. Threads record side by side; the order of submission gives the tickets.
+    fn submit(&self, steps: &[Step], memory: &Memory, kernels: &Kernels, timed: bool) -> Result<Ticket> {
+        let info = &self.device.adapter.info;
+        let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), info.limits.max_groups)?;
+        if timed && !info.features.timestamps {
+            return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
+        }
+        let mut batch = self.idle_batch()?;
+        batch.record(&plan, timed)?;
+        // Last chance to hold the batch back: once it is submitted, the caller must get its ticket.
+        validation::check()?;
+        let mut state = self.state.lock();
+        let number = state.submitted + 1;
+        let (commands, semaphores, values) = ([batch.commands()], [self.timeline], [number]);
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let info = [vk::SubmitInfo::default()
+            .command_buffers(&commands)
+            .signal_semaphores(&semaphores)
+            .push_next(&mut timeline)];
+        // SAFETY: the commands are recorded and not submitted yet, the lock guards the queue, and each number is higher
+        // than the one before. The batch is kept until the semaphore has that value.
+        let submitted = unsafe { self.device.raw.queue_submit(state.queue, &info, vk::Fence::null()) };
+        self.device.check("vkQueueSubmit", submitted)?;
+        state.submitted = number;
+        state.in_flight.push_back((number, batch));
+        Ok(Ticket(number))
+    }
+
+    fn completed(&self) -> Result<Ticket> {
+        // SAFETY: the semaphore is of this device, and a timeline.
+        let value = unsafe { self.device.raw.get_semaphore_counter_value(self.timeline) };
+        self.device.check("vkGetSemaphoreCounterValue", value).map(Ticket)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<Ticket> {
+        let submitted = self.state.lock().submitted;
+        if ticket.0 > submitted {
+            let message = format!("batch {} was not submitted yet, the newest is {submitted}", ticket.0);
+            return Err(Error::InvalidArgument { op: "wait", message });
+        }
+        let start = Instant::now();
+        loop {
+            self.device.alive()?;
+            let completed = self.completed()?;
+            if completed >= ticket {
+                self.recycle(completed)?;
+                return Ok(completed);
+            }
+            if start.elapsed() < self.spin {
+                std::hint::spin_loop();
+            } else {
+                self.sleep(ticket)?;
+            }
+        }
+    }
+
+    fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+        self.recycle(self.completed()?)?;
+        let timestamps = self.state.lock().timestamps.remove(&ticket.0).ok_or_else(|| {
+            let what = "was not timed, has not completed, or has told its timings before";
+            Error::InvalidArgument { op: "timings", message: format!("batch {} {what}", ticket.0) }
+        })?;
+        let moment = self.moment()?;
+        let pairs = timestamps.chunks_exact(2);
+        Ok(pairs.map(|pair| moment.host_time(pair[0])..moment.host_time(pair[1])).collect())
+    }
+
+    fn finish(&mut self) -> Result<Ticket> {
+        // SAFETY: nobody else has the queue any more.
+        let idle = unsafe { self.device.raw.device_wait_idle() };
+        self.device.check("vkDeviceWaitIdle", idle)?;
+        Ok(Ticket(self.state.get_mut().submitted))
+    }
+}
+
 impl Drop for Queue {
     fn drop(&mut self) {
         // SAFETY: nothing was submitted, or the backend has called `finish`: the device is idle, or lost.
@@ -208,6 +211,7 @@ impl Drop for Queue {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::tests::open;
     use super::*;

@@ -1,12 +1,13 @@
-//! What is particular to this backend; the contract is tested in `contract.rs`. Without a device, these tests fail.
+//! What is particular to this backend; `contract_tests.rs` tests the contract. Without a device, these tests fail.
 
 use super::*;
-use crate::backend::contract::MemoryUse;
+use crate::backend::contract::{MemoryUse, Step, Ticket};
 use crate::backend::contract_tests::{
     add_kernel, allocate, assert_computes, assert_lost, compile, compile_add, copy, dispatch, download, is_child, read,
     told, upload, upload_bytes,
 };
-use crate::shader::Code;
+use crate::base::error::Error;
+use crate::shader::{Code, Module};
 use ash::vk;
 
 /// The first device.
@@ -16,7 +17,7 @@ pub(super) fn open() -> VulkanBackend {
 
 #[test]
 fn every_listed_device_is_described() {
-    let devices = list().unwrap();
+    let devices = VulkanBackend::list().unwrap();
     assert!(!devices.is_empty());
     for (index, device) in devices.iter().enumerate() {
         assert_eq!((device.backend, device.index), (BackendKind::Vulkan, index));
@@ -37,7 +38,7 @@ fn every_listed_device_is_described() {
 #[test]
 fn an_index_out_of_range_is_refused_with_the_number_of_devices() {
     let error = VulkanBackend::open(1000).err().unwrap();
-    let count = list().unwrap().len();
+    let count = VulkanBackend::list().unwrap().len();
     assert!(matches!(error, Error::BackendUnavailable { .. }));
     assert!(error.to_string().contains(&format!("the number of devices is {count}")), "{error}");
 }

@@ -1,27 +1,13 @@
 //! Finding adapters, and describing them.
 
-#[cfg(not(target_arch = "wasm32"))]
 use crate::backend::fork;
 use crate::backend::info::{DeviceInfo, DeviceKind, Limits, powers_of_two, vendor_name};
+use crate::backend::registry;
 use crate::base::backend_kind::BackendKind;
 use crate::base::environment;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::features::{Features, MatrixUnits};
-#[cfg(not(target_arch = "wasm32"))]
 use parking_lot::Mutex;
-
-/// How to get a device, for the error that says there is none.
-const HINT: &str = if cfg!(target_arch = "wasm32") {
-    "use a browser with WebGPU, on a page served by https or from localhost"
-} else if cfg!(target_os = "linux") {
-    "install the GPU's Vulkan driver, or Mesa's software driver: `apt-get install libvulkan1 mesa-vulkan-drivers`"
-} else if cfg!(target_os = "windows") {
-    "update the GPU's driver to one with Direct3D 12 or Vulkan"
-} else if cfg!(any(target_os = "macos", target_os = "ios")) {
-    "a GPU that Metal supports is needed"
-} else {
-    "a GPU driver with Vulkan is needed"
-};
 
 /// The devices that this backend can open, in the order of their indices.
 pub(crate) async fn list() -> Result<Vec<DeviceInfo>> {
@@ -37,28 +23,28 @@ pub(super) async fn find(index: usize) -> Result<wgpu::Adapter> {
     }
     let found: Vec<_> = adapters.iter().enumerate().map(|(i, a)| format!("webgpu:{i} {}", a.get_info().name)).collect();
     let reason = format!("there is no device {index}; {} found: {}", found.len(), found.join(", "));
-    Err(Error::BackendUnavailable { backend: BackendKind::WebGpu, reason })
+    Err(registry::unavailable(BackendKind::WebGpu, reason))
 }
 
 /// Every adapter that can run kernels; at least one.
 async fn adapters() -> Result<Vec<wgpu::Adapter>> {
-    #[cfg(target_arch = "wasm32")]
-    let (mut adapters, failure) = match instance().request_adapter(&wgpu::RequestAdapterOptions::default()).await {
-        Ok(adapter) => (vec![adapter], String::new()),
-        Err(error) => (Vec::new(), format!(" ({error})")),
-    };
-    #[cfg(not(target_arch = "wasm32"))]
-    let (mut adapters, failure) = (enumerate().await, "");
+    let (mut adapters, failure) = if cfg!(native) { (enumerate().await, String::new()) } else { request().await };
     adapters.retain(|a| a.get_downlevel_capabilities().flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS));
     if adapters.is_empty() {
-        let reason = format!("wgpu finds no adapter{failure}; {HINT}");
-        return Err(Error::BackendUnavailable { backend: BackendKind::WebGpu, reason });
+        return Err(registry::no_driver(BackendKind::WebGpu, format_args!("wgpu finds no adapter{failure}")));
     }
     Ok(adapters)
 }
 
+/// The one adapter that a browser gives, or why it gives none.
+async fn request() -> (Vec<wgpu::Adapter>, String) {
+    match instance().request_adapter(&wgpu::RequestAdapterOptions::default()).await {
+        Ok(adapter) => (vec![adapter], String::new()),
+        Err(error) => (Vec::new(), format!(" ({error})")),
+    }
+}
+
 /// The adapters of the process's one instance, which is kept as soon as it finds any: creating one takes up to 0.3 s.
-#[cfg(not(target_arch = "wasm32"))]
 async fn enumerate() -> Vec<wgpu::Adapter> {
     static SHARED: Mutex<Option<(u32, wgpu::Instance)>> = Mutex::new(None);
     let known = SHARED.lock().clone().filter(|(process, _)| *process == fork::process());
@@ -87,12 +73,12 @@ fn instance() -> wgpu::Instance {
 pub(super) fn wgpu_features(adapter: &wgpu::Adapter) -> wgpu::Features {
     use wgpu::Features as F;
     let mut used = F::SHADER_F16 | F::SHADER_INT64 | F::SHADER_F64 | F::SUBGROUP;
-    if cfg!(not(target_arch = "wasm32")) {
+    if cfg!(native) {
         // Nobody can wait for them in a browser.
         used |= F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS;
     }
     #[cfg(wgpu_on_vulkan)]
-    if !environment::settings().wgsl {
+    if !environment::settings().force.wgsl {
         used |= super::on_vulkan::features(adapter);
     }
     adapter.features() & used
@@ -204,6 +190,7 @@ fn driver_text(beneath: wgpu::Backend, driver: &str, version: &str) -> String {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::*;
 

@@ -115,6 +115,7 @@ fn create_group(
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::tests::open;
     use super::*;

@@ -30,6 +30,7 @@ fn check_alignment(region: &Region) -> Result<(), String> {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::tests::open;
     use super::*;

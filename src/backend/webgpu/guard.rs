@@ -5,10 +5,8 @@
 
 use super::adapter::SPIRV;
 use crate::backend::info::DeviceInfo;
-#[cfg(not(target_family = "wasm"))]
 use crate::backend::parked::Parked;
 use crate::base::backend_kind::BackendKind;
-#[cfg(not(target_family = "wasm"))]
 use crate::base::environment;
 use crate::base::error::{Error, Result};
 use parking_lot::Mutex;
@@ -16,7 +14,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 /// wgpu's devices that are open and not in use, by what they are: adapters are found anew for each opening.
-#[cfg(not(target_family = "wasm"))]
 static PARKED: Parked<DeviceInfo, (wgpu::Device, wgpu::Queue)> = Parked::new();
 
 /// A device, watched for everything that can go wrong with it.
@@ -38,7 +35,6 @@ struct Faults {
 
 impl GuardedDevice {
     /// A device that was open before and works.
-    #[cfg(not(target_family = "wasm"))]
     pub fn parked(info: &DeviceInfo) -> Option<GuardedDevice> {
         let (device, queue) = PARKED.take(info)?;
         let gpu = GuardedDevice::new(device, queue, info.clone());
@@ -111,19 +107,16 @@ impl GuardedDevice {
         }
     }
 
-    #[cfg(not(target_arch = "wasm32"))]
     fn in_scopes<T>(&self, work: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
+        if cfg!(not(native)) {
+            return (work(), None);
+        }
         let filters = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation];
         let scopes = filters.map(|filter| self.device.push_error_scope(filter));
         let value = work();
         // The answer is there at once outside of browsers, so that this blocks on nothing.
         let caught = scopes.into_iter().rev().filter_map(|scope| pollster::block_on(scope.pop())).last();
         (value, caught)
-    }
-
-    #[cfg(target_arch = "wasm32")]
-    fn in_scopes<T>(&self, work: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
-        (work(), None)
     }
 
     /// Lets wgpu run the callbacks that are due, or blocks until it can. Does nothing in a browser, which runs them
@@ -142,11 +135,10 @@ impl GuardedDevice {
     }
 }
 
-#[cfg(not(target_family = "wasm"))]
 impl Drop for GuardedDevice {
     fn drop(&mut self) {
-        // Validation layers look for what was left behind when a device is destroyed.
-        if self.faults.lost.get().is_none() && !environment::settings().validation {
+        // Validation layers look for what was left behind when a device is destroyed. A browser destroys it safely.
+        if cfg!(native) && self.faults.lost.get().is_none() && !environment::settings().validation {
             PARKED.put(self.info.clone(), (self.device.clone(), self.queue.clone()));
         }
     }

@@ -225,7 +225,7 @@ impl<'a> Source<'a> {
             Code::Spirv(_) => wgsl::translate(module)?.into(),
             Code::Wgsl(text) => Cow::Borrowed(&**text),
         };
-        Ok(Source::Wgsl(if cfg!(target_arch = "wasm32") { wgsl::for_browser(&text, module).into() } else { text }))
+        Ok(Source::Wgsl(if cfg!(not(native)) { wgsl::for_browser(&text, module).into() } else { text }))
     }
 }
 
@@ -252,6 +252,7 @@ fn create_layout(device: &wgpu::Device, signature: &Signature) -> Layout {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::WebGpuBackend;
     use super::super::tests::open;

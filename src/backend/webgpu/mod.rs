@@ -18,6 +18,7 @@ mod on_vulkan;
 mod queue;
 mod read;
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests;
 mod timing;
 
@@ -33,13 +34,18 @@ use read::Reads;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(crate) use adapter::list;
+pub(super) use adapter::list;
+
+/// Opens a device by its index.
+pub(super) async fn open(index: usize) -> Result<Box<dyn Backend>> {
+    Ok(Box::new(WebGpuBackend::open(index).await?))
+}
 
 /// A WebGPU device.
 ///
 /// Callbacks of reads run inside [`wait`](Backend::wait) and [`completed`](Backend::completed), and in a browser from
 /// its event loop; never inside of `submit`, and never with anything locked.
-pub(crate) struct WebGpuBackend {
+struct WebGpuBackend {
     info: DeviceInfo,
     gpu: Arc<GuardedDevice>,
     buffers: Buffers,
@@ -69,15 +75,11 @@ async fn request_device(adapter: &wgpu::Adapter) -> Result<(wgpu::Device, wgpu::
 }
 
 impl WebGpuBackend {
-    /// Opens the device of an index in [`list`].
-    pub(crate) async fn open(index: usize) -> Result<WebGpuBackend> {
+    /// Opens a device by its index.
+    async fn open(index: usize) -> Result<WebGpuBackend> {
         let adapter = adapter::find(index).await?;
         let info = adapter::describe(&adapter, index);
-        #[cfg(not(target_family = "wasm"))]
-        let parked = GuardedDevice::parked(&info);
-        #[cfg(target_family = "wasm")]
-        let parked = None;
-        let gpu = match parked {
+        let gpu = match GuardedDevice::parked(&info) {
             Some(gpu) => gpu,
             None => {
                 let (device, queue) = request_device(&adapter).await?;
@@ -194,7 +196,7 @@ impl Backend for WebGpuBackend {
     fn wait(&self, ticket: Ticket) -> Result<()> {
         self.after_poll(self.queue.wait(ticket))?;
         // Other threads may have polled a read that is due, and be about to call its callback.
-        while cfg!(not(target_arch = "wasm32")) && !self.reads.have_ended(ticket) {
+        while cfg!(native) && !self.reads.have_ended(ticket) {
             self.after_poll(self.gpu.poll(wgpu::PollType::Poll))?;
         }
         Ok(())

@@ -100,7 +100,7 @@ impl BatchQueue {
         };
         drop(state);
         self.gpu.poll(how)?;
-        if cfg!(not(target_arch = "wasm32")) {
+        if cfg!(native) {
             // Another thread may have polled the callback that says so, and be about to call it.
             self.completed.fetch_max(ticket.0, Ordering::Release);
         }

@@ -64,7 +64,7 @@ impl Reads {
         }
         drop(state);
         self.moved.notify_all();
-        if cfg!(target_arch = "wasm32") {
+        if cfg!(not(native)) {
             self.finish_due();
         }
     }

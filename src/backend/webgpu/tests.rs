@@ -1,4 +1,4 @@
-//! What is particular to this backend; the contract is tested in `contract.rs`. Without a device, these tests fail.
+//! What is particular to this backend; `contract_tests.rs` tests the contract. Without a device, these tests fail.
 
 use super::*;
 use crate::backend::contract_tests::{

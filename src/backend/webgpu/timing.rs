@@ -240,6 +240,7 @@ fn map(gpu: &GuardedDevice, buffer: &wgpu::Buffer) -> Result<()> {
 }
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests {
     use super::super::tests::open;
     use super::*;
