@@ -193,8 +193,9 @@ impl GemmStridedBatched {
 }
 
 impl Tensor {
-    /// `alpha op(self) op(rhs) + beta c`, of matrices or batches of them: see [`Gemm`]. Batches and `c` are broadcast to
-    /// the shape of the product. Any strides will do. Factors and sums are computed in `f32` for `f16`, and rounded once.
+    /// Returns `alpha op(self) op(rhs) + beta c`, of matrices or batches of them: see [`Gemm`]. Batches and `c` are
+    /// broadcast to the shape of the product. Any strides will do. Factors and sums are computed in `f32` for `f16`,
+    /// and rounded once.
     ///
     /// ```
     /// # use marquetry::{Device, Gemm, Tensor};
@@ -208,14 +209,14 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::RankMismatch`] below two axes; [`Error::ShapeMismatch`], [`Error::DTypeMismatch`],
-    /// [`Error::DeviceMismatch`]; [`Error::InvalidArgument`] where `beta` is not 0 but there is no `c`, or where an
+    /// [`Error::DeviceMismatch`]; [`Error::InvalidArgument`] if `beta` is not 0 but there is no `c`, or if an
     /// integer dtype cannot hold a factor; [`Error::UnsupportedDType`] for integers of 8 bits.
     pub fn gemm(&self, rhs: &Tensor, c: Option<&Tensor>, config: Gemm) -> Result<Tensor> {
         config.run(self, rhs, c, "gemm")
     }
 
-    /// [`gemm`](Self::gemm) of many matrices that are tensors of their own; `c` may be empty where `beta` is 0. The
-    /// products do not wait for one another, and may have different shapes.
+    /// Returns [`gemm`](Self::gemm) of many matrices that are tensors of their own; `c` may be empty if `beta` is 0.
+    /// The products do not wait for one another, and may have different shapes.
     ///
     /// ```
     /// # use marquetry::{DType, Device, Gemm, Tensor};
@@ -228,7 +229,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where there are not as many matrices on each side; else as [`gemm`](Self::gemm).
+    /// [`Error::InvalidArgument`] if there are not as many matrices on each side; else as [`gemm`](Self::gemm).
     pub fn gemm_batched<T: Borrow<Tensor>>(a: &[T], b: &[T], c: &[T], config: Gemm) -> Result<Vec<Tensor>> {
         const OP: &str = "gemm_batched";
         if a.len() != b.len() || (!c.is_empty() && c.len() != a.len()) {
@@ -244,10 +245,10 @@ impl Tensor {
         a.iter().zip(b).enumerate().map(product).collect()
     }
 
-    /// `c` with its matrices replaced by `alpha op(A) op(B) + beta C`, where the matrices lie in the elements of `a`, `b`
-    /// and `c`, taken in row-major order whatever their shapes, as [`GemmStridedBatched`] tells. What lies between the
-    /// rows and between the matrices of `c` stays as it is. As in [`slice_assign`](Self::slice_assign), `c` is replaced
-    /// in place if nobody else holds it.
+    /// Returns `c` with its matrices replaced by `alpha op(A) op(B) + beta C`. The matrices lie in the elements of `a`,
+    /// `b` and `c`, taken in row-major order whatever their shapes, as [`GemmStridedBatched`] tells. The elements
+    /// between the rows and between the matrices of `c` stay as they are. As in [`slice_assign`](Self::slice_assign),
+    /// `c` is replaced in place if nobody else holds it.
     ///
     /// ```
     /// # use marquetry::{Device, GemmStridedBatched, MatrixBatch, MatrixOrder, Tensor};
@@ -262,7 +263,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where a leading dimension is smaller than a row (or a column), a matrix leaves its
+    /// [`Error::InvalidArgument`] if a leading dimension is smaller than a row (or a column), a matrix leaves its
     /// buffer, or matrices of `c` overlap; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
     /// [`Error::UnsupportedDType`] for integers of 8 bits; [`Error::OutOfMemory`] for a copy.
     pub fn gemm_strided_batched(a: &Tensor, b: &Tensor, c: Tensor, call: GemmStridedBatched) -> Result<Tensor> {
