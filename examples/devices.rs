@@ -73,7 +73,7 @@ fn print(info: &DeviceInfo) {
         let place = if region.device_local { "device" } else { "host" };
         println!("    {:<15} {} ({place}{bus}{clock})", region.name, size(region.bytes));
     }
-    println!("  largest buffer    {}, aligned to {} bytes", size(limits.max_buffer_bytes), limits.buffer_alignment);
+    println!("  largest buffer    {}", size(limits.max_buffer_bytes));
     println!("  largest binding   {}", size(limits.max_binding_bytes));
     println!("  kernels take      {} buffers, {} parameter words", limits.max_bindings, limits.max_parameter_words);
 }
@@ -106,7 +106,6 @@ fn print_json(info: &DeviceInfo) {
             "max_workgroup_invocations": limits.max_workgroup_invocations,
             "max_workgroup_memory": limits.max_workgroup_memory, "max_workgroup_size": limits.max_workgroup_size,
             "max_groups": limits.max_groups, "subgroup_sizes": limits.subgroup_sizes,
-            "buffer_alignment": limits.buffer_alignment, "copy_alignment": limits.copy_alignment,
         },
     });
     println!("{snapshot}");

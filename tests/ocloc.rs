@@ -89,7 +89,7 @@ fn some_gpus_have_no_64_bit_floats() {
 
 #[test]
 fn some_gpus_have_no_dot_products() {
-    let k = KernelBuilder::new("dot", Target { integer_dot_products: true, ..Target::LEVEL_ZERO }, 64);
+    let k = KernelBuilder::new("dot", Target::LEVEL_ZERO.integer_dot_products(true), 64);
     let x = k.buffer("x", Type::U32, Access::ReadWrite);
     let i = k.global_index();
     x.store(i, x.load(i).dot_u8(k.u32(0x0102_0304), k.u32(5)));

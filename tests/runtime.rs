@@ -1,8 +1,8 @@
 //! The counters of every device: launches, submissions, waits and memory.
 
 use marquetry::{
-    ConvConfig, DType, Device, DeviceKind, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind,
-    PoolConfig, Precision, Profile, Result, Tensor, TimedCommand,
+    ConvConfig, DType, Device, DeviceKind, Error, Gemm, GemmStridedBatched, MatrixBatch, MemoryKind, PoolConfig,
+    Precision, Profile, Result, Tensor, TimedCommand,
 };
 use std::time::Instant;
 
@@ -112,7 +112,7 @@ fn products_are_finished_by_their_kernels(device: &Device) -> Result<()> {
     let expected = |row: usize, column: usize| (144.0 * row as f32 + 66.0 + column as f32 - 100.0).max(0.0) * 2.0 + 1.0;
     let expected: Vec<f32> = (0..48).map(|i| expected(i / 8, i % 8)).collect();
     assert_eq!(y.to_vec::<f32>()?, expected);
-    let config = Gemm { trans_b: true, alpha: 2.0, beta: 3.0, ..Gemm::default() };
+    let config = Gemm::default().trans_b(true).alpha(2.0).beta(3.0);
     let (_, launches) = count_launches(device, || x.gemm(&weight, Some(&bias), config)?.eval())?;
     assert_eq!(launches, 1);
     // If the product is used in another order or in part, it runs alone.
@@ -353,11 +353,8 @@ fn memory_is_used_again(device: &Device) -> Result<()> {
 fn products_are_written_in_place(device: &Device) -> Result<()> {
     let a = Tensor::ones(4, DType::F32, device)?;
     let mut c = Tensor::from_vec(vec![1f32; 1 << 20], 1 << 20, device)?;
-    let square = MatrixBatch { leading: 2, stride: 0, offset: 0 };
-    let gemm = Gemm { beta: 1.0, ..Gemm::default() };
-    let place = MatrixBatch { leading: 1000, stride: 0, offset: 5000 };
-    let order = MatrixOrder::RowMajor;
-    let call = GemmStridedBatched { gemm, order, m: 2, n: 2, k: 2, batch: 1, a: square, b: square, c: place };
+    let place = MatrixBatch::new(1000).offset(5000);
+    let call = GemmStridedBatched::new([2, 2, 2]).gemm(Gemm::default().beta(1.0)).c(place);
     for _ in 0..3 {
         c = Tensor::gemm_strided_batched(&a, &a, c, call)?;
     }

@@ -28,13 +28,13 @@ struct Arguments {
 fn row(kernel: &Module) -> String {
     format!(
         "{:<44} {:>9} {:>8} {:>10} {:>9} {:>7}  {}",
-        kernel.name,
-        kernel.workgroup[0],
-        kernel.bindings.len(),
-        kernel.parameter_words,
-        kernel.workgroup_memory,
+        kernel.name(),
+        kernel.workgroup()[0],
+        kernel.bindings().len(),
+        kernel.parameter_words(),
+        kernel.workgroup_memory(),
         kernel.spirv().map_or(0, <[u32]>::len),
-        kernel.requires,
+        kernel.requires(),
     )
 }
 
@@ -67,7 +67,7 @@ fn print_intel(kernels: &[Vec<Module>], gpus: &[String]) -> anyhow::Result<usize
     }
     let source = |kernel: &Module| -> marquetry::Result<Source> {
         let spirv = kernel.spirv()?.iter().flat_map(|word| word.to_le_bytes()).collect();
-        Ok(Source { spirv, large_registers: kernel.large_registers })
+        Ok(Source { spirv, large_registers: kernel.large_registers() })
     };
     let sources = kernels.iter().map(|kernels| kernels.iter().map(source).collect());
     let sources = sources.collect::<marquetry::Result<Vec<Vec<Source>>>>()?;
@@ -86,13 +86,13 @@ fn print_intel(kernels: &[Vec<Module>], gpus: &[String]) -> anyhow::Result<usize
             let kernel = &kernels[number];
             let cells = match &reports[number] {
                 Ok(report) => INTEL_COLUMNS.iter().map(|(_, cell)| format!(" {:>9}", cell(report))).collect(),
-                Err(_) if kernel.requires.f64 && !ocloc::has_f64(gpu) => " has no 64-bit floats".into(),
+                Err(_) if kernel.requires().f64 && !ocloc::has_f64(gpu) => " has no 64-bit floats".into(),
                 Err(message) => {
                     refused += 1;
                     format!(" {message}")
                 }
             };
-            println!("{:<44} {gpu:<9}{cells}", kernel.name);
+            println!("{:<44} {gpu:<9}{cells}", kernel.name());
         }
     }
     let compiled: Vec<&Report> = reports.iter().flatten().flatten().collect();
@@ -105,7 +105,7 @@ fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let kernels = |target| -> marquetry::Result<Vec<Module>> {
         let mut kernels = catalogue(target)?;
-        kernels.retain(|kernel| kernel.name.contains(&arguments.name));
+        kernels.retain(|kernel| kernel.name().contains(&arguments.name));
         Ok(kernels)
     };
     let Some(mut gpus) = arguments.intel.clone() else {
@@ -115,8 +115,7 @@ fn main() -> anyhow::Result<()> {
     if gpus.is_empty() {
         gpus = ocloc::GPUS.map(String::from).to_vec();
     }
-    let of_gpu =
-        |gpu: &String| kernels(Target { integer_dot_products: ocloc::has_dot_products(gpu), ..Target::LEVEL_ZERO });
+    let of_gpu = |gpu: &String| kernels(Target::LEVEL_ZERO.integer_dot_products(ocloc::has_dot_products(gpu)));
     match print_intel(&gpus.iter().map(of_gpu).collect::<Result<Vec<_>, _>>()?, &gpus)? {
         0 => Ok(()),
         refused => bail!("{refused} times the compiler has refused a kernel"),

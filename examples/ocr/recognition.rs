@@ -95,9 +95,8 @@ impl Layer {
         let width = hidden / HEADS;
         // [batch, places, 3 hidden] -> [3, batch, heads, places, width]
         let parts = self.projection.forward(x)?.reshape([batch, places, 3, HEADS, width])?.permute([2, 0, 3, 1, 4])?;
-        let part = |n| parts.narrow(0, n, 1)?.squeeze(0);
-        let scores = (part(0)?.matmul(&part(1)?.t()?)? * (1.0 / (width as f64).sqrt()))?;
-        let mixed = scores.softmax(-1)?.matmul(&part(2)?)?;
+        let scores = (parts.i(0)?.matmul(&parts.i(1)?.t()?)? * (1.0 / (width as f64).sqrt()))?;
+        let mixed = scores.softmax(-1)?.matmul(&parts.i(2)?)?;
         self.output.forward(&mixed.transpose(1, 2)?.reshape((batch, places, hidden))?)
     }
 

@@ -117,7 +117,7 @@ impl SelfAttention {
         let key = split(self.key.forward(x)?)?;
         let value = split(self.value.forward(x)?)?;
 
-        let config = AttentionConfig { mask: Some(padding.clone()), ..Default::default() };
+        let config = AttentionConfig::default().mask(padding.clone());
         let mixed = query.scaled_dot_product_attention(&key, &value, &config)?;
         self.output.forward(&mixed.transpose(1, 2)?.reshape((batch, tokens, hidden))?)
     }

@@ -56,10 +56,7 @@ pub struct Limits {
     /// The possible numbers of lanes in a subgroup, ascending. Empty if unknown.
     pub subgroup_sizes: Vec<u32>,
     /// The alignment of buffers in bytes.
-    pub buffer_alignment: u64,
-    /// Offsets, pitches and sizes of the driver's copies are multiples of this many bytes. A kernel does all other
-    /// copies.
-    pub copy_alignment: u64,
+    pub(crate) copy_alignment: u64,
 }
 
 /// The memory that holds a tensor's elements.
@@ -167,7 +164,6 @@ impl DeviceInfo {
                 max_workgroup_size: [1024; 3],
                 max_groups: 65_535,
                 subgroup_sizes: vec![8, 16, 32],
-                buffer_alignment: 64,
                 copy_alignment: 1,
             },
             features: Features { f16: true, timestamps: true, ..Features::default() },

@@ -88,6 +88,14 @@ impl Layout {
         Layout { shape: dims.into(), strides, offset: self.offset.wrapping_add_signed(moved) }
     }
 
+    /// Returns the view without an axis of length 1.
+    pub fn without(&self, axis: usize) -> Self {
+        let mut strides = self.strides.clone();
+        strides.remove(axis);
+        let shape = self.shape[..axis].iter().chain(&self.shape[axis + 1..]).copied().collect();
+        Layout { shape, strides, offset: self.offset }
+    }
+
     /// Repeats the view along new outer axes and along axes of length 1.
     pub fn broadcast_to(&self, shape: &Shape, op: &'static str) -> Result<Self> {
         let mismatch = || Error::ShapeMismatch {

@@ -11,7 +11,7 @@ use crate::shader::{Module, Target};
 /// ```
 /// use marquetry::{internals::catalogue, shader::Target};
 /// let kernels = catalogue(Target::VULKAN)?;
-/// assert!(kernels.iter().any(|kernel| kernel.name.starts_with("matmul")));
+/// assert!(kernels.iter().any(|kernel| kernel.name().starts_with("matmul")));
 /// # Ok::<(), marquetry::Error>(())
 /// ```
 ///

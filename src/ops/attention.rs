@@ -17,7 +17,7 @@ use crate::tuning;
 
 const OP: &str = "scaled_dot_product_attention";
 
-/// What [`Tensor::scaled_dot_product_attention`] does beside attention itself.
+/// What [`Tensor::scaled_dot_product_attention`] does beside attention itself. By default: all queries see all keys.
 ///
 /// Queries and keys are aligned at their ends: the last query stands at the last key. So a few new queries see all of a
 /// cache of keys, and with as many queries as keys the `i`th query stands at the `i`th key.
@@ -25,26 +25,61 @@ const OP: &str = "scaled_dot_product_attention";
 /// ```
 /// use marquetry::AttentionConfig;
 /// // Gemma 2
-/// let config = AttentionConfig { causal: true, softcap: Some(50.0), sliding_window: Some(4096), ..Default::default() };
+/// let config = AttentionConfig::default().causal(true).softcap(50.0).sliding_window(4096);
+/// // What a model's file leaves out stays as it is by default.
+/// let (softcap, sliding_window) = (None, None);
+/// let config = AttentionConfig::default().softcap(softcap).sliding_window(sliding_window);
 /// # let _ = config;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct AttentionConfig {
-    /// Which keys a query sees, broadcast to `(batch.., heads, queries, keys)`. Of `bool`, true for those that it sees,
-    /// as in PyTorch; `u8` is read as `bool`, 0 as false and all else as true. Floats (`f32` or the queries' dtype) are
-    /// added to the scores. Mind that [`masked_fill`](Tensor::masked_fill) takes masks the other way: true for what is
-    /// replaced.
-    pub mask: Option<Tensor>,
-    /// Whether a query sees no key behind its own. Where there are more keys than queries, PyTorch's `is_causal` aligns
-    /// them at their beginnings: for that, narrow keys and values to as many as there are queries.
-    pub causal: bool,
-    /// How many keys a query sees in each direction, its own included: those nearer to it than this. With `causal`, its
-    /// own and those before it.
-    pub sliding_window: Option<usize>,
-    /// What products are multiplied by; `1 / sqrt(d)` if not told.
-    pub scale: Option<f64>,
-    /// Turns scores into `cap * tanh(score / cap)`, before a mask is added.
-    pub softcap: Option<f64>,
+    mask: Option<Tensor>,
+    causal: bool,
+    sliding_window: Option<usize>,
+    scale: Option<f64>,
+    softcap: Option<f64>,
+}
+
+impl AttentionConfig {
+    /// Sets which keys a query sees, broadcast to `(batch.., heads, queries, keys)`. Of `bool`, true for those that it
+    /// sees, as in PyTorch; `u8` is read as `bool`, 0 as false and all else as true. Floats (`f32` or the queries'
+    /// dtype) are added to the scores. Mind that [`masked_fill`](Tensor::masked_fill) takes masks the other way: true
+    /// for what is replaced.
+    #[must_use]
+    pub fn mask(mut self, mask: impl Into<Option<Tensor>>) -> Self {
+        self.mask = mask.into();
+        self
+    }
+
+    /// Sets whether a query sees no key behind its own. If there are more keys than queries, PyTorch's `is_causal`
+    /// aligns them at their beginnings: for that, narrow keys and values to as many as there are queries.
+    #[must_use]
+    pub fn causal(mut self, causal: bool) -> Self {
+        self.causal = causal;
+        self
+    }
+
+    /// Sets how many keys a query sees in each direction, its own included. With `causal`, it sees its own and those
+    /// before it.
+    #[must_use]
+    pub fn sliding_window(mut self, keys: impl Into<Option<usize>>) -> Self {
+        self.sliding_window = keys.into();
+        self
+    }
+
+    /// Sets what products are multiplied by; `1 / sqrt(d)` by default.
+    #[must_use]
+    pub fn scale(mut self, scale: impl Into<Option<f64>>) -> Self {
+        self.scale = scale.into();
+        self
+    }
+
+    /// Sets a cap of the scores: they become `cap * tanh(score / cap)`, before a mask is added.
+    #[must_use]
+    pub fn softcap(mut self, cap: impl Into<Option<f64>>) -> Self {
+        self.softcap = cap.into();
+        self
+    }
 }
 
 impl Tensor {
@@ -71,7 +106,7 @@ impl Tensor {
     /// let v = Tensor::new([[[10f32], [20.0]]], &device)?;
     /// let all = q.scaled_dot_product_attention(&k, &v, &AttentionConfig::default())?;
     /// assert_eq!(all.to_vec::<f32>()?, [15.0, 15.0]);
-    /// let causal = AttentionConfig { causal: true, ..Default::default() };
+    /// let causal = AttentionConfig::default().causal(true);
     /// let before = q.scaled_dot_product_attention(&k, &v, &causal)?;
     /// assert_eq!(before.to_vec::<f32>()?, [10.0, 15.0]);
     /// # Ok::<(), marquetry::Error>(())
@@ -118,7 +153,7 @@ impl Tensor {
     /// # let device = Device::best()?;
     /// let mask = Tensor::alibi_mask(8, 1, 3, &device)?;
     /// assert_eq!(mask.narrow(0, 0, 2)?.to_vec::<f32>()?, [-1.0, -0.5, 0.0, -0.5, -0.25, 0.0]);
-    /// let config = AttentionConfig { mask: Some(mask), causal: true, ..Default::default() };
+    /// let config = AttentionConfig::default().mask(mask).causal(true);
     /// let x = Tensor::ones((2, 8, 3, 16), DType::F32, &device)?;
     /// assert_eq!(x.scaled_dot_product_attention(&x, &x, &config)?.dims(), [2, 8, 3, 16]);
     /// # Ok::<(), marquetry::Error>(())
@@ -340,7 +375,7 @@ impl<'a> Problem<'a> {
         let dense = operands[..3].iter().all(|(tensor, shape)| tensor.is_contiguous() && tensor.shape() == shape);
         let [query, key, value] = [&operands[0], &operands[1], &operands[2]].map(in_order);
         let mask = operands.get(3).map(|mask| if dense { in_order(mask) } else { Ok(mask.0.clone()) }).transpose()?;
-        let config = AttentionConfig { mask, ..self.config.clone() };
+        let config = self.config.clone().mask(mask);
         Problem::new(&query?, &key?, &value?, &config)?.attend()
     }
 

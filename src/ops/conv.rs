@@ -43,37 +43,37 @@ impl Default for ConvConfig {
 }
 
 impl ConvConfig {
-    /// How far the kernel moves from one output to the next.
+    /// Sets how far the kernel moves from one output to the next.
     #[must_use]
     pub fn stride(mut self, stride: impl Into<PerAxis<usize>>) -> Self {
         self.stride = stride.into();
         self
     }
 
-    /// Zeros around the input: the same before and after it (`1`, `[1, 2]`), or not (`[(0, 1), (2, 2)]`). A transposed
-    /// convolution leaves out as much of the output.
+    /// Sets the zeros around the input: the same before and after it (`1`, `[1, 2]`), or not (`[(0, 1), (2, 2)]`). A
+    /// transposed convolution leaves out as much of the output.
     #[must_use]
     pub fn padding(mut self, padding: impl Into<PerAxis<(usize, usize)>>) -> Self {
         self.padding = padding.into();
         self
     }
 
-    /// The distance between neighbouring elements of the kernel.
+    /// Sets the distance between neighbouring elements of the kernel.
     #[must_use]
     pub fn dilation(mut self, dilation: impl Into<PerAxis<usize>>) -> Self {
         self.dilation = dilation.into();
         self
     }
 
-    /// The channels are cut into so many groups that have nothing to do with each other. With as many groups as input
-    /// channels, the convolution is depthwise.
+    /// Sets the number of groups that the channels are cut into; groups do not see each other. With as many groups as
+    /// input channels, the convolution is depthwise.
     #[must_use]
     pub fn groups(mut self, groups: usize) -> Self {
         self.groups = groups;
         self
     }
 
-    /// Of a transposed convolution: so many elements more at the end of the output, to tell apart the lengths that a
+    /// Sets how many elements a transposed convolution adds at the end of the output, to tell apart the lengths that a
     /// convolution of this stride makes equal. Less than the stride or the dilation.
     #[must_use]
     pub fn output_padding(mut self, output_padding: impl Into<PerAxis<usize>>) -> Self {

@@ -11,21 +11,53 @@ use crate::tensor::Tensor;
 use std::borrow::Borrow;
 
 /// What [`Tensor::gemm`] computes: `alpha op(A) op(B) + beta C`, where `op` may transpose. The default is the product.
+///
+/// ```
+/// use marquetry::Gemm;
+/// let sum = Gemm::default().trans_b(true).beta(1.0);
+/// assert_ne!(sum, Gemm::default());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gemm {
-    /// Whether the first matrix is transposed.
-    pub trans_a: bool,
-    /// Whether the second matrix is transposed.
-    pub trans_b: bool,
-    /// What the product is multiplied by. Where it is 0, no product is computed: NaN in the matrices plays no role.
-    pub alpha: f64,
-    /// What C is multiplied by. Where it is 0, C is not read.
-    pub beta: f64,
+    trans_a: bool,
+    trans_b: bool,
+    alpha: f64,
+    beta: f64,
 }
 
 impl Default for Gemm {
     fn default() -> Self {
         Gemm { trans_a: false, trans_b: false, alpha: 1.0, beta: 0.0 }
+    }
+}
+
+impl Gemm {
+    /// Sets whether the first matrix is transposed.
+    #[must_use]
+    pub fn trans_a(mut self, trans_a: bool) -> Self {
+        self.trans_a = trans_a;
+        self
+    }
+
+    /// Sets whether the second matrix is transposed.
+    #[must_use]
+    pub fn trans_b(mut self, trans_b: bool) -> Self {
+        self.trans_b = trans_b;
+        self
+    }
+
+    /// Sets what the product is multiplied by. If it is 0, no product is computed: NaN in the matrices plays no role.
+    #[must_use]
+    pub fn alpha(mut self, alpha: f64) -> Self {
+        self.alpha = alpha;
+        self
+    }
+
+    /// Sets what C is multiplied by. If it is 0, C is not read.
+    #[must_use]
+    pub fn beta(mut self, beta: f64) -> Self {
+        self.beta = beta;
+        self
     }
 }
 
@@ -40,38 +72,124 @@ pub enum MatrixOrder {
 }
 
 /// Where the matrices of a batch lie in a flat buffer, counted in elements.
+///
+/// ```
+/// use marquetry::MatrixBatch;
+/// // Rows of 8 elements, of which a matrix takes some from the fourth on; the next matrix is 16 rows below.
+/// let columns = MatrixBatch::new(8).offset(3).stride(16 * 8);
+/// assert_ne!(columns, MatrixBatch::new(8));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatrixBatch {
-    /// The leading dimension: the distance between rows, or between columns in [`MatrixOrder::ColumnMajor`].
-    pub leading: usize,
-    /// The distance between one matrix and the next. Where it is 0, all are one (not of C).
-    pub stride: usize,
-    /// The place of the first matrix.
-    pub offset: usize,
+    leading: usize,
+    stride: usize,
+    offset: usize,
+}
+
+impl MatrixBatch {
+    /// Returns matrices with this leading dimension: the distance between rows, or between columns in
+    /// [`MatrixOrder::ColumnMajor`]. By default the first one starts at the first element, and all are this one.
+    pub fn new(leading: usize) -> Self {
+        MatrixBatch { leading, stride: 0, offset: 0 }
+    }
+
+    /// Sets the distance between one matrix and the next. If it is 0, all are one; those of C must not be.
+    #[must_use]
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.stride = stride;
+        self
+    }
+
+    /// Sets the place of the first matrix.
+    #[must_use]
+    pub fn offset(mut self, offset: usize) -> Self {
+        self.offset = offset;
+        self
+    }
 }
 
 /// What [`Tensor::gemm_strided_batched`] computes: cuBLAS's and rocBLAS's `gemmStridedBatched`, with a batch of 1 BLAS's
-/// `gemm`.
+/// `gemm`. By default: one product of matrices in row-major order, which lie without gaps.
+///
+/// ```
+/// use marquetry::{Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};
+/// let call = GemmStridedBatched::new([2, 4, 3])
+///     .gemm(Gemm::default().trans_b(true))
+///     .order(MatrixOrder::ColumnMajor)
+///     .batch(10)
+///     .c(MatrixBatch::new(16).stride(64));
+/// assert_ne!(call, GemmStridedBatched::new([2, 4, 3]));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GemmStridedBatched {
-    /// Factors and transpositions.
-    pub gemm: Gemm,
-    /// How all matrices lie.
-    pub order: MatrixOrder,
-    /// The rows of `op(A)` and C.
-    pub m: usize,
-    /// The columns of `op(B)` and C.
-    pub n: usize,
-    /// The columns of `op(A)` and the rows of `op(B)`.
-    pub k: usize,
-    /// The number of products.
-    pub batch: usize,
-    /// Where A is: m x k, or k x m if it is to be transposed.
-    pub a: MatrixBatch,
-    /// Where B is: k x n, or n x k if it is to be transposed.
-    pub b: MatrixBatch,
-    /// Where C is: m x n.
-    pub c: MatrixBatch,
+    gemm: Gemm,
+    order: MatrixOrder,
+    m: usize,
+    n: usize,
+    k: usize,
+    batch: usize,
+    a: Option<MatrixBatch>,
+    b: Option<MatrixBatch>,
+    c: Option<MatrixBatch>,
+}
+
+impl GemmStridedBatched {
+    /// Returns a call for one product of an `m` x `k` matrix `op(A)` and a `k` x `n` matrix `op(B)`.
+    pub fn new([m, n, k]: [usize; 3]) -> Self {
+        GemmStridedBatched {
+            gemm: Gemm::default(),
+            order: MatrixOrder::RowMajor,
+            m,
+            n,
+            k,
+            batch: 1,
+            a: None,
+            b: None,
+            c: None,
+        }
+    }
+
+    /// Sets factors and transpositions.
+    #[must_use]
+    pub fn gemm(mut self, gemm: Gemm) -> Self {
+        self.gemm = gemm;
+        self
+    }
+
+    /// Sets how all matrices lie.
+    #[must_use]
+    pub fn order(mut self, order: MatrixOrder) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Sets the number of products.
+    #[must_use]
+    pub fn batch(mut self, batch: usize) -> Self {
+        self.batch = batch;
+        self
+    }
+
+    /// Sets where A is: `m` x `k`, or `k` x `m` if it is transposed.
+    #[must_use]
+    pub fn a(mut self, a: MatrixBatch) -> Self {
+        self.a = Some(a);
+        self
+    }
+
+    /// Sets where B is: `k` x `n`, or `n` x `k` if it is transposed.
+    #[must_use]
+    pub fn b(mut self, b: MatrixBatch) -> Self {
+        self.b = Some(b);
+        self
+    }
+
+    /// Sets where C is: `m` x `n`.
+    #[must_use]
+    pub fn c(mut self, c: MatrixBatch) -> Self {
+        self.c = Some(c);
+        self
+    }
 }
 
 impl Tensor {
@@ -84,7 +202,7 @@ impl Tensor {
     /// # let device = Device::best()?;
     /// let a = Tensor::new([[1f32, 2.0], [3.0, 4.0]], &device)?;
     /// let c = Tensor::new([100f32, 200.0], &device)?;
-    /// let y = a.gemm(&a, Some(&c), Gemm { trans_b: true, alpha: 2.0, beta: 0.5, ..Gemm::default() })?;
+    /// let y = a.gemm(&a, Some(&c), Gemm::default().trans_b(true).alpha(2.0).beta(0.5))?;
     /// assert_eq!(y.to_vec::<f32>()?, [60.0, 122.0, 72.0, 150.0]);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
@@ -133,23 +251,12 @@ impl Tensor {
     /// [`slice_assign`](Self::slice_assign), `c` is replaced in place if nobody else holds it.
     ///
     /// ```
-    /// # use marquetry::{Device, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, Tensor};
+    /// # use marquetry::{Device, GemmStridedBatched, MatrixBatch, MatrixOrder, Tensor};
     /// # let device = Device::best()?;
     /// // Columns of 2 elements, of which the leading dimension of c leaves a third one alone.
     /// let a = Tensor::new([1f32, 3.0, 2.0, 4.0], &device)?;
     /// let c = Tensor::new([0f32, 0.0, 9.0, 0.0, 0.0, 9.0], &device)?;
-    /// let square = MatrixBatch { leading: 2, stride: 0, offset: 0 };
-    /// let call = GemmStridedBatched {
-    ///     gemm: Gemm::default(),
-    ///     order: MatrixOrder::ColumnMajor,
-    ///     m: 2,
-    ///     n: 2,
-    ///     k: 2,
-    ///     batch: 1,
-    ///     a: square,
-    ///     b: square,
-    ///     c: MatrixBatch { leading: 3, ..square },
-    /// };
+    /// let call = GemmStridedBatched::new([2, 2, 2]).order(MatrixOrder::ColumnMajor).c(MatrixBatch::new(3));
     /// let c = Tensor::gemm_strided_batched(&a, &a, c, call)?;
     /// assert_eq!(c.to_vec::<f32>()?, [7.0, 15.0, 9.0, 10.0, 22.0, 9.0]);
     /// # Ok::<(), marquetry::Error>(())
@@ -165,23 +272,25 @@ impl Tensor {
         a.check_same_dtype(&c, OP)?;
         let GemmStridedBatched { gemm, m, n, k, .. } = call;
         let stored = |rows, columns, transposed| if transposed { [columns, rows] } else { [rows, columns] };
-        let matrices = |buffer: &Tensor, place, sizes| -> Result<Tensor> {
+        let matrices = |buffer: &Tensor, place: Option<MatrixBatch>, sizes| -> Result<Tensor> {
             let buffer = buffer.contiguous()?;
+            let place = place.unwrap_or_else(|| call.without_gaps(sizes));
             Ok(buffer.with_layout(call.layout(buffer.layout(), place, sizes)?))
         };
         let a = matrices(a, call.a, stored(m, k, gemm.trans_a))?;
         let b = matrices(b, call.b, stored(k, n, gemm.trans_b))?;
         let c = if c.is_contiguous() { c } else { c.copied()? };
-        let part = call.layout(c.layout(), call.c, [m, n])?;
+        let place = call.c.unwrap_or_else(|| call.without_gaps([m, n]));
+        let part = call.layout(c.layout(), place, [m, n])?;
         if part.may_overlap() {
-            let message = format!("the matrices of c, {m} x {n} with {:?}, overlap", call.c);
+            let message = format!("the matrices of c, {m} x {n} with {place:?}, overlap");
             return Err(Error::InvalidArgument { op: OP, message });
         }
         let addend = (gemm.beta != 0.0).then(|| c.with_layout(part.clone()));
         let result = gemm.run(&a, &b, addend.as_ref(), OP)?;
         // `c` is written in place only if nobody else holds its elements.
         drop(addend);
-        c.assign(|layout| call.layout(layout, call.c, [m, n]), &result, OP)
+        c.assign(|layout| call.layout(layout, place, [m, n]), &result, OP)
     }
 }
 
@@ -220,14 +329,27 @@ impl Gemm {
 }
 
 impl GemmStridedBatched {
+    /// Returns the elements of a row of `sizes` rows and columns, or of a column in column-major order.
+    fn line(&self, [rows, columns]: [usize; 2]) -> usize {
+        match self.order {
+            MatrixOrder::RowMajor => columns,
+            MatrixOrder::ColumnMajor => rows,
+        }
+    }
+
+    /// Matrices of `sizes` rows and columns one behind the other.
+    fn without_gaps(&self, sizes: [usize; 2]) -> MatrixBatch {
+        MatrixBatch::new(self.line(sizes)).stride(sizes[0].saturating_mul(sizes[1]))
+    }
+
     /// The matrices of `sizes` rows and columns at a place in a contiguous buffer.
     fn layout(&self, buffer: &Layout, place: MatrixBatch, sizes: [usize; 2]) -> Result<Layout> {
         const OP: &str = "gemm_strided_batched";
-        let row_major = self.order == MatrixOrder::RowMajor;
-        let (line, lines) = if row_major { ("rows", sizes[1]) } else { ("columns", sizes[0]) };
-        if place.leading < lines {
+        let (row_major, line) = (self.order == MatrixOrder::RowMajor, self.line(sizes));
+        if place.leading < line {
+            let lines = if row_major { "rows" } else { "columns" };
             let message =
-                format!("the leading dimension {} is less than the {lines} elements of {line}", place.leading);
+                format!("the leading dimension {} is less than the {line} elements of {lines}", place.leading);
             return Err(Error::InvalidArgument { op: OP, message });
         }
         // A distance that saturates here reaches beyond the buffer.

@@ -13,6 +13,7 @@ use crate::tensor::Tensor;
 
 /// How [`Tensor::grid_sample`] makes a sample of the elements around its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum GridSampleMode {
     /// The nearest element; of two equally near the one with the even coordinate.
     Nearest,
@@ -25,6 +26,7 @@ pub enum GridSampleMode {
 
 /// What [`Tensor::grid_sample`] sees outside of the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum GridSamplePadding {
     /// Zeros.
     #[default]
@@ -36,14 +38,40 @@ pub enum GridSamplePadding {
 }
 
 /// How [`Tensor::grid_sample`] samples. The default is PyTorch's: bilinear, zeros, edges at -1 and 1.
+///
+/// ```
+/// use marquetry::{GridSampleConfig, GridSampleMode, GridSamplePadding};
+/// let config = GridSampleConfig::default().mode(GridSampleMode::Bicubic).padding(GridSamplePadding::Border);
+/// assert_ne!(config, GridSampleConfig::default());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GridSampleConfig {
-    /// How samples are made of elements.
-    pub mode: GridSampleMode,
-    /// What is outside.
-    pub padding: GridSamplePadding,
-    /// Whether -1 and 1 are the middles of the first and the last element, and not their outer edges.
-    pub align_corners: bool,
+    mode: GridSampleMode,
+    padding: GridSamplePadding,
+    align_corners: bool,
+}
+
+impl GridSampleConfig {
+    /// Sets how samples are made of elements.
+    #[must_use]
+    pub fn mode(mut self, mode: GridSampleMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets what is outside of the image.
+    #[must_use]
+    pub fn padding(mut self, padding: GridSamplePadding) -> Self {
+        self.padding = padding;
+        self
+    }
+
+    /// Sets whether -1 and 1 are the middles of the first and the last element, and not their outer edges.
+    #[must_use]
+    pub fn align_corners(mut self, align_corners: bool) -> Self {
+        self.align_corners = align_corners;
+        self
+    }
 }
 
 impl Tensor {

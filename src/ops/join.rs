@@ -60,6 +60,15 @@ impl Tensor {
 
     /// Returns the tensors, all of one shape, joined along a new axis before `axis`.
     ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let (x, y) = (Tensor::new([1u32, 2], &device)?, Tensor::new([3u32, 4], &device)?);
+    /// assert_eq!(Tensor::stack(&[&x, &y], 0)?.to_vec2::<u32>()?, [[1, 2], [3, 4]]);
+    /// assert_eq!(Tensor::stack(&[&x, &y], -1)?.to_vec2::<u32>()?, [[1, 3], [2, 4]]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`cat`](Self::cat).
     pub fn stack<T: Borrow<Tensor>>(tensors: &[T], axis: impl Into<Axis>) -> Result<Tensor> {

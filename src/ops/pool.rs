@@ -31,7 +31,7 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
-    /// Windows of this size.
+    /// Returns windows of this size.
     pub fn new(kernel: impl Into<PerAxis<usize>>) -> Self {
         PoolConfig {
             kernel: kernel.into(),
@@ -43,14 +43,14 @@ impl PoolConfig {
         }
     }
 
-    /// How far it is from one window to the next.
+    /// Sets the distance from one window to the next.
     #[must_use]
     pub fn stride(mut self, stride: impl Into<PerAxis<usize>>) -> Self {
         self.stride = Some(stride.into());
         self
     }
 
-    /// What windows may reach beyond the input: the same before and after it (`1`, `[1, 2]`), or not
+    /// Sets how far windows may reach beyond the input: the same before and after it (`1`, `[1, 2]`), or not
     /// (`[(0, 1), (2, 2)]`). Less than the window. No padding is ever the largest element; for averages and norms it
     /// is 0.
     #[must_use]
@@ -59,22 +59,22 @@ impl PoolConfig {
         self
     }
 
-    /// The distance between neighbouring elements of a window; of `max_pool` only.
+    /// Sets the distance between neighbouring elements of a window; of `max_pool` only.
     #[must_use]
     pub fn dilation(mut self, dilation: impl Into<PerAxis<usize>>) -> Self {
         self.dilation = dilation.into();
         self
     }
 
-    /// Whether the number of windows is rounded up: the last one may reach beyond the padded input, if it starts in the
-    /// input or in the padding before it.
+    /// Sets whether the number of windows is rounded up: the last one may reach beyond the padded input, if it starts
+    /// in the input or in the padding before it.
     #[must_use]
     pub fn ceil_mode(mut self, ceil_mode: bool) -> Self {
         self.ceil_mode = ceil_mode;
         self
     }
 
-    /// Whether an average counts the padding in its window, as zeros; it does by default.
+    /// Sets whether an average counts the padding in its window, as zeros; it does by default.
     #[must_use]
     pub fn count_include_pad(mut self, count_include_pad: bool) -> Self {
         self.count_include_pad = count_include_pad;

@@ -16,11 +16,11 @@ use crate::tensor::Tensor;
 use half::{bf16, f16};
 
 impl Tensor {
-    /// Random numbers, evenly distributed from `low` up to but not including `high`.
+    /// Returns random numbers, evenly distributed from `low` up to but not including `high`.
     ///
     /// The generator is counter-based: the same seed ([`Device::set_seed`]) and the same sequence of calls give the
-    /// same random bits on every device; scaling them may round differently. Every number is drawn with 24 bits, those
-    /// of `f64` too.
+    /// same random bits on every device; scaling them may round differently. Every number is drawn with 24 bits, also
+    /// numbers of `f64`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -34,20 +34,40 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] for integers; [`Error::InvalidArgument`] for a range that is not finite;
     /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn rand<T: Element>(low: T, high: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        let (low, high) = (low.to_f64(), high.to_f64());
-        let range = high - low;
-        if !(if T::DTYPE == DType::F64 { range } else { (range as f32).into() }).is_finite() {
-            let message = format!("the range from {low} to {high} is wider than the largest {}", T::DTYPE);
-            return Err(Error::InvalidArgument { op: "rand", message });
-        }
-        let numbers = scaled(Distribution::Uniform, [low, range], T::DTYPE, shape.into(), device, "rand")?;
-        // Rounding may reach the end.
-        if low < high { numbers.clamp(low, next_below(high, T::DTYPE)) } else { Ok(numbers) }
+        uniform([low.to_f64(), high.to_f64()], T::DTYPE, shape.into(), device, "rand")
     }
 
-    /// Random numbers from the normal distribution. See [`rand`](Self::rand) for the generator; the numbers of two
-    /// devices may differ in the last bits: each is within 4 ulp of what the random bits stand for, of `f32`, in which numbers
-    /// of `f64` are drawn, too.
+    /// Returns random numbers, evenly distributed from `low` up to but not including `high`, with the shape, dtype and
+    /// device of this tensor. The bounds are rounded to the dtype. See [`rand`](Self::rand) for the generator.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((3, 4), DType::F16, &device)?.rand_like(-1.0, 1.0)?;
+    /// assert_eq!((x.dims(), x.dtype()), (&[3, 4][..], DType::F16));
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`rand`](Self::rand).
+    pub fn rand_like(&self, low: f64, high: f64) -> Result<Tensor> {
+        const OP: &str = "rand_like";
+        Domain::Floats.check(self.dtype(), OP)?;
+        let bounds = [rounded(low, self.dtype(), OP)?, rounded(high, self.dtype(), OP)?];
+        uniform(bounds, self.dtype(), self.shape().clone(), self.device(), OP)
+    }
+
+    /// Returns random numbers from the normal distribution. See [`rand`](Self::rand) for the generator. The numbers of
+    /// two devices may differ in the last bits: each is within 4 ulp of `f32` of what the random bits stand for.
+    /// Numbers of `f64` are drawn in `f32`, too.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::randn(0f32, 1.0, (3, 4), &device)?;
+    /// assert_eq!(x.dims(), [3, 4]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for integers; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
@@ -56,9 +76,27 @@ impl Tensor {
         scaled(Distribution::Normal, numbers, T::DTYPE, shape.into(), device, "randn")
     }
 
-    /// Random numbers from the Gumbel distribution, `location - scale * log(-log(u))` for uniform numbers `u`. See
-    /// [`rand`](Self::rand) for the generator; each is within 4 ulp of `f32`, in which they are drawn, of what the random bits
-    /// stand for.
+    /// Returns random numbers from the normal distribution, with the shape, dtype and device of this tensor. See
+    /// [`randn`](Self::randn).
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((3, 4), DType::F16, &device)?.randn_like(0.0, 1.0)?;
+    /// assert_eq!((x.dims(), x.dtype()), (&[3, 4][..], DType::F16));
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`randn`](Self::randn).
+    pub fn randn_like(&self, mean: f64, deviation: f64) -> Result<Tensor> {
+        let shape = self.shape().clone();
+        scaled(Distribution::Normal, [mean, deviation], self.dtype(), shape, self.device(), "randn_like")
+    }
+
+    /// Returns random numbers from the Gumbel distribution, `location - scale * log(-log(u))` for uniform numbers `u`.
+    /// See [`rand`](Self::rand) for the generator. Each number is within 4 ulp of `f32`, in which it is drawn, of what
+    /// the random bits stand for.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -75,12 +113,12 @@ impl Tensor {
         scaled(Distribution::Gumbel, numbers, T::DTYPE, shape.into(), device, "gumbel")
     }
 
-    /// Random integers from `low` up to but not including `high` (PyTorch's `randint`): the same on every device. See
-    /// [`rand`](Self::rand) for the generator.
+    /// Returns random integers from `low` up to but not including `high` (PyTorch's `randint`): the same on every
+    /// device. See [`rand`](Self::rand) for the generator.
     ///
     /// Each is the upper half of the product of 32 random bits (of `i64` 64) and the number of integers, `n` (D. Lemire,
-    /// "Fast Random Integer Generation in an Interval", 2019, without the rejection): their probabilities differ by at
-    /// most 2^-32 (2^-64), and not at all where `n` is a power of two.
+    /// "Fast Random Integer Generation in an Interval", 2019, without the rejection). Their probabilities differ by at
+    /// most 2^-32 (2^-64), and not at all if `n` is a power of two.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -91,7 +129,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for floats; [`Error::InvalidArgument`] where `low` is not below `high`;
+    /// [`Error::UnsupportedDType`] for floats; [`Error::InvalidArgument`] if `low` is not below `high`;
     /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn rand_int<T: Element>(low: T, high: T, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         const OP: &str = "rand_int";
@@ -107,11 +145,11 @@ impl Tensor {
         draw(distribution, Some(range), wide, shape.into(), device, OP)?.to_dtype(T::DTYPE)
     }
 
-    /// Ones, each with the probability that the element at its place tells, and zeros; in the dtype of this tensor, which
-    /// holds floats. What is below 0 or NaN counts as 0, what is above 1 as 1.
+    /// Returns ones and zeros in the dtype of this tensor, which holds floats. Each element is the probability of a one
+    /// at its place. An element below 0 or NaN counts as 0, one above 1 as 1.
     ///
-    /// The uniform numbers behind it are those of [`rand`](Self::rand), multiples of 2^-24: the result is the same on every
-    /// device.
+    /// The uniform numbers behind the result are multiples of 2^-24, as in [`rand`](Self::rand): it is the same on
+    /// every device.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -131,15 +169,17 @@ impl Tensor {
         uniform.to_dtype(wide)?.lt(&self.to_dtype(wide)?)?.to_dtype(self.dtype())
     }
 
-    /// Places along the last axis drawn at random, in proportion to the weights there, which are floats and need not add
-    /// up to 1; `u32`. The result's last axis has the samples, in the order in which they are drawn.
+    /// Returns places along the last axis drawn at random, `u32`. Their probabilities are in proportion to the weights
+    /// there, which are floats and need not add up to 1. The result's last axis has the samples, in the order in which
+    /// they are drawn.
     ///
-    /// With replacement, each is drawn independently of the others. Without it, no place is drawn twice: the samples are
-    /// those of the largest `log(weight)`, in `f32`, with noise of the Gumbel distribution added (W. Kool et al., "Stochastic Beams
-    /// and Where to Find Them", 2019; the same as P. Efraimidis and P. Spirakis, 2006, draw by exponential numbers).
+    /// With replacement, each is drawn independently of the others. Without it, no place is drawn twice: the samples
+    /// are the places of the largest `log(weight)`, in `f32`, with noise of the Gumbel distribution added (W. Kool et
+    /// al., "Stochastic Beams and Where to Find Them", 2019; the same as P. Efraimidis and P. Spirakis, 2006, draw by
+    /// exponential numbers).
     ///
-    /// No weight may be negative or NaN, and as many as are to be drawn without replacement (else one) must be above 0: on
-    /// the device, where the weights are, nothing can be reported, and places come out that mean nothing.
+    /// No weight may be negative or NaN. Without replacement, at least as many weights as samples must be above 0, else
+    /// at least one. Nothing can be reported on the device: if the weights break these rules, the places mean nothing.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -153,7 +193,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for integers; [`Error::RankMismatch`] for a scalar; [`Error::InvalidArgument`] for
-    /// samples of an empty axis, or for more samples than places without replacement; [`Error::SizeOverflow`] where the
+    /// samples of an empty axis, or for more samples than places without replacement; [`Error::SizeOverflow`] if the
     /// random numbers behind the samples, one per sample and weight, are too many to be counted; [`Error::OutOfMemory`].
     pub fn multinomial(&self, samples: usize, replacement: bool) -> Result<Tensor> {
         const OP: &str = "multinomial";
@@ -170,9 +210,9 @@ impl Tensor {
         if replacement { logits.draw_places(samples, OP) } else { Ok(logits.perturbed(OP)?.largest(samples, OP)?.1) }
     }
 
-    /// `k` different places along the last axis, drawn at random with the probabilities `softmax(logits / temperature)`
-    /// (Gumbel top-k sampling, see [`multinomial`](Self::multinomial)), computed in `f32`; `u32`, in the order in which they are
-    /// drawn. At temperature 0 these are the places of the `k` largest logits.
+    /// Returns `k` different places along the last axis, `u32`, in the order in which they are drawn. They are drawn at
+    /// random with the probabilities `softmax(logits / temperature)`, computed in `f32` (Gumbel top-k sampling, see
+    /// [`multinomial`](Self::multinomial)). At temperature 0 these are the places of the `k` largest logits.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -203,9 +243,10 @@ impl Tensor {
         }
     }
 
-    /// One place along the last axis, drawn at random from those of the `k` largest logits with the probabilities
-    /// `softmax(logits / temperature)` among these, computed in `f32`; `u32`, without that axis. The next token of a language model, say. At
-    /// temperature 0 it is the place of the largest logit; `k` from the axis's length on admits all places.
+    /// Returns one place along the last axis, `u32`, without that axis: the next token of a language model, for
+    /// example. It is drawn at random from the places of the `k` largest logits, with the probabilities
+    /// `softmax(logits / temperature)` among these, computed in `f32`. At temperature 0 it is the place of the largest
+    /// logit. If `k` is the axis's length or more, all places can be drawn.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -295,6 +336,24 @@ impl Tensor {
         }
         Ok(Tensor::from_buffer(output, shape, DType::U32, self.device()))
     }
+}
+
+/// Random numbers, evenly distributed from `low` up to but not including `high`, which are numbers of the dtype.
+fn uniform([low, high]: [f64; 2], dtype: DType, shape: Shape, device: &Device, op: &'static str) -> Result<Tensor> {
+    let range = high - low;
+    if !(if dtype == DType::F64 { range } else { (range as f32).into() }).is_finite() {
+        let message = format!("the range from {low} to {high} is wider than the largest {dtype}");
+        return Err(Error::InvalidArgument { op, message });
+    }
+    let numbers = scaled(Distribution::Uniform, [low, range], dtype, shape, device, op)?;
+    // Rounding may reach the end.
+    if low < high { numbers.clamp(low, next_below(high, dtype)) } else { Ok(numbers) }
+}
+
+/// Returns a number as an element of a float dtype.
+fn rounded(number: f64, dtype: DType, op: &'static str) -> Result<f64> {
+    let bits = Word::of(number, dtype, op)?.bits;
+    Ok(if dtype == DType::F64 { f64::from_bits(bits) } else { f32::from_bits(bits as u32).into() })
 }
 
 /// Random numbers of a distribution of floats, scaled by the second number and shifted by the first.

@@ -28,6 +28,7 @@ pub enum ResizeMode {
 
 /// Which element is the nearest to a place between two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NearestRounding {
     /// The one before.
     Floor,
@@ -42,6 +43,7 @@ pub enum NearestRounding {
 /// Where in the input an element of the output is taken from, by the names of ONNX's operator `Resize`: element `i` along
 /// an axis of `from` elements that becomes `to` long, where `scale` is `to / from` or as given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CoordinateMode {
     /// `(i + 0.5) / scale - 0.5`: elements are cells, and the outer edges stay where they are.
     HalfPixel,
@@ -53,34 +55,44 @@ pub enum CoordinateMode {
     Asymmetric,
 }
 
-/// How [`Tensor::resize`] and [`Tensor::resize_by`] resize.
+/// How [`Tensor::resize`] and [`Tensor::resize_by`] resize. The constants are what PyTorch has by these names.
+///
+/// ```
+/// use marquetry::{CoordinateMode, ResizeConfig, ResizeMode};
+/// let corners = ResizeConfig::LINEAR.coordinates(CoordinateMode::AlignCorners);
+/// let pillow = ResizeConfig::new(ResizeMode::Cubic(-0.5));
+/// assert_ne!(corners, pillow);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ResizeConfig {
-    /// How elements are made of others.
-    pub mode: ResizeMode,
-    /// Where they are taken from.
-    pub coordinates: CoordinateMode,
+    mode: ResizeMode,
+    coordinates: CoordinateMode,
 }
 
 impl ResizeConfig {
     /// PyTorch's `nearest`: the element at or before `i / scale`.
     pub const NEAREST: ResizeConfig =
-        ResizeConfig { mode: ResizeMode::Nearest(NearestRounding::Floor), coordinates: CoordinateMode::Asymmetric };
+        ResizeConfig::new(ResizeMode::Nearest(NearestRounding::Floor)).coordinates(CoordinateMode::Asymmetric);
 
     /// PyTorch's `nearest-exact`, the nearest of Pillow and scikit-image: the cell in which the middle of the new one is.
-    pub const NEAREST_EXACT: ResizeConfig =
-        ResizeConfig { mode: ResizeMode::Nearest(NearestRounding::PreferCeil), coordinates: CoordinateMode::HalfPixel };
+    pub const NEAREST_EXACT: ResizeConfig = ResizeConfig::new(ResizeMode::Nearest(NearestRounding::PreferCeil));
 
     /// PyTorch's `linear`, `bilinear` and `trilinear` without `align_corners`.
-    pub const LINEAR: ResizeConfig = ResizeConfig { mode: ResizeMode::Linear, coordinates: CoordinateMode::HalfPixel };
+    pub const LINEAR: ResizeConfig = ResizeConfig::new(ResizeMode::Linear);
 
     /// PyTorch's `bicubic` without `align_corners`.
-    pub const CUBIC: ResizeConfig =
-        ResizeConfig { mode: ResizeMode::Cubic(-0.75), coordinates: CoordinateMode::HalfPixel };
+    pub const CUBIC: ResizeConfig = ResizeConfig::new(ResizeMode::Cubic(-0.75));
 
-    /// The same with [`CoordinateMode::AlignCorners`].
-    pub const fn align_corners(self) -> ResizeConfig {
-        ResizeConfig { coordinates: CoordinateMode::AlignCorners, ..self }
+    /// Returns a configuration with this mode, and [`CoordinateMode::HalfPixel`].
+    pub const fn new(mode: ResizeMode) -> Self {
+        ResizeConfig { mode, coordinates: CoordinateMode::HalfPixel }
+    }
+
+    /// Sets where elements are taken from.
+    #[must_use]
+    pub const fn coordinates(mut self, coordinates: CoordinateMode) -> Self {
+        self.coordinates = coordinates;
+        self
     }
 }
 
@@ -211,7 +223,8 @@ impl Tensor {
     /// # Errors
     /// As [`resize`](Self::resize).
     pub fn upsample_bilinear2d(&self, height: usize, width: usize, align_corners: bool) -> Result<Tensor> {
-        let config = if align_corners { ResizeConfig::LINEAR.align_corners() } else { ResizeConfig::LINEAR };
+        let coordinates = if align_corners { CoordinateMode::AlignCorners } else { CoordinateMode::HalfPixel };
+        let config = ResizeConfig::LINEAR.coordinates(coordinates);
         self.resized_to(&(height, width).into(), config, "upsample_bilinear2d")
     }
 

@@ -51,8 +51,6 @@ unary! {
     sign => Sign;
     /// Returns the square (PyTorch's `square`).
     sqr => Sqr;
-    /// The square, by PyTorch's name.
-    square => Sqr;
     /// `max(x, 0)`.
     relu => Relu;
     /// Returns the largest whole number that is not larger.

@@ -182,7 +182,7 @@ impl KernelBuilder {
     /// # use marquetry::shader::{KernelBuilder, Target};
     /// let k = KernelBuilder::new("large tile", Target::LEVEL_ZERO, 64);
     /// k.large_registers();
-    /// assert!(k.finish()?.large_registers);
+    /// assert!(k.finish()?.large_registers());
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     pub fn large_registers(&self) {

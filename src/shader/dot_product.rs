@@ -62,8 +62,8 @@ impl<'k> Value<'k> {
     ///     x.store(i, x.load(i).dot_u8(k.u32(0x0101_0101), k.u32(0)));
     ///     k.finish()
     /// };
-    /// assert!(!write(Target::VULKAN)?.requires.integer_dot_products);
-    /// assert!(write(Target { integer_dot_products: true, ..Target::VULKAN })?.requires.integer_dot_products);
+    /// assert!(!write(Target::VULKAN)?.requires().integer_dot_products);
+    /// assert!(write(Target::VULKAN.integer_dot_products(true))?.requires().integer_dot_products);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     pub fn dot_u8(self, rhs: Value<'k>, sum: Value<'k>) -> Value<'k> {

@@ -14,8 +14,8 @@
 //! let i = k.global_index();
 //! k.when(i.lt(count), || y.store(i, x.load(i) * 2.0));
 //! let module = k.finish()?;
-//! assert_eq!(module.bindings, [Access::Read, Access::Write]);
-//! assert_eq!(module.parameter_words, 1);
+//! assert_eq!(module.bindings(), [Access::Read, Access::Write]);
+//! assert_eq!(module.parameter_words(), 1);
 //! # Ok::<(), marquetry::Error>(())
 //! ```
 
@@ -50,7 +50,8 @@ pub use builder::KernelBuilder;
 pub use control::When;
 pub use cooperative::{CooperativeMatrix, MatrixLayout, MatrixRole, MatrixType, MatrixVar};
 pub use memory::{Array, Var};
-pub use module::{Access, Code, Module};
+pub(crate) use module::Code;
+pub use module::{Access, Module};
 pub use signature::Signature;
 pub(crate) use signature::{Slot, SlotKind};
 pub use target::{Dialect, ParameterBlock, Target};

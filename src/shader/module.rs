@@ -29,8 +29,8 @@ impl Access {
 
 /// The code of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Code {
-    /// SPIR-V words, for all devices. For WebGPU, naga translates them.
+pub(crate) enum Code {
+    /// SPIR-V words, for all devices; naga translates them for WebGPU.
     Spirv(Vec<u32>),
     /// WGSL, for WebGPU only.
     Wgsl(String),
@@ -46,32 +46,25 @@ pub enum Code {
 /// parameter word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {
-    /// The kernel's name, for messages and traces.
-    pub name: String,
-    /// Its code.
-    pub code: Code,
+    pub(crate) name: String,
+    /// Its text.
+    pub(crate) code: Code,
     /// The name of the entry point: `main` in generated kernels.
-    pub entry_point: String,
-    /// How each buffer is used, in the order of the bindings.
-    pub bindings: Vec<Access>,
-    /// The length of the parameter block in words of 32 bits.
-    pub parameter_words: usize,
+    pub(crate) entry_point: String,
+    pub(crate) bindings: Vec<Access>,
+    pub(crate) parameter_words: usize,
     /// Where the parameter block is, in the Vulkan dialect and in WGSL.
-    pub parameters: ParameterBlock,
-    /// Invocations per workgroup in x, y and z.
-    pub workgroup: [u32; 3],
-    /// Bytes of workgroup memory.
-    pub workgroup_memory: u32,
-    /// The features that a device must have to run it.
-    pub requires: Features,
-    /// Whether it keeps within its buffers by itself, as the kernels of this crate do. Then no checks are added.
-    pub trusted: bool,
-    /// Whether it wants many registers for each of fewer invocations, if the device offers that choice (Intel's GPUs).
-    pub large_registers: bool,
-    /// Whether a buffer of more than 4 GiB will be bound. Some compilers must know (Intel's).
-    pub large_buffers: bool,
+    pub(crate) parameters: ParameterBlock,
+    pub(crate) workgroup: [u32; 3],
+    pub(crate) workgroup_memory: u32,
+    pub(crate) requires: Features,
+    /// Whether it keeps within its buffers by itself, as the kernels of this crate do, so that no checks are to be added.
+    pub(crate) trusted: bool,
+    pub(crate) large_registers: bool,
+    /// Whether a buffer of more than 4 GiB will be bound, which some compilers must know (Intel's).
+    pub(crate) large_buffers: bool,
     /// Whether it reaches its buffers by addresses, which follow the parameters: see [`Target`](super::Target).
-    pub addresses: bool,
+    pub(crate) addresses: bool,
 }
 
 impl Module {
@@ -79,6 +72,45 @@ impl Module {
     ///
     /// # Errors
     /// [`Error::Kernel`] if the kernel is given as WGSL.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns how each buffer is used, in the order of the bindings.
+    pub fn bindings(&self) -> &[Access] {
+        &self.bindings
+    }
+
+    /// Returns the length of the parameter block in words of 32 bits.
+    pub fn parameter_words(&self) -> usize {
+        self.parameter_words
+    }
+
+    /// Returns the invocations per workgroup in x, y and z.
+    pub fn workgroup(&self) -> [u32; 3] {
+        self.workgroup
+    }
+
+    /// Returns the bytes of workgroup memory.
+    pub fn workgroup_memory(&self) -> u32 {
+        self.workgroup_memory
+    }
+
+    /// Returns the features that a device must have to run the kernel.
+    pub fn requires(&self) -> Features {
+        self.requires
+    }
+
+    /// Returns whether the kernel wants many registers for each of fewer invocations, if the device has that choice
+    /// (Intel's GPUs).
+    pub fn large_registers(&self) -> bool {
+        self.large_registers
+    }
+
+    /// Returns the SPIR-V words. Their entry point is `main`.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if the kernel is given as WGSL, which no [`KernelBuilder`](super::KernelBuilder) makes.
     pub fn spirv(&self) -> Result<&[u32]> {
         match &self.code {
             Code::Spirv(words) => Ok(words),

@@ -4,6 +4,7 @@ use rspirv::spirv::AddressingModel;
 
 /// The flavour of SPIR-V.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Dialect {
     /// `Shader`, logical addressing, GLSL.std.450: for Vulkan, and through naga for WGSL.
     Vulkan,
@@ -13,6 +14,7 @@ pub enum Dialect {
 
 /// Where the Vulkan dialect puts the parameter block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ParameterBlock {
     /// Push constants.
     PushConstants,
@@ -20,32 +22,35 @@ pub enum ParameterBlock {
     Uniform,
 }
 
-/// The form in which a device wants its kernels.
+/// The form in which a device wants its kernels: [`Kernel::target`](crate::Kernel::target).
+///
+/// ```
+/// use marquetry::shader::{Dialect, ParameterBlock, Target};
+/// assert_eq!(Target::LEVEL_ZERO.dialect(), Dialect::OpenCl);
+/// assert_eq!(Target::WEBGPU.parameters(), ParameterBlock::Uniform);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// The flavour of SPIR-V.
-    pub dialect: Dialect,
-    /// Where the parameter block is. The OpenCL dialect passes it as kernel arguments.
-    pub parameters: ParameterBlock,
-    /// The number of lanes in a subgroup, for kernels that use subgroups, if it can be chosen (the OpenCL dialect).
-    pub subgroup_size: Option<u32>,
-    /// Whether buffers are reached by their addresses instead of being bound (the Vulkan dialect). Then no limit of a
-    /// binding bounds them. The addresses follow the parameters in their block, two words for each buffer, the low one
-    /// first.
-    pub addresses: bool,
-    /// Whether the driver's instruction unpacks halves, one step instead of a dozen. Few drivers are known to keep
+    pub(crate) dialect: Dialect,
+    pub(crate) parameters: ParameterBlock,
+    /// The number of lanes in the subgroups of kernels that use subgroups, where that can be chosen (the OpenCL dialect).
+    pub(crate) subgroup_size: Option<u32>,
+    /// Whether buffers are reached by their addresses instead of being bound (the Vulkan dialect): no limit of a binding bounds
+    /// them. The addresses follow the parameters in their block, two words for each buffer, the low one first.
+    pub(crate) addresses: bool,
+    /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
     /// subnormal numbers and NaN.
-    pub unpacks_halves: bool,
-    /// Whether the device's own conversion packs halves, one step instead of two dozen. The device promises to round to
-    /// the nearest and to keep subnormal halves, if kernels tell it to (SPIR-V's `RoundingModeRTE` and `DenormPreserve`
-    /// for 16 bits).
-    pub packs_halves: bool,
-    /// Whether integer dot products use the device's instruction instead of single products. The device has
+    pub(crate) unpacks_halves: bool,
+    /// Whether halves are packed by the device's own conversion, which takes one step for two dozen: the device promises to
+    /// round to the nearest, and to keep subnormal halves, as far as kernels tell it to (SPIR-V's `RoundingModeRTE` and
+    /// `DenormPreserve` for 16 bits).
+    pub(crate) packs_halves: bool,
+    /// Whether integer dot products are the device's instruction, and not made of products one by one: it has
     /// [`Features::integer_dot_products`](crate::Features::integer_dot_products).
-    pub integer_dot_products: bool,
-    /// Whether the kernel goes through WGSL, perhaps in a browser. WGSL cannot ask for unrolled loops, and bounds of
-    /// loops around barriers have to come from parameters.
-    pub wgsl: bool,
+    pub(crate) integer_dot_products: bool,
+    /// Whether the kernel goes through WGSL, perhaps in a browser: it has no way to ask for unrolled loops, and bounds of loops
+    /// around barriers have to come from parameters.
+    pub(crate) wgsl: bool,
 }
 
 impl Target {
@@ -84,6 +89,24 @@ impl Target {
     };
 
     /// Returns the form for launches with a buffer too large to be bound (`large`), or without one.
+    pub const fn dialect(self) -> Dialect {
+        self.dialect
+    }
+
+    /// Returns where the parameter block is. The OpenCL dialect passes it as kernel arguments.
+    pub const fn parameters(self) -> ParameterBlock {
+        self.parameters
+    }
+
+    /// Sets whether integer dot products are the device's instruction: see
+    /// [`Features::integer_dot_products`](crate::Features::integer_dot_products).
+    #[must_use]
+    pub const fn integer_dot_products(mut self, integer_dot_products: bool) -> Self {
+        self.integer_dot_products = integer_dot_products;
+        self
+    }
+
+    /// The form for buffers that are larger than can be bound, or are not.
     pub(crate) fn for_buffers(self, large: bool) -> Target {
         Target { addresses: large && self.dialect == Dialect::Vulkan, ..self }
     }

@@ -4,40 +4,40 @@ use super::Tensor;
 #[cfg(doc)]
 use crate::base::error::Error;
 use crate::base::error::Result;
+use crate::base::indices::Indices;
 use crate::base::layout::Layout;
-use crate::base::ranges::Ranges;
 use crate::lazy::Transfer;
 
 impl Tensor {
-    /// The tensor with a part of it replaced by `src`, which is broadcast to the part's shape.
+    /// Returns the tensor with a part of it replaced by `src`, which is broadcast to the part's shape. The part is
+    /// named as in [`i`](Self::i).
     ///
-    /// It takes the tensor by value. If that was the only one to hold its elements, they are replaced in place;
-    /// otherwise (a clone or a view of it exists, or an operation that has not run yet reads it) in a copy. So a cache
-    /// that is filled part by part is not copied: `cache = cache.slice_assign(.., &new)?`.
+    /// The method takes the tensor by value. If no clone, no view and no operation that has not run yet holds its
+    /// elements, they are replaced in place, otherwise in a copy. So a cache that is filled part by part is not copied:
+    /// `cache = cache.slice_assign(.., &new)?`.
     ///
     /// ```
     /// # use marquetry::{DType, Device, Tensor};
     /// # let device = Device::best()?;
     /// let x = Tensor::zeros((2, 4), DType::F32, &device)?;
     /// let x = x.slice_assign((.., 1..3), &Tensor::new([[1f32, 2.0]], &device)?)?;
-    /// assert_eq!(x.to_vec::<f32>()?, [0.0, 1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0]);
+    /// assert_eq!(x.to_vec2::<f32>()?, [[0.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 0.0]]);
+    /// let x = x.slice_assign(-1, &Tensor::new(7f32, &device)?)?;
+    /// assert_eq!(x.to_vec2::<f32>()?, [[0.0, 1.0, 2.0, 0.0], [7.0; 4]]);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more ranges than axes; [`Error::RangeOutOfBounds`], [`Error::ShapeMismatch`],
-    /// [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::OutOfMemory`] for the copy.
-    pub fn slice_assign(self, ranges: impl Into<Ranges>, src: &Tensor) -> Result<Tensor> {
+    /// As [`i`](Self::i); [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
+    /// [`Error::OutOfMemory`] for the copy.
+    pub fn slice_assign(self, indices: impl Into<Indices>, src: &Tensor) -> Result<Tensor> {
         const OP: &str = "slice_assign";
         self.check_same_device(src, OP)?;
         self.check_same_dtype(src, OP)?;
-        let ranges = ranges.into().resolve(self.shape(), OP)?;
-        let part = |layout: &Layout| {
-            let axes = ranges.iter().enumerate();
-            axes.fold(layout.clone(), |layout, (axis, range)| layout.sliced(axis, range.start, range.len(), 1))
-        };
-        let src = src.with_layout(src.layout().broadcast_to(&part(self.layout()).shape, OP)?);
-        self.assign(|layout| Ok(part(layout)), &src, OP)
+        let indices = indices.into();
+        let part = indices.part_of(self.layout(), OP)?;
+        let src = src.with_layout(src.layout().broadcast_to(&part.shape, OP)?);
+        self.assign(|layout| indices.part_of(layout, OP), &src, OP)
     }
 
     /// The tensor with the elements of a part of its layout replaced by those of `src`, which has the part's shape.

@@ -17,10 +17,10 @@ pub trait NdArray {
     /// The type of the numbers.
     type Element: Element;
 
-    /// The lengths of the axes.
+    /// Returns the lengths of the axes.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where rows differ in length.
+    /// [`Error::InvalidArgument`] if rows differ in length.
     fn shape(&self) -> Result<Shape>;
 
     /// Appends the numbers in row-major order.
@@ -85,7 +85,7 @@ nd_array_as_slice! {
 }
 
 impl Tensor {
-    /// A tensor from a number or from nested arrays, slices or vectors.
+    /// Returns a tensor of a number or of nested arrays, slices or vectors.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -96,7 +96,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where rows differ in length; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if rows differ in length; [`Error::OutOfMemory`].
     pub fn new<A: NdArray>(array: A, device: &Device) -> Result<Tensor> {
         let shape = array.shape()?;
         let mut elements = Vec::with_capacity(checked_elements(&shape, "new")?);
@@ -104,7 +104,7 @@ impl Tensor {
         Tensor::from_slice(&elements, shape, device)
     }
 
-    /// A tensor from numbers in row-major order.
+    /// Returns a tensor of numbers in row-major order.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -115,12 +115,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ElementCount`] where the shape holds another number of elements; [`Error::OutOfMemory`].
+    /// [`Error::ElementCount`] if the shape holds another number of elements; [`Error::OutOfMemory`].
     pub fn from_slice<T: Element>(data: &[T], shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         Tensor::from_slice_in(data, shape, MemoryKind::Device, device)
     }
 
-    /// The same in memory of a kind of your choice: in the host's, say, for what is too large for the device's.
+    /// Returns a tensor of numbers in row-major order, in memory of this kind. Host memory can hold what is too large
+    /// for the device's.
     ///
     /// ```
     /// # use marquetry::{Device, MemoryKind, Tensor};
@@ -148,13 +149,24 @@ impl Tensor {
         Ok(Tensor::from_buffer(buffer, shape, T::DTYPE, device))
     }
 
-    /// A tensor from a vector of numbers in row-major order. See [`from_slice`](Self::from_slice).
+    /// Returns a tensor of a vector of numbers in row-major order.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::from_vec(vec![1f32, 2.0, 3.0, 4.0], (2, 2), &device)?;
+    /// assert_eq!(x.to_vec2::<f32>()?, [[1.0, 2.0], [3.0, 4.0]]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`from_slice`](Self::from_slice).
     pub fn from_vec<T: Element>(data: Vec<T>, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         Tensor::from_slice(&data, shape, device).map_err(Error::named("from_vec"))
     }
 
-    /// A tensor from the bytes of its elements, in row-major order, little-endian. They need no alignment. Truth values
-    /// are bytes of 0 or 1.
+    /// Returns a tensor of the bytes of its elements, in row-major order, little-endian. They need no alignment. Truth
+    /// values are bytes of 0 or 1.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -165,8 +177,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the shape takes another number of bytes, or where there are other bytes than 0 and
-    /// 1 among truth values; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the shape takes another number of bytes, or if a truth value is neither 0 nor 1;
+    /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn from_raw_buffer(data: &[u8], dtype: DType, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
         let shape = shape.into();
         let expected = checked_elements(&shape, "from_raw_buffer")?.saturating_mul(dtype.size_in_bytes());
@@ -184,7 +196,7 @@ impl Tensor {
         Ok(Tensor::from_buffer(buffer, shape, dtype, device))
     }
 
-    /// A tensor whose elements are all `value`.
+    /// Returns a tensor whose elements are all `value`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -199,7 +211,15 @@ impl Tensor {
         Tensor::constant(Word::new(value), shape.into(), device, "full")
     }
 
-    /// A tensor of zeros.
+    /// Returns a tensor of zeros.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((1, 3), DType::I32, &device)?;
+    /// assert_eq!(x.to_vec::<i32>()?, [0, 0, 0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::SizeOverflow`].
@@ -207,12 +227,72 @@ impl Tensor {
         Tensor::filled(0, shape.into(), dtype, device, "zeros")
     }
 
-    /// A tensor of ones.
+    /// Returns a tensor of ones.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::ones((1, 3), DType::F32, &device)?;
+    /// assert_eq!(x.to_vec::<f32>()?, [1.0, 1.0, 1.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::SizeOverflow`].
     pub fn ones(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
         Tensor::filled(1, shape.into(), dtype, device, "ones")
+    }
+
+    /// Returns a tensor of zeros with the shape, dtype and device of this one.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1u8, 2]], &device)?;
+    /// assert_eq!(x.zeros_like()?.to_vec2::<u8>()?, [[0, 0]]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SizeOverflow`].
+    pub fn zeros_like(&self) -> Result<Tensor> {
+        self.filled_like(0, "zeros_like")
+    }
+
+    /// Returns a tensor of ones with the shape, dtype and device of this one.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1u8, 2]], &device)?;
+    /// assert_eq!(x.ones_like()?.to_vec2::<u8>()?, [[1, 1]]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SizeOverflow`].
+    pub fn ones_like(&self) -> Result<Tensor> {
+        self.filled_like(1, "ones_like")
+    }
+
+    /// Returns a tensor whose elements are all `value`, with the shape, dtype and device of this one.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1f32, 2.0]], &device)?;
+    /// assert_eq!(x.full_like(7)?.to_vec2::<f32>()?, [[7.0, 7.0]]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the dtype is an integer that cannot hold the number; [`Error::SizeOverflow`].
+    pub fn full_like(&self, value: impl Into<Number>) -> Result<Tensor> {
+        self.filled_like(value, "full_like")
+    }
+
+    fn filled_like(&self, number: impl Into<Number>, op: &'static str) -> Result<Tensor> {
+        Tensor::filled(number, self.shape().clone(), self.dtype(), self.device(), op)
     }
 
     /// The tensor with this number everywhere, for an operation of this name.
@@ -232,7 +312,7 @@ impl Tensor {
         fusion.finish(value, device, op)
     }
 
-    /// The numbers from `start` up to but not including `end`, in steps of 1.
+    /// Returns the numbers from `start` up to but not including `end`, in steps of 1.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -247,8 +327,8 @@ impl Tensor {
         Tensor::steps(start, end, Number::Integer(1), device, "arange")
     }
 
-    /// The numbers `start + i * step` from `start` up to but not including `end`. Integers are counted and computed
-    /// exactly; `f16` and `bf16` are computed in `f32`.
+    /// Returns the numbers `start + i * step` from `start` up to but not including `end`. Integers are counted and
+    /// computed exactly; `f16` and `bf16` are computed in `f32`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -258,7 +338,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the step is 0 or a number is not finite; [`Error::SizeOverflow`].
+    /// [`Error::InvalidArgument`] if the step is 0 or a number is not finite; [`Error::SizeOverflow`].
     pub fn arange_step<T: Element>(start: T, end: T, step: T, device: &Device) -> Result<Tensor> {
         Tensor::steps(start, end, step.into(), device, "arange_step")
     }

@@ -96,7 +96,7 @@ impl Tensor {
         &self.view.layout
     }
 
-    /// The lengths of the axes.
+    /// Returns the lengths of the axes.
     ///
     /// ```
     /// # use marquetry::{DType, Device, Tensor};
@@ -109,12 +109,28 @@ impl Tensor {
         &self.view.layout.shape
     }
 
-    /// The lengths of the axes as a slice.
+    /// Returns the lengths of the axes as a slice.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 3), DType::F32, &device)?;
+    /// assert_eq!(x.dims(), [2, 3]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     pub fn dims(&self) -> &[usize] {
         self.view.layout.shape.dims()
     }
 
-    /// The length of one axis.
+    /// Returns the length of one axis.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 3), DType::F32, &device)?;
+    /// assert_eq!((x.dim(0)?, x.dim(-1)?), (2, 3));
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`].
@@ -122,37 +138,89 @@ impl Tensor {
         Ok(self.shape()[axis.into().resolve(self.shape(), "dim")?])
     }
 
-    /// The number of axes.
+    /// Returns the number of axes.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// assert_eq!(Tensor::zeros((2, 3), DType::F32, &device)?.rank(), 2);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     pub fn rank(&self) -> usize {
         self.view.layout.shape.rank()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// assert_eq!(Tensor::zeros((2, 3), DType::F32, &device)?.elem_count(), 6);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     pub fn elem_count(&self) -> usize {
         self.view.layout.elements()
     }
 
-    /// The distance in elements between neighbours along each axis.
+    /// Returns the distance in elements between neighbours along each axis.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 3), DType::F32, &device)?;
+    /// assert_eq!((x.strides(), x.t()?.strides()), (&[3, 1][..], &[1, 3][..]));
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     pub fn strides(&self) -> &[isize] {
         &self.view.layout.strides
     }
 
-    /// Whether the elements lie in row-major order without gaps.
+    /// Returns whether the elements lie in row-major order without gaps.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 3), DType::F32, &device)?;
+    /// assert!(x.is_contiguous() && !x.t()?.is_contiguous());
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     pub fn is_contiguous(&self) -> bool {
         self.view.layout.is_contiguous()
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// assert_eq!(Tensor::new([1i32, 2], &device)?.dtype(), DType::I32);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     pub fn dtype(&self) -> DType {
         self.view.dtype
     }
 
-    /// The memory that the elements are in. What kernels compute is in memory of the kind [`MemoryKind::Device`].
+    /// Returns the kind of memory that the elements are in. Results of operations are in [`MemoryKind::Device`].
+    ///
+    /// ```
+    /// # use marquetry::{Device, MemoryKind, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::rand(0f32, 1.0, 4, &device)?;
+    /// assert_eq!(x.memory_kind(), MemoryKind::Device);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     pub fn memory_kind(&self) -> MemoryKind {
         self.view.memory_kind()
     }
 
-    /// Where the elements are.
+    /// Returns the device that the elements are on.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// assert_eq!(Tensor::new([1i32, 2], &device)?.device(), &device);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     pub fn device(&self) -> &Device {
         &self.view.device
     }

@@ -7,7 +7,7 @@ use crate::base::error::{Error, Result};
 use crate::device::Device;
 
 impl Tensor {
-    /// The elements in row-major order. Blocks until they are computed.
+    /// Returns the elements in row-major order. Blocks until they are computed.
     ///
     /// In a browser, where nothing may block, use [`to_vec_async`](Self::to_vec_async).
     ///
@@ -20,13 +20,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ElementType`] where `T` is not the tensor's dtype; whatever went wrong in the computation.
+    /// [`Error::ElementType`] if `T` is not the tensor's dtype; whatever went wrong in the computation.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check_element::<T>("to_vec")?;
         self.read(T::from_bytes).map_err(Error::named("to_vec"))
     }
 
-    /// The same without blocking.
+    /// Returns the elements in row-major order without blocking.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -44,15 +44,83 @@ impl Tensor {
         self.view.device.runtime().read_async(&buffer, &source, T::from_bytes).await
     }
 
-    /// The only element of a tensor. Blocks until it is computed.
+    /// Returns the elements of a vector. Blocks until they are computed.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(1u32, 4, &device)?;
+    /// assert_eq!(x.to_vec1::<u32>()?, [1, 2, 3]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where there is not just one; else as [`to_vec`](Self::to_vec).
+    /// [`Error::RankMismatch`] if there is not one axis; else as [`to_vec`](Self::to_vec).
+    pub fn to_vec1<T: Element>(&self) -> Result<Vec<T>> {
+        const OP: &str = "to_vec1";
+        let [_] = self.lengths(OP, "1 (any for `to_vec`)")?;
+        self.to_vec().map_err(Error::named(OP))
+    }
+
+    /// Returns the rows of a matrix. Blocks until they are computed.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(1u32, 7, &device)?.reshape((2, 3))?;
+    /// assert_eq!(x.to_vec2::<u32>()?, [[1, 2, 3], [4, 5, 6]]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] if there are not two axes; [`Error::InvalidArgument`] for millions of empty rows; else
+    /// as [`to_vec`](Self::to_vec).
+    pub fn to_vec2<T: Element>(&self) -> Result<Vec<Vec<T>>> {
+        const OP: &str = "to_vec2";
+        let [rows, columns] = self.lengths(OP, "2 (any for `to_vec`)")?;
+        self.check_vectors(rows, OP)?;
+        let mut elements = self.to_vec().map_err(Error::named(OP))?.into_iter();
+        Ok((0..rows).map(|_| elements.by_ref().take(columns).collect()).collect())
+    }
+
+    /// Returns the matrices of a tensor of three axes, each as its rows. Blocks until they are computed.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(1u32, 9, &device)?.reshape((2, 2, 2))?;
+    /// assert_eq!(x.to_vec3::<u32>()?, [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] if there are not three axes; else as [`to_vec2`](Self::to_vec2).
+    pub fn to_vec3<T: Element>(&self) -> Result<Vec<Vec<Vec<T>>>> {
+        const OP: &str = "to_vec3";
+        let [matrices, rows, columns] = self.lengths(OP, "3 (any for `to_vec`)")?;
+        self.check_vectors(matrices.saturating_mul(rows.saturating_add(1)), OP)?;
+        let mut elements = self.to_vec().map_err(Error::named(OP))?.into_iter();
+        let mut matrix = || (0..rows).map(|_| elements.by_ref().take(columns).collect()).collect();
+        Ok((0..matrices).map(|_| matrix()).collect())
+    }
+
+    /// Returns the only element of a tensor. Blocks until it is computed.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(1u32, 5, &device)?;
+    /// assert_eq!(x.sum_all()?.to_scalar::<u32>()?, 10);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is not just one; else as [`to_vec`](Self::to_vec).
     pub fn to_scalar<T: Element>(&self) -> Result<T> {
         const OP: &str = "to_scalar";
         if self.elem_count() != 1 {
             let message = format!(
-                "takes a tensor of one element, but shape {} has {}; pick one with `narrow`, or read all with `to_vec`",
+                "takes a tensor of one element, but shape {} has {}; pick one with `i`, or read all with `to_vec`",
                 self.shape(),
                 self.elem_count()
             );
@@ -62,8 +130,8 @@ impl Tensor {
         Ok(elements[0])
     }
 
-    /// The tensor on another device, which may be of another backend. Blocks until the elements are computed; they
-    /// travel through host memory.
+    /// Returns the tensor on another device, which may be of another backend. Blocks until the elements are computed;
+    /// they travel through host memory.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -90,7 +158,7 @@ impl Tensor {
         self.read(<[u8]>::to_vec)
     }
 
-    /// The tensor in memory of another kind; itself if it is there already.
+    /// Returns the tensor in memory of another kind; itself if it is there already.
     ///
     /// ```
     /// # use marquetry::{Device, MemoryKind, Tensor};
@@ -102,13 +170,33 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::Unsupported`] where the device has no such memory.
+    /// [`Error::OutOfMemory`], [`Error::Unsupported`] if the device has no such memory.
     pub fn to_memory(&self, memory: MemoryKind) -> Result<Tensor> {
         if self.memory_kind() == memory {
             Ok(self.clone())
         } else {
             self.view.copied_within(memory, "to_memory").map(Tensor::from)
         }
+    }
+
+    /// Returns the lengths of as many axes as there must be.
+    fn lengths<const N: usize>(&self, op: &'static str, expected: &'static str) -> Result<[usize; N]> {
+        let mismatch = |_| Error::RankMismatch { op, expected, shape: self.shape().clone() };
+        self.dims().try_into().map_err(mismatch)
+    }
+
+    /// Checks that so many vectors for the elements fit the memory of the host. A shape of no elements may have any
+    /// number.
+    fn check_vectors(&self, vectors: usize, op: &'static str) -> Result<()> {
+        const MOST: usize = 1 << 24;
+        if self.elem_count() > 0 || vectors <= MOST {
+            return Ok(());
+        }
+        let message = format!(
+            "shape {} has no elements, but takes more than {MOST} vectors; read it with `to_vec`, which is empty",
+            self.shape()
+        );
+        Err(Error::InvalidArgument { op, message })
     }
 
     fn check_element<T: Element>(&self, op: &'static str) -> Result<()> {

@@ -2,19 +2,19 @@
 
 use super::Tensor;
 use crate::base::error::{Error, Result};
+use crate::base::indices::{self, Indices};
 use crate::base::layout::Layout;
-use crate::base::ranges;
 use crate::base::shape::{Axes, Axis, Dims, Shape};
 use std::ops::RangeBounds;
 
 impl Tensor {
-    /// The elements in another shape of the same number of elements. A tensor that is not contiguous is copied.
+    /// Returns the elements in another shape of the same number of elements. A tensor that is not contiguous is copied.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
     /// # let device = Device::best()?;
     /// let x = Tensor::arange(0u32, 6, &device)?.reshape((2, 3))?;
-    /// assert_eq!(x.dims(), [2, 3]);
+    /// assert_eq!(x.to_vec2::<u32>()?, [[0, 1, 2], [3, 4, 5]]);
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     ///
@@ -34,10 +34,19 @@ impl Tensor {
         }
     }
 
-    /// The axes from `start` to `end` (included) as one. Where their strides do not allow a view, the tensor is copied.
+    /// Returns the tensor with the axes from `start` to `end` (included) as one. If their strides do not allow a view,
+    /// the tensor is copied.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 3, 4), DType::F32, &device)?;
+    /// assert_eq!(x.flatten(1, -1)?.dims(), [2, 12]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] where `end` comes before `start`.
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if `end` comes before `start`.
     pub fn flatten(&self, start: impl Into<Axis>, end: impl Into<Axis>) -> Result<Tensor> {
         let (start, end) =
             (start.into().resolve(self.shape(), "flatten")?, end.into().resolve(self.shape(), "flatten")?);
@@ -62,12 +71,31 @@ impl Tensor {
         self.reshape(shape)
     }
 
-    /// All axes as one.
+    /// Returns the tensor with all axes as one.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 3, 4), DType::F32, &device)?;
+    /// assert_eq!(x.flatten_all()?.dims(), [24]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if it is copied.
     pub fn flatten_all(&self) -> Result<Tensor> {
         self.reshape(self.elem_count())
     }
 
-    /// The view with two axes exchanged.
+    /// Returns the view with two axes exchanged.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 3, 4), DType::F32, &device)?;
+    /// assert_eq!(x.transpose(0, 2)?.dims(), [4, 3, 2]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`].
@@ -78,10 +106,18 @@ impl Tensor {
         Ok(self.with_layout(self.view.layout.permuted(&axes)))
     }
 
-    /// The view with its last two axes exchanged: the transposed matrix, or each matrix of a batch transposed.
+    /// Returns the view with its last two axes exchanged: the transposed matrix, or each matrix of a batch transposed.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1u32, 2, 3], [4, 5, 6]], &device)?;
+    /// assert_eq!(x.t()?.to_vec2::<u32>()?, [[1, 4], [2, 5], [3, 6]]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] below two axes.
+    /// [`Error::RankMismatch`] if there are fewer than two axes.
     pub fn t(&self) -> Result<Tensor> {
         if self.rank() < 2 {
             return Err(Error::RankMismatch { op: "t", expected: "2 or more", shape: self.shape().clone() });
@@ -89,7 +125,7 @@ impl Tensor {
         self.transpose(-2, -1)
     }
 
-    /// The view whose axis `i` is axis `axes[i]` of this one.
+    /// Returns the view whose axis `i` is axis `axes[i]` of this one.
     ///
     /// ```
     /// # use marquetry::{DType, Device, Tensor};
@@ -100,7 +136,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`]; [`Error::InvalidArgument`] where axes are missing.
+    /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`]; [`Error::InvalidArgument`] if axes are missing.
     pub fn permute(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         let axes = axes.into().resolve(self.shape(), "permute")?;
         if axes.len() != self.rank() {
@@ -115,7 +151,7 @@ impl Tensor {
         Ok(self.with_layout(self.view.layout.permuted(&axes)))
     }
 
-    /// `length` elements along an axis, from `start` on.
+    /// Returns `length` elements along an axis, from `start` on.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -128,11 +164,11 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`].
     pub fn narrow(&self, axis: impl Into<Axis>, start: usize, length: usize) -> Result<Tensor> {
-        self.strided_range(axis.into(), start, start.saturating_add(length), 1, "narrow")
+        self.strided_range(axis.into(), start..start.saturating_add(length), 1, "narrow")
     }
 
-    /// Every `step`-th element of a range along an axis. A negative step begins at the range's last element and goes
-    /// back: the range tells which elements are there, the step's sign from which end they are counted.
+    /// Returns every `step`-th element of a range along an axis. A negative step begins at the range's last element and
+    /// goes back: the range tells which elements are there, the step's sign from which end they are counted.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -147,13 +183,16 @@ impl Tensor {
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::RangeOutOfBounds`], [`Error::InvalidArgument`] for a step of 0.
     pub fn slice(&self, axis: impl Into<Axis>, range: impl RangeBounds<usize>, step: isize) -> Result<Tensor> {
-        let axis = axis.into();
-        let length = self.shape()[axis.resolve(self.shape(), "slice")?];
-        let range = ranges::resolve(&range, length);
-        self.strided_range(axis, range.start, range.end, step, "slice")
+        self.strided_range(axis.into(), range, step, "slice")
     }
 
-    fn strided_range(&self, axis: Axis, start: usize, end: usize, step: isize, op: &'static str) -> Result<Tensor> {
+    fn strided_range(
+        &self,
+        axis: Axis,
+        range: impl RangeBounds<usize>,
+        step: isize,
+        op: &'static str,
+    ) -> Result<Tensor> {
         let axis = axis.resolve(self.shape(), op)?;
         if step == 0 {
             return Err(Error::InvalidArgument {
@@ -161,19 +200,40 @@ impl Tensor {
                 message: "a step of 0 never arrives; give 1 or another step".into(),
             });
         }
-        if start > end || end > self.shape()[axis] {
-            return Err(Error::RangeOutOfBounds { op, axis, start, end, shape: self.shape().clone() });
-        }
-        let first = if step < 0 { end.saturating_sub(1) } else { start };
-        let length = (end - start).div_ceil(step.unsigned_abs());
+        let range = indices::resolve(&range, axis, self.shape(), op)?;
+        let first = if step < 0 { range.end.saturating_sub(1) } else { range.start };
+        let length = range.len().div_ceil(step.unsigned_abs());
         Ok(self.with_layout(self.view.layout.sliced(axis, first, length, step)))
     }
 
-    /// The windows of `size` elements along an axis, each `step` behind the one before: the axis counts the windows, a
-    /// new last axis the elements in them. Neighbouring windows share elements, of which none is copied.
+    /// Returns the view of an index or a range of indices along each of the first axes (candle's `i`). An index takes
+    /// its axis away, and counts from the end if it is negative; a range keeps the axis. Axes that are not named are
+    /// whole.
     ///
-    /// The columns that other libraries unfold an image to, to make a convolution a matrix product, are windows along
-    /// two axes; [`conv2d`](Self::conv2d) does without them.
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::arange(0u32, 12, &device)?.reshape((3, 4))?;
+    /// assert_eq!(x.i(1)?.to_vec1::<u32>()?, [4, 5, 6, 7]);
+    /// assert_eq!(x.i((.., -1))?.to_vec1::<u32>()?, [3, 7, 11]);
+    /// assert_eq!(x.i((1.., ..2))?.to_vec2::<u32>()?, [[4, 5], [8, 9]]);
+    /// assert_eq!(x.i((2, 3))?.to_scalar::<u32>()?, 11);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an index that leaves its axis, and for more indices than axes;
+    /// [`Error::RangeOutOfBounds`].
+    pub fn i(&self, indices: impl Into<Indices>) -> Result<Tensor> {
+        Ok(self.with_layout(indices.into().part_of(&self.view.layout, "i")?))
+    }
+
+    /// Returns the view of the windows of `size` elements along an axis, each `step` behind the one before. The axis
+    /// counts the windows, a new last axis the elements in them. Windows that overlap share elements; none is copied.
+    ///
+    /// Other libraries unfold an image to columns, to make a convolution a matrix product. These columns are windows
+    /// along two axes; [`conv2d`](Self::conv2d) does without them.
+    ///
     /// ```
     /// # use marquetry::{Device, Tensor};
     /// # let device = Device::best()?;
@@ -220,8 +280,9 @@ impl Tensor {
         Ok(self.with_layout(layout))
     }
 
-    /// The view of the diagonals of two axes, which a new last axis replaces. They begin `offset` columns to the right of
-    /// the first element, or below it where that is negative; `first` is the axis of rows, `second` that of columns.
+    /// Returns the view of the diagonals of two axes, which a new last axis replaces. `first` is the axis of rows,
+    /// `second` the axis of columns. A diagonal begins `offset` columns to the right of the first element, or below it
+    /// if `offset` is negative.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -233,16 +294,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::DuplicateAxis`] where both are one axis.
+    /// [`Error::AxisOutOfRange`]; [`Error::DuplicateAxis`] if both are one axis.
     pub fn diagonal(&self, offset: isize, first: impl Into<Axis>, second: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "diagonal";
         let axes = Axes::from((first, second)).resolve(self.shape(), OP)?;
         Ok(self.with_layout(self.view.layout.diagonal(axes[0], axes[1], offset)))
     }
 
-    /// A view with any shape and strides over the elements of this tensor in row-major order, counted from `offset` on
-    /// (PyTorch's `as_strided` of a contiguous tensor). Elements may come several times, and strides may be negative. A
-    /// tensor that is not contiguous is copied.
+    /// Returns a view with any shape and strides over the elements of this tensor in row-major order, counted from
+    /// `offset` on (PyTorch's `as_strided` of a contiguous tensor). Elements may come several times, and strides may be
+    /// negative. A tensor that is not contiguous is copied.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -254,7 +315,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the number of strides is not that of axes, or the view leaves the tensor;
+    /// [`Error::InvalidArgument`] if there are not as many strides as axes, or the view leaves the tensor;
     /// [`Error::SizeOverflow`].
     pub fn as_strided(&self, shape: impl Into<Shape>, strides: &[isize], offset: usize) -> Result<Tensor> {
         const OP: &str = "as_strided";
@@ -263,7 +324,7 @@ impl Tensor {
         Ok(dense.with_layout(view))
     }
 
-    /// The view repeated along new outer axes, and along axes of length 1.
+    /// Returns the view repeated along new outer axes, and along axes of length 1.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -283,7 +344,16 @@ impl Tensor {
         Ok(self.with_layout(self.view.layout.broadcast_to(&shape, "broadcast_to")?))
     }
 
-    /// The view without an axis of length 1. An axis of another length stays, as in PyTorch.
+    /// Returns the view without an axis of length 1. An axis of another length stays, as in PyTorch.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 1, 3), DType::F32, &device)?;
+    /// assert_eq!(x.squeeze(1)?.dims(), [2, 3]);
+    /// assert_eq!(x.squeeze(0)?.dims(), [2, 1, 3]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`].
@@ -292,13 +362,19 @@ impl Tensor {
         if self.shape()[axis] != 1 {
             return Ok(self.clone());
         }
-        let mut layout = self.view.layout.clone();
-        layout.strides.remove(axis);
-        layout.shape = self.dims().iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, &n)| n).collect();
-        Ok(self.with_layout(layout))
+        Ok(self.with_layout(self.view.layout.without(axis)))
     }
 
-    /// The view with a new axis of length 1 before `axis`; `-1` puts it last.
+    /// Returns the view with a new axis of length 1 before `axis`; `-1` puts it last.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 3), DType::F32, &device)?;
+    /// assert_eq!(x.unsqueeze(1)?.dims(), [2, 1, 3]);
+    /// assert_eq!(x.unsqueeze(-1)?.dims(), [2, 3, 1]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`].
@@ -310,7 +386,15 @@ impl Tensor {
         Ok(self.with_layout(layout))
     }
 
-    /// The tensor in row-major order without gaps: itself if it is so already, else a copy.
+    /// Returns the tensor in row-major order without gaps: itself if it is so already, else a copy.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([[1u32, 2], [3, 4]], &device)?.t()?;
+    /// assert!(!x.is_contiguous() && x.contiguous()?.is_contiguous());
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::SizeOverflow`].

@@ -49,17 +49,17 @@ fn attention_that_does_not_fit() {
     assert_error!(attend(&q, &elsewhere, &elsewhere), Error::DeviceMismatch { .. }, OP, "webgpu:0", "to_device");
 
     let with = |config| q.scaled_dot_product_attention(&k, &k, &config);
-    let masked = |mask| with(AttentionConfig { mask: Some(mask), ..Default::default() });
+    let masked = |mask: Tensor| with(AttentionConfig::default().mask(mask));
     let hint = "must broadcast to (batch, heads, queries, keys)";
     assert_error!(masked(floats((5, 7))), Error::ShapeMismatch { .. }, OP, "[5, 7]", "[2, 4, 5, 6]", hint);
     assert_error!(masked(zeros((5, 6), DType::I32)), Error::UnsupportedDType { .. }, OP, "i32", "mask");
     assert_error!(masked(zeros((5, 6), DType::F16)), Error::UnsupportedDType { .. }, OP, "f16", "mask");
     let mask = Tensor::zeros((5, 6), DType::F32, &open("webgpu")).unwrap();
     assert_error!(masked(mask), Error::DeviceMismatch { .. }, OP, "webgpu:0");
-    let window = AttentionConfig { sliding_window: Some(0), ..Default::default() };
+    let window = AttentionConfig::default().sliding_window(0);
     assert_error!(with(window), Error::InvalidArgument { .. }, OP, "window of 0");
     for cap in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 1e-300] {
-        let config = AttentionConfig { softcap: Some(cap), ..Default::default() };
+        let config = AttentionConfig::default().softcap(cap);
         assert_error!(with(config), Error::InvalidArgument { .. }, OP, "cap", "positive", cap);
     }
     let huge = floats((1, 1, 1, 1)).broadcast_to((1, 1, 1usize << 40, 1)).unwrap();
@@ -126,19 +126,20 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
     let [t, u, v] = tensors(arguments, device);
     // Three axes make matching operands.
     let matrices = |t: &Tensor| t.unsqueeze(0)?.unsqueeze(0);
-    let config = || AttentionConfig {
-        mask: (i % 3 == 0).then(|| u.clone()),
-        causal: j.is_multiple_of(2),
-        sliding_window: k.is_multiple_of(2).then_some(i),
-        scale: j.is_multiple_of(3).then_some(x),
-        softcap: k.is_multiple_of(3).then_some(y),
+    let config = || {
+        AttentionConfig::default()
+            .mask((i % 3 == 0).then(|| u.clone()))
+            .causal(j.is_multiple_of(2))
+            .sliding_window(k.is_multiple_of(2).then_some(i))
+            .scale(j.is_multiple_of(3).then_some(x))
+            .softcap(k.is_multiple_of(3).then_some(y))
     };
     visit! { visit:
         scaled_dot_product_attention: t.scaled_dot_product_attention(&u, &v, &config());
         scaled_dot_product_attention_of_matrices:
             matrices(&t)?.scaled_dot_product_attention(&matrices(&u)?, &matrices(&v)?, &config());
         scaled_dot_product_attention_of_itself:
-            t.scaled_dot_product_attention(&t, &t, &AttentionConfig { mask: None, ..config() });
+            t.scaled_dot_product_attention(&t, &t, &config().mask(None));
         alibi_mask: Tensor::alibi_mask(i, j, k, device);
         rope: t.rope(&u, &v);
         rope_of_itself: t.rope(&t.narrow(-1, 0, 1)?, &t.narrow(-1, 0, 1)?);

@@ -36,11 +36,10 @@ fn grids_that_do_not_fit() {
 pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
     let (i, j, _) = arguments.size;
     let [t, u, _] = tensors(arguments, device);
-    let config = GridSampleConfig {
-        mode: [GridSampleMode::Nearest, GridSampleMode::Bilinear, GridSampleMode::Bicubic][i % 3],
-        padding: [GridSamplePadding::Zeros, GridSamplePadding::Border, GridSamplePadding::Reflection][j % 3],
-        align_corners: arguments.transposed,
-    };
+    let config = GridSampleConfig::default()
+        .mode([GridSampleMode::Nearest, GridSampleMode::Bilinear, GridSampleMode::Bicubic][i % 3])
+        .padding([GridSamplePadding::Zeros, GridSamplePadding::Border, GridSamplePadding::Reflection][j % 3])
+        .align_corners(arguments.transposed);
     let axis = |t: &Tensor| t.unsqueeze(0);
     visit! { visit:
         grid_sample: t.grid_sample(&u, config);

@@ -2,40 +2,28 @@
 
 use crate::panics::{Arguments, Visit, tensors};
 use crate::{device, error_of, floats, open, zeros};
-use marquetry::{DType, Device, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, Tensor};
-
-const PRODUCT: Gemm = Gemm { trans_a: false, trans_b: false, alpha: 1.0, beta: 0.0 };
+use marquetry::{DType, Device, Error, Gemm, GemmStridedBatched, MatrixBatch, Tensor};
 
 /// Matrices of 2 x 3, 3 x 4 and 2 x 4, contiguous.
 fn call() -> GemmStridedBatched {
-    let dense = |columns, elements| MatrixBatch { leading: columns, stride: elements, offset: 0 };
-    GemmStridedBatched {
-        gemm: PRODUCT,
-        order: MatrixOrder::RowMajor,
-        m: 2,
-        n: 4,
-        k: 3,
-        batch: 2,
-        a: dense(3, 6),
-        b: dense(4, 12),
-        c: dense(4, 8),
-    }
+    GemmStridedBatched::new([2, 4, 3]).batch(2)
 }
 
 #[test]
 fn products() {
     let (x, y) = (floats((2, 3)), floats((4, 3)));
-    assert_error!(x.gemm(&y, None, PRODUCT), Error::ShapeMismatch { .. }, "gemm", "[2, 3]", "[4, 3]", "last but one");
-    let sum = Gemm { trans_b: true, beta: 0.5, ..PRODUCT };
+    let product = Gemm::default();
+    assert_error!(x.gemm(&y, None, product), Error::ShapeMismatch { .. }, "gemm", "[2, 3]", "[4, 3]", "last but one");
+    let sum = product.trans_b(true).beta(0.5);
     assert_error!(x.gemm(&y, None, sum), Error::InvalidArgument { .. }, "gemm", "0.5", "no c", "give c");
     assert_error!(x.gemm(&y, Some(&floats(3)), sum), Error::ShapeMismatch { .. }, "gemm", "[3]", "[2, 4]");
-    assert_error!(x.gemm(&floats(3), None, PRODUCT), Error::RankMismatch { .. }, "gemm", "2 or more", "[3]");
+    assert_error!(x.gemm(&floats(3), None, product), Error::RankMismatch { .. }, "gemm", "2 or more", "[3]");
     let halves = zeros((2, 4), DType::F16);
     assert_error!(x.gemm(&y, Some(&halves), sum), Error::DTypeMismatch { .. }, "gemm", "f32", "f16");
     let integers = zeros((2, 2), DType::I32);
-    let half = Gemm { alpha: 0.5, ..PRODUCT };
+    let half = product.alpha(0.5);
     assert_error!(integers.gemm(&integers, None, half), Error::InvalidArgument { .. }, "gemm", "0.5", "i32");
-    let uneven = Tensor::gemm_batched(&[&x], &[&y, &y], &[], PRODUCT);
+    let uneven = Tensor::gemm_batched(&[&x], &[&y, &y], &[], product);
     assert_error!(
         uneven,
         Error::InvalidArgument { .. },
@@ -45,7 +33,7 @@ fn products() {
         "as many of each"
     );
     let bytes = zeros((2, 2), DType::U8);
-    assert_error!(bytes.gemm(&bytes, None, PRODUCT), Error::UnsupportedDType { .. }, "gemm", "u8", "i32");
+    assert_error!(bytes.gemm(&bytes, None, product), Error::UnsupportedDType { .. }, "gemm", "u8", "i32");
     assert_error!(bytes.linear(&bytes, None), Error::UnsupportedDType { .. }, "linear", "u8", "i32");
     let elsewhere = Tensor::zeros((4, 3), DType::F32, &open("webgpu")).unwrap();
     assert_error!(x.linear(&elsewhere, None), Error::DeviceMismatch { .. }, "linear", "vulkan:0", "webgpu:0");
@@ -79,9 +67,9 @@ fn calls_over_flat_buffers() {
     let run = |call: GemmStridedBatched| Tensor::gemm_strided_batched(&floats(12), &floats(24), floats(16), call);
     assert!(run(call()).is_ok());
     let op = "gemm_strided_batched";
-    let narrow = GemmStridedBatched { a: MatrixBatch { leading: 2, ..call().a }, ..call() };
+    let narrow = call().a(MatrixBatch::new(2).stride(6));
     assert_error!(run(narrow), Error::InvalidArgument { .. }, op, "leading dimension 2", "3 elements");
-    let beyond = GemmStridedBatched { b: MatrixBatch { offset: 1, ..call().b }, ..call() };
+    let beyond = call().b(MatrixBatch::new(4).stride(12).offset(1));
     assert_error!(
         run(beyond),
         Error::InvalidArgument { .. },
@@ -91,11 +79,11 @@ fn calls_over_flat_buffers() {
         "from 1 to 24",
         "24 elements"
     );
-    let overlapping = GemmStridedBatched { c: MatrixBatch { stride: 7, ..call().c }, ..call() };
+    let overlapping = call().c(MatrixBatch::new(4).stride(7));
     assert_error!(run(overlapping), Error::InvalidArgument { .. }, op, "2 x 4", "overlap");
-    let endless = GemmStridedBatched { a: MatrixBatch { stride: usize::MAX, ..call().a }, ..call() };
+    let endless = call().a(MatrixBatch::new(3).stride(usize::MAX));
     assert_error!(run(endless), Error::InvalidArgument { .. }, op, "12 elements");
-    let many = GemmStridedBatched { batch: usize::MAX, ..call() };
+    let many = call().batch(usize::MAX);
     assert_error!(run(many), Error::SizeOverflow { .. }, op);
     let halves = Tensor::gemm_strided_batched(&floats(12), &floats(24), zeros(16, DType::F16), call());
     assert_error!(halves, Error::DTypeMismatch { .. }, op, "f32", "f16");
@@ -193,15 +181,18 @@ fn views() {
 pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
     let Arguments { axis: (a, b), size: (i, j, k), number: (x, y), transposed, .. } = *arguments;
     let [t, u, v] = tensors(arguments, device);
-    let config = Gemm { trans_a: transposed, trans_b: !transposed, alpha: x, beta: y };
-    let place = MatrixBatch { leading: i, stride: j, offset: k };
-    let call = GemmStridedBatched { gemm: config, m: j, n: k, k: i, batch: i, a: place, b: place, c: place, ..call() };
+    let config = Gemm::default().trans_a(transposed).trans_b(!transposed).alpha(x).beta(y);
+    let place = MatrixBatch::new(i).stride(j).offset(k);
+    let dense = GemmStridedBatched::new([j, k, i]).gemm(config).batch(i);
+    let placed = dense.a(place).b(place).c(place);
+    let small = GemmStridedBatched::new([i; 3]).gemm(config).a(place).b(place).c(place);
     visit! { visit:
         gemm: t.gemm(&u, Some(&v), config);
-        gemm_none: t.gemm(&u, None, PRODUCT);
+        gemm_none: t.gemm(&u, None, Gemm::default());
         gemm_batched: Ok(Tensor::gemm_batched(&[&t, &u], &[&u, &v], &[&v, &t], config)?.remove(0));
-        gemm_strided_batched: Tensor::gemm_strided_batched(&t, &u, v.clone(), call);
-        gemm_strided_batched_small: Tensor::gemm_strided_batched(&t, &t, t.clone(), GemmStridedBatched { m: i, n: i, k: i, batch: 1, ..call });
+        gemm_strided_batched: Tensor::gemm_strided_batched(&t, &u, v.clone(), placed);
+        gemm_strided_batched_small: Tensor::gemm_strided_batched(&t, &t, t.clone(), small);
+        gemm_strided_batched_without_gaps: Tensor::gemm_strided_batched(&t, &u, v.clone(), dense);
         linear: t.linear(&u, Some(&v));
         linear_no_bias: t.linear(&u, None);
         dot: t.dot(&u);

@@ -34,7 +34,7 @@ mod reduce;
 mod resize;
 
 use half::f16;
-use marquetry::{DType, Device, Error, Ranges, Result, Shape, Tensor};
+use marquetry::{DType, Device, Error, Indices, Result, Shape, Tensor};
 use std::fmt::Debug;
 
 fn open(name: &str) -> Device {
@@ -109,6 +109,10 @@ fn ranks_that_do_not_fit() {
     assert_error!(matrix.permute([1]), Error::InvalidArgument { .. }, "permute", "[2, 3]");
     assert_error!(scalar.matmul(&vector), Error::RankMismatch { .. }, "matmul", "1 or more", "[]");
     assert_error!(vector.matmul(&scalar), Error::RankMismatch { .. }, "matmul", "1 or more", "[]");
+    let hint = "any for `to_vec`";
+    assert_error!(matrix.to_vec1::<f32>(), Error::RankMismatch { .. }, "to_vec1", "of 1", hint, "[2, 3]");
+    assert_error!(vector.to_vec2::<f32>(), Error::RankMismatch { .. }, "to_vec2", "of 2", hint, "[3]");
+    assert_error!(matrix.to_vec3::<f32>(), Error::RankMismatch { .. }, "to_vec3", "of 3", hint, "[2, 3]");
     let indexes = zeros((2, 2), DType::U32);
     assert_error!(matrix.index_select(&indexes, 0), Error::RankMismatch { .. }, "index_select", "indexes", "[2, 2]");
     assert_error!(vector.embedding(&indexes), Error::RankMismatch { .. }, "embedding", "table", "[3]");
@@ -145,6 +149,11 @@ fn counts_that_do_not_fit() {
     let hint = "to_scalar: takes a tensor of one element";
     assert_error!(floats((2, 1)).to_scalar::<f32>(), Error::InvalidArgument { .. }, hint, "[2, 1] has 2", "to_vec");
     assert_error!(floats(0).to_scalar::<f32>(), Error::InvalidArgument { .. }, hint, "[0] has 0");
+    // No element, but more vectors than the host has memory for.
+    let rows = floats((1, 0)).broadcast_to((1 << 40, 0)).unwrap();
+    assert_error!(rows.to_vec2::<f32>(), Error::InvalidArgument { .. }, "to_vec2", "no elements", "`to_vec`");
+    let matrices = rows.unsqueeze(0).unwrap();
+    assert_error!(matrices.to_vec3::<f32>(), Error::InvalidArgument { .. }, "to_vec3", "no elements", "`to_vec`");
 }
 
 #[test]
@@ -161,6 +170,7 @@ fn dtypes_that_differ() {
     let assigned = floats(3).slice_assign(.., &y);
     assert_error!(assigned, Error::DTypeMismatch { .. }, "slice_assign", "f32", "i32", "to_dtype(DType::F32)");
     assert_error!(x.to_vec::<f64>(), Error::ElementType { .. }, "`to_vec::<f32>()`", "`to_dtype(DType::F64)`");
+    assert_error!(x.to_vec1::<i32>(), Error::ElementType { .. }, "`to_vec1::<f32>()`", "`to_dtype(DType::I32)`");
     let one = y.narrow(0, 0, 1).unwrap();
     assert_error!(one.to_scalar::<u32>(), Error::ElementType { .. }, "`to_scalar::<i32>()`", "`to_dtype(DType::U32)`");
     assert_error!(
@@ -276,6 +286,9 @@ fn dtypes_that_an_operation_does_not_take() {
         "f32, f16, bf16 and f64"
     );
     assert_error!(Tensor::randn(0i32, 9, 3, &device()), Error::UnsupportedDType { .. }, "randn", "i32");
+    let integers = zeros(3, DType::I32);
+    assert_error!(integers.rand_like(0.0, 1.0), Error::UnsupportedDType { .. }, "rand_like", "i32", "f32");
+    assert_error!(integers.randn_like(0.0, 1.0), Error::UnsupportedDType { .. }, "randn_like", "i32", "f32");
 }
 
 #[test]
@@ -371,7 +384,13 @@ fn ranges_that_leave_their_axis() {
     let backwards = x.slice(1, 2..1, 1);
     assert_error!(backwards, Error::RangeOutOfBounds { .. }, "slice", "2..1", "axis 1");
     assert_error!(x.slice(1, ..=usize::MAX, 1), Error::RangeOutOfBounds { .. }, "slice", "axis 1");
-    let assign = |ranges: Ranges| floats((2, 3)).slice_assign(ranges, &floats(()));
+    assert_error!(x.i((.., 2..4)), Error::RangeOutOfBounds { .. }, "i: ", "2..4", "axis 1", "[2, 3]");
+    assert_error!(x.i(2), Error::InvalidArgument { .. }, "i: ", "index 2", "axis 0", "[2, 3]", "-2 to 1");
+    assert_error!(x.i((.., -4)), Error::InvalidArgument { .. }, "i: ", "index -4", "axis 1", "[2, 3]", "-3 to 2");
+    assert_error!(floats((0, 3)).i(0), Error::InvalidArgument { .. }, "index 0", "[0, 3]", "axis is empty");
+    assert_error!(x.i((0, 0, ..)), Error::InvalidArgument { .. }, "i: ", "3 indices", "[2, 3]", "2 axes");
+    let assign = |indices: Indices| floats((2, 3)).slice_assign(indices, &floats(()));
+    assert_error!(assign((0, 3).into()), Error::InvalidArgument { .. }, "slice_assign", "index 3", "axis 1");
     assert_error!(
         assign((.., 1..4).into()),
         Error::RangeOutOfBounds { .. },
@@ -382,7 +401,7 @@ fn ranges_that_leave_their_axis() {
     );
     assert_error!(assign((3..).into()), Error::RangeOutOfBounds { .. }, "slice_assign", "3..2", "axis 0", "[2, 3]");
     let too_many = assign([0..1, 0..1, 0..1].into());
-    assert_error!(too_many, Error::InvalidArgument { .. }, "slice_assign", "3 ranges", "[2, 3]", "2 axes");
+    assert_error!(too_many, Error::InvalidArgument { .. }, "slice_assign", "3 indices", "[2, 3]", "2 axes");
 }
 
 #[test]
@@ -406,6 +425,7 @@ fn arguments_outside_of_their_domain() {
     let hint = "u8 holds whole numbers from 0 to 255, not";
     assert_error!(bytes.affine(-1.0, 0.0), Error::InvalidArgument { .. }, "affine", "-1", "u8", hint);
     assert_error!(&bytes + 256.0, Error::InvalidArgument { .. }, "add", "256", "u8", hint);
+    assert_error!(bytes.full_like(-1), Error::InvalidArgument { .. }, "full_like", "-1", "u8", hint);
     assert_error!(bytes.gt(-1), Error::InvalidArgument { .. }, "gt", "-1", "u8", hint);
     assert_error!(&bytes & 0x100, Error::InvalidArgument { .. }, "bitwise_and", "256", "u8", hint);
     assert_error!(bytes.masked_fill(&bytes, 0.5), Error::InvalidArgument { .. }, "masked_fill", "0.5", "u8", hint);
@@ -427,6 +447,8 @@ fn arguments_outside_of_their_domain() {
         "to inf",
         "finite numbers"
     );
+    let wide = x.rand_like(f64::from(f32::MIN), f64::from(f32::MAX));
+    assert_error!(wide, Error::InvalidArgument { .. }, "rand_like", "wider than the largest f32");
     let ragged = vec![vec![1f32], vec![2.0, 3.0]];
     assert_error!(Tensor::new(&ragged, &device()), Error::InvalidArgument { .. }, "new", "[1]", "[2]");
 }
@@ -456,6 +478,8 @@ fn sizes_beyond_all_limits() {
     assert_error!(huge.to_vec::<f32>(), Error::SizeOverflow { .. }, text);
     assert_error!(huge.contiguous(), Error::SizeOverflow { .. }, "contiguous", text);
     assert_error!(huge.reshape(1usize << 40), Error::SizeOverflow { .. }, text);
+    assert_error!(huge.zeros_like(), Error::SizeOverflow { .. }, "zeros_like", text);
+    assert_error!(huge.rand_like(0.0, 1.0), Error::SizeOverflow { .. }, "rand_like", text);
     assert_error!(huge.exp(), Error::SizeOverflow { .. }, "exp", text);
     assert_error!(huge.add(&one), Error::SizeOverflow { .. }, "add", text);
     assert_error!(huge.sum_all(), Error::SizeOverflow { .. }, "sum_all", text);

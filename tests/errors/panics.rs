@@ -114,6 +114,12 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         zeros: Tensor::zeros(shape(), t.dtype(), device);
         ones: Tensor::ones(shape(), t.dtype(), device);
         full: Tensor::full(x as f32, shape(), device);
+        zeros_like: t.zeros_like();
+        ones_like: t.ones_like();
+        full_like: t.full_like(x);
+        full_like_integer: t.full_like(a as i64);
+        rand_like: t.rand_like(x, y);
+        randn_like: t.randn_like(x, y);
         new: Tensor::new(vec![vec![x as f32; i % 3], vec![y as f32; j % 3]], device);
         from_slice: Tensor::from_slice(&[1u8, 2, 3, 4, 5, 6], shape(), device);
         from_vec: Tensor::from_vec(vec![1i32; 4], shape(), device);
@@ -216,7 +222,6 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         shr_number: (b as i64) >> &t;
         bitwise_not_operator: !&t;
         hardtanh: t.hardtanh();
-        square: t.square();
         prelu: t.prelu(&u);
         lerp: t.lerp(&u, &v);
         lerp_number: t.lerp(&u, x);
@@ -270,6 +275,10 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
         slice_inclusive: t.slice(b, i..=j, k as isize);
         slice_open: t.slice(a, ..j, k as isize);
         slice_excluded: t.slice(a, (std::ops::Bound::Excluded(i), std::ops::Bound::Unbounded), k as isize);
+        i: t.i(a);
+        i_of_ranges: t.i((i..j, k..));
+        i_of_both: t.i((a, ..j, b));
+        i_huge: huge()?.i((i, .., a));
         broadcast_to: t.broadcast_to(shape());
         broadcast_huge: huge();
         slice_huge: huge()?.slice(a, k.., i as isize);
@@ -296,7 +305,8 @@ fn look_at(tensor: &Tensor, arguments: &Arguments) {
     }
     let _ = (tensor.dim(arguments.axis.0), tensor.to_scalar::<f32>(), tensor.strides(), tensor.is_contiguous());
     let _ = (tensor.to_string(), format!("{tensor:?}"), tensor.eval());
-    // Reads with another dtype are errors. So are reads of views larger than memory.
+    let _ = (tensor.to_vec1::<f32>(), tensor.to_vec2::<f32>(), tensor.to_vec3::<f32>());
+    // Of other dtypes than the tensor's, an error; of views beyond all memory too.
     let _ = read::<u8>(tensor) + read::<u32>(tensor) + read::<i32>(tensor) + read::<f16>(tensor) + read::<f32>(tensor);
     let _ =
         read::<bool>(tensor) + read::<i8>(tensor) + read::<bf16>(tensor) + read::<i64>(tensor) + read::<f64>(tensor);

@@ -19,7 +19,7 @@ fn axes_that_cannot_be_resized() {
     let bytes = zeros((2, 3), DType::U8);
     assert_error!(bytes.resize(5, linear), Error::UnsupportedDType { .. }, "resize", "u8", "f32");
     assert_error!(bytes.upsample_bilinear2d(5, 5, true), Error::UnsupportedDType { .. }, "upsample_bilinear2d", "u8");
-    let cubic = ResizeConfig { mode: ResizeMode::Cubic(f64::NAN), ..ResizeConfig::CUBIC };
+    let cubic = ResizeConfig::new(ResizeMode::Cubic(f64::NAN));
     assert_error!(x.resize(5, cubic), Error::InvalidArgument { .. }, "coefficient NaN", "not finite");
     for scale in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 1e-300] {
         let resized = x.resize_by(&[1.0, scale], linear);
@@ -53,13 +53,13 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
     let rounding =
         [NearestRounding::Floor, NearestRounding::Ceil, NearestRounding::PreferFloor, NearestRounding::PreferCeil]
             [j % 4];
-    let nearest = ResizeConfig { mode: ResizeMode::Nearest(rounding), coordinates };
-    let cubic = ResizeConfig { mode: ResizeMode::Cubic(x), coordinates };
+    let [linear, nearest, cubic] = [ResizeMode::Linear, ResizeMode::Nearest(rounding), ResizeMode::Cubic(x)]
+        .map(|mode| ResizeConfig::new(mode).coordinates(coordinates));
     visit! { visit:
-        resize: t.resize(arguments.shape.as_slice(), ResizeConfig { coordinates, ..ResizeConfig::LINEAR });
+        resize: t.resize(arguments.shape.as_slice(), linear);
         resize_nearest: t.resize((j, k), nearest);
         resize_cubic: t.resize(i, cubic);
-        resize_by: t.resize_by(&[x, y], ResizeConfig { coordinates, ..ResizeConfig::LINEAR });
+        resize_by: t.resize_by(&[x, y], linear);
         resize_by_nearest: t.resize_by(&[a as f64], nearest);
         upsample_nearest1d: t.upsample_nearest1d(i);
         upsample_nearest2d: t.upsample_nearest2d(i, j);

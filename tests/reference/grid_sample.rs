@@ -3,14 +3,28 @@
 use super::{ArrayD, IxDyn};
 use marquetry::{GridSampleConfig, GridSampleMode, GridSamplePadding};
 
+/// What a [`GridSampleConfig`] holds.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sampling {
+    pub mode: GridSampleMode,
+    pub padding: GridSamplePadding,
+    pub align_corners: bool,
+}
+
+impl Sampling {
+    pub fn config(self) -> GridSampleConfig {
+        GridSampleConfig::default().mode(self.mode).padding(self.padding).align_corners(self.align_corners)
+    }
+}
+
 /// Applies the padding mode to a coordinate. Zero padding keeps it: [`grid_sample`] skips elements outside.
-fn seen(place: f64, length: usize, config: GridSampleConfig) -> Option<f64> {
+fn seen(place: f64, length: usize, sampling: Sampling) -> Option<f64> {
     let last = length as f64 - 1.0;
-    match config.padding {
+    match sampling.padding {
         GridSamplePadding::Zeros => Some(place),
         GridSamplePadding::Border => Some(place.clamp(0.0, last)),
         GridSamplePadding::Reflection => {
-            let (low, high) = if config.align_corners { (0.0, last) } else { (-0.5, last + 0.5) };
+            let (low, high) = if sampling.align_corners { (0.0, last) } else { (-0.5, last + 0.5) };
             let (mut place, span) = (place, high - low);
             if span == 0.0 {
                 return Some(0.0);
@@ -22,17 +36,19 @@ fn seen(place: f64, length: usize, config: GridSampleConfig) -> Option<f64> {
             }
             Some(place.clamp(0.0, last))
         }
+        other => panic!("the reference does not know {other:?}"),
     }
 }
 
 /// The indexes and weights of the elements that a sample reads along an axis. Some indexes may be outside.
-fn taps(number: f64, length: usize, config: GridSampleConfig) -> Vec<(Option<f64>, f64)> {
+fn taps(number: f64, length: usize, sampling: Sampling) -> Vec<(Option<f64>, f64)> {
     let n = length as f64;
-    let place = if config.align_corners { (number + 1.0) / 2.0 * (n - 1.0) } else { ((number + 1.0) * n - 1.0) / 2.0 };
-    match config.mode {
-        GridSampleMode::Nearest => vec![(seen(place, length, config).map(f64::round_ties_even), 1.0)],
+    let place =
+        if sampling.align_corners { (number + 1.0) / 2.0 * (n - 1.0) } else { ((number + 1.0) * n - 1.0) / 2.0 };
+    match sampling.mode {
+        GridSampleMode::Nearest => vec![(seen(place, length, sampling).map(f64::round_ties_even), 1.0)],
         GridSampleMode::Bilinear => {
-            let place = seen(place, length, config).unwrap_or(f64::NAN);
+            let place = seen(place, length, sampling).unwrap_or(f64::NAN);
             let t = place - place.floor();
             vec![(Some(place.floor()), 1.0 - t), (Some(place.floor() + 1.0), t)]
         }
@@ -44,15 +60,16 @@ fn taps(number: f64, length: usize, config: GridSampleConfig) -> Vec<(Option<f64
                 } else {
                     a * d.powi(3) - 5.0 * a * d.powi(2) + 8.0 * a * d - 4.0 * a
                 };
-                (seen(place.floor() + n, length, config), weight)
+                (seen(place.floor() + n, length, sampling), weight)
             })
             .to_vec(),
+        other => panic!("the reference does not know {other:?}"),
     }
 }
 
 /// Returns the samples and the scale of their error: the sum of the magnitudes around each sample, times the rounding
 /// error of its coordinates.
-pub fn grid_sample(x: &ArrayD<f64>, grid: &ArrayD<f64>, config: GridSampleConfig) -> (ArrayD<f64>, ArrayD<f64>) {
+pub fn grid_sample(x: &ArrayD<f64>, grid: &ArrayD<f64>, sampling: Sampling) -> (ArrayD<f64>, ArrayD<f64>) {
     let (height, width) = (x.shape()[2], x.shape()[3]);
     let shape = [x.shape()[0], x.shape()[1], grid.shape()[1], grid.shape()[2]];
     let mut scale = ArrayD::zeros(IxDyn(&shape));
@@ -60,8 +77,8 @@ pub fn grid_sample(x: &ArrayD<f64>, grid: &ArrayD<f64>, config: GridSampleConfig
         let [image, channel, row, column] = [0, 1, 2, 3].map(|axis| index[axis]);
         let (across, down) = (grid[[image, row, column, 0]], grid[[image, row, column, 1]]);
         let (mut sum, mut magnitude) = (0.0, 0.0);
-        for (y, y_weight) in taps(down, height, config) {
-            for (z, z_weight) in taps(across, width, config) {
+        for (y, y_weight) in taps(down, height, sampling) {
+            for (z, z_weight) in taps(across, width, sampling) {
                 let inside = |place: Option<f64>, length: usize| {
                     place.filter(|place| (0.0..length as f64).contains(place)).map(|place| place as usize)
                 };

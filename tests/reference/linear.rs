@@ -4,6 +4,67 @@ use super::numbers::{summed, wrap};
 use super::{ArrayD, IxDyn, array, broadcast, broadcast_shape};
 use marquetry::{DType, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};
 
+/// What a [`Gemm`] holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Product {
+    pub trans_a: bool,
+    pub trans_b: bool,
+    pub alpha: f64,
+    pub beta: f64,
+}
+
+impl Default for Product {
+    fn default() -> Self {
+        Product { trans_a: false, trans_b: false, alpha: 1.0, beta: 0.0 }
+    }
+}
+
+impl Product {
+    pub fn config(self) -> Gemm {
+        Gemm::default().trans_a(self.trans_a).trans_b(self.trans_b).alpha(self.alpha).beta(self.beta)
+    }
+}
+
+/// What a [`MatrixBatch`] holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Matrices {
+    pub leading: usize,
+    pub stride: usize,
+    pub offset: usize,
+}
+
+impl Matrices {
+    pub fn config(self) -> MatrixBatch {
+        MatrixBatch::new(self.leading).stride(self.stride).offset(self.offset)
+    }
+}
+
+/// What a [`GemmStridedBatched`] holds.
+#[derive(Debug, Clone, Copy)]
+pub struct StridedProducts {
+    pub product: Product,
+    pub order: MatrixOrder,
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub batch: usize,
+    pub a: Matrices,
+    pub b: Matrices,
+    pub c: Matrices,
+}
+
+impl StridedProducts {
+    pub fn config(self) -> GemmStridedBatched {
+        GemmStridedBatched::new([self.m, self.n, self.k])
+            .gemm(self.product.config())
+            .order(self.order)
+            .batch(self.batch)
+            .a(self.a.config())
+            .b(self.b.config())
+            .c(self.c.config())
+    }
+}
+
 /// The product as in numpy's `@`. For floats, also each element's sum of the magnitudes of its terms.
 pub fn matmul(a: &ArrayD<f64>, b: &ArrayD<f64>, dtype: DType) -> (ArrayD<f64>, ArrayD<f64>) {
     let (row, column) = (a.ndim() == 1, b.ndim() == 1);
@@ -40,11 +101,10 @@ pub fn matmul(a: &ArrayD<f64>, b: &ArrayD<f64>, dtype: DType) -> (ArrayD<f64>, A
 pub fn gemm(
     product: &(ArrayD<f64>, ArrayD<f64>),
     c: &ArrayD<f64>,
-    config: Gemm,
+    Product { alpha, beta, .. }: Product,
     dtype: DType,
 ) -> (ArrayD<f64>, ArrayD<f64>) {
-    let Gemm { alpha, beta, .. } = config;
-    // If a factor is 0, its term is 0, even if the other operand is NaN.
+    // Where a factor is 0, so is the term, whatever it is made of.
     let times = |factor: f64, x: f64| if factor == 0.0 { 0.0 } else { factor * x };
     let values = super::zip(&product.0, c, |p, c| times(alpha, p) + times(beta, c));
     let values = if dtype.is_float() { values } else { values.mapv(|x| wrap(x as i64, dtype)) };
@@ -53,12 +113,12 @@ pub fn gemm(
 }
 
 /// The elements of `c` after a call, and the sum of the magnitudes of each element's terms.
-pub fn gemm_strided_batched([a, b, c]: [&[f64]; 3], call: &GemmStridedBatched, dtype: DType) -> (Vec<f64>, Vec<f64>) {
-    let place = |at: MatrixBatch, i: usize, row: usize, column: usize| {
+pub fn gemm_strided_batched([a, b, c]: [&[f64]; 3], call: &StridedProducts, dtype: DType) -> (Vec<f64>, Vec<f64>) {
+    let place = |at: Matrices, i: usize, row: usize, column: usize| {
         let (line, inside) = if call.order == MatrixOrder::RowMajor { (row, column) } else { (column, row) };
         at.offset + i * at.stride + line * at.leading + inside
     };
-    let Gemm { trans_a, trans_b, alpha, beta } = call.gemm;
+    let Product { trans_a, trans_b, alpha, beta } = call.product;
     let (mut values, mut magnitudes) = (c.to_vec(), vec![0.0; c.len()]);
     for i in 0..call.batch {
         for (row, column) in (0..call.m).flat_map(|row| (0..call.n).map(move |column| (row, column))) {

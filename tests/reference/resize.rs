@@ -3,6 +3,27 @@
 use super::{ArrayD, Axis};
 use marquetry::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
 
+/// What a [`ResizeConfig`] holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Resizing {
+    pub mode: ResizeMode,
+    pub coordinates: CoordinateMode,
+}
+
+impl Resizing {
+    /// What the constants of [`ResizeConfig`] hold, by PyTorch's and ONNX's words for them.
+    pub const NEAREST: Resizing =
+        Resizing { mode: ResizeMode::Nearest(NearestRounding::Floor), coordinates: CoordinateMode::Asymmetric };
+    pub const NEAREST_EXACT: Resizing =
+        Resizing { mode: ResizeMode::Nearest(NearestRounding::PreferCeil), coordinates: CoordinateMode::HalfPixel };
+    pub const LINEAR: Resizing = Resizing { mode: ResizeMode::Linear, coordinates: CoordinateMode::HalfPixel };
+    pub const CUBIC: Resizing = Resizing { mode: ResizeMode::Cubic(-0.75), coordinates: CoordinateMode::HalfPixel };
+
+    pub fn config(self) -> ResizeConfig {
+        ResizeConfig::new(self.mode).coordinates(self.coordinates)
+    }
+}
+
 /// One axis that is resized from `from` to `to` elements, and the scale as a fraction.
 #[derive(Debug, Clone, Copy)]
 pub struct Resized {
@@ -32,23 +53,25 @@ impl Resized {
             }
             CoordinateMode::AlignCorners => (i * (self.from as f64 - 1.0), self.to as f64 - 1.0),
             CoordinateMode::Asymmetric => (i * denominator, numerator),
+            other => panic!("the reference does not know {other:?}"),
         }
     }
 
     /// The indexes and weights of the input elements that output element `i` reads.
-    fn taps(self, i: usize, config: ResizeConfig) -> Vec<(usize, f64)> {
-        let (numerator, denominator) = self.place(i, config.coordinates);
+    fn taps(self, i: usize, resizing: Resizing) -> Vec<(usize, f64)> {
+        let (numerator, denominator) = self.place(i, resizing.coordinates);
         let x = numerator / denominator;
         let last = self.from as f64 - 1.0;
         // The whole part, and the remaining fraction, which is rounded only once.
         let (first, t) = (x.floor(), numerator.rem_euclid(denominator) / denominator);
-        match config.mode {
+        match resizing.mode {
             ResizeMode::Nearest(rounding) => {
                 let nearest = match rounding {
                     NearestRounding::Floor => x.floor(),
                     NearestRounding::Ceil => x.ceil(),
                     NearestRounding::PreferFloor => (x - 0.5).ceil(),
                     NearestRounding::PreferCeil => (x + 0.5).floor(),
+                    other => panic!("the reference does not know {other:?}"),
                 };
                 vec![(nearest.clamp(0.0, last) as usize, 1.0)]
             }
@@ -73,14 +96,14 @@ impl Resized {
 }
 
 /// Resizes the last axes. Also returns each element's sum of the magnitudes that it was made from.
-pub fn resize(x: &ArrayD<f64>, axes: &[Resized], config: ResizeConfig) -> (ArrayD<f64>, ArrayD<f64>) {
+pub fn resize(x: &ArrayD<f64>, axes: &[Resized], resizing: Resizing) -> (ArrayD<f64>, ArrayD<f64>) {
     let (mut values, mut magnitudes) = (x.clone(), x.mapv(f64::abs));
     for (axis, resized) in (x.ndim() - axes.len()..).zip(axes) {
         let mut shape = values.shape().to_vec();
         shape[axis] = resized.to;
         let (mut longer, mut sums) = (ArrayD::zeros(shape.clone()), ArrayD::zeros(shape));
         for i in 0..resized.to {
-            for (n, (place, weight)) in resized.taps(i, config).into_iter().enumerate() {
+            for (n, (place, weight)) in resized.taps(i, resizing).into_iter().enumerate() {
                 let element = values.index_axis(Axis(axis), place).mapv(|x| if weight == 1.0 { x } else { x * weight });
                 // Store the first term without adding it to 0: the sum would lose the sign of a negative zero.
                 let mut sum = longer.index_axis_mut(Axis(axis), i);

@@ -343,7 +343,6 @@ fn limits(facts: &DeviceFacts, relaxed: u64) -> Limits {
         max_workgroup_size: [compute.max_group_size_x, compute.max_group_size_y, compute.max_group_size_z],
         max_groups: compute.max_group_count_x.min(compute.max_group_count_y).min(compute.max_group_count_z),
         subgroup_sizes,
-        buffer_alignment: BUFFER_ALIGNMENT as u64,
         copy_alignment: 1,
     }
 }

@@ -105,7 +105,6 @@ fn limits(
         max_workgroup_size: base.max_compute_work_group_size,
         max_groups: groups_x.min(groups_y).min(groups_z),
         subgroup_sizes: powers_of_two(smallest, largest),
-        buffer_alignment: base.min_storage_buffer_offset_alignment,
         copy_alignment: 1,
     }
 }

@@ -156,7 +156,8 @@ impl Call {
     fn check_masked(&self, [q, k, v]: &[Sample; 3], mask: Option<(Tensor, ArrayD<f64>)>) -> Outcome {
         let (mask, added) = mask.unzip();
         let Call { causal, window, scale, softcap, .. } = *self;
-        let config = AttentionConfig { mask, causal, sliding_window: window, scale, softcap };
+        let config =
+            AttentionConfig::default().mask(mask).causal(causal).sliding_window(window).scale(scale).softcap(softcap);
         let options = Attention { mask: added, causal, window, scale, softcap };
         let (values, errors) = attention(&q.values, &k.values, &v.values, &options);
         let result = q.tensor.scaled_dot_product_attention(&k.tensor, &v.tensor, &config)?;
@@ -319,7 +320,7 @@ fn add_numbers(suite: &mut Suite, dtype: DType) {
         );
         operands[1].values.index_axis_mut(Axis(2), 5).fill(f64::NAN);
         operands[1].tensor = upload(&operands[1].values, dtype, device)?;
-        let config = AttentionConfig { causal: true, ..AttentionConfig::default() };
+        let config = AttentionConfig::default().causal(true);
         let [q, k, v] = operands.map(|operand| operand.tensor);
         let first = |x: ArrayD<f64>| x.slice_axis(Axis(2), (..5).into()).to_owned();
         let result = q.scaled_dot_product_attention(&k, &v, &config)?.narrow(2, 0, 5)?;
@@ -353,7 +354,7 @@ fn add_doubles(suite: &mut Suite) {
     suite.add(OP, "f64::mask_below_singles", |device| {
         // Scores below the range of `f32`. If all scores are equal, so are the weights.
         let x = Tensor::ones((2, 9, 20), DType::F64, device)?;
-        let config = AttentionConfig { mask: Some(Tensor::full(-1e300, (9, 9), device)?), ..Default::default() };
+        let config = AttentionConfig::default().mask(Tensor::full(-1e300, (9, 9), device)?);
         let result = x.scaled_dot_product_attention(&x, &x, &config)?;
         check(OP, &result, &Expected::new(array(&[2, 9, 20], vec![1.0; 360]), DType::F64))
     });

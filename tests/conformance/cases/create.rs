@@ -1,6 +1,8 @@
 //! Tensors from host data, and tensors made from a shape alone.
 
+use super::sample;
 use crate::compare::{Expected, check, upload};
+use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::numbers::{round, wrap};
 use crate::reference::{ArrayD, array};
@@ -15,6 +17,32 @@ fn constants(dtype: DType, device: &Device) -> Outcome {
         let all = |x| Expected::new(ArrayD::from_elem(shape, x), dtype);
         check("zeros", &Tensor::zeros(shape, dtype, device)?, &all(0.0))?;
         check("ones", &Tensor::ones(shape, dtype, device)?, &all(1.0))?;
+    }
+    Ok(())
+}
+
+fn full_like(dtype: DType, device: &Device) -> Outcome {
+    let numbers: &[f64] = match dtype {
+        DType::Bool => &[0.0, 1.0],
+        _ if dtype.is_float() => &[-0.0, 0.1, f64::NAN, f64::INFINITY],
+        _ => &[0.0, 2.0, 127.0],
+    };
+    numbers.iter().try_for_each(|&number| like("full_like", dtype, number, device, |x| x.full_like(number)))?;
+    like("full_like", dtype, 1.0, device, |x| x.full_like(true))
+}
+
+/// A constant with the shape and dtype of another tensor, however that lies.
+fn like(
+    op: &str,
+    dtype: DType,
+    number: f64,
+    device: &Device,
+    call: impl Fn(&Tensor) -> marquetry::Result<Tensor>,
+) -> Outcome {
+    for layout in [Layout::Contiguous, Layout::Transposed, Layout::Broadcast, Layout::Empty] {
+        let other = sample("like", layout, dtype, Domain::Special, device)?;
+        let expected = Expected::new(other.values.mapv(|_| round(number, dtype)), dtype);
+        check(op, &call(&other.tensor)?, &expected)?;
     }
     Ok(())
 }
@@ -98,6 +126,13 @@ pub fn add(suite: &mut Suite) {
     for dtype in DType::ALL {
         suite.add("zeros", format!("{dtype}::shapes"), move |device| constants(dtype, device));
         suite.add("ones", format!("{dtype}::shapes"), move |device| constants(dtype, device));
+        suite.add("zeros_like", format!("{dtype}::layouts"), move |device| {
+            like("zeros_like", dtype, 0.0, device, Tensor::zeros_like)
+        });
+        suite.add("ones_like", format!("{dtype}::layouts"), move |device| {
+            like("ones_like", dtype, 1.0, device, Tensor::ones_like)
+        });
+        suite.add("full_like", format!("{dtype}::layouts"), move |device| full_like(dtype, device));
         suite.add("from_slice", format!("{dtype}::shapes"), move |device| from_slice(dtype, device));
     }
     suite.add("full", "f32::numbers", |device| full(&[-0.0f32, 0.1, f32::NAN, f32::INFINITY, 1e-40, f32::MAX], device));

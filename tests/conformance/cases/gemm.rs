@@ -5,12 +5,12 @@ use crate::compare::{Expected, Sample, check, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::inputs::{Domain, Inputs};
-use crate::reference::linear::{gemm, gemm_strided_batched, matmul};
+use crate::reference::linear::{Matrices, Product, StridedProducts, gemm, gemm_strided_batched, matmul};
 use crate::reference::numbers::wrap;
 use crate::reference::{ArrayD, array, zip};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
-use marquetry::{DType, Device, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, Tensor};
+use marquetry::{DType, Device, Gemm, GemmStridedBatched, MatrixOrder, Tensor};
 
 pub const TOLERANCES: Table = &[
     (
@@ -42,23 +42,24 @@ fn transposed(x: &Sample, transposed: bool) -> ArrayD<f64> {
     values
 }
 
-fn check_gemm(a: &Sample, b: &Sample, c: &Sample, config: Gemm) -> Outcome {
+fn check_gemm(a: &Sample, b: &Sample, c: &Sample, product: Product) -> Outcome {
     let dtype = a.tensor.dtype();
-    let (left, right) = (transposed(a, config.trans_a), transposed(b, config.trans_b));
+    let (left, right) = (transposed(a, product.trans_a), transposed(b, product.trans_b));
     let depth = left.shape()[left.ndim() - 1];
-    let (values, scale) = gemm(&matmul(&left, &right, dtype), &c.values, config, dtype);
+    let (values, scale) = gemm(&matmul(&left, &right, dtype), &c.values, product, dtype);
     let expected = Expected::new(values, dtype).with_scale(scale * roundings(depth));
+    let config = product.config();
     check("gemm", &a.tensor.gemm(&b.tensor, Some(&c.tensor), config)?, &expected)?;
     let batch = Tensor::gemm_batched(&[&a.tensor], &[&b.tensor], &[&c.tensor], config)?;
     check("gemm", &batch[0], &expected)
 }
 
 /// Matrices of 5 x 7 and 7 x 6, stored in the given layout.
-fn operands(dtype: DType, config: Gemm, batch: &[usize], layout: Layout, device: &Device) -> Outcome<[Sample; 2]> {
+fn operands(dtype: DType, product: Product, batch: &[usize], layout: Layout, device: &Device) -> Outcome<[Sample; 2]> {
     let shape =
         |rows, columns, transposed| [batch, &if transposed { [columns, rows] } else { [rows, columns] }].concat();
-    let a = shaped("gemm a", &shape(5, 7, config.trans_a), layout, dtype, Domain::Normal, device)?;
-    let b = shaped("gemm b", &shape(7, 6, config.trans_b), layout, dtype, Domain::Normal, device)?;
+    let a = shaped("gemm a", &shape(5, 7, product.trans_a), layout, dtype, Domain::Normal, device)?;
+    let b = shaped("gemm b", &shape(7, 6, product.trans_b), layout, dtype, Domain::Normal, device)?;
     Ok([a, b])
 }
 
@@ -72,31 +73,31 @@ fn add_gemm(suite: &mut Suite) {
                 if (trans_a, trans_b) != (false, true) && [alpha, beta] != [2.0, 3.0] && !full_tier() {
                     continue;
                 }
-                let config = Gemm { trans_a, trans_b, alpha, beta };
+                let product = Product { trans_a, trans_b, alpha, beta };
                 suite.add("gemm", format!("{dtype}::{trans_a}_{trans_b}_{alpha}_{beta}"), move |device| {
-                    let [a, b] = operands(dtype, config, &[], Contiguous, device)?;
-                    check_gemm(&a, &b, &shaped("gemm c", &[5, 6], Contiguous, dtype, Domain::Normal, device)?, config)
+                    let [a, b] = operands(dtype, product, &[], Contiguous, device)?;
+                    check_gemm(&a, &b, &shaped("gemm c", &[5, 6], Contiguous, dtype, Domain::Normal, device)?, product)
                 });
             }
         }
-        let config = Gemm { alpha: 2.0, beta: 3.0, ..Gemm::default() };
+        let product = Product { alpha: 2.0, beta: 3.0, ..Product::default() };
         for (operand, addend) in [(Transposed, Contiguous), (Sliced, Transposed), (Broadcast, Sliced)] {
             suite.add("gemm", format!("{dtype}::{}_{}", operand.name(), addend.name()), move |device| {
-                let [a, b] = operands(dtype, config, &[3], operand, device)?;
-                check_gemm(&a, &b, &shaped("gemm c", &[3, 5, 6], addend, dtype, Domain::Normal, device)?, config)
+                let [a, b] = operands(dtype, product, &[3], operand, device)?;
+                check_gemm(&a, &b, &shaped("gemm c", &[3, 5, 6], addend, dtype, Domain::Normal, device)?, product)
             });
         }
         for (name, shape) in [("row", &[6][..]), ("column", &[5, 1]), ("number", &[]), ("batch", &[3, 1, 1])] {
             suite.add("gemm", format!("{dtype}::c_{name}"), move |device| {
-                let [a, b] = operands(dtype, config, &[3], Contiguous, device)?;
-                check_gemm(&a, &b, &shaped("gemm c", shape, Contiguous, dtype, Domain::Normal, device)?, config)
+                let [a, b] = operands(dtype, product, &[3], Contiguous, device)?;
+                check_gemm(&a, &b, &shaped("gemm c", shape, Contiguous, dtype, Domain::Normal, device)?, product)
             });
         }
         for (name, a, b) in [("depth", [3, 0], [0, 4]), ("rows", [0, 3], [3, 4])] {
             suite.add("gemm", format!("{dtype}::no_{name}"), move |device| {
                 let a = shaped("gemm a", &a, Contiguous, dtype, Domain::Normal, device)?;
                 let b = shaped("gemm b", &b, Contiguous, dtype, Domain::Normal, device)?;
-                check_gemm(&a, &b, &shaped("gemm c", &[4], Contiguous, dtype, Domain::Normal, device)?, config)
+                check_gemm(&a, &b, &shaped("gemm c", &[4], Contiguous, dtype, Domain::Normal, device)?, product)
             });
         }
     }
@@ -104,25 +105,25 @@ fn add_gemm(suite: &mut Suite) {
         suite.add("gemm", format!("{dtype}::fractions"), move |device| {
             // Factors that f16 cannot hold must not be rounded to it.
             let factors = [0.3, -1.7].map(|x: f64| f64::from(x as f32));
-            let config = Gemm { alpha: factors[0], beta: factors[1], ..Gemm::default() };
-            let [a, b] = operands(dtype, config, &[], Contiguous, device)?;
-            check_gemm(&a, &b, &shaped("gemm c", &[5, 6], Contiguous, dtype, Domain::Normal, device)?, config)
+            let product = Product { alpha: factors[0], beta: factors[1], ..Product::default() };
+            let [a, b] = operands(dtype, product, &[], Contiguous, device)?;
+            check_gemm(&a, &b, &shaped("gemm c", &[5, 6], Contiguous, dtype, Domain::Normal, device)?, product)
         });
         suite.add("gemm", format!("{dtype}::not_read"), move |device| {
             // If beta is 0, NaN in c has no effect. If alpha is 0, NaN in a and b has no effect.
-            let [a, b] = operands(dtype, Gemm::default(), &[], Contiguous, device)?;
+            let [a, b] = operands(dtype, Product::default(), &[], Contiguous, device)?;
             let nan = upload(&array(&[5, 6], vec![f64::NAN; 30]), dtype, device)?;
-            let product = Gemm { alpha: 2.0, ..Gemm::default() };
+            let product = Gemm::default().alpha(2.0);
             let ones = Tensor::ones((5, 6), dtype, device)?;
             let expected = a.tensor.gemm(&b.tensor, None, product)?;
             let expected = Expected::new(crate::compare::download(&expected)?, dtype);
             check("outer", &a.tensor.gemm(&b.tensor, Some(&nan), product)?, &expected)?;
-            let only_c = Gemm { alpha: 0.0, beta: 2.0, ..Gemm::default() };
+            let only_c = Gemm::default().alpha(0.0).beta(2.0);
             let wide = nan.narrow(1, 0, 5)?;
             let twos = Expected::new(array(&[5, 6], vec![2.0; 30]), dtype);
             check("outer", &wide.gemm(&nan, Some(&ones), only_c)?, &twos)?;
             let zeros = Expected::new(array(&[5, 6], vec![0.0; 30]), dtype);
-            check("outer", &wide.gemm(&nan, Some(&nan), Gemm { alpha: 0.0, ..Gemm::default() })?, &zeros)
+            check("outer", &wide.gemm(&nan, Some(&nan), Gemm::default().alpha(0.0))?, &zeros)
         });
     }
     suite.add("gemm", "f32::many", |device| {
@@ -145,19 +146,23 @@ fn flat(name: &str, length: usize, dtype: DType) -> ArrayD<f64> {
 }
 
 /// A call with gaps between rows and matrices, before the first matrix and after the last.
-fn call(order: MatrixOrder, trans: [bool; 2], factors: [f64; 2]) -> GemmStridedBatched {
+fn call(order: MatrixOrder, trans: [bool; 2], factors: [f64; 2]) -> StridedProducts {
     let (m, n, k, batch) = (3, 4, 5, 2);
     let gaps = |rows: usize, columns: usize, transposed: bool, gap: usize| {
         let (rows, columns) = if transposed { (columns, rows) } else { (rows, columns) };
         let (lines, line) = if order == MatrixOrder::RowMajor { (rows, columns) } else { (columns, rows) };
-        MatrixBatch { leading: line + gap, stride: lines * (line + gap) + gap, offset: gap + 1 }
+        Matrices { leading: line + gap, stride: lines * (line + gap) + gap, offset: gap + 1 }
     };
-    let gemm = Gemm { trans_a: trans[0], trans_b: trans[1], alpha: factors[0], beta: factors[1] };
+    let product = Product { trans_a: trans[0], trans_b: trans[1], alpha: factors[0], beta: factors[1] };
     let [a, b, c] = [gaps(m, k, trans[0], 1), gaps(k, n, trans[1], 2), gaps(m, n, false, 3)];
-    GemmStridedBatched { gemm, order, m, n, k, batch, a, b, c }
+    StridedProducts { product, order, m, n, k, batch, a, b, c }
 }
 
-fn check_call(call: GemmStridedBatched, dtype: DType, device: &Device) -> Outcome {
+fn check_call(call: StridedProducts, dtype: DType, device: &Device) -> Outcome {
+    check_call_by(call, call.config(), dtype, device)
+}
+
+fn check_call_by(call: StridedProducts, config: GemmStridedBatched, dtype: DType, device: &Device) -> Outcome {
     let [a, b, c] = ["flat a", "flat b", "flat c"].map(|name| flat(name, 80, dtype));
     let slices = [&a, &b, &c].map(|x| x.as_slice().expect("a flat array"));
     let (values, scale) = gemm_strided_batched(slices, &call, dtype);
@@ -165,13 +170,13 @@ fn check_call(call: GemmStridedBatched, dtype: DType, device: &Device) -> Outcom
     let expected = expected.with_scale(array(&[80], scale) * roundings(call.k));
     let [a, b, original] = [upload(&a, dtype, device)?, upload(&b, dtype, device)?, upload(&c, dtype, device)?];
     // The result is a copy, because c has another holder.
-    check("gemm", &Tensor::gemm_strided_batched(&a, &b, original.clone(), call)?, &expected)?;
+    check("gemm", &Tensor::gemm_strided_batched(&a, &b, original.clone(), config)?, &expected)?;
     check("outer", &original, &Expected::new(c, dtype))?;
     // In other shapes, and in place.
     let (a, b) = (a.reshape((8, 10))?.t()?.contiguous()?.t()?, b.reshape((2, 40))?);
     let square = original.reshape((4, 20))?;
     drop(original);
-    check("gemm", &Tensor::gemm_strided_batched(&a, &b, square, call)?, &expected.reshaped(&[4, 20]))
+    check("gemm", &Tensor::gemm_strided_batched(&a, &b, square, config)?, &expected.reshaped(&[4, 20]))
 }
 
 fn add_calls(suite: &mut Suite) {
@@ -188,16 +193,30 @@ fn add_calls(suite: &mut Suite) {
         }
         suite.add("gemm_strided_batched", format!("{dtype}::side_by_side"), move |device| {
             // One matrix a for all. The matrices b and c lie side by side in wide rows.
-            let side = |width| MatrixBatch { leading: 2 * width + 1, stride: width, offset: 0 };
-            let a = MatrixBatch { leading: 5, stride: 0, offset: 0 };
+            let side = |width| Matrices { leading: 2 * width + 1, stride: width, offset: 0 };
+            let a = Matrices { leading: 5, stride: 0, offset: 0 };
             let call =
-                GemmStridedBatched { a, b: side(4), c: side(4), ..call(MatrixOrder::RowMajor, [false; 2], [1.0, 2.0]) };
+                StridedProducts { a, b: side(4), c: side(4), ..call(MatrixOrder::RowMajor, [false; 2], [1.0, 2.0]) };
             check_call(call, dtype, device)
+        });
+        suite.add("gemm_strided_batched", format!("{dtype}::without_gaps"), move |device| {
+            // Where matrices lie if a call does not say it.
+            for order in [MatrixOrder::RowMajor, MatrixOrder::ColumnMajor] {
+                let (m, n, k, batch) = (3, 4, 5, 2);
+                let product = Product { trans_a: true, beta: 3.0, ..Product::default() };
+                let lines = |rows, columns| if order == MatrixOrder::RowMajor { columns } else { rows };
+                let dense =
+                    |rows, columns| Matrices { leading: lines(rows, columns), stride: rows * columns, offset: 0 };
+                let (a, b, c) = (dense(k, m), dense(k, n), dense(m, n));
+                let config = GemmStridedBatched::new([m, n, k]).gemm(product.config()).order(order).batch(batch);
+                check_call_by(StridedProducts { product, order, m, n, k, batch, a, b, c }, config, dtype, device)?;
+            }
+            Ok(())
         });
         for (name, m, k, batch) in [("no_rows", 0, 5, 2), ("no_depth", 3, 0, 2), ("no_batch", 3, 5, 0)] {
             suite.add("gemm_strided_batched", format!("{dtype}::{name}"), move |device| {
                 let whole = call(MatrixOrder::RowMajor, [false; 2], [2.0, 3.0]);
-                check_call(GemmStridedBatched { m, k, batch, ..whole }, dtype, device)
+                check_call(StridedProducts { m, k, batch, ..whole }, dtype, device)
             });
         }
     }

@@ -5,12 +5,12 @@ use crate::compare::{Expected, Sample, check, download, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::array;
-use crate::reference::grid_sample::grid_sample;
+use crate::reference::grid_sample::{Sampling, grid_sample};
 use crate::reference::inputs::{Domain, Inputs};
 use crate::reference::numbers::round;
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
-use marquetry::{DType, Device, GridSampleConfig, GridSampleMode, GridSamplePadding};
+use marquetry::{DType, Device, GridSampleMode, GridSamplePadding};
 
 pub const TOLERANCES: Table = &[
     (
@@ -91,11 +91,12 @@ fn op(mode: GridSampleMode) -> &'static str {
     if mode == GridSampleMode::Nearest { "grid_sample_nearest" } else { "grid_sample" }
 }
 
-fn configs() -> impl Iterator<Item = GridSampleConfig> {
+fn samplings() -> impl Iterator<Item = Sampling> {
     let with_padding = |mode| PADDINGS.map(|padding| (mode, padding));
-    MODES.into_iter().flat_map(with_padding).flat_map(|(mode, padding)| {
-        [false, true].map(|align_corners| GridSampleConfig { mode, padding, align_corners })
-    })
+    MODES
+        .into_iter()
+        .flat_map(with_padding)
+        .flat_map(|(mode, padding)| [false, true].map(|align_corners| Sampling { mode, padding, align_corners }))
 }
 
 /// Numbers from about -2 to 2 in multiples of 1/64. Coordinates are exact in `f32`, even halfway between two elements.
@@ -106,25 +107,25 @@ fn grid(shape: &[usize], dtype: DType, layout: Layout, device: &Device) -> Outco
     layout.place(array(shape, numbers), dtype, device)
 }
 
-fn check_samples(x: &Sample, grid: &Sample, config: GridSampleConfig) -> Outcome {
-    let (values, scale) = grid_sample(&x.values, &grid.values, config);
+fn check_samples(x: &Sample, grid: &Sample, sampling: Sampling) -> Outcome {
+    let (values, scale) = grid_sample(&x.values, &grid.values, sampling);
     let expected = Expected::new(values, x.tensor.dtype()).with_scale(scale);
-    check(op(config.mode), &x.tensor.grid_sample(&grid.tensor, config)?, &expected).map_err(|failed| {
+    check(op(sampling.mode), &x.tensor.grid_sample(&grid.tensor, sampling.config())?, &expected).map_err(|failed| {
         let message = failed.message().unwrap_or_default();
-        format!("{config:?} of {:?} at {:?}\n{message}", x.values.shape(), grid.values.shape()).into()
+        format!("{sampling:?} of {:?} at {:?}\n{message}", x.values.shape(), grid.values.shape()).into()
     })
 }
 
 /// Arbitrary coordinates in images of random sizes.
-fn check_random(config: GridSampleConfig, dtype: DType, device: &Device) -> Outcome {
-    let mut inputs = Inputs::new(&format!("{config:?} of {dtype}"));
+fn check_random(sampling: Sampling, dtype: DType, device: &Device) -> Outcome {
+    let mut inputs = Inputs::new(&format!("{sampling:?} of {dtype}"));
     for _ in 0..if full_tier() { 100 } else { 10 } {
         let [images, channels, rows, columns] = [1, 2, 3, 4].map(|n| 1 + inputs.below(n + 2));
         let x = [images, channels, 1 + inputs.below(9), 1 + inputs.below(9)];
         let x = shaped("grid_sample", &x, Layout::Contiguous, dtype, Domain::Normal, device)?;
         let numbers: Vec<f64> = (0..images * rows * columns * 2).map(|_| round(inputs.normal() * 1.5, dtype)).collect();
         let values = array(&[images, rows, columns, 2], numbers);
-        check_samples(&x, &Sample { tensor: upload(&values, dtype, device)?, values }, config)?;
+        check_samples(&x, &Sample { tensor: upload(&values, dtype, device)?, values }, sampling)?;
     }
     Ok(())
 }
@@ -135,11 +136,11 @@ fn by_onnx(device: &Device) -> Outcome {
     let places = array(&[1, 1, 7, 2], PLACES.to_vec());
     let places = upload(&places, DType::F32, device)?;
     for (mode, padding, align_corners, samples) in BY_ONNX {
-        let config = GridSampleConfig { mode, padding, align_corners };
+        let sampling = Sampling { mode, padding, align_corners };
         let expected = Expected::new(array(&[1, 1, 1, 7], samples.to_vec()), DType::F32);
-        check("grid_sample_literal", &tensor.grid_sample(&places, config)?, &expected).map_err(|failed| {
-            libtest_mimic::Failed::from(format!("{config:?}\n{}", failed.message().unwrap_or_default()))
-        })?;
+        check("grid_sample_literal", &tensor.grid_sample(&places, sampling.config())?, &expected).map_err(
+            |failed| libtest_mimic::Failed::from(format!("{sampling:?}\n{}", failed.message().unwrap_or_default())),
+        )?;
     }
     Ok(())
 }
@@ -152,36 +153,39 @@ fn far_away(device: &Device) -> Outcome {
     let far = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, largest, -largest];
     let places: Vec<f64> = far.into_iter().flat_map(|a| [a, 0.0, 0.0, a, a, a]).collect();
     let places = upload(&array(&[1, 5, 3, 2], places), DType::F32, device)?;
-    for config in configs().filter(|config| config.mode != GridSampleMode::Bicubic) {
-        let samples = tensor.grid_sample(&places, config)?;
+    for sampling in samplings().filter(|sampling| sampling.mode != GridSampleMode::Bicubic) {
+        let samples = tensor.grid_sample(&places, sampling.config())?;
         let values = download(&samples)?;
-        let zeros = config.padding == GridSamplePadding::Zeros;
+        let zeros = sampling.padding == GridSamplePadding::Zeros;
         let fine = |x: &f64| if zeros { *x == 0.0 } else { (1.0..=6.0).contains(x) };
         if !values.iter().all(fine) {
-            return Err(format!("{config:?}: {values:?}").into());
+            return Err(format!("{sampling:?}: {values:?}").into());
         }
     }
     // The first and the last column in the middle row: PyTorch treats NaN as the first.
-    let config =
-        GridSampleConfig { mode: GridSampleMode::Nearest, padding: GridSamplePadding::Border, align_corners: true };
+    let sampling = Sampling { mode: GridSampleMode::Nearest, padding: GridSamplePadding::Border, align_corners: true };
     let columns = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, largest, -largest].into_iter().flat_map(|a| [a, -1.0]);
     let columns = upload(&array(&[1, 1, 5, 2], columns.collect()), DType::F32, device)?;
     let expected = array(&[1, 1, 1, 5], vec![1.0, 3.0, 1.0, 3.0, 1.0]);
-    check("grid_sample_nearest", &tensor.grid_sample(&columns, config)?, &Expected::new(expected, DType::F32))?;
-    // Nothing is read out of bounds. Only for NaN are the bicubic samples specified.
+    check(
+        "grid_sample_nearest",
+        &tensor.grid_sample(&columns, sampling.config())?,
+        &Expected::new(expected, DType::F32),
+    )?;
+    // Nothing is read from anywhere; what bicubic samples are is not told but for NaN.
     for padding in PADDINGS {
-        let config = GridSampleConfig { mode: GridSampleMode::Bicubic, padding, align_corners: false };
-        let values = download(&tensor.grid_sample(&places, config)?)?;
+        let sampling = Sampling { mode: GridSampleMode::Bicubic, padding, align_corners: false };
+        let values = download(&tensor.grid_sample(&places, sampling.config())?)?;
         if !values.iter().take(3).all(|x| x.is_nan()) {
-            return Err(format!("{config:?}: {values:?}").into());
+            return Err(format!("{sampling:?}: {values:?}").into());
         }
     }
     Ok(())
 }
 
 pub fn add(suite: &mut Suite) {
-    for config in configs() {
-        let GridSampleConfig { mode, padding, align_corners } = config;
+    for sampling in samplings() {
+        let Sampling { mode, padding, align_corners } = sampling;
         let name = format!("{mode:?}_{padding:?}_{}", if align_corners { "corners" } else { "edges" }).to_lowercase();
         // Test few configurations in f16, because each one is a kernel.
         let of_f16 = mode == GridSampleMode::Bilinear || padding == GridSamplePadding::Zeros;
@@ -203,34 +207,35 @@ pub fn add(suite: &mut Suite) {
                     [Layout::Contiguous, Layout::Unaligned, Layout::Transposed, Layout::Sliced, Layout::Broadcast]
                 {
                     let x = shaped("grid_sample", &shape, layout, dtype, Domain::Normal, device)?;
-                    check_samples(&x, &grid(&[2, 3, 7, 2], places, Layout::Contiguous, device)?, config)?;
+                    check_samples(&x, &grid(&[2, 3, 7, 2], places, Layout::Contiguous, device)?, sampling)?;
                 }
                 let x = shaped("grid_sample", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
                 for layout in [Layout::Transposed, Layout::Sliced, Layout::Broadcast] {
-                    check_samples(&x, &grid(&[2, 3, 7, 2], places, layout, device)?, config)?;
+                    check_samples(&x, &grid(&[2, 3, 7, 2], places, layout, device)?, sampling)?;
                 }
                 let one = shaped("grid_sample", &[1, 1, 1, 1], Layout::Contiguous, dtype, Domain::Normal, device)?;
-                check_samples(&one, &grid(&[1, 5, 1, 2], places, Layout::Contiguous, device)?, config)?;
+                check_samples(&one, &grid(&[1, 5, 1, 2], places, Layout::Contiguous, device)?, sampling)?;
                 for (x, places_shape) in
                     [([0, 3, 2, 2], [0, 4, 5, 2]), ([2, 0, 3, 3], [2, 4, 5, 2]), ([2, 3, 0, 3], [2, 0, 5, 2])]
                 {
                     let x = shaped("grid_sample", &x, Layout::Contiguous, dtype, Domain::Normal, device)?;
-                    check_samples(&x, &grid(&places_shape, places, Layout::Contiguous, device)?, config)?;
+                    check_samples(&x, &grid(&places_shape, places, Layout::Contiguous, device)?, sampling)?;
                 }
                 Ok(())
             });
         }
         if mode != GridSampleMode::Nearest {
-            suite.add(op(mode), format!("f32::{name}_random"), move |device| check_random(config, DType::F32, device));
+            suite
+                .add(op(mode), format!("f32::{name}_random"), move |device| check_random(sampling, DType::F32, device));
         }
     }
     suite.add("grid_sample", "f32::far_away", far_away);
     for (dtype, places) in [(DType::F16, DType::F32), (DType::F64, DType::F32), (DType::BF16, DType::F64)] {
         suite.add("grid_sample", format!("{dtype}::places_in_{places}"), move |device| {
             let x = shaped("grid_sample", &[2, 3, 5, 4], Layout::Contiguous, dtype, Domain::Normal, device)?;
-            check_samples(&x, &grid(&[2, 3, 7, 2], places, Layout::Contiguous, device)?, GridSampleConfig::default())
+            check_samples(&x, &grid(&[2, 3, 7, 2], places, Layout::Contiguous, device)?, Sampling::default())
         });
     }
-    suite.add("grid_sample", "f64::random", |device| check_random(GridSampleConfig::default(), DType::F64, device));
+    suite.add("grid_sample", "f64::random", |device| check_random(Sampling::default(), DType::F64, device));
     suite.add("grid_sample", "f32::onnx", by_onnx);
 }

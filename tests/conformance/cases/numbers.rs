@@ -283,12 +283,6 @@ fn add_more(suite: &mut Suite) {
             Ok(())
         });
     }
-    for dtype in numbers() {
-        suite.add("square", format!("{dtype}"), move |device| {
-            let input = sample("square", Contiguous, dtype, Domain::Small, device)?;
-            check("sqr", &input.tensor.square()?, &Expected::new(map(&input.values, dtype, |x| x * x), dtype))
-        });
-    }
     for dtype in DType::ALL {
         for (input, mask) in [(Contiguous, Contiguous), (Transposed, Broadcast)] {
             suite.add("masked_fill", format!("{dtype}::{}_{}", input.name(), mask.name()), move |device| {

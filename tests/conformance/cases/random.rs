@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub const TOLERANCES: Table = &[
     (
-        &["rand"],
+        &["rand", "rand_like"],
         Tolerance {
             ulp: 0.5,
             of_scale: EPS,
@@ -26,7 +26,7 @@ pub const TOLERANCES: Table = &[
         },
     ),
     (
-        &["randn", "gumbel"],
+        &["randn", "randn_like", "gumbel"],
         Tolerance {
             ulp: 4.0,
             of_scale: 9.0 * EPS,
@@ -392,6 +392,27 @@ pub fn add(suite: &mut Suite) {
     suite.add("rand", "f64::scaled", |device| {
         check_scaled("rand", device, || Tensor::rand(-3f64, 4.1, 999, device), uniform, [-3.0, 7.1])
     });
+    for dtype in floats() {
+        suite.add("rand_like", format!("{dtype}::scaled"), move |device| {
+            // Bounds that no float dtype has are rounded to it.
+            let x = Tensor::zeros((27, 37), dtype, device)?;
+            let [low, high] = [-3.1, 4.7].map(|bound| round(bound, dtype));
+            check_scaled("rand_like", device, || x.t()?.rand_like(-3.1, 4.7), uniform, [low, high - low])?;
+            let expected = Expected::new(ArrayD::from_elem([2, 3].as_slice(), 1.0), dtype);
+            match dtype {
+                DType::F64 => Ok(()),
+                _ => check("full", &Tensor::zeros((2, 3), dtype, device)?.rand_like(1.0, 1.0 + 1e-9)?, &expected),
+            }
+        });
+        suite.add("randn_like", format!("{dtype}::scaled"), move |device| {
+            let draw = || Tensor::zeros((27, 37), dtype, device)?.randn_like(5.0, 0.25);
+            let units = || Tensor::randn(0f32, 1.0, (27, 37), device);
+            match dtype {
+                DType::F64 => check_doubles("randn_like", device, units, draw, [5.0, 0.25]),
+                _ => check_scaled("randn_like", device, draw, normal, [5.0, 0.25]),
+            }
+        });
+    }
     suite.add("randn", "f32::standard", |device| {
         let count = if full_tier() { 1 << 20 } else { 20_000 };
         check_scaled("randn", device, || Tensor::randn(0f32, 1.0, count, device), normal, [0.0, 1.0])

@@ -6,7 +6,7 @@ use crate::full_tier;
 use crate::layouts::Layout;
 use crate::reference::array;
 use crate::reference::inputs::{Domain, Inputs};
-use crate::reference::resize::{Resized, resize};
+use crate::reference::resize::{Resized, Resizing, resize};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
 use marquetry::{CoordinateMode, DType, Device, NearestRounding, ResizeConfig, ResizeMode};
@@ -70,27 +70,27 @@ const FACTORS_BY_ONNX: [(f32, [&str; 2]); 4] = [
 ];
 
 /// ONNX Runtime 1.31's results for `3 -1 4 1 / -5 9 2 6`, three rows of five: first by lengths, then by 1.6 and 1.3.
-const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = [
+const WEIGHTED_BY_ONNX: [(Resizing, CoordinateMode, bool, [f64; 15]); 10] = [
     (
-        ResizeConfig::LINEAR,
+        Resizing::LINEAR,
         CoordinateMode::HalfPixel,
         false,
         [3.0, 0.2, 1.5, 3.1, 1.0, -1.0, 2.5, 3.5, 3.15, 3.5, -5.0, 4.8, 5.5, 3.2, 6.0],
     ),
     (
-        ResizeConfig::LINEAR,
+        Resizing::LINEAR,
         CoordinateMode::AlignCorners,
         false,
         [3.0, 0.0, 1.5, 3.25, 1.0, -1.0, 2.75, 3.5, 3.125, 3.5, -5.0, 5.5, 5.5, 3.0, 6.0],
     ),
     (
-        ResizeConfig::LINEAR,
+        Resizing::LINEAR,
         CoordinateMode::Asymmetric,
         false,
         [3.0, -0.2, 2.0, 2.8, 1.0, -2.333333, 4.066667, 3.866667, 3.333333, 4.333333, -5.0, 6.2, 4.8, 3.6, 6.0],
     ),
     (
-        ResizeConfig::CUBIC,
+        Resizing::CUBIC,
         CoordinateMode::HalfPixel,
         false,
         [
@@ -99,7 +99,7 @@ const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = 
         ],
     ),
     (
-        ResizeConfig::CUBIC,
+        Resizing::CUBIC,
         CoordinateMode::AlignCorners,
         false,
         [
@@ -108,7 +108,7 @@ const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = 
         ],
     ),
     (
-        ResizeConfig::CUBIC,
+        Resizing::CUBIC,
         CoordinateMode::Asymmetric,
         false,
         [
@@ -117,7 +117,7 @@ const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = 
         ],
     ),
     (
-        ResizeConfig::LINEAR,
+        Resizing::LINEAR,
         CoordinateMode::HalfPixel,
         true,
         [
@@ -126,7 +126,7 @@ const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = 
         ],
     ),
     (
-        ResizeConfig::LINEAR,
+        Resizing::LINEAR,
         CoordinateMode::Asymmetric,
         true,
         [
@@ -135,7 +135,7 @@ const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = 
         ],
     ),
     (
-        ResizeConfig::CUBIC,
+        Resizing::CUBIC,
         CoordinateMode::PytorchHalfPixel,
         true,
         [
@@ -144,7 +144,7 @@ const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = 
         ],
     ),
     (
-        ResizeConfig::CUBIC,
+        Resizing::CUBIC,
         CoordinateMode::Asymmetric,
         true,
         [
@@ -167,57 +167,57 @@ fn shape(layout: Layout) -> [usize; 3] {
 const SIZES: [(&str, [usize; 2]); 6] =
     [("up", [10, 13]), ("down", [3, 2]), ("wider", [4, 9]), ("one", [1, 1]), ("row", [1, 6]), ("empty", [0, 4])];
 
-fn op(config: ResizeConfig) -> &'static str {
-    match config.mode {
+fn op(resizing: Resizing) -> &'static str {
+    match resizing.mode {
         ResizeMode::Nearest(_) => "resize_nearest",
         ResizeMode::Linear => "resize_linear",
         _ => "resize_cubic",
     }
 }
 
-fn domain(config: ResizeConfig) -> Domain {
-    if matches!(config.mode, ResizeMode::Nearest(_)) { Domain::Special } else { Domain::Normal }
+fn domain(resizing: Resizing) -> Domain {
+    if matches!(resizing.mode, ResizeMode::Nearest(_)) { Domain::Special } else { Domain::Normal }
 }
 
-fn with_context(outcome: Outcome, input: &Sample, config: ResizeConfig) -> Outcome {
+fn with_context(outcome: Outcome, input: &Sample, resizing: Resizing) -> Outcome {
     outcome.map_err(|failed| {
-        format!("{:?} of {:?}\n{}", config, input.values.shape(), failed.message().unwrap_or_default()).into()
+        format!("{:?} of {:?}\n{}", resizing, input.values.shape(), failed.message().unwrap_or_default()).into()
     })
 }
 
-fn check_resize(input: &Sample, size: &[usize], config: ResizeConfig) -> Outcome {
+fn check_resize(input: &Sample, size: &[usize], resizing: Resizing) -> Outcome {
     let lengths = &input.values.shape()[input.values.ndim() - size.len()..];
     let axes: Vec<Resized> = lengths.iter().zip(size).map(|(&from, &to)| Resized::to(from, to)).collect();
-    let (values, scale) = resize(&input.values, &axes, config);
+    let (values, scale) = resize(&input.values, &axes, resizing);
     let expected = Expected::new(values, input.tensor.dtype()).with_scale(scale);
-    with_context(check(op(config), &input.tensor.resize(size, config)?, &expected), input, config)
+    with_context(check(op(resizing), &input.tensor.resize(size, resizing.config())?, &expected), input, resizing)
 }
 
-fn check_resize_by(input: &Sample, scales: &[(f64, f64)], config: ResizeConfig) -> Outcome {
+fn check_resize_by(input: &Sample, scales: &[(f64, f64)], resizing: Resizing) -> Outcome {
     let lengths = &input.values.shape()[input.values.ndim() - scales.len()..];
     let axes: Vec<Resized> = lengths.iter().zip(scales).map(|(&from, &scale)| Resized::by(from, scale)).collect();
-    let (values, scale) = resize(&input.values, &axes, config);
+    let (values, scale) = resize(&input.values, &axes, resizing);
     let expected = Expected::new(values, input.tensor.dtype()).with_scale(scale);
     let scales: Vec<f64> = scales.iter().map(|(numerator, denominator)| numerator / denominator).collect();
-    with_context(check(op(config), &input.tensor.resize_by(&scales, config)?, &expected), input, config)
+    with_context(check(op(resizing), &input.tensor.resize_by(&scales, resizing.config())?, &expected), input, resizing)
 }
 
 /// Tests random lengths, modes and layouts.
 fn check_random(modes: &[ResizeMode], dtype: DType, device: &Device) -> Outcome {
     let mut inputs = Inputs::new(&format!("{modes:?} of {dtype}"));
     for case in 0..if full_tier() { 400 } else { 40 } {
-        let config = ResizeConfig {
+        let resizing = Resizing {
             mode: modes[inputs.below(modes.len())],
             coordinates: COORDINATES[inputs.below(COORDINATES.len())],
         };
         let layout = [Layout::Contiguous, Layout::Transposed, Layout::Sliced, Layout::Broadcast][case % 4];
         let shape = [2 + inputs.below(3), 1 + inputs.below(12), 1 + inputs.below(12)];
-        let input = shaped("resize", &shape, layout, dtype, domain(config), device)?;
+        let input = shaped("resize", &shape, layout, dtype, domain(resizing), device)?;
         if case % 3 == 0 {
             let scales = [0, 1].map(|_| (1.0 + inputs.below(40) as f64, 1.0 + inputs.below(20) as f64));
-            check_resize_by(&input, &scales, config)?;
+            check_resize_by(&input, &scales, resizing)?;
         } else {
-            check_resize(&input, &[1 + inputs.below(20), 1 + inputs.below(20)], config)?;
+            check_resize(&input, &[1 + inputs.below(20), 1 + inputs.below(20)], resizing)?;
         }
     }
     Ok(())
@@ -231,15 +231,15 @@ fn nearest_by_onnx(dtype: DType, device: &Device) -> Outcome {
     let tensor = upload(&array(&[5], digits("12345")), dtype, device)?;
     let literal = |text: &str| Expected::new(array(&[text.len()], digits(text)), dtype);
     for (coordinates, rounding, texts) in NEAREST_BY_ONNX {
-        let config = ResizeConfig { mode: ResizeMode::Nearest(rounding), coordinates };
+        let resizing = Resizing { mode: ResizeMode::Nearest(rounding), coordinates };
         for text in texts.split(' ') {
-            check("resize_nearest", &tensor.resize(text.len(), config)?, &literal(text))?;
+            check("resize_nearest", &tensor.resize(text.len(), resizing.config())?, &literal(text))?;
         }
     }
     for (scale, texts) in FACTORS_BY_ONNX {
         for (coordinates, text) in [CoordinateMode::HalfPixel, CoordinateMode::Asymmetric].into_iter().zip(texts) {
-            let config = ResizeConfig { coordinates, ..ResizeConfig::NEAREST };
-            check("resize_nearest", &tensor.resize_by(&[scale.into()], config)?, &literal(text))?;
+            let resizing = Resizing { coordinates, ..Resizing::NEAREST };
+            check("resize_nearest", &tensor.resize_by(&[scale.into()], resizing.config())?, &literal(text))?;
         }
     }
     Ok(())
@@ -248,16 +248,16 @@ fn nearest_by_onnx(dtype: DType, device: &Device) -> Outcome {
 fn weighted_by_onnx(device: &Device) -> Outcome {
     let values = array(&[2, 4], vec![3.0, -1.0, 4.0, 1.0, -5.0, 9.0, 2.0, 6.0]);
     let tensor = upload(&values, DType::F32, device)?;
-    for (config, coordinates, by_factor, numbers) in WEIGHTED_BY_ONNX {
-        let config = ResizeConfig { coordinates, ..config };
+    for (resizing, coordinates, by_factor, numbers) in WEIGHTED_BY_ONNX {
+        let resizing = Resizing { coordinates, ..resizing };
         let resized = if by_factor {
-            tensor.resize_by(&[1.6f32.into(), 1.3f32.into()], config)?
+            tensor.resize_by(&[1.6f32.into(), 1.3f32.into()], resizing.config())?
         } else {
-            tensor.resize((3, 5), config)?
+            tensor.resize((3, 5), resizing.config())?
         };
         let expected = Expected::new(array(&[3, 5], numbers.to_vec()), DType::F32);
         check("resize_literal", &resized, &expected).map_err(|failed| {
-            libtest_mimic::Failed::from(format!("{config:?}\n{}", failed.message().unwrap_or_default()))
+            libtest_mimic::Failed::from(format!("{resizing:?}\n{}", failed.message().unwrap_or_default()))
         })?;
     }
     Ok(())
@@ -286,7 +286,7 @@ pub fn add(suite: &mut Suite) {
                 let shape = shape(layout);
                 let input = shaped("resize", &shape, layout, dtype, Domain::Special, device)?;
                 for (mode, coordinates) in nearest.into_iter().zip(COORDINATES) {
-                    check_resize(&input, &[7, 9], ResizeConfig { mode, coordinates })?;
+                    check_resize(&input, &[7, 9], Resizing { mode, coordinates })?;
                 }
                 Ok(())
             });
@@ -296,21 +296,21 @@ pub fn add(suite: &mut Suite) {
             suite.add("resize_nearest", format!("{dtype}::onnx"), move |device| nearest_by_onnx(dtype, device));
         }
     }
-    for config in [ResizeConfig::NEAREST, ResizeConfig::NEAREST_EXACT, ResizeConfig::LINEAR, ResizeConfig::CUBIC] {
-        let name = format!("{:?}", config.mode).to_lowercase();
+    for resizing in [Resizing::NEAREST, Resizing::NEAREST_EXACT, Resizing::LINEAR, Resizing::CUBIC] {
+        let name = format!("{:?}", resizing.mode).to_lowercase();
         for (size_name, size) in SIZES {
-            suite.add(op(config), format!("f32::{name}_{size_name}"), move |device| {
-                let input = shaped("resize", &[4, 5, 6], Layout::Sliced, DType::F32, domain(config), device)?;
+            suite.add(op(resizing), format!("f32::{name}_{size_name}"), move |device| {
+                let input = shaped("resize", &[4, 5, 6], Layout::Sliced, DType::F32, domain(resizing), device)?;
                 for coordinates in COORDINATES {
-                    check_resize(&input, &size, ResizeConfig { coordinates, ..config })?;
+                    check_resize(&input, &size, Resizing { coordinates, ..resizing })?;
                 }
                 Ok(())
             });
         }
-        suite.add(op(config), format!("f32::{name}_of_one_element"), move |device| {
-            let input = shaped("resize", &[4, 1, 1], Layout::Contiguous, DType::F32, domain(config), device)?;
+        suite.add(op(resizing), format!("f32::{name}_of_one_element"), move |device| {
+            let input = shaped("resize", &[4, 1, 1], Layout::Contiguous, DType::F32, domain(resizing), device)?;
             for coordinates in COORDINATES {
-                check_resize(&input, &[3, 5], ResizeConfig { coordinates, ..config })?;
+                check_resize(&input, &[3, 5], Resizing { coordinates, ..resizing })?;
             }
             Ok(())
         });
@@ -321,38 +321,52 @@ pub fn add(suite: &mut Suite) {
             // The coefficient of PyTorch and OpenCV, Keys' own, and an arbitrary one.
             ("cubic", vec![ResizeMode::Cubic(-0.75), ResizeMode::Cubic(-0.5), ResizeMode::Cubic(0.25)]),
         ] {
-            let config = ResizeConfig { mode: modes[0], ..ResizeConfig::LINEAR };
+            let resizing = Resizing { mode: modes[0], ..Resizing::LINEAR };
             for layout in Layout::ALL {
-                suite.add(op(config), format!("{dtype}::{}", layout.name()), move |device| {
+                suite.add(op(resizing), format!("{dtype}::{}", layout.name()), move |device| {
                     let shape = shape(layout);
                     let input = shaped("resize", &shape, layout, dtype, Domain::Normal, device)?;
-                    COORDINATES.into_iter().try_for_each(|coordinates| {
-                        check_resize(&input, &[7, 9], ResizeConfig { coordinates, ..config })
-                    })
+                    COORDINATES
+                        .into_iter()
+                        .try_for_each(|coordinates| check_resize(&input, &[7, 9], Resizing { coordinates, ..resizing }))
                 });
             }
-            suite.add(op(config), format!("{dtype}::{name}_random"), move |device| check_random(&modes, dtype, device));
+            suite.add(op(resizing), format!("{dtype}::{name}_random"), move |device| {
+                check_random(&modes, dtype, device)
+            });
         }
     }
     suite.add("resize_linear", "f32::onnx", weighted_by_onnx);
     suite.add("upsample_bilinear2d", "f32::pytorch", upsample_by_pytorch);
-    for config in [ResizeConfig::NEAREST_EXACT, ResizeConfig::LINEAR] {
-        suite.add(op(config), "f32::one_and_three_axes", move |device| {
-            let input = shaped("resize", &[3, 4, 5, 6], Layout::Transposed, DType::F32, domain(config), device)?;
-            check_resize(&input, &[9], config)?;
-            check_resize(&input, &[3, 7, 9], config)?;
-            check_resize(&input, &[4, 5, 6], config)?;
-            let row = shaped("resize", &[7], Layout::Contiguous, DType::F32, domain(config), device)?;
-            check_resize(&row, &[70], config)?;
-            // More axes that do not merge than the parameters of one launch have room for.
+    suite.add("resize_nearest", "f32::constants", |_| {
+        let constants = [
+            (ResizeConfig::NEAREST, Resizing::NEAREST),
+            (ResizeConfig::NEAREST_EXACT, Resizing::NEAREST_EXACT),
+            (ResizeConfig::LINEAR, Resizing::LINEAR),
+            (ResizeConfig::CUBIC, Resizing::CUBIC),
+        ];
+        match constants.into_iter().find(|(constant, resizing)| *constant != resizing.config()) {
+            Some(different) => Err(format!("{different:?}").into()),
+            None => Ok(()),
+        }
+    });
+    for resizing in [Resizing::NEAREST_EXACT, Resizing::LINEAR] {
+        suite.add(op(resizing), "f32::one_and_three_axes", move |device| {
+            let input = shaped("resize", &[3, 4, 5, 6], Layout::Transposed, DType::F32, domain(resizing), device)?;
+            check_resize(&input, &[9], resizing)?;
+            check_resize(&input, &[3, 7, 9], resizing)?;
+            check_resize(&input, &[4, 5, 6], resizing)?;
+            let row = shaped("resize", &[7], Layout::Contiguous, DType::F32, domain(resizing), device)?;
+            check_resize(&row, &[70], resizing)?;
+            // Axes that do not merge, more than the parameters of one launch are enough for.
             let many =
-                shaped("resize", &[2, 1, 2, 2, 2, 2, 2, 2], Layout::Transposed, DType::F32, domain(config), device)?;
-            check_resize(&many, &[3, 1, 3], config)
+                shaped("resize", &[2, 1, 2, 2, 2, 2, 2, 2], Layout::Transposed, DType::F32, domain(resizing), device)?;
+            check_resize(&many, &[3, 1, 3], resizing)
         });
     }
     suite.add("upsample_nearest1d", "u8::names", |device| {
         let input = shaped("resize", &[3, 5], Layout::Contiguous, DType::U8, Domain::Special, device)?;
-        let (values, _) = resize(&input.values, &[Resized::to(5, 11)], ResizeConfig::NEAREST);
+        let (values, _) = resize(&input.values, &[Resized::to(5, 11)], Resizing::NEAREST);
         let expected = Expected::new(values, DType::U8);
         check("upsample_nearest1d", &input.tensor.upsample_nearest1d(11)?, &expected)?;
         check("interpolate1d", &input.tensor.interpolate1d(11)?, &expected)
@@ -360,20 +374,20 @@ pub fn add(suite: &mut Suite) {
     suite.add("resize_nearest", "u8::long", |device| {
         // The lengths have a product above 32 bits and no common divisor. Every tie of a half occurs.
         let input = shaped("resize", &[1, 100_003], Layout::Contiguous, DType::U8, Domain::Special, device)?;
-        for config in [ResizeConfig::NEAREST, ResizeConfig::NEAREST_EXACT] {
-            check_resize(&input, &[99_991], config)?;
-            check_resize(&input, &[7], config)?;
-            check_resize(&input, &[300_007], config)?;
-            check_resize(&input, &[200_006], config)?;
+        for resizing in [Resizing::NEAREST, Resizing::NEAREST_EXACT] {
+            check_resize(&input, &[99_991], resizing)?;
+            check_resize(&input, &[7], resizing)?;
+            check_resize(&input, &[300_007], resizing)?;
+            check_resize(&input, &[200_006], resizing)?;
         }
         Ok(())
     });
     suite.add("resize_linear", "f32::long", |device| {
         // In `f32`, a coordinate near the end would be exact only to about a hundredth.
         let input = shaped("resize", &[1, 100_003], Layout::Contiguous, DType::F32, Domain::Normal, device)?;
-        check_resize(&input, &[131_101], ResizeConfig::LINEAR)?;
-        check_resize(&input, &[14], ResizeConfig::LINEAR)?;
-        check_resize(&input, &[99_991], ResizeConfig::LINEAR.align_corners())
+        check_resize(&input, &[131_101], Resizing::LINEAR)?;
+        check_resize(&input, &[14], Resizing::LINEAR)?;
+        check_resize(&input, &[99_991], Resizing { coordinates: CoordinateMode::AlignCorners, ..Resizing::LINEAR })
     });
     for dtype in floats() {
         suite.add("resize_linear", format!("{dtype}::nan_and_infinity"), move |device| {
@@ -384,7 +398,7 @@ pub fn add(suite: &mut Suite) {
             let expected = vec![1.0, 1.25, 1.75, nan, nan, nan, nan, inf, inf, inf, inf, -inf, -inf, -inf, -inf, 5.0];
             check("resize_linear", &doubled, &Expected::new(array(&[16], expected), dtype))?;
             // Coordinates exactly on an element: its neighbour has weight 0, and 0 times infinity is NaN.
-            let halved = tensor.resize(15, ResizeConfig::LINEAR.align_corners())?;
+            let halved = tensor.resize(15, ResizeConfig::LINEAR.coordinates(CoordinateMode::AlignCorners))?;
             let expected = [1.0, 1.5, nan, nan, nan, nan, nan, inf, inf, inf, nan, -inf, -inf, -inf, 5.0];
             check("resize_linear", &halved, &Expected::new(array(&[15], expected.to_vec()), dtype))
         });

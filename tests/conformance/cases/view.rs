@@ -85,6 +85,17 @@ const VIEWS: &[View] = &[
     view!(slice, "backwards_step", |x| x.slice(-1, 1..6, -2), |x| sliced(x, 2, Slice::new(1, Some(6), -2))),
     view!(slice, "backwards_long_step", |x| x.slice(0, .., isize::MIN), |x| sliced(x, 0, Slice::from(3..))),
     view!(slice, "backwards_nothing", |x| x.slice(0, 2..2, -1), |x| sliced(x, 0, Slice::from(2..2))),
+    view!(i, "first", |x| x.i(0), |x| x.index_axis(Axis(0), 0).to_owned()),
+    view!(i, "last", |x| x.i(-1), |x| x.index_axis(Axis(0), 3).to_owned()),
+    view!(i, "inner", |x| x.i((.., 2)), |x| x.index_axis(Axis(1), 2).to_owned()),
+    view!(i, "range", |x| x.i(1..3), |x| sliced(x, 0, Slice::from(1..3))),
+    view!(i, "nothing", |x| x.i((.., 5..)), |x| sliced(x, 1, Slice::from(5..5))),
+    view!(i, "indices_and_ranges", |x| x.i((2.., -1, ..=3)), |x| {
+        sliced(&sliced(x, 0, Slice::from(2..)), 2, Slice::from(..4)).index_axis(Axis(1), 4).to_owned()
+    }),
+    view!(i, "one_element", |x| x.i((3, 4, 5)), |x| reshape(&sliced(x, 0, Slice::from(3..)), &[30])
+        .index_axis(Axis(0), 29)
+        .to_owned()),
     view!(unfold, "overlapping", |x| x.unfold(-1, 3, 1), |x| unfolded(x, 2, 3, 1)),
     view!(unfold, "apart", |x| x.unfold(0, 1, 2), |x| unfolded(x, 0, 1, 2)),
     view!(unfold, "whole", |x| x.unfold(1, 5, 7), |x| unfolded(x, 1, 5, 7)),
