@@ -1,4 +1,4 @@
-//! What the tools have passed already: a kernel is handed to a tool once, also if several runs of one `make test` have it.
+//! What the tools have passed already: a tool gets a kernel once, even if several runs of one `make test` have it.
 
 use std::collections::HashSet;
 use std::io::Write;
