@@ -12,9 +12,13 @@ QUERY ?= how do plants make food from sunlight?
 TEXT ?= examples/data/notes.txt
 PICTURE ?= examples/data/ocr.png
 
-# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the formats of
-# files is there alone, both are, and none is.
-FEATURE_SETS := "" vulkan,safetensors webgpu,npy level-zero,safetensors,npy vulkan,webgpu vulkan,level-zero webgpu,level-zero
+# Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the other
+# features is there alone with a backend, and with another one.
+FEATURE_SETS := "" vulkan,disk-cache webgpu,npy level-zero,safetensors vulkan,webgpu,chrome-trace \
+  vulkan,level-zero,disk-cache,npy webgpu,level-zero,safetensors,chrome-trace
+
+# WebGPU by itself, and every backend: those that a browser cannot have are left out.
+BROWSER_FEATURE_SETS := webgpu vulkan,webgpu,level-zero
 
 .PHONY: help setup setup-demo setup-plots demo demo-ocr test test-full test-list ops bench bench-check bench-save plots check
 
@@ -63,7 +67,7 @@ plots: setup-plots ## draw what docs/performance.md shows, from docs/bench
 
 # Clippy compiles all that it looks at, so this also shows that the library builds with each set of
 # features. Tests and examples are built with all features only: they use every backend.
-check: ## formatting, lints for every set of features, documentation
+check: ## formatting, lints for every set of features and for browsers, documentation
 	$(CARGO) fmt --check
 	@# A macro names these modules, so that cargo does not find them.
 	rustfmt --check --edition 2024 shaders/*.rs shaders/*/*.rs tests/conformance/cases/*.rs
@@ -71,5 +75,10 @@ check: ## formatting, lints for every set of features, documentation
 	@for features in $(FEATURE_SETS); do \
 	  echo "clippy, features: $${features:-none}"; \
 	  $(CARGO) clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
+	done
+	@for features in $(BROWSER_FEATURE_SETS); do \
+	  echo "clippy for browsers, features: $$features"; \
+	  $(CARGO) clippy --quiet --lib --target wasm32-unknown-unknown --no-default-features --features "$$features" \
+	    -- -D warnings || exit 1; \
 	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --all-features

@@ -1,6 +1,6 @@
-//! Reads the tuning data, checks them, and writes them as constants of the types in `src/tuning`.
+//! Reads and checks the tuning data, and writes them as constants of the types in `src/tuning`.
 //!
-//! `default.toml` says which keys there are and of what type each is. The others say where they differ.
+//! `default.toml` defines the keys and their types. Every other file holds only its differences.
 
 #[path = "../src/tuning/block.rs"]
 mod block;
@@ -10,19 +10,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// A file with all that it inherits.
+/// A file, merged with the files that it inherits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     pub name: String,
     pub vendor: String,
     pub words: Vec<String>,
-    /// The tables of `default.toml` but `device`, changed where a file differs.
+    /// The tables of `default.toml` except `device`, with the file's own values.
     pub tuning: Table,
-    /// What kernels must fit.
+    /// The limits that kernels must fit.
     device: Table,
 }
 
-/// The keys that say what a file is for.
+/// The keys that say which devices a file is for, and which file it inherits.
 const PURPOSE: [&str; 3] = ["vendor", "words", "inherits"];
 
 /// Reads all files of a folder.
@@ -39,7 +39,7 @@ pub fn read(folder: &Path) -> Result<Vec<Entry>, String> {
     entries(&files)
 }
 
-/// The entries of files by their names.
+/// Returns an entry per file. `files` maps names to text.
 pub fn entries(files: &BTreeMap<String, String>) -> Result<Vec<Entry>, String> {
     let parse = |(name, text): (&String, &String)| match text.parse::<Table>() {
         Ok(table) => Ok((name.clone(), table)),
@@ -66,7 +66,7 @@ fn entry(tables: &BTreeMap<String, Table>, name: &str) -> Result<Entry, String> 
     Ok(entry)
 }
 
-/// The values of a file over those that it inherits.
+/// Returns the values of a file, merged over the values that it inherits.
 fn inherited(tables: &BTreeMap<String, Table>, name: &str, depth: usize) -> Result<Table, String> {
     let mut own = tables.get(name).ok_or_else(|| format!("it inherits from `{name}`, which is not there"))?.clone();
     let purpose: Vec<_> = PURPOSE.iter().map(|key| own.remove(*key)).collect();
@@ -82,7 +82,7 @@ fn inherited(tables: &BTreeMap<String, Table>, name: &str, depth: usize) -> Resu
     Ok(values)
 }
 
-/// Replaces values by others of the same keys and types.
+/// Overwrites values with others that have the same keys and types.
 fn replace(values: &mut Table, by: &Table, path: &str) -> Result<(), String> {
     for (key, value) in by {
         let known: Vec<_> = values.keys().cloned().collect();
@@ -101,7 +101,7 @@ fn replace(values: &mut Table, by: &Table, path: &str) -> Result<(), String> {
 }
 
 impl Entry {
-    /// Whether the kernels fit the device.
+    /// Checks that the kernels fit the device.
     fn check(&self) -> Result<(), String> {
         for (table, values) in &self.tuning {
             for (key, value) in values.as_table().into_iter().flatten() {
@@ -112,7 +112,7 @@ impl Entry {
         }
         let blocks = self.blocks()?;
         for (place, block) in blocks.iter().enumerate() {
-            // The smallest has numbers of 64 bits, too.
+            // The smallest block also computes 64-bit numbers.
             let bytes = if place + 1 == blocks.len() { 8 } else { 4 };
             let [rows, columns] = block.shape;
             let fail = |message: String| Err(format!("the block of {rows} x {columns}: {message}"));
@@ -160,7 +160,7 @@ fn block(value: &Value) -> Option<Block> {
     has_keys(value, 3).then_some(block)
 }
 
-/// The block of a candidate, which has its speeds, too.
+/// Reads the block of a candidate, and checks that the candidate has its speeds.
 fn candidate(value: &Value) -> Option<UnitBlock> {
     let block = value.get("unit_block")?;
     let speeds = ["alone", "full"].map(|key| value.get(key).and_then(number).filter(|speed| *speed > 0));
@@ -189,7 +189,7 @@ fn has_keys(value: &Value, count: usize) -> bool {
     value.as_table().is_some_and(|table| table.len() == count)
 }
 
-/// `ENTRIES`, of the types in `src/tuning`.
+/// Writes the table `ENTRIES`, with the types in `src/tuning`.
 pub fn to_rust(entries: &[Entry]) -> String {
     let entries = entries.iter().map(|Entry { name, vendor, words, tuning, .. }| {
         let tuning = expression("tuning", &Value::Table(tuning.clone()));
@@ -198,7 +198,7 @@ pub fn to_rust(entries: &[Entry]) -> String {
     format!("/// Every entry.\npub static ENTRIES: &[Entry] = &[\n{}];\n", entries.collect::<String>())
 }
 
-/// A value as Rust writes it. A table is a struct, named like its key.
+/// Writes a value as a Rust expression. A table becomes a struct that is named like its key.
 fn expression(key: &str, value: &Value) -> String {
     match value {
         Value::Table(table) => {
@@ -215,7 +215,7 @@ fn expression(key: &str, value: &Value) -> String {
     }
 }
 
-/// `Block` for one of `blocks`, `Matmul` for `matmul`, `UnitBlock` for `unit_block`.
+/// Returns the type for a key: `Block` for `blocks`, `Matmul` for `matmul`, `UnitBlock` for `unit_block`.
 fn type_name(key: &str) -> String {
     let one = if ["blocks", "candidates"].contains(&key) { &key[..key.len() - 1] } else { key };
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];

@@ -1,8 +1,8 @@
-//! Lists the devices that marquetry reaches on this machine, with all that their drivers tell:
+//! Lists the devices that marquetry reaches on this machine, with everything that their drivers report:
 //! `cargo run --example devices`.
 //!
-//! Arguments narrow the list: `--gpu`, `--min-memory 8GiB`, `--min-compute-units 32`. `--json` prints one JSON object per
-//! device.
+//! Arguments narrow the list: `--gpu`, `--min-memory 8GiB`, `--min-compute-units 32`. `--json` prints one JSON object
+//! per device.
 
 use clap::Parser;
 use marquetry::{BackendKind, Device, DeviceFilter, DeviceInfo};
@@ -14,10 +14,10 @@ struct Arguments {
     /// Only GPUs
     #[arg(long)]
     gpu: bool,
-    /// Only devices with so much memory, such as 8GiB, 512MiB or a number of bytes
+    /// Only devices with at least this much memory, such as 8GiB, 512MiB or a number of bytes
     #[arg(long, value_parser = bytes, default_value = "0")]
     min_memory: u64,
-    /// Only devices with so many compute units
+    /// Only devices with at least this many compute units
     #[arg(long, default_value_t = 0)]
     min_compute_units: u32,
     /// Print JSON, one object per device
@@ -121,7 +121,7 @@ fn main() {
     if arguments.json {
         return;
     }
-    // Why a backend has no device is worth knowing.
+    // If a backend has no device, the reason is worth knowing.
     for backend in BackendKind::ALL {
         if let Err(error) = backend.name().parse::<Device>() {
             println!("{error}");

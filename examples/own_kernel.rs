@@ -1,7 +1,7 @@
 //! A kernel of the app's own, written once and run on every device: `cargo run --example own_kernel`.
 //!
-//! It is the rotary position embedding of language models (Su et al., 2021, "RoFormer"): of each head's numbers, pair
-//! `(x[d], x[d + half])` is turned by the angle `position * base^(-d / half)`.
+//! It computes the rotary position embedding of language models (Su et al., 2021, "RoFormer"). In each head, the pair
+//! `(x[d], x[d + half])` is rotated by the angle `position * base^(-d / half)`.
 
 use marquetry::shader::{Access, Type};
 use marquetry::{Argument, Device, Kernel, Result, Tensor};
@@ -14,7 +14,7 @@ const WORKGROUP: u32 = 64;
 
 fn rope(device: &Device) -> Result<Kernel> {
     Kernel::build("rope", device, WORKGROUP, |k| {
-        // x and y are [tokens, heads, 2 half]; an invocation turns one pair.
+        // x and y are [tokens, heads, 2 half]. An invocation rotates one pair.
         let x = k.buffer("x", Type::F32, Access::Read);
         let y = k.buffer("y", Type::F32, Access::Write);
         let pairs = k.named_parameter("pairs", Type::U32);
@@ -37,7 +37,7 @@ fn rope(device: &Device) -> Result<Kernel> {
     })
 }
 
-/// The same on the host, in double precision.
+/// Computes the same on the host, in double precision.
 fn expected(x: &[f32]) -> Vec<f64> {
     let mut y: Vec<f64> = x.iter().copied().map(f64::from).collect();
     for (row, numbers) in y.chunks_mut(2 * HALF).enumerate() {

@@ -39,7 +39,8 @@ class Run:
     filters: list = field(default_factory=list)
 
     def command(self) -> list[str]:
-        return [*CARGO, "test", "--no-fail-fast", *self.arguments, *(["--", *self.filters] if self.filters else [])]
+        filters = ["--", *self.filters] if self.filters else []
+        return [*CARGO, "test", "--all-features", "--no-fail-fast", *self.arguments, *filters]
 
 
 def refuse(message: str):
@@ -106,8 +107,8 @@ def print_list(runs: dict[str, Run]):
 def build(runs: list[Run], environment: dict) -> str:
     """Builds the tests of the runs, so that the time of a run is without the build."""
     targets = {tuple(run.arguments) for run in runs}
-    commands = [["build", "--example", DRIVER]]
-    commands += [["test", "--no-run", *target] for target in ([()] if () in targets else sorted(targets))]
+    commands = [["build", "--all-features", "--example", DRIVER]]
+    commands += [["test", "--all-features", "--no-run", *target] for target in ([()] if () in targets else sorted(targets))]
     for command in commands:
         if subprocess.run([*CARGO, *command], cwd=ROOT, env=environment).returncode != 0:
             return "FAILED"

@@ -1,13 +1,14 @@
-//! Elements written into a part of a buffer. What they mean plays no role: only how wide they are.
+//! Copies elements into a part of a buffer. Only the width of the elements matters, not their dtype.
 
 use super::Family;
-use super::elements::{Grid, Raw, Strides};
+use super::elements::Raw;
+use super::parameters::{Form, Lengths, Size, View, parameters};
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
 
-/// What an invocation copies.
+/// The unit that an invocation copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Unit {
     /// 8 bits of a word.
@@ -16,7 +17,7 @@ pub(crate) enum Unit {
     Half,
     /// 32 bits.
     Word,
-    /// Four words that lie in a row and begin at a multiple of 16 bytes.
+    /// Four contiguous words, aligned to 16 bytes.
     Quad,
 }
 
@@ -31,18 +32,24 @@ impl Unit {
     }
 }
 
-/// Copies between two strided views. Parameters: the number of units; the lengths of the axes; of the source, then of
-/// the destination, an offset and strides in units.
+/// Copies between two strided views.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Assign {
     pub unit: Unit,
     pub rank: usize,
 }
 
-impl Assign {
-    pub fn parameter_words(&self) -> usize {
-        1 + self.rank + 2 * (1 + self.rank)
-    }
+parameters! {
+    config: Assign;
+    host: Parameters;
+    device: Declared;
+    /// The number of units that are copied.
+    count: Size,
+    lengths: Lengths = Lengths(config.rank),
+    /// The source, in units.
+    src: View = View(config.rank),
+    /// The destination, in units.
+    dst: View = View(config.rank),
 }
 
 impl Family for Assign {
@@ -55,9 +62,7 @@ impl Family for Assign {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let count = k.parameter(Type::U32);
-        let grid = Grid::parameters(k, self.rank);
-        let (from, to) = (Strides::parameters(k, self.rank), Strides::parameters(k, self.rank));
+        let Declared { count, lengths, src, dst } = self.declare(k);
         let copy: Box<dyn Fn(Value<'k>, Value<'k>) + 'k> = if self.unit == Unit::Quad {
             let x = k.buffer("x", Type::vec4(Scalar::U32), Access::Read);
             let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
@@ -69,8 +74,8 @@ impl Family for Assign {
 
         let index = k.global_index();
         k.when(index.lt(count), || {
-            let place = grid.coordinates(index);
-            copy(from.at(&place), to.at(&place));
+            let place = lengths.coordinates(index);
+            copy(src.at(&place), dst.at(&place));
         });
     }
 

@@ -1,34 +1,35 @@
-//! Attention, `softmax(q k^T) v`, without the matrix of scores in memory. Scores are met some keys at a time, and what has
-//! been summed is rescaled when a larger one turns up: M. Milakov and N. Gimelshein, "Online normalizer calculation for
-//! softmax", 2018; T. Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", 2022.
+//! Attention, `softmax(q k^T) v`, without the matrix of scores in memory. A kernel goes through the keys in blocks. If
+//! a block has a larger score than the blocks before it, the kernel rescales its sums: M. Milakov and N. Gimelshein,
+//! "Online normalizer calculation for softmax", 2018; T. Dao et al., "FlashAttention: Fast and Memory-Efficient Exact
+//! Attention with IO-Awareness", 2022.
 
-use super::elements::{Elements, Grid, Strides, float_parameter};
+use super::elements::{Elements, Strides};
+use super::parameters::{Float, Form, Lengths, Signed, Size, View, parameters};
 use super::{Family, slowness, volume};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
 
-/// How the work is cut.
+/// How the work is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Tile {
-    /// Each invocation computes two rows without workgroup memory, for software devices, where that is slow.
+    /// Each invocation computes two rows without workgroup memory. For software devices, whose workgroup memory is
+    /// slow.
     Registers {
-        /// Whether each lane loads of one key, and the others have it from there: subgroups have as many lanes or more.
+        /// True if each lane loads the elements of one key and broadcasts them to the others. Subgroups then have at
+        /// least as many lanes as a block has keys.
         broadcast: bool,
     },
     /// Each workgroup computes a block of rows from tiles in workgroup memory.
     Workgroup {
-        /// Invocations that share four rows. Each has four keys of a block, then some columns of the result.
+        /// The number of invocations that share four rows. Each computes the scores of four keys of a block, then some
+        /// columns of the result.
         across: u32,
     },
 }
 
-/// Attention of the queries that share keys and values: the rows are those of all query heads of a group, one head after
-/// the other. A query sees the keys from `query + backward` up to but not including `query + forward`. The output is
-/// of the widened dtype, contiguous.
-///
-/// Parameters: the lengths of the queries' and the keys' axis, heads in a group; `forward` and `backward`; the scale; the
-/// cap of the scores; the keys per part; the lengths of the batch axes; offset and strides of `q` and the mask along the
-/// batch axes, the group and the matrix, of `k` and `v` along the batch axes and the matrix.
+/// Attention of the queries that share keys and values. The rows are the queries of all heads of a group, one head
+/// after the other. A query sees the keys from `query + backward` up to but not including `query + forward`. The output
+/// is contiguous and has the widened dtype.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Attention {
     pub dtype: DType,
@@ -37,30 +38,51 @@ pub(crate) struct Attention {
     pub features: u32,
     /// The length of a value.
     pub columns: u32,
-    /// A mask of floats is added to the scores; one of integers is 0 where a key is not seen.
+    /// The dtype of the mask, if there is one. A float mask is added to the scores. In an integer mask, 0 hides a key.
     pub mask: Option<DType>,
     pub softcap: bool,
     pub tile: Tile,
-    /// Whether the keys are cut into parts, each with a result of its own: a row for each part, and in a column more
-    /// the logarithm of the sum that the row was divided by.
+    /// True if the keys are split into parts. Each part writes a row of its own with one more column: the logarithm of
+    /// the sum that the row was divided by.
     pub parts: bool,
 }
 
-impl Attention {
-    /// The length of the parameter block.
-    pub fn parameter_words(&self) -> usize {
-        let rank = self.batch_rank;
-        let mask = if self.mask.is_some() { rank + 4 } else { 0 };
-        let numbers = self.dtype.parts() * (1 + usize::from(self.softcap));
-        5 + numbers + usize::from(self.parts) + rank + (rank + 4) + 2 * (rank + 3) + mask
-    }
+parameters! {
+    config: Attention;
+    host: Parameters;
+    device: Declared;
+    /// The length of the queries' axis.
+    queries: Size,
+    /// The length of the keys' axis.
+    keys: Size,
+    /// The number of query heads that share keys and values.
+    group: Size,
+    forward: Signed,
+    backward: Signed,
+    scale: Float = Float(config.dtype),
+    /// The cap of the scores.
+    softcap: Option<Float> = config.softcap.then_some(Float(config.dtype)),
+    /// The keys per part.
+    span: Option<Size> = config.parts.then_some(Size),
+    /// The lengths of the batch axes.
+    lengths: Lengths = Lengths(config.batch_rank),
+    /// Along the batch axes, the group and the matrix.
+    q: View = View(config.batch_rank + 3),
+    /// Along the batch axes and the matrix.
+    k: View = View(config.batch_rank + 2),
+    /// Along the batch axes and the matrix.
+    v: View = View(config.batch_rank + 2),
+    /// Along the batch axes, the group and the matrix.
+    mask: Option<View> = config.mask.map(|_| View(config.batch_rank + 3)),
+}
 
+impl Attention {
     /// The type in which scores and sums are computed.
     fn number(&self) -> Type {
         Type { scalar: self.dtype.compute_scalar(), lanes: 1 }
     }
 
-    /// Four rows at a time.
+    /// The type of a number for each of four rows.
     fn rows(&self) -> Type {
         Type::vec4(self.number().scalar)
     }
@@ -72,7 +94,7 @@ impl Attention {
 }
 
 impl Tile {
-    /// Rows and keys that a workgroup has at a time.
+    /// Returns the rows of a workgroup's block, and the keys that the workgroup takes at a time.
     pub const fn block(self) -> (usize, usize) {
         match self {
             Tile::Registers { .. } => ((REGISTER_ROWS * REGISTER_WORKGROUP) as usize, REGISTER_KEYS as usize),
@@ -85,13 +107,13 @@ impl Tile {
 pub(crate) const MAX_COLUMNS: usize = 256;
 
 const REGISTER_WORKGROUP: u32 = 8;
-/// Rows of an invocation, and keys that it takes in at a time.
+/// The rows of an invocation, and the keys that it takes at a time.
 const REGISTER_ROWS: u32 = 2;
 const REGISTER_KEYS: u32 = 8;
 const WORKGROUP: u32 = 64;
 
-/// What a row's largest score is at least: a finite number, so that its distance from minus infinity is one. Made from
-/// bits, as naga writes the constant with so few digits that it is out of range.
+/// Returns the initial value for a row's largest score: the lowest finite number. Its distance from minus infinity is a
+/// number, not NaN. It is built from bits: naga writes the constant with so few digits that it is out of range.
 fn lowest(k: &KernelBuilder, ty: Type) -> Value<'_> {
     let bits = match ty.scalar {
         Scalar::F64 => f64::MIN.to_bits().cast_signed().into_value(k, Type::I64),
@@ -100,7 +122,7 @@ fn lowest(k: &KernelBuilder, ty: Type) -> Value<'_> {
     bits.opaque().bitcast(ty)
 }
 
-/// What both ways of cutting share: the problem, the operands, and the block that a workgroup works on.
+/// What both tiles share: the parameters, the operands, and the block of a workgroup.
 struct Problem<'k> {
     kernel: &'k KernelBuilder,
     config: Attention,
@@ -123,11 +145,11 @@ struct Problem<'k> {
     parts: Value<'k>,
     /// The keys per part.
     span: Option<Value<'k>>,
-    /// The keys that the block's rows see, as far as they are in this part.
+    /// The start and end of the keys that the block's rows see in this part.
     keys: [Value<'k>; 2],
 }
 
-/// A matrix for each batch: where that of this workgroup's batch begins, and how it is walked.
+/// An operand with a matrix per batch: where the matrix of this workgroup's batch begins, and the strides.
 struct Operand<'k> {
     elements: Elements<'k>,
     first: Value<'k>,
@@ -135,17 +157,17 @@ struct Operand<'k> {
 }
 
 impl<'k> Operand<'k> {
-    /// Where the row of a key or value begins.
+    /// Returns the index where the row of a key or value begins.
     fn row_at(&self, key: Value<'k>) -> Value<'k> {
         self.first + key * self.strides.stride(2)
     }
 
-    /// An element of a row that begins at a place.
+    /// Loads an element of the row that begins at index `row`.
     fn load(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
         self.elements.load(row + column * self.strides.stride(1))
     }
 
-    /// The same element of four rows.
+    /// Loads the same element of four rows.
     fn load_four(&self, k: &'k KernelBuilder, rows: [Value<'k>; 4], column: Value<'k>) -> Value<'k> {
         self.elements.gather(k, &rows.map(|row| row + column * self.strides.stride(1)))
     }
@@ -153,13 +175,9 @@ impl<'k> Operand<'k> {
 
 impl<'k> Problem<'k> {
     fn new(kernel: &'k KernelBuilder, config: &Attention) -> Self {
-        let word = || kernel.parameter(Type::U32);
-        let (seq_q, seq_kv, group) = (word(), word(), word());
-        let (forward, backward) = (kernel.parameter(Type::I32), kernel.parameter(Type::I32));
-        let scale = float_parameter(kernel, config.dtype);
-        let softcap = config.softcap.then(|| float_parameter(kernel, config.dtype));
-        let span = config.parts.then(word);
-        let grid = Grid::parameters(kernel, config.batch_rank);
+        let parameters = config.declare(kernel);
+        let Declared { queries: seq_q, keys: seq_kv, group, forward, backward, scale, softcap, span, .. } = parameters;
+        let grid = parameters.lengths;
         let rows = group * seq_q;
         let parts = span.map_or(kernel.u32(1), |span| (seq_kv + span - 1) / span);
         let block_rows = kernel.u32(config.tile.block().0 as u32);
@@ -170,12 +188,14 @@ impl<'k> Problem<'k> {
         let batches = grid.size(kernel);
         let coordinates = grid.coordinates(batch.min(batches - 1));
 
-        let operand = |name, dtype, inner: usize| {
-            let strides = Strides::parameters(kernel, config.batch_rank + inner);
-            Operand { elements: Elements::input(kernel, name, dtype), first: strides.at(&coordinates), strides }
+        let operand = |name, dtype, strides: Strides<'k>| Operand {
+            elements: Elements::input(kernel, name, dtype),
+            first: strides.at(&coordinates),
+            strides,
         };
-        let (q, k, v) = (operand("q", config.dtype, 3), operand("k", config.dtype, 2), operand("v", config.dtype, 2));
-        let mask = config.mask.map(|dtype| operand("mask", dtype, 3));
+        let [q, k, v] = [("q", parameters.q), ("k", parameters.k), ("v", parameters.v)]
+            .map(|(name, strides)| operand(name, config.dtype, strides));
+        let mask = config.mask.zip(parameters.mask).map(|(dtype, strides)| operand("mask", dtype, strides));
         let y = kernel.buffer("y", config.number(), Access::Write);
         let keys = [seq_kv; 2];
         let mut problem = Problem {
@@ -205,7 +225,7 @@ impl<'k> Problem<'k> {
         problem
     }
 
-    /// The keys that a query sees, without the limits of the other side.
+    /// Returns one bound of the keys that a query sees: `query + reach`, clamped to the keys that exist.
     fn seen(&self, query: Value<'k>, reach: Value<'k>) -> Value<'k> {
         let limit = self.seq_kv.convert(Scalar::I32);
         (query.convert(Scalar::I32) + reach).max(0).min(limit).convert(Scalar::U32)
@@ -213,7 +233,7 @@ impl<'k> Problem<'k> {
 
     fn keys_of_block(&self, block_rows: Value<'k>) -> [Value<'k>; 2] {
         let (first, last) = (self.first_row, (self.first_row + block_rows).min(self.rows) - 1);
-        // Rows of several heads are all queries, for what is known here.
+        // If the block has rows of several heads, it may have any query.
         let one_head = (first / self.seq_q).eq(last / self.seq_q);
         let lowest = one_head.select(first % self.seq_q, 0);
         let highest = one_head.select(last % self.seq_q, self.seq_q - 1);
@@ -224,8 +244,11 @@ impl<'k> Problem<'k> {
         }
     }
 
-    /// How many keys a workgroup meets in blocks of so many, and how many keys of the block that begins with a key it needs.
-    /// A browser has to be shown that barriers inside of such loops are met by all: there, no block meets fewer than any.
+    /// Returns the number of keys that a workgroup goes through in blocks of `block`. Also returns a function: the
+    /// number of keys that the workgroup needs of the block that begins at a key.
+    ///
+    /// A browser accepts barriers in such loops only if it can prove that all invocations reach them. So in a browser,
+    /// every workgroup goes through the most keys of any block, in whole blocks.
     fn loop_bounds(&self, block: u32) -> (Value<'k>, impl Fn(Value<'k>) -> Value<'k> + use<'k>) {
         let (k, [start, end]) = (self.kernel, self.keys);
         let browser = k.target().wgsl;
@@ -233,7 +256,7 @@ impl<'k> Problem<'k> {
         (most, move |first| if browser { k.u32(block) } else { (end - first).min(block) })
     }
 
-    /// How many keys the rows of a block see at most, from parameters alone.
+    /// Returns the most keys that the rows of any block see, from parameters alone.
     fn most_keys(&self) -> Value<'k> {
         let rows = self.config.tile.block().0 as u32;
         // A block may have the last queries of a head and the first ones of the next.
@@ -244,20 +267,20 @@ impl<'k> Problem<'k> {
         self.span.map_or(most, |span| most.min(span))
     }
 
-    /// The first key that a row sees, and how many it sees.
+    /// Returns the first key that a row sees, and the number of keys that it sees.
     fn keys_of_row(&self, row: Value<'k>) -> [Value<'k>; 2] {
         let query = row % self.seq_q;
         let (start, end) = (self.seen(query, self.backward), self.seen(query, self.forward));
         [start, end.max(start) - start]
     }
 
-    /// Where a row of the queries or of the mask begins.
+    /// Returns the index where a row of the queries or the mask begins.
     fn row_at(&self, operand: &Operand<'k>, row: Value<'k>) -> Value<'k> {
         let (head, query) = (row / self.seq_q, row % self.seq_q);
         operand.first + head * operand.strides.stride(3) + query * operand.strides.stride(2)
     }
 
-    /// The score of a key from the sum of its products, for one row or for four.
+    /// Returns the score of a key for one row or four, from the sum of its products.
     fn score(&self, sum: Value<'k>, seen: Value<'k>, mask: Option<Value<'k>>) -> Value<'k> {
         let sum = self.softcap.map_or(sum, |cap| sum.divide(sum.literal(cap)).tanh() * cap);
         let minus_infinity = self.kernel.f32(f32::NEG_INFINITY).convert(sum.ty().scalar);
@@ -268,13 +291,13 @@ impl<'k> Problem<'k> {
         }
     }
 
-    /// Stores a row's sum divided by its weights' total, one column of it. A row that sees no key is zero.
+    /// Stores one column of a row: its sum divided by the total of the weights. If the row sees no key, stores 0.
     fn store(&self, row: Value<'k>, column: Value<'k>, sum: Value<'k>, total: Value<'k>) {
         let quotient = total.eq(0.0).select(sum.literal(0.0), sum / total);
         self.store_at(row, column, quotient);
     }
 
-    /// Stores what a part's row weighs against those of the other parts.
+    /// Stores the weight of a part's row against the rows of the other parts, as a logarithm.
     fn store_weight(&self, row: Value<'k>, largest: Value<'k>, total: Value<'k>) {
         let weight = total.eq(0.0).select(lowest(self.kernel, total.ty()), largest + total.log());
         self.store_at(row, self.kernel.u32(self.config.columns), weight);
@@ -286,14 +309,14 @@ impl<'k> Problem<'k> {
     }
 }
 
-/// The running softmax of a row, or of four.
+/// The running softmax of one row or of four.
 struct Softmax<'k> {
     largest: Var<'k>,
     /// The sum of the weights so far.
     total: Var<'k>,
 }
 
-/// The larger value; what a NaN gives is of no matter, as its weight is NaN whatever it is compared with.
+/// Returns the larger value. Any result will do for a NaN: its weight is NaN whatever the largest score is.
 fn larger<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
     a.gt(b).select(a, b)
 }
@@ -304,8 +327,9 @@ impl<'k> Softmax<'k> {
         Softmax { largest: kernel.var(lowest), total: kernel.var(like.literal(0.0)) }
     }
 
-    /// Takes in the scores of some keys. Gives their weights, and the factor for what has been summed so far.
-    /// `all_keys` makes of the largest of these scores that of all keys which the row meets at the time.
+    /// Updates the softmax with the scores of some keys. Returns their weights, and the factor that rescales the sums
+    /// so far. `all_keys` turns the largest of these scores into the largest of all keys that the row meets at the
+    /// time.
     fn add(&self, scores: &[Value<'k>], all_keys: impl Fn(Value<'k>) -> Value<'k>) -> (Vec<Value<'k>>, Value<'k>) {
         let before = self.largest.get();
         let largest = larger(all_keys(scores.iter().copied().fold(before, larger)), before);
@@ -318,11 +342,9 @@ impl<'k> Softmax<'k> {
 }
 
 impl Family for Attention {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let numbers = self.dtype.parts() * (1 + usize::from(self.softcap)) + usize::from(self.parts);
-        let batch = &parameters[5 + numbers..][..self.batch_rank];
-        let each = [self.features + self.columns];
-        volume(parameters[..3].iter().chain(batch).chain(&each)).saturating_mul(slowness(self.dtype))
+    fn products(&self, Parameters { queries, keys, group, lengths, .. }: &Parameters) -> u64 {
+        let each = (self.features + self.columns) as usize;
+        volume([queries, keys, group, &each].into_iter().chain(lengths)).saturating_mul(slowness(self.dtype))
     }
 
     fn name(&self) -> String {
@@ -343,7 +365,7 @@ impl Family for Attention {
 
     fn write(&self, k: &KernelBuilder) {
         if self.dtype.size_in_bytes() == 8 {
-            // Sums and products of 64 bits take twice the room.
+            // 64-bit sums and products take twice the registers.
             k.large_registers();
         }
         let problem = Problem::new(k, self);
@@ -405,7 +427,8 @@ impl<'k> Row<'k> {
 
 fn by_registers<'k>(p: &Problem<'k>, broadcast: bool) {
     let k = p.kernel;
-    // No constants, as llvmpipe would unroll the loops, and is slow to compile what loads from buffers.
+    // Opaque, because llvmpipe would unroll loops of constant length, and is slow to compile code that loads from
+    // buffers.
     let [features, columns] = [p.config.features, p.config.columns].map(|length| k.u32(length).opaque());
     let zero = k.number(p.config.number(), 0);
     let first_row = p.first_row + k.local_index();
@@ -413,14 +436,14 @@ fn by_registers<'k>(p: &Problem<'k>, broadcast: bool) {
     k.for_range(0, columns, |column| rows.iter().for_each(|row| row.sums.store(column, zero)));
     let [start, end] = p.keys;
     k.for_step(start, end, REGISTER_KEYS, |first| {
-        // Keys beyond the last one repeat it; they are not seen.
+        // Keys beyond the last one repeat it; the row does not see them.
         let keys: Vec<_> = match broadcast {
             true => vec![(first + k.subgroup_lane()).min(end - 1)],
             false => (0..REGISTER_KEYS).map(|i| (first + i).min(end - 1)).collect(),
         };
         let [k_rows, v_rows] =
             [&p.k, &p.v].map(|operand| keys.iter().map(|&key| operand.row_at(key)).collect::<Vec<_>>());
-        // The same element of all keys.
+        // Loads the same element of all keys.
         let load = |operand: &Operand<'k>, rows: &[Value<'k>], column| -> Vec<_> {
             let loaded: Vec<_> = rows.iter().map(|&row| operand.load(row, column)).collect();
             if broadcast { (0..REGISTER_KEYS).map(|lane| loaded[0].subgroup_broadcast(lane)).collect() } else { loaded }
@@ -460,12 +483,12 @@ fn by_registers<'k>(p: &Problem<'k>, broadcast: bool) {
 
 /// The sizes of the tiles in workgroup memory.
 struct Tiles {
-    /// Invocations that share four rows, and how many times four rows there are.
+    /// The number of invocations that share four rows, and the number of such groups of rows.
     across: u32,
     down: u32,
-    /// Features of the queries and keys that are there at a time.
+    /// The features of the queries and keys that are in the tiles at a time.
     depth: u32,
-    /// Columns of the values, four at a time, and the values that are there at a time.
+    /// The columns of the values in groups of four, and the values that are in the tile at a time.
     quads: u32,
     values: u32,
 }
@@ -475,14 +498,14 @@ impl Tiles {
         let depth = if across == 8 && config.dtype.parts() == 1 { 16 } else { 8 };
         let (down, columns) = (WORKGROUP / across, config.columns);
         let quads = columns.div_ceil(4);
-        // As many values as fit in the place of the queries and keys.
+        // As many values as fit in the memory of the queries and keys.
         let slice = depth * (across + down);
         let values = 1 << (slice / quads).min(4 * across).ilog2();
         Tiles { across, down, depth, quads, values }
     }
 
-    /// Vectors between the features of queries and keys; one more than there are, so that neighbouring invocations
-    /// store to different banks.
+    /// Returns the distance in vectors between features, for queries and for keys. One vector of padding lets
+    /// neighbouring invocations store to different banks.
     fn pitch(&self) -> (u32, u32) {
         (self.down + 1, self.across + 1)
     }
@@ -493,7 +516,7 @@ impl Tiles {
     }
 }
 
-/// This invocation's share of so many items: their places, of which the last may be beyond the end.
+/// Returns the places of this invocation's share of `count` items. The last place may be beyond the end.
 fn share<'k>(k: &'k KernelBuilder, count: u32) -> impl Iterator<Item = Value<'k>> {
     (0..count).step_by(WORKGROUP as usize).map(|first| k.local_index() + first)
 }
@@ -503,7 +526,7 @@ fn store_shared<'k>(k: &'k KernelBuilder, count: u32, place: Value<'k>, store: i
     if count.is_multiple_of(WORKGROUP) { store() } else { drop(k.when(place.lt(count), store)) }
 }
 
-/// Combines the values of the invocations that share four rows; each of them gets the result.
+/// Combines the values of the invocations that share four rows. Each of them gets the result.
 fn across_rows<'k>(
     k: &'k KernelBuilder,
     scratch: Array<'k>,
@@ -523,7 +546,7 @@ fn across_rows<'k>(
         half /= 2;
     }
     let result = scratch.load(lane / across * across);
-    // The memory is used again: nobody may write it before all have read the result.
+    // The memory is reused, so all invocations must have read the result before one writes again.
     k.barrier();
     result
 }
@@ -543,7 +566,7 @@ fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
     let (first_seen, count_seen) = (k.vector(&seen.map(|[first, _]| first)), k.vector(&seen.map(|[_, count]| count)));
     let mask = p.mask.as_ref().map(|mask| (mask, rows.map(|row| p.row_at(mask, row))));
 
-    // Where the queries begin that this invocation brings to workgroup memory.
+    // The indices of the queries that this invocation loads to workgroup memory.
     let q_rows: Vec<_> = share(k, tiles.depth * tiles.down)
         .map(|place| place / tiles.depth)
         .map(|quad| [0, 1, 2, 3].map(|r| p.row_at(&p.q, (p.first_row + quad * 4 + r).min(p.rows - 1))))
@@ -585,7 +608,7 @@ fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
             k.for_range(0, tiles.values, |value| {
                 let weight = weights_tile.load((done + value) * tiles.down + y);
                 for (n, sums) in (0..).zip(sums.chunks(4)) {
-                    // Quads beyond the last one are not stored either.
+                    // Quads beyond the last one repeat it; they are not stored.
                     let v = slice.load(value * tiles.quads + (x + n * across).min(tiles.quads - 1));
                     for (c, sum) in (0..).zip(sums) {
                         sum.set(weight.fma(v.lane(c), sum.get()));
@@ -612,8 +635,8 @@ fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
     }
 }
 
-/// The products of an invocation's four rows with its four keys of the block that starts with `first`: for each key
-/// those of the rows.
+/// Returns the products of an invocation's four rows with its four keys of the block that begins at `first`. Each key
+/// has a vector with the products of the four rows.
 fn products<'k>(
     p: &Problem<'k>,
     tiles: &Tiles,

@@ -1,19 +1,45 @@
-//! Tensors joined along an axis. Each invocation gathers four consecutive elements of the output.
+//! Concatenates tensors along an axis. Each invocation gathers four consecutive elements of the output.
 
 use super::Family;
 use super::elements::{Elements, Quads};
-use crate::dtype::DType;
-use crate::shader::{KernelBuilder, Type, Value};
+use super::parameters::{Each, Form, Size, parameters, times};
+use crate::base::dtype::DType;
+use crate::shader::{KernelBuilder, Type};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
 
-/// Joins `inputs` contiguous tensors. Parameters: the number of elements of the output; the length of the joined axis
-/// and the number of elements inside of it; per input its offset and the place along the axis where it ends.
+/// Joins `inputs` contiguous tensors.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Cat {
     pub dtype: DType,
     pub inputs: usize,
+}
+
+parameters! {
+    config: Cat;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements of the output.
+    count: Size,
+    /// The length of the joined axis.
+    length: Size,
+    /// The product of the lengths of the axes inside of the joined one.
+    inner: Size,
+    inputs: Each<Input> = times(config.inputs),
+}
+
+/// The form of an input.
+#[derive(Default)]
+pub(crate) struct Input;
+
+parameters! {
+    config: Input;
+    host: InputParameters;
+    device: DeclaredInput;
+    offset: Size,
+    /// The place along the joined axis where the input ends.
+    end: Size,
 }
 
 impl Family for Cat {
@@ -26,10 +52,9 @@ impl Family for Cat {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let [count, length, inner] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let inputs: Vec<(Elements, Value, Value)> = (0..self.inputs)
-            .map(|i| (Elements::input(k, &format!("x{i}"), self.dtype), k.parameter(Type::U32), k.parameter(Type::U32)))
-            .collect();
+        let Declared { count, length, inner, inputs } = self.declare(k);
+        let named = |(i, input)| (Elements::input(k, &format!("x{i}"), self.dtype), input);
+        let inputs: Vec<(Elements, DeclaredInput)> = inputs.into_iter().enumerate().map(named).collect();
         let y = Quads::output(k, "y", self.dtype);
         let zero = k.number(Type { scalar: self.dtype.compute_scalar(), lanes: 1 }, 0);
 
@@ -41,7 +66,7 @@ impl Family for Cat {
                 let (outer, along, i) = (place / inner / length, place / inner % length, place % inner);
                 let element = k.var(zero);
                 let mut start = k.u32(0);
-                for &(x, offset, end) in &inputs {
+                for &(x, DeclaredInput { offset, end }) in &inputs {
                     k.when(along.ge(start) & along.lt(end), || {
                         element.set(x.load(offset + (outer * (end - start) + along - start) * inner + i));
                     });

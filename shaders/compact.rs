@@ -1,14 +1,23 @@
-//! The places of the elements that are counted, from how many are counted up to each of them.
+//! Finds the places of counted elements, from the running count up to each element.
 
 use super::Family;
+use super::parameters::{Form, Size, parameters};
 use crate::shader::{Access, KernelBuilder, Type};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// Where the running count goes up, in order. Parameter: the number of counts.
+/// Writes the places where the running count goes up, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Compact;
+
+parameters! {
+    config: Compact;
+    host: Parameters;
+    device: Declared;
+    /// The number of counts.
+    count: Size,
+}
 
 impl Family for Compact {
     fn name(&self) -> String {
@@ -20,7 +29,7 @@ impl Family for Compact {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let count = k.parameter(Type::U32);
+        let Declared { count } = self.declare(k);
         let counts = k.buffer("counts", Type::U32, Access::Read);
         let places = k.buffer("places", Type::U32, Access::Write);
         let i = k.global_index();

@@ -1,20 +1,23 @@
-//! Convolutions and transposed convolutions as matrix products that are never laid out: of the weight, whose rows are
-//! the output channels of a group, with the windows of the input, whose columns are the places in all images; their
-//! depth is an input channel and a tap, an element of the window.
+//! Convolutions and transposed convolutions as implicit matrix products. The kernels multiply the weight by the windows
+//! of the input, without a matrix of windows in memory.
+//!
+//! - Rows: the output channels of a group.
+//! - Columns: the places in all images.
+//! - Depth: the input channels, and for each the taps. A tap is an element of the window.
 
 use super::elements::{Elements, Strides, take_apart};
+use super::parameters::{Each, Form, Size, View, parameters, times};
 use super::tiles::{Sums, Tile, add_by_workgroup, loaded_column};
+use super::window::{DeclaredWindow, WindowForm, WindowParameters};
 use super::{Family, slowness, volume};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
-/// A convolution over `axes` spatial axes. Parameters: the number of images, groups, and output and input channels per
-/// group; per axis the length of the output, the input and the kernel, stride, dilation and padding before the input,
-/// and if transposed the distance of the taps of a phase; the input's offset and strides; the offsets of the weight and
-/// the bias, which are contiguous. `y` is contiguous and of the widened dtype; the bias has that of the sum.
+/// A convolution over `axes` spatial axes. `y` has the widened dtype, and the bias has the dtype of the sum. `y`, the
+/// weight and the bias are contiguous.
 ///
-/// In a transposed convolution, outputs that are `stride` apart have the same taps, all others have none in common:
-/// along each axis they are a phase of their own, computed like a convolution of stride 1 with every `step`-th tap.
+/// In a transposed convolution, outputs that are `stride` apart have the same taps; other outputs share no tap. Along
+/// each axis such outputs form a phase. A phase is computed like a convolution of stride 1 with every `step`-th tap.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Conv {
     pub dtype: DType,
@@ -22,24 +25,36 @@ pub(crate) struct Conv {
     pub transposed: bool,
     pub bias: bool,
     pub tile: Tile,
-    /// Whether along the last axis stride and dilation are equal, so that neighbouring outputs have neighbouring inputs
-    /// at each tap, and all but one of a strip's have been loaded for the tap before.
+    /// True if stride and dilation are equal along the last axis, so that neighbouring outputs have neighbouring inputs
+    /// at each tap. From tap to tap, a strip then needs one new input and keeps the others.
     pub slides: bool,
-    /// Whether taps that meet padding only, at all places of a block, are left out: worth it if they are most taps. For tiles
-    /// in registers that do not slide.
+    /// True if the kernel skips taps that meet only padding at all places of a block. This pays if most taps do. For
+    /// tiles in registers that do not slide.
     pub clipped: bool,
 }
 
-impl Conv {
-    /// The length of the parameter block.
-    pub fn parameter_words(&self) -> usize {
-        let per_axis = if self.transposed { 8 } else { 7 };
-        4 + per_axis * self.axes + 4 + usize::from(self.bias)
-    }
+parameters! {
+    config: Conv;
+    host: Parameters;
+    device: Declared;
+    images: Size,
+    groups: Size,
+    /// The number of output channels per group.
+    rows: Size,
+    /// The number of input channels per group.
+    channels: Size,
+    /// A window per axis.
+    windows: Each<WindowForm> = times(config.axes),
+    /// The distance between the taps of a phase, per axis of a transposed convolution.
+    steps: Each<Size> = times(if config.transposed { config.axes } else { 0 }),
+    x: View = View(2 + config.axes),
+    weight_offset: Size,
+    bias_offset: Option<Size> = config.bias.then_some(Size),
 }
 
-/// One spatial axis: place `q` of the phase is output `first + q * spacing`; its tap `j` is element
-/// `first_tap + j * tap_step` of the kernel, and meets element `origin + q * stride + j * dilation` of the input.
+/// One spatial axis. Place `q` of the phase is output `first + q * spacing`. Tap `j` of the phase is element
+/// `first_tap + j * tap_step` of the kernel. At place `q`, tap `j` meets input element
+/// `origin + q * stride + j * dilation`.
 struct Axis<'k> {
     axis: usize,
     output: Value<'k>,
@@ -49,10 +64,11 @@ struct Axis<'k> {
     places: Value<'k>,
     first: Value<'k>,
     spacing: Value<'k>,
-    /// The taps of the phase, and the most that one has, from parameters alone.
+    /// The number of taps of the phase, and the most taps of any phase, from parameters alone.
     taps: Value<'k>,
     most_taps: Value<'k>,
-    /// Where the taps begin and end that meet an element at some place of the block, or all of them.
+    /// The range of taps that meet an element at some place of the block. If taps are not clipped, the range has all
+    /// taps.
     begin: Value<'k>,
     end: Value<'k>,
     first_tap: Value<'k>,
@@ -67,7 +83,7 @@ impl<'k> Axis<'k> {
         self.first_tap + j * self.tap_step
     }
 
-    /// Leaves out the taps that meet no element at the places from `low` to `high`.
+    /// Skips the taps that meet no element at the places from `low` to `high`.
     fn clip(&mut self, low: Value<'k>, high: Value<'k>, transposed: bool) {
         let signed = |value: Value<'k>| value.bitcast(Type::I32);
         let [low, high] = [low, high].map(|q| self.origin + q * self.stride);
@@ -90,11 +106,11 @@ impl<'k> Axis<'k> {
 struct Column<'k> {
     /// The index of the image's first element in the group's first channel.
     image: Value<'k>,
-    /// Per axis the input element that the first tap meets; before the first one, it wraps.
+    /// Per axis, the input element that the first tap meets. If that is before the input, the number wraps.
     starts: Vec<Value<'k>>,
 }
 
-/// An index in a buffer, if the element is inside of what it belongs to.
+/// An index in a buffer, and whether the element is inside of its matrix.
 type Source<'k> = (Value<'k>, Value<'k>);
 
 struct Problem<'k> {
@@ -115,22 +131,22 @@ struct Problem<'k> {
     weight_strides: [Value<'k>; 2],
     bias: Option<(Elements<'k>, Value<'k>)>,
     y: Array<'k>,
-    /// The block of this workgroup. A folded dispatch has surplus ones, which store nothing.
+    /// The block of this workgroup. A folded dispatch has surplus workgroups, which store nothing.
     group: Value<'k>,
     block_row: Value<'k>,
     block_column: Value<'k>,
     real: Value<'k>,
 }
 
-/// Leaves out the taps that meet no element at all places of a block of columns.
+/// Skips the taps that meet no element at any place of a block of columns.
 fn clip<'k>(axes: &mut [Axis<'k>], columns: Value<'k>, [first, count]: [Value<'k>; 2], transposed: bool) {
     let lengths: Vec<_> = axes.iter().map(|axis| axis.places).collect();
     let ends = [first, first + (count - 1)].map(|column| take_apart(column.min(columns - 1), &lengths));
     let [(first_image, first), (last_image, last)] = ends;
-    // As long as what is outside of them is the same, the places along an axis are those between the two ends.
+    // If the first and the last column agree along all outer axes, the block's places along an axis lie between theirs.
     let mut same = first_image.eq(last_image);
     for ((axis, first), last) in axes.iter_mut().zip(first).zip(last) {
-        // Places behind the last output, which fill a strip, may be too far away to be counted.
+        // Places beyond the last output fill up a strip. Their places in the input may overflow.
         let most = (axis.output - 1 - axis.first) / axis.spacing;
         axis.clip(same.select(first, 0), same.select(last, axis.places - 1).min(most), transposed);
         same = same & first.eq(last);
@@ -143,26 +159,22 @@ fn product<'k>(k: &'k KernelBuilder, values: impl Iterator<Item = Value<'k>>) ->
 
 impl<'k> Problem<'k> {
     fn new(k: &'k KernelBuilder, config: &Conv) -> Self {
-        let word = || k.parameter(Type::U32);
-        let [images, groups, rows, channels] = std::array::from_fn(|_| word());
-        let parameters: Vec<[Value; 6]> = (0..config.axes).map(|_| std::array::from_fn(|_| word())).collect();
-        let steps: Vec<Value> = (0..if config.transposed { config.axes } else { 0 }).map(|_| word()).collect();
-        let x_at = Strides::parameters(k, 2 + config.axes);
-        let weight_offset = word();
+        let Declared { images, groups, rows, channels, windows, steps, x: x_at, weight_offset, bias_offset } =
+            config.declare(k);
         let x = Elements::input(k, "x", config.dtype);
         let weight = Elements::input(k, "weight", config.dtype);
-        let bias = config.bias.then(|| (Elements::input(k, "bias", config.dtype.summed()), word()));
+        let bias = bias_offset.map(|offset| (Elements::input(k, "bias", config.dtype.summed()), offset));
         let number = Type { scalar: config.dtype.compute_scalar(), lanes: 1 };
         let y = k.buffer("y", number, Access::Write);
 
         // Blocks in order: group, phase, block of rows, block of columns.
-        let kernel = product(k, parameters.iter().map(|[_, _, kernel, ..]| *kernel));
+        let kernel = product(k, windows.iter().map(|window| window.kernel));
         let (block_rows, block_columns) = config.tile.block();
         let down = (rows + (block_rows - 1)) / block_rows;
         let strip = config.tile.strip();
-        let places = parameters.iter().enumerate().map(|(i, &[output, _, _, stride, ..])| {
+        let places = windows.iter().enumerate().map(|(i, &DeclaredWindow { output, stride, .. })| {
             let places = if config.transposed { (output + stride - 1) / stride } else { output };
-            // No strip goes on in the next row.
+            // No strip continues in the next row.
             if i + 1 == config.axes && strip > 1 { (places + (strip - 1)) / strip * strip } else { places }
         });
         let places: Vec<Value> = places.collect();
@@ -172,15 +184,14 @@ impl<'k> Problem<'k> {
         let (block_row, block_column) = (block / across % down * block_rows, block % across * block_columns);
         let mut batch = block / (across * down);
         let mut axes = Vec::new();
-        for (i, &axis) in parameters.iter().enumerate().rev() {
+        for (i, window) in windows.iter().enumerate().rev() {
             axes.push(match steps.get(i) {
-                None => dense_axis(k, i, axis, places[i]),
+                None => dense_axis(k, i, window, places[i]),
                 Some(&step) => {
-                    let [output, _, _, stride, ..] = axis;
-                    let phases = stride.min(output);
+                    let phases = window.stride.min(window.output);
                     let phase = batch % phases;
                     batch = batch / phases;
-                    phase_axis(k, i, axis, places[i], [phase, step])
+                    phase_axis(k, i, window, places[i], [phase, step])
                 }
             });
         }
@@ -226,35 +237,35 @@ impl<'k> Problem<'k> {
         self.x_at.stride(self.axes.len() + 1)
     }
 
-    /// Image and places of a column.
+    /// Returns the image and the places of a column.
     fn places(&self, column: Value<'k>) -> (Value<'k>, Vec<Value<'k>>) {
         take_apart(column, &self.axes.iter().map(|axis| axis.places).collect::<Vec<_>>())
     }
 
-    /// A column of the block; beyond the last one, that one.
+    /// Returns a column of the block. Columns beyond the last one repeat it.
     fn column(&self, in_block: Value<'k>) -> Column<'k> {
         let (image, places) = self.places((self.block_column + in_block).min(self.columns - 1));
         let starts = self.axes.iter().zip(places).map(|(axis, q)| axis.origin + q * axis.stride);
         Column { image: self.x_at.at(&[image, self.group * self.channels]), starts: starts.collect() }
     }
 
-    /// The index of a row's first weight; beyond the last row, of that one.
+    /// Returns the index of a row's first weight. Rows beyond the last one repeat it.
     fn weight_row(&self, in_block: Value<'k>) -> Value<'k> {
         self.weight_start + (self.block_row + in_block).min(self.rows - 1) * self.weight_strides[0]
     }
 
-    /// Channel and taps at a place along the depth.
+    /// Returns the channel and the taps at a place along the depth.
     fn depth_place(&self, depth: Value<'k>) -> (Value<'k>, Vec<Value<'k>>) {
         take_apart(depth, &self.axes.iter().map(|axis| axis.most_taps).collect::<Vec<_>>())
     }
 
-    /// The weights of some rows for a channel and a tap.
+    /// Loads the weights of some rows for a channel and a tap.
     fn weights(&self, rows: &[Value<'k>], channel: Value<'k>, tap: Value<'k>) -> Vec<Value<'k>> {
         let step = tap + channel * self.weight_strides[1];
         rows.iter().map(|&row| self.weight.load(row + step)).collect()
     }
 
-    /// The element of a buffer if it is inside, else 0.
+    /// Loads an element of a buffer, or returns 0 if the element is not inside.
     fn load(&self, elements: Elements<'k>, (index, inside): Source<'k>) -> Value<'k> {
         inside.select(elements.load(inside.select(index, 0)), 0)
     }
@@ -277,11 +288,11 @@ impl<'k> Problem<'k> {
     }
 }
 
-/// An axis of a convolution, where every output has every tap.
+/// An axis of a convolution. Every output has every tap.
 fn dense_axis<'k>(
     k: &'k KernelBuilder,
     axis: usize,
-    [output, input, kernel, stride, dilation, before]: [Value<'k>; 6],
+    &DeclaredWindow { output, input, kernel, stride, dilation, before }: &DeclaredWindow<'k>,
     places: Value<'k>,
 ) -> Axis<'k> {
     let (zero, one) = (k.u32(0), k.u32(1));
@@ -305,12 +316,12 @@ fn dense_axis<'k>(
     }
 }
 
-/// A phase of an axis of a transposed convolution: input `i` and tap `t` meet at output `i * stride + t * dilation -
-/// before`.
+/// A phase of an axis of a transposed convolution. Input `i` and tap `t` meet at output
+/// `i * stride + t * dilation - before`.
 fn phase_axis<'k>(
     k: &'k KernelBuilder,
     axis: usize,
-    [output, input, kernel, stride, dilation, before]: [Value<'k>; 6],
+    &DeclaredWindow { output, input, kernel, stride, dilation, before }: &DeclaredWindow<'k>,
     places: Value<'k>,
     [phase, step]: [Value<'k>; 2],
 ) -> Axis<'k> {
@@ -345,12 +356,13 @@ fn phase_axis<'k>(
 }
 
 impl Family for Conv {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let (sizes, axes) = parameters.split_at(4);
-        // An element of the output is made of all taps, one of a transposed convolution's input goes to all of them.
-        let place = usize::from(self.transposed);
-        let axes = axes.chunks(6).take(self.axes).flat_map(|axis| [&axis[place], &axis[2]]);
-        volume(sizes.iter().chain(axes)).saturating_mul(slowness(self.dtype))
+    fn products(&self, Parameters { images, groups, rows, channels, windows, .. }: &Parameters) -> u64 {
+        // A convolution adds up all taps for each output element. A transposed convolution adds each input element at
+        // all taps.
+        let places = |window: &WindowParameters| if self.transposed { window.input } else { window.output };
+        let sizes = windows.iter().flat_map(|window| [places(window), window.kernel]);
+        let sizes: Vec<usize> = [*images, *groups, *rows, *channels].into_iter().chain(sizes).collect();
+        volume(&sizes).saturating_mul(slowness(self.dtype))
     }
 
     fn name(&self) -> String {
@@ -367,7 +379,7 @@ impl Family for Conv {
 
     fn write(&self, k: &KernelBuilder) {
         if self.dtype.size_in_bytes() == 8 {
-            // Sums and products of 64 bits take twice the room.
+            // 64-bit sums and products take twice the registers.
             k.large_registers();
         }
         let problem = Problem::new(k, self);
@@ -396,13 +408,14 @@ impl Family for Conv {
     }
 }
 
-/// Tap by tap, all channels of each: where a tap is, and whether that is inside, is found out once for all channels.
+/// Visits the taps, and all channels of each. So the index of a tap, and whether it is inside, are computed once for
+/// all channels.
 fn by_registers<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
     let rows: Vec<_> = sums.rows.iter().map(|&row| p.weight_row(row)).collect();
     let columns: Vec<_> = sums.columns.iter().map(|&column| p.column(column)).collect();
     let sources = columns.iter().map(|column| (column.image, p.k.bool(true))).collect();
     each_tap(p, &columns, &p.axes, p.k.u32(0), sources, &|tap, sources| {
-        // An element outside is not looked at, but some element of the channel is.
+        // If the element is outside, some element of the channel is loaded and not used.
         let within = |column: &Column<'k>, &(index, inside): &Source<'k>| (inside.select(index, column.image), inside);
         let sources: Vec<Source> = columns.iter().zip(sources).map(|(column, source)| within(column, source)).collect();
         p.k.for_range(0, p.channels, |channel| {
@@ -413,8 +426,8 @@ fn by_registers<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
     });
 }
 
-/// Row by row of the window, channel by channel, and tap by tap along the last axis, where a strip's inputs move on by
-/// one: one is loaded, the others are there.
+/// Visits the rows of the window, their channels, and the taps along the last axis. From tap to tap a strip's inputs
+/// move on by one: one is loaded, the others are in registers.
 fn by_sliding<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
     let k = p.k;
     let Some((along, outer)) = p.axes.split_last() else { return };
@@ -444,7 +457,7 @@ fn by_sliding<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
     });
 }
 
-/// Visits the taps along some axes, with the tap's place in that part of the kernel and each column's source.
+/// Visits the taps along some axes. `visit` gets the tap's place in that part of the kernel, and each column's source.
 fn each_tap<'k>(
     p: &Problem<'k>,
     columns: &[Column<'k>],
@@ -493,10 +506,10 @@ fn by_workgroup<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
 }
 
 impl<'k> Problem<'k> {
-    /// Where the weight for a place along the depth is in its row, if there is one.
+    /// Returns the offset in its row of the weight for a place along the depth, and whether there is one.
     fn weight_offset(&self, depth: Value<'k>) -> Source<'k> {
         if !self.transposed {
-            // Row-major order is the order of the depth.
+            // The weights of a row are in the order of the depth.
             return (depth, self.k.bool(true));
         }
         let (channel, taps) = self.depth_place(depth);
@@ -509,7 +522,7 @@ impl<'k> Problem<'k> {
         (channel * self.weight_strides[1] + tap, inside)
     }
 
-    /// The place along the depth behind this one.
+    /// Returns the next place along the depth: its channel and taps.
     fn next_depth(&self, channel: Value<'k>, taps: &[Value<'k>]) -> (Value<'k>, Vec<Value<'k>>) {
         let mut carry = self.k.u32(1);
         let mut next = taps.to_vec();

@@ -1,10 +1,10 @@
-//! Elements of any dtype in buffers, and where they are: narrow dtypes are packed in words, so that every device can
-//! read and write them; no two invocations write one word.
+//! Elements of any dtype in buffers, and their indices. Narrow dtypes are packed in words, so that every device can
+//! read and write them. No two invocations write the same word.
 
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
-/// How many elements of a dtype share a word, if they are packed.
+/// How many elements of a dtype share a word.
 #[derive(Clone, Copy)]
 enum Packing {
     Four,
@@ -22,7 +22,7 @@ impl Packing {
     }
 }
 
-/// Four consecutive elements as they lie in memory.
+/// Returns the type of four consecutive elements in memory.
 fn quad_type(dtype: DType) -> Type {
     match Packing::of(dtype) {
         Packing::Four => Type::U32,
@@ -31,21 +31,21 @@ fn quad_type(dtype: DType) -> Type {
     }
 }
 
-/// The byte of a word that begins `shift` bits up, as a number.
+/// Returns the byte of a word that begins at bit `shift`, as a number.
 fn unpack_byte<'k>(dtype: DType, word: Value<'k>, shift: Value<'k>) -> Value<'k> {
     match dtype.compute_scalar() {
-        // Moved up to the sign and down again, with copies of it.
+        // The shift up moves the byte's sign to the top bit. The shift down copies it.
         Scalar::I32 => (word << (shift.literal(24) - shift)).bitcast(Type::I32) >> 24,
         _ => (word >> shift) & 0xff,
     }
 }
 
-/// The two halves of a word as numbers.
+/// Returns the two halves of a word as numbers.
 fn unpack_halves(dtype: DType, word: Value<'_>) -> [Value<'_>; 2] {
     if dtype == DType::BF16 { word.unpack_bf16() } else { word.unpack_f16() }
 }
 
-/// The elements in a word as numbers, or the number that it is.
+/// Returns the elements of a word as numbers. If elements are not packed, that is the number itself.
 fn unpack_word(dtype: DType, word: Value<'_>) -> Vec<Value<'_>> {
     match Packing::of(dtype) {
         Packing::Four if dtype == DType::I8 => word.unpack_i8().to_vec(),
@@ -71,7 +71,7 @@ impl<'k> Elements<'k> {
         Elements { array: k.buffer(name, element, Access::Read), dtype }
     }
 
-    /// A buffer of elements that are not computed with: those of 64 bits are vectors of two words.
+    /// Declares a buffer of elements that are only moved. 64-bit elements are vectors of two words.
     pub fn moved(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
         if dtype.parts() == 1 {
             return Elements::input(k, name, dtype);
@@ -79,7 +79,7 @@ impl<'k> Elements<'k> {
         Elements { array: k.buffer(name, Type::vec2(Scalar::U32), Access::Read), dtype }
     }
 
-    /// The element at `index`, widened to the type it is computed in.
+    /// Loads the element at `index`, widened to the type it is computed in.
     pub fn load(self, index: Value<'k>) -> Value<'k> {
         match Packing::of(self.dtype) {
             Packing::Four => unpack_byte(self.dtype, self.array.load(index >> 2), (index & 3) << 3),
@@ -91,12 +91,14 @@ impl<'k> Elements<'k> {
         }
     }
 
-    /// A buffer of indexes of any integer type, which are read as words whatever the device computes in.
+    /// Declares a buffer of indexes of any integer dtype. The device need not compute in that dtype, as indexes are
+    /// read as words.
     pub fn indexes(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
         Elements::moved(k, name, dtype)
     }
 
-    /// The index at `place`, which is the largest `u32` or far from any length where it is negative or does not fit.
+    /// Loads the index at `place`. If it is negative or does not fit, the result is `u32::MAX` or otherwise far from
+    /// any length.
     pub fn load_index(self, place: Value<'k>) -> Value<'k> {
         if self.dtype != DType::I64 {
             return self.load(place).convert(Scalar::U32);
@@ -105,7 +107,7 @@ impl<'k> Elements<'k> {
         words.lane(1).eq(0).select(words.lane(0), u32::MAX)
     }
 
-    /// Some elements at any indices.
+    /// Loads the elements at some indices: a number, or a vector of several.
     pub fn gather(self, k: &'k KernelBuilder, indices: &[Value<'k>]) -> Value<'k> {
         match indices {
             &[index] => self.load(index),
@@ -113,14 +115,15 @@ impl<'k> Elements<'k> {
         }
     }
 
-    /// The same with the indices in a vector.
+    /// Loads four elements at the indices in a vector.
     pub fn gather_lanes(self, k: &'k KernelBuilder, indices: Value<'k>) -> Value<'k> {
         self.gather(k, &[0, 1, 2, 3].map(|lane| indices.lane(lane)))
     }
 }
 
-/// A buffer of elements of 16 or 32 bits that is read one or two pairs at a time, at multiples of as many, or written pair by
-/// pair, where two elements are one number: software devices load and store a vector number by number.
+/// A buffer of 16-bit or 32-bit elements, in which two elements are one number. It is read one or two pairs at a time,
+/// at multiples of this length, or written pair by pair. For software devices, which load and store a vector number by
+/// number.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs<'k> {
     array: Array<'k>,
@@ -133,7 +136,7 @@ impl<'k> Pairs<'k> {
         Pairs::declare(k, name, dtype, pairs, Access::Read)
     }
 
-    /// A buffer that is written one pair at a time.
+    /// Declares a buffer that is written one pair at a time.
     pub fn output(k: &'k KernelBuilder, name: &str, dtype: DType) -> Self {
         Pairs::declare(k, name, dtype, 1, Access::Write)
     }
@@ -157,7 +160,7 @@ impl<'k> Pairs<'k> {
         self.array.store(index, number);
     }
 
-    /// The elements from `2 pairs index` on, widened to the type they are computed in.
+    /// Loads the elements from `2 pairs index` on, widened to the type they are computed in.
     pub fn load(self, index: Value<'k>) -> Vec<Value<'k>> {
         let numbers = self.array.load(index);
         let number = |pair| if self.pairs == 1 { numbers } else { numbers.lane(pair) };
@@ -173,7 +176,7 @@ impl<'k> Pairs<'k> {
     }
 }
 
-/// A buffer of factors of at most 32 bits each that is read by runs of one, two or four words.
+/// A buffer of factors, of at most 32 bits each, that is read in runs of one, two or four words.
 #[derive(Clone, Copy)]
 pub(super) struct Runs<'k> {
     array: Array<'k>,
@@ -187,12 +190,12 @@ impl<'k> Runs<'k> {
         Runs { array: k.buffer(name, Type { scalar, lanes: words }, Access::Read), dtype, words }
     }
 
-    /// The elements of a run.
+    /// The number of elements of a run.
     pub fn length(self) -> u32 {
         4 * self.words / self.dtype.size_in_bytes() as u32
     }
 
-    /// The elements of a run, widened to the type they are multiplied in.
+    /// Loads the elements of a run, widened to the type they are multiplied in.
     pub fn load(self, run: Value<'k>) -> Vec<Value<'k>> {
         let words = self.array.load(run);
         let word = |place| if self.words == 1 { words } else { words.lane(place) };
@@ -220,7 +223,7 @@ impl<'k> Quads<'k> {
         Quads { array: k.buffer(name, quad_type(dtype), Access::Write), dtype }
     }
 
-    /// The elements from `4 * quad` on, widened to the type they are computed in.
+    /// Loads the elements from `4 * quad` on, widened to the type they are computed in.
     pub fn load(self, k: &'k KernelBuilder, quad: Value<'k>) -> Value<'k> {
         let word = self.array.load(quad);
         match Packing::of(self.dtype) {
@@ -249,7 +252,7 @@ impl<'k> Quads<'k> {
         self.array.store(quad, packed);
     }
 
-    /// Stores the elements from `4 * quad` on, of 64 bits as vectors of two words.
+    /// Stores the elements from `4 * quad` on. 64-bit elements are vectors of two words.
     pub fn store_lanes(self, k: &'k KernelBuilder, quad: Value<'k>, [a, b, c, d]: [Value<'k>; 4]) {
         if a.ty().lanes == 1 {
             return self.store(k, quad, k.vector(&[a, b, c, d]));
@@ -260,23 +263,7 @@ impl<'k> Quads<'k> {
     }
 }
 
-/// A number from the parameters, which are words of 32 bits.
-pub(super) fn number_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
-    let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
-    let low = k.parameter(Type::U32);
-    if dtype.parts() == 1 {
-        return low.bitcast(ty);
-    }
-    let high = k.parameter(Type::U32);
-    (low.convert(Scalar::I64) | (high.convert(Scalar::I64) << 32)).bitcast(ty)
-}
-
-/// A float from the parameters, as precise as elements of a dtype are computed.
-pub(super) fn float_parameter(k: &KernelBuilder, dtype: DType) -> Value<'_> {
-    if dtype == DType::F64 { number_parameter(k, dtype) } else { k.parameter(Type::F32) }
-}
-
-/// A buffer of elements of one, two, four or eight bytes whose meaning plays no role.
+/// A buffer of elements of one, two, four or eight bytes, whatever their dtype.
 #[derive(Clone, Copy)]
 pub(super) struct Raw<'k> {
     array: Array<'k>,
@@ -297,13 +284,13 @@ impl<'k> Raw<'k> {
         Raw { array: k.buffer(name, element, access), bytes: bytes as u32 }
     }
 
-    /// The word that an element is in, the place of its bits there, and their mask.
+    /// Returns the word of an element, the position of its bits in the word, and their mask.
     fn place(self, index: Value<'k>) -> (Value<'k>, Value<'k>, u32) {
         let (per_word, bits) = (4 / self.bytes, 8 * self.bytes);
         (index / per_word, index % per_word * bits, (1 << bits) - 1)
     }
 
-    /// The bits of an element.
+    /// Loads the bits of an element.
     pub fn load(self, index: Value<'k>) -> Value<'k> {
         if self.bytes >= 4 {
             return self.array.load(index);
@@ -312,7 +299,7 @@ impl<'k> Raw<'k> {
         (self.array.load(word) >> shift) & mask
     }
 
-    /// The word that begins with the element at `index`, of one, two or four bytes.
+    /// Loads the word that begins with the element at `index`, of one, two or four bytes.
     pub fn word(self, index: Value<'k>) -> Value<'k> {
         self.array.load(index / (4 / self.bytes))
     }
@@ -322,23 +309,25 @@ impl<'k> Raw<'k> {
         if self.bytes >= 4 {
             return self.array.store(index, new);
         }
-        // Others write the rest of the word meanwhile. As this part of it changes from `old` to `new` and nothing is
-        // carried beyond it, the differences of all add up to the new word, in any order.
+        // Other invocations may write the rest of the word meanwhile. Each adds the difference between the new and the
+        // old value of its part, which carries nothing into other parts. The differences add up to the new word in any
+        // order.
         let (word, shift, mask) = self.place(index);
         let old = (self.array.atomic_add(word, 0) >> shift) & mask;
         self.array.atomic_add(word, (new - old) << shift);
     }
 }
 
-/// The indices of the four elements of a quad among `count`. The last quad may reach beyond: its surplus lanes repeat the
-/// last element.
+/// Returns the indices of a quad's four elements. If the quad reaches beyond `count`, its surplus lanes repeat the last
+/// element.
 pub(super) fn quad_indices<'k>(k: &'k KernelBuilder, quad: Value<'k>, count: Value<'k>) -> Value<'k> {
     k.vector(&[0, 1, 2, 3].map(|lane| (quad * 4 + lane).min(count - 1)))
 }
 
-/// The coordinates of a linear index along axes of these lengths, outermost first, and before them what is left of it.
+/// Splits a linear index into coordinates along axes of these lengths, outermost first. Returns what is left of the
+/// index, then the coordinates.
 pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<'k>, Vec<Value<'k>>) {
-    // Not by `let mut rest = index`: rustc 1.95 lets that change the argument of a caller who uses it again.
+    // Not with `let mut rest = index`: rustc 1.95 then changes the argument of a caller that uses it again.
     let (rest, mut coordinates) = lengths.iter().rev().fold((index, Vec::new()), |(rest, mut found), &length| {
         found.push(rest % length);
         (rest / length, found)
@@ -347,20 +336,22 @@ pub(super) fn take_apart<'k>(index: Value<'k>, lengths: &[Value<'k>]) -> (Value<
     (rest, coordinates)
 }
 
-/// The lengths of some axes as parameters, with which a linear index is taken apart.
-pub(super) struct Grid<'k> {
+/// The lengths of some axes, as parameters. They split a linear index into coordinates.
+#[derive(Clone)]
+pub(crate) struct Grid<'k> {
     lengths: Vec<Value<'k>>,
 }
 
 /// A strided view over a [`Grid`]: an offset and a stride per axis, as parameters.
-pub(super) struct Strides<'k> {
+#[derive(Clone)]
+pub(crate) struct Strides<'k> {
     offset: Value<'k>,
     strides: Vec<Value<'k>>,
 }
 
 impl<'k> Grid<'k> {
-    pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
-        Grid { lengths: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
+    pub fn new(lengths: Vec<Value<'k>>) -> Self {
+        Grid { lengths }
     }
 
     /// The length of the innermost axis.
@@ -373,8 +364,8 @@ impl<'k> Grid<'k> {
         self.lengths.iter().copied().reduce(|a, b| a * b).unwrap_or(k.u32(1))
     }
 
-    /// The coordinates of a linear index, or of each lane of it, outermost axis first. The outermost one is not taken
-    /// modulo its length.
+    /// Returns the coordinates of a linear index, or of each lane of a vector, outermost axis first. The outermost
+    /// coordinate is not taken modulo its length.
     pub fn coordinates(&self, index: Value<'k>) -> Vec<Value<'k>> {
         let Some((_, inner)) = self.lengths.split_first() else { return Vec::new() };
         let (outermost, inner) = take_apart(index, inner);
@@ -383,9 +374,8 @@ impl<'k> Grid<'k> {
 }
 
 impl<'k> Strides<'k> {
-    pub fn parameters(k: &'k KernelBuilder, rank: usize) -> Self {
-        let offset = k.parameter(Type::U32);
-        Strides { offset, strides: (0..rank).map(|_| k.parameter(Type::U32)).collect() }
+    pub fn new(offset: Value<'k>, strides: Vec<Value<'k>>) -> Self {
+        Strides { offset, strides }
     }
 
     /// The index of the first element.
@@ -393,12 +383,12 @@ impl<'k> Strides<'k> {
         self.offset
     }
 
-    /// The stride along an axis, counted from the last one, which is 1.
+    /// Returns the stride along an axis. Axes are counted from the last one, which is 1.
     pub fn stride(&self, from_last: usize) -> Value<'k> {
         self.strides[self.strides.len() - from_last]
     }
 
-    /// The index in the buffer of the element at these coordinates.
+    /// Returns the index in the buffer of the element at these coordinates.
     pub fn at(&self, coordinates: &[Value<'k>]) -> Value<'k> {
         coordinates.iter().zip(&self.strides).fold(self.offset, |sum, (&c, &stride)| sum + c * stride)
     }

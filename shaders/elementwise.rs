@@ -1,98 +1,108 @@
 //! One kernel per expression tree: each invocation computes four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides, number_parameter};
-use crate::dtype::DType;
-use crate::expr::{BinaryOp, Expr, UnaryOp};
-use crate::shader::{KernelBuilder, Scalar, Type, Value};
+use super::elements::{Elements, Quads, Strides};
+use super::parameters::{Each, Form, Lengths, Number, Size, View, parameters};
+use crate::base::dtype::DType;
+use crate::kernels::expr::{BinaryOp, Expr, UnaryOp};
+use crate::shader::{KernelBuilder, Scalar, Value};
 use smallvec::SmallVec;
 
-/// Invocations per workgroup: as many as every device has. With 64, a GPU that has 2,048 at work on a multiprocessor does
-/// not begin new workgroups fast enough.
+/// Invocations per workgroup: the most that every device supports. With 64, a GPU with 2,048 invocations per
+/// multiprocessor does not start workgroups fast enough.
 const WORKGROUP: u32 = 128;
 
-/// Fours of narrow elements that each invocation of a GPU computes, so that as many bytes are on their way as of wide ones.
+/// Quads that each invocation of a GPU computes if elements are narrow. So as many bytes are in flight as with wide
+/// elements.
 const NARROW_QUADS: u32 = 4;
 
-/// How an input's elements lie with respect to the output's.
+/// How an input's elements lie relative to the output's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum InputLayout {
-    /// In the same order without gaps, from a multiple of four on.
+    /// In the same order, contiguous, from a multiple of four on.
     Contiguous,
     /// With a stride along each axis.
     Strided,
-    /// The same, but along the innermost axis, whose length is a multiple of four, fours lie side by side, from a multiple
-    /// of four on.
+    /// Strided, but contiguous along the innermost axis, from a multiple of four on. The length of this axis is a
+    /// multiple of four.
     StridedQuads,
-    /// The same, but along the innermost axis, whose length is a multiple of four, there is only one.
+    /// Strided, but with only one element along the innermost axis. The length of this axis is a multiple of four.
     Repeated,
 }
 
 impl InputLayout {
-    /// Whether there are strides among the parameters.
     pub fn is_strided(self) -> bool {
         self != InputLayout::Contiguous
     }
+
+    /// Returns the form of an input's parameters. A strided input has strides along `rank` axes. The offset of a
+    /// contiguous input counts quads.
+    pub(super) fn view(self, rank: usize) -> View {
+        View(if self.is_strided() { rank } else { 0 })
+    }
 }
 
-/// An elementwise kernel. Parameters: the number of elements; the lengths of the axes; per input its offset (in
-/// elements, in quads if contiguous) and, if strided, its strides; the scalars, those of 64 bits in two words.
+/// An elementwise kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Elementwise {
     pub expr: Expr,
     pub inputs: SmallVec<[(DType, InputLayout); 4]>,
-    /// The number of axes that strided inputs are walked along.
+    /// The number of axes of the strided inputs.
     pub rank: usize,
     pub scalars: SmallVec<[DType; 4]>,
-    /// How many fours each invocation computes: [`fours`](Self::fours). They are all loaded first, so that several loads are on their way at once.
+    /// The quads that each invocation computes: see [`fours`](Self::fours). All are loaded first, so that several loads
+    /// are in flight at once.
     pub quads: u32,
 }
 
 impl Elementwise {
-    /// How many fours each invocation of a GPU computes from inputs of these dtypes.
+    /// Returns how many quads each invocation of a GPU computes from inputs of these dtypes.
     pub fn fours(expr: &Expr, inputs: impl IntoIterator<Item = DType>) -> u32 {
         let narrow = inputs.into_iter().chain([expr.dtype()]).any(|dtype| dtype.size_in_bytes() < 4);
         if narrow { NARROW_QUADS } else { 1 }
     }
 
-    /// The elements that a workgroup computes.
+    /// The number of elements that a workgroup computes.
     pub fn elements_per_group(&self) -> usize {
         (4 * self.quads * WORKGROUP) as usize
     }
+}
 
-    /// The length of the parameter block.
-    pub fn parameter_words(&self) -> usize {
-        let strided = self.inputs.iter().filter(|(_, layout)| layout.is_strided()).count();
-        let scalars: usize = self.scalars.iter().map(|dtype| dtype.parts()).sum();
-        1 + self.rank + self.inputs.len() + strided * self.rank + scalars
-    }
+parameters! {
+    config: Elementwise;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements of the output.
+    count: Size,
+    /// The lengths of the axes of the strided inputs.
+    lengths: Lengths = Lengths(config.rank),
+    inputs: Each<View> = config.inputs.iter().map(|(_, layout)| layout.view(config.rank)).collect(),
+    scalars: Each<Number> = config.scalars.iter().copied().map(Number).collect(),
 }
 
 /// An input in a kernel.
 pub(super) enum Input<'k> {
-    Contiguous(Quads<'k>, Value<'k>),
+    Contiguous(Quads<'k>, Strides<'k>),
     Strided(Elements<'k>, Strides<'k>),
     StridedQuads(Quads<'k>, Strides<'k>),
     Repeated(Elements<'k>, Strides<'k>),
 }
 
 impl<'k> Input<'k> {
-    pub fn declare(k: &'k KernelBuilder, name: &str, dtype: DType, layout: InputLayout, rank: usize) -> Self {
+    pub fn new(k: &'k KernelBuilder, name: &str, dtype: DType, layout: InputLayout, at: Strides<'k>) -> Self {
         match layout {
-            InputLayout::Contiguous => Input::Contiguous(Quads::input(k, name, dtype), k.parameter(Type::U32)),
-            InputLayout::Strided => Input::Strided(Elements::input(k, name, dtype), Strides::parameters(k, rank)),
-            InputLayout::StridedQuads => {
-                Input::StridedQuads(Quads::input(k, name, dtype), Strides::parameters(k, rank))
-            }
-            InputLayout::Repeated => Input::Repeated(Elements::input(k, name, dtype), Strides::parameters(k, rank)),
+            InputLayout::Contiguous => Input::Contiguous(Quads::input(k, name, dtype), at),
+            InputLayout::Strided => Input::Strided(Elements::input(k, name, dtype), at),
+            InputLayout::StridedQuads => Input::StridedQuads(Quads::input(k, name, dtype), at),
+            InputLayout::Repeated => Input::Repeated(Elements::input(k, name, dtype), at),
         }
     }
 
-    /// The elements of a quad, at these coordinates: all four of them where there is an input that is strided along the
-    /// innermost axis, else the first. Of a strided input, as many as there are coordinates.
+    /// Loads the elements of a quad. `coordinates` has all four elements if some input is strided along the innermost
+    /// axis, else the first. A strided input gives as many elements as there are coordinates.
     pub fn load(&self, k: &'k KernelBuilder, quad: Value<'k>, coordinates: &[Vec<Value<'k>>]) -> Value<'k> {
         match self {
-            Input::Contiguous(quads, offset) => quads.load(k, *offset + quad),
+            Input::Contiguous(quads, at) => quads.load(k, at.offset() + quad),
             Input::Strided(elements, strides) => {
                 elements.gather(k, &coordinates.iter().map(|place| strides.at(place)).collect::<Vec<_>>())
             }
@@ -112,12 +122,10 @@ impl Family for Elementwise {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let count = k.parameter(Type::U32);
-        let grid = Grid::parameters(k, self.rank);
-        let inputs: Vec<Input> = (self.inputs.iter().enumerate())
-            .map(|(i, &(dtype, layout))| Input::declare(k, &format!("x{i}"), dtype, layout, self.rank))
+        let Declared { count, lengths, inputs: views, scalars } = self.declare(k);
+        let inputs: Vec<Input> = (self.inputs.iter().zip(views).enumerate())
+            .map(|(i, (&(dtype, layout), at))| Input::new(k, &format!("x{i}"), dtype, layout, at))
             .collect();
-        let scalars: Vec<Value> = self.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
         let output = Quads::output(k, "y", self.expr.dtype());
 
         let lanes = match () {
@@ -134,7 +142,7 @@ impl Family for Elementwise {
             })
         };
         let load = |quad: Value<'k>| -> Vec<Value<'k>> {
-            let coordinates: Vec<_> = places(quad)[..lanes].iter().map(|&place| grid.coordinates(place)).collect();
+            let coordinates: Vec<_> = places(quad)[..lanes].iter().map(|&place| lengths.coordinates(place)).collect();
             inputs.iter().map(|input| input.load(k, quad, &coordinates)).collect()
         };
         let first = k.group_index() * (self.quads * WORKGROUP) + k.local_index();
@@ -175,7 +183,7 @@ impl Family for Elementwise {
     }
 }
 
-/// An expression's inputs, one element of each or four neighbours, and their place in the output.
+/// The inputs of an expression, one element or four neighbours of each, and their index in the output.
 pub(super) struct Evaluation<'a, 'k> {
     pub values: &'a [Value<'k>],
     pub scalars: &'a [Value<'k>],
@@ -190,7 +198,7 @@ impl<'k> Evaluation<'_, 'k> {
             Expr::Scalar(i, _) => self.scalars[*i].splat(self.index.ty().lanes),
             Expr::Index => self.index,
             Expr::Unary(op, x) => op.apply(self.evaluate(x)),
-            // Compilers take `x - x` for 0 and `x == x` for true, whatever x is.
+            // Compilers fold `x - x` to 0 and `x == x` to true, whatever x is.
             Expr::Binary(op, a, b) if a == b => op.apply(self.evaluate(a), self.evaluate(b).opaque()),
             Expr::Binary(op, a, b) => op.apply(self.evaluate(a), self.evaluate(b)),
             Expr::Select(c, a, b) => self.evaluate(c).ne(0).select(self.evaluate(a), self.evaluate(b)),
@@ -199,7 +207,7 @@ impl<'k> Evaluation<'_, 'k> {
         if matches!(expr, Expr::Unary(..) | Expr::Binary(..)) { wrap(value, expr.dtype()) } else { value }
     }
 
-    /// A conversion as Rust's `as` does it: saturating from floats to integers, cutting bits between integers.
+    /// Converts like Rust's `as`: floats saturate to integers, and integers lose bits that do not fit.
     fn cast(&self, x: Value<'k>, from: DType, to: DType) -> Value<'k> {
         let scalar = to.compute_scalar();
         match to {
@@ -207,7 +215,7 @@ impl<'k> Evaluation<'_, 'k> {
             DType::U8 if from.is_float() => x.convert(scalar).min(u32::from(u8::MAX)),
             DType::I8 if from.is_float() => x.convert(scalar).max(i32::from(i8::MIN)).min(i32::from(i8::MAX)),
             DType::U8 | DType::I8 => wrap(x.convert(scalar), to),
-            // Rounded here and now, so that a fused cast is the cast that memory would have seen.
+            // Rounded here, so that a fused cast gives the same number as a cast that goes through memory.
             DType::F16 => round_to_odd(x).rounded_to_f16(),
             DType::BF16 => {
                 let [_, rounded] = (round_to_odd(x).to_bf16_bits() << 16).unpack_bf16();
@@ -218,8 +226,8 @@ impl<'k> Evaluation<'_, 'k> {
     }
 }
 
-/// What memory holds of a computed number: bytes are computed in words, and what a byte does not hold is cut off, of
-/// truth values all but the last bit.
+/// Returns what memory holds of a computed number. Bytes are computed in words, and lose the bits that a byte cannot
+/// hold. Truth values keep the last bit only.
 fn wrap(x: Value<'_>, dtype: DType) -> Value<'_> {
     match dtype {
         DType::Bool => x & 1,
@@ -229,14 +237,14 @@ fn wrap(x: Value<'_>, dtype: DType) -> Value<'_> {
     }
 }
 
-/// The `f32` that rounds to fewer bits as the number itself does: where it is not the number, the one beside it whose
-/// last bit is set (S. Boldo and G. Melquiond, "When double rounding is odd", 2005).
+/// Returns the `f32` that rounds to fewer bits as the number itself does. If the number is no `f32`, that is the
+/// neighbour whose last bit is set (S. Boldo and G. Melquiond, "When double rounding is odd", 2005).
 fn round_to_odd(x: Value<'_>) -> Value<'_> {
     let near = x.convert(Scalar::F32);
     if x.ty().scalar == Scalar::F32 {
         return near;
     }
-    // Mesa would take a conversion there and back for nothing.
+    // Opaque, because Mesa would drop a conversion there and back.
     let back = near.opaque().convert(x.ty().scalar);
     let bits = near.bitcast(near.ty().with_scalar(Scalar::U32));
     let other = back.abs().gt(x.abs()).select(bits - 1, bits + 1);
@@ -248,7 +256,7 @@ const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
 const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
 
-/// A test of floats as 0 or 1; of integers it always gives the same.
+/// Tests a float: returns 0 or 1. For integers the result is always `of_integer`.
 fn test<'k>(x: Value<'k>, of_float: impl Fn(Value<'k>) -> Value<'k>, of_integer: u32) -> Value<'k> {
     if x.ty().is_float() {
         return of_float(x).convert(Scalar::U32);
@@ -256,7 +264,7 @@ fn test<'k>(x: Value<'k>, of_float: impl Fn(Value<'k>) -> Value<'k>, of_integer:
     x.convert(Scalar::U32).literal(of_integer)
 }
 
-/// Whether a number is not 0, as 0 or 1. Of floats by their bits: devices take subnormal ones for 0.
+/// Returns 1 if a number is nonzero, else 0. Floats are tested by their bits, as devices take subnormals for 0.
 fn truth(x: Value<'_>) -> Value<'_> {
     let x = if x.ty().is_float() { x.magnitude() } else { x };
     x.ne(0).convert(Scalar::U32)
@@ -357,7 +365,7 @@ impl BinaryOp {
             BinaryOp::BitwiseXor => a ^ b,
             BinaryOp::Shl => is_shift(b).select(a << (b & last_bit(a)), 0),
             BinaryOp::Shr if a.ty().scalar == Scalar::U32 => is_shift(b).select(a >> (b & last_bit(a)), 0),
-            // Beyond the last bit there is the sign.
+            // A shift beyond the last bit leaves the sign.
             BinaryOp::Shr => a >> is_shift(b).select(b, last_bit(a)),
             BinaryOp::LogicalAnd => truth(a) & truth(b),
             BinaryOp::LogicalOr => truth(a) | truth(b),
@@ -365,7 +373,7 @@ impl BinaryOp {
             BinaryOp::LeakyRelu => a.gt(0).select(a, a * b),
             BinaryOp::Elu => a.gt(0).select(a, a.expm1() * b),
             BinaryOp::Celu => {
-                // Next to zero the curve is the line, and the quotient may be subnormal, which devices flush.
+                // Near zero the curve is the line, and the quotient may be subnormal, which devices flush.
                 let tiny = if a.ty().scalar == Scalar::F64 { 1e-17 } else { 1e-9 };
                 let on_the_line = a.gt(0) | a.abs().lt(b.abs() * tiny);
                 on_the_line.select(a, a.divide(b).expm1() * b)
@@ -374,17 +382,17 @@ impl BinaryOp {
     }
 }
 
-/// The place of the highest bit of an integer.
+/// Returns the position of the highest bit of an integer.
 fn last_bit(x: Value<'_>) -> u32 {
     8 * x.ty().lane().size_in_bytes() - 1
 }
 
-/// Whether a count of bits is one by which an integer of its type can be shifted.
+/// True if an integer of this type can be shifted by `count` bits.
 fn is_shift(count: Value<'_>) -> Value<'_> {
     count.ge(0) & count.le(last_bit(count))
 }
 
-/// The remainder of a division that is rounded down, so that it has the divisor's sign.
+/// Returns the remainder of a division that rounds down. It has the divisor's sign.
 fn remainder<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
     let rest = BinaryOp::Fmod.apply(a, b);
     if a.ty().scalar == Scalar::U32 {
@@ -394,7 +402,7 @@ fn remainder<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
     (rest.ne(0) & b.ne(0) & differ).select(rest + b, rest)
 }
 
-/// Division towards zero, defined where the instruction is not: `x / 0 = 0`, and the smallest integer by -1 wraps.
+/// Divides towards zero. If the instruction is undefined: `x / 0 = 0`, and the smallest integer divided by -1 wraps.
 fn integer_division<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
     let undefined = match a.ty().scalar {
         Scalar::I32 => b.eq(0) | (a.eq(i32::MIN) & b.eq(-1)),

@@ -1,33 +1,50 @@
-//! Elementwise expressions that the kernel of a product computes where it stores it: the product is one of their inputs, and
-//! the others are loaded at its place.
+//! Epilogues: elementwise expressions that the kernel of a product computes before it stores the product. The product
+//! is one of their inputs. The others are loaded at its place.
 
-use super::elements::{Grid, number_parameter};
+use super::elements::Grid;
 use super::elementwise::{Evaluation, Input, InputLayout};
-use crate::dtype::DType;
-use crate::expr::Expr;
+use super::parameters::{Each, Lengths, Number, View, parameters};
+use crate::base::dtype::DType;
+use crate::kernels::expr::Expr;
 use crate::shader::{KernelBuilder, Value};
 use smallvec::SmallVec;
 
-/// An expression over a product, which is its last input. Parameters: the lengths of the axes that the rows are made of; per
-/// other input its offset (in elements, in quads if contiguous) and its strides, if it has some; the scalars.
+/// An expression over a product, which is its last input.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Epilogue {
     pub expr: Expr,
-    pub inputs: SmallVec<[EpilogueInput; 2]>,
-    /// The number of axes that the rows are made of, where an input differs between them.
+    pub inputs: SmallVec<[EpilogueInput; 4]>,
+    /// The number of axes that make up the rows. 0 if no input differs between rows.
     pub rank: usize,
-    pub scalars: SmallVec<[DType; 2]>,
-    /// The dtype in which the product is stored besides, where somebody else waits for it.
+    pub scalars: SmallVec<[DType; 4]>,
+    /// The dtype in which the product itself is stored too, if something else reads it.
     pub kept: Option<DType>,
 }
 
-/// An input of an epilogue. Only a kernel that stores four neighbours together reads fours; to others all are strided.
+/// An input of an epilogue. If the kernel does not store four neighbours together, all inputs are strided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct EpilogueInput {
     pub dtype: DType,
     pub layout: InputLayout,
-    /// Whether it has strides along the axes of the rows; else, if it has any, only along the columns.
+    /// True if the input has strides along the axes of the rows. If not, a strided input has one along the columns
+    /// only.
     pub by_row: bool,
+}
+
+parameters! {
+    config: Epilogue;
+    host: Parameters;
+    device: Declared;
+    /// The lengths of the axes that make up the rows.
+    rows: Lengths = Lengths(config.rank),
+    inputs: Each<View> = config.inputs.iter().map(|input| input.view(config.rank)).collect(),
+    scalars: Each<Number> = config.scalars.iter().copied().map(Number).collect(),
+}
+
+impl EpilogueInput {
+    fn view(self, rank: usize) -> View {
+        self.layout.view(1 + if self.by_row { rank } else { 0 })
+    }
 }
 
 /// An epilogue in a kernel.
@@ -39,18 +56,19 @@ pub(super) struct Tail<'k> {
 }
 
 impl<'k> Tail<'k> {
-    pub fn declare(k: &'k KernelBuilder, config: &Epilogue) -> Self {
-        let rows = Grid::parameters(k, config.rank);
-        let inputs = config.inputs.iter().enumerate().map(|(i, input)| {
-            let rank = 1 + if input.by_row { config.rank } else { 0 };
-            (Input::declare(k, &format!("x{i}"), input.dtype, input.layout, rank), input.by_row)
-        });
+    pub fn new(k: &'k KernelBuilder, config: &Epilogue, parameters: Declared<'k>) -> Self {
+        let Declared { rows, inputs: views, scalars } = parameters;
+        let inputs = config
+            .inputs
+            .iter()
+            .zip(views)
+            .enumerate()
+            .map(|(i, (input, at))| (Input::new(k, &format!("x{i}"), input.dtype, input.layout, at), input.by_row));
         let inputs = inputs.collect();
-        let scalars = config.scalars.iter().map(|&dtype| number_parameter(k, dtype)).collect();
         Tail { expr: config.expr.clone(), rows, inputs, scalars }
     }
 
-    /// Those inputs' elements that are the same for all rows, for one column or some neighbours.
+    /// Loads the inputs' elements that are the same for all rows, for one column or some neighbours.
     pub fn load_columns(&self, k: &'k KernelBuilder, columns: &[Value<'k>]) -> Vec<Option<Value<'k>>> {
         let places: Vec<_> = columns.iter().map(|&column| vec![column]).collect();
         let load = |(input, by_row): &(Input<'k>, bool)| match input {
@@ -60,8 +78,9 @@ impl<'k> Tail<'k> {
         self.inputs.iter().map(load).collect()
     }
 
-    /// The inputs' elements for one element of the product, or for some neighbours, of which the first has the index
-    /// `first`: `places` are their rows, counted through all batches, and their columns. Those of the columns are `known`.
+    /// Loads the inputs' elements for one element of the product, or for some neighbours. `first` is the index of the
+    /// first one. `places` are their rows, counted through all batches, and their columns. `known` are the elements
+    /// from [`load_columns`](Self::load_columns).
     pub fn load(
         &self,
         k: &'k KernelBuilder,
@@ -77,7 +96,7 @@ impl<'k> Tail<'k> {
         self.inputs.iter().zip(known).map(load).collect()
     }
 
-    /// The value of the expression, for one element or for four.
+    /// Returns the value of the expression, for one element or for four.
     pub fn evaluate(&self, loaded: &[Value<'k>], product: Value<'k>, index: Value<'k>) -> Value<'k> {
         let values = [loaded, &[product]].concat();
         Evaluation { values: &values, scalars: &self.scalars, index }.evaluate(&self.expr)

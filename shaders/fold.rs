@@ -1,10 +1,10 @@
-//! What rows of elements are folded to, each in a line or two of mathematics: the reductions of `reduce.rs` and the
-//! running ones of `scan.rs`.
+//! The folds of rows, each in a line or two of mathematics. `reduce.rs` reduces rows by them, and `scan.rs` runs them
+//! along rows.
 
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
-/// What a row is folded to.
+/// The number that a row is folded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum FoldOp {
     Sum,
@@ -15,33 +15,33 @@ pub(crate) enum FoldOp {
     ArgMin,
     /// The place of the first largest element in the row; a NaN counts as largest.
     ArgMax,
-    /// Whether an element is not 0: 1 or 0.
+    /// 1 if any element is nonzero, else 0.
     Any,
-    /// Whether no element is 0: 1 or 0.
+    /// 1 if no element is 0, else 0.
     All,
     /// The sum of magnitudes.
     NormL1,
     /// The square root of the sum of squares.
     NormL2,
-    /// The sum of the squared deviations from the mean, for rows less their means as they are rounded.
+    /// The sum of the squared deviations from the mean. The kernel has subtracted the rounded mean from the row.
     Deviations,
     /// The sum of `exp(x)`.
     SumExp,
 }
 
-/// What has been seen of a row so far: a few numbers.
+/// The state of a fold after some elements of a row: a few numbers.
 pub(super) type State<'k> = Vec<Value<'k>>;
 
-/// How rows are folded: elements are mapped to states, states are combined, in any grouping that keeps their order,
-/// and the last one is turned into the result.
+/// A fold of rows. It maps elements to states, combines states in any grouping that keeps their order, and turns the
+/// last state into the result.
 pub(super) struct Fold<'k> {
-    /// The state of no elements. Where there is none, combining a state with itself changes nothing, and a fold starts
-    /// with the row's first element.
+    /// The state of no elements. If there is none, a fold starts with the row's first element, as combining a state
+    /// with itself changes nothing.
     pub identity: Option<State<'k>>,
-    /// The state of an element and its place in the row.
+    /// Returns the state of an element, from the element and its place in the row.
     pub map: Box<dyn Fn(Value<'k>, Value<'k>) -> State<'k> + 'k>,
     pub combine: Box<Combine<'k>>,
-    /// The result for a state and the number of elements.
+    /// Returns the result, from the last state and the number of elements.
     pub finish: Box<Finish<'k>>,
 }
 
@@ -49,7 +49,7 @@ type Combine<'k> = dyn Fn(&[Value<'k>], &[Value<'k>]) -> State<'k> + 'k;
 type Finish<'k> = dyn Fn(&[Value<'k>], Value<'k>) -> Value<'k> + 'k;
 
 impl FoldOp {
-    /// The mathematics, for elements that are computed in `ty`.
+    /// Returns the mathematics, for elements that are computed in `ty`.
     pub(super) fn fold<'k>(self, k: &'k KernelBuilder, ty: Type) -> Fold<'k> {
         match self {
             FoldOp::Sum => Fold::sum(k, ty, |x| x),
@@ -67,7 +67,7 @@ impl FoldOp {
         }
     }
 
-    /// The dtypes of a state's numbers, for elements of `dtype`.
+    /// Returns the dtypes of a state's numbers, for elements of `dtype`.
     pub fn state(self, dtype: DType) -> Vec<DType> {
         let wide = dtype.widened();
         match self {
@@ -80,7 +80,8 @@ impl FoldOp {
         }
     }
 
-    /// The dtype of the result for elements of `dtype`: 32 bits wide or more, so that no two invocations write one word.
+    /// Returns the dtype of the result for elements of `dtype`. It has 32 bits or more, so that no two invocations
+    /// write the same word.
     pub fn output(self, dtype: DType) -> DType {
         match self {
             FoldOp::ArgMin | FoldOp::ArgMax | FoldOp::Any | FoldOp::All => DType::U32,
@@ -88,7 +89,7 @@ impl FoldOp {
         }
     }
 
-    /// The result for a row of no elements, where there is one.
+    /// Returns the result for an empty row, if it is defined.
     pub fn of_nothing(self) -> Option<u32> {
         match self {
             FoldOp::Min | FoldOp::Max | FoldOp::ArgMin | FoldOp::ArgMax => None,
@@ -99,7 +100,7 @@ impl FoldOp {
 }
 
 impl<'k> Fold<'k> {
-    /// A state of one number, which is the result.
+    /// A fold whose state is one number, the result.
     fn plain(
         identity: Value<'k>,
         map: impl Fn(Value<'k>) -> Value<'k> + 'k,
@@ -113,7 +114,7 @@ impl<'k> Fold<'k> {
         }
     }
 
-    /// One of the elements.
+    /// A fold that chooses one of the elements.
     fn choice(combine: impl Fn(Value<'k>, Value<'k>) -> Value<'k> + 'k) -> Self {
         Fold {
             identity: None,
@@ -123,7 +124,8 @@ impl<'k> Fold<'k> {
         }
     }
 
-    /// The place of the first element that is better than all others; a NaN is better than any number.
+    /// A fold that finds the place of the first element that is better than all others. A NaN is better than any
+    /// number.
     fn place(better: impl Fn(Value<'k>, Value<'k>) -> Value<'k> + 'k) -> Self {
         Fold {
             identity: None,
@@ -143,8 +145,8 @@ impl<'k> Fold<'k> {
         }
     }
 
-    /// The sum of a function of the elements. Sums of floats are compensated: what the rounding of each addition has
-    /// lost is summed up beside it (T. Ogita, S. Rump and S. Oishi, "Accurate Sum and Dot Product", 2005).
+    /// The sum of a function of the elements. Sums of floats are compensated: a second number sums up the rounding
+    /// errors of the additions (T. Ogita, S. Rump and S. Oishi, "Accurate Sum and Dot Product", 2005).
     pub fn sum(k: &'k KernelBuilder, ty: Type, term: impl Fn(Value<'k>) -> Value<'k> + 'k) -> Self {
         let zero = k.number(ty, 0);
         if !ty.is_float() {
@@ -158,9 +160,9 @@ impl<'k> Fold<'k> {
         }
     }
 
-    /// The root of the sum of squares. Squares leave the range where the norm does not, so that the sum is one of
-    /// squares divided by a power of four: of the power of two below the largest magnitude, whose exponent is the
-    /// state's third number.
+    /// The root of the sum of squares. Squares can leave the range of the dtype even if the norm does not. So the
+    /// elements are divided by a power of two before they are squared. It is the power of two below the largest
+    /// magnitude, and its exponent is the state's third number.
     fn scaled_squares(k: &'k KernelBuilder, ty: Type) -> Self {
         let zero = k.number(ty, 0);
         let (fraction_bits, bias) = ty.float_format();
@@ -169,7 +171,7 @@ impl<'k> Fold<'k> {
         Fold {
             identity: Some(vec![zero, zero, k.u32(1)]),
             map: Box::new(move |x, _| {
-                // The power of two and its reciprocal are normal numbers.
+                // The clamp makes the power of two and its reciprocal normal numbers.
                 let exponent = (x.bitcast(ty.bits()) >> fraction_bits) & (2 * bias + 1);
                 let exponent = exponent.convert(Scalar::U32).max(1).min(2 * bias - 1);
                 let x = x * power(k.u32(2 * bias) - exponent);
@@ -178,7 +180,7 @@ impl<'k> Fold<'k> {
             combine: Box::new(move |a, b| {
                 let exponent = a[2].max(b[2]);
                 let scaled = |state: &[Value<'k>]| {
-                    // From 2^-64 on its square is nothing.
+                    // The square of a ratio of 2^-64 or less adds nothing.
                     let ratio = power(k.u32(bias) - (exponent - state[2]).min(64));
                     [state[0] * ratio * ratio, state[1] * ratio * ratio]
                 };
@@ -189,9 +191,9 @@ impl<'k> Fold<'k> {
         }
     }
 
-    /// The sum of squared deviations from the mean, of deviations from a number near it: less the square of their own
-    /// sum by their count (T. Chan, G. Golub and R. LeVeque, "Algorithms for Computing the Sample Variance", 1983, the
-    /// corrected two-pass algorithm).
+    /// The sum of squared deviations from the mean, for elements that are deviations from a number near the mean. The
+    /// result is the sum of their squares, less the square of their sum divided by their count (T. Chan, G. Golub and
+    /// R. LeVeque, "Algorithms for Computing the Sample Variance", 1983, the corrected two-pass algorithm).
     fn deviations(k: &'k KernelBuilder, ty: Type) -> Self {
         let zero = k.number(ty, 0);
         Fold {
@@ -209,24 +211,24 @@ impl<'k> Fold<'k> {
     }
 }
 
-/// The sum of two sums, each with what its rounding has lost so far.
+/// Adds two sums, each with its rounding errors so far.
 fn add<'k>(a: &[Value<'k>], b: &[Value<'k>]) -> [Value<'k>; 2] {
     let [sum, lost] = a[0].two_sum(b[0]);
     [sum, lost + (a[1] + b[1])]
 }
 
-/// A sum with what its rounding has lost, as one number. Infinite sums and NaN have lost nothing.
+/// Returns a sum and its rounding errors as one number. Infinite sums and NaN have no errors.
 fn rounded<'k>(sum: &[Value<'k>]) -> Value<'k> {
     sum[0].is_finite().select(sum[0] + sum[1], sum[0])
 }
 
-/// States in memory: a buffer for each type, in which the numbers of one state are neighbours.
+/// States in memory. Each dtype has a buffer, in which the numbers of one state are contiguous.
 pub(super) struct States<'k> {
-    /// For each number of a state its buffer, how many numbers of a state that holds, and which of them it is.
+    /// For each number of a state: its buffer, the numbers per state in that buffer, and its position among them.
     numbers: Vec<(Array<'k>, u32, u32)>,
 }
 
-/// The types of a state's numbers, without repetition, and how many are of each.
+/// Returns the dtypes of a state's numbers without repetition, and how many numbers each has.
 pub(crate) fn buffers(state: &[DType]) -> Vec<(DType, usize)> {
     let mut buffers: Vec<(DType, usize)> = Vec::new();
     for &dtype in state {

@@ -1,19 +1,18 @@
-//! Elements picked by an index tensor. Each invocation copies four consecutive elements of the output.
+//! Gathers elements by an index tensor. Each invocation copies four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides};
-use crate::dtype::DType;
-use crate::shader::{KernelBuilder, Type, Value};
+use super::elements::{Elements, Quads};
+use super::parameters::{Form, Lengths, Size, Stride, View, parameters};
+use crate::base::dtype::DType;
+use crate::shader::{KernelBuilder, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
 
-/// `y[.., i, ..] = x[.., index[.., i, ..], ..]`. Parameters: the number of elements of `y`; length and stride of the axis
-/// of `x` that is indexed; the lengths of the axes of `y`; of `x` without that axis, then of the index, an offset and
-/// strides.
+/// `y[.., i, ..] = x[.., index[.., i, ..], ..]`.
 ///
-/// An index can be checked only where it is, on the device: out of range it yields NaN for floats, and the largest
-/// (unsigned) or smallest (signed) number for integers, and true.
+/// Only the device can check an index. An index out of range yields NaN for floats, the largest number for unsigned
+/// integers, the smallest number for signed integers, and true for truth values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Gather {
     pub dtype: DType,
@@ -21,13 +20,24 @@ pub(crate) struct Gather {
     pub rank: usize,
 }
 
-impl Gather {
-    pub fn parameter_words(&self) -> usize {
-        3 + self.rank + 2 * (1 + self.rank)
-    }
+parameters! {
+    config: Gather;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements of `y`.
+    count: Size,
+    /// The length of the indexed axis of `x`.
+    length: Size,
+    /// The stride of that axis.
+    stride: Stride,
+    /// The lengths of the axes of `y`.
+    lengths: Lengths = Lengths(config.rank),
+    /// `x` without the indexed axis.
+    x: View = View(config.rank),
+    index: View = View(config.rank),
 }
 
-/// What an index out of range yields.
+/// Returns the element for an index out of range.
 fn fill(k: &KernelBuilder, dtype: DType) -> Value<'_> {
     match dtype {
         DType::F64 => words(k, f64::NAN.to_bits()),
@@ -55,9 +65,7 @@ impl Family for Gather {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let [count, length, stride] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let grid = Grid::parameters(k, self.rank);
-        let (x_at, index_at) = (Strides::parameters(k, self.rank), Strides::parameters(k, self.rank));
+        let Declared { count, length, stride, lengths, x: x_at, index: index_at } = self.declare(k);
         let x = Elements::moved(k, "x", self.dtype);
         let index = Elements::indexes(k, "index", self.index);
         let y = Quads::output(k, "y", self.dtype.moved());
@@ -67,7 +75,7 @@ impl Family for Gather {
         let first = quad * 4;
         k.when(first.lt(count), || {
             let lanes = [0, 1, 2, 3].map(|lane| {
-                let place = grid.coordinates((first + lane).min(count - 1));
+                let place = lengths.coordinates((first + lane).min(count - 1));
                 let wanted = index.load_index(index_at.at(&place));
                 let inside = wanted.lt(length);
                 inside.select(x.load(x_at.at(&place) + inside.select(wanted, 0) * stride), fill)

@@ -1,10 +1,11 @@
-//! Images looked at through a grid of places. Each invocation computes four consecutive elements of the output.
+//! Samples images at a grid of places. Each invocation computes four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides, float_parameter, quad_indices};
+use super::elements::{Elements, Quads, quad_indices};
 use super::interpolation::{Interpolation, Tap, combined, cubic_weights, linear_weights};
-use crate::dtype::DType;
-use crate::shader::{KernelBuilder, Scalar, Type, Value};
+use super::parameters::{Float, Form, Lengths, Size, View, parameters};
+use crate::base::dtype::DType;
+use crate::shader::{KernelBuilder, Scalar, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
@@ -12,7 +13,7 @@ pub(crate) const WORKGROUP: u32 = 64;
 /// The coefficient of the cubic convolution.
 const CUBIC: f32 = -0.75;
 
-/// What is seen outside of the image.
+/// The padding outside of the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Outside {
     Zeros,
@@ -20,10 +21,8 @@ pub(crate) enum Outside {
     Reflection,
 }
 
-/// Samples `x` of `[batch, channels, height, width]` at `grid` of `[batch, rows, columns, 2]`. Parameters: the number of
-/// elements of the output, the lengths of its axes; offset and strides of `x` and of `grid`; per axis of the image, the
-/// vertical one first, its length, and what part of it the numbers from -1 to 1 span: how long it is, where it starts.
-/// Places are as precise as the more precise of the two.
+/// Samples `x` of `[batch, channels, height, width]` at `grid` of `[batch, rows, columns, 2]`. Places have the
+/// precision of the more precise dtype of the two.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct GridSample {
     pub dtype: DType,
@@ -32,7 +31,36 @@ pub(crate) struct GridSample {
     pub outside: Outside,
 }
 
-/// An axis of the image. Its length is a float, as places are.
+parameters! {
+    config: GridSample;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements of the output.
+    count: Size,
+    /// The lengths of the output's axes.
+    lengths: Lengths = Lengths(4),
+    x: View = View(4),
+    grid: View = View(4),
+    vertical: AxisForm = AxisForm(config.places()),
+    horizontal: AxisForm = AxisForm(config.places()),
+}
+
+/// The form of an axis of the image, with the dtype in which places are computed.
+pub(crate) struct AxisForm(DType);
+
+parameters! {
+    config: AxisForm;
+    host: AxisParameters;
+    device: DeclaredAxis;
+    /// The number of elements along the axis.
+    length: Float = Float(config.0),
+    /// The length of the part that the numbers from -1 to 1 span.
+    span: Float = Float(config.0),
+    /// The start of that part.
+    start: Float = Float(config.0),
+}
+
+/// An axis of the image.
 struct ImageAxis<'k> {
     last: Value<'k>,
     span: Value<'k>,
@@ -47,18 +75,18 @@ impl GridSample {
 }
 
 impl<'k> ImageAxis<'k> {
-    fn parameters(k: &'k KernelBuilder, dtype: DType) -> Self {
-        let [length, span, start] = std::array::from_fn(|_| float_parameter(k, dtype));
+    fn new(DeclaredAxis { length, span, start }: DeclaredAxis<'k>) -> Self {
         ImageAxis { last: length - 1.0, span, start }
     }
 
-    /// The place that is looked at for one that may be outside. NaN becomes 0, of zeros a place outside.
+    /// Returns the place to read for a place that may be outside. A NaN becomes 0. With [`Outside::Zeros`] it becomes a
+    /// place outside.
     fn seen(&self, place: Value<'k>, outside: Outside) -> Value<'k> {
         let place = match outside {
             Outside::Zeros => return place.abs().lt(1e9).select(place, -100.0),
             Outside::Border => place,
             Outside::Reflection => {
-                // To and fro between the two ends of the span.
+                // Back and forth between the two ends of the span.
                 let distance = (place - self.start).abs();
                 let turns = (distance / self.span).floor();
                 let rest = distance - turns * self.span;
@@ -70,7 +98,7 @@ impl<'k> ImageAxis<'k> {
         place.lt(self.last).select(place, self.last)
     }
 
-    /// The elements that samples at `number`, from -1 to 1 inside of the image, are made of.
+    /// Returns the elements that a sample at `number` combines. Numbers from -1 to 1 are inside of the image.
     fn taps(&self, config: &GridSample, stride: Value<'k>, number: Value<'k>) -> Vec<Tap<'k>> {
         let place = (number + 1.0) * 0.5 * self.span + self.start;
         let tap = |(place, weight): (Value<'k>, Option<Value<'k>>)| {
@@ -108,10 +136,8 @@ impl Family for GridSample {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let count = k.parameter(Type::U32);
-        let lengths = Grid::parameters(k, 4);
-        let [x_at, grid_at] = std::array::from_fn(|_| Strides::parameters(k, 4));
-        let [vertical, horizontal] = std::array::from_fn(|_| ImageAxis::parameters(k, self.places()));
+        let Declared { count, lengths, x: x_at, grid: grid_at, vertical, horizontal } = self.declare(k);
+        let [vertical, horizontal] = [vertical, horizontal].map(ImageAxis::new);
         let x = Elements::input(k, "x", self.dtype);
         let grid = Elements::input(k, "grid", self.grid);
         let y = Quads::output(k, "y", self.dtype);

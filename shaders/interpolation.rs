@@ -1,9 +1,9 @@
-//! Elements made of those around a place.
+//! Interpolates elements from those around a place.
 
 use super::elements::Elements;
 use crate::shader::{KernelBuilder, Value};
 
-/// How an element is made of those around its place.
+/// How an element is interpolated from its neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Interpolation {
     Nearest,
@@ -11,31 +11,31 @@ pub(crate) enum Interpolation {
     Cubic,
 }
 
-/// Elements along an axis that others are made of.
+/// Elements along an axis from which others are interpolated.
 pub(super) struct Tap<'k> {
-    /// Where they are along the axis, counted in elements of the buffer.
+    /// Their offset along the axis, in elements of the buffer.
     pub offset: Value<'k>,
-    /// Where this does not hold, there is a 0 instead.
+    /// If this is false, a 0 replaces the element.
     pub inside: Option<Value<'k>>,
-    /// What they are multiplied by, if it is not 1.
+    /// Their weight, if it is not 1.
     pub weight: Option<Value<'k>>,
 }
 
-/// The weights of the two elements around a place that is `t` behind the first of them.
+/// Returns the weights of the two elements around a place that is `t` after the first.
 pub(super) fn linear_weights(t: Value<'_>) -> [Value<'_>; 2] {
     [t.literal(1.0) - t, t]
 }
 
-/// The weights of the four elements around a place that is `t` behind the second of them. R. Keys, "Cubic Convolution
-/// Interpolation for Digital Image Processing", 1981.
+/// Returns the weights of the four elements around a place that is `t` after the second (R. Keys, "Cubic Convolution
+/// Interpolation for Digital Image Processing", 1981).
 pub(super) fn cubic_weights<'k>(a: Value<'k>, t: Value<'k>) -> [Value<'k>; 4] {
     let s = t.literal(1.0) - t;
     let near = |t: Value<'k>| ((a + 2.0) * t - (a + 3.0)) * t * t + 1.0;
     [a * t * s * s, near(t), near(s), a * s * t * t]
 }
 
-/// The weighted sums of four elements at a time, which lie where the taps of each axis, outermost first, lead from
-/// `index`.
+/// Returns the weighted sums of elements, four sums at a time. The taps of each axis, outermost first, lead from
+/// `index` to the elements.
 pub(super) fn combined<'k>(
     k: &'k KernelBuilder,
     x: Elements<'k>,
@@ -50,7 +50,7 @@ pub(super) fn combined<'k>(
     let terms = taps.iter().map(|tap| {
         let both = inside.into_iter().chain(tap.inside).reduce(|a, b| a & b);
         let element = combined(k, x, index + tap.offset, both, inner);
-        // A driver would make `a - t a` of `(1 - t) a`, which is NaN where `a` is infinite.
+        // Opaque, because a driver would turn `(1 - t) a` into `a - t a`, which is NaN if `a` is infinite.
         tap.weight.map_or(element, |weight| weight.opaque() * element)
     });
     terms.reduce(|sum, term| sum + term).unwrap_or(index)

@@ -1,24 +1,25 @@
-//! The kernels: one file per family, each a configuration and a plain function that
-//! writes the kernel for it.
+//! The kernels. Each family has one file: a configuration, and a plain function that writes the kernel for it.
 
-mod catalogue;
 mod elements;
+pub(crate) mod encoding;
 pub(crate) mod epilogue;
+pub(crate) mod expr;
 pub(crate) mod fold;
 pub(crate) mod interpolation;
+pub(crate) mod parameters;
 pub(crate) mod rows;
 pub(crate) mod tiles;
+pub(crate) mod window;
 pub(crate) mod workgroup;
 
-pub use catalogue::catalogue;
-
-use crate::device::MatrixUnits;
-use crate::dtype::DType;
-use crate::error::Result;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::features::MatrixUnits;
 use crate::shader::{KernelBuilder, Module, Target};
+use parameters::Form;
 
-/// A family of kernels. Its configuration is all that the code of one of them depends on.
-pub(crate) trait Family: Sized {
+/// A family of kernels. The code of a kernel depends on its configuration alone.
+pub(crate) trait Family: Form + Into<KernelConfig> {
     /// A name for messages and traces.
     fn name(&self) -> String;
 
@@ -28,55 +29,57 @@ pub(crate) trait Family: Sized {
     /// Writes the kernel.
     fn write(&self, k: &KernelBuilder);
 
-    /// Estimates how many products or elements of `f32` the kernel adds up, if that and not memory takes the time.
-    fn products(&self, _parameters: &[u32]) -> u64 {
+    /// Estimates how many `f32` products or elements the kernel adds up. Returns 0 if memory traffic takes the time,
+    /// not arithmetic.
+    fn products(&self, _parameters: &Self::Host) -> u64 {
         0
     }
 
-    /// Some of the family, for those who want to look at kernels.
+    /// Returns sample kernels of the family, for tests and for people who inspect kernels.
     fn samples() -> Vec<Self>;
 }
 
-/// The product of some parameters, for estimates.
-fn volume<'a>(parameters: impl IntoIterator<Item = &'a u32>) -> u64 {
-    parameters.into_iter().fold(1, |product, &n| product.saturating_mul(n.into()))
+/// Returns the product of some sizes, for estimates.
+fn volume<'a>(sizes: impl IntoIterator<Item = &'a usize>) -> u64 {
+    sizes.into_iter().fold(1, |product, &n| product.saturating_mul(n as u64))
 }
 
-/// How many times as long a sum takes in a dtype as in `f32`: units for 64 bits are few, or there are none.
+/// Returns how many times longer a sum takes in `dtype` than in `f32`. Devices have few units for 64 bits, or none.
 fn slowness(dtype: DType) -> u64 {
     if dtype.size_in_bytes() == 8 { 16 } else { 1 }
 }
 
 macro_rules! families {
-    ($($module:ident::$family:ident;)*) => {
+    ($($module:ident: $($family:ident),+;)*) => {
         $(pub(crate) mod $module;)*
 
-        /// What identifies a kernel: its family and all that its code depends on.
+        /// Identifies a kernel: its family, and everything that its code depends on.
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         pub(crate) enum KernelConfig {
-            $($family($module::$family),)*
+            $($($family($module::$family),)+)*
         }
 
-        $(
+        $($(
             impl From<$module::$family> for KernelConfig {
                 fn from(config: $module::$family) -> Self {
                     KernelConfig::$family(config)
                 }
             }
-        )*
+        )+)*
 
         impl KernelConfig {
             /// A name for messages and traces.
             pub fn name(&self) -> String {
                 match self {
-                    $(KernelConfig::$family(config) => config.name(),)*
+                    $($(KernelConfig::$family(config) => config.name(),)+)*
                 }
             }
 
-            /// Estimates how many products or elements of `f32` the kernel adds up, if that and not memory takes the time.
-            pub fn products(&self, parameters: &[u32]) -> u64 {
+            /// The words of the parameter block.
+            #[cfg(test)]
+            pub fn parameter_words(&self) -> usize {
                 match self {
-                    $(KernelConfig::$family(config) => config.products(parameters),)*
+                    $($(KernelConfig::$family(config) => config.parameter_words(),)+)*
                 }
             }
 
@@ -88,20 +91,20 @@ macro_rules! families {
                     k.finish()
                 }
                 match self {
-                    $(KernelConfig::$family(config) => written(config, target),)*
+                    $($(KernelConfig::$family(config) => written(config, target),)+)*
                 }
             }
 
-            /// Those of some targets that have what the kernel requires: there are cooperative matrices for Vulkan alone.
+            /// Returns the targets that have what the kernel requires. Only Vulkan has cooperative matrices.
             pub fn targets(&self, targets: &[Target]) -> Result<Vec<Target>> {
                 let everywhere = self.generate(Target::VULKAN)?.requires.matrix_units == MatrixUnits::default();
                 Ok(targets.iter().copied().filter(|&target| everywhere || target == Target::VULKAN).collect())
             }
 
-            /// Some of every family.
+            /// Returns the samples of all families.
             pub fn samples() -> Vec<KernelConfig> {
                 let mut samples = Vec::new();
-                $(samples.extend($module::$family::samples().into_iter().map(KernelConfig::from));)*
+                $($(samples.extend($module::$family::samples().into_iter().map(KernelConfig::from));)+)*
                 samples
             }
         }
@@ -109,25 +112,92 @@ macro_rules! families {
 }
 
 families! {
-    assign::Assign;
-    attention::Attention;
-    cat::Cat;
-    compact::Compact;
-    conv::Conv;
-    elementwise::Elementwise;
-    gather::Gather;
-    grid_sample::GridSample;
-    matmul::Matmul;
-    normalize::Normalize;
-    pad::Pad;
-    pool::Pool;
-    random::Random;
-    reduce::Reduce;
-    resize::Resize;
-    rotary::Rotary;
-    sample::Sample;
-    scan::Scan;
-    scatter::Scatter;
-    sort::Sort;
-    transpose::Transpose;
+    assign: Assign;
+    attention: Attention;
+    cat: Cat;
+    compact: Compact;
+    conv: Conv;
+    elementwise: Elementwise;
+    gather: Gather;
+    grid_sample: GridSample;
+    matmul: Matmul;
+    normalize: Normalize;
+    pad: Pad;
+    pool: Pool;
+    random: Random;
+    reduce: Reduce;
+    resize: Resize;
+    rotary: Rotary;
+    sample: Sample;
+    scan: Scan;
+    scatter: Scatter;
+    sort: SortBlocks, SortMerge, SortTake;
+    transpose: Transpose;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::conv::Conv;
+    use super::encoding::Encoding;
+    use super::matmul::{self, Matmul, SizeParameters};
+    use super::parameters::{Strided, Words};
+    use super::window::WindowParameters;
+    use super::*;
+    use crate::base::shape::Dims;
+
+    fn view(rank: usize) -> Strided {
+        Strided { offset: 0, strides: std::iter::repeat_n(1, rank).collect() }
+    }
+
+    fn product(sizes: [usize; 4]) -> matmul::Parameters {
+        let [batches, m, n, depth] = sizes;
+        let sizes = SizeParameters { batches, m, n, depth, lengths: Dims::new(), a: view(2), b: view(2) };
+        matmul::Parameters { sizes, epilogue: None }
+    }
+
+    #[test]
+    fn products_are_estimated_by_the_parameters() {
+        let registers = matmul::Tile::Registers { columns: 1 };
+        let dense = Matmul::of(Encoding::Dense(DType::F32), DType::F32, 0, registers);
+        assert_eq!(dense.products(&product([2, 3, 5, 7])), 210);
+        assert_eq!(dense.products(&product([u32::MAX as usize; 4])), u64::MAX);
+        let words = Matmul::of(Encoding::Words(DType::I8), DType::I32, 0, registers);
+        assert_eq!(words.products(&product([1, 3, 5, 7])), 420);
+        let tile = tiles::Tile::Registers { rows: 1, columns: 1 };
+        let dtype = DType::F32;
+        let conv = Conv { dtype, axes: 2, transposed: false, bias: false, tile, slides: false, clipped: false };
+        let window =
+            |output, input, kernel| WindowParameters { output, input, kernel, stride: 1, dilation: 1, before: 0 };
+        let parameters = conv::Parameters {
+            images: 2,
+            groups: 1,
+            rows: 3,
+            channels: 7,
+            windows: [window(11, 13, 3), window(17, 19, 5)].into_iter().collect(),
+            steps: Default::default(),
+            x: view(4),
+            weight_offset: 0,
+            bias_offset: None,
+        };
+        assert_eq!(conv.products(&parameters), 42 * 11 * 3 * 17 * 5);
+        let transposed = Conv { transposed: true, ..conv };
+        assert_eq!(transposed.products(&parameters), 42 * 13 * 3 * 19 * 5);
+    }
+
+    #[test]
+    fn words_stand_in_the_order_of_the_declaration() {
+        let config = gather::Gather { dtype: DType::F32, index: DType::U32, rank: 1 };
+        let parameters = gather::Parameters {
+            count: 1,
+            length: 2,
+            stride: -3,
+            lengths: [4].into_iter().collect(),
+            x: Strided { offset: 5, strides: [-6].into_iter().collect() },
+            index: Strided { offset: 7, strides: [8].into_iter().collect() },
+        };
+        let mut words = Words::new();
+        config.push(&parameters, &mut words);
+        assert_eq!(words.len(), config.parameter_words());
+        assert_eq!(words.as_slice(), [1, 2, -3i32 as u32, 4, 5, -6i32 as u32, 7, 8]);
+    }
 }

@@ -1,13 +1,15 @@
-//! Operations that replace each row of elements, those along some axes, by a function of the whole row.
+//! Normalisations: each row of elements becomes a function of the whole row. The elements along some axes form a row.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides, float_parameter};
+use super::elements::{Elements, Quads, Strides};
+use super::parameters::{Float, Form, Size, View, parameters};
+use super::rows::RowsType;
 use super::workgroup::{Member, Team, Turn, tree};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use std::rc::Rc;
 
-/// What is done with a row.
+/// The function of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum NormalizeOp {
     /// `exp(x - max) / sum(exp(x - max))`
@@ -26,84 +28,101 @@ impl NormalizeOp {
     pub const ALL: [NormalizeOp; 5] =
         [NormalizeOp::Softmax, NormalizeOp::LogSoftmax, NormalizeOp::LayerNorm, NormalizeOp::RmsNorm, NormalizeOp::L2];
 
-    /// Whether it has a parameter eps.
+    /// True if the operation has a parameter eps.
     pub fn has_eps(self) -> bool {
         !matches!(self, NormalizeOp::Softmax | NormalizeOp::LogSoftmax)
     }
 }
 
-/// What is loaded at a time.
+/// The elements of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Load {
     Element,
-    /// Four elements of a row, which lie side by side in input, output, weight and bias, from multiples of four on.
+    /// Four elements of a row. They are contiguous in input, output, weight and bias, from multiples of four on.
     Along,
-    /// An element of each of four rows, which lie side by side in input and output, from multiples of four on.
+    /// One element of each of four rows. They are contiguous in input and output, from multiples of four on.
     Across,
 }
 
 impl Load {
-    /// The elements of a row in it.
+    /// The number of elements of each row in a load.
     pub fn along(self) -> u32 {
         if self == Load::Along { 4 } else { 1 }
     }
 
-    /// The rows that it has elements of.
+    /// The number of rows in a load.
     pub fn across(self) -> u32 {
         if self == Load::Across { 4 } else { 1 }
     }
 
-    /// The dtype of the output for elements of `dtype`: of 32 bits or more, unless fours are stored.
+    /// Returns the dtype of the output for elements of `dtype`. It has 32 bits or more, unless quads are stored.
     pub fn output(self, dtype: DType) -> DType {
         if self == Load::Element { dtype.widened() } else { dtype }
     }
 }
 
-/// Where a row is between the passes over it.
+/// Where a row is kept between the passes over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Held {
-    /// In memory, from which each pass reads it anew.
+    /// In memory. Each pass reads the row again.
     Memory(Turn),
-    /// In registers of the team, of which each member has so many loads, every `team.size()`th of the row.
+    /// In the registers of the team. Each member has this many loads, every `team.size()`th of the row.
     Registers(u32),
 }
 
-/// A normalisation, and then `y weight + bias` as far as they are there. The output is of the dtype that [`Load`] says,
-/// contiguous. Parameters: the number of rows, their length, the number of rows that lie side by side (the product of the axes inside of the
-/// normalised ones); the lengths of the kept axes, of the normalised ones; the input's offset and strides along both;
-/// eps, if the operation has one; if weights are per channel, the number of groups that the channels come in, the
-/// channels of a group and the elements of a channel; offset and stride of the weight, then of the bias.
+/// A normalisation, followed by `y weight + bias` if the kernel has them. The output is contiguous, and
+/// [`Load::output`] gives its dtype.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Normalize {
     pub op: NormalizeOp,
-    pub dtype: DType,
-    pub kept_rank: usize,
-    pub normalized_rank: usize,
+    pub rows: RowsType,
     pub weight: bool,
     pub bias: bool,
-    /// Whether a row is a group of channels with a weight and a bias each; else each of its elements has its own.
+    /// True if a row is a group of channels with a weight and a bias each. If not, each element of a row has its own.
     pub per_channel: bool,
     pub team: Team,
-    /// The lanes of the device's subgroups, if these are used.
+    /// The lanes of the device's subgroups, if the kernel uses them.
     pub subgroup: Option<u32>,
     pub load: Load,
     pub held: Held,
 }
 
-impl Normalize {
-    /// The length of the parameter block.
-    pub fn parameter_words(&self) -> usize {
-        let affine = 2 * (usize::from(self.weight) + usize::from(self.bias));
-        let channels = if self.per_channel { 3 } else { 0 };
-        let eps = if self.op.has_eps() { self.dtype.parts() } else { 0 };
-        4 + 2 * (self.kept_rank + self.normalized_rank) + eps + channels + affine
-    }
+parameters! {
+    config: Normalize;
+    host: Parameters;
+    device: Declared;
+    /// The number of rows.
+    count: Size,
+    /// The length of a row.
+    length: Size,
+    /// The number of rows that lie side by side: the product of the lengths of the axes inside of the normalised ones.
+    inner: Size,
+    rows: RowsType = config.rows,
+    eps: Option<Float> = config.op.has_eps().then_some(Float(config.rows.dtype)),
+    channels: Option<Channels> = config.per_channel.then_some(Channels),
+    weight: Option<View> = config.weight.then_some(View(1)),
+    bias: Option<View> = config.bias.then_some(View(1)),
+}
+
+/// The form of rows that are groups of channels.
+pub(crate) struct Channels;
+
+parameters! {
+    config: Channels;
+    host: ChannelParameters;
+    device: DeclaredChannels;
+    /// The number of groups of channels.
+    groups: Size,
+    /// The number of channels of a group.
+    channels: Size,
+    /// The number of elements of a channel.
+    elements: Size,
 }
 
 impl Family for Normalize {
     fn name(&self) -> String {
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
-        let Normalize { op, dtype, team, load, held, .. } = self;
+        let Normalize { op, rows: RowsType { dtype, .. }, team, load, held, .. } = self;
         format!("{op:?}({dtype}, {team:?}{subgroups}, {load:?}, {held:?})").to_lowercase()
     }
 
@@ -112,32 +131,25 @@ impl Family for Normalize {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let (rows, length, inner) = (k.parameter(Type::U32), k.parameter(Type::U32), k.parameter(Type::U32));
-        let kept = Grid::parameters(k, self.kept_rank);
-        let normalized = Grid::parameters(k, self.normalized_rank);
-        let strides = Strides::parameters(k, self.kept_rank + self.normalized_rank);
-        let eps = self.op.has_eps().then(|| float_parameter(k, self.dtype));
-        let channels: Option<[Value; 3]> = self.per_channel.then(|| std::array::from_fn(|_| k.parameter(Type::U32)));
-        let (along, across) = (self.load.along(), self.load.across());
-        let x = Source::input(k, "x", self.dtype, along * across);
-        let vector = |name| {
-            (Source::input(k, name, self.dtype, if channels.is_some() { 1 } else { along }), Strides::parameters(k, 1))
-        };
-        let weight = self.weight.then(|| vector("weight"));
-        let bias = self.bias.then(|| vector("bias"));
-        let y = Target::output(k, self.dtype, along * across);
+        let Declared { count, length, inner, rows, eps, channels, weight, bias } = self.declare(k);
+        let (dtype, along, across) = (self.rows.dtype, self.load.along(), self.load.across());
+        let x = Source::input(k, "x", dtype, along * across);
+        let width = if self.per_channel { 1 } else { along };
+        let weight = weight.map(|at| (Source::input(k, "weight", dtype, width), at));
+        let bias = bias.map(|at| (Source::input(k, "bias", dtype, width), at));
+        let y = Target::output(k, dtype, along * across);
 
         let member = self.team.join(k).in_subgroups(self.subgroup);
         // The only row, or the first of four.
-        let row = (member.row * across).min(rows - across);
-        let coordinates = kept.coordinates(row);
+        let row = (member.row * across).min(count - across);
+        let kept = rows.kept.coordinates(row);
         // From here on `j` counts loads.
         let load = move |j: Value<'k>| {
-            let place = [&coordinates[..], &normalized.coordinates(j * along)].concat();
-            x.load(k, strides.at(&place))
+            let place = [&kept[..], &rows.along.coordinates(j * along)].concat();
+            x.load(k, rows.x.at(&place))
         };
-        let count = length.convert(self.dtype.compute_scalar());
-        let ty = Type { scalar: self.dtype.compute_scalar(), lanes: across };
+        let terms = length.convert(dtype.compute_scalar());
+        let ty = Type { scalar: dtype.compute_scalar(), lanes: across };
         let x = Row::new(member, self.held, ty, length / along, load);
 
         let one = k.number(ty, 1);
@@ -157,14 +169,14 @@ impl Family for Normalize {
                 }
             }
             NormalizeOp::LayerNorm => {
-                let mean = x.sum() / count;
+                let mean = x.sum() / terms;
                 let deviation = x.map(move |x| x - mean);
-                let variance = deviation.map(|d| d * d).sum() / count;
+                let variance = deviation.map(|d| d * d).sum() / terms;
                 let scale = one / (variance + eps).sqrt();
                 deviation.map(move |d| d * scale)
             }
             NormalizeOp::RmsNorm => {
-                let scale = one / (x.map(|x| x * x).sum() / count + eps).sqrt();
+                let scale = one / (x.map(|x| x * x).sum() / terms + eps).sqrt();
                 x.map(move |x| x * scale)
             }
             NormalizeOp::L2 => {
@@ -173,12 +185,14 @@ impl Family for Normalize {
             }
         };
 
-        let row_exists = (member.row * across).lt(rows);
+        let row_exists = (member.row * across).lt(count);
         y_row.each(|j, exists, normal| {
-            // One invocation alone would repeat the last row's stores in surplus rows: harmless, but guarded like the rest.
+            // If a team is one invocation, surplus rows would only repeat the last row's stores. The guard covers them
+            // too.
             k.when(exists.map_or(row_exists, |exists| row_exists & exists), || {
                 let j = j * along;
-                let place = [channels.map_or(j, |[groups, size, inside]| row % groups * size + j / inside)];
+                let channel = |at: &DeclaredChannels<'k>| row % at.groups * at.channels + j / at.elements;
+                let place = [channels.as_ref().map_or(j, channel)];
                 let at = |vector: &(Source<'k>, Strides<'k>)| vector.0.load(k, vector.1.at(&place));
                 let scaled = weight.as_ref().map_or(normal, |weight| normal * at(weight));
                 let shifted = bias.as_ref().map_or(scaled, |bias| scaled + at(bias));
@@ -193,7 +207,7 @@ impl Family for Normalize {
             for op in NormalizeOp::ALL {
                 let affine = matches!(op, NormalizeOp::LayerNorm | NormalizeOp::RmsNorm);
                 let bias = op == NormalizeOp::LayerNorm;
-                let (kept_rank, normalized_rank) = (1, 1);
+                let rows = RowsType { dtype, kept_rank: 1, row_rank: 1 };
                 let [invocation, workgroup] = Team::ALL;
                 let columns = Team::Columns { members: 8, side_by_side: 8 };
                 let (single, singles, held) =
@@ -206,15 +220,13 @@ impl Family for Normalize {
                     (workgroup, None, Load::Along, held),
                     (workgroup, Some(32), Load::Along, held),
                 ];
-                // Rows of these are along an axis of the caller's choice.
+                // The caller of these operations chooses the axis of the rows.
                 if matches!(op, NormalizeOp::Softmax | NormalizeOp::L2) {
                     cuts.extend([(columns, None, Load::Across, singles), (columns, None, Load::Across, held)]);
                 }
                 samples.extend(cuts.into_iter().map(|(team, subgroup, load, held)| Normalize {
                     op,
-                    dtype,
-                    kept_rank,
-                    normalized_rank,
+                    rows,
                     weight: affine,
                     bias,
                     per_channel: false,
@@ -229,7 +241,7 @@ impl Family for Normalize {
     }
 }
 
-/// A buffer that is read by elements or by fours.
+/// A buffer that is read by elements or by quads.
 enum Source<'k> {
     Elements(Elements<'k>),
     Quads(Quads<'k>),
@@ -252,7 +264,7 @@ impl<'k> Source<'k> {
     }
 }
 
-/// The buffer of results, which are stored by elements of 32 bits or more, or by fours.
+/// The buffer of results. They are stored by elements of 32 bits or more, or by quads.
 enum Target<'k> {
     Elements(Array<'k>),
     Quads(Quads<'k>),
@@ -276,22 +288,23 @@ impl<'k> Target<'k> {
     }
 }
 
-/// A row, or a function of its elements, as a team has it.
+/// A row, or a function of its elements, as a team holds it.
 #[derive(Clone)]
 struct Row<'k> {
     member: Member<'k>,
-    /// The type of a number of the row: of four rows, a vector.
+    /// The type of a number of the row. For four rows it is a vector.
     ty: Type,
-    /// How many times something is loaded for it.
+    /// The number of loads of the row.
     length: Value<'k>,
     numbers: Numbers<'k>,
 }
 
 #[derive(Clone)]
 enum Numbers<'k> {
-    /// Made of memory whenever they are needed, so many at a time.
+    /// Loaded from memory whenever they are needed, one turn at a time.
     Memory(Rc<dyn Fn(Value<'k>) -> Value<'k> + 'k>, Turn),
-    /// This member's, with their places. Those of the last one may be beyond the row: then it repeats the row's last.
+    /// This member's numbers, with their places. The last place may be beyond the row: its number then repeats the
+    /// row's last.
     Registers(Vec<(Value<'k>, Value<'k>)>),
 }
 
@@ -324,8 +337,8 @@ impl<'k> Row<'k> {
         Row { numbers, ..self.clone() }
     }
 
-    /// The largest number; any where one is NaN, as the sum of the exponentials is NaN then. With it comes that sum, for the
-    /// numbers less the largest, where both are had in one pass.
+    /// Returns the largest number. If one is NaN, the result may be any number, as the sum of the exponentials is NaN
+    /// then. If one pass computes both, also returns this sum, for the numbers less the largest.
     fn largest(&self) -> (Value<'k>, Option<Value<'k>>) {
         let own = match &self.numbers {
             // On software devices an exponential costs more than another pass.
@@ -343,14 +356,14 @@ impl<'k> Row<'k> {
         (self.member.reduce(own, Value::larger), None)
     }
 
-    /// Both in one pass: the sum is that for the largest number so far, and scaled when there is a larger one (M. Milakov
-    /// and N. Gimelshein, "Online normalizer calculation for softmax", 2018). What its additions lose is summed up beside
-    /// it.
+    /// Computes both in one pass. The sum belongs to the largest number so far, and is rescaled if a larger one comes
+    /// (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018). A second number sums up the
+    /// rounding errors of its additions.
     fn largest_and_total(&self, load: &dyn Fn(Value<'k>) -> Value<'k>, turn: Turn) -> (Value<'k>, Value<'k>) {
         let (k, member) = (self.member.k, self.member);
         let zero = k.number(self.ty, 0);
         let infinity = k.f32(f32::NEG_INFINITY).convert(self.ty.scalar);
-        // Where all are negative infinities, nothing is subtracted: their exponentials are 0, not NaN.
+        // If all are negative infinities, nothing is subtracted: their exponentials are 0, not NaN.
         let finite = move |x: Value<'k>| x.eq(infinity).select(zero, x);
         let first = load(k.u32(0));
         let (most, sum, rest) = (k.var(first), k.var(zero), k.var(zero));
@@ -370,7 +383,7 @@ impl<'k> Row<'k> {
         (largest, member.reduce(own, |a, b| a + b))
     }
 
-    /// The sum of all numbers, by pairs.
+    /// Returns the sum of all numbers, by pairs.
     fn sum(&self) -> Value<'k> {
         let (k, member) = (self.member.k, self.member);
         let numbers = match &self.numbers {
@@ -386,18 +399,19 @@ impl<'k> Row<'k> {
         member.reduce(self.together(terms, |a, b| a + b), |a, b| a + b)
     }
 
-    /// Loads of the row as one number of it.
+    /// Combines loads of the row into one number of type `ty`.
     fn together(&self, loads: Vec<Value<'k>>, combine: impl Fn(Value<'k>, Value<'k>) -> Value<'k>) -> Value<'k> {
         let combine = |a: &Value<'k>, b: &Value<'k>| combine(*a, *b);
         let load = tree(loads, &combine);
         if load.ty() == self.ty { load } else { tree(load.lanes(), &combine) }
     }
 
-    /// Visits this member's numbers with their places and, where that is not certain, whether they exist.
+    /// Visits this member's numbers with their places. If a number may be beyond the row, `visit` also gets whether it
+    /// exists.
     fn each(&self, visit: impl Fn(Value<'k>, Option<Value<'k>>, Value<'k>)) {
         match &self.numbers {
             Numbers::Memory(load, turn) => {
-                // All are loaded before one is stored, which might be the same memory for all that a compiler knows.
+                // All loads come before the first store, as a compiler must assume that they share memory.
                 self.member.each_turn(*turn, self.length, |places| {
                     let numbers: Vec<_> = places.iter().map(|&j| load(j)).collect();
                     places.iter().zip(numbers).for_each(|(&j, x)| visit(j, None, x));

@@ -1,14 +1,15 @@
-//! Tensors with a border. Each invocation gathers four consecutive elements of the output.
+//! Pads tensors with a border. Each invocation gathers four consecutive elements of the output.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides, number_parameter, quad_indices};
-use crate::dtype::DType;
-use crate::shader::{KernelBuilder, Type, Value};
+use super::elements::{Elements, Quads, quad_indices};
+use super::parameters::{Each, Form, Lengths, Number, Size, View, parameters, times};
+use crate::base::dtype::DType;
+use crate::shader::{KernelBuilder, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
 
-/// What the border is made of.
+/// The elements of the border.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Border {
     Constant,
@@ -17,9 +18,7 @@ pub(crate) enum Border {
     Circular,
 }
 
-/// Adds a border along any axes. Parameters: the number of elements of the output, the lengths of its axes; the input's
-/// offset and strides; per axis how many elements stand before the input's, and the input's length; the number that a
-/// constant border is made of.
+/// Adds a border along any axes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pad {
     pub dtype: DType,
@@ -27,17 +26,39 @@ pub(crate) struct Pad {
     pub rank: usize,
 }
 
-impl Pad {
-    /// The length of the parameter block.
-    pub fn parameter_words(border: Border, dtype: DType, rank: usize) -> usize {
-        2 + 4 * rank + if border == Border::Constant { dtype.parts() } else { 0 }
-    }
+parameters! {
+    config: Pad;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements of the output.
+    count: Size,
+    /// The lengths of the output's axes.
+    lengths: Lengths = Lengths(config.rank),
+    x: View = View(config.rank),
+    /// Where the input is along each axis.
+    axes: Each<AxisForm> = times(config.rank),
+    /// The number in a constant border.
+    fill: Option<Number> = (config.border == Border::Constant).then_some(Number(config.dtype)),
+}
+
+/// The form of an axis.
+#[derive(Default)]
+pub(crate) struct AxisForm;
+
+parameters! {
+    config: AxisForm;
+    host: AxisParameters;
+    device: DeclaredAxis;
+    /// The number of elements before the input.
+    before: Size,
+    /// The length of the input.
+    length: Size,
 }
 
 impl Border {
-    /// The coordinate in the input that a coordinate in the output shows. `before` and what stands after the input are
-    /// shorter than one length (reflection) or no longer (circular).
-    fn source<'k>(self, place: Value<'k>, before: Value<'k>, length: Value<'k>) -> Value<'k> {
+    /// Returns the input coordinate for an output coordinate. For reflection, the border on either side is shorter than
+    /// the input. For circular padding, it is at most as long.
+    fn source<'k>(self, place: Value<'k>, &DeclaredAxis { before, length }: &DeclaredAxis<'k>) -> Value<'k> {
         let inner = place - before;
         match self {
             Border::Constant => inner,
@@ -64,28 +85,23 @@ impl Family for Pad {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let count = k.parameter(Type::U32);
-        let grid = Grid::parameters(k, self.rank);
-        let strides = Strides::parameters(k, self.rank);
-        let axes: Vec<[Value; 2]> = (0..self.rank).map(|_| [k.parameter(Type::U32), k.parameter(Type::U32)]).collect();
-        let fill = (self.border == Border::Constant).then(|| number_parameter(k, self.dtype));
+        let Declared { count, lengths, x: x_at, axes, fill } = self.declare(k);
         let x = Elements::input(k, "x", self.dtype);
         let y = Quads::output(k, "y", self.dtype);
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
-            let places = grid.coordinates(quad_indices(k, quad, count));
-            let sources: Vec<Value> = (places.iter().zip(&axes))
-                .map(|(&place, &[before, length])| self.border.source(place, before, length))
-                .collect();
+            let places = lengths.coordinates(quad_indices(k, quad, count));
+            let sources: Vec<Value> =
+                (places.iter().zip(&axes)).map(|(&place, axis)| self.border.source(place, axis)).collect();
             let Some(fill) = fill else {
-                return y.store(k, quad, x.gather_lanes(k, strides.at(&sources)));
+                return y.store(k, quad, x.gather_lanes(k, x_at.at(&sources)));
             };
-            // As a word, what is before the input is beyond it too.
-            let inside = sources.iter().zip(&axes).map(|(&source, &[_, length])| source.lt(length));
+            // As a word, a coordinate before the input wraps, so it is not below the length either.
+            let inside = sources.iter().zip(&axes).map(|(&source, axis)| source.lt(axis.length));
             let inside = inside.reduce(|all, inside| all & inside).unwrap_or(k.bool(true));
-            let first = strides.at(&[]);
-            let elements = x.gather_lanes(k, inside.select(strides.at(&sources), first));
+            let first = x_at.offset();
+            let elements = x.gather_lanes(k, inside.select(x_at.at(&sources), first));
             y.store(k, quad, inside.select(elements, fill));
         });
     }

@@ -1,22 +1,24 @@
-//! Pools: each window of the spatial axes folded to one number. Each invocation folds four consecutive windows.
+//! Pooling: folds each window of the spatial axes to one number. Each invocation folds four consecutive windows.
 
-use super::elements::{Elements, Quads, float_parameter};
+use super::elements::{Elements, Quads, quad_indices};
+use super::parameters::{Each, Float, Form, Size, View, parameters, times};
+use super::window::{DeclaredWindow, WindowForm};
 use super::{Family, volume};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// What a window is folded to.
+/// The number that a window is folded to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum PoolOp {
     Max,
     Average {
-        /// Whether the window's padding counts as zeros, or not at all.
+        /// True if the window's padding counts as zeros. If not, padding does not count.
         padding_counts: bool,
     },
-    /// The p-norm; p is the last parameter.
+    /// The p-norm.
     Norm,
 }
 
@@ -24,12 +26,12 @@ pub(crate) enum PoolOp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Windows {
     Sliding,
-    /// Window `q` goes from `floor(q input / output)` to `ceil((q + 1) input / output)`; the kernel is the longest.
+    /// Window `q` goes from `floor(q input / output)` to `ceil((q + 1) input / output)`. The kernel is the length of
+    /// the longest window.
     Adaptive,
 }
 
-/// A pool. Parameters: the number of elements of the output; the lengths of the two outer axes; per spatial axis the length
-/// of the output, the input and the kernel, stride, dilation, padding before and after; the input's offset and strides.
+/// Pooling over `axes` spatial axes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pool {
     pub op: PoolOp,
@@ -38,46 +40,71 @@ pub(crate) struct Pool {
     pub axes: usize,
 }
 
-/// One spatial axis, with what differs between the four windows in the lanes of vectors.
+parameters! {
+    config: Pool;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements of the output.
+    count: Size,
+    images: Size,
+    channels: Size,
+    /// The spatial axes.
+    axes: Each<AxisForm> = times(config.axes),
+    x: View = View(2 + config.axes),
+    /// The p of a norm.
+    p: Option<Float> = (config.op == PoolOp::Norm).then_some(Float(config.dtype)),
+}
+
+/// The form of a spatial axis.
+#[derive(Default)]
+pub(crate) struct AxisForm;
+
+parameters! {
+    config: AxisForm;
+    host: AxisParameters;
+    device: DeclaredAxis;
+    window: WindowForm,
+    /// The padding after the input.
+    after: Size,
+}
+
+/// One spatial axis. Numbers that differ between the four windows are vectors with a lane per window.
 struct Axis<'k> {
     /// The most elements that a window has in the input.
     most: Value<'k>,
     dilation: Value<'k>,
     stride_in_memory: Value<'k>,
-    /// The first element of the windows that is in the input, and where their elements in the input end.
+    /// Each window's first element in the input, and the end of its elements in the input.
     start: Value<'k>,
     end: Value<'k>,
     /// How many elements count for an average.
     counted: Value<'k>,
 }
 
-/// Indices in the buffer, each if the element is inside.
+/// Indices in the buffer, and whether each element is inside.
 type Sources<'k> = (Value<'k>, Option<Value<'k>>);
 
 impl Pool {
-    /// An axis for the windows at places `q`.
-    fn axis<'k>(
-        &self,
-        [output, input, kernel, stride, dilation, before, after]: [Value<'k>; 7],
-        stride_in_memory: Value<'k>,
-        q: Value<'k>,
-    ) -> Axis<'k> {
+    /// Returns an axis for the windows at places `q`.
+    fn axis<'k>(&self, axis: &DeclaredAxis<'k>, stride_in_memory: Value<'k>, q: Value<'k>) -> Axis<'k> {
+        let DeclaredWindow { output, input, kernel, stride, dilation, before } = axis.window;
         let (most, start, end, counted) = match self.windows {
             Windows::Adaptive => {
                 let (start, end) = (q * input / output, ((q + 1) * input + (output - 1)) / output);
                 (kernel, start, end, end - start)
             }
             Windows::Sliding => {
-                // From the start of the padding.
+                // Counted from the start of the padding.
                 let from = q * stride;
                 let counted = match self.op {
-                    PoolOp::Average { padding_counts: true } => (from + kernel).min(before + input + after) - from,
+                    PoolOp::Average { padding_counts: true } => (from + kernel).min(before + input + axis.after) - from,
                     _ => (from + kernel).min(before + input) - from.max(before),
                 };
                 // The loop visits no padding: there may be far more of it than input.
                 let first = match self.op {
                     PoolOp::Max => {
-                        // With a sign, as Intel's offline compiler (22.43) fails on differences that saturate at 0.
+                        // A signed difference, because Intel's offline compiler (22.43) fails on differences that
+                        // saturate at 0.
                         let missing = (before - from).bitcast(Type { scalar: Scalar::I32, lanes: 4 }).max(0);
                         from + (missing.bitcast(from.ty()) + (dilation - 1)) / dilation * dilation
                     }
@@ -91,7 +118,7 @@ impl Pool {
         Axis { most, dilation, stride_in_memory, start, end, counted }
     }
 
-    /// Folds an element into what has been folded.
+    /// Folds an element into the result so far.
     fn fold<'k>(&self, folded: Value<'k>, element: Value<'k>, p: Option<Value<'k>>) -> Value<'k> {
         match (self.op, p) {
             (PoolOp::Max, _) => folded.max(element),
@@ -100,10 +127,10 @@ impl Pool {
         }
     }
 
-    /// What an empty window is folded to.
+    /// Returns the result of an empty window.
     fn empty<'k>(&self, k: &'k KernelBuilder) -> Value<'k> {
         let number = match (self.op, self.dtype.compute_scalar()) {
-            // The smallest number of the dtype, which may be narrower.
+            // The smallest number of the dtype, which may be narrower than its compute type.
             (PoolOp::Max, Scalar::I32) => k.i32(i32::MIN >> (32 - 8 * self.dtype.size_in_bytes())),
             (PoolOp::Max, Scalar::I64) => k.number(Type::I64, 0).literal(i64::MIN),
             (PoolOp::Max, scalar @ (Scalar::F32 | Scalar::F64)) => k.f32(f32::NEG_INFINITY).convert(scalar),
@@ -114,9 +141,8 @@ impl Pool {
 }
 
 impl Family for Pool {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let axes = parameters[3..].chunks(7).take(self.axes);
-        volume(std::iter::once(&parameters[0]).chain(axes.map(|axis| (&axis[1]).min(&axis[2]))))
+    fn products(&self, Parameters { count, axes, .. }: &Parameters) -> u64 {
+        volume([count].into_iter().chain(axes.iter().map(|axis| (&axis.window.input).min(&axis.window.kernel))))
     }
 
     fn name(&self) -> String {
@@ -134,39 +160,32 @@ impl Family for Pool {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let word = || k.parameter(Type::U32);
-        let count = word();
-        let outer: [Value; 2] = std::array::from_fn(|_| word());
-        let spatial: Vec<[Value; 7]> = (0..self.axes).map(|_| std::array::from_fn(|_| word())).collect();
-        let offset = word();
-        let outer_strides: [Value; 2] = std::array::from_fn(|_| word());
-        let strides: Vec<Value> = (0..self.axes).map(|_| word()).collect();
-        let p = (self.op == PoolOp::Norm).then(|| float_parameter(k, self.dtype));
+        let Declared { count, images, channels, axes: spatial, x: x_at, p } = self.declare(k);
         let x = Elements::input(k, "x", self.dtype);
         let y = Quads::output(k, "y", self.dtype);
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
-            // The last four may reach beyond the output.
-            let mut rest = k.vector(&[0, 1, 2, 3].map(|lane| (quad * 4 + lane).min(count - 1)));
+            // The last quad may reach beyond the output.
+            let mut rest = quad_indices(k, quad, count);
             let mut place = |length: Value<'k>| {
                 let place = rest % length;
                 rest = rest / length;
                 place
             };
             let mut axes: Vec<Axis> = Vec::new();
-            for (&parameters, &stride) in spatial.iter().zip(&strides).rev() {
-                axes.push(self.axis(parameters, stride, place(parameters[0])));
+            for (from_last, axis) in (1..).zip(spatial.iter().rev()) {
+                axes.push(self.axis(axis, x_at.stride(from_last), place(axis.window.output)));
             }
             axes.reverse();
-            let mut index = offset.splat(4);
-            for (&length, &stride) in outer.iter().zip(&outer_strides).rev() {
-                index = index + place(length) * stride;
+            let mut index = x_at.offset().splat(4);
+            for (from_last, length) in (self.axes + 1..).zip([channels, images]) {
+                index = index + place(length) * x_at.stride(from_last);
             }
 
             let folded = k.var(self.empty(k));
             each_element(k, &axes, (index, None), &|(index, inside)| {
-                let load = |index: Value<'k>| x.gather(k, &[0, 1, 2, 3].map(|lane| index.lane(lane)));
+                let load = |index: Value<'k>| x.gather_lanes(k, index);
                 let before = folded.get();
                 folded.set(match inside {
                     Some(inside) => inside.select(self.fold(before, load(inside.select(index, 0)), p), before),
@@ -176,7 +195,7 @@ impl Family for Pool {
             let folded = folded.get();
             let result = match (self.op, p) {
                 (PoolOp::Average { .. }, _) => {
-                    // As floats: with padding, their product is more than an integer holds.
+                    // As floats: with padding, their product may not fit an integer.
                     let scalar = self.dtype.compute_scalar();
                     let counted = axes.iter().map(|axis| axis.counted.convert(scalar)).reduce(|a, b| a * b);
                     counted.map_or(folded, |counted| folded / counted)
@@ -196,7 +215,7 @@ impl Family for Pool {
     }
 }
 
-/// Visits the elements of the windows, in all four at once.
+/// Visits the elements of all four windows at once.
 fn each_element<'k>(
     k: &'k KernelBuilder,
     axes: &[Axis<'k>],

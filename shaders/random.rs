@@ -3,7 +3,8 @@
 
 use super::Family;
 use super::elements::Quads;
-use crate::dtype::DType;
+use super::parameters::{Bits, Each, Form, Size, parameters, times};
+use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
@@ -18,44 +19,81 @@ pub(crate) enum Distribution {
     Normal,
     /// Location 0, scale 1.
     Gumbel,
-    /// Integers from a first one on, modulo 2^32; `u32`. Two more parameters: how many there are, and the first.
+    /// `u32` integers of a range, modulo 2^32.
     Integer,
-    /// The same modulo 2^64, by words: `i64` on devices that do not compute in it, too. Four more parameters, two words
-    /// each, the lower one first.
+    /// `i64` integers of a range, modulo 2^64. They are computed in words, so that devices without `i64` make them too.
     WideInteger,
 }
 
-/// A kernel that fills a buffer, of `f32` but for integers. Parameters: the number of elements, the two words of the key,
-/// and the number of the tensor in the sequence of those made with that key.
+impl Distribution {
+    /// Returns the range of the numbers, if they are integers.
+    fn range(self) -> Option<Range> {
+        match self {
+            Distribution::Integer => Some(Range { words: 1 }),
+            Distribution::WideInteger => Some(Range { words: 2 }),
+            Distribution::Uniform | Distribution::Normal | Distribution::Gumbel => None,
+        }
+    }
+}
+
+/// A kernel that fills a buffer. Integers are `u32` or `i64`, all other numbers `f32`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Random {
     pub distribution: Distribution,
 }
 
-/// The random bits of a tensor, by the place of its elements.
-#[derive(Clone, Copy)]
-pub(super) struct Bits<'k> {
-    key: [Value<'k>; 2],
-    sequence: Value<'k>,
+parameters! {
+    config: Random;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements.
+    count: Size,
+    generator: Generator,
+    range: Option<Range> = config.distribution.range(),
 }
 
-impl<'k> Bits<'k> {
-    pub fn parameters(k: &'k KernelBuilder) -> Self {
-        let [low, high, sequence] = std::array::from_fn(|_| k.parameter(Type::U32));
-        Bits { key: [low, high], sequence }
-    }
+/// The form of the parameters that determine a tensor's random bits.
+#[derive(Default)]
+pub(crate) struct Generator;
 
-    /// The words of two neighbouring elements.
-    pub fn pair(self, pair: Value<'k>) -> [Value<'k>; 2] {
-        threefry(self.key, [pair, self.sequence])
+parameters! {
+    config: Generator;
+    host: GeneratorParameters;
+    device: DeclaredGenerator;
+    /// The words of the key.
+    key_low: Bits,
+    key_high: Bits,
+    /// The number of the tensor among the tensors made with that key.
+    sequence: Bits,
+}
+
+impl<'k> DeclaredGenerator<'k> {
+    /// Returns the random bits of two neighbouring elements, a word each.
+    pub fn pair(&self, pair: Value<'k>) -> [Value<'k>; 2] {
+        threefry([self.key_low, self.key_high], [pair, self.sequence])
     }
+}
+
+/// The form of a range of integers. Each has this many words, the lower one first.
+pub(crate) struct Range {
+    words: usize,
+}
+
+parameters! {
+    config: Range;
+    host: RangeParameters;
+    device: DeclaredRange;
+    /// The number of integers.
+    length: Each<Bits> = times(config.words),
+    /// The first integer.
+    first: Each<Bits> = times(config.words),
 }
 
 fn rotate_left<'k>(x: Value<'k>, bits: u32) -> Value<'k> {
     (x << bits) | (x >> (32 - bits))
 }
 
-/// Two words of random bits from a key and a counter.
+/// Returns two words of random bits from a key and a counter.
 fn threefry<'k>(key: [Value<'k>; 2], counter: [Value<'k>; 2]) -> [Value<'k>; 2] {
     const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
     let keys = [key[0], key[1], key[0] ^ key[1] ^ 0x1bd1_1bda_u32];
@@ -71,17 +109,17 @@ fn threefry<'k>(key: [Value<'k>; 2], counter: [Value<'k>; 2]) -> [Value<'k>; 2] 
     [x, y]
 }
 
-/// An odd number below 2^24: never an end of a range, where a quantile is infinite.
+/// Returns an odd number below 2^24. It is never an end of the range, where a quantile is infinite.
 fn odd(bits: Value<'_>) -> Value<'_> {
     ((bits >> 9) * 2 + 1).convert(Scalar::F32)
 }
 
-/// The number of the Gumbel distribution for 32 random bits.
+/// Returns the number of the Gumbel distribution for 32 random bits.
 pub(super) fn gumbel(bits: Value<'_>) -> Value<'_> {
     (odd(bits) * (1.0 / 16_777_216.0)).gumbel_quantile()
 }
 
-/// The upper word of a product of words, which devices do not have everywhere.
+/// Returns the upper word of a product of words. Not all devices have an instruction for it.
 fn multiply_high<'k>(a: Value<'k>, b: Value<'k>) -> Value<'k> {
     let ([a_low, a_high], [b_low, b_high]) = (halves(a), halves(b));
     let middle = a_high * b_low + ((a_low * b_low) >> 16);
@@ -93,13 +131,13 @@ fn halves(word: Value<'_>) -> [Value<'_>; 2] {
     [word & 0xffff, word >> 16]
 }
 
-/// A sum of words, and what it carries.
+/// Returns a sum of words and its carry.
 fn add<'k>(a: Value<'k>, b: Value<'k>) -> [Value<'k>; 2] {
     let sum = a + b;
     [sum, sum.lt(b).convert(Scalar::U32)]
 }
 
-/// The upper two words of a product of numbers of two, the lower ones first.
+/// Returns the upper two words of a product of two-word numbers, lower words first.
 fn multiply_high_wide<'k>(a: [Value<'k>; 2], b: [Value<'k>; 2]) -> [Value<'k>; 2] {
     let [second, carry_0] = add(multiply_high(a[0], b[0]), a[0] * b[1]);
     let [_, carry_1] = add(second, a[1] * b[0]);
@@ -119,21 +157,21 @@ impl Family for Random {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let count = k.parameter(Type::U32);
-        let words = Bits::parameters(k);
-        if self.distribution == Distribution::WideInteger {
-            return wide_integers(k, count, words);
-        }
-        let range = (self.distribution == Distribution::Integer)
-            .then(|| [k.parameter(Type::U32), k.parameter(Type::U32)].map(|word| word.splat(4)));
+        let Declared { count, generator, range } = self.declare(k);
+        let range = match range {
+            Some(range) if self.distribution == Distribution::WideInteger => {
+                return wide_integers(k, count, &generator, &range);
+            }
+            range => range.map(|range| [range.length[0].splat(4), range.first[0].splat(4)]),
+        };
         let scalar = if range.is_some() { Scalar::U32 } else { Scalar::F32 };
         let y = k.buffer("y", Type::vec4(scalar), Access::Write);
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
-            let ([a, b], [c, d]) = (words.pair(quad * 2), words.pair(quad * 2 + 1));
+            let ([a, b], [c, d]) = (generator.pair(quad * 2), generator.pair(quad * 2 + 1));
             let bits = k.vector(&[a, b, c, d]);
             let numbers = match (self.distribution, range) {
-                (_, Some([numbers, first])) => multiply_high(bits, numbers) + first,
+                (_, Some([length, first])) => multiply_high(bits, length) + first,
                 (Distribution::Normal, _) => (odd(bits) * (1.0 / 8_388_608.0) - 1.0).normal_quantile(),
                 (Distribution::Gumbel, _) => gumbel(bits),
                 _ => (bits >> 8).convert(Scalar::F32) * (1.0 / 16_777_216.0),
@@ -148,15 +186,20 @@ impl Family for Random {
     }
 }
 
-/// Integers of two words, the lower ones first, each made of both words of its own pair.
-fn wide_integers<'k>(k: &'k KernelBuilder, count: Value<'k>, words: Bits<'k>) {
-    let [numbers, first] = std::array::from_fn(|_| std::array::from_fn(|_| k.parameter(Type::U32).splat(4)));
+/// Writes integers of two words, lower words first. Each is made of both words of its own pair of random bits.
+fn wide_integers<'k>(
+    k: &'k KernelBuilder,
+    count: Value<'k>,
+    generator: &DeclaredGenerator<'k>,
+    range: &DeclaredRange<'k>,
+) {
+    let [length, first] = [&range.length, &range.first].map(|words| [words[0].splat(4), words[1].splat(4)]);
     let y = Quads::output(k, "y", DType::U32);
     let quad = k.global_index();
     k.when((quad * 4).lt(count), || {
-        let pairs = [0, 1, 2, 3].map(|lane| words.pair(quad * 4 + lane));
+        let pairs = [0, 1, 2, 3].map(|lane| generator.pair(quad * 4 + lane));
         let bits = [0, 1].map(|word| k.vector(&pairs.map(|pair| pair[word])));
-        let [low, high] = multiply_high_wide(bits, numbers);
+        let [low, high] = multiply_high_wide(bits, length);
         let [low, carry] = add(low, first[0]);
         let high = high + first[1] + carry;
         y.store_lanes(k, quad, [0, 1, 2, 3].map(|lane| k.vector(&[low.lane(lane), high.lane(lane)])));

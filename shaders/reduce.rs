@@ -1,14 +1,15 @@
-//! Reductions over any axes: each team of invocations folds one row, the reduced elements of one output element. What
-//! rows are folded to stands in `fold.rs`.
+//! Reductions over any axes. Each team of invocations folds one row: the elements that one output element is reduced
+//! from. `fold.rs` has the folds.
 
 use super::Family;
 use super::fold::{FoldOp, State, States};
+use super::parameters::{Form, Size, parameters};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{Team, Turn, WORKGROUP};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
-/// From what to what a reduction goes. A long row is cut into chunks, each with a team of its own.
+/// The stage of a reduction. A long row is split into chunks, each with a team of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     /// From elements to results.
@@ -19,10 +20,11 @@ pub(crate) enum Stage {
     End,
 }
 
-/// A reduction. Parameters: the number of chunks in all and per row, the length of a chunk and of a row, in loads of
-/// elements or in states; the number of elements of a row; those of [`RowsType`], which states have not. Buffers: the elements, for
-/// centred operations a number per row that is taken from each of its elements; or the states; the results, or the
-/// states.
+/// A reduction. Its buffers are, in order:
+///
+/// 1. The elements, or the states of chunks.
+/// 2. For centred operations, a number per row. The kernel subtracts it from each element of the row.
+/// 3. The results, or the states of chunks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Reduce {
     pub op: FoldOp,
@@ -32,13 +34,26 @@ pub(crate) struct Reduce {
     pub turn: Turn,
 }
 
-impl Reduce {
-    /// The length of the parameter block before the rows' own.
-    pub const PARAMETER_WORDS: usize = 5;
+parameters! {
+    config: Reduce;
+    host: Parameters;
+    device: Declared;
+    /// The total number of chunks.
+    chunks: Size,
+    /// The number of chunks per row.
+    per_row: Size,
+    /// The length of a chunk, in loads of elements or in states.
+    span: Size,
+    /// The length of a row, in the same unit.
+    length: Size,
+    /// The number of elements of a row.
+    count: Size,
+    /// The rows of elements; states lie in order.
+    rows: Option<RowsType> = (config.stage != Stage::End).then_some(config.rows),
 }
 
 impl FoldOp {
-    /// Whether a number per row is taken from each of its elements.
+    /// True if the kernel subtracts a number per row from each of its elements.
     pub const fn is_centred(self) -> bool {
         matches!(self, FoldOp::Deviations | FoldOp::SumExp)
     }
@@ -54,12 +69,12 @@ impl Family for Reduce {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [chunks, per_row, span, length, count] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let Declared { chunks, per_row, span, length, count, rows } = self.declare(k);
         let member = self.team.join(k);
         // A folded dispatch has surplus chunks: they repeat the last one, as all invocations must reach the barriers.
         let chunk = member.row.min(chunks - 1);
         let (row, part) = match self.team {
-            // Neighbours work on neighbouring rows, whose elements may be neighbours.
+            // Neighbouring invocations work on neighbouring rows, whose elements may be neighbours in memory.
             Team::Invocation => (chunk % (chunks / per_row), chunk / (chunks / per_row)),
             Team::Workgroup(_) | Team::Columns { .. } => (chunk / per_row, chunk % per_row),
         };
@@ -70,13 +85,10 @@ impl Family for Reduce {
         let scalar = ty(self.rows.dtype);
         let fold = self.op.fold(k, scalar);
         let types = self.op.state(self.rows.dtype);
-        let states: Box<dyn Fn(Value<'k>) -> Vec<State<'k>> + '_> = if self.stage == Stage::End {
-            let states = States::declare(k, "states", &types, Access::Read);
-            Box::new(move |j| vec![states.load(row * length + j)])
-        } else {
+        let states: Box<dyn Fn(Value<'k>) -> Vec<State<'k>> + '_> = if let Some(rows) = rows {
             let elements: Box<dyn Fn(Value<'k>) -> Value<'k>> = match self.turn {
-                Turn::Quads => Box::new(Rows::quads(k, self.rows, row)),
-                Turn::Single | Turn::Singles => Box::new(Rows::input(k, self.rows).row(row)),
+                Turn::Quads => Box::new(Rows::quads(k, rows, self.rows.dtype, row)),
+                Turn::Single | Turn::Singles => Box::new(Rows::input(k, rows, self.rows.dtype).row(row)),
             };
             let centre = self.op.is_centred().then(|| k.buffer("centre", scalar, Access::Read).load(row));
             let (map, width) = (&fold.map, self.turn.width());
@@ -85,6 +97,9 @@ impl Family for Reduce {
                 let places = (0..).map(|lane| j * width + lane);
                 elements.zip(places).map(|(x, place)| map(centre.map_or(x, |centre| x - centre), place)).collect()
             })
+        } else {
+            let states = States::declare(k, "states", &types, Access::Read);
+            Box::new(move |j| vec![states.load(row * length + j)])
         };
         let first = || states(k.u32(0)).swap_remove(0);
         let stored = member.row.lt(chunks) & member.lane.eq(0);

@@ -1,14 +1,16 @@
-//! Rotary position embeddings: pairs of features turned by an angle. Each invocation computes four consecutive elements.
+//! Rotary position embeddings: rotates pairs of features by an angle. Each invocation computes four consecutive
+//! elements.
 
 use super::Family;
-use super::elements::{Elements, Grid, Quads, Strides};
-use crate::dtype::DType;
-use crate::shader::{KernelBuilder, Type, Value};
+use super::elements::{Elements, Quads, Strides};
+use super::parameters::{Form, Lengths, Size, View, parameters};
+use crate::base::dtype::DType;
+use crate::shader::{KernelBuilder, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 128;
 
-/// Which features are a pair.
+/// Which features form a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Pairs {
     /// The first and the second half: `i` and `i + half`.
@@ -17,22 +19,31 @@ pub(crate) enum Pairs {
     Neighbours,
 }
 
-/// A pair `(a, b)` becomes `(a cos - b sin, a sin + b cos)`; features behind the last pair stay. Parameters: the number
-/// of elements, the number of features and of pairs; the lengths of the other axes; for `x` and both tables the offset,
-/// and the strides along the other axes and along the features or pairs.
+/// A pair `(a, b)` becomes `(a cos - b sin, a sin + b cos)`. Features after the last pair do not change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Rotary {
     pub dtype: DType,
     pub table: DType,
     pub pairs: Pairs,
+    /// The number of axes other than the features.
     pub rank: usize,
 }
 
-impl Rotary {
-    /// The length of the parameter block for so many other axes.
-    pub fn parameter_words(rank: usize) -> usize {
-        3 + rank + 3 * (rank + 2)
-    }
+parameters! {
+    config: Rotary;
+    host: Parameters;
+    device: Declared;
+    /// The number of elements.
+    count: Size,
+    features: Size,
+    pairs: Size,
+    /// The lengths of the other axes.
+    lengths: Lengths = Lengths(config.rank),
+    /// Strides along the other axes, then along the features.
+    x: View = View(config.rank + 1),
+    /// Strides along the other axes, then along the pairs.
+    cos: View = View(config.rank + 1),
+    sin: View = View(config.rank + 1),
 }
 
 impl Family for Rotary {
@@ -45,9 +56,7 @@ impl Family for Rotary {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [count, features, pairs] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let grid = Grid::parameters(k, self.rank);
-        let [x_at, cos_at, sin_at] = std::array::from_fn(|_| Strides::parameters(k, self.rank + 1));
+        let Declared { count, features, pairs, lengths, x: x_at, cos: cos_at, sin: sin_at } = self.declare(k);
         let x = Elements::input(k, "x", self.dtype);
         let (cos, sin) = (Elements::input(k, "cos", self.table), Elements::input(k, "sin", self.table));
         let y = Quads::output(k, "y", self.dtype);
@@ -57,7 +66,7 @@ impl Family for Rotary {
         k.when(first.lt(count), || {
             let lanes = [0, 1, 2, 3].map(|lane| {
                 let place = (first + lane).min(count - 1);
-                let (row, feature) = (grid.coordinates(place / features), place % features);
+                let (row, feature) = (lengths.coordinates(place / features), place % features);
                 let at = |strides: &Strides<'k>, last: Value<'k>| strides.at(&[&row[..], &[last]].concat());
                 let turned = feature.lt(pairs * 2);
                 // The pair, whether this is its second feature, and the other feature.

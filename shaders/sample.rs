@@ -1,19 +1,34 @@
-//! Places drawn at random by the Gumbel-max trick: the largest of the logarithms of weights, each with a number of the
-//! Gumbel distribution added, is at each place with the probability of its weight (E. Gumbel, 1954). The random numbers
-//! are made where they are needed and never stored.
+//! Draws places at random by the Gumbel-max trick (E. Gumbel, 1954). A number of the Gumbel distribution is added to
+//! the logarithm of each weight. The largest sum is then at each place with the probability of its weight. The kernel
+//! makes the random numbers when it needs them, and never stores them.
 
 use super::Family;
 use super::fold::FoldOp;
-use super::random::{Bits, gumbel};
+use super::parameters::{Form, Size, parameters};
+use super::random::{Generator, gumbel};
 use super::workgroup::{Team, Turn};
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
-/// Draws a place in each row of `x`, several times, independently. Parameters: the number of draws in all, and per row;
-/// the length of a row; the offset of `x`, which is contiguous and `f32`; what [`Bits`] takes. The random numbers are those
-/// of a tensor that has a row per draw.
+/// Draws a place in each row of `x` several times, independently. `x` is contiguous and `f32`. The random numbers are
+/// the elements of a tensor with one row per draw.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Sample {
     pub team: Team,
+}
+
+parameters! {
+    config: Sample;
+    host: Parameters;
+    device: Declared;
+    /// The total number of draws.
+    draws: Size,
+    /// The number of draws per row.
+    per_row: Size,
+    /// The length of a row.
+    length: Size,
+    /// The offset of `x`.
+    offset: Size,
+    generator: Generator,
 }
 
 impl Family for Sample {
@@ -26,8 +41,7 @@ impl Family for Sample {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [draws, per_row, length, offset] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let bits = Bits::parameters(k);
+        let Declared { draws, per_row, length, offset, generator } = self.declare(k);
         let x = k.buffer("x", Type::F32, Access::Read);
         let y = k.buffer("y", Type::U32, Access::Write);
 
@@ -37,7 +51,7 @@ impl Family for Sample {
         let row = offset + draw / per_row * length;
         let element = |j: Value<'k>| {
             let place = draw * length + j;
-            let [even, odd] = bits.pair(place / 2);
+            let [even, odd] = generator.pair(place / 2);
             x.load(row + j) + gumbel((place & 1).eq(0).select(even, odd))
         };
         let fold = FoldOp::ArgMax.fold(k, Type::F32);

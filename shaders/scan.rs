@@ -1,29 +1,33 @@
-//! Running folds along an axis, such as cumulative sums. Long rows are cut into chunks: `reduce.rs` folds each to a
-//! state, one kernel here scans the states, another one the elements of each chunk from the state before it on.
+//! Running folds along an axis, such as cumulative sums. Long rows are split into chunks:
+//!
+//! 1. `reduce.rs` folds each chunk to a state.
+//! 2. A kernel here scans the states.
+//! 3. Another one scans the elements of each chunk, from the state before the chunk on.
 
 use super::Family;
 use super::fold::{FoldOp, State, States};
+use super::parameters::{Form, Size, parameters};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{StateVar, Team, WORKGROUP};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
 
-/// What is scanned.
+/// The elements or states that a kernel scans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Scanned {
     /// Elements of rows in one chunk each.
     Rows,
-    /// Elements of chunks, behind the states before them.
+    /// Elements of chunks, each chunk from the state before it on.
     Chunks,
-    /// States of chunks; each becomes that of all before it.
+    /// States of chunks. Each becomes the state of all chunks before it.
     States,
 }
 
-/// A scan. Parameters: the number of chunks in all and per row, the length of a chunk and of a row, in elements or
-/// states, and of a member's part of a chunk; the number of rows that lie side by side (the product of the axes inside of
-/// the scanned one), and those of [`RowsType`], which states have not. Buffers: the elements, the states if there are
-/// any, the results in row-major order of the whole tensor; or the states and the states. Each chunk has a team, each
-/// member of it neighbouring elements.
+/// A scan. Each chunk has a team, and each member scans neighbouring elements. Its buffers are, in order:
+///
+/// - For elements: the elements, the states before chunks if there are any, and the results in row-major order of the
+///   whole tensor.
+/// - For states: the states before and after the scan.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Scan {
     pub op: FoldOp,
@@ -32,9 +36,31 @@ pub(crate) struct Scan {
     pub team: Team,
 }
 
+parameters! {
+    config: Scan;
+    host: Parameters;
+    device: Declared;
+    /// The total number of chunks.
+    chunks: Size,
+    /// The number of chunks per row.
+    per_row: Size,
+    /// The length of a chunk, in elements or states.
+    span: Size,
+    /// The length of a row, in the same unit.
+    length: Size,
+    /// The length of a member's part of a chunk.
+    share: Size,
+    /// The number of rows that lie side by side: the product of the axes inside of the scanned one.
+    inner: Option<Size> = config.has_rows().then_some(Size),
+    /// The rows of elements; states lie in order.
+    rows: Option<RowsType> = config.has_rows().then_some(config.rows),
+}
+
 impl Scan {
-    /// The length of the parameter block before the rows' own.
-    pub const PARAMETER_WORDS: usize = 6;
+    /// True if the kernel scans rows of elements, not states.
+    fn has_rows(&self) -> bool {
+        self.scanned != Scanned::States
+    }
 }
 
 impl Family for Scan {
@@ -47,7 +73,7 @@ impl Family for Scan {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [chunks, per_row, span, length, share] = std::array::from_fn(|_| k.parameter(Type::U32));
+        let Declared { chunks, per_row, span, length, share, inner, rows } = self.declare(k);
         let member = self.team.join(k);
         // As in reductions, surplus chunks of a folded dispatch repeat the last one.
         let chunk = member.row.min(chunks - 1);
@@ -63,7 +89,8 @@ impl Family for Scan {
         let fold = self.op.fold(k, ty(self.rows.dtype));
         let types = self.op.state(self.rows.dtype);
         let scratch = member.scratch(types.iter().map(|&dtype| ty(dtype)));
-        // The state after each element or before each state, from `before` the chunk on.
+        // Scans a chunk from the state `before` it on. `output` gets the state before each element or state, and the
+        // state after it.
         let scan = |before: Option<State<'k>>,
                     state: &dyn Fn(Value<'k>) -> State<'k>,
                     output: &dyn Fn(Value<'k>, &StateVar<'k>, State<'k>)| {
@@ -72,7 +99,7 @@ impl Family for Scan {
             if self.team != Team::Invocation {
                 k.for_range(start, end, |j| running.set(&(fold.combine)(&running.get(), &state(j))));
             }
-            // Before the first chunk of a row is nothing.
+            // The first chunk of a row has no state before it.
             let before = before.map_or(first.clone(), |before| {
                 let choose = |(&first, before)| chunk_of_row.eq(0).select(first, before);
                 first.iter().zip(before).map(choose).collect()
@@ -80,16 +107,8 @@ impl Family for Scan {
             running.set(&member.prefix(&fold, &scratch, before, running.get()));
             k.for_range(start, end, |j| output(j, &running, (fold.combine)(&running.get(), &state(j))));
         };
-        if self.scanned == Scanned::States {
-            let states = States::declare(k, "states", &types, Access::Read);
-            let y = States::declare(k, "y", &types, Access::Write);
-            scan(None, &|j| states.load(row * length + j), &|j, running, next| {
-                k.when(inside, || y.store(row * length + j, &running.get()));
-                running.set(&next);
-            });
-        } else {
-            let inner = k.parameter(Type::U32);
-            let element = Rows::input(k, self.rows).row(row);
+        if let (Some(inner), Some(rows)) = (inner, rows) {
+            let element = Rows::input(k, rows, self.rows.dtype).row(row);
             let before = (self.scanned == Scanned::Chunks)
                 .then(|| States::declare(k, "before", &types, Access::Read).load(chunk));
             let y = k.buffer("y", ty(self.op.output(self.rows.dtype)), Access::Write);
@@ -97,6 +116,13 @@ impl Family for Scan {
                 running.set(&next);
                 let index = (row / inner * length + j) * inner + row % inner;
                 k.when(inside, || y.store(index, (fold.finish)(&next, j)));
+            });
+        } else {
+            let states = States::declare(k, "states", &types, Access::Read);
+            let y = States::declare(k, "y", &types, Access::Write);
+            scan(None, &|j| states.load(row * length + j), &|j, running, next| {
+                k.when(inside, || y.store(row * length + j, &running.get()));
+                running.set(&next);
             });
         }
     }

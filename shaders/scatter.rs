@@ -1,33 +1,35 @@
-//! Elements written, or combined with those that are there, at the places that an index tensor names. Each invocation
+//! Writes elements to the places that an index tensor names, or combines them with the elements there. Each invocation
 //! has one index.
 
 use super::Family;
-use super::elements::{Elements, Grid, Raw, Strides};
-use crate::dtype::DType;
+use super::elements::{Elements, Raw};
+use super::parameters::{Form, Lengths, Size, Stride, View, parameters};
+use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// What happens at the place that an index names.
+/// The operation at the place that an index names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ScatterOp {
     /// The place gets the number of the last index that names it, counted from 1. Reads no source, writes `u32`.
     Mark,
-    /// The element of the source is written, if `Mark` has left the number of this index. So each place is written once.
+    /// Writes the element of the source if `Mark` has left the number of this index. So each place is written once.
     Replace,
-    /// The element of the source is added. The target is of the source's dtype, widened.
+    /// Adds the element of the source. The target has the source's dtype, widened.
     Add,
-    /// The larger element stays. The target is of the source's dtype, widened.
+    /// Keeps the larger element. The target has the source's dtype, widened.
     Max,
-    /// The indexes that name a place become a chain: the place gets the number of one of them, counted from 1, and each
-    /// of them that of another one, the last one 0. Reads no source, writes `u32`. As a chain is followed by one
-    /// invocation, a place that very many indexes name takes long.
+    /// Links the indexes that name a place into a chain. The place gets the number of one of them, counted from 1. Each
+    /// index gets the number of the next one, and the last one gets 0. Reads no source, writes `u32`. One invocation
+    /// follows a whole chain, so a place that very many indexes name takes long.
     Link,
 }
 
 impl ScatterOp {
-    /// Whether elements are combined along chains: atomic operations are on words, which a sum of integers can be made of.
+    /// True if elements are combined along chains. Atomic operations work on words, from which only sums of 64-bit
+    /// integers can be made.
     pub fn follows_chains(self, dtype: DType) -> bool {
         match self {
             ScatterOp::Add => dtype == DType::F64,
@@ -37,11 +39,8 @@ impl ScatterOp {
     }
 }
 
-/// `y[.., index[.., i, ..], ..] = x[.., i, ..]`, or combined with it; an index out of range does nothing. Parameters: the
-/// number of indexes; length and stride of the axis of `y` that is indexed; the lengths of the axes of the index; of `y`
-/// without that axis, of the index and (but for `Mark` and `Link`) of `x` an offset and strides; where there are marks
-/// besides `y`, their offset, they are strided as `y`; where there are chains, the place of the first index's link behind
-/// the marks. Buffers: index, `x`, marks (and links) and `y`, those that the operation has.
+/// `y[.., index[.., i, ..], ..] = x[.., i, ..]`, or combined with it. An index out of range does nothing. Its buffers
+/// are, as far as the operation has them: index, `x`, marks (and links), `y`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Scatter {
     pub op: ScatterOp,
@@ -50,16 +49,39 @@ pub(crate) struct Scatter {
     pub rank: usize,
 }
 
+parameters! {
+    config: Scatter;
+    host: Parameters;
+    device: Declared;
+    /// The number of indexes.
+    count: Size,
+    /// The length of the indexed axis of `y`.
+    length: Size,
+    /// The stride of that axis.
+    stride: Stride,
+    /// The lengths of the axes of the index.
+    lengths: Lengths = Lengths(config.rank),
+    /// `y` without the indexed axis.
+    y: View = View(config.rank),
+    index: View = View(config.rank),
+    x: Option<View> = config.reads_source().then_some(View(config.rank)),
+    /// The offset of the marks, if they are in a buffer beside `y`. They have the strides of `y`.
+    marks: Option<Size> = config.reads_marks().then_some(Size),
+    /// The place of the first index's link, after the marks.
+    first_link: Option<Size> = config.has_links().then_some(Size),
+}
+
 impl Scatter {
-    pub fn parameter_words(&self) -> usize {
-        let (views, marks, links) = match self.op {
-            ScatterOp::Mark => (2, 0, 0),
-            ScatterOp::Link => (2, 0, 1),
-            ScatterOp::Replace => (3, 1, 0),
-            op if op.follows_chains(self.dtype) => (3, 1, 1),
-            _ => (3, 0, 0),
-        };
-        3 + self.rank + views * (1 + self.rank) + marks + links
+    fn reads_source(&self) -> bool {
+        !matches!(self.op, ScatterOp::Mark | ScatterOp::Link)
+    }
+
+    fn reads_marks(&self) -> bool {
+        self.op == ScatterOp::Replace || self.op.follows_chains(self.dtype)
+    }
+
+    fn has_links(&self) -> bool {
+        self.op == ScatterOp::Link || self.op.follows_chains(self.dtype)
     }
 }
 
@@ -73,26 +95,24 @@ impl Family for Scatter {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [count, length, stride] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let grid = Grid::parameters(k, self.rank);
-        let (y_at, index_at) = (Strides::parameters(k, self.rank), Strides::parameters(k, self.rank));
+        let Declared { count, length, stride, lengths, y: y_at, index: index_at, x, marks, first_link } =
+            self.declare(k);
         let index = Elements::indexes(k, "index", self.index);
         let number = k.global_index();
         // Runs `act` with the coordinates of the index and the place in `y` that it names.
         let named = |act: &dyn Fn(&[Value<'k>], Value<'k>)| {
             k.when(number.lt(count), || {
-                let place = grid.coordinates(number);
+                let place = lengths.coordinates(number);
                 let wanted = index.load_index(index_at.at(&place));
                 k.when(wanted.lt(length), || act(&place, y_at.at(&place) + wanted * stride));
             });
         };
-        match self.op {
-            ScatterOp::Mark => {
+        match (self.op, x, marks, first_link) {
+            (ScatterOp::Mark, ..) => {
                 let marks = k.buffer("marks", Type::U32, Access::ReadWrite);
                 named(&|_, at| _ = marks.atomic_max(at, number + 1));
             }
-            ScatterOp::Replace => {
-                let (x_at, marks_offset) = (Strides::parameters(k, self.rank), k.parameter(Type::U32));
+            (ScatterOp::Replace, Some(x_at), Some(marks_offset), _) => {
                 let x = Raw::input(k, "x", self.dtype.size_in_bytes());
                 let marks = k.buffer("marks", Type::U32, Access::Read);
                 let y = Raw::output(k, "y", self.dtype.size_in_bytes());
@@ -101,23 +121,20 @@ impl Family for Scatter {
                     k.when(mark.eq(number + 1), || y.replace(at, x.load(x_at.at(place))));
                 });
             }
-            ScatterOp::Link => {
-                let first_link = k.parameter(Type::U32);
+            (ScatterOp::Link, _, _, Some(first_link)) => {
                 let links = k.buffer("links", Type::U32, Access::ReadWrite);
                 named(&|_, at| {
                     let next = links.atomic_exchange(at, number + 1);
                     links.store(first_link + number, next);
                 });
             }
-            ScatterOp::Add | ScatterOp::Max if self.op.follows_chains(self.dtype) => {
-                let x_at = Strides::parameters(k, self.rank);
-                let (links_offset, first_link) = (k.parameter(Type::U32), k.parameter(Type::U32));
+            (ScatterOp::Add | ScatterOp::Max, Some(x_at), Some(links_offset), Some(first_link)) => {
                 let x = Elements::input(k, "x", self.dtype);
                 let links = k.buffer("links", Type::U32, Access::Read);
                 let element = Type { scalar: self.dtype.compute_scalar(), lanes: 1 };
                 let y = k.buffer("y", element, Access::ReadWrite);
                 named(&|_, at| {
-                    // The index that the chain starts with combines all of its elements.
+                    // The first index of a chain combines all elements of the chain.
                     let first = links.load(at - y_at.offset() + links_offset);
                     k.when(first.eq(number + 1), || {
                         let (link, combined) = (k.var(first), k.var(y.load(at)));
@@ -125,7 +142,7 @@ impl Family for Scatter {
                             || link.get().gt(0),
                             || {
                                 let named_too = link.get() - 1;
-                                let value = x.load(x_at.at(&grid.coordinates(named_too)));
+                                let value = x.load(x_at.at(&lengths.coordinates(named_too)));
                                 let before = combined.get();
                                 combined.set(if self.op == ScatterOp::Add {
                                     before + value
@@ -139,12 +156,12 @@ impl Family for Scatter {
                     });
                 });
             }
-            ScatterOp::Add | ScatterOp::Max => {
-                let x_at = Strides::parameters(k, self.rank);
+            (ScatterOp::Add | ScatterOp::Max, Some(x_at), ..) => {
                 let x = Elements::moved(k, "x", self.dtype);
                 let y = k.buffer("y", Type::U32, Access::ReadWrite);
                 named(&|place, at| self.combine(k, y, at, x.load(x_at.at(place))));
             }
+            _ => k.fail("an operation lacks parameters"),
         }
     }
 
@@ -157,11 +174,11 @@ impl Family for Scatter {
 }
 
 impl Scatter {
-    /// Combines `value` with a word of `y` while others do the same.
+    /// Combines `value` with an element of `y` while other invocations do the same.
     fn combine<'k>(&self, k: &'k KernelBuilder, y: Array<'k>, at: Value<'k>, value: Value<'k>) {
         let ty = value.ty();
         if self.dtype == DType::I64 {
-            // Each addition that the lower word does not hold is carried by whoever made it.
+            // The invocation whose addition overflows the lower word carries into the upper word.
             let low = value.lane(0);
             let sum = y.atomic_add(at * 2, low) + low;
             y.atomic_add(at * 2 + 1, value.lane(1) + sum.lt(low).convert(Scalar::U32));
@@ -180,9 +197,9 @@ impl Scatter {
             }
             _ => (k.f32(0.0), |a, b| a + b),
         };
-        // There are no atomic operations for these. So the word is taken, with the neutral element left in its place, and
-        // put back combined. What is found then is that element, or what another invocation has put there meanwhile: that
-        // is to be combined next.
+        // There are no atomic operations for these. So the invocation takes the word, leaves the neutral element in its
+        // place, and puts the combined word back. If it then finds another word than the neutral element there, another
+        // invocation has put it there meanwhile. The invocation combines that word next.
         let neutral = neutral.bitcast(Type::U32);
         let carried = k.var(value.bitcast(Type::U32));
         k.while_(

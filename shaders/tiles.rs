@@ -2,14 +2,14 @@
 
 use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 
-/// How the work is cut.
+/// How the work is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Tile {
-    /// Each workgroup computes a block of 64 x 64 from tiles in workgroup memory, each invocation 4 x 4 of it.
+    /// Each workgroup computes a block of 64 x 64 from tiles in workgroup memory. Each invocation computes 4 x 4 of it.
     Workgroup,
-    /// Each invocation computes some rows of a strip of neighbouring columns from registers alone: for software devices,
-    /// where workgroup memory is slow and an operand that is the same for all lanes is cheap, and where there are few
-    /// rows.
+    /// Each invocation computes some rows of a strip of neighbouring columns, from registers alone. For products with
+    /// few rows, and for software devices. These have slow workgroup memory, and an operand that is the same for all
+    /// lanes is cheap.
     Registers { rows: u32, columns: u32 },
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Sums<'k> {
 }
 
 impl<'k> Sums<'k> {
-    /// Zeros, for the part of the block that this invocation computes.
+    /// Returns zeros for the part of the block that this invocation computes.
     pub fn new(k: &'k KernelBuilder, ty: Type, tile: Tile) -> Self {
         let lane = k.local_index();
         let (rows, columns): (Vec<_>, Vec<_>) = match tile {
@@ -88,14 +88,14 @@ impl<'k> Sums<'k> {
     }
 }
 
-/// The column of the block that an invocation loads in [`add_by_workgroup`].
+/// Returns the column of the block that an invocation loads in [`add_by_workgroup`].
 pub(super) fn loaded_column(k: &KernelBuilder) -> Value<'_> {
     k.local_index() % BLOCK
 }
 
-/// Adds up products over the depth from tiles in workgroup memory, which the operands are loaded to: `a` for four rows
-/// at one depth, `b` for the invocation's [`loaded_column`] at four consecutive depths. They yield 0 outside of their
-/// matrix. All invocations must come here, with the same depth.
+/// Adds up products over the depth, from tiles in workgroup memory. `a` loads the elements of four rows at one depth,
+/// and `b` loads the invocation's [`loaded_column`] at four consecutive depths. Both yield 0 outside of their matrix.
+/// All invocations must call this function, with the same depth.
 pub(super) fn add_by_workgroup<'k>(
     k: &'k KernelBuilder,
     ty: Type,

@@ -1,39 +1,53 @@
-//! Copies into another order of axes, through tiles in workgroup memory: neighbouring invocations read neighbours along
-//! the axis that is innermost in memory before, and write neighbours along the one that is innermost then.
+//! Copies into another order of axes, through tiles in workgroup memory. Neighbouring invocations read neighbours along
+//! the innermost axis of the input, and write neighbours along the innermost axis of the output.
 
 use super::Family;
-use super::elements::{Grid, Raw, Strides};
+use super::elements::Raw;
+use super::parameters::{Form, Lengths, Size, Stride, View, parameters};
 use crate::shader::{Access, KernelBuilder, Scalar, Type, Value};
 
-/// Invocations per workgroup: as many as every device has.
+/// Invocations per workgroup: the most that every device supports.
 const WORKGROUP: u32 = 128;
 
 /// `y[.., i, .., j] = x[.., j, .., i]` for elements of 1, 2 or 4 bytes; the number of columns is a multiple of four.
-/// Parameters: the number of outer places, rows and columns; the stride of a column in `x` and of a row in `y`; the
-/// lengths of the outer axes; of `x` and of `y` an offset and strides along them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Transpose {
     pub bytes: u32,
     /// The number of outer axes.
     pub outer: usize,
-    /// Whether the columns of `x` begin at whole words.
+    /// True if the columns of `x` begin at whole words.
     pub words: bool,
     /// Rows and columns of a tile.
     pub tile: [u32; 2],
 }
 
-impl Transpose {
-    pub fn parameter_words(&self) -> usize {
-        5 + self.outer + 2 * (1 + self.outer)
-    }
+parameters! {
+    config: Transpose;
+    host: Parameters;
+    device: Declared;
+    /// The number of places along the outer axes.
+    count: Size,
+    rows: Size,
+    columns: Size,
+    /// The stride of a column in `x`.
+    x_stride: Stride,
+    /// The stride of a row in `y`.
+    y_stride: Size,
+    /// The lengths of the outer axes.
+    lengths: Lengths = Lengths(config.outer),
+    x: View = View(config.outer),
+    y: View = View(config.outer),
+}
 
+impl Transpose {
     /// Elements in a word.
     fn per_word(&self) -> u32 {
         4 / self.bytes
     }
 
-    /// Rows and columns of a tile for so many: rows lie side by side in the input, columns in the output. By words it is 128
-    /// bytes or more of each, which fill the workgroup memory that every device has, but no side is twice as long as need be.
+    /// Returns the rows and columns of a tile. Rows are contiguous in the input, columns in the output. If the kernel
+    /// copies words, a tile has 128 bytes or more of each, and fills the workgroup memory that every device has. A side
+    /// that is at least twice as long as the matrix needs is halved.
     pub fn tile(bytes: u32, words: bool, [rows, columns]: [usize; 2]) -> [u32; 2] {
         let [tile_rows, tile_columns] = match bytes {
             _ if !words => return [32, 64],
@@ -57,18 +71,16 @@ impl Family for Transpose {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let [count, rows, columns, x_stride, y_stride] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let grid = Grid::parameters(k, self.outer);
-        let [x_at, y_at] = [0, 1].map(|_| Strides::parameters(k, self.outer));
+        let Declared { count, rows, columns, x_stride, y_stride, lengths, x: x_at, y: y_at } = self.declare(k);
         let x = Raw::input(k, "x", self.bytes as usize);
         let per_word = self.per_word();
         let [tile_rows, tile_columns] = self.tile;
         let y = k.buffer("y", Type { scalar: Scalar::U32, lanes: self.bytes }, Access::Write);
-        // Words of elements that are neighbours in the output.
+        // Its words hold elements that are neighbours in the output.
         let tile = k.workgroup_array(Type::U32, tile_columns / per_word * tile_rows);
         let (row_words, row_quads) = (tile_rows / per_word, tile_columns / 4);
-        // Different banks for the neighbours who store, and for those who load: the rows of a word lie apart, and their
-        // order differs from four columns to the next.
+        // Neighbours that store use different banks, and so do neighbours that load. For this, the rows of a word lie
+        // apart, and their order changes every four columns.
         let place = |column: Value<'k>, row: Value<'k>| {
             let place = row % per_word * row_words + row / per_word;
             column / per_word * tile_rows + (place ^ (column / 4 * (32 / row_quads)))
@@ -77,8 +89,8 @@ impl Family for Transpose {
         let group = k.group_index();
         let (outer, inside) = (group / (down * across), group % (down * across));
         let (first_row, first_column) = (inside % down * tile_rows, inside / down * tile_columns);
-        // A folded dispatch has surplus groups.
-        let outer_place = grid.coordinates(outer.min(count - 1));
+        // A folded dispatch has surplus workgroups.
+        let outer_place = lengths.coordinates(outer.min(count - 1));
         let lane = k.local_index();
         let x_start = x_at.at(&outer_place);
         for pass in 0..row_words * tile_columns / per_word / WORKGROUP {
@@ -120,7 +132,7 @@ impl Family for Transpose {
 }
 
 impl Transpose {
-    /// As many words as a word has elements, turned: the first has the first elements of all.
+    /// Transposes as many words as a word has elements. The first result has the first elements of all words.
     fn turned<'k>(&self, words: Vec<Value<'k>>) -> Vec<Value<'k>> {
         if words.len() == 1 {
             return words;

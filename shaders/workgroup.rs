@@ -3,37 +3,37 @@
 use super::fold::{Fold, State};
 use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 
-/// Which invocation works on what: a whole workgroup of so many invocations on one row, or one invocation (for software
-/// devices, where workgroup memory is slow, and for short rows).
+/// The invocations that work on one row. One invocation alone is for short rows, and for software devices, whose
+/// workgroup memory is slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Team {
     Invocation,
     Workgroup(u32),
-    /// So many members for each of so many rows, which share a workgroup: where rows lie side by side in memory, neighbours
-    /// work on neighbours.
+    /// `members` invocations for each of `side_by_side` rows, which share a workgroup. If rows lie side by side in
+    /// memory, neighbouring invocations work on neighbouring elements.
     Columns {
         members: u32,
         side_by_side: u32,
     },
 }
 
-/// Invocations per workgroup where each works alone, and of the usual team.
+/// Invocations per workgroup if each works alone, and the size of the usual team.
 pub(crate) const WORKGROUP: u32 = 64;
 
-/// What a member takes of a row at a time. Several loads are on their way at once, and WGSL has no way to ask for a loop
-/// to be unrolled.
+/// The elements of a row that a member takes at a time. Several loads are in flight at once this way, as WGSL cannot
+/// ask for a loop to be unrolled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Turn {
     /// One element: for software devices.
     Single,
-    /// Some elements, by as many loads.
+    /// Several elements, one per load.
     Singles,
-    /// The same by fours that lie side by side, at multiples of four.
+    /// Several quads, one per load. Each is contiguous, from a multiple of four on.
     Quads,
 }
 
 impl Turn {
-    /// The loads of a turn.
+    /// The number of loads of a turn.
     const fn loads(self) -> u32 {
         match self {
             Turn::Single => 1,
@@ -42,17 +42,17 @@ impl Turn {
         }
     }
 
-    /// The elements of a load.
+    /// The number of elements of a load.
     pub const fn width(self) -> u32 {
         if matches!(self, Turn::Quads) { 4 } else { 1 }
     }
 }
 
-/// Turns of a member whose elements are folded by themselves before they join the rest: a compensated sum of `n` terms in
-/// a row loses up to n^2 2^-48 of the sum of their magnitudes.
+/// Turns of a member that are folded into a block before the block joins the rest. A compensated sum of `n` terms in
+/// sequence loses up to n^2 2^-48 of the sum of their magnitudes.
 const BLOCK: u32 = 1024;
 
-/// A team at work.
+/// An invocation as a member of a team at work.
 #[derive(Clone, Copy)]
 pub(super) struct Member<'k> {
     pub k: &'k KernelBuilder,
@@ -107,7 +107,8 @@ impl Team {
 }
 
 impl<'k> Member<'k> {
-    /// The same in a team whose subgroups have so many lanes, neighbours in it, and combine their values by themselves.
+    /// Returns this member of a team whose subgroups have `lanes` lanes. They are neighbours in the team, and combine
+    /// their values without workgroup memory.
     pub fn in_subgroups(self, lanes: Option<u32>) -> Self {
         Member { subgroup: lanes.filter(|_| matches!(self.team, Team::Workgroup(_))), ..self }
     }
@@ -117,13 +118,13 @@ impl<'k> Member<'k> {
         self.team.size()
     }
 
-    /// Workgroup memory for states: one number per invocation for each of a state's.
+    /// Allocates workgroup memory for states: for each number of a state, an array with one element per invocation.
     pub fn scratch(&self, types: impl IntoIterator<Item = Type>) -> Vec<Array<'k>> {
         let shared = self.team != Team::Invocation;
         types.into_iter().filter(|_| shared).map(|ty| self.k.workgroup_array(ty, self.team.workgroup())).collect()
     }
 
-    /// Where in workgroup memory the state of a member of this row is.
+    /// Returns the index in workgroup memory of the state of a member of this row.
     fn place(&self, lane: Value<'k>) -> Value<'k> {
         match self.team {
             Team::Columns { side_by_side, .. } => lane * side_by_side + self.k.local_index() % side_by_side,
@@ -131,7 +132,7 @@ impl<'k> Member<'k> {
         }
     }
 
-    /// Visits the places of this member's loads of a row of `length`, those of a turn together.
+    /// Visits the places of this member's loads of a row of `length` loads. The places of a turn come together.
     pub fn each_turn(&self, turn: Turn, length: Value<'k>, visit: impl Fn(&[Value<'k>])) {
         let (k, lanes, loads) = (self.k, self.lanes(), turn.loads());
         let whole = if loads > 1 { length - length % (lanes * loads) } else { length };
@@ -143,8 +144,8 @@ impl<'k> Member<'k> {
         }
     }
 
-    /// The sum of the team's terms from `start` up to `end`; every member gets it. It is within `log2(lanes) + 2` times
-    /// 2^-24 of the sum of magnitudes, however long it is.
+    /// Returns the sum of the team's terms within `bounds` to every member. The error is at most `log2(lanes) + 2`
+    /// times 2^-24 of the sum of magnitudes, however many terms there are.
     pub fn sum(
         &self,
         zero: Value<'k>,
@@ -157,9 +158,9 @@ impl<'k> Member<'k> {
         self.reduce((fold.finish)(&own, zero), |a, b| a + b)
     }
 
-    /// The team's elements from `start` up to `end`, folded; every member gets the result. Bounds and places count loads
-    /// of a turn, each of which gives the `states` of its elements. `first` is the state that folds without an identity
-    /// start with.
+    /// Folds the team's elements within `bounds`, and returns the result to every member. Bounds and places count loads
+    /// of a turn. `states` returns the states of a load's elements. `first` is the state with which folds without an
+    /// identity start.
     pub fn fold(
         &self,
         fold: &Fold<'k>,
@@ -172,7 +173,7 @@ impl<'k> Member<'k> {
         self.reduce_states(own, |a, b| (fold.combine)(a, b))
     }
 
-    /// This member's part of the same: every `lanes`th load.
+    /// Folds this member's part: every `lanes`th load.
     fn fold_own(
         &self,
         fold: &Fold<'k>,
@@ -204,13 +205,14 @@ impl<'k> Member<'k> {
         total.get()
     }
 
-    /// Combines the values of all members; every member gets the result. All invocations must come here.
+    /// Combines the values of all members, and returns the result to every member. All invocations must call this
+    /// function.
     pub fn reduce(&self, own: Value<'k>, combine: impl Fn(Value<'k>, Value<'k>) -> Value<'k>) -> Value<'k> {
         self.reduce_states(vec![own], |a, b| vec![combine(a[0], b[0])])[0]
     }
 
-    /// The same for states. Each reduction has memory of its own, so that none has to wait until all have read the one
-    /// before.
+    /// Combines states in the same way. Each reduction has memory of its own, so it need not wait until all members
+    /// have read the previous one's.
     fn reduce_states(&self, own: State<'k>, combine: impl Fn(&[Value<'k>], &[Value<'k>]) -> State<'k>) -> State<'k> {
         if self.team == Team::Invocation {
             return own;
@@ -230,7 +232,7 @@ impl<'k> Member<'k> {
             self.k.barrier();
             return gather(self.k.u32(0), subgroups, 1);
         }
-        // Some members combine what all have, every member what those have.
+        // Some members combine the states of all members. Then every member combines the results.
         let parts = 1 << self.lanes().ilog2().div_ceil(2);
         store(&scratch, self.place(self.lane), &own);
         self.k.barrier();
@@ -241,7 +243,7 @@ impl<'k> Member<'k> {
         gather(self.k.u32(0), parts, 1)
     }
 
-    /// The states of a subgroup's lanes combined, by exchange with ever farther ones.
+    /// Combines the states of a subgroup's lanes, by exchange at doubling distances.
     fn reduce_subgroup(
         &self,
         lanes: u32,
@@ -259,9 +261,9 @@ impl<'k> Member<'k> {
         state
     }
 
-    /// What the members before this one have, combined in order after `before`, the state before the first one (W. Hillis
-    /// and G. Steele, "Data Parallel Algorithms", 1986). All invocations must come here, and to a barrier before the memory
-    /// is written again.
+    /// Combines `before`, the state before the first member, and the states of the members before this one, in order
+    /// (W. Hillis and G. Steele, "Data Parallel Algorithms", 1986). All invocations must call this function, and must
+    /// reach a barrier before the memory is written again.
     pub fn prefix(&self, fold: &Fold<'k>, scratch: &[Array<'k>], before: State<'k>, own: State<'k>) -> State<'k> {
         if self.team == Team::Invocation {
             return before;
@@ -287,7 +289,7 @@ impl<'k> Member<'k> {
     }
 }
 
-/// Several values as one, by a tree of pairs.
+/// Combines several values in a tree of pairs.
 pub(super) fn tree<T: Clone>(mut values: Vec<T>, combine: &impl Fn(&T, &T) -> T) -> T {
     while values.len() > 1 {
         let pair = |pair: &[T]| match pair {
@@ -309,7 +311,7 @@ fn store<'k>(scratch: &[Array<'k>], lane: Value<'k>, state: &[Value<'k>]) {
     }
 }
 
-/// A state that changes.
+/// A mutable state.
 pub(super) struct StateVar<'k>(Vec<Var<'k>>);
 
 impl<'k> StateVar<'k> {

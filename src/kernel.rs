@@ -1,23 +1,29 @@
 //! [`Kernel`]: a kernel of the app, launched on tensors.
 
-use crate::cache;
-#[cfg(feature = "webgpu")]
-use crate::device::DeviceKind;
-use crate::device::{BackendKind, Device, MatrixUnits};
-use crate::dump;
-use crate::error::{Error, Result};
-use crate::memory::Buffer;
-use crate::shader::{Access, Code, KernelBuilder, Module, Signature, Slot, SlotKind, Target, footprint, spirv};
-use crate::shape::Shape;
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+#[cfg(has_webgpu)]
+use crate::backend::info::DeviceKind;
+use crate::base::error::{Error, Result};
+use crate::base::features::MatrixUnits;
+use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
+use crate::base::word::Word;
+use crate::device::Device;
+use crate::engine::dump;
+use crate::engine::kernel_cache;
+use crate::engine::pool::Buffer;
+use crate::lazy::allocate;
+use crate::shader::{
+    Access, Code, Dialect, KernelBuilder, Module, Signature, Slot, SlotKind, Target, footprint, spirv,
+};
+use crate::tensor::Tensor;
 use std::fmt;
 use std::sync::Arc;
 
-/// A kernel of the app's own, compiled for a device.
+/// A kernel of the app, compiled for a device.
 ///
-/// It is written in the kernel language ([`build`](Self::build)), which all devices run, or brought as SPIR-V
-/// ([`from_spirv`](Self::from_spirv)) or WGSL ([`from_wgsl`](Self::from_wgsl)). Compile it once and launch it as often as
-/// you like, from any thread; cloning is cheap. What is compiled stays with the device until that is closed.
+/// It is written in the kernel language ([`build`](Self::build)), which all devices run, or given as SPIR-V
+/// ([`from_spirv`](Self::from_spirv)) or WGSL ([`from_wgsl`](Self::from_wgsl)). Compile it once and launch it as often
+/// as you like, from any thread. Cloning is cheap. Compiled code stays with the device until the device is closed.
 ///
 /// ```
 /// use marquetry::shader::{Access, Type};
@@ -37,7 +43,7 @@ use std::sync::Arc;
 /// let [y] = kernel.launch(groups, [Argument::from(&x), Argument::output((2, 2)), 10.0.into()])?;
 /// assert_eq!(y.to_vec::<f32>()?, [10.0, 20.0, 30.0, 40.0]);
 ///
-/// // What does not fit is told before anything runs.
+/// // An argument that does not fit is an error before anything runs.
 /// let error = kernel.launch::<1>(groups, [Argument::from(&x), Argument::output((2, 2)), 10i32.into()]).unwrap_err();
 /// assert_eq!(error.to_string(), "kernel `scale`, argument `factor`: it takes f32 number, got i32 number");
 /// # Ok::<(), marquetry::Error>(())
@@ -47,21 +53,21 @@ pub struct Kernel(Arc<Inner>);
 
 struct Inner {
     device: Device,
-    compiled: cache::Kernel,
+    compiled: kernel_cache::Kernel,
     signature: Signature,
     workgroup: [u32; 3],
-    /// Whether it is of [`KernelBuilder::checked`]: it counts workgroups in one dimension, and wants the last index of
-    /// each buffer.
+    /// Whether it comes from [`KernelBuilder::checked`]. Such a kernel counts workgroups in one dimension, and takes
+    /// the last index of each buffer.
     checked: bool,
-    /// For each argument the bytes that its buffer has at least.
+    /// For each argument, the least bytes of its buffer.
     least_bytes: Vec<u64>,
-    /// The bytes that a buffer has at most.
+    /// The most bytes of a buffer.
     most_bytes: u64,
 }
 
-/// What a kernel is launched on: a tensor, the shape of a tensor that the kernel is to write, or a number.
+/// An argument of a launch: a tensor, the shape of a tensor that the kernel is to write, or a number.
 ///
-/// Tensors are values: whatever the kernel writes to is a new tensor, or a copy of the one given.
+/// Tensors are values: whatever the kernel writes to is a new tensor, or a copy of the given one.
 ///
 /// ```
 /// # use marquetry::{Argument, Device, Tensor};
@@ -81,7 +87,7 @@ enum Kind {
 }
 
 impl Argument {
-    /// A tensor of this shape that is made for the kernel to write. What the kernel leaves out is undefined.
+    /// A new tensor of this shape for the kernel to write. Elements that the kernel does not write are undefined.
     pub fn output(shape: impl Into<Shape>) -> Self {
         Argument(Kind::Output(shape.into()))
     }
@@ -121,12 +127,12 @@ impl fmt::Display for Argument {
     }
 }
 
-/// How many workgroups a launch runs.
+/// The number of workgroups of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Groups {
-    /// So many in one dimension.
+    /// This many in one dimension.
     Count(usize),
-    /// So many in x, y and z.
+    /// This many in x, y and z.
     Grid([u32; 3]),
 }
 
@@ -143,20 +149,23 @@ impl From<[u32; 3]> for Groups {
 }
 
 impl Kernel {
-    /// Compiles a kernel in the crate's own language: see [`shader`](crate::shader) and `docs/kernels.md`. Its signature
-    /// is what `write` declares, in that order: buffers, whose elements or their lanes are of the tensor's dtype
-    /// ([`packed_buffer`](KernelBuilder::packed_buffer) for narrow ones, `f16` among them on devices without it), and parameters.
+    /// Compiles a kernel in the crate's own language: see [`shader`](crate::shader) and `docs/kernels.md`. Its
+    /// signature is what `write` declares, in that order: buffers and parameters. The elements of a buffer, or their
+    /// lanes, have the tensor's dtype. Narrow dtypes use [`packed_buffer`](KernelBuilder::packed_buffer), and so does
+    /// `f16` on devices without it.
     ///
-    /// Such a kernel cannot reach beyond its buffers and arrays, whatever is written in it: a load beyond the end gives
+    /// Such a kernel cannot reach beyond its buffers and arrays, whatever is written in it. A load beyond the end gives
     /// the last element, a store there is left out, and an atomic operation changes nothing. This costs one word of the
-    /// parameter block per buffer. Local arrays start with zeros. Integers divided by 0 stay as they are, with remainder
-    /// 0; bits are shifted by the count modulo 32. What remains with you: a loop that never ends, or a barrier that some
-    /// invocations do not reach, may hang the device; where two invocations write one element, either may win.
+    /// parameter block per buffer. Local arrays start with zeros. Integers divided by 0 stay as they are, with
+    /// remainder 0. Bits are shifted by the count modulo the number of bits.
+    ///
+    /// The rest is up to you. A loop that never ends, or a barrier that some invocations do not reach, may hang the
+    /// device. If two invocations write one element, either may win.
     ///
     /// # Errors
-    /// [`Error::Kernel`] with the first mistake in the kernel, among them local arrays of more than 8,192 bytes and
-    /// more than 60 branches and loops in each other, or with what the driver says; [`Error::Unsupported`] where the
-    /// device lacks what the kernel requires, or is too small for it.
+    /// - [`Error::Kernel`] with the first mistake in the kernel, or with what the driver says. Local arrays of more
+    ///   than 8,192 bytes are mistakes, and so are branches and loops that nest more than 60 deep.
+    /// - [`Error::Unsupported`] if the device lacks what the kernel requires, or is too small for it.
     pub fn build(name: &str, device: &Device, workgroup: u32, write: impl FnOnce(&KernelBuilder)) -> Result<Kernel> {
         let k = KernelBuilder::checked(name, Kernel::target(device), workgroup);
         write(&k);
@@ -170,11 +179,11 @@ impl Kernel {
         Kernel::compile(device, module, signature, least_bytes, true)
     }
 
-    /// Compiles a kernel in WGSL, for WebGPU devices. wgpu's checks at run time stay on, so that it cannot reach beyond
-    /// its buffers.
+    /// Compiles a kernel in WGSL, for WebGPU devices. wgpu's checks at run time stay on, so the kernel cannot reach
+    /// beyond its buffers.
     ///
     /// The signature's buffers are `var<storage, read>` or `var<storage, read_write>` in `@group(0)` from `@binding(0)`
-    /// on. Its numbers are the members of a `var<uniform>` at the binding behind them.
+    /// on. Its numbers are the members of a `var<uniform>` at the binding behind the buffers.
     ///
     /// ```
     /// use marquetry::{Argument, DType, Device, Kernel, Signature, Tensor};
@@ -200,13 +209,14 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on devices that are not reached through WebGPU, and where the entry point takes more
-    /// workgroup memory or invocations than the device has; [`Error::Kernel`] with what is wrong with the text, for
-    /// an entry point that is no compute shader, for private and local arrays of more than 8,192 bytes, and where
-    /// operators, brackets or blocks nest too deep (`docs/kernels.md` has the limits); [`Error::Argument`] where the
-    /// signature does not fit it.
+    /// - [`Error::Unsupported`] if the device is not reached through WebGPU, or if the entry point takes more workgroup
+    ///   memory or invocations than the device has.
+    /// - [`Error::Kernel`] with what is wrong with the text: for example, the entry point is no compute shader. Private
+    ///   and local arrays may have at most 8,192 bytes. Operators, brackets and blocks must not nest too deep
+    ///   (`docs/kernels.md` has the limits).
+    /// - [`Error::Argument`] if the signature does not fit the entry point.
     pub fn from_wgsl(device: &Device, source: &str, entry_point: &str, signature: Signature) -> Result<Kernel> {
-        if device.info().backend != BackendKind::WebGpu {
+        if !Kernel::target(device).wgsl {
             let feature = format!(
                 "WGSL, in which kernel `{}` is given; bring SPIR-V for it (`Kernel::from_spirv`)",
                 signature.kernel()
@@ -219,13 +229,13 @@ impl Kernel {
         Kernel::compile(device, module, signature, least_bytes, false)
     }
 
-    /// Compiles a kernel in SPIR-V, in the form that the device takes ([`target`](Self::target)). `workgroup` are the
-    /// invocations per workgroup in x, y and z.
+    /// Compiles a kernel in SPIR-V, in the form that the device takes ([`target`](Self::target)). `workgroup` is the
+    /// number of invocations per workgroup in x, y and z.
     ///
     /// For Vulkan, the signature's buffers are storage buffers in set 0 from binding 0 on, and its numbers are push
-    /// constants. For WebGPU, which gets the kernel translated by naga, the numbers are in a uniform buffer at the
-    /// binding behind the last buffer. For Level Zero, the entry point has the buffers as pointers to global memory, then
-    /// the numbers, as arguments.
+    /// constants. For WebGPU, naga translates the kernel, and the numbers are in a uniform buffer at the binding behind
+    /// the last buffer. For Level Zero, the entry point's arguments are the buffers, as pointers to global memory, and
+    /// then the numbers.
     ///
     /// ```
     /// # use marquetry::{Argument, DType, Device, Kernel, Signature, Tensor};
@@ -249,15 +259,15 @@ impl Kernel {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Kernel`] where the words are not SPIR-V or have no such compute entry point, for private and local
-    /// arrays of more than 8,192 bytes, or with what the driver says; [`Error::Unsupported`] where the device lacks
-    /// what the kernel requires, workgroup memory and invocations among it; on WebGPU as
-    /// [`from_wgsl`](Self::from_wgsl).
+    /// - [`Error::Kernel`] if the words are not SPIR-V or have no such compute entry point, or with what the driver
+    ///   says. Private and local arrays may have at most 8,192 bytes.
+    /// - [`Error::Unsupported`] if the device lacks what the kernel requires, such as workgroup memory or invocations.
+    /// - On WebGPU, also the errors of [`from_wgsl`](Self::from_wgsl).
     ///
     /// # Safety
-    /// Drivers take SPIR-V on trust. It must be valid (`spirv-val` tells), use only what the device supports, and bind
-    /// what the signature says. In every launch it must keep within its buffers, which are as long as the tensors,
-    /// rounded up to 32 bytes, write to none that the signature calls an input, and end.
+    /// Drivers trust SPIR-V. It must be valid (`spirv-val` tells), use only what the device supports, and bind what the
+    /// signature says. In every launch it must end, keep within its buffers, and write to none that the signature calls
+    /// an input. A buffer is as long as its tensor, rounded up to 32 bytes.
     pub unsafe fn from_spirv(
         device: &Device,
         words: &[u32],
@@ -274,9 +284,10 @@ impl Kernel {
         module.requires = entry.requires;
         let footprint = footprint::of_spirv(words, entry.function).map_err(refuse)?;
         module.workgroup_memory = footprint.check(signature.kernel())?;
-        let least_bytes = match device.info().backend {
-            BackendKind::WebGpu => check_translated(device, &module, &signature)?,
-            _ => vec![0; signature.slots().len()],
+        let least_bytes = if Kernel::target(device).wgsl {
+            check_translated(device, &module, &signature)?
+        } else {
+            vec![0; signature.slots().len()]
         };
         Kernel::compile(device, module, signature, least_bytes, false)
     }
@@ -292,54 +303,55 @@ impl Kernel {
             let message = format!("workgroups of {:?} invocations", module.workgroup);
             return Err(Error::Kernel { kernel: module.name, message });
         }
-        let limits = &device.info().limits;
-        // It is compiled once, before it is known how large its buffers are.
-        module.large_buffers =
-            device.info().backend == BackendKind::LevelZero && limits.max_buffer_bytes > limits.max_binding_bytes;
+        let (limits, target) = (&device.info().limits, Kernel::target(device));
+        // The kernel is compiled once, before the sizes of its buffers are known.
+        module.large_buffers = target.dialect == Dialect::OpenCl && limits.max_buffer_bytes > limits.max_binding_bytes;
         let most_bytes = if module.large_buffers { limits.max_buffer_bytes } else { limits.max_binding_bytes };
-        dump::write_own(&module, Kernel::target(device))?;
+        dump::write_own(&module, target)?;
         let compiled = device.runtime().compile(&module)?;
         let (device, workgroup) = (device.clone(), module.workgroup);
         Ok(Kernel(Arc::new(Inner { device, compiled, signature, workgroup, checked, least_bytes, most_bytes })))
     }
 
-    /// The form in which a device takes SPIR-V.
+    /// Returns the form in which a device takes SPIR-V.
     pub fn target(device: &Device) -> Target {
         device.runtime().target_of_apps()
     }
 
-    /// What the kernel takes.
+    /// Returns what the kernel takes.
     pub fn signature(&self) -> &Signature {
         &self.0.signature
     }
 
-    /// The device that it was compiled for.
+    /// Returns the device that the kernel was compiled for.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
-    /// Invocations per workgroup in x, y and z.
+    /// Returns the invocations per workgroup in x, y and z.
     pub fn workgroup(&self) -> [u32; 3] {
         self.0.workgroup
     }
 
-    /// Runs the kernel, and returns the tensors that it writes, in the order of the signature. Like every operation this
+    /// Runs the kernel. Returns the tensors that it writes, in the order of the signature. Like every operation, this
     /// does not wait for the device.
     ///
-    /// An input is handed over in row-major order without gaps; views of another layout are copied first. So is a tensor
-    /// that the kernel reads and writes: the copy is what is returned. A tensor that is only written is made with the
-    /// shape of its [`Argument::output`]; what the kernel does not write of it is undefined. No two arguments share
-    /// memory that is written.
+    /// The kernel gets an input in row-major order without gaps; a view of another layout is copied first. A tensor
+    /// that the kernel reads and writes is copied too, and the copy is returned. A tensor that is only written is new
+    /// and has the shape of its [`Argument::output`]; elements that the kernel does not write are undefined. No two
+    /// arguments share memory that is written.
     ///
-    /// `groups` is the number of workgroups. Kernels of [`build`](Self::build) take a plain number of any size, and there
-    /// may run a few more: see [`group_index`](KernelBuilder::group_index). The others get `[x, y, z]` as it is, or a
-    /// number as `[n, 1, 1]`.
+    /// `groups` is the number of workgroups. Kernels of [`build`](Self::build) take a plain number of any size, and a
+    /// few more may run: see [`group_index`](KernelBuilder::group_index). All other kernels get `[x, y, z]` as it is,
+    /// or a number as `[n, 1, 1]`.
     ///
     /// # Errors
-    /// [`Error::Argument`] where an argument is missing or too many, is of another kind, dtype or device than the
-    /// signature says, or too small for the type that the kernel binds it as; [`Error::Kernel`] where `N` is not the
-    /// number of tensors that it writes; [`Error::Unsupported`] for more workgroups than the device can run;
-    /// [`Error::OutOfMemory`].
+    /// - [`Error::Argument`] if an argument is missing or one too many, or if its kind, dtype or device does not fit
+    ///   the signature. Also if it is too large for the device, or too small for the type that the kernel binds.
+    /// - [`Error::Kernel`] if `N` is not the number of tensors that the kernel writes, or if a kernel of
+    ///   [`build`](Self::build) gets `[x, y, z]`.
+    /// - [`Error::Unsupported`] for more workgroups than the device can run.
+    /// - [`Error::OutOfMemory`].
     pub fn launch<const N: usize>(
         &self,
         groups: impl Into<Groups>,
@@ -353,7 +365,7 @@ impl Kernel {
         self.launch_to_vec(groups, arguments)?.try_into().map_err(|_| wrong())
     }
 
-    /// The same where the number of tensors that the kernel writes is not known when the app is compiled.
+    /// The same if the number of tensors that the kernel writes is not known when the app is compiled.
     ///
     /// # Errors
     /// As [`launch`](Self::launch).
@@ -462,7 +474,7 @@ impl Kernel {
         Ok(grid)
     }
 
-    /// Gets an argument that has been checked ready for the dispatch.
+    /// Prepares a checked argument for the dispatch.
     fn bind(&self, slot: &Slot, argument: Argument, bound: &mut Bound) -> Result<()> {
         let SlotKind::Buffer { dtype, access, element_bytes } = slot.kind else {
             let Kind::Scalar(word) = argument.0 else { return Err(self.mismatch(slot, &argument)) };
@@ -481,7 +493,7 @@ impl Kernel {
         bound.buffers.push(tensor.row_major_buffer()?);
         if self.0.checked {
             let bytes = tensor.elem_count() as u64 * dtype.size_in_bytes() as u64;
-            // A buffer has at least one element, though none of an empty tensor's.
+            // A buffer has room for at least one element, even if its tensor is empty.
             bound.words.push(bytes.div_ceil(element_bytes.into()).saturating_sub(1) as u32);
         }
         if access.writes() {
@@ -505,7 +517,7 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// The module of a kernel that was brought.
+/// Returns the module of a kernel that an app brings as SPIR-V or WGSL.
 fn brought(
     device: &Device,
     signature: &Signature,
@@ -535,9 +547,9 @@ fn brought(
     })
 }
 
-/// Compares WGSL with a signature. Returns the size of its workgroups, the bytes of their memory, and for each
-/// argument the bytes that its buffer has at least.
-#[cfg(feature = "webgpu")]
+/// Compares WGSL with a signature. Returns the size of its workgroups, the bytes of their memory, and for each argument
+/// the least bytes of its buffer.
+#[cfg(has_webgpu)]
 fn check_interface(
     device: &Device,
     source: &str,
@@ -548,8 +560,8 @@ fn check_interface(
     Ok((interface.workgroup, interface.footprint.check(signature.kernel())?, interface.least_bytes))
 }
 
-/// The same for SPIR-V that naga is to translate.
-#[cfg(feature = "webgpu")]
+/// The same for SPIR-V that naga translates.
+#[cfg(has_webgpu)]
 fn check_translated(device: &Device, module: &Module, signature: &Signature) -> Result<Vec<u64>> {
     let refuse = |message| Error::Kernel { kernel: signature.kernel().into(), message };
     crate::shader::nesting::check_control_flow(module.spirv()?, is_software(device)).map_err(refuse)?;
@@ -557,18 +569,18 @@ fn check_translated(device: &Device, module: &Module, signature: &Signature) -> 
     Ok(check_interface(device, &source, &module.entry_point, signature)?.2)
 }
 
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 fn is_software(device: &Device) -> bool {
     device.info().kind == DeviceKind::Cpu
 }
 
-// Without the feature there is no device that it could be for.
-#[cfg(not(feature = "webgpu"))]
+// Without the feature, no device takes such a kernel.
+#[cfg(not(has_webgpu))]
 fn check_interface(_: &Device, _: &str, _: &str, signature: &Signature) -> Result<([u32; 3], u32, Vec<u64>)> {
     Ok(([1; 3], 0, vec![0; signature.slots().len()]))
 }
 
-#[cfg(not(feature = "webgpu"))]
+#[cfg(not(has_webgpu))]
 fn check_translated(_: &Device, _: &Module, signature: &Signature) -> Result<Vec<u64>> {
     Ok(vec![0; signature.slots().len()])
 }

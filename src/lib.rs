@@ -1,7 +1,8 @@
-//! A tensor runtime for inference on whatever GPU is there.
+//! A tensor runtime for inference on any GPU.
 //!
 //! A [`Tensor`] lives on a [`Device`], which is reached through Vulkan, WebGPU or Level Zero. All kernels are written
-//! once, in the language of [`shader`], generated as SPIR-V at run time and translated to WGSL for WebGPU.
+//! once, in the language of [`shader`]. At run time the crate generates them as SPIR-V, and translates them to WGSL for
+//! WebGPU.
 //!
 //! ```
 //! use marquetry::{Device, Tensor};
@@ -15,71 +16,69 @@
 //! # Ok::<(), marquetry::Error>(())
 //! ```
 //!
-//! Features `vulkan`, `webgpu` and `level-zero` choose the backends, `safetensors` and `npy` the formats of files that
-//! `io` reads and writes; all are on by default. Environment variables, of which the README has the list, choose what
-//! [`Device::best`] opens (`MARQUETRY_DEVICE`), turn on validation (`MARQUETRY_VALIDATION=1`), and more. They are read
-//! once per process; a value that is not understood is [`Error::Environment`] when a device is opened.
+//! | feature | adds |
+//! |---|---|
+//! | `vulkan`, `webgpu`, `level-zero` | a backend each |
+//! | `safetensors`, `npy` | the formats of files that `io` reads and writes |
+//! | `disk-cache` | compiled kernels stay on disk |
+//! | `chrome-trace` | profiles are written for Perfetto |
+//!
+//! All except `npy` are on by default. `docs/features.md` says which ones an app should choose.
+//!
+//! The crate reads its environment variables once per process. For example, `MARQUETRY_DEVICE` chooses what
+//! [`Device::best`] opens, and `MARQUETRY_VALIDATION=1` turns on validation. `docs/environment.md` lists all variables.
+//! If a value is not understood, opening a device returns [`Error::Environment`].
 
-// What a user can cause is an error, never a panic.
+// A user's mistake causes an error, never a panic.
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-// Without a backend nothing can be opened, and so nothing below `Device` is reached.
-#![cfg_attr(not(any(feature = "vulkan", feature = "webgpu")), allow(dead_code))]
+// Each backend uses only a part of the shared code. Without a backend, nothing below `Device` is used.
+#![cfg_attr(not(every_backend), allow(dead_code))]
 
-mod cache;
-mod cgroup;
-pub mod device;
-mod disk_cache;
-mod dtype;
-mod dump;
-mod environment;
-mod error;
-mod expr;
-#[cfg(any(feature = "safetensors", feature = "npy"))]
+mod backend;
+mod base;
+mod device;
+mod engine;
+#[doc(hidden)]
+pub mod internals;
+#[cfg(has_io)]
 pub mod io;
 mod kernel;
 #[path = "../shaders/mod.rs"]
 mod kernels;
-mod layout;
-mod memory;
-mod number;
+mod lazy;
 mod ops;
-mod profile;
-mod ranges;
-mod runtime;
 pub mod shader;
-mod shape;
-mod stream;
 mod tensor;
-#[doc(hidden)]
-pub mod tuning;
+mod tuning;
 
-pub use device::{
-    BackendKind, Device, DeviceFilter, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryKind, MemoryRegion,
-};
-pub use dtype::{DType, Element};
-pub use error::{Error, Result};
+pub use backend::info::{DeviceInfo, DeviceKind, Limits, MemoryKind, MemoryRegion};
+pub use base::backend_kind::BackendKind;
+pub use base::dtype::{DType, Element};
+pub use base::error::{Error, Result};
+pub use base::features::{Features, MatrixUnits};
+pub use base::number::Number;
+pub use base::precision::Precision;
+pub use base::ranges::Ranges;
+pub use base::shape::{Axes, Axis, Shape};
+pub use device::{Device, DeviceFilter};
+pub use engine::pool::MemoryStats;
+pub use engine::profile::{Profile, TimedCommand};
+pub use engine::runtime::Stats;
 pub use kernel::{Argument, Groups, Kernel};
-pub use kernels::catalogue;
-pub use memory::MemoryStats;
-pub use number::Number;
 pub use ops::{
     AttentionConfig, ConvConfig, CoordinateMode, Gemm, GemmStridedBatched, GridSampleConfig, GridSampleMode,
-    GridSamplePadding, MatrixBatch, MatrixOrder, NearestRounding, PadMode, PerAxis, PoolConfig, Precision,
-    ResizeConfig, ResizeMode, Sections, TensorOrScalar,
+    GridSamplePadding, MatrixBatch, MatrixOrder, NearestRounding, PadMode, PerAxis, PoolConfig, ResizeConfig,
+    ResizeMode, Sections, TensorOrScalar,
 };
-pub use profile::{Profile, TimedCommand};
-pub use ranges::Ranges;
-pub use runtime::Stats;
 pub use shader::Signature;
-pub use shape::{Axes, Axis, Shape};
 pub use tensor::{NdArray, Tensor};
 
-/// The examples of the README run as tests.
+/// Runs the examples of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Those of the page on kernels too.
+/// Runs the examples of `docs/kernels.md` as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/kernels.md")]
 struct Kernels;

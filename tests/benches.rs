@@ -1,4 +1,4 @@
-//! What the benches do with what they have measured: medians, tables, the comparison with a table measured before.
+//! The evaluation of benchmark results: medians, tables, and the comparison with an earlier table.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use compare::{Comparison, compare};
 use report::{CeilingFigure, Report, Row};
 use statistics::{median, spread};
 
-/// A report with rows of these names, ratios and spreads.
+/// A report whose rows have these names, ratios and spreads.
 fn report(rows: &[(&str, f64, f64)]) -> Report {
     let row = |&(name, ratio, spread): &(&str, f64, f64)| Row {
         name: name.into(),
@@ -88,7 +88,7 @@ fn the_spread_is_a_part_of_the_median() {
 #[test]
 fn only_what_fell_by_more_than_the_spread_of_both_and_a_tenth_is_named() {
     let before = report(&[("add", 0.9, 0.02), ("sum", 0.8, 0.0), ("steady", 0.5, 0.0)]);
-    // Allowed are 15 % of 0.9 and 10 % of 0.8.
+    // The limits are 15 % of 0.9 and 10 % of 0.8.
     let within = report(&[("add", 0.77, 0.03), ("sum", 0.721, 0.0), ("steady", 0.6, 0.0)]);
     assert_eq!(compare(&before, &within), Comparison { compared: 3, ..Comparison::default() });
 

@@ -1,7 +1,7 @@
-//! Tensors in files: safetensors, npy and npz, on every device; and files that are damaged.
+//! Tensors in safetensors, npy and npz files on every device, and damaged files.
 //!
-//! The files in `tests/data/numpy` were written by numpy 2.4: `save`, `savez`, `savez_compressed`. Safetensors files are
-//! compared with what the reference implementation, the crate `safetensors`, writes and reads.
+//! numpy 2.4 wrote the files in `tests/data/numpy` with `save`, `savez` and `savez_compressed`. Safetensors files are
+//! compared with the reference implementation, the crate `safetensors`, in both directions.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
@@ -30,7 +30,7 @@ fn numpy(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/numpy").join(name)
 }
 
-/// Tensors of every dtype, in every order, and without elements.
+/// Returns tensors of every dtype, in every order, and some without elements.
 fn samples(device: &Device) -> Vec<(String, Tensor)> {
     let mut samples = Vec::new();
     let lacks = |dtype| {
@@ -49,7 +49,7 @@ fn samples(device: &Device) -> Vec<(String, Tensor)> {
     samples
 }
 
-/// Whether two tensors, perhaps of different devices, have the same shape, dtype and elements.
+/// Asserts that two tensors, which may be on different devices, have the same shape, dtype and elements.
 fn assert_same(found: &Tensor, expected: &Tensor, what: &str) {
     assert_eq!((found.dims(), found.dtype()), (expected.dims(), expected.dtype()), "{what}");
     let numbers = |x: &Tensor| x.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
@@ -81,7 +81,7 @@ fn all_formats_give_back_what_was_saved() {
         let samples = samples(&device);
         SafeTensors::save(&safetensors, samples.iter().map(|(name, tensor)| (name, tensor))).unwrap();
         assert_all_same(&SafeTensors::open(&safetensors).unwrap().load_all(&device).unwrap(), &samples);
-        // Numpy has no such numbers.
+        // Numpy lacks these dtypes.
         let (foreign, samples): (Vec<_>, Vec<_>) =
             samples.into_iter().partition(|(_, tensor)| tensor.dtype() == DType::BF16);
         assert_refused(foreign[0].1.write_npy(&npy), &["x.npy", "the tensor is of bf16", "to_dtype"]);
@@ -113,13 +113,13 @@ fn the_reference_implementation_reads_what_is_saved() {
     for (name, tensor) in &samples {
         let view = reference.tensor(name).unwrap();
         assert_eq!((view.shape(), view.dtype().to_string()), (tensor.dims(), tensor.dtype().name().to_uppercase()));
-        // Relative to the file, where a mapping begins at a page.
+        // The offset within the file. A mapping starts at a page.
         let offset = view.data().as_ptr() as usize - bytes.as_ptr() as usize;
         assert_eq!(offset % tensor.dtype().size_in_bytes(), 0, "{name} is aligned");
     }
 }
 
-/// A file of the reference implementation.
+/// Returns a file that the reference implementation wrote.
 fn reference_file(tensors: &[(&str, Dtype, Vec<usize>, &[u8])]) -> Vec<u8> {
     let views =
         tensors.iter().map(|(name, dtype, shape, data)| (*name, TensorView::new(*dtype, shape.clone(), data).unwrap()));
@@ -131,7 +131,7 @@ fn what_the_reference_implementation_writes_is_read() {
     let bytes: Vec<u8> = (0..24).collect();
     let file = reference_file(&[
         ("b", Dtype::F32, vec![2, 3], &bytes),
-        // After this one, nothing is aligned.
+        // After this tensor, nothing is aligned.
         ("a", Dtype::U8, vec![1], &bytes[..1]),
         ("complex", Dtype::C64, vec![3], &bytes),
     ]);
@@ -150,7 +150,7 @@ fn what_the_reference_implementation_writes_is_read() {
 
 #[test]
 fn elements_need_no_alignment() {
-    // A header whose length is odd puts the elements at odd addresses.
+    // A header of odd length moves the elements to odd addresses.
     let header = br#"{"x":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}} "#;
     let header = if header.len().is_multiple_of(2) { &header[..header.len() - 1] } else { &header[..] };
     let elements = bytemuck::cast_slice(&[1f32, 2.0, 3.0]);
@@ -330,7 +330,7 @@ fn sizes_that_no_machine_has_are_refused() {
     assert_refused(Tensor::read_npy(&path, &open("vulkan")), &["x.npy"]);
 }
 
-/// The beginning of an npy file that promises `count` numbers of `f32`.
+/// Returns the start of an npy file that declares `count` numbers of `f32`.
 fn npy_header(count: usize) -> Vec<u8> {
     let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({count},), }}\n");
     [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat()
@@ -347,12 +347,12 @@ fn archive(entries: &[(&str, &[u8])], method: zip::CompressionMethod) -> Vec<u8>
     archive.finish().unwrap().into_inner()
 }
 
-/// Numbers that do not compress.
+/// Returns bytes that do not compress.
 fn noise(bytes: usize) -> Vec<u8> {
     (0..bytes as u32).map(|at| (at.wrapping_mul(2_654_435_769) >> 13) as u8).collect()
 }
 
-/// Changes the size that the directory of an archive tells of its only entry.
+/// Changes the size of the only entry in the directory of an archive.
 fn tell_size(archive: &mut [u8], size: usize) {
     let directory = archive.windows(4).rposition(|bytes| bytes == b"PK\x01\x02").unwrap();
     archive[directory + 24..][..4].copy_from_slice(&(size as u32).to_le_bytes());
@@ -370,7 +370,7 @@ fn arrays_that_are_not_compressed_are_checked_too() {
         let mut flipped = intact.clone();
         flipped[place] ^= 0x10;
         assert_refused(load(&flipped), &["not a sound npz file", "checksum"]);
-        // Only the header is read for this.
+        // This reads only the header.
         assert_eq!(Npz::from_bytes(flipped).unwrap().info("x").unwrap().shape.dims(), [3]);
     }
 }
@@ -381,7 +381,7 @@ fn arrays_are_not_inflated_beyond_what_their_headers_promise() {
     let load = |file: &[u8]| Npz::from_bytes(file)?.load("x", &device);
     const FOLLOWING: usize = 1 << 18;
     let elements = noise(FOLLOWING);
-    // Damage in the middle is noticed if so much is inflated.
+    // Damage in the middle is noticed if that part is decompressed.
     let deflated = |count| {
         let contents = [&npy_header(count)[..], &elements].concat();
         archive(&[("x.npy", &contents)], zip::CompressionMethod::Deflated)
@@ -396,7 +396,7 @@ fn arrays_are_not_inflated_beyond_what_their_headers_promise() {
     let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&load(&deflated(FOLLOWING / 4)).unwrap().to_vec::<f32>().unwrap()), bits(&expected));
     assert_refused(load(&damaged(FOLLOWING / 4)), &["not a sound npz file"]);
-    // More and less than promised: 12 bytes, and a gibibyte. The size in the archive tells it already.
+    // More and fewer bytes than declared: 12 bytes, and a gibibyte. The archive's size already shows the difference.
     for (count, promised) in [(3, "12 bytes"), (1 << 28, "1073741824 bytes")] {
         let file = damaged(count);
         assert_refused(
@@ -405,19 +405,19 @@ fn arrays_are_not_inflated_beyond_what_their_headers_promise() {
         );
         assert_eq!(Npz::from_bytes(file).unwrap().info("x").unwrap().shape.dims(), [count]);
     }
-    // The archive tells the promised size, and the stream holds another one.
+    // The archive declares the same size as the header, but the stream holds another one.
     for (count, reason) in [(3, "not a sound npz file: "), (1 << 28, &*format!("{FOLLOWING} bytes follow"))] {
         let mut file = deflated(count);
         tell_size(&mut file, npy_header(count).len() + 4 * count);
         assert_refused(load(&file), &[reason]);
     }
-    // What is not compressed keeps its promise, too.
+    // The same without compression.
     for count in [3, 1 << 28] {
         let contents = [&npy_header(count)[..], &elements].concat();
         let file = archive(&[("x.npy", &contents)], zip::CompressionMethod::Stored);
         assert_refused(load(&file), &["`x`", &format!("{FOLLOWING} bytes follow")]);
     }
-    // A header of 4 GiB, made of nothing.
+    // A header of 4 GiB in a small file.
     let header = [b"\x93NUMPY\x02\x00", &u32::MAX.to_le_bytes()[..], &[b' '; 1 << 21]].concat();
     let file = archive(&[("x.npy", &header)], zip::CompressionMethod::Deflated);
     assert_refused(load(&file), &["`x`", "header of 4294967295 bytes"]);
@@ -436,7 +436,7 @@ fn two_arrays_of_one_name_are_refused() {
     assert_refused(Npz::from_bytes(file), &["<memory>", "two of its entries have the same name"]);
 }
 
-/// A few bytes of a file, replaced.
+/// Replaces a few bytes of a file.
 fn damage() -> impl Strategy<Value = Vec<(prop::sample::Index, u8)>> {
     prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)
 }
@@ -453,7 +453,7 @@ fn damaged(file: &[u8], damage: &[(prop::sample::Index, u8)]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
 
-    /// Whatever is damaged, the answer is an error or tensors, and no panic.
+    /// Any damage gives an error or tensors, but no panic.
     #[test]
     fn damaged_files_do_no_harm(damage in damage()) {
         let device = open("vulkan");

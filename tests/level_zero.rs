@@ -1,8 +1,8 @@
-//! The Level Zero backend when things go wrong, and what it leaves behind.
+//! Faults and leaks of the Level Zero backend.
 //!
-//! Each test starts this program again with a scenario and an environment, as faults are injected, and leaks reported,
-//! per process. The device is the test driver's; `through the loader` is the path of older drivers (lists and fences),
-//! `direct` that of newer ones (an immediate list that keeps the order).
+//! Each test starts this program again with a scenario and an environment, because faults are injected and leaks are
+//! reported per process. The device is the test driver's. `through the loader` is the path of older drivers, with lists
+//! and fences. `direct` is the path of newer drivers, with an in-order immediate list.
 
 #[path = "level_zero_driver/test/child.rs"]
 mod child;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials()).exit_code()
 }
 
-/// A scenario and its name.
+/// A scenario and its function.
 type Scenario = (&'static str, fn() -> Result<()>);
 
 const SCENARIOS: [Scenario; 10] = [
@@ -111,13 +111,13 @@ fn device() -> Result<Device> {
     Device::level_zero(0)
 }
 
-/// A few launches of several kernels, whose result is known.
+/// Runs some launches of several kernels, and checks the known result.
 fn compute(device: &Device) -> Result<()> {
     let x = Tensor::from_vec((0..6000).map(|i| (i % 7) as f32).collect(), (60, 100), device)?
         .to_memory(MemoryKind::Device)?;
     let squares = x.matmul(&x.t()?)?;
     let total = squares.sum_all()?.to_scalar::<f32>()?;
-    // The sum over all pairs of rows is that of the squares of the columns' sums.
+    // The sum over all pairs of rows equals the sum of the squared column sums.
     let column = |j: usize| (0..60).map(|i| ((100 * i + j) % 7) as f32).sum::<f32>();
     assert_eq!(total, (0..100).map(|j| column(j) * column(j)).sum::<f32>());
     assert_eq!((x + 1.0)?.max(1)?.to_vec::<f32>()?, [7.0; 60]);
@@ -139,13 +139,13 @@ fn every_family() -> Result<()> {
         there.argmax(1)?.to_vec::<u32>()?;
         pollster::block_on(there.to_vec_async::<f32>())?;
     }
-    // Boxes of more dimensions than one, which the driver copies.
+    // Boxes with more than one dimension, which the driver copies.
     let dense = Tensor::zeros((6, 40, 200), DType::F32, &device)?;
     let part = Tensor::ones((3, 20, 100), DType::F32, &device)?;
     let assigned = dense.slice_assign((1..4, 10..30, 50..150), &part)?;
     assert_eq!(assigned.sum_all()?.to_scalar::<f32>()?, 6000.0);
     assert_eq!(assigned.narrow(0, 1, 2)?.narrow(1, 10, 20)?.narrow(2, 50, 100)?.to_vec::<f32>()?, [1.0; 4000]);
-    // A kernel of the app's.
+    // A kernel from the application.
     let kernel = Kernel::build("double", &device, 64, |k| {
         let (x, y) = (k.buffer("x", Type::F32, Access::Read), k.buffer("y", Type::F32, Access::Write));
         y.store(k.global_index(), x.load(k.global_index()) * 2.0);
@@ -155,7 +155,7 @@ fn every_family() -> Result<()> {
     let (result, profile) = device.profile(|| compute(&device))?;
     result?;
     assert!(profile.commands.len() > 4, "{profile}");
-    // Work that nobody waits for.
+    // Work that no one waits for.
     (x + 1.0)?.sum_all()?.eval()
 }
 
@@ -168,7 +168,7 @@ fn memory_runs_out() -> Result<()> {
 }
 
 fn memory_is_short_for_a_moment() -> Result<()> {
-    // Cached memory is given back, and the second attempt succeeds.
+    // The backend frees cached memory, and the second attempt succeeds.
     compute(&device()?)
 }
 
@@ -200,7 +200,7 @@ fn the_device_is_lost() -> Result<()> {
     compute(&anew)
 }
 
-/// The processor time of this process.
+/// Returns the processor time of this process.
 fn busy() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("the process has a state");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -212,7 +212,7 @@ fn busy() -> Duration {
 fn the_device_is_slow() -> Result<()> {
     let device = device()?;
     let x = Tensor::new([1f32, 2.0], &device)?.to_memory(MemoryKind::Device)?;
-    // Once before, to have it compiled.
+    // The first run compiles the kernel.
     assert_eq!((&x + 1.0)?.to_vec::<f32>()?, [2.0, 3.0]);
     let (start, idle) = (Instant::now(), busy());
     let y = (&x + 1.0)?;
@@ -252,7 +252,7 @@ fn a_discrete_device() -> Result<()> {
     let x = Tensor::new([1f32, 2.0], &device)?;
     assert_eq!(x.memory_kind(), MemoryKind::Device);
     compute(&device)?;
-    // More than one batch goes to the engine for copies.
+    // More than one batch for the copy engine.
     let large = vec![3u8; 40 << 20];
     let there = Tensor::from_slice(&large, large.len(), &device)?;
     assert_eq!(there.max_all()?.to_scalar::<u8>()?, 3);
@@ -269,7 +269,7 @@ fn why_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// Runs a child that finds no device, and asserts that it tells why.
+/// Runs a child that finds no device, and asserts that its error gives the reason.
 fn says(child: Child, parts: &[&str]) -> Result<(), Failed> {
     let ended = child.run()?.succeeds()?;
     let reason = ended.text.lines().find_map(|line| line.strip_prefix("reason: ")).unwrap_or_default();
@@ -285,7 +285,7 @@ fn unavailable_from(library: impl AsRef<Path>, parts: &[&str]) -> Result<(), Fai
     says(child, parts)
 }
 
-/// The loader cannot be loaded: what stands first on the path for libraries is none.
+/// The first library on the search path is not a library.
 fn no_loader() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("libze_loader.so.1"), "")?;
@@ -294,7 +294,7 @@ fn no_loader() -> Result<(), Failed> {
     says(child, &["no Level Zero loader", "libze_loader.so.1", "apt-get install libze1"])
 }
 
-/// A loader that lacks a function which this crate needs.
+/// The loader lacks a function that this crate needs.
 fn old_library() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let (source, library) = (folder.path().join("old.c"), folder.path().join("libold.so"));
@@ -314,7 +314,7 @@ fn count_compiles() -> Result<()> {
     Ok(())
 }
 
-/// The numbers of kernels that a child has compiled, and found on disk.
+/// Returns the numbers of kernels that a child has compiled and that it has found on disk.
 fn counts(child: Child) -> Result<(u32, u32), Failed> {
     let ended = child.run()?.succeeds()?;
     let text = ended.text.clone();

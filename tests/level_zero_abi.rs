@@ -1,11 +1,11 @@
 //! Compares the crate's declarations of the Level Zero interface with the specification's C header.
 //!
-//! The declarations are written as a C file that includes `<level_zero/ze_api.h>`: structures and constants as static
-//! assertions, functions as declarations that must agree with those of the header. The C compiler is the judge. What is
-//! newer than version 1.4, the header of Debian 12, is left out.
+//! The test writes the declarations to a C file that includes `<level_zero/ze_api.h>`. Structures and constants become
+//! static assertions. Functions become declarations, which must match the header. The C compiler then checks the file.
+//! The header is version 1.4, from Debian 12. Newer declarations are left out.
 #![cfg(all(feature = "level-zero", unix))]
 
-#[path = "../src/device/level_zero/ffi.rs"]
+#[path = "../src/backend/level_zero/ffi.rs"]
 mod ffi;
 
 use ffi::*;
@@ -14,10 +14,10 @@ use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::process::Command;
 
-/// Writes assertions on the size of a structure and the place of every field.
+/// Writes assertions on the size of a structure and the offset of every field.
 macro_rules! layout {
     ($c:ident, $name:ident = $c_name:ident { $($field:ident: $c_field:ident),* }) => {
-        // The list has to be complete, or this pattern does not compile.
+        // The list must be complete, or this pattern does not compile.
         let _ = |$name { $($field: _),* }: $name| ();
         assert_equal($c, concat!("sizeof(", stringify!($c_name), ")"), size_of::<$name>());
         $(
@@ -27,7 +27,7 @@ macro_rules! layout {
     };
 }
 
-/// Writes assertions on the values of an enumeration or set of flags.
+/// Writes assertions on the values of an enumeration or a set of flags.
 macro_rules! constants {
     ($c:ident, $name:ident = $prefix:ident { $($value:ident),* }) => {
         $( assert_equal($c, concat!(stringify!($prefix), stringify!($value)), $name::$value.0 as usize); )*
@@ -72,9 +72,9 @@ fn write_functions(c: &mut String) {
     }
 }
 
-/// The C name of a type, as the crate's names follow from those of C.
+/// Returns the C name of a type, which follows from the crate's name.
 fn c_type(ty: &str) -> String {
-    // `stringify!` writes a pointer with or without a space behind the star.
+    // `stringify!` may write a space after the star of a pointer.
     if let Some(pointer) = ty.strip_prefix('*').map(str::trim_start) {
         return match pointer.split_once(' ') {
             Some(("const", target)) => format!("const {}*", c_type(target)),

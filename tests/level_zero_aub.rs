@@ -1,11 +1,11 @@
-//! Intel's own Level Zero driver, up to the point where a GPU would be needed.
+//! Intel's own Level Zero driver, up to the point that needs a GPU.
 //!
-//! In AUB mode the driver writes what it would hand to the GPU to a file. What its calls return is real, and so is its
-//! compiler; but nothing is computed, and nothing ever completes. So this submits work and leaves without waiting. The
-//! switches are those of `shared/source/debug_settings/debug_variables_base.inl` in Intel's compute runtime.
+//! In AUB mode, the driver writes to a file instead of the GPU. The results of its calls are real, and so is its
+//! compiler. But nothing is computed, and no work ever completes. So this test submits work and exits without waiting.
+//! The switches are listed in `shared/source/debug_settings/debug_variables_base.inl` in Intel's compute runtime.
 //!
-//! It runs where the driver is installed (Debian's package `intel-opencl-icd`, elsewhere `intel-level-zero-gpu` or
-//! `libze-intel-gpu1`), and says so where it is not.
+//! The test needs the driver (Debian's package `intel-opencl-icd`, elsewhere `intel-level-zero-gpu` or
+//! `libze-intel-gpu1`). If the driver is missing, the test says so.
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use marquetry::{BackendKind, DType, Device, MemoryKind, Result, Tensor};
@@ -14,22 +14,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::task::{Context, Poll, Waker};
 
-/// Marks the child.
+/// The variable that marks the child.
 const CHILD: &str = "MARQUETRY_AUB_CHILD";
 
-/// What the child prints at its end.
+/// The last line that the child prints.
 const DONE: &str = "all calls were accepted";
 
-/// GPUs of four generations, two integrated and two discrete ones, by the names that the driver has for them; and how many
-/// slices, subslices in each and execution units in each of those they are to have, which the discrete ones must be told.
+/// GPUs of four generations, two integrated and two discrete, by the driver's names. The second part is the number of
+/// slices, subslices per slice and execution units per subslice. Discrete GPUs need it.
 const GPUS: [(&str, &str); 4] = [("skl", "default"), ("tgllp", "default"), ("dg2", "8x4x16"), ("pvc", "8x8x8")];
 
 fn main() -> ExitCode {
     if std::env::var_os(CHILD).is_some() {
-        // The backend logs what goes wrong where there is nobody to tell.
+        // The backend logs errors that it cannot return.
         env_logger::Builder::new().filter_level(log::LevelFilter::Error).init();
         let device = "level-zero:0".parse::<Device>().unwrap_or_else(|error| panic!("{error}"));
-        // Closing the device would wait for it.
+        // Closing the device would wait for the work.
         let device = ManuallyDrop::new(device);
         submit_everything(&device).unwrap_or_else(|error| panic!("{error}"));
         println!("{DONE}");
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
 }
 
-/// Where the driver is, if it is installed.
+/// Returns the path of the driver, if it is installed.
 fn driver() -> Option<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
     folders.map(|folder| Path::new(folder).join("libze_intel_gpu.so.1")).into_iter().find(|path| path.exists())
@@ -62,12 +62,12 @@ fn try_driver(driver: &Path, gpu: &str, size: &str) -> std::result::Result<(), F
         .env("AUBDumpCaptureFileName", "/dev/null");
     let output = child.output()?;
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    // How the process ends says nothing: the driver may crash when it is left at work.
+    // Ignore the exit status: the driver may crash if work is left.
     let logged = text.contains(" ERROR ");
     if text.contains(DONE) && !logged { Ok(()) } else { Err(format!("{}\n{text}", output.status).into()) }
 }
 
-/// Work of every sort, in more than one batch.
+/// Submits work of every kind, in more than one batch.
 fn submit_everything(device: &Device) -> Result<()> {
     assert_eq!(device.info().backend, BackendKind::LevelZero);
     println!("{}", device.info());
@@ -84,7 +84,7 @@ fn submit_everything(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Has everything submitted that a tensor takes, and its bytes asked for; does not wait for them.
+/// Submits the work of a tensor and a read of its bytes, without waiting for them.
 fn submit(x: &Tensor) -> Result<()> {
     let before = x.device().stats().submissions;
     let mut read = Box::pin(x.to_vec_async::<f32>());
@@ -92,7 +92,7 @@ fn submit(x: &Tensor) -> Result<()> {
         result?;
     }
     assert!(x.device().stats().submissions > before, "nothing was submitted");
-    // The device never reads the buffers, and so they are never given back.
+    // The device never completes its work, so the buffers must never be freed.
     std::mem::forget((read, x.clone()));
     Ok(())
 }

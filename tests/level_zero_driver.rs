@@ -1,10 +1,10 @@
-//! Tests of the Level Zero test driver itself: that it computes, and that its traps snap.
+//! Tests of the Level Zero test driver itself: it computes, and it finds mistakes.
 //!
-//! Each test starts this program again with a scenario from `scenarios.rs` and an environment, as a fault ends a process
-//! and reports are written when one ends. Scenarios run through the real loader with its validation layer, or open the
-//! driver directly.
+//! Each test starts this program again with a scenario from `scenarios.rs` and an environment, because a fault ends a
+//! process, and reports are written at the end of a process. Scenarios use the real loader with its validation layer,
+//! or open the driver directly.
 
-#[path = "../src/device/level_zero/ffi.rs"]
+#[path = "../src/backend/level_zero/ffi.rs"]
 mod ffi;
 
 #[path = "level_zero_driver/test/child.rs"]
@@ -75,7 +75,7 @@ fn trial(name: &str, check: impl FnOnce() -> Result<(), Failed> + Send + 'static
     Trial::test(name, check)
 }
 
-/// The second run finds the module that the first one has compiled, and a damaged file is no harm.
+/// The second run finds the module that the first run compiled. A damaged file does no harm.
 fn cache_is_used() -> Result<(), Failed> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("level-zero-cache");
     let _ = std::fs::remove_dir_all(&folder);
@@ -98,14 +98,14 @@ fn leaks_are_reported() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A scenario that goes through the loader and its validation layer.
+/// A scenario through the loader and its validation layer.
 fn loader(name: &'static str) -> Child {
     let mut child = Child::through_the_loader(name);
     child.command.env(client::LIBRARY, "libze_loader.so.1");
     child
 }
 
-/// A scenario that opens the driver itself.
+/// A scenario that opens the driver directly.
 fn direct(name: &'static str) -> Child {
     let mut child = Child::direct(name);
     child.command.env(client::LIBRARY, driver());

@@ -1,8 +1,8 @@
-//! A real model end to end: the sentence-embedding model of the `search` example and its command line.
+//! A real model from end to end: the sentence-embedding model of the `search` example, and its command line.
 //!
-//! `tests/data/minilm.*` hold what another implementation of the model gives for five sentences: their tokens, the
-//! vectors of the tokens after the embedding layer and after each of the six others, and the embeddings. Between `f32`
-//! and `f64` its own results differ by 2.9e-6 and 1.2e-7.
+//! `tests/data/minilm.*` hold another implementation's results for five sentences: the tokens, the vectors of the
+//! tokens after the embedding layer and after each of the six other layers, and the embeddings. Between `f32` and
+//! `f64`, that implementation's own results differ by 2.9e-6 and 1.2e-7.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
@@ -23,7 +23,7 @@ use tokens::Tokens;
 const EMBEDDING_TOLERANCE: f32 = 2e-6;
 const HIDDEN_TOLERANCE: f32 = 5e-5;
 
-/// Expands to a test for each device. The tests of one device run one after the other, as they read its counters.
+/// Expands to a test for each device. Tests of the same device run in turn, because they read its counters.
 macro_rules! on_each_device {
     ($($test:ident)*) => {
         on_each_device!(@device vulkan: $($test)*);
@@ -65,11 +65,11 @@ fn load(device: &Device) -> (Model, Tokens) {
     loaded.unwrap_or_else(|error| panic!("`make setup` brings the model: {error:#}"))
 }
 
-/// A sentence and what comes of it.
+/// A sentence with its tokens and the expected results.
 struct Sample {
     sentence: String,
     ids: Vec<u32>,
-    /// For each layer, the tokens' vectors.
+    /// The tokens' vectors after each layer.
     hidden: Vec<Vec<f32>>,
     embedding: Vec<f32>,
 }
@@ -101,14 +101,14 @@ fn sentences(samples: &[Sample]) -> Vec<&str> {
 
 fn assert_close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
-    // A NaN on either side is no less than anything.
+    // A NaN on either side fails this comparison.
     let close = |(a, b): &(&f32, &f32)| (*a - *b).abs() <= tolerance;
     if let Some(at) = found.iter().zip(expected).position(|pair| !close(&pair)) {
         panic!("{what}: at {at} {} instead of {}, more than {tolerance} away", found[at], expected[at]);
     }
 }
 
-/// What every layer makes of the sentences, `[batch, tokens, width]` each.
+/// Returns the output of every layer, `[batch, tokens, width]` each.
 fn hidden_states(model: &Model, encodings: &[Encoding]) -> marquetry::Result<Vec<Tensor>> {
     let (ids, mask) = model.inputs(encodings)?;
     let padding = model::padding_bias(&mask)?;
@@ -119,11 +119,11 @@ fn hidden_states(model: &Model, encodings: &[Encoding]) -> marquetry::Result<Vec
     Ok(states)
 }
 
-/// The sentences of a batch give what they give alone, whatever the padding.
+/// Sentences give the same results in a batch as alone, whatever the padding.
 fn agrees_with_the_reference(device: &Device) {
     let (model, tokens) = load(device);
     let samples = samples();
-    // First all as one batch, then each alone.
+    // First all sentences as one batch, then each one alone.
     for group in std::iter::once(&samples[..]).chain(samples.chunks(1)) {
         let encodings = tokens.encode(&sentences(group)).unwrap();
         let states = hidden_states(&model, &encodings).unwrap();
@@ -184,8 +184,8 @@ fn leaves_nothing_behind_in_a_thousand_passes(device: &Device) {
         }
         memory()
     };
-    // On unified memory the host writes tokens where no batch in flight reads any: that takes as many places as there are
-    // batches in flight.
+    // On unified memory, the host writes tokens to a buffer that no batch in flight reads. This needs as many buffers
+    // as there are batches in flight.
     let memory_after_some = passes(1..100);
     assert_eq!(passes(100..1000), memory_after_some, "bytes in use and in the pool's cache");
     assert_eq!(device.stats().compiles, compiles);
@@ -232,7 +232,7 @@ fn search_finds_the_line_that_answers(device: &Device) {
     assert!(matches[0].contains("photosynthesis"), "{stdout}");
     assert!(matches[3].is_empty() && matches[4].starts_with("first result after "), "{stdout}");
 
-    // The number with a match is that of its line in the file.
+    // The number beside a match is its line number in the file.
     let number = matches[0].split_once("line ").unwrap().1.split_once(':').unwrap().0;
     let notes = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/notes.txt")).unwrap();
     let line = notes.lines().nth(number.trim().parse::<usize>().unwrap() - 1).unwrap();
@@ -241,7 +241,7 @@ fn search_finds_the_line_that_answers(device: &Device) {
     assert!(line.split([' ', ',', '.']).all(|word| !question.contains(&word)), "the words alone would find {line:?}");
 }
 
-/// Fails with one line that says why.
+/// Asserts that the example fails with one line that contains the reason.
 fn assert_refused(arguments: &[&str], environment: &[(&str, &str)], reason: &str) {
     let output = search(arguments, environment);
     let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -277,7 +277,7 @@ fn search_says_what_is_missing() {
         assert_refused(&["--device", device, "--query", "x"], &[], reason);
         assert_refused(&["--query", "x"], &[("MARQUETRY_DEVICE", device)], reason);
     }
-    // As on a machine without a driver.
+    // The same as on a machine without a driver.
     let no_driver = |device| {
         let none = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "ZE_ENABLE_ALT_DRIVERS"].map(|name| (name, "none"));
         [none[0], none[1], none[2], ("MARQUETRY_DEVICE", device)]
@@ -298,7 +298,7 @@ fn search_refuses_a_broken_model() {
     assert_refused(&arguments, &[], "tokenizer.json");
     std::fs::copy(folder().join("tokenizer.json"), scratch.join("tokenizer.json")).unwrap();
     assert_refused(&arguments, &[], "model.safetensors is not this model");
-    // A sound file of other tensors.
+    // A valid file with other tensors.
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/minilm.safetensors");
     std::fs::copy(reference, scratch.join("model.safetensors")).unwrap();
     assert_refused(&arguments, &[], "embeddings.word_embeddings.weight");

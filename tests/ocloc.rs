@@ -1,4 +1,4 @@
-//! What Intel's offline compiler tells is understood: the conformance suite relies on it.
+//! The output of Intel's offline compiler is parsed correctly: the conformance suite relies on it.
 
 #[path = "../examples/kernels/ocloc.rs"]
 mod ocloc;
@@ -6,7 +6,7 @@ mod ocloc;
 use marquetry::shader::{Access, KernelBuilder, Target, Type};
 use ocloc::{Report, Source};
 
-/// A kernel that keeps `count` sums over a loop, each of which depends on its neighbour.
+/// A kernel that keeps `count` sums over a loop. Each sum depends on its neighbour.
 fn sums(count: u32, large_registers: bool) -> Source {
     let k = KernelBuilder::new("sums", Target::LEVEL_ZERO, 64);
     let steps = k.parameter(Type::U32);

@@ -1,8 +1,8 @@
-//! A second real model end to end: the text detection and recognition of the `ocr` example and its command line.
+//! A second real model from end to end: text detection and recognition of the `ocr` example, and its command line.
 //!
-//! `make setup` has the Python package rapidocr-onnxruntime, which brings the weights, read `examples/data/ocr.png`, and
-//! leaves in `target/ocr-reference` what went into both networks, what came out, and the boxes and texts that it reports
-//! (`scripts/ocr_reference.py`). It computes with ONNX Runtime. The picture was drawn with Pillow in its own font.
+//! `make setup` runs the Python package rapidocr-onnxruntime, which contains the weights and computes with ONNX
+//! Runtime, on `examples/data/ocr.png` (`scripts/ocr_reference.py`). It stores the inputs and outputs of both networks,
+//! the boxes and the texts in `target/ocr-reference`. The picture was drawn with Pillow in its own font.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
@@ -31,11 +31,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
-/// The logits of characters reach 40 and those of pixels 140, which leaves `f32` steps of 4e-6 and 1.5e-5.
+/// The logits of characters reach 40 and those of pixels reach 140. There, steps of `f32` are 4e-6 and 1.5e-5.
 const TOLERANCE: f32 = 1e-3;
-/// The package rounds the corners of boxes to pixels before they grow, and afterwards.
+/// The package rounds the corners of boxes to pixels before and after they grow.
 const CORNER_TOLERANCE: f32 = 2.0;
-/// Width and height of the picture, which goes into the detector as it is.
+/// The width and height of the picture. The detector gets it without resizing.
 const PICTURE: (u32, u32) = (320, 160);
 
 fn root(path: &str) -> PathBuf {
@@ -46,7 +46,7 @@ fn open(name: &str) -> Device {
     name.parse().unwrap_or_else(|error| panic!("{error}\nrun `make setup`"))
 }
 
-/// The folder with the weights, as `scripts/setup.sh` leaves it.
+/// Returns the folder with the weights from `scripts/setup.sh`.
 fn folder() -> PathBuf {
     std::env::var_os("MARQUETRY_OCR").map_or_else(|| root("target/ocr"), PathBuf::from)
 }
@@ -61,7 +61,7 @@ fn reference(name: &str) -> PathBuf {
     path
 }
 
-/// The largest difference between two tensors. NaN is as far away as can be.
+/// Returns the largest difference between two tensors. A NaN counts as an infinite difference.
 fn distance(found: &Tensor, expected: &Tensor) -> f32 {
     assert_eq!(found.dims(), expected.dims());
     let numbers = |x: &Tensor| x.to_vec::<f32>().unwrap();
@@ -91,7 +91,7 @@ fn reads_what_the_reference_reads(device: &Device) {
     check("recognition.output", &logits.softmax(-1).unwrap());
     println!("recognised after {:.1?}", start.elapsed());
 
-    // What the example makes of these, from the package's boxes and texts.
+    // The example's report, computed from the package's boxes and texts.
     let report: serde_json::Value =
         serde_json::from_slice(&std::fs::read(reference("reference.json")).unwrap()).unwrap();
     let expected = report.as_array().unwrap();
@@ -106,7 +106,7 @@ fn reads_what_the_reference_reads(device: &Device) {
             assert!(distance <= CORNER_TOLERANCE, "{corner:?} instead of {expected:?} in {boxes:?}");
         }
     }
-    // Lines are read in the order of their length.
+    // Lines are read in order of their length.
     let mut lines = reader.recogniser.decode(&logits).unwrap();
     let mut texts: Vec<(&str, f64)> =
         expected.iter().map(|line| (line["text"].as_str().unwrap(), line["confidence"].as_f64().unwrap())).collect();
@@ -161,7 +161,7 @@ fn the_example_prints_and_draws_what_it_reads() {
     assert_ne!(before, after);
 }
 
-/// Fails with one line that says why.
+/// Asserts that the example fails with one line that contains the reason.
 fn assert_refused(arguments: &[&str], environment: &[(&str, &str)], reason: &str) {
     let output = ocr(arguments, environment);
     let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -189,7 +189,7 @@ fn the_example_refuses_a_broken_model() {
     std::fs::write(&detector, b"not a model").unwrap();
     std::fs::write(&recogniser, b"").unwrap();
     assert_refused(&arguments, &[], reader::DETECTOR_FILE);
-    // A sound file of another network.
+    // A valid file of another network.
     std::fs::copy(folder().join(reader::RECOGNISER_FILE), &detector).unwrap();
     assert_refused(&arguments, &[], "the network has no weights `conv2d_");
 }

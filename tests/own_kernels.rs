@@ -1,4 +1,4 @@
-//! Kernels that an app brings: what they compute, what they cannot reach, and what is told of mistakes.
+//! Kernels from applications: their results, their bounds checks and their error messages.
 
 use half::f16;
 use marquetry::shader::{Access, KernelBuilder, MatrixLayout, MatrixType, Scalar, Type, Value, Var};
@@ -6,10 +6,10 @@ use marquetry::{Argument, BackendKind, DType, Device, Error, Kernel, Result, Sig
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Every device string. A new backend is one more.
+/// All device strings. A new backend adds one.
 const DEVICES: [&str; 3] = ["vulkan", "webgpu", "level-zero"];
 
-/// The devices of this run: all, unless `MARQUETRY_TEST_DEVICES` names some.
+/// The devices of this run: all of them, unless `MARQUETRY_TEST_DEVICES` names some.
 fn selected() -> Vec<&'static str> {
     let wanted = std::env::var("MARQUETRY_TEST_DEVICES").unwrap_or_else(|_| DEVICES.join(","));
     let selected: Vec<_> =
@@ -22,7 +22,7 @@ fn open(name: &str) -> Device {
     name.parse().unwrap_or_else(|error| panic!("{error}\nrun `make setup`"))
 }
 
-/// One test at a time, so that the devices' counters tell about it alone.
+/// Runs one test at a time, so that the devices' counters belong to it alone.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -46,10 +46,10 @@ fn text_of<T: Debug>(result: Result<T>) -> String {
     }
 }
 
-/// For what a kernel computes and does not use.
+/// Marks a value that a kernel computes and does not use.
 fn unused<T>(_: T) {}
 
-/// Asserts that a call fails with an error of this kind and exactly this text.
+/// Asserts that a call fails with this kind of error and exactly this text.
 macro_rules! assert_error {
     ($call:expr, $kind:pat, $text:expr $(,)?) => {{
         let result = $call;
@@ -84,7 +84,7 @@ fn any_layout_is_read_in_row_major_order() {
         assert_eq!(run(&x.narrow(0, 1, 1)?)?, [8.0, 10.0, 12.0, 14.0]);
         assert_eq!(run(&x.slice(1, 1.., 2)?)?, [2.0, 6.0, 10.0, 14.0, 18.0, 22.0]);
         assert_eq!(run(&x.narrow(1, 3, 1)?.broadcast_to((3, 2))?)?, [6.0, 6.0, 14.0, 14.0, 22.0, 22.0]);
-        // An expression that nobody has computed yet.
+        // An expression that is not computed yet.
         assert_eq!(run(&(x.narrow(0, 0, 1)? + 1.0)?)?, [2.0, 4.0, 6.0, 8.0]);
         Ok(())
     });
@@ -131,14 +131,14 @@ fn narrow_dtypes_are_packed_and_vectors_cover_the_rest() {
         let [y] = kernel.launch(1, [Tensor::new(&x, device)?.into(), Argument::output(30)])?;
         assert_eq!(y.to_vec::<u8>()?, (1..31).collect::<Vec<u8>>());
 
-        // Bytes that are no truth values do not become any on the host.
+        // Bytes above 1 read as `true` on the host, never as invalid `bool`s.
         let kernel = Kernel::build("truths", device, 1, |k| {
             k.packed_buffer("y", DType::Bool, Access::Write).store(0, 0xff01_0200_u32);
         })?;
         let [y] = kernel.launch(1, [Argument::output(4)])?;
         assert_eq!(y.to_vec::<bool>()?, [false, true, true, true]);
 
-        // 64 bits, with the checks that such a kernel has: a count of bits is taken modulo 64.
+        // 64-bit numbers, with the checks of such kernels: a shift count is taken modulo 64.
         let kernel = Kernel::build("wide", device, 8, |k| {
             let x = k.buffer("x", Type::I64, Access::Read);
             let y = k.buffer("y", Type::F64, Access::Write);
@@ -151,7 +151,7 @@ fn narrow_dtypes_are_packed_and_vectors_cover_the_rest() {
         let expected = x.map(|x| ((x << 33) + (1 << 40)) / if x == 0 { 1 } else { x }).map(|x| x as f64 * 0.5);
         assert_eq!(y.to_vec::<f64>()?, expected);
 
-        // Halves doubled, two in a word.
+        // Doubles halves, two per word.
         let kernel = Kernel::build("halves", device, 8, |k| {
             let x = k.packed_buffer("x", DType::F16, Access::Read);
             let y = k.packed_buffer("y", DType::F16, Access::Write);
@@ -163,7 +163,7 @@ fn narrow_dtypes_are_packed_and_vectors_cover_the_rest() {
         let [y] = kernel.launch(1, [Tensor::new(x, device)?.into(), Argument::output(3)])?;
         assert_eq!(y.to_vec::<f16>()?, [1.0, -2.5, 6.0].map(f16::from_f32));
 
-        // Four floats at a time; the last vector is not full.
+        // Four floats at a time. The last vector is not full.
         let kernel = Kernel::build("quads", device, 8, |k| {
             let x = k.buffer("x", Type::vec4(Scalar::F32), Access::Read);
             let y = k.buffer("y", Type::vec4(Scalar::F32), Access::Write);
@@ -218,17 +218,17 @@ fn tensors_are_values() {
         assert_eq!(x.to_vec::<u32>()?, [10, 20, 30, 40]);
         assert_eq!(same.to_vec::<u32>()?, [10, 20, 30, 40]);
         assert_eq!(view.to_vec::<u32>()?, [10, 20]);
-        // One that nobody has computed yet is as good.
+        // An input that is not computed yet works too.
         let zeros = Tensor::zeros(4, DType::U32, device)?;
         for _ in 0..2 {
             let [counted] = kernel.launch(1, [Argument::from(&zeros)])?;
             assert_eq!(counted.to_vec::<u32>()?, [0, 1, 2, 3]);
         }
         assert_eq!(zeros.to_vec::<u32>()?, [0; 4]);
-        // What the kernel has written is a tensor like any other.
+        // The kernel's output is an ordinary tensor.
         assert_eq!((&y + &y)?.sum(0)?.to_vec::<u32>()?, [84, 128]);
 
-        // A tensor may come twice, and be read and written by one launch.
+        // A tensor may be passed twice, and one launch may read and write it.
         let kernel = Kernel::build("add", device, 4, |k| {
             let a = k.buffer("a", Type::U32, Access::Read);
             let b = k.buffer("b", Type::U32, Access::ReadWrite);
@@ -242,13 +242,13 @@ fn tensors_are_values() {
     });
 }
 
-/// Indices of a buffer of five elements: within it, just behind it, far behind, and where 4 i wraps.
+/// Indices for a buffer of five elements: inside, just behind it, far behind it, and one for which 4 i wraps.
 const INDICES: [u32; 8] = [0, 4, 5, 8, 64, 100_000, 0x4000_0001, u32::MAX];
 
 #[test]
 fn nothing_beyond_a_buffer_is_reached() {
     on_each_device(|device| {
-        // Neighbours in memory, as far as the driver places buffers of one size side by side.
+        // Neighbours in memory, if the driver places buffers of the same size side by side.
         let before: Vec<Tensor> = (0..8).map(|_| Tensor::new([7u32; 64], device)).collect::<Result<_>>()?;
         let x = Tensor::new([1u32, 2, 3, 4, 5], device)?;
         let after: Vec<Tensor> = (0..8).map(|_| Tensor::new([8u32; 64], device)).collect::<Result<_>>()?;
@@ -273,7 +273,7 @@ fn nothing_beyond_a_buffer_is_reached() {
         let [y] = store.launch(1, [(&indices).into(), (&x).into()])?;
         assert_eq!(y.to_vec::<u32>()?, [100, 2, 3, 4, 101]);
 
-        // Each of the next hundred thousand words.
+        // Writes to each of the next hundred thousand words.
         let sweep = Kernel::build("sweep", device, 64, |k| {
             let x = k.buffer("x", Type::U32, Access::ReadWrite);
             x.store(k.global_index() + 5, 99);
@@ -319,7 +319,7 @@ fn atomics_beyond_a_buffer_change_nothing() {
             ("max", |k, x| unused(x.atomic_max(k.global_index() * 2, 9)), [9, 2, 9, 4, 9]),
             ("min", |k, x| unused(x.atomic_min(k.global_index() * 2, 0)), [0, 2, 0, 4, 0]),
             ("exchange", |k, x| unused(x.atomic_exchange(k.global_index() * 2, 9)), [9, 2, 9, 4, 9]),
-            // Only the last element is what is expected.
+            // Only the last element equals the compared value.
             (
                 "compare_exchange",
                 |k, x| unused(x.atomic_compare_exchange(k.global_index() + 1, 5, 77)),
@@ -332,7 +332,7 @@ fn atomics_beyond_a_buffer_change_nothing() {
             let [y] = kernel.launch(20, [Argument::from(&x)])?;
             assert_eq!(y.to_vec::<u32>()?, expected, "{name}");
         }
-        // All of them out of range, and what they return.
+        // All indices are out of range. The returned values are stored.
         let kernel = Kernel::build("beyond", device, 1, |k| {
             let x = k.buffer("x", Type::U32, Access::ReadWrite);
             let y = k.buffer("y", Type::U32, Access::Write);
@@ -363,7 +363,7 @@ fn nothing_beyond_an_array_is_reached() {
             k.when(i.eq(0), || counts.store(0, 0));
             k.barrier();
             let index = at.load(i);
-            // Element 4 is written by index 4 only, elements behind by nobody.
+            // Only index 4 writes element 4. No index writes the elements behind it.
             k.when(i.ge(1), || shared.store(index, index + 10));
             counts.atomic_add(index, 1);
             k.for_range(0, 5, |j| own.store(j, j + 20));
@@ -428,7 +428,7 @@ fn division_and_shifts_are_defined() {
         assert_eq!(out[4..8], [0, 0, -1, -8]);
         assert_eq!(out[8..12], [7, unsigned(i32::MIN, -1), unsigned(-9, 2), unsigned(-8, 33)]);
         assert_eq!(out[12..16], [0, remainder(i32::MIN, -1), remainder(-9, 2), remainder(-8, 33)]);
-        // By 0, 31, 2 and 1.
+        // Shifted by 0, 31, 2 and 1.
         assert_eq!(out[16..20], [7, 0, -36, -16]);
         assert_eq!(out[20..24], [7, -1, -3, -4]);
         assert_eq!(out[24..28], [7, 1, ((-9i32) as u32 >> 2) as i32, ((-8i32) as u32 >> 1) as i32]);
@@ -438,7 +438,7 @@ fn division_and_shifts_are_defined() {
 
 #[test]
 fn dot_products_of_bytes_are_exact_and_wrap() {
-    // Every pair of these words, the extremes among them.
+    // Every pair of these words, which include the extremes.
     let words = [0x8080_8080, 0x7f7f_7f7f, 0xffff_ffff, 0, 0x0102_0304, 0x80ff_7f01, 0xdead_beef, 0x1234_cafe_u32];
     let pairs: Vec<[u32; 2]> = words.iter().flat_map(|&x| words.map(|y| [x, y])).collect();
     let bytes = |[x, y]: [u32; 2]| x.to_le_bytes().into_iter().zip(y.to_le_bytes());
@@ -454,7 +454,7 @@ fn dot_products_of_bytes_are_exact_and_wrap() {
             let z = k.buffer("unsigned", Type::U32, Access::Write);
             let i = k.local_index();
             let [a, b] = [0, 1].map(|lane| x.load(i).lane(lane));
-            // Of vectors lane by lane: here of both orders.
+            // Vectors are multiplied lane by lane, here with the lanes in both orders.
             let first_signed = first.bitcast(Type::I32).splat(2);
             y.store(i, x.load(i).dot_i8(k.vector(&[b, a]), first_signed));
             z.store(i, a.dot_u8(b, first));
@@ -477,7 +477,7 @@ fn dot_products_of_bytes_are_exact_and_wrap() {
     });
 }
 
-/// `y = x w` by one subgroup, of matrices of the size of a unit, with `x` from an element of 16 bytes on, and `y` likewise.
+/// `y = x w` by one subgroup, for matrices of unit size. `x` and `y` start at offsets in steps of 16 bytes.
 fn unit_product(device: &Device, dtype: DType, size: [u32; 3]) -> Result<Kernel> {
     let ([_, n, k], bytes) = (size, dtype.size_in_bytes() as u32);
     let [a, b, c] = MatrixType::of_units(dtype, size);
@@ -488,7 +488,7 @@ fn unit_product(device: &Device, dtype: DType, size: [u32; 3]) -> Result<Kernel>
         let y = kernel.matrix_buffer("y", c.dtype, Access::ReadWrite);
         let [from, stride, to] = ["from", "stride", "to"].map(|name| kernel.named_parameter(name, Type::U32));
         let x = x.load_matrix(from, stride, MatrixLayout::Rows, a);
-        // By way of workgroup memory, as most kernels have it.
+        // Through workgroup memory, as in most kernels.
         let tile = kernel.workgroup_array(Type::vec4(Scalar::U32), k * n * bytes / 16);
         let vectors = k * n * bytes / 16;
         for first in (0..vectors).step_by(32) {
@@ -537,7 +537,7 @@ fn matrices_are_multiplied_where_there_are_units() {
             let product = |i: usize, j: usize| (0..k).map(|p| x[i * k + p] * w[p * n + j]).sum::<f32>();
             let expected: Vec<f32> = (0..m * n).map(|at| product(at / n, at % n)).collect();
             assert_eq!(run(0, line, 0)?, expected, "{device}: {dtype}");
-            // What is not wholly there is zeros, or left out.
+            // Matrices that are partly out of bounds load as zeros and are not stored.
             for (from, stride) in [(line * (m as u32 - 1) + 1, line), (1 << 30, line), (0, 2 * line), (0, u32::MAX)] {
                 assert_eq!(run(from, stride, 0)?, vec![0.0; m * n], "{device}: {dtype} from {from} by {stride}");
             }
@@ -549,7 +549,7 @@ fn matrices_are_multiplied_where_there_are_units() {
     });
 }
 
-/// The dtype in which products of a narrow one are added up.
+/// The dtype of sums of products of a narrow dtype.
 fn sum_dtype(dtype: DType) -> DType {
     match dtype {
         DType::I8 => DType::I32,
@@ -572,7 +572,7 @@ fn any_number_of_workgroups() {
         assert!((0..).zip(&y).all(|(i, &value)| i == value));
         assert_eq!(y.len(), elements);
 
-        // Without a workgroup nothing runs, and of an empty tensor there is nothing to tell.
+        // Without workgroups nothing runs. An empty tensor has nothing to check.
         let before = device.stats().launches;
         let [y] = kernel.launch(0, [Argument::output(4)])?;
         assert_eq!((y.dims(), device.stats().launches), (&[4][..], before));
@@ -702,7 +702,7 @@ fn a_tensor_on_another_device() {
     );
 }
 
-/// Builds a kernel with a mistake in it.
+/// Builds a kernel that contains a mistake.
 fn build(write: impl FnOnce(&KernelBuilder)) -> Result<Kernel> {
     Kernel::build("wrong", &vulkan(), 64, write)
 }
@@ -801,7 +801,7 @@ fn mistakes_in_a_kernel() {
     );
 }
 
-/// An app's kernel is compiled before it is known how large its buffers are, and so reaches none by its address.
+/// Application kernels are compiled before the sizes of their buffers are known, so they use no buffer addresses.
 #[test]
 fn what_cannot_be_bound() {
     let device = vulkan();
@@ -822,7 +822,7 @@ fn what_cannot_be_bound() {
     );
 }
 
-/// The kernel `y = factor x` as SPIR-V for a device, for `count` elements; its entry point is called `double`.
+/// The kernel `y = factor x` as SPIR-V for a device, for `count` elements. Its entry point is `double`.
 fn spirv(device: &Device) -> Vec<u32> {
     let k = KernelBuilder::new("scale", Kernel::target(device), 64);
     let x = k.buffer("x", Type::F32, Access::Read);
@@ -831,7 +831,7 @@ fn spirv(device: &Device) -> Vec<u32> {
     let i = k.global_index();
     k.when(i.lt(count), || y.store(i, x.load(i) * factor));
     let mut words = k.finish().unwrap().spirv().unwrap().to_vec();
-    // The name takes two words, whatever it is.
+    // The new name takes two words, as the old one does.
     let main = words.windows(2).position(|pair| pair == [u32::from_le_bytes(*b"main"), 0]).unwrap();
     words[main] = u32::from_le_bytes(*b"doub");
     words[main + 1] = u32::from_le_bytes(*b"le\0\0");
@@ -847,8 +847,8 @@ fn scale_signature() -> Signature {
 }
 
 fn bring(device: &Device, words: &[u32], entry_point: &str, workgroup: [u32; 3]) -> Result<Kernel> {
-    // SAFETY: the words are those of `spirv` above, or refused before a driver sees them. The kernel guards its accesses
-    // by `count`, and every launch hands over the length of its tensors.
+    // SAFETY: the words come from `spirv` above, or are refused before a driver gets them. The kernel guards its
+    // accesses with `count`, and every launch passes the length of its tensors.
     unsafe { Kernel::from_spirv(device, words, entry_point, workgroup, scale_signature()) }
 }
 
@@ -924,7 +924,7 @@ const WGSL: &str = "
 
     @compute @workgroup_size(1)
     fn beyond() {
-        // Whatever count says, there is no such element.
+        // No such element exists, whatever `count` is.
         y[parameters.count * 1000000] = x[parameters.count * 3];
         y[0] = 7.0;
     }";
@@ -1014,7 +1014,7 @@ fn wgsl_that_does_not_fit_its_signature() -> Result<()> {
         "kernel `scale`, argument `count`: it is an f16 number; a kernel takes f32, i32 and u32"
     );
 
-    // A fixed length is what a tensor must have.
+    // With a fixed length, the tensor must have that length.
     let kernel = compile(&WGSL.replace("x: array<f32>", "x: array<f32, 100>"), scale_signature())?;
     let run = |elements: usize| {
         let x = Tensor::ones(elements, DType::F32, &device)?;
@@ -1030,7 +1030,7 @@ fn wgsl_that_does_not_fit_its_signature() -> Result<()> {
     Ok(())
 }
 
-/// Runs something on a thread with a stack of 2 MiB, as threads of apps have.
+/// Runs a function on a thread with a stack of 2 MiB, as threads of applications have.
 fn on_small_stack(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(2 << 20).spawn_scoped(scope, work).unwrap();
@@ -1038,7 +1038,7 @@ fn on_small_stack(work: impl FnOnce() + Send) {
     });
 }
 
-/// Each step is the operand of the next one alone.
+/// Builds a kernel in which each step is the only operand of the next step.
 fn long_expression(device: &Device, steps: u32) -> Result<Kernel> {
     Kernel::build("long", device, 8, |k| {
         let x = k.buffer("x", Type::U32, Access::Read);
@@ -1083,7 +1083,7 @@ fn expressions_of_any_length() {
     });
 }
 
-/// y = how many of `depth` conditions hold, each of which is asked where the last one holds.
+/// y = how many of `depth` conditions hold. Each condition is evaluated only if the previous one holds.
 fn nested(device: &Device, depth: u32, is_loop: bool) -> Result<Kernel> {
     fn within<'k>(k: &'k KernelBuilder, n: Value<'k>, count: Var<'k>, to: [u32; 2], is_loop: bool) {
         let [level, depth] = to;
@@ -1095,7 +1095,7 @@ fn nested(device: &Device, depth: u32, is_loop: bool) -> Result<Kernel> {
             within(k, n, count, [level + 1, depth], is_loop);
         };
         match is_loop {
-            // One turn, or none.
+            // One iteration, or none.
             true => k.for_range(0, n.gt(level).select(k.u32(1), k.u32(0)), |_| body()),
             false => drop(k.when(n.gt(level), body)),
         }
@@ -1131,7 +1131,7 @@ fn branches_and_loops_in_each_other() {
     });
 }
 
-/// A kernel for WebGPU that stores 7 to y[0] within so many selections.
+/// A WebGPU kernel that stores 7 to y[0] inside `depth` nested selections.
 fn nested_spirv(depth: usize) -> Vec<u32> {
     use rspirv::binary::Assemble;
     use rspirv::dr::{Builder, Operand};
@@ -1184,7 +1184,7 @@ fn spirv_that_nests_deep_is_refused_on_webgpu() -> Result<()> {
     let device = open("webgpu");
     let bring = |depth| {
         let signature = Signature::new("nested").in_out("y", DType::U32);
-        // SAFETY: the kernel stores to the first element of its buffer, which has one.
+        // SAFETY: the kernel stores to the first element of its buffer, which exists.
         unsafe { Kernel::from_spirv(&device, &nested_spirv(depth), "main", [1, 1, 1], signature) }
     };
     let [y] = bring(64)?.launch(1, [Argument::from(Tensor::new([3u32], &device)?)])?;
@@ -1201,7 +1201,7 @@ fn spirv_that_nests_deep_is_refused_on_webgpu() -> Result<()> {
     Ok(())
 }
 
-/// A kernel in WGSL of one buffer.
+/// A WGSL kernel with one buffer.
 fn wgsl(device: &Device, declarations: &str, body: &str) -> Result<Kernel> {
     let text = format!(
         "@group(0) @binding(0) var<storage, read_write> y: array<u32>;
@@ -1237,7 +1237,7 @@ fn wgsl_that_nests_deep_is_refused() {
                 assert!(expected.iter().any(|expected| message.contains(expected)), "{n} {sort}: {message}");
             }
         }
-        // What is long is not deep, and what is as deep as it may be runs.
+        // Long code is not deep, and code of the greatest allowed depth runs.
         let sums = around(900, "", "y[1]", " + 1u");
         let elses = (0..64).map(|i| format!("if y[1] == {i}u {{ y[2] = {}u; }} else ", i + 1)).collect::<String>();
         let kernel = wgsl(&device, "", &format!("y[0] = {sums}; {elses} {{ }}")).unwrap();
@@ -1246,7 +1246,7 @@ fn wgsl_that_nests_deep_is_refused() {
     });
 }
 
-/// The error for a kernel that takes too much of something.
+/// Returns the error for a kernel that uses too much of something.
 fn too_much(device: &Device, kernel: &str, count: u64, what: &str, limit: u32) -> String {
     format!("{device} does not support {count} {what}, which kernel `{kernel}` needs (limit {limit})")
 }
@@ -1256,7 +1256,7 @@ fn wgsl_that_takes_too_much_memory() -> Result<()> {
     let _turn = alone();
     let device = open("webgpu");
     let most = device.info().limits.max_workgroup_memory;
-    // Through a function, in two variables; another entry point's memory does not count.
+    // Two variables, used through a function. The memory of another entry point does not count.
     let shared = |words: u32| {
         let declarations = format!(
             "var<workgroup> one: u32;
@@ -1285,7 +1285,7 @@ fn wgsl_that_takes_too_much_memory() -> Result<()> {
     let expected = too_much(&device, "brought", 1_600_000_000, "bytes of workgroup memory", most);
     assert_error!(overridden, Error::Unsupported { .. }, expected);
 
-    // Private memory, and that of the functions, together.
+    // Private memory and the memory of functions count together.
     let local = |private: u32, local: u32, called: u32| {
         let declarations = format!(
             "var<private> p: array<u32, {private}>;
@@ -1318,7 +1318,7 @@ fn spirv_that_takes_too_much_memory() {
             y.store(0, local.load(1).lane(1) * 2);
             let words = k.finish()?.spirv()?.to_vec();
             let signature = Signature::new("brought").in_out("y", DType::U32);
-            // SAFETY: the kernel keeps within its arrays of at least three and two elements, and its buffer of one.
+            // SAFETY: the kernel stays within its arrays of at least three and two elements, and its buffer of one.
             unsafe { Kernel::from_spirv(device, &words, "main", [workgroup, 1, 1], signature) }
         };
         let limits = &device.info().limits;
@@ -1347,7 +1347,7 @@ fn spirv_that_takes_too_much_memory() {
 fn shaders_of_other_stages_are_refused() {
     on_each_device(|device| {
         let words = spirv(device);
-        // The entry point's model is the word before its function and its name.
+        // The entry point's execution model is the word before its function and its name.
         let name =
             words.windows(2).position(|pair| pair == [u32::from_le_bytes(*b"doub"), u32::from_le_bytes(*b"le\0\0")]);
         let with_model = |model: u32| {

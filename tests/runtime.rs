@@ -1,4 +1,4 @@
-//! What happens behind the tensors: launches, submissions, waits, memory; counted on every device.
+//! The counters of every device: launches, submissions, waits and memory.
 
 use marquetry::{
     ConvConfig, DType, Device, DeviceKind, Error, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, MemoryKind,
@@ -6,7 +6,7 @@ use marquetry::{
 };
 use std::time::Instant;
 
-/// Runs each test on a device that nobody else uses meanwhile, as the counters are the device's.
+/// Runs each test on a device without other users, because the counters belong to the device.
 macro_rules! on_each_device {
     ($($name:ident)*) => {
         mod vulkan {
@@ -60,7 +60,7 @@ on_each_device! {
 }
 
 fn on(name: &str, test: fn(&Device) -> Result<()>) {
-    // One test at a time, so that the counters tell about it alone.
+    // Run one test at a time, so that the counters belong to it alone.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _guard = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let device = name.parse::<Device>().unwrap_or_else(|error| panic!("{error}; `make setup` installs a driver"));
@@ -87,7 +87,7 @@ fn shared_results_are_computed_at_most_twice(device: &Device) -> Result<()> {
     for (i, sum) in uses.iter().enumerate() {
         assert_eq!(sum.to_vec::<f32>()?, [1.0 + i as f32, 4.0 + i as f32]);
     }
-    // The first use has the square in its own kernel; for the second it is computed, and the others read it.
+    // The first use computes the square in its own kernel. The second use stores it, and the others read it.
     assert_eq!(device.stats().launches - before, 11);
     Ok(())
 }
@@ -115,7 +115,7 @@ fn products_are_finished_by_their_kernels(device: &Device) -> Result<()> {
     let config = Gemm { trans_b: true, alpha: 2.0, beta: 3.0, ..Gemm::default() };
     let (_, launches) = count_launches(device, || x.gemm(&weight, Some(&bias), config)?.eval())?;
     assert_eq!(launches, 1);
-    // Where it is used out of its order, or in part, it runs alone.
+    // If the product is used in another order or in part, it runs alone.
     let (_, launches) = count_launches(device, || x.matmul(&weight.t()?)?.t()?.add(&residual.t()?)?.eval())?;
     assert_eq!(launches, 2);
     let (_, launches) = count_launches(device, || x.matmul(&weight.t()?)?.narrow(0, 0, 2)?.neg()?.eval())?;
@@ -139,7 +139,7 @@ fn products_that_others_wait_for_are_kept(device: &Device) -> Result<()> {
     assert_eq!(elements, exact);
     assert_eq!(more.to_vec::<f32>()?, exact.iter().map(|x| x + 1.0).collect::<Vec<_>>());
     assert_eq!(less.to_vec::<f32>()?, exact.iter().map(|x| x - 1.0).collect::<Vec<_>>());
-    // Once it has been read itself, nothing is left to be finished.
+    // After the product is read itself, there is no kernel left to finish.
     let product = x.matmul(&x)?;
     product.eval()?;
     let (_, launches) = count_launches(device, || (product + 1.0)?.eval())?;
@@ -147,7 +147,7 @@ fn products_that_others_wait_for_are_kept(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// As many addends with as many axes that do not merge as no parameter block has room for, on most devices.
+/// Addends with more axes that do not merge than any parameter block has room for, on most devices.
 fn what_kernels_of_products_cannot_do_runs_apart(device: &Device) -> Result<()> {
     let a = Tensor::arange(0f32, 64.0 * 3.0 * 5.0, device)?.reshape([2, 2, 2, 2, 2, 2, 3, 5])?;
     let b = Tensor::arange(0f32, 20.0, device)?.reshape((5, 4))?;
@@ -167,7 +167,7 @@ fn what_kernels_of_products_cannot_do_runs_apart(device: &Device) -> Result<()> 
     Ok(())
 }
 
-/// Until a product has run, its operands stay what they are; then it holds them no longer.
+/// Operands stay unchanged until the product has run. Then the product releases them.
 fn products_hold_their_operands(device: &Device) -> Result<()> {
     let ones = Tensor::ones((512, 512), DType::F32, device)?;
     ones.eval()?;
@@ -200,7 +200,7 @@ fn nothing_is_submitted_before_a_read(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// So many batches are filled by that many commands for a device that was idle: of 32, 64, 128, and then of 256 each.
+/// The full batches of `commands` commands on an idle device: the first have 32, 64 and 128 commands, the others 256.
 fn full_batches(commands: u64) -> u64 {
     3 + (commands - (32 + 64 + 128)) / 256
 }
@@ -233,13 +233,13 @@ fn heavy_work_is_submitted_soon(device: &Device) -> Result<()> {
         }
         submissions.push(device.stats().submissions - before);
     }
-    // At 10 bytes in a nanosecond the large ones take 107 ms. These vendors' GPUs are expected to be faster.
+    // At 10 bytes per nanosecond, the large ones take 107 ms. The GPUs of these vendors are expected to be faster.
     let is_fast = ["NVIDIA", "AMD", "Apple"].contains(&&*device.info().vendor);
     assert_eq!(submissions, [u64::from(!is_fast), 0]);
     Ok(())
 }
 
-/// Fails if some work takes longer than seconds, where it took minutes when loops went over padding.
+/// Fails if the work takes longer than some seconds. It took minutes when loops went over padding.
 fn within_seconds<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     let result = work()?;
@@ -253,10 +253,11 @@ fn padding_takes_no_time(device: &Device) -> Result<()> {
         let far = PoolConfig::new(1 << 28).padding([((1 << 28) - 4, 0)]);
         assert_eq!(x.lp_pool1d(1.0, &far)?.to_vec::<f32>()?, [10.0]);
         assert_eq!(x.max_pool1d(&far)?.to_vec::<f32>()?, [4.0]);
-        // Every third element of the padded input: of the input itself the second, the third, the first and the fourth.
+        // The windows read every third element of the padded input. In the input, these are the second, the third, and
+        // the first with the fourth.
         let apart = PoolConfig::new(1 << 26).dilation(3).stride(1).padding([(3 * (1 << 26) - 4, 0)]);
         assert_eq!(x.max_pool1d(&apart)?.to_vec::<f32>()?, [2.0, 3.0, 4.0]);
-        // Every place of the kernel meets at most four elements.
+        // Each position of the kernel meets at most four elements.
         let length = 1 << 17;
         let kernel = Tensor::ones((1, 1, length), DType::F32, device)?;
         let ramp = |i: usize| {
@@ -267,7 +268,7 @@ fn padding_takes_no_time(device: &Device) -> Result<()> {
         assert!(spread.to_vec::<f32>()? == expected);
         let slid = x.conv1d(&kernel, None, &ConvConfig::default().padding(length - 1))?;
         assert!(slid.to_vec::<f32>()? == expected);
-        // No tap comes to the outputs between.
+        // No tap reaches the outputs in between.
         let apart = x.conv_transpose1d(&kernel, None, &ConvConfig::default().stride(2).dilation(2))?;
         let expected: Vec<f32> = expected.iter().flat_map(|&y| [y, 0.0]).take(2 * expected.len() - 1).collect();
         assert!(apart.to_vec::<f32>()? == expected);
@@ -276,7 +277,7 @@ fn padding_takes_no_time(device: &Device) -> Result<()> {
 }
 
 fn deep_products_are_cut(device: &Device) -> Result<()> {
-    // Products with one output: the parts and their sum. So few sums of 64 bits are products in memory, and their sum.
+    // Products with one output run as the parts and their sum. For 64-bit numbers, the products are stored and summed.
     let sum_of_ones = |dtype: DType, depth: usize| -> Result<(f64, u64)> {
         let [row, column] = [(1, depth), (depth, 1)].map(|shape: (usize, usize)| Tensor::ones(shape, dtype, device));
         let (row, column) = (row?, column?);
@@ -295,7 +296,7 @@ fn deep_products_are_cut(device: &Device) -> Result<()> {
         }
         let (sum, launches) = sum_of_ones(dtype, deep)?;
         assert_eq!(sum, deep as f64, "{dtype}");
-        // Depths that occur in practice are not cut.
+        // Depths that occur in practice are not split.
         let (sum, launches_in_practice) = sum_of_ones(dtype, 1 << 14)?;
         assert_eq!(sum, f64::from(1 << 14), "{dtype}");
         assert!(launches > launches_in_practice, "{dtype}: {launches} launches, {launches_in_practice} in practice");
@@ -322,7 +323,7 @@ fn long_windows_are_cut(device: &Device) -> Result<()> {
 }
 
 fn long_work_exhausts_nothing(device: &Device) -> Result<()> {
-    // With hundreds of batches in flight a driver may run out of what it can map; the stream bounds their number.
+    // With hundreds of batches in flight, a driver may run out of mappings. The stream limits the number of batches.
     let mut x = Tensor::new([0u32; 4], device)?;
     let one = Tensor::new(1u32, device)?;
     device.synchronize()?;
@@ -348,7 +349,7 @@ fn memory_is_used_again(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// A product into a small part of a large buffer takes no second one of that size.
+/// A product is written into a small part of a large buffer, without a second buffer of that size.
 fn products_are_written_in_place(device: &Device) -> Result<()> {
     let a = Tensor::ones(4, DType::F32, device)?;
     let mut c = Tensor::from_vec(vec![1f32; 1 << 20], 1 << 20, device)?;
@@ -366,7 +367,7 @@ fn products_are_written_in_place(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Sizes that grow leave buffers behind that nothing will take again.
+/// Growing sizes leave buffers in the pool that nothing will use again.
 fn what_is_kept_is_bounded(device: &Device) -> Result<()> {
     let mut all = 0;
     for i in 1..=48 {
@@ -399,7 +400,7 @@ fn trim_returns_memory(device: &Device) -> Result<()> {
 }
 
 fn many_small_uploads(device: &Device) -> Result<()> {
-    // Buffers come back to the pool and are filled again before the device has read them.
+    // Buffers return to the pool and are filled again before the device has read them.
     let tensors: Vec<Tensor> = (0..600u32)
         .map(|i| {
             drop(Tensor::new([u32::MAX; 5], device)?);
@@ -413,7 +414,8 @@ fn many_small_uploads(device: &Device) -> Result<()> {
 }
 
 fn large_uploads_are_on_their_way_soon(device: &Device) -> Result<()> {
-    // Wherever the host writes them, 64 MiB are enough for a batch: else what was uploaded would be held without bound.
+    // A batch is submitted after 64 MiB of uploads, wherever the host writes them. Otherwise uploads would be held
+    // without limit.
     let bytes = vec![1u8; 16 << 20];
     device.synchronize()?;
     let before = device.stats().submissions;
@@ -425,17 +427,17 @@ fn large_uploads_are_on_their_way_soon(device: &Device) -> Result<()> {
 }
 
 fn dispatches_beyond_65535_workgroups(device: &Device) -> Result<()> {
-    // Elementwise: four elements an invocation, 64 invocations a workgroup.
+    // Elementwise: four elements per invocation, 64 invocations per workgroup.
     let count = 65_535 * 256 + 777u32;
     let numbers = Tensor::arange(0u32, count, device)?;
     let total = (0..u64::from(count)).sum::<u64>() as u32;
     assert_eq!(numbers.sum_all()?.to_scalar::<u32>()?, total, "modulo 2^32");
     assert_eq!(numbers.slice(0, count as usize - 3.., 1)?.to_vec::<u32>()?, [count - 3, count - 2, count - 1]);
-    // Reductions: one row an invocation.
+    // Reductions: one row per invocation.
     let rows = 65_535 * 64 + 33;
     let sums = numbers.narrow(0, 0, 2 * rows)?.reshape((rows, 2))?.sum(1)?;
     assert_eq!(sums.narrow(0, rows - 2, 2)?.to_vec::<u32>()?, [4 * (rows as u32 - 2) + 1, 4 * (rows as u32 - 1) + 1]);
-    // Matrix products: at least a workgroup for each matrix of a batch.
+    // Matrix products: at least one workgroup for each matrix of a batch.
     let batch = 70_001;
     let scale = Tensor::arange(0i32, batch, device)?.reshape((batch as usize, 1, 1))?;
     let product = scale.matmul(&Tensor::new([[2i32, 3]], device)?)?;
@@ -447,7 +449,7 @@ fn dispatches_beyond_65535_workgroups(device: &Device) -> Result<()> {
 }
 
 fn long_rows_are_cut_into_chunks(device: &Device) -> Result<()> {
-    // Lengths that the chunks do not divide, over two axes that do not merge.
+    // The chunks do not divide the lengths, and the two axes do not merge.
     let (rows, length) = (3usize, 100_003usize);
     let value = |i: usize| ((i as u64).wrapping_mul(2_654_435_761) % 1_000_003) as i32 - 500_000;
     let numbers: Vec<i32> = (0..rows * length).map(value).collect();
@@ -462,14 +464,14 @@ fn long_rows_are_cut_into_chunks(device: &Device) -> Result<()> {
     let every_other = x.slice(1, .., 2)?;
     let halves: Vec<i32> = numbers.chunks(length).flat_map(|row| row.iter().step_by(2).copied()).collect();
     assert_eq!(every_other.sum([1, 0])?.to_scalar::<i32>()?, sum(&halves));
-    // The error of a sum of floats stays small where one after the other would lose it: 2^24 + 1 = 2^24.
+    // The error of a sum of floats stays small, although adding one by one would lose them: 2^24 + 1 = 2^24.
     let ones = Tensor::full(1f32, (1 << 25, 1), device)?;
     assert_eq!(ones.sum_all()?.to_scalar::<f32>()?, (1 << 25) as f32);
     Ok(())
 }
 
 fn more_axes_than_parameters(device: &Device) -> Result<()> {
-    // Twelve axes of length 2 that do not merge: a sum of two such views takes more words than a launch has.
+    // Twelve axes of length 2 that do not merge. A sum of two such views needs more words than a launch has.
     let axes: Vec<usize> = (0..12).rev().collect();
     let x = Tensor::arange(0i32, 4096, device)?.reshape([2; 12].as_slice())?;
     let reversed = x.permute(axes.as_slice())?;
@@ -478,7 +480,7 @@ fn more_axes_than_parameters(device: &Device) -> Result<()> {
     let expected: Vec<i32> = (0..4096).map(|i| (i & !(1 << 8)) + bits(i) + bits(i) * i).collect();
     assert_eq!(sum.to_vec::<i32>()?, expected);
     assert_eq!(reversed.sum([0, 2, 4, 6, 8, 10])?.elem_count(), 64);
-    // The input that is copied last is in order, but does not begin where four elements can be read at once.
+    // The last input to be copied is contiguous, but misaligned for reads of four elements.
     let shifted = Tensor::arange(0i32, 4097, device)?.narrow(0, 1, 4096)?.reshape([2; 12].as_slice())?;
     let swapped = x.transpose(0, 11)?.transpose(2, 7)?;
     let mixed = reversed.add(&swapped)?.mul(&x.transpose(1, 5)?)?.sub(&shifted)?;
@@ -498,14 +500,14 @@ fn fusion_does_not_show_in_the_numbers(device: &Device) -> Result<()> {
     let rounded = a.add(&b)?;
     rounded.eval()?;
     assert_eq!(fused.to_vec::<half::f16>()?, rounded.mul(&a)?.to_vec::<half::f16>()?);
-    // What overflows in memory overflows in a fused kernel.
+    // A value that overflows in memory also overflows in a fused kernel.
     let large = Tensor::new([half::f16::from_f32(100.0)], device)?;
     assert_eq!(((&large * 1000.0)? / 1000.0)?.to_vec::<half::f16>()?, [half::f16::INFINITY]);
     Ok(())
 }
 
 fn sums_of_many_long_rows_lose_nothing(device: &Device) -> Result<()> {
-    // One after the other, ones add up to no more than 2^24 in `f32`.
+    // Added one by one in `f32`, ones reach no more than 2^24.
     let length = (1 << 24) + 2;
     let ones = Tensor::new([[1f32]; 16], device)?.broadcast_to((16, length))?;
     assert_eq!(ones.sum(1)?.to_vec::<f32>()?, [length as f32; 16]);
@@ -536,7 +538,7 @@ fn many_threads_share_a_device(device: &Device) -> Result<()> {
     })
 }
 
-/// Less precision is a permission: it is made use of where there are matrix units.
+/// Lower precision is a permission. It is used if the device has matrix units.
 fn products_may_be_less_exact(device: &Device) -> Result<()> {
     let x = Tensor::rand(-1f32, 1.0, (96, 128), device)?;
     let w = Tensor::rand(-1f32, 1.0, (128, 64), device)?;
@@ -560,7 +562,7 @@ fn products_may_be_less_exact(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Where that is faster, bytes are read by words along the depth, and copied along it first if there are rows enough.
+/// If it is faster, bytes are read as words along the depth. If there are enough rows, they are first copied along it.
 fn products_of_bytes_are_made_of_words(device: &Device) -> Result<()> {
     let info = device.info();
     let by_words = info.features.integer_dot_products || info.kind == DeviceKind::Cpu;
@@ -574,7 +576,7 @@ fn products_of_bytes_are_made_of_words(device: &Device) -> Result<()> {
         (256, 64, &along, 1, true),
         (256, 64, &across, 2, true),
         (255, 64, &across, 1, false),
-        // No multiple of 16 bytes.
+        // Not a multiple of 16 bytes.
         (256, 36, &odd, 1, false),
     ] {
         let x = x.narrow(0, 0, rows)?.narrow(1, 0, depth)?;
@@ -591,7 +593,7 @@ fn products_of_bytes_are_made_of_words(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// A tensor that cannot be bound to a kernel is reached by its address.
+/// A tensor that is too large to bind to a kernel is accessed by its address.
 #[test]
 fn tensors_larger_than_a_binding() {
     on("vulkan", |device| {
@@ -625,7 +627,7 @@ fn a_seed_starts_the_sequence_anew(device: &Device) -> Result<()> {
 }
 
 fn parts_are_assigned_in_place(device: &Device) -> Result<()> {
-    // Nothing is cached that could stand for a copy.
+    // No cached buffer may serve as a copy.
     device.trim()?;
     let size = 4 << 20;
     let in_use = || device.memory_stats().in_use;
@@ -667,13 +669,13 @@ fn the_host_reaches_memory_where_it_is(device: &Device) -> Result<()> {
     assert!(visible || !unified);
     let expected: &[&str] = if visible { &[] } else { &staged };
     assert_eq!(copies(MemoryKind::Host)?, expected);
-    // The device's memory is written across a bus, but not read.
+    // The host writes device memory across a bus, but does not read it.
     let expected: &[&str] = if unified { &[] } else { &staged[usize::from(visible)..] };
     assert_eq!(copies(MemoryKind::Shared)?, expected);
     let expected: &[&str] = if unified { &[] } else { &staged };
     assert_eq!(copies(MemoryKind::Device)?, expected);
     assert_eq!(unified, Tensor::new([1u8], device)?.memory_kind() == MemoryKind::Shared);
-    // What is used again was written by the host while the device still used it before.
+    // If memory were reused too early, the host would write it while the device still uses it.
     for round in 0..50u32 {
         let x = Tensor::from_slice_in(&[round; 4096], 4096, MemoryKind::Host, device)?;
         let sum = x.add(&x)?.sum_all()?;
@@ -686,7 +688,7 @@ fn the_host_reaches_memory_where_it_is(device: &Device) -> Result<()> {
 
 fn a_profile_tells_of_every_command(device: &Device) -> Result<()> {
     let x = Tensor::randn(0f32, 1.0, (300, 200), device)?;
-    // Compiled before, so that the times are those of the device.
+    // Compile first, so that the times are those of the device.
     let work = || -> Result<Vec<f32>> { x.t()?.matmul(&x)?.softmax(-1)?.sum(0)?.to_vec::<f32>() };
     let expected = work()?;
     let before = Instant::now();
@@ -701,18 +703,18 @@ fn a_profile_tells_of_every_command(device: &Device) -> Result<()> {
     let matrix_bytes = 4 * 300 * 200;
     assert_eq!(commands[0].bytes, 2 * matrix_bytes + 4 * 200 * 200);
     assert_eq!(commands[3].bytes, 4 * 200);
-    // On the host's clock, one after the other. Clocks are correlated to within the time that asking them takes.
-    // On a machine that does other things as well, that may be some milliseconds.
+    // On the host's clock, in order. Clocks are correlated to within the time of a clock query. On a busy machine, that
+    // may be some milliseconds.
     let slack = std::time::Duration::from_millis(5);
     assert!(commands.iter().all(|c| c.start + slack >= before && c.end <= after + slack), "{profile:?}");
     assert!(commands.is_sorted_by(|a, b| a.end <= b.start), "{profile:?}");
     assert!(commands[0].duration() > std::time::Duration::ZERO, "{profile:?}");
     assert!(profile.device_time() <= after.duration_since(before));
-    // Afterwards nothing is measured, and all works as before.
+    // Afterwards nothing is measured, and everything works as before.
     assert_eq!(work()?, expected);
     let (_, idle) = device.profile(|| ())?;
     assert!(idle.commands.is_empty());
-    // More batches than one.
+    // More than one batch.
     let (_, long) = device.profile(|| -> Result<()> {
         let mut y = Tensor::new([0f32; 8], device)?;
         for _ in 0..700 {
@@ -747,7 +749,7 @@ fn a_profile_while_other_threads_work(device: &Device) -> Result<()> {
         let profiles = (0..30).try_for_each(|round| {
             let (result, profile) = device.profile(|| (&x - 7.0)?.to_vec::<f32>())?;
             assert_eq!(result?, [-6.0, -5.0]);
-            // Theirs are told of as well, each under its own name.
+            // Their commands are reported too, each under its own name.
             let mine = profile.commands.iter().filter(|command| command.name.starts_with("sub"));
             assert_eq!(mine.count(), 1, "round {round}: {profile}");
             Ok(())

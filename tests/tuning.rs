@@ -7,7 +7,7 @@ mod table;
 #[path = "../build/tuning.rs"]
 mod tuning;
 
-use marquetry::tuning::{Candidate, UnitBlock};
+use marquetry::internals::tuning::{Candidate, UnitBlock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use table::{grid, speed, table};

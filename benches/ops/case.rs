@@ -19,10 +19,10 @@ pub struct Case {
     pub prepare: Prepare,
 }
 
-/// What a run has to do at least.
+/// The least work of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
-    /// Floating point operations, a product and a sum apiece.
+    /// Floating point operations: a product counts as one, and so does a sum.
     pub flops: f64,
     /// Bytes, each operand read once and the result written once.
     pub bytes: f64,
@@ -39,17 +39,17 @@ impl Cost {
     }
 }
 
-/// What a figure counts. The more, the better.
+/// What a figure counts. More is better.
 #[derive(Debug, Clone, Copy)]
 pub enum Rate {
     Bytes,
     Flops,
-    /// So many of something per run, by the host's clock.
+    /// This many of something per run, by the host's clock.
     Count(f64, &'static str),
 }
 
 impl Rate {
-    /// The unit, and how many of it a run is worth that takes a second.
+    /// Returns the unit, and the figure of a run that takes a second.
     pub fn per_run(self, cost: Cost, device: &Device) -> (&'static str, f64) {
         match self {
             Rate::Bytes => ("GB/s", cost.bytes / 1e9),
@@ -62,7 +62,7 @@ impl Rate {
     }
 }
 
-/// In what operations per second of a device are told.
+/// Returns the unit in which a device's operations per second are given, and its size.
 pub fn unit_of_flops(device: &Device) -> (&'static str, f64) {
     if crate::is_software(device) { ("GFLOP/s", 1e9) } else { ("TFLOP/s", 1e12) }
 }
@@ -72,7 +72,8 @@ pub fn unit_of_flops(device: &Device) -> (&'static str, f64) {
 pub enum Bound {
     /// The memory's bandwidth, or sums of products in `f32`.
     Fma,
-    /// The memory's bandwidth, or what matrix units make of a dtype. Where there are none, floats are bound as above.
+    /// The memory's bandwidth, or the speed of matrix units for a dtype. If there are no such units, floats are bound
+    /// as by `Fma`.
     Matrix(DType),
     /// A product of the same size by a native library on the same processor.
     Native,
@@ -81,7 +82,7 @@ pub enum Bound {
 }
 
 impl Case {
-    /// The runs per second that the ceilings allow, and which of them does.
+    /// Returns the runs per second that the ceilings allow, and the lower ceiling.
     pub fn ceiling(&self, ceilings: &Ceilings) -> Option<(f64, &'static str)> {
         let (name, peak) = match self.bound {
             Bound::Matrix(dtype) => match ceilings.of_matrix_units(dtype) {

@@ -1,4 +1,4 @@
-//! What a device can do at most, by kernels that do nothing else.
+//! The most that a device can do, measured by kernels that do nothing else.
 
 use crate::case::unit_of_flops;
 use crate::close::{ensure_all_close, numbers};
@@ -9,7 +9,7 @@ use anyhow::Result;
 use marquetry::shader::{Access, MatrixLayout, MatrixType, Type};
 use marquetry::{Argument, DType, Device, Kernel, Tensor};
 
-/// The ceilings of a device, measured in the run that is compared with them.
+/// The ceilings of a device, measured in the same run as the figures that are compared with them.
 #[derive(Debug, Clone)]
 pub struct Ceilings {
     /// Bytes per second.
@@ -25,7 +25,7 @@ pub struct Ceilings {
 const WORKGROUP: u32 = 256;
 
 impl Ceilings {
-    /// Measures them, with streams of so many numbers.
+    /// Measures the ceilings, with streams of this many numbers.
     pub fn measure(
         device: &Device,
         protocol: &Protocol,
@@ -45,7 +45,7 @@ impl Ceilings {
         Ok(Ceilings { memory, fma, matrix_units, native })
     }
 
-    /// The operations per second of matrix units on a dtype.
+    /// Returns the operations per second of matrix units on a dtype.
     pub fn of_matrix_units(&self, dtype: DType) -> Option<f64> {
         self.matrix_units.iter().find(|(known, _)| *known == dtype).map(|(_, rate)| *rate)
     }
@@ -71,11 +71,11 @@ enum Stream {
     Read,
 }
 
-/// Vectors that an invocation reads.
+/// The number of vectors that an invocation reads.
 const READS: usize = 32;
 
 impl Stream {
-    /// Bytes per second.
+    /// Returns bytes per second.
     fn rate(self, device: &Device, protocol: &Protocol, count: usize) -> Result<f64> {
         let kernel = self.kernel(device)?;
         let x = Tensor::randn(0f32, 1.0, count, device)?;
@@ -119,7 +119,7 @@ impl Stream {
     }
 }
 
-/// Sums of products in registers: `x = a x + b`, in several chains of vectors, so that none waits for another.
+/// Measures sums of products in registers: `x = a x + b`, in several chains of vectors, so that none waits for another.
 fn fma_rate(device: &Device, protocol: &Protocol) -> Result<f64> {
     const CHAINS: u32 = 8;
     const UNROLLED: u32 = 16;
@@ -158,7 +158,8 @@ fn fma_rate(device: &Device, protocol: &Protocol) -> Result<f64> {
     seconds(device, protocol, Box::new(run)).map(|seconds| flops / seconds)
 }
 
-/// Products of matrices that stay in registers, added up in several chains. Nothing but the units' own speed bounds them.
+/// Measures products of matrices that stay in registers, added up in several chains. Only the units' own speed limits
+/// them.
 fn matrix_rate(device: &Device, protocol: &Protocol, dtype: DType, size: [u32; 3]) -> Result<f64> {
     const CHAINS: u32 = 8;
     const UNROLLED: u32 = 8;

@@ -1,15 +1,15 @@
-//! Whether results are right: a few of their elements against the host, in `f64`.
+//! Checks of results: a few elements are compared with the host's, in `f64`.
 
 use anyhow::{Result, ensure};
 use marquetry::{DType, Tensor};
 
-/// The elements of a tensor in row-major order.
+/// Returns the elements of a tensor in row-major order.
 pub fn numbers(x: &Tensor) -> Result<Vec<f64>> {
     let x = x.to_dtype(DType::F32)?.to_vec::<f32>()?;
     Ok(x.into_iter().map(f64::from).collect())
 }
 
-/// A row of a matrix.
+/// Returns a row of a matrix.
 pub fn row(x: &Tensor, row: usize) -> Result<Vec<f64>> {
     numbers(&x.narrow(0, row, 1)?)
 }
@@ -18,12 +18,12 @@ pub fn column(x: &Tensor, column: usize) -> Result<Vec<f64>> {
     numbers(&x.narrow(1, column, 1)?)
 }
 
-/// The first place of an axis, one in the midst that is no round number, and the last.
+/// Returns the first place of an axis, one in the middle that is no round number, and the last.
 pub fn places(length: usize) -> [usize; 3] {
     [0, length * 5 / 8 + usize::from(length > 8), length - 1]
 }
 
-/// Half a unit of the last place of 1.
+/// Returns half a unit in the last place of 1.
 pub fn rounding(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-11),
@@ -39,7 +39,7 @@ pub fn ensure_close(what: &str, found: f64, expected: f64, tolerance: f64) -> Re
     Ok(())
 }
 
-/// Fails unless each is within `tolerance` of what is expected, as a part of it and absolutely.
+/// Fails unless each number is within `tolerance * (1 + |expected|)` of the expected one.
 pub fn ensure_all_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) -> Result<()> {
     ensure!(found.len() == expected.len(), "{what} has {} elements instead of {}", found.len(), expected.len());
     for (place, (&found, &expected)) in found.iter().zip(expected).enumerate() {
@@ -56,8 +56,8 @@ pub fn check_product(a: &Tensor, b: &Tensor, y: &Tensor) -> Result<()> {
         for j in places(n) {
             let products: Vec<f64> = a_row.iter().zip(column(b, j)?).map(|(a, b)| a * b).collect();
             let (sum, sizes) = products.iter().fold((0.0, 0.0), |(sum, sizes), p| (sum + p, sizes + p.abs()));
-            // Each product and sum in f32 may be rounded. These errors are as good as independent, so that they add up like
-            // the root of their number; eight deviations are never reached. The result is rounded once more.
+            // Each product and sum in f32 may be rounded. The errors are nearly independent, so that they add up like
+            // the root of their number. Eight deviations are never reached. The result is rounded once more.
             let summing = 8.0 * (products.len() as f64).sqrt() * rounding(DType::F32) * sizes;
             ensure_close(
                 &format!("element ({i}, {j})"),

@@ -1,9 +1,9 @@
-//! What fell, against a table measured before.
+//! Comparison with a table measured before: which figures fell.
 
 use crate::report::{Report, Row};
 use std::fmt;
 
-/// How much a figure may fall beyond the spread of both.
+/// How much a figure may fall beyond the spreads of both.
 const ALLOWANCE: f64 = 0.10;
 
 /// A row that fell.
@@ -14,7 +14,7 @@ pub struct Fall {
     pub unit: String,
     pub before: f64,
     pub now: f64,
-    /// How much of it may go, as a part of it.
+    /// The part of it that may be lost.
     pub allowed: f64,
 }
 
@@ -36,7 +36,7 @@ pub struct Comparison {
     pub falls: Vec<Fall>,
 }
 
-/// Compares the rows that both have by their ratios. Without a ceiling, the value decides, on GPUs.
+/// Compares the rows that both tables have by their ratios. Without a ceiling, the value decides, but only on GPUs.
 pub fn compare(before: &Report, now: &Report) -> Comparison {
     let mut comparison = Comparison::default();
     for row in &now.rows {
@@ -54,7 +54,7 @@ pub fn compare(before: &Report, now: &Report) -> Comparison {
     comparison
 }
 
-/// What is compared of two rows, the larger the better.
+/// Returns the unit and the two figures that are compared. Larger is better.
 fn scores(old: &Row, new: &Row, gpu: bool) -> Option<(String, f64, f64)> {
     match (old.ratio, new.ratio) {
         (Some(old), Some(new)) => Some(("of the ceiling".into(), old, new)),

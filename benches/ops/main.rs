@@ -1,14 +1,14 @@
-//! How fast operations are, beside what the device could do at most, measured in the same run.
+//! How fast operations are, beside the most that the device can do, measured in the same run.
 //!
 //! ```text
 //! cargo bench                                    all cases on all devices
-//! cargo bench -- vulkan/matmul                   those whose path has these words
+//! cargo bench -- vulkan/matmul                   cases whose path contains this text
 //! cargo bench -- --device webgpu --repeats 5
-//! cargo bench -- --check                         compares with the committed tables, and fails where something fell
+//! cargo bench -- --check                         compares with the committed tables, and fails if a case fell
 //! ```
 //!
-//! A table of each device goes to the standard output and, with a JSON file, to `target/bench`. How times are taken
-//! is said in `measure.rs`, what is compared in `compare.rs`. On a software device only the ratios mean anything.
+//! A table of each device goes to the standard output and, with a JSON file, to `target/bench`. `measure.rs` says how
+//! times are taken, `compare.rs` what is compared. On a software device only the ratios mean anything.
 
 mod case;
 mod ceilings;
@@ -37,15 +37,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Measure operations beside what the device could do at most
+/// Measure operations beside the most that the device can do
 #[derive(Parser)]
 struct Args {
-    /// Only cases whose path, as in "vulkan/matmul f16 4096^3", has one of these in it
+    /// Only cases whose path, as in "vulkan/matmul f16 4096^3", contains one of these
     filters: Vec<String>,
     /// Only this device, as in `vulkan:0` or `webgpu`; without it, all
     #[arg(long)]
     device: Option<String>,
-    /// How often to go through the table; 3, at least 5 with --check and --save
+    /// How often to go through the table: 3 by default, at least 5 with --check and --save
     #[arg(long)]
     repeats: Option<usize>,
     /// Seconds to measure a case each time
@@ -54,24 +54,24 @@ struct Args {
     /// Seconds to keep the device busy before that
     #[arg(long, default_value = "0.4")]
     warm_up: f64,
-    /// Where the tables go
+    /// Where to write the tables
     #[arg(long, default_value = "target/bench")]
     output: PathBuf,
-    /// Compare with the tables in docs/bench, and fail where a case fell
+    /// Compare with the tables in docs/bench, and fail if a case fell
     #[arg(long)]
     check: bool,
-    /// Put the tables into docs/bench, to be compared with
+    /// Write the tables to docs/bench, for later comparisons
     #[arg(long, conflicts_with_all = ["check", "filters"])]
     save: bool,
     /// The folder with model.safetensors and tokenizer.json of all-MiniLM-L6-v2
     #[arg(long, env = "MARQUETRY_MINILM", default_value = "target/minilm")]
     model: PathBuf,
-    /// Cargo says so
+    /// Passed by Cargo
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Where the tables are that are compared with.
+/// The folder of the tables to compare with.
 const COMMITTED: &str = "docs/bench";
 
 fn main() -> ExitCode {
@@ -135,7 +135,7 @@ fn devices(args: &Args) -> Result<Vec<Device>> {
     names.iter().map(|name| name.parse().with_context(|| format!("device {name}"))).collect()
 }
 
-/// What fell against the committed table of the device; `None` if there is no such table.
+/// Returns what fell against the committed table of the device; `None` if there is no such table.
 fn check(report: &Report) -> Result<Option<Vec<String>>> {
     let path = Path::new(COMMITTED).join(report.file_stem()).with_extension("json");
     if !path.is_file() {
@@ -155,7 +155,7 @@ fn check(report: &Report) -> Result<Option<Vec<String>>> {
     Ok(Some(found.falls.iter().map(|fall| format!("{} {fall}", report.device)).collect()))
 }
 
-/// Whether the device is the processor, where sizes are smaller.
+/// Whether the device is the processor, for which sizes are smaller.
 fn is_software(device: &Device) -> bool {
     device.info().kind == DeviceKind::Cpu
 }

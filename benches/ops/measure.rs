@@ -1,7 +1,7 @@
 //! How long the runs of a case take.
 //!
-//! A device that has been idle is slow for a while (an H200 for 0.3 s, by four to six times), so it is kept busy for a
-//! time before anything counts, and nothing but measuring comes between.
+//! A device that has been idle is slow for a while: for 0.3 s, an H200 is four to six times slower. So the device is
+//! kept busy for a time before anything counts, and nothing but measuring comes between.
 
 use crate::statistics::{median, spread};
 use anyhow::{Result, ensure};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 /// How runs follow each other.
 pub enum Work {
-    /// Apart, each with a number, by which it may take other operands than the one before.
+    /// Each run for itself. Its number tells which operands to take, so that they may differ from the run before.
     Alone(Run),
-    /// Each reads the result of the one before: the sort of work in which nothing overlaps.
+    /// Each run reads the result of the one before, so that nothing overlaps.
     Chain { start: Tensor, link: Link },
 }
 
@@ -36,17 +36,17 @@ pub struct Protocol {
     pub time: Duration,
 }
 
-/// The time of a run in seconds: medians, and how far they spread.
+/// The median times of a run in seconds, and how far the times spread.
 #[derive(Debug, Clone, Copy)]
 pub struct Measurement {
     pub device: Option<f64>,
-    /// Of many runs after each other without timestamps, which on some devices cost more than others.
+    /// The time of a run among many, without timestamps, which cost more on some devices than on others.
     pub steady: Option<f64>,
     pub wall: f64,
     pub spread: f64,
 }
 
-/// Fewer runs have no median to speak of.
+/// With fewer runs, a median means little.
 const FEWEST: usize = 5;
 /// More runs than these keep the host busy, not the device.
 const MOST: usize = 500;
@@ -97,8 +97,8 @@ impl Protocol {
         Ok(Measurement { device, steady: Some(median(&steady)), wall: median(&walls), spread })
     }
 
-    /// The time of a link is that of whole chains, so long that submitting them does not count. No timestamps are taken, as
-    /// these would keep the links apart.
+    /// Measures the time of a link in whole chains, which are so long that submitting them does not count. No
+    /// timestamps are taken, as they would keep the links apart.
     fn measure_chain(&self, device: &Device, start: &Tensor, link: &Link) -> Result<Measurement> {
         let mut chain = |links: usize| -> Result<()> {
             let mut x = start.clone();
@@ -119,12 +119,12 @@ impl Protocol {
         Ok(Measurement { device: None, steady: None, wall: median(&walls), spread: spread(&walls) })
     }
 
-    /// How many runs to measure that take about so long.
+    /// Returns how many runs to measure if one takes about this long.
     pub fn count(&self, estimate: f64) -> usize {
         ((self.time.as_secs_f64() / estimate) as usize).clamp(FEWEST, MOST)
     }
 
-    /// Keeps the device busy, and tells about how long a run takes.
+    /// Keeps the device busy. Returns about how long a run takes.
     pub fn warm_up(&self, runs: &mut dyn FnMut(usize) -> Result<()>) -> Result<f64> {
         let begin = Instant::now();
         let mut count = 1;
@@ -135,13 +135,13 @@ impl Protocol {
             if begin.elapsed() >= self.warm_up {
                 return Ok(each);
             }
-            // So many that the device does not wait for the host between them.
+            // With this many, the device does not wait for the host between the runs.
             count = ((0.05 / each) as usize).clamp(1, MOST);
         }
     }
 }
 
-/// The commands of each of so many runs.
+/// Returns the commands of each of `count` runs.
 pub fn commands(
     device: &Device,
     count: usize,

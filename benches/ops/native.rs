@@ -1,13 +1,13 @@
-//! Products on the processor by a native library, `gemm`: what a software device is to be compared with.
+//! Matrix products on the processor by a native library, `gemm`: the comparison for a software device.
 
 use crate::measure::Protocol;
 use crate::statistics::median;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Floating point operations per second of a product of `f32` matrices with so many rows and columns.
+/// Returns the floating point operations per second of a product of square `f32` matrices of this size.
 pub fn rate(size: usize, protocol: &Protocol) -> f64 {
-    // Numbers of the size that normally distributed ones have; what they are does not matter here.
+    // Numbers as large as normally distributed ones; their values do not matter here.
     let numbers =
         |step: usize| -> Vec<f32> { (0..size * size).map(|i| ((i * step) % 257) as f32 / 128.0 - 1.0).collect() };
     let (a, b, mut y) = (numbers(31), numbers(101), vec![0f32; size * size]);

@@ -1,4 +1,4 @@
-//! What a run found on a device, as JSON and as a table.
+//! The results of a run on a device, as JSON and as a table.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -37,37 +37,38 @@ pub struct CeilingFigure {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub name: String,
-    /// The device's time by its timestamps; none of a chain, as these would keep its links apart.
+    /// The device's time by its timestamps. A chain has none, as timestamps would keep its links apart.
     pub device_us: Option<f64>,
     /// The host's time of a run among many, without timestamps.
     pub steady_us: Option<f64>,
-    /// The host's time from the launch to the end; of a chain, the time of the whole by the number of its links.
+    /// The host's time from the launch to the end. For a chain, it is the time of the whole divided by the number of
+    /// links.
     pub wall_us: f64,
     /// The median absolute deviation, as a part of the median.
     pub spread: f64,
     pub value: f64,
     pub unit: String,
-    /// What the device could do at most, in the same unit, and why not more.
+    /// The most that the device can do, in the same unit, and what limits it.
     pub ceiling: Option<f64>,
     pub bound: Option<String>,
-    /// The value by the ceiling, each of the same repeat.
+    /// The value divided by the ceiling of the same repeat.
     pub ratio: Option<f64>,
-    /// Floating point operations per byte that is read or written at least.
+    /// Floating point operations per byte that must be read or written.
     pub intensity: Option<f64>,
 }
 
 impl Report {
-    /// What the device's files are called.
+    /// Returns the name of the device's files, without an extension.
     pub fn file_stem(&self) -> String {
         let backend = self.device.split(':').next().unwrap_or_default();
-        // What stands in brackets behind it is of the driver.
+        // The part in brackets names the driver.
         let name = self.name.split(" (").next().unwrap_or_default();
         let words = [backend, name].into_iter().flat_map(|part| part.split(|c: char| !c.is_ascii_alphanumeric()));
         let words: Vec<_> = words.filter(|word| !word.is_empty()).map(str::to_lowercase).collect();
         words.join("-")
     }
 
-    /// Whether the device is a GPU, of which figures count by themselves; of a shared processor, only ratios.
+    /// Whether the device is a GPU, whose figures count by themselves. On a shared processor, only ratios count.
     pub fn is_gpu(&self) -> bool {
         self.kind.ends_with("GPU")
     }
@@ -116,7 +117,7 @@ impl Report {
     }
 }
 
-/// A number with three digits that tell.
+/// Returns a number with three significant digits.
 pub fn figure(number: f64) -> String {
     let decimals = (2.0 - number.abs().log10().floor()).clamp(0.0, 6.0) as usize;
     let text = format!("{number:.decimals$}");

@@ -19,13 +19,13 @@ pub struct Settings<'a> {
     pub model: &'a Path,
 }
 
-/// What a case gave in each repeat.
+/// The results of a case, one for each repeat.
 struct Series {
     case: Case,
     repeats: Vec<(Measurement, Option<(f64, &'static str)>)>,
 }
 
-/// The report, and which cases failed.
+/// Returns the report, and the cases that failed.
 pub fn run(device: &Device, settings: &Settings) -> Result<(Report, Vec<String>)> {
     let backend = device.info().backend;
     let chosen = |case: &Case| {
@@ -61,7 +61,7 @@ pub fn run(device: &Device, settings: &Settings) -> Result<(Report, Vec<String>)
     Ok((report(device, settings, &all_ceilings, &series), failures))
 }
 
-/// Measures a case. Its result is checked the first time.
+/// Measures a case. The result is checked the first time.
 fn measure(device: &Device, case: &Case, protocol: &Protocol, check: bool) -> Result<Measurement> {
     let prepared = (case.prepare)(device).context("operands")?;
     if check {
@@ -69,7 +69,7 @@ fn measure(device: &Device, case: &Case, protocol: &Protocol, check: bool) -> Re
     }
     let measured = protocol.measure(device, &prepared.work)?;
     drop(prepared);
-    // What the next case needs may be of other sizes.
+    // The next case may need buffers of other sizes.
     device.trim()?;
     Ok(measured)
 }

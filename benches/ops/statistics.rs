@@ -1,6 +1,6 @@
 //! Medians, which a few slow runs do not move.
 
-/// The middle of some numbers, of an even number of them the mean of the two in the middle; NaN of none.
+/// Returns the middle of some numbers; for an even count, the mean of the two in the middle; NaN for none.
 pub fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -11,7 +11,7 @@ pub fn median(numbers: &[f64]) -> f64 {
     }
 }
 
-/// The median absolute deviation from the median, as a part of it.
+/// Returns the median absolute deviation from the median, as a part of the median.
 pub fn spread(numbers: &[f64]) -> f64 {
     let middle = median(numbers);
     let deviations: Vec<f64> = numbers.iter().map(|number| (number - middle).abs()).collect();

@@ -1,23 +1,23 @@
 //! Lists a sample of every family of kernels: `cargo run --example kernels`.
 //!
-//! With `--intel`, what Intel's offline compiler makes of them for its GPUs, which need not be there:
+//! With `--intel`, reports how Intel's offline compiler compiles them for its GPUs, which need not be present:
 //! `cargo run --example kernels -- --intel dg2 pvc --name matmul`.
 //!
-//! With `MARQUETRY_DUMP=dir`, writes them there as SPIR-V of both dialects, as its disassembly, and as WGSL.
+//! With `MARQUETRY_DUMP=dir`, writes them to that folder as SPIR-V of both dialects, as its disassembly, and as WGSL.
 
 mod ocloc;
 
 use anyhow::bail;
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use marquetry::catalogue;
+use marquetry::internals::catalogue;
 use marquetry::shader::{Module, Target};
 use ocloc::{Report, Source};
 
 #[derive(Parser)]
 #[command(about = "Lists a sample of every family of kernels")]
 struct Arguments {
-    /// What Intel's compiler makes of them, for these GPUs or for all that are known
+    /// Report how Intel's compiler compiles them, for these GPUs or for all known ones
     #[arg(long, num_args = 0.., value_name = "GPU", value_parser = PossibleValuesParser::new(ocloc::GPUS))]
     intel: Option<Vec<String>>,
     /// Only kernels with this text in their name
@@ -46,7 +46,7 @@ fn print_all(kernels: &[Module]) {
     kernels.iter().for_each(|kernel| println!("{}", row(kernel)));
 }
 
-/// A name, and what of a report stands below it.
+/// The name of a column, and its figure in a report.
 type Column = (&'static str, fn(&Report) -> u64);
 
 const INTEL_COLUMNS: [Column; 7] = [
@@ -59,8 +59,8 @@ const INTEL_COLUMNS: [Column; 7] = [
     ("code", |report| report.code),
 ];
 
-/// Prints a row per kernel and GPU, of the kernels in the form that each GPU takes. Returns how many kernels a compiler has
-/// refused.
+/// Prints a row per kernel and GPU. Each GPU takes the kernels in its own form. Returns how many kernels the compiler
+/// has refused.
 fn print_intel(kernels: &[Vec<Module>], gpus: &[String]) -> anyhow::Result<usize> {
     if let Some(message) = ocloc::why_missing() {
         bail!(message);

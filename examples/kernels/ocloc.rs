@@ -1,4 +1,4 @@
-//! Intel's offline compiler `ocloc`, and what it makes of kernels for GPUs that need not be there.
+//! Intel's offline compiler `ocloc`, and its reports on kernels for GPUs that need not be present.
 
 use object::{Object, ObjectSection};
 use saphyr::{LoadableYamlNode, Yaml};
@@ -7,16 +7,17 @@ use std::path::Path;
 use std::process::Command;
 use std::{fmt, io};
 
-/// GPUs of five generations, by the names that ocloc 22.43 has for them: Gen9 (Skylake), Xe-LP (Tiger Lake), Xe-HPG (Arc
-/// A), Xe-HP and Xe-HPC (Data Center GPU Max).
+/// GPUs of five generations, by their names in ocloc 22.43: Gen9 (Skylake), Xe-LP (Tiger Lake), Xe-HPG (Arc A), Xe-HP
+/// and Xe-HPC (Data Center GPU Max).
 pub const GPUS: [&str; 5] = ["skl", "tgllp", "dg2", "xe_hp_sdv", "pvc"];
 
-/// Whether a GPU computes in 64-bit floats: those that are made for screens have not had them since Gen9.
+/// Whether a GPU computes in 64-bit floats. GPUs for displays have not had them since Gen9.
 pub fn has_f64(gpu: &str) -> bool {
     !matches!(gpu, "tgllp" | "dg2")
 }
 
-/// Whether a GPU has an instruction for integer dot products: all since Xe-LP. Its compiler fails on that of SPIR-V elsewhere.
+/// Whether a GPU has an instruction for integer dot products. All GPUs since Xe-LP have it. For the others, the
+/// compiler fails on SPIR-V's instruction.
 pub fn has_dot_products(gpu: &str) -> bool {
     gpu != "skl"
 }
@@ -26,22 +27,22 @@ pub fn has_dot_products(gpu: &str) -> bool {
 pub struct Source {
     /// SPIR-V of the OpenCL dialect.
     pub spirv: Vec<u8>,
-    /// Whether each of fewer hardware threads is to have more registers, where the GPU has that choice.
+    /// Whether to run fewer hardware threads with more registers each, if the GPU has that choice.
     pub large_registers: bool,
 }
 
-/// What became of a kernel.
+/// The compiler's report on a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
     /// Invocations that a hardware thread runs at a time.
     pub simd: u64,
     /// Registers that a hardware thread has.
     pub registers: u64,
-    /// Registers that had to go to memory and back, as the compiler's warning counts them.
+    /// Registers that were spilled to memory, as the compiler's warning counts them.
     pub spilled: u64,
     /// Bytes of memory per hardware thread for spilled registers and private arrays.
     pub scratch: u64,
-    /// Bytes of global memory per invocation for private arrays, where they are not in the scratch memory.
+    /// Bytes of global memory per invocation for private arrays that are not in scratch memory.
     pub private: u64,
     /// Bytes of workgroup memory.
     pub workgroup_memory: u64,
@@ -49,7 +50,7 @@ pub struct Report {
     pub code: u64,
 }
 
-/// Why ocloc cannot be run; `None` if it can.
+/// Returns why ocloc cannot be run; `None` if it can.
 pub fn why_missing() -> Option<String> {
     let error = Command::new("ocloc").arg("--help").output().err()?;
     Some(format!(
@@ -57,15 +58,15 @@ pub fn why_missing() -> Option<String> {
     ))
 }
 
-/// Compiles kernels for a GPU. An error of a kernel is what the compiler has printed.
+/// Compiles kernels for a GPU. The error of a kernel is the compiler's output.
 ///
-/// The compiler takes half of its time to get ready for a module. So kernels are linked into one module first, and only
-/// those of a module that fails are compiled alone.
+/// Half of the compiler's time goes into its preparations for a module. So kernels are linked into one module first. If
+/// a module fails, its kernels are compiled alone.
 pub fn compile(gpu: &str, kernels: &[Source]) -> io::Result<Vec<Result<Report, String>>> {
     let mut found: Vec<Option<Result<Report, String>>> = kernels.iter().map(|_| None).collect();
     let groups: Vec<Vec<usize>> = alike(kernels).into_iter().filter(|group| group.len() > 1).collect();
     let modules: io::Result<Vec<_>> = groups.iter().map(|group| link(kernels, group)).collect();
-    // There may be no linker.
+    // If there is no linker, all kernels are compiled alone.
     let modules = modules.unwrap_or_default();
     for (group, reports) in groups.iter().zip(compile_modules(gpu, &modules)?) {
         let Ok(mut reports) = reports else { continue };
@@ -82,7 +83,7 @@ pub fn compile(gpu: &str, kernels: &[Source]) -> io::Result<Vec<Result<Report, S
     Ok(found.into_iter().flatten().collect())
 }
 
-/// The numbers of the kernels that can be linked: of one version of SPIR-V and one choice of registers.
+/// Returns groups of kernels that can be linked: they share the version of SPIR-V and the choice of registers.
 fn alike(kernels: &[Source]) -> Vec<Vec<usize>> {
     let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (number, kernel) in kernels.iter().enumerate() {
@@ -109,12 +110,12 @@ fn link(kernels: &[Source], group: &[usize]) -> io::Result<Source> {
     })
 }
 
-/// The entry point of a kernel among others. It is as many words long as `main`.
+/// Returns the entry point of a kernel in a linked module. Its name takes as many words as `main`.
 fn name_in_module(number: usize) -> String {
     format!("k{number:06}")
 }
 
-/// A module with another name for its entry point `main`.
+/// Returns the module with another name for its entry point `main`.
 fn renamed(spirv: &[u8], name: &str) -> io::Result<Vec<u8>> {
     const HEADER: usize = 5;
     const ENTRY_POINT: u32 = 15;
@@ -136,7 +137,7 @@ fn word(spirv: &[u8], at: usize) -> u32 {
     spirv[4 * at..][..4].try_into().map_or(0, u32::from_le_bytes)
 }
 
-/// What became of the kernels of a module, by the names of their entry points.
+/// The reports on a module's kernels, by the names of their entry points.
 type Reports = BTreeMap<String, Report>;
 
 /// Compiles modules for a GPU in one process.
@@ -146,7 +147,7 @@ fn compile_modules(gpu: &str, modules: &[Source]) -> io::Result<Vec<Result<Repor
         std::fs::write(folder.path().join(format!("{number}.spv")), &module.spirv)?;
     }
     let mut reports = Vec::new();
-    // It ends at the first module that fails; the next process carries on behind that one.
+    // ocloc ends at the first module that fails. The next process continues after that module.
     while reports.len() < modules.len() {
         let rest = modules.iter().enumerate().skip(reports.len());
         let commands: String = rest.map(|(number, module)| command(gpu, number, module)).collect();
@@ -165,7 +166,7 @@ fn compile_modules(gpu: &str, modules: &[Source]) -> io::Result<Vec<Result<Repor
     Ok(reports)
 }
 
-/// A line for `ocloc multi`. The zebin format tells what has become of a kernel; it is the default of later versions.
+/// Returns a line for `ocloc multi`. The zebin format describes the compiled kernels; later versions use it by default.
 fn command(gpu: &str, number: usize, module: &Source) -> String {
     let options = if module.large_registers { "-options -ze-opt-large-register-file" } else { "" };
     format!(
@@ -178,8 +179,8 @@ fn read(binary: &Path, log: &str) -> Result<Reports, String> {
     reports(&bytes, log).ok_or_else(|| format!("a binary without a kernel: {}", log.trim()))
 }
 
-/// Reads a zebin, which is an ELF file whose section `.ze_info` describes the kernels in YAML, and the compiler's log.
-/// The keys are told in `IGC/ZEBinWriter/zebin/spec/zeinfo.md` of Intel's graphics compiler.
+/// Reads a zebin and the compiler's log. A zebin is an ELF file whose section `.ze_info` describes the kernels in YAML.
+/// `IGC/ZEBinWriter/zebin/spec/zeinfo.md` of Intel's graphics compiler documents its keys.
 fn reports(binary: &[u8], log: &str) -> Option<Reports> {
     let elf = object::File::parse(binary).ok()?;
     let info = elf.section_by_name_bytes(b".ze_info")?.data().ok()?;
@@ -203,7 +204,7 @@ fn reports(binary: &[u8], log: &str) -> Option<Reports> {
 }
 
 impl Report {
-    /// Whether all that an invocation keeps is in registers.
+    /// Whether an invocation keeps everything in registers.
     pub fn is_in_registers(&self) -> bool {
         [self.spilled, self.scratch, self.private] == [0; 3]
     }
@@ -224,7 +225,7 @@ fn number(map: &Yaml, key: &str) -> Option<u64> {
     map.as_mapping_get(key)?.as_integer()?.try_into().ok()
 }
 
-/// The bytes of all per-thread buffers of a type.
+/// Returns the bytes of all per-thread buffers of a type.
 fn buffers(kernel: &Yaml, ty: &str) -> u64 {
     let buffers = kernel.as_mapping_get("per_thread_memory_buffers").and_then(Yaml::as_sequence);
     let of_type = buffers.into_iter().flatten().filter(|buffer| {
@@ -234,7 +235,7 @@ fn buffers(kernel: &Yaml, ty: &str) -> u64 {
     of_type.filter_map(|buffer| number(buffer, "size")).sum()
 }
 
-/// From a warning such as `kernel main compiled SIMD8 allocated 128 regs and spilled around 165`.
+/// Reads the count of a warning such as `kernel main compiled SIMD8 allocated 128 regs and spilled around 165`.
 fn spilled(log: &str, kernel: &str) -> u64 {
     let warning = log.lines().find(|line| line.contains(&format!("kernel {kernel} ")));
     let count = warning.and_then(|line| line.split("spilled around ").nth(1)?.split_whitespace().next()?.parse().ok());

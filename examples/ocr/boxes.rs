@@ -1,4 +1,4 @@
-//! From the probability of each pixel to be text to the rectangles around lines, as Differentiable Binarization does it.
+//! Turns each pixel's probability to be text into rectangles around lines, as Differentiable Binarization does.
 
 use image::{GrayImage, Luma};
 use imageproc::geometry::convex_hull;
@@ -6,13 +6,13 @@ use imageproc::point::Point;
 use imageproc::region_labelling::{Connectivity, connected_components};
 use std::collections::BTreeMap;
 
-/// More likely pixels are text.
+/// Pixels with a higher probability are text.
 const PIXEL_THRESHOLD: f32 = 0.3;
-/// Likelier boxes are lines: the mean of their pixels.
+/// Boxes whose pixels have a higher mean are lines.
 const BOX_THRESHOLD: f32 = 0.5;
-/// The network learned lines that were shrunk; this is by how much they grow again, as a part of area / perimeter.
+/// The network learned lines that were shrunk. They grow again by this part of area / perimeter.
 const GROWTH: f32 = 1.6;
-/// The shortest side of a box in pixels, before it grows and afterwards.
+/// The shortest side of a box in pixels, before and after it grows.
 const SHORTEST: [f32; 2] = [3.0, 5.0];
 /// Boxes whose tops differ by fewer pixels are in the same line.
 const SAME_LINE: f32 = 10.0;
@@ -27,7 +27,7 @@ pub struct ProbabilityMap<'a> {
     pub height: usize,
 }
 
-/// The boxes of a map, in a picture of this width and height, from top to bottom and from left to right.
+/// Returns the boxes of a map, in a picture of this width and height, from top to bottom and from left to right.
 pub fn find(map: &ProbabilityMap, width: u32, height: u32) -> Vec<Corners> {
     let fit = |value: f32, from: usize, to: u32| {
         (value / from as f32 * to as f32).round().clamp(0.0, to.saturating_sub(1) as f32)
@@ -47,7 +47,7 @@ pub fn find(map: &ProbabilityMap, width: u32, height: u32) -> Vec<Corners> {
     in_reading_order(boxes)
 }
 
-/// The pixels of text, with those right of and below them.
+/// Returns the pixels of text, and the pixels right of and below them.
 fn mask(map: &ProbabilityMap) -> GrayImage {
     let is_text = |x: u32, y: u32| map.probabilities[y as usize * map.width + x as usize] > PIXEL_THRESHOLD;
     GrayImage::from_fn(map.width as u32, map.height as u32, |x, y| {
@@ -56,7 +56,7 @@ fn mask(map: &ProbabilityMap) -> GrayImage {
     })
 }
 
-/// The pixels that hang together.
+/// Returns groups of connected pixels.
 fn components(mask: &GrayImage) -> impl Iterator<Item = Vec<Point<i32>>> {
     let mut components: BTreeMap<u32, Vec<Point<i32>>> = BTreeMap::new();
     for (x, y, &Luma([label])) in connected_components(mask, Connectivity::Eight, Luma([0])).enumerate_pixels() {
@@ -77,7 +77,7 @@ struct Rectangle {
 }
 
 impl Rectangle {
-    /// The smallest rectangle around points. One of its sides goes along the convex hull.
+    /// Returns the smallest rectangle around points. One of its sides lies along the convex hull.
     fn around(points: &[Point<i32>]) -> Option<Self> {
         let hull: Vec<Point<f32>> = convex_hull(points).iter().map(|p| Point::new(p.x as f32, p.y as f32)).collect();
         let next = hull.iter().cycle().skip(1);
@@ -85,7 +85,7 @@ impl Rectangle {
         candidates.min_by(|a, b| a.area().total_cmp(&b.area()))
     }
 
-    /// The rectangle around points with a side of this direction.
+    /// Returns the rectangle around points with a side of this direction.
     fn along(direction: Point<f32>, points: &[Point<f32>]) -> Self {
         let length = direction.x.hypot(direction.y);
         let axis = Point::new(direction.x / length, direction.y / length);
@@ -113,7 +113,7 @@ impl Rectangle {
         Rectangle { half: self.half.map(|half| half + distance), ..*self }
     }
 
-    /// The mean of a map inside of the rectangle.
+    /// Returns the mean of a map inside of the rectangle.
     fn mean(&self, map: &ProbabilityMap) -> f32 {
         let (mut sum, mut count) = (0.0, 0);
         let reach = self.half[0].hypot(self.half[1]);
@@ -134,7 +134,7 @@ impl Rectangle {
         sum / count.max(1) as f32
     }
 
-    /// The corners, clockwise from the top left: of the two leftmost the upper one first.
+    /// Returns the corners, clockwise from the top left. Of the two leftmost corners, the upper one comes first.
     fn corners(&self) -> Corners {
         let [a, b] = self.half;
         let mut corners = [(-a, -b), (a, -b), (a, b), (-a, b)].map(|(x, y)| self.center + at(self.axis, x, y));
@@ -154,7 +154,7 @@ fn normal(axis: Point<f32>) -> Point<f32> {
     Point::new(-axis.y, axis.x)
 }
 
-/// The point with these coordinates along a direction and across.
+/// Returns the point with these coordinates along a direction and across.
 fn at(axis: Point<f32>, along: f32, across: f32) -> Point<f32> {
     Point::new(along * axis.x - across * axis.y, along * axis.y + across * axis.x)
 }

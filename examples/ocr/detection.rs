@@ -1,5 +1,5 @@
 //! PP-OCRv4's text detector: LCNetV3, a feature pyramid with squeeze-and-excitation, and the head of Differentiable
-//! Binarization, which tells for each pixel how likely it is inside of a line of text.
+//! Binarization. The head tells how likely each pixel is inside of a line of text.
 //!
 //! M. Liao et al., "Real-time Scene Text Detection with Differentiable Binarization", 2019.
 
@@ -9,7 +9,7 @@ use anyhow::Result;
 use marquetry::{Device, Tensor};
 use std::path::Path;
 
-/// Height and width of a picture for the detector are multiples of this.
+/// The height and the width of a picture for the detector are multiples of this.
 pub const GRAIN: usize = 32;
 
 const BACKBONE: Backbone = Backbone {
@@ -24,11 +24,11 @@ const BACKBONE: Backbone = Backbone {
     ],
 };
 
-/// The convolutions of the pyramid for each of its levels, the finest first: at the backbone's outlet, then of the way
-/// in and of the way out, each followed by two of squeeze-and-excitation.
+/// The numbers of the convolutions of each level of the pyramid, the finest level first: the backbone's outlet, the way
+/// in, and the way out. Two convolutions of squeeze-and-excitation follow the way in, and two follow the way out.
 const LEVELS: [(usize, usize, usize); 4] = [(131, 135, 138), (132, 141, 144), (133, 147, 150), (134, 153, 156)];
 
-/// A convolution and what squeeze-and-excitation adds to it.
+/// A convolution, and the squeeze-and-excitation that is added to it.
 struct Excited {
     conv: Conv,
     excite: SqueezeExcite,
@@ -83,11 +83,11 @@ impl Detector {
         })
     }
 
-    /// From pictures `[batch, 3, height, width]`, with numbers from -1 to 1 and blue first, the logit that each pixel is
-    /// text, `[batch, 1, height, width]`.
+    /// Returns the logit that each pixel is text, `[batch, 1, height, width]`. Pictures are
+    /// `[batch, 3, height, width]`, with numbers from -1 to 1 and blue first.
     pub fn forward(&self, pictures: &Tensor) -> marquetry::Result<Tensor> {
         let stages = self.backbone.forward(pictures)?;
-        // From the coarsest level down, each is added to the next finer one.
+        // From the coarsest level on, each level is added to the next finer one.
         let mut coarser: Option<Tensor> = None;
         let mut outputs = Vec::new();
         for (place, (level, stage)) in self.levels.iter().zip(&stages[1..]).enumerate().rev() {
@@ -104,7 +104,7 @@ impl Detector {
     }
 }
 
-/// Each pixel becomes a square of `factor` times `factor`.
+/// Enlarges each pixel to a square of `factor` x `factor` pixels.
 fn enlarged(x: &Tensor, factor: usize) -> marquetry::Result<Tensor> {
     x.upsample_nearest2d(x.dim(2)? * factor, x.dim(3)? * factor)
 }

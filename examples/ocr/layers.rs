@@ -1,7 +1,7 @@
-//! What both networks are made of: convolutions, the backbone LCNetV3 and squeeze-and-excitation.
+//! The parts of both networks: convolutions, the backbone LCNetV3 and squeeze-and-excitation.
 //!
-//! C. Cui et al., "PP-LCNet: A Lightweight CPU Convolutional Neural Network", 2021; J. Hu et al., "Squeeze-and-Excitation
-//! Networks", 2018. Images are `[batch, channels, height, width]`.
+//! C. Cui et al., "PP-LCNet: A Lightweight CPU Convolutional Neural Network", 2021; J. Hu et al.,
+//! "Squeeze-and-Excitation Networks", 2018. Images are `[batch, channels, height, width]`.
 
 use crate::weights::{Array, Weights};
 use anyhow::{Result, ensure};
@@ -10,8 +10,8 @@ use marquetry::{ConvConfig, Tensor};
 /// What batch normalisation adds to the variance.
 const BATCH_NORM_EPS: f32 = 1e-5;
 
-/// The numbers of a convolution before they go to the device. What follows a convolution and is linear can be had for
-/// nothing: it is folded into these.
+/// The numbers of a convolution before they go to the device. Linear operations that follow the convolution are folded
+/// into them, and cost nothing.
 pub struct Filter<'a> {
     weights: &'a Weights,
     kernel: Array,
@@ -21,12 +21,12 @@ pub struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// Convolution number `n`: `conv2d_n`.
+    /// Loads convolution number `n`: `conv2d_n`.
     pub fn load(weights: &'a Weights, n: usize) -> Result<Self> {
         Filter::named(weights, &format!("conv2d_{n}"), 0)
     }
 
-    /// Transposed convolution number `n`.
+    /// Loads transposed convolution number `n`.
     pub fn load_transposed(weights: &'a Weights, n: usize) -> Result<Self> {
         Filter::named(weights, &format!("conv2d_transpose_{n}"), 1)
     }
@@ -38,7 +38,7 @@ impl<'a> Filter<'a> {
         Ok(Filter { weights, kernel, bias, channels })
     }
 
-    /// Followed by batch normalisation: each channel with mean 0 and variance 1, then scaled and shifted.
+    /// Folds in batch normalisation: each channel gets mean 0 and variance 1, and is then scaled and shifted.
     pub fn batch_norm(self, name: &str) -> Result<Self> {
         let part = |part: &str| Ok::<_, anyhow::Error>(&self.weights.array(&format!("{name}.{part}"))?.numbers);
         let (weight, bias, mean, variance) = (part("w_0")?, part("b_0")?, part("w_1")?, part("w_2")?);
@@ -47,7 +47,7 @@ impl<'a> Filter<'a> {
         self.affine(&scales, &shifts)
     }
 
-    /// Followed by a product and a sum for each channel.
+    /// Folds in a product and a sum for each channel.
     pub fn affine(mut self, scales: &[f32], shifts: &[f32]) -> Result<Self> {
         let count = self.kernel.shape[self.channels];
         let mut bias = self.bias.take().unwrap_or_else(|| vec![0.0; count]);
@@ -62,14 +62,14 @@ impl<'a> Filter<'a> {
         Ok(Filter { bias: Some(bias), ..self })
     }
 
-    /// The same for all channels.
+    /// Folds in the same product and sum for all channels.
     fn affine_all(self, scale: f32, shift: f32) -> Result<Self> {
         let count = self.kernel.shape[self.channels];
         self.affine(&vec![scale; count], &vec![shift; count])
     }
 
-    /// The convolution on the device, padded so that a stride of 1 keeps height and width. A kernel that sees one channel
-    /// is meant to see its own.
+    /// Uploads the convolution, padded so that a stride of 1 keeps height and width. If the kernel sees one channel,
+    /// the convolution is depthwise.
     pub fn conv(self, stride: [usize; 2]) -> Result<Conv> {
         let &[channels, seen, height, width] = &self.kernel.shape[..] else {
             unreachable!("checked when it was loaded")
@@ -79,7 +79,7 @@ impl<'a> Filter<'a> {
         Ok(Conv { weight: self.weights.upload(&self.kernel)?, bias: self.upload_bias()?, config })
     }
 
-    /// The transposed convolution on the device, whose kernels lie side by side.
+    /// Uploads the transposed convolution, whose kernels lie side by side.
     pub fn conv_transposed(self) -> Result<ConvTransposed> {
         let config = ConvConfig::default().stride([self.kernel.shape[2], self.kernel.shape[3]]);
         Ok(ConvTransposed { weight: self.weights.upload(&self.kernel)?, bias: self.upload_bias()?, config })
@@ -99,7 +99,7 @@ pub struct Conv {
 }
 
 impl Conv {
-    /// Convolution number `n`, with stride 1 and nothing folded in.
+    /// Loads convolution number `n`, with stride 1 and nothing folded in.
     pub fn load(weights: &Weights, n: usize) -> Result<Self> {
         Filter::load(weights, n)?.conv([1, 1])
     }
@@ -109,7 +109,7 @@ impl Conv {
     }
 }
 
-/// A transposed convolution: each pixel becomes as many as the kernel has.
+/// A transposed convolution: each pixel becomes as many pixels as the kernel has.
 pub struct ConvTransposed {
     weight: Tensor,
     bias: Option<Tensor>,
@@ -122,7 +122,8 @@ impl ConvTransposed {
     }
 }
 
-/// Squeeze-and-excitation: each channel is multiplied by a number from 0 to 1 that the means of all channels decide.
+/// Squeeze-and-excitation: each channel is multiplied by a number from 0 to 1, which follows from the means of all
+/// channels.
 pub struct SqueezeExcite {
     squeeze: Conv,
     excite: Conv,
@@ -130,7 +131,7 @@ pub struct SqueezeExcite {
 }
 
 impl SqueezeExcite {
-    /// From convolutions `n` and `n + 1`. `slope` is that of the hard sigmoid.
+    /// Loads convolutions `n` and `n + 1`. `slope` is the slope of the hard sigmoid.
     pub fn load(weights: &Weights, n: usize, slope: f64) -> Result<Self> {
         Ok(SqueezeExcite { squeeze: Conv::load(weights, n)?, excite: Conv::load(weights, n + 1)?, slope })
     }
@@ -142,15 +143,15 @@ impl SqueezeExcite {
     }
 }
 
-/// A convolution with an activation that learned a scale and a shift.
+/// A convolution with an activation that has a learned scale and shift.
 struct RepLayer {
     conv: Conv,
-    /// What the hard swish is multiplied by, and what is added; without them there is none.
+    /// The factor and the addend of the hard swish; `None` if there is no activation.
     activation: Option<(f32, f32)>,
 }
 
 impl RepLayer {
-    /// Layer `n` of a backbone. Layers that halve both height and width have no activation.
+    /// Loads layer `n` of a backbone. Layers that halve both height and width have no activation.
     fn load(weights: &Weights, backbone: &Backbone, n: usize, stride: [usize; 2]) -> Result<Self> {
         let affine = |name: String| {
             Ok::<_, anyhow::Error>((weights.number(&format!("{name}.w_0"))?, weights.number(&format!("{name}.w_1"))?))
@@ -170,7 +171,8 @@ impl RepLayer {
     }
 }
 
-/// A block of LCNetV3: a convolution within each channel, perhaps squeeze-and-excitation, a convolution across channels.
+/// A block of LCNetV3: a convolution within each channel, squeeze-and-excitation in some blocks, and a convolution
+/// across channels.
 struct Block {
     depthwise: RepLayer,
     excite: Option<SqueezeExcite>,
@@ -187,14 +189,15 @@ impl Block {
     }
 }
 
-/// The plan of a block: its stride down and across, and the first convolution of its squeeze-and-excitation.
+/// The plan of a block: its stride down and across, and the number of the first convolution of its
+/// squeeze-and-excitation.
 pub type Plan = ([usize; 2], Option<usize>);
 
 /// The plan of a backbone.
 pub struct Backbone {
     /// The numbers of the first convolution and of its batch normalisation.
     pub stem: (usize, usize),
-    /// The number of the first convolution behind it.
+    /// The number of the first convolution after the stem.
     pub first_layer: usize,
     /// The blocks, by stage.
     pub stages: &'static [&'static [Plan]],
@@ -224,7 +227,7 @@ impl LcNet {
         })
     }
 
-    /// What comes out of each stage.
+    /// Returns the output of each stage.
     pub fn forward(&self, x: &Tensor) -> marquetry::Result<Vec<Tensor>> {
         let mut x = self.stem.forward(x)?;
         let mut outputs = Vec::with_capacity(self.stages.len());

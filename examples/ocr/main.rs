@@ -29,13 +29,13 @@ struct Args {
     /// The picture, a PNG or JPEG file
     #[arg(default_value = "examples/data/ocr.png")]
     picture: PathBuf,
-    /// Where the picture goes with the boxes and the texts drawn on it
+    /// Where to write the picture with the boxes and the texts drawn on it
     #[arg(long, default_value = "ocr.png")]
     output: PathBuf,
     /// The device to run on, as in `vulkan:0` or `webgpu`; without it, the best one
     #[arg(long)]
     device: Option<String>,
-    /// Lines are looked for in the picture scaled down to this longest side
+    /// The longest side to which a larger picture is scaled down to find lines
     #[arg(long, default_value = "960")]
     longest: NonZeroUsize,
     /// The folder with ch_PP-OCRv4_det_infer.onnx and ch_PP-OCRv4_rec_infer.onnx
@@ -89,7 +89,7 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What is missing is told before the device is opened.
+/// Reports missing files before the device is opened.
 fn check_model(folder: &Path) -> Result<()> {
     for name in [DETECTOR_FILE, RECOGNISER_FILE] {
         let path = folder.join(name);

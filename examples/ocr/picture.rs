@@ -1,4 +1,4 @@
-//! Pictures: to the device, cut into lines, and drawn on.
+//! Pictures: brought to the device, cut into lines, and drawn on.
 
 use crate::boxes::Corners;
 use crate::reader::Line;
@@ -22,7 +22,8 @@ pub fn load(path: &Path) -> Result<RgbImage> {
     Ok(picture.into_rgb8())
 }
 
-/// A picture on the device as the networks want it: `[1, 3, height, width]`, blue first, from -1 to 1.
+/// Brings a picture to the device in the form that the networks take: `[1, 3, height, width]`, blue first, from -1 to
+/// 1.
 pub fn to_tensor(picture: &RgbImage, device: &Device) -> marquetry::Result<Tensor> {
     let bytes: Vec<u8> = picture.pixels().flat_map(|&Rgb([red, green, blue])| [blue, green, red]).collect();
     let shape = (picture.height() as usize, picture.width() as usize, 3);
@@ -30,7 +31,7 @@ pub fn to_tensor(picture: &RgbImage, device: &Device) -> marquetry::Result<Tenso
     pixels.to_dtype(DType::F32)?.affine(2.0 / 255.0, -1.0)
 }
 
-/// What is inside of a box, upright. A box that is much higher than wide is a line that runs downwards.
+/// Returns the content of a box, upright. A box that is much higher than wide is a line that runs downwards.
 pub fn cut(picture: &RgbImage, corners: &Corners) -> Option<RgbImage> {
     let distance = |a: Point<f32>, b: Point<f32>| (a.x - b.x).hypot(a.y - b.y);
     let [a, b, c, d] = *corners;
@@ -43,7 +44,7 @@ pub fn cut(picture: &RgbImage, corners: &Corners) -> Option<RgbImage> {
     Some(if height >= 1.5 * width { imageops::rotate270(&line) } else { line })
 }
 
-/// The picture with the boxes and their texts.
+/// Returns the picture with the boxes and their texts.
 pub fn annotated(picture: &RgbImage, lines: &[Line]) -> RgbImage {
     let mut picture = picture.clone();
     for line in lines {
@@ -54,7 +55,7 @@ pub fn annotated(picture: &RgbImage, lines: &[Line]) -> RgbImage {
     picture
 }
 
-/// Writes a text. Characters that the font does not have are boxes.
+/// Writes a text. Characters that the font lacks become boxes.
 fn write(picture: &mut RgbImage, text: &str, x: u32, y: u32) {
     let width = (text.chars().count() as u32 * LETTER).max(1);
     draw_filled_rect_mut(picture, Rect::at(x as i32, y as i32).of_size(width, LETTER), PAPER);

@@ -1,4 +1,4 @@
-//! From a picture to the texts in it.
+//! Finds and reads the texts in a picture.
 
 use crate::boxes::{self, Corners, ProbabilityMap};
 use crate::detection::{Detector, GRAIN};
@@ -12,9 +12,9 @@ use std::path::Path;
 pub const DETECTOR_FILE: &str = "ch_PP-OCRv4_det_infer.onnx";
 pub const RECOGNISER_FILE: &str = "ch_PP-OCRv4_rec_infer.onnx";
 
-/// Texts that are less likely are left out.
+/// Texts with a lower confidence are left out.
 const LEAST_CONFIDENCE: f32 = 0.5;
-/// So many lines are read at a time.
+/// The number of lines that are read at a time.
 const BATCH: usize = 6;
 /// Lines are padded to at least this width.
 const LEAST_WIDTH: usize = 320;
@@ -43,7 +43,7 @@ impl Reader {
         })
     }
 
-    /// The boxes around the lines of a picture. Larger pictures are looked at in this length of their longest side.
+    /// Returns the boxes around the lines of a picture. A larger picture is scaled down to this longest side first.
     pub fn find(&self, picture: &RgbImage, longest: usize) -> Result<Vec<Corners>> {
         let (width, height) = picture.dimensions();
         ensure!(width > 0 && height > 0, "the picture is empty");
@@ -55,14 +55,14 @@ impl Reader {
         Ok(boxes::find(&map, width, height))
     }
 
-    /// The texts in boxes of a picture.
+    /// Returns the texts in boxes of a picture.
     pub fn read(&self, picture: &RgbImage, boxes: &[Corners]) -> Result<Vec<Line>> {
         let ratio = |image: &RgbImage| image.width() as f32 / image.height() as f32;
         let mut cuts: Vec<(usize, RgbImage)> = Vec::new();
         for (place, corners) in boxes.iter().enumerate() {
             cuts.extend(picture::cut(picture, corners).map(|line| (place, line)));
         }
-        // Lines of like length in a batch need little padding.
+        // Lines of similar length in a batch need little padding.
         cuts.sort_by(|(_, a), (_, b)| ratio(a).total_cmp(&ratio(b)));
         let mut lines: Vec<(usize, Line)> = Vec::new();
         for batch in cuts.chunks(BATCH) {
@@ -80,7 +80,7 @@ impl Reader {
         Ok(lines.into_iter().map(|(_, line)| line).collect())
     }
 
-    /// Lines of one height, padded on the right to one width.
+    /// Scales lines to one height, and pads them on the right to one width.
     fn batch(&self, lines: &[&RgbImage]) -> marquetry::Result<Tensor> {
         let scaled = |line: &RgbImage| HEIGHT as f32 * line.width() as f32 / line.height() as f32;
         let width = lines.iter().map(|line| scaled(line) as usize).fold(LEAST_WIDTH, usize::max);

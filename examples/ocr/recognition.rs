@@ -1,5 +1,6 @@
-//! PP-OCRv4's text recogniser: LCNetV3, two layers of attention along the line (SVTR), and for each place along it the
-//! logit of every character, one of which is "none" (connectionist temporal classification).
+//! PP-OCRv4's text recogniser: LCNetV3, then two layers of attention along the line (SVTR). The result is the logit of
+//! every character for each place along the line. One of the characters is "none" (connectionist temporal
+//! classification).
 //!
 //! Y. Du et al., "SVTR: Scene Text Recognition with a Single Visual Model", 2022; A. Graves et al., "Connectionist
 //! Temporal Classification", 2006.
@@ -25,7 +26,7 @@ const BACKBONE: Backbone = Backbone {
     ],
 };
 
-/// What the last picture of the backbone is averaged over, down and across.
+/// The window, down and across, over which the backbone's last picture is averaged.
 const POOL: [usize; 2] = [3, 2];
 const HEADS: usize = 8;
 
@@ -46,7 +47,7 @@ impl Linear {
     }
 }
 
-/// Each place's vector with mean 0 and variance 1, then scaled and shifted.
+/// Layer normalisation: each place's vector gets mean 0 and variance 1, and is then scaled and shifted.
 struct LayerNorm {
     weight: Tensor,
     bias: Tensor,
@@ -64,8 +65,8 @@ impl LayerNorm {
     }
 }
 
-/// Attention between the places along a line, then a small network for each place; both see their input normalised and
-/// are added to it.
+/// Attention between the places along a line, then a small network for each place. Both take their input normalised,
+/// and their output is added to it.
 struct Layer {
     attention_norm: LayerNorm,
     /// Query, key and value in one.
@@ -76,7 +77,7 @@ struct Layer {
 }
 
 impl Layer {
-    /// The layer whose first normalisation and first linear layer have these numbers.
+    /// Loads the layer whose first normalisation and first linear layer have these numbers.
     fn load(weights: &Weights, norm: usize, linear: usize) -> Result<Self> {
         const EPS: f64 = 1e-5;
         Ok(Layer {
@@ -123,7 +124,7 @@ impl Swish {
 /// The network with its weights on a device.
 pub struct Recogniser {
     backbone: LcNet,
-    /// Into the attention, two convolutions; out of it, one; and two for what went around it and through it together.
+    /// Two convolutions lead into the attention, one leads out of it, and two join its result with its input.
     inward: [Swish; 2],
     layers: [Layer; 2],
     norm: LayerNorm,
@@ -138,7 +139,7 @@ impl Recogniser {
     pub fn load(path: &Path, device: &Device) -> Result<Self> {
         let weights = Weights::load(path, device)?;
         let characters = Linear::load(&weights, 85)?;
-        // The file leaves out the first, which is none, and the last.
+        // The file leaves out the first character, which is none, and the last.
         let listed = weights.property("character")?.lines().map(String::from);
         let alphabet: Vec<String> = std::iter::once(String::new()).chain(listed).chain([" ".into()]).collect();
         ensure!(
@@ -159,8 +160,8 @@ impl Recogniser {
         })
     }
 
-    /// From lines `[batch, 3, HEIGHT, width]`, with numbers from -1 to 1 and blue first, the logit of each character at
-    /// each place, `[batch, width / 8, characters]`.
+    /// Returns the logit of each character at each place, `[batch, width / 8, characters]`. Lines are
+    /// `[batch, 3, HEIGHT, width]`, with numbers from -1 to 1 and blue first.
     pub fn forward(&self, lines: &Tensor) -> marquetry::Result<Tensor> {
         let stages = self.backbone.forward(lines)?;
         let around = stages[stages.len() - 1].avg_pool2d(&PoolConfig::new(POOL))?;
@@ -174,7 +175,7 @@ impl Recogniser {
         self.characters.forward(&x.squeeze(2)?.transpose(1, 2)?)
     }
 
-    /// The likeliest text of each line, with the mean probability of its characters.
+    /// Returns the likeliest text of each line, with the mean probability of its characters.
     pub fn decode(&self, logits: &Tensor) -> marquetry::Result<Vec<(String, f32)>> {
         let probabilities = logits.softmax(-1)?;
         let best: Vec<u32> = probabilities.argmax(-1)?.to_vec()?;
@@ -184,7 +185,8 @@ impl Recogniser {
         Ok(lines.map(|(best, probability)| self.decode_line(best, probability)).collect())
     }
 
-    /// The same character at neighbouring places is one; between two that are the same there is none.
+    /// Decodes a line. The same character at neighbouring places counts once. Between two equal characters there is a
+    /// none.
     fn decode_line(&self, best: &[u32], probability: &[f32]) -> (String, f32) {
         let is_new = |place: usize| best[place] != 0 && (place == 0 || best[place] != best[place - 1]);
         let places: Vec<usize> = (0..best.len()).filter(|&place| is_new(place)).collect();

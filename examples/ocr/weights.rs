@@ -1,6 +1,6 @@
 //! The weights of a network in an ONNX file.
 //!
-//! Only the numbers are taken from it: how the layers hang together is written in Rust.
+//! Only the numbers are taken from the file: the layers are connected in Rust.
 
 use anyhow::{Context, Result, ensure};
 use marquetry::{Device, Tensor};
@@ -19,7 +19,7 @@ pub struct Array {
 /// The arrays of a file by name.
 pub struct Weights {
     arrays: HashMap<String, Array>,
-    /// What else the file tells.
+    /// The other data of the file.
     properties: HashMap<String, String>,
     device: Device,
 }
@@ -42,19 +42,19 @@ impl Weights {
         Ok(Weights { arrays, properties, device: device.clone() })
     }
 
-    /// An array on the host.
+    /// Returns an array on the host.
     pub fn array(&self, name: &str) -> Result<&Array> {
         self.arrays.get(name).with_context(|| format!("the network has no weights `{name}`"))
     }
 
-    /// The only number of an array.
+    /// Returns the only number of an array.
     pub fn number(&self, name: &str) -> Result<f32> {
         let array = self.array(name)?;
         ensure!(array.numbers.len() == 1, "`{name}` has shape {:?}, not one number", array.shape);
         Ok(array.numbers[0])
     }
 
-    /// An array on the device.
+    /// Returns an array on the device.
     pub fn tensor(&self, name: &str) -> Result<Tensor> {
         self.upload(self.array(name)?)
     }
@@ -64,13 +64,13 @@ impl Weights {
         Ok(Tensor::from_slice(&array.numbers, array.shape.as_slice(), &self.device)?)
     }
 
-    /// Something else that the file tells.
+    /// Returns other data of the file.
     pub fn property(&self, key: &str) -> Result<&str> {
         self.properties.get(key).map(String::as_str).with_context(|| format!("the network does not tell its `{key}`"))
     }
 }
 
-/// The numbers of a constant, if they are 32-bit floats.
+/// Returns the numbers of a constant, if they are 32-bit floats.
 fn floats(tensor: TensorProto) -> Option<Array> {
     let shape: Option<Vec<usize>> = tensor.dims.iter().map(|&length| usize::try_from(length).ok()).collect();
     let shape = shape.filter(|_| tensor.data_type == Some(DataType::FLOAT))?;

@@ -36,9 +36,9 @@ pub struct Index {
 }
 
 impl Index {
-    /// Embeds the lines, so many at a time.
+    /// Embeds the lines, `batch` of them at a time.
     pub fn build(mut lines: Vec<Line>, batch: usize, model: Model, tokens: Tokens) -> Result<Self> {
-        // Lines of like length in a batch need little padding.
+        // Lines of similar length in a batch need little padding.
         lines.sort_by_key(|line| line.text.len());
         let style = ProgressStyle::with_template("embedding {bar:40} {pos}/{len} lines, {per_sec}, {eta} left")?;
         let progress = ProgressBar::new(lines.len() as u64).with_style(style);
@@ -47,7 +47,7 @@ impl Index {
             let texts: Vec<&str> = batch.iter().map(|line| line.text.as_str()).collect();
             let part = model.embed(&tokens.encode(&texts)?)?;
             part.eval()?;
-            // Only so that the progress bar does not run ahead of the device.
+            // Otherwise the progress bar would run ahead of the device.
             part.device().synchronize()?;
             progress.inc(batch.len() as u64);
             parts.push(part);
@@ -61,10 +61,10 @@ impl Index {
         self.lines.len()
     }
 
-    /// The lines closest to a query, best first, with the cosine of the angle between the embeddings.
+    /// Returns the lines closest to a query, best first, with the cosine of the angle between the embeddings.
     pub fn search(&self, query: &str, top: usize) -> Result<Vec<(f32, &Line)>> {
         let query = self.model.embed(&self.tokens.encode(&[query])?)?;
-        // All rows have length 1, so that the product is the cosine.
+        // All rows have length 1: the product is the cosine.
         let similarities: Vec<f32> = self.embeddings.matmul(&query.t()?)?.to_vec()?;
         let mut matches: Vec<(f32, &Line)> = similarities.into_iter().zip(&self.lines).collect();
         matches.sort_by(|a, b| b.0.total_cmp(&a.0));

@@ -44,7 +44,7 @@ struct Args {
     model: PathBuf,
 }
 
-/// How long each step took on the way to the first answer.
+/// The time of each step before the first answer.
 struct Times {
     open: Duration,
     load: Duration,
@@ -88,7 +88,7 @@ fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What is missing is told before the device is opened.
+/// Reports missing files before the device is opened.
 fn check_model(folder: &Path) -> Result<()> {
     for name in ["model.safetensors", "tokenizer.json"] {
         let path = folder.join(name);
@@ -115,7 +115,7 @@ fn converse(index: &Index, top: usize, times: &mut Option<Times>, out: &mut impl
     }
 }
 
-/// Prints the best matches for a query, and after the first one how long it took to get there.
+/// Prints the best matches for a query. After the first query, it prints how long it took to get there.
 fn answer(index: &Index, query: &str, top: usize, times: &mut Option<Times>, out: &mut impl Write) -> Result<()> {
     let start = Instant::now();
     let matches = index.search(query, top)?;

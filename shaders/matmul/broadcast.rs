@@ -1,11 +1,11 @@
-//! Products from registers whose lanes hand each other the elements of `a`: for software devices. There a load costs as much
-//! as ten products, whether all lanes load one element or each lane its own.
+//! Products from registers, for software devices. Lanes broadcast the elements of `a` to each other. On these devices a
+//! load costs as much as ten products, whether all lanes load one element or each lane its own.
 
 use super::{Along, Matmul, Output, Problem};
-use crate::kernels::elements::Pairs;
+use crate::kernels::encoding::Width;
 use crate::shader::{Value, Var};
 
-/// Rows per invocation; the sums of two columns just stay in registers.
+/// Rows per invocation. With this number, the sums of two columns just stay in registers.
 const ROWS: u32 = 14;
 
 /// Invocations per workgroup: whole subgroups.
@@ -17,20 +17,21 @@ pub const BLOCK: [u32; 2] = [ROWS, 2 * WORKGROUP];
 /// Elements that are loaded at once along the depth.
 pub const QUAD: usize = 4;
 
-/// Lanes that load from a row of `a`, and rows that eight lanes load from.
+/// Lanes that load from one row of `a`, and rows that eight lanes load from.
 const LANES: u32 = 4;
 const LANE_ROWS: u32 = 2;
 
 impl Along {
-    /// How many elements of `b` are loaded at once along this axis.
+    /// Returns how many elements of `b` are loaded at once along this axis.
     pub fn elements_at_once(self) -> usize {
         if self == Along::Depth { QUAD } else { 2 }
     }
 }
 
 pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
-    let (k, quad, dtype) = (p.k, QUAD as u32, config.read_as());
-    let (a, b) = (Pairs::input(k, "a", dtype, 2), Pairs::input(k, "b", dtype, b_along.elements_at_once() as u32 / 2));
+    let (k, quad) = (p.k, QUAD as u32);
+    let a = config.a.loader(k, "a", Width::Pairs(2));
+    let b = config.b.loader(k, "b", Width::Pairs(b_along.elements_at_once() as u32 / 2));
     let y = Output::new(p, config);
     let (zero, lane) = (k.u32(0), k.subgroup_lane());
 
@@ -44,21 +45,21 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
         Along::Depth => columns.map(|column| p.b.index(zero, column.min(p.n - 1)) / quad).to_vec(),
         Along::Other => (0..quad).map(|depth| p.b.index(k.u32(depth), first_column.min(p.n - 2)) / 2).collect(),
     };
-    // The elements of both columns at four depths.
+    // Loads the elements of both columns at four depths.
     let load_b = |place: Value<'k>| -> Vec<[Value<'k>; 2]> {
         if b_along == Along::Depth {
-            let columns: Vec<_> = b_lines.iter().map(|&column| b.load(column + place)).collect();
+            let columns: Vec<_> = b_lines.iter().map(|&column| b.load_each(column + place)).collect();
             return (0..QUAD).map(|depth| [columns[0][depth], columns[1][depth]]).collect();
         }
-        let rows = b_lines.iter().map(|&row| b.load(row + place * p.b.row_stride * (quad / 2)));
+        let rows = b_lines.iter().map(|&row| b.load_each(row + place * p.b.row_stride * (quad / 2)));
         rows.map(|row| [row[0], row[1]]).collect()
     };
 
     let sums: Vec<[Var; 2]> = (0..ROWS).map(|_| [0, 1].map(|_| k.var(k.number(p.accumulator, 0)))).collect();
-    // Takes in so many times four depths.
+    // Adds the products of `quads` times four depths.
     let step = |first: Value<'k>, quads: u32| {
         let place = if quads == 1 { first } else { first + lane % LANES };
-        let a: Vec<_> = a_lines.iter().map(|&line| a.load(line + place)).collect();
+        let a: Vec<_> = a_lines.iter().map(|&line| a.load_each(line + place)).collect();
         for lane in 0..quads {
             for (depth, b) in load_b(first + lane).into_iter().enumerate() {
                 for (row, sums) in (0..).zip(&sums) {
@@ -76,7 +77,7 @@ pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
     k.for_step(0, whole, LANES, |first| step(first, LANES));
     k.for_range(whole, quads, |first| step(first, 1));
 
-    // Two columns, or one by one.
+    // Stores both columns together, or one by one.
     let together = config.tile.stored_together();
     for first in (0..2).step_by(together as usize) {
         let column = columns[first];

@@ -1,18 +1,18 @@
-//! Products on matrix units: a workgroup goes through the depth of its block in steps. Tiles of both operands lie in
-//! workgroup memory; while subgroups multiply them, the next ones are loaded to registers. The sums go out by way of
-//! workgroup memory, where lanes find neighbours to add up, round and store together.
+//! Products on matrix units. A workgroup goes through the depth of its block in steps, with tiles of both operands in
+//! workgroup memory. While subgroups multiply the tiles, the next ones are loaded to registers. The sums leave through
+//! workgroup memory: there, lanes find neighbours to add up, round and store together.
 
 use super::exit::{Exit, Place};
 use super::fragments;
 use super::{Along, Matmul, Matrix, Part, Problem};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixRole, MatrixType, MatrixVar, Scalar, Type,
     Value,
 };
 use crate::tuning::{self, UnitBlock};
 
-/// How the operands lie.
+/// How the operands lie in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct UnitLayout {
     /// The size of a unit's product.
@@ -20,9 +20,9 @@ pub(crate) struct UnitLayout {
     /// The axes along which operands are read, 16 bytes at a time.
     pub a: Along,
     pub b: Along,
-    /// Whether the depth of the product is a multiple of the tile's, so that no element is beyond it.
+    /// True if the product's depth is a multiple of the tile's, so that no load is beyond it.
     pub whole: bool,
-    /// Whether the depth is cut into parts, each for a workgroup, of which the last that is done adds up all.
+    /// True if the depth is split into parts, one per workgroup. The last workgroup that is done adds up all parts.
     pub parts: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) const LANES: u32 = UnitBlock::LANES;
 pub(super) const VECTOR: u32 = 16;
 
 impl UnitBlock {
-    /// Those that some GPU uses.
+    /// Returns the blocks that some GPU uses.
     pub fn all() -> Vec<UnitBlock> {
         let candidates = tuning::ENTRIES.iter().flat_map(|entry| entry.tuning.units.candidates);
         let mut all = Vec::new();
@@ -44,19 +44,19 @@ impl UnitBlock {
         all
     }
 
-    /// What it is called in the names of kernels.
+    /// Returns the block's name in the names of kernels.
     pub fn name(self) -> String {
         let UnitBlock { shape: [rows, columns], part: [part_rows, part_columns], depth, slices, fragments } = self;
         let fragments = if fragments { " fragments" } else { "" };
         format!("{rows}x{columns}x{depth}/{part_rows}x{part_columns}x{slices}{fragments}")
     }
 
-    /// The block that is called so, if that is one.
+    /// Returns the block with this name, if the name is valid.
     pub fn parse(name: &str) -> Option<UnitBlock> {
         let (sizes, fragments) = name.strip_suffix(" fragments").map_or((name, false), |sizes| (sizes, true));
         let (block, part) = sizes.split_once('/')?;
         let three = |text: &str| -> Option<[u32; 3]> {
-            // No block is larger, and what it takes is computed in 32 bits.
+            // No block is larger. This also keeps computations of a block's needs within 32 bits.
             let size = |text: &str| text.parse().ok().filter(|size| (1..=4096).contains(size));
             let numbers: Option<Vec<u32>> = text.split('x').map(size).collect();
             numbers?.try_into().ok()
@@ -66,7 +66,7 @@ impl UnitBlock {
         block.fault().is_none().then_some(block)
     }
 
-    /// Bytes of workgroup memory: for the tiles, and later for the sums.
+    /// Returns the bytes of workgroup memory, for the tiles and later for the sums.
     pub(crate) fn memory(self, dtype: DType, layout: UnitLayout) -> u32 {
         if self.fragments {
             return VECTOR * fragments::vectors(self);
@@ -76,7 +76,7 @@ impl UnitBlock {
         VECTOR * strips.max(tiles)
     }
 
-    /// The tiles of both operands.
+    /// Returns the tiles of both operands.
     fn tiles(self, dtype: DType, layout: UnitLayout) -> [Tile; 2] {
         let bytes = dtype.size_in_bytes() as u32;
         [(layout.a, self.shape[0]), (layout.b, self.shape[1])].map(|(along, extent)| match along {
@@ -85,15 +85,15 @@ impl UnitBlock {
         })
     }
 
-    /// A subgroup's sums on their way out: a row of units.
+    /// Returns the strip through which a subgroup's sums leave: a row of units.
     fn strip(self, unit: [u32; 3]) -> Tile {
         Tile { lines: unit[0], line: self.part[1] / 4 }
     }
 }
 
 impl UnitLayout {
-    /// Every layout for each dtype, with the sizes of units that GPUs have, and two with those that are chosen where kernels
-    /// may choose.
+    /// Returns sample layouts for each dtype: every layout with the units that GPUs have, and some with the units that
+    /// are chosen if kernels may choose.
     pub fn samples() -> Vec<(DType, UnitLayout)> {
         let mut samples = Vec::new();
         for (dtype, depth) in [(DType::F16, 16), (DType::BF16, 16), (DType::I8, 32), (DType::U8, 32)] {
@@ -110,7 +110,7 @@ impl UnitLayout {
         samples
     }
 
-    /// Whether a block's kernel is there for operands that lie so.
+    /// True if there is a kernel of this block for operands in this layout.
     pub fn suits(self, block: UnitBlock, dtype: DType) -> bool {
         let UnitLayout { unit, a, whole, parts, .. } = self;
         !block.fragments || (unit == [16; 3] && a == Along::Depth && whole && !parts && dtype.size_in_bytes() == 2)
@@ -125,7 +125,7 @@ impl UnitLayout {
     }
 }
 
-/// The tile of an operand: lines of vectors, with a gap of one between lines, so that they fall into different banks.
+/// The tile of an operand: lines of vectors. One vector of padding between lines puts them into different banks.
 #[derive(Clone, Copy)]
 struct Tile {
     lines: u32,
@@ -144,7 +144,7 @@ impl Tile {
     }
 }
 
-/// An operand on its way to its tile.
+/// An operand, and the tile that it is loaded to.
 struct Side<'k> {
     k: &'k KernelBuilder,
     buffer: Array<'k>,
@@ -152,26 +152,27 @@ struct Side<'k> {
     memory: Array<'k>,
     base: u32,
     tile: Tile,
-    /// Where the subgroup's slice of it begins.
+    /// Where the subgroup's slice of the tile begins.
     slice: Value<'k>,
     along: Along,
     ty: MatrixType,
     /// Elements in a vector.
     per_vector: u32,
     threads: u32,
-    /// Where the matrix begins, its length and its strides across and along the depth, and where the block begins.
+    /// Where the matrix begins, its length across the depth, its strides across and along the depth, and where the
+    /// block begins.
     start: Value<'k>,
     length: Value<'k>,
     stride: Value<'k>,
     depth_stride: Value<'k>,
     first: Value<'k>,
-    /// The depth of the product, unless nothing is beyond it.
+    /// The depth of the product, if loads may be beyond it.
     depth: Option<Value<'k>>,
 }
 
 impl<'k> Side<'k> {
-    /// The vector that begins at a place across the depth and at a depth. What is beyond the edge repeats the last one,
-    /// and is not stored in the product; beyond the depth there are zeros.
+    /// Loads the vector that begins at a place across the depth and at a depth. Beyond the edge, the last vector is
+    /// repeated, and it is not stored in the product. Beyond the depth, the vector is zero.
     fn vector(&self, place: Value<'k>, depth: Value<'k>) -> Value<'k> {
         let last = match self.along {
             Along::Depth => [1, self.per_vector],
@@ -184,7 +185,7 @@ impl<'k> Side<'k> {
         self.depth.map_or(vector, |end| depth.lt(end).select(vector, 0))
     }
 
-    /// The line of the tile, and the vector in it, that this invocation loads.
+    /// Returns the line of the tile that this invocation loads, and the vector in the line.
     fn place(&self, turn: u32) -> [Value<'k>; 2] {
         let lane = self.k.local_index();
         [lane / self.tile.line + turn * (self.threads / self.tile.line), lane % self.tile.line]
@@ -211,7 +212,7 @@ impl<'k> Side<'k> {
         }
     }
 
-    /// The matrix for a unit, at a place across the depth and at a depth of the slice.
+    /// Loads the matrix for a unit, at a place across the depth and at a depth of the slice.
     fn unit(&self, place: Value<'k>, depth: u32) -> CooperativeMatrix<'k> {
         let pitch = self.tile.pitch();
         let index = match self.along {
@@ -229,7 +230,7 @@ impl<'k> Side<'k> {
 pub(super) fn multiply<'k>(a: &[CooperativeMatrix<'k>], b: &[CooperativeMatrix<'k>], sums: &[MatrixVar<'k>]) {
     for (i, &a) in a.iter().enumerate() {
         for j in 0..b.len() {
-            // There and back, so that the operand that was used last is used next.
+            // Back and forth, so that the next product reuses the operand of the last one.
             let j = if i % 2 == 0 { j } else { b.len() - 1 - j };
             let sum = sums[i * b.len() + j];
             sum.set(a.multiply_add(b[j], sum.get()));
@@ -245,7 +246,7 @@ struct Work<'k> {
     depth: u32,
     sides: [Side<'k>; 2],
     memory: Array<'k>,
-    /// The subgroup's number among those of its slice, and that of its slice.
+    /// The subgroup's number in its slice, and the slice's number.
     number: Value<'k>,
     slice: Value<'k>,
     /// Where the subgroup's part of the block begins.
@@ -335,7 +336,7 @@ impl<'k> Work<'k> {
         self.multiply();
     }
 
-    /// Stores the sums, a row of units at a time, by way of strips of workgroup memory.
+    /// Stores the sums, a row of units at a time, through strips of workgroup memory.
     fn store(&self, p: &Problem<'k>, config: &Matmul) {
         let k = p.k;
         let exit = Exit::new(p, config);
@@ -378,26 +379,26 @@ impl<'k> Work<'k> {
         }
     }
 
-    /// Four sums of all slices, at a place in their strips.
+    /// Adds up four neighbouring sums over all slices, at a place in their strips.
     fn sum(&self, p: &Problem<'k>, place: Value<'k>) -> Value<'k> {
         let wide = Type::vec4(p.accumulator.scalar);
         let part = |slice| self.memory.load(self.strip(p.k.u32(slice)) + place).bitcast(wide);
         (1..self.block.slices).fold(part(0), |sum, slice| sum + part(slice))
     }
 
-    /// Where a slice's strip of this part begins.
+    /// Returns where a slice's strip of this part begins.
     fn strip(&self, slice: Value<'k>) -> Value<'k> {
         (slice * self.block.parts() + self.number) * self.block.strip(self.unit).vectors()
     }
 }
 
-/// Which vectors of the sums a lane has on their way out: of each row of units, parts of some lines.
+/// The vectors of sums that a lane stores: parts of some lines of each row of units.
 struct Way<'k> {
     k: &'k KernelBuilder,
-    /// Rows of units, and how many lines of each the lane has a part of.
+    /// The number of rows of units, and the number of lines of each row that the lane has a part of.
     rows: u32,
     turns: u32,
-    /// Fours in a vector.
+    /// Quads in a vector.
     fours: u32,
     lanes_per_line: u32,
     in_line: Value<'k>,
@@ -432,25 +433,26 @@ impl<'k> Way<'k> {
         }
     }
 
-    /// The line of a row of units.
+    /// Returns the line in a row of units.
     fn line(&self, turn: Value<'k>) -> Value<'k> {
         let turn = turn * self.slices + self.slice;
         self.k.local_index() % LANES / self.lanes_per_line + turn * (LANES / self.lanes_per_line)
     }
 
-    /// The row of the product.
+    /// Returns the row of the product.
     fn row(&self, i: Value<'k>, turn: Value<'k>) -> Value<'k> {
         self.first_row + i * self.unit_rows + self.line(turn)
     }
 }
 
-/// The sums of all parts of the depth, in memory: the last workgroup that has stored its own adds up all, in their order.
+/// The sums of all parts of the depth, in memory. The last workgroup that has stored its part adds up all parts, in
+/// their order.
 struct Parts<'a, 'k> {
     k: &'k KernelBuilder,
     way: &'a Way<'k>,
     part: Part<'k>,
     sums: Array<'k>,
-    /// How many workgroups have stored theirs, for each block. It is 0 again in the end.
+    /// Per block, the number of workgroups that have stored their parts. The last one resets it to 0.
     counts: Array<'k>,
     accumulator: Type,
     invocations: u32,
@@ -464,7 +466,7 @@ impl<'a, 'k> Parts<'a, 'k> {
         Parts { k, way, part, sums, counts, accumulator: Type::vec4(p.accumulator.scalar), invocations }
     }
 
-    /// Where the lane has its four sums: lanes are neighbours.
+    /// Returns the index of the lane's four sums. Neighbouring lanes are neighbours in memory.
     fn place(&self, number: Value<'k>, i: Value<'k>, turn: u32, four: u32) -> Value<'k> {
         let Way { rows, turns, fours, .. } = *self.way;
         let row = (self.part.block * self.part.count + number) * rows + i;
@@ -477,7 +479,8 @@ impl<'a, 'k> Parts<'a, 'k> {
         }
     }
 
-    /// Tells whether this workgroup is the last one to have stored its sums, by way of the beginning of workgroup memory.
+    /// Returns true if this workgroup is the last one to have stored its sums. Its lanes share the answer through the
+    /// beginning of workgroup memory.
     fn are_all_stored(&self, memory: Array<'k>) -> Value<'k> {
         let (k, last) = (self.k, self.part.count - 1);
         k.barrier_of_all();
@@ -490,7 +493,7 @@ impl<'a, 'k> Parts<'a, 'k> {
         memory.load(0).lane(0).eq(last)
     }
 
-    /// The sums of all parts at some places, each a vector by fours.
+    /// Returns the sums of all parts at some places. Each place has a vector, as quads.
     fn load(&self, places: &[(Value<'k>, u32)]) -> Vec<Vec<Value<'k>>> {
         let k = self.k;
         let zero = k.number(self.accumulator, 0);
@@ -509,7 +512,7 @@ impl<'a, 'k> Parts<'a, 'k> {
 }
 
 pub fn write(p: &Problem, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
-    let work = Work::new(p, config.dtype, block, layout);
+    let work = Work::new(p, config.dtype(), block, layout);
     work.add_products(p);
     work.store(p, config);
 }
@@ -526,7 +529,7 @@ mod tests {
         for config in Matmul::samples() {
             let super::super::Tile::MatrixUnits(block, layout) = config.tile else { continue };
             let finished = config.epilogue.is_some();
-            let (dtype, kernel) = (config.dtype, KernelConfig::from(config).generate(Target::VULKAN).unwrap());
+            let (dtype, kernel) = (config.dtype(), KernelConfig::from(config).generate(Target::VULKAN).unwrap());
             assert_eq!(kernel.workgroup_memory, block.memory(dtype, layout), "{}", kernel.name);
             assert!(kernel.workgroup_memory <= 48 << 10, "{}: {}", kernel.name, kernel.workgroup_memory);
             assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));

@@ -1,8 +1,8 @@
-//! The way of sums out of matrix units: each lane has vectors of neighbours in a row at a time, finishes them by an epilogue
-//! if there is one, and stores them rounded.
+//! How sums leave the matrix units. Each lane takes vectors of neighbours in a row, applies the epilogue if there is
+//! one, and stores the vectors rounded.
 
 use super::{Matmul, Problem};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::kernels::elements::Quads;
 use crate::kernels::epilogue::Tail;
 use crate::shader::{Access, Array, Scalar, Type, Value};
@@ -19,36 +19,35 @@ pub(super) struct Exit<'a, 'k> {
     pub per_vector: u32,
 }
 
-/// What becomes of sums before they are stored.
+/// The epilogue of the sums.
 struct Finish<'k> {
     tail: Tail<'k>,
-    /// Where they go as they are.
+    /// Where the sums themselves are stored, if something else reads them.
     kept: Option<Quads<'k>>,
 }
 
-/// Where vectors are in their rows.
+/// The place of vectors in their rows.
 pub(super) struct Place<'k> {
     pub column: Value<'k>,
-    /// For each four of a vector, what an epilogue takes for all rows.
+    /// For each quad of a vector, the epilogue's inputs that are the same for all rows.
     columns: Vec<Vec<Option<Value<'k>>>>,
 }
 
 impl<'a, 'k> Exit<'a, 'k> {
     pub fn new(p: &'a Problem<'k>, config: &Matmul) -> Self {
         let (k, dtype) = (p.k, config.output);
-        let tail = config.epilogue.as_ref().map(|epilogue| (epilogue, Tail::declare(k, epilogue)));
+        let tail = p.tail(config);
         let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
-        let finish = tail
-            .map(|(epilogue, tail)| Finish { kept: epilogue.kept.map(|dtype| Quads::output(k, "kept", dtype)), tail });
+        let finish = tail.map(|tail| Finish { kept: config.kept().map(|dtype| Quads::output(k, "kept", dtype)), tail });
         Exit { p, dtype, y, finish, per_vector: VECTOR / dtype.size_in_bytes() as u32 }
     }
 
-    /// Whether sums are finished by an epilogue. It is long: unrolled many times, it would not stay in caches.
+    /// True if there is an epilogue. Its code is long: unrolled many times, it would not stay in caches.
     pub fn is_finished(&self) -> bool {
         self.finish.is_some()
     }
 
-    /// The vectors that begin at a column.
+    /// Returns the place of the vectors that begin at a column.
     pub fn place(&self, column: Value<'k>) -> Place<'k> {
         let columns = self
             .finish
@@ -57,7 +56,7 @@ impl<'a, 'k> Exit<'a, 'k> {
         Place { column, columns: columns.collect() }
     }
 
-    /// Stores the vector of a row whose sums are these, by fours.
+    /// Stores a vector of a row. `sums` returns its sums as quads.
     pub fn store(&self, row: Value<'k>, place: &Place<'k>, sums: impl FnOnce() -> Vec<Value<'k>>) {
         let Some(finish) = &self.finish else { return self.store_vector(row, place.column, &sums()) };
         let (p, k) = (self.p, self.p.k);
@@ -79,7 +78,7 @@ impl<'a, 'k> Exit<'a, 'k> {
         self.store_vector(row, place.column, &finished.collect::<Vec<_>>());
     }
 
-    /// Rows of `y` are padded to whole vectors.
+    /// Stores a vector. Rows of `y` are padded to whole vectors.
     fn store_vector(&self, row: Value<'k>, column: Value<'k>, numbers: &[Value<'k>]) {
         let (p, vector) = (self.p, self.narrowed(numbers));
         let y_row = (p.n + (self.per_vector - 1)) / self.per_vector;
@@ -88,11 +87,11 @@ impl<'a, 'k> Exit<'a, 'k> {
         });
     }
 
-    /// The bits of a vector, of vectors of four numbers.
+    /// Returns the bits of a vector, from vectors of four numbers.
     fn narrowed(&self, numbers: &[Value<'k>]) -> Value<'k> {
         let k = self.p.k;
         let [low, high] = numbers else { return numbers[0].bitcast(Type::vec4(Scalar::U32)) };
-        // The device's conversion to `bf16` does not round to the nearest, on an H200.
+        // On an H200, the device's conversion to `bf16` does not round to nearest.
         let pack = |low, high| match self.dtype {
             DType::BF16 => k.pack_bf16(low, high),
             _ => k.pack_f16(low, high),

@@ -1,13 +1,20 @@
-//! Products on matrix units, by way of tiles that lie in workgroup memory as lanes hold them: a lane finds its elements of a
-//! unit's operand in 16 bytes side by side, no two lanes in the same bank, and the sums that it has in the end are neighbours
-//! in a row. Which lane holds what is the driver's secret. This is how NVIDIA's GPUs have it, row by row as their `mma`
-//! instructions (PTX ISA, "Matrix Fragments for mma.m16n8k16"); elsewhere the kernel fails its test, and is not used.
+//! Products on matrix units, from tiles in workgroup memory that are ordered as lanes hold them. A lane finds its
+//! elements of a unit's operand in 16 contiguous bytes, and no two lanes use the same bank. The lane's sums are
+//! neighbours in a row.
 //!
-//! Lane `4 g + t` of a subgroup holds of a 16 x 16 operand, whose lines are along the depth, the elements `2 t`, `2 t + 1`,
-//! `2 t + 8` and `2 t + 9` of the lines `g` and `g + 8`. In which order the depth is added up does not matter, as long as it
-//! is the same for both: so a lane takes four neighbours instead, and eight of them are 16 bytes in memory, of two units. Nor
-//! does it matter which column is which: column `2 t + v + 8 h` of unit `u`, of four, is column `32 v + 8 t + 4 h + u` of 64. So a
-//! lane has eight neighbours twice, and the four lanes of a row have 32 of them side by side.
+//! Drivers do not say which lane holds which element. This file uses the order of NVIDIA's GPUs, row by row as in their
+//! `mma` instructions (PTX ISA, "Matrix Fragments for mma.m16n8k16"). On other GPUs the kernel fails its test, and is
+//! not used.
+//!
+//! The lines of a 16 x 16 operand run along the depth. Lane `4 g + t` of a subgroup holds the elements `2 t`,
+//! `2 t + 1`, `2 t + 8` and `2 t + 9` of the lines `g` and `g + 8`. Two reorderings make these elements contiguous in
+//! memory:
+//!
+//! - Along the depth, the order of addition does not matter if it is the same for both operands. So a lane takes four
+//!   neighbours instead. Eight neighbours are 16 bytes in memory, for two units.
+//! - Across the depth, the order of columns does not matter. So column `2 t + v + 8 h` of unit `u`, of four, is column
+//!   `32 v + 8 t + 4 h + u` of 64. A lane then has eight neighbours twice, and the four lanes of a row have 32
+//!   contiguous columns.
 
 use super::cooperative::{LANES, UnitLayout, multiply};
 use super::exit::{Exit, Place};
@@ -23,7 +30,8 @@ const UNIT: u32 = 16;
 /// Elements of the depth that are loaded at a time: 128 bytes of each line.
 const STEP: u32 = 64;
 
-/// Tiles that these make, each in one of the two stages of workgroup memory, and slices of a unit's depth in a tile.
+/// Tiles that a step fills, one for each of the two stages of workgroup memory, and slices in a tile. A slice has the
+/// depth of a unit.
 const TILES: u32 = 2;
 const SLICES: u32 = 2;
 
@@ -33,29 +41,29 @@ const PER_VECTOR: u32 = 8;
 /// Rows and columns of a subgroup's part, in units.
 const PART: u32 = UnitBlock::FRAGMENTS_PART / UNIT;
 
-/// The vectors of the tiles of a block.
+/// Returns the number of vectors of a block's tiles.
 pub(super) fn vectors(block: UnitBlock) -> u32 {
     TILES * SLICES * (block.shape[0] + block.shape[1]) / UNIT * LANES
 }
 
-/// Where a lane finds its vector among those of a unit: lanes that store together, and those that load together, fall into
-/// different banks.
+/// Returns the place of a lane's vector among the vectors of a unit. Lanes that store together use different banks, and
+/// so do lanes that load together.
 fn slot<'k>(g: Value<'k>, t: Value<'k>, slice: Value<'k>) -> Value<'k> {
     (g ^ slice) * 4 + (t ^ ((g >> 1) & 3))
 }
 
-/// An operand on its way to its tiles.
+/// An operand, and the tiles that it is loaded to.
 struct Side<'k> {
     k: &'k KernelBuilder,
     buffer: Array<'k>,
     memory: Array<'k>,
     along: Along,
     role: MatrixRole,
-    /// The first of its units in a tile, and their number in each slice.
+    /// The operand's first unit in a tile, and the number of its units in each slice.
     base: u32,
     units: u32,
     subgroups: u32,
-    /// The lane's first vector, and the distance of lines, in vectors.
+    /// The lane's first vector, and the distance between lines, in vectors.
     first: Value<'k>,
     line: Value<'k>,
     /// The lane's places in the tile.
@@ -84,7 +92,7 @@ impl<'k> Side<'k> {
         let start = start / PER_VECTOR;
         let unit = |slice: Value<'k>, unit: Value<'k>| (slice * units + unit + SLICES * base) * LANES;
         let (first, line, places, vectors) = match along {
-            // A lane has some of the eight vectors of a line.
+            // A lane loads one of the eight vectors of some lines.
             Along::Depth => {
                 let (line, slice, t) = (in_runs(across, PER_VECTOR), eighth / 4, eighth % 4);
                 let own = if is_a {
@@ -96,7 +104,7 @@ impl<'k> Side<'k> {
                 let turns = units * 2 / subgroups;
                 (start + (first_line + own) * line + eighth, line, places, 2 * turns)
             }
-            // A lane has eight columns of four lines.
+            // A lane loads eight columns of four lines.
             Along::Other => {
                 let line = in_runs(along_depth, PER_VECTOR);
                 let (slice, sixty_four) = (subgroup % SLICES, subgroup / SLICES);
@@ -110,7 +118,7 @@ impl<'k> Side<'k> {
         Side { k, buffer, memory, along, role, base, units, subgroups, first, line, places, loaded }
     }
 
-    /// Loads what the next tiles are made of: that of all, or of one.
+    /// Loads the vectors of the next tiles: along the depth for all tiles at once, else for one tile.
     fn load(&self, depth: Value<'k>, tile: u32) {
         let load = |i: usize, index: Value<'k>| self.loaded[i].set(self.buffer.load(index));
         match self.along {
@@ -134,7 +142,7 @@ impl<'k> Side<'k> {
     /// Stores a tile in its stage.
     fn store(&self, tile: u32, stage: u32) {
         let k = self.k;
-        // The lines `g` and `g + 8`, of each the first and the second two elements.
+        // The arguments are the lines `g` and `g + 8`. Each has two words: the first and the second two elements.
         let store = |place: Value<'k>, [a, b]: [Value<'k>; 2], [c, d]: [Value<'k>; 2]| {
             let words = if self.role == MatrixRole::A { [a, c, b, d] } else { [a, b, c, d] };
             self.memory.store(place + stage, k.vector(&words));
@@ -151,7 +159,7 @@ impl<'k> Side<'k> {
             Along::Other => {
                 let lines: Vec<_> = self.loaded.iter().map(|line| line.get()).collect();
                 for unit in 0..4 {
-                    // Its columns are this one and that after four.
+                    // The unit's columns are column `unit` and the column four places after it.
                     let [upper, lower] = [unit / 2, 2 + unit / 2].map(|word| {
                         let two = |i: usize| halves([lines[i].lane(word), lines[i + 1].lane(word)], unit % 2);
                         [two(0), two(2)]
@@ -162,7 +170,7 @@ impl<'k> Side<'k> {
         }
     }
 
-    /// The lane's vectors for the units of its subgroup's part, of which the first has this number.
+    /// Loads the lane's vectors for the units of its subgroup's part, from unit `first` on.
     fn fragments(&self, first: Value<'k>, stage: u32, slice: u32) -> Vec<Value<'k>> {
         let lane = self.k.local_index() % LANES;
         let place =
@@ -170,14 +178,14 @@ impl<'k> Side<'k> {
         (0..PART).map(|unit| self.memory.load(place + (unit * LANES + stage))).collect()
     }
 
-    /// The unit's operand of which lanes have these vectors.
+    /// Returns the unit's operand, from the vectors of the lanes.
     fn matrix(&self, fragment: Value<'k>, ty: MatrixType) -> CooperativeMatrix<'k> {
         let order = if self.role == MatrixRole::A { [0, 2, 1, 3] } else { [0, 1, 2, 3] };
         self.k.matrix_of_words(ty, &order.map(|word| fragment.lane(word)))
     }
 }
 
-/// The lower or the upper halves of two words.
+/// Returns the lower or the upper halves of two words, as one word.
 fn halves<'k>([a, b]: [Value<'k>; 2], upper: u32) -> Value<'k> {
     if upper == 0 { (a & 0xffff) | (b << 16) } else { (a >> 16) | (b & 0xffff_0000u32) }
 }
@@ -189,9 +197,9 @@ struct Work<'k> {
     memory: Array<'k>,
     /// The vectors of a stage.
     stage: u32,
-    /// The first row and column of the block, which may be one that is moved back, so that it is whole.
+    /// The first row and column of the block. A block at the edge is moved back, so that it is whole.
     first: [Value<'k>; 2],
-    /// Where the subgroup's part of it begins, in units.
+    /// Where the subgroup's part of the block begins, in units.
     part: [Value<'k>; 2],
     sums: Vec<MatrixVar<'k>>,
 }
@@ -204,7 +212,7 @@ impl<'k> Work<'k> {
         let subgroup = k.local_index() / LANES;
         let down = block.shape[0] / UnitBlock::FRAGMENTS_PART;
         let part = [subgroup % down * PART, subgroup / down * PART];
-        let types = MatrixType::of_units(config.dtype, [UNIT; 3]);
+        let types = MatrixType::of_units(config.dtype(), [UNIT; 3]);
         let memory = k.workgroup_array(Type::vec4(Scalar::U32), memory_vectors);
         let sides = [
             Side::new(p, memory, block, MatrixRole::A, layout.a, first[0]),
@@ -214,7 +222,7 @@ impl<'k> Work<'k> {
         Work { types, sides, memory, stage: memory_vectors / TILES, first, part, sums }
     }
 
-    /// Both operands' vectors in a slice of a stage.
+    /// Loads both operands' vectors in a slice of a stage.
     fn fragments(&self, stage: u32, slice: u32) -> [Vec<Value<'k>>; 2] {
         [0, 1].map(|i| self.sides[i].fragments(self.part[i], stage * self.stage, slice))
     }
@@ -227,7 +235,7 @@ impl<'k> Work<'k> {
         multiply(&a, &b, &self.sums);
     }
 
-    /// Goes through the depth. What is loaded is stored a stage later, and what is stored multiplied the stage after that.
+    /// Goes through the depth. Loaded vectors are stored one stage later, and multiplied one stage after that.
     fn add_products(&self, p: &Problem<'k>) {
         let k = p.k;
         let store = |tile| self.sides.iter().for_each(|side| side.store(tile, tile * self.stage));
@@ -236,11 +244,11 @@ impl<'k> Work<'k> {
         store(0);
         load(k.u32(0), 1);
         k.barrier();
-        // Those of the first slice are loaded before the products of the second.
+        // The vectors of the next first slice are loaded before the products of the second slice.
         let next = self.fragments(0, 0).map(|all| all.into_iter().map(|vector| k.var(vector)).collect::<Vec<_>>());
         // Unrolled, it would not stay in caches.
         k.for_rolled(1, p.depth / STEP + 1, |step| {
-            // After the last step it is loaded once more, for nobody.
+            // The last step loads once more, and nothing uses these vectors.
             let after = step.min(p.depth / STEP - 1) * STEP;
             for tile in 0..TILES {
                 let other = 1 - tile;
@@ -258,7 +266,7 @@ impl<'k> Work<'k> {
         });
     }
 
-    /// Stores the sums. For an epilogue the lane's own wait in workgroup memory, so that there can be a loop.
+    /// Stores the sums. If there is an epilogue, the lane's sums wait in workgroup memory, so that there can be a loop.
     fn store(&self, p: &Problem<'k>, config: &Matmul, threads: u32) {
         let k = p.k;
         let exit = Exit::new(p, config);
@@ -272,11 +280,11 @@ impl<'k> Work<'k> {
             k.barrier();
         }
         let store = |row: Value<'k>, place: &Place<'k>, sums: &dyn Fn() -> Vec<Value<'k>>| {
-            // What others compute, too, they store.
+            // If other workgroups compute an element too, they store it.
             k.when(row.ge(p.first_row) & place.column.ge(p.first_column), || exit.store(row, place, sums));
         };
         for i in 0..PART {
-            // Four neighbours are of four units.
+            // Four neighbours come from four units.
             let four = |half: u32, four: u32| {
                 let element = [0, 2, 1, 3][four as usize] + 4 * half;
                 k.vector(&[0, 1, 2, 3].map(|j| self.sums[(i * PART + j) as usize].element(element)))

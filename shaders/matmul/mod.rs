@@ -1,5 +1,5 @@
-//! Batched matrix products `y = a b` over operands of any strides, accumulated in 32 bits or more. Each way to cut the
-//! work has a file.
+//! Batched matrix products `y = a b` over operands of any strides, accumulated in 32 bits or more. Each kind of tile
+//! has a file.
 
 mod blocked;
 mod broadcast;
@@ -14,67 +14,111 @@ pub(crate) use broadcast::QUAD;
 pub(crate) use cooperative::UnitLayout;
 pub(crate) use vectors::{Side, Vectors};
 
-use super::elements::{Grid, Pairs, Quads, Strides};
+use super::elements::{Pairs, Quads, Strides};
 use super::elementwise::InputLayout;
-use super::epilogue::{Epilogue, EpilogueInput, Tail};
+use super::encoding::Encoding;
+use super::epilogue::{self, Epilogue, EpilogueInput, Tail};
+use super::parameters::{Form, Lengths, Size, View, parameters};
 use super::{Family, slowness, volume};
-use crate::dtype::DType;
-use crate::expr::{BinaryOp, Expr};
+use crate::base::dtype::DType;
+use crate::kernels::expr::{BinaryOp, Expr};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use crate::tuning::UnitBlock;
 
-/// How the work is cut.
+/// How the work is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Tile {
     /// Each workgroup computes a block from tiles of both operands in workgroup memory.
     Workgroup(Block),
     /// Each workgroup computes a block on matrix units.
     MatrixUnits(UnitBlock, UnitLayout),
-    /// Each workgroup computes a few numbers of the products of a few vectors.
+    /// Each workgroup computes a few outputs for a few vectors.
     Vectors(Vectors),
-    /// Each invocation computes 14 rows of two columns from registers; lanes hand each other the elements of `a`, which
-    /// lie side by side along the depth: for software devices, where loads are slow, and workgroup memory is no faster.
+    /// Each invocation computes 14 rows of two columns from registers. Lanes broadcast the elements of `a`, which are
+    /// contiguous along the depth, to each other. For software devices: their loads are slow, and workgroup memory is
+    /// no faster.
     Broadcast {
-        /// The axis along which elements of `b` lie side by side.
+        /// The axis along which elements of `b` are contiguous.
         b: Along,
-        /// Whether rows of `y` are multiples of two, and stored by twos.
+        /// True if the row length of `y` is a multiple of two, and elements are stored in pairs.
         pairs: bool,
     },
-    /// Each invocation computes 8 rows of some columns from registers alone, whatever the strides: for software devices.
+    /// Each invocation computes 8 rows of some columns from registers alone, for any strides. For software devices.
     Registers {
-        /// Columns per invocation: the more, the more often each element of `a` is used.
+        /// Columns per invocation. With more columns, each element of `a` is used more often.
         columns: u32,
     },
 }
 
-/// A matrix product. Parameters: the number of batches, m, n and k; the lengths of the batch axes; per operand its
-/// offset and its strides along the batch axes, rows and columns; those of the epilogue. `y` is in row-major order.
+/// A matrix product. `y` is in row-major order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Matmul {
-    pub dtype: DType,
-    /// Whether operands of bytes are read as words of four along the depth, whose dot products are added up. Depths, offsets and
-    /// strides count words then.
-    pub words: bool,
-    /// That of `y`: the dtype in which sums are kept, or another one to which they are rounded; with an epilogue, its dtype.
+    /// The left operand. Depths, offsets and strides count its factors.
+    pub a: Encoding,
+    /// The right operand. Its factors have as many elements as the left operand's.
+    pub b: Encoding,
+    /// The dtype of `y`: the dtype of the sums, or another one to which they are rounded. With an epilogue, it is the
+    /// epilogue's dtype.
     pub output: DType,
     pub batch_rank: usize,
     pub tile: Tile,
-    /// What becomes of the product before it is stored.
+    /// The expression that the kernel computes from the product before it stores it.
     pub epilogue: Option<Box<Epilogue>>,
 }
 
+/// The form of a product's own parameters, without the epilogue's.
+pub(crate) struct Sizes {
+    pub batch_rank: usize,
+}
+
+parameters! {
+    config: Sizes;
+    host: SizeParameters;
+    device: DeclaredSizes;
+    /// The number of products.
+    batches: Size,
+    m: Size,
+    n: Size,
+    /// The depth, k.
+    depth: Size,
+    /// The lengths of the batch axes.
+    lengths: Lengths = Lengths(config.batch_rank),
+    /// Along the batch axes, rows and columns.
+    a: View = View(config.batch_rank + 2),
+    /// Along the batch axes, rows and columns.
+    b: View = View(config.batch_rank + 2),
+}
+
+parameters! {
+    config: Matmul;
+    host: Parameters;
+    device: Declared;
+    sizes: Sizes = config.sizes(),
+    epilogue: Option<Epilogue> => config.epilogue.as_deref(),
+}
+
 impl Matmul {
-    /// The length of the parameter block for so many batch axes, without an epilogue.
-    pub fn parameter_words(batch_rank: usize) -> usize {
-        4 + batch_rank + 2 * (3 + batch_rank)
+    /// Returns a product of two operands of one encoding, without an epilogue.
+    pub fn of(operands: Encoding, output: DType, batch_rank: usize, tile: Tile) -> Matmul {
+        Matmul { a: operands, b: operands, output, batch_rank, tile, epilogue: None }
     }
 
-    /// The dtype as which operands are read.
-    fn read_as(&self) -> DType {
-        if self.words { DType::U32 } else { self.dtype }
+    fn sizes(&self) -> Sizes {
+        Sizes { batch_rank: self.batch_rank }
     }
 
-    /// The length of the rows of `y` in memory, of which a product has `n` columns: matrix units store whole vectors.
+    /// Returns the dtype in which the product itself is stored beside the epilogue's result, if it is.
+    fn kept(&self) -> Option<DType> {
+        self.epilogue.as_ref()?.kept
+    }
+
+    /// The dtype of the operands' elements.
+    pub fn dtype(&self) -> DType {
+        self.a.dtype()
+    }
+
+    /// Returns the length in memory of a row of `y` with `n` columns. Matrix units store whole vectors, so their rows
+    /// are padded.
     pub fn row(&self, n: usize) -> usize {
         match self.tile {
             Tile::MatrixUnits(..) => n.next_multiple_of(16 / self.output.size_in_bytes()),
@@ -97,7 +141,7 @@ impl Tile {
 }
 
 impl Tile {
-    /// Whether workgroups compute parts of the depth of a block, and the last of them adds up all.
+    /// True if workgroups compute parts of a block's depth, and the last of them adds up all parts.
     pub const fn has_parts(self) -> bool {
         matches!(self, Tile::MatrixUnits(_, UnitLayout { parts: true, .. }))
     }
@@ -112,7 +156,7 @@ impl Tile {
         }
     }
 
-    /// Whether elements of a dtype can be stored.
+    /// True if elements of a dtype can be stored.
     pub fn stores(self, dtype: DType) -> bool {
         match (self, self.stored_together()) {
             (Tile::MatrixUnits(..), _) | (_, 2) => matches!(dtype.size_in_bytes(), 2 | 4),
@@ -122,7 +166,8 @@ impl Tile {
     }
 }
 
-/// Rows of blocks whose blocks are neighbours in the order of workgroups, so that they meet their operands in caches.
+/// Rows of blocks in a band. Consecutive workgroups compute the blocks of one band, so that they find their operands in
+/// caches.
 const BAND: u32 = 8;
 
 /// The problem, and the block that a workgroup works on.
@@ -131,31 +176,32 @@ struct Problem<'k> {
     m: Value<'k>,
     n: Value<'k>,
     depth: Value<'k>,
-    /// Where the batch's matrices begin, and their strides along rows and columns.
+    /// The matrices of the batch.
     a: Matrix<'k>,
     b: Matrix<'k>,
-    /// The type of what is multiplied, and that of sums.
-    factor: Type,
+    /// The encoding of the factors.
+    encoding: Encoding,
+    /// The type of sums.
     accumulator: Type,
-    /// The dtype of four bytes that are multiplied at a time.
-    bytes: Option<DType>,
     batch: Value<'k>,
     last_batch: Value<'k>,
-    /// Whether there is such a batch: a folded dispatch has surplus workgroups.
+    /// True if the workgroup has a block to compute: a folded dispatch has surplus workgroups.
     real: Value<'k>,
     first_row: Value<'k>,
     first_column: Value<'k>,
-    /// Where the depth is cut: which part of it this is.
+    /// The part of the depth that this workgroup computes, if the depth is split.
     part: Option<Part<'k>>,
+    /// The parameters of the epilogue.
+    epilogue: Option<epilogue::Declared<'k>>,
 }
 
 /// A part of the depth of a block.
 #[derive(Clone, Copy)]
 struct Part<'k> {
-    /// Its number among those of the block, and how many these are.
+    /// The number of this part, and the number of parts of a block.
     number: Value<'k>,
     count: Value<'k>,
-    /// The number of the block among those of all products.
+    /// The number of the block among the blocks of all products.
     block: Value<'k>,
 }
 
@@ -178,23 +224,22 @@ impl<'k> Matrix<'k> {
     }
 }
 
-/// A distance in runs of so many elements, a power of two, of one in elements, which may be negative.
+/// Converts a distance from elements to runs of `length` elements, a power of two. The distance may be negative.
 fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
     (stride.bitcast(Type::I32) >> length.ilog2() as i32).bitcast(Type::U32)
 }
 
 impl<'k> Problem<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
-        let [batches, m, n, depth] = std::array::from_fn(|_| k.parameter(Type::U32));
-        let grid = Grid::parameters(k, config.batch_rank);
-        let [a_at, b_at] = [0, 1].map(|_| Strides::parameters(k, config.batch_rank + 2));
+        let Declared { sizes, epilogue } = config.declare(k);
+        let DeclaredSizes { batches, m, n, depth, lengths: grid, a: a_at, b: b_at } = sizes;
 
         let [rows, columns] = config.tile.block();
         let across = (n + (columns - 1)) / columns;
         let down = (m + (rows - 1)) / rows;
         let per_product = across * down;
         let group = k.group_index();
-        // Divisions take long beside a product with a vector.
+        // Without batches there is no division: it would take long compared with a product with a vector.
         let (batch, block, real) = if config.batch_rank == 0 {
             (k.u32(0), group.min(per_product - 1), group.lt(per_product))
         } else {
@@ -227,39 +272,40 @@ impl<'k> Problem<'k> {
             depth,
             a: Matrix::new(k, &a_at, &coordinates),
             b: Matrix::new(k, &b_at, &coordinates),
-            factor: Type { scalar: config.read_as().compute_scalar(), lanes: 1 },
-            accumulator: Type { scalar: config.dtype.compute_scalar(), lanes: 1 },
-            bytes: config.words.then_some(config.dtype),
+            encoding: config.a,
+            accumulator: Type { scalar: config.dtype().compute_scalar(), lanes: 1 },
             batch: whole(batch),
             last_batch: whole(last_batch),
             real,
             first_row: block_row * rows,
             first_column: block_column * columns,
             part: count.map(part),
+            epilogue,
         }
     }
 
-    /// `sum + a b`, in every lane.
+    /// Declares the buffers of the epilogue, if there is one.
+    fn tail(&self, config: &Matmul) -> Option<Tail<'k>> {
+        let epilogue = config.epilogue.as_ref().zip(self.epilogue.clone());
+        epilogue.map(|(epilogue, parameters)| Tail::new(self.k, epilogue, parameters))
+    }
+
+    /// Returns `sum + a b`, in every lane.
     fn add_product(&self, sum: Value<'k>, a: Value<'k>, b: Value<'k>) -> Value<'k> {
-        match self.bytes {
-            Some(DType::I8) => a.dot_i8(b, sum),
-            Some(_) => a.dot_u8(b, sum),
-            None if a.ty().is_float() => a.fma(b, sum),
-            None => sum + a * b,
-        }
+        self.encoding.add_product(sum, a, b)
     }
 
-    /// Whether an element is in a product.
+    /// True if an element is inside of a product.
     fn is_inside(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
         row.lt(self.m) & column.lt(self.n) & self.real
     }
 
-    /// The index in `y`.
+    /// Returns the index in `y`.
     fn place(&self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
         (self.batch * self.m + row) * self.n + column
     }
 
-    /// What an epilogue takes beside some elements of the product. Beyond the edge it takes what is at the edge.
+    /// Loads the epilogue's inputs for some elements of the product. Beyond the edge, loads them at the edge.
     fn load_beside(&self, tail: &Tail<'k>, places: &[[Value<'k>; 2]], columns: &[Option<Value<'k>>]) -> Vec<Value<'k>> {
         let first_row = self.batch.min(self.last_batch) * self.m;
         let inside = |&[row, column]: &[Value<'k>; 2]| [first_row + row.min(self.m - 1), column.min(self.n - 1)];
@@ -267,17 +313,17 @@ impl<'k> Problem<'k> {
         tail.load(self.k, places[0][0] * self.n + places[0][1], &places, columns)
     }
 
-    /// What it takes beside some columns, for all rows.
+    /// Loads the epilogue's inputs that are the same for all rows, for some columns.
     fn load_columns(&self, tail: &Tail<'k>, first: Value<'k>, count: u32) -> Vec<Option<Value<'k>>> {
         tail.load_columns(self.k, &(0..count).map(|e| (first + e).min(self.n - 1)).collect::<Vec<_>>())
     }
 }
 
-/// Where products go, finished by an epilogue if there is one: four neighbours together, or two, rounded to a dtype, or one by
-/// one.
+/// Stores products, after the epilogue if there is one. Four or two neighbours are stored together, rounded to a dtype,
+/// or elements one by one.
 struct Output<'k> {
     y: Store<'k>,
-    /// Where they go as they are, for somebody else.
+    /// Where the products themselves are stored, if something else reads them.
     kept: Option<Store<'k>>,
     tail: Option<Tail<'k>>,
     together: u32,
@@ -290,7 +336,8 @@ enum Store<'k> {
     Single(Array<'k>),
 }
 
-/// What an epilogue takes beside neighbours of a product that are stored together: the same for all rows, or all of it.
+/// The epilogue's inputs for neighbours that are stored together. [`Columns`] has the inputs that are the same for all
+/// rows, [`Beside`] has all.
 struct Columns<'k>(Vec<Option<Value<'k>>>);
 struct Beside<'k>(Vec<Value<'k>>);
 
@@ -315,26 +362,26 @@ impl<'k> Store<'k> {
 impl<'k> Output<'k> {
     fn new(p: &Problem<'k>, config: &Matmul) -> Self {
         let together = config.tile.stored_together();
-        let epilogue = config.epilogue.as_ref();
-        let tail = epilogue.map(|epilogue| Tail::declare(p.k, epilogue));
+        let tail = p.tail(config);
         let y = Store::new(p.k, "y", config.output, together);
-        let kept = epilogue.and_then(|epilogue| epilogue.kept).map(|dtype| Store::new(p.k, "kept", dtype, together));
+        let kept = config.kept().map(|dtype| Store::new(p.k, "kept", dtype, together));
         Output { y, kept, tail, together }
     }
 
-    /// Loads what an epilogue takes for all rows, beside a column and its neighbours that are stored with it.
+    /// Loads the epilogue's inputs that are the same for all rows, for a column and the neighbours that are stored with
+    /// it.
     fn columns(&self, p: &Problem<'k>, first: Value<'k>) -> Columns<'k> {
         Columns(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_columns(tail, first, self.together)))
     }
 
-    /// Loads what an epilogue takes beside the elements that are stored together, of which `place` says where they are in the
-    /// product.
+    /// Loads the epilogue's inputs for the elements that are stored together. `place` returns the row and column of
+    /// each element.
     fn load(&self, p: &Problem<'k>, columns: &Columns<'k>, place: impl Fn(u32) -> [Value<'k>; 2]) -> Beside<'k> {
         let places: Vec<_> = (0..self.together).map(place).collect();
         Beside(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_beside(tail, &places, &columns.0)))
     }
 
-    /// Stores the elements that are stored together at a place that is in the product.
+    /// Stores the elements that are stored together, at a place inside of the product.
     fn store(&self, p: &Problem<'k>, value: Value<'k>, beside: &Beside<'k>, [row, column]: [Value<'k>; 2]) {
         let (k, place) = (p.k, p.place(row, column));
         if let Some(kept) = self.kept {
@@ -347,8 +394,8 @@ impl<'k> Output<'k> {
         self.y.store(k, place, finished);
     }
 
-    /// Stores four neighbours, of which `place` says where they are in the product, if they are there, and what is beside
-    /// them: one by one if they are not stored together.
+    /// Stores four neighbours if they are inside of the product, together or one by one. `place` returns the row and
+    /// column of each. `beside` has the epilogue's inputs for each store.
     fn store_four(
         &self,
         p: &Problem<'k>,
@@ -365,13 +412,13 @@ impl<'k> Output<'k> {
 }
 
 impl Family for Matmul {
-    fn products(&self, parameters: &[u32]) -> u64 {
-        let products = volume(&parameters[..4]).saturating_mul(slowness(self.dtype));
+    fn products(&self, Parameters { sizes, .. }: &Parameters) -> u64 {
+        let SizeParameters { batches, m, n, depth, .. } = sizes;
+        let products = volume([batches, m, n, depth]).saturating_mul(slowness(self.dtype()));
         match self.tile {
-            // Matrix units are eight times as fast as others, or more.
+            // Matrix units are at least eight times as fast as other units.
             Tile::MatrixUnits(..) => products / 8,
-            _ if self.words => products.saturating_mul(4),
-            _ => products,
+            _ => products.saturating_mul(self.a.per_factor() as u64),
         }
     }
 
@@ -383,13 +430,14 @@ impl Family for Matmul {
             Tile::Broadcast { b, pairs } => format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" }),
             Tile::Registers { columns } => format!("registers {columns}"),
         };
-        let words = if self.words { " x4" } else { "" };
+        let words = if let Encoding::Words(_) = self.a { " x4" } else { "" };
+        let dtype = self.dtype();
         let Some(epilogue) = &self.epilogue else {
-            let output = if self.output == self.dtype.widened() { "" } else { " narrowed" };
-            return format!("matmul({}{words}{output}, {tile})", self.dtype);
+            let output = if self.output == dtype.widened() { "" } else { " narrowed" };
+            return format!("matmul({dtype}{words}{output}, {tile})");
         };
         let kept = if epilogue.kept.is_some() { ", kept" } else { "" };
-        format!("matmul({}{words}, {tile}{kept}), {}", self.dtype, epilogue.expr.describe())
+        format!("matmul({dtype}{words}, {tile}{kept}), {}", epilogue.expr.describe())
     }
 
     fn workgroup(&self) -> u32 {
@@ -403,8 +451,8 @@ impl Family for Matmul {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        if self.dtype.size_in_bytes() == 8 || !matches!(self.tile, Tile::Registers { .. }) {
-            // Sums of 64 bits take twice the room, and each invocation of a block has many.
+        if self.dtype().size_in_bytes() == 8 || !matches!(self.tile, Tile::Registers { .. }) {
+            // 64-bit sums take twice the registers, and each invocation of a block has many sums.
             k.large_registers();
         }
         if let Tile::MatrixUnits(..) = self.tile {
@@ -470,16 +518,17 @@ impl Family for Matmul {
         let written = |(dtype, words, tile): (DType, bool, Tile)| {
             let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores(dtype);
             let outputs = std::iter::once(dtype.widened()).chain(narrow.then_some(dtype));
-            outputs.map(move |output| Matmul { dtype, words, output, batch_rank: 1, tile, epilogue: None })
+            let encoding = if words { Encoding::Words(dtype) } else { Encoding::Dense(dtype) };
+            outputs.map(move |output| Matmul::of(encoding, output, 1, tile))
         };
         let plain: Vec<Matmul> = portable.chain(units).flat_map(written).collect();
-        // One of each sort of tile.
+        // One of each kind of tile.
         let mut kinds = Vec::new();
         let kind = |config: &&Matmul| {
             let fragments = matches!(config.tile, Tile::MatrixUnits(UnitBlock { fragments: true, .. }, _));
             let tile = (std::mem::discriminant(&config.tile), config.tile.stored_together(), fragments);
-            let kind = (tile, config.dtype);
-            let is_new = config.dtype == DType::F16 && !kinds.contains(&kind);
+            let kind = (tile, config.dtype());
+            let is_new = config.dtype() == DType::F16 && !kinds.contains(&kind);
             kinds.push(kind);
             is_new
         };
@@ -489,14 +538,14 @@ impl Family for Matmul {
 }
 
 impl Matmul {
-    /// A sample of an epilogue: a number per column is added.
+    /// Returns the sample with an epilogue that adds a number per column.
     fn with_bias(&self) -> Matmul {
         let layout = if self.tile.stored_together() == 4 { InputLayout::StridedQuads } else { InputLayout::Strided };
-        let bias = EpilogueInput { dtype: self.dtype, layout, by_row: false };
-        let wide = self.dtype.widened();
+        let bias = EpilogueInput { dtype: self.dtype(), layout, by_row: false };
+        let wide = self.dtype().widened();
         let input = |i| Box::new(Expr::Input(i, wide));
         let sum = Expr::Binary(BinaryOp::Add, input(1), input(0));
-        let output = if self.tile.stores(self.dtype) { self.dtype } else { wide };
+        let output = if self.tile.stores(self.dtype()) { self.dtype() } else { wide };
         let expr = if output == wide { sum } else { Expr::Cast(output, sum.into()) };
         let inputs = [bias].into_iter().collect();
         let epilogue = Epilogue { expr, inputs, rank: 0, scalars: Default::default(), kept: Some(output) };

@@ -1,7 +1,7 @@
 //! Products from registers alone: each invocation computes eight rows of some columns.
 
 use super::{Matmul, Output, Problem};
-use crate::kernels::elements::Elements;
+use crate::kernels::encoding::Width;
 use crate::shader::Value;
 
 const ROWS: u32 = 8;
@@ -16,7 +16,7 @@ pub const fn block(columns: u32) -> [u32; 2] {
 
 pub fn write<'k>(p: &Problem<'k>, config: &Matmul, width: u32) {
     let k = p.k;
-    let (a, b) = (Elements::input(k, "a", config.read_as()), Elements::input(k, "b", config.read_as()));
+    let (a, b) = (config.a.loader(k, "a", Width::One), config.b.loader(k, "b", Width::One));
     let y = Output::new(p, config);
     let rows: Vec<_> = (0..ROWS).map(|r| p.first_row + r).collect();
     let columns: Vec<_> = (0..width).map(|c| p.first_column + k.local_index() + c * WORKGROUP).collect();

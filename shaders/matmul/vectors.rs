@@ -1,25 +1,25 @@
-//! Products of a matrix and a few vectors, bound by memory: the matrix is read once, several elements that lie side by side
-//! at a time, and the members of a workgroup have parts of the depth each.
+//! Products of a matrix and a few vectors. Memory bandwidth limits them, so the matrix is read once, several contiguous
+//! elements at a time. The members of a workgroup share the depth.
 
 use super::{Along, Matmul, Output, Problem, in_runs};
-use crate::kernels::elements::Runs;
+use crate::kernels::encoding::{Loader, Width};
 use crate::kernels::workgroup::tree;
 use crate::shader::{Dialect, KernelBuilder, Type, Value, Var};
 
 /// A few vectors times a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Vectors {
-    /// What the vectors are.
+    /// The kind of vectors: rows of `a` or columns of `b`.
     pub side: Side,
-    /// How many a workgroup multiplies.
+    /// The number of vectors that a workgroup multiplies.
     pub count: u32,
-    /// Which axis of the matrix the elements that are read at a time lie along.
+    /// The axis of the matrix along which the elements of a load are contiguous.
     pub along: Along,
-    /// So many words of the matrix are read at a time: those of four elements, or more if they lie along the depth.
+    /// The words of the matrix that are read at a time. They have four elements, or more if they lie along the depth.
     pub words: u32,
-    /// Whether four neighbours of a vector's product are stored together.
+    /// True if four neighbours of a vector's product are stored together.
     pub stored_quads: bool,
-    /// Invocations per workgroup, and how many of them lie side by side, each with a four of outputs.
+    /// Invocations per workgroup, and how many of them lie side by side. Each of these has four outputs.
     pub members: [u32; 2],
     /// The lanes of the device's subgroups, if these are used.
     pub subgroup: Option<u32>,
@@ -33,11 +33,11 @@ pub(crate) enum Side {
     Columns,
 }
 
-/// Numbers of a vector's product that a member sums up: they are stored together.
+/// Outputs of a vector that a member sums up. They are stored together.
 const OUTPUTS: u32 = 4;
 
 impl Vectors {
-    /// The most vectors of a workgroup. Fewer are all there are.
+    /// The most vectors of a workgroup. If a workgroup has fewer, there are no others.
     pub const MOST: u32 = 8;
 
     pub fn name(self) -> String {
@@ -49,8 +49,8 @@ impl Vectors {
         format!("{} {side}, along {along} x{words}{stored}, {members} by {across}{subgroups}", self.count)
     }
 
-    /// So many members for products of this depth and so many outputs, as were the fastest on an H200 and as have room for
-    /// their sums in 16 KiB; and how many of them lie side by side where the fours are along the outputs.
+    /// Returns the invocations per workgroup for products of this depth and number of outputs, and how many of them lie
+    /// side by side along the outputs. They were the fastest on an H200, and their sums fit 16 KiB.
     pub fn members(along: Along, count: u32, subgroup: Option<u32>, [outputs, depth]: [usize; 2]) -> [u32; 2] {
         if subgroup.is_none_or(|lanes| lanes < 32) {
             return [(512 / count).min(256), if along == Along::Depth { 1 } else { 8 }];
@@ -58,7 +58,8 @@ impl Vectors {
         match along {
             Along::Depth => [if depth < 2048 { 64 } else { 256 }, 1],
             Along::Other if count > 2 || depth < 2048 => [256, 8],
-            // Enough workgroups first, then whole lines of memory.
+            // If there are few outputs, narrow workgroups give enough of them. If there are many, 16 members side by
+            // side read whole lines of memory.
             Along::Other => [1024 / count, if outputs < 8192 { 8 } else { 16 }],
         }
     }
@@ -77,8 +78,8 @@ impl Vectors {
         }
     }
 
-    /// Loads of four elements of the matrix that a member has on their way at a time: few where others hide that they take
-    /// long, else as many as stay in its registers.
+    /// Returns how many loads of four matrix elements a member has in flight. If other members hide the latency, few
+    /// are enough. Else it is as many as stay in the member's registers.
     fn loads(self, dialect: Dialect) -> u32 {
         match (self.count, self.along) {
             _ if dialect == Dialect::OpenCl => 4,
@@ -89,10 +90,10 @@ impl Vectors {
     }
 }
 
-/// One of the operands, read by runs: where it begins, its strides across the depth and along it, its length and the block's
-/// place across.
+/// An operand that is read in runs: where it begins, its strides across and along the depth, its length across the
+/// depth, and the block's place there.
 struct Operand<'k> {
-    x: Runs<'k>,
+    x: Loader<'k>,
     start: Value<'k>,
     stride: Value<'k>,
     depth_stride: Value<'k>,
@@ -101,23 +102,24 @@ struct Operand<'k> {
 }
 
 impl<'k> Operand<'k> {
-    fn a(p: &Problem<'k>, x: Runs<'k>) -> Self {
+    fn a(p: &Problem<'k>, x: Loader<'k>) -> Self {
         let (stride, depth_stride) = (p.a.row_stride, p.a.column_stride);
         Operand { x, start: p.a.start, stride, depth_stride, length: p.m, first: p.first_row }
     }
 
-    fn b(p: &Problem<'k>, x: Runs<'k>) -> Self {
+    fn b(p: &Problem<'k>, x: Loader<'k>) -> Self {
         let (stride, depth_stride) = (p.b.column_stride, p.b.row_stride);
         Operand { x, start: p.b.start, stride, depth_stride, length: p.n, first: p.first_column }
     }
 
-    /// The first run at a place of the block, where runs lie along the depth. Beyond the edge the last place is read again.
+    /// Returns the first run at a place of the block, if runs lie along the depth. Beyond the edge, the last place is
+    /// read again.
     fn line(&self, place: u32) -> Value<'k> {
         (self.start + (self.first + place).min(self.length - 1) * self.stride) / self.x.length()
     }
 
-    /// The run from a place of the block on at the depth 0, where runs lie across the depth. Beyond the edge the last one is read
-    /// again.
+    /// Returns the run from a place of the block on at depth 0, if runs lie across the depth. Beyond the edge, the last
+    /// run is read again.
     fn column(&self, place: Value<'k>) -> Value<'k> {
         (self.start + (self.first + place).min(self.length - self.x.length())) / self.x.length()
     }
@@ -133,16 +135,17 @@ struct Kernel<'a, 'k> {
 
 pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
     let k = p.k;
-    // Of the vectors as much of the depth as of the matrix, or four elements where that is read across the depth; but a word of
-    // a single one, as a member that goes down pairs of halves is faster there (on an H200).
+    // A load of the vectors covers as much depth as a load of the matrix. If the matrix is read across the depth, it
+    // covers four elements, or one word of a single vector. With single words, a member goes down pairs of halves,
+    // which is faster there (on an H200).
     let single = config.along == Along::Other && config.count == 1;
     let vector_words = if single { 1 } else { config.words };
     let [a_words, b_words] = match config.side {
         Side::Rows => [vector_words, config.words],
         Side::Columns => [config.words, vector_words],
     };
-    let input = |name, words| Runs::input(k, name, product.read_as(), words);
-    let (a, b) = (input("a", a_words), input("b", b_words));
+    let a = product.a.loader(k, "a", Width::Words(a_words));
+    let b = product.b.loader(k, "b", Width::Words(b_words));
     let (a, b) = (Operand::a(p, a), Operand::b(p, b));
     let (vectors, matrix) = if config.side == Side::Rows { (a, b) } else { (b, a) };
     let kernel = Kernel { k, config, p, vectors, matrix };
@@ -167,7 +170,7 @@ impl<'k> Kernel<'_, 'k> {
         }
     }
 
-    /// The first runs of the vectors.
+    /// Returns the first runs of the vectors.
     fn lines(&self) -> Vec<Value<'k>> {
         (0..self.config.count).map(|vector| self.vectors.line(vector)).collect()
     }
@@ -188,7 +191,7 @@ impl<'k> Kernel<'_, 'k> {
         y.store_four(self.p, four, &beside, place);
     }
 
-    /// Runs along the depth: each member has some of them of a few outputs.
+    /// Runs lie along the depth: each member takes some of the runs of a few outputs.
     fn along_depth(&self, y: &Output<'k>) {
         let (k, config) = (self.k, self.config);
         let (x, w) = (self.vectors.x, self.matrix.x);
@@ -196,10 +199,10 @@ impl<'k> Kernel<'_, 'k> {
         let sums = self.zeros(config.count * OUTPUTS, self.p.accumulator);
         let loads = config.loads(k.target().dialect) * 4 / w.length();
         self.each_run(k.local_index(), config.workgroup(), (loads / OUTPUTS).max(1), |runs| {
-            let ws: Vec<_> = runs.iter().map(|&run| w_lines.map(|line| w.load(line + run))).collect();
+            let ws: Vec<_> = runs.iter().map(|&run| w_lines.map(|line| w.load_each(line + run))).collect();
             for (&run, ws) in runs.iter().zip(&ws) {
                 for (&line, sums) in x_lines.iter().zip(sums.chunks(OUTPUTS as usize)) {
-                    let x = x.load(line + run);
+                    let x = x.load_each(line + run);
                     for (sum, w) in sums.iter().zip(ws) {
                         let add = |sum, (&x, &w): (&Value<'k>, &Value<'k>)| self.p.add_product(sum, x, w);
                         sum.set(x.iter().zip(w).fold(sum.get(), add));
@@ -211,11 +214,12 @@ impl<'k> Kernel<'_, 'k> {
     }
 
     /// Adds up each number over all members that are `stride` apart, and stores the sums. A member's numbers are four
-    /// neighbours of each vector's product, one vector's after the other's; the first `stride` members' fours lie side by side.
+    /// neighbours of each vector's product, one vector after the other. The quads of the first `stride` members lie
+    /// side by side.
     fn finish(&self, y: &Output<'k>, numbers: Vec<Value<'k>>, stride: u32) {
         let (k, lanes, lane) = (self.k, self.config.workgroup(), self.k.local_index());
         let (count, ty) = (numbers.len() as u32, numbers[0].ty());
-        // The lanes of a subgroup combine theirs, by exchange with ever farther ones.
+        // The lanes of a subgroup add up their numbers by exchange at doubling distances.
         let subgroup = self.config.subgroup.filter(|&size| size > stride).unwrap_or(stride);
         let exchanged = |number: Value<'k>| {
             let distances = std::iter::successors(Some(stride), |distance| Some(distance * 2));
@@ -247,7 +251,7 @@ impl<'k> Kernel<'_, 'k> {
         });
     }
 
-    /// Fours along the outputs: each member has one of them at some depths.
+    /// Quads lie along the outputs: each member takes one quad at some depths.
     fn along_outputs(&self, y: &Output<'k>) {
         let (k, count, [lanes, across]) = (self.k, self.config.count, self.config.members);
         let (column, line) = (k.local_index() % across, k.local_index() / across);
@@ -257,13 +261,13 @@ impl<'k> Kernel<'_, 'k> {
         let sums = self.zeros(count, Type { lanes: 4, ..self.p.accumulator });
         let loads = self.config.loads(k.target().dialect) / x.length();
         self.each_run(line, lanes / across, loads, |runs| {
-            let four = |depth| k.vector(&w.load(w_column + depth * w_stride));
+            let four = |depth| k.vector(&w.load_each(w_column + depth * w_stride));
             let fours = |run: Value<'k>| (0..x.length()).map(|e| four(run * x.length() + e)).collect();
             let ws: Vec<Vec<_>> = runs.iter().map(|&run| fours(run)).collect();
             for (&run, ws) in runs.iter().zip(&ws) {
                 for (&line, sum) in x_lines.iter().zip(&sums) {
                     let add = |sum, (&x, &w): (&Value<'k>, &Value<'k>)| self.p.add_product(sum, x.splat(4), w);
-                    sum.set(x.load(line + run).iter().zip(ws).fold(sum.get(), add));
+                    sum.set(x.load_each(line + run).iter().zip(ws).fold(sum.get(), add));
                 }
             }
         });

@@ -1,10 +1,14 @@
-//! [`DeviceFilter`]: devices that meet what an app needs.
+//! [`DeviceFilter`]: finds devices that meet what an app needs.
 
-use super::{BackendKind, Device, DeviceInfo, DeviceKind, Features};
-use crate::error::{Error, Result};
+use super::Device;
+use crate::backend::info::{DeviceInfo, DeviceKind};
+use crate::backend::registry;
+use crate::base::backend_kind::BackendKind;
+use crate::base::error::{Error, Result};
+use crate::base::features::Features;
 use std::cmp::Reverse;
 
-/// What a device must be and have. Devices pass if they meet everything that was asked for.
+/// What a device must be and have. A device passes if it meets all requirements.
 ///
 /// ```
 /// use marquetry::{Device, DeviceFilter, DeviceKind};
@@ -29,36 +33,36 @@ pub struct DeviceFilter {
 }
 
 impl DeviceFilter {
-    /// Every device passes.
+    /// Returns a filter that every device passes.
     pub fn new() -> DeviceFilter {
         DeviceFilter::default()
     }
 
-    /// Devices of this backend; called more than once, of one of these.
+    /// Requires this backend, or one of several if called more than once.
     pub fn backend(mut self, backend: BackendKind) -> Self {
         self.backends.push(backend);
         self
     }
 
-    /// Devices of this kind; called more than once, of one of these.
+    /// Requires this kind, or one of several if called more than once.
     pub fn kind(mut self, kind: DeviceKind) -> Self {
         self.kinds.push(kind);
         self
     }
 
-    /// GPUs: [discrete](DeviceKind::Discrete), [integrated](DeviceKind::Integrated) and
-    /// [virtual](DeviceKind::Virtual) ones.
+    /// Requires a GPU: [discrete](DeviceKind::Discrete), [integrated](DeviceKind::Integrated) or
+    /// [virtual](DeviceKind::Virtual).
     pub fn gpu(self) -> Self {
         self.kind(DeviceKind::Discrete).kind(DeviceKind::Integrated).kind(DeviceKind::Virtual)
     }
 
-    /// Devices whose name contains this text, in upper or lower case.
+    /// Requires that the device's name contains this text, in upper or lower case.
     pub fn name(mut self, part: impl Into<String>) -> Self {
         self.name = Some(part.into());
         self
     }
 
-    /// Devices with at least these features.
+    /// Requires at least these features.
     ///
     /// ```
     /// # use marquetry::{DeviceFilter, Features};
@@ -71,36 +75,36 @@ impl DeviceFilter {
         self
     }
 
-    /// Devices with at least so many bytes of memory. WebGPU does not tell, so that its devices do not pass.
+    /// Requires at least this many bytes of memory. WebGPU does not report its memory, so its devices do not pass.
     pub fn min_memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// Devices with at least so many compute units. Those that do not tell do not pass.
+    /// Requires at least this many compute units. Devices that do not report theirs do not pass.
     pub fn min_compute_units(mut self, count: u32) -> Self {
         self.compute_units = count;
         self
     }
 
-    /// Devices whose workgroups may have at least so many invocations.
+    /// Requires that a workgroup may have at least this many invocations.
     pub fn min_workgroup_invocations(mut self, count: u32) -> Self {
         self.workgroup_invocations = count;
         self
     }
 
-    /// Devices whose workgroups may share at least so many bytes of memory.
+    /// Requires that a workgroup may share at least this many bytes of memory.
     pub fn min_workgroup_memory(mut self, bytes: u32) -> Self {
         self.workgroup_memory = bytes;
         self
     }
 
-    /// Whether a device passes.
+    /// Returns whether a device passes.
     pub fn matches(&self, info: &DeviceInfo) -> bool {
         self.shortcoming(info).is_none()
     }
 
-    /// The first thing that a device is not or has not.
+    /// Returns the first requirement that a device does not meet, as its shortcoming.
     fn shortcoming(&self, info: &DeviceInfo) -> Option<String> {
         let of = |names: Vec<String>| format!("is no {} device", names.join(" or "));
         if !self.backends.is_empty() && !self.backends.contains(&info.backend) {
@@ -131,7 +135,7 @@ impl DeviceFilter {
         short.map(|(what, wanted, there)| format!("has {there} {what}, not {wanted}"))
     }
 
-    /// The devices that pass, the best first: in the order in which [`Device::best`] tries them.
+    /// Returns the devices that pass, the best first, in the order in which [`Device::best`] tries them.
     pub fn list(&self) -> Vec<DeviceInfo> {
         let mut devices = Device::list();
         devices.retain(|info| self.matches(info));
@@ -139,10 +143,11 @@ impl DeviceFilter {
         devices
     }
 
-    /// The best device that passes.
+    /// Opens the best device that passes.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] with what each device lacks.
+    /// [`Error::NoDevice`] with what each device lacks. [`Error::Environment`] if a variable has a value that is not
+    /// understood.
     pub fn open(&self) -> Result<Device> {
         let mut devices = Device::list();
         sort_best_first(&mut devices);
@@ -163,15 +168,11 @@ impl DeviceFilter {
     }
 }
 
-/// Discrete GPUs before integrated, virtual and software ones; of a kind, Vulkan before Level Zero before WebGPU, which
-/// has less to offer; of a backend, the device with the most compute units.
+/// Sorts discrete GPUs before integrated, virtual and software ones, then by the registry's preference, then by the
+/// number of compute units, largest first.
 pub(super) fn sort_best_first(devices: &mut [DeviceInfo]) {
-    let backend = |backend| match backend {
-        BackendKind::Vulkan => 0,
-        BackendKind::LevelZero => 1,
-        BackendKind::WebGpu => 2,
-    };
-    devices.sort_by_key(|info| (info.kind, backend(info.backend), Reverse(info.compute_units), info.index));
+    devices
+        .sort_by_key(|info| (info.kind, registry::preference(info.backend), Reverse(info.compute_units), info.index));
 }
 
 #[cfg(test)]

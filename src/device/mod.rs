@@ -1,58 +1,28 @@
-//! Devices, and the backends that reach them.
+//! [`Device`]: the public handle of an open device.
 
-pub(crate) mod backend;
-#[cfg(test)]
-#[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
-mod contract;
-#[cfg(any(feature = "vulkan", wgpu_on_vulkan))]
-mod cooperative_matrix2;
 mod filter;
-pub(crate) mod fork;
-mod info;
-#[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
-pub(crate) mod level_zero;
 mod open;
-#[cfg(any(feature = "vulkan", all(feature = "webgpu", not(target_family = "wasm"))))]
-mod parked;
-#[cfg(any(feature = "vulkan", feature = "level-zero"))]
-mod reads;
-#[cfg(any(feature = "vulkan", feature = "level-zero"))]
-mod rules;
-#[cfg(any(feature = "vulkan", feature = "level-zero"))]
-mod slots;
-#[cfg(any(feature = "vulkan", wgpu_on_vulkan))]
-mod units;
-
-#[cfg(feature = "vulkan")]
-pub(crate) mod vulkan;
-#[cfg(feature = "webgpu")]
-pub(crate) mod webgpu;
 
 pub use filter::DeviceFilter;
-#[cfg(any(feature = "vulkan", feature = "webgpu"))]
-pub(crate) use info::powers_of_two;
-#[cfg(any(feature = "vulkan", wgpu_on_vulkan, feature = "level-zero"))]
-pub(crate) use info::uses_dot_products;
-#[cfg(any(feature = "vulkan", feature = "webgpu", feature = "level-zero"))]
-pub(crate) use info::vendor_name;
-pub use info::{BackendKind, DeviceInfo, DeviceKind, Features, Limits, MatrixUnits, MemoryKind, MemoryRegion};
-pub(crate) use open::{open_tuned, parse as parse_device};
+pub use open::open_tuned;
 
-use crate::error::Result;
-use crate::memory::MemoryStats;
-use crate::ops::Precision;
-use crate::profile::Profile;
-use crate::runtime::{Runtime, Stats};
+use crate::backend::info::DeviceInfo;
+use crate::base::error::Result;
+use crate::base::precision::Precision;
+use crate::engine::pool::MemoryStats;
+use crate::engine::profile::Profile;
+use crate::engine::runtime::{Runtime, Stats};
+use crate::kernels::parameters::Form;
 use crate::tuning::Tuning;
 use std::fmt;
 use std::sync::Arc;
 
-/// A place where tensors live and kernels run. Cloning is cheap; a device may be used from many threads at once, and
-/// runs their work in the order in which it was recorded.
+/// A place where tensors live and kernels run. Cloning is cheap. Many threads may use a device at once. The device runs
+/// their work in the order in which it was recorded.
 ///
-/// Opening the same device again gives the same device. Tensors keep their device open. When the last of its tensors and
-/// handles is dropped, its buffers and kernels are freed. What Vulkan or WebGPU has opened stays with the process for the
-/// next opening, without them.
+/// Opening a device that is open gives the same device. Tensors keep their device open. When the last tensor and handle
+/// of a device is dropped, its buffers and kernels are freed. What Vulkan or WebGPU has opened stays with the process,
+/// without buffers and kernels, for the next opening.
 ///
 /// # When a call waits
 /// Operations record work and return. These calls wait:
@@ -60,27 +30,29 @@ use std::sync::Arc;
 /// | call | what it waits for |
 /// |---|---|
 /// | `to_vec`, `to_scalar`, `println!("{tensor}")`, writing a file | the work that computes these elements |
-/// | `to_device` to another device | the same, and then copies them through host memory |
+/// | `to_device` to another device | the same; then it copies them through host memory |
 /// | `nonzero`, `masked_select` | the number of elements found |
 /// | [`synchronize`](Device::synchronize), [`trim`](Device::trim), [`profile`](Device::profile) | all recorded work |
 /// | dropping the last handle or tensor of a device | all recorded work |
-/// | any operation, if more than 16 batches of work have not completed | the oldest of them |
-/// | any operation that needs a new buffer, if dropped tensors that wait for the device hold too much memory | the oldest batches |
+/// | any operation, if more than 16 batches of work are in flight | the oldest of them |
+/// | any operation that needs a new buffer, if dropped tensors in flight hold too much memory | the oldest batches |
 /// | any operation, if memory has run out | all recorded work; then it frees the cached memory and tries once more |
-/// | the first use of a kernel, building a [`Kernel`](crate::Kernel) | its compilation; other threads that need it wait, too |
-/// | the first use of a kernel on matrix units | a product of known numbers that it has to get right |
+/// | the first use of a kernel, building a [`Kernel`](crate::Kernel) | its compilation, in all threads that need it |
+/// | the first use of a kernel on matrix units | a test: it has to compute a known product correctly |
 /// | opening a device, [`list`](Device::list) | loading and asking the drivers |
 ///
-/// An upload copies its bytes before it returns, but does not wait for the device. On WebGPU over Mesa's software
-/// driver lavapipe, a call that submits a batch also waits for the batch before. The calls whose names end in `_async`
-/// wait only for what any operation may wait for.
+/// An upload copies its bytes before it returns, but does not wait for the device. On WebGPU over lavapipe, Mesa's
+/// software driver, a call that submits a batch also waits for the previous batch. The calls whose names end in
+/// `_async` wait only for what any operation may wait for.
 ///
 /// # After a fork
-/// A device does not survive `fork`: to the child process, the devices of its parent are lost
-/// ([`Error::DeviceLost`](crate::Error::DeviceLost)), and it may drop them and their tensors at no risk. Through Vulkan
-/// and WebGPU it may open devices of its own, if the driver allows that: Mesa's software driver does, NVIDIA's driver does
-/// not. Level Zero is not available to the child of a process that has used it. It is best to fork before the first device is opened. Do not fork while another thread
-/// uses a device: what that thread has locked stays locked in the child.
+/// A device does not survive `fork`. To the child process, its parent's devices are lost
+/// ([`Error::DeviceLost`](crate::Error::DeviceLost)). The child may drop them and their tensors safely.
+///
+/// Through Vulkan and WebGPU, the child may open devices of its own if the driver allows that. Mesa's software driver
+/// does, NVIDIA's driver does not. If a process has used Level Zero, its children cannot use it. It is best to fork
+/// before the first device is opened. Do not fork while another thread uses a device: what that thread has locked stays
+/// locked in the child.
 ///
 /// ```
 /// use marquetry::Device;
@@ -112,31 +84,36 @@ impl Device {
         &handle.0
     }
 
-    /// How work is cut on it.
+    /// Returns how work is divided on this device.
     pub(crate) fn tuning(&self) -> &'static Tuning {
         self.runtime().tuning()
     }
 
-    /// What the device is and can do.
+    /// Returns whether a kernel's parameter block fits.
+    pub(crate) fn takes(&self, kernel: &impl Form) -> bool {
+        kernel.parameter_words() <= self.info().limits.max_parameter_words as usize
+    }
+
+    /// Describes what the device is and can do.
     pub fn info(&self) -> &DeviceInfo {
         self.runtime().info()
     }
 
-    /// The device string that opens this device: `vulkan:0`.
+    /// Returns the string that opens this device, such as `vulkan:0`.
     pub fn id(&self) -> String {
         self.info().id()
     }
 
-    /// Blocks until all work recorded so far has run. Tensors that nobody has asked for yet are not computed by this:
-    /// see [`Tensor::eval`](crate::Tensor::eval).
+    /// Blocks until all work recorded so far has run. This does not compute tensors that nobody has asked for: see
+    /// [`Tensor::eval`](crate::Tensor::eval).
     ///
     /// # Errors
-    /// Whatever went wrong on the device since the last time.
+    /// Any failure on the device since the last such call.
     pub fn synchronize(&self) -> Result<()> {
         self.runtime().synchronize()
     }
 
-    /// How much device memory there is in use.
+    /// Returns how much device memory is in use.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -149,12 +126,11 @@ impl Device {
         self.runtime().memory_stats()
     }
 
-    /// Runs `work` and tells when each of its commands ran on the device: kernels, copies, uploads and reads. Blocks
-    /// until they have run. The commands of other threads that use the device meanwhile are told of as well; tensors
-    /// that are not asked for are not computed: see [`Tensor::eval`](crate::Tensor::eval).
+    /// Runs `work`, and returns when each of its commands ran on the device: kernels, copies, uploads and reads. Blocks
+    /// until they have run. The profile includes what other threads run on the device meanwhile. It does not compute
+    /// tensors that nobody has asked for: see [`Tensor::eval`](crate::Tensor::eval).
     ///
-    /// While it runs, commands do not overlap each other, so that their times are their own. At all other times nothing
-    /// is measured.
+    /// During a profile commands do not overlap, so their times are their own. At all other times nothing is measured.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -170,26 +146,28 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) without [`Features::timestamps`]; whatever went wrong on the
-    /// device; [`Error::InvalidArgument`](crate::Error::InvalidArgument) inside of another profile.
+    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device lacks
+    ///   [`Features::timestamps`](crate::Features::timestamps)
+    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) inside another profile
+    /// - any failure on the device
     pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Profile)> {
         self.runtime().profile(work)
     }
 
-    /// Counters of what the device was asked to do.
+    /// Returns counters of what the device was asked to do.
     pub fn stats(&self) -> Stats {
         self.runtime().stats()
     }
 
-    /// Returns the memory that no tensor uses to the driver. Waits for the device. Returns the number of bytes.
+    /// Gives the memory that no tensor uses back to the driver, and returns its size in bytes. Waits for the device.
     ///
     /// # Errors
-    /// Whatever went wrong on the device since the last time.
+    /// Any failure on the device since the last such call.
     pub fn trim(&self) -> Result<u64> {
         self.runtime().trim()
     }
 
-    /// Allows products of `f32` to be less exact, for the sake of speed, from now on: see [`Precision`].
+    /// From now on, allows products of `f32` to be less exact in order to be faster: see [`Precision`].
     ///
     /// ```
     /// # use marquetry::{Device, Precision, Tensor};
@@ -206,12 +184,12 @@ impl Device {
         self.runtime().set_precision(precision);
     }
 
-    /// How exact products of `f32` are at least.
+    /// Returns how exact products of `f32` are at least.
     pub fn precision(&self) -> Precision {
         self.runtime().precision()
     }
 
-    /// Starts the sequence of random numbers of this device anew. A device opens with seed 0.
+    /// Restarts the sequence of random numbers of this device. A device opens with seed 0.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

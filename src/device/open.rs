@@ -1,26 +1,29 @@
 //! Finding and opening devices.
 
 use super::filter::sort_best_first;
-use super::{BackendKind, Device, DeviceInfo, Handle};
-use crate::environment;
-use crate::error::{Error, Result};
-use crate::runtime::Runtime;
+use super::{Device, Handle};
+use crate::backend::info::DeviceInfo;
+use crate::backend::registry;
+use crate::base::backend_kind::{BackendKind, parse_device};
+use crate::base::environment;
+use crate::base::error::{Error, Result};
+use crate::engine::runtime::Runtime;
 use crate::tuning::Tuning;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
 
-/// The devices that are open, so that opening one again gives the same.
+/// The open devices. Opening one of them again gives the same device.
 static OPEN: Mutex<BTreeMap<(BackendKind, usize), Weak<Runtime>>> = Mutex::new(BTreeMap::new());
 
 fn find_open(backend: BackendKind, index: usize) -> Option<Device> {
     let runtime = OPEN.lock().get(&(backend, index))?.upgrade()?;
-    // A device that was lost stays lost for its tensors, but may be opened anew.
+    // A lost device stays lost for its tensors, but may be opened again.
     runtime.is_alive().then(|| wrap(backend, runtime))
 }
 
-/// Enters a device that has just been opened, unless another thread was faster.
+/// Adds a device that has just been opened, unless another thread was faster.
 fn enter(backend: BackendKind, index: usize, runtime: Runtime) -> Device {
     let runtime = Arc::new(runtime);
     let mut open = OPEN.lock();
@@ -41,36 +44,19 @@ fn wrap(backend: BackendKind, runtime: Arc<Runtime>) -> Device {
     }
 }
 
-fn not_compiled(backend: BackendKind) -> Error {
-    Error::BackendUnavailable { backend, reason: format!("marquetry was built without the feature `{backend}`") }
-}
-
-async fn list_backend(backend: BackendKind) -> Result<Vec<DeviceInfo>> {
-    match backend {
-        #[cfg(feature = "vulkan")]
-        BackendKind::Vulkan => super::vulkan::list(),
-        #[cfg(feature = "webgpu")]
-        BackendKind::WebGpu => super::webgpu::list().await,
-        #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
-        BackendKind::LevelZero => super::level_zero::list(),
-        #[allow(unreachable_patterns)]
-        other => Err(not_compiled(other)),
-    }
-}
-
 async fn open(backend: BackendKind, index: usize) -> Result<Device> {
     if let Some(device) = find_open(backend, index) {
         return Ok(device);
     }
     environment::get()?.prepare_folders()?;
     // Threads that want the same device wait for the one that opens it. A browser has one thread, and must not block.
-    #[cfg(not(target_family = "wasm"))]
-    return open_alone(backend, index);
-    #[cfg(target_family = "wasm")]
-    Ok(enter(backend, index, open_runtime(backend, index).await?))
+    if cfg!(native) {
+        open_alone(backend, index)
+    } else {
+        Ok(enter(backend, index, open_runtime(backend, index).await?))
+    }
 }
 
-#[cfg(not(target_family = "wasm"))]
 fn open_alone(backend: BackendKind, index: usize) -> Result<Device> {
     static OPENING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = OPENING.lock();
@@ -80,47 +66,35 @@ fn open_alone(backend: BackendKind, index: usize) -> Result<Device> {
     }
 }
 
-/// Opens a device once more, apart from where it is open already, with other data for how work is cut.
-pub(crate) fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
-    let (backend, index) = parse(text)?;
+/// Opens a device with other tuning data. If it is open already, the two are separate.
+pub fn open_tuned(text: &str, tuning: &'static Tuning) -> Result<Device> {
+    let (backend, index) = parse_device(text)?;
     environment::get()?.prepare_folders()?;
     let runtime = block_on(open_runtime(backend, index))?.tuned(tuning);
     Ok(wrap(backend, Arc::new(runtime)))
 }
 
-#[cfg_attr(
-    not(any(feature = "vulkan", feature = "webgpu", feature = "level-zero")),
-    expect(unused_variables, reason = "no backend takes it")
-)]
 async fn open_runtime(backend: BackendKind, index: usize) -> Result<Runtime> {
-    match backend {
-        #[cfg(feature = "vulkan")]
-        BackendKind::Vulkan => super::vulkan::VulkanBackend::open(index).map(Runtime::new),
-        #[cfg(feature = "webgpu")]
-        BackendKind::WebGpu => super::webgpu::WebGpuBackend::open(index).await.map(Runtime::new),
-        #[cfg(all(feature = "level-zero", not(target_family = "wasm")))]
-        BackendKind::LevelZero => super::level_zero::LevelZeroBackend::open(index).map(Runtime::new),
-        #[allow(unreachable_patterns)]
-        other => Err(not_compiled(other)),
-    }
+    registry::open(backend, index).await.map(Runtime::new)
 }
 
-/// Runs a future that only pretends to wait: outside of browsers, opening a device blocks.
+/// Runs a future that never waits: outside browsers, the calls that open a device block.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     pollster::block_on(future)
 }
 
 impl Device {
-    /// The devices of all backends that are compiled in and find a driver, in the order of the backends.
+    /// Returns the devices of all backends that are compiled in and find a driver, in the order of the backends.
     ///
-    /// One GPU shows up once per backend that reaches it. If an environment variable has a value that is not
-    /// understood, no device can be opened, and the list is empty; the error is logged, and [`best`](Self::best)
-    /// returns it. Not for browsers: see [`list_async`](Self::list_async).
+    /// One GPU shows up once per backend that reaches it. Not for browsers: see [`list_async`](Self::list_async).
+    ///
+    /// If an environment variable has a value that is not understood, no device can be opened. Then the list is empty,
+    /// the error is logged, and [`best`](Self::best) returns it.
     pub fn list() -> Vec<DeviceInfo> {
         block_on(Device::list_async())
     }
 
-    /// The same for browsers, where asking for devices takes a while and must not block.
+    /// Does the same as [`list`](Self::list) in browsers, where asking for devices takes a while and must not block.
     pub async fn list_async() -> Vec<DeviceInfo> {
         let mut devices = Vec::new();
         if let Err(error) = environment::get() {
@@ -128,7 +102,7 @@ impl Device {
             return devices;
         }
         for backend in BackendKind::ALL {
-            match list_backend(backend).await {
+            match registry::list(backend).await {
                 Ok(found) => devices.extend(found),
                 Err(error) => log::debug!("{error}"),
             }
@@ -136,18 +110,20 @@ impl Device {
         devices
     }
 
-    /// The best device: the one that `MARQUETRY_DEVICE` names (as in `webgpu:0`) if it is set; else discrete GPUs come
-    /// before integrated, virtual and software ones, Vulkan before Level Zero before WebGPU, and more
-    /// compute units before fewer.
+    /// Opens the best device. If `MARQUETRY_DEVICE` is set (as in `webgpu:0`), this is the device that it names.
+    ///
+    /// Else discrete GPUs come before integrated, virtual and software ones, then Vulkan before Level Zero before
+    /// WebGPU, then more compute units before fewer.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] with what each backend says; [`Error::Environment`] for a variable that is not understood;
-    /// if `MARQUETRY_DEVICE` is set, [`Error::BackendUnavailable`] with what is missing.
+    /// - [`Error::NoDevice`] with what each backend says
+    /// - [`Error::Environment`] if a variable has a value that is not understood
+    /// - [`Error::BackendUnavailable`] with what is missing, if `MARQUETRY_DEVICE` is set
     pub fn best() -> Result<Device> {
         block_on(Device::best_async())
     }
 
-    /// The same for browsers.
+    /// Does the same as [`best`](Self::best) in browsers.
     ///
     /// # Errors
     /// As [`best`](Self::best).
@@ -158,7 +134,7 @@ impl Device {
         let mut candidates = Vec::new();
         let mut reasons = Vec::new();
         for backend in BackendKind::ALL {
-            match list_backend(backend).await {
+            match registry::list(backend).await {
                 Ok(found) => candidates.extend(found),
                 Err(error) => reasons.push(error.to_string()),
             }
@@ -173,7 +149,7 @@ impl Device {
         Err(Error::NoDevice { reasons: reasons.join("; ") })
     }
 
-    /// The Vulkan device of an index, counted in the order of [`list`](Self::list).
+    /// Opens the Vulkan device with this index, in the order of [`list`](Self::list).
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
@@ -181,7 +157,7 @@ impl Device {
         block_on(open(BackendKind::Vulkan, index))
     }
 
-    /// The WebGPU device of an index, counted in the order of [`list`](Self::list). Not for browsers.
+    /// Opens the WebGPU device with this index, in the order of [`list`](Self::list). Not for browsers.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
@@ -189,7 +165,7 @@ impl Device {
         block_on(open(BackendKind::WebGpu, index))
     }
 
-    /// The same for browsers, where index 0 is the only one.
+    /// Does the same as [`webgpu`](Self::webgpu) in browsers, where index 0 is the only one.
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
@@ -197,7 +173,7 @@ impl Device {
         open(BackendKind::WebGpu, index).await
     }
 
-    /// The Level Zero device of an index, counted in the order of [`list`](Self::list).
+    /// Opens the Level Zero device with this index, in the order of [`list`](Self::list).
     ///
     /// # Errors
     /// [`Error::BackendUnavailable`] with what is missing; [`Error::Environment`].
@@ -206,20 +182,12 @@ impl Device {
     }
 }
 
-/// A backend's name, and an index behind a colon if it is not 0.
-pub(crate) fn parse(text: &str) -> Result<(BackendKind, usize)> {
-    let invalid = || Error::InvalidDevice { text: text.into() };
-    let (name, index) = text.trim().split_once(':').unwrap_or((text.trim(), "0"));
-    let backend = BackendKind::ALL.into_iter().find(|backend| backend.name() == name).ok_or_else(invalid)?;
-    Ok((backend, index.parse().map_err(|_| invalid())?))
-}
-
 impl FromStr for Device {
     type Err = Error;
 
-    /// Opens the device that a string names: `vulkan`, `webgpu:1`. Not for browsers.
+    /// Opens the device that a string names, such as `vulkan` or `webgpu:1`. Not for browsers.
     fn from_str(text: &str) -> Result<Device> {
-        let (backend, index) = parse(text)?;
+        let (backend, index) = parse_device(text)?;
         block_on(open(backend, index))
     }
 }
@@ -229,13 +197,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_strings() {
-        assert_eq!(parse("vulkan").unwrap(), (BackendKind::Vulkan, 0));
-        assert_eq!(parse(" webgpu:12 ").unwrap(), (BackendKind::WebGpu, 12));
-        assert_eq!(parse("level-zero:1").unwrap(), (BackendKind::LevelZero, 1));
-        for wrong in ["", "cuda", "vulkan:", "vulkan:-1", "vulkan:0:0", "Vulkan"] {
-            let message = parse(wrong).unwrap_err().to_string();
-            assert!(message.contains(&format!("`{wrong}`")) && message.contains("vulkan:0"), "{message}");
-        }
+    fn executors_may_move_futures_between_threads() {
+        fn is_send(_: impl Send) {}
+        is_send(Device::list_async());
+        is_send(Device::best_async());
+        is_send(Device::webgpu_async(0));
     }
 }

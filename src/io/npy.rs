@@ -1,19 +1,19 @@
-//! The format npy, an array of numpy's: a magic number and a version, the length of the header, the header, the elements.
+//! The format npy of numpy's arrays: a magic number and a version, the length of the header, the header, the elements.
 //!
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>
 
 use super::file::{Bytes, failed, replace};
 use super::{TensorInfo, foreign_dtype, malformed, unknown_to_format};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 
-/// The dtypes, as numpy and as this crate calls them.
+/// The dtypes, by their names in numpy and in this crate.
 const DTYPES: [(&str, DType); 9] = [
     ("b1", DType::Bool),
     ("u1", DType::U8),
@@ -35,7 +35,8 @@ const ALIGNMENT: usize = 64;
 const LONGEST_HEADER: usize = 1 << 20;
 
 impl Tensor {
-    /// The array in a `.npy` file. Arrays in Fortran order become transposed views; big-endian ones are converted.
+    /// Reads the array in a `.npy` file. Arrays in Fortran order become transposed views. Big-endian arrays are
+    /// converted.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -48,9 +49,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be read; [`Error::Format`] where it is
-    /// no such file, or not all of it, or its elements are of a type that is none of [`DType`];
-    /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    /// [`Error::Io`] if the file cannot be read; [`Error::Format`] if it is not a whole npy file, or if its elements
+    /// have a type that is none of [`DType`]; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn read_npy(path: impl AsRef<Path>, device: &Device) -> Result<Tensor> {
         let bytes = Bytes::open(path.as_ref())?;
         let mut rest = &bytes[..];
@@ -63,8 +63,7 @@ impl Tensor {
     /// Writes the elements to a `.npy` file, in row-major order. Blocks until they are computed.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Format`] for a dtype that numpy does not have;
-    /// whatever went wrong in the computation.
+    /// [`Error::Io`]; [`Error::Format`] for a dtype that numpy lacks; any error of the computation.
     pub fn write_npy(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let (header, elements) = encode(path, "the tensor", self)?;
@@ -74,20 +73,20 @@ impl Tensor {
     }
 }
 
-/// What the beginning of a file promises of the elements that follow.
+/// What the header of a file promises about the elements that follow.
 pub(super) struct Promise {
     pub info: TensorInfo,
-    /// Where they begin.
+    /// Where the elements begin.
     pub start: usize,
     /// How many bytes the elements have.
     pub bytes: usize,
-    /// Whether the first axis is the one whose neighbours lie side by side.
+    /// Whether neighbours along the first axis lie side by side.
     fortran_order: bool,
     big_endian: bool,
 }
 
 impl Promise {
-    /// Reads a file up to where the elements begin. `path` and `name`, as in "the array", are for errors.
+    /// Reads a file up to its elements. `path` and `name`, as in "the array", are for errors.
     pub fn read(path: &Path, name: &str, file: &mut impl Read) -> Result<Self> {
         let (text, start) = read_header(file)
             .map_err(|error| malformed(path, format!("{name} does not begin as a npy file does: {error}")))?;
@@ -106,7 +105,7 @@ impl Promise {
         Ok(Promise { info: TensorInfo { dtype, shape }, start, bytes, fortran_order, big_endian })
     }
 
-    /// The error for another number of bytes.
+    /// Returns the error for a wrong number of bytes.
     pub fn broken(&self, path: &Path, name: &str, following: u64) -> Error {
         let TensorInfo { dtype, shape } = &self.info;
         let bytes = self.bytes;
@@ -114,7 +113,7 @@ impl Promise {
         malformed(path, message)
     }
 
-    /// The array on a device.
+    /// Uploads the array to a device.
     pub fn upload(self, elements: &[u8], device: &Device) -> Result<Tensor> {
         let TensorInfo { dtype, shape } = self.info;
         let mut elements = Cow::Borrowed(elements);
@@ -130,7 +129,7 @@ impl Promise {
     }
 }
 
-/// A tensor as a file: its header and its elements. `path` and `name`, as in "the array", are for errors.
+/// Encodes a tensor as a file: its header and its elements. `path` and `name`, as in "the array", are for errors.
 pub(super) fn encode(path: &Path, name: &str, tensor: &Tensor) -> Result<(Vec<u8>, Vec<u8>)> {
     let known = DTYPES.iter().find(|(_, ours)| *ours == tensor.dtype());
     let foreign = || unknown_to_format(path, name, tensor.dtype(), &DTYPES.map(|(_, ours)| ours));
@@ -141,7 +140,7 @@ pub(super) fn encode(path: &Path, name: &str, tensor: &Tensor) -> Result<(Vec<u8
     let dict =
         format!("{{'descr': '{order}{code}', 'fortran_order': False, 'shape': ({}{comma}), }}", lengths.join(", "));
 
-    // Version 1.0 counts the header in two bytes, version 2.0 in four.
+    // Version 1.0 has two bytes for the length of the header, version 2.0 has four.
     let prefix = |length_bytes: usize| MAGIC.len() + 2 + length_bytes;
     let padded =
         |length_bytes| (prefix(length_bytes) + dict.len() + 1).next_multiple_of(ALIGNMENT) - prefix(length_bytes);
@@ -162,7 +161,7 @@ pub(super) fn encode(path: &Path, name: &str, tensor: &Tensor) -> Result<(Vec<u8
     Ok((header, tensor.to_bytes()?))
 }
 
-/// Reads what stands before the elements: the text of the header, and the number of all bytes.
+/// Reads everything before the elements. Returns the text of the header, and the number of all bytes.
 fn read_header(file: &mut impl Read) -> io::Result<(String, usize)> {
     let wrong = |message: String| io::Error::new(ErrorKind::InvalidData, message);
     let mut start = [0; MAGIC.len() + 2];
@@ -171,7 +170,7 @@ fn read_header(file: &mut impl Read) -> io::Result<(String, usize)> {
     if magic != MAGIC {
         return Err(wrong("its magic number is missing".into()));
     }
-    // Little-endian: of version 1, two bytes.
+    // The length is little-endian. It has two bytes in version 1.
     let length_bytes = match major {
         1 => 2,
         2 | 3 => 4,
@@ -189,7 +188,7 @@ fn read_header(file: &mut impl Read) -> io::Result<(String, usize)> {
     Ok((text, start.len() + length_bytes + length))
 }
 
-/// What a header tells: a dictionary, written in Python.
+/// The contents of a header: a dictionary, written in Python.
 struct Header<'a> {
     descr: &'a str,
     fortran_order: bool,
@@ -219,7 +218,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Text in Python's syntax, of which each method takes a part off.
+/// Text in Python's syntax. Each method takes a part off its start.
 struct Python<'a>(&'a str);
 
 impl<'a> Python<'a> {
@@ -236,7 +235,7 @@ impl<'a> Python<'a> {
         Some(string)
     }
 
-    /// A dtype: a string, or the list of fields of a structure.
+    /// Takes a dtype: a string, or the list of fields of a structure.
     fn type_name(&mut self) -> Option<&'a str> {
         let text = self.0.trim_start();
         if !text.starts_with('[') {

@@ -3,8 +3,8 @@
 use super::file::{Bytes, failed, replace};
 use super::npy::{Promise, encode};
 use super::{TensorInfo, malformed, missing};
+use crate::base::error::{Error, Result};
 use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,13 +17,13 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-/// The ending that an array's name has in the archive.
+/// The ending of an array's name in the archive.
 const ENDING: &str = ".npy";
 
 /// Named arrays in a `.npz` file of numpy's.
 ///
-/// Opening reads the archive's directory only. The file is mapped into memory, and an array that is not compressed is
-/// uploaded straight from there, after its checksum has been compared. See the [module](crate::io) for what that asks
+/// Opening reads only the archive's directory. The file is mapped into memory. An array that is not compressed is
+/// uploaded straight from there, after its checksum has been compared. The [module](crate::io) says what that requires
 /// of the file.
 ///
 /// ```
@@ -46,7 +46,7 @@ pub struct Npz {
     entries: BTreeMap<String, usize>,
 }
 
-/// The bytes of the file, which the archive holds too.
+/// The bytes of the file. The archive holds them too.
 #[derive(Clone)]
 struct Shared(Arc<Bytes>);
 
@@ -60,16 +60,16 @@ impl Npz {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be read; [`Error::Format`] where it is no such file or not all of it, or has
-    /// two arrays of one name.
+    /// [`Error::Io`] if the file cannot be read; [`Error::Format`] if it is not a whole npz file, or has two arrays of
+    /// one name.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Npz::new(Bytes::open(path.as_ref())?)
     }
 
-    /// The arrays of a file whose bytes are in memory already.
+    /// Opens a file whose bytes are in memory already.
     ///
     /// # Errors
-    /// [`Error::Format`] where they are not such a file.
+    /// [`Error::Format`] as for [`open`](Self::open).
     pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Result<Self> {
         Npz::new(Bytes::owned(bytes.into()))
     }
@@ -78,7 +78,7 @@ impl Npz {
         let bytes = Shared(Arc::new(bytes));
         let fail = |error| not_an_archive(&bytes.0.path, error);
         let archive = ZipArchive::new(Cursor::new(bytes.clone())).map_err(fail)?;
-        // The archive keeps only one of those whose names have the same bytes.
+        // If names have the same bytes, the archive keeps only one of their entries.
         let mut unique = !archive.has_duplicate_names();
         let mut entries = BTreeMap::new();
         for (number, name) in archive.file_names().enumerate() {
@@ -93,24 +93,24 @@ impl Npz {
         Ok(Npz { bytes, archive, entries })
     }
 
-    /// The names of the arrays, sorted.
+    /// Returns the names of the arrays, sorted.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
 
-    /// The dtype and shape of an array. Reads no elements.
+    /// Returns the dtype and shape of an array. Reads no elements.
     ///
     /// # Errors
-    /// [`Error::Format`] where there is no such array, its header is damaged, or its elements are of a type that is
+    /// [`Error::Format`] if there is no such array, if its header is damaged, or if its elements have a type that is
     /// none of [`DType`](crate::DType).
     pub fn info(&self, name: &str) -> Result<TensorInfo> {
         self.with(name, |promise, _| Ok(promise.info))
     }
 
-    /// Brings an array to a device. Of a compressed array, no more is inflated than its header promises.
+    /// Uploads an array to a device. If it is compressed, no more is inflated than its header promises.
     ///
     /// # Errors
-    /// As [`info`](Self::info); [`Error::Format`] where the elements are damaged, or their number is not what the
+    /// As [`info`](Self::info); [`Error::Format`] if the elements are damaged, or if their number is not what the
     /// header promises; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
         self.with(name, |promise, entry| {
@@ -119,7 +119,7 @@ impl Npz {
         })
     }
 
-    /// Brings all arrays to a device.
+    /// Uploads all arrays to a device.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -127,12 +127,12 @@ impl Npz {
         self.names().map(|name| Ok((name.to_string(), self.load(name, device)?))).collect()
     }
 
-    /// Writes tensors to a file, in place of what it was, as `numpy.savez` does: without compression. Reads them from
-    /// their devices one after the other.
+    /// Writes tensors to a file without compression, as `numpy.savez` does. An existing file is replaced. Tensors are
+    /// read from their devices one after the other.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Format`] for two tensors of one name and for a dtype that numpy does not have; whatever
-    /// went wrong in the computation. The file is then as it was.
+    /// [`Error::Io`]; [`Error::Format`] for two tensors of one name or a dtype that numpy lacks; any error of the
+    /// computation. After an error, an existing file is as it was.
     pub fn save<N: AsRef<str>, T: Borrow<Tensor>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, T)>,
@@ -164,19 +164,19 @@ impl Npz {
         })
     }
 
-    /// Hands to `take` what an array's header promises, and the entry, of which no more has been read.
+    /// Calls `take` with what an array's header promises, and with its entry, read up to the elements.
     fn with<R>(&self, name: &str, take: impl FnOnce(Promise, ZipFile<'_, Cursor<Shared>>) -> Result<R>) -> Result<R> {
         let path = &self.bytes.0.path;
         let known = || missing(path, name, &self.names().collect::<Vec<_>>());
         let number = *self.entries.get(name).ok_or_else(known)?;
-        // A clone reads from a place of its own.
+        // A clone reads from its own position.
         let mut archive = self.archive.clone();
         let mut entry = archive.by_index(number).map_err(|error| not_an_archive(path, error))?;
         take(Promise::read(path, &format!("`{name}`"), &mut entry)?, entry)
     }
 
-    /// The bytes behind an array's header: those of the file, or inflated. Both are compared with the archive's
-    /// checksum.
+    /// Returns the bytes behind an array's header: bytes of the file, or inflated ones. Both are compared with the
+    /// archive's checksum.
     fn elements(&self, name: &str, promise: &Promise, mut entry: ZipFile<'_, Cursor<Shared>>) -> Result<Cow<'_, [u8]>> {
         let path = &self.bytes.0.path;
         let fail = |error| not_an_archive(path, ZipError::Io(error));
@@ -194,7 +194,7 @@ impl Npz {
             io::copy(&mut entry, &mut io::sink()).map_err(fail)?;
             return Ok(bytes[promise.start..].into());
         }
-        // One byte more shows whether there are more, and the end is where the checksum is compared.
+        // Reading one byte more shows whether there are more, and compares the checksum at the end.
         let mut elements = Vec::new();
         entry.take(following + 1).read_to_end(&mut elements).map_err(fail)?;
         if elements.len() != promise.bytes {

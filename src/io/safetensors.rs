@@ -1,13 +1,13 @@
-//! The format safetensors: 8 bytes with the length of the header, a header in JSON that names each tensor with its dtype,
-//! shape and place, then the elements in row-major order, little-endian.
+//! The format safetensors: 8 bytes with the length of the header, the header in JSON, then the elements. The header has
+//! the dtype, shape and place of each tensor by its name. The elements are in row-major order and little-endian.
 //!
 //! <https://github.com/huggingface/safetensors>
 
 use super::file::{Bytes, failed, replace};
 use super::{TensorInfo, foreign_dtype, malformed, missing, unknown_to_format};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::Result;
 use crate::tensor::Tensor;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo as Entry};
@@ -17,7 +17,7 @@ use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
-/// The dtypes, as the format and as this crate calls them.
+/// The dtypes, by their names in the format and in this crate.
 const DTYPES: [(Dtype, DType); 10] = [
     (Dtype::BOOL, DType::Bool),
     (Dtype::U8, DType::U8),
@@ -31,16 +31,16 @@ const DTYPES: [(Dtype, DType); 10] = [
     (Dtype::F64, DType::F64),
 ];
 
-/// The length of a header is written in so many bytes, and headers are padded to a multiple of it.
+/// The number of bytes in which a header's length is written. Headers are padded to a multiple of it.
 const LENGTH_BYTES: usize = 8;
 
-/// The entry of a header that is no tensor.
+/// The entry of a header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
-/// Tensors in safetensors files: in one, or in several shards.
+/// Tensors in safetensors files: in one file, or in several shards.
 ///
-/// Opening reads headers only. The files are mapped into memory, and a tensor is uploaded straight from there when it is
-/// asked for. See the [module](crate::io) for what that asks of the files.
+/// Opening reads only headers. The files are mapped into memory, and a tensor is uploaded straight from there when it
+/// is asked for. The [module](crate::io) says what that requires of the files.
 ///
 /// ```
 /// use marquetry::{Device, Tensor, io::SafeTensors};
@@ -74,8 +74,8 @@ impl SafeTensors {
     /// Opens one file.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) where the file cannot be read; [`Error::Format`](crate::Error::Format) where it is
-    /// no such file or not all of it.
+    /// [`Error::Io`](crate::Error::Io) if the file cannot be read; [`Error::Format`](crate::Error::Format) if it is not
+    /// a whole safetensors file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         SafeTensors::open_shards([path])
     }
@@ -83,18 +83,18 @@ impl SafeTensors {
     /// Opens several files as one.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`Error::Format`](crate::Error::Format) where two have a tensor of one name.
+    /// As [`open`](Self::open), and [`Error::Format`](crate::Error::Format) if two files have a tensor of one name.
     pub fn open_shards(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
         let shards: Result<_> = paths.into_iter().map(|path| Shard::new(Bytes::open(path.as_ref())?)).collect();
         SafeTensors::from_shards(shards?)
     }
 
-    /// Opens the shards that an index names: a file such as `model.safetensors.index.json`, whose `weight_map` tells for
-    /// each tensor in which file beside the index it is.
+    /// Opens the shards that an index names. An index is a file such as `model.safetensors.index.json`. Its
+    /// `weight_map` names, for each tensor, the file beside the index that holds it.
     ///
     /// # Errors
-    /// As [`open_shards`](Self::open_shards), and [`Error::Format`](crate::Error::Format) where the index is damaged,
-    /// names a file elsewhere, or names a tensor that its file does not have.
+    /// As [`open_shards`](Self::open_shards), and [`Error::Format`](crate::Error::Format) if the index is damaged,
+    /// names a file elsewhere, or names a tensor that its file lacks.
     pub fn open_index(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let index = Bytes::open(path)?;
@@ -122,10 +122,10 @@ impl SafeTensors {
         Ok(opened)
     }
 
-    /// The tensors of a file whose bytes are in memory already.
+    /// Opens a file whose bytes are in memory already.
     ///
     /// # Errors
-    /// [`Error::Format`](crate::Error::Format) where they are not such a file.
+    /// [`Error::Format`](crate::Error::Format) if the bytes are not a whole safetensors file.
     pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Result<Self> {
         SafeTensors::from_shards(vec![Shard::new(Bytes::owned(bytes.into()))?])
     }
@@ -143,26 +143,26 @@ impl SafeTensors {
         Ok(SafeTensors { shards, places })
     }
 
-    /// The names of the tensors, sorted.
+    /// Returns the names of the tensors, sorted.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.places.keys().map(String::as_str)
     }
 
-    /// What the file tells about itself (`__metadata__`); of several, the later one counts where keys are the same.
+    /// Returns what the files say about themselves (`__metadata__`). If several files have a key, the last one counts.
     pub fn metadata(&self) -> HashMap<String, String> {
         self.shards.iter().filter_map(|shard| shard.header.metadata().clone()).flatten().collect()
     }
 
-    /// The dtype and shape of a tensor. Reads no elements.
+    /// Returns the dtype and shape of a tensor. Reads no elements.
     ///
     /// # Errors
-    /// [`Error::Format`](crate::Error::Format) where there is no such tensor, or its dtype is none of [`DType`].
+    /// [`Error::Format`](crate::Error::Format) if there is no such tensor, or if its dtype is none of [`DType`].
     pub fn info(&self, name: &str) -> Result<TensorInfo> {
         let (shard, entry) = self.entry(name)?;
         Ok(TensorInfo { dtype: shard.dtype(name, entry)?, shape: entry.shape.as_slice().into() })
     }
 
-    /// Brings a tensor to a device.
+    /// Uploads a tensor to a device.
     ///
     /// # Errors
     /// As [`info`](Self::info); [`Error::SizeOverflow`](crate::Error::SizeOverflow);
@@ -173,7 +173,7 @@ impl SafeTensors {
         Tensor::from_raw_buffer(shard.elements(entry)?, dtype, entry.shape.as_slice(), device)
     }
 
-    /// Brings all tensors to a device.
+    /// Uploads all tensors to a device.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -181,11 +181,11 @@ impl SafeTensors {
         self.names().map(|name| Ok((name.to_string(), self.load(name, device)?))).collect()
     }
 
-    /// Writes tensors to a file, in place of what it was. Reads them from their devices one after the other.
+    /// Writes tensors to a file. An existing file is replaced. Tensors are read from their devices one after the other.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) for two tensors of one name, and for
-    /// one that is called `__metadata__`; whatever went wrong in the computation. The file is then as it was.
+    /// one that is called `__metadata__`; any error of the computation. After an error, an existing file is as it was.
     pub fn save<N: AsRef<str>, T: Borrow<Tensor>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, T)>,
@@ -193,7 +193,7 @@ impl SafeTensors {
         SafeTensors::save_with_metadata(path, tensors, HashMap::new())
     }
 
-    /// The same, with what the file is to tell about itself.
+    /// The same, with metadata that the file has about itself.
     ///
     /// # Errors
     /// As [`save`](Self::save).
@@ -205,7 +205,8 @@ impl SafeTensors {
         let path = path.as_ref();
         let mut tensors: Vec<(String, T)> =
             tensors.into_iter().map(|(name, tensor)| (name.as_ref().to_string(), tensor)).collect();
-        // Wide elements first, as the format recommends, so that all are aligned; else by name.
+        // Wide elements come first, as the format recommends, so that all are aligned. Equally wide ones are sorted by
+        // name.
         tensors.sort_by(|(a, x), (b, y)| (element_bytes(y), a).cmp(&(element_bytes(x), b)));
         let header = header(path, &tensors, metadata)?;
         replace(path, |file| {
@@ -233,7 +234,7 @@ impl fmt::Debug for SafeTensors {
 }
 
 impl Shard {
-    /// Reads the header, which is checked against the length of the file.
+    /// Reads the header, and checks it against the length of the file.
     fn new(bytes: Bytes) -> Result<Self> {
         let fail = |message: String| malformed(&bytes.path, format!("not a safetensors file: {message}"));
         let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
@@ -271,7 +272,7 @@ impl Shard {
     }
 }
 
-/// Whether this is the name of a file, without a folder, and nothing else.
+/// Whether this is the plain name of a file, without a folder.
 fn is_plain(file: &str) -> bool {
     Path::new(file).file_name() == Some(file.as_ref()) && !file.contains('\0')
 }

@@ -1,15 +1,17 @@
 //! Arithmetic with numbers, and the operators `+ - * / % & | ^ << >> !`.
 
 use super::TensorOrScalar;
-use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Domain, Expr, UnaryOp};
-use crate::number::Number;
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::base::error::{Error, Result};
+use crate::base::number::Number;
+use crate::base::word::Word;
+use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
 impl Tensor {
-    /// `self * scale + shift`. The numbers are doubles, which hold integers exactly up to 2^53. Larger ones are taken
-    /// exactly by [`mul`](Self::mul) and [`add`](Self::add).
+    /// Returns `self * scale + shift`. The numbers are doubles, which hold integers exactly up to 2^53.
+    /// [`mul`](Self::mul) and [`add`](Self::add) take larger integers exactly.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -20,8 +22,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the dtype is an integer that cannot hold the
-    /// numbers; [`Error::UnsupportedDType`] of truth values.
+    /// [`Error::InvalidArgument`] if the dtype is an integer that cannot hold the numbers; [`Error::UnsupportedDType`]
+    /// for `bool`.
     pub fn affine(&self, scale: f64, shift: f64) -> Result<Tensor> {
         Domain::Numbers.check(self.dtype(), "affine")?;
         let mut fusion = Fusion::new(self.shape().clone());
@@ -32,11 +34,11 @@ impl Tensor {
         fusion.finish(Expr::Binary(BinaryOp::Add, scaled.into(), shift.into()), self.device(), "affine")
     }
 
-    /// Each element, but at least `low` and at most `high`.
+    /// Returns each element, limited to at least `low` and at most `high`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the dtype is an integer that cannot hold the
-    /// numbers; [`Error::UnsupportedDType`] of truth values.
+    /// [`Error::InvalidArgument`] if the dtype is an integer that cannot hold the numbers; [`Error::UnsupportedDType`]
+    /// for `bool`.
     pub fn clamp(&self, low: impl Into<Number>, high: impl Into<Number>) -> Result<Tensor> {
         self.clamped(low.into(), high.into(), "clamp")
     }
@@ -51,7 +53,7 @@ impl Tensor {
         fusion.finish(Expr::Binary(BinaryOp::Minimum, raised.into(), high.into()), self.device(), op)
     }
 
-    /// Each element, but at least -1 and at most 1.
+    /// Returns each element, limited to at least -1 and at most 1.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for unsigned integers.
@@ -59,7 +61,7 @@ impl Tensor {
         self.clamped(Number::Integer(-1), Number::Integer(1), "hardtanh")
     }
 
-    /// Each float to the power of a number; see [`pow`](Self::pow).
+    /// Returns each float to the power of a number; see [`pow`](Self::pow).
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -70,22 +72,23 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] of integers and truth values.
+    /// [`Error::UnsupportedDType`] for integers and `bool`.
     pub fn powf(&self, exponent: f64) -> Result<Tensor> {
         Domain::Floats.check(self.dtype(), "powf")?;
         self.with_number(exponent, false, BinaryOp::Pow, "powf")
     }
 
-    /// `x` of positive numbers, else `slope x`.
+    /// Returns `x` for positive numbers, else `slope x`.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] of integers and truth values.
+    /// [`Error::UnsupportedDType`] for integers and `bool`.
     pub fn leaky_relu(&self, slope: f64) -> Result<Tensor> {
         self.with_number(slope, false, BinaryOp::LeakyRelu, "leaky_relu")
     }
 
-    /// `x` of positive numbers, else `weight x`. The weight is one number, or a vector with one for each index of axis 1
-    /// (of vectors and scalars, one). K. He and others, "Delving Deep into Rectifiers", 2015.
+    /// Returns `x` for positive numbers, else `weight x`. The weight is one number, or a vector with a number for each
+    /// index of axis 1. A vector or scalar `x` takes one number. K. He and others, "Delving Deep into Rectifiers",
+    /// 2015.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -98,7 +101,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`] for weights of another shape; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
-    /// [`Error::UnsupportedDType`] of integers.
+    /// [`Error::UnsupportedDType`] for integers and `bool`.
     pub fn prelu(&self, weight: &Tensor) -> Result<Tensor> {
         const OP: &str = "prelu";
         let channels = self.dims().get(1).copied().unwrap_or(1);
@@ -115,11 +118,12 @@ impl Tensor {
         self.binary((&weight).into(), BinaryOp::LeakyRelu, OP)
     }
 
-    /// The place between `self` and `end` that a weight tells: `self + weight (end - self)`. All are broadcast.
+    /// Returns `self + weight (end - self)`: the point between `self` and `end` that the weight selects. All are
+    /// broadcast.
     ///
-    /// If the weight is 0, the result is exactly `self`, and if it is 1, exactly `end`, also if the other one is
-    /// infinite or NaN. Other weights follow PyTorch's formula: `self + weight (end - self)` below 0.5, from there on
-    /// `end - (end - self) (1 - weight)`, which is NaN if `end` is infinite.
+    /// If the weight is 0, the result is exactly `self`, and if it is 1, exactly `end`, even if the other one is
+    /// infinite or NaN. Other weights follow PyTorch's formula. Weights below 0.5 give `self + weight (end - self)`.
+    /// The others give `end - (end - self) (1 - weight)`, which is NaN if `end` is infinite.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -132,8 +136,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] of
-    /// integers.
+    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for
+    /// integers and `bool`.
     pub fn lerp<'a>(&self, end: &Tensor, weight: impl Into<TensorOrScalar<'a>>) -> Result<Tensor> {
         const OP: &str = "lerp";
         Domain::Floats.check(self.dtype(), OP)?;
@@ -160,28 +164,28 @@ impl Tensor {
         let from_start = binary(BinaryOp::Add, &start, &binary(BinaryOp::Mul, &distance, &weight));
         let rest = binary(BinaryOp::Sub, &one, &weight);
         let from_end = binary(BinaryOp::Sub, &end, &binary(BinaryOp::Mul, &distance, &rest));
-        // From the nearer end, as it is rounded the less.
+        // Computed from the nearer end, which is rounded less.
         let between = select(binary(BinaryOp::Lt, &weight, &half), &from_start, from_end);
-        // At an end the other one counts for nothing, not even an infinity or NaN.
+        // At one end the other end does not count, even if it is infinite or NaN.
         let at_start = Expr::Unary(UnaryOp::LogicalNot, weight.clone().into());
         let lerp = select(at_start, &start, select(binary(BinaryOp::Eq, &weight, &one), &end, between));
         fusion.finish(lerp, self.device(), OP)
     }
 
-    /// `x` of positive numbers, else `alpha (exp(x) - 1)`. D. Clevert and others, "Fast and Accurate Deep Network
-    /// Learning by Exponential Linear Units", 2015.
+    /// Returns `x` for positive numbers, else `alpha (exp(x) - 1)`. D. Clevert and others, "Fast and Accurate Deep
+    /// Network Learning by Exponential Linear Units", 2015.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] of integers and truth values.
+    /// [`Error::UnsupportedDType`] for integers and `bool`.
     pub fn elu(&self, alpha: f64) -> Result<Tensor> {
         self.with_number(alpha, false, BinaryOp::Elu, "elu")
     }
 
-    /// `x` of positive numbers, else `alpha (exp(x / alpha) - 1)`; NaN where `alpha` is 0 and so is the element.
+    /// Returns `x` for positive numbers, else `alpha (exp(x / alpha) - 1)`; NaN if both `alpha` and the element are 0.
     /// J. Barron, "Continuously Differentiable Exponential Linear Units", 2017.
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] of integers and truth values.
+    /// [`Error::UnsupportedDType`] for integers and `bool`.
     pub fn celu(&self, alpha: f64) -> Result<Tensor> {
         self.with_number(alpha, false, BinaryOp::Celu, "celu")
     }
@@ -229,8 +233,8 @@ macro_rules! operators {
     )*};
 }
 
-// An operator between tensors, or with numbers: of one type of integers and one of floats, so that the compiler knows
-// which of them the literal in `x + 1` is.
+// The right side of an operator is a tensor or a number. Numbers have one integer type and one float type, so that the
+// compiler knows the type of the literal in `x + 1`.
 operators! {
     Add add f64, i64 => add Add;
     Sub sub f64, i64 => sub Sub;

@@ -1,13 +1,18 @@
 //! Attention.
 
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::{Layout, collapse_all};
+use crate::base::shape::checked_elements;
+use crate::base::shape::{Dims, Shape};
+use crate::base::word::Word;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
-use crate::kernels::attention::{Attention, MAX_COLUMNS, Tile};
-use crate::layout::{Layout, collapse};
-use crate::shape::{Dims, Shape};
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::engine::launch::Launch;
+use crate::kernels::attention::{Attention, MAX_COLUMNS, Parameters, Tile};
+use crate::kernels::expr::Domain;
+use crate::kernels::parameters::Strided;
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use crate::tuning;
 
 const OP: &str = "scaled_dot_product_attention";
@@ -43,17 +48,19 @@ pub struct AttentionConfig {
 }
 
 impl Tensor {
-    /// Attention of these queries, `softmax(q k^T / sqrt(d)) v` for each head, in one kernel that keeps no matrix of
-    /// scores in memory.
+    /// Returns the attention of these queries: `softmax(q k^T / sqrt(d)) v` for each head. One kernel computes it and
+    /// keeps no matrix of scores in memory.
     ///
     /// Queries are `(batch.., heads, queries, d)`, keys `(batch.., kv_heads, keys, d)`, values
-    /// `(batch.., kv_heads, keys, d_v)`; the result is `(batch.., heads, queries, d_v)`. The batch axes broadcast. `heads`
-    /// is a multiple of `kv_heads`: each key head serves as many query heads in a row (grouped and multi-query
-    /// attention). Any strides will do: the views that `transpose(1, 2)` gives of `(batch, tokens, heads, d)` are read as
-    /// they are. Sums, softmax and its statistics are `f32`, of `f64` they are `f64`.
+    /// `(batch.., kv_heads, keys, d_v)`. The result is `(batch.., heads, queries, d_v)`. The batch axes broadcast.
+    /// `heads` is a multiple of `kv_heads`: each key head serves `heads / kv_heads` consecutive query heads (grouped
+    /// and multi-query attention). Operands may have any strides: the views that `transpose(1, 2)` gives of
+    /// `(batch, tokens, heads, d)` are read without a copy. Sums, softmax and its statistics are computed in `f32`, or
+    /// in `f64` for `f64`.
     ///
-    /// A query that sees no key (all are masked, by `false` or minus infinity, or there are none) gives zeros. Keys that a
-    /// query does not see may hold anything, values only finite numbers, as their weight is 0.
+    /// If a query sees no key, its result is zeros. That is so if `false` or minus infinity masks all keys, or if there
+    /// are none. Keys that a query does not see may hold anything. The values of these keys must be finite, as they are
+    /// multiplied by a weight of 0.
     ///
     /// ```
     /// # use marquetry::{AttentionConfig, Device, Tensor};
@@ -72,8 +79,9 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::RankMismatch`] below three axes; [`Error::ShapeMismatch`]; [`Error::DTypeMismatch`],
-    /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for integers, and of the mask; [`Error::InvalidArgument`]
-    /// for a window of 0 and for a cap that is not a positive number; [`Error::SizeOverflow`].
+    /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for integers, or for the dtype of the mask;
+    /// [`Error::InvalidArgument`] for a window of 0, or for a cap that is not positive and finite;
+    /// [`Error::SizeOverflow`].
     pub fn scaled_dot_product_attention(
         &self,
         key: &Tensor,
@@ -88,7 +96,7 @@ impl Tensor {
         if columns <= MAX_COLUMNS {
             return problem.attend()?.to_dtype(self.dtype());
         }
-        // More columns than a kernel holds: some of the values at a time.
+        // A kernel holds at most `MAX_COLUMNS` columns: the values are cut into parts.
         let parts = (0..columns).step_by(MAX_COLUMNS).map(|first| {
             let value = value.narrow(-1, first, MAX_COLUMNS.min(columns - first))?;
             Problem::new(self, key, &value, config)?.attend()
@@ -96,14 +104,14 @@ impl Tensor {
         Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, -1)?.to_dtype(self.dtype())
     }
 
-    /// The mask `(heads, queries, keys)`, in `f32`, of attention with linear biases: `-slope * |i - j|` for a query that
-    /// stands at key `i`, and key `j`, with queries and keys aligned at their ends. The slopes of a power of two of heads
-    /// are `2^(-8 n / heads)` for `n` from 1 on; other numbers of heads have those of the next smaller one, and then every
-    /// second one of the next larger one. O. Press et al., "Train Short, Test Long: Attention with Linear Biases Enables
-    /// Input Length Extrapolation", 2021.
+    /// Returns the mask `(heads, queries, keys)` of attention with linear biases, in `f32`. It is `-slope * |i - j|`
+    /// for key `j` and a query that stands at key `i`. Queries and keys are aligned at their ends. If `heads` is a
+    /// power of two, the slopes are `2^(-8 n / heads)` for `n` from 1 on. Otherwise the heads take the slopes of the
+    /// next smaller power of two, then every second slope of the next larger one. O. Press et al., "Train Short, Test
+    /// Long: Attention with Linear Biases Enables Input Length Extrapolation", 2021.
     ///
-    /// With [`causal`](AttentionConfig::causal) attention the mask for one query, `(heads, 1, keys)`, does for all of
-    /// them: that of another differs by a number for each row, which a softmax does not see.
+    /// With [`causal`](AttentionConfig::causal) attention, the mask for one query, `(heads, 1, keys)`, serves all
+    /// queries: the masks of two queries differ by one number for each row, which does not change a softmax.
     ///
     /// ```
     /// # use marquetry::{AttentionConfig, DType, Device, Tensor};
@@ -138,7 +146,7 @@ fn alibi_slopes(heads: usize) -> Vec<f32> {
     slopes(power).chain(slopes(2 * power).step_by(2)).take(heads).collect()
 }
 
-/// The tensors of a call and what they have in common, checked.
+/// The checked tensors of a call, and the sizes that they share.
 struct Problem<'a> {
     query: &'a Tensor,
     key: &'a Tensor,
@@ -154,7 +162,7 @@ struct Problem<'a> {
     columns: usize,
 }
 
-/// The longest axis of queries and keys, so that their places have a sign in 32 bits.
+/// The most queries or keys: kernels count positions in signed 32-bit integers.
 const MAX_LENGTH: usize = 1 << 30;
 
 impl<'a> Problem<'a> {
@@ -181,7 +189,7 @@ impl<'a> Problem<'a> {
             return mismatch(key, value, "there must be as many values as keys, in as many heads");
         }
         if k[0] == 0 && q[0] != 0 || k[0] != 0 && !q[0].is_multiple_of(k[0]) {
-            // Mostly the axes are in another order: the tokens stand where the heads should.
+            // The usual cause is another order of the axes, with the tokens in the place of the heads.
             let hint = "queries and keys are (batch, heads, tokens, features), and the heads of the queries must be a \
                         multiple of those of the keys; if yours are (batch, tokens, heads, features), call \
                         `transpose(1, 2)` on each";
@@ -239,7 +247,7 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// The shape of matrices for each of so many heads.
+    /// Returns the shape of a matrix for each of `heads` heads.
     fn shape(&self, heads: usize, matrix: [usize; 2]) -> Shape {
         self.batch.iter().copied().chain([heads]).chain(matrix).collect()
     }
@@ -248,7 +256,7 @@ impl<'a> Problem<'a> {
         self.shape(self.heads, [self.queries, columns])
     }
 
-    /// The result of sizes that are not 0, in the widened dtype.
+    /// Returns the result in the widened dtype. No size is 0.
     fn attend(&self) -> Result<Tensor> {
         let query_shape = self.output_shape(self.features);
         let key_shape = self.shape(self.kv_heads, [self.keys, self.features]);
@@ -258,7 +266,7 @@ impl<'a> Problem<'a> {
         operands.extend(self.config.mask.as_ref().map(|mask| (mask, mask_shape)));
         let views: Vec<Layout> =
             operands.iter().map(|(tensor, shape)| tensor.layout().broadcast_to(shape, OP)).collect::<Result<_>>()?;
-        // The heads of the keys are the last batch axis; the query heads that share one are an axis of their own.
+        // The key heads are the last batch axis. The query heads that share a key head are an axis of their own.
         let rank = self.batch.rank();
         let group = self.heads / self.kv_heads;
         let batch: Dims = self.batch.iter().copied().chain([self.kv_heads]).collect();
@@ -268,7 +276,7 @@ impl<'a> Problem<'a> {
             view.strides[..rank].iter().copied().chain([head]).collect()
         };
         let batch_views: Vec<_> = views.iter().map(batch_strides).collect();
-        let (lengths, strides) = collapse(&batch, &batch_views.iter().map(|view| &view[..]).collect::<Vec<_>>());
+        let (lengths, strides) = collapse_all(&batch, &batch_views.iter().map(|view| &view[..]).collect::<Vec<_>>());
 
         let tile = self.choose_tile();
         let batches: usize = lengths.iter().product();
@@ -287,35 +295,46 @@ impl<'a> Problem<'a> {
             parts: parts > 1,
         };
         let device = self.query.device();
-        if config.parameter_words() > device.info().limits.max_parameter_words as usize {
+        if !device.takes(&config) {
             return self.attend_in_order(&operands);
         }
 
         let wide = self.query.dtype().widened();
         let [forward, backward] = self.reach();
         let scale = self.config.scale.unwrap_or(1.0 / (self.features.max(1) as f64).sqrt());
-        let mut parameters = vec![self.queries as u32, self.keys as u32, group as u32, forward, backward];
-        for number in [scale].into_iter().chain(self.config.softcap) {
-            parameters.extend(Word::of(number, wide, OP)?.words());
-        }
-        parameters.extend(config.parts.then_some(span as u32));
-        parameters.extend(lengths.iter().map(|&n| n as u32));
-        for (i, (view, strides)) in views.iter().zip(&strides).enumerate() {
-            parameters.push(view.offset as u32);
+        let mut operands_at = views.iter().zip(strides).enumerate().map(|(i, (view, strides))| {
             let of_group = if i == 0 || i == 3 { rank } else { rank + 1 };
-            parameters.extend(strides.iter().chain(&view.strides[of_group..]).map(|&stride| stride as u32));
-        }
+            let strides = strides.iter().chain(&view.strides[of_group..]).copied().collect();
+            Strided { offset: view.offset, strides }
+        });
+        let mut next = || operands_at.next().unwrap_or_default();
+        let parameters = Parameters {
+            queries: self.queries,
+            keys: self.keys,
+            group,
+            forward,
+            backward,
+            scale: Word::of(scale, wide, OP)?,
+            softcap: self.config.softcap.map(|cap| Word::of(cap, wide, OP)).transpose()?,
+            span: config.parts.then_some(span),
+            lengths,
+            q: next(),
+            k: next(),
+            v: next(),
+            mask: operands_at.next(),
+        };
         let shape = self.shape(self.heads, [self.queries * parts, config.width()]);
         let output = allocate(&shape, wide, device, OP)?;
         let buffers = operands.iter().map(|(tensor, _)| tensor.buffer()).collect::<Result<Vec<_>>>()?;
         let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
-        device.runtime().launch(config, &bindings, &parameters, blocks * parts)?;
+        let groups = blocks * parts;
+        device.runtime().run(Launch { kernel: config, buffers: &bindings, parameters, groups })?;
         let output = Tensor::from_buffer(output, shape, wide, device);
         if parts == 1 { Ok(output) } else { self.join(&output, parts) }
     }
 
-    /// The same where the axes of the batch do not merge, and are too many for the parameters: with operands in
-    /// row-major order, in which they do. A mask, which may be much larger so, comes last.
+    /// Computes the result from operands in row-major order, if the batch axes do not merge and are too many for the
+    /// parameters. In row-major order they merge. The mask is copied last, as its copy may be much larger.
     fn attend_in_order(&self, operands: &[(&Tensor, Shape)]) -> Result<Tensor> {
         let in_order = |(tensor, shape): &(&Tensor, Shape)| tensor.broadcast_to(shape.clone())?.contiguous();
         let dense = operands[..3].iter().all(|(tensor, shape)| tensor.is_contiguous() && tensor.shape() == shape);
@@ -325,20 +344,21 @@ impl<'a> Problem<'a> {
         Problem::new(&query?, &key?, &value?, &config)?.attend()
     }
 
-    /// The keys that a query sees, from `query + backward` up to but not including `query + forward`: both as words.
-    fn reach(&self) -> [u32; 2] {
+    /// Returns `[forward, backward]`: a query sees the keys from `query + backward` up to but not including
+    /// `query + forward`.
+    fn reach(&self) -> [i32; 2] {
         let (queries, keys) = (self.queries as i64, self.keys as i64);
         let window = self.config.sliding_window.map_or(i64::MAX, |window| window.min(MAX_LENGTH) as i64);
         let ahead = if self.config.causal { 1 } else { window };
-        // The last query stands at the last key. Beyond these limits there is nothing to be seen.
+        // The last query stands at the last key. Beyond these limits there are no keys.
         let forward = ahead.saturating_add(keys - queries).min(keys);
         let backward = (keys - queries).saturating_sub(window).saturating_add(1).max(-queries);
-        [forward, backward].map(|reach| reach as i32 as u32)
+        [forward, backward].map(|reach| reach as i32)
     }
 
     fn choose_tile(&self) -> Tile {
         let rows = self.heads / self.kv_heads * self.queries;
-        // Numbers of 64 bits take twice the workgroup memory and registers.
+        // 64-bit numbers take twice the workgroup memory and registers.
         let wide = self.query.dtype().size_in_bytes() == 8;
         let device = self.query.device();
         if !device.tuning().attention.workgroup {
@@ -352,19 +372,19 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// The keys per part: all of them, or fewer where there are too few rows to keep a device busy.
+    /// Returns the keys per part: all of them, or fewer if there are too few rows to keep the device busy.
     fn choose_span(&self, tile: Tile, blocks: usize) -> usize {
         let Tile::Workgroup { .. } = tile else { return self.keys };
         let device = self.query.device();
-        let units = tuning::compute_units(device.info());
+        let units = tuning::compute_units(device.info().compute_units);
         let wanted = device.tuning().attention.parts_per_unit * units;
         let block = tile.block().1;
         let parts = (wanted / blocks).clamp(1, self.keys.div_ceil(block));
         self.keys.div_ceil(parts).next_multiple_of(block)
     }
 
-    /// The result from those of parts of the keys: `(batch.., heads, queries * parts, columns + 1)`, each row the result of
-    /// a part and the logarithm of what it was divided by.
+    /// Joins the results of parts of the keys, `(batch.., heads, queries * parts, columns + 1)`. Each row holds the
+    /// result of a part and the logarithm of its divisor.
     fn join(&self, output: &Tensor, parts: usize) -> Result<Tensor> {
         let rows: Shape =
             self.shape(self.heads, [self.queries, parts]).iter().copied().chain([self.columns + 1]).collect();

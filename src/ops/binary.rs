@@ -1,10 +1,12 @@
 //! Functions of two elements, with numpy's broadcasting.
 
 use super::TensorOrScalar;
-use crate::error::Result;
-use crate::expr::{BinaryOp, Expr};
-use crate::number::Number;
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::base::error::Result;
+use crate::base::number::Number;
+use crate::base::word::Word;
+use crate::kernels::expr::{BinaryOp, Expr};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 
 impl Tensor {
     pub(super) fn binary(&self, rhs: TensorOrScalar, function: BinaryOp, op: &'static str) -> Result<Tensor> {
@@ -14,7 +16,7 @@ impl Tensor {
         }
     }
 
-    /// `self op number`, or `number op self` where `reversed`.
+    /// Returns `self op number`, or `number op self` if `reversed`.
     pub(super) fn with_number(
         &self,
         number: impl Into<Number>,
@@ -42,8 +44,9 @@ impl Tensor {
 
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident => $function:ident;)*) => {
-        /// Functions of two elements. The right side is a tensor or a number ([`TensorOrScalar`]). Tensors have one
-        /// dtype; their shapes are broadcast as numpy does it: aligned at the last axis, equal or 1.
+        /// Functions of two elements. The right side is a tensor or a number ([`TensorOrScalar`]). Both tensors have
+        /// the same dtype. Their shapes are broadcast as in numpy: aligned at the last axis, with lengths that are
+        /// equal or 1.
         ///
         /// ```
         /// # use marquetry::{Device, Tensor};
@@ -63,9 +66,9 @@ macro_rules! binary {
                 /// [`Error::ShapeMismatch`](crate::Error::ShapeMismatch),
                 /// [`Error::DTypeMismatch`](crate::Error::DTypeMismatch),
                 /// [`Error::DeviceMismatch`](crate::Error::DeviceMismatch);
-                /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) where the function is not defined for
-                /// the dtype; [`Error::InvalidArgument`](crate::Error::InvalidArgument) where the dtype is an integer
-                /// that cannot hold the number.
+                /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) if the function is not defined for the
+                /// dtype; [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the dtype is an integer that
+                /// cannot hold the number.
                 pub fn $name<'a>(&self, rhs: impl Into<TensorOrScalar<'a>>) -> Result<Tensor> {
                     self.binary(rhs.into(), BinaryOp::$function, stringify!($name))
                 }
@@ -75,57 +78,58 @@ macro_rules! binary {
 }
 
 binary! {
-    /// The sum.
+    /// Returns the sum.
     add => Add;
-    /// The difference.
+    /// Returns the difference.
     sub => Sub;
-    /// The product.
+    /// Returns the product.
     mul => Mul;
-    /// The quotient; of integers cut towards zero, and 0 where the divisor is 0.
+    /// Returns the quotient. Quotients of integers are cut towards zero, and 0 if the divisor is 0.
     div => Div;
-    /// The larger element; NaN if one is NaN.
+    /// Returns the larger element; NaN if one is NaN.
     maximum => Maximum;
-    /// The smaller element; NaN if one is NaN.
+    /// Returns the smaller element; NaN if one is NaN.
     minimum => Minimum;
-    /// Whether the elements are equal, as `bool`.
+    /// Returns whether the elements are equal, as `bool`.
     eq => Eq;
-    /// Whether the elements differ, as `bool`; NaN differs from everything.
+    /// Returns whether the elements differ, as `bool`; NaN differs from everything.
     ne => Ne;
-    /// Whether `self < rhs`, as `bool`; false is less than true.
+    /// Returns whether `self < rhs`, as `bool`; false is less than true.
     lt => Lt;
-    /// Whether `self <= rhs`, as `bool`.
+    /// Returns whether `self <= rhs`, as `bool`.
     le => Le;
-    /// Whether `self > rhs`, as `bool`.
+    /// Returns whether `self > rhs`, as `bool`.
     gt => Gt;
-    /// Whether `self >= rhs`, as `bool`.
+    /// Returns whether `self >= rhs`, as `bool`.
     ge => Ge;
-    /// `self` to the power of `rhs`. As in C, 1 to any power and anything to the power of 0 are 1, and negative floats
-    /// have whole powers only, else NaN. Powers of integers wrap; where the exponent is negative they are cut towards
-    /// zero, so that they are 0 but for those of 1 and -1 (numpy refuses them; the power of 0 is 0 as well).
+    /// Returns `self` to the power of `rhs`. As in C, 1 to any power is 1, and so is any number to the power of 0. A
+    /// negative float to a power that is not whole is NaN. Powers of integers wrap. If the exponent of an integer is
+    /// negative, the result is cut towards zero: 0, except for the powers of 1 and -1 (numpy refuses them; the power of
+    /// 0 is 0 as well).
     pow => Pow;
-    /// The remainder of a division that is rounded down, so that it has the sign of the divisor (PyTorch's `remainder`):
-    /// exact but for one addition. Where the divisor is 0, NaN of floats, and `self` of integers.
+    /// Returns the remainder of the division that rounds down; it has the sign of the divisor (PyTorch's `remainder`).
+    /// It is exact except for one addition. If the divisor is 0, floats give NaN and integers give `self`.
     rem => Rem;
-    /// The remainder of a division that is cut towards zero, so that it has the sign of `self` (Rust's `%`): exact.
-    /// Where the divisor is 0, NaN of floats, and `self` of integers.
+    /// Returns the remainder of the division that cuts towards zero; it has the sign of `self` (Rust's `%`). It is
+    /// exact. If the divisor is 0, floats give NaN and integers give `self`.
     fmod => Fmod;
-    /// The angle in radians, from -pi to pi, of the point whose y coordinate is `self` and whose x coordinate is `rhs`.
+    /// Returns the angle in radians, from -pi to pi, of the point with y coordinate `self` and x coordinate `rhs`.
     atan2 => Atan2;
-    /// The bits of integers that both have; of truth values, whether both are true.
+    /// Returns the bits that both integers have; for `bool`, whether both are true.
     bitwise_and => BitwiseAnd;
-    /// The bits of integers that one has, or both; of truth values, whether one is true, or both.
+    /// Returns the bits that at least one of the integers has; for `bool`, whether at least one is true.
     bitwise_or => BitwiseOr;
-    /// The bits of integers that one has and not the other; of truth values, whether they differ.
+    /// Returns the bits that exactly one of the integers has; for `bool`, whether they differ.
     bitwise_xor => BitwiseXor;
-    /// The integer with its bits moved up by `rhs`; 0 where that is negative or the dtype's count of bits or more.
+    /// Returns the integer with its bits shifted left by `rhs`; 0 if `rhs` is outside `0..bits` of the dtype.
     shl => Shl;
-    /// The integer with its bits moved down by `rhs`, if it is signed with copies of the sign; where `rhs` is negative or the
-    /// dtype's count of bits or more, 0, and of negative numbers -1.
+    /// Returns the integer with its bits shifted right by `rhs`; signed integers are filled with copies of the sign. If
+    /// `rhs` is outside `0..bits` of the dtype, the result is 0, or -1 for negative numbers.
     shr => Shr;
-    /// Whether both elements are true, or numbers that are not 0, as `bool`.
+    /// Returns whether both elements are true or not 0, as `bool`.
     logical_and => LogicalAnd;
-    /// Whether one element is true, or a number that is not 0, or both, as `bool`.
+    /// Returns whether at least one element is true or not 0, as `bool`.
     logical_or => LogicalOr;
-    /// Whether one element is true, or a number that is not 0, and the other is not, as `bool`.
+    /// Returns whether exactly one element is true or not 0, as `bool`.
     logical_xor => LogicalXor;
 }

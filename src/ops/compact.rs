@@ -1,20 +1,24 @@
-//! Elements picked by whether they are not 0. How many there are is known only on the device: the size of the result
-//! takes one read.
+//! Elements selected by whether they are nonzero. Only the device knows how many there are: the size of the result
+//! takes one readback.
 
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 #[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
-use crate::expr::Domain;
-use crate::kernels::compact::{Compact, WORKGROUP};
-use crate::shape::Shape;
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::base::error::Error;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
+use crate::engine::launch::Launch;
+use crate::kernels::compact::{Compact, Parameters, WORKGROUP};
+use crate::kernels::expr::Domain;
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The places of the elements that are not 0, in row-major order: a `u32` row of coordinates for each. NaN is not 0.
+    /// Returns the coordinates of the nonzero elements in row-major order, a `u32` row for each element. NaN is
+    /// nonzero.
     ///
-    /// How many there are is counted on the device: the call blocks until that number is read. In a browser, where
-    /// nothing may block, use [`nonzero_async`](Self::nonzero_async).
+    /// The device counts the elements: the call blocks until the count is read. In a browser, where nothing may block,
+    /// use [`nonzero_async`](Self::nonzero_async).
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -26,14 +30,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::SizeOverflow`], [`Error::OutOfMemory`]; whatever went wrong in the computation so far.
+    /// [`Error::SizeOverflow`], [`Error::OutOfMemory`]; any error of the computation so far.
     pub fn nonzero(&self) -> Result<Tensor> {
         const OP: &str = "nonzero";
         let counts = Counts::of(self, OP)?;
         counts.places(counts.all()?, OP)?.coordinates(self.shape())
     }
 
-    /// The same without blocking.
+    /// Returns the result of [`nonzero`](Self::nonzero) without blocking.
     ///
     /// # Errors
     /// As [`nonzero`](Self::nonzero).
@@ -43,9 +47,9 @@ impl Tensor {
         counts.places(counts.all_async().await?, OP)?.coordinates(self.shape())
     }
 
-    /// The elements where `mask` is not 0, as a vector, in row-major order. Both are broadcast.
+    /// Returns the elements whose `mask` is nonzero, as a vector in row-major order. Both are broadcast.
     ///
-    /// It blocks as [`nonzero`](Self::nonzero) does.
+    /// The call blocks as [`nonzero`](Self::nonzero) does.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -58,14 +62,14 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for a mask of floats; [`Error::ShapeMismatch`], [`Error::DeviceMismatch`];
-    /// [`Error::SizeOverflow`], [`Error::OutOfMemory`]; whatever went wrong in the computation so far.
+    /// [`Error::SizeOverflow`], [`Error::OutOfMemory`]; any error of the computation so far.
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         const OP: &str = "masked_select";
         let (x, counts) = self.masked(mask, OP)?;
         x.index_select(&counts.places(counts.all()?, OP)?, 0)
     }
 
-    /// The same without blocking.
+    /// Returns the result of [`masked_select`](Self::masked_select) without blocking.
     ///
     /// # Errors
     /// As [`masked_select`](Self::masked_select).
@@ -75,7 +79,7 @@ impl Tensor {
         x.index_select(&counts.places(counts.all_async().await?, OP)?, 0)
     }
 
-    /// The elements as a vector, and how many a mask selects up to each.
+    /// Returns the broadcast elements as a vector, and the running counts of the broadcast mask.
     fn masked(&self, mask: &Tensor, op: &'static str) -> Result<(Tensor, Counts)> {
         self.check_same_device(mask, op)?;
         Domain::Bits.check(mask.dtype(), op)?;
@@ -85,7 +89,7 @@ impl Tensor {
         Ok((self.broadcast_to(&shape)?.flatten_all()?, counts))
     }
 
-    /// The coordinates in a shape of places that are counted in row-major order.
+    /// Returns the coordinates in a shape, for places counted in row-major order.
     fn coordinates(&self, shape: &Shape) -> Result<Tensor> {
         let rank = shape.rank();
         // The number of elements inside of each axis. An empty tensor has no places.
@@ -97,7 +101,7 @@ impl Tensor {
     }
 }
 
-/// How many elements are not 0 up to each one, itself included.
+/// For each element, how many elements up to and including it are nonzero.
 struct Counts(Tensor);
 
 impl Counts {
@@ -106,13 +110,13 @@ impl Counts {
         tensor.ne(0)?.flatten_all()?.cumsum(0).map(Counts)
     }
 
-    /// The count of all, if there is an element.
+    /// Returns the last count, if there is an element.
     fn last(&self) -> Result<Option<Tensor>> {
         let elements = self.0.elem_count();
         (elements > 0).then(|| self.0.narrow(0, elements - 1, 1)).transpose()
     }
 
-    /// The count of all, read from the device.
+    /// Reads the last count from the device.
     fn all(&self) -> Result<usize> {
         self.last()?.map_or(Ok(0), |last| Ok(last.to_scalar::<u32>()? as usize))
     }
@@ -124,13 +128,15 @@ impl Counts {
         }
     }
 
-    /// The places of the elements that are not 0, of which there are so many.
+    /// Returns the places of the `count` nonzero elements.
     fn places(&self, count: usize, op: &'static str) -> Result<Tensor> {
         let (elements, device) = (self.0.elem_count(), self.0.device());
         let places = allocate(&count.into(), DType::U32, device, op)?;
         if count > 0 {
             let buffers = [&*self.0.row_major_buffer()?, &places];
-            device.runtime().launch(Compact, &buffers, &[elements as u32], elements.div_ceil(WORKGROUP as usize))?;
+            let parameters = Parameters { count: elements };
+            let groups = elements.div_ceil(WORKGROUP as usize);
+            device.runtime().run(Launch { kernel: Compact, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(places, count.into(), DType::U32, device))
     }

@@ -1,14 +1,17 @@
 //! Convolutions and transposed convolutions.
 
 use super::window::{PerAxis, Window, batched};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
+use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
-use crate::kernels::conv::Conv;
+use crate::engine::launch::Launch;
+use crate::kernels::conv::{Conv, Parameters};
+use crate::kernels::expr::Domain;
 use crate::kernels::tiles::Tile;
-use crate::shape::{Dims, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// How a convolution goes over its input. By default: stride 1, no padding, dilation 1, one group.
 ///
@@ -81,18 +84,18 @@ impl ConvConfig {
 
 macro_rules! convolutions {
     ($($(#[$doc:meta])* $name:ident, $axes:literal, $transposed:literal;)*) => {
-        /// Convolutions, as PyTorch has them: really cross-correlations, as the kernel is not flipped. `f16` and `bf16`
-        /// are accumulated in `f32` and rounded once; integers wrap. As sums of products, convolutions of `i8` are `i32`
-        /// and those of `u8` are `u32`, and so are their biases. Inputs of any strides are read where they are; nothing is
-        /// laid out in memory on the way.
+        /// Convolutions as in PyTorch. They are cross-correlations, as the kernel is not flipped. `f16` and `bf16` are
+        /// accumulated in `f32` and rounded once; integers wrap. Convolutions of `i8` and their biases are `i32`,
+        /// convolutions of `u8` and their biases `u32`. Inputs may have any strides: they are read in place, and no
+        /// intermediate is stored in memory.
         impl Tensor {
             $(
                 $(#[$doc])*
                 ///
                 /// # Errors
-                /// [`Error::RankMismatch`]; [`Error::ShapeMismatch`] where channels, groups and bias do not fit;
-                /// [`Error::InvalidArgument`] for strides, dilations, groups and kernels of 0 and for a kernel that is
-                /// larger than the padded input; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`],
+                /// [`Error::RankMismatch`]; [`Error::ShapeMismatch`] if channels, groups and bias do not fit;
+                /// [`Error::InvalidArgument`] if a stride, a dilation, a kernel or the number of groups is 0, or if a
+                /// kernel is larger than the padded input; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`],
                 /// [`Error::SizeOverflow`]; [`Error::UnsupportedDType`] for `bool`.
                 pub fn $name(&self, weight: &Tensor, bias: Option<&Tensor>, config: &ConvConfig) -> Result<Tensor> {
                     let problem = Problem { axes: $axes, transposed: $transposed, op: stringify!($name) };
@@ -104,8 +107,8 @@ macro_rules! convolutions {
 }
 
 convolutions! {
-    /// The convolution of `(N, C_in, L)`, or `(C_in, L)`, with a weight of `(C_out, C_in / groups, K)` and a bias of
-    /// `(C_out)`: `(N, C_out, (L + padding - dilation (K - 1) - 1) / stride + 1)`, rounded down.
+    /// Returns the convolution of `(N, C_in, L)` or `(C_in, L)` with a weight of `(C_out, C_in / groups, K)` and a bias
+    /// of `(C_out)`. The result is `(N, C_out, (L + padding - dilation (K - 1) - 1) / stride + 1)`, rounded down.
     ///
     /// ```
     /// # use marquetry::{ConvConfig, Device, Tensor};
@@ -117,9 +120,9 @@ convolutions! {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     conv1d, 1, false;
-    /// The convolution of `(N, C_in, H, W)`, or `(C_in, H, W)`, with a weight of `(C_out, C_in / groups, KH, KW)` and a
-    /// bias of `(C_out)`. Along each axis the output has
-    /// `(length + padding - dilation (K - 1) - 1) / stride + 1` elements, rounded down.
+    /// Returns the convolution of `(N, C_in, H, W)` or `(C_in, H, W)` with a weight of `(C_out, C_in / groups, KH, KW)`
+    /// and a bias of `(C_out)`. Along each axis the output has `(length + padding - dilation (K - 1) - 1) / stride + 1`
+    /// elements, rounded down.
     ///
     /// ```
     /// # use marquetry::{ConvConfig, DType, Device, Tensor};
@@ -133,13 +136,14 @@ convolutions! {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     conv2d, 2, false;
-    /// The convolution of `(N, C_in, D, H, W)`, or `(C_in, D, H, W)`, with a weight of
-    /// `(C_out, C_in / groups, KD, KH, KW)` and a bias of `(C_out)`; lengths as of [`conv2d`](Self::conv2d).
+    /// Returns the convolution of `(N, C_in, D, H, W)` or `(C_in, D, H, W)` with a weight of
+    /// `(C_out, C_in / groups, KD, KH, KW)` and a bias of `(C_out)`. The lengths are as for [`conv2d`](Self::conv2d).
     conv3d, 3, false;
-    /// The transposed convolution of `(N, C_in, L)`, or `(C_in, L)`, with a weight of `(C_in, C_out / groups, K)` and a
-    /// bias of `(C_out)`: `(N, C_out, (L - 1) stride - padding + dilation (K - 1) + output_padding + 1)`. It is what
-    /// carries the gradient of a [`conv1d`](Self::conv1d) back to its input: every element is spread over a window of
-    /// the output.
+    /// Returns the transposed convolution of `(N, C_in, L)` or `(C_in, L)` with a weight of `(C_in, C_out / groups, K)`
+    /// and a bias of `(C_out)`. The result is
+    /// `(N, C_out, (L - 1) stride - padding + dilation (K - 1) + output_padding + 1)`. Each element is spread over a
+    /// window of the output: a transposed convolution carries the gradient of a [`conv1d`](Self::conv1d) back to its
+    /// input.
     ///
     /// ```
     /// # use marquetry::{ConvConfig, Device, Tensor};
@@ -151,8 +155,8 @@ convolutions! {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     conv_transpose1d, 1, true;
-    /// The transposed convolution of `(N, C_in, H, W)`, or `(C_in, H, W)`, with a weight of
-    /// `(C_in, C_out / groups, KH, KW)` and a bias of `(C_out)`; lengths as of
+    /// Returns the transposed convolution of `(N, C_in, H, W)` or `(C_in, H, W)` with a weight of
+    /// `(C_in, C_out / groups, KH, KW)` and a bias of `(C_out)`. The lengths are as for
     /// [`conv_transpose1d`](Self::conv_transpose1d).
     ///
     /// ```
@@ -165,20 +169,20 @@ convolutions! {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     conv_transpose2d, 2, true;
-    /// The transposed convolution of `(N, C_in, D, H, W)`, or `(C_in, D, H, W)`, with a weight of
-    /// `(C_in, C_out / groups, KD, KH, KW)` and a bias of `(C_out)`; lengths as of
+    /// Returns the transposed convolution of `(N, C_in, D, H, W)` or `(C_in, D, H, W)` with a weight of
+    /// `(C_in, C_out / groups, KD, KH, KW)` and a bias of `(C_out)`. The lengths are as for
     /// [`conv_transpose1d`](Self::conv_transpose1d).
     conv_transpose3d, 3, true;
 }
 
-/// With so many taps along an axis it is worth finding out which of them meet elements.
+/// If a kernel has this many taps along an axis, it is worth finding the taps that meet elements.
 const LONG_KERNEL: usize = 64;
 
-/// How many times as many taps as meet the input a kernel has whose other taps are left out: places of a block differ in which
-/// they meet, and it cannot be computed by tiles in workgroup memory.
+/// If a kernel has more than this many times the taps that meet the input, the other taps are left out. The places of a
+/// block then use different taps, so that tiles in workgroup memory cannot be used.
 const FAR: usize = 8;
 
-/// What is asked for.
+/// The kind of convolution.
 #[derive(Clone, Copy)]
 struct Problem {
     axes: usize,
@@ -210,7 +214,7 @@ impl Problem {
         }
         let (mut x, added) = batched(x, self.axes, op)?;
         let mut sizes = self.sizes(&x, weight, config)?;
-        // Of an empty weight, another axis may be as long as it likes.
+        // The other axes of an empty weight may have any length.
         let channels = sizes.groups.checked_mul(sizes.output_channels).ok_or_else(|| Error::SizeOverflow {
             op,
             shape: weight.shape().clone(),
@@ -227,7 +231,7 @@ impl Problem {
         }
         let shape: Shape = [x.dims()[0], channels].iter().chain(&sizes.outputs).copied().collect();
         if self.axes == 1 {
-            // As an image of one row.
+            // The tensor becomes an image of one row.
             x = x.unsqueeze(2)?;
             sizes.windows.insert(0, Window::TRIVIAL);
             sizes.outputs.insert(0, 1);
@@ -236,7 +240,7 @@ impl Problem {
         if added { y.squeeze(0) } else { Ok(y) }
     }
 
-    /// Checks shapes against each other.
+    /// Checks the shapes against each other.
     fn sizes(&self, x: &Tensor, weight: &Tensor, config: &ConvConfig) -> Result<Sizes> {
         let (op, axes, groups) = (self.op, self.axes, config.groups);
         if weight.rank() != axes + 2 {
@@ -293,18 +297,18 @@ impl Problem {
         Ok(Sizes { groups, input_channels, output_channels, windows, outputs })
     }
 
-    /// Whether a long kernel meets elements of the input with few of its taps, wherever it is.
+    /// Returns whether a long kernel meets the input with few of its taps, whatever its place.
     fn meets_little(&self, window: &Window) -> bool {
         let Window { input, kernel, stride, dilation, .. } = *window;
         let common = if self.transposed { gcd(stride, dilation) } else { 1 };
-        // In a transposed convolution a place has every `stride / common`-th tap, which meets every `dilation / common`-th
-        // element.
+        // A place of a transposed convolution uses every `stride / common`-th tap. These taps meet every
+        // `dilation / common`-th element.
         let step = if self.transposed { stride / common } else { 1 };
         let (taps, met) = (kernel.div_ceil(step), input.div_ceil(dilation / common));
         taps >= LONG_KERNEL && taps / FAR > met
     }
 
-    /// The convolution of checked sizes.
+    /// Runs the convolution of checked sizes.
     fn launch(
         &self,
         x: &Tensor,
@@ -325,10 +329,10 @@ impl Problem {
             None => Ok(y),
         };
         if shape.contains(&0) || x.elem_count() == 0 || weight.elem_count() == 0 {
-            // Sums of nothing.
+            // All sums are empty.
             return with_bias(Tensor::zeros(shape, summed, device)?);
         }
-        // In a transposed convolution outputs that are a stride apart belong together.
+        // In a transposed convolution, outputs that are a stride apart use the same taps.
         let along = |axis: usize| if self.transposed { sizes.windows[axis].stride } else { 1 };
         let axes = sizes.windows.len();
         let phases: usize = (0..axes).map(|axis| along(axis).min(sizes.outputs[axis])).product();
@@ -339,30 +343,29 @@ impl Problem {
         let tile = choose_tile(device, dtype, rows, columns, places[axes - 1], clipped);
         places[axes - 1] = places[axes - 1].next_multiple_of(tile.strip() as usize);
         let columns = x.dims()[0] * places.iter().product::<usize>();
-        // With many rows, the products take the time and not the loads.
+        // If there are many rows, the products take the time, not the loads.
         let last = sizes.windows[axes - 1];
         let few_rows = matches!(tile, Tile::Registers { rows: 1, columns: 2.. });
         let slides = few_rows && !self.transposed && last.stride == last.dilation && last.kernel > 1 && !clipped;
         let transposed = self.transposed;
         let mut config = Conv { dtype, axes, transposed, bias: bias.is_some(), tile, slides, clipped };
-        if config.parameter_words() > device.info().limits.max_parameter_words as usize {
+        if !device.takes(&config) {
             config.bias = false;
         }
 
         let (weight, bias) = (weight.contiguous()?, bias.filter(|_| config.bias).map(Tensor::contiguous).transpose()?);
-        let mut parameters = vec![x.dims()[0], sizes.groups, rows, sizes.input_channels];
-        for (window, &output) in sizes.windows.iter().zip(&sizes.outputs) {
-            let Window { input, kernel, stride, dilation, before, .. } = *window;
-            parameters.extend([output, input, kernel, stride, dilation, before]);
-        }
-        if self.transposed {
-            parameters.extend(sizes.windows.iter().map(|window| window.stride / gcd(window.stride, window.dilation)));
-        }
-        parameters.push(x.layout().offset);
-        parameters.extend(x.strides().iter().map(|&stride| stride as usize));
-        parameters.push(weight.layout().offset);
-        parameters.extend(bias.iter().map(|bias| bias.layout().offset));
-        let parameters: Vec<u32> = parameters.into_iter().map(|n| n as u32).collect();
+        let step = |window: &Window| window.stride / gcd(window.stride, window.dilation);
+        let parameters = Parameters {
+            images: x.dims()[0],
+            groups: sizes.groups,
+            rows,
+            channels: sizes.input_channels,
+            windows: sizes.windows.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
+            steps: sizes.windows.iter().filter(|_| transposed).map(step).collect(),
+            x: x.layout().into(),
+            weight_offset: weight.layout().offset,
+            bias_offset: bias.as_ref().map(|bias| bias.layout().offset),
+        };
 
         let accumulated = dtype.widened();
         let output = allocate(shape, accumulated, device, op)?;
@@ -374,13 +377,13 @@ impl Problem {
         let groups = groups.iter().try_fold(sizes.groups, |n, &m| n.checked_mul(m));
         let groups = groups.ok_or_else(|| Error::SizeOverflow { op, shape: shape.clone(), limit: u32::MAX.into() })?;
         let biased = config.bias;
-        device.runtime().launch(config, &bindings, &parameters, groups)?;
+        device.runtime().run(Launch { kernel: config, buffers: &bindings, parameters, groups })?;
         let y = Tensor::from_buffer(output, shape.clone(), accumulated, device).to_dtype(summed)?;
         if biased { Ok(y) } else { with_bias(y) }
     }
 }
 
-/// The length of a transposed convolution's output along an axis.
+/// Returns the length of a transposed convolution's output along an axis.
 fn transposed_output(window: &Window, output_padding: usize, op: &'static str) -> Result<usize> {
     let Window { input, stride, dilation, before, after, .. } = *window;
     if output_padding >= stride.max(dilation) {
@@ -406,15 +409,16 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// How the work is cut for so many output channels per group, places in all images, and places along the last axis.
+/// Chooses the tile for output channels per group, places in all images, and places along the last axis.
 fn choose_tile(device: &Device, dtype: DType, rows: usize, places: usize, last: usize, clipped: bool) -> Tile {
     let tuning = &device.tuning().conv;
-    // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
+    // A product of 64-bit integers takes several 32-bit products, and no larger tile stays in Intel's registers.
     if tuning.workgroup && rows >= 16 && dtype != DType::I64 && !clipped {
         return Tile::Workgroup;
     }
     let rows = if rows < 4 { 1 } else { 8 };
-    // 32 columns per workgroup or more, in whole strips: the fewer are wasted. Sums of 64 bits take twice the registers.
+    // A workgroup has 32 columns, or more in whole strips if few of them are wasted. 64-bit sums take twice the
+    // registers.
     let strips = places >= 96 && last >= 3 && dtype.size_in_bytes() < 8;
     Tile::Registers { rows, columns: if strips { tuning.columns } else { 1 } }
 }

@@ -1,14 +1,16 @@
 //! Conversions between dtypes.
 
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::expr::Expr;
-use crate::tensor::{Fusion, Tensor};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::kernels::expr::Expr;
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The elements as another dtype, converted as Rust's `as` does it: floats to integers are cut towards zero and
-    /// saturate, NaN becomes 0, integers lose high bits, numbers that a float does not hold are rounded to the nearest
-    /// that it does, ties to even. A truth value is 1 or 0, and a number is true that is not 0, NaN too.
+    /// Returns the elements as another dtype, converted as by Rust's `as`. A float becomes an integer by cutting
+    /// towards zero and saturating; NaN becomes 0. An integer loses its high bits. A number that a float does not hold
+    /// is rounded to the nearest one that it holds, ties to even. A `bool` becomes 1 or 0. A number becomes true if it
+    /// is not 0, also NaN.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -19,7 +21,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Whatever went wrong in the computation so far.
+    /// Any error of the computation so far.
     pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
         if self.dtype() == dtype {
             return Ok(self.clone());

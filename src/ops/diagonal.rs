@@ -1,21 +1,24 @@
 //! Diagonals and triangles of matrices.
 
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
+use crate::base::word::Word;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Expr};
-use crate::layout::Layout;
-use crate::shape::Shape;
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::kernels::expr::{BinaryOp, Expr};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 
-/// The length of the axes of a diagonal, and the row and column where it begins.
+/// Returns the row and the column where a diagonal begins.
 fn first_of_diagonal(diagonal: isize) -> [usize; 2] {
     let distance = diagonal.unsigned_abs();
     if diagonal < 0 { [distance, 0] } else { [0, distance] }
 }
 
 impl Tensor {
-    /// The matrices in the last two axes with zeros above a diagonal: 0 is the main one, those above it are positive.
+    /// Returns the matrices in the last two axes with zeros above a diagonal. Diagonal 0 is the main one, and positive
+    /// ones are above it.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -32,7 +35,8 @@ impl Tensor {
         self.triangle(diagonal, BinaryOp::Le, "tril")
     }
 
-    /// The matrices in the last two axes with zeros below a diagonal: 0 is the main one, those above it are positive.
+    /// Returns the matrices in the last two axes with zeros below a diagonal. Diagonal 0 is the main one, and positive
+    /// ones are above it.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -48,7 +52,7 @@ impl Tensor {
         self.triangle(diagonal, BinaryOp::Ge, "triu")
     }
 
-    /// Keeps the elements whose column is, compared by `side`, on the diagonal or on that side of it.
+    /// Keeps the elements on a diagonal and on one side of it, which the comparison `side` selects.
     fn triangle(&self, diagonal: isize, side: BinaryOp, op: &'static str) -> Result<Tensor> {
         let [.., rows, columns] = *self.dims() else {
             return Err(Error::RankMismatch { op, expected: "2 or more", shape: self.shape().clone() });
@@ -66,7 +70,7 @@ impl Tensor {
         fusion.finish(Expr::Select(on_side.into(), x.into(), zero.into()), self.device(), op)
     }
 
-    /// The square matrix with ones on its main diagonal and zeros elsewhere.
+    /// Returns the square matrix with ones on its main diagonal and zeros elsewhere.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -87,8 +91,8 @@ impl Tensor {
         fusion.finish(Expr::Select(on_diagonal.into(), one.into(), zero.into()), device, OP)
     }
 
-    /// Of a vector, the matrix with it on a diagonal and zeros elsewhere; of a matrix, the view of a diagonal. Diagonal 0
-    /// is the main one, those above it are positive.
+    /// Returns a matrix with this vector on a diagonal and zeros elsewhere, or the view of a diagonal of this matrix.
+    /// Diagonal 0 is the main one, and positive ones are above it.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -120,7 +124,7 @@ impl Tensor {
     }
 }
 
-/// The view of a diagonal of a matrix.
+/// Returns the view of a diagonal of a matrix.
 fn diagonal_of(matrix: &Layout, diagonal: isize, op: &'static str) -> Result<Layout> {
     let [row, column] = first_of_diagonal(diagonal);
     let (rows, columns) = (matrix.shape[0], matrix.shape[1]);
@@ -141,7 +145,7 @@ fn binary(function: BinaryOp, a: Expr, b: Expr) -> Expr {
     Expr::Binary(function, a.into(), b.into())
 }
 
-/// The row and the column of the element in its matrix, given the numbers of both.
+/// Returns the row and the column of an output element in its matrix, which has these rows and columns.
 fn place([rows, columns]: [Expr; 2]) -> [Expr; 2] {
     let row = binary(BinaryOp::Rem, binary(BinaryOp::Div, Expr::Index, columns.clone()), rows);
     [row, binary(BinaryOp::Rem, Expr::Index, columns)]

@@ -1,7 +1,7 @@
 //! Einstein's summation convention: sums of products over named axes.
 
-use crate::error::{Error, Result};
-use crate::shape::{Dims, Shape};
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Dims, Shape};
 use crate::tensor::Tensor;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 const OP: &str = "einsum";
 
 impl Tensor {
-    /// Sums of products over named axes, as numpy's `einsum`. Each operand's axes are named by a letter each; axes of one
-    /// name are one axis, and those that the output does not name are summed over. A letter twice in an operand means its
-    /// diagonal. Without `->` the output has the letters that come once, in the order of the alphabet. `...` stands for
-    /// any axes, which are broadcast.
+    /// Returns sums of products over named axes, as numpy's `einsum`. A letter names each axis of an operand. Axes of
+    /// one name are one axis, and axes that the output does not name are summed over. A letter that occurs twice in an
+    /// operand stands for its diagonal. Without `->`, the output has the letters that occur once, in alphabetical
+    /// order. `...` stands for any number of axes, which are broadcast.
     ///
-    /// Operands are combined from left to right, each two by a matrix product where axes are summed over. Only where
-    /// several axes are rows, columns or summed over at once, and their strides do not merge, is an operand copied. Sums
-    /// of `f16` are computed in `f32`.
+    /// Operands are combined from left to right, two at a time. If axes are summed over, a matrix product combines
+    /// them. An operand is copied only if several of its axes together are the rows, the columns or the depth, and
+    /// their strides do not merge. Sums of `f16` and `bf16` are computed in `f32`.
     ///
     /// ```
     /// # use marquetry::{DType, Device, Tensor};
@@ -30,9 +30,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for subscripts that are none, that do not fit the shapes, or lengths of one name that
+    /// [`Error::InvalidArgument`] if the subscripts are malformed or do not fit the shapes, or if lengths of one name
     /// are neither equal nor 1; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for
-    /// integers of 8 bits.
+    /// 8-bit integers and `bool`.
     pub fn einsum<T: Borrow<Tensor>>(subscripts: &str, operands: &[T]) -> Result<Tensor> {
         let tensors: Vec<&Tensor> = operands.iter().map(Borrow::borrow).collect();
         let invalid = |message: String| {
@@ -64,12 +64,12 @@ impl Tensor {
 /// The name of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Label {
-    /// One of those that `...` stands for, counted from the last of them.
+    /// An axis that `...` stands for, counted from the last one.
     Ellipsis(usize),
     Letter(char),
 }
 
-/// The names of the operands' axes, and of the output's.
+/// Returns the names of the operands' axes, and of the output's.
 fn parse(subscripts: &str, tensors: &[&Tensor]) -> Result<(Vec<Vec<Label>>, Vec<Label>), String> {
     let text: String = subscripts.chars().filter(|c| !c.is_whitespace()).collect();
     let (inputs, output) = match text.split_once("->") {
@@ -110,7 +110,7 @@ fn parse(subscripts: &str, tensors: &[&Tensor]) -> Result<(Vec<Vec<Label>>, Vec<
     Ok((inputs, output))
 }
 
-/// The names of a term, which has `rank` axes if that is known.
+/// Returns the names of a term, which has `rank` axes if that is known.
 fn labels(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
     let (before, after) = match term.split_once("...") {
         Some((before, after)) => (before, Some(after)),
@@ -132,7 +132,7 @@ fn labels(term: &str, rank: Option<usize>) -> Result<Vec<Label>, String> {
     Ok(labels)
 }
 
-/// Axes of one name are of one length, or 1; those of one operand are equal.
+/// Checks that the lengths of axes of one name are equal within an operand, and equal or 1 between operands.
 fn check_lengths(inputs: &[Vec<Label>], tensors: &[&Tensor]) -> Result<(), String> {
     let mut lengths = BTreeMap::new();
     for (labels, tensor) in inputs.iter().zip(tensors) {
@@ -163,7 +163,7 @@ struct Factor {
 }
 
 impl Factor {
-    /// Names axes; the diagonal of those that have one name.
+    /// Names the axes of a tensor. Axes of one name become their diagonal.
     fn new(tensor: &Tensor, mut labels: Vec<Label>) -> Result<Factor> {
         let mut tensor = tensor.clone();
         let twice = |labels: &[Label]| {
@@ -186,12 +186,12 @@ impl Factor {
         self.labels.iter().zip(self.tensor.dims()).find(|(other, _)| *other == label).map_or(1, |(_, &length)| length)
     }
 
-    /// In the dtype that sums have.
+    /// Converts to the dtype in which sums are accumulated.
     fn widened(self) -> Result<Factor> {
         Ok(Factor { tensor: self.tensor.to_dtype(self.tensor.dtype().widened())?, labels: self.labels })
     }
 
-    /// Summed over all axes but some.
+    /// Sums over all axes except those that are `kept`.
     fn summed(self, kept: impl Fn(&Label) -> bool) -> Result<Factor> {
         let axes: Vec<usize> = (0..self.labels.len()).filter(|&axis| !kept(&self.labels[axis])).collect();
         if axes.is_empty() {
@@ -201,7 +201,7 @@ impl Factor {
         Ok(Factor { tensor: self.tensor.sum(axes)?, labels })
     }
 
-    /// The view with its axes in the order of `labels`, those that it does not have with length 1.
+    /// Returns the view with its axes in the order of `labels`. Axes that the factor lacks have length 1.
     fn in_order(&self, labels: &[Label]) -> Result<Tensor> {
         let place = |label: &Label| self.labels.iter().position(|other| other == label);
         let mut view = self.tensor.permute(labels.iter().filter_map(place).collect::<Vec<_>>())?;
@@ -211,9 +211,9 @@ impl Factor {
         Ok(view)
     }
 
-    /// The product with another factor, summed over the axes that nobody needs any more.
+    /// Returns the product with another factor, summed over the axes that are not `needed` later.
     fn times(self, rhs: Factor, needed: &impl Fn(&Label) -> bool) -> Result<Factor> {
-        // What only one of them has is summed before it is multiplied.
+        // Axes of only one factor are summed before the product.
         let lone = |x: &Factor, other: &Factor| x.labels.iter().any(|label| !needed(label) && !other.has(label));
         let (lone_lhs, lone_rhs) = (lone(&self, &rhs), lone(&rhs, &self));
         let mut lhs = if lone_lhs { self.widened()?.summed(|label| needed(label) || rhs.has(label))? } else { self };
@@ -225,7 +225,7 @@ impl Factor {
         if contracted.is_empty() { lhs.multiplied(&rhs) } else { lhs.contracted(&rhs, &contracted) }
     }
 
-    /// The product element by element.
+    /// Returns the elementwise product.
     fn multiplied(&self, rhs: &Factor) -> Result<Factor> {
         let added = rhs.labels.iter().filter(|label| !self.has(label));
         let labels: Vec<Label> = self.labels.iter().chain(added).copied().collect();
@@ -233,7 +233,7 @@ impl Factor {
         Ok(Factor { tensor, labels })
     }
 
-    /// The matrix product: axes that both have are its batch, those of one side the rows or columns.
+    /// Returns the matrix product. Axes of both factors are the batch, axes of one factor its rows or columns.
     fn contracted(&self, rhs: &Factor, contracted: &[Label]) -> Result<Factor> {
         let only = |x: &Factor, other: &Factor| -> Vec<Label> {
             x.labels.iter().copied().filter(|label| !other.has(label)).collect()
@@ -249,7 +249,8 @@ impl Factor {
         Ok(Factor { tensor: product.reshape(shape)?, labels })
     }
 
-    /// The axes of the batch, then `rows` as one axis, then `columns` as one. Those that `other` has too get its lengths.
+    /// Returns the tensor with the axes of the batch, then `rows` as one axis, then `columns` as one. Rows and columns
+    /// that `other` has, too, are broadcast to its lengths.
     fn matrices(&self, other: &Factor, batch: &[Label], rows: &[Label], columns: &[Label]) -> Result<Tensor> {
         let view = self.in_order(&[batch, rows, columns].concat())?;
         let mut dims: Dims = view.dims().into();
@@ -263,13 +264,13 @@ impl Factor {
         Ok(view)
     }
 
-    /// The axes of the output, in its order.
+    /// Returns the tensor with the axes of the output, in its order.
     fn into_output(self, output: &[Label]) -> Result<Tensor> {
         self.summed(|label| output.contains(label))?.in_order(output)
     }
 }
 
-/// The length that two axes are broadcast to.
+/// Returns the length that two axes are broadcast to.
 fn broadcast_length(a: usize, b: usize) -> usize {
     if a == 1 { b } else { a }
 }

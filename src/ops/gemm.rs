@@ -1,11 +1,13 @@
-//! General matrix products as BLAS has them, `alpha op(A) op(B) + beta C`: of tensors, of many, and of matrices that lie
+//! General matrix products as in BLAS, `alpha op(A) op(B) + beta C`: of tensors, of lists of tensors, and of matrices
 //! in flat buffers.
 
-use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Expr};
-use crate::layout::Layout;
-use crate::shape::Shape;
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
+use crate::base::word::Word;
+use crate::kernels::expr::{BinaryOp, Expr};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 use std::borrow::Borrow;
 
 /// What [`Tensor::gemm`] computes: `alpha op(A) op(B) + beta C`, where `op` may transpose. The default is the product.
@@ -73,8 +75,9 @@ pub struct GemmStridedBatched {
 }
 
 impl Tensor {
-    /// `alpha op(self) op(rhs) + beta c`, of matrices or batches of them: see [`Gemm`]. Batches and `c` are broadcast to
-    /// the shape of the product. Any strides will do. Factors and sums are computed in `f32` for `f16`, and rounded once.
+    /// Returns `alpha op(self) op(rhs) + beta c` for matrices or batches of matrices: see [`Gemm`]. Batches and `c` are
+    /// broadcast to the shape of the product. Operands may have any strides. For `f16` and `bf16`, factors and sums are
+    /// computed in `f32` and rounded once.
     ///
     /// ```
     /// # use marquetry::{Device, Gemm, Tensor};
@@ -88,14 +91,14 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::RankMismatch`] below two axes; [`Error::ShapeMismatch`], [`Error::DTypeMismatch`],
-    /// [`Error::DeviceMismatch`]; [`Error::InvalidArgument`] where `beta` is not 0 but there is no `c`, or where an
-    /// integer dtype cannot hold a factor; [`Error::UnsupportedDType`] for integers of 8 bits.
+    /// [`Error::DeviceMismatch`]; [`Error::InvalidArgument`] if `beta` is not 0 but there is no `c`, or if an integer
+    /// dtype cannot hold a factor; [`Error::UnsupportedDType`] for 8-bit integers and `bool`.
     pub fn gemm(&self, rhs: &Tensor, c: Option<&Tensor>, config: Gemm) -> Result<Tensor> {
         config.run(self, rhs, c, "gemm")
     }
 
-    /// [`gemm`](Self::gemm) of many matrices that are tensors of their own; `c` may be empty where `beta` is 0. The
-    /// products do not wait for one another, and may have different shapes.
+    /// Returns the result of [`gemm`](Self::gemm) for each pair of matrices in two lists. `c` may be empty if `beta` is
+    /// 0. The products do not wait for one another, and may have different shapes.
     ///
     /// ```
     /// # use marquetry::{DType, Device, Gemm, Tensor};
@@ -108,7 +111,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where there are not as many matrices on each side; else as [`gemm`](Self::gemm).
+    /// [`Error::InvalidArgument`] if the lists differ in length; else as [`gemm`](Self::gemm).
     pub fn gemm_batched<T: Borrow<Tensor>>(a: &[T], b: &[T], c: &[T], config: Gemm) -> Result<Vec<Tensor>> {
         const OP: &str = "gemm_batched";
         if a.len() != b.len() || (!c.is_empty() && c.len() != a.len()) {
@@ -124,10 +127,10 @@ impl Tensor {
         a.iter().zip(b).enumerate().map(product).collect()
     }
 
-    /// `c` with its matrices replaced by `alpha op(A) op(B) + beta C`, where the matrices lie in the elements of `a`, `b`
-    /// and `c`, taken in row-major order whatever their shapes, as [`GemmStridedBatched`] tells. What lies between the
-    /// rows and between the matrices of `c` stays as it is. As in [`slice_assign`](Self::slice_assign), `c` is replaced
-    /// in place if nobody else holds it.
+    /// Returns `c` with its matrices replaced by `alpha op(A) op(B) + beta C`. [`GemmStridedBatched`] tells where the
+    /// matrices lie in the elements of `a`, `b` and `c`, which are taken in row-major order whatever their shapes.
+    /// Elements between the rows and between the matrices of `c` stay as they are. As in
+    /// [`slice_assign`](Self::slice_assign), `c` is replaced in place if nobody else holds it.
     ///
     /// ```
     /// # use marquetry::{Device, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder, Tensor};
@@ -153,9 +156,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where a leading dimension is smaller than a row (or a column), a matrix leaves its
-    /// buffer, or matrices of `c` overlap; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
-    /// [`Error::UnsupportedDType`] for integers of 8 bits; [`Error::OutOfMemory`] for a copy.
+    /// [`Error::InvalidArgument`] if a leading dimension is smaller than a row (or a column), if a matrix reaches
+    /// beyond its buffer, or if matrices of `c` overlap; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
+    /// [`Error::UnsupportedDType`] for 8-bit integers and `bool`; [`Error::OutOfMemory`] for a copy.
     pub fn gemm_strided_batched(a: &Tensor, b: &Tensor, c: Tensor, call: GemmStridedBatched) -> Result<Tensor> {
         const OP: &str = "gemm_strided_batched";
         a.check_same_device(&c, OP)?;
@@ -176,7 +179,7 @@ impl Tensor {
         }
         let addend = (gemm.beta != 0.0).then(|| c.with_layout(part.clone()));
         let result = gemm.run(&a, &b, addend.as_ref(), OP)?;
-        // Before it is asked who else holds the elements of c.
+        // `c` is written in place only if nobody else holds its elements.
         drop(addend);
         c.assign(|layout| call.layout(layout, call.c, [m, n]), &result, OP)
     }
@@ -197,7 +200,7 @@ impl Gemm {
         let mut terms = Vec::new();
         let product;
         if self.alpha != 0.0 {
-            // Rounded at once only where nothing is left to be done.
+            // The product is rounded at once only if nothing follows.
             let output = if self.alpha == 1.0 && self.beta == 0.0 { a.dtype() } else { a.dtype().widened() };
             product = a.product(&b, output, op)?;
             terms.push((&product, self.alpha));
@@ -227,15 +230,15 @@ impl GemmStridedBatched {
                 format!("the leading dimension {} is less than the {lines} elements of {line}", place.leading);
             return Err(Error::InvalidArgument { op: OP, message });
         }
-        // What saturates here leaves the buffer.
+        // A distance that saturates here reaches beyond the buffer.
         let [leading, stride] = [place.leading, place.stride].map(|n| isize::try_from(n).unwrap_or(isize::MAX));
         let [row, column] = if row_major { [leading, 1] } else { [1, leading] };
         buffer.strided([self.batch, sizes[0], sizes[1]].into(), &[stride, row, column], place.offset, OP)
     }
 }
 
-/// The sum of tensors times numbers, which broadcast to a shape: in the dtype that sums of `like` have, and rounded once to
-/// that of `like`.
+/// Returns the sum of tensors times numbers, broadcast to a shape. The sum is computed in the dtype in which sums of
+/// `like` are accumulated, and rounded once to the dtype of `like`.
 pub(super) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shape, op: &'static str) -> Result<Tensor> {
     let (dtype, wide) = (like.dtype(), like.dtype().widened());
     if let [(term, 1.0)] = terms

@@ -1,11 +1,15 @@
-//! Images looked at through a grid of places.
+//! Sampling of images at the places of a grid.
 
-use crate::error::{Error, Result};
-use crate::expr::Domain;
-use crate::kernels::grid_sample::{GridSample, Outside, WORKGROUP};
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
+use crate::base::word::Word;
+use crate::engine::launch::Launch;
+use crate::kernels::expr::Domain;
+use crate::kernels::grid_sample::{AxisParameters, GridSample, Outside, Parameters, WORKGROUP};
 use crate::kernels::interpolation::Interpolation;
-use crate::shape::Shape;
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// How [`Tensor::grid_sample`] makes a sample of the elements around its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,12 +47,13 @@ pub struct GridSampleConfig {
 }
 
 impl Tensor {
-    /// Samples of images, `[batch, channels, height, width]`, at the places in `grid`, `[batch, rows, columns, 2]`; the
-    /// result is `[batch, channels, rows, columns]`. Places are pairs (across, down) from -1 to 1. Semantics are those of
-    /// PyTorch's `grid_sample`; computed in `f32`, where one of the two is `f64` in `f64`.
+    /// Returns samples of the images `[batch, channels, height, width]` at the places in `grid`,
+    /// `[batch, rows, columns, 2]`. The result is `[batch, channels, rows, columns]`. A place is a pair (across, down)
+    /// of numbers from -1 to 1. The semantics are those of PyTorch's `grid_sample`. Samples are computed in `f32`, or
+    /// in `f64` if the images or the grid are `f64`.
     ///
-    /// A place that is not finite sees zeros where padding is zeros, and else some element of the image; bicubic samples
-    /// are NaN there.
+    /// If a place is not finite, bicubic samples are NaN. Other samples are zeros if the padding is zeros, else some
+    /// element of the image.
     ///
     /// ```
     /// # use marquetry::{Device, GridSampleConfig, Tensor};
@@ -63,7 +68,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] where a tensor has not four axes; [`Error::ShapeMismatch`] where the batches differ or
+    /// [`Error::RankMismatch`] if a tensor does not have four axes; [`Error::ShapeMismatch`] if the batches differ or
     /// the grid's last axis is not 2; [`Error::UnsupportedDType`] for integers; [`Error::DeviceMismatch`];
     /// [`Error::InvalidArgument`] for images without elements, or with a side above 2^24; [`Error::SizeOverflow`],
     /// [`Error::OutOfMemory`].
@@ -87,28 +92,29 @@ impl Tensor {
         let elements = checked_elements(&shape, OP)?;
         let output = allocate(&shape, self.dtype(), self.device(), OP)?;
         if elements > 0 {
-            // Up to here floats count one by one.
+            // `f32` holds every whole number up to 2^24.
             if [height, width].iter().any(|&side| !(1..=1 << 24).contains(&side)) {
                 let message = format!("images of {height} x {width}; a side has 1 to 2^24 elements");
                 return Err(Error::InvalidArgument { op: OP, message });
             }
-            let mut parameters = vec![elements as u32];
-            parameters.extend(shape.iter().map(|&n| n as u32));
-            for tensor in [self, grid] {
-                parameters.push(tensor.layout().offset as u32);
-                parameters.extend(tensor.strides().iter().map(|&stride| stride as u32));
-            }
             let kernel = config.kernel(self, grid);
-            for side in [height, width] {
+            let axis = |side: usize| -> Result<AxisParameters> {
                 let length = side as f64;
                 let (span, start) = if config.align_corners { (length - 1.0, 0.0) } else { (length, -0.5) };
-                for number in [length, span, start] {
-                    parameters.extend(Word::of(number, kernel.places(), OP)?.words());
-                }
-            }
+                let word = |number: f64| Word::of(number, kernel.places(), OP);
+                Ok(AxisParameters { length: word(length)?, span: word(span)?, start: word(start)? })
+            };
+            let parameters = Parameters {
+                count: elements,
+                lengths: shape.dims().into(),
+                x: self.layout().into(),
+                grid: grid.layout().into(),
+                vertical: axis(height)?,
+                horizontal: axis(width)?,
+            };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             let buffers = [&*self.buffer()?, &*grid.buffer()?, &output];
-            self.device().runtime().launch(kernel, &buffers, &parameters, groups)?;
+            self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
     }

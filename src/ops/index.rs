@@ -1,20 +1,23 @@
-//! Elements picked by an index tensor.
+//! Elements selected by an index tensor.
 
-use super::push_view;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
-use crate::kernels::gather::{Gather, WORKGROUP};
-use crate::layout::{Layout, collapse};
-use crate::shape::{Axis, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::{Layout, collapse};
+use crate::base::shape::checked_elements;
+use crate::base::shape::{Axis, Shape};
+use crate::engine::launch::Launch;
+use crate::kernels::expr::Domain;
+use crate::kernels::gather::{Gather, Parameters, WORKGROUP};
+use crate::kernels::parameters::Strided;
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The slices along `axis` that `indexes`, a vector of integers, names.
+    /// Returns the slices along `axis` that `indexes`, a vector of integers, selects.
     ///
-    /// The indexes are on the device, where nothing can be reported: one that is out of range (a negative one too)
-    /// yields a slice of NaN for floats, of the smallest number for signed integers, of the largest one for unsigned
-    /// integers, and of true.
+    /// The indexes are on the device, which cannot report errors. An index out of range, also a negative one, yields a
+    /// slice of one value: NaN for floats, the smallest number for signed integers, the largest for unsigned integers,
+    /// true for `bool`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -26,9 +29,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], [`Error::DeviceMismatch`]; [`Error::RankMismatch`] where `indexes` is not a vector;
-    /// [`Error::UnsupportedDType`] where it does not hold integers; [`Error::InvalidArgument`] where it names slices of an empty
-    /// axis.
+    /// [`Error::AxisOutOfRange`], [`Error::DeviceMismatch`]; [`Error::RankMismatch`] if `indexes` is not a vector;
+    /// [`Error::UnsupportedDType`] if it does not hold integers; [`Error::InvalidArgument`] if it selects slices of an
+    /// empty axis.
     pub fn index_select(&self, indexes: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "index_select";
         let axis = axis.into().resolve(self.shape(), OP)?;
@@ -36,9 +39,10 @@ impl Tensor {
         self.pick(&indexes.spread_along(axis, self.shape(), OP)?, axis, OP)
     }
 
-    /// The rows of this table, a matrix, that `ids` names; the result has the shape of `ids` and one more axis.
+    /// Returns the rows of this table, a matrix, that `ids` selects. The result has the shape of `ids` and one more
+    /// axis.
     ///
-    /// Ids that are out of range yield NaN, see [`index_select`](Self::index_select).
+    /// Ids out of range yield NaN: see [`index_select`](Self::index_select).
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -50,8 +54,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] where this is not a matrix; [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`]
-    /// where `ids` does not hold integers; [`Error::InvalidArgument`] where it names rows of an empty table.
+    /// [`Error::RankMismatch`] if this is not a matrix; [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] if `ids`
+    /// does not hold integers; [`Error::InvalidArgument`] if it selects rows of an empty table.
     pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
         const OP: &str = "embedding";
         self.check_indexes(ids, OP)?;
@@ -63,10 +67,11 @@ impl Tensor {
         self.pick(&ids.flatten_all()?.spread_along(0, self.shape(), OP)?, 0, OP)?.reshape(shape)
     }
 
-    /// The elements along `axis` that `indexes`, integers, names, one by one: with three axes and axis 1,
-    /// `y[i, j, k] = x[i, indexes[i, j, k], k]`. As in PyTorch, `indexes` may be shorter along the other axes.
+    /// Returns the elements along `axis` that `indexes` selects one by one. With three axes and axis 1,
+    /// `y[i, j, k] = x[i, indexes[i, j, k], k]`. `indexes` holds integers. As in PyTorch, it may be shorter than this
+    /// tensor along the other axes.
     ///
-    /// Indexes out of range yield NaN, see [`index_select`](Self::index_select).
+    /// Indexes out of range yield NaN: see [`index_select`](Self::index_select).
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -78,9 +83,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], [`Error::DeviceMismatch`]; [`Error::ShapeMismatch`] where `indexes` has another number
-    /// of axes, or is longer along another axis; [`Error::UnsupportedDType`] where it holds floats;
-    /// [`Error::InvalidArgument`] where it names elements of an empty axis.
+    /// [`Error::AxisOutOfRange`], [`Error::DeviceMismatch`]; [`Error::ShapeMismatch`] if `indexes` has another number
+    /// of axes, or is longer along another axis; [`Error::UnsupportedDType`] if it holds floats;
+    /// [`Error::InvalidArgument`] if it selects elements of an empty axis.
     pub fn gather(&self, indexes: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "gather";
         let axis = axis.into().resolve(self.shape(), OP)?;
@@ -90,8 +95,9 @@ impl Tensor {
         self.covering(indexes.shape(), Some(axis), OP, hint)?.pick(indexes, axis, OP)
     }
 
-    /// As [`gather`](Self::gather), but this tensor and `indexes` are broadcast against each other along the other axes
-    /// (numpy's `take_along_axis`): what [`argmax_keepdim`](Self::argmax_keepdim) gives picks the elements that it found.
+    /// Returns elements as [`gather`](Self::gather) does, but broadcasts this tensor and `indexes` against each other
+    /// along the other axes (numpy's `take_along_axis`). With the result of [`argmax_keepdim`](Self::argmax_keepdim),
+    /// it returns the elements that were found.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -103,7 +109,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`gather`](Self::gather); [`Error::ShapeMismatch`] where the shapes do not broadcast.
+    /// As [`gather`](Self::gather); [`Error::ShapeMismatch`] if the shapes do not broadcast.
     pub fn take_along_dim(&self, indexes: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "take_along_dim";
         let axis = axis.into().resolve(self.shape(), OP)?;
@@ -117,7 +123,7 @@ impl Tensor {
                 hint: "the indexes must have as many axes as the tensor",
             });
         }
-        // The axis itself plays no part in the broadcasting.
+        // The axis itself is not broadcast.
         let without = |shape: &Shape, length| shape.with_length(axis, length);
         let common = without(self.shape(), 1).broadcast_with(&without(indexes.shape(), 1), OP)?;
         let x = self.layout().broadcast_to(&without(&common, self.dims()[axis]), OP)?;
@@ -128,8 +134,8 @@ impl Tensor {
         self.with_layout(x).pick(&indexes, axis, OP)
     }
 
-    /// Each index as a row: a new last axis of `classes` elements, 1 at the place that the index names, else 0; as `u8`.
-    /// An index out of range gives a row of zeros.
+    /// Returns a row for each index, as a new last axis of `classes` elements: 1 at the place of the index, else 0, as
+    /// `u8`. An index out of range gives a row of zeros.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -147,19 +153,19 @@ impl Tensor {
         let shape: Shape = self.dims().iter().copied().chain([classes]).collect();
         checked_elements(&shape, OP)?;
         checked_elements(&classes.into(), OP)?;
-        // As a word, a negative index is far out of range too; of 64 bits, an index has more than a word.
+        // As `u32`, a negative index is far out of range, too. `i64` indexes may not fit `u32`.
         let wide = if self.dtype() == DType::I64 { DType::I64 } else { DType::U32 };
         let places = Tensor::arange(0u32, classes as u32, self.device())?.to_dtype(wide)?;
         self.to_dtype(wide)?.unsqueeze(-1)?.eq(&places)?.to_dtype(DType::U8)
     }
 
-    /// Checks that a tensor of indexes fits this one: its device, and a dtype that counts.
+    /// Checks that a tensor of indexes is on this device and holds integers.
     pub(super) fn check_indexes(&self, indexes: &Tensor, op: &'static str) -> Result<()> {
         self.check_same_device(indexes, op)?;
         Domain::Indexes.check(indexes.dtype(), op)
     }
 
-    /// A vector of indexes along an axis of a shape, the same for all places along the other axes.
+    /// Spreads a vector of indexes along an axis of a shape: the same indexes for all places along the other axes.
     pub(super) fn spread_along(&self, axis: usize, shape: &Shape, op: &'static str) -> Result<Tensor> {
         if self.rank() != 1 {
             return Err(Error::RankMismatch { op, expected: "1 (the indexes)", shape: self.shape().clone() });
@@ -169,7 +175,7 @@ impl Tensor {
         Ok(self.with_layout(Layout { shape, strides, offset: self.layout().offset }))
     }
 
-    /// The part of the tensor from its start on that has a shape; along the axis `but`, all of it.
+    /// Returns the part of the tensor that begins at its start and has a shape; along the axis `but`, the whole axis.
     pub(super) fn covering(
         &self,
         shape: &Shape,
@@ -185,7 +191,7 @@ impl Tensor {
         Ok(self.with_layout(axes.fold(self.layout().clone(), |part, axis| part.sliced(axis, 0, shape[axis], 1))))
     }
 
-    /// The elements at the indexes along an axis; along the others, both have the same lengths.
+    /// Returns the elements at the indexes along an axis. Along the other axes, both have the same lengths.
     fn pick(&self, indexes: &Tensor, axis: usize, op: &'static str) -> Result<Tensor> {
         let elements = checked_elements(indexes.shape(), op)?;
         if elements > 0 && self.dims()[axis] == 0 {
@@ -198,22 +204,31 @@ impl Tensor {
         }
         let mut stay = self.layout().strides.clone();
         stay[axis] = 0;
-        let (lengths, strides) = collapse(indexes.shape(), &[&stay, indexes.strides()]);
+        let (lengths, [x, index]) = collapse(indexes.shape(), [&stay, indexes.strides()]);
         let config = Gather { dtype: self.dtype(), index: indexes.dtype(), rank: lengths.len() };
-        if config.parameter_words() > self.device().info().limits.max_parameter_words as usize {
-            // In row-major order, the axes on either side of the one that is indexed are one each.
+        if !self.device().takes(&config) {
+            // In row-major order, the axes before the indexed axis merge into one, and so do those after it.
             return self.contiguous()?.pick(&indexes.contiguous()?, axis, op);
         }
         let output = allocate(indexes.shape(), self.dtype(), self.device(), op)?;
         if elements > 0 {
-            let mut parameters = vec![elements as u32, self.dims()[axis] as u32, self.strides()[axis] as u32];
-            parameters.extend(lengths.iter().map(|&n| n as u32));
-            push_view(&mut parameters, self.layout().offset, &strides[0]);
-            push_view(&mut parameters, indexes.layout().offset, &strides[1]);
-            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+            let parameters = Parameters {
+                count: elements,
+                length: self.dims()[axis].min(indexes_within(indexes.dtype())),
+                stride: self.strides()[axis],
+                lengths,
+                x: Strided { offset: self.layout().offset, strides: x },
+                index: Strided { offset: indexes.layout().offset, strides: index },
+            };
             let buffers = [&*self.buffer()?, &*indexes.buffer()?, &output];
-            self.device().runtime().launch(config, &buffers, &parameters, groups)?;
+            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+            self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, indexes.shape().clone(), self.dtype(), self.device()))
     }
+}
+
+/// How many indexes a kernel tells from those out of range: negative ones are large as words.
+fn indexes_within(dtype: DType) -> usize {
+    if matches!(dtype, DType::I8 | DType::I32) { 1 << 31 } else { u32::MAX as usize }
 }

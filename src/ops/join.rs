@@ -1,16 +1,19 @@
-//! Tensors joined to one.
+//! Joining of tensors.
 
-use crate::error::{Error, Result};
-use crate::kernels::cat::{Cat, WORKGROUP};
-use crate::shape::{Axis, Shape};
-use crate::tensor::{Tensor, allocate, checked_parts};
+use crate::base::error::{Error, Result};
+use crate::base::shape::checked_parts;
+use crate::base::shape::{Axis, Shape};
+use crate::engine::launch::Launch;
+use crate::kernels::cat::{Cat, InputParameters, Parameters, WORKGROUP};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use std::borrow::Borrow;
 
-/// One launch joins so many tensors: every device can bind so many buffers and one more.
+/// The most tensors that one launch joins: every device can bind as many buffers and one more.
 const INPUTS_PER_LAUNCH: usize = 3;
 
 impl Tensor {
-    /// The tensors joined along an axis. All other axes are equal.
+    /// Returns the tensors joined along an axis. All other axes must be equal.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -55,7 +58,7 @@ impl Tensor {
         Ok(parts.swap_remove(0))
     }
 
-    /// The tensors, all of one shape, joined along a new axis before `axis`.
+    /// Returns the tensors, all of one shape, joined along a new axis before `axis`.
     ///
     /// # Errors
     /// As [`cat`](Self::cat).
@@ -93,22 +96,24 @@ fn join(tensors: &[Tensor], axis: usize) -> Result<Tensor> {
         ends.push(length);
     }
     let shape: Shape = first.dims().iter().enumerate().map(|(i, &n)| if i == axis { length } else { n }).collect();
-    // Elements of 64 bits are moved as two words.
+    // 64-bit elements are moved as two words.
     let parts = dtype.parts();
     let elements = checked_parts(&shape, dtype, "cat")?;
     let output = allocate(&shape, dtype, device, "cat")?;
     if elements > 0 {
-        let inner = shape[axis + 1..].iter().product::<usize>() * parts;
-        let mut parameters = vec![elements as u32, length as u32, inner as u32];
-        let mut buffers = Vec::with_capacity(tensors.len());
-        for (tensor, end) in tensors.iter().zip(ends) {
-            let tensor = tensor.contiguous()?;
-            parameters.extend([(tensor.layout().offset * parts) as u32, end as u32]);
-            buffers.push(tensor.buffer()?);
-        }
-        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
-        let config = Cat { dtype: dtype.moved(), inputs: tensors.len() };
-        device.runtime().launch(config, &bindings, &parameters, elements.div_ceil(4).div_ceil(WORKGROUP as usize))?;
+        let tensors = tensors.iter().map(Tensor::contiguous).collect::<Result<Vec<_>>>()?;
+        let inputs = tensors.iter().zip(ends);
+        let parameters = Parameters {
+            count: elements,
+            length,
+            inner: shape[axis + 1..].iter().product::<usize>() * parts,
+            inputs: inputs.map(|(x, end)| InputParameters { offset: x.layout().offset * parts, end }).collect(),
+        };
+        let buffers = tensors.iter().map(Tensor::buffer).collect::<Result<Vec<_>>>()?;
+        let buffers: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let kernel = Cat { dtype: dtype.moved(), inputs: tensors.len() };
+        let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+        device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
     }
     Ok(Tensor::from_buffer(output, shape, dtype, device))
 }

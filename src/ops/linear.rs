@@ -1,11 +1,11 @@
-//! Products with weights and of vectors.
+//! Linear layers, and products of vectors.
 
 use super::gemm::weighted_sum;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// A linear layer, `x weight^T + bias`, over the last axis (PyTorch's `linear`): the weight has the shape
+    /// Returns the linear layer `x weight^T + bias` over the last axis (PyTorch's `linear`). The weight has the shape
     /// `[out, in]`, the bias `[out]`. `f16` and `bf16` are computed in `f32` and rounded once.
     ///
     /// ```
@@ -19,8 +19,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] where this is a scalar or the weight no matrix; [`Error::ShapeMismatch`],
-    /// [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for integers of 8 bits.
+    /// [`Error::RankMismatch`] if this is a scalar or the weight is not a matrix; [`Error::ShapeMismatch`],
+    /// [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for 8-bit integers and `bool`.
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         const OP: &str = "linear";
         if weight.rank() != 2 {
@@ -44,14 +44,14 @@ impl Tensor {
             }
         }
         self.check_products(OP)?;
-        // Rounded at once only where nothing is added.
+        // The product is rounded at once only if nothing is added.
         let output = if bias.is_some() { self.dtype().widened() } else { self.dtype() };
         let product = self.product(&weight.t()?, output, OP)?;
         let terms: Vec<(&Tensor, f64)> = [&product].into_iter().chain(bias).map(|term| (term, 1.0)).collect();
         weighted_sum(&terms, self, product.shape(), OP)
     }
 
-    /// The sum of the products of two vectors' elements, a scalar. `f16` is computed in `f32`.
+    /// Returns the sum of the products of two vectors' elements, a scalar. `f16` and `bf16` are computed in `f32`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -63,7 +63,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::RankMismatch`], [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
-    /// [`Error::UnsupportedDType`] for integers of 8 bits.
+    /// [`Error::UnsupportedDType`] for 8-bit integers and `bool`.
     pub fn dot(&self, rhs: &Tensor) -> Result<Tensor> {
         const OP: &str = "dot";
         check_vectors(self, rhs, OP)?;
@@ -76,7 +76,7 @@ impl Tensor {
         self.to_dtype(wide)?.mul(&rhs.to_dtype(wide)?)?.sum_all()?.to_dtype(self.dtype())
     }
 
-    /// The products of each element of this vector with each of another one, in rows.
+    /// Returns the outer product of two vectors: row `i` is `self[i] * rhs`.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

@@ -4,25 +4,34 @@ use super::matrix_units::{self, Cut};
 use super::precision;
 use super::self_test;
 use super::{largest_team, subgroup_lanes};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::{Layout, collapse};
+use crate::base::shape::checked_elements;
+use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
-use crate::kernels::matmul::{Along, Block, Matmul, QUAD, Reading, Side, Tile, Vectors};
-use crate::layout::{Layout, collapse};
-use crate::memory::Buffer;
-use crate::runtime::COUNTERS;
-use crate::shape::{Dims, Shape};
-use crate::tensor::{Epilogue, Produced, Producer, Tensor, allocate, checked_elements};
+use crate::engine::launch::Launch;
+use crate::engine::pool::Buffer;
+use crate::engine::runtime::COUNTERS;
+use crate::kernels::encoding::Encoding;
+use crate::kernels::epilogue;
+use crate::kernels::expr::Domain;
+use crate::kernels::matmul::{
+    Along, Block, Matmul, Parameters, QUAD, Reading, Side, SizeParameters, Sizes, Tile, Vectors,
+};
+use crate::kernels::parameters::Strided;
+use crate::lazy::{Epilogue, Produced, Producer, allocate};
+use crate::tensor::Tensor;
 use crate::tuning;
 
 const OP: &str = "matmul";
 
 impl Tensor {
-    /// The matrix product, as PyTorch's `matmul` and numpy's `@`: of the last two axes, with all axes before them
-    /// broadcast. A vector at the left is a row, at the right a column, and its axis is not in the result. Any strides
-    /// will do: nothing is copied for transposed or sliced operands. `f16` and `bf16` are accumulated in `f32`. Products
-    /// of `i8` are `i32` and those of `u8` are `u32`, where sums of them fit; those wrap.
+    /// Returns the matrix product, as PyTorch's `matmul` and numpy's `@`. The last two axes are the matrices, and all
+    /// axes before them are broadcast. A vector on the left is a row, a vector on the right is a column, and its axis
+    /// is not in the result. Operands may have any strides: transposed or sliced operands are not copied. `f16` and
+    /// `bf16` are accumulated in `f32`. Products of bytes have 32 bits, so that sums fit: `i8` gives `i32`, and `u8`
+    /// gives `u32`. Sums of integers wrap.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -43,7 +52,7 @@ impl Tensor {
         self.product(rhs, self.dtype().summed(), OP)
     }
 
-    /// The matrix product, rounded to a dtype: `widened` is that in which it is accumulated.
+    /// Returns the matrix product, rounded to a dtype. It is accumulated in the `widened` dtype.
     pub(super) fn product(&self, rhs: &Tensor, output: DType, op: &'static str) -> Result<Tensor> {
         for side in [self, rhs] {
             if side.rank() == 0 {
@@ -59,7 +68,7 @@ impl Tensor {
         if self.rank() == 1 { product.squeeze(if rhs.rank() == 1 { -1 } else { -2 }) } else { Ok(product) }
     }
 
-    /// The axes of the batch, and m, n and k, of a product of matrices.
+    /// Returns the axes of the batch, and m, n and k, of a product of matrices.
     pub(super) fn check_factors(&self, rhs: &Tensor, op: &'static str) -> Result<(Shape, [usize; 3])> {
         self.check_same_device(rhs, op)?;
         self.check_same_dtype(rhs, op)?;
@@ -76,7 +85,7 @@ impl Tensor {
         Ok((batch, [m, n, k]))
     }
 
-    /// Fails for dtypes that a sum of products does not have: truth values, and integers of 8 bits.
+    /// Fails for dtypes that no sum of products has: `bool` and 8-bit integers.
     pub(super) fn check_products(&self, op: &'static str) -> Result<()> {
         if self.dtype() == self.dtype().summed() {
             return Ok(());
@@ -85,7 +94,7 @@ impl Tensor {
     }
 }
 
-/// How a product is cut on any device.
+/// Chooses the tile of a product, from those that any device can compute.
 fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
     let [m, n, k] = problem.sizes;
     let tuning = &device.tuning().matmul;
@@ -95,9 +104,9 @@ fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
             && block.invocations() <= limits.max_workgroup_invocations
     };
     let blocks = || tuning.blocks.iter().filter(fits);
-    // Products of 64-bit integers are made of so many of 32 bits that no larger tile stays in Intel's registers.
+    // A product of 64-bit integers takes several 32-bit products, and no larger tile stays in Intel's registers.
     let (Some(smallest), false) = (blocks().next_back(), dtype == DType::I64) else {
-        // Lanes share the depth of a single output: the other tiles would leave most lanes idle.
+        // Lanes share the depth of a single output: with the other tiles, most lanes would be idle.
         if m * n == 1
             && k >= tuning.shortest
             && let Some(vectors) = problem.few_vectors(device, dtype)
@@ -107,7 +116,7 @@ fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
         if let Some(tile) = problem.broadcast(device, dtype) {
             return tile;
         }
-        // 32 columns per workgroup, or more: the fewer are wasted. Sums of 64 bits take twice the registers.
+        // A workgroup has 32 columns, or more if few of them are wasted. 64-bit sums take twice the registers.
         return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { tuning.columns } };
     };
     if let Some(vectors) = problem.few_vectors(device, dtype) {
@@ -118,25 +127,26 @@ fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
     Tile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
 
-/// Whether products of a dtype are made of dot products of four bytes, where both operands lie along the depth.
+/// Returns whether products of a dtype use dot products of four bytes, if both operands lie along the depth.
 fn takes_words(device: &Device, dtype: DType) -> bool {
     let faster = device.info().features.integer_dot_products || device.tuning().matmul.words;
     faster && matches!(dtype, DType::I8 | DType::U8)
 }
 
-/// So few rows or columns are vectors, which do not fill blocks.
+/// At most this many rows or columns are treated as vectors, which do not fill blocks.
 const FEW_VECTORS: usize = 16;
 
-/// Parts of the depth are multiples of so many elements, or words.
+/// Parts of the depth are multiples of this many elements, or words.
 const PART_ALIGNMENT: usize = 64;
 
-/// So few outputs of great depth are sums of products in memory, if their operands cannot be read as vectors.
+/// At most this many outputs of great depth are sums of products in memory, if their operands cannot be read as
+/// vectors.
 const FEW_SUMS: usize = 4;
 
-/// Of so many products at most: they take memory.
+/// The most products that are summed in this way: they take memory.
 const MOST_SUMMED: usize = 1 << 26;
 
-/// The axes of the batch, and the two of the matrices.
+/// Returns the axes of the batch, and the two axes of the matrices.
 fn split(x: &Tensor) -> (Shape, [usize; 2]) {
     let (batch, matrix) = x.dims().split_at(x.rank() - 2);
     (batch.into(), [matrix[0], matrix[1]])
@@ -169,9 +179,8 @@ impl Producer for Product {
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
         let problem = Problem::new(&lhs_view, &rhs_view, self.sizes);
-        let limit = device.info().limits.max_parameter_words as usize;
-        if Matmul::parameter_words(problem.lengths.len()) > limit {
-            // So many axes that do not merge: a batch in row-major order has one.
+        if !device.takes(&Sizes { batch_rank: problem.lengths.len() }) {
+            // The batch has too many axes that do not merge. In row-major order it has one.
             let lhs = self.lhs.broadcast_to(lhs_view.shape)?.contiguous()?;
             let rhs = self.rhs.broadcast_to(rhs_view.shape)?.contiguous()?;
             return Product { lhs, rhs, ..self.clone() }.produce(epilogue);
@@ -193,8 +202,8 @@ impl Producer for Product {
 }
 
 impl Product {
-    /// The product as a tensor. It is put off until it is needed, so that an expression over it may be computed by the same
-    /// kernel.
+    /// Returns the product as a tensor. The launch waits until the product is needed, so that the same kernel can
+    /// compute an expression over it.
     fn pending(self) -> Result<Tensor> {
         let Product { output, op, sizes: [m, n, k], .. } = self;
         let (shape, device) = (self.shape(), self.lhs.device().clone());
@@ -215,37 +224,37 @@ impl Product {
         self.batch.iter().copied().chain([m, n]).collect()
     }
 
-    /// The product by kernels that every device has. It has the dtype in which sums are kept where kernels do not store
-    /// fours.
+    /// Computes the product with kernels that every device has. A tile that cannot store `output` stores the
+    /// accumulated sums, which are converted afterwards.
     fn on_any_device(&self, problem: &Problem, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let in_words = problem.in_words().filter(|_| takes_words(device, dtype));
-        let (words, problem) = (in_words.is_some(), in_words.as_ref().unwrap_or(problem));
-        let read_as = if words { DType::U32 } else { dtype };
-        let tile = portable_tile(device, read_as, problem);
+        let operands = if in_words.is_some() { Encoding::Words(dtype) } else { Encoding::Dense(dtype) };
+        let problem = in_words.as_ref().unwrap_or(problem);
+        let tile = portable_tile(device, operands.factor(), problem);
         let parts = problem.parts(device, tile);
         if parts > 1 {
-            return self.in_parts(problem, parts, words).map(Produced::Unfinished);
+            return self.in_parts(problem, parts, operands).map(Produced::unfinished);
         }
         let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
-        let config = Matmul { dtype, words, output, batch_rank: problem.lengths.len(), tile, epilogue: None };
+        let config = Matmul::of(operands, output, problem.lengths.len(), tile);
         if let Some(finished) = self.finished(problem, &config, epilogue)? {
             return Ok(finished);
         }
         let y = allocate(&self.shape(), output, device, self.op)?;
-        problem.launch(device, &config, &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], &[])?;
+        problem.launch(device, config.clone(), &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], None)?;
         if output == self.output && epilogue.is_none() {
             return Ok(Produced::Finished { result: y, kept: None });
         }
-        Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::Unfinished)
+        Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::unfinished)
     }
 
-    /// Computes a product of few outputs and great depth as the sum of the products of parts of the depth, so that many
-    /// workgroups share an output. Sums of floats are compensated from the parts on.
-    fn in_parts(&self, problem: &Problem, parts: usize, words: bool) -> Result<Tensor> {
+    /// Computes a product of few outputs and great depth in parts of the depth, which are added up. Many workgroups
+    /// then share an output. Sums of floats are compensated from the parts on.
+    fn in_parts(&self, problem: &Problem, parts: usize, operands: Encoding) -> Result<Tensor> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
-        let (read_as, wide) = (if words { DType::U32 } else { dtype }, dtype.widened());
-        let is_vectors = problem.few_vectors(device, read_as).is_some();
+        let (factor, wide) = (operands.factor(), dtype.widened());
+        let is_vectors = problem.few_vectors(device, factor).is_some();
         let products = Shape::from((self.elements(), self.sizes[2]));
         if !is_vectors && self.elements() <= FEW_SUMS && products.elem_count().is_some_and(|n| n <= MOST_SUMMED) {
             let rows = self.lhs.to_dtype(wide)?.unsqueeze(-2)?;
@@ -255,18 +264,18 @@ impl Product {
         let (lhs, rhs) = (self.lhs.buffer()?, self.rhs.buffer()?);
         let sums = |first: usize, depth: usize, parts: usize| -> Result<Tensor> {
             let part = problem.part(first, depth, parts);
-            let tile = portable_tile(device, read_as, &part);
+            let tile = portable_tile(device, factor, &part);
             let batch_rank = part.lengths.len();
-            let config = Matmul { dtype, words, output: wide, batch_rank, tile, epilogue: None };
+            let config = Matmul::of(operands, wide, batch_rank, tile);
             let [m, n, _] = problem.sizes;
             let shape: Shape = [problem.batches(), parts, m * n].into();
             checked_elements(&shape, self.op)?;
             let y = allocate(&shape, wide, device, self.op)?;
-            part.launch(device, &config, &[&*lhs, &*rhs, &y], &[])?;
+            part.launch(device, config.clone(), &[&*lhs, &*rhs, &y], None)?;
             Tensor::from_buffer(y, shape, wide, device).sum(1)
         };
         let depth = problem.sizes[2];
-        // Parts begin where what is read together begins.
+        // A part begins where a load of several elements begins.
         let each = depth / parts / PART_ALIGNMENT * PART_ALIGNMENT;
         let whole = sums(0, each, parts)?;
         let rest = depth - each * parts;
@@ -274,7 +283,7 @@ impl Product {
         sum.reshape(self.shape())?.to_dtype(self.output)
     }
 
-    /// The product on matrix units of a size; `None` where they cannot be used.
+    /// Computes the product on matrix units of a size; `None` if they cannot be used.
     fn on_matrix_units(
         &self,
         problem: &Problem,
@@ -286,7 +295,7 @@ impl Product {
         let trusted = cuts.into_iter().find_map(|Cut { tile, splits }| {
             let parts = problem.split(splits);
             let (output, batch_rank) = (self.output, parts.lengths.len());
-            let config = Matmul { dtype, words: false, output, batch_rank, tile, epilogue: None };
+            let config = Matmul::of(Encoding::Dense(dtype), output, batch_rank, tile);
             self_test::is_trusted(device, &config).then_some((parts, config))
         });
         let Some((parts, config)) = trusted else { return Ok(None) };
@@ -297,27 +306,27 @@ impl Product {
         let stored: Shape = [problem.batches(), m, config.row(n)].into();
         checked_elements(&stored, self.op)?;
         let y = allocate(&stored, self.output, device, self.op)?;
-        parts.launch(device, &config, &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], &[])?;
+        parts.launch(device, config.clone(), &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], None)?;
         let y = Tensor::from_buffer(y, stored, self.output, device).narrow(-1, 0, n)?.reshape(self.shape())?;
-        Ok(Some(Produced::Unfinished(y)))
+        Ok(Some(Produced::unfinished(y)))
     }
 
-    /// The product finished by an epilogue; `None` where there is none, or the kernel cannot do it.
+    /// Computes the product and applies an epilogue; `None` if there is no epilogue, or if the kernel cannot apply it.
     fn finished(&self, problem: &Problem, config: &Matmul, epilogue: Option<&Epilogue>) -> Result<Option<Produced>> {
         let (device, [_, n, _]) = (self.lhs.device(), self.sizes);
         let Some(epilogue) = epilogue else { return Ok(None) };
         let (output, kept) = (epilogue.expr.dtype(), epilogue.kept);
         let stores = |dtype| config.tile.stores(dtype);
-        let Some((part, words)) = epilogue.plan(n, config.tile.stored_together() == 4) else { return Ok(None) };
+        let planned = epilogue.plan(n, config.tile.stored_together() == 4);
+        let Some((part, parameters)) = planned else { return Ok(None) };
         let config = Matmul { output, epilogue: Some(part.into()), ..config.clone() };
         let limits = &device.info().limits;
-        let parameters = problem.parameters().len() + words.len();
         let bindings =
             if config.tile.has_parts() { 5 } else { 3 } + epilogue.inputs.len() + usize::from(kept.is_some());
         let fits = stores(output)
             && kept.is_none_or(stores)
             && config.row(n) == n
-            && parameters <= limits.max_parameter_words as usize
+            && device.takes(&config)
             && bindings <= limits.max_bindings as usize;
         if !fits {
             return Ok(None);
@@ -330,7 +339,7 @@ impl Product {
         buffers.extend(inputs.iter().map(|input| &**input));
         buffers.push(&result);
         buffers.extend(&kept);
-        problem.launch(device, &config, &buffers, &words)?;
+        problem.launch(device, config, &buffers, Some(parameters))?;
         Ok(Some(Produced::Finished { result, kept }))
     }
 }
@@ -345,7 +354,7 @@ pub(super) struct Problem {
     pub rhs: Operand,
 }
 
-/// Where an operand's elements are, by strides along the axes of the batch, the rows and the columns.
+/// Where an operand's elements are: the strides along the axes of the batch, the rows and the columns.
 pub(super) struct Operand {
     pub offset: usize,
     pub batch: Dims<isize>,
@@ -356,7 +365,7 @@ pub(super) struct Operand {
 impl Problem {
     pub fn new(lhs: &Layout, rhs: &Layout, sizes: [usize; 3]) -> Self {
         let rank = lhs.shape.rank() - 2;
-        let (lengths, strides) = collapse(&lhs.shape[..rank], &[&lhs.strides[..rank], &rhs.strides[..rank]]);
+        let (lengths, strides) = collapse(&lhs.shape[..rank], [&lhs.strides[..rank], &rhs.strides[..rank]]);
         let [lhs, rhs] = [(lhs, &strides[0]), (rhs, &strides[1])].map(|(view, batch)| Operand {
             offset: view.offset,
             batch: batch.clone(),
@@ -368,8 +377,8 @@ impl Problem {
         problem
     }
 
-    /// Makes one tall matrix of the matrices at the left along the innermost axis of the batch, where all are multiplied
-    /// by the same one.
+    /// Merges the innermost batch axis into the rows. If all left matrices along this axis are multiplied by the same
+    /// right matrix, they become one tall matrix.
     fn merge_batch_into_rows(&mut self) -> bool {
         let rows = self.sizes[0];
         let (Some(&length), Some(&lhs), Some(&0)) = (self.lengths.last(), self.lhs.batch.last(), self.rhs.batch.last())
@@ -389,7 +398,7 @@ impl Problem {
         true
     }
 
-    /// A block that reads and writes as the operands and the product lie.
+    /// Returns the block with reads and writes that suit the memory order of the operands and the product.
     fn fitted(&self, block: Block) -> Block {
         let [m, n, k] = self.sizes;
         let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
@@ -397,7 +406,7 @@ impl Problem {
         Block { a, b, whole: k.is_multiple_of(2 * block.depth as usize), quads: n.is_multiple_of(4), ..block }
     }
 
-    /// The axes along which so many elements of both operands at a time lie side by side.
+    /// Returns, for each operand, the axis along which `count` elements at a time lie side by side.
     pub fn along(&self, count: usize) -> [Option<Along>; 2] {
         let [m, n, k] = self.sizes;
         [
@@ -406,7 +415,8 @@ impl Problem {
         ]
     }
 
-    /// The same product of words that are four bytes along the depth, where four of them at a time lie so.
+    /// Returns the same product over words of four bytes along the depth, if words lie side by side by fours in both
+    /// operands.
     fn in_words(&self) -> Option<Problem> {
         let [m, n, k] = self.sizes;
         let words = |operand: &Operand, row: isize, column: isize| Operand {
@@ -423,12 +433,12 @@ impl Problem {
         })
     }
 
-    /// Products of so many parts of the depth, as one more axis of the batch.
+    /// Returns the products of `parts` equal parts of the depth, with the parts as one more axis of the batch.
     pub fn split(&self, parts: usize) -> Problem {
         self.part(0, self.sizes[2] / parts, parts)
     }
 
-    /// The same of parts of such a depth, of which the first begins at `first`.
+    /// Returns the products of `parts` parts of this depth. The first part begins at `first`.
     fn part(&self, first: usize, depth: usize, parts: usize) -> Problem {
         let [m, n, _] = self.sizes;
         let split = |operand: &Operand, stride: isize| {
@@ -444,14 +454,13 @@ impl Problem {
         }
     }
 
-    /// In how many parts the depth is to be computed: in one, unless it is great, and blocks of this tile are too few to
-    /// keep the device busy.
+    /// Returns how many parts the depth is computed in. It is 1, unless the depth is great and blocks of this tile are
+    /// too few to keep the device busy.
     fn parts(&self, device: &Device, tile: Tile) -> usize {
         let tuning = &device.tuning().matmul;
         let longest = self.sizes[2] / tuning.shortest;
         let blocks = self.blocks(tile.block()).unwrap_or(usize::MAX).max(1);
-        let parameters = Matmul::parameter_words(self.lengths.len() + 1);
-        if longest < 2 || parameters > device.info().limits.max_parameter_words as usize {
+        if longest < 2 || !device.takes(&Sizes { batch_rank: self.lengths.len() + 1 }) {
             return 1;
         }
         // A power of two divides most depths.
@@ -462,26 +471,32 @@ impl Problem {
         self.lengths.iter().product()
     }
 
-    /// The number of blocks of so many rows and columns, if it can be counted.
+    /// Returns the number of blocks of this size, if it can be counted.
     pub fn blocks(&self, [rows, columns]: [u32; 2]) -> Option<usize> {
         let [m, n, _] = self.sizes;
         self.batches().checked_mul(m.div_ceil(rows as usize))?.checked_mul(n.div_ceil(columns as usize))
     }
 
-    /// Runs a kernel on both operands, what an epilogue takes, and the product, with these parameters after its own.
-    pub fn launch(&self, device: &Device, config: &Matmul, buffers: &[&Buffer], words: &[u32]) -> Result<()> {
-        let (runtime, groups) = (device.runtime(), self.groups(device, config)?);
-        let parameters = [&self.parameters(), words].concat();
-        if !config.tile.has_parts() {
-            return runtime.launch(config.clone(), buffers, &parameters, groups);
+    /// Runs a kernel. The buffers are both operands, the inputs of an epilogue, and the product.
+    pub fn launch(
+        &self,
+        device: &Device,
+        kernel: Matmul,
+        buffers: &[&Buffer],
+        epilogue: Option<epilogue::Parameters>,
+    ) -> Result<()> {
+        let (runtime, groups) = (device.runtime(), self.groups(device, &kernel)?);
+        let parameters = Parameters { sizes: self.parameters(), epilogue };
+        if !kernel.tile.has_parts() {
+            return runtime.run(Launch { kernel, buffers, parameters, groups });
         }
         debug_assert!(groups <= COUNTERS, "surplus workgroups would count");
-        let [rows, columns] = config.tile.block().map(|length| length as usize);
+        let [rows, columns] = kernel.tile.block().map(|length| length as usize);
         let shape = [groups, rows, columns].into();
         checked_elements(&shape, OP)?;
-        let sums = allocate(&shape, config.dtype.widened(), device, OP)?;
+        let sums = allocate(&shape, kernel.dtype().widened(), device, OP)?;
         let counters = runtime.counters()?;
-        runtime.launch(config.clone(), &[buffers, &[&sums, &counters]].concat(), &parameters, groups)
+        runtime.run(Launch { kernel, buffers: &[buffers, &[&sums, &counters]].concat(), parameters, groups })
     }
 
     fn groups(&self, device: &Device, config: &Matmul) -> Result<usize> {
@@ -491,8 +506,8 @@ impl Problem {
         })
     }
 
-    /// How it is computed as the product of a matrix and a few vectors, if it is one and both lie so that they can be read
-    /// by fours, the vectors along the depth.
+    /// Returns how the product of a matrix and a few vectors is computed. `None` if this is no such product, or if the
+    /// operands cannot be read by fours, the vectors along the depth.
     fn few_vectors(&self, device: &Device, dtype: DType) -> Option<Vectors> {
         let [m, n, k] = self.sizes;
         let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
@@ -511,40 +526,37 @@ impl Problem {
         let subgroup = subgroup_lanes(device);
         let [members, across] = Vectors::members(along, count, subgroup, [outputs, k]);
         let members = [members.min(largest_team(device)), across];
-        // Sixteen bytes at a time, or those of four elements.
+        // A load takes 16 bytes, or else four elements.
         let bytes = dtype.size_in_bytes();
         let words = if self.along(16 / bytes) == [Some(Along::Depth); 2] { 4 } else { bytes as u32 };
         Some(Vectors { side, count, along, words, stored_quads, members, subgroup })
     }
 
-    /// A tile whose lanes hand each other elements, where the device's subgroups allow for it and both operands are read
-    /// several elements at a time.
+    /// Returns a tile whose lanes hand each other elements, if the device's subgroups allow it and both operands are
+    /// read several elements at a time.
     fn broadcast(&self, device: &Device, dtype: DType) -> Option<Tile> {
         let [m, n, k] = self.sizes;
         let a = self.lhs.along(self.lhs.row, m, self.lhs.column, k, QUAD)?;
         let b = |along: Along| self.rhs.along(self.rhs.column, n, self.rhs.row, k, along.elements_at_once());
         let b = [Along::Depth, Along::Other].into_iter().find(|&along| b(along) == Some(along))?;
-        // Pairs of elements of 32 bits are read as integers of 64.
+        // Pairs of 32-bit elements are read as 64-bit integers.
         let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
         let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && device.info().has_eights_of_lanes();
         fits.then_some(Tile::Broadcast { b, pairs: n.is_multiple_of(2) && device.info().features.i64 })
     }
 
-    fn parameters(&self) -> Vec<u32> {
-        let batches = self.batches();
-        let mut parameters: Vec<u32> =
-            [batches].iter().chain(&self.sizes).chain(&self.lengths).map(|&n| n as u32).collect();
-        for operand in [&self.lhs, &self.rhs] {
-            parameters.push(operand.offset as u32);
-            let strides = operand.batch.iter().chain([&operand.row, &operand.column]);
-            parameters.extend(strides.map(|&stride| stride as u32));
-        }
-        parameters
+    fn parameters(&self) -> SizeParameters {
+        let [m, n, depth] = self.sizes;
+        let [a, b] = [&self.lhs, &self.rhs].map(|operand| Strided {
+            offset: operand.offset,
+            strides: operand.batch.iter().copied().chain([operand.row, operand.column]).collect(),
+        });
+        SizeParameters { batches: self.batches(), m, n, depth, lengths: self.lengths.clone(), a, b }
     }
 }
 
 impl Operand {
-    /// How fours of elements are read, by strides and lengths along the depth and the other axis.
+    /// Returns how fours of elements are read, given strides and lengths along the depth and the other axis.
     fn reading(&self, stride: isize, length: usize, depth_stride: isize, depth: usize) -> Reading {
         if let Some(along) = self.along(stride, length, depth_stride, depth, 4) {
             return Reading::Quads(along);
@@ -553,13 +565,13 @@ impl Operand {
         Reading::Single(if near { Along::Depth } else { Along::Other })
     }
 
-    /// The axis along which so many elements at a time lie side by side, at multiples of as many.
+    /// Returns the axis along which `count` elements at a time lie side by side, from multiples of `count` on.
     fn along(&self, stride: isize, length: usize, depth_stride: isize, depth: usize, count: usize) -> Option<Along> {
         let whole = |place: isize| place % count as isize == 0;
         if !self.offset.is_multiple_of(count) || !self.batch.iter().copied().all(whole) {
             return None;
         }
-        // Where there is one row, or one column, it does not matter how far the next would be.
+        // If there is one row or one column, the distance to the next one does not matter.
         if depth_stride == 1 && depth.is_multiple_of(count) && (length == 1 || whole(stride)) {
             return Some(Along::Depth);
         }

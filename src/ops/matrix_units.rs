@@ -1,31 +1,34 @@
-//! How products are cut for matrix units, and copies of operands that lie so that matrix units cannot read them.
+//! How products are cut for matrix units, and copies of operands that matrix units cannot read.
 
 use super::matmul::Problem;
 use super::pad::PadMode;
-use crate::device::{Device, DeviceInfo};
-use crate::dtype::DType;
-use crate::environment::{self, MatrixUnits};
-use crate::error::Result;
-use crate::kernels::matmul::{Along, Matmul, Tile, UnitLayout};
-use crate::runtime::COUNTERS;
+use crate::backend::info::DeviceInfo;
+use crate::base::dtype::DType;
+use crate::base::environment;
+use crate::base::error::Result;
+use crate::base::force::Force;
+use crate::device::Device;
+use crate::engine::runtime::COUNTERS;
+use crate::kernels::matmul::{Along, Sizes, Tile, UnitLayout};
+use crate::kernels::parameters::Form;
 use crate::tensor::Tensor;
 use crate::tuning::{self, Candidate, UnitBlock, Units};
 
-/// A block, and in how many parts of the depth the product is computed, which are then added up.
+/// A tile, and the number of parts of the depth that are computed apart and then added up.
 pub(super) struct Cut {
     pub tile: Tile,
     pub splits: usize,
 }
 
 impl UnitBlock {
-    /// What a compute unit with the most of so many blocks adds up: the bytes of depth of all their elements. A candidate's speed
-    /// is that by the nanoseconds.
+    /// Returns the work of the compute unit with the most of `blocks` blocks: the bytes of depth that it adds up for
+    /// all its elements. A candidate's speed is this work per nanosecond.
     pub fn work(self, blocks: usize, depth: usize, compute_units: usize) -> f64 {
         blocks.div_ceil(compute_units) as f64 * f64::from(self.shape[0] * self.shape[1]) * depth as f64
     }
 }
 
-/// Nanoseconds that a product takes with a candidate.
+/// Returns the nanoseconds that a product takes with a candidate.
 fn time(
     units: &Units,
     candidate: &Candidate,
@@ -40,66 +43,66 @@ fn time(
     let speed = f64::from(if blocks <= compute_units { alone } else { full });
     let addition = match splits {
         1 => 0.0,
-        // Parts are written and read, in 32 bits.
+        // Parts are written and read in 32 bits.
         _ => units.addition as f64 + (2 * 4 * problem.batches() * m * n * splits) as f64 / units.bandwidth as f64,
     };
     unit_block.work(blocks, k / splits * bytes, compute_units) / speed + addition
 }
 
-/// The size of the units that compute products of a dtype, if a product is worth it.
+/// Returns the size of the units for products of a dtype, if the device has them and the product is worth it.
 pub(super) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
-    let worth_it = m >= 16 && n >= 16 && k >= 32 && !environment::settings().matrix_units.off;
+    let worth_it = m >= 16 && n >= 16 && k >= 32 && !environment::settings().force.no_units;
     device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
 }
 
-/// How a product may be cut for units of a size, the best way first; in none where they cannot read both operands 16 bytes at
-/// a time.
+/// Returns how a product may be cut for units of a size, the best cut first. There is none if the units cannot read
+/// both operands 16 bytes at a time.
 pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Problem, unit: [u32; 3]) -> Vec<Cut> {
     let bytes = dtype.size_in_bytes();
     let [Some(a), Some(b)] = problem.along(16 / bytes) else { return Vec::new() };
     let [m, n, k] = problem.sizes;
-    let compute_units = tuning::compute_units(info);
-    // Parts have one more axis of the batch, and two more buffers.
-    let parameters = Matmul::parameter_words(problem.lengths.len() + 1);
+    let compute_units = tuning::compute_units(info.compute_units);
+    // Parts need one more axis of the batch, and two more buffers.
+    let parameters = Sizes { batch_rank: problem.lengths.len() + 1 }.parameter_words();
     let splits_fit = parameters <= info.limits.max_parameter_words as usize && info.limits.max_bindings >= 5;
     let possible = |candidate: &'static Candidate, splits: usize| {
         let whole = k.is_multiple_of(splits * candidate.unit_block.depth as usize / bytes);
         let block = candidate.unit_block;
         let layout = UnitLayout { unit: if block.fragments { [16; 3] } else { unit }, a, b, whole, parts: splits > 1 };
-        // Fragments are of whole blocks and whole vectors of columns.
+        // Fragments need whole blocks and whole vectors of columns.
         let [rows, columns] = block.shape.map(|length| length as usize);
         let fills = !block.fragments || (m >= rows && n >= columns && n.is_multiple_of(8));
-        // So few workgroups are not folded: there are no surplus ones that would count, too.
+        // A launch of few workgroups is not folded. A folded one has surplus workgroups, which would count, too.
         let counted = problem.blocks(block.shape).is_some_and(|blocks| blocks.saturating_mul(splits) <= COUNTERS);
         let fits = layout.suits(block, dtype)
             && fills
             && block.memory(dtype, layout) <= info.limits.max_workgroup_memory
             && block.invocations() <= info.limits.max_workgroup_invocations
             && (splits == 1 || (splits_fit && counted && whole && k / splits >= units.shortest));
-        let forced = &environment::settings().matrix_units;
-        let forced = [forced.blocks.contains(&block), forced.splits.contains(&splits)];
-        // Those that are forced come first.
+        let forced = &environment::settings().force;
+        let forced = [forced.unit_blocks.contains(&block), forced.splits.contains(&splits)];
+        // Forced cuts come first.
         let rank = (forced.map(|is| !is), time(units, candidate, problem, bytes, splits, compute_units));
         fits.then_some((rank, Cut { tile: Tile::MatrixUnits(block, layout), splits }))
     };
     let all = units
         .candidates
         .iter()
-        .flat_map(|candidate| MatrixUnits::SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
+        .flat_map(|candidate| Force::SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
     let mut all: Vec<_> = all.collect();
     all.sort_by(|((a, x), _), ((b, y), _)| a.cmp(b).then(x.total_cmp(y)));
     all.into_iter().map(|(_, cut)| cut).collect()
 }
 
-/// Both operands so that units read them: copies of those that lie otherwise, along the depth, which zeros fill up to a
-/// multiple of 16 bytes. `None` where there is nothing to copy, or it would not pay.
+/// Returns both operands in an order that units read. An operand in another order is copied along the depth, and zeros
+/// fill the depth up to a multiple of 16 bytes. `None` if there is nothing to copy, or if a copy does not pay.
 pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Option<[Tensor; 2]>> {
     let [m, n, k] = problem.sizes;
     let bytes = lhs.dtype().size_in_bytes();
     let missing = k.next_multiple_of(16 / bytes) - k;
     let pays = |along: Option<Along>, uses: usize| match along {
         None => m.min(n) >= 128,
-        // Units take bytes across the depth one by one.
+        // Units read bytes across the depth one by one.
         Some(Along::Other) => bytes == 1 && uses >= 256,
         Some(Along::Depth) => false,
     };
@@ -118,26 +121,26 @@ pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Op
 }
 
 #[cfg(test)]
-#[cfg(feature = "vulkan")]
 mod tests {
     use super::*;
-    use crate::layout::Layout;
+    use crate::backend::info::DeviceKind;
+    use crate::base::backend_kind::BackendKind;
+    use crate::base::layout::Layout;
 
-    /// The blocks of an entry.
+    /// Returns the blocks of an entry.
     fn blocks(entry: &str) -> Vec<UnitBlock> {
         let units = &tuning::entry(entry).unwrap().tuning.units;
         units.candidates.iter().map(|candidate| candidate.unit_block).collect()
     }
 
-    /// The block and the splits for a product of `f16` on 132 compute units, by an entry.
+    /// Returns the block and the splits that an entry chooses for a product of `f16` on 132 compute units.
     fn chosen_by(entry: &str, sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
         chosen_of(&tuning::entry(entry)?.tuning.units, sizes, change)
     }
 
     fn chosen_of(units: &Units, sizes: [usize; 3], change: impl Fn(&mut DeviceInfo)) -> Option<(UnitBlock, usize)> {
         let [m, n, k] = sizes;
-        let mut info = Device::vulkan(0).unwrap().info().clone();
-        info.compute_units = Some(132);
+        let mut info = DeviceInfo::sample(BackendKind::Vulkan, DeviceKind::Discrete, Some(132));
         info.limits.max_workgroup_memory = 48 << 10;
         change(&mut info);
         let layout = |rows, columns| Layout::contiguous((rows, columns).into());
@@ -169,17 +172,17 @@ mod tests {
         assert_eq!(chosen([4096, 4096, 4096]), Some((large, 1)));
         assert_eq!(chosen([512, 512, 512]), Some((small, 1)));
         assert_eq!(chosen([1024, 1024, 1024]), Some((middle, 1)));
-        // So few blocks that the depth is cut, but not into too little.
+        // There are so few blocks that the depth is cut, but not into short parts.
         assert!(chosen([64, 64, 8192]).unwrap().1 > 1);
         assert_eq!(chosen([64, 64, 512]).unwrap().1, 1);
         // A depth that ends within a tile is not cut.
         assert_eq!(chosen([64, 64, 8200]).unwrap().1, 1);
-        // What cannot be read 16 bytes at a time.
+        // Operands that cannot be read 16 bytes at a time.
         assert_eq!(chosen([64, 64, 63]), None);
         assert_eq!(chosen([64, 63, 64]), None);
     }
 
-    /// `tune` computes speeds so.
+    /// `tune` computes speeds in this way.
     #[test]
     fn the_work_of_a_product_and_its_time_give_the_speed() {
         let units = &tuning::entry("default").unwrap().tuning.units;
@@ -194,7 +197,7 @@ mod tests {
         }
     }
 
-    /// `tune` has blocks alone in the data, all equally fast, and the depth never cut.
+    /// `tune` puts one block at a time into the data, always with the same speeds, and never cuts the depth.
     #[test]
     fn a_lone_block_is_used_whether_the_depth_may_be_cut_or_not() {
         for block in blocks("nvidia-hopper") {

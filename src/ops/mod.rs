@@ -1,4 +1,4 @@
-//! What tensors can do: one file per family, with its checks and its choice of kernel.
+//! The operations of tensors: one file per family, with its checks and its choice of kernel.
 
 mod arithmetic;
 mod attention;
@@ -43,7 +43,6 @@ pub use grid_sample::{GridSampleConfig, GridSampleMode, GridSamplePadding};
 pub use operand::TensorOrScalar;
 pub use pad::PadMode;
 pub use pool::PoolConfig;
-pub use precision::Precision;
 pub use rearrange::Sections;
 pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
 pub use window::PerAxis;
@@ -51,30 +50,25 @@ pub use window::PerAxis;
 use crate::device::Device;
 use crate::kernels::workgroup::{Team, WORKGROUP};
 
-/// Who works on a row of `length` elements.
+/// Chooses whether an invocation or a workgroup works on each of `rows` rows of `length` elements.
 fn choose_team(device: &Device, rows: usize, length: usize) -> Team {
     let tuning = &device.tuning().rows;
     if length < tuning.shortest || rows >= tuning.busy { Team::Invocation } else { Team::Workgroup(WORKGROUP) }
 }
 
-/// The invocations of the largest team that a device has: a power of two, at most 1,024.
+/// Returns the invocations of the largest team that a device has: a power of two, at most 1,024.
 fn largest_team(device: &Device) -> u32 {
     let limits = &device.info().limits;
     let most = limits.max_workgroup_invocations.min(limits.max_workgroup_size[0]).clamp(WORKGROUP, 1024);
     1 << most.ilog2()
 }
 
-/// The lanes of a subgroup, where there is but one answer: then the invocations of a workgroup fill subgroups in order.
+/// Returns the lanes of a subgroup if the device has only one size. Then the invocations of a workgroup fill subgroups
+/// in order.
 fn subgroup_lanes(device: &Device) -> Option<u32> {
     let info = device.info();
     match info.limits.subgroup_sizes[..] {
         [lanes] if info.features.subgroups && lanes <= WORKGROUP => Some(lanes),
         _ => None,
     }
-}
-
-/// Appends what a kernel's `Strides` take.
-fn push_view(parameters: &mut Vec<u32>, offset: usize, strides: &[isize]) {
-    parameters.push(offset as u32);
-    parameters.extend(strides.iter().map(|&stride| stride as u32));
 }

@@ -3,32 +3,36 @@
 use super::gemm::weighted_sum;
 use super::row_cut::{Cut, View};
 use super::subgroup_lanes;
-use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Domain, Expr, UnaryOp};
-use crate::kernels::normalize::{Held, Normalize, NormalizeOp};
+use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
+use crate::base::shape::{Axis, Dims};
+use crate::base::word::Word;
+use crate::engine::launch::Launch;
+use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
+use crate::kernels::normalize::{ChannelParameters, Held, Normalize, NormalizeOp, Parameters};
+use crate::kernels::parameters::Strided;
 use crate::kernels::workgroup::Team;
-use crate::shape::{Axis, Dims};
-use crate::tensor::{Fusion, Tensor, Word, allocate, checked_elements};
+use crate::lazy::{Fusion, allocate};
+use crate::tensor::Tensor;
 use std::ops::Range;
 
-/// What is done with the rows of a tensor.
+/// A normalisation of the rows of a tensor.
 struct Normalization<'a> {
     op: NormalizeOp,
     name: &'static str,
-    /// The axes along which the elements of a row are.
+    /// The axes along which the elements of a row lie.
     axes: Range<usize>,
     eps: f64,
     /// Vectors.
     weight: Option<&'a Tensor>,
     bias: Option<&'a Tensor>,
-    /// Where weights are per channel: the number of groups that the channels come in, the channels of a group, the
-    /// elements of a channel.
-    channels: Option<[usize; 3]>,
+    /// The groups of channels, if the weights are per channel.
+    channels: Option<ChannelParameters>,
 }
 
 impl Tensor {
-    /// `exp(x) / sum(exp(x))` along an axis, computed in `f32` (of `f64` in `f64`) from `x - max(x)` so that it never
-    /// overflows.
+    /// Returns `exp(x) / sum(exp(x))` along an axis. It is computed in `f32` (`f64` for `f64`) from `x - max(x)`, so
+    /// that it never overflows.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -44,7 +48,7 @@ impl Tensor {
         self.along(axis.into(), NormalizeOp::Softmax, 0.0, "softmax")
     }
 
-    /// `log(softmax(x))` along an axis, computed in `f32` (of `f64` in `f64`) as
+    /// Returns `log(softmax(x))` along an axis. It is computed in `f32` (`f64` for `f64`) as
     /// `x - max(x) - log(sum(exp(x - max(x))))`, which keeps the digits of small probabilities.
     ///
     /// ```
@@ -61,8 +65,8 @@ impl Tensor {
         self.along(axis.into(), NormalizeOp::LogSoftmax, 0.0, "log_softmax")
     }
 
-    /// `x / max(|x|, eps)` along an axis, where `|x|` is the Euclidean length of a row (PyTorch's `normalize`). Computed
-    /// in `f32`, of `f64` in `f64`.
+    /// Returns `x / max(|x|, eps)` along an axis (PyTorch's `normalize`); `|x|` is the Euclidean length of a row. It is
+    /// computed in `f32` (`f64` for `f64`).
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -85,9 +89,9 @@ impl Tensor {
         self.normalize(&Normalization { op, name, axes: axis..axis + 1, eps, weight, bias, channels })
     }
 
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last axes, those of `weight`; `bias` has its shape, or
-    /// is `None`. Computed in `f32` (of `f64` in `f64`), with the biased variance. J. L. Ba and
-    /// others, "Layer Normalization", 2016.
+    /// Returns `(x - mean) / sqrt(variance + eps) * weight + bias` over the last axes, which are the axes of `weight`.
+    /// `bias` has the shape of `weight`, or is `None`. The result is computed in `f32` (`f64` for `f64`), with the
+    /// biased variance. J. L. Ba and others, "Layer Normalization", 2016.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -100,14 +104,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`] where the shapes are not the last axes of the tensor's; [`Error::DTypeMismatch`],
+    /// [`Error::ShapeMismatch`] if the shapes are not the last axes of the tensor; [`Error::DTypeMismatch`],
     /// [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for integers.
     pub fn layer_norm<'a>(&self, weight: &Tensor, bias: impl Into<Option<&'a Tensor>>, eps: f64) -> Result<Tensor> {
         self.over_last_axes(weight, bias.into(), NormalizeOp::LayerNorm, eps, "layer_norm")
     }
 
-    /// `x / sqrt(mean(x^2) + eps) * weight` over the last axes, those of `weight`. Computed in `f32`, of `f64` in `f64`.
-    /// B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", 2019.
+    /// Returns `x / sqrt(mean(x^2) + eps) * weight` over the last axes, which are the axes of `weight`. It is computed
+    /// in `f32` (`f64` for `f64`). B. Zhang and R. Sennrich, "Root Mean Square Layer Normalization", 2019.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -159,9 +163,9 @@ impl Tensor {
         self.normalize(&Normalization { op, name, axes, eps, weight, bias, channels: None })
     }
 
-    /// [`layer_norm`](Self::layer_norm) over groups of channels, for tensors of shape `[batch, channels, ..]`: over each
-    /// group and all axes behind it. Weight and bias are vectors with a number per channel, or `None`. Y. Wu and K. He,
-    /// "Group Normalization", 2018.
+    /// Returns the [`layer_norm`](Self::layer_norm) over groups of channels, for tensors of shape
+    /// `[batch, channels, ..]`. Mean and variance are taken over the channels of a group and all axes behind them.
+    /// Weight and bias are vectors with a number per channel, or `None`. Y. Wu and K. He, "Group Normalization", 2018.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -172,9 +176,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] below two axes; [`Error::InvalidArgument`] where the channels do not make as many groups;
-    /// [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for
-    /// integers.
+    /// [`Error::RankMismatch`] below two axes; [`Error::InvalidArgument`] if the channels cannot be divided into the
+    /// groups; [`Error::ShapeMismatch`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
+    /// [`Error::UnsupportedDType`] for integers.
     pub fn group_norm<'a>(
         &self,
         groups: usize,
@@ -185,8 +189,8 @@ impl Tensor {
         self.over_channels(Some(groups), weight.into(), bias.into(), eps, "group_norm")
     }
 
-    /// [`group_norm`](Self::group_norm) with each channel a group of its own. D. Ulyanov and others, "Instance
-    /// Normalization: The Missing Ingredient for Fast Stylization", 2016.
+    /// Returns the [`group_norm`](Self::group_norm) with each channel as a group of its own. D. Ulyanov and others,
+    /// "Instance Normalization: The Missing Ingredient for Fast Stylization", 2016.
     ///
     /// # Errors
     /// As [`group_norm`](Self::group_norm).
@@ -199,7 +203,7 @@ impl Tensor {
         self.over_channels(None, weight.into(), bias.into(), eps, "instance_norm")
     }
 
-    /// In so many groups of channels, or each channel by itself.
+    /// Normalises each group of channels, or each channel if the number of groups is `None`.
     fn over_channels(
         &self,
         groups: Option<usize>,
@@ -219,16 +223,20 @@ impl Tensor {
         }
         let grouped = self.with_layout(self.layout().split(1, groups));
         let (op, axes) = (NormalizeOp::LayerNorm, 2..grouped.rank());
-        // An empty tensor may have other axes whose product wraps.
+        // The other axes of an empty tensor may have a product that wraps.
         let elements = self.dims()[2..].iter().fold(1usize, |product, &n| product.wrapping_mul(n));
-        let channels = (weight.is_some() || bias.is_some()).then_some([groups, channels / groups, elements]);
+        let channels = (weight.is_some() || bias.is_some()).then_some(ChannelParameters {
+            groups,
+            channels: channels / groups,
+            elements,
+        });
         grouped.normalize(&Normalization { op, name, axes, eps, weight, bias, channels })?.reshape(self.shape())
     }
 
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias` with numbers that are known, a vector of one per channel each,
-    /// for tensors of shape `[batch, channels, ..]`: PyTorch's `batch_norm` for inference. Weight and bias may be `None`.
-    /// An elementwise operation, which fuses with others; computed in `f32`, of `f64` in `f64`. S. Ioffe and
-    /// C. Szegedy, "Batch Normalization", 2015.
+    /// Returns `(x - mean) / sqrt(variance + eps) * weight + bias` for known statistics: PyTorch's `batch_norm` for
+    /// inference. The tensor has the shape `[batch, channels, ..]`. Each parameter is a vector with a number per
+    /// channel; weight and bias may be `None`. The operation is elementwise and fuses with others. It is computed in
+    /// `f32` (`f64` for `f64`). S. Ioffe and C. Szegedy, "Batch Normalization", 2015.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -268,7 +276,7 @@ impl Tensor {
             let weight = fusion.tensor(&vector(weight)?, OP)?;
             scale = binary(BinaryOp::Mul, Expr::Cast(wide, weight.into()), scale);
         }
-        let scale = fusion.finish(scale, self.device(), OP)?;
+        let scale: Tensor = fusion.finish(scale, self.device(), OP)?;
 
         let mut fusion = Fusion::new(self.shape().clone());
         let [x, mean] =
@@ -281,7 +289,7 @@ impl Tensor {
         weighted_sum(&terms, self, self.shape(), OP)
     }
 
-    /// The number of channels, of which each of the vectors has a number.
+    /// Returns the number of channels, and checks that each of the vectors has one number per channel.
     fn check_channels(&self, vectors: &[Option<&Tensor>], name: &'static str) -> Result<usize> {
         Domain::Floats.check(self.dtype(), name)?;
         if self.rank() < 2 {
@@ -309,12 +317,12 @@ impl Tensor {
         }
         let view = View::new(self, axes);
         if view.is_turned(self.device()) {
-            // Tiles turn it faster than a kernel that reads side by side and writes apart, or the other way round.
+            // A copy through tiles is faster than a kernel that reads neighbours and writes them apart, or the other
+            // way round.
             return self.contiguous()?.normalize(what);
         }
-        let View { kept, kept_strides, normalized, normalized_strides, rows, length, inner } = &view;
         let vectors_have_fours = match channels {
-            Some([_, _, elements]) => elements.is_multiple_of(4),
+            Some(channels) => channels.elements.is_multiple_of(4),
             None => [weight, bias]
                 .into_iter()
                 .flatten()
@@ -322,11 +330,9 @@ impl Tensor {
         };
         let Cut { team, load, held } = view.cut(self, vectors_have_fours);
         let in_subgroups = matches!((team, held), (Team::Workgroup(_), Held::Registers(_)));
-        let config = Normalize {
+        let kernel = Normalize {
             op: *op,
-            dtype: self.dtype(),
-            kept_rank: kept.len(),
-            normalized_rank: normalized.len(),
+            rows: view.axes.ty(self.dtype()),
             weight: weight.is_some(),
             bias: bias.is_some(),
             per_channel: channels.is_some(),
@@ -335,27 +341,28 @@ impl Tensor {
             load,
             held,
         };
-        let limit = self.device().info().limits.max_parameter_words as usize;
-        if config.parameter_words() > limit && !self.is_contiguous() {
+        if !self.device().takes(&kernel) && !self.is_contiguous() {
             return self.contiguous()?.normalize(what);
         }
-        let mut parameters = [*rows, *length, *inner].map(|n| n as u32).to_vec();
-        parameters.extend(kept.iter().chain(normalized).map(|&n| n as u32));
-        parameters.push(self.layout().offset as u32);
-        parameters.extend(kept_strides.iter().chain(normalized_strides).map(|&stride| stride as u32));
-        if op.has_eps() {
-            parameters.extend(Word::of(*eps, wide, name)?.words());
-        }
-        parameters.extend(channels.iter().flatten().map(|&n| n as u32));
-        let mut buffers = vec![self.buffer()?];
-        for vector in [weight, bias].into_iter().flatten() {
-            buffers.push(vector.buffer()?);
-            parameters.extend([vector.layout().offset as u32, vector.strides()[0] as u32]);
-        }
+        let vector =
+            |vector: &Tensor| Strided { offset: vector.layout().offset, strides: vector.layout().strides.clone() };
+        let parameters = Parameters {
+            count: view.rows,
+            length: view.length,
+            inner: view.inner,
+            rows: view.axes.parameters(self.layout().offset),
+            eps: op.has_eps().then(|| Word::of(*eps, wide, name)).transpose()?,
+            channels: channels.clone(),
+            weight: weight.map(vector),
+            bias: bias.map(vector),
+        };
+        let vectors = [*weight, *bias].into_iter().flatten();
+        let buffers: Vec<_> = [self].into_iter().chain(vectors).map(Tensor::buffer).collect::<Result<_>>()?;
         let dtype = load.output(self.dtype());
         let output = allocate(self.shape(), dtype, self.device(), name)?;
-        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
-        self.device().runtime().launch(config, &bindings, &parameters, team.groups(*rows / load.across() as usize))?;
+        let buffers: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let groups = team.groups(view.rows / load.across() as usize);
+        self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         Tensor::from_buffer(output, self.shape().clone(), dtype, self.device()).to_dtype(self.dtype())
     }
 }

@@ -1,6 +1,6 @@
-//! What stands at the right of a function of two elements.
+//! The right side of a function of two elements.
 
-use crate::number::Number;
+use crate::base::number::Number;
 use crate::tensor::Tensor;
 
 /// The second argument of a function of two elements: a tensor, or a [`Number`] of any type, which takes the dtype of

@@ -1,11 +1,16 @@
 //! Tensors with a border.
 
-use crate::error::{Error, Result};
-use crate::kernels::pad::{Border, Pad, WORKGROUP};
-use crate::layout::collapse;
-use crate::number::Number;
-use crate::shape::{Axis, Dims, Shape};
-use crate::tensor::{MAX_ELEMENTS, Tensor, Word, allocate, checked_elements};
+use crate::base::error::{Error, Result};
+use crate::base::layout::collapse;
+use crate::base::number::Number;
+use crate::base::shape::{Axis, Dims, Shape};
+use crate::base::shape::{MAX_ELEMENTS, checked_elements};
+use crate::base::word::Word;
+use crate::engine::launch::Launch;
+use crate::kernels::pad::{AxisParameters, Border, Pad, Parameters, WORKGROUP};
+use crate::kernels::parameters::Strided;
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// What [`Tensor::pad`] makes a border of.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,7 +36,7 @@ impl PadMode {
         }
     }
 
-    /// The longest border that an axis of this length can have, and why.
+    /// Returns the longest border that an axis of this length can have, and why.
     fn longest(self, length: usize) -> (usize, &'static str) {
         match self {
             PadMode::Constant(_) => (usize::MAX, ""),
@@ -44,8 +49,9 @@ impl PadMode {
 }
 
 impl Tensor {
-    /// The tensor with a border: so many elements before and after it, along each of the last axes, as many as there are
-    /// pairs. Negative numbers crop; that is done first, so that a border shows no element that has been cropped.
+    /// Returns the tensor with a border along its last axes, a pair of `amounts` for each of them: how many elements to
+    /// add before and after it. Negative amounts crop. The tensor is cropped first, so that a border shows no cropped
+    /// element.
     ///
     /// ```
     /// # use marquetry::{Device, PadMode, Tensor};
@@ -58,14 +64,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more pairs than axes, where more is cropped than there is,
-    /// for a reflection as long as its axis, a circular border longer than its axis, or a number that the dtype cannot
-    /// hold; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] for more pairs than axes, if more is cropped than there is, for a reflection as long
+    /// as its axis, for a circular border longer than its axis, or for a number that the dtype cannot hold;
+    /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn pad(&self, amounts: &[(isize, isize)], mode: PadMode) -> Result<Tensor> {
         self.padded(amounts, mode, "pad")
     }
 
-    /// The tensor with zeros before and after it along an axis (candle's name for a [`pad`](Self::pad) of zeros).
+    /// Returns the tensor with zeros before and after it along an axis (candle's name for a [`pad`](Self::pad) with
+    /// zeros).
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`], [`Error::SizeOverflow`], [`Error::OutOfMemory`].
@@ -73,11 +80,11 @@ impl Tensor {
         self.padded_axis(axis.into(), before, after, PadMode::Constant(0.into()), "pad_with_zeros")
     }
 
-    /// The tensor with its first and last element along an axis repeated (candle's name for a [`pad`](Self::pad) with
-    /// [`PadMode::Replicate`]).
+    /// Returns the tensor with its first and last element along an axis repeated (candle's name for a
+    /// [`pad`](Self::pad) with [`PadMode::Replicate`]).
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] where the axis is empty; [`Error::SizeOverflow`],
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axis is empty; [`Error::SizeOverflow`],
     /// [`Error::OutOfMemory`].
     pub fn pad_with_same(&self, axis: impl Into<Axis>, before: usize, after: usize) -> Result<Tensor> {
         self.padded_axis(axis.into(), before, after, PadMode::Replicate, "pad_with_same")
@@ -85,7 +92,7 @@ impl Tensor {
 
     fn padded_axis(&self, axis: Axis, before: usize, after: usize, mode: PadMode, op: &'static str) -> Result<Tensor> {
         let axis = axis.resolve(self.shape(), op)?;
-        // What saturates is more than there can be.
+        // An amount that saturates is more than there can be.
         let amount = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         let mut amounts = vec![(0, 0); self.rank() - axis];
         amounts[0] = (amount(before), amount(after));
@@ -128,7 +135,7 @@ impl Tensor {
         cropped.with_borders(&borders, &shape, mode.border(), fill, op)
     }
 
-    /// The view without what negative amounts crop.
+    /// Returns the view without the elements that negative amounts crop.
     fn cropped(&self, kept: usize, amounts: &[(isize, isize)], op: &'static str) -> Result<Tensor> {
         let mut view = self.clone();
         for (axis, &(before, after)) in (kept..).zip(amounts) {
@@ -145,7 +152,7 @@ impl Tensor {
         Ok(view)
     }
 
-    /// The tensor with borders, as long as is told per axis, and so of this shape.
+    /// Returns the tensor with these borders for each axis, which make it this shape.
     fn with_borders(
         &self,
         borders: &[[usize; 2]],
@@ -162,12 +169,12 @@ impl Tensor {
             return Tensor::constant(word, shape.clone(), self.device(), op);
         }
         let (lengths, strides, merged) = self.merged(borders);
-        let limit = self.device().info().limits.max_parameter_words as usize;
-        if Pad::parameter_words(border, self.dtype(), lengths.len()) > limit {
+        let config = Pad { dtype: self.dtype(), border, rank: lengths.len() };
+        if !self.device().takes(&config) {
             if !self.is_contiguous() {
                 return self.contiguous()?.with_borders(borders, shape, border, fill, op);
             }
-            // Axes are padded one by one as well as at once: half of them first.
+            // Axes can also be padded one after the other: the first half of them is padded first.
             let half = padded[padded.len() / 2];
             let part = |outer: bool| -> Dims<[usize; 2]> {
                 let axes = borders.iter().enumerate();
@@ -181,20 +188,22 @@ impl Tensor {
         let output = allocate(shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
             let axes = || lengths.iter().zip(&merged);
-            let mut parameters = vec![elements as u32];
-            parameters.extend(axes().map(|(&length, [before, after])| (length + before + after) as u32));
-            parameters.push(self.layout().offset as u32);
-            parameters.extend(strides.iter().map(|&stride| stride as u32));
-            parameters.extend(axes().flat_map(|(&length, &[before, _])| [before as u32, length as u32]));
-            parameters.extend(fill.into_iter().flat_map(Word::words));
-            let config = Pad { dtype: self.dtype(), border, rank: lengths.len() };
+            let parameters = Parameters {
+                count: elements,
+                lengths: axes().map(|(length, [before, after])| length + before + after).collect(),
+                x: Strided { offset: self.layout().offset, strides },
+                axes: axes().map(|(&length, &[before, _])| AxisParameters { before, length }).collect(),
+                fill,
+            };
+            let buffers = [&*self.buffer()?, &output];
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            self.device().runtime().launch(config, &[&*self.buffer()?, &output], &parameters, groups)?;
+            self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape.clone(), self.dtype(), self.device()))
     }
 
-    /// Lengths, strides and borders of the axes, where neighbours without a border are one if the strides allow it.
+    /// Returns lengths, strides and borders of the axes. Neighbours without a border are merged if the strides allow
+    /// it.
     fn merged(&self, borders: &[[usize; 2]]) -> (Dims, Dims<isize>, Dims<[usize; 2]>) {
         let (mut lengths, mut strides, mut merged) = (Dims::new(), Dims::new(), Dims::new());
         let mut axis = 0;
@@ -205,7 +214,7 @@ impl Tensor {
                 lengths.push(self.dims()[axis]);
                 strides.push(self.strides()[axis]);
             } else {
-                let (some_lengths, some_strides) = collapse(&self.dims()[axis..end], &[&self.strides()[axis..end]]);
+                let (some_lengths, some_strides) = collapse(&self.dims()[axis..end], [&self.strides()[axis..end]]);
                 lengths.extend(some_lengths);
                 strides.extend(some_strides.into_iter().flatten());
             }

@@ -1,13 +1,15 @@
-//! Channels as blocks of pixels, and back.
+//! Channels rearranged into blocks of pixels, and back.
 
-use crate::error::{Error, Result};
-use crate::shape::Shape;
-use crate::tensor::{MAX_ELEMENTS, Tensor};
+use crate::base::error::{Error, Result};
+use crate::base::shape::MAX_ELEMENTS;
+use crate::base::shape::Shape;
+use crate::tensor::Tensor;
 
 impl Tensor {
-    /// Each group of `factor`² channels as blocks of `factor` x `factor` pixels: from `[.., channels * factor²,
-    /// height, width]` to `[.., channels, height * factor, width * factor]`. W. Shi and others, "Real-Time Single Image
-    /// and Video Super-Resolution Using an Efficient Sub-Pixel Convolutional Neural Network", 2016.
+    /// Rearranges each group of `factor`² channels into blocks of `factor` x `factor` pixels. The shape
+    /// `[.., channels * factor², height, width]` becomes `[.., channels, height * factor, width * factor]`. W. Shi and
+    /// others, "Real-Time Single Image and Video Super-Resolution Using an Efficient Sub-Pixel Convolutional Neural
+    /// Network", 2016.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -20,8 +22,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] below three axes; [`Error::InvalidArgument`] where `factor` is 0 or the channels are not
-    /// a multiple of its square.
+    /// [`Error::RankMismatch`] below three axes; [`Error::InvalidArgument`] if `factor` is 0, or if the channels are
+    /// not a multiple of its square.
     pub fn pixel_shuffle(&self, factor: usize) -> Result<Tensor> {
         const OP: &str = "pixel_shuffle";
         let (batch, [channels, height, width]) = self.image(OP)?;
@@ -35,12 +37,12 @@ impl Tensor {
         self.rearranged(batch, blocks, [0, 3, 1, 4, 2], image, OP)
     }
 
-    /// The inverse of [`pixel_shuffle`](Self::pixel_shuffle): from `[.., channels, height * factor, width * factor]` to
-    /// `[.., channels * factor², height, width]`.
+    /// Reverses [`pixel_shuffle`](Self::pixel_shuffle). The shape `[.., channels, height * factor, width * factor]`
+    /// becomes `[.., channels * factor², height, width]`.
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] below three axes; [`Error::InvalidArgument`] where `factor` is 0 or height and width are
-    /// not multiples of it.
+    /// [`Error::RankMismatch`] below three axes; [`Error::InvalidArgument`] if `factor` is 0, or if height and width
+    /// are not multiples of it.
     pub fn pixel_unshuffle(&self, factor: usize) -> Result<Tensor> {
         const OP: &str = "pixel_unshuffle";
         let (batch, [channels, height, width]) = self.image(OP)?;
@@ -54,7 +56,7 @@ impl Tensor {
         self.rearranged(batch, blocks, [0, 2, 4, 1, 3], image, OP)
     }
 
-    /// The axes before the last three, and those.
+    /// Returns the axes before the last three, and the last three.
     fn image(&self, op: &'static str) -> Result<(&[usize], [usize; 3])> {
         match self.dims() {
             [batch @ .., channels, height, width] => Ok((batch, [*channels, *height, *width])),
@@ -62,7 +64,7 @@ impl Tensor {
         }
     }
 
-    /// The last three axes taken apart to five, those in another order, and put together to three others.
+    /// Splits the last three axes into five, reorders them, and merges them into three others.
     fn rearranged(
         &self,
         batch: &[usize],
@@ -72,7 +74,7 @@ impl Tensor {
         op: &'static str,
     ) -> Result<Tensor> {
         let [Some(channels), Some(height), Some(width)] = image else {
-            // Only of an empty tensor: the others have no more elements than before.
+            // The tensor is empty: any other one has no more elements than before.
             return Err(Error::SizeOverflow { op, shape: self.shape().clone(), limit: MAX_ELEMENTS as u64 });
         };
         let shape = |last: &[usize]| -> Shape { batch.iter().chain(last).copied().collect() };

@@ -1,11 +1,15 @@
-//! Pools: windows of the spatial axes, each folded to one number.
+//! Pooling: windows of the spatial axes, each folded to one number.
 
 use super::window::{PerAxis, RANKS, Window};
-use crate::error::{Error, Result};
-use crate::expr::Domain;
-use crate::kernels::pool::{Pool, PoolOp, WORKGROUP, Windows};
-use crate::shape::{Dims, Shape};
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
+use crate::base::shape::{Dims, Shape};
+use crate::base::word::Word;
+use crate::engine::launch::Launch;
+use crate::kernels::expr::Domain;
+use crate::kernels::pool::{AxisParameters, Parameters, Pool, PoolOp, WORKGROUP, Windows};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use std::ops::Range;
 
 /// The windows of a pool. By default they lie side by side: the stride is the kernel; no padding, dilation 1.
@@ -78,7 +82,7 @@ impl PoolConfig {
     }
 }
 
-/// The kernel's number where it has one: the p of a norm.
+/// The p of a norm. Other kernels have no such number.
 type P = Option<f64>;
 
 macro_rules! pools {
@@ -86,12 +90,12 @@ macro_rules! pools {
         #[doc = concat!("Pools of ", $names, ".")]
         impl Tensor {
             #[doc = concat!("The largest element of each window of ", $names, "; NaN if one is NaN. Padding counts as")]
-            /// minus infinity, of integers as the smallest one.
+            /// minus infinity, or as the smallest integer.
             ///
             /// # Errors
-            /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] for kernels, strides and dilations of 0, for padding
-            /// that is not less than the window, and for windows that are larger than the padded input;
-            /// [`Error::SizeOverflow`]; [`Error::Unsupported`] for `i64` and `f64` where the device does not compute in them.
+            /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] if a kernel, a stride or a dilation is 0, if padding
+            /// is not less than the window, or if a window is larger than the padded input; [`Error::SizeOverflow`];
+            /// [`Error::Unsupported`] for `i64` and `f64` if the device does not compute in them.
             pub fn $max(&self, config: &PoolConfig) -> Result<Tensor> {
                 self.pool(PoolOp::Max, config, $axes, None, stringify!($max))
             }
@@ -126,8 +130,8 @@ macro_rules! pools {
             /// goes from `floor(i length / n)` to `ceil((i + 1) length / n)`.
             ///
             /// # Errors
-            /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] for an axis of length 0, from which nothing can be
-            /// made; [`Error::SizeOverflow`]; [`Error::UnsupportedDType`] for integers.
+            /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] for an axis of length 0; [`Error::SizeOverflow`];
+            /// [`Error::UnsupportedDType`] for integers.
             pub fn $adaptive_avg(&self, lengths: impl Into<PerAxis<usize>>) -> Result<Tensor> {
                 let op = PoolOp::Average { padding_counts: false };
                 self.adaptive_pool(op, &lengths.into(), $axes, stringify!($adaptive_avg))
@@ -148,7 +152,7 @@ pools!(1, "`(N, C, L)` or `(C, L)`": max_pool1d avg_pool1d lp_pool1d adaptive_av
 pools!(2, "`(N, C, H, W)` or `(C, H, W)`": max_pool2d avg_pool2d lp_pool2d adaptive_avg_pool2d adaptive_max_pool2d);
 pools!(3, "`(N, C, D, H, W)` or `(C, D, H, W)`": max_pool3d avg_pool3d lp_pool3d adaptive_avg_pool3d adaptive_max_pool3d);
 
-/// Pools as PyTorch has them.
+/// Pooling as in PyTorch.
 ///
 /// ```
 /// # use marquetry::{Device, PoolConfig, Tensor};
@@ -163,7 +167,7 @@ pools!(3, "`(N, C, D, H, W)` or `(C, D, H, W)`": max_pool3d avg_pool3d lp_pool3d
 /// # Ok::<(), marquetry::Error>(())
 /// ```
 impl Tensor {
-    /// The mean over all spatial axes of `(N, C, ..)`, which stay with length 1.
+    /// Returns the mean over all spatial axes of `(N, C, ..)`, which stay with length 1.
     ///
     /// # Errors
     /// [`Error::RankMismatch`] below three axes; [`Error::UnsupportedDType`] for integers.
@@ -172,10 +176,10 @@ impl Tensor {
         self.mean_keepdim(self.spatial_axes(OP)?).map_err(Error::named(OP))
     }
 
-    /// The largest element over all spatial axes of `(N, C, ..)`, which stay with length 1; NaN if one is NaN.
+    /// Returns the largest element over all spatial axes of `(N, C, ..)`, which stay with length 1; NaN if one is NaN.
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] below three axes; [`Error::InvalidArgument`] where there is no element to choose.
+    /// [`Error::RankMismatch`] below three axes; [`Error::InvalidArgument`] if there is no element to choose.
     pub fn global_max_pool(&self) -> Result<Tensor> {
         const OP: &str = "global_max_pool";
         self.max_keepdim(self.spatial_axes(OP)?).map_err(Error::named(OP))
@@ -251,16 +255,16 @@ impl Tensor {
             let whole = if pool == PoolOp::Max { self.max_keepdim(spatial) } else { self.mean_keepdim(spatial) };
             return whole.map_err(Error::named(op));
         }
-        // Windows of one length lie side by side.
+        // If all windows have one length, they lie side by side.
         let even = inputs.iter().zip(&outputs).all(|(input, &output)| output > 0 && input % output == 0);
         let mut windows = Vec::new();
         for (&input, &output) in inputs.iter().zip(&outputs) {
-            // Kernels multiply both.
+            // Kernels multiply both numbers in 32 bits.
             if output.saturating_add(1).saturating_mul(input.saturating_add(1)) > u32::MAX as usize {
                 let message = format!("{output} windows over {input} elements are too many to count in 32 bits");
                 return Err(Error::InvalidArgument { op, message });
             }
-            // Of windows of different lengths none is longer than this.
+            // If windows differ in length, none is longer than this.
             let kernel = if even { input / output } else { input / output.max(1) + 2 };
             windows.push(Window { input, kernel, stride: kernel, ..Window::TRIVIAL });
         }
@@ -268,8 +272,8 @@ impl Tensor {
         self.launch_pool(pool, kind, &windows, &outputs, None, op)
     }
 
-    /// Pools few long windows by reductions over views, so that many workgroups share a window. Returns `None` if windows
-    /// are short or many, or if one of several reaches beyond the input.
+    /// Pools few long windows by reductions over views, so that many workgroups share a window. Returns `None` if
+    /// windows are short or many, or if one of several windows reaches beyond the input.
     fn pool_long_windows(&self, pool: PoolOp, windows: &[Window], outputs: &Dims, p: P) -> Result<Option<Tensor>> {
         let tuning = self.device().tuning();
         let outer = self.rank() - windows.len();
@@ -279,13 +283,13 @@ impl Tensor {
         let Some(met) = met.filter(|_| is_few) else { return Ok(None) };
         let taps = |(range, window): (&Range<usize>, &Window)| range.len().div_ceil(window.dilation);
         let length: usize = met.iter().zip(windows).map(taps).product();
-        // Windows that overlap are more elements than there are.
+        // Overlapping windows have more elements than the input.
         let all = Shape::from((count.unwrap_or(usize::MAX), length));
         if length < tuning.reduce.shortest || checked_elements(&all, "pool").is_err() {
             return Ok(None);
         }
         let wide = self.dtype().widened();
-        // As floats: padding makes counts that no integer holds.
+        // Counted in floats: with padding, a count may be too large for any integer.
         let counted: f64 = match pool {
             PoolOp::Average { padding_counts: true } => windows.iter().map(|window| window.counted() as f64).product(),
             _ => length as f64,
@@ -320,7 +324,7 @@ impl Tensor {
         pooled.to_dtype(self.dtype()).map(Some)
     }
 
-    /// The pool over checked windows.
+    /// Runs the pooling over checked windows.
     fn launch_pool(
         &self,
         pool: PoolOp,
@@ -340,7 +344,8 @@ impl Tensor {
         let elements = checked_elements(&shape, op)?;
         let output = allocate(&shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
-            // A batch of images: one image if there is no batch, and of one row if there is one spatial axis.
+            // Kernels take a batch of images. Without a batch there is one image; with one spatial axis an image has
+            // one row.
             let mut x = if outer == 1 { self.unsqueeze(0)? } else { self.clone() };
             let (mut windows, mut outputs) = (windows.to_vec(), outputs.clone());
             if windows.len() == 1 {
@@ -348,20 +353,22 @@ impl Tensor {
                 windows.insert(0, Window::TRIVIAL);
                 outputs.insert(0, 1);
             }
-            let mut parameters = vec![elements, x.dims()[0], x.dims()[1]];
-            for (window, &output) in windows.iter().zip(&outputs) {
-                let Window { input, kernel, stride, dilation, before, after } = *window;
-                parameters.extend([output, input, kernel, stride, dilation, before, after]);
-            }
-            parameters.push(x.layout().offset);
-            parameters.extend(x.strides().iter().map(|&stride| stride as usize));
-            let mut parameters: Vec<u32> = parameters.into_iter().map(|n| n as u32).collect();
-            if let Some(p) = p {
-                parameters.extend(Word::of(p, self.dtype().widened(), op)?.words());
-            }
+            let axis = |(window, &output): (&Window, &usize)| AxisParameters {
+                window: window.parameters(output),
+                after: window.after,
+            };
+            let parameters = Parameters {
+                count: elements,
+                images: x.dims()[0],
+                channels: x.dims()[1],
+                axes: windows.iter().zip(&outputs).map(axis).collect(),
+                x: x.layout().into(),
+                p: p.map(|p| Word::of(p, self.dtype().widened(), op)).transpose()?,
+            };
             let config = Pool { op: pool, windows: kind, dtype: self.dtype(), axes: windows.len() };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            self.device().runtime().launch(config, &[&*x.buffer()?, &output], &parameters, groups)?;
+            let buffers = [&*x.buffer()?, &output];
+            self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
     }

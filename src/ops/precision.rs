@@ -1,29 +1,12 @@
-//! Products of `f32` with less than full precision, where the user allows it and matrix units gain by it.
+//! Products of `f32` with reduced precision, if the user allows it and matrix units gain by it.
 
 use super::matrix_units;
-use crate::dtype::DType;
-use crate::error::Result;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::precision::Precision;
 use crate::tensor::Tensor;
 
-/// How exact matrix products of `f32` are at least: [`Device::set_precision`](crate::Device::set_precision). The names are
-/// those of PyTorch's `set_float32_matmul_precision`. Sums are kept in `f32` whatever it is.
-///
-/// Less than the highest is a permission: where a device has no matrix units for `bf16`, or a product is too small for them, it is
-/// computed in `f32`. Numbers as large as the largest of `bf16` (3.39e38) may become infinite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-#[non_exhaustive]
-pub enum Precision {
-    /// Operands may be rounded to `bf16`: a product is within 2^-8 of the sum of its terms' magnitudes.
-    Medium,
-    /// Operands may be taken for the sums of two `bf16`, of which the product of the lesser parts is left out: three products,
-    /// within 2^-16 of the sum of the terms' magnitudes. What is infinite may become NaN.
-    High,
-    /// In `f32`.
-    #[default]
-    Highest,
-}
-
-/// The operands of a product of matrices, and its m, n and k, as the device's precision has them computed.
+/// Returns the operands of a matrix product, and its m, n and k, as the device's precision computes them.
 pub(super) fn operands(lhs: Tensor, rhs: Tensor, sizes: [usize; 3]) -> Result<([Tensor; 2], [usize; 3])> {
     let precision = lhs.device().precision();
     let less = lhs.dtype() == DType::F32 && precision != Precision::Highest;
@@ -41,20 +24,20 @@ fn rounded(lhs: &Tensor, rhs: &Tensor, precision: Precision) -> Result<[Tensor; 
         Precision::Highest => Ok([lhs.clone(), rhs.clone()]),
         Precision::Medium => Ok([round(lhs)?, round(rhs)?]),
         Precision::High => {
-            // Side by side along the depth, so that one product adds all three up.
+            // The parts lie side by side along the depth, so that one product adds up three.
             let ([a, a_rest], [b, b_rest]) = (parts(lhs)?, parts(rhs)?);
             Ok([Tensor::cat(&[&a, &a, &a_rest], -1)?, Tensor::cat(&[&b, &b_rest, &b], -2)?])
         }
     }
 }
 
-/// In `bf16`, and in memory as it was.
+/// Rounds to `bf16`. A transposed tensor stays transposed in memory.
 fn round(x: &Tensor) -> Result<Tensor> {
     let transposed = x.t()?;
     if transposed.is_contiguous() { transposed.to_dtype(DType::BF16)?.t() } else { x.to_dtype(DType::BF16) }
 }
 
-/// What `bf16` holds of a tensor, and what it holds of the rest.
+/// Returns a tensor rounded to `bf16`, and the rest, rounded in the same way.
 fn parts(x: &Tensor) -> Result<[Tensor; 2]> {
     let first = x.to_dtype(DType::BF16)?;
     first.eval()?;
@@ -63,12 +46,12 @@ fn parts(x: &Tensor) -> Result<[Tensor; 2]> {
 }
 
 #[cfg(test)]
-#[cfg(feature = "vulkan")]
+#[cfg(all(has_vulkan, device_tests))]
 mod tests {
     use super::*;
     use crate::device::Device;
 
-    /// Units of `bf16` compute these products elsewhere; here other kernels do, which any device has.
+    /// Other devices compute these products on matrix units of `bf16`. Here kernels compute them that any device has.
     #[test]
     fn products_are_as_exact_as_they_say() {
         let device = Device::vulkan(0).unwrap();
@@ -78,7 +61,7 @@ mod tests {
         };
         let (a, b) = (numbers(m * k, 389), numbers(n * k, 571));
         let lhs = Tensor::from_slice(&a, (m, k), &device).unwrap();
-        // Transposed, so that it has to be rounded as it lies.
+        // The tensor is transposed, so that it stays so when it is rounded.
         let rhs = Tensor::from_slice(&b, (n, k), &device).unwrap().t().unwrap();
         for (precision, bound) in [(Precision::Medium, 2f64.powi(-8)), (Precision::High, 2f64.powi(-16))] {
             let [lhs, rhs] = rounded(&lhs, &rhs, precision).unwrap();
@@ -91,7 +74,7 @@ mod tests {
                 largest = largest.max((f64::from(found) - terms().sum::<f64>()).abs() / magnitude);
             }
             assert!(largest < bound, "{precision:?}: {largest:e}");
-            // Not by far: it is rounded indeed.
+            // An error far below the bound would mean that nothing was rounded.
             assert!(largest > bound / 64.0, "{precision:?}: {largest:e}");
         }
     }

@@ -1,14 +1,18 @@
 //! Tensors of random numbers, and places drawn at random.
 
 use super::choose_team;
+use crate::base::dtype::{DType, Element};
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
+use crate::base::word::Word;
 use crate::device::Device;
-use crate::dtype::{DType, Element};
-use crate::error::{Error, Result};
-use crate::expr::Domain;
-use crate::kernels::random::{Distribution, Random, WORKGROUP};
-use crate::kernels::sample::Sample;
-use crate::shape::Shape;
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::engine::launch::Launch;
+use crate::kernels::expr::Domain;
+use crate::kernels::random::{self, Distribution, GeneratorParameters, Random, RangeParameters, WORKGROUP};
+use crate::kernels::sample::{self, Sample};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use half::{bf16, f16};
 
 impl Tensor {
@@ -98,9 +102,9 @@ impl Tensor {
         }
         let wide = T::DTYPE.widened();
         let distribution = if wide.parts() == 1 { Distribution::Integer } else { Distribution::WideInteger };
-        let numbers = Word { bits: high.to_bits().wrapping_sub(low.to_bits()), dtype: wide };
-        let words: Vec<u32> = [numbers, Word::new(low)].into_iter().flat_map(Word::words).collect();
-        draw(distribution, &words, wide, shape.into(), device, OP)?.to_dtype(T::DTYPE)
+        let length = Word { bits: high.to_bits().wrapping_sub(low.to_bits()), dtype: wide };
+        let range = RangeParameters { length: length.words().collect(), first: Word::new(low).words().collect() };
+        draw(distribution, Some(range), wide, shape.into(), device, OP)?.to_dtype(T::DTYPE)
     }
 
     /// Ones, each with the probability that the element at its place tells, and zeros; in the dtype of this tensor, which
@@ -122,7 +126,7 @@ impl Tensor {
     pub fn bernoulli(&self) -> Result<Tensor> {
         const OP: &str = "bernoulli";
         Domain::Floats.check(self.dtype(), OP)?;
-        let uniform = draw(Distribution::Uniform, &[], DType::F32, self.shape().clone(), self.device(), OP)?;
+        let uniform = draw(Distribution::Uniform, None, DType::F32, self.shape().clone(), self.device(), OP)?;
         let wide = self.dtype().widened();
         uniform.to_dtype(wide)?.lt(&self.to_dtype(wide)?)?.to_dtype(self.dtype())
     }
@@ -237,7 +241,7 @@ impl Tensor {
         place.squeeze(-1)
     }
 
-    /// The length of the axis in which places are drawn.
+    /// Returns the length of the axis along which places are drawn.
     fn drawn_axis(&self, op: &'static str) -> Result<usize> {
         Domain::Floats.check(self.dtype(), op)?;
         checked_elements(self.shape(), op)?;
@@ -245,7 +249,7 @@ impl Tensor {
         self.dims().last().copied().ok_or_else(scalar)
     }
 
-    /// The logits divided by a temperature, in `f32`; `None` where that is 0 or as good as that.
+    /// Returns the logits divided by `temperature`, in `f32`. `None` if it is 0, or too small to divide by.
     fn cooled(&self, temperature: f64, op: &'static str) -> Result<Option<Tensor>> {
         if !(temperature >= 0.0 && temperature.is_finite()) {
             let message =
@@ -259,18 +263,18 @@ impl Tensor {
         self.to_dtype(DType::F32)?.affine(scale, 0.0).map(Some)
     }
 
-    /// The `k` largest elements along the last axis, and their places.
+    /// Returns the `k` largest elements along the last axis, and their places.
     fn largest(&self, k: usize, op: &'static str) -> Result<(Tensor, Tensor)> {
         self.topk(k, -1, true).map_err(Error::named(op))
     }
 
-    /// Noise of the Gumbel distribution added to each element.
+    /// Adds noise of the Gumbel distribution to each element.
     fn perturbed(&self, op: &'static str) -> Result<Tensor> {
-        self.add(&draw(Distribution::Gumbel, &[], DType::F32, self.shape().clone(), self.device(), op)?)
+        self.add(&draw(Distribution::Gumbel, None, DType::F32, self.shape().clone(), self.device(), op)?)
     }
 
-    /// For each row along the last axis so many places, drawn independently of each other; this has the logarithms of
-    /// their weights, `f32`.
+    /// Draws places for each row along the last axis, independently of each other. The elements are the logarithms of
+    /// their weights, in `f32`.
     fn draw_places(&self, samples: usize, op: &'static str) -> Result<Tensor> {
         let (length, shape) = (self.dims()[self.rank() - 1], self.shape().with_length(self.rank() - 1, samples));
         let draws = checked_elements(&shape, op)?;
@@ -278,12 +282,16 @@ impl Tensor {
         let output = allocate(&shape, DType::U32, self.device(), op)?;
         if draws > 0 {
             let logits = self.contiguous()?;
-            let runtime = self.device().runtime();
-            let sizes = [draws, samples, length, logits.layout().offset].map(|n| n as u32);
-            let parameters = [&sizes[..], &runtime.next_random()].concat();
             let team = choose_team(self.device(), draws, length);
-            let buffers = [&*logits.buffer()?, &output];
-            runtime.launch(Sample { team }, &buffers, &parameters, team.groups(draws))?;
+            let parameters = sample::Parameters {
+                draws,
+                per_row: samples,
+                length,
+                offset: logits.layout().offset,
+                generator: next_random(self.device()),
+            };
+            let (buffers, groups) = ([&*logits.buffer()?, &output], team.groups(draws));
+            self.device().runtime().run(Launch { kernel: Sample { team }, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, DType::U32, self.device()))
     }
@@ -299,14 +307,14 @@ fn scaled(
     op: &'static str,
 ) -> Result<Tensor> {
     Domain::Floats.check(dtype, op)?;
-    let numbers = draw(distribution, &[], DType::F32, shape, device, op)?;
+    let numbers = draw(distribution, None, DType::F32, shape, device, op)?;
     numbers.to_dtype(dtype.widened())?.affine(scale, shift)?.to_dtype(dtype)
 }
 
-/// Random numbers of a distribution, which may have parameters.
+/// Returns random numbers of a distribution. Integers are from a range.
 fn draw(
     distribution: Distribution,
-    arguments: &[u32],
+    range: Option<RangeParameters>,
     dtype: DType,
     shape: Shape,
     device: &Device,
@@ -315,17 +323,23 @@ fn draw(
     let elements = checked_elements(&shape, op)?;
     let buffer = allocate(&shape, dtype, device, op)?;
     if elements > 0 {
-        let parameters = [&[elements as u32], &device.runtime().next_random()[..], arguments].concat();
+        let parameters = random::Parameters { count: elements, generator: next_random(device), range };
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-        device.runtime().launch(Random { distribution }, &[&buffer], &parameters, groups)?;
+        device.runtime().run(Launch { kernel: Random { distribution }, buffers: &[&buffer], parameters, groups })?;
     }
     Ok(Tensor::from_buffer(buffer, shape, dtype, device))
 }
 
-/// The largest number of a float dtype that is smaller.
+/// Returns what the random bits of the next tensor depend on.
+fn next_random(device: &Device) -> GeneratorParameters {
+    let [key_low, key_high, sequence] = device.runtime().next_random();
+    GeneratorParameters { key_low, key_high, sequence }
+}
+
+/// Returns the largest number of a float dtype that is smaller than `number`.
 fn next_below(number: f64, dtype: DType) -> f64 {
     let below = |bits: u16| match bits {
-        // Below both zeros comes the smallest subnormal.
+        // The next number below both zeros is the negative subnormal next to them.
         0 | 0x8000 => 0x8001,
         bits if bits < 0x8000 => bits - 1,
         bits => bits + 1,

@@ -1,15 +1,16 @@
-//! Tensors cut into parts, repeated, turned round.
+//! Tensors cut into parts, repeated, rolled and flipped.
 
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::shape::{Axes, Axis, Dims, Shape};
-use crate::tensor::{Tensor, allocate};
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::{Axes, Axis, Dims, Shape};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
-/// An axis is not cut into so many parts, each of which is a tensor of its own.
+/// An axis is cut into fewer parts than these, as each part is a tensor of its own.
 const MOST_PARTS: usize = 1 << 20;
 
-/// How [`Tensor::split`] cuts an axis: a number is the length of every part but the last, which may be shorter; an array,
-/// a slice or a vector has the length of each.
+/// How [`Tensor::split`] cuts an axis. A number is the length of every part except for the last, which may be shorter.
+/// An array, a slice or a vector has the length of each part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sections {
     /// Parts of one length.
@@ -43,7 +44,7 @@ impl From<Vec<usize>> for Sections {
 }
 
 impl Tensor {
-    /// Views of the parts of an axis, by their length or lengths: see [`Sections`].
+    /// Returns views of the parts of an axis, by their length or lengths: see [`Sections`].
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -56,14 +57,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for parts of length 0 of an axis that is longer, for lengths
-    /// that do not add up to that of the axis, and for a million parts.
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for parts of length 0 of a longer axis, for lengths that
+    /// do not add up to the length of the axis, and for 2^20 or more parts of one length.
     pub fn split(&self, sections: impl Into<Sections>, axis: impl Into<Axis>) -> Result<Vec<Tensor>> {
         self.cut(sections.into(), axis.into(), "split")
     }
 
-    /// Views of at most so many parts of an axis: all are as long, but the last, which may be shorter. As in PyTorch,
-    /// fewer parts may suffice; an empty axis is one part.
+    /// Returns views of at most `chunks` parts of an axis. All parts have one length, except for the last one, which
+    /// may be shorter. As in PyTorch, there may be fewer parts; an empty axis is one part.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -74,7 +75,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for no parts, and for a million.
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] for 0 parts, and for 2^20 or more.
     pub fn chunk(&self, chunks: usize, axis: impl Into<Axis>) -> Result<Vec<Tensor>> {
         const OP: &str = "chunk";
         let axis = axis.into();
@@ -130,7 +131,8 @@ impl Tensor {
         Ok(sizes.iter().map(part).collect())
     }
 
-    /// The tensor repeated so many times along each axis. More repeats than axes add axes before the first one.
+    /// Returns the tensor repeated along each axis. If there are more repeats than axes, axes are added before the
+    /// first one.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -157,7 +159,8 @@ impl Tensor {
         self.repeated(&repeats, "repeat")
     }
 
-    /// As [`repeat`](Self::repeat), but as numpy has it: fewer repeats than axes are those of the last axes.
+    /// Returns the repeated tensor as [`repeat`](Self::repeat) does, but as in numpy: fewer repeats than axes are for
+    /// the last axes.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -175,14 +178,14 @@ impl Tensor {
         self.repeated(&ones.chain(repeats.iter().copied()).collect(), "tile")
     }
 
-    /// `repeats` has no fewer axes than the tensor.
+    /// Repeats the tensor. `repeats` has no fewer axes than the tensor.
     fn repeated(&self, repeats: &Shape, op: &'static str) -> Result<Tensor> {
         let added = repeats.rank() - self.rank();
         let lengths = std::iter::repeat_n(1, added).chain(self.dims().iter().copied());
         let strides = std::iter::repeat_n(0, added).chain(self.strides().iter().copied());
         let (mut view, mut view_strides, mut result) = (Dims::new(), Dims::new(), Dims::new());
         for ((length, stride), &times) in lengths.zip(strides).zip(repeats.iter()) {
-            // A repeated axis is two: one that stays where it is, and the axis itself.
+            // A repeated axis becomes two: one with stride 0, and the axis itself.
             if times != 1 {
                 view.push(times);
                 view_strides.push(0);
@@ -202,8 +205,8 @@ impl Tensor {
         if *repeated.shape() == result { Ok(repeated) } else { repeated.reshape(result).map_err(Error::named(op)) }
     }
 
-    /// The elements moved along axes by as many places, backwards by negative ones; what leaves an axis at its end comes
-    /// in at its start.
+    /// Returns the elements moved along axes, each axis by its shift. A negative shift moves them backwards. Elements
+    /// that leave an axis at one end come in at the other.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -215,7 +218,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`]; [`Error::InvalidArgument`] where there is not one shift per
+    /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`]; [`Error::InvalidArgument`] if there is not one shift per
     /// axis; [`Error::OutOfMemory`].
     pub fn roll(&self, shifts: &[isize], axes: impl Into<Axes>) -> Result<Tensor> {
         const OP: &str = "roll";
@@ -229,7 +232,7 @@ impl Tensor {
         if self.elem_count() == 0 {
             return Ok(output);
         }
-        // Each axis that moves cuts the tensor in two: what stays together is copied together.
+        // Each axis that moves cuts the tensor in two. Elements that stay together are copied together.
         let mut parts = vec![(self.layout().clone(), output.layout().clone())];
         for (&axis, &shift) in axes.iter().zip(shifts) {
             let length = self.dims()[axis];
@@ -251,7 +254,7 @@ impl Tensor {
         Ok(output)
     }
 
-    /// The view with axes in reverse order.
+    /// Returns the view with the elements along `axes` in reverse order.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

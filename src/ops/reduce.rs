@@ -2,21 +2,23 @@
 
 use super::rows::{Rows, lengths};
 use super::{choose_team, largest_team};
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Axes, Dims, Shape};
 use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
+use crate::engine::launch::Launch;
+use crate::engine::pool::Buffer;
+use crate::kernels::expr::Domain;
 use crate::kernels::fold::{FoldOp, buffers};
-use crate::kernels::reduce::{Reduce, Stage};
+use crate::kernels::reduce::{Parameters, Reduce, Stage};
 use crate::kernels::rows::RowsType;
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
-use crate::memory::Buffer;
-use crate::shape::{Axes, Dims, Shape};
-use crate::tensor::{Tensor, allocate};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
-/// A way to reduce, as the user knows it.
+/// A reduction that the user calls.
 #[derive(Clone, Copy, PartialEq)]
 enum Reduction {
-    /// A fold, of which the result is a number of the tensor's dtype; of integers as wide as their sum.
+    /// A fold whose result has the tensor's dtype, or for integers the wider dtype of their sum.
     Wide(FoldOp),
     /// One of the elements.
     Element(FoldOp),
@@ -25,14 +27,14 @@ enum Reduction {
     Norm(FoldOp),
     Mean,
     LogSumExp,
-    /// The sum of squared deviations by the number of elements less this.
+    /// The sum of squared deviations, divided by the number of elements less this.
     Var(usize),
-    /// The square root of that.
+    /// The square root of `Var`.
     Std(usize),
 }
 
 impl Reduction {
-    /// The fold that makes most of it.
+    /// Returns the fold that does most of the work.
     fn fold(self) -> FoldOp {
         match self {
             Reduction::Wide(op)
@@ -46,7 +48,7 @@ impl Reduction {
         }
     }
 
-    /// The dtypes that it takes.
+    /// Returns the dtypes that the reduction takes.
     fn domain(self) -> Domain {
         use Reduction::*;
         match self {
@@ -60,8 +62,10 @@ impl Tensor {
     fn reduce(&self, reduction: Reduction, axes: &Dims, keep: bool, op: &'static str) -> Result<Tensor> {
         reduction.domain().check(self.dtype(), op)?;
         let kept: Dims = (0..self.rank()).filter(|axis| !axes.contains(axis)).collect();
-        let rows = Rows::new(self, &kept, axes, Reduce::PARAMETER_WORDS, op)?;
-        if rows.length == 0 && rows.count > 0 && reduction.fold().of_nothing().is_none() {
+        // A kernel's parameters do not depend on who works on the rows.
+        let (fold, stage, team, turn) = (reduction.fold(), Stage::Whole, Team::Invocation, Turn::Single);
+        let rows = Rows::new(self, &kept, axes, &|rows| Reduce { op: fold, rows, stage, team, turn }, op)?;
+        if rows.length == 0 && rows.count > 0 && fold.of_nothing().is_none() {
             let message = format!("no element to choose along axes {:?} of shape {}", axes.as_slice(), self.shape());
             return Err(Error::InvalidArgument { op, message });
         }
@@ -72,10 +76,11 @@ impl Tensor {
         self.reduce_rows(reduction, &rows, op)?.reshape(shape)
     }
 
-    /// One element per row.
+    /// Returns one element per row.
     fn reduce_rows(&self, reduction: Reduction, rows: &Rows, op: &'static str) -> Result<Tensor> {
         let fold = |fold| self.fold(fold, rows, None, op);
-        // By the reciprocal in f64, rounded once, the mean of equal numbers would not always be that number.
+        // If the sum were multiplied by the reciprocal, rounded once from f64, the mean of equal numbers could differ
+        // from them.
         let mean = || fold(FoldOp::Sum)? / rows.length as f64;
         match reduction {
             Reduction::Wide(op) => fold(op)?.to_dtype(self.dtype().summed()),
@@ -90,7 +95,7 @@ impl Tensor {
                 if root { variance.sqrt() } else { Ok(variance) }?.to_dtype(self.dtype())
             }
             Reduction::LogSumExp => {
-                // From the largest element, so that nothing overflows; where that is infinite, it decides by itself.
+                // The largest element is subtracted, so that nothing overflows. If it is infinite, it alone decides.
                 let zeros = Tensor::zeros(rows.count, self.dtype().widened(), self.device())?;
                 let largest = if rows.length == 0 { zeros.clone() } else { fold(FoldOp::Max)? };
                 let centre = largest.is_finite()?.where_cond(&largest, &zeros)?;
@@ -100,7 +105,8 @@ impl Tensor {
         }
     }
 
-    /// One element per row, in the kernel's dtype. `centre` has a number per row that is taken from its elements.
+    /// Returns one element per row, in the kernel's dtype. `centre` holds a number per row, which is subtracted from
+    /// the row's elements.
     fn fold(&self, fold: FoldOp, rows: &Rows, centre: Option<&Tensor>, op: &'static str) -> Result<Tensor> {
         let (dtype, device) = (fold.output(self.dtype()), self.device());
         if rows.length == 0 {
@@ -121,39 +127,50 @@ impl Tensor {
                 let team = team(device, rows, rows.count, chunk);
                 inputs.push(&output);
                 let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Whole, team, turn: turn(device, rows) };
-                launch(device, config, &inputs, rows, [rows.count, 1, chunk, rows.length])?;
+                launch(device, config, &inputs, rows, chunk)?;
             } else {
                 let states = fold_chunks(device, fold, rows, &inputs, chunk, op)?;
                 let per_row = rows.length.div_ceil(chunk);
                 let mut inputs: Vec<&Buffer> = states.iter().collect();
                 inputs.push(&output);
                 let team = enlarged(device, choose_team(device, rows.count, per_row), per_row);
-                // The states depend on the type in which is computed only.
+                // The states depend only on the dtype of the computation.
                 let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
                 let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
-                let config = Reduce { op: fold, rows: ty, stage: Stage::End, team, turn };
-                let parameters = [rows.count, 1, per_row, per_row, rows.length].map(|n| n as u32);
-                device.runtime().launch(config, &inputs, &parameters, team.groups(rows.count))?;
+                let kernel = Reduce { op: fold, rows: ty, stage: Stage::End, team, turn };
+                let parameters = Parameters {
+                    chunks: rows.count,
+                    per_row: 1,
+                    span: per_row,
+                    length: per_row,
+                    count: rows.length,
+                    rows: None,
+                };
+                let groups = team.groups(rows.count);
+                device.runtime().run(Launch { kernel, buffers: &inputs, parameters, groups })?;
             }
         }
         Ok(Tensor::from_buffer(output, rows.count.into(), dtype, device))
     }
 }
 
-fn launch(
-    device: &Device,
-    config: Reduce,
-    buffers: &[&Buffer],
-    rows: &Rows,
-    [chunks, per_row, chunk, length]: [usize; 4],
-) -> Result<()> {
-    let groups = config.team.groups(chunks);
-    let width = config.turn.width() as usize;
-    let parameters = rows.parameters(&[chunks, per_row, chunk / width, length / width, rows.length]);
-    device.runtime().launch(config, buffers, &parameters, groups)
+/// Folds rows in chunks of this length.
+fn launch(device: &Device, kernel: Reduce, buffers: &[&Buffer], rows: &Rows, chunk: usize) -> Result<()> {
+    let per_row = rows.length.div_ceil(chunk);
+    let chunks = rows.count * per_row;
+    let (groups, width) = (kernel.team.groups(chunks), kernel.turn.width() as usize);
+    let parameters = Parameters {
+        chunks,
+        per_row,
+        span: chunk / width,
+        length: rows.length / width,
+        count: rows.length,
+        rows: Some(rows.parameters.clone()),
+    };
+    device.runtime().run(Launch { kernel, buffers, parameters, groups })
 }
 
-/// The states of each row's chunks: a buffer per type of number in them.
+/// Returns the states of each row's chunks: a buffer for each type of number in a state.
 pub(super) fn fold_chunks(
     device: &Device,
     fold: FoldOp,
@@ -162,17 +179,16 @@ pub(super) fn fold_chunks(
     chunk: usize,
     op: &'static str,
 ) -> Result<Vec<Buffer>> {
-    let per_row = rows.length.div_ceil(chunk);
-    let chunks = rows.count * per_row;
+    let chunks = rows.count * rows.length.div_ceil(chunk);
     let states = state_buffers(device, fold, rows, chunks, op)?;
     let bindings: Vec<&Buffer> = inputs.iter().copied().chain(&states).collect();
     let team = enlarged(device, team(device, rows, chunks, chunk), chunk);
     let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Begin, team, turn: turn(device, rows) };
-    launch(device, config, &bindings, rows, [chunks, per_row, chunk, rows.length])?;
+    launch(device, config, &bindings, rows, chunk)?;
     Ok(states)
 }
 
-/// Buffers for so many states.
+/// Returns buffers for this many states.
 pub(super) fn state_buffers(
     device: &Device,
     fold: FoldOp,
@@ -184,17 +200,17 @@ pub(super) fn state_buffers(
     buffers.map(|(dtype, numbers)| allocate(&Shape::from((count, numbers)), dtype, device, op)).collect()
 }
 
-/// Whether each invocation goes down a column, beside its neighbours.
+/// Whether neighbouring invocations go down neighbouring columns.
 fn by_columns(device: &Device, rows: &Rows) -> bool {
     rows.are_columns && rows.count >= WORKGROUP as usize && device.tuning().reduce.columns
 }
 
-/// Who works on a chunk of a row.
+/// Chooses who works on a chunk of a row.
 fn team(device: &Device, rows: &Rows, chunks: usize, length: usize) -> Team {
     if by_columns(device, rows) { Team::Invocation } else { choose_team(device, chunks, length) }
 }
 
-/// A larger team for what is much work for a few.
+/// Returns a larger workgroup for long rows, which are much work for a small one.
 fn enlarged(device: &Device, team: Team, length: usize) -> Team {
     match team {
         Team::Workgroup(_) if device.tuning().loads.several && length >= 1024 => {
@@ -204,7 +220,7 @@ fn enlarged(device: &Device, team: Team, length: usize) -> Team {
     }
 }
 
-/// How a team goes through its rows.
+/// Chooses how a team goes through its rows.
 fn turn(device: &Device, rows: &Rows) -> Turn {
     match () {
         _ if !device.tuning().loads.several => Turn::Single,
@@ -213,18 +229,18 @@ fn turn(device: &Device, rows: &Rows) -> Turn {
     }
 }
 
-/// The length of the chunks that each row is cut into, so that few long rows keep the whole device busy.
+/// Returns the length of the chunks that each row is cut into, so that few long rows keep the whole device busy.
 fn chunk_length(device: &Device, rows: &Rows) -> usize {
     let tuning = &device.tuning().reduce;
     let (teams, shortest) = match by_columns(device, rows) {
         true => (tuning.column_teams, tuning.shortest_column),
         false => (tuning.teams, tuning.shortest),
     };
-    // What one team adds up without losing digits: see `Fold::sum`.
+    // The most elements that one team adds up without losing digits: see `Fold::sum`.
     const LONGEST: usize = 1 << 20;
     let (rows, length) = (rows.count, rows.length);
     let per_row = usize::div_ceil(teams, rows.max(1)).min(length / shortest).max(length.div_ceil(LONGEST)).max(1);
-    // Whole fours.
+    // Chunks are whole fours.
     length.div_ceil(per_row).next_multiple_of(4).min(length)
 }
 
@@ -232,9 +248,8 @@ macro_rules! reductions {
     ($($(#[$doc:meta])* $name:ident, $keepdim:ident, $all:ident $(($argument:ident))? => $reduction:expr;)*) => {
         /// Reductions over one axis, several (`[0, -1]`) or all of them.
         ///
-        /// Sums of floats, and those of which means, variances and norms are made, are compensated: whatever their
-        /// length, they are within half a unit of the last place of the result and 2^-25 of the sum of magnitudes, in `f64`
-        /// 2^-54 of it.
+        /// Sums of floats are compensated, also in means, variances and norms. Whatever their length, they are within
+        /// half a unit in the last place of the result plus 2^-25 of the sum of magnitudes (for `f64`, 2^-54).
         ///
         /// ```
         /// # use marquetry::{Device, Tensor};
@@ -253,9 +268,9 @@ macro_rules! reductions {
                 $(#[$doc])*
                 ///
                 /// # Errors
-                /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`]; [`Error::InvalidArgument`] where there is no
-                /// element to choose; [`Error::UnsupportedDType`] for means, variances, norms and exponentials of integers and
-                /// truth values.
+                /// [`Error::AxisOutOfRange`], [`Error::DuplicateAxis`]; [`Error::InvalidArgument`] if there is no
+                /// element to choose; [`Error::UnsupportedDType`] for means, variances, norms and exponentials of
+                /// integers and `bool`.
                 pub fn $name(&self, axes: impl Into<Axes> $(, $argument: usize)?) -> Result<Tensor> {
                     let axes = axes.into().resolve(self.shape(), stringify!($name))?;
                     self.reduce($reduction, &axes, false, stringify!($name))
@@ -284,44 +299,46 @@ macro_rules! reductions {
 }
 
 reductions! {
-    /// The sum; of `u8` as `u32`, of `i8` as `i32`, and of `bool` the number of those that are true, as `u32`. `f16` and
-    /// `bf16` are summed in `f32`, integers modulo 2^32, those of `i64` modulo 2^64.
+    /// Returns the sum. The sum of `u8` is `u32`, the sum of `i8` is `i32`, and the sum of `bool` is the number of true
+    /// elements as `u32`. `f16` and `bf16` are summed in `f32`. Integers are summed modulo 2^32, `i64` modulo 2^64.
     sum, sum_keepdim, sum_all => Reduction::Wide(FoldOp::Sum);
-    /// The product, 1 of no elements, of the dtype that the sum has. Of `n` floats it is within `n - 1` roundings of
-    /// `f32` (`f64`), as long as the products on the way, in any order, are neither too large nor too small for it.
+    /// Returns the product, in the dtype of the sum; 1 if there are no elements. The product of `n` floats is within
+    /// `n - 1` roundings of `f32` (`f64`). This holds if no product on the way, in any order, is too large or too small
+    /// for that dtype.
     prod, prod_keepdim, prod_all => Reduction::Wide(FoldOp::Prod);
-    /// The mean, NaN over no elements.
+    /// Returns the mean; NaN if there are no elements.
     mean, mean_keepdim, mean_all => Reduction::Mean;
-    /// The smallest element; NaN if one is NaN. Of `bool`, whether all are true.
+    /// Returns the smallest element; NaN if one is NaN. For `bool`, whether all are true.
     min, min_keepdim, min_all => Reduction::Element(FoldOp::Min);
-    /// The largest element; NaN if one is NaN. Of `bool`, whether one is true.
+    /// Returns the largest element; NaN if one is NaN. For `bool`, whether one is true.
     max, max_keepdim, max_all => Reduction::Element(FoldOp::Max);
-    /// The place (`u32`) of the first smallest element along an axis; over several axes, its place in row-major order
-    /// of those axes as they are given. A NaN counts as smallest.
+    /// Returns the place (`u32`) of the first smallest element along an axis. Over several axes, it is the place in
+    /// row-major order of these axes as they are given. NaN counts as smallest.
     argmin, argmin_keepdim, argmin_all => Reduction::Place(FoldOp::ArgMin);
-    /// The place (`u32`) of the first largest element along an axis; over several axes, its place in row-major order
-    /// of those axes as they are given. A NaN counts as largest.
+    /// Returns the place (`u32`) of the first largest element along an axis. Over several axes, it is the place in
+    /// row-major order of these axes as they are given. NaN counts as largest.
     argmax, argmax_keepdim, argmax_all => Reduction::Place(FoldOp::ArgMax);
-    /// Whether an element is not 0 (as NaN is not), of the dtype that comparisons have; not so of no elements.
+    /// Returns whether any element is nonzero, as `bool`; NaN is nonzero. False if there are no elements.
     any, any_keepdim, any_all => Reduction::Test(FoldOp::Any);
-    /// Whether no element is 0, of the dtype that comparisons have; so of no elements.
+    /// Returns whether all elements are nonzero, as `bool`; NaN is nonzero. True if there are no elements.
     all, all_keepdim, all_all => Reduction::Test(FoldOp::All);
-    /// The unbiased variance: the sum of squared deviations from the mean by one less than their number. NaN over one
-    /// element or none. Computed in two passes, the mean first, and corrected for the rounding of the mean (T. Chan, G.
-    /// Golub and R. LeVeque, "Algorithms for Computing the Sample Variance", 1983).
+    /// Returns the unbiased variance: the sum of squared deviations from the mean, divided by the number of elements
+    /// less one. NaN for one element or none. It is computed in two passes, the mean first, and corrected for the
+    /// rounding of the mean (T. Chan, G. Golub and R. LeVeque, "Algorithms for Computing the Sample Variance", 1983).
     var, var_keepdim, var_all => Reduction::Var(1);
-    /// The variance with the sum of squared deviations divided by `correction` less than their number (at least by 0):
-    /// 0 gives the biased variance, 1 is [`var`](Self::var).
+    /// Returns the variance as the sum of squared deviations, divided by the number of elements less `correction` (at
+    /// least by 0). A correction of 0 gives the biased variance, 1 gives [`var`](Self::var).
     var_with, var_with_keepdim, var_with_all (correction) => Reduction::Var(correction);
-    /// The standard deviation: the square root of the unbiased variance, [`var`](Self::var).
+    /// Returns the standard deviation: the square root of the unbiased variance, [`var`](Self::var).
     std, std_keepdim, std_all => Reduction::Std(1);
-    /// The square root of [`var_with`](Self::var_with).
+    /// Returns the square root of [`var_with`](Self::var_with).
     std_with, std_with_keepdim, std_with_all (correction) => Reduction::Std(correction);
-    /// `log(sum(exp(x)))`, computed from `x - max(x)` so that it never overflows; negative infinity of no elements.
+    /// Returns `log(sum(exp(x)))`, computed from `x - max(x)` so that it never overflows. Minus infinity if there are
+    /// no elements.
     logsumexp, logsumexp_keepdim, logsumexp_all => Reduction::LogSumExp;
-    /// The sum of magnitudes (PyTorch's `linalg.vector_norm` with `ord=1`).
+    /// Returns the sum of magnitudes (PyTorch's `linalg.vector_norm` with `ord=1`).
     norm_l1, norm_l1_keepdim, norm_l1_all => Reduction::Norm(FoldOp::NormL1);
-    /// The square root of the sum of squares (PyTorch's `linalg.vector_norm`). Squares are scaled by powers of two, so
-    /// that they overflow or vanish only where the norm does.
+    /// Returns the square root of the sum of squares (PyTorch's `linalg.vector_norm`). Squares are scaled by powers of
+    /// two, so that they overflow or vanish only if the norm does.
     norm_l2, norm_l2_keepdim, norm_l2_all => Reduction::Norm(FoldOp::NormL2);
 }

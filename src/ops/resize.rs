@@ -1,12 +1,17 @@
 //! Tensors resized along their last axes.
 
-use crate::error::{Error, Result};
-use crate::expr::Domain;
+use crate::base::error::{Error, Result};
+use crate::base::layout::collapse;
+use crate::base::shape::checked_elements;
+use crate::base::shape::{Dims, Shape};
+use crate::base::word::Word;
+use crate::engine::launch::Launch;
+use crate::kernels::expr::Domain;
 use crate::kernels::interpolation::Interpolation;
-use crate::kernels::resize::{MARGIN, Resize, WORKGROUP};
-use crate::layout::collapse;
-use crate::shape::{Dims, Shape};
-use crate::tensor::{Tensor, Word, allocate, checked_elements};
+use crate::kernels::parameters::Strided;
+use crate::kernels::resize::{LineParameters, MARGIN, Parameters, Resize, WORKGROUP};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
 /// How [`Tensor::resize`] makes an element of those around its place in the input.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,7 +91,7 @@ struct Fraction {
     denominator: u64,
 }
 
-/// Places along an axis of the input: `(slope i + start) / unit` of element `i` of the output.
+/// Places along an axis of the input: the place of element `i` of the output is `(slope i + start) / unit`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Line {
     slope: i128,
@@ -95,12 +100,12 @@ struct Line {
 }
 
 impl Tensor {
-    /// The tensor with its last axes resized to `size`, which has one to three lengths: of an image of `[batch,
-    /// channels, height, width]` it is `(height, width)`. No filter is applied before an axis is shortened.
+    /// Returns the tensor with its last axes resized to `size`, which has one to three lengths. For images of
+    /// `[batch, channels, height, width]` it is `(height, width)`. No filter is applied before an axis is shortened.
     ///
-    /// Places are fractions of whole numbers, so that ties are decided exactly (PyTorch and ONNX Runtime compute them in
-    /// `f32`, and may take the other element where rounding moves a tie); weights are computed in `f32`, of `f64` in
-    /// `f64`. Elements of weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
+    /// Places are fractions of whole numbers, so that ties are decided exactly. (PyTorch and ONNX Runtime compute
+    /// places in `f32`, and may take the other element if rounding moves a tie.) Weights are computed in `f32` (`f64`
+    /// for `f64`). Elements of weight 0 take part: an infinity next to the place gives NaN, as in PyTorch.
     ///
     /// ```
     /// # use marquetry::{Device, ResizeConfig, Tensor};
@@ -114,20 +119,19 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more lengths than axes, and for none or more than three of
-    /// them (cubic: two), where an empty axis is to become longer, for a coefficient that is not finite, and for axes of tens of
-    /// millions of elements whose places cannot be counted in 32 bits;
-    /// [`Error::UnsupportedDType`] for integers, but of the nearest element; [`Error::SizeOverflow`];
-    /// [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] for more lengths than axes, for no lengths, for more than three (cubic: two), if an
+    /// empty axis is to become longer, for a coefficient that is not finite, and for axes of tens of millions of
+    /// elements whose places cannot be counted in 32 bits; [`Error::UnsupportedDType`] for integers, unless the mode
+    /// takes the nearest element; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn resize(&self, size: impl Into<Shape>, config: ResizeConfig) -> Result<Tensor> {
         self.resized_to(&size.into(), config, "resize")
     }
 
-    /// The tensor with its last axes resized by these factors, one to three: an axis of `from` elements becomes
-    /// `from * scale` long, rounded down, and places follow from the factor as it is given and not from the new length
-    /// (ONNX's `Resize` with scales, PyTorch's `interpolate` with a `scale_factor`).
+    /// Returns the tensor with its last axes resized by these factors, one to three. An axis of `from` elements becomes
+    /// `from * scale` long, rounded down. Places follow from the given factor, not from the new length (ONNX's `Resize`
+    /// with scales, PyTorch's `interpolate` with a `scale_factor`).
     ///
-    /// A factor stands for the simplest fraction that is the same number as an `f32`: 0.6 is 3/5.
+    /// A factor stands for the simplest fraction that is the same number in `f32`: 0.6 is 3/5.
     ///
     /// ```
     /// # use marquetry::{Device, ResizeConfig, Tensor};
@@ -140,7 +144,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`resize`](Self::resize); [`Error::InvalidArgument`] for a factor that is not a positive number.
+    /// As [`resize`](Self::resize); [`Error::InvalidArgument`] for a factor that is not positive and finite.
     pub fn resize_by(&self, scales: &[f64], config: ResizeConfig) -> Result<Tensor> {
         const OP: &str = "resize_by";
         self.check_resizable(scales.len(), config, OP)?;
@@ -159,7 +163,8 @@ impl Tensor {
         self.resample(&lines, Shape::from(shape), config, OP)
     }
 
-    /// Each element of the last axis repeated or left out: [`resize`](Self::resize) with [`ResizeConfig::NEAREST`].
+    /// Returns the tensor with elements of its last axis repeated or left out: [`resize`](Self::resize) with
+    /// [`ResizeConfig::NEAREST`].
     ///
     /// # Errors
     /// As [`resize`](Self::resize).
@@ -167,7 +172,8 @@ impl Tensor {
         self.resized_to(&size.into(), ResizeConfig::NEAREST, "upsample_nearest1d")
     }
 
-    /// Each element of the last two axes repeated or left out: [`resize`](Self::resize) with [`ResizeConfig::NEAREST`].
+    /// Returns the tensor with elements of its last two axes repeated or left out: [`resize`](Self::resize) with
+    /// [`ResizeConfig::NEAREST`].
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -199,7 +205,8 @@ impl Tensor {
         self.resized_to(&(height, width).into(), ResizeConfig::NEAREST, "interpolate2d")
     }
 
-    /// The last two axes resized by bilinear interpolation: [`resize`](Self::resize) with [`ResizeConfig::LINEAR`].
+    /// Returns the tensor with its last two axes resized by bilinear interpolation: [`resize`](Self::resize) with
+    /// [`ResizeConfig::LINEAR`].
     ///
     /// # Errors
     /// As [`resize`](Self::resize).
@@ -223,7 +230,7 @@ impl Tensor {
         self.resample(&lines, shape, config, op)
     }
 
-    /// Checks all but the lengths.
+    /// Checks everything except the lengths.
     fn check_resizable(&self, axes: usize, config: ResizeConfig, op: &'static str) -> Result<()> {
         let most = match config.mode {
             ResizeMode::Nearest(_) => 3,
@@ -251,7 +258,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// The tensor of this shape whose elements along the last axes are taken from where the lines are.
+    /// Returns the tensor of this shape. The elements along its last axes are taken from the places on the lines.
     fn resample(&self, lines: &[Line], shape: Shape, config: ResizeConfig, op: &'static str) -> Result<Tensor> {
         let kept = self.rank() - lines.len();
         for axis in kept..self.rank() {
@@ -261,7 +268,7 @@ impl Tensor {
             }
         }
         let elements = checked_elements(&shape, op)?;
-        let (mut lengths, mut strides) = collapse(&self.dims()[..kept], &[&self.strides()[..kept]]);
+        let (mut lengths, [mut strides]) = collapse(&self.dims()[..kept], [&self.strides()[..kept]]);
         let (interpolation, a) = match config.mode {
             ResizeMode::Nearest(_) => (Interpolation::Nearest, None),
             ResizeMode::Linear => (Interpolation::Linear, None),
@@ -269,39 +276,39 @@ impl Tensor {
         };
         let rank = lengths.len() + lines.len();
         let kernel = Resize { dtype: self.dtype(), interpolation, rank, resized: lines.len() };
-        let limit = self.device().info().limits.max_parameter_words as usize;
-        if kernel.parameter_words() > limit && !self.is_contiguous() {
+        if !self.device().takes(&kernel) && !self.is_contiguous() {
             return self.contiguous()?.resample(lines, shape, config, op);
         }
         let output = allocate(&shape, self.dtype(), self.device(), op)?;
         if elements > 0 {
             lengths.extend_from_slice(&shape[kept..]);
-            let mut parameters = vec![elements as u32];
-            parameters.extend(lengths.iter().map(|&n| n as u32));
-            parameters.push(self.layout().offset as u32);
-            parameters.extend(strides.remove(0).iter().chain(&self.strides()[kept..]).map(|&stride| stride as u32));
-            for (axis, line) in (kept..).zip(lines) {
+            strides.extend_from_slice(&self.strides()[kept..]);
+            let line = |(axis, line): (usize, &Line)| {
                 let [from, to] = [self.dims()[axis], shape[axis]];
-                let words = line.rounded(config.mode).words(from, to).ok_or_else(|| {
+                line.rounded(config.mode).parameters(from, to).ok_or_else(|| {
                     let message = format!(
                         "axis {axis} from {from} to {to} elements: too many to count places exactly in 32 bits"
                     );
                     Error::InvalidArgument { op, message }
-                })?;
-                parameters.extend(words);
-            }
-            if let Some(a) = a {
-                parameters.extend(Word::of(a, self.dtype().widened(), op)?.words());
-            }
+                })
+            };
+            let parameters = Parameters {
+                count: elements,
+                lengths,
+                x: Strided { offset: self.layout().offset, strides },
+                lines: (kept..).zip(lines).map(line).collect::<Result<_>>()?,
+                a: a.map(|a| Word::of(a, self.dtype().widened(), op)).transpose()?,
+            };
+            let buffers = [&*self.buffer()?, &output];
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            self.device().runtime().launch(kernel, &[&*self.buffer()?, &output], &parameters, groups)?;
+            self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
     }
 }
 
 impl Fraction {
-    /// The simplest fraction that is this number as an `f32`; `None` where the number is not positive.
+    /// Returns the simplest fraction that is this number in `f32`; `None` if the number is not positive.
     fn simplest(number: f64) -> Option<Fraction> {
         let wanted = number as f32;
         if !(wanted.is_normal() && wanted > 0.0) {
@@ -325,8 +332,8 @@ impl Fraction {
 }
 
 impl Line {
-    /// The line for an axis whose length goes from one to another, and `ratio` elements of the input are an element of
-    /// the output.
+    /// Returns the line for an axis of `from` elements that becomes `to` long. An element of the output covers `ratio`
+    /// elements of the input.
     fn new(coordinates: CoordinateMode, ratio: Fraction, [from, to]: [usize; 2]) -> Line {
         let [p, q] = [ratio.numerator, ratio.denominator].map(i128::from);
         let first = Line { slope: 0, start: 0, unit: 1 };
@@ -340,7 +347,8 @@ impl Line {
         }
     }
 
-    /// The line whose whole parts are the places to look at: of the nearest element the rounded ones.
+    /// Returns the line whose integer parts are the places to read. For the nearest element, these are the rounded
+    /// places.
     fn rounded(self, mode: ResizeMode) -> Line {
         let Line { slope, start, unit } = self;
         match mode {
@@ -356,16 +364,17 @@ impl Line {
         }
     }
 
-    /// The line and the input's length as the kernel takes them; `None` where its 32 bits do not suffice.
-    fn words(self, from: usize, to: usize) -> Option<[u32; 6]> {
+    /// Returns the line and the input's length as the kernel takes them; `None` if they do not fit 32 bits.
+    fn parameters(self, from: usize, to: usize) -> Option<LineParameters> {
         let common = gcd(gcd(self.slope, self.start), self.unit);
         let [slope, start, unit] = [self.slope, self.start, self.unit].map(|n| n / common);
         let margin = i128::from(MARGIN);
-        // The kernel's guess at a place is made of numbers rounded to 24 bits.
+        // The kernel guesses a place from numbers that are rounded to 24 bits.
         let guess_error = (((slope * (to as i128 - 1) + start.abs()) / unit) >> 22) + 2;
         let fits = guess_error <= margin && (2 * margin + 2) * unit < 1 << 32 && from < 1 << 31;
-        let [ratio, begin] = [slope, start].map(|n| ((n as f64 / unit as f64) as f32).to_bits());
-        fits.then(|| [slope as u32, (start + margin * unit) as u32, unit as u32, ratio, begin, from as u32])
+        let [ratio, begin] = [slope, start].map(|n| Word::new((n as f64 / unit as f64) as f32));
+        let (slope, start) = (slope as u32, (start + margin * unit) as u32);
+        fits.then_some(LineParameters { slope, start, unit: unit as usize, ratio, begin, length: from })
     }
 }
 
@@ -378,10 +387,12 @@ fn gcd(a: i128, b: i128) -> i128 {
 mod tests {
     use super::*;
 
-    /// What the kernel makes of a line.
-    fn place([slope, start, unit, ratio, begin, _]: [u32; 6], i: u32) -> i64 {
-        let guess = (i as f32 * f32::from_bits(ratio) + f32::from_bits(begin)).floor() as u32;
-        let rest = i.wrapping_mul(slope).wrapping_add(start).wrapping_sub(guess.wrapping_mul(unit));
+    /// Returns the place that the kernel computes from a line.
+    fn place(line: &LineParameters, i: u32) -> i64 {
+        let unit = line.unit as u32;
+        let [ratio, begin] = [line.ratio, line.begin].map(|word| f32::from_bits(word.bits as u32));
+        let guess = (i as f32 * ratio + begin).floor() as u32;
+        let rest = i.wrapping_mul(line.slope).wrapping_add(line.start).wrapping_sub(guess.wrapping_mul(unit));
         i64::from(guess) + i64::from(rest / unit) - i64::from(MARGIN)
     }
 
@@ -393,11 +404,11 @@ mod tests {
                 for mode in modes {
                     let ratio = Fraction { numerator: from as u64, denominator: to as u64 };
                     let line = Line::new(coordinates, ratio, [from, to]).rounded(mode);
-                    let words = line.words(from, to).unwrap();
+                    let parameters = line.parameters(from, to).unwrap();
                     for i in (0..to as u32).step_by(to / 1000 + 1).chain([to as u32 - 1]) {
                         let exact = (line.slope * i128::from(i) + line.start).div_euclid(line.unit);
                         assert_eq!(
-                            i128::from(place(words, i)),
+                            i128::from(place(&parameters, i)),
                             exact,
                             "{from} to {to}, {coordinates:?}, {mode:?}, {i}"
                         );

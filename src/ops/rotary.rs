@@ -1,28 +1,32 @@
 //! Rotary position embeddings.
 
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::expr::Domain;
-use crate::kernels::rotary::{Pairs, Rotary, WORKGROUP};
-use crate::layout::collapse;
-use crate::shape::Shape;
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::{Layout, collapse};
+use crate::base::shape::checked_elements;
+use crate::base::shape::{Dims, Shape};
+use crate::engine::launch::Launch;
+use crate::kernels::expr::Domain;
+use crate::kernels::parameters::Strided;
+use crate::kernels::rotary::{Pairs, Parameters, Rotary, WORKGROUP};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
-/// The most features that there are tables for: many times what a head has.
+/// The most features that tables are made for: many times the features of a head.
 const MAX_FEATURES: usize = 1 << 16;
 
 impl Tensor {
-    /// The rotary position embedding of queries or keys whose pairs are features `i` and `i + r / 2`, as in GPT-NeoX and
-    /// Llama: a pair `(a, b)` becomes `(a cos - b sin, a sin + b cos)`. J. Su et al., "RoFormer: Enhanced Transformer with
-    /// Rotary Position Embedding", 2021.
+    /// Returns the rotary position embedding of queries or keys. A pair of features `(a, b)` becomes
+    /// `(a cos - b sin, a sin + b cos)`. The pairs are features `i` and `i + r / 2`, as in GPT-NeoX and Llama. J. Su et
+    /// al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021.
     ///
-    /// `cos` and `sin`, of the tensor's dtype or `f32`, have a column per pair; only the first `r` features, twice as
-    /// many as they have columns, are turned, the others stay. Their other axes broadcast to the tensor's: for
-    /// `(batch, heads, tokens, features)` there are tables of `(tokens, r / 2)`, or `(batch, 1, tokens, r / 2)` where
-    /// sequences begin at different positions. [`rotary_tables`](Self::rotary_tables) makes them; those of a sequence
-    /// that goes on are `cos.narrow(0, offset, tokens)`, those of any positions `cos.embedding(&positions)`.
+    /// `cos` and `sin` have the tensor's dtype or `f32`, and a column for each pair. Only the first `r` features, two
+    /// for each column, are rotated; the others stay. The other axes of the tables broadcast to the tensor's. For
+    /// `(batch, heads, tokens, features)` the tables are `(tokens, r / 2)`, or `(batch, 1, tokens, r / 2)` if sequences
+    /// begin at different positions. [`rotary_tables`](Self::rotary_tables) makes tables. A sequence that goes on takes
+    /// `cos.narrow(0, offset, tokens)`, and any positions take `cos.embedding(&positions)`.
     ///
-    /// Computed in `f32` (of `f64` in `f64`) from any strides, with two products and a sum.
+    /// The result is computed in `f32` (`f64` for `f64`) from any strides, with two products and a sum.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -36,15 +40,15 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::RankMismatch`] for scalars; [`Error::ShapeMismatch`] where the tables differ, do not broadcast, or have
-    /// more pairs than there are; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::UnsupportedDType`] for
-    /// integers.
+    /// [`Error::RankMismatch`] for scalars; [`Error::ShapeMismatch`] if the tables differ in shape, do not broadcast,
+    /// or have more pairs than the features; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`];
+    /// [`Error::UnsupportedDType`] for integers.
     pub fn rope(&self, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
         self.rotary(cos, sin, Pairs::Halves, "rope")
     }
 
-    /// The rotary position embedding whose pairs are neighbours, features `2 i` and `2 i + 1`, as in GPT-J and in the
-    /// original. See [`rope`](Self::rope).
+    /// Returns the rotary position embedding whose pairs are neighbours, features `2 i` and `2 i + 1`, as in GPT-J and
+    /// in the original. See [`rope`](Self::rope).
     ///
     /// # Errors
     /// As [`rope`](Self::rope).
@@ -52,12 +56,13 @@ impl Tensor {
         self.rotary(cos, sin, Pairs::Neighbours, "rope_i")
     }
 
-    /// Cosine and sine, in `f32` (of positions in `f64` in `f64`), of the angles that rotary embeddings of `dim` features turn
-    /// by: at each position `position * theta^(-2 i / dim)` for pair `i`. They have the shape of the tensor, which holds the
-    /// positions, and one more axis of `dim / 2`.
+    /// Returns the tables `cos` and `sin` for rotary embeddings of `dim` features, at the positions that this tensor
+    /// holds. At each position, pair `i` is rotated by the angle `position * theta^(-2 i / dim)`. The tables have the
+    /// shape of this tensor and one more axis of `dim / 2`. They are `f32`, or `f64` for positions in `f64`.
     ///
-    /// The product is rounded to that dtype before its cosine is taken, as models are trained with it. In `f32` cosine and
-    /// sine are within 2e-6 up to position 131,072; on devices that do not fuse products and sums they lose digits beyond.
+    /// The angle is rounded to that dtype before its cosine is taken, as in the training of models. In `f32`, cosine
+    /// and sine are within 2e-6 up to position 131,072. Beyond, they lose digits on devices that do not fuse products
+    /// and sums.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -72,7 +77,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where `dim` is odd or more than 65,536, or `theta` is not a positive number; [`Error::SizeOverflow`].
+    /// [`Error::InvalidArgument`] if `dim` is odd or more than 65,536, or if `theta` is not positive and finite;
+    /// [`Error::SizeOverflow`].
     pub fn rotary_tables(&self, dim: usize, theta: f64) -> Result<(Tensor, Tensor)> {
         const OP: &str = "rotary_tables";
         if !dim.is_multiple_of(2) || dim > MAX_FEATURES {
@@ -130,25 +136,33 @@ impl Tensor {
         }
         let tables = [cos, sin].map(|table| table.layout().broadcast_to(&shape, op).map_err(|_| mismatch()));
         let [cos_view, sin_view] = tables;
-        let views = [self.layout(), &cos_view?, &sin_view?];
+        let (x_view, cos_view, sin_view) = (self.layout(), cos_view?, sin_view?);
         let rank = outer.len();
-        let (lengths, strides) = collapse(outer, &views.map(|view| &view.strides[..rank]));
-        if Rotary::parameter_words(lengths.len()) > self.device().info().limits.max_parameter_words as usize {
-            // So many axes that do not merge: in row-major order they are one.
+        let views = [x_view, &cos_view, &sin_view].map(|view| &view.strides[..rank]);
+        let (lengths, [x_outer, cos_outer, sin_outer]) = collapse(outer, views);
+        let config = Rotary { dtype: self.dtype(), table: cos.dtype(), pairs, rank: lengths.len() };
+        if !self.device().takes(&config) {
+            // There are too many axes that do not merge. In row-major order they are one.
             let dense = |table: &Tensor| table.broadcast_to(shape.clone())?.contiguous();
             return self.contiguous()?.rotary(&dense(cos)?, &dense(sin)?, pairs, op);
         }
-        let mut parameters = vec![elements as u32, features as u32, count as u32];
-        parameters.extend(lengths.iter().map(|&n| n as u32));
-        for (view, strides) in views.iter().zip(&strides) {
-            parameters.push(view.offset as u32);
-            parameters.extend(strides.iter().chain(&view.strides[rank..]).map(|&stride| stride as u32));
-        }
+        let strided = |view: &Layout, mut strides: Dims<isize>| {
+            strides.extend_from_slice(&view.strides[rank..]);
+            Strided { offset: view.offset, strides }
+        };
+        let parameters = Parameters {
+            count: elements,
+            features,
+            pairs: count,
+            lengths,
+            x: strided(x_view, x_outer),
+            cos: strided(&cos_view, cos_outer),
+            sin: strided(&sin_view, sin_outer),
+        };
         let output = allocate(self.shape(), self.dtype(), self.device(), op)?;
-        let config = Rotary { dtype: self.dtype(), table: cos.dtype(), pairs, rank: lengths.len() };
         let buffers = [&*self.buffer()?, &*cos.buffer()?, &*sin.buffer()?, &output];
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-        self.device().runtime().launch(config, &buffers, &parameters, groups)?;
+        self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
         Ok(Tensor::from_buffer(output, self.shape().clone(), self.dtype(), self.device()))
     }
 }

@@ -1,44 +1,39 @@
 //! How softmax and norms go through their rows.
 
-use super::rows::{COLUMNS, are_columns};
+use super::rows::{COLUMNS, RowAxes};
 use super::{choose_team, largest_team};
+use crate::base::shape::Dims;
 use crate::device::Device;
 use crate::kernels::normalize::{Held, Load};
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
-use crate::layout::collapse;
-use crate::shape::Dims;
 use crate::tensor::Tensor;
 use std::ops::Range;
 
-/// Columns that a team goes down: of 128 bytes in `f32` if its members can then hold them in registers, else of twice as
-/// many; of no less than memory is read by.
+/// Columns that a team goes down. `NARROW` columns of `f32` are 128 bytes. A team takes them if its members can then
+/// hold the columns in registers, else `WIDE`. Fewer than `NARROWEST` would be less than one read of memory.
 const NARROW: u32 = 32;
 const WIDE: u32 = 64;
 const NARROWEST: u32 = 8;
 
-/// Loads of a column that a member has, if there are members enough.
+/// The loads of a column that a member has, if there are enough members.
 const LOADS: usize = 8;
 
-/// More members than these have too few registers each.
+/// If a team has more members than these, each has too few registers.
 const LARGEST: u32 = 512;
 
-/// The workgroup memory of a reduction: a number of each member's. Softmax has two, and every device has 16 KiB.
+/// Bytes of workgroup memory for a reduction, a number for each member. Softmax has two, and every device has 16 KiB.
 const MEMORY: u32 = 8192;
 
 /// How the rows of a tensor lie in memory.
 pub(super) struct View {
-    /// The lengths and strides of the axes along which there are rows, and of those along which their elements are.
-    pub kept: Dims,
-    pub kept_strides: Dims<isize>,
-    pub normalized: Dims,
-    pub normalized_strides: Dims<isize>,
+    pub axes: RowAxes,
     pub rows: usize,
     pub length: usize,
-    /// Rows that lie side by side in the result.
+    /// The number of rows that lie side by side in the result.
     pub inner: usize,
 }
 
-/// Who works on a row, how it is loaded, and where it is meanwhile.
+/// Who works on a row, how it is loaded, and where it is held between the passes.
 pub(super) struct Cut {
     pub team: Team,
     pub load: Load,
@@ -47,38 +42,25 @@ pub(super) struct Cut {
 
 impl View {
     pub fn new(x: &Tensor, axes: &Range<usize>) -> View {
-        let part = |chosen: &dyn Fn(&usize) -> bool| {
-            let chosen: Dims = (0..x.rank()).filter(chosen).collect();
-            let lengths: Dims = chosen.iter().map(|&axis| x.dims()[axis]).collect();
-            let strides: Dims<isize> = chosen.iter().map(|&axis| x.strides()[axis]).collect();
-            let (lengths, mut strides) = collapse(&lengths, &[&strides]);
-            (lengths, strides.remove(0))
-        };
-        let (kept, kept_strides) = part(&|axis| !axes.contains(axis));
-        let (normalized, normalized_strides) = part(&|axis| axes.contains(axis));
+        let (along, kept): (Dims, Dims) = (0..x.rank()).partition(|axis| axes.contains(axis));
         let length: usize = x.dims()[axes.clone()].iter().product();
         let inner = x.dims()[axes.end..].iter().product();
-        View { kept, kept_strides, normalized, normalized_strides, rows: x.elem_count() / length, length, inner }
+        View { axes: RowAxes::new(x, &kept, &along), rows: x.elem_count() / length, length, inner }
     }
 
-    /// Whether rows are worth more than an invocation each that loads one element at a time.
+    /// Whether a row is worth more than one invocation that loads one element at a time.
     fn are_long(&self, device: &Device) -> bool {
         device.tuning().loads.several && self.length >= device.tuning().rows.shortest
     }
 
-    /// Whether the rows lie side by side.
-    fn are_columns(&self) -> bool {
-        are_columns((&self.kept, &self.kept_strides), &self.normalized_strides)
-    }
-
-    /// Whether long rows lie side by side in the tensor, but not in the result, or the other way round.
+    /// Whether long rows lie side by side in the tensor but not in the result, or the other way round.
     pub fn is_turned(&self, device: &Device) -> bool {
         let to_columns = self.inner >= COLUMNS;
-        let turned = if to_columns { self.normalized_strides.last() == Some(&1) } else { self.are_columns() };
+        let turned = if to_columns { self.axes.along_strides.last() == Some(&1) } else { self.axes.are_columns() };
         turned && self.are_long(device)
     }
 
-    /// `vectors_have_fours`: weight and bias can be read by fours.
+    /// Chooses the cut. `vectors_have_fours` tells whether weight and bias can be read by fours.
     pub fn cut(&self, x: &Tensor, vectors_have_fours: bool) -> Cut {
         let device = x.device();
         if !self.are_long(device) {
@@ -86,8 +68,8 @@ impl View {
             let team = choose_team(device, self.rows, self.length);
             return Cut { team, load: Load::Element, held: Held::Memory(turn) };
         }
-        // Fewer columns have more teams if each has one.
-        if self.are_columns() && self.rows >= 2 * WIDE as usize {
+        // If there are fewer columns, a team for each of them makes more teams.
+        if self.axes.are_columns() && self.rows >= 2 * WIDE as usize {
             return self.cut_columns(x);
         }
         self.cut_rows(x, vectors_have_fours && self.has_quads(x))
@@ -95,18 +77,19 @@ impl View {
 
     /// Whether rows are whole fours that lie side by side.
     fn has_quads(&self, x: &Tensor) -> bool {
-        self.normalized_strides[..] == [1]
+        self.axes.along_strides[..] == [1]
             && self.inner == 1
             && fours(self.length)
             && fours(x.layout().offset)
-            && self.kept_strides.iter().all(|stride| stride % 4 == 0)
+            && self.axes.kept_strides.iter().all(|stride| stride % 4 == 0)
     }
 
-    /// For long rows with a workgroup each.
+    /// Cuts long rows that have a workgroup each.
     fn cut_rows(&self, x: &Tensor, quads: bool) -> Cut {
         let most = x.device().tuning().rows.held;
         let loads = if quads { self.length / 4 } else { self.length };
-        // Larger teams than need be wait longer for one another: each member has 64 bytes of fours.
+        // If a team is larger than needed, its members wait longer for one another: each member takes 64 bytes of
+        // fours.
         let own = if quads && x.dtype().size_in_bytes() < 4 { 8 } else { 4 };
         let spread = (loads / own).next_power_of_two().clamp(WORKGROUP as usize, 256);
         let needed = loads.div_ceil(most).next_power_of_two();
@@ -120,14 +103,14 @@ impl View {
         }
     }
 
-    /// For long rows that lie side by side.
+    /// Cuts long rows that lie side by side.
     fn cut_columns(&self, x: &Tensor) -> Cut {
         let (device, tuning) = (x.device(), &x.device().tuning().rows);
-        let outer = self.kept_strides.iter().rev().skip(1);
+        let outer = self.axes.kept_strides.iter().rev().skip(1);
         let quads = fours(self.inner)
             && fours(x.layout().offset)
-            && self.kept.last().is_some_and(|&columns| fours(columns))
-            && outer.chain(&self.normalized_strides).all(|stride| stride % 4 == 0);
+            && self.axes.kept.last().is_some_and(|&columns| fours(columns))
+            && outer.chain(&self.axes.along_strides).all(|stride| stride % 4 == 0);
         let load = if quads { Load::Across } else { Load::Element };
         let number = load.across() * x.dtype().widened().size_in_bytes() as u32;
         let most = largest_team(device).min(LARGEST).min(MEMORY / number);

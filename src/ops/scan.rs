@@ -3,59 +3,82 @@
 use super::choose_team;
 use super::reduce::{fold_chunks, state_buffers};
 use super::rows::Rows;
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::shape::Axis;
+use crate::base::shape::checked_elements;
+use crate::engine::launch::Launch;
+use crate::engine::pool::Buffer;
 use crate::kernels::fold::FoldOp;
 use crate::kernels::rows::RowsType;
-use crate::kernels::scan::{Scan, Scanned};
+use crate::kernels::scan::{Parameters, Scan, Scanned};
 use crate::kernels::workgroup::{Team, WORKGROUP};
-use crate::memory::Buffer;
-use crate::shape::Axis;
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
-/// Longer rows are cut into chunks of this length.
+/// Rows longer than this are cut into chunks of this length.
 const CHUNK: usize = 4096;
 
 impl Tensor {
-    /// In the kernel's dtype.
+    /// Returns the running folds along an axis, in the kernel's dtype.
     fn scan(&self, fold: FoldOp, axis: Axis, op: &'static str) -> Result<Tensor> {
         let axis = axis.resolve(self.shape(), op)?;
         let (dtype, device) = (fold.output(self.dtype()), self.device());
         let output = allocate(self.shape(), dtype, device, op)?;
         if checked_elements(self.shape(), op)? > 0 {
-            let rows = Rows::along(self, axis, Scan::PARAMETER_WORDS, op)?;
+            // A kernel's parameters do not depend on who works on the rows.
+            let (scanned, team) = (Scanned::Rows, Team::Invocation);
+            let rows = Rows::along(self, axis, &|rows| Scan { op: fold, rows, scanned, team }, op)?;
             let inner = self.dims()[axis + 1..].iter().product();
             let team = choose_team(device, rows.count * rows.length.div_ceil(CHUNK), rows.length.min(CHUNK));
             let whole = rows.length <= CHUNK;
             let (scanned, chunk) = if whole { (Scanned::Rows, rows.length) } else { (Scanned::Chunks, CHUNK) };
             let before = if whole { Vec::new() } else { self.states_before_chunks(fold, &rows, op)? };
             let bindings: Vec<&Buffer> = [&*rows.buffer].into_iter().chain(&before).chain([&output]).collect();
-            let config = Scan { op: fold, rows: rows.ty, scanned, team };
+            let kernel = Scan { op: fold, rows: rows.ty, scanned, team };
             let per_row = rows.length.div_ceil(chunk);
             let chunks = rows.count * per_row;
-            let parameters = rows.parameters(&[chunks, per_row, chunk, rows.length, share(team, chunk), inner]);
-            device.runtime().launch(config, &bindings, &parameters, team.groups(chunks))?;
+            let parameters = Parameters {
+                chunks,
+                per_row,
+                span: chunk,
+                length: rows.length,
+                share: share(team, chunk),
+                inner: Some(inner),
+                rows: Some(rows.parameters),
+            };
+            let groups = team.groups(chunks);
+            device.runtime().run(Launch { kernel, buffers: &bindings, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, self.shape().clone(), dtype, device))
     }
 
-    /// The state of each row before each of its chunks.
+    /// Returns the state of each row before each of its chunks.
     fn states_before_chunks(&self, fold: FoldOp, rows: &Rows, op: &'static str) -> Result<Vec<Buffer>> {
         let device = self.device();
         let states = fold_chunks(device, fold, rows, &[&rows.buffer], CHUNK, op)?;
         let per_row = rows.length.div_ceil(CHUNK);
         let before = state_buffers(device, fold, rows, rows.count * per_row, op)?;
         let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
-        // A workgroup for each row on every device: a member's sums have but few terms then.
+        // Each row has a workgroup, on every device: then a member's sums have only a few terms.
         let team = Team::Workgroup(WORKGROUP);
-        let config = Scan { op: fold, rows: ty, scanned: Scanned::States, team };
-        let parameters = [rows.count, 1, per_row, per_row, share(team, per_row)].map(|n| n as u32);
+        let kernel = Scan { op: fold, rows: ty, scanned: Scanned::States, team };
+        let parameters = Parameters {
+            chunks: rows.count,
+            per_row: 1,
+            span: per_row,
+            length: per_row,
+            share: share(team, per_row),
+            inner: None,
+            rows: None,
+        };
         let bindings: Vec<&Buffer> = states.iter().chain(&before).collect();
-        device.runtime().launch(config, &bindings, &parameters, team.groups(rows.count))?;
+        let groups = team.groups(rows.count);
+        device.runtime().run(Launch { kernel, buffers: &bindings, parameters, groups })?;
         Ok(before)
     }
 }
 
-/// A member's part of a chunk.
+/// Returns the length of a member's part of a chunk.
 fn share(team: Team, chunk: usize) -> usize {
     chunk.div_ceil(team.size() as usize)
 }
@@ -72,9 +95,9 @@ fn share(team: Team, chunk: usize) -> usize {
 /// # Ok::<(), marquetry::Error>(())
 /// ```
 impl Tensor {
-    /// The sum of each element and all before it along an axis, of the dtype that [`sum`](Self::sum) has. Sums of floats are
-    /// compensated: each is within half a unit of its last place and 2^-23 of the sum of magnitudes (2^-19 beyond 2^28
-    /// elements), in `f64` 2^-52 of it.
+    /// Returns the sum of each element and all before it along an axis, in the dtype of [`sum`](Self::sum). Sums of
+    /// floats are compensated: each is within half a unit in its last place plus 2^-23 of the sum of magnitudes (2^-19
+    /// beyond 2^28 elements; for `f64`, 2^-52).
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
@@ -82,7 +105,7 @@ impl Tensor {
         self.cumulated(FoldOp::Sum, axis.into(), "cumsum")
     }
 
-    /// The product of each element and all before it along an axis, of the dtype that [`prod`](Self::prod) has.
+    /// Returns the product of each element and all before it along an axis, in the dtype of [`prod`](Self::prod).
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
@@ -95,7 +118,7 @@ impl Tensor {
         if self.dtype().is_float() { result.to_dtype(self.dtype()) } else { Ok(result) }
     }
 
-    /// The largest of each element and all before it along an axis; NaN from the first NaN on.
+    /// Returns the largest of each element and all before it along an axis; NaN from the first NaN on.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).
@@ -103,7 +126,7 @@ impl Tensor {
         self.scan(FoldOp::Max, axis.into(), "cummax")?.to_dtype(self.dtype())
     }
 
-    /// The smallest of each element and all before it along an axis; NaN from the first NaN on.
+    /// Returns the smallest of each element and all before it along an axis; NaN from the first NaN on.
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`](crate::Error::AxisOutOfRange).

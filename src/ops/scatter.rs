@@ -1,20 +1,23 @@
-//! Elements written to the places that an index tensor names.
+//! Elements written to the places that an index tensor selects.
 
-use super::push_view;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernels::scatter::{Scatter, ScatterOp, WORKGROUP};
-use crate::layout::collapse;
-use crate::shape::{Axis, Shape};
-use crate::tensor::{Tensor, checked_elements, checked_parts};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::collapse;
+use crate::base::shape::{Axis, Shape};
+use crate::base::shape::{checked_elements, checked_parts};
+use crate::engine::launch::Launch;
+use crate::kernels::parameters::Strided;
+use crate::kernels::scatter::{Parameters, Scatter, ScatterOp, WORKGROUP};
+use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The tensor with elements of `src` at the places along `axis` that `indexes`, integers, names: with
-    /// three axes and axis 1, `y[i, indexes[i, j, k], k] = src[i, j, k]`. Of several that go to one place, the last one in
-    /// row-major order is there in the end. An index out of range does nothing.
+    /// Returns the tensor with elements of `src` at the places along `axis` that `indexes` selects. With three axes and
+    /// axis 1, `y[i, indexes[i, j, k], k] = src[i, j, k]`. `indexes` holds integers. If several elements go to one
+    /// place, the last one in row-major order stays. An index out of range does nothing.
     ///
-    /// As in PyTorch, `indexes` may be shorter than `src`, and along the other axes than this tensor. The tensor is taken
-    /// by value as in [`slice_assign`](Self::slice_assign): if nobody else holds its elements, they are replaced in place.
+    /// As in PyTorch, `indexes` may be shorter than `src`, and shorter than this tensor along the other axes. The
+    /// tensor is taken by value as in [`slice_assign`](Self::slice_assign): if nobody else holds its elements, they are
+    /// replaced in place.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -27,17 +30,17 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::ShapeMismatch`] where
-    /// `indexes` has another number of axes than the others, or is longer; [`Error::UnsupportedDType`] where it holds
-    /// floats; [`Error::Unsupported`] where the device has no atomic operations; [`Error::SizeOverflow`] where elements of
-    /// 64 bits and what links them are too many to be counted; [`Error::OutOfMemory`].
+    /// [`Error::AxisOutOfRange`], [`Error::DTypeMismatch`], [`Error::DeviceMismatch`]; [`Error::ShapeMismatch`] if
+    /// `indexes` has another number of axes than the others, or is longer; [`Error::UnsupportedDType`] if it holds
+    /// floats; [`Error::Unsupported`] if the device has no atomic operations; [`Error::SizeOverflow`] if 64-bit
+    /// elements and their links are too many to be counted; [`Error::OutOfMemory`].
     pub fn scatter(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "scatter";
         let (src, axis) = self.check_scatter(indexes, src, axis.into(), OP)?;
         if indexes.elem_count() == 0 || self.elem_count() == 0 {
             return Ok(self);
         }
-        // Before it is asked who else holds the elements: these may be made of them.
+        // While they are pending, `src` and `indexes` may hold these elements, which would then be copied.
         src.eval()?;
         indexes.eval()?;
         let target = self.held_in_order(OP)?;
@@ -47,10 +50,10 @@ impl Tensor {
         Ok(target)
     }
 
-    /// The tensor with elements of `src` added at the places along `axis` that `indexes` names, as in
-    /// [`scatter`](Self::scatter). Of several that go to one place, all are added: floats in any order, so that the last
-    /// bits may differ from one run to the next; `f16` in `f32`, rounded once; `f64` one after the other, which takes long
-    /// where very many go to one place.
+    /// Returns the tensor with elements of `src` added at the places along `axis` that `indexes` selects, as in
+    /// [`scatter`](Self::scatter). If several elements go to one place, all are added. Floats are added in any order,
+    /// so that the last bits may differ from one run to the next. `f16` and `bf16` are added in `f32` and rounded once.
+    /// `f64` is added one element after the other, which takes long if very many go to one place.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -63,16 +66,17 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`scatter`](Self::scatter); [`Error::Unsupported`] for `f64` where the device does not compute in it.
+    /// As [`scatter`](Self::scatter); [`Error::Unsupported`] for `f64` if the device does not compute in it.
     pub fn scatter_add(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "scatter_add";
         let (src, axis) = self.check_scatter(indexes, src, axis.into(), OP)?;
         self.combined(ScatterOp::Add, indexes, &src, axis, OP)
     }
 
-    /// The tensor with its elements at the places along `axis` that `indexes` names raised to those of `src`, as in
-    /// [`scatter`](Self::scatter): the largest of all that come together, NaN if one is NaN (PyTorch's `scatter_reduce`
-    /// with `amax`). Of `i64` and `f64` it takes long where very many go to one place.
+    /// Returns the tensor with the larger of its elements and the elements of `src` at the places along `axis` that
+    /// `indexes` selects, as in [`scatter`](Self::scatter). If several elements go to one place, the largest of them
+    /// all stays, NaN if one is NaN (PyTorch's `scatter_reduce` with `amax`). For `i64` and `f64` it takes long if very
+    /// many go to one place.
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -85,15 +89,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`scatter`](Self::scatter); [`Error::Unsupported`] for `f64` and `i64` where the device does not compute in them.
+    /// As [`scatter`](Self::scatter); [`Error::Unsupported`] for `f64` and `i64` if the device does not compute in
+    /// them.
     pub fn scatter_max(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "scatter_max";
         let (src, axis) = self.check_scatter(indexes, src, axis.into(), OP)?;
         self.combined(ScatterOp::Max, indexes, &src, axis, OP)
     }
 
-    /// The tensor with the slices of `src` along `axis` added to those that `indexes`, a vector of integers,
-    /// names. Otherwise as [`scatter_add`](Self::scatter_add).
+    /// Returns the tensor with the slices of `src` along `axis` added to the slices that `indexes`, a vector of
+    /// integers, selects. Otherwise as [`scatter_add`](Self::scatter_add).
     ///
     /// ```
     /// # use marquetry::{Device, DType, Tensor};
@@ -106,8 +111,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`scatter_add`](Self::scatter_add); [`Error::RankMismatch`] where `indexes` is not a vector; [`Error::ShapeMismatch`]
-    /// where `src` does not have a slice per index, each of this tensor's lengths.
+    /// As [`scatter_add`](Self::scatter_add); [`Error::RankMismatch`] if `indexes` is not a vector;
+    /// [`Error::ShapeMismatch`] if `src` does not have a slice for each index, with the lengths of this tensor's
+    /// slices.
     pub fn index_add(self, indexes: &Tensor, src: &Tensor, axis: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "index_add";
         let axis = axis.into().resolve(self.shape(), OP)?;
@@ -121,7 +127,7 @@ impl Tensor {
         self.combined(ScatterOp::Add, &indexes, &src, axis, OP)
     }
 
-    /// The part of the source that has indexes, and the axis as a number.
+    /// Checks the operands. Returns the part of the source that has indexes, and the axis as a number.
     fn check_scatter(&self, indexes: &Tensor, src: &Tensor, axis: Axis, op: &'static str) -> Result<(Tensor, usize)> {
         let axis = axis.resolve(self.shape(), op)?;
         self.check_indexes(indexes, op)?;
@@ -134,7 +140,7 @@ impl Tensor {
         Ok((src.covering(indexes.shape(), None, op, hint)?, axis))
     }
 
-    /// The tensor in row-major order, which nobody else holds.
+    /// Returns the tensor in row-major order, held by nobody else.
     fn held_in_order(self, op: &'static str) -> Result<Tensor> {
         if self.is_contiguous() { self.held_alone(op) } else { self.copied().map_err(Error::named(op)) }
     }
@@ -151,7 +157,7 @@ impl Tensor {
         if indexes.elem_count() == 0 || self.elem_count() == 0 {
             return Ok(self);
         }
-        // Before it is asked who else holds the elements: these may be made of them.
+        // While they are pending, `src` and `indexes` may hold these elements, which would then be copied.
         src.eval()?;
         indexes.eval()?;
         let dtype = self.dtype();
@@ -160,7 +166,7 @@ impl Tensor {
         }
         let wide =
             if dtype.widened() == dtype { self } else { self.to_dtype(dtype.widened()).map_err(Error::named(name))? };
-        // Kernels count words of sums of 64 bits, from the start of the buffer on.
+        // Kernels count the words of 64-bit sums from the start of the buffer on.
         checked_parts(wide.shape(), dtype, name)?;
         let far = wide.buffer()?.bytes() / 4 > u64::from(u32::MAX) && dtype.parts() > 1;
         let target = if far { wide.copied().map_err(Error::named(name))? } else { wide.held_alone(name)? };
@@ -169,7 +175,7 @@ impl Tensor {
         target.to_dtype(dtype)
     }
 
-    /// The same along chains of the indexes that name one place.
+    /// Combines elements along chains, which link the indexes that go to one place.
     fn combined_along_chains(
         self,
         op: ScatterOp,
@@ -190,7 +196,8 @@ impl Tensor {
     }
 }
 
-/// A scatter at work: `src` is missing where places are marked, and `marks` where elements are combined at once.
+/// A scatter at work. `src` is missing while places are marked, and `marks` is missing if elements are combined at
+/// once.
 struct Scattering<'a> {
     op: ScatterOp,
     target: &'a Tensor,
@@ -203,44 +210,57 @@ struct Scattering<'a> {
 }
 
 impl Scattering<'_> {
-    /// Scatters; before it replaces elements, it marks which index comes last, and before it follows chains, it links them.
+    /// Scatters. Before elements are replaced, a launch marks which index comes last. Before chains are followed, a
+    /// launch links them.
     fn run(&self, op: &'static str) -> Result<()> {
-        let Some((config, parameters)) = self.plan(op)? else { return self.run_along_another_axis(op) };
+        let Some((kernel, parameters)) = self.plan(op)? else { return self.run_along_another_axis(op) };
         if let Some(target) = self.marks {
             let mark = if self.first_link.is_some() { ScatterOp::Link } else { ScatterOp::Mark };
             Scattering { op: mark, target, src: None, marks: None, ..*self }.run(op)?;
         }
         let tensors = [Some(self.indexes), self.src, self.marks, Some(self.target)].into_iter().flatten();
         let buffers: Vec<_> = tensors.map(Tensor::buffer).collect::<Result<_>>()?;
-        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).collect();
+        let buffers: Vec<_> = buffers.iter().map(|buffer| &**buffer).collect();
         let groups = self.indexes.elem_count().div_ceil(WORKGROUP as usize);
-        self.target.device().runtime().launch(config, &bindings, &parameters, groups)
+        self.target.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })
     }
 
-    /// The kernel and its parameters; `None` where there is no room for the strides of so many axes.
-    fn plan(&self, op: &'static str) -> Result<Option<(Scatter, Vec<u32>)>> {
+    /// Returns the kernel and its parameters; `None` if there are too many axes for the parameters.
+    fn plan(&self, op: &'static str) -> Result<Option<(Scatter, Parameters)>> {
         let Scattering { target, indexes, src, marks, axis, .. } = *self;
         let mut stay = target.layout().strides.clone();
         stay[axis] = 0;
-        let views: Vec<&[isize]> = [&stay[..], indexes.strides()].into_iter().chain(src.map(Tensor::strides)).collect();
-        let (lengths, strides) = collapse(indexes.shape(), &views);
+        let strided = |tensor: &Tensor, strides| Strided { offset: tensor.layout().offset, strides };
+        let (lengths, y, index, x) = match src {
+            Some(src) => {
+                let (lengths, [y, index, x]) = collapse(indexes.shape(), [&stay, indexes.strides(), src.strides()]);
+                (lengths, y, index, Some(strided(src, x)))
+            }
+            None => {
+                let (lengths, [y, index]) = collapse(indexes.shape(), [&stay, indexes.strides()]);
+                (lengths, y, index, None)
+            }
+        };
         let dtype = src.map_or(DType::U32, Tensor::dtype);
-        let config = Scatter { op: self.op, dtype, index: indexes.dtype(), rank: lengths.len() };
-        if config.parameter_words() > target.device().info().limits.max_parameter_words as usize {
+        let kernel = Scatter { op: self.op, dtype, index: indexes.dtype(), rank: lengths.len() };
+        if !target.device().takes(&kernel) {
             return Ok(None);
         }
-        let elements = checked_elements(indexes.shape(), op)?;
-        let mut parameters = vec![elements as u32, target.dims()[axis] as u32, target.strides()[axis] as u32];
-        parameters.extend(lengths.iter().map(|&n| n as u32));
-        for (tensor, strides) in [target, indexes].into_iter().chain(src).zip(&strides) {
-            push_view(&mut parameters, tensor.layout().offset, strides);
-        }
-        parameters.extend(marks.map(|marks| marks.layout().offset as u32));
-        parameters.extend(self.first_link.map(|place| place as u32));
-        Ok(Some((config, parameters)))
+        let parameters = Parameters {
+            count: checked_elements(indexes.shape(), op)?,
+            length: target.dims()[axis],
+            stride: target.strides()[axis],
+            lengths,
+            y: strided(target, y),
+            index: strided(indexes, index),
+            x,
+            marks: marks.map(|marks| marks.layout().offset),
+            first_link: self.first_link,
+        };
+        Ok(Some((kernel, parameters)))
     }
 
-    /// A launch for each place along an axis that is not the one that is indexed, which leaves one axis less.
+    /// Runs a launch for each place along another axis than the indexed one, so that a launch has one axis less.
     fn run_along_another_axis(&self, op: &'static str) -> Result<()> {
         let lengths = self.indexes.dims();
         let other = (0..lengths.len()).find(|&i| i != self.axis && lengths[i] > 1).unwrap_or_default();

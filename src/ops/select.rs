@@ -1,15 +1,17 @@
-//! Choosing between elements by a condition.
+//! Selection of elements by a condition.
 
 use super::TensorOrScalar;
 #[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
-use crate::expr::{Domain, Expr};
-use crate::tensor::{Fusion, Tensor, Word};
+use crate::base::error::Error;
+use crate::base::error::Result;
+use crate::base::word::Word;
+use crate::kernels::expr::{Domain, Expr};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The elements of `on_true` where this condition is true, else those of `on_false`. All three are broadcast. The
-    /// condition holds `bool`, or integers of any dtype, of which 0 is false and all else true.
+    /// Returns the element of `on_true` if this condition is true, else the element of `on_false`. All three are
+    /// broadcast. The condition holds `bool`, or integers of any dtype: 0 is false, all else is true.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -47,9 +49,9 @@ impl Tensor {
         fusion.finish(Expr::Select(condition.into(), yes.into(), no.into()), self.device(), op)
     }
 
-    /// The tensor with `value` where the mask is true. The mask holds `bool`, or integers of any dtype, of which 0 is
-    /// false and all else true. All are broadcast. Mind that attention takes masks the other way: true for what is
-    /// seen ([`AttentionConfig::mask`](crate::AttentionConfig::mask)).
+    /// Returns the tensor with `value` where the mask is true. The mask holds `bool`, or integers of any dtype: 0 is
+    /// false, all else is true. All are broadcast. Note that attention takes masks the other way: true for the keys
+    /// that are seen ([`AttentionConfig::mask`](crate::AttentionConfig::mask)).
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -61,17 +63,17 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`where_cond`](Self::where_cond); [`Error::InvalidArgument`] where the dtype is an integer that cannot hold
-    /// the number.
+    /// As [`where_cond`](Self::where_cond); [`Error::InvalidArgument`] if the dtype is an integer that cannot hold the
+    /// number.
     pub fn masked_fill<'a>(&self, mask: &Tensor, value: impl Into<TensorOrScalar<'a>>) -> Result<Tensor> {
         mask.choose(value.into(), self, "masked_fill")
     }
 
-    /// Computes the tensor now, if that was put off, so that later uses find it done. Returns without waiting for the
+    /// Computes the tensor now if it is pending, so that later uses find it done. Returns without waiting for the
     /// device.
     ///
     /// # Errors
-    /// Whatever goes wrong in launching the computation.
+    /// Any error of launching the computation.
     pub fn eval(&self) -> Result<()> {
         self.buffer().map(drop)
     }

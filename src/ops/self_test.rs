@@ -1,20 +1,22 @@
-//! Whether a kernel on matrix units computes what it should. How lanes hold matrices is the driver's secret, and few
-//! drivers have been seen: so each such kernel has to get a product of known numbers right on each device, before it is
-//! trusted with others.
+//! Self-tests of the kernels on matrix units. Only the driver knows how lanes hold matrices, and few drivers have been
+//! seen. So each such kernel must compute a product of known numbers correctly on each device, before it is used for
+//! others.
 
 use super::matmul::{Operand, Problem};
+use crate::base::dtype::{DType, Element};
+use crate::base::error::Result;
 use crate::device::Device;
-use crate::dtype::{DType, Element};
-use crate::error::Result;
 use crate::kernels::matmul::{Along, Matmul, Tile};
-use crate::tensor::{Tensor, allocate};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 use half::{bf16, f16};
 
 const OP: &str = "matmul";
 
-/// Whether a kernel has computed a product of known numbers. It is run once per device; one that fails is switched off.
+/// Whether a kernel has computed a product of known numbers correctly. The test runs once per device; a kernel that
+/// fails is switched off.
 pub(super) fn is_trusted(device: &Device, config: &Matmul) -> bool {
-    device.runtime().verdict(config, || {
+    device.runtime().verdict(&config.clone().into(), || {
         let trial = Trial::new(config);
         let outcome = match trial.run(device, config) {
             Ok(found) => trial.check(config.output, &found),
@@ -28,9 +30,9 @@ pub(super) fn is_trusted(device: &Device, config: &Matmul) -> bool {
     })
 }
 
-/// A product `a b` of small whole numbers. They repeat every 7 rows and every 11 columns, so that few sums have to be
-/// computed to know all, and yet no rows or columns that a kernel could mistake for one another are alike. Most sums are
-/// larger than 2048, so that `f16` and `bf16` have to round them.
+/// A product `a b` of small whole numbers. They repeat every 7 rows and every 11 columns, so that a few sums tell all
+/// others. Still, no rows or columns that a kernel could mistake for one another are alike. Most sums are larger than
+/// 2048, so that `f16` and `bf16` have to round them.
 struct Trial {
     sizes: [usize; 3],
     a: Along,
@@ -41,13 +43,13 @@ const ROWS: usize = 7;
 const COLUMNS: usize = 11;
 
 impl Trial {
-    /// A product that fills one block and begins others in both directions, and takes a few steps of the depth.
+    /// Returns a product that fills one block, begins others in both directions, and takes a few steps of the depth.
     fn new(config: &Matmul) -> Trial {
         let [rows, columns] = config.tile.block().map(|length| length as usize);
         let (depth, a, b, any_columns) = match config.tile {
             Tile::MatrixUnits(block, layout) => {
                 let parts = if layout.parts { 2 } else { 1 };
-                let depth = (3 * block.depth as usize / config.dtype.size_in_bytes()).max(512) * parts;
+                let depth = (3 * block.depth as usize / config.dtype().size_in_bytes()).max(512) * parts;
                 (if layout.whole { depth } else { depth + 16 }, layout.a, layout.b, !block.fragments)
             }
             _ => (64, Along::Depth, Along::Other, true),
@@ -64,16 +66,17 @@ impl Trial {
         (depth * 2 + column * 3) % COLUMNS
     }
 
-    /// Numbers of both signs, where there are two. Their mean is not 0, so that every step of the depth counts.
+    /// Returns a number of either sign, if the dtype has signs. The mean is not 0, so that every step of the depth
+    /// counts.
     fn number(dtype: DType, number: usize, count: usize) -> i32 {
         let smallest = if dtype == DType::U8 { 0 } else { -(count as i32 / 5) };
         number as i32 + smallest
     }
 
-    /// The product, by the kernel.
+    /// Computes the product with the kernel.
     fn run(&self, device: &Device, config: &Matmul) -> Result<Vec<f64>> {
         let [m, n, k] = self.sizes;
-        let dtype = config.dtype;
+        let dtype = config.dtype();
         let (a_lines, b_lines) = (self.a == Along::Depth, self.b == Along::Other);
         let a = operand(device, dtype, [m, k], a_lines, |i, p| Self::number(dtype, Self::a(i, p), ROWS))?;
         let b = operand(device, dtype, [k, n], b_lines, |p, j| Self::number(dtype, Self::b(p, j), COLUMNS))?;
@@ -94,7 +97,7 @@ impl Trial {
         };
         let shape = (m, config.row(n)).into();
         let y = allocate(&shape, config.output, device, OP)?;
-        problem.split(parts).launch(device, config, &[&*a.buffer()?, &*b.buffer()?, &y], &[])?;
+        problem.split(parts).launch(device, config.clone(), &[&*a.buffer()?, &*b.buffer()?, &y], None)?;
         let y = Tensor::from_buffer(y, shape, config.output, device);
         fn numbers<T: Element>(y: &Tensor) -> Result<Vec<f64>> {
             Ok(y.to_vec::<T>()?.into_iter().map(T::to_f64).collect())
@@ -109,7 +112,7 @@ impl Trial {
         Ok(rows.chunks(config.row(n)).flat_map(|row| &row[..n]).copied().collect())
     }
 
-    /// Compares a product, rounded to a dtype, with what it should be.
+    /// Compares a product, rounded to a dtype, with the expected one.
     fn check(&self, dtype: DType, found: &[f64]) -> Result<(), String> {
         let [m, n, k] = self.sizes;
         let factors = if dtype == DType::U32 { DType::U8 } else { dtype };
@@ -140,7 +143,7 @@ impl Trial {
     }
 }
 
-/// A matrix whose rows are contiguous, or whose columns are.
+/// Returns a matrix with contiguous rows, or with contiguous columns.
 fn operand(
     device: &Device,
     dtype: DType,
@@ -168,15 +171,12 @@ fn operand(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::matmul::Block;
-
-    const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
 
     fn trial() -> Trial {
         Trial { sizes: [80, 33, 72], a: Along::Depth, b: Along::Other }
     }
 
-    /// The product by its definition.
+    /// Computes the product by its definition.
     fn product(trial: &Trial, dtype: DType) -> Vec<f64> {
         let [m, n, k] = trial.sizes;
         let element = |at: usize| {
@@ -199,7 +199,7 @@ mod tests {
         wrong[5 * n + 7] += 1.0;
         let message = trial.check(DType::I32, &wrong).unwrap_err();
         assert!(message.starts_with("row 5, column 7 of a product 80 x 33 x 72"), "{message}");
-        // Rows or columns that powers of two confuse.
+        // Rows or columns swapped with those a power of two apart.
         for distance in [1, 2, 4, 8, 16, 32, 64] {
             let rows: Vec<f64> = (0..m * n).map(|at| right[((at / n) ^ distance) % m * n + at % n]).collect();
             assert!(trial.check(DType::I32, &rows).is_err(), "rows {distance} apart");
@@ -213,7 +213,7 @@ mod tests {
         assert!(trial.check(DType::I32, &product(&shorter, DType::I32)).is_err());
         assert!(trial.check(DType::I32, &vec![0.0; m * n]).is_err());
         assert!(trial.check(DType::I32, &right[1..]).is_err());
-        // Bytes with a sign where there is none.
+        // Signed bytes instead of unsigned ones.
         assert!(trial.check(DType::U32, &right).is_err());
         assert_eq!(trial.check(DType::U32, &product(&trial, DType::U8)), Ok(()));
     }
@@ -227,44 +227,40 @@ mod tests {
         assert_eq!(trial.check(DType::BF16, &rounded), Ok(()));
     }
 
-    /// The trial itself, with kernels that every device has.
-    #[cfg(feature = "vulkan")]
+    /// Runs the trial with kernels that every device has.
+    #[cfg(all(has_vulkan, device_tests))]
     #[test]
     fn right_kernels_are_trusted_and_wrong_ones_are_not() {
+        use crate::kernels::encoding::Encoding;
+        use crate::kernels::matmul::Block;
+        const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
         let device = Device::vulkan(0).unwrap();
         let block = Tile::Workgroup(Block { whole: false, ..BLOCK });
         for (tile, batch_rank) in [(block, 0), (block, 2), (Tile::Registers { columns: 1 }, 1)] {
             for dtype in [DType::F16, DType::BF16, DType::I8, DType::U8] {
-                let config = Matmul { dtype, words: false, output: dtype.widened(), batch_rank, tile, epilogue: None };
+                let config = Matmul::of(Encoding::Dense(dtype), dtype.widened(), batch_rank, tile);
                 assert!(is_trusted(&device, &config), "{config:?}");
             }
         }
-        // Blocks of whole steps of 16 leave out what a depth of 8 more has.
-        let config = Matmul {
-            dtype: DType::F16,
-            words: false,
-            output: DType::F32,
-            batch_rank: 0,
-            tile: Tile::Workgroup(BLOCK),
-            epilogue: None,
-        };
+        // A block that takes whole steps of 16 leaves out the last 8 of a depth of 40.
+        let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, Tile::Workgroup(BLOCK));
         let trial = Trial { sizes: [48, 48, 40], a: Along::Depth, b: Along::Other };
         let found = trial.run(&device, &config).unwrap();
         assert!(trial.check(DType::F32, &found).is_err());
     }
 
     /// A kernel that a device cannot compile is not used there.
-    #[cfg(feature = "vulkan")]
+    #[cfg(all(has_vulkan, device_tests))]
     #[test]
     fn what_does_not_compile_is_not_trusted() {
+        use crate::kernels::encoding::Encoding;
         use crate::kernels::matmul::UnitLayout;
         use crate::tuning::UnitBlock;
         let device = Device::vulkan(0).unwrap();
         assert!(device.info().features.matrix_units.f16.is_none(), "the device of the tests has matrix units");
         let layout = UnitLayout { unit: [16, 16, 16], a: Along::Depth, b: Along::Other, whole: true, parts: false };
         let tile = Tile::MatrixUnits(UnitBlock::all()[0], layout);
-        let config =
-            Matmul { dtype: DType::F16, words: false, output: DType::F32, batch_rank: 0, tile, epilogue: None };
+        let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, tile);
         assert!(!is_trusted(&device, &config));
         assert!(!is_trusted(&device, &config), "the verdict is kept");
     }

@@ -1,17 +1,19 @@
 //! Sorting along an axis.
 
 use super::rows::Rows;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::kernels::sort::{MERGED, Sort, WORKGROUP};
-use crate::memory::Buffer;
-use crate::shape::{Axis, Shape};
-use crate::tensor::{Tensor, allocate, checked_elements};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::checked_elements;
+use crate::base::shape::{Axis, Shape};
+use crate::engine::launch::Launch;
+use crate::engine::pool::Buffer;
+use crate::kernels::sort::{
+    BlockParameters, MERGED, MergeParameters, SortBlocks, SortMerge, SortTake, TakeParameters, WORKGROUP,
+};
+use crate::lazy::allocate;
+use crate::tensor::Tensor;
 
-/// The parameter words of the kernels before the rows' own, at most.
-const WORDS: usize = 6;
-
-/// Sorted rows: a table of the first so many places of each.
+/// Sorted rows: a table with the first `taken` places of each row.
 struct Sorted {
     rows: Rows,
     axis: usize,
@@ -19,7 +21,8 @@ struct Sorted {
     places: Tensor,
 }
 
-/// Runs in the making: `count` in each row, all but the last of `run` elements; a row has `length` of them together.
+/// The runs that are being merged. Each row has `count` of them, all of `run` elements except for the last, and
+/// `length` elements in all.
 #[derive(Clone, Copy)]
 struct Runs {
     count: usize,
@@ -28,22 +31,23 @@ struct Runs {
 }
 
 impl Runs {
-    /// What `length` elements in runs of `run` become if each keeps its first `most`.
+    /// Returns what `length` elements in runs of `run` become if each run keeps its first `most` elements.
     fn cut(length: usize, run: usize, most: usize) -> Runs {
         let (count, kept) = (length.div_ceil(run), run.min(most));
         let last = (length - (count - 1) * run).min(kept);
         Runs { count, run: kept, length: (count - 1) * kept + last }
     }
 
-    /// Pairs of them merged.
+    /// Returns the runs after pairs of them have been merged.
     fn merged(self, most: usize) -> Runs {
         Runs::cut(self.length, 2 * self.run, most)
     }
 }
 
 impl Tensor {
-    /// The elements sorted along an axis, and their places (`u32`) on it before. Equal elements keep their order, also
-    /// where it is `descending`; NaN counts as largest, and zeros of both signs are equal. (candle: `sort_last_dim`.)
+    /// Returns the elements sorted along an axis, and their places (`u32`) on it before the sort. Equal elements keep
+    /// their order, also if it is `descending`. NaN counts as largest, and zeros of both signs are equal. (candle:
+    /// `sort_last_dim`.)
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -61,7 +65,7 @@ impl Tensor {
         self.sorted(axis.into(), None, descending, "sort")?.values_and_places(self, "sort")
     }
 
-    /// The places (`u32`) of the elements in the order of [`sort`](Self::sort). (candle: `arg_sort_last_dim`.)
+    /// Returns the places (`u32`) of the elements in the order of [`sort`](Self::sort). (candle: `arg_sort_last_dim`.)
     ///
     /// # Errors
     /// [`Error::AxisOutOfRange`].
@@ -69,8 +73,9 @@ impl Tensor {
         self.sorted(axis.into(), None, descending, "argsort")?.places(self)
     }
 
-    /// The `k` largest elements along an axis, or smallest where not `largest`, and their places (`u32`) on it: sorted from
-    /// the largest (or smallest), equal ones in the order of their places. NaN counts as largest.
+    /// Returns the `k` largest elements along an axis, or the smallest if `largest` is false, and their places (`u32`)
+    /// on it. They are sorted from the largest (or smallest) on, equal ones in the order of their places. NaN counts as
+    /// largest.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -83,12 +88,12 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] where the axis has fewer than `k` elements.
+    /// [`Error::AxisOutOfRange`]; [`Error::InvalidArgument`] if the axis has fewer than `k` elements.
     pub fn topk(&self, k: usize, axis: impl Into<Axis>, largest: bool) -> Result<(Tensor, Tensor)> {
         self.sorted(axis.into(), Some(k), largest, "topk")?.values_and_places(self, "topk")
     }
 
-    /// The first `taken` places of each row, or all, in sorted order.
+    /// Sorts each row. The result has the first `taken` places of each row, or all of them.
     fn sorted(&self, axis: Axis, taken: Option<usize>, descending: bool, op: &'static str) -> Result<Sorted> {
         let axis = axis.resolve(self.shape(), op)?;
         let taken = taken.unwrap_or(self.dims()[axis]);
@@ -100,7 +105,8 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op, message });
         }
-        let rows = Rows::along(self, axis, WORDS, op)?;
+        // Of the kernels that read the rows, `SortBlocks` has the most parameters.
+        let rows = Rows::along(self, axis, &|rows| SortBlocks { rows }, op)?;
         let shape = Shape::from((rows.count, taken));
         let places = if checked_elements(&shape, op)? == 0 {
             allocate(&shape, DType::U32, self.device(), op)?
@@ -123,20 +129,36 @@ impl Tensor {
         let mut runs = Runs::cut(rows.length, WORKGROUP as usize, taken);
         let mut sorted = table(runs)?;
         let blocks = rows.count * runs.count;
-        let mask = if descending { u32::MAX as usize } else { 0 };
-        let parameters = rows.parameters(&[blocks, runs.count, rows.length, runs.run, runs.length, mask]);
+        let parameters = BlockParameters {
+            blocks,
+            per_row: runs.count,
+            length: rows.length,
+            run: runs.run,
+            out_length: runs.length,
+            mask: if descending { u32::MAX } else { 0 },
+            rows: rows.parameters.clone(),
+        };
         let [keys, places] = &sorted;
-        runtime.launch(Sort::Blocks(rows.ty), &[&rows.buffer, keys, places], &parameters, blocks)?;
+        let (kernel, buffers) = (SortBlocks { rows: rows.ty }, &[&*rows.buffer, keys, places]);
+        runtime.run(Launch { kernel, buffers, parameters, groups: blocks })?;
         while runs.count > 1 {
             let next = runs.merged(taken);
             let merged = table(next)?;
             let per_pair = next.run.div_ceil(MERGED as usize);
             let per_row = next.count * per_pair;
             let invocations = checked_elements(&Shape::from((rows.count, per_row)), op)?;
-            let parameters = [invocations, per_row, per_pair, runs.length, runs.run, next.length, next.run];
+            let parameters = MergeParameters {
+                invocations,
+                per_row,
+                per_pair,
+                length: runs.length,
+                run: runs.run,
+                out_length: next.length,
+                out_run: next.run,
+            };
             let buffers: Vec<&Buffer> = sorted.iter().chain(&merged).collect();
             let groups = invocations.div_ceil(WORKGROUP as usize);
-            runtime.launch(Sort::Merge { words }, &buffers, &parameters.map(|n| n as u32), groups)?;
+            runtime.run(Launch { kernel: SortMerge { words }, buffers: &buffers, parameters, groups })?;
             (sorted, runs) = (merged, next);
         }
         let [_, places] = sorted;
@@ -145,7 +167,7 @@ impl Tensor {
 }
 
 impl Sorted {
-    /// A table of the rows as a tensor with the axis where it was.
+    /// Returns a table of the rows as a tensor with the axis where it was.
     fn shaped(&self, table: &Tensor, like: &Tensor) -> Result<Tensor> {
         let mut shape: Vec<usize> = like.dims().to_vec();
         shape.remove(self.axis);
@@ -163,10 +185,11 @@ impl Sorted {
         let values = allocate(self.places.shape(), of.dtype(), of.device(), op)?;
         let count = self.places.elem_count();
         if count > 0 {
-            let parameters = self.rows.parameters(&[count, self.taken]);
+            let kernel = SortTake { rows: self.rows.ty };
+            let parameters = TakeParameters { count, per_row: self.taken, rows: self.rows.parameters.clone() };
             let buffers = [&*self.rows.buffer, &*self.places.buffer()?, &values];
             let groups = count.div_ceil(4).div_ceil(WORKGROUP as usize);
-            of.device().runtime().launch(Sort::Take(self.rows.ty), &buffers, &parameters, groups)?;
+            of.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         let values = Tensor::from_buffer(values, self.places.shape().clone(), of.dtype(), of.device());
         Ok((self.shaped(&values, of)?, self.places(of)?))

@@ -1,8 +1,9 @@
 //! Functions of one element.
 
-use crate::error::Result;
-use crate::expr::{Expr, UnaryOp};
-use crate::tensor::{Fusion, Tensor};
+use crate::base::error::Result;
+use crate::kernels::expr::{Expr, UnaryOp};
+use crate::lazy::Fusion;
+use crate::tensor::Tensor;
 
 impl Tensor {
     fn unary(&self, function: UnaryOp, op: &'static str) -> Result<Tensor> {
@@ -15,7 +16,7 @@ impl Tensor {
 
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident => $function:ident;)*) => {
-        /// Functions of one element, for every dtype where it makes sense; else
+        /// Functions of one element. Each takes the dtypes for which it makes sense. Other dtypes give
         /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType).
         ///
         /// ```
@@ -31,7 +32,8 @@ macro_rules! unary {
                 $(#[$doc])*
                 ///
                 /// # Errors
-                /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) where the function is not defined for the dtype.
+                /// [`Error::UnsupportedDType`](crate::Error::UnsupportedDType) if the function is not defined for the
+                /// dtype.
                 pub fn $name(&self) -> Result<Tensor> {
                     self.unary(UnaryOp::$function, stringify!($name))
                 }
@@ -41,102 +43,103 @@ macro_rules! unary {
 }
 
 unary! {
-    /// The negative value; of unsigned integers modulo 2^n.
+    /// Returns the negative value; for unsigned integers modulo 2^n.
     neg => Neg;
-    /// The absolute value; of the smallest integer, which has none, itself.
+    /// Returns the absolute value. The smallest integer, which has none, stays as it is.
     abs => Abs;
-    /// -1, 0 or 1 by the sign; NaN of NaN.
+    /// Returns -1, 0 or 1 by the sign; NaN for NaN.
     sign => Sign;
-    /// The square (PyTorch's `square`).
+    /// Returns the square (PyTorch's `square`).
     sqr => Sqr;
     /// The square, by PyTorch's name.
     square => Sqr;
     /// `max(x, 0)`.
     relu => Relu;
-    /// The largest whole number that is not larger.
+    /// Returns the largest whole number that is not larger.
     floor => Floor;
-    /// The smallest whole number that is not smaller.
+    /// Returns the smallest whole number that is not smaller.
     ceil => Ceil;
-    /// The nearest whole number, the even one of two equally near.
+    /// Returns the nearest whole number; if two are equally near, the even one.
     round => Round;
-    /// The whole number towards zero.
+    /// Returns the number cut towards zero to a whole number.
     trunc => Trunc;
-    /// The square root; NaN of negative numbers.
+    /// Returns the square root; NaN for negative numbers.
     sqrt => Sqrt;
-    /// `1 / sqrt(x)`.
+    /// Returns `1 / sqrt(x)`.
     rsqrt => Rsqrt;
-    /// `1 / x`.
+    /// Returns `1 / x`.
     recip => Recip;
-    /// e to the power of each element.
+    /// Returns e to the power of each element.
     exp => Exp;
-    /// Two to the power of each element.
+    /// Returns two to the power of each element.
     exp2 => Exp2;
-    /// `exp(x) - 1`, which keeps its digits near 0.
+    /// Returns `exp(x) - 1`, which keeps its digits near 0.
     expm1 => Expm1;
-    /// The natural logarithm; minus infinity of 0, NaN of negative numbers.
+    /// Returns the natural logarithm; minus infinity for 0, NaN for negative numbers.
     log => Log;
-    /// The logarithm to base 2; minus infinity of 0, NaN of negative numbers.
+    /// Returns the logarithm to base 2; minus infinity for 0, NaN for negative numbers.
     log2 => Log2;
-    /// `log(1 + x)`, which keeps its digits near 0; minus infinity of -1, NaN of numbers below.
+    /// Returns `log(1 + x)`, which keeps its digits near 0; minus infinity for -1, NaN for numbers below.
     log1p => Log1p;
-    /// The sine of an angle in radians, accurate for magnitudes up to 10,000.
+    /// Returns the sine of an angle in radians, accurate for magnitudes up to 10,000.
     sin => Sin;
-    /// The cosine of an angle in radians, accurate for magnitudes up to 10,000.
+    /// Returns the cosine of an angle in radians, accurate for magnitudes up to 10,000.
     cos => Cos;
-    /// The tangent of an angle in radians, accurate for magnitudes up to 10,000.
+    /// Returns the tangent of an angle in radians, accurate for magnitudes up to 10,000.
     tan => Tan;
-    /// The arc sine in radians; NaN outside of -1 to 1.
+    /// Returns the arc sine in radians; NaN outside of -1 to 1.
     asin => Asin;
-    /// The arc cosine in radians; NaN outside of -1 to 1.
+    /// Returns the arc cosine in radians; NaN outside of -1 to 1.
     acos => Acos;
-    /// The arc tangent in radians.
+    /// Returns the arc tangent in radians.
     atan => Atan;
-    /// The hyperbolic sine.
+    /// Returns the hyperbolic sine.
     sinh => Sinh;
-    /// The hyperbolic cosine.
+    /// Returns the hyperbolic cosine.
     cosh => Cosh;
-    /// The hyperbolic tangent.
+    /// Returns the hyperbolic tangent.
     tanh => Tanh;
-    /// The inverse hyperbolic sine.
+    /// Returns the inverse hyperbolic sine.
     asinh => Asinh;
-    /// The inverse hyperbolic cosine; NaN of numbers below 1.
+    /// Returns the inverse hyperbolic cosine; NaN for numbers below 1.
     acosh => Acosh;
-    /// The inverse hyperbolic tangent; infinite of -1 and 1, NaN outside.
+    /// Returns the inverse hyperbolic tangent; infinite for -1 and 1, NaN outside.
     atanh => Atanh;
-    /// The error function.
+    /// Returns the error function.
     erf => Erf;
-    /// `1 / (1 + exp(-x))`.
+    /// Returns `1 / (1 + exp(-x))`.
     sigmoid => Sigmoid;
-    /// `x sigmoid(x)`, also called swish.
+    /// Returns `x sigmoid(x)`, also called swish.
     silu => Silu;
-    /// `x (1 + erf(x / sqrt(2))) / 2`, PyTorch's default (candle's `gelu_erf`). D. Hendrycks and K. Gimpel,
+    /// Returns `x (1 + erf(x / sqrt(2))) / 2`, PyTorch's default (candle's `gelu_erf`). D. Hendrycks and K. Gimpel,
     /// "Gaussian Error Linear Units", 2016.
     gelu => Gelu;
-    /// The approximation `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2` of [`gelu`](Self::gelu) (candle's `gelu`).
+    /// Returns `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, which approximates [`gelu`](Self::gelu) (candle's
+    /// `gelu`).
     gelu_tanh => GeluTanh;
-    /// `min(max(x, 0), 6)`.
+    /// Returns `min(max(x, 0), 6)`.
     relu6 => Relu6;
-    /// `x tanh(softplus(x))`. D. Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", 2019.
+    /// Returns `x tanh(softplus(x))`. D. Misra, "Mish: A Self Regularized Non-Monotonic Activation Function", 2019.
     mish => Mish;
-    /// `log(1 + exp(x))`.
+    /// Returns `log(1 + exp(x))`.
     softplus => Softplus;
-    /// `x / (1 + |x|)`.
+    /// Returns `x / (1 + |x|)`.
     softsign => Softsign;
-    /// `min(max(x + 3, 0), 6) / 6`.
+    /// Returns `min(max(x + 3, 0), 6) / 6`.
     hardsigmoid => Hardsigmoid;
-    /// `x hardsigmoid(x)`.
+    /// Returns `x hardsigmoid(x)`.
     hardswish => Hardswish;
-    /// `1.0507 x` of positive numbers, else `1.0507 1.6733 (exp(x) - 1)`. G. Klambauer and others,
-    /// "Self-Normalizing Neural Networks", 2017, with more digits.
+    /// Returns `1.0507 x` for positive numbers, else `1.0507 1.6733 (exp(x) - 1)`, with more digits. G. Klambauer and
+    /// others, "Self-Normalizing Neural Networks", 2017.
     selu => Selu;
-    /// Whether the element is NaN, as `bool`.
+    /// Returns whether the element is NaN, as `bool`.
     is_nan => IsNan;
-    /// Whether the element is an infinity, as `bool`.
+    /// Returns whether the element is an infinity, as `bool`.
     is_inf => IsInf;
-    /// Whether the element is neither NaN nor an infinity, as `bool`.
+    /// Returns whether the element is neither NaN nor an infinity, as `bool`.
     is_finite => IsFinite;
-    /// Whether the element is 0 or false, as `bool`.
+    /// Returns whether the element is 0 or false, as `bool`.
     logical_not => LogicalNot;
-    /// Each bit of an integer the other way; of a truth value, the other one.
+    /// Returns the integer with all bits flipped; for `bool`, the other value.
     bitwise_not => BitwiseNot;
 }

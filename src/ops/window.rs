@@ -1,11 +1,12 @@
-//! Windows that slide over the spatial axes of a tensor: what convolutions and pools share.
+//! Windows that slide over the spatial axes of a tensor. Convolutions and pooling share them.
 
-use crate::error::{Error, Result};
-use crate::shape::Dims;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Dims;
+use crate::kernels::window::WindowParameters;
 use crate::tensor::Tensor;
 use std::ops::Range;
 
-/// The longest padded axis: kernels count places with a sign.
+/// The longest padded axis: kernels count places in signed 32-bit integers.
 const MAX_LENGTH: usize = i32::MAX as usize - 0xffff;
 
 /// A value for each spatial axis, outermost first: an array, a slice or a vector, or one value for all of them.
@@ -25,7 +26,7 @@ impl<T: Copy> PerAxis<T> {
         PerAxis(Dims::from_elem(value, 1))
     }
 
-    /// The values for so many axes.
+    /// Returns the values for this number of axes.
     pub(super) fn resolve(&self, axes: usize, what: &str, op: &'static str) -> Result<Dims<T>> {
         match *self.0 {
             [value] => Ok(Dims::from_elem(value, axes)),
@@ -102,10 +103,10 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// An axis of length 1 that nothing happens along.
+    /// An axis of length 1, along which nothing happens.
     pub const TRIVIAL: Window = Window { input: 1, kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 };
 
-    /// The window, if it has an extent and moves.
+    /// Returns the window, if its kernel, stride and dilation are not 0 and nothing goes beyond `MAX_LENGTH`.
     pub fn checked(self, op: &'static str) -> Result<Self> {
         for (what, value) in [("kernel", self.kernel), ("stride", self.stride), ("dilation", self.dilation)] {
             if value == 0 {
@@ -127,13 +128,19 @@ impl Window {
         Ok(self)
     }
 
-    /// The elements from the first to the last tap.
+    /// Returns a kernel's parameters for an output of this length.
+    pub fn parameters(&self, output: usize) -> WindowParameters {
+        let Window { input, kernel, stride, dilation, before, after: _ } = *self;
+        WindowParameters { output, input, kernel, stride, dilation, before }
+    }
+
+    /// Returns the number of elements from the first to the last tap.
     pub fn extent(&self) -> usize {
         (self.kernel - 1) * self.dilation + 1
     }
 
-    /// Returns the input elements from the first to the last tap: of the only place those that it meets, of several places
-    /// those of the first one, if all of them lie in the input.
+    /// Returns the input elements from the first to the last tap. For a single place, these are the elements that it
+    /// meets. For several places, they are the elements of the first place, if all places lie in the input.
     pub fn met(&self, places: usize) -> Option<Range<usize>> {
         let end = (self.extent() + places.saturating_sub(1) * self.stride).checked_sub(self.before)?;
         if places != 1 {
@@ -143,13 +150,13 @@ impl Window {
         (start < end.min(self.input)).then(|| start..end.min(self.input))
     }
 
-    /// Returns how many elements of its first place are input or padding.
+    /// Returns how many elements of the first place are input or padding.
     pub fn counted(&self) -> usize {
         self.kernel.min(self.before + self.input + self.after)
     }
 
-    /// The number of places of the window in the padded input. In `ceil_mode` one that reaches beyond the end counts if
-    /// it starts in the input or in the padding before it.
+    /// Returns the number of places of the window in the padded input. In `ceil_mode`, a place that reaches beyond the
+    /// end counts if it starts in the input or in the padding before it.
     pub fn places(&self, ceil_mode: bool, op: &'static str) -> Result<usize> {
         let padded = self.before + self.input + self.after;
         let Some(last_start) = padded.checked_sub(self.extent()) else {
@@ -169,7 +176,7 @@ impl Window {
     }
 }
 
-/// The input with a batch axis and `axes` spatial ones, and whether the batch axis was added.
+/// Returns the input with a batch axis and `axes` spatial ones, and whether the batch axis was added.
 pub(super) fn batched(x: &Tensor, axes: usize, op: &'static str) -> Result<(Tensor, bool)> {
     if x.rank() == axes + 2 {
         return Ok((x.clone(), false));

@@ -1,4 +1,4 @@
-//! [`KernelBuilder`]: owns the SPIR-V under construction; types, constants, built-ins and the finished module.
+//! [`KernelBuilder`]: owns the SPIR-V under construction. Types, constants, built-ins and the finished module.
 
 use super::cooperative::Matrices;
 use super::module::{Access, Code, Module};
@@ -6,9 +6,9 @@ use super::signature::{Signature, SlotKind};
 use super::target::{Dialect, ParameterBlock, Target};
 use super::types::{Scalar, Type};
 use super::value::Value;
-use crate::device::Features;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::features::Features;
 use rspirv::binary::Assemble;
 use rspirv::dr::{Builder, InsertPoint, Instruction, Operand};
 use rspirv::spirv::{
@@ -18,24 +18,24 @@ use rspirv::spirv::{
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// How deep branches and loops nest, with the branches around stores of checked kernels. naga writes a loop as two
-/// blocks of WGSL, which has 127 in each other ("Limits"); Mesa's software device leaves out what 80 branches are
-/// around.
+/// How deep branches and loops may nest. The branches around stores of checked kernels count. naga writes a loop as two
+/// blocks of WGSL, which allows 127 nested blocks ("Limits"). Mesa's software device leaves out code inside 80
+/// branches.
 const MAX_NESTING: usize = 60;
 
-/// For values that were computed where the flow of control need not have come by.
+/// For values that were computed in a branch or loop that may not have run.
 const OUT_OF_SCOPE: &str =
     "a value is used outside of the branch or loop in which it was computed; keep it in a variable (`var`)";
 
 /// Builds one kernel. Everything that is recorded through it is appended to the kernel's `main`.
 ///
-/// A mistake in a kernel, such as adding a float to an integer, does not panic: the first one is kept and returned by
-/// [`finish`](Self::finish).
+/// A mistake in a kernel, such as adding a float to an integer, does not panic. [`finish`](Self::finish) returns the
+/// first one.
 pub struct KernelBuilder {
     name: String,
     target: Target,
     workgroup: u32,
-    /// Whether what a kernel could do that is undefined is given a meaning: see [`checked`](Self::checked).
+    /// Whether undefined operations get a meaning: see [`checked`](Self::checked).
     pub(super) checked: bool,
     pub(super) state: RefCell<State>,
     error: Cell<Option<String>>,
@@ -52,16 +52,16 @@ pub(super) struct State {
     pub(super) module: Builder,
     math: Word,
     main: Word,
-    /// The parameter block, or in the OpenCL dialect the function parameters, one per word.
+    /// The parameter block. In the OpenCL dialect, each word is a function parameter instead.
     block: Word,
     parameters: Vec<(Type, Word)>,
-    /// Which words are buffers' addresses, two for each.
+    /// The words that hold buffers' addresses, two for each buffer.
     address_words: Vec<usize>,
     bindings: Vec<Binding>,
-    /// The buffers and parameters by name, in the order in which they were declared.
+    /// The buffers and parameters by name, in the order of declaration.
     signature: Signature,
     types: HashMap<Type, Word>,
-    /// The cooperative matrices of kernels that have declared to use them.
+    /// The cooperative matrices, if the kernel has declared to use them.
     pub(super) matrices: Option<Matrices>,
     constants: HashMap<(Type, u64), Word>,
     arrays: HashMap<Type, Word>,
@@ -81,7 +81,7 @@ impl State {
     }
 }
 
-/// The branches and loop bodies that are open, and in which of them each id was made that is not of the outermost.
+/// The open branches and loop bodies, and the scope in which each id was made. Ids of the outermost scope are left out.
 #[derive(Default)]
 struct Scopes {
     open: Vec<u32>,
@@ -97,29 +97,32 @@ impl Scopes {
 }
 
 impl KernelBuilder {
-    /// Starts a kernel of `workgroup` invocations per workgroup. A dispatch of it has one workgroup in z.
+    /// Starts a kernel of `workgroup` invocations per workgroup. Its dispatches have one workgroup in z.
     pub fn new(name: impl Into<String>, target: Target, workgroup: u32) -> Self {
         KernelBuilder::start(name.into(), target, workgroup, false)
     }
 
-    /// Starts a kernel that does no harm whatever is written in it. Its buffers each have a word of the parameter
-    /// block, in the order of declaration between the parameters, with the last index that there is. A load beyond it
-    /// gives the last element; a store there is left out, and an atomic operation changes nothing. The same goes for
-    /// arrays; local ones start with zeros. Integer division by 0 gives the dividend, with remainder 0; bits are
-    /// shifted by the count modulo their number.
+    /// Starts a kernel that does no harm, whatever is written in it.
+    ///
+    /// - Each buffer has a word of the parameter block with its last index. These words stand between the parameters,
+    ///   in the order of declaration.
+    /// - A load beyond the last index gives the last element. A store there is left out, and an atomic operation
+    ///   changes nothing. The same holds for arrays.
+    /// - Local arrays start with zeros.
+    /// - Integer division by 0 gives the dividend, with remainder 0. Bits are shifted by the count modulo their number.
     pub(crate) fn checked(name: impl Into<String>, target: Target, workgroup: u32) -> Self {
         KernelBuilder::start(name.into(), target, workgroup, true)
     }
 
     fn start(name: String, target: Target, workgroup: u32, checked: bool) -> Self {
         let mut module = Builder::new();
-        // 1.3 is what Vulkan 1.1 and newer take and the first with subgroup operations. OpenCL's drivers say 1.2.
+        // Vulkan 1.1 and newer take 1.3, the first version with subgroup operations. OpenCL's drivers say 1.2.
         module.set_version(1, if target.dialect == Dialect::OpenCl { 2 } else { 3 });
         let math = match target.dialect {
             Dialect::Vulkan => {
                 module.capability(Capability::Shader);
                 if target.addresses {
-                    // Indices beyond 2^31 are positive in 64 bits only.
+                    // Indices beyond 2^31 are positive only in 64 bits.
                     for capability in [Capability::PhysicalStorageBufferAddresses, Capability::Int64] {
                         module.capability(capability);
                     }
@@ -172,8 +175,8 @@ impl KernelBuilder {
         kernel
     }
 
-    /// Asks for many registers for each of fewer invocations, where that is a choice: on Intel's GPUs, through Level Zero.
-    /// For kernels that would spill otherwise.
+    /// Asks for many registers for each of fewer invocations. Intel's GPUs offer this choice through Level Zero. It is
+    /// for kernels that would spill otherwise.
     ///
     /// ```
     /// # use marquetry::shader::{KernelBuilder, Target};
@@ -186,28 +189,28 @@ impl KernelBuilder {
         self.state.borrow_mut().large_registers = true;
     }
 
-    /// The form that is being generated.
+    /// Returns the form that is being generated.
     pub fn target(&self) -> Target {
         self.target
     }
 
-    /// Invocations per workgroup.
+    /// Returns the invocations per workgroup.
     pub(super) fn workgroup(&self) -> u32 {
         self.workgroup
     }
 
-    /// What the kernel takes, as declared so far.
+    /// Returns what the kernel takes, as declared so far.
     pub(crate) fn signature(&self) -> Signature {
         self.state.borrow().signature.clone()
     }
 
-    /// Keeps the first mistake.
+    /// Keeps a mistake, if it is the first.
     pub(crate) fn fail(&self, message: impl Into<String>) {
         let first = self.error.take().unwrap_or_else(|| message.into());
         self.error.set(Some(first));
     }
 
-    /// Keeps an error of the SPIR-V builder, which a correct kernel never meets.
+    /// Keeps an error of the SPIR-V builder. A correct kernel never causes one.
     pub(super) fn check<T>(&self, result: Result<T, rspirv::dr::Error>) -> Option<T> {
         result.map_err(|error| self.fail(error.to_string())).ok()
     }
@@ -232,7 +235,7 @@ impl KernelBuilder {
         }
     }
 
-    /// Declares how `main` is executed.
+    /// Declares an execution mode of `main`.
     pub(super) fn execution_mode(&self, mode: ExecutionMode, bits: u32) {
         let state = &mut *self.state.borrow_mut();
         let known = |declared: &Instruction| declared.operands.contains(&Operand::ExecutionMode(mode));
@@ -241,8 +244,8 @@ impl KernelBuilder {
         }
     }
 
-    /// Returns the type. Notes a mistake if no vector has so many lanes, and returns the type of one lane: no instruction may
-    /// be made for each of billions of lanes.
+    /// Returns the type. If no vector has that many lanes, notes a mistake and returns the type of one lane: no
+    /// instruction may be made for each of billions of lanes.
     pub(super) fn possible(&self, ty: Type) -> Type {
         if matches!(ty.lanes, 1 | 2 | 4) {
             return ty;
@@ -251,7 +254,7 @@ impl KernelBuilder {
         ty.lane()
     }
 
-    /// The SPIR-V id of a type.
+    /// Returns the SPIR-V id of a type.
     pub(super) fn type_id(&self, ty: Type) -> Word {
         let ty = self.possible(ty);
         if let Some(&id) = self.state.borrow().types.get(&ty) {
@@ -280,7 +283,7 @@ impl KernelBuilder {
             let module = &mut self.state.borrow_mut().module;
             match ty.scalar {
                 Scalar::Bool => module.type_bool(),
-                // OpenCL knows integers without a sign: the operations have it.
+                // OpenCL's integers have no sign. Its operations have it.
                 Scalar::I32 => module.type_int(32, u32::from(!opencl)),
                 Scalar::U32 => module.type_int(32, 0),
                 Scalar::I64 => module.type_int(64, u32::from(!opencl)),
@@ -297,7 +300,7 @@ impl KernelBuilder {
         self.state.borrow_mut().module.type_pointer(None, class, pointee)
     }
 
-    /// The constant whose lanes all have these bits.
+    /// Returns the constant whose lanes all have these bits.
     pub(super) fn constant(&self, ty: Type, bits: impl Into<u64>) -> Value<'_> {
         let (ty, bits) = (self.possible(ty), bits.into());
         let known = self.state.borrow().constants.get(&(ty, bits)).copied();
@@ -335,7 +338,7 @@ impl KernelBuilder {
 
     /// A float constant.
     ///
-    /// Infinities and NaN, which WGSL has no constants for, are made from bits at run time.
+    /// WGSL has no constants for infinities and NaN, so they are made from bits at run time.
     pub fn f32(&self, value: f32) -> Value<'_> {
         if value.is_finite() {
             self.constant(Type::F32, value.to_bits())
@@ -358,7 +361,7 @@ impl KernelBuilder {
         Value { kernel: self, id, ty }
     }
 
-    /// The same for a result that is no value, such as a pointer.
+    /// The same for a result that is not a value, such as a pointer.
     pub(super) fn emit_id(&self, op: Op, type_id: Word, operands: impl IntoIterator<Item = Operand>) -> Word {
         let state = &mut *self.state.borrow_mut();
         let id = state.module.id();
@@ -395,14 +398,14 @@ impl KernelBuilder {
         scopes.opened
     }
 
-    /// Notes that it ends.
+    /// Notes that the scope ends.
     pub(super) fn close_scope(&self, scope: u32) {
         if self.state.borrow_mut().scopes.open.pop() != Some(scope) {
             self.fail("a branch ends before one that was opened in it");
         }
     }
 
-    /// The id of a truth value that control flow depends on.
+    /// Returns the id of a truth value that control flow depends on.
     pub(super) fn condition(&self, value: Value<'_>) -> Word {
         if value.ty() != Type::BOOL {
             self.fail(format!("a condition is a truth value, not {}", value.ty()));
@@ -414,7 +417,7 @@ impl KernelBuilder {
         value.id
     }
 
-    /// Notes a mistake where a value comes from another kernel.
+    /// Notes a mistake if a value comes from another kernel.
     pub(super) fn check_own(&self, value: Value<'_>) {
         if !std::ptr::eq(self, value.kernel) {
             self.fail("a value of another kernel is used");
@@ -434,7 +437,7 @@ impl KernelBuilder {
         self.emit(Op::ExtInst, ty, operands)
     }
 
-    /// A variable of module scope.
+    /// Declares a variable of module scope.
     pub(super) fn global(&self, pointer_type: Word, class: StorageClass) -> Word {
         let module = &mut self.state.borrow_mut().module;
         let id = module.id();
@@ -444,7 +447,7 @@ impl KernelBuilder {
         id
     }
 
-    /// A variable of `main`; SPIR-V wants them all at the start of the first block.
+    /// Declares a variable of `main`. SPIR-V wants all of them at the start of the first block.
     pub(super) fn local(&self, type_id: Word, zeroed: bool) -> Word {
         let pointer_type = self.pointer_type(StorageClass::Function, type_id);
         let module = &mut self.state.borrow_mut().module;
@@ -497,7 +500,7 @@ impl KernelBuilder {
         (variable, last)
     }
 
-    /// The structure that is a buffer: an array is its only member.
+    /// Declares the structure of a buffer. Its only member is an array.
     fn buffer_block(&self, array: Word, access: Access) -> Word {
         let module = &mut self.state.borrow_mut().module;
         let id = module.id();
@@ -510,7 +513,7 @@ impl KernelBuilder {
         block
     }
 
-    /// Where buffers are.
+    /// Returns the storage class of buffers.
     pub(super) fn buffer_class(&self) -> StorageClass {
         match self.target.dialect {
             Dialect::OpenCl => StorageClass::CrossWorkgroup,
@@ -519,7 +522,7 @@ impl KernelBuilder {
         }
     }
 
-    /// A buffer's address, of the next two words of the parameter block.
+    /// Declares a buffer's address in the next two words of the parameter block, and loads it.
     fn address(&self, pointer: Word) -> Word {
         let words = [(); 2].map(|()| self.declare_word(Type::U32));
         self.state.borrow_mut().address_words.extend(words);
@@ -530,7 +533,7 @@ impl KernelBuilder {
     fn runtime_array(&self, element: Type, element_id: Word) -> Word {
         let state = &mut *self.state.borrow_mut();
         *state.arrays.entry(element).or_insert_with(|| {
-            // With an id of its own the type is not merged, so that the decoration stays unique.
+            // With its own id the type is not merged with others, so that the decoration stays unique.
             let id = state.module.id();
             let array = state.module.type_runtime_array_id(Some(id), element_id);
             let stride = Operand::LiteralBit32(element.size_in_bytes());
@@ -545,7 +548,7 @@ impl KernelBuilder {
         self.named_parameter(&format!("#{position}"), ty)
     }
 
-    /// The same with a name, by which messages call the argument where the kernel is [launched](crate::Kernel).
+    /// The same with a name. Messages use it for the argument when the kernel is [launched](crate::Kernel).
     pub fn named_parameter(&self, name: &str, ty: Type) -> Value<'_> {
         if ty.lanes != 1 || ty.size_in_bytes() != 4 || ty.scalar == Scalar::Bool {
             self.fail(format!("a parameter is one word of 32 bits, not {ty}"));
@@ -565,7 +568,7 @@ impl KernelBuilder {
         state.parameters.len() - 1
     }
 
-    /// A word of the parameter block.
+    /// Loads a word of the parameter block.
     pub(super) fn load_word(&self, index: usize) -> Value<'_> {
         let (ty, id) = self.state.borrow().parameters[index];
         if self.target.dialect == Dialect::OpenCl {
@@ -584,7 +587,7 @@ impl KernelBuilder {
         }
     }
 
-    /// A component of a three-component built-in, or a scalar built-in where `component` is `None`.
+    /// Loads a component of a three-component built-in, or a scalar built-in if `component` is `None`.
     pub(super) fn builtin(&self, builtin: BuiltIn, component: Option<u32>) -> Value<'_> {
         // OpenCL's vector built-ins count in 64 bits.
         let wide = self.target.dialect == Dialect::OpenCl && component.is_some();
@@ -622,21 +625,21 @@ impl KernelBuilder {
         self.builtin(BuiltIn::LocalInvocationId, Some(0))
     }
 
-    /// The workgroup's index in the dispatch. Dispatches of more than 65,535 workgroups are folded into rows; this is
-    /// the index in one line, so that the last row may reach beyond the number asked for: check it.
+    /// The workgroup's index in the dispatch, counted in one line. Dispatches of more than 65,535 workgroups are folded
+    /// into rows. The last row may reach beyond the number asked for, so check the index.
     pub fn group_index(&self) -> Value<'_> {
         let column = self.builtin(BuiltIn::WorkgroupId, Some(0));
         let row = self.builtin(BuiltIn::WorkgroupId, Some(1));
         column + row * self.builtin(BuiltIn::NumWorkgroups, Some(0))
     }
 
-    /// The invocation's index in the dispatch, over all workgroups; like [`group_index`](Self::group_index) it may
+    /// The invocation's index in the dispatch, over all workgroups. Like [`group_index`](Self::group_index), it may
     /// reach beyond the number asked for.
     pub fn global_index(&self) -> Value<'_> {
         self.group_index() * self.workgroup + self.local_index()
     }
 
-    /// Ends the kernel.
+    /// Ends the kernel and returns its module.
     ///
     /// # Errors
     /// [`Error::Kernel`] with the first mistake made in it.
@@ -662,7 +665,7 @@ impl KernelBuilder {
         state.module.entry_point(model, state.main, "main", state.interface);
         state.module.execution_mode(state.main, ExecutionMode::LocalSize, [workgroup, 1, 1]);
         if self.target.dialect == Dialect::OpenCl {
-            // Products and sums are rounded as they are written; what is to be fused says `fma`.
+            // Products and sums are rounded as they are written. Only `fma` fuses them.
             state.module.execution_mode(state.main, ExecutionMode::ContractionOff, []);
             if let (Some(lanes), true) = (self.target.subgroup_size, state.requires.subgroups) {
                 state.module.capability(Capability::SubgroupDispatch);
@@ -702,7 +705,7 @@ impl KernelBuilder {
             let id = module.id();
             let block = module.type_struct_id(Some(id), vec![word; state.parameters.len()]);
             module.decorate(block, Decoration::Block, []);
-            // Addresses come last, wherever their buffers were declared.
+            // Addresses come last in the block, wherever their buffers were declared.
             let (addresses, parameters): (Vec<_>, Vec<_>) =
                 (0..state.parameters.len()).partition(|word| state.address_words.contains(word));
             for (place, word) in (0..).zip(parameters.into_iter().chain(addresses)) {

@@ -1,4 +1,4 @@
-//! Structured control flow: conditions, loops, barriers. Branches and loops nest 60 deep at most.
+//! Structured control flow: conditions, loops, barriers. Branches and loops nest at most 60 deep.
 
 use super::builder::KernelBuilder;
 use super::memory::Var;
@@ -10,7 +10,7 @@ use rspirv::spirv::{LoopControl, MemorySemantics, Op, Scope, SelectionControl, W
 /// The longest loop that a compiler is asked to unroll.
 const MOST_UNROLLED: u32 = 1024;
 
-/// A condition whose other branch is still open; it closes when this is dropped.
+/// A condition whose other branch is still open. Dropping it closes the branch.
 pub struct When<'k> {
     kernel: &'k KernelBuilder,
     merge: Word,
@@ -18,7 +18,7 @@ pub struct When<'k> {
 }
 
 impl When<'_> {
-    /// What runs where the condition does not hold.
+    /// Runs `body` if the condition does not hold.
     pub fn otherwise(self, body: impl FnOnce()) {
         body();
     }
@@ -51,7 +51,7 @@ impl KernelBuilder {
         self.close_scope(scope);
     }
 
-    /// Runs `body` where `condition` holds; `.otherwise(..)` adds the other branch.
+    /// Runs `body` if `condition` holds. `.otherwise(..)` adds the other branch.
     pub fn when<'k>(&'k self, condition: Value<'k>, body: impl FnOnce()) -> When<'k> {
         let condition = self.condition(condition);
         let (yes, no, merge) = (self.label(), self.label(), self.label());
@@ -85,14 +85,15 @@ impl KernelBuilder {
         self.counted_loop(LoopControl::NONE, start, end, step, body);
     }
 
-    /// A loop of a constant number of turns that the driver's compiler is asked to unroll, if these are at most 1,024.
+    /// Runs `body` for a constant number of turns. If there are at most 1,024, asks the driver's compiler to unroll the
+    /// loop.
     pub fn for_unrolled<'k>(&'k self, turns: u32, body: impl FnOnce(Value<'k>)) {
-        // Some compilers unroll whatever they are asked to, until memory has run out.
+        // Some compilers unroll whatever they are asked to, until memory runs out.
         let control = if turns <= MOST_UNROLLED { LoopControl::UNROLL } else { LoopControl::NONE };
         self.counted_loop(control, 0, turns, 1, body);
     }
 
-    /// A loop that the driver's compiler is asked not to unroll.
+    /// Runs `body` for each number of a range. Asks the driver's compiler not to unroll the loop.
     pub fn for_rolled<'k>(&'k self, start: impl IntoValue<'k>, end: impl IntoValue<'k>, body: impl FnOnce(Value<'k>)) {
         self.counted_loop(LoopControl::DONT_UNROLL, start, end, 1, body);
     }
@@ -142,15 +143,15 @@ impl KernelBuilder {
         self.begin(merge);
     }
 
-    /// Waits until all invocations of the workgroup have come here and see each other's writes to workgroup memory.
-    /// It must stand where all of them pass it.
+    /// Waits until all invocations of the workgroup have come here. They then see each other's writes to workgroup
+    /// memory. All of them must reach the barrier.
     pub fn barrier(&self) {
         self.barrier_for(Scope::Workgroup, MemorySemantics::WORKGROUP_MEMORY);
     }
 
-    /// The same, and what they have [stored for all](super::Array::store_for_all) is ordered before and after atomic
-    /// operations by which workgroups tell each other of it. For kernels that use matrices, as they alone have a memory model
-    /// with such an order.
+    /// The same, also for what workgroups have [stored for all](super::Array::store_for_all). It is ordered before and
+    /// after the atomic operations by which workgroups tell each other of it. This is for kernels that use matrices:
+    /// only their memory model has such an order.
     pub(crate) fn barrier_of_all(&self) {
         self.barrier_for(Scope::QueueFamily, MemorySemantics::WORKGROUP_MEMORY | MemorySemantics::UNIFORM_MEMORY);
     }

@@ -1,12 +1,13 @@
-//! Cooperative matrices: matrices that the lanes of a subgroup hold together, for a GPU's matrix units. A kernel that
-//! multiplies some requires the units of their dtype and size: [`Features::matrix_units`](crate::Features::matrix_units).
+//! Cooperative matrices, for a GPU's matrix units. The lanes of a subgroup hold such a matrix together. A kernel that
+//! multiplies some requires the units of their dtype and size:
+//! [`Features::matrix_units`](crate::Features::matrix_units).
 
 use super::builder::KernelBuilder;
 use super::memory::Array;
 use super::target::Dialect;
 use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use rspirv::dr::{InsertPoint, Instruction, Operand};
 use rspirv::spirv::{
     Capability, CooperativeMatrixLayout, CooperativeMatrixOperands, CooperativeMatrixUse, FPEncoding, MemoryModel, Op,
@@ -14,14 +15,14 @@ use rspirv::spirv::{
 };
 use std::collections::HashMap;
 
-/// What a matrix is in a product `a b + c`.
+/// The role of a matrix in a product `a b + c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MatrixRole {
     /// The left factor.
     A,
     /// The right factor.
     B,
-    /// What is added, and the result.
+    /// The addend, and the result.
     C,
 }
 
@@ -34,13 +35,14 @@ pub struct MatrixType {
     pub rows: u32,
     /// Its columns.
     pub columns: u32,
-    /// What it is in a product.
+    /// Its role in a product.
     pub role: MatrixRole,
 }
 
 impl MatrixType {
-    /// The types of `a`, `b` and `c` in a product `a b + c` of a dtype, of a size `[m, n, k]` that
-    /// [`Features::matrix_units`](crate::Features::matrix_units) has for it: `a` is `m x k`, `b` is `k x n`, and `c`, of 32 bits, is `m x n`.
+    /// Returns the types of `a`, `b` and `c` in a product `a b + c` of a dtype. The size `[m, n, k]` is the one that
+    /// [`Features::matrix_units`](crate::Features::matrix_units) has for the dtype. `a` is `m x k`, `b` is `k x n`, and
+    /// `c`, of 32 bits, is `m x n`.
     pub fn of_units(dtype: DType, [m, n, k]: [u32; 3]) -> [MatrixType; 3] {
         [
             MatrixType { dtype, rows: m, columns: k, role: MatrixRole::A },
@@ -57,9 +59,9 @@ impl MatrixType {
 /// Which elements are neighbours in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MatrixLayout {
-    /// Those of a row: a line is a row.
+    /// Elements of a row: a line is a row.
     Rows,
-    /// Those of a column: a line is a column.
+    /// Elements of a column: a line is a column.
     Columns,
 }
 
@@ -71,7 +73,7 @@ pub struct CooperativeMatrix<'k> {
     ty: MatrixType,
 }
 
-/// A variable that holds one.
+/// A variable that holds a cooperative matrix.
 #[derive(Clone, Copy)]
 pub struct MatrixVar<'k> {
     kernel: &'k KernelBuilder,
@@ -83,19 +85,19 @@ pub struct MatrixVar<'k> {
 #[derive(Default)]
 pub(super) struct Matrices {
     types: HashMap<MatrixType, Word>,
-    /// The sizes of its products.
+    /// The size of its products, by dtype.
     products: HashMap<DType, [u32; 3]>,
 }
 
 impl<'k> MatrixVar<'k> {
-    /// Its matrix now.
+    /// Returns its current matrix.
     pub fn get(self) -> CooperativeMatrix<'k> {
         let ty = self.kernel.matrix_type(self.ty);
         let id = self.kernel.emit_id(Op::Load, ty, [Operand::IdRef(self.pointer)]);
         CooperativeMatrix { kernel: self.kernel, id, ty: self.ty }
     }
 
-    /// An element of those that the lane itself holds, of 32 bits: which one it is, is the driver's secret.
+    /// Returns an element of 32 bits that the lane itself holds. The driver decides which one it is.
     pub(crate) fn element(self, index: u32) -> Value<'k> {
         let ty = Type { scalar: self.ty.dtype.compute_scalar(), lanes: 1 };
         let component = self.kernel.component_type(self.ty.dtype);
@@ -103,7 +105,7 @@ impl<'k> MatrixVar<'k> {
         self.kernel.emit(Op::Load, ty, [Operand::IdRef(place)])
     }
 
-    /// Gives it a new one.
+    /// Replaces its matrix.
     pub fn set(self, matrix: CooperativeMatrix<'k>) {
         if self.ty != matrix.ty {
             self.kernel.fail(format!("{} is stored where {} is expected", matrix.ty.name(), self.ty.name()));
@@ -113,7 +115,7 @@ impl<'k> MatrixVar<'k> {
 }
 
 impl<'k> CooperativeMatrix<'k> {
-    /// `self b + c`, where `self` has the [role](MatrixRole) `A`. Products of floats are added up in `f32`.
+    /// Computes `self b + c`. `self` has the [role](MatrixRole) `A`. Products of floats are added up in `f32`.
     pub fn multiply_add(self, b: CooperativeMatrix<'k>, c: CooperativeMatrix<'k>) -> CooperativeMatrix<'k> {
         let kernel = self.kernel;
         let (dtype, size) = (self.ty.dtype, [c.ty.rows, c.ty.columns, b.ty.rows]);
@@ -144,24 +146,24 @@ impl<'k> CooperativeMatrix<'k> {
 }
 
 impl KernelBuilder {
-    /// Declares that the kernel uses cooperative matrices, before anything else.
+    /// Declares that the kernel uses cooperative matrices. This comes before anything else.
     ///
-    /// The 32 lanes of a subgroup hold such a matrix together; which lane has which element is the driver's secret. They
-    /// all come by where one is loaded, stored or multiplied, with the same arguments, and a workgroup has whole subgroups.
-    /// Every matrix of a kernel is of a type that one of its products has.
+    /// The 32 lanes of a subgroup hold such a matrix together. The driver decides which lane has which element. All
+    /// lanes must reach each load, store and product, with the same arguments, and a workgroup must have whole
+    /// subgroups. Every matrix of a kernel must have a type that one of its products has.
     ///
     /// ```
     /// use marquetry::shader::{Access, MatrixLayout, MatrixType, Scalar, Type};
     /// use marquetry::{Argument, DType, Device, Kernel, Tensor};
     ///
     /// let device = Device::best()?;
-    /// // Where there are no units of `f16`, `Kernel::build` says so.
+    /// // If there are no units of `f16`, `Kernel::build` says so.
     /// let Some(size @ [m, n, k]) = device.info().features.matrix_units.f16 else { return Ok(()) };
     /// let [a, b, c] = MatrixType::of_units(DType::F16, size);
-    /// // One subgroup multiplies matrices of the units' size, whose rows lie behind each other.
+    /// // One subgroup multiplies matrices of the units' size. Their rows lie behind each other.
     /// let product = Kernel::build("product", &device, 32, |kernel| {
     ///     kernel.use_matrices();
-    ///     // Eight halves in an element, or four floats.
+    ///     // An element has eight halves or four floats.
     ///     let x = kernel.matrix_buffer("x", DType::F16, Access::Read);
     ///     let w = kernel.matrix_buffer("w", DType::F16, Access::Read);
     ///     let y = kernel.matrix_buffer("y", DType::F32, Access::Write);
@@ -201,7 +203,7 @@ impl KernelBuilder {
         self.state.borrow().matrices.is_some()
     }
 
-    /// Notes what is wrong with the matrices as a whole.
+    /// Notes a mistake if the matrices do not fit together.
     pub(super) fn check_matrices(&self) {
         let state = self.state.borrow();
         let Some(Matrices { types, products }) = &state.matrices else { return };
@@ -217,7 +219,7 @@ impl KernelBuilder {
         }
     }
 
-    /// The type of a matrix's elements: of a narrow dtype one that no value of a kernel has.
+    /// Returns the type of a matrix's elements. If the dtype is narrow, no value of a kernel has this type.
     fn component_type(&self, dtype: DType) -> Word {
         match dtype {
             DType::F16 => self.type_id(Type::F16),
@@ -258,7 +260,7 @@ impl KernelBuilder {
         id
     }
 
-    /// A variable with a matrix of zeros, to add up products in.
+    /// Declares a variable with a matrix of zeros, to add up products in.
     pub fn zero_matrix(&self, ty: MatrixType) -> MatrixVar<'_> {
         let id = self.matrix_type(ty);
         let component = self.component_type(ty.dtype);
@@ -270,8 +272,8 @@ impl KernelBuilder {
         var
     }
 
-    /// The matrix of which each lane holds these elements of 16 bits, two in a word: which ones they are, is the driver's
-    /// secret.
+    /// Returns a matrix. Each lane gives the elements of 16 bits that it holds, two in a word. The driver decides which
+    /// elements of the matrix they are.
     pub(crate) fn matrix_of_words(&self, ty: MatrixType, words: &[Value]) -> CooperativeMatrix<'_> {
         let id = self.matrix_type(ty);
         let component = self.component_type(ty.dtype);
@@ -288,13 +290,13 @@ impl KernelBuilder {
         var.get()
     }
 
-    /// The place of an element that the lane itself holds in a matrix.
+    /// Returns a pointer to an element that the lane itself holds in a matrix.
     fn element_of(&self, matrix: Word, component: Word, index: u32) -> Word {
         let pointer = self.pointer_type(StorageClass::Function, component);
         self.emit_id(Op::AccessChain, pointer, [Operand::IdRef(matrix), self.u32(index).operand()])
     }
 
-    /// Declares the next buffer, of a tensor of a dtype, for matrices of it: in elements of 16 bytes, as
+    /// Declares the next buffer, for matrices of a tensor's dtype. It has elements of 16 bytes, as
     /// [`load_matrix`](Array::load_matrix) wants them.
     pub fn matrix_buffer(&self, name: &str, dtype: DType, access: super::Access) -> Array<'_> {
         self.typed_buffer(name, Type::vec4(Scalar::U32), dtype, access)
@@ -309,16 +311,17 @@ impl KernelBuilder {
     }
 }
 
-/// Lanes of a subgroup that has matrices.
+/// The lanes of a subgroup that holds matrices.
 const LANES: u32 = 32;
 
-/// Bytes of the elements of arrays that matrices are loaded from: wherever one begins, it is aligned as drivers want it.
+/// The bytes of an element of arrays that hold matrices. A matrix that begins at an element is aligned as drivers want
+/// it.
 const ELEMENT: u32 = 16;
 
 impl<'k> Array<'k> {
-    /// The matrix whose first element is the first one at `index`, and whose lines are `stride` elements of the array
-    /// apart. The array is a buffer or workgroup memory, with elements of 16 bytes, such as vectors of four `u32`, whatever
-    /// the matrix's own are: these are found in their bytes. In a kernel of [`Kernel::build`](crate::Kernel::build) a matrix
+    /// Loads a matrix. Its first element is the first one at `index`, and its lines are `stride` elements of the array
+    /// apart. The array is a buffer or workgroup memory. Its elements have 16 bytes, such as vectors of four `u32`. The
+    /// matrix's own elements are found in these bytes. In a kernel of [`Kernel::build`](crate::Kernel::build), a matrix
     /// that is not wholly in the array is zeros.
     pub fn load_matrix(
         self,
@@ -343,7 +346,7 @@ impl<'k> Array<'k> {
     }
 
     /// Stores a matrix, as [`load_matrix`](Self::load_matrix) loads it. In a kernel of
-    /// [`Kernel::build`](crate::Kernel::build) one that would not be wholly in the array is left out.
+    /// [`Kernel::build`](crate::Kernel::build), a matrix that would not be wholly in the array is left out.
     pub fn store_matrix(
         self,
         index: impl IntoValue<'k>,
@@ -365,7 +368,7 @@ impl<'k> Array<'k> {
         }
     }
 
-    /// Where a matrix lies, and in a checked kernel whether that is in the array.
+    /// Returns where a matrix lies and, in a checked kernel, whether that is in the array.
     fn place(
         self,
         index: impl IntoValue<'k>,
@@ -380,14 +383,14 @@ impl<'k> Array<'k> {
             kernel.fail("matrices are in buffers and workgroup memory, in elements of 16 bytes");
         }
         let Some(last) = self.last() else { return Place { index, stride, fits: None } };
-        // Drivers want to see that all lanes have the same.
+        // Drivers want to see that all lanes have the same values.
         let (index, stride) = (index.subgroup_first(), stride.subgroup_first());
         let (lines, line) = match layout {
             MatrixLayout::Rows => (ty.rows, ty.columns),
             MatrixLayout::Columns => (ty.columns, ty.rows),
         };
         let line = (line * ty.dtype.size_in_bytes() as u32).div_ceil(ELEMENT).max(1) - 1;
-        // The last place at which a line may begin, and so where the last of the lines does.
+        // The last place at which a line may begin. The last line must begin there or before.
         let room = last - line;
         let apart = stride.le((room - index) / lines.saturating_sub(1).max(1));
         Place { index, stride, fits: Some(last.ge(line) & index.le(room) & apart) }
@@ -404,7 +407,7 @@ struct Place<'k> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use crate::base::error::Error;
     use crate::shader::{Access, Module, Target};
 
     const SIZE: [u32; 3] = [16, 16, 16];
@@ -418,7 +421,7 @@ mod tests {
         })
     }
 
-    /// A product of matrices that are all of that element's type in memory.
+    /// Writes a product of matrices. All of them have elements of `dtype` in memory.
     fn product(k: &KernelBuilder, dtype: DType) {
         let [a, b, c] = MatrixType::of_units(dtype, SIZE);
         let x = k.matrix_buffer("x", dtype, Access::ReadWrite);
@@ -447,7 +450,7 @@ mod tests {
         }
     }
 
-    /// What is written, and what is told of it.
+    /// A kernel with a mistake, and a part of its message.
     type Mistake<'a> = (&'a dyn Fn(&KernelBuilder), &'a str);
 
     #[test]

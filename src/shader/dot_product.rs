@@ -1,5 +1,6 @@
-//! Dot products of packed bytes. Where the [target](super::Target) has the instruction, the kernel requires
-//! [`Features::integer_dot_products`](crate::Features::integer_dot_products); elsewhere it is made of products one by one.
+//! Dot products of packed bytes. If the [target](super::Target) has the instruction, the kernel requires
+//! [`Features::integer_dot_products`](crate::Features::integer_dot_products). If not, the kernel multiplies byte by
+//! byte.
 
 use super::types::{Scalar, Type};
 use super::value::Value;
@@ -9,7 +10,7 @@ use rspirv::spirv::{Capability, Op, PackedVectorFormat};
 impl<'k> Value<'k> {
     /// The four signed bytes packed in a word, the lowest first.
     pub fn unpack_i8(self) -> [Value<'k>; 4] {
-        // Moved up to the sign and down again, with copies of it.
+        // Each byte moves up to the sign and down again, filled with copies of the sign.
         [24, 16, 8, 0].map(|up| (self << up).bitcast(self.ty.with_scalar(Scalar::I32)) >> 24)
     }
 
@@ -18,11 +19,11 @@ impl<'k> Value<'k> {
         [0, 8, 16, 24].map(|down| (self >> down) & 0xff)
     }
 
-    /// `sum` plus the products of the four signed bytes that `self` packs with those that `rhs` packs, lane by lane: `u32` times
-    /// `u32` plus `i32`. It is exact modulo 2^32: sums wrap.
+    /// `sum` plus the dot product of the four signed bytes packed in `self` and the four in `rhs`, lane by lane: `u32`
+    /// times `u32` plus `i32`. It is exact modulo 2^32: sums wrap.
     ///
-    /// It is one instruction where the device has [one](crate::Features::integer_dot_products) (`SPV_KHR_integer_dot_product`), and
-    /// is made of products one by one where it has not, and in WGSL.
+    /// If the device has an [instruction](crate::Features::integer_dot_products) for it
+    /// (`SPV_KHR_integer_dot_product`), this is the instruction. If not, and in WGSL, it is made of single products.
     ///
     /// ```
     /// use marquetry::shader::{Access, Type};
@@ -105,7 +106,7 @@ impl<'k> Value<'k> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use crate::base::error::Error;
     use crate::shader::{Access, KernelBuilder, Module, Target};
     use rspirv::binary::Disassemble;
 
@@ -119,7 +120,7 @@ mod tests {
         rspirv::dr::load_words(module.spirv().unwrap()).unwrap().disassemble()
     }
 
-    /// A dot product of each sort, of four words.
+    /// A dot product of each sort, of vectors of four words.
     fn products(k: &KernelBuilder) {
         let x = k.buffer("x", Type::vec4(Scalar::U32), Access::ReadWrite);
         let words = x.load(0);
@@ -164,7 +165,7 @@ mod tests {
         assert!(!module.requires.integer_dot_products && !text(&module).contains("Dot"));
     }
 
-    /// What is written, and what is told of it.
+    /// A kernel with a mistake, and a part of its message.
     type Mistake<'a> = (&'a dyn Fn(&KernelBuilder), &'a str);
 
     #[test]

@@ -1,7 +1,7 @@
-//! Coefficients of the functions in double precision; those in single precision stand where they are used. Series are
-//! Taylor's; the others are interpolated at Chebyshev's points, computed with 60 digits.
+//! Coefficients of functions in double precision. The ones of single precision stand beside their functions. Series are
+//! Taylor's. All others are interpolated at Chebyshev's points, computed with 60 digits.
 
-/// The inverse factorials of `first`, `first + step` and so on, with signs in turn, the last one first.
+/// Returns the inverse factorials of `first`, `first + step` and so on, the last one first. Their signs alternate.
 const fn inverse_factorials<const N: usize>(first: usize, step: usize, signs: [f64; 2]) -> [f64; N] {
     let mut coefficients = [0.0; N];
     let (mut factorial, mut number, mut place) = (1.0, 1, 0);
@@ -18,14 +18,14 @@ const fn inverse_factorials<const N: usize>(first: usize, step: usize, signs: [f
 
 /// `(exp(x) - 1 - x) / x^2`.
 pub(super) const EXP: [f64; 12] = inverse_factorials(2, 1, [1.0, 1.0]);
-/// `(sin(x) - x) / x^3` of `x^2`.
+/// `(sin(x) - x) / x^3`, a polynomial of `x^2`.
 pub(super) const SIN: [f64; 8] = inverse_factorials(3, 2, [-1.0, 1.0]);
-/// `(cos(x) - 1 + x^2 / 2) / x^4` of `x^2`.
+/// `(cos(x) - 1 + x^2 / 2) / x^4`, a polynomial of `x^2`.
 pub(super) const COS: [f64; 7] = inverse_factorials(4, 2, [1.0, -1.0]);
-/// `(sinh(x) - x) / x^3` of `x^2`.
+/// `(sinh(x) - x) / x^3`, a polynomial of `x^2`.
 pub(super) const SINH: [f64; 9] = inverse_factorials(3, 2, [1.0, 1.0]);
 
-/// `(2 atanh(x) / x - 2) / x^2` of `x^2`.
+/// `(2 atanh(x) / x - 2) / x^2`, a polynomial of `x^2`.
 pub(super) const LOG: [f64; 12] = {
     let mut coefficients = [0.0; 12];
     let mut place = 0;
@@ -44,7 +44,7 @@ pub(super) const FRAC_PI_2: [f64; 4] =
 /// 2 / ln 2 in two parts, the first of 26 bits.
 pub(super) const TWO_LOG2_E: [f64; 2] = [2.885_390_043_258_667, 3.851_925_982_253_235e-8];
 
-/// `(asin(x) - x) / x^3` of `x^2` from 0 to 0.25.
+/// `(asin(x) - x) / x^3`, a polynomial of `x^2` from 0 to 0.25.
 pub(super) const ASIN: [f64; 14] = [
     0.029_612_011_264_955_12,
     -0.019_241_671_746_743_04,
@@ -62,7 +62,7 @@ pub(super) const ASIN: [f64; 14] = [
     0.166_666_666_666_666_66,
 ];
 
-/// `(atan(x) - x) / x^3` of `x^2` from 0 to 0.1716.
+/// `(atan(x) - x) / x^3`, a polynomial of `x^2` from 0 to 0.1716.
 pub(super) const ATAN: [f64; 12] = [
     0.016_283_572_356_482_59,
     -0.034_568_590_668_606_9,
@@ -78,7 +78,7 @@ pub(super) const ATAN: [f64; 12] = [
     -0.333_333_333_333_333_3,
 ];
 
-/// `(tanh(x) - x) / x^3` of `x^2` from 0 to 0.3907.
+/// `(tanh(x) - x) / x^3`, a polynomial of `x^2` from 0 to 0.3907.
 pub(super) const TANH: [f64; 12] = [
     6.484_104_982_405_479e-6,
     -3.119_892_666_773_487e-5,
@@ -94,7 +94,7 @@ pub(super) const TANH: [f64; 12] = [
     -0.333_333_333_333_333_3,
 ];
 
-/// `erf(x) / x - 1` of `x^2` from 0 to 0.861.
+/// `erf(x) / x - 1`, a polynomial of `x^2` from 0 to 0.861.
 pub(super) const ERF: [f64; 12] = [
     -8.300_418_061_687_945e-10,
     1.396_652_134_163_102_9e-8,
@@ -113,8 +113,8 @@ pub(super) const ERF: [f64; 12] = [
 /// The `k` of the tail of the normal distribution.
 pub(super) const NORMAL_TAIL_SHIFT: f64 = 4.0;
 
-/// `exp(t^2 / 2) / u` times the probability that a normally distributed number is above `t`, of `1 - u` with
-/// `u = 2 k / (t + k)`, for `t` from 0 to 39.
+/// `exp(t^2 / 2) / u` times the probability that a normally distributed number is above `t`, for `t` from 0 to 39. It
+/// is a polynomial of `1 - u` with `u = 2 k / (t + k)`.
 pub(super) const NORMAL_TAIL: [f64; 24] = [
     -9.078_024_763_011_974e-11,
     -3.152_624_322_347_592e-10,

@@ -1,17 +1,17 @@
-//! Exponentials, logarithms and powers, within 2 ulp. Coefficients of `exp`, `exp2` and the logarithms are from the Cephes
-//! library (S. Moshier, 1992, single precision), those of doubles in `double.rs`; the series of the inverse hyperbolic tangent
-//! is Taylor's.
+//! Exponentials, logarithms and powers, within 2 ulp. Coefficients of `exp`, `exp2` and the logarithms are from the
+//! Cephes library (S. Moshier, 1992, single precision). The ones of doubles are in `double.rs`. The series of the
+//! inverse hyperbolic tangent is Taylor's.
 
 use super::double;
 use super::types::Scalar;
 use super::value::Value;
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
-/// 2 / ln 2 in two parts, of which the first has 12 bits.
+/// 2 / ln 2 in two parts. The first has 12 bits.
 const TWO_LOG2_E: [f64; 2] = [2.885_742_2, -3.521_057e-4];
 
 impl<'k> Value<'k> {
-    /// Two to the power of this integer, for -126 to 127 (-1022 to 1023, as a double).
+    /// Two to the power of this integer, from -126 to 127 (as a double, from -1022 to 1023).
     fn power_of_two(self) -> Value<'k> {
         match self.ty.scalar {
             Scalar::I64 => ((self + 1023) << 52).bitcast(self.ty.with_scalar(Scalar::F64)),
@@ -19,21 +19,21 @@ impl<'k> Value<'k> {
         }
     }
 
-    /// The float times two to the power of an integer from -252 to 254 (-2044 to 2046).
+    /// The float times two to the power of an integer from -252 to 254 (as a double, from -2044 to 2046).
     fn scale_by_power_of_two(self, n: Value<'k>) -> Value<'k> {
-        // In two steps, as 2^n alone may leave the range where the result does not.
+        // In two steps, because 2^n alone may leave the range although the result does not.
         let half = n >> 1;
         self * half.power_of_two() * (n - half).power_of_two()
     }
 
-    /// ln 2 in two parts, of which the first has few bits, so that whole multiples of it are exact.
+    /// ln 2 in two parts. The first has few bits, so that whole multiples of it are exact.
     fn ln_2(self) -> [f64; 2] {
         self.by_precision([0.693359375, -2.121_944_4e-4], double::LN_2)
     }
 
-    /// `r` and an integer `n` with `self = r + n ln 2`, where `r` is between -0.35 and 0.35.
+    /// Returns `r` and an integer `n` with `self = r + n ln 2`. `r` is between -0.35 and 0.35.
     fn exp_reduced(self) -> (Value<'k>, Value<'k>) {
-        // Beyond the limits the result is 0 or infinite whatever x is.
+        // Beyond the limits the result is 0 or infinite, whatever x is.
         let (low, high) = self.by_precision((-104.0, 90.0), (-746.0, 712.0));
         let x = self.lt(low).select(self.literal(low), self);
         let x = x.gt(high).select(self.literal(high), x);
@@ -48,11 +48,11 @@ impl<'k> Value<'k> {
         let single = [1.987_569_2e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.0e-1];
         let p = self.polynomial(self.by_precision(&single, &double::EXP));
         let series = (self * self).fma(p, self);
-        // Mesa would add the 1 of `exp` to the smaller of the two terms, which costs doubles a bit.
+        // Without this, Mesa adds the 1 of `exp` to the smaller of the two terms, which costs doubles a bit.
         if self.ty.scalar == Scalar::F64 { series.opaque() } else { series }
     }
 
-    /// `d` and an integer `n` with `exp(self) = (d + 1) 2^n`, where `d` is between -0.3 and 0.42.
+    /// Returns `d` and an integer `n` with `exp(self) = (d + 1) 2^n`. `d` is between -0.3 and 0.42.
     fn exp_parts(self) -> (Value<'k>, Value<'k>) {
         let (r, n) = self.exp_reduced();
         (r.exp_series(), n)
@@ -64,14 +64,14 @@ impl<'k> Value<'k> {
         self.is_nan().select(self, (d + 1.0).scale_by_power_of_two(n))
     }
 
-    /// e to the power of a number that is not positive; 0 where that is below the normal numbers. It takes half as many
-    /// instructions as `exp`, which softmax of columns, with two for each element, would wait for.
+    /// e to the power of a number that is not positive. If the result is below the normal numbers, it is 0. This takes
+    /// half as many instructions as `exp`. Softmax of columns, with two for each element, would wait for `exp`.
     pub(crate) fn exp_of_negative(self) -> Value<'k> {
         if self.ty.scalar == Scalar::F64 {
             return self.exp();
         }
-        // The sum has the whole number that is nearest to `self / ln 2` in its lowest bits, with 127 added to it: there a
-        // power of two has its exponent.
+        // The lowest bits of the sum are the whole number nearest to `self / ln 2`, plus 127: the exponent bits of a
+        // power of two.
         let shift = 12_582_912.0 + 127.0;
         let shifted = self.fma(LOG2_E, shift).opaque();
         let power = (shifted.bitcast(self.ty.bits()) << 23).bitcast(self.ty);
@@ -82,21 +82,21 @@ impl<'k> Value<'k> {
         self.lt(-87.336_54).select(self.literal(0.0), (r.exp_series() + 1.0) * power)
     }
 
-    /// `self exp(a + b)`, where `b` is small.
+    /// `self exp(a + b)`. `b` must be small.
     pub(super) fn times_exp(self, a: Value<'k>, b: Value<'k>) -> Value<'k> {
         let (r, n) = a.exp_reduced();
         self.fma((r + b).exp_series(), self).scale_by_power_of_two(n)
     }
 
-    /// Half of `exp`, which is infinite only where that half is.
+    /// Half of `exp(self)`. It is infinite only if the half itself is.
     pub(super) fn half_exp(self) -> Value<'k> {
         let (d, n) = self.exp_parts();
         self.is_nan().select(self, (d + 1.0).scale_by_power_of_two(n - 1))
     }
 
-    /// `exp(self) - 1`, which keeps its digits near 0.
+    /// `exp(self) - 1`. It keeps its digits near 0.
     pub fn expm1(self) -> Value<'k> {
-        // From here down the result is -1.
+        // Below this limit the result is -1.
         let low = self.by_precision(-30.0, -40.0);
         let x = self.lt(low).select(self.literal(low), self);
         let (d, n) = x.exp_parts();
@@ -130,7 +130,8 @@ impl<'k> Value<'k> {
         self.fma(p, 1.0)
     }
 
-    /// `m` and a whole number `e` with `self = (1 + m) 2^e`, where `1 + m` is between the square roots of 1/2 and of 2.
+    /// Returns `m` and a whole number `e` with `self = (1 + m) 2^e`. `1 + m` is between the square roots of 1/2 and of
+    /// 2.
     pub(super) fn log_parts(self) -> (Value<'k>, Value<'k>) {
         // Subnormal numbers are scaled into the normal range first.
         if self.ty.scalar == Scalar::F64 {
@@ -152,10 +153,10 @@ impl<'k> Value<'k> {
         (m, tiny.select(e - 23.0, e))
     }
 
-    /// `(log(1 + self) - self + self^2 / 2) / self^2` for what `log_parts` gives.
+    /// `(log(1 + self) - self + self^2 / 2) / self^2`, for the `m` of `log_parts`.
     fn log_series(self) -> Value<'k> {
         if self.ty.scalar == Scalar::F64 {
-            // log(1 + m) = 2 atanh(s) with s = m / (2 + m), of which m - m^2 / 2 + s m^2 / 2 are the first terms.
+            // log(1 + m) = 2 atanh(s) with s = m / (2 + m). Its first terms are m - m^2 / 2 + s m^2 / 2.
             let t = self.literal(1.0) / (self + 2.0);
             let s = self * t;
             return s * ((s * s).polynomial(&double::LOG) * t * t + 0.5);
@@ -173,7 +174,7 @@ impl<'k> Value<'k> {
         ])
     }
 
-    /// `log(1 + self) + e ln 2` for what `log_parts` gives.
+    /// `log(1 + self) + e ln 2`, for the `m` and `e` of `log_parts`.
     pub(super) fn log_of_parts(self, e: Value<'k>) -> Value<'k> {
         let [ln_2, rest] = self.ln_2();
         let z = self * self;
@@ -181,7 +182,7 @@ impl<'k> Value<'k> {
         e.fma(ln_2, self + z.fma(-0.5, y))
     }
 
-    /// The logarithm of this value, which has been computed, or what it is where there is none.
+    /// Returns the logarithm of this value: `computed`, or the one of a special case.
     fn logarithm_is(self, computed: Value<'k>) -> Value<'k> {
         let infinity = self.special(f32::INFINITY);
         let result = self.eq(infinity).select(infinity, computed);
@@ -201,16 +202,16 @@ impl<'k> Value<'k> {
         let (m, e) = self.log_parts();
         let z = m * m;
         let y = z.fma(m.log_series(), z * -0.5);
-        // Times log2(e), which is 1 and this rest, from the smallest part to the largest.
+        // Times log2(e), which is 1 plus this rest, added up from the smallest part to the largest.
         let rest = self.by_precision(f64::from(std::f32::consts::LOG2_E), LOG2_E) - 1.0;
         let sum = (y * rest + m * rest).opaque() + y;
         self.logarithm_is((sum + m).opaque() + e)
     }
 
-    /// `log(1 + self)`, which keeps its digits near 0.
+    /// `log(1 + self)`. It keeps its digits near 0.
     pub fn log1p(self) -> Value<'k> {
         let sum = (self + 1.0).opaque();
-        // What the addition has lost, as a part of the sum.
+        // What the addition has lost, relative to the sum.
         let lost = (self - (sum - 1.0)) / sum;
         let (m, e) = sum.log_parts();
         let near_zero = self.gt(-0.292) & self.lt(0.414);
@@ -218,22 +219,23 @@ impl<'k> Value<'k> {
         sum.logarithm_is(near_zero.select(logarithm, logarithm + lost))
     }
 
-    /// The number cut to 12 bits (a double to 26), so that products of such are exact, and the rest of it.
+    /// Returns the number cut to 12 bits (a double to 26), and the rest of it. Products of cut numbers are exact.
     pub(super) fn split(self) -> [Value<'k>; 2] {
         let kept = self.by_precision(0xffff_f000_i64, -1 << 27);
         let high = (self.bitcast(self.ty.bits()) & kept).bitcast(self.ty);
         [high, (self - high).opaque()]
     }
 
-    /// The logarithm to base 2 of a positive number as the sum of two floats, within 2^-29 of itself (of a double, 2^-64).
+    /// The logarithm to base 2 of a positive number as the sum of two floats, within 2^-29 of itself (of a double,
+    /// 2^-64).
     fn log2_in_two(self) -> [Value<'k>; 2] {
         let (f, e) = self.log_parts();
-        // log(1 + f) = 2 atanh(q) with q = f / (2 + f) in two parts; the second from what the first leaves of f.
+        // log(1 + f) = 2 atanh(q) with q = f / (2 + f) in two parts. The second comes from what the first leaves of f.
         let [q, _] = (f / (f + 2.0)).split();
         let [f_high, f_low] = f.split();
         let left = (f - q * 2.0).opaque() - (q * f_high).opaque();
         let q_rest = (left.opaque() - q * f_low) / (f + 2.0);
-        // atanh(q) = q + q^3 (1/3 + q^2/5 + ...), whose series ends early as |q| < 0.172.
+        // atanh(q) = q + q^3 (1/3 + q^2/5 + ...). The series ends early, because |q| < 0.172.
         let whole = q + q_rest;
         let z = whole * whole;
         let (q, q_rest, series) = if self.ty.scalar == Scalar::F64 {
@@ -250,10 +252,10 @@ impl<'k> Value<'k> {
         [total, (low - (total - sum).opaque()).opaque()]
     }
 
-    /// The inverse hyperbolic tangent of the sum of a double of 26 bits and its rest, for up to 0.172, as the sum of three
-    /// doubles, of which the first has 26 bits.
+    /// The inverse hyperbolic tangent of `self + rest`, for up to 0.172, as the sum of three doubles. `self` and the
+    /// first of the three have 26 bits.
     fn atanh_in_three(self, rest: Value<'k>) -> (Value<'k>, Value<'k>, Value<'k>) {
-        // atanh(x) = x (1 + u) with u = z/3 + z^2 (1/5 + ...) and z = x^2; u, too, in two parts.
+        // atanh(x) = x (1 + u) with u = z/3 + z^2 (1/5 + ...) and z = x^2. u is in two parts, too.
         let (z, z_rest) = (self * self, (self + self + rest) * rest);
         let third = (z / 3.0).opaque();
         let third_rest = ((z - third * 2.0) - third) / 3.0;
@@ -266,9 +268,11 @@ impl<'k> Value<'k> {
         (high, low + lost, self * (u_low + (u_rest + third_rest)) + rest * (u + 1.0))
     }
 
-    /// The value to the power of another, as C has it: 1 to any power and anything to the power of 0 are 1, negative
-    /// numbers have whole powers only. The logarithm is computed in two floats, as the product multiplies its error.
-    /// Powers of integers wrap, and are cut towards zero where the exponent is negative.
+    /// The value to the power of another, as C defines it. 1 to any power is 1, and so is anything to the power of 0.
+    /// Negative numbers have only whole powers.
+    ///
+    /// The logarithm is computed in two floats, because the product multiplies its error. Powers of integers wrap. If
+    /// the exponent is negative, they are cut towards zero.
     pub fn pow(self, exponent: Value<'k>) -> Value<'k> {
         if !self.ty.is_float() {
             return self.integer_power(exponent);
@@ -277,7 +281,7 @@ impl<'k> Value<'k> {
         let magnitude = x.power_of_positive(y);
         let [zero, one, infinity] = [self.literal(0.0), self.literal(1.0), self.special(f32::INFINITY)];
         let nan = self.special(f32::NAN);
-        // Where a side has no logarithm, or an endless one.
+        // If x has no finite logarithm, or y is infinite.
         let endless = x.eq(0.0) | x.eq(infinity) | y.abs().eq(infinity);
         let grows = x.gt(1.0).convert(Scalar::U32).eq(y.gt(0.0).convert(Scalar::U32));
         let magnitude = endless.select(grows.select(infinity, zero), magnitude);
@@ -292,7 +296,7 @@ impl<'k> Value<'k> {
         (self.eq(1.0) | y.eq(0.0)).select(one, result)
     }
 
-    /// The product of the squares that the bits of the exponent stand for.
+    /// The product of the squares that belong to the exponent's bits.
     fn integer_power(self, exponent: Value<'k>) -> Value<'k> {
         let k = self.kernel;
         let one = self.literal(1);
@@ -305,7 +309,7 @@ impl<'k> Value<'k> {
         if self.ty.scalar == Scalar::U32 {
             return product.get();
         }
-        // Of 1 and -1 the bits of a negative exponent give the right power too.
+        // For 1 and -1, the bits of a negative exponent give the right power, too.
         let fraction = exponent.lt(0) & self.ne(1) & self.ne(-1);
         fraction.select(self.literal(0), product.get())
     }
@@ -316,7 +320,7 @@ impl<'k> Value<'k> {
         let ([log_high, log_low], [y_high, y_low]) = (log.split(), y.split());
         let product = (y_high * log_high).opaque();
         let rest = y_high * log_low + (y_low * log + y * log_rest);
-        // Beyond the limits the result is 0 or infinite whatever the product is.
+        // Beyond the limits the result is 0 or infinite, whatever the product is.
         let about = y * log;
         let most = self.by_precision(200.0, 1100.0);
         let limit = about.gt(0.0).select(self.literal(most), -most);

@@ -1,16 +1,15 @@
-//! The memory that a kernel which somebody brings has of its own: what a driver is not to be asked for beyond its
-//! limits.
+//! The memory that an app's kernel has of its own. Drivers are not asked for more than their limits.
 
 use super::memory::MAX_LOCAL_MEMORY;
 use super::spirv::instructions;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use rspirv::spirv::{Op, StorageClass};
 use std::collections::{HashMap, HashSet};
 
-/// How deep a type nests (the universal limit of SPIR-V for structures).
+/// How deep a type may nest (SPIR-V's universal limit for structures).
 const MAX_TYPE_DEPTH: usize = 255;
 
-/// Refuses types the deepest of which nests so deep.
+/// Refuses types if the deepest of them nests too deep.
 pub(super) fn check_type_depth(depth: usize) -> Result<(), String> {
     if depth <= MAX_TYPE_DEPTH {
         return Ok(());
@@ -18,18 +17,18 @@ pub(super) fn check_type_depth(depth: usize) -> Result<(), String> {
     Err(format!("types nest {depth} deep; {MAX_TYPE_DEPTH} are possible"))
 }
 
-/// The bytes that an entry point takes, with the functions that it calls.
+/// The bytes that an entry point and the functions that it calls take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Footprint {
-    /// Of workgroup memory.
+    /// Bytes of workgroup memory.
     pub workgroup: u64,
-    /// Of arrays and structures of one invocation. Numbers, vectors and matrices stay in registers.
+    /// Bytes of arrays and structures of one invocation. Numbers, vectors and matrices stay in registers.
     pub local: u64,
 }
 
 impl Footprint {
-    /// Refuses more memory of an invocation than kernels of the language may have. What a workgroup may have depends
-    /// on the device: the bytes are returned.
+    /// Refuses more memory per invocation than kernels of the language may have. Returns the bytes of workgroup memory,
+    /// whose limit depends on the device.
     pub fn check(self, kernel: &str) -> Result<u32> {
         if self.local > MAX_LOCAL_MEMORY.into() {
             let message = format!("private and local arrays of {} bytes; {MAX_LOCAL_MEMORY} are possible", self.local);
@@ -48,7 +47,7 @@ impl Footprint {
     }
 }
 
-/// Where a variable is that counts.
+/// The memory of a variable that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Space {
     Workgroup,
@@ -65,7 +64,8 @@ impl Space {
     }
 }
 
-/// A type, laid out as in storage buffers: drivers may take that much (Vulkan, VUID-RuntimeSpirv-Workgroup-06530).
+/// A type, laid out as in storage buffers. Drivers may take that much memory (Vulkan,
+/// VUID-RuntimeSpirv-Workgroup-06530).
 #[derive(Debug, Clone, Copy, Default)]
 struct Type {
     bytes: u64,
@@ -81,13 +81,13 @@ impl Type {
         Type { bytes, alignment: bytes.max(1), depth: 1, ..Type::default() }
     }
 
-    /// `length` of them, each at a multiple of the alignment.
+    /// Returns the type of `length` elements, each at a multiple of the alignment.
     fn times(self, length: u64, is_aggregate: bool) -> Type {
         let stride = self.bytes.checked_next_multiple_of(self.alignment.max(1)).unwrap_or(u64::MAX);
         Type { bytes: stride.saturating_mul(length), is_aggregate, depth: self.depth + 1, ..self }
     }
 
-    /// One behind the other.
+    /// Returns the type of members one behind the other.
     fn structure(members: impl Iterator<Item = Type>) -> Type {
         let mut all = Type { alignment: 1, is_aggregate: true, ..Type::default() };
         for member in members {
@@ -104,13 +104,13 @@ impl Type {
 #[derive(Default)]
 struct Reader {
     types: HashMap<u32, Type>,
-    /// What pointers to memory that counts point to.
+    /// What pointers point to, if the memory counts.
     pointees: HashMap<u32, Type>,
-    /// Those of integers, and of a specialization, as nobody specializes.
+    /// Integer constants. Specialization constants have their default values, because nobody specializes them.
     constants: HashMap<u32, u64>,
     globals: HashMap<u32, (Space, u64)>,
     functions: HashMap<u32, Function>,
-    /// The one that is being read.
+    /// The function that is being read.
     current: Option<u32>,
 }
 
@@ -122,7 +122,7 @@ struct Function {
     calls: HashSet<u32>,
 }
 
-/// Reads what an entry point takes, given the id of its function. The error says what the types are that it refuses.
+/// Reads what an entry point takes, given the id of its function. The error says why types are refused.
 pub(crate) fn of_spirv(words: &[u32], entry_point: u32) -> Result<Footprint, String> {
     let mut reader = Reader::default();
     for (number, operands) in instructions(words) {
@@ -155,7 +155,7 @@ impl Reader {
         if let (Op::FunctionCall, &[_, _, callee, ..]) = (op, operands) {
             function.calls.insert(callee);
         }
-        // Any word may name a variable. A number that does so by chance has it counted, too.
+        // Any word may name a variable. If a number equals a variable's id by chance, the variable counts, too.
         function.globals.extend(operands.iter().filter(|id| self.globals.contains_key(id)));
     }
 
@@ -170,12 +170,12 @@ impl Reader {
         }
     }
 
-    /// The type that an instruction declares, with its id.
+    /// Returns the type that an instruction declares, with its id.
     fn ty(&self, op: Op, operands: &[u32]) -> Option<(u32, Type)> {
         let known = |id: &u32| self.types.get(id).copied().unwrap_or_default();
         let (&id, operands) = operands.split_first()?;
         let ty = match (op, operands) {
-            // As a word, where memory holds it.
+            // In memory, a truth value is a word.
             (Op::TypeBool, _) => Type::number(4),
             (Op::TypeInt | Op::TypeFloat, [width, ..]) => Type::number(u64::from(width / 8)),
             (Op::TypeVector, [lane, lanes, ..]) => {
@@ -184,7 +184,7 @@ impl Reader {
                 Type { alignment, ..lane.times((*lanes).into(), false) }
             }
             (Op::TypeMatrix, [column, columns, ..]) => known(column).times((*columns).into(), false),
-            // A length that is computed from others is not followed: the driver is left to judge it.
+            // A length that is computed from other constants is not followed. The driver has to judge it.
             (Op::TypeArray, [element, length, ..]) => {
                 known(element).times(self.constants.get(length).copied().unwrap_or(1), true)
             }
@@ -196,7 +196,7 @@ impl Reader {
         Some((id, ty))
     }
 
-    /// Adds up what a function uses, and those that it calls.
+    /// Adds up what a function uses, and what the functions that it calls use.
     fn sum(&self, entry_point: u32) -> Footprint {
         let (mut footprint, mut globals) = (Footprint::default(), HashSet::new());
         let (mut reached, mut open) = (HashSet::from([entry_point]), vec![entry_point]);

@@ -1,5 +1,5 @@
-//! Hyperbolic functions and their inverses, within 3 ulp. Coefficients and ranges are from the Cephes library
-//! (S. Moshier, 1992, single precision), those of doubles in `double.rs`.
+//! Hyperbolic functions and their inverses, within 3 ulp. Coefficients and ranges are from the Cephes library (S.
+//! Moshier, 1992, single precision). The ones of doubles are in `double.rs`.
 
 use super::double;
 use super::types::Scalar;
@@ -40,7 +40,7 @@ impl<'k> Value<'k> {
     pub fn asinh(self) -> Value<'k> {
         let a = self.abs();
         if self.ty.scalar == Scalar::F64 {
-            // log(2 a) where the square of a would overflow.
+            // If the square of a would overflow: log(2 a).
             let huge = a.gt(1e100);
             let beyond = huge.select(a, a + a * a / (a.fma(a, 1.0).sqrt() + 1.0));
             let result = (beyond.log1p() + huge.select(a.literal(LN_2), 0.0)).copy_sign(self);
@@ -49,7 +49,7 @@ impl<'k> Value<'k> {
         let z = self * self;
         let p = z.polynomial(&[2.012_200_3e-2, -4.269_934e-2, 7.484_758_6e-2, -1.666_628_8e-1]);
         let small = (self * z).fma(p, self);
-        // log(2 a) from where the square of a makes no difference to where it overflows.
+        // From 1500 on, adding 1 to the square of a makes no difference, and beyond, the square overflows: log(2 a).
         let huge = a.gt(1500.0);
         let sum = huge.select(a, a + a.fma(a, 1.0).sqrt());
         let large = (sum.log() + huge.select(a.literal(LN_2), 0.0)).copy_sign(self);
@@ -57,7 +57,7 @@ impl<'k> Value<'k> {
         self.is_nan().select(self, result)
     }
 
-    /// The inverse hyperbolic cosine; NaN of numbers below 1.
+    /// The inverse hyperbolic cosine. It is NaN for numbers below 1.
     pub fn acosh(self) -> Value<'k> {
         let z = self - 1.0;
         if self.ty.scalar == Scalar::F64 {
@@ -75,7 +75,7 @@ impl<'k> Value<'k> {
         self.ge(1.0).select(result, self.special(f32::NAN))
     }
 
-    /// The inverse hyperbolic tangent; NaN outside of -1 to 1, at whose ends it is infinite.
+    /// The inverse hyperbolic tangent. It is infinite at -1 and 1, and NaN outside of them.
     pub fn atanh(self) -> Value<'k> {
         let a = self.abs();
         let result = if self.ty.scalar == Scalar::F64 {

@@ -1,4 +1,4 @@
-//! What a kernel in WGSL binds, compared with the signature it is given: wgpu would tell only when a launch is under way.
+//! Compares what a kernel in WGSL binds with its signature. wgpu would report a mismatch only during a launch.
 
 use super::footprint::{Footprint, Space};
 use super::module::Access;
@@ -6,23 +6,23 @@ use super::nesting::{check_source, check_types};
 use super::signature::{Signature, SlotKind};
 use super::spirv::{no_entry_point, wrong_stage};
 use super::wgsl::{on_large_stack, without_panics};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use naga::back::pipeline_constants::process_overrides;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{AddressSpace, Block, Function, Handle, ShaderStage, Statement, StorageAccess, Type, TypeInner};
 use std::collections::HashSet;
 
-/// What there is to know of a kernel that fits its signature.
+/// What is known of a kernel that fits its signature.
 pub(crate) struct Interface {
     /// Invocations per workgroup.
     pub workgroup: [u32; 3],
-    /// For each argument the bytes that its buffer has at least.
+    /// For each argument, the least bytes of its buffer.
     pub least_bytes: Vec<u64>,
-    /// The memory that it has of its own.
+    /// The memory that the kernel has of its own.
     pub footprint: Footprint,
 }
 
-/// What the text says of an entry point.
+/// What the text says about an entry point.
 struct Found {
     workgroup: [u32; 3],
     bound: Vec<Bound>,
@@ -33,12 +33,12 @@ struct Found {
 struct Bound {
     binding: usize,
     bytes: u64,
-    /// How it is used, for a storage buffer; `None` for a uniform one.
+    /// How a storage buffer is used. `None` for a uniform buffer.
     access: Option<Access>,
 }
 
-/// Reads the interface of an entry point. It may have another name if it is the only one, as translated ones have. Software
-/// devices take less nesting.
+/// Reads the interface of an entry point. If there is only one, it may have another name, as translated ones have.
+/// Software devices take less nesting.
 pub(crate) fn check(wgsl: &str, entry_point: &str, signature: &Signature, is_software: bool) -> Result<Interface> {
     let kernel = signature.kernel();
     let refuse = |message| Error::Kernel { kernel: kernel.into(), message };
@@ -69,7 +69,7 @@ pub(crate) fn check(wgsl: &str, entry_point: &str, signature: &Signature, is_sof
     Ok(Interface { workgroup, least_bytes, footprint })
 }
 
-/// The parameter block is a uniform buffer at the binding behind the last buffer.
+/// Checks the parameter block: a uniform buffer at the binding behind the last buffer.
 fn check_parameters(
     kernel: &str,
     binding: usize,
@@ -89,7 +89,7 @@ fn check_parameters(
     Err(Error::Kernel { kernel: kernel.into(), message })
 }
 
-/// What naga's parser says of more than 200 brackets and blocks in each other.
+/// naga's message if more than 200 brackets and blocks nest.
 const RECURSION: &str = "Parser recursion limit exceeded";
 
 fn read(wgsl: &str, entry_point: &str) -> Result<Found, String> {
@@ -112,7 +112,7 @@ fn read(wgsl: &str, entry_point: &str) -> Result<Found, String> {
         ShaderStage::Fragment => return Err(wrong_stage(&found.name, "a fragment shader")),
         other => return Err(wrong_stage(&found.name, &format!("of the stage {other:?}"))),
     }
-    // Without the other entry points, and what can be overridden has the value that is given for it.
+    // Removes the other entry points. Constants that can be overridden get the value that the text gives them.
     let chosen = Some((found.stage, &*found.name));
     let (ir, info) = process_overrides(&ir, &info, chosen, &Default::default()).map_err(|error| error.to_string())?;
     let (Some(found), uses) = (ir.entry_points.first(), info.get_entry_point(0)) else {
@@ -147,7 +147,7 @@ fn read(wgsl: &str, entry_point: &str) -> Result<Found, String> {
     Ok(Found { workgroup: found.workgroup_size, bound, footprint })
 }
 
-/// The functions that an entry point runs: its own, and all that are called.
+/// Returns the functions that an entry point runs: its own, and all that are called.
 fn functions<'a>(ir: &'a naga::Module, entry_point: &'a Function) -> Vec<&'a Function> {
     let (mut functions, mut reached) = (vec![entry_point], HashSet::new());
     let mut blocks: Vec<&Block> = vec![&entry_point.body];

@@ -1,9 +1,9 @@
-//! Mathematical functions of values, lane by lane; families of them have files of their own.
+//! Mathematical functions of values, lane by lane. Families of them have their own files.
 //!
-//! Drivers round `exp`, `tanh` and their kin as they like (Vulkan allows `exp` an error of `3 + 2|x|` ulp, WGSL and
-//! Vulkan have no `erf` at all, and neither has functions of `f64`), so those that need full accuracy are written out here:
-//! range reductions and minimax polynomials, most of them within 2 ulp. Coefficients are from the Cephes library (S. Moshier,
-//! 1992, single precision) unless said otherwise; those of `f64` are in `double.rs`.
+//! Drivers round `exp`, `tanh` and their kin as they like: Vulkan allows `exp` an error of `3 + 2|x|` ulp. WGSL and
+//! Vulkan have no `erf`, and no functions of `f64`. So functions that need full accuracy are written out here: range
+//! reductions and minimax polynomials, most of them within 2 ulp. Unless said otherwise, coefficients are from the
+//! Cephes library (S. Moshier, 1992, single precision). The ones of `f64` are in `double.rs`.
 
 use super::builder::KernelBuilder;
 use super::types::{Scalar, Type};
@@ -20,11 +20,11 @@ impl<'k> Value<'k> {
         self.kernel.library(glsl as u32, opencl as u32, self.ty, &arguments)
     }
 
-    /// The absolute value; of the smallest integer, which has none, itself.
+    /// The absolute value. The smallest integer, which has none, stays itself.
     pub fn abs(self) -> Value<'k> {
         match self.ty.scalar {
             Scalar::F32 | Scalar::F16 => self.library(Glsl::FAbs, OpenCl::fabs, &[]),
-            // By the bits: a driver compares -inf where the absolute value of a double is to be compared.
+            // By the bits. With the instruction, a driver compares -inf itself instead of its absolute value.
             Scalar::F64 => self.magnitude().bitcast(self.ty),
             Scalar::I32 | Scalar::I64 => self.lt(0).select(-self, self),
             Scalar::U32 | Scalar::Bool => self,
@@ -38,7 +38,7 @@ impl<'k> Value<'k> {
         if self.ty.is_float() { (chosen | self.is_nan()).select(self, rhs) } else { chosen.select(self, rhs) }
     }
 
-    /// The larger float, by an instruction; one of them if one is NaN.
+    /// The larger float, by an instruction. If one is NaN, it is either of them.
     pub(crate) fn larger(self, rhs: impl IntoValue<'k>) -> Value<'k> {
         let rhs = rhs.into_value(self.kernel, self.ty);
         self.library(Glsl::FMax, OpenCl::fmax, &[rhs])
@@ -51,17 +51,17 @@ impl<'k> Value<'k> {
         if self.ty.is_float() { (chosen | self.is_nan()).select(self, rhs) } else { chosen.select(self, rhs) }
     }
 
-    /// The largest whole number that is not larger.
+    /// The largest whole number that is not above the value.
     pub fn floor(self) -> Value<'k> {
         self.library(Glsl::Floor, OpenCl::floor, &[])
     }
 
-    /// The smallest whole number that is not smaller.
+    /// The smallest whole number that is not below the value.
     pub fn ceil(self) -> Value<'k> {
         self.library(Glsl::Ceil, OpenCl::ceil, &[])
     }
 
-    /// The nearest whole number, the even one of two equally near.
+    /// The nearest whole number. Of two that are equally near, the even one.
     pub fn round(self) -> Value<'k> {
         self.library(Glsl::RoundEven, OpenCl::rint, &[])
     }
@@ -76,7 +76,7 @@ impl<'k> Value<'k> {
         self.library(Glsl::Sqrt, OpenCl::sqrt, &[])
     }
 
-    /// `self * b + c`, rounded once where the device can.
+    /// `self * b + c`, rounded once if the device can do that.
     pub fn fma(self, b: impl IntoValue<'k>, c: impl IntoValue<'k>) -> Value<'k> {
         let (b, c) = (b.into_value(self.kernel, self.ty), c.into_value(self.kernel, self.ty));
         self.library(Glsl::Fma, OpenCl::fma, &[b, c])
@@ -89,25 +89,25 @@ impl<'k> Value<'k> {
         rest.fold(first, |sum, &c| sum.fma(self, c))
     }
 
-    /// The first of numbers that are single precision, the second of doubles.
+    /// Returns `single` for numbers of single precision, and `double` for doubles.
     pub(super) fn by_precision<T>(self, single: T, double: T) -> T {
         if self.ty.scalar == Scalar::F64 { double } else { single }
     }
 
-    /// Whether the sign is set, also that of a zero.
+    /// Whether the sign is set. A zero may have it, too.
     pub(super) fn is_sign_negative(self) -> Value<'k> {
         let bits = self.bitcast(self.ty.bits());
         if self.ty.scalar == Scalar::F64 { bits.lt(0) } else { (bits >> 31).eq(1) }
     }
 
-    /// The integer of as many bits that is nearest to a whole number.
+    /// Converts a whole number to the nearest integer of as many bits.
     pub(super) fn to_integer(self) -> Value<'k> {
         self.convert(self.by_precision(Scalar::I32, Scalar::I64))
     }
 
-    /// The nearest whole number, as a float and as an integer, of a float below 2^22 (2^62): of any other the integer is
-    /// not defined. Conversions of floats take a GPU four times as long as additions: by one of 1.5 2^23 the whole number
-    /// falls into the lowest bits.
+    /// Returns the nearest whole number, as a float and as an integer. From 2^22 on (doubles: 2^62), the integer is not
+    /// defined. A GPU takes four times as long to convert a float as to add one. Adding 1.5 2^23 moves the whole number
+    /// into the lowest bits.
     pub(super) fn round_to_integer(self) -> (Value<'k>, Value<'k>) {
         if self.ty.scalar == Scalar::F64 {
             let whole = self.round();
@@ -119,25 +119,25 @@ impl<'k> Value<'k> {
         (shifted - shift, integer)
     }
 
-    /// The bits of a float with the sign of `sign`.
+    /// The float with the sign of `sign`.
     pub(super) fn copy_sign(self, sign: Value<'k>) -> Value<'k> {
         let sign = sign.bitcast(self.ty.bits());
         let sign = if self.ty.scalar == Scalar::F64 { sign & i64::MIN } else { sign & 0x8000_0000_u32 };
         (self.magnitude() | sign).bitcast(self.ty)
     }
 
-    /// The same number, but nothing that a compiler could combine with other arithmetic. Drivers add up the parts of a
-    /// constant that was split to keep products exact: Mesa turns `n a + (n b + x)` into `n (a + b) + x`.
+    /// The same number, but no compiler can combine it with other arithmetic. Drivers add up the parts of a constant
+    /// that was split to keep products exact: Mesa turns `n a + (n b + x)` into `n (a + b) + x`.
     pub fn opaque(self) -> Value<'k> {
         let bits = self.ty.bits();
-        // Dispatches are flat, so that this is 0, which only the crate knows. It is added, so that what is opaque already
+        // Dispatches are flat, so this is 0, but only the crate knows that. It is added, so that an opaque value
         // becomes something else again: `(x | zero) | zero` would be `x | zero`.
         let zero = self.kernel.builtin(BuiltIn::NumWorkgroups, Some(2)) - 1;
         (self.bitcast(bits) + zero.convert(bits.scalar)).bitcast(self.ty)
     }
 
-    /// The sum of two floats, and what is lost in its rounding: together they are the exact sum (D. Knuth, "The Art of
-    /// Computer Programming", volume 2, 4.2.2, theorem B). Where the sum is infinite or NaN, so is the rest.
+    /// Returns the sum of two floats, and what its rounding loses. Together they are the exact sum (D. Knuth, "The Art
+    /// of Computer Programming", volume 2, 4.2.2, theorem B). If the sum is infinite or NaN, so is the rest.
     pub(crate) fn two_sum(self, rhs: Value<'k>) -> [Value<'k>; 2] {
         let sum = (self + rhs).opaque();
         let added = (sum - self).opaque();
@@ -150,8 +150,8 @@ impl<'k> Value<'k> {
         self.kernel.f32(number).convert(self.ty.scalar).into_value(self.kernel, self.ty)
     }
 
-    /// `self / divisor` within 2.5 ulp for all numbers: the instruction is only as good as that for divisors up to
-    /// 2^126, and a compiler takes `x / x` for 1 even where it is NaN.
+    /// `self / divisor` within 2.5 ulp for all numbers. The instruction is that exact only for divisors up to 2^126,
+    /// and a compiler takes `x / x` for 1 even if it is NaN.
     pub fn divide(self, divisor: Value<'k>) -> Value<'k> {
         if self.ty.scalar == Scalar::F64 {
             return self / divisor.opaque();
@@ -160,12 +160,13 @@ impl<'k> Value<'k> {
         (self * scale) / (divisor * scale).opaque()
     }
 
-    /// The remainder of `self / divisor`, exactly, with the sign of `self`; NaN where there is none.
+    /// The exact remainder of `self / divisor`, with the sign of `self`. It is NaN if there is none.
     pub fn fmod(self, divisor: Value<'k>) -> Value<'k> {
         let k = self.kernel;
         let word = self.ty.bits();
         let (a, b) = (self.magnitude(), divisor.magnitude());
-        // A float is a whole number of 24 (53) bits times 2^(exponent - 150) (1075); subnormal ones have the exponent 1, too.
+        // A float is a whole number of 24 bits times 2^(exponent - 150); a double has 53 bits and 1075. Subnormal
+        // numbers have the exponent 1, too.
         let (fraction_bits, bias) = self.ty.float_format();
         let bias = fraction_bits + bias;
         let one = 1i64 << fraction_bits;
@@ -187,7 +188,7 @@ impl<'k> Value<'k> {
                 left.set(left.get() - bits);
             },
         );
-        // The same as a float: where it is subnormal, the bits are the number.
+        // Converts the remainder to a float. If it is subnormal, the bits are the number.
         let remainder = remainder.get();
         let float = remainder.convert(self.ty.scalar).bitcast(word);
         let place = exponent(b);
@@ -204,7 +205,7 @@ impl<'k> Value<'k> {
     /// The two half-precision floats packed in a word, the low half first.
     pub fn unpack_f16(self) -> [Value<'k>; 2] {
         if self.kernel.target().unpacks_halves {
-            // An instruction for what takes a dozen by bits. It is kept apart from what follows: where that was an
+            // This is one instruction instead of a dozen on bits. It is kept apart from what follows: if that was an
             // addition, an H200's driver took subnormals for 0.
             return self.unpack_f16_by_device().map(Value::opaque);
         }
@@ -230,18 +231,18 @@ impl<'k> Value<'k> {
     pub fn half_bits_to_f32(self) -> Value<'k> {
         let float = self.ty.with_scalar(Scalar::F32);
         let magnitude = self & 0x7fff_u32;
-        // The exponent is rebiased by 112; that of infinity and NaN once more, to the largest there is.
+        // The exponent is rebiased by 112. For infinity and NaN it is rebiased once more, to the largest there is.
         let normal = (magnitude << 13) + 0x3800_0000_u32;
         let special = normal + 0x3800_0000_u32;
-        // In the lowest bits of 0.5 a subnormal has its place.
+        // The last bit of 0.5 is the smallest subnormal, so a subnormal has its place in the lowest bits of 0.5.
         let subnormal = ((magnitude | 0.5f32.to_bits()).bitcast(float).opaque() - 0.5).bitcast(self.ty);
         let value = magnitude.ge(0x7c00_u32).select(special, normal);
         let value = magnitude.lt(0x0400_u32).select(subnormal, value);
         (value | ((self & 0x8000_u32) << 16)).bitcast(float)
     }
 
-    /// The half-precision bits of a float, rounded to the nearest, ties to even, whatever the device's own
-    /// conversion does.
+    /// The half-precision bits of a float, rounded to the nearest, ties to even. They do not depend on the device's own
+    /// conversion.
     pub fn to_half_bits(self) -> Value<'k> {
         let word = self.ty.with_scalar(Scalar::U32);
         let bits = self.bitcast(word);
@@ -263,22 +264,22 @@ impl<'k> Value<'k> {
         [self << 16, self & 0xffff_0000_u32].map(|bits| bits.bitcast(self.ty.with_scalar(Scalar::F32)))
     }
 
-    /// The `bf16` bits of a float, the upper half of its own, rounded to the nearest, ties to even.
+    /// The `bf16` bits of a float: the upper half of its bits, rounded to the nearest, ties to even.
     pub fn to_bf16_bits(self) -> Value<'k> {
         let bits = self.bitcast(self.ty.with_scalar(Scalar::U32));
         let rounded = (bits + 0x7fff_u32 + ((bits >> 16) & 1)) >> 16;
-        // Rounding could carry NaN over to infinity: it is cut instead, and kept NaN by its highest bit.
+        // Rounding could carry NaN over to infinity. So NaN is cut, and the highest bit of its fraction keeps it NaN.
         self.is_nan().select((bits >> 16) | 0x0040_u32, rounded)
     }
 }
 
 impl KernelBuilder {
-    /// Two floats as `bf16` bits in a word, the first in the low half.
+    /// Packs two floats as `bf16` bits into a word, the first in the low half.
     pub fn pack_bf16<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
         low.to_bf16_bits() | (high.to_bf16_bits() << 16)
     }
 
-    /// Two floats as half-precision bits in a word, the first in the low half.
+    /// Packs two floats as half-precision bits into a word, the first in the low half.
     pub fn pack_f16<'k>(&'k self, low: Value<'k>, high: Value<'k>) -> Value<'k> {
         if !self.target().packs_halves {
             return low.to_half_bits() | (high.to_half_bits() << 16);
@@ -288,7 +289,7 @@ impl KernelBuilder {
         self.vector(&[low, high]).convert(Scalar::F16).bitcast(Type::U32)
     }
 
-    /// Has the device treat halves in a way throughout the kernel.
+    /// Tells the device how to treat halves throughout the kernel.
     fn tell_of_halves(&self, capability: Capability, mode: ExecutionMode) {
         self.extension("SPV_KHR_float_controls");
         self.capability(capability);
@@ -303,7 +304,7 @@ impl<'k> Value<'k> {
             return self.to_half_bits().half_bits_to_f32();
         }
         let (k, lanes) = (self.kernel, self.lanes());
-        // An H200's compiler would take a conversion there and back for nothing.
+        // Without `opaque`, an H200's compiler would drop the conversion there and back.
         let words = lanes.chunks(2).map(|pair| k.pack_f16(pair[0], pair[pair.len() - 1]).opaque());
         let rounded: Vec<_> = words.flat_map(Value::unpack_f16).take(lanes.len()).collect();
         if rounded.len() == 1 { rounded[0] } else { k.vector(&rounded) }

@@ -1,14 +1,14 @@
-//! What a kernel stores to: buffers, workgroup memory, local arrays and variables; atomics on them.
+//! Memory that a kernel stores to, with atomics: buffers, workgroup memory, local arrays and variables.
 
 use super::builder::KernelBuilder;
 use super::module::Access;
 use super::types::{Scalar, Type};
 use super::value::{IntoValue, Value};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use rspirv::dr::Operand;
 use rspirv::spirv::{GlslStd450Op, MemoryAccess, MemorySemantics, Op, OpenclStd100Op, Scope, StorageClass, Word};
 
-/// The bytes of all local arrays of a checked kernel together: what WGSL guarantees ("Limits", function address space).
+/// The most bytes of all local arrays of a checked kernel. WGSL guarantees as many ("Limits", function address space).
 pub(super) const MAX_LOCAL_MEMORY: u32 = 8192;
 
 /// A mutable variable of an invocation.
@@ -20,12 +20,12 @@ pub struct Var<'k> {
 }
 
 impl<'k> Var<'k> {
-    /// Its value now.
+    /// Returns its current value.
     pub fn get(self) -> Value<'k> {
         self.kernel.emit(Op::Load, self.ty, [Operand::IdRef(self.pointer)])
     }
 
-    /// Gives it a new value.
+    /// Replaces its value.
     pub fn set(self, value: impl IntoValue<'k>) {
         let value = value.into_value(self.kernel, self.ty);
         self.kernel.store(self.pointer, StorageClass::Function, value, self.ty);
@@ -62,7 +62,7 @@ impl<'k> Array<'k> {
         index
     }
 
-    /// In a checked kernel the last index there is.
+    /// Returns the last index, in a checked kernel.
     pub(super) fn last(self) -> Option<Value<'k>> {
         self.last.map(|last| match last {
             Last::Constant(index) => self.kernel.u32(index),
@@ -70,8 +70,8 @@ impl<'k> Array<'k> {
         })
     }
 
-    /// In a checked kernel the index, or the last one if it is beyond. By the instruction, which has one result even
-    /// where its operand is undefined.
+    /// In a checked kernel, returns the index, or the last one if the index is beyond. This uses an instruction, which
+    /// has one result even if its operand is undefined.
     fn within(self, index: Value<'k>) -> Value<'k> {
         let Some(last) = self.last() else { return index };
         let (glsl, opencl) = (GlslStd450Op::UMin as u32, OpenclStd100Op::u_min as u32);
@@ -124,21 +124,22 @@ impl<'k> Array<'k> {
         kernel.emit_id(op, pointer_type, operands)
     }
 
-    /// The element at `index`.
+    /// Loads the element at `index`.
     pub fn load(self, index: impl IntoValue<'k>) -> Value<'k> {
         let pointer = self.pointer(self.within(self.index(index)), None);
         self.kernel.load_from(pointer, self.class, self.element)
     }
 
-    /// The element at `index`, which another workgroup may have stored by [`store_for_all`](Self::store_for_all).
+    /// Loads the element at `index`, which another workgroup may have stored by [`store_for_all`](Self::store_for_all).
     pub(crate) fn load_of_all(self, index: impl IntoValue<'k>) -> Value<'k> {
         let pointer = Operand::IdRef(self.pointer(self.index(index), None));
         let told = KernelBuilder::told(self.class, self.element, true);
         self.kernel.emit(Op::Load, self.element, std::iter::once(pointer).chain(told))
     }
 
-    /// Stores an element for other workgroups, which see it after barriers of both
-    /// ([`barrier_of_all`](KernelBuilder::barrier_of_all)) between which an atomic operation tells them that it is there.
+    /// Stores an element for other workgroups. This workgroup then passes a
+    /// [`barrier_of_all`](KernelBuilder::barrier_of_all), and tells the others by an atomic operation. They pass such a
+    /// barrier before they load the element.
     pub(crate) fn store_for_all(self, index: impl IntoValue<'k>, value: Value<'k>) {
         self.check_writable();
         let operands = [Operand::IdRef(self.pointer(self.index(index), None)), value.operand()];
@@ -146,7 +147,7 @@ impl<'k> Array<'k> {
             .emit_void(Op::Store, operands.into_iter().chain(KernelBuilder::told(self.class, self.element, true)));
     }
 
-    /// One lane of an array of vectors, counted over all vectors.
+    /// Loads one lane of an array of vectors. The index counts the lanes of all vectors.
     pub fn load_lane(self, index: impl IntoValue<'k>) -> Value<'k> {
         let index = self.index(index);
         if self.element.lanes == 1 {
@@ -169,7 +170,7 @@ impl<'k> Array<'k> {
         }
     }
 
-    /// `neutral` is the operand, in the place of the first one, with which the operation changes nothing.
+    /// `neutral` replaces the first operand beyond the last index. With it the operation changes nothing.
     fn atomic(self, op: Op, index: impl IntoValue<'k>, operands: &[Value<'k>], neutral: Value<'k>) -> Value<'k> {
         let kernel = self.kernel;
         let shared = self.class == StorageClass::Workgroup || self.class == kernel.buffer_class();
@@ -187,11 +188,11 @@ impl<'k> Array<'k> {
         let pointer = self.pointer(self.within(index), None);
         let scope = match self.class {
             StorageClass::Workgroup => Scope::Workgroup,
-            // Vulkan's own memory model has the whole device as an option only.
+            // In Vulkan's own memory model, the whole device is only an optional scope.
             _ if kernel.has_matrices() => Scope::QueueFamily,
             _ => Scope::Device,
         };
-        // Relaxed: barriers and the ends of kernels order memory.
+        // Relaxed, because barriers and the ends of kernels order memory.
         let relaxed = Operand::IdMemorySemantics(kernel.u32(MemorySemantics::RELAXED.bits()).id);
         let mut all = vec![Operand::IdRef(pointer), Operand::IdScope(kernel.u32(scope as u32).id), relaxed.clone()];
         if op == Op::AtomicCompareExchange {
@@ -201,29 +202,29 @@ impl<'k> Array<'k> {
         kernel.emit(op, Type::U32, all)
     }
 
-    /// Adds to an element of `u32` at once and returns what was there before.
+    /// Atomically adds to an element of `u32`. Returns its value before.
     pub fn atomic_add(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
         let value = value.into_value(self.kernel, Type::U32);
         self.atomic(Op::AtomicIAdd, index, &[value], self.kernel.u32(0))
     }
 
-    /// Raises an element to at least `value` and returns what was there before.
+    /// Atomically raises an element to at least `value`. Returns its value before.
     pub fn atomic_max(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
         let value = value.into_value(self.kernel, Type::U32);
         self.atomic(Op::AtomicUMax, index, &[value], self.kernel.u32(0))
     }
 
-    /// Lowers an element to at most `value` and returns what was there before.
+    /// Atomically lowers an element to at most `value`. Returns its value before.
     pub fn atomic_min(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
         let value = value.into_value(self.kernel, Type::U32);
         self.atomic(Op::AtomicUMin, index, &[value], self.kernel.u32(u32::MAX))
     }
 
-    /// Replaces an element and returns what was there before.
+    /// Atomically replaces an element. Returns its value before.
     pub fn atomic_exchange(self, index: impl IntoValue<'k>, value: impl IntoValue<'k>) -> Value<'k> {
         let value = value.into_value(self.kernel, Type::U32);
         let index = self.index(index);
-        // No operand changes nothing: beyond the last index there is an addition of 0 instead.
+        // An exchange always changes something. Beyond the last index it is an addition of 0 instead.
         let exchange = || self.atomic(Op::AtomicExchange, index, &[value], value);
         let Some(last) = self.last() else { return exchange() };
         let found = self.kernel.var(self.kernel.u32(0));
@@ -231,7 +232,7 @@ impl<'k> Array<'k> {
         found.get()
     }
 
-    /// Replaces an element by `value` if it is `expected`, and returns what was there before.
+    /// Atomically replaces an element by `value` if it is `expected`. Returns its value before.
     pub fn atomic_compare_exchange(
         self,
         index: impl IntoValue<'k>,
@@ -245,13 +246,14 @@ impl<'k> Array<'k> {
 }
 
 impl KernelBuilder {
-    /// Declares the next buffer: `name` is for messages and the reader of a dump, `element` what an index counts.
+    /// Declares the next buffer. `name` is for messages and dumps, `element` is what an index counts.
     pub fn buffer(&self, name: &str, element: Type, access: Access) -> Array<'_> {
         self.typed_buffer(name, element, element.dtype(), access)
     }
 
-    /// Declares the next buffer as words for the elements of a tensor of a narrow dtype: four of `u8`, `i8` or `bool`,
-    /// two of `f16` or `bf16` in each, the first in the lowest bits. A `bool` is written as 0 or 1. No two invocations may write one word.
+    /// Declares the next buffer as words that pack the elements of a tensor of a narrow dtype, the first in the lowest
+    /// bits. A word holds four of `u8`, `i8` or `bool`, or two of `f16` or `bf16`. A `bool` is written as 0 or 1. No
+    /// two invocations may write one word.
     pub fn packed_buffer(&self, name: &str, dtype: DType, access: Access) -> Array<'_> {
         if dtype.size_in_bytes() >= 4 {
             self.fail(format!("buffer `{name}`: {dtype} is not packed, declare it with `buffer`"));
@@ -271,7 +273,7 @@ impl KernelBuilder {
         Array { kernel: self, variable, class, element, writable: true, last }
     }
 
-    /// The type of an array, and its size in bytes.
+    /// Returns the type of an array, and its size in bytes.
     fn fixed_array_type(&self, element: Type, length: u32) -> (Word, u32) {
         if length == 0 {
             self.fail("an array has at least one element");
@@ -282,7 +284,7 @@ impl KernelBuilder {
         (array, length.saturating_mul(element.size_in_bytes()))
     }
 
-    /// An array that the workgroup's invocations share. Its first contents are undefined.
+    /// Declares an array that the workgroup's invocations share. Its first contents are undefined.
     pub fn workgroup_array(&self, element: Type, length: u32) -> Array<'_> {
         let element = self.possible(element);
         let (array, bytes) = self.fixed_array_type(element, length);
@@ -293,7 +295,7 @@ impl KernelBuilder {
         self.fixed_array(variable, StorageClass::Workgroup, element, length)
     }
 
-    /// An array of one invocation. Its first contents are undefined.
+    /// Declares an array of one invocation. Its first contents are undefined.
     pub fn local_array(&self, element: Type, length: u32) -> Array<'_> {
         let element = self.possible(element);
         let (array, bytes) = self.fixed_array_type(element, length);
@@ -306,7 +308,7 @@ impl KernelBuilder {
         self.fixed_array(variable, StorageClass::Function, element, length)
     }
 
-    /// A variable with a first value.
+    /// Declares a variable with a first value.
     pub fn var<'k>(&'k self, value: Value<'k>) -> Var<'k> {
         let pointer = self.local(self.type_id(value.ty()), false);
         let var = Var { kernel: self, pointer, ty: value.ty() };
@@ -322,17 +324,18 @@ impl KernelBuilder {
         self.emit_void(Op::Store, operands.into_iter().chain(Self::told(class, expected, self.is_shared(class))));
     }
 
-    /// Whether others see what is stored in memory of a class, and the memory model wants to be told so.
+    /// Whether other invocations see memory of a class, and the memory model wants to be told so.
     fn is_shared(&self, class: StorageClass) -> bool {
         class == StorageClass::Workgroup && self.has_matrices()
     }
 
-    /// What loads and stores of matrices are told that others see.
+    /// Returns the operand for loads and stores of matrices that others see, too.
     pub(super) fn shared(&self, class: StorageClass) -> Option<Operand> {
         self.is_shared(class).then_some(Operand::MemoryAccess(MemoryAccess::NON_PRIVATE_POINTER))
     }
 
-    /// What loads and stores are told: by address the alignment of elements, and whether others see them.
+    /// Returns the operands of loads and stores: the alignment of elements reached by address, and whether others see
+    /// them.
     fn told(class: StorageClass, ty: Type, shared: bool) -> impl Iterator<Item = Operand> {
         let by_address = matches!(class, StorageClass::CrossWorkgroup | StorageClass::PhysicalStorageBuffer);
         let aligned = by_address && ty.scalar != Scalar::Bool;
@@ -347,7 +350,7 @@ impl KernelBuilder {
         self.emit(Op::Load, ty, std::iter::once(Operand::IdRef(pointer)).chain(told))
     }
 
-    /// A u32 index as 64 bits: an index of 32 bits counts as signed in physical addressing.
+    /// Widens a u32 index to 64 bits. In physical addressing, an index of 32 bits counts as signed.
     fn wide_index(&self, index: Value<'_>) -> Word {
         let wide = self.state.borrow_mut().module.type_int(64, 0);
         self.emit_id(Op::UConvert, wide, [index.operand()])

@@ -27,12 +27,12 @@ mod double;
 mod exponential;
 pub(crate) mod footprint;
 mod hyperbolic;
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 pub(crate) mod interface;
 mod math;
 mod memory;
 mod module;
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 pub(crate) mod nesting;
 mod normal_distribution;
 mod quantile;
@@ -43,7 +43,7 @@ mod target;
 mod trigonometric;
 mod types;
 mod value;
-#[cfg(feature = "webgpu")]
+#[cfg(has_webgpu)]
 pub(crate) mod wgsl;
 
 pub use builder::KernelBuilder;
@@ -58,4 +58,5 @@ pub use types::{Scalar, Type};
 pub use value::{IntoValue, Value};
 
 #[cfg(test)]
+#[cfg(device_tests)]
 mod tests;

@@ -1,7 +1,7 @@
-//! A finished kernel: SPIR-V and what one must know to launch it.
+//! A finished kernel: its code, and what one must know to launch it.
 
-use crate::device::Features;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::features::Features;
 use crate::shader::ParameterBlock;
 
 /// How a kernel uses a buffer.
@@ -27,10 +27,10 @@ impl Access {
     }
 }
 
-/// The text of a kernel.
+/// The code of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Code {
-    /// SPIR-V words, for all devices; naga translates them for WebGPU.
+    /// SPIR-V words, for all devices. For WebGPU, naga translates them.
     Spirv(Vec<u32>),
     /// WGSL, for WebGPU only.
     Wgsl(String),
@@ -38,15 +38,17 @@ pub enum Code {
 
 /// A kernel with one entry point.
 ///
-/// In the Vulkan dialect buffer `i` is a storage buffer at set 0, binding `i`. The parameter block, an array of 32-bit
-/// words, is either the push constants or a uniform buffer at the binding behind the last buffer. Where buffers are reached by
-/// [addresses](super::Target::addresses), none is bound. In the OpenCL dialect the kernel's arguments are the buffers as global pointers,
-/// then one 32-bit scalar per parameter word.
+/// In the Vulkan dialect, buffer `i` is a storage buffer at set 0, binding `i`. The parameter block is an array of
+/// 32-bit words. It is either the push constants, or a uniform buffer at the binding behind the last buffer. If buffers
+/// are reached by [addresses](super::Target::addresses), none is bound.
+///
+/// In the OpenCL dialect, the kernel's arguments are the buffers as global pointers, then one 32-bit scalar per
+/// parameter word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {
     /// The kernel's name, for messages and traces.
     pub name: String,
-    /// Its text.
+    /// Its code.
     pub code: Code,
     /// The name of the entry point: `main` in generated kernels.
     pub entry_point: String,
@@ -62,21 +64,21 @@ pub struct Module {
     pub workgroup_memory: u32,
     /// The features that a device must have to run it.
     pub requires: Features,
-    /// Whether it keeps within its buffers by itself, as the kernels of this crate do, so that no checks are to be added.
+    /// Whether it keeps within its buffers by itself, as the kernels of this crate do. Then no checks are added.
     pub trusted: bool,
-    /// Whether it wants many registers for each of fewer invocations, where that is a choice (Intel's GPUs).
+    /// Whether it wants many registers for each of fewer invocations, if the device offers that choice (Intel's GPUs).
     pub large_registers: bool,
-    /// Whether a buffer of more than 4 GiB will be bound, which some compilers must know (Intel's).
+    /// Whether a buffer of more than 4 GiB will be bound. Some compilers must know (Intel's).
     pub large_buffers: bool,
     /// Whether it reaches its buffers by addresses, which follow the parameters: see [`Target`](super::Target).
     pub addresses: bool,
 }
 
 impl Module {
-    /// The SPIR-V words.
+    /// Returns the SPIR-V words.
     ///
     /// # Errors
-    /// [`Error::Kernel`] where the kernel is given as WGSL.
+    /// [`Error::Kernel`] if the kernel is given as WGSL.
     pub fn spirv(&self) -> Result<&[u32]> {
         match &self.code {
             Code::Spirv(words) => Ok(words),

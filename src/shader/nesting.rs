@@ -1,7 +1,7 @@
-//! How deep kernels may nest where naga reads them: it is recursive, and a stack has an end.
+//! Bounds how deep kernels nest, because naga reads them recursively and a stack has an end.
 //!
-//! Kernels of the language are made flat ([`name_deep`]), and what an app brings is refused beyond a bound
-//! ([`check_source`], [`check_control_flow`]) before naga sees it.
+//! Kernels of the language are made flat ([`name_deep`]). An app's kernel is refused beyond a bound, before naga sees
+//! it ([`check_source`], [`check_control_flow`]).
 
 use super::footprint::check_type_depth;
 use super::spirv::instructions;
@@ -10,20 +10,20 @@ use naga::{Expression, Function};
 use rspirv::spirv::Op;
 use std::collections::{HashMap, HashSet};
 
-/// How deep operators, brackets, blocks and `else if`s of WGSL nest, all together.
+/// How deep operators, brackets, blocks and `else if`s of WGSL may nest, all together.
 const MAX_DEPTH: usize = 1000;
 
-/// The declarations of a module in WGSL: naga follows those that use each other one by one.
+/// The most declarations of a module in WGSL. naga follows declarations that use each other one by one.
 const MAX_DECLARATIONS: usize = 10_000;
 
-/// How deep braces nest in WGSL ("Limits"), and so the branches and loops of SPIR-V that become braces.
+/// How deep braces may nest in WGSL ("Limits"), and so the branches and loops of SPIR-V that become braces.
 const MAX_BRACES: usize = 127;
 
-/// How deep blocks, `else if`s and the cases of a `switch` nest on software devices. Mesa's leaves out what 80
-/// branches are around, and crashes on 100; it makes nested branches of all of them.
+/// How deep blocks, `else if`s and the cases of a `switch` may nest on software devices. Mesa's makes nested branches
+/// of all of them. It leaves out code inside 80 branches, and crashes on 100.
 const MAX_SOFTWARE_BLOCKS: usize = 64;
 
-/// The depth from which on values get a name. naga's parser takes 200 levels, those of blocks among them.
+/// From this depth on, values get a name. naga's parser takes 200 levels, blocks included.
 const MAX_UNNAMED: usize = 32;
 
 /// Names values that are used once and nest deep, so that they are written as statements in a row.
@@ -36,14 +36,14 @@ pub(super) fn name_deep(module: &mut naga::Module, info: &ModuleInfo) {
     }
 }
 
-/// Operands come before what uses them. Names count from where values are computed (`Statement::Emit`), which naga
-/// writes in the order of the kernel.
+/// Operands come before the expressions that use them. A name holds from where its value is computed
+/// (`Statement::Emit`). naga writes that in the order of the kernel.
 fn name_deep_values(function: &mut Function, info: &FunctionInfo) {
     let mut depths: Vec<usize> = Vec::with_capacity(function.expressions.len());
     for (handle, expression) in function.expressions.iter() {
         let depth = depth(expression, &depths);
         let has_name = expression.bake_ref_count() <= info[handle].ref_count;
-        // A place in memory is part of the load or store.
+        // A place in memory is part of its load or store.
         let is_place = matches!(expression, Expression::Access { .. } | Expression::AccessIndex { .. });
         let named = depth >= MAX_UNNAMED && !has_name && !is_place;
         if named {
@@ -53,7 +53,7 @@ fn name_deep_values(function: &mut Function, info: &FunctionInfo) {
     }
 }
 
-/// How deep an expression nests over operands of these depths.
+/// Returns how deep an expression nests over operands of these depths.
 fn depth(expression: &Expression, depths: &[usize]) -> usize {
     let deepest = |operands: &[Option<naga::Handle<Expression>>]| {
         1 + operands.iter().flatten().filter_map(|operand| depths.get(operand.index())).max().unwrap_or(&0)
@@ -76,12 +76,12 @@ fn depth(expression: &Expression, depths: &[usize]) -> usize {
         Expression::Relational { argument, .. } => deepest(&[Some(argument)]),
         Expression::CallResult(_) | Expression::AtomicResult { .. } | Expression::SubgroupOperationResult { .. } => 0,
         ref expression if expression.needs_pre_emit() => 0,
-        // Rare: it gets a name in any case.
+        // These are rare and get a name in any case.
         _ => MAX_UNNAMED,
     }
 }
 
-/// Refuses types that nest too deep. They are in the order in which they use each other.
+/// Refuses types that nest too deep. A type comes after the types that it uses.
 pub(super) fn check_types(types: &naga::UniqueArena<naga::Type>) -> Result<(), String> {
     let mut depths: Vec<usize> = Vec::with_capacity(types.len());
     for (_, ty) in types.iter() {
@@ -96,12 +96,12 @@ pub(super) fn check_types(types: &naga::UniqueArena<naga::Type>) -> Result<(), S
     check_type_depth(depths.into_iter().max().unwrap_or(0))
 }
 
-/// Refuses SPIR-V whose branches and loops nest too deep for WGSL, or for a software device. Follows the blocks as
-/// naga does: in their order, in which each comes behind the one that leads to it.
+/// Refuses SPIR-V whose branches and loops nest too deep for WGSL, or for a software device. Follows the blocks in
+/// their order, as naga does. Each block comes after the one that leads to it.
 pub(crate) fn check_control_flow(words: &[u32], is_software: bool) -> Result<(), String> {
     let (mut depths, mut merges) = (HashMap::new(), HashSet::new());
     let (mut here, mut deepest) = (0, 0);
-    // Whatever else leads to a block, it is as deep as the deepest says.
+    // If several blocks lead to a block, the deepest of them decides how deep it is.
     let raise = |depths: &mut HashMap<u32, usize>, block: u32, depth: usize| {
         let known = depths.entry(block).or_insert(0);
         *known = depth.max(*known);
@@ -127,7 +127,7 @@ pub(crate) fn check_control_flow(words: &[u32], is_software: bool) -> Result<(),
             }
             (Some(Op::Branch), targets) => (targets, here),
             (Some(Op::BranchConditional), [_, yes_and_no @ ..]) => (yes_and_no.get(..2).unwrap_or_default(), here + 1),
-            // The numbers between the labels may be taken for labels.
+            // The numbers between the labels are taken for labels, too.
             (Some(Op::Switch), [_, targets @ ..]) => (targets, here + 1),
             _ => continue,
         };
@@ -142,31 +142,31 @@ pub(crate) fn check_control_flow(words: &[u32], is_software: bool) -> Result<(),
     Err(format!("branches and loops nest {deepest} deep; the device takes {most}, where a loop counts twice"))
 }
 
-/// What is open at a place in the text: a bracket, or the statement outside of all brackets.
+/// What is open at a place in the text: a bracket, or the statement outside all brackets.
 #[derive(Default)]
 struct Open {
     /// The operators since the last comma.
     operators: usize,
-    /// How deep the deepest bracket between them is.
+    /// The depth of the deepest bracket between them.
     inside: usize,
     /// The deepest part between commas so far.
     deepest: usize,
-    /// `<` that no `>` has followed: commas may be those of types.
+    /// The `<` that no `>` has followed: a comma may belong to a type.
     angles: usize,
 }
 
 impl Open {
-    /// How deep it may nest: each operator may have all that stands before it as its operand.
+    /// Returns how deep it may nest: each operator may have everything before it as its operand.
     fn depth(&self) -> usize {
         self.deepest.max(self.operators + self.inside)
     }
 }
 
-/// Refuses WGSL that nests too deep, or has too many parts. Returns how deep it nests at most, whatever its operators
-/// bind to.
+/// Refuses WGSL that nests too deep, or has too many declarations. Returns how deep it nests at most, whatever its
+/// operators bind to.
 pub(super) fn check_source(wgsl: &str, is_software: bool) -> Result<usize, String> {
     let (mut line, mut deepest, mut declarations) = (1, 0, 0);
-    // For each block that is open, the `else if`s that led there; and their sum with the number of blocks.
+    // For each open block, the `else if`s that led there. `outside` is their sum plus the number of blocks.
     let (mut blocks, mut outside) = (vec![0], 1);
     let mut brackets = vec![Open::default()];
     let mut tokens = Tokens { rest: wgsl };
@@ -179,7 +179,7 @@ pub(super) fn check_source(wgsl: &str, is_software: bool) -> Result<usize, Strin
         let is_outermost = brackets.len() == 1;
         let Some(open) = brackets.last_mut() else { break };
         match token {
-            // Each of them is in what is left by the one before.
+            // Each `else if` is inside the one before. On software devices, so is each case.
             _ if token == "if" && before == "else" || token == "case" && is_software => {
                 outside += 1;
                 if let Some(count) = blocks.last_mut() {
@@ -187,7 +187,7 @@ pub(super) fn check_source(wgsl: &str, is_software: bool) -> Result<usize, Strin
                 }
             }
             "(" | "[" => {
-                // What is indexed is an operand.
+                // The indexed value is an operand.
                 open.operators += usize::from(token == "[");
                 brackets.push(Open::default());
             }
@@ -205,7 +205,7 @@ pub(super) fn check_source(wgsl: &str, is_software: bool) -> Result<usize, Strin
                 open.angles = if token == "<" { open.angles + 1 } else { open.angles.saturating_sub(1) };
                 open.operators += 1;
             }
-            // A number may have members, as a mistake.
+            // By mistake, a number may have members.
             _ if is_number(token) => open.operators += token.matches('.').count().saturating_sub(1),
             _ if token.starts_with(OPERATORS) => open.operators += 1,
             _ => {}
@@ -219,7 +219,7 @@ pub(super) fn check_source(wgsl: &str, is_software: bool) -> Result<usize, Strin
             _ => {}
         }
         declarations += usize::from(matches!(token, ";" | "}") && blocks.len() == 1);
-        // Two levels are the module and the function.
+        // The module and the function are two levels.
         if is_software && outside > MAX_SOFTWARE_BLOCKS + 2 {
             return Err(format!(
                 "line {line}: more than {MAX_SOFTWARE_BLOCKS} blocks, `else if`s or cases nest; the device takes no more: \
@@ -242,21 +242,21 @@ pub(super) fn check_source(wgsl: &str, is_software: bool) -> Result<usize, Strin
     Ok(deepest)
 }
 
-/// What operators, and points before members, start with.
+/// The first characters of operators, and of points before members.
 const OPERATORS: [char; 14] = ['+', '-', '*', '/', '%', '&', '|', '^', '~', '!', '<', '>', '=', '.'];
 
 /// The operators of two characters that count once.
 const PAIRS: [&str; 19] =
     ["&&", "||", "==", "!=", "<=", ">=", "<<", ">>", "->", "++", "--", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^="];
 
-/// The text's tokens. Comments and blanks are left out.
+/// The text's tokens, without comments and blanks.
 struct Tokens<'a> {
     rest: &'a str,
 }
 
 impl<'a> Tokens<'a> {
-    /// The next token, and what is left out before it. `in_type` says that `>` may end a type's arguments: it stands
-    /// alone.
+    /// Returns the text left out before the next token, and the token. `in_type` says that `>` may end a type's
+    /// arguments: then it is a token of its own.
     fn next(&mut self, in_type: bool) -> Option<(&'a str, &'a str)> {
         let start = self.rest;
         loop {
@@ -287,22 +287,22 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Whether a number stands at the start of a text.
+/// Whether a text starts with a number.
 fn is_number(text: &str) -> bool {
     text.strip_prefix('.').unwrap_or(text).starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// The characters between tokens, with WGSL's marks of the direction of writing.
+/// Whether a character may stand between tokens. WGSL's marks of the direction of writing may, too.
 fn is_blank(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{200e}' | '\u{200f}')
 }
 
-/// The characters that end a line, and a comment in it.
+/// Whether a character ends a line, and a comment in it.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\n'..='\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// What follows a comment, which may hold others. The text starts behind its `/*`.
+/// Returns what follows a comment, which may hold others. The text starts behind its `/*`.
 fn behind_comment(text: &str) -> &str {
     let mut characters = text.chars();
     let (mut before, mut open) = (characters.next(), 1);
@@ -322,17 +322,17 @@ fn behind_comment(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
-    use crate::expr::{BinaryOp, Expr, UnaryOp};
+    use crate::base::dtype::DType;
     use crate::kernels::KernelConfig;
     use crate::kernels::elementwise::{Elementwise, InputLayout};
+    use crate::kernels::expr::{BinaryOp, Expr, UnaryOp};
     use crate::shader::{Target, wgsl};
     use naga::valid::{Capabilities, ValidationFlags, Validator};
     use rspirv::binary::Assemble;
     use rspirv::dr::Builder;
     use rspirv::spirv::{FunctionControl, LoopControl, SelectionControl};
 
-    /// How deep brackets stand in each other.
+    /// Returns how deep brackets nest.
     fn brackets(text: &str) -> usize {
         let mut open = 0usize;
         let depths = text.chars().map(|c| {
@@ -346,7 +346,7 @@ mod tests {
         depths.max().unwrap_or(0)
     }
 
-    /// Asserts that WGSL is far from where naga's parser ends, at 200, and from where [`check_source`] does.
+    /// Asserts that WGSL is far from the limit of naga's parser, 200, and from the one of [`check_source`].
     fn check_flat(name: &str, text: &str) {
         let (brackets, depth) = (brackets(text), check_source(text, true).unwrap());
         assert!(brackets <= 2 * MAX_UNNAMED && depth <= MAX_DEPTH / 4, "{name}: {brackets}, {depth}");
@@ -354,12 +354,12 @@ mod tests {
 
     #[test]
     fn kernels_of_the_crate_are_flat() {
-        for kernel in crate::catalogue(Target::WEBGPU).unwrap() {
+        for kernel in crate::engine::catalogue::catalogue(Target::WEBGPU).unwrap() {
             check_flat(&kernel.name, &wgsl::translate(&kernel).unwrap());
         }
     }
 
-    /// Twice as many operations as fusion puts into a kernel, each over the last one.
+    /// Fuses twice as many operations as fusion puts into a kernel, each over the last one.
     #[test]
     fn fused_expressions_are_flat() {
         const OPERATIONS: usize = 48;
@@ -395,7 +395,7 @@ mod tests {
         )
     }
 
-    /// Something that nests `n` deep, of each sort.
+    /// Returns a text of each sort that nests `n` deep.
     fn deep(n: usize) -> Vec<(&'static str, String)> {
         let around = |before: &str, inner: &str, behind: &str| before.repeat(n) + inner + &behind.repeat(n);
         let value = |value: String| kernel("", &format!("y[0] = {value};"));
@@ -467,7 +467,7 @@ mod tests {
         assert!(depth < 20, "{depth}");
     }
 
-    /// Selections or loops in each other, or one behind the other.
+    /// Returns SPIR-V with selections or loops that nest, or stand one behind the other.
     fn flow(count: usize, is_loop: bool, is_nested: bool) -> Vec<u32> {
         let mut b = Builder::new();
         let (void, bool) = (b.type_void(), b.type_bool());
@@ -539,7 +539,7 @@ mod tests {
         assert_eq!(check_types(&types(256)), Err("types nest 256 deep; 255 are possible".into()));
     }
 
-    /// Names are written where the values are computed, before what they come from changes.
+    /// Names are written where the values are computed, before the memory that they come from changes.
     #[test]
     fn named_values_keep_their_place() {
         let chain = "u32(y[0] + 1u)".to_string() + &" + y[2]".repeat(80);

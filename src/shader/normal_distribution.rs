@@ -6,9 +6,9 @@ use super::value::Value;
 use std::f64::consts::{SQRT_2, TAU};
 
 impl<'k> Value<'k> {
-    /// The probability that a normally distributed number is above this one, from 0 on, times `exp(self^2 / 2)`: with the
-    /// right `k`, the product of `u = 2 k / (self + k)` and a polynomial of `1 - u`, fitted for the smallest relative error
-    /// from 0 to 13.5 (as a double, to 39).
+    /// The probability that a normally distributed number is above this one, times `exp(self^2 / 2)`. This number must
+    /// not be negative. With the right `k`, the result is `u = 2 k / (self + k)` times a polynomial of `1 - u`. The
+    /// polynomial is fitted for the smallest relative error from 0 to 13.5 (as a double, to 39).
     fn scaled_normal_tail(self) -> Value<'k> {
         let k = self.by_precision(2.25, double::NORMAL_TAIL_SHIFT);
         let u = self.literal(2.0 * k) / (self + k);
@@ -28,7 +28,7 @@ impl<'k> Value<'k> {
         u * (self.literal(1.0) - u).polynomial(self.by_precision(&single, &double::NORMAL_TAIL))
     }
 
-    /// How far this double is from the number that the rounded `u` of its tail stands for.
+    /// Returns this double minus the number for which the rounded `u` of its tail is exact.
     fn lost_in_tail(self) -> Value<'k> {
         let k = double::NORMAL_TAIL_SHIFT;
         let sum = (self + k).opaque();
@@ -65,14 +65,15 @@ impl<'k> Value<'k> {
         self.is_nan().select(self, result)
     }
 
-    /// `x` times the probability that a normally distributed number is below `x`, within 5 ulp also where that is tiny.
+    /// `x` times the probability that a normally distributed number is below `x`. It is within 5 ulp, also if the
+    /// probability is tiny.
     pub fn gelu(self) -> Value<'k> {
-        // From here on that probability is 0 or 1.
+        // From here on the probability is 0 or 1.
         let t = self.abs().min(self.by_precision(14.375, 39.0));
         let tail = t.scaled_normal_tail();
         let [high, low] = t.split();
         let positive = self.gt(0.0);
-        // Where the probability alone would be subnormal, its product with t need not be.
+        // The probability alone may be subnormal although its product with t is not.
         let factor = positive.select(t.literal(1.0), t) * tail;
         let (square, rest) = (high * high * -0.5, low * (t + high) * -0.5);
         let rest = if self.ty.scalar == Scalar::F64 {
@@ -83,7 +84,7 @@ impl<'k> Value<'k> {
         };
         let tail = factor.times_exp(square, rest);
         let result = positive.select(self * (self.literal(1.0) - tail), -tail);
-        // Minus infinity times 0.
+        // Minus infinity times 0 is NaN.
         let result = self.eq(self.special(f32::NEG_INFINITY)).select(self.special(f32::NAN), result);
         self.is_nan().select(self, result)
     }

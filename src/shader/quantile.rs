@@ -1,6 +1,6 @@
-//! Quantiles: the numbers below which a given part of a distribution lies. Of uniform random numbers they make those of
-//! the distribution. All within 3 ulp, whether products and sums are fused or not: by trial of every number that
-//! `random` draws.
+//! Quantiles: the numbers below which a given part of a distribution lies. They turn uniform random numbers into
+//! numbers of the distribution. All are within 3 ulp, whether products and sums are fused or not. That was tried with
+//! every number that `random` draws.
 
 use super::value::Value;
 use std::f64::consts::E;
@@ -9,9 +9,10 @@ use std::f64::consts::E;
 const ONE_OVER_E: [f64; 2] = [0.367_879_45, -9.149_756e-9];
 
 impl<'k> Value<'k> {
-    /// The quantile of the normal distribution at `(1 + self) / 2`, for odd multiples of 2^-23 between -1 and 1. As in M.
-    /// Giles, "Approximating the erfinv function", 2010, it is `self` times a function of `log(1 - self^2)`; the
-    /// coefficients are minimax fits of their own, in both parts of polynomials, as devices round square roots as they like.
+    /// The quantile of the normal distribution at `(1 + self) / 2`, for odd multiples of 2^-23 between -1 and 1. As in
+    /// M. Giles, "Approximating the erfinv function", 2010, it is `self` times a function of `log(1 - self^2)`. The
+    /// coefficients are separate minimax fits. Both parts are polynomials, because devices round square roots as they
+    /// like.
     pub(crate) fn normal_quantile(self) -> Value<'k> {
         let w = -((self.literal(1.0) - self) * (self + 1.0)).log();
         let central = (w - 2.5).polynomial(&[
@@ -44,7 +45,7 @@ impl<'k> Value<'k> {
 
     /// The quantile of the Gumbel distribution, `-log(-log(self))`, for odd multiples of 2^-24 between 0 and 1.
     pub(crate) fn gumbel_quantile(self) -> Value<'k> {
-        // Next to 1 / e, where the inner logarithm is -1 and the result 0: with `self = (1 + t) / e` the result is
+        // Next to 1 / e the inner logarithm is -1 and the result is 0. With `self = (1 + t) / e` the result is
         // `-log(1 - log(1 + t))`, which keeps its digits.
         let near = self.gt(0.27) & self.lt(0.48);
         let t = ((self - ONE_OVER_E[0]).opaque() - ONE_OVER_E[1]) * E;

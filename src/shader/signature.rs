@@ -1,13 +1,13 @@
 //! [`Signature`]: what a kernel takes, by name.
 
 use super::module::Access;
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use std::fmt;
 
-/// What a kernel takes: buffers and numbers, in the order in which they are handed over.
+/// What a kernel takes: buffers and numbers, in the order of the arguments.
 ///
-/// Buffers are bound in this order, the first one at binding 0; numbers fill the words of the parameter block in this
-/// order. Both count by themselves.
+/// Buffers are bound in this order, the first one at binding 0. Numbers fill the words of the parameter block in this
+/// order. The two kinds are counted separately.
 ///
 /// ```
 /// use marquetry::{DType, Signature};
@@ -41,33 +41,33 @@ impl Slot {
     }
 }
 
-/// What goes there.
+/// What an argument is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotKind {
-    /// The elements of a tensor, which an index of the kernel counts in units of `element_bytes`.
+    /// The elements of a tensor. An index of the kernel counts units of `element_bytes`.
     Buffer { dtype: DType, access: Access, element_bytes: u32 },
     /// A word of the parameter block.
     Scalar(DType),
 }
 
 impl Signature {
-    /// The signature of a kernel that takes nothing yet. The name is for messages.
+    /// Returns the signature of a kernel that takes nothing yet. The name is for messages.
     pub fn new(kernel: impl Into<String>) -> Self {
         Signature { kernel: kernel.into(), slots: Vec::new() }
     }
 
-    /// Adds a tensor that the kernel reads: its elements in row-major order without gaps. Narrow
-    /// dtypes are packed in words of 32 bits: four of `u8`, `i8` or `bool`, two of `f16` or `bf16`.
+    /// Adds a tensor that the kernel reads: its elements in row-major order without gaps. Narrow dtypes are packed in
+    /// words of 32 bits: four of `u8`, `i8` or `bool`, two of `f16` or `bf16`.
     pub fn input(self, name: &str, dtype: DType) -> Self {
         self.with_buffer(name, dtype, Access::Read)
     }
 
-    /// Adds a tensor that is made for the kernel to write.
+    /// Adds a new tensor that the kernel writes.
     pub fn output(self, name: &str, dtype: DType) -> Self {
         self.with_buffer(name, dtype, Access::Write)
     }
 
-    /// Adds a tensor that the kernel gets a copy of, to read and to write.
+    /// Adds a tensor that the kernel reads and writes. It gets a copy.
     pub fn in_out(self, name: &str, dtype: DType) -> Self {
         self.with_buffer(name, dtype, Access::ReadWrite)
     }
@@ -87,7 +87,7 @@ impl Signature {
         self.slots.push(Slot { name: name.into(), kind });
     }
 
-    /// The kernel's name.
+    /// Returns the kernel's name.
     pub fn kernel(&self) -> &str {
         &self.kernel
     }
@@ -96,7 +96,7 @@ impl Signature {
         &self.slots
     }
 
-    /// How the kernel uses each of its buffers.
+    /// Returns how the kernel uses each of its buffers.
     pub(crate) fn bindings(&self) -> impl Iterator<Item = Access> {
         self.slots.iter().filter_map(|slot| match slot.kind {
             SlotKind::Buffer { access, .. } => Some(access),

@@ -1,8 +1,8 @@
-//! What a SPIR-V module that somebody brings says of itself. It is read word by word, so that instructions and
-//! capabilities which `rspirv` does not know yet are passed over.
+//! What an app's SPIR-V module says about itself. It is read word by word, so instructions and capabilities that
+//! `rspirv` does not know yet are skipped.
 
 use super::target::Dialect;
-use crate::device::Features;
+use crate::base::features::Features;
 use rspirv::spirv::{BuiltIn, Capability, Decoration, ExecutionMode, ExecutionModel, MAGIC_NUMBER, Op};
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use std::collections::HashMap;
 pub(crate) struct EntryPoint {
     /// The id of its function.
     pub function: u32,
-    /// Invocations per workgroup, where the module tells.
+    /// Invocations per workgroup, if the module says so.
     pub local_size: Option<[u32; 3]>,
-    /// What the module's capabilities require, of what this crate knows of.
+    /// The features that the module's capabilities require, as far as this crate knows them.
     pub requires: Features,
 }
 
-/// The words behind the number of each instruction, with that number.
+/// Returns the number of each instruction, and the words behind its first one.
 pub(super) fn instructions(words: &[u32]) -> impl Iterator<Item = (u32, &[u32])> {
     let mut rest = words.get(5..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -27,7 +27,7 @@ pub(super) fn instructions(words: &[u32]) -> impl Iterator<Item = (u32, &[u32])>
     })
 }
 
-/// A string literal: UTF-8 up to a zero byte, the first byte in the lowest bits.
+/// Reads a string literal: UTF-8 up to a zero byte, the first byte in the lowest bits.
 fn text(words: &[u32]) -> String {
     let bytes = words.iter().flat_map(|word| word.to_le_bytes()).take_while(|&byte| byte != 0);
     String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
@@ -76,12 +76,13 @@ fn check_model(name: &str, model: u32, dialect: Dialect) -> Result<(), String> {
     })
 }
 
-/// Says that an entry point is no compute shader.
+/// Returns the message that an entry point is no compute shader.
 pub(super) fn wrong_stage(name: &str, what: &str) -> String {
     format!("entry point `{name}` is {what}; a kernel needs a compute entry point")
 }
 
-/// The invocations per workgroup. A constant that is decorated as such comes before the entry point's own mode.
+/// Returns the invocations per workgroup. A constant that is decorated as the size takes precedence over the entry
+/// point's own mode.
 fn local_size(words: &[u32], function: u32) -> Option<[u32; 3]> {
     let (mut size, mut size_ids, mut decorated) = (None, None, None);
     let mut constants = HashMap::new();
@@ -116,7 +117,7 @@ fn local_size(words: &[u32], function: u32) -> Option<[u32; 3]> {
     size_ids.and_then(values).or(size)
 }
 
-/// Says that there is no entry point of a name, and which there are.
+/// Returns the message that there is no entry point of a name. It lists those that there are.
 pub(super) fn no_entry_point<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
     let others: Vec<String> = others.map(|name| format!("`{name}`")).collect();
     let others = if others.is_empty() { "none".into() } else { others.join(", ") };
@@ -137,7 +138,7 @@ fn require(features: &mut Features, capability: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(feature = "webgpu")]
+    #[cfg(has_webgpu)]
     use crate::shader::nesting;
     use crate::shader::{Access, KernelBuilder, Target, Type, footprint};
 
@@ -175,7 +176,7 @@ mod tests {
             _ = entry_point(words, "main", Dialect::Vulkan);
             _ = entry_point(words, "main", Dialect::OpenCl);
             _ = footprint::of_spirv(words, words.get(3).copied().unwrap_or(0));
-            #[cfg(feature = "webgpu")]
+            #[cfg(has_webgpu)]
             {
                 _ = nesting::check_control_flow(words, true);
             }

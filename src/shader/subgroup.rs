@@ -53,7 +53,7 @@ impl<'k> Value<'k> {
         self.subgroup(Op::GroupNonUniformShuffle, self.ty, Capability::GroupNonUniformShuffle, &operands)
     }
 
-    /// The value that a lane of the subgroup holds whose number is known when the kernel is written.
+    /// The value that a given lane of the subgroup holds. Its number is known when the kernel is written.
     pub fn subgroup_broadcast(self, lane: u32) -> Value<'k> {
         let operands = [self.operand(), self.kernel.u32(lane).operand()];
         self.subgroup(Op::GroupNonUniformBroadcast, self.ty, Capability::GroupNonUniformBallot, &operands)

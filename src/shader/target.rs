@@ -1,11 +1,11 @@
-//! For whom a kernel is generated.
+//! What a kernel is generated for.
 
 use rspirv::spirv::AddressingModel;
 
 /// The flavour of SPIR-V.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// `Shader`, logical addressing, GLSL.std.450: for Vulkan, and for WGSL by way of naga.
+    /// `Shader`, logical addressing, GLSL.std.450: for Vulkan, and through naga for WGSL.
     Vulkan,
     /// `Kernel`, 64-bit physical addressing, OpenCL.std: for Level Zero and OpenCL.
     OpenCl,
@@ -25,25 +25,26 @@ pub enum ParameterBlock {
 pub struct Target {
     /// The flavour of SPIR-V.
     pub dialect: Dialect,
-    /// Where the parameter block is (the OpenCL dialect passes it as kernel arguments).
+    /// Where the parameter block is. The OpenCL dialect passes it as kernel arguments.
     pub parameters: ParameterBlock,
-    /// The number of lanes in the subgroups of kernels that use subgroups, where that can be chosen (the OpenCL dialect).
+    /// The number of lanes in a subgroup, for kernels that use subgroups, if it can be chosen (the OpenCL dialect).
     pub subgroup_size: Option<u32>,
-    /// Whether buffers are reached by their addresses instead of being bound (the Vulkan dialect): no limit of a binding bounds
-    /// them. The addresses follow the parameters in their block, two words for each buffer, the low one first.
+    /// Whether buffers are reached by their addresses instead of being bound (the Vulkan dialect). Then no limit of a
+    /// binding bounds them. The addresses follow the parameters in their block, two words for each buffer, the low one
+    /// first.
     pub addresses: bool,
-    /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
+    /// Whether the driver's instruction unpacks halves, one step instead of a dozen. Few drivers are known to keep
     /// subnormal numbers and NaN.
     pub unpacks_halves: bool,
-    /// Whether halves are packed by the device's own conversion, which takes one step for two dozen: the device promises to
-    /// round to the nearest, and to keep subnormal halves, as far as kernels tell it to (SPIR-V's `RoundingModeRTE` and
-    /// `DenormPreserve` for 16 bits).
+    /// Whether the device's own conversion packs halves, one step instead of two dozen. The device promises to round to
+    /// the nearest and to keep subnormal halves, if kernels tell it to (SPIR-V's `RoundingModeRTE` and `DenormPreserve`
+    /// for 16 bits).
     pub packs_halves: bool,
-    /// Whether integer dot products are the device's instruction, and not made of products one by one: it has
+    /// Whether integer dot products use the device's instruction instead of single products. The device has
     /// [`Features::integer_dot_products`](crate::Features::integer_dot_products).
     pub integer_dot_products: bool,
-    /// Whether the kernel goes through WGSL, perhaps in a browser: it has no way to ask for unrolled loops, and bounds of loops
-    /// around barriers have to come from parameters.
+    /// Whether the kernel goes through WGSL, perhaps in a browser. WGSL cannot ask for unrolled loops, and bounds of
+    /// loops around barriers have to come from parameters.
     pub wgsl: bool,
 }
 
@@ -82,12 +83,12 @@ impl Target {
         wgsl: false,
     };
 
-    /// The form for buffers that are larger than can be bound, or are not.
+    /// Returns the form for launches with a buffer too large to be bound (`large`), or without one.
     pub(crate) fn for_buffers(self, large: bool) -> Target {
         Target { addresses: large && self.dialect == Dialect::Vulkan, ..self }
     }
 
-    /// How the Vulkan dialect points at memory.
+    /// Returns how the Vulkan dialect points at memory.
     pub(super) fn addressing(self) -> AddressingModel {
         if self.addresses { AddressingModel::PhysicalStorageBuffer64 } else { AddressingModel::Logical }
     }

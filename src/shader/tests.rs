@@ -1,33 +1,29 @@
-//! The kernel language on devices: what the crate's own kernels do not show.
+//! The kernel language on devices, as far as the crate's own kernels do not show it.
 
 use super::*;
-use crate::device::MemoryKind;
-use crate::device::backend::{Backend, Command, MemoryUse, Region, Step};
-use crate::error::Error;
+use crate::backend::contract::{Backend, Command, MemoryUse, Region, Step};
+use crate::backend::info::MemoryKind;
+use crate::backend::registry;
+use crate::base::error::Error;
 use half::f16;
 use smallvec::SmallVec;
 use std::sync::mpsc;
 
 /// Every backend that is compiled in.
 fn backends() -> Vec<Box<dyn Backend>> {
-    vec![
-        #[cfg(feature = "vulkan")]
-        Box::new(crate::device::vulkan::VulkanBackend::open(0).expect("a Vulkan device: run `make setup`")),
-        #[cfg(feature = "webgpu")]
-        Box::new(
-            pollster::block_on(crate::device::webgpu::WebGpuBackend::open(0))
-                .expect("a WebGPU device: run `make setup`"),
-        ),
-        #[cfg(feature = "level-zero")]
-        Box::new(crate::device::level_zero::LevelZeroBackend::open(0).expect("a Level Zero device: run `make setup`")),
-    ]
+    let open = |kind| match pollster::block_on(registry::open(kind, 0)) {
+        Ok(backend) => backend,
+        Err(error) => panic!("a {kind} device: run `make setup` ({error})"),
+    };
+    registry::compiled_in().map(open).collect()
 }
 
-fn allocate(backend: &dyn Backend, words: usize, memory: MemoryUse) -> crate::device::backend::BufferId {
+fn allocate(backend: &dyn Backend, words: usize, memory: MemoryUse) -> crate::backend::contract::BufferId {
     backend.allocate((words as u64 * 4).next_multiple_of(16), memory).unwrap()
 }
 
-/// Runs one dispatch: the inputs in the order of the first bindings, then one output of `words` words, first zero.
+/// Runs one dispatch. The first bindings are the inputs, in order. The last is an output of `words` words, zero at
+/// first.
 fn run(backend: &dyn Backend, module: &Module, inputs: &[&[u32]], words: usize, groups: u32) -> Vec<u32> {
     let kernel = backend.compile(module, None).unwrap().kernel;
     let mut steps = Vec::new();
@@ -81,7 +77,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn loops_and_branches() {
-    // The number of steps of the Collatz sequence, cut off at 50; 1000 is added for odd starts and 2000 for even ones.
+    // The number of steps of the Collatz sequence, at most 50. Odd starts add 1000, even ones 2000.
     let host = |start: u32| {
         let (mut x, mut steps) = (start, 0);
         while x != 1 && steps < 50 {
@@ -122,7 +118,7 @@ fn local_arrays_vectors_and_unrolled_loops() {
         let sum = k.var(k.u32(0));
         k.for_step(0, 4, 2, |j| sum.set(sum.get() + array.load(j)));
         let lanes = x.load(i).lanes();
-        // The sum of the even places of the reversed array is that of the odd lanes.
+        // The even places of the reversed array hold the odd lanes.
         let same = sum.get().eq(lanes[1] + lanes[3]);
         let reversed = k.vector(&[0, 1, 2, 3].map(|j: u32| array.load(j)));
         y.store(i, same.select(reversed, 0));
@@ -133,7 +129,7 @@ fn local_arrays_vectors_and_unrolled_loops() {
 
 #[test]
 fn atomics_in_buffers_and_workgroup_memory() {
-    // Per workgroup of 64 numbers: sum, maximum, minimum through workgroup memory; over all, a sum by
+    // Each workgroup of 64 numbers takes their sum, maximum and minimum through workgroup memory. All take a sum by
     // compare-exchange, and one by exchange.
     let numbers: Vec<u32> = (0..256).map(|i| (i * 2_654_435_761u64 % 1000) as u32).collect();
     let write = |k: &KernelBuilder| {
@@ -155,7 +151,7 @@ fn atomics_in_buffers_and_workgroup_memory() {
         k.when(lane.lt(3), || {
             y.atomic_add(group * 3 + lane, shared.load(lane));
         });
-        // The last word is the sum of all: read, add, and try until nobody came between.
+        // Word 12 is the sum of all: read, add, and try until nobody came between.
         let (seen, open) = (k.var(k.u32(0)), k.var(k.bool(true)));
         k.while_(
             || open.get(),
@@ -166,7 +162,7 @@ fn atomics_in_buffers_and_workgroup_memory() {
                 seen.set(found);
             },
         );
-        // The same by taking the word and putting it back, until nobody has put anything there meanwhile.
+        // Word 13 is the same: take the word and put it back, until nobody has put anything there in between.
         let carried = k.var(number);
         k.while_(
             || carried.get().ne(0),
@@ -187,7 +183,7 @@ fn atomics_in_buffers_and_workgroup_memory() {
 #[test]
 fn subgroups() {
     let numbers: Vec<u32> = (0..64).map(|i| i * 7 % 31).collect();
-    // Checked against the same thing done through workgroup memory: 1 where all agree.
+    // Compared with the same through workgroup memory: 1 if all agree.
     let write = |k: &KernelBuilder| {
         let x = k.buffer("x", Type::U32, Access::Read);
         let y = k.buffer("y", Type::U32, Access::Write);
@@ -240,7 +236,7 @@ fn halves_are_packed_and_unpacked_exactly() {
         let (x, y) = (k.buffer("x", Type::U32, Access::Read), k.buffer("y", Type::U32, Access::Write));
         let i = k.global_index();
         let [low, high] = x.load(i).unpack_f16();
-        // The payload of a NaN is the device's own.
+        // Each device has its own payload of NaN.
         let nan = low.is_nan() | high.is_nan();
         y.store(i, nan.select(k.u32(0x8000_0000), k.pack_f16(low, high)));
     };
@@ -334,7 +330,7 @@ fn mistakes_are_errors() {
 fn absurd_numbers_of_lanes_make_no_instructions() {
     const LANES: u32 = 1 << 20;
     let wide = Type { scalar: Scalar::F32, lanes: LANES };
-    // Each is told by its first mistake, and what is done with what comes of it makes few instructions, too.
+    // Each case is reported by its first mistake. What follows from its result makes few instructions, too.
     let writes: [fn(&KernelBuilder, Type); 10] = [
         |k, _| _ = k.f32(1.0).splat(LANES).lanes(),
         |k, _| _ = k.f32(1.0).splat(3).lanes(),

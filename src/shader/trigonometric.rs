@@ -1,5 +1,5 @@
-//! Trigonometric functions and their inverses, within 3 ulp. Coefficients and ranges are from the Cephes library
-//! (S. Moshier, 1992, single precision), those of doubles in `double.rs`.
+//! Trigonometric functions and their inverses, within 3 ulp. Coefficients and ranges are from the Cephes library (S.
+//! Moshier, 1992, single precision). The ones of doubles are in `double.rs`.
 
 use super::double;
 use super::types::Scalar;
@@ -7,9 +7,9 @@ use super::value::Value;
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, FRAC_PI_4, PI};
 
 impl<'k> Value<'k> {
-    /// The nearest multiple of pi/2, modulo 4, and the angle from there, for magnitudes up to 10,000.
+    /// Returns the nearest multiple of pi/2, modulo 4, and the angle from there, for magnitudes up to 10,000.
     fn quadrant(self) -> (Value<'k>, Value<'k>) {
-        // pi/2 in four parts so that the products are exact, and the angle keeps its digits where it is tiny.
+        // pi/2 is in four parts, so that the products are exact and a tiny angle keeps its digits.
         let n = (self * FRAC_2_PI).round();
         if self.ty.scalar == Scalar::F64 {
             let [a, b, c, d] = double::FRAC_PI_2;
@@ -64,7 +64,7 @@ impl<'k> Value<'k> {
         (self * z).fma(p, self)
     }
 
-    /// The arc sine; NaN outside of -1 to 1.
+    /// The arc sine. It is NaN outside of -1 to 1.
     pub fn asin(self) -> Value<'k> {
         let a = self.abs();
         let outer = a.gt(0.5);
@@ -74,7 +74,7 @@ impl<'k> Value<'k> {
         a.le(1.0).select(result, self.special(f32::NAN))
     }
 
-    /// The arc cosine; NaN outside of -1 to 1.
+    /// The arc cosine. It is NaN outside of -1 to 1.
     pub fn acos(self) -> Value<'k> {
         let a = self.abs();
         let outer = a.gt(0.5);
@@ -88,7 +88,7 @@ impl<'k> Value<'k> {
     /// The arc tangent.
     pub fn atan(self) -> Value<'k> {
         let a = self.abs();
-        // From tan(3 pi / 8) on, and from tan(pi / 8) on.
+        // Beyond tan(3 pi / 8), and beyond tan(pi / 8).
         let (large, middle) = (a.gt(2.414_213_7), a.gt(0.414_213_57));
         let numerator = large.select(a.literal(-1.0), a - 1.0);
         let ratio = numerator / large.select(a, a + 1.0);
@@ -101,12 +101,12 @@ impl<'k> Value<'k> {
         self.is_nan().select(self, result)
     }
 
-    /// The angle of the point (`x`, self) from the x axis, from -pi to pi.
+    /// The angle of the point (`x`, `self`) from the x axis, from -pi to pi.
     pub fn atan2(self, x: Value<'k>) -> Value<'k> {
         let (a, b) = (self.abs(), x.abs());
         let steep = a.gt(b);
         let (small, large) = (steep.select(b, a), steep.select(a, b));
-        // On the diagonal also where both are infinite; at the origin the angle is that of the axis.
+        // On the diagonal the ratio is 1, also if both are infinite. At the origin the angle is the one of the axis.
         let ratio = a.eq(b).select(a.literal(1.0), small.divide(large));
         let arc = large.eq(0.0).select(a.literal(0.0), ratio).atan();
         let arc = steep.select(a.literal(FRAC_PI_2) - arc, arc);

@@ -1,12 +1,12 @@
 //! The types of values in a kernel.
 
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use std::fmt;
 
 /// A component type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scalar {
-    /// A truth value; it lives in registers only, never in memory.
+    /// A truth value. It lives in registers only, never in memory.
     Bool,
     /// Signed 32-bit integer.
     I32,
@@ -57,12 +57,12 @@ impl Type {
         Type { scalar, lanes: 4 }
     }
 
-    /// The same number of lanes of another scalar.
+    /// Returns the type with as many lanes of another scalar.
     pub const fn with_scalar(self, scalar: Scalar) -> Type {
         Type { scalar, lanes: self.lanes }
     }
 
-    /// The type of one lane.
+    /// Returns the type of one lane.
     pub const fn lane(self) -> Type {
         Type { scalar: self.scalar, lanes: 1 }
     }
@@ -77,18 +77,18 @@ impl Type {
         matches!(self.scalar, Scalar::I32 | Scalar::U32 | Scalar::I64)
     }
 
-    /// The integers that hold the bits of the lanes.
+    /// Returns the integers that hold the bits of the lanes.
     pub(crate) const fn bits(self) -> Type {
         let wide = matches!(self.scalar, Scalar::I64 | Scalar::F64);
         self.with_scalar(if wide { Scalar::I64 } else { Scalar::U32 })
     }
 
-    /// How many bits the fraction of a float of 32 or 64 bits has, and what is added to its exponent.
+    /// Returns how many fraction bits a float of 32 or 64 bits has, and the bias of its exponent.
     pub(crate) const fn float_format(self) -> (u32, u32) {
         if matches!(self.scalar, Scalar::F64) { (52, 1023) } else { (23, 127) }
     }
 
-    /// The dtype of a tensor whose elements are the lanes; of a truth value that of the word to use for it.
+    /// Returns the dtype of a tensor whose elements are the lanes. A truth value uses the dtype of a word.
     pub(crate) const fn dtype(self) -> DType {
         match self.scalar {
             Scalar::Bool | Scalar::U32 => DType::U32,
@@ -100,7 +100,7 @@ impl Type {
         }
     }
 
-    /// The size in memory.
+    /// Returns the size in memory.
     pub const fn size_in_bytes(self) -> u32 {
         let lane: u32 = match self.scalar {
             Scalar::F16 => 2,
@@ -130,7 +130,7 @@ impl fmt::Display for Type {
 }
 
 impl DType {
-    /// The type in which a kernel computes with elements of this dtype: narrow ones are widened.
+    /// Returns the type in which a kernel computes with elements of this dtype. Narrow ones are widened.
     pub(crate) const fn compute_scalar(self) -> Scalar {
         match self {
             DType::Bool | DType::U8 | DType::U32 => Scalar::U32,

@@ -8,8 +8,8 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{Op, Word};
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
-/// A scalar or vector in a register. Operators record instructions; vectors are computed lane by lane, and a scalar
-/// operand of a vector operation is spread over the lanes.
+/// A scalar or vector in a register. Operators record instructions. Vectors are computed lane by lane. If one operand
+/// is a scalar and the other a vector, the scalar is spread over the lanes.
 #[derive(Clone, Copy)]
 pub struct Value<'k> {
     pub(super) kernel: &'k KernelBuilder,
@@ -17,9 +17,10 @@ pub struct Value<'k> {
     pub(super) ty: Type,
 }
 
-/// What may stand at the right of an operator: a value, or a number, which takes the type of the left side.
+/// The right side of an operator: a value, or a number, which takes the type of the left side.
 pub trait IntoValue<'k> {
-    /// The operand as a value of type `like`, or of its own type if it is a value already.
+    /// Returns a number as a value of type `like`. A value keeps its type, but a scalar is spread over the lanes of
+    /// `like`.
     fn into_value(self, kernel: &'k KernelBuilder, like: Type) -> Value<'k>;
 }
 
@@ -51,7 +52,7 @@ macro_rules! number_into_value {
 
 number_into_value!(i32, u32, i64, f32, f64);
 
-/// Which instruction an operator is, by the kind of its operands.
+/// The instructions of an operator, by the kind of its operands.
 struct Opcodes {
     symbol: &'static str,
     float: Option<Op>,
@@ -94,7 +95,7 @@ impl<'k> Value<'k> {
         Operand::IdRef(self.id)
     }
 
-    /// A number of this value's type.
+    /// Returns a number as a value of this value's type.
     pub fn literal(self, number: impl IntoValue<'k>) -> Value<'k> {
         number.into_value(self.kernel, self.ty)
     }
@@ -114,7 +115,8 @@ impl<'k> Value<'k> {
             Some(op) if lhs.ty == rhs.ty => {
                 let rhs = if lhs.kernel.checked { lhs.defined_operand(op, rhs) } else { rhs };
                 if op == Op::SRem {
-                    // Vulkan leaves the instruction undefined for negative numbers, and NVIDIA's driver makes use of it.
+                    // Vulkan leaves the instruction undefined for negative numbers, and NVIDIA's driver makes use of
+                    // that.
                     let quotient = lhs.kernel.emit(Op::SDiv, lhs.ty, [lhs.operand(), rhs.operand()]);
                     return lhs - quotient * rhs;
                 }
@@ -127,7 +129,7 @@ impl<'k> Value<'k> {
         }
     }
 
-    /// What to put in the place of an operand with which an instruction's result would be undefined.
+    /// Returns the operand, or another one if the instruction's result would be undefined with it.
     fn defined_operand(self, op: Op, rhs: Value<'k>) -> Value<'k> {
         match op {
             Op::UDiv | Op::UMod => rhs.eq(0).select(rhs.literal(1), rhs),
@@ -141,7 +143,7 @@ impl<'k> Value<'k> {
         }
     }
 
-    /// A shift of 64 bits. Its count has 32 of them in WGSL, and as many as what is shifted for compilers of OpenCL.
+    /// Shifts 64 bits. The count has 32 bits in WGSL, and 64 bits for compilers of OpenCL.
     fn shift_wide(self, count: impl IntoValue<'k>, opcodes: &Opcodes) -> Value<'k> {
         let scalar = if self.kernel.target().dialect == Dialect::Vulkan { Scalar::U32 } else { Scalar::I64 };
         let count = count.into_value(self.kernel, self.ty.with_scalar(scalar));
@@ -159,28 +161,28 @@ impl<'k> Value<'k> {
         self.binary(rhs, opcodes, |ty| ty.with_scalar(Scalar::Bool))
     }
 
-    /// `self < rhs`; false where a side is NaN.
+    /// `self < rhs`. False if a side is NaN.
     pub fn lt(self, rhs: impl IntoValue<'k>) -> Value<'k> {
         self.compare(rhs, &Opcodes::arithmetic("<", Op::FOrdLessThan, Op::SLessThan, Op::ULessThan))
     }
 
-    /// `self <= rhs`; false where a side is NaN.
+    /// `self <= rhs`. False if a side is NaN.
     pub fn le(self, rhs: impl IntoValue<'k>) -> Value<'k> {
         self.compare(rhs, &Opcodes::arithmetic("<=", Op::FOrdLessThanEqual, Op::SLessThanEqual, Op::ULessThanEqual))
     }
 
-    /// `self > rhs`; false where a side is NaN.
+    /// `self > rhs`. False if a side is NaN.
     pub fn gt(self, rhs: impl IntoValue<'k>) -> Value<'k> {
         self.compare(rhs, &Opcodes::arithmetic(">", Op::FOrdGreaterThan, Op::SGreaterThan, Op::UGreaterThan))
     }
 
-    /// `self >= rhs`; false where a side is NaN.
+    /// `self >= rhs`. False if a side is NaN.
     pub fn ge(self, rhs: impl IntoValue<'k>) -> Value<'k> {
         let ops = Opcodes::arithmetic(">=", Op::FOrdGreaterThanEqual, Op::SGreaterThanEqual, Op::UGreaterThanEqual);
         self.compare(rhs, &ops)
     }
 
-    /// `self == rhs`; false where a side is NaN.
+    /// `self == rhs`. False if a side is NaN.
     pub fn eq(self, rhs: impl IntoValue<'k>) -> Value<'k> {
         let ops = Opcodes {
             bool: Some(Op::LogicalEqual),
@@ -189,13 +191,13 @@ impl<'k> Value<'k> {
         self.compare(rhs, &ops)
     }
 
-    /// `self != rhs`; true where a side is NaN.
+    /// `self != rhs`. True if a side is NaN.
     pub fn ne(self, rhs: impl IntoValue<'k>) -> Value<'k> {
-        // Not an instruction of its own: on its way through WGSL it becomes one that is false for NaN.
+        // The instruction is not used: on its way through WGSL it becomes one that is false for NaN.
         !self.eq(rhs)
     }
 
-    /// For a condition, lane by lane: `yes` where it holds, else `no`. At least one of them must be a value.
+    /// Chooses between two values, lane by lane: `yes` if this condition holds, else `no`. `no` may be a number.
     pub fn select(self, yes: Value<'k>, no: impl IntoValue<'k>) -> Value<'k> {
         self.kernel.check_own(yes);
         let no = no.into_value(self.kernel, yes.ty);
@@ -219,8 +221,8 @@ impl<'k> Value<'k> {
         self.kernel.emit(Op::Bitcast, ty, [self.operand()])
     }
 
-    /// The nearest value of another type, lane by lane. Floats to integers are cut towards zero and saturate, NaN
-    /// becomes 0; integers are cut modulo 2^32; truth values become 0 or 1.
+    /// Converts to the nearest value of another type, lane by lane. A float is cut towards zero to an integer; it
+    /// saturates, and NaN becomes 0. An integer is cut modulo 2^32. A truth value becomes 0 or 1.
     pub fn convert(self, scalar: Scalar) -> Value<'k> {
         let ty = self.ty.with_scalar(scalar);
         let emit = |op| self.kernel.emit(op, ty, [self.operand()]);
@@ -231,7 +233,7 @@ impl<'k> Value<'k> {
             (Scalar::I32, Scalar::U32) | (Scalar::U32, Scalar::I32) => self.bitcast(ty),
             (Scalar::I32, Scalar::I64) | (Scalar::I64, Scalar::I32) => emit(Op::SConvert),
             (Scalar::I64, Scalar::U32) => self.convert(Scalar::I32).bitcast(ty),
-            // By way of a sign, as the instruction without one would want a type without one.
+            // Goes through a signed type, because the unsigned instruction would want an unsigned one.
             (Scalar::U32, Scalar::I64) => {
                 self.bitcast(self.ty.with_scalar(Scalar::I32)).convert(scalar) & i64::from(u32::MAX)
             }
@@ -239,13 +241,13 @@ impl<'k> Value<'k> {
             (Scalar::U32, Scalar::F32 | Scalar::F64 | Scalar::F16) => emit(Op::ConvertUToF),
             (Scalar::F32 | Scalar::F64 | Scalar::F16, Scalar::F32 | Scalar::F64 | Scalar::F16) => emit(Op::FConvert),
             (Scalar::F16, Scalar::I32 | Scalar::I64 | Scalar::U32) => self.convert(Scalar::F32).convert(scalar),
-            // The instructions leave out-of-range values undefined: those are chosen apart.
+            // The instructions leave out-of-range values undefined, so these are chosen separately.
             (Scalar::F32 | Scalar::F64, Scalar::I32 | Scalar::I64) => {
                 let (smallest, largest) = match scalar {
                     Scalar::I64 => (i64::MIN, i64::MAX),
                     _ => (i32::MIN.into(), i32::MAX.into()),
                 };
-                // A power of two; the largest integer is one less, which a float need not hold.
+                // A power of two. The largest integer is one less, and a float may be unable to hold it.
                 let end = -(smallest as f64);
                 let below = self.lt(-end);
                 let inside = self.ge(-end) & self.lt(end);
@@ -287,17 +289,17 @@ impl<'k> Value<'k> {
         self.kernel.constant(self.ty.bits(), bits)
     }
 
-    /// Whether a lane is NaN, told by its bits: WGSL lets a compiler assume that `x == x`.
+    /// Whether a lane is NaN, by its bits: WGSL lets a compiler assume that `x == x`.
     pub fn is_nan(self) -> Value<'k> {
         self.magnitude().gt(self.infinity_bits())
     }
 
-    /// Whether a lane is an infinity, told by its bits.
+    /// Whether a lane is an infinity, by its bits.
     pub fn is_infinite(self) -> Value<'k> {
         self.magnitude().eq(self.infinity_bits())
     }
 
-    /// Whether a lane is neither NaN nor an infinity, told by its bits.
+    /// Whether a lane is neither NaN nor an infinity, by its bits.
     pub fn is_finite(self) -> Value<'k> {
         self.magnitude().lt(self.infinity_bits())
     }

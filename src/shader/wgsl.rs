@@ -1,15 +1,15 @@
 //! Kernels as WGSL: the Vulkan dialect of SPIR-V, translated by naga.
 
 use super::nesting;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::shader::Module;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Translates a kernel of [`Target::WEBGPU`](crate::shader::Target::WEBGPU), and checks on the way that it uses no
-/// feature but those that it states in `requires`.
+/// Translates a kernel of [`Target::WEBGPU`](crate::shader::Target::WEBGPU). Checks that it uses only the features that
+/// it states in `requires`.
 pub(crate) fn translate(module: &Module) -> Result<String> {
-    // naga's SPIR-V reader still indexes and unwraps in places (an id that no instruction defines, for one), and a
+    // naga's SPIR-V reader still indexes and unwraps in places, for example for an id that no instruction defines. A
     // malformed module must not take the process down.
     on_large_stack(|| without_panics(|| translate_unguarded(module)))
         .and_then(|translated| translated)
@@ -17,7 +17,8 @@ pub(crate) fn translate(module: &Module) -> Result<String> {
         .map_err(|message| Error::Kernel { kernel: module.name.clone(), message })
 }
 
-/// Runs something of naga's, with a panic as an error. Nothing of naga's may outlive the call: it would be torn.
+/// Runs something of naga's, and turns a panic into an error. Nothing of naga's may outlive the call, as it could be
+/// torn.
 pub(crate) fn without_panics<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -26,33 +27,29 @@ pub(crate) fn without_panics<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// The bytes of [`on_large_stack`]. Unoptimized, naga takes up to 40 KB for each of the levels that [`nesting`] lets pass.
-/// The system hands out what is touched.
-#[cfg(not(target_family = "wasm"))]
+/// The stack of [`on_large_stack`] in bytes. Unoptimized, naga takes up to 40 KB for each of the levels that
+/// [`nesting`] lets pass. The system hands out only what is touched.
 const STACK: usize = 128 << 20;
 
-/// Runs something that calls naga, which is recursive, on a thread with a large stack. The caller's may be of any size.
-#[cfg(not(target_family = "wasm"))]
+/// Runs something that calls naga on a thread with a large stack. naga is recursive, and the caller's stack may be of
+/// any size. A browser has no threads, so there it runs at once.
 pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    if cfg!(not(native)) {
+        return Ok(work());
+    }
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("naga".into()).stack_size(STACK).spawn_scoped(scope, work);
         let thread = thread.map_err(|error| format!("no thread for the compiler: {error}"))?;
-        // A panic goes on in the caller.
+        // A panic continues in the caller.
         Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }
 
-/// There are no threads: runs it at once.
-#[cfg(target_family = "wasm")]
-pub(crate) fn on_large_stack<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    Ok(work())
-}
-
-/// What browsers ask for where a kernel uses subgroups, and naga's own parser refuses. That all lanes come by is for the
-/// kernel to see to: browsers do not follow what depends on the workgroup.
+/// What browsers want if a kernel uses subgroups. naga's own parser refuses it. The kernel must see to it that all
+/// lanes come by, because browsers cannot follow what depends on the workgroup.
 const SUBGROUPS: &str = "enable subgroups; diagnostic(off, subgroup_uniformity);";
 
-/// Adds what browsers ask for.
+/// Adds what browsers want.
 pub(crate) fn for_browser(wgsl: &str, module: &Module) -> String {
     if module.requires.subgroups { format!("{SUBGROUPS}\n{wgsl}") } else { wgsl.to_string() }
 }
@@ -79,7 +76,8 @@ fn translate_unguarded(module: &Module) -> Result<String, String> {
         .map_err(|error| format!("naga cannot write the kernel as WGSL: {}", with_sources(&error)))
 }
 
-/// What the validator lets pass: WGSL without extensions (which has `unpack2x16float`), and what the kernel requires.
+/// Returns what the validator lets pass: WGSL without extensions (which has `unpack2x16float`), and what the kernel
+/// requires.
 fn capabilities(module: &Module) -> Capabilities {
     let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     capabilities.set(Capabilities::SHADER_FLOAT16, module.requires.f16);
@@ -89,7 +87,7 @@ fn capabilities(module: &Module) -> Capabilities {
     capabilities
 }
 
-/// The text of an error and of all the errors beneath it.
+/// Returns the text of an error and of all its sources.
 fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -103,7 +101,7 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Features;
+    use crate::base::features::Features;
     use crate::shader::{Code, ParameterBlock};
     use rspirv::binary::Assemble;
     use rspirv::dr::Builder;

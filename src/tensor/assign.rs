@@ -1,12 +1,12 @@
 //! Tensors with a part replaced.
 
 use super::Tensor;
-use super::transfer::Transfer;
 #[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
-use crate::layout::Layout;
-use crate::ranges::Ranges;
+use crate::base::error::Error;
+use crate::base::error::Result;
+use crate::base::layout::Layout;
+use crate::base::ranges::Ranges;
+use crate::lazy::Transfer;
 
 impl Tensor {
     /// The tensor with a part of it replaced by `src`, which is broadcast to the part's shape.
@@ -60,12 +60,15 @@ impl Tensor {
 
     /// The tensor if nobody else holds its elements, else a copy, which may be written to.
     pub(crate) fn held_alone(self, op: &'static str) -> Result<Tensor> {
-        if self.holds_elements_alone()? { Ok(self) } else { self.copied_within(self.memory_kind(), op) }
+        if self.view.holds_elements_alone()? {
+            return Ok(self);
+        }
+        self.view.copied_within(self.memory_kind(), op).map(Tensor::from)
     }
 
     /// Writes elements to a part of a tensor that nobody else holds.
     pub(crate) fn write_part(&self, part: &Layout, src: &Tensor) -> Result<()> {
-        let transfer = Transfer::new(src.layout(), part, self.dtype.size_in_bytes());
-        transfer.run(&*src.buffer()?, &*self.buffer()?, &self.device)
+        let transfer = Transfer::new(src.layout(), part, self.view.dtype.size_in_bytes());
+        transfer.run(&*src.buffer()?, &*self.buffer()?, &self.view.device)
     }
 }

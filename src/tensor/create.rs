@@ -1,13 +1,16 @@
 //! Tensors from host data, and from nothing but a shape.
 
-use super::storage::Word;
-use super::{Fusion, Tensor, checked_elements};
-use crate::device::{Device, MemoryKind};
-use crate::dtype::{DType, Element};
-use crate::error::{Error, Result};
-use crate::expr::{BinaryOp, Domain, Expr};
-use crate::number::Number;
-use crate::shape::Shape;
+use super::Tensor;
+use crate::backend::info::MemoryKind;
+use crate::base::dtype::{DType, Element};
+use crate::base::error::{Error, Result};
+use crate::base::number::Number;
+use crate::base::shape::Shape;
+use crate::base::shape::checked_elements;
+use crate::base::word::Word;
+use crate::device::Device;
+use crate::kernels::expr::{BinaryOp, Domain, Expr};
+use crate::lazy::Fusion;
 
 /// Host data that knows its shape: a number, and arrays, slices and vectors of such data.
 pub trait NdArray {

@@ -1,8 +1,8 @@
 //! Tensors as text, laid out as PyTorch does it.
 
 use super::Tensor;
-use crate::dtype::{DType, Element};
-use crate::error::Result;
+use crate::base::dtype::{DType, Element};
+use crate::base::error::Result;
 use half::{bf16, f16};
 use std::fmt;
 

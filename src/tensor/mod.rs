@@ -3,28 +3,20 @@
 mod assign;
 mod create;
 mod display;
-mod epilogue;
 mod read;
-mod storage;
-mod transfer;
-mod transposition;
 mod view;
 
 pub use create::NdArray;
-pub(crate) use epilogue::{Epilogue, Produced, Producer};
-pub(crate) use storage::{Fusion, Word};
 
-use crate::device::{Device, MemoryKind};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::memory::Buffer;
-use crate::shape::{Axis, Shape};
+use crate::backend::info::MemoryKind;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::{Axis, Shape};
+use crate::device::Device;
+use crate::engine::pool::Buffer;
+use crate::lazy::{Producer, Storage, View};
 use std::sync::Arc;
-use storage::Storage;
-
-/// The largest number of elements that a kernel counts with 32 bits, with room for rounding up.
-pub(crate) const MAX_ELEMENTS: usize = u32::MAX as usize - 0xffff;
 
 /// An array of elements of one [`DType`] on a [`Device`].
 ///
@@ -43,30 +35,65 @@ pub(crate) const MAX_ELEMENTS: usize = u32::MAX as usize - 0xffff;
 /// ```
 #[derive(Clone)]
 pub struct Tensor {
-    storage: Arc<Storage>,
-    layout: Layout,
-    dtype: DType,
-    device: Device,
+    view: View,
+}
+
+impl AsRef<View> for Tensor {
+    fn as_ref(&self) -> &View {
+        &self.view
+    }
+}
+
+impl From<Tensor> for View {
+    fn from(tensor: Tensor) -> View {
+        tensor.view
+    }
+}
+
+impl From<View> for Tensor {
+    fn from(view: View) -> Tensor {
+        Tensor { view }
+    }
 }
 
 impl Tensor {
-    /// A tensor of its own over what `storage` will hold, in row-major order.
-    pub(crate) fn from_storage(storage: Storage, shape: Shape, dtype: DType, device: &Device) -> Self {
-        Tensor { storage: Arc::new(storage), layout: Layout::contiguous(shape), dtype, device: device.clone() }
-    }
-
     /// A tensor whose elements a kernel writes to `buffer`.
     pub(crate) fn from_buffer(buffer: Buffer, shape: Shape, dtype: DType, device: &Device) -> Self {
-        Tensor::from_storage(Storage::buffer(buffer), shape, dtype, device)
+        View::of_buffer(buffer, shape, dtype, device).into()
+    }
+
+    /// A tensor of its own over the elements of a producer.
+    pub(crate) fn from_producer(
+        producer: impl Producer + 'static,
+        shape: Shape,
+        dtype: DType,
+        device: &Device,
+    ) -> Tensor {
+        View::of_storage(Storage::product(producer), shape, dtype, device).into()
     }
 
     /// The same elements seen in another way.
     pub(crate) fn with_layout(&self, layout: Layout) -> Self {
-        Tensor { layout, ..self.clone() }
+        self.view.with_layout(layout).into()
+    }
+
+    /// The buffer behind the tensor, computed now if it has not been yet.
+    pub(crate) fn buffer(&self) -> Result<Arc<Buffer>> {
+        self.view.buffer()
+    }
+
+    /// A buffer that starts with the elements in row-major order.
+    pub(crate) fn row_major_buffer(&self) -> Result<Arc<Buffer>> {
+        self.view.row_major_buffer()
+    }
+
+    /// A copy in row-major order from the start of a buffer of its own.
+    pub(crate) fn copied(&self) -> Result<Tensor> {
+        self.view.copied().map(Tensor::from)
     }
 
     pub(crate) fn layout(&self) -> &Layout {
-        &self.layout
+        &self.view.layout
     }
 
     /// The lengths of the axes.
@@ -79,12 +106,12 @@ impl Tensor {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     pub fn shape(&self) -> &Shape {
-        &self.layout.shape
+        &self.view.layout.shape
     }
 
     /// The lengths of the axes as a slice.
     pub fn dims(&self) -> &[usize] {
-        self.layout.shape.dims()
+        self.view.layout.shape.dims()
     }
 
     /// The length of one axis.
@@ -97,73 +124,50 @@ impl Tensor {
 
     /// The number of axes.
     pub fn rank(&self) -> usize {
-        self.layout.shape.rank()
+        self.view.layout.shape.rank()
     }
 
     /// The number of elements.
     pub fn elem_count(&self) -> usize {
-        self.layout.elements()
+        self.view.layout.elements()
     }
 
     /// The distance in elements between neighbours along each axis.
     pub fn strides(&self) -> &[isize] {
-        &self.layout.strides
+        &self.view.layout.strides
     }
 
     /// Whether the elements lie in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
-        self.layout.is_contiguous()
+        self.view.layout.is_contiguous()
     }
 
     /// The type of the elements.
     pub fn dtype(&self) -> DType {
-        self.dtype
+        self.view.dtype
     }
 
     /// The memory that the elements are in. What kernels compute is in memory of the kind [`MemoryKind::Device`].
     pub fn memory_kind(&self) -> MemoryKind {
-        self.storage.memory_kind()
+        self.view.memory_kind()
     }
 
     /// Where the elements are.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.view.device
     }
 
     pub(crate) fn check_same_device(&self, other: &Tensor, op: &'static str) -> Result<()> {
-        if self.device == other.device {
+        if self.view.device == other.view.device {
             return Ok(());
         }
-        Err(Error::DeviceMismatch { op, lhs: self.device.to_string(), rhs: other.device.to_string() })
+        Err(Error::DeviceMismatch { op, lhs: self.view.device.to_string(), rhs: other.view.device.to_string() })
     }
 
     pub(crate) fn check_same_dtype(&self, other: &Tensor, op: &'static str) -> Result<()> {
-        if self.dtype == other.dtype {
+        if self.view.dtype == other.view.dtype {
             return Ok(());
         }
-        Err(Error::DTypeMismatch { op, lhs: self.dtype, rhs: other.dtype })
+        Err(Error::DTypeMismatch { op, lhs: self.view.dtype, rhs: other.view.dtype })
     }
-}
-
-/// The number of elements of a shape that is to be stored.
-pub(crate) fn checked_elements(shape: &Shape, op: &'static str) -> Result<usize> {
-    shape.elem_count().filter(|&n| n <= MAX_ELEMENTS).ok_or_else(|| Error::SizeOverflow {
-        op,
-        shape: shape.clone(),
-        limit: MAX_ELEMENTS as u64,
-    })
-}
-
-/// The number of parts that kernels count, of which an element of 64 bits has two.
-pub(crate) fn checked_parts(shape: &Shape, dtype: DType, op: &'static str) -> Result<usize> {
-    let limit = MAX_ELEMENTS / dtype.parts();
-    let elements = shape.elem_count().filter(|&n| n <= limit);
-    let overflow = || Error::SizeOverflow { op, shape: shape.clone(), limit: limit as u64 };
-    elements.map(|n| n * dtype.parts()).ok_or_else(overflow)
-}
-
-/// A new device buffer for the elements of a shape.
-pub(crate) fn allocate(shape: &Shape, dtype: DType, device: &Device, op: &'static str) -> Result<Buffer> {
-    let bytes = checked_elements(shape, op)? as u64 * dtype.size_in_bytes() as u64;
-    device.runtime().allocate(bytes, MemoryKind::Device)
 }

@@ -1,15 +1,10 @@
 //! Elements back on the host, on another device, or in other memory.
 
 use super::Tensor;
-use super::transfer::Transfer;
-use crate::device::backend::Region;
-use crate::device::{Device, MemoryKind};
-use crate::dtype::Element;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::memory::Buffer;
-use crate::runtime::Source;
-use std::sync::Arc;
+use crate::backend::info::MemoryKind;
+use crate::base::dtype::Element;
+use crate::base::error::{Error, Result};
+use crate::device::Device;
 
 impl Tensor {
     /// The elements in row-major order. Blocks until they are computed.
@@ -45,8 +40,8 @@ impl Tensor {
     /// As [`to_vec`](Self::to_vec).
     pub async fn to_vec_async<T: Element>(&self) -> Result<Vec<T>> {
         self.check_element::<T>("to_vec_async")?;
-        let Some((buffer, source)) = self.readable()? else { return Ok(Vec::new()) };
-        self.device.runtime().read_async(&buffer, &source, T::from_bytes).await
+        let Some((buffer, source)) = self.view.readable()? else { return Ok(Vec::new()) };
+        self.view.device.runtime().read_async(&buffer, &source, T::from_bytes).await
     }
 
     /// The only element of a tensor. Blocks until it is computed.
@@ -84,10 +79,10 @@ impl Tensor {
     /// # Errors
     /// Whatever went wrong in the computation; [`Error::OutOfMemory`] on the other device.
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
-        if self.device == *device {
+        if self.view.device == *device {
             return Ok(self.clone());
         }
-        Tensor::from_raw_buffer(&self.to_bytes()?, self.dtype, self.shape(), device)
+        Tensor::from_raw_buffer(&self.to_bytes()?, self.view.dtype, self.shape(), device)
     }
 
     /// The bytes of the elements in row-major order. Blocks until they are computed.
@@ -109,54 +104,22 @@ impl Tensor {
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Unsupported`] where the device has no such memory.
     pub fn to_memory(&self, memory: MemoryKind) -> Result<Tensor> {
-        if self.memory_kind() == memory { Ok(self.clone()) } else { self.copied_within(memory, "to_memory") }
-    }
-
-    /// A copy in row-major order from the start of a buffer of its own, in memory of some kind.
-    pub(super) fn copied_within(&self, memory: MemoryKind, op: &'static str) -> Result<Tensor> {
-        let elements = super::checked_elements(self.shape(), op)?;
-        let bytes = (elements * self.dtype.size_in_bytes()) as u64;
-        let buffer = self.device.runtime().allocate(bytes, memory)?;
-        if elements > 0 {
-            let dense = Layout::contiguous(self.shape().clone());
-            let transfer = Transfer::new(&self.layout, &dense, self.dtype.size_in_bytes());
-            transfer.run(&*self.buffer()?, &buffer, &self.device)?;
+        if self.memory_kind() == memory {
+            Ok(self.clone())
+        } else {
+            self.view.copied_within(memory, "to_memory").map(Tensor::from)
         }
-        Ok(Tensor::from_buffer(buffer, self.shape().clone(), self.dtype, &self.device))
     }
 
     fn check_element<T: Element>(&self, op: &'static str) -> Result<()> {
-        if T::DTYPE == self.dtype {
+        if T::DTYPE == self.view.dtype {
             return Ok(());
         }
-        Err(Error::ElementType { op, asked: T::DTYPE, dtype: self.dtype })
+        Err(Error::ElementType { op, asked: T::DTYPE, dtype: self.view.dtype })
     }
 
     fn read<R: Send + Default + 'static>(&self, convert: impl FnOnce(&[u8]) -> R + Send + 'static) -> Result<R> {
-        let Some((buffer, source)) = self.readable()? else { return Ok(R::default()) };
-        self.device.runtime().read(&buffer, &source, convert)
-    }
-
-    /// The buffer with the elements, and the box in it that has them in row-major order; `None` where there are none.
-    fn readable(&self) -> Result<Option<(Arc<Buffer>, Source)>> {
-        if self.elem_count() == 0 {
-            return Ok(None);
-        }
-        let bytes = super::checked_elements(self.shape(), "read")? as u64 * self.dtype.size_in_bytes() as u64;
-        // What is still to be computed is computed in order.
-        let in_order = self.is_contiguous() && self.layout.offset == 0;
-        let gathered = if self.is_pending() && !in_order { None } else { self.gathering_region() };
-        if let Some(region) = gathered {
-            return Ok(Some((self.buffer()?, Source { region, bytes })));
-        }
-        // Buffers are padded: the whole is one row of whole units of any driver's copy.
-        let region = Region::linear(bytes.next_multiple_of(self.device.info().limits.copy_alignment));
-        Ok(Some((self.row_major_buffer()?, Source { region, bytes })))
-    }
-
-    /// A buffer that starts with the elements in row-major order.
-    pub(crate) fn row_major_buffer(&self) -> Result<Arc<Buffer>> {
-        let in_place = self.is_contiguous() && self.layout.offset == 0;
-        if in_place { self.buffer() } else { self.copied()?.buffer() }
+        let Some((buffer, source)) = self.view.readable()? else { return Ok(R::default()) };
+        self.view.device.runtime().read(&buffer, &source, convert)
     }
 }

@@ -1,11 +1,10 @@
 //! Views: the same elements in another shape or order, without a copy.
 
-use super::{Fusion, Tensor};
-use crate::device::MemoryKind;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::ranges;
-use crate::shape::{Axes, Axis, Dims, Shape};
+use super::Tensor;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::ranges;
+use crate::base::shape::{Axes, Axis, Dims, Shape};
 use std::ops::RangeBounds;
 
 impl Tensor {
@@ -26,7 +25,7 @@ impl Tensor {
         if shape.elem_count() != Some(self.elem_count()) {
             return Err(Error::ElementCount { op: "reshape", shape, elements: self.elem_count() });
         }
-        match self.layout.reshaped(&shape) {
+        match self.view.layout.reshaped(&shape) {
             Some(layout) => Ok(self.with_layout(layout)),
             None => {
                 let copy = self.copied().map_err(Error::named("reshape"))?;
@@ -46,7 +45,7 @@ impl Tensor {
             let message = format!("the last axis {end} comes before the first axis {start} of shape {}", self.shape());
             return Err(Error::InvalidArgument { op: "flatten", message });
         }
-        if let Some(layout) = self.layout.merged(start, end) {
+        if let Some(layout) = self.view.layout.merged(start, end) {
             return Ok(self.with_layout(layout));
         }
         let dims = self.dims();
@@ -76,7 +75,7 @@ impl Tensor {
         let (a, b) = (a.into().resolve(self.shape(), "transpose")?, b.into().resolve(self.shape(), "transpose")?);
         let mut axes: Dims = (0..self.rank()).collect();
         axes.swap(a, b);
-        Ok(self.with_layout(self.layout.permuted(&axes)))
+        Ok(self.with_layout(self.view.layout.permuted(&axes)))
     }
 
     /// The view with its last two axes exchanged: the transposed matrix, or each matrix of a batch transposed.
@@ -113,7 +112,7 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op: "permute", message });
         }
-        Ok(self.with_layout(self.layout.permuted(&axes)))
+        Ok(self.with_layout(self.view.layout.permuted(&axes)))
     }
 
     /// `length` elements along an axis, from `start` on.
@@ -167,7 +166,7 @@ impl Tensor {
         }
         let first = if step < 0 { end.saturating_sub(1) } else { start };
         let length = (end - start).div_ceil(step.unsigned_abs());
-        Ok(self.with_layout(self.layout.sliced(axis, first, length, step)))
+        Ok(self.with_layout(self.view.layout.sliced(axis, first, length, step)))
     }
 
     /// The windows of `size` elements along an axis, each `step` behind the one before: the axis counts the windows, a
@@ -206,8 +205,12 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op: OP, message });
         };
-        let mut layout =
-            self.layout.sliced(axis, 0, (room / step).saturating_add(1), isize::try_from(step).unwrap_or(isize::MAX));
+        let mut layout = self.view.layout.sliced(
+            axis,
+            0,
+            (room / step).saturating_add(1),
+            isize::try_from(step).unwrap_or(isize::MAX),
+        );
         let shape: Shape = layout.shape.iter().copied().chain([size]).collect();
         if shape.elem_count().is_none() {
             return Err(Error::SizeOverflow { op: OP, shape, limit: usize::MAX as u64 });
@@ -234,7 +237,7 @@ impl Tensor {
     pub fn diagonal(&self, offset: isize, first: impl Into<Axis>, second: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "diagonal";
         let axes = Axes::from((first, second)).resolve(self.shape(), OP)?;
-        Ok(self.with_layout(self.layout.diagonal(axes[0], axes[1], offset)))
+        Ok(self.with_layout(self.view.layout.diagonal(axes[0], axes[1], offset)))
     }
 
     /// A view with any shape and strides over the elements of this tensor in row-major order, counted from `offset` on
@@ -256,7 +259,7 @@ impl Tensor {
     pub fn as_strided(&self, shape: impl Into<Shape>, strides: &[isize], offset: usize) -> Result<Tensor> {
         const OP: &str = "as_strided";
         let dense = self.contiguous().map_err(Error::named(OP))?;
-        let view = dense.layout.strided(shape.into(), strides, offset, OP)?;
+        let view = dense.view.layout.strided(shape.into(), strides, offset, OP)?;
         Ok(dense.with_layout(view))
     }
 
@@ -277,7 +280,7 @@ impl Tensor {
         if shape.elem_count().is_none() {
             return Err(Error::SizeOverflow { op: "broadcast_to", shape, limit: usize::MAX as u64 });
         }
-        Ok(self.with_layout(self.layout.broadcast_to(&shape, "broadcast_to")?))
+        Ok(self.with_layout(self.view.layout.broadcast_to(&shape, "broadcast_to")?))
     }
 
     /// The view without an axis of length 1. An axis of another length stays, as in PyTorch.
@@ -289,7 +292,7 @@ impl Tensor {
         if self.shape()[axis] != 1 {
             return Ok(self.clone());
         }
-        let mut layout = self.layout.clone();
+        let mut layout = self.view.layout.clone();
         layout.strides.remove(axis);
         layout.shape = self.dims().iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, &n)| n).collect();
         Ok(self.with_layout(layout))
@@ -301,7 +304,7 @@ impl Tensor {
     /// [`Error::AxisOutOfRange`].
     pub fn unsqueeze(&self, axis: impl Into<Axis>) -> Result<Tensor> {
         let axis = axis.into().resolve_position(self.shape(), "unsqueeze")?;
-        let mut layout = self.layout.clone();
+        let mut layout = self.view.layout.clone();
         layout.strides.insert(axis, 0);
         layout.shape = self.dims()[..axis].iter().chain(&[1]).chain(&self.dims()[axis..]).copied().collect();
         Ok(self.with_layout(layout))
@@ -313,19 +316,5 @@ impl Tensor {
     /// [`Error::OutOfMemory`], [`Error::SizeOverflow`].
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copied() }
-    }
-
-    /// A copy in row-major order from the start of a buffer of its own.
-    pub(crate) fn copied(&self) -> Result<Tensor> {
-        if let Some(copy) = self.copied_natively()? {
-            return Ok(copy);
-        }
-        if self.dtype.size_in_bytes() == 8 && !self.is_pending() {
-            // By words, for which a device need not compute in 64 bits.
-            return self.copied_within(MemoryKind::Device, "contiguous");
-        }
-        let mut fusion = Fusion::new(self.shape().clone());
-        let element = fusion.tensor(self, "contiguous")?;
-        fusion.finish(element, &self.device, "contiguous")
     }
 }

@@ -1,6 +1,6 @@
-//! What a block of a matrix product asks of a device, and of itself.
+//! Blocks of matrix products: which ones are valid, and what they need of a device.
 //!
-//! The build script has this file, too: it refuses tuning data with blocks that do not fit.
+//! The build script includes this file, too. It refuses tuning data with blocks that do not fit.
 
 /// The block of a product that a workgroup computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,29 +14,30 @@ pub struct Block {
 }
 
 impl Block {
-    /// Elements between lines of a tile that are written across, so that they fall into other banks.
+    /// Padding elements between the lines of a tile that are written across. They avoid bank conflicts.
     pub const PAD: u32 = 4;
 
-    /// Invocations of the workgroup.
+    /// Returns the number of invocations of the workgroup.
     pub const fn invocations(self) -> u32 {
         self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
     }
 
-    /// Bytes of workgroup memory that two stages of both operands' tiles take at most, in numbers of so many bytes.
+    /// Returns the most workgroup memory in bytes that two stages of both operands' tiles take. A number has `bytes`
+    /// bytes.
     pub const fn workgroup_memory(self, bytes: u32) -> u32 {
         let lines = 2 * self.depth;
         bytes * lines * (self.shape[0] + self.shape[1] + 2 * Block::PAD)
     }
 
-    /// About how many numbers an invocation holds: the sums, a line of its part of both tiles, and what it loads for the
-    /// next ones.
+    /// Returns about how many numbers an invocation holds: its sums, a line of its part of both tiles, and its loads
+    /// for the next tiles.
     pub const fn registers(self) -> u32 {
         let [rows, columns] = self.part;
         let loaded = self.depth * (self.shape[0] + self.shape[1]) / self.invocations();
         rows * columns + columns + 4 + loaded
     }
 
-    /// What is wrong with it by itself.
+    /// Returns what is wrong with the block on any device.
     pub fn fault(self) -> Option<String> {
         let Block { shape, part, depth } = self;
         let sizes = [shape[0], shape[1], part[0], part[1], depth];
@@ -69,7 +70,7 @@ pub struct UnitBlock {
     pub depth: u32,
     /// Subgroups that compute the same part from slices of the depth, and then add up their sums.
     pub slices: u32,
-    /// Whether tiles of operands of 16 bits lie as lanes hold them: where that is known.
+    /// Whether tiles of 16-bit operands lie as lanes hold them. Only for devices on which that order is known.
     pub fragments: bool,
 }
 
@@ -80,17 +81,17 @@ impl UnitBlock {
     /// Rows and columns of a part whose operands lie as lanes hold them.
     pub const FRAGMENTS_PART: u32 = 64;
 
-    /// Subgroups that compute different parts.
+    /// Returns the number of subgroups that compute different parts.
     pub const fn parts(self) -> u32 {
         self.shape[0] / self.part[0] * (self.shape[1] / self.part[1])
     }
 
-    /// Invocations of the workgroup.
+    /// Returns the number of invocations of the workgroup.
     pub const fn invocations(self) -> u32 {
         self.parts() * self.slices * UnitBlock::LANES
     }
 
-    /// What is wrong with it.
+    /// Returns what is wrong with the block.
     pub fn fault(self) -> Option<String> {
         let UnitBlock { shape, part, depth, slices, fragments } = self;
         if part.iter().any(|size| *size == 0 || !size.is_multiple_of(16)) || depth == 0 || !depth.is_multiple_of(64) {
@@ -103,7 +104,7 @@ impl UnitBlock {
             return Some(format!("its depth, or a row of its parts, is not to be had in {slices} slices"));
         }
         if fragments {
-            // Subgroups share the loads of 128 bytes of the depth, by fours and by the 64 columns that two of them load.
+            // Subgroups share the loads of 128 bytes of the depth: in groups of four, or in pairs that load 64 columns.
             let fits = part == [UnitBlock::FRAGMENTS_PART; 2]
                 && shape[0] == 2 * part[0]
                 && shape[1].is_multiple_of(2 * part[1]);
@@ -111,7 +112,7 @@ impl UnitBlock {
             return (!fits)
                 .then(|| "fragments are of 128 x 128 n, in parts of 64 x 64, 128 bytes deep, in one slice".into());
         }
-        // Lines of tiles are along the depth, or along the rows or columns, of one or two bytes each.
+        // Lines of tiles run along the depth, or along rows or columns with one or two bytes per element.
         let lines = [depth, shape[0], shape[1], 2 * shape[0], 2 * shape[1]].map(|bytes| bytes / 16);
         let loads = shape.map(|extent| extent * depth / 16);
         let even = |count: &u32, by: u32| count.is_multiple_of(by);

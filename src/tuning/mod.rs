@@ -1,16 +1,15 @@
-//! How work is cut on a device: data, chosen by what the device is.
+//! How work is divided on a device: data that are chosen by its vendor and name.
 //!
-//! The data are in `shaders/tuning`, one file per sort of device; the build script checks them and makes them constants.
+//! The data are in `shaders/tuning`, one file per family of devices. The build script checks them and turns them into
+//! constants.
+
+#![allow(missing_docs, reason = "`shaders/tuning/default.toml` says what each field means")]
 
 mod block;
 
 pub use block::{Block, UnitBlock};
 
-use crate::device::{Device, DeviceInfo, DeviceKind, open_tuned};
-use crate::environment;
-use crate::error::Result;
-
-/// How work is cut. What each field means, and why it is what it is, is said in `shaders/tuning/default.toml`.
+/// How work is divided. `shaders/tuning/default.toml` says what each field means, and gives the reason for its value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tuning {
     pub matmul: Matmul,
@@ -95,14 +94,15 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Estimates how long a kernel takes that moves so many bytes and adds up so many products, on a slow device.
+    /// Estimates how long a kernel takes on a slow device, from the bytes that it moves and the products that it adds
+    /// up.
     pub fn nanoseconds(&self, bytes: u64, products: u64) -> u64 {
         (bytes / self.bandwidth).saturating_add(products / self.products)
     }
 }
 
-/// The data of a file, for devices of a vendor with one of these words in their names; without words, for all others of
-/// that vendor.
+/// The data of a file. It is for the devices of a vendor with one of these words in their names. A file without words
+/// is for the vendor's other devices.
 #[derive(Debug, PartialEq)]
 pub struct Entry {
     pub name: &'static str,
@@ -113,37 +113,24 @@ pub struct Entry {
 
 include!(concat!(env!("OUT_DIR"), "/tuning.rs"));
 
-/// Opens a device with other data, for those who measure them.
-///
-/// # Errors
-/// As for any device.
-pub fn open(device: &str, tuning: &'static Tuning) -> Result<Device> {
-    open_tuned(device, tuning)
+/// Returns the number of compute units that share work. If the device does not report it, this is a guess.
+pub fn compute_units(told: Option<u32>) -> usize {
+    told.map_or(64, |units| units as usize)
 }
 
-/// Compute units of a device among which work is shared; a guess where it does not tell.
-pub fn compute_units(info: &DeviceInfo) -> usize {
-    info.compute_units.map_or(64, |units| units as usize)
-}
-
-/// The entry of a name.
+/// Returns the entry with a name.
 pub fn entry(name: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name)
 }
 
-/// The entry for a device: the one that `MARQUETRY_TUNING` names, or that fits best.
-pub fn choose(info: &DeviceInfo) -> &'static Entry {
-    environment::settings().tuning.unwrap_or_else(|| fitting(&info.vendor, &info.name, info.kind))
-}
-
-/// The entry with the longest word of the device's name, else that of its vendor, else the default.
-fn fitting(vendor: &str, name: &str, kind: DeviceKind) -> &'static Entry {
+/// Returns the entry for a device: the one with the longest word of its name, else its vendor's, else the default.
+pub fn fitting(vendor: &str, name: &str, is_software: bool) -> &'static Entry {
     let by_name = |name| entry(name).unwrap_or(&ENTRIES[0]);
-    if kind == DeviceKind::Cpu {
+    if is_software {
         return by_name("software");
     }
     let of_vendor = |entry: &&Entry| {
-        // Where WebGPU tells no vendor, the name begins with it.
+        // If WebGPU reports no vendor, the name begins with it.
         !entry.vendor.is_empty() && (vendor == entry.vendor || name.starts_with(entry.vendor))
     };
     let length = |entry: &Entry| -> Option<usize> {
@@ -154,7 +141,7 @@ fn fitting(vendor: &str, name: &str, kind: DeviceKind) -> &'static Entry {
     fitting.max_by_key(|(length, _)| *length).map_or_else(|| by_name("default"), |(_, entry)| entry)
 }
 
-/// Whether `words` are in a text, from the beginning of a word on.
+/// Returns whether a text contains `words` from the beginning of a word on.
 fn begins_a_word(text: &str, words: &str) -> bool {
     text.match_indices(words).any(|(place, _)| !text[..place].ends_with(|c: char| c.is_ascii_alphanumeric()))
 }
@@ -184,13 +171,13 @@ mod tests {
             ("Intel", "Intel(R) Data Center GPU Max 1550", "intel-xe"),
             ("Intel", "Intel(R) Arc(TM) B580 Graphics", "intel-xe2"),
             ("Intel", "Intel(R) UHD Graphics 630", "intel"),
-            // Metal tells WebGPU no vendor.
+            // Metal reports no vendor to WebGPU.
             ("0x0000", "Apple M3 Max", "apple"),
             ("Qualcomm", "Adreno (TM) 750", "qualcomm"),
             ("Arm", "Mali-G715", "default"),
         ] {
-            assert_eq!(fitting(vendor, name, DeviceKind::Discrete).name, expected, "{name}");
+            assert_eq!(fitting(vendor, name, false).name, expected, "{name}");
         }
-        assert_eq!(fitting("Mesa", "llvmpipe (LLVM 15)", DeviceKind::Cpu).name, "software");
+        assert_eq!(fitting("Mesa", "llvmpipe (LLVM 15)", true).name, "software");
     }
 }

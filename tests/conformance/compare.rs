@@ -1,4 +1,4 @@
-//! Tensors against what they ought to be.
+//! Comparison of tensors with their expected values.
 
 use crate::reference::numbers::{round, ulp};
 use crate::reference::{ArrayD, array};
@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use marquetry::{DType, Device, Element, Tensor};
 use ndarray::Dimension;
 
-/// A tensor and what its elements are.
+/// A tensor and its elements.
 #[derive(Clone)]
 pub struct Sample {
     pub tensor: Tensor,
@@ -19,7 +19,7 @@ pub struct Sample {
 pub struct Expected {
     pub values: ArrayD<f64>,
     pub dtype: DType,
-    /// What the tolerance's part `of_scale` is a multiple of.
+    /// The tolerance's part `of_scale` is a multiple of this.
     pub scale: Option<ArrayD<f64>>,
 }
 
@@ -38,7 +38,7 @@ impl Expected {
     }
 }
 
-/// A tensor with these elements, which are numbers of the dtype, in row-major order.
+/// Makes a tensor from numbers of the dtype, in row-major order.
 pub fn upload(values: &ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Tensor> {
     fn with<T: Element>(values: &ArrayD<f64>, device: &Device, convert: impl Fn(f64) -> T) -> Outcome<Tensor> {
         Ok(Tensor::from_vec(values.iter().map(|&x| convert(x)).collect(), values.shape(), device)?)
@@ -49,7 +49,7 @@ pub fn upload(values: &ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Te
         DType::I8 => with(values, device, |x| x as i8),
         DType::U32 => with(values, device, |x| x as u32),
         DType::I32 => with(values, device, |x| x as i32),
-        // By way of f32, as `f16::from_f64` drops low bits; numbers of the dtype stay what they are.
+        // Convert through f32, because `f16::from_f64` drops low bits. Numbers of the dtype do not change.
         DType::F16 => with(values, device, |x| f16::from_f32(x as f32)),
         DType::BF16 => with(values, device, |x| bf16::from_f32(x as f32)),
         DType::F32 => with(values, device, |x| x as f32),
@@ -59,7 +59,7 @@ pub fn upload(values: &ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Te
     }
 }
 
-/// A tensor's elements, read from its device.
+/// Reads a tensor's elements from its device.
 pub fn download(tensor: &Tensor) -> Outcome<ArrayD<f64>> {
     fn read<T: Element>(tensor: &Tensor) -> Outcome<Vec<f64>> {
         Ok(tensor.to_vec::<T>()?.into_iter().map(T::to_f64).collect())
@@ -83,7 +83,7 @@ pub fn download(tensor: &Tensor) -> Outcome<ArrayD<f64>> {
     Ok(array(tensor.dims(), elements))
 }
 
-/// Fails unless shape, dtype and elements are as expected, within the tolerance of the operation.
+/// Fails unless shape and dtype match and all elements are within the tolerance of the operation.
 pub fn check(op: &str, actual: &Tensor, expected: &Expected) -> Outcome {
     if actual.dims() != expected.values.shape() {
         return Err(format!("{op}: expected shape {:?}, got {}", expected.values.shape(), actual.shape()).into());
@@ -113,10 +113,10 @@ pub fn check(op: &str, actual: &Tensor, expected: &Expected) -> Outcome {
     Err(format!("{op}: {count} of {all} elements are wrong\n  {shown}\nallowed: {tolerance}").into())
 }
 
-/// A rounding to `f64` for one to `f32`.
+/// The ratio of an `f64` rounding error to an `f32` rounding error.
 pub const DOUBLE: f64 = 1.0 / 536_870_912.0;
 
-/// The range that a result may be in.
+/// The range of allowed results.
 struct Allowed {
     low: f64,
     high: f64,
@@ -127,10 +127,10 @@ fn allowed(exact: f64, scale: f64, dtype: DType, tolerance: &Tolerance) -> Allow
     if !dtype.is_float() || !exact.is_finite() {
         return Allowed { low: exact, high: exact, exact };
     }
-    // Where the scale is infinite, it says nothing.
+    // An infinite scale says nothing.
     let scaled = if scale.is_finite() { tolerance.of_scale * scale } else { 0.0 };
     if dtype == DType::F64 {
-        // Computed as the reference does it, but not in the same order: in last places, of the result and of the scale.
+        // The reference computes the same in another order, so the error is in ulps of the result and of the scale.
         let error = (tolerance.ulp + 1.0) * ulp(exact, dtype) + tolerance.absolute + scaled * DOUBLE;
         return Allowed { low: exact - error, high: exact + error, exact };
     }

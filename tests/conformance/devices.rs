@@ -4,15 +4,15 @@ use marquetry::Device;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Every device string. A new backend is one more.
+/// All device strings. A new backend adds one.
 const ALL: [&str; 3] = ["vulkan", "webgpu", "level-zero"];
 
 type Opened = Arc<OnceLock<Result<Device, String>>>;
 
-/// The devices opened so far; opening one takes a while, and the others need not wait for it.
+/// The open devices. Opening one takes a while, and other devices need not wait for it.
 static OPEN: Mutex<Option<HashMap<&'static str, Opened>>> = Mutex::new(None);
 
-/// The devices of this run: all, unless `MARQUETRY_TEST_DEVICES` names some.
+/// The devices of this run: all of them, unless `MARQUETRY_TEST_DEVICES` names some.
 pub fn selected() -> Vec<&'static str> {
     let Ok(wanted) = std::env::var("MARQUETRY_TEST_DEVICES") else { return ALL.to_vec() };
     let known = |name: &str| {
@@ -22,24 +22,24 @@ pub fn selected() -> Vec<&'static str> {
     wanted.split(',').map(str::trim).filter(|name| !name.is_empty()).map(known).collect()
 }
 
-/// Whether a run is of every device.
+/// True if this run tests all devices.
 pub fn are_all_selected() -> bool {
     selected() == ALL
 }
 
-/// Whether the Level Zero driver of the tests runs on PoCL, which lacks features that others have.
+/// True if the Level Zero test driver runs on PoCL, which lacks some features.
 pub fn on_pocl() -> bool {
     std::env::var("LEVEL_ZERO_RUNTIME").as_deref() == Ok("pocl")
 }
 
-/// The device of a name, opened once.
+/// Returns the device of this name, which is opened only once.
 pub fn open(name: &'static str) -> Result<Device, String> {
     let opened = OPEN.lock().unwrap().get_or_insert_default().entry(name).or_default().clone();
     let device = opened.get_or_init(|| name.parse::<Device>().map_err(|error| format!("{error}\nrun `make setup`")));
     device.clone()
 }
 
-/// Closes all devices, so that validation layers can tell what was left behind.
+/// Closes all devices, so that validation layers can report leaks.
 pub fn close() {
     OPEN.lock().unwrap().take();
 }

@@ -64,12 +64,19 @@ fn operations(page: &str) -> String {
 const OPERATIONS: &str = "\
 # Operations
 
-Written by the full tier of the conformance suite (`make ops MARQUETRY_TEST_TIER=full`), and compared with the outcome of
-every whole run. The quick tier tries fewer dtypes of some operations, and `make ops` alone brings only these up to date. A
-letter stands for a device on which all cases of the operation with this dtype pass: V for Vulkan (lavapipe), W for WebGPU
-(wgpu on the same), L for Level Zero (the test driver). In brackets: the device lacks a feature, and says so. Names that are
-no method of `Tensor` are properties of several: `views` of chains of views, `fused` of fused expressions, `display` of
-printing. Empty: the operation does not take the dtype, or is not tried with it because it is the same whatever the dtype.
+The full tier of the conformance suite writes this page (`make ops MARQUETRY_TEST_TIER=full`). Each whole run compares
+its outcome with the page. The quick tier tries fewer dtypes of some operations; `make ops` alone updates only these.
+
+| cell | meaning |
+|---|---|
+| V | all cases of the operation with this dtype pass on Vulkan (lavapipe) |
+| W | the same on WebGPU (wgpu on lavapipe) |
+| L | the same on Level Zero (the test driver) |
+| letter in brackets | the device lacks a feature, and its error says so |
+| empty | the operation does not take the dtype, or it is the same for every dtype |
+
+Some names are no methods of `Tensor`. For example, `views` tests chains of views, `fused` tests fused expressions, and
+`display` tests printing.
 
 ";
 
@@ -79,15 +86,20 @@ const BOUNDS: &str = "## Bounds\n";
 /// The allowed error of every operation, as Markdown.
 fn bounds() -> String {
     let mut text = String::from(BOUNDS);
-    text += "\nWritten by the conformance suite, which checks them on every device (`make ops`).\n\n";
+    text += "\nThe conformance suite writes this table (`make ops`) and checks it on every device.\n\n";
     text += "| operations | bound for `f32` | why |\n|---|---|---|\n";
     tables().for_each(|table| text += &rows(table));
-    text += "\nFunctions of `f64` have bounds of their own, in its ulp; the other operations have those above, with the ulp and \
-             the eps of `f64`. The reference has no more digits: one ulp more is let pass. Random \
-             numbers of `f64` are drawn in `f32`, and as good as those.\n\n";
+    text += DOUBLES_HEAD;
     text += "| operations | bound for `f64` | why |\n|---|---|---|\n";
     text + &rows(DOUBLES)
 }
+
+const DOUBLES_HEAD: &str = "
+Functions of `f64` have their own bounds, in ulp of `f64`. All other operations have the bounds above, with the ulp and
+the eps of `f64`. One ulp more is allowed, because the reference has no more digits. Random numbers of `f64` are drawn
+in `f32`, with its bounds.
+
+";
 
 /// The rows of a table of bounds.
 fn rows(table: Table) -> String {

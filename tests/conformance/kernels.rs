@@ -3,7 +3,7 @@
 use crate::full_tier;
 use crate::ocloc::{self, Report, Source};
 use crate::passed::{Identity, Passed};
-use marquetry::tuning::{self, Block};
+use marquetry::internals::tuning::{self, Block};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! The ways in which a tensor's elements can lie in its buffer.
+//! Memory layouts of test tensors.
 
 use crate::compare::{Sample, upload};
 use crate::reference::numbers::limits;
@@ -6,21 +6,21 @@ use crate::reference::{ArrayD, Axis, Slice, broadcast};
 use crate::suite::Outcome;
 use marquetry::{DType, Device};
 
-/// A layout, and the shape that it is tried with.
+/// A memory layout, tested with a shape of its own.
 ///
-/// The shapes are such that strided layouts keep their three axes: so they share kernels, of which each costs a
-/// software device tens of milliseconds to compile.
+/// With these shapes, strided layouts keep their three axes and so share kernels. A software device takes tens of
+/// milliseconds to compile a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     Contiguous,
-    /// Contiguous from an offset on, which is a multiple of four elements.
+    /// Contiguous, from an offset that is a multiple of four elements.
     Offset,
-    /// The same from another offset.
+    /// Contiguous, from an offset that is not a multiple of four elements.
     Unaligned,
     Transposed,
-    /// Every second element along each axis, from the second one on.
+    /// Every second element along each axis, starting at the second.
     Sliced,
-    /// The middle axis backwards.
+    /// Reversed along the middle axis.
     Flipped,
     /// Stride 0 along the middle axis.
     Broadcast,
@@ -50,7 +50,7 @@ impl Layout {
         format!("{self:?}").to_lowercase()
     }
 
-    /// The shape that the layout is tried with.
+    /// The shape to test the layout with.
     pub fn shape(self) -> [usize; 3] {
         match self {
             Layout::Empty => [4, 0, 6],
@@ -60,12 +60,12 @@ impl Layout {
         }
     }
 
-    /// A tensor of this layout with these elements. A broadcast one repeats the first of them along its middle axis.
+    /// Makes a tensor of this layout with these elements. `Broadcast` repeats the first slice along the middle axis.
     pub fn place(self, values: ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Sample> {
         let (tensor, values) = match self {
             Layout::Contiguous | Layout::Empty | Layout::One | Layout::Odd => (upload(&values, dtype, device)?, values),
             Layout::Offset | Layout::Unaligned => {
-                // A row of 30 elements before it, or two.
+                // One or two rows of 30 elements precede the tensor.
                 let rows = if self == Layout::Offset { 2 } else { 1 };
                 let mut base = values.shape().to_vec();
                 base[0] += rows;
@@ -105,7 +105,7 @@ impl Layout {
     }
 }
 
-/// An array of numbers that must not be looked at: NaN where there is one, else the largest number.
+/// An array of elements that no kernel may read: NaN for floats, else the largest number.
 fn poison(shape: &[usize], dtype: DType) -> ArrayD<f64> {
     ArrayD::from_elem(shape, if dtype.is_float() { f64::NAN } else { limits(dtype).1 })
 }

@@ -1,25 +1,28 @@
 //! How far each operation may be from the exact result, and why.
 //!
-//! A result passes if it lies between the two numbers that the exact result less and plus the allowed error round to in
-//! the result's dtype. So `f16` results, which are computed in `f32`, must be those numbers rounded once; integers must
-//! be exact; and a result may be infinite only where a number in that range overflows. NaN must be NaN. The sign of a
-//! zero counts only for operations that move numbers without computing: devices may ignore it in arithmetic. For the
-//! same reason results that are subnormal may be flushed to zero, but for `f16`. Results of `f64` are compared in last
-//! places of `f64`, with one more as the reference has no more digits.
+//! The lower bound is the exact result minus the allowed error, and the upper bound is their sum. Both are rounded to
+//! the result's dtype. A result passes if it is within the bounds.
+//!
+//! - `f16` results are computed in `f32`, so only the last rounding may be to `f16`.
+//! - Integers must be exact.
+//! - A result may be infinite only if a number within the allowed error overflows. NaN must be NaN.
+//! - The sign of a zero counts only for operations that move numbers without computing: devices may ignore it in
+//!   arithmetic. For the same reason, subnormal results may be flushed to zero, except in `f16`.
+//! - `f64` results are compared in ulps of `f64`. One more ulp is allowed because the reference is not more precise.
 
 use crate::cases;
 use marquetry::DType;
 use std::fmt;
 
-/// The allowed error: a sum of three parts.
+/// The allowed error, as a sum of three parts.
 pub struct Tolerance {
-    /// In units of the last place of an `f32` at the exact result.
+    /// In ulps of an `f32` at the exact result.
     pub ulp: f64,
-    /// Of results of `f64`, only as the table of their own says.
+    /// An absolute error. [`DOUBLES`] states others for `f64`.
     pub absolute: f64,
     /// A multiple of the case's own scale, such as the sum of the magnitudes of what was summed.
     pub of_scale: f64,
-    /// Whether numbers are only moved, so that signed zeros and subnormal numbers stay as they are.
+    /// True if the operation only moves numbers, so that signed zeros and subnormal numbers must be kept.
     pub moves: bool,
     pub reason: &'static str,
 }
@@ -30,12 +33,12 @@ impl fmt::Display for Tolerance {
     }
 }
 
-/// Half of the last place of an `f32` near 1: the relative error of one rounding.
+/// Half an ulp of an `f32` at 1: the relative error of one rounding.
 pub const EPS: f64 = 1.0 / 16_777_216.0;
 
 pub const EXACT: Tolerance = Tolerance { ulp: 0.0, absolute: 0.0, of_scale: 0.0, moves: false, reason: "" };
 
-/// Operations, and the tolerance of each.
+/// Operations with their tolerances.
 pub type Table = &'static [(&'static [&'static str], Tolerance)];
 
 /// Every table. A family of operations may have its own beside its cases.
@@ -114,12 +117,12 @@ const TABLE: Table = &[
         ],
         Tolerance { reason: "the result is an integer", ..EXACT },
     ),
-    (&["add", "sub", "mul", "sqr"], Tolerance { reason: "Vulkan and WebGPU have these correctly rounded", ..EXACT }),
+    (&["add", "sub", "mul", "sqr"], Tolerance { reason: "Vulkan and WebGPU round these correctly", ..EXACT }),
     (
         &["div", "recip", "sqrt", "rsqrt"],
         Tolerance {
             ulp: 3.0,
-            reason: "Vulkan and WebGPU allow a division 2.5 ulp, square roots are made of them",
+            reason: "Vulkan and WebGPU allow a division 2.5 ulp; square roots use divisions",
             ..EXACT
         },
     ),
@@ -198,7 +201,7 @@ const TABLE: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: EPS,
-            reason: "k products and additions, within EPS of the sum of magnitudes",
+            reason: "k products and additions, within eps of the sum of magnitudes",
             ..EXACT
         },
     ),
@@ -225,13 +228,13 @@ const TABLE: Table = &[
         Tolerance {
             ulp: 8.0,
             of_scale: EPS,
-            reason: "a chain of functions: the case says by its scale how errors add up",
+            reason: "a chain of functions; the scale of the case says how errors add up",
             ..EXACT
         },
     ),
 ];
 
-/// Functions of `f64`, which are not those of `f32` with more digits: in units of the last place of an `f64`.
+/// The `f64` functions with algorithms of their own, in ulps of `f64`.
 pub const DOUBLES: Table = &[
     (
         &[
@@ -266,7 +269,7 @@ pub const DOUBLES: Table = &[
     ),
 ];
 
-/// The tolerance of an operation with a result of this dtype.
+/// Returns the tolerance of an operation with a result of this dtype.
 pub fn of(op: &str, dtype: DType) -> &'static Tolerance {
     let doubles = std::iter::once(DOUBLES).filter(|_| dtype == DType::F64);
     let entry = doubles.chain(tables()).flatten().find(|(ops, _)| ops.contains(&op));

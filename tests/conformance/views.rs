@@ -1,4 +1,4 @@
-//! Operations over random shapes and random chains of views. A failure is shrunk: what is printed is a shortest chain.
+//! Operations over random shapes and random chains of views. A failure is shrunk to a shortest chain.
 
 use crate::compare::{Expected, Sample, check, upload};
 use crate::full_tier;
@@ -15,8 +15,8 @@ use marquetry::{DType, Device, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-/// A step from a view to the next. The numbers are taken modulo what the view at hand has, so that every chain can be
-/// walked, also after shrinking.
+/// A step from one view to the next. Each number is taken modulo the choices that the current view offers. So every
+/// chain can be walked, even after shrinking.
 #[derive(Debug, Clone)]
 enum Step {
     Permute(Vec<usize>),
@@ -32,14 +32,14 @@ enum Step {
 #[derive(Debug, Clone)]
 struct Chain {
     shape: Vec<usize>,
-    /// Whether the tensor that is viewed has not been computed yet.
+    /// True if the viewed tensor has not been computed yet.
     pending: bool,
     steps: Vec<Step>,
-    /// Chooses axes and partners for the operation.
+    /// Chooses the axes and the second operand of the operation.
     choice: usize,
 }
 
-/// Views are not repeated beyond so many elements.
+/// The most elements that a broadcast may reach.
 const MAX_ELEMENTS: usize = 4096;
 
 fn step() -> impl Strategy<Value = Step> {
@@ -57,11 +57,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn chain() -> impl Strategy<Value = Chain> {
-    // Lengths of 0 are rare: where one axis has it, there is nothing to compare.
+    // Lengths of 0 are rare: with such an axis there is nothing to compare.
     let length = prop_oneof![1 => Just(0usize), 20 => 1..6usize];
     let shape = prop_oneof![
         2 => prop::collection::vec(length, 0..=5).boxed(),
-        // Where lengths are equal, axes can be confused without anything not fitting.
+        // With equal lengths, confused axes still fit, so only the values can show the mistake.
         1 => (2..5usize, 2..5usize).prop_map(|(length, rank)| vec![length; rank]).boxed(),
     ];
     (shape, any::<bool>(), prop::collection::vec(step(), 0..6), 0..1000usize)
@@ -69,7 +69,7 @@ fn chain() -> impl Strategy<Value = Chain> {
 }
 
 impl Step {
-    /// The next view, and how it was called; `None` where the step does not apply.
+    /// Returns the next view and the call that made it. `None` if the step does not apply.
     fn apply(&self, from: &Sample) -> Outcome<Option<(Sample, String)>> {
         let (tensor, values) = (&from.tensor, &from.values);
         let rank = values.ndim();
@@ -146,7 +146,7 @@ impl Step {
     }
 }
 
-/// What is tried with the view at a chain's end.
+/// The operation to try on the last view of a chain.
 #[derive(Debug, Clone, Copy)]
 pub enum Property {
     Read,
@@ -181,7 +181,7 @@ impl Property {
         Property::IndexSelect,
     ];
 
-    /// The operation that is tried.
+    /// The name of the operation.
     pub fn op(self) -> &'static str {
         match self {
             Property::Read => "views",
@@ -203,28 +203,28 @@ impl Property {
     pub fn takes(self, dtype: DType) -> bool {
         match self {
             Property::Softmax => matches!(dtype, DType::F32 | DType::F16 | DType::BF16),
-            // They read their rows as reductions do.
+            // These read their rows as reductions do.
             Property::CumSum | Property::ArgSort => matches!(dtype, DType::F32 | DType::U8),
             Property::Matmul | Property::Neg | Property::Add => dtype != DType::Bool,
             _ => true,
         }
     }
 
-    /// Applies the operation to the view and compares. Inputs are small whole numbers: all but softmax is exact.
+    /// Applies the operation to the view and compares. The inputs are small whole numbers, so all but softmax is exact.
     fn check(self, x: &Sample, choice: usize) -> Outcome {
         let dtype = x.tensor.dtype();
         let rank = x.values.ndim();
         let axis = choice % rank.max(1);
         let exact = |values: ArrayD<f64>| Expected::new(values, dtype);
         let wrapped = |x: f64| if dtype.is_float() { x } else { wrap(x as i64, dtype) };
-        // Every second axis, or all, or none.
+        // The set bits of `choice` select the axes.
         let axes: Vec<usize> = (0..rank).filter(|axis| (choice >> axis) & 1 == 1).collect();
         match self {
             Property::Read => check("views", &x.tensor, &exact(x.values.clone())),
             Property::Contiguous => check("contiguous", &x.tensor.contiguous()?, &exact(x.values.clone())),
             Property::Neg => check("neg", &x.tensor.neg()?, &exact(x.values.mapv(|x| wrapped(-x)))),
             Property::Add => {
-                // The partner is a row, a column or a whole of the same shape, in order.
+                // The partner is contiguous and has length 1 along the axes that `choice` selects.
                 let mut shape = x.values.shape().to_vec();
                 for (axis, length) in shape.iter_mut().enumerate() {
                     if (choice >> axis) & 1 == 1 {
@@ -242,7 +242,7 @@ impl Property {
                 check("sum", &x.tensor.sum(axes.as_slice())?, &Expected::new(sum, summed(dtype)))
             }
             Property::Max | Property::ArgMax if x.values.is_empty() => {
-                // Whether there is a row to choose from is not the question here.
+                // Errors of empty rows are tested elsewhere.
                 check("views", &x.tensor, &exact(x.values.clone()))
             }
             Property::Max => {
@@ -298,7 +298,7 @@ impl Property {
     }
 }
 
-/// Walks one chain and tries the operation at its end.
+/// Walks one chain and tries the operation on the last view.
 fn try_chain(property: Property, dtype: DType, chain: &Chain, device: &Device) -> Outcome {
     let values = Inputs::new("views").array(&chain.shape, dtype, Domain::Small);
     let tensor = upload(&values, dtype, device)?;
@@ -315,7 +315,7 @@ fn try_chain(property: Property, dtype: DType, chain: &Chain, device: &Device) -
         .map_err(|failed| format!("{path}, choice {}\n{}", chain.choice, failed.message().unwrap_or_default()).into())
 }
 
-/// Tries an operation over random views: for each operation and dtype others, but in each run the same.
+/// Tries an operation on random views. Each operation and dtype gets other views, the same in each run.
 pub fn try_random(property: Property, dtype: DType, device: &Device) -> Outcome {
     let cases = if full_tier() { 300 } else { 32 };
     let config = Config { cases, failure_persistence: None, ..Config::default() };

@@ -26,7 +26,7 @@ fn attention_that_does_not_fit() {
     assert_error!(attend(&q, &k, &short), Error::ShapeMismatch { .. }, OP, "[2, 2, 6, 8]", "as many values as keys");
     let three = floats((2, 3, 6, 8));
     assert_error!(attend(&q, &three, &three), Error::ShapeMismatch { .. }, OP, "[2, 3, 6, 8]", "heads", "multiple");
-    // Tokens before heads.
+    // Tokens come before heads.
     let (q_tokens, k_tokens) = (floats((2, 5, 4, 8)), floats((2, 6, 2, 8)));
     let hint = "if yours are (batch, tokens, heads, features), call `transpose(1, 2)`";
     let swapped = attend(&q_tokens, &k_tokens, &k_tokens);
@@ -124,7 +124,7 @@ fn rotary_embeddings_that_do_not_fit() {
 pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
     let Arguments { size: (i, j, k), number: (x, y), .. } = *arguments;
     let [t, u, v] = tensors(arguments, device);
-    // Three axes make operands that go together.
+    // Three axes make matching operands.
     let matrices = |t: &Tensor| t.unsqueeze(0)?.unsqueeze(0);
     let config = || AttentionConfig {
         mask: (i % 3 == 0).then(|| u.clone()),

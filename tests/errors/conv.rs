@@ -1,4 +1,4 @@
-//! Errors of convolutions, pools and windows.
+//! Errors of convolutions, pooling and windows.
 
 use crate::panics::{Arguments, Visit, tensors};
 use crate::{error_of, floats, zeros};
@@ -85,7 +85,7 @@ fn dtypes_of_convolutions_and_pools() {
     assert_error!(truths.conv1d(&weight, None, &config), Error::UnsupportedDType { .. }, "conv1d", "bool", "numbers");
     let bytes = zeros((1, 4, 5), DType::U8);
     let (weight, bias) = (zeros((8, 4, 3), DType::U8), zeros(8, DType::U8));
-    // As wide as the sum that it is added to.
+    // The bias must have the wide dtype of the sum.
     assert_error!(bytes.conv1d(&weight, Some(&bias), &config), Error::DTypeMismatch { .. }, "conv1d", "u32", "u8");
     let pool = PoolConfig::new(2);
     assert_error!(
@@ -160,7 +160,7 @@ fn pools_that_do_not_fit() {
 pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
     let Arguments { axis: (a, _), size: (i, j, k), number: (x, _), .. } = *arguments;
     let [t, u, v] = tensors(arguments, device);
-    // Mostly of a rank that has spatial axes.
+    // Usually of a rank with spatial axes.
     let image = || t.unsqueeze(0)?.unsqueeze(0);
     let kernel = || u.unsqueeze(0)?.unsqueeze(0);
     let config =

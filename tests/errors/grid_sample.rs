@@ -1,4 +1,4 @@
-//! Grids that do not fit images.
+//! Errors of grid samples.
 
 use crate::panics::{Arguments, Visit, tensors};
 use crate::{error_of, floats, open, zeros};

@@ -1,4 +1,4 @@
-//! Indexes, scattering, cutting, rearranging, and random numbers.
+//! Errors of indexes, scatter, chunks, rearrangement and random numbers.
 
 use crate::panics::{Arguments, Visit, tensors};
 use crate::{device, error_of, floats, open, zeros};
@@ -195,7 +195,7 @@ fn what_cannot_be_drawn() {
         assert_error!(x.gumbel_top_k(1, temperature), Error::InvalidArgument { .. }, "gumbel_top_k", temperature);
         assert_error!(x.sample_top_k(2, temperature), Error::InvalidArgument { .. }, "sample_top_k", temperature);
     }
-    // One random number per sample and weight.
+    // One random number for each sample and weight.
     let many = x.multinomial(1 << 31, true);
     assert_error!(many, Error::SizeOverflow { .. }, "multinomial", "[2, 2147483648");
 }

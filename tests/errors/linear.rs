@@ -1,4 +1,4 @@
-//! Products, sums of products over named axes, normalisations, and views by strides.
+//! Errors of products, einsum, normalisations and strided views.
 
 use crate::panics::{Arguments, Visit, tensors};
 use crate::{device, error_of, floats, open, zeros};
@@ -6,7 +6,7 @@ use marquetry::{DType, Device, Error, Gemm, GemmStridedBatched, MatrixBatch, Mat
 
 const PRODUCT: Gemm = Gemm { trans_a: false, trans_b: false, alpha: 1.0, beta: 0.0 };
 
-/// Matrices of 2 x 3, 3 x 4 and 2 x 4 without gaps.
+/// Matrices of 2 x 3, 3 x 4 and 2 x 4, contiguous.
 fn call() -> GemmStridedBatched {
     let dense = |columns, elements| MatrixBatch { leading: columns, stride: elements, offset: 0 };
     GemmStridedBatched {
@@ -184,7 +184,7 @@ fn views() {
     assert_error!(x.as_strided(3, &[2], 2), Error::InvalidArgument { .. }, "as_strided", "from 2 to 6", "6 elements");
     assert_error!(x.as_strided(3, &[-1], 1), Error::InvalidArgument { .. }, "as_strided", "from -1 to 1");
     assert_error!(x.as_strided((usize::MAX, 2), &[0, 0], 0), Error::SizeOverflow { .. }, "as_strided");
-    // Elements that have one place each are replaced in place; those that share one are not.
+    // Elements are replaced in place if each has its own position. If positions are shared, the tensor is copied.
     let windows = Tensor::arange(0u32, 4, &device()).unwrap().as_strided((3, 2), &[1, 1], 0).unwrap();
     let replaced = windows.slice_assign(0..1, &zeros((1, 2), DType::U32)).unwrap();
     assert_eq!(replaced.to_vec::<u32>().unwrap(), [0, 0, 1, 2, 2, 3]);

@@ -1,11 +1,11 @@
-//! Errors: every one that a user can cause says what is wrong and how to mend it, and nothing panics.
+//! Errors. Every error that a user can cause says what is wrong and how to correct it, and nothing panics.
 //!
-//! Left out are those that no call causes by itself: a lost device, a driver's own failures, kernels that are refused,
-//! and objections of validation layers.
+//! Errors that no call causes by itself are left out: lost devices, failures inside a driver, refused kernels, and
+//! complaints of validation layers.
 //!
-//! A family of operations has a file here with its errors (`assert_error!`) and its methods for `panics.rs`.
+//! Each family of operations has a file here with its errors (`assert_error!`) and with its methods for `panics.rs`.
 
-/// Asserts that a call fails with an error of this kind whose message has all these parts.
+/// Asserts that a call fails with this kind of error, and that the message contains all these parts.
 macro_rules! assert_error {
     ($call:expr, $kind:pat, $($part:expr),+ $(,)?) => {{
         let error = error_of($call);
@@ -15,7 +15,7 @@ macro_rules! assert_error {
     }};
 }
 
-/// Hands methods, with their names, to a `Visit`: `visit! { visit: neg: t.neg(); abs: t.abs(); }`.
+/// Passes methods and their names to a `Visit`: `visit! { visit: neg: t.neg(); abs: t.abs(); }`.
 macro_rules! visit {
     ($visit:ident: $($name:ident: $call:expr;)*) => {
         $($visit(stringify!($name), &|| $call);)*
@@ -342,7 +342,7 @@ fn axes_that_are_not_there() {
         "axis 2",
         range
     );
-    // There are more places for a new axis than axes.
+    // A new axis has one more possible position than there are axes.
     assert!(x.unsqueeze(2).is_ok() && x.unsqueeze(-3).is_ok() && Tensor::stack(&[&x], 2).is_ok());
     assert_error!(x.unsqueeze(3), Error::AxisOutOfRange { .. }, "unsqueeze", "axis 3", "[2, 3]");
     assert_error!(Tensor::stack(&[&x], -4), Error::AxisOutOfRange { .. }, "stack", "axis -4", "[2, 3]");
@@ -393,7 +393,7 @@ fn arguments_outside_of_their_domain() {
     let empty = floats((2, 0));
     for call in [Tensor::argmax, Tensor::min, Tensor::max, Tensor::argmax_keepdim] as [fn(&Tensor, i32) -> _; 4] {
         assert_error!(call(&empty, 1), Error::InvalidArgument { .. }, "no element to choose", "[1]", "[2, 0]");
-        // Without rows there is nothing to choose for.
+        // If there are no rows, there is nothing to choose.
         assert_eq!(call(&empty, 0).unwrap().elem_count(), 0);
     }
     assert_error!(empty.argmax_all(), Error::InvalidArgument { .. }, "argmax_all", "no element to choose");
@@ -434,7 +434,7 @@ fn arguments_outside_of_their_domain() {
 #[test]
 fn sizes_beyond_all_limits() {
     let device = device();
-    // Four terabytes; more than a `usize` holds; more than a kernel counts.
+    // Four terabytes, more bytes than a `usize` holds, and more elements than a kernel can count.
     for shape in [vec![1 << 40], vec![usize::MAX, usize::MAX], vec![1 << 16, 1 << 16]] {
         let text = Shape::from(shape.clone()).to_string();
         assert_error!(
@@ -449,7 +449,7 @@ fn sizes_beyond_all_limits() {
     assert_error!(Tensor::arange(0f32, f32::MAX, &device), Error::SizeOverflow { .. }, "arange", "limit of");
     let one = floats(1);
     assert_error!(one.broadcast_to((usize::MAX, 2, 1)), Error::SizeOverflow { .. }, "broadcast_to");
-    // A view may be as large; no operation computes it.
+    // A view may be that large, but no operation computes it.
     let huge = one.broadcast_to((1 << 20, 1 << 20)).unwrap();
     assert_eq!(huge.elem_count(), 1 << 40);
     let text = "[1048576, 1048576]";
@@ -466,14 +466,14 @@ fn sizes_beyond_all_limits() {
     assert!(huge.to_string().contains("..."), "the ends of a huge view can be printed");
 }
 
-/// A buffer may be larger than the device allows; what exists stays valid, and the device works on.
+/// A buffer is larger than the device allows: other tensors stay valid, and the device still works.
 #[test]
 fn memory_that_is_not_there() {
     for device in [open("vulkan"), open("webgpu")] {
         let limit = device.info().limits.max_buffer_bytes;
         let kept = Tensor::arange(0u32, 100, &device).unwrap();
         kept.eval().unwrap();
-        // Buffers are whole multiples of 256 bytes.
+        // Buffer sizes are multiples of 256 bytes.
         let elements = (limit / 256 + 1) * 64;
         assert!(elements < 1 << 32, "the device of this test takes buffers of {limit} bytes: too large to test with");
         let requested = elements * 4;
@@ -504,7 +504,7 @@ fn devices_that_are_not_there() {
     for backend in ["vulkan", "webgpu", "level-zero"] {
         let there = Device::list().into_iter().filter(|info| info.backend.name() == backend).count();
         let beyond = format!("{backend}:{there}").parse::<Device>();
-        // Without the backend's loader, the error tells of that instead.
+        // If the backend's loader is missing, the error says so instead.
         let reason = if there > 0 { format!("no device {there}") } else { "not available".into() };
         assert_error!(beyond, Error::BackendUnavailable { .. }, backend, reason);
         assert_error!(format!("{backend}:{}", usize::MAX).parse::<Device>(), Error::BackendUnavailable { .. }, backend);

@@ -1,4 +1,4 @@
-//! Borders, and blocks of pixels.
+//! Errors of padding and pixel shuffling.
 
 use crate::panics::{Arguments, Visit, tensors};
 use crate::{error_of, floats, zeros};
@@ -17,7 +17,7 @@ fn borders_that_cannot_be() {
     let reflect = PadMode::Reflect;
     assert_error!(pad(&[(0, 3)], reflect), Error::InvalidArgument { .. }, "0 and 3", "axis 1", "reflection is shorter");
     assert_error!(pad(&[(2, 0), (0, 0)], reflect), Error::InvalidArgument { .. }, "2 and 0", "axis 0 of length 2");
-    // What is cropped cannot be shown.
+    // The reflection must not show cropped elements.
     assert_error!(pad(&[(-1, 2)], reflect), Error::InvalidArgument { .. }, "0 and 2", "axis 1 of length 2");
     assert_error!(pad(&[(4, 0)], PadMode::Circular), Error::InvalidArgument { .. }, "no longer than the axis");
     let empty = floats((2, 0));

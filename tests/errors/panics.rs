@@ -1,4 +1,4 @@
-//! Nothing panics, whatever a method is given, and errors have the name of the method.
+//! No method panics, whatever its arguments are, and errors have the name of the method.
 
 use half::{bf16, f16};
 use marquetry::{DType, Device, Element, Error, MemoryKind, Result, Shape, Tensor};
@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::device;
 
-/// Numbers of which some are at home nowhere.
+/// Returns sizes, some of which are never valid.
 fn any_size() -> impl Strategy<Value = usize> {
     prop_oneof![8 => 0..6usize, 1 => Just(usize::MAX), 1 => Just(isize::MAX as usize), 1 => Just(1 << 32), 1 => any::<usize>()]
 }
@@ -27,20 +27,20 @@ fn any_dtype() -> impl Strategy<Value = DType> {
     prop::sample::select(&DType::ALL[..])
 }
 
-/// Arguments for all methods at once.
+/// The arguments for all methods.
 #[derive(Debug, Clone)]
 pub struct Arguments {
-    /// Shapes of tensors that exist, and so are small.
+    /// Shapes of real tensors, which are therefore small.
     pub shapes: [Vec<usize>; 3],
     pub dtypes: [DType; 3],
     pub transposed: bool,
-    /// Any shape.
+    /// Any shape, even an invalid one.
     pub shape: Vec<usize>,
     pub axes: Vec<isize>,
     pub axis: (isize, isize),
     pub size: (usize, usize, usize),
     pub number: (f64, f64),
-    /// The method whose result is computed; the others are only asked for.
+    /// The method whose result is computed. The others are only called.
     pub computed: Index,
 }
 
@@ -48,9 +48,9 @@ fn arguments() -> impl Strategy<Value = Arguments> {
     let small = || prop::collection::vec(prop_oneof![1 => Just(0usize), 6 => 1..4usize], 0..4);
     let shapes = prop_oneof![
         [small(), small(), small()],
-        // Shapes that go together are rare among any.
+        // Random shapes rarely match, so some cases use the same shape.
         small().prop_map(|shape| [shape.clone(), shape.clone(), shape]),
-        // An axis of length 0 allows for others of any length.
+        // With an axis of length 0, the other axes may have any length.
         (prop::collection::vec(any_size(), 0..3), 0..3usize).prop_map(|(mut shape, place)| {
             shape.insert(place.min(shape.len()), 0);
             [shape.clone(), shape.clone(), shape]
@@ -104,7 +104,7 @@ pub fn tensors(arguments: &Arguments, device: &Device) -> [Tensor; 3] {
     [tensor(0), tensor(1), tensor(2)]
 }
 
-/// Creation, elementwise functions, reductions, views and what else is older than files of its own.
+/// Creation, elementwise functions, reductions, views, and other methods without a file of their own.
 fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
     let Arguments { axis: (a, b), size: (i, j, k), number: (x, y), .. } = *arguments;
     let [t, u, v] = tensors(arguments, device);
@@ -283,26 +283,26 @@ fn basic(arguments: &Arguments, device: &Device, visit: Visit) {
     }
 }
 
-/// What is drawn at once is a buffer at once: keeps it small.
+/// Keeps random shapes small, because random tensors are allocated immediately.
 fn small(shape: Vec<usize>) -> Result<Vec<usize>> {
     let count = Shape::from(shape.as_slice()).elem_count();
     Ok(if count.is_some_and(|n| (1 << 16..1 << 32).contains(&n)) { vec![3] } else { shape })
 }
 
-/// Asks for everything that a tensor can be asked for.
+/// Calls everything that reads a tensor.
 fn look_at(tensor: &Tensor, arguments: &Arguments) {
     fn read<T: Element>(tensor: &Tensor) -> usize {
         tensor.to_vec::<T>().map_or(0, |elements| elements.len())
     }
     let _ = (tensor.dim(arguments.axis.0), tensor.to_scalar::<f32>(), tensor.strides(), tensor.is_contiguous());
     let _ = (tensor.to_string(), format!("{tensor:?}"), tensor.eval());
-    // Of other dtypes than the tensor's, an error; of views beyond all memory too.
+    // Reads with another dtype are errors. So are reads of views larger than memory.
     let _ = read::<u8>(tensor) + read::<u32>(tensor) + read::<i32>(tensor) + read::<f16>(tensor) + read::<f32>(tensor);
     let _ =
         read::<bool>(tensor) + read::<i8>(tensor) + read::<bf16>(tensor) + read::<i64>(tensor) + read::<f64>(tensor);
 }
 
-/// Parts of the test with random sequences of their own, which run, and compile kernels, side by side.
+/// The number of parts. They have random sequences of their own, and run and compile kernels in parallel.
 const PARTS: u32 = 8;
 
 macro_rules! parts {
@@ -318,10 +318,10 @@ macro_rules! parts {
 
 parts! { part_0: 0; part_1: 1; part_2: 2; part_3: 3; part_4: 4; part_5: 5; part_6: 6; part_7: 7; }
 
-/// Whether an error names the method that was called, and not another one that does its work; `name` is the method's,
-/// and may go on.
+/// True if an error names the called method, and not another method that it uses. `name` may continue after the
+/// method's name.
 fn is_named_after(error: &Error, name: &str) -> bool {
-    // By which arguments are made.
+    // These make the arguments.
     const VIEWS: [&str; 3] = ["broadcast_to", "narrow", "slice"];
     let begins = |op: &str| name.strip_prefix(op).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
     error.op().is_none_or(|op| begins(op) || VIEWS.contains(&op))
@@ -342,11 +342,11 @@ fn nothing_panics(part: u8) {
         each_call(&arguments, &device, &mut |name, call| {
             place += 1;
             let outcome = catch_unwind(AssertUnwindSafe(|| match call() {
-                // Some megabytes at most, or more than there can be.
+                // Some megabytes at most, or more than can exist.
                 Ok(tensor) if place - 1 == computed && !(1 << 18..1 << 32).contains(&tensor.elem_count()) => {
                     look_at(&tensor, &arguments);
                 }
-                // No call may make the device fail, nor those that come after it.
+                // No call may make the device fail, neither this call nor a later one.
                 Err(error @ Error::DeviceLost { .. }) => panic!("{error}"),
                 Err(error) if !is_named_after(&error, name) => wrong = wrong.take().or(Some((name, error))),
                 _ => {}

@@ -1,4 +1,4 @@
-//! Reductions, running folds and sorting.
+//! Errors of reductions, scans and sorting.
 
 use crate::panics::{Arguments, Visit, tensors};
 use crate::{error_of, floats, zeros};

@@ -1,4 +1,4 @@
-//! Axes that cannot be resized.
+//! Errors of resizing.
 
 use crate::panics::{Arguments, Visit, tensors};
 use crate::{error_of, floats, zeros};
@@ -31,7 +31,7 @@ fn axes_that_cannot_be_resized() {
     assert_error!(floats(3).upsample_nearest2d(1, 1), Error::InvalidArgument { .. }, "upsample_nearest2d", "[3]");
     assert_error!(floats(3).interpolate2d(1, 1), Error::InvalidArgument { .. }, "interpolate2d", "[3]");
     assert_error!(floats(()).interpolate1d(1), Error::InvalidArgument { .. }, "interpolate1d", "[]");
-    // A view of one byte.
+    // A view of a single byte.
     let long = zeros(1, DType::U8).broadcast_to((1 << 30) + 3).unwrap();
     assert_error!(
         long.resize(7, ResizeConfig::NEAREST),

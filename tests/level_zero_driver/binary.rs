@@ -1,5 +1,5 @@
-//! The format of native binaries: a mark, a checksum of what follows, the length of the SPIR-V in bytes, the SPIR-V, and
-//! OpenCL's binary. What is not intact is never handed to OpenCL, which might end the process over it.
+//! The format of native binaries: a mark, a checksum of the rest, the length of the SPIR-V in bytes, the SPIR-V, and
+//! OpenCL's binary. OpenCL never gets a damaged binary, because it might end the process.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -28,7 +28,7 @@ pub fn unpack(packed: &[u8]) -> Option<(Vec<u32>, &[u8])> {
     Some((words(spirv), binary))
 }
 
-/// The words of a SPIR-V module.
+/// Turns the bytes of a SPIR-V module into words.
 pub fn words(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
 }

@@ -1,4 +1,4 @@
-//! SPIR-V as LLVM bitcode, for implementations of OpenCL that read nothing else.
+//! Translates SPIR-V to LLVM bitcode for OpenCL implementations that read nothing else.
 
 use rspirv::binary::Assemble;
 use rspirv::dr::{self, Instruction, Operand};
@@ -6,7 +6,7 @@ use rspirv::spirv::{Op, Word};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The translator; newer ones write bitcode that PoCL 3.1 does not read.
+/// The translator. Newer versions write bitcode that PoCL 3.1 cannot read.
 const TRANSLATOR: &str = "llvm-spirv-15";
 
 /// Translates a module.
@@ -29,8 +29,8 @@ pub fn translate(spirv: &[u32]) -> Result<Vec<u8>, String> {
     bitcode
 }
 
-/// The module with its vectors put together lane by lane: version 15 of the translator crashes on
-/// `OpCompositeConstruct`, unless all its operands are constants.
+/// Builds the vectors of a module lane by lane. Version 15 of the translator crashes on `OpCompositeConstruct` unless
+/// all its operands are constants.
 fn without_composites(spirv: &[u32]) -> Result<Vec<Word>, String> {
     let mut module = dr::load_words(spirv).map_err(|error| error.to_string())?;
     let mut next = module.header.as_ref().map_or(0, |header| header.bound);

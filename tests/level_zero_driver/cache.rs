@@ -1,4 +1,4 @@
-//! Compiled modules on disk, as drivers keep them: a suite of tests compiles the same kernels again and again.
+//! A disk cache of compiled modules, as drivers have: tests compile the same kernels again and again.
 
 use crate::binary;
 use crate::faults::settings;
@@ -7,20 +7,20 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// OpenCL's binary of a module, if it has been compiled with these options before.
+/// Loads OpenCL's binary of a module, if it was compiled with these options before.
 pub fn load(spirv: &[u32], options: &str) -> Option<Vec<u8>> {
     let packed = std::fs::read(path(spirv, options)?).ok()?;
     let (compiled_from, binary) = binary::unpack(&packed)?;
     (compiled_from == spirv).then(|| binary.to_vec())
 }
 
-/// Keeps a binary. A cache that cannot be written is none.
+/// Stores a binary. Errors are ignored: the module is then compiled again.
 pub fn store(spirv: &[u32], options: &str, binary: &[u8]) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let Some(path) = path(spirv, options) else { return };
     let unique = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let temporary = path.with_extension(unique);
-    // Renamed when it is whole, as other processes read the folder.
+    // Write to another name and rename: other processes read the folder.
     let written = std::fs::create_dir_all(path.parent().unwrap_or(&path))
         .and_then(|()| std::fs::write(&temporary, binary::pack(spirv, binary)))
         .and_then(|()| std::fs::rename(&temporary, &path));
@@ -29,7 +29,7 @@ pub fn store(spirv: &[u32], options: &str, binary: &[u8]) {
     }
 }
 
-/// The file of a module: its name stands for everything that the compiler's result depends on.
+/// The file of a module. Its name depends on everything that the compiler's result depends on.
 fn path(spirv: &[u32], options: &str) -> Option<PathBuf> {
     let folder = settings().cache.as_ref()?;
     let mut hasher = DefaultHasher::new();

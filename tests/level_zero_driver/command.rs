@@ -1,4 +1,4 @@
-//! What a command list holds, and how it runs.
+//! The commands of a command list, and how they run.
 
 use crate::Outcome;
 use crate::event::Event;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 /// The work of a command.
 pub enum Work {
-    /// Everything before it completes before anything behind it starts.
+    /// Everything before the barrier completes before anything after it starts.
     Barrier,
-    /// Nothing but waiting for the command's events, which holds up everything behind it.
+    /// Only waits for the command's events, and holds up all later commands.
     Wait,
-    /// Nothing but signalling the command's event. No barrier: it may be signalled before earlier commands complete.
+    /// Only signals the command's event. It is no barrier: it may signal before earlier commands complete.
     Signal,
     Reset(Arc<Event>),
     Copy {
@@ -51,7 +51,7 @@ pub struct Rows {
 
 impl Rows {
     pub fn new(base: usize, region: CopyRegion, pitch: u32, slice_pitch: u32) -> Self {
-        // A depth of 0 is a region of two dimensions.
+        // A depth of 0 means a region of two dimensions.
         let region = CopyRegion { depth: region.depth.max(1), ..region };
         Self { base, region, pitch: pitch as usize, slice_pitch: slice_pitch as usize }
     }
@@ -65,7 +65,7 @@ impl Rows {
         self.base + z * self.slice_pitch + y * self.pitch + self.region.origin_x as usize
     }
 
-    /// The first byte, and how many lie between it and the last one, inclusive.
+    /// The offset of the first byte, and the number of bytes up to and including the last one.
     pub fn span(&self) -> (usize, usize) {
         let [width, height, depth] = self.extent();
         let first = self.row(0, 0);
@@ -86,7 +86,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Whether nothing may move across it.
+    /// True if no command may move across this one.
     pub fn is_barrier(&self) -> bool {
         matches!(self.work, Work::Barrier | Work::Wait)
     }
@@ -95,7 +95,7 @@ impl Command {
         self.waits.iter().all(|event| event.is_signalled())
     }
 
-    /// An error if something that it needs was destroyed since it was appended.
+    /// Fails if an object that the command needs was destroyed since the command was appended.
     pub fn check_alive(&self) -> Outcome {
         let dead = |what: &str| {
             Err(misuse(ResultCode::ERROR_INVALID_ARGUMENT, format!("submitted a command whose {what} was destroyed")))
@@ -119,7 +119,7 @@ impl Command {
         self.waits.iter().chain(&self.signal).chain(reset)
     }
 
-    /// Marks everything that it needs as in use, when it is submitted.
+    /// Marks everything that the command needs as in use, on submission.
     pub fn begin_use(&self) {
         self.memory.iter().for_each(|allocation| allocation.begin_use());
         self.events().for_each(|event| event.life().begin_use());
@@ -128,7 +128,7 @@ impl Command {
         }
     }
 
-    /// Takes that back.
+    /// Ends the use that [`Self::begin_use`] marked.
     pub fn end_use(&self) {
         self.memory.iter().for_each(|allocation| allocation.end_use());
         self.events().for_each(|event| event.life().end_use());
@@ -137,7 +137,7 @@ impl Command {
         }
     }
 
-    /// Runs a submitted command whose events are signalled, and tells when it started and ended.
+    /// Runs a submitted command whose events are signalled. Returns its start and end times.
     pub fn run(&self, queue: &opencl::Queue) -> (u64, u64) {
         let start = progress::now();
         self.work.run(queue);
@@ -171,12 +171,12 @@ impl Work {
 }
 
 fn copy(dst: usize, src: usize, bytes: usize) {
-    // SAFETY: `memory::reach` has checked the ranges that lie in allocations, which a pending command keeps mapped.
-    // For other memory of the host it is the application that promises it.
+    // SAFETY: `memory::reach` has checked the ranges in allocations, and a pending command keeps those mapped. The
+    // application promises that other host memory is valid.
     unsafe { ptr::copy(src as *const u8, dst as *mut u8, bytes) };
 }
 
-/// The allocations that a command touches at those ranges of bytes.
+/// Returns the allocations at these ranges of bytes.
 pub fn reach(ranges: &[(usize, usize)]) -> Outcome<Vec<Arc<Allocation>>> {
     let reached: Outcome<Vec<_>> = ranges.iter().map(|&(address, bytes)| memory::reach(address, bytes)).collect();
     Ok(reached?.into_iter().flatten().collect())

@@ -1,4 +1,4 @@
-//! Command lists: regular ones, which record, and immediate ones, which submit at once.
+//! Command lists. Regular lists record commands; immediate lists submit them at once.
 
 use crate::Outcome;
 use crate::command::{Command, Rows, Work, reach};
@@ -17,7 +17,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 pub struct CommandList {
-    /// Shared with the submissions that run the list.
+    /// Shared with the submissions of the list.
     life: Arc<Life>,
     context: Arc<Context>,
     device: Device,
@@ -47,7 +47,7 @@ impl Object for CommandList {
 }
 
 impl CommandList {
-    /// What a queue of a queue group runs.
+    /// Returns the commands of a closed list, to run on a queue of this queue group.
     pub fn closed_commands(&self, ordinal: u32) -> Outcome<Vec<Submitted>> {
         let Kind::Regular { recording, .. } = &self.kind else {
             return Err(misuse(ResultCode::ERROR_INVALID_COMMAND_LIST_TYPE, "executed an immediate command list"));
@@ -107,12 +107,12 @@ impl CommandList {
     }
 }
 
-/// A command without events and memory.
+/// Makes a command without events and memory.
 fn plain(work: Work) -> Command {
     Command { work, signal: None, waits: Vec::new(), memory: Vec::new() }
 }
 
-/// The events of a command, as the interface passes them.
+/// The events of a command, as in the C interface.
 struct Events {
     signal: Option<Arc<Event>>,
     waits: Vec<Arc<Event>>,

@@ -1,4 +1,4 @@
-//! Contexts. The device is lost per context: a new one works again.
+//! Contexts. A lost device is lost only for its context: a new context works again.
 
 use crate::Outcome;
 use crate::device;
@@ -28,12 +28,12 @@ impl Object for Context {
 }
 
 impl Context {
-    /// An error if the device is lost.
+    /// Fails if the device is lost.
     pub fn check(&self) -> Outcome {
         if self.lost.load(Ordering::SeqCst) { Err(ResultCode::ERROR_DEVICE_LOST) } else { Ok(()) }
     }
 
-    /// Counts a submission, which may be the one that loses the device.
+    /// Counts a submission. This submission may lose the device.
     pub fn count_submission(&self) -> Outcome {
         if settings().lost.is_due() {
             self.lost.store(true, Ordering::SeqCst);

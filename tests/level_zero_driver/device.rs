@@ -1,4 +1,4 @@
-//! The driver and its devices: all of them the one processor that OpenCL offers, described as a GPU.
+//! The driver and its devices. All devices are the one processor that OpenCL offers, described as a GPU.
 
 use crate::Outcome;
 use crate::faults::settings;
@@ -10,15 +10,15 @@ use crate::{guard, progress, tables};
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
-/// The version of the interface through Debian 12's loader.
+/// The interface version through Debian 12's loader.
 const LOADER_API: ApiVersion = ApiVersion::new(1, 4);
-/// The version when an application opens this library itself: it has `zeInitDrivers`.
+/// The interface version if an application opens this library directly. It has `zeInitDrivers`.
 const DIRECT_API: ApiVersion = ApiVersion::new(1, 10);
 
 const DRIVER: DriverHandle = DriverHandle(0x7d00_0000_0000_0000 as *mut c_void);
 const FIRST_DEVICE: usize = 0x7d00_0000_0000_1000;
 
-/// The version that the driver reports.
+/// The interface version that the driver reports.
 pub fn api_version() -> ApiVersion {
     let usual = if tables::is_opened_directly() { DIRECT_API } else { LOADER_API };
     settings().api.unwrap_or(usual)
@@ -41,7 +41,7 @@ impl Device {
         DeviceHandle((FIRST_DEVICE + index) as *mut c_void)
     }
 
-    /// Whether the device has that queue.
+    /// Fails if the device does not have this queue.
     pub fn check_queue(self, ordinal: u32, index: u32) -> Outcome {
         let group = queue_groups().get(ordinal as usize).copied();
         let exists = group.is_some_and(|group| index < group.num_queues);
@@ -53,7 +53,7 @@ pub fn check_driver(driver: DriverHandle) -> Outcome {
     if driver == DRIVER { Ok(()) } else { Err(misuse(ResultCode::ERROR_INVALID_NULL_HANDLE, "unknown driver")) }
 }
 
-/// Numbers of the device that the driver itself needs.
+/// Device limits that the driver itself needs.
 pub struct Limits {
     pub memory: u64,
     pub max_allocation: u64,
@@ -75,7 +75,7 @@ pub fn limits() -> &'static Limits {
     })
 }
 
-/// A group that computes and copies, and one that only copies.
+/// The queue groups: one computes and copies, the other only copies.
 fn queue_groups() -> [CommandQueueGroupProperties; 2] {
     use CommandQueueGroupPropertyFlags as Flags;
     let group = |flags, max_memory_fill_pattern_size| CommandQueueGroupProperties {
@@ -153,12 +153,12 @@ pub fn device_get_properties(device: DeviceHandle, properties: Pointer<DevicePro
     let given = properties.read()?;
     let processor = opencl();
     let flags = if settings().discrete { DevicePropertyFlags::default() } else { DevicePropertyFlags::INTEGRATED };
-    // Nanoseconds either way: per cycle, or in cycles per second.
+    // One cycle is one nanosecond. The old structure wants nanoseconds per cycle, the new one cycles per second.
     let timer_resolution = if given.stype == StructureType::DEVICE_PROPERTIES_1_2 { 1_000_000_000 } else { 1 };
     let mut answer = DeviceProperties {
         kind: DeviceType::GPU,
         vendor_id: 0x8086,
-        // None of Intel's products has this number.
+        // No Intel product has this number.
         device_id: 0xc0de,
         flags,
         subdevice_id: 0,
@@ -219,7 +219,7 @@ pub fn device_get_module_properties(device: DeviceHandle, properties: Pointer<De
     ];
     let present = optional.iter().filter(|(extension, _)| processor.has(extension));
     properties.write(DeviceModuleProperties {
-        // OpenCL's numbering of SPIR-V versions: the major one in the upper half.
+        // OpenCL numbers SPIR-V versions with the major version in the upper half.
         spirv_version_supported: ApiVersion::new(1, 2).0,
         flags: present.fold(DeviceModuleFlags::default(), |flags, (_, flag)| flags | *flag),
         fp16_flags: if_has("cl_khr_fp16", float),
@@ -262,7 +262,7 @@ pub fn device_get_memory_access_properties(
     properties: Pointer<DeviceMemoryAccessProperties>,
 ) -> Outcome {
     Device::get(device)?;
-    // Translated to bitcode, atomic operations do not link.
+    // If SPIR-V is translated to bitcode, atomic operations do not link.
     let atomic = if opencl().takes_spirv { MemoryAccessCapFlags::ATOMIC } else { MemoryAccessCapFlags::default() };
     let all = MemoryAccessCapFlags::RW | atomic;
     properties.write(DeviceMemoryAccessProperties {

@@ -36,7 +36,7 @@ pub struct Event {
     life: Life,
     pool: Arc<EventPool>,
     index: u32,
-    /// Start and end of the command that signalled it, while it is signalled.
+    /// The start and end times of the command that signalled the event. `None` if the event is not signalled.
     times: Mutex<Option<(u64, u64)>>,
 }
 
@@ -55,8 +55,8 @@ impl Event {
         self.times.lock().is_some()
     }
 
-    /// Signals it for a command that ran from the one to the other time. To be called in [`progress::announce`]: the
-    /// reference is given up before anybody who waits can go on, and may destroy the event.
+    /// Signals the event for a command with these start and end times. Call it in [`progress::announce`]: then this
+    /// reference is dropped before any waiting thread continues and may destroy the event.
     pub fn set(self: Arc<Self>, times: (u64, u64)) {
         *self.times.lock() = Some(times);
     }
@@ -139,12 +139,12 @@ pub fn event_query_kernel_timestamp(event: EventHandle, result: Pointer<KernelTi
     result.write(KernelTimestampResult { global: times, context: times })
 }
 
-/// The events that a command waits for.
+/// Returns the events that a command waits for.
 pub fn wait_list(count: u32, events: Pointer<EventHandle>) -> Outcome<Vec<Arc<Event>>> {
     events.read_all(count as usize)?.into_iter().map(EventHandle::get).collect()
 }
 
-/// The event that a command signals, if any.
+/// Returns the event that a command signals, if any.
 pub fn optional(event: EventHandle) -> Outcome<Option<Arc<Event>>> {
     if event.is_null() { Ok(None) } else { event.get().map(Some) }
 }

@@ -1,4 +1,4 @@
-//! The driver's environment: what goes wrong on purpose, and other settings.
+//! The environment of the driver: injected faults and other settings.
 
 use crate::ffi::ApiVersion;
 use std::env;
@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Prefix of all variables.
+/// The prefix of all variables.
 const PREFIX: &str = "LEVEL_ZERO_TEST_";
 
-/// The settings, read once. The README lists them.
+/// The settings, which are read once. The README lists them.
 pub struct Settings {
     pub devices: usize,
     pub discrete: bool,
@@ -26,7 +26,7 @@ pub struct Settings {
     pub lost: Countdown,
 }
 
-/// Becomes due at certain events, counted from 1.
+/// Counts events from 1, and is due at the given numbers.
 pub struct Countdown {
     at: Vec<u64>,
     seen: AtomicU64,
@@ -39,7 +39,7 @@ impl Countdown {
         Self { at, seen: AtomicU64::new(0) }
     }
 
-    /// Counts an event; whether it is one of them.
+    /// Counts an event. True if a fault is due at this event.
     pub fn is_due(&self) -> bool {
         self.at.contains(&(self.seen.fetch_add(1, Ordering::Relaxed) + 1))
     }

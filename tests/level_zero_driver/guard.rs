@@ -1,4 +1,4 @@
-//! Says what a memory fault was about before it ends the process.
+//! Explains a memory fault before it ends the process.
 
 use crate::memory;
 use crate::report::print_raw;
@@ -8,7 +8,7 @@ use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// The handler that was there before, and gets the fault next.
+/// The previous handler, which gets the fault next.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs the handler, once.
@@ -43,14 +43,14 @@ extern "C" fn on_fault(_signal: libc::c_int, info: *mut libc::siginfo_t, _contex
         print_raw(text.as_str());
         print_raw("\n");
     });
-    // Without this handler the access faults again, and the process ends as it would have without the driver.
+    // Restore the previous handler. The access faults again, and the process ends as without the driver.
     if let Some(previous) = PREVIOUS.get() {
-        // SAFETY: restores what was installed before.
+        // SAFETY: this handler was installed before.
         unsafe { libc::sigaction(libc::SIGSEGV, previous, ptr::null_mut()) };
     }
 }
 
-/// Text in fixed memory: a signal handler must not allocate.
+/// A text in fixed memory: a signal handler must not allocate.
 struct Text {
     bytes: [u8; 160],
     length: usize,

@@ -1,6 +1,6 @@
 //! Handles and the objects behind them.
 //!
-//! A handle is a number that is never given out twice, so that one which was destroyed is told from one that lives.
+//! A handle is a number that is never reused, so the driver can recognise destroyed handles.
 
 use crate::Outcome;
 use crate::command_list::CommandList;
@@ -18,7 +18,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Whether an object still has its handle, and how many pending commands use it.
+/// Records whether an object still has its handle, and how many pending commands use the object.
 pub struct Life {
     alive: AtomicBool,
     pending: AtomicUsize,
@@ -35,7 +35,7 @@ impl Life {
         self.alive.load(Ordering::SeqCst)
     }
 
-    /// Ends it. Whether pending commands still use the object.
+    /// Ends the object's life. True if pending commands still use the object.
     pub fn end(&self) -> bool {
         self.alive.store(false, Ordering::SeqCst);
         self.pending.load(Ordering::SeqCst) > 0
@@ -54,23 +54,23 @@ impl Life {
     }
 }
 
-/// What stands behind a handle.
+/// An object behind a handle.
 pub trait Object: Send + Sync + 'static {
     fn life(&self) -> &Life;
 
     fn context(&self) -> &Context;
 
-    /// Whether destroying the object is a mistake for as long as others refer to it.
+    /// True if the object must not be destroyed while others refer to it.
     const OWNS_OTHERS: bool = false;
 }
 
-/// The living objects of a kind.
+/// The live objects of one kind.
 pub struct Registry<T> {
     kind: &'static str,
     live: Mutex<BTreeMap<usize, Arc<T>>>,
 }
 
-/// Handles start far from all addresses, and are never used as such.
+/// Handles start far from all addresses, and are never used as addresses.
 const FIRST: usize = 0x7e00_0000_0000_0000;
 static NEXT: AtomicUsize = AtomicUsize::new(FIRST);
 
@@ -114,7 +114,7 @@ impl<T: Object> Registry<T> {
     }
 }
 
-/// A handle of the interface with objects of this driver behind it.
+/// A handle of the interface, and the driver's type of object behind it.
 pub trait Handle: Copy + Sized {
     type Object: Object;
 
@@ -122,22 +122,22 @@ pub trait Handle: Copy + Sized {
     fn number(self) -> usize;
     fn from_number(number: usize) -> Self;
 
-    /// Gives an object its handle.
+    /// Gives a handle to an object.
     fn create(object: Arc<Self::Object>) -> Self {
         Self::from_number(Self::registry().insert(object))
     }
 
-    /// The living object; an error if there is none or its device is lost.
+    /// Returns the live object. Fails if there is none or if its device is lost.
     fn get(self) -> Outcome<Arc<Self::Object>> {
         Self::registry().get(self.number())
     }
 
-    /// Whether it is the handle of that object.
+    /// True if this is the handle of `object`.
     fn names(self, object: &Arc<Self::Object>) -> bool {
         Self::registry().live.lock().get(&self.number()).is_some_and(|own| Arc::ptr_eq(own, object))
     }
 
-    /// Takes the handle away. This works for a lost device as well.
+    /// Removes the handle. This also works if the device is lost.
     fn remove(self) -> Outcome<Arc<Self::Object>> {
         Self::registry().remove(self.number())
     }
@@ -164,7 +164,7 @@ macro_rules! objects {
             }
         )*
 
-        /// How many objects of each kind live.
+        /// Counts the live objects of each kind.
         pub fn live_counts() -> Vec<(&'static str, usize)> {
             vec![$(($plural, $handle::registry().live.lock().len())),*]
         }
@@ -183,7 +183,7 @@ objects! {
     KernelHandle => Kernel, "kernel", "kernels";
 }
 
-/// Arguments that C and the driver write alike.
+/// Implements [`Argument`] for types that C and the driver share.
 macro_rules! plain_arguments {
     ($($ty:ty)*) => {
         $(

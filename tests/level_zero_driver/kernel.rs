@@ -1,4 +1,4 @@
-//! Kernels: their arguments are state, which a launch takes along when it is appended.
+//! Kernels. Their arguments are state, which a launch copies when it is appended.
 
 use crate::Outcome;
 use crate::context::Context;
@@ -39,7 +39,7 @@ impl Object for Kernel {
     }
 }
 
-/// A kernel with the arguments that it had when the launch was appended.
+/// A kernel, and its arguments at the time when the launch was appended.
 pub struct Launch {
     pub kernel: Arc<Kernel>,
     values: Vec<Value>,
@@ -48,7 +48,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Takes along the kernel's state. Also returns the allocations that the arguments point into.
+    /// Copies the kernel's state. Also returns the allocations that the arguments point into.
     pub fn new(kernel: Arc<Kernel>, groups: GroupCount) -> Outcome<(Self, Vec<Arc<Allocation>>)> {
         let invalid = |message: String| {
             misuse(ResultCode::ERROR_INVALID_ARGUMENT, format!("kernel `{}`: {message}", kernel.signature.name))
@@ -85,7 +85,7 @@ impl Launch {
 }
 
 impl Kernel {
-    /// The group size that the kernel was compiled for, or zeros.
+    /// The group size that the kernel was compiled for, or zeros if any size is allowed.
     fn required_group(compiled: &opencl::Kernel) -> [u32; 3] {
         let sizes = compiled.numbers(KernelQuery::RequiredGroup);
         [0, 1, 2].map(|axis| sizes.get(axis).map_or(0, |&size| size as u32))
@@ -95,7 +95,7 @@ impl Kernel {
 pub fn kernel_create(module: ModuleHandle, desc: Pointer<KernelDesc>, kernel: Pointer<KernelHandle>) -> Outcome {
     use crate::pointer::Argument;
     let module = module.get()?;
-    // SAFETY: the interface has the description point to a string.
+    // SAFETY: the interface requires that the description points to a string.
     let name = unsafe { desc.read()?.kernel_name.checked() }.text()?;
     let (compiled, signature) = module.kernel(&name)?;
     let state = State { group: None, values: vec![None; signature.parameters.len()] };

@@ -1,4 +1,4 @@
-//! A Level Zero driver for tests, on top of OpenCL: see the README beside this file.
+//! A Level Zero driver for tests, on top of OpenCL. See the README beside this file.
 #![cfg(unix)]
 
 mod binary;
@@ -10,7 +10,7 @@ mod context;
 mod device;
 mod event;
 mod faults;
-#[path = "../../src/device/level_zero/ffi.rs"]
+#[path = "../../src/backend/level_zero/ffi.rs"]
 mod ffi;
 mod guard;
 mod handles;
@@ -25,5 +25,5 @@ mod report;
 mod spirv;
 mod tables;
 
-/// What the driver's functions return: the loader gets `SUCCESS` or the error.
+/// The result of the driver's functions. The loader gets `SUCCESS` or the error.
 type Outcome<T = ()> = Result<T, ffi::ResultCode>;

@@ -1,5 +1,5 @@
-//! Memory: every allocation ends at a page that nobody may touch, and "device" memory is out of the host's reach while
-//! no pending command uses it.
+//! Memory. Every allocation ends at a guard page. "Device" memory is inaccessible to the host while no pending command
+//! uses it.
 
 use crate::Outcome;
 use crate::context::Context;
@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 
-/// The alignment of allocations that ask for none or less.
+/// The least alignment of allocations.
 const ALIGNMENT: usize = 16;
 
-/// What stands in the bytes between the end of an allocation and its guard page, where its alignment leaves some.
+/// The value of the bytes between the end of an allocation and its guard page, if the alignment leaves some.
 const BEHIND: u8 = 0xa5;
 
-/// New memory up to this size is filled with ones, which are NaN as floats: its contents are undefined.
+/// New memory up to this size is filled with ones, which are NaN as floats. Its contents are undefined.
 const POISONED: usize = 1 << 20;
 
 /// An allocation of the application.
@@ -40,7 +40,7 @@ pub struct Allocation {
     pending: Mutex<usize>,
 }
 
-/// Pages of the process: a guard page, the body, a guard page.
+/// Pages of the process: a guard page, the body, and a guard page.
 struct Mapping {
     base: usize,
     body: usize,
@@ -50,7 +50,7 @@ impl Mapping {
     fn new(body: usize) -> Option<Self> {
         let (protection, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
         let length = body.checked_add(2 * PAGE)?;
-        // SAFETY: new pages where the system likes.
+        // SAFETY: new pages at an address that the system chooses.
         let base = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return None;
@@ -59,7 +59,7 @@ impl Mapping {
     }
 
     fn protect(&self, protection: libc::c_int) {
-        // SAFETY: pages of this mapping; whoever touches them when he may not shall fault.
+        // SAFETY: pages of this mapping. An access without permission shall fault.
         let result = unsafe { libc::mprotect((self.base + PAGE) as *mut c_void, self.body, protection) };
         assert_eq!(result, 0, "mprotect: {}", std::io::Error::last_os_error());
     }
@@ -71,12 +71,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the pages of this mapping, which nothing refers to any more.
+        // SAFETY: the pages of this mapping, which nothing refers to any longer.
         unsafe { libc::munmap(self.base as *mut c_void, self.body + 2 * PAGE) };
     }
 }
 
-/// The living allocations by the start of their mapping.
+/// The live allocations, by the start of their mapping.
 static LIVE: Mutex<BTreeMap<usize, Arc<Allocation>>> = Mutex::new(BTreeMap::new());
 
 pub fn live_count() -> usize {
@@ -88,13 +88,14 @@ fn mapped_at(live: &BTreeMap<usize, Arc<Allocation>>, address: usize) -> Option<
     allocation.mapping.contains(address).then_some(allocation)
 }
 
-/// The allocation that a pointer points into.
+/// Returns the allocation that a pointer points into.
 pub fn find(address: usize) -> Option<Arc<Allocation>> {
     let live = LIVE.lock();
     mapped_at(&live, address).filter(|allocation| allocation.holds(address, 0)).cloned()
 }
 
-/// What a command may do with `bytes` bytes at an address: `None` is memory of the host that the driver does not know.
+/// Returns the allocation that contains `bytes` bytes at an address. `None` is host memory that the driver does not
+/// know. Fails if the bytes leave the allocation.
 pub fn reach(address: usize, bytes: usize) -> Outcome<Option<Arc<Allocation>>> {
     let live = LIVE.lock();
     match mapped_at(&live, address) {
@@ -106,7 +107,7 @@ pub fn reach(address: usize, bytes: usize) -> Outcome<Option<Arc<Allocation>>> {
     }
 }
 
-/// For the handler of memory faults: what an address belongs to, if that can be told without waiting for a lock.
+/// Describes an address to `tell`, for the fault handler. Does nothing if it would have to wait for the lock.
 pub fn with_allocation_at(address: usize, tell: impl FnOnce(&Allocation)) {
     if let Some(live) = LIVE.try_lock()
         && let Some(allocation) = mapped_at(&live, address)
@@ -132,7 +133,7 @@ impl Allocation {
         let allocation = Self { context, device, kind, id, start, size, mapping, alive, pending };
         allocation.mapping.protect(libc::PROT_READ | libc::PROT_WRITE);
         let (end, behind) = allocation.behind();
-        // SAFETY: the rest of the last page, which belongs to nobody.
+        // SAFETY: the rest of the last page, which nobody uses.
         unsafe { ptr::write_bytes(end as *mut u8, BEHIND, behind) };
         if size <= POISONED {
             // SAFETY: the allocation's own bytes, which nobody else knows yet.
@@ -144,17 +145,17 @@ impl Allocation {
         Some(allocation)
     }
 
-    /// The bytes between the end of the allocation and the guard page: where they start, and how many there are.
+    /// The start and number of the bytes between the end of the allocation and the guard page.
     fn behind(&self) -> (usize, usize) {
         let end = self.start + self.size;
         (end, self.mapping.base + PAGE + self.mapping.body - end)
     }
 
-    /// Whether these bytes are as they were.
+    /// True if the bytes after the allocation have not changed.
     fn is_intact(&self) -> bool {
         let (end, count) = self.behind();
         self.begin_use();
-        // SAFETY: as long as the memory is in use, its pages can be read.
+        // SAFETY: the pages of memory in use are readable.
         let intact = (0..count).all(|index| unsafe { ((end + index) as *const u8).read_volatile() } == BEHIND);
         self.end_use();
         intact
@@ -172,7 +173,7 @@ impl Allocation {
         self.kind == MemoryType::DEVICE
     }
 
-    /// The offset of an address from the start; negative before it.
+    /// The offset of an address from the start. Negative before the start.
     pub fn offset_of(&self, address: usize) -> isize {
         address.wrapping_sub(self.start) as isize
     }
@@ -185,7 +186,7 @@ impl Allocation {
         format!("an allocation of {} bytes, starting at its byte {}", self.size, self.offset_of(address))
     }
 
-    /// A submitted command will use it.
+    /// Counts a submitted command that uses the memory.
     pub fn begin_use(&self) {
         let mut pending = self.pending.lock();
         *pending += 1;
@@ -194,7 +195,7 @@ impl Allocation {
         }
     }
 
-    /// The command has run.
+    /// Counts the end of such a command.
     pub fn end_use(&self) {
         let mut pending = self.pending.lock();
         *pending -= 1;
@@ -233,7 +234,7 @@ fn allocate(
     Ok(start as *mut c_void)
 }
 
-/// Whether the device's memory has room.
+/// True if the device has enough free memory.
 fn fits(size: usize) -> bool {
     let in_use: u64 = LIVE.lock().values().map(|allocation| allocation.size as u64).sum();
     in_use.saturating_add(size as u64) <= device::limits().memory
@@ -246,7 +247,7 @@ fn out_of_memory(kind: MemoryType) -> ResultCode {
     }
 }
 
-/// Whether a chain of extensions asks for more than the usual largest size.
+/// True if a chain of extensions asks for more than the usual largest size.
 fn is_relaxed(next: *const c_void) -> bool {
     let Ok(extension) = pointer_to::<RelaxedAllocationLimitsExpDesc>(next).read() else {
         return false;
@@ -255,11 +256,11 @@ fn is_relaxed(next: *const c_void) -> bool {
         && extension.flags.contains(RelaxedAllocationLimitsExpFlags::MAX_SIZE)
 }
 
-/// The extension that a structure's `next` points to.
+/// Returns the extension that a structure's `next` points to.
 fn pointer_to<T>(next: *const c_void) -> Pointer<T> {
     use crate::pointer::Argument;
-    // SAFETY: the interface has `next` be null or point to a structure that starts with its type, none of which is
-    // smaller than the one read here.
+    // SAFETY: the interface requires that `next` is null or points to a structure that starts with its type. No such
+    // structure is smaller than the one read here.
     unsafe { next.cast::<T>().checked() }
 }
 

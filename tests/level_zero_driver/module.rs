@@ -1,4 +1,4 @@
-//! Modules: programs of OpenCL, and what is known of their kernels.
+//! Modules: OpenCL programs, and the signatures of their kernels.
 
 use crate::Outcome;
 use crate::binary::{self, words};
@@ -19,7 +19,7 @@ pub struct Module {
     life: Life,
     context: Arc<Context>,
     program: Program,
-    /// The SPIR-V that it was made from, which a native binary carries along: the signatures come from it.
+    /// The source of the module. Native binaries contain it too, because the signatures come from it.
     spirv: Vec<u32>,
     signatures: Vec<(Signature, CString)>,
 }
@@ -37,7 +37,7 @@ impl Object for Module {
 }
 
 impl Module {
-    /// A kernel of that name, and what it takes.
+    /// Returns the kernel of this name and its signature.
     pub fn kernel(&self, name: &str) -> Outcome<(opencl::Kernel, Signature)> {
         let found = self.signatures.iter().find(|(signature, _)| signature.name == name);
         let (signature, c_name) = found.ok_or(ResultCode::ERROR_INVALID_KERNEL_NAME)?;
@@ -61,7 +61,7 @@ impl Object for BuildLog {
     }
 }
 
-/// Why a module was not built: the code, and what the log says.
+/// Why a module was not built: the code, and the text of the log.
 type BuildError = (ResultCode, String);
 
 fn failure(message: impl Into<String>) -> BuildError {
@@ -104,7 +104,7 @@ fn build(context: &Arc<Context>, desc: &ModuleDesc) -> Result<(Module, String), 
         }
         _ => return Err((ResultCode::ERROR_INVALID_ENUMERATION, "an unknown format".into())),
     };
-    // Intel's runtime ends the process over some invalid modules: nothing unreadable gets there.
+    // Intel's runtime ends the process on some invalid modules, so it never gets unreadable ones.
     let parsed = spirv::read(&spirv).map_err(failure)?;
     let signatures = spirv::signatures(&parsed).map_err(failure)?;
     let options = options(desc)?;
@@ -119,17 +119,17 @@ fn build(context: &Arc<Context>, desc: &ModuleDesc) -> Result<(Module, String), 
 
 fn bytes(start: *const u8, length: usize) -> Outcome<Vec<u8>> {
     use crate::pointer::Argument;
-    // SAFETY: the interface has the description point to that many bytes.
+    // SAFETY: the interface requires that the description points to that many bytes.
     unsafe { start.checked() }.read_all(length)
 }
 
-/// The options that OpenCL knows; those of Level Zero, `-ze-*`, have no meaning here.
+/// Returns the options for OpenCL. Level Zero's own options, `-ze-*`, have no meaning here.
 fn options(desc: &ModuleDesc) -> Result<String, BuildError> {
     use crate::pointer::Argument;
     if desc.build_flags.is_null() {
         return Ok(String::new());
     }
-    // SAFETY: the interface has the description point to a string.
+    // SAFETY: the interface requires that the description points to a string.
     let flags = unsafe { desc.build_flags.checked() }.text().map_err(|code| (code, String::new()))?;
     let unknown = flags.split_whitespace().find(|flag| !flag.starts_with("-cl-") && !flag.starts_with("-ze-"));
     match unknown {
@@ -138,7 +138,7 @@ fn options(desc: &ModuleDesc) -> Result<String, BuildError> {
     }
 }
 
-/// Compiles a module, or takes what was compiled earlier.
+/// Compiles a module, or loads an earlier result from the cache.
 fn compile(spirv: &[u32], options: &str) -> Result<(Program, String), BuildError> {
     let cached = cache::load(spirv, options).and_then(|binary| opencl().program_from_binary(&binary).ok());
     if let Some(built) = cached.and_then(|program| finish(program, options).ok()) {

@@ -1,4 +1,4 @@
-//! The OpenCL device that does the work: a processor's, opened at run time.
+//! The OpenCL device that does the work: a processor, opened at run time.
 
 use crate::ffi::ResultCode;
 use libloading::Library;
@@ -62,7 +62,7 @@ functions! {
 /// `clSetKernelArgMemPointerINTEL`, which has the same parameters as the SVM function.
 type SetPointer = unsafe extern "C" fn(Id, u32, *const c_void) -> Status;
 
-/// What is asked of a device (`CL_DEVICE_*`).
+/// A query of a device (`CL_DEVICE_*`).
 #[derive(Clone, Copy)]
 pub enum DeviceQuery {
     MaxComputeUnits = 0x1002,
@@ -78,11 +78,11 @@ pub enum DeviceQuery {
     DriverVersion = 0x102d,
     Extensions = 0x1030,
     IlVersion = 0x105b,
-    /// Of `cl_intel_required_subgroup_size`.
+    /// From `cl_intel_required_subgroup_size`.
     SubGroupSizes = 0x4108,
 }
 
-/// What is asked of a compiled kernel (`CL_KERNEL_*`).
+/// A query of a compiled kernel (`CL_KERNEL_*`).
 #[derive(Clone, Copy)]
 pub enum KernelQuery {
     /// `COMPILE_WORK_GROUP_SIZE`
@@ -91,38 +91,38 @@ pub enum KernelQuery {
     LocalMemory = 0x11b2,
     /// `PRIVATE_MEM_SIZE`
     PrivateMemory = 0x11b4,
-    /// `SPILL_MEM_SIZE_INTEL`, of `cl_intel_required_subgroup_size`.
+    /// `SPILL_MEM_SIZE_INTEL`, from `cl_intel_required_subgroup_size`.
     SpilledMemory = 0x4109,
 }
 
-/// The OpenCL implementation, its device and a context.
+/// The OpenCL implementation, with a device and a context.
 pub struct OpenCl {
     functions: Functions,
     _library: Library,
     device: Id,
     context: Id,
     set_pointer: SetPointer,
-    /// Whether the device compiles SPIR-V itself. If not, it takes LLVM bitcode, `cl_khr_spir`.
+    /// True if the device compiles SPIR-V itself. If not, it takes LLVM bitcode (`cl_khr_spir`).
     pub takes_spirv: bool,
     pub extensions: String,
 }
 
-// SAFETY: OpenCL's functions may be called from any thread, but for those that set a kernel's arguments: `Kernel` has
-// its users take turns.
+// SAFETY: OpenCL's functions may be called from any thread, except those that set a kernel's arguments. `Kernel`
+// requires exclusive access for these.
 unsafe impl Send for OpenCl {}
 // SAFETY: as above.
 unsafe impl Sync for OpenCl {}
 
-/// The device, opened at the first use.
+/// Opens the device at the first call, and returns it.
 ///
 /// # Errors
-/// What is missing.
+/// A message that names the missing part.
 pub fn open() -> Result<&'static OpenCl, &'static str> {
     static OPEN: OnceLock<Result<OpenCl, String>> = OnceLock::new();
     OPEN.get_or_init(OpenCl::open).as_ref().map_err(String::as_str)
 }
 
-/// The device, in calls that can only be made after `zeInit`, which has opened it.
+/// Returns the device, in calls that are only valid after `zeInit` has opened it.
 pub fn opencl() -> &'static OpenCl {
     open().expect("zeInit succeeded")
 }
@@ -151,7 +151,7 @@ fn check(status: Status) -> Result<(), ResultCode> {
     }
 }
 
-/// Reads something of unknown length: `ask` gets a size and a buffer, and tells the size it takes.
+/// Reads something of unknown length. `ask` gets a size and a buffer, and tells the needed size.
 fn read_bytes(ask: impl Fn(usize, *mut c_void, *mut usize) -> Status) -> Option<Vec<u8>> {
     let mut size = 0;
     if ask(0, ptr::null_mut(), &mut size) != SUCCESS {
@@ -208,7 +208,7 @@ impl OpenCl {
         self.extensions.split_whitespace().any(|name| name == extension)
     }
 
-    /// A program from SPIR-V, not built yet.
+    /// Makes a program from SPIR-V, without building it.
     pub fn program_from_spirv(&'static self, spirv: &[u8]) -> Result<Program, ResultCode> {
         let mut status = SUCCESS;
         let create = self.functions.clCreateProgramWithIL;
@@ -217,7 +217,7 @@ impl OpenCl {
         check(status).map(|()| Program { opencl: self, id })
     }
 
-    /// A program from what [`Program::binary`] gave, or from LLVM bitcode; not built yet.
+    /// Makes a program from the result of [`Program::binary`] or from LLVM bitcode, without building it.
     pub fn program_from_binary(&'static self, binary: &[u8]) -> Result<Program, ResultCode> {
         let (mut status, mut of_binary) = (SUCCESS, SUCCESS);
         let create = self.functions.clCreateProgramWithBinary;
@@ -229,8 +229,8 @@ impl OpenCl {
 }
 
 impl Functions {
-    /// The first processor that compiles SPIR-V, else the first that takes LLVM bitcode. Also its platform, and whether
-    /// it is of the first sort.
+    /// Returns the first processor that compiles SPIR-V, else the first that takes LLVM bitcode. Also returns its
+    /// platform, and true if it compiles SPIR-V.
     fn find_device(&self) -> Option<(Id, Id, bool)> {
         let devices = self.processors();
         let takes_spirv = |device| text(self.device_info(device, DeviceQuery::IlVersion)).contains("SPIR-V");
@@ -241,7 +241,7 @@ impl Functions {
             .or_else(|| find(&takes_bitcode).map(|(platform, device)| (platform, device, false)))
     }
 
-    /// The processors of all platforms, with their platforms.
+    /// Returns the processors of all platforms, with their platforms.
     fn processors(&self) -> Vec<(Id, Id)> {
         let mut platforms = [ptr::null_mut(); 16];
         let mut count = 0;
@@ -262,8 +262,8 @@ impl Functions {
         read_bytes(|size, buffer, needed| unsafe { (self.clGetDeviceInfo)(device, query as u32, size, buffer, needed) })
     }
 
-    /// How kernels are given pointers into memory that OpenCL has not allocated: Intel's runtime checks those of
-    /// `clSetKernelArgSVMPointer`, but has an extension that takes any.
+    /// Returns the function that sets kernel arguments to pointers into memory that OpenCL has not allocated. Intel's
+    /// runtime checks the pointers of `clSetKernelArgSVMPointer`, but an extension of it takes any pointer.
     fn pointer_setter(&self, platform: Id) -> SetPointer {
         let name = c"clSetKernelArgMemPointerINTEL";
         // SAFETY: a valid platform and name.
@@ -276,7 +276,7 @@ impl Functions {
     }
 }
 
-/// A program of OpenCL.
+/// An OpenCL program.
 pub struct Program {
     opencl: &'static OpenCl,
     id: Id,
@@ -295,11 +295,11 @@ impl Drop for Program {
 }
 
 impl Program {
-    /// Compiles it; the compiler's messages come in both cases.
+    /// Compiles the program. The compiler's messages are returned in both cases.
     pub fn build(&self, options: &CStr) -> (Result<(), ResultCode>, String) {
         let functions = &self.opencl.functions;
         let device = self.opencl.device;
-        // SAFETY: a valid program and device; no callback, so that the call returns when it is built.
+        // SAFETY: a valid program and device. Without a callback, the call returns when the program is built.
         let status =
             unsafe { (functions.clBuildProgram)(self.id, 1, &device, options.as_ptr(), ptr::null(), ptr::null_mut()) };
         /// `CL_PROGRAM_BUILD_LOG`
@@ -312,7 +312,7 @@ impl Program {
         (result, text(log))
     }
 
-    /// The compiled program.
+    /// Returns the compiled program.
     pub fn binary(&self) -> Option<Vec<u8>> {
         /// `CL_PROGRAM_BINARY_SIZES` and `CL_PROGRAM_BINARIES`
         const SIZES: u32 = 0x1165;
@@ -336,7 +336,7 @@ impl Program {
     }
 }
 
-/// A kernel of OpenCL. Its arguments are part of its state, so that launching it takes `&mut`.
+/// An OpenCL kernel. Its arguments are part of its state, so launching it takes `&mut`.
 pub struct Kernel {
     opencl: &'static OpenCl,
     id: Id,
@@ -352,13 +352,13 @@ impl Drop for Kernel {
     }
 }
 
-/// An argument of a launch.
+/// A kernel argument of a launch.
 #[derive(Clone)]
 pub enum Value {
     Bytes(Vec<u8>),
-    /// An address in memory that the device may touch.
+    /// An address in memory that the device may access.
     Memory(usize),
-    /// Bytes of memory per workgroup.
+    /// A size in bytes of memory per workgroup.
     Local(usize),
 }
 
@@ -371,7 +371,7 @@ impl Kernel {
         }))
     }
 
-    /// The largest subgroup in workgroups of a size, if the implementation tells.
+    /// Returns the largest subgroup size in workgroups of this size, if the implementation tells it.
     pub fn subgroup_size(&self, group: [usize; 3]) -> Option<usize> {
         /// `CL_KERNEL_MAX_SUB_GROUP_SIZE_FOR_NDRANGE`
         const MAX_SIZE: u32 = 0x2033;
@@ -400,7 +400,7 @@ impl Kernel {
     }
 }
 
-/// A queue of OpenCL.
+/// An OpenCL queue.
 pub struct Queue {
     opencl: &'static OpenCl,
     id: Id,
@@ -425,7 +425,7 @@ impl Queue {
         check(status).map(|()| Self { opencl, id })
     }
 
-    /// Runs a kernel and waits for its end.
+    /// Runs a kernel and waits until it completes.
     pub fn run(
         &self,
         kernel: &mut Kernel,
@@ -449,7 +449,7 @@ impl Queue {
     }
 }
 
-/// A string for OpenCL.
+/// Makes a C string for OpenCL.
 pub fn c_string(text: &str) -> CString {
     CString::new(text.replace('\0', " ")).expect("it has no NUL")
 }

@@ -1,13 +1,14 @@
-//! Pointers that an application hands over.
+//! Pointers from the application.
 //!
-//! The C interface leaves it to the application that pointers are valid. That trust is given once, where a function's
-//! arguments are turned into these types (`tables.rs`); the rest of the driver reads and writes through them.
+//! In the C interface, the application promises that its pointers are valid. The driver relies on this promise in one
+//! place: `tables.rs` turns a function's arguments into these types. The rest of the driver reads and writes
+//! through them.
 
 use crate::Outcome;
 use crate::ffi::ResultCode;
 use std::ffi::{CStr, c_char, c_void};
 
-/// A pointer to one or several `T` of the application, or null. It is valid for the duration of the call.
+/// A pointer to one or several `T` of the application, or null. It is valid during the call.
 pub struct Pointer<T> {
     raw: *mut T,
 }
@@ -20,13 +21,13 @@ impl<T> Clone for Pointer<T> {
 
 impl<T> Copy for Pointer<T> {}
 
-/// An argument as it comes from C, and what the driver makes of it.
+/// An argument from C, and its form in the driver.
 pub trait Argument {
-    /// The driver's form of it.
+    /// The driver's form of the argument.
     type Checked;
 
     /// # Safety
-    /// A pointer is null, or valid for what the interface says that the function does with it.
+    /// The pointer must be null, or valid for the uses that the interface states for the function.
     unsafe fn checked(self) -> Self::Checked;
 }
 
@@ -63,7 +64,7 @@ impl<T> Pointer<T> {
 impl<T: Copy> Pointer<T> {
     pub fn read(self) -> Outcome<T> {
         let raw = self.present()?;
-        // SAFETY: `Argument::checked` got a valid pointer; C promises no alignment for the bytes of an argument.
+        // SAFETY: `Argument::checked` got a valid pointer. C promises no alignment for the bytes of an argument.
         Ok(unsafe { raw.read_unaligned() })
     }
 
@@ -106,12 +107,13 @@ impl Pointer<c_void> {
 impl Pointer<c_char> {
     pub fn text(self) -> Outcome<String> {
         let raw = self.present()?;
-        // SAFETY: the interface has strings end with a NUL.
+        // SAFETY: the interface requires strings to end with a NUL.
         Ok(unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned())
     }
 }
 
-/// The protocol of all functions that list things: a count of 0 asks how many there are, any other says how many fit.
+/// Implements the protocol of all listing functions. A count of 0 asks for the number of items; any other count is the
+/// room for items.
 pub fn list<T: Copy>(count: Pointer<u32>, items: Pointer<T>, available: &[T]) -> Outcome {
     let capacity = count.read()? as usize;
     if capacity == 0 || items.is_null() {
@@ -122,7 +124,7 @@ pub fn list<T: Copy>(count: Pointer<u32>, items: Pointer<T>, available: &[T]) ->
     count.write(fitting.len() as u32)
 }
 
-/// The same for properties that keep the type and the extension pointer which the application wrote into each.
+/// As [`list`], for properties that keep the type and the extension pointer that the application wrote into each.
 pub fn list_with<T: Copy>(
     count: Pointer<u32>,
     items: Pointer<T>,
@@ -139,7 +141,7 @@ pub fn list_with<T: Copy>(
     count.write(capacity as u32)
 }
 
-/// Copies text into the fixed array of a property, cut where it does not fit.
+/// Copies text into the fixed array of a property, and truncates text that does not fit.
 pub fn copy_text<const N: usize>(text: &str, array: &mut [c_char; N]) {
     *array = [0; N];
     for (slot, byte) in array.iter_mut().take(N - 1).zip(text.bytes()) {

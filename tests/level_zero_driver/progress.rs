@@ -1,4 +1,4 @@
-//! Waiting for work: everything that completes is noted under one lock, so that one condition variable serves all.
+//! Waiting for work. Every completion is announced under one lock, so one condition variable serves all waiters.
 
 use crate::Outcome;
 use crate::ffi::ResultCode;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 static LOCK: Mutex<()> = Mutex::new(());
 static CHANGED: Condvar = Condvar::new();
 
-/// Makes a change that somebody may wait for.
+/// Makes a change that a thread may wait for.
 pub fn announce(change: impl FnOnce()) {
     let _guard = LOCK.lock();
     change();
@@ -23,7 +23,7 @@ pub fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Blocks until the condition holds or `timeout` nanoseconds are over: then `NOT_READY`. `u64::MAX` waits for ever.
+/// Blocks until the condition holds. Returns `NOT_READY` after `timeout` nanoseconds; `u64::MAX` waits forever.
 pub fn wait_for(timeout: u64, condition: impl Fn() -> bool) -> Outcome {
     if timeout == u64::MAX {
         wait_until(condition);
@@ -46,7 +46,7 @@ pub fn wait_for(timeout: u64, condition: impl Fn() -> bool) -> Outcome {
     Ok(())
 }
 
-/// Nanoseconds of the clock that all timestamps are taken from, `CLOCK_MONOTONIC`.
+/// Returns the time in nanoseconds on `CLOCK_MONOTONIC`, the clock of all timestamps.
 pub fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is valid.

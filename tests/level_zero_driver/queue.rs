@@ -1,4 +1,4 @@
-//! Command queues and fences, and the thread behind each queue and each immediate command list.
+//! Command queues, fences, and the thread behind each queue and each immediate command list.
 
 use crate::Outcome;
 use crate::command::Command;
@@ -17,25 +17,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long a stream without an order waits for more commands before it starts with those it has: so it can run them in
-/// an order in which they were not meant.
+/// How long an unordered stream waits for more commands before it starts. With more commands at hand, it can run them
+/// in an unintended order.
 const GATHER: Duration = Duration::from_micros(200);
 
-/// Commands handed over together.
+/// Commands that are submitted together.
 #[derive(Default)]
 pub struct Submission {
     pub commands: Vec<Submitted>,
     pub fence: Option<Arc<Signal>>,
 }
 
-/// A command, and the life of the recorded list that it belongs to.
+/// A command, and the life of its recorded list, if any.
 pub struct Submitted {
     pub command: Arc<Command>,
     pub list: Option<Arc<Life>>,
 }
 
 impl Submission {
-    /// Whether the next submission cannot overtake it.
+    /// True if the next submission cannot overtake this one.
     fn is_closed(&self) -> bool {
         self.fence.is_some() || self.commands.last().is_some_and(|last| last.command.is_barrier())
     }
@@ -43,9 +43,8 @@ impl Submission {
 
 /// A thread that runs submissions.
 ///
-/// Level Zero orders little: commands may run in any order between two barriers, over the borders of command lists as
-/// well. So, unless it was asked for an order, the thread runs them last first, as far as events let it: then a missing
-/// barrier is no secret.
+/// Level Zero orders little: between two barriers, commands may run in any order, even across command lists. So an
+/// unordered stream runs the last commands first, as far as events allow. This reveals missing barriers.
 pub struct Stream {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -55,7 +54,7 @@ struct Shared {
     context: Arc<Context>,
     in_order: bool,
     waiting: Mutex<Vec<Submission>>,
-    /// Commands and fences that have not completed.
+    /// The number of commands and fences that have not completed.
     pending: AtomicUsize,
     quit: AtomicBool,
 }
@@ -75,7 +74,7 @@ impl Stream {
         Ok(Self { shared, thread: Some(thread.map_err(|_| ResultCode::ERROR_OUT_OF_HOST_MEMORY)?) })
     }
 
-    /// Hands commands over. Nothing is handed over if one of them cannot run.
+    /// Submits commands. If one of them cannot run, none is submitted.
     pub fn submit(&self, submission: Submission) -> Outcome {
         submission.commands.iter().try_for_each(|submitted| submitted.command.check_alive())?;
         self.shared.context.count_submission().inspect_err(|_| progress::announce(|| {}))?;
@@ -89,7 +88,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits until everything submitted has completed.
+    /// Waits until all submissions have completed.
     pub fn synchronize(&self, timeout: u64) -> Outcome {
         progress::wait_for(timeout, || !self.is_busy() || self.shared.context.check().is_err())?;
         self.shared.context.check()
@@ -149,7 +148,7 @@ impl Shared {
         self.run_group(&mut group, queue);
     }
 
-    /// Runs commands that nothing but events orders: always the last one that can run.
+    /// Runs commands that only events order. It always picks the last command that is ready.
     fn run_group(&self, group: &mut Vec<Submitted>, queue: &opencl::Queue) {
         while !group.is_empty() {
             progress::wait_until(|| group.iter().any(|submitted| submitted.command.is_ready()) || self.is_over());
@@ -162,7 +161,7 @@ impl Shared {
         progress::wait_until(|| command.is_ready() || self.is_over());
         let runs = self.context.check().is_ok() && command.is_ready();
         let times = runs.then(|| command.run(queue));
-        // The application may destroy everything as soon as it hears of the end: nothing is held beyond that.
+        // Drop everything first: the application may destroy all objects as soon as it hears of the end.
         command.end_use();
         list.iter().for_each(|list| list.end_use());
         let signal = command.signal.clone();
@@ -175,7 +174,7 @@ impl Shared {
         });
     }
 
-    /// Whether it makes no sense to wait any longer.
+    /// True if waiting any longer makes no sense.
     fn is_over(&self) -> bool {
         self.quit.load(Ordering::SeqCst) || self.context.check().is_err()
     }
@@ -201,7 +200,7 @@ impl Object for Queue {
     }
 }
 
-/// The state of a fence, apart from its handle.
+/// The state of a fence, without its handle.
 #[derive(Default)]
 pub struct Signal {
     signalled: AtomicBool,

@@ -1,4 +1,4 @@
-//! What the application did wrong, and what it left behind: printed when the process ends.
+//! Mistakes of the application, and leaks. The report is printed when the process ends.
 
 use crate::ffi::ResultCode;
 use crate::{faults, handles, memory};
@@ -8,20 +8,20 @@ use std::sync::Once;
 
 static MISUSES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Notes a mistake of the application.
+/// Records a mistake of the application.
 pub fn note(message: impl Into<String>) {
     let message = message.into();
     eprintln!("level zero test driver: {message}");
     MISUSES.lock().push(message);
 }
 
-/// Notes a mistake, and returns the code that the call answers with.
+/// Records a mistake, and returns the result code for the call.
 pub fn misuse(code: ResultCode, message: impl Into<String>) -> ResultCode {
     note(message);
     code
 }
 
-/// Has the report written when the process ends.
+/// Registers the report, which is written when the process ends.
 pub fn at_exit() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
@@ -31,9 +31,9 @@ pub fn at_exit() {
     });
 }
 
-/// Keeps the library in memory when the loader closes it: its threads may still run then.
+/// Keeps the library in memory even if the loader closes it, because its threads may still run.
 fn stay_loaded() {
-    // SAFETY: `dladdr` fills the structure, all of whose fields may be zero before.
+    // SAFETY: `dladdr` fills the structure. All its fields may be zero before.
     let path = unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         libc::dladdr(stay_loaded as *const libc::c_void, &mut info);
@@ -68,7 +68,7 @@ extern "C" fn write_report() {
     }
 }
 
-/// Writes to stderr from a signal handler, where nothing may allocate.
+/// Writes to stderr from a signal handler, which must not allocate.
 pub fn print_raw(text: &str) {
     // SAFETY: the bytes are valid, and `write` may be called from a signal handler.
     unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };

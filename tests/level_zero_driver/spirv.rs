@@ -1,4 +1,4 @@
-//! Reads from a SPIR-V module which kernels it has and what arguments they take.
+//! Reads the kernels of a SPIR-V module and the types of their arguments.
 
 use rspirv::binary::Assemble;
 use rspirv::dr::{Instruction, Module, Operand};
@@ -11,35 +11,35 @@ pub struct Signature {
     pub parameters: Vec<Parameter>,
 }
 
-/// What a kernel takes as an argument.
+/// The type of a kernel argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parameter {
-    /// A value of that many bytes.
+    /// A value with this size in bytes.
     Value(usize),
-    /// A pointer to memory of the device.
+    /// A pointer to device memory.
     Memory,
-    /// Memory per workgroup, whose size the host says.
+    /// Memory per workgroup. The host chooses its size.
     Local,
 }
 
 /// Reads a module.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// The reason why the module cannot be read.
 pub fn read(words: &[u32]) -> Result<Module, String> {
     rspirv::dr::load_words(words).map_err(|error| format!("error: no valid SPIR-V: {error}"))
 }
 
-/// The signatures of all kernels of a module.
+/// Returns the signatures of all kernels of a module.
 ///
 /// # Errors
-/// What is unknown in it.
+/// The part of the module that is unknown.
 pub fn signatures(module: &Module) -> Result<Vec<Signature>, String> {
     module.entry_points.iter().map(|entry_point| signature(module, entry_point)).collect()
 }
 
-/// Asks for subgroups of one invocation where kernels do not care. Intel's runtime then compiles them without packing
-/// invocations into vectors, in half the time.
+/// Requires subgroups of one invocation in kernels that do not use subgroups. Intel's runtime then compiles them in
+/// half the time, because it does not pack invocations into vectors.
 pub fn with_scalar_invocations(mut module: Module) -> Vec<u32> {
     let has = |capability: Capability| {
         module.capabilities.iter().any(|declared| declared.operands == [Operand::Capability(capability)])
@@ -77,7 +77,7 @@ fn parameter(module: &Module, instruction: &Instruction) -> Option<Parameter> {
     }
 }
 
-/// The size of a scalar or vector. A vector of three takes the room of four.
+/// Returns the size of a scalar or vector. A vector of three has the size of a vector of four.
 fn value_size(module: &Module, ty: &Instruction) -> Option<usize> {
     match (ty.class.opcode, &ty.operands[..]) {
         (Op::TypeInt | Op::TypeFloat, [Operand::LiteralBit32(bits), ..]) => Some(*bits as usize / 8),

@@ -1,5 +1,5 @@
-//! What the library exports: the functions of the interface under their names, for applications that open it directly,
-//! and the getters of function tables that the loader calls.
+//! The exports of the library. Applications that open it directly call the functions of the interface by name. The
+//! loader calls the getters of function tables.
 
 use crate::ffi::*;
 use std::ffi::{c_char, c_void};
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static OPENED_DIRECTLY: AtomicBool = AtomicBool::new(false);
 
-/// Whether the application calls the exported functions, and not through the loader.
+/// True if the application calls the exported functions directly, without the loader.
 pub fn is_opened_directly() -> bool {
     OPENED_DIRECTLY.load(Ordering::Relaxed)
 }
 
-/// The driver's functions, gathered from the files that they are written in.
+/// All functions of the driver, from the files that define them.
 mod implementation {
     pub use crate::command_list::*;
     pub use crate::context::*;
@@ -24,7 +24,7 @@ mod implementation {
     pub use crate::queue::*;
 }
 
-/// For each function of the interface one for the tables, and one exported under its name.
+/// Defines two functions for each function of the interface: one for the tables, and one exported by name.
 macro_rules! entry_points {
     (
         required { $($symbol:ident => $name:ident($($parameter:ident: $ty:ty),*);)* }
@@ -37,7 +37,7 @@ macro_rules! entry_points {
         $(
             unsafe extern "C" fn $name($($parameter: $ty),*) -> ResultCode {
                 use crate::pointer::Argument as _;
-                // SAFETY: the interface obliges whoever calls to pass pointers that are null or valid.
+                // SAFETY: the interface requires callers to pass pointers that are null or valid.
                 match implementation::$name($(unsafe { $parameter.checked() }),*) {
                     Ok(()) => ResultCode::SUCCESS,
                     Err(code) => code,
@@ -56,11 +56,11 @@ macro_rules! entry_points {
 }
 for_each_function!(entry_points);
 
-/// Fills a table of the loader. Its fields are pointers to functions only; those that the driver leaves out stay null,
-/// and the loader answers for them that the feature is not supported.
+/// Fills a table of the loader. All its fields are function pointers. Fields for missing functions stay null, and the
+/// loader reports those features as unsupported.
 ///
 /// # Safety
-/// The table has at least as many fields as there are entries.
+/// The table must have at least as many fields as there are entries.
 unsafe fn fill(table: *mut *const c_void, entries: &[*const c_void]) -> ResultCode {
     if table.is_null() {
         return ResultCode::ERROR_INVALID_NULL_POINTER;
@@ -72,14 +72,14 @@ unsafe fn fill(table: *mut *const c_void, entries: &[*const c_void]) -> ResultCo
     ResultCode::SUCCESS
 }
 
-/// Defines getters of tables. The entries are in the order of `ze_ddi.h`; `_` is one that is left out.
+/// Defines the getters of tables. The entries are in the order of `ze_ddi.h`, and `_` is a missing function.
 macro_rules! tables {
     ($($getter:ident { $($entry:tt),* })*) => {
         $(
             #[allow(non_snake_case, reason = "the loader's name")]
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $getter(_version: ApiVersion, table: *mut *const c_void) -> ResultCode {
-                // SAFETY: the loader passes the table that the getter is named after, of version 1.4 or newer; newer
+                // SAFETY: the loader passes the table that the getter is named after, of version 1.4 or newer. Newer
                 // versions only add fields at the end.
                 unsafe { fill(table, &[$(tables!(@ $entry)),*]) }
             }
@@ -129,7 +129,7 @@ tables! {
         kernel_set_indirect_access, _, _, kernel_get_properties
     }
 
-    // The loader refuses a driver that does not have these, but they may be empty.
+    // The loader refuses drivers without these tables, but the tables may be empty.
     zeGetImageProcAddrTable {}
     zeGetSamplerProcAddrTable {}
     zeGetPhysicalMemProcAddrTable {}

@@ -1,11 +1,11 @@
-//! Attention and rotary embeddings, each with the scale that its rounding errors are measured by.
+//! Attention and rotary embeddings. Each also returns the scale of its rounding errors.
 
 use super::{ArrayD, array, broadcast, broadcast_shape};
 
-/// What attention does beside attention itself.
+/// The options of attention.
 #[derive(Debug, Clone, Default)]
 pub struct Attention {
-    /// For each query and key what is added to the score: minus infinity where a key is not seen.
+    /// Added to the score of each query and key. Minus infinity hides the key.
     pub mask: Option<ArrayD<f64>>,
     pub causal: bool,
     pub window: Option<usize>,
@@ -13,7 +13,7 @@ pub struct Attention {
     pub softcap: Option<f64>,
 }
 
-/// A score of a query and a key, and a bound of its rounding error in halves of a last place of 1.
+/// Returns the score of a query and a key, and a bound of its rounding error in half ulps of 1.
 fn score(q: &[f64], k: &[f64], mask: f64, options: &Attention) -> (f64, f64) {
     let scale = options.scale.unwrap_or(1.0 / (q.len().max(1) as f64).sqrt());
     let sum: f64 = q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * scale;
@@ -26,10 +26,10 @@ fn score(q: &[f64], k: &[f64], mask: f64, options: &Attention) -> (f64, f64) {
     (capped + mask, if mask == 0.0 { error } else { error + (capped + mask).abs() })
 }
 
-/// Attention of `(batch.., heads, queries, d)` with grouped heads. Where no key is seen it is 0.
+/// Attention of `(batch.., heads, queries, d)` with grouped heads. If a query sees no key, its row is 0.
 ///
-/// The scale of the error: the error of a score is a relative error of its weight, and so is its distance from the
-/// largest, which is rounded; a sum of `n` weights is rounded and rescaled `n` times.
+/// The scale of the error: the error of a score is a relative error of its weight. So is the score's distance from the
+/// largest score, because that distance is rounded. A sum of `n` weights is rounded and rescaled `n` times.
 pub fn attention(q: &ArrayD<f64>, k: &ArrayD<f64>, v: &ArrayD<f64>, options: &Attention) -> (ArrayD<f64>, ArrayD<f64>) {
     let inner = |x: &ArrayD<f64>| -> [usize; 3] { x.shape()[x.ndim() - 3..].try_into().unwrap() };
     let batch_of = |x: &ArrayD<f64>| x.shape()[..x.ndim() - 3].to_vec();
@@ -83,7 +83,7 @@ pub fn attention(q: &ArrayD<f64>, k: &ArrayD<f64>, v: &ArrayD<f64>, options: &At
     (array(&shape, values), array(&shape, scales))
 }
 
-/// The rotary embedding, with pairs of neighbours or of halves; and the sum of the products' magnitudes.
+/// The rotary embedding, and the sums of the products' magnitudes. A pair is two neighbours, or one element per half.
 pub fn rotary(x: &ArrayD<f64>, cos: &ArrayD<f64>, sin: &ArrayD<f64>, neighbours: bool) -> (ArrayD<f64>, ArrayD<f64>) {
     let features = x.shape()[x.ndim() - 1];
     let pairs = cos.shape()[cos.ndim() - 1];

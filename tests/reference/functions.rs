@@ -2,7 +2,7 @@
 
 use std::f64::consts::{FRAC_2_SQRT_PI, SQRT_2};
 
-/// What the constant lacks of the square root of 2.
+/// The square root of 2 minus `SQRT_2`, its nearest double.
 const SQRT_2_REST: f64 = -9.667_293_313_452_913e-17;
 
 pub fn sign(x: f64) -> f64 {
@@ -14,8 +14,8 @@ pub fn sigmoid(x: f64) -> f64 {
 }
 
 pub fn gelu(x: f64) -> f64 {
-    // As a product with the complement, which keeps the digits where the error function is near -1. There it is steep: what
-    // the quotient has lost counts, times the slope.
+    // The product with `erfc` keeps the digits if the error function is near -1. There `erfc` is steep, so the rounding
+    // error of the quotient `y` counts, multiplied by the slope.
     let y = -x / SQRT_2;
     let lost = (y.mul_add(-SQRT_2, -x) - y * SQRT_2_REST) / SQRT_2;
     let slope = FRAC_2_SQRT_PI * (-y * y).exp();
@@ -46,17 +46,17 @@ pub fn selu(x: f64) -> f64 {
     scale * if x < 0.0 { alpha * x.exp_m1() } else { x }
 }
 
-/// The larger number; NaN if one is NaN.
+/// The larger number. NaN if either is NaN.
 pub fn maximum(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
 }
 
-/// The smaller number; NaN if one is NaN.
+/// The smaller number. NaN if either is NaN.
 pub fn minimum(a: f64, b: f64) -> f64 {
     -maximum(-a, -b)
 }
 
-/// Integer division towards zero, 0 where the divisor is 0.
+/// Integer division towards zero. 0 if the divisor is 0.
 pub fn integer_division(a: i64, b: i64) -> i64 {
     if b == 0 { 0 } else { a / b }
 }
@@ -65,7 +65,7 @@ pub fn integer_division(a: i64, b: i64) -> i64 {
 pub fn inverse_erf(y: f64) -> f64 {
     let mut x = 0f64;
     for _ in 0..100 {
-        // Towards the ends the slope is tiny: steps of at most a half keep to the right side.
+        // Near -1 and 1 the slope is tiny. Steps of at most a half do not overshoot.
         let slope = 2.0 / std::f64::consts::PI.sqrt() * (-x * x).exp();
         let residual = if y < 0.0 { libm::erfc(-x) - (1.0 + y) } else { (1.0 - y) - libm::erfc(x) };
         x -= (residual / slope).clamp(-0.5, 0.5);
@@ -73,23 +73,23 @@ pub fn inverse_erf(y: f64) -> f64 {
     x
 }
 
-/// The remainder of a division towards zero, the dividend where the divisor is 0.
+/// The remainder of division towards zero. The dividend if the divisor is 0.
 pub fn integer_fmod(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { a % b }
 }
 
-/// The remainder with the sign of the divisor.
+/// The remainder, with the sign of the divisor.
 pub fn remainder(a: f64, b: f64) -> f64 {
     let rest = a % b;
     if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
 }
 
-/// The same of integers, the dividend where the divisor is 0.
+/// The integer remainder, with the sign of the divisor. The dividend if the divisor is 0.
 pub fn integer_remainder(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { a - (a as f64 / b as f64).floor() as i64 * b }
 }
 
-/// The power modulo 2^64, cut towards zero where the exponent is negative; 0 where it would be infinite.
+/// The power modulo 2^64. A negative exponent truncates towards zero; the result is 0 if it would be infinite.
 pub fn integer_power(a: i64, b: i64) -> i64 {
     match (a, b) {
         (1, _) => 1,
@@ -99,17 +99,17 @@ pub fn integer_power(a: i64, b: i64) -> i64 {
     }
 }
 
-/// A shift to the left; what is shifted beyond 64 bits is lost.
+/// Shifts left and drops the bits beyond 64. 0 if `count` is outside `0..64`.
 pub fn shift_left(a: i64, count: i64) -> i64 {
     if (0..64).contains(&count) { a << count } else { 0 }
 }
 
-/// A shift to the right, by any number of bits where the count is not from 0 to 63.
+/// Arithmetic shift to the right. A `count` outside `0..64` leaves only the sign.
 pub fn shift_right(a: i64, count: i64) -> i64 {
     a >> if (0..64).contains(&count) { count } else { 63 }
 }
 
-/// Whether a condition holds, as a number.
+/// 1 if the condition holds, else 0.
 pub fn truth(condition: bool) -> f64 {
     condition.into()
 }

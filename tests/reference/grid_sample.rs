@@ -1,9 +1,9 @@
-//! Images looked at through a grid of places.
+//! Samples of images at the coordinates of a grid.
 
 use super::{ArrayD, IxDyn};
 use marquetry::{GridSampleConfig, GridSampleMode, GridSamplePadding};
 
-/// Where `place` is seen along an axis of this length; `None` where there are zeros.
+/// Applies the padding mode to a coordinate. Zero padding keeps it: [`grid_sample`] skips elements outside.
 fn seen(place: f64, length: usize, config: GridSampleConfig) -> Option<f64> {
     let last = length as f64 - 1.0;
     match config.padding {
@@ -15,7 +15,7 @@ fn seen(place: f64, length: usize, config: GridSampleConfig) -> Option<f64> {
             if span == 0.0 {
                 return Some(0.0);
             }
-            // Mirrored at one end and then at the other, until it is inside.
+            // Mirror at one end and then at the other, until the coordinate is inside.
             place = (place - low).rem_euclid(2.0 * span) + low;
             if place > high {
                 place = 2.0 * high - place;
@@ -25,7 +25,7 @@ fn seen(place: f64, length: usize, config: GridSampleConfig) -> Option<f64> {
     }
 }
 
-/// The elements along an axis that a sample is made of, with their weights; elements outside may be among them.
+/// The indexes and weights of the elements that a sample reads along an axis. Some indexes may be outside.
 fn taps(number: f64, length: usize, config: GridSampleConfig) -> Vec<(Option<f64>, f64)> {
     let n = length as f64;
     let place = if config.align_corners { (number + 1.0) / 2.0 * (n - 1.0) } else { ((number + 1.0) * n - 1.0) / 2.0 };
@@ -50,7 +50,8 @@ fn taps(number: f64, length: usize, config: GridSampleConfig) -> Vec<(Option<f64
     }
 }
 
-/// The samples, and how far they may be off: the sum of the magnitudes around each, times what a rounded place is off.
+/// Returns the samples and the scale of their error: the sum of the magnitudes around each sample, times the rounding
+/// error of its coordinates.
 pub fn grid_sample(x: &ArrayD<f64>, grid: &ArrayD<f64>, config: GridSampleConfig) -> (ArrayD<f64>, ArrayD<f64>) {
     let (height, width) = (x.shape()[2], x.shape()[3]);
     let shape = [x.shape()[0], x.shape()[1], grid.shape()[1], grid.shape()[2]];

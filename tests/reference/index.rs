@@ -1,11 +1,11 @@
-//! Elements picked by indexes and written to them, and arrays joined.
+//! Gather and scatter by index, and concatenation.
 
 use super::numbers::limits;
 use super::{ArrayD, Axis, IxDyn};
 use marquetry::DType;
 use ndarray::concatenate;
 
-/// What an index out of range yields.
+/// The value that an index out of range reads.
 pub fn fill(dtype: DType) -> f64 {
     match dtype {
         _ if dtype.is_float() => f64::NAN,
@@ -14,7 +14,7 @@ pub fn fill(dtype: DType) -> f64 {
     }
 }
 
-/// The slices along an axis that `indexes` names.
+/// Selects the slices at `indexes` along an axis.
 pub fn index_select(x: &ArrayD<f64>, indexes: &ArrayD<f64>, axis: usize, dtype: DType) -> ArrayD<f64> {
     let mut shape = x.shape().to_vec();
     shape[axis] = indexes.len();
@@ -27,20 +27,20 @@ pub fn index_select(x: &ArrayD<f64>, indexes: &ArrayD<f64>, axis: usize, dtype: 
     selected
 }
 
-/// Arrays joined along an axis.
+/// Joins arrays along an axis.
 pub fn cat(parts: &[ArrayD<f64>], axis: usize) -> ArrayD<f64> {
     let views: Vec<_> = parts.iter().map(|part| part.view()).collect();
     concatenate(Axis(axis), &views).expect("arrays that fit")
 }
 
-/// The place that an index names along an axis, if there is one.
+/// Replaces the position along an axis by an index. `None` if the index is out of range.
 fn named(place: &IxDyn, index: f64, axis: usize, length: usize) -> Option<IxDyn> {
     let mut named = place.clone();
     named[axis] = index as usize;
     (0.0..length as f64).contains(&index).then_some(named)
 }
 
-/// The elements along an axis that `indexes` names, one by one.
+/// Gathers single elements along an axis.
 pub fn gather(x: &ArrayD<f64>, indexes: &ArrayD<f64>, axis: usize, dtype: DType) -> ArrayD<f64> {
     let length = x.shape()[axis];
     ArrayD::from_shape_fn(indexes.raw_dim(), |place| {
@@ -48,7 +48,7 @@ pub fn gather(x: &ArrayD<f64>, indexes: &ArrayD<f64>, axis: usize, dtype: DType)
     })
 }
 
-/// The array with elements of `source` combined, one after the other, with those that `indexes` names along an axis.
+/// Combines each element of `source`, in order, with the element that `indexes` names along an axis.
 pub fn scatter(
     x: &ArrayD<f64>,
     indexes: &ArrayD<f64>,

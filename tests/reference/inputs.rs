@@ -1,23 +1,23 @@
-//! Inputs: the same for every run and every device.
+//! Generators of inputs, which are the same in every run and on every device.
 
 use super::numbers::{limits, round, wrap};
 use super::{ArrayD, array, threefry::threefry};
 use marquetry::DType;
 
-/// Where numbers are drawn from.
+/// The distribution of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Domain {
-    /// Normally distributed, with zeros, tiny, large and (of integers) extreme numbers strewn in.
+    /// Normally distributed, mixed with zeros, tiny numbers, large numbers and (for integers) extreme numbers.
     Special,
-    /// The same without numbers whose product leaves the dtype: for what sums up.
+    /// As `Special`, without numbers whose product leaves the dtype: for operations that sum.
     Normal,
-    /// Whole numbers from -8 to 8 (from 0 to 8 if unsigned): sums and products of them are exact.
+    /// Whole numbers from -8 to 8 (from 0 to 8 if unsigned): their sums and products are exact.
     Small,
-    /// Floats near 1, integers as in `Normal`: for products.
+    /// Floats near 1, or integers as in `Normal`: for products.
     Factor,
     /// As `Small`, but mostly zeros.
     Sparse,
-    /// Angles that `sin` and `cos` promise to be accurate for.
+    /// Angles in the range for which `sin` and `cos` promise their accuracy.
     Angle,
 }
 
@@ -28,7 +28,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// The generator that a name stands for.
+    /// A generator seeded with a name.
     pub fn new(name: &str) -> Self {
         // FNV-1a
         let hash = name
@@ -42,7 +42,7 @@ impl Inputs {
         threefry(self.key, [self.drawn, 0])
     }
 
-    /// Bytes that another generator may start from.
+    /// Returns a seed for another generator.
     pub fn seed(&mut self) -> [u8; 32] {
         std::array::from_fn(|_| self.words()[0] as u8)
     }
@@ -91,7 +91,7 @@ impl Inputs {
             Domain::Angle => vec![0.0, -0.0, 9984.0, -9984.0, round(std::f64::consts::PI, dtype)],
             Domain::Normal | Domain::Small | Domain::Factor | Domain::Sparse => Vec::new(),
         };
-        // Only where they stay a minority.
+        // Only if they stay a minority.
         if numbers.len() > 2 * strewn.len() {
             for special in strewn {
                 let place = self.below(numbers.len());
@@ -101,7 +101,7 @@ impl Inputs {
         array(shape, numbers)
     }
 
-    /// Numbers of all magnitudes and both signs, none subnormal.
+    /// Numbers of all magnitudes and both signs. None is subnormal in `f64`, or for other dtypes in `f32`.
     pub fn sweep(&mut self, count: usize, dtype: DType, largest: f64) -> ArrayD<f64> {
         let low = match dtype {
             DType::F16 => 2f64.powi(-24),
@@ -117,7 +117,7 @@ impl Inputs {
     }
 }
 
-/// Numbers at the edges of a dtype, all finite and none subnormal as `f32`.
+/// Numbers at the edges of a dtype, all finite. None is subnormal as `f32`.
 pub fn finite_specials(dtype: DType) -> Vec<f64> {
     let (low, high) = limits(dtype);
     let numbers = match dtype {
@@ -127,7 +127,7 @@ pub fn finite_specials(dtype: DType) -> Vec<f64> {
         DType::F16 => vec![0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 2f64.powi(-24), -6e-5, 6e4, -6e4, 11.0],
         DType::I32 => vec![0.0, 1.0, -1.0, low, low + 1.0, high, 65536.0],
         DType::I8 => vec![0.0, 1.0, -1.0, low, low + 1.0, high, 64.0],
-        // Products of two of them are doubles.
+        // The product of any two is exact as a double.
         DType::I64 => vec![0.0, 1.0, -1.0, -67_108_865.0, 67_108_863.0, 4_294_967.0, -65536.0],
         DType::Bool => vec![0.0, 1.0],
         DType::U32 | DType::U8 => vec![0.0, 1.0, high, high - 1.0, (high + 1.0) / 2.0],
@@ -136,7 +136,7 @@ pub fn finite_specials(dtype: DType) -> Vec<f64> {
     numbers.into_iter().map(|x| round(x, dtype)).collect()
 }
 
-/// The same and what else a float can be.
+/// The finite special numbers, and for floats also the limits, infinities and NaN.
 pub fn specials(dtype: DType) -> Vec<f64> {
     let mut numbers = finite_specials(dtype);
     if dtype.is_float() {

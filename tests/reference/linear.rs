@@ -1,10 +1,10 @@
-//! Matrix products, and sums of products over named axes.
+//! Matrix products and einsum.
 
 use super::numbers::{summed, wrap};
 use super::{ArrayD, IxDyn, array, broadcast, broadcast_shape};
 use marquetry::{DType, Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};
 
-/// The product as numpy's `@` has it, and for floats the sum of the magnitudes that each element is summed from.
+/// The product as in numpy's `@`. For floats, also each element's sum of the magnitudes of its terms.
 pub fn matmul(a: &ArrayD<f64>, b: &ArrayD<f64>, dtype: DType) -> (ArrayD<f64>, ArrayD<f64>) {
     let (row, column) = (a.ndim() == 1, b.ndim() == 1);
     let a = if row { a.clone().insert_axis(super::Axis(0)) } else { a.clone() };
@@ -49,7 +49,7 @@ pub fn matmul(a: &ArrayD<f64>, b: &ArrayD<f64>, dtype: DType) -> (ArrayD<f64>, A
     (array(&shape, values), array(&shape, magnitudes))
 }
 
-/// `alpha a b + beta c` and the scale of its error: what `a b` is summed from, and the terms.
+/// `alpha a b + beta c`, and the scale of its error: the magnitudes of the terms of `a b` and of `beta c`.
 pub fn gemm(
     product: &(ArrayD<f64>, ArrayD<f64>),
     c: &ArrayD<f64>,
@@ -57,7 +57,7 @@ pub fn gemm(
     dtype: DType,
 ) -> (ArrayD<f64>, ArrayD<f64>) {
     let Gemm { alpha, beta, .. } = config;
-    // Where a factor is 0, so is the term, whatever it is made of.
+    // If a factor is 0, its term is 0, even if the other operand is NaN.
     let times = |factor: f64, x: f64| if factor == 0.0 { 0.0 } else { factor * x };
     let values = super::zip(&product.0, c, |p, c| times(alpha, p) + times(beta, c));
     let values = if dtype.is_float() { values } else { values.mapv(|x| wrap(x as i64, dtype)) };
@@ -65,7 +65,7 @@ pub fn gemm(
     (values, magnitudes)
 }
 
-/// The elements of `c` after a call, and the sums of the magnitudes that they are made of.
+/// The elements of `c` after a call, and the sum of the magnitudes of each element's terms.
 pub fn gemm_strided_batched([a, b, c]: [&[f64]; 3], call: &GemmStridedBatched, dtype: DType) -> (Vec<f64>, Vec<f64>) {
     let place = |at: MatrixBatch, i: usize, row: usize, column: usize| {
         let (line, inside) = if call.order == MatrixOrder::RowMajor { (row, column) } else { (column, row) };
@@ -90,7 +90,8 @@ pub fn gemm_strided_batched([a, b, c]: [&[f64]; 3], call: &GemmStridedBatched, d
     (values, magnitudes)
 }
 
-/// Sums of products over all indexes that the output does not name, and of their magnitudes: `ij,jk->ik`, written out.
+/// Sums of products over all indexes that the output does not name, and the sums of their magnitudes. The subscripts
+/// must name the output: `ij,jk->ik`.
 pub fn einsum(subscripts: &str, operands: &[&ArrayD<f64>], dtype: DType) -> (ArrayD<f64>, ArrayD<f64>) {
     let (inputs, output) = subscripts.split_once("->").expect("an output");
     let inputs: Vec<Vec<char>> = inputs.split(',').map(|term| term.chars().collect()).collect();

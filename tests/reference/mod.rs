@@ -1,5 +1,5 @@
-//! An independent model of the tensor operations: doubles on the host, as simple as can be. Every number of every
-//! dtype is a double exactly, so that one kind of array serves all of them.
+//! An independent model of the tensor operations: doubles on the host, as simple as possible. A double holds every
+//! number of every dtype exactly (except large `i64` numbers), so one kind of array serves all dtypes.
 
 pub mod attention;
 pub mod functions;
@@ -18,7 +18,7 @@ pub mod window;
 
 pub use ndarray::{ArrayD, Axis, IxDyn, Slice};
 
-/// An array from its elements in row-major order.
+/// Makes an array from elements in row-major order.
 pub fn array(shape: &[usize], elements: Vec<f64>) -> ArrayD<f64> {
     ArrayD::from_shape_vec(IxDyn(shape), elements).expect("as many elements as the shape holds")
 }
@@ -30,12 +30,12 @@ pub fn broadcast_shape(a: &[usize], b: &[usize]) -> Vec<usize> {
     (0..rank).map(|axis| if length(a, axis) == 1 { length(b, axis) } else { length(a, axis) }).collect()
 }
 
-/// The array repeated to a shape that it broadcasts to.
+/// Repeats an array to a shape that it broadcasts to.
 pub fn broadcast(x: &ArrayD<f64>, shape: &[usize]) -> ArrayD<f64> {
     x.broadcast(shape).expect("shapes that broadcast").to_owned()
 }
 
-/// A function of the elements of two arrays, broadcast.
+/// Applies a function to the elements of two arrays, with broadcasting.
 pub fn zip(a: &ArrayD<f64>, b: &ArrayD<f64>, function: impl Fn(f64, f64) -> f64) -> ArrayD<f64> {
     let shape = broadcast_shape(a.shape(), b.shape());
     let (a, b) = (broadcast(a, &shape), broadcast(b, &shape));

@@ -1,9 +1,11 @@
-//! Softmax and normalisations, each with the scale that its rounding errors are measured by.
+//! Softmax and normalisations. Each also returns the scale of its rounding errors.
 
 use super::{ArrayD, Axis, IxDyn, array};
 
-/// `exp(x) / sum(exp(x))` along an axis. The scale of the error: an element's distance from the largest is rounded
-/// before `exp` magnifies it, and a sum of `n` terms is rounded `n` times.
+/// `exp(x) / sum(exp(x))` along an axis.
+///
+/// The scale of the error: an element's distance from the largest is rounded, and `exp` magnifies that error. A sum of
+/// `n` terms is rounded `n` times.
 pub fn softmax(x: &ArrayD<f64>, axis: usize) -> (ArrayD<f64>, ArrayD<f64>) {
     let (mut values, mut scale) = (x.clone(), x.clone());
     for (mut row, mut scale) in values.lanes_mut(Axis(axis)).into_iter().zip(scale.lanes_mut(Axis(axis))) {
@@ -19,8 +21,10 @@ pub fn softmax(x: &ArrayD<f64>, axis: usize) -> (ArrayD<f64>, ArrayD<f64>) {
     (values, scale)
 }
 
-/// `log(softmax(x))` along an axis. The scale of the error: the distance from the largest is rounded, and the logarithm
-/// of a sum of `n` terms, whose relative error is an absolute one of the result.
+/// `log(softmax(x))` along an axis.
+///
+/// The scale of the error: the distance from the largest is rounded. So is the logarithm of a sum of `n` terms. The
+/// relative error of that sum becomes an absolute error of the result.
 pub fn log_softmax(x: &ArrayD<f64>, axis: usize) -> (ArrayD<f64>, ArrayD<f64>) {
     let (mut values, mut scale) = (x.clone(), x.clone());
     for (mut row, mut scale) in values.lanes_mut(Axis(axis)).into_iter().zip(scale.lanes_mut(Axis(axis))) {
@@ -47,8 +51,8 @@ pub fn l2_normalize(x: &ArrayD<f64>, axis: usize, eps: f64) -> (ArrayD<f64>, Arr
     (values, scale)
 }
 
-/// `x / sqrt(mean(x^2) + eps) * weight` over the last axes, those of `weight`. The scale of the error is as in
-/// [`l2_normalize`].
+/// `x / sqrt(mean(x^2) + eps) * weight` over the last axes, which are the axes of `weight`. The scale of the error is
+/// the same as in [`l2_normalize`].
 pub fn rms_norm(x: &ArrayD<f64>, weight: &ArrayD<f64>, eps: f64) -> (ArrayD<f64>, ArrayD<f64>) {
     let length = weight.len();
     let elements: Vec<f64> = x.iter().copied().collect();
@@ -61,7 +65,7 @@ pub fn rms_norm(x: &ArrayD<f64>, weight: &ArrayD<f64>, eps: f64) -> (ArrayD<f64>
     (array(x.shape(), values), array(x.shape(), scale))
 }
 
-/// The layer norm over groups of channels (axis 1) and all axes behind them, and weight and bias per channel.
+/// The layer norm over groups of channels (axis 1) and all later axes, with a weight and a bias per channel.
 pub fn group_norm(
     x: &ArrayD<f64>,
     groups: usize,
@@ -79,8 +83,8 @@ pub fn group_norm(
     (values, super::zip(&super::zip(&scale, &weight, |x, w| x * w.abs()), &bias, |x, b| x + b.abs()))
 }
 
-/// `(x - mean) / sqrt(variance + eps) * weight + bias` with vectors of a number per channel (axis 1). The scale of the
-/// error: some functions of relative errors, and a sum.
+/// `(x - mean) / sqrt(variance + eps) * weight + bias`, with one number per channel (axis 1) in each vector. The scale
+/// of the error: several functions, each with a relative error, and a sum.
 pub fn batch_norm(
     x: &ArrayD<f64>,
     [mean, variance, weight, bias]: [&ArrayD<f64>; 4],
@@ -93,15 +97,17 @@ pub fn batch_norm(
     (super::zip(&scaled, &bias, |x, bias| x + bias), error)
 }
 
-/// A vector along axis 1 of `rank`.
+/// Reshapes a vector to run along axis 1 of an array of `rank` axes.
 fn channels(vector: &ArrayD<f64>, rank: usize) -> ArrayD<f64> {
     let mut shape = vec![1; rank];
     shape[1] = vector.len();
     array(&shape, vector.iter().copied().collect())
 }
 
-/// The layer norm over the last axes, those of `weight`. The scale of the error: the mean of `n` numbers is rounded `n`
-/// times, which counts the more the larger the numbers are against their deviation.
+/// The layer norm over the last axes, which are the axes of `weight`.
+///
+/// The scale of the error: the mean of `n` numbers is rounded `n` times. The larger the numbers are relative to their
+/// deviation, the more this counts.
 pub fn layer_norm(x: &ArrayD<f64>, weight: &ArrayD<f64>, bias: &ArrayD<f64>, eps: f64) -> (ArrayD<f64>, ArrayD<f64>) {
     let length = weight.len();
     let elements: Vec<f64> = x.iter().copied().collect();

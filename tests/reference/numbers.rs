@@ -1,9 +1,9 @@
-//! How the numbers of each dtype are spaced, rounded and wrapped.
+//! Spacing, rounding and wrapping of the numbers of each dtype.
 
 use half::bf16;
 use marquetry::DType;
 
-/// The sum, of which a double has no digits more: what each addition has rounded off is summed up beside it (A. Neumaier,
+/// Returns the sum to a double's full precision: the rounding error of each addition is summed separately (A. Neumaier,
 /// "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974).
 pub fn sum(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let (mut sum, mut lost) = (0.0f64, 0.0);
@@ -15,7 +15,7 @@ pub fn sum(numbers: impl IntoIterator<Item = f64>) -> f64 {
     if sum.is_finite() { sum + lost } else { sum }
 }
 
-/// The distance between neighbouring floats around `x`, which is finite.
+/// The distance between neighbouring floats around `x`, which must be finite.
 pub fn ulp(x: f64, dtype: DType) -> f64 {
     let (fraction_bits, smallest_exponent) = match dtype {
         DType::F16 => (10, -14),
@@ -24,17 +24,17 @@ pub fn ulp(x: f64, dtype: DType) -> f64 {
         _ => (23, -126),
     };
     let exponent = ((x.to_bits() >> 52) & 0x7ff) as i32 - 1023;
-    // As a product: the smallest power is subnormal.
+    // Multiply two powers: the smallest power itself is subnormal.
     2f64.powi(exponent.max(smallest_exponent)) * 2f64.powi(-fraction_bits)
 }
 
-/// The number of a float dtype that is nearest to `x`, ties to even; infinite where `x` is too large. Other dtypes
-/// hold what they are given.
+/// Rounds to the nearest number of a float dtype, ties to even. If `x` is too large, the result is infinite. Other
+/// dtypes return `x`.
 pub fn round(x: f64, dtype: DType) -> f64 {
     let too_large = match dtype {
         DType::F16 => 65520.0,
         DType::BF16 => f64::from(bf16::MAX) + 2f64.powi(119),
-        // Half of a last place beyond the largest number: as a double, a tie that rounds up.
+        // The largest number plus half an ulp: a tie, which rounds up to infinity.
         DType::F32 => f64::from(f32::MAX) + 2f64.powi(103),
         _ => return x,
     };
@@ -48,7 +48,7 @@ pub fn round(x: f64, dtype: DType) -> f64 {
     }
 }
 
-/// An integer cut to the bits of a dtype.
+/// Truncates an integer to the bits of a dtype.
 pub fn wrap(x: i64, dtype: DType) -> f64 {
     match dtype {
         DType::Bool => f64::from(x != 0),
@@ -62,7 +62,7 @@ pub fn wrap(x: i64, dtype: DType) -> f64 {
     }
 }
 
-/// The dtype of a sum, which has room for many terms.
+/// The dtype of a sum: wider for 8-bit integers and Booleans.
 pub fn summed(dtype: DType) -> DType {
     match dtype {
         DType::Bool | DType::U8 => DType::U32,
@@ -81,7 +81,7 @@ pub fn limits(dtype: DType) -> (f64, f64) {
         DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
         DType::F16 => (-65504.0, 65504.0),
         DType::BF16 => (f64::from(bf16::MIN), f64::from(bf16::MAX)),
-        // Of the largest number a double is the power of two behind it.
+        // As a double, `i64::MAX` rounds up to 2^63.
         DType::I64 => (i64::MIN as f64, i64::MAX as f64),
         DType::F32 => (f64::from(f32::MIN), f64::from(f32::MAX)),
         DType::F64 => (f64::MIN, f64::MAX),
@@ -89,7 +89,7 @@ pub fn limits(dtype: DType) -> (f64, f64) {
     }
 }
 
-/// A conversion as Rust's `as` does it.
+/// Converts as Rust's `as` does.
 pub fn cast(x: f64, from: DType, to: DType) -> f64 {
     match (from.is_float(), to.is_float()) {
         _ if to == DType::Bool => f64::from(x != 0.0),

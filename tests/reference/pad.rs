@@ -1,8 +1,8 @@
-//! Tensors with a border, and blocks of pixels.
+//! Padding and pixel shuffling.
 
 use super::{ArrayD, IxDyn, array};
 
-/// What a border is made of.
+/// The contents of a border.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Border {
     Constant(f64),
@@ -12,7 +12,7 @@ pub enum Border {
 }
 
 impl Border {
-    /// The place along an axis of this length that is shown at `place`, which may be anywhere.
+    /// The index of the element shown at `place`, which may be outside the axis. `None` in a constant border.
     fn shown(self, place: i64, length: i64) -> Option<usize> {
         let inside = (0..length).contains(&place);
         let shown = match self {
@@ -30,7 +30,7 @@ impl Border {
     }
 }
 
-/// The array with so many elements before and after it along each axis; negative numbers crop, before anything is added.
+/// Adds the given numbers of elements before and after each axis. Negative numbers crop; cropping comes first.
 pub fn pad(x: &ArrayD<f64>, amounts: &[(i64, i64)], border: Border) -> ArrayD<f64> {
     let crop = |n: i64| (-n).max(0);
     let lengths: Vec<i64> =
@@ -52,7 +52,7 @@ pub fn pad(x: &ArrayD<f64>, amounts: &[(i64, i64)], border: Border) -> ArrayD<f6
     })
 }
 
-/// Groups of `factor`² channels (the first of three axes) as blocks of pixels.
+/// Turns groups of `factor`² channels (the first of three axes) into blocks of pixels.
 pub fn pixel_shuffle(x: &ArrayD<f64>, factor: usize) -> ArrayD<f64> {
     let [channels, height, width] = [0, 1, 2].map(|axis| x.shape()[axis]);
     let shape = [channels / (factor * factor), height * factor, width * factor];
@@ -62,7 +62,7 @@ pub fn pixel_shuffle(x: &ArrayD<f64>, factor: usize) -> ArrayD<f64> {
     })
 }
 
-/// The pixels of blocks as channels.
+/// Turns the pixels of each block into channels.
 pub fn pixel_unshuffle(x: &ArrayD<f64>, factor: usize) -> ArrayD<f64> {
     let [channels, height, width] = [0, 1, 2].map(|axis| x.shape()[axis]);
     let mut elements = Vec::new();

@@ -1,8 +1,8 @@
-//! Arrays repeated, rolled, cut to triangles.
+//! Repetition, rolling, masks and diagonals.
 
 use super::{ArrayD, IxDyn};
 
-/// The array repeated along each axis; more repeats than axes add axes before the first.
+/// Repeats the array along each axis. If there are more repeats than axes, axes are added in front.
 pub fn repeat(x: &ArrayD<f64>, repeats: &[usize]) -> ArrayD<f64> {
     let added = repeats.len() - x.ndim();
     let lengths: Vec<usize> = std::iter::repeat_n(1, added).chain(x.shape().iter().copied()).collect();
@@ -13,7 +13,7 @@ pub fn repeat(x: &ArrayD<f64>, repeats: &[usize]) -> ArrayD<f64> {
     })
 }
 
-/// The array with its elements moved along an axis, round its end.
+/// Moves the elements along an axis and wraps them around its end.
 pub fn roll(x: &ArrayD<f64>, shift: isize, axis: usize) -> ArrayD<f64> {
     let length = x.shape()[axis] as i128;
     ArrayD::from_shape_fn(x.raw_dim(), |mut place| {
@@ -22,7 +22,7 @@ pub fn roll(x: &ArrayD<f64>, shift: isize, axis: usize) -> ArrayD<f64> {
     })
 }
 
-/// The array with zeros where `keep` of row and column in the last two axes does not hold.
+/// Zeroes the elements whose row and column (in the last two axes) do not satisfy `keep`.
 pub fn masked(x: &ArrayD<f64>, keep: impl Fn(i128, i128) -> bool) -> ArrayD<f64> {
     let rank = x.ndim();
     ArrayD::from_shape_fn(x.raw_dim(), |place| {
@@ -30,7 +30,7 @@ pub fn masked(x: &ArrayD<f64>, keep: impl Fn(i128, i128) -> bool) -> ArrayD<f64>
     })
 }
 
-/// A diagonal of a matrix, or the matrix of a diagonal.
+/// Extracts a diagonal from a matrix, or builds a matrix from a diagonal.
 pub fn diag(x: &ArrayD<f64>, diagonal: isize) -> ArrayD<f64> {
     let (down, right) = ((-diagonal).max(0) as usize, diagonal.max(0) as usize);
     if x.ndim() == 1 {

@@ -1,9 +1,9 @@
-//! Axes resized, by the formulas of the ONNX operator `Resize`, version 13.
+//! Resizing of axes by the formulas of the ONNX operator `Resize`, version 13.
 
 use super::{ArrayD, Axis};
 use marquetry::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
 
-/// One axis of `from` elements that becomes `to` long, and the scale as a fraction.
+/// One axis that is resized from `from` to `to` elements, and the scale as a fraction.
 #[derive(Debug, Clone, Copy)]
 pub struct Resized {
     pub from: usize,
@@ -12,17 +12,17 @@ pub struct Resized {
 }
 
 impl Resized {
-    /// An axis that gets a length.
+    /// Resizes an axis to a length.
     pub fn to(from: usize, to: usize) -> Self {
         Resized { from, to, scale: (to as f64, from as f64) }
     }
 
-    /// An axis whose length is multiplied by a fraction.
+    /// Multiplies the length of an axis by a fraction.
     pub fn by(from: usize, scale: (f64, f64)) -> Self {
         Resized { from, to: (from as f64 * scale.0 / scale.1).floor() as usize, scale }
     }
 
-    /// Where element `i` of the output is in the input, as a fraction of whole numbers.
+    /// The input coordinate of output element `i`, as numerator and denominator.
     fn place(self, i: usize, coordinates: CoordinateMode) -> (f64, f64) {
         let (i, (numerator, denominator)) = (i as f64, self.scale);
         match coordinates {
@@ -35,12 +35,12 @@ impl Resized {
         }
     }
 
-    /// The elements that element `i` is made of, with their weights.
+    /// The indexes and weights of the input elements that output element `i` reads.
     fn taps(self, i: usize, config: ResizeConfig) -> Vec<(usize, f64)> {
         let (numerator, denominator) = self.place(i, config.coordinates);
         let x = numerator / denominator;
         let last = self.from as f64 - 1.0;
-        // The whole part, and the fraction that it leaves, rounded once.
+        // The whole part, and the remaining fraction, which is rounded only once.
         let (first, t) = (x.floor(), numerator.rem_euclid(denominator) / denominator);
         match config.mode {
             ResizeMode::Nearest(rounding) => {
@@ -72,7 +72,7 @@ impl Resized {
     }
 }
 
-/// The array with its last axes resized, and for each element the sum of the magnitudes that it is made of.
+/// Resizes the last axes. Also returns each element's sum of the magnitudes that it was made from.
 pub fn resize(x: &ArrayD<f64>, axes: &[Resized], config: ResizeConfig) -> (ArrayD<f64>, ArrayD<f64>) {
     let (mut values, mut magnitudes) = (x.clone(), x.mapv(f64::abs));
     for (axis, resized) in (x.ndim() - axes.len()..).zip(axes) {
@@ -82,7 +82,7 @@ pub fn resize(x: &ArrayD<f64>, axes: &[Resized], config: ResizeConfig) -> (Array
         for i in 0..resized.to {
             for (n, (place, weight)) in resized.taps(i, config).into_iter().enumerate() {
                 let element = values.index_axis(Axis(axis), place).mapv(|x| if weight == 1.0 { x } else { x * weight });
-                // The first by itself: a sum with 0 would lose the sign of another 0.
+                // Store the first term without adding it to 0: the sum would lose the sign of a negative zero.
                 let mut sum = longer.index_axis_mut(Axis(axis), i);
                 sum.zip_mut_with(&element, |sum, &x| *sum = if n == 0 { x } else { *sum + x });
                 let magnitude = magnitudes.index_axis(Axis(axis), place);

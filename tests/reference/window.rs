@@ -1,11 +1,11 @@
-//! Windows that slide: convolutions and pools, over arrays that are really padded.
+//! Sliding windows: convolution and pooling over explicitly padded arrays.
 
 use super::numbers::wrap;
 use super::{ArrayD, array};
 use marquetry::DType;
 use ndarray::{Array5, Ix5, s};
 
-/// How a window slides, for three spatial axes.
+/// The parameters of a sliding window over three spatial axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slide {
     pub stride: [usize; 3],
@@ -20,7 +20,7 @@ impl Slide {
         Slide { stride: [1; 3], dilation: [1; 3], padding: [(0, 0); 3], output_padding: [0; 3], groups: 1 };
 }
 
-/// `(outer, inner, spatial..)` with axes of length 1 before the spatial ones, so that there are three.
+/// Reshapes `(outer, inner, spatial..)` to three spatial axes: axes of length 1 are inserted in front.
 pub fn lifted(x: &ArrayD<f64>) -> Array5<f64> {
     let mut shape = x.shape().to_vec();
     while shape.len() < 5 {
@@ -29,7 +29,7 @@ pub fn lifted(x: &ArrayD<f64>) -> Array5<f64> {
     array(&shape, x.iter().copied().collect()).into_dimensionality::<Ix5>().unwrap()
 }
 
-/// The array with a rim of some value around its spatial axes.
+/// Adds a border of `value` around the spatial axes.
 pub fn padded(x: &Array5<f64>, padding: [(usize, usize); 3], value: f64) -> Array5<f64> {
     let (n, c, d, h, w) = x.dim();
     let long = |axis: usize, length: usize| padding[axis].0 + length + padding[axis].1;
@@ -39,7 +39,7 @@ pub fn padded(x: &Array5<f64>, padding: [(usize, usize); 3], value: f64) -> Arra
     result
 }
 
-/// The places of a box, in row-major order.
+/// All positions in a box, in row-major order.
 pub fn places([d, h, w]: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
     (0..d).flat_map(move |i| (0..h).flat_map(move |j| (0..w).map(move |k| [i, j, k])))
 }
@@ -48,7 +48,7 @@ fn spatial(x: &Array5<f64>) -> [usize; 3] {
     [x.dim().2, x.dim().3, x.dim().4]
 }
 
-/// Sums of products; of magnitudes too.
+/// Sums of products, and the sums of their magnitudes.
 struct Sums {
     dtype: DType,
     values: Array5<f64>,
@@ -71,7 +71,7 @@ impl Sums {
     }
 }
 
-/// The convolution and the magnitudes of what each of its elements is summed from, over three spatial axes.
+/// The convolution over three spatial axes, and each element's sum of the magnitudes of its terms.
 pub fn conv(
     x: &ArrayD<f64>,
     weight: &ArrayD<f64>,
@@ -99,7 +99,7 @@ pub fn conv(
     (sums.values, sums.magnitudes)
 }
 
-/// The transposed convolution: each element of the input is spread over the output, of which the padding is cut off.
+/// The transposed convolution: each input element is spread over the output. The padding is cut off the result.
 pub fn conv_transpose(
     x: &ArrayD<f64>,
     weight: &ArrayD<f64>,
@@ -138,7 +138,7 @@ pub fn conv_transpose(
     (cut(sums.values), cut(sums.magnitudes))
 }
 
-/// How many windows there are along each axis (PyTorch's `pooling_output_shape`).
+/// The number of windows along each axis (PyTorch's `pooling_output_shape`).
 pub fn window_counts(length: [usize; 3], kernel: [usize; 3], slide: Slide, ceil_mode: bool) -> [usize; 3] {
     std::array::from_fn(|a| {
         let ((before, after), stride) = (slide.padding[a], slide.stride[a]);
@@ -148,7 +148,7 @@ pub fn window_counts(length: [usize; 3], kernel: [usize; 3], slide: Slide, ceil_
     })
 }
 
-/// A function of each window: of its elements in an array that is padded with some value as far as any window reaches.
+/// Applies a function to each window. The array is padded with `value` as far as any window reaches.
 pub fn windows(
     x: &Array5<f64>,
     kernel: [usize; 3],
@@ -173,8 +173,8 @@ pub fn windows(
     })
 }
 
-/// A function of each adaptive window: of `n` along an axis, the one at `i` goes from `floor(i length / n)` to
-/// `ceil((i + 1) length / n)`.
+/// Applies a function to each adaptive window. With `n` windows along an axis, window `i` covers
+/// `floor(i length / n)..ceil((i + 1) length / n)`.
 pub fn adaptive_windows(x: &Array5<f64>, counts: [usize; 3], function: impl Fn(&[f64]) -> f64) -> Array5<f64> {
     let (images, channels, ..) = x.dim();
     let length = spatial(x);

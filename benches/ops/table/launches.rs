@@ -4,7 +4,7 @@ use crate::case::{Bound, Case, Cost, Prepared, Rate};
 use crate::close::{ensure_all_close, numbers};
 use marquetry::Tensor;
 
-/// Small operations, each of the result of the one before.
+/// Small operations, each on the result of the one before.
 pub fn case() -> Case {
     const LENGTH: usize = 1024;
     Case {

@@ -32,13 +32,13 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
     cases
 }
 
-/// Beside the same product by a native library.
+/// A square product that is compared with a native library's.
 pub fn beside_native(n: usize) -> Case {
     let case = square(DType::F32, n, RowMajor, RowMajor);
     Case { name: format!("{} beside native", case.name), bound: Bound::Native, ..case }
 }
 
-/// Normally distributed numbers.
+/// Returns normally distributed numbers.
 pub fn random(
     rows: usize,
     columns: usize,
@@ -55,7 +55,7 @@ pub fn random(
 
 fn cost(dtype: DType, [m, n, k]: [usize; 3]) -> Cost {
     let bytes = dtype.size_in_bytes();
-    // Products of bytes are summed, and written, in 32 bits.
+    // Products of bytes are added up and written in 32 bits.
     let written = if bytes == 1 { 4 } else { bytes };
     Cost { flops: (2 * m * n * k) as f64, bytes: (bytes * (m * k + k * n) + written * m * n) as f64 }
 }
@@ -81,7 +81,7 @@ fn square(dtype: DType, n: usize, a: Order, b: Order) -> Case {
     }
 }
 
-/// Products with one of several matrices at a time.
+/// Products with one of several matrices, another one in each run.
 fn product(a: Tensor, weights: Vec<Tensor>) -> Result<Prepared> {
     let (x, w) = (a.clone(), weights[0].clone());
     Ok(Prepared::alone(move |run| a.matmul(&weights[run % weights.len()]), move |y| check_product(&x, &w, y)))
@@ -105,12 +105,12 @@ fn layer(sizes: &Sizes, columns: usize, order: Order) -> Case {
     }
 }
 
-/// What keeps the size of numbers in a chain of products.
+/// Returns the deviation of weights that keeps the size of numbers in a chain of products.
 pub fn deviation(depth: usize) -> f32 {
     1.0 / (depth as f32).sqrt()
 }
 
-/// Small products, each of the result of the one before.
+/// Small products, each with the result of the one before.
 fn chain(n: usize) -> Case {
     const WEIGHTS: usize = 16;
     Case {

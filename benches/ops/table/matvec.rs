@@ -1,4 +1,4 @@
-//! Vectors times the weights of a model, one after the other: what a language model does for each token.
+//! Vectors times the weights of a model, one after the other, as a language model does for each token.
 
 use super::Sizes;
 use super::matmul::{Order, deviation, random};
@@ -11,7 +11,7 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
     sizes.layers.into_iter().flat_map(|columns| orders.map(|order| case(sizes, columns, order))).collect()
 }
 
-/// There and back again, from the model's width to the layer's, with other weights each time.
+/// Products from the model's width to the layer's and back again, with other weights each time.
 fn case(sizes: &Sizes, columns: usize, order: Order) -> Case {
     let width = sizes.width;
     let elements = width * columns;

@@ -1,4 +1,5 @@
-//! What memory bounds: elementwise operations, reductions, normalisations, copies into another order.
+//! Operations that memory bandwidth limits: elementwise operations, reductions, normalisations, copies into another
+//! order.
 
 use super::{Sizes, power};
 use crate::case::{Bound, Case, Cost, Prepared, Rate};
@@ -28,7 +29,7 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
     ]
 }
 
-/// A case that moves so many bytes.
+/// Returns a case that moves this many bytes.
 fn case(name: String, bytes: usize, prepare: impl Fn(&Device) -> Result<Prepared> + 'static) -> Case {
     Case { name, cost: Cost::of_memory(bytes), rate: Rate::Bytes, bound: Bound::Fma, prepare: Box::new(prepare) }
 }
@@ -39,7 +40,7 @@ fn random(shape: impl Into<marquetry::Shape>, device: &Device) -> marquetry::Res
     Ok(x)
 }
 
-/// The first and the last elements of a vector.
+/// Returns the first and the last elements of a vector.
 fn ends(x: &Tensor) -> Result<Vec<f64>> {
     const SOME: usize = 1000;
     let length = x.elem_count();
@@ -68,7 +69,7 @@ fn fused(n: usize) -> Case {
         let (x, z) = (a.clone(), b.clone());
         let expected =
             move || Ok(ends(&x)?.into_iter().zip(ends(&z)?).map(|(a, b)| (a * b + a).tanh()).collect::<Vec<_>>());
-        // Two roundings before tanh, whose slope is at most 1, and its own few.
+        // Two roundings before tanh, whose slope is at most 1, and the few roundings of tanh.
         Ok(Prepared::alone(move |_| ((&a * &b)? + &a)?.tanh(), move |y| check_ends(y, &expected, 2f64.powi(-20))))
     })
 }
@@ -89,7 +90,7 @@ fn sum_of_all(n: usize) -> Case {
     })
 }
 
-/// Checks the sum of a tensor: sums are within half a unit of the last place and 2^-25 of the sum of magnitudes.
+/// Checks the sum of a tensor. Sums are within half a unit in the last place plus 2^-25 of the sum of magnitudes.
 fn check_sum(x: &Tensor, found: &[f64]) -> Result<()> {
     let x: Vec<f32> = x.to_vec()?;
     let (sum, sizes) = x.iter().fold((0.0, 0.0), |(sum, sizes), &x| (sum + f64::from(x), sizes + f64::from(x.abs())));
@@ -138,7 +139,7 @@ fn argmax_of_rows(n: usize) -> Case {
     })
 }
 
-/// Checks some rows against what they are on the host.
+/// Checks some rows against the host's.
 fn check_rows(x: &Tensor, y: &Tensor, expected: impl Fn(Vec<f64>) -> Vec<f64>, tolerance: f64) -> Result<()> {
     for i in places(x.dims()[0]) {
         ensure_all_close(&format!("row {i}"), &row(y, i)?, &expected(row(x, i)?), tolerance)?;
@@ -167,7 +168,7 @@ fn check_softmax(x: &Tensor, y: &Tensor) -> Result<()> {
         let sum: f64 = row.iter().map(|x| x.exp()).sum();
         row.into_iter().map(|x| x.exp() / sum).collect()
     };
-    // Elements are about 1 / n, with a few roundings of f32 each.
+    // Elements are about 1 / n, and each has a few roundings of f32.
     let tolerance = 2f64.powi(-20) / x.dims()[1] as f64;
     check_rows(x, y, expected, 64.0 * tolerance)
 }
@@ -220,7 +221,7 @@ fn transpose(n: usize, dtype: DType) -> Case {
     })
 }
 
-/// Heads of a model, from beside each other to one after the other.
+/// The heads of a model, moved from beside each other to one after the other.
 fn permute(side: usize) -> Case {
     let (heads, width) = (32, 128);
     let [batch, tokens] = [8, side * side / (8 * heads * width)];

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const BATCH: usize = 32;
 
-/// A sentence of the tests', for which `minilm.safetensors` has what another implementation embeds it as.
+/// A sentence of the tests. `minilm.safetensors` has its embedding by another implementation.
 #[derive(Deserialize)]
 struct Sample {
     sentence: String,
@@ -36,8 +36,8 @@ pub fn case(folder: &Path) -> Result<Case> {
     })
 }
 
-/// The products of the model: per layer four of the width with itself, two with four times the width, and those of the
-/// attention.
+/// Returns the operations of the model's products. Each layer has four products of the width with itself, two with four
+/// times the width, and the products of the attention.
 fn flops(tokens: usize) -> f64 {
     const LAYERS: usize = 6;
     const WIDTH: usize = 384;
@@ -55,7 +55,7 @@ fn check(embeddings: &marquetry::Tensor) -> Result<()> {
     let file = SafeTensors::deserialize(&bytes)?;
     let expected: Vec<f32> = bytemuck::pod_collect_to_vec(file.tensor("embeddings")?.data());
     for (found, expected) in numbers(embeddings)?.iter().zip(expected.iter().cycle()) {
-        // The tests' tolerance: the other implementation's own results differ by less between f32 and f64.
+        // The tolerance of the tests. The other implementation's own results in f32 and f64 differ by less.
         ensure_close("an element of an embedding", *found, f64::from(*expected), 2e-6)?;
     }
     Ok(())

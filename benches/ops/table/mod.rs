@@ -18,11 +18,11 @@ pub struct Sizes {
     /// Square products of `f32`, and of narrower dtypes.
     products: &'static [usize],
     narrow_products: &'static [usize],
-    /// Rows of what is multiplied by the weights of a model, its width, and the widths of its layers.
+    /// The rows that are multiplied by the weights of a model, the model's width, and the widths of its layers.
     rows: usize,
     width: usize,
     layers: [usize; 2],
-    /// Bytes beyond any cache.
+    /// More bytes than any cache holds.
     uncached: usize,
 }
 
@@ -40,7 +40,7 @@ impl Sizes {
                 uncached: 1 << 26,
             };
         }
-        // The largest power of two whose square the device can bind.
+        // The largest power of two for which the device can bind a square matrix.
         let largest = (device.info().limits.max_binding_bytes / 4).isqrt().max(1).ilog2();
         Sizes {
             side: 1 << largest.min(14),
@@ -53,23 +53,23 @@ impl Sizes {
         }
     }
 
-    /// The elements of the largest tensors of `f32`.
+    /// Returns the number of elements of the largest tensors of `f32`.
     pub fn elements(&self) -> usize {
         self.side * self.side
     }
 
-    /// The size of the products that are made by a native library, too.
+    /// Returns the size of the product that a native library computes, too.
     pub fn native(&self, device: &Device) -> Option<usize> {
         crate::is_software(device).then(|| self.products[self.products.len() - 1])
     }
 
-    /// How many operands of so many bytes are more than caches hold.
+    /// Returns how many operands of this many bytes are more than caches hold.
     fn distinct(&self, bytes: usize) -> usize {
         self.uncached.div_ceil(bytes)
     }
 }
 
-/// All cases for a device. That of the model is there where the model is.
+/// Returns all cases for a device. The case of the model is among them if the model's files are there.
 pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
     let sizes = Sizes::of(device);
     let mut cases = matmul::cases(&sizes);
@@ -83,7 +83,7 @@ pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// A count as people write it: `2^20`, or in decimals.
+/// Writes a count as people do: `2^20`, or in decimals.
 fn power(count: usize) -> String {
     if count.is_power_of_two() { format!("2^{}", count.ilog2()) } else { count.to_string() }
 }

@@ -1,4 +1,4 @@
-//! Parts of tensors replaced, and tensors moved between memories.
+//! Assignment to parts of tensors, and moves between kinds of memory.
 
 use super::{is_brief, shaped};
 use crate::compare::{Expected, Sample, check, upload};
@@ -20,7 +20,7 @@ fn assign(target: &ArrayD<f64>, ranges: &[Range<usize>], source: &ArrayD<f64>) -
     result
 }
 
-/// Assigns to a tensor that others hold, which must not see it, and to one that nobody else holds.
+/// Assigns to a shared tensor, whose other holders must not see it, and to a tensor with no other holder.
 fn check_assign(target: Sample, ranges: &[Range<usize>], source: &Sample) -> Outcome {
     let dtype = target.tensor.dtype();
     let expected = Expected::new(assign(&target.values, ranges, &source.values), dtype);
@@ -30,7 +30,7 @@ fn check_assign(target: Sample, ranges: &[Range<usize>], source: &Sample) -> Out
     check("slice_assign", &target.tensor.slice_assign(ranges.to_vec(), &source.tensor)?, &expected)
 }
 
-/// Boxes in a shape of [4, 5, 6]: a part, a row, a column, one element, all, nothing.
+/// Boxes in a shape of [4, 5, 6]: a part, a row, a column, one element, everything and nothing.
 const BOXES: [[Range<usize>; 3]; 6] = [
     [1..3, 2..5, 1..4],
     [2..3, 0..5, 0..6],
@@ -62,7 +62,7 @@ fn broadcasts(dtype: DType, device: &Device) -> Outcome {
     Ok(())
 }
 
-/// A part of a tensor written to another part of the same one: the source is what it was before.
+/// Copies a part of a tensor onto an overlapping part. The source must have its old elements.
 fn overlapping(dtype: DType, device: &Device) -> Outcome {
     let target = shaped("target", &[7, 9], Layout::Contiguous, dtype, Domain::Special, device)?;
     let source = Sample {
@@ -73,7 +73,7 @@ fn overlapping(dtype: DType, device: &Device) -> Outcome {
     check("slice_assign", &target.tensor.slice_assign(2..7, &source.tensor)?, &expected)
 }
 
-/// A cache that grows by a row at a time.
+/// A cache that grows by one row at a time.
 fn cache(dtype: DType, device: &Device) -> Outcome {
     let mut sample = shaped("cache", &[2, 20, 5], Layout::Contiguous, dtype, Domain::Special, device)?;
     for row in 0..20 {
@@ -85,7 +85,7 @@ fn cache(dtype: DType, device: &Device) -> Outcome {
     check("slice_assign", &sample.tensor, &Expected::new(sample.values, dtype))
 }
 
-/// A box in a tensor of one to four axes, and whether the rows of the source are transposed.
+/// A box in a tensor with one to four axes. The rows of the source may be transposed.
 #[derive(Debug, Clone)]
 struct Random {
     shape: Vec<usize>,
@@ -94,7 +94,7 @@ struct Random {
 }
 
 fn random() -> impl Strategy<Value = Random> {
-    // Lengths of whole words, of none, and rows long enough for the driver's copies.
+    // Some lengths are whole words, some are not, and some rows are long enough for copies by the driver.
     let length = || prop_oneof![3 => 1..9usize, 1 => 1..40usize];
     let last = prop_oneof![3 => 1..20usize, 1 => (1..20usize).prop_map(|n| 4 * n), 1 => 256..600usize];
     (prop::collection::vec(length(), 0..4), last).prop_flat_map(|(mut shape, last)| {
@@ -131,7 +131,7 @@ fn try_random(dtype: DType, device: &Device) -> Outcome {
 
 const MEMORIES: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Shared, MemoryKind::Host];
 
-/// From the host to a memory, through a kernel, to another memory, through an assignment, and back to the host.
+/// Moves elements from the host to one kind of memory, through a kernel, to the other kind, and back to the host.
 fn memories(first: MemoryKind, second: MemoryKind, dtype: DType, device: &Device) -> Outcome {
     let values = Inputs::new("memories").array(&[6, 7], dtype, Domain::Small);
     let uploaded = upload(&values, dtype, device)?.to_memory(first)?;

@@ -32,19 +32,19 @@ pub const TOLERANCES: Table = &[
 
 const OP: &str = "scaled_dot_product_attention";
 
-/// How an operand lies in memory.
+/// The memory layout of an operand.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Place {
     As(Layout),
-    /// `(batch, tokens, heads, d)` with its middle axes exchanged.
+    /// `(batch, tokens, heads, d)` in memory, with the middle axes swapped.
     TokensFirst,
 }
 
-/// The axes of a mask; the others are 1 or absent.
+/// The axes of a mask. The other axes have length 1 or are absent.
 #[derive(Debug, Clone, Copy)]
 enum Over {
     All,
-    /// `(batch, 1, 1, keys)`, as padding has it.
+    /// `(batch, 1, 1, keys)`, as for padding.
     Padding,
     /// `(queries, keys)`
     Matrix,
@@ -52,7 +52,7 @@ enum Over {
     Queries,
 }
 
-/// A call, without what its tensors hold.
+/// A call, without the elements of its tensors.
 #[derive(Debug, Clone)]
 struct Call {
     batch: usize,
@@ -86,7 +86,7 @@ impl Default for Call {
     }
 }
 
-/// An operand whose numbers are a quarter of normal ones: scores that leave more than one key its weight.
+/// An operand with a quarter of normally distributed numbers. With such scores, several keys have weight.
 fn operand(name: &str, shape: &[usize], place: Place, dtype: DType, device: &Device) -> Outcome<Sample> {
     let quarter =
         |shape: &[usize]| Inputs::new(name).array(shape, dtype, Domain::Normal).mapv(|x| round(x * 0.25, dtype));
@@ -105,7 +105,7 @@ fn operand(name: &str, shape: &[usize], place: Place, dtype: DType, device: &Dev
     }
 }
 
-/// A mask, and what it adds to the scores.
+/// Returns a mask and the numbers that it adds to the scores.
 fn mask(name: &str, shape: &[usize], dtype: DType, device: &Device) -> Outcome<(Tensor, ArrayD<f64>)> {
     let mut inputs = Inputs::new(name);
     let count: usize = shape.iter().product();
@@ -168,7 +168,7 @@ fn add_call(suite: &mut Suite, name: &str, dtype: DType, call: Call) {
     suite.add(OP, format!("{dtype}::{name}"), move |device| call.check(dtype, device));
 }
 
-/// Sizes of both axes, with and without `causal`.
+/// Adds sizes of both axes, with and without `causal`.
 fn add_sizes(suite: &mut Suite, dtype: DType) {
     for queries in [1, 5, 33, 70] {
         for keys in [0, 1, 70, 300] {
@@ -236,7 +236,7 @@ fn add_masks(suite: &mut Suite, dtype: DType) {
         }
     }
     suite.add(OP, format!("{dtype}::masked_rows"), move |device| {
-        // Every second query sees nothing.
+        // Every second query sees no key.
         let call = Call { tokens: [9, 40], ..Call::default() };
         let row =
             |hidden: f64, seen: f64| array(&[9, 1], (0..9).map(|i| if i % 2 == 0 { hidden } else { seen }).collect());
@@ -248,7 +248,8 @@ fn add_masks(suite: &mut Suite, dtype: DType) {
         Ok(())
     });
     suite.add(OP, format!("{dtype}::mask_of_large_numbers"), move |device| {
-        // As PyTorch's `finfo.min` is used: far below all scores, and where it is everywhere, all keys are alike.
+        // `f32::MIN` as in PyTorch's `finfo.min`: far below all scores. If a query has it everywhere, all keys weigh
+        // the same.
         let call = Call { tokens: [4, 40], width: [0, 12], ..Call::default() };
         let lowest = f64::from(f32::MIN);
         let added = array(&[4, 40], (0..160).map(|i| if i < 80 || i % 3 == 0 { lowest } else { 0.0 }).collect());
@@ -291,7 +292,7 @@ fn add_settings(suite: &mut Suite, dtype: DType) {
 
 fn add_numbers(suite: &mut Suite, dtype: DType) {
     suite.add(OP, format!("{dtype}::large_scores"), move |device| {
-        // exp of these overflows, the result does not.
+        // exp of the scores overflows, but the result does not.
         let call = Call { scale: Some(16.0), ..Call::default() };
         call.check(dtype, device)
     });
@@ -299,7 +300,7 @@ fn add_numbers(suite: &mut Suite, dtype: DType) {
         let call = Call { tokens: [6, 40], ..Call::default() };
         for (place, number) in [(0, f64::NAN), (1, f64::NAN), (2, f64::NAN), (2, f64::INFINITY), (0, f64::INFINITY)] {
             let mut operands = call.operands(dtype, device)?;
-            // A number of the second head.
+            // Replace a number of the second head.
             operands[place].values[[0, 1, 3, 2]] = number;
             operands[place].tensor = upload(&operands[place].values, dtype, device)?;
             call.check_operands(&operands, device)?;
@@ -307,7 +308,7 @@ fn add_numbers(suite: &mut Suite, dtype: DType) {
         Ok(())
     });
     suite.add(OP, format!("{dtype}::unseen_keys"), move |device| {
-        // Whatever is in the place of a key that is not seen.
+        // A hidden key may hold any number.
         let call = Call { tokens: [6, 6], causal: true, ..Call::default() };
         let mut operands = call.operands(dtype, device)?;
         let expected = attention(
@@ -326,7 +327,7 @@ fn add_numbers(suite: &mut Suite, dtype: DType) {
     });
 }
 
-/// What differs in doubles, and some of the rest.
+/// Adds the cases that are special for `f64`, and some others.
 fn add_doubles(suite: &mut Suite) {
     let dtype = DType::F64;
     if full_tier() {
@@ -350,7 +351,7 @@ fn add_doubles(suite: &mut Suite) {
     }
     add_numbers(suite, dtype);
     suite.add(OP, "f64::mask_below_singles", |device| {
-        // Scores that no `f32` is as low as: where all are alike, so are the weights.
+        // Scores below the range of `f32`. If all scores are equal, so are the weights.
         let x = Tensor::ones((2, 9, 20), DType::F64, device)?;
         let config = AttentionConfig { mask: Some(Tensor::full(-1e300, (9, 9), device)?), ..Default::default() };
         let result = x.scaled_dot_product_attention(&x, &x, &config)?;
@@ -380,7 +381,7 @@ fn add_ranks(suite: &mut Suite) {
     suite.add(OP, "f32::many_columns", of([&[2, 9, 20], &[2, 70, 20], &[2, 70, 300]]));
     suite.add(OP, "f32::as_many_as_a_kernel_holds", of([&[2, 40, 256], &[2, 70, 256], &[2, 70, 256]]));
     suite.add(OP, "f32::many_axes", |device| {
-        // More axes that do not merge than there is room for in the parameters.
+        // More axes that do not merge than the parameters have room for.
         let q = [&[2; 9][..], &[1, 3, 4]].concat();
         let mut operands = [
             operand("q", &q, CONTIGUOUS[0], DType::F32, device)?,
@@ -397,7 +398,7 @@ fn add_ranks(suite: &mut Suite) {
     });
 }
 
-/// Calls of all kinds at random.
+/// Adds random calls of all kinds.
 fn add_random(suite: &mut Suite) {
     for seed in 0..if full_tier() { 400 } else { 40 } {
         suite.add(OP, format!("random::{seed}"), move |device| {
@@ -437,7 +438,7 @@ fn add_random(suite: &mut Suite) {
 fn add_alibi(suite: &mut Suite) {
     for (heads, queries, keys) in [(8, 3, 5), (12, 1, 7), (1, 4, 4), (6, 5, 2), (0, 2, 2), (3, 0, 1)] {
         suite.add("alibi_mask", format!("{heads}_{queries}_{keys}"), move |device| {
-            // As the authors' own code has it, by recursion.
+            // Computed by recursion, as in the authors' code.
             fn slopes(heads: usize) -> Vec<f64> {
                 if heads.is_power_of_two() {
                     return (1..=heads).map(|n| 2f64.powf(-8.0 * n as f64 / heads as f64)).collect();
@@ -559,7 +560,7 @@ fn add_rotary(suite: &mut Suite) {
 
 pub fn add(suite: &mut Suite) {
     for dtype in FLOATS {
-        // Dtypes differ in how elements are read; each of these kernels costs a compiler seconds.
+        // The dtypes differ only in how elements are read, and each of these kernels takes seconds to compile.
         if dtype == DType::F32 || full_tier() {
             add_sizes(suite, dtype);
             add_settings(suite, dtype);

@@ -18,7 +18,7 @@ struct Function {
     call: fn(&Tensor, &Tensor) -> Result<Tensor>,
     with_number: fn(&Tensor, f64) -> Result<Tensor>,
     float: fn(f64, f64) -> f64,
-    /// For integers, where that is not the same.
+    /// The function for integers, if it is not the same.
     integer: Option<fn(i64, i64) -> i64>,
 }
 
@@ -63,12 +63,12 @@ const FUNCTIONS: &[Function] = functions! {
     logical_xor, |a, b| truth((a != 0.0) != (b != 0.0));
 };
 
-/// In the place of a function of floats where there is none.
+/// Stands for a missing function of floats.
 fn no_floats(_: f64, _: f64) -> f64 {
     unreachable!("the function is of integers only")
 }
 
-/// Pairs of intervals for a dense look at functions of floats.
+/// Pairs of intervals in which functions of floats are tested densely.
 const DENSE: &[(&str, [[f64; 2]; 2])] = &[
     ("pow", [[0.0, 20.0], [-30.0, 30.0]]),
     ("pow", [[0.5, 2.0], [-128.0, 128.0]]),
@@ -80,7 +80,7 @@ const DENSE: &[(&str, [[f64; 2]; 2])] = &[
     ("atan2", [[-4.0, 4.0], [-4.0, 4.0]]),
 ];
 
-/// Shapes that are broadcast to one another.
+/// Shapes that broadcast to one another.
 const BROADCASTS: [(&str, &[usize], &[usize]); 6] = [
     ("outer", &[3, 1], &[1, 4]),
     ("scalar_left", &[], &[7, 9]),
@@ -105,7 +105,7 @@ impl Function {
         check(self.name, &(self.call)(&a.tensor, &b.tensor)?, &self.expected(a, &b.values))
     }
 
-    /// With a number at the right, of every integer and float dtype's.
+    /// Tests a number as right operand. Every integer and float dtype holds it.
     fn check_number(&self, a: &Sample, number: f64) -> Outcome {
         check(self.name, &(self.with_number)(&a.tensor, number)?, &self.expected(a, &array(&[], vec![number])))
     }
@@ -122,7 +122,7 @@ impl Function {
     }
 }
 
-/// Shifts by every count that there is, and some beyond.
+/// Tests shifts by every valid count, and some others.
 fn check_shifts(dtype: DType, device: &Device) -> Outcome {
     let numbers: Vec<f64> = Inputs::new("shifts").array(&[40], dtype, Domain::Special).iter().copied().collect();
     let counts: Vec<f64> = (0..40).map(f64::from).collect();
@@ -214,7 +214,7 @@ pub fn add(suite: &mut Suite) {
                 let rows = Sample { tensor: rows.0?, values: rows.1 };
                 let columns = Sample { tensor: columns.0?, values: columns.1 };
                 function.check(&rows, &columns)?;
-                // The same tensor twice: `x / x` is not always 1, nor `x == x` always true.
+                // The same tensor twice: `x / x` is not always 1, and `x == x` is not always true.
                 function.check(&columns, &columns)
             });
             suite.add(op, format!("{dtype}::one_buffer"), move |device| {

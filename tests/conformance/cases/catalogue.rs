@@ -1,8 +1,9 @@
-//! The sample of every family of kernels: some are for hardware that is not at hand, but every compiler sees them, as
-//! generating the catalogue leaves its kernels with those of the run.
+//! The catalogue: one sample of every family of kernels. Some kernels are for other hardware than this machine's, but
+//! all compilers see them: generating the catalogue stores its kernels with the kernels of the run.
 
 use crate::suite::Suite;
-use marquetry::{Device, catalogue, shader::Target};
+use marquetry::internals::catalogue;
+use marquetry::{Device, shader::Target};
 
 pub fn add(suite: &mut Suite) {
     suite.add("catalogue", "generated", |device| {

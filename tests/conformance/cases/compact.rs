@@ -1,4 +1,4 @@
-//! Elements picked by whether they are not 0.
+//! Selection of the nonzero elements.
 
 use super::{layouts, shaped};
 use crate::compare::{Expected, Sample, check};
@@ -15,7 +15,7 @@ pub const TOLERANCES: Table = &[
     (&["masked_select"], Tolerance { moves: true, reason: "nothing is computed", ..EXACT }),
 ];
 
-/// Zeros, and numbers where a pattern has them.
+/// Zeros, with nonzero numbers in a pattern.
 fn mask(shape: &[usize], dtype: DType, density: f64) -> ArrayD<f64> {
     let mut inputs = Inputs::new("mask");
     let numbers = inputs.array(shape, dtype, Domain::Special);
@@ -40,7 +40,7 @@ fn check_masked(x: &Sample, mask: &Sample) -> Outcome {
     check("masked_select", &pollster::block_on(x.tensor.masked_select_async(&mask.tensor))?, &expected)
 }
 
-/// Blocks that end within a tile, that are full, that are empty; more of them than one tile.
+/// Blocks that end within a tile, full blocks, empty blocks, and more blocks than one tile has.
 fn sizes(device: &Device) -> Outcome {
     for size in [1, 63, 64, 255, 256, 257, 1000, 20_000, 64 * 256 + 1] {
         for density in [0.0, 0.01, 0.5, 1.0] {
@@ -52,7 +52,7 @@ fn sizes(device: &Device) -> Outcome {
     Ok(())
 }
 
-/// Blocks that are longer than the shortest.
+/// Blocks that are longer than the shortest block.
 fn many(device: &Device) -> Outcome {
     let count = 3_000_001u32;
     let odd = Tensor::arange(0u32, count, device)?.rem(&Tensor::full(1001u32, (), device)?)?;

@@ -17,12 +17,12 @@ pub const TOLERANCES: Table = &[(
     Tolerance {
         ulp: 0.5,
         of_scale: EPS,
-        reason: "n products and additions, within EPS of the sum of magnitudes",
+        reason: "n products and additions, within eps of the sum of magnitudes",
         ..EXACT
     },
 )];
 
-/// Dtypes with every case; the others, which share what is particular to them, have a telling few.
+/// The dtypes with all cases. The others share the special code of these, and get a few telling cases.
 const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::I32, DType::U32];
 
 struct Operation {
@@ -41,7 +41,7 @@ const OPERATIONS: [Operation; 6] = [
     Operation { name: "conv_transpose3d", axes: 3, transposed: true, call: Tensor::conv_transpose3d },
 ];
 
-/// A problem: images, groups, channels per group, and per axis the lengths; the last ones are those of fewer axes.
+/// Images, groups, channels per group, and the lengths of each axis. Operations with fewer axes use the last lengths.
 #[derive(Debug, Clone, Copy)]
 struct Problem {
     images: usize,
@@ -65,10 +65,10 @@ const PLAIN: Problem = Problem {
     bias: true,
 };
 
-/// Zeros on both sides of every axis.
+/// Padding with one zero on both sides of every axis.
 const PADDED: Slide = Slide { padding: [(1, 1); 3], ..Slide::PLAIN };
 
-/// The problems for a dtype. How a kernel leaves out taps does not depend on it, so that the quick tier looks at one.
+/// The problems for a dtype. The code that skips taps is the same for all dtypes, so the quick tier tests it with one.
 fn problems(dtype: DType) -> impl Iterator<Item = (&'static str, Problem)> {
     let all = dtype == DType::F32 || full_tier();
     PROBLEMS.into_iter().filter(move |(name, _)| all || !name.starts_with("long_kernel"))
@@ -113,7 +113,7 @@ const PROBLEMS: [(&str, Problem); 23] = [
         Problem { images: 1, input: 17, output: 67, length: [2, 9, 11], kernel: [1, 3, 2], slide: PADDED, ..PLAIN },
     ),
     ("few_rows_of_many", Problem { images: 1, output: 5, length: [2, 12, 33], slide: PADDED, ..PLAIN }),
-    // Kernels of which most taps meet padding.
+    // Most taps of these kernels meet padding.
     (
         "long_kernel",
         Problem {
@@ -162,7 +162,7 @@ const PROBLEMS: [(&str, Problem); 23] = [
     ("one", Problem { images: 1, input: 1, output: 1, length: [1; 3], kernel: [1; 3], ..PLAIN }),
 ];
 
-/// With an axis of length 0, or all in the padding.
+/// Problems with an axis of length 0, or with windows only in the padding.
 const EMPTY: [(&str, Problem); 4] = [
     ("no_images", Problem { images: 0, ..PLAIN }),
     ("no_outputs", Problem { output: 0, ..PLAIN }),
@@ -197,7 +197,7 @@ impl Problem {
             .groups(self.groups)
     }
 
-    /// The part of the slide along the operation's axes.
+    /// The part of the slide for the operation's axes.
     fn slide_of(&self, operation: &Operation) -> Slide {
         let mut slide = Slide { groups: self.groups, ..self.slide };
         for axis in 0..3 - operation.axes {
@@ -207,7 +207,7 @@ impl Problem {
         slide
     }
 
-    /// Whether a kernel of this operation fits.
+    /// True if a kernel of this operation fits.
     fn fits(&self, operation: &Operation) -> bool {
         (3 - operation.axes..3).all(|a| {
             let (before, after) = self.slide.padding[a];
@@ -233,7 +233,8 @@ struct Operands {
 }
 
 impl Operation {
-    /// Whether it is tried with a dtype: of two axes with all; the others share what depends on them.
+    /// True if the operation is tested with a dtype. Two axes have all dtypes; the others share the dtype-dependent
+    /// code.
     fn takes(&self, dtype: DType) -> bool {
         full_tier()
             || match self.axes {
@@ -268,7 +269,7 @@ impl Operation {
         let (values, magnitudes) = reference(&x.values, &weight.values, bias_values, problem.slide_of(self), dtype);
         let shape = values.shape();
         let shape = [&shape[..2], &shape[5 - self.axes..]].concat();
-        // So many products and additions are rounded; of doubles in the reference, too.
+        // The number of rounded products and additions. For `f64` the reference rounds as often.
         let depth = (problem.input * problem.kernel.iter().product::<usize>() + 2) as f64;
         let depth = if dtype == DType::F64 { 2.0 * depth } else { depth };
         let flat = |x: ndarray::Array5<f64>| array(&shape, x.into_iter().collect());
@@ -282,7 +283,7 @@ impl Operation {
     }
 }
 
-/// A random problem that fits.
+/// Returns a random problem whose kernel fits.
 fn random_problem(inputs: &mut Inputs, operation: &Operation) -> Problem {
     loop {
         let mut three =
@@ -349,7 +350,7 @@ pub fn add(suite: &mut Suite) {
             if few && dtype.size_in_bytes() < 8 {
                 continue;
             }
-            // Sums of whole numbers are exact, so that no product can go missing in the tolerance.
+            // Sums of whole numbers are exact, so the tolerance cannot hide a missing product.
             suite.add(op, format!("{dtype}::exact"), move |device| {
                 for (_, problem) in problems(dtype).filter(|(_, problem)| problem.fits(operation)) {
                     let operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Small, device)?;
@@ -389,7 +390,7 @@ pub fn add(suite: &mut Suite) {
             }
         }
     }
-    // Channels last, as an image of bytes has them.
+    // Channels last, as in an image of bytes.
     for dtype in DTYPES {
         suite.add("conv2d", format!("{dtype}::channels_last"), move |device| {
             let problem = Problem { slide: PADDED, ..PLAIN };
@@ -401,7 +402,7 @@ pub fn add(suite: &mut Suite) {
             operation.check(&problem, &operands, false)
         });
     }
-    // What is padded is 0, whatever the weight.
+    // Padding is 0, even if the weight is infinite.
     suite.add("conv2d", "f32::infinite_input", |device| {
         let problem = Problem { slide: PADDED, ..PLAIN };
         let mut operands = OPERATIONS[1].operands(&problem, [Contiguous; 2], DType::F32, Domain::Normal, device)?;

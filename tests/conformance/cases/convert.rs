@@ -16,7 +16,7 @@ fn check_conversion(input: &Sample, to: DType) -> Outcome {
     check("to_dtype", &input.tensor.to_dtype(to)?, &expected)
 }
 
-/// Numbers of `from` at which the conversion to `to` has an edge.
+/// Numbers of `from` at the edges of the conversion to `to`.
 fn edges(from: DType, to: DType) -> Vec<f64> {
     let (low, high) = limits(to);
     let mut numbers = specials(from);
@@ -24,7 +24,7 @@ fn edges(from: DType, to: DType) -> Vec<f64> {
         [low - 1.0, low - 0.5, low, low + 1.0, high - 1.0, high - 0.5, high, high + 0.5, high + 1.0, 2.0 * high];
     let fractions = [-1.5, -0.999, 0.999, 1.001, 254.999, 255.001, 3e9, -3e9, 1e10, -1e10];
     let all = around.into_iter().chain(fractions).chain([2f64.powi(53), -(2f64.powi(62)), 1e300, 1e19, -1e19]);
-    // Of an `i64` that is no double, the reference would not know.
+    // Keep to `i64` numbers that doubles hold, because the reference computes in doubles.
     numbers.extend(all.map(|x| {
         if from == DType::I64 {
             x.clamp(-(2f64.powi(63)), 2f64.powi(62)).trunc() + 0.0
@@ -35,25 +35,25 @@ fn edges(from: DType, to: DType) -> Vec<f64> {
     numbers
 }
 
-/// Numbers of f32 around numbers of a narrow dtype, and around the middle between two, where rounding is decided.
-/// `number` is the number that some bits stand for; those from `infinity` on are not finite.
+/// Numbers of f32 around the numbers of a narrow dtype, and around the middle between two neighbours, where rounding is
+/// decided. `number` decodes bits to a number. Bits from `infinity` on are not finite.
 fn around(number: impl Fn(u16) -> f64, infinity: u16) -> ArrayD<f64> {
     let mut numbers = Vec::new();
     for bits in (0..infinity).step_by(7).chain([0, 1, 2, 0x3ff, 0x400, 0x401, infinity - 2, infinity - 1]) {
         let here = number(bits);
-        // As if it went on behind the largest number.
+        // Behind the largest number, continue with the same distance.
         let next = if bits + 1 < infinity { number(bits + 1) } else { 2.0 * here - number(bits - 1) };
         for x in [here, (here + next) / 2.0] {
             let word = (x as f32).to_bits();
             numbers.extend([word.saturating_sub(1), word, word + 1].map(|word| f64::from(f32::from_bits(word))));
         }
     }
-    // Subnormal numbers of f32 may be flushed to zero, which they round to anyway.
+    // Subnormal numbers of f32 may be flushed to zero. They also round to zero.
     numbers.extend(numbers.clone().iter().map(|x| -x));
     array(&[numbers.len()], numbers)
 }
 
-/// Every number of a dtype of 16 bits is the same after a kernel has unpacked and packed it. NaN stays NaN.
+/// Every number of a 16-bit dtype must survive unpacking and packing by a kernel. NaN stays NaN.
 fn every_bf16(device: &Device) -> Outcome {
     let numbers: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
     let x = Tensor::from_slice(&numbers, (256, 256), device)?;
@@ -96,7 +96,7 @@ pub fn add(suite: &mut Suite) {
         check_conversion(&Sample { tensor: upload(&values, DType::F32, device)?, values }, DType::BF16)
     });
     for from in [DType::U32, DType::I32] {
-        // Beyond 24 bits, where a rounding to f32 on the way would make a tie of what is none.
+        // Numbers of more than 24 bits: a first rounding to f32 would turn them into ties.
         suite.add("to_dtype", format!("{from}_to_bf16::ties"), move |device| {
             let middles = (24..32).map(|bits| 2f64.powi(bits) + 2f64.powi(bits - 8));
             let odd =

@@ -1,4 +1,4 @@
-//! Tensors from host data and from nothing but a shape.
+//! Tensors from host data, and tensors made from a shape alone.
 
 use crate::compare::{Expected, check, upload};
 use crate::reference::inputs::{Domain, Inputs};
@@ -25,7 +25,7 @@ fn full<T: Element>(numbers: &[T], device: &Device) -> Outcome {
             let expected = Expected::new(ArrayD::from_elem(shape, number.to_f64()), T::DTYPE);
             check("full", &Tensor::full(number, shape, device)?, &expected)?;
         }
-        // A constant has no buffer of its own: it must survive being viewed and combined.
+        // A constant has no buffer of its own. Views of it and expressions with it must still work.
         let seven = Tensor::full(number, (2, 3), device)?;
         let expected = Expected::new(ArrayD::from_elem([3, 1, 2].as_slice(), number.to_f64()), T::DTYPE);
         check("full", &seven.t()?.unsqueeze(1)?, &expected)?;

@@ -1,10 +1,10 @@
-//! Tensors as text, against what PyTorch 2 prints, but for its names of dtypes, devices and truth values.
+//! Tensors as text, compared with PyTorch 2's output. Only the names of dtypes, devices and truth values differ.
 
 use crate::suite::{Outcome, Suite};
 use half::{bf16, f16};
 use marquetry::{DType, Device, Tensor};
 
-/// Compares with `expected`, in which `DEVICE` stands for the device's string.
+/// Compares with `expected`, in which `DEVICE` stands for the device string.
 fn check(tensor: &Tensor, expected: &str) -> Outcome {
     let (got, expected) = (tensor.to_string(), expected.replace("DEVICE", &tensor.device().id()));
     if got == expected { Ok(()) } else { Err(format!("expected\n{expected}\ngot\n{got}").into()) }
@@ -42,7 +42,7 @@ fn whole_floats(device: &Device) -> Outcome {
     check(&Tensor::new([1f32, -2.0, 300.0], device)?, "tensor([  1.,  -2., 300.], device='DEVICE')")?;
     check(&Tensor::zeros((2, 2), DType::F32, device)?, "tensor([[0., 0.],\n        [0., 0.]], device='DEVICE')")?;
     check(&Tensor::new(2f32, device)?, "tensor(2., device='DEVICE')")?;
-    // Three decades apart.
+    // The magnitudes span three decades.
     check(&Tensor::new([1f32, 2000.0], device)?, "tensor([1.0000e+00, 2.0000e+03], device='DEVICE')")?;
     check(&Tensor::new([2e8f32, 3e8], device)?, "tensor([2.0000e+08, 3.0000e+08], device='DEVICE')")
 }
@@ -57,7 +57,7 @@ fn scientific(device: &Device) -> Outcome {
 fn not_finite(device: &Device) -> Outcome {
     let (inf, nan) = (f32::INFINITY, f32::NAN);
     check(&Tensor::new([1.5f32, nan, -inf], device)?, "tensor([1.5000,    nan,   -inf], device='DEVICE')")?;
-    // The width is that of the finite numbers.
+    // The finite numbers decide the width.
     check(&Tensor::new([1f32, nan, inf, -inf], device)?, "tensor([1., nan, inf, -inf], device='DEVICE')")?;
     check(&Tensor::new([0f32, nan], device)?, "tensor([0., nan], device='DEVICE')")?;
     check(&Tensor::new([1e-6f32, nan], device)?, "tensor([1.0000e-06,        nan], device='DEVICE')")
@@ -74,13 +74,13 @@ fn cubes(device: &Device) -> Outcome {
     let text =
         "tensor([[[0, 1],\n         [2, 3]],\n\n        [[4, 5],\n         [6, 7]]], device='DEVICE', dtype=i32)";
     check(&x, text)?;
-    // A view is printed as it is seen.
+    // A view is printed with its own shape and order.
     let text =
         "tensor([[[0, 4],\n         [2, 6]],\n\n        [[1, 5],\n         [3, 7]]], device='DEVICE', dtype=i32)";
     check(&x.permute([2, 1, 0])?, text)
 }
 
-/// Lines hold 80 characters, the suffix included.
+/// Lines hold 80 characters, including the suffix.
 fn long_lines(device: &Device) -> Outcome {
     let text = "tensor([ 0,  1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11, 12, 13, 14, 15, 16, 17,\n        \
                 18, 19, 20, 21, 22, 23, 24], device='DEVICE', dtype=i32)";
@@ -91,7 +91,7 @@ fn long_lines(device: &Device) -> Outcome {
     check(&Tensor::from_slice(&digits, (2, 18), device)?, text)
 }
 
-/// Above a thousand elements, the ends of each axis are shown.
+/// Tensors with more than a thousand elements show only the ends of each axis.
 fn summarised(device: &Device) -> Outcome {
     let text = "tensor([   0,    1,    2,  ..., 1998, 1999, 2000], device='DEVICE',\n       dtype=i32)";
     check(&Tensor::arange(0i32, 2001, device)?, text)?;
@@ -103,7 +103,7 @@ fn summarised(device: &Device) -> Outcome {
                 [1520, 1521, 1522,  ..., 1557, 1558, 1559],\n        \
                 [1560, 1561, 1562,  ..., 1597, 1598, 1599]], device='DEVICE',\n       dtype=i32)";
     check(&Tensor::arange(0i32, 1600, device)?.reshape((40, 40))?, text)?;
-    // An axis of six is shown whole.
+    // An axis of length six is shown whole.
     let text = "tensor([[ 0,  1,  2,  ..., 37, 38, 39],\n        \
                 [40, 41, 42,  ..., 77, 78, 79],\n        \
                 [ 0,  1,  2,  ..., 37, 38, 39],\n        \
@@ -112,7 +112,7 @@ fn summarised(device: &Device) -> Outcome {
                 [40, 41, 42,  ..., 77, 78, 79]], device='DEVICE', dtype=i32)";
     let numbers: Vec<i32> = (0..1200).map(|i| i % 80).collect();
     check(&Tensor::from_slice(&numbers, (6, 200), device)?, text)?;
-    // A thousand are not too many.
+    // A tensor with a thousand elements is not summarised.
     let thousand = Tensor::zeros(1000, DType::F32, device)?.to_string();
     if thousand.matches("0.").count() == 1000 { Ok(()) } else { Err("not all of a thousand are shown".into()) }
 }

@@ -1,4 +1,4 @@
-//! Sums of products over named axes.
+//! Einsum.
 
 use super::{shaped, summed};
 use crate::compare::{Expected, Sample, check};
@@ -14,7 +14,7 @@ pub const TOLERANCES: Table = &[(
     Tolerance {
         ulp: 0.5,
         of_scale: EPS,
-        reason: "as many products and additions as there are terms, each within EPS of the sum of magnitudes (the scale)",
+        reason: "a product and an addition per term, each within eps of the sum of magnitudes (the scale)",
         ..EXACT
     },
 )];
@@ -22,7 +22,7 @@ pub const TOLERANCES: Table = &[(
 /// The lengths of some axes, by name.
 type Lengths = &'static [(char, usize)];
 
-/// Subscripts, the same written out for the reference if they are not, and lengths.
+/// Subscripts, their explicit form for the reference, and lengths.
 const CASES: &[(&str, &str, Lengths)] = &[
     ("ij->ji", "", &[]),
     ("ij->", "", &[]),
@@ -69,7 +69,7 @@ const CASES: &[(&str, &str, Lengths)] = &[
     ("ij,jk->ik", "", &[('i', 1), ('j', 1)]),
 ];
 
-/// Shapes with axes of length 1 that are broadcast.
+/// Shapes with broadcast axes of length 1.
 const BROADCASTS: &[(&str, &[usize], &[usize])] = &[
     ("ij,ij->ij", &[1, 4], &[3, 4]),
     ("ij,jk->ik", &[3, 1], &[5, 4]),
@@ -82,7 +82,7 @@ fn check_sum(subscripts: &str, reference: &str, operands: &[Sample]) -> Outcome 
     let dtype = operands[0].tensor.dtype();
     let values: Vec<_> = operands.iter().map(|operand| &operand.values).collect();
     let (exact, magnitude) = einsum(reference, &values, dtype);
-    // All elements of all operands but the output's are summed over, at most.
+    // A bound of the terms per output element: the product of the operands' lengths, divided by the output's length.
     let terms: usize = values.iter().map(|values| values.len()).product::<usize>().max(1) / exact.len().max(1);
     let tensors: Vec<&Tensor> = operands.iter().map(|operand| &operand.tensor).collect();
     let expected = Expected::new(exact, dtype).with_scale(magnitude * (terms.min(200) + operands.len()) as f64);
@@ -108,7 +108,7 @@ pub fn add(suite: &mut Suite) {
         let some = if dtype == DType::I32 { 4 } else { 1 };
         for &(subscripts, reference, lengths) in CASES.iter().step_by(some) {
             let reference = if reference.is_empty() { subscripts } else { reference };
-            // Layouts play their part in the views, which have no dtype.
+            // Views handle the layouts, and views do not depend on the dtype.
             let layouts: &[Layout] =
                 if dtype == DType::F32 { &[Layout::Contiguous, Layout::Transposed] } else { &[Layout::Contiguous] };
             for &layout in layouts {

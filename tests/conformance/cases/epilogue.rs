@@ -1,4 +1,4 @@
-//! Matrix products that an elementwise expression follows, which their kernels compute where they store them.
+//! Matrix products with an elementwise epilogue, which the kernel of the product computes before it stores.
 
 use super::{FLOATS, numbers, shaped};
 use crate::compare::{Expected, Sample, check};
@@ -12,7 +12,7 @@ use crate::reference::{ArrayD, zip};
 use crate::suite::{Outcome, Suite};
 use marquetry::{DType, Device};
 
-/// A product of small whole numbers, so that each sum is exact, rounded to the dtype of the product.
+/// A product of small whole numbers, whose sums are exact, rounded to the dtype of the product.
 fn product(shapes: [&[usize]; 2], dtype: DType, device: &Device) -> Outcome<[Sample; 3]> {
     let a = shaped("epilogue left", shapes[0], Layout::Contiguous, dtype, Domain::Small, device)?;
     let b = shaped("epilogue right", shapes[1], Layout::Contiguous, dtype, Domain::Small, device)?;
@@ -20,12 +20,12 @@ fn product(shapes: [&[usize]; 2], dtype: DType, device: &Device) -> Outcome<[Sam
     Ok([Sample { tensor: a.tensor.matmul(&b.tensor)?, values }, a, b])
 }
 
-/// What memory would hold of exact numbers.
+/// Rounds exact numbers as a store to memory does.
 fn stored(values: ArrayD<f64>, dtype: DType) -> ArrayD<f64> {
     values.mapv(|x| if dtype.is_float() { cast(x, DType::F64, dtype) } else { wrap(x as i64, dtype) })
 }
 
-/// `relu(a b + bias) * 3 - residual`: each operation is rounded as if it had gone through memory.
+/// `relu(a b + bias) * 3 - residual`. Each operation is rounded as if its result were stored.
 fn chain(shapes: [&[usize]; 2], residual: Layout, dtype: DType, device: &Device) -> Outcome {
     let [product, ..] = product(shapes, dtype, device)?;
     let (shape, dtype) = (product.values.shape().to_vec(), summed(dtype));
@@ -40,7 +40,7 @@ fn chain(shapes: [&[usize]; 2], residual: Layout, dtype: DType, device: &Device)
     check("sub", &y, &Expected::new(values, dtype))
 }
 
-/// Results of other dtypes than the product.
+/// Results in other dtypes than the dtype of the product.
 fn conversions(shapes: [&[usize]; 2], dtype: DType, device: &Device) -> Outcome {
     let results = [DType::F16, DType::I32, DType::U8, DType::Bool];
     for to in results {
@@ -57,7 +57,7 @@ fn conversions(shapes: [&[usize]; 2], dtype: DType, device: &Device) -> Outcome 
     Ok(())
 }
 
-/// Several uses of a product, in this order and before it is dropped or read itself.
+/// Uses a product several times, in this order, before it is dropped or read itself.
 fn used_again(shapes: [&[usize]; 2], dtype: DType, device: &Device) -> Outcome {
     let [product, a, b] = product(shapes, dtype, device)?;
     let dtype = summed(dtype);
@@ -72,14 +72,14 @@ fn used_again(shapes: [&[usize]; 2], dtype: DType, device: &Device) -> Outcome {
     // Twice in one expression.
     let again = a.tensor.matmul(&b.tensor)?;
     check("add", &again.add(&again)?, &exact(|x| x + x))?;
-    // The product alone after an expression over it, and then another.
+    // First an expression over the product, then the product alone, then another expression.
     let again = a.tensor.matmul(&b.tensor)?;
     check("add", &again.add(1)?, &exact(|x| x + 1.0))?;
     check("matmul", &again, &exact(|x| x))?;
     check("add", &again.add(2)?, &exact(|x| x + 2.0))
 }
 
-/// Two products in one expression, and one with itself transposed.
+/// Two products in one expression, and a product with its own transpose.
 fn two_products(sizes: [usize; 2], dtype: DType, device: &Device) -> Outcome {
     let [rows, depth] = sizes;
     let [product, a, b] = product([&[rows, depth], &[depth, rows]], dtype, device)?;
@@ -92,7 +92,7 @@ fn two_products(sizes: [usize; 2], dtype: DType, device: &Device) -> Outcome {
     let product = Sample { tensor: a.tensor.matmul(&b.tensor)?, values: product.values };
     let values = zip(&product.values, &product.values.view().reversed_axes().to_owned(), |x, y| x - y);
     check("sub", &product.tensor.sub(&product.tensor.t()?)?, &Expected::new(stored(values, dtype), dtype))?;
-    // All of it in another shape, and a part of it.
+    // All of it in another shape, and then a part of it.
     let flat = product.tensor.reshape(rows * rows)?.neg()?.reshape((rows, rows))?;
     check("neg", &flat, &Expected::new(product.values.mapv(|x| -x), dtype))?;
     let again = a.tensor.matmul(&b.tensor)?;
@@ -100,7 +100,7 @@ fn two_products(sizes: [usize; 2], dtype: DType, device: &Device) -> Outcome {
     check("neg", &again.narrow(0, 0, 1)?.neg()?, &Expected::new(part, dtype))
 }
 
-/// `gelu(x W^T + b)`, where the sum is rounded once.
+/// `gelu(x W^T + b)`, with one rounding of the sum.
 fn activation(sizes: [usize; 3], dtype: DType, device: &Device) -> Outcome {
     let [m, k, n] = sizes;
     let x = shaped("epilogue x", &[m, k], Layout::Contiguous, dtype, Domain::Small, device)?;

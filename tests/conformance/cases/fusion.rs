@@ -1,4 +1,4 @@
-//! Chains of elementwise operations, which are put off and fused, and many threads at once.
+//! Chains of elementwise operations, which are deferred and fused, and use from many threads.
 
 use super::{FLOATS, numbers, sample, shaped};
 use crate::compare::{Expected, Sample, check, download};
@@ -15,7 +15,7 @@ fn pair(dtype: DType, layouts: [Layout; 2], domain: Domain, device: &Device) -> 
     Ok([sample("chain a", a, dtype, domain, device)?, sample("chain b", b, dtype, domain, device)?])
 }
 
-/// `gelu(tanh(a * b + a))`, in one kernel or many.
+/// `gelu(tanh(a * b + a))`, in one kernel or in several.
 fn activation(dtype: DType, layouts: [Layout; 2], eval: bool, device: &Device) -> Outcome {
     let [a, b] = pair(dtype, layouts, Domain::Normal, device)?;
     let step = |tensor: Tensor| -> Outcome<Tensor> {
@@ -28,7 +28,8 @@ fn activation(dtype: DType, layouts: [Layout; 2], eval: bool, device: &Device) -
     let sum = step(product.add(&a.tensor)?)?;
     let tanh = step(sum.tanh()?)?;
     let values = zip(&a.values, &b.values, |a, b| gelu((a * b + a).tanh()));
-    // The roundings of product and sum go through functions of slope 1.2 at most; each op of a narrow dtype may round once more.
+    // The functions magnify the roundings of product and sum by at most 1.2, their slope. In a narrow dtype, each
+    // operation may round once more.
     let rounding = ulp(1.0, dtype) / ulp(1.0, DType::F32);
     let scale = zip(&a.values, &b.values, |a, b| {
         let slope = 1.2 * (1.0 - (a * b + a).tanh().powi(2));
@@ -37,7 +38,7 @@ fn activation(dtype: DType, layouts: [Layout; 2], eval: bool, device: &Device) -
     check("fused", &tanh.gelu()?, &Expected::new(values, dtype).with_scale(scale))
 }
 
-/// Used once and again: the second use finds it computed.
+/// Uses a pending tensor twice. The second use finds it computed.
 fn used_twice(dtype: DType, device: &Device) -> Outcome {
     let [a, b] = pair(dtype, [Layout::Contiguous, Layout::Transposed], Domain::Small, device)?;
     let pending = a.tensor.add(&b.tensor)?;
@@ -54,7 +55,7 @@ fn used_twice(dtype: DType, device: &Device) -> Outcome {
     check("add", &pending, &wrapped(exact(|a, b| a + b)))
 }
 
-/// Two branches of one pending tensor that meet again.
+/// Two branches of one pending tensor, which join again.
 fn diamond(dtype: DType, device: &Device) -> Outcome {
     let [a, b] = pair(dtype, [Layout::Sliced, Layout::Contiguous], Domain::Small, device)?;
     let top = a.tensor.add(&b.tensor)?;
@@ -65,14 +66,14 @@ fn diamond(dtype: DType, device: &Device) -> Outcome {
     check("add", &bottom, &Expected::new(values, dtype))
 }
 
-/// A pending tensor that is viewed before it is used.
+/// Views a pending tensor before it is used.
 fn viewed_while_pending(device: &Device) -> Outcome {
     let [a, b] = pair(DType::F32, [Layout::Contiguous, Layout::Contiguous], Domain::Small, device)?;
     let pending = a.tensor.mul(&b.tensor)?;
     let values = zip(&a.values, &b.values, |a, b| a * b);
     let turned = values.view().permuted_axes(vec![2, 0, 1]).to_owned();
     check("neg", &pending.permute([2, 0, 1])?.neg()?, &Expected::new(turned.mapv(|x| -x), DType::F32))?;
-    // Of a square, the transposed view has the same shape.
+    // The transposed view of a square has the same shape.
     let square = (Tensor::arange(0f32, 25.0, device)?.reshape((5, 5))? * 2.0)?;
     let transposed = array(&[5, 5], (0..25).map(|i| f64::from(-2 * (i % 5 * 5 + i / 5))).collect());
     check("neg", &square.t()?.neg()?, &Expected::new(transposed, DType::F32))?;
@@ -84,7 +85,7 @@ fn viewed_while_pending(device: &Device) -> Outcome {
     )
 }
 
-/// Longer than any expression may grow, with more inputs than a kernel may have.
+/// A chain longer than the largest expression, with more inputs than a kernel may have.
 fn long_chain(dtype: DType, device: &Device) -> Outcome {
     let mut inputs = Vec::new();
     for i in 0..10 {
@@ -102,7 +103,7 @@ fn long_chain(dtype: DType, device: &Device) -> Outcome {
     check("add", &tensor, &Expected::new(values, dtype))
 }
 
-/// Doubled by addition to itself: an expression tree that must not grow with the number of paths.
+/// Doubles a tensor by adding it to itself. The expression must not grow with the number of paths.
 fn doubling(device: &Device) -> Outcome {
     let mut x = Tensor::new([1u32, 3], device)?;
     for _ in 0..40 {
@@ -111,7 +112,7 @@ fn doubling(device: &Device) -> Outcome {
     check("add", &x, &Expected::new(array(&[2], vec![0.0, 0.0]), DType::U32))
 }
 
-/// Numbers and constants take part without buffers.
+/// Numbers and constants need no buffers.
 fn constants(device: &Device) -> Outcome {
     let zeros = Tensor::zeros((2, 3), DType::F32, device)?;
     let x = ((zeros + 2.0)? * Tensor::full(3f32, 3, device)?)?;
@@ -119,7 +120,7 @@ fn constants(device: &Device) -> Outcome {
     check("sub", &x, &Expected::new(array(&[2, 3], vec![5.0, 5.0, 5.0, 4.0, 4.0, 4.0]), DType::F32))
 }
 
-/// A comparison, a choice and a conversion in one chain.
+/// A comparison, a selection and a conversion in one chain.
 fn mixed_dtypes(device: &Device) -> Outcome {
     let [a, b] = pair(DType::F32, [Layout::Contiguous, Layout::Transposed], Domain::Special, device)?;
     let larger = a.tensor.gt(&b.tensor)?.where_cond(&a.tensor, &b.tensor)?;
@@ -131,7 +132,7 @@ fn mixed_dtypes(device: &Device) -> Outcome {
     check("to_dtype", &bytes, &Expected::new(values, DType::U8))
 }
 
-/// Bytes are computed in words; what overflows in the middle of a chain must be cut there.
+/// Bytes are computed in words. An overflow in the middle of a chain must be truncated there.
 fn wrapping_bytes(device: &Device) -> Outcome {
     let [a, b] = pair(DType::U8, [Layout::Contiguous, Layout::Contiguous], Domain::Special, device)?;
     let average = (a.tensor.add(&b.tensor)? / 2.0)?;
@@ -139,7 +140,7 @@ fn wrapping_bytes(device: &Device) -> Outcome {
     check("div", &average, &Expected::new(values, DType::U8))
 }
 
-/// The same of signed bytes, where the sign is what a byte would hold.
+/// The same for signed bytes: the sign must be the sign of the truncated byte.
 fn wrapping_signed_bytes(device: &Device) -> Outcome {
     let [a, b] = pair(DType::I8, [Layout::Contiguous, Layout::Contiguous], Domain::Special, device)?;
     let average = (a.tensor.add(&b.tensor)? / 2.0)?;
@@ -147,7 +148,7 @@ fn wrapping_signed_bytes(device: &Device) -> Outcome {
     check("div", &average, &Expected::new(values, DType::I8))
 }
 
-/// Every thread has its own chains and shares two tensors, one of them pending, with all others.
+/// Every thread computes its own chains and shares two tensors with all others. One of the two is pending.
 fn many_threads(device: &Device) -> Outcome {
     let shared = Tensor::arange(0f32, 1000.0, device)?;
     let pending = (&shared * 2.0)?;
@@ -174,7 +175,7 @@ fn many_threads(device: &Device) -> Outcome {
     })
 }
 
-/// Inputs of which four neighbours at a time are read at once, or are all the same; and others beside them.
+/// Inputs with four neighbours that are read at once, or are all the same, mixed with other inputs.
 fn fours(dtype: DType, device: &Device) -> Outcome {
     let x = shaped("fours x", &[3, 5, 8], Layout::Contiguous, dtype, Domain::Small, device)?;
     let row = shaped("fours row", &[8], Layout::Contiguous, dtype, Domain::Small, device)?;
@@ -198,7 +199,7 @@ fn fours(dtype: DType, device: &Device) -> Outcome {
     Ok(())
 }
 
-/// Whole numbers, which floats of every dtype add up exactly.
+/// Wraps a sum of whole numbers. Floats of every dtype add these exactly.
 fn wrap_sum(sum: f64, dtype: DType) -> f64 {
     if dtype.is_float() { sum } else { wrap(sum as i64, dtype) }
 }

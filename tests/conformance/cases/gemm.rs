@@ -18,17 +18,17 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: EPS,
-            reason: "k products and additions, the factors, a sum: each within EPS of the sum of magnitudes (the scale)",
+            reason: "k products and additions, the factors, a sum: each within eps of the sum of magnitudes (the scale)",
             ..EXACT
         },
     ),
     (&["outer"], Tolerance { reason: "one product", ..EXACT }),
 ];
 
-/// Factors that every dtype has.
+/// Factors that every dtype can hold.
 const FACTORS: [[f64; 2]; 5] = [[1.0, 0.0], [1.0, 1.0], [2.0, 3.0], [3.0, 0.0], [0.0, 2.0]];
 
-/// The roundings of a product of depth `k`, with two factors and a sum.
+/// The number of roundings in a product of depth `k`, with two factors and a sum.
 fn roundings(k: usize) -> f64 {
     k as f64 + 4.0
 }
@@ -53,7 +53,7 @@ fn check_gemm(a: &Sample, b: &Sample, c: &Sample, config: Gemm) -> Outcome {
     check("gemm", &batch[0], &expected)
 }
 
-/// Matrices of 5 x 7 and 7 x 6, stored as they are asked for.
+/// Matrices of 5 x 7 and 7 x 6, stored in the given layout.
 fn operands(dtype: DType, config: Gemm, batch: &[usize], layout: Layout, device: &Device) -> Outcome<[Sample; 2]> {
     let shape =
         |rows, columns, transposed| [batch, &if transposed { [columns, rows] } else { [rows, columns] }].concat();
@@ -67,7 +67,8 @@ fn add_gemm(suite: &mut Suite) {
     for dtype in summed() {
         for (trans_a, trans_b) in [(false, false), (false, true), (true, false), (true, true)] {
             for [alpha, beta] in FACTORS {
-                // Factors and sums are part of the kernel of each sort of operands: one transposition has all of them.
+                // The kernel of each kind of operands contains the factors and the sum, so one transposition tests them
+                // all.
                 if (trans_a, trans_b) != (false, true) && [alpha, beta] != [2.0, 3.0] && !full_tier() {
                     continue;
                 }
@@ -101,14 +102,14 @@ fn add_gemm(suite: &mut Suite) {
     }
     for dtype in summed().into_iter().filter(|dtype| dtype.is_float()) {
         suite.add("gemm", format!("{dtype}::fractions"), move |device| {
-            // Factors that f16 does not have are not rounded to it.
+            // Factors that f16 cannot hold must not be rounded to it.
             let factors = [0.3, -1.7].map(|x: f64| f64::from(x as f32));
             let config = Gemm { alpha: factors[0], beta: factors[1], ..Gemm::default() };
             let [a, b] = operands(dtype, config, &[], Contiguous, device)?;
             check_gemm(&a, &b, &shaped("gemm c", &[5, 6], Contiguous, dtype, Domain::Normal, device)?, config)
         });
         suite.add("gemm", format!("{dtype}::not_read"), move |device| {
-            // Where beta is 0, NaN in c plays no role, nor do a and b where alpha is 0.
+            // If beta is 0, NaN in c has no effect. If alpha is 0, NaN in a and b has no effect.
             let [a, b] = operands(dtype, Gemm::default(), &[], Contiguous, device)?;
             let nan = upload(&array(&[5, 6], vec![f64::NAN; 30]), dtype, device)?;
             let product = Gemm { alpha: 2.0, ..Gemm::default() };
@@ -143,7 +144,7 @@ fn flat(name: &str, length: usize, dtype: DType) -> ArrayD<f64> {
     Inputs::new(name).array(&[length], dtype, Domain::Small)
 }
 
-/// A call with gaps between rows and matrices, before the first and behind the last.
+/// A call with gaps between rows and matrices, before the first matrix and after the last.
 fn call(order: MatrixOrder, trans: [bool; 2], factors: [f64; 2]) -> GemmStridedBatched {
     let (m, n, k, batch) = (3, 4, 5, 2);
     let gaps = |rows: usize, columns: usize, transposed: bool, gap: usize| {
@@ -163,10 +164,10 @@ fn check_call(call: GemmStridedBatched, dtype: DType, device: &Device) -> Outcom
     let expected = Expected::new(array(&[80], values), dtype);
     let expected = expected.with_scale(array(&[80], scale) * roundings(call.k));
     let [a, b, original] = [upload(&a, dtype, device)?, upload(&b, dtype, device)?, upload(&c, dtype, device)?];
-    // In a copy, as somebody else holds c.
+    // The result is a copy, because c has another holder.
     check("gemm", &Tensor::gemm_strided_batched(&a, &b, original.clone(), call)?, &expected)?;
     check("outer", &original, &Expected::new(c, dtype))?;
-    // In any shape, and in place.
+    // In other shapes, and in place.
     let (a, b) = (a.reshape((8, 10))?.t()?.contiguous()?.t()?, b.reshape((2, 40))?);
     let square = original.reshape((4, 20))?;
     drop(original);
@@ -186,7 +187,7 @@ fn add_calls(suite: &mut Suite) {
             }
         }
         suite.add("gemm_strided_batched", format!("{dtype}::side_by_side"), move |device| {
-            // One matrix a for all, those of b and c side by side in wide rows.
+            // One matrix a for all. The matrices b and c lie side by side in wide rows.
             let side = |width| MatrixBatch { leading: 2 * width + 1, stride: width, offset: 0 };
             let a = MatrixBatch { leading: 5, stride: 0, offset: 0 };
             let call =
@@ -246,7 +247,7 @@ pub fn add(suite: &mut Suite) {
         }
     }
     suite.add("dot", "f16::beyond_f16", |device| {
-        // The products leave the range of f16, the result does not.
+        // The products leave the range of f16, but the result does not.
         let a = upload(&array(&[3], vec![300.0, 300.0, -300.0]), DType::F16, device)?;
         let b = upload(&array(&[3], vec![300.0, 300.0, 599.0]), DType::F16, device)?;
         check("dot", &a.dot(&b)?, &Expected::new(array(&[], vec![300.0]), DType::F16))

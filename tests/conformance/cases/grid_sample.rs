@@ -1,4 +1,4 @@
-//! Images looked at through a grid of places.
+//! Samples of images at the coordinates of a grid.
 
 use super::{floats, shaped};
 use crate::compare::{Expected, Sample, check, download, upload};
@@ -18,7 +18,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: 8.0 * EPS,
-            reason: "a place is rounded as it is computed, and elements are weighted by it (the scale)",
+            reason: "the computed place is rounded, and it weights the elements (the scale)",
             ..EXACT
         },
     ),
@@ -34,7 +34,7 @@ const MODES: [GridSampleMode; 3] = [GridSampleMode::Nearest, GridSampleMode::Bil
 const PADDINGS: [GridSamplePadding; 3] =
     [GridSamplePadding::Zeros, GridSamplePadding::Border, GridSamplePadding::Reflection];
 
-/// What ONNX Runtime 1.31 makes of `3 -1 4 1 / -5 9 2 6 / -5 3 5 -8` at these places.
+/// Coordinates in `3 -1 4 1 / -5 9 2 6 / -5 3 5 -8`. ONNX Runtime 1.31's samples there follow in `BY_ONNX`.
 const PLACES: [f64; 14] = [-0.875, -0.5, 0.25, 0.75, 0.0, 0.0, 1.25, -1.5, -2.75, 0.4, 0.6, 1.1, 3.3, -4.2];
 const BY_ONNX: [(GridSampleMode, GridSamplePadding, bool, [f64; 7]); 18] = [
     (GridSampleMode::Nearest, GridSamplePadding::Zeros, false, [3.0, 5.0, 2.0, 0.0, 0.0, 0.0, 0.0]),
@@ -98,7 +98,7 @@ fn configs() -> impl Iterator<Item = GridSampleConfig> {
     })
 }
 
-/// Numbers from about -2 to 2, multiples of 1/64: places are exact in `f32`, as are those halfway between two elements.
+/// Numbers from about -2 to 2 in multiples of 1/64. Coordinates are exact in `f32`, even halfway between two elements.
 fn grid(shape: &[usize], dtype: DType, layout: Layout, device: &Device) -> Outcome<Sample> {
     let mut inputs = Inputs::new("grid");
     let count = shape.iter().product();
@@ -115,7 +115,7 @@ fn check_samples(x: &Sample, grid: &Sample, config: GridSampleConfig) -> Outcome
     })
 }
 
-/// Places that are no multiples of anything, of images of any size.
+/// Arbitrary coordinates in images of random sizes.
 fn check_random(config: GridSampleConfig, dtype: DType, device: &Device) -> Outcome {
     let mut inputs = Inputs::new(&format!("{config:?} of {dtype}"));
     for _ in 0..if full_tier() { 100 } else { 10 } {
@@ -144,7 +144,7 @@ fn by_onnx(device: &Device) -> Outcome {
     Ok(())
 }
 
-/// Places that are not finite, or far from everything: zeros, or elements of the image.
+/// Coordinates that are not finite, or far outside: the samples are zeros or elements of the image.
 fn far_away(device: &Device) -> Outcome {
     let image = array(&[1, 1, 2, 3], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let tensor = upload(&image, DType::F32, device)?;
@@ -161,14 +161,14 @@ fn far_away(device: &Device) -> Outcome {
             return Err(format!("{config:?}: {values:?}").into());
         }
     }
-    // The first and the last column in the middle row: PyTorch takes NaN for the first.
+    // The first and the last column in the middle row: PyTorch treats NaN as the first.
     let config =
         GridSampleConfig { mode: GridSampleMode::Nearest, padding: GridSamplePadding::Border, align_corners: true };
     let columns = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, largest, -largest].into_iter().flat_map(|a| [a, -1.0]);
     let columns = upload(&array(&[1, 1, 5, 2], columns.collect()), DType::F32, device)?;
     let expected = array(&[1, 1, 1, 5], vec![1.0, 3.0, 1.0, 3.0, 1.0]);
     check("grid_sample_nearest", &tensor.grid_sample(&columns, config)?, &Expected::new(expected, DType::F32))?;
-    // Nothing is read from anywhere; what bicubic samples are is not told but for NaN.
+    // Nothing is read out of bounds. Only for NaN are the bicubic samples specified.
     for padding in PADDINGS {
         let config = GridSampleConfig { mode: GridSampleMode::Bicubic, padding, align_corners: false };
         let values = download(&tensor.grid_sample(&places, config)?)?;
@@ -183,14 +183,14 @@ pub fn add(suite: &mut Suite) {
     for config in configs() {
         let GridSampleConfig { mode, padding, align_corners } = config;
         let name = format!("{mode:?}_{padding:?}_{}", if align_corners { "corners" } else { "edges" }).to_lowercase();
-        // Few of f16, as each configuration is a kernel.
+        // Test few configurations in f16, because each one is a kernel.
         let of_f16 = mode == GridSampleMode::Bilinear || padding == GridSamplePadding::Zeros;
         for (dtype, places) in floats().map(|dtype| (dtype, dtype)) {
             let few = match dtype {
                 DType::F16 => of_f16,
-                // With places in another dtype, below.
+                // Tested below, with coordinates in another dtype.
                 DType::BF16 => false,
-                // One of each mode, padding and way to count.
+                // One of each mode, padding and corner alignment.
                 DType::F64 => mode as usize == padding as usize && align_corners == (mode == GridSampleMode::Bicubic),
                 _ => true,
             };

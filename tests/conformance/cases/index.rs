@@ -1,4 +1,4 @@
-//! Elements picked by an index tensor.
+//! Selection of elements by an index tensor.
 
 use super::{is_brief, sample, shaped};
 use crate::compare::{Expected, Sample, check};
@@ -10,7 +10,7 @@ use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EXACT, Table, Tolerance};
 use marquetry::{DType, Device};
 
-/// The dtypes of indexes that a table of a dtype is tried with.
+/// The index dtypes that are tested with a table of this dtype.
 fn index_dtypes(table: DType) -> &'static [DType] {
     match table {
         DType::F32 => &[DType::U32, DType::I32, DType::U8, DType::I8, DType::I64],
@@ -19,7 +19,7 @@ fn index_dtypes(table: DType) -> &'static [DType] {
     }
 }
 
-/// Indexes below `length`, repeated and in no order.
+/// Indexes below `length`, with repetitions, in no order.
 fn indexes(shape: &[usize], length: usize) -> ArrayD<f64> {
     let mut inputs = Inputs::new("indexes");
     array(shape, (0..shape.iter().product()).map(|_| inputs.below(length) as f64).collect())
@@ -41,11 +41,11 @@ fn check_embedding(table: &Sample, ids: &Sample) -> Outcome {
     check("embedding", &table.tensor.embedding(&ids.tensor)?, &expected)
 }
 
-/// Numbers that name no slice of a short axis.
+/// Indexes out of the range of a short axis, mixed with valid ones.
 fn strays(dtype: DType) -> Vec<f64> {
     match dtype {
         DType::I32 => vec![0.0, -1.0, 5.0, 4.0, i32::MIN.into(), i32::MAX.into(), 2.0],
-        // Numbers whose lower word is small.
+        // Some numbers have a small lower word.
         DType::I64 => vec![0.0, -1.0, 5.0, 4.0, 2f64.powi(32), -(2f64.powi(32)) + 1.0, 2f64.powi(40) + 3.0, 2.0],
         DType::I8 => vec![0.0, -1.0, 5.0, 4.0, -128.0, 127.0, 2.0],
         DType::U32 => vec![5.0, 0.0, u32::MAX.into(), 2f64.powi(31), 4.0, 1e9],
@@ -122,7 +122,7 @@ pub fn add(suite: &mut Suite) {
     }
 }
 
-/// Indexes with strays among them.
+/// Indexes, some of which are out of range.
 fn some_strays(shape: &[usize], length: usize, dtype: DType) -> ArrayD<f64> {
     let (mut indexes, strays) = (indexes(shape, length), strays(dtype));
     for (place, index) in indexes.iter_mut().enumerate().filter(|(place, _)| place % 5 == 3) {
@@ -138,7 +138,7 @@ fn check_gather(op: &str, x: &Sample, indexes: &Sample, axis: i32) -> Outcome {
     let (tensor, values) = match op {
         "gather" => (x.tensor.gather(&indexes.tensor, axis)?, gather(&x.values, &indexes.values, resolved, dtype)),
         _ => {
-            // Both repeated along the axes where they have length 1.
+            // Broadcast both along their axes of length 1.
             let other = |a: &ArrayD<f64>, b: &ArrayD<f64>| {
                 let lengths =
                     (0..rank).map(|i| if i == resolved { a.shape()[i] } else { a.shape()[i].max(b.shape()[i]) });
@@ -152,7 +152,7 @@ fn check_gather(op: &str, x: &Sample, indexes: &Sample, axis: i32) -> Outcome {
 }
 
 fn add_gather(suite: &mut Suite, dtype: DType) {
-    // The shapes of the indexes keep all three axes apart.
+    // The shapes of the indexes keep the three axes from merging.
     let shapes = |axis: i32| -> [usize; 3] {
         match axis.rem_euclid(3) {
             0 => [7, 4, 5],
@@ -215,14 +215,14 @@ fn add_one_hot(suite: &mut Suite, dtype: DType) {
     }
 }
 
-/// More axes than a parameter block has room for the strides of: both are put in row-major order.
+/// More axes than a parameter block has strides for, so both tensors are copied to row-major order.
 fn many_axes(device: &Device) -> Outcome {
     let table = shaped("many axes", &[2; 20], Layout::Transposed, DType::F32, Domain::Special, device)?;
     let indexes = Layout::Transposed.place(some_strays(&[2; 20], 2, DType::U32), DType::U32, device)?;
     check_gather("gather", &table, &indexes, 5)
 }
 
-/// No indexes, and slices without elements of an axis that is empty or not.
+/// No indexes, and slices without elements along an axis that may be empty.
 fn select_nothing(dtype: DType, device: &Device) -> Outcome {
     let none = Layout::Contiguous.place(array(&[0], Vec::new()), DType::U32, device)?;
     check_selection(&sample("table", Layout::Contiguous, dtype, Domain::Special, device)?, &none, 1)?;

@@ -1,4 +1,4 @@
-//! Tensors joined.
+//! Concatenation and stacking.
 
 use crate::compare::{Expected, Sample, check};
 use crate::layouts::Layout;
@@ -8,7 +8,7 @@ use crate::reference::{ArrayD, Axis};
 use crate::suite::{Outcome, Suite};
 use marquetry::{DType, Device, Tensor};
 
-/// Parts whose lengths along `axis` are given; the other axes are 3 and 5 long. Their layouts are all different.
+/// Parts with these lengths along `axis`. The other axes are 3 and 5 long. Each part has another layout.
 fn parts(lengths: &[usize], axis: usize, dtype: DType, device: &Device) -> Outcome<Vec<Sample>> {
     let layouts = [Layout::Contiguous, Layout::Transposed, Layout::Sliced, Layout::Unaligned];
     let mut inputs = Inputs::new("parts");

@@ -1,16 +1,16 @@
-//! More workgroups than a dimension of a dispatch has: such dispatches are folded.
+//! Dispatches with more workgroups than one dimension allows. Such dispatches are folded.
 
 use crate::suite::{Outcome, Suite};
 use marquetry::{Device, Element, Tensor};
 
-/// Above 65,535 workgroups of 64 invocations of 4 elements, and not a multiple of any of these.
+/// More than 65,535 workgroups of 64 invocations of 4 elements, and a multiple of none of these.
 const ELEMENTS: usize = 65_535 * 64 * 4 + 999;
 
 fn bytes() -> Vec<u8> {
     (0..ELEMENTS).map(|i| (i % 251) as u8).collect()
 }
 
-/// Compares element by element, as so many are too many to print.
+/// Compares element by element, because there are too many elements to print.
 fn compare<T: Element>(actual: &Tensor, expected: impl Iterator<Item = T>) -> Outcome {
     let actual = actual.to_vec::<T>()?;
     match actual.iter().copied().zip(expected).enumerate().find(|(_, (got, expected))| got != expected) {
@@ -55,7 +55,7 @@ fn cumsum(device: &Device) -> Outcome {
 
 fn argsort(device: &Device) -> Outcome {
     let bytes = bytes();
-    // A workgroup per row.
+    // One workgroup per row.
     let rows = 65_535 + 77;
     let x = Tensor::from_slice(&bytes[..2 * rows], (rows, 2), device)?;
     let order = |row: &[u8]| if row[0] <= row[1] { [0u32, 1] } else { [1, 0] };

@@ -11,7 +11,7 @@ use crate::reference::{ArrayD, Slice};
 use crate::suite::{Outcome, Suite};
 use marquetry::{DType, Tensor};
 
-/// Shapes of both sides: ranks 1 to 5, batches broadcast, sizes beside multiples of any tile.
+/// Shapes of both operands: ranks 1 to 5, broadcast batches, and sizes near multiples of any tile.
 const SHAPES: [(&str, &[usize], &[usize]); 20] = [
     ("small", &[2, 3], &[3, 4]),
     ("one", &[1, 1], &[1, 1]),
@@ -45,7 +45,7 @@ const EMPTY: [(&str, &[usize], &[usize]); 4] = [
 fn check_product(a: &Sample, b: &Sample) -> Outcome {
     let dtype = a.tensor.dtype();
     let (values, magnitude) = matmul(&a.values, &b.values, dtype);
-    // k products and as many additions are rounded.
+    // k products and k additions are rounded.
     let depth = a.values.shape()[a.values.ndim() - 1] as f64;
     check(
         "matmul",
@@ -54,7 +54,7 @@ fn check_product(a: &Sample, b: &Sample) -> Outcome {
     )
 }
 
-/// Both sides' last two axes are exchanged without moving an element.
+/// Swaps the last two axes without moving an element.
 fn t(x: &Sample) -> Outcome<Sample> {
     let mut values = x.values.clone();
     let rank = values.ndim();
@@ -62,7 +62,7 @@ fn t(x: &Sample) -> Outcome<Sample> {
     Ok(Sample { tensor: x.tensor.t()?, values })
 }
 
-/// The rows in the reverse order, so that their distance in memory is negative.
+/// Reverses the rows, so that their stride in memory is negative.
 fn flipped(x: &Sample) -> Outcome<Sample> {
     let mut values = x.values.clone();
     values.invert_axis(ndarray::Axis(0));
@@ -107,8 +107,8 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
-        // A few vectors, so deep that the members of a workgroup load several runs at a time, and then the rest.
-        // Bytes are read by words of four where the depth is a multiple of 16, halves by eights where it is one of 8.
+        // A few vectors, deep enough that each invocation loads several runs at a time and then a rest. If the depth is
+        // a multiple of 16, bytes are read as words of four. If it is a multiple of 8, halves are read eight at a time.
         let bytes = dtype.size_in_bytes() == 1;
         for (vectors, depth) in match bytes {
             true => [(1, 4112), (3, 8208), (11, 80)],
@@ -135,7 +135,7 @@ pub fn add(suite: &mut Suite) {
                 check_product(&a, &t(&flipped(&sample("matmul transposed", [40, 528])?)?)?)
             });
             suite.add("matmul", format!("{dtype}::vectors_batch"), move |device| {
-                // A depth that allows for sixteen bytes at a time, and one that allows for four elements.
+                // The first depth allows reads of sixteen bytes, the second only reads of four elements.
                 for (vectors, depth) in [(2, 272), (9, 276)] {
                     let a = shaped("matmul left", &[3, vectors, depth], Contiguous, dtype, Domain::Normal, device)?;
                     let across = shaped("matmul right", &[3, depth, 40], Contiguous, dtype, Domain::Normal, device)?;
@@ -149,14 +149,14 @@ pub fn add(suite: &mut Suite) {
                 Ok(())
             });
             suite.add("matmul", format!("{dtype}::vectors_offset"), move |device| {
-                // Whole vectors, but for where the matrix begins.
+                // Whole vectors, except that the matrix starts at an offset.
                 let a = shaped("matmul left", &[1, 272], Contiguous, dtype, Domain::Normal, device)?;
                 let b = shaped("matmul right", &[40, 288], Contiguous, dtype, Domain::Normal, device)?;
                 check_product(&a, &t(&narrow(&b, 1, 4, 272)?)?)
             });
         }
-        // Few outputs of so great a depth that it is cut into parts; those of bytes are words. Whole numbers, as a part that is
-        // missing would be within the tolerance of others.
+        // Few outputs with a depth so large that it is split into parts. Bytes are counted in words of four. The
+        // numbers are whole, because the tolerance of others could hide a missing part.
         let depth = if bytes { 4 * 131_264 } else { 131_264 };
         for (name, left, right) in [
             ("vectors", vec![depth], vec![depth]),
@@ -176,7 +176,7 @@ pub fn add(suite: &mut Suite) {
                 check("matmul", &a.tensor.matmul(&b.tensor)?, &Expected::new(values, summed(dtype)))
             });
         }
-        // So many that GPUs cut them into larger blocks.
+        // Batches so large that GPUs use larger blocks.
         for (name, [m, k, n]) in [("fours", [72, 32, 136]), ("odd", [70, 33, 130])] {
             for (count, left, right) in [
                 (40, Contiguous, Contiguous),
@@ -196,8 +196,8 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
-        // Sizes for matrix units: whole ones, blocks that others overlap, edges within units and within tiles, rows of no
-        // multiple of 16 bytes, a depth that is cut.
+        // Sizes for matrix units: whole units, overlapping blocks, edges within units and tiles, rows that are no
+        // multiple of 16 bytes, and a depth that is split.
         for (name, [m, k, n]) in [
             ("whole", [128, 256, 256]),
             ("overlapping", [145, 192, 328]),
@@ -205,7 +205,7 @@ pub fn add(suite: &mut Suite) {
             ("columns", [49, 48, 37]),
             ("odd", [131, 67, 129]),
             ("deep", [48, 2048, 64]),
-            // So many rows that bytes are copied along the depth.
+            // Enough rows that bytes are first copied along the depth.
             ("tall", [260, 96, 40]),
         ] {
             for (left, right) in [
@@ -243,7 +243,7 @@ pub fn add(suite: &mut Suite) {
                 check_product(&a, &narrow(&b, 0, 1, 1)?)
             });
         }
-        // Sums of whole numbers are exact, so that no product can go missing in the tolerance.
+        // Sums of whole numbers are exact, so the tolerance cannot hide a missing product.
         suite.add("matmul", format!("{dtype}::exact"), move |device| {
             let a = shaped("matmul left", &[66, 131], Contiguous, dtype, Domain::Small, device)?;
             let b = shaped("matmul right", &[131, 67], Contiguous, dtype, Domain::Small, device)?;
@@ -255,7 +255,7 @@ pub fn add(suite: &mut Suite) {
             let b = shaped("matmul right", &[30, 40], Contiguous, dtype, Domain::Normal, device)?;
             let (a, b) = (narrow(&a, 1, 3, 31)?, narrow(&t(&b)?, 0, 5, 31)?);
             check_product(&a, &b)?;
-            // A gram matrix: the same buffer twice.
+            // A Gram matrix: both operands are the same buffer.
             check_product(&a, &t(&a)?)
         });
     }
@@ -270,7 +270,7 @@ pub fn add(suite: &mut Suite) {
         }
         Ok(())
     });
-    // Products of the extremes, as many as leave the range of 32 bits by some: sums wrap.
+    // Products of extremes, just enough to leave the range of 32 bits: sums wrap.
     const DEPTH: usize = (1 << 17) + 32;
     for (dtype, extreme, sum) in [
         (DType::I8, -128.0, (DEPTH as i64 * 128 * 128) as i32 as f64),
@@ -288,7 +288,7 @@ pub fn add(suite: &mut Suite) {
         });
     }
     suite.add("matmul", "f16::beyond_f16", |device| {
-        // The partial sums leave the range of f16, the result does not.
+        // The partial sums leave the range of f16, but the result does not.
         let a = Tensor::from_slice(&[300f32, 300.0, -300.0], (1, 3), device)?.to_dtype(DType::F16)?;
         let b = Tensor::from_slice(&[300f32, 300.0, 599.0], (3, 1), device)?.to_dtype(DType::F16)?;
         let expected = Expected::new(crate::reference::array(&[1, 1], vec![300.0]), DType::F16);

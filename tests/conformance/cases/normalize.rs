@@ -53,17 +53,17 @@ const LAYOUTS: [Layout; 7] = [
     Layout::One,
 ];
 
-/// Rows that a workgroup works on together, and rows that one invocation works on.
+/// Rows for a whole workgroup each, and rows for one invocation each.
 const LENGTHS: [(&str, &[usize]); 5] =
     [("odd", &[3, 65, 7]), ("long", &[2, 5000]), ("short", &[3000, 3]), ("many", &[70, 100]), ("vector", &[130])];
 
-/// Columns that teams go down side by side, by fours and one by one.
+/// Columns that teams reduce side by side: in steps of four, and one by one.
 const COLUMNS: [(&str, &[usize]); 2] = [("columns", &[2, 40, 132]), ("columns_odd", &[45, 131])];
 
-/// Columns that become rows, and rows that become columns, in the result: a GPU copies them first.
+/// Columns that become rows in the result, or rows that become columns. A GPU copies them first.
 const TURNED: &[usize] = &[45, 132];
 
-/// Rows, and columns, that no team keeps in registers.
+/// Rows and columns that are too long for the registers of a team.
 const LONGEST: &[usize] = &[2, 20_001];
 const LONGEST_COLUMNS: &[usize] = &[4200, 132];
 
@@ -104,7 +104,7 @@ fn check_last_axes(input: &Sample, axes: usize, parameters: Layout, device: &Dev
     check("layer_norm", &actual, &Expected::new(values, dtype).with_scale(scale))
 }
 
-/// A vector of a number per channel, or none, and what that stands for.
+/// Returns an optional vector with one number per channel, and the numbers that it stands for.
 fn vector(
     name: &str,
     there: bool,
@@ -192,7 +192,7 @@ fn add_channels(suite: &mut Suite) {
     }
 }
 
-/// Whether few cases are tried with a dtype, as its kernels differ from those of `f32` in a type alone.
+/// True if a dtype gets only a few cases, because its kernels differ from the `f32` kernels only in a type.
 fn is_few(dtype: DType) -> bool {
     dtype == DType::F64 && !full_tier()
 }
@@ -263,7 +263,7 @@ pub fn add(suite: &mut Suite) {
             check_layer_norm(&input, 1, Layout::Contiguous, 1e-5, device)
         });
         suite.add("softmax", format!("{dtype}::large_numbers"), move |device| {
-            // exp of these overflows, the result does not.
+            // exp of these overflows, but the result does not.
             let values =
                 Inputs::new("large").array(&[5, 40], dtype, Domain::Normal).mapv(|x| (x * 64.0).round() * 16.0);
             check_softmax(&Sample { tensor: upload(&values, dtype, device)?, values }, -1)
@@ -274,7 +274,7 @@ pub fn add(suite: &mut Suite) {
             check_along("log_softmax", &Sample { tensor: upload(&values, dtype, device)?, values }, -1)
         });
         suite.add("softmax", format!("{dtype}::nothing_left"), move |device| {
-            // A row of minus infinity has no probabilities; one beside it has.
+            // A row of minus infinity has no probabilities. The row beside it has some.
             let row = |x: f64| vec![x; 40];
             let values = array(&[2, 40], [row(f64::NEG_INFINITY), row(0.0)].concat());
             let tensor = upload(&values, dtype, device)?;
@@ -288,7 +288,7 @@ pub fn add(suite: &mut Suite) {
             check("l2_normalize", &tensor.l2_normalize(1, 1e-12)?, &Expected::new(values, dtype))
         });
         suite.add("softmax", format!("{dtype}::masked"), move |device| {
-            // Minus infinity, as attention masks have it, is a probability of 0.
+            // Minus infinity, as in attention masks, has probability 0.
             let mut values = Inputs::new("masked").array(&[5, 40], dtype, Domain::Normal);
             for (place, x) in values.iter_mut().enumerate() {
                 if place % 3 == 1 {
@@ -310,7 +310,7 @@ pub fn add(suite: &mut Suite) {
             }
         }
         suite.add("layer_norm", format!("{dtype}::equal_numbers"), move |device| {
-            // The variance is 0: eps alone keeps from dividing by it.
+            // The variance is 0, and only eps prevents a division by 0.
             let values = array(&[2, 40], [vec![3.0; 40], vec![-7.0; 40]].concat());
             check_layer_norm(
                 &Sample { tensor: upload(&values, dtype, device)?, values },
@@ -321,14 +321,14 @@ pub fn add(suite: &mut Suite) {
             )
         });
         suite.add("layer_norm", format!("{dtype}::far_from_zero"), move |device| {
-            // A variance by way of the mean of squares would lose all its digits.
+            // A variance from the mean of squares would lose all its digits.
             let values = Inputs::new("far").array(&[3, 64], dtype, Domain::Small).mapv(|x| round(x + 1000.0, dtype));
             let tensor = upload(&values, dtype, device)?;
             check_layer_norm(&Sample { tensor, values }, 1, Layout::Contiguous, 1e-5, device)
         });
     }
     suite.add("softmax", "f32::longest_special", |device| {
-        // Rows whose largest number changes all the time, or comes late, or is minus infinity, or NaN.
+        // Rows whose largest number changes often, comes late, is minus infinity or is NaN.
         let element = |row: usize, j: usize| match (row, j) {
             (0, _) => j as f64 / 128.0,
             (1, ..3456) => f64::NEG_INFINITY,

@@ -1,5 +1,5 @@
-//! Functions with parameters: `affine`, `clamp`, `powf`, `lerp`, activations, and the operators `+ - * / % & | ^ << >>`, unary `-`
-//! and `!`.
+//! Functions with number arguments: `affine`, `clamp`, `powf`, `lerp`, activations, and the operators
+//! `+ - * / % & | ^ << >>`, unary `-` and `!`.
 
 use super::{floats, is_brief, layouts, numbers, sample, shaped};
 use crate::compare::{Expected, Sample, check, upload};
@@ -20,7 +20,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: 3.0 * EPS,
-            reason: "a difference, the rest of the weight and a product of them (the scale), each rounded, and a sum",
+            reason: "a difference, 1 - weight, and their product (the scale), each rounded, and a sum",
             ..EXACT
         },
     ),
@@ -32,7 +32,7 @@ fn is_unsigned(dtype: DType) -> bool {
     matches!(dtype, DType::U8 | DType::U32)
 }
 
-/// A function of doubles, as it is for a dtype: its result in floats, wrapped in integers.
+/// Applies a function of doubles, and wraps the result if the dtype is an integer.
 fn map(values: &ArrayD<f64>, dtype: DType, function: impl Fn(f64) -> f64) -> ArrayD<f64> {
     if dtype.is_float() { values.mapv(function) } else { values.mapv(|x| wrap(function(x) as i64, dtype)) }
 }
@@ -40,7 +40,7 @@ fn map(values: &ArrayD<f64>, dtype: DType, function: impl Fn(f64) -> f64) -> Arr
 fn affine(dtype: DType, layout: Layout, device: &Device) -> Outcome {
     let input = sample("affine", layout, dtype, Domain::Special, device)?;
     let (scale, shift) = if dtype.is_float() { (1.7, -0.3) } else { (3.0, 11.0) };
-    // Numbers are rounded to the dtype before they are used.
+    // Numbers are rounded to the dtype before use.
     let (a, b) = (round(scale, dtype), round(shift, dtype));
     let expected = Expected::new(map(&input.values, dtype, |x| x * a + b), dtype);
     let expected = expected.with_scale(input.values.mapv(|x| (x * a).abs()));
@@ -61,7 +61,7 @@ fn clamp(dtype: DType, layout: Layout, device: &Device) -> Outcome {
 struct Parametric {
     name: &'static str,
     call: fn(&Tensor, f64) -> Result<Tensor>,
-    /// The name under which the tolerance is stated.
+    /// The name of its entry in the tolerances.
     tolerance: &'static str,
     parameters: [f64; 2],
     exact: fn(f64, f64) -> f64,
@@ -127,7 +127,7 @@ fn add_parametric(suite: &mut Suite) {
     }
 }
 
-/// An operator in the four ways in which it can be written with a number.
+/// An operator in its four forms with a number.
 struct Operator {
     name: &'static str,
     ways: [fn(&Tensor, f64) -> Result<Tensor>; 4],
@@ -157,7 +157,7 @@ const OPERATORS: &[Operator] = operators! {
 
 const REMAINDER: &[Operator] = operators! { rem % remainder, integer_remainder; };
 
-/// The same of integers only, with integers.
+/// The same for operators of integers only.
 struct Bitwise {
     name: &'static str,
     ways: [fn(&Tensor, i64) -> Result<Tensor>; 4],
@@ -363,7 +363,7 @@ pub fn add(suite: &mut Suite) {
         if is_unsigned(dtype) {
             continue;
         }
-        // A negative number, which unsigned integers do not take.
+        // A negative number, which unsigned integers refuse.
         suite.add("affine", format!("{dtype}::negative"), move |device| {
             let input = sample("affine", Layout::Contiguous, dtype, Domain::Special, device)?;
             let expected = Expected::new(map(&input.values, dtype, |x| x * -2.0 - 5.0), dtype);

@@ -1,4 +1,4 @@
-//! Tensors with a border, and blocks of pixels.
+//! Padding and pixel shuffling.
 
 use super::{layouts, sample, shaped};
 use crate::compare::{Expected, Sample, check, upload};
@@ -48,7 +48,7 @@ fn check_pad(input: &Sample, amounts: &[(i64, i64)], border: Border) -> Outcome 
     })
 }
 
-/// Random shapes of three axes, each with a border, some cropped.
+/// Random shapes of three axes, each with a border. Some axes are cropped.
 fn check_random(border: Border, dtype: DType, device: &Device) -> Outcome {
     let mut inputs = Inputs::new(&format!("{border:?} of {dtype}"));
     for case in 0..if full_tier() { 300 } else { 24 } {
@@ -79,7 +79,7 @@ pub fn add(suite: &mut Suite) {
             for &layout in layouts(dtype) {
                 suite.add("pad", format!("{dtype}::{name}_{}", layout.name()), move |device| {
                     let amounts = match (layout, border) {
-                        // Nothing can be repeated along an empty axis, nor one element be reflected.
+                        // An empty axis has nothing to repeat, and an axis of one element cannot be reflected.
                         (Layout::Empty, Border::Constant(_)) => [(1, 2), (2, 1), (3, 4)],
                         (Layout::Empty, _) => [(1, 2), (0, 0), (3, 4)],
                         (Layout::One, Border::Reflect) => [(0, 0); 3],
@@ -119,7 +119,7 @@ pub fn add(suite: &mut Suite) {
                     check("pixel_unshuffle", &shuffled.pixel_unshuffle(factor)?, &Expected::new(input.values, dtype))?;
                 }
             }
-            // With axes before the channels.
+            // With batch axes before the channels.
             let input = shaped("pixel_shuffle", &[2, 3, 4, 2, 3], Layout::Contiguous, dtype, Domain::Special, device)?;
             let images = input.values.axis_iter(crate::reference::Axis(0));
             let expected: Vec<f64> = images
@@ -160,7 +160,7 @@ pub fn add(suite: &mut Suite) {
         check_pad(&input, &[(1, 0), (0, 0), (0, 0)], Border::Constant(9.0))
     });
     suite.add("pad", "f32::many_axes", |device| {
-        // More axes than one launch has parameters for: of every order, and of a view that does not merge.
+        // More axes than one launch has parameters for, in any order, and in a view whose axes do not merge.
         for (layout, amounts) in [
             (Layout::Contiguous, [(1, 0), (0, 1), (1, 1), (0, 0), (2, 0), (0, 0), (0, 1), (1, 1), (1, 0)]),
             (Layout::Transposed, [(0, 0), (0, 0), (0, 0), (0, 0), (1, 1), (0, 0), (0, 0), (0, 0), (0, 0)]),
@@ -174,7 +174,7 @@ pub fn add(suite: &mut Suite) {
         }
         Ok(())
     });
-    // From the specification of ONNX's operator Pad, version 13.
+    // From the specification of the ONNX operator Pad, version 13.
     suite.add("pad", "f32::onnx", |device| {
         let values = array(&[3, 2], vec![1.0, 1.2, 2.3, 3.4, 4.5, 5.7]);
         let values = values.mapv(|x| crate::reference::numbers::round(x, DType::F32));

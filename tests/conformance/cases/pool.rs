@@ -1,4 +1,4 @@
-//! Pools.
+//! Pooling.
 
 use super::{floats, shaped};
 use crate::compare::{Expected, Sample, check};
@@ -40,7 +40,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 3.0,
             of_scale: EPS,
-            reason: "n additions, each within EPS of the sum of magnitudes (the scale), and a division",
+            reason: "n additions, each within eps of the sum of magnitudes (the scale), and a division",
             ..EXACT
         },
     ),
@@ -92,7 +92,7 @@ const ADAPTIVE: [Adaptive; 6] = [
     ("adaptive_max_pool3d", 3, Fold::Max, |x, lengths| x.adaptive_max_pool3d(lengths)),
 ];
 
-/// Windows over three axes; the last ones are those of fewer axes.
+/// Windows over three axes. Operations with fewer axes use the last ones.
 #[derive(Debug, Clone, Copy)]
 struct Problem {
     outer: [usize; 2],
@@ -127,7 +127,7 @@ const PROBLEMS: [(&str, Problem); 14] = [
         Problem { slide: Slide { stride: [3, 5, 3], ..PADDED }, ceil_mode: true, padding_counts: false, ..PLAIN },
     ),
     ("whole", Problem { length: [2, 3, 4], kernel: [2, 3, 4], outer: [1, 5], ..PLAIN }),
-    // Most of the windows is padding, in which all but a few begin, or end.
+    // Most of each window is padding, and all but a few windows begin or end in it.
     (
         "far_padded",
         Problem {
@@ -162,7 +162,7 @@ impl Problem {
             .count_include_pad(self.padding_counts)
     }
 
-    /// The problem along an operation's axes alone.
+    /// The problem along the operation's axes only.
     fn along(mut self, axes: usize) -> Self {
         for axis in 0..3 - axes {
             (self.length[axis], self.kernel[axis]) = (1, 1);
@@ -172,7 +172,7 @@ impl Problem {
     }
 }
 
-/// The sum of magnitudes, times the roundings of a sum.
+/// The sum of magnitudes, times the number of roundings of a sum.
 fn sum_scale(elements: &[f64]) -> f64 {
     elements.iter().map(|x| x.abs()).sum::<f64>()
 }
@@ -181,7 +181,7 @@ fn norm(elements: &[f64], p: f64) -> f64 {
     elements.iter().map(|x| x.abs().powf(p)).sum::<f64>().powf(1.0 / p)
 }
 
-/// As many axes as the operation has.
+/// Reshapes to the operation's number of axes.
 fn flat(x: Array5<f64>, axes: usize) -> crate::reference::ArrayD<f64> {
     let shape = [&x.shape()[..2], &x.shape()[5 - axes..]].concat();
     array(&shape, x.into_iter().collect())
@@ -202,7 +202,7 @@ impl Operation {
             }
             Fold::Average => {
                 let ones = padded(&values.mapv(|_| 1.0), slide.padding, f64::from(u8::from(problem.padding_counts)));
-                // Its padding is there already.
+                // The input is padded already.
                 let unpadded = Slide { padding: [(0, 0); 3], ..slide };
                 let divisors = windows(&ones, kernel, unpadded, counts, 0.0, |row| row.iter().sum());
                 let scale = each(&values, 0.0, &sum_scale);
@@ -227,7 +227,7 @@ impl Operation {
 
     fn dtypes(&self) -> Vec<DType> {
         match self.fold {
-            // All dtypes over two axes; the others share what depends on them.
+            // All dtypes over two axes. The other operations share the dtype-dependent code.
             Fold::Max if self.axes == 2 || full_tier() => DType::ALL.to_vec(),
             _ if self.axes == 2 || full_tier() => floats().collect(),
             _ => vec![DType::F32],
@@ -295,7 +295,7 @@ pub fn add(suite: &mut Suite) {
         let (op, axes) = (operation.name, operation.axes);
         for dtype in operation.dtypes() {
             for (name, problem) in PROBLEMS {
-                // What is left out, or shared by workgroups, does not depend on the dtype: the quick tier looks at one.
+                // Skipped taps and shared windows do not depend on the dtype: the quick tier tests one.
                 let is_far = name.starts_with("long") || name.starts_with("far");
                 if is_far && dtype != DType::F32 && !full_tier() {
                     continue;

@@ -1,4 +1,4 @@
-//! Random tensors: bit for bit those of the reference, on every device; and places drawn at random.
+//! Random tensors, equal to the reference bit by bit on every device, and random indexes.
 
 use super::floats;
 use crate::compare::{Expected, Sample, check, download};
@@ -30,7 +30,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 4.0,
             of_scale: 9.0 * EPS,
-            reason: "quantiles within 4 ulp; if scaled (the scale) and shifted, that and the rounding of the product",
+            reason: "quantiles within 4 ulp; scaling (the scale) and shifting add the rounding of a product",
             ..EXACT
         },
     ),
@@ -40,7 +40,7 @@ pub const TOLERANCES: Table = &[
     ),
 ];
 
-/// A device has one sequence of random numbers: trials that set its seed take turns.
+/// Locks the device's one sequence of random numbers, so that tests that set its seed take turns.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -55,14 +55,14 @@ fn check_uniform(shape: &[usize], device: &Device) -> Outcome {
         for sequence in 0..3 {
             let random = Tensor::rand(0f32, 1.0, shape, device)?;
             let exact = words(seed, sequence, shape.iter().product()).into_iter().map(uniform).collect();
-            // Without a scale nothing but the very number passes: multiples of 2^-24 below 1 are not rounded.
+            // Without a scale, only the exact number passes: multiples of 2^-24 below 1 are not rounded.
             check("full", &random, &Expected::new(array(shape, exact), DType::F32))?;
         }
     }
     Ok(())
 }
 
-/// Shifted and scaled, which is rounded.
+/// Checks numbers that are scaled and shifted, which is rounded.
 fn check_scaled(
     op: &str,
     device: &Device,
@@ -82,7 +82,7 @@ fn check_scaled(
     check(op, &random, &expected)
 }
 
-/// Numbers of `f64` are those that are drawn in `f32`, shifted and scaled in `f64`.
+/// Checks `f64` numbers: they are drawn in `f32`, then scaled and shifted in `f64`.
 fn check_doubles(
     op: &str,
     device: &Device,
@@ -100,9 +100,9 @@ fn check_doubles(
 
 const MANY: usize = 1 << 16;
 
-/// Fails unless mean and variance are within five standard errors: by chance once in two million draws, and the draw is
-/// the same in every run. The standard error of a variance takes the fourth moment, of which the distribution's is
-/// `kurtosis` squared variances.
+/// Fails unless mean and variance are within five standard errors. By chance, this happens once in two million draws,
+/// and the draw is the same in every run. The standard error of a variance needs the fourth moment of the distribution:
+/// `kurtosis` times the squared variance.
 fn check_moments(values: &ArrayD<f64>, mean: f64, variance: f64, kurtosis: f64) -> Outcome {
     let count = values.len() as f64;
     let sample_mean = values.sum() / count;
@@ -131,7 +131,8 @@ fn distribution(device: &Device) -> Outcome {
     check_frequencies(&download(&Tensor::rand_int(0i64, 7, MANY, device)?)?, &[1.0 / 7.0; 7])?;
     let weights = Tensor::new([1f32, 0.0, 4.0, 3.0, 2.0], device)?;
     check_frequencies(&download(&weights.multinomial(20_000, true)?)?, &[0.1, 0.0, 0.4, 0.3, 0.2])?;
-    // Of two drawn without replacement from weights 1, 2 and 3, the second: the sums of w_i / (1 - w_j) w_j.
+    // The probability of the second of two indexes drawn without replacement from weights 1, 2 and 3 is the sum of
+    // w_i / (1 - w_j) w_j.
     let rows = Tensor::new([1f32, 2.0, 3.0], device)?.broadcast_to((20_000, 3))?.multinomial(2, false)?;
     let [first, second] = &rows.split(1, 1)?[..] else { return Err("two places per row".into()) };
     check_frequencies(&download(first)?, &[1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0])?;
@@ -139,9 +140,9 @@ fn distribution(device: &Device) -> Outcome {
     check_frequencies(&download(&Tensor::full(0.3f32, MANY, device)?.bernoulli()?)?, &[0.7, 0.3])
 }
 
-/// Fails unless whole numbers occur as often as they should: by Pearson's test, whose statistic has as many degrees of
-/// freedom as there are numbers less one. The limit is exceeded by chance less than once in ten thousand draws, and the
-/// draw is the same in every run.
+/// Fails unless whole numbers have the expected frequencies, by Pearson's test. Its statistic has one degree of freedom
+/// less than there are numbers. By chance, it exceeds the limit less than once in ten thousand draws, and the draw is
+/// the same in every run.
 fn check_frequencies(numbers: &ArrayD<f64>, probabilities: &[f64]) -> Outcome {
     let count = numbers.len() as f64;
     let mut statistic = 0.0;
@@ -207,8 +208,8 @@ fn bernoulli(layout: Layout, dtype: DType, device: &Device) -> Outcome {
     check("bernoulli", &drawn, &Expected::new(array(p.values.shape(), exact), dtype))
 }
 
-/// Fails unless the places of each row are those of its largest numbers, one after the other. Where two are as good as
-/// equal, a device may take either.
+/// Fails unless the indexes for each row are those of its largest numbers, in order. If two numbers are nearly equal, a
+/// device may choose either.
 fn check_places(op: &str, places: &Tensor, rows: &[Vec<f64>], independent: bool) -> Outcome {
     let drawn: Vec<usize> = download(places)?.iter().map(|&place| place as usize).collect();
     let per_row = if independent { 1 } else { drawn.len() / rows.len() };
@@ -228,7 +229,7 @@ fn check_places(op: &str, places: &Tensor, rows: &[Vec<f64>], independent: bool)
     Ok(())
 }
 
-/// The rows of logits, each repeated so many times, with the noise of a seed.
+/// The rows of logits, each repeated `times` times, plus the noise of a seed.
 fn perturbed(seed: u64, logits: &ArrayD<f64>, times: usize) -> Vec<Vec<f64>> {
     let length = logits.shape()[logits.ndim() - 1];
     let logits: Vec<f64> = logits.iter().copied().collect();
@@ -238,7 +239,7 @@ fn perturbed(seed: u64, logits: &ArrayD<f64>, times: usize) -> Vec<Vec<f64>> {
     rows.iter().zip(noise.chunks(length)).map(sum).collect()
 }
 
-/// Weights or logits in rows, of which there are few and many, short and long.
+/// Weights or logits in few or many rows, short or long.
 fn rows_of(layout: Layout, shape: &[usize], dtype: DType, positive: bool, device: &Device) -> Outcome<Sample> {
     let values = Inputs::new("rows").array(shape, dtype, Domain::Normal);
     let values = if positive { values.mapv(|x| if x < -3.0 { 0.0 } else { x.abs() }) } else { values };
@@ -284,7 +285,7 @@ fn top_k(layout: Layout, dtype: DType, device: &Device) -> Outcome {
         check_places("sample_top_k", &logits.tensor.sample_top_k(5, 0.0)?, &plain, true)?;
         device.set_seed(32);
         check_places("sample_top_k", &logits.tensor.sample_top_k(1000, 0.7)?, &perturbed(32, &cooled, 1), true)?;
-        // The largest in order, of which one is drawn.
+        // The largest numbers in order. One of them is drawn.
         let mut sorted: Vec<Vec<(f64, usize)>> =
             plain.iter().map(|row| row.iter().copied().zip(0..).collect()).collect();
         sorted.iter_mut().for_each(|row| row.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))));
@@ -306,7 +307,7 @@ fn top_k(layout: Layout, dtype: DType, device: &Device) -> Outcome {
     Ok(())
 }
 
-/// Half precision is coarse: numbers close to the end of the range must not be rounded onto it.
+/// Half precision is coarse: numbers near the end of the range must not be rounded to the end.
 fn below_the_end(device: &Device) -> Outcome {
     let _turn = alone();
     device.set_seed(1);
@@ -336,11 +337,11 @@ fn sequence(device: &Device) -> Outcome {
     if draw()? != first || draw()? != second || first == second {
         return Err("a seed does not start the sequence anew".into());
     }
-    // A tensor without elements does not have to draw, but must not fail.
+    // A tensor without elements need not draw, but must not fail.
     check("zeros", &Tensor::rand(0f32, 1.0, (3, 0), device)?, &Expected::new(array(&[3, 0], Vec::new()), DType::F32))
 }
 
-/// Integers and uniform numbers are the same everywhere, others within 4 ulp.
+/// Integers and uniform numbers are the same on all devices. Other numbers agree within 4 ulp.
 fn same_on(other: &'static str, device: &Device) -> Outcome {
     let _turn = alone();
     let other = devices::open(other)?;
@@ -354,7 +355,7 @@ fn same_on(other: &'static str, device: &Device) -> Outcome {
     if here[..2] != there[..2] {
         return Err(format!("uniform numbers of {device} and {other} differ").into());
     }
-    // Quantiles are polynomials, whose products and sums a device may fuse, or not.
+    // Quantiles are polynomials. A device may fuse their products and sums.
     let near = |(a, b): &(&f64, &f64)| (*a - *b).abs() <= 4.0 * ulp(**a, DType::F32);
     let pairs = here[2..].iter().zip(&there[2..]).flat_map(|(here, there)| here.iter().zip(there));
     match pairs.into_iter().find(|pair| !near(pair)) {
@@ -365,7 +366,7 @@ fn same_on(other: &'static str, device: &Device) -> Outcome {
 
 pub fn add(suite: &mut Suite) {
     suite.add("rand", "reference", |_| {
-        // Known answers of the authors' Random123 library.
+        // Known answers from the authors' Random123 library.
         let known = [
             ([0, 0], [0, 0], [0x6b20_0159, 0x99ba_4efe]),
             ([u32::MAX; 2], [u32::MAX; 2], [0x1cb9_96fc, 0xbb00_2be7]),

@@ -1,4 +1,4 @@
-//! Elements back on the host, and on other devices.
+//! Reads to the host and to other devices.
 
 use super::{layouts, sample};
 use crate::compare::{Expected, Sample, check, upload};
@@ -41,13 +41,13 @@ fn to_scalar(device: &Device) -> Outcome {
     if (a, b, c) == (23, 276, 2.5) { Ok(()) } else { Err(format!("got {a}, {b}, {c}").into()) }
 }
 
-/// More than any staging buffer that a backend might keep, and not a multiple of anything.
+/// More elements than the staging buffer of any backend, and an odd count.
 fn large(device: &Device) -> Outcome {
     let values = Inputs::new("large").array(&[3_000_001], DType::U8, Domain::Special);
     check("to_vec", &upload(&values, DType::U8, device)?, &Expected::new(values, DType::U8))
 }
 
-/// Many reads that are waited for in another order than they were asked for.
+/// Many reads, awaited in another order than they were requested.
 fn overlapping(device: &Device) -> Outcome {
     let tensors: Vec<Tensor> = (0..20u32).map(|i| Tensor::arange(i, i + 100, device)).collect::<Result<_, _>>()?;
     let reads: Vec<_> = tensors.iter().map(|tensor| tensor.to_vec_async::<u32>()).collect();

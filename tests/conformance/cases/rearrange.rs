@@ -1,4 +1,4 @@
-//! Tensors cut, repeated, rolled and flipped; diagonals and triangles.
+//! Chunks, repetition, rolling, flips, diagonals and triangles.
 
 use super::{sample, shaped};
 use crate::compare::{Expected, check};
@@ -62,7 +62,7 @@ fn repeats(layout: Layout, dtype: DType, device: &Device) -> Outcome {
     }
     check("tile", &x.tensor.tile(2)?, &Expected::new(repeat(&x.values, &[1, 1, 2]), dtype))?;
     check("tile", &x.tensor.tile(())?, &Expected::new(x.values.clone(), dtype))?;
-    // Along axes of length 1 a view suffices.
+    // Along axes of length 1 a view is enough.
     let row = shaped("repeat", &[1, 6], Layout::Contiguous, dtype, Domain::Special, device)?;
     check("repeat", &row.tensor.repeat((3, 1))?, &Expected::new(repeat(&row.values, &[3, 1]), dtype))?;
     let scalar = shaped("repeat", &[], Layout::Contiguous, dtype, Domain::Special, device)?;
@@ -136,14 +136,14 @@ fn identities(dtype: DType, device: &Device) -> Outcome {
 
 pub fn add(suite: &mut Suite) {
     type Case = fn(Layout, DType, &Device) -> Outcome;
-    // Of shape [4, 5, 6].
+    // The shape is [4, 5, 6].
     let layouts = [Layout::Contiguous, Layout::Transposed, Layout::Sliced, Layout::Flipped, Layout::Broadcast];
     let of_any: [(&'static str, Case); 4] =
         [("repeat", repeats), ("roll", rolls), ("flip", flips), ("tril", triangles)];
     let of_one: [(&'static str, Case); 2] = [("split", split), ("chunk", chunk)];
     for dtype in DType::ALL {
         for (op, case) in of_any {
-            // A triangle is a fused expression: how it reads each dtype is tried elsewhere.
+            // A triangle is a fused expression. Other tests cover how it reads each dtype.
             let all = op != "tril" || matches!(dtype, DType::F32 | DType::U8);
             for layout in Layout::ALL.into_iter().filter(|&layout| all || layout == Layout::Transposed) {
                 suite.add(op, format!("{dtype}::{}", layout.name()), move |device| case(layout, dtype, device));

@@ -64,17 +64,17 @@ pub const TOLERANCES: Table = &[
     (&["any", "all", "argmin"], Tolerance { reason: "the result is an integer", ..EXACT }),
 ];
 
-/// What the dtype of a result is.
+/// The dtype of a result.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// The tensor's; of narrow integers a wide one.
+    /// The tensor's dtype, widened for narrow integers.
     Wide,
-    /// The tensor's.
+    /// The tensor's dtype.
     Same,
-    /// The same, of floats only.
+    /// The tensor's dtype, for floats only.
     Float,
     Place,
-    /// That of comparisons.
+    /// The dtype of comparisons.
     Test,
 }
 
@@ -105,7 +105,7 @@ macro_rules! reductions {
     };
 }
 
-/// Those that every layout is tried with; the others, which read their elements in the same way, see some.
+/// The reductions that are tested with every layout. The others read their elements in the same way and get a few.
 const REDUCTIONS: &[Reduction] = reductions! {
     sum sum_keepdim sum_all Wide Normal |row| sum(row.iter().copied()), magnitude;
     mean mean_keepdim mean_all Float Normal mean, |row| magnitude(row) / row.len() as f64;
@@ -130,7 +130,7 @@ const MORE: &[Reduction] = reductions! {
     norm_l2 norm_l2_keepdim norm_l2_all Float Normal norm, none;
 };
 
-/// Those whose states hold more than a number of the dtype: what the rounding of sums loses.
+/// Reductions with a state of more than one number: it also holds the rounding errors of sums.
 const HAVE_STATES: [&str; 3] = ["sum", "var", "norm_l2"];
 
 fn mean(row: &[f64]) -> f64 {
@@ -149,7 +149,7 @@ fn none(_: &[f64]) -> f64 {
     0.0
 }
 
-/// Axes to reduce a tensor of three axes by.
+/// Axes for reductions of a tensor with three axes.
 const AXES: [(&str, &[i32]); 9] = [
     ("first", &[0]),
     ("middle", &[1]),
@@ -179,7 +179,7 @@ impl Reduction {
         })
     }
 
-    /// Whether there is no result for no elements.
+    /// True if no elements have no result.
     fn chooses(&self) -> bool {
         self.domain == Domain::Special
     }
@@ -197,7 +197,7 @@ impl Reduction {
         let factor = match (self.name, result) {
             // The reference rounds as often.
             ("prod", DType::F64) => 2.0,
-            // The rounding of the mean is squared.
+            // The rounding error of the mean is squared.
             ("var" | "var_with", DType::F64) => DOUBLE,
             _ => 1.0,
         };
@@ -254,12 +254,12 @@ pub fn add(suite: &mut Suite) {
     for reduction in REDUCTIONS.iter().chain(MORE) {
         for dtype in DType::ALL.into_iter().filter(|&dtype| reduction.takes(dtype) && !reduction.chooses()) {
             suite.add(reduction.name, format!("{dtype}::empty"), move |device| {
-                // No bit is read from anywhere.
+                // There is nothing to read.
                 let domain = reduction.domain;
                 reduction.check(&shaped("empty", &[3, 0], Layout::Contiguous, dtype, domain, device)?, &[1])
             });
         }
-        // Of the others, what lies behind the reading of elements is the same for all dtypes.
+        // For the others, only reading the elements depends on the dtype.
         let every = REDUCTIONS.iter().any(|other| other.name == reduction.name);
         let tried = |dtype: &DType| reduction.takes(*dtype) && !is_brief(*dtype) && (every || *dtype == DType::F32);
         for dtype in DType::ALL.into_iter().filter(tried) {
@@ -268,14 +268,15 @@ pub fn add(suite: &mut Suite) {
                 suite.add(reduction.name, format!("{dtype}::ties"), move |device| ties(reduction, dtype, device));
             }
         }
-        // States of their own in doubles; the others are made of these.
+        // In doubles these have their own states, and the other reductions are built from them.
         let in_doubles = |dtype: &DType| *dtype == DType::F64 && HAVE_STATES.contains(&reduction.name);
         for dtype in floats().filter(|dtype| tried(dtype) || in_doubles(dtype)) {
             suite.add(reduction.name, format!("{dtype}::nan_and_infinity"), move |device| {
                 nan_and_infinity(reduction, dtype, device)
             });
         }
-        // Of each kind of state: chunks of rows first, then the states of chunks.
+        // Long rows are reduced in chunks, and then the states of the chunks are reduced. This tests each kind of
+        // state.
         for dtype in [DType::F32, DType::I32, DType::F64].into_iter().filter(|dtype| tried(dtype) || in_doubles(dtype))
         {
             suite.add(reduction.name, format!("{dtype}::chunks"), move |device| {
@@ -286,7 +287,7 @@ pub fn add(suite: &mut Suite) {
         }
     }
     suite.add("sum", "f16::beyond_f16", |device| {
-        // The partial sums leave the range of f16, the result does not.
+        // The partial sums leave the range of f16, but the result does not.
         let values = array(&[4], vec![60000.0, 60000.0, -60000.0, -48000.0]);
         REDUCTIONS[0].check(&Sample { tensor: upload(&values, DType::F16, device)?, values }, &[0])
     });
@@ -306,7 +307,7 @@ pub fn add(suite: &mut Suite) {
     }
 }
 
-/// Every layout and set of axes; long rows, short rows, and as many rows as a workgroup has members, more or less.
+/// Adds every layout and set of axes, long rows, short rows, and row counts around the size of a workgroup.
 fn add_all_layouts(suite: &mut Suite, reduction: &'static Reduction, dtype: DType) {
     for (name, axes) in AXES {
         for layout in [Layout::Contiguous, Layout::Transposed, Layout::Sliced, Layout::Broadcast, Layout::Unaligned] {
@@ -331,7 +332,7 @@ fn add_all_layouts(suite: &mut Suite, reduction: &'static Reduction, dtype: DTyp
     }
 }
 
-/// What is telling, by few kernels: how elements are read is the same for all dtypes.
+/// Adds a telling few kernels, because reading the elements is the same for all dtypes.
 fn add_some_layouts(suite: &mut Suite, reduction: &'static Reduction, dtype: DType) {
     for (name, shape, layout, axes) in [
         ("sliced_last", &[4, 5, 6][..], Layout::Sliced, &[-1][..]),
@@ -363,7 +364,7 @@ fn add_case(
     });
 }
 
-/// Without rounding, so that no element can go missing in the tolerance.
+/// Adds cases without rounding, so that the tolerance cannot hide a missing element.
 fn add_exact(suite: &mut Suite, reduction: &'static Reduction, dtype: DType) {
     for (name, layout, axes) in [
         ("exact_long_rows", Layout::Contiguous, &[1][..]),
@@ -413,7 +414,7 @@ fn ties(reduction: &Reduction, dtype: DType, device: &Device) -> Outcome {
     let mut long = vec![2.0; 300];
     (long[77], long[78], long[141], long[299]) = (3.0, 3.0, 3.0, 3.0);
     (long[79], long[80], long[142], long[298]) = (1.0, 1.0, 1.0, 1.0);
-    // Ties between chunks, too.
+    // Ties also occur between chunks.
     let chunks = [vec![2.0; 5000], long.clone(), vec![2.0; 15000], long.clone()].concat();
     for mut row in [vec![5.0; 9], vec![5.0; 130], vec![1.0, 3.0, 3.0, 0.0, 3.0, 0.0], long, chunks] {
         if dtype == DType::Bool {
@@ -424,7 +425,7 @@ fn ties(reduction: &Reduction, dtype: DType, device: &Device) -> Outcome {
     Ok(())
 }
 
-/// 2^20 numbers, large ones that cancel and small ones that remain.
+/// 2^20 numbers: large ones that cancel and small ones that remain.
 fn long(reduction: &Reduction, dtype: DType, device: &Device) -> Outcome {
     const LENGTH: usize = 1 << 20;
     let mut inputs = Inputs::new("long");
@@ -437,7 +438,7 @@ fn long(reduction: &Reduction, dtype: DType, device: &Device) -> Outcome {
     let values = array(&[1 << 10, 1 << 10], numbers);
     let sample = Sample { tensor: upload(&values, dtype, device)?, values };
     reduction.check_all(&sample)?;
-    // All ones with a few large ones first, which a plain sum would lose the ones behind.
+    // A few large numbers come first. A plain sum would lose the ones that follow.
     let mut numbers = vec![1.0; LENGTH + 3];
     let large = if dtype == DType::F64 { 1e16 } else { 1e8 };
     numbers[..3].copy_from_slice(&[3.0 * large, -large, -2.0 * large]);
@@ -447,7 +448,7 @@ fn long(reduction: &Reduction, dtype: DType, device: &Device) -> Outcome {
     reduction.check(&vector(&numbers, dtype, device)?, &[0])
 }
 
-/// Squares that are too large or too small for the dtype.
+/// Numbers whose squares are too large or too small for the dtype.
 fn large_and_small(dtype: DType, device: &Device) -> Outcome {
     let norm = MORE.iter().find(|reduction| reduction.name == "norm_l2").expect("it is there");
     for row in [
@@ -459,7 +460,7 @@ fn large_and_small(dtype: DType, device: &Device) -> Outcome {
         [vec![1e-20; 70], vec![1e20]].concat(),
         vec![0.0; 5],
     ] {
-        // Of a dtype with eight times the range.
+        // `f64` has eight times the exponent range.
         let power = if dtype == DType::F64 { 8 } else { 1 };
         let row: Vec<f64> = row.into_iter().map(|x: f64| round(x.powi(power), dtype)).collect();
         norm.check(&vector(&row, dtype, device)?, &[0])?;
@@ -467,7 +468,7 @@ fn large_and_small(dtype: DType, device: &Device) -> Outcome {
     Ok(())
 }
 
-/// A mean that is large against the deviations.
+/// A mean that is large compared to the deviations.
 fn far_from_zero(dtype: DType, device: &Device) -> Outcome {
     let variance = MORE.iter().find(|reduction| reduction.name == "var").expect("it is there");
     let mut inputs = Inputs::new("far");

@@ -1,4 +1,4 @@
-//! Axes resized.
+//! Resizing.
 
 use super::{floats, shaped};
 use crate::compare::{Expected, Sample, check, upload};
@@ -21,7 +21,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: 12.0 * EPS,
-            reason: "weights are polynomials of a quotient within 2.5 ulp, products of them are summed (the scale)",
+            reason: "weights are polynomials of a quotient within 2.5 ulp; their products are summed (the scale)",
             ..EXACT
         },
     ),
@@ -41,7 +41,7 @@ const COORDINATES: [CoordinateMode; 4] = [
 const ROUNDINGS: [NearestRounding; 4] =
     [NearestRounding::Floor, NearestRounding::Ceil, NearestRounding::PreferFloor, NearestRounding::PreferCeil];
 
-/// What ONNX Runtime 1.31 makes of `1 2 3 4 5`: of one, two, three, seven and ten elements.
+/// ONNX Runtime 1.31's results for `1 2 3 4 5`, resized to one, two, three, seven and ten elements.
 const NEAREST_BY_ONNX: [(CoordinateMode, NearestRounding, &str); 16] = [
     (CoordinateMode::HalfPixel, NearestRounding::Floor, "3 14 134 1123345 1112233445"),
     (CoordinateMode::HalfPixel, NearestRounding::Ceil, "3 25 235 1233455 1223344555"),
@@ -61,7 +61,7 @@ const NEAREST_BY_ONNX: [(CoordinateMode, NearestRounding, &str); 16] = [
     (CoordinateMode::Asymmetric, NearestRounding::PreferCeil, "1 14 134 1223455 1223344555"),
 ];
 
-/// What it makes of `1 2 3 4 5` by a factor, of the element before: half pixels, asymmetric.
+/// ONNX Runtime 1.31's results for `1 2 3 4 5` scaled by a factor and rounded down: half pixels, then asymmetric.
 const FACTORS_BY_ONNX: [(f32, [&str; 2]); 4] = [
     (0.6, ["134", "124"]),
     (1.3, ["112334", "112344"]),
@@ -69,7 +69,7 @@ const FACTORS_BY_ONNX: [(f32, [&str; 2]); 4] = [
     (2.5, ["111122333445", "111223334455"]),
 ];
 
-/// What it makes of `3 -1 4 1 / -5 9 2 6`: of three rows of five, first as these lengths, then by 1.6 and 1.3.
+/// ONNX Runtime 1.31's results for `3 -1 4 1 / -5 9 2 6`, three rows of five: first by lengths, then by 1.6 and 1.3.
 const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = [
     (
         ResizeConfig::LINEAR,
@@ -154,7 +154,7 @@ const WEIGHTED_BY_ONNX: [(ResizeConfig, CoordinateMode, bool, [f64; 15]); 10] = 
     ),
 ];
 
-/// Two or more along the axis that is kept, so that the kernels are the same.
+/// At least two elements along the kept axis, so that the kernels are the same.
 fn shape(layout: Layout) -> [usize; 3] {
     match layout {
         Layout::Empty => [0, 5, 6],
@@ -163,7 +163,7 @@ fn shape(layout: Layout) -> [usize; 3] {
     }
 }
 
-/// The lengths that an axis of five and one of six elements get.
+/// The new lengths of an axis with five and an axis with six elements.
 const SIZES: [(&str, [usize; 2]); 6] =
     [("up", [10, 13]), ("down", [3, 2]), ("wider", [4, 9]), ("one", [1, 1]), ("row", [1, 6]), ("empty", [0, 4])];
 
@@ -202,7 +202,7 @@ fn check_resize_by(input: &Sample, scales: &[(f64, f64)], config: ResizeConfig) 
     with_context(check(op(config), &input.tensor.resize_by(&scales, config)?, &expected), input, config)
 }
 
-/// Random lengths, modes and layouts.
+/// Tests random lengths, modes and layouts.
 fn check_random(modes: &[ResizeMode], dtype: DType, device: &Device) -> Outcome {
     let mut inputs = Inputs::new(&format!("{modes:?} of {dtype}"));
     for case in 0..if full_tier() { 400 } else { 40 } {
@@ -318,7 +318,7 @@ pub fn add(suite: &mut Suite) {
     for dtype in floats() {
         for (name, modes) in [
             ("linear", vec![ResizeMode::Linear]),
-            // PyTorch's and OpenCV's coefficient, Keys' own, and one of no use.
+            // The coefficient of PyTorch and OpenCV, Keys' own, and an arbitrary one.
             ("cubic", vec![ResizeMode::Cubic(-0.75), ResizeMode::Cubic(-0.5), ResizeMode::Cubic(0.25)]),
         ] {
             let config = ResizeConfig { mode: modes[0], ..ResizeConfig::LINEAR };
@@ -344,7 +344,7 @@ pub fn add(suite: &mut Suite) {
             check_resize(&input, &[4, 5, 6], config)?;
             let row = shaped("resize", &[7], Layout::Contiguous, DType::F32, domain(config), device)?;
             check_resize(&row, &[70], config)?;
-            // Axes that do not merge, more than the parameters of one launch are enough for.
+            // More axes that do not merge than the parameters of one launch have room for.
             let many =
                 shaped("resize", &[2, 1, 2, 2, 2, 2, 2, 2], Layout::Transposed, DType::F32, domain(config), device)?;
             check_resize(&many, &[3, 1, 3], config)
@@ -358,7 +358,7 @@ pub fn add(suite: &mut Suite) {
         check("interpolate1d", &input.tensor.interpolate1d(11)?, &expected)
     });
     suite.add("resize_nearest", "u8::long", |device| {
-        // Lengths whose product is beyond 32 bits, without a common divisor, and every tie of a half.
+        // The lengths have a product above 32 bits and no common divisor. Every tie of a half occurs.
         let input = shaped("resize", &[1, 100_003], Layout::Contiguous, DType::U8, Domain::Special, device)?;
         for config in [ResizeConfig::NEAREST, ResizeConfig::NEAREST_EXACT] {
             check_resize(&input, &[99_991], config)?;
@@ -369,7 +369,7 @@ pub fn add(suite: &mut Suite) {
         Ok(())
     });
     suite.add("resize_linear", "f32::long", |device| {
-        // An f32 would leave a place near the end a hundredth of its fraction.
+        // In `f32`, a coordinate near the end would be exact only to about a hundredth.
         let input = shaped("resize", &[1, 100_003], Layout::Contiguous, DType::F32, Domain::Normal, device)?;
         check_resize(&input, &[131_101], ResizeConfig::LINEAR)?;
         check_resize(&input, &[14], ResizeConfig::LINEAR)?;
@@ -383,7 +383,7 @@ pub fn add(suite: &mut Suite) {
             let doubled = tensor.resize(16, ResizeConfig::LINEAR)?;
             let expected = vec![1.0, 1.25, 1.75, nan, nan, nan, nan, inf, inf, inf, inf, -inf, -inf, -inf, -inf, 5.0];
             check("resize_linear", &doubled, &Expected::new(array(&[16], expected), dtype))?;
-            // Places on an element: what is next to it has the weight 0, and 0 times infinity is NaN.
+            // Coordinates exactly on an element: its neighbour has weight 0, and 0 times infinity is NaN.
             let halved = tensor.resize(15, ResizeConfig::LINEAR.align_corners())?;
             let expected = [1.0, 1.5, nan, nan, nan, nan, nan, inf, inf, inf, nan, -inf, -inf, -inf, 5.0];
             check("resize_linear", &halved, &Expected::new(array(&[15], expected.to_vec()), dtype))

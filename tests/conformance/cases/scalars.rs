@@ -1,11 +1,11 @@
-//! Numbers beside tensors, which keep what they are: against Rust's own arithmetic, of which doubles would lose some.
+//! Number arguments beside tensors stay exact. Compared with Rust's arithmetic, because doubles would lose digits.
 
 use super::wide::compare;
 use crate::suite::{Outcome, Suite};
 use half::{bf16, f16};
 use marquetry::{DType, Device, Element, Error, Number, PadMode, Result, Tensor, TensorOrScalar};
 
-/// Whole numbers, most of them where some type ends.
+/// Whole numbers, most of them at the ends of some type.
 const WHOLE: [i128; 20] = [
     0,
     1,
@@ -29,23 +29,23 @@ const WHOLE: [i128; 20] = [
     u64::MAX as i128,
 ];
 
-/// A number as an argument, of each type that holds it.
+/// A number as arguments of every type that holds it.
 fn arguments(number: i128) -> Vec<Number> {
     macro_rules! those {
         ($($ty:ty),+) => { [$(<$ty>::try_from(number).ok().map(Number::from)),+] };
     }
     let of_integers = those!(u8, i8, u32, i32, u64, i64).into_iter().flatten();
-    // A float that is the number, where there is one.
+    // Also a float, if one equals the number.
     let of_floats = [number as f64].into_iter().filter(|&x| x.abs() < 2f64.powi(53)).map(Number::from);
     of_integers.chain(of_floats).collect()
 }
 
 type WithNumber<T> = (&'static str, fn(&Tensor, TensorOrScalar<'static>) -> Result<Tensor>, fn(T, T) -> T);
 
-/// What takes an `i64` as an operator.
+/// An operator with an `i64` argument.
 type WithOperator<T> = (&'static str, fn(&Tensor, i64) -> Result<Tensor>, fn(T, T) -> T);
 
-/// What a dtype cannot hold is refused, and the error tells what it holds.
+/// Fails unless a number outside a dtype is refused with an error that names the dtype's limits.
 fn refused(what: &str, result: Result<Tensor>, number: i128, limits: [i128; 2]) -> Outcome {
     let text = format!("holds whole numbers from {} to {}, not {number};", limits[0], limits[1]);
     match result {
@@ -80,7 +80,7 @@ macro_rules! exact {
                 let held = <$ty>::try_from(number);
                 for argument in arguments(number) {
                     let Ok(held) = held else {
-                        // A float is written as one.
+                        // The error shows a float as a float.
                         if let Number::Integer(_) = argument {
                             refused("add", x.add(argument), number, limits)?;
                         }
@@ -92,7 +92,7 @@ macro_rules! exact {
                     compare("add", &x.add(argument)?, &elements.map(|x| x.wrapping_add(held)))?;
                 }
                 let (Ok(held), argument) = (held, Number::Integer(number)) else { continue };
-                // Each of these is a kernel, and each number a launch: a telling few.
+                // Each of these is a kernel, and each number is a launch, so test a telling few.
                 if !(limits.contains(&number) || [7, (1 << 53) + 1].contains(&number)) {
                     continue;
                 }
@@ -124,7 +124,7 @@ exact!(of_u32: u32);
 exact!(of_i8: i8);
 exact!(of_u8: u8);
 
-/// Floats round once, to the nearest, of two the even one.
+/// Floats round once, to nearest, ties to even.
 fn rounded(device: &Device) -> Outcome {
     fn all<T: Element>(numbers: &[(Number, T)], device: &Device) -> Outcome {
         numbers.iter().try_for_each(|&(number, rounded)| {
@@ -146,7 +146,7 @@ fn rounded(device: &Device) -> Outcome {
         (of(65519), half(65504.0)),
         (of(65520), f16::INFINITY),
         (of(i64::MIN), f16::NEG_INFINITY),
-        // Just above the middle of two: `f32` has the middle itself.
+        // Just above the middle of two numbers. Rounded to `f32`, it would be the middle itself.
         ((1.0 + 2f64.powi(-11) + 2f64.powi(-40)).into(), half(1.0 + 2f32.powi(-10))),
         ((1.0 + 2f64.powi(-11)).into(), half(1.0)),
         ((-1.0 - 2f64.powi(-11) - 2f64.powi(-40)).into(), half(-1.0 - 2f32.powi(-10))),
@@ -184,13 +184,13 @@ macro_rules! ranges {
     };
 }
 
-/// Counted and computed exactly, up to the ends of each type.
+/// Ranges are counted and computed exactly, up to the ends of each type.
 fn ranges_of_i64(device: &Device) -> Outcome {
     const MIN: i64 = i64::MIN;
     const MAX: i64 = i64::MAX;
     const MANY: i64 = 1 << 53;
     ranges!(device, i64: (MIN, MAX, 1 << 62), (MAX, MIN, -(1 << 62)), (MAX, MIN, MIN), (MIN, MAX, MAX), (-1, MAX, MAX));
-    // Of the distance, a double would lose the last 1.
+    // A double would lose the last 1 of the distance.
     ranges!(device, i64: (0, 3 * (1 << 60) + 1, 1 << 60), (0, MAX, MAX - 1), (MAX, 0, 1 - MAX), (MIN, 1, 1 << 62));
     ranges!(device, i64: (MANY - 1, MANY + 4, 1), (MANY + 1, MANY + 9, 4), (-MANY - 1, -MANY - 6, -1));
     ranges!(device, i64: (MAX - 3, MAX, 1), (MIN + 2, MIN, -1), (MIN, MIN, 1), (MAX, MIN, 1), (MIN, MAX, -1));
@@ -212,7 +212,7 @@ fn ranges_of_fewer_bits(device: &Device) -> Outcome {
     Ok(())
 }
 
-/// At its ends a place between two is an end, bit by bit.
+/// With a weight of 0 or 1, `lerp` returns an end exactly, bit by bit.
 fn ends<T: Element>(number: fn(f32) -> T, device: &Device) -> Outcome {
     let numbers = [0.0, -0.0, 1.5, -2.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN].map(number);
     let largest = number(if T::DTYPE == DType::F16 { 65504.0 } else { f32::MAX });
@@ -221,7 +221,7 @@ fn ends<T: Element>(number: fn(f32) -> T, device: &Device) -> Outcome {
     let starts: Vec<T> = numbers.iter().flat_map(|&x| vec![x; n]).collect();
     let targets: Vec<T> = numbers.iter().cycle().take(n * n).copied().collect();
     let bits = |tensor: &Tensor| -> Result<Vec<String>> { Ok(written(&tensor.to_vec::<T>()?)) };
-    // NaN is NaN, whichever; zeros have their sign.
+    // All NaN are equal, and zeros keep their sign.
     fn written<T: Element>(elements: &[T]) -> Vec<String> {
         elements.iter().map(|x| format!("{:?}", x.to_f64())).collect()
     }
@@ -240,7 +240,7 @@ fn ends<T: Element>(number: fn(f32) -> T, device: &Device) -> Outcome {
             return Err(format!("{place}: from {:?} to {:?} gave {}", starts[i], targets[i], got[i]).into());
         }
     }
-    // Between the ends, and without a weight, as the formula has it.
+    // Between the ends, and without a weight, the formula applies.
     let (from, to) = (Tensor::new([number(1.0)], device)?, Tensor::new([number(f32::INFINITY)], device)?);
     let one = |weight: f32| -> Result<f64> { Ok(from.lerp(&to, weight)?.to_vec::<T>()?[0].to_f64()) };
     if one(0.25)? != f64::INFINITY

@@ -1,4 +1,4 @@
-//! Running sums, products and extremes.
+//! Cumulative sums, products and extremes.
 
 use super::{FLOATS, shaped};
 use crate::compare::{Expected, Sample, check, upload};
@@ -37,7 +37,7 @@ pub const TOLERANCES: Table = &[
 struct Scan {
     name: &'static str,
     call: fn(&Tensor, i32) -> Result<Tensor>,
-    /// Whether narrow integers become wide.
+    /// True if narrow integers are widened.
     widens: bool,
     domain: Domain,
     fold: fn(f64, f64) -> f64,
@@ -55,7 +55,7 @@ impl Scan {
         let resolved = axis.rem_euclid(input.values.ndim() as i32) as usize;
         let dtype = input.tensor.dtype();
         let result = if self.widens { summed(dtype) } else { dtype };
-        // Products of integers stay small enough for a double where each is wrapped.
+        // Products of integers are wrapped at each step, so they stay small enough for a double.
         let fold = |a: f64, b: f64| {
             let folded = (self.fold)(a, b);
             let product = || (a as i64).wrapping_mul(b as i64);
@@ -100,11 +100,11 @@ pub fn add(suite: &mut Suite) {
                 ("no_rows", &[4, 0, 6], Layout::Contiguous, 0),
                 ("one", &[1, 1], Layout::Contiguous, 0),
             ] {
-                // How elements are read is the same for all dtypes.
+                // Reading the elements is the same for all dtypes.
                 if dtype != DType::F32 && !["sliced_middle", "long_rows"].contains(&name) {
                     continue;
                 }
-                // Such products are no doubles: `wide.rs` has some.
+                // Doubles cannot hold such products. `wide.rs` tests some.
                 if op == "cumprod" && dtype == DType::I64 && name == "long_rows" {
                     continue;
                 }
@@ -120,7 +120,7 @@ pub fn add(suite: &mut Suite) {
             });
         }
         suite.add(op, "f32::hundred_thousand", move |device| {
-            // Beyond a chunk of chunks, without numbers of which a product would leave the range.
+            // More than a chunk of chunks, with numbers whose product stays in range.
             let domain = if op == "cumprod" { Domain::Sparse } else { domain };
             let input = shaped(op, &[100_003], Layout::Contiguous, DType::F32, domain, device)?;
             scan.check(&input, 0)
@@ -142,7 +142,7 @@ pub fn add(suite: &mut Suite) {
         }
     }
     suite.add("cumsum", "f32::million", |device| {
-        // Large numbers that cancel, small ones that remain.
+        // Large numbers that cancel, and small ones that remain.
         let mut inputs = Inputs::new("million");
         let numbers = (0..1 << 20).map(|place| {
             let size = if place % 16 < 2 { 1e4 } else { 1e-3 };

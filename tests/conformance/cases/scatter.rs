@@ -1,4 +1,4 @@
-//! Elements written to the places that an index tensor names.
+//! Writes of elements to the positions in an index tensor.
 
 use super::shaped;
 use crate::compare::{Expected, Sample, check};
@@ -20,7 +20,7 @@ pub const TOLERANCES: Table = &[
         Tolerance {
             ulp: 0.5,
             of_scale: EPS,
-            reason: "n additions in any order, each within EPS of the sum of magnitudes (the scale)",
+            reason: "n additions in any order, each within eps of the sum of magnitudes (the scale)",
             ..EXACT
         },
     ),
@@ -71,7 +71,7 @@ impl Op {
         Expected::new(values, dtype)
     }
 
-    /// Into a tensor that others hold, which must not see it, and into one that nobody else holds.
+    /// Writes to a shared tensor, whose other holders must not see it, and to a tensor with no other holder.
     fn check(&self, x: Sample, indexes: &Sample, src: &Sample, axis: usize) -> Outcome {
         let dtype = x.tensor.dtype();
         let expected = self.expected(&x.values, &indexes.values, &src.values, axis, dtype);
@@ -81,7 +81,7 @@ impl Op {
         check(self.name, &(self.call)(x.tensor, &indexes.tensor, &src.tensor, axis)?, &expected)
     }
 
-    /// The shape of the indexes, which keeps their axes apart from those of the others, and that of the source.
+    /// Returns the shape of the indexes and the shape of the source. Their axes do not merge with those of the target.
     fn shapes(&self, axis: usize) -> (Vec<usize>, [usize; 3]) {
         if self.name == "index_add" {
             let mut source = [4, 5, 6];
@@ -94,7 +94,7 @@ impl Op {
     }
 }
 
-/// Indexes of which many are equal and some lead nowhere.
+/// Indexes with many duplicates. Some are out of range.
 fn indexes(shape: &[usize], length: usize, dtype: DType) -> ArrayD<f64> {
     let mut inputs = Inputs::new("scattered");
     let stray = |i: usize| match dtype {
@@ -114,7 +114,7 @@ fn placed(op: &Op, layouts: [Layout; 3], axis: usize, dtype: DType, index: DType
     op.check(x, &indexes, &shaped("source", &source_shape, layouts[2], dtype, domain, device)?, axis)
 }
 
-/// Many invocations go to few places at once.
+/// Many invocations write to few elements at once.
 fn contended(op: &Op, dtype: DType, device: &Device) -> Outcome {
     let x = shaped("target", &[3], Layout::Contiguous, dtype, Domain::Small, device)?;
     let indexes = Layout::Contiguous.place(indexes(&[5000], 3, DType::U32), DType::U32, device)?;
@@ -135,12 +135,12 @@ fn nothing(op: &Op, dtype: DType, device: &Device) -> Outcome {
     let source: &[usize] = if op.name == "index_add" { &[0, 2] } else { &[3, 2] };
     let none: &[usize] = if op.name == "index_add" { &[0] } else { &[0, 2] };
     op.check(place(&[3, 2], dtype)?, &place(none, DType::U32)?, &place(source, dtype)?, 0)?;
-    // An index into an empty axis is one out of range.
+    // Any index into an empty axis is out of range.
     let some: &[usize] = if op.name == "index_add" { &[3] } else { &[3, 2] };
     op.check(place(&[0, 2], dtype)?, &place(some, DType::U32)?, &place(&[3, 2], dtype)?, 0)
 }
 
-/// More axes than a parameter block has room for the strides of.
+/// More axes than a parameter block has strides for.
 fn many_axes(op: &Op, dtype: DType, device: &Device) -> Outcome {
     let shape: &[usize] = if op.name == "index_add" { &[2] } else { &[2; 15] };
     let sample = |name: &str, layout| shaped(name, &[2; 15], layout, dtype, Domain::Small, device);
@@ -157,7 +157,8 @@ pub fn add(suite: &mut Suite) {
                     placed(op, [Contiguous; 3], axis, dtype, DType::U32, device)
                 });
             }
-            // How places are found does not depend on what goes there: all layouts for a whole word, and for a part of one.
+            // Addressing does not depend on the stored dtype: test all layouts with whole words and with parts of
+            // words.
             let all = [Transposed, Sliced, Flipped, Broadcast, Unaligned];
             let layouts = if matches!(dtype, DType::F32 | DType::U8) { &all[..] } else { &all[1..2] };
             for &layout in layouts {

@@ -1,4 +1,4 @@
-//! Choosing by a condition.
+//! Selection by a condition.
 
 use super::{is_brief, layouts, shaped};
 use crate::compare::{Expected, Sample, check};
@@ -11,7 +11,7 @@ use marquetry::DType;
 fn check_choice(condition: &Sample, yes: &Sample, no: &Sample) -> Outcome {
     let chosen = zip(&condition.values, &yes.values, |c, yes| if c != 0.0 { yes } else { f64::NEG_INFINITY });
     let others = zip(&condition.values, &no.values, |c, no| if c != 0.0 { f64::NEG_INFINITY } else { no });
-    // Of the two, exactly one is the mark.
+    // Exactly one of the two is the mark.
     let values = zip(&chosen, &others, |a, b| if a == f64::NEG_INFINITY { b } else { a });
     check(
         "where_cond",
@@ -23,12 +23,12 @@ fn check_choice(condition: &Sample, yes: &Sample, no: &Sample) -> Outcome {
 pub fn add(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Sliced, Transposed};
     let condition = |shape: &[usize], dtype| {
-        // Any number but 0 is true, also one whose low bits are 0.
+        // Every nonzero number is true, even if its low bits are 0.
         Inputs::new("condition").array(shape, dtype, Domain::Special).mapv(|x| if x as i64 % 3 == 0 { 0.0 } else { x })
     };
     for dtype in DType::ALL {
         for condition_dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_float()) {
-            // Any condition for any dtype would be many kernels.
+            // Every condition dtype with every dtype would be too many kernels.
             let layouts = match is_brief(dtype) && condition_dtype != DType::Bool {
                 true => &[],
                 false if is_brief(condition_dtype) && dtype != DType::F32 => &[Contiguous][..],

@@ -1,4 +1,4 @@
-//! Sorting, and the largest elements.
+//! Sorting and top-k.
 
 use super::shaped;
 use crate::compare::{Expected, Sample, check, upload};
@@ -57,7 +57,7 @@ pub fn add(suite: &mut Suite) {
             ("empty", &[4, 0, 6], Layout::Contiguous, 1),
             ("no_rows", &[4, 0, 6], Layout::Contiguous, 0),
         ] {
-            // How elements are read is the same for all dtypes.
+            // Reading the elements is the same for all dtypes.
             if dtype != DType::F32 && !["sliced_middle", "last", "sixty_five"].contains(&name) {
                 continue;
             }
@@ -89,7 +89,7 @@ pub fn add(suite: &mut Suite) {
     }
     for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_float()) {
         suite.add("sort", format!("{dtype}::nan_and_infinity"), move |device| {
-            // Zeros of both signs and several NaN, in any order, keep theirs.
+            // Zeros of both signs and several NaN keep their order.
             let mut inputs = Inputs::new("specials");
             let specials = specials(dtype);
             let row: Vec<f64> = (0..200).map(|_| specials[inputs.below(specials.len())]).collect();

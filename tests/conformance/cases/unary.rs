@@ -14,7 +14,7 @@ struct Function {
     name: &'static str,
     call: fn(&Tensor) -> Result<Tensor>,
     float: fn(f64) -> f64,
-    /// Where integers have the function too.
+    /// The function for integers, if they have it.
     integer: Option<fn(i64) -> i64>,
 }
 
@@ -81,7 +81,7 @@ const FUNCTIONS: &[Function] = functions! {
     bitwise_not, |x| x, |x| !x;
 };
 
-/// Where a function is not flat, for a dense look at it; others are looked at from -30 to 30.
+/// Intervals in which a function is not flat, for dense tests. Other functions are tested from -30 to 30.
 const INTERVALS: &[(&str, [f64; 2])] = &[
     ("exp2", [-126.0, 128.0]),
     ("expm1", [-20.0, 88.0]),
@@ -131,7 +131,7 @@ pub fn add(suite: &mut Suite) {
         let op = function.name;
         let takes = |dtype: &DType| function.takes(*dtype);
         for dtype in DType::ALL.into_iter().filter(takes) {
-            // The functions are many: of `bf16` and `f64` one kernel of each.
+            // There are many functions, so `bf16` and `f64` get one kernel of each.
             let layouts = if is_brief(dtype) { &[Layout::Contiguous] } else { layouts(dtype) };
             for &layout in layouts {
                 suite.add(op, format!("{dtype}::{}", layout.name()), move |device| {
@@ -140,7 +140,7 @@ pub fn add(suite: &mut Suite) {
             }
             if function.domain() == Domain::Angle {
                 suite.add(op, format!("{dtype}::multiples"), move |device| {
-                    // Near the multiples of pi / 2 an angle's reduction has few digits to start from.
+                    // Near the multiples of pi / 2, the reduced angle has few digits.
                     let multiples = (-6366..=6366).map(|n| f64::from(n) * std::f64::consts::FRAC_PI_2);
                     let values = multiples.map(|angle| round(angle, dtype)).collect();
                     let values = array(&[2 * 6366 + 1], values);

@@ -1,4 +1,4 @@
-//! Views, by hand and at random; and operations over random views.
+//! Views, fixed and random, and operations over random views.
 
 use super::{is_brief, shaped};
 use crate::compare::{Expected, Sample, check};
@@ -10,7 +10,7 @@ use crate::views::{self, Property};
 use marquetry::{DType, Device, Tensor};
 use ndarray::Dimension;
 
-/// A view or a reshape, as the crate does it and as it is.
+/// A view or a reshape by the crate, and the expected elements.
 struct View {
     op: &'static str,
     variant: &'static str,
@@ -59,7 +59,7 @@ macro_rules! view {
     };
 }
 
-/// Of a tensor of shape [4, 5, 6].
+/// The views of a tensor of shape [4, 5, 6].
 const VIEWS: &[View] = &[
     view!(reshape, "merge", |x| x.reshape((20, 6)), |x| reshape(x, &[20, 6])),
     view!(reshape, "split", |x| x.reshape((2, 2, 5, 3, 2)), |x| reshape(x, &[2, 2, 5, 3, 2])),
@@ -144,7 +144,7 @@ fn accessors(device: &Device) -> Outcome {
     }
 }
 
-/// Orders of axes in which another one is innermost, of a size that GPUs copy through tiles.
+/// Permutations that change the innermost axis, with sizes that GPUs copy through tiles.
 fn in_tiles(dtype: DType, device: &Device) -> Outcome {
     for (shape, order) in [
         (&[36, 40][..], &[1, 0][..]),

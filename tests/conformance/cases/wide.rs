@@ -1,4 +1,4 @@
-//! Numbers of 64 bits that the reference, which computes in doubles, does not tell apart: against Rust's own arithmetic.
+//! 64-bit numbers that doubles cannot distinguish. Compared with Rust's arithmetic instead of the reference.
 
 use crate::compare::{Expected, check};
 use crate::reference::array;
@@ -137,12 +137,12 @@ fn reduced(device: &Device) -> Outcome {
     compare("matmul", &product, &expected)
 }
 
-/// Rows of so many numbers, of which many are equal and many differ in one word only.
+/// Returns `length` numbers. Many are equal, and many differ in one word only.
 fn many(length: usize) -> Vec<i64> {
     (0..length).map(|i| NUMBERS[i * 7 % 16].wrapping_add(((i * i) % 5) as i64) ^ ((i as i64 % 3) << 32)).collect()
 }
 
-/// Sorts as Rust does, by a key, and compares the elements and their places.
+/// Sorts by a key as Rust does, and compares the elements and their indexes.
 fn check_sorted<T: Element + Copy, K: Ord>(numbers: &[T], key: impl Fn(T) -> K, device: &Device) -> Outcome {
     let x = Tensor::new(numbers, device)?;
     for descending in [false, true] {
@@ -155,7 +155,7 @@ fn check_sorted<T: Element + Copy, K: Ord>(numbers: &[T], key: impl Fn(T) -> K, 
         let taken = numbers.len() / 3;
         compare("argsort", &x.argsort(0, descending)?, &places)?;
         compare("topk", &x.topk(taken, 0, descending)?.1, &places[..taken])?;
-        // By their bits, as NaN equals nothing.
+        // Compare bits, because NaN equals nothing.
         let sorted: Vec<T> = places.iter().map(|&place| numbers[place as usize]).collect();
         let bytes = x.sort(0, descending)?.0.to_vec::<T>()?;
         if bytemuck::cast_slice::<T, u8>(&bytes) != bytemuck::cast_slice::<T, u8>(&sorted) {
@@ -168,7 +168,7 @@ fn check_sorted<T: Element + Copy, K: Ord>(numbers: &[T], key: impl Fn(T) -> K, 
 fn sorted(device: &Device) -> Outcome {
     check_sorted(&NUMBERS, |x| x, device)?;
     check_sorted(&many(1000), |x| x, device)?;
-    // NaN of any bits are the largest, zeros are equal.
+    // NaN with any bits are largest, and zeros are equal.
     let order = |x: f64| match x {
         _ if x.is_nan() => i64::MAX,
         0.0 => 0,
@@ -183,7 +183,7 @@ fn sorted(device: &Device) -> Outcome {
     check_sorted(&[&odd[..], &infinite, &odd, &doubles, &infinite].concat(), order, device)
 }
 
-/// Several numbers of a row for each place, and one place with most of them.
+/// Several numbers of a row for each index, and one index with most of them.
 fn scattered(device: &Device) -> Outcome {
     let src = many(3000);
     let indexes: Vec<u32> = (0..3000).map(|i| if i % 3 == 0 { i * i % 17 } else { 5 }).collect();
@@ -216,7 +216,7 @@ fn images(device: &Device) -> Outcome {
     compare("resize_nearest", &x.resize((2, 2), ResizeConfig::NEAREST)?, &chosen)
 }
 
-/// Numbers that are no ties, but would be after a rounding to `f32`.
+/// Numbers that are not ties, but become ties if they are first rounded to `f32`.
 fn rounded_once(to: DType, device: &Device) -> Outcome {
     let mut numbers = Vec::new();
     for x in [1.0, 1.5, 3.0, 1000.0, 0.1, 60000.0, 1e-3] {
@@ -233,7 +233,7 @@ fn rounded_once(to: DType, device: &Device) -> Outcome {
 
 fn wide_ties(device: &Device) -> Outcome {
     let numbers: Vec<i64> = (24..62).flat_map(|bits| [0, 1, -1].map(|d| (1 << bits) + (1 << (bits - 8)) + d)).collect();
-    // Beyond the last bit of a double, the one added tells nothing any more: rounded by hand.
+    // A double would lose the 1 that is added, so this rounds by hand.
     let exact = |x: i64| {
         let bits = 63 - x.leading_zeros();
         let (unit, whole) = (1i64 << (bits - 7), x >> (bits - 7));

@@ -1,4 +1,4 @@
-//! Scenarios in processes of their own, under the test driver: it injects faults, and reports leaks, per process.
+//! Child processes that run scenarios under the test driver, which injects faults and reports leaks per process.
 
 #![allow(dead_code, reason = "each of the tests that share this uses a part of it")]
 
@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Names the scenario that a child runs.
+/// The variable that names the scenario of a child.
 const SCENARIO: &str = "LEVEL_ZERO_TEST_SCENARIO";
 
-/// The scenario that this process is to run, if it is a child.
+/// Returns the scenario that this process must run, if it is a child.
 pub fn scenario() -> Option<String> {
     env::var(SCENARIO).ok()
 }
 
-/// The library, which cargo builds as an example beside the tests.
+/// Returns the path of the library, which cargo builds as an example beside the tests.
 pub fn driver() -> PathBuf {
     let program = env::current_exe().expect("the path of this program");
     let target = program.parent().and_then(Path::parent).expect("it is in target/PROFILE/deps");
@@ -27,7 +27,7 @@ pub fn driver() -> PathBuf {
     driver
 }
 
-/// A process that is to run a scenario.
+/// A child process for a scenario.
 pub struct Child {
     pub command: Command,
     report: PathBuf,
@@ -40,12 +40,12 @@ impl Child {
         let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let mut command = Command::new(env::current_exe().expect("the path of this program"));
         command.env(SCENARIO, scenario).env("LEVEL_ZERO_TEST_REPORT", &report).env_remove("LEVEL_ZERO_TEST_CACHE");
-        // Faults are counted: nothing is to depend on what earlier runs have left.
+        // Faults are counted, so earlier runs must not change the number of events.
         command.env("MARQUETRY_CACHE", "").env_remove("LEVEL_ZERO_TEST_CACHE");
         Self { command, report }
     }
 
-    /// A scenario that reaches the driver through the loader and its validation layer.
+    /// A scenario that calls the driver through the loader and its validation layer.
     pub fn through_the_loader(scenario: &str) -> Self {
         let mut child = Self::new(scenario);
         child.command.env("ZE_ENABLE_ALT_DRIVERS", driver()).env_remove("MARQUETRY_LEVEL_ZERO_LIBRARY");
@@ -77,27 +77,27 @@ impl Child {
     }
 }
 
-/// What a scenario's process left.
+/// The output of an ended child.
 pub struct Ended {
     status: ExitStatus,
-    /// What it has printed.
+    /// The contents of its stderr and stdout.
     pub text: String,
     report: String,
 }
 
 impl Ended {
-    /// The scenario held.
+    /// Fails unless the scenario succeeded.
     pub fn succeeds(self) -> Result<Self, Failed> {
         if self.status.success() { Ok(self) } else { Err(self.failed("the scenario failed")) }
     }
 
-    /// The driver has nothing to complain of, nor has the validation layer, whose complaints fail the calls.
+    /// Fails unless the driver reported no mistakes and no leaks. Complaints of the validation layer fail the calls.
     pub fn leaves_nothing(self) -> Result<(), Failed> {
         let clean = !self.report.is_empty() && self.report.lines().all(|line| line.ends_with(" 0"));
         if clean { Ok(()) } else { Err(self.failed("the report is not clean")) }
     }
 
-    /// The driver has noted that many mistakes.
+    /// Fails unless the driver reported this number of mistakes.
     pub fn errors(self, count: usize) -> Result<(), Failed> {
         self.reports(&format!("errors {count}"))
     }
@@ -107,7 +107,7 @@ impl Ended {
         if found { Ok(()) } else { Err(self.failed(&format!("the report lacks `{line}`"))) }
     }
 
-    /// A memory fault ended the process, and the driver said what it was about.
+    /// Fails unless a memory fault ended the process and the driver printed this message.
     pub fn faults(self, message: &str) -> Result<(), Failed> {
         let faulted = self.status.signal() == Some(libc::SIGSEGV) && self.text.contains(message);
         if faulted { Ok(()) } else { Err(self.failed(&format!("no fault that says `{message}`"))) }

@@ -1,4 +1,4 @@
-//! An application of Level Zero, small and strict: every call has to succeed unless its result is looked at.
+//! A small, strict Level Zero application. Every call must succeed unless its result is examined.
 
 use crate::ffi::*;
 use libloading::Library;
@@ -6,7 +6,7 @@ use marquetry::shader::{Access, KernelBuilder, Module, Target, Type};
 use std::ffi::{c_char, c_void};
 use std::{env, ptr, slice};
 
-/// Names the library that a scenario opens: the loader, or the driver itself.
+/// The variable that names the library to open: the loader, or the driver itself.
 pub const LIBRARY: &str = "LEVEL_ZERO_TEST_LIBRARY";
 
 macro_rules! api {
@@ -14,7 +14,7 @@ macro_rules! api {
         required { $($symbol:ident => $name:ident($($parameter:ident: $ty:ty),*);)* }
         optional { $($newer:ident => $newer_name:ident($($newer_parameter:ident: $newer_ty:ty),*);)* }
     ) => {
-        /// The functions of the interface. All are loaded, so that a missing one shows.
+        /// The functions of the interface. All are loaded, to notice missing ones.
         #[allow(dead_code, reason = "the scenarios do not call every function")]
         pub struct Api {
             $(pub $name: unsafe extern "C" fn($($ty),*) -> ResultCode,)*
@@ -39,22 +39,22 @@ macro_rules! api {
 }
 for_each_function!(api);
 
-/// Calls a function and returns its result.
+/// Calls a function and returns its result code.
 macro_rules! call {
     ($client:expr, $name:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: the scenarios pass valid pointers, but where they test what the driver makes of a bad one.
+        // SAFETY: the scenarios pass valid pointers, except to test how the driver handles bad ones.
         unsafe { ($client.api.$name)($($argument),*) }
     };
 }
 
-/// Calls a function that has to succeed.
+/// Calls a function that must succeed.
 macro_rules! ok {
     ($client:expr, $name:ident($($argument:expr),* $(,)?)) => {
         assert_eq!(call!($client, $name($($argument),*)), ResultCode::SUCCESS, stringify!($name))
     };
 }
 
-/// Calls a function that gives something through its last parameter.
+/// Calls a function that must succeed, and returns the value of its last parameter.
 macro_rules! get {
     ($client:expr, $name:ident($($argument:expr),* $(,)?), $initial:expr) => {{
         let mut value = $initial;
@@ -121,11 +121,11 @@ impl Client {
         get!(self, mem_alloc_device(self.context, &desc, bytes, 64, self.device), ptr::null_mut())
     }
 
-    /// Memory of the host with that many elements.
+    /// Allocates host memory that holds these values.
     pub fn host_memory<T: Copy>(&self, values: &[T]) -> &'static mut [T] {
         let (desc, bytes) = (HostMemAllocDesc::default(), size_of_val(values));
         let memory = get!(self, mem_alloc_host(self.context, &desc, bytes, 64), ptr::null_mut());
-        // SAFETY: the allocation has that size; the scenarios do not use it after they free it.
+        // SAFETY: the allocation has that size. The scenarios do not use it after they free it.
         let memory = unsafe { slice::from_raw_parts_mut(memory.cast::<T>(), values.len()) };
         memory.copy_from_slice(values);
         memory
@@ -204,7 +204,7 @@ impl Client {
         ok!(self, command_list_append_launch_kernel(list, kernel, &groups, signal, 0, ptr::null_mut()));
     }
 
-    /// Closes a list, and runs it to its end.
+    /// Closes a list, runs it and waits until it completes.
     pub fn run(&self, queue: CommandQueueHandle, list: CommandListHandle) {
         ok!(self, command_list_close(list));
         self.execute(queue, list, FenceHandle::NULL);
@@ -216,7 +216,7 @@ impl Client {
     }
 }
 
-/// The SPIR-V of a kernel as bytes.
+/// Returns the SPIR-V of a kernel as bytes.
 pub fn spirv_bytes(kernel: &Module) -> Vec<u8> {
     kernel.spirv().expect("kernels are generated as SPIR-V").iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -233,7 +233,7 @@ pub fn add_kernel() -> Module {
     k.finish().expect("a valid kernel")
 }
 
-/// Stores the number of invocations in each one's subgroup.
+/// Stores the subgroup size of each invocation.
 pub fn subgroup_kernel() -> Module {
     let k = KernelBuilder::new("subgroup", Target::LEVEL_ZERO, 128);
     let counts = k.buffer("counts", Type::U32, Access::Write);

@@ -1,4 +1,4 @@
-//! What the child processes do.
+//! The scenarios that child processes run.
 
 use crate::client::{Client, NONE, add_kernel, call, get, ok, spirv_bytes, subgroup_kernel};
 use crate::ffi::*;
@@ -38,7 +38,7 @@ pub fn run(name: &str) {
     scenario();
 }
 
-/// An addition of two vectors, ready to be recorded.
+/// An addition of two vectors, ready to record.
 struct Addition {
     client: Client,
     queue: CommandQueueHandle,
@@ -49,7 +49,7 @@ struct Addition {
     host: [&'static mut [f32]; 3],
 }
 
-/// Elements: one page, so that the last one is the last before the guard page.
+/// The number of elements. They fill one page, so a guard page follows the last element.
 const LENGTH: usize = 1024;
 const GROUPS: u32 = LENGTH as u32 / 64;
 
@@ -91,7 +91,7 @@ impl Addition {
         self.client.copy::<f32>(list, self.host[2].as_ptr().cast_mut().cast(), self.output, LENGTH);
     }
 
-    /// Whether the host has `2 * (i + i / 2)` everywhere.
+    /// True if the host's output is `2 * (i + i / 2)` for every `i`.
     fn is_right(&self) -> bool {
         self.host[2].iter().enumerate().all(|(i, &sum)| sum == 3.0 * i as f32)
     }
@@ -125,7 +125,7 @@ fn add_vectors() {
     addition.launch(list);
     client.barrier(list);
     addition.download(list);
-    // The launch has taken its arguments along.
+    // The launch has copied its arguments, so these changes must have no effect.
     addition.set_arguments(0, 0.0);
     ok!(client, command_list_close(list));
 
@@ -187,7 +187,7 @@ fn describe() {
     client.close();
 }
 
-/// Subgroups have one of the sizes that the device reports.
+/// The subgroup sizes in a kernel must be among the sizes that the device reports.
 fn subgroups() {
     let client = Client::open();
     let compute = get!(client, device_get_compute_properties(client.device), DeviceComputeProperties::default());
@@ -265,7 +265,7 @@ fn events() {
     addition.upload(list);
     ok!(client, command_list_append_barrier(list, uploaded, 0, ptr::null_mut()));
     let groups = GroupCount { group_count_x: GROUPS, group_count_y: 1, group_count_z: 1 };
-    // No barriers from here: the events order these.
+    // From here there are no barriers: events order the commands.
     ok!(client, command_list_append_launch_kernel(list, addition.kernel, &groups, computed, 1, &mut { uploaded }));
     let (dst, src) = (addition.host[2].as_ptr().cast_mut().cast(), addition.output);
     ok!(client, command_list_append_memory_copy(list, dst, src, LENGTH * 4, EventHandle::NULL, 1, &mut { computed }));
@@ -550,7 +550,7 @@ fn lost_device() {
     let code = call!(client, mem_alloc_host(client.context, &HostMemAllocDesc::default(), 64, 0, &mut ptr::null_mut()));
     assert_eq!(code, ResultCode::ERROR_DEVICE_LOST);
     ok!(client, command_list_destroy(list));
-    // A new context works; the lost one is still there to be taken down.
+    // A new context works. The lost one can still be destroyed.
     let lost = client.context;
     addition.client.context = addition.client.new_context();
     let client = &addition.client;

@@ -1,0 +1,125 @@
+//! [`Encoding`]: how the elements of an operand lie in its buffer, and the [`Loader`] that reads them.
+
+use super::elements::{Elements, Pairs, Quads, Runs};
+use crate::base::dtype::DType;
+use crate::shader::{KernelBuilder, Type, Value};
+
+/// How the elements of an operand lie in its buffer. A factor is what a kernel multiplies at a time. Offsets, strides
+/// and lengths of the operand count factors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Encoding {
+    /// Each factor is an element of this dtype.
+    Dense(DType),
+    /// Each factor is a word of four neighbouring bytes of this dtype, for dot products of words.
+    Words(DType),
+}
+
+/// How much of an operand a tile loads at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Width {
+    /// A factor.
+    One,
+    /// Four factors, as a vector.
+    Four,
+    /// This many pairs of factors, each as one number.
+    Pairs(u32),
+    /// The factors in this many words.
+    Words(u32),
+}
+
+/// Reads an operand, widened to the type in which it is multiplied. All tiles of matrix products read through it.
+#[derive(Clone, Copy)]
+pub(super) struct Loader<'k> {
+    k: &'k KernelBuilder,
+    source: Source<'k>,
+}
+
+#[derive(Clone, Copy)]
+enum Source<'k> {
+    One(Elements<'k>),
+    Four(Quads<'k>),
+    Pairs(Pairs<'k>, u32),
+    Words(Runs<'k>),
+}
+
+impl Encoding {
+    /// The dtype of the elements.
+    pub const fn dtype(self) -> DType {
+        let (Encoding::Dense(dtype) | Encoding::Words(dtype)) = self;
+        dtype
+    }
+
+    /// The number of elements in a factor.
+    pub const fn per_factor(self) -> usize {
+        match self {
+            Encoding::Dense(_) => 1,
+            Encoding::Words(_) => 4,
+        }
+    }
+
+    /// The dtype of the factors.
+    pub const fn factor(self) -> DType {
+        match self {
+            Encoding::Dense(dtype) => dtype,
+            Encoding::Words(_) => DType::U32,
+        }
+    }
+
+    /// The type of a factor in a kernel.
+    pub(super) fn factor_type(self) -> Type {
+        Type { scalar: self.factor().compute_scalar(), lanes: 1 }
+    }
+
+    /// Returns `sum + a b` of factors, in every lane.
+    pub(super) fn add_product<'k>(self, sum: Value<'k>, a: Value<'k>, b: Value<'k>) -> Value<'k> {
+        match self {
+            Encoding::Words(DType::I8) => a.dot_i8(b, sum),
+            Encoding::Words(_) => a.dot_u8(b, sum),
+            Encoding::Dense(_) if a.ty().is_float() => a.fma(b, sum),
+            Encoding::Dense(_) => sum + a * b,
+        }
+    }
+
+    /// Declares the buffer of an operand.
+    pub(super) fn loader<'k>(self, k: &'k KernelBuilder, name: &str, width: Width) -> Loader<'k> {
+        let factor = self.factor();
+        let source = match width {
+            Width::One => Source::One(Elements::input(k, name, factor)),
+            Width::Four => Source::Four(Quads::input(k, name, factor)),
+            Width::Pairs(pairs) => Source::Pairs(Pairs::input(k, name, factor, pairs), pairs),
+            Width::Words(words) => Source::Words(Runs::input(k, name, factor, words)),
+        };
+        Loader { k, source }
+    }
+}
+
+impl<'k> Loader<'k> {
+    /// The number of factors that are loaded at a time.
+    pub fn length(self) -> u32 {
+        match self.source {
+            Source::One(_) => 1,
+            Source::Four(_) => 4,
+            Source::Pairs(_, pairs) => 2 * pairs,
+            Source::Words(runs) => runs.length(),
+        }
+    }
+
+    /// Loads the factors at a place: a number, or a vector of them. Places count loads of `length` factors.
+    pub fn load(self, place: Value<'k>) -> Value<'k> {
+        match self.source {
+            Source::One(elements) => elements.load(place),
+            Source::Four(quads) => quads.load(self.k, place),
+            Source::Pairs(..) | Source::Words(_) => self.k.vector(&self.load_each(place)),
+        }
+    }
+
+    /// Loads the same factors, each as a number.
+    pub fn load_each(self, place: Value<'k>) -> Vec<Value<'k>> {
+        match self.source {
+            Source::One(elements) => vec![elements.load(place)],
+            Source::Four(quads) => quads.load(self.k, place).lanes(),
+            Source::Pairs(pairs, _) => pairs.load(place),
+            Source::Words(runs) => runs.load(place),
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The queues: submission, the order between engines, and which batches have completed.
+
+use super::LevelZero;
+use super::batch::{List, Recorder};
+use super::device::Device;
+use super::event::{Event, Events};
+use super::ffi::*;
+use super::kernel::Kernels;
+use super::memory::Memory;
+use super::plan::Plan;
+use super::timing::{Moment, Timing};
+use crate::backend::contract::{Step, Ticket};
+use crate::backend::explicit;
+use crate::backend::info::DeviceKind;
+use crate::base::error::{Error, Result};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a wait polls before it lets the driver put the thread to sleep. Waking up takes longer than many batches.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// How long a wait sleeps before it checks whether the device is lost.
+const NAP: Duration = Duration::from_secs(1);
+
+/// A batch goes to the copy engine if it only moves data between host and device, and at least this many bytes.
+const COPY_ENGINE_BYTES: u64 = 1 << 20;
+
+/// The queues of a device.
+pub(super) struct Queue {
+    // The fields are dropped in this order: lists before the engines that execute them.
+    progress: Mutex<Progress>,
+    /// Locked while a batch is recorded and submitted. It is locked before `progress`.
+    state: Mutex<State>,
+    completions: Arc<Events>,
+    timestamps: Arc<Events>,
+    /// How long to poll.
+    spin: Duration,
+    device: Arc<Device>,
+}
+
+/// The state that submissions change.
+struct State {
+    compute: Engine,
+    copy: Option<Engine>,
+    /// The group of the engine that got the newest batch, and the event at the batch's end.
+    newest: Option<(u32, Arc<Event>)>,
+}
+
+/// A part of the device that executes commands on its own, in the order in which it gets them.
+struct Engine {
+    group: u32,
+    entry: Entry,
+    device: Arc<Device>,
+}
+
+/// How an engine gets its commands.
+enum Entry {
+    /// Each as soon as it is appended to this list.
+    Immediate(CommandListHandle),
+    /// In lists, through this queue.
+    Queue(CommandQueueHandle),
+}
+
+/// The state that completions change.
+#[derive(Default)]
+struct Progress {
+    /// The number of the newest batch.
+    submitted: u64,
+    /// The number of the newest batch that has completed.
+    completed: u64,
+    /// The batches in between, oldest first.
+    in_flight: VecDeque<Batch>,
+    /// Lists for reuse.
+    idle: Vec<List>,
+    /// When the steps of completed batches ran, until somebody asks.
+    timings: BTreeMap<u64, Result<Vec<Range<u64>>>>,
+}
+
+/// A batch in flight.
+struct Batch {
+    /// Signalled at its end.
+    done: Arc<Event>,
+    list: Option<List>,
+    timing: Option<Timing>,
+    /// The end of the batch before, if this one waits for it.
+    _after: Option<Arc<Event>>,
+}
+
+impl Queue {
+    /// Creates the queues of a device: one for kernels, and one for copies if the device has an engine for them.
+    pub fn new(device: Arc<Device>) -> Result<Queue> {
+        let compute = Engine::new(&device, device.adapter.compute_group)?;
+        let copy = device.adapter.copy_group.map(|group| Engine::new(&device, group)).transpose()?;
+        // A driver that runs on the processor needs the core that a poll would take.
+        let spin = if device.adapter.info.kind == DeviceKind::Cpu { Duration::ZERO } else { SPIN };
+        Ok(Queue {
+            progress: Mutex::default(),
+            state: Mutex::new(State { compute, copy, newest: None }),
+            completions: Events::completions(device.clone()),
+            timestamps: Events::timestamps(device.clone()),
+            spin,
+            device,
+        })
+    }
+
+    /// Converts the error of a batch whose commands the device executes as they are appended. If it has got some of
+    /// them, the device counts as lost: its state is unknown, and trying the batch again would run them twice.
+    fn half_submitted(&self, error: Error, appended: bool) -> Error {
+        if appended { self.device.lose(|| format!("in the middle of a batch: {error}")) } else { error }
+    }
+
+    /// Lets the driver put the thread to sleep until a batch has completed, but no longer than [`NAP`].
+    fn sleep(&self, done: &Event) -> Result<()> {
+        if done.sleep(NAP.as_nanos() as u64)? {
+            return Ok(());
+        }
+        // SAFETY: the context is alive.
+        let code = unsafe { (self.device.api.context_get_status)(self.device.context) };
+        self.device.check("zeContextGetStatus", code)
+    }
+
+    /// Returns an empty list for a queue.
+    fn idle_list(&self, queue: CommandQueueHandle, group: u32) -> Result<List> {
+        let idle = &mut self.progress.lock().idle;
+        let found = idle.iter().position(|list| list.group == group).map(|index| idle.swap_remove(index));
+        match found {
+            None => List::new(&self.device, queue, group),
+            Some(mut list) => list.reset().map(|()| list),
+        }
+    }
+}
+
+impl explicit::Queue<LevelZero> for Queue {
+    /// Records a batch and submits it.
+    fn submit(&self, steps: &[Step], memory: &Memory, kernels: &Kernels, timed: bool) -> Result<Ticket> {
+        let info = &self.device.adapter.info;
+        let kernels = kernels.all();
+        let plan = Plan::new(steps, &memory.buffers(), &kernels, info.limits.max_groups)?;
+        if timed && !info.features.timestamps {
+            return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
+        }
+        // Events and lists of completed batches are reused.
+        self.completed()?;
+        let state = &mut *self.state.lock();
+        let done = Arc::new(self.completions.take()?);
+        let engine = state.engine(&plan);
+        // An engine keeps the order by itself, or by the barrier at the start of each batch.
+        let after = state.newest.as_ref().filter(|(group, _)| *group != engine.group).map(|(_, event)| event.clone());
+        let since = timed.then(|| Moment::now(&self.device)).transpose()?;
+        let timestamps = timed.then_some(&self.timestamps);
+        let (list, steps) = match engine.entry {
+            Entry::Immediate(list) => {
+                let mut recorder = Recorder::in_order(list, &self.device);
+                let recorded = recorder.record(&plan, after.as_deref(), &done, timestamps);
+                (None, recorded.map_err(|error| self.half_submitted(error, recorder.appended))?)
+            }
+            Entry::Queue(queue) => {
+                let mut list = self.idle_list(queue, engine.group)?;
+                let steps = list.recorder().record(&plan, after.as_deref(), &done, timestamps)?;
+                list.execute(queue)?;
+                (Some(list), steps)
+            }
+        };
+        state.newest = Some((engine.group, done.clone()));
+        let timing = since.map(|since| Timing { since, steps });
+        let progress = &mut *self.progress.lock();
+        progress.submitted += 1;
+        progress.in_flight.push_back(Batch { done, list, timing, _after: after });
+        Ok(Ticket(progress.submitted))
+    }
+
+    fn completed(&self) -> Result<Ticket> {
+        let progress = &mut *self.progress.lock();
+        while let Some(batch) = progress.in_flight.front() {
+            if !batch.done.is_signalled()? {
+                break;
+            }
+            progress.retire(&self.device);
+        }
+        Ok(Ticket(progress.completed))
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<Ticket> {
+        let done = self.progress.lock().done(ticket)?;
+        let start = Instant::now();
+        loop {
+            self.device.alive()?;
+            let completed = self.completed()?;
+            match &done {
+                Some(done) if completed < ticket => {
+                    if start.elapsed() < self.spin {
+                        std::hint::spin_loop();
+                    } else {
+                        self.sleep(done)?;
+                    }
+                }
+                _ => return Ok(completed),
+            }
+        }
+    }
+
+    fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+        self.completed()?;
+        self.progress.lock().timings.remove(&ticket.0).unwrap_or_else(|| {
+            let message = format!("batch {} was not timed, has not completed, or has been asked for", ticket.0);
+            Err(Error::InvalidArgument { op: "timings", message })
+        })
+    }
+
+    fn finish(&mut self) -> Result<Ticket> {
+        let newest = Ticket(self.progress.get_mut().submitted);
+        self.wait(newest)
+    }
+}
+
+impl State {
+    /// Returns the engine for a batch.
+    fn engine(&self, plan: &Plan<'_>) -> &Engine {
+        match &self.copy {
+            Some(copy) if plan.transfer.is_some_and(|bytes| bytes >= COPY_ENGINE_BYTES) => copy,
+            _ => &self.compute,
+        }
+    }
+}
+
+impl Progress {
+    /// Keeps what the oldest batch leaves behind. The batch has completed.
+    fn retire(&mut self, device: &Device) {
+        let Some(batch) = self.in_flight.pop_front() else { return };
+        self.completed += 1;
+        self.idle.extend(batch.list);
+        if let Some(timing) = batch.timing {
+            self.timings.insert(self.completed, timing.ranges(device.adapter.clock));
+        }
+    }
+
+    /// Returns the event at the end of a batch. `None` if the batch has completed.
+    fn done(&self, ticket: Ticket) -> Result<Option<Arc<Event>>> {
+        if ticket.0 > self.submitted {
+            let message = format!("batch {} was not submitted yet, the newest is {}", ticket.0, self.submitted);
+            return Err(Error::InvalidArgument { op: "wait", message });
+        }
+        let index = ticket.0.checked_sub(self.completed + 1);
+        Ok(index.and_then(|index| self.in_flight.get(index as usize)).map(|batch| batch.done.clone()))
+    }
+}
+
+impl Engine {
+    fn new(device: &Arc<Device>, group: u32) -> Result<Engine> {
+        let Device { api, adapter, context, .. } = &**device;
+        let desc = CommandQueueDesc { ordinal: group, mode: CommandQueueMode::ASYNCHRONOUS, ..Default::default() };
+        let entry = if adapter.in_order {
+            let desc = CommandQueueDesc { flags: CommandQueueFlags::IN_ORDER, ..desc };
+            let mut list = CommandListHandle::NULL;
+            // SAFETY: context and device belong together, and the structures outlive the call.
+            let code = unsafe { (api.command_list_create_immediate)(*context, adapter.device, &desc, &mut list) };
+            device.check("zeCommandListCreateImmediate", code)?;
+            Entry::Immediate(list)
+        } else {
+            let mut queue = CommandQueueHandle::NULL;
+            // SAFETY: see above.
+            let code = unsafe { (api.command_queue_create)(*context, adapter.device, &desc, &mut queue) };
+            device.check("zeCommandQueueCreate", code)?;
+            Entry::Queue(queue)
+        };
+        Ok(Engine { group, entry, device: device.clone() })
+    }
+}
+
+impl Drop for Engine {
+    /// The backend has called [`Queue::finish`], or the device is lost. But the device may not have finished with the
+    /// last commands yet.
+    fn drop(&mut self) {
+        let Device { api, .. } = &*self.device;
+        match self.entry {
+            Entry::Immediate(list) => {
+                if let Some(synchronize) = api.command_list_host_synchronize {
+                    // SAFETY: the list is alive.
+                    let code = unsafe { synchronize(list, self.device.patience()) };
+                    self.device.log_failure("zeCommandListHostSynchronize", code);
+                }
+                // SAFETY: nobody else has the list, and the device no longer uses it, or is lost.
+                self.device.log_failure("zeCommandListDestroy", unsafe { (api.command_list_destroy)(list) });
+            }
+            Entry::Queue(queue) => {
+                // SAFETY: the queue is alive.
+                let code = unsafe { (api.command_queue_synchronize)(queue, self.device.patience()) };
+                self.device.log_failure("zeCommandQueueSynchronize", code);
+                // SAFETY: nobody else has the queue, and the device no longer uses it, or is lost.
+                self.device.log_failure("zeCommandQueueDestroy", unsafe { (api.command_queue_destroy)(queue) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(device_tests)]
+mod tests {
+    use super::super::tests::open;
+    use crate::backend::contract::Backend;
+
+    #[test]
+    fn lists_and_events_are_used_anew() {
+        let backend = open();
+        for _ in 0..1000 {
+            let ticket = backend.submit(&[], true).unwrap();
+            backend.wait(ticket).unwrap();
+        }
+        let progress = backend.queue.progress.lock();
+        assert_eq!((progress.submitted, progress.completed, progress.in_flight.len()), (1000, 1000, 0));
+        assert!(progress.idle.len() <= 2, "{} lists", progress.idle.len());
+        drop(progress);
+        // The newest batch keeps its event for the next one to wait for.
+        assert!(backend.queue.completions.made() <= 3);
+    }
+}

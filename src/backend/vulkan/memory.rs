@@ -1,0 +1,354 @@
+//! Buffers, and the memory behind them.
+
+use super::device::Device;
+use crate::backend::contract::{BufferId, MemoryUse};
+use crate::backend::explicit;
+use crate::backend::info::MemoryKind;
+use crate::backend::rules::unknown_buffer;
+use crate::backend::slots::Slots;
+use crate::base::backend_kind::BackendKind;
+use crate::base::error::{Error, Result};
+use ash::vk;
+use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme, Allocator, AllocatorCreateDesc};
+use gpu_allocator::{AllocationError, AllocationSizes, MemoryLocation};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use std::cmp::Reverse;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The usage of every buffer.
+const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
+    vk::BufferUsageFlags::STORAGE_BUFFER.as_raw()
+        | vk::BufferUsageFlags::TRANSFER_SRC.as_raw()
+        | vk::BufferUsageFlags::TRANSFER_DST.as_raw(),
+);
+
+/// Buffers share memory blocks, which start small and double. So a small program stays small.
+const FIRST_BLOCK: u64 = 16 << 20;
+const LARGEST_DEVICE_BLOCK: u64 = 256 << 20;
+const LARGEST_HOST_BLOCK: u64 = 64 << 20;
+
+/// The live buffers of a device.
+pub(super) struct Memory {
+    buffers: RwLock<Slots<Buffer>>,
+    /// Dropped before the device, on which it frees its blocks.
+    allocator: Mutex<Allocator>,
+    device: Arc<Device>,
+}
+
+/// A buffer with its memory.
+pub(super) struct Buffer {
+    /// The driver's handle.
+    pub handle: vk::Buffer,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its address for kernels, if the device has buffer addresses.
+    pub address: Option<vk::DeviceAddress>,
+    allocation: Allocation,
+    heap: usize,
+}
+
+/// A buffer's memory as the host sees it. Valid as long as the buffer is.
+pub(super) struct HostView {
+    pointer: NonNull<u8>,
+    bytes: usize,
+    /// What to flush or invalidate, if the memory is not coherent.
+    range: Option<vk::MappedMemoryRange<'static>>,
+}
+
+// SAFETY: it is only an address and a length. Those who hold the buffer order the accesses through it.
+unsafe impl Send for HostView {}
+
+impl Memory {
+    /// Creates an allocator without memory.
+    pub fn new(device: Arc<Device>) -> Result<Memory> {
+        let sizes = AllocationSizes::new(FIRST_BLOCK, FIRST_BLOCK)
+            .with_max_device_memblock_size(LARGEST_DEVICE_BLOCK)
+            .with_max_host_memblock_size(LARGEST_HOST_BLOCK);
+        let description = AllocatorCreateDesc {
+            instance: device.instance.raw.clone(),
+            device: device.raw.clone(),
+            physical_device: device.adapter.physical,
+            debug_settings: Default::default(),
+            buffer_device_address: device.adapter.addresses,
+            allocation_sizes: sizes,
+        };
+        let allocator = Allocator::new(&description).map_err(|error| driver_error(&error))?;
+        Ok(Memory { buffers: RwLock::new(Slots::new()), allocator: Mutex::new(allocator), device })
+    }
+
+    /// Finds memory for a buffer, and binds it.
+    fn bind(&self, handle: vk::Buffer, bytes: u64, memory: MemoryUse) -> Result<Buffer> {
+        // SAFETY: the buffer is of this device.
+        let mut requirements = unsafe { self.device.raw.get_buffer_memory_requirements(handle) };
+        let properties = &self.device.adapter.memory;
+        let Some(index) = choose_type(properties, requirements.memory_type_bits, memory) else {
+            let feature = format!("memory for {memory:?} buffers");
+            return Err(Error::Unsupported { feature, device: self.device.describe() });
+        };
+        let kind = properties.memory_types[index];
+        if !kind.property_flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT) {
+            // Flushing or invalidating this buffer must never touch another one.
+            let atom = self.device.adapter.base.limits.non_coherent_atom_size.max(1);
+            requirements.alignment = requirements.alignment.max(atom);
+            requirements.size = requirements.size.next_multiple_of(atom);
+        }
+        requirements.memory_type_bits = 1 << index;
+        let heap = kind.heap_index as usize;
+        let allocation = self.find(handle, requirements, heap)?;
+        // SAFETY: the allocation is of this device and fits the buffer's requirements; the buffer has no memory yet.
+        let bound = unsafe { self.device.raw.bind_buffer_memory(handle, allocation.memory(), allocation.offset()) };
+        if let Err(error) = self.device.check("vkBindBufferMemory", bound) {
+            self.release(allocation);
+            return Err(error);
+        }
+        self.device.count_allocated(heap, allocation.size());
+        let address = self.device.adapter.addresses.then(|| {
+            let info = vk::BufferDeviceAddressInfo::default().buffer(handle);
+            // SAFETY: the device has the feature, and the buffer its memory and the usage.
+            unsafe { self.device.raw.get_buffer_device_address(&info) }
+        });
+        Ok(Buffer { handle, bytes, address, allocation, heap })
+    }
+
+    /// Takes memory from a shared block. If the heap has no room for another block, takes memory for this buffer alone.
+    fn find(&self, handle: vk::Buffer, requirements: vk::MemoryRequirements, heap: usize) -> Result<Allocation> {
+        let mut description = AllocationCreateDesc {
+            name: "buffer",
+            requirements,
+            // The requirements allow only one memory type, which is chosen already.
+            location: MemoryLocation::Unknown,
+            linear: true,
+            allocation_scheme: AllocationScheme::GpuAllocatorManaged,
+        };
+        let mut allocator = self.allocator.lock();
+        let found = allocator.allocate(&description).or_else(|_| {
+            description.allocation_scheme = AllocationScheme::DedicatedBuffer(handle);
+            allocator.allocate(&description)
+        });
+        found.map_err(|error| {
+            if is_exhaustion(&error) {
+                self.device.out_of_memory(requirements.size, heap)
+            } else {
+                driver_error(&error)
+            }
+        })
+    }
+
+    fn destroy(&self, buffer: Buffer) {
+        self.device.count_freed(buffer.heap, buffer.allocation.size());
+        // SAFETY: by the contract no unfinished batch uses it, and its number no longer finds it.
+        unsafe { self.device.raw.destroy_buffer(buffer.handle, None) };
+        self.release(buffer.allocation);
+    }
+
+    fn release(&self, allocation: Allocation) {
+        if let Err(error) = self.allocator.lock().free(allocation) {
+            log::error!("Vulkan: memory was not freed: {error}");
+        }
+    }
+
+    /// Returns the live buffers, to look up many at once.
+    pub fn buffers(&self) -> RwLockReadGuard<'_, Slots<Buffer>> {
+        self.buffers.read()
+    }
+
+    /// Makes the host see what the device wrote, if the memory is not coherent.
+    fn invalidate(&self, view: &HostView) -> Result<()> {
+        let Some(range) = view.range else { return Ok(()) };
+        // SAFETY: the range lies within mapped memory, in whole atoms.
+        let invalidated = unsafe { self.device.raw.invalidate_mapped_memory_ranges(&[range]) };
+        self.device.check("vkInvalidateMappedMemoryRanges", invalidated)
+    }
+}
+
+impl explicit::Memory for Memory {
+    type View = HostView;
+
+    fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
+        if bytes > self.device.adapter.info.limits.max_buffer_bytes {
+            return Err(self.device.too_large(bytes));
+        }
+        let addressed = match self.device.adapter.addresses {
+            true => vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS,
+            false => vk::BufferUsageFlags::empty(),
+        };
+        let info = vk::BufferCreateInfo::default()
+            .size(bytes)
+            .usage(USAGE | addressed)
+            .sharing_mode(vk::SharingMode::EXCLUSIVE);
+        // SAFETY: the device is alive, and the size is within its limits.
+        let handle = self.device.check("vkCreateBuffer", unsafe { self.device.raw.create_buffer(&info, None) })?;
+        match self.bind(handle, bytes, memory) {
+            Ok(buffer) => Ok(BufferId(self.buffers.write().insert(buffer))),
+            Err(error) => {
+                // SAFETY: nothing else has the handle.
+                unsafe { self.device.raw.destroy_buffer(handle, None) };
+                Err(error)
+            }
+        }
+    }
+
+    fn free(&self, buffer: BufferId) {
+        let removed = self.buffers.write().remove(buffer.0);
+        match removed {
+            Some(buffer) => self.destroy(buffer),
+            None => log::error!("Vulkan: {buffer:?} was freed, but does not exist"),
+        }
+    }
+
+    /// Copies `bytes` to the start of a buffer. The next submission makes them visible to the device.
+    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
+        let view = self.host_view(buffer, bytes.len() as u64, "write")?;
+        // The last atom goes beyond `bytes`. The flush must not overwrite what the device wrote there.
+        self.invalidate(&view)?;
+        // SAFETY: the view has at least that many bytes. By the contract no unfinished batch uses the buffer.
+        unsafe { view.pointer.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        if let Some(range) = view.range {
+            // SAFETY: the range lies within mapped memory, in whole atoms.
+            let flushed = unsafe { self.device.raw.flush_mapped_memory_ranges(&[range]) };
+            self.device.check("vkFlushMappedMemoryRanges", flushed)?;
+        }
+        Ok(())
+    }
+
+    fn host_view(&self, buffer: BufferId, bytes: u64, op: &'static str) -> Result<HostView> {
+        let buffers = self.buffers.read();
+        let found = buffers.get(buffer.0).ok_or_else(|| unknown_buffer(op, buffer))?;
+        let pointer = found.allocation.mapped_ptr();
+        let (Some(pointer), true) = (pointer, bytes <= found.bytes) else {
+            let message = format!("the host cannot reach {bytes} bytes of {buffer:?}, which has {}", found.bytes);
+            return Err(Error::InvalidArgument { op, message });
+        };
+        let coherent = found.allocation.memory_properties().contains(vk::MemoryPropertyFlags::HOST_COHERENT);
+        let range = (!coherent).then(|| {
+            vk::MappedMemoryRange::default()
+                // SAFETY: the handle is used only while the buffer lives, for calls that do not change the memory
+                // object.
+                .memory(unsafe { found.allocation.memory() })
+                .offset(found.allocation.offset())
+                .size(found.allocation.size())
+        });
+        Ok(HostView { pointer: pointer.cast(), bytes: bytes as usize, range })
+    }
+
+    unsafe fn read<'a>(&self, view: &'a HostView) -> Result<&'a [u8]> {
+        self.invalidate(view)?;
+        // SAFETY: mapped, of that length, and the caller keeps it alive and unwritten.
+        Ok(unsafe { std::slice::from_raw_parts(view.pointer.as_ptr(), view.bytes) })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let left: Vec<_> = self.buffers.get_mut().drain().collect();
+        left.into_iter().for_each(|buffer| self.destroy(buffer));
+    }
+}
+
+/// Chooses the memory type for a buffer, among the types whose bits are set in `allowed`.
+fn choose_type(properties: &vk::PhysicalDeviceMemoryProperties, allowed: u32, memory: MemoryUse) -> Option<usize> {
+    let types = properties.memory_types_as_slice().iter().enumerate();
+    types
+        .filter(|(index, _)| allowed & (1 << index) != 0)
+        .filter_map(|(index, kind)| {
+            let heap_size = properties.memory_heaps.get(kind.heap_index as usize)?.size;
+            Some((rank(kind.property_flags, heap_size, memory)?, Reverse(index)))
+        })
+        .max()
+        .map(|(_, Reverse(index))| index)
+}
+
+/// Returns how well a memory type suits, or `None` if it does not. Drivers list the fastest of equally good types
+/// first.
+fn rank(flags: vk::MemoryPropertyFlags, heap_size: u64, memory: MemoryUse) -> Option<[u64; 3]> {
+    let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
+    let visible = vk::MemoryPropertyFlags::HOST_VISIBLE;
+    let coherent = vk::MemoryPropertyFlags::HOST_COHERENT;
+    let cached = vk::MemoryPropertyFlags::HOST_CACHED;
+    // Types with other properties have special purposes, and most of them need a feature to be enabled.
+    if !(local | visible | coherent | cached).contains(flags) {
+        return None;
+    }
+    let has = |flag| u64::from(flags.contains(flag));
+    let lacks = |flag| u64::from(!flags.contains(flag));
+    let needed = if memory == MemoryUse::Kernels(MemoryKind::Device) { local } else { visible };
+    flags.contains(needed).then(|| match memory {
+        MemoryUse::Kernels(MemoryKind::Device) => [heap_size, lacks(visible), 0],
+        // If the host cannot reach the device's own memory, `Shared` is the host's memory.
+        MemoryUse::Kernels(MemoryKind::Shared) => [has(local), has(cached), has(coherent)],
+        MemoryUse::Kernels(MemoryKind::Host) => [lacks(local), has(cached), has(coherent)],
+        // The host writes its own memory faster than the device's across the bus.
+        MemoryUse::Upload => [lacks(local), has(coherent), has(cached)],
+        // The host reads uncached memory at a hundredth of the speed.
+        MemoryUse::Readback => [has(cached), has(coherent), lacks(local)],
+    })
+}
+
+/// Returns whether the allocator ran out of memory. The allocator has a variant for `ERROR_OUT_OF_DEVICE_MEMORY`. Of
+/// the driver's other codes it keeps only the name.
+fn is_exhaustion(error: &AllocationError) -> bool {
+    match error {
+        AllocationError::OutOfMemory | AllocationError::FailedToMap(_) => true,
+        AllocationError::Internal(text) => text.contains("OUT_OF_HOST_MEMORY") || text.contains("TOO_MANY_OBJECTS"),
+        _ => false,
+    }
+}
+
+/// Returns the crate's error for any other failure of the allocator.
+fn driver_error(error: &AllocationError) -> Error {
+    Error::Driver { backend: BackendKind::Vulkan, call: "vkAllocateMemory", message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vk::MemoryPropertyFlags as Flags;
+
+    fn properties(heaps: &[u64], types: &[(Flags, u32)]) -> vk::PhysicalDeviceMemoryProperties {
+        let mut properties = vk::PhysicalDeviceMemoryProperties {
+            memory_heap_count: heaps.len() as u32,
+            memory_type_count: types.len() as u32,
+            ..Default::default()
+        };
+        for (heap, size) in properties.memory_heaps.iter_mut().zip(heaps) {
+            heap.size = *size;
+        }
+        for (kind, (flags, heap)) in properties.memory_types.iter_mut().zip(types) {
+            (kind.property_flags, kind.heap_index) = (*flags, *heap);
+        }
+        properties
+    }
+
+    /// Returns the types for device, shared and host memory, for uploads and for readback.
+    fn choices(properties: &vk::PhysicalDeviceMemoryProperties, allowed: u32) -> [Option<usize>; 5] {
+        let [device, shared, host] = [MemoryKind::Device, MemoryKind::Shared, MemoryKind::Host].map(MemoryUse::Kernels);
+        [device, shared, host, MemoryUse::Upload, MemoryUse::Readback].map(|m| choose_type(properties, allowed, m))
+    }
+
+    #[test]
+    fn a_discrete_gpu_keeps_staging_in_the_hosts_memory() {
+        let host = Flags::HOST_VISIBLE | Flags::HOST_COHERENT;
+        let discrete = properties(
+            &[8 << 30, 32 << 30, 256 << 20],
+            &[
+                (Flags::DEVICE_LOCAL | Flags::DEVICE_COHERENT_AMD, 0),
+                (Flags::DEVICE_LOCAL, 0),
+                (host, 1),
+                (host | Flags::DEVICE_LOCAL, 2),
+                (host | Flags::HOST_CACHED, 1),
+            ],
+        );
+        assert_eq!(choices(&discrete, !0), [Some(1), Some(3), Some(4), Some(4), Some(4)]);
+        assert_eq!(choices(&discrete, 0b10111), [Some(1), Some(4), Some(4), Some(4), Some(4)]);
+        assert_eq!(choices(&discrete, 0b1000), [Some(3); 5]);
+        assert_eq!(choices(&discrete, 0b0001), [None; 5]);
+    }
+
+    #[test]
+    fn memory_that_the_host_reads_is_cached_even_if_it_is_not_coherent() {
+        let shared = Flags::DEVICE_LOCAL | Flags::HOST_VISIBLE;
+        let mobile = properties(&[4 << 30], &[(shared | Flags::HOST_COHERENT, 0), (shared | Flags::HOST_CACHED, 0)]);
+        assert_eq!(choices(&mobile, !0), [Some(0), Some(1), Some(1), Some(0), Some(1)]);
+    }
+}

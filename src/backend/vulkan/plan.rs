@@ -1,0 +1,91 @@
+//! Checked steps: every number is looked up and every rule checked, so recording cannot fail half-way.
+
+use super::kernel::{Kernel, Pipeline};
+use super::memory::Buffer;
+use crate::backend::contract::{Command, Region, Step};
+use crate::backend::rules::{check_copy, find_buffer, find_kernel, find_sides};
+use crate::backend::slots::Slots;
+use crate::base::error::Result;
+use ash::vk;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+
+/// A batch ready to be recorded.
+pub(super) struct Plan<'a> {
+    /// The actions, each with whether it waits for those before it.
+    pub actions: Vec<(bool, Action<'a>)>,
+    /// The layouts of the dispatches' descriptor sets, in order.
+    pub layouts: Vec<vk::DescriptorSetLayout>,
+    /// The number of buffers in each of these sets.
+    pub set_lengths: Vec<usize>,
+    /// The buffers in these sets, one set after the other.
+    pub buffers: Vec<vk::DescriptorBufferInfo>,
+}
+
+/// What to record for a step.
+pub(super) enum Action<'a> {
+    /// The parameters are followed by the addresses of buffers that are not bound.
+    Dispatch {
+        pipeline: Pipeline,
+        parameters: Cow<'a, [u32]>,
+        groups: [u32; 3],
+    },
+    Copy {
+        src: vk::Buffer,
+        dst: vk::Buffer,
+        pieces: Pieces,
+    },
+}
+
+/// The pieces that a box of bytes is copied in.
+type Pieces = SmallVec<[vk::BufferCopy; 1]>;
+
+impl<'a> Plan<'a> {
+    /// Looks up and checks steps among the live buffers and kernels. `max_groups` limits the workgroups in each
+    /// dimension.
+    pub fn new(steps: &'a [Step], live: &Slots<Buffer>, kernels: &[Kernel], max_groups: u32) -> Result<Plan<'a>> {
+        let mut plan = Plan {
+            actions: Vec::with_capacity(steps.len()),
+            layouts: Vec::with_capacity(steps.len()),
+            set_lengths: Vec::with_capacity(steps.len()),
+            buffers: Vec::with_capacity(4 * steps.len()),
+        };
+        for step in steps {
+            let action = match &step.command {
+                Command::Dispatch { kernel, buffers, parameters, groups } => {
+                    let kernel = find_kernel(kernels, *kernel)?;
+                    kernel.signature().check(buffers.len(), parameters.len(), *groups, max_groups)?;
+                    let mut parameters = Cow::from(parameters.as_slice());
+                    for buffer in buffers {
+                        let buffer = find_buffer(live, *buffer)?;
+                        if kernel.addresses {
+                            let address = buffer.address.unwrap_or_default();
+                            parameters.to_mut().extend([address as u32, (address >> 32) as u32]);
+                            continue;
+                        }
+                        plan.buffers.push(vk::DescriptorBufferInfo {
+                            buffer: buffer.handle,
+                            offset: 0,
+                            range: buffer.bytes,
+                        });
+                    }
+                    plan.layouts.push(kernel.pipeline.set_layout);
+                    plan.set_lengths.push(if kernel.addresses { 0 } else { kernel.bindings });
+                    Action::Dispatch { pipeline: kernel.pipeline, parameters, groups: *groups }
+                }
+                Command::CopyRegion { src, dst, region } => {
+                    let [src, dst] = find_sides(live, *src, *dst)?;
+                    check_copy(region, src.bytes, dst.bytes)?;
+                    Action::Copy { src: src.handle, dst: dst.handle, pieces: pieces(region) }
+                }
+            };
+            plan.actions.push((step.barrier, action));
+        }
+        Ok(plan)
+    }
+}
+
+/// Returns a piece for each row of a region. The region has passed its check.
+fn pieces(region: &Region) -> Pieces {
+    region.rows().map(|row| vk::BufferCopy { src_offset: row.src, dst_offset: row.dst, size: row.bytes }).collect()
+}

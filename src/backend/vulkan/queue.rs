@@ -1,0 +1,260 @@
+//! The queue: submission, and the timeline semaphore that counts completed batches.
+
+use super::Vulkan;
+use super::batch::Batch;
+use super::clock::{Clock, Moment};
+use super::device::Device;
+use super::kernel::Kernels;
+use super::memory::Memory;
+use super::plan::Plan;
+use super::validation;
+use crate::backend::contract::{Step, Ticket};
+use crate::backend::explicit::{self, Queue as _};
+use crate::backend::info::DeviceKind;
+use crate::base::clock;
+use crate::base::error::{Error, Result};
+use ash::vk;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a wait polls before it lets the driver put the thread to sleep. Waking up costs about 20 us, more than many
+/// batches take.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// How long a wait sleeps before it checks whether another thread has found the device lost.
+const NAP: Duration = Duration::from_secs(1);
+
+/// The one queue of a device.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// Its value is the number of the newest completed batch.
+    timeline: vk::Semaphore,
+    /// How long to poll.
+    spin: Duration,
+    clock: Clock,
+    device: Arc<Device>,
+}
+
+/// The state that submissions change.
+struct State {
+    queue: vk::Queue,
+    /// The number of the newest batch.
+    submitted: u64,
+    /// Submitted batches, oldest first, each with its number.
+    in_flight: VecDeque<(u64, Batch)>,
+    /// Batches for reuse.
+    idle: Vec<Batch>,
+    /// The timestamps of completed batches that nobody has asked for yet.
+    timestamps: HashMap<u64, Vec<u64>>,
+}
+
+impl Queue {
+    /// Creates the queue of a device. There must be only one per device: it holds the only lock on the driver's queue.
+    pub fn new(device: Arc<Device>) -> Result<Queue> {
+        // SAFETY: the device was created with a queue of this family.
+        let queue = unsafe { device.raw.get_device_queue(device.adapter.queue_family, 0) };
+        let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
+        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        // SAFETY: the feature is enabled.
+        let timeline = device.check("vkCreateSemaphore", unsafe { device.raw.create_semaphore(&info, None) })?;
+        let state =
+            State { queue, submitted: 0, in_flight: VecDeque::new(), idle: Vec::new(), timestamps: HashMap::new() };
+        // A driver that runs on the processor needs the core that a poll would take.
+        let spin = if device.adapter.info.kind == DeviceKind::Cpu { Duration::ZERO } else { SPIN };
+        Ok(Queue { state: Mutex::new(state), timeline, spin, clock: Clock::new(&device), device })
+    }
+
+    /// Lets the driver put the thread to sleep until a batch has completed, but no longer than [`NAP`].
+    fn sleep(&self, ticket: Ticket) -> Result<()> {
+        let (semaphores, values) = ([self.timeline], [ticket.0]);
+        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        // SAFETY: the semaphore is of this device, and a timeline.
+        match unsafe { self.device.raw.wait_semaphores(&info, NAP.as_nanos() as u64) } {
+            Ok(()) | Err(vk::Result::TIMEOUT) => Ok(()),
+            Err(code) => Err(self.device.error("vkWaitSemaphores", code)),
+        }
+    }
+
+    /// Returns a batch that the device does not execute.
+    fn idle_batch(&self) -> Result<Batch> {
+        self.recycle(self.completed()?)?;
+        let idle = self.state.lock().idle.pop();
+        idle.map_or_else(|| Batch::new(self.device.clone()), Ok)
+    }
+
+    /// Keeps completed batches for reuse, and keeps their timestamps.
+    fn recycle(&self, completed: Ticket) -> Result<()> {
+        let state = &mut *self.state.lock();
+        while state.in_flight.front().is_some_and(|(number, _)| *number <= completed.0) {
+            let Some((number, batch)) = state.in_flight.pop_front() else { break };
+            if let Some(timestamps) = batch.timestamps()? {
+                state.timestamps.insert(number, timestamps);
+            }
+            state.idle.push(batch);
+        }
+        Ok(())
+    }
+
+    /// Returns the present moment.
+    fn moment(&self) -> Result<Moment> {
+        self.clock.moment(&self.device).unwrap_or_else(|| self.moment_by_batch())
+    }
+
+    /// Returns the present moment by a batch that only notes the time. It runs alone, so it runs at once. It takes no
+    /// ticket.
+    fn moment_by_batch(&self) -> Result<Moment> {
+        let mut batch = self.idle_batch()?;
+        batch.record_timestamp()?;
+        let mut state = self.state.lock();
+        let queue = state.queue;
+        // SAFETY: here and below, the lock guards the queue.
+        self.device.check("vkQueueWaitIdle", unsafe { self.device.raw.queue_wait_idle(queue) })?;
+        let commands = [batch.commands()];
+        let info = [vk::SubmitInfo::default().command_buffers(&commands)];
+        let before = clock::now();
+        // SAFETY: the commands are recorded and not submitted yet; they are waited for below.
+        let submitted = unsafe { self.device.raw.queue_submit(queue, &info, vk::Fence::null()) };
+        self.device.check("vkQueueSubmit", submitted)?;
+        // SAFETY: see above.
+        self.device.check("vkQueueWaitIdle", unsafe { self.device.raw.queue_wait_idle(queue) })?;
+        let span = before..clock::now();
+        let timestamps = batch.timestamps()?.unwrap_or_default();
+        state.idle.push(batch);
+        Ok(Moment::within(&self.device, span, timestamps.first().copied().unwrap_or_default()))
+    }
+}
+
+impl explicit::Queue<Vulkan> for Queue {
+    /// Records and submits a batch. Threads record side by side. The order of submission gives the tickets.
+    fn submit(&self, steps: &[Step], memory: &Memory, kernels: &Kernels, timed: bool) -> Result<Ticket> {
+        let info = &self.device.adapter.info;
+        let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), info.limits.max_groups)?;
+        if timed && !info.features.timestamps {
+            return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
+        }
+        let mut batch = self.idle_batch()?;
+        batch.record(&plan, timed)?;
+        // This is the last chance to refuse the batch. Once it is submitted, the caller must get its ticket.
+        validation::check()?;
+        let mut state = self.state.lock();
+        let number = state.submitted + 1;
+        let (commands, semaphores, values) = ([batch.commands()], [self.timeline], [number]);
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let info = [vk::SubmitInfo::default()
+            .command_buffers(&commands)
+            .signal_semaphores(&semaphores)
+            .push_next(&mut timeline)];
+        // SAFETY: the commands are recorded and not submitted yet, the lock guards the queue, and each number is higher
+        // than the one before. The batch is kept until the semaphore has that value.
+        let submitted = unsafe { self.device.raw.queue_submit(state.queue, &info, vk::Fence::null()) };
+        self.device.check("vkQueueSubmit", submitted)?;
+        state.submitted = number;
+        state.in_flight.push_back((number, batch));
+        Ok(Ticket(number))
+    }
+
+    fn completed(&self) -> Result<Ticket> {
+        // SAFETY: the semaphore is of this device, and a timeline.
+        let value = unsafe { self.device.raw.get_semaphore_counter_value(self.timeline) };
+        self.device.check("vkGetSemaphoreCounterValue", value).map(Ticket)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<Ticket> {
+        let submitted = self.state.lock().submitted;
+        if ticket.0 > submitted {
+            let message = format!("batch {} was not submitted yet, the newest is {submitted}", ticket.0);
+            return Err(Error::InvalidArgument { op: "wait", message });
+        }
+        let start = Instant::now();
+        loop {
+            self.device.alive()?;
+            let completed = self.completed()?;
+            if completed >= ticket {
+                self.recycle(completed)?;
+                return Ok(completed);
+            }
+            if start.elapsed() < self.spin {
+                std::hint::spin_loop();
+            } else {
+                self.sleep(ticket)?;
+            }
+        }
+    }
+
+    fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+        self.recycle(self.completed()?)?;
+        let timestamps = self.state.lock().timestamps.remove(&ticket.0).ok_or_else(|| {
+            let what = "was not timed, has not completed, or has told its timings before";
+            Error::InvalidArgument { op: "timings", message: format!("batch {} {what}", ticket.0) }
+        })?;
+        let moment = self.moment()?;
+        let pairs = timestamps.chunks_exact(2);
+        Ok(pairs.map(|pair| moment.host_time(pair[0])..moment.host_time(pair[1])).collect())
+    }
+
+    fn finish(&mut self) -> Result<Ticket> {
+        // SAFETY: nobody else has the queue any more.
+        let idle = unsafe { self.device.raw.device_wait_idle() };
+        self.device.check("vkDeviceWaitIdle", idle)?;
+        Ok(Ticket(self.state.get_mut().submitted))
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: nothing was submitted, or the backend has called `finish`: the device is idle, or lost.
+        unsafe { self.device.raw.destroy_semaphore(self.timeline, None) };
+    }
+}
+
+#[cfg(test)]
+#[cfg(device_tests)]
+mod tests {
+    use super::super::tests::open;
+    use super::*;
+    use crate::backend::contract::Backend;
+
+    #[test]
+    fn batches_are_used_anew() {
+        let backend = open();
+        for _ in 0..50 {
+            let ticket = backend.submit(&[], false).unwrap();
+            backend.wait(ticket).unwrap();
+        }
+        let state = backend.queue.state.lock();
+        assert_eq!((state.submitted, state.in_flight.len(), state.idle.len()), (50, 0, 1));
+    }
+
+    #[test]
+    fn timestamps_that_nobody_asks_for_hold_no_batch() {
+        let backend = open();
+        for number in 1..=50 {
+            let ticket = backend.submit(&[], true).unwrap();
+            assert_eq!(ticket, Ticket(number));
+            backend.wait(ticket).unwrap();
+        }
+        let idle = backend.queue.state.lock().idle.len();
+        assert_eq!(idle, 1);
+        assert_eq!(backend.timings(Ticket(7)).unwrap(), []);
+        assert_eq!(backend.queue.state.lock().timestamps.len(), 49);
+    }
+
+    #[test]
+    fn a_batch_tells_the_time_where_the_driver_does_not() {
+        let backend = open();
+        let before = clock::now();
+        let moment = backend.queue.moment_by_batch().unwrap();
+        let after = clock::now();
+        assert_eq!(backend.submit(&[], false).unwrap(), Ticket(1), "it took a ticket");
+        let told = backend.queue.moment().unwrap();
+        let later = clock::now();
+        // Each moment is the middle of a span that lies in one of these two.
+        assert!((before..=after).contains(&moment.host) && (after..=later).contains(&told.host));
+        // So the two clocks can differ by at most half of each.
+        let slack = (after - before) / 2 + (later - after) / 2;
+        assert!(moment.host_time(told.ticks).abs_diff(told.host) <= slack, "{slack}");
+    }
+}

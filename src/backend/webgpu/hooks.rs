@@ -1,0 +1,124 @@
+//! Replaces two Vulkan functions that wgpu calls. wgpu does not know a queue without graphics, nor kernels whose
+//! buffers the driver need not check.
+
+use ash::vk;
+use std::cell::Cell;
+use std::ffi::{CStr, c_void};
+use std::sync::OnceLock;
+use std::{mem, ptr};
+use wgpu::hal::vulkan::InstanceShared;
+
+/// The loader's functions. They find the driver by their first argument, for any instance.
+struct Loader {
+    barrier: vk::PFN_vkCmdPipelineBarrier,
+    create_pipelines: vk::PFN_vkCreateComputePipelines,
+    /// Keeps the loader in memory.
+    _entry: ash::Entry,
+}
+
+static LOADER: OnceLock<Loader> = OnceLock::new();
+
+thread_local! {
+    /// Whether the pipelines that this thread creates are of trusted kernels.
+    static UNCHECKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes the pipelines that `create` creates run without bounds checks, if the device can choose.
+pub(super) fn unchecked<T>(create: impl FnOnce() -> T) -> T {
+    /// wgpu may panic meanwhile.
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            UNCHECKED.set(false);
+        }
+    }
+    let _reset = Reset;
+    UNCHECKED.set(true);
+    create()
+}
+
+/// Returns the device with two functions replaced. `choosable` says whether robustness can be chosen for each pipeline.
+pub(super) fn install(instance: &InstanceShared, device: ash::Device, choosable: bool) -> ash::Device {
+    let raw = instance.raw_instance();
+    let (global, own) = (instance.entry().static_fn().get_instance_proc_addr, raw.fp_v1_0().get_device_proc_addr);
+    LOADER.get_or_init(|| {
+        // SAFETY: the instance is alive.
+        let find = |name: &CStr| unsafe { global(raw.handle(), name.as_ptr()) };
+        let functions = device.fp_v1_0();
+        // SAFETY: these are the types of the functions of those names.
+        unsafe {
+            Loader {
+                barrier: find(c"vkCmdPipelineBarrier").map_or(functions.cmd_pipeline_barrier, |it| mem::transmute(it)),
+                create_pipelines: find(c"vkCreateComputePipelines")
+                    .map_or(functions.create_compute_pipelines, |it| mem::transmute(it)),
+                _entry: instance.entry().clone(),
+            }
+        }
+    });
+    let load = |name: &CStr| match name {
+        _ if name == c"vkCmdPipelineBarrier" => compute_barrier as vk::PFN_vkCmdPipelineBarrier as *const c_void,
+        _ if choosable && name == c"vkCreateComputePipelines" => {
+            create_pipelines as vk::PFN_vkCreateComputePipelines as *const c_void
+        }
+        // SAFETY: the device is alive.
+        _ => unsafe { own(device.handle(), name.as_ptr()) }.map_or(ptr::null(), |found| found as *const c_void),
+    };
+    // SAFETY: the functions are the device's own, except two, which call them through the loader.
+    unsafe { ash::Device::load_with(load, device.handle()) }
+}
+
+/// wgpu's barriers name every stage that runs shaders. A queue without graphics has only one of them.
+unsafe extern "system" fn compute_barrier(
+    commands: vk::CommandBuffer,
+    before: vk::PipelineStageFlags,
+    after: vk::PipelineStageFlags,
+    dependencies: vk::DependencyFlags,
+    memory_count: u32,
+    memory: *const vk::MemoryBarrier<'_>,
+    buffer_count: u32,
+    buffers: *const vk::BufferMemoryBarrier<'_>,
+    image_count: u32,
+    images: *const vk::ImageMemoryBarrier<'_>,
+) {
+    let Some(loader) = LOADER.get() else { return };
+    let graphics = vk::PipelineStageFlags::VERTEX_SHADER | vk::PipelineStageFlags::FRAGMENT_SHADER;
+    let [before, after] = [before, after].map(|stages| stages & !graphics);
+    // SAFETY: as the caller promises. Its commands use no graphics stages.
+    unsafe {
+        (loader.barrier)(
+            commands,
+            before,
+            after,
+            dependencies,
+            memory_count,
+            memory,
+            buffer_count,
+            buffers,
+            image_count,
+            images,
+        );
+    }
+}
+
+/// Trusted kernels keep within their buffers by themselves, but wgpu makes the driver check all kernels.
+unsafe extern "system" fn create_pipelines(
+    device: vk::Device,
+    cache: vk::PipelineCache,
+    count: u32,
+    infos: *const vk::ComputePipelineCreateInfo<'_>,
+    allocator: *const vk::AllocationCallbacks<'_>,
+    pipelines: *mut vk::Pipeline,
+) -> vk::Result {
+    let Some(loader) = LOADER.get() else { return vk::Result::ERROR_UNKNOWN };
+    let disabled = vk::PipelineRobustnessBufferBehaviorEXT::DISABLED;
+    let mut unchecked =
+        vk::PipelineRobustnessCreateInfoEXT::default().storage_buffers(disabled).uniform_buffers(disabled);
+    // SAFETY: as the caller promises, there are `count` of them.
+    let mut infos = unsafe { std::slice::from_raw_parts(infos, count as usize) }.to_vec();
+    if let ([info], true) = (&mut *infos, UNCHECKED.get()) {
+        unchecked.p_next = info.p_next;
+        info.p_next = ptr::from_ref(&unchecked).cast();
+    }
+    // SAFETY: as the caller promises. The device has the extension of the added structure, which outlives the call.
+    unsafe { (loader.create_pipelines)(device, cache, count, infos.as_ptr(), allocator, pipelines) }
+}

@@ -1,0 +1,106 @@
+//! Tests of this backend alone; `contract_tests.rs` tests the contract. Without a device, these tests fail.
+
+use super::*;
+use crate::backend::contract_tests::{
+    assert_computes, assert_lost, compile_add, copy, dispatch, download, is_child, read, upload,
+};
+use crate::backend::info::MemoryKind;
+use crate::base::backend_kind::BackendKind;
+
+/// Opens the first device.
+pub(super) fn open() -> WebGpuBackend {
+    pollster::block_on(WebGpuBackend::open(0)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn opening_a_device_that_is_not_there_fails() {
+    let error = pollster::block_on(WebGpuBackend::open(99)).err().unwrap();
+    assert!(matches!(error, Error::BackendUnavailable { backend: BackendKind::WebGpu, .. }), "{error}");
+}
+
+#[test]
+fn memory_of_every_kind_is_the_device_s() {
+    let backend = open();
+    assert_eq!((backend.info().host_visible, backend.info().unified_memory), (false, false));
+    assert_eq!((backend.info().memory, backend.budget()), (0, 0));
+    for kind in [MemoryKind::Device, MemoryKind::Shared, MemoryKind::Host] {
+        let buffer = backend.allocate(16, MemoryUse::Kernels(kind)).unwrap();
+        assert!(backend.write(buffer, &[0; 4]).is_err(), "the host reaches {kind} memory");
+    }
+}
+
+#[test]
+fn a_device_without_timestamps_says_so() {
+    let mut backend = open();
+    backend.info.features.timestamps = false;
+    for error in [backend.submit(&[], true).unwrap_err(), backend.timings(Ticket(1)).unwrap_err()] {
+        assert!(matches!(&error, Error::Unsupported { feature, .. } if feature == "timestamps"), "{error}");
+    }
+    backend.submit(&[], false).unwrap();
+}
+
+#[test]
+fn a_buffer_that_a_kernel_reads_and_writes_by_two_bindings_is_refused() {
+    let backend = open();
+    let kernel = compile_add(&backend);
+    let [x, y] = [[1.0; 4], [0.0; 4]].map(|data| upload(&backend, &data));
+    let good = dispatch(kernel, [x, x, y], 4, false);
+    let error = backend.submit(&[good.clone(), dispatch(kernel, [x, y, y], 4, true)], false).unwrap_err();
+    assert!(error.to_string().contains("conflict"), "{error}");
+    backend.submit(&[good], false).unwrap();
+    assert_eq!(download(&backend, y, 4), [2.0; 4]);
+}
+
+#[test]
+fn an_upload_buffer_is_written_once() {
+    let backend = open();
+    let staging = backend.allocate(16, MemoryUse::Upload).unwrap();
+    backend.write(staging, &[1; 16]).unwrap();
+    assert!(backend.write(staging, &[2; 16]).unwrap_err().to_string().contains("written before"));
+}
+
+/// Runs without validation, under which closing a device destroys it.
+#[test]
+fn a_closed_device_is_opened_again() {
+    if !is_child(concat!(module_path!(), "::a_closed_device_is_opened_again"), "0") {
+        return;
+    }
+    let (first, second) = (open(), open());
+    let [one, other] = [&first, &second].map(|backend| backend.gpu.device.clone());
+    assert_ne!(one, other);
+    assert_computes(&first);
+    drop(first);
+    let again = open();
+    assert_eq!(again.gpu.device, one);
+    assert_computes(&again);
+    assert_computes(&second);
+    one.destroy();
+    _ = std::iter::repeat_with(|| again.completed()).find_map(Result::err).unwrap();
+    drop((again, second));
+    assert_eq!(open().gpu.device, other, "what was lost is not opened again");
+}
+
+#[test]
+fn a_lost_device_fails_every_call_and_every_read() {
+    let backend = open();
+    let source = upload(&backend, &[1.0; 4]);
+    let readback = backend.allocate(16, MemoryUse::Readback).unwrap();
+    let ticket = backend.submit(&[copy(source, readback, 16, false)], false).unwrap();
+    let received = read(&backend, readback, 16, ticket);
+    backend.gpu.device.destroy();
+    // wgpu reports it when the batch has run.
+    let failed = std::iter::repeat_with(|| backend.completed()).find_map(Result::err).unwrap();
+    assert!(matches!(failed, Error::DeviceLost { .. }), "{failed}");
+    assert!(received.try_recv().is_ok(), "the callback has been called");
+    assert_lost(&backend, readback);
+}
+
+#[test]
+fn an_error_that_no_call_returned_comes_with_the_next_one() {
+    let backend = open();
+    let mapped = backend.allocate(16, MemoryUse::Upload).unwrap();
+    backend.buffers.get(mapped, "test").unwrap().unmap();
+    backend.buffers.get(mapped, "test").unwrap().unmap();
+    assert!(matches!(backend.completed().unwrap_err(), Error::Validation { .. }));
+    backend.completed().unwrap();
+}

@@ -1,0 +1,264 @@
+//! Where a tensor's elements lie in its buffer: shape, strides and offset.
+
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Dims, Shape};
+
+/// A strided view of a buffer. Its numbers count elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub shape: Shape,
+    pub strides: Dims<isize>,
+    pub offset: usize,
+}
+
+impl Layout {
+    /// Returns the contiguous layout: row-major order without gaps.
+    pub fn contiguous(shape: Shape) -> Self {
+        let mut strides: Dims<isize> = shape.iter().map(|_| 1).collect();
+        for axis in (1..shape.rank()).rev() {
+            // If the tensor is empty, other axes may be so long that the product wraps. The strides are then never
+            // used.
+            strides[axis - 1] = strides[axis].wrapping_mul(shape[axis].max(1) as isize);
+        }
+        Layout { shape, strides, offset: 0 }
+    }
+
+    /// Returns any strided view over the elements of this layout, which must be contiguous.
+    pub fn strided(&self, shape: Shape, strides: &[isize], offset: usize, op: &'static str) -> Result<Self> {
+        if shape.rank() != strides.len() {
+            let message =
+                format!("{} strides for the {} axes of shape {shape}; give one for each", strides.len(), shape.rank());
+            return Err(Error::InvalidArgument { op, message });
+        }
+        let Some(elements) = shape.elem_count() else {
+            return Err(Error::SizeOverflow { op, shape, limit: usize::MAX as u64 });
+        };
+        // The lowest and the highest place that the view reaches.
+        let (mut low, mut high) = (offset as i128, offset as i128);
+        for (&length, &stride) in shape.iter().zip(strides) {
+            let reach = length.saturating_sub(1) as i128 * stride as i128;
+            (low, high) = (low.saturating_add(reach.min(0)), high.saturating_add(reach.max(0)));
+        }
+        let (strides, available) = (Dims::from_slice(strides), self.elements());
+        if elements > 0 && (low < 0 || high >= available as i128) {
+            let message =
+                format!("shape {shape} with strides {strides:?} reaches from {low} to {high}, of {available} elements");
+            return Err(Error::InvalidArgument { op, message });
+        }
+        // An empty view has no first element. Its offset must still lie in the buffer.
+        Ok(Layout { shape, strides, offset: self.offset + if elements > 0 { offset } else { 0 } })
+    }
+
+    /// Returns the number of elements. Layouts exist only for shapes whose number of elements fits a `usize`.
+    pub fn elements(&self) -> usize {
+        self.shape.elem_count().unwrap_or(usize::MAX)
+    }
+
+    /// Whether the elements lie in row-major order without gaps, from `offset` on.
+    pub fn is_contiguous(&self) -> bool {
+        // An empty tensor has no gaps, and other axes may be so long that their product wraps.
+        if self.shape.contains(&0) {
+            return true;
+        }
+        let mut expected = 1isize;
+        for (&length, &stride) in self.shape.iter().zip(&self.strides).rev().filter(|(length, _)| **length != 1) {
+            if stride != expected {
+                return false;
+            }
+            expected = expected.wrapping_mul(length as isize);
+        }
+        true
+    }
+
+    /// Returns the view with its axes in another order.
+    pub fn permuted(&self, axes: &[usize]) -> Self {
+        let shape = axes.iter().map(|&axis| self.shape[axis]).collect();
+        Layout { shape, strides: axes.iter().map(|&axis| self.strides[axis]).collect(), offset: self.offset }
+    }
+
+    /// Returns the view of `length` elements along an axis, `step` apart, from `start` on.
+    pub fn sliced(&self, axis: usize, start: usize, length: usize, step: isize) -> Self {
+        let mut dims: Dims = self.shape.iter().copied().collect();
+        dims[axis] = length;
+        let mut strides = self.strides.clone();
+        let stride = strides[axis];
+        strides[axis] = stride.wrapping_mul(step);
+        // An empty view has no first element. Its offset must still lie in the buffer.
+        let moved = if length == 0 { 0 } else { (start as isize).wrapping_mul(stride) };
+        Layout { shape: dims.into(), strides, offset: self.offset.wrapping_add_signed(moved) }
+    }
+
+    /// Repeats the view along new outer axes and along axes of length 1.
+    pub fn broadcast_to(&self, shape: &Shape, op: &'static str) -> Result<Self> {
+        let mismatch = || Error::ShapeMismatch {
+            op,
+            lhs: self.shape.clone(),
+            rhs: shape.clone(),
+            hint: "the first must have no more axes than the second, each equal or 1, aligned from the right",
+        };
+        let added = shape.rank().checked_sub(self.shape.rank()).ok_or_else(mismatch)?;
+        let mut strides: Dims<isize> = shape.iter().map(|_| 0).collect();
+        for (axis, (&length, &stride)) in self.shape.iter().zip(&self.strides).enumerate() {
+            match (length, shape[added + axis]) {
+                (from, to) if from == to => strides[added + axis] = stride,
+                (1, _) => {}
+                _ => return Err(mismatch()),
+            }
+        }
+        Ok(Layout { shape: shape.clone(), strides, offset: self.offset })
+    }
+
+    /// Splits each element into `parts` smaller ones along a new last axis.
+    pub fn in_parts(&self, parts: usize) -> Self {
+        Layout {
+            shape: self.shape.iter().copied().chain([parts]).collect(),
+            strides: self.strides.iter().map(|stride| stride.wrapping_mul(parts as isize)).chain([1]).collect(),
+            offset: self.offset * parts,
+        }
+    }
+
+    /// Replaces two axes by their diagonal, a new last axis that steps along both. Its index along `second` is `offset`
+    /// more than its index along `first`.
+    pub fn diagonal(&self, first: usize, second: usize, offset: isize) -> Self {
+        let lengths = [self.shape[first], self.shape[second]];
+        let skipped = if offset < 0 { [offset.unsigned_abs(), 0] } else { [0, offset.unsigned_abs()] };
+        let length = lengths[0].saturating_sub(skipped[0]).min(lengths[1].saturating_sub(skipped[1]));
+        let start = if length == 0 { [0, 0] } else { skipped };
+        let view = self.sliced(first, start[0], length, 1).sliced(second, start[1], length, 1);
+        let others = (0..self.shape.rank()).filter(|axis| ![first, second].contains(axis));
+        let stride = view.strides[first].wrapping_add(view.strides[second]);
+        Layout {
+            shape: others.clone().map(|axis| view.shape[axis]).chain([length]).collect(),
+            strides: others.map(|axis| view.strides[axis]).chain([stride]).collect(),
+            offset: view.offset,
+        }
+    }
+
+    /// Splits an axis in two. `outer` is the length of the outer one; it must divide the length of the axis.
+    pub fn split(&self, axis: usize, outer: usize) -> Self {
+        let (mut dims, mut strides): (Dims, _) = (self.shape.iter().copied().collect(), self.strides.clone());
+        dims[axis] /= outer;
+        strides.insert(axis, strides[axis].wrapping_mul(dims[axis] as isize));
+        dims.insert(axis, outer);
+        Layout { shape: dims.into(), strides, offset: self.offset }
+    }
+
+    /// Merges the axes from `start` to `end` (included) into one. Returns `None` if that needs a copy.
+    pub fn merged(&self, start: usize, end: usize) -> Option<Self> {
+        let axes = start..end + 1;
+        if self.shape.contains(&0) {
+            return None;
+        }
+        let (lengths, strides) = collapse(&self.shape[axes.clone()], [&self.strides[axes]]);
+        if lengths.len() > 1 {
+            return None;
+        }
+        let (length, stride) = (lengths.first().copied().unwrap_or(1), strides[0].first().copied().unwrap_or(0));
+        let shape = self.shape[..start].iter().chain([&length]).chain(&self.shape[end + 1..]).copied().collect();
+        let strides = self.strides[..start].iter().chain([&stride]).chain(&self.strides[end + 1..]).copied().collect();
+        Some(Layout { shape, strides, offset: self.offset })
+    }
+
+    /// Whether two elements may lie at the same place. If the strides alone cannot tell, the answer is true.
+    pub fn may_overlap(&self) -> bool {
+        if self.shape.contains(&0) {
+            return false;
+        }
+        let axes = self.shape.iter().zip(&self.strides).filter(|(length, _)| **length > 1);
+        let mut axes: Dims<(usize, usize)> = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length)).collect();
+        axes.sort_unstable();
+        // How far the axes with smaller strides reach.
+        let mut reach = 0usize;
+        axes.into_iter().any(|(stride, length)| {
+            let overlaps = stride <= reach;
+            reach = reach.saturating_add(stride.saturating_mul(length - 1));
+            overlaps
+        })
+    }
+
+    /// Returns the same elements in another shape, or `None` if that needs a copy.
+    pub fn reshaped(&self, shape: &Shape) -> Option<Self> {
+        self.is_contiguous().then(|| Layout { offset: self.offset, ..Layout::contiguous(shape.clone()) })
+    }
+}
+
+/// Drops axes of length 1, and merges neighbouring axes that all views walk as one. Kernels then count fewer axes.
+/// Returns the remaining lengths, and the strides of each view.
+pub(crate) fn collapse<const N: usize>(shape: &[usize], views: [&[isize]; N]) -> (Dims, [Dims<isize>; N]) {
+    let mut strides = std::array::from_fn(|_| Dims::new());
+    (merge(shape, &views, &mut strides), strides)
+}
+
+/// The same for a number of views that is known only at run time.
+pub(crate) fn collapse_all(shape: &[usize], views: &[&[isize]]) -> (Dims, Vec<Dims<isize>>) {
+    let mut strides = vec![Dims::new(); views.len()];
+    (merge(shape, views, &mut strides), strides)
+}
+
+fn merge(shape: &[usize], views: &[&[isize]], strides: &mut [Dims<isize>]) -> Dims {
+    let mut lengths: Dims = Dims::new();
+    for axis in (0..shape.len()).filter(|&axis| shape[axis] != 1) {
+        let mergeable = lengths.last().is_some()
+            && views.iter().zip(&*strides).all(|(view, merged)| {
+                merged.last().is_some_and(|&outer| outer == view[axis].wrapping_mul(shape[axis] as isize))
+            });
+        if mergeable && let Some(last) = lengths.last_mut() {
+            // Only an empty tensor has axes that wrap, and nothing walks them.
+            *last = last.wrapping_mul(shape[axis]);
+        } else {
+            lengths.push(shape[axis]);
+        }
+        for (merged, view) in strides.iter_mut().zip(views) {
+            if mergeable {
+                merged.pop();
+            }
+            merged.push(view[axis]);
+        }
+    }
+    lengths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_merge_where_all_views_allow_it() {
+        let (lengths, strides) = collapse(&[2, 1, 3, 4], [&[12, 7, 4, 1], &[0, 0, 4, 1]]);
+        assert_eq!(lengths.as_slice(), [2, 12]);
+        assert_eq!((strides[0].as_slice(), strides[1].as_slice()), ([12, 1].as_slice(), [0, 1].as_slice()));
+        let (lengths, strides) = collapse(&[5, 6], [&[0, 0]]);
+        assert_eq!((lengths.as_slice(), strides[0].as_slice()), ([30].as_slice(), [0].as_slice()));
+        assert!(collapse(&[1, 1], [&[3, 4]]).0.is_empty());
+    }
+
+    #[test]
+    fn axes_become_one_where_no_copy_is_needed() {
+        let turned = Layout::contiguous((2, 3, 4, 5).into()).permuted(&[2, 0, 1, 3]);
+        let merged = turned.merged(1, 2).unwrap();
+        assert_eq!((merged.shape.dims(), merged.strides.as_slice()), ([4, 6, 5].as_slice(), [5, 20, 1].as_slice()));
+        assert!(turned.merged(0, 1).is_none() && turned.merged(2, 3).is_none());
+        assert_eq!(turned.merged(1, 1), Some(turned));
+    }
+
+    #[test]
+    fn overlaps_are_told_by_the_strides() {
+        let layout = |shape: [usize; 2], strides: [isize; 2]| Layout {
+            shape: shape.into(),
+            strides: strides.into_iter().collect(),
+            offset: 0,
+        };
+        assert!(!layout([3, 4], [4, 1]).may_overlap() && !layout([4, 3], [1, -4]).may_overlap());
+        assert!(layout([3, 4], [3, 1]).may_overlap() && layout([3, 4], [0, 1]).may_overlap());
+        assert!(!layout([1, 4], [0, 1]).may_overlap() && !layout([0, 4], [0, 0]).may_overlap());
+    }
+
+    #[test]
+    fn contiguity_ignores_axes_of_one() {
+        let layout = Layout::contiguous((2, 1, 3).into());
+        assert!(layout.is_contiguous() && layout.permuted(&[1, 0, 2]).is_contiguous());
+        assert!(!layout.permuted(&[2, 1, 0]).is_contiguous());
+        assert!(!layout.sliced(2, 0, 2, 1).is_contiguous() && layout.sliced(0, 1, 1, 1).is_contiguous());
+        assert!(layout.sliced(2, 3, 0, 1).is_contiguous());
+    }
+}

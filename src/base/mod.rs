@@ -1,0 +1,15 @@
+//! What all other rooms use: errors, dtypes, shapes, layouts, numbers and the environment.
+
+pub(crate) mod backend_kind;
+pub(crate) mod clock;
+pub(crate) mod dtype;
+pub(crate) mod environment;
+pub(crate) mod error;
+pub(crate) mod features;
+pub(crate) mod force;
+pub(crate) mod layout;
+pub(crate) mod number;
+pub(crate) mod precision;
+pub(crate) mod ranges;
+pub(crate) mod shape;
+pub(crate) mod word;

@@ -1,0 +1,80 @@
+//! The compiled kernels of a device. The key in memory is the configuration; on disk it is all that the binary depends
+//! on.
+
+use crate::backend::contract::{Backend, KernelId};
+use crate::base::error::Result;
+use crate::engine::disk_cache::DiskCache;
+use crate::engine::dump;
+use crate::kernels::KernelConfig;
+use crate::shader::{Access, Module};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A kernel that is ready to be dispatched.
+#[derive(Clone)]
+pub(crate) struct Kernel {
+    pub id: KernelId,
+    /// How it uses each of its buffers.
+    pub bindings: Arc<[Access]>,
+}
+
+type Kernels = Mutex<HashMap<KernelConfig, Arc<Mutex<Option<Kernel>>>>>;
+
+/// Compiled kernels. Each has its own lock, so that different kernels compile at the same time and none compiles twice.
+#[derive(Default)]
+pub(crate) struct KernelCache {
+    kernels: Kernels,
+    /// Kernels for launches with a buffer that is too large to be bound.
+    for_large_buffers: Kernels,
+    disk: Option<DiskCache>,
+    compiles: AtomicU64,
+    reuses: AtomicU64,
+}
+
+impl KernelCache {
+    /// Returns a cache without kernels in memory. Earlier processes may have left binaries on disk.
+    pub fn new(disk: Option<DiskCache>) -> Self {
+        KernelCache { disk, ..KernelCache::default() }
+    }
+
+    /// Returns the kernel of a configuration. The first call generates and compiles it.
+    pub fn get(&self, config: &KernelConfig, large_buffers: bool, backend: &dyn Backend) -> Result<Kernel> {
+        let kernels = if large_buffers { &self.for_large_buffers } else { &self.kernels };
+        let known = kernels.lock().get(config).cloned();
+        let entry = known.unwrap_or_else(|| kernels.lock().entry(config.clone()).or_default().clone());
+        let mut kernel = entry.lock();
+        if let Some(kernel) = &*kernel {
+            return Ok(kernel.clone());
+        }
+        let target = backend.target().for_buffers(large_buffers);
+        let module = Module { large_buffers, ..config.generate(target)? };
+        dump::write(config, target.addresses)?;
+        Ok(kernel.insert(self.compile(&module, backend)?).clone())
+    }
+
+    /// Compiles a kernel, or loads its binary from disk.
+    pub fn compile(&self, module: &Module, backend: &dyn Backend) -> Result<Kernel> {
+        let stored = self.disk.as_ref().zip(backend.binary_key(module));
+        let place = stored.map(|(disk, key)| (disk, disk.path(&key, module)));
+        let binary = place.as_ref().and_then(|(disk, path)| disk.load(path));
+        let compiled = backend.compile(module, binary.as_deref())?;
+        let counter = if compiled.reused { &self.reuses } else { &self.compiles };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if let (Some((disk, path)), Some(binary)) = (place, compiled.binary) {
+            disk.store(&path, &binary);
+        }
+        Ok(Kernel { id: compiled.kernel, bindings: module.bindings.as_slice().into() })
+    }
+
+    /// The number of kernels that the driver has compiled.
+    pub fn compiles(&self) -> u64 {
+        self.compiles.load(Ordering::Relaxed)
+    }
+
+    /// The number of kernels whose binaries were found on disk.
+    pub fn reuses(&self) -> u64 {
+        self.reuses.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,18 @@
+//! What runs launches on a backend: memory, compiled kernels, and the order of commands.
+
+pub(crate) mod catalogue;
+mod cgroup;
+#[cfg(feature = "disk-cache")]
+mod disk_cache;
+#[cfg(not(feature = "disk-cache"))]
+#[path = "no_disk_cache.rs"]
+mod disk_cache;
+pub(crate) mod dump;
+pub(crate) mod kernel_cache;
+pub(crate) mod launch;
+pub(crate) mod pool;
+pub(crate) mod profile;
+mod recording;
+pub(crate) mod runtime;
+pub(crate) mod stream;
+mod submitter;

@@ -1,0 +1,608 @@
+//! The memory pool: whole backend buffers, kept by size class and reused in the order of the stream.
+
+use crate::backend::contract::{Backend, BufferId, MemoryUse};
+use crate::backend::info::{DeviceKind, MemoryKind};
+use crate::base::error::{Error, Result};
+use crate::engine::cgroup::{self, Allowance};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
+
+/// A buffer of the backend. It is freed when its last user is gone: a tensor, the pool, or a batch that has not
+/// completed.
+pub(crate) struct Allocation {
+    backend: Arc<dyn Backend>,
+    id: BufferId,
+    bytes: u64,
+    /// Counts the bytes that the backend's budget limits.
+    held: Option<Arc<AtomicU64>>,
+}
+
+impl Allocation {
+    /// Creates a buffer, and counts it in `held` while it is alive.
+    pub fn new(
+        backend: &Arc<dyn Backend>,
+        bytes: u64,
+        memory: MemoryUse,
+        held: Option<Arc<AtomicU64>>,
+    ) -> Result<Arc<Self>> {
+        let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
+        let id = backend.allocate(bytes, memory)?;
+        if let Some(held) = &held {
+            held.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Ok(Arc::new(Allocation { backend: backend.clone(), id, bytes, held }))
+    }
+
+    pub fn id(&self) -> BufferId {
+        self.id
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.backend.free(self.id);
+        if let Some(held) = &self.held {
+            held.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Kernels read and write four elements of up to eight bytes at once, also at the end of a buffer.
+const ALIGNMENT: u64 = 32;
+
+/// The size of the smallest class.
+const SMALLEST_CLASS: u64 = 256;
+
+/// Returns the size to allocate for `bytes`. There are eight classes per power of two, so at most a ninth is lost.
+fn size_class(bytes: u64) -> u64 {
+    let bytes = bytes.max(SMALLEST_CLASS);
+    let step = (1 << bytes.ilog2() >> 3).max(SMALLEST_CLASS);
+    bytes.checked_next_multiple_of(step).unwrap_or(bytes)
+}
+
+/// How much memory of a device is in use, from [`Device::memory_stats`](crate::Device::memory_stats).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// Bytes of buffers that tensors hold. A tensor may hold a buffer of less than twice its size.
+    pub in_use: u64,
+    /// Bytes of buffers that wait in the pool for reuse: at most the recent peak of `in_use`.
+    pub cached: u64,
+    /// The largest value that `in_use` has had.
+    pub peak: u64,
+    /// Bytes of device memory that this process may have in all, as the driver tells. If the driver does not tell, all
+    /// memory of the device, or 0 if that is unknown too (WebGPU). On a software device, at most what the process's
+    /// container (Linux control group) leaves.
+    pub budget: u64,
+}
+
+/// Keeps the buffers of kernels for reuse.
+///
+/// A buffer returns to the pool when its last tensor is dropped, even if commands that use it have not run. All
+/// commands of a device run in one order, so the commands of the next user run later.
+///
+/// The pool keeps no more bytes than the recent peak of the bytes in use ([`Peak`]). It frees the buffers first that it
+/// has kept longest.
+pub(crate) struct Pool {
+    backend: Arc<dyn Backend>,
+    /// Bytes of all live allocations in the memory that the budget limits.
+    held: Arc<AtomicU64>,
+    state: Mutex<State>,
+}
+
+/// What buffers have in common that can replace each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Class {
+    kind: MemoryKind,
+    bytes: u64,
+}
+
+/// A buffer in the pool.
+struct Cached {
+    allocation: Arc<Allocation>,
+    /// How many buffers had come back before it.
+    number: u64,
+}
+
+impl Cached {
+    /// Whether no command uses it. The stream holds the buffers of its commands until they have run.
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.allocation) == 1
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// In each class the newest is last.
+    cached: BTreeMap<Class, VecDeque<Cached>>,
+    returned: u64,
+    /// Buffers that the pool has given up and batches in flight may still hold.
+    given_up: Vec<Weak<Allocation>>,
+    peak: Peak,
+    budget: Budget,
+    stats: MemoryStats,
+}
+
+/// The recent peak of the bytes in use: over the last [`Peak::WINDOW`] requests for a buffer, and at most as many
+/// before.
+#[derive(Default)]
+struct Peak {
+    this: u64,
+    last: u64,
+    requests: u32,
+}
+
+impl Peak {
+    /// Enough for many steps of a model.
+    const WINDOW: u32 = 4096;
+
+    fn note(&mut self, in_use: u64) {
+        if self.requests == Peak::WINDOW {
+            *self = Peak { this: 0, last: self.this, requests: 0 };
+        }
+        self.requests += 1;
+        self.this = self.this.max(in_use);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.this.max(self.last)
+    }
+}
+
+/// The budget when it was last asked for. Asking takes a driver up to 46 us (NVIDIA's, on an H200), more than a small
+/// allocation.
+#[derive(Clone, Copy, Default)]
+struct Budget {
+    /// `None` if it is unknown.
+    bytes: Option<u64>,
+    asked: bool,
+    /// Bytes held when it was asked for.
+    held: u64,
+    /// The most bytes that the container was seen to use besides the held ones. Held bytes count as used only once they
+    /// are written, so a single look may show too few.
+    others: u64,
+}
+
+impl Budget {
+    /// A change that matters only if memory is scarce.
+    const LITTLE: u64 = 16 << 20;
+
+    /// Whether the answer may have changed enough to matter.
+    fn is_stale(&self, held: u64) -> bool {
+        let is_scarce = self.bytes.is_some_and(|bytes| held > bytes / 4 * 3);
+        let much = self.bytes.map_or(0, |bytes| bytes / 16).max(Budget::LITTLE);
+        !self.asked || is_scarce || held.abs_diff(self.held) > much
+    }
+
+    /// Stores what the driver tells (0: nothing) and, for a software device, what its container allows.
+    fn update(&mut self, told: u64, held: u64, allowance: Option<Allowance>) {
+        (self.asked, self.held) = (true, held);
+        self.bytes = (told > 0).then_some(told);
+        if let Some(Allowance { limit, usage }) = allowance {
+            self.others = self.others.max(usage.saturating_sub(held));
+            // A sixteenth is left for the host, for example for kernels that it compiles.
+            let left = limit.saturating_sub(limit / 16 + self.others);
+            self.bytes = Some(self.bytes.map_or(left, |told| told.min(left)));
+        }
+    }
+}
+
+impl State {
+    /// Removes the buffer that was kept longest, among the ones that `may_go`.
+    fn take_oldest(&mut self, may_go: impl Fn(&Class, &Cached) -> bool) -> Option<Arc<Allocation>> {
+        let oldest = |(class, cached): (&Class, &VecDeque<Cached>)| {
+            let place = cached.iter().position(|cached| may_go(class, cached))?;
+            Some((cached[place].number, *class, place))
+        };
+        let (_, class, place) = self.cached.iter().filter_map(oldest).min()?;
+        self.take(class, place)
+    }
+
+    fn take(&mut self, class: Class, place: usize) -> Option<Arc<Allocation>> {
+        let taken = self.cached.get_mut(&class)?.remove(place)?.allocation;
+        self.stats.cached -= taken.bytes;
+        Some(taken)
+    }
+
+    /// Gives up the buffers beyond the bound. The caller drops it after it has unlocked the state.
+    fn shrink(&mut self) -> Vec<Arc<Allocation>> {
+        let mut dropped = Vec::new();
+        while self.stats.cached > self.peak.bytes() {
+            let Some(oldest) = self.take_oldest(|_, _| true) else { break };
+            if Arc::strong_count(&oldest) > 1 {
+                self.given_up.push(Arc::downgrade(&oldest));
+            }
+            dropped.push(oldest);
+        }
+        dropped
+    }
+
+    /// Returns the bytes that were given up and that batches in flight still hold.
+    fn bytes_given_up(&mut self) -> u64 {
+        self.given_up.retain(|allocation| allocation.strong_count() > 0);
+        self.given_up.iter().filter_map(Weak::upgrade).map(|allocation| allocation.bytes).sum()
+    }
+}
+
+impl Pool {
+    pub fn new(backend: Arc<dyn Backend>) -> Arc<Self> {
+        Arc::new(Pool { backend, held: Arc::default(), state: Mutex::default() })
+    }
+
+    /// Returns a kept buffer of at least `bytes` bytes, and of less than twice the size of their class. Its contents
+    /// are undefined. Commands that are recorded next may use it.
+    pub fn reuse(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
+        self.reuse_if(bytes, kind, |_| true)
+    }
+
+    /// The same, but no command uses the buffer, so the host may write it at once.
+    pub fn reuse_idle(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
+        let buffer = self.reuse_if(bytes, kind, Cached::is_idle)?;
+        // What previous holders did with it comes before the host's writes.
+        fence(Ordering::Acquire);
+        Some(buffer)
+    }
+
+    fn reuse_if(self: &Arc<Self>, bytes: u64, kind: MemoryKind, usable: impl Fn(&Cached) -> bool) -> Option<Buffer> {
+        let smallest = self.class(bytes, kind);
+        // Less than twice: else a tensor of halves would hold the buffer of the `f32` tensor that it was made from.
+        let largest = smallest.bytes.saturating_mul(2).saturating_sub(1).min(self.largest_for(bytes));
+        let largest = Class { bytes: largest, kind };
+        let mut state = self.state.lock();
+        // Takes the newest of a class, because its memory is most likely in caches.
+        let find = |(class, cached): (&Class, &VecDeque<Cached>)| Some((*class, cached.iter().rposition(&usable)?));
+        let (class, place) = state.cached.range(smallest..=largest.max(smallest)).find_map(find)?;
+        let allocation = state.take(class, place)?;
+        Some(self.lend(&mut state, allocation, class, bytes))
+    }
+
+    /// Returns a new buffer of at least `bytes` bytes, with undefined contents. It fails as `allocate_apart` does.
+    pub fn allocate(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        let class = self.class(bytes, kind);
+        let allocation = self.allocate_apart(class.bytes, MemoryUse::Kernels(kind))?;
+        Ok(self.lend(&mut self.state.lock(), allocation, class, bytes))
+    }
+
+    /// Returns a buffer that does not return to the pool by itself. It is for data that the host writes once, or reads
+    /// once.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the driver has no more memory. On a software device also beyond the budget: its driver would
+    /// take more than the process may have, and the system would kill the process.
+    pub fn allocate_apart(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
+        if self.is_software() {
+            let (held, budget) = (self.held(), self.known_budget());
+            if budget.is_some_and(|budget| held.saturating_add(bytes) > budget) {
+                let limit = budget.unwrap_or(held);
+                return Err(Error::OutOfMemory { requested: bytes, in_use: held, limit });
+            }
+        }
+        let of_the_device = match memory {
+            MemoryUse::Kernels(kind) => self.is_of_the_device(kind),
+            _ => self.is_software(),
+        };
+        Allocation::new(&self.backend, bytes, memory, of_the_device.then(|| self.held.clone()))
+    }
+
+    /// Prepares for a new buffer of `bytes` bytes: if the budget has no room for it, gives up kept buffers that are
+    /// idle. Returns whether batches in flight hold memory that is wanted, or more than the pool may keep. Then waiting
+    /// helps.
+    pub fn make_room(&self, bytes: u64, kind: MemoryKind) -> bool {
+        let bytes = self.class(bytes, kind).bytes;
+        let budget = if self.is_of_the_device(kind) { self.known_budget() } else { None };
+        let mut state = self.state.lock();
+        let given_up = state.bytes_given_up();
+        let mut waiting = given_up > state.peak.bytes();
+        let (mut held, mut dropped) = (self.held(), Vec::new());
+        while budget.is_some_and(|budget| held.saturating_add(bytes) > budget) {
+            match state.take_oldest(|class, cached| self.is_of_the_device(class.kind) && cached.is_idle()) {
+                Some(oldest) => {
+                    held = held.saturating_sub(oldest.bytes);
+                    dropped.push(oldest);
+                }
+                None => {
+                    waiting |= given_up > 0 || state.cached.values().flatten().any(|cached| !cached.is_idle());
+                    break;
+                }
+            }
+        }
+        // The backend frees outside of the lock.
+        drop(state);
+        drop(dropped);
+        waiting
+    }
+
+    fn lend(self: &Arc<Self>, state: &mut State, allocation: Arc<Allocation>, class: Class, bytes: u64) -> Buffer {
+        state.stats.in_use += allocation.bytes;
+        state.stats.peak = state.stats.peak.max(state.stats.in_use);
+        state.peak.note(state.stats.in_use);
+        Buffer { allocation, pool: self.clone(), class, bytes }
+    }
+
+    /// Returns the bytes of the largest buffer that a request for `bytes` bytes may get.
+    fn largest_for(&self, bytes: u64) -> u64 {
+        let limits = &self.backend.info().limits;
+        let most = if bytes <= limits.max_binding_bytes { limits.max_binding_bytes } else { limits.max_buffer_bytes };
+        most / ALIGNMENT * ALIGNMENT
+    }
+
+    fn class(&self, bytes: u64, kind: MemoryKind) -> Class {
+        Class { kind, bytes: size_class(bytes).min(self.largest_for(bytes)).max(bytes) }
+    }
+
+    /// Whether the device's memory is the process's own.
+    fn is_software(&self) -> bool {
+        self.backend.info().kind == DeviceKind::Cpu
+    }
+
+    /// Whether the budget limits memory of a kind.
+    fn is_of_the_device(&self, kind: MemoryKind) -> bool {
+        kind != MemoryKind::Host || self.is_software()
+    }
+
+    /// Returns the bytes of all live allocations in the memory that the budget limits.
+    fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Returns the budget, or `None` if it is unknown. Asks for it anew if it may have changed.
+    fn known_budget(&self) -> Option<u64> {
+        let known = self.state.lock().budget;
+        if known.is_stale(self.held()) { self.budget() } else { known.bytes }
+    }
+
+    /// Asks for the budget: what the driver tells. On a software device it is at most what its container leaves the
+    /// process.
+    fn budget(&self) -> Option<u64> {
+        let (told, held) = (self.backend.budget(), self.held());
+        let allowance = if self.is_software() { cgroup::allowance() } else { None };
+        let budget = &mut self.state.lock().budget;
+        budget.update(told, held, allowance);
+        budget.bytes
+    }
+
+    /// Drops all kept buffers. Returns their bytes.
+    pub fn trim(&self) -> u64 {
+        let mut state = self.state.lock();
+        let cached = std::mem::take(&mut state.cached);
+        let bytes = std::mem::take(&mut state.stats.cached);
+        state.budget = Budget::default();
+        // The backend frees outside of the lock.
+        drop(state);
+        drop(cached);
+        bytes
+    }
+
+    pub fn stats(&self) -> MemoryStats {
+        let budget = self.budget().unwrap_or(0);
+        MemoryStats { budget, ..self.state.lock().stats }
+    }
+}
+
+/// A buffer on loan from the pool.
+pub(crate) struct Buffer {
+    allocation: Arc<Allocation>,
+    pool: Arc<Pool>,
+    class: Class,
+    bytes: u64,
+}
+
+impl Buffer {
+    pub fn allocation(&self) -> &Arc<Allocation> {
+        &self.allocation
+    }
+
+    pub fn kind(&self) -> MemoryKind {
+        self.class.kind
+    }
+
+    /// The number of bytes that were asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut state = self.pool.state.lock();
+        state.stats.in_use -= self.allocation.bytes;
+        state.stats.cached += self.allocation.bytes;
+        let number = state.returned;
+        state.returned += 1;
+        let cached = Cached { allocation: self.allocation.clone(), number };
+        state.cached.entry(self.class).or_default().push_back(cached);
+        let given_up = state.shrink();
+        drop(state);
+        drop(given_up);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::stream::tests::Lazy;
+
+    const KIB: u64 = 1 << 10;
+
+    fn pool(kind: DeviceKind, budget: u64) -> (Arc<Lazy>, Arc<Pool>) {
+        let lazy = Arc::new(Lazy::new(kind, budget));
+        (lazy.clone(), Pool::new(lazy))
+    }
+
+    fn bytes_of(lazy: &Lazy) -> u64 {
+        lazy.bytes.load(Ordering::Relaxed)
+    }
+
+    /// As the runtime does it, without a stream.
+    fn get(pool: &Arc<Pool>, bytes: u64) -> Buffer {
+        let kept = pool.reuse(bytes, MemoryKind::Device);
+        kept.unwrap_or_else(|| {
+            pool.make_room(bytes, MemoryKind::Device);
+            pool.allocate(bytes, MemoryKind::Device).unwrap()
+        })
+    }
+
+    #[test]
+    fn sizes_that_grow_leave_no_more_behind_than_was_in_use() {
+        let (lazy, pool) = pool(DeviceKind::Discrete, 0);
+        for i in 1..=200 {
+            let pair = [get(&pool, i * 100 * KIB), get(&pool, i * 50 * KIB)];
+            drop(pair);
+            let MemoryStats { cached, peak, .. } = pool.stats();
+            assert!(cached <= peak, "{cached} bytes are kept for a peak of {peak}");
+            assert_eq!(bytes_of(&lazy), cached, "what is not kept is freed");
+        }
+        let kept = pool.stats().cached;
+        assert_eq!((pool.trim(), pool.stats().cached, bytes_of(&lazy)), (kept, 0, 0));
+    }
+
+    #[test]
+    fn a_peak_of_long_ago_does_not_count() {
+        let (lazy, pool) = pool(DeviceKind::Discrete, 0);
+        drop([get(&pool, 100 << 20), get(&pool, KIB)]);
+        for _ in 2..2 * Peak::WINDOW {
+            drop(get(&pool, KIB));
+            assert!(pool.stats().cached >= 100 << 20);
+        }
+        drop(get(&pool, KIB));
+        assert_eq!((pool.stats().cached, bytes_of(&lazy)), (KIB, KIB));
+        assert!(pool.stats().peak >= 100 << 20, "the statistics keep it");
+    }
+
+    #[test]
+    fn a_larger_buffer_is_taken_rather_than_none() {
+        let (lazy, pool) = pool(DeviceKind::Discrete, 0);
+        let [small, large] = [get(&pool, 600 * KIB), get(&pool, 1024 * KIB)];
+        let [small_id, large_id] = [&small, &large].map(|buffer| buffer.allocation().id());
+        drop((small, large));
+        let reuse = |bytes| pool.reuse(bytes, MemoryKind::Device);
+        let first = reuse(520 * KIB).unwrap();
+        assert_eq!(first.allocation().id(), small_id, "the smallest that will do");
+        assert_eq!(first.bytes(), 520 * KIB);
+        let second = reuse(520 * KIB).unwrap();
+        assert_eq!(second.allocation().id(), large_id);
+        assert!(reuse(520 * KIB).is_none());
+        drop((first, second));
+        assert!(reuse(300 * KIB).is_none(), "halves leave the buffer of their originals alone");
+        assert!(reuse(250 * KIB).is_none());
+        assert!(pool.reuse(600 * KIB, MemoryKind::Host).is_none());
+        assert_eq!(pool.stats().cached, bytes_of(&lazy));
+    }
+
+    #[test]
+    fn no_buffer_that_cannot_be_bound_stands_for_one_that_can() {
+        let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
+        lazy.info.limits.max_binding_bytes = 1000 * KIB;
+        let pool = Pool::new(Arc::new(lazy));
+        drop(get(&pool, 1200 * KIB));
+        assert!(pool.reuse(1000 * KIB, MemoryKind::Device).is_none());
+        assert!(pool.reuse(1100 * KIB, MemoryKind::Device).is_some());
+    }
+
+    #[test]
+    fn what_batches_hold_is_waited_for_when_it_is_too_much() {
+        let (_, pool) = pool(DeviceKind::Discrete, 0);
+        let mut batches = Vec::new();
+        let mut step = |size: u64| {
+            let buffer = get(&pool, size * KIB);
+            batches.push(buffer.allocation().clone());
+            drop(buffer);
+            batches.len()
+        };
+        // Each is larger than twice the one before, so that none can replace another.
+        for size in [1000, 2100, 4300] {
+            step(size);
+            assert!(!pool.make_room(KIB, MemoryKind::Device));
+        }
+        for size in [1900, 1800, 1700] {
+            step(size);
+        }
+        while !pool.make_room(KIB, MemoryKind::Device) {
+            let steps = step(4100);
+            assert!(steps < 20, "bytes that were given up are counted");
+            step(600);
+        }
+        batches.clear();
+        assert!(!pool.make_room(KIB, MemoryKind::Device));
+    }
+
+    #[test]
+    fn a_container_leaves_what_others_do_not_use() {
+        let mut budget = Budget::default();
+        assert!(budget.is_stale(0));
+        budget.update(0, 0, None);
+        assert_eq!((budget.bytes, budget.is_stale(Budget::LITTLE)), (None, false));
+        assert!(budget.is_stale(Budget::LITTLE + 1));
+        budget.update(1 << 40, 0, Some(Allowance { limit: 16 << 30, usage: 3 << 30 }));
+        assert_eq!(budget.bytes, Some(12 << 30));
+        // Held bytes that have not been written are not in use yet, and hide nothing.
+        budget.update(1 << 40, 8 << 30, Some(Allowance { limit: 16 << 30, usage: 4 << 30 }));
+        assert_eq!((budget.bytes, budget.is_stale(8 << 30), budget.is_stale(10 << 30)), (Some(12 << 30), false, true));
+        budget.update(1 << 30, 8 << 30, Some(Allowance { limit: 16 << 30, usage: 12 << 30 }));
+        assert_eq!(budget.bytes, Some(1 << 30));
+        budget.update(0, 0, Some(Allowance { limit: 16 << 30, usage: 20 << 30 }));
+        assert_eq!(budget.bytes, Some(0), "a full container leaves nothing");
+    }
+
+    #[test]
+    fn sizes_next_to_the_limits_are_whole_and_within() {
+        let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
+        (lazy.info.limits.max_binding_bytes, lazy.info.limits.max_buffer_bytes) = (1000 * KIB + 16, 4000 * KIB + 16);
+        let pool = Pool::new(Arc::new(lazy));
+        for (bytes, most) in [(1000 * KIB - 5, 1000 * KIB), (4000 * KIB - 1, 4000 * KIB)] {
+            let class = pool.class(bytes, MemoryKind::Device).bytes;
+            assert!((bytes..=most).contains(&class) && class.is_multiple_of(ALIGNMENT), "{bytes}: {class}");
+        }
+    }
+
+    #[test]
+    fn the_budget_makes_room() {
+        let (lazy, pool) = pool(DeviceKind::Discrete, 10_000 * KIB);
+        let in_use = get(&pool, 4_000 * KIB);
+        drop([get(&pool, 3_000 * KIB), get(&pool, 1_000 * KIB)]);
+        assert!(!pool.make_room(1_000 * KIB, MemoryKind::Device));
+        assert!(pool.stats().cached >= 4_000 * KIB, "there is room");
+        assert!(!pool.make_room(4_500 * KIB, MemoryKind::Device));
+        assert!(bytes_of(&lazy) + 4_500 * KIB <= 10_000 * KIB, "{} bytes are held", bytes_of(&lazy));
+        assert!(!pool.make_room(7_000 * KIB, MemoryKind::Device), "no batch holds what is missing");
+        assert_eq!(pool.stats().cached, 0);
+        let recorded = get(&pool, 2_000 * KIB);
+        let batch = recorded.allocation().clone();
+        drop(recorded);
+        assert!(pool.make_room(5_000 * KIB, MemoryKind::Device), "a batch does");
+        drop(batch);
+        assert!(!pool.make_room(5_000 * KIB, MemoryKind::Device));
+        // A GPU's driver may find room elsewhere. If it does not, it says so itself.
+        pool.allocate(7_000 * KIB, MemoryKind::Device).unwrap();
+        drop(in_use);
+    }
+
+    #[test]
+    fn a_software_device_takes_no_more_than_its_budget() {
+        let (_, pool) = pool(DeviceKind::Cpu, 10_000 * KIB);
+        let kept = get(&pool, 4_000 * KIB);
+        for error in [
+            pool.allocate(7_000 * KIB, MemoryKind::Host).err().unwrap(),
+            pool.allocate_apart(7_000 * KIB, MemoryUse::Upload).err().unwrap(),
+        ] {
+            let Error::OutOfMemory { requested, in_use, limit } = error else { panic!("{error}") };
+            assert!(requested >= 7_000 * KIB && in_use >= 4_000 * KIB && limit == 10_000 * KIB, "{error}");
+        }
+        pool.allocate(5_000 * KIB, MemoryKind::Host).unwrap();
+        drop(kept);
+    }
+
+    #[test]
+    fn size_classes_waste_little() {
+        let mut previous = 0;
+        for bytes in (1..100_000).chain([1 << 30, (1 << 30) + 1, 5_000_000_000, u64::MAX]) {
+            let class = size_class(bytes);
+            assert!(class >= bytes && class >= previous, "{bytes} -> {class}");
+            assert!(bytes < 2048 || class - bytes <= bytes / 8, "{bytes} -> {class}");
+            assert_eq!(size_class(class), class);
+            previous = class;
+        }
+    }
+}

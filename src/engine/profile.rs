@@ -1,0 +1,176 @@
+//! When commands ran on the device: [`Device::profile`](crate::Device::profile).
+
+use crate::base::clock;
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// A command's name in a profile, and the bytes that it touches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub name: String,
+    pub bytes: u64,
+}
+
+/// A command and when it ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TimedCommand {
+    /// The kernel's name, or `upload`, `read` or `copy`.
+    pub name: String,
+    /// When the device began with it, on the host's clock.
+    pub start: Instant,
+    /// When it was done.
+    pub end: Instant,
+    /// The bytes that were copied, or the sizes of all buffers that the kernel was launched on.
+    pub bytes: u64,
+}
+
+impl TimedCommand {
+    /// `times` are numbers from [`clock::now`].
+    pub(crate) fn new(label: Label, times: Range<u64>) -> TimedCommand {
+        let Label { name, bytes } = label;
+        TimedCommand {
+            name,
+            start: clock::instant(times.start),
+            end: clock::instant(times.end.max(times.start)),
+            bytes,
+        }
+    }
+
+    /// How long the device took for it.
+    pub fn duration(&self) -> Duration {
+        self.end.saturating_duration_since(self.start)
+    }
+}
+
+/// The commands that ran while a device was profiled, in the order in which they were recorded.
+///
+/// `Display` prints a table of the commands by name, the largest total time first.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Profile {
+    /// The device's string, as in `vulkan:0`.
+    pub device: String,
+    /// When profiling began.
+    pub start: Instant,
+    /// When the last command was done and the host knew it.
+    pub end: Instant,
+    /// The commands.
+    pub commands: Vec<TimedCommand>,
+}
+
+impl Profile {
+    /// Returns the time that the device was busy with the commands, added up.
+    pub fn device_time(&self) -> Duration {
+        self.commands.iter().map(TimedCommand::duration).sum()
+    }
+
+    /// Converts the profile to the [Trace Event Format], which `chrome://tracing` and Perfetto show. It has complete
+    /// events, with times in microseconds since the profile's start. Needs the feature `chrome-trace`.
+    ///
+    /// [Trace Event Format]: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+    #[cfg(feature = "chrome-trace")]
+    pub fn to_chrome_trace(&self) -> String {
+        use serde_json::json;
+        let microseconds = |duration: Duration| duration.as_nanos() as f64 / 1000.0;
+        let process = json!({
+            "name": "process_name", "ph": "M", "pid": 1, "tid": 1, "args": { "name": self.device },
+        });
+        let events = self.commands.iter().map(|command| {
+            json!({
+                "name": command.name, "cat": "device", "ph": "X", "pid": 1, "tid": 1,
+                "ts": microseconds(command.start.saturating_duration_since(self.start)),
+                "dur": microseconds(command.duration()),
+                "args": { "bytes": command.bytes },
+            })
+        });
+        let events: Vec<_> = [process].into_iter().chain(events).collect();
+        json!({ "displayTimeUnit": "ns", "traceEvents": events }).to_string()
+    }
+}
+
+/// All commands of one name.
+#[derive(Default)]
+struct Row {
+    count: u32,
+    total: Duration,
+    bytes: u64,
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rows: HashMap<&str, Row> = HashMap::new();
+        for command in &self.commands {
+            let row = rows.entry(&command.name).or_default();
+            row.count += 1;
+            row.total += command.duration();
+            row.bytes += command.bytes;
+        }
+        let mut rows: Vec<_> = rows.into_iter().collect();
+        rows.sort_by(|(a, x), (b, y)| y.total.cmp(&x.total).then_with(|| a.cmp(b)));
+        let all = self.device_time().as_secs_f64().max(f64::MIN_POSITIVE);
+        writeln!(f, "{:>7} {:>12} {:>6} {:>12} {:>9}  command", "count", "total ms", "share", "mean us", "GB/s")?;
+        for (name, row) in &rows {
+            let seconds = row.total.as_secs_f64();
+            let rate = if seconds > 0.0 { row.bytes as f64 / seconds / 1e9 } else { 0.0 };
+            let (share, mean) = (100.0 * seconds / all, 1e6 * seconds / f64::from(row.count));
+            let total = 1e3 * seconds;
+            writeln!(f, "{:>7} {total:>12.3} {share:>5.1}% {mean:>12.1} {rate:>9.1}  {name}", row.count)?;
+        }
+        let (wall, busy) = (self.end.saturating_duration_since(self.start), self.device_time());
+        write!(
+            f,
+            "{} commands on {}: {:.3} ms on the device, {:.3} ms in all",
+            self.commands.len(),
+            self.device,
+            1e3 * busy.as_secs_f64(),
+            1e3 * wall.as_secs_f64()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> Profile {
+        let command = |name: &str, times| TimedCommand::new(Label { name: name.into(), bytes: 3_000_000 }, times);
+        let start = clock::instant(1000);
+        let commands = vec![
+            command("small \"a\"", 2000..5000),
+            command("large", 5000..1_005_000),
+            command("small \"a\"", 1_006_000..1_009_600),
+        ];
+        Profile { device: "vulkan:0".into(), start, end: start + Duration::from_millis(2), commands }
+    }
+
+    #[cfg(feature = "chrome-trace")]
+    #[test]
+    fn the_trace_is_json_in_microseconds() {
+        let trace: serde_json::Value = serde_json::from_str(&profile().to_chrome_trace()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        assert_eq!(events.len(), 4);
+        assert_eq!(events[0]["args"]["name"], "vulkan:0");
+        assert_eq!(events[1]["name"], "small \"a\"");
+        let times = |event: &serde_json::Value| (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+        assert_eq!(events[1..].iter().map(times).collect::<Vec<_>>(), [(1.0, 3.0), (4.0, 1000.0), (1005.0, 3.6)]);
+        assert!(events[1..].iter().all(|event| event["ph"] == "X" && event["args"]["bytes"] == 3_000_000));
+    }
+
+    #[test]
+    fn the_table_adds_up_by_name() {
+        let text = profile().to_string();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["1", "1.000", "99.3%", "1000.0", "3.0", "large"]);
+        assert_eq!(lines[2], ["2", "0.007", "0.7%", "3.3", "909.1", "small", "\"a\""]);
+        assert!(text.ends_with("3 commands on vulkan:0: 1.007 ms on the device, 2.000 ms in all"), "{text}");
+    }
+
+    #[test]
+    fn times_that_run_backwards_are_empty() {
+        let command = TimedCommand::new(Label { name: String::new(), bytes: 0 }, Range { start: 20, end: 10 });
+        assert_eq!(command.duration(), Duration::ZERO);
+    }
+}

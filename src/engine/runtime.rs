@@ -1,0 +1,465 @@
+//! The inside of a [`Device`](crate::Device): a backend with its stream, pool and kernels.
+
+use crate::backend::contract::{Backend, Command, MemoryUse, Region, Ticket};
+use crate::backend::fork::OfProcess;
+use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
+use crate::base::clock;
+use crate::base::environment;
+use crate::base::error::{Error, Result};
+use crate::base::precision::Precision;
+use crate::engine::disk_cache::DiskCache;
+use crate::engine::kernel_cache::{Kernel, KernelCache};
+use crate::engine::launch::PackedLaunch;
+use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
+use crate::engine::profile::{Label, Profile};
+use crate::engine::recording::Cost;
+use crate::engine::stream::Stream;
+use crate::engine::submitter::MAX_IN_FLIGHT;
+use crate::kernels::KernelConfig;
+use crate::shader::{Access, Module, Target};
+use crate::tuning::{self, Entry, Tuning};
+#[cfg(has_backend)]
+use futures_channel::oneshot;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Instant;
+
+/// Counters since the device was opened, from [`Device::stats`](crate::Device::stats).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Kernels launched.
+    pub launches: u64,
+    /// Batches submitted to the device's queue.
+    pub submissions: u64,
+    /// Kernels that the driver has compiled.
+    pub compiles: u64,
+    /// Kernels whose binaries were found on disk instead.
+    pub reuses: u64,
+    /// Times that the host has blocked for the device.
+    pub waits: u64,
+}
+
+/// The state of the random number generator: a key, and how many tensors have been drawn with it.
+#[derive(Default)]
+struct RandomState {
+    seed: u64,
+    drawn: u32,
+}
+
+/// The part of a buffer to read: a box of bytes. Only its first `bytes` are wanted.
+pub(crate) struct Source {
+    pub region: Region,
+    pub bytes: u64,
+}
+
+impl Source {
+    /// Whether the part is the first bytes of the buffer, without gaps.
+    fn is_start(&self) -> bool {
+        self.region.src.offset == 0 && self.region.extent[1..] == [1, 1]
+    }
+}
+
+/// The number of counters. A dispatch of as many workgroups is never folded.
+pub(crate) const COUNTERS: usize = 1 << 14;
+
+/// An open device.
+pub(crate) struct Runtime {
+    // The fields drop in this order: the stream waits for the device, then buffers may go.
+    stream: Stream,
+    /// See [`counters`](Runtime::counters).
+    counters: Mutex<Option<Arc<Buffer>>>,
+    pool: Arc<Pool>,
+    kernels: KernelCache,
+    random: Mutex<RandomState>,
+    /// Which kernels have passed their self-test.
+    verdicts: Mutex<HashMap<KernelConfig, Arc<OnceLock<bool>>>>,
+    launches: AtomicU64,
+    precision: Mutex<Precision>,
+    tuning: &'static Tuning,
+    backend: Arc<dyn Backend>,
+}
+
+/// Returns the tuning data for a device: the entry that `MARQUETRY_TUNING` names, else the one that fits best.
+pub fn tuning_of(info: &DeviceInfo) -> &'static Entry {
+    let is_software = info.kind == DeviceKind::Cpu;
+    environment::settings().tuning.unwrap_or_else(|| tuning::fitting(&info.vendor, &info.name, is_software))
+}
+
+impl Runtime {
+    pub fn new(backend: Box<dyn Backend>) -> Self {
+        let backend: Arc<dyn Backend> = Arc::new(OfProcess::new(backend));
+        Runtime {
+            stream: Stream::new(backend.clone()),
+            counters: Mutex::default(),
+            pool: Pool::new(backend.clone()),
+            kernels: KernelCache::new(DiskCache::from_environment()),
+            random: Mutex::default(),
+            verdicts: Mutex::default(),
+            precision: Mutex::default(),
+            launches: AtomicU64::new(0),
+            tuning: &tuning_of(backend.info()).tuning,
+            backend,
+        }
+    }
+
+    /// Replaces the tuning data.
+    pub fn tuned(self, tuning: &'static Tuning) -> Self {
+        Runtime { tuning, ..self }
+    }
+
+    pub fn tuning(&self) -> &'static Tuning {
+        self.tuning
+    }
+
+    pub fn info(&self) -> &DeviceInfo {
+        self.backend.info()
+    }
+
+    /// Whether the device still works.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.backend.completed(), Err(Error::DeviceLost { .. }))
+    }
+
+    pub fn stats(&self) -> Stats {
+        Stats {
+            launches: self.launches.load(Ordering::Relaxed),
+            submissions: self.stream.submissions(),
+            compiles: self.kernels.compiles(),
+            reuses: self.kernels.reuses(),
+            waits: self.stream.waits(),
+        }
+    }
+
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.pool.stats()
+    }
+
+    pub fn set_seed(&self, seed: u64) {
+        *self.random.lock() = RandomState { seed, drawn: 0 };
+    }
+
+    /// Returns the key of the next random tensor: the seed's two words and the tensor's number.
+    pub fn next_random(&self) -> [u32; 3] {
+        let mut random = self.random.lock();
+        let drawn = random.drawn;
+        random.drawn = drawn.wrapping_add(1);
+        [random.seed as u32, (random.seed >> 32) as u32, drawn]
+    }
+
+    /// Runs `work`, and times the commands that are recorded meanwhile.
+    pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Profile)> {
+        if !self.info().features.timestamps {
+            return Err(Error::Unsupported { feature: "timestamps".into(), device: self.info().to_string() });
+        }
+        /// Ends the timing even if `work` panics.
+        struct Guard<'a>(&'a Stream);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    _ = self.0.stop_timing();
+                }
+            }
+        }
+        let start = clock::instant(clock::now());
+        self.stream.start_timing()?;
+        let guard = Guard(&self.stream);
+        let result = work();
+        drop(guard);
+        let commands = self.stream.stop_timing()?;
+        Ok((result, Profile { device: self.info().id(), start, end: Instant::now(), commands }))
+    }
+
+    pub fn precision(&self) -> Precision {
+        *self.precision.lock()
+    }
+
+    pub fn set_precision(&self, precision: Precision) {
+        *self.precision.lock() = precision;
+    }
+
+    pub fn synchronize(&self) -> Result<()> {
+        self.stream.wait()
+    }
+
+    /// Returns cached memory to the driver.
+    pub fn trim(&self) -> Result<u64> {
+        let bytes = self.pool.trim();
+        // Batches in flight may hold some of it until they are done.
+        self.synchronize()?;
+        Ok(bytes)
+    }
+
+    /// Allocates. If memory has run out, frees the pool's cache, waits for the batches in flight, and tries once more.
+    fn retrying<T>(&self, allocate: impl Fn() -> Result<T>) -> Result<T> {
+        match allocate() {
+            Err(Error::OutOfMemory { .. }) => {
+                self.trim()?;
+                allocate()
+            }
+            result => result,
+        }
+    }
+
+    /// Returns a buffer with undefined contents.
+    pub fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        self.pool.reuse(bytes, kind).map_or_else(|| self.allocate_new(bytes, kind), Ok)
+    }
+
+    /// Returns a buffer if the pool has none to reuse. If too much memory is held, waits for the oldest batches first.
+    fn allocate_new(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        // Other threads may submit meanwhile. This waits for no more batches than can be in flight now.
+        for _ in 0..=MAX_IN_FLIGHT + 1 {
+            if !self.pool.make_room(bytes, kind) || !self.stream.wait_for_oldest()? {
+                break;
+            }
+        }
+        self.retrying(|| self.pool.allocate(bytes, kind))
+    }
+
+    fn allocate_staging(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
+        self.retrying(|| self.pool.allocate_apart(bytes, memory))
+    }
+
+    /// Returns the form in which the device takes kernels of apps.
+    pub fn target_of_apps(&self) -> Target {
+        self.backend.target_of_apps()
+    }
+
+    /// Whether a kernel passes its self-test. The first call runs the test.
+    pub fn verdict(&self, config: &KernelConfig, test: impl FnOnce() -> bool) -> bool {
+        let known = self.verdicts.lock().get(config).cloned();
+        let verdict = known.unwrap_or_else(|| self.verdicts.lock().entry(config.clone()).or_default().clone());
+        *verdict.get_or_init(test)
+    }
+
+    /// Returns a buffer of [`COUNTERS`] zeros, in which workgroups count each other. Kernels leave zeros there.
+    pub fn counters(&self) -> Result<Arc<Buffer>> {
+        let mut counters = self.counters.lock();
+        if let Some(counters) = &*counters {
+            return Ok(counters.clone());
+        }
+        let zeros = Arc::new(self.upload(&[0; 4 * COUNTERS], MemoryKind::Device)?);
+        *counters = Some(zeros.clone());
+        Ok(zeros)
+    }
+
+    /// Compiles a kernel of an app.
+    pub fn compile(&self, module: &Module) -> Result<Kernel> {
+        self.kernels.compile(module, &*self.backend)
+    }
+
+    /// Runs a kernel of this crate.
+    pub fn run<'a>(&self, launch: impl Into<PackedLaunch<'a>>) -> Result<()> {
+        let PackedLaunch { kernel: config, buffers, parameters, groups, products } = launch.into();
+        let most = self.info().limits.max_binding_bytes;
+        let large_buffers = buffers.iter().any(|buffer| buffer.bytes() > most);
+        let kernel = self.kernels.get(&config, large_buffers, &*self.backend)?;
+        let groups = self.fold(groups, || config.name())?;
+        self.dispatch_estimated(&kernel, buffers, &parameters, groups, products, || config.name())
+    }
+
+    /// Folds workgroups beyond the device's limit per dimension into rows.
+    pub fn fold(&self, groups: usize, kernel: impl FnOnce() -> String) -> Result<[u32; 3]> {
+        let limit = self.info().limits.max_groups as usize;
+        let rows = groups.div_ceil(limit);
+        if rows > limit {
+            let feature = format!("a dispatch of {groups} workgroups (kernel `{}`)", kernel());
+            return Err(Error::Unsupported { feature, device: self.info().to_string() });
+        }
+        // Rows that are as even as possible leave the fewest surplus workgroups.
+        Ok([groups.div_ceil(rows.max(1)) as u32, rows as u32, 1])
+    }
+
+    /// Records the run of a compiled kernel. `name` is for profiles.
+    pub fn dispatch(
+        &self,
+        kernel: &Kernel,
+        buffers: &[&Buffer],
+        parameters: &[u32],
+        groups: [u32; 3],
+        name: impl FnOnce() -> String,
+    ) -> Result<()> {
+        self.dispatch_estimated(kernel, buffers, parameters, groups, 0, name)
+    }
+
+    /// The same for a kernel that is known to add up `products` products.
+    fn dispatch_estimated(
+        &self,
+        kernel: &Kernel,
+        buffers: &[&Buffer],
+        parameters: &[u32],
+        groups: [u32; 3],
+        products: u64,
+        name: impl FnOnce() -> String,
+    ) -> Result<()> {
+        let uses: SmallVec<[_; 6]> =
+            buffers.iter().zip(kernel.bindings.iter()).map(|(buffer, &access)| (buffer.allocation(), access)).collect();
+        let command = Command::Dispatch {
+            kernel: kernel.id,
+            buffers: buffers.iter().map(|buffer| buffer.allocation().id()).collect(),
+            parameters: SmallVec::from_slice(parameters),
+            groups,
+        };
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
+        let label = || Label { name: name(), bytes };
+        let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, products) };
+        self.stream.record(command, &uses, cost, label)
+    }
+
+    /// Returns a buffer with these bytes.
+    pub fn upload(&self, bytes: &[u8], kind: MemoryKind) -> Result<Buffer> {
+        let length = bytes.len() as u64;
+        // If host and device share their memory, a copy would only move the bytes from one place to another.
+        let kind = if self.info().unified_memory && kind == MemoryKind::Device { MemoryKind::Shared } else { kind };
+        if self.host_writes(kind) {
+            let kept = self.pool.reuse_idle(length, kind);
+            let buffer = kept.map_or_else(|| self.allocate_new(length, kind), Ok)?;
+            self.backend.write(buffer.allocation().id(), bytes)?;
+            self.stream.note_upload(length);
+            return Ok(buffer);
+        }
+        let buffer = self.allocate(length, kind)?;
+        if !bytes.is_empty() {
+            let staging = self.allocate_staging(length, MemoryUse::Upload)?;
+            self.backend.write(staging.id(), bytes)?;
+            let region = Region::linear(length.next_multiple_of(4));
+            self.copy("upload", &staging, buffer.allocation(), region, length)?;
+        }
+        Ok(buffer)
+    }
+
+    /// Whether the host writes buffers of a kind in place.
+    fn host_writes(&self, kind: MemoryKind) -> bool {
+        self.info().host_visible && kind != MemoryKind::Device
+    }
+
+    /// Whether the host reads buffers of a kind in place. Across a bus it reads the device's memory at a hundredth of
+    /// the speed of a copy: 256 MiB took 12 s on an H200.
+    fn host_reads(&self, kind: MemoryKind) -> bool {
+        self.host_writes(kind) && (kind == MemoryKind::Host || self.info().unified_memory)
+    }
+
+    fn copy(
+        &self,
+        name: &str,
+        src: &Arc<Allocation>,
+        dst: &Arc<Allocation>,
+        region: Region,
+        upload_bytes: u64,
+    ) -> Result<()> {
+        let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region };
+        let label = || Label { name: name.into(), bytes: region.bytes() };
+        let nanoseconds = self.tuning.batch.nanoseconds(2 * region.bytes(), 0);
+        let cost = Cost { upload_bytes, nanoseconds };
+        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], cost, label)
+    }
+
+    /// Copies a box of bytes from one buffer to another.
+    pub fn copy_region(&self, src: &Buffer, dst: &Buffer, region: Region) -> Result<()> {
+        self.copy("copy", src.allocation(), dst.allocation(), region, 0)
+    }
+
+    /// Submits a read. `done` gets the bytes when they have arrived. Returns the batch to wait for.
+    fn start_read(
+        &self,
+        buffer: &Arc<Buffer>,
+        source: &Source,
+        done: impl FnOnce(Result<&[u8]>) + Send + 'static,
+    ) -> Result<Ticket> {
+        if self.host_reads(buffer.kind()) && source.is_start() {
+            let ticket = self.stream.flush()?;
+            // The buffer is held until then, so that nobody writes to it.
+            let (id, held) = (buffer.allocation().id(), buffer.clone());
+            let callback = Box::new(move |result: Result<&[u8]>| {
+                done(result);
+                drop(held);
+            });
+            self.backend.read(id, source.bytes, ticket, callback);
+            return Ok(ticket);
+        }
+        let staging = self.allocate_staging(source.region.bytes(), MemoryUse::Readback)?;
+        self.copy("read", buffer.allocation(), &staging, source.region, 0)?;
+        let ticket = self.stream.flush()?;
+        let id = staging.id();
+        let callback = Box::new(move |result: Result<&[u8]>| {
+            done(result);
+            drop(staging);
+        });
+        self.backend.read(id, source.bytes, ticket, callback);
+        Ok(ticket)
+    }
+
+    /// Blocks until `convert` has got bytes of a buffer.
+    pub fn read<T: Send + 'static>(
+        &self,
+        buffer: &Arc<Buffer>,
+        source: &Source,
+        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
+    ) -> Result<T> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        // The receiver waits below. If it is gone, an error has already been returned.
+        let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
+        let waited = self.stream.wait_for(ticket);
+        let received = receiver.try_recv().unwrap_or_else(|_| Err(self.nothing_arrived()));
+        // A wait reports earlier failures. After one, the data cannot be trusted.
+        waited.and(received)
+    }
+
+    fn nothing_arrived(&self) -> Error {
+        let message = "the data did not arrive".into();
+        Error::Driver { backend: self.info().backend, call: "read", message }
+    }
+
+    /// The same without blocking: the future is ready when the bytes have arrived.
+    #[cfg(has_backend)]
+    pub async fn read_async<T: Send + 'static>(
+        &self,
+        buffer: &Arc<Buffer>,
+        source: &Source,
+        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
+    ) -> Result<T> {
+        let (sender, receiver) = oneshot::channel();
+        let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
+        // A browser calls back from its event loop. Elsewhere a thread has to wait, and it must not be the executor's.
+        let waited = if cfg!(native) { Some(self.wait_in_thread(ticket)?) } else { None };
+        let received = receiver.await.unwrap_or_else(|_| Err(self.nothing_arrived()));
+        if let Some(waited) = waited {
+            waited.await.unwrap_or(Ok(()))?;
+        }
+        received
+    }
+
+    /// Starts a thread that waits for a batch. Returns the receiver of the result.
+    #[cfg(has_backend)]
+    fn wait_in_thread(&self, ticket: Ticket) -> Result<oneshot::Receiver<Result<()>>> {
+        let (sender, waited) = oneshot::channel();
+        let backend = self.backend.clone();
+        let wait = move || {
+            let result = backend.wait(ticket);
+            // Whoever gets the answer may close the device. This thread must not be the last to hold it.
+            drop(backend);
+            _ = sender.send(result);
+        };
+        std::thread::Builder::new().name("marquetry read".into()).spawn(wait).map_err(|error| {
+            let message = format!("no thread to wait in: {error}");
+            Error::Driver { backend: self.info().backend, call: "read", message }
+        })?;
+        Ok(waited)
+    }
+
+    /// The same without a backend. Then there is no runtime either.
+    #[cfg(not(has_backend))]
+    pub async fn read_async<T: Send + 'static>(
+        &self,
+        buffer: &Arc<Buffer>,
+        source: &Source,
+        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.read(buffer, source, convert)
+    }
+}

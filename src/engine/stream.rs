@@ -1,0 +1,512 @@
+//! The stream: the order of all work on a device. It joins a recording, which finds hazards, with a submitter.
+
+use super::pool::Allocation;
+use super::profile::{Label, TimedCommand};
+use super::recording::{Cost, Recording};
+use super::submitter::Submitter;
+use crate::backend::contract::{Backend, Command, Ticket};
+use crate::base::error::{Error, Result};
+use crate::shader::Access;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The order of all work on a device. Commands of many threads run in the order in which they were recorded.
+pub(crate) struct Stream {
+    backend: Arc<dyn Backend>,
+    state: Mutex<State>,
+    /// Held by the thread that asks for times, so that they are stored in order.
+    asking: Mutex<()>,
+    submissions: AtomicU64,
+    waits: AtomicU64,
+}
+
+struct State {
+    recording: Recording,
+    submitter: Submitter,
+    /// Set while commands are timed.
+    timing: Option<Timing>,
+}
+
+/// The timing in progress.
+#[derive(Default)]
+struct Timing {
+    /// Batches whose times have not been asked for yet.
+    submitted: VecDeque<(Ticket, Vec<Label>)>,
+    /// The commands of all other batches, batch by batch.
+    told: Vec<Result<Vec<TimedCommand>>>,
+}
+
+impl Stream {
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        let state = State { recording: Recording::default(), submitter: Submitter::new(backend.clone()), timing: None };
+        Stream {
+            backend,
+            state: Mutex::new(state),
+            asking: Mutex::default(),
+            submissions: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+        }
+    }
+
+    /// Appends a command. `uses` are the buffers it names and how it uses them. `label` is called only while commands
+    /// are timed.
+    pub fn record(
+        &self,
+        command: Command,
+        uses: &[(&Arc<Allocation>, Access)],
+        cost: Cost,
+        label: impl FnOnce() -> Label,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        let State { recording, submitter, timing } = &mut *state;
+        recording.push(command, uses, cost);
+        if timing.is_some() {
+            recording.label(label());
+        }
+        if submitter.is_batch(recording) {
+            self.submit(&mut state)?;
+            drop(state);
+            self.keep_pace()?;
+        }
+        Ok(())
+    }
+
+    /// Counts bytes that the host has written in place and that wait for commands to use them.
+    pub fn note_upload(&self, bytes: u64) {
+        self.state.lock().recording.add_cost(Cost { upload_bytes: bytes, nanoseconds: 0 });
+    }
+
+    /// Submits what has been recorded. Returns the ticket of the newest batch.
+    pub fn flush(&self) -> Result<Ticket> {
+        let mut state = self.state.lock();
+        if !state.recording.is_empty() {
+            self.submit(&mut state)?;
+        }
+        let newest = state.submitter.newest();
+        drop(state);
+        self.keep_pace()?;
+        Ok(newest)
+    }
+
+    fn submit(&self, state: &mut State) -> Result<()> {
+        let State { recording, submitter, timing } = state;
+        let batch = submitter.submit(recording, timing.is_some())?;
+        if let Some(timing) = timing {
+            timing.submitted.push_back(batch);
+        }
+        self.submissions.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Releases the buffers of batches that have completed. Asking the backend may call back reads, and freeing takes
+    /// time: neither happens under the lock.
+    fn retire(&self) -> Result<()> {
+        let completed = self.backend.completed()?;
+        let mut state = self.state.lock();
+        let retired = state.submitter.retire(completed);
+        let timed = state.timing.is_some();
+        drop(state);
+        drop(retired);
+        if timed {
+            self.collect_times(completed);
+        }
+        Ok(())
+    }
+
+    /// Releases the buffers of batches that have completed. If too many are in flight, waits for the oldest ones.
+    fn keep_pace(&self) -> Result<()> {
+        self.retire()?;
+        let behind = self.state.lock().submitter.behind();
+        behind.map_or(Ok(()), |ticket| self.wait_for(ticket))
+    }
+
+    /// Blocks until a batch has run.
+    pub fn wait_for(&self, ticket: Ticket) -> Result<()> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.backend.wait(ticket)?;
+        self.retire()?;
+        self.state.lock().submitter.note_waited(ticket);
+        Ok(())
+    }
+
+    /// Blocks until the oldest batch in flight has run. If none is in flight, submits what has been recorded, and waits
+    /// for it. Returns false if no batch has ended: there was none, or this is a browser, which cannot wait.
+    pub fn wait_for_oldest(&self) -> Result<bool> {
+        self.retire()?;
+        let state = self.state.lock();
+        let (oldest, recorded) = (state.submitter.oldest(), !state.recording.is_empty());
+        drop(state);
+        let ticket = match oldest {
+            Some(ticket) => ticket,
+            None if recorded => self.flush()?,
+            None => return Ok(false),
+        };
+        self.wait_for(ticket)?;
+        Ok(self.state.lock().submitter.oldest().is_none_or(|oldest| oldest > ticket))
+    }
+
+    /// Submits what has been recorded and blocks until all of it has run.
+    pub fn wait(&self) -> Result<()> {
+        let ticket = self.flush()?;
+        self.wait_for(ticket)
+    }
+
+    /// Makes the device time the commands that are recorded from now on.
+    pub fn start_timing(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.timing.is_some() {
+            let message = "the device is being profiled already; profiles do not nest".into();
+            return Err(Error::InvalidArgument { op: "profile", message });
+        }
+        if !state.recording.is_empty() {
+            // Commands that were recorded before are not timed.
+            self.submit(&mut state)?;
+        }
+        state.timing = Some(Timing::default());
+        Ok(())
+    }
+
+    /// Blocks until the timed commands have run, and returns them.
+    pub fn stop_timing(&self) -> Result<Vec<TimedCommand>> {
+        let waited = self.flush().and_then(|newest| self.wait_for(newest));
+        let _asking = self.asking.lock();
+        let mut timing = self.state.lock().timing.take().unwrap_or_default();
+        // Other threads may have submitted more meanwhile.
+        let newest = timing.submitted.back().map(|(ticket, _)| *ticket);
+        waited.and_then(|()| newest.map_or(Ok(()), |ticket| self.backend.wait(ticket)))?;
+        timing.told.extend(timing.submitted.drain(..).map(|batch| self.times_of(batch)));
+        let commands: Result<Vec<_>> = timing.told.into_iter().collect();
+        Ok(commands?.into_iter().flatten().collect())
+    }
+
+    /// While commands are timed, asks for the times of batches that have completed: a backend keeps few.
+    fn collect_times(&self, completed: Ticket) {
+        // Asking may call back reads, which must not happen under the lock of the state.
+        let _asking = self.asking.lock();
+        let next = || {
+            let mut state = self.state.lock();
+            let submitted = &mut state.timing.as_mut()?.submitted;
+            if submitted.front()?.0 <= completed { submitted.pop_front() } else { None }
+        };
+        while let Some(batch) = next() {
+            let told = self.times_of(batch);
+            if let Some(timing) = &mut self.state.lock().timing {
+                timing.told.push(told);
+            }
+        }
+    }
+
+    fn times_of(&self, (ticket, labels): (Ticket, Vec<Label>)) -> Result<Vec<TimedCommand>> {
+        let times = self.backend.timings(ticket)?;
+        Ok(labels.into_iter().zip(times).map(|(label, times)| TimedCommand::new(label, times)).collect())
+    }
+
+    /// Times that the host has blocked.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    pub fn submissions(&self) -> u64 {
+        self.submissions.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // Buffers may be freed only when no batch uses them. If the device is lost, none does.
+        let flushed = self.flush().map(drop);
+        let waited = self.backend.wait(self.state.get_mut().submitter.newest());
+        if let Err(error) = flushed.and(waited) {
+            log::debug!("the device was closed with an error: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::submitter::{BATCH_COMMANDS, BATCH_NANOSECONDS, BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
+    use super::*;
+    use crate::backend::contract::{BufferId, Compiled, KernelId, MemoryUse, ReadCallback, Region, Step};
+    use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
+    use crate::base::backend_kind::BackendKind;
+    use crate::shader::{Module, Target};
+    use std::collections::HashMap;
+    use std::ops::Range;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    /// A device that runs a batch when it is waited for, and not before.
+    pub(crate) struct Lazy {
+        pub(crate) info: DeviceInfo,
+        pub(crate) budget: u64,
+        /// Bytes of all buffers that are alive.
+        pub(crate) bytes: AtomicU64,
+        batches: Mutex<Vec<Vec<bool>>>,
+        completed: AtomicU64,
+        most_in_flight: AtomicU64,
+        broken: AtomicBool,
+        timed: Mutex<HashMap<u64, usize>>,
+    }
+
+    impl Lazy {
+        pub(crate) fn new(kind: DeviceKind, budget: u64) -> Lazy {
+            Lazy {
+                info: DeviceInfo::sample(BackendKind::Vulkan, kind, None),
+                budget,
+                bytes: AtomicU64::new(0),
+                batches: Mutex::default(),
+                completed: AtomicU64::new(0),
+                most_in_flight: AtomicU64::new(0),
+                broken: AtomicBool::new(false),
+                timed: Mutex::default(),
+            }
+        }
+    }
+
+    impl Backend for Lazy {
+        fn info(&self) -> &DeviceInfo {
+            &self.info
+        }
+
+        fn target(&self) -> Target {
+            Target::VULKAN
+        }
+
+        fn allocate(&self, bytes: u64, _: MemoryUse) -> Result<BufferId> {
+            // Each test names its buffers by their sizes.
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            Ok(BufferId(bytes / 32))
+        }
+
+        fn free(&self, buffer: BufferId) {
+            self.bytes.fetch_sub(32 * buffer.0, Ordering::Relaxed);
+        }
+
+        fn write(&self, _: BufferId, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+
+        fn budget(&self) -> u64 {
+            self.budget
+        }
+
+        fn binary_key(&self, _: &Module) -> Option<String> {
+            None
+        }
+
+        fn compile(&self, _: &Module, _: Option<&[u8]>) -> Result<Compiled> {
+            Ok(Compiled { kernel: KernelId(0), binary: None, reused: false })
+        }
+
+        /// Step `s` of batch `b` runs from `100 b + 10 s` for 5 ns.
+        fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+            let steps = self.timed.lock().remove(&ticket.0).expect("the batch is timed, and told once");
+            Ok((0..steps as u64).map(|step| 100 * ticket.0 + 10 * step).map(|start| start..start + 5).collect())
+        }
+
+        fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
+            if self.broken.load(Ordering::Relaxed) {
+                let message = "broken".to_string();
+                return Err(Error::Driver { backend: BackendKind::Vulkan, call: "submit", message });
+            }
+            let mut batches = self.batches.lock();
+            batches.push(steps.iter().map(|step| step.barrier).collect());
+            let submitted = batches.len() as u64;
+            if timed {
+                self.timed.lock().insert(submitted, steps.len());
+            }
+            self.most_in_flight.fetch_max(submitted - self.completed.load(Ordering::Relaxed), Ordering::Relaxed);
+            Ok(Ticket(submitted))
+        }
+
+        fn completed(&self) -> Result<Ticket> {
+            Ok(Ticket(self.completed.load(Ordering::Relaxed)))
+        }
+
+        fn wait(&self, ticket: Ticket) -> Result<()> {
+            self.completed.fetch_max(ticket.0, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn read(&self, _: BufferId, _: u64, _: Ticket, done: ReadCallback) {
+            done(Ok(&[]));
+        }
+    }
+
+    fn open() -> (Arc<Lazy>, Stream, impl Fn(u64) -> Arc<Allocation>) {
+        let lazy = Arc::new(Lazy::new(DeviceKind::Discrete, 0));
+        let backend: Arc<dyn Backend> = lazy.clone();
+        let stream = Stream::new(backend.clone());
+        (lazy, stream, move |name| {
+            Allocation::new(&backend, 32 * name, MemoryUse::Kernels(MemoryKind::Device), None).unwrap()
+        })
+    }
+
+    fn copy(stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
+        copy_that_takes(0, stream, src, dst)
+    }
+
+    fn copy_that_takes(nanoseconds: u64, stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
+        let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region: Region::linear(16) };
+        let label = || Label { name: format!("{}", dst.id().0), bytes: 16 };
+        stream.record(
+            command,
+            &[(src, Access::Read), (dst, Access::Write)],
+            Cost { upload_bytes: 0, nanoseconds },
+            label,
+        )
+    }
+
+    #[test]
+    fn barriers_stand_where_hazards_are() {
+        let (lazy, stream, buffer) = open();
+        let [a, b, c, d, e] = [1, 2, 3, 4, 5].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        copy(&stream, &a, &c).unwrap(); // reads what was read
+        copy(&stream, &b, &d).unwrap(); // reads what was written
+        copy(&stream, &c, &a).unwrap(); // touches nothing since the barrier
+        copy(&stream, &e, &b).unwrap(); // writes what was read
+        copy(&stream, &a, &b).unwrap(); // writes what was written
+        stream.flush().unwrap();
+        assert_eq!(*lazy.batches.lock(), [[false, false, true, false, true, true]]);
+    }
+
+    #[test]
+    fn the_host_does_not_run_far_ahead() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        for _ in 0..32 + 64 + 128 + 97 * BATCH_COMMANDS {
+            copy(&stream, &a, &b).unwrap();
+        }
+        assert_eq!(lazy.batches.lock().len(), 100);
+        assert_eq!(lazy.most_in_flight.load(Ordering::Relaxed), MAX_IN_FLIGHT as u64 + 1);
+        assert_eq!(stream.waits(), 100 - MAX_IN_FLIGHT as u64);
+    }
+
+    #[test]
+    fn an_idle_device_gets_the_first_commands_soon() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        let copies = |count| (0..count).for_each(|_| copy(&stream, &a, &b).unwrap());
+        copies(32 + 64 + 128 + 2 * 256 + 1);
+        stream.wait().unwrap();
+        copies(32 + 64);
+        let lengths: Vec<_> = lazy.batches.lock().iter().map(Vec::len).collect();
+        assert_eq!(lengths, [32, 64, 128, 256, 256, 1, 32, 64]);
+    }
+
+    #[test]
+    fn heavy_commands_make_short_batches() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        let copies = |count, nanoseconds| {
+            (0..count).for_each(|_| copy_that_takes(nanoseconds, &stream, &a, &b).unwrap());
+        };
+        copies(32 + 64 + 128, BATCH_NANOSECONDS / 1000);
+        copies(256, BATCH_NANOSECONDS / 257);
+        copies(6, BATCH_NANOSECONDS / 3 + 1);
+        copies(2, u64::MAX);
+        copies(1, 1);
+        // Commands that were submitted for another reason count no more.
+        stream.flush().unwrap();
+        copies(1, BATCH_NANOSECONDS - 1);
+        let lengths = || lazy.batches.lock().iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(lengths(), [32, 64, 128, 256, 3, 3, 1, 1, 1]);
+        copies(1, 1);
+        assert_eq!(lengths().last(), Some(&2));
+    }
+
+    #[test]
+    fn buffers_are_held_until_their_batch_has_run() {
+        let (_lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        let ticket = stream.flush().unwrap();
+        assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (2, 2));
+        stream.wait_for(ticket).unwrap();
+        assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 1));
+    }
+
+    #[test]
+    fn only_what_is_recorded_in_between_is_timed() {
+        let (lazy, stream, buffer) = open();
+        let [a, b, c] = [1, 2, 3].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        stream.start_timing().unwrap();
+        assert!(stream.start_timing().unwrap_err().to_string().contains("already"));
+        copy(&stream, &b, &a).unwrap();
+        stream.flush().unwrap();
+        copy(&stream, &b, &c).unwrap();
+        copy(&stream, &a, &b).unwrap();
+        let commands = stream.stop_timing().unwrap();
+        copy(&stream, &a, &b).unwrap();
+        stream.flush().unwrap();
+        let names: Vec<_> = commands.iter().map(|command| command.name.as_str()).collect();
+        assert_eq!(names, ["1", "3", "2"]);
+        // Batch 1 came before, batch 4 after.
+        let since_first = |command: &TimedCommand| command.start.duration_since(commands[0].start);
+        assert_eq!(commands.iter().map(since_first).collect::<Vec<_>>(), [0, 100, 110].map(Duration::from_nanos));
+        assert!(lazy.timed.lock().is_empty());
+        stream.start_timing().unwrap();
+        assert!(stream.stop_timing().unwrap().is_empty());
+    }
+
+    #[test]
+    fn times_are_asked_for_as_batches_complete() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        stream.start_timing().unwrap();
+        for _ in 0..40 * BATCH_COMMANDS {
+            copy(&stream, &a, &b).unwrap();
+            assert!(lazy.timed.lock().len() <= MAX_IN_FLIGHT + 1, "a backend keeps the times of few batches");
+        }
+        let commands = stream.stop_timing().unwrap();
+        assert_eq!(commands.len(), 40 * BATCH_COMMANDS);
+        assert!(commands.chunks(BATCH_COMMANDS).map(|batch| batch[0].start).is_sorted());
+    }
+
+    #[test]
+    fn the_oldest_batch_is_waited_for_first() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        stream.flush().unwrap();
+        copy(&stream, &a, &b).unwrap();
+        stream.flush().unwrap();
+        copy(&stream, &a, &b).unwrap();
+        let completed = || lazy.completed.load(Ordering::Relaxed);
+        for ran in [1, 2, 3] {
+            assert!(stream.wait_for_oldest().unwrap());
+            assert_eq!(completed(), ran);
+        }
+        assert!(!stream.wait_for_oldest().unwrap());
+    }
+
+    #[test]
+    fn bytes_from_the_host_do_not_pile_up() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        stream.note_upload(BATCH_UPLOAD_BYTES - 1);
+        copy(&stream, &a, &b).unwrap();
+        assert_eq!(lazy.batches.lock().len(), 0);
+        stream.note_upload(1);
+        copy(&stream, &a, &b).unwrap();
+        assert_eq!(lazy.batches.lock().len(), 1);
+    }
+
+    #[test]
+    fn a_failed_batch_is_tried_again() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        copy(&stream, &a, &b).unwrap();
+        lazy.broken.store(true, Ordering::Relaxed);
+        assert!(stream.flush().is_err());
+        lazy.broken.store(false, Ordering::Relaxed);
+        copy(&stream, &b, &a).unwrap();
+        stream.flush().unwrap();
+        assert_eq!(*lazy.batches.lock(), [[false, true]]);
+    }
+}

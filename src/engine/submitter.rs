@@ -1,0 +1,85 @@
+//! [`Submitter`]: hands recordings to a backend as batches, and holds what they pin until they have run.
+
+use super::profile::Label;
+use super::recording::{Pins, Recording};
+use crate::backend::contract::{Backend, Ticket};
+use crate::base::error::Result;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A batch has at most [`BATCH_COMMANDS`], so that the device starts while the host still records. An idle device
+/// starts soon: its first batch is short, and each further one has twice the commands, up to the most.
+const FIRST_BATCH_COMMANDS: usize = 32;
+pub(super) const BATCH_COMMANDS: usize = 256;
+
+/// A batch is submitted once it holds this many bytes on their way from the host, so that they do not pile up.
+pub(super) const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
+
+/// A batch is submitted once its commands may take this long on a slow device. Drivers reset a device that one batch
+/// keeps busy for some seconds (two on Windows), and estimates may be ten times too low.
+pub(super) const BATCH_NANOSECONDS: u64 = 100_000_000;
+
+/// The host runs ahead of the device by at most this many batches. Each batch holds driver memory and buffers.
+pub(crate) const MAX_IN_FLIGHT: usize = 16;
+
+/// The batches of a device, in order.
+pub(super) struct Submitter {
+    backend: Arc<dyn Backend>,
+    newest: u64,
+    /// Batches submitted since the device was last known to be idle.
+    since_idle: u32,
+    in_flight: VecDeque<(Ticket, Pins)>,
+}
+
+impl Submitter {
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        Submitter { backend, newest: 0, since_idle: 0, in_flight: VecDeque::new() }
+    }
+
+    /// Whether a recording is large enough for a batch.
+    pub fn is_batch(&self, recording: &Recording) -> bool {
+        let doublings = self.since_idle.min((BATCH_COMMANDS / FIRST_BATCH_COMMANDS).ilog2());
+        recording.steps().len() >= FIRST_BATCH_COMMANDS << doublings
+            || recording.cost().upload_bytes >= BATCH_UPLOAD_BYTES
+            || recording.cost().nanoseconds >= BATCH_NANOSECONDS
+    }
+
+    /// Submits a recording, which is then empty. Returns the batch and the names of its commands. If this fails,
+    /// nothing was submitted, and the commands stay for the next attempt.
+    pub fn submit(&mut self, recording: &mut Recording, timed: bool) -> Result<(Ticket, Vec<Label>)> {
+        let ticket = self.backend.submit(recording.steps(), timed)?;
+        let (pins, labels) = recording.clear();
+        self.newest = ticket.0;
+        self.since_idle = self.since_idle.saturating_add(1);
+        self.in_flight.push_back((ticket, pins));
+        Ok((ticket, labels))
+    }
+
+    /// Returns the newest batch.
+    pub fn newest(&self) -> Ticket {
+        Ticket(self.newest)
+    }
+
+    /// Returns the oldest batch that is not known to have run.
+    pub fn oldest(&self) -> Option<Ticket> {
+        self.in_flight.front().map(|(ticket, _)| *ticket)
+    }
+
+    /// Returns the batch to wait for, if too many are in flight.
+    pub fn behind(&self) -> Option<Ticket> {
+        self.in_flight.iter().rev().nth(MAX_IN_FLIGHT).map(|(ticket, _)| *ticket)
+    }
+
+    /// Takes out the pins of batches that have run. The caller drops them when it holds no lock.
+    pub fn retire(&mut self, completed: Ticket) -> Vec<(Ticket, Pins)> {
+        let done = self.in_flight.iter().take_while(|(ticket, _)| *ticket <= completed).count();
+        self.in_flight.drain(..done).collect()
+    }
+
+    /// Notes that somebody has waited for a batch. If it was the newest, the device is idle.
+    pub fn note_waited(&mut self, ticket: Ticket) {
+        if ticket.0 >= self.newest {
+            self.since_idle = 0;
+        }
+    }
+}

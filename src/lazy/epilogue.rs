@@ -1,0 +1,97 @@
+//! Expressions that a product's kernel computes when it stores its elements.
+
+use super::planning::{is_strided, strided_layout};
+use super::view::View;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::layout::collapse_all;
+use crate::base::shape::Dims;
+use crate::base::shape::Shape;
+use crate::base::word::Word;
+use crate::engine::pool::Buffer;
+use crate::kernels::elementwise::InputLayout;
+use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput, Parameters};
+use crate::kernels::expr::Expr;
+use crate::kernels::parameters::Strided;
+use smallvec::SmallVec;
+
+/// A tensor to be computed by a kernel that can apply an epilogue. The operands it holds have been computed.
+pub(crate) trait Producer: Send + Sync {
+    /// Returns the number of elements.
+    fn elements(&self) -> usize;
+
+    /// Returns the dtype of the elements in the kernel, before they are rounded to the tensor's dtype.
+    fn accumulator(&self) -> DType;
+
+    /// Launches the kernel. It applies the epilogue, if there is one and the kernel can do it.
+    fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced>;
+}
+
+/// The output of a kernel.
+pub(crate) enum Produced {
+    /// All that was asked for, in row-major order.
+    Finished {
+        result: Buffer,
+        /// The elements before the epilogue, if the epilogue asked for them.
+        kept: Option<Buffer>,
+    },
+    /// The elements without the epilogue.
+    Unfinished(View),
+}
+
+impl Produced {
+    /// Wraps elements without the epilogue, given as a tensor made of the kernel's output.
+    pub fn unfinished(elements: impl Into<View>) -> Produced {
+        Produced::Unfinished(elements.into())
+    }
+}
+
+/// An expression over a product.
+pub(crate) struct Epilogue<'a> {
+    /// Over the inputs and the product. The product comes last, in the dtype that the kernel sums in.
+    pub expr: Expr,
+    /// Broadcast to the shape. They have buffers.
+    pub inputs: SmallVec<[&'a View; 4]>,
+    pub scalars: &'a [Word],
+    pub shape: &'a Shape,
+    /// The product's dtype, if somebody else still waits for the product.
+    pub kept: Option<DType>,
+}
+
+impl Epilogue<'_> {
+    /// Returns the part of the kernel's configuration and of its parameters. The product has rows of `columns`
+    /// elements. If `fours`, its kernel stores up to four at a time. Returns `None` if the inputs' strides do not
+    /// follow the rows.
+    pub fn plan(&self, columns: usize, fours: bool) -> Option<(Config, Parameters)> {
+        let dims = self.shape.dims();
+        let strided = |input: &&View| !fours || is_strided(input);
+        let rank = match dims.last() {
+            Some(&last) if last == columns => dims.len() - 1,
+            _ if columns == 1 || !self.inputs.iter().any(strided) => dims.len(),
+            _ => return None,
+        };
+        let differs = |input: &View| (0..rank).any(|axis| dims[axis] > 1 && input.strides()[axis] != 0);
+        let by_row = |input: &&View| strided(input) && differs(input);
+        let views: Vec<&[isize]> = self.inputs.iter().filter(|x| by_row(x)).map(|x| &x.strides()[..rank]).collect();
+        let (lengths, strides) =
+            if views.is_empty() { Default::default() } else { collapse_all(&dims[..rank], &views) };
+
+        let mut strides = strides.into_iter();
+        let inputs = self.inputs.iter().map(|input| {
+            let (dtype, by_row, offset) = (input.dtype, by_row(input), input.layout.offset);
+            if !strided(input) {
+                let at = Strided { offset: offset / 4, strides: Dims::new() };
+                return (EpilogueInput { dtype, layout: InputLayout::Contiguous, by_row }, at);
+            }
+            let mut strides = if by_row { strides.next().unwrap_or_default() } else { Default::default() };
+            strides.push(input.strides().get(rank).copied().unwrap_or(0));
+            let layout = if fours { strided_layout(input, &[columns], &strides) } else { InputLayout::Strided };
+            (EpilogueInput { dtype, layout, by_row }, Strided { offset, strides })
+        });
+        let (inputs, views) = inputs.unzip();
+        let scalars = self.scalars.iter().map(|word| word.dtype).collect();
+        let config = Config { expr: self.expr.clone(), inputs, rank: lengths.len(), scalars, kept: self.kept };
+        let scalars = self.scalars.iter().copied().collect();
+        Some((config, Parameters { rows: lengths, inputs: views, scalars }))
+    }
+}

@@ -1,0 +1,30 @@
+//! Computations that are deferred until somebody needs them: expressions, their fusion, products and their epilogues.
+
+mod copy;
+mod epilogue;
+mod expression;
+mod fusion;
+mod planning;
+mod storage;
+mod transfer;
+mod transposition;
+mod view;
+
+pub(crate) use epilogue::{Epilogue, Produced, Producer};
+pub(crate) use fusion::Fusion;
+pub(crate) use storage::Storage;
+pub(crate) use transfer::Transfer;
+pub(crate) use view::View;
+
+use crate::backend::info::MemoryKind;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::{Shape, checked_elements};
+use crate::device::Device;
+use crate::engine::pool::Buffer;
+
+/// Returns a new device buffer for the elements of a shape.
+pub(crate) fn allocate(shape: &Shape, dtype: DType, device: &Device, op: &'static str) -> Result<Buffer> {
+    let bytes = checked_elements(shape, op)? as u64 * dtype.size_in_bytes() as u64;
+    device.runtime().allocate(bytes, MemoryKind::Device)
+}

@@ -1,0 +1,125 @@
+//! [`View`]: the elements of a storage, seen through a layout.
+
+use super::expression::Expression;
+use super::storage::{State, Storage};
+use crate::backend::info::MemoryKind;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
+use crate::device::Device;
+use crate::engine::pool::Buffer;
+use std::sync::Arc;
+
+/// The inside of a [`Tensor`](crate::Tensor), and what an expression or a kernel reads.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub(super) storage: Arc<Storage>,
+    pub layout: Layout,
+    pub dtype: DType,
+    pub device: Device,
+}
+
+impl AsRef<View> for View {
+    fn as_ref(&self) -> &View {
+        self
+    }
+}
+
+impl View {
+    /// Returns the view of all that `storage` will hold, in row-major order.
+    pub fn of_storage(storage: Storage, shape: Shape, dtype: DType, device: &Device) -> View {
+        View { storage: Arc::new(storage), layout: Layout::contiguous(shape), dtype, device: device.clone() }
+    }
+
+    /// Returns the view of the elements that a kernel writes to `buffer`, in row-major order.
+    pub fn of_buffer(buffer: Buffer, shape: Shape, dtype: DType, device: &Device) -> View {
+        View::of_storage(Storage::buffer(buffer), shape, dtype, device)
+    }
+
+    /// Returns the same elements in another layout.
+    pub fn with_layout(&self, layout: Layout) -> View {
+        View { layout, ..self.clone() }
+    }
+
+    pub fn shape(&self) -> &Shape {
+        &self.layout.shape
+    }
+
+    pub fn strides(&self) -> &[isize] {
+        &self.layout.strides
+    }
+
+    pub fn elem_count(&self) -> usize {
+        self.layout.elements()
+    }
+
+    pub fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    pub fn memory_kind(&self) -> MemoryKind {
+        self.storage.memory_kind()
+    }
+
+    /// Whether nobody else can see the elements, and no two of them overlap. Computes them if that has not been done.
+    pub fn holds_elements_alone(&self) -> Result<bool> {
+        let buffer = self.buffer()?;
+        // The storage has one handle, `buffer` is the other.
+        Ok(!self.layout.may_overlap() && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
+    }
+
+    /// Whether the elements belong to an expression that has not been computed.
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(&*self.storage.0.lock(), State::Expression { .. })
+    }
+
+    /// Returns the buffer behind the tensor. Computes it if that has not been done.
+    pub fn buffer(&self) -> Result<Arc<Buffer>> {
+        let mut state = self.storage.0.lock();
+        loop {
+            match &*state {
+                State::Buffer(buffer) => return Ok(buffer.clone()),
+                State::Expression { expression, .. } => {
+                    *state = State::Buffer(Arc::new(expression.compute(&self.device)?));
+                }
+                State::Product(_) => state.run_product()?,
+            }
+        }
+    }
+
+    /// Whether this is all of a product that has not run yet, in its order.
+    pub(super) fn is_product(&self) -> bool {
+        let elements = match &*self.storage.0.lock() {
+            State::Product(producer) => producer.elements(),
+            _ => return false,
+        };
+        elements == self.elem_count() && self.layout.is_contiguous() && self.layout.offset == 0
+    }
+
+    /// Runs a product that has not run yet. Returns whether there is a buffer now.
+    pub(super) fn run_product(&self) -> Result<bool> {
+        let mut state = self.storage.0.lock();
+        state.run_product()?;
+        Ok(matches!(&*state, State::Buffer(_)))
+    }
+
+    /// Whether both are the same view of the same elements.
+    pub(super) fn is_same(&self, other: &View) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage) && self.layout == other.layout
+    }
+
+    /// Returns the pending expression, if it can be copied into one over `shape`.
+    pub(super) fn fusible(&self, shape: &Shape) -> Option<Expression> {
+        let mut state = self.storage.0.lock();
+        let State::Expression { expression, fused } = &mut *state else { return None };
+        if expression.is_constant() {
+            return Some((**expression).clone());
+        }
+        let same = expression.shape == *shape
+            && self.layout.shape == *shape
+            && self.layout.is_contiguous()
+            && self.layout.offset == 0;
+        (same && !std::mem::replace(fused, true)).then(|| (**expression).clone())
+    }
+}
