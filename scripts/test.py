@@ -108,7 +108,8 @@ def build(runs: list[Run], environment: dict) -> str:
     """Builds the tests of the runs, so that the time of a run is without the build."""
     targets = {tuple(run.arguments) for run in runs}
     commands = [["build", "--all-features", "--example", DRIVER]]
-    commands += [["test", "--all-features", "--no-run", *target] for target in ([()] if () in targets else sorted(targets))]
+    targets = [()] if () in targets else sorted(targets)
+    commands += [["test", "--all-features", "--no-run", *target] for target in targets]
     for command in commands:
         if subprocess.run([*CARGO, *command], cwd=ROOT, env=environment).returncode != 0:
             return "FAILED"
