@@ -12,6 +12,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from dataclasses import dataclass, field, fields
@@ -38,7 +39,8 @@ class Run:
     filters: list = field(default_factory=list)
 
     def command(self) -> list[str]:
-        return [*CARGO, "test", "--all-features", *self.arguments, *(["--", *self.filters] if self.filters else [])]
+        filters = ["--", *self.filters] if self.filters else []
+        return [*CARGO, "test", "--all-features", "--no-fail-fast", *self.arguments, *filters]
 
 
 def refuse(message: str):
@@ -106,7 +108,8 @@ def build(runs: list[Run], environment: dict) -> str:
     """Builds the tests of the runs, so that the time of a run is without the build."""
     targets = {tuple(run.arguments) for run in runs}
     commands = [["build", "--all-features", "--example", DRIVER]]
-    commands += [["test", "--all-features", "--no-run", *target] for target in ([()] if () in targets else sorted(targets))]
+    targets = [()] if () in targets else sorted(targets)
+    commands += [["test", "--all-features", "--no-run", *target] for target in targets]
     for command in commands:
         if subprocess.run([*CARGO, *command], cwd=ROOT, env=environment).returncode != 0:
             return "FAILED"
@@ -145,30 +148,34 @@ def main():
         return print_list(runs)
     if not arguments or any(argument.startswith("-") for argument in arguments):
         sys.exit(__doc__)
-    selected = select(runs, arguments)
-    environment = os.environ | fill(common)
+    with tempfile.TemporaryDirectory() as passed:
+        # Kernels that one run has passed are not checked again by the others.
+        environment = os.environ | fill(common) | {"MARQUETRY_TEST_PASSED": passed}
+        sys.exit(0 if execute_all(select(runs, arguments), environment) else 1)
+
+
+def execute_all(runs: list[Run], environment: dict) -> bool:
+    """Builds the tests, does the runs and prints their outcomes. Returns whether all passed."""
     if sys.stdout.isatty():
         environment.setdefault("CARGO_TERM_COLOR", "always")
-
     rows = []
 
-    def timed(name: str, expected: int | None, work, *arguments) -> str:
+    def timed(name: str, expected: int, work, *arguments) -> str:
         print(f"\n=== {name}", flush=True)
         start = time.monotonic()
         outcome = work(*arguments, environment)
         rows.append((name, outcome, round(time.monotonic() - start), expected))
         return outcome
 
-    if timed("build", None, build, selected) == "passed":
-        for run in selected:
+    if timed("build", 0, build, runs) == "passed":
+        for run in runs:
             timed(run.name, run.seconds, execute, run)
 
     print(f"\n{'run':<26}{'seconds':>8}{'expected':>10}  outcome")
     for name, outcome, seconds, expected in rows:
-        print(f"{name:<26}{seconds:>8}{expected if expected is not None else '':>10}  {outcome}")
-    total = [sum(row[column] or 0 for row in rows) for column in (2, 3)]
-    print(f"{'total':<26}{total[0]:>8}{total[1]:>10}")
-    sys.exit(any(outcome != "passed" for _, outcome, _, _ in rows))
+        print(f"{name:<26}{seconds:>8}{expected or '':>10}  {outcome}")
+    print(f"{'total':<26}{sum(row[2] for row in rows):>8}{sum(row[3] for row in rows):>10}")
+    return all(outcome == "passed" for _, outcome, _, _ in rows)
 
 
 if __name__ == "__main__":

@@ -93,8 +93,8 @@ END
 
 is_in_backports() { [[ $(apt-cache policy "$1") == *bookworm-backports/main* ]]; }
 
-# The mirror from which this machine takes bookworm, or nothing: a CD-ROM has no backports. apt itself reads its sources,
-# in both of their formats.
+# The mirror from which this machine takes bookworm, or nothing: a CD-ROM has no backports. apt itself reads its
+# sources, in both of their formats.
 debian_mirror() {
   # shellcheck disable=SC2016 # apt-get fills in these $(NAMES)
   apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |

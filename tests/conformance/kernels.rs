@@ -2,8 +2,8 @@
 
 use crate::full_tier;
 use crate::ocloc::{self, Report, Source};
+use crate::passed::{Identity, Passed};
 use marquetry::internals::tuning::{self, Block};
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -15,34 +15,30 @@ use xxhash_rust::xxh3::xxh3_128;
 /// kernels every second. All GPUs see one of each family, and in the full tier every kernel.
 const TURNS: [&str; 2] = ["dg2", "pvc"];
 
-type Check<'a> = &'a (dyn Fn(&Path) -> Result<(), String> + Sync);
+/// What a tool finds wrong with kernels; an error if it cannot be asked.
+type Check<'a> = &'a dyn Fn(&[PathBuf]) -> Result<Vec<String>, String>;
 
 /// Checks the kernels in a folder and prints a line per tool. Returns whether all tools are there and content.
 pub fn check(folder: &Path) -> bool {
     let [vulkan, opencl, wgsl] = kernels(folder);
     println!("\n{} kernels as Vulkan SPIR-V, {} as OpenCL SPIR-V, {} as WGSL", vulkan.len(), opencl.len(), wgsl.len());
-    let [vulkan, opencl, wgsl] = [vulkan, opencl, wgsl].map(different);
     let mut pass = true;
-    let mut report = |tool: &str, program: Option<&Path>, inputs: &[PathBuf], check: Check| {
+    let mut report = |tool: &str, inputs: &[PathBuf], check: Check| {
         let start = Instant::now();
-        let failures = match program.and_then(why_missing) {
-            Some(message) => Err(message),
-            None => Ok(failures(inputs, |path| {
-                let message = check(path).err();
-                message.map(|message| format!("{}: {message}", name(path))).into_iter().collect()
-            })),
-        };
+        let passed = Passed::by(tool);
+        let inputs = passed.unknown(inputs, identity);
+        let failures = check(&inputs);
+        if failures.as_ref().is_ok_and(Vec::is_empty) {
+            passed.add(inputs.iter().map(identity));
+        }
         pass &= print(tool, inputs.len(), failures, start);
     };
-    let spirv_val = spirv_val();
     // OpenCL itself knows SPIR-V up to 1.2; subgroups, which Level Zero has, are of a later one.
     let (later, known): (Vec<_>, Vec<_>) = opencl.iter().cloned().partition(|path| spirv_version(path) > [1, 2]);
     for (environment, inputs) in [("vulkan1.2", &vulkan), ("opencl2.2", &known), ("spv1.3", &later)] {
-        report(&format!("spirv-val {environment}"), Some(&spirv_val), inputs, &|path| {
-            output(Command::new(&spirv_val).args(["--target-env", environment]).arg(path))
-        });
+        report(&format!("spirv-val {environment}"), inputs, &|inputs| spirv_val(environment, inputs));
     }
-    report("naga", None, &wgsl, &naga);
+    report("naga", &wgsl, &|inputs| Ok(failures_of_each(inputs, naga)));
     for gpu in ocloc::GPUS {
         let mut inputs = if full_tier() { opencl.clone() } else { share_of(gpu, &opencl) };
         inputs.retain(|path| {
@@ -50,11 +46,17 @@ pub fn check(folder: &Path) -> bool {
             !lacks(ocloc::has_f64(gpu), "Capability Float64")
                 && !lacks(ocloc::has_dot_products(gpu), "Capability DotProduct")
         });
-        let start = Instant::now();
-        let failures = ocloc::why_missing().map_or_else(|| Ok(intel(gpu, &inputs)), Err);
-        pass &= print(&format!("ocloc {gpu}"), inputs.len(), failures, start);
+        report(&format!("ocloc {gpu}"), &inputs, &|inputs| {
+            ocloc::why_missing().map_or_else(|| Ok(intel(gpu, inputs)), Err)
+        });
     }
-    pass & tint(folder, &wgsl)
+    match tint_library() {
+        Some(library) => report("Tint", &wgsl, &|inputs| Ok(tint(&library, folder, inputs))),
+        None => {
+            println!("Tint was not run: it takes node, and the npm package that `make setup` installs where node is")
+        }
+    }
+    pass
 }
 
 /// The kernels in a folder: as SPIR-V for Vulkan and for OpenCL, and as WGSL.
@@ -62,24 +64,22 @@ pub fn kernels(folder: &Path) -> [Vec<PathBuf>; 3] {
     [".vulkan.spv", ".opencl.spv", ".wgsl"].map(|ending| files(folder, ending))
 }
 
-/// One file of each content, as kernels of several dtypes may be the same. Matrix products stay: what is expected of their
-/// registers depends on their names.
-fn different(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
-    let mut seen = HashSet::new();
-    files.retain(|path| is_product(path) || seen.insert(xxh3_128(&std::fs::read(path).expect("a kernel of the dump"))));
-    files
+/// What tells a kernel apart: its code, and what else decides how a tool compiles it and how the outcome is judged.
+fn identity(path: &PathBuf) -> Identity {
+    let mut code = std::fs::read(path).expect("a kernel of the dump");
+    if name(path).ends_with(".spv") {
+        code.push(has_large_registers(&disassembly(path)).into());
+    }
+    if is_product(path) {
+        code.extend(name(path).into_bytes());
+    }
+    xxh3_128(&code)
 }
 
 /// Major and minor version, from the second word of a module.
 fn spirv_version(path: &Path) -> [u8; 2] {
     let bytes = std::fs::read(path).expect("a kernel of the dump");
     [bytes[6], bytes[5]]
-}
-
-/// Why a program cannot be run; `None` if it can.
-fn why_missing(program: &Path) -> Option<String> {
-    let error = Command::new(program).arg("--version").output().err()?;
-    Some(format!("{} cannot be run ({error}); run `make setup`", program.display()))
 }
 
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
@@ -145,6 +145,12 @@ fn failures<T: Sync>(items: &[T], work: impl Fn(&T) -> Vec<String> + Sync) -> Ve
     failures
 }
 
+/// Runs a check on every file. Returns what failed.
+fn failures_of_each(inputs: &[PathBuf], check: impl Fn(&Path) -> Result<(), String> + Sync) -> Vec<String> {
+    let message = |path: &PathBuf| Some(format!("{}: {}", name(path), check(path).err()?));
+    failures(inputs, |path| message(path).into_iter().collect())
+}
+
 /// Prints what a tool has found, or why it could not be asked. Returns whether all is well.
 fn print(tool: &str, count: usize, failures: Result<Vec<String>, String>, start: Instant) -> bool {
     let failures = match failures {
@@ -165,20 +171,22 @@ fn print(tool: &str, count: usize, failures: Result<Vec<String>, String>, start:
     failures.is_empty()
 }
 
-/// Runs a tool; its output is the error if it fails.
-fn output(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|error| error.to_string())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = [output.stdout, output.stderr].concat();
-    Err(format!("{}\n    {}", output.status, String::from_utf8_lossy(&text).trim().replace('\n', "\n    ")))
-}
-
-/// The one that `make setup` brings, which is newer than a distribution's; else that of the PATH.
-fn spirv_val() -> PathBuf {
+/// Runs the one that `make setup` brings, which is newer than a distribution's; else that of the PATH.
+fn spirv_val(environment: &str, inputs: &[PathBuf]) -> Result<Vec<String>, String> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/spirv-val");
-    if own.exists() { own } else { "spirv-val".into() }
+    let program = if own.exists() { own } else { "spirv-val".into() };
+    if let Err(error) = Command::new(&program).arg("--version").output() {
+        return Err(format!("{} cannot be run ({error}); run `make setup`", program.display()));
+    }
+    Ok(failures_of_each(inputs, |path| {
+        let run = Command::new(&program).args(["--target-env", environment]).arg(path).output();
+        let output = run.map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let text = [output.stdout, output.stderr].concat();
+        Err(format!("{}\n    {}", output.status, String::from_utf8_lossy(&text).trim().replace('\n', "\n    ")))
+    }))
 }
 
 fn naga(path: &Path) -> Result<(), String> {
@@ -210,11 +218,14 @@ fn disassembly(path: &Path) -> String {
     std::fs::read_to_string(path.with_extension("spvasm")).expect("a kernel is dumped with its disassembly")
 }
 
-/// A kernel of the dump, with what stands at the head of its disassembly.
+/// A kernel of the dump.
 fn source(path: &Path) -> std::io::Result<Source> {
-    let disassembly = disassembly(path);
-    let head = disassembly.lines().next().unwrap_or_default();
-    Ok(Source { spirv: std::fs::read(path)?, large_registers: head.contains("large registers") })
+    Ok(Source { spirv: std::fs::read(path)?, large_registers: has_large_registers(&disassembly(path)) })
+}
+
+/// Whether the head of a disassembly says so.
+fn has_large_registers(disassembly: &str) -> bool {
+    disassembly.lines().next().is_some_and(|head| head.contains("large registers"))
 }
 
 /// A matrix product must keep its sums in registers: each time round the loop they would go to memory and back. Blocks that
@@ -231,32 +242,31 @@ fn judge(path: &Path, report: Result<Report, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Compiles WGSL with Tint, where Node and Dawn are at hand.
-fn tint(folder: &Path, inputs: &[PathBuf]) -> bool {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let library = root.join("target/node/node_modules/webgpu/index.js");
+/// Dawn for Node, if both are there.
+fn tint_library() -> Option<PathBuf> {
+    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/node/node_modules/webgpu/index.js");
     let node = Command::new("node").arg("--version").output();
-    if node.is_err() || !library.exists() {
-        println!("Tint was not run: it takes node, and the npm package that `make setup` installs where node is");
-        return true;
-    }
-    let start = Instant::now();
+    (node.is_ok() && library.exists()).then_some(library)
+}
+
+/// Compiles WGSL with Tint. Returns what failed.
+fn tint(library: &Path, folder: &Path, inputs: &[PathBuf]) -> Vec<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/tint.mjs");
     // A process uses one processor.
     let chunks: Vec<&[PathBuf]> = inputs.chunks(500).collect();
-    let failures = failures(&chunks, |chunk| {
-        let mut command = Command::new("node");
-        command.arg(root.join("tests/conformance/tint.mjs")).arg(&library).arg(folder);
-        let run = command.args(chunk.iter().map(|path| name(path))).output().expect("node has been run before");
+    failures(&chunks, |chunk| {
+        let files = chunk.iter().map(|path| name(path));
+        let run = Command::new("node").arg(&script).arg(library).arg(folder).args(files).output();
+        let run = run.expect("node has been run before");
         let text = String::from_utf8_lossy(&run.stdout);
         let mut failures: Vec<String> =
             text.lines().filter_map(|line| line.strip_prefix("failed ")).map(String::from).collect();
         let told = |what| text.lines().find_map(|line| line.strip_prefix(what)?.parse::<usize>().ok());
-        let ended = told("compiled ").zip(told("left out ")).map(|(compiled, left_out)| compiled + left_out);
-        if ended != Some(chunk.len() - failures.len()) {
+        let passed = told("compiled ").zip(told("left out ")).map(|(compiled, left_out)| compiled + left_out);
+        if passed.is_none_or(|passed| passed + failures.len() != chunk.len()) {
             let errors = String::from_utf8_lossy(&run.stderr);
             failures.push(format!("{}: did not come to an end: {text}{}", name(&chunk[0]), errors.trim()));
         }
         failures
-    });
-    print("Tint", inputs.len(), Ok(failures), start)
+    })
 }

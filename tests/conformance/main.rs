@@ -5,6 +5,7 @@
 //!
 //! - `MARQUETRY_TEST_DEVICES=vulkan,webgpu` narrows the run to some devices.
 //! - `MARQUETRY_TEST_TIER=full` tries more random shapes, and compiles every kernel for more of Intel's GPUs.
+//! - `MARQUETRY_TEST_PASSED=folder` notes there which kernels the tools have passed. Later runs skip these.
 //! - Arguments are those of `cargo test`: filters (a trial runs if it matches one), `--exact`, `--skip`, `--list`,
 //!   `--nocapture`, `--test-threads`.
 
@@ -15,6 +16,7 @@ mod documents;
 mod kernels;
 mod layouts;
 mod options;
+mod passed;
 mod report;
 mod suite;
 mod tolerance;

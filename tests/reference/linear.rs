@@ -78,18 +78,31 @@ pub fn matmul(a: &ArrayD<f64>, b: &ArrayD<f64>, dtype: DType) -> (ArrayD<f64>, A
     let (a, b) = (broadcast(&a, &full([m, k])), broadcast(&b, &full([k, n])));
     let (a, b): (Vec<f64>, Vec<f64>) = (a.iter().copied().collect(), b.iter().copied().collect());
 
+    // Row by row of `b`, in the order in which it is stored.
     let (mut values, mut magnitudes) = (Vec::new(), Vec::new());
-    for i in 0..batch.iter().product() {
-        for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
-            let terms = (0..k).map(|j| (a[(i * m + r) * k + j], b[(i * k + j) * n + c]));
-            if dtype.is_float() {
-                values.push(terms.clone().map(|(a, b)| a * b).sum());
-                magnitudes.push(terms.map(|(a, b)| (a * b).abs()).sum());
-            } else {
-                let sum = terms.fold(0i64, |sum, (a, b)| sum.wrapping_add((a as i64).wrapping_mul(b as i64)));
-                values.push(wrap(sum, summed(dtype)));
-                magnitudes.push(0.0);
+    for row in 0..batch.iter().product::<usize>() * m {
+        let factors = &a[row * k..][..k];
+        let rows = b[row / m * k * n..].chunks(n.max(1));
+        let terms = factors.iter().zip(rows);
+        if dtype.is_float() {
+            let (mut sums, mut scales) = (vec![0.0; n], vec![0.0; n]);
+            for (a, row) in terms {
+                for ((sum, scale), b) in sums.iter_mut().zip(&mut scales).zip(row) {
+                    *sum += a * b;
+                    *scale += (a * b).abs();
+                }
             }
+            values.extend(sums);
+            magnitudes.extend(scales);
+        } else {
+            let mut sums = vec![0i64; n];
+            for (a, row) in terms {
+                for (sum, b) in sums.iter_mut().zip(row) {
+                    *sum = sum.wrapping_add((*a as i64).wrapping_mul(*b as i64));
+                }
+            }
+            values.extend(sums.into_iter().map(|sum| wrap(sum, summed(dtype))));
+            magnitudes.extend(vec![0.0; n]);
         }
     }
     let mut shape = batch;
