@@ -215,7 +215,7 @@ impl Tensor {
         config.run(self, rhs, c, "gemm")
     }
 
-    /// Returns [`gemm`](Self::gemm) of many matrices that are tensors of their own; `c` may be empty if `beta` is 0.
+    /// Returns [`gemm`](Self::gemm) of each pair of matrices in two lists; `c` may be empty if `beta` is 0.
     /// The products do not wait for one another, and may have different shapes.
     ///
     /// ```
