@@ -263,6 +263,26 @@ fn no_two_rooms_import_from_each_other() {
     assert!(circles.is_empty(), "rooms import from each other: {circles:?}");
 }
 
+/// rustfmt keeps code to 120 columns, and leaves comments alone.
+#[test]
+fn comments_keep_to_120_columns() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["src", "shaders", "build", "tests", "benches", "examples"];
+    let mut long = Vec::new();
+    for path in folders.iter().flat_map(|folder| files_below(&root.join(folder))) {
+        let text = fs::read_to_string(&path).expect("a source file");
+        let mut in_code = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            let comment = line.trim_start();
+            in_code ^= comment.starts_with("///") && comment.contains("```");
+            if comment.starts_with("//") && !in_code && line.chars().count() > 120 {
+                long.push(format!("{}:{number}", path.display()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "longer comments:\n{}", long.join("\n"));
+}
+
 #[test]
 fn paths_are_found_wherever_they_stand() {
     let text = "

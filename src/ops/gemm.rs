@@ -108,8 +108,8 @@ impl MatrixBatch {
     }
 }
 
-/// What [`Tensor::gemm_strided_batched`] computes: cuBLAS's and rocBLAS's `gemmStridedBatched`, with a batch of 1 BLAS's
-/// `gemm`. By default: one product of matrices in row-major order, which lie without gaps.
+/// What [`Tensor::gemm_strided_batched`] computes: `gemmStridedBatched` of cuBLAS and rocBLAS. With a batch of 1 it is
+/// `gemm` of BLAS. By default it is one product of matrices in row-major order without gaps.
 ///
 /// ```
 /// use marquetry::{Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};

@@ -87,10 +87,10 @@ type P = Option<f64>;
 
 macro_rules! pools {
     ($axes:literal, $names:literal: $max:ident $avg:ident $lp:ident $adaptive_avg:ident $adaptive_max:ident) => {
-        #[doc = concat!("Pools of ", $names, ".")]
+        #[doc = concat!("Pooling of ", $names, ".")]
         impl Tensor {
-            #[doc = concat!("The largest element of each window of ", $names, "; NaN if one is NaN. Padding counts as")]
-            /// minus infinity, or as the smallest integer.
+            #[doc = concat!("Returns the max pooling of ", $names, ": the largest element of each window.")]
+            /// It is NaN if one is NaN. Padding counts as minus infinity, or as the smallest integer.
             ///
             /// # Errors
             /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] if a kernel, a stride or a dilation is 0, if padding
@@ -100,23 +100,23 @@ macro_rules! pools {
                 self.pool(PoolOp::Max, config, $axes, None, stringify!($max))
             }
 
-            #[doc = concat!("The mean of each window of ", $names, "; the padding in it counts as zeros, unless")]
-            /// `count_include_pad` is false. `f16` and `bf16` are summed in `f32`.
+            #[doc = concat!("Returns the average pooling of ", $names, ": the mean of each window.")]
+            /// Padding counts as zeros, unless `count_include_pad` is false. `f16` and `bf16` are summed in `f32`.
             ///
             /// # Errors
-            #[doc = concat!("As [`", stringify!($max), "`](Self::", stringify!($max), "); [`Error::UnsupportedDType`] for integers;")]
-            /// [`Error::InvalidArgument`] for a dilation.
+            #[doc = concat!("As [`", stringify!($max), "`](Self::", stringify!($max), ");")]
+            /// [`Error::UnsupportedDType`] for integers; [`Error::InvalidArgument`] for a dilation.
             pub fn $avg(&self, config: &PoolConfig) -> Result<Tensor> {
                 let op = PoolOp::Average { padding_counts: config.count_include_pad };
                 self.pool(op, config, $axes, None, stringify!($avg))
             }
 
-            #[doc = concat!("The norm `(sum |x|^p)^(1/p)` of each window of ", $names, ", as ONNX's `LpPool` has it. Where p")]
-            /// is even or nothing is negative, it is PyTorch's `lp_pool`.
+            #[doc = concat!("Returns the norm `(sum |x|^p)^(1/p)` of each window of ", $names, ".")]
+            /// This is ONNX's `LpPool`. If p is even or no element is negative, it is also PyTorch's `lp_pool`.
             ///
             /// # Errors
-            #[doc = concat!("As [`", stringify!($avg), "`](Self::", stringify!($avg), "); [`Error::InvalidArgument`] for a p that is not")]
-            /// positive and finite.
+            #[doc = concat!("As [`", stringify!($avg), "`](Self::", stringify!($avg), ");")]
+            /// [`Error::InvalidArgument`] for a p that is not positive and finite.
             pub fn $lp(&self, p: f64, config: &PoolConfig) -> Result<Tensor> {
                 const OP: &str = stringify!($lp);
                 if !(p > 0.0 && p.is_finite()) {
@@ -126,8 +126,8 @@ macro_rules! pools {
                 self.pool(PoolOp::Norm, config, $axes, Some(p), OP)
             }
 
-            #[doc = concat!("The means of as many windows of ", $names, " as are asked for: window `i` of `n` along an axis")]
-            /// goes from `floor(i length / n)` to `ceil((i + 1) length / n)`.
+            #[doc = concat!("Returns the means of `n` windows along each axis of ", $names, ".")]
+            /// Window `i` goes from `floor(i length / n)` to `ceil((i + 1) length / n)`.
             ///
             /// # Errors
             /// [`Error::RankMismatch`]; [`Error::InvalidArgument`] for an axis of length 0; [`Error::SizeOverflow`];
@@ -137,10 +137,12 @@ macro_rules! pools {
                 self.adaptive_pool(op, &lengths.into(), $axes, stringify!($adaptive_avg))
             }
 
-            #[doc = concat!("The largest elements of the windows of [`", stringify!($adaptive_avg), "`](Self::", stringify!($adaptive_avg), ").")]
+            /// Returns the largest element of each of the windows of
+            #[doc = concat!("[`", stringify!($adaptive_avg), "`](Self::", stringify!($adaptive_avg), ").")]
             ///
             /// # Errors
-            #[doc = concat!("As [`", stringify!($adaptive_avg), "`](Self::", stringify!($adaptive_avg), "), but for integers.")]
+            #[doc = concat!("As [`", stringify!($adaptive_avg), "`](Self::", stringify!($adaptive_avg), "),")]
+            /// but integers are supported.
             pub fn $adaptive_max(&self, lengths: impl Into<PerAxis<usize>>) -> Result<Tensor> {
                 self.adaptive_pool(PoolOp::Max, &lengths.into(), $axes, stringify!($adaptive_max))
             }
@@ -150,7 +152,10 @@ macro_rules! pools {
 
 pools!(1, "`(N, C, L)` or `(C, L)`": max_pool1d avg_pool1d lp_pool1d adaptive_avg_pool1d adaptive_max_pool1d);
 pools!(2, "`(N, C, H, W)` or `(C, H, W)`": max_pool2d avg_pool2d lp_pool2d adaptive_avg_pool2d adaptive_max_pool2d);
-pools!(3, "`(N, C, D, H, W)` or `(C, D, H, W)`": max_pool3d avg_pool3d lp_pool3d adaptive_avg_pool3d adaptive_max_pool3d);
+pools!(
+    3, "`(N, C, D, H, W)` or `(C, D, H, W)`":
+    max_pool3d avg_pool3d lp_pool3d adaptive_avg_pool3d adaptive_max_pool3d
+);
 
 /// Pooling as in PyTorch.
 ///

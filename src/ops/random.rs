@@ -116,9 +116,9 @@ impl Tensor {
     /// Returns random integers from `low` up to but not including `high` (PyTorch's `randint`): the same on every
     /// device. See [`rand`](Self::rand) for the generator.
     ///
-    /// Each is the upper half of the product of 32 random bits (of `i64` 64) and the number of integers, `n` (D. Lemire,
-    /// "Fast Random Integer Generation in an Interval", 2019, without the rejection). Their probabilities differ by at
-    /// most 2^-32 (2^-64), and not at all if `n` is a power of two.
+    /// Each is the upper half of the product of 32 random bits (64 for `i64`) and the number of integers, `n`
+    /// (D. Lemire, "Fast Random Integer Generation in an Interval", 2019, without the rejection). Their probabilities
+    /// differ by at most 2^-32 (2^-64). If `n` is a power of two, they are equal.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -193,8 +193,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for integers; [`Error::RankMismatch`] for a scalar; [`Error::InvalidArgument`] for
-    /// samples of an empty axis, or for more samples than places without replacement; [`Error::SizeOverflow`] if the
-    /// random numbers behind the samples, one per sample and weight, are too many to be counted; [`Error::OutOfMemory`].
+    /// samples of an empty axis, or for more samples than places without replacement; [`Error::SizeOverflow`] if there
+    /// are too many random numbers to count (one per sample and weight); [`Error::OutOfMemory`].
     pub fn multinomial(&self, samples: usize, replacement: bool) -> Result<Tensor> {
         const OP: &str = "multinomial";
         let length = self.drawn_axis(OP)?;
@@ -224,8 +224,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for integers; [`Error::RankMismatch`] for a scalar; [`Error::InvalidArgument`] for more
-    /// samples than places, or a temperature that is negative or not finite; [`Error::SizeOverflow`],
+    /// [`Error::UnsupportedDType`] for integers; [`Error::RankMismatch`] for a scalar; [`Error::InvalidArgument`] for
+    /// more samples than places, or a temperature that is negative or not finite; [`Error::SizeOverflow`],
     /// [`Error::OutOfMemory`].
     pub fn gumbel_top_k(&self, k: usize, temperature: f64) -> Result<Tensor> {
         const OP: &str = "gumbel_top_k";
@@ -258,8 +258,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnsupportedDType`] for integers; [`Error::RankMismatch`] for a scalar; [`Error::InvalidArgument`] for no
-    /// places to draw from, or a temperature that is negative or not finite; [`Error::SizeOverflow`],
+    /// [`Error::UnsupportedDType`] for integers; [`Error::RankMismatch`] for a scalar; [`Error::InvalidArgument`] for
+    /// no places to draw from, or a temperature that is negative or not finite; [`Error::SizeOverflow`],
     /// [`Error::OutOfMemory`].
     pub fn sample_top_k(&self, k: usize, temperature: f64) -> Result<Tensor> {
         const OP: &str = "sample_top_k";

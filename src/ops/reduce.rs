@@ -276,7 +276,8 @@ macro_rules! reductions {
                     self.reduce($reduction, &axes, false, stringify!($name))
                 }
 
-                #[doc = concat!("Like [`", stringify!($name), "`](Self::", stringify!($name), "), but the axes stay, with length 1.")]
+                #[doc = concat!("Returns the same as [`", stringify!($name), "`](Self::", stringify!($name), "),")]
+                /// but the axes stay, with length 1.
                 ///
                 /// # Errors
                 #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), ").")]
@@ -285,7 +286,8 @@ macro_rules! reductions {
                     self.reduce($reduction, &axes, true, stringify!($keepdim))
                 }
 
-                #[doc = concat!("Like [`", stringify!($name), "`](Self::", stringify!($name), ") over all axes; the result is a scalar.")]
+                #[doc = concat!("Returns [`", stringify!($name), "`](Self::", stringify!($name), ")")]
+                /// over all axes, as a scalar.
                 ///
                 /// # Errors
                 #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), ").")]

@@ -40,16 +40,17 @@ pub enum NearestRounding {
     PreferCeil,
 }
 
-/// Where in the input an element of the output is taken from, by the names of ONNX's operator `Resize`: element `i` along
-/// an axis of `from` elements that becomes `to` long, where `scale` is `to / from` or as given.
+/// Which coordinate of the input element `i` of the output is taken from, by the names of ONNX's operator `Resize`. An
+/// axis of `from` elements becomes `to` long; `scale` is `to / from`, or as given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CoordinateMode {
     /// `(i + 0.5) / scale - 0.5`: elements are cells, and the outer edges stay where they are.
     HalfPixel,
-    /// The same, but 0 where `to` is 1.
+    /// The same, but 0 if `to` is 1.
     PytorchHalfPixel,
-    /// `i (from - 1) / (to - 1)`, whatever the scale: the first and the last element stay where they are. 0 where `to` is 1.
+    /// `i (from - 1) / (to - 1)`, whatever the scale: the first and the last element keep their places. If `to` is 1,
+    /// the coordinate is 0.
     AlignCorners,
     /// `i / scale`.
     Asymmetric,
@@ -74,7 +75,8 @@ impl ResizeConfig {
     pub const NEAREST: ResizeConfig =
         ResizeConfig::new(ResizeMode::Nearest(NearestRounding::Floor)).coordinates(CoordinateMode::Asymmetric);
 
-    /// PyTorch's `nearest-exact`, the nearest of Pillow and scikit-image: the cell in which the middle of the new one is.
+    /// PyTorch's `nearest-exact`, which is the nearest of Pillow and scikit-image: the cell that contains the middle of
+    /// the new one.
     pub const NEAREST_EXACT: ResizeConfig = ResizeConfig::new(ResizeMode::Nearest(NearestRounding::PreferCeil));
 
     /// PyTorch's `linear`, `bilinear` and `trilinear` without `align_corners`.

@@ -30,7 +30,7 @@ impl Access {
 /// The code of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// SPIR-V words, for all devices; naga translates them for WebGPU.
+    /// SPIR-V words, for all devices. For WebGPU, naga translates them.
     Spirv(Vec<u32>),
     /// WGSL, for WebGPU only.
     Wgsl(String),
@@ -47,7 +47,7 @@ pub(crate) enum Code {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {
     pub(crate) name: String,
-    /// Its text.
+    /// Its code.
     pub(crate) code: Code,
     /// The name of the entry point: `main` in generated kernels.
     pub(crate) entry_point: String,
@@ -58,10 +58,10 @@ pub struct Module {
     pub(crate) workgroup: [u32; 3],
     pub(crate) workgroup_memory: u32,
     pub(crate) requires: Features,
-    /// Whether it keeps within its buffers by itself, as the kernels of this crate do, so that no checks are to be added.
+    /// Whether it keeps within its buffers by itself, as the kernels of this crate do. Then no checks are added.
     pub(crate) trusted: bool,
     pub(crate) large_registers: bool,
-    /// Whether a buffer of more than 4 GiB will be bound, which some compilers must know (Intel's).
+    /// Whether a buffer of more than 4 GiB will be bound. Some compilers must know (Intel's).
     pub(crate) large_buffers: bool,
     /// Whether it reaches its buffers by addresses, which follow the parameters: see [`Target`](super::Target).
     pub(crate) addresses: bool,

@@ -33,23 +33,24 @@ pub enum ParameterBlock {
 pub struct Target {
     pub(crate) dialect: Dialect,
     pub(crate) parameters: ParameterBlock,
-    /// The number of lanes in the subgroups of kernels that use subgroups, where that can be chosen (the OpenCL dialect).
+    /// The number of lanes in a subgroup, for kernels that use subgroups, if it can be chosen (the OpenCL dialect).
     pub(crate) subgroup_size: Option<u32>,
-    /// Whether buffers are reached by their addresses instead of being bound (the Vulkan dialect): no limit of a binding bounds
-    /// them. The addresses follow the parameters in their block, two words for each buffer, the low one first.
+    /// Whether buffers are reached by their addresses instead of being bound (the Vulkan dialect). Then no limit of a
+    /// binding bounds them. The addresses follow the parameters in their block, two words for each buffer, the low one
+    /// first.
     pub(crate) addresses: bool,
-    /// Whether halves are unpacked by the driver's instruction, which takes one step for a dozen. Few drivers are known to keep
+    /// Whether the driver's instruction unpacks halves, one step instead of a dozen. Few drivers are known to keep
     /// subnormal numbers and NaN.
     pub(crate) unpacks_halves: bool,
-    /// Whether halves are packed by the device's own conversion, which takes one step for two dozen: the device promises to
-    /// round to the nearest, and to keep subnormal halves, as far as kernels tell it to (SPIR-V's `RoundingModeRTE` and
-    /// `DenormPreserve` for 16 bits).
+    /// Whether the device's own conversion packs halves, one step instead of two dozen. The device promises to round to
+    /// the nearest and to keep subnormal halves, if kernels tell it to (SPIR-V's `RoundingModeRTE` and `DenormPreserve`
+    /// for 16 bits).
     pub(crate) packs_halves: bool,
-    /// Whether integer dot products are the device's instruction, and not made of products one by one: it has
+    /// Whether integer dot products use the device's instruction instead of single products. The device has
     /// [`Features::integer_dot_products`](crate::Features::integer_dot_products).
     pub(crate) integer_dot_products: bool,
-    /// Whether the kernel goes through WGSL, perhaps in a browser: it has no way to ask for unrolled loops, and bounds of loops
-    /// around barriers have to come from parameters.
+    /// Whether the kernel goes through WGSL, perhaps in a browser. WGSL cannot ask for unrolled loops, and bounds of
+    /// loops around barriers have to come from parameters.
     pub(crate) wgsl: bool,
 }
 

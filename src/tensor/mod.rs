@@ -22,8 +22,8 @@ use std::sync::Arc;
 ///
 /// A tensor is a value: no operation changes one, and cloning is cheap. Views (`transpose`, `narrow`, ...) share the
 /// elements of the tensor they are taken from. Operations return at once; the host waits only when elements are read.
-/// Elementwise operations and matrix products are put off until somebody needs their result, so that a product and a chain of
-/// them run as one kernel. [`eval`](Tensor::eval) has them computed now.
+/// Elementwise operations and matrix products are put off until somebody needs their result. So a product and a chain
+/// of elementwise operations run as one kernel. [`eval`](Tensor::eval) computes them now.
 ///
 /// ```
 /// use marquetry::{Device, Tensor};

@@ -25,8 +25,8 @@ fn cells_of(page: &str) -> Cells {
     cells.collect()
 }
 
-/// Operations by dtypes, and the devices on which all cases pass, as Markdown. The quick tier leaves out some dtypes of some
-/// operations: there the page's own cells stay.
+/// Operations by dtypes, and the devices on which all cases pass, as Markdown. The quick tier leaves out some dtypes of
+/// some operations: their cells stay as they are on the page.
 fn operations(page: &str) -> String {
     let counts = report::counts();
     let known = if full_tier() { Cells::new() } else { cells_of(page) };
@@ -131,8 +131,8 @@ fn bound(tolerance: &Tolerance) -> String {
     }
 }
 
-/// Compares the pages with what this whole run has shown, or writes them if `MARQUETRY_WRITE_DOCS` is set. Returns whether
-/// they are the same now.
+/// Compares the pages with the results of this whole run, or writes them if `MARQUETRY_WRITE_DOCS` is set. Returns
+/// whether they agree now.
 pub fn check() -> bool {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let read = |page: &str| std::fs::read_to_string(docs.join(page)).unwrap_or_default();

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Intel's GPUs that take turns in the quick tier, so that every matrix product is compiled for one of them, and of other
-/// kernels every second. All GPUs see one of each family, and in the full tier every kernel.
+/// Intel's GPUs that take turns in the quick tier: every matrix product is compiled for one of them, and every second
+/// of the other kernels. All GPUs see one kernel of each family, and in the full tier every kernel.
 const TURNS: [&str; 2] = ["dg2", "pvc"];
 
 /// What a tool finds wrong with kernels; an error if it cannot be asked.
@@ -228,8 +228,8 @@ fn has_large_registers(disassembly: &str) -> bool {
     disassembly.lines().next().is_some_and(|head| head.contains("large registers"))
 }
 
-/// A matrix product must keep its sums in registers: each time round the loop they would go to memory and back. Blocks that
-/// Intel's GPUs do not have are for others.
+/// A matrix product must keep its sums in registers. Otherwise they go to memory and back in each turn of the loop. Blocks
+/// that Intel's tuning files lack are for other GPUs.
 fn judge(path: &Path, report: Result<Report, String>) -> Result<(), String> {
     let report = report?;
     let blocks = tuning::entry("intel").map_or(&[][..], |entry| entry.tuning.matmul.blocks);

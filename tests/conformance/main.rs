@@ -60,7 +60,7 @@ fn run_trials() -> ExitCode {
     if errors > 0 {
         println!("\n{errors} errors were logged, by validation layers or by the crate; they are printed above");
     }
-    // A part of the cases says nothing about the whole; nor does a run without every device, or with one that lacks things.
+    // The pages are about all cases on all devices. PoCL lacks features.
     let whole = options.are_whole() && devices::are_all_selected() && !devices::on_pocl();
     let documented = !whole || documents::check();
     if conclusion.has_failed() || errors > 0 || !documented { ExitCode::FAILURE } else { ExitCode::SUCCESS }
