@@ -1,7 +1,7 @@
 //! The cases, one file per family of operations.
 //!
-//! A new family is a file here and a line in the list below. `add` adds its cases to the suite. `TOLERANCES` says how far
-//! its results may be from exact ones, if no other family's table does. `make ops` updates the pages in `docs/`.
+//! A new family is a file here and a line in the list below. `add` adds its cases to the suite. `TOLERANCES` says how
+//! far its results may be from exact ones, if no other family's table does. `make ops` updates the pages in `docs/`.
 
 use crate::compare::Sample;
 use crate::full_tier;
