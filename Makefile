@@ -19,8 +19,10 @@ FEATURE_SETS := "" vulkan,disk-cache webgpu,npy level-zero,safetensors vulkan,we
 
 # WebGPU by itself, and every backend: those that a browser cannot have are left out.
 BROWSER_FEATURE_SETS := webgpu vulkan,webgpu,level-zero
+BROWSER_TARGET := wasm32-unknown-unknown
 
-.PHONY: help setup setup-demo setup-plots demo demo-ocr test test-full test-list ops bench bench-check bench-save plots check
+.PHONY: help setup setup-demo setup-plots demo demo-ocr test test-full test-list ops bench bench-check bench-save plots \
+  check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -76,9 +78,12 @@ check: ## formatting, lints for every set of features and for browsers, document
 	  echo "clippy, features: $${features:-none}"; \
 	  $(CARGO) clippy --quiet --lib --no-default-features --features "$$features" -- -D warnings || exit 1; \
 	done
-	@for features in $(BROWSER_FEATURE_SETS); do \
+	@if ! [ -d "$$(rustc --print target-libdir --target $(BROWSER_TARGET))" ]; then \
+	  echo "clippy for browsers is left out: run \`rustup target add $(BROWSER_TARGET)\`"; exit 0; \
+	fi; \
+	for features in $(BROWSER_FEATURE_SETS); do \
 	  echo "clippy for browsers, features: $$features"; \
-	  $(CARGO) clippy --quiet --lib --target wasm32-unknown-unknown --no-default-features --features "$$features" \
+	  $(CARGO) clippy --quiet --lib --target $(BROWSER_TARGET) --no-default-features --features "$$features" \
 	    -- -D warnings || exit 1; \
 	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --all-features
