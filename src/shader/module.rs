@@ -39,8 +39,8 @@ pub(crate) enum Code {
 /// A kernel with one entry point.
 ///
 /// In the Vulkan dialect, buffer `i` is a storage buffer at set 0, binding `i`. The parameter block is an array of
-/// 32-bit words. It is either the push constants, or a uniform buffer at the binding behind the last buffer. If buffers
-/// are reached by [addresses](super::Target::addresses), none is bound.
+/// 32-bit words. It is either the push constants, or a uniform buffer at the binding behind the last buffer
+/// ([`Target::parameters`](super::Target::parameters)).
 ///
 /// In the OpenCL dialect, the kernel's arguments are the buffers as global pointers, then one 32-bit scalar per
 /// parameter word.

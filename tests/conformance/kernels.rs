@@ -228,8 +228,8 @@ fn has_large_registers(disassembly: &str) -> bool {
     disassembly.lines().next().is_some_and(|head| head.contains("large registers"))
 }
 
-/// A matrix product must keep its sums in registers. Otherwise they go to memory and back in each turn of the loop. Blocks
-/// that Intel's tuning files lack are for other GPUs.
+/// A matrix product must keep its sums in registers. Otherwise they go to memory and back in each turn of the loop.
+/// Blocks that Intel's tuning files lack are for other GPUs.
 fn judge(path: &Path, report: Result<Report, String>) -> Result<(), String> {
     let report = report?;
     let blocks = tuning::entry("intel").map_or(&[][..], |entry| entry.tuning.matmul.blocks);
