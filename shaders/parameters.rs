@@ -75,73 +75,38 @@ pub(crate) fn times<F: Default>(count: usize) -> Each<F> {
     (0..count).map(|_| F::default()).collect()
 }
 
-impl Form for Size {
-    type Host = usize;
-    type Device<'k> = Value<'k>;
+/// Forms of one word: what the host hands over, the word that it becomes, and the type in kernels.
+macro_rules! word_forms {
+    ($($form:ident: |$host:ident: $ty:ty| $word:expr, $kernel:ident;)*) => {$(
+        impl Form for $form {
+            type Host = $ty;
+            type Device<'k> = Value<'k>;
 
-    fn parameter_words(&self) -> usize {
-        1
-    }
+            fn parameter_words(&self) -> usize {
+                1
+            }
 
-    fn push(&self, host: &usize, words: &mut Words) {
-        debug_assert!(u32::try_from(*host).is_ok(), "{host} was checked to fit a word");
-        words.push(*host as u32);
-    }
+            fn push(&self, &$host: &$ty, words: &mut Words) {
+                words.push($word);
+            }
 
-    fn declare<'k>(&self, k: &'k KernelBuilder) -> Value<'k> {
-        k.parameter(Type::U32)
-    }
+            fn declare<'k>(&self, k: &'k KernelBuilder) -> Value<'k> {
+                k.parameter(Type::$kernel)
+            }
+        }
+    )*};
 }
 
-impl Form for Stride {
-    type Host = isize;
-    type Device<'k> = Value<'k>;
-
-    fn parameter_words(&self) -> usize {
-        1
-    }
-
-    fn push(&self, host: &isize, words: &mut Words) {
-        words.push(*host as u32);
-    }
-
-    fn declare<'k>(&self, k: &'k KernelBuilder) -> Value<'k> {
-        k.parameter(Type::U32)
-    }
+word_forms! {
+    Size: |size: usize| checked_word(size), U32;
+    Stride: |stride: isize| stride as u32, U32;
+    Signed: |number: i32| number.cast_unsigned(), I32;
+    Bits: |bits: u32| bits, U32;
 }
 
-impl Form for Signed {
-    type Host = i32;
-    type Device<'k> = Value<'k>;
-
-    fn parameter_words(&self) -> usize {
-        1
-    }
-
-    fn push(&self, host: &i32, words: &mut Words) {
-        words.push(host.cast_unsigned());
-    }
-
-    fn declare<'k>(&self, k: &'k KernelBuilder) -> Value<'k> {
-        k.parameter(Type::I32)
-    }
-}
-
-impl Form for Bits {
-    type Host = u32;
-    type Device<'k> = Value<'k>;
-
-    fn parameter_words(&self) -> usize {
-        1
-    }
-
-    fn push(&self, host: &u32, words: &mut Words) {
-        words.push(*host);
-    }
-
-    fn declare<'k>(&self, k: &'k KernelBuilder) -> Value<'k> {
-        k.parameter(Type::U32)
-    }
+fn checked_word(size: usize) -> u32 {
+    debug_assert!(u32::try_from(size).is_ok(), "{size} was checked to fit a word");
+    size as u32
 }
 
 impl Form for Number {

@@ -79,7 +79,7 @@ impl Vectors {
     }
 
     /// Returns how many loads of four matrix elements a member has in flight. If other members hide the latency, few
-    /// are enough. Else it is as many as stay in the member's registers.
+    /// are enough. Otherwise a member has as many in flight as fit its registers.
     fn loads(self, dialect: Dialect) -> u32 {
         match (self.count, self.along) {
             _ if dialect == Dialect::OpenCl => 4,
