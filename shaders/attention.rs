@@ -11,7 +11,7 @@ use crate::shader::{Access, Array, IntoValue, KernelBuilder, Scalar, Type, Value
 
 /// How the work is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Tile {
+pub(crate) enum AttentionTile {
     /// Each invocation computes two rows without workgroup memory. For software devices, whose workgroup memory is
     /// slow.
     Registers {
@@ -41,7 +41,7 @@ pub(crate) struct Attention {
     /// The dtype of the mask, if there is one. A float mask is added to the scores. In an integer mask, 0 hides a key.
     pub mask: Option<DType>,
     pub softcap: bool,
-    pub tile: Tile,
+    pub tile: AttentionTile,
     /// True if the keys are split into parts. Each part writes a row of its own with one more column: the logarithm of
     /// the sum that the row was divided by.
     pub parts: bool,
@@ -93,12 +93,12 @@ impl Attention {
     }
 }
 
-impl Tile {
+impl AttentionTile {
     /// Returns the rows of a workgroup's block, and the keys that the workgroup takes at a time.
     pub const fn block(self) -> (usize, usize) {
         match self {
-            Tile::Registers { .. } => ((REGISTER_ROWS * REGISTER_WORKGROUP) as usize, REGISTER_KEYS as usize),
-            Tile::Workgroup { across } => ((4 * WORKGROUP / across) as usize, (4 * across) as usize),
+            AttentionTile::Registers { .. } => ((REGISTER_ROWS * REGISTER_WORKGROUP) as usize, REGISTER_KEYS as usize),
+            AttentionTile::Workgroup { across } => ((4 * WORKGROUP / across) as usize, (4 * across) as usize),
         }
     }
 }
@@ -123,7 +123,7 @@ fn lowest(k: &KernelBuilder, ty: Type) -> Value<'_> {
 }
 
 /// What both tiles share: the parameters, the operands, and the block of a workgroup.
-struct Problem<'k> {
+struct AttentionBlock<'k> {
     kernel: &'k KernelBuilder,
     config: Attention,
     seq_q: Value<'k>,
@@ -173,7 +173,7 @@ impl<'k> Operand<'k> {
     }
 }
 
-impl<'k> Problem<'k> {
+impl<'k> AttentionBlock<'k> {
     fn new(kernel: &'k KernelBuilder, config: &Attention) -> Self {
         let parameters = config.declare(kernel);
         let Declared { queries: seq_q, keys: seq_kv, group, forward, backward, scale, softcap, span, .. } = parameters;
@@ -198,7 +198,7 @@ impl<'k> Problem<'k> {
         let mask = config.mask.zip(parameters.mask).map(|(dtype, strides)| operand("mask", dtype, strides));
         let y = kernel.buffer("y", config.number(), Access::Write);
         let keys = [seq_kv; 2];
-        let mut problem = Problem {
+        let mut problem = AttentionBlock {
             kernel,
             config: config.clone(),
             seq_q,
@@ -358,8 +358,8 @@ impl Family for Attention {
 
     fn workgroup(&self) -> u32 {
         match self.tile {
-            Tile::Registers { .. } => REGISTER_WORKGROUP,
-            Tile::Workgroup { .. } => WORKGROUP,
+            AttentionTile::Registers { .. } => REGISTER_WORKGROUP,
+            AttentionTile::Workgroup { .. } => WORKGROUP,
         }
     }
 
@@ -368,16 +368,16 @@ impl Family for Attention {
             // 64-bit sums and products take twice the registers.
             k.large_registers();
         }
-        let problem = Problem::new(k, self);
+        let problem = AttentionBlock::new(k, self);
         match self.tile {
-            Tile::Registers { broadcast } => by_registers(&problem, broadcast),
-            Tile::Workgroup { across } => by_workgroup(&problem, across),
+            AttentionTile::Registers { broadcast } => by_registers(&problem, broadcast),
+            AttentionTile::Workgroup { across } => by_workgroup(&problem, across),
         }
     }
 
     fn samples() -> Vec<Self> {
-        let registers = [true, false].map(|broadcast| Tile::Registers { broadcast });
-        let tiles = [Tile::Workgroup { across: 8 }, Tile::Workgroup { across: 64 }];
+        let registers = [true, false].map(|broadcast| AttentionTile::Registers { broadcast });
+        let tiles = [AttentionTile::Workgroup { across: 8 }, AttentionTile::Workgroup { across: 64 }];
         let sample = |tile| Attention {
             dtype: DType::F32,
             batch_rank: 1,
@@ -386,9 +386,9 @@ impl Family for Attention {
             mask: None,
             softcap: false,
             tile,
-            parts: tile == Tile::Workgroup { across: 64 },
+            parts: tile == AttentionTile::Workgroup { across: 64 },
         };
-        let doubles = Attention { dtype: DType::F64, ..sample(Tile::Workgroup { across: 16 }) };
+        let doubles = Attention { dtype: DType::F64, ..sample(AttentionTile::Workgroup { across: 16 }) };
         registers.into_iter().chain(tiles).map(sample).chain([doubles]).collect()
     }
 }
@@ -404,7 +404,7 @@ struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    fn new(p: &Problem<'k>, place: Value<'k>) -> Self {
+    fn new(p: &AttentionBlock<'k>, place: Value<'k>) -> Self {
         let k = p.kernel;
         // Rows beyond the last one repeat it; they are not stored.
         let row = place.min(p.rows - 1);
@@ -418,14 +418,14 @@ impl<'k> Row<'k> {
         }
     }
 
-    fn score(&self, p: &Problem<'k>, key: Value<'k>, sum: Value<'k>) -> Value<'k> {
+    fn score(&self, p: &AttentionBlock<'k>, key: Value<'k>, sum: Value<'k>) -> Value<'k> {
         let ([first, count], [_, end]) = (self.seen, p.keys);
         let mask = p.mask.as_ref().zip(self.mask).map(|(mask, row)| mask.load(row, key.min(end - 1)));
         p.score(sum, key.lt(end) & (key - first).lt(count), mask)
     }
 }
 
-fn by_registers<'k>(p: &Problem<'k>, broadcast: bool) {
+fn by_registers<'k>(p: &AttentionBlock<'k>, broadcast: bool) {
     let k = p.kernel;
     // Opaque, because llvmpipe would unroll loops of constant length, and is slow to compile code that loads from
     // buffers.
@@ -551,7 +551,7 @@ fn across_rows<'k>(
     result
 }
 
-fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
+fn by_workgroup<'k>(p: &AttentionBlock<'k>, across: u32) {
     let (k, config) = (p.kernel, &p.config);
     let tiles = Tiles::new(across, config);
     let [slice, weights_tile, scratch] =
@@ -638,7 +638,7 @@ fn by_workgroup<'k>(p: &Problem<'k>, across: u32) {
 /// Returns the products of an invocation's four rows with its four keys of the block that begins at `first`. Each key
 /// has a vector with the products of the four rows.
 fn products<'k>(
-    p: &Problem<'k>,
+    p: &AttentionBlock<'k>,
     tiles: &Tiles,
     q_rows: &[[Value<'k>; 4]],
     slice: Array<'k>,

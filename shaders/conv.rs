@@ -7,7 +7,7 @@
 
 use super::elements::{Elements, Strides, take_apart};
 use super::parameters::{Each, Form, Size, View, parameters, times};
-use super::tiles::{Sums, Tile, add_by_workgroup, loaded_column};
+use super::tiles::{ConvTile, Sums, add_by_workgroup, loaded_column};
 use super::window::{DeclaredWindow, WindowForm, WindowParameters};
 use super::{Family, slowness, volume};
 use crate::base::dtype::DType;
@@ -24,7 +24,7 @@ pub(crate) struct Conv {
     pub axes: usize,
     pub transposed: bool,
     pub bias: bool,
-    pub tile: Tile,
+    pub tile: ConvTile,
     /// True if stride and dilation are equal along the last axis, so that neighbouring outputs have neighbouring inputs
     /// at each tap. From tap to tap, a strip then needs one new input and keeps the others.
     pub slides: bool,
@@ -113,7 +113,7 @@ struct Column<'k> {
 /// An index in a buffer, and whether the element is inside of its matrix.
 type Source<'k> = (Value<'k>, Value<'k>);
 
-struct Problem<'k> {
+struct ConvBlock<'k> {
     k: &'k KernelBuilder,
     transposed: bool,
     strip: u32,
@@ -157,7 +157,7 @@ fn product<'k>(k: &'k KernelBuilder, values: impl Iterator<Item = Value<'k>>) ->
     values.reduce(|a, b| a * b).unwrap_or_else(|| k.u32(1))
 }
 
-impl<'k> Problem<'k> {
+impl<'k> ConvBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Conv) -> Self {
         let Declared { images, groups, rows, channels, windows, steps, x: x_at, weight_offset, bias_offset } =
             config.declare(k);
@@ -205,7 +205,7 @@ impl<'k> Problem<'k> {
         } else {
             ([channels * kernel, kernel], rows * channels * kernel)
         };
-        Problem {
+        ConvBlock {
             k,
             transposed: config.transposed,
             strip,
@@ -382,18 +382,22 @@ impl Family for Conv {
             // 64-bit sums and products take twice the registers.
             k.large_registers();
         }
-        let problem = Problem::new(k, self);
+        let problem = ConvBlock::new(k, self);
         let sums = Sums::new(k, problem.number, self.tile);
         match self.tile {
-            Tile::Workgroup => by_workgroup(&problem, &sums),
-            Tile::Registers { .. } if self.slides => by_sliding(&problem, &sums),
-            Tile::Registers { .. } => by_registers(&problem, &sums),
+            ConvTile::Workgroup => by_workgroup(&problem, &sums),
+            ConvTile::Registers { .. } if self.slides => by_sliding(&problem, &sums),
+            ConvTile::Registers { .. } => by_registers(&problem, &sums),
         }
         sums.each(|row, column, sum| problem.store(row, column, sum));
     }
 
     fn samples() -> Vec<Self> {
-        let tiles = [Tile::Workgroup, Tile::Registers { rows: 8, columns: 4 }, Tile::Registers { rows: 1, columns: 4 }];
+        let tiles = [
+            ConvTile::Workgroup,
+            ConvTile::Registers { rows: 8, columns: 4 },
+            ConvTile::Registers { rows: 1, columns: 4 },
+        ];
         let mut samples = Vec::new();
         for tile in tiles {
             let (dtype, bias) = (DType::F32, true);
@@ -402,7 +406,7 @@ impl Family for Conv {
         }
         samples.extend(samples.last().map(|last| Conv { slides: true, ..last.clone() }));
         samples.extend([false, true].map(|transposed| Conv { transposed, clipped: true, ..samples[3].clone() }));
-        let tile = Tile::Registers { rows: 8, columns: 1 };
+        let tile = ConvTile::Registers { rows: 8, columns: 1 };
         samples.extend([DType::I64, DType::F64].map(|dtype| Conv { dtype, tile, ..samples[0].clone() }));
         samples
     }
@@ -410,7 +414,7 @@ impl Family for Conv {
 
 /// Visits the taps, and all channels of each. So the index of a tap, and whether it is inside, are computed once for
 /// all channels.
-fn by_registers<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
+fn by_registers<'k>(p: &ConvBlock<'k>, sums: &Sums<'k>) {
     let rows: Vec<_> = sums.rows.iter().map(|&row| p.weight_row(row)).collect();
     let columns: Vec<_> = sums.columns.iter().map(|&column| p.column(column)).collect();
     let sources = columns.iter().map(|column| (column.image, p.k.bool(true))).collect();
@@ -428,7 +432,7 @@ fn by_registers<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
 
 /// Visits the rows of the window, their channels, and the taps along the last axis. From tap to tap a strip's inputs
 /// move on by one: one is loaded, the others are in registers.
-fn by_sliding<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
+fn by_sliding<'k>(p: &ConvBlock<'k>, sums: &Sums<'k>) {
     let k = p.k;
     let Some((along, outer)) = p.axes.split_last() else { return };
     let rows: Vec<_> = sums.rows.iter().map(|&row| p.weight_row(row)).collect();
@@ -459,7 +463,7 @@ fn by_sliding<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
 
 /// Visits the taps along some axes. `visit` gets the tap's place in that part of the kernel, and each column's source.
 fn each_tap<'k>(
-    p: &Problem<'k>,
+    p: &ConvBlock<'k>,
     columns: &[Column<'k>],
     axes: &[Axis<'k>],
     tap: Value<'k>,
@@ -476,7 +480,7 @@ fn each_tap<'k>(
     });
 }
 
-fn by_workgroup<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
+fn by_workgroup<'k>(p: &ConvBlock<'k>, sums: &Sums<'k>) {
     let k = p.k;
     let depth = p.channels * product(k, p.axes.iter().map(|axis| axis.most_taps));
     let column = p.column(loaded_column(k));
@@ -505,7 +509,7 @@ fn by_workgroup<'k>(p: &Problem<'k>, sums: &Sums<'k>) {
     add_by_workgroup(k, p.number, sums, depth, a, b);
 }
 
-impl<'k> Problem<'k> {
+impl<'k> ConvBlock<'k> {
     /// Returns the offset in its row of the weight for a place along the depth, and whether there is one.
     fn weight_offset(&self, depth: Value<'k>) -> Source<'k> {
         if !self.transposed {

@@ -157,13 +157,13 @@ mod tests {
 
     #[test]
     fn products_are_estimated_by_the_parameters() {
-        let registers = matmul::Tile::Registers { columns: 1 };
+        let registers = matmul::MatmulTile::Registers { columns: 1 };
         let dense = Matmul::of(Encoding::Dense(DType::F32), DType::F32, 0, registers);
         assert_eq!(dense.products(&product([2, 3, 5, 7])), 210);
         assert_eq!(dense.products(&product([u32::MAX as usize; 4])), u64::MAX);
         let words = Matmul::of(Encoding::Words(DType::I8), DType::I32, 0, registers);
         assert_eq!(words.products(&product([1, 3, 5, 7])), 420);
-        let tile = tiles::Tile::Registers { rows: 1, columns: 1 };
+        let tile = tiles::ConvTile::Registers { rows: 1, columns: 1 };
         let dtype = DType::F32;
         let conv = Conv { dtype, axes: 2, transposed: false, bias: false, tile, slides: false, clipped: false };
         let window =

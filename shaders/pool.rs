@@ -1,6 +1,6 @@
 //! Pooling: folds each window of the spatial axes to one number. Each invocation folds four consecutive windows.
 
-use super::elements::{Elements, Quads, quad_indices};
+use super::elements::{Elements, Quads, quad_indices, take_apart};
 use super::parameters::{Each, Float, Form, Size, View, parameters, times};
 use super::window::{DeclaredWindow, WindowForm};
 use super::{Family, volume};
@@ -46,7 +46,6 @@ parameters! {
     device: Declared;
     /// The number of elements of the output.
     count: Size,
-    images: Size,
     channels: Size,
     /// The spatial axes.
     axes: Each<AxisForm> = times(config.axes),
@@ -160,28 +159,21 @@ impl Family for Pool {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let Declared { count, images, channels, axes: spatial, x: x_at, p } = self.declare(k);
+        let Declared { count, channels, axes: spatial, x: x_at, p } = self.declare(k);
         let x = Elements::input(k, "x", self.dtype);
         let y = Quads::output(k, "y", self.dtype);
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
             // The last quad may reach beyond the output.
-            let mut rest = quad_indices(k, quad, count);
-            let mut place = |length: Value<'k>| {
-                let place = rest % length;
-                rest = rest / length;
-                place
-            };
-            let mut axes: Vec<Axis> = Vec::new();
-            for (from_last, axis) in (1..).zip(spatial.iter().rev()) {
-                axes.push(self.axis(axis, x_at.stride(from_last), place(axis.window.output)));
-            }
-            axes.reverse();
-            let mut index = x_at.offset().splat(4);
-            for (from_last, length) in (self.axes + 1..).zip([channels, images]) {
-                index = index + place(length) * x_at.stride(from_last);
-            }
+            let index = quad_indices(k, quad, count);
+            let lengths: Vec<_> = [channels].into_iter().chain(spatial.iter().map(|axis| axis.window.output)).collect();
+            let (image, places) = take_apart(index, &lengths);
+            let (channel, places) = (places[0], &places[1..]);
+            let from_last = (1..=self.axes).rev();
+            let axes = spatial.iter().zip(places).zip(from_last);
+            let axes: Vec<_> = axes.map(|((axis, &q), from_last)| self.axis(axis, x_at.stride(from_last), q)).collect();
+            let index = x_at.at(&[image, channel]);
 
             let folded = k.var(self.empty(k));
             each_element(k, &axes, (index, None), &|(index, inside)| {

@@ -4,7 +4,7 @@ use crate::shader::{Array, KernelBuilder, Type, Value, Var};
 
 /// How the work is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Tile {
+pub(crate) enum ConvTile {
     /// Each workgroup computes a block of 64 x 64 from tiles in workgroup memory. Each invocation computes 4 x 4 of it.
     Workgroup,
     /// Each invocation computes some rows of a strip of neighbouring columns, from registers alone. For products with
@@ -18,28 +18,28 @@ const DEPTH: u32 = 16;
 const TILE_WORKGROUP: u32 = 256;
 const REGISTER_WORKGROUP: u32 = 32;
 
-impl Tile {
+impl ConvTile {
     /// Rows and columns of a workgroup's block.
     pub const fn block(self) -> (u32, u32) {
         match self {
-            Tile::Workgroup => (BLOCK, BLOCK),
-            Tile::Registers { rows, columns } => (rows, columns * REGISTER_WORKGROUP),
+            ConvTile::Workgroup => (BLOCK, BLOCK),
+            ConvTile::Registers { rows, columns } => (rows, columns * REGISTER_WORKGROUP),
         }
     }
 
     /// Neighbouring columns of one row of the output that one invocation computes.
     pub const fn strip(self) -> u32 {
         match self {
-            Tile::Workgroup => 1,
-            Tile::Registers { columns, .. } => columns,
+            ConvTile::Workgroup => 1,
+            ConvTile::Registers { columns, .. } => columns,
         }
     }
 
     /// Invocations per workgroup.
     pub const fn workgroup(self) -> u32 {
         match self {
-            Tile::Workgroup => TILE_WORKGROUP,
-            Tile::Registers { .. } => REGISTER_WORKGROUP,
+            ConvTile::Workgroup => TILE_WORKGROUP,
+            ConvTile::Registers { .. } => REGISTER_WORKGROUP,
         }
     }
 }
@@ -54,14 +54,14 @@ pub(super) struct Sums<'k> {
 
 impl<'k> Sums<'k> {
     /// Returns zeros for the part of the block that this invocation computes.
-    pub fn new(k: &'k KernelBuilder, ty: Type, tile: Tile) -> Self {
+    pub fn new(k: &'k KernelBuilder, ty: Type, tile: ConvTile) -> Self {
         let lane = k.local_index();
         let (rows, columns): (Vec<_>, Vec<_>) = match tile {
-            Tile::Workgroup => {
+            ConvTile::Workgroup => {
                 let (row, column) = (lane / 16 * 4, lane % 16 * 4);
                 ((0..4).map(|r| row + r).collect(), (0..4).map(|c| column + c).collect())
             }
-            Tile::Registers { rows, columns } => {
+            ConvTile::Registers { rows, columns } => {
                 ((0..rows).map(|r| k.u32(r)).collect(), (0..columns).map(|c| lane * columns + c).collect())
             }
         };

@@ -53,7 +53,7 @@ pub struct Kernel(Arc<Inner>);
 
 struct Inner {
     device: Device,
-    compiled: kernel_cache::Kernel,
+    compiled: kernel_cache::CompiledKernel,
     signature: Signature,
     workgroup: [u32; 3],
     /// Whether it comes from [`KernelBuilder::checked`]. Such a kernel counts workgroups in one dimension, and takes

@@ -1,7 +1,7 @@
 //! Products by blocks. A workgroup goes through the depth of its block in steps, with two stages of tiles in workgroup
 //! memory. While it multiplies from one stage, it loads the next step into the other.
 
-use super::{Matmul, Output, Problem};
+use super::{Matmul, Output, ProductBlock};
 use crate::base::dtype::DType;
 use crate::kernels::encoding::{Encoding, Loader, Width};
 use crate::shader::{Array, Dialect, KernelBuilder, Type, Value, Var};
@@ -86,7 +86,7 @@ impl Block {
 }
 
 /// An operand, and the tiles that it is loaded to.
-struct Side<'k> {
+struct StagedSide<'k> {
     k: &'k KernelBuilder,
     source: Source<'k>,
     /// Where the matrix begins, its length across the depth, its strides across and along the depth, and where the
@@ -98,7 +98,7 @@ struct Side<'k> {
     first: Value<'k>,
     /// The depth of the product, if loads may be beyond it.
     depth: Option<Value<'k>>,
-    tile: Tile<'k>,
+    tile: StagedTile<'k>,
     threads: u32,
 }
 
@@ -109,7 +109,7 @@ enum Source<'k> {
 }
 
 /// Both stages of an operand's tile, with the depth as the outer axis.
-struct Tile<'k> {
+struct StagedTile<'k> {
     array: Array<'k>,
     /// True if its elements are vectors of four.
     quads: bool,
@@ -117,14 +117,14 @@ struct Tile<'k> {
     depth: u32,
 }
 
-impl<'k> Tile<'k> {
+impl<'k> StagedTile<'k> {
     fn new(k: &'k KernelBuilder, number: Type, extent: u32, depth: u32, reading: Reading) -> Self {
         let quads = reading == Reading::Quads(Along::Other);
         let array = match quads {
             true => k.workgroup_array(Type::vec4(number.scalar), 2 * depth * extent / 4),
             false => k.workgroup_array(number, 2 * depth * (extent + tuning::Block::PAD)),
         };
-        Tile { array, quads, extent, depth }
+        StagedTile { array, quads, extent, depth }
     }
 
     fn store(&self, line: Value<'k>, place: Value<'k>, value: Value<'k>) {
@@ -145,20 +145,20 @@ impl<'k> Tile<'k> {
     }
 }
 
-impl<'k> Side<'k> {
-    fn a(p: &Problem<'k>, block: Block, encoding: Encoding) -> Self {
+impl<'k> StagedSide<'k> {
+    fn a(p: &ProductBlock<'k>, block: Block, encoding: Encoding) -> Self {
         let strides = [p.a.row_stride, p.a.column_stride];
-        Side::new(p, block, ("a", encoding, block.a), block.shape[0], p.a.start, strides, [p.m, p.first_row])
+        StagedSide::new(p, block, ("a", encoding, block.a), block.shape[0], p.a.start, strides, [p.m, p.first_row])
     }
 
-    fn b(p: &Problem<'k>, block: Block, encoding: Encoding) -> Self {
+    fn b(p: &ProductBlock<'k>, block: Block, encoding: Encoding) -> Self {
         let strides = [p.b.column_stride, p.b.row_stride];
-        Side::new(p, block, ("b", encoding, block.b), block.shape[1], p.b.start, strides, [p.n, p.first_column])
+        StagedSide::new(p, block, ("b", encoding, block.b), block.shape[1], p.b.start, strides, [p.n, p.first_column])
     }
 
     /// The strides run across and along the depth.
     fn new(
-        p: &Problem<'k>,
+        p: &ProductBlock<'k>,
         block: Block,
         (name, encoding, reading): (&str, Encoding, Reading),
         extent: u32,
@@ -166,14 +166,14 @@ impl<'k> Side<'k> {
         [stride, depth_stride]: [Value<'k>; 2],
         [length, first]: [Value<'k>; 2],
     ) -> Self {
-        let tile = Tile::new(p.k, encoding.factor_type(), extent, block.depth, reading);
+        let tile = StagedTile::new(p.k, encoding.factor_type(), extent, block.depth, reading);
         let source = match reading {
             Reading::Quads(along) => Source::Quads(encoding.loader(p.k, name, Width::Four), along),
             Reading::Single(along) => Source::Single(encoding.loader(p.k, name, Width::One), along),
         };
         let depth = (!block.whole).then_some(p.depth);
         let threads = block.workgroup();
-        Side { k: p.k, source, start, length, stride, depth_stride, first, depth, tile, threads }
+        StagedSide { k: p.k, source, start, length, stride, depth_stride, first, depth, tile, threads }
     }
 
     /// Returns the index of the first of some elements of the matrix. Beyond the edge, the last elements are repeated,
@@ -272,7 +272,7 @@ struct Part<'k> {
 }
 
 impl<'k> Part<'k> {
-    fn new(p: &Problem<'k>, block: Block) -> Self {
+    fn new(p: &ProductBlock<'k>, block: Block) -> Self {
         let k = p.k;
         let [down, across] = [0, 1].map(|axis| block.shape[axis] / block.part[axis]);
         // A subgroup of 32 lanes works on 4 x 8 parts.
@@ -288,7 +288,7 @@ impl<'k> Part<'k> {
     }
 
     /// Adds the products of a line of each tile.
-    fn add_products(&self, p: &Problem<'k>, [a, b]: [&Tile<'k>; 2], line: Value<'k>) {
+    fn add_products(&self, p: &ProductBlock<'k>, [a, b]: [&StagedTile<'k>; 2], line: Value<'k>) {
         let columns: Vec<_> = self.columns.iter().map(|&place| p.k.vector(&b.four(line, place))).collect();
         let rows = self.rows.iter().flat_map(|&place| a.four(line, place));
         for (row, sums) in rows.zip(self.sums.chunks(columns.len())) {
@@ -299,9 +299,9 @@ impl<'k> Part<'k> {
     }
 }
 
-pub fn write<'k>(p: &Problem<'k>, config: &Matmul, block: Block) {
+pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, block: Block) {
     let k = p.k;
-    let sides = [Side::a(p, block, config.a), Side::b(p, block, config.b)];
+    let sides = [StagedSide::a(p, block, config.a), StagedSide::b(p, block, config.b)];
     let y = Output::new(p, config);
     let part = Part::new(p, block);
     let zero = k.u32(0);

@@ -1,7 +1,7 @@
 //! Products from registers, for software devices. Lanes broadcast the elements of `a` to each other. On these devices a
 //! load costs as much as ten products, whether all lanes load one element or each lane its own.
 
-use super::{Along, Matmul, Output, Problem};
+use super::{Along, Matmul, Output, ProductBlock};
 use crate::kernels::encoding::Width;
 use crate::shader::{Value, Var};
 
@@ -28,7 +28,7 @@ impl Along {
     }
 }
 
-pub fn write<'k>(p: &Problem<'k>, config: &Matmul, b_along: Along) {
+pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, b_along: Along) {
     let (k, quad) = (p.k, QUAD as u32);
     let a = config.a.loader(k, "a", Width::Pairs(2));
     let b = config.b.loader(k, "b", Width::Pairs(b_along.elements_at_once() as u32 / 2));

@@ -4,7 +4,7 @@
 
 use super::exit::{Exit, Place};
 use super::fragments;
-use super::{Along, Matmul, Matrix, Part, Problem};
+use super::{Along, Matmul, Matrix, Part, ProductBlock};
 use crate::base::dtype::DType;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixRole, MatrixType, MatrixVar, Scalar, Type,
@@ -71,23 +71,23 @@ impl UnitBlock {
         if self.fragments {
             return VECTOR * fragments::vectors(self);
         }
-        let tiles: u32 = self.tiles(dtype, layout).into_iter().map(Tile::vectors).sum();
+        let tiles: u32 = self.tiles(dtype, layout).into_iter().map(UnitTile::vectors).sum();
         let strips = self.parts() * self.slices * self.strip(layout.unit).vectors();
         VECTOR * strips.max(tiles)
     }
 
     /// Returns the tiles of both operands.
-    fn tiles(self, dtype: DType, layout: UnitLayout) -> [Tile; 2] {
+    fn tiles(self, dtype: DType, layout: UnitLayout) -> [UnitTile; 2] {
         let bytes = dtype.size_in_bytes() as u32;
         [(layout.a, self.shape[0]), (layout.b, self.shape[1])].map(|(along, extent)| match along {
-            Along::Depth => Tile { lines: extent, line: self.depth / VECTOR },
-            Along::Other => Tile { lines: self.depth / bytes, line: extent * bytes / VECTOR },
+            Along::Depth => UnitTile { lines: extent, line: self.depth / VECTOR },
+            Along::Other => UnitTile { lines: self.depth / bytes, line: extent * bytes / VECTOR },
         })
     }
 
     /// Returns the strip through which a subgroup's sums leave: a row of units.
-    fn strip(self, unit: [u32; 3]) -> Tile {
-        Tile { lines: unit[0], line: self.part[1] / 4 }
+    fn strip(self, unit: [u32; 3]) -> UnitTile {
+        UnitTile { lines: unit[0], line: self.part[1] / 4 }
     }
 }
 
@@ -127,13 +127,13 @@ impl UnitLayout {
 
 /// The tile of an operand: lines of vectors. One vector of padding between lines puts them into different banks.
 #[derive(Clone, Copy)]
-struct Tile {
+struct UnitTile {
     lines: u32,
     /// Vectors in a line.
     line: u32,
 }
 
-impl Tile {
+impl UnitTile {
     /// The distance between lines.
     fn pitch(self) -> u32 {
         self.line + 1
@@ -145,13 +145,13 @@ impl Tile {
 }
 
 /// An operand, and the tile that it is loaded to.
-struct Side<'k> {
+struct UnitSide<'k> {
     k: &'k KernelBuilder,
     buffer: Array<'k>,
     /// The memory of both tiles, and where this one begins.
     memory: Array<'k>,
     base: u32,
-    tile: Tile,
+    tile: UnitTile,
     /// Where the subgroup's slice of the tile begins.
     slice: Value<'k>,
     along: Along,
@@ -170,7 +170,7 @@ struct Side<'k> {
     depth: Option<Value<'k>>,
 }
 
-impl<'k> Side<'k> {
+impl<'k> UnitSide<'k> {
     /// Loads the vector that begins at a place across the depth and at a depth. Beyond the edge, the last vector is
     /// repeated, and it is not stored in the product. Beyond the depth, the vector is zero.
     fn vector(&self, place: Value<'k>, depth: Value<'k>) -> Value<'k> {
@@ -244,7 +244,7 @@ struct Work<'k> {
     unit: [u32; 3],
     /// The depth of the tiles in elements.
     depth: u32,
-    sides: [Side<'k>; 2],
+    sides: [UnitSide<'k>; 2],
     memory: Array<'k>,
     /// The subgroup's number in its slice, and the slice's number.
     number: Value<'k>,
@@ -256,7 +256,7 @@ struct Work<'k> {
 }
 
 impl<'k> Work<'k> {
-    fn new(p: &Problem<'k>, dtype: DType, block: UnitBlock, layout: UnitLayout) -> Self {
+    fn new(p: &ProductBlock<'k>, dtype: DType, block: UnitBlock, layout: UnitLayout) -> Self {
         let k = p.k;
         let bytes = dtype.size_in_bytes() as u32;
         let (depth, per_vector) = (block.depth / bytes, VECTOR / bytes);
@@ -274,7 +274,7 @@ impl<'k> Work<'k> {
             let (role, rows, columns) = [(MatrixRole::A, m, unit_depth), (MatrixRole::B, unit_depth, n)][i];
             let base = if i == 0 { 0 } else { tiles[0].vectors() };
             let in_slice = depth / block.slices * if along == Along::Depth { 1 } else { tiles[i].pitch() * per_vector };
-            Side {
+            UnitSide {
                 k,
                 buffer: buffers[i],
                 memory,
@@ -318,7 +318,7 @@ impl<'k> Work<'k> {
     }
 
     /// Goes through the depth.
-    fn add_products(&self, p: &Problem<'k>) {
+    fn add_products(&self, p: &ProductBlock<'k>) {
         let k = p.k;
         for side in &self.sides {
             side.store(&side.load(k.u32(0)));
@@ -337,7 +337,7 @@ impl<'k> Work<'k> {
     }
 
     /// Stores the sums, a row of units at a time, through strips of workgroup memory.
-    fn store(&self, p: &Problem<'k>, config: &Matmul) {
+    fn store(&self, p: &ProductBlock<'k>, config: &Matmul) {
         let k = p.k;
         let exit = Exit::new(p, config);
         let way = Way::new(self, p, &exit);
@@ -380,7 +380,7 @@ impl<'k> Work<'k> {
     }
 
     /// Adds up four neighbouring sums over all slices, at a place in their strips.
-    fn sum(&self, p: &Problem<'k>, place: Value<'k>) -> Value<'k> {
+    fn sum(&self, p: &ProductBlock<'k>, place: Value<'k>) -> Value<'k> {
         let wide = Type::vec4(p.accumulator.scalar);
         let part = |slice| self.memory.load(self.strip(p.k.u32(slice)) + place).bitcast(wide);
         (1..self.block.slices).fold(part(0), |sum, slice| sum + part(slice))
@@ -410,7 +410,7 @@ struct Way<'k> {
 }
 
 impl<'k> Way<'k> {
-    fn new(work: &Work<'k>, p: &Problem<'k>, exit: &Exit<'_, 'k>) -> Self {
+    fn new(work: &Work<'k>, p: &ProductBlock<'k>, exit: &Exit<'_, 'k>) -> Self {
         let (k, m, slices) = (p.k, work.unit[0], work.block.slices);
         let lanes_per_line = work.block.part[1] / exit.per_vector;
         let turns = m * lanes_per_line / LANES / slices;
@@ -459,7 +459,7 @@ struct Parts<'a, 'k> {
 }
 
 impl<'a, 'k> Parts<'a, 'k> {
-    fn new(p: &Problem<'k>, way: &'a Way<'k>, part: Part<'k>, invocations: u32) -> Self {
+    fn new(p: &ProductBlock<'k>, way: &'a Way<'k>, part: Part<'k>, invocations: u32) -> Self {
         let k = p.k;
         let sums = k.buffer("parts", Type::vec4(Scalar::U32), Access::ReadWrite);
         let counts = k.buffer("counts", Type::U32, Access::ReadWrite);
@@ -511,7 +511,7 @@ impl<'a, 'k> Parts<'a, 'k> {
     }
 }
 
-pub fn write(p: &Problem, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
+pub fn write(p: &ProductBlock, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
     let work = Work::new(p, config.dtype(), block, layout);
     work.add_products(p);
     work.store(p, config);
@@ -527,7 +527,7 @@ mod tests {
     fn blocks_take_the_memory_that_they_say() {
         let mut count = 0;
         for config in Matmul::samples() {
-            let super::super::Tile::MatrixUnits(block, layout) = config.tile else { continue };
+            let super::super::MatmulTile::MatrixUnits(block, layout) = config.tile else { continue };
             let finished = config.epilogue.is_some();
             let (dtype, kernel) = (config.dtype(), KernelConfig::from(config).generate(Target::VULKAN).unwrap());
             assert_eq!(kernel.workgroup_memory, block.memory(dtype, layout), "{}", kernel.name);

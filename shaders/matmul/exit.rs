@@ -1,7 +1,7 @@
 //! How sums leave the matrix units. Each lane takes vectors of neighbours in a row, applies the epilogue if there is
 //! one, and stores the vectors rounded.
 
-use super::{Matmul, Problem};
+use super::{Matmul, ProductBlock};
 use crate::base::dtype::DType;
 use crate::kernels::elements::Quads;
 use crate::kernels::epilogue::Tail;
@@ -11,7 +11,7 @@ use crate::shader::{Access, Array, Scalar, Type, Value};
 const VECTOR: u32 = 16;
 
 pub(super) struct Exit<'a, 'k> {
-    p: &'a Problem<'k>,
+    p: &'a ProductBlock<'k>,
     dtype: DType,
     y: Array<'k>,
     finish: Option<Finish<'k>>,
@@ -34,7 +34,7 @@ pub(super) struct Place<'k> {
 }
 
 impl<'a, 'k> Exit<'a, 'k> {
-    pub fn new(p: &'a Problem<'k>, config: &Matmul) -> Self {
+    pub fn new(p: &'a ProductBlock<'k>, config: &Matmul) -> Self {
         let (k, dtype) = (p.k, config.output);
         let tail = p.tail(config);
         let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);

@@ -18,7 +18,7 @@
 
 use super::cooperative::{LANES, UnitLayout, multiply};
 use super::exit::{Exit, Place};
-use super::{Along, Matmul, Matrix, Problem, in_runs};
+use super::{Along, Matmul, Matrix, ProductBlock, in_runs};
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixRole, MatrixType, MatrixVar, Scalar, Type, Value, Var,
 };
@@ -53,7 +53,7 @@ fn slot<'k>(g: Value<'k>, t: Value<'k>, slice: Value<'k>) -> Value<'k> {
 }
 
 /// An operand, and the tiles that it is loaded to.
-struct Side<'k> {
+struct FragmentSide<'k> {
     k: &'k KernelBuilder,
     buffer: Array<'k>,
     memory: Array<'k>,
@@ -71,9 +71,9 @@ struct Side<'k> {
     loaded: Vec<Var<'k>>,
 }
 
-impl<'k> Side<'k> {
+impl<'k> FragmentSide<'k> {
     fn new(
-        p: &Problem<'k>,
+        p: &ProductBlock<'k>,
         memory: Array<'k>,
         block: UnitBlock,
         role: MatrixRole,
@@ -115,7 +115,7 @@ impl<'k> Side<'k> {
             }
         };
         let loaded = (0..vectors).map(|_| k.var(k.u32(0).splat(4))).collect();
-        Side { k, buffer, memory, along, role, base, units, subgroups, first, line, places, loaded }
+        FragmentSide { k, buffer, memory, along, role, base, units, subgroups, first, line, places, loaded }
     }
 
     /// Loads the vectors of the next tiles: along the depth for all tiles at once, else for one tile.
@@ -193,7 +193,7 @@ fn halves<'k>([a, b]: [Value<'k>; 2], upper: u32) -> Value<'k> {
 /// A workgroup at work.
 struct Work<'k> {
     types: [MatrixType; 3],
-    sides: [Side<'k>; 2],
+    sides: [FragmentSide<'k>; 2],
     memory: Array<'k>,
     /// The vectors of a stage.
     stage: u32,
@@ -205,7 +205,7 @@ struct Work<'k> {
 }
 
 impl<'k> Work<'k> {
-    fn new(p: &Problem<'k>, config: &Matmul, block: UnitBlock, layout: UnitLayout) -> Self {
+    fn new(p: &ProductBlock<'k>, config: &Matmul, block: UnitBlock, layout: UnitLayout) -> Self {
         let k = p.k;
         let memory_vectors = vectors(block);
         let first = [p.first_row.min(p.m - block.shape[0]), p.first_column.min(p.n - block.shape[1])];
@@ -215,8 +215,8 @@ impl<'k> Work<'k> {
         let types = MatrixType::of_units(config.dtype(), [UNIT; 3]);
         let memory = k.workgroup_array(Type::vec4(Scalar::U32), memory_vectors);
         let sides = [
-            Side::new(p, memory, block, MatrixRole::A, layout.a, first[0]),
-            Side::new(p, memory, block, MatrixRole::B, layout.b, first[1]),
+            FragmentSide::new(p, memory, block, MatrixRole::A, layout.a, first[0]),
+            FragmentSide::new(p, memory, block, MatrixRole::B, layout.b, first[1]),
         ];
         let sums = (0..PART * PART).map(|_| k.zero_matrix(types[2])).collect();
         Work { types, sides, memory, stage: memory_vectors / TILES, first, part, sums }
@@ -236,7 +236,7 @@ impl<'k> Work<'k> {
     }
 
     /// Goes through the depth. Loaded vectors are stored one stage later, and multiplied one stage after that.
-    fn add_products(&self, p: &Problem<'k>) {
+    fn add_products(&self, p: &ProductBlock<'k>) {
         let k = p.k;
         let store = |tile| self.sides.iter().for_each(|side| side.store(tile, tile * self.stage));
         let load = |depth, tile| self.sides.iter().for_each(|side| side.load(depth, tile));
@@ -267,7 +267,7 @@ impl<'k> Work<'k> {
     }
 
     /// Stores the sums. If there is an epilogue, the lane's sums wait in workgroup memory, so that there can be a loop.
-    fn store(&self, p: &Problem<'k>, config: &Matmul, threads: u32) {
+    fn store(&self, p: &ProductBlock<'k>, config: &Matmul, threads: u32) {
         let k = p.k;
         let exit = Exit::new(p, config);
         let lane = k.local_index() % LANES;
@@ -313,7 +313,7 @@ impl<'k> Work<'k> {
     }
 }
 
-pub fn write(p: &Problem, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
+pub fn write(p: &ProductBlock, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
     let work = Work::new(p, config, block, layout);
     work.add_products(p);
     work.store(p, config, block.invocations());

@@ -12,7 +12,7 @@ mod vectors;
 pub(crate) use blocked::{Along, Block, Reading};
 pub(crate) use broadcast::QUAD;
 pub(crate) use cooperative::UnitLayout;
-pub(crate) use vectors::{Side, Vectors};
+pub(crate) use vectors::{VectorSide, Vectors};
 
 use super::elements::{Pairs, Quads, Strides};
 use super::elementwise::InputLayout;
@@ -27,7 +27,7 @@ use crate::tuning::UnitBlock;
 
 /// How the work is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Tile {
+pub(crate) enum MatmulTile {
     /// Each workgroup computes a block from tiles of both operands in workgroup memory.
     Workgroup(Block),
     /// Each workgroup computes a block on matrix units.
@@ -61,7 +61,7 @@ pub(crate) struct Matmul {
     /// epilogue's dtype.
     pub output: DType,
     pub batch_rank: usize,
-    pub tile: Tile,
+    pub tile: MatmulTile,
     /// The expression that the kernel computes from the product before it stores it.
     pub epilogue: Option<Box<Epilogue>>,
 }
@@ -99,7 +99,7 @@ parameters! {
 
 impl Matmul {
     /// Returns a product of two operands of one encoding, without an epilogue.
-    pub fn of(operands: Encoding, output: DType, batch_rank: usize, tile: Tile) -> Matmul {
+    pub fn of(operands: Encoding, output: DType, batch_rank: usize, tile: MatmulTile) -> Matmul {
         Matmul { a: operands, b: operands, output, batch_rank, tile, epilogue: None }
     }
 
@@ -121,37 +121,38 @@ impl Matmul {
     /// are padded.
     pub fn row(&self, n: usize) -> usize {
         match self.tile {
-            Tile::MatrixUnits(..) => n.next_multiple_of(16 / self.output.size_in_bytes()),
+            MatmulTile::MatrixUnits(..) => n.next_multiple_of(16 / self.output.size_in_bytes()),
             _ => n,
         }
     }
 }
 
-impl Tile {
+impl MatmulTile {
     /// Rows and columns of a workgroup's block.
     pub const fn block(self) -> [u32; 2] {
         match self {
-            Tile::Workgroup(block) => block.shape,
-            Tile::MatrixUnits(block, _) => block.shape,
-            Tile::Vectors(vectors) => vectors.block(),
-            Tile::Broadcast { .. } => broadcast::BLOCK,
-            Tile::Registers { columns } => registers::block(columns),
+            MatmulTile::Workgroup(block) => block.shape,
+            MatmulTile::MatrixUnits(block, _) => block.shape,
+            MatmulTile::Vectors(vectors) => vectors.block(),
+            MatmulTile::Broadcast { .. } => broadcast::BLOCK,
+            MatmulTile::Registers { columns } => registers::block(columns),
         }
     }
 }
 
-impl Tile {
+impl MatmulTile {
     /// True if workgroups compute parts of a block's depth, and the last of them adds up all parts.
     pub const fn has_parts(self) -> bool {
-        matches!(self, Tile::MatrixUnits(_, UnitLayout { parts: true, .. }))
+        matches!(self, MatmulTile::MatrixUnits(_, UnitLayout { parts: true, .. }))
     }
 
     /// How many neighbours are stored together.
     pub fn stored_together(self) -> u32 {
         match self {
-            Tile::Workgroup(Block { quads: true, .. }) | Tile::Vectors(Vectors { stored_quads: true, .. }) => 4,
-            Tile::MatrixUnits(..) => 4,
-            Tile::Broadcast { pairs: true, .. } => 2,
+            MatmulTile::Workgroup(Block { quads: true, .. })
+            | MatmulTile::Vectors(Vectors { stored_quads: true, .. }) => 4,
+            MatmulTile::MatrixUnits(..) => 4,
+            MatmulTile::Broadcast { pairs: true, .. } => 2,
             _ => 1,
         }
     }
@@ -159,7 +160,7 @@ impl Tile {
     /// True if elements of a dtype can be stored.
     pub fn stores(self, dtype: DType) -> bool {
         match (self, self.stored_together()) {
-            (Tile::MatrixUnits(..), _) | (_, 2) => matches!(dtype.size_in_bytes(), 2 | 4),
+            (MatmulTile::MatrixUnits(..), _) | (_, 2) => matches!(dtype.size_in_bytes(), 2 | 4),
             (_, 4) => true,
             _ => dtype.size_in_bytes() >= 4,
         }
@@ -170,8 +171,8 @@ impl Tile {
 /// caches.
 const BAND: u32 = 8;
 
-/// The problem, and the block that a workgroup works on.
-struct Problem<'k> {
+/// The sizes and operands of the product, and the block that a workgroup computes.
+struct ProductBlock<'k> {
     k: &'k KernelBuilder,
     m: Value<'k>,
     n: Value<'k>,
@@ -229,7 +230,7 @@ fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
     (stride.bitcast(Type::I32) >> length.ilog2() as i32).bitcast(Type::U32)
 }
 
-impl<'k> Problem<'k> {
+impl<'k> ProductBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
         let Declared { sizes, epilogue } = config.declare(k);
         let DeclaredSizes { batches, m, n, depth, lengths: grid, a: a_at, b: b_at } = sizes;
@@ -247,11 +248,11 @@ impl<'k> Problem<'k> {
             (batch, group % per_product, batch.lt(batches))
         };
         let (block_row, block_column) = match config.tile {
-            Tile::Vectors(Vectors { count: ..Vectors::MOST, side: Side::Rows, .. }) => (k.u32(0), block),
-            Tile::Vectors(Vectors { count: ..Vectors::MOST, side: Side::Columns, .. }) => (block, k.u32(0)),
+            MatmulTile::Vectors(Vectors { count: ..Vectors::MOST, side: VectorSide::Rows, .. }) => (k.u32(0), block),
+            MatmulTile::Vectors(Vectors { count: ..Vectors::MOST, side: VectorSide::Columns, .. }) => (block, k.u32(0)),
             // Blocks with the same part of the matrix are neighbours.
-            Tile::Vectors(Vectors { side: Side::Rows, .. }) => (block % down, block / down),
-            Tile::Vectors(Vectors { side: Side::Columns, .. }) => (block / across, block % across),
+            MatmulTile::Vectors(Vectors { side: VectorSide::Rows, .. }) => (block % down, block / down),
+            MatmulTile::Vectors(Vectors { side: VectorSide::Columns, .. }) => (block / across, block % across),
             _ => {
                 let band = block / (across * BAND);
                 let height = (down - band * BAND).min(BAND);
@@ -265,7 +266,7 @@ impl<'k> Problem<'k> {
         let count = grid.innermost().filter(|_| config.tile.has_parts());
         let part = |count| Part { number: batch % count, count, block: batch / count * per_product + block };
         let whole = |batch: Value<'k>| count.map_or(batch, |count| batch / count);
-        Problem {
+        ProductBlock {
             k,
             m,
             n,
@@ -360,7 +361,7 @@ impl<'k> Store<'k> {
 }
 
 impl<'k> Output<'k> {
-    fn new(p: &Problem<'k>, config: &Matmul) -> Self {
+    fn new(p: &ProductBlock<'k>, config: &Matmul) -> Self {
         let together = config.tile.stored_together();
         let tail = p.tail(config);
         let y = Store::new(p.k, "y", config.output, together);
@@ -370,19 +371,19 @@ impl<'k> Output<'k> {
 
     /// Loads the epilogue's inputs that are the same for all rows, for a column and the neighbours that are stored with
     /// it.
-    fn columns(&self, p: &Problem<'k>, first: Value<'k>) -> Columns<'k> {
+    fn columns(&self, p: &ProductBlock<'k>, first: Value<'k>) -> Columns<'k> {
         Columns(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_columns(tail, first, self.together)))
     }
 
     /// Loads the epilogue's inputs for the elements that are stored together. `place` returns the row and column of
     /// each element.
-    fn load(&self, p: &Problem<'k>, columns: &Columns<'k>, place: impl Fn(u32) -> [Value<'k>; 2]) -> Beside<'k> {
+    fn load(&self, p: &ProductBlock<'k>, columns: &Columns<'k>, place: impl Fn(u32) -> [Value<'k>; 2]) -> Beside<'k> {
         let places: Vec<_> = (0..self.together).map(place).collect();
         Beside(self.tail.as_ref().map_or_else(Vec::new, |tail| p.load_beside(tail, &places, &columns.0)))
     }
 
     /// Stores the elements that are stored together, at a place inside of the product.
-    fn store(&self, p: &Problem<'k>, value: Value<'k>, beside: &Beside<'k>, [row, column]: [Value<'k>; 2]) {
+    fn store(&self, p: &ProductBlock<'k>, value: Value<'k>, beside: &Beside<'k>, [row, column]: [Value<'k>; 2]) {
         let (k, place) = (p.k, p.place(row, column));
         if let Some(kept) = self.kept {
             kept.store(k, place, value);
@@ -398,7 +399,7 @@ impl<'k> Output<'k> {
     /// column of each. `beside` has the epilogue's inputs for each store.
     fn store_four(
         &self,
-        p: &Problem<'k>,
+        p: &ProductBlock<'k>,
         four: Value<'k>,
         beside: &[Beside<'k>],
         place: impl Fn(u32) -> [Value<'k>; 2],
@@ -417,18 +418,18 @@ impl Family for Matmul {
         let products = volume([batches, m, n, depth]).saturating_mul(slowness(self.dtype()));
         match self.tile {
             // Matrix units are at least eight times as fast as other units.
-            Tile::MatrixUnits(..) => products / 8,
+            MatmulTile::MatrixUnits(..) => products / 8,
             _ => products.saturating_mul(self.a.per_factor() as u64),
         }
     }
 
     fn name(&self) -> String {
         let tile = match self.tile {
-            Tile::Workgroup(block) => block.name(),
-            Tile::MatrixUnits(block, layout) => format!("units {}, {}", block.name(), layout.name()),
-            Tile::Vectors(vectors) => vectors.name(),
-            Tile::Broadcast { b, pairs } => format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" }),
-            Tile::Registers { columns } => format!("registers {columns}"),
+            MatmulTile::Workgroup(block) => block.name(),
+            MatmulTile::MatrixUnits(block, layout) => format!("units {}, {}", block.name(), layout.name()),
+            MatmulTile::Vectors(vectors) => vectors.name(),
+            MatmulTile::Broadcast { b, pairs } => format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" }),
+            MatmulTile::Registers { columns } => format!("registers {columns}"),
         };
         let words = if let Encoding::Words(_) = self.a { " x4" } else { "" };
         let dtype = self.dtype();
@@ -442,38 +443,40 @@ impl Family for Matmul {
 
     fn workgroup(&self) -> u32 {
         match self.tile {
-            Tile::Workgroup(block) => block.workgroup(),
-            Tile::MatrixUnits(block, _) => block.invocations(),
-            Tile::Vectors(vectors) => vectors.workgroup(),
-            Tile::Broadcast { .. } => broadcast::WORKGROUP,
-            Tile::Registers { .. } => registers::WORKGROUP,
+            MatmulTile::Workgroup(block) => block.workgroup(),
+            MatmulTile::MatrixUnits(block, _) => block.invocations(),
+            MatmulTile::Vectors(vectors) => vectors.workgroup(),
+            MatmulTile::Broadcast { .. } => broadcast::WORKGROUP,
+            MatmulTile::Registers { .. } => registers::WORKGROUP,
         }
     }
 
     fn write(&self, k: &KernelBuilder) {
-        if self.dtype().size_in_bytes() == 8 || !matches!(self.tile, Tile::Registers { .. }) {
+        if self.dtype().size_in_bytes() == 8 || !matches!(self.tile, MatmulTile::Registers { .. }) {
             // 64-bit sums take twice the registers, and each invocation of a block has many sums.
             k.large_registers();
         }
-        if let Tile::MatrixUnits(..) = self.tile {
+        if let MatmulTile::MatrixUnits(..) = self.tile {
             k.use_matrices();
         }
-        let problem = Problem::new(k, self);
+        let problem = ProductBlock::new(k, self);
         match self.tile {
-            Tile::Workgroup(block) => blocked::write(&problem, self, block),
-            Tile::MatrixUnits(block, layout) if block.fragments => fragments::write(&problem, self, block, layout),
-            Tile::MatrixUnits(block, layout) => cooperative::write(&problem, self, block, layout),
-            Tile::Vectors(vectors) => vectors::write(&problem, self, vectors),
-            Tile::Broadcast { b, .. } => broadcast::write(&problem, self, b),
-            Tile::Registers { columns } => registers::write(&problem, self, columns),
+            MatmulTile::Workgroup(block) => blocked::write(&problem, self, block),
+            MatmulTile::MatrixUnits(block, layout) if block.fragments => {
+                fragments::write(&problem, self, block, layout)
+            }
+            MatmulTile::MatrixUnits(block, layout) => cooperative::write(&problem, self, block, layout),
+            MatmulTile::Vectors(vectors) => vectors::write(&problem, self, vectors),
+            MatmulTile::Broadcast { b, .. } => broadcast::write(&problem, self, b),
+            MatmulTile::Registers { columns } => registers::write(&problem, self, columns),
         }
     }
 
     fn samples() -> Vec<Self> {
-        let blocks = |dtype| Block::of(dtype).into_iter().map(Tile::Workgroup);
+        let blocks = |dtype| Block::of(dtype).into_iter().map(MatmulTile::Workgroup);
         let registers = |dtype: DType| {
             let most = if dtype.size_in_bytes() == 8 { 1 } else { 4 };
-            [1, 4].into_iter().filter(move |&columns| columns <= most).map(|columns| Tile::Registers { columns })
+            [1, 4].into_iter().filter(move |&columns| columns <= most).map(|columns| MatmulTile::Registers { columns })
         };
         let vectors = |dtype: DType| {
             let few = |side, along| {
@@ -483,25 +486,30 @@ impl Family for Matmul {
                     count,
                     along,
                     words: if count == 1 && along == Along::Depth { 4 } else { dtype.size_in_bytes() as u32 },
-                    stored_quads: side == Side::Rows,
+                    stored_quads: side == VectorSide::Rows,
                     subgroup: None,
                 })
             };
-            let all = [few(Side::Rows, Along::Depth), few(Side::Rows, Along::Other), few(Side::Columns, Along::Depth)];
-            all.into_iter().flatten().filter(move |_| dtype.size_in_bytes() <= 4).map(Tile::Vectors)
+            let all = [
+                few(VectorSide::Rows, Along::Depth),
+                few(VectorSide::Rows, Along::Other),
+                few(VectorSide::Columns, Along::Depth),
+            ];
+            all.into_iter().flatten().filter(move |_| dtype.size_in_bytes() <= 4).map(MatmulTile::Vectors)
         };
         let dtypes = DType::ALL.into_iter().filter(|dtype| *dtype != DType::Bool);
         let broadcasts = |dtype: DType| {
-            let each = |pairs| [Along::Depth, Along::Other].map(|b| Tile::Broadcast { b, pairs });
+            let each = |pairs| [Along::Depth, Along::Other].map(|b| MatmulTile::Broadcast { b, pairs });
             let tiles = [false, true].map(each).concat();
             tiles.into_iter().filter(move |_| matches!(dtype.size_in_bytes(), 2 | 4))
         };
         let words = |dtype: DType| {
             let depth = Reading::Quads(Along::Depth);
-            let blocks = Block::of(dtype).into_iter().map(move |block| Tile::Workgroup(Block { b: depth, ..block }));
+            let blocks =
+                Block::of(dtype).into_iter().map(move |block| MatmulTile::Workgroup(Block { b: depth, ..block }));
             let vectors =
-                vectors(dtype).filter(|tile| matches!(tile, Tile::Vectors(Vectors { along: Along::Depth, .. })));
-            let broadcast = Tile::Broadcast { b: Along::Depth, pairs: true };
+                vectors(dtype).filter(|tile| matches!(tile, MatmulTile::Vectors(Vectors { along: Along::Depth, .. })));
+            let broadcast = MatmulTile::Broadcast { b: Along::Depth, pairs: true };
             let tiles = registers(dtype).chain(blocks).chain(vectors).chain([broadcast]);
             tiles.filter(move |_| matches!(dtype, DType::I8 | DType::U8))
         };
@@ -513,9 +521,9 @@ impl Family for Matmul {
         let portable = dtypes.flat_map(tiles);
         let units = UnitLayout::samples().into_iter().flat_map(|(dtype, layout)| {
             let blocks = UnitBlock::all().into_iter().filter(move |&block| layout.suits(block, dtype));
-            blocks.map(move |block| (dtype, false, Tile::MatrixUnits(block, layout)))
+            blocks.map(move |block| (dtype, false, MatmulTile::MatrixUnits(block, layout)))
         });
-        let written = |(dtype, words, tile): (DType, bool, Tile)| {
+        let written = |(dtype, words, tile): (DType, bool, MatmulTile)| {
             let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores(dtype);
             let outputs = std::iter::once(dtype.widened()).chain(narrow.then_some(dtype));
             let encoding = if words { Encoding::Words(dtype) } else { Encoding::Dense(dtype) };
@@ -525,7 +533,7 @@ impl Family for Matmul {
         // One of each kind of tile.
         let mut kinds = Vec::new();
         let kind = |config: &&Matmul| {
-            let fragments = matches!(config.tile, Tile::MatrixUnits(UnitBlock { fragments: true, .. }, _));
+            let fragments = matches!(config.tile, MatmulTile::MatrixUnits(UnitBlock { fragments: true, .. }, _));
             let tile = (std::mem::discriminant(&config.tile), config.tile.stored_together(), fragments);
             let kind = (tile, config.dtype());
             let is_new = config.dtype() == DType::F16 && !kinds.contains(&kind);

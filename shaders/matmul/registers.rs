@@ -1,6 +1,6 @@
 //! Products from registers alone: each invocation computes eight rows of some columns.
 
-use super::{Matmul, Output, Problem};
+use super::{Matmul, Output, ProductBlock};
 use crate::kernels::encoding::Width;
 use crate::shader::Value;
 
@@ -14,7 +14,7 @@ pub const fn block(columns: u32) -> [u32; 2] {
     [ROWS, columns * WORKGROUP]
 }
 
-pub fn write<'k>(p: &Problem<'k>, config: &Matmul, width: u32) {
+pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, width: u32) {
     let k = p.k;
     let (a, b) = (config.a.loader(k, "a", Width::One), config.b.loader(k, "b", Width::One));
     let y = Output::new(p, config);

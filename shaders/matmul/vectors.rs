@@ -1,7 +1,7 @@
 //! Products of a matrix and a few vectors. Memory bandwidth limits them, so the matrix is read once, several contiguous
 //! elements at a time. The members of a workgroup share the depth.
 
-use super::{Along, Matmul, Output, Problem, in_runs};
+use super::{Along, Matmul, Output, ProductBlock, in_runs};
 use crate::kernels::encoding::{Loader, Width};
 use crate::kernels::workgroup::tree;
 use crate::shader::{Dialect, KernelBuilder, Type, Value, Var};
@@ -10,7 +10,7 @@ use crate::shader::{Dialect, KernelBuilder, Type, Value, Var};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Vectors {
     /// The kind of vectors: rows of `a` or columns of `b`.
-    pub side: Side,
+    pub side: VectorSide,
     /// The number of vectors that a workgroup multiplies.
     pub count: u32,
     /// The axis of the matrix along which the elements of a load are contiguous.
@@ -26,7 +26,7 @@ pub(crate) struct Vectors {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Side {
+pub(crate) enum VectorSide {
     /// Rows of `a`.
     Rows,
     /// Columns of `b`.
@@ -41,7 +41,7 @@ impl Vectors {
     pub const MOST: u32 = 8;
 
     pub fn name(self) -> String {
-        let side = if self.side == Side::Rows { "rows" } else { "columns" };
+        let side = if self.side == VectorSide::Rows { "rows" } else { "columns" };
         let along = if self.along == Along::Depth { "depth" } else { "other" };
         let stored = if self.stored_quads { ", y x4" } else { "" };
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
@@ -73,8 +73,8 @@ impl Vectors {
     pub const fn block(self) -> [u32; 2] {
         let outputs = OUTPUTS * self.members[1];
         match self.side {
-            Side::Rows => [self.count, outputs],
-            Side::Columns => [outputs, self.count],
+            VectorSide::Rows => [self.count, outputs],
+            VectorSide::Columns => [outputs, self.count],
         }
     }
 
@@ -102,12 +102,12 @@ struct Operand<'k> {
 }
 
 impl<'k> Operand<'k> {
-    fn a(p: &Problem<'k>, x: Loader<'k>) -> Self {
+    fn a(p: &ProductBlock<'k>, x: Loader<'k>) -> Self {
         let (stride, depth_stride) = (p.a.row_stride, p.a.column_stride);
         Operand { x, start: p.a.start, stride, depth_stride, length: p.m, first: p.first_row }
     }
 
-    fn b(p: &Problem<'k>, x: Loader<'k>) -> Self {
+    fn b(p: &ProductBlock<'k>, x: Loader<'k>) -> Self {
         let (stride, depth_stride) = (p.b.column_stride, p.b.row_stride);
         Operand { x, start: p.b.start, stride, depth_stride, length: p.n, first: p.first_column }
     }
@@ -125,15 +125,15 @@ impl<'k> Operand<'k> {
     }
 }
 
-struct Kernel<'a, 'k> {
+struct VectorKernel<'a, 'k> {
     k: &'k KernelBuilder,
     config: Vectors,
-    p: &'a Problem<'k>,
+    p: &'a ProductBlock<'k>,
     vectors: Operand<'k>,
     matrix: Operand<'k>,
 }
 
-pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
+pub fn write<'k>(p: &ProductBlock<'k>, product: &Matmul, config: Vectors) {
     let k = p.k;
     // A load of the vectors covers as much depth as a load of the matrix. If the matrix is read across the depth, it
     // covers four elements, or one word of a single vector. With single words, a member goes down pairs of halves,
@@ -141,14 +141,14 @@ pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
     let single = config.along == Along::Other && config.count == 1;
     let vector_words = if single { 1 } else { config.words };
     let [a_words, b_words] = match config.side {
-        Side::Rows => [vector_words, config.words],
-        Side::Columns => [config.words, vector_words],
+        VectorSide::Rows => [vector_words, config.words],
+        VectorSide::Columns => [config.words, vector_words],
     };
     let a = product.a.loader(k, "a", Width::Words(a_words));
     let b = product.b.loader(k, "b", Width::Words(b_words));
     let (a, b) = (Operand::a(p, a), Operand::b(p, b));
-    let (vectors, matrix) = if config.side == Side::Rows { (a, b) } else { (b, a) };
-    let kernel = Kernel { k, config, p, vectors, matrix };
+    let (vectors, matrix) = if config.side == VectorSide::Rows { (a, b) } else { (b, a) };
+    let kernel = VectorKernel { k, config, p, vectors, matrix };
     let y = &Output::new(p, product);
     match config.along {
         Along::Depth => kernel.along_depth(y),
@@ -156,7 +156,7 @@ pub fn write<'k>(p: &Problem<'k>, product: &Matmul, config: Vectors) {
     }
 }
 
-impl<'k> Kernel<'_, 'k> {
+impl<'k> VectorKernel<'_, 'k> {
     /// Visits every `stride`th run of the vectors from `first` on, several at a time.
     fn each_run(&self, first: Value<'k>, stride: u32, at_a_time: u32, visit: impl Fn(&[Value<'k>])) {
         let k = self.k;
@@ -183,8 +183,8 @@ impl<'k> Kernel<'_, 'k> {
     fn store(&self, y: &Output<'k>, vector: Value<'k>, output: Value<'k>, four: Value<'k>) {
         let (vector, output) = (self.vectors.first + vector, self.matrix.first + output);
         let place = |e| match self.config.side {
-            Side::Rows => [vector, output + e],
-            Side::Columns => [output + e, vector],
+            VectorSide::Rows => [vector, output + e],
+            VectorSide::Columns => [output + e, vector],
         };
         let beside = |first: u32| y.load(self.p, &y.columns(self.p, place(first)[1]), |e| place(first + e));
         let beside: Vec<_> = (0..4).step_by(y.together as usize).map(beside).collect();

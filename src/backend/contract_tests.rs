@@ -205,15 +205,20 @@ pub(super) fn is_child(test: &str, validation: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return true;
     }
+    run_again(test, &[("MARQUETRY_VALIDATION", validation), (CHILD, "1")]);
+    false
+}
+
+/// Runs one test of this process in another process, with these variables. `test` is its path.
+pub(super) fn run_again(test: &str, variables: &[(&str, &str)]) {
     let (_, test) = test.split_once("::").unwrap();
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .envs([("MARQUETRY_VALIDATION", validation), (CHILD, "1")])
+        .envs(variables.iter().copied())
         .output()
         .unwrap();
     let [output, errors] = [&child.stdout, &child.stderr].map(|text| String::from_utf8_lossy(text));
-    assert!(child.status.success() && output.contains("1 passed"), "{output}\n{errors}");
-    false
+    assert!(child.status.success() && output.contains("1 passed"), "{variables:?}: {output}\n{errors}");
 }
 
 /// Checks that a device computes: buffers, kernels, batches and reads.

@@ -118,6 +118,7 @@ impl Backend for OfProcess {
 #[cfg(device_tests)]
 #[cfg(unix)]
 mod tests {
+    use crate::backend::contract_tests::run_again;
     use crate::backend::registry;
     use crate::{BackendKind, Device, Error, Result, Tensor};
 
@@ -133,16 +134,8 @@ mod tests {
         if let Ok(name) = std::env::var(FORKS) {
             return fork_and_check(&name);
         }
-        let (_, module) = module_path!().split_once("::").unwrap();
-        let test = format!("{module}::a_device_does_not_survive_a_fork");
         for name in registry::compiled_in().map(BackendKind::name) {
-            let process = std::process::Command::new(std::env::current_exe().unwrap())
-                .args([&test, "--exact", "--nocapture", "--test-threads=1"])
-                .env(FORKS, name)
-                .output()
-                .unwrap();
-            let output = String::from_utf8_lossy(&process.stdout) + String::from_utf8_lossy(&process.stderr);
-            assert!(process.status.success() && output.contains("1 passed"), "{name}: {output}");
+            run_again(concat!(module_path!(), "::a_device_does_not_survive_a_fork"), &[(FORKS, name)]);
         }
     }
 

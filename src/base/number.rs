@@ -119,6 +119,11 @@ impl Number {
     }
 }
 
+/// Returns the greatest common divisor.
+pub(crate) fn gcd(a: i128, b: i128) -> i128 {
+    if b == 0 { a.abs() } else { gcd(b, a % b) }
+}
+
 /// Returns the least and the greatest number of an integer dtype.
 fn whole_numbers(dtype: DType) -> (i128, i128) {
     match dtype {

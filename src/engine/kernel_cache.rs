@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A kernel that is ready to be dispatched.
 #[derive(Clone)]
-pub(crate) struct Kernel {
+pub(crate) struct CompiledKernel {
     pub id: KernelId,
     /// How it uses each of its buffers.
     pub bindings: Arc<[Access]>,
 }
 
-type Kernels = Mutex<HashMap<KernelConfig, Arc<Mutex<Option<Kernel>>>>>;
+type Kernels = Mutex<HashMap<KernelConfig, Arc<Mutex<Option<CompiledKernel>>>>>;
 
 /// Compiled kernels. Each has its own lock, so that different kernels compile at the same time and none compiles twice.
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl KernelCache {
     }
 
     /// Returns the kernel of a configuration. The first call generates and compiles it.
-    pub fn get(&self, config: &KernelConfig, large_buffers: bool, backend: &dyn Backend) -> Result<Kernel> {
+    pub fn get(&self, config: &KernelConfig, large_buffers: bool, backend: &dyn Backend) -> Result<CompiledKernel> {
         let kernels = if large_buffers { &self.for_large_buffers } else { &self.kernels };
         let known = kernels.lock().get(config).cloned();
         let entry = known.unwrap_or_else(|| kernels.lock().entry(config.clone()).or_default().clone());
@@ -55,7 +55,7 @@ impl KernelCache {
     }
 
     /// Compiles a kernel, or loads its binary from disk.
-    pub fn compile(&self, module: &Module, backend: &dyn Backend) -> Result<Kernel> {
+    pub fn compile(&self, module: &Module, backend: &dyn Backend) -> Result<CompiledKernel> {
         let stored = self.disk.as_ref().zip(backend.binary_key(module));
         let place = stored.map(|(disk, key)| (disk, disk.path(&key, module)));
         let binary = place.as_ref().and_then(|(disk, path)| disk.load(path));
@@ -65,7 +65,7 @@ impl KernelCache {
         if let (Some((disk, path)), Some(binary)) = (place, compiled.binary) {
             disk.store(&path, &binary);
         }
-        Ok(Kernel { id: compiled.kernel, bindings: module.bindings.as_slice().into() })
+        Ok(CompiledKernel { id: compiled.kernel, bindings: module.bindings.as_slice().into() })
     }
 
     /// The number of kernels that the driver has compiled.

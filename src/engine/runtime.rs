@@ -8,7 +8,7 @@ use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::precision::Precision;
 use crate::engine::disk_cache::DiskCache;
-use crate::engine::kernel_cache::{Kernel, KernelCache};
+use crate::engine::kernel_cache::{CompiledKernel, KernelCache};
 use crate::engine::launch::PackedLaunch;
 use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
@@ -248,7 +248,7 @@ impl Runtime {
     }
 
     /// Compiles a kernel of an app.
-    pub fn compile(&self, module: &Module) -> Result<Kernel> {
+    pub fn compile(&self, module: &Module) -> Result<CompiledKernel> {
         self.kernels.compile(module, &*self.backend)
     }
 
@@ -277,7 +277,7 @@ impl Runtime {
     /// Records the run of a compiled kernel. `name` is for profiles.
     pub fn dispatch(
         &self,
-        kernel: &Kernel,
+        kernel: &CompiledKernel,
         buffers: &[&Buffer],
         parameters: &[u32],
         groups: [u32; 3],
@@ -289,7 +289,7 @@ impl Runtime {
     /// The same for a kernel that is known to add up `products` products.
     fn dispatch_estimated(
         &self,
-        kernel: &Kernel,
+        kernel: &CompiledKernel,
         buffers: &[&Buffer],
         parameters: &[u32],
         groups: [u32; 3],

@@ -8,7 +8,7 @@ use crate::base::shape::{Dims, Shape};
 use crate::base::word::Word;
 use crate::device::Device;
 use crate::engine::launch::Launch;
-use crate::kernels::attention::{Attention, MAX_COLUMNS, Parameters, Tile};
+use crate::kernels::attention::{Attention, AttentionTile, MAX_COLUMNS, Parameters};
 use crate::kernels::expr::Domain;
 use crate::kernels::parameters::Strided;
 use crate::lazy::allocate;
@@ -123,8 +123,8 @@ impl Tensor {
         value: &Tensor,
         config: &AttentionConfig,
     ) -> Result<Tensor> {
-        let problem = Problem::new(self, key, value, config)?;
-        let Problem { columns, .. } = problem;
+        let problem = AttentionCall::new(self, key, value, config)?;
+        let AttentionCall { columns, .. } = problem;
         if checked_elements(&problem.output_shape(columns), OP)? == 0 || problem.keys == 0 {
             return Tensor::zeros(problem.output_shape(columns), self.dtype(), self.device());
         }
@@ -134,7 +134,7 @@ impl Tensor {
         // A kernel holds at most `MAX_COLUMNS` columns: the values are cut into parts.
         let parts = (0..columns).step_by(MAX_COLUMNS).map(|first| {
             let value = value.narrow(-1, first, MAX_COLUMNS.min(columns - first))?;
-            Problem::new(self, key, &value, config)?.attend()
+            AttentionCall::new(self, key, &value, config)?.attend()
         });
         Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, -1)?.to_dtype(self.dtype())
     }
@@ -182,7 +182,7 @@ fn alibi_slopes(heads: usize) -> Vec<f32> {
 }
 
 /// The checked tensors of a call, and the sizes that they share.
-struct Problem<'a> {
+struct AttentionCall<'a> {
     query: &'a Tensor,
     key: &'a Tensor,
     value: &'a Tensor,
@@ -200,7 +200,7 @@ struct Problem<'a> {
 /// The most queries or keys: kernels count positions in signed 32-bit integers.
 const MAX_LENGTH: usize = 1 << 30;
 
-impl<'a> Problem<'a> {
+impl<'a> AttentionCall<'a> {
     fn new(query: &'a Tensor, key: &'a Tensor, value: &'a Tensor, config: &'a AttentionConfig) -> Result<Self> {
         Domain::Floats.check(query.dtype(), OP)?;
         for tensor in [key, value] {
@@ -247,7 +247,7 @@ impl<'a> Problem<'a> {
             let shape = if q[1] > k[1] { query.shape() } else { key.shape() };
             return Err(Error::SizeOverflow { op: OP, shape: shape.clone(), limit: MAX_LENGTH as u64 });
         }
-        let problem = Problem {
+        let problem = AttentionCall {
             query,
             key,
             value,
@@ -376,7 +376,7 @@ impl<'a> Problem<'a> {
         let [query, key, value] = [&operands[0], &operands[1], &operands[2]].map(in_order);
         let mask = operands.get(3).map(|mask| if dense { in_order(mask) } else { Ok(mask.0.clone()) }).transpose()?;
         let config = self.config.clone().mask(mask);
-        Problem::new(&query?, &key?, &value?, &config)?.attend()
+        AttentionCall::new(&query?, &key?, &value?, &config)?.attend()
     }
 
     /// Returns `[forward, backward]`: a query sees the keys from `query + backward` up to but not including
@@ -391,25 +391,25 @@ impl<'a> Problem<'a> {
         [forward, backward].map(|reach| reach as i32)
     }
 
-    fn choose_tile(&self) -> Tile {
+    fn choose_tile(&self) -> AttentionTile {
         let rows = self.heads / self.kv_heads * self.queries;
         // 64-bit numbers take twice the workgroup memory and registers.
         let wide = self.query.dtype().size_in_bytes() == 8;
         let device = self.query.device();
         if !device.tuning().attention.workgroup {
-            Tile::Registers { broadcast: device.info().has_eights_of_lanes() }
+            AttentionTile::Registers { broadcast: device.info().has_eights_of_lanes() }
         } else if rows <= 4 && !wide {
-            Tile::Workgroup { across: 64 }
+            AttentionTile::Workgroup { across: 64 }
         } else if rows <= 16 || wide && self.columns > MAX_COLUMNS / 4 || self.columns > MAX_COLUMNS / 2 {
-            Tile::Workgroup { across: 16 }
+            AttentionTile::Workgroup { across: 16 }
         } else {
-            Tile::Workgroup { across: 8 }
+            AttentionTile::Workgroup { across: 8 }
         }
     }
 
     /// Returns the keys per part: all of them, or fewer if there are too few rows to keep the device busy.
-    fn choose_span(&self, tile: Tile, blocks: usize) -> usize {
-        let Tile::Workgroup { .. } = tile else { return self.keys };
+    fn choose_span(&self, tile: AttentionTile, blocks: usize) -> usize {
+        let AttentionTile::Workgroup { .. } = tile else { return self.keys };
         let device = self.query.device();
         let units = tuning::compute_units(device.info().compute_units);
         let wanted = device.tuning().attention.parts_per_unit * units;

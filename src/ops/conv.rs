@@ -3,13 +3,14 @@
 use super::window::{PerAxis, Window, batched};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
+use crate::base::number::gcd;
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::kernels::conv::{Conv, Parameters};
 use crate::kernels::expr::Domain;
-use crate::kernels::tiles::Tile;
+use crate::kernels::tiles::ConvTile;
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 
@@ -98,7 +99,7 @@ macro_rules! convolutions {
                 /// kernel is larger than the padded input; [`Error::DTypeMismatch`], [`Error::DeviceMismatch`],
                 /// [`Error::SizeOverflow`]; [`Error::UnsupportedDType`] for `bool`.
                 pub fn $name(&self, weight: &Tensor, bias: Option<&Tensor>, config: &ConvConfig) -> Result<Tensor> {
-                    let problem = Problem { axes: $axes, transposed: $transposed, op: stringify!($name) };
+                    let problem = Convolution { axes: $axes, transposed: $transposed, op: stringify!($name) };
                     problem.solve(self, weight, bias, config)
                 }
             )*
@@ -184,7 +185,7 @@ const FAR: usize = 8;
 
 /// The kind of convolution.
 #[derive(Clone, Copy)]
-struct Problem {
+struct Convolution {
     axes: usize,
     transposed: bool,
     op: &'static str,
@@ -200,7 +201,7 @@ struct Sizes {
     outputs: Dims,
 }
 
-impl Problem {
+impl Convolution {
     fn solve(&self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, config: &ConvConfig) -> Result<Tensor> {
         let op = self.op;
         x.check_same_device(weight, op)?;
@@ -300,7 +301,7 @@ impl Problem {
     /// Returns whether a long kernel meets the input with few of its taps, whatever its place.
     fn meets_little(&self, window: &Window) -> bool {
         let Window { input, kernel, stride, dilation, .. } = *window;
-        let common = if self.transposed { gcd(stride, dilation) } else { 1 };
+        let common = if self.transposed { gcd(stride as i128, dilation as i128) as usize } else { 1 };
         // A place of a transposed convolution uses every `stride / common`-th tap. These taps meet every
         // `dilation / common`-th element.
         let step = if self.transposed { stride / common } else { 1 };
@@ -345,7 +346,7 @@ impl Problem {
         let columns = x.dims()[0] * places.iter().product::<usize>();
         // If there are many rows, the products take the time, not the loads.
         let last = sizes.windows[axes - 1];
-        let few_rows = matches!(tile, Tile::Registers { rows: 1, columns: 2.. });
+        let few_rows = matches!(tile, ConvTile::Registers { rows: 1, columns: 2.. });
         let slides = few_rows && !self.transposed && last.stride == last.dilation && last.kernel > 1 && !clipped;
         let transposed = self.transposed;
         let mut config = Conv { dtype, axes, transposed, bias: bias.is_some(), tile, slides, clipped };
@@ -354,7 +355,7 @@ impl Problem {
         }
 
         let (weight, bias) = (weight.contiguous()?, bias.filter(|_| config.bias).map(Tensor::contiguous).transpose()?);
-        let step = |window: &Window| window.stride / gcd(window.stride, window.dilation);
+        let step = |window: &Window| window.stride / gcd(window.stride as i128, window.dilation as i128) as usize;
         let parameters = Parameters {
             images: x.dims()[0],
             groups: sizes.groups,
@@ -405,20 +406,16 @@ fn transposed_output(window: &Window, output_padding: usize, op: &'static str) -
     })
 }
 
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 /// Chooses the tile for output channels per group, places in all images, and places along the last axis.
-fn choose_tile(device: &Device, dtype: DType, rows: usize, places: usize, last: usize, clipped: bool) -> Tile {
+fn choose_tile(device: &Device, dtype: DType, rows: usize, places: usize, last: usize, clipped: bool) -> ConvTile {
     let tuning = &device.tuning().conv;
     // A product of 64-bit integers takes several 32-bit products, and no larger tile stays in Intel's registers.
     if tuning.workgroup && rows >= 16 && dtype != DType::I64 && !clipped {
-        return Tile::Workgroup;
+        return ConvTile::Workgroup;
     }
     let rows = if rows < 4 { 1 } else { 8 };
     // A workgroup has 32 columns, or more in whole strips if few of them are wasted. 64-bit sums take twice the
     // registers.
     let strips = places >= 96 && last >= 3 && dtype.size_in_bytes() < 8;
-    Tile::Registers { rows, columns: if strips { tuning.columns } else { 1 } }
+    ConvTile::Registers { rows, columns: if strips { tuning.columns } else { 1 } }
 }

@@ -17,7 +17,7 @@ use crate::kernels::encoding::Encoding;
 use crate::kernels::epilogue;
 use crate::kernels::expr::Domain;
 use crate::kernels::matmul::{
-    Along, Block, Matmul, Parameters, QUAD, Reading, Side, SizeParameters, Sizes, Tile, Vectors,
+    Along, Block, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, VectorSide, Vectors,
 };
 use crate::kernels::parameters::Strided;
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
@@ -95,7 +95,7 @@ impl Tensor {
 }
 
 /// Chooses the tile of a product, from those that any device can compute.
-fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
+fn portable_tile(device: &Device, dtype: DType, problem: &BatchedProduct) -> MatmulTile {
     let [m, n, k] = problem.sizes;
     let tuning = &device.tuning().matmul;
     let limits = &device.info().limits;
@@ -111,20 +111,22 @@ fn portable_tile(device: &Device, dtype: DType, problem: &Problem) -> Tile {
             && k >= tuning.shortest
             && let Some(vectors) = problem.few_vectors(device, dtype)
         {
-            return Tile::Vectors(vectors);
+            return MatmulTile::Vectors(vectors);
         }
         if let Some(tile) = problem.broadcast(device, dtype) {
             return tile;
         }
         // A workgroup has 32 columns, or more if few of them are wasted. 64-bit sums take twice the registers.
-        return Tile::Registers { columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { tuning.columns } };
+        return MatmulTile::Registers {
+            columns: if n < 96 || dtype.size_in_bytes() == 8 { 1 } else { tuning.columns },
+        };
     };
     if let Some(vectors) = problem.few_vectors(device, dtype) {
-        return Tile::Vectors(vectors);
+        return MatmulTile::Vectors(vectors);
     }
     let busy = |block: &&tuning::Block| problem.blocks(block.shape).is_none_or(|count| count >= tuning.busy);
     let largest = if dtype.size_in_bytes() == 8 { None } else { blocks().find(busy) };
-    Tile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
+    MatmulTile::Workgroup(problem.fitted((*largest.unwrap_or(smallest)).into()))
 }
 
 /// Returns whether products of a dtype use dot products of four bytes, if both operands lie along the depth.
@@ -178,7 +180,7 @@ impl Producer for Product {
         let operand_shape = |rows, columns| -> Shape { self.batch.iter().copied().chain([rows, columns]).collect() };
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
-        let problem = Problem::new(&lhs_view, &rhs_view, self.sizes);
+        let problem = BatchedProduct::new(&lhs_view, &rhs_view, self.sizes);
         if !device.takes(&Sizes { batch_rank: problem.lengths.len() }) {
             // The batch has too many axes that do not merge. In row-major order it has one.
             let lhs = self.lhs.broadcast_to(lhs_view.shape)?.contiguous()?;
@@ -226,7 +228,7 @@ impl Product {
 
     /// Computes the product with kernels that every device has. A tile that cannot store `output` stores the
     /// accumulated sums, which are converted afterwards.
-    fn on_any_device(&self, problem: &Problem, epilogue: Option<&Epilogue>) -> Result<Produced> {
+    fn on_any_device(&self, problem: &BatchedProduct, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let in_words = problem.in_words().filter(|_| takes_words(device, dtype));
         let operands = if in_words.is_some() { Encoding::Words(dtype) } else { Encoding::Dense(dtype) };
@@ -251,7 +253,7 @@ impl Product {
 
     /// Computes a product of few outputs and great depth in parts of the depth, which are added up. Many workgroups
     /// then share an output. Sums of floats are compensated from the parts on.
-    fn in_parts(&self, problem: &Problem, parts: usize, operands: Encoding) -> Result<Tensor> {
+    fn in_parts(&self, problem: &BatchedProduct, parts: usize, operands: Encoding) -> Result<Tensor> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let (factor, wide) = (operands.factor(), dtype.widened());
         let is_vectors = problem.few_vectors(device, factor).is_some();
@@ -286,7 +288,7 @@ impl Product {
     /// Computes the product on matrix units of a size; `None` if they cannot be used.
     fn on_matrix_units(
         &self,
-        problem: &Problem,
+        problem: &BatchedProduct,
         unit: [u32; 3],
         epilogue: Option<&Epilogue>,
     ) -> Result<Option<Produced>> {
@@ -312,7 +314,12 @@ impl Product {
     }
 
     /// Computes the product and applies an epilogue; `None` if there is no epilogue, or if the kernel cannot apply it.
-    fn finished(&self, problem: &Problem, config: &Matmul, epilogue: Option<&Epilogue>) -> Result<Option<Produced>> {
+    fn finished(
+        &self,
+        problem: &BatchedProduct,
+        config: &Matmul,
+        epilogue: Option<&Epilogue>,
+    ) -> Result<Option<Produced>> {
         let (device, [_, n, _]) = (self.lhs.device(), self.sizes);
         let Some(epilogue) = epilogue else { return Ok(None) };
         let (output, kept) = (epilogue.expr.dtype(), epilogue.kept);
@@ -345,7 +352,7 @@ impl Product {
 }
 
 /// A batch of products in as few axes as possible.
-pub(super) struct Problem {
+pub(super) struct BatchedProduct {
     /// m, n and k.
     pub sizes: [usize; 3],
     /// The axes of the batch.
@@ -362,7 +369,7 @@ pub(super) struct Operand {
     pub column: isize,
 }
 
-impl Problem {
+impl BatchedProduct {
     pub fn new(lhs: &Layout, rhs: &Layout, sizes: [usize; 3]) -> Self {
         let rank = lhs.shape.rank() - 2;
         let (lengths, strides) = collapse(&lhs.shape[..rank], [&lhs.strides[..rank], &rhs.strides[..rank]]);
@@ -372,7 +379,7 @@ impl Problem {
             row: view.strides[rank],
             column: view.strides[rank + 1],
         });
-        let mut problem = Problem { sizes, lengths, lhs, rhs };
+        let mut problem = BatchedProduct { sizes, lengths, lhs, rhs };
         while problem.merge_batch_into_rows() {}
         problem
     }
@@ -417,7 +424,7 @@ impl Problem {
 
     /// Returns the same product over words of four bytes along the depth, if words lie side by side by fours in both
     /// operands.
-    fn in_words(&self) -> Option<Problem> {
+    fn in_words(&self) -> Option<BatchedProduct> {
         let [m, n, k] = self.sizes;
         let words = |operand: &Operand, row: isize, column: isize| Operand {
             offset: operand.offset / 4,
@@ -425,7 +432,7 @@ impl Problem {
             row,
             column,
         };
-        (self.along(16) == [Some(Along::Depth); 2]).then(|| Problem {
+        (self.along(16) == [Some(Along::Depth); 2]).then(|| BatchedProduct {
             sizes: [m, n, k / 4],
             lengths: self.lengths.clone(),
             lhs: words(&self.lhs, self.lhs.row / 4, 1),
@@ -434,19 +441,19 @@ impl Problem {
     }
 
     /// Returns the products of `parts` equal parts of the depth, with the parts as one more axis of the batch.
-    pub fn split(&self, parts: usize) -> Problem {
+    pub fn split(&self, parts: usize) -> BatchedProduct {
         self.part(0, self.sizes[2] / parts, parts)
     }
 
     /// Returns the products of `parts` parts of this depth. The first part begins at `first`.
-    fn part(&self, first: usize, depth: usize, parts: usize) -> Problem {
+    fn part(&self, first: usize, depth: usize, parts: usize) -> BatchedProduct {
         let [m, n, _] = self.sizes;
         let split = |operand: &Operand, stride: isize| {
             let batch = operand.batch.iter().copied().chain((parts > 1).then_some(depth as isize * stride)).collect();
             let offset = operand.offset.wrapping_add_signed(first as isize * stride);
             Operand { offset, batch, ..*operand }
         };
-        Problem {
+        BatchedProduct {
             sizes: [m, n, depth],
             lengths: self.lengths.iter().copied().chain((parts > 1).then_some(parts)).collect(),
             lhs: split(&self.lhs, self.lhs.column),
@@ -456,7 +463,7 @@ impl Problem {
 
     /// Returns how many parts the depth is computed in. It is 1, unless the depth is great and blocks of this tile are
     /// too few to keep the device busy.
-    fn parts(&self, device: &Device, tile: Tile) -> usize {
+    fn parts(&self, device: &Device, tile: MatmulTile) -> usize {
         let tuning = &device.tuning().matmul;
         let longest = self.sizes[2] / tuning.shortest;
         let blocks = self.blocks(tile.block()).unwrap_or(usize::MAX).max(1);
@@ -513,8 +520,8 @@ impl Problem {
         let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
         let b = self.rhs.reading(self.rhs.column, n, self.rhs.row, k);
         let (side, few, outputs, vectors, matrix) = match () {
-            _ if m <= FEW_VECTORS && m <= n => (Side::Rows, m, n, a, b),
-            _ if n <= FEW_VECTORS => (Side::Columns, n, m, b, a),
+            _ if m <= FEW_VECTORS && m <= n => (VectorSide::Rows, m, n, a, b),
+            _ if n <= FEW_VECTORS => (VectorSide::Columns, n, m, b, a),
             _ => return None,
         };
         let (Reading::Quads(Along::Depth), Reading::Quads(along)) = (vectors, matrix) else { return None };
@@ -522,7 +529,7 @@ impl Problem {
             return None;
         }
         let count = (few.next_power_of_two() as u32).min(Vectors::MOST);
-        let stored_quads = outputs.is_multiple_of(4) && (side == Side::Rows || n == 1);
+        let stored_quads = outputs.is_multiple_of(4) && (side == VectorSide::Rows || n == 1);
         let subgroup = subgroup_lanes(device);
         let [members, across] = Vectors::members(along, count, subgroup, [outputs, k]);
         let members = [members.min(largest_team(device)), across];
@@ -534,7 +541,7 @@ impl Problem {
 
     /// Returns a tile whose lanes hand each other elements, if the device's subgroups allow it and both operands are
     /// read several elements at a time.
-    fn broadcast(&self, device: &Device, dtype: DType) -> Option<Tile> {
+    fn broadcast(&self, device: &Device, dtype: DType) -> Option<MatmulTile> {
         let [m, n, k] = self.sizes;
         let a = self.lhs.along(self.lhs.row, m, self.lhs.column, k, QUAD)?;
         let b = |along: Along| self.rhs.along(self.rhs.column, n, self.rhs.row, k, along.elements_at_once());
@@ -542,7 +549,7 @@ impl Problem {
         // Pairs of 32-bit elements are read as 64-bit integers.
         let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
         let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && device.info().has_eights_of_lanes();
-        fits.then_some(Tile::Broadcast { b, pairs: n.is_multiple_of(2) && device.info().features.i64 })
+        fits.then_some(MatmulTile::Broadcast { b, pairs: n.is_multiple_of(2) && device.info().features.i64 })
     }
 
     fn parameters(&self) -> SizeParameters {

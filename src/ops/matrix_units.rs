@@ -1,6 +1,6 @@
 //! How products are cut for matrix units, and copies of operands that matrix units cannot read.
 
-use super::matmul::Problem;
+use super::matmul::BatchedProduct;
 use super::pad::PadMode;
 use crate::backend::info::DeviceInfo;
 use crate::base::dtype::DType;
@@ -9,14 +9,14 @@ use crate::base::error::Result;
 use crate::base::force::Force;
 use crate::device::Device;
 use crate::engine::runtime::COUNTERS;
-use crate::kernels::matmul::{Along, Sizes, Tile, UnitLayout};
+use crate::kernels::matmul::{Along, MatmulTile, Sizes, UnitLayout};
 use crate::kernels::parameters::Form;
 use crate::tensor::Tensor;
 use crate::tuning::{self, Candidate, UnitBlock, Units};
 
 /// A tile, and the number of parts of the depth that are computed apart and then added up.
 pub(super) struct Cut {
-    pub tile: Tile,
+    pub tile: MatmulTile,
     pub splits: usize,
 }
 
@@ -32,7 +32,7 @@ impl UnitBlock {
 fn time(
     units: &Units,
     candidate: &Candidate,
-    problem: &Problem,
+    problem: &BatchedProduct,
     bytes: usize,
     splits: usize,
     compute_units: usize,
@@ -57,7 +57,13 @@ pub(super) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Opti
 
 /// Returns how a product may be cut for units of a size, the best cut first. There is none if the units cannot read
 /// both operands 16 bytes at a time.
-pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Problem, unit: [u32; 3]) -> Vec<Cut> {
+pub(super) fn cuts(
+    info: &DeviceInfo,
+    units: &Units,
+    dtype: DType,
+    problem: &BatchedProduct,
+    unit: [u32; 3],
+) -> Vec<Cut> {
     let bytes = dtype.size_in_bytes();
     let [Some(a), Some(b)] = problem.along(16 / bytes) else { return Vec::new() };
     let [m, n, k] = problem.sizes;
@@ -83,7 +89,7 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
         let forced = [forced.unit_blocks.contains(&block), forced.splits.contains(&splits)];
         // Forced cuts come first.
         let rank = (forced.map(|is| !is), time(units, candidate, problem, bytes, splits, compute_units));
-        fits.then_some((rank, Cut { tile: Tile::MatrixUnits(block, layout), splits }))
+        fits.then_some((rank, Cut { tile: MatmulTile::MatrixUnits(block, layout), splits }))
     };
     let all = units
         .candidates
@@ -96,7 +102,7 @@ pub(super) fn cuts(info: &DeviceInfo, units: &Units, dtype: DType, problem: &Pro
 
 /// Returns both operands in an order that units read. An operand in another order is copied along the depth, and zeros
 /// fill the depth up to a multiple of 16 bytes. `None` if there is nothing to copy, or if a copy does not pay.
-pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &Problem) -> Result<Option<[Tensor; 2]>> {
+pub(super) fn copies(lhs: &Tensor, rhs: &Tensor, problem: &BatchedProduct) -> Result<Option<[Tensor; 2]>> {
     let [m, n, k] = problem.sizes;
     let bytes = lhs.dtype().size_in_bytes();
     let missing = k.next_multiple_of(16 / bytes) - k;
@@ -144,9 +150,9 @@ mod tests {
         info.limits.max_workgroup_memory = 48 << 10;
         change(&mut info);
         let layout = |rows, columns| Layout::contiguous((rows, columns).into());
-        let problem = Problem::new(&layout(m, k), &layout(k, n), sizes);
+        let problem = BatchedProduct::new(&layout(m, k), &layout(k, n), sizes);
         let Cut { tile, splits } = cuts(&info, units, DType::F16, &problem, [16; 3]).into_iter().next()?;
-        let Tile::MatrixUnits(block, layout) = tile else { return None };
+        let MatmulTile::MatrixUnits(block, layout) = tile else { return None };
         assert_eq!(layout.whole, (k / splits).is_multiple_of(block.depth as usize / 2), "{sizes:?}");
         Some((block, splits))
     }
@@ -190,7 +196,7 @@ mod tests {
         for (across, speed) in [(12, 3.0), (13, 5.0), (96, 5.0)] {
             let [m, n, k] = [11 * 128, across * 128, 4096];
             let layout = |rows, columns| Layout::contiguous((rows, columns).into());
-            let problem = Problem::new(&layout(m, k), &layout(k, n), [m, n, k]);
+            let problem = BatchedProduct::new(&layout(m, k), &layout(k, n), [m, n, k]);
             let time = time(units, candidate, &problem, 2, 1, 132);
             let found = candidate.unit_block.work(11 * across, 2 * k, 132) / time;
             assert!((found - speed).abs() < 1e-9, "{found}, not {speed}");

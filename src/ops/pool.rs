@@ -364,7 +364,6 @@ impl Tensor {
             };
             let parameters = Parameters {
                 count: elements,
-                images: x.dims()[0],
                 channels: x.dims()[1],
                 axes: windows.iter().zip(&outputs).map(axis).collect(),
                 x: x.layout().into(),

@@ -2,6 +2,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::layout::collapse;
+use crate::base::number::gcd;
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::base::word::Word;
@@ -391,11 +392,6 @@ impl Line {
         let (slope, start) = (slope as u32, (start + margin * unit) as u32);
         fits.then_some(LineParameters { slope, start, unit: unit as usize, ratio, begin, length: from })
     }
-}
-
-/// The greatest common divisor.
-fn gcd(a: i128, b: i128) -> i128 {
-    if b == 0 { a.abs() } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

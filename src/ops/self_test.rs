@@ -2,11 +2,11 @@
 //! seen. So each such kernel must compute a product of known numbers correctly on each device, before it is used for
 //! others.
 
-use super::matmul::{Operand, Problem};
+use super::matmul::{BatchedProduct, Operand};
 use crate::base::dtype::{DType, Element};
 use crate::base::error::Result;
 use crate::device::Device;
-use crate::kernels::matmul::{Along, Matmul, Tile};
+use crate::kernels::matmul::{Along, Matmul, MatmulTile};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
@@ -47,7 +47,7 @@ impl Trial {
     fn new(config: &Matmul) -> Trial {
         let [rows, columns] = config.tile.block().map(|length| length as usize);
         let (depth, a, b, any_columns) = match config.tile {
-            Tile::MatrixUnits(block, layout) => {
+            MatmulTile::MatrixUnits(block, layout) => {
                 let parts = if layout.parts { 2 } else { 1 };
                 let depth = (3 * block.depth as usize / config.dtype().size_in_bytes()).max(512) * parts;
                 (if layout.whole { depth } else { depth + 16 }, layout.a, layout.b, !block.fragments)
@@ -89,7 +89,7 @@ impl Trial {
             row: row as isize,
             column: column as isize,
         };
-        let problem = Problem {
+        let problem = BatchedProduct {
             sizes: self.sizes,
             lengths: std::iter::repeat_n(1, batch_rank).collect(),
             lhs: place(if a_lines { [k, 1] } else { [1, m] }),
@@ -235,15 +235,15 @@ mod tests {
         use crate::kernels::matmul::Block;
         const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
         let device = Device::vulkan(0).unwrap();
-        let block = Tile::Workgroup(Block { whole: false, ..BLOCK });
-        for (tile, batch_rank) in [(block, 0), (block, 2), (Tile::Registers { columns: 1 }, 1)] {
+        let block = MatmulTile::Workgroup(Block { whole: false, ..BLOCK });
+        for (tile, batch_rank) in [(block, 0), (block, 2), (MatmulTile::Registers { columns: 1 }, 1)] {
             for dtype in [DType::F16, DType::BF16, DType::I8, DType::U8] {
                 let config = Matmul::of(Encoding::Dense(dtype), dtype.widened(), batch_rank, tile);
                 assert!(is_trusted(&device, &config), "{config:?}");
             }
         }
         // A block that takes whole steps of 16 leaves out the last 8 of a depth of 40.
-        let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, Tile::Workgroup(BLOCK));
+        let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, MatmulTile::Workgroup(BLOCK));
         let trial = Trial { sizes: [48, 48, 40], a: Along::Depth, b: Along::Other };
         let found = trial.run(&device, &config).unwrap();
         assert!(trial.check(DType::F32, &found).is_err());
@@ -259,7 +259,7 @@ mod tests {
         let device = Device::vulkan(0).unwrap();
         assert!(device.info().features.matrix_units.f16.is_none(), "the device of the tests has matrix units");
         let layout = UnitLayout { unit: [16, 16, 16], a: Along::Depth, b: Along::Other, whole: true, parts: false };
-        let tile = Tile::MatrixUnits(UnitBlock::all()[0], layout);
+        let tile = MatmulTile::MatrixUnits(UnitBlock::all()[0], layout);
         let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, tile);
         assert!(!is_trusted(&device, &config));
         assert!(!is_trusted(&device, &config), "the verdict is kept");

@@ -290,10 +290,8 @@ fn info(facts: &DeviceFacts, driver: &DriverFacts, name: String, memory: u64, in
         memory_regions: facts.memories.iter().map(memory_region).collect(),
         host_visible,
         unified_memory: integrated && host_visible,
-        compute_units: Some(
-            properties.num_slices * properties.num_subslices_per_slice * properties.num_eus_per_subslice,
-        )
-        .filter(|units| *units > 0),
+        // A subslice is what Intel calls an Xe core today.
+        compute_units: Some(properties.num_slices * properties.num_subslices_per_slice).filter(|units| *units > 0),
         sub_devices: facts.sub_devices,
         features: Features {
             f16: facts.module.flags.contains(DeviceModuleFlags::FP16),

@@ -3,7 +3,7 @@
 use super::device::Device;
 use super::event::{Event, Events};
 use super::ffi::*;
-use super::kernel::Kernel;
+use super::kernel::LevelZeroKernel;
 use super::plan::{Action, Plan};
 use super::region;
 use crate::backend::contract::Region;
@@ -163,7 +163,7 @@ impl<'a> Recorder<'a> {
 
     fn launch(
         &mut self,
-        kernel: &Kernel,
+        kernel: &LevelZeroKernel,
         buffers: &[NonNull<u8>],
         parameters: &[u32],
         groups: &GroupCount,

@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 /// The compiled kernels of a device. They live as long as it does.
 pub(super) struct Kernels {
-    kernels: RwLock<Vec<Kernel>>,
+    kernels: RwLock<Vec<LevelZeroKernel>>,
     device: Arc<Device>,
 }
 
 /// A compiled kernel.
-pub(super) struct Kernel {
+pub(super) struct LevelZeroKernel {
     name: String,
     bindings: usize,
     parameter_words: usize,
@@ -44,12 +44,12 @@ impl Kernels {
     }
 
     /// Returns the kernels by number, to look up many at once.
-    pub fn all(&self) -> RwLockReadGuard<'_, Vec<Kernel>> {
+    pub fn all(&self) -> RwLockReadGuard<'_, Vec<LevelZeroKernel>> {
         self.kernels.read()
     }
 
     /// Builds a kernel from a binary. `None` if the driver does not take the binary.
-    fn build_kept(&self, module: &Module, binary: &[u8]) -> Result<Option<Kernel>> {
+    fn build_kept(&self, module: &Module, binary: &[u8]) -> Result<Option<LevelZeroKernel>> {
         match self.build(module, ModuleFormat::NATIVE, binary) {
             Ok(kernel) => Ok(Some(kernel)),
             Err(error @ Error::DeviceLost { .. }) => Err(error),
@@ -60,10 +60,10 @@ impl Kernels {
         }
     }
 
-    fn build(&self, module: &Module, format: ModuleFormat, code: &[u8]) -> Result<Kernel> {
+    fn build(&self, module: &Module, format: ModuleFormat, code: &[u8]) -> Result<LevelZeroKernel> {
         let flags = CString::new(build_flags(module)).unwrap_or_default();
         let program = Program::build(&self.device, &module.name, format, code, &flags)?;
-        Kernel::new(program, module)
+        LevelZeroKernel::new(program, module)
     }
 }
 
@@ -173,8 +173,8 @@ fn take_log(device: &Device, log: ModuleBuildLogHandle) -> String {
 /// A placeholder for a parameter word.
 static ZERO: u32 = 0;
 
-impl Kernel {
-    fn new(program: Program, module: &Module) -> Result<Kernel> {
+impl LevelZeroKernel {
+    fn new(program: Program, module: &Module) -> Result<LevelZeroKernel> {
         let device = program.device.clone();
         let complain = |message| Error::Kernel { kernel: module.name.clone(), message };
         let entry_point = CString::new(module.entry_point.as_str())
@@ -187,7 +187,7 @@ impl Kernel {
             return Err(refusal(&device, &module.name, "zeKernelCreate", code, ""));
         }
         // From here on, dropping the kernel destroys it.
-        let kernel = Kernel {
+        let kernel = LevelZeroKernel {
             name: module.name.clone(),
             bindings: module.bindings.len(),
             parameter_words: module.parameter_words,
@@ -254,7 +254,7 @@ impl Kernel {
     }
 }
 
-impl Drop for Kernel {
+impl Drop for LevelZeroKernel {
     fn drop(&mut self) {
         // SAFETY: kernels are dropped before they are launched, or when the device has done all its work.
         let code = unsafe { (self.device.api.kernel_destroy)(*self.handle.get_mut()) };

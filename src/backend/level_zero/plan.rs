@@ -1,7 +1,7 @@
 //! Checked steps: every number is looked up and every rule checked, so recording fails only if the driver does.
 
 use super::ffi::GroupCount;
-use super::kernel::Kernel;
+use super::kernel::LevelZeroKernel;
 use super::memory::{Buffer, Place};
 use super::region;
 use crate::backend::contract::{Command, Region, Step};
@@ -22,23 +22,24 @@ pub(super) struct Plan<'a> {
 /// What to record for a step.
 pub(super) enum Action<'a> {
     Dispatch {
-        kernel: &'a Kernel,
+        kernel: &'a LevelZeroKernel,
         buffers: SmallVec<[NonNull<u8>; 6]>,
         parameters: &'a [u32],
         groups: GroupCount,
     },
     /// Copies boxes, whose offsets count from the starts of the buffers. The boxes do not overlap.
-    Copy {
-        src: NonNull<u8>,
-        dst: NonNull<u8>,
-        regions: SmallVec<[Region; 1]>,
-    },
+    Copy { src: NonNull<u8>, dst: NonNull<u8>, regions: SmallVec<[Region; 1]> },
 }
 
 impl<'a> Plan<'a> {
     /// Looks up and checks steps among the live buffers and kernels. `max_groups` limits the workgroups in each
     /// dimension.
-    pub fn new(steps: &'a [Step], live: &Slots<Buffer>, kernels: &'a [Kernel], max_groups: u32) -> Result<Plan<'a>> {
+    pub fn new(
+        steps: &'a [Step],
+        live: &Slots<Buffer>,
+        kernels: &'a [LevelZeroKernel],
+        max_groups: u32,
+    ) -> Result<Plan<'a>> {
         let mut plan = Plan { actions: Vec::with_capacity(steps.len()), transfer: Some(0) };
         for step in steps {
             let action = match &step.command {

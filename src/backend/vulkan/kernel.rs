@@ -15,13 +15,13 @@ use std::sync::Arc;
 
 /// The compiled kernels of a device. They live as long as it does.
 pub(super) struct Kernels {
-    kernels: RwLock<Vec<Kernel>>,
+    kernels: RwLock<Vec<VulkanKernel>>,
     layouts: Mutex<Layouts>,
     device: Arc<Device>,
 }
 
 /// A compiled kernel.
-pub(super) struct Kernel {
+pub(super) struct VulkanKernel {
     /// For messages.
     name: String,
     /// What a dispatch binds.
@@ -51,7 +51,7 @@ struct Layouts {
     pipelines: HashMap<(u32, u32), vk::PipelineLayout>,
 }
 
-impl Kernel {
+impl VulkanKernel {
     /// Returns the arguments that it takes.
     pub fn signature(&self) -> Signature<'_> {
         Signature { name: &self.name, bindings: self.bindings, parameter_words: self.parameter_words }
@@ -65,7 +65,7 @@ impl Kernels {
     }
 
     /// Returns the kernels by number, to look up many at once.
-    pub fn all(&self) -> RwLockReadGuard<'_, Vec<Kernel>> {
+    pub fn all(&self) -> RwLockReadGuard<'_, Vec<VulkanKernel>> {
         self.kernels.read()
     }
 
@@ -97,7 +97,7 @@ impl explicit::Kernels for Kernels {
         self.check_addresses(module)?;
         let (set_layout, layout) = self.layouts.lock().get(&self.device, module)?;
         let Built { handle, binary, reused } = pipeline::build(&self.device, module, layout, binary)?;
-        let kernel = Kernel {
+        let kernel = VulkanKernel {
             name: module.name.clone(),
             pipeline: Pipeline { handle, layout, set_layout },
             bindings: module.bindings.len(),

@@ -1,6 +1,6 @@
 //! Checked steps: every number is looked up and every rule checked, so recording cannot fail half-way.
 
-use super::kernel::{Kernel, Pipeline};
+use super::kernel::{Pipeline, VulkanKernel};
 use super::memory::Buffer;
 use crate::backend::contract::{Command, Region, Step};
 use crate::backend::rules::{check_copy, find_buffer, find_kernel, find_sides};
@@ -43,7 +43,7 @@ type Pieces = SmallVec<[vk::BufferCopy; 1]>;
 impl<'a> Plan<'a> {
     /// Looks up and checks steps among the live buffers and kernels. `max_groups` limits the workgroups in each
     /// dimension.
-    pub fn new(steps: &'a [Step], live: &Slots<Buffer>, kernels: &[Kernel], max_groups: u32) -> Result<Plan<'a>> {
+    pub fn new(steps: &'a [Step], live: &Slots<Buffer>, kernels: &[VulkanKernel], max_groups: u32) -> Result<Plan<'a>> {
         let mut plan = Plan {
             actions: Vec::with_capacity(steps.len()),
             layouts: Vec::with_capacity(steps.len()),

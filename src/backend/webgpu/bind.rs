@@ -2,7 +2,7 @@
 
 use super::buffer::BufferMap;
 use super::guard::{GuardedDevice, describe, driver_error};
-use super::kernel::Kernel;
+use super::kernel::WebGpuKernel;
 use crate::backend::contract::{BufferId, KernelId};
 use crate::base::error::Result;
 use smallvec::SmallVec;
@@ -62,7 +62,7 @@ impl Bindings {
     pub fn group(
         &mut self,
         id: KernelId,
-        kernel: &Kernel,
+        kernel: &WebGpuKernel,
         ids: &[BufferId],
         buffers: &BufferMap,
     ) -> Result<&wgpu::BindGroup> {
@@ -92,7 +92,7 @@ impl Bindings {
 
 fn create_group(
     device: &wgpu::Device,
-    kernel: &Kernel,
+    kernel: &WebGpuKernel,
     ids: &[BufferId],
     buffers: &BufferMap,
     arena: Option<&wgpu::Buffer>,

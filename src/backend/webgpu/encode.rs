@@ -4,7 +4,7 @@ use super::bind::Bindings;
 use super::buffer::BufferMap;
 use super::copy::copy_region;
 use super::guard::driver_error;
-use super::kernel::Kernel;
+use super::kernel::WebGpuKernel;
 use super::timing::Stamps;
 use crate::backend::contract::{BufferId, Command, KernelId, Step};
 use crate::base::error::Result;
@@ -16,7 +16,7 @@ pub(super) struct BatchEncoder<'a> {
     open_pass: Option<wgpu::ComputePass<'static>>,
     encoder: wgpu::CommandEncoder,
     buffers: &'a BufferMap,
-    kernels: &'a [Kernel],
+    kernels: &'a [WebGpuKernel],
     bindings: &'a mut Bindings,
     /// Where the next parameter block is in the arena.
     block_offset: u32,
@@ -28,7 +28,7 @@ impl<'a> BatchEncoder<'a> {
     pub fn new(
         device: &wgpu::Device,
         buffers: &'a BufferMap,
-        kernels: &'a [Kernel],
+        kernels: &'a [WebGpuKernel],
         bindings: &'a mut Bindings,
         stamps: Option<&'a Stamps>,
     ) -> BatchEncoder<'a> {

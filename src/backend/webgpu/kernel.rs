@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A kernel, ready to be dispatched.
-pub(super) struct Kernel {
+pub(super) struct WebGpuKernel {
     name: String,
     pipeline: wgpu::ComputePipeline,
     layout: Arc<Layout>,
@@ -23,7 +23,7 @@ pub(super) struct Kernel {
     parameter_words: usize,
 }
 
-impl Kernel {
+impl WebGpuKernel {
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -74,7 +74,7 @@ struct Signature {
 pub(super) struct Kernels {
     gpu: Arc<GuardedDevice>,
     layouts: Mutex<HashMap<Signature, Arc<Layout>>>,
-    compiled: RwLock<Vec<Kernel>>,
+    compiled: RwLock<Vec<WebGpuKernel>>,
 }
 
 impl Kernels {
@@ -95,7 +95,7 @@ impl Kernels {
         let compile = || self.gpu.catch(create, |error| refuse(describe(&error)));
         let compiled = if is_spirv { compile() } else { wgsl::on_large_stack(compile).map_err(refuse)? };
         let pipeline = compiled?.map_err(refuse)?;
-        let kernel = Kernel {
+        let kernel = WebGpuKernel {
             name: module.name.clone(),
             pipeline,
             layout,
@@ -118,7 +118,7 @@ impl Kernels {
     }
 
     /// Returns all kernels, for a thread that looks up many: kernel `i` is at index `i`.
-    pub fn lock(&self) -> RwLockReadGuard<'_, Vec<Kernel>> {
+    pub fn lock(&self) -> RwLockReadGuard<'_, Vec<WebGpuKernel>> {
         self.compiled.read()
     }
 

@@ -4,7 +4,7 @@ use super::bind::Bindings;
 use super::buffer::Buffers;
 use super::encode::BatchEncoder;
 use super::guard::{GuardedDevice, describe, driver_error};
-use super::kernel::{Kernel, Kernels};
+use super::kernel::{Kernels, WebGpuKernel};
 use super::timing::{Stamps, Timings};
 use crate::backend::contract::{BufferId, Command, Step, Ticket};
 use crate::base::error::Result;
@@ -114,7 +114,7 @@ impl BatchQueue {
 }
 
 /// Returns the parameter blocks of a batch for the uniform buffer, in the order of its dispatches.
-fn parameter_blocks(steps: &[Step], bindings: &Bindings, kernels: &[Kernel]) -> Vec<u8> {
+fn parameter_blocks(steps: &[Step], bindings: &Bindings, kernels: &[WebGpuKernel]) -> Vec<u8> {
     let mut blocks = Vec::new();
     for step in steps {
         let Command::Dispatch { kernel, parameters, .. } = &step.command else { continue };
