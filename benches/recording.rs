@@ -19,7 +19,7 @@ fn measure(device: &Device, operation: impl Fn() -> Result<Tensor>) -> Result<f6
         device.synchronize()?;
         let start = Instant::now();
         for _ in 0..OPERATIONS {
-            operation()?.eval()?;
+            operation()?.realize()?;
         }
         rounds.push(start.elapsed().as_nanos() as f64 / OPERATIONS as f64);
     }
@@ -36,7 +36,9 @@ fn main() -> Result<()> {
     let matrix = Tensor::rand(0f32, 1.0, (8, 8), &device)?;
     let turned = Tensor::rand(0f32, 1.0, (8, 8, 3), &device)?.transpose(0, 2)?;
     let ids = Tensor::zeros(8, DType::U32, &device)?;
-    let rows: [(&str, Operation); 6] = [
+    let sixteen = || (0..16).try_fold(vector.clone(), |sum, _| sum.add(&vector));
+    let rows: [(&str, Operation); 7] = [
+        ("sixteen fused additions", Box::new(sixteen)),
         ("add of a number", Box::new(|| vector.add(1.0))),
         ("chain of four", Box::new(|| vector.add(1.0)?.mul(&vector)?.gelu()?.sub(&vector))),
         ("copy of a permuted view", Box::new(|| turned.contiguous())),
@@ -44,6 +46,19 @@ fn main() -> Result<()> {
         ("softmax", Box::new(|| matrix.softmax(-1))),
         ("index_select", Box::new(|| matrix.index_select(&ids, 0))),
     ];
+    let (mut x, bias) = (Tensor::zeros(1024, DType::F32, &device)?, Tensor::rand(0f32, 1.0, 1024, &device)?);
+    let mut rounds: Vec<f64> = Vec::new();
+    for _ in 0..ROUNDS {
+        device.synchronize()?;
+        let start = Instant::now();
+        for _ in 0..1000 {
+            x = x.add(&bias)?.tanh()?;
+        }
+        x.realize()?;
+        rounds.push(start.elapsed().as_nanos() as f64 / 1000.0);
+    }
+    rounds.sort_by(f64::total_cmp);
+    println!("{:<28} {:>8.0} ns", "a link tanh(x + b)", rounds[ROUNDS / 2]);
     for (name, operation) in rows {
         println!("{name:<28} {:>8.0} ns", measure(&device, operation)?);
     }

@@ -1,10 +1,10 @@
-//! One kernel per expression tree: each invocation computes four consecutive elements of the output.
+//! One kernel per expression: each invocation computes four consecutive elements of the output.
 
 use super::Family;
 use super::elements::{Elements, Quads, Strides};
 use super::parameters::{Each, Form, Lengths, Number, Size, View, parameters};
 use crate::base::dtype::DType;
-use crate::kernels::expr::{BinaryOp, Expr, UnaryOp};
+use crate::kernels::expr::{BinaryOp, Expr, Term, TermId, UnaryOp};
 use crate::shader::{KernelBuilder, Scalar, Value};
 use smallvec::SmallVec;
 
@@ -46,6 +46,8 @@ impl InputLayout {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Elementwise {
     pub expr: Expr,
+    /// The terms that are stored beside the result, each in a buffer of its own.
+    pub kept: SmallVec<[TermId; 2]>,
     pub inputs: SmallVec<[(DType, InputLayout); 4]>,
     /// The number of axes of the strided inputs.
     pub rank: usize,
@@ -126,7 +128,8 @@ impl Family for Elementwise {
         let inputs: Vec<Input> = (self.inputs.iter().zip(views).enumerate())
             .map(|(i, (&(dtype, layout), at))| Input::new(k, &format!("x{i}"), dtype, layout, at))
             .collect();
-        let output = Quads::output(k, "y", self.expr.dtype());
+        let outputs = outputs(&self.expr, &self.kept);
+        let outputs: Vec<_> = outputs.map(|(name, id, dtype)| (Quads::output(k, &name, dtype), id)).collect();
 
         let lanes = match () {
             _ if self.inputs.iter().any(|(_, layout)| *layout == InputLayout::Strided) => 4,
@@ -151,35 +154,48 @@ impl Family for Elementwise {
         for (&quad, values) in quads.iter().zip(&loaded) {
             k.when(quad.le(last / 4), || {
                 let index = k.vector(&places(quad));
-                let result = Evaluation { values, scalars: &scalars, index }.evaluate(&self.expr);
-                output.store(k, quad, result);
+                let values = Evaluation { values, scalars: &scalars, index }.evaluate(&self.expr);
+                outputs.iter().for_each(|(output, id)| output.store(k, quad, values[id.index()]));
             });
         }
     }
 
     fn samples() -> Vec<Self> {
         use InputLayout::{Contiguous, Repeated, Strided, StridedQuads};
-        let input = |i, dtype| Box::new(Expr::Input(i, dtype));
+        let plain = |expr: Expr, inputs: &[(DType, InputLayout)], rank| Elementwise {
+            expr,
+            kept: SmallVec::new(),
+            inputs: SmallVec::from_slice(inputs),
+            rank,
+            scalars: SmallVec::new(),
+            quads: 1,
+        };
         let sum = |dtype, (layout, rank)| {
-            let expr = Expr::Binary(BinaryOp::Add, input(0, dtype), input(1, dtype));
-            let inputs = [(dtype, Contiguous), (dtype, layout)].into_iter().collect();
-            Elementwise { expr, inputs, rank, scalars: SmallVec::new(), quads: 1 }
+            let mut expr = Expr::default();
+            let (a, b) = (expr.input(0, dtype), expr.input(1, dtype));
+            expr.binary(BinaryOp::Add, a, b);
+            plain(expr, &[(dtype, Contiguous), (dtype, layout)], rank)
+        };
+        let function = |function| {
+            let mut expr = Expr::default();
+            let x = expr.input(0, DType::F32);
+            expr.unary(function, x);
+            plain(expr, &[(DType::F32, Contiguous)], 0)
+        };
+        // The sum is stored beside its function.
+        let both = |dtype| {
+            let Elementwise { mut expr, inputs, .. } = sum(dtype, (Contiguous, 0));
+            let sum = expr.result();
+            let sum = expr.rounded(dtype, sum);
+            expr.unary(UnaryOp::Neg, sum);
+            Elementwise { kept: [sum].into_iter().collect(), ..plain(expr, &inputs, 0) }
         };
         let sums =
             DType::ALL.into_iter().flat_map(|dtype| [(Contiguous, 0), (Strided, 2)].map(|layout| sum(dtype, layout)));
         let fours = [StridedQuads, Repeated].map(|layout| sum(DType::F32, (layout, 2)));
         let functions = [UnaryOp::Exp, UnaryOp::Log, UnaryOp::Sin, UnaryOp::Tanh, UnaryOp::Erf, UnaryOp::Gelu];
-        let functions = functions.into_iter().map(|function| {
-            let expr = Expr::Unary(function, input(0, DType::F32));
-            Elementwise {
-                expr,
-                inputs: [(DType::F32, Contiguous)].into_iter().collect(),
-                rank: 0,
-                scalars: SmallVec::new(),
-                quads: 1,
-            }
-        });
-        sums.chain(fours).chain(functions).collect()
+        let both = [DType::F32, DType::F16, DType::I8].map(both);
+        sums.chain(fours).chain(functions.map(function)).chain(both).collect()
     }
 }
 
@@ -190,21 +206,39 @@ pub(super) struct Evaluation<'a, 'k> {
     pub index: Value<'k>,
 }
 
+/// Returns the name, the term and the dtype of each output: of the result, then of the terms that are kept.
+pub(super) fn outputs(expr: &Expr, kept: &[TermId]) -> impl Iterator<Item = (String, TermId, DType)> {
+    let kept = kept.iter().enumerate().map(|(i, &id)| (format!("kept{i}"), id));
+    [("y".to_string(), expr.result())].into_iter().chain(kept).map(|(name, id)| (name, id, expr.dtype_of(id)))
+}
+
 impl<'k> Evaluation<'_, 'k> {
-    pub fn evaluate(&self, expr: &Expr) -> Value<'k> {
-        let value = match expr {
-            Expr::Input(i, _) => self.values[*i],
-            Expr::Scalar(i, _) if self.index.ty().lanes == 1 => self.scalars[*i],
-            Expr::Scalar(i, _) => self.scalars[*i].splat(self.index.ty().lanes),
-            Expr::Index => self.index,
-            Expr::Unary(op, x) => op.apply(self.evaluate(x)),
-            // Compilers fold `x - x` to 0 and `x == x` to true, whatever x is.
-            Expr::Binary(op, a, b) if a == b => op.apply(self.evaluate(a), self.evaluate(b).opaque()),
-            Expr::Binary(op, a, b) => op.apply(self.evaluate(a), self.evaluate(b)),
-            Expr::Select(c, a, b) => self.evaluate(c).ne(0).select(self.evaluate(a), self.evaluate(b)),
-            Expr::Cast(dtype, x) => self.cast(self.evaluate(x), x.dtype(), *dtype),
-        };
-        if matches!(expr, Expr::Unary(..) | Expr::Binary(..)) { wrap(value, expr.dtype()) } else { value }
+    /// Returns the value of each term.
+    pub fn evaluate(&self, expr: &Expr) -> Vec<Value<'k>> {
+        let (unique, ids) = expr.deduplicated();
+        let mut values: Vec<Value<'k>> = Vec::new();
+        for &term in unique.terms() {
+            let of = |id: TermId| values[id.index()];
+            let value = match term {
+                Term::Input(i, _) => self.values[usize::from(i)],
+                Term::Scalar(i, _) if self.index.ty().lanes == 1 => self.scalars[usize::from(i)],
+                Term::Scalar(i, _) => self.scalars[usize::from(i)].splat(self.index.ty().lanes),
+                Term::Index => self.index,
+                Term::Unary(op, x) => op.apply(of(x)),
+                // Compilers fold `x - x` to 0 and `x == x` to true, whatever x is.
+                Term::Binary(op, a, b) if a == b => op.apply(of(a), of(b).opaque()),
+                Term::Binary(op, a, b) => op.apply(of(a), of(b)),
+                Term::Select(c, a, b) => of(c).ne(0).select(of(a), of(b)),
+                Term::Cast(dtype, x) => self.cast(of(x), unique.dtype_of(x), dtype),
+            };
+            values.push(match term {
+                Term::Unary(op, _) if op.is_test() => wrap(value, DType::Bool),
+                Term::Binary(op, ..) if op.is_test() => wrap(value, DType::Bool),
+                Term::Unary(_, x) | Term::Binary(_, x, _) => wrap(value, unique.dtype_of(x)),
+                _ => value,
+            });
+        }
+        ids.iter().map(|id| values[id.index()]).collect()
     }
 
     /// Converts like Rust's `as`: floats saturate to integers, and integers lose bits that do not fit.

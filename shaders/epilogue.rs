@@ -5,7 +5,7 @@ use super::elements::Grid;
 use super::elementwise::{Evaluation, Input, InputLayout};
 use super::parameters::{Each, Lengths, Number, View, parameters};
 use crate::base::dtype::DType;
-use crate::kernels::expr::Expr;
+use crate::kernels::expr::{Expr, TermId};
 use crate::shader::{KernelBuilder, Value};
 use smallvec::SmallVec;
 
@@ -17,8 +17,8 @@ pub(crate) struct Epilogue {
     /// The number of axes that make up the rows. 0 if no input differs between rows.
     pub rank: usize,
     pub scalars: SmallVec<[DType; 4]>,
-    /// The dtype in which the product itself is stored too, if something else reads it.
-    pub kept: Option<DType>,
+    /// The terms that are stored beside the result, each in a buffer of its own.
+    pub kept: SmallVec<[TermId; 2]>,
 }
 
 /// An input of an epilogue. If the kernel does not store four neighbours together, all inputs are strided.
@@ -96,8 +96,8 @@ impl<'k> Tail<'k> {
         self.inputs.iter().zip(known).map(load).collect()
     }
 
-    /// Returns the value of the expression, for one element or for four.
-    pub fn evaluate(&self, loaded: &[Value<'k>], product: Value<'k>, index: Value<'k>) -> Value<'k> {
+    /// Returns the value of each term, for one element or for four.
+    pub fn evaluate(&self, loaded: &[Value<'k>], product: Value<'k>, index: Value<'k>) -> Vec<Value<'k>> {
         let values = [loaded, &[product]].concat();
         Evaluation { values: &values, scalars: &self.scalars, index }.evaluate(&self.expr)
     }

@@ -1,7 +1,8 @@
-//! Elementwise expression trees: built by operations, fused with one another, turned into kernels.
+//! Elementwise expressions: built by operations, fused with one another, turned into kernels.
 
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
+use smallvec::SmallVec;
 
 /// The dtypes that a function takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,71 +175,233 @@ impl BinaryOp {
     }
 }
 
-/// The value of one output element as a function of the input elements at the same place.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Expr {
+/// A term of an expression, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TermId(u8);
+
+/// One step of an expression. It names the terms before it that it computes with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Term {
     /// The element of an input.
-    Input(usize, DType),
+    Input(u8, DType),
     /// A number that is passed at the launch, so that kernels do not differ by its value.
-    Scalar(usize, DType),
+    Scalar(u8, DType),
     /// The element's place in the output, counted in row-major order; `u32`.
     Index,
-    Unary(UnaryOp, Box<Expr>),
-    Binary(BinaryOp, Box<Expr>, Box<Expr>),
+    Unary(UnaryOp, TermId),
+    Binary(BinaryOp, TermId, TermId),
     /// The second if the first is nonzero, else the third.
-    Select(Box<Expr>, Box<Expr>, Box<Expr>),
-    Cast(DType, Box<Expr>),
+    Select(TermId, TermId, TermId),
+    Cast(DType, TermId),
+}
+
+/// The value of one output element as a function of the input elements at the same place: terms in the order in which
+/// they are computed. The last one is the result.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Expr {
+    terms: SmallVec<[Term; 12]>,
+}
+
+impl Term {
+    /// Whether the term is an operation, not an operand.
+    fn is_operation(self) -> bool {
+        !matches!(self, Term::Input(..) | Term::Scalar(..) | Term::Index)
+    }
+
+    /// Returns the same step with other terms.
+    pub fn map(self, id: impl Fn(TermId) -> TermId) -> Term {
+        match self {
+            Term::Input(..) | Term::Scalar(..) | Term::Index => self,
+            Term::Unary(op, x) => Term::Unary(op, id(x)),
+            Term::Binary(op, a, b) => Term::Binary(op, id(a), id(b)),
+            Term::Select(c, a, b) => Term::Select(id(c), id(a), id(b)),
+            Term::Cast(dtype, x) => Term::Cast(dtype, id(x)),
+        }
+    }
+
+    /// The terms that it computes with.
+    fn operands(self) -> SmallVec<[TermId; 3]> {
+        let mut operands = SmallVec::new();
+        match self {
+            Term::Input(..) | Term::Scalar(..) | Term::Index => {}
+            Term::Unary(_, x) | Term::Cast(_, x) => operands.push(x),
+            Term::Binary(_, a, b) => operands.extend([a, b]),
+            Term::Select(c, a, b) => operands.extend([c, a, b]),
+        }
+        operands
+    }
+}
+
+impl Term {
+    /// Returns a number that no other term has.
+    pub fn code(self) -> u64 {
+        let [kind, a, b, c] = match self {
+            Term::Input(i, dtype) => [0, i, dtype as u8, 0],
+            Term::Scalar(i, dtype) => [1, i, dtype as u8, 0],
+            Term::Index => [2, 0, 0, 0],
+            Term::Unary(op, x) => [3, op as u8, x.0, 0],
+            Term::Binary(op, a, b) => [4, op as u8, a.0, b.0],
+            Term::Select(condition, a, b) => [5, condition.0, a.0, b.0],
+            Term::Cast(dtype, x) => [6, dtype as u8, x.0, 0],
+        };
+        u64::from(u32::from_le_bytes([kind, a, b, c]))
+    }
+}
+
+impl TermId {
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
 }
 
 impl Expr {
+    /// Appends a term and returns its number.
+    pub fn push(&mut self, term: Term) -> TermId {
+        debug_assert!(self.terms.len() < 1 << 8, "fusion limits the number of terms");
+        self.terms.push(term);
+        TermId((self.terms.len() - 1) as u8)
+    }
+
+    pub fn input(&mut self, input: usize, dtype: DType) -> TermId {
+        self.push(Term::Input(input as u8, dtype))
+    }
+
+    pub fn scalar(&mut self, scalar: usize, dtype: DType) -> TermId {
+        self.push(Term::Scalar(scalar as u8, dtype))
+    }
+
+    pub fn unary(&mut self, op: UnaryOp, x: TermId) -> TermId {
+        self.push(Term::Unary(op, x))
+    }
+
+    pub fn binary(&mut self, op: BinaryOp, a: TermId, b: TermId) -> TermId {
+        self.push(Term::Binary(op, a, b))
+    }
+
+    pub fn select(&mut self, condition: TermId, yes: TermId, no: TermId) -> TermId {
+        self.push(Term::Select(condition, yes, no))
+    }
+
+    /// Appends a conversion, unless the term has the dtype already.
+    pub fn cast(&mut self, dtype: DType, x: TermId) -> TermId {
+        if self.dtype_of(x) == dtype { x } else { self.push(Term::Cast(dtype, x)) }
+    }
+
+    /// Appends a conversion that rounds a number as memory would round it, unless that changes nothing. The number is
+    /// the result of operations.
+    pub fn rounded(&mut self, dtype: DType, x: TermId) -> TermId {
+        let rounds = matches!(dtype, DType::F16 | DType::BF16);
+        match self.terms[x.index()] {
+            Term::Cast(already, _) if already == dtype => x,
+            term if rounds && term.is_operation() => self.push(Term::Cast(dtype, x)),
+            _ => x,
+        }
+    }
+
+    pub fn terms(&self) -> &[Term] {
+        &self.terms
+    }
+
+    /// Removes all terms after the first `count`.
+    pub fn truncate(&mut self, count: usize) {
+        self.terms.truncate(count);
+    }
+
+    /// The term that is the result.
+    pub fn result(&self) -> TermId {
+        TermId((self.terms.len() - 1) as u8)
+    }
+
     /// The dtype of the result.
     pub fn dtype(&self) -> DType {
-        match self {
-            Expr::Input(_, dtype) | Expr::Scalar(_, dtype) | Expr::Cast(dtype, _) => *dtype,
-            Expr::Index => DType::U32,
-            Expr::Unary(op, _) if op.is_test() => DType::Bool,
-            Expr::Binary(op, ..) if op.is_test() => DType::Bool,
-            Expr::Unary(_, x) => x.dtype(),
-            Expr::Binary(_, a, _) => a.dtype(),
-            Expr::Select(_, yes, _) => yes.dtype(),
+        self.dtype_of(self.result())
+    }
+
+    /// The dtype of a term.
+    pub fn dtype_of(&self, mut id: TermId) -> DType {
+        loop {
+            id = match self.terms[id.index()] {
+                Term::Input(_, dtype) | Term::Scalar(_, dtype) | Term::Cast(dtype, _) => return dtype,
+                Term::Index => return DType::U32,
+                Term::Unary(op, _) if op.is_test() => return DType::Bool,
+                Term::Binary(op, ..) if op.is_test() => return DType::Bool,
+                Term::Unary(_, x) | Term::Binary(_, x, _) | Term::Select(_, x, _) => x,
+            }
         }
     }
 
     /// The number of operations. Fusion limits it.
     pub fn operations(&self) -> usize {
-        match self {
-            Expr::Input(..) | Expr::Scalar(..) | Expr::Index => 0,
-            Expr::Unary(_, x) | Expr::Cast(_, x) => 1 + x.operations(),
-            Expr::Binary(_, a, b) => 1 + a.operations() + b.operations(),
-            Expr::Select(c, a, b) => 1 + c.operations() + a.operations() + b.operations(),
-        }
+        self.terms.iter().filter(|term| term.is_operation()).count()
     }
 
-    /// Returns the tree with its inputs replaced and its scalars renumbered.
-    pub fn over(&self, inputs: &[Expr], scalars: &[usize]) -> Expr {
-        let again = |x: &Expr| Box::new(x.over(inputs, scalars));
-        match self {
-            Expr::Input(i, _) => inputs[*i].clone(),
-            Expr::Scalar(i, dtype) => Expr::Scalar(scalars[*i], *dtype),
-            Expr::Index => Expr::Index,
-            Expr::Unary(op, x) => Expr::Unary(*op, again(x)),
-            Expr::Binary(op, a, b) => Expr::Binary(*op, again(a), again(b)),
-            Expr::Select(c, a, b) => Expr::Select(again(c), again(a), again(b)),
-            Expr::Cast(dtype, x) => Expr::Cast(*dtype, again(x)),
+    /// Returns the same expression without terms that come twice.
+    pub fn deduplicated(&self) -> (Expr, SmallVec<[TermId; 12]>) {
+        let mut unique = Expr::default();
+        let mut ids: SmallVec<[TermId; 12]> = SmallVec::new();
+        for term in &self.terms {
+            let term = term.map(|id| ids[id.index()]);
+            let known = unique.terms.iter().position(|&known| known == term);
+            ids.push(known.map_or_else(|| unique.push(term), |known| TermId(known as u8)));
         }
+        (unique, ids)
     }
 
-    /// Returns a name for traces, such as `gelu(add(x0, x1))`.
+    /// Returns a name for traces, such as `gelu(add(x0, x1))`. An operation that is used twice gets a name of its own:
+    /// `t = add(x0, x1); mul(t, t)`.
     pub fn describe(&self) -> String {
+        let mut uses = vec![0; self.terms.len()];
+        self.terms.iter().flat_map(|term| term.operands()).for_each(|id| uses[id.index()] += 1);
         let lower = |op: &dyn std::fmt::Debug| format!("{op:?}").to_lowercase();
-        match self {
-            Expr::Input(i, _) => format!("x{i}"),
-            Expr::Scalar(i, _) => format!("s{i}"),
-            Expr::Index => "index".into(),
-            Expr::Unary(op, x) => format!("{}({})", lower(op), x.describe()),
-            Expr::Binary(op, a, b) => format!("{}({}, {})", lower(op), a.describe(), b.describe()),
-            Expr::Select(c, a, b) => format!("select({}, {}, {})", c.describe(), a.describe(), b.describe()),
-            Expr::Cast(dtype, x) => format!("{dtype}({})", x.describe()),
+        let (mut texts, mut named): (Vec<String>, String) = (Vec::new(), String::new());
+        for (i, &term) in self.terms.iter().enumerate() {
+            let of = |id: TermId| &texts[id.index()];
+            let text = match term {
+                Term::Input(i, _) => format!("x{i}"),
+                Term::Scalar(i, _) => format!("s{i}"),
+                Term::Index => "index".into(),
+                Term::Unary(op, x) => format!("{}({})", lower(&op), of(x)),
+                Term::Binary(op, a, b) => format!("{}({}, {})", lower(&op), of(a), of(b)),
+                Term::Select(c, a, b) => format!("select({}, {}, {})", of(c), of(a), of(b)),
+                Term::Cast(dtype, x) => format!("{dtype}({})", of(x)),
+            };
+            texts.push(if uses[i] > 1 && term.is_operation() {
+                named += &format!("t{i} = {text}; ");
+                format!("t{i}")
+            } else {
+                text
+            });
         }
+        named + texts.last().map_or("", |text| text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_twice_is_described_once() {
+        let mut expr = Expr::default();
+        let mut x = expr.input(0, DType::F32);
+        for _ in 0..100 {
+            x = expr.binary(BinaryOp::Add, x, x);
+        }
+        expr.unary(UnaryOp::Gelu, x);
+        assert!(expr.describe().starts_with("t1 = add(x0, x0); t2 = add(t1, t1); "));
+        assert!(expr.describe().ends_with("; gelu(add(t99, t99))"));
+    }
+
+    #[test]
+    fn equal_terms_become_one() {
+        let mut expr = Expr::default();
+        let terms = [0, 1].map(|_| {
+            let x = expr.input(0, DType::F32);
+            expr.unary(UnaryOp::Exp, x)
+        });
+        expr.binary(BinaryOp::Sub, terms[0], terms[1]);
+        let (unique, ids) = expr.deduplicated();
+        assert_eq!(unique.describe(), "t1 = exp(x0); sub(t1, t1)");
+        assert_eq!(ids.as_slice(), [0, 1, 0, 1, 2].map(TermId));
     }
 }

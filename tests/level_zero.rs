@@ -156,7 +156,7 @@ fn every_family() -> Result<()> {
     result?;
     assert!(profile.commands.len() > 4, "{profile}");
     // Work that no one waits for.
-    (x + 1.0)?.sum_all()?.eval()
+    (x + 1.0)?.sum_all()?.realize()
 }
 
 fn memory_runs_out() -> Result<()> {
@@ -216,7 +216,7 @@ fn the_device_is_slow() -> Result<()> {
     assert_eq!((&x + 1.0)?.to_vec::<f32>()?, [2.0, 3.0]);
     let (start, idle) = (Instant::now(), busy());
     let y = (&x + 1.0)?;
-    y.eval()?;
+    y.realize()?;
     let pending = y.to_vec_async::<f32>();
     assert!(start.elapsed() < Duration::from_millis(400), "recording does not wait");
     assert_eq!(pollster::block_on(pending)?, [2.0, 3.0]);

@@ -152,7 +152,7 @@ fn is_submitted_at_once_and_waits_only_for_the_read(device: &Device) {
 
     let before = device.stats();
     let embeddings = model.embed(&encodings).unwrap();
-    embeddings.eval().unwrap();
+    embeddings.realize().unwrap();
     let recorded = device.stats();
     let again: Vec<f32> = embeddings.to_vec().unwrap();
     let after = device.stats();
@@ -179,7 +179,7 @@ fn leaves_nothing_behind_in_a_thousand_passes(device: &Device) {
             if pass % 100 == 99 {
                 assert_eq!(read_pass(), first, "pass {pass}");
             } else {
-                model.embed(&encodings).unwrap().eval().unwrap();
+                model.embed(&encodings).unwrap().realize().unwrap();
             }
         }
         memory()

@@ -81,7 +81,7 @@ impl Stream {
         let x = Tensor::randn(0f32, 1.0, count, device)?;
         let z = if self == Stream::Add { Some(Tensor::randn(0f32, 1.0, count, device)?) } else { None };
         let inputs: Vec<Tensor> = std::iter::once(x).chain(z).collect();
-        inputs.iter().try_for_each(Tensor::eval)?;
+        inputs.iter().try_for_each(Tensor::realize)?;
         let written = if self == Stream::Read { count / READS } else { count };
         let bytes = 4 * (inputs.len() * count + written);
         let run = move |_| {

@@ -63,7 +63,7 @@ impl Protocol {
         let mut number = 0;
         let mut runs = |count: usize| -> Result<()> {
             for _ in 0..count {
-                run(number)?.eval()?;
+                run(number)?.realize()?;
                 number += 1;
             }
             Ok(device.synchronize()?)
@@ -104,7 +104,7 @@ impl Protocol {
             let mut x = start.clone();
             for number in 0..links {
                 x = link(number, &x)?;
-                x.eval()?;
+                x.realize()?;
             }
             Ok(device.synchronize()?)
         };

@@ -46,7 +46,7 @@ impl Index {
         for batch in lines.chunks(batch) {
             let texts: Vec<&str> = batch.iter().map(|line| line.text.as_str()).collect();
             let part = model.embed(&tokens.encode(&texts)?)?;
-            part.eval()?;
+            part.realize()?;
             // Otherwise the progress bar would run ahead of the device.
             part.device().synchronize()?;
             progress.inc(batch.len() as u64);

@@ -234,7 +234,7 @@ impl Tuner {
         let assign = move |device: &Device| -> marquetry::Result<measure::Run> {
             let source = random((side, side), device)?.narrow(1, side / 4, side / 2)?;
             let target = Tensor::zeros((side, side), DType::F32, device)?;
-            target.eval()?;
+            target.realize()?;
             Ok(Box::new(move |_| target.clone().slice_assign((.., side / 4..3 * side / 4), &source)))
         };
         let found = self.best("copies of boxes", tuning, &[false, true], |t, is| t.copy.driver = is, &assign)?;
@@ -295,6 +295,6 @@ fn block_text(Block { shape, part, depth }: Block) -> String {
 
 fn random(shape: (usize, usize), device: &Device) -> marquetry::Result<Tensor> {
     let x = Tensor::randn(0f32, 1.0, shape, device)?;
-    x.eval()?;
+    x.realize()?;
     Ok(x)
 }

@@ -63,7 +63,7 @@ impl Tuner {
         let [a, b] = [halves((down * rows, depth), device)?, halves((depth, across * columns), device)?];
         let mut runs = |count| {
             for _ in 0..count {
-                a.matmul(&b)?.eval()?;
+                a.matmul(&b)?.realize()?;
             }
             Ok(device.synchronize()?)
         };
@@ -89,6 +89,6 @@ fn depth(block: UnitBlock) -> usize {
 
 fn halves(shape: (usize, usize), device: &Device) -> marquetry::Result<Tensor> {
     let x = Tensor::randn(f16::ZERO, f16::ONE, shape, device)?;
-    x.eval()?;
+    x.realize()?;
     Ok(x)
 }

@@ -5,6 +5,7 @@ use super::{Matmul, ProductBlock};
 use crate::base::dtype::DType;
 use crate::kernels::elements::Quads;
 use crate::kernels::epilogue::Tail;
+use crate::kernels::expr::TermId;
 use crate::shader::{Access, Array, Scalar, Type, Value};
 
 /// Bytes that an invocation stores at a time.
@@ -22,8 +23,8 @@ pub(super) struct Exit<'a, 'k> {
 /// The epilogue of the sums.
 struct Finish<'k> {
     tail: Tail<'k>,
-    /// Where the sums themselves are stored, if something else reads them.
-    kept: Option<Quads<'k>>,
+    /// The terms of the epilogue that are stored too, because something else reads them.
+    kept: Vec<(Quads<'k>, TermId)>,
 }
 
 /// The place of vectors in their rows.
@@ -38,7 +39,8 @@ impl<'a, 'k> Exit<'a, 'k> {
         let (k, dtype) = (p.k, config.output);
         let tail = p.tail(config);
         let y = k.buffer("y", Type::vec4(Scalar::U32), Access::Write);
-        let finish = tail.map(|tail| Finish { kept: config.kept().map(|dtype| Quads::output(k, "kept", dtype)), tail });
+        let kept = || config.kept().map(|(name, id, dtype)| (Quads::output(k, &name, dtype), id)).collect();
+        let finish = tail.map(|tail| Finish { kept: kept(), tail });
         Exit { p, dtype, y, finish, per_vector: VECTOR / dtype.size_in_bytes() as u32 }
     }
 
@@ -66,16 +68,20 @@ impl<'a, 'k> Exit<'a, 'k> {
         });
         let beside: Vec<_> = beside.collect();
         let sums = sums();
-        if let Some(kept) = finish.kept {
-            k.when(p.is_inside(row, place.column), || {
-                fours.iter().zip(&sums).for_each(|(&column, &four)| kept.store(k, p.place(row, column) / 4, four));
-            });
-        }
-        let finished = fours.iter().zip(&beside).zip(&sums).map(|((&column, beside), &four)| {
+        let values = fours.iter().zip(&beside).zip(&sums).map(|((&column, beside), &four)| {
             let index = k.vector(&[0, 1, 2, 3].map(|lane| p.place(row, column + lane)));
             finish.tail.evaluate(beside, four, index)
         });
-        self.store_vector(row, place.column, &finished.collect::<Vec<_>>());
+        let values: Vec<_> = values.collect();
+        if !finish.kept.is_empty() {
+            k.when(p.is_inside(row, place.column), || {
+                for (kept, id) in &finish.kept {
+                    let stored = fours.iter().zip(&values);
+                    stored.for_each(|(&column, four)| kept.store(k, p.place(row, column) / 4, four[id.index()]));
+                }
+            });
+        }
+        self.store_vector(row, place.column, &values.iter().map(|four| four[four.len() - 1]).collect::<Vec<_>>());
     }
 
     /// Stores a vector. Rows of `y` are padded to whole vectors.

@@ -21,7 +21,8 @@ use super::epilogue::{self, Epilogue, EpilogueInput, Tail};
 use super::parameters::{Form, Lengths, Size, View, parameters};
 use super::{Family, slowness, volume};
 use crate::base::dtype::DType;
-use crate::kernels::expr::{BinaryOp, Expr};
+use crate::kernels::elementwise::outputs;
+use crate::kernels::expr::{BinaryOp, Expr, TermId};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use crate::tuning::UnitBlock;
 
@@ -107,9 +108,9 @@ impl Matmul {
         Sizes { batch_rank: self.batch_rank }
     }
 
-    /// Returns the dtype in which the product itself is stored beside the epilogue's result, if it is.
-    fn kept(&self) -> Option<DType> {
-        self.epilogue.as_ref()?.kept
+    /// Returns the name, the term and the dtype of what is stored beside the epilogue's result.
+    fn kept(&self) -> impl Iterator<Item = (String, TermId, DType)> {
+        self.epilogue.iter().flat_map(|epilogue| outputs(&epilogue.expr, &epilogue.kept).skip(1))
     }
 
     /// The dtype of the operands' elements.
@@ -324,8 +325,8 @@ impl<'k> ProductBlock<'k> {
 /// or elements one by one.
 struct Output<'k> {
     y: Store<'k>,
-    /// Where the products themselves are stored, if something else reads them.
-    kept: Option<Store<'k>>,
+    /// The terms of the epilogue that are stored too, because something else reads them.
+    kept: Vec<(Store<'k>, TermId)>,
     tail: Option<Tail<'k>>,
     together: u32,
 }
@@ -365,7 +366,7 @@ impl<'k> Output<'k> {
         let together = config.tile.stored_together();
         let tail = p.tail(config);
         let y = Store::new(p.k, "y", config.output, together);
-        let kept = config.kept().map(|dtype| Store::new(p.k, "kept", dtype, together));
+        let kept = config.kept().map(|(name, id, dtype)| (Store::new(p.k, &name, dtype, together), id)).collect();
         Output { y, kept, tail, together }
     }
 
@@ -385,14 +386,14 @@ impl<'k> Output<'k> {
     /// Stores the elements that are stored together, at a place inside of the product.
     fn store(&self, p: &ProductBlock<'k>, value: Value<'k>, beside: &Beside<'k>, [row, column]: [Value<'k>; 2]) {
         let (k, place) = (p.k, p.place(row, column));
-        if let Some(kept) = self.kept {
-            kept.store(k, place, value);
+        let Some(tail) = &self.tail else { return self.y.store(k, place, value) };
+        let places: Vec<_> = (0..self.together).map(|e| place + e).collect();
+        let index = if places.len() == 1 { place } else { k.vector(&places) };
+        let values = tail.evaluate(&beside.0, value, index);
+        for (kept, id) in &self.kept {
+            kept.store(k, place, values[id.index()]);
         }
-        let finished = self.tail.as_ref().map_or(value, |tail| {
-            let places: Vec<_> = (0..self.together).map(|e| place + e).collect();
-            tail.evaluate(&beside.0, value, if places.len() == 1 { place } else { k.vector(&places) })
-        });
-        self.y.store(k, place, finished);
+        self.y.store(k, place, values[values.len() - 1]);
     }
 
     /// Stores four neighbours if they are inside of the product, together or one by one. `place` returns the row and
@@ -437,7 +438,7 @@ impl Family for Matmul {
             let output = if self.output == dtype.widened() { "" } else { " narrowed" };
             return format!("matmul({dtype}{words}{output}, {tile})");
         };
-        let kept = if epilogue.kept.is_some() { ", kept" } else { "" };
+        let kept = if epilogue.kept.is_empty() { "" } else { ", kept" };
         format!("matmul({dtype}{words}, {tile}{kept}), {}", epilogue.expr.describe())
     }
 
@@ -551,12 +552,16 @@ impl Matmul {
         let layout = if self.tile.stored_together() == 4 { InputLayout::StridedQuads } else { InputLayout::Strided };
         let bias = EpilogueInput { dtype: self.dtype(), layout, by_row: false };
         let wide = self.dtype().widened();
-        let input = |i| Box::new(Expr::Input(i, wide));
-        let sum = Expr::Binary(BinaryOp::Add, input(1), input(0));
         let output = if self.tile.stores(self.dtype()) { self.dtype() } else { wide };
-        let expr = if output == wide { sum } else { Expr::Cast(output, sum.into()) };
+        let mut expr = Expr::default();
+        let product = expr.input(1, wide);
+        let product = expr.cast(output, product);
+        let bias_term = expr.input(0, wide);
+        let sum = expr.binary(BinaryOp::Add, product, bias_term);
+        expr.cast(output, sum);
+        let kept = [product].into_iter().collect();
         let inputs = [bias].into_iter().collect();
-        let epilogue = Epilogue { expr, inputs, rank: 0, scalars: Default::default(), kept: Some(output) };
+        let epilogue = Epilogue { expr, inputs, rank: 0, scalars: Default::default(), kept };
         Matmul { output, epilogue: Some(epilogue.into()), ..self.clone() }
     }
 }

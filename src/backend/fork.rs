@@ -145,7 +145,7 @@ mod tests {
         assert_eq!((&x * 3.0).unwrap().to_vec::<f32>().unwrap(), [3.0, 6.0]);
         // Recorded but not submitted: only the parent submits it.
         let y = (&x * 4.0).unwrap();
-        y.eval().unwrap();
+        y.realize().unwrap();
         // SAFETY: the child calls `in_child`, and ends without running anything else of this process.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", std::io::Error::last_os_error());
@@ -180,7 +180,7 @@ mod tests {
         is_lost("read", x.to_vec::<f32>())?;
         is_lost("read of what was recorded", y.to_vec::<f32>())?;
         is_lost("upload", Tensor::new(vec![0f32; 10_000], &device))?;
-        is_lost("compile", x.sin().and_then(|x| x.eval()))?;
+        is_lost("compile", x.sin().and_then(|x| x.realize()))?;
         is_lost("synchronize", device.synchronize())?;
         is_lost("trim", device.trim())?;
         device.memory_stats();

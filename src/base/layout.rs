@@ -70,6 +70,50 @@ impl Layout {
         true
     }
 
+    /// Whether this is all of a storage of so many elements, in its order.
+    pub fn is_all(&self, elements: usize) -> bool {
+        self.offset == 0 && self.elements() == elements && self.is_contiguous()
+    }
+
+    /// Returns this view as it is seen through another one: `seen` is a view of the elements of this layout's shape in
+    /// row-major order. Returns `None` if the result has no strides.
+    pub fn through(&self, seen: &Layout) -> Option<Layout> {
+        if self.shape.contains(&0) || seen.shape.contains(&0) {
+            // Nothing is read.
+            return Some(Layout { strides: seen.strides.clone(), shape: seen.shape.clone(), offset: 0 });
+        }
+        let (lengths, [strides]) = collapse(&self.shape, [&self.strides]);
+        // The first element's place along each axis, and the range of places that the view reaches.
+        let rows = Layout::contiguous(Shape::from(&lengths[..])).strides;
+        let mut low: Dims<isize> = Dims::new();
+        let mut rest = seen.offset;
+        for &row in &rows {
+            low.push((rest / row as usize) as isize);
+            rest %= row as usize;
+        }
+        let offset: isize = low.iter().zip(&strides).map(|(&place, &stride)| place.wrapping_mul(stride)).sum();
+        let mut high = low.clone();
+        let mut result = Dims::new();
+        for (&length, &step) in seen.shape.iter().zip(&seen.strides) {
+            if length == 1 || step == 0 {
+                result.push(0);
+                continue;
+            }
+            // The axis along which the view steps. The steps stay on it, so they are shorter than it.
+            let axis = rows.iter().position(|row| step % row == 0)?;
+            let (step, reach) = (step / rows[axis], (step / rows[axis]).checked_mul(length as isize - 1)?);
+            if reach < 0 {
+                low[axis] += reach
+            } else {
+                high[axis] += reach
+            }
+            result.push(step.wrapping_mul(strides[axis]));
+        }
+        let inside = low.iter().zip(&high).zip(&lengths).all(|((&low, &high), &n)| low >= 0 && high < n as isize);
+        let offset = self.offset.wrapping_add_signed(offset);
+        inside.then(|| Layout { shape: seen.shape.clone(), strides: result, offset })
+    }
+
     /// Returns the view with its axes in another order.
     pub fn permuted(&self, axes: &[usize]) -> Self {
         let shape = axes.iter().map(|&axis| self.shape[axis]).collect();
@@ -238,6 +282,51 @@ mod tests {
         let (lengths, strides) = collapse(&[5, 6], [&[0, 0]]);
         assert_eq!((lengths.as_slice(), strides[0].as_slice()), ([30].as_slice(), [0].as_slice()));
         assert!(collapse(&[1, 1], [&[3, 4]]).0.is_empty());
+    }
+
+    /// Returns the places that a layout reads, in the order of its elements.
+    fn places(layout: &Layout) -> Vec<usize> {
+        let mut places = vec![layout.offset as isize];
+        for (&length, &stride) in layout.shape.iter().zip(&layout.strides) {
+            places = places.iter().flat_map(|place| (0..length as isize).map(move |i| place + i * stride)).collect();
+        }
+        places.into_iter().map(|place| place as usize).collect()
+    }
+
+    #[test]
+    fn views_of_views_read_the_same_elements() {
+        let dense = |shape: &[usize]| Layout::contiguous(shape.into());
+        let row = dense(&[6]).broadcast_to(&[4, 6].into(), "test").unwrap();
+        let column = dense(&[4, 1]).broadcast_to(&[4, 6].into(), "test").unwrap();
+        let turned = dense(&[6, 4]).permuted(&[1, 0]);
+        let part = dense(&[5, 9]).sliced(0, 1, 4, 1).sliced(1, 8, 6, -1);
+        let all = dense(&[4, 6]);
+        let seen = [
+            all.clone(),
+            all.permuted(&[1, 0]),
+            all.sliced(1, 5, 3, -2).sliced(0, 3, 2, -3),
+            all.split(1, 2).permuted(&[1, 0, 2]),
+            all.sliced(0, 2, 1, 1).broadcast_to(&[3, 6].into(), "test").unwrap(),
+            dense(&[24]),
+            dense(&[2, 12]),
+            dense(&[2, 2, 3, 2]).permuted(&[3, 0, 2, 1]),
+            Layout { shape: [3].into(), strides: [7].into_iter().collect(), offset: 0 },
+            Layout { shape: [4].into(), strides: [6].into_iter().collect(), offset: 5 },
+        ];
+        let mut refused = 0;
+        for view in [&all, &row, &column, &turned, &part] {
+            let storage = places(view);
+            for seen in &seen {
+                let expected: Vec<usize> = places(seen).into_iter().map(|place| storage[place]).collect();
+                match view.through(seen) {
+                    Some(both) => assert_eq!((both.shape.clone(), places(&both)), (seen.shape.clone(), expected)),
+                    None => refused += 1,
+                }
+            }
+        }
+        // A row that is repeated has no single stride along both axes.
+        assert_eq!(refused, 12);
+        assert!(row.through(&all.split(1, 3)).is_some() && row.through(&dense(&[24])).is_none());
     }
 
     #[test]

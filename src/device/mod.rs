@@ -105,7 +105,7 @@ impl Device {
     }
 
     /// Blocks until all work recorded so far has run. This does not compute tensors that nobody has asked for: see
-    /// [`Tensor::eval`](crate::Tensor::eval).
+    /// [`Tensor::realize`](crate::Tensor::realize).
     ///
     /// # Errors
     /// Any failure on the device since the last such call.
@@ -128,7 +128,7 @@ impl Device {
 
     /// Runs `work`, and returns when each of its commands ran on the device: kernels, copies, uploads and reads. Blocks
     /// until they have run. The profile includes what other threads run on the device meanwhile. It does not compute
-    /// tensors that nobody has asked for: see [`Tensor::eval`](crate::Tensor::eval).
+    /// tensors that nobody has asked for: see [`Tensor::realize`](crate::Tensor::realize).
     ///
     /// During a profile commands do not overlap, so their times are their own. At all other times nothing is measured.
     ///
@@ -167,6 +167,24 @@ impl Device {
         self.runtime().trim()
     }
 
+    /// From now on, fuses operations (the default), or runs each by a kernel of its own at once: for measurements, and to
+    /// find out which operation is wrong.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// # let x = Tensor::ones(4, DType::F32, &device)?;
+    /// device.set_fusion(false);
+    /// let before = device.stats().launches;
+    /// let y = x.add(1.0)?.tanh()?;
+    /// assert_eq!(device.stats().launches - before, 2);
+    /// # device.set_fusion(true);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    pub fn set_fusion(&self, fuses: bool) {
+        self.runtime().set_fusion(fuses);
+    }
+
     /// From now on, allows products of `f32` to be less exact in order to be faster: see [`Precision`].
     ///
     /// ```
@@ -176,7 +194,7 @@ impl Device {
     /// device.set_precision(Precision::High);
     /// let x = Tensor::rand(0f32, 1.0, (64, 64), &device)?;
     /// let y = x.matmul(&x)?; // on matrix units where there are some, within 2^-16
-    /// # y.eval()?;
+    /// # y.realize()?;
     /// # device.set_precision(Precision::Highest);
     /// # Ok::<(), marquetry::Error>(())
     /// ```

@@ -10,6 +10,7 @@ mod disk_cache;
 pub(crate) mod dump;
 pub(crate) mod kernel_cache;
 pub(crate) mod launch;
+pub(crate) mod plan_cache;
 pub(crate) mod pool;
 pub(crate) mod profile;
 mod recording;

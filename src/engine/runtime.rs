@@ -9,13 +9,15 @@ use crate::base::error::{Error, Result};
 use crate::base::precision::Precision;
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::kernel_cache::{CompiledKernel, KernelCache};
-use crate::engine::launch::PackedLaunch;
+use crate::engine::launch::{Launch, PackedLaunch};
+use crate::engine::plan_cache::{Plan, PlanCache};
 use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
 use crate::engine::recording::Cost;
 use crate::engine::stream::Stream;
 use crate::engine::submitter::MAX_IN_FLIGHT;
-use crate::kernels::KernelConfig;
+use crate::kernels::parameters::Words;
+use crate::kernels::{Family, KernelConfig};
 use crate::shader::{Access, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
 #[cfg(has_backend)]
@@ -23,7 +25,7 @@ use futures_channel::oneshot;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Instant;
 
@@ -74,11 +76,14 @@ pub(crate) struct Runtime {
     counters: Mutex<Option<Arc<Buffer>>>,
     pool: Arc<Pool>,
     kernels: KernelCache,
+    plans: PlanCache,
     random: Mutex<RandomState>,
     /// Which kernels have passed their self-test.
     verdicts: Mutex<HashMap<KernelConfig, Arc<OnceLock<bool>>>>,
     launches: AtomicU64,
     precision: Mutex<Precision>,
+    /// Whether operations are fused.
+    fuses: AtomicBool,
     tuning: &'static Tuning,
     backend: Arc<dyn Backend>,
 }
@@ -97,10 +102,12 @@ impl Runtime {
             counters: Mutex::default(),
             pool: Pool::new(backend.clone()),
             kernels: KernelCache::new(DiskCache::from_environment()),
+            plans: PlanCache::default(),
             random: Mutex::default(),
             verdicts: Mutex::default(),
             precision: Mutex::default(),
             launches: AtomicU64::new(0),
+            fuses: AtomicBool::new(true),
             tuning: &tuning_of(backend.info()).tuning,
             backend,
         }
@@ -181,6 +188,14 @@ impl Runtime {
         *self.precision.lock() = precision;
     }
 
+    pub fn fuses(&self) -> bool {
+        self.fuses.load(Ordering::Relaxed)
+    }
+
+    pub fn set_fusion(&self, fuses: bool) {
+        self.fuses.store(fuses, Ordering::Relaxed);
+    }
+
     pub fn synchronize(&self) -> Result<()> {
         self.stream.wait()
     }
@@ -250,6 +265,33 @@ impl Runtime {
     /// Compiles a kernel of an app.
     pub fn compile(&self, module: &Module) -> Result<CompiledKernel> {
         self.kernels.compile(module, &*self.backend)
+    }
+
+    /// Plans a launch that may run many times.
+    pub fn plan<F: Family>(&self, kernel: F, parameters: F::Host, groups: usize) -> Result<Plan<F>>
+    where
+        F: Clone,
+    {
+        let config: KernelConfig = kernel.clone().into();
+        let compiled = self.kernels.get(&config, false, &*self.backend)?;
+        let grid = self.fold(groups, || config.name())?;
+        let products = kernel.products(&parameters);
+        Ok(Plan { kernel, parameters, groups, compiled, grid, products })
+    }
+
+    pub fn plans(&self) -> &PlanCache {
+        &self.plans
+    }
+
+    /// Runs a plan with other parameters of the same form.
+    pub fn run_plan<F: Family + Clone>(&self, plan: &Plan<F>, buffers: &[&Buffer], parameters: F::Host) -> Result<()> {
+        let most = self.info().limits.max_binding_bytes;
+        if buffers.iter().any(|buffer| buffer.bytes() > most) {
+            return self.run(Launch { kernel: plan.kernel.clone(), buffers, parameters, groups: plan.groups });
+        }
+        let mut words = Words::new();
+        plan.kernel.push(&parameters, &mut words);
+        self.dispatch_estimated(&plan.compiled, buffers, &words, plan.grid, plan.products, || plan.kernel.name())
     }
 
     /// Runs a kernel of this crate.

@@ -1,7 +1,7 @@
 //! Copies of views: in row-major order, or as the host reads them.
 
 use super::allocate;
-use super::fusion::Fusion;
+use super::expression::ExpressionBuilder;
 use super::transfer::{Transfer, is_fast};
 use super::view::View;
 use crate::backend::contract::Region;
@@ -23,9 +23,9 @@ impl View {
             // Copies words, so that the device need not compute in 64 bits.
             return self.copied_within(MemoryKind::Device, "contiguous");
         }
-        let mut fusion = Fusion::new(self.shape().clone());
-        let element = fusion.tensor(self, "contiguous")?;
-        fusion.finish(element, &self.device, "contiguous")
+        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let element = builder.tensor(self, "contiguous")?;
+        builder.finish(element, &self.device, "contiguous")
     }
 
     /// Copies the view in row-major order to the start of a new buffer in memory of a given kind.

@@ -11,7 +11,7 @@ use crate::base::word::Word;
 use crate::engine::pool::Buffer;
 use crate::kernels::elementwise::InputLayout;
 use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput, Parameters};
-use crate::kernels::expr::Expr;
+use crate::kernels::expr::{Expr, TermId};
 use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
 
@@ -32,8 +32,8 @@ pub(crate) enum Produced {
     /// All that was asked for, in row-major order.
     Finished {
         result: Buffer,
-        /// The elements before the epilogue, if the epilogue asked for them.
-        kept: Option<Buffer>,
+        /// The terms that the epilogue keeps, in its order.
+        kept: SmallVec<[Buffer; 2]>,
     },
     /// The elements without the epilogue.
     Unfinished(View),
@@ -54,8 +54,8 @@ pub(crate) struct Epilogue<'a> {
     pub inputs: SmallVec<[&'a View; 4]>,
     pub scalars: &'a [Word],
     pub shape: &'a Shape,
-    /// The product's dtype, if somebody else still waits for the product.
-    pub kept: Option<DType>,
+    /// The terms that are stored beside the result, because somebody may ask for them later.
+    pub kept: SmallVec<[TermId; 2]>,
 }
 
 impl Epilogue<'_> {
@@ -90,7 +90,7 @@ impl Epilogue<'_> {
         });
         let (inputs, views) = inputs.unzip();
         let scalars = self.scalars.iter().map(|word| word.dtype).collect();
-        let config = Config { expr: self.expr.clone(), inputs, rank: lengths.len(), scalars, kept: self.kept };
+        let config = Config { expr: self.expr.clone(), inputs, rank: lengths.len(), scalars, kept: self.kept.clone() };
         let scalars = self.scalars.iter().copied().collect();
         Some((config, Parameters { rows: lengths, inputs: views, scalars }))
     }

@@ -1,122 +1,138 @@
-//! [`Expression`]: a deferred elementwise computation, and how it runs.
+//! [`Expression`]: an elementwise operation that has not run, and the [`ExpressionBuilder`] that records it.
 
-use super::allocate;
-use super::epilogue::{Epilogue, Produced};
-use super::storage::State;
-use super::transposition::Transposition;
+use super::fusion::{self, Extent};
+use super::storage::Storage;
 use super::view::View;
+use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
 use crate::base::word::Word;
 use crate::device::Device;
-use crate::engine::launch::Launch;
-use crate::engine::pool::Buffer;
-use crate::kernels::expr::Expr;
+use crate::kernels::expr::{BinaryOp, Expr, Term, TermId, UnaryOp};
 use smallvec::SmallVec;
-use std::cmp::Ordering;
-use std::sync::Arc;
 
-/// An elementwise computation over the elements of `shape` in row-major order.
-#[derive(Clone)]
+/// An elementwise operation over the elements of `shape` in row-major order. Its operands may be expressions that have
+/// not run either: what becomes one kernel is decided when a result is needed.
 pub(crate) struct Expression {
+    /// Its inputs are the operands.
     pub(super) expr: Expr,
-    /// Broadcast to `shape`. Each is computed already, or is a product.
-    pub(super) inputs: SmallVec<[View; 4]>,
+    /// Broadcast to `shape`.
+    pub(super) operands: SmallVec<[View; 3]>,
     pub(super) scalars: SmallVec<[Word; 4]>,
     pub(super) shape: Shape,
+    /// The size of the kernel, if everything below is fused into it.
+    pub(super) extent: Extent,
 }
 
 impl Expression {
     /// Whether every element is the same number, whatever the shape.
     pub(super) fn is_constant(&self) -> bool {
-        matches!(self.expr, Expr::Scalar(..))
+        matches!(self.expr.terms(), [Term::Scalar(..)])
     }
 
-    /// Launches the kernel of the expression, or the kernel of a product among its inputs.
-    pub(super) fn compute(&self, device: &Device) -> Result<Buffer> {
-        let mut products = (0..self.inputs.len()).filter(|&i| self.inputs[i].is_product());
-        let Some(product) = products.next() else { return self.compute_elements(device) };
-        let others: SmallVec<[usize; 4]> = products.collect();
-        let ready =
-            others.into_iter().try_fold(true, |ready, i| Ok::<_, Error>(ready & self.inputs[i].run_product()?))?;
-        if ready && let Some(result) = self.finish_product(product)? {
-            return Ok(result);
+    /// Returns the expression of a tensor's elements in row-major order.
+    pub(super) fn of(tensor: &View) -> Result<Expression> {
+        let mut builder = ExpressionBuilder::new(tensor.shape().clone());
+        builder.tensor(tensor, "elementwise")?;
+        Ok(builder.expression())
+    }
+}
+
+/// Records an elementwise operation: the terms of its expression, in the order in which they are computed.
+pub(crate) struct ExpressionBuilder {
+    expr: Expr,
+    operands: SmallVec<[View; 3]>,
+    scalars: SmallVec<[Word; 4]>,
+    shape: Shape,
+    extent: Extent,
+}
+
+impl ExpressionBuilder {
+    /// Starts an expression over the elements of `shape`.
+    pub fn new(shape: Shape) -> Self {
+        ExpressionBuilder {
+            expr: Expr::default(),
+            operands: SmallVec::new(),
+            scalars: SmallVec::new(),
+            shape,
+            extent: Extent::default(),
         }
-        // The products have run. Some may have left an expression.
-        self.again()?.compute(device)
     }
 
-    /// Computes the expression as the epilogue of the input `product`. If that is impossible, the product runs alone,
-    /// and this returns `None`.
-    fn finish_product(&self, product: usize) -> Result<Option<Buffer>> {
-        let View { storage, dtype, .. } = &self.inputs[product];
-        let others: SmallVec<[&View; 4]> =
-            self.inputs.iter().enumerate().filter(|(i, _)| *i != product).map(|(_, input)| input).collect();
-        let mut state = storage.0.lock();
-        let State::Product(producer) = &*state else { return Ok(None) };
-        if others.iter().any(|other| Arc::ptr_eq(&other.storage, storage)) {
-            state.run_product()?;
-            return Ok(None);
-        }
-        let sum = Expr::Input(others.len(), producer.accumulator());
-        let inputs: Vec<Expr> = (0..self.inputs.len())
-            .map(|i| match i.cmp(&product) {
-                // Rounded as memory would round it.
-                Ordering::Equal if sum.dtype() != *dtype => Expr::Cast(*dtype, sum.clone().into()),
-                Ordering::Equal => sum.clone(),
-                Ordering::Less => Expr::Input(i, self.inputs[i].dtype),
-                Ordering::Greater => Expr::Input(i - 1, self.inputs[i].dtype),
-            })
-            .collect();
-        let scalars: Vec<usize> = (0..self.scalars.len()).collect();
-        let epilogue = Epilogue {
-            expr: self.expr.over(&inputs, &scalars),
-            inputs: others,
-            scalars: &self.scalars,
-            shape: &self.shape,
-            // If this expression has the only handle, nobody else can ask for the product while its state is locked.
-            kept: (Arc::strong_count(storage) > 1).then_some(*dtype),
+    /// Adds the element of a tensor, broadcast to the shape.
+    pub fn tensor(&mut self, tensor: &impl AsRef<View>, op: &'static str) -> Result<TermId> {
+        let tensor = tensor.as_ref();
+        check_computes(&tensor.device, tensor.dtype)?;
+        let layout = match tensor.shape() == &self.shape {
+            true => tensor.layout.clone(),
+            false => tensor.layout.broadcast_to(&self.shape, op)?,
         };
-        match producer.produce(Some(&epilogue))? {
-            Produced::Finished { result, kept } => {
-                if let Some(kept) = kept {
-                    *state = State::Buffer(Arc::new(kept));
-                }
-                Ok(Some(result))
+        let view = tensor.with_layout(layout);
+        let known = self.operands.iter().position(|known| known.is_same(&view));
+        let operand = match known {
+            Some(operand) => operand,
+            None => {
+                self.extent = fusion::make_room(&self.operands, self.extent, &view)?;
+                self.operands.push(view);
+                self.operands.len() - 1
             }
-            product => {
-                *state = State::produced(product)?;
-                Ok(None)
-            }
-        }
+        };
+        Ok(self.expr.input(operand, tensor.dtype))
     }
 
-    /// Launches the kernel of an expression over buffers.
-    fn compute_elements(&self, device: &Device) -> Result<Buffer> {
-        let output = allocate(&self.shape, self.expr.dtype(), device, "elementwise")?;
-        let elements = checked_elements(&self.shape, "elementwise")?;
-        if elements == 0 {
-            return Ok(output);
-        }
-        if self.copies()
-            && device.tuning().copy.tiles
-            && let [input] = &self.inputs[..]
-            && let Some(Transposition { kernel, parameters, groups }) = Transposition::new(input)
-        {
-            device.runtime().run(Launch { kernel, buffers: &[&*input.buffer()?, &output], parameters, groups })?;
-            return Ok(output);
-        }
-        let (kernel, inputs, parameters) = self.plan(elements, device)?;
-        let buffers: Vec<_> = inputs.iter().map(View::buffer).collect::<Result<_>>()?;
-        let mut bindings: Vec<&Buffer> = buffers.iter().map(|buffer| &**buffer).collect();
-        bindings.push(&output);
-        let groups = elements.div_ceil(kernel.elements_per_group());
-        device.runtime().run(Launch { kernel, buffers: &bindings, parameters, groups })?;
-        Ok(output)
+    /// Adds a number.
+    pub fn scalar(&mut self, word: Word) -> TermId {
+        self.extent.words += word.dtype.parts() as u8;
+        self.scalars.push(word);
+        self.expr.scalar(self.scalars.len() - 1, word.dtype)
     }
 
-    /// Whether this is only a copy.
-    pub(super) fn copies(&self) -> bool {
-        matches!(self.expr, Expr::Input(..))
+    /// Adds the element's place in the output, as `u32`.
+    pub fn index(&mut self) -> TermId {
+        self.expr.push(Term::Index)
+    }
+
+    pub fn unary(&mut self, op: UnaryOp, x: TermId) -> TermId {
+        self.expr.unary(op, x)
+    }
+
+    pub fn binary(&mut self, op: BinaryOp, a: TermId, b: TermId) -> TermId {
+        self.expr.binary(op, a, b)
+    }
+
+    pub fn select(&mut self, condition: TermId, yes: TermId, no: TermId) -> TermId {
+        self.expr.select(condition, yes, no)
+    }
+
+    /// Adds a conversion, unless the term has the dtype already.
+    pub fn cast(&mut self, dtype: DType, x: TermId) -> TermId {
+        self.expr.cast(dtype, x)
+    }
+
+    /// Returns the tensor of the values of the last term. It is computed when it is needed.
+    pub fn finish<T: From<View>>(self, result: TermId, device: &Device, op: &'static str) -> Result<T> {
+        debug_assert_eq!(result, self.expr.result(), "the result is the last term");
+        checked_elements(&self.shape, op)?;
+        let (shape, dtype) = (self.shape.clone(), self.expr.dtype());
+        check_computes(device, dtype)?;
+        let view = View::of_storage(Storage::expression(self.expression()), shape, dtype, device);
+        if !device.runtime().fuses() {
+            view.buffer()?;
+        }
+        Ok(view.into())
+    }
+
+    fn expression(self) -> Expression {
+        let ExpressionBuilder { expr, operands, scalars, shape, extent } = self;
+        let operations = extent.operations + expr.operations() as u8;
+        Expression { expr, operands, scalars, shape, extent: Extent { operations, ..extent } }
+    }
+}
+
+/// Fails if a device cannot compute with elements of a dtype: now, not when the result is asked for.
+fn check_computes(device: &Device, dtype: DType) -> Result<()> {
+    match dtype.requires().missing_from(&device.info().features) {
+        Some(feature) => Err(Error::Unsupported { feature: feature.into(), device: device.to_string() }),
+        None => Ok(()),
     }
 }

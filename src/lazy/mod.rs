@@ -1,17 +1,19 @@
 //! Computations that are deferred until somebody needs them: expressions, their fusion, products and their epilogues.
 
 mod copy;
+mod cost;
 mod epilogue;
 mod expression;
 mod fusion;
 mod planning;
+mod run;
 mod storage;
 mod transfer;
 mod transposition;
 mod view;
 
 pub(crate) use epilogue::{Epilogue, Produced, Producer};
-pub(crate) use fusion::Fusion;
+pub(crate) use expression::ExpressionBuilder;
 pub(crate) use storage::Storage;
 pub(crate) use transfer::Transfer;
 pub(crate) use view::View;

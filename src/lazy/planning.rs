@@ -1,60 +1,91 @@
 //! How an expression is laid out for its kernel: it merges axes, and reads four elements at a time if possible.
 
-use super::expression::Expression;
+use super::fusion::Fused;
 use super::view::View;
 use crate::base::error::{Error, Result};
 use crate::base::layout::collapse_all;
-use crate::base::shape::Dims;
+use crate::base::shape::{Dims, checked_elements};
 use crate::device::Device;
+use crate::engine::plan_cache::{Plan, PlanKey};
+use crate::engine::pool::Buffer;
 use crate::kernels::elementwise::{Elementwise, InputLayout, Parameters};
 use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
 
-impl Expression {
-    /// Returns the kernel, its inputs and its parameters.
-    pub(super) fn plan(
-        &self,
-        elements: usize,
-        device: &Device,
-    ) -> Result<(Elementwise, SmallVec<[View; 4]>, Parameters)> {
-        let mut inputs = self.inputs.clone();
-        loop {
-            let strided: SmallVec<[usize; 4]> = (0..inputs.len()).filter(|&i| is_strided(&inputs[i])).collect();
-            let views: Vec<&[isize]> = strided.iter().map(|&i| inputs[i].strides()).collect();
-            let (lengths, strides) =
-                if views.is_empty() { Default::default() } else { collapse_all(&self.shape, &views) };
-            let mut layouts: SmallVec<[InputLayout; 4]> = inputs.iter().map(|_| InputLayout::Contiguous).collect();
-            for (&i, strides) in strided.iter().zip(&strides) {
-                layouts[i] = strided_layout(&inputs[i], &lengths, strides);
-            }
-            let config = Elementwise {
-                expr: self.expr.clone(),
-                inputs: inputs.iter().zip(&layouts).map(|(input, &layout)| (input.dtype, layout)).collect(),
-                rank: lengths.len(),
-                scalars: self.scalars.iter().map(|word| word.dtype).collect(),
-                quads: match device.tuning().loads.several {
-                    true => Elementwise::fours(&self.expr, inputs.iter().map(|input| input.dtype)),
-                    false => 1,
-                },
-            };
-            if device.takes(&config) {
-                let mut strides = strides.into_iter();
-                let views = inputs.iter().zip(&layouts).map(|(input, layout)| match layout {
-                    InputLayout::Contiguous => Strided { offset: input.layout.offset / 4, strides: Dims::new() },
-                    _ => Strided { offset: input.layout.offset, strides: strides.next().unwrap_or_default() },
-                });
-                let inputs_at = views.collect();
-                let scalars = self.scalars.iter().copied().collect();
-                let parameters = Parameters { count: elements, lengths, inputs: inputs_at, scalars };
-                return Ok((config, inputs, parameters));
+impl Fused {
+    /// Launches the kernel of the expression, which has elements. The outputs are the result's buffer, then those of
+    /// the terms that are kept.
+    pub(super) fn launch(&mut self, outputs: &[&Buffer], device: &Device) -> Result<()> {
+        let plan = loop {
+            if let Some(plan) = device.runtime().plans().get(self.key(), || self.plan(device))? {
+                break plan;
             }
             // There are too many strides for one launch. A copy of one input in order needs none.
-            let Some(&last) = strided.last().filter(|_| !self.copies()) else {
-                let feature = format!("an elementwise operation over {} axes that do not merge", lengths.len());
+            let Some(last) = self.inputs.iter().rposition(is_strided).filter(|_| !self.copies()) else {
+                let feature = format!("an elementwise operation over shape {}, whose axes do not merge", self.shape);
                 return Err(Error::Unsupported { feature, device: device.to_string() });
             };
-            inputs[last] = inputs[last].copied()?;
+            self.inputs[last] = self.inputs[last].copied()?;
+        };
+        let mut parameters = plan.parameters.clone();
+        for (at, input) in parameters.inputs.iter_mut().zip(&self.inputs) {
+            at.offset = if is_strided(input) { input.layout.offset } else { input.layout.offset / 4 };
         }
+        parameters.scalars = self.scalars.iter().copied().collect();
+        let buffers: SmallVec<[_; 8]> = self.inputs.iter().map(View::buffer).collect::<Result<_>>()?;
+        let buffers: SmallVec<[&Buffer; 12]> =
+            buffers.iter().map(|buffer| &**buffer).chain(outputs.iter().copied()).collect();
+        device.runtime().run_plan(&plan, &buffers, parameters)
+    }
+
+    /// Returns everything that the plan depends on.
+    fn key(&self) -> PlanKey {
+        let mut key = PlanKey::new();
+        key.extend([self.expr.terms().len() as u64, self.kept.len() as u64, self.shape.rank() as u64]);
+        key.extend(self.expr.terms().iter().map(|term| term.code()));
+        key.extend(self.kept.iter().map(|kept| kept.term.index() as u64));
+        key.extend(self.shape.iter().map(|&length| length as u64));
+        for input in &self.inputs {
+            key.push(input.dtype as u64 | (input.layout.offset as u64 % 4) << 8);
+            key.extend(input.strides().iter().map(|&stride| stride as u64));
+        }
+        key
+    }
+
+    /// Plans the launch, but for offsets and numbers. Returns `None` if the strides do not fit a parameter block.
+    fn plan(&self, device: &Device) -> Result<Option<Plan<Elementwise>>> {
+        let inputs = &self.inputs;
+        let strided: SmallVec<[usize; 4]> = (0..inputs.len()).filter(|&i| is_strided(&inputs[i])).collect();
+        let views: Vec<&[isize]> = strided.iter().map(|&i| inputs[i].strides()).collect();
+        let (lengths, strides) = if views.is_empty() { Default::default() } else { collapse_all(&self.shape, &views) };
+        let mut layouts: SmallVec<[InputLayout; 4]> = inputs.iter().map(|_| InputLayout::Contiguous).collect();
+        for (&i, strides) in strided.iter().zip(&strides) {
+            layouts[i] = strided_layout(&inputs[i], &lengths, strides);
+        }
+        let kernel = Elementwise {
+            expr: self.expr.clone(),
+            kept: self.kept.iter().map(|kept| kept.term).collect(),
+            inputs: inputs.iter().zip(&layouts).map(|(input, &layout)| (input.dtype, layout)).collect(),
+            rank: lengths.len(),
+            scalars: self.scalars.iter().map(|word| word.dtype).collect(),
+            quads: match device.tuning().loads.several {
+                true => Elementwise::fours(&self.expr, inputs.iter().map(|input| input.dtype)),
+                false => 1,
+            },
+        };
+        if !device.takes(&kernel) {
+            return Ok(None);
+        }
+        let mut strides = strides.into_iter();
+        let views = layouts.iter().map(|layout| match layout {
+            InputLayout::Contiguous => Strided { offset: 0, strides: Dims::new() },
+            _ => Strided { offset: 0, strides: strides.next().unwrap_or_default() },
+        });
+        let count = checked_elements(&self.shape, "elementwise")?;
+        let scalars = self.scalars.iter().copied().collect();
+        let parameters = Parameters { count, lengths, inputs: views.collect(), scalars };
+        let groups = count.div_ceil(kernel.elements_per_group());
+        device.runtime().plan(kernel, parameters, groups).map(Some)
     }
 }
 

@@ -11,14 +11,12 @@ use std::sync::Arc;
 
 pub(super) enum State {
     Buffer(Arc<Buffer>),
-    /// Not computed yet. The first expression that uses it copies it. For a second use it is computed, so that nothing
-    /// is computed more than twice.
+    /// Not computed yet. `computed` is true if a kernel has computed it for another result, and has not stored it.
     Expression {
-        expression: Box<Expression>,
-        fused: bool,
+        expression: Arc<Expression>,
+        computed: bool,
     },
-    /// Not computed yet. It stays an input of the expressions that use it in its order. The first of them that is
-    /// computed becomes the epilogue of its kernel.
+    /// Not computed yet. The first expression over its elements that is computed becomes the epilogue of its kernel.
     Product(Box<dyn Producer>),
 }
 
@@ -36,11 +34,26 @@ impl Storage {
     pub fn product(producer: impl Producer + 'static) -> Self {
         Storage(Mutex::new(State::Product(Box::new(producer))))
     }
+
+    pub fn memory_kind(&self) -> MemoryKind {
+        match &*self.0.lock() {
+            State::Buffer(buffer) => buffer.kind(),
+            State::Expression { .. } | State::Product(_) => MemoryKind::Device,
+        }
+    }
+
+    /// Notes that a kernel has stored the elements of an expression.
+    pub(super) fn keep(&self, buffer: Buffer) {
+        let mut state = self.0.lock();
+        if let State::Expression { .. } = &*state {
+            *state = State::Buffer(Arc::new(buffer));
+        }
+    }
 }
 
 impl State {
     pub(super) fn expression(expression: Expression) -> State {
-        State::Expression { expression: Box::new(expression), fused: false }
+        State::Expression { expression: Arc::new(expression), computed: false }
     }
 
     /// Runs a product that has not run yet. What its kernel does not do becomes an expression.
@@ -63,14 +76,5 @@ impl State {
             }
         }
         Ok(State::expression(Expression::of(&product)?))
-    }
-}
-
-impl Storage {
-    pub fn memory_kind(&self) -> MemoryKind {
-        match &*self.0.lock() {
-            State::Buffer(buffer) => buffer.kind(),
-            State::Expression { .. } | State::Product(_) => MemoryKind::Device,
-        }
     }
 }

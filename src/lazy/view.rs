@@ -1,6 +1,6 @@
 //! [`View`]: the elements of a storage, seen through a layout.
 
-use super::expression::Expression;
+use super::run::compute;
 use super::storage::{State, Storage};
 use crate::backend::info::MemoryKind;
 use crate::base::dtype::DType;
@@ -81,7 +81,8 @@ impl View {
             match &*state {
                 State::Buffer(buffer) => return Ok(buffer.clone()),
                 State::Expression { expression, .. } => {
-                    *state = State::Buffer(Arc::new(expression.compute(&self.device)?));
+                    let buffer = compute(&expression.clone(), &self.device)?;
+                    *state = State::Buffer(Arc::new(buffer));
                 }
                 State::Product(_) => state.run_product()?,
             }
@@ -94,32 +95,11 @@ impl View {
             State::Product(producer) => producer.elements(),
             _ => return false,
         };
-        elements == self.elem_count() && self.layout.is_contiguous() && self.layout.offset == 0
-    }
-
-    /// Runs a product that has not run yet. Returns whether there is a buffer now.
-    pub(super) fn run_product(&self) -> Result<bool> {
-        let mut state = self.storage.0.lock();
-        state.run_product()?;
-        Ok(matches!(&*state, State::Buffer(_)))
+        self.layout.is_all(elements)
     }
 
     /// Whether both are the same view of the same elements.
     pub(super) fn is_same(&self, other: &View) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage) && self.layout == other.layout
-    }
-
-    /// Returns the pending expression, if it can be copied into one over `shape`.
-    pub(super) fn fusible(&self, shape: &Shape) -> Option<Expression> {
-        let mut state = self.storage.0.lock();
-        let State::Expression { expression, fused } = &mut *state else { return None };
-        if expression.is_constant() {
-            return Some((**expression).clone());
-        }
-        let same = expression.shape == *shape
-            && self.layout.shape == *shape
-            && self.layout.is_contiguous()
-            && self.layout.offset == 0;
-        (same && !std::mem::replace(fused, true)).then(|| (**expression).clone())
     }
 }

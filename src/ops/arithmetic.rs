@@ -4,8 +4,8 @@ use super::TensorOrScalar;
 use crate::base::error::{Error, Result};
 use crate::base::number::Number;
 use crate::base::word::Word;
-use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
-use crate::lazy::Fusion;
+use crate::kernels::expr::{BinaryOp, Domain, UnaryOp};
+use crate::lazy::ExpressionBuilder;
 use crate::tensor::Tensor;
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Shl, Shr, Sub};
 
@@ -26,12 +26,13 @@ impl Tensor {
     /// for `bool`.
     pub fn affine(&self, scale: f64, shift: f64) -> Result<Tensor> {
         Domain::Numbers.check(self.dtype(), "affine")?;
-        let mut fusion = Fusion::new(self.shape().clone());
-        let x = fusion.tensor(self, "affine")?;
-        let scale = fusion.scalar(Word::of(scale, self.dtype(), "affine")?);
-        let shift = fusion.scalar(Word::of(shift, self.dtype(), "affine")?);
-        let scaled = Expr::Binary(BinaryOp::Mul, x.into(), scale.into());
-        fusion.finish(Expr::Binary(BinaryOp::Add, scaled.into(), shift.into()), self.device(), "affine")
+        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let x = builder.tensor(self, "affine")?;
+        let scale = builder.scalar(Word::of(scale, self.dtype(), "affine")?);
+        let shift = builder.scalar(Word::of(shift, self.dtype(), "affine")?);
+        let scaled = builder.binary(BinaryOp::Mul, x, scale);
+        let y = builder.binary(BinaryOp::Add, scaled, shift);
+        builder.finish(y, self.device(), "affine")
     }
 
     /// Returns each element, limited to at least `low` and at most `high`.
@@ -45,12 +46,13 @@ impl Tensor {
 
     fn clamped(&self, low: Number, high: Number, op: &'static str) -> Result<Tensor> {
         Domain::Numbers.check(self.dtype(), op)?;
-        let mut fusion = Fusion::new(self.shape().clone());
-        let x = fusion.tensor(self, op)?;
-        let low = fusion.scalar(Word::of(low, self.dtype(), op)?);
-        let high = fusion.scalar(Word::of(high, self.dtype(), op)?);
-        let raised = Expr::Binary(BinaryOp::Maximum, x.into(), low.into());
-        fusion.finish(Expr::Binary(BinaryOp::Minimum, raised.into(), high.into()), self.device(), op)
+        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let x = builder.tensor(self, op)?;
+        let low = builder.scalar(Word::of(low, self.dtype(), op)?);
+        let high = builder.scalar(Word::of(high, self.dtype(), op)?);
+        let raised = builder.binary(BinaryOp::Maximum, x, low);
+        let y = builder.binary(BinaryOp::Minimum, raised, high);
+        builder.finish(y, self.device(), op)
     }
 
     /// Returns each element, limited to at least -1 and at most 1.
@@ -61,7 +63,17 @@ impl Tensor {
         self.clamped(Number::Integer(-1), Number::Integer(1), "hardtanh")
     }
 
-    /// Returns each float to the power of a number; see [`pow`](Self::pow).
+    /// Returns each float to the power of a number; see [`pow`](Self::pow). As in PyTorch, these powers are other
+    /// functions, which are faster and more exact:
+    ///
+    /// | exponent | function |
+    /// |---|---|
+    /// | 1 | `x` |
+    /// | 2 | [`sqr`](Self::sqr) |
+    /// | 3 | `x sqr(x)` |
+    /// | 0.5 | [`sqrt`](Self::sqrt): NaN for negative infinity |
+    /// | -0.5 | [`rsqrt`](Self::rsqrt) |
+    /// | -1 | [`recip`](Self::recip) |
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -75,7 +87,16 @@ impl Tensor {
     /// [`Error::UnsupportedDType`] for integers and `bool`.
     pub fn powf(&self, exponent: f64) -> Result<Tensor> {
         Domain::Floats.check(self.dtype(), "powf")?;
-        self.with_number(exponent, false, BinaryOp::Pow, "powf")
+        let unary = |function| self.unary(function, "powf");
+        match exponent {
+            1.0 => Ok(self.clone()),
+            2.0 => unary(UnaryOp::Sqr),
+            3.0 => self.binary((&unary(UnaryOp::Sqr)?).into(), BinaryOp::Mul, "powf"),
+            0.5 => unary(UnaryOp::Sqrt),
+            -0.5 => unary(UnaryOp::Rsqrt),
+            -1.0 => unary(UnaryOp::Recip),
+            _ => self.with_number(exponent, false, BinaryOp::Pow, "powf"),
+        }
     }
 
     /// Returns `x` for positive numbers, else `slope x`.
@@ -150,26 +171,29 @@ impl Tensor {
                 shape = shape.broadcast_with(other.shape(), OP)?;
             }
         }
-        let mut fusion = Fusion::new(shape);
-        let (start, end) = (fusion.tensor(self, OP)?, fusion.tensor(end, OP)?);
-        let mut number = |number: Number| Ok(fusion.scalar(Word::of(number, self.dtype(), OP)?));
-        let [half, one] = [number(0.5.into())?, number(1.into())?];
+        let mut builder = ExpressionBuilder::new(shape);
+        let (start, end) = (builder.tensor(self, OP)?, builder.tensor(end, OP)?);
+        let number = |number: Number| Word::of(number, self.dtype(), OP);
+        let [half, one] = [number(0.5.into())?, number(1.into())?].map(|word| builder.scalar(word));
         let weight = match weight {
-            TensorOrScalar::Tensor(weight) => fusion.tensor(weight, OP)?,
-            TensorOrScalar::Scalar(weight) => number(weight)?,
+            TensorOrScalar::Tensor(weight) => builder.tensor(weight, OP)?,
+            TensorOrScalar::Scalar(weight) => builder.scalar(number(weight)?),
         };
-        let binary = |op, a: &Expr, b: &Expr| Expr::Binary(op, a.clone().into(), b.clone().into());
-        let select = |c: Expr, a: &Expr, b: Expr| Expr::Select(c.into(), a.clone().into(), b.into());
-        let distance = binary(BinaryOp::Sub, &end, &start);
-        let from_start = binary(BinaryOp::Add, &start, &binary(BinaryOp::Mul, &distance, &weight));
-        let rest = binary(BinaryOp::Sub, &one, &weight);
-        let from_end = binary(BinaryOp::Sub, &end, &binary(BinaryOp::Mul, &distance, &rest));
+        let distance = builder.binary(BinaryOp::Sub, end, start);
+        let from_start = builder.binary(BinaryOp::Mul, distance, weight);
+        let from_start = builder.binary(BinaryOp::Add, start, from_start);
+        let rest = builder.binary(BinaryOp::Sub, one, weight);
+        let from_end = builder.binary(BinaryOp::Mul, distance, rest);
+        let from_end = builder.binary(BinaryOp::Sub, end, from_end);
         // Computed from the nearer end, which is rounded less.
-        let between = select(binary(BinaryOp::Lt, &weight, &half), &from_start, from_end);
+        let near_start = builder.binary(BinaryOp::Lt, weight, half);
+        let between = builder.select(near_start, from_start, from_end);
         // At one end the other end does not count, even if it is infinite or NaN.
-        let at_start = Expr::Unary(UnaryOp::LogicalNot, weight.clone().into());
-        let lerp = select(at_start, &start, select(binary(BinaryOp::Eq, &weight, &one), &end, between));
-        fusion.finish(lerp, self.device(), OP)
+        let at_end = builder.binary(BinaryOp::Eq, weight, one);
+        let after_start = builder.select(at_end, end, between);
+        let at_start = builder.unary(UnaryOp::LogicalNot, weight);
+        let lerp = builder.select(at_start, start, after_start);
+        builder.finish(lerp, self.device(), OP)
     }
 
     /// Returns `x` for positive numbers, else `alpha (exp(x) - 1)`. D. Clevert and others, "Fast and Accurate Deep

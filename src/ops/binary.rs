@@ -4,8 +4,8 @@ use super::TensorOrScalar;
 use crate::base::error::Result;
 use crate::base::number::Number;
 use crate::base::word::Word;
-use crate::kernels::expr::{BinaryOp, Expr};
-use crate::lazy::Fusion;
+use crate::kernels::expr::BinaryOp;
+use crate::lazy::ExpressionBuilder;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -25,20 +25,22 @@ impl Tensor {
         op: &'static str,
     ) -> Result<Tensor> {
         function.domain().check(self.dtype(), op)?;
-        let mut fusion = Fusion::new(self.shape().clone());
-        let x = fusion.tensor(self, op)?;
-        let number = fusion.scalar(Word::of(number, self.dtype(), op)?);
+        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let x = builder.tensor(self, op)?;
+        let number = builder.scalar(Word::of(number, self.dtype(), op)?);
         let (a, b) = if reversed { (number, x) } else { (x, number) };
-        fusion.finish(Expr::Binary(function, a.into(), b.into()), self.device(), op)
+        let y = builder.binary(function, a, b);
+        builder.finish(y, self.device(), op)
     }
 
     fn with_tensor(&self, rhs: &Tensor, function: BinaryOp, op: &'static str) -> Result<Tensor> {
         self.check_same_device(rhs, op)?;
         self.check_same_dtype(rhs, op)?;
         function.domain().check(self.dtype(), op)?;
-        let mut fusion = Fusion::new(self.shape().broadcast_with(rhs.shape(), op)?);
-        let (a, b) = (fusion.tensor(self, op)?, fusion.tensor(rhs, op)?);
-        fusion.finish(Expr::Binary(function, a.into(), b.into()), self.device(), op)
+        let mut builder = ExpressionBuilder::new(self.shape().broadcast_with(rhs.shape(), op)?);
+        let (a, b) = (builder.tensor(self, op)?, builder.tensor(rhs, op)?);
+        let y = builder.binary(function, a, b);
+        builder.finish(y, self.device(), op)
     }
 }
 

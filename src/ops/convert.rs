@@ -2,8 +2,7 @@
 
 use crate::base::dtype::DType;
 use crate::base::error::Result;
-use crate::kernels::expr::Expr;
-use crate::lazy::Fusion;
+use crate::lazy::ExpressionBuilder;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -26,8 +25,9 @@ impl Tensor {
         if self.dtype() == dtype {
             return Ok(self.clone());
         }
-        let mut fusion = Fusion::new(self.shape().clone());
-        let x = fusion.tensor(self, "to_dtype")?;
-        fusion.finish(Expr::Cast(dtype, x.into()), self.device(), "to_dtype")
+        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let x = builder.tensor(self, "to_dtype")?;
+        let y = builder.cast(dtype, x);
+        builder.finish(y, self.device(), "to_dtype")
     }
 }

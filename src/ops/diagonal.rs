@@ -6,8 +6,8 @@ use crate::base::layout::Layout;
 use crate::base::shape::Shape;
 use crate::base::word::Word;
 use crate::device::Device;
-use crate::kernels::expr::{BinaryOp, Expr};
-use crate::lazy::Fusion;
+use crate::kernels::expr::{BinaryOp, TermId};
+use crate::lazy::ExpressionBuilder;
 use crate::tensor::Tensor;
 
 /// Returns the row and the column where a diagonal begins.
@@ -57,17 +57,19 @@ impl Tensor {
         let [.., rows, columns] = *self.dims() else {
             return Err(Error::RankMismatch { op, expected: "2 or more", shape: self.shape().clone() });
         };
-        let mut fusion = Fusion::new(self.shape().clone());
-        let x = fusion.tensor(self, op)?;
-        let mut number = |n: usize| fusion.argument(Word::new(n as u32));
+        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let x = builder.tensor(self, op)?;
         // Beyond the corners all diagonals are alike.
         let most = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);
         let [down, right] = first_of_diagonal(diagonal.clamp(-most(rows), most(columns)));
-        let (down, right) = (number(down), number(right));
-        let [row, column] = place([rows, columns].map(&mut number));
-        let on_side = binary(side, binary(BinaryOp::Add, column, down), binary(BinaryOp::Add, row, right));
-        let zero = fusion.argument(Word::of(0.0, self.dtype(), op)?);
-        fusion.finish(Expr::Select(on_side.into(), x.into(), zero.into()), self.device(), op)
+        let zero = Word::of(0.0, self.dtype(), op)?;
+        let [down, right, rows, columns] = [down, right, rows, columns].map(|n| builder.scalar(Word::new(n as u32)));
+        let zero = builder.scalar(zero);
+        let [row, column] = place(&mut builder, [rows, columns]);
+        let (below, beside) = (builder.binary(BinaryOp::Add, column, down), builder.binary(BinaryOp::Add, row, right));
+        let on_side = builder.binary(side, below, beside);
+        let y = builder.select(on_side, x, zero);
+        builder.finish(y, self.device(), op)
     }
 
     /// Returns the square matrix with ones on its main diagonal and zeros elsewhere.
@@ -83,12 +85,13 @@ impl Tensor {
     /// [`Error::SizeOverflow`].
     pub fn eye(size: usize, dtype: DType, device: &Device) -> Result<Tensor> {
         const OP: &str = "eye";
-        let mut fusion = Fusion::new(Shape::from((size, size)));
-        let mut number = |word| fusion.argument(word);
-        let [zero, one] = [Word::of(0.0, dtype, OP)?, Word::of(1.0, dtype, OP)?].map(&mut number);
-        let [row, column] = place([size, size].map(|n| number(Word::new(n as u32))));
-        let on_diagonal = binary(BinaryOp::Eq, row, column);
-        fusion.finish(Expr::Select(on_diagonal.into(), one.into(), zero.into()), device, OP)
+        let mut builder = ExpressionBuilder::new(Shape::from((size, size)));
+        let [zero, one] = [Word::of(0.0, dtype, OP)?, Word::of(1.0, dtype, OP)?].map(|word| builder.scalar(word));
+        let sizes = [size, size].map(|n| builder.scalar(Word::new(n as u32)));
+        let [row, column] = place(&mut builder, sizes);
+        let on_diagonal = builder.binary(BinaryOp::Eq, row, column);
+        let y = builder.select(on_diagonal, one, zero);
+        builder.finish(y, device, OP)
     }
 
     /// Returns a matrix with this vector on a diagonal and zeros elsewhere, or the view of a diagonal of this matrix.
@@ -141,12 +144,10 @@ fn diagonal_of(matrix: &Layout, diagonal: isize, op: &'static str) -> Result<Lay
     Ok(Layout { shape: length.into(), strides: [stride].into_iter().collect(), offset: start.offset })
 }
 
-fn binary(function: BinaryOp, a: Expr, b: Expr) -> Expr {
-    Expr::Binary(function, a.into(), b.into())
-}
-
 /// Returns the row and the column of an output element in its matrix, which has these rows and columns.
-fn place([rows, columns]: [Expr; 2]) -> [Expr; 2] {
-    let row = binary(BinaryOp::Rem, binary(BinaryOp::Div, Expr::Index, columns.clone()), rows);
-    [row, binary(BinaryOp::Rem, Expr::Index, columns)]
+fn place(builder: &mut ExpressionBuilder, [rows, columns]: [TermId; 2]) -> [TermId; 2] {
+    let index = builder.index();
+    let row = builder.binary(BinaryOp::Div, index, columns);
+    let row = builder.binary(BinaryOp::Rem, row, rows);
+    [row, builder.binary(BinaryOp::Rem, index, columns)]
 }

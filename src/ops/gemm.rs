@@ -5,8 +5,8 @@ use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
 use crate::base::shape::Shape;
 use crate::base::word::Word;
-use crate::kernels::expr::{BinaryOp, Expr};
-use crate::lazy::Fusion;
+use crate::kernels::expr::BinaryOp;
+use crate::lazy::ExpressionBuilder;
 use crate::tensor::Tensor;
 use std::borrow::Borrow;
 
@@ -368,23 +368,18 @@ pub(super) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shap
     {
         return term.to_dtype(dtype);
     }
-    let mut fusion = Fusion::new(shape.clone());
+    let mut builder = ExpressionBuilder::new(shape.clone());
     let mut sum = None;
     for &(term, factor) in terms {
-        let mut value = fusion.tensor(term, op)?;
-        if value.dtype() != wide {
-            value = Expr::Cast(wide, value.into());
-        }
+        let value = builder.tensor(term, op)?;
+        let mut value = builder.cast(wide, value);
         if factor != 1.0 {
-            let factor = fusion.scalar(Word::of(factor, wide, op)?);
-            value = Expr::Binary(BinaryOp::Mul, value.into(), factor.into());
+            let factor = builder.scalar(Word::of(factor, wide, op)?);
+            value = builder.binary(BinaryOp::Mul, value, factor);
         }
-        sum = Some(match sum {
-            Some(sum) => Expr::Binary(BinaryOp::Add, Box::new(sum), value.into()),
-            None => value,
-        });
+        sum = Some(sum.map_or(value, |sum| builder.binary(BinaryOp::Add, sum, value)));
     }
     let Some(sum) = sum else { return Tensor::zeros(shape, dtype, like.device()) };
-    let rounded = if dtype == wide { sum } else { Expr::Cast(dtype, sum.into()) };
-    fusion.finish(rounded, like.device(), op)
+    let rounded = builder.cast(dtype, sum);
+    builder.finish(rounded, like.device(), op)
 }

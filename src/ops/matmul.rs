@@ -23,6 +23,7 @@ use crate::kernels::parameters::Strided;
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use crate::tuning;
+use smallvec::SmallVec;
 
 const OP: &str = "matmul";
 
@@ -216,7 +217,7 @@ impl Product {
             checked_elements(&matrix.into(), op)?;
         }
         for side in [&self.lhs, &self.rhs] {
-            side.eval()?;
+            side.realize()?;
         }
         Ok(Tensor::from_producer(self, shape, output, &device))
     }
@@ -246,7 +247,7 @@ impl Product {
         let y = allocate(&self.shape(), output, device, self.op)?;
         problem.launch(device, config.clone(), &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], None)?;
         if output == self.output && epilogue.is_none() {
-            return Ok(Produced::Finished { result: y, kept: None });
+            return Ok(Produced::Finished { result: y, kept: Default::default() });
         }
         Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::unfinished)
     }
@@ -322,16 +323,16 @@ impl Product {
     ) -> Result<Option<Produced>> {
         let (device, [_, n, _]) = (self.lhs.device(), self.sizes);
         let Some(epilogue) = epilogue else { return Ok(None) };
-        let (output, kept) = (epilogue.expr.dtype(), epilogue.kept);
+        let output = epilogue.expr.dtype();
+        let kept: SmallVec<[DType; 2]> = epilogue.kept.iter().map(|&term| epilogue.expr.dtype_of(term)).collect();
         let stores = |dtype| config.tile.stores(dtype);
         let planned = epilogue.plan(n, config.tile.stored_together() == 4);
         let Some((part, parameters)) = planned else { return Ok(None) };
         let config = Matmul { output, epilogue: Some(part.into()), ..config.clone() };
         let limits = &device.info().limits;
-        let bindings =
-            if config.tile.has_parts() { 5 } else { 3 } + epilogue.inputs.len() + usize::from(kept.is_some());
+        let bindings = if config.tile.has_parts() { 5 } else { 3 } + epilogue.inputs.len() + kept.len();
         let fits = stores(output)
-            && kept.is_none_or(stores)
+            && kept.iter().copied().all(stores)
             && config.row(n) == n
             && device.takes(&config)
             && bindings <= limits.max_bindings as usize;
@@ -341,7 +342,8 @@ impl Product {
         let inputs: Vec<_> = epilogue.inputs.iter().map(|input| input.buffer()).collect::<Result<_>>()?;
         let (lhs, rhs) = (self.lhs.buffer()?, self.rhs.buffer()?);
         let result = allocate(&self.shape(), output, device, self.op)?;
-        let kept = kept.map(|dtype| allocate(&self.shape(), dtype, device, self.op)).transpose()?;
+        let kept: SmallVec<[Buffer; 2]> =
+            kept.into_iter().map(|dtype| allocate(&self.shape(), dtype, device, self.op)).collect::<Result<_>>()?;
         let mut buffers = vec![&*lhs, &*rhs];
         buffers.extend(inputs.iter().map(|input| &**input));
         buffers.push(&result);

@@ -8,11 +8,11 @@ use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Dims};
 use crate::base::word::Word;
 use crate::engine::launch::Launch;
-use crate::kernels::expr::{BinaryOp, Domain, Expr, UnaryOp};
+use crate::kernels::expr::{BinaryOp, Domain, UnaryOp};
 use crate::kernels::normalize::{ChannelParameters, Held, Normalize, NormalizeOp, Parameters};
 use crate::kernels::parameters::Strided;
 use crate::kernels::workgroup::Team;
-use crate::lazy::{Fusion, allocate};
+use crate::lazy::{ExpressionBuilder, allocate};
 use crate::tensor::Tensor;
 use std::ops::Range;
 
@@ -264,26 +264,28 @@ impl Tensor {
         let mut column = Dims::from_slice(&[channels]);
         column.resize(self.rank() - 1, 1);
         let vector = |vector: &Tensor| vector.reshape(column.clone());
-        let binary = |op, a: Expr, b: Expr| Expr::Binary(op, a.into(), b.into());
-
-        let mut fusion = Fusion::new(column.clone().into());
-        let variance = fusion.tensor(&vector(variance)?, OP)?;
         let wide = self.dtype().widened();
-        let eps = fusion.scalar(Word::of(eps, wide, OP)?);
-        let shifted = binary(BinaryOp::Add, Expr::Cast(wide, variance.into()), eps);
-        let mut scale = Expr::Unary(UnaryOp::Rsqrt, shifted.into());
-        if let Some(weight) = weight {
-            let weight = fusion.tensor(&vector(weight)?, OP)?;
-            scale = binary(BinaryOp::Mul, Expr::Cast(wide, weight.into()), scale);
-        }
-        let scale: Tensor = fusion.finish(scale, self.device(), OP)?;
 
-        let mut fusion = Fusion::new(self.shape().clone());
-        let [x, mean] =
-            [fusion.tensor(self, OP)?, fusion.tensor(&vector(mean)?, OP)?].map(|value| Expr::Cast(wide, value.into()));
-        let scale = fusion.tensor(&scale, OP)?;
-        let scaled = binary(BinaryOp::Mul, binary(BinaryOp::Sub, x, mean), scale);
-        let scaled = fusion.finish(scaled, self.device(), OP)?;
+        let mut builder = ExpressionBuilder::new(column.clone().into());
+        let variance = builder.tensor(&vector(variance)?, OP)?;
+        let variance = builder.cast(wide, variance);
+        let eps = builder.scalar(Word::of(eps, wide, OP)?);
+        let shifted = builder.binary(BinaryOp::Add, variance, eps);
+        let mut scale = builder.unary(UnaryOp::Rsqrt, shifted);
+        if let Some(weight) = weight {
+            let weight = builder.tensor(&vector(weight)?, OP)?;
+            let weight = builder.cast(wide, weight);
+            scale = builder.binary(BinaryOp::Mul, weight, scale);
+        }
+        let scale: Tensor = builder.finish(scale, self.device(), OP)?;
+
+        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let [x, mean] = [self, &vector(mean)?].map(|tensor| builder.tensor(tensor, OP));
+        let [x, mean] = [x?, mean?].map(|value| builder.cast(wide, value));
+        let scale = builder.tensor(&scale, OP)?;
+        let centred = builder.binary(BinaryOp::Sub, x, mean);
+        let scaled = builder.binary(BinaryOp::Mul, centred, scale);
+        let scaled = builder.finish(scaled, self.device(), OP)?;
         let bias = bias.map(vector).transpose()?;
         let terms: Vec<(&Tensor, f64)> = [&scaled].into_iter().chain(&bias).map(|term| (term, 1.0)).collect();
         weighted_sum(&terms, self, self.shape(), OP)

@@ -40,7 +40,7 @@ fn round(x: &Tensor) -> Result<Tensor> {
 /// Returns a tensor rounded to `bf16`, and the rest, rounded in the same way.
 fn parts(x: &Tensor) -> Result<[Tensor; 2]> {
     let first = x.to_dtype(DType::BF16)?;
-    first.eval()?;
+    first.realize()?;
     let rest = x.sub(&first.to_dtype(DType::F32)?)?.to_dtype(DType::BF16)?;
     Ok([first, rest])
 }

@@ -41,8 +41,8 @@ impl Tensor {
             return Ok(self);
         }
         // While they are pending, `src` and `indexes` may hold these elements, which would then be copied.
-        src.eval()?;
-        indexes.eval()?;
+        src.realize()?;
+        indexes.realize()?;
         let target = self.held_in_order(OP)?;
         let marks = Tensor::zeros(target.shape(), DType::U32, target.device())?;
         let (src, marks) = (Some(&src), Some(&marks));
@@ -158,8 +158,8 @@ impl Tensor {
             return Ok(self);
         }
         // While they are pending, `src` and `indexes` may hold these elements, which would then be copied.
-        src.eval()?;
-        indexes.eval()?;
+        src.realize()?;
+        indexes.realize()?;
         let dtype = self.dtype();
         if op.follows_chains(dtype) {
             return self.combined_along_chains(op, indexes, src, axis, name);

@@ -5,8 +5,8 @@ use super::TensorOrScalar;
 use crate::base::error::Error;
 use crate::base::error::Result;
 use crate::base::word::Word;
-use crate::kernels::expr::{Domain, Expr};
-use crate::lazy::Fusion;
+use crate::kernels::expr::Domain;
+use crate::lazy::ExpressionBuilder;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -39,14 +39,15 @@ impl Tensor {
             on_true.check_same_dtype(on_false, op)?;
             shape = shape.broadcast_with(on_true.shape(), op)?;
         }
-        let mut fusion = Fusion::new(shape.broadcast_with(on_false.shape(), op)?);
-        let condition = fusion.tensor(self, op)?;
+        let mut builder = ExpressionBuilder::new(shape.broadcast_with(on_false.shape(), op)?);
+        let condition = builder.tensor(self, op)?;
         let yes = match on_true {
-            TensorOrScalar::Tensor(on_true) => fusion.tensor(on_true, op)?,
-            TensorOrScalar::Scalar(number) => fusion.scalar(Word::of(number, on_false.dtype(), op)?),
+            TensorOrScalar::Tensor(on_true) => builder.tensor(on_true, op)?,
+            TensorOrScalar::Scalar(number) => builder.scalar(Word::of(number, on_false.dtype(), op)?),
         };
-        let no = fusion.tensor(on_false, op)?;
-        fusion.finish(Expr::Select(condition.into(), yes.into(), no.into()), self.device(), op)
+        let no = builder.tensor(on_false, op)?;
+        let y = builder.select(condition, yes, no);
+        builder.finish(y, self.device(), op)
     }
 
     /// Returns the tensor with `value` where the mask is true. The mask holds `bool`, or integers of any dtype: 0 is
@@ -74,7 +75,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Any error of launching the computation.
-    pub fn eval(&self) -> Result<()> {
+    pub fn realize(&self) -> Result<()> {
         self.buffer().map(drop)
     }
 }

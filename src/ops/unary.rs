@@ -1,16 +1,17 @@
 //! Functions of one element.
 
 use crate::base::error::Result;
-use crate::kernels::expr::{Expr, UnaryOp};
-use crate::lazy::Fusion;
+use crate::kernels::expr::UnaryOp;
+use crate::lazy::ExpressionBuilder;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    fn unary(&self, function: UnaryOp, op: &'static str) -> Result<Tensor> {
+    pub(super) fn unary(&self, function: UnaryOp, op: &'static str) -> Result<Tensor> {
         function.domain().check(self.dtype(), op)?;
-        let mut fusion = Fusion::new(self.shape().clone());
-        let x = fusion.tensor(self, op)?;
-        fusion.finish(Expr::Unary(function, x.into()), self.device(), op)
+        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let x = builder.tensor(self, op)?;
+        let y = builder.unary(function, x);
+        builder.finish(y, self.device(), op)
     }
 }
 

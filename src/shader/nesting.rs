@@ -325,7 +325,7 @@ mod tests {
     use crate::base::dtype::DType;
     use crate::kernels::KernelConfig;
     use crate::kernels::elementwise::{Elementwise, InputLayout};
-    use crate::kernels::expr::{BinaryOp, Expr, UnaryOp};
+    use crate::kernels::expr::{BinaryOp, Expr, TermId, UnaryOp};
     use crate::shader::{Target, wgsl};
     use naga::valid::{Capabilities, ValidationFlags, Validator};
     use rspirv::binary::Assemble;
@@ -363,23 +363,23 @@ mod tests {
     #[test]
     fn fused_expressions_are_flat() {
         const OPERATIONS: usize = 48;
-        let step = |kind: usize, dtype: DType, x: Expr| {
-            let (x, other) = (Box::new(x), Box::new(Expr::Input(0, dtype)));
-            match kind {
-                0 => Expr::Unary(UnaryOp::Neg, x),
-                1 => Expr::Unary(UnaryOp::Gelu, x),
-                2 => Expr::Unary(UnaryOp::Tan, x),
-                3 => Expr::Binary(BinaryOp::Add, x, other),
-                4 => Expr::Binary(BinaryOp::Pow, other, x),
-                _ => Expr::Select(other.clone(), x, other),
-            }
+        let step = |kind: usize, expr: &mut Expr, x: TermId, other: TermId| match kind {
+            0 => expr.unary(UnaryOp::Neg, x),
+            1 => expr.unary(UnaryOp::Gelu, x),
+            2 => expr.unary(UnaryOp::Tan, x),
+            3 => expr.binary(BinaryOp::Add, x, other),
+            4 => expr.binary(BinaryOp::Pow, other, x),
+            _ => expr.select(other, x, other),
         };
         for dtype in [DType::F32, DType::BF16] {
             for kind in 0..6 {
-                let expr = (0..OPERATIONS).fold(Expr::Input(0, dtype), |x, _| step(kind, dtype, x));
+                let mut expr = Expr::default();
+                let input = expr.input(0, dtype);
+                (0..OPERATIONS).fold(input, |x, _| step(kind, &mut expr, x, input));
                 assert_eq!(expr.operations(), OPERATIONS);
                 let inputs = [(dtype, InputLayout::Strided)].into_iter().collect();
-                let config = Elementwise { expr, inputs, rank: 3, scalars: Default::default(), quads: 1 };
+                let kept = Default::default();
+                let config = Elementwise { expr, kept, inputs, rank: 3, scalars: Default::default(), quads: 1 };
                 let module = KernelConfig::from(config).generate(Target::WEBGPU).unwrap();
                 check_flat(&format!("{dtype} {kind}"), &wgsl::translate(&module).unwrap());
             }

@@ -52,7 +52,7 @@ impl Tensor {
             return Ok(self);
         }
         // Before it is asked who else holds the elements: `src` may be made of them.
-        src.eval()?;
+        src.realize()?;
         let this = self.held_alone(op)?;
         this.write_part(&part(this.layout())?, src)?;
         Ok(this)

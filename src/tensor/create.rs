@@ -9,8 +9,8 @@ use crate::base::shape::Shape;
 use crate::base::shape::checked_elements;
 use crate::base::word::Word;
 use crate::device::Device;
-use crate::kernels::expr::{BinaryOp, Domain, Expr};
-use crate::lazy::Fusion;
+use crate::kernels::expr::{BinaryOp, Domain};
+use crate::lazy::ExpressionBuilder;
 
 /// Host data that knows its shape: a number, and arrays, slices and vectors of such data.
 pub trait NdArray {
@@ -307,9 +307,9 @@ impl Tensor {
     }
 
     pub(crate) fn constant(word: Word, shape: Shape, device: &Device, op: &'static str) -> Result<Tensor> {
-        let mut fusion = Fusion::new(shape);
-        let value = fusion.scalar(word);
-        fusion.finish(value, device, op)
+        let mut builder = ExpressionBuilder::new(shape);
+        let value = builder.scalar(word);
+        builder.finish(value, device, op)
     }
 
     /// Returns the numbers from `start` up to but not including `end`, in steps of 1.
@@ -352,13 +352,15 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op, message });
         };
-        let mut fusion = Fusion::new(Shape::from(length));
-        let start = fusion.scalar(Word::new(start));
-        let step = fusion.scalar(Word::of(step, T::DTYPE, op)?);
+        let mut builder = ExpressionBuilder::new(Shape::from(length));
+        let start = builder.scalar(Word::new(start));
+        let step = builder.scalar(Word::of(step, T::DTYPE, op)?);
         // Integers wrap on the way, and so arrive where they should.
-        let index = Expr::Cast(if T::DTYPE.is_single_float() { DType::F32 } else { T::DTYPE }, Box::new(Expr::Index));
-        let advanced = Expr::Binary(BinaryOp::Mul, index.into(), step.into());
-        fusion.finish(Expr::Binary(BinaryOp::Add, start.into(), advanced.into()), device, op)
+        let index = builder.index();
+        let index = builder.cast(if T::DTYPE.is_single_float() { DType::F32 } else { T::DTYPE }, index);
+        let advanced = builder.binary(BinaryOp::Mul, index, step);
+        let y = builder.binary(BinaryOp::Add, start, advanced);
+        builder.finish(y, device, op)
     }
 }
 

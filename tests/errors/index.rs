@@ -122,7 +122,7 @@ fn parts_that_do_not_fit() {
         "2 axes; give one for each"
     );
     assert_error!(x.repeat((usize::MAX, 2)), Error::SizeOverflow { .. }, "repeat");
-    assert_error!(x.tile((1 << 20, 1 << 20)).and_then(|x| x.eval()), Error::SizeOverflow { .. }, "limit of 4294");
+    assert_error!(x.tile((1 << 20, 1 << 20)).and_then(|x| x.realize()), Error::SizeOverflow { .. }, "limit of 4294");
     assert_error!(x.roll(&[1], [0, 1]), Error::InvalidArgument { .. }, "roll", "1 shifts", "2 axes", "one for each");
     assert_error!(x.roll(&[1, 1], [0, -2]), Error::DuplicateAxis { .. }, "roll", "axis -2");
     assert_error!(x.flip([0, 2]), Error::AxisOutOfRange { .. }, "flip", "axis 2", "[2, 3]");

@@ -496,14 +496,21 @@ fn memory_that_is_not_there() {
     for device in [open("vulkan"), open("webgpu")] {
         let limit = device.info().limits.max_buffer_bytes;
         let kept = Tensor::arange(0u32, 100, &device).unwrap();
-        kept.eval().unwrap();
+        kept.realize().unwrap();
         // Buffer sizes are multiples of 256 bytes.
         let elements = (limit / 256 + 1) * 64;
         assert!(elements < 1 << 32, "the device of this test takes buffers of {limit} bytes: too large to test with");
         let requested = elements * 4;
         let large = Tensor::ones(elements as usize, DType::F32, &device).unwrap();
-        assert_error!(large.eval(), Error::OutOfMemory { .. }, requested, limit, "for one buffer", "split the tensor");
-        let results = [large.exp().and_then(|x| x.eval()), large.sum(0).map(drop), large.softmax(0).map(drop)];
+        assert_error!(
+            large.realize(),
+            Error::OutOfMemory { .. },
+            requested,
+            limit,
+            "for one buffer",
+            "split the tensor"
+        );
+        let results = [large.exp().and_then(|x| x.realize()), large.sum(0).map(drop), large.softmax(0).map(drop)];
         for result in results {
             assert_error!(result, Error::OutOfMemory { .. }, "out of memory");
         }

@@ -304,7 +304,7 @@ fn look_at(tensor: &Tensor, arguments: &Arguments) {
         tensor.to_vec::<T>().map_or(0, |elements| elements.len())
     }
     let _ = (tensor.dim(arguments.axis.0), tensor.to_scalar::<f32>(), tensor.strides(), tensor.is_contiguous());
-    let _ = (tensor.to_string(), format!("{tensor:?}"), tensor.eval());
+    let _ = (tensor.to_string(), format!("{tensor:?}"), tensor.realize());
     let _ = (tensor.to_vec1::<f32>(), tensor.to_vec2::<f32>(), tensor.to_vec3::<f32>());
     // Of other dtypes than the tensor's, an error; of views beyond all memory too.
     let _ = read::<u8>(tensor) + read::<u32>(tensor) + read::<i32>(tensor) + read::<f16>(tensor) + read::<f32>(tensor);

@@ -14,7 +14,7 @@ pub fn case() -> Case {
         bound: Bound::None,
         prepare: Box::new(|device| {
             let start = Tensor::randn(0f32, 1.0, LENGTH, device)?;
-            start.eval()?;
+            start.realize()?;
             let x = start.clone();
             Ok(Prepared::chain(
                 start,

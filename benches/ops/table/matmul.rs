@@ -49,7 +49,7 @@ pub fn random(
 ) -> marquetry::Result<Tensor> {
     let shape = if order == RowMajor { (rows, columns) } else { (columns, rows) };
     let x = Tensor::randn(0f32, deviation, shape, device)?.to_dtype(dtype)?;
-    x.eval()?;
+    x.realize()?;
     if order == RowMajor { Ok(x) } else { x.t() }
 }
 

@@ -36,7 +36,7 @@ fn case(name: String, bytes: usize, prepare: impl Fn(&Device) -> Result<Prepared
 
 fn random(shape: impl Into<marquetry::Shape>, device: &Device) -> marquetry::Result<Tensor> {
     let x = Tensor::randn(0f32, 1.0, shape, device)?;
-    x.eval()?;
+    x.realize()?;
     Ok(x)
 }
 
@@ -181,8 +181,8 @@ fn layer_norm([rows, n]: [usize; 2]) -> Case {
     case(format!("layer norm f32 {rows}x{n}"), 8 * rows * n, move |device| {
         let x = random((rows, n), device)?;
         let (weight, bias) = (Tensor::full(2f32, n, device)?, Tensor::full(1f32, n, device)?);
-        weight.eval()?;
-        bias.eval()?;
+        weight.realize()?;
+        bias.realize()?;
         let a = x.clone();
         let expected = move |row: Vec<f64>| {
             let mean = row.iter().sum::<f64>() / n as f64;
@@ -198,7 +198,7 @@ fn rms_norm([rows, n]: [usize; 2]) -> Case {
     case(format!("rms norm f32 {rows}x{n}"), 8 * rows * n, move |device| {
         let x = random((rows, n), device)?;
         let weight = Tensor::full(2f32, n, device)?;
-        weight.eval()?;
+        weight.realize()?;
         let a = x.clone();
         let expected = move |row: Vec<f64>| {
             let square = row.iter().map(|x| x * x).sum::<f64>() / n as f64;
@@ -212,7 +212,7 @@ fn rms_norm([rows, n]: [usize; 2]) -> Case {
 fn transpose(n: usize, dtype: DType) -> Case {
     case(format!("transpose {dtype} {n}^2"), 2 * dtype.size_in_bytes() * n * n, move |device| {
         let x = random((n, n), device)?.to_dtype(dtype)?;
-        x.eval()?;
+        x.realize()?;
         let a = x.clone();
         let check = move |y: &Tensor| {
             places(n).into_iter().try_for_each(|i| ensure_all_close("a row", &row(y, i)?, &column(&a, i)?, 0.0))

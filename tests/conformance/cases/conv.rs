@@ -397,7 +397,7 @@ pub fn add(suite: &mut Suite) {
             let operation = &OPERATIONS[1];
             let mut operands = operation.operands(&problem, [Contiguous; 2], dtype, Domain::Normal, device)?;
             let last = operands.x.tensor.permute([0, 2, 3, 1])?.contiguous()?;
-            last.eval()?;
+            last.realize()?;
             operands.x.tensor = last.permute([0, 3, 1, 2])?;
             operation.check(&problem, &operands, false)
         });

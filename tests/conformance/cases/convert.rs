@@ -58,7 +58,7 @@ fn every_bf16(device: &Device) -> Outcome {
     let numbers: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
     let x = Tensor::from_slice(&numbers, (256, 256), device)?;
     let wide = x.to_dtype(DType::F32)?;
-    wide.eval()?;
+    wide.realize()?;
     for back in [wide.to_dtype(DType::BF16)?.to_vec::<bf16>()?, x.t()?.contiguous()?.t()?.to_vec()?] {
         let stray = numbers.iter().zip(&back).find(|(x, y)| x.to_bits() != y.to_bits() && !(x.is_nan() && y.is_nan()));
         if let Some((x, y)) = stray {

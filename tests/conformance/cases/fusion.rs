@@ -20,7 +20,7 @@ fn activation(dtype: DType, layouts: [Layout; 2], eval: bool, device: &Device) -
     let [a, b] = pair(dtype, layouts, Domain::Normal, device)?;
     let step = |tensor: Tensor| -> Outcome<Tensor> {
         if eval {
-            tensor.eval()?;
+            tensor.realize()?;
         }
         Ok(tensor)
     };

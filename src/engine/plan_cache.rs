@@ -1,0 +1,61 @@
+//! [`PlanCache`]: the launches that a device has planned. The same call with the same shapes costs a look-up.
+
+use super::kernel_cache::CompiledKernel;
+use crate::base::error::Result;
+use crate::kernels::Family;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::any::{Any, TypeId};
+use std::sync::Arc;
+
+/// The most plans. Sizes that grow with each call, such as the length of a text, make new plans without end.
+const MAX_PLANS: usize = 4096;
+
+/// Everything that a plan depends on, as numbers: the operation, dtypes, shapes and strides.
+pub(crate) type PlanKey = SmallVec<[u64; 64]>;
+
+/// A launch without its buffers. Some of its parameters differ from run to run, such as offsets.
+pub(crate) struct Plan<F: Family> {
+    pub kernel: F,
+    pub parameters: F::Host,
+    /// The number of workgroups.
+    pub groups: usize,
+    /// The kernel for buffers that can be bound, and the size of the dispatch.
+    pub compiled: CompiledKernel,
+    pub grid: [u32; 3],
+    /// An estimate of the products or elements of `f32` that it adds up.
+    pub products: u64,
+}
+
+type Plans = FxHashMap<(TypeId, PlanKey), Arc<dyn Any + Send + Sync>>;
+
+#[derive(Default)]
+pub(crate) struct PlanCache {
+    plans: Mutex<Plans>,
+}
+
+impl PlanCache {
+    /// Returns the plan of a key. The first call makes it. `make` returns `None` if the call cannot be planned ahead.
+    pub fn get<F: Family + Send + Sync + 'static>(
+        &self,
+        key: PlanKey,
+        make: impl FnOnce() -> Result<Option<Plan<F>>>,
+    ) -> Result<Option<Arc<Plan<F>>>>
+    where
+        F::Host: Send + Sync,
+    {
+        let key = (TypeId::of::<F>(), key);
+        let known = self.plans.lock().get(&key).cloned();
+        if let Some(Ok(plan)) = known.map(Arc::downcast) {
+            return Ok(Some(plan));
+        }
+        let Some(plan) = make()?.map(Arc::new) else { return Ok(None) };
+        let mut plans = self.plans.lock();
+        if plans.len() >= MAX_PLANS {
+            plans.clear();
+        }
+        plans.insert(key, plan.clone());
+        Ok(Some(plan))
+    }
+}

@@ -1,0 +1,30 @@
+//! What is worth fusing: the rules by which bytes and operations are weighed.
+
+use super::expression::Expression;
+use crate::base::dtype::DType;
+use crate::base::layout::Layout;
+use crate::kernels::expr::Expr;
+
+/// The most operations of an expression that is computed again for each element that repeats it. A GPU does this many
+/// while it loads the element (an H200 takes 14 operations of `f32` per byte).
+const MAX_REPEATED: usize = 16;
+
+/// Returns the bytes that lie behind a view.
+pub(super) fn bytes(layout: &Layout, dtype: DType) -> u64 {
+    let repeated = |(&length, &stride): (&usize, &isize)| if stride == 0 { 1 } else { length as u64 };
+    let elements = layout.shape.iter().zip(&layout.strides).map(repeated).fold(1u64, u64::saturating_mul);
+    elements.saturating_mul(dtype.size_in_bytes() as u64)
+}
+
+/// Whether a second computation of an expression, which reads this many bytes, moves fewer bytes than if a kernel
+/// stored it now and another loaded it later.
+pub(super) fn moves_less(bytes_read: u64, expression: &Expression) -> bool {
+    let stored = bytes(&Layout::contiguous(expression.shape.clone()), expression.expr.dtype());
+    bytes_read < stored.saturating_mul(2)
+}
+
+/// Whether an expression over `elements` may be computed for each of `results`, of which several may need the same
+/// element.
+pub(super) fn may_repeat(expr: &Expr, elements: usize, results: usize) -> bool {
+    results <= elements || expr.operations() <= MAX_REPEATED
+}
