@@ -4,11 +4,17 @@ use crate::base::error::{Error, Result};
 use crate::base::shape::{Dims, Shape};
 
 /// A strided view of a buffer. Its numbers count elements.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub shape: Shape,
     pub strides: Dims<isize>,
     pub offset: usize,
+}
+
+impl Clone for Layout {
+    fn clone(&self) -> Self {
+        Layout { shape: self.shape.clone(), strides: Dims::from_slice(&self.strides), offset: self.offset }
+    }
 }
 
 impl Layout {
@@ -72,7 +78,12 @@ impl Layout {
 
     /// Whether this is all of a storage of so many elements, in its order.
     pub fn is_all(&self, elements: usize) -> bool {
-        self.offset == 0 && self.elements() == elements && self.is_contiguous()
+        self.is_dense() && self.elements() == elements
+    }
+
+    /// Whether the elements lie in row-major order without gaps, from the start on.
+    pub fn is_dense(&self) -> bool {
+        self.offset == 0 && self.is_contiguous()
     }
 
     /// Returns this view as it is seen through another one: `seen` is a view of the elements of this layout's shape in

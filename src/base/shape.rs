@@ -18,8 +18,15 @@ pub(crate) type Dims<T = usize> = SmallVec<[T; 6]>;
 /// assert_eq!(Shape::from([2, 3, 4]).rank(), 3);
 /// assert_eq!(Shape::from(()).elem_count(), Some(1));
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+#[derive(PartialEq, Eq, Hash, Default)]
 pub struct Shape(Dims);
+
+impl Clone for Shape {
+    fn clone(&self) -> Self {
+        // Faster than the clone of a `SmallVec`, and every operation makes several.
+        Shape(Dims::from_slice(&self.0))
+    }
+}
 
 impl Shape {
     /// The lengths, outermost axis first.
@@ -61,6 +68,9 @@ impl Shape {
     /// Returns the shape that `self` and `other` broadcast to. Axes are aligned at the innermost one. Their lengths
     /// must be equal or 1.
     pub(crate) fn broadcast_with(&self, other: &Shape, op: &'static str) -> Result<Shape> {
+        if self == other {
+            return Ok(self.clone());
+        }
         let rank = self.rank().max(other.rank());
         let length = |s: &Shape, axis: usize| (axis + s.rank()).checked_sub(rank).map_or(1, |a| s.0[a]);
         (0..rank)

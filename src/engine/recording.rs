@@ -4,7 +4,7 @@ use super::pool::Allocation;
 use super::profile::Label;
 use crate::backend::contract::{BufferId, Command, Step};
 use crate::shader::Access;
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// The buffers that commands use. The pins keep them alive.
@@ -26,8 +26,8 @@ pub(crate) struct Recording {
     steps: Vec<Step>,
     cost: Cost,
     /// The buffers that commands have read and written since the last barrier.
-    read: HashSet<BufferId>,
-    written: HashSet<BufferId>,
+    read: FxHashSet<BufferId>,
+    written: FxHashSet<BufferId>,
     pins: Pins,
     labels: Vec<Label>,
 }

@@ -85,6 +85,7 @@ pub(crate) struct Runtime {
     /// Whether operations are fused.
     fuses: AtomicBool,
     tuning: &'static Tuning,
+    info: DeviceInfo,
     backend: Arc<dyn Backend>,
 }
 
@@ -109,6 +110,7 @@ impl Runtime {
             launches: AtomicU64::new(0),
             fuses: AtomicBool::new(true),
             tuning: &tuning_of(backend.info()).tuning,
+            info: backend.info().clone(),
             backend,
         }
     }
@@ -123,7 +125,7 @@ impl Runtime {
     }
 
     pub fn info(&self) -> &DeviceInfo {
-        self.backend.info()
+        &self.info
     }
 
     /// Whether the device still works.

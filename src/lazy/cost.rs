@@ -19,7 +19,7 @@ pub(super) fn bytes(layout: &Layout, dtype: DType) -> u64 {
 /// Whether a second computation of an expression, which reads this many bytes, moves fewer bytes than if a kernel
 /// stored it now and another loaded it later.
 pub(super) fn moves_less(bytes_read: u64, expression: &Expression) -> bool {
-    let stored = bytes(&Layout::contiguous(expression.shape.clone()), expression.expr.dtype());
+    let stored = bytes(&expression.layout, expression.expr.dtype());
     bytes_read < stored.saturating_mul(2)
 }
 

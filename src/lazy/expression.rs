@@ -5,21 +5,24 @@ use super::storage::Storage;
 use super::view::View;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
 use crate::base::shape::{Shape, checked_elements};
 use crate::base::word::Word;
 use crate::device::Device;
 use crate::kernels::expr::{BinaryOp, Expr, Term, TermId, UnaryOp};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
-/// An elementwise operation over the elements of `shape` in row-major order. Its operands may be expressions that have
+/// An elementwise operation over the elements of a shape in row-major order. Its operands may be expressions that have
 /// not run either: what becomes one kernel is decided when a result is needed.
 pub(crate) struct Expression {
     /// Its inputs are the operands.
     pub(super) expr: Expr,
-    /// Broadcast to `shape`.
-    pub(super) operands: SmallVec<[View; 3]>,
-    pub(super) scalars: SmallVec<[Word; 4]>,
-    pub(super) shape: Shape,
+    /// Broadcast to the shape.
+    pub(super) operands: SmallVec<[View; 2]>,
+    pub(super) scalars: SmallVec<[Word; 2]>,
+    /// The layout of the results: contiguous, without an offset.
+    pub(super) layout: Arc<Layout>,
     /// The size of the kernel, if everything below is fused into it.
     pub(super) extent: Extent,
 }
@@ -40,10 +43,10 @@ impl Expression {
 
 /// Records an elementwise operation: the terms of its expression, in the order in which they are computed.
 pub(crate) struct ExpressionBuilder {
-    expr: Expr,
-    operands: SmallVec<[View; 3]>,
-    scalars: SmallVec<[Word; 4]>,
     shape: Shape,
+    expr: Expr,
+    operands: SmallVec<[View; 2]>,
+    scalars: SmallVec<[Word; 2]>,
     extent: Extent,
 }
 
@@ -51,10 +54,10 @@ impl ExpressionBuilder {
     /// Starts an expression over the elements of `shape`.
     pub fn new(shape: Shape) -> Self {
         ExpressionBuilder {
+            shape,
             expr: Expr::default(),
             operands: SmallVec::new(),
             scalars: SmallVec::new(),
-            shape,
             extent: Extent::default(),
         }
     }
@@ -63,11 +66,10 @@ impl ExpressionBuilder {
     pub fn tensor(&mut self, tensor: &impl AsRef<View>, op: &'static str) -> Result<TermId> {
         let tensor = tensor.as_ref();
         check_computes(&tensor.device, tensor.dtype)?;
-        let layout = match tensor.shape() == &self.shape {
-            true => tensor.layout.clone(),
-            false => tensor.layout.broadcast_to(&self.shape, op)?,
+        let view = match tensor.shape() == &self.shape {
+            true => tensor.clone(),
+            false => tensor.with_layout(tensor.layout.broadcast_to(&self.shape, op)?),
         };
-        let view = tensor.with_layout(layout);
         let known = self.operands.iter().position(|known| known.is_same(&view));
         let operand = match known {
             Some(operand) => operand,
@@ -82,7 +84,7 @@ impl ExpressionBuilder {
 
     /// Adds a number.
     pub fn scalar(&mut self, word: Word) -> TermId {
-        self.extent.words += word.dtype.parts() as u8;
+        self.extent.words = self.extent.words.saturating_add(word.dtype.parts() as u8);
         self.scalars.push(word);
         self.expr.scalar(self.scalars.len() - 1, word.dtype)
     }
@@ -113,9 +115,11 @@ impl ExpressionBuilder {
     pub fn finish<T: From<View>>(self, result: TermId, device: &Device, op: &'static str) -> Result<T> {
         debug_assert_eq!(result, self.expr.result(), "the result is the last term");
         checked_elements(&self.shape, op)?;
-        let (shape, dtype) = (self.shape.clone(), self.expr.dtype());
+        let dtype = self.expr.dtype();
         check_computes(device, dtype)?;
-        let view = View::of_storage(Storage::expression(self.expression()), shape, dtype, device);
+        let expression = self.expression();
+        let layout = expression.layout.clone();
+        let view = View::of_all(Storage::expression(expression), layout, dtype, device);
         if !device.runtime().fuses() {
             view.buffer()?;
         }
@@ -123,14 +127,20 @@ impl ExpressionBuilder {
     }
 
     fn expression(self) -> Expression {
-        let ExpressionBuilder { expr, operands, scalars, shape, extent } = self;
-        let operations = extent.operations + expr.operations() as u8;
-        Expression { expr, operands, scalars, shape, extent: Extent { operations, ..extent } }
+        let ExpressionBuilder { shape, expr, operands, scalars, mut extent } = self;
+        extent.operations = extent.operations.saturating_add(expr.operations() as u8);
+        // An operand of the same shape often has the layout already.
+        let same = operands.iter().find(|operand| operand.shape() == &shape && operand.layout.is_dense());
+        let layout = same.map_or_else(|| Arc::new(Layout::contiguous(shape)), |operand| operand.layout.clone());
+        Expression { expr, operands, scalars, layout, extent }
     }
 }
 
 /// Fails if a device cannot compute with elements of a dtype: now, not when the result is asked for.
 fn check_computes(device: &Device, dtype: DType) -> Result<()> {
+    if dtype.parts() == 1 {
+        return Ok(()); // every device computes in 32 bits
+    }
     match dtype.requires().missing_from(&device.info().features) {
         Some(feature) => Err(Error::Unsupported { feature: feature.into(), device: device.to_string() }),
         None => Ok(()),

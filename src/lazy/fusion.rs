@@ -3,7 +3,7 @@
 use super::cost;
 use super::expression::Expression;
 use super::storage::{State, Storage};
-use super::view::View;
+use super::view::{View, is_same};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::layout::Layout;
@@ -25,70 +25,78 @@ const MOST_OPERANDS: usize = 3;
 /// The most pending results that a kernel stores beside its own.
 const MAX_KEPT: usize = 3;
 
-/// The size of a fused expression, or more.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// An estimate of the size of a fused expression. What several operands share counts several times, except for inputs.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Extent {
     pub operations: u8,
-    pub inputs: u8,
     /// The words of its numbers.
     pub words: u8,
+    /// A bit for each input. Two may have the same one.
+    inputs: u64,
 }
 
 impl Extent {
-    const INPUT: Extent = Extent { operations: 0, inputs: 1, words: 0 };
+    fn of_input(view: &View) -> Extent {
+        // Storages lie at multiples of 16 bytes or more.
+        let bit = (Arc::as_ptr(&view.storage).addr() >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        Extent { inputs: 1 << bit, ..Extent::default() }
+    }
 
     fn and(self, other: Extent) -> Extent {
         Extent {
             operations: self.operations.saturating_add(other.operations),
-            inputs: self.inputs.saturating_add(other.inputs),
             words: self.words.saturating_add(other.words),
+            inputs: self.inputs | other.inputs,
         }
     }
 
     fn fits(self, device: &Device) -> bool {
         let bindings = device.info().limits.max_bindings as usize - 1;
         usize::from(self.operations) <= MAX_OPERATIONS
-            && usize::from(self.inputs) + MOST_OPERANDS - 1 <= bindings.min(MAX_INPUTS)
+            && self.inputs.count_ones() as usize + MOST_OPERANDS - 1 <= bindings.min(MAX_INPUTS)
             && usize::from(self.words) <= MAX_WORDS
     }
 }
 
-/// Returns the size of an expression with one operand more. If the operand's pending expression is too large to be
-/// fused, computes it now.
+/// Returns the extent of an expression over `operands` with one operand more. If the operand's own pending expression
+/// is too large to be fused, computes it now.
 pub(super) fn make_room(operands: &[View], extent: Extent, operand: &View) -> Result<Extent> {
     let pending = match &*operand.storage.0.lock() {
         State::Expression { expression, .. } => Some(expression.extent),
         _ => None,
     };
-    let Some(added) = pending else { return Ok(extent.and(Extent::INPUT)) };
+    let Some(added) = pending else { return Ok(extent.and(Extent::of_input(operand))) };
     let sum = extent.and(added);
     if sum.fits(&operand.device) {
         return Ok(sum);
     }
-    // What several operands share was counted several times.
     let exact = exact_extent(operands.iter().chain([operand]));
     if exact.fits(&operand.device) {
         return Ok(exact);
     }
     operand.buffer()?;
-    Ok(extent.and(Extent::INPUT))
+    Ok(extent.and(Extent::of_input(operand)))
 }
 
 /// Counts what is below some operands, each part once.
 fn exact_extent<'a>(operands: impl Iterator<Item = &'a View>) -> Extent {
-    let mut extent = Extent::default();
     let mut reached = Reached::default();
+    let mut extent = Extent::default();
     for operand in operands {
         reached.visit(operand);
+        extent.inputs |= match &*operand.storage.0.lock() {
+            State::Expression { expression, .. } => expression.extent.inputs,
+            _ => Extent::of_input(operand).inputs,
+        };
     }
     let mut words: SmallVec<[Word; 16]> = SmallVec::new();
-    for node in &reached.0 {
-        let Some(expression) = &node.expression else {
-            extent = extent.and(Extent::INPUT);
-            continue;
-        };
+    for expression in reached.0.iter().filter_map(|node| node.expression.as_ref()) {
         extent.operations = extent.operations.saturating_add(expression.expr.operations() as u8);
-        words.extend(expression.scalars.iter().copied().filter(|word| !words.contains(word)).collect::<Vec<_>>());
+        for &word in &expression.scalars {
+            if !words.contains(&word) {
+                words.push(word);
+            }
+        }
     }
     extent.words = word_count(&words).min(255) as u8;
     extent
@@ -96,12 +104,14 @@ fn exact_extent<'a>(operands: impl Iterator<Item = &'a View>) -> Extent {
 
 /// The storages below a result, each after those that it depends on.
 #[derive(Default)]
-struct Reached(SmallVec<[Node; 12]>);
+struct Reached(SmallVec<[Node; 20]>);
 
 struct Node {
     storage: Arc<Storage>,
     /// What it will hold, if it is an expression.
     expression: Option<Arc<Expression>>,
+    /// The nodes of the expression's operands.
+    operands: SmallVec<[u8; 8]>,
     /// Whether a kernel has computed the expression before and has not stored it.
     computed: bool,
     is_product: bool,
@@ -109,46 +119,53 @@ struct Node {
     uses: usize,
 }
 
+impl Node {
+    /// Whether something else may ask for the elements later.
+    fn is_held(&self) -> bool {
+        // One handle is this node's.
+        Arc::strong_count(&self.storage) - 1 > self.uses
+    }
+}
+
 impl Reached {
-    /// Adds what an operand depends on, then the operand.
-    fn visit(&mut self, operand: &View) {
-        if let Some(known) = self.0.iter_mut().find(|node| Arc::ptr_eq(&node.storage, &operand.storage)) {
-            known.uses += 1;
-            return;
+    /// Adds what an operand depends on, then the operand. Returns its node.
+    fn visit(&mut self, operand: &View) -> u8 {
+        if let Some(known) = self.0.iter().rposition(|node| Arc::ptr_eq(&node.storage, &operand.storage)) {
+            self.0[known].uses += 1;
+            return known as u8;
         }
         let (expression, computed, is_product) = match &*operand.storage.0.lock() {
             State::Expression { expression, computed } => (Some(expression.clone()), *computed, false),
             State::Product(_) => (None, false, true),
             State::Buffer(_) => (None, false, false),
         };
-        for below in expression.iter().flat_map(|expression| &expression.operands) {
-            self.visit(below);
+        let mut operands = SmallVec::new();
+        if let Some(expression) = &expression {
+            expression.operands.iter().for_each(|below| operands.push(self.visit(below)));
         }
         let storage = operand.storage.clone();
-        self.0.push(Node { storage, expression, computed, is_product, uses: 1 });
-    }
-
-    fn of(&self, storage: &Arc<Storage>) -> Option<usize> {
-        self.0.iter().position(|node| Arc::ptr_eq(&node.storage, storage))
+        self.0.push(Node { storage, expression, operands, computed, is_product, uses: 1 });
+        (self.0.len() - 1) as u8
     }
 
     /// Decides for each node whether this kernel should store it.
     ///
     /// A result that somebody may ask for later is stored, unless a second computation would move fewer bytes. Nothing
     /// is computed a third time, and no product a second time.
-    fn stores(&self) -> SmallVec<[bool; 12]> {
-        // One handle is `self`'s.
-        let held = |node: &Node| Arc::strong_count(&node.storage) - 1 > node.uses;
-        // Whether a node can be computed again from what will be there.
-        let mut again: SmallVec<[bool; 12]> = SmallVec::new();
-        for node in &self.0 {
-            let below = node.expression.iter().flat_map(|expression| &expression.operands);
-            let repeatable = below.filter_map(|operand| self.of(&operand.storage)).all(|i| again[i]);
-            let constant = node.expression.as_ref().is_some_and(|expression| expression.is_constant());
-            again.push(if node.is_product { held(node) } else { constant || repeatable && !node.computed });
+    fn stores(&self) -> Stores {
+        let mut stores = Stores::from_elem(false, self.0.len());
+        let is_pending = |node: &Node| node.expression.is_some() || node.is_product;
+        if !self.0.iter().any(|node| is_pending(node) && node.is_held()) {
+            return stores;
         }
-        let mut needed: SmallVec<[bool; 12]> = self.0.iter().map(held).collect();
-        let mut stores: SmallVec<[bool; 12]> = SmallVec::from_elem(false, self.0.len());
+        // Whether a node can be computed again from what will be there.
+        let mut again = Stores::new();
+        for node in &self.0 {
+            let constant = node.expression.as_ref().is_some_and(|expression| expression.is_constant());
+            let repeatable = || !node.computed && node.operands.iter().all(|&below| again[usize::from(below)]);
+            again.push(if node.is_product { node.is_held() } else { constant || repeatable() });
+        }
+        let mut needed: Stores = self.0.iter().map(Node::is_held).collect();
         for (i, node) in self.0.iter().enumerate().rev() {
             let Some(expression) = &node.expression else {
                 stores[i] = node.is_product && needed[i];
@@ -158,11 +175,7 @@ impl Reached {
                 continue;
             }
             if again[i] && cost::moves_less(self.bytes_read(i), expression) {
-                for operand in &expression.operands {
-                    if let Some(below) = self.of(&operand.storage) {
-                        needed[below] = true;
-                    }
-                }
+                node.operands.iter().for_each(|&below| needed[usize::from(below)] = true);
             } else {
                 stores[i] = true;
             }
@@ -172,15 +185,13 @@ impl Reached {
 
     /// Returns the bytes that a kernel of this node alone would read.
     fn bytes_read(&self, node: usize) -> u64 {
-        let mut seen: SmallVec<[bool; 12]> = SmallVec::from_elem(false, self.0.len());
+        let mut seen = Stores::from_elem(false, self.0.len());
         seen[node] = true;
         let mut bytes = 0u64;
-        for i in (0..=node).rev() {
-            if !seen[i] {
-                continue;
-            }
-            for operand in self.0[i].expression.iter().flat_map(|expression| &expression.operands) {
-                let Some(below) = self.of(&operand.storage) else { continue };
+        for node in (0..=node).rev() {
+            let Some(expression) = self.0[node].expression.as_ref().filter(|_| seen[node]) else { continue };
+            for (operand, &below) in expression.operands.iter().zip(&self.0[node].operands) {
+                let below = usize::from(below);
                 if !std::mem::replace(&mut seen[below], true) && self.0[below].expression.is_none() {
                     bytes = bytes.saturating_add(cost::bytes(&operand.layout, operand.dtype));
                 }
@@ -189,6 +200,9 @@ impl Reached {
         bytes
     }
 }
+
+/// A truth value for each node.
+type Stores = SmallVec<[bool; 20]>;
 
 /// A pending result that a kernel stores beside its own.
 pub(super) struct Kept {
@@ -205,11 +219,11 @@ pub(super) struct Fused {
     /// For each input, whether it is a product that somebody may ask for later.
     pub held: SmallVec<[bool; 4]>,
     pub scalars: SmallVec<[Word; 4]>,
-    pub shape: Shape,
+    pub layout: Arc<Layout>,
     pub kept: SmallVec<[Kept; 2]>,
 }
 
-/// What a part of an expression needs, for going back to it.
+/// How far a fusion has come, for going back.
 struct Mark {
     terms: usize,
     inputs: usize,
@@ -222,9 +236,11 @@ struct Mark {
 struct Fuser<'a> {
     fused: Fused,
     reached: &'a Reached,
-    stores: &'a [bool],
+    stores: Stores,
     /// The terms of the nodes that have been fused, seen through a layout.
-    known: SmallVec<[(usize, Layout, TermId); 8]>,
+    known: SmallVec<[(u8, Arc<Layout>, TermId); 20]>,
+    /// Whether something below has been computed meanwhile.
+    computed: bool,
     device: &'a Device,
     elements: usize,
 }
@@ -233,33 +249,41 @@ impl Fused {
     /// Fuses what is below an expression into it. What cannot be fused is computed.
     pub fn new(expression: &Expression, device: &Device) -> Result<Fused> {
         let mut reached = Reached::default();
-        for operand in &expression.operands {
-            reached.visit(operand);
-        }
-        let stores = reached.stores();
+        let operands: SmallVec<[u8; 4]> = expression.operands.iter().map(|operand| reached.visit(operand)).collect();
         let fused = Fused {
             expr: Expr::default(),
             inputs: SmallVec::new(),
             held: SmallVec::new(),
             scalars: SmallVec::new(),
-            shape: expression.shape.clone(),
+            layout: expression.layout.clone(),
             kept: SmallVec::new(),
         };
-        let elements = expression.shape.elem_count().unwrap_or(usize::MAX);
-        let mut fuser = Fuser { fused, reached: &reached, stores: &stores, known: SmallVec::new(), device, elements };
-        let whole = Layout::contiguous(expression.shape.clone());
-        fuser.add(expression, &whole, true)?;
-        let fused = fuser.fused;
-        for (node, store) in reached.0.iter().zip(&stores) {
-            // Whoever still holds it computes it a second time.
+        let mut fuser = Fuser {
+            fused,
+            stores: reached.stores(),
+            reached: &reached,
+            known: SmallVec::new(),
+            computed: false,
+            device,
+            elements: expression.layout.elements(),
+        };
+        fuser.add(expression, &operands, &expression.layout, true)?;
+        let Fuser { fused, stores, .. } = fuser;
+        for (node, stored) in reached.0.iter().zip(stores) {
+            // Whoever holds it computes it a second time.
             if node.expression.is_some()
-                && !store
+                && !stored
+                && node.is_held()
                 && let State::Expression { computed, .. } = &mut *node.storage.0.lock()
             {
                 *computed = true;
             }
         }
         Ok(fused)
+    }
+
+    pub fn shape(&self) -> &Shape {
+        &self.layout.shape
     }
 
     /// Whether this is only a copy.
@@ -270,91 +294,101 @@ impl Fused {
 
 impl Fuser<'_> {
     /// Adds the terms of an expression whose elements are seen through a layout. Returns `None` if this is impossible.
-    fn add(&mut self, expression: &Expression, seen: &Layout, is_root: bool) -> Result<Option<TermId>> {
-        let whole = seen.is_all(expression.shape.elem_count().unwrap_or(usize::MAX));
-        if expression.expr.terms().contains(&Term::Index) && !whole {
+    fn add(
+        &mut self,
+        expression: &Expression,
+        nodes: &[u8],
+        seen: &Arc<Layout>,
+        is_root: bool,
+    ) -> Result<Option<TermId>> {
+        let same = is_same(seen, &expression.layout);
+        let in_order = || same || seen.is_all(expression.layout.elements());
+        if expression.expr.terms().contains(&Term::Index) && !in_order() {
             return Ok(None);
         }
-        let mut operands: SmallVec<[TermId; 3]> = SmallVec::new();
-        for operand in &expression.operands {
-            let layout = if seen.shape == expression.shape && whole {
-                Some(operand.layout.clone())
-            } else {
-                operand.layout.through(seen)
-            };
-            let Some(layout) = layout else { return Ok(None) };
-            let Some(term) = self.operand(operand, layout, is_root)? else { return Ok(None) };
+        let mut operands: SmallVec<[TermId; 4]> = SmallVec::new();
+        for (operand, &node) in expression.operands.iter().zip(nodes) {
+            let through = || operand.layout.through(seen).map(Arc::new);
+            let Some(layout) = (if same { Some(operand.layout.clone()) } else { through() }) else { return Ok(None) };
+            let Some(term) = self.operand(operand, node, layout, is_root)? else { return Ok(None) };
             operands.push(term);
         }
-        let scalars: SmallVec<[usize; 4]> = self.merge_scalars(&expression.scalars);
-        let fused = &mut self.fused;
+        let scalars = self.merge_scalars(&expression.scalars);
+        let expr = &mut self.fused.expr;
         let mut ids: SmallVec<[TermId; 12]> = SmallVec::new();
         for term in expression.expr.terms() {
             ids.push(match *term {
                 Term::Input(i, _) => operands[usize::from(i)],
-                Term::Scalar(i, dtype) => fused.expr.scalar(scalars[usize::from(i)], dtype),
-                term => fused.expr.push(term.map(|id| ids[id.index()])),
+                Term::Scalar(i, dtype) => expr.scalar(scalars[usize::from(i)], dtype),
+                term => expr.push(term.map(|id| ids[id.index()])),
             });
         }
         Ok(ids.last().copied())
     }
 
-    /// Adds an operand, seen through a layout: its expression, or itself as an input.
-    fn operand(&mut self, operand: &View, layout: Layout, must: bool) -> Result<Option<TermId>> {
-        let node = self.reached.of(&operand.storage);
-        let known = self.known.iter().find(|(known, seen, _)| Some(*known) == node && *seen == layout);
+    /// Adds an operand, seen through a layout: its expression, or itself as an input. An operand of the result `must`
+    /// be added.
+    fn operand(&mut self, operand: &View, node: u8, layout: Arc<Layout>, must: bool) -> Result<Option<TermId>> {
+        let known = self.known.iter().rfind(|(known, seen, _)| *known == node && is_same(seen, &layout));
         if let Some((.., term)) = known {
             return Ok(Some(*term));
         }
-        if let Some(node) = node
-            && let Some(expression) = &self.reached.0[node].expression
-            && operand.is_pending()
+        let reached = self.reached;
+        if let Some(expression) = &reached.0[usize::from(node)].expression
+            && (!self.computed || operand.is_pending())
         {
             let mark = self.mark();
-            if let Some(term) = self.absorb(node, expression, &layout, operand.dtype)? {
+            if let Some(term) = self.absorb(usize::from(node), expression, &layout, operand.dtype)? {
                 self.known.push((node, layout, term));
                 return Ok(Some(term));
             }
             self.back_to(mark);
             operand.buffer()?;
+            self.computed = true;
         }
-        let input = self.input(operand.with_layout(layout));
-        let term = self.fused.expr.input(input, operand.dtype);
+        let input = self.input(operand, node, &layout);
         if !must && self.fused.inputs.len() > MAX_INPUTS {
             return Ok(None);
         }
+        let term = self.fused.expr.input(input, operand.dtype);
+        self.known.push((node, layout, term));
         Ok(Some(term))
     }
 
     /// Adds a pending expression. Returns `None` if it has to be computed apart.
-    fn absorb(&mut self, node: usize, expression: &Expression, seen: &Layout, dtype: DType) -> Result<Option<TermId>> {
-        let elements = expression.shape.elem_count().unwrap_or(usize::MAX);
+    fn absorb(
+        &mut self,
+        node: usize,
+        expression: &Expression,
+        seen: &Arc<Layout>,
+        dtype: DType,
+    ) -> Result<Option<TermId>> {
+        let elements = expression.layout.elements();
         let stored = self.stores[node];
         if stored && !(seen.is_all(elements) && self.fused.kept.len() < MAX_KEPT)
             || !cost::may_repeat(&expression.expr, elements, self.elements)
         {
             return Ok(None);
         }
-        let Some(term) = self.add(expression, seen, false)? else { return Ok(None) };
+        let Node { operands, storage, .. } = &self.reached.0[node];
+        let Some(term) = self.add(expression, operands, seen, false)? else { return Ok(None) };
         // Rounded as memory would round it, so that fusion does not change the numbers.
         let term = self.fused.expr.rounded(dtype, term);
         if stored {
-            self.fused.kept.push(Kept { term, dtype, storage: self.reached.0[node].storage.clone() });
+            self.fused.kept.push(Kept { term, dtype, storage: storage.clone() });
         }
         let bindings = self.device.info().limits.max_bindings as usize - 1;
         let fits = self.fused.inputs.len() + self.fused.kept.len() <= bindings.min(MAX_INPUTS)
             && word_count(&self.fused.scalars) <= MAX_WORDS
-            && self.fused.expr.operations() <= 2 * MAX_OPERATIONS;
+            && self.fused.expr.terms().len() <= 4 * MAX_OPERATIONS;
         Ok(fits.then_some(term))
     }
 
-    fn input(&mut self, view: View) -> usize {
+    fn input(&mut self, operand: &View, node: u8, layout: &Arc<Layout>) -> usize {
         let Fused { inputs, held, .. } = &mut self.fused;
-        inputs.iter().position(|known| known.is_same(&view)).unwrap_or_else(|| {
-            held.push(self.reached.of(&view.storage).is_some_and(|node| self.stores[node]));
-            inputs.push(view);
-            inputs.len() - 1
-        })
+        held.push(self.stores[usize::from(node)]);
+        inputs.push(operand.with_layout(layout.clone()));
+        inputs.len() - 1
     }
 
     /// Adds the numbers of an operation. Equal numbers of several operations become one. Those of one operation do not:

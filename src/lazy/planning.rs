@@ -22,7 +22,7 @@ impl Fused {
             }
             // There are too many strides for one launch. A copy of one input in order needs none.
             let Some(last) = self.inputs.iter().rposition(is_strided).filter(|_| !self.copies()) else {
-                let feature = format!("an elementwise operation over shape {}, whose axes do not merge", self.shape);
+                let feature = format!("an elementwise operation over shape {}, whose axes do not merge", self.shape());
                 return Err(Error::Unsupported { feature, device: device.to_string() });
             };
             self.inputs[last] = self.inputs[last].copied()?;
@@ -41,10 +41,10 @@ impl Fused {
     /// Returns everything that the plan depends on.
     fn key(&self) -> PlanKey {
         let mut key = PlanKey::new();
-        key.extend([self.expr.terms().len() as u64, self.kept.len() as u64, self.shape.rank() as u64]);
+        key.extend([self.expr.terms().len() as u64, self.kept.len() as u64, self.shape().rank() as u64]);
         key.extend(self.expr.terms().iter().map(|term| term.code()));
         key.extend(self.kept.iter().map(|kept| kept.term.index() as u64));
-        key.extend(self.shape.iter().map(|&length| length as u64));
+        key.extend(self.shape().iter().map(|&length| length as u64));
         for input in &self.inputs {
             key.push(input.dtype as u64 | (input.layout.offset as u64 % 4) << 8);
             key.extend(input.strides().iter().map(|&stride| stride as u64));
@@ -57,7 +57,7 @@ impl Fused {
         let inputs = &self.inputs;
         let strided: SmallVec<[usize; 4]> = (0..inputs.len()).filter(|&i| is_strided(&inputs[i])).collect();
         let views: Vec<&[isize]> = strided.iter().map(|&i| inputs[i].strides()).collect();
-        let (lengths, strides) = if views.is_empty() { Default::default() } else { collapse_all(&self.shape, &views) };
+        let (lengths, strides) = if views.is_empty() { Default::default() } else { collapse_all(self.shape(), &views) };
         let mut layouts: SmallVec<[InputLayout; 4]> = inputs.iter().map(|_| InputLayout::Contiguous).collect();
         for (&i, strides) in strided.iter().zip(&strides) {
             layouts[i] = strided_layout(&inputs[i], &lengths, strides);
@@ -81,7 +81,7 @@ impl Fused {
             InputLayout::Contiguous => Strided { offset: 0, strides: Dims::new() },
             _ => Strided { offset: 0, strides: strides.next().unwrap_or_default() },
         });
-        let count = checked_elements(&self.shape, "elementwise")?;
+        let count = checked_elements(self.shape(), "elementwise")?;
         let scalars = self.scalars.iter().copied().collect();
         let parameters = Parameters { count, lengths, inputs: views.collect(), scalars };
         let groups = count.div_ceil(kernel.elements_per_group());

@@ -39,7 +39,7 @@ pub(super) fn compute(expression: &Expression, device: &Device) -> Result<Buffer
 /// Computes the expression as the epilogue of the input `product`. If that is impossible, the product runs alone, and
 /// this returns `None`.
 fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
-    let Fused { expr, inputs, held, scalars, shape, kept } = fused;
+    let Fused { expr, inputs, held, scalars, layout, kept } = fused;
     let View { storage, dtype, .. } = &inputs[product];
     let others: SmallVec<[&View; 4]> =
         inputs.iter().enumerate().filter(|(i, _)| *i != product).map(|(_, input)| input).collect();
@@ -65,7 +65,7 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
     if held[product] {
         terms.push(rounded);
     }
-    let epilogue = Epilogue { expr: finished, inputs: others, scalars: &scalars, shape: &shape, kept: terms };
+    let epilogue = Epilogue { expr: finished, inputs: others, scalars: &scalars, shape: &layout.shape, kept: terms };
     match producer.produce(Some(&epilogue))? {
         Produced::Finished { result, kept: mut stored } => {
             if held[product]
@@ -85,9 +85,9 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
 
 /// Launches the kernel of an expression over buffers.
 fn compute_elements(mut fused: Fused, device: &Device) -> Result<Buffer> {
-    let elements = checked_elements(&fused.shape, "elementwise")?;
-    let output = allocate(&fused.shape, fused.expr.dtype(), device, "elementwise")?;
-    let allocate_kept = |dtype| allocate(&fused.shape, dtype, device, "elementwise");
+    let elements = checked_elements(fused.shape(), "elementwise")?;
+    let output = allocate(fused.shape(), fused.expr.dtype(), device, "elementwise")?;
+    let allocate_kept = |dtype| allocate(fused.shape(), dtype, device, "elementwise");
     let stored: SmallVec<[Buffer; 2]> =
         fused.kept.iter().map(|kept| allocate_kept(kept.dtype)).collect::<Result<_>>()?;
     if elements > 0 {

@@ -4,7 +4,6 @@ use super::epilogue::{Produced, Producer};
 use super::expression::Expression;
 use crate::backend::info::MemoryKind;
 use crate::base::error::Result;
-use crate::base::layout::Layout;
 use crate::engine::pool::Buffer;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -69,7 +68,7 @@ impl State {
             Produced::Finished { result, .. } => return Ok(State::Buffer(Arc::new(result))),
             Produced::Unfinished(product) => product,
         };
-        if product.layout == Layout::contiguous(product.shape().clone()) {
+        if product.layout.is_all(product.elem_count()) {
             match Arc::try_unwrap(product.storage) {
                 Ok(storage) => return Ok(storage.0.into_inner()),
                 Err(shared) => product.storage = shared,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct View {
     pub(super) storage: Arc<Storage>,
-    pub layout: Layout,
+    pub layout: Arc<Layout>,
     pub dtype: DType,
     pub device: Device,
 }
@@ -29,7 +29,12 @@ impl AsRef<View> for View {
 impl View {
     /// Returns the view of all that `storage` will hold, in row-major order.
     pub fn of_storage(storage: Storage, shape: Shape, dtype: DType, device: &Device) -> View {
-        View { storage: Arc::new(storage), layout: Layout::contiguous(shape), dtype, device: device.clone() }
+        View::of_all(storage, Arc::new(Layout::contiguous(shape)), dtype, device)
+    }
+
+    /// Returns the view of all that `storage` will hold, through a layout that is contiguous and has no offset.
+    pub(super) fn of_all(storage: Storage, layout: Arc<Layout>, dtype: DType, device: &Device) -> View {
+        View { storage: Arc::new(storage), layout, dtype, device: device.clone() }
     }
 
     /// Returns the view of the elements that a kernel writes to `buffer`, in row-major order.
@@ -38,8 +43,9 @@ impl View {
     }
 
     /// Returns the same elements in another layout.
-    pub fn with_layout(&self, layout: Layout) -> View {
-        View { layout, ..self.clone() }
+    pub fn with_layout(&self, layout: impl Into<Arc<Layout>>) -> View {
+        let layout = layout.into();
+        View { storage: self.storage.clone(), layout, dtype: self.dtype, device: self.device.clone() }
     }
 
     pub fn shape(&self) -> &Shape {
@@ -100,6 +106,11 @@ impl View {
 
     /// Whether both are the same view of the same elements.
     pub(super) fn is_same(&self, other: &View) -> bool {
-        Arc::ptr_eq(&self.storage, &other.storage) && self.layout == other.layout
+        Arc::ptr_eq(&self.storage, &other.storage) && is_same(&self.layout, &other.layout)
     }
+}
+
+/// Whether two layouts are equal.
+pub(super) fn is_same(a: &Arc<Layout>, b: &Arc<Layout>) -> bool {
+    Arc::ptr_eq(a, b) || a == b
 }

@@ -73,7 +73,7 @@ impl Tensor {
     }
 
     /// The same elements seen in another way.
-    pub(crate) fn with_layout(&self, layout: Layout) -> Self {
+    pub(crate) fn with_layout(&self, layout: impl Into<Arc<Layout>>) -> Self {
         self.view.with_layout(layout).into()
     }
 

@@ -380,7 +380,7 @@ impl Tensor {
     /// [`Error::AxisOutOfRange`].
     pub fn unsqueeze(&self, axis: impl Into<Axis>) -> Result<Tensor> {
         let axis = axis.into().resolve_position(self.shape(), "unsqueeze")?;
-        let mut layout = self.view.layout.clone();
+        let mut layout = Layout::clone(&self.view.layout);
         layout.strides.insert(axis, 0);
         layout.shape = self.dims()[..axis].iter().chain(&[1]).chain(&self.dims()[axis..]).copied().collect();
         Ok(self.with_layout(layout))

@@ -13,6 +13,7 @@ mod cases;
 mod compare;
 mod devices;
 mod documents;
+mod graphs;
 mod kernels;
 mod layouts;
 mod options;

@@ -2,6 +2,7 @@
 
 use super::{FLOATS, numbers, sample, shaped};
 use crate::compare::{Expected, Sample, check, download};
+use crate::graphs;
 use crate::layouts::Layout;
 use crate::reference::functions::gelu;
 use crate::reference::inputs::Domain;
@@ -224,6 +225,9 @@ pub fn add(suite: &mut Suite) {
     }
     for dtype in [DType::F32, DType::F16, DType::I32] {
         suite.add("fused", format!("{dtype}::long_chain"), move |device| long_chain(dtype, device));
+    }
+    for dtype in [DType::F32, DType::F16, DType::I32] {
+        suite.add("fused", format!("{dtype}::random_graphs"), move |device| graphs::try_random(dtype, device));
     }
     suite.add("fused", "f32::viewed_while_pending", viewed_while_pending);
     suite.add("fused", "u32::doubling", doubling);
