@@ -176,7 +176,7 @@ impl BinaryOp {
 }
 
 /// A term of an expression, by its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct TermId(u8);
 
 /// One step of an expression. It names the terms before it that it computes with.

@@ -7,6 +7,7 @@ pub(crate) mod expr;
 pub(crate) mod fold;
 pub(crate) mod interpolation;
 pub(crate) mod parameters;
+pub(crate) mod prologue;
 pub(crate) mod rows;
 pub(crate) mod tiles;
 pub(crate) mod window;

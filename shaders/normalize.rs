@@ -2,11 +2,16 @@
 
 use super::Family;
 use super::elements::{Elements, Quads, Strides};
+use super::elementwise::{InputLayout, outputs};
+use super::epilogue::{Epilogue, Tail};
+use super::expr::{BinaryOp, Expr, TermId, UnaryOp};
 use super::parameters::{Float, Form, Size, View, parameters};
+use super::prologue::{Head, Prologue};
 use super::rows::RowsType;
 use super::workgroup::{Member, Team, Turn, tree};
 use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// The function of a row.
@@ -71,11 +76,19 @@ pub(crate) enum Held {
 }
 
 /// A normalisation, followed by `y weight + bias` if the kernel has them. The output is contiguous, and
-/// [`Load::output`] gives its dtype.
+/// [`Load::output`] gives its dtype. Its buffers are, in order: the elements, the other inputs of the prologue, weight
+/// and bias, the inputs of the epilogue, the results, the terms that the epilogue keeps, and the elements that the
+/// prologue keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Normalize {
     pub op: NormalizeOp,
     pub rows: RowsType,
+    /// The expression of the elements, if they are not just loaded.
+    pub prologue: Option<Box<Prologue>>,
+    /// True if the elements are stored too, because something else reads them.
+    pub keeps_elements: bool,
+    /// The expression of the results. If single elements are stored, they have 32 bits or more.
+    pub epilogue: Option<Box<Epilogue>>,
     pub weight: bool,
     pub bias: bool,
     /// True if a row is a group of channels with a weight and a bias each. If not, each element of a row has its own.
@@ -98,7 +111,11 @@ parameters! {
     /// The number of rows that lie side by side: the product of the lengths of the axes inside of the normalised ones.
     inner: Size,
     rows: RowsType = config.rows,
-    eps: Option<Float> = config.op.has_eps().then_some(Float(config.rows.dtype)),
+    prologue: Option<Prologue> => config.prologue.as_deref(),
+    /// The number of columns of the epilogue's rows.
+    columns: Option<Size> = config.epilogue.is_some().then_some(Size),
+    epilogue: Option<Epilogue> => config.epilogue.as_deref(),
+    eps: Option<Float> = config.op.has_eps().then_some(Float(config.dtype())),
     channels: Option<Channels> = config.per_channel.then_some(Channels),
     weight: Option<View> = config.weight.then_some(View(1)),
     bias: Option<View> = config.bias.then_some(View(1)),
@@ -119,11 +136,21 @@ parameters! {
     elements: Size,
 }
 
+impl Normalize {
+    /// The dtype of the elements that are normalised.
+    pub fn dtype(&self) -> DType {
+        self.prologue.as_ref().map_or(self.rows.dtype, |prologue| prologue.expr.dtype())
+    }
+}
+
 impl Family for Normalize {
     fn name(&self) -> String {
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
-        let Normalize { op, rows: RowsType { dtype, .. }, team, load, held, .. } = self;
-        format!("{op:?}({dtype}, {team:?}{subgroups}, {load:?}, {held:?})").to_lowercase()
+        let kept = if self.keeps_elements { ", kept" } else { "" };
+        let Normalize { op, team, load, held, .. } = self;
+        let elements = self.prologue.as_ref().map_or(self.rows.dtype.to_string(), |x| x.expr.describe());
+        let name = format!("{op:?}({elements}{kept}, {team:?}{subgroups}, {load:?}, {held:?})").to_lowercase();
+        self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
     fn workgroup(&self) -> u32 {
@@ -131,13 +158,23 @@ impl Family for Normalize {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let Declared { count, length, inner, rows, eps, channels, weight, bias } = self.declare(k);
-        let (dtype, along, across) = (self.rows.dtype, self.load.along(), self.load.across());
-        let x = Source::input(k, "x", dtype, along * across);
+        let Declared { count, length, inner, rows, prologue, columns, epilogue, eps, channels, weight, bias } =
+            self.declare(k);
+        let (dtype, along, across) = (self.dtype(), self.load.along(), self.load.across());
+        let x = Source::input(k, "x", self.rows.dtype, along * across);
+        let head = self.prologue.as_ref().zip(prologue).map(|(config, at)| Head::new(k, config, at));
         let width = if self.per_channel { 1 } else { along };
         let weight = weight.map(|at| (Source::input(k, "weight", dtype, width), at));
         let bias = bias.map(|at| (Source::input(k, "bias", dtype, width), at));
-        let y = Target::output(k, dtype, along * across);
+        let epilogue = self.epilogue.as_ref().zip(epilogue).zip(columns);
+        let epilogue = epilogue.map(|((config, at), columns)| (config, Tail::new(k, config, at), columns));
+        let outputs: Vec<_> = match &self.epilogue {
+            Some(config) => outputs(&config.expr, &config.kept).collect(),
+            None => vec![("y".to_string(), TermId::default(), dtype)],
+        };
+        let output = |(name, id, dtype): (String, TermId, DType)| (Target::output(k, &name, dtype, along * across), id);
+        let outputs: Vec<_> = outputs.into_iter().map(output).collect();
+        let elements = self.keeps_elements.then(|| Target::output(k, "elements", dtype, along * across));
 
         let member = self.team.join(k).in_subgroups(self.subgroup);
         // The only row, or the first of four.
@@ -145,8 +182,9 @@ impl Family for Normalize {
         let kept = rows.kept.coordinates(row);
         // From here on `j` counts loads.
         let load = move |j: Value<'k>| {
-            let place = [&kept[..], &rows.along.coordinates(j * along)].concat();
-            x.load(k, rows.x.at(&place))
+            let place = |lane: u32| [&kept[..], &rows.along.coordinates(j * along + lane)].concat();
+            let element = x.load(k, rows.x.at(&place(0)));
+            head.as_ref().map_or(element, |head| head.apply(k, element, place))
         };
         let terms = length.convert(dtype.compute_scalar());
         let ty = Type { scalar: dtype.compute_scalar(), lanes: across };
@@ -186,6 +224,13 @@ impl Family for Normalize {
         };
 
         let row_exists = (member.row * across).lt(count);
+        let output_place = |j: Value<'k>| (row / inner * length + j) * inner + row % inner;
+        if let Some(elements) = &elements {
+            x.each(|j, exists, element| {
+                let exists = exists.map_or(row_exists, |exists| row_exists & exists);
+                k.when(exists, || elements.store(k, output_place(j * along), element));
+            });
+        }
         y_row.each(|j, exists, normal| {
             // If a team is one invocation, surplus rows would only repeat the last row's stores. The guard covers them
             // too.
@@ -196,7 +241,16 @@ impl Family for Normalize {
                 let at = |vector: &(Source<'k>, Strides<'k>)| vector.0.load(k, vector.1.at(&place));
                 let scaled = weight.as_ref().map_or(normal, |weight| normal * at(weight));
                 let shifted = bias.as_ref().map_or(scaled, |bias| scaled + at(bias));
-                y.store(k, (row / inner * length + j) * inner + row % inner, shifted);
+                let place = output_place(j);
+                let Some((config, tail, columns)) = &epilogue else {
+                    return outputs[0].0.store(k, place, shifted);
+                };
+                let places: Vec<_> = (0..along * across).map(|lane| place + lane).collect();
+                let rows_and_columns: Vec<_> = places.iter().map(|&at| [at / *columns, at % *columns]).collect();
+                let beside = tail.load(k, place, &rows_and_columns, &vec![None; config.inputs.len()]);
+                let index = if places.len() == 1 { place } else { k.vector(&places) };
+                let values = tail.evaluate(&beside, shifted, index);
+                outputs.iter().for_each(|(y, id)| y.store(k, place, values[id.index()]));
             });
         });
     }
@@ -227,6 +281,9 @@ impl Family for Normalize {
                 samples.extend(cuts.into_iter().map(|(team, subgroup, load, held)| Normalize {
                     op,
                     rows,
+                    prologue: None,
+                    keeps_elements: false,
+                    epilogue: None,
                     weight: affine,
                     bias,
                     per_channel: false,
@@ -237,7 +294,38 @@ impl Family for Normalize {
                 }));
             }
         }
+        let fused = samples.iter().filter(|sample| sample.is_plain_layer_norm()).map(Normalize::fused);
+        let fused: Vec<_> = fused.collect();
+        samples.extend(fused);
         samples
+    }
+}
+
+impl Normalize {
+    /// Whether the sample stands for all that can have a prologue.
+    fn is_plain_layer_norm(&self) -> bool {
+        let stores = self.load == Load::Along || self.rows.dtype == DType::F32;
+        self.op == NormalizeOp::LayerNorm && stores && self.rows.dtype != DType::F64
+    }
+
+    /// Returns the sample for `silu(layer_norm(x + other))`, which stores the sum too.
+    fn fused(&self) -> Normalize {
+        let (dtype, wide) = (self.rows.dtype, self.rows.dtype.widened());
+        let mut expr = Expr::default();
+        let (x, other) = (expr.input(0, dtype), expr.input(1, dtype));
+        let sum = expr.binary(BinaryOp::Add, x, other);
+        expr.rounded(dtype, sum);
+        let layout = if self.load == Load::Along { InputLayout::StridedQuads } else { InputLayout::Strided };
+        let inputs = [(dtype, layout)].into_iter().collect();
+        let prologue = Prologue { expr, inputs, rank: 2, scalars: SmallVec::new() };
+        let mut expr = Expr::default();
+        let normal = expr.input(0, wide);
+        let normal = expr.cast(dtype, normal);
+        expr.unary(UnaryOp::Silu, normal);
+        let kept = [normal].into_iter().collect();
+        let epilogue = Epilogue { expr, inputs: SmallVec::new(), rank: 0, scalars: SmallVec::new(), kept };
+        let (prologue, epilogue) = (Some(prologue.into()), Some(epilogue.into()));
+        Normalize { prologue, epilogue, keeps_elements: true, ..self.clone() }
     }
 }
 
@@ -271,12 +359,12 @@ enum Target<'k> {
 }
 
 impl<'k> Target<'k> {
-    fn output(k: &'k KernelBuilder, dtype: DType, width: u32) -> Self {
+    fn output(k: &'k KernelBuilder, name: &str, dtype: DType, width: u32) -> Self {
         let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
         if width == 4 {
-            Target::Quads(Quads::output(k, "y", dtype))
+            Target::Quads(Quads::output(k, name, dtype))
         } else {
-            Target::Elements(k.buffer("y", ty, Access::Write))
+            Target::Elements(k.buffer(name, ty, Access::Write))
         }
     }
 

@@ -2,12 +2,17 @@
 //! from. `fold.rs` has the folds.
 
 use super::Family;
+use super::elementwise::{InputLayout, outputs};
+use super::epilogue::{Epilogue, EpilogueInput, Tail};
+use super::expr::{BinaryOp, Expr, UnaryOp};
 use super::fold::{FoldOp, State, States};
 use super::parameters::{Form, Size, parameters};
+use super::prologue::{Head, Prologue};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{Team, Turn, WORKGROUP};
 use crate::base::dtype::DType;
 use crate::shader::{Access, KernelBuilder, Type, Value};
+use smallvec::SmallVec;
 
 /// The stage of a reduction. A long row is split into chunks, each with a team of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,12 +28,18 @@ pub(crate) enum Stage {
 /// A reduction. Its buffers are, in order:
 ///
 /// 1. The elements, or the states of chunks.
-/// 2. For centred operations, a number per row. The kernel subtracts it from each element of the row.
-/// 3. The results, or the states of chunks.
+/// 2. The other inputs of the prologue.
+/// 3. For centred operations, a number per row. The kernel subtracts it from each element of the row.
+/// 4. The inputs of the epilogue.
+/// 5. The results, or the states of chunks. Then the terms that the epilogue keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Reduce {
     pub op: FoldOp,
     pub rows: RowsType,
+    /// The expression of the elements, if they are not just loaded.
+    pub prologue: Option<Box<Prologue>>,
+    /// The expression of the results. Elements of less than 32 bits cannot be stored.
+    pub epilogue: Option<Box<Epilogue>>,
     pub stage: Stage,
     pub team: Team,
     pub turn: Turn,
@@ -50,6 +61,8 @@ parameters! {
     count: Size,
     /// The rows of elements; states lie in order.
     rows: Option<RowsType> = (config.stage != Stage::End).then_some(config.rows),
+    prologue: Option<Prologue> => config.prologue.as_deref(),
+    epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
 impl FoldOp {
@@ -59,9 +72,19 @@ impl FoldOp {
     }
 }
 
+impl Reduce {
+    /// The dtype of the elements that are folded.
+    fn dtype(&self) -> DType {
+        self.prologue.as_ref().map_or(self.rows.dtype, |prologue| prologue.expr.dtype())
+    }
+}
+
 impl Family for Reduce {
     fn name(&self) -> String {
-        format!("{:?}({}, {:?}, {:?}, {:?})", self.op, self.rows.dtype, self.stage, self.team, self.turn).to_lowercase()
+        let Reduce { op, stage, team, turn, .. } = self;
+        let elements = self.prologue.as_ref().map_or(self.rows.dtype.to_string(), |x| x.expr.describe());
+        let fold = format!("{op:?}({elements}, {stage:?}, {team:?}, {turn:?})").to_lowercase();
+        self.epilogue.as_ref().map_or_else(|| fold.clone(), |y| format!("{fold}, {}", y.expr.describe()))
     }
 
     fn workgroup(&self) -> u32 {
@@ -69,7 +92,7 @@ impl Family for Reduce {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let Declared { chunks, per_row, span, length, count, rows } = self.declare(k);
+        let Declared { chunks, per_row, span, length, count, rows, prologue, epilogue } = self.declare(k);
         let member = self.team.join(k);
         // A folded dispatch has surplus chunks: they repeat the last one, as all invocations must reach the barriers.
         let chunk = member.row.min(chunks - 1);
@@ -82,16 +105,26 @@ impl Family for Reduce {
         let bounds = [start, start + (length - start).min(span)];
 
         let ty = |dtype: DType| Type { scalar: dtype.compute_scalar(), lanes: 1 };
-        let scalar = ty(self.rows.dtype);
+        let scalar = ty(self.dtype());
         let fold = self.op.fold(k, scalar);
-        let types = self.op.state(self.rows.dtype);
+        let types = self.op.state(self.dtype());
         let states: Box<dyn Fn(Value<'k>) -> Vec<State<'k>> + '_> = if let Some(rows) = rows {
-            let elements: Box<dyn Fn(Value<'k>) -> Value<'k>> = match self.turn {
+            let axes = self.prologue.is_some().then(|| (rows.kept.coordinates(row), rows.along.clone()));
+            let loads: Box<dyn Fn(Value<'k>) -> Value<'k>> = match self.turn {
                 Turn::Quads => Box::new(Rows::quads(k, rows, self.rows.dtype, row)),
                 Turn::Single | Turn::Singles => Box::new(Rows::input(k, rows, self.rows.dtype).row(row)),
             };
+            let head = self.prologue.as_ref().zip(prologue).map(|(config, at)| Head::new(k, config, at));
+            let head = head.zip(axes);
+            let width = self.turn.width();
+            let elements = move |j: Value<'k>| match &head {
+                Some((head, (kept, along))) => {
+                    head.apply(k, loads(j), |lane| [&kept[..], &along.coordinates(j * width + lane)].concat())
+                }
+                None => loads(j),
+            };
             let centre = self.op.is_centred().then(|| k.buffer("centre", scalar, Access::Read).load(row));
-            let (map, width) = (&fold.map, self.turn.width());
+            let map = &fold.map;
             Box::new(move |j| {
                 let elements = elements(j).lanes().into_iter();
                 let places = (0..).map(|lane| j * width + lane);
@@ -108,9 +141,23 @@ impl Family for Reduce {
             let result = member.fold(&fold, self.turn, first, bounds, &states);
             k.when(stored, || y.store(row * per_row + part, &result));
         } else {
-            let y = k.buffer("y", ty(self.op.output(self.rows.dtype)), Access::Write);
-            let result = member.fold(&fold, self.turn, first, bounds, &states);
-            k.when(stored, || y.store(chunk, (fold.finish)(&result, count)));
+            let result = || (fold.finish)(&member.fold(&fold, self.turn, first, bounds, &states), count);
+            let Some((config, at)) = self.epilogue.as_ref().zip(epilogue) else {
+                let y = k.buffer("y", ty(self.op.output(self.dtype())), Access::Write);
+                let result = result();
+                k.when(stored, || y.store(chunk, result));
+                return;
+            };
+            let tail = Tail::new(k, config, at);
+            let outputs = outputs(&config.expr, &config.kept);
+            let outputs: Vec<_> =
+                outputs.map(|(name, id, dtype)| (k.buffer(&name, ty(dtype), Access::Write), id)).collect();
+            let result = result();
+            k.when(stored, || {
+                let beside = tail.load(k, chunk, &[[chunk, k.u32(0)]], &vec![None; config.inputs.len()]);
+                let values = tail.evaluate(&beside, result, chunk);
+                outputs.iter().for_each(|(y, id)| y.store(chunk, values[id.index()]));
+            });
         }
     }
 
@@ -119,7 +166,8 @@ impl Family for Reduce {
         let sample = |op, dtype, stage, team| {
             let rank = usize::from(stage != Stage::End);
             let turn = if team == Team::Invocation { Turn::Single } else { Turn::Singles };
-            Reduce { op, rows: RowsType { dtype, kept_rank: rank, row_rank: rank }, stage, team, turn }
+            let rows = RowsType { dtype, kept_rank: rank, row_rank: rank };
+            Reduce { op, rows, prologue: None, epilogue: None, stage, team, turn }
         };
         let mut samples = Vec::new();
         for dtype in DType::ALL {
@@ -139,6 +187,25 @@ impl Family for Reduce {
         samples.extend(
             [Sum, ArgMax].map(|op| Reduce { turn: Turn::Quads, ..sample(op, DType::F32, Stage::Whole, quads) }),
         );
+        // exp(x + row) and the mean of the sums, with a number for each.
+        let mut expr = Expr::default();
+        let (x, other) = (expr.input(0, DType::F32), expr.input(1, DType::F32));
+        let sum = expr.binary(BinaryOp::Add, x, other);
+        expr.unary(UnaryOp::Exp, sum);
+        let inputs = [(DType::F32, InputLayout::Strided)].into_iter().collect();
+        let prologue = Prologue { expr, inputs, rank: 2, scalars: SmallVec::new() };
+        let mut expr = Expr::default();
+        let (number, sum) = (expr.input(0, DType::F32), expr.input(1, DType::F32));
+        expr.binary(BinaryOp::Mul, sum, number);
+        let input = EpilogueInput { dtype: DType::F32, layout: InputLayout::Strided, by_row: true };
+        let kept = [sum].into_iter().collect();
+        let inputs = [input].into_iter().collect();
+        let epilogue = Epilogue { expr, inputs, rank: 1, scalars: SmallVec::new(), kept };
+        samples.extend(Team::ALL.map(|team| Reduce {
+            prologue: Some(prologue.clone().into()),
+            epilogue: Some(epilogue.clone().into()),
+            ..sample(Sum, DType::F32, Stage::Whole, team)
+        }));
         samples
     }
 }

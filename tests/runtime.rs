@@ -24,6 +24,11 @@ macro_rules! on_each_device {
 on_each_device! {
     a_chain_is_one_launch
     shared_results_are_computed_at_most_twice
+    expressions_pass_through_views
+    held_results_are_stored_beside_others
+    reductions_are_fused_both_ways
+    norms_are_fused_both_ways
+    fusion_can_be_switched_off
     products_are_finished_by_their_kernels
     products_that_others_wait_for_are_kept
     what_kernels_of_products_cannot_do_runs_apart
@@ -96,6 +101,137 @@ fn shared_results_are_computed_at_most_twice(device: &Device) -> Result<()> {
 fn count_launches<T>(device: &Device, work: impl FnOnce() -> Result<T>) -> Result<(T, u64)> {
     let before = device.stats().launches;
     Ok((work()?, device.stats().launches - before))
+}
+
+/// Returns how many kernels a result takes, and checks its elements.
+fn launches_of(device: &Device, expected: &[f32], work: impl FnOnce() -> Result<Tensor>) -> Result<u64> {
+    let (y, launches) = count_launches(device, || {
+        let y = work()?;
+        y.realize()?;
+        Ok(y)
+    })?;
+    for (&y, &expected) in y.to_vec::<f32>()?.iter().zip(expected) {
+        assert!((y - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{y}, not {expected}");
+    }
+    Ok(launches)
+}
+
+fn expressions_pass_through_views(device: &Device) -> Result<()> {
+    let x = Tensor::arange(0f32, 24.0, device)?.reshape((4, 6))?.contiguous()?;
+    let row = Tensor::arange(0f32, 6.0, device)?;
+    x.realize()?;
+    row.realize()?;
+    let sum = |r: usize, c: usize| (r * 6 + c + c) as f32 * 2.0;
+    let pending = || x.add(&row)?.mul(2.0);
+    let turned: Vec<f32> = (0..24).map(|i| -sum(i % 4, i / 4)).collect();
+    assert_eq!(launches_of(device, &turned, || pending()?.t()?.neg())?, 1);
+    let part: Vec<f32> = (0..8).map(|i| -sum(1 + i / 4, 1 + i % 4)).collect();
+    assert_eq!(launches_of(device, &part, || pending()?.narrow(0, 1, 2)?.narrow(1, 1, 4)?.neg())?, 1);
+    let split: Vec<f32> = (0..24).map(|i| -sum(i % 4, i / 4)).collect();
+    assert_eq!(launches_of(device, &split, || pending()?.reshape((4, 2, 3))?.permute([1, 2, 0])?.neg())?, 1);
+    let spread: Vec<f32> = (0..24).map(|i| sum(1, i % 6) + (i as f32)).collect();
+    assert_eq!(launches_of(device, &spread, || pending()?.narrow(0, 1, 1)?.broadcast_to((4, 6))?.add(&x))?, 1);
+    // A row that is repeated has no single stride over both axes, so the sum is computed first.
+    let flat: Vec<f32> = (0..24).map(|i| -sum(i / 6, i % 6)).collect();
+    assert_eq!(launches_of(device, &flat, || pending()?.flatten_all()?.neg())?, 2);
+    let numbers = [&row, &(&row + 1.0)?].map(Clone::clone);
+    let normal: Vec<f32> = (0..24).map(|i| ((i as f32) - (i % 6) as f32) / (1.0 + (i % 6) as f32).sqrt()).collect();
+    assert_eq!(launches_of(device, &normal, || x.batch_norm(&numbers[0], &numbers[1], None, None, 0.0))?, 1);
+    Ok(())
+}
+
+/// What is held is stored by the kernel that computes it, unless a second computation moves fewer bytes.
+fn held_results_are_stored_beside_others(device: &Device) -> Result<()> {
+    let [x, y] = [1f32, 2.0].map(|start| Tensor::arange(start, start + 64.0, device).and_then(|x| x.contiguous()));
+    let (x, y) = (x?, y?);
+    x.realize()?;
+    y.realize()?;
+    let sum = x.add(&y)?;
+    let expected: Vec<f32> = (0..64).map(|i| (2.0 * i as f32 + 3.0).tanh()).collect();
+    assert_eq!(launches_of(device, &expected, || sum.tanh())?, 1);
+    let expected: Vec<f32> = (0..64).map(|i| 2.0 * i as f32 + 3.0).collect();
+    assert_eq!(launches_of(device, &expected, || Ok(sum.clone()))?, 0, "the kernel has stored both");
+    Ok(())
+}
+
+fn reductions_are_fused_both_ways(device: &Device) -> Result<()> {
+    let x = Tensor::arange(0f32, 24.0, device)?.reshape((4, 6))?.contiguous()?;
+    let row = Tensor::arange(0f32, 6.0, device)?;
+    let column = Tensor::arange(1f32, 5.0, device)?;
+    for tensor in [&x, &row, &column] {
+        tensor.realize()?;
+    }
+    let sum = |r: usize| (0..6).map(|c| (r * 6 + c + c) as f32).map(|x| x / (1.0 + (-x).exp())).sum::<f32>();
+    let sums: Vec<f32> = (0..4).map(sum).collect();
+    assert_eq!(launches_of(device, &sums, || x.add(&row)?.silu()?.sum(-1))?, 1);
+    let scaled: Vec<f32> = (0..4).map(|r| sum(r) * 2.0 / (r + 1) as f32).collect();
+    assert_eq!(launches_of(device, &scaled, || (x.add(&row)?.silu()?.sum(-1)? * 2.0)?.div(&column))?, 1);
+    let mean: Vec<f32> = (0..6).map(|c| -(c as f32 + 9.0)).collect();
+    assert_eq!(launches_of(device, &mean, || x.neg()?.mean(0))?, 1);
+    let largest: Vec<f32> = (0..6).map(|c| 23.0 - (c as f32 + 18.0)).collect();
+    assert_eq!(launches_of(device, &largest, || (23.0 - x.t()?.affine(1.0, 0.0)?.max(1)?))?, 1);
+    let ids = x.t()?.neg()?.argmin(1)?.to_dtype(DType::F32)?;
+    assert_eq!(launches_of(device, &[3.0; 6], || Ok(ids.clone()))?, 1);
+    let halves = x.to_dtype(DType::F16)?;
+    halves.realize()?;
+    let total = |r: usize| (0..6).map(|c| (r * 6 + c) as f32).sum::<f32>();
+    let totals: Vec<f32> = (0..4).map(total).collect();
+    assert_eq!(launches_of(device, &totals, || halves.neg()?.abs()?.sum(1)?.to_dtype(DType::F32))?, 1);
+    // A sum that somebody else holds is stored once.
+    let sums = x.sum(1)?;
+    let doubled: Vec<f32> = totals.iter().map(|total| total * 2.0).collect();
+    assert_eq!(launches_of(device, &doubled, || &sums * 2.0)?, 1);
+    assert_eq!(launches_of(device, &totals, || Ok(sums.clone()))?, 0);
+    Ok(())
+}
+
+fn norms_are_fused_both_ways(device: &Device) -> Result<()> {
+    for length in [6, 600] {
+        let x = Tensor::arange(0f32, 4.0 * length as f32, device)?.reshape((4, length))?.mul(0.01)?;
+        let residual = x.flip(1)?.add(0.5)?.contiguous()?;
+        let mask = Tensor::arange(0f32, length as f32, device)?.mul(-0.25)?;
+        let ones = Tensor::ones(length, DType::F32, device)?;
+        for tensor in [&x, &residual, &mask, &ones] {
+            tensor.realize()?;
+        }
+        let scaled = x.mul(0.3)?.add(&mask)?;
+        scaled.realize()?;
+        let expected = scaled.softmax(-1)?.to_vec::<f32>()?;
+        assert_eq!(launches_of(device, &expected, || x.mul(0.3)?.add(&mask)?.softmax(-1))?, 1);
+        let summed = x.add(&residual)?;
+        summed.realize()?;
+        let normal = summed.layer_norm(&ones, &ones, 1e-5)?;
+        normal.realize()?;
+        let expected = normal.silu()?.to_vec::<f32>()?;
+        assert_eq!(launches_of(device, &expected, || x.add(&residual)?.layer_norm(&ones, &ones, 1e-5)?.silu())?, 1);
+        // The sum is used again: the same kernel stores it.
+        let sum = x.add(&residual)?;
+        let expected = normal.to_vec::<f32>()?;
+        assert_eq!(launches_of(device, &expected, || sum.layer_norm(&ones, &ones, 1e-5))?, 1);
+        assert_eq!(launches_of(device, &summed.to_vec::<f32>()?, || Ok(sum.clone()))?, 0);
+        // Along columns.
+        let expected = x.softmax(0)?.mul(&residual)?.to_vec::<f32>()?;
+        let launches = launches_of(device, &expected, || x.softmax(0)?.mul(&residual)?.add(0.0))?;
+        assert_eq!(launches, 1);
+        // Halves are stored by fours, if a row has them.
+        let halves = summed.to_dtype(DType::F16)?;
+        halves.realize()?;
+        let expected = halves.softmax(-1)?.to_dtype(DType::F32)?.to_vec::<f32>()?;
+        assert_eq!(launches_of(device, &expected, || halves.softmax(-1)?.to_dtype(DType::F32))?, 1);
+    }
+    Ok(())
+}
+
+fn fusion_can_be_switched_off(device: &Device) -> Result<()> {
+    let x = Tensor::arange(0f32, 24.0, device)?.reshape((4, 6))?.contiguous()?;
+    x.realize()?;
+    device.set_fusion(false);
+    let apart = launches_of(device, &[15.0 * 2.0 + 1.0], || (x.narrow(0, 0, 1)?.sum(1)? * 2.0)? + 1.0);
+    device.set_fusion(true);
+    assert_eq!(apart?, 3);
+    let together = launches_of(device, &[15.0 * 2.0 + 1.0], || (x.narrow(0, 0, 1)?.sum(1)? * 2.0)? + 1.0)?;
+    assert_eq!(together, 1);
+    Ok(())
 }
 
 fn products_are_finished_by_their_kernels(device: &Device) -> Result<()> {

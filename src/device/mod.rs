@@ -167,8 +167,8 @@ impl Device {
         self.runtime().trim()
     }
 
-    /// From now on, fuses operations (the default), or runs each by a kernel of its own at once: for measurements, and to
-    /// find out which operation is wrong.
+    /// From now on, fuses operations (the default), or runs each by a kernel of its own at once: for measurements, and
+    /// to find out which operation is wrong.
     ///
     /// ```
     /// # use marquetry::{DType, Device, Tensor};

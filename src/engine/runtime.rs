@@ -270,10 +270,7 @@ impl Runtime {
     }
 
     /// Plans a launch that may run many times.
-    pub fn plan<F: Family>(&self, kernel: F, parameters: F::Host, groups: usize) -> Result<Plan<F>>
-    where
-        F: Clone,
-    {
+    pub fn plan<F: Family + Clone>(&self, kernel: F, parameters: F::Host, groups: usize) -> Result<Plan<F>> {
         let config: KernelConfig = kernel.clone().into();
         let compiled = self.kernels.get(&config, false, &*self.backend)?;
         let grid = self.fold(groups, || config.name())?;

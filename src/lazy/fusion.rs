@@ -241,13 +241,32 @@ struct Fuser<'a> {
     known: SmallVec<[(u8, Arc<Layout>, TermId); 20]>,
     /// Whether something below has been computed meanwhile.
     computed: bool,
+    most_kept: usize,
     device: &'a Device,
     elements: usize,
+}
+
+impl View {
+    /// Whether a product that has not run is below the elements, or is what they are.
+    pub(super) fn depends_on_product(&self) -> bool {
+        let mut reached = Reached::default();
+        reached.visit(self);
+        reached.0.iter().any(|node| node.is_product)
+    }
 }
 
 impl Fused {
     /// Fuses what is below an expression into it. What cannot be fused is computed.
     pub fn new(expression: &Expression, device: &Device) -> Result<Fused> {
+        Fused::keeping(MAX_KEPT, expression, device)
+    }
+
+    /// The same for an operand of another kernel, which may be able to store one thing beside its result.
+    pub fn as_operand(expression: &Expression, keeps: bool, device: &Device) -> Result<Fused> {
+        Fused::keeping(usize::from(keeps), expression, device)
+    }
+
+    fn keeping(most_kept: usize, expression: &Expression, device: &Device) -> Result<Fused> {
         let mut reached = Reached::default();
         let operands: SmallVec<[u8; 4]> = expression.operands.iter().map(|operand| reached.visit(operand)).collect();
         let fused = Fused {
@@ -264,6 +283,7 @@ impl Fused {
             reached: &reached,
             known: SmallVec::new(),
             computed: false,
+            most_kept,
             device,
             elements: expression.layout.elements(),
         };
@@ -365,7 +385,7 @@ impl Fuser<'_> {
     ) -> Result<Option<TermId>> {
         let elements = expression.layout.elements();
         let stored = self.stores[node];
-        if stored && !(seen.is_all(elements) && self.fused.kept.len() < MAX_KEPT)
+        if stored && !(seen.is_all(elements) && self.fused.kept.len() < self.most_kept)
             || !cost::may_repeat(&expression.expr, elements, self.elements)
         {
             return Ok(None);

@@ -5,6 +5,7 @@ mod cost;
 mod epilogue;
 mod expression;
 mod fusion;
+mod operand;
 mod planning;
 mod run;
 mod storage;
@@ -14,6 +15,7 @@ mod view;
 
 pub(crate) use epilogue::{Epilogue, Produced, Producer};
 pub(crate) use expression::ExpressionBuilder;
+pub(crate) use operand::{Deferred, Operand};
 pub(crate) use storage::Storage;
 pub(crate) use transfer::Transfer;
 pub(crate) use view::View;

@@ -1,31 +1,40 @@
 //! Softmax and normalisations.
 
 use super::gemm::weighted_sum;
-use super::row_cut::{Cut, View};
+use super::row_cut::{Cut, RowView};
+use super::rows::RowsPrologue;
 use super::subgroup_lanes;
+use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Dims};
 use crate::base::word::Word;
 use crate::engine::launch::Launch;
+use crate::engine::pool::Buffer;
 use crate::kernels::expr::{BinaryOp, Domain, UnaryOp};
-use crate::kernels::normalize::{ChannelParameters, Held, Normalize, NormalizeOp, Parameters};
+use crate::kernels::normalize::{ChannelParameters, Held, Load, Normalize, NormalizeOp, Parameters};
 use crate::kernels::parameters::Strided;
 use crate::kernels::workgroup::Team;
-use crate::lazy::{ExpressionBuilder, allocate};
+use crate::lazy::{Deferred, Epilogue, ExpressionBuilder, Operand, Produced, Producer, allocate};
 use crate::tensor::Tensor;
+use smallvec::SmallVec;
 use std::ops::Range;
+use std::sync::Arc;
+
+/// The most operations of a prologue that is computed again in each pass over a row.
+const MOST_REPEATED: usize = 8;
 
 /// A normalisation of the rows of a tensor.
-struct Normalization<'a> {
+struct Normalization {
     op: NormalizeOp,
     name: &'static str,
     /// The axes along which the elements of a row lie.
     axes: Range<usize>,
     eps: f64,
     /// Vectors.
-    weight: Option<&'a Tensor>,
-    bias: Option<&'a Tensor>,
+    weight: Option<Tensor>,
+    bias: Option<Tensor>,
     /// The groups of channels, if the weights are per channel.
     channels: Option<ChannelParameters>,
 }
@@ -86,7 +95,7 @@ impl Tensor {
         Domain::Floats.check(self.dtype(), name)?;
         let axis = axis.resolve(self.shape(), name)?;
         let (weight, bias, channels) = (None, None, None);
-        self.normalize(&Normalization { op, name, axes: axis..axis + 1, eps, weight, bias, channels })
+        self.normalize(Normalization { op, name, axes: axis..axis + 1, eps, weight, bias, channels })
     }
 
     /// Returns `(x - mean) / sqrt(variance + eps) * weight + bias` over the last axes, which are the axes of `weight`.
@@ -158,9 +167,8 @@ impl Tensor {
             });
         }
         let axes = self.rank() - weight.rank()..self.rank();
-        let (weight, bias) = (weight.flatten_all()?, bias.map(Tensor::flatten_all).transpose()?);
-        let (weight, bias) = (Some(&weight), bias.as_ref());
-        self.normalize(&Normalization { op, name, axes, eps, weight, bias, channels: None })
+        let (weight, bias) = (Some(weight.flatten_all()?), bias.map(Tensor::flatten_all).transpose()?);
+        self.normalize(Normalization { op, name, axes, eps, weight, bias, channels: None })
     }
 
     /// Returns the [`layer_norm`](Self::layer_norm) over groups of channels, for tensors of shape
@@ -230,7 +238,8 @@ impl Tensor {
             channels: channels / groups,
             elements,
         });
-        grouped.normalize(&Normalization { op, name, axes, eps, weight, bias, channels })?.reshape(self.shape())
+        let (weight, bias) = (weight.cloned(), bias.cloned());
+        grouped.normalize(Normalization { op, name, axes, eps, weight, bias, channels })?.reshape(self.shape())
     }
 
     /// Returns `(x - mean) / sqrt(variance + eps) * weight + bias` for known statistics: PyTorch's `batch_norm` for
@@ -311,17 +320,67 @@ impl Tensor {
         Ok(self.dims()[1])
     }
 
-    fn normalize(&self, what: &Normalization) -> Result<Tensor> {
-        let Normalization { op, name, axes, eps, weight, bias, channels } = what;
-        let wide = self.dtype().widened();
-        if checked_elements(self.shape(), name)? == 0 {
+    /// Returns the normalised tensor. The launch waits until it is needed.
+    fn normalize(&self, what: Normalization) -> Result<Tensor> {
+        if checked_elements(self.shape(), what.name)? == 0 {
             return Tensor::zeros(self.shape().clone(), self.dtype(), self.device());
         }
-        let view = View::new(self, axes);
-        if view.is_turned(self.device()) {
-            // A copy through tiles is faster than a kernel that reads neighbours and writes them apart, or the other
-            // way round.
-            return self.contiguous()?.normalize(what);
+        // A wrong number is an error now, not when the result is read.
+        Word::of(what.eps, self.dtype().widened(), what.name)?;
+        for vector in [&what.weight, &what.bias].into_iter().flatten() {
+            vector.realize()?;
+        }
+        let (shape, dtype) = (self.shape().clone(), self.dtype());
+        let normalized = Normalized { x: Deferred::new(self)?, what };
+        Tensor::from_producer(normalized, shape, dtype, self.device())
+    }
+}
+
+/// A normalisation that has not run.
+struct Normalized {
+    x: Deferred,
+    what: Normalization,
+}
+
+impl Producer for Normalized {
+    fn elements(&self) -> usize {
+        self.x.view().elem_count()
+    }
+
+    fn accumulator(&self) -> DType {
+        self.x.view().dtype.widened()
+    }
+
+    fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
+        let operand = self.x.operand(true)?;
+        if let Some(produced) = self.launch(&operand, epilogue)? {
+            return Ok(produced);
+        }
+        let computed = if operand.is_plain() { operand } else { self.x.computed()? };
+        if let Some(produced) = self.launch(&computed, epilogue)? {
+            return Ok(produced);
+        }
+        // Long rows that lie side by side in the tensor but not in the result, or the other way round, or strides that
+        // no parameter block holds: a copy in order.
+        let copy = Operand::plain(computed.inputs[0].copied()?);
+        let produced = self.launch(&copy, epilogue)?;
+        produced.ok_or_else(|| {
+            let feature = format!("`{}` of shape {}", self.what.name, copy.inputs[0].shape());
+            Error::Unsupported { feature, device: copy.inputs[0].device.to_string() }
+        })
+    }
+}
+
+impl Normalized {
+    /// Launches the kernel over an operand. Returns `None` if another operand suits it better.
+    fn launch(&self, operand: &Operand, epilogue: Option<&Epilogue>) -> Result<Option<Produced>> {
+        let Normalization { op, name, axes, eps, weight, bias, channels } = &self.what;
+        let (x, dtype) = (&operand.inputs[0], self.x.view().dtype);
+        let (device, plain) = (&x.device, operand.is_plain());
+        let layouts: SmallVec<[&Layout; 4]> = operand.inputs.iter().map(|input| &*input.layout).collect();
+        let view = RowView::new(&layouts, axes);
+        if view.is_turned(device) && !(plain && x.layout.is_dense()) {
+            return Ok(None);
         }
         let vectors_have_fours = match channels {
             Some(channels) => channels.elements.is_multiple_of(4),
@@ -330,21 +389,41 @@ impl Tensor {
                 .flatten()
                 .all(|vector| vector.strides()[0] == 1 && vector.layout().offset.is_multiple_of(4)),
         };
-        let Cut { team, load, held } = view.cut(self, vectors_have_fours);
+        let Cut { team, load, held } = view.cut(x, vectors_have_fours);
+        let stores = |dtype: DType| load != Load::Element || dtype.size_in_bytes() >= 4;
+        let suits = !matches!(team, Team::Columns { .. })
+            && (matches!(held, Held::Registers(_)) || operand.expr.operations() <= MOST_REPEATED)
+            && (operand.kept.is_none() || stores(dtype));
+        if !plain && !suits {
+            return Ok(None);
+        }
         let in_subgroups = matches!((team, held), (Team::Workgroup(_), Held::Registers(_)));
+        let prologue = RowsPrologue::new(operand, &view.axes, load == Load::Along)?;
         let kernel = Normalize {
             op: *op,
-            rows: view.axes.ty(self.dtype()),
+            rows: view.axes.ty(x.dtype),
+            prologue: prologue.as_ref().map(|prologue| prologue.kernel.clone()),
+            keeps_elements: operand.kept.is_some(),
+            epilogue: None,
             weight: weight.is_some(),
             bias: bias.is_some(),
             per_channel: channels.is_some(),
             team,
-            subgroup: subgroup_lanes(self.device()).filter(|_| in_subgroups),
+            subgroup: subgroup_lanes(device).filter(|_| in_subgroups),
             load,
             held,
         };
-        if !self.device().takes(&kernel) && !self.is_contiguous() {
-            return self.contiguous()?.normalize(what);
+        let others = prologue.iter().flat_map(|prologue| &prologue.buffers);
+        let mut inputs: Vec<Arc<Buffer>> = [x.buffer()?].into_iter().chain(others.cloned()).collect();
+        for vector in [weight, bias].into_iter().flatten() {
+            inputs.push(vector.buffer()?);
+        }
+        let outputs = 1 + usize::from(operand.kept.is_some());
+        if !plain && inputs.len() + outputs > device.info().limits.max_bindings as usize {
+            return Ok(None);
+        }
+        if !device.takes(&kernel) && !(plain && x.layout.is_dense()) {
+            return Ok(None);
         }
         let vector =
             |vector: &Tensor| Strided { offset: vector.layout().offset, strides: vector.layout().strides.clone() };
@@ -352,19 +431,63 @@ impl Tensor {
             count: view.rows,
             length: view.length,
             inner: view.inner,
-            rows: view.axes.parameters(self.layout().offset),
-            eps: op.has_eps().then(|| Word::of(*eps, wide, name)).transpose()?,
+            rows: view.axes.parameters(x.layout.offset),
+            prologue: prologue.as_ref().map(|prologue| prologue.parameters.clone()),
+            columns: None,
+            epilogue: None,
+            eps: op.has_eps().then(|| Word::of(*eps, dtype.widened(), name)).transpose()?,
             channels: channels.clone(),
-            weight: weight.map(vector),
-            bias: bias.map(vector),
+            weight: weight.as_ref().map(vector),
+            bias: bias.as_ref().map(vector),
         };
-        let vectors = [*weight, *bias].into_iter().flatten();
-        let buffers: Vec<_> = [self].into_iter().chain(vectors).map(Tensor::buffer).collect::<Result<_>>()?;
-        let dtype = load.output(self.dtype());
-        let output = allocate(self.shape(), dtype, self.device(), name)?;
-        let buffers: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let shape = x.shape();
+        let elements = operand.kept.as_ref().map(|_| allocate(shape, dtype, device, name)).transpose()?;
         let groups = team.groups(view.rows / load.across() as usize);
-        self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
-        Tensor::from_buffer(output, self.shape().clone(), dtype, self.device()).to_dtype(self.dtype())
+        let finished = epilogue.and_then(|epilogue| {
+            let (inner, length) = (view.inner, view.length);
+            // A store of four elements stays in a row of the epilogue.
+            let columns = match load {
+                _ if inner == 1 => length,
+                Load::Across => shape.dims().last().copied().unwrap_or(1),
+                Load::Element | Load::Along => 1,
+            };
+            let fours = load != Load::Element;
+            let (config, at) = (!fours || columns.is_multiple_of(4)).then(|| epilogue.plan(columns, fours))??;
+            let stores = stores(config.expr.dtype()) && config.kept.iter().all(|&id| stores(config.expr.dtype_of(id)));
+            let bindings = inputs.len() + outputs + config.inputs.len() + config.kept.len();
+            let kernel = Normalize { epilogue: Some(config.into()), ..kernel.clone() };
+            let fits = bindings <= device.info().limits.max_bindings as usize && device.takes(&kernel);
+            let parameters = Parameters { columns: Some(columns), epilogue: Some(at), ..parameters.clone() };
+            (stores && fits).then_some((kernel, parameters, epilogue))
+        });
+        let produced = if let Some((kernel, parameters, epilogue)) = finished {
+            let output = |dtype| allocate(shape, dtype, device, name);
+            let result = output(epilogue.expr.dtype())?;
+            let kept = epilogue.kept.iter().map(|&term| output(epilogue.expr.dtype_of(term)));
+            let kept = kept.collect::<Result<SmallVec<_>>>()?;
+            for input in &epilogue.inputs {
+                inputs.push(input.buffer()?);
+            }
+            let inputs = inputs.iter().map(|buffer| &**buffer);
+            let buffers: Vec<&Buffer> = inputs.chain([&result]).chain(&kept).chain(&elements).collect();
+            device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+            Produced::Finished { result, kept }
+        } else {
+            let stored = load.output(dtype);
+            let output = allocate(shape, stored, device, name)?;
+            let inputs = inputs.iter().map(|buffer| &**buffer);
+            let buffers: Vec<&Buffer> = inputs.chain([&output]).chain(&elements).collect();
+            device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+            if stored == dtype && epilogue.is_none() {
+                Produced::Finished { result: output, kept: SmallVec::new() }
+            } else {
+                let stored = Tensor::from_buffer(output, shape.clone(), stored, device);
+                Produced::unfinished(stored.to_dtype(dtype)?)
+            }
+        };
+        if let (Some(kept), Some(elements)) = (&operand.kept, elements) {
+            kept.keep(elements);
+        }
+        Ok(Some(produced))
     }
 }

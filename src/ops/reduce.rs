@@ -2,8 +2,9 @@
 
 use super::rows::{Rows, lengths};
 use super::{choose_team, largest_team};
+use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::shape::{Axes, Dims, Shape};
+use crate::base::shape::{Axes, Dims, Shape, checked_elements};
 use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
@@ -12,8 +13,10 @@ use crate::kernels::fold::{FoldOp, buffers};
 use crate::kernels::reduce::{Parameters, Reduce, Stage};
 use crate::kernels::rows::RowsType;
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
-use crate::lazy::allocate;
+use crate::lazy::{Deferred, Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
+use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// A reduction that the user calls.
 #[derive(Clone, Copy, PartialEq)]
@@ -62,23 +65,28 @@ impl Tensor {
     fn reduce(&self, reduction: Reduction, axes: &Dims, keep: bool, op: &'static str) -> Result<Tensor> {
         reduction.domain().check(self.dtype(), op)?;
         let kept: Dims = (0..self.rank()).filter(|axis| !axes.contains(axis)).collect();
-        // A kernel's parameters do not depend on who works on the rows.
-        let (fold, stage, team, turn) = (reduction.fold(), Stage::Whole, Team::Invocation, Turn::Single);
-        let rows = Rows::new(self, &kept, axes, &|rows| Reduce { op: fold, rows, stage, team, turn }, op)?;
-        if rows.length == 0 && rows.count > 0 && fold.of_nothing().is_none() {
+        checked_elements(self.shape(), op)?;
+        let rows = RowsToFold {
+            count: checked_elements(&lengths(self, &kept), op)?,
+            length: checked_elements(&lengths(self, axes), op)?,
+            kept,
+            axes: axes.clone(),
+            op,
+        };
+        if rows.length == 0 && rows.count > 0 && reduction.fold().of_nothing().is_none() {
             let message = format!("no element to choose along axes {:?} of shape {}", axes.as_slice(), self.shape());
             return Err(Error::InvalidArgument { op, message });
         }
         let shape: Shape = match keep {
             true => (0..self.rank()).map(|axis| if axes.contains(&axis) { 1 } else { self.dims()[axis] }).collect(),
-            false => lengths(self, &kept),
+            false => lengths(self, &rows.kept),
         };
-        self.reduce_rows(reduction, &rows, op)?.reshape(shape)
+        self.reduce_rows(reduction, &rows)?.reshape(shape)
     }
 
     /// Returns one element per row.
-    fn reduce_rows(&self, reduction: Reduction, rows: &Rows, op: &'static str) -> Result<Tensor> {
-        let fold = |fold| self.fold(fold, rows, None, op);
+    fn reduce_rows(&self, reduction: Reduction, rows: &RowsToFold) -> Result<Tensor> {
+        let fold = |fold| self.fold(fold, rows, None);
         // If the sum were multiplied by the reciprocal, rounded once from f64, the mean of equal numbers could differ
         // from them.
         let mean = || fold(FoldOp::Sum)? / rows.length as f64;
@@ -89,27 +97,30 @@ impl Tensor {
             Reduction::Test(op) => fold(op)?.ne(0),
             Reduction::Mean => mean()?.to_dtype(self.dtype()),
             Reduction::Var(correction) | Reduction::Std(correction) => {
-                let deviations = self.fold(FoldOp::Deviations, rows, Some(&mean()?), op)?;
+                // Two kernels read the elements.
+                self.realize()?;
+                let deviations = self.fold(FoldOp::Deviations, rows, Some(&mean()?))?;
                 let variance = (deviations / rows.length.saturating_sub(correction) as f64)?;
                 let root = matches!(reduction, Reduction::Std(_));
                 if root { variance.sqrt() } else { Ok(variance) }?.to_dtype(self.dtype())
             }
             Reduction::LogSumExp => {
+                self.realize()?;
                 // The largest element is subtracted, so that nothing overflows. If it is infinite, it alone decides.
                 let zeros = Tensor::zeros(rows.count, self.dtype().widened(), self.device())?;
                 let largest = if rows.length == 0 { zeros.clone() } else { fold(FoldOp::Max)? };
                 let centre = largest.is_finite()?.where_cond(&largest, &zeros)?;
-                let sum = self.fold(FoldOp::SumExp, rows, Some(&centre), op)?;
+                let sum = self.fold(FoldOp::SumExp, rows, Some(&centre))?;
                 (sum.log()? + centre)?.to_dtype(self.dtype())
             }
         }
     }
 
     /// Returns one element per row, in the kernel's dtype. `centre` holds a number per row, which is subtracted from
-    /// the row's elements.
-    fn fold(&self, fold: FoldOp, rows: &Rows, centre: Option<&Tensor>, op: &'static str) -> Result<Tensor> {
+    /// the row's elements. The launch waits until the result is needed.
+    fn fold(&self, fold: FoldOp, rows: &RowsToFold, centre: Option<&Tensor>) -> Result<Tensor> {
         let (dtype, device) = (fold.output(self.dtype()), self.device());
-        if rows.length == 0 {
+        if rows.length == 0 || rows.count == 0 {
             let one = fold.of_nothing() == Some(1);
             return if one {
                 Tensor::ones(rows.count, dtype, device)
@@ -117,48 +128,145 @@ impl Tensor {
                 Tensor::zeros(rows.count, dtype, device)
             };
         }
-        let output = allocate(&Shape::from(rows.count), dtype, device, op)?;
-        if rows.count > 0 {
-            let centre = centre.map(Tensor::row_major_buffer).transpose()?;
-            let mut inputs = vec![&*rows.buffer];
-            inputs.extend(centre.as_deref());
-            let chunk = chunk_length(device, rows);
-            if chunk == rows.length {
-                let team = team(device, rows, rows.count, chunk);
-                inputs.push(&output);
-                let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Whole, team, turn: turn(device, rows) };
-                launch(device, config, &inputs, rows, chunk)?;
-            } else {
-                let states = fold_chunks(device, fold, rows, &inputs, chunk, op)?;
-                let per_row = rows.length.div_ceil(chunk);
-                let mut inputs: Vec<&Buffer> = states.iter().collect();
-                inputs.push(&output);
-                let team = enlarged(device, choose_team(device, rows.count, per_row), per_row);
-                // The states depend only on the dtype of the computation.
-                let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
-                let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
-                let kernel = Reduce { op: fold, rows: ty, stage: Stage::End, team, turn };
-                let parameters = Parameters {
-                    chunks: rows.count,
-                    per_row: 1,
-                    span: per_row,
-                    length: per_row,
-                    count: rows.length,
-                    rows: None,
-                };
-                let groups = team.groups(rows.count);
-                device.runtime().run(Launch { kernel, buffers: &inputs, parameters, groups })?;
-            }
-        }
-        Ok(Tensor::from_buffer(output, rows.count.into(), dtype, device))
+        let centre = centre.map(Tensor::row_major_buffer).transpose()?;
+        let folded = Folded { fold, x: Deferred::new(self)?, rows: rows.clone(), centre };
+        Tensor::from_producer(folded, rows.count.into(), dtype, device)
     }
 }
 
-/// Folds rows in chunks of this length.
-fn launch(device: &Device, kernel: Reduce, buffers: &[&Buffer], rows: &Rows, chunk: usize) -> Result<()> {
+/// The rows of a reduction.
+#[derive(Clone)]
+struct RowsToFold {
+    kept: Dims,
+    axes: Dims,
+    /// The number of rows, and the length of each.
+    count: usize,
+    length: usize,
+    op: &'static str,
+}
+
+/// One element per row, which has not been computed.
+struct Folded {
+    fold: FoldOp,
+    x: Deferred,
+    rows: RowsToFold,
+    centre: Option<Arc<Buffer>>,
+}
+
+impl Producer for Folded {
+    fn elements(&self) -> usize {
+        self.rows.count
+    }
+
+    fn accumulator(&self) -> DType {
+        self.fold.output(self.x.view().dtype)
+    }
+
+    fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
+        let (fold, op, device) = (self.fold, self.rows.op, &self.x.view().device);
+        // A kernel's parameters do not depend on who works on the rows.
+        let (stage, team, turn) = (Stage::Whole, Team::Invocation, Turn::Single);
+        let kernel = |rows, prologue| Reduce { op: fold, rows, prologue, epilogue: None, stage, team, turn };
+        let rows = Rows::deferred(&self.x, &self.rows.kept, &self.rows.axes, &kernel, op)?;
+        let chunk = chunk_length(device, &rows);
+        let last = if chunk == rows.length {
+            let inputs = rows.inputs().map(Arc::clone).chain(self.centre.clone()).collect();
+            let team = team_of(device, &rows, rows.count, chunk);
+            Stages::whole(fold, &rows, team, turn_of(device, &rows), inputs)
+        } else {
+            let inputs: Vec<&Buffer> = rows.inputs().chain(&self.centre).map(|buffer| &**buffer).collect();
+            let states = fold_chunks(device, fold, &rows, &inputs, chunk, op)?;
+            Stages::end(device, fold, &rows, chunk, states)
+        };
+        let shape = Shape::from(rows.count);
+        if let Some(epilogue) = epilogue
+            && let Some((kernel, parameters)) = last.finished(epilogue, device)
+        {
+            let output = |dtype| allocate(&shape, dtype, device, op);
+            let result = output(epilogue.expr.dtype())?;
+            let kept = epilogue.kept.iter().map(|&term| output(epilogue.expr.dtype_of(term)));
+            let kept = kept.collect::<Result<SmallVec<_>>>()?;
+            let beside = epilogue.inputs.iter().map(|input| input.buffer()).collect::<Result<Vec<_>>>()?;
+            let inputs = last.inputs.iter().chain(&beside).map(|buffer| &**buffer);
+            let buffers: Vec<&Buffer> = inputs.chain([&result]).chain(&kept).collect();
+            device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups: last.groups })?;
+            return Ok(Produced::Finished { result, kept });
+        }
+        let dtype = self.accumulator();
+        let output = allocate(&shape, dtype, device, op)?;
+        let buffers: Vec<&Buffer> = last.inputs.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let Stages { kernel, parameters, groups, .. } = last;
+        device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+        if epilogue.is_none() {
+            return Ok(Produced::Finished { result: output, kept: Default::default() });
+        }
+        Ok(Produced::unfinished(Tensor::from_buffer(output, shape, dtype, device)))
+    }
+}
+
+/// The last kernel of a reduction, which stores the results.
+struct Stages {
+    kernel: Reduce,
+    parameters: Parameters,
+    groups: usize,
+    inputs: Vec<Arc<Buffer>>,
+}
+
+impl Stages {
+    /// Folds whole rows.
+    fn whole(fold: FoldOp, rows: &Rows, team: Team, turn: Turn, inputs: Vec<Arc<Buffer>>) -> Stages {
+        let kernel = reduce(fold, rows, Stage::Whole, team, turn);
+        let (parameters, groups) = parameters(&kernel, rows, rows.length);
+        Stages { kernel, parameters, groups, inputs }
+    }
+
+    /// Folds the states of chunks.
+    fn end(device: &Device, fold: FoldOp, rows: &Rows, chunk: usize, states: Vec<Buffer>) -> Stages {
+        let per_row = rows.length.div_ceil(chunk);
+        let team = enlarged(device, choose_team(device, rows.count, per_row), per_row);
+        // The states depend only on the dtype of the computation.
+        let ty = RowsType { dtype: rows.dtype().widened(), kept_rank: 0, row_rank: 0 };
+        let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
+        let (stage, prologue, epilogue) = (Stage::End, None, None);
+        let kernel = Reduce { op: fold, rows: ty, prologue, epilogue, stage, team, turn };
+        let parameters = Parameters {
+            chunks: rows.count,
+            per_row: 1,
+            span: per_row,
+            length: per_row,
+            count: rows.length,
+            rows: None,
+            prologue: None,
+            epilogue: None,
+        };
+        let inputs = states.into_iter().map(Arc::new).collect();
+        Stages { kernel, parameters, groups: team.groups(rows.count), inputs }
+    }
+
+    /// Returns the kernel with an epilogue, and its parameters; `None` if the kernel cannot apply it.
+    fn finished(&self, epilogue: &Epilogue, device: &Device) -> Option<(Reduce, Parameters)> {
+        let (config, at) = epilogue.plan(1, false)?;
+        // Two invocations must not write the same word.
+        let is_wide = |dtype: DType| dtype.size_in_bytes() >= 4;
+        let stores =
+            is_wide(config.expr.dtype()) && config.kept.iter().all(|&term| is_wide(config.expr.dtype_of(term)));
+        let bindings = self.inputs.len() + config.inputs.len() + 1 + config.kept.len();
+        let kernel = Reduce { epilogue: Some(config.into()), ..self.kernel.clone() };
+        let fits = bindings <= device.info().limits.max_bindings as usize && device.takes(&kernel);
+        (stores && fits).then(|| (kernel, Parameters { epilogue: Some(at), ..self.parameters.clone() }))
+    }
+}
+
+/// Returns the kernel that folds rows of elements.
+fn reduce(fold: FoldOp, rows: &Rows, stage: Stage, team: Team, turn: Turn) -> Reduce {
+    let prologue = rows.prologue.as_ref().map(|prologue| prologue.kernel.clone());
+    Reduce { op: fold, rows: rows.ty, prologue, epilogue: None, stage, team, turn }
+}
+
+/// Returns the parameters of a kernel that folds rows in chunks of this length, and its workgroups.
+fn parameters(kernel: &Reduce, rows: &Rows, chunk: usize) -> (Parameters, usize) {
     let per_row = rows.length.div_ceil(chunk);
-    let chunks = rows.count * per_row;
-    let (groups, width) = (kernel.team.groups(chunks), kernel.turn.width() as usize);
+    let (chunks, width) = (rows.count * per_row, kernel.turn.width() as usize);
     let parameters = Parameters {
         chunks,
         per_row,
@@ -166,8 +274,10 @@ fn launch(device: &Device, kernel: Reduce, buffers: &[&Buffer], rows: &Rows, chu
         length: rows.length / width,
         count: rows.length,
         rows: Some(rows.parameters.clone()),
+        prologue: rows.prologue.as_ref().map(|prologue| prologue.parameters.clone()),
+        epilogue: None,
     };
-    device.runtime().run(Launch { kernel, buffers, parameters, groups })
+    (parameters, kernel.team.groups(chunks))
 }
 
 /// Returns the states of each row's chunks: a buffer for each type of number in a state.
@@ -182,9 +292,10 @@ pub(super) fn fold_chunks(
     let chunks = rows.count * rows.length.div_ceil(chunk);
     let states = state_buffers(device, fold, rows, chunks, op)?;
     let bindings: Vec<&Buffer> = inputs.iter().copied().chain(&states).collect();
-    let team = enlarged(device, team(device, rows, chunks, chunk), chunk);
-    let config = Reduce { op: fold, rows: rows.ty, stage: Stage::Begin, team, turn: turn(device, rows) };
-    launch(device, config, &bindings, rows, chunk)?;
+    let team = enlarged(device, team_of(device, rows, chunks, chunk), chunk);
+    let kernel = reduce(fold, rows, Stage::Begin, team, turn_of(device, rows));
+    let (parameters, groups) = parameters(&kernel, rows, chunk);
+    device.runtime().run(Launch { kernel, buffers: &bindings, parameters, groups })?;
     Ok(states)
 }
 
@@ -196,7 +307,7 @@ pub(super) fn state_buffers(
     count: usize,
     op: &'static str,
 ) -> Result<Vec<Buffer>> {
-    let buffers = buffers(&fold.state(rows.ty.dtype)).into_iter();
+    let buffers = buffers(&fold.state(rows.dtype())).into_iter();
     buffers.map(|(dtype, numbers)| allocate(&Shape::from((count, numbers)), dtype, device, op)).collect()
 }
 
@@ -206,7 +317,7 @@ fn by_columns(device: &Device, rows: &Rows) -> bool {
 }
 
 /// Chooses who works on a chunk of a row.
-fn team(device: &Device, rows: &Rows, chunks: usize, length: usize) -> Team {
+fn team_of(device: &Device, rows: &Rows, chunks: usize, length: usize) -> Team {
     if by_columns(device, rows) { Team::Invocation } else { choose_team(device, chunks, length) }
 }
 
@@ -221,7 +332,7 @@ fn enlarged(device: &Device, team: Team, length: usize) -> Team {
 }
 
 /// Chooses how a team goes through its rows.
-fn turn(device: &Device, rows: &Rows) -> Turn {
+fn turn_of(device: &Device, rows: &Rows) -> Turn {
     match () {
         _ if !device.tuning().loads.several => Turn::Single,
         _ if rows.are_quads => Turn::Quads,

@@ -2,11 +2,12 @@
 
 use super::rows::{COLUMNS, RowAxes};
 use super::{choose_team, largest_team};
+use crate::base::layout::Layout;
 use crate::base::shape::Dims;
 use crate::device::Device;
 use crate::kernels::normalize::{Held, Load};
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
-use crate::tensor::Tensor;
+use crate::lazy::View;
 use std::ops::Range;
 
 /// Columns that a team goes down. `NARROW` columns of `f32` are 128 bytes. A team takes them if its members can then
@@ -25,7 +26,7 @@ const LARGEST: u32 = 512;
 const MEMORY: u32 = 8192;
 
 /// How the rows of a tensor lie in memory.
-pub(super) struct View {
+pub(super) struct RowView {
     pub axes: RowAxes,
     pub rows: usize,
     pub length: usize,
@@ -40,12 +41,15 @@ pub(super) struct Cut {
     pub held: Held,
 }
 
-impl View {
-    pub fn new(x: &Tensor, axes: &Range<usize>) -> View {
-        let (along, kept): (Dims, Dims) = (0..x.rank()).partition(|axis| axes.contains(axis));
-        let length: usize = x.dims()[axes.clone()].iter().product();
-        let inner = x.dims()[axes.end..].iter().product();
-        View { axes: RowAxes::new(x, &kept, &along), rows: x.elem_count() / length, length, inner }
+impl RowView {
+    /// Returns the rows along some axes of tensors of one shape, which has elements. The first is the one that a kernel
+    /// reads, and the others belong to its prologue.
+    pub fn new(layouts: &[&Layout], axes: &Range<usize>) -> RowView {
+        let shape = &layouts[0].shape;
+        let (along, kept): (Dims, Dims) = (0..shape.rank()).partition(|axis| axes.contains(axis));
+        let length: usize = shape[axes.clone()].iter().product();
+        let inner = shape[axes.end..].iter().product();
+        RowView { axes: RowAxes::of(layouts, &kept, &along), rows: layouts[0].elements() / length, length, inner }
     }
 
     /// Whether a row is worth more than one invocation that loads one element at a time.
@@ -61,8 +65,8 @@ impl View {
     }
 
     /// Chooses the cut. `vectors_have_fours` tells whether weight and bias can be read by fours.
-    pub fn cut(&self, x: &Tensor, vectors_have_fours: bool) -> Cut {
-        let device = x.device();
+    pub fn cut(&self, x: &View, vectors_have_fours: bool) -> Cut {
+        let device = &x.device;
         if !self.are_long(device) {
             let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
             let team = choose_team(device, self.rows, self.length);
@@ -76,24 +80,24 @@ impl View {
     }
 
     /// Whether rows are whole fours that lie side by side.
-    fn has_quads(&self, x: &Tensor) -> bool {
+    fn has_quads(&self, x: &View) -> bool {
         self.axes.along_strides[..] == [1]
             && self.inner == 1
             && fours(self.length)
-            && fours(x.layout().offset)
+            && fours(x.layout.offset)
             && self.axes.kept_strides.iter().all(|stride| stride % 4 == 0)
     }
 
     /// Cuts long rows that have a workgroup each.
-    fn cut_rows(&self, x: &Tensor, quads: bool) -> Cut {
-        let most = x.device().tuning().rows.held;
+    fn cut_rows(&self, x: &View, quads: bool) -> Cut {
+        let most = x.device.tuning().rows.held;
         let loads = if quads { self.length / 4 } else { self.length };
         // If a team is larger than needed, its members wait longer for one another: each member takes 64 bytes of
         // fours.
-        let own = if quads && x.dtype().size_in_bytes() < 4 { 8 } else { 4 };
+        let own = if quads && x.dtype.size_in_bytes() < 4 { 8 } else { 4 };
         let spread = (loads / own).next_power_of_two().clamp(WORKGROUP as usize, 256);
         let needed = loads.div_ceil(most).next_power_of_two();
-        let team = (spread.max(needed) as u32).min(largest_team(x.device()));
+        let team = (spread.max(needed) as u32).min(largest_team(&x.device));
         let held = loads.div_ceil(team as usize);
         let team = Team::Workgroup(team);
         match () {
@@ -104,15 +108,15 @@ impl View {
     }
 
     /// Cuts long rows that lie side by side.
-    fn cut_columns(&self, x: &Tensor) -> Cut {
-        let (device, tuning) = (x.device(), &x.device().tuning().rows);
+    fn cut_columns(&self, x: &View) -> Cut {
+        let (device, tuning) = (&x.device, &x.device.tuning().rows);
         let outer = self.axes.kept_strides.iter().rev().skip(1);
         let quads = fours(self.inner)
-            && fours(x.layout().offset)
+            && fours(x.layout.offset)
             && self.axes.kept.last().is_some_and(|&columns| fours(columns))
             && outer.chain(&self.axes.along_strides).all(|stride| stride % 4 == 0);
         let load = if quads { Load::Across } else { Load::Element };
-        let number = load.across() * x.dtype().widened().size_in_bytes() as u32;
+        let number = load.across() * x.dtype.widened().size_in_bytes() as u32;
         let most = largest_team(device).min(LARGEST).min(MEMORY / number);
         let held_by = |members: u32| self.length.div_ceil(members as usize) <= tuning.held;
         let mut columns = if held_by(most / (NARROW / load.across())) { NARROW } else { WIDE };

@@ -68,8 +68,12 @@ impl Tensor {
         shape: Shape,
         dtype: DType,
         device: &Device,
-    ) -> Tensor {
-        View::of_storage(Storage::product(producer), shape, dtype, device).into()
+    ) -> Result<Tensor> {
+        let view = View::of_storage(Storage::product(producer), shape, dtype, device);
+        if !device.runtime().fuses() {
+            view.buffer()?;
+        }
+        Ok(view.into())
     }
 
     /// The same elements seen in another way.

@@ -1,6 +1,6 @@
 //! Random graphs of operations: pending results that share operands, are seen through views, are read early, or whose
-//! handles are dropped. All numbers are whole and small, so that every result is exact in every dtype: fused, run one by
-//! one, and as the reference computes it. A failure is shrunk to a smallest graph.
+//! handles are dropped. All numbers are whole and small, so that every result is exact in every dtype: fused, run one
+//! by one, and as the reference computes it. A failure is shrunk to a smallest graph.
 
 use crate::compare::{download, upload};
 use crate::full_tier;

@@ -1,0 +1,91 @@
+//! [`Operand`]: what a kernel reads through its prologue, an expression over buffers.
+
+use super::expression::Expression;
+use super::fusion::{Fused, Kept};
+use super::view::View;
+use crate::base::error::Result;
+use crate::base::word::Word;
+use crate::device::Device;
+use crate::engine::pool::Buffer;
+use crate::kernels::expr::{Expr, Term};
+use smallvec::SmallVec;
+
+/// A tensor that a kernel will read. As long as the kernel has not been launched, it may still be a pending expression.
+pub(crate) struct Deferred {
+    /// Copies the tensor. It holds the only handle that the kernel needs.
+    source: Expression,
+    device: Device,
+}
+
+/// The elements of a tensor as an expression over tensors that have been computed.
+pub(crate) struct Operand {
+    pub expr: Expr,
+    /// Broadcast to one shape. There is one at least.
+    pub inputs: SmallVec<[View; 4]>,
+    pub scalars: SmallVec<[Word; 4]>,
+    /// Whether the kernel should store the elements themselves, because somebody may ask for them later.
+    pub kept: Option<KeptOperand>,
+}
+
+/// A pending tensor that a kernel reads, and stores too.
+pub(crate) struct KeptOperand(Kept);
+
+impl KeptOperand {
+    /// Notes that a kernel has stored the elements.
+    pub fn keep(&self, buffer: Buffer) {
+        self.0.storage.keep(buffer);
+    }
+}
+
+impl Deferred {
+    /// Defers the load of a tensor. If a product below it has not run, it runs now: its kernel computes more than the
+    /// load would.
+    pub fn new(tensor: &impl AsRef<View>) -> Result<Deferred> {
+        let tensor = tensor.as_ref();
+        if tensor.depends_on_product() {
+            tensor.buffer()?;
+        }
+        Ok(Deferred { source: Expression::of(tensor)?, device: tensor.device.clone() })
+    }
+
+    /// Returns the tensor's elements as an expression over buffers. If `keeps`, the kernel can store the elements too.
+    pub fn operand(&self, keeps: bool) -> Result<Operand> {
+        let fused = Fused::as_operand(&self.source, keeps, &self.device)?;
+        // The place in an operand is not the place in the result, and without an input there is nothing to load. What
+        // is below the elements cannot be stored.
+        let is_whole = fused.kept.iter().all(|kept| kept.term == fused.expr.result());
+        if fused.expr.terms().contains(&Term::Index) || fused.inputs.is_empty() || !is_whole {
+            return self.computed();
+        }
+        let Fused { expr, inputs, scalars, mut kept, .. } = fused;
+        for input in &inputs {
+            input.buffer()?;
+        }
+        Ok(Operand { expr, inputs, scalars, kept: kept.pop().map(KeptOperand) })
+    }
+
+    /// Returns the tensor's elements, computed apart.
+    pub fn computed(&self) -> Result<Operand> {
+        let view = self.view().clone();
+        view.buffer()?;
+        Ok(Operand::plain(view))
+    }
+
+    pub fn view(&self) -> &View {
+        &self.source.operands[0]
+    }
+}
+
+impl Operand {
+    /// Returns the elements of a tensor that has been computed.
+    pub fn plain(view: View) -> Operand {
+        let mut expr = Expr::default();
+        expr.input(0, view.dtype);
+        Operand { expr, inputs: [view].into_iter().collect(), scalars: SmallVec::new(), kept: None }
+    }
+
+    /// Whether the kernel only loads elements.
+    pub fn is_plain(&self) -> bool {
+        matches!(self.expr.terms(), [Term::Input(..)])
+    }
+}
