@@ -6,12 +6,15 @@
 //! - Depth: the input channels, and for each the taps. A tap is an element of the window.
 
 use super::elements::{Elements, Strides, take_apart};
+use super::elementwise::InputLayout;
+use super::epilogue::{Epilogue, EpilogueInput, Outputs};
+use super::expr::{BinaryOp, Expr, UnaryOp};
 use super::parameters::{Each, Form, Size, View, parameters, times};
 use super::tiles::{ConvTile, Sums, add_by_workgroup, loaded_column};
 use super::window::{DeclaredWindow, WindowForm, WindowParameters};
 use super::{Family, slowness, volume};
 use crate::base::dtype::DType;
-use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
+use crate::shader::{KernelBuilder, Scalar, Type, Value};
 
 /// A convolution over `axes` spatial axes. `y` has the widened dtype, and the bias has the dtype of the sum. `y`, the
 /// weight and the bias are contiguous.
@@ -31,6 +34,8 @@ pub(crate) struct Conv {
     /// True if the kernel skips taps that meet only padding at all places of a block. This pays if most taps do. For
     /// tiles in registers that do not slide.
     pub clipped: bool,
+    /// The expression of the results. Elements of less than 32 bits cannot be stored.
+    pub epilogue: Option<Box<Epilogue>>,
 }
 
 parameters! {
@@ -50,6 +55,7 @@ parameters! {
     x: View = View(2 + config.axes),
     weight_offset: Size,
     bias_offset: Option<Size> = config.bias.then_some(Size),
+    epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
 /// One spatial axis. Place `q` of the phase is output `first + q * spacing`. Tap `j` of the phase is element
@@ -130,7 +136,7 @@ struct ConvBlock<'k> {
     weight_start: Value<'k>,
     weight_strides: [Value<'k>; 2],
     bias: Option<(Elements<'k>, Value<'k>)>,
-    y: Array<'k>,
+    y: Outputs<'k>,
     /// The block of this workgroup. A folded dispatch has surplus workgroups, which store nothing.
     group: Value<'k>,
     block_row: Value<'k>,
@@ -159,13 +165,13 @@ fn product<'k>(k: &'k KernelBuilder, values: impl Iterator<Item = Value<'k>>) ->
 
 impl<'k> ConvBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Conv) -> Self {
-        let Declared { images, groups, rows, channels, windows, steps, x: x_at, weight_offset, bias_offset } =
+        let Declared { images, groups, rows, channels, windows, steps, x: x_at, weight_offset, bias_offset, epilogue } =
             config.declare(k);
         let x = Elements::input(k, "x", config.dtype);
         let weight = Elements::input(k, "weight", config.dtype);
         let bias = bias_offset.map(|offset| (Elements::input(k, "bias", config.dtype.summed()), offset));
         let number = Type { scalar: config.dtype.compute_scalar(), lanes: 1 };
-        let y = k.buffer("y", number, Access::Write);
+        let y = Outputs::new(k, config.dtype.widened(), 1, config.epilogue.as_deref().zip(epilogue), None);
 
         // Blocks in order: group, phase, block of rows, block of columns.
         let kernel = product(k, windows.iter().map(|window| window.kernel));
@@ -283,7 +289,7 @@ impl<'k> ConvBlock<'k> {
         }
         self.k.when(inside, || {
             let biased = self.bias.map(|(bias, offset)| sum + bias.load(offset + channel));
-            self.y.store(index, biased.unwrap_or(sum));
+            self.y.store(self.k, index, biased.unwrap_or(sum));
         });
     }
 }
@@ -370,7 +376,8 @@ impl Family for Conv {
         let slides = if self.slides { ", slides" } else { "" };
         let clipped = if self.clipped { ", clipped" } else { "" };
         let Conv { axes, dtype, tile, bias, .. } = self;
-        format!("{name}{axes}d({dtype}, {tile:?}, bias: {bias}{slides}{clipped})").to_lowercase()
+        let name = format!("{name}{axes}d({dtype}, {tile:?}, bias: {bias}{slides}{clipped})").to_lowercase();
+        self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
     fn workgroup(&self) -> u32 {
@@ -401,13 +408,23 @@ impl Family for Conv {
         let mut samples = Vec::new();
         for tile in tiles {
             let (dtype, bias) = (DType::F32, true);
-            let conv = Conv { dtype, axes: 2, transposed: false, bias, tile, slides: false, clipped: false };
+            let (transposed, slides, clipped, epilogue) = (false, false, false, None);
+            let conv = Conv { dtype, axes: 2, transposed, bias, tile, slides, clipped, epilogue };
             samples.extend([Conv { transposed: true, ..conv.clone() }, conv]);
         }
         samples.extend(samples.last().map(|last| Conv { slides: true, ..last.clone() }));
         samples.extend([false, true].map(|transposed| Conv { transposed, clipped: true, ..samples[3].clone() }));
         let tile = ConvTile::Registers { rows: 8, columns: 1 };
         samples.extend([DType::I64, DType::F64].map(|dtype| Conv { dtype, tile, ..samples[0].clone() }));
+        // silu(y + residual)
+        let mut expr = Expr::default();
+        let (residual, y) = (expr.input(0, DType::F32), expr.input(1, DType::F32));
+        let sum = expr.binary(BinaryOp::Add, y, residual);
+        expr.unary(UnaryOp::Silu, sum);
+        let input = EpilogueInput { dtype: DType::F32, layout: InputLayout::Strided, by_row: true };
+        let (inputs, kept) = ([input].into_iter().collect(), [y].into_iter().collect());
+        let epilogue = Epilogue { expr, inputs, rank: 1, scalars: Default::default(), kept };
+        samples.extend([1, 3].map(|i| Conv { epilogue: Some(epilogue.clone().into()), ..samples[i].clone() }));
         samples
     }
 }

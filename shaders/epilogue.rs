@@ -1,12 +1,12 @@
 //! Epilogues: elementwise expressions that the kernel of a product computes before it stores the product. The product
 //! is one of their inputs. The others are loaded at its place.
 
-use super::elements::Grid;
-use super::elementwise::{Evaluation, Input, InputLayout};
+use super::elements::{Grid, Quads};
+use super::elementwise::{Evaluation, Input, InputLayout, outputs};
 use super::parameters::{Each, Lengths, Number, View, parameters};
 use crate::base::dtype::DType;
 use crate::kernels::expr::{Expr, TermId};
-use crate::shader::{KernelBuilder, Value};
+use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use smallvec::SmallVec;
 
 /// An expression over a product, which is its last input.
@@ -100,5 +100,74 @@ impl<'k> Tail<'k> {
     pub fn evaluate(&self, loaded: &[Value<'k>], product: Value<'k>, index: Value<'k>) -> Vec<Value<'k>> {
         let values = [loaded, &[product]].concat();
         Evaluation { values: &values, scalars: &self.scalars, index }.evaluate(&self.expr)
+    }
+}
+
+/// The outputs of a kernel: the results, after the epilogue if there is one, and the terms that the epilogue keeps. The
+/// kernel stores them one by one, or four neighbours at a time. A single element has 32 bits or more, so that no two
+/// invocations write the same word.
+pub(super) struct Outputs<'k> {
+    stores: Vec<(Store<'k>, TermId)>,
+    tail: Option<Tail<'k>>,
+    /// The number of columns of the epilogue's rows, if they have several.
+    columns: Option<Value<'k>>,
+    width: u32,
+}
+
+/// A buffer that is written by elements or by quads.
+pub(super) enum Store<'k> {
+    Elements(Array<'k>),
+    Quads(Quads<'k>),
+}
+
+impl<'k> Store<'k> {
+    pub fn new(k: &'k KernelBuilder, name: &str, dtype: DType, width: u32) -> Self {
+        if width == 4 {
+            return Store::Quads(Quads::output(k, name, dtype));
+        }
+        Store::Elements(k.buffer(name, Type { scalar: dtype.compute_scalar(), lanes: 1 }, Access::Write))
+    }
+
+    pub fn store(&self, k: &'k KernelBuilder, index: Value<'k>, value: Value<'k>) {
+        match self {
+            Store::Elements(array) => array.store(index, value),
+            Store::Quads(quads) => quads.store(k, index / 4, value),
+        }
+    }
+}
+
+impl<'k> Outputs<'k> {
+    /// Declares the buffers: the epilogue's inputs, the results, and what is kept. Without an epilogue, results have
+    /// this dtype.
+    pub fn new(
+        k: &'k KernelBuilder,
+        dtype: DType,
+        width: u32,
+        epilogue: Option<(&Epilogue, Declared<'k>)>,
+        columns: Option<Value<'k>>,
+    ) -> Self {
+        let Some((config, at)) = epilogue else {
+            let stores = vec![(Store::new(k, "y", dtype, width), TermId::default())];
+            return Outputs { stores, tail: None, columns, width };
+        };
+        let tail = Tail::new(k, config, at);
+        let outputs = outputs(&config.expr, &config.kept);
+        let stores = outputs.map(|(name, id, dtype)| (Store::new(k, &name, dtype, width), id)).collect();
+        Outputs { stores, tail: Some(tail), columns, width }
+    }
+
+    /// Stores the value at an index, or four values from there on.
+    pub fn store(&self, k: &'k KernelBuilder, index: Value<'k>, value: Value<'k>) {
+        let Some(tail) = &self.tail else { return self.stores[0].0.store(k, index, value) };
+        let indices: Vec<_> = (0..self.width).map(|lane| index + lane).collect();
+        let place = |&index: &Value<'k>| match self.columns {
+            Some(columns) => [index / columns, index % columns],
+            None => [index, index.literal(0)],
+        };
+        let places: Vec<_> = indices.iter().map(place).collect();
+        let loaded = tail.load(k, index, &places, &vec![None; tail.inputs.len()]);
+        let index_of_each = if self.width == 1 { index } else { k.vector(&indices) };
+        let values = tail.evaluate(&loaded, value, index_of_each);
+        self.stores.iter().for_each(|(output, id)| output.store(k, index, values[id.index()]));
     }
 }

@@ -166,7 +166,8 @@ mod tests {
         assert_eq!(words.products(&product([1, 3, 5, 7])), 420);
         let tile = tiles::ConvTile::Registers { rows: 1, columns: 1 };
         let dtype = DType::F32;
-        let conv = Conv { dtype, axes: 2, transposed: false, bias: false, tile, slides: false, clipped: false };
+        let (transposed, bias, slides, clipped, epilogue) = (false, false, false, false, None);
+        let conv = Conv { dtype, axes: 2, transposed, bias, tile, slides, clipped, epilogue };
         let window =
             |output, input, kernel| WindowParameters { output, input, kernel, stride: 1, dilation: 1, before: 0 };
         let parameters = conv::Parameters {
@@ -179,6 +180,7 @@ mod tests {
             x: view(4),
             weight_offset: 0,
             bias_offset: None,
+            epilogue: None,
         };
         assert_eq!(conv.products(&parameters), 42 * 11 * 3 * 17 * 5);
         let transposed = Conv { transposed: true, ..conv };

@@ -2,15 +2,15 @@
 
 use super::Family;
 use super::elements::{Elements, Quads, Strides};
-use super::elementwise::{InputLayout, outputs};
-use super::epilogue::{Epilogue, Tail};
-use super::expr::{BinaryOp, Expr, TermId, UnaryOp};
+use super::elementwise::InputLayout;
+use super::epilogue::{Epilogue, Outputs, Store};
+use super::expr::{BinaryOp, Expr, UnaryOp};
 use super::parameters::{Float, Form, Size, View, parameters};
 use super::prologue::{Head, Prologue};
 use super::rows::RowsType;
 use super::workgroup::{Member, Team, Turn, tree};
 use crate::base::dtype::DType;
-use crate::shader::{Access, Array, KernelBuilder, Type, Value};
+use crate::shader::{KernelBuilder, Type, Value};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -166,15 +166,9 @@ impl Family for Normalize {
         let width = if self.per_channel { 1 } else { along };
         let weight = weight.map(|at| (Source::input(k, "weight", dtype, width), at));
         let bias = bias.map(|at| (Source::input(k, "bias", dtype, width), at));
-        let epilogue = self.epilogue.as_ref().zip(epilogue).zip(columns);
-        let epilogue = epilogue.map(|((config, at), columns)| (config, Tail::new(k, config, at), columns));
-        let outputs: Vec<_> = match &self.epilogue {
-            Some(config) => outputs(&config.expr, &config.kept).collect(),
-            None => vec![("y".to_string(), TermId::default(), dtype)],
-        };
-        let output = |(name, id, dtype): (String, TermId, DType)| (Target::output(k, &name, dtype, along * across), id);
-        let outputs: Vec<_> = outputs.into_iter().map(output).collect();
-        let elements = self.keeps_elements.then(|| Target::output(k, "elements", dtype, along * across));
+        let epilogue = self.epilogue.as_deref().zip(epilogue);
+        let y = Outputs::new(k, dtype, along * across, epilogue, columns);
+        let elements = self.keeps_elements.then(|| Store::new(k, "elements", dtype, along * across));
 
         let member = self.team.join(k).in_subgroups(self.subgroup);
         // The only row, or the first of four.
@@ -241,16 +235,7 @@ impl Family for Normalize {
                 let at = |vector: &(Source<'k>, Strides<'k>)| vector.0.load(k, vector.1.at(&place));
                 let scaled = weight.as_ref().map_or(normal, |weight| normal * at(weight));
                 let shifted = bias.as_ref().map_or(scaled, |bias| scaled + at(bias));
-                let place = output_place(j);
-                let Some((config, tail, columns)) = &epilogue else {
-                    return outputs[0].0.store(k, place, shifted);
-                };
-                let places: Vec<_> = (0..along * across).map(|lane| place + lane).collect();
-                let rows_and_columns: Vec<_> = places.iter().map(|&at| [at / *columns, at % *columns]).collect();
-                let beside = tail.load(k, place, &rows_and_columns, &vec![None; config.inputs.len()]);
-                let index = if places.len() == 1 { place } else { k.vector(&places) };
-                let values = tail.evaluate(&beside, shifted, index);
-                outputs.iter().for_each(|(y, id)| y.store(k, place, values[id.index()]));
+                y.store(k, output_place(j), shifted);
             });
         });
     }
@@ -348,30 +333,6 @@ impl<'k> Source<'k> {
         match self {
             Source::Elements(elements) => elements.load(index),
             Source::Quads(quads) => quads.load(k, index / 4),
-        }
-    }
-}
-
-/// The buffer of results. They are stored by elements of 32 bits or more, or by quads.
-enum Target<'k> {
-    Elements(Array<'k>),
-    Quads(Quads<'k>),
-}
-
-impl<'k> Target<'k> {
-    fn output(k: &'k KernelBuilder, name: &str, dtype: DType, width: u32) -> Self {
-        let ty = Type { scalar: dtype.compute_scalar(), lanes: 1 };
-        if width == 4 {
-            Target::Quads(Quads::output(k, name, dtype))
-        } else {
-            Target::Elements(k.buffer(name, ty, Access::Write))
-        }
-    }
-
-    fn store(&self, k: &'k KernelBuilder, index: Value<'k>, value: Value<'k>) {
-        match self {
-            Target::Elements(array) => array.store(index, value),
-            Target::Quads(quads) => quads.store(k, index / 4, value),
         }
     }
 }

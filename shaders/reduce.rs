@@ -2,8 +2,8 @@
 //! from. `fold.rs` has the folds.
 
 use super::Family;
-use super::elementwise::{InputLayout, outputs};
-use super::epilogue::{Epilogue, EpilogueInput, Tail};
+use super::elementwise::InputLayout;
+use super::epilogue::{Epilogue, EpilogueInput, Outputs};
 use super::expr::{BinaryOp, Expr, UnaryOp};
 use super::fold::{FoldOp, State, States};
 use super::parameters::{Form, Size, parameters};
@@ -141,23 +141,10 @@ impl Family for Reduce {
             let result = member.fold(&fold, self.turn, first, bounds, &states);
             k.when(stored, || y.store(row * per_row + part, &result));
         } else {
-            let result = || (fold.finish)(&member.fold(&fold, self.turn, first, bounds, &states), count);
-            let Some((config, at)) = self.epilogue.as_ref().zip(epilogue) else {
-                let y = k.buffer("y", ty(self.op.output(self.dtype())), Access::Write);
-                let result = result();
-                k.when(stored, || y.store(chunk, result));
-                return;
-            };
-            let tail = Tail::new(k, config, at);
-            let outputs = outputs(&config.expr, &config.kept);
-            let outputs: Vec<_> =
-                outputs.map(|(name, id, dtype)| (k.buffer(&name, ty(dtype), Access::Write), id)).collect();
-            let result = result();
-            k.when(stored, || {
-                let beside = tail.load(k, chunk, &[[chunk, k.u32(0)]], &vec![None; config.inputs.len()]);
-                let values = tail.evaluate(&beside, result, chunk);
-                outputs.iter().for_each(|(y, id)| y.store(chunk, values[id.index()]));
-            });
+            let epilogue = self.epilogue.as_deref().zip(epilogue);
+            let y = Outputs::new(k, self.op.output(self.dtype()), 1, epilogue, None);
+            let result = member.fold(&fold, self.turn, first, bounds, &states);
+            k.when(stored, || y.store(k, chunk, (fold.finish)(&result, count)));
         }
     }
 

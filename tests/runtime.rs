@@ -28,6 +28,7 @@ on_each_device! {
     held_results_are_stored_beside_others
     reductions_are_fused_both_ways
     norms_are_fused_both_ways
+    convolutions_are_finished_by_their_kernels
     fusion_can_be_switched_off
     products_are_finished_by_their_kernels
     products_that_others_wait_for_are_kept
@@ -219,6 +220,55 @@ fn norms_are_fused_both_ways(device: &Device) -> Result<()> {
         let expected = halves.softmax(-1)?.to_dtype(DType::F32)?.to_vec::<f32>()?;
         assert_eq!(launches_of(device, &expected, || halves.softmax(-1)?.to_dtype(DType::F32))?, 1);
     }
+    Ok(())
+}
+
+fn convolutions_are_finished_by_their_kernels(device: &Device) -> Result<()> {
+    let numbers = |shape: &[usize], scale: f64| -> Result<Tensor> {
+        let elements = shape.iter().product::<usize>();
+        let x = Tensor::arange(0f32, elements as f32, device)?.rem(17.0)?.affine(scale, -8.0 * scale)?;
+        let x = x.reshape(shape)?.contiguous()?;
+        x.realize()?;
+        Ok(x)
+    };
+    let x = numbers(&[2, 3, 8, 8], 0.1)?;
+    let weight = numbers(&[4, 3, 3, 3], 0.05)?;
+    let [bias, mean] = [0.3, -0.2].map(|scale| numbers(&[4], scale));
+    let (bias, mean) = (bias?, mean?);
+    let variance = mean.abs()?.add(0.5)?;
+    variance.realize()?;
+    let config = ConvConfig::default().padding(1);
+    let conv = |bias: Option<&Tensor>| x.conv2d(&weight, bias, &config);
+    let plain = conv(None)?;
+    plain.realize()?;
+    let biased = conv(Some(&bias))?;
+    biased.realize()?;
+    let expected = biased.relu()?.to_vec::<f32>()?;
+    assert_eq!(launches_of(device, &expected, || conv(Some(&bias))?.relu())?, 1);
+    let normal = plain.batch_norm(&mean, &variance, None, None, 1e-5)?;
+    normal.realize()?;
+    let expected = normal.silu()?.to_vec::<f32>()?;
+    let work = || conv(None)?.batch_norm(&mean, &variance, None, None, 1e-5)?.silu();
+    assert_eq!(launches_of(device, &expected, work)?, 1);
+    let expected = plain.add(&normal)?.to_vec::<f32>()?;
+    assert_eq!(launches_of(device, &expected, || conv(None)?.add(&normal))?, 1);
+    // An inverted residual: 1x1, depthwise 3x3, 1x1, with norms, clips and the residual.
+    let (expand, project) = (numbers(&[6, 4, 1, 1], 0.1)?, numbers(&[4, 6, 1, 1], 0.1)?);
+    let depthwise = numbers(&[6, 1, 3, 3], 0.1)?;
+    let [scales, shifts] = [0.2, 0.1].map(|scale| numbers(&[6], scale));
+    let (scales, shifts) = (scales?.abs()?.add(0.5)?, shifts?);
+    scales.realize()?;
+    let (one, three) = (ConvConfig::default(), ConvConfig::default().padding(1).groups(6));
+    let block = |step: &dyn Fn(Tensor) -> Result<Tensor>| -> Result<Tensor> {
+        let wide = step(step(normal.conv2d(&expand, None, &one)?)?.batch_norm(&shifts, &scales, None, None, 0.0)?)?;
+        let wide = step(step(wide.relu6()?)?.conv2d(&depthwise, None, &three)?)?;
+        let wide = step(step(wide.batch_norm(&shifts, &scales, None, None, 0.0)?)?.relu6()?)?;
+        let narrow = step(wide.conv2d(&project, None, &one)?)?;
+        step(step(narrow.batch_norm(&mean, &variance, None, None, 0.0)?)?.add(&normal)?)
+    };
+    let apart = |x: Tensor| x.realize().map(|()| x);
+    let expected = block(&apart)?.to_vec::<f32>()?;
+    assert_eq!(launches_of(device, &expected, || block(&Ok))?, 3);
     Ok(())
 }
 

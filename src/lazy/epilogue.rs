@@ -1,5 +1,6 @@
 //! Expressions that a product's kernel computes when it stores its elements.
 
+use super::allocate;
 use super::planning::{is_strided, strided_layout};
 use super::view::View;
 use crate::base::dtype::DType;
@@ -8,12 +9,16 @@ use crate::base::layout::collapse_all;
 use crate::base::shape::Dims;
 use crate::base::shape::Shape;
 use crate::base::word::Word;
+use crate::device::Device;
+use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
+use crate::kernels::Family;
 use crate::kernels::elementwise::InputLayout;
 use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput, Parameters};
 use crate::kernels::expr::{Expr, TermId};
 use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// A tensor to be computed by a kernel that can apply an epilogue. The operands it holds have been computed.
 pub(crate) trait Producer: Send + Sync {
@@ -59,6 +64,37 @@ pub(crate) struct Epilogue<'a> {
 }
 
 impl Epilogue<'_> {
+    /// Whether a kernel stores the dtypes of the result and of what is kept.
+    pub fn are_stored(&self, stores: impl Fn(DType) -> bool) -> bool {
+        stores(self.expr.dtype()) && self.kept.iter().all(|&term| stores(self.expr.dtype_of(term)))
+    }
+
+    /// The number of buffers that the epilogue binds beside the kernel's own.
+    pub fn bindings(&self) -> usize {
+        self.inputs.len() + self.kept.len()
+    }
+
+    /// Runs a kernel with the epilogue over its own inputs. `others` are outputs that the kernel stores after those of
+    /// the epilogue.
+    pub fn run<F: Family>(
+        &self,
+        kernel: F,
+        inputs: &[Arc<Buffer>],
+        others: &[Buffer],
+        (parameters, groups): (F::Host, usize),
+        (device, op): (&Device, &'static str),
+    ) -> Result<Produced> {
+        let output = |dtype| allocate(self.shape, dtype, device, op);
+        let result = output(self.expr.dtype())?;
+        let kept = self.kept.iter().map(|&term| output(self.expr.dtype_of(term)));
+        let kept = kept.collect::<Result<SmallVec<_>>>()?;
+        let beside = self.inputs.iter().map(|input| input.buffer()).collect::<Result<SmallVec<[_; 4]>>>()?;
+        let buffers = inputs.iter().chain(&beside).map(|buffer| &**buffer);
+        let buffers: Vec<&Buffer> = buffers.chain([&result]).chain(&kept).chain(others).collect();
+        device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+        Ok(Produced::Finished { result, kept })
+    }
+
     /// Returns the part of the kernel's configuration and of its parameters. The product has rows of `columns`
     /// elements. If `fours`, its kernel stores up to four at a time. Returns `None` if the inputs' strides do not
     /// follow the rows.

@@ -8,11 +8,15 @@ use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
 use crate::engine::launch::Launch;
+use crate::engine::pool::Buffer;
+use crate::kernels::Family;
 use crate::kernels::conv::{Conv, Parameters};
 use crate::kernels::expr::Domain;
 use crate::kernels::tiles::ConvTile;
-use crate::lazy::allocate;
+use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
+use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// How a convolution goes over its input. By default: stride 1, no padding, dilation 1, one group.
 ///
@@ -237,7 +241,7 @@ impl Convolution {
             sizes.windows.insert(0, Window::TRIVIAL);
             sizes.outputs.insert(0, 1);
         }
-        let y = self.launch(&x, weight, bias, &sizes, &shape)?;
+        let y = self.pending(&x, weight, bias, &sizes, &shape)?;
         if added { y.squeeze(0) } else { Ok(y) }
     }
 
@@ -309,8 +313,8 @@ impl Convolution {
         taps >= LONG_KERNEL && taps / FAR > met
     }
 
-    /// Runs the convolution of checked sizes.
-    fn launch(
+    /// Returns the convolution of checked sizes. The launch waits until it is needed.
+    fn pending(
         &self,
         x: &Tensor,
         weight: &Tensor,
@@ -322,7 +326,7 @@ impl Convolution {
         let summed = dtype.summed();
         checked_elements(shape, op)?;
         checked_elements(weight.shape(), op)?;
-        let with_bias = |y: Tensor| match bias {
+        let with_bias = |y: Tensor, bias: Option<&Tensor>| match bias {
             Some(bias) => {
                 let along_channels: Dims = shape.iter().enumerate().map(|(i, &n)| if i == 1 { n } else { 1 }).collect();
                 y.add(&bias.reshape(Shape::from(along_channels))?)
@@ -331,7 +335,7 @@ impl Convolution {
         };
         if shape.contains(&0) || x.elem_count() == 0 || weight.elem_count() == 0 {
             // All sums are empty.
-            return with_bias(Tensor::zeros(shape, summed, device)?);
+            return with_bias(Tensor::zeros(shape, summed, device)?, bias);
         }
         // In a transposed convolution, outputs that are a stride apart use the same taps.
         let along = |axis: usize| if self.transposed { sizes.windows[axis].stride } else { 1 };
@@ -348,13 +352,14 @@ impl Convolution {
         let last = sizes.windows[axes - 1];
         let few_rows = matches!(tile, ConvTile::Registers { rows: 1, columns: 2.. });
         let slides = few_rows && !self.transposed && last.stride == last.dilation && last.kernel > 1 && !clipped;
-        let transposed = self.transposed;
-        let mut config = Conv { dtype, axes, transposed, bias: bias.is_some(), tile, slides, clipped };
-        if !device.takes(&config) {
-            config.bias = false;
+        let (transposed, epilogue) = (self.transposed, None);
+        let mut kernel = Conv { dtype, axes, transposed, bias: bias.is_some(), tile, slides, clipped, epilogue };
+        if !device.takes(&kernel) {
+            kernel.bias = false;
         }
 
-        let (weight, bias) = (weight.contiguous()?, bias.filter(|_| config.bias).map(Tensor::contiguous).transpose()?);
+        let weight = weight.contiguous()?;
+        let own_bias = bias.filter(|_| kernel.bias).map(Tensor::contiguous).transpose()?;
         let step = |window: &Window| window.stride / gcd(window.stride as i128, window.dilation as i128) as usize;
         let parameters = Parameters {
             images: x.dims()[0],
@@ -365,22 +370,70 @@ impl Convolution {
             steps: sizes.windows.iter().filter(|_| transposed).map(step).collect(),
             x: x.layout().into(),
             weight_offset: weight.layout().offset,
-            bias_offset: bias.as_ref().map(|bias| bias.layout().offset),
+            bias_offset: own_bias.as_ref().map(|bias| bias.layout().offset),
+            epilogue: None,
         };
-
-        let accumulated = dtype.widened();
-        let output = allocate(shape, accumulated, device, op)?;
-        let buffers = [Some(x), Some(&weight), bias.as_ref()].into_iter().flatten().map(Tensor::buffer);
-        let buffers = buffers.collect::<Result<Vec<_>>>()?;
-        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
         let (block_rows, block_columns) = tile.block();
         let groups = [phases, rows.div_ceil(block_rows as usize), columns.div_ceil(block_columns as usize)];
         let groups = groups.iter().try_fold(sizes.groups, |n, &m| n.checked_mul(m));
         let groups = groups.ok_or_else(|| Error::SizeOverflow { op, shape: shape.clone(), limit: u32::MAX.into() })?;
-        let biased = config.bias;
-        device.runtime().run(Launch { kernel: config, buffers: &bindings, parameters, groups })?;
-        let y = Tensor::from_buffer(output, shape.clone(), accumulated, device).to_dtype(summed)?;
-        if biased { Ok(y) } else { with_bias(y) }
+        device.runtime().fold(groups, || kernel.name())?;
+
+        let inputs = [Some(x), Some(&weight), own_bias.as_ref()].into_iter().flatten().map(Tensor::buffer);
+        let inputs = inputs.collect::<Result<SmallVec<_>>>()?;
+        let apart = bias.filter(|_| !kernel.bias);
+        let convolved =
+            Convolved { kernel, parameters, groups, inputs, shape: shape.clone(), device: device.clone(), op };
+        with_bias(Tensor::from_producer(convolved, shape.clone(), summed, device)?, apart)
+    }
+}
+
+/// A convolution that has not run.
+struct Convolved {
+    kernel: Conv,
+    parameters: Parameters,
+    groups: usize,
+    /// Of the input, the weight, and the bias if there is one.
+    inputs: SmallVec<[Arc<Buffer>; 3]>,
+    shape: Shape,
+    device: Device,
+    op: &'static str,
+}
+
+impl Producer for Convolved {
+    fn elements(&self) -> usize {
+        self.shape.elem_count().unwrap_or(usize::MAX)
+    }
+
+    fn accumulator(&self) -> DType {
+        self.kernel.dtype.widened()
+    }
+
+    fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
+        let Convolved { kernel, parameters, groups, inputs, shape, device, op } = self;
+        if let Some(epilogue) = epilogue
+            && let Some((config, at)) = epilogue.plan(1, false)
+        {
+            let kernel = Conv { epilogue: Some(config.into()), ..kernel.clone() };
+            // Two invocations must not write the same word.
+            let stores = epilogue.are_stored(|dtype| dtype.size_in_bytes() >= 4);
+            let bindings = inputs.len() + 1 + epilogue.bindings();
+            if stores && bindings <= device.info().limits.max_bindings as usize && device.takes(&kernel) {
+                let parameters = Parameters { epilogue: Some(at), ..parameters.clone() };
+                return epilogue.run(kernel, inputs, &[], (parameters, *groups), (device, op));
+            }
+        }
+        let accumulated = self.accumulator();
+        let output = allocate(shape, accumulated, device, op)?;
+        let buffers: Vec<&Buffer> = inputs.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let (kernel, parameters, groups) = (kernel.clone(), parameters.clone(), *groups);
+        device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+        let summed = self.kernel.dtype.summed();
+        if accumulated == summed && epilogue.is_none() {
+            return Ok(Produced::Finished { result: output, kept: SmallVec::new() });
+        }
+        let y = Tensor::from_buffer(output, shape.clone(), accumulated, device);
+        y.to_dtype(summed).map(Produced::unfinished)
     }
 }
 

@@ -422,7 +422,7 @@ impl Normalized {
         if !plain && inputs.len() + outputs > device.info().limits.max_bindings as usize {
             return Ok(None);
         }
-        if !device.takes(&kernel) && !(plain && x.layout.is_dense()) {
+        if !(device.takes(&kernel) || plain && x.layout.is_dense()) {
             return Ok(None);
         }
         let vector =
@@ -453,25 +453,15 @@ impl Normalized {
             };
             let fours = load != Load::Element;
             let (config, at) = (!fours || columns.is_multiple_of(4)).then(|| epilogue.plan(columns, fours))??;
-            let stores = stores(config.expr.dtype()) && config.kept.iter().all(|&id| stores(config.expr.dtype_of(id)));
-            let bindings = inputs.len() + outputs + config.inputs.len() + config.kept.len();
+            let stores = epilogue.are_stored(stores);
+            let bindings = inputs.len() + outputs + epilogue.bindings();
             let kernel = Normalize { epilogue: Some(config.into()), ..kernel.clone() };
             let fits = bindings <= device.info().limits.max_bindings as usize && device.takes(&kernel);
             let parameters = Parameters { columns: Some(columns), epilogue: Some(at), ..parameters.clone() };
             (stores && fits).then_some((kernel, parameters, epilogue))
         });
         let produced = if let Some((kernel, parameters, epilogue)) = finished {
-            let output = |dtype| allocate(shape, dtype, device, name);
-            let result = output(epilogue.expr.dtype())?;
-            let kept = epilogue.kept.iter().map(|&term| output(epilogue.expr.dtype_of(term)));
-            let kept = kept.collect::<Result<SmallVec<_>>>()?;
-            for input in &epilogue.inputs {
-                inputs.push(input.buffer()?);
-            }
-            let inputs = inputs.iter().map(|buffer| &**buffer);
-            let buffers: Vec<&Buffer> = inputs.chain([&result]).chain(&kept).chain(&elements).collect();
-            device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
-            Produced::Finished { result, kept }
+            epilogue.run(kernel, &inputs, elements.as_slice(), (parameters, groups), (device, name))?
         } else {
             let stored = load.output(dtype);
             let output = allocate(shape, stored, device, name)?;

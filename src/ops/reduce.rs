@@ -15,7 +15,6 @@ use crate::kernels::rows::RowsType;
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
 use crate::lazy::{Deferred, Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
-use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A reduction that the user calls.
@@ -182,15 +181,7 @@ impl Producer for Folded {
         if let Some(epilogue) = epilogue
             && let Some((kernel, parameters)) = last.finished(epilogue, device)
         {
-            let output = |dtype| allocate(&shape, dtype, device, op);
-            let result = output(epilogue.expr.dtype())?;
-            let kept = epilogue.kept.iter().map(|&term| output(epilogue.expr.dtype_of(term)));
-            let kept = kept.collect::<Result<SmallVec<_>>>()?;
-            let beside = epilogue.inputs.iter().map(|input| input.buffer()).collect::<Result<Vec<_>>>()?;
-            let inputs = last.inputs.iter().chain(&beside).map(|buffer| &**buffer);
-            let buffers: Vec<&Buffer> = inputs.chain([&result]).chain(&kept).collect();
-            device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups: last.groups })?;
-            return Ok(Produced::Finished { result, kept });
+            return epilogue.run(kernel, &last.inputs, &[], (parameters, last.groups), (device, op));
         }
         let dtype = self.accumulator();
         let output = allocate(&shape, dtype, device, op)?;
@@ -247,10 +238,8 @@ impl Stages {
     fn finished(&self, epilogue: &Epilogue, device: &Device) -> Option<(Reduce, Parameters)> {
         let (config, at) = epilogue.plan(1, false)?;
         // Two invocations must not write the same word.
-        let is_wide = |dtype: DType| dtype.size_in_bytes() >= 4;
-        let stores =
-            is_wide(config.expr.dtype()) && config.kept.iter().all(|&term| is_wide(config.expr.dtype_of(term)));
-        let bindings = self.inputs.len() + config.inputs.len() + 1 + config.kept.len();
+        let stores = epilogue.are_stored(|dtype| dtype.size_in_bytes() >= 4);
+        let bindings = self.inputs.len() + 1 + epilogue.bindings();
         let kernel = Reduce { epilogue: Some(config.into()), ..self.kernel.clone() };
         let fits = bindings <= device.info().limits.max_bindings as usize && device.takes(&kernel);
         (stores && fits).then(|| (kernel, Parameters { epilogue: Some(at), ..self.parameters.clone() }))
