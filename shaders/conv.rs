@@ -7,7 +7,7 @@
 
 use super::elements::{Elements, Strides, take_apart};
 use super::elementwise::InputLayout;
-use super::epilogue::{Epilogue, EpilogueInput, Outputs};
+use super::epilogue::{self, Epilogue, EpilogueInput, Finishing, Outputs};
 use super::expr::{BinaryOp, Expr, UnaryOp};
 use super::parameters::{Each, Form, Size, View, parameters, times};
 use super::tiles::{ConvTile, Sums, add_by_workgroup, loaded_column};
@@ -358,6 +358,22 @@ fn phase_axis<'k>(
         origin: origin.convert(Scalar::U32),
         stride: k.u32(1),
         dilation: k.u32(0) - dilation * step / stride,
+    }
+}
+
+impl Finishing for Conv {
+    const WIDTH: u32 = 1;
+
+    fn stored(&self) -> DType {
+        self.dtype.widened()
+    }
+
+    fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self {
+        Conv { epilogue: Some(epilogue), ..self.clone() }
+    }
+
+    fn finished(parameters: &Parameters, epilogue: epilogue::Parameters) -> Parameters {
+        Parameters { epilogue: Some(epilogue), ..parameters.clone() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Epilogues: elementwise expressions that the kernel of a product computes before it stores the product. The product
 //! is one of their inputs. The others are loaded at its place.
 
+use super::Family;
 use super::elements::{Grid, Quads};
 use super::elementwise::{Evaluation, Input, InputLayout, outputs};
 use super::parameters::{Each, Lengths, Number, View, parameters};
@@ -103,6 +104,26 @@ impl<'k> Tail<'k> {
     }
 }
 
+/// A family whose kernels store their results in row-major order, and apply an epilogue before.
+pub(crate) trait Finishing: Family + Clone {
+    /// How many neighbours are stored together: 1 or 4.
+    const WIDTH: u32;
+
+    /// The dtype of the results without an epilogue.
+    fn stored(&self) -> DType;
+
+    /// Whether the kernel computes with its results, and does not only move them.
+    fn computes(&self) -> bool {
+        true
+    }
+
+    /// Returns the kernel with an epilogue.
+    fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self;
+
+    /// Returns the parameters with those of the epilogue.
+    fn finished(parameters: &Self::Host, epilogue: Parameters) -> Self::Host;
+}
+
 /// The outputs of a kernel: the results, after the epilogue if there is one, and the terms that the epilogue keeps. The
 /// kernel stores them one by one, or four neighbours at a time. A single element has 32 bits or more, so that no two
 /// invocations write the same word.
@@ -111,6 +132,8 @@ pub(super) struct Outputs<'k> {
     tail: Option<Tail<'k>>,
     /// The number of columns of the epilogue's rows, if they have several.
     columns: Option<Value<'k>>,
+    /// The index of the last result, if four may reach beyond it.
+    last: Option<Value<'k>>,
     width: u32,
 }
 
@@ -148,18 +171,24 @@ impl<'k> Outputs<'k> {
     ) -> Self {
         let Some((config, at)) = epilogue else {
             let stores = vec![(Store::new(k, "y", dtype, width), TermId::default())];
-            return Outputs { stores, tail: None, columns, width };
+            return Outputs { stores, tail: None, columns, last: None, width };
         };
         let tail = Tail::new(k, config, at);
         let outputs = outputs(&config.expr, &config.kept);
         let stores = outputs.map(|(name, id, dtype)| (Store::new(k, &name, dtype, width), id)).collect();
-        Outputs { stores, tail: Some(tail), columns, width }
+        Outputs { stores, tail: Some(tail), columns, last: None, width }
+    }
+
+    /// Lets the last four reach beyond the last of `count` results: what is loaded for them is the last one's.
+    pub fn up_to(self, count: Value<'k>) -> Self {
+        Outputs { last: Some(count - 1), ..self }
     }
 
     /// Stores the value at an index, or four values from there on.
     pub fn store(&self, k: &'k KernelBuilder, index: Value<'k>, value: Value<'k>) {
         let Some(tail) = &self.tail else { return self.stores[0].0.store(k, index, value) };
-        let indices: Vec<_> = (0..self.width).map(|lane| index + lane).collect();
+        let inside = |index: Value<'k>| self.last.map_or(index, |last| index.min(last));
+        let indices: Vec<_> = (0..self.width).map(|lane| inside(index + lane)).collect();
         let place = |&index: &Value<'k>| match self.columns {
             Some(columns) => [index / columns, index % columns],
             None => [index, index.literal(0)],

@@ -2,6 +2,9 @@
 
 use super::Family;
 use super::elements::{Elements, Quads};
+use super::elementwise::InputLayout;
+use super::epilogue::{self, Epilogue, EpilogueInput, Finishing, Outputs};
+use super::expr::{BinaryOp, Expr};
 use super::parameters::{Form, Lengths, Size, Stride, View, parameters};
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Value};
@@ -18,6 +21,8 @@ pub(crate) struct Gather {
     pub dtype: DType,
     pub index: DType,
     pub rank: usize,
+    /// The expression of the results. 64-bit elements are only moved.
+    pub epilogue: Option<Box<Epilogue>>,
 }
 
 parameters! {
@@ -35,6 +40,7 @@ parameters! {
     /// `x` without the indexed axis.
     x: View = View(config.rank),
     index: View = View(config.rank),
+    epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
 /// Returns the element for an index out of range.
@@ -55,9 +61,30 @@ fn words(k: &KernelBuilder, bits: u64) -> Value<'_> {
     k.vector(&[k.u32(bits as u32), k.u32((bits >> 32) as u32)])
 }
 
+impl Finishing for Gather {
+    const WIDTH: u32 = 4;
+
+    fn stored(&self) -> DType {
+        self.dtype
+    }
+
+    fn computes(&self) -> bool {
+        self.dtype.parts() == 1
+    }
+
+    fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self {
+        Gather { epilogue: Some(epilogue), ..self.clone() }
+    }
+
+    fn finished(parameters: &Parameters, epilogue: epilogue::Parameters) -> Parameters {
+        Parameters { epilogue: Some(epilogue), ..parameters.clone() }
+    }
+}
+
 impl Family for Gather {
     fn name(&self) -> String {
-        format!("gather({}, {}, {} axes)", self.dtype, self.index, self.rank)
+        let name = format!("gather({}, {}, {} axes)", self.dtype, self.index, self.rank);
+        self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
     fn workgroup(&self) -> u32 {
@@ -65,10 +92,12 @@ impl Family for Gather {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let Declared { count, length, stride, lengths, x: x_at, index: index_at } = self.declare(k);
+        let Declared { count, length, stride, lengths, x: x_at, index: index_at, epilogue } = self.declare(k);
         let x = Elements::moved(k, "x", self.dtype);
         let index = Elements::indexes(k, "index", self.index);
-        let y = Quads::output(k, "y", self.dtype.moved());
+        let epilogue = self.epilogue.as_deref().zip(epilogue);
+        let finished = epilogue.map(|epilogue| Outputs::new(k, self.dtype, 4, Some(epilogue), None).up_to(count));
+        let moved = finished.is_none().then(|| Quads::output(k, "y", self.dtype.moved()));
         let fill = fill(k, self.dtype);
 
         let quad = k.global_index();
@@ -80,11 +109,25 @@ impl Family for Gather {
                 let inside = wanted.lt(length);
                 inside.select(x.load(x_at.at(&place) + inside.select(wanted, 0) * stride), fill)
             });
-            y.store_lanes(k, quad, lanes);
+            if let Some(y) = &moved {
+                y.store_lanes(k, quad, lanes);
+            }
+            if let Some(y) = &finished {
+                y.store(k, first, k.vector(&lanes));
+            }
         });
     }
 
     fn samples() -> Vec<Self> {
-        DType::ALL.map(|dtype| Gather { dtype, index: DType::U32, rank: 2 }).into()
+        let plain = DType::ALL.map(|dtype| Gather { dtype, index: DType::U32, rank: 2, epilogue: None });
+        let finished = plain.iter().filter(|sample| sample.computes() && sample.dtype != DType::Bool).map(|sample| {
+            let mut expr = Expr::default();
+            let (other, x) = (expr.input(0, sample.dtype), expr.input(1, sample.dtype));
+            expr.binary(BinaryOp::Add, x, other);
+            let input = EpilogueInput { dtype: sample.dtype, layout: InputLayout::Strided, by_row: true };
+            let (inputs, scalars, kept) = ([input].into_iter().collect(), Default::default(), Default::default());
+            sample.with_epilogue(Epilogue { expr, inputs, rank: 1, scalars, kept }.into())
+        });
+        plain.iter().cloned().chain(finished).collect()
     }
 }

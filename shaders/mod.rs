@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn words_stand_in_the_order_of_the_declaration() {
-        let config = gather::Gather { dtype: DType::F32, index: DType::U32, rank: 1 };
+        let config = gather::Gather { dtype: DType::F32, index: DType::U32, rank: 1, epilogue: None };
         let parameters = gather::Parameters {
             count: 1,
             length: 2,
@@ -197,6 +197,7 @@ mod tests {
             lengths: [4].into_iter().collect(),
             x: Strided { offset: 5, strides: [-6].into_iter().collect() },
             index: Strided { offset: 7, strides: [8].into_iter().collect() },
+            epilogue: None,
         };
         let mut words = Words::new();
         config.push(&parameters, &mut words);

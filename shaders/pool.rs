@@ -1,6 +1,7 @@
 //! Pooling: folds each window of the spatial axes to one number. Each invocation folds four consecutive windows.
 
-use super::elements::{Elements, Quads, quad_indices, take_apart};
+use super::elements::{Elements, quad_indices, take_apart};
+use super::epilogue::{self, Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Float, Form, Size, View, parameters, times};
 use super::window::{DeclaredWindow, WindowForm};
 use super::{Family, volume};
@@ -38,6 +39,8 @@ pub(crate) struct Pool {
     pub windows: Windows,
     pub dtype: DType,
     pub axes: usize,
+    /// The expression of the results.
+    pub epilogue: Option<Box<Epilogue>>,
 }
 
 parameters! {
@@ -52,6 +55,7 @@ parameters! {
     x: View = View(2 + config.axes),
     /// The p of a norm.
     p: Option<Float> = (config.op == PoolOp::Norm).then_some(Float(config.dtype)),
+    epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
 /// The form of a spatial axis.
@@ -139,6 +143,22 @@ impl Pool {
     }
 }
 
+impl Finishing for Pool {
+    const WIDTH: u32 = 4;
+
+    fn stored(&self) -> DType {
+        self.dtype
+    }
+
+    fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self {
+        Pool { epilogue: Some(epilogue), ..self.clone() }
+    }
+
+    fn finished(parameters: &Parameters, epilogue: epilogue::Parameters) -> Parameters {
+        Parameters { epilogue: Some(epilogue), ..parameters.clone() }
+    }
+}
+
 impl Family for Pool {
     fn products(&self, Parameters { count, axes, .. }: &Parameters) -> u64 {
         volume([count].into_iter().chain(axes.iter().map(|axis| (&axis.window.input).min(&axis.window.kernel))))
@@ -159,9 +179,9 @@ impl Family for Pool {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let Declared { count, channels, axes: spatial, x: x_at, p } = self.declare(k);
+        let Declared { count, channels, axes: spatial, x: x_at, p, epilogue } = self.declare(k);
         let x = Elements::input(k, "x", self.dtype);
-        let y = Quads::output(k, "y", self.dtype);
+        let y = Outputs::new(k, self.dtype, 4, self.epilogue.as_deref().zip(epilogue), None).up_to(count);
 
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
@@ -195,7 +215,7 @@ impl Family for Pool {
                 (PoolOp::Norm, Some(p)) => folded.pow((p.literal(1.0) / p).splat(4)),
                 _ => folded,
             };
-            y.store(k, quad, result);
+            y.store(k, quad * 4, result);
         });
     }
 
@@ -203,7 +223,7 @@ impl Family for Pool {
         let ops = [PoolOp::Max, PoolOp::Average { padding_counts: true }, PoolOp::Norm];
         let windows = [Windows::Sliding, Windows::Adaptive];
         let configs = ops.into_iter().flat_map(|op| windows.map(|windows| (op, windows)));
-        configs.map(|(op, windows)| Pool { op, windows, dtype: DType::F32, axes: 2 }).collect()
+        configs.map(|(op, windows)| Pool { op, windows, dtype: DType::F32, axes: 2, epilogue: None }).collect()
     }
 }
 

@@ -61,6 +61,7 @@ pub use base::number::Number;
 pub use base::precision::Precision;
 pub use base::shape::{Axes, Axis, Shape};
 pub use device::{Device, DeviceFilter};
+pub use engine::explain::{ExplainedKernel, Explanation};
 pub use engine::pool::MemoryStats;
 pub use engine::profile::{Profile, TimedCommand};
 pub use engine::runtime::Stats;

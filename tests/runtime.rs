@@ -29,6 +29,8 @@ on_each_device! {
     reductions_are_fused_both_ways
     norms_are_fused_both_ways
     convolutions_are_finished_by_their_kernels
+    pools_and_lookups_are_finished_by_their_kernels
+    explanations_tell_what_is_written
     fusion_can_be_switched_off
     products_are_finished_by_their_kernels
     products_that_others_wait_for_are_kept
@@ -170,7 +172,7 @@ fn reductions_are_fused_both_ways(device: &Device) -> Result<()> {
     let mean: Vec<f32> = (0..6).map(|c| -(c as f32 + 9.0)).collect();
     assert_eq!(launches_of(device, &mean, || x.neg()?.mean(0))?, 1);
     let largest: Vec<f32> = (0..6).map(|c| 23.0 - (c as f32 + 18.0)).collect();
-    assert_eq!(launches_of(device, &largest, || (23.0 - x.t()?.affine(1.0, 0.0)?.max(1)?))?, 1);
+    assert_eq!(launches_of(device, &largest, || 23.0 - x.t()?.affine(1.0, 0.0)?.max(1)?)?, 1);
     let ids = x.t()?.neg()?.argmin(1)?.to_dtype(DType::F32)?;
     assert_eq!(launches_of(device, &[3.0; 6], || Ok(ids.clone()))?, 1);
     let halves = x.to_dtype(DType::F16)?;
@@ -269,6 +271,54 @@ fn convolutions_are_finished_by_their_kernels(device: &Device) -> Result<()> {
     let apart = |x: Tensor| x.realize().map(|()| x);
     let expected = block(&apart)?.to_vec::<f32>()?;
     assert_eq!(launches_of(device, &expected, || block(&Ok))?, 3);
+    Ok(())
+}
+
+fn pools_and_lookups_are_finished_by_their_kernels(device: &Device) -> Result<()> {
+    let x = Tensor::arange(0f32, 75.0, device)?.reshape((1, 3, 5, 5))?.contiguous()?;
+    let table = Tensor::arange(0f32, 35.0, device)?.reshape((5, 7))?.contiguous()?;
+    let (ids, row) = (Tensor::new([4u32, 0, 2], device)?, Tensor::arange(1f32, 8.0, device)?);
+    for tensor in [&x, &table, &ids, &row] {
+        tensor.realize()?;
+    }
+    let pool = || x.max_pool2d(&PoolConfig::new(2).stride(1));
+    let expected: Vec<f32> = (0..48).map(|i| (i / 16 * 25 + i / 4 % 4 * 5 + i % 4 + 6) as f32 * 2.0 + 1.0).collect();
+    assert_eq!(launches_of(device, &expected, || (pool()? * 2.0)? + 1.0)?, 1);
+    let chosen = [4, 0, 2];
+    let expected: Vec<f32> = (0..21).map(|i| (chosen[i / 7] * 7 + i % 7) as f32 * 0.5 + (i % 7 + 1) as f32).collect();
+    assert_eq!(launches_of(device, &expected, || (table.index_select(&ids, 0)? * 0.5)?.add(&row))?, 1);
+    Ok(())
+}
+
+fn explanations_tell_what_is_written(device: &Device) -> Result<()> {
+    let x = Tensor::arange(0f32, 96.0, device)?.reshape((4, 24))?.contiguous()?;
+    let [y, row] = [(4, 24), (1, 24)].map(|shape| Tensor::ones(shape, DType::F32, device).and_then(|y| y.contiguous()));
+    let (y, row) = (y?, row?);
+    for tensor in [&x, &y, &row] {
+        tensor.realize()?;
+    }
+    let bytes = |elements: u64| 4 * elements;
+    // The statement still holds the operands, but nothing asks for them.
+    let (sums, told) = device.explain(|| x.add(&y)?.gelu()?.sum(-1)?.realize())?;
+    sums?;
+    assert_eq!(told.kernels.len(), 1, "{told}");
+    assert_eq!((told.kernels[0].bytes_read, told.kernels[0].bytes_written), (bytes(2 * 96), bytes(4)), "{told}");
+    assert!(told.kernels[0].name.starts_with("sum(gelu(add(x0, x1))"), "{told}");
+    assert!(told.not_fused.is_empty(), "{told}");
+    // The sum is stored beside the norm.
+    let sum = x.add(&y)?;
+    let (normal, told) = device.explain(|| sum.layer_norm(&row.squeeze(0)?, None, 1e-5)?.realize())?;
+    normal?;
+    assert_eq!(told.kernels.len(), 1, "{told}");
+    assert_eq!(told.kernels[0].bytes_written, bytes(2 * 96), "{told}");
+    // What cannot be fused says why.
+    let (flat, told) = device.explain(|| x.add(&row)?.flatten_all()?.neg()?.realize())?;
+    flat?;
+    assert_eq!((told.kernels.len(), told.not_fused.len()), (2, 1), "{told}");
+    assert!(told.to_string().contains("not fused: `add(x0, x1)`: an operand seen through a view"), "{told}");
+    assert_eq!(told.bytes_moved(), bytes(96 + 24 + 96 + 96 + 96), "{told}");
+    let (nested, _) = device.explain(|| device.explain(|| ()).map(drop))?;
+    assert!(nested.unwrap_err().to_string().contains("do not nest"));
     Ok(())
 }
 

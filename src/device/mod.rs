@@ -9,6 +9,7 @@ pub use open::open_tuned;
 use crate::backend::info::DeviceInfo;
 use crate::base::error::Result;
 use crate::base::precision::Precision;
+use crate::engine::explain::Explanation;
 use crate::engine::pool::MemoryStats;
 use crate::engine::profile::Profile;
 use crate::engine::runtime::{Runtime, Stats};
@@ -152,6 +153,29 @@ impl Device {
     /// - any failure on the device
     pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Profile)> {
         self.runtime().profile(work)
+    }
+
+    /// Runs `work` and tells which kernels were launched meanwhile, by any thread: what was fused into each, which bytes
+    /// it moves, and why other operations ran by themselves. Only what `work` reads or [realizes](crate::Tensor::realize)
+    /// is sure to run.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// # let x = Tensor::ones((4, 8), DType::F32, &device)?;
+    /// # x.realize()?;
+    /// let (sums, explanation) = device.explain(|| x.sqr()?.sum(-1)?.to_vec::<f32>())?;
+    /// assert_eq!(sums?, [8.0; 4]);
+    /// assert_eq!(explanation.kernels.len(), 1);
+    /// assert_eq!(explanation.kernels[0].bytes_written, 4 * 4);
+    /// println!("{explanation}");
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) inside another explanation.
+    pub fn explain<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Explanation)> {
+        self.runtime().explain(work)
     }
 
     /// Returns counters of what the device was asked to do.

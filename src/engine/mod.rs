@@ -8,6 +8,7 @@ mod disk_cache;
 #[path = "no_disk_cache.rs"]
 mod disk_cache;
 pub(crate) mod dump;
+pub(crate) mod explain;
 pub(crate) mod kernel_cache;
 pub(crate) mod launch;
 pub(crate) mod plan_cache;

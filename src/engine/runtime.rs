@@ -8,6 +8,7 @@ use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::precision::Precision;
 use crate::engine::disk_cache::DiskCache;
+use crate::engine::explain::{ExplainedKernel, Explanation};
 use crate::engine::kernel_cache::{CompiledKernel, KernelCache};
 use crate::engine::launch::{Launch, PackedLaunch};
 use crate::engine::plan_cache::{Plan, PlanCache};
@@ -84,6 +85,9 @@ pub(crate) struct Runtime {
     precision: Mutex<Precision>,
     /// Whether operations are fused.
     fuses: AtomicBool,
+    /// The explanation in progress, and whether there is one.
+    explanation: Mutex<Option<Explanation>>,
+    explains: AtomicBool,
     tuning: &'static Tuning,
     info: DeviceInfo,
     backend: Arc<dyn Backend>,
@@ -109,6 +113,8 @@ impl Runtime {
             precision: Mutex::default(),
             launches: AtomicU64::new(0),
             fuses: AtomicBool::new(true),
+            explanation: Mutex::default(),
+            explains: AtomicBool::new(false),
             tuning: &tuning_of(backend.info()).tuning,
             info: backend.info().clone(),
             backend,
@@ -180,6 +186,45 @@ impl Runtime {
         drop(guard);
         let commands = self.stream.stop_timing()?;
         Ok((result, Profile { device: self.info().id(), start, end: Instant::now(), commands }))
+    }
+
+    /// Runs `work`, and tells which kernels are launched meanwhile.
+    pub fn explain<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Explanation)> {
+        /// Ends the explanation, also if `work` panics.
+        struct Guard<'a>(&'a Runtime);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                self.0.explains.store(false, Ordering::Relaxed);
+                *self.0.explanation.lock() = None;
+            }
+        }
+        let mut explanation = self.explanation.lock();
+        if explanation.is_some() {
+            let message = "the device is explaining already; explanations do not nest".into();
+            return Err(Error::InvalidArgument { op: "explain", message });
+        }
+        *explanation = Some(Explanation { device: self.info().id(), kernels: Vec::new(), not_fused: Vec::new() });
+        drop(explanation);
+        self.explains.store(true, Ordering::Relaxed);
+        let guard = Guard(self);
+        let result = work();
+        let explanation = self.explanation.lock().take();
+        drop(guard);
+        // It is there: nobody else takes it.
+        explanation.map(|explanation| (result, explanation)).ok_or_else(|| self.nothing_arrived())
+    }
+
+    fn add_to_explanation(&self, add: impl FnOnce(&mut Explanation)) {
+        if self.explains.load(Ordering::Relaxed)
+            && let Some(explanation) = &mut *self.explanation.lock()
+        {
+            add(explanation);
+        }
+    }
+
+    /// Tells an explanation why something runs by itself.
+    pub fn note_unfused(&self, reason: impl FnOnce() -> String) {
+        self.add_to_explanation(|explanation| explanation.not_fused.push(reason()));
     }
 
     pub fn precision(&self) -> Precision {
@@ -322,7 +367,7 @@ impl Runtime {
         buffers: &[&Buffer],
         parameters: &[u32],
         groups: [u32; 3],
-        name: impl FnOnce() -> String,
+        name: impl Fn() -> String,
     ) -> Result<()> {
         self.dispatch_estimated(kernel, buffers, parameters, groups, 0, name)
     }
@@ -335,7 +380,7 @@ impl Runtime {
         parameters: &[u32],
         groups: [u32; 3],
         products: u64,
-        name: impl FnOnce() -> String,
+        name: impl Fn() -> String,
     ) -> Result<()> {
         let uses: SmallVec<[_; 6]> =
             buffers.iter().zip(kernel.bindings.iter()).map(|(buffer, &access)| (buffer.allocation(), access)).collect();
@@ -346,6 +391,17 @@ impl Runtime {
             groups,
         };
         self.launches.fetch_add(1, Ordering::Relaxed);
+        self.add_to_explanation(|explanation| {
+            let bytes_of = |does: fn(Access) -> bool| {
+                uses.iter()
+                    .zip(buffers)
+                    .filter(|((_, access), _)| does(*access))
+                    .map(|(_, buffer)| buffer.bytes())
+                    .sum()
+            };
+            let (bytes_read, bytes_written) = (bytes_of(Access::reads), bytes_of(Access::writes));
+            explanation.kernels.push(ExplainedKernel { name: name(), bytes_read, bytes_written });
+        });
         let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
         let label = || Label { name: name(), bytes };
         let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, products) };

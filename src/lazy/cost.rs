@@ -17,10 +17,11 @@ pub(super) fn bytes(layout: &Layout, dtype: DType) -> u64 {
 }
 
 /// Whether a second computation of an expression, which reads this many bytes, moves fewer bytes than if a kernel
-/// stored it now and another loaded it later.
-pub(super) fn moves_less(bytes_read: u64, expression: &Expression) -> bool {
+/// stored it now and another loaded it later. If the kernel that needs it now cannot store it `beside` its own result,
+/// that kernel would have to load it, too.
+pub(super) fn moves_less(bytes_read: u64, expression: &Expression, beside: bool) -> bool {
     let stored = bytes(&expression.layout, expression.expr.dtype());
-    bytes_read < stored.saturating_mul(2)
+    bytes_read < stored.saturating_mul(if beside { 2 } else { 3 })
 }
 
 /// Whether an expression over `elements` may be computed for each of `results`, of which several may need the same

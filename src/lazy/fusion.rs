@@ -25,6 +25,8 @@ const MOST_OPERANDS: usize = 3;
 /// The most pending results that a kernel stores beside its own.
 const MAX_KEPT: usize = 3;
 
+const TOO_LARGE: &str = "together they would have too many operations, inputs or numbers for one kernel";
+
 /// An estimate of the size of a fused expression. What several operands share counts several times, except for inputs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Extent {
@@ -74,6 +76,7 @@ pub(super) fn make_room(operands: &[View], extent: Extent, operand: &View) -> Re
     if exact.fits(&operand.device) {
         return Ok(exact);
     }
+    operand.device.runtime().note_unfused(|| format!("an operand of shape {}: {TOO_LARGE}", operand.shape()));
     operand.buffer()?;
     Ok(extent.and(Extent::of_input(operand)))
 }
@@ -148,11 +151,11 @@ impl Reached {
         (self.0.len() - 1) as u8
     }
 
-    /// Decides for each node whether this kernel should store it.
+    /// Decides for each node whether it should be stored: `beside` the result of this kernel, or by a kernel of its own.
     ///
     /// A result that somebody may ask for later is stored, unless a second computation would move fewer bytes. Nothing
     /// is computed a third time, and no product a second time.
-    fn stores(&self) -> Stores {
+    fn stores(&self, beside: bool) -> Stores {
         let mut stores = Stores::from_elem(false, self.0.len());
         let is_pending = |node: &Node| node.expression.is_some() || node.is_product;
         if !self.0.iter().any(|node| is_pending(node) && node.is_held()) {
@@ -174,7 +177,7 @@ impl Reached {
             if !needed[i] || expression.is_constant() {
                 continue;
             }
-            if again[i] && cost::moves_less(self.bytes_read(i), expression) {
+            if again[i] && cost::moves_less(self.bytes_read(i), expression, beside) {
                 node.operands.iter().for_each(|&below| needed[usize::from(below)] = true);
             } else {
                 stores[i] = true;
@@ -242,6 +245,8 @@ struct Fuser<'a> {
     /// Whether something below has been computed meanwhile.
     computed: bool,
     most_kept: usize,
+    /// Why the last part that could not be fused was not.
+    why: &'static str,
     device: &'a Device,
     elements: usize,
 }
@@ -279,11 +284,12 @@ impl Fused {
         };
         let mut fuser = Fuser {
             fused,
-            stores: reached.stores(),
+            stores: reached.stores(most_kept > 0),
             reached: &reached,
             known: SmallVec::new(),
             computed: false,
             most_kept,
+            why: "",
             device,
             elements: expression.layout.elements(),
         };
@@ -324,12 +330,16 @@ impl Fuser<'_> {
         let same = is_same(seen, &expression.layout);
         let in_order = || same || seen.is_all(expression.layout.elements());
         if expression.expr.terms().contains(&Term::Index) && !in_order() {
+            self.why = "its elements depend on their place, and a view has moved them";
             return Ok(None);
         }
         let mut operands: SmallVec<[TermId; 4]> = SmallVec::new();
         for (operand, &node) in expression.operands.iter().zip(nodes) {
             let through = || operand.layout.through(seen).map(Arc::new);
-            let Some(layout) = (if same { Some(operand.layout.clone()) } else { through() }) else { return Ok(None) };
+            let Some(layout) = (if same { Some(operand.layout.clone()) } else { through() }) else {
+                self.why = "an operand seen through a view has no strides";
+                return Ok(None);
+            };
             let Some(term) = self.operand(operand, node, layout, is_root)? else { return Ok(None) };
             operands.push(term);
         }
@@ -363,11 +373,14 @@ impl Fuser<'_> {
                 return Ok(Some(term));
             }
             self.back_to(mark);
+            let why = self.why;
+            self.device.runtime().note_unfused(|| format!("`{}`: {why}", expression.expr.describe()));
             operand.buffer()?;
             self.computed = true;
         }
         let input = self.input(operand, node, &layout);
         if !must && self.fused.inputs.len() > MAX_INPUTS {
+            self.why = TOO_LARGE;
             return Ok(None);
         }
         let term = self.fused.expr.input(input, operand.dtype);
@@ -385,9 +398,12 @@ impl Fuser<'_> {
     ) -> Result<Option<TermId>> {
         let elements = expression.layout.elements();
         let stored = self.stores[node];
-        if stored && !(seen.is_all(elements) && self.fused.kept.len() < self.most_kept)
-            || !cost::may_repeat(&expression.expr, elements, self.elements)
-        {
+        if stored && !(seen.is_all(elements) && self.fused.kept.len() < self.most_kept) {
+            self.why = "it is needed again, and the kernel that reads it cannot store it";
+            return Ok(None);
+        }
+        if !cost::may_repeat(&expression.expr, elements, self.elements) {
+            self.why = "it would be computed again for each element that repeats it";
             return Ok(None);
         }
         let Node { operands, storage, .. } = &self.reached.0[node];
@@ -401,6 +417,9 @@ impl Fuser<'_> {
         let fits = self.fused.inputs.len() + self.fused.kept.len() <= bindings.min(MAX_INPUTS)
             && word_count(&self.fused.scalars) <= MAX_WORDS
             && self.fused.expr.terms().len() <= 4 * MAX_OPERATIONS;
+        if !fits {
+            self.why = TOO_LARGE;
+        }
         Ok(fits.then_some(term))
     }
 

@@ -77,6 +77,9 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
             Ok(Some(result))
         }
         product => {
+            let expr = epilogue.expr.describe();
+            let reason = "the kernel before it cannot read its inputs in its order, or store its dtype";
+            inputs[0].device.runtime().note_unfused(|| format!("`{expr}`: {reason}"));
             *state = State::produced(product)?;
             Ok(None)
         }

@@ -7,16 +7,13 @@ use crate::base::number::gcd;
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
-use crate::engine::launch::Launch;
-use crate::engine::pool::Buffer;
 use crate::kernels::Family;
 use crate::kernels::conv::{Conv, Parameters};
 use crate::kernels::expr::Domain;
 use crate::kernels::tiles::ConvTile;
-use crate::lazy::{Epilogue, Produced, Producer, allocate};
+use crate::lazy::PendingLaunch;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// How a convolution goes over its input. By default: stride 1, no padding, dilation 1, one group.
 ///
@@ -382,58 +379,9 @@ impl Convolution {
         let inputs = [Some(x), Some(&weight), own_bias.as_ref()].into_iter().flatten().map(Tensor::buffer);
         let inputs = inputs.collect::<Result<SmallVec<_>>>()?;
         let apart = bias.filter(|_| !kernel.bias);
-        let convolved =
-            Convolved { kernel, parameters, groups, inputs, shape: shape.clone(), device: device.clone(), op };
-        with_bias(Tensor::from_producer(convolved, shape.clone(), summed, device)?, apart)
-    }
-}
-
-/// A convolution that has not run.
-struct Convolved {
-    kernel: Conv,
-    parameters: Parameters,
-    groups: usize,
-    /// Of the input, the weight, and the bias if there is one.
-    inputs: SmallVec<[Arc<Buffer>; 3]>,
-    shape: Shape,
-    device: Device,
-    op: &'static str,
-}
-
-impl Producer for Convolved {
-    fn elements(&self) -> usize {
-        self.shape.elem_count().unwrap_or(usize::MAX)
-    }
-
-    fn accumulator(&self) -> DType {
-        self.kernel.dtype.widened()
-    }
-
-    fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
-        let Convolved { kernel, parameters, groups, inputs, shape, device, op } = self;
-        if let Some(epilogue) = epilogue
-            && let Some((config, at)) = epilogue.plan(1, false)
-        {
-            let kernel = Conv { epilogue: Some(config.into()), ..kernel.clone() };
-            // Two invocations must not write the same word.
-            let stores = epilogue.are_stored(|dtype| dtype.size_in_bytes() >= 4);
-            let bindings = inputs.len() + 1 + epilogue.bindings();
-            if stores && bindings <= device.info().limits.max_bindings as usize && device.takes(&kernel) {
-                let parameters = Parameters { epilogue: Some(at), ..parameters.clone() };
-                return epilogue.run(kernel, inputs, &[], (parameters, *groups), (device, op));
-            }
-        }
-        let accumulated = self.accumulator();
-        let output = allocate(shape, accumulated, device, op)?;
-        let buffers: Vec<&Buffer> = inputs.iter().map(|buffer| &**buffer).chain([&output]).collect();
-        let (kernel, parameters, groups) = (kernel.clone(), parameters.clone(), *groups);
-        device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
-        let summed = self.kernel.dtype.summed();
-        if accumulated == summed && epilogue.is_none() {
-            return Ok(Produced::Finished { result: output, kept: SmallVec::new() });
-        }
-        let y = Tensor::from_buffer(output, shape.clone(), accumulated, device);
-        y.to_dtype(summed).map(Produced::unfinished)
+        let (shape, device) = (shape.clone(), device.clone());
+        let pending = PendingLaunch { kernel, parameters, groups, inputs, shape, dtype: summed, device, op };
+        with_bias(Tensor::from_launch(pending)?, apart)
     }
 }
 

@@ -5,11 +5,10 @@ use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse};
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Axis, Shape};
-use crate::engine::launch::Launch;
 use crate::kernels::expr::Domain;
 use crate::kernels::gather::{Gather, Parameters, WORKGROUP};
 use crate::kernels::parameters::Strided;
-use crate::lazy::allocate;
+use crate::lazy::PendingLaunch;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -205,26 +204,28 @@ impl Tensor {
         let mut stay = self.layout().strides.clone();
         stay[axis] = 0;
         let (lengths, [x, index]) = collapse(indexes.shape(), [&stay, indexes.strides()]);
-        let config = Gather { dtype: self.dtype(), index: indexes.dtype(), rank: lengths.len() };
-        if !self.device().takes(&config) {
+        let (dtype, epilogue) = (self.dtype(), None);
+        let kernel = Gather { dtype, index: indexes.dtype(), rank: lengths.len(), epilogue };
+        if !self.device().takes(&kernel) {
             // In row-major order, the axes before the indexed axis merge into one, and so do those after it.
             return self.contiguous()?.pick(&indexes.contiguous()?, axis, op);
         }
-        let output = allocate(indexes.shape(), self.dtype(), self.device(), op)?;
-        if elements > 0 {
-            let parameters = Parameters {
-                count: elements,
-                length: self.dims()[axis].min(indexes_within(indexes.dtype())),
-                stride: self.strides()[axis],
-                lengths,
-                x: Strided { offset: self.layout().offset, strides: x },
-                index: Strided { offset: indexes.layout().offset, strides: index },
-            };
-            let buffers = [&*self.buffer()?, &*indexes.buffer()?, &output];
-            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
+        let (shape, device) = (indexes.shape().clone(), self.device().clone());
+        if elements == 0 {
+            return Tensor::zeros(shape, dtype, &device);
         }
-        Ok(Tensor::from_buffer(output, indexes.shape().clone(), self.dtype(), self.device()))
+        let parameters = Parameters {
+            count: elements,
+            length: self.dims()[axis].min(indexes_within(indexes.dtype())),
+            stride: self.strides()[axis],
+            lengths,
+            x: Strided { offset: self.layout().offset, strides: x },
+            index: Strided { offset: indexes.layout().offset, strides: index },
+            epilogue: None,
+        };
+        let inputs = [self.buffer()?, indexes.buffer()?].into_iter().collect();
+        let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+        Tensor::from_launch(PendingLaunch { kernel, parameters, groups, inputs, shape, dtype, device, op })
     }
 }
 

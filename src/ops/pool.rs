@@ -5,10 +5,9 @@ use crate::base::error::{Error, Result};
 use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::base::word::Word;
-use crate::engine::launch::Launch;
 use crate::kernels::expr::Domain;
 use crate::kernels::pool::{AxisParameters, Parameters, Pool, PoolOp, WORKGROUP, Windows};
-use crate::lazy::allocate;
+use crate::lazy::PendingLaunch;
 use crate::tensor::Tensor;
 use std::ops::Range;
 
@@ -347,33 +346,34 @@ impl Tensor {
         let outer = self.rank() - windows.len();
         let shape: Shape = self.dims()[..outer].iter().chain(outputs).copied().collect();
         let elements = checked_elements(&shape, op)?;
-        let output = allocate(&shape, self.dtype(), self.device(), op)?;
-        if elements > 0 {
-            // Kernels take a batch of images. Without a batch there is one image; with one spatial axis an image has
-            // one row.
-            let mut x = if outer == 1 { self.unsqueeze(0)? } else { self.clone() };
-            let (mut windows, mut outputs) = (windows.to_vec(), outputs.clone());
-            if windows.len() == 1 {
-                x = x.unsqueeze(2)?;
-                windows.insert(0, Window::TRIVIAL);
-                outputs.insert(0, 1);
-            }
-            let axis = |(window, &output): (&Window, &usize)| AxisParameters {
-                window: window.parameters(output),
-                after: window.after,
-            };
-            let parameters = Parameters {
-                count: elements,
-                channels: x.dims()[1],
-                axes: windows.iter().zip(&outputs).map(axis).collect(),
-                x: x.layout().into(),
-                p: p.map(|p| Word::of(p, self.dtype().widened(), op)).transpose()?,
-            };
-            let config = Pool { op: pool, windows: kind, dtype: self.dtype(), axes: windows.len() };
-            let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            let buffers = [&*x.buffer()?, &output];
-            self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
+        if elements == 0 {
+            return Tensor::zeros(shape, self.dtype(), self.device());
         }
-        Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))
+        // Kernels take a batch of images. Without a batch there is one image; with one spatial axis an image has
+        // one row.
+        let mut x = if outer == 1 { self.unsqueeze(0)? } else { self.clone() };
+        let (mut windows, mut outputs) = (windows.to_vec(), outputs.clone());
+        if windows.len() == 1 {
+            x = x.unsqueeze(2)?;
+            windows.insert(0, Window::TRIVIAL);
+            outputs.insert(0, 1);
+        }
+        let axis = |(window, &output): (&Window, &usize)| AxisParameters {
+            window: window.parameters(output),
+            after: window.after,
+        };
+        let parameters = Parameters {
+            count: elements,
+            channels: x.dims()[1],
+            axes: windows.iter().zip(&outputs).map(axis).collect(),
+            x: x.layout().into(),
+            p: p.map(|p| Word::of(p, self.dtype().widened(), op)).transpose()?,
+            epilogue: None,
+        };
+        let (dtype, device, epilogue) = (self.dtype(), self.device().clone(), None);
+        let kernel = Pool { op: pool, windows: kind, dtype, axes: windows.len(), epilogue };
+        let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
+        let inputs = [x.buffer()?].into_iter().collect();
+        Tensor::from_launch(PendingLaunch { kernel, parameters, groups, inputs, shape, dtype, device, op })
     }
 }

@@ -15,7 +15,8 @@ use crate::base::layout::Layout;
 use crate::base::shape::{Axis, Shape};
 use crate::device::Device;
 use crate::engine::pool::Buffer;
-use crate::lazy::{Producer, Storage, View};
+use crate::kernels::epilogue::Finishing;
+use crate::lazy::{PendingLaunch, Producer, Storage, View};
 use std::sync::Arc;
 
 /// An array of elements of one [`DType`] on a [`Device`].
@@ -74,6 +75,16 @@ impl Tensor {
             view.buffer()?;
         }
         Ok(view.into())
+    }
+
+    /// A tensor of its own over the results of a launch.
+    pub(crate) fn from_launch<F>(launch: PendingLaunch<F>) -> Result<Tensor>
+    where
+        F: Finishing + Send + Sync + 'static,
+        F::Host: Clone + Send + Sync,
+    {
+        let (shape, dtype, device) = (launch.shape.clone(), launch.dtype, launch.device.clone());
+        Tensor::from_producer(launch, shape, dtype, &device)
     }
 
     /// The same elements seen in another way.

@@ -1,0 +1,73 @@
+//! [`PendingLaunch`]: a kernel that waits for the expression over its results.
+
+use super::allocate;
+use super::epilogue::{Epilogue, Produced, Producer};
+use super::expression::ExpressionBuilder;
+use super::storage::Storage;
+use super::view::View;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::device::Device;
+use crate::engine::launch::Launch;
+use crate::engine::pool::Buffer;
+use crate::kernels::epilogue::Finishing;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A launch that has not run. Its kernel stores its results in row-major order.
+pub(crate) struct PendingLaunch<F: Finishing> {
+    pub kernel: F,
+    pub parameters: F::Host,
+    /// The number of workgroups.
+    pub groups: usize,
+    pub inputs: SmallVec<[Arc<Buffer>; 3]>,
+    pub shape: Shape,
+    /// The dtype of the results, which the kernel may store wider.
+    pub dtype: DType,
+    pub device: Device,
+    pub op: &'static str,
+}
+
+impl<F: Finishing + Send + Sync> Producer for PendingLaunch<F>
+where
+    F::Host: Clone + Send + Sync,
+{
+    fn elements(&self) -> usize {
+        self.shape.elem_count().unwrap_or(usize::MAX)
+    }
+
+    fn accumulator(&self) -> DType {
+        self.dtype.widened()
+    }
+
+    fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
+        let PendingLaunch { kernel, parameters, groups, inputs, shape, dtype, device, op } = self;
+        let fours = F::WIDTH == 4;
+        if let Some(epilogue) = epilogue
+            && kernel.computes()
+            && let Some((config, at)) = epilogue.plan(1, fours)
+        {
+            let kernel = kernel.with_epilogue(config.into());
+            let stores = epilogue.are_stored(|dtype| fours || dtype.size_in_bytes() >= 4);
+            let bindings = inputs.len() + 1 + epilogue.bindings();
+            if stores && bindings <= device.info().limits.max_bindings as usize && device.takes(&kernel) {
+                let parameters = F::finished(parameters, at);
+                return epilogue.run(kernel, inputs, &[], (parameters, *groups), (device, op));
+            }
+        }
+        let stored = kernel.stored();
+        let output = allocate(shape, stored, device, op)?;
+        let buffers: Vec<&Buffer> = inputs.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let (kernel, parameters, groups) = (kernel.clone(), parameters.clone(), *groups);
+        device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+        if stored == *dtype && epilogue.is_none() {
+            return Ok(Produced::Finished { result: output, kept: SmallVec::new() });
+        }
+        let stored = View::of_storage(Storage::buffer(output), shape.clone(), stored, device);
+        let mut builder = ExpressionBuilder::new(shape.clone());
+        let element = builder.tensor(&stored, op)?;
+        let element = builder.cast(*dtype, element);
+        builder.finish(element, device, op).map(Produced::Unfinished)
+    }
+}
