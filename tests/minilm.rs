@@ -157,7 +157,11 @@ fn is_submitted_at_once_and_waits_only_for_the_read(device: &Device) {
     let again: Vec<f32> = embeddings.to_vec().unwrap();
     let after = device.stats();
 
-    println!("{} launches in {} submissions", after.launches - before.launches, after.submissions - before.submissions);
+    let launches = after.launches - before.launches;
+    println!("{launches} launches in {} submissions", after.submissions - before.submissions);
+    // Eight for each layer: the packed projections, attention, its heads side by side, the projection back with the
+    // residual, a norm, and the network's two products and norm. Then the embeddings, the mask, and the mean.
+    assert!(launches <= 6 * 8 + 9, "{launches} launches");
     assert_eq!(recorded.waits, before.waits, "the host has waited before the read");
     assert_eq!(after.waits, before.waits + 1);
     assert!(after.submissions - before.submissions <= 3, "{before:?}, then {after:?}");

@@ -42,6 +42,13 @@ impl Linear {
         Ok(Linear { weight: weights.tensor("weight")?, bias: weights.tensor("bias")? })
     }
 
+    /// Returns the map that computes what all of these maps compute, one result behind the other.
+    fn packed(parts: &[Linear]) -> Result<Self> {
+        let weights: Vec<&Tensor> = parts.iter().map(|part| &part.weight).collect();
+        let biases: Vec<&Tensor> = parts.iter().map(|part| &part.bias).collect();
+        Ok(Linear { weight: Tensor::cat(&weights, 0)?, bias: Tensor::cat(&biases, 0)? })
+    }
+
     fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
         x.matmul(&self.weight.t()?)?.add(&self.bias)
     }
@@ -92,33 +99,26 @@ impl Embeddings {
 
 /// `softmax(Q K^T / sqrt(d)) V` in several heads.
 struct SelfAttention {
-    query: Linear,
-    key: Linear,
-    value: Linear,
+    /// The projections to queries, keys and values, one below the other: one product computes all three.
+    packed: Linear,
     output: Linear,
 }
 
 impl SelfAttention {
     fn load(weights: &Weights) -> Result<Self> {
-        Ok(SelfAttention {
-            query: Linear::load(&weights.at("self.query"))?,
-            key: Linear::load(&weights.at("self.key"))?,
-            value: Linear::load(&weights.at("self.value"))?,
-            output: Linear::load(&weights.at("output.dense"))?,
-        })
+        let [query, key, value] =
+            ["query", "key", "value"].map(|name| Linear::load(&weights.at(&format!("self.{name}"))));
+        let packed = Linear::packed(&[query?, key?, value?])?;
+        Ok(SelfAttention { packed, output: Linear::load(&weights.at("output.dense"))? })
     }
 
     fn forward(&self, x: &Tensor, padding: &Tensor) -> marquetry::Result<Tensor> {
         let [batch, tokens, hidden] = [x.dim(0)?, x.dim(1)?, x.dim(2)?];
         let width = hidden / HEADS;
-        // [batch, tokens, hidden] -> [batch, heads, tokens, width]
-        let split = |x: Tensor| x.reshape((batch, tokens, HEADS, width))?.transpose(1, 2);
-        let query = split(self.query.forward(x)?)?;
-        let key = split(self.key.forward(x)?)?;
-        let value = split(self.value.forward(x)?)?;
-
+        // [batch, tokens, 3 hidden] -> [3, batch, heads, tokens, width]
+        let packed = self.packed.forward(x)?.reshape([batch, tokens, 3, HEADS, width])?.permute([2, 0, 3, 1, 4])?;
         let config = AttentionConfig::default().mask(padding.clone());
-        let mixed = query.scaled_dot_product_attention(&key, &value, &config)?;
+        let mixed = packed.i(0)?.scaled_dot_product_attention(&packed.i(1)?, &packed.i(2)?, &config)?;
         self.output.forward(&mixed.transpose(1, 2)?.reshape((batch, tokens, hidden))?)
     }
 }
