@@ -13,8 +13,8 @@ use marquetry::{DType, Device, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-/// Results beyond this are limited, so that no sum leaves the numbers that `f32` holds exactly.
-const MOST: f64 = 1024.0;
+/// Results beyond this are limited, so that no sum leaves the numbers that `f32` holds exactly. Halves round before.
+const MOST: f64 = 30_000.0;
 
 /// An operation on square matrices. Places and other operands are taken modulo what is there.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,7 @@ enum Op {
     Add(usize),
     Sub(usize),
     Maximum(usize),
-    /// Times one of the inputs, which hold small numbers.
+    /// Times one of the inputs with small numbers.
     Mul(usize),
     AddNumber(i32),
     /// The first where the second is positive, else this.
@@ -38,7 +38,7 @@ enum Op {
     Contiguous,
     SumOfRows(usize),
     LargestOfRows(usize),
-    /// The product with one of the inputs.
+    /// The product with one of the inputs with small numbers.
     Product(usize),
 }
 
@@ -100,7 +100,7 @@ impl Op {
     fn apply(self, x: &Known, others: &[Known], inputs: &[Known]) -> Outcome<Known> {
         let (tensor, values, n) = (&x.tensor, &x.values, x.values.shape()[0]);
         let other = |i: usize| &others[i % others.len()];
-        let input = |i: usize| &inputs[i % inputs.len()];
+        let input = |i: usize| &inputs[1 + i % (inputs.len() - 1)];
         let spread = |row: ArrayD<f64>| row.broadcast(vec![n, n]).unwrap().to_owned();
         let folded = |axis: usize, fold: fn(f64, f64) -> f64| {
             let row = values.map_axis(Axis(axis), |row| row.iter().copied().reduce(fold).unwrap_or_default());
@@ -179,7 +179,9 @@ fn try_graph(graph: &Graph, dtype: DType, fused: bool, device: &Device) -> Outco
     let shape = [graph.size, graph.size];
     let inputs = (0..3).map(|i| {
         let values = Inputs::new(&format!("graph {i}")).array(&shape, dtype, Domain::Small);
-        let values = values.mapv(|x| x.round().clamp(-3.0, 3.0));
+        // The sum of two elements of the first is more than halves hold exactly.
+        let scale = if i == 0 { 333.0 } else { 1.0 };
+        let values = values.mapv(|x| x.round().clamp(-3.0, 3.0) * scale);
         Ok(Known { tensor: upload(&values, dtype, device)?, values })
     });
     let inputs: Vec<Known> = inputs.collect::<Outcome<_>>()?;
@@ -214,7 +216,7 @@ fn try_graph(graph: &Graph, dtype: DType, fused: bool, device: &Device) -> Outco
 
 /// Tries random graphs, the same in each run.
 pub fn try_random(dtype: DType, device: &Device) -> Outcome {
-    let cases = if full_tier() { 2000 } else { 60 };
+    let cases = if full_tier() { 2000 } else { 150 };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let seed = Inputs::new(&format!("graphs of {dtype}")).seed();
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
