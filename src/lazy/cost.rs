@@ -1,9 +1,9 @@
 //! What is worth fusing: the rules by which bytes and operations are weighed.
 
 use super::expression::Expression;
+use super::fusion::Extent;
 use crate::base::dtype::DType;
 use crate::base::layout::Layout;
-use crate::kernels::expr::Expr;
 
 /// The most operations of an expression that is computed again for each element that repeats it. A GPU does this many
 /// while it loads the element (an H200 takes 14 operations of `f32` per byte).
@@ -24,8 +24,8 @@ pub(super) fn moves_less(bytes_read: u64, expression: &Expression, beside: bool)
     bytes_read < stored.saturating_mul(if beside { 2 } else { 3 })
 }
 
-/// Whether an expression over `elements` may be computed for each of `results`, of which several may need the same
-/// element.
-pub(super) fn may_repeat(expr: &Expr, elements: usize, results: usize) -> bool {
-    results <= elements || expr.operations() <= MAX_REPEATED
+/// Whether an expression over `elements`, with everything below it, may be computed for each of `results`, of which
+/// several may need the same element.
+pub(super) fn may_repeat(extent: Extent, elements: usize, results: usize) -> bool {
+    results <= elements || usize::from(extent.operations) <= MAX_REPEATED
 }

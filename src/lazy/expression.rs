@@ -128,12 +128,17 @@ impl ExpressionBuilder {
 
     fn expression(self) -> Expression {
         let ExpressionBuilder { shape, expr, operands, scalars, mut extent } = self;
-        extent.operations = extent.operations.saturating_add(expr.operations() as u8);
+        extent.operations = extent.operations.saturating_add(operations(&expr));
         // An operand of the same shape often has the layout already.
         let same = operands.iter().find(|operand| operand.shape() == &shape && operand.layout.is_dense());
         let layout = same.map_or_else(|| Arc::new(Layout::contiguous(shape)), |operand| operand.layout.clone());
         Expression { expr, operands, scalars, layout, extent }
     }
+}
+
+/// Returns the operations of an expression. A copy counts as one, so that chains of copies end, too.
+pub(super) fn operations(expr: &Expr) -> u8 {
+    expr.operations().clamp(1, u8::MAX.into()) as u8
 }
 
 /// Fails if a device cannot compute with elements of a dtype: now, not when the result is asked for.

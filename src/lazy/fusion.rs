@@ -1,7 +1,7 @@
 //! What becomes one kernel: which pending operands are computed with an expression, and which of them are stored.
 
 use super::cost;
-use super::expression::Expression;
+use super::expression::{Expression, operations};
 use super::storage::{State, Storage};
 use super::view::{View, is_same};
 use crate::base::dtype::DType;
@@ -94,7 +94,7 @@ fn exact_extent<'a>(operands: impl Iterator<Item = &'a View>) -> Extent {
     }
     let mut words: SmallVec<[Word; 16]> = SmallVec::new();
     for expression in reached.0.iter().filter_map(|node| node.expression.as_ref()) {
-        extent.operations = extent.operations.saturating_add(expression.expr.operations() as u8);
+        extent.operations = extent.operations.saturating_add(operations(&expression.expr));
         for &word in &expression.scalars {
             if !words.contains(&word) {
                 words.push(word);
@@ -402,7 +402,7 @@ impl Fuser<'_> {
             self.why = "it is needed again, and the kernel that reads it cannot store it";
             return Ok(None);
         }
-        if !cost::may_repeat(&expression.expr, elements, self.elements) {
+        if !cost::may_repeat(expression.extent, elements, self.elements) {
             self.why = "it would be computed again for each element that repeats it";
             return Ok(None);
         }

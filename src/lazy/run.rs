@@ -73,6 +73,8 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
             {
                 *state = State::Buffer(Arc::new(product));
             }
+            // Another thread may hold the lock of a result that is kept, and wait for the product's.
+            drop(state);
             kept.iter().zip(stored).for_each(|(kept, buffer)| kept.storage.keep(buffer));
             Ok(Some(result))
         }

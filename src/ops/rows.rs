@@ -208,7 +208,11 @@ impl Rows {
         else {
             return Ok(None);
         };
-        if !first.device.takes(&kernel(ty, Some(prologue.kernel.clone()))) {
+        // A reduction also binds a number per row, and up to two buffers for its states.
+        let bindings = inputs.len() + 3;
+        if bindings > first.device.info().limits.max_bindings as usize
+            || !first.device.takes(&kernel(ty, Some(prologue.kernel.clone())))
+        {
             return Ok(None);
         }
         Ok(Some(Rows {

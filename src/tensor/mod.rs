@@ -23,8 +23,9 @@ use std::sync::Arc;
 ///
 /// A tensor is a value: no operation changes one, and cloning is cheap. Views (`transpose`, `narrow`, ...) share the
 /// elements of the tensor they are taken from. Operations return at once; the host waits only when elements are read.
-/// Elementwise operations and matrix products are put off until somebody needs their result. So a product and a chain
-/// of elementwise operations run as one kernel. [`realize`](Tensor::realize) computes them now.
+/// Most operations are put off until somebody needs their result. So a chain of elementwise operations runs as one
+/// kernel, together with the product, convolution, norm or reduction before or behind it. [`realize`](Tensor::realize)
+/// computes them now, and [`Device::explain`] tells what was fused.
 ///
 /// ```
 /// use marquetry::{Device, Tensor};
