@@ -91,8 +91,10 @@ impl<'k> Tail<'k> {
     ) -> Vec<Value<'k>> {
         let coordinates = |&[row, column]: &[Value<'k>; 2]| [self.rows.coordinates(row), vec![column]].concat();
         let coordinates: Vec<_> = places.iter().map(coordinates).collect();
-        let load = |((input, _), known): (&(Input<'k>, bool), &Option<Value<'k>>)| {
-            known.unwrap_or_else(|| input.load(k, first / 4, &coordinates))
+        let columns: Vec<_> = places.iter().map(|&[_, column]| vec![column]).collect();
+        let load = |((input, by_row), known): (&(Input<'k>, bool), &Option<Value<'k>>)| {
+            let coordinates = if *by_row { &coordinates } else { &columns };
+            known.unwrap_or_else(|| input.load(k, first / 4, coordinates))
         };
         self.inputs.iter().zip(known).map(load).collect()
     }

@@ -287,6 +287,19 @@ impl Expr {
         if self.dtype_of(x) == dtype { x } else { self.push(Term::Cast(dtype, x)) }
     }
 
+    /// Swaps the numbers of two inputs.
+    pub fn swap_inputs(&mut self, a: usize, b: usize) {
+        for term in &mut self.terms {
+            if let Term::Input(input, _) = term {
+                match usize::from(*input) {
+                    i if i == a => *input = b as u8,
+                    i if i == b => *input = a as u8,
+                    _ => {}
+                }
+            }
+        }
+    }
+
     /// Appends a conversion that rounds a number as memory would round it, unless that changes nothing. The number is
     /// the result of operations.
     pub fn rounded(&mut self, dtype: DType, x: TermId) -> TermId {

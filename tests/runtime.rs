@@ -1,5 +1,6 @@
 //! The counters of every device: launches, submissions, waits and memory.
 
+use half::f16;
 use marquetry::{
     ConvConfig, DType, Device, DeviceKind, Error, Gemm, GemmStridedBatched, MatrixBatch, MemoryKind, PoolConfig,
     Precision, Profile, Result, Tensor, TimedCommand,
@@ -31,6 +32,7 @@ on_each_device! {
     convolutions_are_finished_by_their_kernels
     pools_and_lookups_are_finished_by_their_kernels
     explanations_tell_what_is_written
+    products_that_wait_for_each_other
     fusion_can_be_switched_off
     products_are_finished_by_their_kernels
     products_that_others_wait_for_are_kept
@@ -180,6 +182,12 @@ fn reductions_are_fused_both_ways(device: &Device) -> Result<()> {
     let total = |r: usize| (0..6).map(|c| (r * 6 + c) as f32).sum::<f32>();
     let totals: Vec<f32> = (0..4).map(total).collect();
     assert_eq!(launches_of(device, &totals, || halves.neg()?.abs()?.sum(1)?.to_dtype(DType::F32))?, 1);
+    // Addends with an axis of length 1, with and without rows.
+    let one = Tensor::new([5f32], device)?;
+    let tall = column.unsqueeze(1)?;
+    one.realize()?;
+    let sums: Vec<f32> = (0..4).map(|r| totals[r] + (r + 1) as f32 + 5.0).collect();
+    assert_eq!(launches_of(device, &sums, || x.sum_keepdim(1)?.add(&tall)?.add(&one))?, 1);
     // A sum that somebody else holds is stored once.
     let sums = x.sum(1)?;
     let doubled: Vec<f32> = totals.iter().map(|total| total * 2.0).collect();
@@ -212,6 +220,23 @@ fn norms_are_fused_both_ways(device: &Device) -> Result<()> {
         let expected = normal.to_vec::<f32>()?;
         assert_eq!(launches_of(device, &expected, || sum.layer_norm(&ones, &ones, 1e-5))?, 1);
         assert_eq!(launches_of(device, &summed.to_vec::<f32>()?, || Ok(sum.clone()))?, 0);
+        // A number per column, and a residual that is broadcast over the batch.
+        let batch = Tensor::cat(&[&x, &residual], 0)?.reshape((2, 4, length))?;
+        batch.realize()?;
+        let normal = batch.softmax(-1)?;
+        normal.realize()?;
+        let expected = normal.mul(&mask)?.add(&residual)?.to_vec::<f32>()?;
+        assert_eq!(launches_of(device, &expected, || batch.softmax(-1)?.mul(&mask)?.add(&residual))?, 1);
+        // A copy that is held, normalised twice, in halves.
+        let halves = x.to_dtype(DType::F16)?;
+        halves.realize()?;
+        let copy = halves.t()?.contiguous()?;
+        let expected = halves.t()?.to_dtype(DType::F32)?.to_vec::<f32>()?;
+        let normals = [copy.softmax(-1)?, copy.softmax(-1)?];
+        normals[0].realize()?;
+        normals[1].realize()?;
+        assert_eq!(normals[0].to_vec::<f16>()?, normals[1].to_vec::<f16>()?);
+        assert_eq!(copy.to_dtype(DType::F32)?.to_vec::<f32>()?, expected);
         // Along columns.
         let expected = x.softmax(0)?.mul(&residual)?.to_vec::<f32>()?;
         let launches = launches_of(device, &expected, || x.softmax(0)?.mul(&residual)?.add(0.0))?;
@@ -319,6 +344,26 @@ fn explanations_tell_what_is_written(device: &Device) -> Result<()> {
     assert_eq!(told.bytes_moved(), bytes(96 + 24 + 96 + 96 + 96), "{told}");
     let (nested, _) = device.explain(|| device.explain(|| ()).map(drop))?;
     assert!(nested.unwrap_err().to_string().contains("do not nest"));
+    Ok(())
+}
+
+/// Each thread finishes its own product with the other's, which waits for the first.
+fn products_that_wait_for_each_other(device: &Device) -> Result<()> {
+    let x = Tensor::arange(0f32, 16.0, device)?.reshape((4, 4))?.contiguous()?;
+    x.realize()?;
+    for _ in 0..50 {
+        let (p, q) = (x.matmul(&x)?, x.matmul(&x.t()?)?);
+        let sums = [p.add(&q.t()?)?, q.add(&p.t()?)?];
+        let results = std::thread::scope(|scope| {
+            sums.each_ref().map(|sum| scope.spawn(|| sum.to_vec::<f32>())).map(|thread| thread.join().unwrap())
+        });
+        let [p, q] = [p, q].map(|product| product.to_vec::<f32>());
+        let (p, q) = (p?, q?);
+        for (result, (a, b)) in results.into_iter().zip([(&p, &q), (&q, &p)]) {
+            let expected: Vec<f32> = (0..16).map(|i| a[i] + b[i % 4 * 4 + i / 4]).collect();
+            assert_eq!(result?, expected);
+        }
+    }
     Ok(())
 }
 
@@ -733,10 +778,10 @@ fn fusion_does_not_show_in_the_numbers(device: &Device) -> Result<()> {
     let fused = a.add(&b)?.mul(&a)?;
     let rounded = a.add(&b)?;
     rounded.realize()?;
-    assert_eq!(fused.to_vec::<half::f16>()?, rounded.mul(&a)?.to_vec::<half::f16>()?);
+    assert_eq!(fused.to_vec::<f16>()?, rounded.mul(&a)?.to_vec::<f16>()?);
     // A value that overflows in memory also overflows in a fused kernel.
-    let large = Tensor::new([half::f16::from_f32(100.0)], device)?;
-    assert_eq!(((&large * 1000.0)? / 1000.0)?.to_vec::<half::f16>()?, [half::f16::INFINITY]);
+    let large = Tensor::new([f16::from_f32(100.0)], device)?;
+    assert_eq!(((&large * 1000.0)? / 1000.0)?.to_vec::<f16>()?, [f16::INFINITY]);
     Ok(())
 }
 

@@ -142,7 +142,7 @@ pub(super) fn operations(expr: &Expr) -> u8 {
 }
 
 /// Fails if a device cannot compute with elements of a dtype: now, not when the result is asked for.
-fn check_computes(device: &Device, dtype: DType) -> Result<()> {
+pub(crate) fn check_computes(device: &Device, dtype: DType) -> Result<()> {
     if dtype.parts() == 1 {
         return Ok(()); // every device computes in 32 bits
     }

@@ -12,7 +12,7 @@ use crate::base::word::{Word, word_count};
 use crate::device::Device;
 use crate::kernels::expr::{Expr, Term, TermId};
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The most operations that are fused into an operation.
 const MAX_OPERATIONS: usize = 24;
@@ -110,7 +110,8 @@ fn exact_extent<'a>(operands: impl Iterator<Item = &'a View>) -> Extent {
 struct Reached(SmallVec<[Node; 20]>);
 
 struct Node {
-    storage: Arc<Storage>,
+    /// Not a handle: those that count are the handles of others.
+    storage: Weak<Storage>,
     /// What it will hold, if it is an expression.
     expression: Option<Arc<Expression>>,
     /// The nodes of the expression's operands.
@@ -125,15 +126,14 @@ struct Node {
 impl Node {
     /// Whether something else may ask for the elements later.
     fn is_held(&self) -> bool {
-        // One handle is this node's.
-        Arc::strong_count(&self.storage) - 1 > self.uses
+        self.storage.strong_count() > self.uses
     }
 }
 
 impl Reached {
     /// Adds what an operand depends on, then the operand. Returns its node.
     fn visit(&mut self, operand: &View) -> u8 {
-        if let Some(known) = self.0.iter().rposition(|node| Arc::ptr_eq(&node.storage, &operand.storage)) {
+        if let Some(known) = self.0.iter().rposition(|node| node.storage.as_ptr() == Arc::as_ptr(&operand.storage)) {
             self.0[known].uses += 1;
             return known as u8;
         }
@@ -146,7 +146,7 @@ impl Reached {
         if let Some(expression) = &expression {
             expression.operands.iter().for_each(|below| operands.push(self.visit(below)));
         }
-        let storage = operand.storage.clone();
+        let storage = Arc::downgrade(&operand.storage);
         self.0.push(Node { storage, expression, operands, computed, is_product, uses: 1 });
         (self.0.len() - 1) as u8
     }
@@ -224,6 +224,8 @@ pub(super) struct Fused {
     pub scalars: SmallVec<[Word; 4]>,
     pub layout: Arc<Layout>,
     pub kept: SmallVec<[Kept; 2]>,
+    /// The pending results that the kernel computes and does not store, although somebody holds them.
+    repeated: SmallVec<[Weak<Storage>; 2]>,
 }
 
 /// How far a fusion has come, for going back.
@@ -281,6 +283,7 @@ impl Fused {
             scalars: SmallVec::new(),
             layout: expression.layout.clone(),
             kept: SmallVec::new(),
+            repeated: SmallVec::new(),
         };
         let mut fuser = Fuser {
             fused,
@@ -294,18 +297,19 @@ impl Fused {
             elements: expression.layout.elements(),
         };
         fuser.add(expression, &operands, &expression.layout, true)?;
-        let Fuser { fused, stores, .. } = fuser;
-        for (node, stored) in reached.0.iter().zip(stores) {
-            // Whoever holds it computes it a second time.
-            if node.expression.is_some()
-                && !stored
-                && node.is_held()
-                && let State::Expression { computed, .. } = &mut *node.storage.0.lock()
-            {
+        let Fuser { mut fused, stores, .. } = fuser;
+        let repeated = |(node, stored): &(&Node, bool)| node.expression.is_some() && !stored && node.is_held();
+        fused.repeated = reached.0.iter().zip(stores).filter(repeated).map(|(node, _)| node.storage.clone()).collect();
+        Ok(fused)
+    }
+
+    /// Notes, after a launch, that its kernel has computed results that somebody holds and that it has not stored.
+    pub fn note_repeated(&self) {
+        for storage in self.repeated.iter().filter_map(Weak::upgrade) {
+            if let State::Expression { computed, .. } = &mut *storage.0.lock() {
                 *computed = true;
             }
         }
-        Ok(fused)
     }
 
     pub fn shape(&self) -> &Shape {
@@ -410,11 +414,12 @@ impl Fuser<'_> {
         let Some(term) = self.add(expression, operands, seen, false)? else { return Ok(None) };
         // Rounded as memory would round it, so that fusion does not change the numbers.
         let term = self.fused.expr.rounded(dtype, term);
-        if stored {
-            self.fused.kept.push(Kept { term, dtype, storage: storage.clone() });
+        if let Some(storage) = storage.upgrade().filter(|_| stored) {
+            self.fused.kept.push(Kept { term, dtype, storage });
         }
+        // The result's other operands need room, too.
         let bindings = self.device.info().limits.max_bindings as usize - 1;
-        let fits = self.fused.inputs.len() + self.fused.kept.len() <= bindings.min(MAX_INPUTS)
+        let fits = self.fused.inputs.len() + self.fused.kept.len() + MOST_OPERANDS - 1 <= bindings.min(MAX_INPUTS)
             && word_count(&self.fused.scalars) <= MAX_WORDS
             && self.fused.expr.terms().len() <= 4 * MAX_OPERATIONS;
         if !fits {

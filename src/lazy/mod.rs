@@ -15,7 +15,7 @@ mod transposition;
 mod view;
 
 pub(crate) use epilogue::{Epilogue, Produced, Producer};
-pub(crate) use expression::ExpressionBuilder;
+pub(crate) use expression::{ExpressionBuilder, check_computes};
 pub(crate) use operand::{Deferred, Operand};
 pub(crate) use pending::PendingLaunch;
 pub(crate) use storage::Storage;

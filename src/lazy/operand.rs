@@ -54,10 +54,17 @@ impl Deferred {
         // The place in an operand is not the place in the result, and without an input there is nothing to load. What
         // is below the elements cannot be stored.
         let is_whole = fused.kept.iter().all(|kept| kept.term == fused.expr.result());
-        if fused.expr.terms().contains(&Term::Index) || fused.inputs.is_empty() || !is_whole {
+        let is_stored_copy = fused.copies() && !fused.kept.is_empty();
+        if fused.expr.terms().contains(&Term::Index) || fused.inputs.is_empty() || !is_whole || is_stored_copy {
             return self.computed();
         }
-        let Fused { expr, inputs, scalars, mut kept, .. } = fused;
+        fused.note_repeated();
+        let Fused { mut expr, mut inputs, scalars, mut kept, .. } = fused;
+        // Kernels choose their loads by the first input: one with all elements in order suits them best.
+        if let Some(dense) = inputs.iter().position(|input| input.layout.is_contiguous()) {
+            inputs.swap(0, dense);
+            expr.swap_inputs(0, dense);
+        }
         for input in &inputs {
             input.buffer()?;
         }

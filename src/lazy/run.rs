@@ -39,10 +39,15 @@ pub(super) fn compute(expression: &Expression, device: &Device) -> Result<Buffer
 /// Computes the expression as the epilogue of the input `product`. If that is impossible, the product runs alone, and
 /// this returns `None`.
 fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
-    let Fused { expr, inputs, held, scalars, layout, kept } = fused;
+    let Fused { expr, inputs, held, scalars, layout, kept, .. } = &fused;
     let View { storage, dtype, .. } = &inputs[product];
     let others: SmallVec<[&View; 4]> =
         inputs.iter().enumerate().filter(|(i, _)| *i != product).map(|(_, input)| input).collect();
+    // Others wait for this product while they hold another one. So the kernel's other inputs are computed before the
+    // lock is taken.
+    for other in others.iter().filter(|other| !Arc::ptr_eq(&other.storage, storage)) {
+        other.buffer()?;
+    }
     let mut state = storage.0.lock();
     let State::Product(producer) = &*state else { return Ok(None) };
     if others.iter().any(|other| Arc::ptr_eq(&other.storage, storage)) {
@@ -65,7 +70,7 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
     if held[product] {
         terms.push(rounded);
     }
-    let epilogue = Epilogue { expr: finished, inputs: others, scalars: &scalars, shape: &layout.shape, kept: terms };
+    let epilogue = Epilogue { expr: finished, inputs: others, scalars, shape: &layout.shape, kept: terms };
     match producer.produce(Some(&epilogue))? {
         Produced::Finished { result, kept: mut stored } => {
             if held[product]
@@ -76,6 +81,7 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
             // Another thread may hold the lock of a result that is kept, and wait for the product's.
             drop(state);
             kept.iter().zip(stored).for_each(|(kept, buffer)| kept.storage.keep(buffer));
+            fused.note_repeated();
             Ok(Some(result))
         }
         product => {
@@ -96,7 +102,7 @@ fn compute_elements(mut fused: Fused, device: &Device) -> Result<Buffer> {
     let stored: SmallVec<[Buffer; 2]> =
         fused.kept.iter().map(|kept| allocate_kept(kept.dtype)).collect::<Result<_>>()?;
     if elements > 0 {
-        let copied = fused.copies() && device.tuning().copy.tiles;
+        let copied = fused.copies() && fused.kept.is_empty() && device.tuning().copy.tiles;
         if copied
             && let [input] = &fused.inputs[..]
             && let Some(Transposition { kernel, parameters, groups }) = Transposition::new(input)
@@ -108,5 +114,6 @@ fn compute_elements(mut fused: Fused, device: &Device) -> Result<Buffer> {
         fused.launch(&outputs, device)?;
     }
     fused.kept.iter().zip(stored).for_each(|(kept, buffer)| kept.storage.keep(buffer));
+    fused.note_repeated();
     Ok(output)
 }

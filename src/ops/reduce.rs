@@ -17,6 +17,9 @@ use crate::lazy::{Deferred, Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
+/// The bytes of an operand from which on a reduction to a much smaller result is not put off.
+const LARGE_OPERAND: usize = 1 << 20;
+
 /// A reduction that the user calls.
 #[derive(Clone, Copy, PartialEq)]
 enum Reduction {
@@ -80,7 +83,13 @@ impl Tensor {
             true => (0..self.rank()).map(|axis| if axes.contains(&axis) { 1 } else { self.dims()[axis] }).collect(),
             false => lengths(self, &rows.kept),
         };
-        self.reduce_rows(reduction, &rows)?.reshape(shape)
+        let result = self.reduce_rows(reduction, &rows)?.reshape(shape)?;
+        // Until it runs, a reduction keeps its operand in memory.
+        let [held, left] = [self, &result].map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes());
+        if held >= LARGE_OPERAND && held / 16 >= left {
+            result.realize()?;
+        }
+        Ok(result)
     }
 
     /// Returns one element per row.

@@ -16,7 +16,7 @@ use crate::base::shape::{Axis, Shape};
 use crate::device::Device;
 use crate::engine::pool::Buffer;
 use crate::kernels::epilogue::Finishing;
-use crate::lazy::{PendingLaunch, Producer, Storage, View};
+use crate::lazy::{PendingLaunch, Producer, Storage, View, check_computes};
 use std::sync::Arc;
 
 /// An array of elements of one [`DType`] on a [`Device`].
@@ -85,6 +85,9 @@ impl Tensor {
         F::Host: Clone + Send + Sync,
     {
         let (shape, dtype, device) = (launch.shape.clone(), launch.dtype, launch.device.clone());
+        if launch.kernel.computes() {
+            check_computes(&device, dtype)?;
+        }
         Tensor::from_producer(launch, shape, dtype, &device)
     }
 

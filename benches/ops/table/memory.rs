@@ -6,6 +6,7 @@ use crate::case::{Bound, Case, Cost, Prepared, Rate};
 use crate::close::{column, ensure_all_close, ensure_close, numbers, places, row};
 use anyhow::{Result, ensure};
 use marquetry::{DType, Device, Tensor};
+use std::cell::RefCell;
 
 pub fn cases(sizes: &Sizes) -> Vec<Case> {
     let (side, elements) = (sizes.side, sizes.elements());
@@ -16,13 +17,16 @@ pub fn cases(sizes: &Sizes) -> Vec<Case> {
         fused(elements),
         copy(elements),
         sum_of_all(elements),
+        sum_of_expression(elements),
         sum_of_rows(side),
         sum_of_columns(side),
         argmax_of_rows(side),
         softmax(narrow),
+        softmax_of_expression(narrow),
         softmax_of_columns(side),
         layer_norm(norm),
         rms_norm(norm),
+        rms_norm_of_sum(norm),
         transpose(side, DType::F32),
         transpose(side, DType::F16),
         permute(side),
@@ -87,6 +91,17 @@ fn sum_of_all(n: usize) -> Case {
         let x = random(n, device)?;
         let a = x.clone();
         Ok(Prepared::alone(move |_| x.sum_all(), move |y| check_sum(&a, &numbers(y)?[..1])))
+    })
+}
+
+/// The operand of the sum is computed as it is loaded.
+fn sum_of_expression(n: usize) -> Case {
+    case(format!("sum of tanh(a * b + c) f32 {}", power(n)), 12 * n, move |device| {
+        let [a, b, c] = [random(n, device)?, random(n, device)?, random(n, device)?];
+        let x = ((&a * &b)? + &c)?.tanh()?;
+        x.realize()?;
+        let run = move |_| ((&a * &b)? + &c)?.tanh()?.sum_all();
+        Ok(Prepared::alone(run, move |y| check_sum(&x, &numbers(y)?[..1])))
     })
 }
 
@@ -155,6 +170,15 @@ fn softmax(n: usize) -> Case {
     })
 }
 
+fn softmax_of_expression(n: usize) -> Case {
+    case(format!("softmax of x * s + mask f32 {n}^2"), 12 * n * n, move |device| {
+        let (x, mask) = (random((n, n), device)?, random((n, n), device)?);
+        let a = ((&x * 0.125)? + &mask)?;
+        a.realize()?;
+        Ok(Prepared::alone(move |_| ((&x * 0.125)? + &mask)?.softmax(1), move |y| check_softmax(&a, y)))
+    })
+}
+
 fn softmax_of_columns(n: usize) -> Case {
     case(format!("softmax of columns f32 {n}^2"), 8 * n * n, move |device| {
         let x = random((n, n), device)?;
@@ -200,13 +224,33 @@ fn rms_norm([rows, n]: [usize; 2]) -> Case {
         let weight = Tensor::full(2f32, n, device)?;
         weight.realize()?;
         let a = x.clone();
-        let expected = move |row: Vec<f64>| {
-            let square = row.iter().map(|x| x * x).sum::<f64>() / n as f64;
-            row.into_iter().map(|x| 2.0 * x / (square + EPSILON).sqrt()).collect()
-        };
         let run = move |_| x.rms_norm(&weight, EPSILON);
-        Ok(Prepared::alone(run, move |y| check_rows(&a, y, expected, NORM_TOLERANCE)))
+        Ok(Prepared::alone(run, move |y| check_rows(&a, y, rms_normed, NORM_TOLERANCE)))
     })
+}
+
+/// The sum is held, so the kernel of the norm stores it, too.
+fn rms_norm_of_sum([rows, n]: [usize; 2]) -> Case {
+    case(format!("rms norm of x + r, both stored, f32 {rows}x{n}"), 16 * rows * n, move |device| {
+        let (x, r) = (random((rows, n), device)?, random((rows, n), device)?);
+        let weight = Tensor::full(2f32, n, device)?;
+        weight.realize()?;
+        let a = (&x + &r)?;
+        a.realize()?;
+        let held = RefCell::new(None);
+        let run = move |_| {
+            let sum = (&x + &r)?;
+            let y = sum.rms_norm(&weight, EPSILON)?;
+            held.replace(Some(sum));
+            Ok(y)
+        };
+        Ok(Prepared::alone(run, move |y| check_rows(&a, y, rms_normed, NORM_TOLERANCE)))
+    })
+}
+
+fn rms_normed(row: Vec<f64>) -> Vec<f64> {
+    let square = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
+    row.into_iter().map(|x| 2.0 * x / (square + EPSILON).sqrt()).collect()
 }
 
 fn transpose(n: usize, dtype: DType) -> Case {
