@@ -159,7 +159,7 @@ impl Device {
     /// it moves, and why other operations ran by themselves. Only what `work` reads or [realizes](crate::Tensor::realize)
     /// is sure to run.
     ///
-    /// ```
+    /// ```standalone_crate
     /// # use marquetry::{DType, Device, Tensor};
     /// # let device = Device::best()?;
     /// # let x = Tensor::ones((4, 8), DType::F32, &device)?;
@@ -194,7 +194,7 @@ impl Device {
     /// From now on, fuses operations (the default), or runs each by a kernel of its own at once: for measurements, and
     /// to find out which operation is wrong.
     ///
-    /// ```
+    /// ```standalone_crate
     /// # use marquetry::{DType, Device, Tensor};
     /// # let device = Device::best()?;
     /// # let x = Tensor::ones(4, DType::F32, &device)?;
