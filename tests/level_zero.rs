@@ -309,6 +309,7 @@ fn old_library() -> Result<(), Failed> {
 fn count_compiles() -> Result<()> {
     let device = device()?;
     compute(&device)?;
+    assert_eq!(Tensor::arange(0f32, 4.0, &device)?.cumsum(0)?.to_vec::<f32>()?, [0.0, 1.0, 3.0, 6.0]);
     let stats = device.stats();
     println!("compiles {} reuses {}", stats.compiles, stats.reuses);
     Ok(())

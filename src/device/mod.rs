@@ -155,9 +155,9 @@ impl Device {
         self.runtime().profile(work)
     }
 
-    /// Runs `work` and tells which kernels were launched meanwhile, by any thread: what was fused into each, which bytes
-    /// it moves, and why other operations ran by themselves. Only what `work` reads or [realizes](crate::Tensor::realize)
-    /// is sure to run.
+    /// Runs `work` and tells which kernels were launched meanwhile, by any thread: what was fused into each, which
+    /// bytes it moves, and why other operations ran by themselves. Only what `work` reads or
+    /// [realizes](crate::Tensor::realize) is sure to run.
     ///
     /// ```standalone_crate
     /// # use marquetry::{DType, Device, Tensor};

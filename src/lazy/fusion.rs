@@ -151,7 +151,8 @@ impl Reached {
         (self.0.len() - 1) as u8
     }
 
-    /// Decides for each node whether it should be stored: `beside` the result of this kernel, or by a kernel of its own.
+    /// Decides for each node whether it should be stored: `beside` the result of this kernel, or by a kernel of its
+    /// own.
     ///
     /// A result that somebody may ask for later is stored, unless a second computation would move fewer bytes. Nothing
     /// is computed a third time, and no product a second time.
