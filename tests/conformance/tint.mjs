@@ -16,8 +16,13 @@ globalThis.gpu = create([]);
 const adapter = await globalThis.gpu.requestAdapter();
 if (!adapter) throw new Error('Dawn finds no adapter');
 const optional = ['shader-f16', 'subgroups'].filter((feature) => adapter.features.has(feature));
-// Large workgroups are chosen where a device has them.
-const limits = ['maxComputeInvocationsPerWorkgroup', 'maxComputeWorkgroupSizeX', 'maxComputeWorkgroupStorageSize'];
+// Large workgroups and more buffers are chosen where a device has them.
+const limits = [
+  'maxComputeInvocationsPerWorkgroup',
+  'maxComputeWorkgroupSizeX',
+  'maxComputeWorkgroupStorageSize',
+  'maxStorageBuffersPerShaderStage',
+];
 const requiredLimits = Object.fromEntries(limits.map((limit) => [limit, adapter.limits[limit]]));
 const device = await adapter.requestDevice({ requiredFeatures: optional, requiredLimits });
 
