@@ -40,7 +40,8 @@ pub(crate) struct Extent {
 impl Extent {
     fn of_input(view: &View) -> Extent {
         // Storages lie at multiples of 16 bytes or more.
-        let bit = (Arc::as_ptr(&view.storage).addr() >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        let address = Arc::as_ptr(&view.storage).addr() as u64;
+        let bit = (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         Extent { inputs: 1 << bit, ..Extent::default() }
     }
 
