@@ -191,9 +191,9 @@ fn leaves_nothing_behind_in_a_thousand_passes(device: &Device) {
     let (in_use, cached) = passes(1..100);
     let (in_use_at_last, cached_at_last) = passes(100..1000);
     assert_eq!(in_use_at_last, in_use, "bytes in use");
-    // On unified memory, the host writes tokens to buffers that no batch in flight reads. How many batches are in flight
-    // depends on the machine: at most 17, of 5 passes with two buffers of 256 bytes each. A buffer that each pass left
-    // behind would be 230,400 bytes.
+    // On unified memory, the host writes tokens to buffers that no batch in flight reads. How many batches are in
+    // flight depends on the machine: at most 17, of 5 passes with two buffers of 256 bytes each. If each pass left a
+    // buffer behind, that would be 230,400 bytes.
     let in_flight = 17 * 5 * 2 * 256;
     assert!(cached_at_last <= cached + in_flight, "{cached} bytes in the pool's cache, then {cached_at_last}");
     assert_eq!(device.stats().compiles, compiles);
