@@ -122,7 +122,7 @@ pub(crate) trait Finishing: Family + Clone {
     /// Returns the kernel with an epilogue.
     fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self;
 
-    /// Returns the parameters with those of the epilogue.
+    /// Adds the epilogue's parameters to the kernel's.
     fn finished(parameters: &Self::Host, epilogue: Parameters) -> Self::Host;
 }
 

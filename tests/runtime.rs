@@ -330,6 +330,12 @@ fn explanations_tell_what_is_written(device: &Device) -> Result<()> {
     assert_eq!((told.kernels[0].bytes_read, told.kernels[0].bytes_written), (bytes(2 * 96), bytes(4)), "{told}");
     assert!(told.kernels[0].name.starts_with("sum(gelu(add(x0, x1))"), "{told}");
     assert!(told.not_fused.is_empty(), "{told}");
+    // With three inputs, a second computation would move as many bytes as a stored result.
+    let z = x.neg()?;
+    z.realize()?;
+    let (sums, told) = device.explain(|| x.mul(&y)?.add(&z)?.sum(-1)?.realize())?;
+    sums?;
+    assert_eq!((told.kernels.len(), told.kernels[0].bytes_written), (1, bytes(4)), "{told}");
     // The sum is stored beside the norm.
     let sum = x.add(&y)?;
     let (normal, told) = device.explain(|| sum.layer_norm(&row.squeeze(0)?, None, 1e-5)?.realize())?;

@@ -76,7 +76,7 @@ impl Layout {
         true
     }
 
-    /// Whether this is all of a storage of so many elements, in its order.
+    /// Whether the layout shows a whole storage with this number of elements, in the storage's order.
     pub fn is_all(&self, elements: usize) -> bool {
         self.is_dense() && self.elements() == elements
     }

@@ -30,6 +30,11 @@ pub struct Explanation {
 }
 
 impl Explanation {
+    /// Returns an explanation of nothing yet.
+    pub(crate) fn new(device: String) -> Explanation {
+        Explanation { device, kernels: Vec::new(), not_fused: Vec::new() }
+    }
+
     /// Returns the bytes that all kernels read and write.
     pub fn bytes_moved(&self) -> u64 {
         self.kernels.iter().map(|kernel| kernel.bytes_read.saturating_add(kernel.bytes_written)).sum()

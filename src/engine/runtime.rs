@@ -203,15 +203,15 @@ impl Runtime {
             let message = "the device is explaining already; explanations do not nest".into();
             return Err(Error::InvalidArgument { op: "explain", message });
         }
-        *explanation = Some(Explanation { device: self.info().id(), kernels: Vec::new(), not_fused: Vec::new() });
+        let nothing = || Explanation::new(self.info().id());
+        *explanation = Some(nothing());
         drop(explanation);
         self.explains.store(true, Ordering::Relaxed);
         let guard = Guard(self);
         let result = work();
         let explanation = self.explanation.lock().take();
         drop(guard);
-        // It is there: nobody else takes it.
-        explanation.map(|explanation| (result, explanation)).ok_or_else(|| self.nothing_arrived())
+        Ok((result, explanation.unwrap_or_else(nothing)))
     }
 
     fn add_to_explanation(&self, add: impl FnOnce(&mut Explanation)) {

@@ -10,13 +10,11 @@ use crate::base::shape::Dims;
 use crate::base::shape::Shape;
 use crate::base::word::Word;
 use crate::device::Device;
-use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
-use crate::kernels::Family;
 use crate::kernels::elementwise::InputLayout;
 use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput, Parameters};
 use crate::kernels::expr::{Expr, TermId};
-use crate::kernels::parameters::Strided;
+use crate::kernels::parameters::{Form, Strided};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -64,25 +62,24 @@ pub(crate) struct Epilogue<'a> {
 }
 
 impl Epilogue<'_> {
-    /// Whether a kernel stores the dtypes of the result and of what is kept.
-    pub fn are_stored(&self, stores: impl Fn(DType) -> bool) -> bool {
-        stores(self.expr.dtype()) && self.kept.iter().all(|&term| stores(self.expr.dtype_of(term)))
+    /// Whether a kernel can apply the epilogue: it stores all dtypes, and the device has enough bindings and parameters.
+    /// `bindings` are those of the kernel without an epilogue.
+    pub fn fits<F: Form>(&self, kernel: &F, bindings: usize, stores: impl Fn(DType) -> bool, device: &Device) -> bool {
+        let most = device.info().limits.max_bindings as usize;
+        stores(self.expr.dtype())
+            && self.kept.iter().all(|&term| stores(self.expr.dtype_of(term)))
+            && bindings + self.inputs.len() + self.kept.len() <= most
+            && device.takes(kernel)
     }
 
-    /// The number of buffers that the epilogue binds beside the kernel's own.
-    pub fn bindings(&self) -> usize {
-        self.inputs.len() + self.kept.len()
-    }
-
-    /// Runs a kernel with the epilogue over its own inputs. `others` are outputs that the kernel stores after those of
-    /// the epilogue.
-    pub fn run<F: Family>(
+    /// Launches a kernel with the epilogue. It binds its own inputs, the epilogue's inputs, the epilogue's outputs, then
+    /// `others`: outputs of its own.
+    pub fn run(
         &self,
-        kernel: F,
         inputs: &[Arc<Buffer>],
         others: &[Buffer],
-        (parameters, groups): (F::Host, usize),
         (device, op): (&Device, &'static str),
+        launch: impl FnOnce(&[&Buffer]) -> Result<()>,
     ) -> Result<Produced> {
         let output = |dtype| allocate(self.shape, dtype, device, op);
         let result = output(self.expr.dtype())?;
@@ -91,7 +88,7 @@ impl Epilogue<'_> {
         let beside = self.inputs.iter().map(|input| input.buffer()).collect::<Result<SmallVec<[_; 4]>>>()?;
         let buffers = inputs.iter().chain(&beside).map(|buffer| &**buffer);
         let buffers: Vec<&Buffer> = buffers.chain([&result]).chain(&kept).chain(others).collect();
-        device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
+        launch(&buffers)?;
         Ok(Produced::Finished { result, kept })
     }
 

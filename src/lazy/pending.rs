@@ -49,11 +49,12 @@ where
             && let Some((config, at)) = epilogue.plan(1, fours)
         {
             let kernel = kernel.with_epilogue(config.into());
-            let stores = epilogue.are_stored(|dtype| fours || dtype.size_in_bytes() >= 4);
-            let bindings = inputs.len() + 1 + epilogue.bindings();
-            if stores && bindings <= device.info().limits.max_bindings as usize && device.takes(&kernel) {
-                let parameters = F::finished(parameters, at);
-                return epilogue.run(kernel, inputs, &[], (parameters, *groups), (device, op));
+            let stores = |dtype: DType| fours || dtype.size_in_bytes() >= 4;
+            if epilogue.fits(&kernel, inputs.len() + 1, stores, device) {
+                let (parameters, groups) = (F::finished(parameters, at), *groups);
+                return epilogue.run(inputs, &[], (device, op), |buffers| {
+                    device.runtime().run(Launch { kernel, buffers, parameters, groups })
+                });
             }
         }
         let stored = kernel.stored();

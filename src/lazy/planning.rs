@@ -13,8 +13,8 @@ use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
 
 impl Fused {
-    /// Launches the kernel of the expression, which has elements. The outputs are the result's buffer, then those of
-    /// the terms that are kept.
+    /// Launches the expression's kernel. The expression must not be empty. The first output is the result's buffer, and
+    /// each term that is kept has one more.
     pub(super) fn launch(&mut self, outputs: &[&Buffer], device: &Device) -> Result<()> {
         let plan = loop {
             if let Some(plan) = device.runtime().plans().get(self.key(), || self.plan(device))? {
@@ -52,7 +52,7 @@ impl Fused {
         key
     }
 
-    /// Plans the launch, but for offsets and numbers. Returns `None` if the strides do not fit a parameter block.
+    /// Plans the launch. Offsets and numbers are filled in at each launch. Returns `None` if the strides do not fit a parameter block.
     fn plan(&self, device: &Device) -> Result<Option<Plan<Elementwise>>> {
         let inputs = &self.inputs;
         let strided: SmallVec<[usize; 4]> = (0..inputs.len()).filter(|&i| is_strided(&inputs[i])).collect();

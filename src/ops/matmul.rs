@@ -23,7 +23,6 @@ use crate::kernels::parameters::Strided;
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use crate::tuning;
-use smallvec::SmallVec;
 
 const OP: &str = "matmul";
 
@@ -323,33 +322,17 @@ impl Product {
     ) -> Result<Option<Produced>> {
         let (device, [_, n, _]) = (self.lhs.device(), self.sizes);
         let Some(epilogue) = epilogue else { return Ok(None) };
-        let output = epilogue.expr.dtype();
-        let kept: SmallVec<[DType; 2]> = epilogue.kept.iter().map(|&term| epilogue.expr.dtype_of(term)).collect();
-        let stores = |dtype| config.tile.stores(dtype);
-        let planned = epilogue.plan(n, config.tile.stored_together() == 4);
-        let Some((part, parameters)) = planned else { return Ok(None) };
-        let config = Matmul { output, epilogue: Some(part.into()), ..config.clone() };
-        let limits = &device.info().limits;
-        let bindings = if config.tile.has_parts() { 5 } else { 3 } + epilogue.inputs.len() + kept.len();
-        let fits = stores(output)
-            && kept.iter().copied().all(stores)
-            && config.row(n) == n
-            && device.takes(&config)
-            && bindings <= limits.max_bindings as usize;
-        if !fits {
+        let Some((part, parameters)) = epilogue.plan(n, config.tile.stored_together() == 4) else { return Ok(None) };
+        let kernel = Matmul { output: epilogue.expr.dtype(), epilogue: Some(part.into()), ..config.clone() };
+        let bindings = if kernel.tile.has_parts() { 5 } else { 3 };
+        let stores = |dtype| kernel.tile.stores(dtype);
+        if kernel.row(n) != n || !epilogue.fits(&kernel, bindings, stores, device) {
             return Ok(None);
         }
-        let inputs: Vec<_> = epilogue.inputs.iter().map(|input| input.buffer()).collect::<Result<_>>()?;
-        let (lhs, rhs) = (self.lhs.buffer()?, self.rhs.buffer()?);
-        let result = allocate(&self.shape(), output, device, self.op)?;
-        let kept: SmallVec<[Buffer; 2]> =
-            kept.into_iter().map(|dtype| allocate(&self.shape(), dtype, device, self.op)).collect::<Result<_>>()?;
-        let mut buffers = vec![&*lhs, &*rhs];
-        buffers.extend(inputs.iter().map(|input| &**input));
-        buffers.push(&result);
-        buffers.extend(&kept);
-        problem.launch(device, config, &buffers, Some(parameters))?;
-        Ok(Some(Produced::Finished { result, kept }))
+        let finished = epilogue.run(&[self.lhs.buffer()?, self.rhs.buffer()?], &[], (device, self.op), |buffers| {
+            problem.launch(device, kernel, buffers, Some(parameters))
+        });
+        finished.map(Some)
     }
 }
 

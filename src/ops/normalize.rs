@@ -453,15 +453,15 @@ impl Normalized {
             };
             let fours = load != Load::Element;
             let (config, at) = (!fours || columns.is_multiple_of(4)).then(|| epilogue.plan(columns, fours))??;
-            let stores = epilogue.are_stored(stores);
-            let bindings = inputs.len() + outputs + epilogue.bindings();
             let kernel = Normalize { epilogue: Some(config.into()), ..kernel.clone() };
-            let fits = bindings <= device.info().limits.max_bindings as usize && device.takes(&kernel);
+            let fits = epilogue.fits(&kernel, inputs.len() + outputs, stores, device);
             let parameters = Parameters { columns: Some(columns), epilogue: Some(at), ..parameters.clone() };
-            (stores && fits).then_some((kernel, parameters, epilogue))
+            fits.then_some((kernel, parameters, epilogue))
         });
         let produced = if let Some((kernel, parameters, epilogue)) = finished {
-            epilogue.run(kernel, &inputs, elements.as_slice(), (parameters, groups), (device, name))?
+            epilogue.run(&inputs, elements.as_slice(), (device, name), |buffers| {
+                device.runtime().run(Launch { kernel, buffers, parameters, groups })
+            })?
         } else {
             let stored = load.output(dtype);
             let output = allocate(shape, stored, device, name)?;

@@ -190,7 +190,10 @@ impl Producer for Folded {
         if let Some(epilogue) = epilogue
             && let Some((kernel, parameters)) = last.finished(epilogue, device)
         {
-            return epilogue.run(kernel, &last.inputs, &[], (parameters, last.groups), (device, op));
+            let groups = last.groups;
+            return epilogue.run(&last.inputs, &[], (device, op), |buffers| {
+                device.runtime().run(Launch { kernel, buffers, parameters, groups })
+            });
         }
         let dtype = self.accumulator();
         let output = allocate(&shape, dtype, device, op)?;
@@ -246,12 +249,11 @@ impl Stages {
     /// Returns the kernel with an epilogue, and its parameters; `None` if the kernel cannot apply it.
     fn finished(&self, epilogue: &Epilogue, device: &Device) -> Option<(Reduce, Parameters)> {
         let (config, at) = epilogue.plan(1, false)?;
-        // Two invocations must not write the same word.
-        let stores = epilogue.are_stored(|dtype| dtype.size_in_bytes() >= 4);
-        let bindings = self.inputs.len() + 1 + epilogue.bindings();
         let kernel = Reduce { epilogue: Some(config.into()), ..self.kernel.clone() };
-        let fits = bindings <= device.info().limits.max_bindings as usize && device.takes(&kernel);
-        (stores && fits).then(|| (kernel, Parameters { epilogue: Some(at), ..self.parameters.clone() }))
+        // Two invocations must not write the same word.
+        let stores = |dtype: DType| dtype.size_in_bytes() >= 4;
+        let fits = epilogue.fits(&kernel, self.inputs.len() + 1, stores, device);
+        fits.then(|| (kernel, Parameters { epilogue: Some(at), ..self.parameters.clone() }))
     }
 }
 
