@@ -62,8 +62,8 @@ pub(crate) struct Epilogue<'a> {
 }
 
 impl Epilogue<'_> {
-    /// Whether a kernel can apply the epilogue: it stores all dtypes, and the device has enough bindings and parameters.
-    /// `bindings` are those of the kernel without an epilogue.
+    /// Whether a kernel can apply the epilogue: it stores all dtypes, and the device has enough bindings and
+    /// parameters. `bindings` are those of the kernel without an epilogue.
     pub fn fits<F: Form>(&self, kernel: &F, bindings: usize, stores: impl Fn(DType) -> bool, device: &Device) -> bool {
         let most = device.info().limits.max_bindings as usize;
         stores(self.expr.dtype())
@@ -72,8 +72,8 @@ impl Epilogue<'_> {
             && device.takes(kernel)
     }
 
-    /// Launches a kernel with the epilogue. It binds its own inputs, the epilogue's inputs, the epilogue's outputs, then
-    /// `others`: outputs of its own.
+    /// Launches a kernel with the epilogue. It binds its own inputs, the epilogue's inputs, the epilogue's outputs,
+    /// then `others`: outputs of its own.
     pub fn run(
         &self,
         inputs: &[Arc<Buffer>],

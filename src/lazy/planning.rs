@@ -52,7 +52,8 @@ impl Fused {
         key
     }
 
-    /// Plans the launch. Offsets and numbers are filled in at each launch. Returns `None` if the strides do not fit a parameter block.
+    /// Plans the launch. Offsets and numbers are filled in at each launch. Returns `None` if the strides do not fit a
+    /// parameter block.
     fn plan(&self, device: &Device) -> Result<Option<Plan<Elementwise>>> {
         let inputs = &self.inputs;
         let strided: SmallVec<[usize; 4]> = (0..inputs.len()).filter(|&i| is_strided(&inputs[i])).collect();
