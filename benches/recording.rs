@@ -1,66 +1,90 @@
 //! How long the host takes to record an operation, on the best device or the one of `MARQUETRY_DEVICE`.
 //!
-//! `cargo bench --bench recording`. Each figure is the median of 31 rounds of 200 operations, in nanoseconds per
-//! operation. The device is idle before a round, and a round ends when the last operation has been recorded: no more
-//! batches are submitted than may be in flight.
+//! `cargo bench --bench recording` measures all rows, `-- NAME` those whose names contain it. Each figure is a median
+//! over rounds, in nanoseconds per operation. The device is idle before a round, and a round ends when the last
+//! operation has been recorded: no more batches are submitted than may be in flight. `all` is over 31 rounds of 200
+//! operations. `unsubmitted` is over 301 rounds of 31 operations, which are too few for a batch: it is what the
+//! operation takes without the backend, which encodes batches.
 
-use marquetry::{DType, Device, Result, Tensor};
+use marquetry::{AttentionConfig, ConvConfig, DType, Device, Result, Tensor};
 use std::time::Instant;
 
 type Operation<'a> = Box<dyn Fn() -> Result<Tensor> + 'a>;
 
-const ROUNDS: usize = 31;
-const OPERATIONS: usize = 200;
+/// How many times, and how many operations each time.
+struct Rounds {
+    rounds: usize,
+    operations: usize,
+}
 
-/// Returns the median time of an operation in nanoseconds.
-fn measure(device: &Device, operation: impl Fn() -> Result<Tensor>) -> Result<f64> {
-    let mut rounds = Vec::new();
-    for _ in 0..=ROUNDS {
-        device.synchronize()?;
-        let start = Instant::now();
-        for _ in 0..OPERATIONS {
-            operation()?.realize()?;
+const ALL: Rounds = Rounds { rounds: 31, operations: 200 };
+const UNSUBMITTED: Rounds = Rounds { rounds: 301, operations: 31 };
+
+impl Rounds {
+    /// Returns the median time of an operation in nanoseconds. `round` records as many operations as it is told.
+    fn measure(&self, device: &Device, mut round: impl FnMut(usize) -> Result<()>) -> Result<f64> {
+        let mut times = Vec::new();
+        for _ in 0..=self.rounds {
+            device.synchronize()?;
+            let start = Instant::now();
+            round(self.operations)?;
+            times.push(start.elapsed().as_nanos() as f64 / self.operations as f64);
         }
-        rounds.push(start.elapsed().as_nanos() as f64 / OPERATIONS as f64);
+        // The first round compiles the kernel.
+        times.remove(0);
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
     }
-    // The first round compiles the kernel.
-    rounds.remove(0);
-    rounds.sort_by(f64::total_cmp);
-    Ok(rounds[ROUNDS / 2])
+}
+
+/// Prints a row: both medians of `operation`.
+fn print(name: &str, device: &Device, operation: impl Fn() -> Result<Tensor>) -> Result<()> {
+    let round = |operations| (0..operations).try_for_each(|_| operation()?.realize());
+    let all = ALL.measure(device, round)?;
+    let unsubmitted = UNSUBMITTED.measure(device, |operations| {
+        let before = device.stats().submissions;
+        round(operations)?;
+        assert_eq!(device.stats().submissions, before, "{name}: a round is a batch");
+        Ok(())
+    })?;
+    println!("{name:<28} {all:>8.0} {unsubmitted:>12.0}");
+    Ok(())
 }
 
 fn main() -> Result<()> {
     let device = Device::best()?;
-    println!("{device}");
+    println!("{device}\n{:<28} {:>8} {:>12}", "ns per operation", "all", "unsubmitted");
     let vector = Tensor::rand(0f32, 1.0, 64, &device)?;
     let matrix = Tensor::rand(0f32, 1.0, (8, 8), &device)?;
     let turned = Tensor::rand(0f32, 1.0, (8, 8, 3), &device)?.transpose(0, 2)?;
+    let heads = Tensor::rand(0f32, 1.0, (1, 2, 8, 32), &device)?;
+    let image = Tensor::rand(0f32, 1.0, (1, 4, 8, 8), &device)?;
+    let filters = Tensor::rand(0f32, 1.0, (4, 4, 3, 3), &device)?;
+    let (attention, conv) = (AttentionConfig::default(), ConvConfig::default());
     let ids = Tensor::zeros(8, DType::U32, &device)?;
     let sixteen = || (0..16).try_fold(vector.clone(), |sum, _| sum.add(&vector));
-    let rows: [(&str, Operation); 7] = [
+    let rows: [(&str, Operation); 10] = [
         ("sixteen fused additions", Box::new(sixteen)),
         ("add of a number", Box::new(|| vector.add(1.0))),
         ("chain of four", Box::new(|| vector.add(1.0)?.mul(&vector)?.gelu()?.sub(&vector))),
         ("copy of a permuted view", Box::new(|| turned.contiguous())),
+        ("matrix product", Box::new(|| matrix.matmul(&matrix))),
         ("matrix product with a bias", Box::new(|| matrix.matmul(&matrix)?.add(&matrix))),
         ("softmax", Box::new(|| matrix.softmax(-1))),
         ("index_select", Box::new(|| matrix.index_select(&ids, 0))),
+        ("attention", Box::new(|| heads.scaled_dot_product_attention(&heads, &heads, &attention))),
+        ("conv2d", Box::new(|| image.conv2d(&filters, None, &conv))),
     ];
     let (mut x, bias) = (Tensor::zeros(1024, DType::F32, &device)?, Tensor::rand(0f32, 1.0, 1024, &device)?);
-    let mut rounds: Vec<f64> = Vec::new();
-    for _ in 0..ROUNDS {
-        device.synchronize()?;
-        let start = Instant::now();
-        for _ in 0..1000 {
+    let links = Rounds { rounds: 31, operations: 1000 };
+    let link = links.measure(&device, |operations| {
+        for _ in 0..operations {
             x = x.add(&bias)?.tanh()?;
         }
-        x.realize()?;
-        rounds.push(start.elapsed().as_nanos() as f64 / 1000.0);
-    }
-    rounds.sort_by(f64::total_cmp);
-    println!("{:<28} {:>8.0} ns", "a link tanh(x + b)", rounds[ROUNDS / 2]);
-    for (name, operation) in rows {
-        println!("{name:<28} {:>8.0} ns", measure(&device, operation)?);
-    }
-    Ok(())
+        x.realize()
+    })?;
+    println!("{:<28} {link:>8.0}", "a link tanh(x + b)");
+    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with("--")).unwrap_or_default();
+    let mut rows = rows.into_iter().filter(|(name, _)| name.contains(&wanted));
+    rows.try_for_each(|(name, operation)| print(name, &device, operation))
 }

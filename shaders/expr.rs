@@ -209,6 +209,7 @@ impl Term {
     }
 
     /// Returns the same step with other terms.
+    #[inline]
     pub fn map(self, id: impl Fn(TermId) -> TermId) -> Term {
         match self {
             Term::Input(..) | Term::Scalar(..) | Term::Index => self,
@@ -256,6 +257,7 @@ impl TermId {
 
 impl Expr {
     /// Appends a term and returns its number.
+    #[inline]
     pub fn push(&mut self, term: Term) -> TermId {
         debug_assert!(self.terms.len() < 1 << 8, "fusion limits the number of terms");
         self.terms.push(term);
@@ -302,6 +304,7 @@ impl Expr {
 
     /// Appends a conversion that rounds a number as memory would round it, unless that changes nothing. The number is
     /// the result of operations.
+    #[inline]
     pub fn rounded(&mut self, dtype: DType, x: TermId) -> TermId {
         let rounds = matches!(dtype, DType::F16 | DType::BF16);
         match self.terms[x.index()] {
@@ -331,6 +334,7 @@ impl Expr {
     }
 
     /// The dtype of a term.
+    #[inline]
     pub fn dtype_of(&self, mut id: TermId) -> DType {
         loop {
             id = match self.terms[id.index()] {

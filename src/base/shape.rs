@@ -40,6 +40,7 @@ impl Shape {
     }
 
     /// Returns the number of elements, or `None` if it does not fit a `usize`.
+    #[inline]
     pub fn elem_count(&self) -> Option<usize> {
         // A zero anywhere makes the tensor empty, however large the other axes are.
         if self.0.contains(&0) {
@@ -302,6 +303,7 @@ impl Axes {
 pub(crate) const MAX_ELEMENTS: usize = u32::MAX as usize - 0xffff;
 
 /// Returns the number of elements of a shape to be stored, if kernels can count them.
+#[inline]
 pub(crate) fn checked_elements(shape: &Shape, op: &'static str) -> Result<usize> {
     shape.elem_count().filter(|&n| n <= MAX_ELEMENTS).ok_or_else(|| Error::SizeOverflow {
         op,

@@ -25,20 +25,20 @@ impl View {
         }
         let mut builder = ExpressionBuilder::new(self.shape().clone());
         let element = builder.tensor(self, "contiguous")?;
-        builder.finish(element, &self.device, "contiguous")
+        builder.finish(element, self.device(), "contiguous")
     }
 
     /// Copies the view in row-major order to the start of a new buffer in memory of a given kind.
     pub fn copied_within(&self, memory: MemoryKind, op: &'static str) -> Result<View> {
         let elements = checked_elements(self.shape(), op)?;
         let bytes = (elements * self.dtype.size_in_bytes()) as u64;
-        let buffer = self.device.runtime().allocate(bytes, memory)?;
+        let buffer = self.device().runtime().allocate(bytes, memory)?;
         if elements > 0 {
             let dense = Layout::contiguous(self.shape().clone());
             let transfer = Transfer::new(&self.layout, &dense, self.dtype.size_in_bytes());
-            transfer.run(&*self.buffer()?, &buffer, &self.device)?;
+            transfer.run(self.buffer()?, &buffer, self.device())?;
         }
-        Ok(View::of_buffer(buffer, self.shape().clone(), self.dtype, &self.device))
+        Ok(View::of_buffer(buffer, self.shape().clone(), self.dtype, self.device()))
     }
 
     /// Copies in row-major order by the driver. Returns `None` if that is impossible or slow.
@@ -48,12 +48,12 @@ impl View {
         }
         let dense = Layout::contiguous(self.shape().clone());
         let transfer = Transfer::new(&self.layout, &dense, self.dtype.size_in_bytes());
-        let Some(region) = transfer.region(&self.device).filter(|region| is_fast(region, &self.device)) else {
+        let Some(region) = transfer.region(self.device()).filter(|region| is_fast(region, self.device())) else {
             return Ok(None);
         };
-        let buffer = allocate(self.shape(), self.dtype, &self.device, "contiguous")?;
-        self.device.runtime().copy_region(&*self.buffer()?, &buffer, region)?;
-        Ok(Some(View::of_buffer(buffer, self.shape().clone(), self.dtype, &self.device)))
+        let buffer = allocate(self.shape(), self.dtype, self.device(), "contiguous")?;
+        self.device().runtime().copy_region(self.buffer()?, &buffer, region)?;
+        Ok(Some(View::of_buffer(buffer, self.shape().clone(), self.dtype, self.device())))
     }
 
     /// Returns the box that gathers the elements in row-major order without gaps, if a driver's copy can do that.
@@ -61,9 +61,9 @@ impl View {
         let dense = Layout::contiguous(self.shape().clone());
         let transfer = Transfer::new(&self.layout, &dense, self.dtype.size_in_bytes());
         // A single row may end inside a unit of the driver's copies, because buffers are padded.
-        let alignment = self.device.info().limits.copy_alignment;
+        let alignment = self.device().info().limits.copy_alignment;
         let region = transfer.region_of_multiples(alignment, true)?;
-        (region.extent[1..] == [1, 1] || is_fast(&region, &self.device)).then_some(region)
+        (region.extent[1..] == [1, 1] || is_fast(&region, self.device())).then_some(region)
     }
 
     /// Returns the buffer with the elements, and the box in it that has them in row-major order. Returns `None` if
@@ -77,16 +77,16 @@ impl View {
         let in_order = self.is_contiguous() && self.layout.offset == 0;
         let gathered = if self.is_pending() && !in_order { None } else { self.gathering_region() };
         if let Some(region) = gathered {
-            return Ok(Some((self.buffer()?, Source { region, bytes })));
+            return Ok(Some((self.buffer()?.clone(), Source { region, bytes })));
         }
         // Buffers are padded, so the whole is one row of whole units of any driver's copy.
-        let region = Region::linear(bytes.next_multiple_of(self.device.info().limits.copy_alignment));
+        let region = Region::linear(bytes.next_multiple_of(self.device().info().limits.copy_alignment));
         Ok(Some((self.row_major_buffer()?, Source { region, bytes })))
     }
 
     /// Returns a buffer that starts with the elements in row-major order.
     pub fn row_major_buffer(&self) -> Result<Arc<Buffer>> {
         let in_place = self.is_contiguous() && self.layout.offset == 0;
-        if in_place { self.buffer() } else { self.copied()?.buffer() }
+        if in_place { self.buffer().cloned() } else { self.copied()?.buffer().cloned() }
     }
 }

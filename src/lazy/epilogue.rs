@@ -74,9 +74,9 @@ impl Epilogue<'_> {
 
     /// Launches a kernel with the epilogue. It binds its own inputs, the epilogue's inputs, the epilogue's outputs,
     /// then `others`: outputs of its own.
-    pub fn run(
+    pub fn run<'b>(
         &self,
-        inputs: &[Arc<Buffer>],
+        inputs: impl IntoIterator<Item = &'b Arc<Buffer>>,
         others: &[Buffer],
         (device, op): (&Device, &'static str),
         launch: impl FnOnce(&[&Buffer]) -> Result<()>,
@@ -85,10 +85,16 @@ impl Epilogue<'_> {
         let result = output(self.expr.dtype())?;
         let kept = self.kept.iter().map(|&term| output(self.expr.dtype_of(term)));
         let kept = kept.collect::<Result<SmallVec<_>>>()?;
-        let beside = self.inputs.iter().map(|input| input.buffer()).collect::<Result<SmallVec<[_; 4]>>>()?;
-        let buffers = inputs.iter().chain(&beside).map(|buffer| &**buffer);
-        let buffers: Vec<&Buffer> = buffers.chain([&result]).chain(&kept).chain(others).collect();
+        let mut buffers: SmallVec<[&Buffer; 12]> = SmallVec::new();
+        for input in inputs {
+            buffers.push(input);
+        }
+        for input in &self.inputs {
+            buffers.push(input.buffer()?);
+        }
+        buffers.extend([&result].into_iter().chain(&kept).chain(others));
         launch(&buffers)?;
+        drop(buffers);
         Ok(Produced::Finished { result, kept })
     }
 

@@ -52,6 +52,7 @@ pub(crate) struct ExpressionBuilder {
 
 impl ExpressionBuilder {
     /// Starts an expression over the elements of `shape`.
+    #[inline]
     pub fn new(shape: Shape) -> Self {
         ExpressionBuilder {
             shape,
@@ -65,7 +66,7 @@ impl ExpressionBuilder {
     /// Adds the element of a tensor, broadcast to the shape.
     pub fn tensor(&mut self, tensor: &impl AsRef<View>, op: &'static str) -> Result<TermId> {
         let tensor = tensor.as_ref();
-        check_computes(&tensor.device, tensor.dtype)?;
+        check_computes(tensor.device(), tensor.dtype)?;
         let view = match tensor.shape() == &self.shape {
             true => tensor.clone(),
             false => tensor.with_layout(tensor.layout.broadcast_to(&self.shape, op)?),
@@ -119,13 +120,14 @@ impl ExpressionBuilder {
         check_computes(device, dtype)?;
         let expression = self.expression();
         let layout = expression.layout.clone();
-        let view = View::of_all(Storage::expression(expression), layout, dtype, device);
+        let view = View::of_all(Storage::of_expression(expression, device), layout, dtype);
         if !device.runtime().fuses() {
             view.buffer()?;
         }
         Ok(view.into())
     }
 
+    #[inline]
     fn expression(self) -> Expression {
         let ExpressionBuilder { shape, expr, operands, scalars, mut extent } = self;
         extent.operations = extent.operations.saturating_add(operations(&expr));
@@ -142,6 +144,7 @@ pub(super) fn operations(expr: &Expr) -> u8 {
 }
 
 /// Fails if a device cannot compute with elements of a dtype: now, not when the result is asked for.
+#[inline]
 pub(crate) fn check_computes(device: &Device, dtype: DType) -> Result<()> {
     if dtype.parts() == 1 {
         return Ok(()); // every device computes in 32 bits

@@ -2,7 +2,7 @@
 
 use super::cost;
 use super::expression::{Expression, operations};
-use super::storage::{State, Storage};
+use super::storage::{Pending, Storage};
 use super::view::{View, is_same};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -64,20 +64,17 @@ impl Extent {
 /// Returns the extent of an expression over `operands` with one operand more. If the operand's own pending expression
 /// is too large to be fused, computes it now.
 pub(super) fn make_room(operands: &[View], extent: Extent, operand: &View) -> Result<Extent> {
-    let pending = match &*operand.storage.0.lock() {
-        State::Expression { expression, .. } => Some(expression.extent),
-        _ => None,
-    };
-    let Some(added) = pending else { return Ok(extent.and(Extent::of_input(operand))) };
-    let sum = extent.and(added);
-    if sum.fits(&operand.device) {
+    let pending = || operand.storage.extent.filter(|_| operand.storage.computed().is_none());
+    let Some(added) = pending() else { return Ok(extent.and(Extent::of_input(operand))) };
+    let (sum, device) = (extent.and(added), operand.device());
+    if sum.fits(device) {
         return Ok(sum);
     }
     let exact = exact_extent(operands.iter().chain([operand]));
-    if exact.fits(&operand.device) {
+    if exact.fits(device) {
         return Ok(exact);
     }
-    operand.device.runtime().note_unfused(|| format!("an operand of shape {}: {TOO_LARGE}", operand.shape()));
+    device.runtime().note_unfused(|| format!("an operand of shape {}: {TOO_LARGE}", operand.shape()));
     operand.buffer()?;
     Ok(extent.and(Extent::of_input(operand)))
 }
@@ -88,10 +85,8 @@ fn exact_extent<'a>(operands: impl Iterator<Item = &'a View>) -> Extent {
     let mut extent = Extent::default();
     for operand in operands {
         reached.visit(operand);
-        extent.inputs |= match &*operand.storage.0.lock() {
-            State::Expression { expression, .. } => expression.extent.inputs,
-            _ => Extent::of_input(operand).inputs,
-        };
+        let pending = operand.storage.extent.filter(|_| operand.storage.computed().is_none());
+        extent.inputs |= pending.unwrap_or_else(|| Extent::of_input(operand)).inputs;
     }
     let mut words: SmallVec<[Word; 16]> = SmallVec::new();
     for expression in reached.0.iter().filter_map(|node| node.expression.as_ref()) {
@@ -111,8 +106,10 @@ fn exact_extent<'a>(operands: impl Iterator<Item = &'a View>) -> Extent {
 struct Reached(SmallVec<[Node; 20]>);
 
 struct Node {
-    /// Not a handle: those that count are the handles of others.
-    storage: Weak<Storage>,
+    /// Tells the storage from others.
+    storage: *const Storage,
+    /// How many handles of the storage there are.
+    handles: usize,
     /// What it will hold, if it is an expression.
     expression: Option<Arc<Expression>>,
     /// The nodes of the expression's operands.
@@ -127,28 +124,32 @@ struct Node {
 impl Node {
     /// Whether something else may ask for the elements later.
     fn is_held(&self) -> bool {
-        self.storage.strong_count() > self.uses
+        self.handles > self.uses
     }
 }
 
 impl Reached {
     /// Adds what an operand depends on, then the operand. Returns its node.
     fn visit(&mut self, operand: &View) -> u8 {
-        if let Some(known) = self.0.iter().rposition(|node| node.storage.as_ptr() == Arc::as_ptr(&operand.storage)) {
+        let storage = Arc::as_ptr(&operand.storage);
+        if let Some(known) = self.0.iter().rposition(|node| node.storage == storage) {
             self.0[known].uses += 1;
             return known as u8;
         }
-        let (expression, computed, is_product) = match &*operand.storage.0.lock() {
-            State::Expression { expression, computed } => (Some(expression.clone()), *computed, false),
-            State::Product(_) => (None, false, true),
-            State::Buffer(_) => (None, false, false),
+        let (expression, computed, is_product) = match operand.storage.computed() {
+            Some(_) => (None, false, false),
+            None => match &*operand.storage.pending.lock() {
+                Some(Pending::Expression { expression, computed }) => (Some(expression.clone()), *computed, false),
+                Some(Pending::Product(_)) => (None, false, true),
+                None => (None, false, false),
+            },
         };
         let mut operands = SmallVec::new();
         if let Some(expression) = &expression {
             expression.operands.iter().for_each(|below| operands.push(self.visit(below)));
         }
-        let storage = Arc::downgrade(&operand.storage);
-        self.0.push(Node { storage, expression, operands, computed, is_product, uses: 1 });
+        let handles = Arc::strong_count(&operand.storage);
+        self.0.push(Node { storage, handles, expression, operands, computed, is_product, uses: 1 });
         (self.0.len() - 1) as u8
     }
 
@@ -236,6 +237,7 @@ struct Mark {
     inputs: usize,
     scalars: usize,
     kept: usize,
+    repeated: usize,
     known: usize,
 }
 
@@ -299,16 +301,13 @@ impl Fused {
             elements: expression.layout.elements(),
         };
         fuser.add(expression, &operands, &expression.layout, true)?;
-        let Fuser { mut fused, stores, .. } = fuser;
-        let repeated = |(node, stored): &(&Node, bool)| node.expression.is_some() && !stored && node.is_held();
-        fused.repeated = reached.0.iter().zip(stores).filter(repeated).map(|(node, _)| node.storage.clone()).collect();
-        Ok(fused)
+        Ok(fuser.fused)
     }
 
     /// Notes, after a launch, that its kernel has computed results that somebody holds and that it has not stored.
     pub fn note_repeated(&self) {
         for storage in self.repeated.iter().filter_map(Weak::upgrade) {
-            if let State::Expression { computed, .. } = &mut *storage.0.lock() {
+            if let Some(Pending::Expression { computed, .. }) = &mut *storage.pending.lock() {
                 *computed = true;
             }
         }
@@ -339,33 +338,33 @@ impl Fuser<'_> {
             self.why = "its elements depend on their place, and a view has moved them";
             return Ok(None);
         }
-        let mut operands: SmallVec<[TermId; 4]> = SmallVec::new();
-        for (operand, &node) in expression.operands.iter().zip(nodes) {
-            let through = || operand.layout.through(seen).map(Arc::new);
-            let Some(layout) = (if same { Some(operand.layout.clone()) } else { through() }) else {
-                self.why = "an operand seen through a view has no strides";
-                return Ok(None);
-            };
-            let Some(term) = self.operand(operand, node, layout, is_root)? else { return Ok(None) };
-            operands.push(term);
-        }
         let scalars = self.merge_scalars(&expression.scalars);
-        let expr = &mut self.fused.expr;
         let mut ids: SmallVec<[TermId; 12]> = SmallVec::new();
         for term in expression.expr.terms() {
-            ids.push(match *term {
-                Term::Input(i, _) => operands[usize::from(i)],
-                Term::Scalar(i, dtype) => expr.scalar(scalars[usize::from(i)], dtype),
-                term => expr.push(term.map(|id| ids[id.index()])),
-            });
+            let id = match *term {
+                Term::Input(i, _) => {
+                    let (operand, node) = (&expression.operands[usize::from(i)], nodes[usize::from(i)]);
+                    let through = if same { None } else { operand.layout.through(seen).map(Arc::new) };
+                    if !same && through.is_none() {
+                        self.why = "an operand seen through a view has no strides";
+                        return Ok(None);
+                    }
+                    let layout = through.as_ref().unwrap_or(&operand.layout);
+                    let Some(term) = self.operand(operand, node, layout, is_root)? else { return Ok(None) };
+                    term
+                }
+                Term::Scalar(i, dtype) => self.fused.expr.scalar(scalars[usize::from(i)], dtype),
+                term => self.fused.expr.push(term.map(|id| ids[id.index()])),
+            };
+            ids.push(id);
         }
         Ok(ids.last().copied())
     }
 
     /// Adds an operand, seen through a layout: its expression, or itself as an input. An operand of the result `must`
     /// be added.
-    fn operand(&mut self, operand: &View, node: u8, layout: Arc<Layout>, must: bool) -> Result<Option<TermId>> {
-        let known = self.known.iter().rfind(|(known, seen, _)| *known == node && is_same(seen, &layout));
+    fn operand(&mut self, operand: &View, node: u8, layout: &Arc<Layout>, must: bool) -> Result<Option<TermId>> {
+        let known = self.known.iter().rfind(|(known, seen, _)| *known == node && is_same(seen, layout));
         if let Some((.., term)) = known {
             return Ok(Some(*term));
         }
@@ -374,8 +373,8 @@ impl Fuser<'_> {
             && (!self.computed || operand.is_pending())
         {
             let mark = self.mark();
-            if let Some(term) = self.absorb(usize::from(node), expression, &layout, operand.dtype)? {
-                self.known.push((node, layout, term));
+            if let Some(term) = self.absorb(operand, usize::from(node), expression, layout)? {
+                self.known.push((node, layout.clone(), term));
                 return Ok(Some(term));
             }
             self.back_to(mark);
@@ -384,23 +383,23 @@ impl Fuser<'_> {
             operand.buffer()?;
             self.computed = true;
         }
-        let input = self.input(operand, node, &layout);
+        let input = self.input(operand, node, layout);
         if !must && self.fused.inputs.len() > MAX_INPUTS {
             self.why = TOO_LARGE;
             return Ok(None);
         }
         let term = self.fused.expr.input(input, operand.dtype);
-        self.known.push((node, layout, term));
+        self.known.push((node, layout.clone(), term));
         Ok(Some(term))
     }
 
     /// Adds a pending expression. Returns `None` if it has to be computed apart.
     fn absorb(
         &mut self,
+        operand: &View,
         node: usize,
         expression: &Expression,
         seen: &Arc<Layout>,
-        dtype: DType,
     ) -> Result<Option<TermId>> {
         let elements = expression.layout.elements();
         let stored = self.stores[node];
@@ -412,12 +411,15 @@ impl Fuser<'_> {
             self.why = "it would be computed again for each element that repeats it";
             return Ok(None);
         }
-        let Node { operands, storage, .. } = &self.reached.0[node];
-        let Some(term) = self.add(expression, operands, seen, false)? else { return Ok(None) };
+        let (reached, dtype) = (self.reached, operand.dtype);
+        let node = &reached.0[node];
+        let Some(term) = self.add(expression, &node.operands, seen, false)? else { return Ok(None) };
         // Rounded as memory would round it, so that fusion does not change the numbers.
         let term = self.fused.expr.rounded(dtype, term);
-        if let Some(storage) = storage.upgrade().filter(|_| stored) {
-            self.fused.kept.push(Kept { term, dtype, storage });
+        if stored {
+            self.fused.kept.push(Kept { term, dtype, storage: operand.storage.clone() });
+        } else if node.is_held() {
+            self.fused.repeated.push(Arc::downgrade(&operand.storage));
         }
         // The result's other operands need room, too.
         let bindings = self.device.info().limits.max_bindings as usize - 1;
@@ -440,6 +442,9 @@ impl Fuser<'_> {
     /// Adds the numbers of an operation. Equal numbers of several operations become one. Those of one operation do not:
     /// if they are equal by chance, they need no kernel of their own.
     fn merge_scalars(&mut self, scalars: &[Word]) -> SmallVec<[usize; 4]> {
+        if scalars.is_empty() {
+            return SmallVec::new();
+        }
         let before = self.fused.scalars.len();
         let merge = |&word: &Word| {
             let all = &mut self.fused.scalars;
@@ -457,6 +462,7 @@ impl Fuser<'_> {
             inputs: self.fused.inputs.len(),
             scalars: self.fused.scalars.len(),
             kept: self.fused.kept.len(),
+            repeated: self.fused.repeated.len(),
             known: self.known.len(),
         }
     }
@@ -467,6 +473,7 @@ impl Fuser<'_> {
         self.fused.held.truncate(mark.inputs);
         self.fused.scalars.truncate(mark.scalars);
         self.fused.kept.truncate(mark.kept);
+        self.fused.repeated.truncate(mark.repeated);
         self.known.truncate(mark.known);
     }
 }

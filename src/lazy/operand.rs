@@ -5,7 +5,6 @@ use super::fusion::{Fused, Kept};
 use super::view::View;
 use crate::base::error::Result;
 use crate::base::word::Word;
-use crate::device::Device;
 use crate::engine::pool::Buffer;
 use crate::kernels::expr::{Expr, Term};
 use smallvec::SmallVec;
@@ -14,7 +13,6 @@ use smallvec::SmallVec;
 pub(crate) struct Deferred {
     /// Copies the tensor. It holds the only handle that the kernel needs.
     source: Expression,
-    device: Device,
 }
 
 /// The elements of a tensor as an expression over tensors that have been computed.
@@ -45,12 +43,12 @@ impl Deferred {
         if tensor.depends_on_product() {
             tensor.buffer()?;
         }
-        Ok(Deferred { source: Expression::of(tensor)?, device: tensor.device.clone() })
+        Ok(Deferred { source: Expression::of(tensor)? })
     }
 
     /// Returns the tensor's elements as an expression over buffers. If `keeps`, the kernel can store the elements too.
     pub fn operand(&self, keeps: bool) -> Result<Operand> {
-        let fused = Fused::as_operand(&self.source, keeps, &self.device)?;
+        let fused = Fused::as_operand(&self.source, keeps, self.view().device())?;
         // The place in an operand is not the place in the result, and without an input there is nothing to load. What
         // is below the elements cannot be stored.
         let is_whole = fused.kept.iter().all(|kept| kept.term == fused.expr.result());

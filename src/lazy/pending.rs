@@ -3,7 +3,6 @@
 use super::allocate;
 use super::epilogue::{Epilogue, Produced, Producer};
 use super::expression::ExpressionBuilder;
-use super::storage::Storage;
 use super::view::View;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -65,7 +64,7 @@ where
         if stored == *dtype && epilogue.is_none() {
             return Ok(Produced::Finished { result: output, kept: SmallVec::new() });
         }
-        let stored = View::of_storage(Storage::buffer(output), shape.clone(), stored, device);
+        let stored = View::of_buffer(output, shape.clone(), stored, device);
         let mut builder = ExpressionBuilder::new(shape.clone());
         let element = builder.tensor(&stored, op)?;
         let element = builder.cast(*dtype, element);

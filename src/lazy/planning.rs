@@ -34,7 +34,7 @@ impl Fused {
         parameters.scalars = self.scalars.iter().copied().collect();
         let buffers: SmallVec<[_; 8]> = self.inputs.iter().map(View::buffer).collect::<Result<_>>()?;
         let buffers: SmallVec<[&Buffer; 12]> =
-            buffers.iter().map(|buffer| &**buffer).chain(outputs.iter().copied()).collect();
+            buffers.into_iter().map(|buffer| &**buffer).chain(outputs.iter().copied()).collect();
         device.runtime().run_plan(&plan, &buffers, parameters)
     }
 

@@ -4,7 +4,7 @@ use super::allocate;
 use super::epilogue::{Epilogue, Produced};
 use super::expression::Expression;
 use super::fusion::Fused;
-use super::storage::State;
+use super::storage::Pending;
 use super::transposition::Transposition;
 use super::view::View;
 use crate::base::error::Result;
@@ -25,7 +25,8 @@ pub(super) fn compute(expression: &Expression, device: &Device) -> Result<Buffer
         let Some(product) = products.next() else { return compute_elements(fused, device) };
         let others: SmallVec<[usize; 4]> = products.collect();
         for &other in &others {
-            fused.inputs[other].storage.0.lock().run_product()?;
+            let storage = &fused.inputs[other].storage;
+            storage.run_product(&mut storage.pending.lock())?;
         }
         // Another product may have left an expression, which then becomes part of this one.
         if others.iter().all(|&other| !fused.inputs[other].is_pending())
@@ -48,10 +49,10 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
     for other in others.iter().filter(|other| !Arc::ptr_eq(&other.storage, storage)) {
         other.buffer()?;
     }
-    let mut state = storage.0.lock();
-    let State::Product(producer) = &*state else { return Ok(None) };
+    let mut pending = storage.pending.lock();
+    let Some(Pending::Product(producer)) = &*pending else { return Ok(None) };
     if others.iter().any(|other| Arc::ptr_eq(&other.storage, storage)) {
-        state.run_product()?;
+        storage.run_product(&mut pending)?;
         return Ok(None);
     }
     // The product is the last input, in the dtype of its sums.
@@ -76,10 +77,10 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
             if held[product]
                 && let Some(product) = stored.pop()
             {
-                *state = State::Buffer(Arc::new(product));
+                storage.store(&mut pending, product);
             }
             // Another thread may hold the lock of a result that is kept, and wait for the product's.
-            drop(state);
+            drop(pending);
             kept.iter().zip(stored).for_each(|(kept, buffer)| kept.storage.keep(buffer));
             fused.note_repeated();
             Ok(Some(result))
@@ -87,8 +88,8 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
         product => {
             let expr = epilogue.expr.describe();
             let reason = "the kernel before it cannot read its inputs in its order, or store its dtype";
-            inputs[0].device.runtime().note_unfused(|| format!("`{expr}`: {reason}"));
-            *state = State::produced(product)?;
+            storage.device.runtime().note_unfused(|| format!("`{expr}`: {reason}"));
+            storage.take(&mut pending, product)?;
             Ok(None)
         }
     }
@@ -107,7 +108,7 @@ fn compute_elements(mut fused: Fused, device: &Device) -> Result<Buffer> {
             && let [input] = &fused.inputs[..]
             && let Some(Transposition { kernel, parameters, groups }) = Transposition::new(input)
         {
-            device.runtime().run(Launch { kernel, buffers: &[&*input.buffer()?, &output], parameters, groups })?;
+            device.runtime().run(Launch { kernel, buffers: &[input.buffer()?, &output], parameters, groups })?;
             return Ok(output);
         }
         let outputs: SmallVec<[&Buffer; 4]> = [&output].into_iter().chain(&stored).collect();

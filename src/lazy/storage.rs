@@ -1,79 +1,135 @@
-//! What a tensor owns: a buffer, or a computation that has not run. That is an elementwise expression or a product.
+//! [`Storage`]: what tensors share, a buffer or a computation that has not run.
 
 use super::epilogue::{Produced, Producer};
 use super::expression::Expression;
+use super::fusion::Extent;
+use super::run::compute;
 use crate::backend::info::MemoryKind;
 use crate::base::error::Result;
+use crate::device::Device;
 use crate::engine::pool::Buffer;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-pub(super) enum State {
-    Buffer(Arc<Buffer>),
-    /// Not computed yet. `computed` is true if a kernel has computed it for another result, and has not stored it.
-    Expression {
-        expression: Arc<Expression>,
-        computed: bool,
-    },
-    /// Not computed yet. The first expression over its elements that is computed becomes the epilogue of its kernel.
+/// The elements behind some views.
+pub(crate) struct Storage {
+    /// Set once, when the elements have been computed.
+    buffer: OnceLock<Arc<Buffer>>,
+    /// What computes the elements, as long as there is no buffer.
+    pub(super) pending: Mutex<Option<Pending>>,
+    /// The size of the expression that was recorded, if it was one.
+    pub(super) extent: Option<Extent>,
+    pub device: Device,
+}
+
+/// A computation that has not run.
+pub(super) enum Pending {
+    /// `computed` is true if a kernel has computed it for another result, and has not stored it.
+    Expression { expression: Arc<Expression>, computed: bool },
+    /// The first expression over its elements that is computed becomes the epilogue of its kernel.
     Product(Box<dyn Producer>),
 }
 
-pub(crate) struct Storage(pub(super) Mutex<State>);
-
 impl Storage {
-    pub fn buffer(buffer: Buffer) -> Self {
-        Storage(Mutex::new(State::Buffer(Arc::new(buffer))))
+    #[inline]
+    fn new(buffer: Option<Buffer>, pending: Option<Pending>, extent: Option<Extent>, device: &Device) -> Storage {
+        let buffer = buffer.map(|buffer| OnceLock::from(Arc::new(buffer))).unwrap_or_default();
+        Storage { buffer, pending: Mutex::new(pending), extent, device: device.clone() }
     }
 
-    pub fn expression(expression: Expression) -> Self {
-        Storage(Mutex::new(State::expression(expression)))
+    pub fn of_buffer(buffer: Buffer, device: &Device) -> Storage {
+        Storage::new(Some(buffer), None, None, device)
     }
 
-    pub fn product(producer: impl Producer + 'static) -> Self {
-        Storage(Mutex::new(State::Product(Box::new(producer))))
+    #[inline]
+    pub fn of_expression(expression: Expression, device: &Device) -> Storage {
+        let extent = expression.extent;
+        Storage::new(None, Some(Pending::expression(expression)), Some(extent), device)
+    }
+
+    pub fn of_product(producer: impl Producer + 'static, device: &Device) -> Storage {
+        Storage::new(None, Some(Pending::Product(Box::new(producer))), None, device)
     }
 
     pub fn memory_kind(&self) -> MemoryKind {
-        match &*self.0.lock() {
-            State::Buffer(buffer) => buffer.kind(),
-            State::Expression { .. } | State::Product(_) => MemoryKind::Device,
+        self.buffer.get().map_or(MemoryKind::Device, |buffer| buffer.kind())
+    }
+
+    /// Returns the buffer, if the elements have been computed.
+    #[inline]
+    pub(super) fn computed(&self) -> Option<&Arc<Buffer>> {
+        self.buffer.get()
+    }
+
+    /// Returns the buffer. Computes the elements if that has not been done.
+    pub fn buffer(&self) -> Result<&Arc<Buffer>> {
+        loop {
+            if let Some(buffer) = self.buffer.get() {
+                return Ok(buffer);
+            }
+            let mut pending = self.pending.lock();
+            match &*pending {
+                Some(Pending::Expression { expression, .. }) => {
+                    let buffer = compute(&expression.clone(), &self.device)?;
+                    self.store(&mut pending, buffer);
+                }
+                _ => self.run_product(&mut pending)?,
+            }
         }
     }
 
-    /// Notes that a kernel has stored the elements of an expression.
+    /// Notes that the elements have been computed. `pending` is what the storage's lock guards.
+    pub(super) fn store(&self, pending: &mut Option<Pending>, buffer: impl Into<Arc<Buffer>>) {
+        *pending = None;
+        // Only who has the lock sets it, and only while something is pending.
+        _ = self.buffer.set(buffer.into());
+    }
+
+    /// Notes that a kernel has stored the elements of an expression beside others.
     pub(super) fn keep(&self, buffer: Buffer) {
-        let mut state = self.0.lock();
-        if let State::Expression { .. } = &*state {
-            *state = State::Buffer(Arc::new(buffer));
+        let pending = &mut *self.pending.lock();
+        if let Some(Pending::Expression { .. }) = pending {
+            self.store(pending, buffer);
         }
-    }
-}
-
-impl State {
-    pub(super) fn expression(expression: Expression) -> State {
-        State::Expression { expression: Arc::new(expression), computed: false }
     }
 
     /// Runs a product that has not run yet. What its kernel does not do becomes an expression.
-    pub(super) fn run_product(&mut self) -> Result<()> {
-        if let State::Product(producer) = self {
-            *self = State::produced(producer.produce(None)?)?;
+    pub(super) fn run_product(&self, pending: &mut Option<Pending>) -> Result<()> {
+        if let Some(Pending::Product(producer)) = pending {
+            let produced = producer.produce(None)?;
+            self.take(pending, produced)?;
         }
         Ok(())
     }
 
-    pub(super) fn produced(produced: Produced) -> Result<State> {
+    /// Takes over what a product's kernel has produced.
+    pub(super) fn take(&self, pending: &mut Option<Pending>, produced: Produced) -> Result<()> {
         let mut product = match produced {
-            Produced::Finished { result, .. } => return Ok(State::Buffer(Arc::new(result))),
+            Produced::Finished { result, .. } => {
+                self.store(pending, result);
+                return Ok(());
+            }
             Produced::Unfinished(product) => product,
         };
         if product.layout.is_all(product.elem_count()) {
             match Arc::try_unwrap(product.storage) {
-                Ok(storage) => return Ok(storage.0.into_inner()),
+                Ok(Storage { buffer, pending: theirs, .. }) => {
+                    *pending = theirs.into_inner();
+                    if let Some(buffer) = buffer.into_inner() {
+                        self.store(pending, buffer);
+                    }
+                    return Ok(());
+                }
                 Err(shared) => product.storage = shared,
             }
         }
-        Ok(State::expression(Expression::of(&product)?))
+        *pending = Some(Pending::expression(Expression::of(&product)?));
+        Ok(())
+    }
+}
+
+impl Pending {
+    fn expression(expression: Expression) -> Pending {
+        Pending::Expression { expression: Arc::new(expression), computed: false }
     }
 }

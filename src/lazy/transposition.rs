@@ -38,7 +38,7 @@ impl Transposition {
             && outer.iter().chain([&(rank - 1)]).all(|&axis| x_strides[axis] % per_word as isize == 0);
         let tile = Transpose::tile(bytes as u32, words, [rows, columns]);
         let kernel = Transpose { bytes: bytes as u32, outer: outer.len(), words, tile };
-        if !tensor.device.takes(&kernel) {
+        if !tensor.device().takes(&kernel) {
             return None;
         }
         let count: usize = outer.iter().map(|&axis| lengths[axis]).product();

@@ -1,7 +1,6 @@
 //! [`View`]: the elements of a storage, seen through a layout.
 
-use super::run::compute;
-use super::storage::{State, Storage};
+use super::storage::{Pending, Storage};
 use crate::backend::info::MemoryKind;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -17,7 +16,6 @@ pub(crate) struct View {
     pub(super) storage: Arc<Storage>,
     pub layout: Arc<Layout>,
     pub dtype: DType,
-    pub device: Device,
 }
 
 impl AsRef<View> for View {
@@ -28,24 +26,29 @@ impl AsRef<View> for View {
 
 impl View {
     /// Returns the view of all that `storage` will hold, in row-major order.
-    pub fn of_storage(storage: Storage, shape: Shape, dtype: DType, device: &Device) -> View {
-        View::of_all(storage, Arc::new(Layout::contiguous(shape)), dtype, device)
+    pub fn of_storage(storage: Storage, shape: Shape, dtype: DType) -> View {
+        View::of_all(storage, Arc::new(Layout::contiguous(shape)), dtype)
     }
 
     /// Returns the view of all that `storage` will hold, through a layout that is contiguous and has no offset.
-    pub(super) fn of_all(storage: Storage, layout: Arc<Layout>, dtype: DType, device: &Device) -> View {
-        View { storage: Arc::new(storage), layout, dtype, device: device.clone() }
+    #[inline]
+    pub(super) fn of_all(storage: Storage, layout: Arc<Layout>, dtype: DType) -> View {
+        View { storage: Arc::new(storage), layout, dtype }
     }
 
     /// Returns the view of the elements that a kernel writes to `buffer`, in row-major order.
     pub fn of_buffer(buffer: Buffer, shape: Shape, dtype: DType, device: &Device) -> View {
-        View::of_storage(Storage::buffer(buffer), shape, dtype, device)
+        View::of_storage(Storage::of_buffer(buffer, device), shape, dtype)
     }
 
     /// Returns the same elements in another layout.
     pub fn with_layout(&self, layout: impl Into<Arc<Layout>>) -> View {
         let layout = layout.into();
-        View { storage: self.storage.clone(), layout, dtype: self.dtype, device: self.device.clone() }
+        View { storage: self.storage.clone(), layout, dtype: self.dtype }
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.storage.device
     }
 
     pub fn shape(&self) -> &Shape {
@@ -70,41 +73,34 @@ impl View {
 
     /// Whether nobody else can see the elements, and no two of them overlap. Computes them if that has not been done.
     pub fn holds_elements_alone(&self) -> Result<bool> {
-        let buffer = self.buffer()?;
-        // The storage has one handle, `buffer` is the other.
-        Ok(!self.layout.may_overlap() && Arc::strong_count(&self.storage) == 1 && Arc::strong_count(&buffer) == 2)
+        let handles = [Arc::strong_count(self.buffer()?), Arc::strong_count(&self.storage)];
+        Ok(!self.layout.may_overlap() && handles == [1, 1])
     }
 
     /// Whether the elements belong to an expression that has not been computed.
     pub(super) fn is_pending(&self) -> bool {
-        matches!(&*self.storage.0.lock(), State::Expression { .. })
+        self.storage.computed().is_none() && matches!(&*self.storage.pending.lock(), Some(Pending::Expression { .. }))
     }
 
     /// Returns the buffer behind the tensor. Computes it if that has not been done.
-    pub fn buffer(&self) -> Result<Arc<Buffer>> {
-        let mut state = self.storage.0.lock();
-        loop {
-            match &*state {
-                State::Buffer(buffer) => return Ok(buffer.clone()),
-                State::Expression { expression, .. } => {
-                    let buffer = compute(&expression.clone(), &self.device)?;
-                    *state = State::Buffer(Arc::new(buffer));
-                }
-                State::Product(_) => state.run_product()?,
-            }
-        }
+    pub fn buffer(&self) -> Result<&Arc<Buffer>> {
+        self.storage.buffer()
     }
 
     /// Whether this is all of a product that has not run yet, in its order.
     pub(super) fn is_product(&self) -> bool {
-        let elements = match &*self.storage.0.lock() {
-            State::Product(producer) => producer.elements(),
+        if self.storage.computed().is_some() {
+            return false;
+        }
+        let elements = match &*self.storage.pending.lock() {
+            Some(Pending::Product(producer)) => producer.elements(),
             _ => return false,
         };
         self.layout.is_all(elements)
     }
 
     /// Whether both are the same view of the same elements.
+    #[inline]
     pub(super) fn is_same(&self, other: &View) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage) && is_same(&self.layout, &other.layout)
     }

@@ -361,7 +361,7 @@ impl<'a> AttentionCall<'a> {
         let shape = self.shape(self.heads, [self.queries * parts, config.width()]);
         let output = allocate(&shape, wide, device, OP)?;
         let buffers = operands.iter().map(|(tensor, _)| tensor.buffer()).collect::<Result<Vec<_>>>()?;
-        let bindings: Vec<_> = buffers.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let bindings: Vec<_> = buffers.into_iter().map(|buffer| &**buffer).chain([&output]).collect();
         let groups = blocks * parts;
         device.runtime().run(Launch { kernel: config, buffers: &bindings, parameters, groups })?;
         let output = Tensor::from_buffer(output, shape, wide, device);

@@ -376,7 +376,7 @@ impl Convolution {
         let groups = groups.ok_or_else(|| Error::SizeOverflow { op, shape: shape.clone(), limit: u32::MAX.into() })?;
         device.runtime().fold(groups, || kernel.name())?;
 
-        let inputs = [Some(x), Some(&weight), own_bias.as_ref()].into_iter().flatten().map(Tensor::buffer);
+        let inputs = [Some(x), Some(&weight), own_bias.as_ref()].into_iter().flatten().map(|x| x.buffer().cloned());
         let inputs = inputs.collect::<Result<SmallVec<_>>>()?;
         let apart = bias.filter(|_| !kernel.bias);
         let (shape, device) = (shape.clone(), device.clone());

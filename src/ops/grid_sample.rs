@@ -141,7 +141,7 @@ impl Tensor {
                 horizontal: axis(width)?,
             };
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-            let buffers = [&*self.buffer()?, &*grid.buffer()?, &output];
+            let buffers = [self.buffer()?, grid.buffer()?, &output];
             self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, self.dtype(), self.device()))

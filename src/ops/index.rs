@@ -223,7 +223,7 @@ impl Tensor {
             index: Strided { offset: indexes.layout().offset, strides: index },
             epilogue: None,
         };
-        let inputs = [self.buffer()?, indexes.buffer()?].into_iter().collect();
+        let inputs = [self.buffer()?.clone(), indexes.buffer()?.clone()].into_iter().collect();
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
         Tensor::from_launch(PendingLaunch { kernel, parameters, groups, inputs, shape, dtype, device, op })
     }

@@ -244,7 +244,7 @@ impl Product {
             return Ok(finished);
         }
         let y = allocate(&self.shape(), output, device, self.op)?;
-        problem.launch(device, config.clone(), &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], None)?;
+        problem.launch(device, config.clone(), &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
         if output == self.output && epilogue.is_none() {
             return Ok(Produced::Finished { result: y, kept: Default::default() });
         }
@@ -308,7 +308,7 @@ impl Product {
         let stored: Shape = [problem.batches(), m, config.row(n)].into();
         checked_elements(&stored, self.op)?;
         let y = allocate(&stored, self.output, device, self.op)?;
-        parts.launch(device, config.clone(), &[&*self.lhs.buffer()?, &*self.rhs.buffer()?, &y], None)?;
+        parts.launch(device, config.clone(), &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
         let y = Tensor::from_buffer(y, stored, self.output, device).narrow(-1, 0, n)?.reshape(self.shape())?;
         Ok(Some(Produced::unfinished(y)))
     }
@@ -329,7 +329,7 @@ impl Product {
         if kernel.row(n) != n || !epilogue.fits(&kernel, bindings, stores, device) {
             return Ok(None);
         }
-        let finished = epilogue.run(&[self.lhs.buffer()?, self.rhs.buffer()?], &[], (device, self.op), |buffers| {
+        let finished = epilogue.run([self.lhs.buffer()?, self.rhs.buffer()?], &[], (device, self.op), |buffers| {
             problem.launch(device, kernel, buffers, Some(parameters))
         });
         finished.map(Some)

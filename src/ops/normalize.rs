@@ -366,7 +366,7 @@ impl Producer for Normalized {
         let produced = self.launch(&copy, epilogue)?;
         produced.ok_or_else(|| {
             let feature = format!("`{}` of shape {}", self.what.name, copy.inputs[0].shape());
-            Error::Unsupported { feature, device: copy.inputs[0].device.to_string() }
+            Error::Unsupported { feature, device: copy.inputs[0].device().to_string() }
         })
     }
 }
@@ -376,7 +376,7 @@ impl Normalized {
     fn launch(&self, operand: &Operand, epilogue: Option<&Epilogue>) -> Result<Option<Produced>> {
         let Normalization { op, name, axes, eps, weight, bias, channels } = &self.what;
         let (x, dtype) = (&operand.inputs[0], self.x.view().dtype);
-        let (device, plain) = (&x.device, operand.is_plain());
+        let (device, plain) = (x.device(), operand.is_plain());
         let layouts: SmallVec<[&Layout; 4]> = operand.inputs.iter().map(|input| &*input.layout).collect();
         let view = RowView::new(&layouts, axes);
         if view.is_turned(device) && !(plain && x.layout.is_dense()) {
@@ -414,7 +414,7 @@ impl Normalized {
             held,
         };
         let others = prologue.iter().flat_map(|prologue| &prologue.buffers);
-        let mut inputs: Vec<Arc<Buffer>> = [x.buffer()?].into_iter().chain(others.cloned()).collect();
+        let mut inputs: SmallVec<[&Arc<Buffer>; 4]> = [x.buffer()?].into_iter().chain(others).collect();
         for vector in [weight, bias].into_iter().flatten() {
             inputs.push(vector.buffer()?);
         }
@@ -459,13 +459,13 @@ impl Normalized {
             fits.then_some((kernel, parameters, epilogue))
         });
         let produced = if let Some((kernel, parameters, epilogue)) = finished {
-            epilogue.run(&inputs, elements.as_slice(), (device, name), |buffers| {
+            epilogue.run(inputs, elements.as_slice(), (device, name), |buffers| {
                 device.runtime().run(Launch { kernel, buffers, parameters, groups })
             })?
         } else {
             let stored = load.output(dtype);
             let output = allocate(shape, stored, device, name)?;
-            let inputs = inputs.iter().map(|buffer| &**buffer);
+            let inputs = inputs.into_iter().map(|buffer| &**buffer);
             let buffers: Vec<&Buffer> = inputs.chain([&output]).chain(&elements).collect();
             device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
             if stored == dtype && epilogue.is_none() {

@@ -195,7 +195,7 @@ impl Tensor {
                 axes: axes().map(|(&length, &[before, _])| AxisParameters { before, length }).collect(),
                 fill,
             };
-            let buffers = [&*self.buffer()?, &output];
+            let buffers = [self.buffer()?, &output];
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
         }

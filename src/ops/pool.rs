@@ -373,7 +373,7 @@ impl Tensor {
         let (dtype, device, epilogue) = (self.dtype(), self.device().clone(), None);
         let kernel = Pool { op: pool, windows: kind, dtype, axes: windows.len(), epilogue };
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-        let inputs = [x.buffer()?].into_iter().collect();
+        let inputs = [x.buffer()?.clone()].into_iter().collect();
         Tensor::from_launch(PendingLaunch { kernel, parameters, groups, inputs, shape, dtype, device, op })
     }
 }

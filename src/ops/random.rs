@@ -331,7 +331,7 @@ impl Tensor {
                 offset: logits.layout().offset,
                 generator: next_random(self.device()),
             };
-            let (buffers, groups) = ([&*logits.buffer()?, &output], team.groups(draws));
+            let (buffers, groups) = ([logits.buffer()?, &output], team.groups(draws));
             self.device().runtime().run(Launch { kernel: Sample { team }, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, DType::U32, self.device()))

@@ -315,7 +315,7 @@ impl Tensor {
                 lines: (kept..).zip(lines).map(line).collect::<Result<_>>()?,
                 a: a.map(|a| Word::of(a, self.dtype().widened(), op)).transpose()?,
             };
-            let buffers = [&*self.buffer()?, &output];
+            let buffers = [self.buffer()?, &output];
             let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
             self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }

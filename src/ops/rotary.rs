@@ -160,7 +160,7 @@ impl Tensor {
             sin: strided(&sin_view, sin_outer),
         };
         let output = allocate(self.shape(), self.dtype(), self.device(), op)?;
-        let buffers = [&*self.buffer()?, &*cos.buffer()?, &*sin.buffer()?, &output];
+        let buffers = [self.buffer()?, cos.buffer()?, sin.buffer()?, &output];
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
         self.device().runtime().run(Launch { kernel: config, buffers: &buffers, parameters, groups })?;
         Ok(Tensor::from_buffer(output, self.shape().clone(), self.dtype(), self.device()))

@@ -66,7 +66,7 @@ impl RowView {
 
     /// Chooses the cut. `vectors_have_fours` tells whether weight and bias can be read by fours.
     pub fn cut(&self, x: &View, vectors_have_fours: bool) -> Cut {
-        let device = &x.device;
+        let device = x.device();
         if !self.are_long(device) {
             let turn = if device.tuning().loads.several { Turn::Singles } else { Turn::Single };
             let team = choose_team(device, self.rows, self.length);
@@ -90,14 +90,14 @@ impl RowView {
 
     /// Cuts long rows that have a workgroup each.
     fn cut_rows(&self, x: &View, quads: bool) -> Cut {
-        let most = x.device.tuning().rows.held;
+        let most = x.device().tuning().rows.held;
         let loads = if quads { self.length / 4 } else { self.length };
         // If a team is larger than needed, its members wait longer for one another: each member takes 64 bytes of
         // fours.
         let own = if quads && x.dtype.size_in_bytes() < 4 { 8 } else { 4 };
         let spread = (loads / own).next_power_of_two().clamp(WORKGROUP as usize, 256);
         let needed = loads.div_ceil(most).next_power_of_two();
-        let team = (spread.max(needed) as u32).min(largest_team(&x.device));
+        let team = (spread.max(needed) as u32).min(largest_team(x.device()));
         let held = loads.div_ceil(team as usize);
         let team = Team::Workgroup(team);
         match () {
@@ -109,7 +109,7 @@ impl RowView {
 
     /// Cuts long rows that lie side by side.
     fn cut_columns(&self, x: &View) -> Cut {
-        let (device, tuning) = (&x.device, &x.device.tuning().rows);
+        let (device, tuning) = (x.device(), &x.device().tuning().rows);
         let outer = self.axes.kept_strides.iter().rev().skip(1);
         let quads = fours(self.inner)
             && fours(x.layout.offset)

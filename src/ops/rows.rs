@@ -114,7 +114,7 @@ impl RowsPrologue {
             |(input, strides): (&View, &Dims<isize>)| Strided { offset: input.layout.offset, strides: strides.clone() };
         let parameters =
             prologue::Parameters { inputs: others().map(view).collect(), scalars: scalars.iter().copied().collect() };
-        let buffers = inputs[1..].iter().map(View::buffer).collect::<Result<_>>()?;
+        let buffers = inputs[1..].iter().map(|input| input.buffer().cloned()).collect::<Result<_>>()?;
         Ok(Some(RowsPrologue { kernel: Box::new(kernel), parameters, buffers }))
     }
 }
@@ -158,7 +158,7 @@ impl Rows {
         }
         let are_quads = row_axes.are_quads(tensor.layout().offset, length);
         Ok(Rows {
-            buffer: tensor.buffer()?,
+            buffer: tensor.buffer()?.clone(),
             prologue: None,
             ty,
             count,
@@ -204,19 +204,19 @@ impl Rows {
         let row_axes = RowAxes::of(&layouts, kept, axes);
         let ty = row_axes.ty(first.dtype);
         let are_quads = row_axes.are_quads(first.layout.offset, length);
-        let Some(prologue) = RowsPrologue::new(operand, &row_axes, are_quads && first.device.tuning().loads.several)?
+        let Some(prologue) = RowsPrologue::new(operand, &row_axes, are_quads && first.device().tuning().loads.several)?
         else {
             return Ok(None);
         };
         // A reduction also binds a number per row, and up to two buffers for its states.
         let bindings = inputs.len() + 3;
-        if bindings > first.device.info().limits.max_bindings as usize
-            || !first.device.takes(&kernel(ty, Some(prologue.kernel.clone())))
+        if bindings > first.device().info().limits.max_bindings as usize
+            || !first.device().takes(&kernel(ty, Some(prologue.kernel.clone())))
         {
             return Ok(None);
         }
         Ok(Some(Rows {
-            buffer: first.buffer()?,
+            buffer: first.buffer()?.clone(),
             prologue: Some(prologue),
             ty,
             count,

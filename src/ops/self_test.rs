@@ -97,7 +97,7 @@ impl Trial {
         };
         let shape = (m, config.row(n)).into();
         let y = allocate(&shape, config.output, device, OP)?;
-        problem.split(parts).launch(device, config.clone(), &[&*a.buffer()?, &*b.buffer()?, &y], None)?;
+        problem.split(parts).launch(device, config.clone(), &[a.buffer()?, b.buffer()?, &y], None)?;
         let y = Tensor::from_buffer(y, shape, config.output, device);
         fn numbers<T: Element>(y: &Tensor) -> Result<Vec<f64>> {
             Ok(y.to_vec::<T>()?.into_iter().map(T::to_f64).collect())

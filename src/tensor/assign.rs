@@ -69,6 +69,6 @@ impl Tensor {
     /// Writes elements to a part of a tensor that nobody else holds.
     pub(crate) fn write_part(&self, part: &Layout, src: &Tensor) -> Result<()> {
         let transfer = Transfer::new(src.layout(), part, self.view.dtype.size_in_bytes());
-        transfer.run(&*src.buffer()?, &*self.buffer()?, &self.view.device)
+        transfer.run(src.buffer()?, self.buffer()?, self.view.device())
     }
 }

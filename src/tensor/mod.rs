@@ -71,7 +71,7 @@ impl Tensor {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        let view = View::of_storage(Storage::product(producer), shape, dtype, device);
+        let view = View::of_storage(Storage::of_product(producer, device), shape, dtype);
         if !device.runtime().fuses() {
             view.buffer()?;
         }
@@ -97,7 +97,7 @@ impl Tensor {
     }
 
     /// The buffer behind the tensor, computed now if it has not been yet.
-    pub(crate) fn buffer(&self) -> Result<Arc<Buffer>> {
+    pub(crate) fn buffer(&self) -> Result<&Arc<Buffer>> {
         self.view.buffer()
     }
 
@@ -241,14 +241,14 @@ impl Tensor {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     pub fn device(&self) -> &Device {
-        &self.view.device
+        self.view.device()
     }
 
     pub(crate) fn check_same_device(&self, other: &Tensor, op: &'static str) -> Result<()> {
-        if self.view.device == other.view.device {
+        if self.view.device() == other.view.device() {
             return Ok(());
         }
-        Err(Error::DeviceMismatch { op, lhs: self.view.device.to_string(), rhs: other.view.device.to_string() })
+        Err(Error::DeviceMismatch { op, lhs: self.view.device().to_string(), rhs: other.view.device().to_string() })
     }
 
     pub(crate) fn check_same_dtype(&self, other: &Tensor, op: &'static str) -> Result<()> {

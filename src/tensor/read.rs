@@ -41,7 +41,7 @@ impl Tensor {
     pub async fn to_vec_async<T: Element>(&self) -> Result<Vec<T>> {
         self.check_element::<T>("to_vec_async")?;
         let Some((buffer, source)) = self.view.readable()? else { return Ok(Vec::new()) };
-        self.view.device.runtime().read_async(&buffer, &source, T::from_bytes).await
+        self.view.device().runtime().read_async(&buffer, &source, T::from_bytes).await
     }
 
     /// Returns the elements of a vector. Blocks until they are computed.
@@ -147,7 +147,7 @@ impl Tensor {
     /// # Errors
     /// Whatever went wrong in the computation; [`Error::OutOfMemory`] on the other device.
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
-        if self.view.device == *device {
+        if self.view.device() == device {
             return Ok(self.clone());
         }
         Tensor::from_raw_buffer(&self.to_bytes()?, self.view.dtype, self.shape(), device)
@@ -208,6 +208,6 @@ impl Tensor {
 
     fn read<R: Send + Default + 'static>(&self, convert: impl FnOnce(&[u8]) -> R + Send + 'static) -> Result<R> {
         let Some((buffer, source)) = self.view.readable()? else { return Ok(R::default()) };
-        self.view.device.runtime().read(&buffer, &source, convert)
+        self.view.device().runtime().read(&buffer, &source, convert)
     }
 }
