@@ -3,11 +3,13 @@
 //! "Online normalizer calculation for softmax", 2018; T. Dao et al., "FlashAttention: Fast and Memory-Efficient Exact
 //! Attention with IO-Awareness", 2022.
 
-use super::elements::{Elements, Strides};
+use super::elements::Strides;
+use super::epilogue::{self, Epilogue, Finishing, Outputs};
 use super::parameters::{Float, Form, Lengths, Signed, Size, View, parameters};
+use super::prologue::{self, Prologue, Reader};
 use super::{Family, slowness, volume};
 use crate::base::dtype::DType;
-use crate::shader::{Access, Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
+use crate::shader::{Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
 
 /// How the work is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,7 +31,7 @@ pub(crate) enum AttentionTile {
 
 /// Attention of the queries that share keys and values. The rows are the queries of all heads of a group, one head
 /// after the other. A query sees the keys from `query + backward` up to but not including `query + forward`. The output
-/// is contiguous and has the widened dtype.
+/// is `(batch.., queries, heads, columns)` in row-major order, and has the widened dtype.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Attention {
     pub dtype: DType,
@@ -41,10 +43,14 @@ pub(crate) struct Attention {
     /// The dtype of the mask, if there is one. A float mask is added to the scores. In an integer mask, 0 hides a key.
     pub mask: Option<DType>,
     pub softcap: bool,
+    /// The expressions of the queries, the keys, the values and the mask.
+    pub prologues: [Option<Box<Prologue>>; 4],
     pub tile: AttentionTile,
     /// True if the keys are split into parts. Each part writes a row of its own with one more column: the logarithm of
     /// the sum that the row was divided by.
     pub parts: bool,
+    /// The expression of the results.
+    pub epilogue: Option<Box<Epilogue>>,
 }
 
 parameters! {
@@ -55,6 +61,8 @@ parameters! {
     queries: Size,
     /// The length of the keys' axis.
     keys: Size,
+    /// The number of heads of the keys, the last batch axis.
+    kv_heads: Size,
     /// The number of query heads that share keys and values.
     group: Size,
     forward: Signed,
@@ -74,6 +82,11 @@ parameters! {
     v: View = View(config.batch_rank + 2),
     /// Along the batch axes, the group and the matrix.
     mask: Option<View> = config.mask.map(|_| View(config.batch_rank + 3)),
+    q_prologue: Option<Prologue> => config.prologues[0].as_deref(),
+    k_prologue: Option<Prologue> => config.prologues[1].as_deref(),
+    v_prologue: Option<Prologue> => config.prologues[2].as_deref(),
+    mask_prologue: Option<Prologue> => config.prologues[3].as_deref(),
+    epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
 impl Attention {
@@ -88,7 +101,7 @@ impl Attention {
     }
 
     /// The length of a row of the output.
-    pub fn width(&self) -> usize {
+    pub fn row_length(&self) -> usize {
         self.columns as usize + usize::from(self.parts)
     }
 }
@@ -126,6 +139,8 @@ fn lowest(k: &KernelBuilder, ty: Type) -> Value<'_> {
 struct AttentionBlock<'k> {
     kernel: &'k KernelBuilder,
     config: Attention,
+    kv_heads: Value<'k>,
+    group: Value<'k>,
     seq_q: Value<'k>,
     seq_kv: Value<'k>,
     forward: Value<'k>,
@@ -138,7 +153,7 @@ struct AttentionBlock<'k> {
     k: Operand<'k>,
     v: Operand<'k>,
     mask: Option<Operand<'k>>,
-    y: Array<'k>,
+    y: Outputs<'k>,
     batch: Value<'k>,
     first_row: Value<'k>,
     part: Value<'k>,
@@ -151,7 +166,7 @@ struct AttentionBlock<'k> {
 
 /// An operand with a matrix per batch: where the matrix of this workgroup's batch begins, and the strides.
 struct Operand<'k> {
-    elements: Elements<'k>,
+    elements: Reader<'k>,
     first: Value<'k>,
     strides: Strides<'k>,
 }
@@ -168,15 +183,16 @@ impl<'k> Operand<'k> {
     }
 
     /// Loads the same element of four rows.
-    fn load_four(&self, k: &'k KernelBuilder, rows: [Value<'k>; 4], column: Value<'k>) -> Value<'k> {
-        self.elements.gather(k, &rows.map(|row| row + column * self.strides.stride(1)))
+    fn load_four(&self, rows: [Value<'k>; 4], column: Value<'k>) -> Value<'k> {
+        self.elements.gather(&rows.map(|row| row + column * self.strides.stride(1)))
     }
 }
 
 impl<'k> AttentionBlock<'k> {
     fn new(kernel: &'k KernelBuilder, config: &Attention) -> Self {
         let parameters = config.declare(kernel);
-        let Declared { queries: seq_q, keys: seq_kv, group, forward, backward, scale, softcap, span, .. } = parameters;
+        let Declared { queries: seq_q, keys: seq_kv, kv_heads, group, forward, backward, .. } = parameters;
+        let Declared { scale, softcap, span, epilogue, .. } = parameters;
         let grid = parameters.lengths;
         let rows = group * seq_q;
         let parts = span.map_or(kernel.u32(1), |span| (seq_kv + span - 1) / span);
@@ -188,19 +204,24 @@ impl<'k> AttentionBlock<'k> {
         let batches = grid.size(kernel);
         let coordinates = grid.coordinates(batch.min(batches - 1));
 
-        let operand = |name, dtype, strides: Strides<'k>| Operand {
-            elements: Elements::input(kernel, name, dtype),
+        let prologues = [parameters.q_prologue, parameters.k_prologue, parameters.v_prologue, parameters.mask_prologue];
+        let mut prologues = config.prologues.iter().zip(prologues).map(|(config, at)| config.as_deref().zip(at));
+        let mut operand = |name, dtype, strides: Strides<'k>| Operand {
+            elements: Reader::new(kernel, name, dtype, prologues.next().flatten()),
             first: strides.at(&coordinates),
             strides,
         };
         let [q, k, v] = [("q", parameters.q), ("k", parameters.k), ("v", parameters.v)]
             .map(|(name, strides)| operand(name, config.dtype, strides));
         let mask = config.mask.zip(parameters.mask).map(|(dtype, strides)| operand("mask", dtype, strides));
-        let y = kernel.buffer("y", config.number(), Access::Write);
+        let epilogue = config.epilogue.as_deref().zip(epilogue);
+        let y = Outputs::new(kernel, config.stored(), config.width(), epilogue, None);
         let keys = [seq_kv; 2];
         let mut problem = AttentionBlock {
             kernel,
             config: config.clone(),
+            kv_heads,
+            group,
             seq_q,
             seq_kv,
             forward,
@@ -291,10 +312,12 @@ impl<'k> AttentionBlock<'k> {
         }
     }
 
-    /// Stores one column of a row: its sum divided by the total of the weights. If the row sees no key, stores 0.
-    fn store(&self, row: Value<'k>, column: Value<'k>, sum: Value<'k>, total: Value<'k>) {
-        let quotient = total.eq(0.0).select(sum.literal(0.0), sum / total);
-        self.store_at(row, column, quotient);
+    /// Stores a column of a row, or four columns from there on: sums divided by the total of the weights. If the row
+    /// sees no key, stores 0.
+    fn store(&self, row: Value<'k>, column: Value<'k>, sums: Value<'k>, total: Value<'k>) {
+        let of_each = |x: Value<'k>| if self.config.width() == 1 { x } else { x.splat(self.config.width()) };
+        let unseen = of_each(total.eq(0.0));
+        self.store_at(row, column, unseen.select(sums.literal(0.0), sums / of_each(total)));
     }
 
     /// Stores the weight of a part's row against the rows of the other parts, as a logarithm.
@@ -304,8 +327,11 @@ impl<'k> AttentionBlock<'k> {
     }
 
     fn store_at(&self, row: Value<'k>, column: Value<'k>, value: Value<'k>) {
-        let place = (self.batch * self.rows + row) * self.parts + self.part;
-        self.y.store(place * self.config.width() as u32 + column, value);
+        let (batch, kv_head) = (self.batch / self.kv_heads, self.batch % self.kv_heads);
+        let (head, query) = (row / self.seq_q, row % self.seq_q);
+        let head = kv_head * self.group + head;
+        let place = ((batch * self.seq_q + query) * (self.kv_heads * self.group) + head) * self.parts + self.part;
+        self.y.store(self.kernel, place * self.config.row_length() as u32 + column, value);
     }
 }
 
@@ -341,6 +367,24 @@ impl<'k> Softmax<'k> {
     }
 }
 
+impl Finishing for Attention {
+    fn width(&self) -> u32 {
+        if self.columns.is_multiple_of(4) && !self.parts { 4 } else { 1 }
+    }
+
+    fn stored(&self) -> DType {
+        self.dtype.widened()
+    }
+
+    fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self {
+        Attention { epilogue: Some(epilogue), ..self.clone() }
+    }
+
+    fn finished(parameters: &Parameters, epilogue: epilogue::Parameters) -> Parameters {
+        Parameters { epilogue: Some(epilogue), ..parameters.clone() }
+    }
+}
+
 impl Family for Attention {
     fn products(&self, Parameters { queries, keys, group, lengths, .. }: &Parameters) -> u64 {
         let each = (self.features + self.columns) as usize;
@@ -352,8 +396,13 @@ impl Family for Attention {
         let softcap = if self.softcap { ", softcap" } else { "" };
         let parts = if self.parts { ", parts" } else { "" };
         let (features, columns) = (self.features, self.columns);
-        format!("attention({}, {features} x {columns}, {:?}{mask}{softcap}{parts})", self.dtype, self.tile)
-            .to_lowercase()
+        let operands = ["q", "k", "v", "mask"].into_iter().zip(&self.prologues);
+        let computed = operands.filter_map(|(name, x)| Some(format!(", {name} = {}", x.as_ref()?.expr.describe())));
+        let computed: String = computed.collect();
+        let Attention { dtype, tile, .. } = self;
+        let name = format!("attention({dtype}, {features} x {columns}, {tile:?}{mask}{softcap}{parts}{computed})");
+        let name = name.to_lowercase();
+        self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
     fn workgroup(&self) -> u32 {
@@ -385,11 +434,20 @@ impl Family for Attention {
             columns: 64,
             mask: None,
             softcap: false,
+            prologues: Default::default(),
             tile,
             parts: tile == AttentionTile::Workgroup { across: 64 },
+            epilogue: None,
         };
         let doubles = Attention { dtype: DType::F64, ..sample(AttentionTile::Workgroup { across: 16 }) };
-        registers.into_iter().chain(tiles).map(sample).chain([doubles]).collect()
+        let mut samples: Vec<_> = registers.into_iter().chain(tiles).map(sample).chain([doubles]).collect();
+        samples.extend([0, 2].map(|i| Attention {
+            mask: Some(DType::F32),
+            prologues: [prologue::sample(), None, None, prologue::sample()],
+            ..samples[i].clone()
+        }));
+        samples.extend([0, 2].map(|i| samples[i].with_epilogue(epilogue::sample())));
+        samples
     }
 }
 
@@ -473,7 +531,11 @@ fn by_registers<'k>(p: &AttentionBlock<'k>, broadcast: bool) {
     for Row { place, softmax, sums, .. } in &rows {
         k.when(place.lt(p.rows) & p.batch.lt(p.batches), || {
             let total = softmax.total.get();
-            k.for_range(0, columns, |column| p.store(*place, column, sums.load(column), total));
+            let width = p.config.width();
+            k.for_step(0, columns, width, |column| {
+                let sums: Vec<_> = (0..width).map(|i| sums.load(column + i)).collect();
+                p.store(*place, column, if width == 1 { sums[0] } else { k.vector(&sums) }, total);
+            });
             if p.config.parts {
                 p.store_weight(*place, softmax.largest.get(), total);
             }
@@ -585,7 +647,7 @@ fn by_workgroup<'k>(p: &AttentionBlock<'k>, across: u32) {
             let seen = (key.splat(4) - first_seen).lt(count_seen) & key.lt(end).splat(4);
             let key = key.min(p.seq_kv - 1);
             let mask =
-                mask.map(|(mask, rows)| mask.elements.gather(k, &rows.map(|row| row + key * mask.strides.stride(1))));
+                mask.map(|(mask, rows)| mask.elements.gather(&rows.map(|row| row + key * mask.strides.stride(1))));
             p.score(sum.get(), seen, mask)
         };
         let scores: Vec<_> = (0..).zip(scores).map(score).collect();
@@ -601,7 +663,7 @@ fn by_workgroup<'k>(p: &AttentionBlock<'k>, across: u32) {
                 let column = |c| (place % tiles.quads * 4 + c).min(config.columns - 1);
                 store_shared(k, tiles.values * tiles.quads, place, || {
                     let v = [0, 1, 2, 3].map(|c| row + column(c) * p.v.strides.stride(1));
-                    slice.store(place, key.lt(end).select(p.v.elements.gather(k, &v), zeros));
+                    slice.store(place, key.lt(end).select(p.v.elements.gather(&v), zeros));
                 });
             }
             k.barrier();
@@ -624,9 +686,17 @@ fn by_workgroup<'k>(p: &AttentionBlock<'k>, across: u32) {
     for r in 0..4 {
         let row = p.first_row + y * 4 + r;
         k.when(row.lt(p.rows) & p.batch.lt(p.batches), || {
-            for (c, sum) in (0..).zip(&sums) {
-                let column = (x + c / 4 * across) * 4 + c % 4;
-                k.when(column.lt(config.columns), || p.store(row, column, sum.get().lane(r), total.lane(r)));
+            for (n, quad) in (0..).zip(sums.chunks(4)) {
+                let column = (x + n * across) * 4;
+                let quad: Vec<_> = quad.iter().map(|sum| sum.get().lane(r)).collect();
+                if config.width() == 4 {
+                    k.when(column.lt(config.columns), || p.store(row, column, k.vector(&quad), total.lane(r)));
+                    continue;
+                }
+                for (c, &sum) in (0..).zip(&quad) {
+                    let column = column + c;
+                    k.when(column.lt(config.columns), || p.store(row, column, sum, total.lane(r)));
+                }
             }
             if config.parts {
                 k.when(x.eq(0), || p.store_weight(row, largest.lane(r), total.lane(r)));
@@ -655,9 +725,9 @@ fn products<'k>(
         // Neighbouring lanes read neighbouring features, of four rows.
         let load = |operand: &Operand<'k>, feature: Value<'k>, rows: [Value<'k>; 4]| {
             if features.is_multiple_of(depth) {
-                return operand.load_four(k, rows, feature);
+                return operand.load_four(rows, feature);
             }
-            let elements = operand.load_four(k, rows, feature.min(features - 1));
+            let elements = operand.load_four(rows, feature.min(features - 1));
             feature.lt(features).select(elements, k.number(p.config.number(), 0))
         };
         for (place, &rows) in share(k, depth * down).zip(q_rows) {

@@ -6,10 +6,9 @@
 //! - Depth: the input channels, and for each the taps. A tap is an element of the window.
 
 use super::elements::{Elements, Strides, take_apart};
-use super::elementwise::InputLayout;
-use super::epilogue::{self, Epilogue, EpilogueInput, Finishing, Outputs};
-use super::expr::{BinaryOp, Expr, UnaryOp};
+use super::epilogue::{self, Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Form, Size, View, parameters, times};
+use super::prologue::{self, Prologue, Reader};
 use super::tiles::{ConvTile, Sums, add_by_workgroup, loaded_column};
 use super::window::{DeclaredWindow, WindowForm, WindowParameters};
 use super::{Family, slowness, volume};
@@ -34,6 +33,8 @@ pub(crate) struct Conv {
     /// True if the kernel skips taps that meet only padding at all places of a block. This pays if most taps do. For
     /// tiles in registers that do not slide.
     pub clipped: bool,
+    /// The expression of the elements of `x`.
+    pub prologue: Option<Box<Prologue>>,
     /// The expression of the results. Elements of less than 32 bits cannot be stored.
     pub epilogue: Option<Box<Epilogue>>,
 }
@@ -55,6 +56,7 @@ parameters! {
     x: View = View(2 + config.axes),
     weight_offset: Size,
     bias_offset: Option<Size> = config.bias.then_some(Size),
+    prologue: Option<Prologue> => config.prologue.as_deref(),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
@@ -129,7 +131,7 @@ struct ConvBlock<'k> {
     columns: Value<'k>,
     channels: Value<'k>,
     axes: Vec<Axis<'k>>,
-    x: Elements<'k>,
+    x: Reader<'k>,
     x_at: Strides<'k>,
     weight: Elements<'k>,
     /// The index of the group's first weight, and the strides of the weight's rows and channels.
@@ -165,9 +167,10 @@ fn product<'k>(k: &'k KernelBuilder, values: impl Iterator<Item = Value<'k>>) ->
 
 impl<'k> ConvBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Conv) -> Self {
-        let Declared { images, groups, rows, channels, windows, steps, x: x_at, weight_offset, bias_offset, epilogue } =
-            config.declare(k);
-        let x = Elements::input(k, "x", config.dtype);
+        let parameters = config.declare(k);
+        let Declared { images, groups, rows, channels, windows, steps, weight_offset, bias_offset, .. } = parameters;
+        let Declared { x: x_at, prologue, epilogue, .. } = parameters;
+        let x = Reader::new(k, "x", config.dtype, config.prologue.as_deref().zip(prologue));
         let weight = Elements::input(k, "weight", config.dtype);
         let bias = bias_offset.map(|offset| (Elements::input(k, "bias", config.dtype.summed()), offset));
         let number = Type { scalar: config.dtype.compute_scalar(), lanes: 1 };
@@ -272,8 +275,8 @@ impl<'k> ConvBlock<'k> {
     }
 
     /// Loads an element of a buffer, or returns 0 if the element is not inside.
-    fn load(&self, elements: Elements<'k>, (index, inside): Source<'k>) -> Value<'k> {
-        inside.select(elements.load(inside.select(index, 0)), 0)
+    fn load(&self, load: impl Fn(Value<'k>) -> Value<'k>, (index, inside): Source<'k>) -> Value<'k> {
+        inside.select(load(inside.select(index, 0)), 0)
     }
 
     fn store(&self, row: Value<'k>, column: Value<'k>, sum: Value<'k>) {
@@ -362,7 +365,9 @@ fn phase_axis<'k>(
 }
 
 impl Finishing for Conv {
-    const WIDTH: u32 = 1;
+    fn width(&self) -> u32 {
+        1
+    }
 
     fn stored(&self) -> DType {
         self.dtype.widened()
@@ -391,8 +396,9 @@ impl Family for Conv {
         let name = if self.transposed { "conv_transpose" } else { "conv" };
         let slides = if self.slides { ", slides" } else { "" };
         let clipped = if self.clipped { ", clipped" } else { "" };
-        let Conv { axes, dtype, tile, bias, .. } = self;
-        let name = format!("{name}{axes}d({dtype}, {tile:?}, bias: {bias}{slides}{clipped})").to_lowercase();
+        let Conv { axes, tile, bias, .. } = self;
+        let x = prologue::describe(&self.prologue, self.dtype);
+        let name = format!("{name}{axes}d({x}, {tile:?}, bias: {bias}{slides}{clipped})").to_lowercase();
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
@@ -424,23 +430,17 @@ impl Family for Conv {
         let mut samples = Vec::new();
         for tile in tiles {
             let (dtype, bias) = (DType::F32, true);
-            let (transposed, slides, clipped, epilogue) = (false, false, false, None);
-            let conv = Conv { dtype, axes: 2, transposed, bias, tile, slides, clipped, epilogue };
+            let (transposed, slides, clipped) = (false, false, false);
+            let (prologue, epilogue) = (None, None);
+            let conv = Conv { dtype, axes: 2, transposed, bias, tile, slides, clipped, prologue, epilogue };
             samples.extend([Conv { transposed: true, ..conv.clone() }, conv]);
         }
         samples.extend(samples.last().map(|last| Conv { slides: true, ..last.clone() }));
         samples.extend([false, true].map(|transposed| Conv { transposed, clipped: true, ..samples[3].clone() }));
         let tile = ConvTile::Registers { rows: 8, columns: 1 };
         samples.extend([DType::I64, DType::F64].map(|dtype| Conv { dtype, tile, ..samples[0].clone() }));
-        // silu(y + residual)
-        let mut expr = Expr::default();
-        let (residual, y) = (expr.input(0, DType::F32), expr.input(1, DType::F32));
-        let sum = expr.binary(BinaryOp::Add, y, residual);
-        expr.unary(UnaryOp::Silu, sum);
-        let input = EpilogueInput { dtype: DType::F32, layout: InputLayout::Strided, by_row: true };
-        let (inputs, kept) = ([input].into_iter().collect(), [y].into_iter().collect());
-        let epilogue = Epilogue { expr, inputs, rank: 1, scalars: Default::default(), kept };
-        samples.extend([1, 3].map(|i| Conv { epilogue: Some(epilogue.clone().into()), ..samples[i].clone() }));
+        samples.extend([1, 3].map(|i| samples[i].with_epilogue(epilogue::sample())));
+        samples.extend([1, 3, 5].map(|i| Conv { prologue: prologue::sample(), ..samples[i].clone() }));
         samples
     }
 }
@@ -521,7 +521,7 @@ fn by_workgroup<'k>(p: &ConvBlock<'k>, sums: &Sums<'k>) {
         let (offset, inside) = p.weight_offset(i);
         rows.map(|row| {
             let inside = inside & i.lt(depth) & (p.block_row + row).lt(p.rows);
-            p.load(p.weight, (p.weight_row(row) + offset, inside))
+            p.load(|index| p.weight.load(index), (p.weight_row(row) + offset, inside))
         })
     };
     let b = |first: Value<'k>| {
@@ -536,7 +536,7 @@ fn by_workgroup<'k>(p: &ConvBlock<'k>, sums: &Sums<'k>) {
                 let i = column.starts[axis] + j * along.dilation;
                 (index + i * p.x_stride(axis), inside & i.lt(along.input) & j.lt(along.taps))
             });
-            p.load(p.x, source)
+            p.load(|index| p.x.load(index), source)
         })
     };
     add_by_workgroup(k, p.number, sums, depth, a, b);

@@ -6,7 +6,7 @@ use super::elements::{Grid, Quads};
 use super::elementwise::{Evaluation, Input, InputLayout, outputs};
 use super::parameters::{Each, Lengths, Number, View, parameters};
 use crate::base::dtype::DType;
-use crate::kernels::expr::{Expr, TermId};
+use crate::kernels::expr::{BinaryOp, Expr, TermId, UnaryOp};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
 use smallvec::SmallVec;
 
@@ -46,6 +46,17 @@ impl EpilogueInput {
     fn view(self, rank: usize) -> View {
         self.layout.view(1 + if self.by_row { rank } else { 0 })
     }
+}
+
+/// Returns an epilogue for samples of kernels: `silu(y + residual)` of `f32`. `y` is kept.
+pub(super) fn sample() -> Box<Epilogue> {
+    let mut expr = Expr::default();
+    let (residual, y) = (expr.input(0, DType::F32), expr.input(1, DType::F32));
+    let sum = expr.binary(BinaryOp::Add, y, residual);
+    expr.unary(UnaryOp::Silu, sum);
+    let input = EpilogueInput { dtype: DType::F32, layout: InputLayout::Strided, by_row: true };
+    let (inputs, kept) = ([input].into_iter().collect(), [y].into_iter().collect());
+    Epilogue { expr, inputs, rank: 1, scalars: SmallVec::new(), kept }.into()
 }
 
 /// An epilogue in a kernel.
@@ -109,7 +120,7 @@ impl<'k> Tail<'k> {
 /// A family whose kernels store their results in row-major order, and apply an epilogue before.
 pub(crate) trait Finishing: Family + Clone {
     /// How many neighbours are stored together: 1 or 4.
-    const WIDTH: u32;
+    fn width(&self) -> u32;
 
     /// The dtype of the results without an epilogue.
     fn stored(&self) -> DType;

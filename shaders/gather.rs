@@ -6,6 +6,7 @@ use super::elementwise::InputLayout;
 use super::epilogue::{self, Epilogue, EpilogueInput, Finishing, Outputs};
 use super::expr::{BinaryOp, Expr};
 use super::parameters::{Form, Lengths, Size, Stride, View, parameters};
+use super::prologue::{self, Prologue, Reader};
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Value};
 
@@ -21,7 +22,8 @@ pub(crate) struct Gather {
     pub dtype: DType,
     pub index: DType,
     pub rank: usize,
-    /// The expression of the results. 64-bit elements are only moved.
+    pub prologue: Option<Box<Prologue>>,
+    /// The expression of the elements of `x`, and that of the results. 64-bit elements are only moved.
     pub epilogue: Option<Box<Epilogue>>,
 }
 
@@ -40,6 +42,7 @@ parameters! {
     /// `x` without the indexed axis.
     x: View = View(config.rank),
     index: View = View(config.rank),
+    prologue: Option<Prologue> => config.prologue.as_deref(),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
@@ -62,7 +65,9 @@ fn words(k: &KernelBuilder, bits: u64) -> Value<'_> {
 }
 
 impl Finishing for Gather {
-    const WIDTH: u32 = 4;
+    fn width(&self) -> u32 {
+        4
+    }
 
     fn stored(&self) -> DType {
         self.dtype
@@ -83,7 +88,8 @@ impl Finishing for Gather {
 
 impl Family for Gather {
     fn name(&self) -> String {
-        let name = format!("gather({}, {}, {} axes)", self.dtype, self.index, self.rank);
+        let x = prologue::describe(&self.prologue, self.dtype);
+        let name = format!("gather({x}, {}, {} axes)", self.index, self.rank);
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
@@ -92,8 +98,11 @@ impl Family for Gather {
     }
 
     fn write(&self, k: &KernelBuilder) {
-        let Declared { count, length, stride, lengths, x: x_at, index: index_at, epilogue } = self.declare(k);
-        let x = Elements::moved(k, "x", self.dtype);
+        let Declared { count, length, stride, lengths, x: x_at, index: index_at, prologue, epilogue } = self.declare(k);
+        let x = match self.prologue.as_deref().zip(prologue) {
+            Some(prologue) => Reader::new(k, "x", self.dtype, Some(prologue)),
+            None => Reader::moved(k, "x", self.dtype),
+        };
         let index = Elements::indexes(k, "index", self.index);
         let epilogue = self.epilogue.as_deref().zip(epilogue);
         let finished = epilogue.map(|epilogue| Outputs::new(k, self.dtype, 4, Some(epilogue), None).up_to(count));
@@ -119,7 +128,8 @@ impl Family for Gather {
     }
 
     fn samples() -> Vec<Self> {
-        let plain = DType::ALL.map(|dtype| Gather { dtype, index: DType::U32, rank: 2, epilogue: None });
+        let plain =
+            DType::ALL.map(|dtype| Gather { dtype, index: DType::U32, rank: 2, prologue: None, epilogue: None });
         let finished = plain.iter().filter(|sample| sample.computes() && sample.dtype != DType::Bool).map(|sample| {
             let mut expr = Expr::default();
             let (other, x) = (expr.input(0, sample.dtype), expr.input(1, sample.dtype));
@@ -128,6 +138,8 @@ impl Family for Gather {
             let (inputs, scalars, kept) = ([input].into_iter().collect(), Default::default(), Default::default());
             sample.with_epilogue(Epilogue { expr, inputs, rank: 1, scalars, kept }.into())
         });
-        plain.iter().cloned().chain(finished).collect()
+        let read = plain.iter().filter(|sample| sample.dtype == DType::F32);
+        let read = read.map(|sample| Gather { prologue: prologue::sample(), ..sample.clone() });
+        plain.iter().cloned().chain(finished).chain(read).collect()
     }
 }

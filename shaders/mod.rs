@@ -166,8 +166,8 @@ mod tests {
         assert_eq!(words.products(&product([1, 3, 5, 7])), 420);
         let tile = tiles::ConvTile::Registers { rows: 1, columns: 1 };
         let dtype = DType::F32;
-        let (transposed, bias, slides, clipped, epilogue) = (false, false, false, false, None);
-        let conv = Conv { dtype, axes: 2, transposed, bias, tile, slides, clipped, epilogue };
+        let (transposed, bias, slides, clipped, prologue, epilogue) = (false, false, false, false, None, None);
+        let conv = Conv { dtype, axes: 2, transposed, bias, tile, slides, clipped, prologue, epilogue };
         let window =
             |output, input, kernel| WindowParameters { output, input, kernel, stride: 1, dilation: 1, before: 0 };
         let parameters = conv::Parameters {
@@ -180,6 +180,7 @@ mod tests {
             x: view(4),
             weight_offset: 0,
             bias_offset: None,
+            prologue: None,
             epilogue: None,
         };
         assert_eq!(conv.products(&parameters), 42 * 11 * 3 * 17 * 5);
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn words_stand_in_the_order_of_the_declaration() {
-        let config = gather::Gather { dtype: DType::F32, index: DType::U32, rank: 1, epilogue: None };
+        let config = gather::Gather { dtype: DType::F32, index: DType::U32, rank: 1, prologue: None, epilogue: None };
         let parameters = gather::Parameters {
             count: 1,
             length: 2,
@@ -197,6 +198,7 @@ mod tests {
             lengths: [4].into_iter().collect(),
             x: Strided { offset: 5, strides: [-6].into_iter().collect() },
             index: Strided { offset: 7, strides: [8].into_iter().collect() },
+            prologue: None,
             epilogue: None,
         };
         let mut words = Words::new();

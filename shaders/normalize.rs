@@ -162,7 +162,7 @@ impl Family for Normalize {
             self.declare(k);
         let (dtype, along, across) = (self.dtype(), self.load.along(), self.load.across());
         let x = Source::input(k, "x", self.rows.dtype, along * across);
-        let head = self.prologue.as_ref().zip(prologue).map(|(config, at)| Head::new(k, config, at));
+        let head = self.prologue.as_ref().zip(prologue).map(|(config, at)| Head::new(k, "p", config, at));
         let width = if self.per_channel { 1 } else { along };
         let weight = weight.map(|at| (Source::input(k, "weight", dtype, width), at));
         let bias = bias.map(|at| (Source::input(k, "bias", dtype, width), at));

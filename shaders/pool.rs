@@ -144,7 +144,9 @@ impl Pool {
 }
 
 impl Finishing for Pool {
-    const WIDTH: u32 = 4;
+    fn width(&self) -> u32 {
+        4
+    }
 
     fn stored(&self) -> DType {
         self.dtype

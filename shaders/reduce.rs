@@ -7,7 +7,7 @@ use super::epilogue::{Epilogue, EpilogueInput, Outputs};
 use super::expr::{BinaryOp, Expr, UnaryOp};
 use super::fold::{FoldOp, State, States};
 use super::parameters::{Form, Size, parameters};
-use super::prologue::{Head, Prologue};
+use super::prologue::{self, Head, Prologue};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{Team, Turn, WORKGROUP};
 use crate::base::dtype::DType;
@@ -82,7 +82,7 @@ impl Reduce {
 impl Family for Reduce {
     fn name(&self) -> String {
         let Reduce { op, stage, team, turn, .. } = self;
-        let elements = self.prologue.as_ref().map_or(self.rows.dtype.to_string(), |x| x.expr.describe());
+        let elements = prologue::describe(&self.prologue, self.rows.dtype);
         let fold = format!("{op:?}({elements}, {stage:?}, {team:?}, {turn:?})").to_lowercase();
         self.epilogue.as_ref().map_or_else(|| fold.clone(), |y| format!("{fold}, {}", y.expr.describe()))
     }
@@ -109,18 +109,16 @@ impl Family for Reduce {
         let fold = self.op.fold(k, scalar);
         let types = self.op.state(self.dtype());
         let states: Box<dyn Fn(Value<'k>) -> Vec<State<'k>> + '_> = if let Some(rows) = rows {
-            let axes = self.prologue.is_some().then(|| (rows.kept.coordinates(row), rows.along.clone()));
+            let place = self.prologue.is_some().then(|| (rows.kept.coordinates(row), rows.along.clone()));
             let loads: Box<dyn Fn(Value<'k>) -> Value<'k>> = match self.turn {
                 Turn::Quads => Box::new(Rows::quads(k, rows, self.rows.dtype, row)),
                 Turn::Single | Turn::Singles => Box::new(Rows::input(k, rows, self.rows.dtype).row(row)),
             };
-            let head = self.prologue.as_ref().zip(prologue).map(|(config, at)| Head::new(k, config, at));
-            let head = head.zip(axes);
+            let head = self.prologue.as_ref().zip(prologue).map(|(config, at)| Head::new(k, "p", config, at));
+            let head = head.zip(place);
             let width = self.turn.width();
             let elements = move |j: Value<'k>| match &head {
-                Some((head, (kept, along))) => {
-                    head.apply(k, loads(j), |lane| [&kept[..], &along.coordinates(j * width + lane)].concat())
-                }
+                Some((head, place)) => head.apply_in_row(k, loads(j), place, j),
                 None => loads(j),
             };
             let centre = self.op.is_centred().then(|| k.buffer("centre", scalar, Access::Read).load(row));

@@ -7,6 +7,7 @@
 use super::Family;
 use super::fold::{FoldOp, State, States};
 use super::parameters::{Form, Size, parameters};
+use super::prologue::{self, Head, Prologue};
 use super::rows::{Rows, RowsType};
 use super::workgroup::{StateVar, Team, WORKGROUP};
 use crate::base::dtype::DType;
@@ -32,6 +33,8 @@ pub(crate) enum Scanned {
 pub(crate) struct Scan {
     pub op: FoldOp,
     pub rows: RowsType,
+    /// The expression of the elements, if the kernel scans rows of elements.
+    pub prologue: Option<Box<Prologue>>,
     pub scanned: Scanned,
     pub team: Team,
 }
@@ -54,6 +57,7 @@ parameters! {
     inner: Option<Size> = config.has_rows().then_some(Size),
     /// The rows of elements; states lie in order.
     rows: Option<RowsType> = config.has_rows().then_some(config.rows),
+    prologue: Option<Prologue> => config.prologue.as_deref(),
 }
 
 impl Scan {
@@ -65,7 +69,8 @@ impl Scan {
 
 impl Family for Scan {
     fn name(&self) -> String {
-        format!("scan_{:?}({}, {:?}, {:?})", self.op, self.rows.dtype, self.scanned, self.team).to_lowercase()
+        let elements = prologue::describe(&self.prologue, self.rows.dtype);
+        format!("scan_{:?}({elements}, {:?}, {:?})", self.op, self.scanned, self.team).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -73,7 +78,7 @@ impl Family for Scan {
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {
-        let Declared { chunks, per_row, span, length, share, inner, rows } = self.declare(k);
+        let Declared { chunks, per_row, span, length, share, inner, rows, prologue } = self.declare(k);
         let member = self.team.join(k);
         // As in reductions, surplus chunks of a folded dispatch repeat the last one.
         let chunk = member.row.min(chunks - 1);
@@ -86,8 +91,9 @@ impl Family for Scan {
         let end = (start + share).min(chunk_end);
 
         let ty = |dtype: DType| Type { scalar: dtype.compute_scalar(), lanes: 1 };
-        let fold = self.op.fold(k, ty(self.rows.dtype));
-        let types = self.op.state(self.rows.dtype);
+        let dtype = self.prologue.as_ref().map_or(self.rows.dtype, |prologue| prologue.expr.dtype());
+        let fold = self.op.fold(k, ty(dtype));
+        let types = self.op.state(dtype);
         let scratch = member.scratch(types.iter().map(|&dtype| ty(dtype)));
         // Scans a chunk from the state `before` it on. `output` gets the state before each element or state, and the
         // state after it.
@@ -108,10 +114,17 @@ impl Family for Scan {
             k.for_range(start, end, |j| output(j, &running, (fold.combine)(&running.get(), &state(j))));
         };
         if let (Some(inner), Some(rows)) = (inner, rows) {
-            let element = Rows::input(k, rows, self.rows.dtype).row(row);
+            let place = self.prologue.is_some().then(|| (rows.kept.coordinates(row), rows.along.clone()));
+            let load = Rows::input(k, rows, self.rows.dtype).row(row);
+            let head = self.prologue.as_ref().zip(prologue).map(|(config, at)| Head::new(k, "p", config, at));
+            let head = head.zip(place);
+            let element = |j| match &head {
+                Some((head, place)) => head.apply_in_row(k, load(j), place, j),
+                None => load(j),
+            };
             let before = (self.scanned == Scanned::Chunks)
                 .then(|| States::declare(k, "before", &types, Access::Read).load(chunk));
-            let y = k.buffer("y", ty(self.op.output(self.rows.dtype)), Access::Write);
+            let y = k.buffer("y", ty(self.op.output(dtype)), Access::Write);
             scan(before, &|j| (fold.map)(element(j), j), &|j, running, next| {
                 running.set(&next);
                 let index = (row / inner * length + j) * inner + row % inner;
@@ -137,9 +150,17 @@ impl Family for Scan {
             ] {
                 let rank = usize::from(scanned != Scanned::States);
                 let rows = RowsType { dtype: DType::F32, kept_rank: rank, row_rank: rank };
-                samples.push(Scan { op, rows, scanned, team });
+                samples.push(Scan { op, rows, prologue: None, scanned, team });
             }
         }
+        // Over one axis of the kept ones and one of the rows.
+        let prologue = prologue::sample().map(|prologue| Prologue { rank: 2, ..*prologue }.into());
+        let rows = RowsType { dtype: DType::F16, kept_rank: 1, row_rank: 1 };
+        samples.extend([samples[0].clone(), samples[1].clone()].map(|sample| Scan {
+            rows,
+            prologue: prologue.clone(),
+            ..sample
+        }));
         samples
     }
 }

@@ -2,8 +2,8 @@
 
 use half::f16;
 use marquetry::{
-    ConvConfig, DType, Device, DeviceKind, Error, Gemm, GemmStridedBatched, MatrixBatch, MemoryKind, PoolConfig,
-    Precision, Profile, Result, Tensor, TimedCommand,
+    AttentionConfig, ConvConfig, DType, Device, DeviceKind, Error, Gemm, GemmStridedBatched, MatrixBatch, MemoryKind,
+    PoolConfig, Precision, Profile, Result, Tensor, TimedCommand,
 };
 use std::time::Instant;
 
@@ -31,6 +31,7 @@ on_each_device! {
     norms_are_fused_both_ways
     convolutions_are_finished_by_their_kernels
     pools_and_lookups_are_finished_by_their_kernels
+    operands_are_computed_as_they_are_loaded
     explanations_tell_what_is_written
     products_that_wait_for_each_other
     fusion_can_be_switched_off
@@ -312,6 +313,68 @@ fn pools_and_lookups_are_finished_by_their_kernels(device: &Device) -> Result<()
     let chosen = [4, 0, 2];
     let expected: Vec<f32> = (0..21).map(|i| (chosen[i / 7] * 7 + i % 7) as f32 * 0.5 + (i % 7 + 1) as f32).collect();
     assert_eq!(launches_of(device, &expected, || (table.index_select(&ids, 0)? * 0.5)?.add(&row))?, 1);
+    Ok(())
+}
+
+fn operands_are_computed_as_they_are_loaded(device: &Device) -> Result<()> {
+    let numbers = |shape: &[usize], scale: f64| -> Result<Tensor> {
+        let elements = shape.iter().product::<usize>();
+        let x = Tensor::arange(0f32, elements as f32, device)?.rem(17.0)?.affine(scale, -8.0 * scale)?;
+        let x = x.reshape(shape)?.contiguous()?;
+        x.realize()?;
+        Ok(x)
+    };
+    let check = |launches: u64, work: &dyn Fn(&dyn Fn(Tensor) -> Result<Tensor>) -> Result<Tensor>| -> Result<()> {
+        let expected = work(&|x| x.realize().map(|()| x))?.to_vec::<f32>()?;
+        assert_eq!(launches_of(device, &expected, || work(&Ok))?, launches);
+        Ok(())
+    };
+    // A table of halves is not widened as a whole.
+    let table = numbers(&[9, 8], 0.5)?.to_dtype(DType::F16)?;
+    let ids = Tensor::new([4u32, 0, 2], device)?;
+    table.realize()?;
+    let lookup = |step: &dyn Fn(Tensor) -> Result<Tensor>| step(table.to_dtype(DType::F32)?)?.index_select(&ids, 0);
+    check(1, &lookup)?;
+    let (_, told) = device.explain(|| lookup(&Ok)?.realize())?;
+    assert_eq!(told.kernels[0].bytes_read, 2 * 9 * 8 + 4 * 3, "{told}");
+    let [x, y] = [0.1, 0.2].map(|scale| numbers(&[2, 3, 8, 8], scale));
+    let (x, y) = (x?, y?);
+    check(1, &|step| step(x.add(&y)?)?.cumsum(-1))?;
+    check(1, &|step| step(step(x.add(&y)?)?.transpose(0, 2)?)?.cumsum(0))?;
+    let weight = numbers(&[4, 3, 3, 3], 0.05)?;
+    let convolution = ConvConfig::default().padding(1);
+    check(1, &|step| step(x.add(&y)?)?.conv2d(&weight, None, &convolution))?;
+    // Nine times an expression of six operations is more than a kernel of its own.
+    let six = |step: &dyn Fn(Tensor) -> Result<Tensor>| {
+        let long = x.add(&y)?.mul(&y)?.tanh()?.sub(&x)?.abs()?.sqrt()?;
+        step(long)?.conv2d(&weight, None, &convolution)
+    };
+    check(2, &six)?;
+    // A column for each channel has strides of its own.
+    let channels = numbers(&[3, 1, 1], 0.3)?;
+    check(2, &|step| step(x.add(&channels)?)?.conv2d(&weight, None, &convolution))?;
+
+    let heads = numbers(&[1, 5, 4, 8], 0.05)?;
+    let tokens = numbers(&[1, 5, 32], 0.1)?;
+    let (projection, hidden) = (numbers(&[32, 32], 0.02)?, Tensor::new([[0u8, 0, 0, 1, 1]], device)?);
+    let config = |step: &dyn Fn(Tensor) -> Result<Tensor>| -> Result<AttentionConfig> {
+        let mask = Tensor::zeros((1, 4, 5, 5), DType::F32, device)?;
+        Ok(AttentionConfig::default().mask(step(mask.masked_fill(&hidden.to_dtype(DType::Bool)?, f64::NEG_INFINITY)?)?))
+    };
+    let attend = |step: &dyn Fn(Tensor) -> Result<Tensor>| {
+        let [q, k] = [2.0, 0.5].map(|scale| step(heads.mul(scale)?.transpose(1, 2)?));
+        let v = step(heads.transpose(1, 2)?.neg()?)?;
+        step(q?.scaled_dot_product_attention(&k?, &v, &config(step)?)?)
+    };
+    check(1, &attend)?;
+    // The tokens come before the heads in memory, so that the heads are joined without a copy.
+    check(2, &|step| step(attend(step)?.transpose(1, 2)?.flatten(2, 3)?.matmul(&projection)?)?.add(&tokens))?;
+    // Halves are rounded by the kernel itself.
+    let halves = heads.to_dtype(DType::F16)?.transpose(1, 2)?;
+    halves.realize()?;
+    let attended = || halves.scaled_dot_product_attention(&halves, &halves, &AttentionConfig::default());
+    let (_, launches) = count_launches(device, || attended()?.realize())?;
+    assert_eq!(launches, 1);
     Ok(())
 }
 

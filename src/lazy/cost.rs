@@ -9,6 +9,11 @@ use crate::base::layout::Layout;
 /// while it loads the element (an H200 takes 14 operations of `f32` per byte).
 const MAX_REPEATED: usize = 16;
 
+/// The most operations for each element of an operand, over all loads of it. If the operand is stored and loaded
+/// instead, it moves two times its bytes, in which an H200 computes 112 operations for each element of `f32`. But
+/// kernels that load elements often are rarely limited by memory.
+const MAX_AT_LOADS: usize = 32;
+
 /// Returns the bytes that lie behind a view.
 pub(super) fn bytes(layout: &Layout, dtype: DType) -> u64 {
     let repeated = |(&length, &stride): (&usize, &isize)| if stride == 0 { 1 } else { length as u64 };
@@ -29,4 +34,9 @@ pub(super) fn moves_less(bytes_read: u64, expression: &Expression, beside: bool)
 /// several may need the same element.
 pub(super) fn may_repeat(extent: Extent, elements: usize, results: usize) -> bool {
     results <= elements || usize::from(extent.operations) <= MAX_REPEATED
+}
+
+/// Whether a kernel that loads each element about `reads` times may compute these operations at each load.
+pub(super) fn may_compute_at_loads(operations: u8, reads: usize) -> bool {
+    usize::from(operations).saturating_mul(reads) <= MAX_AT_LOADS
 }

@@ -1,5 +1,6 @@
 //! [`Operand`]: what a kernel reads through its prologue, an expression over buffers.
 
+use super::cost;
 use super::expression::Expression;
 use super::fusion::{Fused, Kept};
 use super::view::View;
@@ -78,6 +79,21 @@ impl Deferred {
 
     pub fn view(&self) -> &View {
         &self.source.operands[0]
+    }
+}
+
+impl View {
+    /// Whether the elements are a pending expression, and a kernel that loads each about `reads` times may compute it
+    /// at each load.
+    pub fn pays_at_loads(&self, reads: usize) -> bool {
+        let Some(extent) = self.storage.extent.filter(|_| self.storage.computed().is_none()) else { return false };
+        let pays = cost::may_compute_at_loads(extent.operations, reads);
+        if !pays {
+            let reason =
+                || format!("an operand of shape {}: each element would be computed {reads} times", self.shape());
+            self.device().runtime().note_unfused(reason);
+        }
+        pays
     }
 }
 

@@ -42,7 +42,7 @@ where
 
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let PendingLaunch { kernel, parameters, groups, inputs, shape, dtype, device, op } = self;
-        let fours = F::WIDTH == 4;
+        let fours = kernel.width() == 4;
         if let Some(epilogue) = epilogue
             && kernel.computes()
             && let Some((config, at)) = epilogue.plan(1, fours)

@@ -1,5 +1,6 @@
 //! Attention.
 
+use super::loaded::Loaded;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse_all};
@@ -7,13 +8,13 @@ use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::base::word::Word;
 use crate::device::Device;
-use crate::engine::launch::Launch;
 use crate::kernels::attention::{Attention, AttentionTile, MAX_COLUMNS, Parameters};
 use crate::kernels::expr::Domain;
 use crate::kernels::parameters::Strided;
-use crate::lazy::allocate;
+use crate::lazy::PendingLaunch;
 use crate::tensor::Tensor;
 use crate::tuning;
+use smallvec::SmallVec;
 
 const OP: &str = "scaled_dot_product_attention";
 
@@ -128,15 +129,21 @@ impl Tensor {
         if checked_elements(&problem.output_shape(columns), OP)? == 0 || problem.keys == 0 {
             return Tensor::zeros(problem.output_shape(columns), self.dtype(), self.device());
         }
+        // In memory, the tokens come before the heads.
+        let turned = |output: Tensor| output.to_dtype(self.dtype())?.transpose(-3, -2);
         if columns <= MAX_COLUMNS {
-            return problem.attend()?.to_dtype(self.dtype());
+            return turned(problem.attend()?);
+        }
+        // Several kernels read them.
+        for tensor in [Some(self), Some(key), config.mask.as_ref()].into_iter().flatten() {
+            tensor.realize()?;
         }
         // A kernel holds at most `MAX_COLUMNS` columns: the values are cut into parts.
         let parts = (0..columns).step_by(MAX_COLUMNS).map(|first| {
             let value = value.narrow(-1, first, MAX_COLUMNS.min(columns - first))?;
             AttentionCall::new(self, key, &value, config)?.attend()
         });
-        Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, -1)?.to_dtype(self.dtype())
+        turned(Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, -1)?)
     }
 
     /// Returns the mask `(heads, queries, keys)` of attention with linear biases, in `f32`. It is `-slope * |i - j|`
@@ -291,20 +298,41 @@ impl<'a> AttentionCall<'a> {
         self.shape(self.heads, [self.queries, columns])
     }
 
-    /// Returns the result in the widened dtype. No size is 0.
+    /// Returns the result, `(batch.., queries, heads, columns)`, in the widened dtype. No size is 0.
     fn attend(&self) -> Result<Tensor> {
-        let query_shape = self.output_shape(self.features);
+        let query_shape = self.shape(self.heads, [self.queries, self.features]);
         let key_shape = self.shape(self.kv_heads, [self.keys, self.features]);
         let value_shape = self.shape(self.kv_heads, [self.keys, self.columns]);
         let mask_shape = self.shape(self.heads, [self.queries, self.keys]);
         let mut operands = vec![(self.query, query_shape), (self.key, key_shape), (self.value, value_shape)];
         operands.extend(self.config.mask.as_ref().map(|mask| (mask, mask_shape)));
-        let views: Vec<Layout> =
-            operands.iter().map(|(tensor, shape)| tensor.layout().broadcast_to(shape, OP)).collect::<Result<_>>()?;
         // The key heads are the last batch axis. The query heads that share a key head are an axis of their own.
         let rank = self.batch.rank();
         let group = self.heads / self.kv_heads;
         let batch: Dims = self.batch.iter().copied().chain([self.kv_heads]).collect();
+
+        let tile = self.choose_tile();
+        let rows = group * self.queries;
+        let (block_rows, block_keys) = tile.block();
+        let blocks = batch.iter().product::<usize>() * rows.div_ceil(block_rows);
+        let span = self.choose_span(tile, blocks);
+        let parts = self.keys.div_ceil(span);
+        let config = Attention {
+            dtype: self.query.dtype(),
+            batch_rank: batch.len(),
+            features: self.features as u32,
+            columns: self.columns as u32,
+            mask: self.config.mask.as_ref().map(Tensor::dtype),
+            softcap: self.config.softcap.is_some(),
+            prologues: Default::default(),
+            tile,
+            parts: parts > 1,
+            epilogue: None,
+        };
+        let (mut config, loaded) =
+            self.load(config, &operands, [span.div_ceil(block_keys), rows.div_ceil(block_rows)])?;
+        let views = loaded.iter().zip(&operands).map(|(x, (_, shape))| x.view.layout.broadcast_to(shape, OP));
+        let views: Vec<Layout> = views.collect::<Result<_>>()?;
         let batch_strides = |view: &Layout| -> Dims<isize> {
             let heads_together = if view.shape[rank] == self.kv_heads { 1 } else { group as isize };
             let head = view.strides[rank].wrapping_mul(heads_together);
@@ -312,23 +340,7 @@ impl<'a> AttentionCall<'a> {
         };
         let batch_views: Vec<_> = views.iter().map(batch_strides).collect();
         let (lengths, strides) = collapse_all(&batch, &batch_views.iter().map(|view| &view[..]).collect::<Vec<_>>());
-
-        let tile = self.choose_tile();
-        let batches: usize = lengths.iter().product();
-        let rows = group * self.queries;
-        let blocks = batches * rows.div_ceil(tile.block().0);
-        let span = self.choose_span(tile, blocks);
-        let parts = self.keys.div_ceil(span);
-        let config = Attention {
-            dtype: self.query.dtype(),
-            batch_rank: lengths.len(),
-            features: self.features as u32,
-            columns: self.columns as u32,
-            mask: self.config.mask.as_ref().map(Tensor::dtype),
-            softcap: self.config.softcap.is_some(),
-            tile,
-            parts: parts > 1,
-        };
+        config.batch_rank = lengths.len();
         let device = self.query.device();
         if !device.takes(&config) {
             return self.attend_in_order(&operands);
@@ -343,9 +355,12 @@ impl<'a> AttentionCall<'a> {
             Strided { offset: view.offset, strides }
         });
         let mut next = || operands_at.next().unwrap_or_default();
+        let mut prologues = loaded.iter().map(|x| x.parameters.clone());
+        let mut next_prologue = || prologues.next().flatten();
         let parameters = Parameters {
             queries: self.queries,
             keys: self.keys,
+            kv_heads: self.kv_heads,
             group,
             forward,
             backward,
@@ -357,15 +372,50 @@ impl<'a> AttentionCall<'a> {
             k: next(),
             v: next(),
             mask: operands_at.next(),
+            q_prologue: next_prologue(),
+            k_prologue: next_prologue(),
+            v_prologue: next_prologue(),
+            mask_prologue: next_prologue(),
+            epilogue: None,
         };
-        let shape = self.shape(self.heads, [self.queries * parts, config.width()]);
-        let output = allocate(&shape, wide, device, OP)?;
-        let buffers = operands.iter().map(|(tensor, _)| tensor.buffer()).collect::<Result<Vec<_>>>()?;
-        let bindings: Vec<_> = buffers.into_iter().map(|buffer| &**buffer).chain([&output]).collect();
-        let groups = blocks * parts;
-        device.runtime().run(Launch { kernel: config, buffers: &bindings, parameters, groups })?;
-        let output = Tensor::from_buffer(output, shape, wide, device);
-        if parts == 1 { Ok(output) } else { self.join(&output, parts) }
+        let shape: Shape = self.batch.iter().copied().chain([self.queries, self.heads]).collect();
+        let of_rows = |more: &[usize]| -> Shape { shape.iter().chain(more).copied().collect() };
+        let (device, groups) = (device.clone(), blocks * parts);
+        let inputs: SmallVec<_> = loaded.into_iter().flat_map(|x| x.buffers).collect();
+        let length = config.row_length();
+        let shape = if parts == 1 { of_rows(&[length]) } else { of_rows(&[parts, length]) };
+        let launch = PendingLaunch { kernel: config, parameters, groups, inputs, shape, dtype: wide, device, op: OP };
+        let output = Tensor::from_launch(launch)?;
+        if parts == 1 { Ok(output) } else { self.join(&output) }
+    }
+
+    /// Prepares the operands: each is loaded through its expression, if that pays. A kernel loads each query `reads[0]`
+    /// times, and each key and value `reads[1]` times.
+    fn load(
+        &self,
+        mut config: Attention,
+        operands: &[(&Tensor, Shape)],
+        reads: [usize; 2],
+    ) -> Result<(Attention, Vec<Loaded>)> {
+        let mut loaded: Vec<Loaded> = Vec::new();
+        for (i, (tensor, shape)) in operands.iter().enumerate() {
+            let reads = match i {
+                0 => reads[0],
+                1 | 2 => reads[1],
+                _ => shape.elem_count().unwrap_or(usize::MAX).div_ceil(tensor.elem_count()),
+            };
+            // The other operands and the result have buffers too.
+            let known: usize = loaded.iter().map(|x| x.buffers.len()).sum();
+            let bindings = known + operands.len() - i;
+            let x = Loaded::new(tensor, reads, bindings, |prologue| {
+                let mut config = config.clone();
+                config.prologues[i] = prologue;
+                config
+            })?;
+            config.prologues[i] = x.prologue.clone();
+            loaded.push(x);
+        }
+        Ok((config, loaded))
     }
 
     /// Computes the result from operands in row-major order, if the batch axes do not merge and are too many for the
@@ -418,12 +468,9 @@ impl<'a> AttentionCall<'a> {
         self.keys.div_ceil(parts).next_multiple_of(block)
     }
 
-    /// Joins the results of parts of the keys, `(batch.., heads, queries * parts, columns + 1)`. Each row holds the
+    /// Joins the results of parts of the keys, `(batch.., queries, heads, parts, columns + 1)`. Each row holds the
     /// result of a part and the logarithm of its divisor.
-    fn join(&self, output: &Tensor, parts: usize) -> Result<Tensor> {
-        let rows: Shape =
-            self.shape(self.heads, [self.queries, parts]).iter().copied().chain([self.columns + 1]).collect();
-        let output = output.reshape(rows)?;
+    fn join(&self, output: &Tensor) -> Result<Tensor> {
         let weights = output.narrow(-1, self.columns, 1)?.softmax(-2)?;
         weights.t()?.matmul(&output.narrow(-1, 0, self.columns)?)?.squeeze(-2)
     }

@@ -1,5 +1,6 @@
 //! Convolutions and transposed convolutions.
 
+use super::loaded::Loaded;
 use super::window::{PerAxis, Window, batched};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
@@ -349,25 +350,32 @@ impl Convolution {
         let last = sizes.windows[axes - 1];
         let few_rows = matches!(tile, ConvTile::Registers { rows: 1, columns: 2.. });
         let slides = few_rows && !self.transposed && last.stride == last.dilation && last.kernel > 1 && !clipped;
-        let (transposed, epilogue) = (self.transposed, None);
-        let mut kernel = Conv { dtype, axes, transposed, bias: bias.is_some(), tile, slides, clipped, epilogue };
+        let (transposed, prologue, epilogue) = (self.transposed, None, None);
+        let bias_inside = bias.is_some();
+        let mut kernel = Conv { dtype, axes, transposed, bias: bias_inside, tile, slides, clipped, prologue, epilogue };
         if !device.takes(&kernel) {
             kernel.bias = false;
         }
+        // Each block of rows loads each element for all taps.
+        let taps: usize = sizes.windows.iter().map(|window| window.kernel).product();
+        let reads = taps.saturating_mul(rows.div_ceil(tile.block().0 as usize));
+        let x = Loaded::new(x, reads, 3, |prologue| Conv { prologue, ..kernel.clone() })?;
+        kernel.prologue = x.prologue;
 
         let weight = weight.contiguous()?;
         let own_bias = bias.filter(|_| kernel.bias).map(Tensor::contiguous).transpose()?;
         let step = |window: &Window| window.stride / gcd(window.stride as i128, window.dilation as i128) as usize;
         let parameters = Parameters {
-            images: x.dims()[0],
+            images: x.view.shape()[0],
             groups: sizes.groups,
             rows,
             channels: sizes.input_channels,
             windows: sizes.windows.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
             steps: sizes.windows.iter().filter(|_| transposed).map(step).collect(),
-            x: x.layout().into(),
+            x: (&*x.view.layout).into(),
             weight_offset: weight.layout().offset,
             bias_offset: own_bias.as_ref().map(|bias| bias.layout().offset),
+            prologue: x.parameters,
             epilogue: None,
         };
         let (block_rows, block_columns) = tile.block();
@@ -376,8 +384,8 @@ impl Convolution {
         let groups = groups.ok_or_else(|| Error::SizeOverflow { op, shape: shape.clone(), limit: u32::MAX.into() })?;
         device.runtime().fold(groups, || kernel.name())?;
 
-        let inputs = [Some(x), Some(&weight), own_bias.as_ref()].into_iter().flatten().map(|x| x.buffer().cloned());
-        let inputs = inputs.collect::<Result<SmallVec<_>>>()?;
+        let others = [Some(&weight), own_bias.as_ref()].into_iter().flatten().map(|x| x.buffer().cloned());
+        let inputs = x.buffers.into_iter().map(Ok).chain(others).collect::<Result<SmallVec<_>>>()?;
         let apart = bias.filter(|_| !kernel.bias);
         let (shape, device) = (shape.clone(), device.clone());
         let pending = PendingLaunch { kernel, parameters, groups, inputs, shape, dtype: summed, device, op };

@@ -1,5 +1,6 @@
 //! Elements selected by an index tensor.
 
+use super::loaded::Loaded;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse};
@@ -201,29 +202,42 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op, message });
         }
-        let mut stay = self.layout().strides.clone();
-        stay[axis] = 0;
-        let (lengths, [x, index]) = collapse(indexes.shape(), [&stay, indexes.strides()]);
-        let (dtype, epilogue) = (self.dtype(), None);
-        let kernel = Gather { dtype, index: indexes.dtype(), rank: lengths.len(), epilogue };
-        if !self.device().takes(&kernel) {
-            // In row-major order, the axes before the indexed axis merge into one, and so do those after it.
-            return self.contiguous()?.pick(&indexes.contiguous()?, axis, op);
-        }
-        let (shape, device) = (indexes.shape().clone(), self.device().clone());
+        let (shape, dtype, device) = (indexes.shape().clone(), self.dtype(), self.device().clone());
         if elements == 0 {
             return Tensor::zeros(shape, dtype, &device);
         }
+        let along = |x: &Layout| {
+            let mut stay = x.strides.clone();
+            stay[axis] = 0;
+            collapse(indexes.shape(), [&stay, indexes.strides()])
+        };
+        let kernel = |x: &Layout, prologue| {
+            let rank = along(x).0.len();
+            Gather { dtype, index: indexes.dtype(), rank, prologue, epilogue: None }
+        };
+        // 64-bit elements are only moved.
+        let x = match dtype.parts() {
+            1 => Loaded::new(self, 1, 2, |prologue| kernel(self.layout(), prologue))?,
+            _ => Loaded::computed(self)?,
+        };
+        let Loaded { view, prologue, parameters, buffers } = x;
+        let kernel = kernel(&view.layout, prologue);
+        if !device.takes(&kernel) {
+            // In row-major order, the axes before the indexed axis merge into one, and so do those after it.
+            return self.contiguous()?.pick(&indexes.contiguous()?, axis, op);
+        }
+        let (lengths, [x, index]) = along(&view.layout);
         let parameters = Parameters {
             count: elements,
             length: self.dims()[axis].min(indexes_within(indexes.dtype())),
-            stride: self.strides()[axis],
+            stride: view.strides()[axis],
             lengths,
-            x: Strided { offset: self.layout().offset, strides: x },
+            x: Strided { offset: view.layout.offset, strides: x },
             index: Strided { offset: indexes.layout().offset, strides: index },
+            prologue: parameters,
             epilogue: None,
         };
-        let inputs = [self.buffer()?.clone(), indexes.buffer()?.clone()].into_iter().collect();
+        let inputs = buffers.into_iter().chain([indexes.buffer()?.clone()]).collect();
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
         Tensor::from_launch(PendingLaunch { kernel, parameters, groups, inputs, shape, dtype, device, op })
     }

@@ -13,6 +13,7 @@ mod grid_sample;
 mod index;
 mod join;
 mod linear;
+mod loaded;
 mod matmul;
 mod matrix_units;
 mod normalize;

@@ -175,7 +175,8 @@ impl Producer for Folded {
         // A kernel's parameters do not depend on who works on the rows.
         let (stage, team, turn) = (Stage::Whole, Team::Invocation, Turn::Single);
         let kernel = |rows, prologue| Reduce { op: fold, rows, prologue, epilogue: None, stage, team, turn };
-        let rows = Rows::deferred(&self.x, &self.rows.kept, &self.rows.axes, &kernel, op)?;
+        let rows =
+            Rows::deferred(&self.x, &self.rows.kept, &self.rows.axes, device.tuning().loads.several, &kernel, op)?;
         let chunk = chunk_length(device, &rows);
         let last = if chunk == rows.length {
             let inputs = rows.inputs().map(Arc::clone).chain(self.centre.clone()).collect();

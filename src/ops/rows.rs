@@ -170,17 +170,18 @@ impl Rows {
     }
 
     /// Returns the rows of a tensor whose elements may still be an expression. If the kernel cannot compute it, the
-    /// tensor is computed first.
+    /// tensor is computed first. If `fours`, the kernel reads rows of quads four elements at a time.
     pub fn deferred<K: Form>(
         tensor: &Deferred,
         kept: &[usize],
         axes: &[usize],
+        fours: bool,
         kernel: &impl Fn(RowsType, Option<Box<Prologue>>) -> K,
         op: &'static str,
     ) -> Result<Rows> {
         let operand = tensor.operand(false)?;
         if !operand.is_plain()
-            && let Some(rows) = Rows::fused(&operand, kept, axes, kernel, op)?
+            && let Some(rows) = Rows::fused(&operand, kept, axes, fours, kernel, op)?
         {
             return Ok(rows);
         }
@@ -193,6 +194,7 @@ impl Rows {
         operand: &Operand,
         kept: &[usize],
         axes: &[usize],
+        fours: bool,
         kernel: &impl Fn(RowsType, Option<Box<Prologue>>) -> K,
         op: &'static str,
     ) -> Result<Option<Rows>> {
@@ -204,10 +206,7 @@ impl Rows {
         let row_axes = RowAxes::of(&layouts, kept, axes);
         let ty = row_axes.ty(first.dtype);
         let are_quads = row_axes.are_quads(first.layout.offset, length);
-        let Some(prologue) = RowsPrologue::new(operand, &row_axes, are_quads && first.device().tuning().loads.several)?
-        else {
-            return Ok(None);
-        };
+        let Some(prologue) = RowsPrologue::new(operand, &row_axes, are_quads && fours)? else { return Ok(None) };
         // A reduction also binds a number per row, and up to two buffers for its states.
         let bindings = inputs.len() + 3;
         if bindings > first.device().info().limits.max_bindings as usize

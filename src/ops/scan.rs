@@ -4,15 +4,14 @@ use super::choose_team;
 use super::reduce::{fold_chunks, state_buffers};
 use super::rows::Rows;
 use crate::base::error::Result;
-use crate::base::shape::Axis;
-use crate::base::shape::checked_elements;
+use crate::base::shape::{Axis, Dims, checked_elements};
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::fold::FoldOp;
 use crate::kernels::rows::RowsType;
 use crate::kernels::scan::{Parameters, Scan, Scanned};
 use crate::kernels::workgroup::{Team, WORKGROUP};
-use crate::lazy::allocate;
+use crate::lazy::{Deferred, allocate};
 use crate::tensor::Tensor;
 
 /// Rows longer than this are cut into chunks of this length.
@@ -27,14 +26,18 @@ impl Tensor {
         if checked_elements(self.shape(), op)? > 0 {
             // A kernel's parameters do not depend on who works on the rows.
             let (scanned, team) = (Scanned::Rows, Team::Invocation);
-            let rows = Rows::along(self, axis, &|rows| Scan { op: fold, rows, scanned, team }, op)?;
+            let kept: Dims = (0..self.rank()).filter(|&other| other != axis).collect();
+            let kernel = |rows, prologue| Scan { op: fold, rows, prologue, scanned, team };
+            let rows = Rows::deferred(&Deferred::new(self)?, &kept, &[axis], false, &kernel, op)?;
             let inner = self.dims()[axis + 1..].iter().product();
             let team = choose_team(device, rows.count * rows.length.div_ceil(CHUNK), rows.length.min(CHUNK));
             let whole = rows.length <= CHUNK;
             let (scanned, chunk) = if whole { (Scanned::Rows, rows.length) } else { (Scanned::Chunks, CHUNK) };
             let before = if whole { Vec::new() } else { self.states_before_chunks(fold, &rows, op)? };
-            let bindings: Vec<&Buffer> = [&*rows.buffer].into_iter().chain(&before).chain([&output]).collect();
-            let kernel = Scan { op: fold, rows: rows.ty, scanned, team };
+            let inputs = rows.inputs().map(|buffer| &**buffer);
+            let bindings: Vec<&Buffer> = inputs.chain(&before).chain([&output]).collect();
+            let prologue = rows.prologue.as_ref().map(|prologue| prologue.kernel.clone());
+            let kernel = Scan { op: fold, rows: rows.ty, prologue, scanned, team };
             let per_row = rows.length.div_ceil(chunk);
             let chunks = rows.count * per_row;
             let parameters = Parameters {
@@ -44,7 +47,8 @@ impl Tensor {
                 length: rows.length,
                 share: share(team, chunk),
                 inner: Some(inner),
-                rows: Some(rows.parameters),
+                rows: Some(rows.parameters.clone()),
+                prologue: rows.prologue.as_ref().map(|prologue| prologue.parameters.clone()),
             };
             let groups = team.groups(chunks);
             device.runtime().run(Launch { kernel, buffers: &bindings, parameters, groups })?;
@@ -55,13 +59,14 @@ impl Tensor {
     /// Returns the state of each row before each of its chunks.
     fn states_before_chunks(&self, fold: FoldOp, rows: &Rows, op: &'static str) -> Result<Vec<Buffer>> {
         let device = self.device();
-        let states = fold_chunks(device, fold, rows, &[&rows.buffer], CHUNK, op)?;
+        let inputs: Vec<&Buffer> = rows.inputs().map(|buffer| &**buffer).collect();
+        let states = fold_chunks(device, fold, rows, &inputs, CHUNK, op)?;
         let per_row = rows.length.div_ceil(CHUNK);
         let before = state_buffers(device, fold, rows, rows.count * per_row, op)?;
         let ty = RowsType { dtype: self.dtype().widened(), kept_rank: 0, row_rank: 0 };
         // Each row has a workgroup, on every device: then a member's sums have only a few terms.
         let team = Team::Workgroup(WORKGROUP);
-        let kernel = Scan { op: fold, rows: ty, scanned: Scanned::States, team };
+        let kernel = Scan { op: fold, rows: ty, prologue: None, scanned: Scanned::States, team };
         let parameters = Parameters {
             chunks: rows.count,
             per_row: 1,
@@ -70,6 +75,7 @@ impl Tensor {
             share: share(team, per_row),
             inner: None,
             rows: None,
+            prologue: None,
         };
         let bindings: Vec<&Buffer> = states.iter().chain(&before).collect();
         let groups = team.groups(rows.count);

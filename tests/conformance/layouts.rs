@@ -2,9 +2,9 @@
 
 use crate::compare::{Sample, upload};
 use crate::reference::numbers::limits;
-use crate::reference::{ArrayD, Axis, Slice, broadcast};
+use crate::reference::{ArrayD, Axis, Slice, array, broadcast};
 use crate::suite::Outcome;
-use marquetry::{DType, Device};
+use marquetry::{DType, Device, Tensor};
 
 /// A memory layout, tested with a shape of its own.
 ///
@@ -30,6 +30,10 @@ pub enum Layout {
     One,
     /// No length is a multiple of four.
     Odd,
+    /// A pending expression. Not in `ALL`: for operations that read their operands through one.
+    Pending,
+    /// A transposed view of a pending expression.
+    PendingTransposed,
 }
 
 impl Layout {
@@ -78,6 +82,12 @@ impl Layout {
                 let base = values.view().permuted_axes(reversed.clone()).as_standard_layout().into_owned();
                 (upload(&base, dtype, device)?.permute(reversed)?, values)
             }
+            Layout::Pending => (pending(&values, dtype, device)?, values),
+            Layout::PendingTransposed => {
+                let reversed: Vec<usize> = (0..values.ndim()).rev().collect();
+                let base = values.view().permuted_axes(reversed.clone()).as_standard_layout().into_owned();
+                (pending(&base, dtype, device)?.permute(reversed)?, values)
+            }
             Layout::Sliced => {
                 let base: Vec<usize> = values.shape().iter().map(|n| 2 * n + 1).collect();
                 let mut base = poison(&base, dtype);
@@ -103,6 +113,20 @@ impl Layout {
         };
         Ok(Sample { tensor, values })
     }
+}
+
+/// A tensor with these elements that has not been computed: every third element comes from one tensor, the others from
+/// another. All else in the two tensors is poison.
+fn pending(values: &ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Tensor> {
+    let is_first = |i: usize| i.is_multiple_of(3);
+    let chosen = |first: bool, poison: f64| -> Vec<f64> {
+        values.iter().enumerate().map(|(i, &x)| if is_first(i) == first { x } else { poison }).collect()
+    };
+    let poison = poison(&[1], dtype)[[0]];
+    let [first, second] = [true, false].map(|first| array(values.shape(), chosen(first, poison)));
+    let from_first = array(values.shape(), (0..values.len()).map(|i| f64::from(is_first(i))).collect());
+    let condition = upload(&from_first, DType::Bool, device)?;
+    Ok(condition.where_cond(&upload(&first, dtype, device)?, &upload(&second, dtype, device)?)?)
 }
 
 /// An array of elements that no kernel may read: NaN for floats, else the largest number.

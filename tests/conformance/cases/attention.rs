@@ -198,7 +198,7 @@ fn add_sizes(suite: &mut Suite, dtype: DType) {
 }
 
 fn add_layouts(suite: &mut Suite, dtype: DType) {
-    use Layout::{Broadcast, Contiguous, Sliced, Transposed, Unaligned};
+    use Layout::{Broadcast, Contiguous, Pending, PendingTransposed, Sliced, Transposed, Unaligned};
     let same = |layout| [Place::As(layout); 3];
     let places = [
         ("tokens_first", [Place::TokensFirst; 3]),
@@ -207,6 +207,8 @@ fn add_layouts(suite: &mut Suite, dtype: DType) {
         ("sliced", same(Sliced)),
         ("broadcast", same(Broadcast)),
         ("unaligned", same(Unaligned)),
+        ("pending", same(Pending)),
+        ("pending_values", [Place::As(Contiguous), Place::As(Contiguous), Place::As(PendingTransposed)]),
     ];
     for (name, places) in places {
         for (kind, heads) in [("", [2, 2]), ("_grouped", [4, 2])] {

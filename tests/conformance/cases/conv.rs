@@ -313,7 +313,7 @@ fn random_problem(inputs: &mut Inputs, operation: &Operation) -> Problem {
 }
 
 pub fn add(suite: &mut Suite) {
-    use Layout::{Broadcast, Contiguous, Offset, Sliced, Transposed, Unaligned};
+    use Layout::{Broadcast, Contiguous, Offset, Pending, PendingTransposed, Sliced, Transposed, Unaligned};
     for operation in &OPERATIONS {
         let op = operation.name;
         for dtype in numbers().filter(|&dtype| operation.takes(dtype)) {
@@ -336,6 +336,8 @@ pub fn add(suite: &mut Suite) {
                 [Sliced, Sliced],
                 [Contiguous, Broadcast],
                 [Offset, Offset],
+                [Pending, Contiguous],
+                [PendingTransposed, Pending],
             ] {
                 if few && layouts != [Sliced, Sliced] {
                     continue;

@@ -91,9 +91,16 @@ pub fn add(suite: &mut Suite) {
                 });
             }
         }
-        for layout in
-            [Layout::Transposed, Layout::Sliced, Layout::Broadcast, Layout::Offset, Layout::Unaligned, Layout::Odd]
-        {
+        for layout in [
+            Layout::Transposed,
+            Layout::Sliced,
+            Layout::Broadcast,
+            Layout::Offset,
+            Layout::Unaligned,
+            Layout::Odd,
+            Layout::Pending,
+            Layout::PendingTransposed,
+        ] {
             suite.add("index_select", format!("{dtype}::table_{}", layout.name()), move |device| {
                 let table = sample("table", layout, dtype, Domain::Special, device)?;
                 check_selection(&table, &Layout::Contiguous.place(indexes(&[6], 3), DType::U32, device)?, 0)
@@ -160,7 +167,7 @@ fn add_gather(suite: &mut Suite, dtype: DType) {
             _ => [3, 4, 9],
         }
     };
-    for layout in Layout::ALL {
+    for layout in Layout::ALL.into_iter().chain([Layout::PendingTransposed]) {
         for axis in [0i32, 1, -1] {
             suite.add("gather", format!("{dtype}::{}_axis_{axis}", layout.name()), move |device| {
                 let x = sample("gathered", layout, dtype, Domain::Special, device)?;

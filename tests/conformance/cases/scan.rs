@@ -94,6 +94,8 @@ pub fn add(suite: &mut Suite) {
                 ("broadcast_middle", &[4, 5, 6], Layout::Broadcast, 1),
                 ("last", &[7, 9], Layout::Contiguous, 1),
                 ("first", &[7, 9], Layout::Unaligned, 0),
+                ("pending", &[7, 9], Layout::Pending, 1),
+                ("pending_first", &[4, 5, 6], Layout::PendingTransposed, 0),
                 ("long_rows", &[2, 1000], Layout::Contiguous, 1),
                 ("long_columns", &[1000, 2], Layout::Contiguous, 0),
                 ("empty", &[4, 0, 6], Layout::Contiguous, 1),
@@ -101,7 +103,7 @@ pub fn add(suite: &mut Suite) {
                 ("one", &[1, 1], Layout::Contiguous, 0),
             ] {
                 // Reading the elements is the same for all dtypes.
-                if dtype != DType::F32 && !["sliced_middle", "long_rows"].contains(&name) {
+                if dtype != DType::F32 && !["sliced_middle", "long_rows", "pending_first"].contains(&name) {
                     continue;
                 }
                 // Doubles cannot hold such products. `wide.rs` tests some.
@@ -116,6 +118,7 @@ pub fn add(suite: &mut Suite) {
         for dtype in [DType::F32, DType::U32] {
             suite.add(op, format!("{dtype}::chunks"), move |device| {
                 scan.check(&shaped(op, &[2, 10007], Layout::Contiguous, dtype, domain, device)?, 1)?;
+                scan.check(&shaped(op, &[2, 10007], Layout::Pending, dtype, domain, device)?, 1)?;
                 scan.check(&shaped(op, &[10007, 3], Layout::Contiguous, dtype, domain, device)?, 0)
             });
         }
