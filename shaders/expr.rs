@@ -318,11 +318,6 @@ impl Expr {
         &self.terms
     }
 
-    /// Removes all terms after the first `count`.
-    pub fn truncate(&mut self, count: usize) {
-        self.terms.truncate(count);
-    }
-
     /// The term that is the result.
     pub fn result(&self) -> TermId {
         TermId((self.terms.len() - 1) as u8)

@@ -231,16 +231,6 @@ pub(super) struct Fused {
     repeated: SmallVec<[Weak<Storage>; 2]>,
 }
 
-/// How far a fusion has come, for going back.
-struct Mark {
-    terms: usize,
-    inputs: usize,
-    scalars: usize,
-    kept: usize,
-    repeated: usize,
-    known: usize,
-}
-
 /// Fuses an expression.
 struct Fuser<'a> {
     fused: Fused,
@@ -248,7 +238,7 @@ struct Fuser<'a> {
     stores: Stores,
     /// The terms of the nodes that have been fused, seen through a layout.
     known: SmallVec<[(u8, Arc<Layout>, TermId); 20]>,
-    /// Whether something below has been computed meanwhile.
+    /// Whether something below has been computed apart, so that the fusion starts again.
     computed: bool,
     most_kept: usize,
     /// Why the last part that could not be fused was not.
@@ -278,6 +268,16 @@ impl Fused {
     }
 
     fn keeping(most_kept: usize, expression: &Expression, device: &Device) -> Result<Fused> {
+        loop {
+            if let Some(fused) = Fused::attempt(most_kept, expression, device)? {
+                return Ok(fused);
+            }
+        }
+    }
+
+    /// Returns `None` if something has been computed apart. Its kernel may have computed or stored what else is below,
+    /// so the decisions of this attempt are out of date.
+    fn attempt(most_kept: usize, expression: &Expression, device: &Device) -> Result<Option<Fused>> {
         let mut reached = Reached::default();
         let operands: SmallVec<[u8; 4]> = expression.operands.iter().map(|operand| reached.visit(operand)).collect();
         let fused = Fused {
@@ -301,7 +301,7 @@ impl Fused {
             elements: expression.layout.elements(),
         };
         fuser.add(expression, &operands, &expression.layout, true)?;
-        Ok(fuser.fused)
+        Ok((!fuser.computed).then_some(fuser.fused))
     }
 
     /// Notes, after a launch, that its kernel has computed results that somebody holds and that it has not stored.
@@ -362,26 +362,24 @@ impl Fuser<'_> {
     }
 
     /// Adds an operand, seen through a layout: its expression, or itself as an input. An operand of the result `must`
-    /// be added.
+    /// be added. Returns `None` if this is impossible, or if something has been computed apart.
     fn operand(&mut self, operand: &View, node: u8, layout: &Arc<Layout>, must: bool) -> Result<Option<TermId>> {
         let known = self.known.iter().rfind(|(known, seen, _)| *known == node && is_same(seen, layout));
         if let Some((.., term)) = known {
             return Ok(Some(*term));
         }
         let reached = self.reached;
-        if let Some(expression) = &reached.0[usize::from(node)].expression
-            && (!self.computed || operand.is_pending())
-        {
-            let mark = self.mark();
-            if let Some(term) = self.absorb(operand, usize::from(node), expression, layout)? {
+        if let Some(expression) = &reached.0[usize::from(node)].expression {
+            let term = self.absorb(operand, usize::from(node), expression, layout)?;
+            if let Some(term) = term {
                 self.known.push((node, layout.clone(), term));
-                return Ok(Some(term));
+            } else if !self.computed {
+                let why = self.why;
+                self.device.runtime().note_unfused(|| format!("`{}`: {why}", expression.expr.describe()));
+                operand.buffer()?;
+                self.computed = true;
             }
-            self.back_to(mark);
-            let why = self.why;
-            self.device.runtime().note_unfused(|| format!("`{}`: {why}", expression.expr.describe()));
-            operand.buffer()?;
-            self.computed = true;
+            return Ok(term);
         }
         let input = self.input(operand, node, layout);
         if !must && self.fused.inputs.len() > MAX_INPUTS {
@@ -454,26 +452,5 @@ impl Fuser<'_> {
             })
         };
         scalars.iter().map(merge).collect()
-    }
-
-    fn mark(&self) -> Mark {
-        Mark {
-            terms: self.fused.expr.terms().len(),
-            inputs: self.fused.inputs.len(),
-            scalars: self.fused.scalars.len(),
-            kept: self.fused.kept.len(),
-            repeated: self.fused.repeated.len(),
-            known: self.known.len(),
-        }
-    }
-
-    fn back_to(&mut self, mark: Mark) {
-        self.fused.expr.truncate(mark.terms);
-        self.fused.inputs.truncate(mark.inputs);
-        self.fused.held.truncate(mark.inputs);
-        self.fused.scalars.truncate(mark.scalars);
-        self.fused.kept.truncate(mark.kept);
-        self.fused.repeated.truncate(mark.repeated);
-        self.known.truncate(mark.known);
     }
 }

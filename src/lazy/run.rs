@@ -21,17 +21,20 @@ use std::sync::Arc;
 pub(super) fn compute(expression: &Expression, device: &Device) -> Result<Buffer> {
     loop {
         let fused = Fused::new(expression, device)?;
-        let mut products = (0..fused.inputs.len()).filter(|&i| fused.inputs[i].is_product());
-        let Some(product) = products.next() else { return compute_elements(fused, device) };
-        let others: SmallVec<[usize; 4]> = products.collect();
-        for &other in &others {
-            let storage = &fused.inputs[other].storage;
-            storage.run_product(&mut storage.pending.lock())?;
+        let waiting: SmallVec<[usize; 4]> = (0..fused.inputs.len()).filter(|&i| fused.inputs[i].waits()).collect();
+        let product = waiting.iter().copied().find(|&i| fused.inputs[i].is_product());
+        let mut others = waiting.into_iter().filter(|&i| Some(i) != product).peekable();
+        if others.peek().is_some() {
+            for other in others {
+                let storage = &fused.inputs[other].storage;
+                storage.run_product(&mut storage.pending.lock())?;
+            }
+            // Their kernels may have computed or stored what is fused here. Or they have left an expression, which then
+            // becomes part of this one.
+            continue;
         }
-        // Another product may have left an expression, which then becomes part of this one.
-        if others.iter().all(|&other| !fused.inputs[other].is_pending())
-            && let Some(result) = finish_product(fused, product)?
-        {
+        let Some(product) = product else { return compute_elements(fused, device) };
+        if let Some(result) = finish_product(fused, product)? {
             return Ok(result);
         }
     }
@@ -49,6 +52,9 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
     for other in others.iter().filter(|other| !Arc::ptr_eq(&other.storage, storage)) {
         other.buffer()?;
     }
+    // The product's prologue may compute the same, and then has to store it. This locks what is above the product, so
+    // it comes before the product's lock.
+    fused.note_repeated();
     let mut pending = storage.pending.lock();
     let Some(Pending::Product(producer)) = &*pending else { return Ok(None) };
     if others.iter().any(|other| Arc::ptr_eq(&other.storage, storage)) {
@@ -82,7 +88,6 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
             // Another thread may hold the lock of a result that is kept, and wait for the product's.
             drop(pending);
             kept.iter().zip(stored).for_each(|(kept, buffer)| kept.storage.keep(buffer));
-            fused.note_repeated();
             Ok(Some(result))
         }
         product => {

@@ -87,6 +87,11 @@ impl View {
         self.storage.buffer()
     }
 
+    /// Whether the elements belong to a product that has not run.
+    pub(super) fn waits(&self) -> bool {
+        self.storage.computed().is_none() && matches!(&*self.storage.pending.lock(), Some(Pending::Product(_)))
+    }
+
     /// Whether this is all of a product that has not run yet, in its order.
     pub(super) fn is_product(&self) -> bool {
         if self.storage.computed().is_some() {
