@@ -11,6 +11,7 @@
 
 mod cases;
 mod compare;
+mod compiles;
 mod devices;
 mod documents;
 mod graphs;

@@ -38,6 +38,16 @@ pub fn counts() -> BTreeMap<Key, Count> {
     COUNTS.lock().unwrap().clone()
 }
 
+/// The kernels that each device has compiled for something, fused and one by one.
+static COMPILED: Mutex<BTreeMap<(&'static str, &'static str), [u64; 2]>> = Mutex::new(BTreeMap::new());
+
+/// Enters how many kernels a device has compiled for something, fused and one by one.
+pub fn compiled(what: &'static str, device: &'static str, kernels: [u64; 2]) {
+    let mut compiled = COMPILED.lock().unwrap();
+    let sum = compiled.entry((what, device)).or_default();
+    *sum = [sum[0] + kernels[0], sum[1] + kernels[1]];
+}
+
 /// One line per operation: `add  vulkan 28/28  webgpu 28/28`.
 pub fn print_table() {
     let counts = COUNTS.lock().unwrap();
@@ -63,6 +73,9 @@ pub fn print_table() {
         counts.iter().filter_map(|((.., device), count)| Some((device, count.missing?))).collect();
     for (device, feature) in lacking {
         println!("{device} lacks {feature}, which some cases need");
+    }
+    for ((what, device), [fused, apart]) in &*COMPILED.lock().unwrap() {
+        println!("kernels compiled for {what} on {device}: {fused} fused, {apart} one by one");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{FLOATS, numbers, sample, shaped};
 use crate::compare::{Expected, Sample, check, download};
+use crate::compiles;
 use crate::graphs;
 use crate::layouts::Layout;
 use crate::reference::functions::gelu;
@@ -229,6 +230,7 @@ pub fn add(suite: &mut Suite) {
     for dtype in [DType::F32, DType::F16, DType::I32] {
         suite.add("fused", format!("{dtype}::random_graphs"), move |device| graphs::try_random(dtype, device));
     }
+    suite.add("fused", "f32::compiled_for_many_shapes", compiles::try_sizes);
     suite.add("fused", "f32::viewed_while_pending", viewed_while_pending);
     suite.add("fused", "u32::doubling", doubling);
     suite.add("fused", "f32::constants", constants);
