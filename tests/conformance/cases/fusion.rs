@@ -3,7 +3,7 @@
 use super::{FLOATS, numbers, sample, shaped};
 use crate::compare::{Expected, Sample, check, download};
 use crate::compiles;
-use crate::graphs;
+use crate::graphs::{self, Numbers};
 use crate::layouts::Layout;
 use crate::reference::functions::gelu;
 use crate::reference::inputs::Domain;
@@ -227,8 +227,13 @@ pub fn add(suite: &mut Suite) {
     for dtype in [DType::F32, DType::F16, DType::I32] {
         suite.add("fused", format!("{dtype}::long_chain"), move |device| long_chain(dtype, device));
     }
-    for dtype in [DType::F32, DType::F16, DType::I32] {
-        suite.add("fused", format!("{dtype}::random_graphs"), move |device| graphs::try_random(dtype, device));
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::I8] {
+        let run = move |device: &Device| graphs::try_random(Numbers::Whole, dtype, device);
+        suite.add("fused", format!("{dtype}::random_graphs"), run);
+    }
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let run = move |device: &Device| graphs::try_random(Numbers::Real, dtype, device);
+        suite.add("fused", format!("{dtype}::random_graphs_of_reals"), run);
     }
     suite.add("fused", "f32::compiled_for_many_shapes", compiles::try_sizes);
     suite.add("fused", "f32::viewed_while_pending", viewed_while_pending);
