@@ -157,12 +157,13 @@ impl Reached {
     /// own.
     ///
     /// A result that somebody may ask for later is stored, unless a second computation would move fewer bytes. Nothing
-    /// is computed a third time, and no product a second time.
-    fn stores(&self, beside: bool) -> Stores {
+    /// is computed a third time, and no product a second time. The second answer is whether a node is needed again: it
+    /// is held, or a result that is held will be computed again from it.
+    fn stores(&self, beside: bool) -> [Stores; 2] {
         let mut stores = Stores::from_elem(false, self.0.len());
         let is_pending = |node: &Node| node.expression.is_some() || node.is_product;
         if !self.0.iter().any(|node| is_pending(node) && node.is_held()) {
-            return stores;
+            return [stores.clone(), stores];
         }
         // Whether a node can be computed again from what will be there.
         let mut again = Stores::new();
@@ -186,7 +187,7 @@ impl Reached {
                 stores[i] = true;
             }
         }
-        stores
+        [stores, needed]
     }
 
     /// Returns the bytes that a kernel of this node alone would read.
@@ -227,7 +228,7 @@ pub(super) struct Fused {
     pub scalars: SmallVec<[Word; 4]>,
     pub layout: Arc<Layout>,
     pub kept: SmallVec<[Kept; 2]>,
-    /// The pending results that the kernel computes and does not store, although somebody holds them.
+    /// The pending results that the kernel computes and does not store, although they are needed again.
     repeated: SmallVec<[Weak<Storage>; 2]>,
 }
 
@@ -236,6 +237,7 @@ struct Fuser<'a> {
     fused: Fused,
     reached: &'a Reached,
     stores: Stores,
+    needed: Stores,
     /// The terms of the nodes that have been fused, seen through a layout.
     known: SmallVec<[(u8, Arc<Layout>, TermId); 20]>,
     /// Whether something below has been computed apart, so that the fusion starts again.
@@ -289,9 +291,11 @@ impl Fused {
             kept: SmallVec::new(),
             repeated: SmallVec::new(),
         };
+        let [stores, needed] = reached.stores(most_kept > 0);
         let mut fuser = Fuser {
             fused,
-            stores: reached.stores(most_kept > 0),
+            stores,
+            needed,
             reached: &reached,
             known: SmallVec::new(),
             computed: false,
@@ -304,7 +308,7 @@ impl Fused {
         Ok((!fuser.computed).then_some(fuser.fused))
     }
 
-    /// Notes, after a launch, that its kernel has computed results that somebody holds and that it has not stored.
+    /// Notes, after a launch, that its kernel has computed results that are needed again, and has not stored them.
     pub fn note_repeated(&self) {
         for storage in self.repeated.iter().filter_map(Weak::upgrade) {
             if let Some(Pending::Expression { computed, .. }) = &mut *storage.pending.lock() {
@@ -410,13 +414,12 @@ impl Fuser<'_> {
             return Ok(None);
         }
         let (reached, dtype) = (self.reached, operand.dtype);
-        let node = &reached.0[node];
-        let Some(term) = self.add(expression, &node.operands, seen, false)? else { return Ok(None) };
+        let Some(term) = self.add(expression, &reached.0[node].operands, seen, false)? else { return Ok(None) };
         // Rounded as memory would round it, so that fusion does not change the numbers.
         let term = self.fused.expr.rounded(dtype, term);
         if stored {
             self.fused.kept.push(Kept { term, dtype, storage: operand.storage.clone() });
-        } else if node.is_held() {
+        } else if self.needed[node] {
             self.fused.repeated.push(Arc::downgrade(&operand.storage));
         }
         // The result's other operands need room, too.

@@ -11,6 +11,7 @@ on_each_device! {
     held_results_are_stored_beside_others
     what_is_seen_in_two_ways_is_computed_once
     what_runs_apart_counts_as_computed
+    what_is_below_counts_as_computed
     what_a_prologue_computes_counts_as_computed
     reductions_are_fused_both_ways
     norms_are_fused_both_ways
@@ -135,6 +136,24 @@ fn what_runs_apart_counts_as_computed(device: &Device) -> Result<()> {
         chosen.t()?.abs()?.realize()?;
         chosen.realize()?;
         negated.realize()
+    })?;
+    result?;
+    let negations: usize = told.kernels.iter().map(|kernel| kernel.name.matches("neg(").count()).sum();
+    assert_eq!(negations, 2, "{told}");
+    Ok(())
+}
+
+/// Nobody holds the negation but two results over it, which the first kernel computes and does not store.
+fn what_is_below_counts_as_computed(device: &Device) -> Result<()> {
+    let x = Tensor::arange(0f32, 16.0, device)?.reshape((4, 4))?.contiguous()?;
+    x.realize()?;
+    let negated = x.neg()?;
+    let (absolute, sign) = (negated.abs()?, negated.sign()?);
+    drop(negated);
+    let (result, told) = device.explain(|| -> Result<()> {
+        absolute.add(&sign)?.realize()?;
+        absolute.realize()?;
+        sign.realize()
     })?;
     result?;
     let negations: usize = told.kernels.iter().map(|kernel| kernel.name.matches("neg(").count()).sum();
