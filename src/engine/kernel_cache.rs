@@ -8,7 +8,7 @@ use crate::engine::dump;
 use crate::kernels::KernelConfig;
 use crate::shader::{Access, Module};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ pub(crate) struct CompiledKernel {
     pub bindings: Arc<[Access]>,
 }
 
-type Kernels = Mutex<HashMap<KernelConfig, Arc<Mutex<Option<CompiledKernel>>>>>;
+type Kernels = Mutex<FxHashMap<KernelConfig, Arc<Mutex<Option<CompiledKernel>>>>>;
 
 /// Compiled kernels. Each has its own lock, so that different kernels compile at the same time and none compiles twice.
 #[derive(Default)]

@@ -1,7 +1,6 @@
 //! [`PlanCache`]: the launches that a device has planned. The same call with the same shapes costs a look-up.
 
 use super::kernel_cache::CompiledKernel;
-use crate::base::error::Result;
 use crate::kernels::Family;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -9,7 +8,7 @@ use smallvec::SmallVec;
 use std::any::{Any, TypeId};
 use std::sync::Arc;
 
-/// The most plans. Sizes that grow with each call, such as the length of a text, make new plans without end.
+/// The most plans of a family. Sizes that grow with each call, such as the length of a text, make new plans without end.
 const MAX_PLANS: usize = 4096;
 
 /// Everything that a plan depends on, as numbers: the operation, dtypes, shapes and strides.
@@ -28,34 +27,36 @@ pub(crate) struct Plan<F: Family> {
     pub products: u64,
 }
 
-type Plans = FxHashMap<(TypeId, PlanKey), Arc<dyn Any + Send + Sync>>;
+type Plans = FxHashMap<PlanKey, Arc<dyn Any + Send + Sync>>;
 
+/// Plans, by the type of the kernel's configuration.
 #[derive(Default)]
 pub(crate) struct PlanCache {
-    plans: Mutex<Plans>,
+    plans: Mutex<FxHashMap<TypeId, Plans>>,
 }
 
 impl PlanCache {
-    /// Returns the plan of a key. The first call makes it. `make` returns `None` if the call cannot be planned ahead.
-    pub fn get<F: Family + Send + Sync + 'static>(
-        &self,
-        key: PlanKey,
-        make: impl FnOnce() -> Result<Option<Plan<F>>>,
-    ) -> Result<Option<Arc<Plan<F>>>>
+    /// Returns the plan of a key, if there is one.
+    pub fn find<F: Family + Send + Sync + 'static>(&self, key: &PlanKey) -> Option<Arc<Plan<F>>>
     where
         F::Host: Send + Sync,
     {
-        let key = (TypeId::of::<F>(), key);
-        let known = self.plans.lock().get(&key).cloned();
-        if let Some(Ok(plan)) = known.map(Arc::downcast) {
-            return Ok(Some(plan));
-        }
-        let Some(plan) = make()?.map(Arc::new) else { return Ok(None) };
+        let plan = self.plans.lock().get(&TypeId::of::<F>())?.get(key)?.clone();
+        Arc::downcast(plan).ok()
+    }
+
+    /// Keeps a plan, and returns it.
+    pub fn insert<F: Family + Send + Sync + 'static>(&self, key: PlanKey, plan: Plan<F>) -> Arc<Plan<F>>
+    where
+        F::Host: Send + Sync,
+    {
+        let plan = Arc::new(plan);
         let mut plans = self.plans.lock();
+        let plans = plans.entry(TypeId::of::<F>()).or_default();
         if plans.len() >= MAX_PLANS {
             plans.clear();
         }
         plans.insert(key, plan.clone());
-        Ok(Some(plan))
+        plan
     }
 }

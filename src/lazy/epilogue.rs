@@ -1,7 +1,7 @@
 //! Expressions that a product's kernel computes when it stores its elements.
 
 use super::allocate;
-use super::planning::{is_strided, strided_layout};
+use super::planning::{is_strided, push_expression, strided_layout};
 use super::view::View;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -10,6 +10,7 @@ use crate::base::shape::Dims;
 use crate::base::shape::Shape;
 use crate::base::word::Word;
 use crate::device::Device;
+use crate::engine::plan_cache::PlanKey;
 use crate::engine::pool::Buffer;
 use crate::kernels::elementwise::InputLayout;
 use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput, Parameters};
@@ -62,6 +63,20 @@ pub(crate) struct Epilogue<'a> {
 }
 
 impl Epilogue<'_> {
+    /// Appends what the plan of a kernel with the epilogue depends on.
+    pub fn push_key(&self, key: &mut PlanKey) {
+        push_expression(key, &self.expr, self.kept.iter().copied(), self.shape, self.inputs.iter().copied());
+    }
+
+    /// Fills in what differs from launch to launch in the parameters of a [`plan`](Epilogue::plan) for the same key.
+    pub fn fill(&self, parameters: &mut Parameters, config: &Config) {
+        for ((at, input), form) in parameters.inputs.iter_mut().zip(&self.inputs).zip(&config.inputs) {
+            let offset = input.layout.offset;
+            at.offset = if form.layout == InputLayout::Contiguous { offset / 4 } else { offset };
+        }
+        parameters.scalars = self.scalars.iter().copied().collect();
+    }
+
     /// Whether a kernel can apply the epilogue: it stores all dtypes, and the device has enough bindings and
     /// parameters. `bindings` are those of the kernel without an epilogue.
     pub fn fits<F: Form>(&self, kernel: &F, bindings: usize, stores: impl Fn(DType) -> bool, device: &Device) -> bool {

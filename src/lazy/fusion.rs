@@ -270,10 +270,26 @@ impl Fused {
     }
 
     fn keeping(most_kept: usize, expression: &Expression, device: &Device) -> Result<Fused> {
+        if expression.operands.iter().all(|operand| operand.storage.computed().is_some()) {
+            return Ok(Fused::alone(expression));
+        }
         loop {
             if let Some(fused) = Fused::attempt(most_kept, expression, device)? {
                 return Ok(fused);
             }
+        }
+    }
+
+    /// Returns an expression into which nothing is fused, because its operands have been computed.
+    fn alone(expression: &Expression) -> Fused {
+        Fused {
+            expr: expression.expr.clone(),
+            inputs: expression.operands.iter().cloned().collect(),
+            held: SmallVec::from_elem(false, expression.operands.len()),
+            scalars: SmallVec::from_slice(&expression.scalars),
+            layout: expression.layout.clone(),
+            kept: SmallVec::new(),
+            repeated: SmallVec::new(),
         }
     }
 

@@ -4,11 +4,12 @@ use super::fusion::Fused;
 use super::view::View;
 use crate::base::error::{Error, Result};
 use crate::base::layout::collapse_all;
-use crate::base::shape::{Dims, checked_elements};
+use crate::base::shape::{Dims, Shape, checked_elements};
 use crate::device::Device;
 use crate::engine::plan_cache::{Plan, PlanKey};
 use crate::engine::pool::Buffer;
 use crate::kernels::elementwise::{Elementwise, InputLayout, Parameters};
+use crate::kernels::expr::{Expr, TermId};
 use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
 
@@ -17,8 +18,12 @@ impl Fused {
     /// each term that is kept has one more.
     pub(super) fn launch(&mut self, outputs: &[&Buffer], device: &Device) -> Result<()> {
         let plan = loop {
-            if let Some(plan) = device.runtime().plans().get(self.key(), || self.plan(device))? {
+            let (plans, key) = (device.runtime().plans(), self.key());
+            if let Some(plan) = plans.find(&key) {
                 break plan;
+            }
+            if let Some(plan) = self.plan(device)? {
+                break plans.insert(key, plan);
             }
             // There are too many strides for one launch. A copy of one input in order needs none.
             let Some(last) = self.inputs.iter().rposition(is_strided).filter(|_| !self.copies()) else {
@@ -41,14 +46,8 @@ impl Fused {
     /// Returns everything that the plan depends on.
     fn key(&self) -> PlanKey {
         let mut key = PlanKey::new();
-        key.extend([self.expr.terms().len() as u64, self.kept.len() as u64, self.shape().rank() as u64]);
-        key.extend(self.expr.terms().iter().map(|term| term.code()));
-        key.extend(self.kept.iter().map(|kept| kept.term.index() as u64));
-        key.extend(self.shape().iter().map(|&length| length as u64));
-        for input in &self.inputs {
-            key.push(input.dtype as u64 | (input.layout.offset as u64 % 4) << 8);
-            key.extend(input.strides().iter().map(|&stride| stride as u64));
-        }
+        let kept = self.kept.iter().map(|kept| kept.term);
+        push_expression(&mut key, &self.expr, kept, self.shape(), self.inputs.iter());
         key
     }
 
@@ -87,6 +86,24 @@ impl Fused {
         let parameters = Parameters { count, lengths, inputs: views.collect(), scalars };
         let groups = count.div_ceil(kernel.elements_per_group());
         device.runtime().plan(kernel, parameters, groups).map(Some)
+    }
+}
+
+/// Appends what plans depend on of an expression over inputs, which are broadcast to a shape.
+pub(super) fn push_expression<'a>(
+    key: &mut PlanKey,
+    expr: &Expr,
+    kept: impl ExactSizeIterator<Item = TermId>,
+    shape: &Shape,
+    inputs: impl Iterator<Item = &'a View>,
+) {
+    key.extend([expr.terms().len() as u64, kept.len() as u64, shape.rank() as u64]);
+    key.extend(expr.terms().iter().map(|term| term.code()));
+    key.extend(kept.map(|term| term.index() as u64));
+    key.extend(shape.iter().map(|&length| length as u64));
+    for input in inputs {
+        key.push(input.dtype as u64 | (input.layout.offset as u64 % 4) << 8);
+        key.extend(input.strides().iter().map(|&stride| stride as u64));
     }
 }
 

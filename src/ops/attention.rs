@@ -94,6 +94,9 @@ impl Tensor {
     /// `(batch, tokens, heads, d)` are read without a copy. Sums, softmax and its statistics are computed in `f32`, or
     /// in `f64` for `f64`.
     ///
+    /// In memory, the result has the tokens before the heads: `transpose(1, 2)` and a reshape to `(batch, tokens,
+    /// heads * d_v)` take no copy.
+    ///
     /// If a query sees no key, its result is zeros. That is so if `false` or minus infinity masks all keys, or if there
     /// are none. Keys that a query does not see may hold anything. The values of these keys must be finite, as they are
     /// multiplied by a weight of 0.
@@ -187,6 +190,9 @@ fn alibi_slopes(heads: usize) -> Vec<f32> {
     let slopes = |count: usize| (1..=count).map(move |n| 2f64.powf(-8.0 * n as f64 / count as f64) as f32);
     slopes(power).chain(slopes(2 * power).step_by(2)).take(heads).collect()
 }
+
+/// Something of each operand: the queries, the keys, the values, and the mask if there is one.
+type Each<T> = SmallVec<[T; 4]>;
 
 /// The checked tensors of a call, and the sizes that they share.
 struct AttentionCall<'a> {
@@ -304,7 +310,8 @@ impl<'a> AttentionCall<'a> {
         let key_shape = self.shape(self.kv_heads, [self.keys, self.features]);
         let value_shape = self.shape(self.kv_heads, [self.keys, self.columns]);
         let mask_shape = self.shape(self.heads, [self.queries, self.keys]);
-        let mut operands = vec![(self.query, query_shape), (self.key, key_shape), (self.value, value_shape)];
+        let operands = [(self.query, query_shape), (self.key, key_shape), (self.value, value_shape)];
+        let mut operands: Each<(&Tensor, Shape)> = operands.into_iter().collect();
         operands.extend(self.config.mask.as_ref().map(|mask| (mask, mask_shape)));
         // The key heads are the last batch axis. The query heads that share a key head are an axis of their own.
         let rank = self.batch.rank();
@@ -332,14 +339,15 @@ impl<'a> AttentionCall<'a> {
         let (mut config, loaded) =
             self.load(config, &operands, [span.div_ceil(block_keys), rows.div_ceil(block_rows)])?;
         let views = loaded.iter().zip(&operands).map(|(x, (_, shape))| x.view.layout.broadcast_to(shape, OP));
-        let views: Vec<Layout> = views.collect::<Result<_>>()?;
+        let views: Each<Layout> = views.collect::<Result<_>>()?;
         let batch_strides = |view: &Layout| -> Dims<isize> {
             let heads_together = if view.shape[rank] == self.kv_heads { 1 } else { group as isize };
             let head = view.strides[rank].wrapping_mul(heads_together);
             view.strides[..rank].iter().copied().chain([head]).collect()
         };
-        let batch_views: Vec<_> = views.iter().map(batch_strides).collect();
-        let (lengths, strides) = collapse_all(&batch, &batch_views.iter().map(|view| &view[..]).collect::<Vec<_>>());
+        let batch_views: Each<Dims<isize>> = views.iter().map(batch_strides).collect();
+        let batch_views: Each<&[isize]> = batch_views.iter().map(|view| &view[..]).collect();
+        let (lengths, strides) = collapse_all(&batch, &batch_views);
         config.batch_rank = lengths.len();
         let device = self.query.device();
         if !device.takes(&config) {
@@ -396,8 +404,8 @@ impl<'a> AttentionCall<'a> {
         mut config: Attention,
         operands: &[(&Tensor, Shape)],
         reads: [usize; 2],
-    ) -> Result<(Attention, Vec<Loaded>)> {
-        let mut loaded: Vec<Loaded> = Vec::new();
+    ) -> Result<(Attention, Each<Loaded>)> {
+        let mut loaded: Each<Loaded> = SmallVec::new();
         for (i, (tensor, shape)) in operands.iter().enumerate() {
             let reads = match i {
                 0 => reads[0],

@@ -11,6 +11,7 @@ use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::device::Device;
 use crate::engine::launch::Launch;
+use crate::engine::plan_cache::{Plan, PlanKey};
 use crate::engine::pool::Buffer;
 use crate::engine::runtime::COUNTERS;
 use crate::kernels::encoding::Encoding;
@@ -23,6 +24,7 @@ use crate::kernels::parameters::Strided;
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use crate::tuning;
+use std::sync::Arc;
 
 const OP: &str = "matmul";
 
@@ -177,6 +179,10 @@ impl Producer for Product {
 
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, [m, n, k]) = (self.lhs.device(), self.sizes);
+        let key = self.key(epilogue);
+        if let Some(plan) = device.runtime().plans().find(&key) {
+            return self.run(&plan, epilogue);
+        }
         let operand_shape = |rows, columns| -> Shape { self.batch.iter().copied().chain([rows, columns]).collect() };
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
@@ -195,11 +201,11 @@ impl Producer for Product {
             return Product { lhs, rhs, sizes, ..self.clone() }.produce(epilogue);
         }
         if let Some(unit) = unit
-            && let Some(product) = self.on_matrix_units(&problem, unit, epilogue)?
+            && let Some(product) = self.on_matrix_units(&problem, unit, epilogue, &key)?
         {
             return Ok(product);
         }
-        self.on_any_device(&problem, epilogue)
+        self.on_any_device(&problem, epilogue, &key)
     }
 }
 
@@ -228,7 +234,7 @@ impl Product {
 
     /// Computes the product with kernels that every device has. A tile that cannot store `output` stores the
     /// accumulated sums, which are converted afterwards.
-    fn on_any_device(&self, problem: &BatchedProduct, epilogue: Option<&Epilogue>) -> Result<Produced> {
+    fn on_any_device(&self, problem: &BatchedProduct, epilogue: Option<&Epilogue>, key: &PlanKey) -> Result<Produced> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let in_words = problem.in_words().filter(|_| takes_words(device, dtype));
         let operands = if in_words.is_some() { Encoding::Words(dtype) } else { Encoding::Dense(dtype) };
@@ -240,15 +246,26 @@ impl Product {
         }
         let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
         let config = Matmul::of(operands, output, problem.lengths.len(), tile);
-        if let Some(finished) = self.finished(problem, &config, epilogue)? {
+        if let Some(finished) = self.finished(problem, &config, epilogue, key)? {
             return Ok(finished);
         }
+        if epilogue.is_none()
+            && let Some(plan) = self.plan(problem, config.clone(), None, key)?
+        {
+            return self.run(&plan, None);
+        }
         let y = allocate(&self.shape(), output, device, self.op)?;
-        problem.launch(device, config.clone(), &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
-        if output == self.output && epilogue.is_none() {
+        problem.launch(device, config, &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
+        self.stored(y, output, epilogue.is_none())
+    }
+
+    /// Returns the product that a kernel has stored as `output`. It is finished if there `is_nothing_else` to do.
+    fn stored(&self, y: Buffer, output: DType, is_nothing_else: bool) -> Result<Produced> {
+        if output == self.output && is_nothing_else {
             return Ok(Produced::Finished { result: y, kept: Default::default() });
         }
-        Tensor::from_buffer(y, self.shape(), output, device).to_dtype(self.output).map(Produced::unfinished)
+        let y = Tensor::from_buffer(y, self.shape(), output, self.lhs.device());
+        y.to_dtype(self.output).map(Produced::unfinished)
     }
 
     /// Computes a product of few outputs and great depth in parts of the depth, which are added up. Many workgroups
@@ -291,6 +308,7 @@ impl Product {
         problem: &BatchedProduct,
         unit: [u32; 3],
         epilogue: Option<&Epilogue>,
+        key: &PlanKey,
     ) -> Result<Option<Produced>> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let cuts = matrix_units::cuts(device.info(), &device.tuning().units, dtype, problem, unit);
@@ -301,10 +319,16 @@ impl Product {
             self_test::is_trusted(device, &config).then_some((parts, config))
         });
         let Some((parts, config)) = trusted else { return Ok(None) };
-        if let Some(finished) = self.finished(&parts, &config, epilogue)? {
+        if let Some(finished) = self.finished(&parts, &config, epilogue, key)? {
             return Ok(Some(finished));
         }
         let [m, n, _] = problem.sizes;
+        if epilogue.is_none()
+            && config.row(n) == n
+            && let Some(plan) = self.plan(&parts, config.clone(), None, key)?
+        {
+            return self.run(&plan, None).map(Some);
+        }
         let stored: Shape = [problem.batches(), m, config.row(n)].into();
         checked_elements(&stored, self.op)?;
         let y = allocate(&stored, self.output, device, self.op)?;
@@ -319,6 +343,7 @@ impl Product {
         problem: &BatchedProduct,
         config: &Matmul,
         epilogue: Option<&Epilogue>,
+        key: &PlanKey,
     ) -> Result<Option<Produced>> {
         let (device, [_, n, _]) = (self.lhs.device(), self.sizes);
         let Some(epilogue) = epilogue else { return Ok(None) };
@@ -329,10 +354,68 @@ impl Product {
         if kernel.row(n) != n || !epilogue.fits(&kernel, bindings, stores, device) {
             return Ok(None);
         }
+        if let Some(plan) = self.plan(problem, kernel.clone(), Some(parameters.clone()), key)? {
+            return self.run(&plan, Some(epilogue)).map(Some);
+        }
         let finished = epilogue.run([self.lhs.buffer()?, self.rhs.buffer()?], &[], (device, self.op), |buffers| {
             problem.launch(device, kernel, buffers, Some(parameters))
         });
         finished.map(Some)
+    }
+
+    /// Returns everything that the launch depends on, beside what is filled in at each launch.
+    fn key(&self, epilogue: Option<&Epilogue>) -> PlanKey {
+        let mut key = PlanKey::new();
+        key.extend(self.sizes.map(|size| size as u64));
+        key.push(self.lhs.dtype() as u64 | (self.output as u64) << 8);
+        for side in [&self.lhs, &self.rhs] {
+            // Some loads begin at multiples of as many elements.
+            key.push(side.rank() as u64 | (side.layout().offset as u64 % 64) << 8);
+            key.extend(side.dims().iter().map(|&length| length as u64));
+            key.extend(side.strides().iter().map(|&stride| stride as u64));
+        }
+        if let Some(epilogue) = epilogue {
+            epilogue.push_key(&mut key);
+        }
+        key
+    }
+
+    /// Plans a launch whose only buffers are those of the operands, the epilogue and the product, and keeps the plan.
+    fn plan(
+        &self,
+        problem: &BatchedProduct,
+        kernel: Matmul,
+        epilogue: Option<epilogue::Parameters>,
+        key: &PlanKey,
+    ) -> Result<Option<Arc<Plan<Matmul>>>> {
+        let device = self.lhs.device();
+        // Words of bytes count their offsets in fours.
+        if kernel.tile.has_parts() || kernel.a.per_factor() > 1 {
+            return Ok(None);
+        }
+        let groups = problem.groups(device, &kernel)?;
+        let parameters = Parameters { sizes: problem.parameters(), epilogue };
+        let plan = device.runtime().plan(kernel, parameters, groups)?;
+        Ok(Some(device.runtime().plans().insert(key.clone(), plan)))
+    }
+
+    /// Runs a plan.
+    fn run(&self, plan: &Plan<Matmul>, epilogue: Option<&Epilogue>) -> Result<Produced> {
+        let (device, kernel) = (self.lhs.device(), &plan.kernel);
+        let mut parameters = plan.parameters.clone();
+        parameters.sizes.a.offset = self.lhs.layout().offset;
+        parameters.sizes.b.offset = self.rhs.layout().offset;
+        if let (Some(epilogue), Some(config)) = (epilogue, &kernel.epilogue) {
+            if let Some(parameters) = &mut parameters.epilogue {
+                epilogue.fill(parameters, config);
+            }
+            return epilogue.run([self.lhs.buffer()?, self.rhs.buffer()?], &[], (device, self.op), |buffers| {
+                device.runtime().run_plan(plan, buffers, parameters)
+            });
+        }
+        let y = allocate(&self.shape(), kernel.output, device, self.op)?;
+        device.runtime().run_plan(plan, &[self.lhs.buffer()?, self.rhs.buffer()?, &y], parameters)?;
+        self.stored(y, kernel.output, true)
     }
 }
 
