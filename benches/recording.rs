@@ -1,7 +1,7 @@
 //! How long the host takes to record an operation, on the best device or the one of `MARQUETRY_DEVICE`.
 //!
-//! `cargo bench --bench recording` measures all rows, `-- NAME..` those whose names contain one. Each figure is a median
-//! over rounds, in nanoseconds per operation. The device is idle before a round, and a round ends when the last
+//! `cargo bench --bench recording` measures all rows, `-- NAME..` those whose names contain one. Each figure is a
+//! median over rounds, in nanoseconds per operation. The device is idle before a round, and a round ends when the last
 //! operation has been recorded: no more batches are submitted than may be in flight. `all` is over 31 rounds of 200
 //! operations. `unsubmitted` is over 301 rounds of 31 operations, which are too few for a batch: it is what the
 //! operation takes without the backend, which encodes batches.

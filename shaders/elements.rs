@@ -55,6 +55,15 @@ fn unpack_word(dtype: DType, word: Value<'_>) -> Vec<Value<'_>> {
     }
 }
 
+/// Returns the bits of an element of one or two bytes, from the number that it is computed as.
+pub(super) fn narrowed<'k>(k: &'k KernelBuilder, dtype: DType, number: Value<'k>) -> Value<'k> {
+    match dtype {
+        DType::F16 => k.pack_f16(number, number) & 0xffff,
+        DType::BF16 => k.pack_bf16(number, number) & 0xffff,
+        _ => number.bitcast(Type::U32) & 0xff,
+    }
+}
+
 /// A buffer that is read element by element, at any index.
 #[derive(Clone, Copy)]
 pub(super) struct Elements<'k> {

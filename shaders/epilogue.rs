@@ -2,7 +2,7 @@
 //! is one of their inputs. The others are loaded at its place.
 
 use super::Family;
-use super::elements::{Grid, Quads};
+use super::elements::{Grid, Quads, Raw, narrowed};
 use super::elementwise::{Evaluation, Input, InputLayout, outputs};
 use super::parameters::{Each, Lengths, Number, View, parameters};
 use crate::base::dtype::DType;
@@ -138,8 +138,7 @@ pub(crate) trait Finishing: Family + Clone {
 }
 
 /// The outputs of a kernel: the results, after the epilogue if there is one, and the terms that the epilogue keeps. The
-/// kernel stores them one by one, or four neighbours at a time. A single element has 32 bits or more, so that no two
-/// invocations write the same word.
+/// kernel stores them one by one, or four neighbours at a time.
 pub(super) struct Outputs<'k> {
     stores: Vec<(Store<'k>, TermId)>,
     tail: Option<Tail<'k>>,
@@ -153,6 +152,9 @@ pub(super) struct Outputs<'k> {
 /// A buffer that is written by elements or by quads.
 pub(super) enum Store<'k> {
     Elements(Array<'k>),
+    /// Elements of less than 32 bits. Several invocations may write to one word, so this takes atomic operations: for
+    /// kernels with few results.
+    Narrow(Raw<'k>, DType),
     Quads(Quads<'k>),
 }
 
@@ -161,12 +163,16 @@ impl<'k> Store<'k> {
         if width == 4 {
             return Store::Quads(Quads::output(k, name, dtype));
         }
+        if dtype.size_in_bytes() < 4 {
+            return Store::Narrow(Raw::output(k, name, dtype.size_in_bytes()), dtype);
+        }
         Store::Elements(k.buffer(name, Type { scalar: dtype.compute_scalar(), lanes: 1 }, Access::Write))
     }
 
     pub fn store(&self, k: &'k KernelBuilder, index: Value<'k>, value: Value<'k>) {
         match self {
             Store::Elements(array) => array.store(index, value),
+            Store::Narrow(raw, dtype) => raw.replace(index, narrowed(k, *dtype, value)),
             Store::Quads(quads) => quads.store(k, index / 4, value),
         }
     }

@@ -167,7 +167,7 @@ impl Family for Normalize {
         let weight = weight.map(|at| (Source::input(k, "weight", dtype, width), at));
         let bias = bias.map(|at| (Source::input(k, "bias", dtype, width), at));
         let epilogue = self.epilogue.as_deref().zip(epilogue);
-        let y = Outputs::new(k, dtype, along * across, epilogue, columns);
+        let y = Outputs::new(k, self.load.output(dtype), along * across, epilogue, columns);
         let elements = self.keeps_elements.then(|| Store::new(k, "elements", dtype, along * across));
 
         let member = self.team.join(k).in_subgroups(self.subgroup);

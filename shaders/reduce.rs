@@ -191,6 +191,15 @@ impl Family for Reduce {
             epilogue: Some(epilogue.clone().into()),
             ..sample(Sum, DType::F32, Stage::Whole, team)
         }));
+        // Results that share words.
+        for narrow in [DType::F16, DType::Bool] {
+            let mut expr = Expr::default();
+            let sum = expr.input(0, DType::F32);
+            expr.cast(narrow, sum);
+            let (inputs, scalars, kept) = Default::default();
+            let epilogue = Some(Epilogue { expr, inputs, rank: 0, scalars, kept }.into());
+            samples.push(Reduce { epilogue, ..sample(Sum, DType::F32, Stage::Whole, Team::Workgroup(WORKGROUP)) });
+        }
         samples
     }
 }

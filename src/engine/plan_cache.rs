@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use std::any::{Any, TypeId};
 use std::sync::Arc;
 
-/// The most plans of a family. Sizes that grow with each call, such as the length of a text, make new plans without end.
+/// The most plans of a family. Sizes that grow with each call, such as the length of a text, make new plans without
+/// end.
 const MAX_PLANS: usize = 4096;
 
 /// Everything that a plan depends on, as numbers: the operation, dtypes, shapes and strides.

@@ -20,6 +20,10 @@ use std::sync::Arc;
 /// The bytes of an operand from which on a reduction to a much smaller result is not put off.
 const LARGE_OPERAND: usize = 1 << 20;
 
+/// The most results of less than 32 bits that the kernel stores itself. Each takes two atomic operations, and a second
+/// kernel takes a launch.
+const MOST_NARROW: usize = 4096;
+
 /// A reduction that the user calls.
 #[derive(Clone, Copy, PartialEq)]
 enum Reduction {
@@ -251,8 +255,8 @@ impl Stages {
     fn finished(&self, epilogue: &Epilogue, device: &Device) -> Option<(Reduce, Parameters)> {
         let (config, at) = epilogue.plan(1, false)?;
         let kernel = Reduce { epilogue: Some(config.into()), ..self.kernel.clone() };
-        // Two invocations must not write the same word.
-        let stores = |dtype: DType| dtype.size_in_bytes() >= 4;
+        let few = self.parameters.chunks <= MOST_NARROW;
+        let stores = |dtype: DType| few || dtype.size_in_bytes() >= 4;
         let fits = epilogue.fits(&kernel, self.inputs.len() + 1, stores, device);
         fits.then(|| (kernel, Parameters { epilogue: Some(at), ..self.parameters.clone() }))
     }

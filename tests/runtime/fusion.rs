@@ -204,6 +204,21 @@ fn reductions_are_fused_both_ways(device: &Device) -> Result<()> {
     let total = |r: usize| (0..6).map(|c| (r * 6 + c) as f32).sum::<f32>();
     let totals: Vec<f32> = (0..4).map(total).collect();
     assert_eq!(launches_of(device, &totals, || halves.neg()?.abs()?.sum(1)?.to_dtype(DType::F32))?, 1);
+    // Results of less than 32 bits share words.
+    let (sums, launches) = count_launches(device, || {
+        let sums = halves.neg()?.abs()?.sum(1)?;
+        sums.realize()?;
+        Ok(sums)
+    })?;
+    assert_eq!((sums.dtype(), launches), (DType::F16, 1));
+    assert_eq!(sums.to_dtype(DType::F32)?.to_vec::<f32>()?, totals);
+    let (positive, launches) = count_launches(device, || {
+        let positive = x.sub(3.0)?.gt(0)?.all(1)?;
+        positive.realize()?;
+        Ok(positive)
+    })?;
+    assert_eq!(launches, 1);
+    assert_eq!(positive.to_vec::<bool>()?, [false, true, true, true]);
     // Addends with an axis of length 1, with and without rows.
     let one = Tensor::new([5f32], device)?;
     let tall = column.unsqueeze(1)?;
