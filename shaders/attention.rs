@@ -116,6 +116,16 @@ impl AttentionTile {
     }
 }
 
+impl AttentionTile {
+    /// Returns how often a workgroup loads each key and value.
+    pub const fn loads_per_block(self) -> usize {
+        match self {
+            AttentionTile::Registers { broadcast: false } => REGISTER_WORKGROUP as usize,
+            AttentionTile::Registers { broadcast: true } | AttentionTile::Workgroup { .. } => 1,
+        }
+    }
+}
+
 /// The most columns that a kernel holds in its registers.
 pub(crate) const MAX_COLUMNS: usize = 256;
 

@@ -274,9 +274,15 @@ impl<'k> ConvBlock<'k> {
         rows.iter().map(|&row| self.weight.load(row + step)).collect()
     }
 
-    /// Loads an element of a buffer, or returns 0 if the element is not inside.
-    fn load(&self, load: impl Fn(Value<'k>) -> Value<'k>, (index, inside): Source<'k>) -> Value<'k> {
-        inside.select(load(inside.select(index, 0)), 0)
+    /// Loads an element, or returns 0 if the element is not inside. Then some element that exists is loaded, and not
+    /// used.
+    fn load(
+        &self,
+        load: impl Fn(Value<'k>) -> Value<'k>,
+        (index, inside): Source<'k>,
+        existing: Value<'k>,
+    ) -> Value<'k> {
+        inside.select(load(inside.select(index, existing)), 0)
     }
 
     fn store(&self, row: Value<'k>, column: Value<'k>, sum: Value<'k>) {
@@ -521,7 +527,7 @@ fn by_workgroup<'k>(p: &ConvBlock<'k>, sums: &Sums<'k>) {
         let (offset, inside) = p.weight_offset(i);
         rows.map(|row| {
             let inside = inside & i.lt(depth) & (p.block_row + row).lt(p.rows);
-            p.load(|index| p.weight.load(index), (p.weight_row(row) + offset, inside))
+            p.load(|index| p.weight.load(index), (p.weight_row(row) + offset, inside), p.weight_start)
         })
     };
     let b = |first: Value<'k>| {
@@ -536,7 +542,7 @@ fn by_workgroup<'k>(p: &ConvBlock<'k>, sums: &Sums<'k>) {
                 let i = column.starts[axis] + j * along.dilation;
                 (index + i * p.x_stride(axis), inside & i.lt(along.input) & j.lt(along.taps))
             });
-            p.load(|index| p.x.load(index), source)
+            p.load(|index| p.x.load(index), source, column.image)
         })
     };
     add_by_workgroup(k, p.number, sums, depth, a, b);

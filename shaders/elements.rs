@@ -1,5 +1,5 @@
 //! Elements of any dtype in buffers, and their indices. Narrow dtypes are packed in words, so that every device can
-//! read and write them. No two invocations write the same word.
+//! read and write them. No two invocations write the same word, except by atomic operations ([`Raw`]).
 
 use crate::base::dtype::DType;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};

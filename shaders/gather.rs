@@ -22,8 +22,9 @@ pub(crate) struct Gather {
     pub dtype: DType,
     pub index: DType,
     pub rank: usize,
+    /// The expression of the elements of `x`. 64-bit elements are only moved.
     pub prologue: Option<Box<Prologue>>,
-    /// The expression of the elements of `x`, and that of the results. 64-bit elements are only moved.
+    /// The expression of the results.
     pub epilogue: Option<Box<Epilogue>>,
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Reduce {
     pub rows: RowsType,
     /// The expression of the elements, if they are not just loaded.
     pub prologue: Option<Box<Prologue>>,
-    /// The expression of the results. Elements of less than 32 bits cannot be stored.
+    /// The expression of the results.
     pub epilogue: Option<Box<Epilogue>>,
     pub stage: Stage,
     pub team: Team,

@@ -324,7 +324,7 @@ impl Fused {
         Ok((!fuser.computed).then_some(fuser.fused))
     }
 
-    /// Notes, after a launch, that its kernel has computed results that are needed again, and has not stored them.
+    /// Notes that a kernel computes results that are needed again, and does not store them.
     pub fn note_repeated(&self) {
         for storage in self.repeated.iter().filter_map(Weak::upgrade) {
             if let Some(Pending::Expression { computed, .. }) = &mut *storage.pending.lock() {

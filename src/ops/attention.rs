@@ -1,6 +1,7 @@
 //! Attention.
 
 use super::loaded::Loaded;
+use super::run_if_it_holds_much;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse_all};
@@ -133,7 +134,12 @@ impl Tensor {
             return Tensor::zeros(problem.output_shape(columns), self.dtype(), self.device());
         }
         // In memory, the tokens come before the heads.
-        let turned = |output: Tensor| output.to_dtype(self.dtype())?.transpose(-3, -2);
+        let turned = |output: Tensor| -> Result<Tensor> {
+            let output = output.to_dtype(self.dtype())?;
+            let operands = [Some(self), Some(key), Some(value), config.mask.as_ref()];
+            run_if_it_holds_much(&output, operands.into_iter().flatten())?;
+            output.transpose(-3, -2)
+        };
         if columns <= MAX_COLUMNS {
             return turned(problem.attend()?);
         }
@@ -336,8 +342,8 @@ impl<'a> AttentionCall<'a> {
             parts: parts > 1,
             epilogue: None,
         };
-        let (mut config, loaded) =
-            self.load(config, &operands, [span.div_ceil(block_keys), rows.div_ceil(block_rows)])?;
+        let reads = [span.div_ceil(block_keys), rows.div_ceil(block_rows) * tile.loads_per_block()];
+        let (mut config, loaded) = self.load(config, &operands, reads)?;
         let views = loaded.iter().zip(&operands).map(|(x, (_, shape))| x.view.layout.broadcast_to(shape, OP));
         let views: Each<Layout> = views.collect::<Result<_>>()?;
         let batch_strides = |view: &Layout| -> Dims<isize> {
@@ -398,7 +404,7 @@ impl<'a> AttentionCall<'a> {
     }
 
     /// Prepares the operands: each is loaded through its expression, if that pays. A kernel loads each query `reads[0]`
-    /// times, and each key and value `reads[1]` times.
+    /// times, and each key and value `reads[1]` times. It does so again wherever they are broadcast.
     fn load(
         &self,
         mut config: Attention,
@@ -407,11 +413,8 @@ impl<'a> AttentionCall<'a> {
     ) -> Result<(Attention, Each<Loaded>)> {
         let mut loaded: Each<Loaded> = SmallVec::new();
         for (i, (tensor, shape)) in operands.iter().enumerate() {
-            let reads = match i {
-                0 => reads[0],
-                1 | 2 => reads[1],
-                _ => shape.elem_count().unwrap_or(usize::MAX).div_ceil(tensor.elem_count()),
-            };
+            let broadcast = shape.elem_count().unwrap_or(usize::MAX).div_ceil(tensor.elem_count().max(1));
+            let reads = broadcast.saturating_mul([reads[0], reads[1], reads[1], 1][i]);
             // The other operands and the result have buffers too.
             let known: usize = loaded.iter().map(|x| x.buffers.len()).sum();
             let bindings = known + operands.len() - i;

@@ -217,7 +217,9 @@ impl Tensor {
         };
         // 64-bit elements are only moved.
         let x = match dtype.parts() {
-            1 => Loaded::new(self, 1, 2, |prologue| kernel(self.layout(), prologue))?,
+            1 => {
+                Loaded::new(self, elements.div_ceil(self.elem_count()), 2, |prologue| kernel(self.layout(), prologue))?
+            }
             _ => Loaded::computed(self)?,
         };
         let Loaded { view, prologue, parameters, buffers } = x;

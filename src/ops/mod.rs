@@ -48,8 +48,18 @@ pub use rearrange::Sections;
 pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
 pub use window::PerAxis;
 
+use crate::base::error::Result;
 use crate::device::Device;
 use crate::kernels::workgroup::{Team, WORKGROUP};
+use crate::tensor::Tensor;
+
+/// Runs the kernel of a result that is put off, if it keeps much more in memory than the result takes: at least 1 MiB,
+/// and 16 times as much.
+fn run_if_it_holds_much<'a>(result: &Tensor, operands: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
+    let bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+    let held: usize = operands.into_iter().map(bytes).sum();
+    if held >= 1 << 20 && held / 16 >= bytes(result) { result.realize() } else { Ok(()) }
+}
 
 /// Chooses whether an invocation or a workgroup works on each of `rows` rows of `length` elements.
 fn choose_team(device: &Device, rows: usize, length: usize) -> Team {

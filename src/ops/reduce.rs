@@ -1,7 +1,7 @@
 //! Reductions over any axes.
 
 use super::rows::{Rows, lengths};
-use super::{choose_team, largest_team};
+use super::{choose_team, largest_team, run_if_it_holds_much};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Axes, Dims, Shape, checked_elements};
@@ -16,9 +16,6 @@ use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
 use crate::lazy::{Deferred, Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use std::sync::Arc;
-
-/// The bytes of an operand from which on a reduction to a much smaller result is not put off.
-const LARGE_OPERAND: usize = 1 << 20;
 
 /// The most results of less than 32 bits that the kernel stores itself. Each takes two atomic operations, and a second
 /// kernel takes a launch.
@@ -88,11 +85,7 @@ impl Tensor {
             false => lengths(self, &rows.kept),
         };
         let result = self.reduce_rows(reduction, &rows)?.reshape(shape)?;
-        // Until it runs, a reduction keeps its operand in memory.
-        let [held, left] = [self, &result].map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes());
-        if held >= LARGE_OPERAND && held / 16 >= left {
-            result.realize()?;
-        }
+        run_if_it_holds_much(&result, [self])?;
         Ok(result)
     }
 

@@ -24,6 +24,10 @@ impl Tensor {
         let (dtype, device) = (fold.output(self.dtype()), self.device());
         let output = allocate(self.shape(), dtype, device, op)?;
         if checked_elements(self.shape(), op)? > 0 {
+            if self.dims()[axis] > CHUNK {
+                // Two kernels read it.
+                self.realize()?;
+            }
             // A kernel's parameters do not depend on who works on the rows.
             let (scanned, team) = (Scanned::Rows, Team::Invocation);
             let kept: Dims = (0..self.rank()).filter(|&other| other != axis).collect();

@@ -125,8 +125,16 @@ fn pending(values: &ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Tenso
     let poison = poison(&[1], dtype)[[0]];
     let [first, second] = [true, false].map(|first| array(values.shape(), chosen(first, poison)));
     let from_first = array(values.shape(), (0..values.len()).map(|i| f64::from(is_first(i))).collect());
-    let condition = upload(&from_first, DType::Bool, device)?;
-    Ok(condition.where_cond(&upload(&first, dtype, device)?, &upload(&second, dtype, device)?)?)
+    // They begin at different places of their buffers.
+    let place = |values: &ArrayD<f64>, dtype: DType, rows: usize| -> Outcome<Tensor> {
+        let mut base = values.shape().to_vec();
+        base[0] += rows;
+        let mut base = ArrayD::from_elem(base, if dtype == DType::Bool { 1.0 } else { poison });
+        base.slice_axis_mut(Axis(0), Slice::from(rows..)).assign(values);
+        Ok(upload(&base, dtype, device)?.narrow(0, rows, values.shape()[0])?)
+    };
+    let condition = place(&from_first, DType::Bool, 2)?;
+    Ok(condition.where_cond(&place(&first, dtype, 0)?, &place(&second, dtype, 1)?)?)
 }
 
 /// An array of elements that no kernel may read: NaN for floats, else the largest number.
