@@ -228,8 +228,22 @@ pub(super) struct Fused {
     pub scalars: SmallVec<[Word; 4]>,
     pub layout: Arc<Layout>,
     pub kept: SmallVec<[Kept; 2]>,
-    /// The pending results that the kernel computes and does not store, although they are needed again.
-    repeated: SmallVec<[Weak<Storage>; 2]>,
+    pub repeated: Repeated,
+}
+
+/// The pending results that a kernel computes and does not store, although they are needed again.
+#[derive(Default)]
+pub(super) struct Repeated(SmallVec<[Weak<Storage>; 2]>);
+
+impl Repeated {
+    /// Notes that a kernel computes them.
+    pub fn note(&self) {
+        for storage in self.0.iter().filter_map(Weak::upgrade) {
+            if let Some(Pending::Expression { computed, .. }) = &mut *storage.pending.lock() {
+                *computed = true;
+            }
+        }
+    }
 }
 
 /// Fuses an expression.
@@ -289,7 +303,7 @@ impl Fused {
             scalars: SmallVec::from_slice(&expression.scalars),
             layout: expression.layout.clone(),
             kept: SmallVec::new(),
-            repeated: SmallVec::new(),
+            repeated: Repeated::default(),
         }
     }
 
@@ -305,7 +319,7 @@ impl Fused {
             scalars: SmallVec::new(),
             layout: expression.layout.clone(),
             kept: SmallVec::new(),
-            repeated: SmallVec::new(),
+            repeated: Repeated::default(),
         };
         let [stores, needed] = reached.stores(most_kept > 0);
         let mut fuser = Fuser {
@@ -322,15 +336,6 @@ impl Fused {
         };
         fuser.add(expression, &operands, &expression.layout, true)?;
         Ok((!fuser.computed).then_some(fuser.fused))
-    }
-
-    /// Notes that a kernel computes results that are needed again, and does not store them.
-    pub fn note_repeated(&self) {
-        for storage in self.repeated.iter().filter_map(Weak::upgrade) {
-            if let Some(Pending::Expression { computed, .. }) = &mut *storage.pending.lock() {
-                *computed = true;
-            }
-        }
     }
 
     pub fn shape(&self) -> &Shape {
@@ -436,7 +441,7 @@ impl Fuser<'_> {
         if stored {
             self.fused.kept.push(Kept { term, dtype, storage: operand.storage.clone() });
         } else if self.needed[node] {
-            self.fused.repeated.push(Arc::downgrade(&operand.storage));
+            self.fused.repeated.0.push(Arc::downgrade(&operand.storage));
         }
         // The result's other operands need room, too.
         let bindings = self.device.info().limits.max_bindings as usize - 1;

@@ -2,7 +2,7 @@
 
 use super::cost;
 use super::expression::Expression;
-use super::fusion::{Fused, Kept};
+use super::fusion::{Fused, Kept, Repeated};
 use super::view::View;
 use crate::base::error::Result;
 use crate::base::word::Word;
@@ -24,6 +24,7 @@ pub(crate) struct Operand {
     pub scalars: SmallVec<[Word; 4]>,
     /// Whether the kernel should store the elements themselves, because somebody may ask for them later.
     pub kept: Option<KeptOperand>,
+    repeated: Repeated,
 }
 
 /// A pending tensor that a kernel reads, and stores too.
@@ -48,6 +49,7 @@ impl Deferred {
     }
 
     /// Returns the tensor's elements as an expression over buffers. If `keeps`, the kernel can store the elements too.
+    /// A kernel that computes the expression notes it ([`Operand::note_computed`]).
     pub fn operand(&self, keeps: bool) -> Result<Operand> {
         let fused = Fused::as_operand(&self.source, keeps, self.view().device())?;
         // The place in an operand is not the place in the result, and without an input there is nothing to load. What
@@ -57,17 +59,19 @@ impl Deferred {
         if fused.expr.terms().contains(&Term::Index) || fused.inputs.is_empty() || !is_whole || is_stored_copy {
             return self.computed();
         }
-        fused.note_repeated();
-        let Fused { mut expr, mut inputs, scalars, mut kept, .. } = fused;
-        // Kernels choose their loads by the first input: one with all elements in order suits them best.
-        if let Some(dense) = inputs.iter().position(|input| input.layout.is_contiguous()) {
-            inputs.swap(0, dense);
-            expr.swap_inputs(0, dense);
+        let Fused { mut expr, mut inputs, scalars, mut kept, repeated, .. } = fused;
+        // Kernels choose their loads by the first input: one with all elements in order suits them best, and one with
+        // a single element worst.
+        let dense = inputs.iter().position(|input| input.layout.is_contiguous());
+        let several = || inputs.iter().position(|input| input.strides().iter().any(|&stride| stride != 0));
+        if let Some(first) = dense.or_else(several) {
+            inputs.swap(0, first);
+            expr.swap_inputs(0, first);
         }
         for input in &inputs {
             input.buffer()?;
         }
-        Ok(Operand { expr, inputs, scalars, kept: kept.pop().map(KeptOperand) })
+        Ok(Operand { expr, inputs, scalars, kept: kept.pop().map(KeptOperand), repeated })
     }
 
     /// Returns the tensor's elements, computed apart.
@@ -102,7 +106,13 @@ impl Operand {
     pub fn plain(view: View) -> Operand {
         let mut expr = Expr::default();
         expr.input(0, view.dtype);
-        Operand { expr, inputs: [view].into_iter().collect(), scalars: SmallVec::new(), kept: None }
+        let (scalars, kept, repeated) = Default::default();
+        Operand { expr, inputs: [view].into_iter().collect(), scalars, kept, repeated }
+    }
+
+    /// Notes that a kernel computes the expression.
+    pub fn note_computed(&self) {
+        self.repeated.note();
     }
 
     /// Whether the kernel only loads elements.

@@ -54,7 +54,7 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
     }
     // The product's prologue may compute the same, and then has to store it. This locks what is above the product, so
     // it comes before the product's lock.
-    fused.note_repeated();
+    fused.repeated.note();
     let mut pending = storage.pending.lock();
     let Some(Pending::Product(producer)) = &*pending else { return Ok(None) };
     if others.iter().any(|other| Arc::ptr_eq(&other.storage, storage)) {
@@ -120,6 +120,6 @@ fn compute_elements(mut fused: Fused, device: &Device) -> Result<Buffer> {
         fused.launch(&outputs, device)?;
     }
     fused.kept.iter().zip(stored).for_each(|(kept, buffer)| kept.storage.keep(buffer));
-    fused.note_repeated();
+    fused.repeated.note();
     Ok(output)
 }

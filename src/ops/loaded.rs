@@ -42,6 +42,7 @@ impl Loaded {
         if !fits || !device.takes(&kernel(Some(prologue.clone()))) {
             return Loaded::computed(tensor);
         }
+        operand.note_computed();
         let buffers = operand.inputs.iter().map(|input| input.buffer().cloned()).collect::<Result<_>>()?;
         Ok(Loaded { view: operand.inputs[0].clone(), prologue: Some(prologue), parameters: Some(parameters), buffers })
     }

@@ -1,6 +1,6 @@
 //! How products are cut for matrix units, and copies of operands that matrix units cannot read.
 
-use super::matmul::BatchedProduct;
+use super::batched_product::BatchedProduct;
 use super::pad::PadMode;
 use crate::backend::info::DeviceInfo;
 use crate::base::dtype::DType;

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod attention;
+mod batched_product;
 mod binary;
 mod compact;
 mod conv;

@@ -354,6 +354,7 @@ impl Producer for Normalized {
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let operand = self.x.operand(true)?;
         if let Some(produced) = self.launch(&operand, epilogue)? {
+            operand.note_computed();
             return Ok(produced);
         }
         let computed = if operand.is_plain() { operand } else { self.x.computed()? };

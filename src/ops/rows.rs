@@ -183,6 +183,7 @@ impl Rows {
         if !operand.is_plain()
             && let Some(rows) = Rows::fused(&operand, kept, axes, fours, kernel, op)?
         {
+            operand.note_computed();
             return Ok(rows);
         }
         let plain = if operand.is_plain() { operand } else { tensor.computed()? };

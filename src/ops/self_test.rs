@@ -2,7 +2,7 @@
 //! seen. So each such kernel must compute a product of known numbers correctly on each device, before it is used for
 //! others.
 
-use super::matmul::{BatchedProduct, Operand};
+use super::batched_product::{BatchedProduct, Operand};
 use crate::base::dtype::{DType, Element};
 use crate::base::error::Result;
 use crate::device::Device;

@@ -352,6 +352,9 @@ fn pools_and_lookups_are_finished_by_their_kernels(device: &Device) -> Result<()
     Ok(())
 }
 
+/// Passes a tensor on, or computes it first.
+type Step<'a> = &'a dyn Fn(Tensor) -> Result<Tensor>;
+
 fn operands_are_computed_as_they_are_loaded(device: &Device) -> Result<()> {
     let numbers = |shape: &[usize], scale: f64| -> Result<Tensor> {
         let elements = shape.iter().product::<usize>();
@@ -360,7 +363,7 @@ fn operands_are_computed_as_they_are_loaded(device: &Device) -> Result<()> {
         x.realize()?;
         Ok(x)
     };
-    let check = |launches: u64, work: &dyn Fn(&dyn Fn(Tensor) -> Result<Tensor>) -> Result<Tensor>| -> Result<()> {
+    let check = |launches: u64, work: &dyn Fn(Step) -> Result<Tensor>| -> Result<()> {
         let expected = work(&|x| x.realize().map(|()| x))?.to_vec::<f32>()?;
         assert_eq!(launches_of(device, &expected, || work(&Ok))?, launches);
         Ok(())
@@ -369,10 +372,20 @@ fn operands_are_computed_as_they_are_loaded(device: &Device) -> Result<()> {
     let table = numbers(&[9, 8], 0.5)?.to_dtype(DType::F16)?;
     let ids = Tensor::new([4u32, 0, 2], device)?;
     table.realize()?;
-    let lookup = |step: &dyn Fn(Tensor) -> Result<Tensor>| step(table.to_dtype(DType::F32)?)?.index_select(&ids, 0);
+    let lookup = |step: Step| step(table.to_dtype(DType::F32)?)?.index_select(&ids, 0);
     check(1, &lookup)?;
     let (_, told) = device.explain(|| lookup(&Ok)?.realize())?;
     assert_eq!(told.kernels[0].bytes_read, 2 * 9 * 8 + 4 * 3, "{told}");
+    let (wide, two) = (table.to_dtype(DType::F32)?, Tensor::new([2f32], device)?);
+    wide.realize()?;
+    check(1, &|step| step(two.mul(&wide.t()?)?)?.index_select(&ids, 0))?;
+    // A gather cannot load a sum of a matrix and its transpose, which is computed before. That is the first computation
+    // of what is held below it, so nothing else is stored.
+    let square = numbers(&[9, 9], 0.5)?;
+    let negative = square.neg()?;
+    let (result, told) = device.explain(|| negative.add(&square.t()?)?.index_select(&ids, 0)?.realize())?;
+    result?;
+    assert_eq!(told.kernels.iter().map(|kernel| kernel.bytes_written).collect::<Vec<_>>(), [4 * 81, 4 * 27], "{told}");
     let [x, y] = [0.1, 0.2].map(|scale| numbers(&[2, 3, 8, 8], scale));
     let (x, y) = (x?, y?);
     check(1, &|step| step(x.add(&y)?)?.cumsum(-1))?;
@@ -381,7 +394,7 @@ fn operands_are_computed_as_they_are_loaded(device: &Device) -> Result<()> {
     let convolution = ConvConfig::default().padding(1);
     check(1, &|step| step(x.add(&y)?)?.conv2d(&weight, None, &convolution))?;
     // Nine times an expression of six operations is more than a kernel of its own.
-    let six = |step: &dyn Fn(Tensor) -> Result<Tensor>| {
+    let six = |step: Step| {
         let long = x.add(&y)?.mul(&y)?.tanh()?.sub(&x)?.abs()?.sqrt()?;
         step(long)?.conv2d(&weight, None, &convolution)
     };
@@ -393,11 +406,11 @@ fn operands_are_computed_as_they_are_loaded(device: &Device) -> Result<()> {
     let heads = numbers(&[1, 5, 4, 8], 0.05)?;
     let tokens = numbers(&[1, 5, 32], 0.1)?;
     let (projection, hidden) = (numbers(&[32, 32], 0.02)?, Tensor::new([[0u8, 0, 0, 1, 1]], device)?);
-    let config = |step: &dyn Fn(Tensor) -> Result<Tensor>| -> Result<AttentionConfig> {
+    let config = |step: Step| -> Result<AttentionConfig> {
         let mask = Tensor::zeros((1, 4, 5, 5), DType::F32, device)?;
         Ok(AttentionConfig::default().mask(step(mask.masked_fill(&hidden.to_dtype(DType::Bool)?, f64::NEG_INFINITY)?)?))
     };
-    let attend = |step: &dyn Fn(Tensor) -> Result<Tensor>| {
+    let attend = |step: Step| {
         let [q, k] = [2.0, 0.5].map(|scale| step(heads.mul(scale)?.transpose(1, 2)?));
         let v = step(heads.transpose(1, 2)?.neg()?)?;
         step(q?.scaled_dot_product_attention(&k?, &v, &config(step)?)?)

@@ -1,0 +1,255 @@
+//! [`BatchedProduct`]: a batch of matrix products as a kernel sees it, and the forms in which its operands can be read.
+
+use super::{largest_team, subgroup_lanes};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::{Layout, collapse};
+use crate::base::shape::{Dims, checked_elements};
+use crate::device::Device;
+use crate::engine::launch::Launch;
+use crate::engine::pool::Buffer;
+use crate::engine::runtime::COUNTERS;
+use crate::kernels::epilogue;
+use crate::kernels::matmul::{
+    Along, Block, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, VectorSide, Vectors,
+};
+use crate::kernels::parameters::Strided;
+use crate::lazy::allocate;
+
+/// At most this many rows or columns are treated as vectors, which do not fill blocks.
+const FEW_VECTORS: usize = 16;
+
+/// A batch of products in as few axes as possible.
+pub(super) struct BatchedProduct {
+    /// m, n and k.
+    pub sizes: [usize; 3],
+    /// The axes of the batch.
+    pub lengths: Dims,
+    pub lhs: Operand,
+    pub rhs: Operand,
+}
+
+/// Where an operand's elements are: the strides along the axes of the batch, the rows and the columns.
+pub(super) struct Operand {
+    pub offset: usize,
+    pub batch: Dims<isize>,
+    pub row: isize,
+    pub column: isize,
+}
+
+impl BatchedProduct {
+    pub fn new(lhs: &Layout, rhs: &Layout, sizes: [usize; 3]) -> Self {
+        let rank = lhs.shape.rank() - 2;
+        let (lengths, strides) = collapse(&lhs.shape[..rank], [&lhs.strides[..rank], &rhs.strides[..rank]]);
+        let [lhs, rhs] = [(lhs, &strides[0]), (rhs, &strides[1])].map(|(view, batch)| Operand {
+            offset: view.offset,
+            batch: batch.clone(),
+            row: view.strides[rank],
+            column: view.strides[rank + 1],
+        });
+        let mut problem = BatchedProduct { sizes, lengths, lhs, rhs };
+        while problem.merge_batch_into_rows() {}
+        problem
+    }
+
+    /// Merges the innermost batch axis into the rows. If all left matrices along this axis are multiplied by the same
+    /// right matrix, they become one tall matrix.
+    fn merge_batch_into_rows(&mut self) -> bool {
+        let rows = self.sizes[0];
+        let (Some(&length), Some(&lhs), Some(&0)) = (self.lengths.last(), self.lhs.batch.last(), self.rhs.batch.last())
+        else {
+            return false;
+        };
+        if rows != 1 && lhs != self.lhs.row.wrapping_mul(rows as isize) {
+            return false;
+        }
+        if rows == 1 {
+            self.lhs.row = lhs;
+        }
+        self.sizes[0] = rows * length;
+        self.lengths.pop();
+        self.lhs.batch.pop();
+        self.rhs.batch.pop();
+        true
+    }
+
+    /// Returns the block with reads and writes that suit the memory order of the operands and the product.
+    pub fn fitted(&self, block: Block) -> Block {
+        let [m, n, k] = self.sizes;
+        let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
+        let b = self.rhs.reading(self.rhs.column, n, self.rhs.row, k);
+        Block { a, b, whole: k.is_multiple_of(2 * block.depth as usize), quads: n.is_multiple_of(4), ..block }
+    }
+
+    /// Returns, for each operand, the axis along which `count` elements at a time lie side by side.
+    pub fn along(&self, count: usize) -> [Option<Along>; 2] {
+        let [m, n, k] = self.sizes;
+        [
+            self.lhs.along(self.lhs.row, m, self.lhs.column, k, count),
+            self.rhs.along(self.rhs.column, n, self.rhs.row, k, count),
+        ]
+    }
+
+    /// Returns the same product over words of four bytes along the depth, if words lie side by side by fours in both
+    /// operands.
+    pub fn in_words(&self) -> Option<BatchedProduct> {
+        let [m, n, k] = self.sizes;
+        let words = |operand: &Operand, row: isize, column: isize| Operand {
+            offset: operand.offset / 4,
+            batch: operand.batch.iter().map(|stride| stride / 4).collect(),
+            row,
+            column,
+        };
+        (self.along(16) == [Some(Along::Depth); 2]).then(|| BatchedProduct {
+            sizes: [m, n, k / 4],
+            lengths: self.lengths.clone(),
+            lhs: words(&self.lhs, self.lhs.row / 4, 1),
+            rhs: words(&self.rhs, 1, self.rhs.column / 4),
+        })
+    }
+
+    /// Returns the products of `parts` equal parts of the depth, with the parts as one more axis of the batch.
+    pub fn split(&self, parts: usize) -> BatchedProduct {
+        self.part(0, self.sizes[2] / parts, parts)
+    }
+
+    /// Returns the products of `parts` parts of this depth. The first part begins at `first`.
+    pub fn part(&self, first: usize, depth: usize, parts: usize) -> BatchedProduct {
+        let [m, n, _] = self.sizes;
+        let split = |operand: &Operand, stride: isize| {
+            let batch = operand.batch.iter().copied().chain((parts > 1).then_some(depth as isize * stride)).collect();
+            let offset = operand.offset.wrapping_add_signed(first as isize * stride);
+            Operand { offset, batch, ..*operand }
+        };
+        BatchedProduct {
+            sizes: [m, n, depth],
+            lengths: self.lengths.iter().copied().chain((parts > 1).then_some(parts)).collect(),
+            lhs: split(&self.lhs, self.lhs.column),
+            rhs: split(&self.rhs, self.rhs.row),
+        }
+    }
+
+    /// Returns how many parts the depth is computed in. It is 1, unless the depth is great and blocks of this tile are
+    /// too few to keep the device busy.
+    pub fn parts(&self, device: &Device, tile: MatmulTile) -> usize {
+        let tuning = &device.tuning().matmul;
+        let longest = self.sizes[2] / tuning.shortest;
+        let blocks = self.blocks(tile.block()).unwrap_or(usize::MAX).max(1);
+        if longest < 2 || !device.takes(&Sizes { batch_rank: self.lengths.len() + 1 }) {
+            return 1;
+        }
+        // A power of two divides most depths.
+        tuning.busy.div_ceil(blocks).next_power_of_two().min(1 << longest.ilog2())
+    }
+
+    pub fn batches(&self) -> usize {
+        self.lengths.iter().product()
+    }
+
+    /// Returns the number of blocks of this size, if it can be counted.
+    pub fn blocks(&self, [rows, columns]: [u32; 2]) -> Option<usize> {
+        let [m, n, _] = self.sizes;
+        self.batches().checked_mul(m.div_ceil(rows as usize))?.checked_mul(n.div_ceil(columns as usize))
+    }
+
+    /// Runs a kernel. The buffers are both operands, the inputs of an epilogue, and the product.
+    pub fn launch(
+        &self,
+        device: &Device,
+        kernel: Matmul,
+        buffers: &[&Buffer],
+        epilogue: Option<epilogue::Parameters>,
+    ) -> Result<()> {
+        let (runtime, groups) = (device.runtime(), self.groups(device, &kernel)?);
+        let parameters = Parameters { sizes: self.parameters(), epilogue };
+        if !kernel.tile.has_parts() {
+            return runtime.run(Launch { kernel, buffers, parameters, groups });
+        }
+        debug_assert!(groups <= COUNTERS, "surplus workgroups would count");
+        let [rows, columns] = kernel.tile.block().map(|length| length as usize);
+        let shape = [groups, rows, columns].into();
+        checked_elements(&shape, "matmul")?;
+        let sums = allocate(&shape, kernel.dtype().widened(), device, "matmul")?;
+        let counters = runtime.counters()?;
+        runtime.run(Launch { kernel, buffers: &[buffers, &[&sums, &counters]].concat(), parameters, groups })
+    }
+
+    pub fn groups(&self, device: &Device, config: &Matmul) -> Result<usize> {
+        self.blocks(config.tile.block()).ok_or_else(|| {
+            let feature = format!("{} products of {:?} elements in one kernel", self.batches(), self.sizes);
+            Error::Unsupported { feature, device: device.info().to_string() }
+        })
+    }
+
+    /// Returns how the product of a matrix and a few vectors is computed. `None` if this is no such product, or if the
+    /// operands cannot be read by fours, the vectors along the depth.
+    pub fn few_vectors(&self, device: &Device, dtype: DType) -> Option<Vectors> {
+        let [m, n, k] = self.sizes;
+        let a = self.lhs.reading(self.lhs.row, m, self.lhs.column, k);
+        let b = self.rhs.reading(self.rhs.column, n, self.rhs.row, k);
+        let (side, few, outputs, vectors, matrix) = match () {
+            _ if m <= FEW_VECTORS && m <= n => (VectorSide::Rows, m, n, a, b),
+            _ if n <= FEW_VECTORS => (VectorSide::Columns, n, m, b, a),
+            _ => return None,
+        };
+        let (Reading::Quads(Along::Depth), Reading::Quads(along)) = (vectors, matrix) else { return None };
+        if dtype.size_in_bytes() > 4 {
+            return None;
+        }
+        let count = (few.next_power_of_two() as u32).min(Vectors::MOST);
+        let stored_quads = outputs.is_multiple_of(4) && (side == VectorSide::Rows || n == 1);
+        let subgroup = subgroup_lanes(device);
+        let [members, across] = Vectors::members(along, count, subgroup, [outputs, k]);
+        let members = [members.min(largest_team(device)), across];
+        // A load takes 16 bytes, or else four elements.
+        let bytes = dtype.size_in_bytes();
+        let words = if self.along(16 / bytes) == [Some(Along::Depth); 2] { 4 } else { bytes as u32 };
+        Some(Vectors { side, count, along, words, stored_quads, members, subgroup })
+    }
+
+    /// Returns a tile whose lanes hand each other elements, if the device's subgroups allow it and both operands are
+    /// read several elements at a time.
+    pub fn broadcast(&self, device: &Device, dtype: DType) -> Option<MatmulTile> {
+        let [m, n, k] = self.sizes;
+        let a = self.lhs.along(self.lhs.row, m, self.lhs.column, k, QUAD)?;
+        let b = |along: Along| self.rhs.along(self.rhs.column, n, self.rhs.row, k, along.elements_at_once());
+        let b = [Along::Depth, Along::Other].into_iter().find(|&along| b(along) == Some(along))?;
+        // Pairs of 32-bit elements are read as 64-bit integers.
+        let pairs = dtype.size_in_bytes() == 2 || dtype.size_in_bytes() == 4 && device.info().features.i64;
+        let fits = a == Along::Depth && k.is_multiple_of(QUAD) && pairs && device.info().has_eights_of_lanes();
+        fits.then_some(MatmulTile::Broadcast { b, pairs: n.is_multiple_of(2) && device.info().features.i64 })
+    }
+
+    pub fn parameters(&self) -> SizeParameters {
+        let [m, n, depth] = self.sizes;
+        let [a, b] = [&self.lhs, &self.rhs].map(|operand| Strided {
+            offset: operand.offset,
+            strides: operand.batch.iter().copied().chain([operand.row, operand.column]).collect(),
+        });
+        SizeParameters { batches: self.batches(), m, n, depth, lengths: self.lengths.clone(), a, b }
+    }
+}
+
+impl Operand {
+    /// Returns how fours of elements are read, given strides and lengths along the depth and the other axis.
+    fn reading(&self, stride: isize, length: usize, depth_stride: isize, depth: usize) -> Reading {
+        if let Some(along) = self.along(stride, length, depth_stride, depth, 4) {
+            return Reading::Quads(along);
+        }
+        let near = depth_stride.unsigned_abs() < stride.unsigned_abs();
+        Reading::Single(if near { Along::Depth } else { Along::Other })
+    }
+
+    /// Returns the axis along which `count` elements at a time lie side by side, from multiples of `count` on.
+    fn along(&self, stride: isize, length: usize, depth_stride: isize, depth: usize, count: usize) -> Option<Along> {
+        let whole = |place: isize| place % count as isize == 0;
+        if !self.offset.is_multiple_of(count) || !self.batch.iter().copied().all(whole) {
+            return None;
+        }
+        // If there is one row or one column, the distance to the next one does not matter.
+        if depth_stride == 1 && depth.is_multiple_of(count) && (length == 1 || whole(stride)) {
+            return Some(Along::Depth);
+        }
+        (stride == 1 && length.is_multiple_of(count) && whole(depth_stride)).then_some(Along::Other)
+    }
+}
