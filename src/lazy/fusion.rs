@@ -64,8 +64,7 @@ impl Extent {
 /// Returns the extent of an expression over `operands` with one operand more. If the operand's own pending expression
 /// is too large to be fused, computes it now.
 pub(super) fn make_room(operands: &[View], extent: Extent, operand: &View) -> Result<Extent> {
-    let pending = || operand.storage.extent.filter(|_| operand.storage.computed().is_none());
-    let Some(added) = pending() else { return Ok(extent.and(Extent::of_input(operand))) };
+    let Some(added) = operand.storage.pending_extent() else { return Ok(extent.and(Extent::of_input(operand))) };
     let (sum, device) = (extent.and(added), operand.device());
     if sum.fits(device) {
         return Ok(sum);
@@ -85,8 +84,7 @@ fn exact_extent<'a>(operands: impl Iterator<Item = &'a View>) -> Extent {
     let mut extent = Extent::default();
     for operand in operands {
         reached.visit(operand);
-        let pending = operand.storage.extent.filter(|_| operand.storage.computed().is_none());
-        extent.inputs |= pending.unwrap_or_else(|| Extent::of_input(operand)).inputs;
+        extent.inputs |= operand.storage.pending_extent().unwrap_or_else(|| Extent::of_input(operand)).inputs;
     }
     let mut words: SmallVec<[Word; 16]> = SmallVec::new();
     for expression in reached.0.iter().filter_map(|node| node.expression.as_ref()) {

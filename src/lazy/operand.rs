@@ -90,7 +90,7 @@ impl View {
     /// Whether the elements are a pending expression, and a kernel that loads each about `reads` times may compute it
     /// at each load.
     pub fn pays_at_loads(&self, reads: usize) -> bool {
-        let Some(extent) = self.storage.extent.filter(|_| self.storage.computed().is_none()) else { return false };
+        let Some(extent) = self.storage.pending_extent() else { return false };
         let pays = cost::may_compute_at_loads(extent.operations, reads);
         if !pays {
             let reason =

@@ -18,7 +18,7 @@ pub(crate) struct Storage {
     /// What computes the elements, as long as there is no buffer.
     pub(super) pending: Mutex<Option<Pending>>,
     /// The size of the expression that was recorded, if it was one.
-    pub(super) extent: Option<Extent>,
+    extent: Option<Extent>,
     pub device: Device,
 }
 
@@ -59,6 +59,11 @@ impl Storage {
     #[inline]
     pub(super) fn computed(&self) -> Option<&Arc<Buffer>> {
         self.buffer.get()
+    }
+
+    /// Returns the size of the expression that was recorded, unless it has been computed.
+    pub(super) fn pending_extent(&self) -> Option<Extent> {
+        self.extent.filter(|_| self.buffer.get().is_none())
     }
 
     /// Returns the buffer. Computes the elements if that has not been done.

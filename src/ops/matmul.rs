@@ -359,7 +359,7 @@ impl Product {
         key.extend(self.sizes.map(|size| size as u64));
         key.push(self.lhs.dtype() as u64 | (self.output as u64) << 8);
         for side in [&self.lhs, &self.rhs] {
-            // Some loads begin at multiples of as many elements.
+            // Which loads of several elements are possible depends on the offset, modulo at most 64 elements.
             key.push(side.rank() as u64 | (side.layout().offset as u64 % 64) << 8);
             key.extend(side.dims().iter().map(|&length| length as u64));
             key.extend(side.strides().iter().map(|&stride| stride as u64));
@@ -370,7 +370,8 @@ impl Product {
         key
     }
 
-    /// Plans a launch whose only buffers are those of the operands, the epilogue and the product, and keeps the plan.
+    /// Plans a launch and keeps the plan. Returns `None` if the kernel binds more than the operands, the epilogue's
+    /// buffers and the product, or counts offsets in words.
     fn plan(
         &self,
         problem: &BatchedProduct,
@@ -379,7 +380,6 @@ impl Product {
         key: &PlanKey,
     ) -> Result<Option<Arc<Plan<Matmul>>>> {
         let device = self.lhs.device();
-        // Words of bytes count their offsets in fours.
         if kernel.tile.has_parts() || kernel.a.per_factor() > 1 {
             return Ok(None);
         }

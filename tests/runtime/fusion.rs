@@ -2,7 +2,7 @@
 
 use crate::count_launches;
 use half::f16;
-use marquetry::{AttentionConfig, ConvConfig, DType, Device, Gemm, PoolConfig, Result, Tensor};
+use marquetry::{AttentionConfig, ConvConfig, DType, Device, Explanation, Gemm, PoolConfig, Result, Tensor};
 
 on_each_device! {
     a_chain_is_one_launch
@@ -125,6 +125,11 @@ fn what_is_seen_in_two_ways_is_computed_once(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Returns how many kernels have negated.
+fn negations(told: &Explanation) -> usize {
+    told.kernels.iter().map(|kernel| kernel.name.matches("neg(").count()).sum()
+}
+
 /// A comparison, whose result is small, is stored by a kernel of its own. This kernel computes the negation below it,
 /// so the next kernel is the second that does.
 fn what_runs_apart_counts_as_computed(device: &Device) -> Result<()> {
@@ -138,8 +143,7 @@ fn what_runs_apart_counts_as_computed(device: &Device) -> Result<()> {
         negated.realize()
     })?;
     result?;
-    let negations: usize = told.kernels.iter().map(|kernel| kernel.name.matches("neg(").count()).sum();
-    assert_eq!(negations, 2, "{told}");
+    assert_eq!(negations(&told), 2, "{told}");
     Ok(())
 }
 
@@ -156,8 +160,7 @@ fn what_is_below_counts_as_computed(device: &Device) -> Result<()> {
         sign.realize()
     })?;
     result?;
-    let negations: usize = told.kernels.iter().map(|kernel| kernel.name.matches("neg(").count()).sum();
-    assert_eq!(negations, 2, "{told}");
+    assert_eq!(negations(&told), 2, "{told}");
     Ok(())
 }
 
