@@ -22,6 +22,7 @@ on_each_device! {
     products_that_wait_for_each_other
     fusion_can_be_switched_off
     products_are_finished_by_their_kernels
+    planned_products_keep_nothing_of_earlier_ones
     products_that_others_wait_for_are_kept
     what_kernels_of_products_cannot_do_runs_apart
     products_hold_their_operands
@@ -523,6 +524,30 @@ fn products_are_finished_by_their_kernels(device: &Device) -> Result<()> {
     assert_eq!(launches, 2);
     let (_, launches) = count_launches(device, || x.matmul(&weight.t()?)?.narrow(0, 0, 2)?.neg()?.realize())?;
     assert_eq!(launches, 2);
+    Ok(())
+}
+
+/// Products of one plan differ in the places of their operands and of the epilogue's inputs, and in its numbers.
+fn planned_products_keep_nothing_of_earlier_ones(device: &Device) -> Result<()> {
+    let numbers = |seed: usize| (0..3 * 64).map(|i| ((i * i + i * seed) % 7) as f32 - 3.0).collect::<Vec<f32>>();
+    let elements = [3, 7, 11].map(numbers);
+    let tensors = elements.iter().map(|elements| Tensor::from_slice(elements, (3, 8, 8), device));
+    let tensors = tensors.collect::<Result<Vec<_>>>()?;
+    let part = |of: usize, part: usize| tensors[of].narrow(0, part, 1)?.squeeze(0);
+    // Each pass changes one thing against the first: a factor's place, the bias's place, the number.
+    for [a, b, bias, scale] in [[0, 0, 0, 1], [1, 0, 0, 1], [0, 2, 0, 1], [0, 0, 1, 1], [0, 0, 0, 3]] {
+        let element = |of: usize, part: usize, row: usize, column: usize| elements[of][part * 64 + row * 8 + column];
+        let product = |i: usize| (0..8).map(|k| element(0, a, i / 8, k) * element(1, b, k, i % 8)).sum::<f32>();
+        let plain: Vec<f32> = (0..64).map(product).collect();
+        assert_eq!(part(0, a)?.matmul(&part(1, b)?)?.to_vec::<f32>()?, plain);
+        let finished = |i: usize| plain[i] * scale as f32 + element(2, bias, i / 8, i % 8);
+        let expected: Vec<f32> = (0..64).map(finished).collect();
+        let y = (part(0, a)?.matmul(&part(1, b)?)? * scale as f64)?.add(&part(2, bias)?)?;
+        assert_eq!(y.to_vec::<f32>()?, expected);
+        // An input whose columns are strided.
+        let turned: Vec<f32> = (0..64).map(|i| plain[i] + element(2, bias, i % 8, i / 8)).collect();
+        assert_eq!(part(0, a)?.matmul(&part(1, b)?)?.add(&part(2, bias)?.t()?)?.to_vec::<f32>()?, turned);
+    }
     Ok(())
 }
 
