@@ -63,12 +63,24 @@ impl<'k> Value<'k> {
 
     /// The nearest whole number. Of two that are equally near, the even one.
     pub fn round(self) -> Value<'k> {
-        self.library(Glsl::RoundEven, OpenCl::rint, &[])
+        if self.ty.scalar != Scalar::F64 {
+            return self.library(Glsl::RoundEven, OpenCl::rint, &[]);
+        }
+        let below = self.abs().floor();
+        let rest = self.abs() - below;
+        let half = below * 0.5;
+        let is_odd = half.ne(half.floor());
+        let up = rest.gt(0.5) | (rest.eq(0.5) & is_odd);
+        up.select(below + 1.0, below).copy_sign(self)
     }
 
     /// The whole number towards zero.
     pub fn trunc(self) -> Value<'k> {
-        self.library(Glsl::Trunc, OpenCl::trunc, &[])
+        // Mesa's software device truncates and rounds doubles only below 2^24, unless the CPU has AVX-512.
+        match self.ty.scalar {
+            Scalar::F64 => self.abs().floor().copy_sign(self),
+            _ => self.library(Glsl::Trunc, OpenCl::trunc, &[]),
+        }
     }
 
     /// The square root.
