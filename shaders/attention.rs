@@ -89,6 +89,17 @@ parameters! {
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
+impl Parameters {
+    /// Sets what differs from launch to launch: numbers, then offsets.
+    pub fn set_numbers(&mut self, next: &mut dyn FnMut() -> u32) {
+        self.scale.set_words(next);
+        self.softcap.iter_mut().for_each(|cap| cap.set_words(next));
+        for operand in [&mut self.q, &mut self.k, &mut self.v].into_iter().chain(&mut self.mask) {
+            operand.offset = next() as usize;
+        }
+    }
+}
+
 impl Attention {
     /// The type in which scores and sums are computed.
     fn number(&self) -> Type {

@@ -42,6 +42,14 @@ parameters! {
     scalars: Each<Number> = config.scalars.iter().copied().map(Number).collect(),
 }
 
+impl Parameters {
+    /// Sets what differs from launch to launch: offsets, then numbers.
+    pub fn set_numbers(&mut self, next: &mut dyn FnMut() -> u32) {
+        self.inputs.iter_mut().for_each(|input| input.offset = next() as usize);
+        self.scalars.iter_mut().for_each(|scalar| scalar.set_words(next));
+    }
+}
+
 impl EpilogueInput {
     fn view(self, rank: usize) -> View {
         self.layout.view(1 + if self.by_row { rank } else { 0 })

@@ -199,7 +199,7 @@ pub(crate) enum Term {
 /// they are computed. The last one is the result.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Expr {
-    terms: SmallVec<[Term; 12]>,
+    terms: SmallVec<[Term; 4]>,
 }
 
 impl Term {

@@ -10,7 +10,10 @@ use crate::shader::{KernelBuilder, Scalar, Type, Value};
 use smallvec::SmallVec;
 
 /// The words of a parameter block.
-pub(crate) type Words = SmallVec<[u32; 24]>;
+pub(crate) type Words = SmallVec<[u32; 32]>;
+
+/// Sets the parameters of a block that differ from launch to launch, each to the next number.
+pub(crate) type Numbers<'a, H> = &'a dyn Fn(&mut H, &mut dyn FnMut() -> u32);
 
 /// The form of one or several parameters: the type that the host passes, and the type that a kernel gets. The
 /// configuration of a family is the form of its block.
@@ -25,6 +28,22 @@ pub(crate) trait Form {
 
     /// Appends the words of what the host passes.
     fn push(&self, host: &Self::Host, words: &mut Words);
+
+    /// Returns the words of what the host passes, with zeros for the numbers that `set` sets, and the places of these.
+    fn words_and_places(&self, mut host: Self::Host, set: Numbers<'_, Self::Host>) -> (Words, SmallVec<[u8; 16]>) {
+        let [mut words, mut numbered] = [Words::new(), Words::new()];
+        set(&mut host, &mut || 0);
+        self.push(&host, &mut words);
+        let mut count = 0;
+        set(&mut host, &mut || {
+            count += 1;
+            count
+        });
+        self.push(&host, &mut numbered);
+        let place = |number| words.iter().zip(&numbered).position(|(&zero, &word)| zero == 0 && word == number);
+        let places = (1..=count).map(|number| place(number).unwrap_or_default() as u8).collect();
+        (words, places)
+    }
 
     /// Declares the parameters in a kernel.
     fn declare<'k>(&self, k: &'k KernelBuilder) -> Self::Device<'k>;

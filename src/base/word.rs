@@ -7,24 +7,40 @@ use crate::base::number::Number;
 /// A number handed to a kernel at its launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Word {
-    /// The bits of the number, widened to the type that kernels compute in.
-    pub bits: u64,
+    /// The bits of the number, widened to the type that kernels compute in, the lowest first.
+    words: [u32; 2],
     pub dtype: DType,
 }
 
 impl Word {
     pub fn new<T: Element>(number: T) -> Word {
-        Word { bits: number.to_bits(), dtype: T::DTYPE }
+        Word::of_bits(number.to_bits(), T::DTYPE)
+    }
+
+    /// Returns the number with these bits, widened to the type that kernels compute in.
+    pub fn of_bits(bits: u64, dtype: DType) -> Word {
+        Word { words: [bits as u32, (bits >> 32) as u32], dtype }
     }
 
     /// Converts a number to an element of `dtype`. An integer dtype must hold it.
     pub fn of(number: impl Into<Number>, dtype: DType, op: &'static str) -> Result<Word> {
-        Ok(Word { bits: number.into().bits(dtype, op)?, dtype })
+        Ok(Word::of_bits(number.into().bits(dtype, op)?, dtype))
+    }
+
+    /// Takes other numbers as its words in a parameter block.
+    pub fn set_words(&mut self, next: &mut dyn FnMut() -> u32) {
+        self.words[..self.dtype.parts()].fill_with(next);
+    }
+
+    /// Returns its bits.
+    pub fn bits(self) -> u64 {
+        let [low, high] = self.words.map(u64::from);
+        low | high << 32
     }
 
     /// Returns its words in a parameter block, the lowest bits first.
     pub fn words(self) -> impl Iterator<Item = u32> {
-        [self.bits as u32, (self.bits >> 32) as u32].into_iter().take(self.dtype.parts())
+        self.words.into_iter().take(self.dtype.parts())
     }
 }
 

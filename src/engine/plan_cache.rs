@@ -1,26 +1,70 @@
 //! [`PlanCache`]: the launches that a device has planned. The same call with the same shapes costs a look-up.
 
 use super::kernel_cache::CompiledKernel;
-use crate::kernels::Family;
+use crate::kernels::parameters::Words;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::any::{Any, TypeId};
+use std::any::Any;
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// The most plans of a family. Sizes that grow with each call, such as the length of a text, make new plans without
-/// end.
+/// The most plans. Sizes that grow with each call, such as the length of a text, make new plans without end.
 const MAX_PLANS: usize = 4096;
 
-/// Everything that a plan depends on, as numbers: the operation, dtypes, shapes and strides.
-pub(crate) type PlanKey = SmallVec<[u64; 64]>;
+thread_local! {
+    /// The memory of the last key.
+    static MEMORY: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };
+}
 
-/// A launch without its buffers. Some of its parameters differ from run to run, such as offsets.
-pub(crate) struct Plan<F: Family> {
+/// What is planned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PlanKind {
+    Elementwise,
+    Product,
+    Attention,
+}
+
+/// Everything that a plan depends on, as numbers: the operation, dtypes, shapes and strides.
+pub(crate) struct PlanKey(Vec<u64>);
+
+impl PlanKey {
+    /// Returns a key with nothing but what is planned.
+    pub fn new(kind: PlanKind) -> PlanKey {
+        let mut numbers = MEMORY.take();
+        numbers.clear();
+        numbers.push(kind as u64);
+        PlanKey(numbers)
+    }
+}
+
+impl Deref for PlanKey {
+    type Target = Vec<u64>;
+    fn deref(&self) -> &Vec<u64> {
+        &self.0
+    }
+}
+
+impl DerefMut for PlanKey {
+    fn deref_mut(&mut self) -> &mut Vec<u64> {
+        &mut self.0
+    }
+}
+
+impl Drop for PlanKey {
+    fn drop(&mut self) {
+        MEMORY.set(std::mem::take(&mut self.0));
+    }
+}
+
+/// A launch without its buffers.
+pub(crate) struct Plan<F> {
     pub kernel: F,
-    pub parameters: F::Host,
-    /// The number of workgroups.
-    pub groups: usize,
+    /// The parameters. Some differ from run to run, such as offsets.
+    pub words: Words,
+    /// The places of those that differ, in the order in which they are passed.
+    pub places: SmallVec<[u8; 16]>,
     /// The kernel for buffers that can be bound, and the size of the dispatch.
     pub compiled: CompiledKernel,
     pub grid: [u32; 3],
@@ -28,36 +72,27 @@ pub(crate) struct Plan<F: Family> {
     pub products: u64,
 }
 
-type Plans = FxHashMap<PlanKey, Arc<dyn Any + Send + Sync>>;
-
-/// Plans, by the type of the kernel's configuration.
+/// Plans by their key.
 #[derive(Default)]
 pub(crate) struct PlanCache {
-    plans: Mutex<FxHashMap<TypeId, Plans>>,
+    plans: Mutex<FxHashMap<Box<[u64]>, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl PlanCache {
-    /// Returns the plan of a key, if there is one.
-    pub fn find<F: Family + Send + Sync + 'static>(&self, key: &PlanKey) -> Option<Arc<Plan<F>>>
-    where
-        F::Host: Send + Sync,
-    {
-        let plan = self.plans.lock().get(&TypeId::of::<F>())?.get(key)?.clone();
+    /// Returns the plan of a key, if there is one. All plans of a kind have one type.
+    pub fn find<P: Send + Sync + 'static>(&self, key: &PlanKey) -> Option<Arc<P>> {
+        let plan = self.plans.lock().get(key.as_slice())?.clone();
         Arc::downcast(plan).ok()
     }
 
     /// Keeps a plan, and returns it.
-    pub fn insert<F: Family + Send + Sync + 'static>(&self, key: PlanKey, plan: Plan<F>) -> Arc<Plan<F>>
-    where
-        F::Host: Send + Sync,
-    {
+    pub fn insert<P: Send + Sync + 'static>(&self, key: &PlanKey, plan: P) -> Arc<P> {
         let plan = Arc::new(plan);
         let mut plans = self.plans.lock();
-        let plans = plans.entry(TypeId::of::<F>()).or_default();
         if plans.len() >= MAX_PLANS {
             plans.clear();
         }
-        plans.insert(key, plan.clone());
+        plans.insert(key.as_slice().into(), plan.clone());
         plan
     }
 }

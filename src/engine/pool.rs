@@ -251,7 +251,15 @@ impl Pool {
         let largest = smallest.bytes.saturating_mul(2).saturating_sub(1).min(self.largest_for(bytes));
         let largest = Class { bytes: largest, kind };
         let mut state = self.state.lock();
-        // Takes the newest of a class, because its memory is most likely in caches.
+        // Takes the newest of a class, because its memory is most likely in caches. Most often there is one of the
+        // smallest class.
+        if let Some(cached) = state.cached.get_mut(&smallest)
+            && cached.back().is_some_and(&usable)
+            && let Some(newest) = cached.pop_back()
+        {
+            state.stats.cached -= newest.allocation.bytes;
+            return Some(self.lend(&mut state, newest.allocation, smallest, bytes));
+        }
         let find = |(class, cached): (&Class, &VecDeque<Cached>)| Some((*class, cached.iter().rposition(&usable)?));
         let (class, place) = state.cached.range(smallest..=largest.max(smallest)).find_map(find)?;
         let allocation = state.take(class, place)?;

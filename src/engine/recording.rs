@@ -4,7 +4,7 @@ use super::pool::Allocation;
 use super::profile::Label;
 use crate::backend::contract::{BufferId, Command, Step};
 use crate::shader::Access;
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// The buffers that commands use. The pins keep them alive.
@@ -25,9 +25,8 @@ pub(crate) struct Cost {
 pub(crate) struct Recording {
     steps: Vec<Step>,
     cost: Cost,
-    /// The buffers that commands have read and written since the last barrier.
-    read: FxHashSet<BufferId>,
-    written: FxHashSet<BufferId>,
+    /// The buffers that commands have used since the last barrier, and whether they have written them.
+    used: FxHashMap<BufferId, bool>,
     pins: Pins,
     labels: Vec<Label>,
 }
@@ -35,22 +34,21 @@ pub(crate) struct Recording {
 impl Recording {
     /// Appends a command. `uses` are the buffers it names and how it uses them. If the command touches a buffer that
     /// was written since the last barrier, or writes one that was read, it gets a barrier.
-    pub fn push(&mut self, command: Command, uses: &[(&Arc<Allocation>, Access)], cost: Cost) {
-        let barrier = uses.iter().any(|(allocation, access)| {
-            let id = allocation.id();
-            self.written.contains(&id) || (access.writes() && self.read.contains(&id))
-        });
+    pub fn push<'a>(
+        &mut self,
+        command: Command,
+        uses: impl Iterator<Item = (&'a Arc<Allocation>, Access)> + Clone,
+        cost: Cost,
+    ) {
+        let is_hazard = |(allocation, access): (&Arc<Allocation>, Access)| {
+            self.used.get(&allocation.id()).is_some_and(|written| *written || access.writes())
+        };
+        let barrier = uses.clone().any(is_hazard);
         if barrier {
-            self.read.clear();
-            self.written.clear();
+            self.used.clear();
         }
         for (allocation, access) in uses {
-            if access.reads() {
-                self.read.insert(allocation.id());
-            }
-            if access.writes() {
-                self.written.insert(allocation.id());
-            }
+            *self.used.entry(allocation.id()).or_default() |= access.writes();
             self.pins.push(Arc::clone(allocation));
         }
         self.steps.push(Step { command, barrier });
@@ -86,8 +84,7 @@ impl Recording {
     pub fn clear(&mut self) -> (Pins, Vec<Label>) {
         self.steps.clear();
         self.cost = Cost::default();
-        self.read.clear();
-        self.written.clear();
+        self.used.clear();
         (std::mem::take(&mut self.pins), std::mem::take(&mut self.labels))
     }
 }

@@ -10,23 +10,22 @@ use crate::base::precision::Precision;
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::explain::{ExplainedKernel, Explanation};
 use crate::engine::kernel_cache::{CompiledKernel, KernelCache};
-use crate::engine::launch::{Launch, PackedLaunch};
+use crate::engine::launch::PackedLaunch;
 use crate::engine::plan_cache::{Plan, PlanCache};
 use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
 use crate::engine::recording::Cost;
 use crate::engine::stream::Stream;
 use crate::engine::submitter::MAX_IN_FLIGHT;
-use crate::kernels::parameters::Words;
+use crate::kernels::parameters::{Numbers, Words};
 use crate::kernels::{Family, KernelConfig};
 use crate::shader::{Access, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
 #[cfg(has_backend)]
 use futures_channel::oneshot;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Instant;
 
@@ -81,7 +80,6 @@ pub(crate) struct Runtime {
     random: Mutex<RandomState>,
     /// Which kernels have passed their self-test.
     verdicts: Mutex<HashMap<KernelConfig, Arc<OnceLock<bool>>>>,
-    launches: AtomicU64,
     precision: Mutex<Precision>,
     /// Whether operations are fused.
     fuses: AtomicBool,
@@ -111,7 +109,6 @@ impl Runtime {
             random: Mutex::default(),
             verdicts: Mutex::default(),
             precision: Mutex::default(),
-            launches: AtomicU64::new(0),
             fuses: AtomicBool::new(true),
             explanation: Mutex::default(),
             explains: AtomicBool::new(false),
@@ -141,7 +138,7 @@ impl Runtime {
 
     pub fn stats(&self) -> Stats {
         Stats {
-            launches: self.launches.load(Ordering::Relaxed),
+            launches: self.stream.launches(),
             submissions: self.stream.submissions(),
             compiles: self.kernels.compiles(),
             reuses: self.kernels.reuses(),
@@ -314,38 +311,59 @@ impl Runtime {
         self.kernels.compile(module, &*self.backend)
     }
 
-    /// Plans a launch that may run many times.
-    pub fn plan<F: Family + Clone>(&self, kernel: F, parameters: F::Host, groups: usize) -> Result<Plan<F>> {
+    /// Plans a launch that may run many times, each time with other `numbers` among its parameters.
+    pub fn plan<F: Family + Clone>(
+        &self,
+        kernel: F,
+        parameters: F::Host,
+        groups: usize,
+        numbers: Numbers<'_, F::Host>,
+    ) -> Result<Plan<F>> {
         let config: KernelConfig = kernel.clone().into();
         let compiled = self.kernels.get(&config, false, &*self.backend)?;
         let grid = self.fold(groups, || config.name())?;
         let products = kernel.products(&parameters);
-        Ok(Plan { kernel, parameters, groups, compiled, grid, products })
+        let (words, places) = kernel.words_and_places(parameters, numbers);
+        Ok(Plan { kernel, words, places, compiled, grid, products })
     }
 
     pub fn plans(&self) -> &PlanCache {
         &self.plans
     }
 
-    /// Runs a plan with other parameters of the same form.
-    pub fn run_plan<F: Family + Clone>(&self, plan: &Plan<F>, buffers: &[&Buffer], parameters: F::Host) -> Result<()> {
-        let most = self.info().limits.max_binding_bytes;
-        if buffers.iter().any(|buffer| buffer.bytes() > most) {
-            return self.run(Launch { kernel: plan.kernel.clone(), buffers, parameters, groups: plan.groups });
+    /// Runs a plan with these numbers among its parameters.
+    pub fn run_plan<F: Family + Clone>(
+        &self,
+        plan: &Plan<F>,
+        buffers: &[&Buffer],
+        numbers: impl Iterator<Item = u32>,
+    ) -> Result<()> {
+        let mut words = Words::from_slice(&plan.words);
+        for (&place, number) in plan.places.iter().zip(numbers) {
+            words[usize::from(place)] = number;
         }
-        let mut words = Words::new();
-        plan.kernel.push(&parameters, &mut words);
-        self.dispatch_estimated(&plan.compiled, buffers, &words, plan.grid, plan.products, || plan.kernel.name())
+        let for_large_buffers;
+        let kernel = if self.has_large(buffers) {
+            for_large_buffers = self.kernels.get(&plan.kernel.clone().into(), true, &*self.backend)?;
+            &for_large_buffers
+        } else {
+            &plan.compiled
+        };
+        self.dispatch_estimated(kernel, buffers, words, plan.grid, plan.products, || plan.kernel.name())
+    }
+
+    /// Whether a buffer is too large to be bound as a whole.
+    fn has_large(&self, buffers: &[&Buffer]) -> bool {
+        let most = self.info().limits.max_binding_bytes;
+        buffers.iter().any(|buffer| buffer.bytes() > most)
     }
 
     /// Runs a kernel of this crate.
     pub fn run<'a>(&self, launch: impl Into<PackedLaunch<'a>>) -> Result<()> {
         let PackedLaunch { kernel: config, buffers, parameters, groups, products } = launch.into();
-        let most = self.info().limits.max_binding_bytes;
-        let large_buffers = buffers.iter().any(|buffer| buffer.bytes() > most);
-        let kernel = self.kernels.get(&config, large_buffers, &*self.backend)?;
+        let kernel = self.kernels.get(&config, self.has_large(buffers), &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
-        self.dispatch_estimated(&kernel, buffers, &parameters, groups, products, || config.name())
+        self.dispatch_estimated(&kernel, buffers, parameters, groups, products, || config.name())
     }
 
     /// Folds workgroups beyond the device's limit per dimension into rows.
@@ -369,7 +387,7 @@ impl Runtime {
         groups: [u32; 3],
         name: impl Fn() -> String,
     ) -> Result<()> {
-        self.dispatch_estimated(kernel, buffers, parameters, groups, 0, name)
+        self.dispatch_estimated(kernel, buffers, Words::from_slice(parameters), groups, 0, name)
     }
 
     /// The same for a kernel that is known to add up `products` products.
@@ -377,27 +395,22 @@ impl Runtime {
         &self,
         kernel: &CompiledKernel,
         buffers: &[&Buffer],
-        parameters: &[u32],
+        parameters: Words,
         groups: [u32; 3],
         products: u64,
         name: impl Fn() -> String,
     ) -> Result<()> {
-        let uses: SmallVec<[_; 6]> =
-            buffers.iter().zip(kernel.bindings.iter()).map(|(buffer, &access)| (buffer.allocation(), access)).collect();
+        let uses = buffers.iter().zip(kernel.bindings.iter()).map(|(buffer, &access)| (buffer.allocation(), access));
         let command = Command::Dispatch {
             kernel: kernel.id,
             buffers: buffers.iter().map(|buffer| buffer.allocation().id()).collect(),
-            parameters: SmallVec::from_slice(parameters),
+            parameters,
             groups,
         };
-        self.launches.fetch_add(1, Ordering::Relaxed);
         self.add_to_explanation(|explanation| {
             let bytes_of = |does: fn(Access) -> bool| {
-                uses.iter()
-                    .zip(buffers)
-                    .filter(|((_, access), _)| does(*access))
-                    .map(|(_, buffer)| buffer.bytes())
-                    .sum()
+                let bindings = buffers.iter().zip(kernel.bindings.iter());
+                bindings.filter(|(_, access)| does(**access)).map(|(buffer, _)| buffer.bytes()).sum()
             };
             let (bytes_read, bytes_written) = (bytes_of(Access::reads), bytes_of(Access::writes));
             explanation.kernels.push(ExplainedKernel { name: name(), bytes_read, bytes_written });
@@ -405,7 +418,7 @@ impl Runtime {
         let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
         let label = || Label { name: name(), bytes };
         let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, products) };
-        self.stream.record(command, &uses, cost, label)
+        self.stream.record(command, uses, cost, label)
     }
 
     /// Returns a buffer with these bytes.
@@ -453,7 +466,7 @@ impl Runtime {
         let label = || Label { name: name.into(), bytes: region.bytes() };
         let nanoseconds = self.tuning.batch.nanoseconds(2 * region.bytes(), 0);
         let cost = Cost { upload_bytes, nanoseconds };
-        self.stream.record(command, &[(src, Access::Read), (dst, Access::Write)], cost, label)
+        self.stream.record(command, [(src, Access::Read), (dst, Access::Write)], cost, label)
     }
 
     /// Copies a box of bytes from one buffer to another.

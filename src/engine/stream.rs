@@ -27,6 +27,8 @@ struct State {
     submitter: Submitter,
     /// Set while commands are timed.
     timing: Option<Timing>,
+    /// Kernels launched.
+    launches: u64,
 }
 
 /// The timing in progress.
@@ -40,7 +42,12 @@ struct Timing {
 
 impl Stream {
     pub fn new(backend: Arc<dyn Backend>) -> Self {
-        let state = State { recording: Recording::default(), submitter: Submitter::new(backend.clone()), timing: None };
+        let state = State {
+            recording: Recording::default(),
+            submitter: Submitter::new(backend.clone()),
+            timing: None,
+            launches: 0,
+        };
         Stream {
             backend,
             state: Mutex::new(state),
@@ -52,16 +59,17 @@ impl Stream {
 
     /// Appends a command. `uses` are the buffers it names and how it uses them. `label` is called only while commands
     /// are timed.
-    pub fn record(
+    pub fn record<'a>(
         &self,
         command: Command,
-        uses: &[(&Arc<Allocation>, Access)],
+        uses: impl IntoIterator<Item = (&'a Arc<Allocation>, Access), IntoIter: Clone>,
         cost: Cost,
         label: impl FnOnce() -> Label,
     ) -> Result<()> {
         let mut state = self.state.lock();
-        let State { recording, submitter, timing } = &mut *state;
-        recording.push(command, uses, cost);
+        state.launches += u64::from(matches!(command, Command::Dispatch { .. }));
+        let State { recording, submitter, timing, .. } = &mut *state;
+        recording.push(command, uses.into_iter(), cost);
         if timing.is_some() {
             recording.label(label());
         }
@@ -91,7 +99,7 @@ impl Stream {
     }
 
     fn submit(&self, state: &mut State) -> Result<()> {
-        let State { recording, submitter, timing } = state;
+        let State { recording, submitter, timing, .. } = state;
         let batch = submitter.submit(recording, timing.is_some())?;
         if let Some(timing) = timing {
             timing.submitted.push_back(batch);
@@ -206,6 +214,11 @@ impl Stream {
     /// Times that the host has blocked.
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Kernels launched.
+    pub fn launches(&self) -> u64 {
+        self.state.lock().launches
     }
 
     pub fn submissions(&self) -> u64 {
@@ -353,7 +366,7 @@ pub(crate) mod tests {
         let label = || Label { name: format!("{}", dst.id().0), bytes: 16 };
         stream.record(
             command,
-            &[(src, Access::Read), (dst, Access::Write)],
+            [(src, Access::Read), (dst, Access::Write)],
             Cost { upload_bytes: 0, nanoseconds },
             label,
         )

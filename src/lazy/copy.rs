@@ -23,7 +23,7 @@ impl View {
             // Copies words, so that the device need not compute in 64 bits.
             return self.copied_within(MemoryKind::Device, "contiguous");
         }
-        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let mut builder = ExpressionBuilder::like(self);
         let element = builder.tensor(self, "contiguous")?;
         builder.finish(element, self.device(), "contiguous")
     }

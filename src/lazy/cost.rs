@@ -1,7 +1,6 @@
 //! What is worth fusing: the rules by which bytes and operations are weighed.
 
 use super::expression::Expression;
-use super::fusion::Extent;
 use crate::base::dtype::DType;
 use crate::base::layout::Layout;
 
@@ -30,10 +29,10 @@ pub(super) fn moves_less(bytes_read: u64, expression: &Expression, beside: bool)
     if beside { bytes_read < stored.saturating_mul(2) } else { bytes_read <= stored.saturating_mul(3) }
 }
 
-/// Whether an expression over `elements`, with everything below it, may be computed for each of `results`, of which
+/// Whether an expression over `elements`, which takes these operations with everything below it, may be computed for each of `results`, of which
 /// several may need the same element.
-pub(super) fn may_repeat(extent: Extent, elements: usize, results: usize) -> bool {
-    results <= elements || usize::from(extent.operations) <= MAX_REPEATED
+pub(super) fn may_repeat(operations: u8, elements: usize, results: usize) -> bool {
+    results <= elements || usize::from(operations) <= MAX_REPEATED
 }
 
 /// Whether a kernel that loads each element about `reads` times may compute these operations at each load.

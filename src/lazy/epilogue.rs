@@ -68,13 +68,14 @@ impl Epilogue<'_> {
         push_expression(key, &self.expr, self.kept.iter().copied(), self.shape, self.inputs.iter().copied());
     }
 
-    /// Fills in what differs from launch to launch in the parameters of a [`plan`](Epilogue::plan) for the same key.
-    pub fn fill(&self, parameters: &mut Parameters, config: &Config) {
-        for ((at, input), form) in parameters.inputs.iter_mut().zip(&self.inputs).zip(&config.inputs) {
+    /// Returns what differs from launch to launch in the parameters of a [`plan`](Epilogue::plan) for the same key.
+    pub fn numbers(&self, config: &Config) -> impl Iterator<Item = u32> {
+        let offset = |(input, form): (&&View, &EpilogueInput)| {
             let offset = input.layout.offset;
-            at.offset = if form.layout == InputLayout::Contiguous { offset / 4 } else { offset };
-        }
-        parameters.scalars = self.scalars.iter().copied().collect();
+            (if form.layout == InputLayout::Contiguous { offset / 4 } else { offset }) as u32
+        };
+        let scalars = self.scalars.iter().flat_map(|scalar| scalar.words());
+        self.inputs.iter().zip(&config.inputs).map(offset).chain(scalars)
     }
 
     /// Whether a kernel can apply the epilogue: it stores all dtypes, and the device has enough bindings and

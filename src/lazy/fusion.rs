@@ -1,8 +1,9 @@
 //! What becomes one kernel: which pending operands are computed with an expression, and which of them are stored.
 
 use super::cost;
-use super::expression::{Expression, operations};
-use super::storage::{Pending, Storage};
+use super::expression::{Expression, Source, operations};
+use super::graph::{Graph, Nodes, Part, Stores};
+use super::storage::Storage;
 use super::view::{View, is_same};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -38,9 +39,9 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    fn of_input(view: &View) -> Extent {
+    fn of_input(storage: &Arc<Storage>) -> Extent {
         // Storages lie at multiples of 16 bytes or more.
-        let address = Arc::as_ptr(&view.storage).addr() as u64;
+        let address = Arc::as_ptr(storage).addr() as u64;
         let bit = (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         Extent { inputs: 1 << bit, ..Extent::default() }
     }
@@ -63,31 +64,34 @@ impl Extent {
 
 /// Returns the extent of an expression over `operands` with one operand more. If the operand's own pending expression
 /// is too large to be fused, computes it now.
-pub(super) fn make_room(operands: &[View], extent: Extent, operand: &View) -> Result<Extent> {
-    let Some(added) = operand.storage.pending_extent() else { return Ok(extent.and(Extent::of_input(operand))) };
+#[inline]
+pub(super) fn make_room(operands: &[Source], extent: Extent, operand: &View) -> Result<Extent> {
+    let Some(added) = operand.storage.pending_extent() else {
+        return Ok(extent.and(Extent::of_input(&operand.storage)));
+    };
     let (sum, device) = (extent.and(added), operand.device());
     if sum.fits(device) {
         return Ok(sum);
     }
-    let exact = exact_extent(operands.iter().chain([operand]));
+    let exact = exact_extent(operands.iter().map(|source| &source.storage).chain([&operand.storage]));
     if exact.fits(device) {
         return Ok(exact);
     }
     device.runtime().note_unfused(|| format!("an operand of shape {}: {TOO_LARGE}", operand.shape()));
     operand.buffer()?;
-    Ok(extent.and(Extent::of_input(operand)))
+    Ok(extent.and(Extent::of_input(&operand.storage)))
 }
 
 /// Counts what is below some operands, each part once.
-fn exact_extent<'a>(operands: impl Iterator<Item = &'a View>) -> Extent {
-    let mut reached = Reached::default();
+fn exact_extent<'a>(operands: impl Iterator<Item = &'a Arc<Storage>>) -> Extent {
+    let mut nodes = Nodes::default();
     let mut extent = Extent::default();
     for operand in operands {
-        reached.visit(operand);
-        extent.inputs |= operand.storage.pending_extent().unwrap_or_else(|| Extent::of_input(operand)).inputs;
+        nodes.visit(operand);
+        extent.inputs |= operand.pending_extent().unwrap_or_else(|| Extent::of_input(operand)).inputs;
     }
     let mut words: SmallVec<[Word; 16]> = SmallVec::new();
-    for expression in reached.0.iter().filter_map(|node| node.expression.as_ref()) {
+    for expression in nodes.expressions() {
         extent.operations = extent.operations.saturating_add(operations(&expression.expr));
         for &word in &expression.scalars {
             if !words.contains(&word) {
@@ -98,116 +102,6 @@ fn exact_extent<'a>(operands: impl Iterator<Item = &'a View>) -> Extent {
     extent.words = word_count(&words).min(255) as u8;
     extent
 }
-
-/// The storages below a result, each after those that it depends on.
-#[derive(Default)]
-struct Reached(SmallVec<[Node; 20]>);
-
-struct Node {
-    /// Tells the storage from others.
-    storage: *const Storage,
-    /// How many handles of the storage there are.
-    handles: usize,
-    /// What it will hold, if it is an expression.
-    expression: Option<Arc<Expression>>,
-    /// The nodes of the expression's operands.
-    operands: SmallVec<[u8; 8]>,
-    /// Whether a kernel has computed the expression before and has not stored it.
-    computed: bool,
-    is_product: bool,
-    /// How many operands below the result name it.
-    uses: usize,
-}
-
-impl Node {
-    /// Whether something else may ask for the elements later.
-    fn is_held(&self) -> bool {
-        self.handles > self.uses
-    }
-}
-
-impl Reached {
-    /// Adds what an operand depends on, then the operand. Returns its node.
-    fn visit(&mut self, operand: &View) -> u8 {
-        let storage = Arc::as_ptr(&operand.storage);
-        if let Some(known) = self.0.iter().rposition(|node| node.storage == storage) {
-            self.0[known].uses += 1;
-            return known as u8;
-        }
-        let (expression, computed, is_product) = match operand.storage.computed() {
-            Some(_) => (None, false, false),
-            None => match &*operand.storage.pending.lock() {
-                Some(Pending::Expression { expression, computed }) => (Some(expression.clone()), *computed, false),
-                Some(Pending::Product(_)) => (None, false, true),
-                None => (None, false, false),
-            },
-        };
-        let mut operands = SmallVec::new();
-        if let Some(expression) = &expression {
-            expression.operands.iter().for_each(|below| operands.push(self.visit(below)));
-        }
-        let handles = Arc::strong_count(&operand.storage);
-        self.0.push(Node { storage, handles, expression, operands, computed, is_product, uses: 1 });
-        (self.0.len() - 1) as u8
-    }
-
-    /// Decides for each node whether it should be stored: `beside` the result of this kernel, or by a kernel of its
-    /// own.
-    ///
-    /// A result that somebody may ask for later is stored, unless a second computation would move fewer bytes. Nothing
-    /// is computed a third time, and no product a second time. The second answer is whether a node is needed again: it
-    /// is held, or a result that is held will be computed again from it.
-    fn stores(&self, beside: bool) -> [Stores; 2] {
-        let mut stores = Stores::from_elem(false, self.0.len());
-        let is_pending = |node: &Node| node.expression.is_some() || node.is_product;
-        if !self.0.iter().any(|node| is_pending(node) && node.is_held()) {
-            return [stores.clone(), stores];
-        }
-        // Whether a node can be computed again from what will be there.
-        let mut again = Stores::new();
-        for node in &self.0 {
-            let constant = node.expression.as_ref().is_some_and(|expression| expression.is_constant());
-            let repeatable = || !node.computed && node.operands.iter().all(|&below| again[usize::from(below)]);
-            again.push(if node.is_product { node.is_held() } else { constant || repeatable() });
-        }
-        let mut needed: Stores = self.0.iter().map(Node::is_held).collect();
-        for (i, node) in self.0.iter().enumerate().rev() {
-            let Some(expression) = &node.expression else {
-                stores[i] = node.is_product && needed[i];
-                continue;
-            };
-            if !needed[i] || expression.is_constant() {
-                continue;
-            }
-            if again[i] && cost::moves_less(self.bytes_read(i), expression, beside) {
-                node.operands.iter().for_each(|&below| needed[usize::from(below)] = true);
-            } else {
-                stores[i] = true;
-            }
-        }
-        [stores, needed]
-    }
-
-    /// Returns the bytes that a kernel of this node alone would read.
-    fn bytes_read(&self, node: usize) -> u64 {
-        let mut seen = Stores::from_elem(false, self.0.len());
-        seen[node] = true;
-        let mut bytes = 0u64;
-        for node in (0..=node).rev() {
-            let Some(expression) = self.0[node].expression.as_ref().filter(|_| seen[node]) else { continue };
-            for (operand, &below) in expression.operands.iter().zip(&self.0[node].operands) {
-                let below = usize::from(below);
-                if !std::mem::replace(&mut seen[below], true) && self.0[below].expression.is_none() {
-                    bytes = bytes.saturating_add(cost::bytes(&operand.layout, operand.dtype));
-                }
-            }
-        }
-        bytes
-    }
-}
-
-/// A truth value for each node.
-type Stores = SmallVec<[bool; 20]>;
 
 /// A pending result that a kernel stores beside its own.
 pub(super) struct Kept {
@@ -227,6 +121,18 @@ pub(super) struct Fused {
     pub layout: Arc<Layout>,
     pub kept: SmallVec<[Kept; 2]>,
     pub repeated: Repeated,
+    pub parts: Parts,
+}
+
+/// What a fused expression has from its graph.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub inputs: SmallVec<[Part; 8]>,
+    pub scalars: SmallVec<[Part; 8]>,
+    /// The operands that are stored beside the result.
+    pub kept: SmallVec<[Part; 2]>,
+    /// The operands that are [`Repeated`].
+    pub repeated: SmallVec<[Part; 2]>,
 }
 
 /// The pending results that a kernel computes and does not store, although they are needed again.
@@ -236,18 +142,14 @@ pub(super) struct Repeated(SmallVec<[Weak<Storage>; 2]>);
 impl Repeated {
     /// Notes that a kernel computes them.
     pub fn note(&self) {
-        for storage in self.0.iter().filter_map(Weak::upgrade) {
-            if let Some(Pending::Expression { computed, .. }) = &mut *storage.pending.lock() {
-                *computed = true;
-            }
-        }
+        self.0.iter().filter_map(Weak::upgrade).for_each(|storage| storage.note_computed());
     }
 }
 
 /// Fuses an expression.
 struct Fuser<'a> {
     fused: Fused,
-    reached: &'a Reached,
+    graph: &'a Graph<'a>,
     stores: Stores,
     needed: Stores,
     /// The terms of the nodes that have been fused, seen through a layout.
@@ -264,52 +166,33 @@ struct Fuser<'a> {
 impl View {
     /// Whether a product that has not run is below the elements, or is what they are.
     pub(super) fn depends_on_product(&self) -> bool {
-        let mut reached = Reached::default();
-        reached.visit(self);
-        reached.0.iter().any(|node| node.is_product)
+        let mut nodes = Nodes::default();
+        nodes.visit(&self.storage);
+        nodes.has_product()
     }
 }
 
 impl Fused {
-    /// Fuses what is below an expression into it. What cannot be fused is computed.
-    pub fn new(expression: &Expression, device: &Device) -> Result<Fused> {
-        Fused::keeping(MAX_KEPT, expression, device)
+    /// Fuses what is below an expression into it. What cannot be fused is computed. Then this returns `None`: the
+    /// kernels that ran may have computed or stored what else is below, so the graph is out of date.
+    pub fn new(graph: &Graph, device: &Device) -> Result<Option<Fused>> {
+        Fused::keeping(MAX_KEPT, graph, device)
     }
 
     /// The same for an operand of another kernel, which may be able to store one thing beside its result.
     pub fn as_operand(expression: &Expression, keeps: bool, device: &Device) -> Result<Fused> {
-        Fused::keeping(usize::from(keeps), expression, device)
-    }
-
-    fn keeping(most_kept: usize, expression: &Expression, device: &Device) -> Result<Fused> {
-        if expression.operands.iter().all(|operand| operand.storage.computed().is_some()) {
-            return Ok(Fused::alone(expression));
-        }
         loop {
-            if let Some(fused) = Fused::attempt(most_kept, expression, device)? {
+            if let Some(fused) = Fused::keeping(keeps.into(), &Graph::below(expression), device)? {
                 return Ok(fused);
             }
         }
     }
 
-    /// Returns an expression into which nothing is fused, because its operands have been computed.
-    fn alone(expression: &Expression) -> Fused {
-        Fused {
-            expr: expression.expr.clone(),
-            inputs: expression.operands.iter().cloned().collect(),
-            held: SmallVec::from_elem(false, expression.operands.len()),
-            scalars: SmallVec::from_slice(&expression.scalars),
-            layout: expression.layout.clone(),
-            kept: SmallVec::new(),
-            repeated: Repeated::default(),
+    fn keeping(most_kept: usize, graph: &Graph, device: &Device) -> Result<Option<Fused>> {
+        let expression = graph.root();
+        if !graph.is_pending() {
+            return Ok(Some(Fused::alone(expression)));
         }
-    }
-
-    /// Returns `None` if something has been computed apart. Its kernel may have computed or stored what else is below,
-    /// so the decisions of this attempt are out of date.
-    fn attempt(most_kept: usize, expression: &Expression, device: &Device) -> Result<Option<Fused>> {
-        let mut reached = Reached::default();
-        let operands: SmallVec<[u8; 4]> = expression.operands.iter().map(|operand| reached.visit(operand)).collect();
         let fused = Fused {
             expr: Expr::default(),
             inputs: SmallVec::new(),
@@ -318,13 +201,14 @@ impl Fused {
             layout: expression.layout.clone(),
             kept: SmallVec::new(),
             repeated: Repeated::default(),
+            parts: Parts::default(),
         };
-        let [stores, needed] = reached.stores(most_kept > 0);
+        let [stores, needed] = graph.stores(most_kept > 0);
         let mut fuser = Fuser {
             fused,
             stores,
             needed,
-            reached: &reached,
+            graph,
             known: SmallVec::new(),
             computed: false,
             most_kept,
@@ -332,8 +216,25 @@ impl Fused {
             device,
             elements: expression.layout.elements(),
         };
-        fuser.add(expression, &operands, &expression.layout, true)?;
+        fuser.add(Graph::ROOT, expression, &expression.layout)?;
         Ok((!fuser.computed).then_some(fuser.fused))
+    }
+
+    /// Returns an expression into which nothing is fused, because its operands have been computed.
+    fn alone(expression: &Expression) -> Fused {
+        let parts = |count| (0..count).map(|index| Part { node: Graph::ROOT, index: index as u8 });
+        let inputs: SmallVec<[View; 4]> = expression.views().into_iter().collect();
+        let (inputs_of, scalars_of) = (parts(inputs.len()), parts(expression.scalars.len()));
+        Fused {
+            expr: expression.expr.clone(),
+            held: SmallVec::from_elem(false, inputs.len()),
+            inputs,
+            scalars: SmallVec::from_slice(&expression.scalars),
+            layout: expression.layout.clone(),
+            kept: SmallVec::new(),
+            repeated: Repeated::default(),
+            parts: Parts { inputs: inputs_of.collect(), scalars: scalars_of.collect(), ..Parts::default() },
+        }
     }
 
     pub fn shape(&self) -> &Shape {
@@ -348,32 +249,30 @@ impl Fused {
 
 impl Fuser<'_> {
     /// Adds the terms of an expression whose elements are seen through a layout. Returns `None` if this is impossible.
-    fn add(
-        &mut self,
-        expression: &Expression,
-        nodes: &[u8],
-        seen: &Arc<Layout>,
-        is_root: bool,
-    ) -> Result<Option<TermId>> {
+    fn add(&mut self, node: u8, expression: &Expression, seen: &Arc<Layout>) -> Result<Option<TermId>> {
         let same = is_same(seen, &expression.layout);
         let in_order = || same || seen.is_all(expression.layout.elements());
         if expression.expr.terms().contains(&Term::Index) && !in_order() {
             self.why = "its elements depend on their place, and a view has moved them";
             return Ok(None);
         }
-        let scalars = self.merge_scalars(&expression.scalars);
+        let scalars = self.merge_scalars(node, &expression.scalars);
+        let (views, graph) = (expression.views(), self.graph);
         let mut ids: SmallVec<[TermId; 12]> = SmallVec::new();
         for term in expression.expr.terms() {
             let id = match *term {
                 Term::Input(i, _) => {
-                    let (operand, node) = (&expression.operands[usize::from(i)], nodes[usize::from(i)]);
+                    let operand = &views[usize::from(i)];
                     let through = if same { None } else { operand.layout.through(seen).map(Arc::new) };
                     if !same && through.is_none() {
                         self.why = "an operand seen through a view has no strides";
                         return Ok(None);
                     }
                     let layout = through.as_ref().unwrap_or(&operand.layout);
-                    let Some(term) = self.operand(operand, node, layout, is_root)? else { return Ok(None) };
+                    let part = Part { node, index: i };
+                    let Some(term) = self.operand(operand, graph.operands(node)[usize::from(i)], part, layout)? else {
+                        return Ok(None);
+                    };
                     term
                 }
                 Term::Scalar(i, dtype) => self.fused.expr.scalar(scalars[usize::from(i)], dtype),
@@ -384,16 +283,16 @@ impl Fuser<'_> {
         Ok(ids.last().copied())
     }
 
-    /// Adds an operand, seen through a layout: its expression, or itself as an input. An operand of the result `must`
-    /// be added. Returns `None` if this is impossible, or if something has been computed apart.
-    fn operand(&mut self, operand: &View, node: u8, layout: &Arc<Layout>, must: bool) -> Result<Option<TermId>> {
+    /// Adds the operand `part`, a `node`, seen through a layout: its expression, or itself as an input. Returns `None`
+    /// if this is impossible, or if something has been computed apart.
+    fn operand(&mut self, operand: &View, node: u8, part: Part, layout: &Arc<Layout>) -> Result<Option<TermId>> {
         let known = self.known.iter().rfind(|(known, seen, _)| *known == node && is_same(seen, layout));
         if let Some((.., term)) = known {
             return Ok(Some(*term));
         }
-        let reached = self.reached;
-        if let Some(expression) = &reached.0[usize::from(node)].expression {
-            let term = self.absorb(operand, usize::from(node), expression, layout)?;
+        let graph = self.graph;
+        if let Some(expression) = &graph.node(node).expression {
+            let term = self.absorb(operand, node, part, (expression, layout))?;
             if let Some(term) = term {
                 self.known.push((node, layout.clone(), term));
             } else if !self.computed {
@@ -404,8 +303,9 @@ impl Fuser<'_> {
             }
             return Ok(term);
         }
-        let input = self.input(operand, node, layout);
-        if !must && self.fused.inputs.len() > MAX_INPUTS {
+        let input = self.input(operand, node, part, layout);
+        // The root's own operands always have room.
+        if part.node != Graph::ROOT && self.fused.inputs.len() > MAX_INPUTS {
             self.why = TOO_LARGE;
             return Ok(None);
         }
@@ -418,28 +318,30 @@ impl Fuser<'_> {
     fn absorb(
         &mut self,
         operand: &View,
-        node: usize,
-        expression: &Expression,
-        seen: &Arc<Layout>,
+        node: u8,
+        part: Part,
+        (expression, seen): (&Expression, &Arc<Layout>),
     ) -> Result<Option<TermId>> {
         let elements = expression.layout.elements();
-        let stored = self.stores[node];
+        let (stored, needed) = (self.stores[usize::from(node)], self.needed[usize::from(node)]);
         if stored && !(seen.is_all(elements) && self.fused.kept.len() < self.most_kept) {
             self.why = "it is needed again, and the kernel that reads it cannot store it";
             return Ok(None);
         }
-        if !cost::may_repeat(expression.extent, elements, self.elements) {
+        if !cost::may_repeat(self.graph.node(node).recorded, elements, self.elements) {
             self.why = "it would be computed again for each element that repeats it";
             return Ok(None);
         }
-        let (reached, dtype) = (self.reached, operand.dtype);
-        let Some(term) = self.add(expression, &reached.0[node].operands, seen, false)? else { return Ok(None) };
+        let dtype = operand.dtype;
+        let Some(term) = self.add(node, expression, seen)? else { return Ok(None) };
         // Rounded as memory would round it, so that fusion does not change the numbers.
         let term = self.fused.expr.rounded(dtype, term);
         if stored {
             self.fused.kept.push(Kept { term, dtype, storage: operand.storage.clone() });
-        } else if self.needed[node] {
+            self.fused.parts.kept.push(part);
+        } else if needed {
             self.fused.repeated.0.push(Arc::downgrade(&operand.storage));
+            self.fused.parts.repeated.push(part);
         }
         // The result's other operands need room, too.
         let bindings = self.device.info().limits.max_bindings as usize - 1;
@@ -452,8 +354,9 @@ impl Fuser<'_> {
         Ok(fits.then_some(term))
     }
 
-    fn input(&mut self, operand: &View, node: u8, layout: &Arc<Layout>) -> usize {
-        let Fused { inputs, held, .. } = &mut self.fused;
+    fn input(&mut self, operand: &View, node: u8, part: Part, layout: &Arc<Layout>) -> usize {
+        let Fused { inputs, held, parts, .. } = &mut self.fused;
+        parts.inputs.push(part);
         held.push(self.stores[usize::from(node)]);
         inputs.push(operand.with_layout(layout.clone()));
         inputs.len() - 1
@@ -461,18 +364,19 @@ impl Fuser<'_> {
 
     /// Adds the numbers of an operation. Equal numbers of several operations become one. Those of one operation do not:
     /// if they are equal by chance, they need no kernel of their own.
-    fn merge_scalars(&mut self, scalars: &[Word]) -> SmallVec<[usize; 4]> {
+    fn merge_scalars(&mut self, node: u8, scalars: &[Word]) -> SmallVec<[usize; 4]> {
         if scalars.is_empty() {
             return SmallVec::new();
         }
         let before = self.fused.scalars.len();
-        let merge = |&word: &Word| {
-            let all = &mut self.fused.scalars;
+        let merge = |(index, &word): (usize, &Word)| {
+            let Fused { scalars: all, parts, .. } = &mut self.fused;
             all[..before].iter().position(|known| *known == word).unwrap_or_else(|| {
                 all.push(word);
+                parts.scalars.push(Part { node, index: index as u8 });
                 all.len() - 1
             })
         };
-        scalars.iter().map(merge).collect()
+        scalars.iter().enumerate().map(merge).collect()
     }
 }

@@ -4,8 +4,10 @@ use super::cost;
 use super::expression::Expression;
 use super::fusion::{Fused, Kept, Repeated};
 use super::view::View;
+use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::word::Word;
+use crate::device::Device;
 use crate::engine::pool::Buffer;
 use crate::kernels::expr::{Expr, Term};
 use smallvec::SmallVec;
@@ -51,7 +53,7 @@ impl Deferred {
     /// Returns the tensor's elements as an expression over buffers. If `keeps`, the kernel can store the elements too.
     /// A kernel that computes the expression notes it ([`Operand::note_computed`]).
     pub fn operand(&self, keeps: bool) -> Result<Operand> {
-        let fused = Fused::as_operand(&self.source, keeps, self.view().device())?;
+        let fused = Fused::as_operand(&self.source, keeps, self.device())?;
         // The place in an operand is not the place in the result, and without an input there is nothing to load. What
         // is below the elements cannot be stored.
         let is_whole = fused.kept.iter().all(|kept| kept.term == fused.expr.result());
@@ -76,13 +78,20 @@ impl Deferred {
 
     /// Returns the tensor's elements, computed apart.
     pub fn computed(&self) -> Result<Operand> {
-        let view = self.view().clone();
-        view.buffer()?;
-        Ok(Operand::plain(view))
+        self.source.operands[0].storage.buffer()?;
+        Ok(Operand::plain(self.source.views().remove(0)))
     }
 
-    pub fn view(&self) -> &View {
-        &self.source.operands[0]
+    pub fn device(&self) -> &Device {
+        &self.source.operands[0].storage.device
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.source.expr.dtype()
+    }
+
+    pub fn elem_count(&self) -> usize {
+        self.source.layout.elements()
     }
 }
 

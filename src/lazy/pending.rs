@@ -65,7 +65,7 @@ where
             return Ok(Produced::Finished { result: output, kept: SmallVec::new() });
         }
         let stored = View::of_buffer(output, shape.clone(), stored, device);
-        let mut builder = ExpressionBuilder::new(shape.clone());
+        let mut builder = ExpressionBuilder::like(&stored);
         let element = builder.tensor(&stored, op)?;
         let element = builder.cast(*dtype, element);
         builder.finish(element, device, op).map(Produced::Unfinished)

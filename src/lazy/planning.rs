@@ -1,8 +1,11 @@
 //! How an expression is laid out for its kernel: it merges axes, and reads four elements at a time if possible.
 
 use super::fusion::Fused;
+use super::graph::{Graph, Part};
 use super::view::View;
-use crate::base::error::{Error, Result};
+use crate::backend::info::MemoryKind;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
 use crate::base::layout::collapse_all;
 use crate::base::shape::{Dims, Shape, checked_elements};
 use crate::device::Device;
@@ -13,47 +16,59 @@ use crate::kernels::expr::{Expr, TermId};
 use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
 
-impl Fused {
-    /// Launches the expression's kernel. The expression must not be empty. The first output is the result's buffer, and
-    /// each term that is kept has one more.
-    pub(super) fn launch(&mut self, outputs: &[&Buffer], device: &Device) -> Result<()> {
-        let plan = loop {
-            let (plans, key) = (device.runtime().plans(), self.key());
-            if let Some(plan) = plans.find(&key) {
-                break plan;
-            }
-            if let Some(plan) = self.plan(device)? {
-                break plans.insert(key, plan);
-            }
-            // There are too many strides for one launch. A copy of one input in order needs none.
-            let Some(last) = self.inputs.iter().rposition(is_strided).filter(|_| !self.copies()) else {
-                let feature = format!("an elementwise operation over shape {}, whose axes do not merge", self.shape());
-                return Err(Error::Unsupported { feature, device: device.to_string() });
-            };
-            self.inputs[last] = self.inputs[last].copied()?;
-        };
-        let mut parameters = plan.parameters.clone();
-        for (at, input) in parameters.inputs.iter_mut().zip(&self.inputs) {
-            at.offset = if is_strided(input) { input.layout.offset } else { input.layout.offset / 4 };
+/// How a graph of pending expressions over buffers runs as one kernel. Graphs of the same [key](Graph::key) have the
+/// same plan.
+pub(super) struct FusedPlan {
+    plan: Plan<Elementwise>,
+    /// The size of the result in bytes.
+    bytes: u64,
+    inputs: SmallVec<[PlannedInput; 4]>,
+    scalars: SmallVec<[Part; 8]>,
+    /// The operands that are stored beside the result, and their sizes in bytes.
+    kept: SmallVec<[(Part, u64); 2]>,
+    /// The operands that the kernel computes and does not store, although they are needed again.
+    repeated: SmallVec<[Part; 2]>,
+}
+
+/// An input of a kernel.
+struct PlannedInput {
+    part: Part,
+    /// How far views of expressions move the input's first element.
+    moved: isize,
+    /// Whether the kernel counts the offset in quads.
+    in_quads: bool,
+}
+
+impl FusedPlan {
+    /// Launches the kernel. Returns the result.
+    pub fn run(&self, graph: &Graph, device: &Device) -> Result<Buffer> {
+        let runtime = device.runtime();
+        let result = runtime.allocate(self.bytes, MemoryKind::Device)?;
+        let allocate = |&(_, bytes): &(Part, u64)| runtime.allocate(bytes, MemoryKind::Device);
+        let kept: SmallVec<[Buffer; 2]> = self.kept.iter().map(allocate).collect::<Result<_>>()?;
+        let mut buffers: SmallVec<[&Buffer; 12]> = SmallVec::new();
+        for input in &self.inputs {
+            buffers.push(graph.storage(input.part).buffer()?);
         }
-        parameters.scalars = self.scalars.iter().copied().collect();
-        let buffers: SmallVec<[_; 8]> = self.inputs.iter().map(View::buffer).collect::<Result<_>>()?;
-        let buffers: SmallVec<[&Buffer; 12]> =
-            buffers.into_iter().map(|buffer| &**buffer).chain(outputs.iter().copied()).collect();
-        device.runtime().run_plan(&plan, &buffers, parameters)
+        buffers.push(&result);
+        buffers.extend(&kept);
+        let offset = |input: &PlannedInput| {
+            let offset = graph.offset(input.part).wrapping_add_signed(input.moved);
+            (if input.in_quads { offset / 4 } else { offset }) as u32
+        };
+        let scalars = self.scalars.iter().flat_map(|&part| graph.scalar(part).words());
+        runtime.run_plan(&self.plan, &buffers, self.inputs.iter().map(offset).chain(scalars))?;
+        drop(buffers);
+        self.kept.iter().zip(kept).for_each(|((part, _), buffer)| graph.storage(*part).keep(buffer));
+        self.repeated.iter().for_each(|&part| graph.storage(part).note_computed());
+        Ok(result)
     }
+}
 
-    /// Returns everything that the plan depends on.
-    fn key(&self) -> PlanKey {
-        let mut key = PlanKey::new();
-        let kept = self.kept.iter().map(|kept| kept.term);
-        push_expression(&mut key, &self.expr, kept, self.shape(), self.inputs.iter());
-        key
-    }
-
-    /// Plans the launch. Offsets and numbers are filled in at each launch. Returns `None` if the strides do not fit a
-    /// parameter block.
-    fn plan(&self, device: &Device) -> Result<Option<Plan<Elementwise>>> {
+impl Fused {
+    /// Plans the launch, in which all inputs have buffers. The expression must not be empty. Returns `None` if the
+    /// strides do not fit a parameter block.
+    pub(super) fn plan(&self, graph: &Graph, device: &Device) -> Result<Option<FusedPlan>> {
         let inputs = &self.inputs;
         let strided: SmallVec<[usize; 4]> = (0..inputs.len()).filter(|&i| is_strided(&inputs[i])).collect();
         let views: Vec<&[isize]> = strided.iter().map(|&i| inputs[i].strides()).collect();
@@ -85,7 +100,22 @@ impl Fused {
         let scalars = self.scalars.iter().copied().collect();
         let parameters = Parameters { count, lengths, inputs: views.collect(), scalars };
         let groups = count.div_ceil(kernel.elements_per_group());
-        device.runtime().plan(kernel, parameters, groups).map(Some)
+        let plan = device.runtime().plan(kernel, parameters, groups, &Parameters::set_numbers)?;
+        let bytes = |dtype: DType| (count * dtype.size_in_bytes()) as u64;
+        let planned = |((&part, input), layout): ((&Part, &View), &InputLayout)| PlannedInput {
+            part,
+            moved: input.layout.offset.wrapping_sub(graph.offset(part)) as isize,
+            in_quads: *layout == InputLayout::Contiguous,
+        };
+        let kept = self.parts.kept.iter().zip(&self.kept).map(|(&part, kept)| (part, bytes(kept.dtype)));
+        Ok(Some(FusedPlan {
+            plan,
+            bytes: bytes(self.expr.dtype()),
+            inputs: self.parts.inputs.iter().zip(inputs).zip(&layouts).map(planned).collect(),
+            scalars: self.parts.scalars.clone(),
+            kept: kept.collect(),
+            repeated: self.parts.repeated.clone(),
+        }))
     }
 }
 

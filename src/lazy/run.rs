@@ -2,12 +2,14 @@
 
 use super::allocate;
 use super::epilogue::{Epilogue, Produced};
-use super::expression::Expression;
+use super::expression::{Expression, Source};
 use super::fusion::Fused;
+use super::graph::Graph;
+use super::planning::{FusedPlan, is_strided};
 use super::storage::Pending;
 use super::transposition::Transposition;
 use super::view::View;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::shape::checked_elements;
 use crate::device::Device;
 use crate::engine::launch::Launch;
@@ -20,7 +22,13 @@ use std::sync::Arc;
 /// later are stored too.
 pub(super) fn compute(expression: &Expression, device: &Device) -> Result<Buffer> {
     loop {
-        let fused = Fused::new(expression, device)?;
+        let graph = Graph::below(expression);
+        if !graph.has_product()
+            && let Some(plan) = device.runtime().plans().find::<FusedPlan>(&graph.key())
+        {
+            return plan.run(&graph, device);
+        }
+        let Some(fused) = Fused::new(&graph, device)? else { continue };
         let waiting: SmallVec<[usize; 4]> = (0..fused.inputs.len()).filter(|&i| fused.inputs[i].waits()).collect();
         let product = waiting.iter().copied().find(|&i| fused.inputs[i].is_product());
         let mut others = waiting.into_iter().filter(|&i| Some(i) != product).peekable();
@@ -33,8 +41,11 @@ pub(super) fn compute(expression: &Expression, device: &Device) -> Result<Buffer
             // becomes part of this one.
             continue;
         }
-        let Some(product) = product else { return compute_elements(fused, device) };
-        if let Some(result) = finish_product(fused, product)? {
+        let result = match product {
+            Some(product) => finish_product(fused, product)?,
+            None => compute_elements(fused, &graph, device)?,
+        };
+        if let Some(result) = result {
             return Ok(result);
         }
     }
@@ -100,26 +111,44 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
     }
 }
 
-/// Launches the kernel of an expression over buffers.
-fn compute_elements(mut fused: Fused, device: &Device) -> Result<Buffer> {
-    let elements = checked_elements(fused.shape(), "elementwise")?;
-    let output = allocate(fused.shape(), fused.expr.dtype(), device, "elementwise")?;
-    let allocate_kept = |dtype| allocate(fused.shape(), dtype, device, "elementwise");
-    let stored: SmallVec<[Buffer; 2]> =
-        fused.kept.iter().map(|kept| allocate_kept(kept.dtype)).collect::<Result<_>>()?;
-    if elements > 0 {
-        let copied = fused.copies() && fused.kept.is_empty() && device.tuning().copy.tiles;
-        if copied
-            && let [input] = &fused.inputs[..]
-            && let Some(Transposition { kernel, parameters, groups }) = Transposition::new(input)
-        {
-            device.runtime().run(Launch { kernel, buffers: &[input.buffer()?, &output], parameters, groups })?;
-            return Ok(output);
+/// Launches the kernel of an expression over buffers. If it has too many strides for one launch, some operands are
+/// computed apart, and this returns `None`.
+fn compute_elements(fused: Fused, graph: &Graph, device: &Device) -> Result<Option<Buffer>> {
+    let root = graph.root();
+    if checked_elements(fused.shape(), "elementwise")? == 0 {
+        let allocate = |dtype| allocate(fused.shape(), dtype, device, "elementwise");
+        for kept in &fused.kept {
+            kept.storage.keep(allocate(kept.dtype)?);
         }
-        let outputs: SmallVec<[&Buffer; 4]> = [&output].into_iter().chain(&stored).collect();
-        fused.launch(&outputs, device)?;
+        return allocate(fused.expr.dtype()).map(Some);
     }
-    fused.kept.iter().zip(stored).for_each(|(kept, buffer)| kept.storage.keep(buffer));
-    fused.repeated.note();
-    Ok(output)
+    if fused.copies()
+        && fused.kept.is_empty()
+        && device.tuning().copy.tiles
+        && let [input] = &fused.inputs[..]
+        && let Some(Transposition { kernel, parameters, groups }) = Transposition::new(input)
+    {
+        let output = allocate(fused.shape(), fused.expr.dtype(), device, "elementwise")?;
+        device.runtime().run(Launch { kernel, buffers: &[input.buffer()?, &output], parameters, groups })?;
+        fused.repeated.note();
+        return Ok(Some(output));
+    }
+    if let Some(plan) = fused.plan(graph, device)? {
+        return device.runtime().plans().insert(&graph.key(), plan).run(graph, device).map(Some);
+    }
+    if graph.is_pending() {
+        root.operands.iter().try_for_each(|operand| operand.storage.buffer().map(drop))?;
+        return Ok(None);
+    }
+    // A copy of an operand in order needs no strides.
+    let operands = root.views();
+    let strided = operands.iter().rposition(is_strided).filter(|_| !fused.copies());
+    let Some(strided) = strided else {
+        let feature = format!("an elementwise operation over shape {}, whose axes do not merge", fused.shape());
+        return Err(Error::Unsupported { feature, device: device.to_string() });
+    };
+    let mut with_copy = root.clone();
+    let copy = operands[strided].copied()?;
+    with_copy.operands[strided] = Source { storage: copy.storage, layout: Some(copy.layout) };
+    compute(&with_copy, device).map(Some)
 }

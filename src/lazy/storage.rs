@@ -31,7 +31,7 @@ pub(super) enum Pending {
 }
 
 impl Storage {
-    #[inline]
+    #[inline(always)]
     fn new(buffer: Option<Buffer>, pending: Option<Pending>, extent: Option<Extent>, device: &Device) -> Storage {
         let buffer = buffer.map(|buffer| OnceLock::from(Arc::new(buffer))).unwrap_or_default();
         Storage { buffer, pending: Mutex::new(pending), extent, device: device.clone() }
@@ -41,9 +41,8 @@ impl Storage {
         Storage::new(Some(buffer), None, None, device)
     }
 
-    #[inline]
-    pub fn of_expression(expression: Expression, device: &Device) -> Storage {
-        let extent = expression.extent;
+    #[inline(always)]
+    pub fn of_expression(expression: Arc<Expression>, extent: Extent, device: &Device) -> Storage {
         Storage::new(None, Some(Pending::expression(expression)), Some(extent), device)
     }
 
@@ -73,12 +72,11 @@ impl Storage {
                 return Ok(buffer);
             }
             let mut pending = self.pending.lock();
-            match &*pending {
-                Some(Pending::Expression { expression, .. }) => {
-                    let buffer = compute(&expression.clone(), &self.device)?;
-                    self.store(&mut pending, buffer);
-                }
-                _ => self.run_product(&mut pending)?,
+            if let Some(Pending::Expression { expression, .. }) = &*pending {
+                let buffer = compute(expression, &self.device)?;
+                self.store(&mut pending, buffer);
+            } else {
+                self.run_product(&mut pending)?;
             }
         }
     }
@@ -95,6 +93,13 @@ impl Storage {
         let pending = &mut *self.pending.lock();
         if let Some(Pending::Expression { .. }) = pending {
             self.store(pending, buffer);
+        }
+    }
+
+    /// Notes that a kernel has computed the elements of an expression and has not stored them.
+    pub(super) fn note_computed(&self) {
+        if let Some(Pending::Expression { computed, .. }) = &mut *self.pending.lock() {
+            *computed = true;
         }
     }
 
@@ -128,13 +133,13 @@ impl Storage {
                 Err(shared) => product.storage = shared,
             }
         }
-        *pending = Some(Pending::expression(Expression::of(&product)?));
+        *pending = Some(Pending::expression(Expression::of(&product)?.into()));
         Ok(())
     }
 }
 
 impl Pending {
-    fn expression(expression: Expression) -> Pending {
-        Pending::Expression { expression: Arc::new(expression), computed: false }
+    fn expression(expression: Arc<Expression>) -> Pending {
+        Pending::Expression { expression, computed: false }
     }
 }

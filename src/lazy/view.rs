@@ -55,6 +55,12 @@ impl View {
         &self.layout.shape
     }
 
+    /// Whether a layout has the same shape.
+    #[inline]
+    pub fn has_shape(&self, layout: &Arc<Layout>) -> bool {
+        Arc::ptr_eq(&self.layout, layout) || self.layout.shape.iter().eq(layout.shape.iter())
+    }
+
     pub fn strides(&self) -> &[isize] {
         &self.layout.strides
     }
@@ -82,6 +88,11 @@ impl View {
         self.storage.computed().is_none() && matches!(&*self.storage.pending.lock(), Some(Pending::Expression { .. }))
     }
 
+    /// Whether the elements were recorded as an expression, and have not been computed.
+    pub fn is_expression(&self) -> bool {
+        self.storage.pending_extent().is_some()
+    }
+
     /// Returns the buffer behind the tensor. Computes it if that has not been done.
     pub fn buffer(&self) -> Result<&Arc<Buffer>> {
         self.storage.buffer()
@@ -102,12 +113,6 @@ impl View {
             _ => return false,
         };
         self.layout.is_all(elements)
-    }
-
-    /// Whether both are the same view of the same elements.
-    #[inline]
-    pub(super) fn is_same(&self, other: &View) -> bool {
-        Arc::ptr_eq(&self.storage, &other.storage) && is_same(&self.layout, &other.layout)
     }
 }
 

@@ -9,10 +9,11 @@ use crate::base::shape::checked_elements;
 use crate::base::shape::{Dims, Shape};
 use crate::base::word::Word;
 use crate::device::Device;
+use crate::engine::plan_cache::{PlanKey, PlanKind};
 use crate::kernels::attention::{Attention, AttentionTile, MAX_COLUMNS, Parameters};
 use crate::kernels::expr::Domain;
 use crate::kernels::parameters::Strided;
-use crate::lazy::PendingLaunch;
+use crate::lazy::{PendingLaunch, PlannedLaunch, PlannedRun};
 use crate::tensor::Tensor;
 use crate::tuning;
 use smallvec::SmallVec;
@@ -313,6 +314,52 @@ impl<'a> AttentionCall<'a> {
 
     /// Returns the result, `(batch.., queries, heads, columns)`, in the widened dtype. No size is 0.
     fn attend(&self) -> Result<Tensor> {
+        let operands: Each<&Tensor> = self.operands().collect();
+        if operands.iter().any(|operand| operand.as_ref().is_expression()) {
+            return self.attend_anew();
+        }
+        let (device, key) = (self.query.device(), self.key());
+        let Some(launch) = device.runtime().plans().find::<PlannedLaunch<Attention>>(&key) else {
+            return self.attend_anew();
+        };
+        let (scale, softcap) = self.factors()?;
+        let scalars = [scale].into_iter().chain(softcap).flat_map(Word::words);
+        let offsets = operands.iter().map(|operand| operand.layout().offset as u32);
+        let numbers = scalars.chain(offsets).collect();
+        let inputs = operands.iter().map(|operand| operand.buffer().cloned()).collect::<Result<_>>()?;
+        let (shape, dtype) = (launch.shape.clone(), launch.dtype);
+        let run = PlannedRun { launch, numbers, inputs, device: device.clone(), op: OP };
+        let output = Tensor::from_producer(run, shape, dtype, device)?;
+        self.joined(output)
+    }
+
+    fn operands(&self) -> impl Iterator<Item = &'a Tensor> {
+        [self.query, self.key, self.value].into_iter().chain(&self.config.mask)
+    }
+
+    /// Returns everything that the launch depends on, beside buffers, offsets, the scale and the cap.
+    fn key(&self) -> PlanKey {
+        let AttentionConfig { causal, sliding_window, softcap, .. } = self.config;
+        let mut key = PlanKey::new(PlanKind::Attention);
+        key.push(u64::from(*causal) | u64::from(softcap.is_some()) << 1);
+        key.push(sliding_window.map_or(0, |keys| keys as u64));
+        for operand in self.operands() {
+            key.push(operand.dtype() as u64 | (operand.rank() as u64) << 8);
+            key.extend(operand.dims().iter().map(|&length| length as u64));
+            key.extend(operand.strides().iter().map(|&stride| stride as u64));
+        }
+        key
+    }
+
+    /// Returns the scale and the cap of the scores.
+    fn factors(&self) -> Result<(Word, Option<Word>)> {
+        let word = |factor| Word::of(factor, self.query.dtype().widened(), OP);
+        let scale = self.config.scale.unwrap_or(1.0 / (self.features.max(1) as f64).sqrt());
+        Ok((word(scale)?, self.config.softcap.map(word).transpose()?))
+    }
+
+    /// The same if the launch has not been planned, or if an operand is a pending expression.
+    fn attend_anew(&self) -> Result<Tensor> {
         let query_shape = self.shape(self.heads, [self.queries, self.features]);
         let key_shape = self.shape(self.kv_heads, [self.keys, self.features]);
         let value_shape = self.shape(self.kv_heads, [self.keys, self.columns]);
@@ -366,7 +413,7 @@ impl<'a> AttentionCall<'a> {
 
         let wide = self.query.dtype().widened();
         let [forward, backward] = self.reach();
-        let scale = self.config.scale.unwrap_or(1.0 / (self.features.max(1) as f64).sqrt());
+        let (scale, softcap) = self.factors()?;
         let mut operands_at = views.iter().zip(strides).enumerate().map(|(i, (view, strides))| {
             let of_group = if i == 0 || i == 3 { rank } else { rank + 1 };
             let strides = strides.iter().chain(&view.strides[of_group..]).copied().collect();
@@ -382,8 +429,8 @@ impl<'a> AttentionCall<'a> {
             group,
             forward,
             backward,
-            scale: Word::of(scale, wide, OP)?,
-            softcap: self.config.softcap.map(|cap| Word::of(cap, wide, OP)).transpose()?,
+            scale,
+            softcap,
             span: config.parts.then_some(span),
             lengths,
             q: next(),
@@ -403,8 +450,17 @@ impl<'a> AttentionCall<'a> {
         let length = config.row_length();
         let shape = if parts == 1 { of_rows(&[length]) } else { of_rows(&[parts, length]) };
         let launch = PendingLaunch { kernel: config, parameters, groups, inputs, shape, dtype: wide, device, op: OP };
-        let output = Tensor::from_launch(launch)?;
-        if parts == 1 { Ok(output) } else { self.join(&output) }
+        if launch.kernel.prologues.iter().all(Option::is_none) {
+            let planned = PlannedLaunch::new(&launch, Parameters::set_numbers)?;
+            launch.device.runtime().plans().insert(&self.key(), planned);
+        }
+        self.joined(Tensor::from_launch(launch)?)
+    }
+
+    /// Returns the result from the output of the kernel.
+    fn joined(&self, output: Tensor) -> Result<Tensor> {
+        // The results of parts have an axis more.
+        if output.rank() == self.batch.rank() + 3 { Ok(output) } else { self.join(&output) }
     }
 
     /// Prepares the operands: each is loaded through its expression, if that pays. A kernel loads each query `reads[0]`

@@ -25,7 +25,7 @@ impl Tensor {
         op: &'static str,
     ) -> Result<Tensor> {
         function.domain().check(self.dtype(), op)?;
-        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let mut builder = ExpressionBuilder::like(self);
         let x = builder.tensor(self, op)?;
         let number = builder.scalar(Word::of(number, self.dtype(), op)?);
         let (a, b) = if reversed { (number, x) } else { (x, number) };
@@ -37,7 +37,7 @@ impl Tensor {
         self.check_same_device(rhs, op)?;
         self.check_same_dtype(rhs, op)?;
         function.domain().check(self.dtype(), op)?;
-        let mut builder = ExpressionBuilder::new(self.shape().broadcast_with(rhs.shape(), op)?);
+        let mut builder = ExpressionBuilder::broadcasting(self, rhs, op)?;
         let (a, b) = (builder.tensor(self, op)?, builder.tensor(rhs, op)?);
         let y = builder.binary(function, a, b);
         builder.finish(y, self.device(), op)

@@ -57,7 +57,7 @@ impl Tensor {
         let [.., rows, columns] = *self.dims() else {
             return Err(Error::RankMismatch { op, expected: "2 or more", shape: self.shape().clone() });
         };
-        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let mut builder = ExpressionBuilder::like(self);
         let x = builder.tensor(self, op)?;
         // Beyond the corners all diagonals are alike.
         let most = |n: usize| isize::try_from(n).unwrap_or(isize::MAX);

@@ -8,12 +8,12 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
 use crate::device::Device;
-use crate::engine::plan_cache::{Plan, PlanKey};
+use crate::engine::plan_cache::{Plan, PlanKey, PlanKind};
 use crate::engine::pool::Buffer;
 use crate::kernels::encoding::Encoding;
 use crate::kernels::epilogue;
 use crate::kernels::expr::Domain;
-use crate::kernels::matmul::{Matmul, MatmulTile, Parameters, Sizes};
+use crate::kernels::matmul::{self, Matmul, MatmulTile, Sizes};
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use crate::tuning;
@@ -355,7 +355,7 @@ impl Product {
 
     /// Returns everything that the launch depends on, beside what is filled in at each launch.
     fn key(&self, epilogue: Option<&Epilogue>) -> PlanKey {
-        let mut key = PlanKey::new();
+        let mut key = PlanKey::new(PlanKind::Product);
         key.extend(self.sizes.map(|size| size as u64));
         key.push(self.lhs.dtype() as u64 | (self.output as u64) << 8);
         for side in [&self.lhs, &self.rhs] {
@@ -384,27 +384,30 @@ impl Product {
             return Ok(None);
         }
         let groups = problem.groups(device, &kernel)?;
-        let parameters = Parameters { sizes: problem.parameters(), epilogue };
-        let plan = device.runtime().plan(kernel, parameters, groups)?;
-        Ok(Some(device.runtime().plans().insert(key.clone(), plan)))
+        let parameters = matmul::Parameters { sizes: problem.parameters(), epilogue };
+        let plan = device.runtime().plan(kernel, parameters, groups, &|parameters, next| {
+            let matmul::Parameters { sizes, epilogue } = parameters;
+            sizes.a.offset = next() as usize;
+            sizes.b.offset = next() as usize;
+            if let Some(epilogue) = epilogue {
+                epilogue.set_numbers(next);
+            }
+        })?;
+        Ok(Some(device.runtime().plans().insert(key, plan)))
     }
 
     /// Runs a plan.
     fn run(&self, plan: &Plan<Matmul>, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, kernel) = (self.lhs.device(), &plan.kernel);
-        let mut parameters = plan.parameters.clone();
-        parameters.sizes.a.offset = self.lhs.layout().offset;
-        parameters.sizes.b.offset = self.rhs.layout().offset;
+        let offsets = [&self.lhs, &self.rhs].map(|side| side.layout().offset as u32).into_iter();
         if let (Some(epilogue), Some(config)) = (epilogue, &kernel.epilogue) {
-            if let Some(parameters) = &mut parameters.epilogue {
-                epilogue.fill(parameters, config);
-            }
+            let numbers = offsets.chain(epilogue.numbers(config));
             return epilogue.run([self.lhs.buffer()?, self.rhs.buffer()?], &[], (device, self.op), |buffers| {
-                device.runtime().run_plan(plan, buffers, parameters)
+                device.runtime().run_plan(plan, buffers, numbers)
             });
         }
         let y = allocate(&self.shape(), kernel.output, device, self.op)?;
-        device.runtime().run_plan(plan, &[self.lhs.buffer()?, self.rhs.buffer()?, &y], parameters)?;
+        device.runtime().run_plan(plan, &[self.lhs.buffer()?, self.rhs.buffer()?, &y], offsets)?;
         self.stored(y, kernel.output, true)
     }
 }

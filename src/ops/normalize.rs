@@ -288,7 +288,7 @@ impl Tensor {
         }
         let scale: Tensor = builder.finish(scale, self.device(), OP)?;
 
-        let mut builder = ExpressionBuilder::new(self.shape().clone());
+        let mut builder = ExpressionBuilder::like(self);
         let [x, mean] = [self, &vector(mean)?].map(|tensor| builder.tensor(tensor, OP));
         let [x, mean] = [x?, mean?].map(|value| builder.cast(wide, value));
         let scale = builder.tensor(&scale, OP)?;
@@ -344,11 +344,11 @@ struct Normalized {
 
 impl Producer for Normalized {
     fn elements(&self) -> usize {
-        self.x.view().elem_count()
+        self.x.elem_count()
     }
 
     fn accumulator(&self) -> DType {
-        self.x.view().dtype.widened()
+        self.x.dtype().widened()
     }
 
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
@@ -376,7 +376,7 @@ impl Normalized {
     /// Launches the kernel over an operand. Returns `None` if another operand suits it better.
     fn launch(&self, operand: &Operand, epilogue: Option<&Epilogue>) -> Result<Option<Produced>> {
         let Normalization { op, name, axes, eps, weight, bias, channels } = &self.what;
-        let (x, dtype) = (&operand.inputs[0], self.x.view().dtype);
+        let (x, dtype) = (&operand.inputs[0], self.x.dtype());
         let (device, plain) = (x.device(), operand.is_plain());
         let layouts: SmallVec<[&Layout; 4]> = operand.inputs.iter().map(|input| &*input.layout).collect();
         let view = RowView::new(&layouts, axes);

@@ -140,7 +140,7 @@ impl Tensor {
         }
         let wide = T::DTYPE.widened();
         let distribution = if wide.parts() == 1 { Distribution::Integer } else { Distribution::WideInteger };
-        let length = Word { bits: high.to_bits().wrapping_sub(low.to_bits()), dtype: wide };
+        let length = Word::of_bits(high.to_bits().wrapping_sub(low.to_bits()), wide);
         let range = RangeParameters { length: length.words().collect(), first: Word::new(low).words().collect() };
         draw(distribution, Some(range), wide, shape.into(), device, OP)?.to_dtype(T::DTYPE)
     }
@@ -352,7 +352,7 @@ fn uniform([low, high]: [f64; 2], dtype: DType, shape: Shape, device: &Device, o
 
 /// Returns a number as an element of a float dtype.
 fn rounded(number: f64, dtype: DType, op: &'static str) -> Result<f64> {
-    let bits = Word::of(number, dtype, op)?.bits;
+    let bits = Word::of(number, dtype, op)?.bits();
     Ok(if dtype == DType::F64 { f64::from_bits(bits) } else { f32::from_bits(bits as u32).into() })
 }
 

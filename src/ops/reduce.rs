@@ -164,11 +164,11 @@ impl Producer for Folded {
     }
 
     fn accumulator(&self) -> DType {
-        self.fold.output(self.x.view().dtype)
+        self.fold.output(self.x.dtype())
     }
 
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
-        let (fold, op, device) = (self.fold, self.rows.op, self.x.view().device());
+        let (fold, op, device) = (self.fold, self.rows.op, self.x.device());
         // A kernel's parameters do not depend on who works on the rows.
         let (stage, team, turn) = (Stage::Whole, Team::Invocation, Turn::Single);
         let kernel = |rows, prologue| Reduce { op: fold, rows, prologue, epilogue: None, stage, team, turn };

@@ -401,7 +401,7 @@ mod tests {
     /// Returns the place that the kernel computes from a line.
     fn place(line: &LineParameters, i: u32) -> i64 {
         let unit = line.unit as u32;
-        let [ratio, begin] = [line.ratio, line.begin].map(|word| f32::from_bits(word.bits as u32));
+        let [ratio, begin] = [line.ratio, line.begin].map(|word| f32::from_bits(word.bits() as u32));
         let guess = (i as f32 * ratio + begin).floor() as u32;
         let rest = i.wrapping_mul(line.slope).wrapping_add(line.start).wrapping_sub(guess.wrapping_mul(unit));
         i64::from(guess) + i64::from(rest / unit) - i64::from(MARGIN)
