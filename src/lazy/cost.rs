@@ -29,8 +29,8 @@ pub(super) fn moves_less(bytes_read: u64, expression: &Expression, beside: bool)
     if beside { bytes_read < stored.saturating_mul(2) } else { bytes_read <= stored.saturating_mul(3) }
 }
 
-/// Whether an expression over `elements`, which takes these operations with everything below it, may be computed for each of `results`, of which
-/// several may need the same element.
+/// Whether an expression over `elements`, which takes these operations with everything below it, may be computed for
+/// each of `results`, of which several may need the same element.
 pub(super) fn may_repeat(operations: u8, elements: usize, results: usize) -> bool {
     results <= elements || usize::from(operations) <= MAX_REPEATED
 }

@@ -190,7 +190,7 @@ impl Fused {
 
     fn keeping(most_kept: usize, graph: &Graph, device: &Device) -> Result<Option<Fused>> {
         let expression = graph.root();
-        if !graph.is_pending() {
+        if graph.is_computed() {
             return Ok(Some(Fused::alone(expression)));
         }
         let fused = Fused {

@@ -136,9 +136,9 @@ impl<'a> Graph<'a> {
         self.nodes.has_product()
     }
 
-    /// Whether an operand of the root is a pending expression.
-    pub fn is_pending(&self) -> bool {
-        self.nodes.all.iter().any(|node| node.expression.is_some())
+    /// Whether all operands of the root have buffers.
+    pub fn is_computed(&self) -> bool {
+        self.nodes.all.iter().all(|node| node.expression.is_none() && !node.is_product)
     }
 
     fn expression(&self, node: u8) -> &Expression {

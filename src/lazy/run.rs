@@ -136,7 +136,7 @@ fn compute_elements(fused: Fused, graph: &Graph, device: &Device) -> Result<Opti
     if let Some(plan) = fused.plan(graph, device)? {
         return device.runtime().plans().insert(&graph.key(), plan).run(graph, device).map(Some);
     }
-    if graph.is_pending() {
+    if !graph.is_computed() {
         root.operands.iter().try_for_each(|operand| operand.storage.buffer().map(drop))?;
         return Ok(None);
     }
