@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::elements::{Elements, Quads, Strides};
-use super::parameters::{Each, Form, Lengths, Number, Size, View, parameters};
+use super::parameters::{Each, Form, Lengths, Number, Size, View, parameters, set_numbers};
 use crate::base::dtype::DType;
 use crate::kernels::expr::{BinaryOp, Expr, Term, TermId, UnaryOp};
 use crate::shader::{KernelBuilder, Scalar, Value};
@@ -33,6 +33,13 @@ pub(crate) enum InputLayout {
 impl InputLayout {
     pub fn is_strided(self) -> bool {
         self != InputLayout::Contiguous
+    }
+
+    /// Returns the offset of an input as a parameter.
+    pub fn offset(self, offset: usize) -> u32 {
+        let offset = if self.is_strided() { offset } else { offset / 4 };
+        debug_assert!(u32::try_from(offset).is_ok(), "{offset} was checked to fit a word");
+        offset as u32
     }
 
     /// Returns the form of an input's parameters. A strided input has strides along `rank` axes. The offset of a
@@ -85,8 +92,7 @@ parameters! {
 impl Parameters {
     /// Sets what differs from launch to launch: offsets, then numbers.
     pub fn set_numbers(&mut self, next: &mut dyn FnMut() -> u32) {
-        self.inputs.iter_mut().for_each(|input| input.offset = next() as usize);
-        self.scalars.iter_mut().for_each(|scalar| scalar.set_words(next));
+        set_numbers(&mut self.inputs, &mut self.scalars, next);
     }
 }
 

@@ -4,7 +4,7 @@
 use super::Family;
 use super::elements::{Grid, Quads, Raw, narrowed};
 use super::elementwise::{Evaluation, Input, InputLayout, outputs};
-use super::parameters::{Each, Lengths, Number, View, parameters};
+use super::parameters::{Each, Lengths, Number, View, parameters, set_numbers};
 use crate::base::dtype::DType;
 use crate::kernels::expr::{BinaryOp, Expr, TermId, UnaryOp};
 use crate::shader::{Access, Array, KernelBuilder, Type, Value};
@@ -45,8 +45,7 @@ parameters! {
 impl Parameters {
     /// Sets what differs from launch to launch: offsets, then numbers.
     pub fn set_numbers(&mut self, next: &mut dyn FnMut() -> u32) {
-        self.inputs.iter_mut().for_each(|input| input.offset = next() as usize);
-        self.scalars.iter_mut().for_each(|scalar| scalar.set_words(next));
+        set_numbers(&mut self.inputs, &mut self.scalars, next);
     }
 }
 

@@ -41,6 +41,7 @@ pub(crate) trait Form {
         });
         self.push(&host, &mut numbered);
         let place = |number| words.iter().zip(&numbered).position(|(&zero, &word)| zero == 0 && word == number);
+        debug_assert!((1..=count).all(|number| place(number).is_some()), "each number becomes a word");
         let places = (1..=count).map(|number| place(number).unwrap_or_default() as u8).collect();
         (words, places)
     }
@@ -269,6 +270,13 @@ impl From<&Layout> for Strided {
     fn from(layout: &Layout) -> Self {
         Strided { offset: layout.offset, strides: layout.strides.clone() }
     }
+}
+
+/// Sets what differs from launch to launch in the parameters of an expression: the places of its inputs, then its
+/// numbers.
+pub(super) fn set_numbers(inputs: &mut [Strided], scalars: &mut [Word], next: &mut dyn FnMut() -> u32) {
+    inputs.iter_mut().for_each(|input| input.offset = next() as usize);
+    scalars.iter_mut().for_each(|scalar| scalar.set_words(next));
 }
 
 /// Declares a parameter block. `config` names the configuration that the block's form depends on. The macro defines two

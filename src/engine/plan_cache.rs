@@ -32,7 +32,8 @@ pub(crate) struct PlanKey(Vec<u64>);
 impl PlanKey {
     /// Returns a key with nothing but what is planned.
     pub fn new(kind: PlanKind) -> PlanKey {
-        let mut numbers = MEMORY.take();
+        // While a thread ends, it may have no memory any more.
+        let mut numbers = MEMORY.try_with(Cell::take).unwrap_or_default();
         numbers.clear();
         numbers.push(kind as u64);
         PlanKey(numbers)
@@ -54,7 +55,7 @@ impl DerefMut for PlanKey {
 
 impl Drop for PlanKey {
     fn drop(&mut self) {
-        MEMORY.set(std::mem::take(&mut self.0));
+        _ = MEMORY.try_with(|memory| memory.set(std::mem::take(&mut self.0)));
     }
 }
 

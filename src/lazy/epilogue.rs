@@ -1,7 +1,7 @@
 //! Expressions that a product's kernel computes when it stores its elements.
 
 use super::allocate;
-use super::planning::{is_strided, push_expression, strided_layout};
+use super::planning::{is_strided, strided_layout};
 use super::view::View;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -65,15 +65,20 @@ pub(crate) struct Epilogue<'a> {
 impl Epilogue<'_> {
     /// Appends what the plan of a kernel with the epilogue depends on.
     pub fn push_key(&self, key: &mut PlanKey) {
-        push_expression(key, &self.expr, self.kept.iter().copied(), self.shape, self.inputs.iter().copied());
+        let terms = self.expr.terms();
+        key.extend([terms.len() as u64, self.kept.len() as u64, self.shape.rank() as u64]);
+        key.extend(terms.iter().map(|term| term.code()));
+        key.extend(self.kept.iter().map(|term| term.index() as u64));
+        key.extend(self.shape.iter().map(|&length| length as u64));
+        for input in &self.inputs {
+            key.push(input.dtype as u64 | (input.layout.offset as u64 % 4) << 8);
+            key.extend(input.strides().iter().map(|&stride| stride as u64));
+        }
     }
 
     /// Returns what differs from launch to launch in the parameters of a [`plan`](Epilogue::plan) for the same key.
     pub fn numbers(&self, config: &Config) -> impl Iterator<Item = u32> {
-        let offset = |(input, form): (&&View, &EpilogueInput)| {
-            let offset = input.layout.offset;
-            (if form.layout == InputLayout::Contiguous { offset / 4 } else { offset }) as u32
-        };
+        let offset = |(input, form): (&&View, &EpilogueInput)| form.layout.offset(input.layout.offset);
         let scalars = self.scalars.iter().flat_map(|scalar| scalar.words());
         self.inputs.iter().zip(&config.inputs).map(offset).chain(scalars)
     }

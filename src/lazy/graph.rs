@@ -1,14 +1,14 @@
 //! [`Graph`]: the pending expressions below a result, and which of them are stored.
 
 use super::cost;
-use super::expression::Expression;
+use super::expression::{Expression, operations};
 use super::storage::{Pending, Storage};
 use crate::base::word::Word;
 use crate::engine::plan_cache::{PlanKey, PlanKind};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The storages below an expression, the root, each after those that it depends on.
+/// An expression, the root, and the storages below it.
 pub(super) struct Graph<'a> {
     root: &'a Expression,
     /// The nodes of the root's operands.
@@ -48,7 +48,7 @@ pub(super) struct Node {
     uses: u32,
     /// Where its operands begin, among those of all nodes.
     operands: u32,
-    /// The operations of the expression, with all that was pending below it when it was recorded.
+    /// The operations of the expression; if it was recorded, with all that was pending below it then.
     pub recorded: u8,
     /// Whether a kernel has computed the expression before and has not stored it.
     computed: bool,
@@ -101,7 +101,12 @@ impl Nodes {
             self.operands.extend_from_slice(&below);
         }
         let handles = Arc::strong_count(operand) as u32;
-        let recorded = operand.pending_extent().map_or(0, |extent| extent.operations);
+        let recorded = match (operand.pending_extent(), &expression) {
+            (Some(extent), _) => extent.operations,
+            (None, Some(expression)) => operations(&expression.expr),
+            (None, None) => 0,
+        };
+        debug_assert!(self.all.len() < usize::from(Graph::ROOT), "an expression has few operations");
         self.all.push(Node { storage, expression, handles, uses: 1, operands, recorded, computed, is_product });
         (self.all.len() - 1) as u8
     }
@@ -216,33 +221,33 @@ impl<'a> Graph<'a> {
         bytes
     }
 
-    /// Returns everything that the fusion of the graph and its launch depend on, beside what is passed at each launch:
-    /// buffers, numbers, and the places of inputs modulo four.
+    /// Returns everything that the fusion of the graph and its launch depend on. Graphs with the same key differ only in
+    /// buffers, in the values of numbers, and in the places of inputs by multiples of four. A view of a pending
+    /// expression has its place in the key, so a loop that moves such a view makes new plans.
     pub fn key(&self) -> PlanKey {
-        let mut key = PlanKey::new(PlanKind::Elementwise);
-        let mut scalars: SmallVec<[Word; 8]> = SmallVec::new();
+        let mut key =
+            GraphKey { key: PlanKey::new(PlanKind::Elementwise), scalars: SmallVec::new(), starts: SmallVec::new() };
+        key.starts.resize(self.nodes.all.len(), None);
         for node in &self.nodes.all {
             match &node.expression {
                 Some(expression) => {
                     let held = u64::from(node.is_held()) << 1 | u64::from(node.computed) << 2;
-                    let state = 1 | held | u64::from(node.recorded) << 8;
-                    self.push_expression(&mut key, expression, self.nodes.operands(node), state, &mut scalars);
+                    self.push(
+                        &mut key,
+                        expression,
+                        self.nodes.operands(node),
+                        1 | held | u64::from(node.recorded) << 8,
+                    );
                 }
-                None => key.push(0),
+                None => key.key.push(if node.is_product { 2 } else { 0 }),
             }
         }
-        self.push_expression(&mut key, self.root, &self.operands, 1, &mut scalars);
-        key
+        self.push(&mut key, self.root, &self.operands, 1);
+        key.key
     }
 
-    fn push_expression(
-        &self,
-        key: &mut PlanKey,
-        expression: &Expression,
-        operands: &[u8],
-        state: u64,
-        scalars: &mut SmallVec<[Word; 8]>,
-    ) {
+    fn push(&self, graph_key: &mut GraphKey, expression: &Expression, operands: &[u8], state: u64) {
+        let GraphKey { key, scalars, starts } = graph_key;
         let Expression { expr, layout, .. } = expression;
         let lengths = [expr.terms().len(), layout.shape.rank(), operands.len(), expression.scalars.len()];
         let lengths = lengths.into_iter().fold(0, |all, length| all << 8 | length as u64);
@@ -251,19 +256,32 @@ impl<'a> Graph<'a> {
         key.extend(layout.shape.iter().map(|&length| length as u64));
         for (operand, &below) in expression.operands.iter().zip(operands) {
             key.push(u64::from(below) | u64::from(operand.layout.is_some()) << 8);
+            let offset = operand.layout.as_ref().map_or(0, |layout| layout.offset);
+            let start = &mut starts[usize::from(below)];
+            match *start {
+                _ if self.node(below).expression.is_some() => key.push(offset as u64),
+                // Equal views of an input become one.
+                Some(start) => key.push(offset.wrapping_sub(start) as u64),
+                None => key.push(offset as u64 % 4),
+            }
+            start.get_or_insert(offset);
             if let Some(layout) = &operand.layout {
-                let offset = layout.offset as u64;
-                // A view of an expression moves the places of its inputs.
-                let is_pending = self.node(below).expression.is_some();
-                key.push(if is_pending { offset } else { offset % 4 });
                 key.extend(layout.strides.iter().map(|&stride| stride as u64));
             }
         }
-        // Equal numbers may become one.
+        // So do equal numbers.
         for scalar in &expression.scalars {
             let first = scalars.iter().position(|known| known == scalar);
             key.push(first.unwrap_or(scalars.len()) as u64);
             scalars.push(*scalar);
         }
     }
+}
+
+/// A key, and what has been seen of the graph.
+struct GraphKey {
+    key: PlanKey,
+    scalars: SmallVec<[Word; 8]>,
+    /// For each node, where its first view begins.
+    starts: SmallVec<[Option<usize>; 20]>,
 }

@@ -12,19 +12,21 @@ use crate::engine::pool::Buffer;
 use crate::kernels::epilogue::Finishing;
 use crate::kernels::parameters::Form;
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Sets the parameters that differ from run to run, each to the next number.
 pub(crate) type SetNumbers<F> = fn(&mut <F as Form>::Host, &mut dyn FnMut() -> u32);
 
 /// A launch that runs many times, each time with other inputs and other numbers among its parameters.
 pub(crate) struct PlannedLaunch<F: Finishing> {
-    plan: Plan<F>,
+    kernel: F,
     parameters: F::Host,
     set: SetNumbers<F>,
     groups: usize,
     pub shape: Shape,
     pub dtype: DType,
+    /// Without an epilogue. It is made when it is needed, as it needs the compiled kernel.
+    plan: OnceLock<Plan<F>>,
 }
 
 impl<F: Finishing> PlannedLaunch<F>
@@ -32,11 +34,19 @@ where
     F::Host: Clone,
 {
     /// Plans a launch without its inputs. `set` tells which parameters differ from run to run.
-    pub fn new(launch: &PendingLaunch<F>, set: SetNumbers<F>) -> Result<PlannedLaunch<F>> {
-        let PendingLaunch { kernel, parameters, groups, shape, dtype, device, .. } = launch;
-        let plan = device.runtime().plan(kernel.clone(), parameters.clone(), *groups, &set)?;
-        let (parameters, shape) = (parameters.clone(), shape.clone());
-        Ok(PlannedLaunch { plan, parameters, set, groups: *groups, shape, dtype: *dtype })
+    pub fn new(launch: &PendingLaunch<F>, set: SetNumbers<F>) -> PlannedLaunch<F> {
+        let PendingLaunch { kernel, parameters, groups, shape, dtype, .. } = launch;
+        let (kernel, parameters, shape) = (kernel.clone(), parameters.clone(), shape.clone());
+        PlannedLaunch { kernel, parameters, set, groups: *groups, shape, dtype: *dtype, plan: OnceLock::new() }
+    }
+
+    fn plan(&self, device: &Device) -> Result<&Plan<F>> {
+        if let Some(plan) = self.plan.get() {
+            return Ok(plan);
+        }
+        let (kernel, parameters) = (self.kernel.clone(), self.parameters.clone());
+        let plan = device.runtime().plan(kernel, parameters, self.groups, &self.set)?;
+        Ok(self.plan.get_or_init(|| plan))
     }
 }
 
@@ -64,12 +74,12 @@ where
 
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let PlannedRun { launch, numbers, inputs, device, op } = self;
-        let PlannedLaunch { plan, parameters, set, groups, shape, dtype } = &**launch;
-        if epilogue.is_some() || plan.kernel.stored() != *dtype {
+        let PlannedLaunch { kernel, parameters, set, groups, shape, dtype, .. } = &**launch;
+        if epilogue.is_some() || kernel.stored() != *dtype {
             let mut parameters = parameters.clone();
             let mut rest = numbers.iter().copied();
             set(&mut parameters, &mut || rest.next().unwrap_or_default());
-            let (kernel, shape, device) = (plan.kernel.clone(), shape.clone(), device.clone());
+            let (kernel, shape, device) = (kernel.clone(), shape.clone(), device.clone());
             let inputs = inputs.iter().cloned().collect();
             let (groups, dtype) = (*groups, *dtype);
             return PendingLaunch { kernel, parameters, groups, inputs, shape, dtype, device, op }.produce(epilogue);
@@ -78,7 +88,7 @@ where
         let mut buffers: SmallVec<[&Buffer; 8]> = SmallVec::new();
         inputs.iter().for_each(|input| buffers.push(input));
         buffers.push(&result);
-        device.runtime().run_plan(plan, &buffers, numbers.iter().copied())?;
+        device.runtime().run_plan(launch.plan(device)?, &buffers, numbers.iter().copied())?;
         drop(buffers);
         Ok(Produced::Finished { result, kept: SmallVec::new() })
     }

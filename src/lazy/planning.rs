@@ -7,12 +7,11 @@ use crate::backend::info::MemoryKind;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::layout::collapse_all;
-use crate::base::shape::{Dims, Shape, checked_elements};
+use crate::base::shape::{Dims, checked_elements};
 use crate::device::Device;
-use crate::engine::plan_cache::{Plan, PlanKey};
+use crate::engine::plan_cache::Plan;
 use crate::engine::pool::Buffer;
 use crate::kernels::elementwise::{Elementwise, InputLayout, Parameters};
-use crate::kernels::expr::{Expr, TermId};
 use crate::kernels::parameters::Strided;
 use smallvec::SmallVec;
 
@@ -35,8 +34,7 @@ struct PlannedInput {
     part: Part,
     /// How far views of expressions move the input's first element.
     moved: isize,
-    /// Whether the kernel counts the offset in quads.
-    in_quads: bool,
+    layout: InputLayout,
 }
 
 impl FusedPlan {
@@ -52,10 +50,8 @@ impl FusedPlan {
         }
         buffers.push(&result);
         buffers.extend(&kept);
-        let offset = |input: &PlannedInput| {
-            let offset = graph.offset(input.part).wrapping_add_signed(input.moved);
-            (if input.in_quads { offset / 4 } else { offset }) as u32
-        };
+        let offset =
+            |input: &PlannedInput| input.layout.offset(graph.offset(input.part).wrapping_add_signed(input.moved));
         let scalars = self.scalars.iter().flat_map(|&part| graph.scalar(part).words());
         runtime.run_plan(&self.plan, &buffers, self.inputs.iter().map(offset).chain(scalars))?;
         drop(buffers);
@@ -105,7 +101,7 @@ impl Fused {
         let planned = |((&part, input), layout): ((&Part, &View), &InputLayout)| PlannedInput {
             part,
             moved: input.layout.offset.wrapping_sub(graph.offset(part)) as isize,
-            in_quads: *layout == InputLayout::Contiguous,
+            layout: *layout,
         };
         let kept = self.parts.kept.iter().zip(&self.kept).map(|(&part, kept)| (part, bytes(kept.dtype)));
         Ok(Some(FusedPlan {
@@ -116,24 +112,6 @@ impl Fused {
             kept: kept.collect(),
             repeated: self.parts.repeated.clone(),
         }))
-    }
-}
-
-/// Appends what plans depend on of an expression over inputs, which are broadcast to a shape.
-pub(super) fn push_expression<'a>(
-    key: &mut PlanKey,
-    expr: &Expr,
-    kept: impl ExactSizeIterator<Item = TermId>,
-    shape: &Shape,
-    inputs: impl Iterator<Item = &'a View>,
-) {
-    key.extend([expr.terms().len() as u64, kept.len() as u64, shape.rank() as u64]);
-    key.extend(expr.terms().iter().map(|term| term.code()));
-    key.extend(kept.map(|term| term.index() as u64));
-    key.extend(shape.iter().map(|&length| length as u64));
-    for input in inputs {
-        key.push(input.dtype as u64 | (input.layout.offset as u64 % 4) << 8);
-        key.extend(input.strides().iter().map(|&stride| stride as u64));
     }
 }
 

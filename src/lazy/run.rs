@@ -112,7 +112,7 @@ fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
 }
 
 /// Launches the kernel of an expression over buffers. If it has too many strides for one launch, some operands are
-/// computed apart, and this returns `None`.
+/// computed apart, and this returns `None`. Transposing copies are not planned.
 fn compute_elements(fused: Fused, graph: &Graph, device: &Device) -> Result<Option<Buffer>> {
     let root = graph.root();
     if checked_elements(fused.shape(), "elementwise")? == 0 {

@@ -316,11 +316,11 @@ impl<'a> AttentionCall<'a> {
     fn attend(&self) -> Result<Tensor> {
         let operands: Each<&Tensor> = self.operands().collect();
         if operands.iter().any(|operand| operand.as_ref().is_expression()) {
-            return self.attend_anew();
+            return self.attend_anew(None);
         }
         let (device, key) = (self.query.device(), self.key());
         let Some(launch) = device.runtime().plans().find::<PlannedLaunch<Attention>>(&key) else {
-            return self.attend_anew();
+            return self.attend_anew(Some(key));
         };
         let (scale, softcap) = self.factors()?;
         let scalars = [scale].into_iter().chain(softcap).flat_map(Word::words);
@@ -358,8 +358,9 @@ impl<'a> AttentionCall<'a> {
         Ok((word(scale)?, self.config.softcap.map(word).transpose()?))
     }
 
-    /// The same if the launch has not been planned, or if an operand is a pending expression.
-    fn attend_anew(&self) -> Result<Tensor> {
+    /// The same if the launch has not been planned, or if an operand is a pending expression. With a `key`, the launch
+    /// is planned.
+    fn attend_anew(&self, key: Option<PlanKey>) -> Result<Tensor> {
         let query_shape = self.shape(self.heads, [self.queries, self.features]);
         let key_shape = self.shape(self.kv_heads, [self.keys, self.features]);
         let value_shape = self.shape(self.kv_heads, [self.keys, self.columns]);
@@ -450,9 +451,9 @@ impl<'a> AttentionCall<'a> {
         let length = config.row_length();
         let shape = if parts == 1 { of_rows(&[length]) } else { of_rows(&[parts, length]) };
         let launch = PendingLaunch { kernel: config, parameters, groups, inputs, shape, dtype: wide, device, op: OP };
-        if launch.kernel.prologues.iter().all(Option::is_none) {
-            let planned = PlannedLaunch::new(&launch, Parameters::set_numbers)?;
-            launch.device.runtime().plans().insert(&self.key(), planned);
+        if let Some(key) = key {
+            let planned = PlannedLaunch::new(&launch, Parameters::set_numbers);
+            launch.device.runtime().plans().insert(&key, planned);
         }
         self.joined(Tensor::from_launch(launch)?)
     }

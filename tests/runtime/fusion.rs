@@ -23,6 +23,9 @@ on_each_device! {
     fusion_can_be_switched_off
     products_are_finished_by_their_kernels
     planned_products_keep_nothing_of_earlier_ones
+    planned_expressions_keep_nothing_of_earlier_ones
+    planned_views_keep_nothing_of_earlier_ones
+    planned_attention_keeps_nothing_of_earlier_calls
     products_that_others_wait_for_are_kept
     what_kernels_of_products_cannot_do_runs_apart
     products_hold_their_operands
@@ -547,6 +550,122 @@ fn planned_products_keep_nothing_of_earlier_ones(device: &Device) -> Result<()> 
         // An input whose columns are strided.
         let turned: Vec<f32> = (0..64).map(|i| plain[i] + element(2, bias, i % 8, i / 8)).collect();
         assert_eq!(part(0, a)?.matmul(&part(1, b)?)?.add(&part(2, bias)?.t()?)?.to_vec::<f32>()?, turned);
+    }
+    Ok(())
+}
+
+/// Expressions of one structure share a plan. Inputs, their places, numbers and what is held must be each run's own. All
+/// results are whole numbers that `f32` holds.
+fn planned_expressions_keep_nothing_of_earlier_ones(device: &Device) -> Result<()> {
+    let elements: Vec<f32> = (0..96).map(|i| (i * i % 23) as f32).collect();
+    let all = Tensor::from_slice(&elements, 96, device)?;
+    for held in [false, true] {
+        // Places at multiples of four and others, numbers that are equal and others.
+        for first in [0, 4, 8, 3, 7] {
+            for [a, b, c] in [[4, 4, 4], [3, 3, 5], [2, 5, 5], [2, 3, 2], [2, 3, 5], [7, 3, 5]] {
+                let x = |i: usize| elements[first + i];
+                let other = |i: usize| elements[60 - first + i];
+                let [x_view, other_view] = [first, 60 - first].map(|start| all.narrow(0, start, 16));
+                let part = (x_view? * a)?.add(&other_view?)?;
+                let sum = (((&part * b)? - c)? - x(0) as i64)?;
+                let part = held.then_some(part);
+                let expected = |i: usize| (x(i) * a as f32 + other(i)) * b as f32 - c as f32 - x(0);
+                assert_eq!(sum.to_vec::<f32>()?, (0..16).map(expected).collect::<Vec<_>>());
+                if let Some(part) = part {
+                    let (part, launches) = count_launches(device, || part.to_vec::<f32>())?;
+                    assert_eq!(launches, 0, "the kernel has stored it");
+                    assert_eq!(part, (0..16).map(|i| x(i) * a as f32 + other(i)).collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+    // Views of one tensor, at first at the same place. Then they are one input.
+    for [first, second] in [[0, 0], [4, 0], [0, 8], [5, 5], [5, 1], [1, 9]] {
+        let [x, y] = [first, second].map(|start| all.narrow(0, start, 16));
+        let expected = |i: usize| elements[first + i] * 2.0 + elements[second + i];
+        assert_eq!((x? * 2.0)?.add(&y?)?.to_vec::<f32>()?, (0..16).map(expected).collect::<Vec<_>>());
+        let [x, y] = [(all.narrow(0, 0, 64)? * 2.0)?.narrow(0, first, 16), all.narrow(0, second, 16)];
+        assert_eq!(x?.add(&y?)?.to_vec::<f32>()?, (0..16).map(expected).collect::<Vec<_>>());
+    }
+    // The same terms over other dtypes.
+    for dtype in [DType::F32, DType::I32, DType::U32] {
+        let sums = (all.narrow(0, 0, 16)?.to_dtype(dtype)? + 1)?.to_dtype(DType::F32)?;
+        assert_eq!(sums.to_vec::<f32>()?, elements[..16].iter().map(|x| x + 1.0).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+/// The same for expressions that are seen through views, which move the places of their inputs.
+fn planned_views_keep_nothing_of_earlier_ones(device: &Device) -> Result<()> {
+    let elements: Vec<f32> = (0..96).map(|i| (i * i % 23) as f32).collect();
+    let all = Tensor::from_slice(&elements, 96, device)?;
+    for offset in [0, 24, 4, 1, 30] {
+        for (start, step) in [(0, 1), (4, 1), (5, 1), (9, 1), (0, 2), (3, 2)] {
+            let at = |i: usize| elements[offset + start + i * step] * 2.0 + 1.0;
+            let doubled = (all.narrow(0, offset, 64)? * 2.0)?;
+            let part = doubled.slice(0, start.., step as isize)?.narrow(0, 0, 20)?;
+            assert_eq!((part + 1.0)?.to_vec::<f32>()?, (0..20).map(at).collect::<Vec<_>>());
+        }
+        // A matrix and its transpose have the same terms and the same shape, and so have rows and columns.
+        let matrix = || all.narrow(0, offset, 64)?.reshape((8, 8));
+        let at = |row: usize, column: usize| elements[offset + row * 8 + column];
+        let expected = |at: &dyn Fn(usize, usize) -> f32| (0..64).map(|i| at(i / 8, i % 8)).collect::<Vec<f32>>();
+        for turned in [false, true] {
+            let seen = |x: Tensor| if turned { x.t() } else { Ok(x) };
+            let place = |row, column| if turned { at(column, row) } else { at(row, column) };
+            let y = seen((matrix()? * 3.0)?)?.add(&matrix()?)?;
+            assert_eq!(y.to_vec::<f32>()?, expected(&|row, column| place(row, column) * 3.0 + at(row, column)));
+            let line = seen(matrix()?)?.narrow(0, 2, 1)?;
+            let y = (matrix()? * 2.0)?.add(&line)?;
+            assert_eq!(y.to_vec::<f32>()?, expected(&|row, column| at(row, column) * 2.0 + place(2, column)));
+        }
+    }
+    Ok(())
+}
+
+/// Attention of one set of shapes is planned once. Places, the scale, the cap and the mask must be each call's own.
+fn planned_attention_keeps_nothing_of_earlier_calls(device: &Device) -> Result<()> {
+    let numbers: Vec<f32> = (0..4 * 2 * 5 * 8).map(|i| ((i * i + 3 * i) % 11) as f32 / 11.0 - 0.5).collect();
+    let all = Tensor::from_slice(&numbers, (4, 2, 5, 8), device)?;
+    let masks: Vec<f32> = (0..75).map(|i| ((i * 7) % 5) as f32 / 4.0).collect();
+    let masks = Tensor::from_slice(&masks, (3, 5, 5), device)?;
+    let part = |i: usize| all.narrow(0, i, 1);
+    // Each call changes one thing against the first: places, the scale, the cap, the mask.
+    let calls = [
+        ([0, 1, 2], None, None, None),
+        ([3, 1, 2], None, None, None),
+        ([0, 3, 2], None, None, None),
+        ([0, 1, 3], None, None, None),
+        ([0, 1, 2], Some(1.5), None, None),
+        ([0, 1, 2], None, Some(0.5), None),
+        ([0, 1, 2], None, Some(0.25), None),
+        ([0, 1, 2], None, None, Some(0)),
+        ([0, 1, 2], None, None, Some(2)),
+    ];
+    for (parts, scale, softcap, mask) in calls {
+        let mask = mask.map(|mask| masks.narrow(0, mask, 1)).transpose()?;
+        for causal in [false, true] {
+            let [q, k, v] = [part(parts[0])?, part(parts[1])?, part(parts[2])?];
+            let config = AttentionConfig::default().scale(scale).softcap(softcap).mask(mask.clone()).causal(causal);
+            let attended = q.scaled_dot_product_attention(&k, &v, &config)?;
+            let mut scores = (q.matmul(&k.t()?)? * scale.unwrap_or(1.0 / 8f64.sqrt()))?;
+            if let Some(cap) = softcap {
+                scores = ((scores / cap)?.tanh()? * cap)?;
+            }
+            if let Some(mask) = &mask {
+                scores = scores.add(mask)?;
+            }
+            if causal {
+                let hidden = Tensor::ones((5, 5), DType::F32, device)?.triu(1)?;
+                scores = scores.sub(&(hidden * 1e9)?)?;
+            }
+            let expected = scores.softmax(-1)?.matmul(&v)?;
+            for (seen, expected) in [(attended.clone(), expected.clone()), ((attended + &q)?, (expected + &q)?)] {
+                let far = seen.sub(&expected)?.abs()?.max(())?.to_vec::<f32>()?[0];
+                // Some roundings of numbers below 1.
+                assert!(far <= 1e-6, "{parts:?}, {scale:?}, {softcap:?}: {far} away");
+            }
+        }
     }
     Ok(())
 }
