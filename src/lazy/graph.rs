@@ -221,23 +221,18 @@ impl<'a> Graph<'a> {
         bytes
     }
 
-    /// Returns everything that the fusion of the graph and its launch depend on. Graphs with the same key differ only in
-    /// buffers, in the values of numbers, and in the places of inputs by multiples of four. A view of a pending
-    /// expression has its place in the key, so a loop that moves such a view makes new plans.
+    /// Returns everything that the fusion of the graph and its launch depend on. Graphs with the same key differ only
+    /// in buffers, in the values of numbers, and in the places of inputs, by multiples of four. The place of a view of
+    /// a pending expression is in the key, so a loop that moves such a view makes new plans.
     pub fn key(&self) -> PlanKey {
-        let mut key =
-            GraphKey { key: PlanKey::new(PlanKind::Elementwise), scalars: SmallVec::new(), starts: SmallVec::new() };
-        key.starts.resize(self.nodes.all.len(), None);
+        let (key, scalars, starts) = (PlanKey::new(PlanKind::Elementwise), SmallVec::new(), SmallVec::new());
+        let mut key = GraphKey { key, scalars, starts };
         for node in &self.nodes.all {
             match &node.expression {
                 Some(expression) => {
-                    let held = u64::from(node.is_held()) << 1 | u64::from(node.computed) << 2;
-                    self.push(
-                        &mut key,
-                        expression,
-                        self.nodes.operands(node),
-                        1 | held | u64::from(node.recorded) << 8,
-                    );
+                    let held = u64::from(node.is_held()) | u64::from(node.computed) << 1;
+                    let state = 1 | held << 1 | u64::from(node.recorded) << 8;
+                    self.push(&mut key, expression, self.nodes.operands(node), state);
                 }
                 None => key.key.push(if node.is_product { 2 } else { 0 }),
             }
@@ -255,17 +250,23 @@ impl<'a> Graph<'a> {
         key.extend(expr.terms().iter().map(|term| term.code()));
         key.extend(layout.shape.iter().map(|&length| length as u64));
         for (operand, &below) in expression.operands.iter().zip(operands) {
-            key.push(u64::from(below) | u64::from(operand.layout.is_some()) << 8);
-            let offset = operand.layout.as_ref().map_or(0, |layout| layout.offset);
-            let start = &mut starts[usize::from(below)];
-            match *start {
-                _ if self.node(below).expression.is_some() => key.push(offset as u64),
+            let seen = operand.layout.as_ref();
+            let offset = seen.map_or(0, |layout| layout.offset);
+            let view = u64::from(below) | u64::from(seen.is_some()) << 8;
+            if self.node(below).expression.is_some() {
+                key.push(view);
+                key.extend(seen.map(|_| offset as u64));
+            } else {
+                let known = starts.iter().find(|(node, _)| *node == below);
+                let start = known.map_or(offset, |(_, start)| *start);
+                if known.is_none() {
+                    starts.push((below, offset));
+                }
                 // Equal views of an input become one.
-                Some(start) => key.push(offset.wrapping_sub(start) as u64),
-                None => key.push(offset as u64 % 4),
+                key.push(view | (offset as u64 % 4) << 9 | u64::from(offset != start) << 11);
+                key.extend((offset != start).then_some(offset.wrapping_sub(start) as u64));
             }
-            start.get_or_insert(offset);
-            if let Some(layout) = &operand.layout {
+            if let Some(layout) = seen {
                 key.extend(layout.strides.iter().map(|&stride| stride as u64));
             }
         }
@@ -282,6 +283,6 @@ impl<'a> Graph<'a> {
 struct GraphKey {
     key: PlanKey,
     scalars: SmallVec<[Word; 8]>,
-    /// For each node, where its first view begins.
-    starts: SmallVec<[Option<usize>; 20]>,
+    /// Nodes that have buffers, and where the first view of each begins.
+    starts: SmallVec<[(u8, usize); 8]>,
 }

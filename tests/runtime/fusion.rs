@@ -554,8 +554,8 @@ fn planned_products_keep_nothing_of_earlier_ones(device: &Device) -> Result<()> 
     Ok(())
 }
 
-/// Expressions of one structure share a plan. Inputs, their places, numbers and what is held must be each run's own. All
-/// results are whole numbers that `f32` holds.
+/// Expressions of one structure share a plan. Inputs, their places, numbers and what is held must be each run's own.
+/// All results are whole numbers that `f32` holds.
 fn planned_expressions_keep_nothing_of_earlier_ones(device: &Device) -> Result<()> {
     let elements: Vec<f32> = (0..96).map(|i| (i * i % 23) as f32).collect();
     let all = Tensor::from_slice(&elements, 96, device)?;
