@@ -98,7 +98,8 @@ impl ExpressionBuilder {
     pub fn broadcasting(a: &impl AsRef<View>, b: &impl AsRef<View>, op: &'static str) -> Result<Self> {
         let [a, b] = [a.as_ref(), b.as_ref()];
         if a.has_shape(&b.layout) {
-            return Ok(ExpressionBuilder::like(if a.layout.is_dense() { a } else { b }));
+            let dense = a.layout.is_dense();
+            return Ok(if dense { ExpressionBuilder::over(a.layout.clone()) } else { ExpressionBuilder::like(b) });
         }
         let shape = a.shape().broadcast_with(b.shape(), op)?;
         let same = [a, b].into_iter().find(|side| side.shape() == &shape);
@@ -196,7 +197,7 @@ pub(super) fn operations(expr: &Expr) -> u8 {
 }
 
 /// Fails if a device cannot compute with elements of a dtype: now, not when the result is asked for.
-#[inline]
+#[inline(always)]
 pub(crate) fn check_computes(device: &Device, dtype: DType) -> Result<()> {
     // Every device computes in 32 bits.
     if dtype.parts() == 1 { Ok(()) } else { check_wide(device, dtype) }

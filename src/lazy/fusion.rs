@@ -64,15 +64,16 @@ impl Extent {
 
 /// Returns the extent of an expression over `operands` with one operand more. If the operand's own pending expression
 /// is too large to be fused, computes it now.
-#[inline]
+#[inline(always)]
 pub(super) fn make_room(operands: &[Source], extent: Extent, operand: &View) -> Result<Extent> {
-    let Some(added) = operand.storage.pending_extent() else {
-        return Ok(extent.and(Extent::of_input(&operand.storage)));
-    };
-    let (sum, device) = (extent.and(added), operand.device());
-    if sum.fits(device) {
-        return Ok(sum);
-    }
+    let pending = operand.storage.pending_extent();
+    let sum = extent.and(pending.unwrap_or_else(|| Extent::of_input(&operand.storage)));
+    if pending.is_none() || sum.fits(operand.device()) { Ok(sum) } else { make_room_exactly(operands, extent, operand) }
+}
+
+/// The same if the estimate is too large.
+fn make_room_exactly(operands: &[Source], extent: Extent, operand: &View) -> Result<Extent> {
+    let device = operand.device();
     let exact = exact_extent(operands.iter().map(|source| &source.storage).chain([&operand.storage]));
     if exact.fits(device) {
         return Ok(exact);

@@ -101,11 +101,9 @@ impl Nodes {
             self.operands.extend_from_slice(&below);
         }
         let handles = Arc::strong_count(operand) as u32;
-        let recorded = match (operand.pending_extent(), &expression) {
-            (Some(extent), _) => extent.operations,
-            (None, Some(expression)) => operations(&expression.expr),
-            (None, None) => 0,
-        };
+        // What a product has left was not recorded.
+        let of = |expression: &Arc<Expression>| operand.recorded().unwrap_or_else(|| operations(&expression.expr));
+        let recorded = expression.as_ref().map_or(0, of);
         debug_assert!(self.all.len() < usize::from(Graph::ROOT), "an expression has few operations");
         self.all.push(Node { storage, expression, handles, uses: 1, operands, recorded, computed, is_product });
         (self.all.len() - 1) as u8

@@ -65,6 +65,11 @@ impl Storage {
         self.extent.filter(|_| self.buffer.get().is_none())
     }
 
+    /// Returns the operations of the expression that was recorded, with all that was pending below it.
+    pub(super) fn recorded(&self) -> Option<u8> {
+        self.extent.map(|extent| extent.operations)
+    }
+
     /// Returns the buffer. Computes the elements if that has not been done.
     pub fn buffer(&self) -> Result<&Arc<Buffer>> {
         loop {
