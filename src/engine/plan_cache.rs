@@ -73,10 +73,12 @@ pub(crate) struct Plan<F> {
     pub products: u64,
 }
 
+type Plans = FxHashMap<Box<[u64]>, Arc<dyn Any + Send + Sync>>;
+
 /// Plans by their key.
 #[derive(Default)]
 pub(crate) struct PlanCache {
-    plans: Mutex<FxHashMap<Box<[u64]>, Arc<dyn Any + Send + Sync>>>,
+    plans: Mutex<Plans>,
 }
 
 impl PlanCache {
