@@ -46,7 +46,7 @@ pub(super) struct Node {
     handles: u32,
     /// How many operands below the result name it.
     uses: u32,
-    /// Where its operands begin, among those of all nodes.
+    /// The index of its first operand in the operands of [`Nodes`].
     operands: u32,
     /// The operations of the expression; if it was recorded, with all that was pending below it then.
     pub recorded: u8,

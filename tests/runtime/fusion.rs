@@ -647,7 +647,7 @@ fn planned_attention_keeps_nothing_of_earlier_calls(device: &Device) -> Result<(
         for causal in [false, true] {
             let [q, k, v] = [part(parts[0])?, part(parts[1])?, part(parts[2])?];
             let config = AttentionConfig::default().scale(scale).softcap(softcap).mask(mask.clone()).causal(causal);
-            let attended = q.scaled_dot_product_attention(&k, &v, &config)?;
+            let attended = || q.scaled_dot_product_attention(&k, &v, &config);
             let mut scores = (q.matmul(&k.t()?)? * scale.unwrap_or(1.0 / 8f64.sqrt()))?;
             if let Some(cap) = softcap {
                 scores = ((scores / cap)?.tanh()? * cap)?;
@@ -660,7 +660,15 @@ fn planned_attention_keeps_nothing_of_earlier_calls(device: &Device) -> Result<(
                 scores = scores.sub(&(hidden * 1e9)?)?;
             }
             let expected = scores.softmax(-1)?.matmul(&v)?;
-            for (seen, expected) in [(attended.clone(), expected.clone()), ((attended + &q)?, (expected + &q)?)] {
+            // In memory the tokens come before the heads: in this order the kernel adds the queries too.
+            let (sum, launches) = count_launches(device, || {
+                let sum = attended()?.transpose(1, 2)?.add(&q.transpose(1, 2)?)?;
+                sum.realize()?;
+                Ok(sum)
+            })?;
+            assert_eq!(launches, 1);
+            let expected_sum = expected.add(&q)?.transpose(1, 2)?;
+            for (seen, expected) in [(attended()?, expected), (sum, expected_sum)] {
                 let far = seen.sub(&expected)?.abs()?.max(())?.to_vec::<f32>()?[0];
                 // Some roundings of numbers below 1.
                 assert!(far <= 1e-6, "{parts:?}, {scale:?}, {softcap:?}: {far} away");
