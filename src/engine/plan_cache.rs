@@ -27,6 +27,7 @@ pub(crate) enum PlanKind {
 }
 
 /// Everything that a plan depends on, as numbers: the operation, dtypes, shapes and strides.
+#[derive(Default)]
 pub(crate) struct PlanKey(Vec<u64>);
 
 impl PlanKey {
@@ -55,7 +56,9 @@ impl DerefMut for PlanKey {
 
 impl Drop for PlanKey {
     fn drop(&mut self) {
-        _ = MEMORY.try_with(|memory| memory.set(std::mem::take(&mut self.0)));
+        if self.0.capacity() > 0 {
+            _ = MEMORY.try_with(|memory| memory.set(std::mem::take(&mut self.0)));
+        }
     }
 }
 

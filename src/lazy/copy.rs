@@ -25,7 +25,7 @@ impl View {
         }
         let mut builder = ExpressionBuilder::like(self);
         let element = builder.tensor(self, "contiguous")?;
-        builder.finish(element, self.device(), "contiguous")
+        builder.finish(element, "contiguous")
     }
 
     /// Copies the view in row-major order to the start of a new buffer in memory of a given kind.
@@ -35,7 +35,7 @@ impl View {
         let buffer = self.device().runtime().allocate(bytes, memory)?;
         if elements > 0 {
             let dense = Layout::contiguous(self.shape().clone());
-            let transfer = Transfer::new(&self.layout, &dense, self.dtype.size_in_bytes());
+            let transfer = Transfer::new(self.layout(), &dense, self.dtype.size_in_bytes());
             transfer.run(self.buffer()?, &buffer, self.device())?;
         }
         Ok(View::of_buffer(buffer, self.shape().clone(), self.dtype, self.device()))
@@ -47,7 +47,7 @@ impl View {
             return Ok(None);
         }
         let dense = Layout::contiguous(self.shape().clone());
-        let transfer = Transfer::new(&self.layout, &dense, self.dtype.size_in_bytes());
+        let transfer = Transfer::new(self.layout(), &dense, self.dtype.size_in_bytes());
         let Some(region) = transfer.region(self.device()).filter(|region| is_fast(region, self.device())) else {
             return Ok(None);
         };
@@ -59,7 +59,7 @@ impl View {
     /// Returns the box that gathers the elements in row-major order without gaps, if a driver's copy can do that.
     pub(super) fn gathering_region(&self) -> Option<Region> {
         let dense = Layout::contiguous(self.shape().clone());
-        let transfer = Transfer::new(&self.layout, &dense, self.dtype.size_in_bytes());
+        let transfer = Transfer::new(self.layout(), &dense, self.dtype.size_in_bytes());
         // A single row may end inside a unit of the driver's copies, because buffers are padded.
         let alignment = self.device().info().limits.copy_alignment;
         let region = transfer.region_of_multiples(alignment, true)?;
@@ -74,7 +74,7 @@ impl View {
         }
         let bytes = checked_elements(self.shape(), "read")? as u64 * self.dtype.size_in_bytes() as u64;
         // Pending elements are computed in row-major order, not gathered.
-        let in_order = self.is_contiguous() && self.layout.offset == 0;
+        let in_order = self.is_contiguous() && self.layout().offset == 0;
         let gathered = if self.is_pending() && !in_order { None } else { self.gathering_region() };
         if let Some(region) = gathered {
             return Ok(Some((self.buffer()?.clone(), Source { region, bytes })));
@@ -86,7 +86,7 @@ impl View {
 
     /// Returns a buffer that starts with the elements in row-major order.
     pub fn row_major_buffer(&self) -> Result<Arc<Buffer>> {
-        let in_place = self.is_contiguous() && self.layout.offset == 0;
+        let in_place = self.is_contiguous() && self.layout().offset == 0;
         if in_place { self.buffer().cloned() } else { self.copied()?.buffer().cloned() }
     }
 }

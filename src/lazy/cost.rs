@@ -1,6 +1,6 @@
 //! What is worth fusing: the rules by which bytes and operations are weighed.
 
-use super::expression::Expression;
+use super::expression::Placed;
 use crate::base::dtype::DType;
 use crate::base::layout::Layout;
 
@@ -23,8 +23,8 @@ pub(super) fn bytes(layout: &Layout, dtype: DType) -> u64 {
 /// Whether a second computation of an expression, which reads this many bytes, moves fewer bytes than if a kernel
 /// stored it now and another loaded it later. If the kernel that needs it now cannot store it `beside` its own result,
 /// that kernel would have to load it, too.
-pub(super) fn moves_less(bytes_read: u64, expression: &Expression, beside: bool) -> bool {
-    let stored = bytes(&expression.layout, expression.expr.dtype());
+pub(super) fn moves_less(bytes_read: u64, placed: &Placed, beside: bool) -> bool {
+    let stored = bytes(&placed.placement, placed.expression.expr.dtype());
     // With three times the bytes it is a tie, if somebody asks for the result at all.
     if beside { bytes_read < stored.saturating_mul(2) } else { bytes_read <= stored.saturating_mul(3) }
 }

@@ -21,9 +21,6 @@ use std::sync::Arc;
 
 /// A tensor to be computed by a kernel that can apply an epilogue. The operands it holds have been computed.
 pub(crate) trait Producer: Send + Sync {
-    /// Returns the number of elements.
-    fn elements(&self) -> usize;
-
     /// Returns the dtype of the elements in the kernel, before they are rounded to the tensor's dtype.
     fn accumulator(&self) -> DType;
 
@@ -53,13 +50,13 @@ impl Produced {
 /// An expression over a product.
 pub(crate) struct Epilogue<'a> {
     /// Over the inputs and the product. The product comes last, in the dtype that the kernel sums in.
-    pub expr: Expr,
+    pub expr: &'a Expr,
     /// Broadcast to the shape. They have buffers.
-    pub inputs: SmallVec<[&'a View; 4]>,
+    pub inputs: &'a [View],
     pub scalars: &'a [Word],
     pub shape: &'a Shape,
     /// The terms that are stored beside the result, because somebody may ask for them later.
-    pub kept: SmallVec<[TermId; 2]>,
+    pub kept: &'a [TermId],
 }
 
 impl Epilogue<'_> {
@@ -70,15 +67,15 @@ impl Epilogue<'_> {
         key.extend(terms.iter().map(|term| term.code()));
         key.extend(self.kept.iter().map(|term| term.index() as u64));
         key.extend(self.shape.iter().map(|&length| length as u64));
-        for input in &self.inputs {
-            key.push(input.dtype as u64 | (input.layout.offset as u64 % 4) << 8);
+        for input in self.inputs {
+            key.push(input.dtype as u64 | (input.layout().offset as u64 % 4) << 8);
             key.extend(input.strides().iter().map(|&stride| stride as u64));
         }
     }
 
     /// Returns what differs from launch to launch in the parameters of a [`plan`](Epilogue::plan) for the same key.
     pub fn numbers(&self, config: &Config) -> impl Iterator<Item = u32> {
-        let offset = |(input, form): (&&View, &EpilogueInput)| form.layout.offset(input.layout.offset);
+        let offset = |(input, form): (&View, &EpilogueInput)| form.layout.offset(input.layout().offset);
         let scalars = self.scalars.iter().flat_map(|scalar| scalar.words());
         self.inputs.iter().zip(&config.inputs).map(offset).chain(scalars)
     }
@@ -110,7 +107,7 @@ impl Epilogue<'_> {
         for input in inputs {
             buffers.push(input);
         }
-        for input in &self.inputs {
+        for input in self.inputs {
             buffers.push(input.buffer()?);
         }
         buffers.extend([&result].into_iter().chain(&kept).chain(others));
@@ -124,21 +121,21 @@ impl Epilogue<'_> {
     /// follow the rows.
     pub fn plan(&self, columns: usize, fours: bool) -> Option<(Config, Parameters)> {
         let dims = self.shape.dims();
-        let strided = |input: &&View| !fours || is_strided(input);
+        let strided = |input: &View| !fours || is_strided(input);
         let rank = match dims.last() {
             Some(&last) if last == columns => dims.len() - 1,
             _ if columns == 1 || !self.inputs.iter().any(strided) => dims.len(),
             _ => return None,
         };
         let differs = |input: &View| (0..rank).any(|axis| dims[axis] > 1 && input.strides()[axis] != 0);
-        let by_row = |input: &&View| strided(input) && differs(input);
+        let by_row = |input: &View| strided(input) && differs(input);
         let views: Vec<&[isize]> = self.inputs.iter().filter(|x| by_row(x)).map(|x| &x.strides()[..rank]).collect();
         let (lengths, strides) =
             if views.is_empty() { Default::default() } else { collapse_all(&dims[..rank], &views) };
 
         let mut strides = strides.into_iter();
         let inputs = self.inputs.iter().map(|input| {
-            let (dtype, by_row, offset) = (input.dtype, by_row(input), input.layout.offset);
+            let (dtype, by_row, offset) = (input.dtype, by_row(input), input.layout().offset);
             if !strided(input) {
                 let at = Strided { offset: offset / 4, strides: Dims::new() };
                 return (EpilogueInput { dtype, layout: InputLayout::Contiguous, by_row }, at);
@@ -150,7 +147,7 @@ impl Epilogue<'_> {
         });
         let (inputs, views) = inputs.unzip();
         let scalars = self.scalars.iter().map(|word| word.dtype).collect();
-        let config = Config { expr: self.expr.clone(), inputs, rank: lengths.len(), scalars, kept: self.kept.clone() };
+        let config = Config { expr: self.expr.clone(), inputs, rank: lengths.len(), scalars, kept: self.kept.into() };
         let scalars = self.scalars.iter().copied().collect();
         Some((config, Parameters { rows: lengths, inputs: views, scalars }))
     }

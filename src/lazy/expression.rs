@@ -1,11 +1,11 @@
 //! [`Expression`]: an elementwise operation that has not run, and the [`ExpressionBuilder`] that records it.
 
 use super::fusion::{self, Extent};
+use super::placement::Placement;
 use super::storage::Storage;
-use super::view::{View, is_same};
+use super::view::View;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::layout::Layout;
 use crate::base::shape::{Shape, checked_elements};
 use crate::base::word::Word;
 use crate::device::Device;
@@ -13,47 +13,82 @@ use crate::kernels::expr::{BinaryOp, Expr, Term, TermId, UnaryOp};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// An elementwise operation over the elements of a shape in row-major order. Its operands may be expressions that have
-/// not run either: what becomes one kernel is decided when a result is needed.
-#[derive(Clone)]
+/// An elementwise operation over the elements of a placement in row-major order. Its operands may be expressions that
+/// have not run either: what becomes one kernel is decided when a result is needed.
+///
+/// It is part of the storage that it computes, so recording an operation allocates once. Glibc serves up to 120 bytes
+/// fast: two operands and four terms fit.
+#[derive(Clone, Default)]
 pub(crate) struct Expression {
-    /// Its inputs are the operands.
+    /// Its inputs and its numbers are the operands.
     pub(super) expr: Expr,
     pub(super) operands: SmallVec<[Source; 2]>,
-    pub(super) scalars: SmallVec<[Word; 2]>,
-    /// The layout of the results: contiguous, without an offset.
-    pub(super) layout: Arc<Layout>,
 }
 
-/// An operand of an expression, broadcast to its shape.
+/// An operand of an expression.
 #[derive(Clone)]
-pub(super) struct Source {
-    pub storage: Arc<Storage>,
-    /// `None` if it is the expression's own.
-    pub layout: Option<Arc<Layout>>,
+pub(super) enum Source {
+    /// A tensor, broadcast to the expression's shape. It is `placed` as the expression is, unless that is told.
+    Tensor { storage: Arc<Storage>, placed: Option<Arc<Placement>> },
+    /// The bits of a number.
+    Number(u64),
+}
+
+/// An expression, and where its elements are.
+#[derive(Clone)]
+pub(super) struct Placed {
+    pub expression: Expression,
+    pub placement: Arc<Placement>,
+}
+
+impl Placed {
+    /// Returns the expression of a tensor's elements in row-major order.
+    pub fn of(tensor: &View) -> Result<Placed> {
+        let mut builder = ExpressionBuilder::like(tensor);
+        builder.tensor(tensor, "elementwise")?;
+        let ExpressionBuilder { expression, placement, .. } = builder;
+        Ok(Placed { expression, placement })
+    }
 }
 
 impl Expression {
-    /// Returns the layout of an operand.
-    #[inline]
-    pub(super) fn layout_of<'a>(&'a self, source: &'a Source) -> &'a Arc<Layout> {
-        source.layout.as_ref().unwrap_or(&self.layout)
+    /// Returns the input `operand` of this expression, which is placed at `placement`.
+    pub(super) fn input(&self, operand: u8, dtype: DType, placement: &Arc<Placement>) -> Option<View> {
+        let Source::Tensor { storage, placed } = &self.operands[usize::from(operand)] else { return None };
+        Some(View::of_part(storage.clone(), placed.as_ref().unwrap_or(placement).clone(), dtype))
     }
 
-    /// Returns the operands.
-    pub(super) fn views(&self) -> SmallVec<[View; 2]> {
-        let dtype = |operand| {
-            let of_operand = |term: &Term| match *term {
-                Term::Input(i, dtype) if usize::from(i) == operand => Some(dtype),
-                _ => None,
-            };
-            self.expr.terms().iter().find_map(of_operand)
-        };
-        let view = |(i, source): (usize, &Source)| {
-            let (storage, layout) = (source.storage.clone(), self.layout_of(source).clone());
-            dtype(i).map(|dtype| View { storage, layout, dtype })
-        };
-        self.operands.iter().enumerate().filter_map(view).collect()
+    /// Returns the inputs of this expression, which is placed at `placement`, with the numbers of their operands.
+    pub(super) fn inputs(&self, placement: &Arc<Placement>) -> SmallVec<[(usize, View); 2]> {
+        let mut inputs: SmallVec<[(usize, View); 2]> = SmallVec::new();
+        for term in self.expr.terms() {
+            if let Term::Input(operand, dtype) = *term
+                && inputs.iter().all(|(known, _)| *known != usize::from(operand))
+                && let Some(input) = self.input(operand, dtype, placement)
+            {
+                inputs.push((operand.into(), input));
+            }
+        }
+        inputs
+    }
+
+    /// Returns the storages of the tensors among the operands.
+    pub(super) fn storages(&self) -> impl Iterator<Item = &Arc<Storage>> {
+        self.operands.iter().filter_map(|operand| match operand {
+            Source::Tensor { storage, .. } => Some(storage),
+            Source::Number(_) => None,
+        })
+    }
+
+    /// Returns the numbers, each with its operand.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = (u8, Word)> {
+        self.expr.terms().iter().filter_map(|term| match *term {
+            Term::Scalar(operand, dtype) => match self.operands[usize::from(operand)] {
+                Source::Number(bits) => Some((operand, Word::of_bits(bits, dtype))),
+                Source::Tensor { .. } => None,
+            },
+            _ => None,
+        })
     }
 
     /// Whether every element is the same number, whatever the shape.
@@ -61,35 +96,35 @@ impl Expression {
         matches!(self.expr.terms(), [Term::Scalar(..)])
     }
 
-    /// Returns the expression of a tensor's elements in row-major order.
-    pub(super) fn of(tensor: &View) -> Result<Expression> {
-        let mut builder = ExpressionBuilder::like(tensor);
-        builder.tensor(tensor, "elementwise")?;
-        Ok(builder.expression)
+    /// Returns the number of operations. A copy counts as one, so that chains of copies end, too.
+    #[inline]
+    pub(super) fn operations(&self) -> u8 {
+        self.expr.operations().clamp(1, u8::MAX.into()) as u8
     }
 }
 
 /// Records an elementwise operation: the terms of its expression, in the order in which they are computed.
 pub(crate) struct ExpressionBuilder {
     expression: Expression,
+    placement: Arc<Placement>,
     /// The size of the kernel, if everything below is fused into it.
     extent: Extent,
 }
 
 impl ExpressionBuilder {
     /// Starts an expression over the elements of `shape`.
-    pub fn new(shape: Shape) -> Self {
-        ExpressionBuilder::over(Arc::new(Layout::contiguous(shape)))
+    pub fn new(shape: Shape, device: &Device) -> Self {
+        ExpressionBuilder::over(Placement::contiguous(shape, device))
     }
 
     /// Starts an expression over the elements of a tensor's shape.
     #[inline]
     pub fn like(tensor: &impl AsRef<View>) -> Self {
-        let layout = &tensor.as_ref().layout;
-        if layout.is_dense() {
-            ExpressionBuilder::over(layout.clone())
-        } else {
-            ExpressionBuilder::new(layout.shape.clone())
+        let tensor = tensor.as_ref();
+        match tensor.placement.as_ref() {
+            None => ExpressionBuilder::over(tensor.storage.placement.clone()),
+            Some(placement) if placement.is_dense() => ExpressionBuilder::over(placement.clone()),
+            Some(placement) => ExpressionBuilder::new(placement.shape.clone(), &placement.device),
         }
     }
 
@@ -97,20 +132,18 @@ impl ExpressionBuilder {
     #[inline]
     pub fn broadcasting(a: &impl AsRef<View>, b: &impl AsRef<View>, op: &'static str) -> Result<Self> {
         let [a, b] = [a.as_ref(), b.as_ref()];
-        if a.has_shape(&b.layout) {
-            let dense = a.layout.is_dense();
-            return Ok(if dense { ExpressionBuilder::over(a.layout.clone()) } else { ExpressionBuilder::like(b) });
+        if a.placement().has_shape_of(b.placement()) {
+            return Ok(ExpressionBuilder::like(if a.placement().is_dense() { a } else { b }));
         }
         let shape = a.shape().broadcast_with(b.shape(), op)?;
         let same = [a, b].into_iter().find(|side| side.shape() == &shape);
-        Ok(same.map_or_else(|| ExpressionBuilder::new(shape.clone()), ExpressionBuilder::like))
+        Ok(same.map_or_else(|| ExpressionBuilder::new(shape.clone(), a.device()), ExpressionBuilder::like))
     }
 
-    /// `layout` is contiguous and has no offset.
+    /// `placement` is contiguous and has no offset.
     #[inline]
-    fn over(layout: Arc<Layout>) -> Self {
-        let (expr, operands, scalars) = Default::default();
-        ExpressionBuilder { expression: Expression { expr, operands, scalars, layout }, extent: Extent::default() }
+    fn over(placement: Arc<Placement>) -> Self {
+        ExpressionBuilder { expression: Expression::default(), placement, extent: Extent::default() }
     }
 
     /// Adds the element of a tensor, broadcast to the shape.
@@ -118,20 +151,25 @@ impl ExpressionBuilder {
     pub fn tensor(&mut self, tensor: &impl AsRef<View>, op: &'static str) -> Result<TermId> {
         let tensor = tensor.as_ref();
         check_computes(tensor.device(), tensor.dtype)?;
-        let Expression { expr, operands, layout, .. } = &mut self.expression;
-        let other = match tensor.has_shape(layout) {
-            true if is_same(&tensor.layout, layout) => None,
-            true => Some(tensor.layout.clone()),
-            false => Some(Arc::new(tensor.layout.broadcast_to(&layout.shape, op)?)),
+        let ExpressionBuilder { expression: Expression { expr, operands }, placement, extent } = self;
+        let seen = tensor.placement();
+        let other = match seen.has_shape_of(placement) {
+            true if seen.is_same(placement) => None,
+            true => Some(seen.clone()),
+            false => Some(Placement::new(seen.broadcast_to(&placement.shape, op)?, &seen.device)),
         };
-        let is_known = |known: &Source| {
-            Arc::ptr_eq(&known.storage, &tensor.storage) && known.layout.as_deref() == other.as_deref()
+        let is_known = |known: &Source| match known {
+            Source::Tensor { storage, placed: None } => other.is_none() && Arc::ptr_eq(storage, &tensor.storage),
+            Source::Tensor { storage, placed: Some(placed) } => {
+                Arc::ptr_eq(storage, &tensor.storage) && other.as_ref().is_some_and(|other| placed.is_same(other))
+            }
+            Source::Number(_) => false,
         };
         let operand = match operands.iter().position(is_known) {
             Some(operand) => operand,
             None => {
-                self.extent = fusion::make_room(operands, self.extent, tensor)?;
-                operands.push(Source { storage: tensor.storage.clone(), layout: other });
+                *extent = fusion::make_room(operands, *extent, tensor)?;
+                operands.push(Source::Tensor { storage: tensor.storage.clone(), placed: other });
                 operands.len() - 1
             }
         };
@@ -141,10 +179,10 @@ impl ExpressionBuilder {
     /// Adds a number.
     #[inline]
     pub fn scalar(&mut self, word: Word) -> TermId {
-        let Expression { expr, scalars, .. } = &mut self.expression;
-        self.extent.words = self.extent.words.saturating_add(word.dtype.parts() as u8);
-        scalars.push(word);
-        expr.scalar(scalars.len() - 1, word.dtype)
+        let Expression { expr, operands } = &mut self.expression;
+        self.extent = self.extent.and(Extent::of_words(word.dtype.parts()));
+        operands.push(Source::Number(word.bits()));
+        expr.scalar(operands.len() - 1, word.dtype)
     }
 
     /// Adds the element's place in the output, as `u32`.
@@ -175,25 +213,20 @@ impl ExpressionBuilder {
 
     /// Returns the tensor of the values of the last term. It is computed when it is needed.
     #[inline(always)]
-    pub fn finish<T: From<View>>(self, result: TermId, device: &Device, op: &'static str) -> Result<T> {
-        let ExpressionBuilder { expression, mut extent } = self;
+    pub fn finish<T: From<View>>(self, result: TermId, op: &'static str) -> Result<T> {
+        let ExpressionBuilder { expression, placement, extent } = self;
         debug_assert_eq!(result, expression.expr.result(), "the result is the last term");
-        checked_elements(&expression.layout.shape, op)?;
+        checked_elements(&placement.shape, op)?;
         let dtype = expression.expr.dtype();
-        check_computes(device, dtype)?;
-        extent.operations = extent.operations.saturating_add(operations(&expression.expr));
-        let layout = expression.layout.clone();
-        let view = View::of_all(Storage::of_expression(Arc::new(expression), extent, device), layout, dtype);
-        if !device.runtime().fuses() {
+        check_computes(&placement.device, dtype)?;
+        let extent = extent.and(Extent::of_operations(expression.operations()));
+        let storage = Arc::new(Storage::of_expression(expression, extent.operations(), placement));
+        let view = View { storage, placement: None, dtype, extent };
+        if !view.device().runtime().fuses() {
             view.buffer()?;
         }
         Ok(view.into())
     }
-}
-
-/// Returns the operations of an expression. A copy counts as one, so that chains of copies end, too.
-pub(super) fn operations(expr: &Expr) -> u8 {
-    expr.operations().clamp(1, u8::MAX.into()) as u8
 }
 
 /// Fails if a device cannot compute with elements of a dtype: now, not when the result is asked for.

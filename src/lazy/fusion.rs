@@ -1,13 +1,13 @@
 //! What becomes one kernel: which pending operands are computed with an expression, and which of them are stored.
 
 use super::cost;
-use super::expression::{Expression, Source, operations};
-use super::graph::{Graph, Nodes, Part, Stores};
+use super::expression::{Expression, Placed, Source};
+use super::graph::{Graph, Stores};
+use super::placement::Placement;
 use super::storage::Storage;
-use super::view::{View, is_same};
+use super::view::View;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
-use crate::base::layout::Layout;
 use crate::base::shape::Shape;
 use crate::base::word::{Word, word_count};
 use crate::device::Device;
@@ -29,36 +29,64 @@ const MAX_KEPT: usize = 3;
 const TOO_LARGE: &str = "together they would have too many operations, inputs or numbers for one kernel";
 
 /// An estimate of the size of a fused expression. What several operands share counts several times, except for inputs.
+///
+/// From the lowest bit: a byte for its operations, a byte for the words of its numbers, whether an operation has
+/// several pending operands, whether an input was not computed, and a bit for each input. Two inputs may have the same
+/// one.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Extent {
-    pub operations: u8,
-    /// The words of its numbers.
-    pub words: u8,
-    /// A bit for each input. Two may have the same one.
-    inputs: u64,
-}
+pub(crate) struct Extent(u64);
 
 impl Extent {
-    fn of_input(storage: &Arc<Storage>) -> Extent {
-        // Storages lie at multiples of 16 bytes or more.
-        let address = Arc::as_ptr(storage).addr() as u64;
-        let bit = (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
-        Extent { inputs: 1 << bit, ..Extent::default() }
+    const JOINED: u64 = 1 << 16;
+    const WAITS: u64 = 1 << 17;
+    const FIRST_INPUT: u64 = 1 << 18;
+    const INPUTS: u64 = 64 - 18;
+
+    pub fn of_operations(operations: u8) -> Extent {
+        Extent(operations.into())
     }
 
-    fn and(self, other: Extent) -> Extent {
-        Extent {
-            operations: self.operations.saturating_add(other.operations),
-            words: self.words.saturating_add(other.words),
-            inputs: self.inputs | other.inputs,
-        }
+    pub fn of_words(words: usize) -> Extent {
+        Extent((words.min(255) as u64) << 8)
+    }
+
+    fn of_input(storage: &Arc<Storage>) -> Extent {
+        // Storages lie at multiples of 16 bytes or more.
+        let hash = (Arc::as_ptr(storage).addr() as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Extent(Extent::FIRST_INPUT << (((hash >> 32) * Extent::INPUTS) >> 32))
+    }
+
+    #[inline]
+    pub fn operations(self) -> u8 {
+        self.0 as u8
+    }
+
+    fn words(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    fn inputs(self) -> usize {
+        (self.0 / Extent::FIRST_INPUT).count_ones() as usize
+    }
+
+    /// Returns the extent of both together.
+    #[inline]
+    pub fn and(self, other: Extent) -> Extent {
+        let operations = self.operations().saturating_add(other.operations());
+        let words = self.words().saturating_add(other.words());
+        let others = (self.0 | other.0) >> 16 << 16;
+        Extent(others | u64::from(words) << 8 | u64::from(operations))
+    }
+
+    fn has_few_operations(self) -> bool {
+        usize::from(self.operations()) <= MAX_OPERATIONS
     }
 
     fn fits(self, device: &Device) -> bool {
         let bindings = device.info().limits.max_bindings as usize - 1;
-        usize::from(self.operations) <= MAX_OPERATIONS
-            && self.inputs.count_ones() as usize + MOST_OPERANDS - 1 <= bindings.min(MAX_INPUTS)
-            && usize::from(self.words) <= MAX_WORDS
+        self.has_few_operations()
+            && self.inputs() + MOST_OPERANDS - 1 <= bindings.min(MAX_INPUTS)
+            && usize::from(self.words()) <= MAX_WORDS
     }
 }
 
@@ -66,17 +94,30 @@ impl Extent {
 /// is too large to be fused, computes it now.
 #[inline(always)]
 pub(super) fn make_room(operands: &[Source], extent: Extent, operand: &View) -> Result<Extent> {
-    let pending = operand.storage.pending_extent();
-    let sum = extent.and(pending.unwrap_or_else(|| Extent::of_input(&operand.storage)));
-    if pending.is_none() || sum.fits(operand.device()) { Ok(sum) } else { make_room_exactly(operands, extent, operand) }
+    let Some(pending) = operand.pending_extent() else {
+        let waits = if operand.storage.computed().is_none() { Extent::WAITS } else { 0 };
+        return Ok(Extent(extent.and(Extent::of_input(&operand.storage)).0 | waits));
+    };
+    let mut sum = extent.and(pending);
+    if extent.operations() > 0 {
+        sum.0 |= Extent::JOINED;
+    }
+    if sum.fits(operand.device()) { Ok(sum) } else { make_room_exactly(operands, extent, operand, sum) }
 }
 
-/// The same if the estimate is too large.
-fn make_room_exactly(operands: &[Source], extent: Extent, operand: &View) -> Result<Extent> {
+/// The same if the estimate, `sum`, is too large.
+fn make_room_exactly(operands: &[Source], extent: Extent, operand: &View, sum: Extent) -> Result<Extent> {
     let device = operand.device();
-    let exact = exact_extent(operands.iter().map(|source| &source.storage).chain([&operand.storage]));
-    if exact.fits(device) {
-        return Ok(exact);
+    // Operations count several times only if something has joined them.
+    if sum.0 & Extent::JOINED != 0 || sum.has_few_operations() {
+        let others = operands.iter().filter_map(|source| match source {
+            Source::Tensor { storage, .. } => Some(storage),
+            Source::Number(_) => None,
+        });
+        let exact = exact_extent(others.chain([&operand.storage]));
+        if exact.fits(device) {
+            return Ok(exact);
+        }
     }
     device.runtime().note_unfused(|| format!("an operand of shape {}: {TOO_LARGE}", operand.shape()));
     operand.buffer()?;
@@ -85,23 +126,19 @@ fn make_room_exactly(operands: &[Source], extent: Extent, operand: &View) -> Res
 
 /// Counts what is below some operands, each part once.
 fn exact_extent<'a>(operands: impl Iterator<Item = &'a Arc<Storage>>) -> Extent {
-    let mut nodes = Nodes::default();
-    let mut extent = Extent::default();
-    for operand in operands {
-        nodes.visit(operand);
-        extent.inputs |= operand.pending_extent().unwrap_or_else(|| Extent::of_input(operand)).inputs;
-    }
+    let graph = Graph::of(operands);
+    let mut extent = Extent(if graph.has_product() { Extent::WAITS } else { 0 });
     let mut words: SmallVec<[Word; 16]> = SmallVec::new();
-    for expression in nodes.expressions() {
-        extent.operations = extent.operations.saturating_add(operations(&expression.expr));
-        for &word in &expression.scalars {
+    for Placed { expression, .. } in graph.expressions() {
+        extent = extent.and(Extent::of_operations(expression.operations()));
+        for (_, word) in expression.numbers() {
             if !words.contains(&word) {
                 words.push(word);
             }
         }
     }
-    extent.words = word_count(&words).min(255) as u8;
-    extent
+    let inputs = graph.inputs().map(Extent::of_input);
+    inputs.fold(extent.and(Extent::of_words(word_count(&words))), Extent::and)
 }
 
 /// A pending result that a kernel stores beside its own.
@@ -119,7 +156,7 @@ pub(super) struct Fused {
     /// For each input, whether it is a product that somebody may ask for later.
     pub held: SmallVec<[bool; 4]>,
     pub scalars: SmallVec<[Word; 4]>,
-    pub layout: Arc<Layout>,
+    pub placement: Arc<Placement>,
     pub kept: SmallVec<[Kept; 2]>,
     pub repeated: Repeated,
     pub parts: Parts,
@@ -128,12 +165,13 @@ pub(super) struct Fused {
 /// What a fused expression has from its graph.
 #[derive(Default)]
 pub(super) struct Parts {
-    pub inputs: SmallVec<[Part; 8]>,
-    pub scalars: SmallVec<[Part; 8]>,
-    /// The operands that are stored beside the result.
-    pub kept: SmallVec<[Part; 2]>,
-    /// The operands that are [`Repeated`].
-    pub repeated: SmallVec<[Part; 2]>,
+    /// Operands of the graph.
+    pub inputs: SmallVec<[usize; 8]>,
+    pub scalars: SmallVec<[usize; 8]>,
+    /// The nodes that are stored beside the result.
+    pub kept: SmallVec<[u8; 2]>,
+    /// The nodes that are [`Repeated`].
+    pub repeated: SmallVec<[u8; 2]>,
 }
 
 /// The pending results that a kernel computes and does not store, although they are needed again.
@@ -150,11 +188,11 @@ impl Repeated {
 /// Fuses an expression.
 struct Fuser<'a> {
     fused: Fused,
-    graph: &'a Graph<'a>,
+    graph: &'a Graph,
     stores: Stores,
     needed: Stores,
     /// The terms of the nodes that have been fused, seen through a layout.
-    known: SmallVec<[(u8, Arc<Layout>, TermId); 20]>,
+    known: SmallVec<[(u8, Arc<Placement>, TermId); 20]>,
     /// Whether something below has been computed apart, so that the fusion starts again.
     computed: bool,
     most_kept: usize,
@@ -167,9 +205,11 @@ struct Fuser<'a> {
 impl View {
     /// Whether a product that has not run is below the elements, or is what they are.
     pub(super) fn depends_on_product(&self) -> bool {
-        let mut nodes = Nodes::default();
-        nodes.visit(&self.storage);
-        nodes.has_product()
+        let may_depend = match self.pending_extent() {
+            Some(extent) => extent.0 & Extent::WAITS != 0,
+            None => self.storage.computed().is_none(),
+        };
+        may_depend && Graph::of([&self.storage].into_iter()).has_product()
     }
 }
 
@@ -181,25 +221,23 @@ impl Fused {
     }
 
     /// The same for an operand of another kernel, which may be able to store one thing beside its result.
-    pub fn as_operand(expression: &Expression, keeps: bool, device: &Device) -> Result<Fused> {
+    pub fn as_operand(source: &Placed, keeps: bool) -> Result<Fused> {
+        let Placed { expression, placement } = source;
         loop {
-            if let Some(fused) = Fused::keeping(keeps.into(), &Graph::below(expression), device)? {
+            if let Some(fused) = Fused::keeping(keeps.into(), &Graph::new(expression, placement), &placement.device)? {
                 return Ok(fused);
             }
         }
     }
 
     fn keeping(most_kept: usize, graph: &Graph, device: &Device) -> Result<Option<Fused>> {
-        let expression = graph.root();
-        if graph.is_computed() {
-            return Ok(Some(Fused::alone(expression)));
-        }
+        let Some(Placed { expression, placement }) = graph.expression(Graph::ROOT) else { return Ok(None) };
         let fused = Fused {
             expr: Expr::default(),
             inputs: SmallVec::new(),
             held: SmallVec::new(),
             scalars: SmallVec::new(),
-            layout: expression.layout.clone(),
+            placement: placement.clone(),
             kept: SmallVec::new(),
             repeated: Repeated::default(),
             parts: Parts::default(),
@@ -215,31 +253,14 @@ impl Fused {
             most_kept,
             why: "",
             device,
-            elements: expression.layout.elements(),
+            elements: placement.elements(),
         };
-        fuser.add(Graph::ROOT, expression, &expression.layout)?;
+        fuser.add(Graph::ROOT, (expression, placement), placement)?;
         Ok((!fuser.computed).then_some(fuser.fused))
     }
 
-    /// Returns an expression into which nothing is fused, because its operands have been computed.
-    fn alone(expression: &Expression) -> Fused {
-        let parts = |count| (0..count).map(|index| Part { node: Graph::ROOT, index: index as u8 });
-        let inputs: SmallVec<[View; 4]> = expression.views().into_iter().collect();
-        let (inputs_of, scalars_of) = (parts(inputs.len()), parts(expression.scalars.len()));
-        Fused {
-            expr: expression.expr.clone(),
-            held: SmallVec::from_elem(false, inputs.len()),
-            inputs,
-            scalars: SmallVec::from_slice(&expression.scalars),
-            layout: expression.layout.clone(),
-            kept: SmallVec::new(),
-            repeated: Repeated::default(),
-            parts: Parts { inputs: inputs_of.collect(), scalars: scalars_of.collect(), ..Parts::default() },
-        }
-    }
-
     pub fn shape(&self) -> &Shape {
-        &self.layout.shape
+        &self.placement.shape
     }
 
     /// Whether this is only a copy.
@@ -250,33 +271,41 @@ impl Fused {
 
 impl Fuser<'_> {
     /// Adds the terms of an expression whose elements are seen through a layout. Returns `None` if this is impossible.
-    fn add(&mut self, node: u8, expression: &Expression, seen: &Arc<Layout>) -> Result<Option<TermId>> {
-        let same = is_same(seen, &expression.layout);
-        let in_order = || same || seen.is_all(expression.layout.elements());
+    fn add(
+        &mut self,
+        node: u8,
+        (expression, placement): (&Expression, &Arc<Placement>),
+        seen: &Arc<Placement>,
+    ) -> Result<Option<TermId>> {
+        let same = seen.is_same(placement);
+        let in_order = || same || seen.is_all(placement.elements());
         if expression.expr.terms().contains(&Term::Index) && !in_order() {
             self.why = "its elements depend on their place, and a view has moved them";
             return Ok(None);
         }
-        let scalars = self.merge_scalars(node, &expression.scalars);
-        let (views, graph) = (expression.views(), self.graph);
+        let scalars = self.merge_scalars(node, expression);
         let mut ids: SmallVec<[TermId; 12]> = SmallVec::new();
         for term in expression.expr.terms() {
             let id = match *term {
-                Term::Input(i, _) => {
-                    let operand = &views[usize::from(i)];
-                    let through = if same { None } else { operand.layout.through(seen).map(Arc::new) };
-                    if !same && through.is_none() {
-                        self.why = "an operand seen through a view has no strides";
-                        return Ok(None);
-                    }
-                    let layout = through.as_ref().unwrap_or(&operand.layout);
-                    let part = Part { node, index: i };
-                    let Some(term) = self.operand(operand, graph.operands(node)[usize::from(i)], part, layout)? else {
-                        return Ok(None);
+                Term::Input(i, dtype) => {
+                    let Some(operand) = expression.input(i, dtype, placement) else { return Ok(None) };
+                    let operand = if same {
+                        operand
+                    } else {
+                        let Some(layout) = operand.layout().through(seen) else {
+                            self.why = "an operand seen through a view has no strides";
+                            return Ok(None);
+                        };
+                        operand.with_layout(layout)
                     };
+                    let Some(term) = self.operand(&operand, self.graph.operand(node, i))? else { return Ok(None) };
                     term
                 }
-                Term::Scalar(i, dtype) => self.fused.expr.scalar(scalars[usize::from(i)], dtype),
+                Term::Scalar(i, dtype) => {
+                    let merged = scalars.iter().find(|(operand, _)| *operand == i);
+                    let Some((_, scalar)) = merged else { return Ok(None) };
+                    self.fused.expr.scalar(*scalar, dtype)
+                }
                 term => self.fused.expr.push(term.map(|id| ids[id.index()])),
             };
             ids.push(id);
@@ -284,65 +313,64 @@ impl Fuser<'_> {
         Ok(ids.last().copied())
     }
 
-    /// Adds the operand `part`, a `node`, seen through a layout: its expression, or itself as an input. Returns `None`
-    /// if this is impossible, or if something has been computed apart.
-    fn operand(&mut self, operand: &View, node: u8, part: Part, layout: &Arc<Layout>) -> Result<Option<TermId>> {
-        let known = self.known.iter().rfind(|(known, seen, _)| *known == node && is_same(seen, layout));
+    /// Adds an operand of the graph: its expression, or itself as an input. Returns `None` if this is impossible, or if
+    /// something has been computed apart.
+    fn operand(&mut self, operand: &View, place: usize) -> Result<Option<TermId>> {
+        let (graph, placement) = (self.graph, operand.placement());
+        let Some(node) = graph.operands()[place].node else { return Ok(None) };
+        let known = self.known.iter().rfind(|(known, seen, _)| *known == node && seen.is_same(placement));
         if let Some((.., term)) = known {
             return Ok(Some(*term));
         }
-        let graph = self.graph;
-        if let Some(expression) = &graph.node(node).expression {
-            let term = self.absorb(operand, node, part, (expression, layout))?;
+        if let Some(placed) = graph.expression(node) {
+            let term = self.absorb(operand, node, placed)?;
             if let Some(term) = term {
-                self.known.push((node, layout.clone(), term));
+                self.known.push((node, placement.clone(), term));
             } else if !self.computed {
                 let why = self.why;
-                self.device.runtime().note_unfused(|| format!("`{}`: {why}", expression.expr.describe()));
+                self.device.runtime().note_unfused(|| format!("`{}`: {why}", placed.expression.expr.describe()));
                 operand.buffer()?;
                 self.computed = true;
             }
             return Ok(term);
         }
-        let input = self.input(operand, node, part, layout);
+        let Fused { expr, inputs, held, parts, .. } = &mut self.fused;
+        parts.inputs.push(place);
+        held.push(self.stores[usize::from(node)]);
+        inputs.push(operand.clone());
         // The root's own operands always have room.
-        if part.node != Graph::ROOT && self.fused.inputs.len() > MAX_INPUTS {
+        if inputs.len() > MAX_INPUTS && place < graph.operand(Graph::ROOT, 0) {
             self.why = TOO_LARGE;
             return Ok(None);
         }
-        let term = self.fused.expr.input(input, operand.dtype);
-        self.known.push((node, layout.clone(), term));
+        let term = expr.input(inputs.len() - 1, operand.dtype);
+        self.known.push((node, placement.clone(), term));
         Ok(Some(term))
     }
 
     /// Adds a pending expression. Returns `None` if it has to be computed apart.
-    fn absorb(
-        &mut self,
-        operand: &View,
-        node: u8,
-        part: Part,
-        (expression, seen): (&Expression, &Arc<Layout>),
-    ) -> Result<Option<TermId>> {
-        let elements = expression.layout.elements();
+    fn absorb(&mut self, operand: &View, node: u8, placed: &Placed) -> Result<Option<TermId>> {
+        let Placed { expression, placement } = placed;
+        let elements = placement.elements();
         let (stored, needed) = (self.stores[usize::from(node)], self.needed[usize::from(node)]);
-        if stored && !(seen.is_all(elements) && self.fused.kept.len() < self.most_kept) {
+        if stored && !(operand.layout().is_all(elements) && self.fused.kept.len() < self.most_kept) {
             self.why = "it is needed again, and the kernel that reads it cannot store it";
             return Ok(None);
         }
-        if !cost::may_repeat(self.graph.node(node).recorded, elements, self.elements) {
+        if !cost::may_repeat(self.graph.node(node).operations(), elements, self.elements) {
             self.why = "it would be computed again for each element that repeats it";
             return Ok(None);
         }
         let dtype = operand.dtype;
-        let Some(term) = self.add(node, expression, seen)? else { return Ok(None) };
+        let Some(term) = self.add(node, (expression, placement), operand.placement())? else { return Ok(None) };
         // Rounded as memory would round it, so that fusion does not change the numbers.
         let term = self.fused.expr.rounded(dtype, term);
         if stored {
             self.fused.kept.push(Kept { term, dtype, storage: operand.storage.clone() });
-            self.fused.parts.kept.push(part);
+            self.fused.parts.kept.push(node);
         } else if needed {
             self.fused.repeated.0.push(Arc::downgrade(&operand.storage));
-            self.fused.parts.repeated.push(part);
+            self.fused.parts.repeated.push(node);
         }
         // The result's other operands need room, too.
         let bindings = self.device.info().limits.max_bindings as usize - 1;
@@ -355,29 +383,20 @@ impl Fuser<'_> {
         Ok(fits.then_some(term))
     }
 
-    fn input(&mut self, operand: &View, node: u8, part: Part, layout: &Arc<Layout>) -> usize {
-        let Fused { inputs, held, parts, .. } = &mut self.fused;
-        parts.inputs.push(part);
-        held.push(self.stores[usize::from(node)]);
-        inputs.push(operand.with_layout(layout.clone()));
-        inputs.len() - 1
-    }
-
     /// Adds the numbers of an operation. Equal numbers of several operations become one. Those of one operation do not:
     /// if they are equal by chance, they need no kernel of their own.
-    fn merge_scalars(&mut self, node: u8, scalars: &[Word]) -> SmallVec<[usize; 4]> {
-        if scalars.is_empty() {
-            return SmallVec::new();
-        }
+    fn merge_scalars(&mut self, node: u8, expression: &Expression) -> SmallVec<[(u8, usize); 4]> {
         let before = self.fused.scalars.len();
-        let merge = |(index, &word): (usize, &Word)| {
+        let merge = |(operand, word): (u8, Word)| {
             let Fused { scalars: all, parts, .. } = &mut self.fused;
-            all[..before].iter().position(|known| *known == word).unwrap_or_else(|| {
+            let known = all[..before].iter().position(|known| *known == word);
+            let scalar = known.unwrap_or_else(|| {
                 all.push(word);
-                parts.scalars.push(Part { node, index: index as u8 });
+                parts.scalars.push(self.graph.operand(node, operand));
                 all.len() - 1
-            })
+            });
+            (operand, scalar)
         };
-        scalars.iter().enumerate().map(merge).collect()
+        expression.numbers().map(merge).collect()
     }
 }

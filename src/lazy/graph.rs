@@ -1,167 +1,310 @@
 //! [`Graph`]: the pending expressions below a result, and which of them are stored.
 
 use super::cost;
-use super::expression::{Expression, operations};
+use super::expression::{Expression, Placed, Source};
+use super::placement::Placement;
 use super::storage::{Pending, Storage};
-use crate::base::word::Word;
+use crate::base::layout::Layout;
 use crate::engine::plan_cache::{PlanKey, PlanKind};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// An expression, the root, and the storages below it.
-pub(super) struct Graph<'a> {
-    root: &'a Expression,
-    /// The nodes of the root's operands.
-    operands: Below,
-    nodes: Nodes,
+pub(super) struct Graph {
+    /// Each after those that it depends on.
+    nodes: SmallVec<[Node; 20]>,
+    /// The operands of all nodes, those of each together. Those of the root come last.
+    operands: SmallVec<[Operand; 40]>,
+    /// The first operand of the root.
+    root: usize,
+    key: PlanKey,
+    /// What the nodes and the root compute, if it was asked for.
+    expressions: Option<Vec<Option<Placed>>>,
 }
 
-/// Storages, each after those that it depends on.
-#[derive(Default)]
-pub(super) struct Nodes {
-    all: SmallVec<[Node; 20]>,
-    /// The nodes of the operands of all nodes.
-    operands: SmallVec<[u8; 64]>,
-}
-
-/// The nodes of an expression's operands.
-type Below = SmallVec<[u8; 8]>;
-
-/// A truth value for each node.
-pub(super) type Stores = SmallVec<[bool; 20]>;
-
-/// An operand or a number of an expression. The number of the root is [`Graph::ROOT`].
+/// What a storage was when the graph was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
-    pub node: u8,
-    pub index: u8,
+enum State {
+    Computed,
+    /// `repeated` is true if a kernel has computed it before and has not stored it. `operations` are those of the
+    /// expression, with all that was pending below it when it was recorded.
+    Expression {
+        repeated: bool,
+        operations: u8,
+    },
+    Product,
 }
 
 pub(super) struct Node {
     /// Tells the storage from others.
-    storage: *const Storage,
-    /// What it will hold, if it is an expression.
-    pub expression: Option<Arc<Expression>>,
+    address: *const Storage,
+    state: State,
+    /// `None` if its elements are pending, and it is sure that nobody holds them.
+    pub storage: Option<Arc<Storage>>,
     /// How many handles of the storage there are.
     handles: u32,
     /// How many operands below the result name it.
     uses: u32,
-    /// The index of its first operand in the operands of [`Nodes`].
+    /// The first of its operands in the operands of the graph.
     operands: u32,
-    /// The operations of the expression; if it was recorded, with all that was pending below it then.
-    pub recorded: u8,
-    /// Whether a kernel has computed the expression before and has not stored it.
-    computed: bool,
-    is_product: bool,
+    /// Where the first view of a buffer begins.
+    start: Option<usize>,
 }
+
+/// An operand of an expression.
+#[derive(Clone, Copy)]
+pub(super) struct Operand {
+    /// `None` if it is a number.
+    pub node: Option<u8>,
+    /// The place of the first element, or the bits of the number.
+    pub value: u64,
+}
+
+/// An operand of a graph, seen through the views of the expressions above it.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    pub operand: usize,
+    /// How far these move its first element.
+    moved: isize,
+}
+
+impl Seen {
+    /// Returns the operand of which a plan for the graph sees this layout.
+    pub fn new(graph: &Graph, operand: usize, layout: &Layout) -> Seen {
+        Seen { operand, moved: (layout.offset as u64).wrapping_sub(graph.operands[operand].value) as isize }
+    }
+
+    /// Returns the place of the first element, in another graph for the plan.
+    pub fn offset(self, graph: &Graph) -> usize {
+        (graph.operands[self.operand].value as usize).wrapping_add_signed(self.moved)
+    }
+}
+
+/// A truth value for each node.
+pub(super) type Stores = SmallVec<[bool; 20]>;
 
 impl Node {
     /// Whether something else may ask for the elements later.
     fn is_held(&self) -> bool {
         self.handles > self.uses
     }
-}
 
-impl Nodes {
-    /// Returns the pending expressions.
-    pub fn expressions(&self) -> impl Iterator<Item = &Arc<Expression>> {
-        self.all.iter().filter_map(|node| node.expression.as_ref())
+    fn is_expression(&self) -> bool {
+        matches!(self.state, State::Expression { .. })
     }
 
-    pub fn has_product(&self) -> bool {
-        self.all.iter().any(|node| node.is_product)
+    fn is_product(&self) -> bool {
+        self.state == State::Product
     }
 
-    /// Returns the nodes of a node's operands.
-    fn operands(&self, node: &Node) -> &[u8] {
-        let count = node.expression.as_ref().map_or(0, |expression| expression.operands.len());
-        &self.operands[node.operands as usize..][..count]
-    }
-
-    /// Adds what an operand depends on, then the operand. Returns its node.
-    pub fn visit(&mut self, operand: &Arc<Storage>) -> u8 {
-        let storage = Arc::as_ptr(operand);
-        if let Some(known) = self.all.iter().rposition(|node| node.storage == storage) {
-            self.all[known].uses += 1;
-            return known as u8;
-        }
-        let (expression, computed, is_product) = match operand.computed() {
-            Some(_) => (None, false, false),
-            None => match &*operand.pending.lock() {
-                Some(Pending::Expression { expression, computed }) => (Some(expression.clone()), *computed, false),
-                Some(Pending::Product(_)) => (None, false, true),
-                None => (None, false, false),
-            },
-        };
-        let mut operands = self.operands.len() as u32;
-        if let Some(expression) = &expression {
-            let mut below = Below::new();
-            expression.operands.iter().for_each(|operand| below.push(self.visit(&operand.storage)));
-            operands = self.operands.len() as u32;
-            self.operands.extend_from_slice(&below);
-        }
-        let handles = Arc::strong_count(operand) as u32;
-        // What a product has left was not recorded.
-        let of = |expression: &Arc<Expression>| operand.recorded().unwrap_or_else(|| operations(&expression.expr));
-        let recorded = expression.as_ref().map_or(0, of);
-        debug_assert!(self.all.len() < usize::from(Graph::ROOT), "an expression has few operations");
-        self.all.push(Node { storage, expression, handles, uses: 1, operands, recorded, computed, is_product });
-        (self.all.len() - 1) as u8
+    /// Returns the operations of its expression, with all that was pending below it when it was recorded.
+    pub fn operations(&self) -> u8 {
+        if let State::Expression { operations, .. } = self.state { operations } else { 0 }
     }
 }
 
-impl<'a> Graph<'a> {
+impl Graph {
     /// The number of the root.
     pub const ROOT: u8 = u8::MAX;
 
-    /// Returns the graph of what an expression depends on.
-    pub fn below(root: &'a Expression) -> Graph<'a> {
-        let mut nodes = Nodes::default();
-        let mut operands = Below::new();
-        root.operands.iter().for_each(|operand| operands.push(nodes.visit(&operand.storage)));
-        Graph { root, operands, nodes }
+    // A graph is large. Inlined, it is made where it stays.
+    #[inline(always)]
+    fn empty(with_expressions: bool) -> Graph {
+        Graph {
+            nodes: SmallVec::new(),
+            operands: SmallVec::new(),
+            root: 0,
+            key: PlanKey::new(PlanKind::Elementwise),
+            expressions: with_expressions.then(Vec::new),
+        }
     }
 
-    pub fn root(&self) -> &'a Expression {
-        self.root
+    /// Returns the graph of an expression for those who know its plan: without expressions.
+    #[inline(always)]
+    pub fn without_expressions(expression: &Expression, placement: &Arc<Placement>) -> Graph {
+        let mut graph = Graph::empty(false);
+        graph.add_root(expression, placement);
+        graph
     }
 
-    /// Returns the nodes of the operands of a node, or of the root.
-    pub fn operands(&self, node: u8) -> &[u8] {
-        if node == Graph::ROOT { &self.operands } else { self.nodes.operands(self.node(node)) }
+    /// Returns the graph of an expression.
+    pub fn new(expression: &Expression, placement: &Arc<Placement>) -> Graph {
+        let mut graph = Graph::empty(true);
+        graph.add_root(expression, placement);
+        let root = Placed { expression: expression.clone(), placement: placement.clone() };
+        graph.expressions.get_or_insert_default().push(Some(root));
+        graph
+    }
+
+    /// Returns the graph below some storages, with no root.
+    pub fn of<'a>(storages: impl Iterator<Item = &'a Arc<Storage>>) -> Graph {
+        let mut graph = Graph::empty(true);
+        storages.for_each(|storage| _ = graph.visit(storage, true));
+        graph
+    }
+
+    fn add_root(&mut self, expression: &Expression, placement: &Arc<Placement>) {
+        self.root = self.visit_operands(expression, placement, 0, false);
+        // Which nodes are held is known only now.
+        for nodes in self.nodes.chunks(64) {
+            let is_held = |node: &Node| node.state != State::Computed && node.is_held();
+            self.key.push(nodes.iter().fold(0, |held, node| held << 1 | u64::from(is_held(node))));
+        }
+    }
+
+    /// Adds what a storage depends on, then the storage. Returns its node. `held` tells whether something above it may
+    /// be held.
+    fn visit(&mut self, storage: &Arc<Storage>, held: bool) -> u8 {
+        let address = Arc::as_ptr(storage);
+        if let Some(known) = self.nodes.iter().rposition(|node| node.address == address) {
+            self.nodes[known].uses += 1;
+            return known as u8;
+        }
+        // Before this graph takes handles of its own.
+        let handles = Arc::strong_count(storage) as u32;
+        let held = held || handles > 1;
+        let (mut state, mut operands, mut expression) = (State::Computed, 0, None);
+        if storage.computed().is_none() {
+            // Locks are taken from results down to what they depend on.
+            match &*storage.pending.lock() {
+                Some(Pending::Expression { expression: pending, computed, operations }) => {
+                    state = State::Expression { repeated: *computed, operations: *operations };
+                    let code = 1 | u64::from(*computed) << 1 | u64::from(*operations) << 8;
+                    operands = self.visit_operands(pending, &storage.placement, code, held);
+                    if self.expressions.is_some() {
+                        let placement = storage.placement.clone();
+                        expression = Some(Placed { expression: pending.clone(), placement });
+                    }
+                }
+                Some(Pending::Product(_)) => state = State::Product,
+                None => {}
+            }
+        }
+        if !matches!(state, State::Expression { .. }) {
+            self.key.push(if state == State::Product { 2 } else { 0 });
+        }
+        if let Some(expressions) = &mut self.expressions {
+            expressions.push(expression);
+        }
+        debug_assert!(self.nodes.len() < usize::from(Graph::ROOT), "an expression has few operations");
+        let storage = (held || !matches!(state, State::Expression { .. })).then(|| storage.clone());
+        let operands = operands as u32;
+        self.nodes.push(Node { address, state, storage, handles, uses: 1, operands, start: None });
+        (self.nodes.len() - 1) as u8
+    }
+
+    /// Adds what an expression depends on, then its operands. Returns the first of these.
+    ///
+    /// Appends to the key what the fusion of the expression and its launch depend on. Graphs with the same key differ
+    /// only in buffers, in the values of numbers, and in the places of inputs, by multiples of four. The place of a
+    /// view of a pending expression is in the key, so a loop that moves such a view makes new plans.
+    fn visit_operands(&mut self, expression: &Expression, placement: &Arc<Placement>, code: u64, held: bool) -> usize {
+        let mut below: SmallVec<[Option<u8>; 4]> = SmallVec::new();
+        for operand in &expression.operands {
+            below.push(match operand {
+                Source::Tensor { storage, .. } => Some(self.visit(storage, held)),
+                Source::Number(_) => None,
+            });
+        }
+        let Expression { expr, operands } = expression;
+        let (first, shape) = (self.operands.len(), &placement.shape);
+        let lengths = (expr.terms().len() << 16 | shape.rank() << 8 | operands.len()) as u64;
+        self.key.push(code | lengths << 16);
+        self.key.extend(expr.terms().iter().map(|term| term.code()));
+        self.key.extend(shape.iter().map(|&length| length as u64));
+        for (operand, below) in operands.iter().zip(below) {
+            match (operand, below) {
+                (Source::Tensor { placed, .. }, Some(node)) => self.add_view(node, placed.as_deref()),
+                (&Source::Number(bits), _) => self.add_number(bits),
+                (Source::Tensor { .. }, None) => {}
+            }
+        }
+        first
+    }
+
+    #[inline]
+    fn add_view(&mut self, node: u8, placed: Option<&Placement>) {
+        let offset = placed.map_or(0, |placed| placed.offset);
+        self.operands.push(Operand { node: Some(node), value: offset as u64 });
+        let seen = &mut self.nodes[usize::from(node)];
+        let view = u64::from(node) | u64::from(placed.is_some()) << 8;
+        if seen.is_expression() {
+            self.key.push(view);
+            self.key.extend(placed.map(|_| offset as u64));
+        } else {
+            // Equal views of an input become one.
+            let moved = offset.wrapping_sub(*seen.start.get_or_insert(offset)) as u64;
+            self.key.push(view | (offset as u64 % 4) << 9 | u64::from(moved != 0) << 11);
+            self.key.extend((moved != 0).then_some(moved));
+        }
+        if let Some(placed) = placed {
+            self.key.extend(placed.strides.iter().map(|&stride| stride as u64));
+        }
+    }
+
+    fn add_number(&mut self, bits: u64) {
+        self.operands.push(Operand { node: None, value: bits });
+        // Equal numbers become one.
+        let is_equal = |operand: &Operand| operand.node.is_none() && operand.value == bits;
+        self.key.push(self.operands.iter().position(is_equal).unwrap_or_default() as u64);
+    }
+
+    pub fn key(&self) -> &PlanKey {
+        &self.key
+    }
+
+    /// Returns the key, which the graph then lacks. Its memory serves the next one as soon as it is dropped.
+    pub fn take_key(&mut self) -> PlanKey {
+        std::mem::take(&mut self.key)
+    }
+
+    /// Returns the operands of all nodes and of the root.
+    pub fn operands(&self) -> &[Operand] {
+        &self.operands
+    }
+
+    /// Returns the storage of an operand that is no expression.
+    pub fn storage(&self, operand: usize) -> Option<&Arc<Storage>> {
+        self.node(self.operands[operand].node?).storage.as_ref()
+    }
+
+    /// Returns the number of an operand of a node, or of the root, among all operands.
+    pub fn operand(&self, node: u8, index: u8) -> usize {
+        let first = if node == Graph::ROOT { self.root } else { self.node(node).operands as usize };
+        first + usize::from(index)
     }
 
     pub fn node(&self, node: u8) -> &Node {
-        &self.nodes.all[usize::from(node)]
+        &self.nodes[usize::from(node)]
+    }
+
+    /// Returns the expression of a node, or of the root, if it has one.
+    pub fn expression(&self, node: u8) -> Option<&Placed> {
+        let place = if node == Graph::ROOT { self.nodes.len() } else { node.into() };
+        self.expressions.as_ref()?.get(place)?.as_ref()
+    }
+
+    /// Returns all pending expressions.
+    pub fn expressions(&self) -> impl Iterator<Item = &Placed> {
+        self.expressions.iter().flatten().flatten()
+    }
+
+    /// Returns the storages that have no pending expression, of a graph made [of](Graph::of) storages.
+    pub fn inputs(&self) -> impl Iterator<Item = &Arc<Storage>> {
+        self.nodes.iter().filter(|node| !node.is_expression()).filter_map(|node| node.storage.as_ref())
+    }
+
+    pub fn products(&self) -> usize {
+        self.nodes.iter().filter(|node| node.is_product()).count()
     }
 
     pub fn has_product(&self) -> bool {
-        self.nodes.has_product()
+        self.nodes.iter().any(Node::is_product)
     }
 
     /// Whether all operands of the root have buffers.
     pub fn is_computed(&self) -> bool {
-        self.nodes.all.iter().all(|node| node.expression.is_none() && !node.is_product)
-    }
-
-    fn expression(&self, node: u8) -> &Expression {
-        if node == Graph::ROOT { self.root } else { self.node(node).expression.as_deref().unwrap_or(self.root) }
-    }
-
-    /// Returns the storage of an operand.
-    pub fn storage(&self, Part { node, index }: Part) -> &Arc<Storage> {
-        &self.expression(node).operands[usize::from(index)].storage
-    }
-
-    /// Returns the place of an operand's first element.
-    pub fn offset(&self, Part { node, index }: Part) -> usize {
-        // The layout of an expression has no offset.
-        self.expression(node).operands[usize::from(index)].layout.as_ref().map_or(0, |layout| layout.offset)
-    }
-
-    /// Returns a number.
-    pub fn scalar(&self, Part { node, index }: Part) -> Word {
-        self.expression(node).scalars[usize::from(index)]
+        self.nodes.iter().all(|node| node.state == State::Computed)
     }
 
     /// Decides for each node whether it should be stored: `beside` the result of this kernel, or by a kernel of its
@@ -171,30 +314,34 @@ impl<'a> Graph<'a> {
     /// is computed a third time, and no product a second time. The second answer is whether a node is needed again: it
     /// is held, or a result that is held will be computed again from it.
     pub fn stores(&self, beside: bool) -> [Stores; 2] {
-        let mut stores = Stores::from_elem(false, self.nodes.all.len());
-        let is_pending = |node: &Node| node.expression.is_some() || node.is_product;
-        if !self.nodes.all.iter().any(|node| is_pending(node) && node.is_held()) {
+        let mut stores = Stores::from_elem(false, self.nodes.len());
+        if !self.nodes.iter().any(|node| node.state != State::Computed && node.is_held()) {
             return [stores.clone(), stores];
         }
+        let is_constant = |node| self.expression(node).is_some_and(|placed| placed.expression.is_constant());
         // Whether a node can be computed again from what will be there.
         let mut again = Stores::new();
-        for node in &self.nodes.all {
-            let constant = node.expression.as_ref().is_some_and(|expression| expression.is_constant());
-            let repeatable =
-                || !node.computed && self.nodes.operands(node).iter().all(|&below| again[usize::from(below)]);
-            again.push(if node.is_product { node.is_held() } else { constant || repeatable() });
+        for (i, node) in (0..).zip(&self.nodes) {
+            let below = || self.below(i).all(|node| again[usize::from(node)]);
+            let computable = match node.state {
+                State::Computed => true,
+                State::Product => node.is_held(),
+                State::Expression { repeated, .. } => is_constant(i) || !repeated && below(),
+            };
+            again.push(computable);
         }
-        let mut needed: Stores = self.nodes.all.iter().map(Node::is_held).collect();
-        for (i, node) in self.nodes.all.iter().enumerate().rev() {
-            let Some(expression) = &node.expression else {
-                stores[i] = node.is_product && needed[i];
+        let mut needed: Stores = self.nodes.iter().map(Node::is_held).collect();
+        for node in (0..self.nodes.len() as u8).rev() {
+            let i = usize::from(node);
+            let Some(placed) = self.expression(node) else {
+                stores[i] = self.nodes[i].is_product() && needed[i];
                 continue;
             };
-            if !needed[i] || expression.is_constant() {
+            if !needed[i] || is_constant(node) {
                 continue;
             }
-            if again[i] && cost::moves_less(self.bytes_read(i), expression, beside) {
-                self.nodes.operands(node).iter().for_each(|&below| needed[usize::from(below)] = true);
+            if again[i] && cost::moves_less(self.bytes_read(node), placed, beside) {
+                self.below(node).for_each(|below| needed[usize::from(below)] = true);
             } else {
                 stores[i] = true;
             }
@@ -202,85 +349,27 @@ impl<'a> Graph<'a> {
         [stores, needed]
     }
 
+    /// Returns the nodes of the operands of a node.
+    fn below(&self, node: u8) -> impl Iterator<Item = u8> {
+        let count = self.expression(node).map_or(0, |placed| placed.expression.operands.len());
+        self.operands[self.operand(node, 0)..][..count].iter().filter_map(|operand| operand.node)
+    }
+
     /// Returns the bytes that a kernel of this node alone would read.
-    fn bytes_read(&self, node: usize) -> u64 {
-        let mut seen = Stores::from_elem(false, self.nodes.all.len());
-        seen[node] = true;
+    fn bytes_read(&self, node: u8) -> u64 {
+        let mut seen = Stores::from_elem(false, self.nodes.len());
+        seen[usize::from(node)] = true;
         let mut bytes = 0u64;
         for node in (0..=node).rev() {
-            let Some(expression) = self.nodes.all[node].expression.as_ref().filter(|_| seen[node]) else { continue };
-            for (operand, &below) in expression.views().iter().zip(self.nodes.operands(&self.nodes.all[node])) {
-                let below = usize::from(below);
-                if !std::mem::replace(&mut seen[below], true) && self.nodes.all[below].expression.is_none() {
-                    bytes = bytes.saturating_add(cost::bytes(&operand.layout, operand.dtype));
+            let placed = self.expression(node).filter(|_| seen[usize::from(node)]);
+            let Some(Placed { expression, placement }) = placed else { continue };
+            for (operand, input) in expression.inputs(placement) {
+                let Some(below) = self.operands[self.operand(node, operand as u8)].node else { continue };
+                if !std::mem::replace(&mut seen[usize::from(below)], true) && !self.node(below).is_expression() {
+                    bytes = bytes.saturating_add(cost::bytes(input.layout(), input.dtype));
                 }
             }
         }
         bytes
     }
-
-    /// Returns everything that the fusion of the graph and its launch depend on. Graphs with the same key differ only
-    /// in buffers, in the values of numbers, and in the places of inputs, by multiples of four. The place of a view of
-    /// a pending expression is in the key, so a loop that moves such a view makes new plans.
-    pub fn key(&self) -> PlanKey {
-        let (key, scalars, starts) = (PlanKey::new(PlanKind::Elementwise), SmallVec::new(), SmallVec::new());
-        let mut key = GraphKey { key, scalars, starts };
-        for node in &self.nodes.all {
-            match &node.expression {
-                Some(expression) => {
-                    let held = u64::from(node.is_held()) | u64::from(node.computed) << 1;
-                    let state = 1 | held << 1 | u64::from(node.recorded) << 8;
-                    self.push(&mut key, expression, self.nodes.operands(node), state);
-                }
-                None => key.key.push(if node.is_product { 2 } else { 0 }),
-            }
-        }
-        self.push(&mut key, self.root, &self.operands, 1);
-        key.key
-    }
-
-    fn push(&self, graph_key: &mut GraphKey, expression: &Expression, operands: &[u8], state: u64) {
-        let GraphKey { key, scalars, starts } = graph_key;
-        let Expression { expr, layout, .. } = expression;
-        let lengths = [expr.terms().len(), layout.shape.rank(), operands.len(), expression.scalars.len()];
-        let lengths = lengths.into_iter().fold(0, |all, length| all << 8 | length as u64);
-        key.push(state | lengths << 16);
-        key.extend(expr.terms().iter().map(|term| term.code()));
-        key.extend(layout.shape.iter().map(|&length| length as u64));
-        for (operand, &below) in expression.operands.iter().zip(operands) {
-            let seen = operand.layout.as_ref();
-            let offset = seen.map_or(0, |layout| layout.offset);
-            let view = u64::from(below) | u64::from(seen.is_some()) << 8;
-            if self.node(below).expression.is_some() {
-                key.push(view);
-                key.extend(seen.map(|_| offset as u64));
-            } else {
-                let known = starts.iter().find(|(node, _)| *node == below);
-                let start = known.map_or(offset, |(_, start)| *start);
-                if known.is_none() {
-                    starts.push((below, offset));
-                }
-                // Equal views of an input become one.
-                key.push(view | (offset as u64 % 4) << 9 | u64::from(offset != start) << 11);
-                key.extend((offset != start).then_some(offset.wrapping_sub(start) as u64));
-            }
-            if let Some(layout) = seen {
-                key.extend(layout.strides.iter().map(|&stride| stride as u64));
-            }
-        }
-        // So do equal numbers.
-        for scalar in &expression.scalars {
-            let first = scalars.iter().position(|known| known == scalar);
-            key.push(first.unwrap_or(scalars.len()) as u64);
-            scalars.push(*scalar);
-        }
-    }
-}
-
-/// A key, and what has been seen of the graph.
-struct GraphKey {
-    key: PlanKey,
-    scalars: SmallVec<[Word; 8]>,
-    /// Nodes that have buffers, and where the first view of each begins.
-    starts: SmallVec<[(u8, usize); 8]>,
 }

@@ -1,7 +1,7 @@
 //! [`Operand`]: what a kernel reads through its prologue, an expression over buffers.
 
 use super::cost;
-use super::expression::Expression;
+use super::expression::Placed;
 use super::fusion::{Fused, Kept, Repeated};
 use super::view::View;
 use crate::base::dtype::DType;
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 /// A tensor that a kernel will read. As long as the kernel has not been launched, it may still be a pending expression.
 pub(crate) struct Deferred {
     /// Copies the tensor. It holds the only handle that the kernel needs.
-    source: Expression,
+    source: Placed,
 }
 
 /// The elements of a tensor as an expression over tensors that have been computed.
@@ -47,13 +47,16 @@ impl Deferred {
         if tensor.depends_on_product() {
             tensor.buffer()?;
         }
-        Ok(Deferred { source: Expression::of(tensor)? })
+        Ok(Deferred { source: Placed::of(tensor)? })
     }
 
     /// Returns the tensor's elements as an expression over buffers. If `keeps`, the kernel can store the elements too.
     /// A kernel that computes the expression notes it ([`Operand::note_computed`]).
     pub fn operand(&self, keeps: bool) -> Result<Operand> {
-        let fused = Fused::as_operand(&self.source, keeps, self.device())?;
+        if self.source.expression.storages().all(|storage| storage.computed().is_some()) {
+            return self.computed();
+        }
+        let fused = Fused::as_operand(&self.source, keeps)?;
         // The place in an operand is not the place in the result, and without an input there is nothing to load. What
         // is below the elements cannot be stored.
         let is_whole = fused.kept.iter().all(|kept| kept.term == fused.expr.result());
@@ -64,7 +67,7 @@ impl Deferred {
         let Fused { mut expr, mut inputs, scalars, mut kept, repeated, .. } = fused;
         // Kernels choose their loads by the first input: one with all elements in order suits them best, and one with
         // a single element worst.
-        let dense = inputs.iter().position(|input| input.layout.is_contiguous());
+        let dense = inputs.iter().position(|input| input.is_contiguous());
         let several = || inputs.iter().position(|input| input.strides().iter().any(|&stride| stride != 0));
         if let Some(first) = dense.or_else(several) {
             inputs.swap(0, first);
@@ -78,20 +81,18 @@ impl Deferred {
 
     /// Returns the tensor's elements, computed apart.
     pub fn computed(&self) -> Result<Operand> {
-        self.source.operands[0].storage.buffer()?;
-        Ok(Operand::plain(self.source.views().remove(0)))
+        let Placed { expression, placement } = &self.source;
+        let (_, tensor) = expression.inputs(placement).remove(0);
+        tensor.buffer()?;
+        Ok(Operand::plain(tensor))
     }
 
     pub fn device(&self) -> &Device {
-        &self.source.operands[0].storage.device
+        &self.source.placement.device
     }
 
     pub fn dtype(&self) -> DType {
-        self.source.expr.dtype()
-    }
-
-    pub fn elem_count(&self) -> usize {
-        self.source.layout.elements()
+        self.source.expression.expr.dtype()
     }
 }
 
@@ -99,8 +100,8 @@ impl View {
     /// Whether the elements are a pending expression, and a kernel that loads each about `reads` times may compute it
     /// at each load.
     pub fn pays_at_loads(&self, reads: usize) -> bool {
-        let Some(extent) = self.storage.pending_extent() else { return false };
-        let pays = cost::may_compute_at_loads(extent.operations, reads);
+        let Some(extent) = self.pending_extent() else { return false };
+        let pays = cost::may_compute_at_loads(extent.operations(), reads);
         if !pays {
             let reason =
                 || format!("an operand of shape {}: each element would be computed {reads} times", self.shape());

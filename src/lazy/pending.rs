@@ -32,10 +32,6 @@ impl<F: Finishing + Send + Sync> Producer for PendingLaunch<F>
 where
     F::Host: Clone + Send + Sync,
 {
-    fn elements(&self) -> usize {
-        self.shape.elem_count().unwrap_or(usize::MAX)
-    }
-
     fn accumulator(&self) -> DType {
         self.dtype.widened()
     }
@@ -68,6 +64,6 @@ where
         let mut builder = ExpressionBuilder::like(&stored);
         let element = builder.tensor(&stored, op)?;
         let element = builder.cast(*dtype, element);
-        builder.finish(element, device, op).map(Produced::Unfinished)
+        builder.finish(element, op).map(Produced::Unfinished)
     }
 }

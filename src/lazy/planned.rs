@@ -64,10 +64,6 @@ impl<F: Finishing + Send + Sync> Producer for PlannedRun<F>
 where
     F::Host: Clone + Send + Sync,
 {
-    fn elements(&self) -> usize {
-        self.launch.shape.elem_count().unwrap_or(usize::MAX)
-    }
-
     fn accumulator(&self) -> DType {
         self.launch.dtype.widened()
     }

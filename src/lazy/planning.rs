@@ -1,13 +1,14 @@
 //! How an expression is laid out for its kernel: it merges axes, and reads four elements at a time if possible.
 
 use super::fusion::Fused;
-use super::graph::{Graph, Part};
+use super::graph::{Graph, Seen};
 use super::view::View;
 use crate::backend::info::MemoryKind;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::layout::collapse_all;
 use crate::base::shape::{Dims, checked_elements};
+use crate::base::word::Word;
 use crate::device::Device;
 use crate::engine::plan_cache::Plan;
 use crate::engine::pool::Buffer;
@@ -21,20 +22,13 @@ pub(super) struct FusedPlan {
     plan: Plan<Elementwise>,
     /// The size of the result in bytes.
     bytes: u64,
-    inputs: SmallVec<[PlannedInput; 4]>,
-    scalars: SmallVec<[Part; 8]>,
-    /// The operands that are stored beside the result, and their sizes in bytes.
-    kept: SmallVec<[(Part, u64); 2]>,
-    /// The operands that the kernel computes and does not store, although they are needed again.
-    repeated: SmallVec<[Part; 2]>,
-}
-
-/// An input of a kernel.
-struct PlannedInput {
-    part: Part,
-    /// How far views of expressions move the input's first element.
-    moved: isize,
-    layout: InputLayout,
+    inputs: SmallVec<[(Seen, InputLayout); 4]>,
+    /// Operands of the graph.
+    scalars: SmallVec<[(usize, DType); 8]>,
+    /// The nodes that are stored beside the result, and their sizes in bytes.
+    kept: SmallVec<[(u8, u64); 2]>,
+    /// The nodes that the kernel computes and does not store, although they are needed again.
+    repeated: SmallVec<[u8; 2]>,
 }
 
 impl FusedPlan {
@@ -42,21 +36,27 @@ impl FusedPlan {
     pub fn run(&self, graph: &Graph, device: &Device) -> Result<Buffer> {
         let runtime = device.runtime();
         let result = runtime.allocate(self.bytes, MemoryKind::Device)?;
-        let allocate = |&(_, bytes): &(Part, u64)| runtime.allocate(bytes, MemoryKind::Device);
+        let allocate = |&(_, bytes): &(u8, u64)| runtime.allocate(bytes, MemoryKind::Device);
         let kept: SmallVec<[Buffer; 2]> = self.kept.iter().map(allocate).collect::<Result<_>>()?;
         let mut buffers: SmallVec<[&Buffer; 12]> = SmallVec::new();
-        for input in &self.inputs {
-            buffers.push(graph.storage(input.part).buffer()?);
+        for (input, _) in &self.inputs {
+            let storage = graph.storage(input.operand);
+            debug_assert!(storage.is_some(), "what waits for a product has no plan");
+            if let Some(storage) = storage {
+                buffers.push(storage.buffer()?);
+            }
         }
         buffers.push(&result);
         buffers.extend(&kept);
-        let offset =
-            |input: &PlannedInput| input.layout.offset(graph.offset(input.part).wrapping_add_signed(input.moved));
-        let scalars = self.scalars.iter().flat_map(|&part| graph.scalar(part).words());
+        let value = |operand: usize| graph.operands()[operand].value;
+        let offset = |(input, layout): &(Seen, InputLayout)| layout.offset(input.offset(graph));
+        let scalar = |&(operand, dtype): &(usize, DType)| Word::of_bits(value(operand), dtype).words();
+        let scalars = self.scalars.iter().flat_map(scalar);
         runtime.run_plan(&self.plan, &buffers, self.inputs.iter().map(offset).chain(scalars))?;
         drop(buffers);
-        self.kept.iter().zip(kept).for_each(|((part, _), buffer)| graph.storage(*part).keep(buffer));
-        self.repeated.iter().for_each(|&part| graph.storage(part).note_computed());
+        let storage = |node| graph.node(node).storage.as_ref();
+        self.kept.iter().zip(kept).for_each(|(&(node, _), buffer)| storage(node).map_or((), |kept| kept.keep(buffer)));
+        self.repeated.iter().filter_map(|&node| storage(node)).for_each(|repeated| repeated.note_computed());
         Ok(result)
     }
 }
@@ -98,17 +98,15 @@ impl Fused {
         let groups = count.div_ceil(kernel.elements_per_group());
         let plan = device.runtime().plan(kernel, parameters, groups, &Parameters::set_numbers)?;
         let bytes = |dtype: DType| (count * dtype.size_in_bytes()) as u64;
-        let planned = |((&part, input), layout): ((&Part, &View), &InputLayout)| PlannedInput {
-            part,
-            moved: input.layout.offset.wrapping_sub(graph.offset(part)) as isize,
-            layout: *layout,
-        };
-        let kept = self.parts.kept.iter().zip(&self.kept).map(|(&part, kept)| (part, bytes(kept.dtype)));
+        let seen = self.parts.inputs.iter().zip(inputs);
+        let seen = seen.map(|(&operand, input)| Seen::new(graph, operand, input.layout()));
+        let kept = self.parts.kept.iter().zip(&self.kept).map(|(&node, kept)| (node, bytes(kept.dtype)));
+        let scalars = self.parts.scalars.iter().zip(&self.scalars).map(|(&operand, word)| (operand, word.dtype));
         Ok(Some(FusedPlan {
             plan,
             bytes: bytes(self.expr.dtype()),
-            inputs: self.parts.inputs.iter().zip(inputs).zip(&layouts).map(planned).collect(),
-            scalars: self.parts.scalars.clone(),
+            inputs: seen.zip(layouts.iter().copied()).collect(),
+            scalars: scalars.collect(),
             kept: kept.collect(),
             repeated: self.parts.repeated.clone(),
         }))
@@ -117,7 +115,7 @@ impl Fused {
 
 /// Whether the elements are not contiguous, or do not start at a multiple of four.
 pub(super) fn is_strided(input: &View) -> bool {
-    !(input.is_contiguous() && input.layout.offset.is_multiple_of(4))
+    !(input.is_contiguous() && input.layout().offset.is_multiple_of(4))
 }
 
 /// Returns how an input is read along axes of these lengths.
@@ -125,7 +123,7 @@ pub(super) fn strided_layout(input: &View, lengths: &[usize], strides: &[isize])
     let (Some((&inner, outer)), Some(&length)) = (strides.split_last(), lengths.last()) else {
         return InputLayout::Strided;
     };
-    let fours = input.layout.offset.is_multiple_of(4) && outer.iter().all(|stride| stride % 4 == 0);
+    let fours = input.layout().offset.is_multiple_of(4) && outer.iter().all(|stride| stride % 4 == 0);
     match inner {
         _ if !length.is_multiple_of(4) => InputLayout::Strided,
         0 => InputLayout::Repeated,

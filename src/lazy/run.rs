@@ -1,33 +1,34 @@
 //! How an expression runs: by a kernel of its own, or as the epilogue of a product.
 
 use super::allocate;
-use super::epilogue::{Epilogue, Produced};
-use super::expression::{Expression, Source};
+use super::expression::{Expression, Placed, Source};
+use super::finishing::EpiloguePlan;
 use super::fusion::Fused;
 use super::graph::Graph;
+use super::placement::Placement;
 use super::planning::{FusedPlan, is_strided};
 use super::storage::Pending;
 use super::transposition::Transposition;
-use super::view::View;
 use crate::base::error::{Error, Result};
 use crate::base::shape::checked_elements;
 use crate::device::Device;
 use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
-use crate::kernels::expr::{Expr, Term, TermId};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Launches the kernel of an expression, or the kernel of a product among its inputs. Pending results that are needed
 /// later are stored too.
-pub(super) fn compute(expression: &Expression, device: &Device) -> Result<Buffer> {
+pub(super) fn compute(expression: &Expression, placement: &Arc<Placement>) -> Result<Buffer> {
+    let device = &placement.device;
+    let mut graph = Graph::without_expressions(expression, placement);
+    if let Some(result) = run_planned(&mut graph, placement)? {
+        return Ok(result);
+    }
+    // Its handles must not count in the next graph.
+    drop(graph);
     loop {
-        let graph = Graph::below(expression);
-        if !graph.has_product()
-            && let Some(plan) = device.runtime().plans().find::<FusedPlan>(&graph.key())
-        {
-            return plan.run(&graph, device);
-        }
+        let graph = Graph::new(expression, placement);
         let Some(fused) = Fused::new(&graph, device)? else { continue };
         let waiting: SmallVec<[usize; 4]> = (0..fused.inputs.len()).filter(|&i| fused.inputs[i].waits()).collect();
         let product = waiting.iter().copied().find(|&i| fused.inputs[i].is_product());
@@ -42,7 +43,9 @@ pub(super) fn compute(expression: &Expression, device: &Device) -> Result<Buffer
             continue;
         }
         let result = match product {
-            Some(product) => finish_product(fused, product)?,
+            Some(product) => finish_product(&fused, product, &graph)?,
+            // Another thread has run it.
+            None if graph.has_product() => continue,
             None => compute_elements(fused, &graph, device)?,
         };
         if let Some(result) = result {
@@ -51,70 +54,38 @@ pub(super) fn compute(expression: &Expression, device: &Device) -> Result<Buffer
     }
 }
 
+/// Launches a kernel that was planned before. Returns `None` if there is none, or it does not suit the product.
+fn run_planned(graph: &mut Graph, placement: &Placement) -> Result<Option<Buffer>> {
+    let plans = placement.device.runtime().plans();
+    let key = graph.take_key();
+    if graph.has_product() {
+        let plan = plans.find::<EpiloguePlan>(&key);
+        // The product makes a key of its own.
+        drop(key);
+        return plan.map_or(Ok(None), |plan| plan.run(graph, placement));
+    }
+    plans.find::<FusedPlan>(&key).map(|plan| plan.run(graph, &placement.device)).transpose()
+}
+
 /// Computes the expression as the epilogue of the input `product`. If that is impossible, the product runs alone, and
 /// this returns `None`.
-fn finish_product(fused: Fused, product: usize) -> Result<Option<Buffer>> {
-    let Fused { expr, inputs, held, scalars, layout, kept, .. } = &fused;
-    let View { storage, dtype, .. } = &inputs[product];
-    let others: SmallVec<[&View; 4]> =
-        inputs.iter().enumerate().filter(|(i, _)| *i != product).map(|(_, input)| input).collect();
-    // Others wait for this product while they hold another one. So the kernel's other inputs are computed before the
-    // lock is taken.
-    for other in others.iter().filter(|other| !Arc::ptr_eq(&other.storage, storage)) {
-        other.buffer()?;
+fn finish_product(fused: &Fused, product: usize, graph: &Graph) -> Result<Option<Buffer>> {
+    let accumulator = match &*fused.inputs[product].storage.pending.lock() {
+        Some(Pending::Product(producer)) => producer.accumulator(),
+        _ => return Ok(None),
+    };
+    let plan = EpiloguePlan::new(fused, product, accumulator, graph);
+    let result = plan.run(graph, &fused.placement)?;
+    if result.is_some() && graph.products() == 1 {
+        fused.placement.device.runtime().plans().insert(graph.key(), plan);
     }
-    // The product's prologue may compute the same, and then has to store it. This locks what is above the product, so
-    // it comes before the product's lock.
-    fused.repeated.note();
-    let mut pending = storage.pending.lock();
-    let Some(Pending::Product(producer)) = &*pending else { return Ok(None) };
-    if others.iter().any(|other| Arc::ptr_eq(&other.storage, storage)) {
-        storage.run_product(&mut pending)?;
-        return Ok(None);
-    }
-    // The product is the last input, in the dtype of its sums.
-    let mut finished = Expr::default();
-    let sum = finished.input(others.len(), producer.accumulator());
-    let rounded = finished.cast(*dtype, sum);
-    let mut ids: SmallVec<[TermId; 12]> = SmallVec::new();
-    for term in expr.terms() {
-        ids.push(match *term {
-            Term::Input(i, _) if usize::from(i) == product => rounded,
-            Term::Input(i, dtype) => finished.input(usize::from(i) - usize::from(usize::from(i) > product), dtype),
-            term => finished.push(term.map(|id| ids[id.index()])),
-        });
-    }
-    let mut terms: SmallVec<[TermId; 2]> = kept.iter().map(|kept| ids[kept.term.index()]).collect();
-    if held[product] {
-        terms.push(rounded);
-    }
-    let epilogue = Epilogue { expr: finished, inputs: others, scalars, shape: &layout.shape, kept: terms };
-    match producer.produce(Some(&epilogue))? {
-        Produced::Finished { result, kept: mut stored } => {
-            if held[product]
-                && let Some(product) = stored.pop()
-            {
-                storage.store(&mut pending, product);
-            }
-            // Another thread may hold the lock of a result that is kept, and wait for the product's.
-            drop(pending);
-            kept.iter().zip(stored).for_each(|(kept, buffer)| kept.storage.keep(buffer));
-            Ok(Some(result))
-        }
-        product => {
-            let expr = epilogue.expr.describe();
-            let reason = "the kernel before it cannot read its inputs in its order, or store its dtype";
-            storage.device.runtime().note_unfused(|| format!("`{expr}`: {reason}"));
-            storage.take(&mut pending, product)?;
-            Ok(None)
-        }
-    }
+    Ok(result)
 }
 
 /// Launches the kernel of an expression over buffers. If it has too many strides for one launch, some operands are
 /// computed apart, and this returns `None`. Transposing copies are not planned.
 fn compute_elements(fused: Fused, graph: &Graph, device: &Device) -> Result<Option<Buffer>> {
-    let root = graph.root();
+    let Some(Placed { expression: root, placement }) = graph.expression(Graph::ROOT) else { return Ok(None) };
     if checked_elements(fused.shape(), "elementwise")? == 0 {
         let allocate = |dtype| allocate(fused.shape(), dtype, device, "elementwise");
         for kept in &fused.kept {
@@ -134,21 +105,21 @@ fn compute_elements(fused: Fused, graph: &Graph, device: &Device) -> Result<Opti
         return Ok(Some(output));
     }
     if let Some(plan) = fused.plan(graph, device)? {
-        return device.runtime().plans().insert(&graph.key(), plan).run(graph, device).map(Some);
+        return device.runtime().plans().insert(graph.key(), plan).run(graph, device).map(Some);
     }
     if !graph.is_computed() {
-        root.operands.iter().try_for_each(|operand| operand.storage.buffer().map(drop))?;
+        root.storages().try_for_each(|storage| storage.buffer().map(drop))?;
         return Ok(None);
     }
     // A copy of an operand in order needs no strides.
-    let operands = root.views();
-    let strided = operands.iter().rposition(is_strided).filter(|_| !fused.copies());
-    let Some(strided) = strided else {
+    let inputs = root.inputs(placement);
+    let strided = inputs.iter().rfind(|(_, input)| is_strided(input)).filter(|_| !fused.copies());
+    let Some((operand, strided)) = strided else {
         let feature = format!("an elementwise operation over shape {}, whose axes do not merge", fused.shape());
         return Err(Error::Unsupported { feature, device: device.to_string() });
     };
     let mut with_copy = root.clone();
-    let copy = operands[strided].copied()?;
-    with_copy.operands[strided] = Source { storage: copy.storage, layout: Some(copy.layout) };
-    compute(&with_copy, device).map(Some)
+    let copy = strided.copied()?;
+    with_copy.operands[*operand] = Source::Tensor { placed: Some(copy.placement().clone()), storage: copy.storage };
+    compute(&with_copy, placement).map(Some)
 }

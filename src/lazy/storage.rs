@@ -1,11 +1,12 @@
 //! [`Storage`]: what tensors share, a buffer or a computation that has not run.
 
 use super::epilogue::{Produced, Producer};
-use super::expression::Expression;
-use super::fusion::Extent;
+use super::expression::{Expression, Placed};
+use super::placement::Placement;
 use super::run::compute;
 use crate::backend::info::MemoryKind;
 use crate::base::error::Result;
+use crate::base::shape::Shape;
 use crate::device::Device;
 use crate::engine::pool::Buffer;
 use parking_lot::Mutex;
@@ -17,37 +18,42 @@ pub(crate) struct Storage {
     buffer: OnceLock<Arc<Buffer>>,
     /// What computes the elements, as long as there is no buffer.
     pub(super) pending: Mutex<Option<Pending>>,
-    /// The size of the expression that was recorded, if it was one.
-    extent: Option<Extent>,
-    pub device: Device,
+    /// Of all elements: in row-major order, from the start on.
+    pub(super) placement: Arc<Placement>,
 }
 
 /// A computation that has not run.
 pub(super) enum Pending {
-    /// `computed` is true if a kernel has computed it for another result, and has not stored it.
-    Expression { expression: Arc<Expression>, computed: bool },
+    Expression {
+        expression: Expression,
+        /// Whether a kernel has computed it for another result, and has not stored it.
+        computed: bool,
+        /// The operations of the expression, with all that was pending below it when it was recorded.
+        operations: u8,
+    },
     /// The first expression over its elements that is computed becomes the epilogue of its kernel.
     Product(Box<dyn Producer>),
 }
 
 impl Storage {
     #[inline(always)]
-    fn new(buffer: Option<Buffer>, pending: Option<Pending>, extent: Option<Extent>, device: &Device) -> Storage {
+    fn new(buffer: Option<Buffer>, pending: Option<Pending>, placement: Arc<Placement>) -> Storage {
         let buffer = buffer.map(|buffer| OnceLock::from(Arc::new(buffer))).unwrap_or_default();
-        Storage { buffer, pending: Mutex::new(pending), extent, device: device.clone() }
+        Storage { buffer, pending: Mutex::new(pending), placement }
     }
 
-    pub fn of_buffer(buffer: Buffer, device: &Device) -> Storage {
-        Storage::new(Some(buffer), None, None, device)
+    pub fn of_buffer(buffer: Buffer, shape: Shape, device: &Device) -> Storage {
+        Storage::new(Some(buffer), None, Placement::contiguous(shape, device))
     }
 
+    /// `operations` are those of the expression and of all that is pending below it.
     #[inline(always)]
-    pub fn of_expression(expression: Arc<Expression>, extent: Extent, device: &Device) -> Storage {
-        Storage::new(None, Some(Pending::expression(expression)), Some(extent), device)
+    pub(super) fn of_expression(expression: Expression, operations: u8, placement: Arc<Placement>) -> Storage {
+        Storage::new(None, Some(Pending::Expression { expression, computed: false, operations }), placement)
     }
 
-    pub fn of_product(producer: impl Producer + 'static, device: &Device) -> Storage {
-        Storage::new(None, Some(Pending::Product(Box::new(producer))), None, device)
+    pub fn of_product(producer: impl Producer + 'static, shape: Shape, device: &Device) -> Storage {
+        Storage::new(None, Some(Pending::Product(Box::new(producer))), Placement::contiguous(shape, device))
     }
 
     pub fn memory_kind(&self) -> MemoryKind {
@@ -60,16 +66,6 @@ impl Storage {
         self.buffer.get()
     }
 
-    /// Returns the size of the expression that was recorded, unless it has been computed.
-    pub(super) fn pending_extent(&self) -> Option<Extent> {
-        self.extent.filter(|_| self.buffer.get().is_none())
-    }
-
-    /// Returns the operations of the expression that was recorded, with all that was pending below it.
-    pub(super) fn recorded(&self) -> Option<u8> {
-        self.extent.map(|extent| extent.operations)
-    }
-
     /// Returns the buffer. Computes the elements if that has not been done.
     pub fn buffer(&self) -> Result<&Arc<Buffer>> {
         loop {
@@ -78,7 +74,7 @@ impl Storage {
             }
             let mut pending = self.pending.lock();
             if let Some(Pending::Expression { expression, .. }) = &*pending {
-                let buffer = compute(expression, &self.device)?;
+                let buffer = compute(expression, &self.placement)?;
                 self.store(&mut pending, buffer);
             } else {
                 self.run_product(&mut pending)?;
@@ -126,7 +122,8 @@ impl Storage {
             }
             Produced::Unfinished(product) => product,
         };
-        if product.layout.is_all(product.elem_count()) {
+        debug_assert_eq!(product.shape(), &self.placement.shape, "a producer makes what it was made for");
+        if product.layout().is_all(self.placement.elements()) {
             match Arc::try_unwrap(product.storage) {
                 Ok(Storage { buffer, pending: theirs, .. }) => {
                     *pending = theirs.into_inner();
@@ -138,13 +135,9 @@ impl Storage {
                 Err(shared) => product.storage = shared,
             }
         }
-        *pending = Some(Pending::expression(Expression::of(&product)?.into()));
+        let Placed { expression, .. } = Placed::of(&product)?;
+        let operations = expression.operations();
+        *pending = Some(Pending::Expression { expression, computed: false, operations });
         Ok(())
-    }
-}
-
-impl Pending {
-    fn expression(expression: Arc<Expression>) -> Pending {
-        Pending::Expression { expression, computed: false }
     }
 }

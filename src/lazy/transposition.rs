@@ -34,7 +34,7 @@ impl Transposition {
             (0..rank).map(|axis| lengths[axis + 1..].iter().product::<usize>() as isize).collect();
         let outer: Vec<usize> = (0..rank - 1).filter(|&axis| axis != row).collect();
         let per_word = 4 / bytes;
-        let words = tensor.layout.offset.is_multiple_of(per_word)
+        let words = tensor.layout().offset.is_multiple_of(per_word)
             && outer.iter().chain([&(rank - 1)]).all(|&axis| x_strides[axis] % per_word as isize == 0);
         let tile = Transpose::tile(bytes as u32, words, [rows, columns]);
         let kernel = Transpose { bytes: bytes as u32, outer: outer.len(), words, tile };
@@ -50,7 +50,7 @@ impl Transposition {
             x_stride: x_strides[rank - 1],
             y_stride: y_strides[row].unsigned_abs(),
             lengths: outer.iter().map(|&axis| lengths[axis]).collect(),
-            x: Strided { offset: tensor.layout.offset, strides: along_outer(&x_strides) },
+            x: Strided { offset: tensor.layout().offset, strides: along_outer(&x_strides) },
             y: Strided { offset: 0, strides: along_outer(&y_strides) },
         };
         let groups = count * rows.div_ceil(tile[0] as usize) * columns.div_ceil(tile[1] as usize);

@@ -1,5 +1,7 @@
 //! [`View`]: the elements of a storage, seen through a layout.
 
+use super::fusion::Extent;
+use super::placement::Placement;
 use super::storage::{Pending, Storage};
 use crate::backend::info::MemoryKind;
 use crate::base::dtype::DType;
@@ -14,8 +16,11 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct View {
     pub(super) storage: Arc<Storage>,
-    pub layout: Arc<Layout>,
+    /// `None` if it is the storage's own.
+    pub(super) placement: Option<Arc<Placement>>,
     pub dtype: DType,
+    /// The size of the expression that was recorded, if it was one.
+    pub(super) extent: Extent,
 }
 
 impl AsRef<View> for View {
@@ -25,52 +30,59 @@ impl AsRef<View> for View {
 }
 
 impl View {
-    /// Returns the view of all that `storage` will hold, in row-major order.
-    pub fn of_storage(storage: Storage, shape: Shape, dtype: DType) -> View {
-        View::of_all(storage, Arc::new(Layout::contiguous(shape)), dtype)
-    }
-
-    /// Returns the view of all that `storage` will hold, through a layout that is contiguous and has no offset.
+    /// Returns the view of all that `storage` holds or will hold.
     #[inline]
-    pub(super) fn of_all(storage: Storage, layout: Arc<Layout>, dtype: DType) -> View {
-        View { storage: Arc::new(storage), layout, dtype }
+    pub fn of_storage(storage: Storage, dtype: DType) -> View {
+        View { storage: Arc::new(storage), placement: None, dtype, extent: Extent::default() }
     }
 
     /// Returns the view of the elements that a kernel writes to `buffer`, in row-major order.
     pub fn of_buffer(buffer: Buffer, shape: Shape, dtype: DType, device: &Device) -> View {
-        View::of_storage(Storage::of_buffer(buffer, device), shape, dtype)
+        View::of_storage(Storage::of_buffer(buffer, shape, device), dtype)
+    }
+
+    /// Returns the view of what a storage holds, seen through a layout.
+    pub(super) fn of_part(storage: Arc<Storage>, placement: Arc<Placement>, dtype: DType) -> View {
+        View { storage, placement: Some(placement), dtype, extent: Extent::default() }
     }
 
     /// Returns the same elements in another layout.
-    pub fn with_layout(&self, layout: impl Into<Arc<Layout>>) -> View {
-        let layout = layout.into();
-        View { storage: self.storage.clone(), layout, dtype: self.dtype }
+    pub fn with_layout(&self, layout: Layout) -> View {
+        self.with_placement(Placement::new(layout, self.device()))
+    }
+
+    pub(super) fn with_placement(&self, placement: Arc<Placement>) -> View {
+        let View { storage, dtype, extent, .. } = self;
+        View { storage: storage.clone(), placement: Some(placement), dtype: *dtype, extent: *extent }
+    }
+
+    #[inline]
+    pub(super) fn placement(&self) -> &Arc<Placement> {
+        self.placement.as_ref().unwrap_or(&self.storage.placement)
+    }
+
+    pub fn layout(&self) -> &Layout {
+        &self.placement().layout
     }
 
     pub fn device(&self) -> &Device {
-        &self.storage.device
+        &self.storage.placement.device
     }
 
     pub fn shape(&self) -> &Shape {
-        &self.layout.shape
-    }
-
-    /// Whether a layout has the same shape.
-    #[inline]
-    pub fn has_shape(&self, layout: &Arc<Layout>) -> bool {
-        Arc::ptr_eq(&self.layout, layout) || self.layout.shape.iter().eq(layout.shape.iter())
+        &self.layout().shape
     }
 
     pub fn strides(&self) -> &[isize] {
-        &self.layout.strides
+        &self.layout().strides
     }
 
     pub fn elem_count(&self) -> usize {
-        self.layout.elements()
+        self.layout().elements()
     }
 
     pub fn is_contiguous(&self) -> bool {
-        self.layout.is_contiguous()
+        self.layout().is_contiguous()
     }
 
     pub fn memory_kind(&self) -> MemoryKind {
@@ -80,7 +92,7 @@ impl View {
     /// Whether nobody else can see the elements, and no two of them overlap. Computes them if that has not been done.
     pub fn holds_elements_alone(&self) -> Result<bool> {
         let handles = [Arc::strong_count(self.buffer()?), Arc::strong_count(&self.storage)];
-        Ok(!self.layout.may_overlap() && handles == [1, 1])
+        Ok(!self.layout().may_overlap() && handles == [1, 1])
     }
 
     /// Whether the elements belong to an expression that has not been computed.
@@ -88,9 +100,15 @@ impl View {
         self.storage.computed().is_none() && matches!(&*self.storage.pending.lock(), Some(Pending::Expression { .. }))
     }
 
+    /// Returns the size of the expression that was recorded, unless it has been computed.
+    #[inline]
+    pub(super) fn pending_extent(&self) -> Option<Extent> {
+        (self.extent.operations() > 0 && self.storage.computed().is_none()).then_some(self.extent)
+    }
+
     /// Whether the elements were recorded as an expression, and have not been computed.
     pub fn is_expression(&self) -> bool {
-        self.storage.pending_extent().is_some()
+        self.pending_extent().is_some()
     }
 
     /// Returns the buffer behind the tensor. Computes it if that has not been done.
@@ -105,18 +123,6 @@ impl View {
 
     /// Whether this is all of a product that has not run yet, in its order.
     pub(super) fn is_product(&self) -> bool {
-        if self.storage.computed().is_some() {
-            return false;
-        }
-        let elements = match &*self.storage.pending.lock() {
-            Some(Pending::Product(producer)) => producer.elements(),
-            _ => return false,
-        };
-        self.layout.is_all(elements)
+        self.waits() && self.layout().is_all(self.storage.placement.elements())
     }
-}
-
-/// Whether two layouts are equal.
-pub(super) fn is_same(a: &Arc<Layout>, b: &Arc<Layout>) -> bool {
-    Arc::ptr_eq(a, b) || a == b
 }

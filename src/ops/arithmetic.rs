@@ -32,7 +32,7 @@ impl Tensor {
         let shift = builder.scalar(Word::of(shift, self.dtype(), "affine")?);
         let scaled = builder.binary(BinaryOp::Mul, x, scale);
         let y = builder.binary(BinaryOp::Add, scaled, shift);
-        builder.finish(y, self.device(), "affine")
+        builder.finish(y, "affine")
     }
 
     /// Returns each element, limited to at least `low` and at most `high`.
@@ -52,7 +52,7 @@ impl Tensor {
         let high = builder.scalar(Word::of(high, self.dtype(), op)?);
         let raised = builder.binary(BinaryOp::Maximum, x, low);
         let y = builder.binary(BinaryOp::Minimum, raised, high);
-        builder.finish(y, self.device(), op)
+        builder.finish(y, op)
     }
 
     /// Returns each element, limited to at least -1 and at most 1.
@@ -171,7 +171,7 @@ impl Tensor {
                 shape = shape.broadcast_with(other.shape(), OP)?;
             }
         }
-        let mut builder = ExpressionBuilder::new(shape);
+        let mut builder = ExpressionBuilder::new(shape, self.device());
         let (start, end) = (builder.tensor(self, OP)?, builder.tensor(end, OP)?);
         let number = |number: Number| Word::of(number, self.dtype(), OP);
         let [half, one] = [number(0.5.into())?, number(1.into())?].map(|word| builder.scalar(word));
@@ -193,7 +193,7 @@ impl Tensor {
         let after_start = builder.select(at_end, end, between);
         let at_start = builder.unary(UnaryOp::LogicalNot, weight);
         let lerp = builder.select(at_start, start, after_start);
-        builder.finish(lerp, self.device(), OP)
+        builder.finish(lerp, OP)
     }
 
     /// Returns `x` for positive numbers, else `alpha (exp(x) - 1)`. D. Clevert and others, "Fast and Accurate Deep

@@ -17,7 +17,6 @@ use crate::lazy::{PendingLaunch, PlannedLaunch, PlannedRun};
 use crate::tensor::Tensor;
 use crate::tuning;
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 const OP: &str = "scaled_dot_product_attention";
 
@@ -394,16 +393,16 @@ impl<'a> AttentionCall<'a> {
         let reads = [span.div_ceil(block_keys), rows.div_ceil(block_rows) * tile.loads_per_block()];
         let (mut config, loaded) = self.load(config, &operands, reads)?;
         let view = |(x, (_, shape)): (&Loaded, &(&Tensor, Shape))| match x.view.shape() == shape {
-            true => Ok(x.view.layout.clone()),
-            false => x.view.layout.broadcast_to(shape, OP).map(Arc::new),
+            true => Ok(x.view.layout().clone()),
+            false => x.view.layout().broadcast_to(shape, OP),
         };
-        let views: Each<Arc<Layout>> = loaded.iter().zip(&operands).map(view).collect::<Result<_>>()?;
+        let views: Each<Layout> = loaded.iter().zip(&operands).map(view).collect::<Result<_>>()?;
         let batch_strides = |view: &Layout| -> Dims<isize> {
             let heads_together = if view.shape[rank] == self.kv_heads { 1 } else { group as isize };
             let head = view.strides[rank].wrapping_mul(heads_together);
             view.strides[..rank].iter().copied().chain([head]).collect()
         };
-        let batch_views: Each<Dims<isize>> = views.iter().map(|view| batch_strides(view)).collect();
+        let batch_views: Each<Dims<isize>> = views.iter().map(batch_strides).collect();
         let batch_views: Each<&[isize]> = batch_views.iter().map(|view| &view[..]).collect();
         let (lengths, strides) = collapse_all(&batch, &batch_views);
         config.batch_rank = lengths.len();

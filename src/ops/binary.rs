@@ -30,7 +30,7 @@ impl Tensor {
         let number = builder.scalar(Word::of(number, self.dtype(), op)?);
         let (a, b) = if reversed { (number, x) } else { (x, number) };
         let y = builder.binary(function, a, b);
-        builder.finish(y, self.device(), op)
+        builder.finish(y, op)
     }
 
     fn with_tensor(&self, rhs: &Tensor, function: BinaryOp, op: &'static str) -> Result<Tensor> {
@@ -40,7 +40,7 @@ impl Tensor {
         let mut builder = ExpressionBuilder::broadcasting(self, rhs, op)?;
         let (a, b) = (builder.tensor(self, op)?, builder.tensor(rhs, op)?);
         let y = builder.binary(function, a, b);
-        builder.finish(y, self.device(), op)
+        builder.finish(y, op)
     }
 }
 

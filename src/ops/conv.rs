@@ -372,7 +372,7 @@ impl Convolution {
             channels: sizes.input_channels,
             windows: sizes.windows.iter().zip(&sizes.outputs).map(|(window, &n)| window.parameters(n)).collect(),
             steps: sizes.windows.iter().filter(|_| transposed).map(step).collect(),
-            x: (&*x.view.layout).into(),
+            x: x.view.layout().into(),
             weight_offset: weight.layout().offset,
             bias_offset: own_bias.as_ref().map(|bias| bias.layout().offset),
             prologue: x.parameters,

@@ -28,6 +28,6 @@ impl Tensor {
         let mut builder = ExpressionBuilder::like(self);
         let x = builder.tensor(self, "to_dtype")?;
         let y = builder.cast(dtype, x);
-        builder.finish(y, self.device(), "to_dtype")
+        builder.finish(y, "to_dtype")
     }
 }

@@ -69,7 +69,7 @@ impl Tensor {
         let (below, beside) = (builder.binary(BinaryOp::Add, column, down), builder.binary(BinaryOp::Add, row, right));
         let on_side = builder.binary(side, below, beside);
         let y = builder.select(on_side, x, zero);
-        builder.finish(y, self.device(), op)
+        builder.finish(y, op)
     }
 
     /// Returns the square matrix with ones on its main diagonal and zeros elsewhere.
@@ -85,13 +85,13 @@ impl Tensor {
     /// [`Error::SizeOverflow`].
     pub fn eye(size: usize, dtype: DType, device: &Device) -> Result<Tensor> {
         const OP: &str = "eye";
-        let mut builder = ExpressionBuilder::new(Shape::from((size, size)));
+        let mut builder = ExpressionBuilder::new(Shape::from((size, size)), device);
         let [zero, one] = [Word::of(0.0, dtype, OP)?, Word::of(1.0, dtype, OP)?].map(|word| builder.scalar(word));
         let sizes = [size, size].map(|n| builder.scalar(Word::new(n as u32)));
         let [row, column] = place(&mut builder, sizes);
         let on_diagonal = builder.binary(BinaryOp::Eq, row, column);
         let y = builder.select(on_diagonal, one, zero);
-        builder.finish(y, device, OP)
+        builder.finish(y, OP)
     }
 
     /// Returns a matrix with this vector on a diagonal and zeros elsewhere, or the view of a diagonal of this matrix.

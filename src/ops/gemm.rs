@@ -368,7 +368,7 @@ pub(super) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shap
     {
         return term.to_dtype(dtype);
     }
-    let mut builder = ExpressionBuilder::new(shape.clone());
+    let mut builder = ExpressionBuilder::new(shape.clone(), like.device());
     let mut sum = None;
     for &(term, factor) in terms {
         let value = builder.tensor(term, op)?;
@@ -381,5 +381,5 @@ pub(super) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shap
     }
     let Some(sum) = sum else { return Tensor::zeros(shape, dtype, like.device()) };
     let rounded = builder.cast(dtype, sum);
-    builder.finish(rounded, like.device(), op)
+    builder.finish(rounded, op)
 }

@@ -223,18 +223,18 @@ impl Tensor {
             _ => Loaded::computed(self)?,
         };
         let Loaded { view, prologue, parameters, buffers } = x;
-        let kernel = kernel(&view.layout, prologue);
+        let kernel = kernel(view.layout(), prologue);
         if !device.takes(&kernel) {
             // In row-major order, the axes before the indexed axis merge into one, and so do those after it.
             return self.contiguous()?.pick(&indexes.contiguous()?, axis, op);
         }
-        let (lengths, [x, index]) = along(&view.layout);
+        let (lengths, [x, index]) = along(view.layout());
         let parameters = Parameters {
             count: elements,
             length: self.dims()[axis].min(indexes_within(indexes.dtype())),
             stride: view.strides()[axis],
             lengths,
-            x: Strided { offset: view.layout.offset, strides: x },
+            x: Strided { offset: view.layout().offset, strides: x },
             index: Strided { offset: indexes.layout().offset, strides: index },
             prologue: parameters,
             epilogue: None,

@@ -58,7 +58,7 @@ impl Loaded {
 /// Returns `None` if the operand is only loaded, or if another input has strides of its own.
 fn by_index(operand: &Operand) -> Option<(Prologue, Parameters)> {
     let (first, others) = operand.inputs.split_first().filter(|_| !operand.is_plain())?;
-    let step = |other: &View| step_beside(&first.layout, &other.layout);
+    let step = |other: &View| step_beside(first.layout(), other.layout());
     let steps: SmallVec<[isize; 2]> = others.iter().map(step).collect::<Option<_>>()?;
     let prologue = Prologue {
         expr: operand.expr.clone(),
@@ -68,8 +68,8 @@ fn by_index(operand: &Operand) -> Option<(Prologue, Parameters)> {
     };
     let view = |(other, &step): (&View, &isize)| {
         // The distance between two indices, which wraps as indices do.
-        let distance = if step == 0 { 0 } else { first.layout.offset };
-        let offset = other.layout.offset.wrapping_sub(distance) as u32 as usize;
+        let distance = if step == 0 { 0 } else { first.layout().offset };
+        let offset = other.layout().offset.wrapping_sub(distance) as u32 as usize;
         Strided { offset, strides: [step].into_iter().collect() }
     };
     let inputs = others.iter().zip(&steps).map(view).collect();

@@ -159,10 +159,6 @@ struct Product {
 }
 
 impl Producer for Product {
-    fn elements(&self) -> usize {
-        self.shape().elem_count().unwrap_or(usize::MAX)
-    }
-
     fn accumulator(&self) -> DType {
         self.lhs.dtype().widened()
     }
@@ -264,8 +260,9 @@ impl Product {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let (factor, wide) = (operands.factor(), dtype.widened());
         let is_vectors = problem.few_vectors(device, factor).is_some();
-        let products = Shape::from((self.elements(), self.sizes[2]));
-        if !is_vectors && self.elements() <= FEW_SUMS && products.elem_count().is_some_and(|n| n <= MOST_SUMMED) {
+        let elements = self.shape().elem_count().unwrap_or(usize::MAX);
+        let products = Shape::from((elements, self.sizes[2]));
+        if !is_vectors && elements <= FEW_SUMS && products.elem_count().is_some_and(|n| n <= MOST_SUMMED) {
             let rows = self.lhs.to_dtype(wide)?.unsqueeze(-2)?;
             let columns = self.rhs.t()?.to_dtype(wide)?.unsqueeze(-3)?;
             return rows.mul(&columns)?.sum(-1)?.to_dtype(self.output);

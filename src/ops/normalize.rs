@@ -275,7 +275,7 @@ impl Tensor {
         let vector = |vector: &Tensor| vector.reshape(column.clone());
         let wide = self.dtype().widened();
 
-        let mut builder = ExpressionBuilder::new(column.clone().into());
+        let mut builder = ExpressionBuilder::new(column.clone().into(), self.device());
         let variance = builder.tensor(&vector(variance)?, OP)?;
         let variance = builder.cast(wide, variance);
         let eps = builder.scalar(Word::of(eps, wide, OP)?);
@@ -286,7 +286,7 @@ impl Tensor {
             let weight = builder.cast(wide, weight);
             scale = builder.binary(BinaryOp::Mul, weight, scale);
         }
-        let scale: Tensor = builder.finish(scale, self.device(), OP)?;
+        let scale: Tensor = builder.finish(scale, OP)?;
 
         let mut builder = ExpressionBuilder::like(self);
         let [x, mean] = [self, &vector(mean)?].map(|tensor| builder.tensor(tensor, OP));
@@ -294,7 +294,7 @@ impl Tensor {
         let scale = builder.tensor(&scale, OP)?;
         let centred = builder.binary(BinaryOp::Sub, x, mean);
         let scaled = builder.binary(BinaryOp::Mul, centred, scale);
-        let scaled = builder.finish(scaled, self.device(), OP)?;
+        let scaled = builder.finish(scaled, OP)?;
         let bias = bias.map(vector).transpose()?;
         let terms: Vec<(&Tensor, f64)> = [&scaled].into_iter().chain(&bias).map(|term| (term, 1.0)).collect();
         weighted_sum(&terms, self, self.shape(), OP)
@@ -343,10 +343,6 @@ struct Normalized {
 }
 
 impl Producer for Normalized {
-    fn elements(&self) -> usize {
-        self.x.elem_count()
-    }
-
     fn accumulator(&self) -> DType {
         self.x.dtype().widened()
     }
@@ -378,9 +374,9 @@ impl Normalized {
         let Normalization { op, name, axes, eps, weight, bias, channels } = &self.what;
         let (x, dtype) = (&operand.inputs[0], self.x.dtype());
         let (device, plain) = (x.device(), operand.is_plain());
-        let layouts: SmallVec<[&Layout; 4]> = operand.inputs.iter().map(|input| &*input.layout).collect();
+        let layouts: SmallVec<[&Layout; 4]> = operand.inputs.iter().map(|input| input.layout()).collect();
         let view = RowView::new(&layouts, axes);
-        if view.is_turned(device) && !(plain && x.layout.is_dense()) {
+        if view.is_turned(device) && !(plain && x.layout().is_dense()) {
             return Ok(None);
         }
         let vectors_have_fours = match channels {
@@ -423,7 +419,7 @@ impl Normalized {
         if !plain && inputs.len() + outputs > device.info().limits.max_bindings as usize {
             return Ok(None);
         }
-        if !(device.takes(&kernel) || plain && x.layout.is_dense()) {
+        if !(device.takes(&kernel) || plain && x.layout().is_dense()) {
             return Ok(None);
         }
         let vector =
@@ -432,7 +428,7 @@ impl Normalized {
             count: view.rows,
             length: view.length,
             inner: view.inner,
-            rows: view.axes.parameters(x.layout.offset),
+            rows: view.axes.parameters(x.layout().offset),
             prologue: prologue.as_ref().map(|prologue| prologue.parameters.clone()),
             columns: None,
             epilogue: None,

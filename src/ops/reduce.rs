@@ -159,10 +159,6 @@ struct Folded {
 }
 
 impl Producer for Folded {
-    fn elements(&self) -> usize {
-        self.rows.count
-    }
-
     fn accumulator(&self) -> DType {
         self.fold.output(self.x.dtype())
     }

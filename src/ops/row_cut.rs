@@ -84,7 +84,7 @@ impl RowView {
         self.axes.along_strides[..] == [1]
             && self.inner == 1
             && fours(self.length)
-            && fours(x.layout.offset)
+            && fours(x.layout().offset)
             && self.axes.kept_strides.iter().all(|stride| stride % 4 == 0)
     }
 
@@ -112,7 +112,7 @@ impl RowView {
         let (device, tuning) = (x.device(), &x.device().tuning().rows);
         let outer = self.axes.kept_strides.iter().rev().skip(1);
         let quads = fours(self.inner)
-            && fours(x.layout.offset)
+            && fours(x.layout().offset)
             && self.axes.kept.last().is_some_and(|&columns| fours(columns))
             && outer.chain(&self.axes.along_strides).all(|stride| stride % 4 == 0);
         let load = if quads { Load::Across } else { Load::Element };

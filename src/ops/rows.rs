@@ -96,7 +96,7 @@ impl RowsPrologue {
         let Operand { expr, inputs, scalars, .. } = operand;
         let layout = |(input, strides): (&View, &Dims<isize>)| {
             let Some((last, outer)) = strides.split_last().filter(|_| fours) else { return InputLayout::Strided };
-            let begins = input.layout.offset.is_multiple_of(4) && outer.iter().all(|stride| stride % 4 == 0);
+            let begins = input.layout().offset.is_multiple_of(4) && outer.iter().all(|stride| stride % 4 == 0);
             match last {
                 0 => InputLayout::Repeated,
                 1 if begins => InputLayout::StridedQuads,
@@ -110,8 +110,10 @@ impl RowsPrologue {
             rank: axes.kept.len() + axes.along.len(),
             scalars: scalars.iter().map(|word| word.dtype).collect(),
         };
-        let view =
-            |(input, strides): (&View, &Dims<isize>)| Strided { offset: input.layout.offset, strides: strides.clone() };
+        let view = |(input, strides): (&View, &Dims<isize>)| Strided {
+            offset: input.layout().offset,
+            strides: strides.clone(),
+        };
         let parameters =
             prologue::Parameters { inputs: others().map(view).collect(), scalars: scalars.iter().copied().collect() };
         let buffers = inputs[1..].iter().map(|input| input.buffer().cloned()).collect::<Result<_>>()?;
@@ -203,10 +205,10 @@ impl Rows {
         let first = &inputs[0];
         let part = |axes: &[usize]| axes.iter().map(|&axis| first.shape()[axis]).collect::<Shape>();
         let (count, length) = (checked_elements(&part(kept), op)?, checked_elements(&part(axes), op)?);
-        let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|input| &*input.layout).collect();
+        let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|input| input.layout()).collect();
         let row_axes = RowAxes::of(&layouts, kept, axes);
         let ty = row_axes.ty(first.dtype);
-        let are_quads = row_axes.are_quads(first.layout.offset, length);
+        let are_quads = row_axes.are_quads(first.layout().offset, length);
         let Some(prologue) = RowsPrologue::new(operand, &row_axes, are_quads && fours)? else { return Ok(None) };
         // A reduction also binds a number per row, and up to two buffers for its states.
         let bindings = inputs.len() + 3;
@@ -223,7 +225,7 @@ impl Rows {
             length,
             are_columns: row_axes.are_columns(),
             are_quads,
-            parameters: row_axes.parameters(first.layout.offset),
+            parameters: row_axes.parameters(first.layout().offset),
         }))
     }
 

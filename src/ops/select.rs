@@ -39,7 +39,7 @@ impl Tensor {
             on_true.check_same_dtype(on_false, op)?;
             shape = shape.broadcast_with(on_true.shape(), op)?;
         }
-        let mut builder = ExpressionBuilder::new(shape.broadcast_with(on_false.shape(), op)?);
+        let mut builder = ExpressionBuilder::new(shape.broadcast_with(on_false.shape(), op)?, self.device());
         let condition = builder.tensor(self, op)?;
         let yes = match on_true {
             TensorOrScalar::Tensor(on_true) => builder.tensor(on_true, op)?,
@@ -47,7 +47,7 @@ impl Tensor {
         };
         let no = builder.tensor(on_false, op)?;
         let y = builder.select(condition, yes, no);
-        builder.finish(y, self.device(), op)
+        builder.finish(y, op)
     }
 
     /// Returns the tensor with `value` where the mask is true. The mask holds `bool`, or integers of any dtype: 0 is

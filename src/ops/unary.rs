@@ -11,7 +11,7 @@ impl Tensor {
         let mut builder = ExpressionBuilder::like(self);
         let x = builder.tensor(self, op)?;
         let y = builder.unary(function, x);
-        builder.finish(y, self.device(), op)
+        builder.finish(y, op)
     }
 }
 

@@ -307,9 +307,9 @@ impl Tensor {
     }
 
     pub(crate) fn constant(word: Word, shape: Shape, device: &Device, op: &'static str) -> Result<Tensor> {
-        let mut builder = ExpressionBuilder::new(shape);
+        let mut builder = ExpressionBuilder::new(shape, device);
         let value = builder.scalar(word);
-        builder.finish(value, device, op)
+        builder.finish(value, op)
     }
 
     /// Returns the numbers from `start` up to but not including `end`, in steps of 1.
@@ -352,7 +352,7 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op, message });
         };
-        let mut builder = ExpressionBuilder::new(Shape::from(length));
+        let mut builder = ExpressionBuilder::new(Shape::from(length), device);
         let start = builder.scalar(Word::new(start));
         let step = builder.scalar(Word::of(step, T::DTYPE, op)?);
         // Integers wrap on the way, and so arrive where they should.
@@ -360,7 +360,7 @@ impl Tensor {
         let index = builder.cast(if T::DTYPE.is_single_float() { DType::F32 } else { T::DTYPE }, index);
         let advanced = builder.binary(BinaryOp::Mul, index, step);
         let y = builder.binary(BinaryOp::Add, start, advanced);
-        builder.finish(y, device, op)
+        builder.finish(y, op)
     }
 }
 

@@ -71,7 +71,7 @@ impl Tensor {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        let view = View::of_storage(Storage::of_product(producer, device), shape, dtype);
+        let view = View::of_storage(Storage::of_product(producer, shape, device), dtype);
         if !device.runtime().fuses() {
             view.buffer()?;
         }
@@ -92,7 +92,7 @@ impl Tensor {
     }
 
     /// The same elements seen in another way.
-    pub(crate) fn with_layout(&self, layout: impl Into<Arc<Layout>>) -> Self {
+    pub(crate) fn with_layout(&self, layout: Layout) -> Self {
         self.view.with_layout(layout).into()
     }
 
@@ -112,7 +112,7 @@ impl Tensor {
     }
 
     pub(crate) fn layout(&self) -> &Layout {
-        &self.view.layout
+        self.view.layout()
     }
 
     /// Returns the lengths of the axes.
@@ -125,7 +125,7 @@ impl Tensor {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     pub fn shape(&self) -> &Shape {
-        &self.view.layout.shape
+        self.view.shape()
     }
 
     /// Returns the lengths of the axes as a slice.
@@ -138,7 +138,7 @@ impl Tensor {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     pub fn dims(&self) -> &[usize] {
-        self.view.layout.shape.dims()
+        self.shape().dims()
     }
 
     /// Returns the length of one axis.
@@ -166,7 +166,7 @@ impl Tensor {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     pub fn rank(&self) -> usize {
-        self.view.layout.shape.rank()
+        self.shape().rank()
     }
 
     /// Returns the number of elements.
@@ -178,7 +178,7 @@ impl Tensor {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     pub fn elem_count(&self) -> usize {
-        self.view.layout.elements()
+        self.view.elem_count()
     }
 
     /// Returns the distance in elements between neighbours along each axis.
@@ -191,7 +191,7 @@ impl Tensor {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     pub fn strides(&self) -> &[isize] {
-        &self.view.layout.strides
+        self.view.strides()
     }
 
     /// Returns whether the elements lie in row-major order without gaps.
@@ -204,7 +204,7 @@ impl Tensor {
     /// # Ok::<(), marquetry::Error>(())
     /// ```
     pub fn is_contiguous(&self) -> bool {
-        self.view.layout.is_contiguous()
+        self.view.is_contiguous()
     }
 
     /// Returns the type of the elements.

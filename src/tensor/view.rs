@@ -25,7 +25,7 @@ impl Tensor {
         if shape.elem_count() != Some(self.elem_count()) {
             return Err(Error::ElementCount { op: "reshape", shape, elements: self.elem_count() });
         }
-        match self.view.layout.reshaped(&shape) {
+        match self.view.layout().reshaped(&shape) {
             Some(layout) => Ok(self.with_layout(layout)),
             None => {
                 let copy = self.copied().map_err(Error::named("reshape"))?;
@@ -54,7 +54,7 @@ impl Tensor {
             let message = format!("the last axis {end} comes before the first axis {start} of shape {}", self.shape());
             return Err(Error::InvalidArgument { op: "flatten", message });
         }
-        if let Some(layout) = self.view.layout.merged(start, end) {
+        if let Some(layout) = self.view.layout().merged(start, end) {
             return Ok(self.with_layout(layout));
         }
         let dims = self.dims();
@@ -103,7 +103,7 @@ impl Tensor {
         let (a, b) = (a.into().resolve(self.shape(), "transpose")?, b.into().resolve(self.shape(), "transpose")?);
         let mut axes: Dims = (0..self.rank()).collect();
         axes.swap(a, b);
-        Ok(self.with_layout(self.view.layout.permuted(&axes)))
+        Ok(self.with_layout(self.view.layout().permuted(&axes)))
     }
 
     /// Returns the view with its last two axes exchanged: the transposed matrix, or each matrix of a batch transposed.
@@ -148,7 +148,7 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op: "permute", message });
         }
-        Ok(self.with_layout(self.view.layout.permuted(&axes)))
+        Ok(self.with_layout(self.view.layout().permuted(&axes)))
     }
 
     /// Returns `length` elements along an axis, from `start` on.
@@ -203,7 +203,7 @@ impl Tensor {
         let range = indices::resolve(&range, axis, self.shape(), op)?;
         let first = if step < 0 { range.end.saturating_sub(1) } else { range.start };
         let length = range.len().div_ceil(step.unsigned_abs());
-        Ok(self.with_layout(self.view.layout.sliced(axis, first, length, step)))
+        Ok(self.with_layout(self.view.layout().sliced(axis, first, length, step)))
     }
 
     /// Returns the view of an index or a range of indices along each of the first axes (candle's `i`). An index takes
@@ -225,7 +225,7 @@ impl Tensor {
     /// [`Error::InvalidArgument`] for an index that leaves its axis, and for more indices than axes;
     /// [`Error::RangeOutOfBounds`].
     pub fn i(&self, indices: impl Into<Indices>) -> Result<Tensor> {
-        Ok(self.with_layout(indices.into().part_of(&self.view.layout, "i")?))
+        Ok(self.with_layout(indices.into().part_of(self.view.layout(), "i")?))
     }
 
     /// Returns the view of the windows of `size` elements along an axis, each `step` behind the one before. The axis
@@ -265,7 +265,7 @@ impl Tensor {
             );
             return Err(Error::InvalidArgument { op: OP, message });
         };
-        let mut layout = self.view.layout.sliced(
+        let mut layout = self.view.layout().sliced(
             axis,
             0,
             (room / step).saturating_add(1),
@@ -298,7 +298,7 @@ impl Tensor {
     pub fn diagonal(&self, offset: isize, first: impl Into<Axis>, second: impl Into<Axis>) -> Result<Tensor> {
         const OP: &str = "diagonal";
         let axes = Axes::from((first, second)).resolve(self.shape(), OP)?;
-        Ok(self.with_layout(self.view.layout.diagonal(axes[0], axes[1], offset)))
+        Ok(self.with_layout(self.view.layout().diagonal(axes[0], axes[1], offset)))
     }
 
     /// Returns a view with any shape and strides over the elements of this tensor in row-major order, counted from
@@ -320,7 +320,7 @@ impl Tensor {
     pub fn as_strided(&self, shape: impl Into<Shape>, strides: &[isize], offset: usize) -> Result<Tensor> {
         const OP: &str = "as_strided";
         let dense = self.contiguous().map_err(Error::named(OP))?;
-        let view = dense.view.layout.strided(shape.into(), strides, offset, OP)?;
+        let view = dense.view.layout().strided(shape.into(), strides, offset, OP)?;
         Ok(dense.with_layout(view))
     }
 
@@ -341,7 +341,7 @@ impl Tensor {
         if shape.elem_count().is_none() {
             return Err(Error::SizeOverflow { op: "broadcast_to", shape, limit: usize::MAX as u64 });
         }
-        Ok(self.with_layout(self.view.layout.broadcast_to(&shape, "broadcast_to")?))
+        Ok(self.with_layout(self.view.layout().broadcast_to(&shape, "broadcast_to")?))
     }
 
     /// Returns the view without an axis of length 1. An axis of another length stays, as in PyTorch.
@@ -362,7 +362,7 @@ impl Tensor {
         if self.shape()[axis] != 1 {
             return Ok(self.clone());
         }
-        Ok(self.with_layout(self.view.layout.without(axis)))
+        Ok(self.with_layout(self.view.layout().without(axis)))
     }
 
     /// Returns the view with a new axis of length 1 before `axis`; `-1` puts it last.
@@ -380,7 +380,7 @@ impl Tensor {
     /// [`Error::AxisOutOfRange`].
     pub fn unsqueeze(&self, axis: impl Into<Axis>) -> Result<Tensor> {
         let axis = axis.into().resolve_position(self.shape(), "unsqueeze")?;
-        let mut layout = Layout::clone(&self.view.layout);
+        let mut layout = self.view.layout().clone();
         layout.strides.insert(axis, 0);
         layout.shape = self.dims()[..axis].iter().chain(&[1]).chain(&self.dims()[axis..]).copied().collect();
         Ok(self.with_layout(layout))
