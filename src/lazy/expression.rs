@@ -16,8 +16,7 @@ use std::sync::Arc;
 /// An elementwise operation over the elements of a placement in row-major order. Its operands may be expressions that
 /// have not run either: what becomes one kernel is decided when a result is needed.
 ///
-/// It is part of the storage that it computes, so recording an operation allocates once. Glibc serves up to 120 bytes
-/// fast: two operands and four terms fit.
+/// It is part of the storage that it computes, so recording an operation allocates once.
 #[derive(Clone, Default)]
 pub(crate) struct Expression {
     /// Its inputs and its numbers are the operands.
@@ -28,10 +27,20 @@ pub(crate) struct Expression {
 /// An operand of an expression.
 #[derive(Clone)]
 pub(super) enum Source {
-    /// A tensor, broadcast to the expression's shape. It is `placed` as the expression is, unless that is told.
+    /// A tensor, broadcast to the expression's shape. `placed` is `None` if its layout is the expression's own.
     Tensor { storage: Arc<Storage>, placed: Option<Arc<Placement>> },
     /// The bits of a number.
     Number(u64),
+}
+
+impl Source {
+    /// Returns the storage, if it is a tensor.
+    pub fn storage(&self) -> Option<&Arc<Storage>> {
+        match self {
+            Source::Tensor { storage, .. } => Some(storage),
+            Source::Number(_) => None,
+        }
+    }
 }
 
 /// An expression, and where its elements are.
@@ -74,10 +83,7 @@ impl Expression {
 
     /// Returns the storages of the tensors among the operands.
     pub(super) fn storages(&self) -> impl Iterator<Item = &Arc<Storage>> {
-        self.operands.iter().filter_map(|operand| match operand {
-            Source::Tensor { storage, .. } => Some(storage),
-            Source::Number(_) => None,
-        })
+        self.operands.iter().filter_map(Source::storage)
     }
 
     /// Returns the numbers, each with its operand.

@@ -122,8 +122,11 @@ impl EpiloguePlan {
                 }
                 // Another thread may hold the lock of a result that is kept, and wait for the product's.
                 drop(pending);
-                let kept = self.kept.iter().filter_map(|&node| above(node));
-                kept.zip(stored).for_each(|(kept, buffer)| kept.keep(buffer));
+                for (&node, buffer) in self.kept.iter().zip(stored) {
+                    if let Some(storage) = above(node) {
+                        storage.keep(buffer);
+                    }
+                }
                 Ok(Some(result))
             }
             product => {

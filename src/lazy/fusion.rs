@@ -110,11 +110,7 @@ fn make_room_exactly(operands: &[Source], extent: Extent, operand: &View, sum: E
     let device = operand.device();
     // Operations count several times only if something has joined them.
     if sum.0 & Extent::JOINED != 0 || sum.has_few_operations() {
-        let others = operands.iter().filter_map(|source| match source {
-            Source::Tensor { storage, .. } => Some(storage),
-            Source::Number(_) => None,
-        });
-        let exact = exact_extent(others.chain([&operand.storage]));
+        let exact = exact_extent(operands.iter().filter_map(Source::storage).chain([&operand.storage]));
         if exact.fits(device) {
             return Ok(exact);
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(super) struct Graph {
     /// Each after those that it depends on.
     nodes: SmallVec<[Node; 20]>,
-    /// The operands of all nodes, those of each together. Those of the root come last.
+    /// The operands of each node, one node after the other, then the root's.
     operands: SmallVec<[Operand; 40]>,
     /// The first operand of the root.
     root: usize,
@@ -26,10 +26,10 @@ pub(super) struct Graph {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Computed,
-    /// `repeated` is true if a kernel has computed it before and has not stored it. `operations` are those of the
-    /// expression, with all that was pending below it when it was recorded.
     Expression {
+        /// Whether a kernel has computed it before and has not stored it.
         repeated: bool,
+        /// Of the expression, with all that was pending below it when it was recorded.
         operations: u8,
     },
     Product,
@@ -107,8 +107,6 @@ impl Graph {
     /// The number of the root.
     pub const ROOT: u8 = u8::MAX;
 
-    // A graph is large. Inlined, it is made where it stays.
-    #[inline(always)]
     fn empty(with_expressions: bool) -> Graph {
         Graph {
             nodes: SmallVec::new(),
@@ -120,7 +118,6 @@ impl Graph {
     }
 
     /// Returns the graph of an expression for those who know its plan: without expressions.
-    #[inline(always)]
     pub fn without_expressions(expression: &Expression, placement: &Arc<Placement>) -> Graph {
         let mut graph = Graph::empty(false);
         graph.add_root(expression, placement);

@@ -55,7 +55,11 @@ impl FusedPlan {
         runtime.run_plan(&self.plan, &buffers, self.inputs.iter().map(offset).chain(scalars))?;
         drop(buffers);
         let storage = |node| graph.node(node).storage.as_ref();
-        self.kept.iter().zip(kept).for_each(|(&(node, _), buffer)| storage(node).map_or((), |kept| kept.keep(buffer)));
+        for (&(node, _), buffer) in self.kept.iter().zip(kept) {
+            if let Some(storage) = storage(node) {
+                storage.keep(buffer);
+            }
+        }
         self.repeated.iter().filter_map(|&node| storage(node)).for_each(|repeated| repeated.note_computed());
         Ok(result)
     }

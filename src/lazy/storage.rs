@@ -46,7 +46,7 @@ impl Storage {
         Storage::new(Some(buffer), None, Placement::contiguous(shape, device))
     }
 
-    /// `operations` are those of the expression and of all that is pending below it.
+    /// `operations` counts those of the expression, with all that is pending below it.
     #[inline(always)]
     pub(super) fn of_expression(expression: Expression, operations: u8, placement: Arc<Placement>) -> Storage {
         Storage::new(None, Some(Pending::Expression { expression, computed: false, operations }), placement)
@@ -139,5 +139,17 @@ impl Storage {
         let operations = expression.operations();
         *pending = Some(Pending::Expression { expression, computed: false, operations });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Glibc serves blocks of up to 120 bytes fast. An `Arc` adds two counts.
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn a_recorded_operation_is_a_small_block() {
+        assert!(size_of::<Storage>() + 2 * size_of::<usize>() <= 120, "{}", size_of::<Storage>());
     }
 }

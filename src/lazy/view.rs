@@ -48,12 +48,7 @@ impl View {
 
     /// Returns the same elements in another layout.
     pub fn with_layout(&self, layout: Layout) -> View {
-        self.with_placement(Placement::new(layout, self.device()))
-    }
-
-    pub(super) fn with_placement(&self, placement: Arc<Placement>) -> View {
-        let View { storage, dtype, extent, .. } = self;
-        View { storage: storage.clone(), placement: Some(placement), dtype: *dtype, extent: *extent }
+        View { placement: Some(Placement::new(layout, self.device())), ..self.clone() }
     }
 
     #[inline]

@@ -550,7 +550,22 @@ fn planned_products_keep_nothing_of_earlier_ones(device: &Device) -> Result<()> 
         // An input whose columns are strided.
         let turned: Vec<f32> = (0..64).map(|i| plain[i] + element(2, bias, i % 8, i / 8)).collect();
         assert_eq!(part(0, a)?.matmul(&part(1, b)?)?.add(&part(2, bias)?.t()?)?.to_vec::<f32>()?, turned);
+        // All of a product, then a part of a larger one, seen through the same layout.
+        for rows in [4, 8] {
+            let y = part(0, a)?.narrow(0, 0, rows)?.matmul(&part(1, b)?)?.narrow(0, 0, 4)?.t()?.t()?;
+            let y = (y * scale as f64)?.add(&part(2, bias)?.narrow(0, 0, 4)?)?;
+            assert_eq!(y.to_vec::<f32>()?, expected[..32], "{rows} rows");
+        }
     }
+    // Different producers share a plan.
+    let halves = part(0, 0)?.to_dtype(DType::F16)?;
+    halves.realize()?;
+    let row = |row: usize| &elements[0][row * 8..][..8];
+    let largest = (0..8).map(|i| row(i).iter().copied().fold(f32::MIN, f32::max) * 2.0 + 1.0);
+    let sums = (0..8).map(|i| row(i).iter().sum::<f32>() * 2.0 + 1.0);
+    let finished = |folded: Tensor| ((folded * 2.0)? + 1.0)?.to_dtype(DType::F32)?.to_vec::<f32>();
+    assert_eq!(finished(halves.max(-1)?)?, largest.collect::<Vec<_>>());
+    assert_eq!(finished(halves.sum(-1)?)?, sums.collect::<Vec<_>>());
     Ok(())
 }
 
