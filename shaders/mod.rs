@@ -133,6 +133,7 @@ families! {
     scan: Scan;
     scatter: Scatter;
     sort: SortBlocks, SortMerge, SortTake;
+    store: Store;
     transpose: Transpose;
 }
 

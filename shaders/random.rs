@@ -40,6 +40,7 @@ impl Distribution {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Random {
     pub distribution: Distribution,
+    pub generator: Generator,
 }
 
 parameters! {
@@ -48,13 +49,18 @@ parameters! {
     device: Declared;
     /// The number of elements.
     count: Size,
-    generator: Generator,
+    generator: Generator = config.generator,
     range: Option<Range> = config.distribution.range(),
 }
 
 /// The form of the parameters that determine a tensor's random bits.
-#[derive(Default)]
-pub(crate) struct Generator;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Generator {
+    /// The parameters are all.
+    Given,
+    /// A last buffer holds the key, and the number of the tensor that has number 0 in the parameters.
+    Stored,
+}
 
 parameters! {
     config: Generator;
@@ -65,6 +71,23 @@ parameters! {
     key_high: Bits,
     /// The number of the tensor among the tensors made with that key.
     sequence: Bits,
+}
+
+impl Generator {
+    /// Returns the key and the number of the tensor. It declares the last buffer, so it comes after the others.
+    pub fn resolve<'k>(self, k: &'k KernelBuilder, given: DeclaredGenerator<'k>) -> DeclaredGenerator<'k> {
+        if self == Generator::Given {
+            return given;
+        }
+        let stored = k.buffer("generator", Type::U32, Access::Read);
+        let [key_low, key_high, first] = [0, 1, 2].map(|word| stored.load(k.u32(word)));
+        DeclaredGenerator { key_low, key_high, sequence: first + given.sequence }
+    }
+
+    /// Returns the end of a kernel's name.
+    pub fn suffix(self) -> &'static str {
+        if self == Generator::Given { "" } else { "(stored generator)" }
+    }
 }
 
 impl<'k> DeclaredGenerator<'k> {
@@ -149,7 +172,7 @@ fn multiply_high_wide<'k>(a: [Value<'k>; 2], b: [Value<'k>; 2]) -> [Value<'k>; 2
 
 impl Family for Random {
     fn name(&self) -> String {
-        format!("random_{:?}", self.distribution).to_lowercase()
+        format!("random_{:?}{}", self.distribution, self.generator.suffix()).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -160,12 +183,13 @@ impl Family for Random {
         let Declared { count, generator, range } = self.declare(k);
         let range = match range {
             Some(range) if self.distribution == Distribution::WideInteger => {
-                return wide_integers(k, count, &generator, &range);
+                return wide_integers(self.generator, k, count, generator, &range);
             }
             range => range.map(|range| [range.length[0].splat(4), range.first[0].splat(4)]),
         };
         let scalar = if range.is_some() { Scalar::U32 } else { Scalar::F32 };
         let y = k.buffer("y", Type::vec4(scalar), Access::Write);
+        let generator = self.generator.resolve(k, generator);
         let quad = k.global_index();
         k.when((quad * 4).lt(count), || {
             let ([a, b], [c, d]) = (generator.pair(quad * 2), generator.pair(quad * 2 + 1));
@@ -182,19 +206,24 @@ impl Family for Random {
 
     fn samples() -> Vec<Self> {
         use Distribution::{Gumbel, Integer, Normal, Uniform, WideInteger};
-        [Uniform, Normal, Gumbel, Integer, WideInteger].map(|distribution| Random { distribution }).into()
+        let distributions = [Uniform, Normal, Gumbel, Integer, WideInteger];
+        let generators = [Generator::Given, Generator::Stored];
+        let of = |generator| distributions.map(|distribution| Random { distribution, generator });
+        generators.into_iter().flat_map(of).collect()
     }
 }
 
 /// Writes integers of two words, lower words first. Each is made of both words of its own pair of random bits.
 fn wide_integers<'k>(
+    form: Generator,
     k: &'k KernelBuilder,
     count: Value<'k>,
-    generator: &DeclaredGenerator<'k>,
+    given: DeclaredGenerator<'k>,
     range: &DeclaredRange<'k>,
 ) {
     let [length, first] = [&range.length, &range.first].map(|words| [words[0].splat(4), words[1].splat(4)]);
     let y = Quads::output(k, "y", DType::U32);
+    let generator = form.resolve(k, given);
     let quad = k.global_index();
     k.when((quad * 4).lt(count), || {
         let pairs = [0, 1, 2, 3].map(|lane| generator.pair(quad * 4 + lane));

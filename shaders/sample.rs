@@ -14,6 +14,7 @@ use crate::shader::{Access, KernelBuilder, Type, Value};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Sample {
     pub team: Team,
+    pub generator: Generator,
 }
 
 parameters! {
@@ -28,12 +29,12 @@ parameters! {
     length: Size,
     /// The offset of `x`.
     offset: Size,
-    generator: Generator,
+    generator: Generator = config.generator,
 }
 
 impl Family for Sample {
     fn name(&self) -> String {
-        format!("sample({:?})", self.team).to_lowercase()
+        format!("sample({:?}){}", self.team, self.generator.suffix()).to_lowercase()
     }
 
     fn workgroup(&self) -> u32 {
@@ -44,6 +45,7 @@ impl Family for Sample {
         let Declared { draws, per_row, length, offset, generator } = self.declare(k);
         let x = k.buffer("x", Type::F32, Access::Read);
         let y = k.buffer("y", Type::U32, Access::Write);
+        let generator = self.generator.resolve(k, generator);
 
         let member = self.team.join(k);
         // A folded dispatch has surplus draws: they repeat the last one, as all invocations must reach the barriers.
@@ -63,6 +65,7 @@ impl Family for Sample {
     }
 
     fn samples() -> Vec<Self> {
-        Team::ALL.map(|team| Sample { team }).into()
+        let generators = [Generator::Given, Generator::Stored];
+        generators.into_iter().flat_map(|generator| Team::ALL.map(|team| Sample { team, generator })).collect()
     }
 }

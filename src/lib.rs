@@ -48,6 +48,7 @@ mod kernels;
 mod lazy;
 mod ops;
 pub mod shader;
+mod step;
 mod tensor;
 mod tuning;
 
@@ -72,6 +73,7 @@ pub use ops::{
     ResizeMode, Sections, TensorOrScalar,
 };
 pub use shader::Signature;
+pub use step::{Arguments, Outputs, Step};
 pub use tensor::{NdArray, Tensor};
 
 /// Runs the examples of the README as tests.

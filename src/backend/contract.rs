@@ -18,6 +18,10 @@ pub(crate) struct BufferId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct KernelId(pub u64);
 
+/// Names a program of a backend: steps that it has recorded, to run them many times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ProgramId(pub u64);
+
 /// A point in a device's history: the batch with this number and all earlier ones. Batches count from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(pub u64);
@@ -147,6 +151,8 @@ pub(crate) enum Command {
     /// Copies a box of bytes from a buffer to another one. Every number in the region is a multiple of
     /// [`Limits::copy_alignment`](crate::backend::info::Limits::copy_alignment).
     CopyRegion { src: BufferId, dst: BufferId, region: Region },
+    /// Runs a program, after all earlier commands and before all later ones. Its batch is not timed.
+    Run(ProgramId),
 }
 
 /// A command, and whether it must see the memory effects of all earlier commands.
@@ -210,6 +216,13 @@ pub(crate) trait Backend: Send + Sync {
     /// Hands a batch to the device and returns at once. Batches run in the order of submission, and each sees the
     /// memory effects of earlier ones. With `timed`, the device notes when each step starts and ends.
     fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket>;
+
+    /// Records steps once, so that [`Command::Run`] runs them any number of times, also while earlier runs are in
+    /// flight. `None` if this backend has to encode them for each run anyway. The buffers outlive the program.
+    fn prepare(&self, steps: &[Step]) -> Result<Option<ProgramId>>;
+
+    /// Frees a program. The caller ensures that every batch that runs it has completed.
+    fn discard(&self, program: ProgramId);
 
     /// Returns when each step of a batch started and ended, in nanoseconds of [`clock::now`](crate::base::clock::now).
     /// The batch was submitted with `timed` and has completed. It can be asked for once.

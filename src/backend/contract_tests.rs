@@ -1,7 +1,9 @@
 //! Tests of the [`contract`](super::contract), on the first device of every backend that is compiled in. Without a
 //! device, these tests fail. What is particular to a backend is tested beside it, with the helpers of this file.
 
-use super::contract::{Backend, BufferId, Command, KernelId, MemoryUse, Pitch, ReadCallback, Region, Step, Ticket};
+use super::contract::{
+    Backend, BufferId, Command, KernelId, MemoryUse, Pitch, ProgramId, ReadCallback, Region, Step, Ticket,
+};
 use crate::backend::info::MemoryKind;
 use crate::backend::registry;
 use crate::base::backend_kind::BackendKind;
@@ -49,6 +51,8 @@ on_each_backend! {
     barriers_order_a_chain_within_a_batch
     a_batch_sees_what_earlier_batches_wrote
     a_batch_may_have_thousands_of_dispatches
+    programs_run_between_other_steps_and_again_while_in_flight
+    programs_that_break_a_rule_are_refused
     tickets_count_batches_which_complete_in_order
     an_empty_batch_completes
     waiting_for_a_batch_of_the_future_is_an_error
@@ -413,6 +417,50 @@ fn a_batch_may_have_thousands_of_dispatches(backend: &dyn Backend) {
         backend.submit(&vec![there_and_back.clone(); length / 2].concat(), false).unwrap();
     }
     assert_eq!(download(backend, x, 4), [10_012.0; 4]);
+}
+
+fn programs_run_between_other_steps_and_again_while_in_flight(backend: &dyn Backend) {
+    let kernel = compile_add(backend);
+    let n = 5000;
+    let [x, one, y, z] = [0.0, 1.0, 0.0, 0.0].map(|value| upload(backend, &vec![value; n]));
+    let add = |buffers, barrier| dispatch(kernel, buffers, n as u32, barrier);
+    // x += 2, by way of y.
+    let steps = [add([x, one, y], false), add([y, one, x], true)];
+    let Some(program) = backend.prepare(&steps).unwrap() else {
+        // Nothing to gain.
+        return assert_eq!(backend.info().backend, BackendKind::WebGpu);
+    };
+    let run = || Step { command: Command::Run(program), barrier: true };
+    for _ in 0..20 {
+        // First, last and in the middle of a batch, and twice without a step between.
+        backend.submit(&[run()], false).unwrap();
+        backend.submit(&[run(), add([x, one, z], true), copy(z, x, 4 * n as u64, true), run(), run()], false).unwrap();
+        backend.submit(&[add([x, one, z], false), copy(z, x, 4 * n as u64, true)], false).unwrap();
+    }
+    assert_eq!(download(backend, x, n), vec![20.0 * 10.0; n]);
+    // What a program does has nothing to do with what is prepared or discarded besides.
+    let other = backend.prepare(&[add([one, one, y], false)]).unwrap().unwrap();
+    assert_ne!(program, other);
+    backend.discard(other);
+    backend.submit(&[run()], false).unwrap();
+    assert_eq!(download(backend, x, n), vec![202.0; n]);
+    backend.discard(program);
+    assert!(backend.submit(&[run()], false).is_err());
+    assert_eq!(download(backend, x, n), vec![202.0; n]);
+}
+
+fn programs_that_break_a_rule_are_refused(backend: &dyn Backend) {
+    let kernel = compile_add(backend);
+    let [a, b, y] = allocate(backend, 16);
+    backend.free(y);
+    let unknown = Step { command: Command::Run(ProgramId(77)), barrier: true };
+    assert!(backend.submit(std::slice::from_ref(&unknown), false).is_err());
+    if backend.info().backend != BackendKind::WebGpu {
+        assert!(backend.prepare(&[dispatch(kernel, [a, b, y], 4, false)]).is_err());
+        let program = backend.prepare(&[dispatch(kernel, [a, a, b], 4, false)]).unwrap().unwrap();
+        let nested = Step { command: Command::Run(program), barrier: true };
+        assert!(backend.prepare(&[nested]).is_err(), "a program runs no other program");
+    }
 }
 
 fn tickets_count_batches_which_complete_in_order(backend: &dyn Backend) {

@@ -3,7 +3,7 @@
 //! Such an API leaves memory, order and waiting to its user. Its calls answer at once, and the host reads buffers in
 //! place. A backend brings its parts, and the few facts that differ, as an [`Api`].
 
-use super::contract::{Backend, BufferId, Compiled, MemoryUse, ReadCallback, Step, Ticket};
+use super::contract::{Backend, BufferId, Compiled, MemoryUse, ProgramId, ReadCallback, Step, Ticket};
 use super::info::DeviceInfo;
 use super::reads::Reads;
 use super::registry;
@@ -83,6 +83,12 @@ pub(super) trait Kernels: Send + Sync {
 /// The queue of a device.
 pub(super) trait Queue<A: Api>: Send + Sync {
     fn submit(&self, steps: &[Step], memory: &A::Memory, kernels: &A::Kernels, timed: bool) -> Result<Ticket>;
+
+    /// See [`Backend::prepare`].
+    fn prepare(&self, steps: &[Step], memory: &A::Memory, kernels: &A::Kernels) -> Result<Option<ProgramId>>;
+
+    /// See [`Backend::discard`].
+    fn discard(&self, program: ProgramId);
 
     fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>>;
 
@@ -177,6 +183,14 @@ impl<A: Api> Backend for ExplicitBackend<A> {
 
     fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
         self.guarded(|| self.queue.submit(steps, &self.memory, &self.kernels, timed))
+    }
+
+    fn prepare(&self, steps: &[Step]) -> Result<Option<ProgramId>> {
+        self.guarded(|| self.queue.prepare(steps, &self.memory, &self.kernels))
+    }
+
+    fn discard(&self, program: ProgramId) {
+        self.queue.discard(program);
     }
 
     fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {

@@ -4,7 +4,7 @@
 //! shares with the device belongs to the parent. If a child used a device of its parent, the call would hang or disturb
 //! the parent. So to a child, these devices are lost. It may open them again if the driver can be started again.
 
-use super::contract::{Backend, BufferId, Compiled, MemoryUse, ReadCallback, Step, Ticket};
+use super::contract::{Backend, BufferId, Compiled, MemoryUse, ProgramId, ReadCallback, Step, Ticket};
 use super::info::DeviceInfo;
 use crate::base::error::{Error, Result};
 use crate::shader::{Module, Target};
@@ -92,6 +92,16 @@ impl Backend for OfProcess {
 
     fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
         self.own()?.submit(steps, timed)
+    }
+
+    fn prepare(&self, steps: &[Step]) -> Result<Option<ProgramId>> {
+        self.own()?.prepare(steps)
+    }
+
+    fn discard(&self, program: ProgramId) {
+        if let Ok(backend) = self.own() {
+            backend.discard(program);
+        }
     }
 
     fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {

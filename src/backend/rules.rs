@@ -1,6 +1,6 @@
 //! Rules of the contract that a backend checks before it records a step.
 
-use crate::backend::contract::{BufferId, KernelId, Region};
+use crate::backend::contract::{BufferId, KernelId, ProgramId, Region};
 use crate::backend::slots::Slots;
 use crate::base::error::{Error, Result};
 
@@ -18,6 +18,11 @@ pub(crate) fn find_buffer<B>(buffers: &Slots<B>, id: BufferId) -> Result<&B> {
 pub(crate) fn find_kernel<K>(kernels: &[K], id: KernelId) -> Result<&K> {
     let kernel = usize::try_from(id.0).ok().and_then(|index| kernels.get(index));
     kernel.ok_or_else(|| invalid_step(format!("{id:?} does not exist")))
+}
+
+/// Looks up a program for a step.
+pub(crate) fn find_program<P>(programs: &Slots<P>, id: ProgramId) -> Result<&P> {
+    programs.get(id.0).ok_or_else(|| invalid_step(format!("{id:?} does not exist")))
 }
 
 /// Looks up the two buffers of a copy.

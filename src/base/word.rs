@@ -3,6 +3,7 @@
 use crate::base::dtype::{DType, Element};
 use crate::base::error::Result;
 use crate::base::number::Number;
+use half::{bf16, f16};
 
 /// A number handed to a kernel at its launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,6 +37,18 @@ impl Word {
     pub fn bits(self) -> u64 {
         let [low, high] = self.words.map(u64::from);
         low | high << 32
+    }
+
+    /// Returns its bits as an element in memory.
+    pub fn stored_bits(self) -> u64 {
+        let float = f32::from_bits(self.words[0]);
+        match self.dtype {
+            DType::F16 => f16::from_f32(float).to_bits().into(),
+            DType::BF16 => bf16::from_f32(float).to_bits().into(),
+            DType::Bool | DType::U8 | DType::I8 => self.bits() & 0xff,
+            DType::F32 | DType::U32 | DType::I32 => self.words[0].into(),
+            DType::F64 | DType::I64 => self.bits(),
+        }
     }
 
     /// Returns its words in a parameter block, the lowest bits first.

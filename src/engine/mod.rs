@@ -1,5 +1,6 @@
 //! What runs launches on a backend: memory, compiled kernels, and the order of commands.
 
+pub(crate) mod capture;
 pub(crate) mod catalogue;
 mod cgroup;
 #[cfg(feature = "disk-cache")]
@@ -14,6 +15,7 @@ pub(crate) mod launch;
 pub(crate) mod plan_cache;
 pub(crate) mod pool;
 pub(crate) mod profile;
+pub(crate) mod program;
 mod recording;
 pub(crate) mod runtime;
 pub(crate) mod stream;

@@ -6,7 +6,7 @@ use crate::base::error::{Error, Result};
 use crate::engine::cgroup::{self, Allowance};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 /// A buffer of the backend. It is freed when its last user is gone: a tensor, the pool, or a batch that has not
@@ -15,6 +15,8 @@ pub(crate) struct Allocation {
     backend: Arc<dyn Backend>,
     id: BufferId,
     bytes: u64,
+    /// How many [`Buffer`]s share it.
+    loans: AtomicU32,
     /// Counts the bytes that the backend's budget limits.
     held: Option<Arc<AtomicU64>>,
 }
@@ -32,7 +34,7 @@ impl Allocation {
         if let Some(held) = &held {
             held.fetch_add(bytes, Ordering::Relaxed);
         }
-        Ok(Arc::new(Allocation { backend: backend.clone(), id, bytes, held }))
+        Ok(Arc::new(Allocation { backend: backend.clone(), id, bytes, loans: AtomicU32::new(0), held }))
     }
 
     pub fn id(&self) -> BufferId {
@@ -87,6 +89,8 @@ pub struct MemoryStats {
 /// has kept longest.
 pub(crate) struct Pool {
     backend: Arc<dyn Backend>,
+    /// Whether it keeps every buffer until it is dropped.
+    keeps_all: bool,
     /// Bytes of all live allocations in the memory that the budget limits.
     held: Arc<AtomicU64>,
     state: Mutex<State>,
@@ -228,7 +232,23 @@ impl State {
 
 impl Pool {
     pub fn new(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Arc::new(Pool { backend, held: Arc::default(), state: Mutex::default() })
+        Arc::new(Pool { backend, keeps_all: false, held: Arc::default(), state: Mutex::default() })
+    }
+
+    /// Returns an empty pool for the same device. It keeps every buffer until it is dropped.
+    pub fn apart(&self) -> Arc<Self> {
+        let (backend, held) = (self.backend.clone(), self.held.clone());
+        Arc::new(Pool { backend, keeps_all: true, held, state: Mutex::default() })
+    }
+
+    /// Counts bytes of another pool as in use, until the answer is dropped.
+    pub fn count(self: &Arc<Self>, other: &Pool) -> Counted {
+        let MemoryStats { in_use, cached, .. } = other.state.lock().stats;
+        let bytes = in_use + cached;
+        let stats = &mut self.state.lock().stats;
+        stats.in_use += bytes;
+        stats.peak = stats.peak.max(stats.in_use);
+        Counted { bytes, pool: self.clone() }
     }
 
     /// Returns a kept buffer of at least `bytes` bytes, and of less than twice the size of their class. Its contents
@@ -326,6 +346,7 @@ impl Pool {
         state.stats.in_use += allocation.bytes;
         state.stats.peak = state.stats.peak.max(state.stats.in_use);
         state.peak.note(state.stats.in_use);
+        allocation.loans.store(1, Ordering::Relaxed);
         Buffer { allocation, pool: self.clone(), class, bytes }
     }
 
@@ -389,6 +410,18 @@ impl Pool {
     }
 }
 
+/// Bytes of another pool that count as in use.
+pub(crate) struct Counted {
+    bytes: u64,
+    pool: Arc<Pool>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.pool.state.lock().stats.in_use -= self.bytes;
+    }
+}
+
 /// A buffer on loan from the pool.
 pub(crate) struct Buffer {
     allocation: Arc<Allocation>,
@@ -406,6 +439,22 @@ impl Buffer {
         self.class.kind
     }
 
+    /// Returns a second loan of the same buffer. It goes back to the pool after both.
+    pub fn share(&self) -> Buffer {
+        self.allocation.loans.fetch_add(1, Ordering::Relaxed);
+        Buffer { allocation: self.allocation.clone(), pool: self.pool.clone(), ..*self }
+    }
+
+    /// Returns how many loans of the buffer there are.
+    pub fn loans(&self) -> u32 {
+        self.allocation.loans.load(Ordering::Acquire)
+    }
+
+    /// Whether the buffer is on loan from this pool.
+    pub fn is_of(&self, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
     /// The number of bytes that were asked for.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -414,6 +463,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if self.allocation.loans.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
         let mut state = self.pool.state.lock();
         state.stats.in_use -= self.allocation.bytes;
         state.stats.cached += self.allocation.bytes;
@@ -421,7 +473,7 @@ impl Drop for Buffer {
         state.returned += 1;
         let cached = Cached { allocation: self.allocation.clone(), number };
         state.cached.entry(self.class).or_default().push_back(cached);
-        let given_up = state.shrink();
+        let given_up = if self.pool.keeps_all { Vec::new() } else { state.shrink() };
         drop(state);
         drop(given_up);
     }

@@ -2,13 +2,18 @@
 
 use super::pool::Allocation;
 use super::profile::Label;
-use crate::backend::contract::{BufferId, Command, Step};
+use super::program::{Part, Program};
+use crate::backend::contract::{BufferId, Command, ProgramId, Step};
 use crate::shader::Access;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The buffers that commands use. The pins keep them alive.
-pub(crate) type Pins = Vec<Arc<Allocation>>;
+/// What commands use. The pins keep it alive.
+#[derive(Default)]
+pub(crate) struct Pins {
+    allocations: Vec<Arc<Allocation>>,
+    programs: Vec<Arc<Program>>,
+}
 
 /// The cost of a command, as far as it matters for the size of a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,7 +29,11 @@ pub(crate) struct Cost {
 #[derive(Default)]
 pub(crate) struct Recording {
     steps: Vec<Step>,
+    /// The commands, counting those of programs.
+    commands: usize,
     cost: Cost,
+    /// Whether the next command gets a barrier anyway.
+    follows_program: bool,
     /// The buffers that commands have used since the last barrier, and whether they have written them.
     used: FxHashMap<BufferId, bool>,
     pins: Pins,
@@ -43,21 +52,56 @@ impl Recording {
         let is_hazard = |(allocation, access): (&Arc<Allocation>, Access)| {
             self.used.get(&allocation.id()).is_some_and(|written| *written || access.writes())
         };
-        let barrier = uses.clone().any(is_hazard);
+        let barrier = self.follows_program || uses.clone().any(is_hazard);
         if barrier {
             self.used.clear();
+            self.follows_program = false;
         }
         for (allocation, access) in uses {
             *self.used.entry(allocation.id()).or_default() |= access.writes();
-            self.pins.push(Arc::clone(allocation));
+            self.pins.allocations.push(Arc::clone(allocation));
         }
         self.steps.push(Step { command, barrier });
+        self.commands += 1;
         self.add_cost(cost);
+    }
+
+    /// Appends the run of a part of a program that the backend has prepared.
+    pub fn push_run(&mut self, id: ProgramId, part: &Part, program: &Arc<Program>) {
+        self.steps.push(Step { command: Command::Run(id), barrier: true });
+        self.note_program(part, program);
+    }
+
+    /// Appends the commands of a part of a program one by one.
+    pub fn push_steps(&mut self, part: &Part, program: &Arc<Program>) {
+        let first = self.steps.len();
+        self.steps.extend_from_slice(part.recording.steps());
+        if let Some(step) = self.steps.get_mut(first) {
+            step.barrier = true;
+        }
+        self.note_program(part, program);
+    }
+
+    fn note_program(&mut self, part: &Part, program: &Arc<Program>) {
+        self.commands += part.recording.commands;
+        self.pins.programs.push(Arc::clone(program));
+        self.follows_program = true;
+        self.add_cost(part.recording.cost);
     }
 
     /// Names the newest command, for a profile.
     pub fn label(&mut self, label: Label) {
         self.labels.push(label);
+    }
+
+    /// Returns the names of the commands, if they have some.
+    pub fn labels(&self) -> &[Label] {
+        &self.labels
+    }
+
+    /// Returns the number of commands, counting those of programs.
+    pub fn commands(&self) -> usize {
+        self.commands
     }
 
     /// Adds a cost that belongs to no command.
@@ -83,7 +127,7 @@ impl Recording {
     /// Returns the pins and the names of the commands.
     pub fn clear(&mut self) -> (Pins, Vec<Label>) {
         self.steps.clear();
-        self.cost = Cost::default();
+        (self.commands, self.cost, self.follows_program) = Default::default();
         self.used.clear();
         (std::mem::take(&mut self.pins), std::mem::take(&mut self.labels))
     }

@@ -7,6 +7,7 @@ use crate::base::clock;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::precision::Precision;
+use crate::engine::capture::{self, Capture, CaptureId};
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::explain::{ExplainedKernel, Explanation};
 use crate::engine::kernel_cache::{CompiledKernel, KernelCache};
@@ -14,6 +15,7 @@ use crate::engine::launch::PackedLaunch;
 use crate::engine::plan_cache::{Plan, PlanCache};
 use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
+use crate::engine::program::Program;
 use crate::engine::recording::Cost;
 use crate::engine::stream::Stream;
 use crate::engine::submitter::MAX_IN_FLIGHT;
@@ -25,7 +27,8 @@ use crate::tuning::{self, Entry, Tuning};
 use futures_channel::oneshot;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Instant;
 
@@ -83,6 +86,8 @@ pub(crate) struct Runtime {
     precision: Mutex<Precision>,
     /// Whether operations are fused.
     fuses: AtomicBool,
+    /// The number of captures in progress, in any thread.
+    captures: AtomicU32,
     /// The explanation in progress, and whether there is one.
     explanation: Mutex<Option<Explanation>>,
     explains: AtomicBool,
@@ -110,6 +115,7 @@ impl Runtime {
             verdicts: Mutex::default(),
             precision: Mutex::default(),
             fuses: AtomicBool::new(true),
+            captures: AtomicU32::new(0),
             explanation: Mutex::default(),
             explains: AtomicBool::new(false),
             tuning: &tuning_of(backend.info()).tuning,
@@ -154,16 +160,102 @@ impl Runtime {
         *self.random.lock() = RandomState { seed, drawn: 0 };
     }
 
-    /// Returns the key of the next random tensor: the seed's two words and the tensor's number.
-    pub fn next_random(&self) -> [u32; 3] {
+    /// Returns the key of the next random tensors, as many as will be drawn with it: the seed's two words and the first
+    /// tensor's number.
+    pub fn next_random(&self, draws: u32) -> [u32; 3] {
         let mut random = self.random.lock();
         let drawn = random.drawn;
-        random.drawn = drawn.wrapping_add(1);
+        random.drawn = drawn.wrapping_add(draws);
         [random.seed as u32, (random.seed >> 32) as u32, drawn]
+    }
+
+    /// Returns the capture of this thread, if there is one.
+    #[inline]
+    pub fn capturing(&self) -> Option<Rc<Capture>> {
+        if self.captures.load(Ordering::Relaxed) == 0 { None } else { capture::current(self) }
+    }
+
+    /// Returns what tells the capture of this thread from others.
+    #[inline]
+    pub fn capture_id(&self) -> Option<CaptureId> {
+        if self.captures.load(Ordering::Relaxed) == 0 { None } else { capture::current(self).map(|this| this.id()) }
+    }
+
+    /// Captures what `work` launches in this thread. Returns the program of it, and how many tensors of random numbers
+    /// it draws. The [generator](Capture::generator) has at least three words.
+    pub fn capture<T>(
+        &self,
+        generator_bytes: u64,
+        work: impl FnOnce(&Capture) -> Result<T>,
+    ) -> Result<(T, Program, u32)> {
+        /// Counts the capture, also if `work` panics.
+        struct Guard<'a>(&'a AtomicU32);
+        impl Drop for Guard<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        if self.capturing().is_some() {
+            let message = "the device is being captured by this thread already; captures do not nest".into();
+            return Err(Error::InvalidArgument { op: "capture", message });
+        }
+        let pool = self.pool.apart();
+        let generator = Arc::new(self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?);
+        let capture = Rc::new(Capture::new(pool, generator));
+        self.captures.fetch_add(1, Ordering::Relaxed);
+        let guard = Guard(&self.captures);
+        let result = capture.run(self, || work(&capture))?;
+        drop(guard);
+        let mut captured = capture.take();
+        let (inputs, draws) = (captured.take_inputs(), captured.draws);
+        let (pool, backend) = (capture.pool().clone(), self.backend.clone());
+        let program = Program::new(captured.recordings, inputs, pool, &self.pool, backend)?;
+        Ok((result, program, draws))
+    }
+
+    /// Returns a buffer for an argument of the program that is being captured. No command before has used it.
+    pub fn allocate_argument(&self, capture: &Capture, bytes: u64) -> Result<Buffer> {
+        self.allocate_new(capture.pool(), bytes, MemoryKind::Device)
+    }
+
+    /// Runs `work` at once, inside a capture. It may use the buffers of the program.
+    pub fn run_meanwhile<T>(&self, capture: &Capture, work: impl FnOnce() -> T) -> T {
+        capture::with_pool(self, capture.pool(), work)
+    }
+
+    /// Runs `work` outside of the capture of this thread, if there is one.
+    pub fn suspend_capture<T>(&self, work: impl FnOnce() -> T) -> T {
+        if self.capture_id().is_some() { capture::suspended(work) } else { work() }
+    }
+
+    /// Runs `work`, which may use the buffers of a program.
+    pub fn with_buffers_of<T>(&self, program: &Program, work: impl FnOnce() -> T) -> T {
+        capture::with_pool(self, program.pool(), work)
+    }
+
+    /// Records a run of a program.
+    pub fn run_program(&self, program: &Arc<Program>) -> Result<()> {
+        self.stream.run(program)
+    }
+
+    /// Whether the holder of one loan of a buffer may change it: nobody else has it.
+    pub fn may_change(&self, buffer: &Buffer) -> bool {
+        match self.capturing() {
+            None => buffer.loans() == 1,
+            // What is from outside is the same for each run. The step has a loan of each state.
+            Some(capture) if capture.is_state(buffer) => buffer.loans() == 2,
+            Some(capture) => buffer.is_of(capture.pool()) && buffer.loans() == 1,
+        }
+    }
+
+    /// Fails inside a capture. `what` the operation does, and why a capture cannot do it, is for the message.
+    pub fn refuse_capture(&self, op: &'static str, what: &str) -> Result<()> {
+        if self.capture_id().is_some() { Err(capture::refusal(op, what)) } else { Ok(()) }
     }
 
     /// Runs `work`, and times the commands that are recorded meanwhile.
     pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Profile)> {
+        self.refuse_capture("profile", "it waits for the device")?;
         if !self.info().features.timestamps {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: self.info().to_string() });
         }
@@ -241,14 +333,20 @@ impl Runtime {
     }
 
     pub fn synchronize(&self) -> Result<()> {
+        self.refuse_capture("synchronize", "it waits for the device")?;
         self.stream.wait()
     }
 
     /// Returns cached memory to the driver.
     pub fn trim(&self) -> Result<u64> {
+        self.refuse_capture("trim", "it waits for the device")?;
+        self.free_cached()
+    }
+
+    fn free_cached(&self) -> Result<u64> {
         let bytes = self.pool.trim();
         // Batches in flight may hold some of it until they are done.
-        self.synchronize()?;
+        self.stream.wait()?;
         Ok(bytes)
     }
 
@@ -256,7 +354,7 @@ impl Runtime {
     fn retrying<T>(&self, allocate: impl Fn() -> Result<T>) -> Result<T> {
         match allocate() {
             Err(Error::OutOfMemory { .. }) => {
-                self.trim()?;
+                self.free_cached()?;
                 allocate()
             }
             result => result,
@@ -265,18 +363,25 @@ impl Runtime {
 
     /// Returns a buffer with undefined contents.
     pub fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        self.pool.reuse(bytes, kind).map_or_else(|| self.allocate_new(bytes, kind), Ok)
+        match self.capturing() {
+            None => self.allocate_from(&self.pool, bytes, kind),
+            Some(capture) => self.allocate_from(capture.pool(), bytes, kind),
+        }
+    }
+
+    fn allocate_from(&self, pool: &Arc<Pool>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        pool.reuse(bytes, kind).map_or_else(|| self.allocate_new(pool, bytes, kind), Ok)
     }
 
     /// Returns a buffer if the pool has none to reuse. If too much memory is held, waits for the oldest batches first.
-    fn allocate_new(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+    fn allocate_new(&self, pool: &Arc<Pool>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         // Other threads may submit meanwhile. This waits for no more batches than can be in flight now.
         for _ in 0..=MAX_IN_FLIGHT + 1 {
             if !self.pool.make_room(bytes, kind) || !self.stream.wait_for_oldest()? {
                 break;
             }
         }
-        self.retrying(|| self.pool.allocate(bytes, kind))
+        self.retrying(|| pool.allocate(bytes, kind))
     }
 
     fn allocate_staging(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
@@ -292,7 +397,7 @@ impl Runtime {
     pub fn verdict(&self, config: &KernelConfig, test: impl FnOnce() -> bool) -> bool {
         let known = self.verdicts.lock().get(config).cloned();
         let verdict = known.unwrap_or_else(|| self.verdicts.lock().entry(config.clone()).or_default().clone());
-        *verdict.get_or_init(test)
+        *verdict.get_or_init(|| self.suspend_capture(test))
     }
 
     /// Returns a buffer of [`COUNTERS`] zeros, in which workgroups count each other. Kernels leave zeros there.
@@ -400,7 +505,7 @@ impl Runtime {
         products: u64,
         name: impl Fn() -> String,
     ) -> Result<()> {
-        let uses = buffers.iter().zip(kernel.bindings.iter()).map(|(buffer, &access)| (buffer.allocation(), access));
+        self.check_owners(buffers)?;
         let command = Command::Dispatch {
             kernel: kernel.id,
             buffers: buffers.iter().map(|buffer| buffer.allocation().id()).collect(),
@@ -418,27 +523,48 @@ impl Runtime {
         let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
         let label = || Label { name: name(), bytes };
         let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, products) };
-        self.stream.record(command, uses, cost, label)
+        self.record(command, buffers.iter().copied().zip(kernel.bindings.iter().copied()), cost, label)
     }
 
-    /// Returns a buffer with these bytes.
+    /// Fails if a buffer belongs to a program, and this thread does not work for it.
+    pub fn check_owners(&self, buffers: &[&Buffer]) -> Result<()> {
+        let is_ours = |buffer: &Buffer| buffer.is_of(&self.pool) || capture::may_use(self, buffer);
+        if buffers.iter().all(|buffer| is_ours(buffer)) { Ok(()) } else { capture::stray() }
+    }
+
+    /// Records a command, or captures it.
+    fn record<'a>(
+        &self,
+        command: Command,
+        uses: impl Iterator<Item = (&'a Buffer, Access)> + Clone,
+        cost: Cost,
+        label: impl FnOnce() -> Label,
+    ) -> Result<()> {
+        if let Some(capture) = self.capturing() {
+            capture.record(command, uses, cost, label());
+            return Ok(());
+        }
+        self.stream.record(command, uses.map(|(buffer, access)| (buffer.allocation(), access)), cost, label)
+    }
+
+    /// Returns a buffer with these bytes. It does so at once, also inside a capture: to its step, they are constants.
     pub fn upload(&self, bytes: &[u8], kind: MemoryKind) -> Result<Buffer> {
         let length = bytes.len() as u64;
         // If host and device share their memory, a copy would only move the bytes from one place to another.
         let kind = if self.info().unified_memory && kind == MemoryKind::Device { MemoryKind::Shared } else { kind };
         if self.host_writes(kind) {
             let kept = self.pool.reuse_idle(length, kind);
-            let buffer = kept.map_or_else(|| self.allocate_new(length, kind), Ok)?;
+            let buffer = kept.map_or_else(|| self.allocate_new(&self.pool, length, kind), Ok)?;
             self.backend.write(buffer.allocation().id(), bytes)?;
             self.stream.note_upload(length);
             return Ok(buffer);
         }
-        let buffer = self.allocate(length, kind)?;
+        let buffer = self.allocate_from(&self.pool, length, kind)?;
         if !bytes.is_empty() {
             let staging = self.allocate_staging(length, MemoryUse::Upload)?;
             self.backend.write(staging.id(), bytes)?;
             let region = Region::linear(length.next_multiple_of(4));
-            self.copy("upload", &staging, buffer.allocation(), region, length)?;
+            self.copy_now("upload", &staging, buffer.allocation(), region, length)?;
         }
         Ok(buffer)
     }
@@ -454,7 +580,8 @@ impl Runtime {
         self.host_writes(kind) && (kind == MemoryKind::Host || self.info().unified_memory)
     }
 
-    fn copy(
+    /// Records a copy, also inside a capture.
+    fn copy_now(
         &self,
         name: &str,
         src: &Arc<Allocation>,
@@ -464,14 +591,21 @@ impl Runtime {
     ) -> Result<()> {
         let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region };
         let label = || Label { name: name.into(), bytes: region.bytes() };
-        let nanoseconds = self.tuning.batch.nanoseconds(2 * region.bytes(), 0);
-        let cost = Cost { upload_bytes, nanoseconds };
+        let cost = Cost { upload_bytes, ..self.cost_of_copy(region) };
         self.stream.record(command, [(src, Access::Read), (dst, Access::Write)], cost, label)
+    }
+
+    fn cost_of_copy(&self, region: Region) -> Cost {
+        Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(2 * region.bytes(), 0) }
     }
 
     /// Copies a box of bytes from one buffer to another.
     pub fn copy_region(&self, src: &Buffer, dst: &Buffer, region: Region) -> Result<()> {
-        self.copy("copy", src.allocation(), dst.allocation(), region, 0)
+        self.check_owners(&[src, dst])?;
+        let command = Command::CopyRegion { src: src.allocation().id(), dst: dst.allocation().id(), region };
+        let label = || Label { name: "copy".into(), bytes: region.bytes() };
+        let uses = [(src, Access::Read), (dst, Access::Write)].into_iter();
+        self.record(command, uses, self.cost_of_copy(region), label)
     }
 
     /// Submits a read. `done` gets the bytes when they have arrived. Returns the batch to wait for.
@@ -481,6 +615,8 @@ impl Runtime {
         source: &Source,
         done: impl FnOnce(Result<&[u8]>) + Send + 'static,
     ) -> Result<Ticket> {
+        self.refuse_capture("read", "it reads elements")?;
+        self.check_owners(&[buffer])?;
         if self.host_reads(buffer.kind()) && source.is_start() {
             let ticket = self.stream.flush()?;
             // The buffer is held until then, so that nobody writes to it.
@@ -493,7 +629,7 @@ impl Runtime {
             return Ok(ticket);
         }
         let staging = self.allocate_staging(source.region.bytes(), MemoryUse::Readback)?;
-        self.copy("read", buffer.allocation(), &staging, source.region, 0)?;
+        self.copy_now("read", buffer.allocation(), &staging, source.region, 0)?;
         let ticket = self.stream.flush()?;
         let id = staging.id();
         let callback = Box::new(move |result: Result<&[u8]>| {

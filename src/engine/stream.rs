@@ -2,6 +2,7 @@
 
 use super::pool::Allocation;
 use super::profile::{Label, TimedCommand};
+use super::program::Program;
 use super::recording::{Cost, Recording};
 use super::submitter::Submitter;
 use crate::backend::contract::{Backend, Command, Ticket};
@@ -77,6 +78,31 @@ impl Stream {
             self.submit(&mut state)?;
             drop(state);
             self.keep_pace()?;
+        }
+        Ok(())
+    }
+
+    /// Appends a run of a program. Other threads' commands may come between its parts.
+    pub fn run(&self, program: &Arc<Program>) -> Result<()> {
+        for part in &program.parts {
+            let mut state = self.state.lock();
+            state.launches += part.launches();
+            let State { recording, submitter, timing, .. } = &mut *state;
+            match part.id {
+                // Each command is timed apart.
+                Some(id) if timing.is_none() => recording.push_run(id, part, program),
+                _ => {
+                    recording.push_steps(part, program);
+                    if timing.is_some() {
+                        part.recording.labels().iter().for_each(|label| recording.label(label.clone()));
+                    }
+                }
+            }
+            if submitter.is_batch(recording) {
+                self.submit(&mut state)?;
+                drop(state);
+                self.keep_pace()?;
+            }
         }
         Ok(())
     }
@@ -241,7 +267,7 @@ impl Drop for Stream {
 pub(crate) mod tests {
     use super::super::submitter::{BATCH_COMMANDS, BATCH_NANOSECONDS, BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
     use super::*;
-    use crate::backend::contract::{BufferId, Compiled, KernelId, MemoryUse, ReadCallback, Region, Step};
+    use crate::backend::contract::{BufferId, Compiled, KernelId, MemoryUse, ProgramId, ReadCallback, Region, Step};
     use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
     use crate::base::backend_kind::BackendKind;
     use crate::shader::{Module, Target};
@@ -333,6 +359,12 @@ pub(crate) mod tests {
             self.most_in_flight.fetch_max(submitted - self.completed.load(Ordering::Relaxed), Ordering::Relaxed);
             Ok(Ticket(submitted))
         }
+
+        fn prepare(&self, steps: &[Step]) -> Result<Option<ProgramId>> {
+            Ok(Some(ProgramId(steps.len() as u64)))
+        }
+
+        fn discard(&self, _: ProgramId) {}
 
         fn completed(&self) -> Result<Ticket> {
             Ok(Ticket(self.completed.load(Ordering::Relaxed)))

@@ -39,7 +39,7 @@ impl Submitter {
     /// Whether a recording is large enough for a batch.
     pub fn is_batch(&self, recording: &Recording) -> bool {
         let doublings = self.since_idle.min((BATCH_COMMANDS / FIRST_BATCH_COMMANDS).ilog2());
-        recording.steps().len() >= FIRST_BATCH_COMMANDS << doublings
+        recording.commands() >= FIRST_BATCH_COMMANDS << doublings
             || recording.cost().upload_bytes >= BATCH_UPLOAD_BYTES
             || recording.cost().nanoseconds >= BATCH_NANOSECONDS
     }

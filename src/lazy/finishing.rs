@@ -99,7 +99,7 @@ impl EpiloguePlan {
         let above = |node| graph.node(node).storage.as_ref();
         self.repeated.iter().filter_map(|&node| above(node)).for_each(|repeated| repeated.note_computed());
         let mut pending = storage.pending.lock();
-        let Some(Pending::Product(producer)) = &*pending else { return Ok(None) };
+        let Some(Pending::Product { producer, .. }) = &*pending else { return Ok(None) };
         let is_whole = self.product.offset(graph) == 0 && storage.placement.elements() == placement.elements();
         if !is_whole || producer.accumulator() != self.accumulator {
             return Ok(None);

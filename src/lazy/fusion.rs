@@ -4,6 +4,7 @@ use super::cost;
 use super::expression::{Expression, Placed, Source};
 use super::graph::{Graph, Stores};
 use super::placement::Placement;
+use super::run::compute_others;
 use super::storage::Storage;
 use super::view::View;
 use crate::base::dtype::DType;
@@ -219,6 +220,7 @@ impl Fused {
     /// The same for an operand of another kernel, which may be able to store one thing beside its result.
     pub fn as_operand(source: &Placed, keeps: bool) -> Result<Fused> {
         let Placed { expression, placement } = source;
+        compute_others(expression, &placement.device)?;
         loop {
             if let Some(fused) = Fused::keeping(keeps.into(), &Graph::new(expression, placement), &placement.device)? {
                 return Ok(fused);

@@ -164,7 +164,7 @@ impl Graph {
         if storage.computed().is_none() {
             // Locks are taken from results down to what they depend on.
             match &*storage.pending.lock() {
-                Some(Pending::Expression { expression: pending, computed, operations }) => {
+                Some(Pending::Expression { expression: pending, computed, operations, .. }) => {
                     state = State::Expression { repeated: *computed, operations: *operations };
                     let code = 1 | u64::from(*computed) << 1 | u64::from(*operations) << 8;
                     operands = self.visit_operands(pending, &storage.placement, code, held);
@@ -173,7 +173,7 @@ impl Graph {
                         expression = Some(Placed { expression: pending.clone(), placement });
                     }
                 }
-                Some(Pending::Product(_)) => state = State::Product,
+                Some(Pending::Product { .. }) => state = State::Product,
                 None => {}
             }
         }

@@ -7,7 +7,7 @@ use super::fusion::Fused;
 use super::graph::Graph;
 use super::placement::Placement;
 use super::planning::{FusedPlan, is_strided};
-use super::storage::Pending;
+use super::storage::{Pending, Storage};
 use super::transposition::Transposition;
 use crate::base::error::{Error, Result};
 use crate::base::shape::checked_elements;
@@ -21,6 +21,7 @@ use std::sync::Arc;
 /// later are stored too.
 pub(super) fn compute(expression: &Expression, placement: &Arc<Placement>) -> Result<Buffer> {
     let device = &placement.device;
+    compute_others(expression, device)?;
     let mut graph = Graph::without_expressions(expression, placement);
     if let Some(result) = run_planned(&mut graph, placement)? {
         return Ok(result);
@@ -54,6 +55,30 @@ pub(super) fn compute(expression: &Expression, placement: &Arc<Placement>) -> Re
     }
 }
 
+/// Inside a capture, computes what an expression depends on and was recorded elsewhere. It is not part of the step, so
+/// no kernel of the step may store it.
+pub(super) fn compute_others(expression: &Expression, device: &Device) -> Result<()> {
+    let Some(capture) = device.runtime().capture_id() else { return Ok(()) };
+    let mut below: Vec<Arc<Storage>> = expression.storages().cloned().collect();
+    let mut seen: Vec<*const Storage> = Vec::new();
+    while let Some(storage) = below.pop() {
+        if seen.contains(&Arc::as_ptr(&storage)) {
+            continue;
+        }
+        seen.push(Arc::as_ptr(&storage));
+        let pending = storage.pending.lock();
+        match &*pending {
+            Some(other) if other.capture() != Some(capture) => {
+                drop(pending);
+                storage.buffer()?;
+            }
+            Some(Pending::Expression { expression, .. }) => below.extend(expression.storages().cloned()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Launches a kernel that was planned before. Returns `None` if there is none, or it does not suit the product.
 fn run_planned(graph: &mut Graph, placement: &Placement) -> Result<Option<Buffer>> {
     let plans = placement.device.runtime().plans();
@@ -71,7 +96,7 @@ fn run_planned(graph: &mut Graph, placement: &Placement) -> Result<Option<Buffer
 /// this returns `None`.
 fn finish_product(fused: &Fused, product: usize, graph: &Graph) -> Result<Option<Buffer>> {
     let accumulator = match &*fused.inputs[product].storage.pending.lock() {
-        Some(Pending::Product(producer)) => producer.accumulator(),
+        Some(Pending::Product { producer, .. }) => producer.accumulator(),
         _ => return Ok(None),
     };
     let plan = EpiloguePlan::new(fused, product, accumulator, graph);

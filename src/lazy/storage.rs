@@ -8,6 +8,7 @@ use crate::backend::info::MemoryKind;
 use crate::base::error::Result;
 use crate::base::shape::Shape;
 use crate::device::Device;
+use crate::engine::capture::CaptureId;
 use crate::engine::pool::Buffer;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
@@ -30,9 +31,19 @@ pub(super) enum Pending {
         computed: bool,
         /// The operations of the expression, with all that was pending below it when it was recorded.
         operations: u8,
+        /// The capture that it was recorded in.
+        capture: Option<CaptureId>,
     },
     /// The first expression over its elements that is computed becomes the epilogue of its kernel.
-    Product(Box<dyn Producer>),
+    Product { producer: Box<dyn Producer>, capture: Option<CaptureId> },
+}
+
+impl Pending {
+    /// Returns the capture that it was recorded in.
+    pub fn capture(&self) -> Option<CaptureId> {
+        let (Pending::Expression { capture, .. } | Pending::Product { capture, .. }) = self;
+        *capture
+    }
 }
 
 impl Storage {
@@ -49,11 +60,13 @@ impl Storage {
     /// `operations` counts those of the expression, with all that is pending below it.
     #[inline(always)]
     pub(super) fn of_expression(expression: Expression, operations: u8, placement: Arc<Placement>) -> Storage {
-        Storage::new(None, Some(Pending::Expression { expression, computed: false, operations }), placement)
+        let capture = placement.device.runtime().capture_id();
+        Storage::new(None, Some(Pending::Expression { expression, computed: false, operations, capture }), placement)
     }
 
     pub fn of_product(producer: impl Producer + 'static, shape: Shape, device: &Device) -> Storage {
-        Storage::new(None, Some(Pending::Product(Box::new(producer))), Placement::contiguous(shape, device))
+        let (producer, capture) = (Box::new(producer), device.runtime().capture_id());
+        Storage::new(None, Some(Pending::Product { producer, capture }), Placement::contiguous(shape, device))
     }
 
     pub fn memory_kind(&self) -> MemoryKind {
@@ -73,13 +86,23 @@ impl Storage {
                 return Ok(buffer);
             }
             let mut pending = self.pending.lock();
-            if let Some(Pending::Expression { expression, .. }) = &*pending {
-                let buffer = compute(expression, &self.placement)?;
-                self.store(&mut pending, buffer);
+            let runtime = self.placement.device.runtime();
+            if pending.as_ref().and_then(Pending::capture) == runtime.capture_id() {
+                self.compute(&mut pending)?;
             } else {
-                self.run_product(&mut pending)?;
+                // It was not recorded in the capture of this thread, so it is not part of the step.
+                runtime.suspend_capture(|| self.compute(&mut pending))?;
             }
         }
+    }
+
+    fn compute(&self, pending: &mut Option<Pending>) -> Result<()> {
+        if let Some(Pending::Expression { expression, .. }) = pending {
+            let buffer = compute(expression, &self.placement)?;
+            self.store(pending, buffer);
+            return Ok(());
+        }
+        self.run_product(pending)
     }
 
     /// Notes that the elements have been computed. `pending` is what the storage's lock guards.
@@ -106,7 +129,7 @@ impl Storage {
 
     /// Runs a product that has not run yet. What its kernel does not do becomes an expression.
     pub(super) fn run_product(&self, pending: &mut Option<Pending>) -> Result<()> {
-        if let Some(Pending::Product(producer)) = pending {
+        if let Some(Pending::Product { producer, .. }) = pending {
             let produced = producer.produce(None)?;
             self.take(pending, produced)?;
         }
@@ -137,7 +160,8 @@ impl Storage {
         }
         let Placed { expression, .. } = Placed::of(&product)?;
         let operations = expression.operations();
-        *pending = Some(Pending::Expression { expression, computed: false, operations });
+        let capture = self.placement.device.runtime().capture_id();
+        *pending = Some(Pending::Expression { expression, computed: false, operations, capture });
         Ok(())
     }
 }

@@ -86,8 +86,9 @@ impl View {
 
     /// Whether nobody else can see the elements, and no two of them overlap. Computes them if that has not been done.
     pub fn holds_elements_alone(&self) -> Result<bool> {
-        let handles = [Arc::strong_count(self.buffer()?), Arc::strong_count(&self.storage)];
-        Ok(!self.layout().may_overlap() && handles == [1, 1])
+        let buffer = self.buffer()?;
+        let handles = [Arc::strong_count(buffer), Arc::strong_count(&self.storage)];
+        Ok(!self.layout().may_overlap() && handles == [1, 1] && self.device().runtime().may_change(buffer))
     }
 
     /// Whether the elements belong to an expression that has not been computed.
@@ -113,7 +114,7 @@ impl View {
 
     /// Whether the elements belong to a product that has not run.
     pub(super) fn waits(&self) -> bool {
-        self.storage.computed().is_none() && matches!(&*self.storage.pending.lock(), Some(Pending::Product(_)))
+        self.storage.computed().is_none() && matches!(&*self.storage.pending.lock(), Some(Pending::Product { .. }))
     }
 
     /// Whether this is all of a product that has not run yet, in its order.

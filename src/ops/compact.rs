@@ -2,9 +2,7 @@
 //! takes one readback.
 
 use crate::base::dtype::DType;
-#[cfg(doc)]
-use crate::base::error::Error;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::base::shape::checked_elements;
 use crate::engine::launch::Launch;
@@ -34,7 +32,7 @@ impl Tensor {
     pub fn nonzero(&self) -> Result<Tensor> {
         const OP: &str = "nonzero";
         let counts = Counts::of(self, OP)?;
-        counts.places(counts.all()?, OP)?.coordinates(self.shape())
+        counts.places(counts.all().map_err(Error::named(OP))?, OP)?.coordinates(self.shape())
     }
 
     /// Returns the result of [`nonzero`](Self::nonzero) without blocking.
@@ -44,7 +42,7 @@ impl Tensor {
     pub async fn nonzero_async(&self) -> Result<Tensor> {
         const OP: &str = "nonzero_async";
         let counts = Counts::of(self, OP)?;
-        counts.places(counts.all_async().await?, OP)?.coordinates(self.shape())
+        counts.places(counts.all_async().await.map_err(Error::named(OP))?, OP)?.coordinates(self.shape())
     }
 
     /// Returns the elements whose `mask` is nonzero, as a vector in row-major order. Both are broadcast.
@@ -66,7 +64,7 @@ impl Tensor {
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         const OP: &str = "masked_select";
         let (x, counts) = self.masked(mask, OP)?;
-        x.index_select(&counts.places(counts.all()?, OP)?, 0)
+        x.index_select(&counts.places(counts.all().map_err(Error::named(OP))?, OP)?, 0)
     }
 
     /// Returns the result of [`masked_select`](Self::masked_select) without blocking.
@@ -76,7 +74,7 @@ impl Tensor {
     pub async fn masked_select_async(&self, mask: &Tensor) -> Result<Tensor> {
         const OP: &str = "masked_select_async";
         let (x, counts) = self.masked(mask, OP)?;
-        x.index_select(&counts.places(counts.all_async().await?, OP)?, 0)
+        x.index_select(&counts.places(counts.all_async().await.map_err(Error::named(OP))?, OP)?, 0)
     }
 
     /// Returns the broadcast elements as a vector, and the running counts of the broadcast mask.

@@ -8,12 +8,15 @@ use crate::base::shape::checked_elements;
 use crate::base::word::Word;
 use crate::device::Device;
 use crate::engine::launch::Launch;
+use crate::engine::pool::Buffer;
 use crate::kernels::expr::Domain;
-use crate::kernels::random::{self, Distribution, GeneratorParameters, Random, RangeParameters, WORKGROUP};
+use crate::kernels::random::{self, Distribution, Generator, GeneratorParameters, Random, RangeParameters, WORKGROUP};
 use crate::kernels::sample::{self, Sample};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
+use smallvec::SmallVec;
+use std::sync::Arc;
 
 impl Tensor {
     /// Returns random numbers, evenly distributed from `low` up to but not including `high`.
@@ -324,15 +327,18 @@ impl Tensor {
         if draws > 0 {
             let logits = self.contiguous()?;
             let team = choose_team(self.device(), draws, length);
+            let draw = Draw::next(self.device());
             let parameters = sample::Parameters {
                 draws,
                 per_row: samples,
                 length,
                 offset: logits.layout().offset,
-                generator: next_random(self.device()),
+                generator: draw.parameters,
             };
-            let (buffers, groups) = ([logits.buffer()?, &output], team.groups(draws));
-            self.device().runtime().run(Launch { kernel: Sample { team }, buffers: &buffers, parameters, groups })?;
+            let (kernel, groups) = (Sample { team, generator: draw.generator }, team.groups(draws));
+            let inputs = [&**logits.buffer()?, &output];
+            let buffers: SmallVec<[&Buffer; 3]> = inputs.into_iter().chain(draw.stored.as_deref()).collect();
+            self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, DType::U32, self.device()))
     }
@@ -382,17 +388,39 @@ fn draw(
     let elements = checked_elements(&shape, op)?;
     let buffer = allocate(&shape, dtype, device, op)?;
     if elements > 0 {
-        let parameters = random::Parameters { count: elements, generator: next_random(device), range };
+        let draw = Draw::next(device);
+        let parameters = random::Parameters { count: elements, generator: draw.parameters, range };
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
-        device.runtime().run(Launch { kernel: Random { distribution }, buffers: &[&buffer], parameters, groups })?;
+        let kernel = Random { distribution, generator: draw.generator };
+        let buffers: SmallVec<[&Buffer; 2]> = [&buffer].into_iter().chain(draw.stored.as_deref()).collect();
+        device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
     }
     Ok(Tensor::from_buffer(buffer, shape, dtype, device))
 }
 
-/// Returns what the random bits of the next tensor depend on.
-fn next_random(device: &Device) -> GeneratorParameters {
-    let [key_low, key_high, sequence] = device.runtime().next_random();
-    GeneratorParameters { key_low, key_high, sequence }
+/// What the random bits of a tensor depend on.
+struct Draw {
+    generator: Generator,
+    parameters: GeneratorParameters,
+    /// The buffer of a stored generator.
+    stored: Option<Arc<Buffer>>,
+}
+
+impl Draw {
+    /// Returns what the next tensor of a device depends on. What is captured draws other numbers in each run.
+    fn next(device: &Device) -> Draw {
+        match device.runtime().capturing() {
+            None => {
+                let [key_low, key_high, sequence] = device.runtime().next_random(1);
+                let parameters = GeneratorParameters { key_low, key_high, sequence };
+                Draw { generator: Generator::Given, parameters, stored: None }
+            }
+            Some(capture) => {
+                let parameters = GeneratorParameters { key_low: 0, key_high: 0, sequence: capture.next_draw() };
+                Draw { generator: Generator::Stored, parameters, stored: Some(capture.generator().clone()) }
+            }
+        }
+    }
 }
 
 /// Returns the largest number of a float dtype that is smaller than `number`.

@@ -41,7 +41,12 @@ impl Tensor {
     pub async fn to_vec_async<T: Element>(&self) -> Result<Vec<T>> {
         self.check_element::<T>("to_vec_async")?;
         let Some((buffer, source)) = self.view.readable()? else { return Ok(Vec::new()) };
-        self.view.device().runtime().read_async(&buffer, &source, T::from_bytes).await
+        self.view
+            .device()
+            .runtime()
+            .read_async(&buffer, &source, T::from_bytes)
+            .await
+            .map_err(Error::named("to_vec_async"))
     }
 
     /// Returns the elements of a vector. Blocks until they are computed.
@@ -150,7 +155,8 @@ impl Tensor {
         if self.view.device() == device {
             return Ok(self.clone());
         }
-        Tensor::from_raw_buffer(&self.to_bytes()?, self.view.dtype, self.shape(), device)
+        let bytes = self.to_bytes().map_err(Error::named("to_device"))?;
+        Tensor::from_raw_buffer(&bytes, self.view.dtype, self.shape(), device)
     }
 
     /// The bytes of the elements in row-major order. Blocks until they are computed.

@@ -21,6 +21,7 @@ macro_rules! on_each_device {
     };
 }
 
+mod capture;
 mod fusion;
 
 on_each_device! {

@@ -1,7 +1,7 @@
 //! Recording: command lists, and the commands appended to them.
 
 use super::device::Device;
-use super::event::{Event, Events};
+use super::event::{Event, Events, StepEvents};
 use super::ffi::*;
 use super::kernel::LevelZeroKernel;
 use super::plan::{Action, Plan};
@@ -55,12 +55,17 @@ impl List {
         Recorder { list: self.handle, in_order: false, device: &self.device, appended: false }
     }
 
+    /// Ends the recording.
+    pub fn close(&mut self) -> Result<()> {
+        // SAFETY: the list is alive and not being executed.
+        let code = unsafe { (self.device.api.command_list_close)(self.handle) };
+        self.device.check("zeCommandListClose", code)
+    }
+
     /// Hands what was recorded to a queue of its group.
     pub fn execute(&mut self, queue: CommandQueueHandle) -> Result<()> {
         let api = self.device.api;
-        // SAFETY: here and below, the list is alive and not being executed, and its owner has the queue locked.
-        self.device.check("zeCommandListClose", unsafe { (api.command_list_close)(self.handle) })?;
-        // SAFETY: see above.
+        // SAFETY: the list is closed and not being executed, and its owner has the queue locked.
         let code = unsafe { (api.command_queue_execute_command_lists)(queue, 1, &mut self.handle, self.fence) };
         self.device.check("zeCommandQueueExecuteCommandLists", code)?;
         self.executed = true;
@@ -96,6 +101,53 @@ impl Drop for List {
     }
 }
 
+/// A closed command list that is executed any number of times. Whoever drops it knows that the device has finished.
+pub(super) struct Program {
+    list: CommandListHandle,
+    device: Arc<Device>,
+}
+
+// SAFETY: a closed list is only executed, by whoever has the queue locked.
+unsafe impl Send for Program {}
+// SAFETY: see above.
+unsafe impl Sync for Program {}
+
+impl Program {
+    /// Records a plan for queues of a group.
+    pub fn new(device: &Arc<Device>, group: u32, plan: &Plan<'_>) -> Result<Program> {
+        let Device { api, adapter, context, .. } = &**device;
+        let mut program = Program { list: CommandListHandle::NULL, device: device.clone() };
+        let desc = CommandListDesc { command_queue_group_ordinal: group, ..Default::default() };
+        // SAFETY: context and device belong together, and the structures outlive the call.
+        let code = unsafe { (api.command_list_create)(*context, adapter.device, &desc, &mut program.list) };
+        device.check("zeCommandListCreate", code)?;
+        let mut recorder = Recorder { list: program.list, in_order: false, device, appended: false };
+        recorder.begin(None)?;
+        recorder.actions(&plan.actions, None)?;
+        // SAFETY: the list is new.
+        device.check("zeCommandListClose", unsafe { (api.command_list_close)(program.list) })?;
+        Ok(program)
+    }
+
+    /// Hands the commands to a queue of the program's group.
+    pub fn execute(&self, queue: CommandQueueHandle) -> Result<()> {
+        let (api, mut list) = (self.device.api, self.list);
+        // SAFETY: the list is closed, and the caller has the queue locked.
+        let code = unsafe { (api.command_queue_execute_command_lists)(queue, 1, &mut list, FenceHandle::NULL) };
+        self.device.check("zeCommandQueueExecuteCommandLists", code)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.list.is_null() {
+            let api = self.device.api;
+            // SAFETY: the device no longer uses the list, or is lost.
+            self.device.log_failure("zeCommandListDestroy", unsafe { (api.command_list_destroy)(self.list) });
+        }
+    }
+}
+
 /// Appends to a command list, which its user has locked.
 pub(super) struct Recorder<'a> {
     list: CommandListHandle,
@@ -112,20 +164,25 @@ impl<'a> Recorder<'a> {
         Recorder { list, in_order: true, device, appended: false }
     }
 
-    /// Records a plan. It begins when all earlier work and `after` have completed, and signals `done` at its end. With
-    /// `timestamps`, returns the events that the commands of each step signal.
-    pub fn record(
+    /// Makes what follows wait for all earlier work and for `after`.
+    pub fn begin(&mut self, after: Option<&Event>) -> Result<()> {
+        if after.is_some() || !self.in_order { self.barrier(after, None) } else { Ok(()) }
+    }
+
+    /// Signals `done` when everything before has completed.
+    pub fn end(&mut self, done: &Event) -> Result<()> {
+        self.barrier(None, Some(done))
+    }
+
+    /// Records actions other than runs of programs. With `timestamps`, returns the events that the commands of each
+    /// step signal.
+    pub fn actions(
         &mut self,
-        plan: &Plan<'_>,
-        after: Option<&Event>,
-        done: &Event,
+        actions: &[(bool, Action<'_>)],
         timestamps: Option<&Arc<Events>>,
-    ) -> Result<Vec<SmallVec<[Event; 1]>>> {
-        if after.is_some() || !self.in_order {
-            self.barrier(after, None)?;
-        }
+    ) -> Result<Vec<StepEvents>> {
         let mut steps = Vec::new();
-        for (index, (barrier, action)) in plan.actions.iter().enumerate() {
+        for (index, (barrier, action)) in actions.iter().enumerate() {
             // Timed steps do not overlap.
             if (*barrier || timestamps.is_some()) && index > 0 && !self.in_order {
                 self.barrier(None, None)?;
@@ -135,11 +192,10 @@ impl<'a> Recorder<'a> {
                 steps.push(events);
             }
         }
-        self.barrier(None, Some(done))?;
         Ok(steps)
     }
 
-    fn action(&mut self, action: &Action<'_>, timestamps: Option<&Arc<Events>>) -> Result<SmallVec<[Event; 1]>> {
+    fn action(&mut self, action: &Action<'_>, timestamps: Option<&Arc<Events>>) -> Result<StepEvents> {
         let mut events = SmallVec::new();
         let mut signal = || -> Result<EventHandle> {
             let Some(timestamps) = timestamps else { return Ok(EventHandle::NULL) };
@@ -157,6 +213,7 @@ impl<'a> Recorder<'a> {
                     self.copy(*src, *dst, region, signal()?)?;
                 }
             }
+            Action::Run(_) => {}
         }
         Ok(events)
     }

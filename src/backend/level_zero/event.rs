@@ -4,6 +4,7 @@ use super::device::Device;
 use super::ffi::*;
 use crate::base::error::Result;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A pool has this many events.
@@ -25,6 +26,9 @@ struct State {
     /// Events for reuse.
     idle: Vec<EventHandle>,
 }
+
+/// The events that the commands of a timed step signal.
+pub(super) type StepEvents = SmallVec<[Event; 1]>;
 
 /// An event that is not signalled when it is taken, and is returned when it is dropped. It is dropped after the device
 /// has signalled it and nothing waits for it, or before the device has seen it.

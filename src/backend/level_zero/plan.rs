@@ -1,15 +1,17 @@
 //! Checked steps: every number is looked up and every rule checked, so recording fails only if the driver does.
 
+use super::batch::Program;
 use super::ffi::GroupCount;
 use super::kernel::LevelZeroKernel;
 use super::memory::{Buffer, Place};
 use super::region;
 use crate::backend::contract::{Command, Region, Step};
-use crate::backend::rules::{check_copy, find_buffer, find_kernel, find_sides};
+use crate::backend::rules::{check_copy, find_buffer, find_kernel, find_program, find_sides};
 use crate::backend::slots::Slots;
 use crate::base::error::Result;
 use smallvec::SmallVec;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// A batch ready to be recorded.
 pub(super) struct Plan<'a> {
@@ -17,6 +19,8 @@ pub(super) struct Plan<'a> {
     pub actions: Vec<(bool, Action<'a>)>,
     /// The bytes that move between host and device, if the batch does nothing else.
     pub transfer: Option<u64>,
+    /// Whether it runs programs.
+    pub runs_programs: bool,
 }
 
 /// What to record for a step.
@@ -29,6 +33,8 @@ pub(super) enum Action<'a> {
     },
     /// Copies boxes, whose offsets count from the starts of the buffers. The boxes do not overlap.
     Copy { src: NonNull<u8>, dst: NonNull<u8>, regions: SmallVec<[Region; 1]> },
+    /// Executes the commands of a program.
+    Run(Arc<Program>),
 }
 
 impl<'a> Plan<'a> {
@@ -38,9 +44,10 @@ impl<'a> Plan<'a> {
         steps: &'a [Step],
         live: &Slots<Buffer>,
         kernels: &'a [LevelZeroKernel],
+        programs: &Slots<Arc<Program>>,
         max_groups: u32,
     ) -> Result<Plan<'a>> {
-        let mut plan = Plan { actions: Vec::with_capacity(steps.len()), transfer: Some(0) };
+        let mut plan = Plan { actions: Vec::with_capacity(steps.len()), transfer: Some(0), runs_programs: false };
         for step in steps {
             let action = match &step.command {
                 Command::Dispatch { kernel, buffers, parameters, groups } => {
@@ -60,6 +67,10 @@ impl<'a> Plan<'a> {
                     plan.transfer = plan.transfer.filter(|_| crosses).map(|bytes| bytes + region.bytes());
                     let regions = region::commands(region, region::LIMIT);
                     Action::Copy { src: src.address, dst: dst.address, regions }
+                }
+                Command::Run(program) => {
+                    (plan.transfer, plan.runs_programs) = (None, true);
+                    Action::Run(find_program(programs, *program)?.clone())
                 }
             };
             plan.actions.push((step.barrier, action));

@@ -1,19 +1,21 @@
 //! The queues: submission, the order between engines, and which batches have completed.
 
 use super::LevelZero;
-use super::batch::{List, Recorder};
+use super::batch::{List, Program, Recorder};
 use super::device::Device;
-use super::event::{Event, Events};
+use super::event::{Event, Events, StepEvents};
 use super::ffi::*;
 use super::kernel::Kernels;
 use super::memory::Memory;
-use super::plan::Plan;
+use super::plan::{Action, Plan};
 use super::timing::{Moment, Timing};
-use crate::backend::contract::{Step, Ticket};
+use crate::backend::contract::{ProgramId, Step, Ticket};
 use crate::backend::explicit;
 use crate::backend::info::DeviceKind;
+use crate::backend::slots::Slots;
 use crate::base::error::{Error, Result};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,6 +34,7 @@ const COPY_ENGINE_BYTES: u64 = 1 << 20;
 pub(super) struct Queue {
     // The fields are dropped in this order: lists before the engines that execute them.
     progress: Mutex<Progress>,
+    programs: Mutex<Slots<Arc<Program>>>,
     /// Locked while a batch is recorded and submitted. It is locked before `progress`.
     state: Mutex<State>,
     completions: Arc<Events>,
@@ -45,8 +48,18 @@ pub(super) struct Queue {
 struct State {
     compute: Engine,
     copy: Option<Engine>,
-    /// The group of the engine that got the newest batch, and the event at the batch's end.
-    newest: Option<(u32, Arc<Event>)>,
+    /// For batches that run programs, if the engine for kernels takes no lists.
+    programs: Option<Engine>,
+    /// The work of the newest batch, and the event at its end.
+    newest: Option<(Work, Arc<Event>)>,
+}
+
+/// What a batch does. Each has an engine, or shares one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Kernels,
+    Copies,
+    Programs,
 }
 
 /// A part of the device that executes commands on its own, in the order in which it gets them.
@@ -83,7 +96,7 @@ struct Progress {
 struct Batch {
     /// Signalled at its end.
     done: Arc<Event>,
-    list: Option<List>,
+    lists: SmallVec<[List; 1]>,
     timing: Option<Timing>,
     /// The end of the batch before, if this one waits for it.
     _after: Option<Arc<Event>>,
@@ -98,7 +111,8 @@ impl Queue {
         let spin = if device.adapter.info.kind == DeviceKind::Cpu { Duration::ZERO } else { SPIN };
         Ok(Queue {
             progress: Mutex::default(),
-            state: Mutex::new(State { compute, copy, newest: None }),
+            programs: Mutex::new(Slots::new()),
+            state: Mutex::new(State { compute, copy, programs: None, newest: None }),
             completions: Events::completions(device.clone()),
             timestamps: Events::timestamps(device.clone()),
             spin,
@@ -122,6 +136,45 @@ impl Queue {
         self.device.check("zeContextGetStatus", code)
     }
 
+    /// Records a plan in lists and submits them. Between two lists of the batch's own there is a program.
+    fn execute(
+        &self,
+        plan: &Plan<'_>,
+        (queue, group): (CommandQueueHandle, u32),
+        after: Option<&Event>,
+        done: &Event,
+        timestamps: Option<&Arc<Events>>,
+    ) -> Result<(SmallVec<[List; 1]>, Vec<StepEvents>)> {
+        let (mut lists, mut programs): (SmallVec<[List; 1]>, SmallVec<[&Program; 1]>) = Default::default();
+        let mut steps = Vec::new();
+        let mut rest = plan.actions.as_slice();
+        loop {
+            let program = rest.iter().position(|(_, action)| matches!(action, Action::Run(_)));
+            let (actions, end) = rest.split_at(program.unwrap_or(rest.len()));
+            let mut list = self.idle_list(queue, group)?;
+            let mut recorder = list.recorder();
+            recorder.begin(after.filter(|_| lists.is_empty()))?;
+            steps.extend(recorder.actions(actions, timestamps)?);
+            let Some(((_, Action::Run(program)), next)) = end.split_first() else {
+                recorder.end(done)?;
+                list.close()?;
+                lists.push(list);
+                break;
+            };
+            list.close()?;
+            lists.push(list);
+            programs.push(program);
+            rest = next;
+        }
+        let mut programs = programs.into_iter();
+        for (place, list) in lists.iter_mut().enumerate() {
+            let program = programs.next();
+            let executed = list.execute(queue).and_then(|()| program.map_or(Ok(()), |program| program.execute(queue)));
+            executed.map_err(|error| self.half_submitted(error, place > 0))?;
+        }
+        Ok((lists, steps))
+    }
+
     /// Returns an empty list for a queue.
     fn idle_list(&self, queue: CommandQueueHandle, group: u32) -> Result<List> {
         let idle = &mut self.progress.lock().idle;
@@ -138,7 +191,8 @@ impl explicit::Queue<LevelZero> for Queue {
     fn submit(&self, steps: &[Step], memory: &Memory, kernels: &Kernels, timed: bool) -> Result<Ticket> {
         let info = &self.device.adapter.info;
         let kernels = kernels.all();
-        let plan = Plan::new(steps, &memory.buffers(), &kernels, info.limits.max_groups)?;
+        let max_groups = info.limits.max_groups;
+        let plan = Plan::new(steps, &memory.buffers(), &kernels, &self.programs.lock(), max_groups)?;
         if timed && !info.features.timestamps {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
         }
@@ -146,30 +200,51 @@ impl explicit::Queue<LevelZero> for Queue {
         self.completed()?;
         let state = &mut *self.state.lock();
         let done = Arc::new(self.completions.take()?);
-        let engine = state.engine(&plan);
+        let (work, engine) = state.engine(&plan);
         // An engine keeps the order by itself, or by the barrier at the start of each batch.
-        let after = state.newest.as_ref().filter(|(group, _)| *group != engine.group).map(|(_, event)| event.clone());
+        let after = state.newest.as_ref().filter(|(newest, _)| *newest != work).map(|(_, event)| event.clone());
         let since = timed.then(|| Moment::now(&self.device)).transpose()?;
         let timestamps = timed.then_some(&self.timestamps);
-        let (list, steps) = match engine.entry {
+        let (lists, steps) = match engine.entry {
             Entry::Immediate(list) => {
                 let mut recorder = Recorder::in_order(list, &self.device);
-                let recorded = recorder.record(&plan, after.as_deref(), &done, timestamps);
-                (None, recorded.map_err(|error| self.half_submitted(error, recorder.appended))?)
+                let mut record = || {
+                    recorder.begin(after.as_deref())?;
+                    let steps = recorder.actions(&plan.actions, timestamps)?;
+                    recorder.end(&done).map(|()| steps)
+                };
+                let recorded = record();
+                (SmallVec::new(), recorded.map_err(|error| self.half_submitted(error, recorder.appended))?)
             }
-            Entry::Queue(queue) => {
-                let mut list = self.idle_list(queue, engine.group)?;
-                let steps = list.recorder().record(&plan, after.as_deref(), &done, timestamps)?;
-                list.execute(queue)?;
-                (Some(list), steps)
-            }
+            Entry::Queue(queue) => self.execute(&plan, (queue, engine.group), after.as_deref(), &done, timestamps)?,
         };
-        state.newest = Some((engine.group, done.clone()));
+        state.newest = Some((work, done.clone()));
         let timing = since.map(|since| Timing { since, steps });
         let progress = &mut *self.progress.lock();
         progress.submitted += 1;
-        progress.in_flight.push_back(Batch { done, list, timing, _after: after });
+        progress.in_flight.push_back(Batch { done, lists, timing, _after: after });
         Ok(Ticket(progress.submitted))
+    }
+
+    fn prepare(&self, steps: &[Step], memory: &Memory, kernels: &Kernels) -> Result<Option<ProgramId>> {
+        let (info, kernels) = (&self.device.adapter.info, kernels.all());
+        // A program runs no other program.
+        let plan = Plan::new(steps, &memory.buffers(), &kernels, &Slots::new(), info.limits.max_groups)?;
+        let group = {
+            let state = &mut *self.state.lock();
+            if let (Entry::Immediate(_), None) = (&state.compute.entry, &state.programs) {
+                state.programs = Some(Engine::of_lists(&self.device, state.compute.group)?);
+            }
+            state.compute.group
+        };
+        let program = Program::new(&self.device, group, &plan)?;
+        Ok(Some(ProgramId(self.programs.lock().insert(Arc::new(program)))))
+    }
+
+    fn discard(&self, program: ProgramId) {
+        let discarded = self.programs.lock().remove(program.0);
+        // The driver frees outside of the lock.
+        drop(discarded);
     }
 
     fn completed(&self) -> Result<Ticket> {
@@ -218,10 +293,11 @@ impl explicit::Queue<LevelZero> for Queue {
 
 impl State {
     /// Returns the engine for a batch.
-    fn engine(&self, plan: &Plan<'_>) -> &Engine {
-        match &self.copy {
-            Some(copy) if plan.transfer.is_some_and(|bytes| bytes >= COPY_ENGINE_BYTES) => copy,
-            _ => &self.compute,
+    fn engine(&self, plan: &Plan<'_>) -> (Work, &Engine) {
+        match (&self.copy, &self.programs) {
+            (_, Some(programs)) if plan.runs_programs => (Work::Programs, programs),
+            (Some(copy), _) if plan.transfer.is_some_and(|bytes| bytes >= COPY_ENGINE_BYTES) => (Work::Copies, copy),
+            _ => (Work::Kernels, &self.compute),
         }
     }
 }
@@ -231,7 +307,7 @@ impl Progress {
     fn retire(&mut self, device: &Device) {
         let Some(batch) = self.in_flight.pop_front() else { return };
         self.completed += 1;
-        self.idle.extend(batch.list);
+        self.idle.extend(batch.lists);
         if let Some(timing) = batch.timing {
             self.timings.insert(self.completed, timing.ranges(device.adapter.clock));
         }
@@ -251,22 +327,29 @@ impl Progress {
 impl Engine {
     fn new(device: &Arc<Device>, group: u32) -> Result<Engine> {
         let Device { api, adapter, context, .. } = &**device;
-        let desc = CommandQueueDesc { ordinal: group, mode: CommandQueueMode::ASYNCHRONOUS, ..Default::default() };
-        let entry = if adapter.in_order {
-            let desc = CommandQueueDesc { flags: CommandQueueFlags::IN_ORDER, ..desc };
-            let mut list = CommandListHandle::NULL;
-            // SAFETY: context and device belong together, and the structures outlive the call.
-            let code = unsafe { (api.command_list_create_immediate)(*context, adapter.device, &desc, &mut list) };
-            device.check("zeCommandListCreateImmediate", code)?;
-            Entry::Immediate(list)
-        } else {
-            let mut queue = CommandQueueHandle::NULL;
-            // SAFETY: see above.
-            let code = unsafe { (api.command_queue_create)(*context, adapter.device, &desc, &mut queue) };
-            device.check("zeCommandQueueCreate", code)?;
-            Entry::Queue(queue)
-        };
-        Ok(Engine { group, entry, device: device.clone() })
+        if !adapter.in_order {
+            return Engine::of_lists(device, group);
+        }
+        let desc = CommandQueueDesc { flags: CommandQueueFlags::IN_ORDER, ..Engine::queue(group) };
+        let mut list = CommandListHandle::NULL;
+        // SAFETY: context and device belong together, and the structures outlive the call.
+        let code = unsafe { (api.command_list_create_immediate)(*context, adapter.device, &desc, &mut list) };
+        device.check("zeCommandListCreateImmediate", code)?;
+        Ok(Engine { group, entry: Entry::Immediate(list), device: device.clone() })
+    }
+
+    /// Returns an engine that takes lists.
+    fn of_lists(device: &Arc<Device>, group: u32) -> Result<Engine> {
+        let Device { api, adapter, context, .. } = &**device;
+        let (desc, mut queue) = (Engine::queue(group), CommandQueueHandle::NULL);
+        // SAFETY: context and device belong together, and the structures outlive the call.
+        let code = unsafe { (api.command_queue_create)(*context, adapter.device, &desc, &mut queue) };
+        device.check("zeCommandQueueCreate", code)?;
+        Ok(Engine { group, entry: Entry::Queue(queue), device: device.clone() })
+    }
+
+    fn queue(group: u32) -> CommandQueueDesc {
+        CommandQueueDesc { ordinal: group, mode: CommandQueueMode::ASYNCHRONOUS, ..Default::default() }
     }
 }
 

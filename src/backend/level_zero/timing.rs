@@ -2,10 +2,9 @@
 
 use super::adapter::Clock;
 use super::device::Device;
-use super::event::Event;
+use super::event::{Event, StepEvents};
 use crate::base::clock;
 use crate::base::error::Result;
-use smallvec::SmallVec;
 use std::ops::Range;
 
 /// The same moment on two clocks.
@@ -22,7 +21,7 @@ pub(super) struct Timing {
     /// A moment shortly before the batch, so that the device's clock does not wrap in between.
     pub since: Moment,
     /// The events that the commands of each step signal.
-    pub steps: Vec<SmallVec<[Event; 1]>>,
+    pub steps: Vec<StepEvents>,
 }
 
 impl Moment {

@@ -1,4 +1,4 @@
-//! Recording: a command buffer and its descriptor sets, which later batches use again.
+//! Recording: command buffers and their descriptor sets, which later batches use again.
 
 use super::device::Device;
 use super::kernel::Pipeline;
@@ -18,14 +18,30 @@ const WORK_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
     vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
 );
 
-/// All that a batch allocates from the driver. One batch at a time uses it, and it is reset as a whole for the next.
+/// All that a batch, or a program, allocates from the driver. One batch at a time uses it, and it is reset as a whole
+/// for the next.
 pub(super) struct Batch {
     pool: vk::CommandPool,
-    commands: vk::CommandBuffer,
+    /// The command buffers of the pool. The first `begun` of them have commands.
+    own: Vec<vk::CommandBuffer>,
+    begun: usize,
+    /// What is executed: own command buffers, and those of programs.
+    sequence: Vec<vk::CommandBuffer>,
     descriptors: DescriptorPool,
     timer: Timer,
-    timed: bool,
+    use_: Use,
     device: Arc<Device>,
+}
+
+/// What commands are recorded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// A batch.
+    Once,
+    /// A batch with timestamps.
+    Timed,
+    /// A program.
+    Again,
 }
 
 /// A linear descriptor pool: it allocates sets one by one, and frees all of them at once.
@@ -44,99 +60,136 @@ impl Batch {
             .queue_family_index(device.adapter.queue_family);
         // SAFETY: the device is alive and has a queue of that family.
         let pool = device.check("vkCreateCommandPool", unsafe { device.raw.create_command_pool(&info, None) })?;
-        // From here on, dropping the batch frees the pool.
-        let mut batch = Batch {
-            pool,
-            commands: vk::CommandBuffer::null(),
-            descriptors: DescriptorPool::default(),
-            timer: Timer::default(),
-            timed: false,
-            device,
-        };
-        let info = vk::CommandBufferAllocateInfo::default()
-            .command_pool(pool)
-            .level(vk::CommandBufferLevel::PRIMARY)
-            .command_buffer_count(1);
-        // SAFETY: the pool is of this device.
-        let allocated = unsafe { batch.device.raw.allocate_command_buffers(&info) };
-        let allocated = batch.device.check("vkAllocateCommandBuffers", allocated)?;
-        batch.commands = allocated.first().copied().unwrap_or_default();
-        Ok(batch)
+        let (own, sequence, descriptors) = Default::default();
+        Ok(Batch { pool, own, begun: 0, sequence, descriptors, timer: Timer::default(), use_: Use::Once, device })
     }
 
-    /// Returns the recorded commands.
-    pub fn commands(&self) -> vk::CommandBuffer {
-        self.commands
+    /// Returns the recorded commands, to be executed in this order.
+    pub fn sequence(&self) -> &[vk::CommandBuffer] {
+        &self.sequence
+    }
+
+    /// Returns the commands of a program. They name no other program, so they are in one command buffer.
+    pub fn program(&self) -> vk::CommandBuffer {
+        self.sequence.first().copied().unwrap_or_default()
     }
 
     /// Forgets what was recorded before, and records a plan. The device must not be executing this batch.
     ///
-    /// With `timed`, two timestamps enclose each step. No step overlaps another, so the times are its own: each step
+    /// If it is timed, two timestamps enclose each step. No step overlaps another, so the times are its own: each step
     /// waits for all before it.
-    pub fn record(&mut self, plan: &Plan<'_>, timed: bool) -> Result<()> {
+    pub fn record(&mut self, plan: &Plan<'_>, use_: Use) -> Result<()> {
         let sets = self.descriptors.write_sets(&self.device, plan)?;
-        self.begin(if timed { 2 * plan.actions.len() as u32 } else { 0 })?;
-        self.timed = timed;
-        self.record_actions(plan, &sets);
-        self.end()
+        self.reset(use_)?;
+        let mut sets = sets.as_slice();
+        // Each program is executed between two command buffers of the batch's own.
+        for part in plan.actions.split_inclusive(|(_, action)| matches!(action, Action::Run(_))) {
+            let (actions, program) = match part.split_last() {
+                Some(((_, Action::Run(program)), actions)) => (actions, Some(*program)),
+                _ => (part, None),
+            };
+            if !actions.is_empty() {
+                let commands = self.begin(if use_ == Use::Timed { 2 * actions.len() as u32 } else { 0 })?;
+                let used = self.record_actions(commands, actions, sets);
+                sets = &sets[used..];
+                self.end(commands)?;
+            }
+            self.sequence.extend(program);
+        }
+        Ok(())
     }
 
     /// Forgets what was recorded before, and records only a timestamp.
     pub fn record_timestamp(&mut self) -> Result<()> {
-        self.begin(1)?;
-        self.timed = true;
-        self.note_time(0);
-        self.end()
+        self.reset(Use::Timed)?;
+        let commands = self.begin(1)?;
+        self.note_time(commands, 0);
+        self.end(commands)
     }
 
     /// Returns the timestamps, once the device has executed the batch. `None` if it has none.
     pub fn timestamps(&self) -> Result<Option<Vec<u64>>> {
-        self.timed.then(|| self.timer.read(&self.device)).transpose()
+        let timestamps = || if self.begun == 0 { Ok(Vec::new()) } else { self.timer.read(&self.device) };
+        (self.use_ == Use::Timed).then(timestamps).transpose()
     }
 
-    /// Empties the command buffer, and begins to record commands with this many timestamps.
-    fn begin(&mut self, timestamps: u32) -> Result<()> {
-        let raw = &self.device.raw;
+    /// Empties the command buffers.
+    fn reset(&mut self, use_: Use) -> Result<()> {
         // SAFETY: the commands are not being executed, and only this batch has the pool.
-        let reset = unsafe { raw.reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty()) };
+        let reset = unsafe { self.device.raw.reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty()) };
         self.device.check("vkResetCommandPool", reset)?;
-        let info = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
-        // SAFETY: the command buffer was reset with its pool.
-        self.device.check("vkBeginCommandBuffer", unsafe { raw.begin_command_buffer(self.commands, &info) })?;
-        self.timer.begin(&self.device, self.commands, timestamps)
+        (self.use_, self.begun) = (use_, 0);
+        self.sequence.clear();
+        Ok(())
     }
 
-    fn end(&self) -> Result<()> {
+    /// Begins to record the next command buffer, with this many timestamps.
+    fn begin(&mut self, timestamps: u32) -> Result<vk::CommandBuffer> {
+        let raw = &self.device.raw;
+        let commands = match self.own.get(self.begun) {
+            Some(commands) => *commands,
+            None => {
+                let info = vk::CommandBufferAllocateInfo::default()
+                    .command_pool(self.pool)
+                    .level(vk::CommandBufferLevel::PRIMARY)
+                    .command_buffer_count(1);
+                // SAFETY: the pool is of this device.
+                let allocated = unsafe { raw.allocate_command_buffers(&info) };
+                self.own.extend(self.device.check("vkAllocateCommandBuffers", allocated)?);
+                self.own[self.begun]
+            }
+        };
+        let flags = match self.use_ {
+            Use::Again => vk::CommandBufferUsageFlags::SIMULTANEOUS_USE,
+            Use::Once | Use::Timed => vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT,
+        };
+        let info = vk::CommandBufferBeginInfo::default().flags(flags);
+        // SAFETY: the command buffer is new, or was reset with its pool.
+        self.device.check("vkBeginCommandBuffer", unsafe { raw.begin_command_buffer(commands, &info) })?;
+        self.timer.begin(&self.device, commands, timestamps)?;
+        self.begun += 1;
+        self.sequence.push(commands);
+        Ok(commands)
+    }
+
+    fn end(&self, commands: vk::CommandBuffer) -> Result<()> {
         // SAFETY: the command buffer is being recorded.
-        let ended = unsafe { self.device.raw.end_command_buffer(self.commands) };
+        let ended = unsafe { self.device.raw.end_command_buffer(commands) };
         self.device.check("vkEndCommandBuffer", ended)
     }
 
-    fn note_time(&self, index: usize) {
-        self.timer.write(&self.device, self.commands, index as u32);
+    fn note_time(&self, commands: vk::CommandBuffer, index: usize) {
+        self.timer.write(&self.device, commands, index as u32);
     }
 
-    fn record_actions(&self, plan: &Plan<'_>, sets: &[vk::DescriptorSet]) {
-        let mut sets = sets.iter();
+    /// Records actions other than runs of programs. Returns how many descriptor sets they bind.
+    fn record_actions(
+        &self,
+        commands: vk::CommandBuffer,
+        actions: &[(bool, Action<'_>)],
+        sets: &[vk::DescriptorSet],
+    ) -> usize {
+        let mut dispatches = 0;
         let mut bound = vk::Pipeline::null();
         // The parameters that were pushed last, and the pipeline layout that they are for.
         let mut pushed = (vk::PipelineLayout::null(), &[][..]);
-        // Only a barrier makes the writes of earlier batches visible. The order of submission is not enough.
-        self.barrier(WORK_STAGES, WORK_STAGES);
+        let timed = self.use_ == Use::Timed;
+        // Only a barrier makes the writes of earlier command buffers visible. The order of submission is not enough.
+        self.barrier(commands, WORK_STAGES, WORK_STAGES);
         // `copied`: there was a copy since the last barrier for all stages. `narrow`: the last barrier was for kernels
         // alone, so copies do not wait for it.
         let (mut copied, mut narrow) = (false, false);
-        for (index, (barrier, action)) in plan.actions.iter().enumerate() {
+        for (index, (barrier, action)) in actions.iter().enumerate() {
             let copies = matches!(action, Action::Copy { .. });
-            if (*barrier || self.timed || (copies && narrow)) && index > 0 {
+            if (*barrier || timed || (copies && narrow)) && index > 0 {
                 narrow = !copies && !copied;
                 copied = false;
                 let stages = if narrow { vk::PipelineStageFlags::COMPUTE_SHADER } else { WORK_STAGES };
-                self.barrier(stages, stages);
+                self.barrier(commands, stages, stages);
             }
             copied |= copies;
-            if self.timed {
-                self.note_time(2 * index);
+            if timed {
+                self.note_time(commands, 2 * index);
             }
             match action {
                 Action::Dispatch { pipeline, parameters, groups } => {
@@ -145,7 +198,7 @@ impl Batch {
                         // SAFETY: here and below: the command buffer is being recorded, and the plan has looked up and
                         // checked what the command names.
                         unsafe {
-                            self.device.raw.cmd_bind_pipeline(self.commands, vk::PipelineBindPoint::COMPUTE, bound);
+                            self.device.raw.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, bound);
                         }
                     }
                     // Unchanged parameters are not pushed again: on an H200 a dispatch with new ones begins 0.3 us
@@ -153,22 +206,26 @@ impl Batch {
                     let new = (pipeline.layout, &**parameters);
                     let changed = (pushed != new).then_some(new.1);
                     pushed = new;
-                    self.dispatch(*pipeline, sets.next(), changed, *groups);
+                    self.dispatch(commands, *pipeline, sets.get(dispatches), changed, *groups);
+                    dispatches += 1;
                 }
                 Action::Copy { src, dst, pieces } => {
                     // SAFETY: see above.
-                    unsafe { self.device.raw.cmd_copy_buffer(self.commands, *src, *dst, pieces) };
+                    unsafe { self.device.raw.cmd_copy_buffer(commands, *src, *dst, pieces) };
                 }
+                Action::Run(_) => {}
             }
-            if self.timed {
-                self.note_time(2 * index + 1);
+            if timed {
+                self.note_time(commands, 2 * index + 1);
             }
         }
-        self.barrier(WORK_STAGES, vk::PipelineStageFlags::HOST);
+        self.barrier(commands, WORK_STAGES, vk::PipelineStageFlags::HOST);
+        dispatches
     }
 
     fn dispatch(
         &self,
+        commands: vk::CommandBuffer,
         pipeline: Pipeline,
         set: Option<&vk::DescriptorSet>,
         parameters: Option<&[u32]>,
@@ -179,7 +236,7 @@ impl Batch {
         // has checked the parameters' length and the number of groups.
         unsafe {
             raw.cmd_bind_descriptor_sets(
-                self.commands,
+                commands,
                 vk::PipelineBindPoint::COMPUTE,
                 pipeline.layout,
                 0,
@@ -188,29 +245,21 @@ impl Batch {
             );
             if let Some(parameters) = parameters.filter(|parameters| !parameters.is_empty()) {
                 let bytes = bytemuck::cast_slice(parameters);
-                raw.cmd_push_constants(self.commands, pipeline.layout, vk::ShaderStageFlags::COMPUTE, 0, bytes);
+                raw.cmd_push_constants(commands, pipeline.layout, vk::ShaderStageFlags::COMPUTE, 0, bytes);
             }
-            raw.cmd_dispatch(self.commands, x, y, z);
+            raw.cmd_dispatch(commands, x, y, z);
         }
     }
 
     /// Makes later work in the stages `to` wait for all earlier work in the stages `from`, and see its memory effects.
     /// It names each access, because MEMORY_READ and MEMORY_WRITE make a barrier take 5.3 us instead of 2.6 on an H200.
-    fn barrier(&self, from: vk::PipelineStageFlags, to: vk::PipelineStageFlags) {
+    fn barrier(&self, commands: vk::CommandBuffer, from: vk::PipelineStageFlags, to: vk::PipelineStageFlags) {
         let writes = vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE;
         let barrier =
             [vk::MemoryBarrier::default().src_access_mask(accesses(from) & writes).dst_access_mask(accesses(to))];
         // SAFETY: the command buffer is being recorded.
         unsafe {
-            self.device.raw.cmd_pipeline_barrier(
-                self.commands,
-                from,
-                to,
-                vk::DependencyFlags::empty(),
-                &barrier,
-                &[],
-                &[],
-            );
+            self.device.raw.cmd_pipeline_barrier(commands, from, to, vk::DependencyFlags::empty(), &barrier, &[], &[]);
         }
     }
 }

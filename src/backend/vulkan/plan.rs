@@ -1,9 +1,10 @@
 //! Checked steps: every number is looked up and every rule checked, so recording cannot fail half-way.
 
+use super::batch::Batch;
 use super::kernel::{Pipeline, VulkanKernel};
 use super::memory::Buffer;
 use crate::backend::contract::{Command, Region, Step};
-use crate::backend::rules::{check_copy, find_buffer, find_kernel, find_sides};
+use crate::backend::rules::{check_copy, find_buffer, find_kernel, find_program, find_sides};
 use crate::backend::slots::Slots;
 use crate::base::error::Result;
 use ash::vk;
@@ -35,6 +36,8 @@ pub(super) enum Action<'a> {
         dst: vk::Buffer,
         pieces: Pieces,
     },
+    /// Executes the commands of a program.
+    Run(vk::CommandBuffer),
 }
 
 /// The pieces that a box of bytes is copied in.
@@ -43,7 +46,13 @@ type Pieces = SmallVec<[vk::BufferCopy; 1]>;
 impl<'a> Plan<'a> {
     /// Looks up and checks steps among the live buffers and kernels. `max_groups` limits the workgroups in each
     /// dimension.
-    pub fn new(steps: &'a [Step], live: &Slots<Buffer>, kernels: &[VulkanKernel], max_groups: u32) -> Result<Plan<'a>> {
+    pub fn new(
+        steps: &'a [Step],
+        live: &Slots<Buffer>,
+        kernels: &[VulkanKernel],
+        programs: &Slots<Batch>,
+        max_groups: u32,
+    ) -> Result<Plan<'a>> {
         let mut plan = Plan {
             actions: Vec::with_capacity(steps.len()),
             layouts: Vec::with_capacity(steps.len()),
@@ -78,6 +87,7 @@ impl<'a> Plan<'a> {
                     check_copy(region, src.bytes, dst.bytes)?;
                     Action::Copy { src: src.handle, dst: dst.handle, pieces: pieces(region) }
                 }
+                Command::Run(program) => Action::Run(find_program(programs, *program)?.program()),
             };
             plan.actions.push((step.barrier, action));
         }

@@ -1,16 +1,17 @@
 //! The queue: submission, and the timeline semaphore that counts completed batches.
 
 use super::Vulkan;
-use super::batch::Batch;
+use super::batch::{Batch, Use};
 use super::clock::{Clock, Moment};
 use super::device::Device;
 use super::kernel::Kernels;
 use super::memory::Memory;
 use super::plan::Plan;
 use super::validation;
-use crate::backend::contract::{Step, Ticket};
+use crate::backend::contract::{ProgramId, Step, Ticket};
 use crate::backend::explicit::{self, Queue as _};
 use crate::backend::info::DeviceKind;
+use crate::backend::slots::Slots;
 use crate::base::clock;
 use crate::base::error::{Error, Result};
 use ash::vk;
@@ -30,6 +31,7 @@ const NAP: Duration = Duration::from_secs(1);
 /// The one queue of a device.
 pub(super) struct Queue {
     state: Mutex<State>,
+    programs: Mutex<Slots<Batch>>,
     /// Its value is the number of the newest completed batch.
     timeline: vk::Semaphore,
     /// How long to poll.
@@ -64,7 +66,8 @@ impl Queue {
             State { queue, submitted: 0, in_flight: VecDeque::new(), idle: Vec::new(), timestamps: HashMap::new() };
         // A driver that runs on the processor needs the core that a poll would take.
         let spin = if device.adapter.info.kind == DeviceKind::Cpu { Duration::ZERO } else { SPIN };
-        Ok(Queue { state: Mutex::new(state), timeline, spin, clock: Clock::new(&device), device })
+        let (state, programs) = (Mutex::new(state), Mutex::new(Slots::new()));
+        Ok(Queue { state, programs, timeline, spin, clock: Clock::new(&device), device })
     }
 
     /// Lets the driver put the thread to sleep until a batch has completed, but no longer than [`NAP`].
@@ -112,8 +115,7 @@ impl Queue {
         let queue = state.queue;
         // SAFETY: here and below, the lock guards the queue.
         self.device.check("vkQueueWaitIdle", unsafe { self.device.raw.queue_wait_idle(queue) })?;
-        let commands = [batch.commands()];
-        let info = [vk::SubmitInfo::default().command_buffers(&commands)];
+        let info = [vk::SubmitInfo::default().command_buffers(batch.sequence())];
         let before = clock::now();
         // SAFETY: the commands are recorded and not submitted yet; they are waited for below.
         let submitted = unsafe { self.device.raw.queue_submit(queue, &info, vk::Fence::null()) };
@@ -131,20 +133,21 @@ impl explicit::Queue<Vulkan> for Queue {
     /// Records and submits a batch. Threads record side by side. The order of submission gives the tickets.
     fn submit(&self, steps: &[Step], memory: &Memory, kernels: &Kernels, timed: bool) -> Result<Ticket> {
         let info = &self.device.adapter.info;
-        let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), info.limits.max_groups)?;
+        let max_groups = info.limits.max_groups;
+        let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), &self.programs.lock(), max_groups)?;
         if timed && !info.features.timestamps {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: info.to_string() });
         }
         let mut batch = self.idle_batch()?;
-        batch.record(&plan, timed)?;
+        batch.record(&plan, if timed { Use::Timed } else { Use::Once })?;
         // This is the last chance to refuse the batch. Once it is submitted, the caller must get its ticket.
         validation::check()?;
         let mut state = self.state.lock();
         let number = state.submitted + 1;
-        let (commands, semaphores, values) = ([batch.commands()], [self.timeline], [number]);
+        let (semaphores, values) = ([self.timeline], [number]);
         let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
         let info = [vk::SubmitInfo::default()
-            .command_buffers(&commands)
+            .command_buffers(batch.sequence())
             .signal_semaphores(&semaphores)
             .push_next(&mut timeline)];
         // SAFETY: the commands are recorded and not submitted yet, the lock guards the queue, and each number is higher
@@ -154,6 +157,25 @@ impl explicit::Queue<Vulkan> for Queue {
         state.submitted = number;
         state.in_flight.push_back((number, batch));
         Ok(Ticket(number))
+    }
+
+    fn prepare(&self, steps: &[Step], memory: &Memory, kernels: &Kernels) -> Result<Option<ProgramId>> {
+        if steps.is_empty() {
+            return Ok(None);
+        }
+        let max_groups = self.device.adapter.info.limits.max_groups;
+        // A program runs no other program.
+        let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), &Slots::new(), max_groups)?;
+        let mut program = Batch::new(self.device.clone())?;
+        program.record(&plan, Use::Again)?;
+        validation::check()?;
+        Ok(Some(ProgramId(self.programs.lock().insert(program))))
+    }
+
+    fn discard(&self, program: ProgramId) {
+        let discarded = self.programs.lock().remove(program.0);
+        // The driver frees outside of the lock.
+        drop(discarded);
     }
 
     fn completed(&self) -> Result<Ticket> {

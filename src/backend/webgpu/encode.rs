@@ -55,6 +55,7 @@ impl<'a> BatchEncoder<'a> {
                         stamps.end(&mut self.encoder, index);
                     }
                 }
+                Command::Run(program) => return Err(driver_error("submit", format!("{program:?} does not exist"))),
             }
         }
         self.open_pass = None;

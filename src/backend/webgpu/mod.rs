@@ -22,7 +22,7 @@ mod read;
 mod tests;
 mod timing;
 
-use crate::backend::contract::{Backend, BufferId, Compiled, MemoryUse, ReadCallback, Step, Ticket};
+use crate::backend::contract::{Backend, BufferId, Compiled, MemoryUse, ProgramId, ReadCallback, Step, Ticket};
 use crate::backend::info::DeviceInfo;
 use crate::base::error::{Error, Result};
 use crate::shader::{Module, Target};
@@ -180,6 +180,13 @@ impl Backend for WebGpuBackend {
         }
         self.queue.submit(steps, timed, &self.buffers, &self.kernels)
     }
+
+    /// WebGPU's command buffers run once, so there are no programs. Bind groups are kept anyway.
+    fn prepare(&self, _: &[Step]) -> Result<Option<ProgramId>> {
+        Ok(None)
+    }
+
+    fn discard(&self, _: ProgramId) {}
 
     fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
         self.gpu.check()?;

@@ -1,0 +1,205 @@
+//! [`Capture`]: the launches of a thread that are kept for a [`Program`](super::program::Program) instead of running.
+
+use super::pool::{Buffer, Pool};
+use super::profile::Label;
+use super::recording::{Cost, Recording};
+use super::runtime::Runtime;
+use super::submitter::BATCH_NANOSECONDS;
+use crate::backend::contract::{BufferId, Command};
+use crate::base::error::{Error, Result};
+use crate::shader::Access;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::RefCell;
+use std::num::NonZeroU32;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Tells captures apart.
+pub(crate) type CaptureId = NonZeroU32;
+
+/// A capture in progress.
+pub(crate) struct Capture {
+    id: CaptureId,
+    /// The memory of the results.
+    pool: Arc<Pool>,
+    /// Three words that random numbers depend on: the seed, and how many tensors had been drawn before the run.
+    generator: Arc<Buffer>,
+    captured: RefCell<Captured>,
+}
+
+/// What has been captured.
+#[derive(Default)]
+pub(crate) struct Captured {
+    /// One after the other. Each is small enough for a batch.
+    pub recordings: Vec<Recording>,
+    /// The buffers that are not from the capture's pool.
+    inputs: FxHashMap<BufferId, Buffer>,
+    /// Buffers of the capture's pool that commands may change for the next run, and those that they do change.
+    states: FxHashSet<BufferId>,
+    changed: FxHashSet<BufferId>,
+    /// Tensors of random numbers.
+    pub draws: u32,
+}
+
+impl Captured {
+    /// Takes out the buffers that are not from the capture's pool.
+    pub fn take_inputs(&mut self) -> Vec<Buffer> {
+        std::mem::take(&mut self.inputs).into_values().collect()
+    }
+}
+
+/// What is particular to the work of a thread on a device.
+#[derive(Clone)]
+struct Scope {
+    runtime: *const Runtime,
+    /// Buffers of this pool may be used, besides those of the device's pool.
+    pool: Arc<Pool>,
+    capture: Option<Rc<Capture>>,
+}
+
+thread_local! {
+    static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
+}
+
+/// Replaces the scope of this thread until it is dropped.
+struct Entered(Option<Scope>);
+
+impl Entered {
+    fn new(scope: Option<Scope>) -> Entered {
+        Entered(SCOPE.replace(scope))
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        SCOPE.set(self.0.take());
+    }
+}
+
+/// Runs `work` outside of any capture.
+pub(super) fn suspended<T>(work: impl FnOnce() -> T) -> T {
+    let _entered = Entered::new(None);
+    work()
+}
+
+/// Runs `work`, which may use buffers of `pool`.
+pub(super) fn with_pool<T>(runtime: &Runtime, pool: &Arc<Pool>, work: impl FnOnce() -> T) -> T {
+    let _entered = Entered::new(Some(Scope { runtime, pool: pool.clone(), capture: None }));
+    work()
+}
+
+/// Whether this thread may use a buffer that is not from the device's pool.
+pub(super) fn may_use(runtime: &Runtime, buffer: &Buffer) -> bool {
+    SCOPE.with_borrow(|scope| {
+        scope.as_ref().is_some_and(|scope| std::ptr::eq(scope.runtime, runtime) && buffer.is_of(&scope.pool))
+    })
+}
+
+/// Returns the capture of this thread on a device.
+pub(super) fn current(runtime: &Runtime) -> Option<Rc<Capture>> {
+    SCOPE.with_borrow(|scope| {
+        let scope = scope.as_ref().filter(|scope| std::ptr::eq(scope.runtime, runtime))?;
+        scope.capture.clone()
+    })
+}
+
+impl Capture {
+    /// Returns a capture that has not begun. `pool` is for the buffers of the program, which begin with `generator`.
+    pub fn new(pool: Arc<Pool>, generator: Arc<Buffer>) -> Capture {
+        static CAPTURES: AtomicU32 = AtomicU32::new(0);
+        let number = CAPTURES.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
+        let id = NonZeroU32::new(number).unwrap_or(NonZeroU32::MAX);
+        Capture { id, pool, generator, captured: RefCell::default() }
+    }
+
+    /// Keeps what `work` launches on the device in this thread.
+    pub fn run<T>(self: &Rc<Capture>, runtime: &Runtime, work: impl FnOnce() -> T) -> T {
+        let capture = Some(self.clone());
+        let _entered = Entered::new(Some(Scope { runtime, pool: self.pool.clone(), capture }));
+        work()
+    }
+
+    pub fn id(&self) -> CaptureId {
+        self.id
+    }
+
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    pub fn generator(&self) -> &Arc<Buffer> {
+        &self.generator
+    }
+
+    /// Allows commands to change a buffer of the capture's pool for the next run.
+    pub fn add_state(&self, buffer: &Buffer) {
+        self.captured.borrow_mut().states.insert(buffer.allocation().id());
+    }
+
+    pub fn is_state(&self, buffer: &Buffer) -> bool {
+        self.captured.borrow().states.contains(&buffer.allocation().id())
+    }
+
+    /// Whether a command changes a state.
+    pub fn changes(&self, buffer: &Buffer) -> bool {
+        self.captured.borrow().changed.contains(&buffer.allocation().id())
+    }
+
+    /// Returns the number of the next random tensor among those of a run.
+    pub fn next_draw(&self) -> u32 {
+        let captured = &mut *self.captured.borrow_mut();
+        captured.draws += 1;
+        captured.draws - 1
+    }
+
+    /// Keeps a command.
+    pub fn record<'a>(
+        &self,
+        command: Command,
+        uses: impl Iterator<Item = (&'a Buffer, Access)> + Clone,
+        cost: Cost,
+        label: Label,
+    ) {
+        let Captured { recordings, inputs, states, changed, .. } = &mut *self.captured.borrow_mut();
+        for (buffer, access) in uses.clone() {
+            let id = buffer.allocation().id();
+            if !buffer.is_of(&self.pool) {
+                inputs.entry(id).or_insert_with(|| buffer.share());
+            }
+            if access.writes() && states.contains(&id) {
+                changed.insert(id);
+            }
+        }
+        if recordings.last().is_none_or(|recording| recording.cost().nanoseconds >= BATCH_NANOSECONDS) {
+            recordings.push(Recording::default());
+        }
+        if let Some(recording) = recordings.last_mut() {
+            recording.push(command, uses.map(|(buffer, access)| (buffer.allocation(), access)), cost);
+            recording.label(label);
+        }
+    }
+
+    /// Returns what has been captured.
+    pub fn take(&self) -> Captured {
+        self.captured.take()
+    }
+}
+
+/// Returns the error of a call that cannot be captured.
+pub(super) fn refusal(op: &'static str, what: &str) -> Error {
+    let message = format!(
+        "{what}, and a capture runs nothing; call it before `capture`, or return the tensor as an output and call it \
+         after `run`"
+    );
+    Error::InvalidArgument { op, message }
+}
+
+/// Returns the error of a launch that uses a buffer of a step.
+pub(super) fn stray() -> Result<()> {
+    let message =
+        "a tensor that was made inside a capture is used outside; return it as an output, and use what `run` \
+                   returns"
+            .into();
+    Err(Error::InvalidArgument { op: "capture", message })
+}

@@ -1,0 +1,65 @@
+//! [`Program`]: commands that were captured once and run any number of times.
+
+use super::pool::{Buffer, Counted, Pool};
+use super::recording::Recording;
+use crate::backend::contract::{Backend, Command, ProgramId};
+use crate::base::error::Result;
+use std::sync::Arc;
+
+/// Commands that run as one. Who runs them writes their inputs before and copies their results after each run.
+pub(crate) struct Program {
+    /// Each is small enough for a batch.
+    pub parts: Vec<Part>,
+    backend: Arc<dyn Backend>,
+    /// The buffers of tensors from outside: nobody else may get them.
+    _inputs: Vec<Buffer>,
+    /// The memory of all other buffers.
+    pool: Arc<Pool>,
+    _counted: Counted,
+}
+
+/// Some commands of a program.
+pub(crate) struct Part {
+    pub recording: Recording,
+    /// `None` if the backend encodes them for each run.
+    pub id: Option<ProgramId>,
+}
+
+impl Part {
+    /// Returns the number of kernels that it launches.
+    pub fn launches(&self) -> u64 {
+        let is_launch = |command: &Command| matches!(command, Command::Dispatch { .. });
+        self.recording.steps().iter().filter(|step| is_launch(&step.command)).count() as u64
+    }
+}
+
+impl Program {
+    /// Prepares recordings for runs one after the other. `inputs` are the buffers that are not from `pool`, and
+    /// `device` is the pool of everybody else.
+    pub fn new(
+        recordings: Vec<Recording>,
+        inputs: Vec<Buffer>,
+        pool: Arc<Pool>,
+        device: &Arc<Pool>,
+        backend: Arc<dyn Backend>,
+    ) -> Result<Program> {
+        let counted = device.count(&pool);
+        let mut program = Program { parts: Vec::new(), backend, _inputs: inputs, pool, _counted: counted };
+        for recording in recordings {
+            let id = program.backend.prepare(recording.steps())?;
+            program.parts.push(Part { recording, id });
+        }
+        Ok(program)
+    }
+
+    /// Returns the pool that the program's own buffers are from.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.parts.iter().filter_map(|part| part.id).for_each(|id| self.backend.discard(id));
+    }
+}
