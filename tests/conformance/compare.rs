@@ -1,5 +1,6 @@
 //! Comparison of tensors with their expected values.
 
+use crate::captured;
 use crate::reference::numbers::{round, ulp};
 use crate::reference::{ArrayD, array};
 use crate::suite::Outcome;
@@ -40,6 +41,10 @@ impl Expected {
 
 /// Makes a tensor from numbers of the dtype, in row-major order.
 pub fn upload(values: &ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Tensor> {
+    captured::upload_or_input(values, dtype, |values| uploaded(values, dtype, device))
+}
+
+fn uploaded(values: &ArrayD<f64>, dtype: DType, device: &Device) -> Outcome<Tensor> {
     fn with<T: Element>(values: &ArrayD<f64>, device: &Device, convert: impl Fn(f64) -> T) -> Outcome<Tensor> {
         Ok(Tensor::from_vec(values.iter().map(|&x| convert(x)).collect(), values.shape(), device)?)
     }
@@ -77,6 +82,7 @@ pub fn download(tensor: &Tensor) -> Outcome<ArrayD<f64>> {
         DType::F64 => read::<f64>(tensor)?,
         other => return Err(format!("no reading of {other}").into()),
     };
+    captured::note_read();
     if elements.len() != tensor.elem_count() {
         return Err(format!("read {} elements of shape {}", elements.len(), tensor.shape()).into());
     }
@@ -90,6 +96,9 @@ pub fn check(op: &str, actual: &Tensor, expected: &Expected) -> Outcome {
     }
     if actual.dtype() != expected.dtype {
         return Err(format!("{op}: expected dtype {}, got {}", expected.dtype, actual.dtype()).into());
+    }
+    if captured::takes(actual)? {
+        return Ok(());
     }
     let tolerance = tolerance::of(op, expected.dtype);
     let mut wrong = Vec::new();

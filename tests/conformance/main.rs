@@ -9,6 +9,7 @@
 //! - Arguments are those of `cargo test`: filters (a trial runs if it matches one), `--exact`, `--skip`, `--list`,
 //!   `--nocapture`, `--test-threads`.
 
+mod captured;
 mod cases;
 mod compare;
 mod compiles;
@@ -58,6 +59,7 @@ fn run_trials() -> ExitCode {
     }
     devices::close();
     report::print_table();
+    let compared = captured::were_compared();
     let errors = report::logged_errors();
     if errors > 0 {
         println!("\n{errors} errors were logged, by validation layers or by the crate; they are printed above");
@@ -65,7 +67,11 @@ fn run_trials() -> ExitCode {
     // The pages are about all cases on all devices. PoCL lacks features.
     let whole = options.are_whole() && devices::are_all_selected() && !devices::on_pocl();
     let documented = !whole || documents::check();
-    if conclusion.has_failed() || errors > 0 || !documented { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if conclusion.has_failed() || errors > 0 || !documented || whole && !compared {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 fn run_child_and_check_kernels() -> ExitCode {

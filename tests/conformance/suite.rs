@@ -1,6 +1,6 @@
 //! The list of all cases, and the trials made of it: each case on each device.
 
-use crate::{cases, devices, report};
+use crate::{captured, cases, devices, report};
 use libtest_mimic::{Failed, Trial};
 use marquetry::Device;
 use std::sync::Arc;
@@ -40,6 +40,16 @@ pub fn trials() -> Vec<Trial> {
     for case in &suite.cases {
         for device in devices::selected() {
             let (op, run) = (case.op, case.run.clone());
+            if captured::is_chosen(op, &case.variant, device) {
+                let run = run.clone();
+                let name = format!("{device}::captured::{op}::{}", case.variant);
+                trials.push(Trial::test(name, move || {
+                    let device = devices::open(device)?;
+                    let failure = captured::try_captured(&*run, &device).err();
+                    let missing = failure.as_ref().and_then(|failed| missing_feature(&device, failed));
+                    if missing.is_some() { Ok(()) } else { failure.map_or(Ok(()), Err) }
+                }));
+            }
             let variant = case.variant.clone();
             trials.push(Trial::test(format!("{device}::{op}::{variant}"), move || {
                 let device_here = devices::open(device)?;
