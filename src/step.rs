@@ -132,7 +132,9 @@ impl Device {
         })?;
         let (inputs, states, outputs, generator) = parts;
         let (program, device) = (Arc::new(program), self.clone());
-        Ok(Step { program, inputs, states, outputs, draws, generator, device, recording: Mutex::new(()) })
+        let step = Step { program, inputs, states, outputs, draws, generator, device, recording: Mutex::new(()) };
+        step.compile_runs()?;
+        Ok(step)
     }
 }
 
@@ -351,19 +353,50 @@ impl Step {
         let runtime = self.device.runtime();
         runtime.refuse_capture(RUN, "it runs a step")?;
         let inputs = self.given(inputs)?;
-        let outputs = self.outputs.iter().map(|output| self.allocate(output)).collect::<Result<Vec<_>>>()?;
+        let outputs = self.allocate_all(&self.outputs)?;
         let _recording = self.recording.lock();
+        let random = (self.draws > 0).then(|| runtime.next_random(self.draws));
         runtime.with_buffers_of(&self.program, || {
-            self.store_numbers(&inputs)?;
-            for (argument, value) in self.inputs.iter().zip(&inputs) {
-                if let Value::Tensor(tensor) = value {
-                    argument.set(tensor)?;
-                }
-            }
+            self.set_inputs(&inputs, random)?;
             runtime.run_program(&self.program)?;
-            let tensors = self.outputs.iter().zip(outputs).map(|(output, buffer)| output.get(buffer));
-            Ok(Outputs { arguments: self.outputs.clone(), tensors: tensors.collect::<Result<_>>()? })
+            self.get_outputs(outputs)
         })
+    }
+
+    /// Compiles the kernels that runs launch beside the program.
+    fn compile_runs(&self) -> Result<()> {
+        let runtime = self.device.runtime();
+        let (buffers, outputs) = (self.allocate_all(&self.inputs)?, self.allocate_all(&self.outputs)?);
+        let tensors = self.inputs.iter().zip(buffers).map(|(Argument { view, .. }, buffer)| {
+            Tensor::from_buffer(buffer, view.shape().clone(), view.dtype, &self.device)
+        });
+        let tensors: Vec<Tensor> = tensors.collect();
+        let values = self.inputs.iter().zip(&tensors).map(|(argument, tensor)| match argument.quad {
+            Some(_) => Value::Number(Word::of_bits(0, argument.view.dtype)),
+            None => Value::Tensor(tensor),
+        });
+        let values: Vec<Value<'_>> = values.collect();
+        runtime.compile_for(&self.program, &self.generator, || {
+            self.set_inputs(&values, (self.draws > 0).then_some([0; 3]))?;
+            self.get_outputs(outputs).map(drop)
+        })
+    }
+
+    /// Writes the inputs of the next run, and the key of its `random` numbers.
+    fn set_inputs(&self, inputs: &[Value<'_>], random: Option<[u32; 3]>) -> Result<()> {
+        self.store_numbers(inputs, random)?;
+        for (argument, value) in self.inputs.iter().zip(inputs) {
+            if let Value::Tensor(tensor) = value {
+                argument.set(tensor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the outputs to new tensors.
+    fn get_outputs(&self, buffers: Vec<Buffer>) -> Result<Outputs> {
+        let tensors = self.outputs.iter().zip(buffers).map(|(output, buffer)| output.get(buffer));
+        Ok(Outputs { arguments: self.outputs.clone(), tensors: tensors.collect::<Result<_>>()? })
     }
 
     /// Returns a copy of what a state will be after all queued runs.
@@ -404,6 +437,10 @@ impl Step {
         Err(Error::DeviceMismatch { op, lhs: self.device.to_string(), rhs: tensor.device().to_string() })
     }
 
+    fn allocate_all(&self, arguments: &[Argument]) -> Result<Vec<Buffer>> {
+        arguments.iter().map(|argument| self.allocate(argument)).collect()
+    }
+
     fn allocate(&self, argument: &Argument) -> Result<Buffer> {
         allocate(argument.view.shape(), argument.view.dtype, &self.device, RUN)
     }
@@ -439,11 +476,10 @@ impl Step {
         Ok(values.into_iter().flatten().collect())
     }
 
-    /// Writes the numbers among the inputs, and what the random numbers of the next run depend on.
-    fn store_numbers(&self, inputs: &[Value<'_>]) -> Result<()> {
+    /// Writes the numbers among the inputs, and the key of random numbers.
+    fn store_numbers(&self, inputs: &[Value<'_>], random: Option<[u32; 3]>) -> Result<()> {
         let mut quads: Vec<(&Buffer, usize, [u32; 4])> = Vec::new();
-        if self.draws > 0 {
-            let [low, high, first] = self.device.runtime().next_random(self.draws);
+        if let Some([low, high, first]) = random {
             quads.push((&self.generator, 0, [low, high, first, 0]));
         }
         for (argument, value) in self.inputs.iter().zip(inputs) {

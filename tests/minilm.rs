@@ -11,7 +11,7 @@ mod model;
 #[path = "../examples/search/tokens.rs"]
 mod tokens;
 
-use marquetry::{Device, Tensor};
+use marquetry::{DType, Device, Tensor};
 use model::Model;
 use parking_lot::Mutex;
 use safetensors::SafeTensors;
@@ -48,6 +48,7 @@ on_each_device! {
     agrees_with_the_reference
     is_submitted_at_once_and_waits_only_for_the_read
     leaves_nothing_behind_in_a_thousand_passes
+    gives_the_same_bits_when_it_is_captured
     knows_what_is_alike
     search_finds_the_line_that_answers
 }
@@ -197,6 +198,35 @@ fn leaves_nothing_behind_in_a_thousand_passes(device: &Device) {
     let in_flight = 17 * 5 * 2 * 256;
     assert!(cached_at_last <= cached + in_flight, "{cached} bytes in the pool's cache, then {cached_at_last}");
     assert_eq!(device.stats().compiles, compiles);
+}
+
+fn gives_the_same_bits_when_it_is_captured(device: &Device) {
+    let (model, tokens) = load(device);
+    let samples = samples();
+    let encodings = tokens.encode(&sentences(&samples)).unwrap();
+    // Batches of one shape, with other sentences and padding.
+    let batches: Vec<&[Encoding]> = vec![&encodings[0..2], &encodings[2..4], &encodings[3..5]];
+    let shape = (2, encodings[0].len());
+    let step = device.capture(|args| {
+        let (ids, mask) = (args.input("ids", shape, DType::U32)?, args.input("mask", shape, DType::F32)?);
+        Ok([("embeddings", model.embed_ids(&ids, &mask)?)])
+    });
+    let step = step.unwrap();
+    let before = device.stats();
+    let inputs: Vec<_> = batches.iter().map(|batch| model.inputs(batch).unwrap()).collect();
+    let run = |(ids, mask): &(Tensor, Tensor)| step.run([("ids", ids.into()), ("mask", mask.into())]).unwrap();
+    let outputs: Vec<_> = inputs.iter().map(run).collect();
+    let recorded = device.stats();
+    assert_eq!((recorded.waits, recorded.compiles), (before.waits, before.compiles));
+    for (batch, outputs) in batches.iter().zip(&outputs) {
+        let expected: Vec<f32> = model.embed(batch).unwrap().to_vec().unwrap();
+        let found: Vec<f32> = outputs.get("embeddings").unwrap().to_vec().unwrap();
+        assert!(found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits()), "{found:?}, not {expected:?}");
+    }
+    // The step keeps the weights.
+    drop(model);
+    let again: Vec<f32> = run(&inputs[0]).get("embeddings").unwrap().to_vec().unwrap();
+    assert_eq!(again, outputs[0].get("embeddings").unwrap().to_vec::<f32>().unwrap());
 }
 
 fn knows_what_is_alike(device: &Device) {

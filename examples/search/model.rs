@@ -193,8 +193,13 @@ impl Model {
     /// sentences must be padded to one length. Returns before the device has computed anything.
     pub fn embed(&self, sentences: &[Encoding]) -> marquetry::Result<Tensor> {
         let (ids, mask) = self.inputs(sentences)?;
+        self.embed_ids(&ids, &mask)
+    }
+
+    /// The same for the ids and the mask of sentences, both `[batch, tokens]`.
+    pub fn embed_ids(&self, ids: &Tensor, mask: &Tensor) -> marquetry::Result<Tensor> {
         let mask_column = mask.unsqueeze(-1)?;
-        let sum = self.forward(&ids, &mask)?.mul(&mask_column)?.sum(1)?;
+        let sum = self.forward(ids, mask)?.mul(&mask_column)?.sum(1)?;
         let mean = sum.div(&mask_column.sum(1)?)?;
         mean.div(&mean.sqr()?.sum_keepdim(-1)?.sqrt()?)
     }

@@ -25,6 +25,8 @@ pub(crate) struct Capture {
     pool: Arc<Pool>,
     /// Three words that random numbers depend on: the seed, and how many tensors had been drawn before the run.
     generator: Arc<Buffer>,
+    /// Whether nothing is kept: the launches only compile their kernels.
+    discards: bool,
     captured: RefCell<Captured>,
 }
 
@@ -106,11 +108,12 @@ pub(super) fn current(runtime: &Runtime) -> Option<Rc<Capture>> {
 
 impl Capture {
     /// Returns a capture that has not begun. `pool` is for the buffers of the program, which begin with `generator`.
-    pub fn new(pool: Arc<Pool>, generator: Arc<Buffer>) -> Capture {
+    /// If it discards, its launches only compile their kernels.
+    pub fn new(pool: Arc<Pool>, generator: Arc<Buffer>, discards: bool) -> Capture {
         static CAPTURES: AtomicU32 = AtomicU32::new(0);
         let number = CAPTURES.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
         let id = NonZeroU32::new(number).unwrap_or(NonZeroU32::MAX);
-        Capture { id, pool, generator, captured: RefCell::default() }
+        Capture { id, pool, generator, discards, captured: RefCell::default() }
     }
 
     /// Keeps what `work` launches on the device in this thread.
@@ -159,8 +162,11 @@ impl Capture {
         command: Command,
         uses: impl Iterator<Item = (&'a Buffer, Access)> + Clone,
         cost: Cost,
-        label: Label,
+        label: impl FnOnce() -> Label,
     ) {
+        if self.discards {
+            return;
+        }
         let Captured { recordings, inputs, states, changed, .. } = &mut *self.captured.borrow_mut();
         for (buffer, access) in uses.clone() {
             let id = buffer.allocation().id();
@@ -176,7 +182,7 @@ impl Capture {
         }
         if let Some(recording) = recordings.last_mut() {
             recording.push(command, uses.map(|(buffer, access)| (buffer.allocation(), access)), cost);
-            recording.label(label);
+            recording.label(label());
         }
     }
 

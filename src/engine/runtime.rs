@@ -188,6 +188,22 @@ impl Runtime {
         generator_bytes: u64,
         work: impl FnOnce(&Capture) -> Result<T>,
     ) -> Result<(T, Program, u32)> {
+        if self.capturing().is_some() {
+            let message = "the device is being captured by this thread already; captures do not nest".into();
+            return Err(Error::InvalidArgument { op: "capture", message });
+        }
+        let pool = self.pool.apart();
+        let generator = Arc::new(self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?);
+        let capture = Rc::new(Capture::new(pool, generator, false));
+        let result = self.run_capture(&capture, || work(&capture))?;
+        let mut captured = capture.take();
+        let (inputs, draws) = (captured.take_inputs(), captured.draws);
+        let (pool, backend) = (capture.pool().clone(), self.backend.clone());
+        let program = Program::new(captured.recordings, inputs, pool, &self.pool, backend)?;
+        Ok((result, program, draws))
+    }
+
+    fn run_capture<T>(&self, capture: &Rc<Capture>, work: impl FnOnce() -> T) -> T {
         /// Counts the capture, also if `work` panics.
         struct Guard<'a>(&'a AtomicU32);
         impl Drop for Guard<'_> {
@@ -195,22 +211,15 @@ impl Runtime {
                 self.0.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        if self.capturing().is_some() {
-            let message = "the device is being captured by this thread already; captures do not nest".into();
-            return Err(Error::InvalidArgument { op: "capture", message });
-        }
-        let pool = self.pool.apart();
-        let generator = Arc::new(self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?);
-        let capture = Rc::new(Capture::new(pool, generator));
         self.captures.fetch_add(1, Ordering::Relaxed);
-        let guard = Guard(&self.captures);
-        let result = capture.run(self, || work(&capture))?;
-        drop(guard);
-        let mut captured = capture.take();
-        let (inputs, draws) = (captured.take_inputs(), captured.draws);
-        let (pool, backend) = (capture.pool().clone(), self.backend.clone());
-        let program = Program::new(captured.recordings, inputs, pool, &self.pool, backend)?;
-        Ok((result, program, draws))
+        let _guard = Guard(&self.captures);
+        capture.run(self, work)
+    }
+
+    /// Compiles the kernels that `work` launches on buffers of a program. Nothing runs.
+    pub fn compile_for<T>(&self, program: &Program, generator: &Arc<Buffer>, work: impl FnOnce() -> T) -> T {
+        let capture = Rc::new(Capture::new(program.pool().clone(), generator.clone(), true));
+        self.run_capture(&capture, work)
     }
 
     /// Returns a buffer for an argument of the program that is being captured. No command before has used it.
@@ -541,7 +550,7 @@ impl Runtime {
         label: impl FnOnce() -> Label,
     ) -> Result<()> {
         if let Some(capture) = self.capturing() {
-            capture.record(command, uses, cost, label());
+            capture.record(command, uses, cost, label);
             return Ok(());
         }
         self.stream.record(command, uses.map(|(buffer, access)| (buffer.allocation(), access)), cost, label)
