@@ -11,7 +11,7 @@ use child::Child;
 use libtest_mimic::{Arguments, Failed, Trial};
 use marquetry::shader::{Access, Type};
 use marquetry::{
-    Argument, BackendKind, DType, Device, DeviceFilter, DeviceKind, Error, Kernel, MemoryKind, Result, Tensor,
+    Argument, BackendKind, DType, Device, DeviceFilter, DeviceKind, Error, Kernel, MemoryKind, Result, Step, Tensor,
 };
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -30,12 +30,14 @@ fn main() -> ExitCode {
 /// A scenario and its function.
 type Scenario = (&'static str, fn() -> Result<()>);
 
-const SCENARIOS: [Scenario; 10] = [
+const SCENARIOS: [Scenario; 12] = [
     ("every_family", every_family),
     ("memory_runs_out", memory_runs_out),
     ("memory_is_short_for_a_moment", memory_is_short_for_a_moment),
     ("a_build_fails", a_build_fails),
     ("the_device_is_lost", the_device_is_lost),
+    ("memory_runs_out_in_a_step", memory_runs_out_in_a_step),
+    ("the_device_is_lost_in_a_step", the_device_is_lost_in_a_step),
     ("the_device_is_slow", the_device_is_slow),
     ("two_devices", two_devices),
     ("a_discrete_device", a_discrete_device),
@@ -66,6 +68,17 @@ fn trials() -> Vec<Trial> {
         for number in ["1", "2", "3", "4"] {
             let child = move || start("the_device_is_lost").with("LOST_AT", number).run()?.succeeds()?.leaves_nothing();
             add(format!("{path}::the_device_is_lost_at_{number}"), Box::new(child));
+        }
+        for (name, pair) in ["1,2", "2,3", "3,4", "5,6", "7,8", "8,9", "9,10", "10,11"].into_iter().enumerate() {
+            let child =
+                move || start("memory_runs_out_in_a_step").with("OOM_AT", pair).run()?.succeeds()?.leaves_nothing();
+            add(format!("{path}::memory_runs_out_in_a_step_{name}"), Box::new(child));
+        }
+        for number in ["1", "2", "3", "4"] {
+            let child = move || {
+                start("the_device_is_lost_in_a_step").with("LOST_AT", number).run()?.succeeds()?.leaves_nothing()
+            };
+            add(format!("{path}::the_device_is_lost_in_a_step_at_{number}"), Box::new(child));
         }
         add(
             format!("{path}::the_device_is_slow"),
@@ -155,8 +168,84 @@ fn every_family() -> Result<()> {
     let (result, profile) = device.profile(|| compute(&device))?;
     result?;
     assert!(profile.commands.len() > 4, "{profile}");
+    // A captured step, dropped while it runs.
+    let step = counting_step(&device)?;
+    let large = Tensor::ones((300, 40), DType::F32, &device)?;
+    let outputs = (0..5).map(|_| step.run([("x", (&large).into()), ("n", 2.into())])).collect::<Result<Vec<_>>>()?;
+    drop(step);
+    assert_eq!(outputs[3].get("count")?.to_vec::<f32>()?, [4.0]);
+    assert_eq!(outputs[4].get("y")?.to_vec::<f32>()?, [80.0; 300]);
     // Work that no one waits for.
     (x + 1.0)?.sum_all()?.realize()
+}
+
+/// A step that sums up the rows of `n x`, and counts its runs.
+fn counting_step(device: &Device) -> Result<Step> {
+    device.capture(|args| {
+        let (x, n) = (args.input("x", (300, 40), DType::F32)?, args.input("n", (), DType::F32)?);
+        let count = args.state("count", &Tensor::zeros(1, DType::F32, device)?)?.add(1.0)?;
+        args.update("count", count.clone())?;
+        let y = x.mul(&n)?;
+        y.realize()?;
+        Ok([("y", y.sum(1)?), ("count", count)])
+    })
+}
+
+/// Memory runs out while a step is captured, or in one of its runs. All other runs are right, and none is counted that
+/// has failed.
+fn memory_runs_out_in_a_step() -> Result<()> {
+    let device = device()?;
+    let (mut failures, mut runs, mut step) = (0, 0, None);
+    let mut held = Vec::new();
+    for n in 1..12 {
+        let mut attempt = || -> Result<()> {
+            if step.is_none() {
+                step = Some(counting_step(&device)?);
+            }
+            let Some(step) = &step else { return Ok(()) };
+            let x = Tensor::full(1f32, (300, 40), &device)?;
+            let outputs = step.run([("x", (&x).into()), ("n", n.into())])?;
+            runs += 1;
+            held.push((n, runs, outputs));
+            Ok(())
+        };
+        match attempt() {
+            Ok(()) => {}
+            Err(Error::OutOfMemory { requested: 1.., limit: 1.., .. }) => failures += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(failures, 1, "of 11 attempts");
+    for (n, run, outputs) in held {
+        assert_eq!(outputs.get("y")?.to_vec::<f32>()?, [40.0 * n as f32; 300], "run {run}");
+        assert_eq!(outputs.get("count")?.to_vec::<f32>()?, [run as f32]);
+    }
+    Ok(())
+}
+
+fn the_device_is_lost_in_a_step() -> Result<()> {
+    let lost = device()?;
+    let (mut step, mut kept) = (None, None);
+    let mut work = || -> Result<()> {
+        let step: &Step = step.insert(counting_step(&lost)?);
+        let x = Tensor::full(1f32, (300, 40), &lost)?;
+        let outputs = [1, 2, 3].map(|n| step.run([("x", (&x).into()), ("n", n.into())]));
+        let outputs = outputs.into_iter().collect::<Result<Vec<_>>>()?;
+        let y = kept.insert(outputs[2].get("y")?.clone());
+        lost.synchronize()?;
+        y.to_vec::<f32>().map(drop)
+    };
+    let error = (0..5).find_map(|_| work().err());
+    assert!(matches!(error, Some(Error::DeviceLost { .. })), "{error:?}");
+    if let Some(y) = &kept {
+        assert!(matches!(y.to_vec::<f32>(), Err(Error::DeviceLost { .. })));
+    }
+    let anew = device()?;
+    drop((step, kept, lost));
+    let x = Tensor::full(1f32, (300, 40), &anew)?;
+    let outputs = counting_step(&anew)?.run([("x", (&x).into()), ("n", 2.into())])?;
+    assert_eq!(outputs.get("y")?.to_vec::<f32>()?, [80.0; 300]);
+    Ok(())
 }
 
 fn memory_runs_out() -> Result<()> {
