@@ -81,12 +81,12 @@ impl Device {
     /// now.
     ///
     /// The closure declares its inputs by name, with shape and dtype. It returns its outputs, each with a name. It is
-    /// called once: what it decides on the host is the same in each run. Numbers that change from run to run are inputs
+    /// called once, or again if a kernel has failed its self-test: what it decides on the host is the same in each run. Numbers that change from run to run are inputs
     /// of shape `[]`, which [`run`](Step::run) takes as plain numbers, or as tensors that other work has computed.
     /// Tensors from outside are constants: each run sees the elements that they have now. Random numbers are drawn anew
     /// in each run, as if the closure were called again.
     ///
-    /// Kernels are compiled now. Only what this thread launches on this device is captured.
+    /// Kernels are compiled now, on all cores. Only what this thread launches on this device is captured.
     ///
     /// ```
     /// # use marquetry::{DType, Device, Tensor};
@@ -109,7 +109,7 @@ impl Device {
     ///   used twice, and for a state that is changed but not [updated](Arguments::update).
     /// - [`Error::DeviceMismatch`] for an output on another device
     /// - any error of the closure
-    pub fn capture<N, O>(&self, work: impl FnOnce(&mut Arguments<'_>) -> Result<O>) -> Result<Step>
+    pub fn capture<N, O>(&self, mut work: impl FnMut(&mut Arguments<'_>) -> Result<O>) -> Result<Step>
     where
         N: Into<String>,
         O: IntoIterator<Item = (N, Tensor)>,
@@ -135,6 +135,37 @@ impl Device {
         let step = Step { program, inputs, states, outputs, draws, generator, device, recording: Mutex::new(()) };
         step.compile_runs()?;
         Ok(step)
+    }
+}
+
+impl Device {
+    /// Compiles what a closure needs, on all cores, and tests the kernels that have to be. Nothing else runs: the
+    /// closure's launches are dropped, and the tensors that it returns are not computed. Later, the same work starts at
+    /// once.
+    ///
+    /// `progress` is called after each compilation, with the number of kernels that have been compiled and of all. The
+    /// closure is called once, or again if a kernel has failed its self-test.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::rand(0f32, 1.0, (4, 64), &device)?;
+    /// let model = |x: &Tensor| x.matmul(&x.t()?)?.softmax(-1)?.log();
+    /// device.warm_up(|| Ok([model(&x)?]), |done, all| println!("{done} of {all} kernels"))?;
+    /// let before = device.stats().compiles;
+    /// model(&x)?.realize()?;
+    /// assert_eq!(device.stats().compiles, before);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`capture`](Self::capture).
+    pub fn warm_up<O>(&self, mut work: impl FnMut() -> Result<O>, progress: impl FnMut(usize, usize)) -> Result<()>
+    where
+        O: IntoIterator<Item = Tensor>,
+    {
+        let work = |_: &Capture| work()?.into_iter().try_for_each(|tensor| tensor.realize());
+        self.runtime().warm_up(work, progress)
     }
 }
 

@@ -1,19 +1,20 @@
 //! [`Capture`]: the launches of a thread that are kept for a [`Program`](super::program::Program) instead of running.
 
+use super::kernel_cache::OwnKernel;
 use super::pool::{Buffer, Pool};
 use super::profile::Label;
 use super::recording::{Cost, Recording};
 use super::runtime::Runtime;
 use super::submitter::BATCH_NANOSECONDS;
-use crate::backend::contract::{BufferId, Command};
+use crate::backend::contract::{BufferId, Command, KernelId};
 use crate::base::error::{Error, Result};
 use crate::shader::Access;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
 use std::num::NonZeroU32;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Tells captures apart.
 pub(crate) type CaptureId = NonZeroU32;
@@ -42,9 +43,34 @@ pub(crate) struct Captured {
     changed: FxHashSet<BufferId>,
     /// Tensors of random numbers.
     pub draws: u32,
+    /// Kernels that have not been compiled yet. Commands name them by placeholders.
+    pub kernels: Vec<Arc<OwnKernel>>,
+    /// Kernels that are taken to be right until they have been tested.
+    pub trials: Vec<Trial>,
+}
+
+/// A self-test of a kernel that is put off, and where its verdict goes.
+pub(crate) struct Trial {
+    pub verdict: Arc<OnceLock<bool>>,
+    pub test: Box<dyn FnOnce() -> bool>,
 }
 
 impl Captured {
+    /// Returns the number that stands for the kernel at a place among those that have not been compiled.
+    fn placeholder(place: usize) -> KernelId {
+        KernelId(u64::MAX - place as u64)
+    }
+
+    /// Replaces the placeholders, after all kernels have been compiled.
+    pub fn name_kernels(&mut self) {
+        let kernels = &self.kernels;
+        let named = |id: KernelId| {
+            let kernel = kernels.get((u64::MAX - id.0) as usize);
+            kernel.and_then(|kernel| kernel.id()).unwrap_or(id)
+        };
+        self.recordings.iter_mut().for_each(|recording| recording.replace_kernels(named));
+    }
+
     /// Takes out the buffers that are not from the capture's pool.
     pub fn take_inputs(&mut self) -> Vec<Buffer> {
         std::mem::take(&mut self.inputs).into_values().collect()
@@ -147,6 +173,24 @@ impl Capture {
     /// Whether a command changes a state.
     pub fn changes(&self, buffer: &Buffer) -> bool {
         self.captured.borrow().changed.contains(&buffer.allocation().id())
+    }
+
+    /// Returns a number that stands for a kernel until it has been compiled, together with all others.
+    pub fn placeholder(&self, kernel: &Arc<OwnKernel>) -> KernelId {
+        let kernels = &mut self.captured.borrow_mut().kernels;
+        let place = kernels.iter().position(|known| Arc::ptr_eq(known, kernel)).unwrap_or_else(|| {
+            kernels.push(kernel.clone());
+            kernels.len() - 1
+        });
+        Captured::placeholder(place)
+    }
+
+    /// Puts off the self-test of a kernel.
+    pub fn add_trial(&self, trial: Trial) {
+        let trials = &mut self.captured.borrow_mut().trials;
+        if !trials.iter().any(|known| Arc::ptr_eq(&known.verdict, &trial.verdict)) {
+            trials.push(trial);
+        }
     }
 
     /// Returns the number of the next random tensor among those of a run.

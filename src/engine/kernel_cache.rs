@@ -9,20 +9,36 @@ use crate::kernels::KernelConfig;
 use crate::shader::{Access, Module};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-/// A kernel that is ready to be dispatched.
-#[derive(Clone)]
+/// A kernel of an app, ready to be dispatched.
 pub(crate) struct CompiledKernel {
     pub id: KernelId,
     /// How it uses each of its buffers.
-    pub bindings: Arc<[Access]>,
+    pub bindings: Box<[Access]>,
 }
 
-type Kernels = Mutex<FxHashMap<KernelConfig, Arc<Mutex<Option<CompiledKernel>>>>>;
+/// A kernel of this crate. It is generated when it is asked for, and compiled when it is dispatched.
+pub(crate) struct OwnKernel {
+    /// How it uses each of its buffers.
+    pub bindings: Box<[Access]>,
+    id: OnceLock<KernelId>,
+    /// What is compiled, until that has been done.
+    module: Mutex<Option<Module>>,
+}
 
-/// Compiled kernels. Each has its own lock, so that different kernels compile at the same time and none compiles twice.
+impl OwnKernel {
+    /// Returns the compiled kernel, if it has been compiled.
+    #[inline]
+    pub fn id(&self) -> Option<KernelId> {
+        self.id.get().copied()
+    }
+}
+
+type Kernels = Mutex<FxHashMap<KernelConfig, Arc<Mutex<Option<Arc<OwnKernel>>>>>>;
+
+/// The kernels. Each has its own lock, so that different kernels compile at the same time and none compiles twice.
 #[derive(Default)]
 pub(crate) struct KernelCache {
     kernels: Kernels,
@@ -39,8 +55,8 @@ impl KernelCache {
         KernelCache { disk, ..KernelCache::default() }
     }
 
-    /// Returns the kernel of a configuration. The first call generates and compiles it.
-    pub fn get(&self, config: &KernelConfig, large_buffers: bool, backend: &dyn Backend) -> Result<CompiledKernel> {
+    /// Returns the kernel of a configuration. The first call generates it.
+    pub fn get(&self, config: &KernelConfig, large_buffers: bool, backend: &dyn Backend) -> Result<Arc<OwnKernel>> {
         let kernels = if large_buffers { &self.for_large_buffers } else { &self.kernels };
         let known = kernels.lock().get(config).cloned();
         let entry = known.unwrap_or_else(|| kernels.lock().entry(config.clone()).or_default().clone());
@@ -51,7 +67,19 @@ impl KernelCache {
         let target = backend.target().for_buffers(large_buffers);
         let module = Module { large_buffers, ..config.generate(target)? };
         dump::write(config, target.addresses)?;
-        Ok(kernel.insert(self.compile(&module, backend)?).clone())
+        let bindings = module.bindings.as_slice().into();
+        Ok(kernel.insert(Arc::new(OwnKernel { bindings, id: OnceLock::new(), module: Some(module).into() })).clone())
+    }
+
+    /// Returns the compiled kernel. The first call compiles it.
+    pub fn id_of(&self, kernel: &OwnKernel, backend: &dyn Backend) -> Result<KernelId> {
+        let mut module = kernel.module.lock();
+        if let Some(waiting) = &*module {
+            _ = kernel.id.set(self.compile(waiting, backend)?.id);
+            *module = None;
+        }
+        // Whoever takes the module has set the number before.
+        Ok(kernel.id().unwrap_or(KernelId(u64::MAX)))
     }
 
     /// Compiles a kernel, or loads its binary from disk.

@@ -1,6 +1,6 @@
 //! [`PlanCache`]: the launches that a device has planned. The same call with the same shapes costs a look-up.
 
-use super::kernel_cache::CompiledKernel;
+use super::kernel_cache::OwnKernel;
 use crate::kernels::parameters::Words;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -70,7 +70,7 @@ pub(crate) struct Plan<F> {
     /// The places of those that differ, in the order in which they are passed.
     pub places: SmallVec<[u8; 16]>,
     /// The kernel for buffers that can be bound, and the size of the dispatch.
-    pub compiled: CompiledKernel,
+    pub own: Arc<OwnKernel>,
     pub grid: [u32; 3],
     /// An estimate of the products or elements of `f32` that it adds up.
     pub products: u64,

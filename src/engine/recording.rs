@@ -3,7 +3,7 @@
 use super::pool::Allocation;
 use super::profile::Label;
 use super::program::{Part, Program};
-use crate::backend::contract::{BufferId, Command, ProgramId, Step};
+use crate::backend::contract::{BufferId, Command, KernelId, ProgramId, Step};
 use crate::shader::Access;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -102,6 +102,15 @@ impl Recording {
     /// Returns the number of commands, counting those of programs.
     pub fn commands(&self) -> usize {
         self.commands
+    }
+
+    /// Replaces the kernels of all commands.
+    pub fn replace_kernels(&mut self, replace: impl Fn(KernelId) -> KernelId) {
+        for step in &mut self.steps {
+            if let Command::Dispatch { kernel, .. } = &mut step.command {
+                *kernel = replace(*kernel);
+            }
+        }
     }
 
     /// Adds a cost that belongs to no command.

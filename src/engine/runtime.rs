@@ -1,16 +1,16 @@
 //! The inside of a [`Device`](crate::Device): a backend with its stream, pool and kernels.
 
-use crate::backend::contract::{Backend, Command, MemoryUse, Region, Ticket};
+use crate::backend::contract::{Backend, Command, KernelId, MemoryUse, Region, Ticket};
 use crate::backend::fork::OfProcess;
 use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
 use crate::base::clock;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::precision::Precision;
-use crate::engine::capture::{self, Capture, CaptureId};
+use crate::engine::capture::{self, Capture, CaptureId, Captured, Trial};
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::explain::{ExplainedKernel, Explanation};
-use crate::engine::kernel_cache::{CompiledKernel, KernelCache};
+use crate::engine::kernel_cache::{CompiledKernel, KernelCache, OwnKernel};
 use crate::engine::launch::PackedLaunch;
 use crate::engine::plan_cache::{Plan, PlanCache};
 use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
@@ -27,8 +27,9 @@ use crate::tuning::{self, Entry, Tuning};
 use futures_channel::oneshot;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Instant;
 
@@ -182,25 +183,106 @@ impl Runtime {
     }
 
     /// Captures what `work` launches in this thread. Returns the program of it, and how many tensors of random numbers
-    /// it draws. The [generator](Capture::generator) has at least three words.
+    /// it draws. The [generator](Capture::generator) has at least three words. Works again if a kernel has failed its
+    /// self-test.
     pub fn capture<T>(
         &self,
         generator_bytes: u64,
-        work: impl FnOnce(&Capture) -> Result<T>,
+        work: impl FnMut(&Capture) -> Result<T>,
     ) -> Result<(T, Program, u32)> {
+        let (result, mut captured, pool) = self.capture_all("capture", generator_bytes, false, work, |_, _| ())?;
+        let (inputs, draws) = (captured.take_inputs(), captured.draws);
+        let program = Program::new(captured.recordings, inputs, pool, &self.pool, self.backend.clone())?;
+        Ok((result, program, draws))
+    }
+
+    /// Compiles the kernels that `work` launches in this thread, and tests those that have to be. Nothing else runs.
+    /// `progress` gets the number of kernels that have been compiled, and of all.
+    pub fn warm_up(&self, work: impl FnMut(&Capture) -> Result<()>, progress: impl FnMut(usize, usize)) -> Result<()> {
+        self.capture_all("warm_up", 16, true, work, progress).map(drop)
+    }
+
+    fn capture_all<T>(
+        &self,
+        op: &'static str,
+        generator_bytes: u64,
+        discards: bool,
+        mut work: impl FnMut(&Capture) -> Result<T>,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<(T, Captured, Arc<Pool>)> {
         if self.capturing().is_some() {
             let message = "the device is being captured by this thread already; captures do not nest".into();
-            return Err(Error::InvalidArgument { op: "capture", message });
+            return Err(Error::InvalidArgument { op, message });
         }
-        let pool = self.pool.apart();
-        let generator = Arc::new(self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?);
-        let capture = Rc::new(Capture::new(pool, generator, false));
-        let result = self.run_capture(&capture, || work(&capture))?;
-        let mut captured = capture.take();
-        let (inputs, draws) = (captured.take_inputs(), captured.draws);
-        let (pool, backend) = (capture.pool().clone(), self.backend.clone());
-        let program = Program::new(captured.recordings, inputs, pool, &self.pool, backend)?;
-        Ok((result, program, draws))
+        loop {
+            let pool = self.pool.apart();
+            let generator = Arc::new(self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?);
+            let capture = Rc::new(Capture::new(pool.clone(), generator, discards));
+            let result = self.run_capture(&capture, || work(&capture))?;
+            let mut captured = capture.take();
+            if self.make_ready(&mut captured, &mut progress)? {
+                return Ok((result, captured, pool));
+            }
+        }
+    }
+
+    /// Compiles the kernels of a capture, and tests those that have to be. Returns whether they have passed.
+    fn make_ready(&self, captured: &mut Captured, progress: impl FnMut(usize, usize)) -> Result<bool> {
+        let trials = std::mem::take(&mut captured.trials);
+        let compiled = self.compile_all(&captured.kernels, progress);
+        // A kernel that the driver refuses fails its test.
+        let mut passed = true;
+        for Trial { verdict, test } in trials {
+            passed &= *verdict.get_or_init(test);
+        }
+        if passed {
+            compiled?;
+        }
+        captured.name_kernels();
+        Ok(passed)
+    }
+
+    /// Compiles kernels, several at a time.
+    fn compile_all(&self, kernels: &[Arc<OwnKernel>], mut progress: impl FnMut(usize, usize)) -> Result<()> {
+        let threads = if cfg!(native) { std::thread::available_parallelism().map_or(1, NonZeroUsize::get) } else { 1 };
+        let compile = |kernel: &OwnKernel| self.kernels.id_of(kernel, &*self.backend).map(drop);
+        if threads == 1 || kernels.len() < 2 {
+            return kernels.iter().enumerate().try_for_each(|(place, kernel)| {
+                compile(kernel)?;
+                progress(place + 1, kernels.len());
+                Ok(())
+            });
+        }
+        let (next, (sender, done)) = (AtomicUsize::new(0), mpsc::channel());
+        std::thread::scope(|scope| {
+            for _ in 0..threads.min(kernels.len()) {
+                let (sender, next) = (sender.clone(), &next);
+                // The receiver is below. If it is gone, so is whoever asked.
+                scope.spawn(move || {
+                    while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        _ = sender.send(compile(kernel));
+                    }
+                });
+            }
+            drop(sender);
+            let mut result = Ok(());
+            for (place, compiled) in done.into_iter().enumerate() {
+                progress(place + 1, kernels.len());
+                result = result.and(compiled);
+            }
+            result
+        })
+    }
+
+    /// Returns the number of a kernel for commands. Inside a capture, what has not been compiled is compiled later.
+    fn id_of(&self, kernel: &Arc<OwnKernel>) -> Result<KernelId> {
+        match kernel.id() {
+            Some(id) => Ok(id),
+            None => match self.capturing() {
+                Some(capture) => Ok(capture.placeholder(kernel)),
+                None => self.kernels.id_of(kernel, &*self.backend),
+            },
+        }
     }
 
     fn run_capture<T>(&self, capture: &Rc<Capture>, work: impl FnOnce() -> T) -> T {
@@ -217,9 +299,15 @@ impl Runtime {
     }
 
     /// Compiles the kernels that `work` launches on buffers of a program. Nothing runs.
-    pub fn compile_for<T>(&self, program: &Program, generator: &Arc<Buffer>, work: impl FnOnce() -> T) -> T {
+    pub fn compile_for(
+        &self,
+        program: &Program,
+        generator: &Arc<Buffer>,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let capture = Rc::new(Capture::new(program.pool().clone(), generator.clone(), true));
-        self.run_capture(&capture, work)
+        self.run_capture(&capture, work)?;
+        self.compile_all(&capture.take().kernels, |_, _| ())
     }
 
     /// Returns a buffer for an argument of the program that is being captured. No command before has used it.
@@ -402,11 +490,19 @@ impl Runtime {
         self.backend.target_of_apps()
     }
 
-    /// Whether a kernel passes its self-test. The first call runs the test.
-    pub fn verdict(&self, config: &KernelConfig, test: impl FnOnce() -> bool) -> bool {
+    /// Whether a kernel passes its self-test. The first call runs the test. Inside a capture, the kernel is taken to be
+    /// right, and tested later.
+    pub fn verdict(&self, config: &KernelConfig, test: impl FnOnce() -> bool + 'static) -> bool {
         let known = self.verdicts.lock().get(config).cloned();
         let verdict = known.unwrap_or_else(|| self.verdicts.lock().entry(config.clone()).or_default().clone());
-        *verdict.get_or_init(|| self.suspend_capture(test))
+        match (verdict.get(), self.capturing()) {
+            (Some(verdict), _) => *verdict,
+            (None, Some(capture)) => {
+                capture.add_trial(Trial { verdict, test: Box::new(test) });
+                true
+            }
+            (None, None) => *verdict.get_or_init(test),
+        }
     }
 
     /// Returns a buffer of [`COUNTERS`] zeros, in which workgroups count each other. Kernels leave zeros there.
@@ -434,11 +530,11 @@ impl Runtime {
         numbers: Numbers<'_, F::Host>,
     ) -> Result<Plan<F>> {
         let config: KernelConfig = kernel.clone().into();
-        let compiled = self.kernels.get(&config, false, &*self.backend)?;
+        let own = self.kernels.get(&config, false, &*self.backend)?;
         let grid = self.fold(groups, || config.name())?;
         let products = kernel.products(&parameters);
         let (words, places) = kernel.words_and_places(parameters, numbers);
-        Ok(Plan { kernel, words, places, compiled, grid, products })
+        Ok(Plan { kernel, words, places, own, grid, products })
     }
 
     pub fn plans(&self) -> &PlanCache {
@@ -461,9 +557,10 @@ impl Runtime {
             for_large_buffers = self.kernels.get(&plan.kernel.clone().into(), true, &*self.backend)?;
             &for_large_buffers
         } else {
-            &plan.compiled
+            &plan.own
         };
-        self.dispatch_estimated(kernel, buffers, words, plan.grid, plan.products, || plan.kernel.name())
+        let compiled = (self.id_of(kernel)?, &*kernel.bindings);
+        self.dispatch_estimated(compiled, buffers, words, plan.grid, plan.products, || plan.kernel.name())
     }
 
     /// Whether a buffer is too large to be bound as a whole.
@@ -477,7 +574,8 @@ impl Runtime {
         let PackedLaunch { kernel: config, buffers, parameters, groups, products } = launch.into();
         let kernel = self.kernels.get(&config, self.has_large(buffers), &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
-        self.dispatch_estimated(&kernel, buffers, parameters, groups, products, || config.name())
+        let compiled = (self.id_of(&kernel)?, &*kernel.bindings);
+        self.dispatch_estimated(compiled, buffers, parameters, groups, products, || config.name())
     }
 
     /// Folds workgroups beyond the device's limit per dimension into rows.
@@ -501,13 +599,14 @@ impl Runtime {
         groups: [u32; 3],
         name: impl Fn() -> String,
     ) -> Result<()> {
-        self.dispatch_estimated(kernel, buffers, Words::from_slice(parameters), groups, 0, name)
+        let compiled = (kernel.id, &*kernel.bindings);
+        self.dispatch_estimated(compiled, buffers, Words::from_slice(parameters), groups, 0, name)
     }
 
     /// The same for a kernel that is known to add up `products` products.
     fn dispatch_estimated(
         &self,
-        kernel: &CompiledKernel,
+        (kernel, bindings): (KernelId, &[Access]),
         buffers: &[&Buffer],
         parameters: Words,
         groups: [u32; 3],
@@ -516,15 +615,19 @@ impl Runtime {
     ) -> Result<()> {
         self.check_owners(buffers)?;
         let command = Command::Dispatch {
-            kernel: kernel.id,
+            kernel,
             buffers: buffers.iter().map(|buffer| buffer.allocation().id()).collect(),
             parameters,
             groups,
         };
         self.add_to_explanation(|explanation| {
             let bytes_of = |does: fn(Access) -> bool| {
-                let bindings = buffers.iter().zip(kernel.bindings.iter());
-                bindings.filter(|(_, access)| does(**access)).map(|(buffer, _)| buffer.bytes()).sum()
+                buffers
+                    .iter()
+                    .zip(bindings)
+                    .filter(|(_, access)| does(**access))
+                    .map(|(buffer, _)| buffer.bytes())
+                    .sum()
             };
             let (bytes_read, bytes_written) = (bytes_of(Access::reads), bytes_of(Access::writes));
             explanation.kernels.push(ExplainedKernel { name: name(), bytes_read, bytes_written });
@@ -532,7 +635,7 @@ impl Runtime {
         let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
         let label = || Label { name: name(), bytes };
         let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, products) };
-        self.record(command, buffers.iter().copied().zip(kernel.bindings.iter().copied()), cost, label)
+        self.record(command, buffers.iter().copied().zip(bindings.iter().copied()), cost, label)
     }
 
     /// Fails if a buffer belongs to a program, and this thread does not work for it.
@@ -716,5 +819,37 @@ impl Runtime {
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
         self.read(buffer, source, convert)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::stream::tests::Lazy;
+    use crate::kernels::store::Store;
+
+    /// A kernel that fails its self-test in a capture is not used: the work is captured again.
+    #[test]
+    fn a_capture_begins_again_after_a_self_test_that_fails() {
+        let runtime = Runtime::new(Box::new(Lazy::new(DeviceKind::Discrete, 0)));
+        let [good, bad] = [1, 2].map(|quads| KernelConfig::from(Store { quads }));
+        let mut verdicts = Vec::new();
+        let mut tests = Arc::new(AtomicUsize::new(0));
+        let (calls, _, _) = runtime
+            .capture(64, |_| {
+                let test = |passes| {
+                    let tests = tests.clone();
+                    move || {
+                        tests.fetch_add(1, Ordering::Relaxed);
+                        passes
+                    }
+                };
+                verdicts.push([runtime.verdict(&good, test(true)), runtime.verdict(&bad, test(false))]);
+                verdicts.push([runtime.verdict(&good, test(true)), runtime.verdict(&bad, test(false))]);
+                Ok(verdicts.len())
+            })
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(verdicts, [[true, true], [true, true], [true, false], [true, false]]);
+        assert_eq!((calls, Arc::get_mut(&mut tests).map(|tests| *tests.get_mut())), (4, Some(2)));
     }
 }

@@ -16,9 +16,10 @@ const OP: &str = "matmul";
 /// Whether a kernel has computed a product of known numbers correctly. The test runs once per device; a kernel that
 /// fails is switched off.
 pub(super) fn is_trusted(device: &Device, config: &Matmul) -> bool {
-    device.runtime().verdict(&config.clone().into(), || {
-        let trial = Trial::new(config);
-        let outcome = match trial.run(device, config) {
+    let (device, config) = (device.clone(), config.clone());
+    device.clone().runtime().verdict(&config.clone().into(), move || {
+        let trial = Trial::new(&config);
+        let outcome = match trial.run(&device, &config) {
             Ok(found) => trial.check(config.output, &found),
             Err(error) => Err(error.to_string()),
         };

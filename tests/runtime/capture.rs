@@ -22,6 +22,7 @@ on_each_device! {
     a_run_is_one_submission_and_allocates_nothing
     every_command_of_a_run_is_profiled
     threads_share_a_step
+    warming_up_compiles_what_the_work_needs
     what_cannot_be_captured_is_an_error
     mistakes_in_arguments_are_errors
     what_is_made_in_a_capture_stays_there
@@ -459,6 +460,45 @@ fn threads_share_a_step(device: &Device) -> Result<()> {
         let threads: Vec<_> = (0..8).map(|thread| scope.spawn(work(thread))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
     })
+}
+
+fn warming_up_compiles_what_the_work_needs(device: &Device) -> Result<()> {
+    let x = Tensor::from_slice(&[1f32; 77], (7, 11), device)?;
+    // Kernels that no other test of this program has.
+    let model = |x: &Tensor| -> Result<Tensor> {
+        let y = x.matmul(&x.t()?)?.erf()?.atan()?.sinh()?;
+        y.log_softmax(0)?.cumsum(1)?.asinh()?.cosh()
+    };
+    let before = device.stats();
+    let (mut calls, mut reports) = (0, Vec::new());
+    let warmed = device.warm_up(
+        || {
+            calls += 1;
+            Ok([model(&x)?])
+        },
+        |done, all| reports.push((done, all)),
+    );
+    warmed?;
+    let warm = device.stats();
+    let compiled = (warm.compiles - before.compiles) as usize;
+    assert!(compiled >= 3, "{compiled} kernels");
+    assert_eq!(reports, (1..=compiled).map(|done| (done, compiled)).collect::<Vec<_>>());
+    assert_eq!((calls, warm.launches, warm.waits), (1, before.launches, before.waits));
+    let memory = device.memory_stats().in_use;
+    model(&x)?.realize()?;
+    assert_eq!(device.stats().compiles, warm.compiles, "nothing is left to compile");
+    device.warm_up(|| Ok([model(&x)?]), |_, _| panic!("nothing is compiled"))?;
+    assert_eq!(device.memory_stats().in_use, memory, "nothing is kept");
+    // Errors are those of the closure.
+    assert!(device.warm_up(|| Ok([x.matmul(&x)?]), |_, _| ()).is_err());
+    let reads = device.warm_up(|| x.sum_all()?.to_scalar::<f32>().map(|_| [x.clone()]), |_, _| ());
+    assert!(message(reads).contains("to_scalar: "));
+    let nested = device.capture(|args| {
+        device.warm_up(|| Ok([x.clone()]), |_, _| ())?;
+        Ok([("x", args.input("x", 1, DType::F32)?)])
+    });
+    assert!(message(nested).contains("warm_up: "));
+    Ok(())
 }
 
 /// The message of an error about a wrong argument.
