@@ -32,7 +32,7 @@ const QUAD_BYTES: usize = 16;
 ///
 /// Runs are queued and execute in order, with all other work of the device. Each has its own inputs and outputs. A step
 /// keeps its memory, and that of the tensors that the closure used, until it is dropped. It may be dropped while runs
-/// are queued.
+/// are queued. States belong to one step: [`state`](Self::state) and [`set_state`](Self::set_state) copy them.
 ///
 /// Through Vulkan and Level Zero, the commands are recorded by the driver once. WebGPU has no such commands: there, the
 /// crate encodes them for each run, and saves only the work before.
@@ -40,7 +40,8 @@ pub struct Step {
     program: Arc<Program>,
     inputs: Vec<Argument>,
     states: Vec<Argument>,
-    outputs: Arc<[Argument]>,
+    outputs: Vec<Argument>,
+    output_names: Arc<[String]>,
     /// Tensors of random numbers in each run.
     draws: u32,
     generator: Arc<Buffer>,
@@ -72,19 +73,20 @@ pub struct Arguments<'a> {
 /// The outputs of a run of a [`Step`].
 #[derive(Clone)]
 pub struct Outputs {
-    arguments: Arc<[Argument]>,
+    names: Arc<[String]>,
     tensors: Vec<Tensor>,
 }
 
 impl Device {
-    /// Records the work of a closure, to run it any number of times: a step of a model, for example. Nothing of it runs
-    /// now.
+    /// Records the work of a closure, to run it any number of times: a step of a model, for example. Only uploads run
+    /// now, first values of states, and pending tensors from outside.
     ///
     /// The closure declares its inputs by name, with shape and dtype. It returns its outputs, each with a name. It is
-    /// called once, or again if a kernel has failed its self-test: what it decides on the host is the same in each run. Numbers that change from run to run are inputs
-    /// of shape `[]`, which [`run`](Step::run) takes as plain numbers, or as tensors that other work has computed.
-    /// Tensors from outside are constants: each run sees the elements that they have now. Random numbers are drawn anew
-    /// in each run, as if the closure were called again.
+    /// called once, or again if a kernel has failed its self-test. What it decides on the host is the same in each run.
+    ///
+    /// Numbers that change from run to run are inputs of shape `[]`. [`run`](Step::run) takes plain numbers for them, or
+    /// tensors that other work has computed. Tensors from outside are constants: each run sees the elements that they have now. Random numbers are drawn anew
+    /// in each run, as if the closure were called again. But [`set_seed`](Device::set_seed) acts only now.
     ///
     /// Kernels are compiled now, on all cores. Only what this thread launches on this device is captured.
     ///
@@ -132,7 +134,9 @@ impl Device {
         })?;
         let (inputs, states, outputs, generator) = parts;
         let (program, device) = (Arc::new(program), self.clone());
-        let step = Step { program, inputs, states, outputs, draws, generator, device, recording: Mutex::new(()) };
+        let output_names = outputs.iter().map(|output| output.name.clone()).collect();
+        let recording = Mutex::new(());
+        let step = Step { program, inputs, states, outputs, output_names, draws, generator, device, recording };
         step.compile_runs()?;
         Ok(step)
     }
@@ -211,7 +215,8 @@ impl Arguments<'_> {
     /// ```
     ///
     /// # Errors
-    /// As [`input`](Self::input); [`Error::DeviceMismatch`].
+    /// As [`input`](Self::input); [`Error::DeviceMismatch`]; [`Error::InvalidArgument`] if `initial` is computed inside
+    /// the capture.
     pub fn state(&mut self, name: impl Into<String>, initial: &Tensor) -> Result<Tensor> {
         let name = self.new_name(name)?;
         self.check_device(initial, "state")?;
@@ -219,9 +224,14 @@ impl Arguments<'_> {
         let buffer = self.allocate(&shape, dtype)?;
         let view = |buffer| View::of_buffer(buffer, shape.clone(), dtype, self.device);
         let tensor = view(buffer.share());
-        let state = Argument { name, view: view(buffer), quad: None };
+        let state = Argument { name: name.clone(), view: view(buffer), quad: None };
         let runtime = self.device.runtime();
-        runtime.suspend_capture(|| initial.buffer().and_then(|buffer| runtime.check_owners(&[buffer])))?;
+        runtime.suspend_capture(|| initial.buffer().and_then(|buffer| runtime.check_owners(&[buffer]))).map_err(
+            |_| {
+                let message = format!("the first value of `{name}` is computed inside the capture; compute it before");
+                Error::InvalidArgument { op: "state", message }
+            },
+        )?;
         runtime.run_meanwhile(self.capture, || state.set(initial))?;
         self.capture.add_state(state.view.buffer()?);
         self.states.push(state);
@@ -283,7 +293,7 @@ impl Arguments<'_> {
     }
 
     /// Computes what the closure has returned.
-    fn outputs<N: Into<String>>(&self, tensors: impl IntoIterator<Item = (N, Tensor)>) -> Result<Arc<[Argument]>> {
+    fn outputs<N: Into<String>>(&self, tensors: impl IntoIterator<Item = (N, Tensor)>) -> Result<Vec<Argument>> {
         let mut outputs: Vec<Argument> = Vec::new();
         for (name, tensor) in tensors {
             let name = name.into();
@@ -291,10 +301,10 @@ impl Arguments<'_> {
             self.check_device(&tensor, CAPTURE)?;
             // An update may overwrite a state before the output is copied.
             let tensor = if self.state_of(&tensor)?.is_some() { tensor.copied()? } else { tensor };
-            tensor.realize()?;
+            self.device.runtime().check_owners(&[tensor.buffer()?])?;
             outputs.push(Argument { name, view: tensor.into(), quad: None });
         }
-        Ok(outputs.into())
+        Ok(outputs)
     }
 
     /// Writes the new values of states, unless they are there already.
@@ -380,6 +390,9 @@ impl Step {
     /// - [`Error::InvalidArgument`] if an input is missing, unknown, given twice, or of another shape or dtype; also
     ///   inside a capture
     /// - [`Error::DeviceMismatch`], [`Error::OutOfMemory`]; what any operation may return
+    ///
+    /// After an error nothing is queued, and no state changes. If a submission fails, the run stays queued, and the
+    /// next call that submits returns the error.
     pub fn run<'a>(&self, inputs: impl IntoIterator<Item = (&'a str, TensorOrScalar<'a>)>) -> Result<Outputs> {
         let runtime = self.device.runtime();
         runtime.refuse_capture(RUN, "it runs a step")?;
@@ -389,7 +402,7 @@ impl Step {
         let random = (self.draws > 0).then(|| runtime.next_random(self.draws));
         runtime.with_buffers_of(&self.program, || {
             self.set_inputs(&inputs, random)?;
-            runtime.run_program(&self.program)?;
+            runtime.run_program(&self.program);
             self.get_outputs(outputs)
         })
     }
@@ -427,7 +440,7 @@ impl Step {
     /// Copies the outputs to new tensors.
     fn get_outputs(&self, buffers: Vec<Buffer>) -> Result<Outputs> {
         let tensors = self.outputs.iter().zip(buffers).map(|(output, buffer)| output.get(buffer));
-        Ok(Outputs { arguments: self.outputs.clone(), tensors: tensors.collect::<Result<_>>()? })
+        Ok(Outputs { names: self.output_names.clone(), tensors: tensors.collect::<Result<_>>()? })
     }
 
     /// Returns a copy of what a state will be after all queued runs.
@@ -544,7 +557,11 @@ impl Outputs {
     /// # Errors
     /// [`Error::InvalidArgument`] if no output has this name.
     pub fn get(&self, name: &str) -> Result<&Tensor> {
-        position(&self.arguments, name, "output", "get").map(|place| &self.tensors[place])
+        let place = self.names.iter().position(|known| known == name);
+        place.map(|place| &self.tensors[place]).ok_or_else(|| {
+            let message = format!("there is no output `{name}`; the step has {self}");
+            Error::InvalidArgument { op: "get", message }
+        })
     }
 
     /// Returns the outputs in the order in which the closure returned them.
@@ -574,15 +591,29 @@ struct Names<'a>(&'a [Argument]);
 
 impl fmt::Display for Names<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("none");
-        }
-        for (place, Argument { name, view, .. }) in self.0.iter().enumerate() {
-            let comma = if place > 0 { ", " } else { "" };
-            write!(f, "{comma}`{name}` ({} of shape {})", view.dtype, view.shape())?;
-        }
-        Ok(())
+        write_list(f, self.0.iter().map(|Argument { name, view, .. }| (&**name, view.dtype, view.shape())))
     }
+}
+
+impl fmt::Display for Outputs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tensors = self.names.iter().zip(&self.tensors);
+        write_list(f, tensors.map(|(name, tensor)| (&**name, tensor.dtype(), tensor.shape())))
+    }
+}
+
+fn write_list<'a>(
+    f: &mut fmt::Formatter<'_>,
+    tensors: impl ExactSizeIterator<Item = (&'a str, DType, &'a Shape)>,
+) -> fmt::Result {
+    if tensors.len() == 0 {
+        return f.write_str("none");
+    }
+    for (place, (name, dtype, shape)) in tensors.enumerate() {
+        let comma = if place > 0 { ", " } else { "" };
+        write!(f, "{comma}`{name}` ({dtype} of shape {shape})")?;
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Step {
@@ -594,6 +625,6 @@ impl fmt::Debug for Step {
 
 impl fmt::Debug for Outputs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Outputs({})", Names(&self.arguments))
+        write!(f, "Outputs({self})")
     }
 }

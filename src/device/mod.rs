@@ -156,7 +156,8 @@ impl Device {
     }
 
     /// Runs `work` and tells which kernels were launched meanwhile, by any thread: what was fused into each, which
-    /// bytes it moves, and why other operations ran by themselves. Only what `work` reads or
+    /// bytes it moves, and why other operations ran by themselves. A run of a [`Step`](crate::Step) launches all of its
+    /// kernels. Only what `work` reads or
     /// [realizes](crate::Tensor::realize) is sure to run.
     ///
     /// ```standalone_crate

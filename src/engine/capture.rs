@@ -1,5 +1,6 @@
 //! [`Capture`]: the launches of a thread that are kept for a [`Program`](super::program::Program) instead of running.
 
+use super::explain::ExplainedKernel;
 use super::kernel_cache::OwnKernel;
 use super::pool::{Buffer, Pool};
 use super::profile::Label;
@@ -37,12 +38,14 @@ pub(crate) struct Captured {
     /// One after the other. Each is small enough for a batch.
     pub recordings: Vec<Recording>,
     /// The buffers that are not from the capture's pool.
-    inputs: FxHashMap<BufferId, Buffer>,
+    pub inputs: FxHashMap<BufferId, Buffer>,
     /// Buffers of the capture's pool that commands may change for the next run, and those that they do change.
     states: FxHashSet<BufferId>,
     changed: FxHashSet<BufferId>,
     /// Tensors of random numbers.
     pub draws: u32,
+    /// The kernels that commands launch.
+    pub launches: Vec<ExplainedKernel>,
     /// Kernels that have not been compiled yet. Commands name them by placeholders.
     pub kernels: Vec<Arc<OwnKernel>>,
     /// Kernels that are taken to be right until they have been tested.
@@ -69,11 +72,6 @@ impl Captured {
             kernel.and_then(|kernel| kernel.id()).unwrap_or(id)
         };
         self.recordings.iter_mut().for_each(|recording| recording.replace_kernels(named));
-    }
-
-    /// Takes out the buffers that are not from the capture's pool.
-    pub fn take_inputs(&mut self) -> Vec<Buffer> {
-        std::mem::take(&mut self.inputs).into_values().collect()
     }
 }
 
@@ -122,6 +120,11 @@ pub(super) fn may_use(runtime: &Runtime, buffer: &Buffer) -> bool {
     SCOPE.with_borrow(|scope| {
         scope.as_ref().is_some_and(|scope| std::ptr::eq(scope.runtime, runtime) && buffer.is_of(&scope.pool))
     })
+}
+
+/// Whether this thread captures work of some device.
+pub(super) fn is_active() -> bool {
+    SCOPE.with_borrow(|scope| scope.as_ref().is_some_and(|scope| scope.capture.is_some()))
 }
 
 /// Returns the capture of this thread on a device.
@@ -183,6 +186,13 @@ impl Capture {
             kernels.len() - 1
         });
         Captured::placeholder(place)
+    }
+
+    /// Notes what is launched, for explanations of runs.
+    pub fn note_launch(&self, kernel: ExplainedKernel) {
+        if !self.discards {
+            self.captured.borrow_mut().launches.push(kernel);
+        }
     }
 
     /// Puts off the self-test of a kernel.

@@ -68,7 +68,8 @@ fn size_class(bytes: u64) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Bytes of buffers that tensors hold. A tensor may hold a buffer of less than twice its size.
+    /// Bytes of buffers that tensors and captured [steps](crate::Step) hold. A tensor may hold a buffer of less than
+    /// twice its size.
     pub in_use: u64,
     /// Bytes of buffers that wait in the pool for reuse: at most the recent peak of `in_use`.
     pub cached: u64,
@@ -127,6 +128,8 @@ struct State {
     peak: Peak,
     budget: Budget,
     stats: MemoryStats,
+    /// Bytes of captured programs.
+    programs: u64,
 }
 
 /// The recent peak of the bytes in use: over the last [`Peak::WINDOW`] requests for a buffer, and at most as many
@@ -194,6 +197,10 @@ impl Budget {
 }
 
 impl State {
+    fn note_peak(&mut self) {
+        self.stats.peak = self.stats.peak.max(self.stats.in_use + self.programs);
+    }
+
     /// Removes the buffer that was kept longest, among the ones that `may_go`.
     fn take_oldest(&mut self, may_go: impl Fn(&Class, &Cached) -> bool) -> Option<Arc<Allocation>> {
         let oldest = |(class, cached): (&Class, &VecDeque<Cached>)| {
@@ -241,13 +248,12 @@ impl Pool {
         Arc::new(Pool { backend, keeps_all: true, held, state: Mutex::default() })
     }
 
-    /// Counts bytes of another pool as in use, until the answer is dropped.
+    /// Counts the bytes of a program's pool as in use, until the answer is dropped.
     pub fn count(self: &Arc<Self>, other: &Pool) -> Counted {
         let MemoryStats { in_use, cached, .. } = other.state.lock().stats;
-        let bytes = in_use + cached;
-        let stats = &mut self.state.lock().stats;
-        stats.in_use += bytes;
-        stats.peak = stats.peak.max(stats.in_use);
+        let (bytes, state) = (in_use + cached, &mut *self.state.lock());
+        state.programs += bytes;
+        state.note_peak();
         Counted { bytes, pool: self.clone() }
     }
 
@@ -344,7 +350,7 @@ impl Pool {
 
     fn lend(self: &Arc<Self>, state: &mut State, allocation: Arc<Allocation>, class: Class, bytes: u64) -> Buffer {
         state.stats.in_use += allocation.bytes;
-        state.stats.peak = state.stats.peak.max(state.stats.in_use);
+        state.note_peak();
         state.peak.note(state.stats.in_use);
         allocation.loans.store(1, Ordering::Relaxed);
         Buffer { allocation, pool: self.clone(), class, bytes }
@@ -406,11 +412,12 @@ impl Pool {
 
     pub fn stats(&self) -> MemoryStats {
         let budget = self.budget().unwrap_or(0);
-        MemoryStats { budget, ..self.state.lock().stats }
+        let state = self.state.lock();
+        MemoryStats { budget, in_use: state.stats.in_use + state.programs, ..state.stats }
     }
 }
 
-/// Bytes of another pool that count as in use.
+/// Bytes of a program's pool that count as in use.
 pub(crate) struct Counted {
     bytes: u64,
     pool: Arc<Pool>,
@@ -418,7 +425,7 @@ pub(crate) struct Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.pool.state.lock().stats.in_use -= self.bytes;
+        self.pool.state.lock().programs -= self.bytes;
     }
 }
 

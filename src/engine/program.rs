@@ -1,5 +1,7 @@
 //! [`Program`]: commands that were captured once and run any number of times.
 
+use super::capture::Captured;
+use super::explain::ExplainedKernel;
 use super::pool::{Buffer, Counted, Pool};
 use super::recording::Recording;
 use crate::backend::contract::{Backend, Command, ProgramId};
@@ -10,6 +12,8 @@ use std::sync::Arc;
 pub(crate) struct Program {
     /// Each is small enough for a batch.
     pub parts: Vec<Part>,
+    /// The kernels that it launches.
+    pub launches: Vec<ExplainedKernel>,
     backend: Arc<dyn Backend>,
     /// The buffers of tensors from outside: nobody else may get them.
     _inputs: Vec<Buffer>,
@@ -34,17 +38,12 @@ impl Part {
 }
 
 impl Program {
-    /// Prepares recordings for runs one after the other. `inputs` are the buffers that are not from `pool`, and
-    /// `device` is the pool of everybody else.
-    pub fn new(
-        recordings: Vec<Recording>,
-        inputs: Vec<Buffer>,
-        pool: Arc<Pool>,
-        device: &Arc<Pool>,
-        backend: Arc<dyn Backend>,
-    ) -> Result<Program> {
-        let counted = device.count(&pool);
-        let mut program = Program { parts: Vec::new(), backend, _inputs: inputs, pool, _counted: counted };
+    /// Prepares what has been captured for runs. `pool` is the program's own, and `device` is the pool of everybody
+    /// else.
+    pub fn new(captured: Captured, pool: Arc<Pool>, device: &Arc<Pool>, backend: Arc<dyn Backend>) -> Result<Program> {
+        let Captured { recordings, inputs, launches, .. } = captured;
+        let (inputs, counted) = (inputs.into_values().collect(), device.count(&pool));
+        let mut program = Program { parts: Vec::new(), launches, backend, _inputs: inputs, pool, _counted: counted };
         for recording in recordings {
             let id = program.backend.prepare(recording.steps())?;
             program.parts.push(Part { recording, id });
@@ -61,5 +60,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         self.parts.iter().filter_map(|part| part.id).for_each(|id| self.backend.discard(id));
+        // A tensor that was leaked from the capture may keep the pool.
+        self.pool.trim();
     }
 }

@@ -190,9 +190,9 @@ impl Runtime {
         generator_bytes: u64,
         work: impl FnMut(&Capture) -> Result<T>,
     ) -> Result<(T, Program, u32)> {
-        let (result, mut captured, pool) = self.capture_all("capture", generator_bytes, false, work, |_, _| ())?;
-        let (inputs, draws) = (captured.take_inputs(), captured.draws);
-        let program = Program::new(captured.recordings, inputs, pool, &self.pool, self.backend.clone())?;
+        let (result, captured, pool) = self.capture_all("capture", generator_bytes, false, work, |_, _| ())?;
+        let draws = captured.draws;
+        let program = Program::new(captured, pool, &self.pool, self.backend.clone())?;
         Ok((result, program, draws))
     }
 
@@ -210,8 +210,8 @@ impl Runtime {
         mut work: impl FnMut(&Capture) -> Result<T>,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<(T, Captured, Arc<Pool>)> {
-        if self.capturing().is_some() {
-            let message = "the device is being captured by this thread already; captures do not nest".into();
+        if capture::is_active() {
+            let message = "this thread captures a step already; captures do not nest".into();
             return Err(Error::InvalidArgument { op, message });
         }
         loop {
@@ -331,8 +331,9 @@ impl Runtime {
     }
 
     /// Records a run of a program.
-    pub fn run_program(&self, program: &Arc<Program>) -> Result<()> {
-        self.stream.run(program)
+    pub fn run_program(&self, program: &Arc<Program>) {
+        self.add_to_explanation(|explanation| explanation.kernels.extend(program.launches.iter().cloned()));
+        self.stream.run(program);
     }
 
     /// Whether the holder of one loan of a buffer may change it: nobody else has it.
@@ -620,7 +621,7 @@ impl Runtime {
             parameters,
             groups,
         };
-        self.add_to_explanation(|explanation| {
+        let launched = || {
             let bytes_of = |does: fn(Access) -> bool| {
                 buffers
                     .iter()
@@ -630,8 +631,12 @@ impl Runtime {
                     .sum()
             };
             let (bytes_read, bytes_written) = (bytes_of(Access::reads), bytes_of(Access::writes));
-            explanation.kernels.push(ExplainedKernel { name: name(), bytes_read, bytes_written });
-        });
+            ExplainedKernel { name: name(), bytes_read, bytes_written }
+        };
+        match self.capturing() {
+            None => self.add_to_explanation(|explanation| explanation.kernels.push(launched())),
+            Some(capture) => capture.note_launch(launched()),
+        }
         let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
         let label = || Label { name: name(), bytes };
         let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, products) };

@@ -30,6 +30,8 @@ struct State {
     timing: Option<Timing>,
     /// Kernels launched.
     launches: u64,
+    /// The error of a submission that nobody has got yet.
+    unreported: Option<Error>,
 }
 
 /// The timing in progress.
@@ -48,6 +50,7 @@ impl Stream {
             submitter: Submitter::new(backend.clone()),
             timing: None,
             launches: 0,
+            unreported: None,
         };
         Stream {
             backend,
@@ -83,7 +86,10 @@ impl Stream {
     }
 
     /// Appends a run of a program. Other threads' commands may come between its parts.
-    pub fn run(&self, program: &Arc<Program>) -> Result<()> {
+    ///
+    /// A run that is recorded in part would leave half of a change behind, and one that seems to have failed would be
+    /// tried again. So if a submission fails, the commands stay, and the next submission returns the error.
+    pub fn run(&self, program: &Arc<Program>) {
         for part in &program.parts {
             let mut state = self.state.lock();
             state.launches += part.launches();
@@ -99,12 +105,13 @@ impl Stream {
                 }
             }
             if submitter.is_batch(recording) {
-                self.submit(&mut state)?;
+                let submitted = self.submit(&mut state);
                 drop(state);
-                self.keep_pace()?;
+                if let Err(error) = submitted.and_then(|()| self.keep_pace()) {
+                    self.state.lock().unreported.get_or_insert(error);
+                }
             }
         }
-        Ok(())
     }
 
     /// Counts bytes that the host has written in place and that wait for commands to use them.
@@ -125,6 +132,9 @@ impl Stream {
     }
 
     fn submit(&self, state: &mut State) -> Result<()> {
+        if let Some(error) = state.unreported.take() {
+            return Err(error);
+        }
         let State { recording, submitter, timing, .. } = state;
         let batch = submitter.submit(recording, timing.is_some())?;
         if let Some(timing) = timing {
@@ -265,6 +275,8 @@ impl Drop for Stream {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::capture::Captured;
+    use super::super::pool::Pool;
     use super::super::submitter::{BATCH_COMMANDS, BATCH_NANOSECONDS, BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
     use super::*;
     use crate::backend::contract::{BufferId, Compiled, KernelId, MemoryUse, ProgramId, ReadCallback, Region, Step};
@@ -540,6 +552,41 @@ pub(crate) mod tests {
         stream.note_upload(1);
         copy(&stream, &a, &b).unwrap();
         assert_eq!(lazy.batches.lock().len(), 1);
+    }
+
+    /// What was recorded of a run stays, also if a part of it fills a batch that cannot be submitted.
+    #[test]
+    fn a_run_is_recorded_as_a_whole() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        let backend: Arc<dyn Backend> = lazy.clone();
+        let pool = Pool::new(backend.clone());
+        let part = |commands: usize| {
+            let mut recording = Recording::default();
+            let command = Command::CopyRegion { src: a.id(), dst: b.id(), region: Region::linear(16) };
+            for _ in 0..commands {
+                let uses = [(&a, Access::Read), (&b, Access::Write)].into_iter();
+                recording.push(command.clone(), uses, Cost::default());
+            }
+            recording
+        };
+        let mut captured = Captured::default();
+        captured.recordings = vec![part(300), part(3)];
+        let program = Arc::new(Program::new(captured, pool.apart(), &pool, backend).unwrap());
+        copy(&stream, &b, &a).unwrap();
+        lazy.broken.store(true, Ordering::Relaxed);
+        stream.run(&program);
+        lazy.broken.store(false, Ordering::Relaxed);
+        assert!(matches!(stream.flush(), Err(Error::Driver { .. })), "the error is not lost");
+        stream.run(&program);
+        copy(&stream, &b, &a).unwrap();
+        drop(program);
+        stream.wait().unwrap();
+        let batches = lazy.batches.lock();
+        let commands: Vec<bool> = batches.iter().flatten().copied().collect();
+        assert_eq!(commands, [false, true, true, true, true, true], "a copy, two runs of two parts, and a copy");
+        // The second run fills a batch with its first part.
+        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [4, 2]);
     }
 
     #[test]

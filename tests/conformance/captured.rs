@@ -1,8 +1,8 @@
 //! Cases that are captured: a step of a case's work gives the same bits as the work itself, on two sets of inputs.
 //!
-//! A case runs three times. Twice it runs as always, on its own inputs and on the same numbers in reverse order. Then it
-//! is captured, with inputs in place of its uploads, and the step runs on both. What is compared are the tensors that
-//! the case checks, up to the first one that it reads.
+//! A case runs three times. Twice it runs as always: on its own inputs, and on the same numbers in reverse order. Then
+//! it is captured, with inputs in place of its uploads, and the step runs on both. What is compared are the tensors
+//! that the case checks, up to the first one that it reads.
 
 use crate::compare::{download, upload};
 use crate::full_tier;
@@ -46,7 +46,7 @@ pub fn were_compared() -> bool {
 /// What a case does in this thread.
 enum Session {
     /// It runs as always, on its inputs or on their reverse.
-    Plain { reversed: bool, inputs: Vec<(ArrayD<f64>, DType)>, outputs: Vec<ArrayD<f64>>, reads: bool },
+    Plain { reversed: bool, inputs: Vec<Input>, outputs: Vec<ArrayD<f64>>, reads: bool },
     /// It is captured, on these inputs.
     Captured { inputs: VecDeque<Tensor>, outputs: Vec<Tensor> },
 }
@@ -122,12 +122,11 @@ fn within(session: Session, run: &dyn Fn(&Device) -> Outcome, device: &Device) -
     (SESSION.take(), outcome)
 }
 
+/// What a case uploads: the elements and the dtype.
+type Input = (ArrayD<f64>, DType);
+
 /// The inputs and outputs of a case that runs as always.
-fn plain(
-    reversed: bool,
-    run: &dyn Fn(&Device) -> Outcome,
-    device: &Device,
-) -> (Vec<(ArrayD<f64>, DType)>, Vec<ArrayD<f64>>, Outcome) {
+fn plain(reversed: bool, run: &dyn Fn(&Device) -> Outcome, device: &Device) -> (Vec<Input>, Vec<ArrayD<f64>>, Outcome) {
     let session = Session::Plain { reversed, inputs: Vec::new(), outputs: Vec::new(), reads: false };
     match within(session, run, device) {
         (Some(Session::Plain { inputs, outputs, .. }), outcome) => (inputs, outputs, outcome),
@@ -141,8 +140,7 @@ pub fn try_captured(run: &dyn Fn(&Device) -> Outcome, device: &Device) -> Outcom
     outcome?;
     let mut outcome = Ok(());
     let step = device.capture(|args| {
-        let place =
-            |(i, (values, dtype)): (usize, &(ArrayD<f64>, DType))| args.input(i.to_string(), values.shape(), *dtype);
+        let place = |(i, (values, dtype)): (usize, &Input)| args.input(i.to_string(), values.shape(), *dtype);
         let placed = inputs.iter().enumerate().map(place).collect::<marquetry::Result<_>>()?;
         let (session, ended) = within(Session::Captured { inputs: placed, outputs: Vec::new() }, run, device);
         outcome = ended;
@@ -155,7 +153,7 @@ pub fn try_captured(run: &dyn Fn(&Device) -> Outcome, device: &Device) -> Outcom
     {
         return Err(failed);
     }
-    let start = |inputs: &[(ArrayD<f64>, DType)]| -> Outcome<Vec<Tensor>> {
+    let start = |inputs: &[Input]| -> Outcome<Vec<Tensor>> {
         let tensors =
             inputs.iter().map(|(values, dtype)| upload(values, *dtype, device)).collect::<Outcome<Vec<_>>>()?;
         let names: Vec<String> = (0..tensors.len()).map(|i| i.to_string()).collect();

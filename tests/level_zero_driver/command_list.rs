@@ -60,6 +60,9 @@ impl CommandList {
         if !recording.is_closed {
             return Err(misuse(ResultCode::ERROR_INVALID_ARGUMENT, "executed a command list that is not closed"));
         }
+        if self.life.is_pending() {
+            return Err(misuse(ResultCode::ERROR_INVALID_ARGUMENT, "executed a command list while it runs"));
+        }
         let submitted = |command: &Arc<Command>| Submitted { command: command.clone(), list: Some(self.life.clone()) };
         Ok(recording.commands.iter().map(submitted).collect())
     }

@@ -21,6 +21,7 @@ on_each_device! {
     long_steps_are_cut
     a_run_is_one_submission_and_allocates_nothing
     every_command_of_a_run_is_profiled
+    runs_are_explained
     threads_share_a_step
     warming_up_compiles_what_the_work_needs
     what_cannot_be_captured_is_an_error
@@ -310,9 +311,14 @@ fn what_a_step_uses_is_not_lent_to_others(device: &Device) -> Result<()> {
     let x = tensor(device, &[1.0; 300])?;
     assert_eq!(run(&step, &x, "y")?, [4200.0; 300]);
     assert_eq!(others[3].to_vec::<f32>()?, [3.0; 300]);
-    let held = device.memory_stats().in_use;
+    let (held, output) = (device.memory_stats(), step.run([("x", (&x).into())])?);
+    let bytes = output.get("y")?.elem_count() as u64 * 4;
+    assert!(held.peak >= held.in_use);
+    device.synchronize()?;
     drop(step);
-    assert!(device.memory_stats().in_use < held, "a dropped step gives its memory back");
+    // The new output is held. It does not keep the weight, the constant, and the input.
+    let freed = held.in_use + bytes - device.memory_stats().in_use;
+    assert!(freed >= 3 * bytes, "{freed} bytes are given back");
     Ok(())
 }
 
@@ -431,6 +437,22 @@ fn every_command_of_a_run_is_profiled(device: &Device) -> Result<()> {
     Ok(())
 }
 
+fn runs_are_explained(device: &Device) -> Result<()> {
+    let (step, at_capture) = device.explain(|| {
+        device.capture(|args| {
+            let x = args.input("x", (8, 8), DType::F32)?;
+            Ok([("y", x.matmul(&x)?.softmax(-1)?)])
+        })
+    })?;
+    assert_eq!(at_capture.kernels, [], "nothing is launched");
+    let (step, x) = (step?, Tensor::from_slice(&[1f32; 64], (8, 8), device)?);
+    let (_, twice) = device.explain(|| (step.run([("x", (&x).into())]), step.run([("x", (&x).into())])))?;
+    let kernels = |word: &str| twice.kernels.iter().filter(|kernel| kernel.name.contains(word)).collect::<Vec<_>>();
+    assert_eq!((kernels("matmul").len(), kernels("softmax").len()), (2, 2), "{twice}");
+    assert_eq!((kernels("softmax")[0].bytes_read, kernels("softmax")[0].bytes_written), (256, 256));
+    Ok(())
+}
+
 fn threads_share_a_step(device: &Device) -> Result<()> {
     let step = device.capture(|args| {
         let x = args.input("x", 500, DType::F32)?;
@@ -537,6 +559,16 @@ fn what_cannot_be_captured_is_an_error(device: &Device) -> Result<()> {
         let message = message(captured);
         assert!(message.contains(&format!("{call}: ")) && message.contains("captur"), "{call}: {message}");
     }
+    // Nor is another device's work.
+    let others = ["vulkan", "webgpu", "level-zero"].map(|name| name.parse::<Device>());
+    for other in others {
+        let other = other?;
+        let captured = device.capture(|args| {
+            other.capture(|_| Ok([("x", Tensor::ones(1, DType::F32, &other)?)]))?;
+            Ok([("x", args.input("x", 1, DType::F32)?)])
+        });
+        assert!(message(captured).contains("captures do not nest"));
+    }
     // Outside, and in another thread, all of them work.
     device.synchronize()?;
     let step = device.capture(|args| {
@@ -617,23 +649,27 @@ fn what_is_made_in_a_capture_stays_there(device: &Device) -> Result<()> {
         leaked.extend([x.clone(), pending, computed, product]);
         Ok([("x", x)])
     })?;
-    let mistakes = [
-        message(step.run([("x", (&leaked[0]).into())])),
-        message(device.capture(|args| args.state("s", &leaked[1]).map(|s| [("s", s)]))),
-        message(device.capture(|args| {
-            let x = args.input("x", 2, DType::F32)?;
-            args.state("s", &(&x * 2.0)?).map(|s| [("s", s)])
-        })),
-    ];
+    let mistakes = [message(step.run([("x", (&leaked[0]).into())]))];
     assert!(mistakes.iter().all(|mistake| mistake.contains("made inside a capture")), "{mistakes:?}");
+    let first_values: [fn(&Tensor, &Tensor) -> Result<Tensor>; 3] =
+        [|_, leaked| Ok(leaked.clone()), |x, _| x * 2.0, |x, _| Tensor::rand(0f32, 1.0, 2, x.device())];
+    for first in first_values {
+        let captured = device.capture(|args| {
+            let x = args.input("x", 2, DType::F32)?;
+            args.state("s", &first(&x, &leaked[1])?).map(|s| [("s", s)])
+        });
+        assert!(message(captured).contains("the first value of `s` is computed inside the capture"));
+    }
     for tensor in &leaked {
         for used in [tensor.to_vec::<f32>().map(drop), (tensor + 1.0)?.to_vec::<f32>().map(drop)] {
             let message = message(used);
             assert!(message.contains("made inside a capture") && message.contains("output"), "{message}");
         }
     }
-    let captured = device.capture(|_| Ok([("x", (&leaked[1] + 1.0)?)]));
-    assert!(message(captured).contains("made inside a capture"));
+    for output in [(&leaked[1] + 1.0)?, leaked[1].clone()] {
+        let captured = device.capture(|_| Ok([("x", output.clone())]));
+        assert!(message(captured).contains("made inside a capture"));
+    }
     assert_eq!(run(&step, &tensor(device, &[1.0, 2.0])?, "x")?, [1.0, 2.0]);
     Ok(())
 }

@@ -4,10 +4,11 @@ use super::device::Device;
 use super::event::{Event, Events, StepEvents};
 use super::ffi::*;
 use super::kernel::LevelZeroKernel;
-use super::plan::{Action, Plan};
+use super::plan::Action;
 use super::region;
-use crate::backend::contract::Region;
+use crate::backend::contract::{Region, Step};
 use crate::base::error::Result;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -43,11 +44,16 @@ impl List {
 
     /// Forgets what was recorded before.
     pub fn reset(&mut self) -> Result<()> {
-        self.join()?;
-        // SAFETY: here and below, the device no longer uses the list.
-        self.device.check("zeFenceReset", unsafe { (self.device.api.fence_reset)(self.fence) })?;
-        // SAFETY: see above.
+        self.rearm()?;
+        // SAFETY: the device no longer uses the list.
         self.device.check("zeCommandListReset", unsafe { (self.device.api.command_list_reset)(self.handle) })
+    }
+
+    /// Prepares for another execution of what was recorded.
+    fn rearm(&mut self) -> Result<()> {
+        self.join()?;
+        // SAFETY: the device no longer uses the list.
+        self.device.check("zeFenceReset", unsafe { (self.device.api.fence_reset)(self.fence) })
     }
 
     /// Returns a recorder for this list.
@@ -56,7 +62,7 @@ impl List {
     }
 
     /// Ends the recording.
-    pub fn close(&mut self) -> Result<()> {
+    pub fn close(&self) -> Result<()> {
         // SAFETY: the list is alive and not being executed.
         let code = unsafe { (self.device.api.command_list_close)(self.handle) };
         self.device.check("zeCommandListClose", code)
@@ -101,50 +107,41 @@ impl Drop for List {
     }
 }
 
-/// A closed command list that is executed any number of times. Whoever drops it knows that the device has finished.
+/// Steps that run any number of times. A driver may change a list when it is executed, so each run in flight has a list
+/// of its own. They are kept for later runs.
 pub(super) struct Program {
-    list: CommandListHandle,
-    device: Arc<Device>,
+    steps: Vec<Step>,
+    idle: Mutex<Vec<List>>,
 }
-
-// SAFETY: a closed list is only executed, by whoever has the queue locked.
-unsafe impl Send for Program {}
-// SAFETY: see above.
-unsafe impl Sync for Program {}
 
 impl Program {
-    /// Records a plan for queues of a group.
-    pub fn new(device: &Arc<Device>, group: u32, plan: &Plan<'_>) -> Result<Program> {
-        let Device { api, adapter, context, .. } = &**device;
-        let mut program = Program { list: CommandListHandle::NULL, device: device.clone() };
-        let desc = CommandListDesc { command_queue_group_ordinal: group, ..Default::default() };
-        // SAFETY: context and device belong together, and the structures outlive the call.
-        let code = unsafe { (api.command_list_create)(*context, adapter.device, &desc, &mut program.list) };
-        device.check("zeCommandListCreate", code)?;
-        let mut recorder = Recorder { list: program.list, in_order: false, device, appended: false };
-        recorder.begin(None)?;
-        recorder.actions(&plan.actions, None)?;
-        // SAFETY: the list is new.
-        device.check("zeCommandListClose", unsafe { (api.command_list_close)(program.list) })?;
-        Ok(program)
+    pub fn new(steps: &[Step]) -> Program {
+        Program { steps: steps.to_vec(), idle: Mutex::default() }
     }
 
-    /// Hands the commands to a queue of the program's group.
-    pub fn execute(&self, queue: CommandQueueHandle) -> Result<()> {
-        let (api, mut list) = (self.device.api, self.list);
-        // SAFETY: the list is closed, and the caller has the queue locked.
-        let code = unsafe { (api.command_queue_execute_command_lists)(queue, 1, &mut list, FenceHandle::NULL) };
-        self.device.check("zeCommandQueueExecuteCommandLists", code)
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        if !self.list.is_null() {
-            let api = self.device.api;
-            // SAFETY: the device no longer uses the list, or is lost.
-            self.device.log_failure("zeCommandListDestroy", unsafe { (api.command_list_destroy)(self.list) });
+    /// Returns a closed list of the steps for a queue, which the device does not use. `record` records steps.
+    pub fn take(
+        &self,
+        (queue, group): (CommandQueueHandle, u32),
+        device: &Arc<Device>,
+        record: impl FnOnce(&[Step], &mut Recorder<'_>) -> Result<()>,
+    ) -> Result<List> {
+        let idle = self.idle.lock().pop();
+        if let Some(mut list) = idle {
+            list.rearm()?;
+            return Ok(list);
         }
+        let list = List::new(device, queue, group)?;
+        let mut recorder = list.recorder();
+        recorder.begin(None)?;
+        record(&self.steps, &mut recorder)?;
+        list.close()?;
+        Ok(list)
+    }
+
+    /// Keeps a list for a later run. Its batch has completed.
+    pub fn give_back(&self, list: List) {
+        self.idle.lock().push(list);
     }
 }
 

@@ -5,7 +5,7 @@ use super::batch::{List, Program, Recorder};
 use super::device::Device;
 use super::event::{Event, Events, StepEvents};
 use super::ffi::*;
-use super::kernel::Kernels;
+use super::kernel::{Kernels, LevelZeroKernel};
 use super::memory::Memory;
 use super::plan::{Action, Plan};
 use super::timing::{Moment, Timing};
@@ -92,11 +92,14 @@ struct Progress {
     timings: BTreeMap<u64, Result<Vec<Range<u64>>>>,
 }
 
+/// The lists of a batch, each with the program that it belongs to.
+type Lists = SmallVec<[(Option<Arc<Program>>, List); 1]>;
+
 /// A batch in flight.
 struct Batch {
     /// Signalled at its end.
     done: Arc<Event>,
-    lists: SmallVec<[List; 1]>,
+    lists: Lists,
     timing: Option<Timing>,
     /// The end of the batch before, if this one waits for it.
     _after: Option<Arc<Event>>,
@@ -136,7 +139,8 @@ impl Queue {
         self.device.check("zeContextGetStatus", code)
     }
 
-    /// Records a plan in lists and submits them. Between two lists of the batch's own there is a program.
+    /// Records a plan in lists and submits them. Between two lists of the batch's own there is one of a program, whose
+    /// steps `record` records.
     fn execute(
         &self,
         plan: &Plan<'_>,
@@ -144,32 +148,31 @@ impl Queue {
         after: Option<&Event>,
         done: &Event,
         timestamps: Option<&Arc<Events>>,
-    ) -> Result<(SmallVec<[List; 1]>, Vec<StepEvents>)> {
-        let (mut lists, mut programs): (SmallVec<[List; 1]>, SmallVec<[&Program; 1]>) = Default::default();
+        record: impl Fn(&[Step], &mut Recorder<'_>) -> Result<()>,
+    ) -> Result<(Lists, Vec<StepEvents>)> {
+        let mut lists = Lists::new();
         let mut steps = Vec::new();
         let mut rest = plan.actions.as_slice();
         loop {
             let program = rest.iter().position(|(_, action)| matches!(action, Action::Run(_)));
             let (actions, end) = rest.split_at(program.unwrap_or(rest.len()));
-            let mut list = self.idle_list(queue, group)?;
+            let list = self.idle_list(queue, group)?;
             let mut recorder = list.recorder();
             recorder.begin(after.filter(|_| lists.is_empty()))?;
             steps.extend(recorder.actions(actions, timestamps)?);
             let Some(((_, Action::Run(program)), next)) = end.split_first() else {
                 recorder.end(done)?;
                 list.close()?;
-                lists.push(list);
+                lists.push((None, list));
                 break;
             };
             list.close()?;
-            lists.push(list);
-            programs.push(program);
+            lists.push((None, list));
+            lists.push((Some(program.clone()), program.take((queue, group), &self.device, &record)?));
             rest = next;
         }
-        let mut programs = programs.into_iter();
-        for (place, list) in lists.iter_mut().enumerate() {
-            let program = programs.next();
-            let executed = list.execute(queue).and_then(|()| program.map_or(Ok(()), |program| program.execute(queue)));
+        for place in 0..lists.len() {
+            let executed = lists[place].1.execute(queue);
             executed.map_err(|error| self.half_submitted(error, place > 0))?;
         }
         Ok((lists, steps))
@@ -214,9 +217,14 @@ impl explicit::Queue<LevelZero> for Queue {
                     recorder.end(&done).map(|()| steps)
                 };
                 let recorded = record();
-                (SmallVec::new(), recorded.map_err(|error| self.half_submitted(error, recorder.appended))?)
+                (Lists::new(), recorded.map_err(|error| self.half_submitted(error, recorder.appended))?)
             }
-            Entry::Queue(queue) => self.execute(&plan, (queue, engine.group), after.as_deref(), &done, timestamps)?,
+            Entry::Queue(queue) => {
+                let record = |steps: &[Step], recorder: &mut Recorder<'_>| {
+                    record_program(steps, recorder, memory, &kernels, max_groups)
+                };
+                self.execute(&plan, (queue, engine.group), after.as_deref(), &done, timestamps, record)?
+            }
         };
         state.newest = Some((work, done.clone()));
         let timing = since.map(|since| Timing { since, steps });
@@ -227,17 +235,19 @@ impl explicit::Queue<LevelZero> for Queue {
     }
 
     fn prepare(&self, steps: &[Step], memory: &Memory, kernels: &Kernels) -> Result<Option<ProgramId>> {
-        let (info, kernels) = (&self.device.adapter.info, kernels.all());
-        // A program runs no other program.
-        let plan = Plan::new(steps, &memory.buffers(), &kernels, &Slots::new(), info.limits.max_groups)?;
-        let group = {
-            let state = &mut *self.state.lock();
-            if let (Entry::Immediate(_), None) = (&state.compute.entry, &state.programs) {
-                state.programs = Some(Engine::of_lists(&self.device, state.compute.group)?);
-            }
-            state.compute.group
-        };
-        let program = Program::new(&self.device, group, &plan)?;
+        let (max_groups, kernels) = (self.device.adapter.info.limits.max_groups, kernels.all());
+        let state = &mut *self.state.lock();
+        if let (Entry::Immediate(_), None) = (&state.compute.entry, &state.programs) {
+            state.programs = Some(Engine::of_lists(&self.device, state.compute.group)?);
+        }
+        let engine = state.programs.as_ref().unwrap_or(&state.compute);
+        let program = Program::new(steps);
+        if let Entry::Queue(queue) = engine.entry {
+            let record = |steps: &[Step], recorder: &mut Recorder<'_>| {
+                record_program(steps, recorder, memory, &kernels, max_groups)
+            };
+            program.give_back(program.take((queue, engine.group), &self.device, record)?);
+        }
         Ok(Some(ProgramId(self.programs.lock().insert(Arc::new(program)))))
     }
 
@@ -291,6 +301,18 @@ impl explicit::Queue<LevelZero> for Queue {
     }
 }
 
+/// Records the steps of a program. It runs no other program.
+fn record_program(
+    steps: &[Step],
+    recorder: &mut Recorder<'_>,
+    memory: &Memory,
+    kernels: &[LevelZeroKernel],
+    max_groups: u32,
+) -> Result<()> {
+    let plan = Plan::new(steps, &memory.buffers(), kernels, &Slots::new(), max_groups)?;
+    recorder.actions(&plan.actions, None).map(drop)
+}
+
 impl State {
     /// Returns the engine for a batch.
     fn engine(&self, plan: &Plan<'_>) -> (Work, &Engine) {
@@ -307,7 +329,12 @@ impl Progress {
     fn retire(&mut self, device: &Device) {
         let Some(batch) = self.in_flight.pop_front() else { return };
         self.completed += 1;
-        self.idle.extend(batch.lists);
+        for (program, list) in batch.lists {
+            match program {
+                Some(program) => program.give_back(list),
+                None => self.idle.push(list),
+            }
+        }
         if let Some(timing) = batch.timing {
             self.timings.insert(self.completed, timing.ranges(device.adapter.clock));
         }
