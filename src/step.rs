@@ -84,9 +84,10 @@ impl Device {
     /// The closure declares its inputs by name, with shape and dtype. It returns its outputs, each with a name. It is
     /// called once, or again if a kernel has failed its self-test. What it decides on the host is the same in each run.
     ///
-    /// Numbers that change from run to run are inputs of shape `[]`. [`run`](Step::run) takes plain numbers for them, or
-    /// tensors that other work has computed. Tensors from outside are constants: each run sees the elements that they have now. Random numbers are drawn anew
-    /// in each run, as if the closure were called again. But [`set_seed`](Device::set_seed) acts only now.
+    /// Numbers that change from run to run are inputs of shape `[]`. [`run`](Step::run) takes plain numbers for them,
+    /// or tensors that other work has computed. Tensors from outside are constants: each run sees the elements that
+    /// they have now. Random numbers are drawn anew in each run, as if the closure were called again. But
+    /// [`set_seed`](Device::set_seed) acts only now.
     ///
     /// Kernels are compiled now, on all cores. Only what this thread launches on this device is captured.
     ///

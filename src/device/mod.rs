@@ -39,11 +39,11 @@ use std::sync::Arc;
 /// | any operation that needs a new buffer, if dropped tensors in flight hold too much memory | the oldest batches |
 /// | any operation, if memory has run out | all recorded work; then it frees the cached memory and tries once more |
 /// | the first use of a kernel, building a [`Kernel`](crate::Kernel) | its compilation, in all threads that need it |
+/// | [`capture`](Device::capture), [`warm_up`](Device::warm_up) | the compilation of all kernels; tests of kernels |
 /// | the first use of a kernel on matrix units | a test: it has to compute a known product correctly |
 /// | opening a device, [`list`](Device::list) | loading and asking the drivers |
 ///
-/// An upload copies its bytes before it returns, but does not wait for the device. On WebGPU over lavapipe, Mesa's
-/// software driver, a call that submits a batch also waits for the previous batch. The calls whose names end in
+/// An upload copies its bytes before it returns, but does not wait for the device. The calls whose names end in
 /// `_async` wait only for what any operation may wait for.
 ///
 /// # After a fork

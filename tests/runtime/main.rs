@@ -4,6 +4,7 @@ use marquetry::{
     ConvConfig, DType, Device, DeviceKind, Error, Gemm, GemmStridedBatched, MatrixBatch, MemoryKind, PoolConfig,
     Precision, Profile, Result, Tensor, TimedCommand,
 };
+use std::future::Future as _;
 use std::time::Instant;
 
 /// Runs each test on a device without other users, because the counters belong to the device.
@@ -29,6 +30,7 @@ on_each_device! {
     long_work_is_submitted_in_batches
     long_work_exhausts_nothing
     heavy_work_is_submitted_soon
+    submitting_does_not_wait_for_the_work_before
     padding_takes_no_time
     deep_products_are_cut
     long_windows_are_cut
@@ -118,6 +120,41 @@ fn heavy_work_is_submitted_soon(device: &Device) -> Result<()> {
     // At 10 bytes per nanosecond, the large ones take 107 ms. The GPUs of these vendors are expected to be faster.
     let is_fast = ["NVIDIA", "AMD", "Apple"].contains(&&*device.info().vendor);
     assert_eq!(submissions, [u64::from(!is_fast), 0]);
+    Ok(())
+}
+
+fn submitting_does_not_wait_for_the_work_before(device: &Device) -> Result<()> {
+    let [heavy, light] = [900, 8].map(|length: usize| Tensor::ones((length, length), DType::F32, device));
+    let (heavy, light) = (heavy?, light?);
+    for x in [&heavy, &light] {
+        x.matmul(x)?.to_vec::<f32>()?;
+    }
+    device.synchronize()?;
+    let start = Instant::now();
+    let mut product = heavy.clone();
+    for _ in 0..8 {
+        product = (product.matmul(&heavy)? * (1.0 / 900.0))?;
+        product.realize()?;
+    }
+    // Each of these is submitted at once.
+    let first = product.to_vec_async::<f32>();
+    let mut later = Vec::new();
+    let mut pending = Box::pin(first);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(pending.as_mut().poll(&mut context).is_pending(), "the work takes a while");
+    for _ in 0..8 {
+        let mut read = Box::pin(async { light.matmul(&light)?.to_vec_async::<f32>().await });
+        assert!(read.as_mut().poll(&mut context).is_pending());
+        later.push(read);
+    }
+    let recorded = start.elapsed();
+    assert_eq!(pollster::block_on(pending)?[0], 1.0);
+    let done = start.elapsed();
+    for read in later {
+        assert_eq!(pollster::block_on(read)?[0], 8.0);
+    }
+    // The host shares its cores with software devices.
+    assert!(recorded < done / 2, "recording took {recorded:?} of {done:?}");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Replaces two Vulkan functions that wgpu calls. wgpu does not know a queue without graphics, nor kernels whose
-//! buffers the driver need not check.
+//! Replaces three Vulkan functions that wgpu calls. wgpu does not know a queue without graphics, nor kernels whose
+//! buffers the driver need not check. And it makes each submission wait for the one before by a semaphore.
 
 use ash::vk;
 use std::cell::Cell;
@@ -12,6 +12,7 @@ use wgpu::hal::vulkan::InstanceShared;
 struct Loader {
     barrier: vk::PFN_vkCmdPipelineBarrier,
     create_pipelines: vk::PFN_vkCreateComputePipelines,
+    submit: vk::PFN_vkQueueSubmit,
     /// Keeps the loader in memory.
     _entry: ash::Entry,
 }
@@ -37,7 +38,7 @@ pub(super) fn unchecked<T>(create: impl FnOnce() -> T) -> T {
     create()
 }
 
-/// Returns the device with two functions replaced. `choosable` says whether robustness can be chosen for each pipeline.
+/// Returns the device with three functions replaced. `choosable` says whether robustness can be chosen for each pipeline.
 pub(super) fn install(instance: &InstanceShared, device: ash::Device, choosable: bool) -> ash::Device {
     let raw = instance.raw_instance();
     let (global, own) = (instance.entry().static_fn().get_instance_proc_addr, raw.fp_v1_0().get_device_proc_addr);
@@ -51,6 +52,7 @@ pub(super) fn install(instance: &InstanceShared, device: ash::Device, choosable:
                 barrier: find(c"vkCmdPipelineBarrier").map_or(functions.cmd_pipeline_barrier, |it| mem::transmute(it)),
                 create_pipelines: find(c"vkCreateComputePipelines")
                     .map_or(functions.create_compute_pipelines, |it| mem::transmute(it)),
+                submit: find(c"vkQueueSubmit").map_or(functions.queue_submit, |it| mem::transmute(it)),
                 _entry: instance.entry().clone(),
             }
         }
@@ -60,10 +62,11 @@ pub(super) fn install(instance: &InstanceShared, device: ash::Device, choosable:
         _ if choosable && name == c"vkCreateComputePipelines" => {
             create_pipelines as vk::PFN_vkCreateComputePipelines as *const c_void
         }
+        _ if name == c"vkQueueSubmit" => submit as vk::PFN_vkQueueSubmit as *const c_void,
         // SAFETY: the device is alive.
         _ => unsafe { own(device.handle(), name.as_ptr()) }.map_or(ptr::null(), |found| found as *const c_void),
     };
-    // SAFETY: the functions are the device's own, except two, which call them through the loader.
+    // SAFETY: the functions are the device's own, except three, which call them through the loader.
     unsafe { ash::Device::load_with(load, device.handle()) }
 }
 
@@ -121,4 +124,50 @@ unsafe extern "system" fn create_pipelines(
     }
     // SAFETY: as the caller promises. The device has the extension of the added structure, which outlives the call.
     unsafe { (loader.create_pipelines)(device, cache, count, infos.as_ptr(), allocator, pipelines) }
+}
+
+/// Each submission of wgpu waits for a binary semaphore of the one before. On one queue this is not needed: barriers
+/// order all commands before and after them, whatever their submissions, and wgpu places them. But Mesa's software
+/// driver waits for semaphores within the call, so a submission would wait for all work before. Nothing else that the
+/// crate does with wgpu takes binary semaphores.
+unsafe extern "system" fn submit(
+    queue: vk::Queue,
+    count: u32,
+    infos: *const vk::SubmitInfo<'_>,
+    fence: vk::Fence,
+) -> vk::Result {
+    /// What wgpu gives in place of a binary semaphore's value.
+    const NO_VALUE: u64 = !0;
+    let Some(loader) = LOADER.get() else { return vk::Result::ERROR_UNKNOWN };
+    // SAFETY: as the caller promises, there are `count` of them.
+    let infos = unsafe { std::slice::from_raw_parts(infos, count as usize) };
+    let ([info], false) = (infos, infos.is_empty() || infos[0].p_next.is_null()) else {
+        // SAFETY: as the caller promises.
+        return unsafe { (loader.submit)(queue, count, infos.as_ptr(), fence) };
+    };
+    // SAFETY: every structure of a chain begins with its type.
+    let is_timeline =
+        unsafe { *info.p_next.cast::<vk::StructureType>() } == vk::StructureType::TIMELINE_SEMAPHORE_SUBMIT_INFO;
+    // SAFETY: it has this type.
+    let values = is_timeline.then(|| unsafe { *info.p_next.cast::<vk::TimelineSemaphoreSubmitInfo<'_>>() });
+    let values = values.filter(|values| {
+        values.wait_semaphore_value_count == 0 && values.signal_semaphore_value_count == info.signal_semaphore_count
+    });
+    let Some(mut values) = values else {
+        // SAFETY: as the caller promises.
+        return unsafe { (loader.submit)(queue, count, infos.as_ptr(), fence) };
+    };
+    let signals = info.signal_semaphore_count as usize;
+    // SAFETY: there are as many semaphores as values.
+    let (semaphores, numbers) = unsafe {
+        let numbers = std::slice::from_raw_parts(values.p_signal_semaphore_values, signals);
+        (std::slice::from_raw_parts(info.p_signal_semaphores, signals), numbers)
+    };
+    let timelines = semaphores.iter().zip(numbers).filter(|(_, number)| **number != NO_VALUE);
+    let (semaphores, numbers): (Vec<vk::Semaphore>, Vec<u64>) = timelines.unzip();
+    values = values.signal_semaphore_values(&numbers);
+    let mut info = vk::SubmitInfo { wait_semaphore_count: 0, ..*info }.signal_semaphores(&semaphores);
+    info.p_next = ptr::from_ref(&values).cast();
+    // SAFETY: as the caller promises. The lists outlive the call.
+    unsafe { (loader.submit)(queue, 1, &info, fence) }
 }
