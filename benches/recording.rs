@@ -4,7 +4,8 @@
 //! median over rounds, in nanoseconds per operation. The device is idle before a round, and a round ends when the last
 //! operation has been recorded: no more batches are submitted than may be in flight. `all` is over 31 rounds of 200
 //! operations. `unsubmitted` is over 301 rounds of 31 operations, which are too few for a batch: it is what the
-//! operation takes without the backend, which encodes batches.
+//! operation takes without the backend, which encodes batches. The last rows are per run of a step that launches 1,000
+//! dependent kernels: queueing it, and until the device has done it.
 
 use marquetry::{AttentionConfig, ConvConfig, DType, Device, Result, Tensor};
 use std::time::Instant;
@@ -51,6 +52,30 @@ fn print(name: &str, device: &Device, operation: impl Fn() -> Result<Tensor>) ->
     Ok(())
 }
 
+/// Prints how long a run of a captured step takes, and the same kernels without a capture.
+fn print_step(device: &Device) -> Result<()> {
+    const KERNELS: usize = 1000;
+    let chain = |x: &Tensor| {
+        (0..KERNELS).try_fold(x.clone(), |x, _| {
+            let x = x.add(1.0)?;
+            x.realize()?;
+            Ok(x)
+        })
+    };
+    let step = device.capture(|args| Ok([("x", chain(&args.input("x", 1024, DType::F32)?)?)]))?;
+    let x = Tensor::rand(0f32, 1.0, 1024, device)?;
+    let run = || step.run([("x", (&x).into())]).map(drop);
+    let rounds = Rounds { rounds: 31, operations: 1 };
+    let row = |name: &str, run: &dyn Fn() -> Result<()>| -> Result<()> {
+        let queued = rounds.measure(device, |_| run())?;
+        let done = rounds.measure(device, |_| run().and_then(|()| device.synchronize()))?;
+        println!("{name:<28} {queued:>8.0} queued {done:>8.0} done");
+        Ok(())
+    };
+    row("a step of 1,000 kernels", &run)?;
+    row("1,000 kernels", &|| chain(&x).map(drop))
+}
+
 fn main() -> Result<()> {
     let device = Device::best()?;
     println!("{device}\n{:<28} {:>8} {:>12}", "ns per operation", "all", "unsubmitted");
@@ -88,6 +113,9 @@ fn main() -> Result<()> {
             x.realize()
         })?;
         println!("{link:<28} {time:>8.0}");
+    }
+    if wanted("step") {
+        print_step(&device)?;
     }
     let mut rows = rows.into_iter().filter(|(name, _)| wanted(name));
     rows.try_for_each(|(name, operation)| print(name, &device, operation))

@@ -4,7 +4,7 @@ use super::capture::Captured;
 use super::explain::ExplainedKernel;
 use super::pool::{Buffer, Counted, Pool};
 use super::recording::Recording;
-use crate::backend::contract::{Backend, Command, ProgramId};
+use crate::backend::contract::{Backend, Command, ProgramId, Step};
 use crate::base::error::Result;
 use std::sync::Arc;
 
@@ -25,16 +25,10 @@ pub(crate) struct Program {
 /// Some commands of a program.
 pub(crate) struct Part {
     pub recording: Recording,
+    /// The number of kernels that it launches.
+    pub launches: u64,
     /// `None` if the backend encodes them for each run.
     pub id: Option<ProgramId>,
-}
-
-impl Part {
-    /// Returns the number of kernels that it launches.
-    pub fn launches(&self) -> u64 {
-        let is_launch = |command: &Command| matches!(command, Command::Dispatch { .. });
-        self.recording.steps().iter().filter(|step| is_launch(&step.command)).count() as u64
-    }
 }
 
 impl Program {
@@ -46,7 +40,9 @@ impl Program {
         let mut program = Program { parts: Vec::new(), launches, backend, _inputs: inputs, pool, _counted: counted };
         for recording in recordings {
             let id = program.backend.prepare(recording.steps())?;
-            program.parts.push(Part { recording, id });
+            let is_launch = |step: &&Step| matches!(step.command, Command::Dispatch { .. });
+            let launches = recording.steps().iter().filter(is_launch).count() as u64;
+            program.parts.push(Part { recording, launches, id });
         }
         Ok(program)
     }

@@ -38,7 +38,8 @@ pub(super) fn unchecked<T>(create: impl FnOnce() -> T) -> T {
     create()
 }
 
-/// Returns the device with three functions replaced. `choosable` says whether robustness can be chosen for each pipeline.
+/// Returns the device with three functions replaced. `choosable` says whether robustness can be chosen for each
+/// pipeline.
 pub(super) fn install(instance: &InstanceShared, device: ash::Device, choosable: bool) -> ash::Device {
     let raw = instance.raw_instance();
     let (global, own) = (instance.entry().static_fn().get_instance_proc_addr, raw.fp_v1_0().get_device_proc_addr);
