@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=shaders/tuning");
+    println!("cargo::rerun-if-env-changed=MARQUETRY_MODEL_LOCKS");
     conditions::print();
     match write() {
         Ok(()) => ExitCode::SUCCESS,

@@ -15,7 +15,7 @@ pub fn print() {
 }
 
 /// Returns every condition, and whether it holds for this target and these features.
-fn all() -> [(&'static str, bool); 12] {
+fn all() -> [(&'static str, bool); 13] {
     let system = variable("CARGO_CFG_TARGET_OS");
     let runs_on = |systems: &[&str]| systems.contains(&&*system);
     // WebAssembly runs in a browser: no threads, no libraries to load, and nothing may block.
@@ -46,6 +46,8 @@ fn all() -> [(&'static str, bool); 12] {
         // Whether tests that need a device are compiled. They need the project's setup. The published package has no
         // folder `tests`, so its `cargo test --lib` needs no driver.
         ("device_tests", Path::new("tests").is_dir()),
+        // Whether the locks are those of a model: see `src/base/lock.rs`.
+        ("model_locks", std::env::var_os("MARQUETRY_MODEL_LOCKS").is_some()),
         // Whether tensors can be read from files.
         ("has_io", has_feature("SAFETENSORS") || has_feature("NPY")),
     ]

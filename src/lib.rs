@@ -46,6 +46,9 @@ mod kernel;
 #[path = "../shaders/mod.rs"]
 mod kernels;
 mod lazy;
+#[cfg(test)]
+#[cfg(model_locks)]
+mod model;
 mod ops;
 pub mod shader;
 mod step;

@@ -4,6 +4,7 @@ use crate::backend::contract::BufferId;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
+use crate::base::lock::Mutex;
 use crate::base::shape::{Shape, checked_elements};
 use crate::base::word::Word;
 use crate::device::Device;
@@ -15,7 +16,6 @@ use crate::kernels::store::{MOST_QUADS, Parameters, Store};
 use crate::lazy::{Transfer, View, allocate};
 use crate::ops::TensorOrScalar;
 use crate::tensor::Tensor;
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@ pub(crate) mod features;
 pub(crate) mod force;
 pub(crate) mod indices;
 pub(crate) mod layout;
+pub(crate) mod lock;
 pub(crate) mod number;
 pub(crate) mod precision;
 pub(crate) mod shape;

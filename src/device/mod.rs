@@ -85,6 +85,12 @@ impl Device {
         &handle.0
     }
 
+    /// Returns a device over a backend that is only a model.
+    #[cfg(all(test, model_locks))]
+    pub(crate) fn of_model(backend: Box<dyn crate::backend::contract::Backend>) -> Device {
+        Device::Vulkan(Handle(Arc::new(Runtime::new(backend))))
+    }
+
     /// Returns how work is divided on this device.
     pub(crate) fn tuning(&self) -> &'static Tuning {
         self.runtime().tuning()

@@ -3,11 +3,11 @@
 
 use crate::backend::contract::{Backend, KernelId};
 use crate::base::error::Result;
+use crate::base::lock::Mutex;
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::dump;
 use crate::kernels::KernelConfig;
 use crate::shader::{Access, Module};
-use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,8 +1,8 @@
 //! [`PlanCache`]: the launches that a device has planned. The same call with the same shapes costs a look-up.
 
 use super::kernel_cache::OwnKernel;
+use crate::base::lock::Mutex;
 use crate::kernels::parameters::Words;
-use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::any::Any;

@@ -3,8 +3,8 @@
 use crate::backend::contract::{Backend, BufferId, MemoryUse};
 use crate::backend::info::{DeviceKind, MemoryKind};
 use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
 use crate::engine::cgroup::{self, Allowance};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};

@@ -6,6 +6,7 @@ use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
 use crate::base::clock;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
+use crate::base::lock::Mutex;
 use crate::base::precision::Precision;
 use crate::engine::capture::{self, Capture, CaptureId, Captured, Trial};
 use crate::engine::disk_cache::DiskCache;
@@ -25,7 +26,6 @@ use crate::shader::{Access, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
 #[cfg(has_backend)]
 use futures_channel::oneshot;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::rc::Rc;

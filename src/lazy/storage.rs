@@ -6,11 +6,11 @@ use super::placement::Placement;
 use super::run::compute;
 use crate::backend::info::MemoryKind;
 use crate::base::error::Result;
+use crate::base::lock::Mutex;
 use crate::base::shape::Shape;
 use crate::device::Device;
 use crate::engine::capture::CaptureId;
 use crate::engine::pool::Buffer;
-use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// The elements behind some views.

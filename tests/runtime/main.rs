@@ -436,6 +436,31 @@ fn many_threads_share_a_device(device: &Device) -> Result<()> {
     })
 }
 
+/// Eight threads use three devices at once: each computes, captures, and moves tensors between them.
+#[test]
+fn many_threads_share_several_devices() {
+    let devices =
+        ["vulkan", "webgpu", "level-zero"].map(|name| name.parse::<Device>().expect("`make setup` brings it"));
+    let work = |thread: usize| -> Result<()> {
+        for round in 0..12 {
+            let (here, there) = (&devices[(thread + round) % 3], &devices[(thread + 2 * round + 1) % 3]);
+            let step = here.capture(|args| {
+                let x = args.input("x", (6, 6), DType::F32)?;
+                Ok([("y", x.matmul(&x)?.add(thread)?)])
+            })?;
+            let x = Tensor::full(round as f32, (6, 6), there)?;
+            let y = step.run([("x", (&x.to_device(here)?).into())])?.get("y")?.to_device(there)?;
+            let expected = (6 * round * round + thread) as f32;
+            assert_eq!(y.sub(&x)?.to_vec::<f32>()?, [expected - round as f32; 36]);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|thread| scope.spawn(move || work(thread))).collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic").expect("no error"));
+    });
+}
+
 /// Lower precision is a permission. It is used if the device has matrix units.
 fn products_may_be_less_exact(device: &Device) -> Result<()> {
     let x = Tensor::rand(-1f32, 1.0, (96, 128), device)?;

@@ -1,0 +1,154 @@
+//! Threads that share tensors and a device, in many orders: see `src/base/lock.rs`.
+//!
+//! The device is the stream's model, which computes nothing. A test fails if threads wait for each other, or if
+//! something is launched more often than it may be.
+
+use crate::backend::info::DeviceKind;
+use crate::engine::stream::tests::Lazy;
+use crate::{DType, Device, Result, Tensor};
+use shuttle::thread::{self, JoinHandle};
+
+/// How many orders of the threads each test tries.
+const ORDERS: usize = 2000;
+
+/// Tries `test` on a new device for each order.
+fn in_many_orders(test: impl Fn(&Device) -> Result<()> + Send + Sync + 'static) {
+    shuttle::check_random(
+        move || {
+            let device = Device::of_model(Box::new(Lazy::new(DeviceKind::Discrete, 0)));
+            test(&device).unwrap();
+            device.synchronize().unwrap();
+            assert_eq!(device.memory_stats().in_use, 0, "all tensors are gone");
+        },
+        ORDERS,
+    );
+}
+
+/// Starts a thread that computes a tensor, and drops it.
+fn realize(tensor: Tensor) -> JoinHandle<()> {
+    thread::spawn(move || tensor.realize().unwrap())
+}
+
+fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+fn input(device: &Device) -> Result<Tensor> {
+    Tensor::from_slice(&[1f32; 64], (8, 8), device)
+}
+
+/// Expressions over each other are computed by several threads. None is computed a third time.
+#[test]
+fn threads_compute_expressions_of_one_graph() {
+    in_many_orders(|device| {
+        let x = input(device)?;
+        let y = x.add(1.0)?.exp()?;
+        let (z, w) = (y.mul(&x)?.tanh()?, y.add(&x)?.sin()?);
+        let before = device.stats().launches;
+        join([realize(z), realize(w), realize(y)]);
+        let launches = device.stats().launches - before;
+        assert!((2..=4).contains(&launches), "{launches} launches");
+        Ok(())
+    });
+}
+
+/// A product, and expressions that may become its epilogue: it runs once.
+#[test]
+fn threads_compute_epilogues_of_one_product() {
+    in_many_orders(|device| {
+        let x = input(device)?;
+        let product = x.matmul(&x)?;
+        let (a, b) = (product.add(&x)?, product.relu()?.add(&x)?);
+        let before = device.stats().launches;
+        let (both, launches) = (a.add(&b)?, || device.stats().launches - before);
+        join([realize(a), realize(b), realize(both), realize(product.clone())]);
+        // The product, with one epilogue or none, and an elementwise kernel for each of the others at most.
+        assert!((1..=4).contains(&launches()), "{} launches", launches());
+        let done = launches();
+        product.realize()?;
+        assert_eq!(launches(), done, "it is kept");
+        Ok(())
+    });
+}
+
+/// A product's kernel stores an expression over it, while another thread computes that expression.
+#[test]
+fn threads_compute_what_an_epilogue_stores() {
+    in_many_orders(|device| {
+        let [x, y, z] = [input(device)?, input(device)?, input(device)?];
+        let stored = x.matmul(&x)?.add(&x)?.mul(&y)?.sub(&z)?;
+        let above = stored.exp()?;
+        let before = device.stats().launches;
+        join([realize(above), realize(stored)]);
+        let launches = device.stats().launches - before;
+        assert!((1..=2).contains(&launches), "{launches} launches");
+        Ok(())
+    });
+}
+
+/// Threads that need each other's results in both directions.
+#[test]
+fn threads_need_each_other() {
+    in_many_orders(|device| {
+        let x = input(device)?;
+        let (a, b) = (x.add(1.0)?, x.mul(2.0)?);
+        let (sums, norms) = (a.add(&b)?.sum_keepdim(1)?, b.sub(&a)?.softmax(-1)?);
+        let (c, d) = (sums.mul(&norms)?, norms.add(&sums)?);
+        join([realize(c), realize(d), realize(sums), realize(norms), realize(a), realize(b)]);
+        Ok(())
+    });
+}
+
+/// Recording, submitting, waiting, allocating and freeing at once. A kernel is compiled once.
+#[test]
+fn threads_record_and_wait() {
+    in_many_orders(|device| {
+        let work = |seed: usize| {
+            let device = device.clone();
+            thread::spawn(move || {
+                for i in 0..3 {
+                    let x = Tensor::from_slice(&vec![1f32; 16 << ((seed + i) % 3)], 16 << ((seed + i) % 3), &device)
+                        .unwrap();
+                    let y = x.add(1.0).unwrap();
+                    y.realize().unwrap();
+                    if (seed + i) % 2 == 0 {
+                        device.synchronize().unwrap();
+                    }
+                }
+                device.trim().unwrap();
+            })
+        };
+        join((0..3).map(work));
+        assert_eq!(device.stats().compiles, 1);
+        assert!(device.stats().launches == 9);
+        Ok(())
+    });
+}
+
+/// One step is run by several threads, beside other work, and dropped by the last of them.
+#[test]
+fn threads_run_a_step() {
+    in_many_orders(|device| {
+        let step = device.capture(|args| {
+            let (x, n) = (args.input("x", (8, 8), DType::F32)?, args.input("n", (), DType::F32)?);
+            Ok([("y", x.mul(&n)?)])
+        })?;
+        let step = std::sync::Arc::new(step);
+        let before = device.stats().launches;
+        let work = |seed: usize| {
+            let (step, device) = (step.clone(), device.clone());
+            thread::spawn(move || {
+                let x = input(&device).unwrap();
+                let y = step.run([("x", (&x).into()), ("n", seed.into())]).unwrap().into_tensors().remove(0);
+                y.add(&x).unwrap().realize().unwrap();
+                device.synchronize().unwrap();
+            })
+        };
+        let threads: Vec<_> = (0..3).map(work).collect();
+        drop(step);
+        join(threads);
+        // The number, the product, and the sum. The driver copies the input and the output.
+        assert_eq!(device.stats().launches - before, 3 * 3);
+        Ok(())
+    });
+}
