@@ -4,8 +4,8 @@
 //! median over rounds, in nanoseconds per operation. The device is idle before a round, and a round ends when the last
 //! operation has been recorded: no more batches are submitted than may be in flight. `all` is over 31 rounds of 200
 //! operations. `unsubmitted` is over 301 rounds of 31 operations, which are too few for a batch: it is what the
-//! operation takes without the backend, which encodes batches. The last rows are per run of a step that launches 1,000
-//! dependent kernels: queueing it, and until the device has done it.
+//! operation takes without the backend, which encodes batches. The rows of a step are per run of 1,000 dependent
+//! kernels: queueing it, and until the device has done it.
 
 use marquetry::{AttentionConfig, ConvConfig, DType, Device, Result, Tensor};
 use std::time::Instant;

@@ -144,12 +144,13 @@ impl Device {
 }
 
 impl Device {
-    /// Compiles what a closure needs, on all cores, and tests the kernels that have to be. Nothing else runs: the
-    /// closure's launches are dropped, and the tensors that it returns are not computed. Later, the same work starts at
-    /// once.
+    /// Compiles what a closure needs, on all cores, and tests the kernels that have to be. What the closure launches on
+    /// this device is dropped, and the tensors that it returns are not computed. Only uploads run, and pending tensors
+    /// from outside. Later, the same work starts at once.
     ///
     /// `progress` is called after each compilation, with the number of kernels that have been compiled and of all. The
-    /// closure is called once, or again if a kernel has failed its self-test.
+    /// closure is called once, or again if a kernel has failed its self-test. It takes as much memory as its work. It
+    /// must not keep tensors for later, such as a table that is computed at first use: they are never computed.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};
@@ -164,7 +165,8 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// As [`capture`](Self::capture).
+    /// [`Error::InvalidArgument`] for calls that read elements or wait for the device, and inside a capture; any error
+    /// of the closure.
     pub fn warm_up<O>(&self, mut work: impl FnMut() -> Result<O>, progress: impl FnMut(usize, usize)) -> Result<()>
     where
         O: IntoIterator<Item = Tensor>,
@@ -398,10 +400,10 @@ impl Step {
         let runtime = self.device.runtime();
         runtime.refuse_capture(RUN, "it runs a step")?;
         let inputs = self.given(inputs)?;
-        let outputs = self.allocate_all(&self.outputs)?;
+        let outputs = self.outputs.iter().map(|output| self.allocate(output)).collect::<Result<Vec<_>>>()?;
         let _recording = self.recording.lock();
         let random = (self.draws > 0).then(|| runtime.next_random(self.draws));
-        runtime.with_buffers_of(&self.program, || {
+        runtime.record_run(&self.program, || {
             self.set_inputs(&inputs, random)?;
             runtime.run_program(&self.program);
             self.get_outputs(outputs)
@@ -411,8 +413,12 @@ impl Step {
     /// Compiles the kernels that runs launch beside the program.
     fn compile_runs(&self) -> Result<()> {
         let runtime = self.device.runtime();
-        let (buffers, outputs) = (self.allocate_all(&self.inputs)?, self.allocate_all(&self.outputs)?);
-        let tensors = self.inputs.iter().zip(buffers).map(|(Argument { view, .. }, buffer)| {
+        // Nothing is copied, so the step's own buffers stand for those of a run.
+        let own = |arguments: &[Argument]| -> Result<Vec<Buffer>> {
+            arguments.iter().map(|argument| argument.view.buffer().map(|buffer| buffer.share())).collect()
+        };
+        let outputs = own(&self.outputs)?;
+        let tensors = self.inputs.iter().zip(own(&self.inputs)?).map(|(Argument { view, .. }, buffer)| {
             Tensor::from_buffer(buffer, view.shape().clone(), view.dtype, &self.device)
         });
         let tensors: Vec<Tensor> = tensors.collect();
@@ -480,10 +486,6 @@ impl Step {
             return Ok(());
         }
         Err(Error::DeviceMismatch { op, lhs: self.device.to_string(), rhs: tensor.device().to_string() })
-    }
-
-    fn allocate_all(&self, arguments: &[Argument]) -> Result<Vec<Buffer>> {
-        arguments.iter().map(|argument| self.allocate(argument)).collect()
     }
 
     fn allocate(&self, argument: &Argument) -> Result<Buffer> {

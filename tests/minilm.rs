@@ -47,7 +47,7 @@ macro_rules! on_each_device {
 on_each_device! {
     agrees_with_the_reference
     is_submitted_at_once_and_waits_only_for_the_read
-    leaves_nothing_behind_in_a_thousand_passes
+    leaves_nothing_behind_in_hundreds_of_passes
     gives_the_same_bits_when_it_is_captured
     knows_what_is_alike
     search_finds_the_line_that_answers
@@ -170,7 +170,7 @@ fn is_submitted_at_once_and_waits_only_for_the_read(device: &Device) {
     assert_eq!(warm, again);
 }
 
-fn leaves_nothing_behind_in_a_thousand_passes(device: &Device) {
+fn leaves_nothing_behind_in_hundreds_of_passes(device: &Device) {
     let (model, tokens) = load(device);
     let encodings = tokens.encode(&["A man is eating food."]).unwrap();
     assert_eq!(encodings[0].len(), 8);
@@ -190,11 +190,12 @@ fn leaves_nothing_behind_in_a_thousand_passes(device: &Device) {
         memory()
     };
     let (in_use, cached) = passes(1..100);
-    let (in_use_at_last, cached_at_last) = passes(100..1000);
+    let full_tier = std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full");
+    let (in_use_at_last, cached_at_last) = passes(100..if full_tier { 1000 } else { 400 });
     assert_eq!(in_use_at_last, in_use, "bytes in use");
     // On unified memory, the host writes tokens to buffers that no batch in flight reads. How many batches are in
     // flight depends on the machine: at most 17, of 5 passes with two buffers of 256 bytes each. If each pass left a
-    // buffer behind, that would be 230,400 bytes.
+    // buffer behind, that would be 76,800 bytes.
     let in_flight = 17 * 5 * 2 * 256;
     assert!(cached_at_last <= cached + in_flight, "{cached} bytes in the pool's cache, then {cached_at_last}");
     assert_eq!(device.stats().compiles, compiles);

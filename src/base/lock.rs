@@ -5,14 +5,18 @@
 //! occur. See `src/model.rs`.
 
 #[cfg(not(model_locks))]
-pub(crate) use parking_lot::Mutex;
+pub(crate) use parking_lot::{Mutex, MutexGuard};
+#[cfg(not(model_locks))]
+pub(crate) use std::thread_local;
 
 #[cfg(model_locks)]
-pub(crate) use model::Mutex;
+pub(crate) use model::{Mutex, MutexGuard};
+#[cfg(model_locks)]
+pub(crate) use shuttle::thread_local;
 
 #[cfg(model_locks)]
 mod model {
-    use shuttle::sync::MutexGuard;
+    pub(crate) use shuttle::sync::MutexGuard;
     use std::sync::PoisonError;
 
     /// A lock of `shuttle` with the methods of `parking_lot`.

@@ -9,6 +9,7 @@ use super::runtime::Runtime;
 use super::submitter::BATCH_NANOSECONDS;
 use crate::backend::contract::{BufferId, Command, KernelId};
 use crate::base::error::{Error, Result};
+use crate::base::lock::thread_local;
 use crate::shader::Access;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
@@ -93,13 +94,13 @@ struct Entered(Option<Scope>);
 
 impl Entered {
     fn new(scope: Option<Scope>) -> Entered {
-        Entered(SCOPE.replace(scope))
+        Entered(SCOPE.with(|current| current.replace(scope)))
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        SCOPE.set(self.0.take());
+        SCOPE.with(|current| *current.borrow_mut() = self.0.take());
     }
 }
 
@@ -117,19 +118,21 @@ pub(super) fn with_pool<T>(runtime: &Runtime, pool: &Arc<Pool>, work: impl FnOnc
 
 /// Whether this thread may use a buffer that is not from the device's pool.
 pub(super) fn may_use(runtime: &Runtime, buffer: &Buffer) -> bool {
-    SCOPE.with_borrow(|scope| {
+    SCOPE.with(|scope| {
+        let scope = scope.borrow();
         scope.as_ref().is_some_and(|scope| std::ptr::eq(scope.runtime, runtime) && buffer.is_of(&scope.pool))
     })
 }
 
 /// Whether this thread captures work of some device.
 pub(super) fn is_active() -> bool {
-    SCOPE.with_borrow(|scope| scope.as_ref().is_some_and(|scope| scope.capture.is_some()))
+    SCOPE.with(|scope| scope.borrow().as_ref().is_some_and(|scope| scope.capture.is_some()))
 }
 
 /// Returns the capture of this thread on a device.
 pub(super) fn current(runtime: &Runtime) -> Option<Rc<Capture>> {
-    SCOPE.with_borrow(|scope| {
+    SCOPE.with(|scope| {
+        let scope = scope.borrow();
         let scope = scope.as_ref().filter(|scope| std::ptr::eq(scope.runtime, runtime))?;
         scope.capture.clone()
     })
@@ -158,6 +161,11 @@ impl Capture {
 
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// Whether it only compiles kernels.
+    pub fn discards(&self) -> bool {
+        self.discards
     }
 
     pub fn generator(&self) -> &Arc<Buffer> {

@@ -13,7 +13,7 @@ use crate::engine::disk_cache::DiskCache;
 use crate::engine::explain::{ExplainedKernel, Explanation};
 use crate::engine::kernel_cache::{CompiledKernel, KernelCache, OwnKernel};
 use crate::engine::launch::PackedLaunch;
-use crate::engine::plan_cache::{Plan, PlanCache};
+use crate::engine::plan_cache::{Plan, PlanCache, PlanKey};
 use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
 use crate::engine::program::Program;
@@ -244,7 +244,8 @@ impl Runtime {
 
     /// Compiles kernels, several at a time.
     fn compile_all(&self, kernels: &[Arc<OwnKernel>], mut progress: impl FnMut(usize, usize)) -> Result<()> {
-        let threads = if cfg!(native) { std::thread::available_parallelism().map_or(1, NonZeroUsize::get) } else { 1 };
+        let several = cfg!(native) && !cfg!(model_locks);
+        let threads = if several { std::thread::available_parallelism().map_or(1, NonZeroUsize::get) } else { 1 };
         let compile = |kernel: &OwnKernel| self.kernels.id_of(kernel, &*self.backend).map(drop);
         if threads == 1 || kernels.len() < 2 {
             return kernels.iter().enumerate().try_for_each(|(place, kernel)| {
@@ -255,14 +256,20 @@ impl Runtime {
         }
         let (next, (sender, done)) = (AtomicUsize::new(0), mpsc::channel());
         std::thread::scope(|scope| {
+            // The receiver is below. If it is gone, so is whoever asked.
+            let work = |sender: &mpsc::Sender<Result<()>>| {
+                while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    _ = sender.send(compile(kernel));
+                }
+            };
+            let mut started = false;
             for _ in 0..threads.min(kernels.len()) {
-                let (sender, next) = (sender.clone(), &next);
-                // The receiver is below. If it is gone, so is whoever asked.
-                scope.spawn(move || {
-                    while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        _ = sender.send(compile(kernel));
-                    }
-                });
+                let (sender, builder) = (sender.clone(), std::thread::Builder::new().name("marquetry compile".into()));
+                started |= builder.spawn_scoped(scope, move || work(&sender)).is_ok();
+            }
+            // The system may have no thread left.
+            if !started {
+                work(&sender);
             }
             drop(sender);
             let mut result = Ok(());
@@ -328,6 +335,15 @@ impl Runtime {
     /// Runs `work`, which may use the buffers of a program.
     pub fn with_buffers_of<T>(&self, program: &Program, work: impl FnOnce() -> T) -> T {
         capture::with_pool(self, program.pool(), work)
+    }
+
+    /// Records what surrounds a run of a program, and the run. `work` may use the buffers of the program. Submissions
+    /// that fail meanwhile are no errors of `work`: see [`Stream::begin_run`].
+    pub fn record_run<T>(&self, program: &Program, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.stream.begin_run()?;
+        let result = self.with_buffers_of(program, work);
+        self.stream.end_run();
+        result
     }
 
     /// Records a run of a program.
@@ -538,8 +554,14 @@ impl Runtime {
         Ok(Plan { kernel, words, places, own, grid, products })
     }
 
-    pub fn plans(&self) -> &PlanCache {
-        &self.plans
+    /// Returns the plan of a key, if one is kept.
+    pub fn find_plan<P: Send + Sync + 'static>(&self, key: &PlanKey) -> Option<Arc<P>> {
+        self.plans.find(key)
+    }
+
+    /// Keeps a plan, and returns it. Inside a capture it is not kept: its kernel may have a self-test before it.
+    pub fn keep_plan<P: Send + Sync + 'static>(&self, key: &PlanKey, plan: P) -> Arc<P> {
+        if self.capture_id().is_some() { Arc::new(plan) } else { self.plans.insert(key, plan) }
     }
 
     /// Runs a plan with these numbers among its parameters.
@@ -856,5 +878,24 @@ mod tests {
             .unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(verdicts, [[true, true], [true, true], [true, false], [true, false]]);
         assert_eq!((calls, Arc::get_mut(&mut tests).map(|tests| *tests.get_mut())), (4, Some(2)));
+    }
+
+    /// A plan of a capture may have a kernel that has not been tested, so nobody else gets it.
+    #[test]
+    fn plans_of_captures_are_not_kept() {
+        let runtime = Runtime::new(Box::new(Lazy::new(DeviceKind::Discrete, 0)));
+        let key = |number| {
+            let mut key = PlanKey::new(crate::engine::plan_cache::PlanKind::Product);
+            key.push(number);
+            key
+        };
+        let captured = runtime.capture(64, |_| {
+            assert_eq!(*runtime.keep_plan(&key(1), "on trial"), "on trial");
+            assert!(runtime.find_plan::<&str>(&key(1)).is_none());
+            Ok(())
+        });
+        assert!(captured.is_ok() && runtime.find_plan::<&str>(&key(1)).is_none());
+        runtime.keep_plan(&key(2), "tested");
+        assert_eq!(runtime.find_plan::<&str>(&key(2)).as_deref(), Some(&"tested"));
     }
 }

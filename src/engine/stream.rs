@@ -7,7 +7,7 @@ use super::recording::{Cost, Recording};
 use super::submitter::Submitter;
 use crate::backend::contract::{Backend, Command, Ticket};
 use crate::base::error::{Error, Result};
-use crate::base::lock::Mutex;
+use crate::base::lock::{Mutex, MutexGuard};
 use crate::shader::Access;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,6 +32,8 @@ struct State {
     launches: u64,
     /// The error of a submission that nobody has got yet.
     unreported: Option<Error>,
+    /// Threads that record a run of a program.
+    runs: u32,
 }
 
 /// The timing in progress.
@@ -51,6 +53,7 @@ impl Stream {
             timing: None,
             launches: 0,
             unreported: None,
+            runs: 0,
         };
         Stream {
             backend,
@@ -63,6 +66,8 @@ impl Stream {
 
     /// Appends a command. `uses` are the buffers it names and how it uses them. `label` is called only while commands
     /// are timed.
+    ///
+    /// An error is that of an earlier submission. Then nothing has been appended.
     pub fn record<'a>(
         &self,
         command: Command,
@@ -71,29 +76,57 @@ impl Stream {
         label: impl FnOnce() -> Label,
     ) -> Result<()> {
         let mut state = self.state.lock();
+        if state.runs == 0
+            && let Some(error) = state.unreported.take()
+        {
+            return Err(error);
+        }
         state.launches += u64::from(matches!(command, Command::Dispatch { .. }));
-        let State { recording, submitter, timing, .. } = &mut *state;
+        let State { recording, timing, .. } = &mut *state;
         recording.push(command, uses.into_iter(), cost);
         if timing.is_some() {
             recording.label(label());
         }
-        if submitter.is_batch(recording) {
-            self.submit(&mut state)?;
-            drop(state);
-            self.keep_pace()?;
-        }
+        self.submit_batch(state);
         Ok(())
     }
 
+    /// Submits the recording if it is large enough for a batch. If that fails, the commands stay, and the next call
+    /// gets the error.
+    fn submit_batch(&self, mut state: MutexGuard<'_, State>) {
+        let State { recording, submitter, .. } = &*state;
+        if submitter.is_batch(recording) {
+            let submitted = self.submit(&mut state);
+            drop(state);
+            if let Err(error) = submitted.and_then(|()| self.keep_pace()) {
+                self.state.lock().unreported.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Begins to record a run of a program, and what belongs to it. Until [`end_run`](Self::end_run), nothing that is
+    /// appended is refused. Else a part of the run would be missing, or one that is queued would seem to have failed.
+    pub fn begin_run(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.runs == 0
+            && let Some(error) = state.unreported.take()
+        {
+            return Err(error);
+        }
+        state.runs += 1;
+        Ok(())
+    }
+
+    pub fn end_run(&self) {
+        self.state.lock().runs -= 1;
+    }
+
     /// Appends a run of a program. Other threads' commands may come between its parts.
-    ///
-    /// A run that is recorded in part would leave half of a change behind, and one that seems to have failed would be
-    /// tried again. So if a submission fails, the commands stay, and the next submission returns the error.
     pub fn run(&self, program: &Arc<Program>) {
         for part in &program.parts {
             let mut state = self.state.lock();
             state.launches += part.launches;
-            let State { recording, submitter, timing, .. } = &mut *state;
+            let State { recording, timing, .. } = &mut *state;
             match part.id {
                 // Each command is timed apart.
                 Some(id) if timing.is_none() => recording.push_run(id, part, program),
@@ -104,13 +137,7 @@ impl Stream {
                     }
                 }
             }
-            if submitter.is_batch(recording) {
-                let submitted = self.submit(&mut state);
-                drop(state);
-                if let Err(error) = submitted.and_then(|()| self.keep_pace()) {
-                    self.state.lock().unreported.get_or_insert(error);
-                }
-            }
+            self.submit_batch(state);
         }
     }
 
@@ -122,6 +149,9 @@ impl Stream {
     /// Submits what has been recorded. Returns the ticket of the newest batch.
     pub fn flush(&self) -> Result<Ticket> {
         let mut state = self.state.lock();
+        if let Some(error) = state.unreported.take() {
+            return Err(error);
+        }
         if !state.recording.is_empty() {
             self.submit(&mut state)?;
         }
@@ -132,9 +162,6 @@ impl Stream {
     }
 
     fn submit(&self, state: &mut State) -> Result<()> {
-        if let Some(error) = state.unreported.take() {
-            return Err(error);
-        }
         let State { recording, submitter, timing, .. } = state;
         let batch = submitter.submit(recording, timing.is_some())?;
         if let Some(timing) = timing {
@@ -575,18 +602,40 @@ pub(crate) mod tests {
         let program = Arc::new(Program::new(captured, pool.apart(), &pool, backend).unwrap());
         copy(&stream, &b, &a).unwrap();
         lazy.broken.store(true, Ordering::Relaxed);
+        stream.begin_run().unwrap();
         stream.run(&program);
+        copy(&stream, &b, &a).expect("what belongs to a run is not refused");
+        stream.end_run();
         lazy.broken.store(false, Ordering::Relaxed);
-        assert!(matches!(stream.flush(), Err(Error::Driver { .. })), "the error is not lost");
+        assert!(matches!(stream.begin_run(), Err(Error::Driver { .. })), "the error is not lost");
+        stream.begin_run().unwrap();
         stream.run(&program);
         copy(&stream, &b, &a).unwrap();
+        stream.end_run();
         drop(program);
         stream.wait().unwrap();
         let batches = lazy.batches.lock();
         let commands: Vec<bool> = batches.iter().flatten().copied().collect();
-        assert_eq!(commands, [false, true, true, true, true, true], "a copy, two runs of two parts, and a copy");
+        assert_eq!(commands, [false, true, true, true, true, true, true], "a copy, and two runs: two parts and a copy");
         // The second run fills a batch with its first part.
-        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [4, 2]);
+        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [5, 2]);
+    }
+
+    /// An operation that fills a batch records its command also if the submission fails. The next one gets the error,
+    /// and records nothing.
+    #[test]
+    fn the_error_of_a_batch_is_told_once() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        lazy.broken.store(true, Ordering::Relaxed);
+        for _ in 0..32 {
+            copy(&stream, &a, &b).unwrap();
+        }
+        lazy.broken.store(false, Ordering::Relaxed);
+        assert!(matches!(copy(&stream, &b, &a), Err(Error::Driver { .. })));
+        copy(&stream, &b, &a).unwrap();
+        stream.wait().unwrap();
+        assert_eq!(lazy.batches.lock().iter().map(Vec::len).collect::<Vec<_>>(), [33]);
     }
 
     #[test]

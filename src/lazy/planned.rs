@@ -25,7 +25,7 @@ pub(crate) struct PlannedLaunch<F: Finishing> {
     groups: usize,
     pub shape: Shape,
     pub dtype: DType,
-    /// Without an epilogue. It is made when it is needed, as it needs the compiled kernel.
+    /// Without an epilogue. It is made when it is needed, as it needs the kernel.
     plan: OnceLock<Plan<F>>,
 }
 

@@ -81,15 +81,15 @@ pub(super) fn compute_others(expression: &Expression, device: &Device) -> Result
 
 /// Launches a kernel that was planned before. Returns `None` if there is none, or it does not suit the product.
 fn run_planned(graph: &mut Graph, placement: &Placement) -> Result<Option<Buffer>> {
-    let plans = placement.device.runtime().plans();
+    let runtime = placement.device.runtime();
     let key = graph.take_key();
     if graph.has_product() {
-        let plan = plans.find::<EpiloguePlan>(&key);
+        let plan = runtime.find_plan::<EpiloguePlan>(&key);
         // The product makes a key of its own.
         drop(key);
         return plan.map_or(Ok(None), |plan| plan.run(graph, placement));
     }
-    plans.find::<FusedPlan>(&key).map(|plan| plan.run(graph, &placement.device)).transpose()
+    runtime.find_plan::<FusedPlan>(&key).map(|plan| plan.run(graph, &placement.device)).transpose()
 }
 
 /// Computes the expression as the epilogue of the input `product`. If that is impossible, the product runs alone, and
@@ -102,7 +102,7 @@ fn finish_product(fused: &Fused, product: usize, graph: &Graph) -> Result<Option
     let plan = EpiloguePlan::new(fused, product, accumulator, graph);
     let result = plan.run(graph, &fused.placement)?;
     if result.is_some() && graph.products() == 1 {
-        fused.placement.device.runtime().plans().insert(graph.key(), plan);
+        fused.placement.device.runtime().keep_plan(graph.key(), plan);
     }
     Ok(result)
 }
@@ -130,7 +130,7 @@ fn compute_elements(fused: Fused, graph: &Graph, device: &Device) -> Result<Opti
         return Ok(Some(output));
     }
     if let Some(plan) = fused.plan(graph, device)? {
-        return device.runtime().plans().insert(graph.key(), plan).run(graph, device).map(Some);
+        return device.runtime().keep_plan(graph.key(), plan).run(graph, device).map(Some);
     }
     if !graph.is_computed() {
         root.storages().try_for_each(|storage| storage.buffer().map(drop))?;

@@ -318,7 +318,7 @@ impl<'a> AttentionCall<'a> {
             return self.attend_anew(None);
         }
         let (device, key) = (self.query.device(), self.key());
-        let Some(launch) = device.runtime().plans().find::<PlannedLaunch<Attention>>(&key) else {
+        let Some(launch) = device.runtime().find_plan::<PlannedLaunch<Attention>>(&key) else {
             return self.attend_anew(Some(key));
         };
         let (scale, softcap) = self.factors()?;
@@ -452,7 +452,7 @@ impl<'a> AttentionCall<'a> {
         let launch = PendingLaunch { kernel: config, parameters, groups, inputs, shape, dtype: wide, device, op: OP };
         if let Some(key) = key {
             let planned = PlannedLaunch::new(&launch, Parameters::set_numbers);
-            launch.device.runtime().plans().insert(&key, planned);
+            launch.device.runtime().keep_plan(&key, planned);
         }
         self.joined(Tensor::from_launch(launch)?)
     }

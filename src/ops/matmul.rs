@@ -166,7 +166,7 @@ impl Producer for Product {
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, [m, n, k]) = (self.lhs.device(), self.sizes);
         let key = self.key(epilogue);
-        if let Some(plan) = device.runtime().plans().find(&key) {
+        if let Some(plan) = device.runtime().find_plan(&key) {
             return self.run(&plan, epilogue);
         }
         let operand_shape = |rows, columns| -> Shape { self.batch.iter().copied().chain([rows, columns]).collect() };
@@ -390,7 +390,7 @@ impl Product {
                 epilogue.set_numbers(next);
             }
         })?;
-        Ok(Some(device.runtime().plans().insert(key, plan)))
+        Ok(Some(device.runtime().keep_plan(key, plan)))
     }
 
     /// Runs a plan.

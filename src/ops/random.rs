@@ -415,6 +415,11 @@ impl Draw {
                 let parameters = GeneratorParameters { key_low, key_high, sequence };
                 Draw { generator: Generator::Given, parameters, stored: None }
             }
+            // To warm up is to compile what will run without a capture.
+            Some(capture) if capture.discards() => {
+                let parameters = GeneratorParameters { key_low: 0, key_high: 0, sequence: 0 };
+                Draw { generator: Generator::Given, parameters, stored: None }
+            }
             Some(capture) => {
                 let parameters = GeneratorParameters { key_low: 0, key_high: 0, sequence: capture.next_draw() };
                 Draw { generator: Generator::Stored, parameters, stored: Some(capture.generator().clone()) }

@@ -70,6 +70,7 @@ struct Engine {
 }
 
 /// How an engine gets its commands.
+#[derive(Clone, Copy)]
 enum Entry {
     /// Each as soon as it is appended to this list.
     Immediate(CommandListHandle),
@@ -236,17 +237,20 @@ impl explicit::Queue<LevelZero> for Queue {
 
     fn prepare(&self, steps: &[Step], memory: &Memory, kernels: &Kernels) -> Result<Option<ProgramId>> {
         let (max_groups, kernels) = (self.device.adapter.info.limits.max_groups, kernels.all());
-        let state = &mut *self.state.lock();
-        if let (Entry::Immediate(_), None) = (&state.compute.entry, &state.programs) {
-            state.programs = Some(Engine::of_lists(&self.device, state.compute.group)?);
-        }
-        let engine = state.programs.as_ref().unwrap_or(&state.compute);
+        let (entry, group) = {
+            let state = &mut *self.state.lock();
+            if let (Entry::Immediate(_), None) = (&state.compute.entry, &state.programs) {
+                state.programs = Some(Engine::of_lists(&self.device, state.compute.group)?);
+            }
+            let engine = state.programs.as_ref().unwrap_or(&state.compute);
+            (engine.entry, engine.group)
+        };
         let program = Program::new(steps);
-        if let Entry::Queue(queue) = engine.entry {
+        if let Entry::Queue(queue) = entry {
             let record = |steps: &[Step], recorder: &mut Recorder<'_>| {
                 record_program(steps, recorder, memory, &kernels, max_groups)
             };
-            program.give_back(program.take((queue, engine.group), &self.device, record)?);
+            program.give_back(program.take((queue, group), &self.device, record)?);
         }
         Ok(Some(ProgramId(self.programs.lock().insert(Arc::new(program)))))
     }
