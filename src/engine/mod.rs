@@ -20,3 +20,5 @@ mod recording;
 pub(crate) mod runtime;
 pub(crate) mod stream;
 mod submitter;
+#[cfg(has_backend)]
+mod waiter;

@@ -20,6 +20,8 @@ use crate::engine::program::Program;
 use crate::engine::recording::Cost;
 use crate::engine::stream::Stream;
 use crate::engine::submitter::MAX_IN_FLIGHT;
+#[cfg(has_backend)]
+use crate::engine::waiter::Waiter;
 use crate::kernels::parameters::{Numbers, Words};
 use crate::kernels::{Family, KernelConfig};
 use crate::shader::{Access, Module, Target};
@@ -94,6 +96,8 @@ pub(crate) struct Runtime {
     explains: AtomicBool,
     tuning: &'static Tuning,
     info: DeviceInfo,
+    #[cfg(has_backend)]
+    waiter: Waiter,
     backend: Arc<dyn Backend>,
 }
 
@@ -121,6 +125,8 @@ impl Runtime {
             explains: AtomicBool::new(false),
             tuning: &tuning_of(backend.info()).tuning,
             info: backend.info().clone(),
+            #[cfg(has_backend)]
+            waiter: Waiter::default(),
             backend,
         }
     }
@@ -811,30 +817,13 @@ impl Runtime {
         let (sender, receiver) = oneshot::channel();
         let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
         // A browser calls back from its event loop. Elsewhere a thread has to wait, and it must not be the executor's.
-        let waited = if cfg!(native) { Some(self.wait_in_thread(ticket)?) } else { None };
+        let waited = if cfg!(native) { Some(self.waiter.wait(&self.backend, ticket)?) } else { None };
         let received = receiver.await.unwrap_or_else(|_| Err(self.nothing_arrived()));
         if let Some(waited) = waited {
             waited.await.unwrap_or(Ok(()))?;
+            self.stream.note_waited(ticket)?;
         }
         received
-    }
-
-    /// Starts a thread that waits for a batch. Returns the receiver of the result.
-    #[cfg(has_backend)]
-    fn wait_in_thread(&self, ticket: Ticket) -> Result<oneshot::Receiver<Result<()>>> {
-        let (sender, waited) = oneshot::channel();
-        let backend = self.backend.clone();
-        let wait = move || {
-            let result = backend.wait(ticket);
-            // Whoever gets the answer may close the device. This thread must not be the last to hold it.
-            drop(backend);
-            _ = sender.send(result);
-        };
-        std::thread::Builder::new().name("marquetry read".into()).spawn(wait).map_err(|error| {
-            let message = format!("no thread to wait in: {error}");
-            Error::Driver { backend: self.info().backend, call: "read", message }
-        })?;
-        Ok(waited)
     }
 
     /// The same without a backend. Then there is no runtime either.

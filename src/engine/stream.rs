@@ -197,6 +197,11 @@ impl Stream {
     pub fn wait_for(&self, ticket: Ticket) -> Result<()> {
         self.waits.fetch_add(1, Ordering::Relaxed);
         self.backend.wait(ticket)?;
+        self.note_waited(ticket)
+    }
+
+    /// Notes that somebody has waited for a batch.
+    pub fn note_waited(&self, ticket: Ticket) -> Result<()> {
         self.retire()?;
         self.state.lock().submitter.note_waited(ticket);
         Ok(())

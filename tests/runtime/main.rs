@@ -31,6 +31,7 @@ on_each_device! {
     long_work_exhausts_nothing
     heavy_work_is_submitted_soon
     submitting_does_not_wait_for_the_work_before
+    asynchronous_reads_share_a_thread
     padding_takes_no_time
     deep_products_are_cut
     long_windows_are_cut
@@ -160,6 +161,38 @@ fn submitting_does_not_wait_for_the_work_before(device: &Device) -> Result<()> {
     // The host shares its cores with software devices. If wgpu gets WGSL, it opens the device by itself, and waits.
     let waits = device.id().starts_with("webgpu") && std::env::var_os("MARQUETRY_FORCE").is_some();
     assert!(waits || recorded < done / 2, "recording took {recorded:?} of {done:?}");
+    Ok(())
+}
+
+fn asynchronous_reads_share_a_thread(device: &Device) -> Result<()> {
+    let x = Tensor::from_slice(&[1f32; 300], 300, device)?;
+    let read = |i: u32| x.add(i).map(|y| Box::pin(async move { y.to_vec_async::<f32>().await }));
+    let mut reads = (0..20).map(read).collect::<Result<Vec<_>>>()?;
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut ready = Vec::new();
+    for (i, read) in reads.iter_mut().enumerate() {
+        if let std::task::Poll::Ready(elements) = read.as_mut().poll(&mut context) {
+            ready.push((i, elements?));
+        }
+    }
+    let threads = std::fs::read_dir("/proc/self/task").expect("the process has threads");
+    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+    let waiting = names.filter(|name| name.trim() == "marquetry reads").count();
+    assert!((1..=3).contains(&waiting), "{waiting} threads for 20 reads; there are three devices");
+    for (i, read) in reads.into_iter().enumerate() {
+        let elements = match ready.iter().position(|(known, _)| *known == i) {
+            Some(known) => ready.swap_remove(known).1,
+            None => pollster::block_on(read)?,
+        };
+        assert_eq!(elements, [i as f32 + 1.0; 300]);
+    }
+    // The device is known to be idle: it gets the first 32 commands at once.
+    let before = device.stats().submissions;
+    for i in 0..32 {
+        assert_eq!(device.stats().submissions, before, "after {i} commands");
+        x.neg()?.realize()?;
+    }
+    assert_eq!(device.stats().submissions, before + 1);
     Ok(())
 }
 
