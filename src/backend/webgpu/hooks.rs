@@ -141,22 +141,20 @@ unsafe extern "system" fn submit(
     const NO_VALUE: u64 = !0;
     let Some(loader) = LOADER.get() else { return vk::Result::ERROR_UNKNOWN };
     // SAFETY: as the caller promises, there are `count` of them.
-    let infos = unsafe { std::slice::from_raw_parts(infos, count as usize) };
-    let ([info], false) = (infos, infos.is_empty() || infos[0].p_next.is_null()) else {
-        // SAFETY: as the caller promises.
-        return unsafe { (loader.submit)(queue, count, infos.as_ptr(), fence) };
-    };
-    // SAFETY: every structure of a chain begins with its type.
-    let is_timeline =
-        unsafe { *info.p_next.cast::<vk::StructureType>() } == vk::StructureType::TIMELINE_SEMAPHORE_SUBMIT_INFO;
-    // SAFETY: it has this type.
-    let values = is_timeline.then(|| unsafe { *info.p_next.cast::<vk::TimelineSemaphoreSubmitInfo<'_>>() });
-    let values = values.filter(|values| {
-        values.wait_semaphore_value_count == 0 && values.signal_semaphore_value_count == info.signal_semaphore_count
+    let info = if count == 1 { unsafe { infos.as_ref() } } else { None };
+    let values = info.and_then(|info| {
+        // SAFETY: every structure of a chain begins with its type.
+        let kind = unsafe { info.p_next.cast::<vk::StructureType>().as_ref() };
+        let is_timeline = kind == Some(&vk::StructureType::TIMELINE_SEMAPHORE_SUBMIT_INFO);
+        // SAFETY: it has this type.
+        let values = is_timeline.then(|| unsafe { *info.p_next.cast::<vk::TimelineSemaphoreSubmitInfo<'_>>() })?;
+        let signals = info.signal_semaphore_count;
+        let is_ours = values.wait_semaphore_value_count == 0 && values.signal_semaphore_value_count == signals;
+        (is_ours && signals > 0).then_some((info, values))
     });
-    let Some(mut values) = values else {
+    let Some((info, mut values)) = values else {
         // SAFETY: as the caller promises.
-        return unsafe { (loader.submit)(queue, count, infos.as_ptr(), fence) };
+        return unsafe { (loader.submit)(queue, count, infos, fence) };
     };
     let signals = info.signal_semaphore_count as usize;
     // SAFETY: there are as many semaphores as values.
