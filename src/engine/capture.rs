@@ -265,9 +265,8 @@ pub(super) fn refusal(op: &'static str, what: &str) -> Error {
 
 /// Returns the error of a launch that uses a buffer of a step.
 pub(super) fn stray() -> Result<()> {
-    let message =
-        "a tensor that was made inside a capture is used outside; return it as an output, and use what `run` \
-                   returns"
-            .into();
+    let message = "a tensor that was made inside a capture is used outside; return it as an output, and use what `run` \
+                   returns";
+    let message = message.into();
     Err(Error::InvalidArgument { op: "capture", message })
 }

@@ -9,8 +9,9 @@ use crate::engine::dump;
 use crate::kernels::KernelConfig;
 use crate::shader::{Access, Module};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
 
 /// A kernel of an app, ready to be dispatched.
 pub(crate) struct CompiledKernel {
@@ -80,6 +81,50 @@ impl KernelCache {
         }
         // Whoever takes the module has set the number before.
         Ok(kernel.id().unwrap_or(KernelId(u64::MAX)))
+    }
+
+    /// Compiles kernels, several at a time. `progress` gets the number of kernels that are done, and of all.
+    pub fn compile_all(
+        &self,
+        kernels: &[Arc<OwnKernel>],
+        backend: &dyn Backend,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<()> {
+        let several = cfg!(native) && !cfg!(model_locks);
+        let threads = if several { std::thread::available_parallelism().map_or(1, NonZeroUsize::get) } else { 1 };
+        let compile = |kernel: &OwnKernel| self.id_of(kernel, backend).map(drop);
+        if threads == 1 || kernels.len() < 2 {
+            return kernels.iter().enumerate().try_for_each(|(place, kernel)| {
+                compile(kernel)?;
+                progress(place + 1, kernels.len());
+                Ok(())
+            });
+        }
+        let (next, (sender, done)) = (AtomicUsize::new(0), mpsc::channel());
+        std::thread::scope(|scope| {
+            // The receiver is below. If it is gone, so is whoever asked.
+            let work = |sender: &mpsc::Sender<Result<()>>| {
+                while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    _ = sender.send(compile(kernel));
+                }
+            };
+            let mut started = false;
+            for _ in 0..threads.min(kernels.len()) {
+                let (sender, builder) = (sender.clone(), std::thread::Builder::new().name("marquetry compile".into()));
+                started |= builder.spawn_scoped(scope, move || work(&sender)).is_ok();
+            }
+            // The system may have no thread left.
+            if !started {
+                work(&sender);
+            }
+            drop(sender);
+            let mut result = Ok(());
+            for (place, compiled) in done.into_iter().enumerate() {
+                progress(place + 1, kernels.len());
+                result = result.and(compiled);
+            }
+            result
+        })
     }
 
     /// Compiles a kernel, or loads its binary from disk.

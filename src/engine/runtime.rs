@@ -29,9 +29,8 @@ use crate::tuning::{self, Entry, Tuning};
 #[cfg(has_backend)]
 use futures_channel::oneshot;
 use std::collections::HashMap;
-use std::num::NonZeroUsize;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Instant;
 
@@ -235,7 +234,7 @@ impl Runtime {
     /// Compiles the kernels of a capture, and tests those that have to be. Returns whether they have passed.
     fn make_ready(&self, captured: &mut Captured, progress: impl FnMut(usize, usize)) -> Result<bool> {
         let trials = std::mem::take(&mut captured.trials);
-        let compiled = self.compile_all(&captured.kernels, progress);
+        let compiled = self.kernels.compile_all(&captured.kernels, &*self.backend, progress);
         // A kernel that the driver refuses fails its test.
         let mut passed = true;
         for Trial { verdict, test } in trials {
@@ -246,45 +245,6 @@ impl Runtime {
         }
         captured.name_kernels();
         Ok(passed)
-    }
-
-    /// Compiles kernels, several at a time.
-    fn compile_all(&self, kernels: &[Arc<OwnKernel>], mut progress: impl FnMut(usize, usize)) -> Result<()> {
-        let several = cfg!(native) && !cfg!(model_locks);
-        let threads = if several { std::thread::available_parallelism().map_or(1, NonZeroUsize::get) } else { 1 };
-        let compile = |kernel: &OwnKernel| self.kernels.id_of(kernel, &*self.backend).map(drop);
-        if threads == 1 || kernels.len() < 2 {
-            return kernels.iter().enumerate().try_for_each(|(place, kernel)| {
-                compile(kernel)?;
-                progress(place + 1, kernels.len());
-                Ok(())
-            });
-        }
-        let (next, (sender, done)) = (AtomicUsize::new(0), mpsc::channel());
-        std::thread::scope(|scope| {
-            // The receiver is below. If it is gone, so is whoever asked.
-            let work = |sender: &mpsc::Sender<Result<()>>| {
-                while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    _ = sender.send(compile(kernel));
-                }
-            };
-            let mut started = false;
-            for _ in 0..threads.min(kernels.len()) {
-                let (sender, builder) = (sender.clone(), std::thread::Builder::new().name("marquetry compile".into()));
-                started |= builder.spawn_scoped(scope, move || work(&sender)).is_ok();
-            }
-            // The system may have no thread left.
-            if !started {
-                work(&sender);
-            }
-            drop(sender);
-            let mut result = Ok(());
-            for (place, compiled) in done.into_iter().enumerate() {
-                progress(place + 1, kernels.len());
-                result = result.and(compiled);
-            }
-            result
-        })
     }
 
     /// Returns the number of a kernel for commands. Inside a capture, what has not been compiled is compiled later.
@@ -320,7 +280,7 @@ impl Runtime {
     ) -> Result<()> {
         let capture = Rc::new(Capture::new(program.pool().clone(), generator.clone(), true));
         self.run_capture(&capture, work)?;
-        self.compile_all(&capture.take().kernels, |_, _| ())
+        self.kernels.compile_all(&capture.take().kernels, &*self.backend, |_, _| ())
     }
 
     /// Returns a buffer for an argument of the program that is being captured. No command before has used it.
@@ -843,6 +803,7 @@ mod tests {
     use super::*;
     use crate::engine::stream::tests::Lazy;
     use crate::kernels::store::Store;
+    use std::sync::atomic::AtomicUsize;
 
     /// A kernel that fails its self-test in a capture is not used: the work is captured again.
     #[test]

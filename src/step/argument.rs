@@ -6,6 +6,7 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
 use crate::base::shape::Shape;
+use crate::device::Device;
 use crate::engine::pool::Buffer;
 use crate::lazy::{Transfer, View};
 use crate::tensor::Tensor;
@@ -65,6 +66,15 @@ pub(super) fn position(arguments: &[Argument], name: &str, what: &str, op: &'sta
     })
 }
 
+/// Fails if a tensor is on another device than the step.
+pub(super) fn check_device(tensor: &Tensor, device: &Device, op: &'static str) -> Result<()> {
+    if tensor.device() == device {
+        return Ok(());
+    }
+    Err(Error::DeviceMismatch { op, lhs: device.to_string(), rhs: tensor.device().to_string() })
+}
+
+/// Fails if an argument has this name.
 pub(super) fn check_new<'a>(arguments: impl IntoIterator<Item = &'a Argument>, name: &str) -> Result<()> {
     if arguments.into_iter().all(|argument| argument.name != name) {
         return Ok(());

@@ -1,6 +1,6 @@
 //! Captures: how the work of a closure becomes a [`Step`], and the [`Arguments`] that the closure declares.
 
-use super::argument::{Argument, check_new, position};
+use super::argument::{Argument, check_device, check_new, position};
 use super::{BLOCK_QUADS, CAPTURE, QUAD_BYTES, Step};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
@@ -171,7 +171,7 @@ impl Arguments<'_> {
     /// the capture.
     pub fn state(&mut self, name: impl Into<String>, initial: &Tensor) -> Result<Tensor> {
         let name = self.new_name(name)?;
-        self.check_device(initial, "state")?;
+        check_device(initial, self.device, "state")?;
         let (shape, dtype) = (initial.shape().clone(), initial.dtype());
         let buffer = self.allocate(&shape, dtype)?;
         let view = |buffer| View::of_buffer(buffer, shape.clone(), dtype, self.device);
@@ -199,7 +199,7 @@ impl Arguments<'_> {
         const OP: &str = "update";
         let place = position(&self.states, name, "state", OP)?;
         self.states[place].check(&value, "state", OP)?;
-        self.check_device(&value, OP)?;
+        check_device(&value, self.device, OP)?;
         if self.updates.iter().any(|(updated, _)| *updated == place) {
             let message = format!("the state `{name}` is updated twice; update it once, with its last value");
             return Err(Error::InvalidArgument { op: OP, message });
@@ -212,13 +212,6 @@ impl Arguments<'_> {
         let name = name.into();
         check_new(self.inputs.iter().chain(&self.states), &name)?;
         Ok(name)
-    }
-
-    fn check_device(&self, tensor: &Tensor, op: &'static str) -> Result<()> {
-        if tensor.device() == self.device {
-            return Ok(());
-        }
-        Err(Error::DeviceMismatch { op, lhs: self.device.to_string(), rhs: tensor.device().to_string() })
     }
 
     fn allocate(&self, shape: &Shape, dtype: DType) -> Result<Buffer> {
@@ -250,7 +243,7 @@ impl Arguments<'_> {
         for (name, tensor) in tensors {
             let name = name.into();
             check_new(&outputs, &name)?;
-            self.check_device(&tensor, CAPTURE)?;
+            check_device(&tensor, self.device, CAPTURE)?;
             // An update may overwrite a state before the output is copied.
             let tensor = if self.state_of(&tensor)?.is_some() { tensor.copied()? } else { tensor };
             self.device.runtime().check_owners(&[tensor.buffer()?])?;

@@ -18,7 +18,7 @@ use crate::kernels::store::{MOST_QUADS, Parameters, Store};
 use crate::lazy::allocate;
 use crate::ops::TensorOrScalar;
 use crate::tensor::Tensor;
-use argument::{Argument, Names, position};
+use argument::{Argument, Names, check_device, position};
 use std::fmt;
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl Step {
     /// - [`Error::DeviceMismatch`], [`Error::OutOfMemory`]; what any operation may return
     ///
     /// After an error nothing is queued, and no state changes. If a submission fails, the run stays queued, and the
-    /// next call that submits returns the error.
+    /// next operation returns the error.
     pub fn run<'a>(&self, inputs: impl IntoIterator<Item = (&'a str, TensorOrScalar<'a>)>) -> Result<Outputs> {
         let runtime = self.device.runtime();
         runtime.refuse_capture(RUN, "it runs a step")?;
@@ -144,17 +144,10 @@ impl Step {
         runtime.refuse_capture(OP, "it sets the state of a step")?;
         let state = &self.states[position(&self.states, name, "state", OP)?];
         state.check(value, "state", OP)?;
-        self.check_device(value, OP)?;
+        check_device(value, &self.device, OP)?;
         runtime.check_owners(&[value.buffer()?])?;
         let _recording = self.recording.lock();
         runtime.with_buffers_of(&self.program, || state.set(value))
-    }
-
-    fn check_device(&self, tensor: &Tensor, op: &'static str) -> Result<()> {
-        if *tensor.device() == self.device {
-            return Ok(());
-        }
-        Err(Error::DeviceMismatch { op, lhs: self.device.to_string(), rhs: tensor.device().to_string() })
     }
 
     fn allocate(&self, argument: &Argument) -> Result<Buffer> {
@@ -171,7 +164,7 @@ impl Step {
             let value = match value {
                 TensorOrScalar::Tensor(tensor) => {
                     argument.check(tensor, "input", RUN)?;
-                    self.check_device(tensor, RUN)?;
+                    check_device(tensor, &self.device, RUN)?;
                     self.device.runtime().check_owners(&[tensor.buffer()?])?;
                     Value::Tensor(tensor)
                 }
