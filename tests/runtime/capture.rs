@@ -252,7 +252,9 @@ fn what_comes_from_outside_stays_as_it_was(device: &Device) -> Result<()> {
     let step = device.capture(|args| {
         let x = args.input("x", 2, DType::F32)?;
         // Inputs and constants are not changed in place, whoever holds them.
-        let constant = tensor(device, &[5.0, 5.0])?.slice_assign(0..1, &x.narrow(0, 0, 1)?)?;
+        let constant = tensor(device, &[4.0, 5.0])?;
+        let more = constant.narrow(0, 0, 1)?.add(&x.narrow(0, 0, 1)?)?;
+        let constant = constant.slice_assign(0..1, &more)?;
         let y = x.add(&outside)?.add(&constant)?;
         let x = x.slice_assign(1..2, &tensor(device, &[100.0])?)?;
         Ok([("y", y), ("x", x)])
@@ -260,7 +262,7 @@ fn what_comes_from_outside_stays_as_it_was(device: &Device) -> Result<()> {
     let x = tensor(device, &[10.0, 20.0])?;
     for _ in 0..2 {
         let outputs = step.run([("x", (&x).into())])?;
-        assert_eq!(outputs.get("y")?.to_vec::<f32>()?, [21.0, 27.0]);
+        assert_eq!(outputs.get("y")?.to_vec::<f32>()?, [25.0, 27.0]);
         assert_eq!(outputs.get("x")?.to_vec::<f32>()?, [10.0, 100.0]);
         // The step keeps the elements that it was captured with.
         outside = outside.slice_assign(.., &tensor(device, &[-1.0, -1.0])?)?;
@@ -298,7 +300,9 @@ fn pending_tensors_from_outside_are_computed_once(device: &Device) -> Result<()>
 
 fn what_a_step_uses_is_not_lent_to_others(device: &Device) -> Result<()> {
     let step = {
-        let weight = tensor(device, &[7.0; 300])?;
+        // Computed, as the others will be: uploads may be in other memory.
+        let weight = (tensor(device, &[3.0; 300])? + 4.0)?;
+        weight.realize()?;
         device.capture(|args| {
             let x = args.input("x", 300, DType::F32)?;
             let upload = tensor(device, &[2.0; 300])?;
