@@ -107,21 +107,12 @@ impl Graph {
     /// The number of the root.
     pub const ROOT: u8 = u8::MAX;
 
-    fn empty(with_expressions: bool) -> Graph {
-        Graph {
-            nodes: SmallVec::new(),
-            operands: SmallVec::new(),
-            root: 0,
-            key: PlanKey::new(PlanKind::Elementwise),
-            expressions: with_expressions.then(Vec::new),
-        }
-    }
-
-    /// Returns the graph of an expression for those who know its plan: without expressions.
-    pub fn without_expressions(expression: &Expression, placement: &Arc<Placement>) -> Graph {
-        let mut graph = Graph::empty(false);
-        graph.add_root(expression, placement);
-        graph
+    /// Returns an empty graph. It is a large value, which the caller fills where it is.
+    #[inline(always)]
+    pub fn empty(with_expressions: bool) -> Graph {
+        let key = PlanKey::new(PlanKind::Elementwise);
+        let expressions = with_expressions.then(Vec::new);
+        Graph { nodes: SmallVec::new(), operands: SmallVec::new(), root: 0, key, expressions }
     }
 
     /// Returns the graph of an expression.
@@ -140,7 +131,8 @@ impl Graph {
         graph
     }
 
-    fn add_root(&mut self, expression: &Expression, placement: &Arc<Placement>) {
+    /// Makes an empty graph that of an expression.
+    pub fn add_root(&mut self, expression: &Expression, placement: &Arc<Placement>) {
         self.root = self.visit_operands(expression, placement, 0, false);
         // Which nodes are held is known only now.
         for nodes in self.nodes.chunks(64) {

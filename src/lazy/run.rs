@@ -22,12 +22,9 @@ use std::sync::Arc;
 pub(super) fn compute(expression: &Expression, placement: &Arc<Placement>) -> Result<Buffer> {
     let device = &placement.device;
     compute_others(expression, device)?;
-    let mut graph = Graph::without_expressions(expression, placement);
-    if let Some(result) = run_planned(&mut graph, placement)? {
+    if let Some(result) = run_planned(expression, placement)? {
         return Ok(result);
     }
-    // Its handles must not count in the next graph.
-    drop(graph);
     loop {
         let graph = Graph::new(expression, placement);
         let Some(fused) = Fused::new(&graph, device)? else { continue };
@@ -80,8 +77,11 @@ pub(super) fn compute_others(expression: &Expression, device: &Device) -> Result
 }
 
 /// Launches a kernel that was planned before. Returns `None` if there is none, or it does not suit the product.
-fn run_planned(graph: &mut Graph, placement: &Placement) -> Result<Option<Buffer>> {
+fn run_planned(expression: &Expression, placement: &Arc<Placement>) -> Result<Option<Buffer>> {
     let runtime = placement.device.runtime();
+    // Without expressions: a plan needs none.
+    let graph = &mut Graph::empty(false);
+    graph.add_root(expression, placement);
     let key = graph.take_key();
     if graph.has_product() {
         let plan = runtime.find_plan::<EpiloguePlan>(&key);
