@@ -17,6 +17,8 @@ pub(crate) enum ScatterOp {
     Mark,
     /// Writes the element of the source if `Mark` has left the number of this index. So each place is written once.
     Replace,
+    /// Writes the element of the source. No other index names its place.
+    Assign,
     /// Adds the element of the source. The target has the source's dtype, widened.
     Add,
     /// Keeps the larger element. The target has the source's dtype, widened.
@@ -121,6 +123,11 @@ impl Family for Scatter {
                     k.when(mark.eq(number + 1), || y.replace(at, x.load(x_at.at(place))));
                 });
             }
+            (ScatterOp::Assign, Some(x_at), ..) => {
+                let x = Raw::input(k, "x", self.dtype.size_in_bytes());
+                let y = Raw::output(k, "y", self.dtype.size_in_bytes());
+                named(&|place, at| y.replace(at, x.load(x_at.at(place))));
+            }
             (ScatterOp::Link, _, _, Some(first_link)) => {
                 let links = k.buffer("links", Type::U32, Access::ReadWrite);
                 named(&|_, at| {
@@ -169,7 +176,7 @@ impl Family for Scatter {
         let scatter = |op, dtype| Scatter { op, dtype, index: DType::U32, rank: 2 };
         let of = |op| DType::ALL.map(|dtype| scatter(op, dtype));
         let found = [ScatterOp::Mark, ScatterOp::Link].map(|op| scatter(op, DType::U32));
-        [&of(ScatterOp::Replace)[..], &of(ScatterOp::Add), &of(ScatterOp::Max), &found].concat()
+        [&of(ScatterOp::Replace)[..], &of(ScatterOp::Assign), &of(ScatterOp::Add), &of(ScatterOp::Max), &found].concat()
     }
 }
 

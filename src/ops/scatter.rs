@@ -44,9 +44,12 @@ impl Tensor {
         src.realize()?;
         indexes.realize()?;
         let target = self.held_in_order(OP)?;
-        let marks = Tensor::zeros(target.shape(), DType::U32, target.device())?;
-        let (src, marks) = (Some(&src), Some(&marks));
-        Scattering { op: ScatterOp::Replace, target: &target, indexes, src, marks, first_link: None, axis }.run(OP)?;
+        // A single slice has one element for each place. So the place need not be told which is the last.
+        let several = indexes.dims()[axis] > 1;
+        let op = if several { ScatterOp::Replace } else { ScatterOp::Assign };
+        let marks = several.then(|| Tensor::zeros(target.shape(), DType::U32, target.device())).transpose()?;
+        let (src, marks) = (Some(&src), marks.as_ref());
+        Scattering { op, target: &target, indexes, src, marks, first_link: None, axis }.run(OP)?;
         Ok(target)
     }
 

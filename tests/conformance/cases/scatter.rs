@@ -114,6 +114,13 @@ fn placed(op: &Op, layouts: [Layout; 3], axis: usize, dtype: DType, index: DType
     op.check(x, &indexes, &shaped("source", &source_shape, layouts[2], dtype, domain, device)?, axis)
 }
 
+/// The indexes have one slice along the axis, so none of them name the same place.
+fn one_slice(op: &Op, layout: Layout, dtype: DType, device: &Device) -> Outcome {
+    let x = shaped("target", &[4, 5, 6], Layout::Contiguous, dtype, Domain::Special, device)?;
+    let indexes = layout.place(indexes(&[3, 1, 6], 5, DType::U32), DType::U32, device)?;
+    op.check(x, &indexes, &shaped("source", &[4, 2, 6], layout, dtype, Domain::Special, device)?, 1)
+}
+
 /// Many invocations write to few elements at once.
 fn contended(op: &Op, dtype: DType, device: &Device) -> Outcome {
     let x = shaped("target", &[3], Layout::Contiguous, dtype, Domain::Small, device)?;
@@ -169,6 +176,13 @@ pub fn add(suite: &mut Suite) {
                 ] {
                     suite.add(op.name, format!("{dtype}::{part}_{}", layout.name()), move |device| {
                         placed(op, variant, 1, dtype, DType::U32, device)
+                    });
+                }
+            }
+            if op.name == "scatter" {
+                for layout in [Contiguous, Transposed, Broadcast] {
+                    suite.add(op.name, format!("{dtype}::one_slice_{}", layout.name()), move |device| {
+                        one_slice(op, layout, dtype, device)
                     });
                 }
             }
