@@ -6,7 +6,6 @@ use super::pool::{Buffer, Pool};
 use super::profile::Label;
 use super::recording::{Cost, Recording};
 use super::runtime::Runtime;
-use super::submitter::BATCH_NANOSECONDS;
 use crate::backend::contract::{BufferId, Command, KernelId};
 use crate::base::error::{Error, Result};
 use crate::base::lock::thread_local;
@@ -17,6 +16,10 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// A part of a program may take this long on a slow device. Drivers reset a device that one submission keeps busy for
+/// some seconds (two on Windows), and estimates may be ten times too low.
+const PART_NANOSECONDS: u64 = 100_000_000;
 
 /// Tells captures apart.
 pub(crate) type CaptureId = NonZeroU32;
@@ -36,7 +39,7 @@ pub(crate) struct Capture {
 /// What has been captured.
 #[derive(Default)]
 pub(crate) struct Captured {
-    /// One after the other. Each is small enough for a batch.
+    /// One after the other. Each takes at most about [`PART_NANOSECONDS`].
     pub recordings: Vec<Recording>,
     /// The buffers that are not from the capture's pool.
     pub inputs: FxHashMap<BufferId, Buffer>,
@@ -239,7 +242,7 @@ impl Capture {
                 changed.insert(id);
             }
         }
-        if recordings.last().is_none_or(|recording| recording.cost().nanoseconds >= BATCH_NANOSECONDS) {
+        if recordings.last().is_none_or(|recording| recording.cost().nanoseconds >= PART_NANOSECONDS) {
             recordings.push(Recording::default());
         }
         if let Some(recording) = recordings.last_mut() {

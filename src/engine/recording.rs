@@ -8,6 +8,10 @@ use crate::shader::Access;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
+/// The time that a command is taken to last at least, in nanoseconds: what a small kernel behind a barrier takes a fast
+/// GPU. The host takes as long to record it.
+const LEAST_NANOSECONDS: u64 = 2_000;
+
 /// What commands use. The pins keep it alive.
 #[derive(Default)]
 pub(crate) struct Pins {
@@ -29,8 +33,6 @@ pub(crate) struct Cost {
 #[derive(Default)]
 pub(crate) struct Recording {
     steps: Vec<Step>,
-    /// The commands, counting those of programs.
-    commands: usize,
     cost: Cost,
     /// Whether the next command gets a barrier anyway.
     follows_program: bool,
@@ -62,46 +64,38 @@ impl Recording {
             self.pins.allocations.push(Arc::clone(allocation));
         }
         self.steps.push(Step { command, barrier });
-        self.commands += 1;
-        self.add_cost(cost);
+        self.add_cost(Cost { nanoseconds: cost.nanoseconds.max(LEAST_NANOSECONDS), ..cost });
     }
 
     /// Appends the run of a part of a program that the backend has prepared.
     pub fn push_run(&mut self, id: ProgramId, part: &Part, program: &Arc<Program>) {
         self.steps.push(Step { command: Command::Run(id), barrier: true });
-        self.note_program(part, program);
+        self.note_program(program, part.recording.cost);
     }
 
-    /// Appends the commands of a part of a program one by one.
-    pub fn push_steps(&mut self, part: &Part, program: &Arc<Program>) {
-        let first = self.steps.len();
-        self.steps.extend_from_slice(part.recording.steps());
-        if let Some(step) = self.steps.get_mut(first) {
-            step.barrier = true;
-        }
-        self.note_program(part, program);
+    /// Appends some commands of a part of a program one by one: at most `most` from the one at `first` on. Returns
+    /// their names.
+    pub fn push_steps<'a>(&mut self, part: &'a Part, first: usize, most: usize, program: &Arc<Program>) -> &'a [Label] {
+        let (all, place) = (part.recording.steps(), self.steps.len());
+        let range = first..all.len().min(first.saturating_add(most));
+        self.steps.extend_from_slice(&all[range.clone()]);
+        // What lies between it and the command before is not known here.
+        self.steps[place].barrier = true;
+        let share = |whole: u64| (u128::from(whole) * range.len() as u128 / all.len() as u128) as u64;
+        let Cost { upload_bytes, nanoseconds } = part.recording.cost;
+        self.note_program(program, Cost { upload_bytes: share(upload_bytes), nanoseconds: share(nanoseconds) });
+        part.recording.labels.get(range).unwrap_or_default()
     }
 
-    fn note_program(&mut self, part: &Part, program: &Arc<Program>) {
-        self.commands += part.recording.commands;
+    fn note_program(&mut self, program: &Arc<Program>, cost: Cost) {
         self.pins.programs.push(Arc::clone(program));
         self.follows_program = true;
-        self.add_cost(part.recording.cost);
+        self.add_cost(cost);
     }
 
     /// Names the newest command, for a profile.
     pub fn label(&mut self, label: Label) {
         self.labels.push(label);
-    }
-
-    /// Returns the names of the commands, if they have some.
-    pub fn labels(&self) -> &[Label] {
-        &self.labels
-    }
-
-    /// Returns the number of commands, counting those of programs.
-    pub fn commands(&self) -> usize {
-        self.commands
     }
 
     /// Replaces the kernels of all commands.
@@ -136,7 +130,7 @@ impl Recording {
     /// Returns the pins and the names of the commands.
     pub fn clear(&mut self) -> (Pins, Vec<Label>) {
         self.steps.clear();
-        (self.commands, self.cost, self.follows_program) = Default::default();
+        (self.cost, self.follows_program) = Default::default();
         self.used.clear();
         (std::mem::take(&mut self.pins), std::mem::take(&mut self.labels))
     }

@@ -2,7 +2,7 @@
 
 use super::pool::Allocation;
 use super::profile::{Label, TimedCommand};
-use super::program::Program;
+use super::program::{Part, Program};
 use super::recording::{Cost, Recording};
 use super::submitter::Submitter;
 use crate::backend::contract::{Backend, Command, Ticket};
@@ -126,16 +126,30 @@ impl Stream {
         for part in &program.parts {
             let mut state = self.state.lock();
             state.launches += part.launches;
-            let State { recording, timing, .. } = &mut *state;
             match part.id {
                 // Each command is timed apart.
-                Some(id) if timing.is_none() => recording.push_run(id, part, program),
-                _ => {
-                    recording.push_steps(part, program);
-                    if timing.is_some() {
-                        part.recording.labels().iter().for_each(|label| recording.label(label.clone()));
-                    }
+                Some(id) if state.timing.is_none() => {
+                    state.recording.push_run(id, part, program);
+                    self.submit_batch(state);
                 }
+                _ => {
+                    drop(state);
+                    self.run_steps(part, program);
+                }
+            }
+        }
+    }
+
+    /// Appends the commands of a part of a program one by one. The device begins with the first ones while the others
+    /// are encoded.
+    fn run_steps(&self, part: &Part, program: &Arc<Program>) {
+        const PIECE: usize = 16;
+        for first in (0..part.recording.steps().len()).step_by(PIECE) {
+            let mut state = self.state.lock();
+            let State { recording, timing, .. } = &mut *state;
+            let labels = recording.push_steps(part, first, PIECE, program);
+            if timing.is_some() {
+                labels.iter().for_each(|label| recording.label(label.clone()));
             }
             self.submit_batch(state);
         }
@@ -309,7 +323,7 @@ impl Drop for Stream {
 pub(crate) mod tests {
     use super::super::capture::Captured;
     use super::super::pool::Pool;
-    use super::super::submitter::{BATCH_COMMANDS, BATCH_NANOSECONDS, BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
+    use super::super::submitter::{BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
     use super::*;
     use crate::backend::contract::{BufferId, Compiled, KernelId, MemoryUse, ProgramId, ReadCallback, Region, Step};
     use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
@@ -466,12 +480,15 @@ pub(crate) mod tests {
     fn the_host_does_not_run_far_ahead() {
         let (lazy, stream, buffer) = open();
         let [a, b] = [1, 2].map(buffer);
-        for _ in 0..32 + 64 + 128 + 97 * BATCH_COMMANDS {
+        while lazy.batches.lock().len() < 100 {
             copy(&stream, &a, &b).unwrap();
         }
-        assert_eq!(lazy.batches.lock().len(), 100);
         assert_eq!(lazy.most_in_flight.load(Ordering::Relaxed), MAX_IN_FLIGHT as u64 + 1);
         assert_eq!(stream.waits(), 100 - MAX_IN_FLIGHT as u64);
+    }
+
+    fn lengths(lazy: &Lazy) -> Vec<usize> {
+        lazy.batches.lock().iter().map(Vec::len).collect()
     }
 
     #[test]
@@ -479,11 +496,27 @@ pub(crate) mod tests {
         let (lazy, stream, buffer) = open();
         let [a, b] = [1, 2].map(buffer);
         let copies = |count| (0..count).for_each(|_| copy(&stream, &a, &b).unwrap());
-        copies(32 + 64 + 128 + 2 * 256 + 1);
+        copies(16 + 24 + 32 + 1);
         stream.wait().unwrap();
-        copies(32 + 64);
-        let lengths: Vec<_> = lazy.batches.lock().iter().map(Vec::len).collect();
-        assert_eq!(lengths, [32, 64, 128, 256, 256, 1, 32, 64]);
+        copies(16 + 24);
+        assert_eq!(lengths(&lazy), [16, 24, 32, 1, 16, 24]);
+    }
+
+    #[test]
+    fn batches_grow_while_the_device_is_behind() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        while lazy.batches.lock().len() < 50 {
+            copy(&stream, &a, &b).unwrap();
+        }
+        // The device has run all but the newest batch.
+        while lazy.batches.lock().len() < 100 {
+            lazy.completed.store(lazy.batches.lock().len() as u64 - 1, Ordering::Relaxed);
+            copy(&stream, &a, &b).unwrap();
+        }
+        let lengths = lengths(&lazy);
+        assert!(lengths[..50].is_sorted() && lengths[50] == 256, "{lengths:?}");
+        assert!(lengths[51..].iter().all(|&length| length == 64), "{lengths:?}");
     }
 
     #[test]
@@ -493,18 +526,16 @@ pub(crate) mod tests {
         let copies = |count, nanoseconds| {
             (0..count).for_each(|_| copy_that_takes(nanoseconds, &stream, &a, &b).unwrap());
         };
-        copies(32 + 64 + 128, BATCH_NANOSECONDS / 1000);
-        copies(256, BATCH_NANOSECONDS / 257);
-        copies(6, BATCH_NANOSECONDS / 3 + 1);
+        copies(2, 16_000);
+        copies(3, 16_000);
         copies(2, u64::MAX);
         copies(1, 1);
         // Commands that were submitted for another reason count no more.
-        stream.flush().unwrap();
-        copies(1, BATCH_NANOSECONDS - 1);
-        let lengths = || lazy.batches.lock().iter().map(Vec::len).collect::<Vec<_>>();
-        assert_eq!(lengths(), [32, 64, 128, 256, 3, 3, 1, 1, 1]);
+        stream.wait().unwrap();
+        copies(1, 31_999);
+        assert_eq!(lengths(&lazy), [2, 3, 1, 1, 1]);
         copies(1, 1);
-        assert_eq!(lengths().last(), Some(&2));
+        assert_eq!(lengths(&lazy), [2, 3, 1, 1, 1, 2]);
     }
 
     #[test]
@@ -547,13 +578,17 @@ pub(crate) mod tests {
         let (lazy, stream, buffer) = open();
         let [a, b] = [1, 2].map(buffer);
         stream.start_timing().unwrap();
-        for _ in 0..40 * BATCH_COMMANDS {
+        let mut copies = 0;
+        while lazy.batches.lock().len() < 40 {
+            copies += 1;
             copy(&stream, &a, &b).unwrap();
             assert!(lazy.timed.lock().len() <= MAX_IN_FLIGHT + 1, "a backend keeps the times of few batches");
         }
         let commands = stream.stop_timing().unwrap();
-        assert_eq!(commands.len(), 40 * BATCH_COMMANDS);
-        assert!(commands.chunks(BATCH_COMMANDS).map(|batch| batch[0].start).is_sorted());
+        assert_eq!(commands.len(), copies);
+        let mut rest = commands.as_slice();
+        let starts = lengths(&lazy).into_iter().map(|length| rest.split_off(..length).map(|batch| batch[0].start));
+        assert!(starts.is_sorted());
     }
 
     #[test]
@@ -633,14 +668,14 @@ pub(crate) mod tests {
         let (lazy, stream, buffer) = open();
         let [a, b] = [1, 2].map(buffer);
         lazy.broken.store(true, Ordering::Relaxed);
-        for _ in 0..32 {
+        for _ in 0..16 {
             copy(&stream, &a, &b).unwrap();
         }
         lazy.broken.store(false, Ordering::Relaxed);
         assert!(matches!(copy(&stream, &b, &a), Err(Error::Driver { .. })));
         copy(&stream, &b, &a).unwrap();
         stream.wait().unwrap();
-        assert_eq!(lazy.batches.lock().iter().map(Vec::len).collect::<Vec<_>>(), [33]);
+        assert_eq!(lazy.batches.lock().iter().map(Vec::len).collect::<Vec<_>>(), [17]);
     }
 
     #[test]

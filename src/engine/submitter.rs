@@ -7,17 +7,20 @@ use crate::base::error::Result;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A batch has at most [`BATCH_COMMANDS`], so that the device starts while the host still records. An idle device
-/// starts soon: its first batch is short, and each further one has twice the commands, up to the most.
-const FIRST_BATCH_COMMANDS: usize = 32;
-pub(super) const BATCH_COMMANDS: usize = 256;
+/// The first batch for an idle device is submitted once its commands may take this long. It is short, so that the
+/// device starts soon.
+const FIRST_NANOSECONDS: u64 = 32_000;
+
+/// Each batch may take so much longer than the one before. It is recorded while the device runs that one. If batches
+/// grew faster, the device would wait for the host.
+const GROWTH_NANOSECONDS: u64 = 16_000;
+
+/// How long a batch may take, by the number of batches in flight. The more of them, the longer the device will be busy
+/// anyway. Then fewer, longer batches save the host calls.
+const MOST_NANOSECONDS: [u64; 5] = [128_000, 128_000, 128_000, 256_000, 512_000];
 
 /// A batch is submitted once it holds this many bytes on their way from the host, so that they do not pile up.
 pub(super) const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
-
-/// A batch is submitted once its commands may take this long on a slow device. Drivers reset a device that one batch
-/// keeps busy for some seconds (two on Windows), and estimates may be ten times too low.
-pub(super) const BATCH_NANOSECONDS: u64 = 100_000_000;
 
 /// The host runs ahead of the device by at most this many batches. Each batch holds driver memory and buffers.
 pub(crate) const MAX_IN_FLIGHT: usize = 16;
@@ -38,10 +41,10 @@ impl Submitter {
 
     /// Whether a recording is large enough for a batch.
     pub fn is_batch(&self, recording: &Recording) -> bool {
-        let doublings = self.since_idle.min((BATCH_COMMANDS / FIRST_BATCH_COMMANDS).ilog2());
-        recording.commands() >= FIRST_BATCH_COMMANDS << doublings
+        let most = MOST_NANOSECONDS[self.in_flight.len().min(MOST_NANOSECONDS.len() - 1)];
+        let growth = GROWTH_NANOSECONDS * u64::from(self.since_idle);
+        recording.cost().nanoseconds >= most.min(FIRST_NANOSECONDS + growth)
             || recording.cost().upload_bytes >= BATCH_UPLOAD_BYTES
-            || recording.cost().nanoseconds >= BATCH_NANOSECONDS
     }
 
     /// Submits a recording, which is then empty. Returns the batch and the names of its commands. If this fails,

@@ -89,9 +89,16 @@ fn nothing_is_submitted_before_a_read(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// The full batches of `commands` commands on an idle device: the first have 32, 64 and 128 commands, the others 256.
-fn full_batches(commands: u64) -> u64 {
-    3 + (commands - (32 + 64 + 128)) / 256
+/// Checks the number of full batches that many small kernels make for an idle device. The first has 16, and each
+/// further one 8 more: up to 64 if the device has always run those before, and up to 256 if it never has.
+fn assert_full_batches(commands: u64, submissions: u64) {
+    let batches = |most: u64| {
+        let mut left = commands;
+        (0..).take_while(|i| left.checked_sub(most.min(16 + 8 * i)).inspect(|rest| left = *rest).is_some()).count()
+            as u64
+    };
+    let expected = batches(256)..=batches(64);
+    assert!(expected.contains(&submissions), "{submissions} submissions for {commands} commands, not {expected:?}");
 }
 
 fn long_work_is_submitted_in_batches(device: &Device) -> Result<()> {
@@ -104,7 +111,7 @@ fn long_work_is_submitted_in_batches(device: &Device) -> Result<()> {
     }
     let after = device.stats();
     assert_eq!(after.launches - before.launches, 1000);
-    assert_eq!(after.submissions - before.submissions, full_batches(1000));
+    assert_full_batches(1000, after.submissions - before.submissions);
     assert_eq!(after.waits, before.waits);
     assert_eq!(x.to_vec::<f32>()?, [1000.0; 8]);
     Ok(())
@@ -122,9 +129,8 @@ fn heavy_work_is_submitted_soon(device: &Device) -> Result<()> {
         }
         submissions.push(device.stats().submissions - before);
     }
-    // At 10 bytes per nanosecond, the large ones take 107 ms. The GPUs of these vendors are expected to be faster.
-    let is_fast = ["NVIDIA", "AMD", "Apple"].contains(&&*device.info().vendor);
-    assert_eq!(submissions, [u64::from(!is_fast), 0]);
+    // The large ones move 128 MB each.
+    assert_eq!(submissions, [8, 0]);
     Ok(())
 }
 
@@ -186,9 +192,9 @@ fn asynchronous_reads_share_a_thread(device: &Device) -> Result<()> {
         };
         assert_eq!(elements, [i as f32 + 1.0; 300]);
     }
-    // The device is known to be idle: it gets the first 32 commands at once.
+    // The device is known to be idle: it gets the first 16 commands at once.
     let before = device.stats().submissions;
-    for i in 0..32 {
+    for i in 0..16 {
         assert_eq!(device.stats().submissions, before, "after {i} commands");
         x.neg()?.realize()?;
     }
@@ -286,7 +292,7 @@ fn long_work_exhausts_nothing(device: &Device) -> Result<()> {
         x = x.add(&one)?;
         x.realize()?;
     }
-    assert_eq!(device.stats().submissions - before.submissions, full_batches(20_000));
+    assert_full_batches(20_000, device.stats().submissions - before.submissions);
     assert_eq!(x.to_vec::<u32>()?, [20_000; 4]);
     Ok(())
 }
@@ -373,7 +379,9 @@ fn large_uploads_are_on_their_way_soon(device: &Device) -> Result<()> {
     for _ in 0..8 {
         (Tensor::from_slice(&bytes, bytes.len(), device)?.narrow(0, 1, 9)? + 1.0)?.realize()?;
     }
-    assert_eq!(device.stats().submissions - before, 2);
+    let submissions = device.stats().submissions - before;
+    // A device that moves these bytes slowly gets each copy and each kernel at once.
+    assert!((2..=16).contains(&submissions), "{submissions}");
     Ok(())
 }
 
