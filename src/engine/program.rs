@@ -25,8 +25,9 @@ pub(crate) struct Program {
 /// Some commands of a program.
 pub(crate) struct Part {
     pub recording: Recording,
-    /// The number of kernels that it launches.
+    /// The number of kernels that it launches, and of commands with a barrier before them.
     pub launches: u64,
+    pub barriers: u64,
     /// `None` if the backend encodes them for each run.
     pub id: Option<ProgramId>,
 }
@@ -42,7 +43,8 @@ impl Program {
             let id = program.backend.prepare(recording.steps())?;
             let is_launch = |step: &&Step| matches!(step.command, Command::Dispatch { .. });
             let launches = recording.steps().iter().filter(is_launch).count() as u64;
-            program.parts.push(Part { recording, launches, id });
+            let barriers = recording.steps().iter().filter(|step| step.barrier).count() as u64;
+            program.parts.push(Part { recording, launches, barriers, id });
         }
         Ok(program)
     }

@@ -44,13 +44,13 @@ pub(crate) struct Recording {
 
 impl Recording {
     /// Appends a command. `uses` are the buffers it names and how it uses them. If the command touches a buffer that
-    /// was written since the last barrier, or writes one that was read, it gets a barrier.
+    /// was written since the last barrier, or writes one that was read, it gets a barrier. Returns whether it got one.
     pub fn push<'a>(
         &mut self,
         command: Command,
         uses: impl Iterator<Item = (&'a Arc<Allocation>, Access)> + Clone,
         cost: Cost,
-    ) {
+    ) -> bool {
         let is_hazard = |(allocation, access): (&Arc<Allocation>, Access)| {
             self.used.get(&allocation.id()).is_some_and(|written| *written || access.writes())
         };
@@ -65,6 +65,7 @@ impl Recording {
         }
         self.steps.push(Step { command, barrier });
         self.add_cost(Cost { nanoseconds: cost.nanoseconds.max(LEAST_NANOSECONDS), ..cost });
+        barrier
     }
 
     /// Appends the run of a part of a program that the backend has prepared.

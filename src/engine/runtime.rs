@@ -18,7 +18,7 @@ use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
 use crate::engine::program::Program;
 use crate::engine::recording::Cost;
-use crate::engine::stream::Stream;
+use crate::engine::stream::{Counts, Stream};
 use crate::engine::submitter::MAX_IN_FLIGHT;
 #[cfg(has_backend)]
 use crate::engine::waiter::Waiter;
@@ -48,6 +48,9 @@ pub struct Stats {
     pub reuses: u64,
     /// Times that the host has blocked for the device.
     pub waits: u64,
+    /// Commands before which the device waits for all earlier commands. The others run at the same time as those before
+    /// them. The first command of a batch is not counted.
+    pub barriers: u64,
 }
 
 /// The state of the random number generator: a key, and how many tensors have been drawn with it.
@@ -149,8 +152,10 @@ impl Runtime {
     }
 
     pub fn stats(&self) -> Stats {
+        let Counts { launches, barriers } = self.stream.counts();
         Stats {
-            launches: self.stream.launches(),
+            launches,
+            barriers,
             submissions: self.stream.submissions(),
             compiles: self.kernels.compiles(),
             reuses: self.kernels.reuses(),

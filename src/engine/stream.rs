@@ -28,12 +28,20 @@ struct State {
     submitter: Submitter,
     /// Set while commands are timed.
     timing: Option<Timing>,
-    /// Kernels launched.
-    launches: u64,
+    counts: Counts,
     /// The error of a submission that nobody has got yet.
     unreported: Option<Error>,
     /// Threads that record a run of a program.
     runs: u32,
+}
+
+/// What has been recorded since the stream was made.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// Kernels launched.
+    pub launches: u64,
+    /// Commands with a barrier before them, except first commands of batches.
+    pub barriers: u64,
 }
 
 /// The timing in progress.
@@ -51,7 +59,7 @@ impl Stream {
             recording: Recording::default(),
             submitter: Submitter::new(backend.clone()),
             timing: None,
-            launches: 0,
+            counts: Counts::default(),
             unreported: None,
             runs: 0,
         };
@@ -81,9 +89,9 @@ impl Stream {
         {
             return Err(error);
         }
-        state.launches += u64::from(matches!(command, Command::Dispatch { .. }));
-        let State { recording, timing, .. } = &mut *state;
-        recording.push(command, uses.into_iter(), cost);
+        let State { recording, timing, counts, .. } = &mut *state;
+        counts.launches += u64::from(matches!(command, Command::Dispatch { .. }));
+        counts.barriers += u64::from(recording.push(command, uses.into_iter(), cost));
         if timing.is_some() {
             recording.label(label());
         }
@@ -125,7 +133,8 @@ impl Stream {
     pub fn run(&self, program: &Arc<Program>) {
         for part in &program.parts {
             let mut state = self.state.lock();
-            state.launches += part.launches;
+            state.counts.launches += part.launches;
+            state.counts.barriers += part.barriers + u64::from(!state.recording.is_empty());
             match part.id {
                 // Each command is timed apart.
                 Some(id) if state.timing.is_none() => {
@@ -298,9 +307,8 @@ impl Stream {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Kernels launched.
-    pub fn launches(&self) -> u64 {
-        self.state.lock().launches
+    pub fn counts(&self) -> Counts {
+        self.state.lock().counts
     }
 
     pub fn submissions(&self) -> u64 {

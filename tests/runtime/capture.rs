@@ -21,6 +21,7 @@ on_each_device! {
     a_step_may_be_dropped_while_it_runs
     long_steps_are_cut
     a_run_is_few_submissions_and_allocates_nothing
+    independent_kernels_share_no_barrier
     every_command_of_a_run_is_profiled
     runs_are_explained
     threads_share_a_step
@@ -484,6 +485,42 @@ fn a_run_is_few_submissions_and_allocates_nothing(device: &Device) -> Result<()>
     assert_eq!(after.compiles, before.compiles);
     let now = device.memory_stats();
     assert_eq!((now.in_use, now.cached), (held.in_use, held.cached));
+    Ok(())
+}
+
+/// Barriers stand where a kernel needs a result of another one, and nowhere else.
+fn independent_kernels_share_no_barrier(device: &Device) -> Result<()> {
+    const KERNELS: u64 = 12;
+    let x = tensor(device, &[1.0; 32])?;
+    x.realize()?;
+    let add = |x: &Tensor, i: u64| {
+        let y = x.add(i)?;
+        y.realize()?;
+        Ok(y)
+    };
+    let side_by_side = |x: &Tensor| (0..KERNELS).map(|i| add(x, i)).collect::<Result<Vec<_>>>();
+    let in_a_row = |x: &Tensor| (0..KERNELS).try_fold(x.clone(), |x, i| add(&x, i)).map(|y| vec![y]);
+    let barriers = |work: &dyn Fn() -> Result<Vec<Tensor>>| -> Result<(u64, Vec<Tensor>)> {
+        device.synchronize()?;
+        let before = device.stats().barriers;
+        let results = work()?;
+        Ok((device.stats().barriers - before, results))
+    };
+    assert_eq!(barriers(&|| side_by_side(&x))?.0, 0, "side by side");
+    assert_eq!(barriers(&|| in_a_row(&x))?.0, KERNELS - 1, "in a row");
+    let name = |(i, y): (usize, Tensor)| (i.to_string(), y);
+    let captured = |work: &dyn Fn(&Tensor) -> Result<Vec<Tensor>>| {
+        device.capture(|args| Ok(work(&args.input("x", 32, DType::F32)?)?.into_iter().enumerate().map(name)))
+    };
+    let run = |step: &Step| barriers(&|| Ok(step.run([("x", (&x).into())])?.into_tensors()));
+    let (step, row) = (captured(&side_by_side)?, captured(&in_a_row)?);
+    // The program and the copies of the outputs: each waits for what is before it, and no copy for another.
+    let (count, results) = run(&step)?;
+    assert_eq!(count, 2, "side by side in a step");
+    for (i, result) in results.iter().enumerate() {
+        assert_eq!(result.to_vec::<f32>()?, [1.0 + i as f32; 32]);
+    }
+    assert_eq!(run(&row)?.0, KERNELS - 1 + 2, "in a row in a step");
     Ok(())
 }
 
