@@ -201,8 +201,13 @@ pub(crate) trait Backend: Send + Sync {
     /// Destroys a buffer. The caller ensures that every batch that names it has completed.
     fn free(&self, buffer: BufferId);
 
-    /// Fills the start of a buffer that the host reaches (not a readback buffer). No batch in flight may name it.
-    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()>;
+    /// Fills a part of a buffer that the host reaches (not a readback buffer). No batch in flight may use these bytes.
+    fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Whether upload buffers may be written again when the batches that name them have completed.
+    fn rewrites_uploads(&self) -> bool {
+        true
+    }
 
     /// Names all that the binary of a kernel depends on, except the kernel itself: the device, the driver's version,
     /// the build flags. `None` if there are no binaries to keep.

@@ -154,7 +154,7 @@ pub(super) fn upload(backend: &dyn Backend, data: &[f32]) -> BufferId {
 pub(super) fn upload_bytes(backend: &dyn Backend, data: &[u8]) -> BufferId {
     let staging = backend.allocate(whole(data.len()), MemoryUse::Upload).unwrap();
     let buffer = backend.allocate(whole(data.len()), DEVICE).unwrap();
-    backend.write(staging, data).unwrap();
+    backend.write(staging, 0, data).unwrap();
     let ticket = backend.submit(&[copy(staging, buffer, copied(backend, data.len()), false)], false).unwrap();
     backend.wait(ticket).unwrap();
     backend.free(staging);
@@ -242,7 +242,7 @@ pub(super) fn assert_lost(backend: &dyn Backend, readback: BufferId) {
     lost(backend.wait(Ticket(0)).unwrap_err());
     lost(backend.timings(Ticket(1)).unwrap_err());
     lost(backend.allocate(16, DEVICE).unwrap_err());
-    lost(backend.write(readback, &[]).unwrap_err());
+    lost(backend.write(readback, 0, &[]).unwrap_err());
     lost(backend.compile(&add_kernel(backend, 0.0), None).unwrap_err());
     lost(told(&read(backend, readback, 16, Ticket(0))).unwrap_err());
     backend.free(readback);
@@ -264,7 +264,7 @@ fn bytes_come_back_as_they_went(backend: &dyn Backend) {
         let sent: Vec<u8> = (0..bytes).map(|i| (i * 31 + bytes) as u8).collect();
         let [staging, buffer, readback] = [MemoryUse::Upload, DEVICE, MemoryUse::Readback]
             .map(|memory| backend.allocate(whole(bytes), memory).unwrap());
-        backend.write(staging, &sent).unwrap();
+        backend.write(staging, 0, &sent).unwrap();
         let size = copied(backend, bytes);
         let steps = [copy(staging, buffer, size, false), copy(buffer, readback, size, true)];
         let ticket = backend.submit(&steps, false).unwrap();
@@ -589,13 +589,13 @@ fn buffers_that_are_misused_are_refused(backend: &dyn Backend) {
         [MemoryUse::Upload, MemoryUse::Readback, DEVICE].map(|memory| backend.allocate(16, memory).unwrap());
     backend.free(gone);
     backend.free(gone);
-    assert_invalid(backend, &backend.write(gone, &[0; 4]).unwrap_err(), "write");
-    assert_invalid(backend, &backend.write(upload, &[0; 17]).unwrap_err(), "write");
+    assert_invalid(backend, &backend.write(gone, 0, &[0; 4]).unwrap_err(), "write");
+    assert_invalid(backend, &backend.write(upload, 0, &[0; 17]).unwrap_err(), "write");
     for (buffer, bytes) in [(gone, 4), (readback, 17)] {
         let answer = read(backend, buffer, bytes, Ticket(0));
         assert_invalid(backend, &told(&answer).unwrap_err(), "read");
     }
-    backend.write(upload, &[7; 16]).unwrap();
+    backend.write(upload, 0, &[7; 16]).unwrap();
     let ticket = backend.submit(&[copy(upload, readback, 16, false)], false).unwrap();
     assert_eq!(read_now(backend, readback, 16, ticket), [7; 16]);
 }
@@ -825,13 +825,13 @@ mod where_the_host_reaches_buffers {
         for kind in [MemoryKind::Shared, MemoryKind::Host] {
             let [a, b, sum] = [(); 3].map(|()| backend.allocate(4000, MemoryUse::Kernels(kind)).unwrap());
             let numbers: Vec<f32> = (0..1000).map(|i| i as f32).collect();
-            backend.write(a, &bytes(&numbers)).unwrap();
-            backend.write(b, &bytes(&[2.0; 1000])).unwrap();
+            backend.write(a, 0, &bytes(&numbers)).unwrap();
+            backend.write(b, 0, &bytes(&[2.0; 1000])).unwrap();
             let ticket = backend.submit(&[dispatch(kernel, [a, b, sum], 1000, false)], false).unwrap();
             let mut expected: Vec<f32> = numbers.iter().map(|x| x + 2.0).collect();
             assert_eq!(read_now(backend, sum, 4000, ticket), bytes(&expected), "{kind}");
             // The host's write leaves what the kernel wrote beside it.
-            backend.write(sum, &bytes(&[-1.0; 3])).unwrap();
+            backend.write(sum, 0, &bytes(&[-1.0; 3])).unwrap();
             let steps = [dispatch(kernel, [sum, b, a], 1000, false), dispatch(kernel, [a, b, a], 1000, true)];
             let ticket = backend.submit(&steps, false).unwrap();
             expected[..3].fill(-1.0);

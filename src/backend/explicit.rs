@@ -61,7 +61,7 @@ pub(super) trait Memory: Send + Sync {
 
     fn free(&self, buffer: BufferId);
 
-    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()>;
+    fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Finds the first `bytes` bytes of a buffer that the host reaches. `op` is for the error.
     fn host_view(&self, buffer: BufferId, bytes: u64, op: &'static str) -> Result<Self::View>;
@@ -165,8 +165,8 @@ impl<A: Api> Backend for ExplicitBackend<A> {
         self.memory.free(buffer);
     }
 
-    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
-        self.guarded(|| self.memory.write(buffer, bytes))
+    fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.guarded(|| self.memory.write(buffer, offset, bytes))
     }
 
     fn binary_key(&self, module: &Module) -> Option<String> {

@@ -78,8 +78,12 @@ impl Backend for OfProcess {
         }
     }
 
-    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
-        self.own()?.write(buffer, bytes)
+    fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.own()?.write(buffer, offset, bytes)
+    }
+
+    fn rewrites_uploads(&self) -> bool {
+        self.backend.rewrites_uploads()
     }
 
     fn binary_key(&self, module: &Module) -> Option<String> {

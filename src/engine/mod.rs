@@ -18,6 +18,7 @@ pub(crate) mod profile;
 pub(crate) mod program;
 mod recording;
 pub(crate) mod runtime;
+pub(crate) mod staging;
 pub(crate) mod stream;
 mod submitter;
 #[cfg(has_backend)]

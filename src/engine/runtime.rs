@@ -18,6 +18,7 @@ use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
 use crate::engine::program::Program;
 use crate::engine::recording::Cost;
+use crate::engine::staging::{self, ByteSource, PIECE, SMALL, Staging, Taken};
 use crate::engine::stream::{Counts, Stream};
 use crate::engine::submitter::MAX_IN_FLIGHT;
 #[cfg(has_backend)]
@@ -29,6 +30,7 @@ use crate::tuning::{self, Entry, Tuning};
 #[cfg(has_backend)]
 use futures_channel::oneshot;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -85,6 +87,8 @@ pub(crate) struct Runtime {
     pool: Arc<Pool>,
     kernels: KernelCache,
     plans: PlanCache,
+    /// The staging buffers of uploads.
+    uploads: Staging,
     random: Mutex<RandomState>,
     /// Which kernels have passed their self-test.
     verdicts: Mutex<HashMap<KernelConfig, Arc<OnceLock<bool>>>>,
@@ -118,6 +122,7 @@ impl Runtime {
             pool: Pool::new(backend.clone()),
             kernels: KernelCache::new(DiskCache::from_environment()),
             plans: PlanCache::default(),
+            uploads: Staging::default(),
             random: Mutex::default(),
             verdicts: Mutex::default(),
             precision: Mutex::default(),
@@ -429,6 +434,7 @@ impl Runtime {
     }
 
     fn free_cached(&self) -> Result<u64> {
+        drop(self.uploads.trim());
         let bytes = self.pool.trim();
         // Batches in flight may hold some of it until they are done.
         self.stream.wait()?;
@@ -499,7 +505,7 @@ impl Runtime {
         if let Some(counters) = &*counters {
             return Ok(counters.clone());
         }
-        let zeros = Arc::new(self.upload(&[0; 4 * COUNTERS], MemoryKind::Device)?);
+        let zeros = Arc::new(self.upload(&&[0; 4 * COUNTERS][..], MemoryKind::Device)?);
         *counters = Some(zeros.clone());
         Ok(zeros)
     }
@@ -658,25 +664,82 @@ impl Runtime {
     }
 
     /// Returns a buffer with these bytes. It does so at once, also inside a capture: to its step, they are constants.
-    pub fn upload(&self, bytes: &[u8], kind: MemoryKind) -> Result<Buffer> {
-        let length = bytes.len() as u64;
+    pub fn upload(&self, source: &dyn ByteSource, kind: MemoryKind) -> Result<Buffer> {
+        let length = source.bytes();
         // If host and device share their memory, a copy would only move the bytes from one place to another.
         let kind = if self.info().unified_memory && kind == MemoryKind::Device { MemoryKind::Shared } else { kind };
         if self.host_writes(kind) {
             let kept = self.pool.reuse_idle(length, kind);
             let buffer = kept.map_or_else(|| self.allocate_new(&self.pool, length, kind), Ok)?;
-            self.backend.write(buffer.allocation().id(), bytes)?;
+            let id = buffer.allocation().id();
+            staging::for_each_piece(length, |piece, scratch| {
+                let start = piece.start;
+                source.read(piece, scratch, &mut |bytes| self.backend.write(id, start, bytes))
+            })?;
             self.stream.note_upload(length);
             return Ok(buffer);
         }
         let buffer = self.allocate_from(&self.pool, length, kind)?;
-        if !bytes.is_empty() {
-            let staging = self.allocate_staging(length, MemoryUse::Upload)?;
-            self.backend.write(staging.id(), bytes)?;
-            let region = Region::linear(length.next_multiple_of(4));
-            self.copy_now("upload", &staging, buffer.allocation(), region, length)?;
-        }
+        self.write(buffer.allocation(), source)?;
         Ok(buffer)
+    }
+
+    /// Copies bytes to the start of a buffer, through staging buffers.
+    fn write(&self, buffer: &Arc<Allocation>, source: &dyn ByteSource) -> Result<()> {
+        let length = source.bytes();
+        let rewrites = self.backend.rewrites_uploads();
+        if rewrites && (1..=SMALL).contains(&length) {
+            let fill = |staging: &Arc<Allocation>, offset| {
+                source
+                    .read(0..length, &mut Vec::new(), &mut |bytes| self.backend.write(staging.id(), offset, bytes))?;
+                self.copy_staged(staging, offset, buffer, 0..length)
+            };
+            return self.uploads.share(length, || self.take_staging(&self.uploads, MemoryUse::Upload), fill);
+        }
+        staging::for_each_piece(length, |piece, scratch| {
+            let staging = match rewrites {
+                true => self.take_staging(&self.uploads, MemoryUse::Upload)?,
+                false => self.allocate_staging(piece.end - piece.start, MemoryUse::Upload)?,
+            };
+            let written = source
+                .read(piece.clone(), scratch, &mut |bytes| self.backend.write(staging.id(), 0, bytes))
+                .and_then(|()| self.copy_staged(&staging, 0, buffer, piece));
+            if rewrites {
+                self.uploads.give_back(Some(staging));
+            }
+            written?;
+            // The device copies this piece while others are filled.
+            if length > PIECE { self.stream.flush().map(drop) } else { Ok(()) }
+        })
+    }
+
+    /// Records the copy of staged bytes to a range of a buffer.
+    fn copy_staged(
+        &self,
+        staging: &Arc<Allocation>,
+        offset: u64,
+        buffer: &Arc<Allocation>,
+        Range { start, end }: Range<u64>,
+    ) -> Result<()> {
+        let bytes = end - start;
+        let mut region = Region::linear(bytes.next_multiple_of(4));
+        (region.src.offset, region.dst.offset) = (offset, start);
+        self.copy_now("upload", staging, buffer, region, bytes)
+    }
+
+    /// Takes a staging buffer that no command uses. Waits for the oldest batch if all are used.
+    fn take_staging(&self, staging: &Staging, memory: MemoryUse) -> Result<Arc<Allocation>> {
+        loop {
+            match staging.take() {
+                Taken::Idle(buffer) => return Ok(buffer),
+                Taken::New => {
+                    return self.allocate_staging(PIECE, memory).inspect_err(|_| staging.give_back(None));
+                }
+                // Other threads are about to record the copies of theirs.
+                Taken::None if !self.stream.wait_for_oldest()? => std::thread::yield_now(),
+                Taken::None => {}
+            }
+        }
     }
 
     /// Whether the host writes buffers of a kind in place.

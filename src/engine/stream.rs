@@ -389,7 +389,7 @@ pub(crate) mod tests {
             self.bytes.fetch_sub(32 * buffer.0, Ordering::Relaxed);
         }
 
-        fn write(&self, _: BufferId, _: &[u8]) -> Result<()> {
+        fn write(&self, _: BufferId, _: u64, _: &[u8]) -> Result<()> {
             Ok(())
         }
 

@@ -31,7 +31,7 @@ fn run(backend: &dyn Backend, module: &Module, inputs: &[&[u32]], words: usize, 
     let zeros = vec![0; words];
     for data in inputs.iter().copied().chain([&*zeros]) {
         let staging = allocate(backend, data.len(), MemoryUse::Upload);
-        backend.write(staging, bytemuck::cast_slice(data)).unwrap();
+        backend.write(staging, 0, bytemuck::cast_slice(data)).unwrap();
         let buffer = allocate(backend, data.len(), MemoryUse::Kernels(MemoryKind::Device));
         let region = Region::linear(data.len() as u64 * 4);
         let copy = Command::CopyRegion { src: staging, dst: buffer, region };

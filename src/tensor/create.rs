@@ -145,7 +145,7 @@ impl Tensor {
             return Err(Error::ElementCount { op: "from_slice", shape, elements: data.len() });
         }
         checked_elements(&shape, "from_slice")?;
-        let buffer = device.runtime().upload(bytemuck::cast_slice(data), memory)?;
+        let buffer = device.runtime().upload(&bytemuck::cast_slice::<T, u8>(data), memory)?;
         Ok(Tensor::from_buffer(buffer, shape, T::DTYPE, device))
     }
 
@@ -192,7 +192,7 @@ impl Tensor {
             let message = format!("{byte} is no truth value; read bytes of any value as {}", DType::U8);
             return Err(Error::InvalidArgument { op: "from_raw_buffer", message });
         }
-        let buffer = device.runtime().upload(data, MemoryKind::Device)?;
+        let buffer = device.runtime().upload(&data, MemoryKind::Device)?;
         Ok(Tensor::from_buffer(buffer, shape, dtype, device))
     }
 

@@ -380,8 +380,8 @@ fn large_uploads_are_on_their_way_soon(device: &Device) -> Result<()> {
         (Tensor::from_slice(&bytes, bytes.len(), device)?.narrow(0, 1, 9)? + 1.0)?.realize()?;
     }
     let submissions = device.stats().submissions - before;
-    // A device that moves these bytes slowly gets each copy and each kernel at once.
-    assert!((2..=16).contains(&submissions), "{submissions}");
+    // A device that moves these bytes slowly gets each kernel at once, and each copy of 4 MiB.
+    assert!((2..=40).contains(&submissions), "{submissions}");
     Ok(())
 }
 

@@ -136,10 +136,13 @@ impl explicit::Memory for Memory {
         }
     }
 
-    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
-        let view = self.host_view(buffer, bytes.len() as u64, "write")?;
-        // SAFETY: the view has at least that many bytes. By the contract no unfinished batch uses the buffer.
-        unsafe { view.address.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+    fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {
+        let view = self.host_view(buffer, offset.saturating_add(bytes.len() as u64), "write")?;
+        // SAFETY: the view ends where these bytes do. By the contract no unfinished batch uses them.
+        unsafe {
+            let start = view.address.add(offset as usize);
+            start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+        }
         Ok(())
     }
 

@@ -49,7 +49,7 @@ fn an_index_out_of_range_is_refused_with_the_number_of_devices() {
 fn the_host_does_not_reach_the_devices_own_memory() {
     let backend = open();
     let [own] = allocate(&backend, 16);
-    assert!(matches!(backend.write(own, &[0; 4]).unwrap_err(), Error::InvalidArgument { op: "write", .. }));
+    assert!(matches!(backend.write(own, 0, &[0; 4]).unwrap_err(), Error::InvalidArgument { op: "write", .. }));
     let answer = told(&read(&backend, own, 4, Ticket(0)));
     assert!(matches!(answer.unwrap_err(), Error::InvalidArgument { op: "read", .. }));
 }
@@ -65,7 +65,7 @@ fn the_copy_engine_and_the_compute_engine_take_turns() {
     let [x, y] = allocate(&backend, bytes);
     for round in 0..10 {
         let data: Vec<f32> = (0..n).map(|i| (i % 1000 + round) as f32).collect();
-        backend.write(staging, bytemuck::cast_slice(&data)).unwrap();
+        backend.write(staging, 0, bytemuck::cast_slice(&data)).unwrap();
         // No batch waits on the host for the one before.
         backend.submit(&[copy(staging, x, bytes, false)], false).unwrap();
         backend.submit(&[dispatch(kernel, [x, x, y], n as u32, false)], false).unwrap();

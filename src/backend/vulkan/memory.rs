@@ -197,13 +197,16 @@ impl explicit::Memory for Memory {
         }
     }
 
-    /// Copies `bytes` to the start of a buffer. The next submission makes them visible to the device.
-    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
-        let view = self.host_view(buffer, bytes.len() as u64, "write")?;
+    /// Copies `bytes` to a buffer. The next submission makes them visible to the device.
+    fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {
+        let view = self.host_view(buffer, offset.saturating_add(bytes.len() as u64), "write")?;
         // The last atom goes beyond `bytes`. The flush must not overwrite what the device wrote there.
         self.invalidate(&view)?;
-        // SAFETY: the view has at least that many bytes. By the contract no unfinished batch uses the buffer.
-        unsafe { view.pointer.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        // SAFETY: the view ends where these bytes do. By the contract no unfinished batch uses them.
+        unsafe {
+            let start = view.pointer.add(offset as usize);
+            start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+        }
         if let Some(range) = view.range {
             // SAFETY: the range lies within mapped memory, in whole atoms.
             let flushed = unsafe { self.device.raw.flush_mapped_memory_ranges(&[range]) };

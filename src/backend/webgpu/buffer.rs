@@ -71,15 +71,16 @@ impl Buffers {
     }
 
     /// Fills an upload buffer and hands it to the device. It can be written only once.
-    pub fn write(&self, id: BufferId, bytes: &[u8]) -> Result<()> {
+    pub fn write(&self, id: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {
         self.gpu.check_lost()?;
         let buffer = self.get(id, "write")?;
         let fail = |message| Err(driver_error("write", message));
-        if bytes.len() as u64 > buffer.size() {
-            return fail(format!("{} bytes do not fit into a buffer of {}", bytes.len(), buffer.size()));
+        let end = offset.saturating_add(bytes.len() as u64);
+        if end > buffer.size() {
+            return fail(format!("{end} bytes do not fit into a buffer of {}", buffer.size()));
         }
         match buffer.get_mapped_range_mut(..) {
-            Ok(mut view) => view.slice(..bytes.len()).copy_from_slice(bytes),
+            Ok(mut view) => view.slice(offset as usize..end as usize).copy_from_slice(bytes),
             Err(error) => return fail(format!("the buffer is not for uploads, or was written before: {error}")),
         }
         buffer.unmap();

@@ -152,8 +152,12 @@ impl Backend for WebGpuBackend {
         }
     }
 
-    fn write(&self, buffer: BufferId, bytes: &[u8]) -> Result<()> {
-        self.buffers.write(buffer, bytes)
+    fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.buffers.write(buffer, offset, bytes)
+    }
+
+    fn rewrites_uploads(&self) -> bool {
+        false
     }
 
     /// Returns 0, like [`DeviceInfo::memory`], because WebGPU reports no memory.

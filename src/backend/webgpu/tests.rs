@@ -25,7 +25,7 @@ fn memory_of_every_kind_is_the_device_s() {
     assert_eq!((backend.info().memory, backend.budget()), (0, 0));
     for kind in [MemoryKind::Device, MemoryKind::Shared, MemoryKind::Host] {
         let buffer = backend.allocate(16, MemoryUse::Kernels(kind)).unwrap();
-        assert!(backend.write(buffer, &[0; 4]).is_err(), "the host reaches {kind} memory");
+        assert!(backend.write(buffer, 0, &[0; 4]).is_err(), "the host reaches {kind} memory");
     }
 }
 
@@ -55,8 +55,8 @@ fn a_buffer_that_a_kernel_reads_and_writes_by_two_bindings_is_refused() {
 fn an_upload_buffer_is_written_once() {
     let backend = open();
     let staging = backend.allocate(16, MemoryUse::Upload).unwrap();
-    backend.write(staging, &[1; 16]).unwrap();
-    assert!(backend.write(staging, &[2; 16]).unwrap_err().to_string().contains("written before"));
+    backend.write(staging, 0, &[1; 16]).unwrap();
+    assert!(backend.write(staging, 0, &[2; 16]).unwrap_err().to_string().contains("written before"));
 }
 
 /// Runs without validation, under which closing a device destroys it.
