@@ -204,6 +204,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Fills a part of a buffer that the host reaches (not a readback buffer). No batch in flight may use these bytes.
     fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()>;
 
+    /// Whether the host reads buffers of [`MemoryKind::Device`] as fast as its own memory.
+    fn host_reads_device_memory(&self) -> bool {
+        false
+    }
+
     /// Whether upload buffers may be written again when the batches that name them have completed.
     fn rewrites_uploads(&self) -> bool {
         true
@@ -245,6 +250,10 @@ pub(crate) trait Backend: Send + Sync {
     /// host must reach the buffer, and it is not for uploads. The caller keeps it until then, and no later batch writes
     /// it.
     fn read(&self, buffer: BufferId, bytes: u64, after: Ticket, done: ReadCallback);
+
+    /// Fills `into` with bytes of a buffer from `offset` on. The batch `after` has completed. The rest is as for
+    /// [`read`](Self::read).
+    fn read_now(&self, buffer: BufferId, offset: u64, after: Ticket, into: &mut [u8]) -> Result<()>;
 }
 
 /// Fails with what a device lacks to run a kernel. Call this before the driver: some drivers crash on what they lack.

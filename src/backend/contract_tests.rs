@@ -269,6 +269,18 @@ fn bytes_come_back_as_they_went(backend: &dyn Backend) {
         let steps = [copy(staging, buffer, size, false), copy(buffer, readback, size, true)];
         let ticket = backend.submit(&steps, false).unwrap();
         assert!(read_now(backend, readback, bytes as u64, ticket) == sent, "{bytes} bytes");
+        let offset = bytes / 3;
+        let mut rest = vec![0; bytes - offset];
+        backend.read_now(readback, offset as u64, ticket, &mut rest).unwrap();
+        assert!(rest == sent[offset..], "{bytes} bytes from {offset} on");
+        if backend.rewrites_uploads() {
+            // Parts are written while a batch may still copy others.
+            let half = bytes / 8 * 4;
+            backend.write(staging, half as u64, &sent[..bytes - half]).unwrap();
+            let written = [&sent[..half], &sent[..bytes - half]].concat();
+            let again = backend.submit(&[copy(staging, readback, size, true)], false).unwrap();
+            assert!(read_now(backend, readback, bytes as u64, again) == written, "{bytes} bytes, in two parts");
+        }
         assert!(download_bytes(backend, buffer, bytes) == sent, "{bytes} bytes");
         [staging, buffer, readback].into_iter().for_each(|buffer| backend.free(buffer));
     }

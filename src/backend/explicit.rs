@@ -61,6 +61,11 @@ pub(super) trait Memory: Send + Sync {
 
     fn free(&self, buffer: BufferId);
 
+    /// See [`Backend::host_reads_device_memory`].
+    fn host_reads_device_memory(&self) -> bool {
+        false
+    }
+
     fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Finds the first `bytes` bytes of a buffer that the host reaches. `op` is for the error.
@@ -169,6 +174,10 @@ impl<A: Api> Backend for ExplicitBackend<A> {
         self.guarded(|| self.memory.write(buffer, offset, bytes))
     }
 
+    fn host_reads_device_memory(&self) -> bool {
+        self.memory.host_reads_device_memory()
+    }
+
     fn binary_key(&self, module: &Module) -> Option<String> {
         self.kernels.binary_key(module)
     }
@@ -220,6 +229,16 @@ impl<A: Api> Backend for ExplicitBackend<A> {
         if let Ok(completed) = self.completed() {
             self.answer_reads(completed);
         }
+    }
+
+    fn read_now(&self, buffer: BufferId, offset: u64, _: Ticket, into: &mut [u8]) -> Result<()> {
+        self.guarded(|| {
+            let view = self.memory.host_view(buffer, offset.saturating_add(into.len() as u64), "read")?;
+            // SAFETY: by the contract the buffer is kept, and the batches that write it have completed.
+            let bytes = unsafe { self.memory.read(&view)? };
+            into.copy_from_slice(&bytes[offset as usize..]);
+            Ok(())
+        })
     }
 }
 

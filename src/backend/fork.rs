@@ -82,6 +82,10 @@ impl Backend for OfProcess {
         self.own()?.write(buffer, offset, bytes)
     }
 
+    fn host_reads_device_memory(&self) -> bool {
+        self.backend.host_reads_device_memory()
+    }
+
     fn rewrites_uploads(&self) -> bool {
         self.backend.rewrites_uploads()
     }
@@ -125,6 +129,10 @@ impl Backend for OfProcess {
             Ok(backend) => backend.read(buffer, bytes, after, done),
             Err(error) => done(Err(error)),
         }
+    }
+
+    fn read_now(&self, buffer: BufferId, offset: u64, after: Ticket, into: &mut [u8]) -> Result<()> {
+        self.own()?.read_now(buffer, offset, after, into)
     }
 }
 

@@ -155,6 +155,10 @@ mod sealed {
         fn from_bytes(bytes: &[u8]) -> Vec<Self>;
         /// Returns the bits of the value, widened to the type that kernels compute in.
         fn to_bits(self) -> u64;
+        /// Returns as many zeros. The system gives them their memory when they are first touched.
+        fn zeros(count: usize) -> Vec<Self>;
+        /// Returns the memory of elements, to be filled with any bytes. `None` for `bool`, which not all bytes are.
+        fn bytes_mut(elements: &mut [Self]) -> Option<&mut [u8]>;
     }
 }
 
@@ -168,14 +172,25 @@ pub trait Element: bytemuck::NoUninit + Send + Sync + PartialOrd + fmt::Debug + 
     fn to_f64(self) -> f64;
 }
 
+/// Returns the memory of numbers.
+fn filled<T: bytemuck::Pod>(elements: &mut [T]) -> Option<&mut [u8]> {
+    Some(bytemuck::cast_slice_mut(elements))
+}
+
 macro_rules! element {
-    ($($ty:ty => $dtype:ident, $from_bytes:expr, $to_bits:expr, $to_f64:expr;)*) => {$(
+    ($($ty:ty => $dtype:ident, $from_bytes:expr, $bytes_mut:expr, $to_bits:expr, $to_f64:expr;)*) => {$(
         impl sealed::Sealed for $ty {
             fn from_bytes(bytes: &[u8]) -> Vec<Self> {
                 $from_bytes(bytes)
             }
             fn to_bits(self) -> u64 {
                 u64::from($to_bits(self))
+            }
+            fn zeros(count: usize) -> Vec<Self> {
+                bytemuck::zeroed_vec(count)
+            }
+            fn bytes_mut(elements: &mut [Self]) -> Option<&mut [u8]> {
+                $bytes_mut(elements)
             }
         }
 
@@ -190,16 +205,16 @@ macro_rules! element {
 
 element! {
     // A byte may hold anything, but a `bool` must be 0 or 1.
-    bool => Bool, |bytes: &[u8]| bytes.iter().map(|&byte| byte != 0).collect(), u32::from, f64::from;
-    u8 => U8, <[u8]>::to_vec, u32::from, f64::from;
-    i8 => I8, bytemuck::pod_collect_to_vec, |x| i32::cast_unsigned(i32::from(x)), f64::from;
-    u32 => U32, bytemuck::pod_collect_to_vec, u32::from, f64::from;
-    i32 => I32, bytemuck::pod_collect_to_vec, i32::cast_unsigned, f64::from;
-    i64 => I64, bytemuck::pod_collect_to_vec, i64::cast_unsigned, |x| x as f64;
-    f16 => F16, bytemuck::pod_collect_to_vec, |x| f32::from(x).to_bits(), f64::from;
-    bf16 => BF16, bytemuck::pod_collect_to_vec, |x| f32::from(x).to_bits(), f64::from;
-    f32 => F32, bytemuck::pod_collect_to_vec, f32::to_bits, f64::from;
-    f64 => F64, bytemuck::pod_collect_to_vec, f64::to_bits, f64::from;
+    bool => Bool, |bytes: &[u8]| bytes.iter().map(|&byte| byte != 0).collect(), |_| None, u32::from, f64::from;
+    u8 => U8, <[u8]>::to_vec, Some, u32::from, f64::from;
+    i8 => I8, bytemuck::pod_collect_to_vec, filled, |x| i32::cast_unsigned(i32::from(x)), f64::from;
+    u32 => U32, bytemuck::pod_collect_to_vec, filled, u32::from, f64::from;
+    i32 => I32, bytemuck::pod_collect_to_vec, filled, i32::cast_unsigned, f64::from;
+    i64 => I64, bytemuck::pod_collect_to_vec, filled, i64::cast_unsigned, |x| x as f64;
+    f16 => F16, bytemuck::pod_collect_to_vec, filled, |x| f32::from(x).to_bits(), f64::from;
+    bf16 => BF16, bytemuck::pod_collect_to_vec, filled, |x| f32::from(x).to_bits(), f64::from;
+    f32 => F32, bytemuck::pod_collect_to_vec, filled, f32::to_bits, f64::from;
+    f64 => F64, bytemuck::pod_collect_to_vec, filled, f64::to_bits, f64::from;
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use std::sync::Arc;
 ///
 /// | call | what it waits for |
 /// |---|---|
-/// | `to_vec`, `to_scalar`, `println!("{tensor}")`, writing a file | the work that computes these elements |
+/// | `to_vec`, `read_into`, `to_scalar`, `println!("{tensor}")`, writing files | the work that computes these elements |
 /// | `to_device` to another device | the same; then it copies them through host memory |
 /// | `nonzero`, `masked_select` | the number of elements found |
 /// | [`synchronize`](Device::synchronize), [`trim`](Device::trim), [`profile`](Device::profile) | all recorded work |
@@ -43,7 +43,8 @@ use std::sync::Arc;
 /// | the first use of a kernel on matrix units | a test: it has to compute a known product correctly |
 /// | opening a device, [`list`](Device::list) | loading and asking the drivers |
 ///
-/// An upload copies its bytes before it returns, but does not wait for the device. The calls whose names end in
+/// An upload copies its bytes before it returns. It waits for the device only if 64 MiB of earlier uploads are on their
+/// way. The calls whose names end in
 /// `_async` wait only for what any operation may wait for.
 ///
 /// # After a fork

@@ -21,5 +21,6 @@ pub(crate) mod runtime;
 pub(crate) mod staging;
 pub(crate) mod stream;
 mod submitter;
+pub(crate) mod transfer;
 #[cfg(has_backend)]
 mod waiter;

@@ -1,6 +1,6 @@
 //! The inside of a [`Device`](crate::Device): a backend with its stream, pool and kernels.
 
-use crate::backend::contract::{Backend, Command, KernelId, MemoryUse, Region, Ticket};
+use crate::backend::contract::{Backend, Command, KernelId, MemoryUse};
 use crate::backend::fork::OfProcess;
 use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
 use crate::base::clock;
@@ -18,7 +18,7 @@ use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
 use crate::engine::profile::{Label, Profile};
 use crate::engine::program::Program;
 use crate::engine::recording::Cost;
-use crate::engine::staging::{self, ByteSource, PIECE, SMALL, Staging, Taken};
+use crate::engine::staging::Staging;
 use crate::engine::stream::{Counts, Stream};
 use crate::engine::submitter::MAX_IN_FLIGHT;
 #[cfg(has_backend)]
@@ -27,13 +27,10 @@ use crate::kernels::parameters::{Numbers, Words};
 use crate::kernels::{Family, KernelConfig};
 use crate::shader::{Access, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
-#[cfg(has_backend)]
-use futures_channel::oneshot;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Counters since the device was opened, from [`Device::stats`](crate::Device::stats).
@@ -62,33 +59,21 @@ struct RandomState {
     drawn: u32,
 }
 
-/// The part of a buffer to read: a box of bytes. Only its first `bytes` are wanted.
-pub(crate) struct Source {
-    pub region: Region,
-    pub bytes: u64,
-}
-
-impl Source {
-    /// Whether the part is the first bytes of the buffer, without gaps.
-    fn is_start(&self) -> bool {
-        self.region.src.offset == 0 && self.region.extent[1..] == [1, 1]
-    }
-}
-
 /// The number of counters. A dispatch of as many workgroups is never folded.
 pub(crate) const COUNTERS: usize = 1 << 14;
 
 /// An open device.
 pub(crate) struct Runtime {
     // The fields drop in this order: the stream waits for the device, then buffers may go.
-    stream: Stream,
+    pub(super) stream: Stream,
     /// See [`counters`](Runtime::counters).
     counters: Mutex<Option<Arc<Buffer>>>,
-    pool: Arc<Pool>,
+    pub(super) pool: Arc<Pool>,
     kernels: KernelCache,
     plans: PlanCache,
-    /// The staging buffers of uploads.
-    uploads: Staging,
+    /// The staging buffers of both directions. Callbacks of reads give theirs back.
+    pub(super) uploads: Staging,
+    pub(super) readbacks: Arc<Staging>,
     random: Mutex<RandomState>,
     /// Which kernels have passed their self-test.
     verdicts: Mutex<HashMap<KernelConfig, Arc<OnceLock<bool>>>>,
@@ -100,11 +85,11 @@ pub(crate) struct Runtime {
     /// The explanation in progress, and whether there is one.
     explanation: Mutex<Option<Explanation>>,
     explains: AtomicBool,
-    tuning: &'static Tuning,
+    pub(super) tuning: &'static Tuning,
     info: DeviceInfo,
     #[cfg(has_backend)]
-    waiter: Waiter,
-    backend: Arc<dyn Backend>,
+    pub(super) waiter: Waiter,
+    pub(super) backend: Arc<dyn Backend>,
 }
 
 /// Returns the tuning data for a device: the entry that `MARQUETRY_TUNING` names, else the one that fits best.
@@ -123,6 +108,7 @@ impl Runtime {
             kernels: KernelCache::new(DiskCache::from_environment()),
             plans: PlanCache::default(),
             uploads: Staging::default(),
+            readbacks: Arc::default(),
             random: Mutex::default(),
             verdicts: Mutex::default(),
             precision: Mutex::default(),
@@ -434,7 +420,7 @@ impl Runtime {
     }
 
     fn free_cached(&self) -> Result<u64> {
-        drop(self.uploads.trim());
+        drop((self.uploads.trim(), self.readbacks.trim()));
         let bytes = self.pool.trim();
         // Batches in flight may hold some of it until they are done.
         self.stream.wait()?;
@@ -460,12 +446,12 @@ impl Runtime {
         }
     }
 
-    fn allocate_from(&self, pool: &Arc<Pool>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+    pub(super) fn allocate_from(&self, pool: &Arc<Pool>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         pool.reuse(bytes, kind).map_or_else(|| self.allocate_new(pool, bytes, kind), Ok)
     }
 
     /// Returns a buffer if the pool has none to reuse. If too much memory is held, waits for the oldest batches first.
-    fn allocate_new(&self, pool: &Arc<Pool>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+    pub(super) fn allocate_new(&self, pool: &Arc<Pool>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         // Other threads may submit meanwhile. This waits for no more batches than can be in flight now.
         for _ in 0..=MAX_IN_FLIGHT + 1 {
             if !self.pool.make_room(bytes, kind) || !self.stream.wait_for_oldest()? {
@@ -475,7 +461,7 @@ impl Runtime {
         self.retrying(|| pool.allocate(bytes, kind))
     }
 
-    fn allocate_staging(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
+    pub(super) fn allocate_staging(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
         self.retrying(|| self.pool.allocate_apart(bytes, memory))
     }
 
@@ -649,7 +635,7 @@ impl Runtime {
     }
 
     /// Records a command, or captures it.
-    fn record<'a>(
+    pub(super) fn record<'a>(
         &self,
         command: Command,
         uses: impl Iterator<Item = (&'a Buffer, Access)> + Clone,
@@ -661,208 +647,6 @@ impl Runtime {
             return Ok(());
         }
         self.stream.record(command, uses.map(|(buffer, access)| (buffer.allocation(), access)), cost, label)
-    }
-
-    /// Returns a buffer with these bytes. It does so at once, also inside a capture: to its step, they are constants.
-    pub fn upload(&self, source: &dyn ByteSource, kind: MemoryKind) -> Result<Buffer> {
-        let length = source.bytes();
-        // If host and device share their memory, a copy would only move the bytes from one place to another.
-        let kind = if self.info().unified_memory && kind == MemoryKind::Device { MemoryKind::Shared } else { kind };
-        if self.host_writes(kind) {
-            let kept = self.pool.reuse_idle(length, kind);
-            let buffer = kept.map_or_else(|| self.allocate_new(&self.pool, length, kind), Ok)?;
-            let id = buffer.allocation().id();
-            staging::for_each_piece(length, |piece, scratch| {
-                let start = piece.start;
-                source.read(piece, scratch, &mut |bytes| self.backend.write(id, start, bytes))
-            })?;
-            self.stream.note_upload(length);
-            return Ok(buffer);
-        }
-        let buffer = self.allocate_from(&self.pool, length, kind)?;
-        self.write(buffer.allocation(), source)?;
-        Ok(buffer)
-    }
-
-    /// Copies bytes to the start of a buffer, through staging buffers.
-    fn write(&self, buffer: &Arc<Allocation>, source: &dyn ByteSource) -> Result<()> {
-        let length = source.bytes();
-        let rewrites = self.backend.rewrites_uploads();
-        if rewrites && (1..=SMALL).contains(&length) {
-            let fill = |staging: &Arc<Allocation>, offset| {
-                source
-                    .read(0..length, &mut Vec::new(), &mut |bytes| self.backend.write(staging.id(), offset, bytes))?;
-                self.copy_staged(staging, offset, buffer, 0..length)
-            };
-            return self.uploads.share(length, || self.take_staging(&self.uploads, MemoryUse::Upload), fill);
-        }
-        staging::for_each_piece(length, |piece, scratch| {
-            let staging = match rewrites {
-                true => self.take_staging(&self.uploads, MemoryUse::Upload)?,
-                false => self.allocate_staging(piece.end - piece.start, MemoryUse::Upload)?,
-            };
-            let written = source
-                .read(piece.clone(), scratch, &mut |bytes| self.backend.write(staging.id(), 0, bytes))
-                .and_then(|()| self.copy_staged(&staging, 0, buffer, piece));
-            if rewrites {
-                self.uploads.give_back(Some(staging));
-            }
-            written?;
-            // The device copies this piece while others are filled.
-            if length > PIECE { self.stream.flush().map(drop) } else { Ok(()) }
-        })
-    }
-
-    /// Records the copy of staged bytes to a range of a buffer.
-    fn copy_staged(
-        &self,
-        staging: &Arc<Allocation>,
-        offset: u64,
-        buffer: &Arc<Allocation>,
-        Range { start, end }: Range<u64>,
-    ) -> Result<()> {
-        let bytes = end - start;
-        let mut region = Region::linear(bytes.next_multiple_of(4));
-        (region.src.offset, region.dst.offset) = (offset, start);
-        self.copy_now("upload", staging, buffer, region, bytes)
-    }
-
-    /// Takes a staging buffer that no command uses. Waits for the oldest batch if all are used.
-    fn take_staging(&self, staging: &Staging, memory: MemoryUse) -> Result<Arc<Allocation>> {
-        loop {
-            match staging.take() {
-                Taken::Idle(buffer) => return Ok(buffer),
-                Taken::New => {
-                    return self.allocate_staging(PIECE, memory).inspect_err(|_| staging.give_back(None));
-                }
-                // Other threads are about to record the copies of theirs.
-                Taken::None if !self.stream.wait_for_oldest()? => std::thread::yield_now(),
-                Taken::None => {}
-            }
-        }
-    }
-
-    /// Whether the host writes buffers of a kind in place.
-    fn host_writes(&self, kind: MemoryKind) -> bool {
-        self.info().host_visible && kind != MemoryKind::Device
-    }
-
-    /// Whether the host reads buffers of a kind in place. Across a bus it reads the device's memory at a hundredth of
-    /// the speed of a copy: 256 MiB took 12 s on an H200.
-    fn host_reads(&self, kind: MemoryKind) -> bool {
-        self.host_writes(kind) && (kind == MemoryKind::Host || self.info().unified_memory)
-    }
-
-    /// Records a copy, also inside a capture.
-    fn copy_now(
-        &self,
-        name: &str,
-        src: &Arc<Allocation>,
-        dst: &Arc<Allocation>,
-        region: Region,
-        upload_bytes: u64,
-    ) -> Result<()> {
-        let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region };
-        let label = || Label { name: name.into(), bytes: region.bytes() };
-        let cost = Cost { upload_bytes, ..self.cost_of_copy(region) };
-        self.stream.record(command, [(src, Access::Read), (dst, Access::Write)], cost, label)
-    }
-
-    fn cost_of_copy(&self, region: Region) -> Cost {
-        Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(2 * region.bytes(), 0) }
-    }
-
-    /// Copies a box of bytes from one buffer to another.
-    pub fn copy_region(&self, src: &Buffer, dst: &Buffer, region: Region) -> Result<()> {
-        self.check_owners(&[src, dst])?;
-        let command = Command::CopyRegion { src: src.allocation().id(), dst: dst.allocation().id(), region };
-        let label = || Label { name: "copy".into(), bytes: region.bytes() };
-        let uses = [(src, Access::Read), (dst, Access::Write)].into_iter();
-        self.record(command, uses, self.cost_of_copy(region), label)
-    }
-
-    /// Submits a read. `done` gets the bytes when they have arrived. Returns the batch to wait for.
-    fn start_read(
-        &self,
-        buffer: &Arc<Buffer>,
-        source: &Source,
-        done: impl FnOnce(Result<&[u8]>) + Send + 'static,
-    ) -> Result<Ticket> {
-        self.refuse_capture("read", "it reads elements")?;
-        self.check_owners(&[buffer])?;
-        if self.host_reads(buffer.kind()) && source.is_start() {
-            let ticket = self.stream.flush()?;
-            // The buffer is held until then, so that nobody writes to it.
-            let (id, held) = (buffer.allocation().id(), buffer.clone());
-            let callback = Box::new(move |result: Result<&[u8]>| {
-                done(result);
-                drop(held);
-            });
-            self.backend.read(id, source.bytes, ticket, callback);
-            return Ok(ticket);
-        }
-        let staging = self.allocate_staging(source.region.bytes(), MemoryUse::Readback)?;
-        self.copy_now("read", buffer.allocation(), &staging, source.region, 0)?;
-        let ticket = self.stream.flush()?;
-        let id = staging.id();
-        let callback = Box::new(move |result: Result<&[u8]>| {
-            done(result);
-            drop(staging);
-        });
-        self.backend.read(id, source.bytes, ticket, callback);
-        Ok(ticket)
-    }
-
-    /// Blocks until `convert` has got bytes of a buffer.
-    pub fn read<T: Send + 'static>(
-        &self,
-        buffer: &Arc<Buffer>,
-        source: &Source,
-        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
-    ) -> Result<T> {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        // The receiver waits below. If it is gone, an error has already been returned.
-        let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
-        let waited = self.stream.wait_for(ticket);
-        let received = receiver.try_recv().unwrap_or_else(|_| Err(self.nothing_arrived()));
-        // A wait reports earlier failures. After one, the data cannot be trusted.
-        waited.and(received)
-    }
-
-    fn nothing_arrived(&self) -> Error {
-        let message = "the data did not arrive".into();
-        Error::Driver { backend: self.info().backend, call: "read", message }
-    }
-
-    /// The same without blocking: the future is ready when the bytes have arrived.
-    #[cfg(has_backend)]
-    pub async fn read_async<T: Send + 'static>(
-        &self,
-        buffer: &Arc<Buffer>,
-        source: &Source,
-        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
-    ) -> Result<T> {
-        let (sender, receiver) = oneshot::channel();
-        let ticket = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
-        // A browser calls back from its event loop. Elsewhere a thread has to wait, and it must not be the executor's.
-        let waited = if cfg!(native) { Some(self.waiter.wait(&self.backend, ticket)?) } else { None };
-        let received = receiver.await.unwrap_or_else(|_| Err(self.nothing_arrived()));
-        if let Some(waited) = waited {
-            waited.await.unwrap_or(Ok(()))?;
-            self.stream.note_waited(ticket)?;
-        }
-        received
-    }
-
-    /// The same without a backend. Then there is no runtime either.
-    #[cfg(not(has_backend))]
-    pub async fn read_async<T: Send + 'static>(
-        &self,
-        buffer: &Arc<Buffer>,
-        source: &Source,
-        convert: impl FnOnce(&[u8]) -> T + Send + 'static,
-    ) -> Result<T> {
-        self.read(buffer, source, convert)
     }
 }
 

@@ -125,6 +125,32 @@ impl Staging {
     }
 }
 
+/// A staging buffer that a read uses. If the read is given up, or fails, the buffer leaves the ring: the backend may
+/// still be busy with it.
+pub(super) struct Lent {
+    buffer: Option<Arc<Allocation>>,
+    ended: bool,
+    staging: Arc<Staging>,
+}
+
+impl Lent {
+    pub fn new(buffer: Arc<Allocation>, staging: &Arc<Staging>) -> Lent {
+        Lent { buffer: Some(buffer), ended: false, staging: staging.clone() }
+    }
+
+    /// Notes that the backend has done with the buffer.
+    pub fn end(mut self) {
+        self.ended = true;
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let buffer = self.buffer.take().filter(|_| self.ended);
+        self.staging.give_back(buffer);
+    }
+}
+
 /// Where bytes for a device come from.
 pub(crate) trait ByteSource: Sync {
     fn bytes(&self) -> u64;

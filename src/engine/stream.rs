@@ -346,8 +346,9 @@ pub(crate) mod tests {
     pub(crate) struct Lazy {
         pub(crate) info: DeviceInfo,
         pub(crate) budget: u64,
-        /// Bytes of all buffers that are alive.
-        pub(crate) bytes: AtomicU64,
+        /// Bytes of all buffers that are alive, and how many there have been.
+        pub(crate) bytes: Arc<AtomicU64>,
+        pub(crate) allocations: Arc<AtomicU64>,
         batches: Mutex<Vec<Vec<bool>>>,
         completed: AtomicU64,
         most_in_flight: AtomicU64,
@@ -360,7 +361,8 @@ pub(crate) mod tests {
             Lazy {
                 info: DeviceInfo::sample(BackendKind::Vulkan, kind, None),
                 budget,
-                bytes: AtomicU64::new(0),
+                bytes: Arc::default(),
+                allocations: Arc::default(),
                 batches: Mutex::default(),
                 completed: AtomicU64::new(0),
                 most_in_flight: AtomicU64::new(0),
@@ -382,6 +384,7 @@ pub(crate) mod tests {
         fn allocate(&self, bytes: u64, _: MemoryUse) -> Result<BufferId> {
             // Each test names its buffers by their sizes.
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.allocations.fetch_add(1, Ordering::Relaxed);
             Ok(BufferId(bytes / 32))
         }
 
@@ -443,6 +446,10 @@ pub(crate) mod tests {
 
         fn read(&self, _: BufferId, _: u64, _: Ticket, done: ReadCallback) {
             done(Ok(&[]));
+        }
+
+        fn read_now(&self, _: BufferId, _: u64, _: Ticket, _: &mut [u8]) -> Result<()> {
+            Ok(())
         }
     }
 

@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::base::layout::Layout;
 use crate::base::shape::checked_elements;
 use crate::engine::pool::Buffer;
-use crate::engine::runtime::Source;
+use crate::engine::transfer::Source;
 use std::sync::Arc;
 
 impl View {

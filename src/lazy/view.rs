@@ -91,6 +91,11 @@ impl View {
         Ok(!self.layout().may_overlap() && handles == [1, 1] && self.device().runtime().may_change(buffer))
     }
 
+    /// Whether the elements have been computed.
+    pub fn is_computed(&self) -> bool {
+        self.storage.computed().is_some()
+    }
+
     /// Whether the elements belong to an expression that has not been computed.
     pub(super) fn is_pending(&self) -> bool {
         self.storage.computed().is_none() && matches!(&*self.storage.pending.lock(), Some(Pending::Expression { .. }))

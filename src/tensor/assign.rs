@@ -1,9 +1,8 @@
 //! Tensors with a part replaced.
 
 use super::Tensor;
-#[cfg(doc)]
-use crate::base::error::Error;
-use crate::base::error::Result;
+use crate::base::dtype::Element;
+use crate::base::error::{Error, Result};
 use crate::base::indices::Indices;
 use crate::base::layout::Layout;
 use crate::lazy::Transfer;
@@ -56,6 +55,44 @@ impl Tensor {
         let this = self.held_alone(op)?;
         this.write_part(&part(this.layout())?, src)?;
         Ok(this)
+    }
+
+    /// Returns the tensor with these elements, in row-major order.
+    ///
+    /// The method takes the tensor by value, as [`slice_assign`](Self::slice_assign). If nobody else holds its
+    /// elements, they are replaced in place, after all work that was recorded before. So inputs of a model need no new
+    /// memory: `input = input.write_from(&frame)?`. Inside a capture, the elements are constants.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::zeros((2, 2), DType::F32, &device)?;
+    /// let x = x.write_from(&[1f32, 2.0, 3.0, 4.0])?;
+    /// assert_eq!(x.to_vec2::<f32>()?, [[1.0, 2.0], [3.0, 4.0]]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ElementCount`], [`Error::ElementType`] if the elements are not as many as the tensor's, or of another
+    /// type; [`Error::OutOfMemory`].
+    pub fn write_from<T: Element>(self, data: &[T]) -> Result<Tensor> {
+        const OP: &str = "write_from";
+        self.check_element::<T>(OP)?;
+        if self.elem_count() != data.len() {
+            return Err(Error::ElementCount { op: OP, shape: self.shape().clone(), elements: data.len() });
+        }
+        let runtime = self.device().runtime();
+        let begins_buffer = self.is_contiguous() && self.layout().offset == 0;
+        if begins_buffer
+            && self.view.is_computed()
+            && runtime.capture_id().is_none()
+            && self.view.holds_elements_alone()?
+        {
+            let bytes: &[u8] = bytemuck::cast_slice(data);
+            runtime.write(self.buffer()?, &bytes).map_err(Error::named(OP))?;
+            return Ok(self);
+        }
+        Tensor::from_slice_in(data, self.shape().clone(), self.memory_kind(), self.device()).map_err(Error::named(OP))
     }
 
     /// The tensor if nobody else holds its elements, else a copy, which may be written to.

@@ -22,8 +22,47 @@ impl Tensor {
     /// # Errors
     /// [`Error::ElementType`] if `T` is not the tensor's dtype; whatever went wrong in the computation.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        self.check_element::<T>("to_vec")?;
-        self.read(T::from_bytes).map_err(Error::named("to_vec"))
+        const OP: &str = "to_vec";
+        self.check_element::<T>(OP)?;
+        let Some((buffer, source)) = self.view.readable().map_err(Error::named(OP))? else { return Ok(Vec::new()) };
+        let runtime = self.view.device().runtime();
+        let mut elements = if source.is_long_row() { T::zeros(self.elem_count()) } else { Vec::new() };
+        let read = match T::bytes_mut(&mut elements).filter(|bytes| !bytes.is_empty()) {
+            Some(bytes) => runtime.read_into(&buffer, &source, bytes).map(|()| elements),
+            None => runtime.read(&buffer, &source, T::from_bytes),
+        };
+        read.map_err(Error::named(OP))
+    }
+
+    /// Copies the elements, in row-major order, to memory that is there. Blocks until they are computed. Many elements
+    /// arrive sooner than in a new vector, whose memory the system has to find first.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([1f32, 2.0, 3.0], &device)?;
+    /// let mut row = [0f32; 3];
+    /// x.read_into(&mut row)?;
+    /// assert_eq!(row, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ElementCount`] if there are not as many elements; else as [`to_vec`](Self::to_vec). After an error of
+    /// the device, the memory may hold a part of the elements.
+    pub fn read_into<T: Element>(&self, into: &mut [T]) -> Result<()> {
+        const OP: &str = "read_into";
+        self.check_element::<T>(OP)?;
+        if self.elem_count() != into.len() {
+            return Err(Error::ElementCount { op: OP, shape: self.shape().clone(), elements: into.len() });
+        }
+        let Some((buffer, source)) = self.view.readable().map_err(Error::named(OP))? else { return Ok(()) };
+        let runtime = self.view.device().runtime();
+        let read = match T::bytes_mut(into) {
+            Some(bytes) if source.is_row() => runtime.read_into(&buffer, &source, bytes),
+            _ => runtime.read(&buffer, &source, T::from_bytes).map(|elements| into.copy_from_slice(&elements)),
+        };
+        read.map_err(Error::named(OP))
     }
 
     /// Returns the elements in row-major order without blocking.
@@ -205,7 +244,7 @@ impl Tensor {
         Err(Error::InvalidArgument { op, message })
     }
 
-    fn check_element<T: Element>(&self, op: &'static str) -> Result<()> {
+    pub(super) fn check_element<T: Element>(&self, op: &'static str) -> Result<()> {
         if T::DTYPE == self.view.dtype {
             return Ok(());
         }

@@ -535,7 +535,7 @@ fn every_command_of_a_run_is_profiled(device: &Device) -> Result<()> {
     assert_eq!(y?, plain);
     let names: Vec<&str> = profile.commands.iter().map(|command| command.name.as_str()).collect();
     let kernels = |word: &str| names.iter().filter(|name| name.contains(word)).count();
-    assert_eq!((kernels("matmul"), kernels("softmax"), kernels("read")), (1, 1, 1), "{names:?}");
+    assert_eq!((kernels("matmul"), kernels("softmax")), (1, 1), "{names:?}");
     Ok(())
 }
 

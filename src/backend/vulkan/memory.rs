@@ -197,6 +197,14 @@ impl explicit::Memory for Memory {
         }
     }
 
+    fn host_reads_device_memory(&self) -> bool {
+        let properties = &self.device.adapter.memory;
+        let chosen = choose_type(properties, !0, MemoryUse::Kernels(MemoryKind::Device));
+        let fast = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_CACHED;
+        self.device.adapter.info.unified_memory
+            && chosen.is_some_and(|index| properties.memory_types[index].property_flags.contains(fast))
+    }
+
     /// Copies `bytes` to a buffer. The next submission makes them visible to the device.
     fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {
         let view = self.host_view(buffer, offset.saturating_add(bytes.len() as u64), "write")?;

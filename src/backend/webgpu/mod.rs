@@ -32,7 +32,7 @@ use kernel::Kernels;
 use queue::BatchQueue;
 use read::Reads;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 pub(super) use adapter::list;
 
@@ -218,5 +218,16 @@ impl Backend for WebGpuBackend {
             Ok(buffer) => self.reads.begin(buffer, bytes, after, done),
             Err(error) => done(Err(error)),
         }
+    }
+
+    fn read_now(&self, buffer: BufferId, offset: u64, after: Ticket, into: &mut [u8]) -> Result<()> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let take = move |bytes: &[u8]| bytes[offset as usize..].to_vec();
+        let done = Box::new(move |result: Result<&[u8]>| _ = sender.send(result.map(take)));
+        self.read(buffer, offset.saturating_add(into.len() as u64), after, done);
+        self.wait(after)?;
+        let nothing = |_| Err(driver_error("read", "the data did not arrive".to_string()));
+        into.copy_from_slice(&receiver.try_recv().unwrap_or_else(nothing)?);
+        Ok(())
     }
 }
