@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
 use half::f16;
-use marquetry::io::{Npz, SafeTensors};
+use marquetry::io::{LoadConfig, Npz, SafeTensors};
 use marquetry::{DType, Device, Element, Error, Result, Tensor};
 use proptest::prelude::*;
 use safetensors::tensor::{Dtype, TensorView};
@@ -306,6 +306,86 @@ fn truncated_files_are_refused() {
     let npz = std::fs::read(numpy("compressed.npz")).unwrap();
     for length in 0..npz.len() {
         assert!(Npz::from_bytes(&npz[..length]).and_then(|file| file.load_all(&device)).is_err(), "{length} bytes");
+    }
+}
+
+/// A file that is shortened while it is open, by a program that writes it in place for example.
+#[test]
+fn files_that_shrink_are_errors() {
+    let folder = folder();
+    for name in DEVICES {
+        let device = open(name);
+        // Two pieces each, so that the first one has been uploaded when the second one is missing.
+        let x = Tensor::arange(0u32, 1_500_000, &device).unwrap();
+        let shorten = |path: &Path| {
+            let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            file.set_len(5 << 20).unwrap();
+        };
+        let path = folder.path().join("x.safetensors");
+        SafeTensors::save(&path, [("x", &x)]).unwrap();
+        let file = SafeTensors::open(&path).unwrap();
+        shorten(&path);
+        assert_refused(file.load("x", &device), &["x.safetensors", "shortened"]);
+        let path = folder.path().join("x.npz");
+        Npz::save(&path, [("x", &x)]).unwrap();
+        let file = Npz::open(&path).unwrap();
+        shorten(&path);
+        assert_refused(file.load("x", &device), &["x.npz", "shortened"]);
+        assert_eq!(
+            x.add(1u32).unwrap().max_all().unwrap().to_scalar::<u32>().unwrap(),
+            1_500_000,
+            "the device goes on"
+        );
+    }
+}
+
+#[test]
+fn what_is_loaded_can_be_chosen() {
+    let device = open("vulkan");
+    let floats = Tensor::new([[0.5f32, 2.0], [3.0, -1.0]], &device).unwrap();
+    let integers = Tensor::new([7u32, 9, 11], &device).unwrap();
+    let tensors = [("a.weight", &floats), ("a.ids", &integers), ("b.weight", &floats)];
+    let folder = folder();
+    let paths = ["x.safetensors", "x.npz"].map(|name| folder.path().join(name));
+    SafeTensors::save(&paths[0], tensors).unwrap();
+    Npz::save(&paths[1], tensors).unwrap();
+    let (safetensors, npz) = (SafeTensors::open(&paths[0]).unwrap(), Npz::open(&paths[1]).unwrap());
+    let loads: [&dyn Fn(LoadConfig) -> HashMap<String, Tensor>; 2] =
+        [&|config| safetensors.load_with(&device, config).unwrap(), &|config| npz.load_with(&device, config).unwrap()];
+    for load in loads {
+        let mut seen = Vec::new();
+        let config = LoadConfig::new()
+            .filter(|name, info| name.starts_with("a.") && info.shape.rank() > 0)
+            .dtype(DType::F16)
+            .progress(|progress| seen.push((progress.name.to_string(), progress.bytes, progress.total)));
+        let chosen = load(config);
+        assert_eq!(seen, [("a.ids".to_string(), 12, 28), ("a.weight".to_string(), 28, 28)]);
+        assert_eq!(chosen.len(), 2);
+        assert_eq!(chosen["a.weight"].dtype(), DType::F16);
+        assert_same(&chosen["a.weight"].to_dtype(DType::F32).unwrap(), &floats, "halves of small numbers");
+        assert_same(&chosen["a.ids"], &integers, "integers stay");
+        assert_eq!(load(LoadConfig::new()).len(), 3);
+    }
+}
+
+/// Elements of several pieces, of which each is turned or checked.
+#[test]
+fn long_arrays_are_converted_in_pieces() {
+    const COUNT: usize = (9 << 20) / 4 + 3;
+    let folder = folder();
+    let numbers: Vec<i32> = (0..COUNT as i32).map(|i| i.wrapping_mul(0x0103_0507)).collect();
+    let header = format!("{{'descr': '>i4', 'fortran_order': False, 'shape': ({COUNT},), }}\n");
+    let mut npy = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat();
+    npy.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
+    let path = folder.path().join("x.npy");
+    std::fs::write(&path, npy).unwrap();
+    let mut truth = vec![1u8; 9 << 20];
+    truth[5 << 20] = 2;
+    for name in DEVICES {
+        let device = open(name);
+        assert!(Tensor::read_npy(&path, &device).unwrap().to_vec::<i32>().unwrap() == numbers, "{name}");
+        let wrong = Tensor::from_raw_buffer(&truth, DType::Bool, truth.len(), &device);
+        assert!(matches!(wrong, Err(Error::InvalidArgument { op: "from_raw_buffer", .. })), "{name}");
     }
 }
 

@@ -30,7 +30,7 @@ use std::sync::Arc;
 ///
 /// | call | what it waits for |
 /// |---|---|
-/// | `to_vec`, `read_into`, `to_scalar`, `println!("{tensor}")`, writing files | the work that computes these elements |
+/// | `to_vec`, `read_into`, `to_scalar`, `println!("{tensor}")`, writing files | the work that computes the elements |
 /// | `to_device` to another device | the same; then it copies them through host memory |
 /// | `nonzero`, `masked_select` | the number of elements found |
 /// | [`synchronize`](Device::synchronize), [`trim`](Device::trim), [`profile`](Device::profile) | all recorded work |

@@ -1,13 +1,15 @@
 //! Tensors in files: [`SafeTensors`] (feature `safetensors`), [`Tensor::read_npy`](crate::Tensor::read_npy) and [`Npz`]
 //! (feature `npy`).
 //!
-//! Files are mapped into memory, and tensors are uploaded straight from there. Tensors that nobody asks for are not
-//! read.
+//! Opening a file reads what it says about its tensors. Their elements are read when they are asked for, by position
+//! and in several threads, into memory that the device copies from. Tensors that nobody asks for are not read.
 //!
-//! An open file must not be changed or shortened. If it is changed, what is loaded is undefined. If it is shortened, an
-//! access beyond its end ends the process. `save` is fine, because it replaces a file by renaming.
+//! If a file is changed after it has been opened, tensors get the new bytes, or some of them. If it is shortened, what is
+//! missing is an error. `save` is fine, because it replaces a file by renaming.
 
 mod file;
+#[cfg(any(feature = "npy", feature = "safetensors"))]
+mod load;
 #[cfg(feature = "npy")]
 mod npy;
 #[cfg(feature = "npy")]
@@ -15,6 +17,8 @@ mod npz;
 #[cfg(feature = "safetensors")]
 mod safetensors;
 
+#[cfg(any(feature = "npy", feature = "safetensors"))]
+pub use load::{LoadConfig, LoadProgress};
 #[cfg(feature = "npy")]
 pub use npz::Npz;
 #[cfg(feature = "safetensors")]

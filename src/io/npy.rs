@@ -2,16 +2,18 @@
 //!
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>
 
-use super::file::{Bytes, failed, replace};
+use super::file::{Bytes, Reader, failed, replace};
 use super::{TensorInfo, foreign_dtype, malformed, unknown_to_format};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::device::Device;
+use crate::engine::staging::ByteSource;
 use crate::tensor::Tensor;
-use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The dtypes, by their names in numpy and in this crate.
 const DTYPES: [(&str, DType); 9] = [
@@ -52,12 +54,14 @@ impl Tensor {
     /// [`Error::Io`] if the file cannot be read; [`Error::Format`] if it is not a whole npy file, or if its elements
     /// have a type that is none of [`DType`]; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn read_npy(path: impl AsRef<Path>, device: &Device) -> Result<Tensor> {
-        let bytes = Bytes::open(path.as_ref())?;
-        let mut rest = &bytes[..];
-        let promise = Promise::read(&bytes.path, "the array", &mut rest)?;
-        let elements =
-            rest.get(..promise.bytes).ok_or_else(|| promise.broken(&bytes.path, "the array", rest.len() as u64))?;
-        promise.upload(elements, device)
+        let bytes = Arc::new(Bytes::open(path.as_ref())?);
+        let promise = Promise::read(&bytes.path, "the array", &mut Reader::new(bytes.clone()))?;
+        let (start, length) = (promise.start as u64, promise.bytes as u64);
+        let following = bytes.length().saturating_sub(start);
+        if following < length {
+            return Err(promise.broken(&bytes.path, "the array", following));
+        }
+        promise.upload(&bytes.part(start..start + length)?, device)
     }
 
     /// Writes the elements to a `.npy` file, in row-major order. Blocks until they are computed.
@@ -114,18 +118,38 @@ impl Promise {
     }
 
     /// Uploads the array to a device.
-    pub fn upload(self, elements: &[u8], device: &Device) -> Result<Tensor> {
+    pub fn upload(self, elements: &dyn ByteSource, device: &Device) -> Result<Tensor> {
         let TensorInfo { dtype, shape } = self.info;
-        let mut elements = Cow::Borrowed(elements);
-        if self.big_endian && dtype.size_in_bytes() > 1 {
-            elements.to_mut().chunks_exact_mut(dtype.size_in_bytes()).for_each(<[u8]>::reverse);
-        }
+        let width = dtype.size_in_bytes();
+        let elements: &dyn ByteSource =
+            if self.big_endian && width > 1 { &BigEndian { elements, width } } else { elements };
         if !self.fortran_order {
-            return Tensor::from_raw_buffer(&elements, dtype, shape, device);
+            return Tensor::from_source(elements, dtype, shape, device);
         }
         let reversed: Vec<isize> = (0..shape.rank() as isize).rev().collect();
         let shape: Shape = shape.iter().rev().copied().collect();
-        Tensor::from_raw_buffer(&elements, dtype, shape, device)?.permute(reversed)
+        Tensor::from_source(elements, dtype, shape, device)?.permute(reversed)
+    }
+}
+
+/// Elements whose highest byte comes first. They are read in whole elements.
+struct BigEndian<'a> {
+    elements: &'a dyn ByteSource,
+    /// The bytes of an element.
+    width: usize,
+}
+
+impl ByteSource for BigEndian<'_> {
+    fn bytes(&self) -> u64 {
+        self.elements.bytes()
+    }
+
+    fn read(&self, range: Range<u64>, scratch: &mut Vec<u8>, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.elements.read(range, scratch, &mut |bytes| {
+            let mut turned = bytes.to_vec();
+            turned.chunks_exact_mut(self.width).for_each(<[u8]>::reverse);
+            take(&turned)
+        })
     }
 }
 

@@ -1,15 +1,17 @@
 //! The format npz: a zip archive of npy files.
 
-use super::file::{Bytes, failed, replace};
+use super::file::{Bytes, Reader, failed, replace};
+use super::load::{LoadConfig, load_all};
 use super::npy::{Promise, encode};
 use super::{TensorInfo, malformed, missing};
 use crate::base::error::{Error, Result};
 use crate::device::Device;
 use crate::tensor::Tensor;
-use std::borrow::{Borrow, Cow};
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::io::{self, Cursor, Read, Write};
+use std::io::{self, BufReader, Read, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use zip::read::ZipFile;
@@ -22,9 +24,8 @@ const ENDING: &str = ".npy";
 
 /// Named arrays in a `.npz` file of numpy's.
 ///
-/// Opening reads only the archive's directory. The file is mapped into memory. An array that is not compressed is
-/// uploaded straight from there, after its checksum has been compared. The [module](crate::io) says what that requires
-/// of the file.
+/// Opening reads only the archive's directory. An array that is not compressed is read twice: once to compare its
+/// checksum, and once, in several threads if it is large, to upload it.
 ///
 /// ```
 /// use marquetry::{Device, Tensor, io::Npz};
@@ -40,20 +41,10 @@ const ENDING: &str = ".npy";
 /// # Ok::<(), marquetry::Error>(())
 /// ```
 pub struct Npz {
-    bytes: Shared,
-    archive: ZipArchive<Cursor<Shared>>,
+    bytes: Arc<Bytes>,
+    archive: ZipArchive<Reader>,
     /// For each array, the number of its entry in the archive.
     entries: BTreeMap<String, usize>,
-}
-
-/// The bytes of the file. The archive holds them too.
-#[derive(Clone)]
-struct Shared(Arc<Bytes>);
-
-impl AsRef<[u8]> for Shared {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
 }
 
 impl Npz {
@@ -75,9 +66,9 @@ impl Npz {
     }
 
     fn new(bytes: Bytes) -> Result<Self> {
-        let bytes = Shared(Arc::new(bytes));
-        let fail = |error| not_an_archive(&bytes.0.path, error);
-        let archive = ZipArchive::new(Cursor::new(bytes.clone())).map_err(fail)?;
+        let bytes = Arc::new(bytes);
+        let fail = |error| not_an_archive(&bytes.path, error);
+        let archive = ZipArchive::new(Reader::new(bytes.clone())).map_err(fail)?;
         // If names have the same bytes, the archive keeps only one of their entries.
         let mut unique = !archive.has_duplicate_names();
         let mut entries = BTreeMap::new();
@@ -88,7 +79,7 @@ impl Npz {
             }
         }
         if !unique {
-            return Err(malformed(&bytes.0.path, "not a sound npz file: two of its entries have the same name"));
+            return Err(malformed(&bytes.path, "not a sound npz file: two of its entries have the same name"));
         }
         Ok(Npz { bytes, archive, entries })
     }
@@ -113,9 +104,9 @@ impl Npz {
     /// As [`info`](Self::info); [`Error::Format`] if the elements are damaged, or if their number is not what the
     /// header promises; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
-        self.with(name, |promise, entry| {
-            let elements = self.elements(name, &promise, entry)?;
-            promise.upload(&elements, device)
+        self.with(name, |promise, entry| match self.elements(name, &promise, entry)? {
+            Elements::Stored(range) => promise.upload(&self.bytes.part(range)?, device),
+            Elements::Inflated(elements) => promise.upload(&&elements[..], device),
         })
     }
 
@@ -124,7 +115,16 @@ impl Npz {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn load_all(&self, device: &Device) -> Result<HashMap<String, Tensor>> {
-        self.names().map(|name| Ok((name.to_string(), self.load(name, device)?))).collect()
+        self.load_with(device, LoadConfig::new())
+    }
+
+    /// Uploads the arrays that a configuration chooses: with a dtype for floats, and with progress. See
+    /// [`SafeTensors::load_with`](super::SafeTensors::load_with).
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(&self, device: &Device, config: LoadConfig<'_>) -> Result<HashMap<String, Tensor>> {
+        load_all(self.names(), |name| self.info(name), |name| self.load(name, device), config)
     }
 
     /// Writes tensors to a file without compression, as `numpy.savez` does. An existing file is replaced. Tensors are
@@ -165,8 +165,8 @@ impl Npz {
     }
 
     /// Calls `take` with what an array's header promises, and with its entry, read up to the elements.
-    fn with<R>(&self, name: &str, take: impl FnOnce(Promise, ZipFile<'_, Cursor<Shared>>) -> Result<R>) -> Result<R> {
-        let path = &self.bytes.0.path;
+    fn with<R>(&self, name: &str, take: impl FnOnce(Promise, ZipFile<'_, Reader>) -> Result<R>) -> Result<R> {
+        let path = &self.bytes.path;
         let known = || missing(path, name, &self.names().collect::<Vec<_>>());
         let number = *self.entries.get(name).ok_or_else(known)?;
         // A clone reads from its own position.
@@ -175,10 +175,9 @@ impl Npz {
         take(Promise::read(path, &format!("`{name}`"), &mut entry)?, entry)
     }
 
-    /// Returns the bytes behind an array's header: bytes of the file, or inflated ones. Both are compared with the
-    /// archive's checksum.
-    fn elements(&self, name: &str, promise: &Promise, mut entry: ZipFile<'_, Cursor<Shared>>) -> Result<Cow<'_, [u8]>> {
-        let path = &self.bytes.0.path;
+    /// Returns the bytes behind an array's header, after a comparison with the archive's checksum.
+    fn elements(&self, name: &str, promise: &Promise, entry: ZipFile<'_, Reader>) -> Result<Elements> {
+        let path = &self.bytes.path;
         let fail = |error| not_an_archive(path, ZipError::Io(error));
         let broken = |following| promise.broken(path, &format!("`{name}`"), following);
         let following = entry.size().saturating_sub(promise.start as u64);
@@ -188,11 +187,11 @@ impl Npz {
         if entry.compression() == CompressionMethod::Stored
             && entry.compressed_size() == entry.size()
             && let Some(start) = entry.data_start()
-            && let Some(bytes) = part(self.bytes.as_ref(), start, entry.size())
+            && let Some(end) = start.checked_add(entry.size()).filter(|end| *end <= self.bytes.length())
         {
             // The entry compares the checksum when it has been read to its end.
-            io::copy(&mut entry, &mut io::sink()).map_err(fail)?;
-            return Ok(bytes[promise.start..].into());
+            io::copy(&mut BufReader::with_capacity(1 << 20, entry), &mut io::sink()).map_err(fail)?;
+            return Ok(Elements::Stored(start + promise.start as u64..end));
         }
         // Reading one byte more shows whether there are more, and compares the checksum at the end.
         let mut elements = Vec::new();
@@ -200,19 +199,21 @@ impl Npz {
         if elements.len() != promise.bytes {
             return Err(broken(elements.len() as u64));
         }
-        Ok(elements.into())
+        Ok(Elements::Inflated(elements))
     }
+}
+
+/// The elements of an array.
+enum Elements {
+    /// Where they are in the file.
+    Stored(Range<u64>),
+    Inflated(Vec<u8>),
 }
 
 impl fmt::Debug for Npz {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Npz").field("file", &self.bytes.0.path).field("arrays", &self.entries.len()).finish()
+        f.debug_struct("Npz").field("file", &self.bytes.path).field("arrays", &self.entries.len()).finish()
     }
-}
-
-fn part(bytes: &[u8], start: u64, length: u64) -> Option<&[u8]> {
-    let end = start.checked_add(length)?;
-    bytes.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
 }
 
 fn not_an_archive(path: &Path, error: ZipError) -> Error {

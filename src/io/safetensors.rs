@@ -3,7 +3,8 @@
 //!
 //! <https://github.com/huggingface/safetensors>
 
-use super::file::{Bytes, failed, replace};
+use super::file::{Bytes, Part, failed, replace};
+use super::load::{LoadConfig, load_all};
 use super::{TensorInfo, foreign_dtype, malformed, missing, unknown_to_format};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -32,15 +33,14 @@ const DTYPES: [(Dtype, DType); 10] = [
 ];
 
 /// The number of bytes in which a header's length is written. Headers are padded to a multiple of it.
-const LENGTH_BYTES: usize = 8;
+const LENGTH_BYTES: u64 = 8;
 
 /// The entry of a header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
 /// Tensors in safetensors files: in one file, or in several shards.
 ///
-/// Opening reads only headers. The files are mapped into memory, and a tensor is uploaded straight from there when it
-/// is asked for. The [module](crate::io) says what that requires of the files.
+/// Opening reads only headers. A tensor is read when it is asked for, in several threads if it is large.
 ///
 /// ```
 /// use marquetry::{Device, Tensor, io::SafeTensors};
@@ -66,7 +66,7 @@ pub struct SafeTensors {
 struct Shard {
     bytes: Bytes,
     /// Where the elements begin.
-    start: usize,
+    start: u64,
     header: Metadata,
 }
 
@@ -98,6 +98,7 @@ impl SafeTensors {
     pub fn open_index(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let index = Bytes::open(path)?;
+        let index = index.read(0..index.length())?;
         let index: serde_json::Value =
             serde_json::from_slice(&index).map_err(|error| malformed(path, format!("not an index: {error}")))?;
         let map = index.get("weight_map").and_then(serde_json::Value::as_object);
@@ -170,7 +171,7 @@ impl SafeTensors {
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
         let (shard, entry) = self.entry(name)?;
         let dtype = shard.dtype(name, entry)?;
-        Tensor::from_raw_buffer(shard.elements(entry)?, dtype, entry.shape.as_slice(), device)
+        Tensor::from_source(&shard.elements(entry)?, dtype, entry.shape.as_slice().into(), device)
     }
 
     /// Uploads all tensors to a device.
@@ -178,7 +179,34 @@ impl SafeTensors {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn load_all(&self, device: &Device) -> Result<HashMap<String, Tensor>> {
-        self.names().map(|name| Ok((name.to_string(), self.load(name, device)?))).collect()
+        self.load_with(device, LoadConfig::new())
+    }
+
+    /// Uploads the tensors that a configuration chooses: with a dtype for floats, and with progress.
+    ///
+    /// ```
+    /// use marquetry::{DType, Device, Tensor, io::{LoadConfig, SafeTensors}};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("model.safetensors");
+    /// let device = Device::best()?;
+    /// let (weight, ids) = (Tensor::new([0.5f32, 2.0], &device)?, Tensor::new([7u32], &device)?);
+    /// SafeTensors::save(&path, [("layer.weight", &weight), ("layer.ids", &ids), ("head", &weight)])?;
+    ///
+    /// let config = LoadConfig::new()
+    ///     .filter(|name, _| name.starts_with("layer."))
+    ///     .dtype(DType::F16)
+    ///     .progress(|progress| println!("{} of {} bytes", progress.bytes, progress.total));
+    /// let tensors = SafeTensors::open(&path)?.load_with(&device, config)?;
+    /// assert_eq!(tensors.len(), 2);
+    /// assert_eq!(tensors["layer.weight"].dtype(), DType::F16);
+    /// assert_eq!(tensors["layer.ids"].dtype(), DType::U32);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(&self, device: &Device, config: LoadConfig<'_>) -> Result<HashMap<String, Tensor>> {
+        load_all(self.names(), |name| self.info(name), |name| self.load(name, device), config)
     }
 
     /// Writes tensors to a file. An existing file is replaced. Tensors are read from their devices one after the other.
@@ -237,15 +265,16 @@ impl Shard {
     /// Reads the header, and checks it against the length of the file.
     fn new(bytes: Bytes) -> Result<Self> {
         let fail = |message: String| malformed(&bytes.path, format!("not a safetensors file: {message}"));
-        let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
-            return Err(fail(format!("it has {} bytes", bytes.len())));
-        };
-        let length = u64::from_le_bytes(*length);
-        let header = usize::try_from(length).ok().and_then(|length| rest.get(..length));
-        let header = header.ok_or_else(|| fail(format!("its header of {length} bytes is cut off")))?;
-        let start = LENGTH_BYTES + header.len();
-        let header: Metadata = serde_json::from_slice(header).map_err(|error| fail(error.to_string()))?;
-        let (expected, found) = (header.data_len(), bytes.len() - start);
+        if bytes.length() < LENGTH_BYTES {
+            return Err(fail(format!("it has {} bytes", bytes.length())));
+        }
+        let length = bytes.read(0..LENGTH_BYTES)?;
+        let length = length.iter().rev().fold(0u64, |length, &byte| length << 8 | u64::from(byte));
+        let start = LENGTH_BYTES.checked_add(length).filter(|start| *start <= bytes.length());
+        let start = start.ok_or_else(|| fail(format!("its header of {length} bytes is cut off")))?;
+        let header = bytes.read(LENGTH_BYTES..start)?;
+        let header: Metadata = serde_json::from_slice(&header).map_err(|error| fail(error.to_string()))?;
+        let (expected, found) = (header.data_len() as u64, bytes.length() - start);
         if expected != found {
             let message = format!("the header tells of {expected} bytes of elements, and there are {found}");
             return Err(malformed(&bytes.path, message));
@@ -266,9 +295,9 @@ impl Shard {
         known.map(|(_, ours)| *ours).ok_or_else(foreign)
     }
 
-    fn elements(&self, entry: &Entry) -> Result<&[u8]> {
+    fn elements(&self, entry: &Entry) -> Result<Part<'_>> {
         let (start, end) = entry.data_offsets;
-        self.bytes[self.start..].get(start..end).ok_or_else(|| malformed(&self.bytes.path, "an offset leaves the file"))
+        self.bytes.part(self.start.saturating_add(start as u64)..self.start.saturating_add(end as u64))
     }
 }
 
@@ -311,6 +340,6 @@ fn header<T: Borrow<Tensor>>(
         return Err(fail("two have the same name".into()));
     }
     let mut header = serde_json::to_vec(&header).map_err(|error| fail(error.to_string()))?;
-    header.resize(header.len().next_multiple_of(LENGTH_BYTES), b' ');
+    header.resize(header.len().next_multiple_of(LENGTH_BYTES as usize), b' ');
     Ok(header)
 }

@@ -9,8 +9,10 @@ use crate::base::shape::Shape;
 use crate::base::shape::checked_elements;
 use crate::base::word::Word;
 use crate::device::Device;
+use crate::engine::staging::ByteSource;
 use crate::kernels::expr::{BinaryOp, Domain};
 use crate::lazy::ExpressionBuilder;
+use std::ops::Range;
 
 /// Host data that knows its shape: a number, and arrays, slices and vectors of such data.
 pub trait NdArray {
@@ -82,6 +84,27 @@ nd_array_as_slice! {
     [A: NdArray] &[A];
     [A: NdArray] Vec<A>;
     [A: NdArray] &Vec<A>;
+}
+
+const FROM_RAW_BUFFER: &str = "from_raw_buffer";
+
+/// Bytes that are all 0 or 1.
+struct TruthValues<'a>(&'a dyn ByteSource);
+
+impl ByteSource for TruthValues<'_> {
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn read(&self, range: Range<u64>, scratch: &mut Vec<u8>, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.0.read(range, scratch, &mut |bytes| {
+            if let Some(byte) = bytes.iter().find(|byte| **byte > 1) {
+                let message = format!("{byte} is no truth value; read bytes of any value as {}", DType::U8);
+                return Err(Error::InvalidArgument { op: FROM_RAW_BUFFER, message });
+            }
+            take(bytes)
+        })
+    }
 }
 
 impl Tensor {
@@ -180,19 +203,18 @@ impl Tensor {
     /// [`Error::InvalidArgument`] if the shape takes another number of bytes, or if a truth value is neither 0 nor 1;
     /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn from_raw_buffer(data: &[u8], dtype: DType, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
-        let shape = shape.into();
-        let expected = checked_elements(&shape, "from_raw_buffer")?.saturating_mul(dtype.size_in_bytes());
-        if expected != data.len() {
-            let message = format!("shape {shape} of {dtype} takes {expected} bytes, but there are {}", data.len());
-            return Err(Error::InvalidArgument { op: "from_raw_buffer", message });
+        Tensor::from_source(&data, dtype, shape.into(), device)
+    }
+
+    /// The same for bytes that may be elsewhere.
+    pub(crate) fn from_source(source: &dyn ByteSource, dtype: DType, shape: Shape, device: &Device) -> Result<Tensor> {
+        let expected = checked_elements(&shape, FROM_RAW_BUFFER)?.saturating_mul(dtype.size_in_bytes());
+        if expected as u64 != source.bytes() {
+            let message = format!("shape {shape} of {dtype} takes {expected} bytes, but there are {}", source.bytes());
+            return Err(Error::InvalidArgument { op: FROM_RAW_BUFFER, message });
         }
-        if dtype == DType::Bool
-            && let Some(byte) = data.iter().find(|byte| **byte > 1)
-        {
-            let message = format!("{byte} is no truth value; read bytes of any value as {}", DType::U8);
-            return Err(Error::InvalidArgument { op: "from_raw_buffer", message });
-        }
-        let buffer = device.runtime().upload(&data, MemoryKind::Device)?;
+        let source: &dyn ByteSource = if dtype == DType::Bool { &TruthValues(source) } else { source };
+        let buffer = device.runtime().upload(source, MemoryKind::Device)?;
         Ok(Tensor::from_buffer(buffer, shape, dtype, device))
     }
 

@@ -1,0 +1,97 @@
+//! [`LoadConfig`]: which tensors of a file are loaded, and how.
+
+use super::TensorInfo;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::tensor::Tensor;
+use std::collections::HashMap;
+use std::fmt;
+
+type Filter<'a> = Box<dyn Fn(&str, &TensorInfo) -> bool + 'a>;
+type Progress<'a> = Box<dyn FnMut(LoadProgress<'_>) + 'a>;
+
+/// Which tensors of a file are loaded, and how: for [`SafeTensors::load_with`](super::SafeTensors::load_with) and
+/// [`Npz::load_with`](super::Npz::load_with). By default all are loaded as they are.
+#[derive(Default)]
+#[must_use]
+pub struct LoadConfig<'a> {
+    dtype: Option<DType>,
+    filter: Option<Filter<'a>>,
+    progress: Option<Progress<'a>>,
+}
+
+/// How far a load is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoadProgress<'a> {
+    /// The tensor that was loaded last.
+    pub name: &'a str,
+    /// Bytes of the tensors that have been loaded, as they are in the file.
+    pub bytes: u64,
+    /// Bytes of all tensors that are to be loaded.
+    pub total: u64,
+}
+
+impl<'a> LoadConfig<'a> {
+    /// Returns a configuration that loads all tensors as they are.
+    pub fn new() -> Self {
+        LoadConfig::default()
+    }
+
+    /// Converts floats to this dtype on the device. Integers and truth values stay as they are.
+    pub fn dtype(mut self, dtype: impl Into<Option<DType>>) -> Self {
+        self.dtype = dtype.into();
+        self
+    }
+
+    /// Loads only the tensors for which `filter` returns true.
+    pub fn filter(mut self, filter: impl Fn(&str, &TensorInfo) -> bool + 'a) -> Self {
+        self.filter = Some(Box::new(filter));
+        self
+    }
+
+    /// Calls `progress` after each tensor.
+    pub fn progress(mut self, progress: impl FnMut(LoadProgress<'_>) + 'a) -> Self {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+}
+
+impl fmt::Debug for LoadConfig<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadConfig").field("dtype", &self.dtype).finish_non_exhaustive()
+    }
+}
+
+/// Loads the tensors that `config` chooses among these.
+pub(super) fn load_all<'n>(
+    names: impl Iterator<Item = &'n str>,
+    info: impl Fn(&str) -> Result<TensorInfo>,
+    load: impl Fn(&str) -> Result<Tensor>,
+    LoadConfig { dtype, filter, mut progress }: LoadConfig<'_>,
+) -> Result<HashMap<String, Tensor>> {
+    let mut chosen = Vec::new();
+    for name in names {
+        let info = info(name)?;
+        if filter.as_ref().is_none_or(|filter| filter(name, &info)) {
+            let elements = info.shape.elem_count().unwrap_or(usize::MAX) as u64;
+            chosen.push((name, elements.saturating_mul(info.dtype.size_in_bytes() as u64)));
+        }
+    }
+    let total = chosen.iter().map(|(_, bytes)| bytes).sum();
+    let (mut tensors, mut loaded) = (HashMap::with_capacity(chosen.len()), 0);
+    for (name, bytes) in chosen {
+        let mut tensor = load(name)?;
+        if let Some(dtype) = dtype.filter(|_| tensor.dtype().is_float()) {
+            // At once, so that the memory of what was in the file is used again.
+            tensor = tensor.to_dtype(dtype)?;
+            tensor.realize()?;
+        }
+        tensors.insert(name.to_string(), tensor);
+        loaded += bytes;
+        if let Some(progress) = &mut progress {
+            progress(LoadProgress { name, bytes: loaded, total });
+        }
+    }
+    Ok(tensors)
+}
