@@ -350,7 +350,8 @@ fn what_is_loaded_can_be_chosen() {
     SafeTensors::save(&paths[0], tensors).unwrap();
     Npz::save(&paths[1], tensors).unwrap();
     let (safetensors, npz) = (SafeTensors::open(&paths[0]).unwrap(), Npz::open(&paths[1]).unwrap());
-    let loads: [&dyn Fn(LoadConfig) -> HashMap<String, Tensor>; 2] =
+    type Load<'a> = &'a dyn Fn(LoadConfig) -> HashMap<String, Tensor>;
+    let loads: [Load; 2] =
         [&|config| safetensors.load_with(&device, config).unwrap(), &|config| npz.load_with(&device, config).unwrap()];
     for load in loads {
         let mut seen = Vec::new();

@@ -4,9 +4,12 @@ use super::malformed;
 use crate::base::error::{Error, Result};
 use crate::engine::staging::ByteSource;
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
+#[cfg(any(feature = "npy", not(any(unix, windows))))]
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "npy")]
 use std::sync::Arc;
 
 /// The bytes of a file. They are read when they are asked for, by any number of threads.
@@ -131,18 +134,21 @@ impl ByteSource for Part<'_> {
 }
 
 /// Reads a file from a position of its own on.
+#[cfg(feature = "npy")]
 #[derive(Clone)]
 pub(super) struct Reader {
     pub bytes: Arc<Bytes>,
     position: u64,
 }
 
+#[cfg(feature = "npy")]
 impl Reader {
     pub fn new(bytes: Arc<Bytes>) -> Self {
         Reader { bytes, position: 0 }
     }
 }
 
+#[cfg(feature = "npy")]
 impl Read for Reader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let left = self.bytes.length.saturating_sub(self.position);
@@ -156,6 +162,7 @@ impl Read for Reader {
     }
 }
 
+#[cfg(feature = "npy")]
 impl Seek for Reader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {
