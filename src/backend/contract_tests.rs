@@ -274,12 +274,24 @@ fn bytes_come_back_as_they_went(backend: &dyn Backend) {
         backend.read_now(readback, offset as u64, ticket, &mut rest).unwrap();
         assert!(rest == sent[offset..], "{bytes} bytes from {offset} on");
         if backend.rewrites_uploads() {
-            // Parts are written while a batch may still copy others.
+            // A part is replaced.
             let half = bytes / 8 * 4;
             backend.write(staging, half as u64, &sent[..bytes - half]).unwrap();
             let written = [&sent[..half], &sent[..bytes - half]].concat();
             let again = backend.submit(&[copy(staging, readback, size, true)], false).unwrap();
             assert!(read_now(backend, readback, bytes as u64, again) == written, "{bytes} bytes, in two parts");
+            if half > 0 {
+                // The first half is on its way while the second one is written.
+                let first = copied(backend, half);
+                backend.submit(&[copy(staging, buffer, first, true)], false).unwrap();
+                backend.write(staging, half as u64, &sent[half..]).unwrap();
+                let all = backend.submit(&[copy(staging, readback, size, true)], false).unwrap();
+                assert!(
+                    read_now(backend, readback, bytes as u64, all) == sent,
+                    "{bytes} bytes, one half after the other"
+                );
+                backend.submit(&[copy(staging, buffer, size, true)], false).unwrap();
+            }
         }
         assert!(download_bytes(backend, buffer, bytes) == sent, "{bytes} bytes");
         [staging, buffer, readback].into_iter().for_each(|buffer| backend.free(buffer));
@@ -603,6 +615,8 @@ fn buffers_that_are_misused_are_refused(backend: &dyn Backend) {
     backend.free(gone);
     assert_invalid(backend, &backend.write(gone, 0, &[0; 4]).unwrap_err(), "write");
     assert_invalid(backend, &backend.write(upload, 0, &[0; 17]).unwrap_err(), "write");
+    assert_invalid(backend, &backend.write(upload, 4, &[0; 13]).unwrap_err(), "write");
+    assert_invalid(backend, &backend.write(upload, u64::MAX, &[0; 4]).unwrap_err(), "write");
     for (buffer, bytes) in [(gone, 4), (readback, 17)] {
         let answer = read(backend, buffer, bytes, Ticket(0));
         assert_invalid(backend, &told(&answer).unwrap_err(), "read");

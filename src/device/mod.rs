@@ -43,8 +43,8 @@ use std::sync::Arc;
 /// | the first use of a kernel on matrix units | a test: it has to compute a known product correctly |
 /// | opening a device, [`list`](Device::list) | loading and asking the drivers |
 ///
-/// An upload copies its bytes before it returns. It waits for the device only if 64 MiB of earlier uploads are on their
-/// way. The calls whose names end in
+/// An upload copies its bytes before it returns. It waits for the device only if 32 MiB or more of earlier uploads are
+/// on their way. The calls whose names end in
 /// `_async` wait only for what any operation may wait for.
 ///
 /// # After a fork

@@ -75,8 +75,14 @@ impl Recording {
     }
 
     /// Appends some commands of a part of a program one by one: at most `most` from the one at `first` on. Returns
-    /// their names.
-    pub fn push_steps<'a>(&mut self, part: &'a Part, first: usize, most: usize, program: &Arc<Program>) -> &'a [Label] {
+    /// their names, and how many of them have a barrier before them.
+    pub fn push_steps<'a>(
+        &mut self,
+        part: &'a Part,
+        first: usize,
+        most: usize,
+        program: &Arc<Program>,
+    ) -> (&'a [Label], u64) {
         let (all, place) = (part.recording.steps(), self.steps.len());
         let range = first..all.len().min(first.saturating_add(most));
         self.steps.extend_from_slice(&all[range.clone()]);
@@ -85,7 +91,9 @@ impl Recording {
         let share = |whole: u64| (u128::from(whole) * range.len() as u128 / all.len() as u128) as u64;
         let Cost { upload_bytes, nanoseconds } = part.recording.cost;
         self.note_program(program, Cost { upload_bytes: share(upload_bytes), nanoseconds: share(nanoseconds) });
-        part.recording.labels.get(range).unwrap_or_default()
+        // The first command of a batch sees all work before it anyway.
+        let barriers = self.steps[place.max(1)..].iter().filter(|step| step.barrier).count() as u64;
+        (part.recording.labels.get(range).unwrap_or_default(), barriers)
     }
 
     fn note_program(&mut self, program: &Arc<Program>, cost: Cost) {

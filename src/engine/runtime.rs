@@ -71,8 +71,8 @@ pub(crate) struct Runtime {
     pub(super) pool: Arc<Pool>,
     kernels: KernelCache,
     plans: PlanCache,
-    /// The staging buffers of both directions. Callbacks of reads give theirs back.
-    pub(super) uploads: Staging,
+    /// The staging buffers of both directions.
+    pub(super) uploads: Arc<Staging>,
     pub(super) readbacks: Arc<Staging>,
     random: Mutex<RandomState>,
     /// Which kernels have passed their self-test.
@@ -107,7 +107,7 @@ impl Runtime {
             pool: Pool::new(backend.clone()),
             kernels: KernelCache::new(DiskCache::from_environment()),
             plans: PlanCache::default(),
-            uploads: Staging::default(),
+            uploads: Arc::default(),
             readbacks: Arc::default(),
             random: Mutex::default(),
             verdicts: Mutex::default(),

@@ -17,13 +17,17 @@ use std::sync::{Arc, OnceLock};
 pub(super) const PIECE: u64 = 4 << 20;
 
 /// Uploads of at most this many bytes share a staging buffer.
-pub(super) const SMALL: u64 = 64 << 10;
+pub(super) const SMALL: u64 = PIECE / 2;
 
 /// The most staging buffers each way. On an H200, 64 MiB reach the full speed.
 const MOST_BUFFERS: usize = 16;
 
 /// The most threads of a transfer. Eight fill the bus of an H200.
 const MOST_THREADS: usize = 8;
+
+/// Parts of a buffer begin at multiples of this, the largest atom of memory that is not coherent. So no two parts are
+/// flushed together.
+const ALIGNMENT: u64 = 256;
 
 /// Staging buffers of one direction.
 #[derive(Default)]
@@ -44,23 +48,56 @@ struct State {
 /// What a thread gets that wants a staging buffer.
 pub(super) enum Taken {
     /// No command uses it.
-    Idle(Arc<Allocation>),
+    Idle(Slot),
     /// The thread may allocate one more.
     New,
-    /// All are used by batches, or filled by other threads.
+    /// All are used by batches, or by other threads.
     None,
 }
 
+/// A staging buffer in use. It returns to its ring when it is dropped.
+pub(super) struct Slot {
+    buffer: Arc<Allocation>,
+    /// `None` if it belongs to no ring.
+    ring: Option<Arc<Staging>>,
+    /// Whether the backend may be busy with it, although no command uses it. Then it leaves the ring instead.
+    busy: bool,
+}
+
+impl Slot {
+    /// Returns a buffer that is freed after its use.
+    pub fn apart(buffer: Arc<Allocation>) -> Slot {
+        Slot { buffer, ring: None, busy: false }
+    }
+
+    pub fn buffer(&self) -> &Arc<Allocation> {
+        &self.buffer
+    }
+
+    /// Notes whether the backend may be busy with the buffer.
+    pub fn set_busy(&mut self, busy: bool) {
+        self.busy = busy;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(ring) = &self.ring {
+            ring.give_back((!self.busy).then(|| self.buffer.clone()));
+        }
+    }
+}
+
 impl Staging {
-    /// Takes a buffer out of the ring. [`give_back`](Self::give_back) takes it back.
-    pub fn take(&self) -> Taken {
+    /// Takes a buffer out of the ring.
+    pub fn take(self: &Arc<Self>) -> Taken {
         let mut state = self.state.lock();
         // The stream holds the buffers of its commands until they have run.
         let idle = state.waiting.iter().position(|buffer| Arc::strong_count(buffer) == 1);
         if let Some(buffer) = idle.and_then(|place| state.waiting.remove(place)) {
             // What its last user did with it comes before what the host does now.
             fence(Ordering::Acquire);
-            return Taken::Idle(buffer);
+            return Taken::Idle(self.slot(buffer));
         }
         if state.count >= MOST_BUFFERS {
             return Taken::None;
@@ -69,9 +106,16 @@ impl Staging {
         Taken::New
     }
 
-    /// Puts a buffer into the ring, when its copy has been recorded. A thread that could not allocate gives back
-    /// `None`.
-    pub fn give_back(&self, buffer: Option<Arc<Allocation>>) {
+    /// Adds the buffer that [`Taken::New`] allows, or notes that there is none.
+    pub fn add(self: &Arc<Self>, allocated: Result<Arc<Allocation>>) -> Result<Slot> {
+        allocated.map(|buffer| self.slot(buffer)).inspect_err(|_| self.give_back(None))
+    }
+
+    fn slot(self: &Arc<Self>, buffer: Arc<Allocation>) -> Slot {
+        Slot { buffer, ring: Some(self.clone()), busy: false }
+    }
+
+    fn give_back(&self, buffer: Option<Arc<Allocation>>) {
         let mut state = self.state.lock();
         match buffer {
             Some(buffer) => state.waiting.push_back(buffer),
@@ -80,15 +124,8 @@ impl Staging {
     }
 
     /// Finds a place for a small upload: a staging buffer and an offset in it. `take` gets a buffer if the shared one
-    /// is full. Then `fill` fills the place, and records its copy.
-    pub fn share<T>(
-        &self,
-        bytes: u64,
-        take: impl Fn() -> Result<Arc<Allocation>>,
-        fill: impl FnOnce(&Arc<Allocation>, u64) -> Result<T>,
-    ) -> Result<T> {
-        /// Copies may begin at multiples of this.
-        const ALIGNMENT: u64 = 16;
+    /// is full.
+    pub fn share(&self, bytes: u64, take: impl Fn() -> Result<Slot>) -> Result<(Arc<Allocation>, u64)> {
         loop {
             let mut shared = self.shared.lock();
             if let Some((buffer, taken)) = &mut *shared
@@ -96,15 +133,20 @@ impl Staging {
             {
                 let offset = *taken;
                 *taken += bytes.next_multiple_of(ALIGNMENT);
-                return fill(buffer, offset);
+                // It is not idle while the caller holds it.
+                return Ok((buffer.clone(), offset));
             }
             let full = shared.take();
             drop(shared);
             self.end_sharing(full);
             // This may wait for the device, or free buffers.
-            let next = take()?;
+            let mut next = take()?;
+            if next.ring.take().is_none() {
+                // It is as large as this upload.
+                return Ok((next.buffer.clone(), 0));
+            }
             // Another thread may have taken one meanwhile.
-            let other = self.shared.lock().replace((next, 0));
+            let other = self.shared.lock().replace((next.buffer.clone(), 0));
             self.end_sharing(other);
         }
     }
@@ -122,32 +164,6 @@ impl Staging {
         let mut state = self.state.lock();
         state.count -= state.waiting.len();
         std::mem::take(&mut state.waiting)
-    }
-}
-
-/// A staging buffer that a read uses. If the read is given up, or fails, the buffer leaves the ring: the backend may
-/// still be busy with it.
-pub(super) struct Lent {
-    buffer: Option<Arc<Allocation>>,
-    ended: bool,
-    staging: Arc<Staging>,
-}
-
-impl Lent {
-    pub fn new(buffer: Arc<Allocation>, staging: &Arc<Staging>) -> Lent {
-        Lent { buffer: Some(buffer), ended: false, staging: staging.clone() }
-    }
-
-    /// Notes that the backend has done with the buffer.
-    pub fn end(mut self) {
-        self.ended = true;
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let buffer = self.buffer.take().filter(|_| self.ended);
-        self.staging.give_back(buffer);
     }
 }
 

@@ -134,10 +134,10 @@ impl Stream {
         for part in &program.parts {
             let mut state = self.state.lock();
             state.counts.launches += part.launches;
-            state.counts.barriers += part.barriers + u64::from(!state.recording.is_empty());
             match part.id {
                 // Each command is timed apart.
                 Some(id) if state.timing.is_none() => {
+                    state.counts.barriers += part.barriers + u64::from(!state.recording.is_empty());
                     state.recording.push_run(id, part, program);
                     self.submit_batch(state);
                 }
@@ -155,8 +155,9 @@ impl Stream {
         const PIECE: usize = 16;
         for first in (0..part.recording.steps().len()).step_by(PIECE) {
             let mut state = self.state.lock();
-            let State { recording, timing, .. } = &mut *state;
-            let labels = recording.push_steps(part, first, PIECE, program);
+            let State { recording, timing, counts, .. } = &mut *state;
+            let (labels, barriers) = recording.push_steps(part, first, PIECE, program);
+            counts.barriers += barriers;
             if timing.is_some() {
                 labels.iter().for_each(|label| recording.label(label.clone()));
             }
@@ -342,6 +343,9 @@ pub(crate) mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
+    /// What is copied from staging buffers.
+    type Sources = Vec<(BufferId, Range<u64>)>;
+
     /// A device that runs a batch when it is waited for, and not before.
     pub(crate) struct Lazy {
         pub(crate) info: DeviceInfo,
@@ -350,6 +354,12 @@ pub(crate) mod tests {
         pub(crate) bytes: Arc<AtomicU64>,
         pub(crate) allocations: Arc<AtomicU64>,
         batches: Mutex<Vec<Vec<bool>>>,
+        /// The bytes of staging buffers, by their names. These are unique.
+        staging: Mutex<HashMap<u64, u64>>,
+        /// What each batch copies from staging buffers.
+        copied: Mutex<Vec<Sources>>,
+        /// Whether there are programs.
+        pub(crate) has_programs: bool,
         completed: AtomicU64,
         most_in_flight: AtomicU64,
         broken: AtomicBool,
@@ -364,6 +374,9 @@ pub(crate) mod tests {
                 bytes: Arc::default(),
                 allocations: Arc::default(),
                 batches: Mutex::default(),
+                staging: Mutex::default(),
+                copied: Mutex::default(),
+                has_programs: true,
                 completed: AtomicU64::new(0),
                 most_in_flight: AtomicU64::new(0),
                 broken: AtomicBool::new(false),
@@ -381,18 +394,29 @@ pub(crate) mod tests {
             Target::VULKAN
         }
 
-        fn allocate(&self, bytes: u64, _: MemoryUse) -> Result<BufferId> {
-            // Each test names its buffers by their sizes.
+        fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.allocations.fetch_add(1, Ordering::Relaxed);
+            let number = self.allocations.fetch_add(1, Ordering::Relaxed);
+            if memory == MemoryUse::Upload || memory == MemoryUse::Readback {
+                self.staging.lock().insert(u64::MAX - number, bytes);
+                return Ok(BufferId(u64::MAX - number));
+            }
+            // Each test names its buffers by their sizes.
             Ok(BufferId(bytes / 32))
         }
 
         fn free(&self, buffer: BufferId) {
-            self.bytes.fetch_sub(32 * buffer.0, Ordering::Relaxed);
+            let bytes = self.staging.lock().remove(&buffer.0).unwrap_or_else(|| 32 * buffer.0);
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
 
-        fn write(&self, _: BufferId, _: u64, _: &[u8]) -> Result<()> {
+        /// Panics if a batch that has not run uses these bytes.
+        fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {
+            let completed = self.completed.load(Ordering::Relaxed) as usize;
+            let end = offset + bytes.len() as u64;
+            for (id, range) in self.copied.lock().iter().skip(completed).flatten() {
+                assert!(*id != buffer || range.end <= offset || end <= range.start, "{offset} to {end} are in use");
+            }
             Ok(())
         }
 
@@ -420,6 +444,13 @@ pub(crate) mod tests {
                 return Err(Error::Driver { backend: BackendKind::Vulkan, call: "submit", message });
             }
             let mut batches = self.batches.lock();
+            let copied = |step: &Step| match &step.command {
+                Command::CopyRegion { src, region, .. } => {
+                    Some((*src, region.src.offset..region.src.offset + region.bytes()))
+                }
+                _ => None,
+            };
+            self.copied.lock().push(steps.iter().filter_map(copied).collect());
             batches.push(steps.iter().map(|step| step.barrier).collect());
             let submitted = batches.len() as u64;
             if timed {
@@ -430,7 +461,7 @@ pub(crate) mod tests {
         }
 
         fn prepare(&self, steps: &[Step]) -> Result<Option<ProgramId>> {
-            Ok(Some(ProgramId(steps.len() as u64)))
+            Ok(self.has_programs.then_some(ProgramId(steps.len() as u64)))
         }
 
         fn discard(&self, _: ProgramId) {}
@@ -674,6 +705,43 @@ pub(crate) mod tests {
         assert_eq!(commands, [false, true, true, true, true, true, true], "a copy, and two runs: two parts and a copy");
         // The second run fills a batch with its first part.
         assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [5, 2]);
+    }
+
+    /// The steps of a backend without programs are submitted in pieces. Each piece waits for the work before it.
+    #[test]
+    fn steps_that_are_encoded_anew_are_cut() {
+        let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
+        lazy.has_programs = false;
+        let lazy = Arc::new(lazy);
+        let backend: Arc<dyn Backend> = lazy.clone();
+        let (stream, pool) = (Stream::new(backend.clone()), Pool::new(backend.clone()));
+        let buffer =
+            |name: u64| Allocation::new(&backend, 32 * name, MemoryUse::Kernels(MemoryKind::Device), None).unwrap();
+        let [a, b, c] = [1, 2, 3].map(buffer);
+        let mut recording = Recording::default();
+        // Two in turn that read the same.
+        for dst in [&b, &c].into_iter().cycle().take(40) {
+            let command = Command::CopyRegion { src: a.id(), dst: dst.id(), region: Region::linear(16) };
+            recording.push(command, [(&a, Access::Read), (dst, Access::Write)].into_iter(), Cost::default());
+        }
+        let mut captured = Captured::default();
+        captured.recordings = vec![recording];
+        let program = Arc::new(Program::new(captured, pool.apart(), &pool, backend.clone()).unwrap());
+        stream.begin_run().unwrap();
+        stream.run(&program);
+        lazy.broken.store(true, Ordering::Relaxed);
+        stream.run(&program);
+        stream.end_run();
+        lazy.broken.store(false, Ordering::Relaxed);
+        assert!(stream.begin_run().is_err(), "the error of the second run is not lost");
+        drop(program);
+        stream.wait().unwrap();
+        let batches = lazy.batches.lock();
+        assert_eq!(batches.iter().map(Vec::len).sum::<usize>(), 80);
+        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>()[..2], [16, 24]);
+        assert!(batches.iter().all(|batch| batch[0]), "each begins with a piece, and each piece with a barrier");
+        let barriers = batches.iter().map(|batch| batch[1..].iter().filter(|barrier| **barrier).count() as u64);
+        assert_eq!(stream.counts().barriers, barriers.sum::<u64>());
     }
 
     /// An operation that fills a batch records its command also if the submission fails. The next one gets the error,

@@ -4,7 +4,7 @@ use super::pool::{Allocation, Buffer};
 use super::profile::Label;
 use super::recording::Cost;
 use super::runtime::Runtime;
-use super::staging::{self, ByteSource, Lent, PIECE, SMALL, Staging, Taken};
+use super::staging::{self, ByteSource, PIECE, SMALL, Slot, Taken};
 use crate::backend::contract::{Command, MemoryUse, Region, Ticket};
 use crate::backend::info::MemoryKind;
 use crate::base::error::{Error, Result};
@@ -38,6 +38,22 @@ impl Source {
     }
 }
 
+/// Which way bytes go.
+#[derive(Clone, Copy)]
+enum Direction {
+    Upload,
+    Readback,
+}
+
+impl Direction {
+    fn memory(self) -> MemoryUse {
+        match self {
+            Direction::Upload => MemoryUse::Upload,
+            Direction::Readback => MemoryUse::Readback,
+        }
+    }
+}
+
 impl Runtime {
     /// Returns a buffer with these bytes. It does so at once, also inside a capture: to its step, they are constants.
     pub fn upload(&self, source: &dyn ByteSource, kind: MemoryKind) -> Result<Buffer> {
@@ -67,25 +83,19 @@ impl Runtime {
         let length = source.bytes();
         let rewrites = self.backend.rewrites_uploads();
         if rewrites && (1..=SMALL).contains(&length) {
-            let fill = |staging: &Arc<Allocation>, offset| {
-                source
-                    .read(0..length, &mut Vec::new(), &mut |bytes| self.backend.write(staging.id(), offset, bytes))?;
-                self.copy_staged(staging, offset, buffer, 0..length)
-            };
-            return self.uploads.share(length, || self.take_staging(&self.uploads, MemoryUse::Upload), fill);
+            let (staging, offset) = self.uploads.share(length, || self.take_staging(Direction::Upload, length))?;
+            source.read(0..length, &mut Vec::new(), &mut |bytes| self.backend.write(staging.id(), offset, bytes))?;
+            return self.copy_staged(&staging, offset, buffer, 0..length);
         }
         staging::for_each_piece(length, |piece, scratch| {
+            let bytes = piece.end - piece.start;
             let staging = match rewrites {
-                true => self.take_staging(&self.uploads, MemoryUse::Upload)?,
-                false => self.allocate_staging(piece.end - piece.start, MemoryUse::Upload)?,
+                true => self.take_staging(Direction::Upload, bytes)?,
+                false => Slot::apart(self.allocate_staging(bytes, MemoryUse::Upload)?),
             };
-            let written = source
-                .read(piece.clone(), scratch, &mut |bytes| self.backend.write(staging.id(), 0, bytes))
-                .and_then(|()| self.copy_staged(&staging, 0, buffer, piece));
-            if rewrites {
-                self.uploads.give_back(Some(staging));
-            }
-            written?;
+            let staging = staging.buffer();
+            source.read(piece.clone(), scratch, &mut |bytes| self.backend.write(staging.id(), 0, bytes))?;
+            self.copy_staged(staging, 0, buffer, piece)?;
             // The device copies this piece while others are filled.
             if length > PIECE { self.stream.flush().map(drop) } else { Ok(()) }
         })
@@ -105,18 +115,32 @@ impl Runtime {
         self.copy_now("upload", staging, buffer, region, bytes)
     }
 
-    /// Takes a staging buffer that no command uses. Waits for the oldest batch if all are used.
-    fn take_staging(&self, staging: &Staging, memory: MemoryUse) -> Result<Arc<Allocation>> {
+    /// Takes a staging buffer for so many bytes that no command uses. Waits for the oldest batches if all are used.
+    fn take_staging(&self, direction: Direction, bytes: u64) -> Result<Slot> {
         loop {
-            match staging.take() {
-                Taken::Idle(buffer) => return Ok(buffer),
-                Taken::New => {
-                    return self.allocate_staging(PIECE, memory).inspect_err(|_| staging.give_back(None));
-                }
-                // Other threads are about to record the copies of theirs.
-                Taken::None if !self.stream.wait_for_oldest()? => std::thread::yield_now(),
-                Taken::None => {}
+            if let Some(slot) = self.try_take_staging(direction)? {
+                return Ok(slot);
             }
+            if !self.stream.wait_for_oldest()? {
+                // Others fill or read all of them, maybe for long.
+                return Ok(Slot::apart(self.allocate_staging(bytes, direction.memory())?));
+            }
+        }
+    }
+
+    /// The same without waiting. `None` if all are used, or if there is no memory for a whole one.
+    fn try_take_staging(&self, direction: Direction) -> Result<Option<Slot>> {
+        let ring = match direction {
+            Direction::Upload => &self.uploads,
+            Direction::Readback => &self.readbacks,
+        };
+        match ring.take() {
+            Taken::Idle(slot) => Ok(Some(slot)),
+            Taken::New => match ring.add(self.allocate_staging(PIECE, direction.memory())) {
+                Err(Error::OutOfMemory { .. }) => Ok(None),
+                added => added.map(Some),
+            },
+            Taken::None => Ok(None),
         }
     }
 
@@ -160,14 +184,14 @@ impl Runtime {
         self.record(command, uses, self.cost_of_copy(region), label)
     }
 
-    /// Submits a read. `done` gets the bytes when they have arrived. Returns the batch to wait for, and what must be
-    /// told when that has been done.
+    /// Submits a read. `done` gets the bytes when they have arrived. Returns the batch to wait for, and the staging
+    /// buffer, which is busy until then.
     fn start_read(
         &self,
         buffer: &Arc<Buffer>,
         source: &Source,
         done: impl FnOnce(Result<&[u8]>) + Send + 'static,
-    ) -> Result<(Ticket, Option<Lent>)> {
+    ) -> Result<(Ticket, Option<Slot>)> {
         self.refuse_capture("read", "it reads elements")?;
         self.check_owners(&[buffer])?;
         if self.host_reads(buffer.kind()) && source.is_start() {
@@ -181,7 +205,14 @@ impl Runtime {
             self.backend.read(id, source.bytes, ticket, callback);
             return Ok((ticket, None));
         }
-        let (staging, lent) = self.take_readback(source.region.bytes())?;
+        let bytes = source.region.bytes();
+        let kept = if bytes <= PIECE { self.try_take_staging(Direction::Readback)? } else { None };
+        let mut slot = match kept {
+            Some(slot) => slot,
+            None => Slot::apart(self.allocate_staging(bytes, MemoryUse::Readback)?),
+        };
+        slot.set_busy(true);
+        let staging = slot.buffer().clone();
         self.copy_now("read", buffer.allocation(), &staging, source.region, 0)?;
         let ticket = self.stream.flush()?;
         let id = staging.id();
@@ -190,21 +221,7 @@ impl Runtime {
             drop(staging);
         });
         self.backend.read(id, source.bytes, ticket, callback);
-        Ok((ticket, lent))
-    }
-
-    /// Returns a staging buffer for a read, without waiting for one.
-    fn take_readback(&self, bytes: u64) -> Result<(Arc<Allocation>, Option<Lent>)> {
-        let taken = if bytes <= PIECE { self.readbacks.take() } else { Taken::None };
-        let buffer = match taken {
-            Taken::Idle(buffer) => buffer,
-            Taken::New => {
-                let new = self.allocate_staging(PIECE, MemoryUse::Readback);
-                new.inspect_err(|_| self.readbacks.give_back(None))?
-            }
-            Taken::None => return Ok((self.allocate_staging(bytes, MemoryUse::Readback)?, None)),
-        };
-        Ok((buffer.clone(), Some(Lent::new(buffer, &self.readbacks))))
+        Ok((ticket, Some(slot)))
     }
 
     /// Blocks until the first bytes of a box are in `into`, in several threads if they are many. The box is one row.
@@ -227,17 +244,16 @@ impl Runtime {
             }
             let mut region = Region::linear((end - start).next_multiple_of(self.info().limits.copy_alignment));
             region.src.offset = source.region.src.offset + start;
-            let staging = self.take_staging(&self.readbacks, MemoryUse::Readback)?;
-            let mut read = || {
-                self.copy_now("read", buffer.allocation(), &staging, region, 0)?;
-                let ticket = self.stream.flush()?;
-                self.stream.wait_for(ticket)?;
-                self.backend.read_now(staging.id(), 0, ticket, part)
-            };
-            let result = read();
+            let mut slot = self.take_staging(Direction::Readback, end - start)?;
             // After an error the backend may be busy with it.
-            self.readbacks.give_back(result.is_ok().then_some(staging));
-            result
+            slot.set_busy(true);
+            let staging = slot.buffer().clone();
+            self.copy_now("read", buffer.allocation(), &staging, region, 0)?;
+            let ticket = self.stream.flush()?;
+            self.stream.wait_for(ticket)?;
+            self.backend.read_now(staging.id(), 0, ticket, part)?;
+            slot.set_busy(false);
+            Ok(())
         })
     }
 
@@ -250,11 +266,11 @@ impl Runtime {
     ) -> Result<T> {
         let (sender, receiver) = mpsc::sync_channel(1);
         // The receiver waits below. If it is gone, an error has already been returned.
-        let (ticket, lent) = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
+        let (ticket, mut slot) = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
         let waited = self.stream.wait_for(ticket);
         let received = receiver.try_recv().unwrap_or_else(|_| Err(self.nothing_arrived()));
-        if let (Ok(()), Some(lent)) = (&waited, lent) {
-            lent.end();
+        if let (Ok(()), Some(slot)) = (&waited, &mut slot) {
+            slot.set_busy(false);
         }
         // A wait reports earlier failures. After one, the data cannot be trusted.
         waited.and(received)
@@ -274,7 +290,7 @@ impl Runtime {
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
         let (sender, receiver) = oneshot::channel();
-        let (ticket, lent) = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
+        let (ticket, mut slot) = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
         // A browser calls back from its event loop. Elsewhere a thread has to wait, and it must not be the executor's.
         let waited = if cfg!(native) { Some(self.waiter.wait(&self.backend, ticket)?) } else { None };
         let received = receiver.await.unwrap_or_else(|_| Err(self.nothing_arrived()));
@@ -282,8 +298,8 @@ impl Runtime {
             waited.await.unwrap_or(Ok(()))?;
             self.stream.note_waited(ticket)?;
         }
-        if let Some(lent) = lent {
-            lent.end();
+        if let Some(slot) = &mut slot {
+            slot.set_busy(false);
         }
         received
     }

@@ -4,8 +4,8 @@
 //! Opening a file reads what it says about its tensors. Their elements are read when they are asked for, by position
 //! and in several threads, into memory that the device copies from. Tensors that nobody asks for are not read.
 //!
-//! If a file is changed after it has been opened, tensors get the new bytes, or some of them. If it is shortened, what is
-//! missing is an error. `save` is fine, because it replaces a file by renaming.
+//! If a file is changed after it has been opened, tensors get the new bytes, or some of them. If it is shortened, what
+//! is missing is an error. `save` is fine, because it replaces a file by renaming.
 
 mod file;
 #[cfg(any(feature = "npy", feature = "safetensors"))]

@@ -182,6 +182,9 @@ fn asynchronous_reads_share_a_thread(device: &Device) -> Result<()> {
             ready.push((i, elements?));
         }
     }
+    // Others may read meanwhile, although all staging buffers are in use.
+    let long = vec![7u8; (9 << 20) + 1];
+    assert!((Tensor::from_slice(&long, long.len(), device)?.add(1u8)?).to_vec::<u8>()? == vec![8u8; long.len()]);
     let threads = std::fs::read_dir("/proc/self/task").expect("the process has threads");
     let names = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
     let waiting = names.filter(|name| name.trim() == "marquetry reads").count();

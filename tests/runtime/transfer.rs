@@ -135,6 +135,19 @@ fn tensors_are_filled_anew(device: &Device) -> Result<()> {
             assert_eq!(sum.to_scalar::<u32>()?, expected, "seed {seed}");
         }
     }
+    // Something pending still wants the old elements.
+    let x = Tensor::new([1f32, 2.0, 3.0], device)?;
+    x.realize()?;
+    let pending = x.add(1.0)?;
+    let x = x.write_from(&[7f32, 8.0, 9.0])?;
+    assert_eq!((pending.to_vec::<f32>()?, x.to_vec::<f32>()?), (vec![2.0, 3.0, 4.0], vec![7.0, 8.0, 9.0]));
+    // A part that begins the buffer, and ends within a word.
+    let bytes = Tensor::new([1u8, 2, 3, 4, 5, 6, 7, 8], device)?;
+    let start = bytes.narrow(0, 0, 5)?;
+    assert_eq!(start.clone().write_from(&[9u8; 5])?.to_vec::<u8>()?, [9; 5]);
+    assert_eq!(bytes.to_vec::<u8>()?, [1, 2, 3, 4, 5, 6, 7, 8]);
+    drop(bytes);
+    assert_eq!(start.write_from(&[8u8; 5])?.to_vec::<u8>()?, [8; 5]);
     // A part of a tensor, a pending result and a tensor of no elements.
     let row = Tensor::arange(0i32, 12, device)?.reshape((3, 4))?.i(1)?;
     assert_eq!(row.write_from(&[9, 8, 7, 6])?.to_vec::<i32>()?, [9, 8, 7, 6]);

@@ -13,6 +13,7 @@ use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme, 
 use gpu_allocator::{AllocationError, AllocationSizes, MemoryLocation};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::cmp::Reverse;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -148,6 +149,33 @@ impl Memory {
         }
     }
 
+    /// Finds bytes of a buffer that the host reaches. `op` is for the error.
+    fn view(&self, buffer: BufferId, Range { start, end }: Range<u64>, op: &'static str) -> Result<HostView> {
+        let buffers = self.buffers.read();
+        let found = buffers.get(buffer.0).ok_or_else(|| unknown_buffer(op, buffer))?;
+        let pointer = found.allocation.mapped_ptr();
+        let (Some(pointer), true) = (pointer, start <= end && end <= found.bytes) else {
+            let size = found.bytes;
+            let message = format!("the host cannot reach bytes {start} to {end} of {buffer:?}, which has {size}");
+            return Err(Error::InvalidArgument { op, message });
+        };
+        let coherent = found.allocation.memory_properties().contains(vk::MemoryPropertyFlags::HOST_COHERENT);
+        // Whole atoms, and no others: another thread may be writing them. Allocations begin and end with atoms.
+        let atom = self.device.adapter.base.limits.non_coherent_atom_size.max(1);
+        let range = (!coherent).then(|| {
+            let (first, last) = (start / atom * atom, end.next_multiple_of(atom).min(found.allocation.size()));
+            vk::MappedMemoryRange::default()
+                // SAFETY: the handle is used only while the buffer lives, for calls that do not change the memory
+                // object.
+                .memory(unsafe { found.allocation.memory() })
+                .offset(found.allocation.offset() + first)
+                .size(last.saturating_sub(first).max(atom))
+        });
+        // SAFETY: the buffer has these bytes, and its memory is mapped.
+        let pointer = unsafe { pointer.cast::<u8>().add(start as usize) };
+        Ok(HostView { pointer, bytes: (end - start) as usize, range })
+    }
+
     /// Returns the live buffers, to look up many at once.
     pub fn buffers(&self) -> RwLockReadGuard<'_, Slots<Buffer>> {
         self.buffers.read()
@@ -207,14 +235,11 @@ impl explicit::Memory for Memory {
 
     /// Copies `bytes` to a buffer. The next submission makes them visible to the device.
     fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {
-        let view = self.host_view(buffer, offset.saturating_add(bytes.len() as u64), "write")?;
+        let view = self.view(buffer, offset..offset.saturating_add(bytes.len() as u64), "write")?;
         // The last atom goes beyond `bytes`. The flush must not overwrite what the device wrote there.
         self.invalidate(&view)?;
-        // SAFETY: the view ends where these bytes do. By the contract no unfinished batch uses them.
-        unsafe {
-            let start = view.pointer.add(offset as usize);
-            start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
-        }
+        // SAFETY: the view has that many bytes. By the contract no unfinished batch uses them.
+        unsafe { view.pointer.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         if let Some(range) = view.range {
             // SAFETY: the range lies within mapped memory, in whole atoms.
             let flushed = unsafe { self.device.raw.flush_mapped_memory_ranges(&[range]) };
@@ -224,23 +249,7 @@ impl explicit::Memory for Memory {
     }
 
     fn host_view(&self, buffer: BufferId, bytes: u64, op: &'static str) -> Result<HostView> {
-        let buffers = self.buffers.read();
-        let found = buffers.get(buffer.0).ok_or_else(|| unknown_buffer(op, buffer))?;
-        let pointer = found.allocation.mapped_ptr();
-        let (Some(pointer), true) = (pointer, bytes <= found.bytes) else {
-            let message = format!("the host cannot reach {bytes} bytes of {buffer:?}, which has {}", found.bytes);
-            return Err(Error::InvalidArgument { op, message });
-        };
-        let coherent = found.allocation.memory_properties().contains(vk::MemoryPropertyFlags::HOST_COHERENT);
-        let range = (!coherent).then(|| {
-            vk::MappedMemoryRange::default()
-                // SAFETY: the handle is used only while the buffer lives, for calls that do not change the memory
-                // object.
-                .memory(unsafe { found.allocation.memory() })
-                .offset(found.allocation.offset())
-                .size(found.allocation.size())
-        });
-        Ok(HostView { pointer: pointer.cast(), bytes: bytes as usize, range })
+        self.view(buffer, 0..bytes, op)
     }
 
     unsafe fn read<'a>(&self, view: &'a HostView) -> Result<&'a [u8]> {
