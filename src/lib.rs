@@ -67,7 +67,7 @@ pub use base::shape::{Axes, Axis, Shape};
 pub use device::{Device, DeviceFilter};
 pub use engine::explain::{ExplainedKernel, Explanation};
 pub use engine::pool::MemoryStats;
-pub use engine::profile::{Profile, TimedCommand};
+pub use engine::profile::{HostSpan, Profile, TimedCommand};
 pub use engine::runtime::Stats;
 pub use kernel::{Argument, Groups, Kernel};
 pub use ops::{

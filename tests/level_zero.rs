@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 /// A scenario and its function.
 type Scenario = (&'static str, fn() -> Result<()>);
 
-const SCENARIOS: [Scenario; 12] = [
+const SCENARIOS: [Scenario; 14] = [
     ("every_family", every_family),
     ("memory_runs_out", memory_runs_out),
     ("memory_is_short_for_a_moment", memory_is_short_for_a_moment),
@@ -38,6 +38,8 @@ const SCENARIOS: [Scenario; 12] = [
     ("the_device_is_lost", the_device_is_lost),
     ("memory_runs_out_in_a_step", memory_runs_out_in_a_step),
     ("the_device_is_lost_in_a_step", the_device_is_lost_in_a_step),
+    ("memory_runs_out_in_a_transfer", memory_runs_out_in_a_transfer),
+    ("the_device_is_lost_in_a_transfer", the_device_is_lost_in_a_transfer),
     ("the_device_is_slow", the_device_is_slow),
     ("two_devices", two_devices),
     ("a_discrete_device", a_discrete_device),
@@ -56,7 +58,8 @@ fn trials() -> Vec<Trial> {
             child.run()?.succeeds()?.leaves_nothing()
         };
         add(format!("{path}::nothing_is_left"), Box::new(move || clean("every_family", &[])));
-        for pair in ["1,2", "2,3", "3,4", "4,5", "5,6"] {
+        // The fifth is staging memory, for which there are more attempts.
+        for pair in ["1,2", "2,3", "3,4", "4,5", "5,6,7"] {
             let child = move || start("memory_runs_out").with("OOM_AT", pair).run()?.succeeds()?.leaves_nothing();
             add(format!("{path}::memory_runs_out_at_{}", &pair[..1]), Box::new(child));
         }
@@ -79,6 +82,22 @@ fn trials() -> Vec<Trial> {
                 start("the_device_is_lost_in_a_step").with("LOST_AT", number).run()?.succeeds()?.leaves_nothing()
             };
             add(format!("{path}::the_device_is_lost_in_a_step_at_{number}"), Box::new(child));
+        }
+        // Staging memory does with less, and waits for the device. So only several refusals in a row are felt.
+        for first in [1, 2, 3, 4, 6, 9] {
+            let numbers: Vec<String> = (first..first + 6).map(|number: u32| number.to_string()).collect();
+            let child = move || {
+                let child = start("memory_runs_out_in_a_transfer").with("DISCRETE", "1");
+                child.with("OOM_AT", &numbers.join(",")).run()?.succeeds()?.leaves_nothing()
+            };
+            add(format!("{path}::memory_runs_out_in_a_transfer_from_{first}"), Box::new(child));
+        }
+        for number in ["1", "2", "4", "6"] {
+            let child = move || {
+                let child = start("the_device_is_lost_in_a_transfer").with("DISCRETE", "1");
+                child.with("LOST_AT", number).run()?.succeeds()?.leaves_nothing()
+            };
+            add(format!("{path}::the_device_is_lost_in_a_transfer_at_{number}"), Box::new(child));
         }
         add(
             format!("{path}::the_device_is_slow"),
@@ -254,6 +273,42 @@ fn memory_runs_out() -> Result<()> {
     let failed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
     assert!(matches!(failed[..], [Error::OutOfMemory { requested: 1.., limit: 1.., .. }]), "{outcomes:?}");
     compute(&device)
+}
+
+/// Moves bytes to the device and back: in pieces, and small ones that share staging memory.
+fn transfer(device: &Device) -> Result<()> {
+    let bytes: Vec<u8> = (0..(9 << 20) + 1).map(|i| (i % 251) as u8).collect();
+    let there = Tensor::from_slice(&bytes, bytes.len(), device)?;
+    let small = (0..3).map(|i| Tensor::from_slice(&bytes[i..i + 1000], 1000, device));
+    let small = small.collect::<Result<Vec<_>>>()?;
+    let mut back = vec![0; bytes.len()];
+    there.read_into(&mut back)?;
+    assert!(back == bytes, "they come back as they went");
+    for (i, x) in small.iter().enumerate() {
+        assert!(x.to_vec::<u8>()? == bytes[i..i + 1000], "small upload {i}");
+    }
+    Ok(())
+}
+
+fn memory_runs_out_in_a_transfer() -> Result<()> {
+    let device = device()?;
+    let failed: Vec<Error> = (0..4).filter_map(|_| transfer(&device).err()).collect();
+    // The first allocation is the tensor's, which cannot do with less. Later ones may.
+    let first = std::env::var("LEVEL_ZERO_TEST_OOM_AT").is_ok_and(|numbers| numbers.starts_with("1,"));
+    assert!(!first || !failed.is_empty(), "nothing failed");
+    for error in failed {
+        assert!(matches!(error, Error::OutOfMemory { requested: 1.., .. }), "{error}");
+    }
+    transfer(&device)
+}
+
+fn the_device_is_lost_in_a_transfer() -> Result<()> {
+    let lost = device()?;
+    let error = (0..3).find_map(|_| transfer(&lost).err());
+    assert!(matches!(error, Some(Error::DeviceLost { .. })), "{error:?}");
+    assert!(matches!(transfer(&lost), Err(Error::DeviceLost { .. })));
+    drop(lost);
+    transfer(&device()?)
 }
 
 fn memory_is_short_for_a_moment() -> Result<()> {

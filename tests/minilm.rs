@@ -165,7 +165,8 @@ fn is_submitted_at_once_and_waits_only_for_the_read(device: &Device) {
     assert!(launches <= 6 * 8 + 9, "{launches} launches");
     assert_eq!(recorded.waits, before.waits, "the host has waited before the read");
     assert_eq!(after.waits, before.waits + 1);
-    assert!(after.submissions - before.submissions <= 3, "{before:?}, then {after:?}");
+    // Short batches at first, so that the device starts soon, and longer ones while it is behind.
+    assert!(after.submissions - before.submissions <= 15, "{before:?}, then {after:?}");
     assert_eq!(after.compiles, before.compiles);
     assert_eq!(warm, again);
 }

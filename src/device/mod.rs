@@ -191,6 +191,25 @@ impl Device {
         self.runtime().stats()
     }
 
+    /// Limits the bytes of device memory that buffers take, in use and cached; `None` removes the limit. Without one,
+    /// the driver refuses what is too much, and other programs may feel it before.
+    ///
+    /// A request beyond the limit first frees cached memory, and waits for the work in flight. If that is not enough,
+    /// it is [`Error::OutOfMemory`](crate::Error::OutOfMemory). Tensors that are there stay, also if they take more.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Error, Tensor};
+    /// # let device = Device::best()?;
+    /// device.set_memory_limit(device.memory_stats().in_use + (64 << 20));
+    /// let large = Tensor::zeros(100 << 20, DType::U8, &device)?.realize();
+    /// assert!(matches!(large, Err(Error::OutOfMemory { .. })));
+    /// device.set_memory_limit(None);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn set_memory_limit(&self, bytes: impl Into<Option<u64>>) {
+        self.runtime().set_memory_limit(bytes.into());
+    }
+
     /// Gives the memory that no tensor uses back to the driver, and returns its size in bytes. Waits for the device.
     ///
     /// # Errors

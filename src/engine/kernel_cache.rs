@@ -6,6 +6,7 @@ use crate::base::error::Result;
 use crate::base::lock::Mutex;
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::dump;
+use crate::engine::host_trace::HostTrace;
 use crate::kernels::KernelConfig;
 use crate::shader::{Access, Module};
 use rustc_hash::FxHashMap;
@@ -46,14 +47,15 @@ pub(crate) struct KernelCache {
     /// Kernels for launches with a buffer that is too large to be bound.
     for_large_buffers: Kernels,
     disk: Option<DiskCache>,
+    host_trace: Arc<HostTrace>,
     compiles: AtomicU64,
     reuses: AtomicU64,
 }
 
 impl KernelCache {
     /// Returns a cache without kernels in memory. Earlier processes may have left binaries on disk.
-    pub fn new(disk: Option<DiskCache>) -> Self {
-        KernelCache { disk, ..KernelCache::default() }
+    pub fn new(disk: Option<DiskCache>, host_trace: Arc<HostTrace>) -> Self {
+        KernelCache { disk, host_trace, ..KernelCache::default() }
     }
 
     /// Returns the kernel of a configuration. The first call generates it.
@@ -129,6 +131,7 @@ impl KernelCache {
 
     /// Compiles a kernel, or loads its binary from disk.
     pub fn compile(&self, module: &Module, backend: &dyn Backend) -> Result<CompiledKernel> {
+        let _span = self.host_trace.span(|| format!("compile {}", module.name));
         let stored = self.disk.as_ref().zip(backend.binary_key(module));
         let place = stored.map(|(disk, key)| (disk, disk.path(&key, module)));
         let binary = place.as_ref().and_then(|(disk, path)| disk.load(path));

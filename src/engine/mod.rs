@@ -10,6 +10,7 @@ mod disk_cache;
 mod disk_cache;
 pub(crate) mod dump;
 pub(crate) mod explain;
+mod host_trace;
 pub(crate) mod kernel_cache;
 pub(crate) mod launch;
 pub(crate) mod plan_cache;

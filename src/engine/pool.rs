@@ -22,7 +22,7 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    /// Creates a buffer, and counts it in `held` while it is alive.
+    /// Creates a buffer. It is counted in `held` already, and will be taken off when it is freed.
     pub fn new(
         backend: &Arc<dyn Backend>,
         bytes: u64,
@@ -31,9 +31,6 @@ impl Allocation {
     ) -> Result<Arc<Self>> {
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
         let id = backend.allocate(bytes, memory)?;
-        if let Some(held) = &held {
-            held.fetch_add(bytes, Ordering::Relaxed);
-        }
         Ok(Arc::new(Allocation { backend: backend.clone(), id, bytes, loans: AtomicU32::new(0), held }))
     }
 
@@ -71,13 +68,14 @@ pub struct MemoryStats {
     /// Bytes of buffers that tensors and captured [steps](crate::Step) hold. A tensor may hold a buffer of less than
     /// twice its size.
     pub in_use: u64,
-    /// Bytes of buffers that wait in the pool for reuse: at most the recent peak of `in_use`.
+    /// Bytes of buffers that wait in the pool for reuse: at most the recent peak of `in_use`, and together with
+    /// `in_use` at most one and a half times that peak.
     pub cached: u64,
     /// The largest value that `in_use` has had.
     pub peak: u64,
     /// Bytes of device memory that this process may have in all, as the driver tells. If the driver does not tell, all
     /// memory of the device, or 0 if that is unknown too (WebGPU). On a software device, at most what the process's
-    /// container (Linux control group) leaves.
+    /// container (Linux control group) leaves. At most the limit that the app has set.
     pub budget: u64,
 }
 
@@ -86,16 +84,21 @@ pub struct MemoryStats {
 /// A buffer returns to the pool when its last tensor is dropped, even if commands that use it have not run. All
 /// commands of a device run in one order, so the commands of the next user run later.
 ///
-/// The pool keeps no more bytes than the recent peak of the bytes in use ([`Peak`]). It frees the buffers first that it
-/// has kept longest.
+/// The pool keeps no more bytes than the recent peak of the bytes in use ([`Peak`]), and with those in use no more than
+/// one and a half times as many. It frees the buffers first that it has kept longest.
 pub(crate) struct Pool {
     backend: Arc<dyn Backend>,
     /// Whether it keeps every buffer until it is dropped.
     keeps_all: bool,
     /// Bytes of all live allocations in the memory that the budget limits.
     held: Arc<AtomicU64>,
+    /// The most of these bytes that the app allows.
+    limit: Arc<AtomicU64>,
     state: Mutex<State>,
 }
+
+/// No limit of the app.
+const NO_LIMIT: u64 = u64::MAX;
 
 /// What buffers have in common that can replace each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,11 +220,15 @@ impl State {
         Some(taken)
     }
 
-    /// Gives up the buffers beyond the bound. The caller drops it after it has unlocked the state.
-    fn shrink(&mut self) -> Vec<Arc<Allocation>> {
+    /// Gives up the buffers beyond the bound, and those that make `held` bytes more than `limit`. The caller drops them
+    /// after it has unlocked the state.
+    fn shrink(&mut self, mut held: u64, limit: u64) -> Vec<Arc<Allocation>> {
         let mut dropped = Vec::new();
-        while self.stats.cached > self.peak.bytes() {
+        let peak = self.peak.bytes();
+        let most = |stats: &MemoryStats| peak.min((peak + peak / 2).saturating_sub(stats.in_use));
+        while self.stats.cached > most(&self.stats) || held > limit {
             let Some(oldest) = self.take_oldest(|_, _| true) else { break };
+            held = held.saturating_sub(oldest.bytes);
             if Arc::strong_count(&oldest) > 1 {
                 self.given_up.push(Arc::downgrade(&oldest));
             }
@@ -239,13 +246,14 @@ impl State {
 
 impl Pool {
     pub fn new(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Arc::new(Pool { backend, keeps_all: false, held: Arc::default(), state: Mutex::default() })
+        let limit = Arc::new(AtomicU64::new(NO_LIMIT));
+        Arc::new(Pool { backend, keeps_all: false, held: Arc::default(), limit, state: Mutex::default() })
     }
 
     /// Returns an empty pool for the same device. It keeps every buffer until it is dropped.
     pub fn apart(&self) -> Arc<Self> {
-        let (backend, held) = (self.backend.clone(), self.held.clone());
-        Arc::new(Pool { backend, keeps_all: true, held, state: Mutex::default() })
+        let (backend, held, limit) = (self.backend.clone(), self.held.clone(), self.limit.clone());
+        Arc::new(Pool { backend, keeps_all: true, held, limit, state: Mutex::default() })
     }
 
     /// Counts the bytes of a program's pool as in use, until the answer is dropped.
@@ -296,28 +304,38 @@ impl Pool {
     pub fn allocate(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         let class = self.class(bytes, kind);
         let allocation = self.allocate_apart(class.bytes, MemoryUse::Kernels(kind))?;
-        Ok(self.lend(&mut self.state.lock(), allocation, class, bytes))
+        let mut state = self.state.lock();
+        let buffer = self.lend(&mut state, allocation, class, bytes);
+        let given_up = self.shrink(&mut state);
+        // The backend frees outside of the lock.
+        drop(state);
+        drop(given_up);
+        Ok(buffer)
     }
 
     /// Returns a buffer that does not return to the pool by itself. It is for data that the host writes once, or reads
     /// once.
     ///
     /// # Errors
-    /// `OutOfMemory` if the driver has no more memory. On a software device also beyond the budget: its driver would
-    /// take more than the process may have, and the system would kill the process.
+    /// `OutOfMemory` if the driver has no more memory, or beyond the app's limit. On a software device also beyond the
+    /// budget: its driver would take more than the process may have, and the system would kill the process.
     pub fn allocate_apart(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
-        if self.is_software() {
-            let (held, budget) = (self.held(), self.known_budget());
-            if budget.is_some_and(|budget| held.saturating_add(bytes) > budget) {
-                let limit = budget.unwrap_or(held);
-                return Err(Error::OutOfMemory { requested: bytes, in_use: held, limit });
-            }
-        }
         let of_the_device = match memory {
             MemoryUse::Kernels(kind) => self.is_of_the_device(kind),
             _ => self.is_software(),
         };
-        Allocation::new(&self.backend, bytes, memory, of_the_device.then(|| self.held.clone()))
+        if !of_the_device {
+            return Allocation::new(&self.backend, bytes, memory, None);
+        }
+        let limit = if self.is_software() { self.known_budget() } else { self.limited(None) };
+        let (limit, bytes) = (limit.unwrap_or(NO_LIMIT), bytes.max(1).next_multiple_of(ALIGNMENT));
+        // It counts before it is there, so that threads do not exceed the limit together.
+        let add = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit);
+        if let Err(held) = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+            return Err(Error::OutOfMemory { requested: bytes, in_use: held, limit });
+        }
+        let allocated = Allocation::new(&self.backend, bytes, memory, Some(self.held.clone()));
+        allocated.inspect_err(|_| _ = self.held.fetch_sub(bytes, Ordering::Relaxed))
     }
 
     /// Prepares for a new buffer of `bytes` bytes: if the budget has no room for it, gives up kept buffers that are
@@ -385,7 +403,30 @@ impl Pool {
     /// Returns the budget, or `None` if it is unknown. Asks for it anew if it may have changed.
     fn known_budget(&self) -> Option<u64> {
         let known = self.state.lock().budget;
-        if known.is_stale(self.held()) { self.budget() } else { known.bytes }
+        if known.is_stale(self.held()) { self.budget() } else { self.limited(known.bytes) }
+    }
+
+    /// Returns a budget, or the app's limit if that is less.
+    fn limited(&self, budget: Option<u64>) -> Option<u64> {
+        match self.limit.load(Ordering::Relaxed) {
+            NO_LIMIT => budget,
+            limit => Some(budget.map_or(limit, |budget| budget.min(limit))),
+        }
+    }
+
+    /// Limits the bytes that the budget counts. Gives up the kept buffers beyond the limit.
+    pub fn set_limit(&self, bytes: Option<u64>) {
+        self.limit.store(bytes.unwrap_or(NO_LIMIT), Ordering::Relaxed);
+        let given_up = self.shrink(&mut self.state.lock());
+        drop(given_up);
+    }
+
+    /// See [`State::shrink`].
+    fn shrink(&self, state: &mut State) -> Vec<Arc<Allocation>> {
+        if self.keeps_all {
+            return Vec::new();
+        }
+        state.shrink(self.held(), self.limit.load(Ordering::Relaxed))
     }
 
     /// Asks for the budget: what the driver tells. On a software device it is at most what its container leaves the
@@ -395,7 +436,7 @@ impl Pool {
         let allowance = if self.is_software() { cgroup::allowance() } else { None };
         let budget = &mut self.state.lock().budget;
         budget.update(told, held, allowance);
-        budget.bytes
+        self.limited(budget.bytes)
     }
 
     /// Drops all kept buffers. Returns their bytes.
@@ -480,7 +521,7 @@ impl Drop for Buffer {
         state.returned += 1;
         let cached = Cached { allocation: self.allocation.clone(), number };
         state.cached.entry(self.class).or_default().push_back(cached);
-        let given_up = if self.pool.keeps_all { Vec::new() } else { state.shrink() };
+        let given_up = self.pool.shrink(&mut state);
         drop(state);
         drop(given_up);
     }

@@ -1,9 +1,10 @@
 //! When commands ran on the device: [`Device::profile`](crate::Device::profile).
 
 use crate::base::clock;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// A command's name in a profile, and the bytes that it touches.
@@ -45,9 +46,31 @@ impl TimedCommand {
     }
 }
 
-/// The commands that ran while a device was profiled, in the order in which they were recorded.
+/// Something that a thread of the host did while a device was profiled.
 ///
-/// `Display` prints a table of the commands by name, the largest total time first.
+/// | its name | what it did |
+/// |---|---|
+/// | `plan` | decided how pending operations run; the other spans may lie within |
+/// | `compile` and the kernel's name | had the driver compile a kernel, or load its binary |
+/// | `record` and the kernel's name | recorded a launch |
+/// | `submit` | encoded a batch, and gave it to the driver |
+/// | `wait` | waited for the device |
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HostSpan {
+    /// What it did, in the first word.
+    pub name: String,
+    /// When it began.
+    pub start: Instant,
+    /// When it had done it.
+    pub end: Instant,
+    /// The thread.
+    pub thread: ThreadId,
+}
+
+/// The commands that ran while a device was profiled, in the order in which they were recorded, and what the host did.
+///
+/// `Display` prints a table of the commands by name, the largest total time first, and the host's times.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Profile {
@@ -59,6 +82,8 @@ pub struct Profile {
     pub end: Instant,
     /// The commands.
     pub commands: Vec<TimedCommand>,
+    /// What threads of the host did for the device, in the order in which they had done it.
+    pub host: Vec<HostSpan>,
 }
 
 impl Profile {
@@ -86,7 +111,21 @@ impl Profile {
                 "args": { "bytes": command.bytes },
             })
         });
-        let events: Vec<_> = [process].into_iter().chain(events).collect();
+        let host = json!({ "name": "process_name", "ph": "M", "pid": 2, "tid": 1, "args": { "name": "host" } });
+        let mut threads: Vec<ThreadId> = Vec::new();
+        let spans = self.host.iter().map(|span| {
+            let place = threads.iter().position(|known| *known == span.thread).unwrap_or_else(|| {
+                threads.push(span.thread);
+                threads.len() - 1
+            });
+            json!({
+                "name": span.name, "cat": "host", "ph": "X", "pid": 2, "tid": place + 1,
+                "ts": microseconds(span.start.saturating_duration_since(self.start)),
+                "dur": microseconds(span.end.saturating_duration_since(span.start)),
+            })
+        });
+        let spans: Vec<_> = spans.collect();
+        let events: Vec<_> = [process, host].into_iter().chain(events).chain(spans).collect();
         json!({ "displayTimeUnit": "ns", "traceEvents": events }).to_string()
     }
 }
@@ -119,6 +158,14 @@ impl fmt::Display for Profile {
             let total = 1e3 * seconds;
             writeln!(f, "{:>7} {total:>12.3} {share:>5.1}% {mean:>12.1} {rate:>9.1}  {name}", row.count)?;
         }
+        let mut host: BTreeMap<&str, Duration> = BTreeMap::new();
+        for span in &self.host {
+            let what = span.name.split(' ').next().unwrap_or_default();
+            *host.entry(what).or_default() += span.end.saturating_duration_since(span.start);
+        }
+        for (what, time) in host {
+            writeln!(f, "{:>7} {:>12.3} {:>6} {:>12} {:>9}  host: {what}", "", 1e3 * time.as_secs_f64(), "", "", "")?;
+        }
         let (wall, busy) = (self.end.saturating_duration_since(self.start), self.device_time());
         write!(
             f,
@@ -143,7 +190,14 @@ mod tests {
             command("large", 5000..1_005_000),
             command("small \"a\"", 1_006_000..1_009_600),
         ];
-        Profile { device: "vulkan:0".into(), start, end: start + Duration::from_millis(2), commands }
+        let span = |name: &str, range: Range<u64>| HostSpan {
+            name: name.into(),
+            start: clock::instant(range.start),
+            end: clock::instant(range.end),
+            thread: std::thread::current().id(),
+        };
+        let host = vec![span("record a", 1200..1400), span("plan", 1100..1500), span("record b", 1600..1900)];
+        Profile { device: "vulkan:0".into(), start, end: start + Duration::from_millis(2), commands, host }
     }
 
     #[cfg(feature = "chrome-trace")]
@@ -151,12 +205,14 @@ mod tests {
     fn the_trace_is_json_in_microseconds() {
         let trace: serde_json::Value = serde_json::from_str(&profile().to_chrome_trace()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
-        assert_eq!(events.len(), 4);
+        assert_eq!(events.len(), 2 + 3 + 3);
         assert_eq!(events[0]["args"]["name"], "vulkan:0");
-        assert_eq!(events[1]["name"], "small \"a\"");
+        assert_eq!(events[2]["name"], "small \"a\"");
         let times = |event: &serde_json::Value| (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
-        assert_eq!(events[1..].iter().map(times).collect::<Vec<_>>(), [(1.0, 3.0), (4.0, 1000.0), (1005.0, 3.6)]);
-        assert!(events[1..].iter().all(|event| event["ph"] == "X" && event["args"]["bytes"] == 3_000_000));
+        assert_eq!(events[2..5].iter().map(times).collect::<Vec<_>>(), [(1.0, 3.0), (4.0, 1000.0), (1005.0, 3.6)]);
+        assert!(events[2..5].iter().all(|event| event["ph"] == "X" && event["args"]["bytes"] == 3_000_000));
+        assert_eq!(events[5..].iter().map(times).collect::<Vec<_>>(), [(0.2, 0.2), (0.1, 0.4), (0.6, 0.3)]);
+        assert!(events[5..].iter().all(|event| event["pid"] == 2 && event["tid"] == 1 && event["cat"] == "host"));
     }
 
     #[test]
@@ -165,6 +221,8 @@ mod tests {
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["1", "1.000", "99.3%", "1000.0", "3.0", "large"]);
         assert_eq!(lines[2], ["2", "0.007", "0.7%", "3.3", "909.1", "small", "\"a\""]);
+        let total = |what: &str| lines.iter().find(|line| line[1..] == ["host:", what]).map(|line| line[0]);
+        assert_eq!(["plan", "record", "wait"].map(total), [Some("0.000"), Some("0.001"), None]);
         assert!(text.ends_with("3 commands on vulkan:0: 1.007 ms on the device, 2.000 ms in all"), "{text}");
     }
 

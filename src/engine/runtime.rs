@@ -11,6 +11,7 @@ use crate::base::precision::Precision;
 use crate::engine::capture::{self, Capture, CaptureId, Captured, Trial};
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::explain::{ExplainedKernel, Explanation};
+use crate::engine::host_trace::{HostTrace, Span};
 use crate::engine::kernel_cache::{CompiledKernel, KernelCache, OwnKernel};
 use crate::engine::launch::PackedLaunch;
 use crate::engine::plan_cache::{Plan, PlanCache, PlanKey};
@@ -85,6 +86,8 @@ pub(crate) struct Runtime {
     /// The explanation in progress, and whether there is one.
     explanation: Mutex<Option<Explanation>>,
     explains: AtomicBool,
+    /// What the host does, while the device is profiled.
+    host_trace: Arc<HostTrace>,
     pub(super) tuning: &'static Tuning,
     info: DeviceInfo,
     #[cfg(has_backend)]
@@ -101,11 +104,13 @@ pub fn tuning_of(info: &DeviceInfo) -> &'static Entry {
 impl Runtime {
     pub fn new(backend: Box<dyn Backend>) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(OfProcess::new(backend));
+        let host_trace: Arc<HostTrace> = Arc::default();
         Runtime {
-            stream: Stream::new(backend.clone()),
+            stream: Stream::new(backend.clone(), host_trace.clone()),
             counters: Mutex::default(),
             pool: Pool::new(backend.clone()),
-            kernels: KernelCache::new(DiskCache::from_environment()),
+            kernels: KernelCache::new(DiskCache::from_environment(), host_trace.clone()),
+            host_trace,
             plans: PlanCache::default(),
             uploads: Arc::default(),
             readbacks: Arc::default(),
@@ -336,21 +341,30 @@ impl Runtime {
             return Err(Error::Unsupported { feature: "timestamps".into(), device: self.info().to_string() });
         }
         /// Ends the timing even if `work` panics.
-        struct Guard<'a>(&'a Stream);
+        struct Guard<'a>(&'a Runtime);
         impl Drop for Guard<'_> {
             fn drop(&mut self) {
                 if std::thread::panicking() {
-                    _ = self.0.stop_timing();
+                    _ = self.0.stream.stop_timing();
+                    self.0.host_trace.stop();
                 }
             }
         }
         let start = clock::instant(clock::now());
         self.stream.start_timing()?;
-        let guard = Guard(&self.stream);
+        self.host_trace.start();
+        let guard = Guard(self);
         let result = work();
         drop(guard);
-        let commands = self.stream.stop_timing()?;
-        Ok((result, Profile { device: self.info().id(), start, end: Instant::now(), commands }))
+        let commands = self.stream.stop_timing();
+        let host = self.host_trace.stop();
+        Ok((result, Profile { device: self.info().id(), start, end: Instant::now(), commands: commands?, host }))
+    }
+
+    /// Notes that this thread plans how pending operations run, until the answer is dropped.
+    #[inline]
+    pub fn plan_span(&self) -> Option<Span<'_>> {
+        self.host_trace.span(|| "plan".into())
     }
 
     /// Runs `work`, and tells which kernels are launched meanwhile.
@@ -411,6 +425,11 @@ impl Runtime {
     pub fn synchronize(&self) -> Result<()> {
         self.refuse_capture("synchronize", "it waits for the device")?;
         self.stream.wait()
+    }
+
+    /// Limits the memory of the device. What is kept beyond it goes back to the driver, as far as it is idle.
+    pub fn set_memory_limit(&self, bytes: Option<u64>) {
+        self.pool.set_limit(bytes);
     }
 
     /// Returns cached memory to the driver.
@@ -599,6 +618,7 @@ impl Runtime {
         products: u64,
         name: impl Fn() -> String,
     ) -> Result<()> {
+        let _span = self.host_trace.span(|| format!("record {}", name()));
         self.check_owners(buffers)?;
         let command = Command::Dispatch {
             kernel,

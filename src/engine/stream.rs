@@ -1,5 +1,6 @@
 //! The stream: the order of all work on a device. It joins a recording, which finds hazards, with a submitter.
 
+use super::host_trace::HostTrace;
 use super::pool::Allocation;
 use super::profile::{Label, TimedCommand};
 use super::program::{Part, Program};
@@ -21,6 +22,7 @@ pub(crate) struct Stream {
     asking: Mutex<()>,
     submissions: AtomicU64,
     waits: AtomicU64,
+    host_trace: Arc<HostTrace>,
 }
 
 struct State {
@@ -54,7 +56,7 @@ struct Timing {
 }
 
 impl Stream {
-    pub fn new(backend: Arc<dyn Backend>) -> Self {
+    pub fn new(backend: Arc<dyn Backend>, host_trace: Arc<HostTrace>) -> Self {
         let state = State {
             recording: Recording::default(),
             submitter: Submitter::new(backend.clone()),
@@ -69,6 +71,7 @@ impl Stream {
             asking: Mutex::default(),
             submissions: AtomicU64::new(0),
             waits: AtomicU64::new(0),
+            host_trace,
         }
     }
 
@@ -186,6 +189,7 @@ impl Stream {
     }
 
     fn submit(&self, state: &mut State) -> Result<()> {
+        let _span = self.host_trace.span(|| "submit".into());
         let State { recording, submitter, timing, .. } = state;
         let batch = submitter.submit(recording, timing.is_some())?;
         if let Some(timing) = timing {
@@ -220,7 +224,9 @@ impl Stream {
     /// Blocks until a batch has run.
     pub fn wait_for(&self, ticket: Ticket) -> Result<()> {
         self.waits.fetch_add(1, Ordering::Relaxed);
+        let span = self.host_trace.span(|| "wait".into());
         self.backend.wait(ticket)?;
+        drop(span);
         self.note_waited(ticket)
     }
 
@@ -487,7 +493,7 @@ pub(crate) mod tests {
     fn open() -> (Arc<Lazy>, Stream, impl Fn(u64) -> Arc<Allocation>) {
         let lazy = Arc::new(Lazy::new(DeviceKind::Discrete, 0));
         let backend: Arc<dyn Backend> = lazy.clone();
-        let stream = Stream::new(backend.clone());
+        let stream = Stream::new(backend.clone(), Arc::default());
         (lazy, stream, move |name| {
             Allocation::new(&backend, 32 * name, MemoryUse::Kernels(MemoryKind::Device), None).unwrap()
         })
@@ -561,7 +567,7 @@ pub(crate) mod tests {
             copy(&stream, &a, &b).unwrap();
         }
         let lengths = lengths(&lazy);
-        assert!(lengths[..50].is_sorted() && lengths[50] == 256, "{lengths:?}");
+        assert!(lengths[..50].is_sorted() && lengths[50] == 1024, "{lengths:?}");
         assert!(lengths[51..].iter().all(|&length| length == 64), "{lengths:?}");
     }
 
@@ -714,7 +720,7 @@ pub(crate) mod tests {
         lazy.has_programs = false;
         let lazy = Arc::new(lazy);
         let backend: Arc<dyn Backend> = lazy.clone();
-        let (stream, pool) = (Stream::new(backend.clone()), Pool::new(backend.clone()));
+        let (stream, pool) = (Stream::new(backend.clone(), Arc::default()), Pool::new(backend.clone()));
         let buffer =
             |name: u64| Allocation::new(&backend, 32 * name, MemoryUse::Kernels(MemoryKind::Device), None).unwrap();
         let [a, b, c] = [1, 2, 3].map(buffer);

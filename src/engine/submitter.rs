@@ -15,9 +15,14 @@ const FIRST_NANOSECONDS: u64 = 32_000;
 /// grew faster, the device would wait for the host.
 const GROWTH_NANOSECONDS: u64 = 16_000;
 
-/// How long a batch may take, by the number of batches in flight. The more of them, the longer the device will be busy
-/// anyway. Then fewer, longer batches save the host calls.
-const MOST_NANOSECONDS: [u64; 5] = [128_000, 128_000, 128_000, 256_000, 512_000];
+/// A batch may take at most so long. While more than [`FEW`] batches are in flight, it may take twice as long with each
+/// further one: the device is busy anyway, and fewer, longer batches save the host calls and waits.
+const MOST_NANOSECONDS: u64 = 128_000;
+const FEW: usize = 2;
+
+/// However far the device is behind, a batch takes no longer, and has no more commands.
+const LONGEST_NANOSECONDS: u64 = 100_000_000;
+const MOST_COMMANDS: usize = 1024;
 
 /// A batch is submitted once it holds this many bytes on their way from the host, so that they do not pile up.
 pub(super) const BATCH_UPLOAD_BYTES: u64 = 64 << 20;
@@ -41,9 +46,13 @@ impl Submitter {
 
     /// Whether a recording is large enough for a batch.
     pub fn is_batch(&self, recording: &Recording) -> bool {
-        let most = MOST_NANOSECONDS[self.in_flight.len().min(MOST_NANOSECONDS.len() - 1)];
-        let growth = GROWTH_NANOSECONDS * u64::from(self.since_idle);
-        recording.cost().nanoseconds >= most.min(FIRST_NANOSECONDS + growth)
+        let behind = self.in_flight.len().saturating_sub(FEW);
+        let long = match behind {
+            0 => MOST_NANOSECONDS.min(FIRST_NANOSECONDS + GROWTH_NANOSECONDS * u64::from(self.since_idle)),
+            _ => LONGEST_NANOSECONDS.min(MOST_NANOSECONDS << behind),
+        };
+        recording.cost().nanoseconds >= long
+            || recording.steps().len() >= MOST_COMMANDS
             || recording.cost().upload_bytes >= BATCH_UPLOAD_BYTES
     }
 

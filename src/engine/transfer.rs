@@ -136,7 +136,8 @@ impl Runtime {
         };
         match ring.take() {
             Taken::Idle(slot) => Ok(Some(slot)),
-            Taken::New => match ring.add(self.allocate_staging(PIECE, direction.memory())) {
+            // One attempt: whoever gets none does with less.
+            Taken::New => match ring.add(self.pool.allocate_apart(PIECE, direction.memory())) {
                 Err(Error::OutOfMemory { .. }) => Ok(None),
                 added => added.map(Some),
             },

@@ -46,13 +46,12 @@ impl Bytes {
         self.length
     }
 
-    /// Reads a part.
+    /// Reads a part into memory.
+    #[cfg(feature = "safetensors")]
     pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.part(range.clone())?.read(0..range.end - range.start, &mut Vec::new(), &mut |part| {
-            bytes.extend_from_slice(part);
-            Ok(())
-        })?;
+        let part = self.part(range)?;
+        let mut bytes = vec![0; part.bytes() as usize];
+        self.read_exact_at(&mut bytes, part.range.start)?;
         Ok(bytes)
     }
 
@@ -193,6 +192,12 @@ fn temporary(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     builder.tempfile_in(folder)
+}
+
+/// Returns the error of this crate that a [`Reader`] has passed on.
+#[cfg(feature = "npy")]
+pub(super) fn passed_on(error: &io::Error) -> Option<Error> {
+    error.get_ref()?.downcast_ref::<Error>().cloned()
 }
 
 /// Returns the error for what the system says about a file.

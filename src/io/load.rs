@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 use std::collections::HashMap;
 use std::fmt;
 
-type Filter<'a> = Box<dyn Fn(&str, &TensorInfo) -> bool + 'a>;
+type Filter<'a> = Box<dyn Fn(&str) -> bool + 'a>;
 type Progress<'a> = Box<dyn FnMut(LoadProgress<'_>) + 'a>;
 
 /// Which tensors of a file are loaded, and how: for [`SafeTensors::load_with`](super::SafeTensors::load_with) and
@@ -44,8 +44,8 @@ impl<'a> LoadConfig<'a> {
         self
     }
 
-    /// Loads only the tensors for which `filter` returns true.
-    pub fn filter(mut self, filter: impl Fn(&str, &TensorInfo) -> bool + 'a) -> Self {
+    /// Loads only the tensors for whose names `filter` returns true. The others may have any dtype.
+    pub fn filter(mut self, filter: impl Fn(&str) -> bool + 'a) -> Self {
         self.filter = Some(Box::new(filter));
         self
     }
@@ -70,15 +70,14 @@ pub(super) fn load_all<'n>(
     load: impl Fn(&str) -> Result<Tensor>,
     LoadConfig { dtype, filter, mut progress }: LoadConfig<'_>,
 ) -> Result<HashMap<String, Tensor>> {
-    let mut chosen = Vec::new();
-    for name in names {
+    let (mut chosen, mut total) = (Vec::new(), 0u64);
+    for name in names.filter(|name| filter.as_ref().is_none_or(|filter| filter(name))) {
         let info = info(name)?;
-        if filter.as_ref().is_none_or(|filter| filter(name, &info)) {
-            let elements = info.shape.elem_count().unwrap_or(usize::MAX) as u64;
-            chosen.push((name, elements.saturating_mul(info.dtype.size_in_bytes() as u64)));
-        }
+        let elements = info.shape.elem_count().unwrap_or(usize::MAX) as u64;
+        let bytes = elements.saturating_mul(info.dtype.size_in_bytes() as u64);
+        chosen.push((name, bytes));
+        total = total.saturating_add(bytes);
     }
-    let total = chosen.iter().map(|(_, bytes)| bytes).sum();
     let (mut tensors, mut loaded) = (HashMap::with_capacity(chosen.len()), 0);
     for (name, bytes) in chosen {
         let mut tensor = load(name)?;

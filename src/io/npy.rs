@@ -2,7 +2,7 @@
 //!
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>
 
-use super::file::{Bytes, Reader, failed, replace};
+use super::file::{Bytes, Reader, failed, passed_on, replace};
 use super::{TensorInfo, foreign_dtype, malformed, unknown_to_format};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
@@ -92,8 +92,10 @@ pub(super) struct Promise {
 impl Promise {
     /// Reads a file up to its elements. `path` and `name`, as in "the array", are for errors.
     pub fn read(path: &Path, name: &str, file: &mut impl Read) -> Result<Self> {
-        let (text, start) = read_header(file)
-            .map_err(|error| malformed(path, format!("{name} does not begin as a npy file does: {error}")))?;
+        let (text, start) = read_header(file).map_err(|error| {
+            let message = || format!("{name} does not begin as a npy file does: {error}");
+            passed_on(&error).unwrap_or_else(|| malformed(path, message()))
+        })?;
         let header =
             Header::parse(&text).ok_or_else(|| malformed(path, format!("the npy header of {name} is damaged")))?;
         let (order, code) = header.descr.split_at_checked(1).unwrap_or_default();

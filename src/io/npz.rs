@@ -1,6 +1,6 @@
 //! The format npz: a zip archive of npy files.
 
-use super::file::{Bytes, Reader, failed, replace};
+use super::file::{Bytes, Reader, failed, passed_on, replace};
 use super::load::{LoadConfig, load_all};
 use super::npy::{Promise, encode};
 use super::{TensorInfo, malformed, missing};
@@ -101,8 +101,9 @@ impl Npz {
     /// Uploads an array to a device. If it is compressed, no more is inflated than its header promises.
     ///
     /// # Errors
-    /// As [`info`](Self::info); [`Error::Format`] if the elements are damaged, or if their number is not what the
-    /// header promises; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    /// As [`info`](Self::info); [`Error::Io`]; [`Error::Format`] if the elements are damaged, or if their number is not
+    /// what the header promises; [`Error::InvalidArgument`] for bytes that are no truth values;
+    /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
         self.with(name, |promise, entry| match self.elements(name, &promise, entry)? {
             Elements::Stored(range) => promise.upload(&self.bytes.part(range)?, device),
@@ -217,5 +218,6 @@ impl fmt::Debug for Npz {
 }
 
 fn not_an_archive(path: &Path, error: ZipError) -> Error {
-    malformed(path, format!("not a sound npz file: {error}"))
+    let known = if let ZipError::Io(error) = &error { passed_on(error) } else { None };
+    known.unwrap_or_else(|| malformed(path, format!("not a sound npz file: {error}")))
 }

@@ -35,6 +35,9 @@ const DTYPES: [(Dtype, DType); 10] = [
 /// The number of bytes in which a header's length is written. Headers are padded to a multiple of it.
 const LENGTH_BYTES: u64 = 8;
 
+/// The longest header that is read, in bytes, as in the reference implementation.
+const LONGEST_HEADER: u64 = 100_000_000;
+
 /// The entry of a header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
@@ -98,6 +101,9 @@ impl SafeTensors {
     pub fn open_index(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let index = Bytes::open(path)?;
+        if index.length() > LONGEST_HEADER {
+            return Err(malformed(path, format!("not an index: it has {} bytes", index.length())));
+        }
         let index = index.read(0..index.length())?;
         let index: serde_json::Value =
             serde_json::from_slice(&index).map_err(|error| malformed(path, format!("not an index: {error}")))?;
@@ -166,8 +172,9 @@ impl SafeTensors {
     /// Uploads a tensor to a device.
     ///
     /// # Errors
-    /// As [`info`](Self::info); [`Error::SizeOverflow`](crate::Error::SizeOverflow);
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    /// As [`info`](Self::info); [`Error::Io`](crate::Error::Io); [`Error::Format`](crate::Error::Format) if the file
+    /// has been shortened; [`Error::InvalidArgument`](crate::Error::InvalidArgument) for bytes that are no truth
+    /// values; [`Error::SizeOverflow`](crate::Error::SizeOverflow); [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
         let (shard, entry) = self.entry(name)?;
         let dtype = shard.dtype(name, entry)?;
@@ -193,7 +200,7 @@ impl SafeTensors {
     /// SafeTensors::save(&path, [("layer.weight", &weight), ("layer.ids", &ids), ("head", &weight)])?;
     ///
     /// let config = LoadConfig::new()
-    ///     .filter(|name, _| name.starts_with("layer."))
+    ///     .filter(|name| name.starts_with("layer."))
     ///     .dtype(DType::F16)
     ///     .progress(|progress| println!("{} of {} bytes", progress.bytes, progress.total));
     /// let tensors = SafeTensors::open(&path)?.load_with(&device, config)?;
@@ -204,7 +211,8 @@ impl SafeTensors {
     /// ```
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// As [`load`](Self::load); [`Error::Unsupported`](crate::Error::Unsupported) if the device does not compute in the
+    /// dtype.
     pub fn load_with(&self, device: &Device, config: LoadConfig<'_>) -> Result<HashMap<String, Tensor>> {
         load_all(self.names(), |name| self.info(name), |name| self.load(name, device), config)
     }
@@ -272,6 +280,9 @@ impl Shard {
         let length = length.iter().rev().fold(0u64, |length, &byte| length << 8 | u64::from(byte));
         let start = LENGTH_BYTES.checked_add(length).filter(|start| *start <= bytes.length());
         let start = start.ok_or_else(|| fail(format!("its header of {length} bytes is cut off")))?;
+        if length > LONGEST_HEADER {
+            return Err(fail(format!("a header of {length} bytes is too long")));
+        }
         let header = bytes.read(LENGTH_BYTES..start)?;
         let header: Metadata = serde_json::from_slice(&header).map_err(|error| fail(error.to_string()))?;
         let (expected, found) = (header.data_len() as u64, bytes.length() - start);

@@ -21,6 +21,7 @@ use std::sync::Arc;
 /// later are stored too.
 pub(super) fn compute(expression: &Expression, placement: &Arc<Placement>) -> Result<Buffer> {
     let device = &placement.device;
+    let _span = device.runtime().plan_span();
     compute_others(expression, device)?;
     if let Some(result) = run_planned(expression, placement)? {
         return Ok(result);

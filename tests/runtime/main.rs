@@ -24,6 +24,7 @@ macro_rules! on_each_device {
 
 mod capture;
 mod fusion;
+mod memory;
 mod transfer;
 
 on_each_device! {
@@ -91,14 +92,19 @@ fn nothing_is_submitted_before_a_read(device: &Device) -> Result<()> {
 }
 
 /// Checks the number of full batches that many small kernels make for an idle device. The first has 16, and each
-/// further one 8 more: up to 64 if the device has always run those before, and up to 256 if it never has.
+/// further one 8 more, up to 64, if the device has always run those before. If it never has, the fourth has 128, and
+/// each further one twice as many, up to 1,024.
 fn assert_full_batches(commands: u64, submissions: u64) {
-    let batches = |most: u64| {
-        let mut left = commands;
-        (0..).take_while(|i| left.checked_sub(most.min(16 + 8 * i)).inspect(|rest| left = *rest).is_some()).count()
-            as u64
+    let batches = |length: &dyn Fn(u32) -> u64| {
+        let (mut left, mut count) = (commands, 0);
+        while let Some(rest) = left.checked_sub(length(count)) {
+            (left, count) = (rest, count + 1);
+        }
+        u64::from(count)
     };
-    let expected = batches(256)..=batches(64);
+    let soon = |i: u32| (16 + 8 * u64::from(i)).min(64);
+    let behind = |i: u32| if i < 3 { soon(i) } else { 128 << (i - 3).min(3) };
+    let expected = batches(&behind)..=batches(&soon);
     assert!(expected.contains(&submissions), "{submissions} submissions for {commands} commands, not {expected:?}");
 }
 
@@ -693,6 +699,11 @@ fn a_profile_tells_of_every_command(device: &Device) -> Result<()> {
     assert!(commands.is_sorted_by(|a, b| a.end <= b.start), "{profile:?}");
     assert!(commands[0].duration() > std::time::Duration::ZERO, "{profile:?}");
     assert!(profile.device_time() <= after.duration_since(before));
+    // The host's side, too.
+    let did = |what: &str| profile.host.iter().filter(|span| span.name.split(' ').next() == Some(what)).count();
+    assert!(did("record") >= 3 && did("submit") >= 1 && did("wait") >= 1, "{:?}", profile.host);
+    assert_eq!(did("compile"), 0, "{:?}", profile.host);
+    assert!(profile.host.iter().all(|span| *start <= span.start && span.start <= span.end && span.end <= *end));
     // Afterwards nothing is measured, and everything works as before.
     assert_eq!(work()?, expected);
     let (_, idle) = device.profile(|| ())?;

@@ -1,0 +1,106 @@
+//! What the pool keeps, and limits of memory.
+
+use marquetry::{DType, Device, Error, Result, Tensor};
+
+on_each_device! {
+    random_shapes_leave_little_behind
+    a_limit_of_memory_holds
+}
+
+/// Numbers that look random (G. Marsaglia, "Xorshift RNGs", 2003).
+struct Xorshift(u64);
+
+impl Xorshift {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+/// The bytes that this process has in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it is told");
+    1024 * line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+}
+
+/// 20,000 operations on tensors of random sizes, of which some are held for a while.
+fn random_shapes_leave_little_behind(device: &Device) -> Result<()> {
+    let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
+    let mut held: Vec<Tensor> = Vec::new();
+    let mut half = 0;
+    device.trim()?;
+    let before = device.memory_stats().in_use;
+    for i in 0..20_000 {
+        let (rows, columns) = (1 + random.below(200), 1 + random.below(300));
+        let x = Tensor::full(i as f32, (rows, columns), device)?;
+        x.realize()?;
+        let y = match random.below(5) {
+            0 => x.t()?.contiguous()?,
+            1 => x.add(&x)?.exp()?,
+            2 => x.sum_keepdim(0)?,
+            3 => Tensor::cat(&[&x, &x], 0)?,
+            _ => x.narrow(0, 0, rows.div_ceil(2))?.to_dtype(DType::F16)?,
+        };
+        y.realize()?;
+        if held.len() < 30 {
+            held.push(y);
+        } else {
+            let place = random.below(held.len());
+            held[place] = y;
+        }
+        let stats = device.memory_stats();
+        let (kept, peak) = (stats.in_use + stats.cached, stats.peak);
+        assert!(2 * kept <= 3 * peak, "after {i} operations: {stats:?}");
+        if i == 10_000 {
+            half = resident();
+        }
+    }
+    let grown = resident().saturating_sub(half);
+    // Drivers and the system keep some pages of their own.
+    assert!(grown < 16 << 20, "{grown} bytes more than after half of the operations");
+    drop(held);
+    device.trim()?;
+    let after = device.memory_stats();
+    assert_eq!((after.in_use, after.cached), (before, 0));
+    Ok(())
+}
+
+fn a_limit_of_memory_holds(device: &Device) -> Result<()> {
+    device.trim()?;
+    let in_use = device.memory_stats().in_use;
+    let limit = in_use + (24 << 20);
+    device.set_memory_limit(limit);
+    let zeros = |megabytes: usize| -> Result<Tensor> {
+        let x = Tensor::zeros(megabytes << 20, DType::U8, device)?;
+        x.realize()?;
+        Ok(x)
+    };
+    let work = || -> Result<()> {
+        assert!(device.memory_stats().budget <= limit);
+        let x = zeros(14)?;
+        let refused = zeros(14).expect_err("it is more than the limit");
+        let Error::OutOfMemory { requested, limit: told, .. } = refused else { panic!("{refused}") };
+        assert!(requested >= 14 << 20 && told == limit, "{refused}");
+        // What has been dropped makes room, also if commands in flight use it.
+        assert_eq!(x.max_all()?.to_scalar::<u8>()?, 0);
+        drop(x);
+        for megabytes in [14, 15, 16, 17] {
+            let x = zeros(megabytes)?;
+            let sum = x.add(1u8)?.max_all()?;
+            drop(x);
+            assert_eq!(sum.to_scalar::<u8>()?, 1);
+        }
+        let stats = device.memory_stats();
+        assert!(stats.in_use + stats.cached <= limit, "{stats:?}");
+        Ok(())
+    };
+    let worked = work();
+    device.set_memory_limit(None);
+    worked?;
+    assert_eq!(zeros(40)?.elem_count(), 40 << 20);
+    device.trim()?;
+    Ok(())
+}
