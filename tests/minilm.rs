@@ -165,8 +165,9 @@ fn is_submitted_at_once_and_waits_only_for_the_read(device: &Device) {
     assert!(launches <= 6 * 8 + 9, "{launches} launches");
     assert_eq!(recorded.waits, before.waits, "the host has waited before the read");
     assert_eq!(after.waits, before.waits + 1);
-    // Short batches at first, so that the device starts soon, and longer ones while it is behind.
-    assert!(after.submissions - before.submissions <= 15, "{before:?}, then {after:?}");
+    // The device starts while the host still records. How many batches follow depends on how far it falls behind.
+    let submissions = recorded.submissions - before.submissions;
+    assert!((2..=launches).contains(&submissions), "{submissions} submissions of {launches} launches");
     assert_eq!(after.compiles, before.compiles);
     assert_eq!(warm, again);
 }

@@ -10,6 +10,8 @@ pub(crate) struct Force {
     pub wgsl: bool,
     /// Whether Vulkan kernels reach all buffers by address.
     pub addresses: bool,
+    /// Whether a thread of its own submits the work of a software device too.
+    pub submit_thread: bool,
     /// Whether kernels use the device's instruction for dot products. `None`: they do if it is fast.
     pub dot_products: Option<bool>,
     /// Whether products avoid matrix units.
@@ -22,8 +24,8 @@ pub(crate) struct Force {
 
 impl Force {
     /// The values that are understood, for the error message.
-    pub const EXPECTED: &str = "words with commas between them: `wgsl`, `addresses`, `dot-products`, \
-                                `no-dot-products`, `no-units`, `units=` with a block, as in \
+    pub const EXPECTED: &str = "words with commas between them: `wgsl`, `addresses`, `submit-thread`, \
+                                `dot-products`, `no-dot-products`, `no-units`, `units=` with a block, as in \
                                 `units=128x128x128/64x64x1`, or `splits=` with 1, 2, 4 or 8";
 
     /// The numbers of parts into which products may cut the depth.
@@ -37,6 +39,7 @@ impl Force {
                 None => match word {
                     "wgsl" => force.wgsl = true,
                     "addresses" => force.addresses = true,
+                    "submit-thread" => force.submit_thread = true,
                     "dot-products" => force.dot_products = Some(true),
                     "no-dot-products" => force.dot_products = Some(false),
                     "no-units" => force.no_units = true,
@@ -60,11 +63,12 @@ mod tests {
     #[test]
     fn every_word_forces_something() {
         let block = |text| UnitBlock::parse(text).unwrap();
-        let text = "wgsl, addresses,dot-products,no-units,units=128x128x128/64x64x1,\
+        let text = "wgsl, addresses,submit-thread,dot-products,no-units,units=128x128x128/64x64x1,\
                     units=128x256x128/64x64x1 fragments, splits=4";
         let expected = Force {
             wgsl: true,
             addresses: true,
+            submit_thread: true,
             dot_products: Some(true),
             no_units: true,
             unit_blocks: vec![block("128x128x128/64x64x1"), block("128x256x128/64x64x1 fragments")],

@@ -21,6 +21,7 @@ mod recording;
 pub(crate) mod runtime;
 pub(crate) mod staging;
 pub(crate) mod stream;
+mod submit_thread;
 mod submitter;
 pub(crate) mod transfer;
 #[cfg(has_backend)]

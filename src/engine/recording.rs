@@ -131,6 +131,10 @@ impl Recording {
         &self.steps
     }
 
+    pub fn runs_program(&self) -> bool {
+        !self.pins.programs.is_empty()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }

@@ -40,7 +40,7 @@ use std::time::Instant;
 pub struct Stats {
     /// Kernels launched.
     pub launches: u64,
-    /// Batches submitted to the device's queue.
+    /// Batches of commands that were submitted to the device, or are about to be.
     pub submissions: u64,
     /// Kernels that the driver has compiled.
     pub compiles: u64,

@@ -5,12 +5,12 @@ use super::pool::Allocation;
 use super::profile::{Label, TimedCommand};
 use super::program::{Part, Program};
 use super::recording::{Cost, Recording};
+use super::submit_thread::SubmitThread;
 use super::submitter::Submitter;
 use crate::backend::contract::{Backend, Command, Ticket};
 use crate::base::error::{Error, Result};
 use crate::base::lock::{Mutex, MutexGuard};
 use crate::shader::Access;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,21 +18,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Stream {
     backend: Arc<dyn Backend>,
     state: Mutex<State>,
+    submitter: Arc<Submitter>,
+    /// `None` once the stream is being closed.
+    thread: Option<SubmitThread>,
     /// Held by the thread that asks for times, so that they are stored in order.
     asking: Mutex<()>,
-    submissions: AtomicU64,
     waits: AtomicU64,
     host_trace: Arc<HostTrace>,
 }
 
 struct State {
     recording: Recording,
-    submitter: Submitter,
-    /// Set while commands are timed.
-    timing: Option<Timing>,
+    /// Set while commands are timed: the commands of batches whose times have been asked for, batch by batch.
+    timing: Option<Vec<Result<Vec<TimedCommand>>>>,
     counts: Counts,
-    /// The error of a submission that nobody has got yet.
-    unreported: Option<Error>,
     /// Threads that record a run of a program.
     runs: u32,
 }
@@ -46,32 +45,18 @@ pub(crate) struct Counts {
     pub barriers: u64,
 }
 
-/// The timing in progress.
-#[derive(Default)]
-struct Timing {
-    /// Batches whose times have not been asked for yet.
-    submitted: VecDeque<(Ticket, Vec<Label>)>,
-    /// The commands of all other batches, batch by batch.
-    told: Vec<Result<Vec<TimedCommand>>>,
-}
-
 impl Stream {
     pub fn new(backend: Arc<dyn Backend>, host_trace: Arc<HostTrace>) -> Self {
-        let state = State {
-            recording: Recording::default(),
-            submitter: Submitter::new(backend.clone()),
-            timing: None,
-            counts: Counts::default(),
-            unreported: None,
-            runs: 0,
-        };
+        let state = State { recording: Recording::default(), timing: None, counts: Counts::default(), runs: 0 };
+        let submitter = Arc::new(Submitter::new(backend.clone(), host_trace.clone()));
         Stream {
-            backend,
             state: Mutex::new(state),
+            thread: Some(SubmitThread::new(submitter.clone(), backend.info())),
+            submitter,
             asking: Mutex::default(),
-            submissions: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             host_trace,
+            backend,
         }
     }
 
@@ -87,30 +72,39 @@ impl Stream {
         label: impl FnOnce() -> Label,
     ) -> Result<()> {
         let mut state = self.state.lock();
-        if state.runs == 0
-            && let Some(error) = state.unreported.take()
-        {
-            return Err(error);
-        }
+        self.check(&state)?;
         let State { recording, timing, counts, .. } = &mut *state;
         counts.launches += u64::from(matches!(command, Command::Dispatch { .. }));
         counts.barriers += u64::from(recording.push(command, uses.into_iter(), cost));
         if timing.is_some() {
             recording.label(label());
         }
-        self.submit_batch(state);
+        self.cut_batch(state);
         Ok(())
     }
 
-    /// Submits the recording if it is large enough for a batch. If that fails, the commands stay, and the next call
-    /// gets the error.
-    fn submit_batch(&self, mut state: MutexGuard<'_, State>) {
-        let State { recording, submitter, .. } = &*state;
-        if submitter.is_batch(recording) {
-            let submitted = self.submit(&mut state);
+    /// Returns the error of an earlier submission, unless a run is being recorded.
+    #[inline]
+    fn check(&self, state: &State) -> Result<()> {
+        if state.runs > 0 {
+            return Ok(());
+        }
+        self.submitter.take_error().map_or(Ok(()), Err)
+    }
+
+    /// Makes a batch of the recording if it is large enough, and has it submitted. If that fails, the batch stays, and
+    /// the next call gets the error.
+    #[inline]
+    fn cut_batch(&self, mut state: MutexGuard<'_, State>) {
+        if self.submitter.is_batch(&state.recording) {
+            let is_timed = state.timing.is_some();
+            let is_urgent = self.submitter.cut(&mut state.recording, is_timed);
             drop(state);
-            if let Err(error) = submitted.and_then(|()| self.keep_pace()) {
-                self.state.lock().unreported.get_or_insert(error);
+            // The submit thread wakes up while this one submits the first batch.
+            let takes = !is_timed && self.thread.as_ref().is_some_and(SubmitThread::takes) && !is_urgent;
+            let submitted = if takes { Ok(()) } else { self.submitter.submit().map(drop) };
+            if let Err(error) = submitted.and_then(|()| self.keep_pace(takes)) {
+                self.submitter.note_error(error);
             }
         }
     }
@@ -119,11 +113,7 @@ impl Stream {
     /// appended is refused. Else a part of the run would be missing, or one that is queued would seem to have failed.
     pub fn begin_run(&self) -> Result<()> {
         let mut state = self.state.lock();
-        if state.runs == 0
-            && let Some(error) = state.unreported.take()
-        {
-            return Err(error);
-        }
+        self.check(&state)?;
         state.runs += 1;
         Ok(())
     }
@@ -142,7 +132,7 @@ impl Stream {
                 Some(id) if state.timing.is_none() => {
                     state.counts.barriers += part.barriers + u64::from(!state.recording.is_empty());
                     state.recording.push_run(id, part, program);
-                    self.submit_batch(state);
+                    self.cut_batch(state);
                 }
                 _ => {
                     drop(state);
@@ -164,7 +154,7 @@ impl Stream {
             if timing.is_some() {
                 labels.iter().for_each(|label| recording.label(label.clone()));
             }
-            self.submit_batch(state);
+            self.cut_batch(state);
         }
     }
 
@@ -175,50 +165,37 @@ impl Stream {
 
     /// Submits what has been recorded. Returns the ticket of the newest batch.
     pub fn flush(&self) -> Result<Ticket> {
-        let mut state = self.state.lock();
-        if let Some(error) = state.unreported.take() {
+        if let Some(error) = self.submitter.take_error() {
             return Err(error);
         }
+        let mut state = self.state.lock();
         if !state.recording.is_empty() {
-            self.submit(&mut state)?;
+            let is_timed = state.timing.is_some();
+            self.submitter.cut(&mut state.recording, is_timed);
         }
-        let newest = state.submitter.newest();
         drop(state);
-        self.keep_pace()?;
+        let newest = self.submitter.submit()?;
+        self.keep_pace(false)?;
         Ok(newest)
     }
 
-    fn submit(&self, state: &mut State) -> Result<()> {
-        let _span = self.host_trace.span(|| "submit".into());
-        let State { recording, submitter, timing, .. } = state;
-        let batch = submitter.submit(recording, timing.is_some())?;
-        if let Some(timing) = timing {
-            timing.submitted.push_back(batch);
-        }
-        self.submissions.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Releases the buffers of batches that have completed. Asking the backend may call back reads, and freeing takes
-    /// time: neither happens under the lock.
+    /// Releases the buffers of batches that have completed.
     fn retire(&self) -> Result<()> {
-        let completed = self.backend.completed()?;
-        let mut state = self.state.lock();
-        let retired = state.submitter.retire(completed);
-        let timed = state.timing.is_some();
-        drop(state);
-        drop(retired);
-        if timed {
+        let completed = self.submitter.retire()?;
+        let is_timed = self.state.lock().timing.is_some();
+        if is_timed {
             self.collect_times(completed);
         }
         Ok(())
     }
 
-    /// Releases the buffers of batches that have completed. If too many are in flight, waits for the oldest ones.
-    fn keep_pace(&self) -> Result<()> {
-        self.retire()?;
-        let behind = self.state.lock().submitter.behind();
-        behind.map_or(Ok(()), |ticket| self.wait_for(ticket))
+    /// If too many batches are ahead of the device, waits for the oldest ones. Releases the buffers of those that have
+    /// completed, unless another thread does that.
+    fn keep_pace(&self, retires: bool) -> Result<()> {
+        if !retires {
+            self.retire()?;
+        }
+        self.submitter.behind().map_or(Ok(()), |ticket| self.wait_for(ticket))
     }
 
     /// Blocks until a batch has run.
@@ -233,7 +210,7 @@ impl Stream {
     /// Notes that somebody has waited for a batch.
     pub fn note_waited(&self, ticket: Ticket) -> Result<()> {
         self.retire()?;
-        self.state.lock().submitter.note_waited(ticket);
+        self.submitter.note_waited(ticket);
         Ok(())
     }
 
@@ -241,16 +218,14 @@ impl Stream {
     /// for it. Returns false if no batch has ended: there was none, or this is a browser, which cannot wait.
     pub fn wait_for_oldest(&self) -> Result<bool> {
         self.retire()?;
-        let state = self.state.lock();
-        let (oldest, recorded) = (state.submitter.oldest(), !state.recording.is_empty());
-        drop(state);
-        let ticket = match oldest {
+        let recorded = !self.state.lock().recording.is_empty() || self.submitter.cut_batches() > 0;
+        let ticket = match self.submitter.oldest() {
             Some(ticket) => ticket,
             None if recorded => self.flush()?,
             None => return Ok(false),
         };
         self.wait_for(ticket)?;
-        Ok(self.state.lock().submitter.oldest().is_none_or(|oldest| oldest > ticket))
+        Ok(self.submitter.oldest().is_none_or(|oldest| oldest > ticket))
     }
 
     /// Submits what has been recorded and blocks until all of it has run.
@@ -268,22 +243,25 @@ impl Stream {
         }
         if !state.recording.is_empty() {
             // Commands that were recorded before are not timed.
-            self.submit(&mut state)?;
+            self.submitter.cut(&mut state.recording, false);
         }
-        state.timing = Some(Timing::default());
-        Ok(())
+        state.timing = Some(Vec::new());
+        drop(state);
+        self.submitter.submit().map(drop).inspect_err(|_| self.state.lock().timing = None)
     }
 
     /// Blocks until the timed commands have run, and returns them.
     pub fn stop_timing(&self) -> Result<Vec<TimedCommand>> {
         let waited = self.flush().and_then(|newest| self.wait_for(newest));
         let _asking = self.asking.lock();
-        let mut timing = self.state.lock().timing.take().unwrap_or_default();
-        // Other threads may have submitted more meanwhile.
-        let newest = timing.submitted.back().map(|(ticket, _)| *ticket);
-        waited.and_then(|()| newest.map_or(Ok(()), |ticket| self.backend.wait(ticket)))?;
-        timing.told.extend(timing.submitted.drain(..).map(|batch| self.times_of(batch)));
-        let commands: Result<Vec<_>> = timing.told.into_iter().collect();
+        let mut told = self.state.lock().timing.take().unwrap_or_default();
+        // Other threads may have recorded more meanwhile.
+        let submitted = self.submitter.submit();
+        let batches = self.submitter.take_timed();
+        let newest = batches.back().map(|(ticket, _)| *ticket);
+        waited.and(submitted).and_then(|_| newest.map_or(Ok(()), |ticket| self.backend.wait(ticket)))?;
+        told.extend(batches.into_iter().map(|batch| self.times_of(batch)));
+        let commands: Result<Vec<_>> = told.into_iter().collect();
         Ok(commands?.into_iter().flatten().collect())
     }
 
@@ -291,15 +269,10 @@ impl Stream {
     fn collect_times(&self, completed: Ticket) {
         // Asking may call back reads, which must not happen under the lock of the state.
         let _asking = self.asking.lock();
-        let next = || {
-            let mut state = self.state.lock();
-            let submitted = &mut state.timing.as_mut()?.submitted;
-            if submitted.front()?.0 <= completed { submitted.pop_front() } else { None }
-        };
-        while let Some(batch) = next() {
-            let told = self.times_of(batch);
-            if let Some(timing) = &mut self.state.lock().timing {
-                timing.told.push(told);
+        while let Some(batch) = self.submitter.next_timed(completed) {
+            let times = self.times_of(batch);
+            if let Some(told) = &mut self.state.lock().timing {
+                told.push(times);
             }
         }
     }
@@ -319,16 +292,16 @@ impl Stream {
     }
 
     pub fn submissions(&self) -> u64 {
-        self.submissions.load(Ordering::Relaxed)
+        self.submitter.submissions()
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.thread = None;
         // Buffers may be freed only when no batch uses them. If the device is lost, none does.
         let flushed = self.flush().map(drop);
-        let waited = self.backend.wait(self.state.get_mut().submitter.newest());
-        if let Err(error) = flushed.and(waited) {
+        if let Err(error) = flushed.and(self.backend.wait(self.submitter.newest())) {
             log::debug!("the device was closed with an error: {error}");
         }
     }
@@ -490,8 +463,13 @@ pub(crate) mod tests {
         }
     }
 
+    /// Opens a device whose batches are submitted by the thread that records them.
     fn open() -> (Arc<Lazy>, Stream, impl Fn(u64) -> Arc<Allocation>) {
-        let lazy = Arc::new(Lazy::new(DeviceKind::Discrete, 0));
+        open_kind(DeviceKind::Cpu)
+    }
+
+    fn open_kind(kind: DeviceKind) -> (Arc<Lazy>, Stream, impl Fn(u64) -> Arc<Allocation>) {
+        let lazy = Arc::new(Lazy::new(kind, 0));
         let backend: Arc<dyn Backend> = lazy.clone();
         let stream = Stream::new(backend.clone(), Arc::default());
         (lazy, stream, move |name| {
@@ -707,16 +685,14 @@ pub(crate) mod tests {
         drop(program);
         stream.wait().unwrap();
         let batches = lazy.batches.lock();
-        let commands: Vec<bool> = batches.iter().flatten().copied().collect();
-        assert_eq!(commands, [false, true, true, true, true, true, true], "a copy, and two runs: two parts and a copy");
-        // The second run fills a batch with its first part.
-        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [5, 2]);
+        let first = [false, true];
+        assert_eq!(*batches, [&first[..], &[true, true, true], &[true, true]], "a copy, and two runs of three each");
     }
 
     /// The steps of a backend without programs are submitted in pieces. Each piece waits for the work before it.
     #[test]
     fn steps_that_are_encoded_anew_are_cut() {
-        let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
+        let mut lazy = Lazy::new(DeviceKind::Cpu, 0);
         lazy.has_programs = false;
         let lazy = Arc::new(lazy);
         let backend: Arc<dyn Backend> = lazy.clone();
@@ -764,7 +740,60 @@ pub(crate) mod tests {
         assert!(matches!(copy(&stream, &b, &a), Err(Error::Driver { .. })));
         copy(&stream, &b, &a).unwrap();
         stream.wait().unwrap();
-        assert_eq!(lazy.batches.lock().iter().map(Vec::len).collect::<Vec<_>>(), [17]);
+        assert_eq!(lengths(&lazy), [16, 1]);
+    }
+
+    /// A thread submits what another one records, in its order.
+    #[test]
+    fn a_thread_submits_in_order() {
+        let (lazy, stream, buffer) = open_kind(DeviceKind::Discrete);
+        let [a, b] = [1, 2].map(buffer);
+        let recorded = 16 + 24 + 32 + 5;
+        (0..recorded).for_each(|_| copy(&stream, &a, &b).unwrap());
+        while lazy.batches.lock().len() < 3 {
+            std::thread::yield_now();
+        }
+        assert_eq!(lengths(&lazy), [16, 24, 32], "without a wait");
+        stream.wait().unwrap();
+        assert_eq!(lengths(&lazy), [16, 24, 32, 5]);
+        assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 1));
+        // Far more than may be in flight, while others wait.
+        let copies = || (0..20_000).for_each(|_| copy(&stream, &a, &b).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..100).for_each(|_| stream.wait().unwrap()));
+            scope.spawn(copies);
+            copies();
+        });
+        drop(stream);
+        assert_eq!(lengths(&lazy).iter().sum::<usize>(), recorded + 40_000, "the rest is submitted at the end");
+        assert!(lazy.most_in_flight.load(Ordering::Relaxed) <= MAX_IN_FLIGHT as u64 + 5);
+        let batches = lazy.batches.lock();
+        let first = batches.iter().flatten().filter(|barrier| !**barrier);
+        assert_eq!(first.count(), batches.len(), "one in each batch has no barrier: its first");
+    }
+
+    /// The thread tells what it could not submit, and tries it again with the next batch.
+    #[test]
+    fn a_thread_tells_its_errors() {
+        let (lazy, stream, buffer) = open_kind(DeviceKind::Discrete);
+        let [a, b] = [1, 2].map(buffer);
+        (0..16).for_each(|_| copy(&stream, &a, &b).unwrap());
+        lazy.broken.store(true, Ordering::Relaxed);
+        (0..24).for_each(|_| copy(&stream, &a, &b).unwrap());
+        let start = std::time::Instant::now();
+        let mut recorded = 0;
+        let error = loop {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody was told");
+            match copy(&stream, &a, &b) {
+                Ok(()) => recorded += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::Driver { .. }));
+        lazy.broken.store(false, Ordering::Relaxed);
+        // Batches that were cut meanwhile may have failed too.
+        while stream.wait().is_err() {}
+        assert_eq!(lengths(&lazy).iter().sum::<usize>(), 16 + 24 + recorded, "nothing is lost, nothing is doubled");
     }
 
     #[test]
@@ -777,6 +806,6 @@ pub(crate) mod tests {
         lazy.broken.store(false, Ordering::Relaxed);
         copy(&stream, &b, &a).unwrap();
         stream.flush().unwrap();
-        assert_eq!(*lazy.batches.lock(), [[false, true]]);
+        assert_eq!(*lazy.batches.lock(), [[false], [false]], "in order; a batch sees all work before it");
     }
 }
