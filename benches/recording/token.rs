@@ -3,7 +3,7 @@
 use crate::{Wanted, median_us};
 use anyhow::Result;
 use marquetry::{AttentionConfig, DType, Device, Step, Tensor};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Tokens of the prompt, and those for which the caches have room.
 const PROMPT: usize = 512;
@@ -105,8 +105,8 @@ impl Model {
         Ok(Model { sizes, embedding, layers, norm: norm()?, head, tables })
     }
 
-    fn caches(&self, device: &Device) -> Result<Vec<Cache>> {
-        let empty = || -> Result<Tensor> {
+    fn caches(&self, device: &Device) -> marquetry::Result<Vec<Cache>> {
+        let empty = || -> marquetry::Result<Tensor> {
             let zeros = Tensor::zeros((self.sizes.kv_heads, CAPACITY, self.sizes.features), DType::F16, device)?;
             zeros.realize()?;
             Ok(zeros)
@@ -203,11 +203,24 @@ fn measure(sizes: Sizes, device: &Device) -> Result<()> {
     let prompt: Vec<u32> = (0..PROMPT as u32).collect();
     let prompt = Tensor::from_slice(&prompt, PROMPT, device)?;
     let (start, compiles) = (Instant::now(), device.stats().compiles);
+    let warm_up = || {
+        let next = model.next(&prompt, &Place::Known(0), &mut model.caches(device)?);
+        next.map(|next| [next])
+    };
+    let (warmed_up, profile) = device.profile(|| device.warm_up(warm_up, |_, _| ()))?;
+    warmed_up?;
+    let time = |time: Duration| time.as_secs_f64() * 1e6;
+    row("warm-up for it, on all cores", time(start.elapsed()), 0.0);
+    let compiled = profile.host.iter().filter(|span| span.name.starts_with("compile"));
+    let slowest = compiled.max_by_key(|span| span.duration()).map(|span| (span.name.clone(), time(span.duration())));
+    println!("{:<34} {slowest:?}", "  the slowest");
+    println!("{:<34} {:>8}", "  kernels compiled", device.stats().compiles - compiles);
+    let (start, compiles) = (Instant::now(), device.stats().compiles);
     let first = model.next(&prompt, &Place::Known(0), &mut caches)?;
     let queued = start.elapsed().as_secs_f64() * 1e6;
     device.synchronize()?;
     row("first prompt of 512", queued, start.elapsed().as_secs_f64() * 1e6);
-    println!("{:<34} {:>8}", "  kernels compiled", device.stats().compiles - compiles);
+    println!("{:<34} {:>8}", "  compiled besides", device.stats().compiles - compiles);
     let prompt_us = median_us(device, 5, || {
         model.next(&prompt, &Place::Known(0), &mut caches)?;
         Ok(device.synchronize()?)

@@ -209,6 +209,12 @@ pub(crate) trait Backend: Send + Sync {
         false
     }
 
+    /// Whether the host reaches all of the device's own memory across the bus, as [`MemoryKind::Shared`]. There it
+    /// writes a few bytes sooner than the device copies them.
+    fn host_writes_device_memory(&self) -> bool {
+        false
+    }
+
     /// Whether upload buffers may be written again when the batches that name them have completed.
     fn rewrites_uploads(&self) -> bool {
         true

@@ -66,6 +66,11 @@ pub(super) trait Memory: Send + Sync {
         false
     }
 
+    /// See [`Backend::host_writes_device_memory`].
+    fn host_writes_device_memory(&self) -> bool {
+        false
+    }
+
     fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()>;
 
     /// Finds the first `bytes` bytes of a buffer that the host reaches. `op` is for the error.
@@ -176,6 +181,10 @@ impl<A: Api> Backend for ExplicitBackend<A> {
 
     fn host_reads_device_memory(&self) -> bool {
         self.memory.host_reads_device_memory()
+    }
+
+    fn host_writes_device_memory(&self) -> bool {
+        self.memory.host_writes_device_memory()
     }
 
     fn binary_key(&self, module: &Module) -> Option<String> {

@@ -86,6 +86,10 @@ impl Backend for OfProcess {
         self.backend.host_reads_device_memory()
     }
 
+    fn host_writes_device_memory(&self) -> bool {
+        self.backend.host_writes_device_memory()
+    }
+
     fn rewrites_uploads(&self) -> bool {
         self.backend.rewrites_uploads()
     }

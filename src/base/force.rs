@@ -10,8 +10,8 @@ pub(crate) struct Force {
     pub wgsl: bool,
     /// Whether Vulkan kernels reach all buffers by address.
     pub addresses: bool,
-    /// Whether a thread of its own submits the work of a software device too.
-    pub submit_thread: bool,
+    /// Whether a thread of its own submits work. `None`: it does, unless the device is software.
+    pub submit_thread: Option<bool>,
     /// Whether kernels use the device's instruction for dot products. `None`: they do if it is fast.
     pub dot_products: Option<bool>,
     /// Whether products avoid matrix units.
@@ -25,7 +25,7 @@ pub(crate) struct Force {
 impl Force {
     /// The values that are understood, for the error message.
     pub const EXPECTED: &str = "words with commas between them: `wgsl`, `addresses`, `submit-thread`, \
-                                `dot-products`, `no-dot-products`, `no-units`, `units=` with a block, as in \
+                                `no-submit-thread`, `dot-products`, `no-dot-products`, `no-units`, `units=` with a block, as in \
                                 `units=128x128x128/64x64x1`, or `splits=` with 1, 2, 4 or 8";
 
     /// The numbers of parts into which products may cut the depth.
@@ -39,7 +39,8 @@ impl Force {
                 None => match word {
                     "wgsl" => force.wgsl = true,
                     "addresses" => force.addresses = true,
-                    "submit-thread" => force.submit_thread = true,
+                    "submit-thread" => force.submit_thread = Some(true),
+                    "no-submit-thread" => force.submit_thread = Some(false),
                     "dot-products" => force.dot_products = Some(true),
                     "no-dot-products" => force.dot_products = Some(false),
                     "no-units" => force.no_units = true,
@@ -68,15 +69,15 @@ mod tests {
         let expected = Force {
             wgsl: true,
             addresses: true,
-            submit_thread: true,
+            submit_thread: Some(true),
             dot_products: Some(true),
             no_units: true,
             unit_blocks: vec![block("128x128x128/64x64x1"), block("128x256x128/64x64x1 fragments")],
             splits: vec![4],
         };
         assert_eq!(Force::parse(text), Some(expected));
-        let without = Force { dot_products: Some(false), ..Force::default() };
-        assert_eq!(Force::parse("no-dot-products"), Some(without));
+        let without = Force { dot_products: Some(false), submit_thread: Some(false), ..Force::default() };
+        assert_eq!(Force::parse("no-dot-products,no-submit-thread"), Some(without));
     }
 
     #[test]

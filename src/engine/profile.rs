@@ -68,6 +68,13 @@ pub struct HostSpan {
     pub thread: ThreadId,
 }
 
+impl HostSpan {
+    /// How long the thread took for it.
+    pub fn duration(&self) -> Duration {
+        self.end.saturating_duration_since(self.start)
+    }
+}
+
 /// The commands that ran while a device was profiled, in the order in which they were recorded, and what the host did.
 ///
 /// `Display` prints a table of the commands by name, the largest total time first, and the host's times.
@@ -121,7 +128,7 @@ impl Profile {
             json!({
                 "name": span.name, "cat": "host", "ph": "X", "pid": 2, "tid": place + 1,
                 "ts": microseconds(span.start.saturating_duration_since(self.start)),
-                "dur": microseconds(span.end.saturating_duration_since(span.start)),
+                "dur": microseconds(span.duration()),
             })
         });
         let spans: Vec<_> = spans.collect();
@@ -161,7 +168,7 @@ impl fmt::Display for Profile {
         let mut host: BTreeMap<&str, Duration> = BTreeMap::new();
         for span in &self.host {
             let what = span.name.split(' ').next().unwrap_or_default();
-            *host.entry(what).or_default() += span.end.saturating_duration_since(span.start);
+            *host.entry(what).or_default() += span.duration();
         }
         for (what, time) in host {
             writeln!(f, "{:>7} {:>12.3} {:>6} {:>12} {:>9}  host: {what}", "", 1e3 * time.as_secs_f64(), "", "", "")?;

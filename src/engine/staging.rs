@@ -185,26 +185,37 @@ impl ByteSource for &[u8] {
     }
 }
 
-/// Calls `work` for each piece of `bytes` bytes, in several threads if there are many pieces. Each thread has a scratch
-/// buffer. Returns the first error that was found, and begins no piece after it.
-pub(super) fn for_each_piece(bytes: u64, work: impl Fn(Range<u64>, &mut Vec<u8>) -> Result<()> + Sync) -> Result<()> {
+/// The pieces of a transfer. Its threads take them one by one.
+pub(super) struct Pieces {
+    bytes: u64,
+    next: AtomicU64,
+    failed: AtomicBool,
+}
+
+impl Pieces {
+    /// Takes the next piece. There is none after an error.
+    pub fn take(&self) -> Option<Range<u64>> {
+        if self.failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let start = self.next.fetch_add(PIECE, Ordering::Relaxed);
+        (start < self.bytes).then(|| start..self.bytes.min(start + PIECE))
+    }
+}
+
+/// Calls `work` once in each thread of a transfer of `bytes` bytes, which has several threads if it has many pieces.
+/// Returns the first error that was found.
+pub(super) fn in_threads(bytes: u64, work: impl Fn(&Pieces) -> Result<()> + Sync) -> Result<()> {
     static CORES: OnceLock<usize> = OnceLock::new();
     let cores = || *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
-    let pieces = bytes.div_ceil(PIECE);
-    let several = pieces > 1 && cfg!(native) && !cfg!(model_locks);
-    let threads = if several { pieces.min(cores().min(MOST_THREADS) as u64) } else { 1 };
-    let (next, failed, error) = (AtomicU64::new(0), AtomicBool::new(false), OnceLock::new());
+    let count = bytes.div_ceil(PIECE);
+    let several = count > 1 && cfg!(native) && !cfg!(model_locks);
+    let threads = if several { count.min(cores().min(MOST_THREADS) as u64) } else { 1 };
+    let (pieces, error) = (Pieces { bytes, next: AtomicU64::new(0), failed: AtomicBool::new(false) }, OnceLock::new());
     let work = || {
-        let mut scratch = Vec::new();
-        while !failed.load(Ordering::Relaxed) {
-            let start = next.fetch_add(PIECE, Ordering::Relaxed);
-            if start >= bytes {
-                return;
-            }
-            if let Err(found) = work(start..bytes.min(start + PIECE), &mut scratch) {
-                failed.store(true, Ordering::Relaxed);
-                _ = error.set(found);
-            }
+        if let Err(found) = work(&pieces) {
+            pieces.failed.store(true, Ordering::Relaxed);
+            _ = error.set(found);
         }
     };
     std::thread::scope(|scope| {
@@ -215,6 +226,18 @@ pub(super) fn for_each_piece(bytes: u64, work: impl Fn(Range<u64>, &mut Vec<u8>)
         work();
     });
     error.into_inner().map_or(Ok(()), Err)
+}
+
+/// Calls `work` for each piece of `bytes` bytes, in the threads of a transfer. Each thread has a scratch buffer. Returns
+/// the first error that was found, and begins no piece after it.
+pub(super) fn for_each_piece(bytes: u64, work: impl Fn(Range<u64>, &mut Vec<u8>) -> Result<()> + Sync) -> Result<()> {
+    in_threads(bytes, |pieces| {
+        let mut scratch = Vec::new();
+        while let Some(piece) = pieces.take() {
+            work(piece, &mut scratch)?;
+        }
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -98,15 +98,33 @@ impl Stream {
     fn cut_batch(&self, mut state: MutexGuard<'_, State>) {
         if self.submitter.is_batch(&state.recording) {
             let is_timed = state.timing.is_some();
-            let is_urgent = self.submitter.cut(&mut state.recording, is_timed);
+            let runs_program = state.recording.runs_program();
+            let before = self.submitter.cut(&mut state.recording, is_timed);
             drop(state);
-            // The submit thread wakes up while this one submits the first batch.
-            let takes = !is_timed && self.thread.as_ref().is_some_and(SubmitThread::takes) && !is_urgent;
-            let submitted = if takes { Ok(()) } else { self.submitter.submit().map(drop) };
-            if let Err(error) = submitted.and_then(|()| self.keep_pace(takes)) {
+            if let Err(error) = self.submit_cut(before, runs_program, is_timed) {
                 self.submitter.note_error(error);
             }
         }
+    }
+
+    /// Has what was cut submitted, by the submit thread or by this one. `before` batches have been cut since the device
+    /// was idle.
+    fn submit_cut(&self, before: u32, runs_program: bool, is_timed: bool) -> Result<()> {
+        let Some(thread) = self.thread.as_ref().filter(|_| !is_timed) else {
+            self.submitter.submit()?;
+            return self.keep_pace(false);
+        };
+        // A program keeps the device busy for long, so the thread may take its time to wake up.
+        let takes = thread.takes() || runs_program && self.submitter.cut_batches() == 1 && thread.wake();
+        if !takes {
+            // The device does not wait until another thread is awake.
+            self.submitter.submit()?;
+            // Short work needs no help.
+            if before >= 1 {
+                thread.wake();
+            }
+        }
+        self.keep_pace(takes)
     }
 
     /// Begins to record a run of a program, and what belongs to it. Until [`end_run`](Self::end_run), nothing that is
@@ -328,6 +346,7 @@ pub(crate) mod tests {
     /// A device that runs a batch when it is waited for, and not before.
     pub(crate) struct Lazy {
         pub(crate) info: DeviceInfo,
+        pub(crate) host_writes: bool,
         pub(crate) budget: u64,
         /// Bytes of all buffers that are alive, and how many there have been.
         pub(crate) bytes: Arc<AtomicU64>,
@@ -341,6 +360,8 @@ pub(crate) mod tests {
         pub(crate) has_programs: bool,
         completed: AtomicU64,
         most_in_flight: AtomicU64,
+        /// Batches that the submit thread has submitted.
+        by_thread: AtomicU64,
         broken: AtomicBool,
         timed: Mutex<HashMap<u64, usize>>,
     }
@@ -349,6 +370,7 @@ pub(crate) mod tests {
         pub(crate) fn new(kind: DeviceKind, budget: u64) -> Lazy {
             Lazy {
                 info: DeviceInfo::sample(BackendKind::Vulkan, kind, None),
+                host_writes: false,
                 budget,
                 bytes: Arc::default(),
                 allocations: Arc::default(),
@@ -358,6 +380,7 @@ pub(crate) mod tests {
                 has_programs: true,
                 completed: AtomicU64::new(0),
                 most_in_flight: AtomicU64::new(0),
+                by_thread: AtomicU64::new(0),
                 broken: AtomicBool::new(false),
                 timed: Mutex::default(),
             }
@@ -387,6 +410,10 @@ pub(crate) mod tests {
         fn free(&self, buffer: BufferId) {
             let bytes = self.staging.lock().remove(&buffer.0).unwrap_or_else(|| 32 * buffer.0);
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+
+        fn host_writes_device_memory(&self) -> bool {
+            self.host_writes
         }
 
         /// Panics if a batch that has not run uses these bytes.
@@ -421,6 +448,9 @@ pub(crate) mod tests {
             if self.broken.load(Ordering::Relaxed) {
                 let message = "broken".to_string();
                 return Err(Error::Driver { backend: BackendKind::Vulkan, call: "submit", message });
+            }
+            if std::thread::current().name() == Some("marquetry submits") {
+                self.by_thread.fetch_add(1, Ordering::Relaxed);
             }
             let mut batches = self.batches.lock();
             let copied = |step: &Step| match &step.command {
@@ -754,9 +784,19 @@ pub(crate) mod tests {
             std::thread::yield_now();
         }
         assert_eq!(lengths(&lazy), [16, 24, 32], "without a wait");
+        assert!(lazy.by_thread.load(Ordering::Relaxed) <= 1, "it may be awake for the third");
         stream.wait().unwrap();
         assert_eq!(lengths(&lazy), [16, 24, 32, 5]);
         assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 1));
+        // Once it is awake, the thread submits what is cut.
+        let start = std::time::Instant::now();
+        let mut recorded = recorded;
+        while lazy.by_thread.load(Ordering::Relaxed) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "the thread sleeps");
+            copy(&stream, &a, &b).unwrap();
+            recorded += 1;
+            std::thread::yield_now();
+        }
         // Far more than may be in flight, while others wait.
         let copies = || (0..20_000).for_each(|_| copy(&stream, &a, &b).unwrap());
         std::thread::scope(|scope| {

@@ -10,43 +10,50 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The thread looks for the next batch so long before it sleeps, because waking it takes both threads some
-/// microseconds.
-const SPIN: Duration = Duration::from_micros(100);
+/// The thread looks for the next batch so long before it sleeps: waking it takes both threads some microseconds, and
+/// recording the longest batches a few hundred.
+const SPIN: Duration = Duration::from_micros(400);
 
 /// If so many batches wait for the thread, whoever records helps.
 const MOST_WAITING: usize = 4;
 
-/// The thread, which starts with its first batch and ends with this.
+/// The thread, which starts when it is first woken up and ends with this.
 pub(super) struct SubmitThread {
-    submitter: Arc<Submitter>,
+    shared: Arc<Shared>,
     pays: bool,
-    ends: Arc<AtomicBool>,
     /// `None` if it could not be started.
     thread: OnceLock<Option<JoinHandle<()>>>,
     process: u32,
 }
 
+struct Shared {
+    submitter: Arc<Submitter>,
+    /// Whether the thread looks for batches. While it does not, it has to be woken up.
+    awake: AtomicBool,
+    ends: AtomicBool,
+}
+
 impl SubmitThread {
     pub fn new(submitter: Arc<Submitter>, info: &DeviceInfo) -> SubmitThread {
-        let (thread, process) = (OnceLock::new(), process());
-        SubmitThread { submitter, pays: pays(info), ends: Arc::default(), thread, process }
+        let shared = Shared { submitter, awake: AtomicBool::new(false), ends: AtomicBool::new(false) };
+        SubmitThread { shared: Arc::new(shared), pays: pays(info), thread: OnceLock::new(), process: process() }
     }
 
-    /// Whether the thread will submit the batches that have been cut. It wakes up for that.
+    /// Whether the thread is awake, and submits what has been cut before this call.
     pub fn takes(&self) -> bool {
-        self.pays && self.wake() && self.submitter.cut_batches() <= MOST_WAITING
+        // In one order with what the thread does before it sleeps: it sees the batch, or this sees that it sleeps.
+        self.shared.awake.load(Ordering::SeqCst) && self.shared.submitter.cut_batches() <= MOST_WAITING
     }
 
-    /// Wakes the thread up, so that it soon submits what is cut. Returns false if there is none.
+    /// Wakes the thread up, so that it submits what has been cut and looks for more. Returns false if there is none.
     pub fn wake(&self) -> bool {
         if !self.pays {
             return false;
         }
         let start = || {
-            let (submitter, ends) = (self.submitter.clone(), self.ends.clone());
+            let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name("marquetry submits".into());
-            thread.spawn(move || work(&submitter, &ends)).ok()
+            thread.spawn(move || work(&shared)).ok()
         };
         let Some(thread) = self.thread.get_or_init(start) else { return false };
         thread.thread().unpark();
@@ -56,31 +63,40 @@ impl SubmitThread {
 
 /// Whether a device has work for the thread. A software device needs the cores itself, and a browser has one thread.
 fn pays(info: &DeviceInfo) -> bool {
-    let forced = environment::settings().force.submit_thread;
     let several = || std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
-    cfg!(not(any(model_locks, target_family = "wasm"))) && (forced || info.kind != DeviceKind::Cpu && several())
+    let forced = environment::settings().force.submit_thread;
+    cfg!(not(any(model_locks, target_family = "wasm")))
+        && forced.unwrap_or_else(|| info.kind != DeviceKind::Cpu && several())
 }
 
-fn work(submitter: &Submitter, ends: &AtomicBool) {
-    let mut since = Instant::now();
+fn work(Shared { submitter, awake, ends }: &Shared) {
     while !ends.load(Ordering::Acquire) {
-        if submitter.cut_batches() > 0 {
-            let submitted = submitter.submit().and_then(|_| submitter.retire());
-            since = Instant::now();
-            let Err(error) = submitted else { continue };
-            submitter.note_error(error);
-        } else if since.elapsed() < SPIN {
+        awake.store(true, Ordering::SeqCst);
+        let mut since = Instant::now();
+        let mut error = None;
+        while error.is_none() && since.elapsed() < SPIN && !ends.load(Ordering::Acquire) {
+            if submitter.cut_batches() > 0 {
+                error = submitter.submit().and_then(|_| submitter.retire()).err();
+                since = Instant::now();
+            }
             std::hint::spin_loop();
-            continue;
         }
-        std::thread::park();
-        since = Instant::now();
+        awake.store(false, Ordering::SeqCst);
+        match error {
+            // What could not be submitted waits for the next wake-up.
+            Some(error) => submitter.note_error(error),
+            None if submitter.cut_batches() > 0 => continue,
+            None => {}
+        }
+        if !ends.load(Ordering::Acquire) {
+            std::thread::park();
+        }
     }
 }
 
 impl Drop for SubmitThread {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Release);
+        self.shared.ends.store(true, Ordering::Release);
         let Some(Some(thread)) = self.thread.take() else { return };
         thread.thread().unpark();
         // In a process that was forked, the thread is not there. The thread itself drops this if it drops what was the

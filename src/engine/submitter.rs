@@ -95,23 +95,23 @@ impl Submitter {
             || recording.cost().upload_bytes >= BATCH_UPLOAD_BYTES
     }
 
-    /// Makes a batch of a recording, which is then empty. Returns whether an idle device waits for commands that have to
-    /// be encoded.
-    pub fn cut(&self, recording: &mut Recording, timed: bool) -> bool {
+    /// Makes a batch of a recording, which is then empty. Returns how many have been cut before since the device was
+    /// idle.
+    pub fn cut(&self, recording: &mut Recording, timed: bool) -> u32 {
         let mut queue = self.queue.lock();
-        let is_urgent = queue.since_idle == 0 && !recording.runs_program();
+        let before = queue.since_idle;
         let empty = queue.spare.pop().unwrap_or_default();
         queue.cut.push_back(Batch { recording: std::mem::replace(recording, empty), timed });
-        self.cut.fetch_add(1, Ordering::Release);
+        self.cut.fetch_add(1, Ordering::SeqCst);
         self.submissions.fetch_add(1, Ordering::Relaxed);
         queue.since_idle = queue.since_idle.saturating_add(1);
         self.set_long(&queue);
-        is_urgent
+        before
     }
 
     /// How many batches have been cut and are not submitted yet.
     pub fn cut_batches(&self) -> usize {
-        self.cut.load(Ordering::Acquire)
+        self.cut.load(Ordering::SeqCst)
     }
 
     /// Submits all batches that have been cut. Returns the newest one. If this fails, the batches that were not

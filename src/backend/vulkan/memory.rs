@@ -233,6 +233,10 @@ impl explicit::Memory for Memory {
             && chosen.is_some_and(|index| properties.memory_types[index].property_flags.contains(fast))
     }
 
+    fn host_writes_device_memory(&self) -> bool {
+        !self.device.adapter.info.unified_memory && shares_device_memory(&self.device.adapter.memory)
+    }
+
     /// Copies `bytes` to a buffer. The next submission makes them visible to the device.
     fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<()> {
         let view = self.view(buffer, offset..offset.saturating_add(bytes.len() as u64), "write")?;
@@ -277,6 +281,15 @@ fn choose_type(properties: &vk::PhysicalDeviceMemoryProperties, allowed: u32, me
         })
         .max()
         .map(|(_, Reverse(index))| index)
+}
+
+/// Whether `Shared` buffers are in the heap of `Device` ones, not in a small window of it.
+fn shares_device_memory(properties: &vk::PhysicalDeviceMemoryProperties) -> bool {
+    let heap = |kind| {
+        let index = choose_type(properties, !0, MemoryUse::Kernels(kind))?;
+        Some(properties.memory_types[index].heap_index)
+    };
+    heap(MemoryKind::Shared).is_some_and(|shared| heap(MemoryKind::Device) == Some(shared))
 }
 
 /// Returns how well a memory type suits, or `None` if it does not. Drivers list the fastest of equally good types
@@ -363,6 +376,11 @@ mod tests {
         assert_eq!(choices(&discrete, 0b10111), [Some(1), Some(4), Some(4), Some(4), Some(4)]);
         assert_eq!(choices(&discrete, 0b1000), [Some(3); 5]);
         assert_eq!(choices(&discrete, 0b0001), [None; 5]);
+        assert!(!shares_device_memory(&discrete), "the host reaches 256 MiB of 8 GiB");
+        let resizable =
+            properties(&[140 << 30, 32 << 30], &[(Flags::DEVICE_LOCAL, 0), (host, 1), (host | Flags::DEVICE_LOCAL, 0)]);
+        assert!(shares_device_memory(&resizable));
+        assert!(!shares_device_memory(&properties(&[8 << 30, 32 << 30], &[(Flags::DEVICE_LOCAL, 0), (host, 1)])));
     }
 
     #[test]

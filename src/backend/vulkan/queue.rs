@@ -25,6 +25,11 @@ use std::time::{Duration, Instant};
 /// batches take.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// After that, a wait looks again after short sleeps for this long. Where several threads wait, the driver wakes them up
+/// late.
+const DOZE: Duration = Duration::from_millis(2);
+const SHORT: Duration = Duration::from_micros(50);
+
 /// How long a wait sleeps before it checks whether another thread has found the device lost.
 const NAP: Duration = Duration::from_secs(1);
 
@@ -198,8 +203,11 @@ impl explicit::Queue<Vulkan> for Queue {
                 self.recycle(completed)?;
                 return Ok(completed);
             }
-            if start.elapsed() < self.spin {
+            let waited = start.elapsed();
+            if waited < self.spin {
                 std::hint::spin_loop();
+            } else if waited < DOZE && !self.spin.is_zero() {
+                std::thread::sleep(SHORT);
             } else {
                 self.sleep(ticket)?;
             }
