@@ -66,7 +66,11 @@ fn tensor(device: &Device, bytes: usize) -> Result<()> {
     };
     let row = |name: &str, time| print(&format!("{size}: {name}"), bytes, time);
     if bytes >= 64 << 20 {
-        row("memcpy", median(device, || Ok(copy(&numbers, &mut read)))?);
+        let memcpy = || {
+            copy(&numbers, &mut read);
+            Ok(())
+        };
+        row("memcpy", median(device, memcpy)?);
     }
     let mut tensor = Some(Tensor::from_slice(&numbers, count, device)?);
     row(
@@ -74,7 +78,8 @@ fn tensor(device: &Device, bytes: usize) -> Result<()> {
         median(device, || {
             let new = Tensor::from_slice(&numbers, count, device)?;
             device.synchronize()?;
-            Ok(drop(new))
+            drop(new);
+            Ok(())
         })?,
     );
     row(
@@ -86,7 +91,7 @@ fn tensor(device: &Device, bytes: usize) -> Result<()> {
     );
     let Some(tensor) = tensor else { return Ok(()) };
     row("read_into", median(device, || Ok(tensor.read_into(&mut read)?))?);
-    row("to_vec", median(device, || Ok(drop(tensor.to_vec::<f32>()?)))?);
+    row("to_vec", median(device, || Ok(tensor.to_vec::<f32>().map(drop)?))?);
     anyhow::ensure!(read == numbers, "{size}: other bytes came back");
     Ok(())
 }
@@ -129,7 +134,8 @@ fn file(device: &Device, gib: f64) -> Result<()> {
     let load = median(device, || {
         let all = opened.load_all(device)?;
         device.synchronize()?;
-        Ok(drop(all))
+        drop(all);
+        Ok(())
     });
     std::fs::remove_file(path)?;
     print(&format!("{count} tensors of 128 MiB from safetensors"), count * each, load?);

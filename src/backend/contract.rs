@@ -231,6 +231,8 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Hands a batch to the device and returns at once. Batches run in the order of submission, and each sees the
     /// memory effects of earlier ones. With `timed`, the device notes when each step starts and ends.
+    ///
+    /// Batches are numbered from 1, in the order of their submission.
     fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket>;
 
     /// Records steps once, so that [`Command::Run`] runs them any number of times, also while earlier runs are in

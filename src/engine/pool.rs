@@ -268,33 +268,38 @@ impl Pool {
     /// Returns a kept buffer of at least `bytes` bytes, and of less than twice the size of their class. Its contents
     /// are undefined. Commands that are recorded next may use it.
     pub fn reuse(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
-        self.reuse_if(bytes, kind, |_| true)
+        // The newest of a class, because its memory is most likely in caches.
+        self.reuse_if(bytes, kind, |cached| cached.len().checked_sub(1))
     }
 
     /// The same, but no command uses the buffer, so the host may write it at once.
     pub fn reuse_idle(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
-        let buffer = self.reuse_if(bytes, kind, Cached::is_idle)?;
-        // What previous holders did with it comes before the host's writes.
+        let buffer = self.reuse_if(bytes, kind, |cached| cached.iter().position(Cached::is_idle))?;
+        // The oldest is idle first. What previous holders did with it comes before the host's writes.
         fence(Ordering::Acquire);
         Some(buffer)
     }
 
-    fn reuse_if(self: &Arc<Self>, bytes: u64, kind: MemoryKind, usable: impl Fn(&Cached) -> bool) -> Option<Buffer> {
+    /// `find` finds a buffer among those of a class.
+    fn reuse_if(
+        self: &Arc<Self>,
+        bytes: u64,
+        kind: MemoryKind,
+        find: impl Fn(&VecDeque<Cached>) -> Option<usize>,
+    ) -> Option<Buffer> {
         let smallest = self.class(bytes, kind);
         // Less than twice: else a tensor of halves would hold the buffer of the `f32` tensor that it was made from.
         let largest = smallest.bytes.saturating_mul(2).saturating_sub(1).min(self.largest_for(bytes));
         let largest = Class { bytes: largest, kind };
         let mut state = self.state.lock();
-        // Takes the newest of a class, because its memory is most likely in caches. Most often there is one of the
-        // smallest class.
+        // Most often there is one of the smallest class.
         if let Some(cached) = state.cached.get_mut(&smallest)
-            && cached.back().is_some_and(&usable)
-            && let Some(newest) = cached.pop_back()
+            && let Some(found) = find(cached).and_then(|place| cached.remove(place))
         {
-            state.stats.cached -= newest.allocation.bytes;
-            return Some(self.lend(&mut state, newest.allocation, smallest, bytes));
+            state.stats.cached -= found.allocation.bytes;
+            return Some(self.lend(&mut state, found.allocation, smallest, bytes));
         }
-        let find = |(class, cached): (&Class, &VecDeque<Cached>)| Some((*class, cached.iter().rposition(&usable)?));
+        let find = |(class, cached): (&Class, &VecDeque<Cached>)| Some((*class, find(cached)?));
         let (class, place) = state.cached.range(smallest..=largest.max(smallest)).find_map(find)?;
         let allocation = state.take(class, place)?;
         Some(self.lend(&mut state, allocation, class, bytes))

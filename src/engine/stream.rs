@@ -101,30 +101,30 @@ impl Stream {
             let runs_program = state.recording.runs_program();
             let before = self.submitter.cut(&mut state.recording, is_timed);
             drop(state);
-            if let Err(error) = self.submit_cut(before, runs_program, is_timed) {
-                self.submitter.note_error(error);
-            }
+            self.submit_cut(before, runs_program, is_timed);
         }
     }
 
     /// Has what was cut submitted, by the submit thread or by this one. `before` batches have been cut since the device
     /// was idle.
-    fn submit_cut(&self, before: u32, runs_program: bool, is_timed: bool) -> Result<()> {
-        let Some(thread) = self.thread.as_ref().filter(|_| !is_timed) else {
-            self.submitter.submit()?;
-            return self.keep_pace(false);
-        };
+    fn submit_cut(&self, before: u32, runs_program: bool, is_timed: bool) {
+        let thread = self.thread.as_ref().filter(|_| !is_timed);
         // A program keeps the device busy for long, so the thread may take its time to wake up.
-        let takes = thread.takes() || runs_program && self.submitter.cut_batches() == 1 && thread.wake();
+        let takes = |thread: &SubmitThread| {
+            thread.takes() || runs_program && self.submitter.cut_batches() == 1 && thread.wake()
+        };
+        let takes = thread.is_some_and(takes);
         if !takes {
             // The device does not wait until another thread is awake.
-            self.submitter.submit()?;
+            self.submitter.submit_or_note();
             // Short work needs no help.
-            if before >= 1 {
+            if let Some(thread) = thread.filter(|_| before >= 1) {
                 thread.wake();
             }
         }
-        self.keep_pace(takes)
+        if let Err(error) = self.keep_pace(takes) {
+            self.submitter.note_error(error);
+        }
     }
 
     /// Begins to record a run of a program, and what belongs to it. Until [`end_run`](Self::end_run), nothing that is
@@ -191,8 +191,10 @@ impl Stream {
             let is_timed = state.timing.is_some();
             self.submitter.cut(&mut state.recording, is_timed);
         }
+        // Not those that others cut from here on.
+        let newest = self.submitter.newest_cut();
         drop(state);
-        let newest = self.submitter.submit()?;
+        self.submitter.submit()?;
         self.keep_pace(false)?;
         Ok(newest)
     }
@@ -214,6 +216,11 @@ impl Stream {
             self.retire()?;
         }
         self.submitter.behind().map_or(Ok(()), |ticket| self.wait_for(ticket))
+    }
+
+    /// Whether batches are on their way, as far as is known without asking the device.
+    pub fn is_behind(&self) -> bool {
+        self.submitter.oldest().is_some() || self.submitter.cut_batches() > 0
     }
 
     /// Blocks until a batch has run.
@@ -254,6 +261,8 @@ impl Stream {
 
     /// Makes the device time the commands that are recorded from now on.
     pub fn start_timing(&self) -> Result<()> {
+        // A profile that ends takes out its batches first.
+        let _asking = self.asking.lock();
         let mut state = self.state.lock();
         if state.timing.is_some() {
             let message = "the device is being profiled already; profiles do not nest".into();
@@ -265,7 +274,10 @@ impl Stream {
         }
         state.timing = Some(Vec::new());
         drop(state);
-        self.submitter.submit().map(drop).inspect_err(|_| self.state.lock().timing = None)
+        self.submitter.submit().inspect_err(|_| {
+            self.state.lock().timing = None;
+            self.submitter.take_timed();
+        })
     }
 
     /// Blocks until the timed commands have run, and returns them.
@@ -277,7 +289,7 @@ impl Stream {
         let submitted = self.submitter.submit();
         let batches = self.submitter.take_timed();
         let newest = batches.back().map(|(ticket, _)| *ticket);
-        waited.and(submitted).and_then(|_| newest.map_or(Ok(()), |ticket| self.backend.wait(ticket)))?;
+        waited.and(submitted).and_then(|()| newest.map_or(Ok(()), |ticket| self.backend.wait(ticket)))?;
         told.extend(batches.into_iter().map(|batch| self.times_of(batch)));
         let commands: Result<Vec<_>> = told.into_iter().collect();
         Ok(commands?.into_iter().flatten().collect())

@@ -39,7 +39,7 @@ impl SubmitThread {
         SubmitThread { shared: Arc::new(shared), pays: pays(info), thread: OnceLock::new(), process: process() }
     }
 
-    /// Whether the thread is awake, and submits what has been cut before this call.
+    /// Whether the thread is awake, and submits what has been cut before this call, or notes why it could not.
     pub fn takes(&self) -> bool {
         // In one order with what the thread does before it sleeps: it sees the batch, or this sees that it sleeps.
         self.shared.awake.load(Ordering::SeqCst) && self.shared.submitter.cut_batches() <= MOST_WAITING
@@ -69,26 +69,45 @@ fn pays(info: &DeviceInfo) -> bool {
         && forced.unwrap_or_else(|| info.kind != DeviceKind::Cpu && several())
 }
 
-fn work(Shared { submitter, awake, ends }: &Shared) {
-    while !ends.load(Ordering::Acquire) {
+/// Says that the thread is awake until it is dropped.
+struct Awake<'a>(&'a AtomicBool);
+
+impl<'a> Awake<'a> {
+    fn new(awake: &'a AtomicBool) -> Self {
         awake.store(true, Ordering::SeqCst);
-        let mut since = Instant::now();
-        let mut error = None;
-        while error.is_none() && since.elapsed() < SPIN && !ends.load(Ordering::Acquire) {
+        Awake(awake)
+    }
+}
+
+impl Drop for Awake<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+fn work(Shared { submitter, awake, ends }: &Shared) {
+    let ended = || ends.load(Ordering::Acquire);
+    while !ended() {
+        let is_awake = Awake::new(awake);
+        let (mut since, mut failed) = (Instant::now(), false);
+        while !failed && since.elapsed() < SPIN && !ended() {
             if submitter.cut_batches() > 0 {
-                error = submitter.submit().and_then(|_| submitter.retire()).err();
+                submitter.submit_or_note();
+                if let Err(error) = submitter.retire() {
+                    submitter.note_error(error);
+                }
+                // What could not be submitted waits for the next wake-up.
+                failed = submitter.has_failed();
                 since = Instant::now();
             }
             std::hint::spin_loop();
         }
-        awake.store(false, Ordering::SeqCst);
-        match error {
-            // What could not be submitted waits for the next wake-up.
-            Some(error) => submitter.note_error(error),
-            None if submitter.cut_batches() > 0 => continue,
-            None => {}
+        drop(is_awake);
+        // What was cut before others saw that this thread sleeps.
+        if !failed && submitter.cut_batches() > 0 {
+            continue;
         }
-        if !ends.load(Ordering::Acquire) {
+        if !ended() {
             std::thread::park();
         }
     }
@@ -99,9 +118,11 @@ impl Drop for SubmitThread {
         self.shared.ends.store(true, Ordering::Release);
         let Some(Some(thread)) = self.thread.take() else { return };
         thread.thread().unpark();
-        // In a process that was forked, the thread is not there. The thread itself drops this if it drops what was the
-        // last to hold the device.
-        if process() == self.process && thread.thread().id() != std::thread::current().id() {
+        if process() != self.process {
+            // In a process that was forked, the thread is not there.
+            std::mem::forget(thread);
+        } else if thread.thread().id() != std::thread::current().id() {
+            // The thread itself drops this if it drops what was the last to hold the device.
             _ = thread.join();
         }
     }

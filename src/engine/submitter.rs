@@ -41,6 +41,8 @@ pub(super) struct Submitter {
     /// Held by the thread that submits. It is taken before the queue's lock.
     turn: Mutex<()>,
     queue: Mutex<Queue>,
+    /// Held while the pins of batches that have run are dropped.
+    retiring: Mutex<()>,
     /// A recording is long enough for a batch if the device may take so many nanoseconds for it.
     long: AtomicU64,
     /// How many batches have been cut and are not submitted yet.
@@ -72,6 +74,20 @@ struct Batch {
     timed: bool,
 }
 
+/// A batch that is being submitted. If that fails, or panics, it goes back to the others.
+struct Taken<'a> {
+    batch: Option<Batch>,
+    queue: &'a Mutex<Queue>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.queue.lock().cut.push_front(batch);
+        }
+    }
+}
+
 impl Submitter {
     pub fn new(backend: Arc<dyn Backend>, host_trace: Arc<HostTrace>) -> Self {
         Submitter {
@@ -79,6 +95,7 @@ impl Submitter {
             host_trace,
             turn: Mutex::default(),
             queue: Mutex::default(),
+            retiring: Mutex::default(),
             long: AtomicU64::new(FIRST_NANOSECONDS),
             cut: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
@@ -98,6 +115,11 @@ impl Submitter {
     /// Makes a batch of a recording, which is then empty. Returns how many have been cut before since the device was
     /// idle.
     pub fn cut(&self, recording: &mut Recording, timed: bool) -> u32 {
+        if self.is_inherited() {
+            // The backend refuses whatever comes.
+            recording.clear();
+            return 0;
+        }
         let mut queue = self.queue.lock();
         let before = queue.since_idle;
         let empty = queue.spare.pop().unwrap_or_default();
@@ -109,44 +131,63 @@ impl Submitter {
         before
     }
 
+    /// Whether this is a fork of the process that opened the device. It lacks the threads that had the locks, if there
+    /// were any.
+    fn is_inherited(&self) -> bool {
+        process() != self.process
+    }
+
     /// How many batches have been cut and are not submitted yet.
     pub fn cut_batches(&self) -> usize {
         self.cut.load(Ordering::SeqCst)
     }
 
-    /// Submits all batches that have been cut. Returns the newest one. If this fails, the batches that were not
-    /// submitted stay for the next attempt.
-    pub fn submit(&self) -> Result<Ticket> {
-        if process() != self.process {
-            // This is a fork of the process that opened the device. It lacks the thread that had the turn, if there was
-            // one, and the backend refuses it anyway.
-            self.backend.completed()?;
+    /// Submits all batches that have been cut. If this fails, those that were not submitted stay for the next attempt.
+    pub fn submit(&self) -> Result<()> {
+        if self.is_inherited() {
+            // This is an error.
+            return self.backend.completed().map(drop);
         }
         let _turn = self.turn.lock();
-        loop {
-            let mut queue = self.queue.lock();
-            let Some(mut batch) = queue.cut.pop_front() else { return Ok(Ticket(queue.newest)) };
-            drop(queue);
+        self.submit_in_turn()
+    }
+
+    /// The same. An error is kept for whoever asks next.
+    pub fn submit_or_note(&self) {
+        if self.is_inherited() {
+            return;
+        }
+        let _turn = self.turn.lock();
+        if let Err(error) = self.submit_in_turn() {
+            self.note_error(error);
+        }
+    }
+
+    /// Submits all batches that have been cut. The caller has the turn.
+    fn submit_in_turn(&self) -> Result<()> {
+        while let Some(mut taken) = self.take_batch() {
+            let Some(batch) = &mut taken.batch else { continue };
             let span = self.host_trace.span(|| "submit".into());
-            let submitted = self.backend.submit(batch.recording.steps(), batch.timed);
+            let ticket = self.backend.submit(batch.recording.steps(), batch.timed)?;
             drop(span);
+            let Some(Batch { mut recording, timed }) = taken.batch.take() else { continue };
+            let (pins, labels) = recording.clear();
             let mut queue = self.queue.lock();
-            let ticket = match submitted {
-                Ok(ticket) => ticket,
-                Err(error) => {
-                    queue.cut.push_front(batch);
-                    return Err(error);
-                }
-            };
-            let (pins, labels) = batch.recording.clear();
+            debug_assert!(ticket.0 == queue.newest + 1, "batches are numbered in their order");
             queue.newest = ticket.0;
             queue.in_flight.push_back((ticket, pins));
-            if batch.timed {
+            if timed {
                 queue.timed.push_back((ticket, labels));
             }
-            queue.spare.push(batch.recording);
-            self.cut.fetch_sub(1, Ordering::Release);
+            queue.spare.push(recording);
+            self.cut.fetch_sub(1, Ordering::SeqCst);
         }
+        Ok(())
+    }
+
+    fn take_batch(&self) -> Option<Taken<'_>> {
+        let batch = self.queue.lock().cut.pop_front()?;
+        Some(Taken { batch: Some(batch), queue: &self.queue })
     }
 
     /// Keeps the error of a submission for whoever asks next.
@@ -155,10 +196,15 @@ impl Submitter {
         self.failed.store(true, Ordering::Release);
     }
 
+    /// Whether there is an error that nobody has got yet.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
     /// Returns the error of a submission that nobody has got yet.
     #[inline]
     pub fn take_error(&self) -> Option<Error> {
-        if !self.failed.load(Ordering::Acquire) {
+        if !self.has_failed() {
             return None;
         }
         let mut queue = self.queue.lock();
@@ -166,9 +212,14 @@ impl Submitter {
         queue.error.take()
     }
 
+    /// Returns the newest batch that has been cut. Batches get their numbers in this order.
+    pub fn newest_cut(&self) -> Ticket {
+        Ticket(self.submissions())
+    }
+
     /// Returns the newest batch that was submitted.
     pub fn newest(&self) -> Ticket {
-        Ticket(self.queue.lock().newest)
+        if self.is_inherited() { Ticket(0) } else { Ticket(self.queue.lock().newest) }
     }
 
     /// Returns the oldest batch in flight.
@@ -185,9 +236,11 @@ impl Submitter {
 
     /// Drops the pins of batches that have run. Returns the newest batch that has.
     ///
-    /// Asking the backend may call back reads, and dropping takes time: neither happens under a lock.
+    /// Asking the backend may call back reads, and dropping takes time: neither happens under the queue's lock.
     pub fn retire(&self) -> Result<Ticket> {
         let completed = self.backend.completed()?;
+        // Whoever returns finds that all of them have been dropped, also those that another thread has taken out.
+        let _retiring = self.retiring.lock();
         let mut queue = self.queue.lock();
         let done = queue.in_flight.iter().take_while(|(ticket, _)| *ticket <= completed).count();
         let retired: Vec<_> = queue.in_flight.drain(..done).collect();
@@ -222,9 +275,11 @@ impl Submitter {
         if timed.front()?.0 <= completed { timed.pop_front() } else { None }
     }
 
-    /// Takes out all timed batches.
+    /// Takes out all timed batches. Those that could not be submitted are timed no more.
     pub fn take_timed(&self) -> VecDeque<(Ticket, Vec<Label>)> {
-        std::mem::take(&mut self.queue.lock().timed)
+        let mut queue = self.queue.lock();
+        queue.cut.iter_mut().for_each(|batch| batch.timed = false);
+        std::mem::take(&mut queue.timed)
     }
 
     pub fn submissions(&self) -> u64 {

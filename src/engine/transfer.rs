@@ -71,12 +71,14 @@ impl Runtime {
     pub fn upload(&self, source: &dyn ByteSource, kind: MemoryKind) -> Result<Buffer> {
         let length = source.bytes();
         // If host and device share their memory, a copy would only move the bytes from one place to another. A few
-        // bytes arrive sooner without one.
-        let in_place = || length <= DIRECT && self.backend.host_writes_device_memory();
-        let is_shared = kind == MemoryKind::Device && (self.info().unified_memory || in_place());
-        let kind = if is_shared { MemoryKind::Shared } else { kind };
+        // bytes arrive sooner without one, unless all buffers that are there are in use: then many are on their way.
+        let unified = self.info().unified_memory;
+        let few = kind == MemoryKind::Device && length <= DIRECT && self.backend.host_writes_device_memory();
+        let shares = (unified && kind == MemoryKind::Device) || few;
+        let place = if shares { MemoryKind::Shared } else { kind };
+        let kept = if self.host_writes(place) { self.pool.reuse_idle(length, place) } else { None };
+        let kind = if few && kept.is_none() && self.stream.is_behind() { kind } else { place };
         if self.host_writes(kind) {
-            let kept = self.pool.reuse_idle(length, kind);
             let buffer = kept.map_or_else(|| self.allocate_new(&self.pool, length, kind), Ok)?;
             let id = buffer.allocation().id();
             staging::for_each_piece(length, |piece, scratch| {
@@ -256,25 +258,33 @@ impl Runtime {
             });
         }
         staging::in_threads(source.bytes, |pieces| {
-            let begin = |piece| self.begin_piece(buffer, first, piece);
-            let mut next = pieces.take().map(begin).transpose()?;
-            while let Some(Piece { range, ticket, mut slot }) = next {
-                // The device copies the next piece while this one is read.
-                next = pieces.take().map(begin).transpose()?;
-                self.stream.wait_for(ticket)?;
-                self.backend.read_now(slot.buffer().id(), 0, ticket, &mut part(&range).lock())?;
-                slot.set_busy(false);
+            let mut current: Option<Piece> = None;
+            loop {
+                // The device copies the next piece while this one is read. Who holds a staging buffer waits for no
+                // other: each might hold what another one waits for.
+                let next = if current.is_some() {
+                    let slot = self.try_take_staging(Direction::Readback)?;
+                    slot.and_then(|slot| Some((slot, pieces.take()?)))
+                } else {
+                    let Some(range) = pieces.take() else { return Ok(()) };
+                    Some((self.take_staging(Direction::Readback, range.end - range.start)?, range))
+                };
+                let next = next.map(|(slot, range)| self.begin_piece(buffer, first, slot, range)).transpose()?;
+                if let Some(Piece { range, ticket, mut slot }) = current {
+                    self.stream.wait_for(ticket)?;
+                    self.backend.read_now(slot.buffer().id(), 0, ticket, &mut part(&range).lock())?;
+                    slot.set_busy(false);
+                }
+                current = next;
             }
-            Ok(())
         })
     }
 
     /// Submits the copy of a piece to a staging buffer. `first` is the place of the first piece.
-    fn begin_piece(&self, buffer: &Arc<Buffer>, first: u64, range: Range<u64>) -> Result<Piece> {
+    fn begin_piece(&self, buffer: &Arc<Buffer>, first: u64, mut slot: Slot, range: Range<u64>) -> Result<Piece> {
         let bytes = range.end - range.start;
         let mut region = Region::linear(bytes.next_multiple_of(self.info().limits.copy_alignment));
         region.src.offset = first + range.start;
-        let mut slot = self.take_staging(Direction::Readback, bytes)?;
         // After an error the backend may be busy with it.
         slot.set_busy(true);
         self.copy_now("read", buffer.allocation(), slot.buffer(), region, 0)?;

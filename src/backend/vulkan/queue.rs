@@ -19,14 +19,14 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a wait polls before it lets the driver put the thread to sleep. Waking up costs about 20 us, more than many
-/// batches take.
+/// How long a wait polls before it sleeps. Waking up costs about 20 us, more than many batches take.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// After that, a wait looks again after short sleeps for this long. Where several threads wait, the driver wakes them up
-/// late.
+/// While several threads wait, each looks again after short sleeps, until it has waited so long. Only then it lets the
+/// driver wake it up: on an H200, that came up to 10 ms late.
 const DOZE: Duration = Duration::from_millis(2);
 const SHORT: Duration = Duration::from_micros(50);
 
@@ -41,6 +41,8 @@ pub(super) struct Queue {
     timeline: vk::Semaphore,
     /// How long to poll.
     spin: Duration,
+    /// Threads that wait.
+    waiting: AtomicU32,
     clock: Clock,
     device: Arc<Device>,
 }
@@ -72,7 +74,8 @@ impl Queue {
         // A driver that runs on the processor needs the core that a poll would take.
         let spin = if device.adapter.info.kind == DeviceKind::Cpu { Duration::ZERO } else { SPIN };
         let (state, programs) = (Mutex::new(state), Mutex::new(Slots::new()));
-        Ok(Queue { state, programs, timeline, spin, clock: Clock::new(&device), device })
+        let waiting = AtomicU32::new(0);
+        Ok(Queue { state, programs, timeline, spin, waiting, clock: Clock::new(&device), device })
     }
 
     /// Lets the driver put the thread to sleep until a batch has completed, but no longer than [`NAP`].
@@ -195,6 +198,15 @@ impl explicit::Queue<Vulkan> for Queue {
             let message = format!("batch {} was not submitted yet, the newest is {submitted}", ticket.0);
             return Err(Error::InvalidArgument { op: "wait", message });
         }
+        /// Counts a thread that waits until it is dropped.
+        struct Waiting<'a>(&'a AtomicU32);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let waiting = Waiting(&self.waiting);
         let start = Instant::now();
         loop {
             self.device.alive()?;
@@ -206,7 +218,7 @@ impl explicit::Queue<Vulkan> for Queue {
             let waited = start.elapsed();
             if waited < self.spin {
                 std::hint::spin_loop();
-            } else if waited < DOZE && !self.spin.is_zero() {
+            } else if waited < DOZE && waiting.0.load(Ordering::Relaxed) > 1 {
                 std::thread::sleep(SHORT);
             } else {
                 self.sleep(ticket)?;
