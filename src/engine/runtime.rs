@@ -22,6 +22,7 @@ use crate::engine::recording::Cost;
 use crate::engine::staging::Staging;
 use crate::engine::stream::{Counts, Stream};
 use crate::engine::submitter::MAX_IN_FLIGHT;
+use crate::engine::transfer::READ_IN_PLACE;
 #[cfg(has_backend)]
 use crate::engine::waiter::Waiter;
 use crate::kernels::parameters::{Numbers, Words};
@@ -90,6 +91,8 @@ pub(crate) struct Runtime {
     host_trace: Arc<HostTrace>,
     pub(super) tuning: &'static Tuning,
     info: DeviceInfo,
+    /// Whether the host reaches all of the device's own memory across the bus.
+    pub(super) reaches_memory: bool,
     #[cfg(has_backend)]
     pub(super) waiter: Waiter,
     pub(super) backend: Arc<dyn Backend>,
@@ -123,6 +126,7 @@ impl Runtime {
             explains: AtomicBool::new(false),
             tuning: &tuning_of(backend.info()).tuning,
             info: backend.info().clone(),
+            reaches_memory: backend.host_writes_device_memory(),
             #[cfg(has_backend)]
             waiter: Waiter::default(),
             backend,
@@ -457,8 +461,10 @@ impl Runtime {
         }
     }
 
-    /// Returns a buffer with undefined contents.
+    /// Returns a buffer with undefined contents. A few bytes are where the host reaches them.
     pub fn allocate(&self, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
+        let reached = self.reaches_memory && bytes <= READ_IN_PLACE && kind == MemoryKind::Device;
+        let kind = if reached { MemoryKind::Shared } else { kind };
         match self.capturing() {
             None => self.allocate_from(&self.pool, bytes, kind),
             Some(capture) => self.allocate_from(capture.pool(), bytes, kind),

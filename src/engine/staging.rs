@@ -228,8 +228,8 @@ pub(super) fn in_threads(bytes: u64, work: impl Fn(&Pieces) -> Result<()> + Sync
     error.into_inner().map_or(Ok(()), Err)
 }
 
-/// Calls `work` for each piece of `bytes` bytes, in the threads of a transfer. Each thread has a scratch buffer. Returns
-/// the first error that was found, and begins no piece after it.
+/// Calls `work` for each piece of `bytes` bytes, in the threads of a transfer. Each thread has a scratch buffer.
+/// Returns the first error that was found, and begins no piece after it.
 pub(super) fn for_each_piece(bytes: u64, work: impl Fn(Range<u64>, &mut Vec<u8>) -> Result<()> + Sync) -> Result<()> {
     in_threads(bytes, |pieces| {
         let mut scratch = Vec::new();
