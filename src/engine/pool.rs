@@ -280,7 +280,7 @@ impl Pool {
         Some(buffer)
     }
 
-    /// `find` finds a buffer among those of a class.
+    /// `find` returns the place of a suitable buffer among the kept ones of a class.
     fn reuse_if(
         self: &Arc<Self>,
         bytes: u64,

@@ -4,12 +4,12 @@
 //! used again when the batch that copies it has run, so a transfer allocates nothing.
 
 use super::pool::Allocation;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 /// The bytes of a piece, and of a staging buffer. On an H200 larger pieces are no faster, and smaller ones cost more
@@ -189,13 +189,14 @@ impl ByteSource for &[u8] {
 pub(super) struct Pieces {
     bytes: u64,
     next: AtomicU64,
-    failed: AtomicBool,
+    /// The first error that was found.
+    error: OnceLock<Error>,
 }
 
 impl Pieces {
     /// Takes the next piece. There is none after an error.
     pub fn take(&self) -> Option<Range<u64>> {
-        if self.failed.load(Ordering::Relaxed) {
+        if self.error.get().is_some() {
             return None;
         }
         let start = self.next.fetch_add(PIECE, Ordering::Relaxed);
@@ -211,11 +212,10 @@ pub(super) fn in_threads(bytes: u64, work: impl Fn(&Pieces) -> Result<()> + Sync
     let count = bytes.div_ceil(PIECE);
     let several = count > 1 && cfg!(native) && !cfg!(model_locks);
     let threads = if several { count.min(cores().min(MOST_THREADS) as u64) } else { 1 };
-    let (pieces, error) = (Pieces { bytes, next: AtomicU64::new(0), failed: AtomicBool::new(false) }, OnceLock::new());
+    let pieces = Pieces { bytes, next: AtomicU64::new(0), error: OnceLock::new() };
     let work = || {
         if let Err(found) = work(&pieces) {
-            pieces.failed.store(true, Ordering::Relaxed);
-            _ = error.set(found);
+            _ = pieces.error.set(found);
         }
     };
     std::thread::scope(|scope| {
@@ -225,7 +225,7 @@ pub(super) fn in_threads(bytes: u64, work: impl Fn(&Pieces) -> Result<()> + Sync
         }
         work();
     });
-    error.into_inner().map_or(Ok(()), Err)
+    pieces.error.into_inner().map_or(Ok(()), Err)
 }
 
 /// Calls `work` for each piece of `bytes` bytes, in the threads of a transfer. Each thread has a scratch buffer.
@@ -243,7 +243,6 @@ pub(super) fn for_each_piece(bytes: u64, work: impl Fn(Range<u64>, &mut Vec<u8>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::error::Error;
     use std::collections::HashSet;
     use std::sync::atomic::AtomicUsize;
 

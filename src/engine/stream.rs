@@ -21,7 +21,7 @@ pub(crate) struct Stream {
     submitter: Arc<Submitter>,
     /// `None` once the stream is being closed.
     thread: Option<SubmitThread>,
-    /// Held by the thread that asks for times, so that they are stored in order.
+    /// Held while timing begins or ends, and by the thread that asks for times, so that they are stored in order.
     asking: Mutex<()>,
     waits: AtomicU64,
     host_trace: Arc<HostTrace>,
@@ -219,7 +219,7 @@ impl Stream {
     }
 
     /// Whether batches are on their way, as far as is known without asking the device.
-    pub fn is_behind(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         self.submitter.oldest().is_some() || self.submitter.cut_batches() > 0
     }
 
@@ -785,9 +785,25 @@ pub(crate) mod tests {
         assert_eq!(lengths(&lazy), [16, 1]);
     }
 
-    /// A thread submits what another one records, in its order.
+    /// Batches that wait to be submitted keep their order, also after a failure.
     #[test]
-    fn a_thread_submits_in_order() {
+    fn batches_keep_their_order() {
+        let (lazy, stream, buffer) = open();
+        let [a, b] = [1, 2].map(buffer);
+        for length in 1..=3 {
+            (0..length).for_each(|_| copy(&stream, &a, &b).unwrap());
+            stream.submitter.cut(&mut stream.state.lock().recording, false);
+        }
+        lazy.broken.store(true, Ordering::Relaxed);
+        assert!(stream.flush().is_err());
+        lazy.broken.store(false, Ordering::Relaxed);
+        assert_eq!(stream.flush().unwrap(), Ticket(3));
+        assert_eq!(lengths(&lazy), [1, 2, 3]);
+    }
+
+    /// A thread submits what another one records.
+    #[test]
+    fn a_thread_submits_what_others_record() {
         let (lazy, stream, buffer) = open_kind(DeviceKind::Discrete);
         let [a, b] = [1, 2].map(buffer);
         let recorded = 16 + 24 + 32 + 5;

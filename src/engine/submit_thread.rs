@@ -2,7 +2,6 @@
 //! recording it, so two threads do both in half the time.
 
 use super::submitter::Submitter;
-use crate::backend::fork::process;
 use crate::backend::info::{DeviceInfo, DeviceKind};
 use crate::base::environment;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +9,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The thread looks for the next batch so long before it sleeps: waking it takes both threads some microseconds, and
-/// recording the longest batches a few hundred.
+/// How long the thread looks for the next batch before it sleeps. Waking it costs both threads some microseconds, and
+/// the longest batches take a few hundred to record.
 const SPIN: Duration = Duration::from_micros(400);
 
-/// If so many batches wait for the thread, whoever records helps.
+/// While more batches than this wait for the thread, the threads that record submit them too.
 const MOST_WAITING: usize = 4;
 
 /// The thread, which starts when it is first woken up and ends with this.
@@ -23,7 +22,6 @@ pub(super) struct SubmitThread {
     pays: bool,
     /// `None` if it could not be started.
     thread: OnceLock<Option<JoinHandle<()>>>,
-    process: u32,
 }
 
 struct Shared {
@@ -36,7 +34,7 @@ struct Shared {
 impl SubmitThread {
     pub fn new(submitter: Arc<Submitter>, info: &DeviceInfo) -> SubmitThread {
         let shared = Shared { submitter, awake: AtomicBool::new(false), ends: AtomicBool::new(false) };
-        SubmitThread { shared: Arc::new(shared), pays: pays(info), thread: OnceLock::new(), process: process() }
+        SubmitThread { shared: Arc::new(shared), pays: pays(info), thread: OnceLock::new() }
     }
 
     /// Whether the thread is awake, and submits what has been cut before this call, or notes why it could not.
@@ -118,7 +116,7 @@ impl Drop for SubmitThread {
         self.shared.ends.store(true, Ordering::Release);
         let Some(Some(thread)) = self.thread.take() else { return };
         thread.thread().unpark();
-        if process() != self.process {
+        if self.shared.submitter.is_inherited() {
             // In a process that was forked, the thread is not there.
             std::mem::forget(thread);
         } else if thread.thread().id() != std::thread::current().id() {

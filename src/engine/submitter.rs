@@ -43,7 +43,7 @@ pub(super) struct Submitter {
     queue: Mutex<Queue>,
     /// Held while the pins of batches that have run are dropped.
     retiring: Mutex<()>,
-    /// A recording is long enough for a batch if the device may take so many nanoseconds for it.
+    /// The estimated time on the device, in nanoseconds, at which a recording becomes a batch.
     long: AtomicU64,
     /// How many batches have been cut and are not submitted yet.
     cut: AtomicUsize,
@@ -133,7 +133,7 @@ impl Submitter {
 
     /// Whether this is a fork of the process that opened the device. It lacks the threads that had the locks, if there
     /// were any.
-    fn is_inherited(&self) -> bool {
+    pub fn is_inherited(&self) -> bool {
         process() != self.process
     }
 
