@@ -38,8 +38,8 @@ impl Source {
     }
 }
 
-/// The largest upload, in bytes, that the host writes straight into the device's memory, if it reaches all of that. On an
-/// H200 one thread writes 10 GB/s there. Submitting and waiting takes 11 us, the time of 110 KB.
+/// The largest upload, in bytes, that the host writes straight into the device's memory, if it reaches all of that. On
+/// an H200 one thread writes 10 GB/s there. Submitting and waiting takes 11 us, the time of 110 KB.
 const DIRECT: u64 = 64 << 10;
 
 /// The largest tensor, in bytes, that the host reads in the device's memory, if it reaches all of that. On an H200 each
@@ -171,8 +171,8 @@ impl Runtime {
         self.info().host_visible && kind != MemoryKind::Device
     }
 
-    /// Whether the host reads `bytes` bytes of a buffer in place. Across a bus it reads much of the device's memory at a
-    /// hundredth of the speed of a copy: 256 MiB took 12 s on an H200.
+    /// Whether the host reads `bytes` bytes of a buffer in place. Across a bus it reads the device's memory at a
+    /// hundredth of the speed of a copy: 256 MiB took 12 s on an H200. A few bytes arrive sooner so.
     fn host_reads(&self, kind: MemoryKind, bytes: u64) -> bool {
         let few = self.reaches_memory && bytes <= READ_IN_PLACE;
         let near = kind == MemoryKind::Host || self.info().unified_memory || few;
