@@ -382,7 +382,7 @@ impl Kernel {
             self.bind(slot, argument, &mut bound)?;
         }
         if !groups.contains(&0) {
-            let buffers: Vec<&Buffer> = bound.buffers.iter().map(|buffer| &**buffer).collect();
+            let buffers: Vec<&Buffer> = bound.buffers.iter().collect();
             let name = || self.signature().kernel().to_string();
             self.device().runtime().dispatch(&self.0.compiled, &buffers, &bound.words, groups, name)?;
         }
@@ -506,7 +506,7 @@ impl Kernel {
 /// What a dispatch takes.
 #[derive(Default)]
 struct Bound {
-    buffers: Vec<Arc<Buffer>>,
+    buffers: Vec<Buffer>,
     words: Vec<u32>,
     written: Vec<Tensor>,
 }

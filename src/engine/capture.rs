@@ -30,7 +30,7 @@ pub(crate) struct Capture {
     /// The memory of the results.
     pool: Arc<Pool>,
     /// Three words that random numbers depend on: the seed, and how many tensors had been drawn before the run.
-    generator: Arc<Buffer>,
+    generator: Buffer,
     /// Whether nothing is kept: the launches only compile their kernels.
     discards: bool,
     captured: RefCell<Captured>,
@@ -144,7 +144,7 @@ pub(super) fn current(runtime: &Runtime) -> Option<Rc<Capture>> {
 impl Capture {
     /// Returns a capture that has not begun. `pool` is for the buffers of the program, which begin with `generator`.
     /// If it discards, its launches only compile their kernels.
-    pub fn new(pool: Arc<Pool>, generator: Arc<Buffer>, discards: bool) -> Capture {
+    pub fn new(pool: Arc<Pool>, generator: Buffer, discards: bool) -> Capture {
         static CAPTURES: AtomicU32 = AtomicU32::new(0);
         let number = CAPTURES.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
         let id = NonZeroU32::new(number).unwrap_or(NonZeroU32::MAX);
@@ -171,7 +171,7 @@ impl Capture {
         self.discards
     }
 
-    pub fn generator(&self) -> &Arc<Buffer> {
+    pub fn generator(&self) -> &Buffer {
         &self.generator
     }
 
@@ -236,7 +236,7 @@ impl Capture {
         for (buffer, access) in uses.clone() {
             let id = buffer.allocation().id();
             if !buffer.is_of(&self.pool) {
-                inputs.entry(id).or_insert_with(|| buffer.share());
+                inputs.entry(id).or_insert_with(|| buffer.clone());
             }
             if access.writes() && states.contains(&id) {
                 changed.insert(id);

@@ -6,6 +6,7 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::engine::cgroup::{self, Allowance};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 
@@ -15,27 +16,51 @@ pub(crate) struct Allocation {
     backend: Arc<dyn Backend>,
     id: BufferId,
     bytes: u64,
-    /// How many [`Buffer`]s share it.
+    /// The pool that it returns to, and its class there, if it is from one.
+    home: Option<(Arc<Pool>, Class)>,
+    /// How many [`Buffer`]s share it, and the bytes that they were asked for.
     loans: AtomicU32,
+    lent_bytes: AtomicU64,
+    /// The newest recording that holds it.
+    recording: AtomicU64,
     /// Counts the bytes that the backend's budget limits.
     held: Option<Arc<AtomicU64>>,
 }
 
 impl Allocation {
     /// Creates a buffer. It is counted in `held` already, and will be taken off when it is freed.
-    pub fn new(
+    fn new(
         backend: &Arc<dyn Backend>,
         bytes: u64,
         memory: MemoryUse,
         held: Option<Arc<AtomicU64>>,
+        home: Option<(Arc<Pool>, Class)>,
     ) -> Result<Arc<Self>> {
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
         let id = backend.allocate(bytes, memory)?;
-        Ok(Arc::new(Allocation { backend: backend.clone(), id, bytes, loans: AtomicU32::new(0), held }))
+        let (loans, lent_bytes, recording) = Default::default();
+        Ok(Arc::new(Allocation { backend: backend.clone(), id, bytes, home, loans, lent_bytes, recording, held }))
+    }
+
+    /// Creates a buffer that no pool counts.
+    #[cfg(test)]
+    pub fn alone(backend: &Arc<dyn Backend>, bytes: u64) -> Result<Arc<Self>> {
+        Allocation::new(backend, bytes, MemoryUse::Kernels(MemoryKind::Device), None, None)
     }
 
     pub fn id(&self) -> BufferId {
         self.id
+    }
+
+    /// Notes that a recording is going to hold it. Returns false if it does already. Recordings have unique numbers.
+    #[inline]
+    pub fn pin(&self, recording: u64) -> bool {
+        // Only who records it stores its number, so no more than a load and a store is needed.
+        let is_new = self.recording.load(Ordering::Relaxed) != recording;
+        if is_new {
+            self.recording.store(recording, Ordering::Relaxed);
+        }
+        is_new
     }
 }
 
@@ -86,6 +111,8 @@ pub struct MemoryStats {
 ///
 /// The pool keeps no more bytes than the recent peak of the bytes in use ([`Peak`]), and with those in use no more than
 /// one and a half times as many. It frees the buffers first that it has kept longest.
+///
+/// The buffers know the pool, and it knows those that it keeps, until its [owner](PoolOwner) closes it.
 pub(crate) struct Pool {
     backend: Arc<dyn Backend>,
     /// Whether it keeps every buffer until it is dropped.
@@ -121,8 +148,27 @@ impl Cached {
     }
 }
 
+/// Who has made a pool. The pool keeps nothing any more once this is dropped.
+pub(crate) struct PoolOwner(Arc<Pool>);
+
+impl Deref for PoolOwner {
+    type Target = Arc<Pool>;
+    fn deref(&self) -> &Arc<Pool> {
+        &self.0
+    }
+}
+
+impl Drop for PoolOwner {
+    fn drop(&mut self) {
+        self.state.lock().is_closed = true;
+        self.trim();
+    }
+}
+
 #[derive(Default)]
 struct State {
+    /// Whether nobody will ask for a buffer any more.
+    is_closed: bool,
     /// In each class the newest is last.
     cached: BTreeMap<Class, VecDeque<Cached>>,
     returned: u64,
@@ -200,6 +246,15 @@ impl Budget {
 }
 
 impl State {
+    fn lend(&mut self, allocation: Arc<Allocation>, bytes: u64) -> Buffer {
+        self.stats.in_use += allocation.bytes;
+        self.note_peak();
+        self.peak.note(self.stats.in_use);
+        allocation.loans.store(1, Ordering::Relaxed);
+        allocation.lent_bytes.store(bytes, Ordering::Relaxed);
+        Buffer { allocation }
+    }
+
     fn note_peak(&mut self) {
         self.stats.peak = self.stats.peak.max(self.stats.in_use + self.programs);
     }
@@ -245,15 +300,16 @@ impl State {
 }
 
 impl Pool {
-    pub fn new(backend: Arc<dyn Backend>) -> Arc<Self> {
+    pub fn new(backend: Arc<dyn Backend>) -> PoolOwner {
         let limit = Arc::new(AtomicU64::new(NO_LIMIT));
-        Arc::new(Pool { backend, keeps_all: false, held: Arc::default(), limit, state: Mutex::default() })
+        let pool = Pool { backend, keeps_all: false, held: Arc::default(), limit, state: Mutex::default() };
+        PoolOwner(Arc::new(pool))
     }
 
-    /// Returns an empty pool for the same device. It keeps every buffer until it is dropped.
-    pub fn apart(&self) -> Arc<Self> {
+    /// Returns an empty pool for the same device. It keeps every buffer until it is closed.
+    pub fn apart(&self) -> PoolOwner {
         let (backend, held, limit) = (self.backend.clone(), self.held.clone(), self.limit.clone());
-        Arc::new(Pool { backend, keeps_all: true, held, limit, state: Mutex::default() })
+        PoolOwner(Arc::new(Pool { backend, keeps_all: true, held, limit, state: Mutex::default() }))
     }
 
     /// Counts the bytes of a program's pool as in use, until the answer is dropped.
@@ -297,20 +353,21 @@ impl Pool {
             && let Some(found) = find(cached).and_then(|place| cached.remove(place))
         {
             state.stats.cached -= found.allocation.bytes;
-            return Some(self.lend(&mut state, found.allocation, smallest, bytes));
+            return Some(state.lend(found.allocation, bytes));
         }
         let find = |(class, cached): (&Class, &VecDeque<Cached>)| Some((*class, find(cached)?));
         let (class, place) = state.cached.range(smallest..=largest.max(smallest)).find_map(find)?;
         let allocation = state.take(class, place)?;
-        Some(self.lend(&mut state, allocation, class, bytes))
+        Some(state.lend(allocation, bytes))
     }
 
     /// Returns a new buffer of at least `bytes` bytes, with undefined contents. It fails as `allocate_apart` does.
     pub fn allocate(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         let class = self.class(bytes, kind);
-        let allocation = self.allocate_apart(class.bytes, MemoryUse::Kernels(kind))?;
+        let home = Some((self.clone(), class));
+        let allocation = self.allocate_with(class.bytes, MemoryUse::Kernels(kind), home)?;
         let mut state = self.state.lock();
-        let buffer = self.lend(&mut state, allocation, class, bytes);
+        let buffer = state.lend(allocation, bytes);
         let given_up = self.shrink(&mut state);
         // The backend frees outside of the lock.
         drop(state);
@@ -325,12 +382,22 @@ impl Pool {
     /// `OutOfMemory` if the driver has no more memory, or beyond the app's limit. On a software device also beyond the
     /// budget: its driver would take more than the process may have, and the system would kill the process.
     pub fn allocate_apart(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {
+        self.allocate_with(bytes, memory, None)
+    }
+
+    /// The same for a buffer that returns `home`.
+    fn allocate_with(
+        &self,
+        bytes: u64,
+        memory: MemoryUse,
+        home: Option<(Arc<Pool>, Class)>,
+    ) -> Result<Arc<Allocation>> {
         let of_the_device = match memory {
             MemoryUse::Kernels(kind) => self.is_of_the_device(kind),
             _ => self.is_software(),
         };
         if !of_the_device {
-            return Allocation::new(&self.backend, bytes, memory, None);
+            return Allocation::new(&self.backend, bytes, memory, None, home);
         }
         let limit = if self.is_software() { self.known_budget() } else { self.limited(None) };
         let (limit, bytes) = (limit.unwrap_or(NO_LIMIT), bytes.max(1).next_multiple_of(ALIGNMENT));
@@ -339,7 +406,7 @@ impl Pool {
         if let Err(held) = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
             return Err(Error::OutOfMemory { requested: bytes, in_use: held, limit });
         }
-        let allocated = Allocation::new(&self.backend, bytes, memory, Some(self.held.clone()));
+        let allocated = Allocation::new(&self.backend, bytes, memory, Some(self.held.clone()), home);
         allocated.inspect_err(|_| _ = self.held.fetch_sub(bytes, Ordering::Relaxed))
     }
 
@@ -369,14 +436,6 @@ impl Pool {
         drop(state);
         drop(dropped);
         waiting
-    }
-
-    fn lend(self: &Arc<Self>, state: &mut State, allocation: Arc<Allocation>, class: Class, bytes: u64) -> Buffer {
-        state.stats.in_use += allocation.bytes;
-        state.note_peak();
-        state.peak.note(state.stats.in_use);
-        allocation.loans.store(1, Ordering::Relaxed);
-        Buffer { allocation, pool: self.clone(), class, bytes }
     }
 
     /// Returns the bytes of the largest buffer that a request for `bytes` bytes may get.
@@ -475,12 +534,9 @@ impl Drop for Counted {
     }
 }
 
-/// A buffer on loan from the pool.
+/// A buffer on loan from a pool. A clone is a second loan of the same buffer, which goes back to the pool after both.
 pub(crate) struct Buffer {
     allocation: Arc<Allocation>,
-    pool: Arc<Pool>,
-    class: Class,
-    bytes: u64,
 }
 
 impl Buffer {
@@ -489,13 +545,7 @@ impl Buffer {
     }
 
     pub fn kind(&self) -> MemoryKind {
-        self.class.kind
-    }
-
-    /// Returns a second loan of the same buffer. It goes back to the pool after both.
-    pub fn share(&self) -> Buffer {
-        self.allocation.loans.fetch_add(1, Ordering::Relaxed);
-        Buffer { allocation: self.allocation.clone(), pool: self.pool.clone(), ..*self }
+        self.allocation.home.as_ref().map_or(MemoryKind::Device, |(_, class)| class.kind)
     }
 
     /// Returns how many loans of the buffer there are.
@@ -505,28 +555,40 @@ impl Buffer {
 
     /// Whether the buffer is on loan from this pool.
     pub fn is_of(&self, pool: &Arc<Pool>) -> bool {
-        Arc::ptr_eq(&self.pool, pool)
+        self.allocation.home.as_ref().is_some_and(|(home, _)| Arc::ptr_eq(home, pool))
     }
 
     /// The number of bytes that were asked for.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.allocation.lent_bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Buffer {
+        self.allocation.loans.fetch_add(1, Ordering::Relaxed);
+        Buffer { allocation: self.allocation.clone() }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.allocation.loans.fetch_sub(1, Ordering::AcqRel) > 1 {
+        // If this is the only loan, nobody can make another meanwhile.
+        if self.loans() > 1 && self.allocation.loans.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        let mut state = self.pool.state.lock();
+        let Some((pool, class)) = &self.allocation.home else { return };
+        let mut state = pool.state.lock();
         state.stats.in_use -= self.allocation.bytes;
+        if state.is_closed {
+            return;
+        }
         state.stats.cached += self.allocation.bytes;
         let number = state.returned;
         state.returned += 1;
         let cached = Cached { allocation: self.allocation.clone(), number };
-        state.cached.entry(self.class).or_default().push_back(cached);
-        let given_up = self.pool.shrink(&mut state);
+        state.cached.entry(*class).or_default().push_back(cached);
+        let given_up = pool.shrink(&mut state);
         drop(state);
         drop(given_up);
     }
@@ -539,7 +601,7 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
-    fn pool(kind: DeviceKind, budget: u64) -> (Arc<Lazy>, Arc<Pool>) {
+    fn pool(kind: DeviceKind, budget: u64) -> (Arc<Lazy>, PoolOwner) {
         let lazy = Arc::new(Lazy::new(kind, budget));
         (lazy.clone(), Pool::new(lazy))
     }

@@ -2,7 +2,7 @@
 
 use super::capture::Captured;
 use super::explain::ExplainedKernel;
-use super::pool::{Buffer, Counted, Pool};
+use super::pool::{Buffer, Counted, Pool, PoolOwner};
 use super::recording::Recording;
 use crate::backend::contract::{Backend, Command, ProgramId, Step};
 use crate::base::error::Result;
@@ -18,7 +18,7 @@ pub(crate) struct Program {
     /// The buffers of tensors from outside: nobody else may get them.
     _inputs: Vec<Buffer>,
     /// The memory of all other buffers.
-    pool: Arc<Pool>,
+    pool: PoolOwner,
     _counted: Counted,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Part {
 impl Program {
     /// Prepares what has been captured for runs. `pool` is the program's own, and `device` is the pool of everybody
     /// else.
-    pub fn new(captured: Captured, pool: Arc<Pool>, device: &Arc<Pool>, backend: Arc<dyn Backend>) -> Result<Program> {
+    pub fn new(captured: Captured, pool: PoolOwner, device: &Arc<Pool>, backend: Arc<dyn Backend>) -> Result<Program> {
         let Captured { recordings, inputs, launches, .. } = captured;
         let (inputs, counted) = (inputs.into_values().collect(), device.count(&pool));
         let mut program = Program { parts: Vec::new(), launches, backend, _inputs: inputs, pool, _counted: counted };
@@ -58,7 +58,5 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         self.parts.iter().filter_map(|part| part.id).for_each(|id| self.backend.discard(id));
-        // A tensor that was leaked from the capture may keep the pool.
-        self.pool.trim();
     }
 }

@@ -7,6 +7,7 @@ use crate::backend::contract::{BufferId, Command, KernelId, ProgramId, Step};
 use crate::shader::Access;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The time that a command is taken to last at least, in nanoseconds: what a small kernel behind a barrier takes a fast
 /// GPU. The host takes as long to record it.
@@ -30,8 +31,9 @@ pub(crate) struct Cost {
 
 /// Commands that have been recorded and have not run. It is a value: the stream submits its own, and others may be
 /// kept.
-#[derive(Default)]
 pub(crate) struct Recording {
+    /// Tells it from others.
+    number: u64,
     steps: Vec<Step>,
     cost: Cost,
     /// Whether the next command gets a barrier anyway.
@@ -40,6 +42,19 @@ pub(crate) struct Recording {
     used: FxHashMap<BufferId, bool>,
     pins: Pins,
     labels: Vec<Label>,
+}
+
+/// Returns a number that no recording has had. It is not 0.
+fn next_number() -> u64 {
+    static RECORDINGS: AtomicU64 = AtomicU64::new(1);
+    RECORDINGS.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Default for Recording {
+    fn default() -> Recording {
+        let (steps, cost, follows_program, used, pins, labels) = Default::default();
+        Recording { number: next_number(), steps, cost, follows_program, used, pins, labels }
+    }
 }
 
 impl Recording {
@@ -61,7 +76,9 @@ impl Recording {
         }
         for (allocation, access) in uses {
             *self.used.entry(allocation.id()).or_default() |= access.writes();
-            self.pins.allocations.push(Arc::clone(allocation));
+            if allocation.pin(self.number) {
+                self.pins.allocations.push(Arc::clone(allocation));
+            }
         }
         self.steps.push(Step { command, barrier });
         self.add_cost(Cost { nanoseconds: cost.nanoseconds.max(LEAST_NANOSECONDS), ..cost });
@@ -144,6 +161,7 @@ impl Recording {
     pub fn clear(&mut self) -> (Pins, Vec<Label>) {
         self.steps.clear();
         (self.cost, self.follows_program) = Default::default();
+        self.number = next_number();
         self.used.clear();
         (std::mem::take(&mut self.pins), std::mem::take(&mut self.labels))
     }

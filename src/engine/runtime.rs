@@ -15,7 +15,7 @@ use crate::engine::host_trace::{HostTrace, Span};
 use crate::engine::kernel_cache::{CompiledKernel, KernelCache, OwnKernel};
 use crate::engine::launch::PackedLaunch;
 use crate::engine::plan_cache::{Plan, PlanCache, PlanKey};
-use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool};
+use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool, PoolOwner};
 use crate::engine::profile::{Label, Profile};
 use crate::engine::program::Program;
 use crate::engine::recording::Cost;
@@ -69,8 +69,8 @@ pub(crate) struct Runtime {
     // The fields drop in this order: the stream waits for the device, then buffers may go.
     pub(super) stream: Stream,
     /// See [`counters`](Runtime::counters).
-    counters: Mutex<Option<Arc<Buffer>>>,
-    pub(super) pool: Arc<Pool>,
+    counters: Mutex<Option<Buffer>>,
+    pub(super) pool: PoolOwner,
     kernels: KernelCache,
     plans: PlanCache,
     /// The staging buffers of both directions.
@@ -219,14 +219,14 @@ impl Runtime {
         discards: bool,
         mut work: impl FnMut(&Capture) -> Result<T>,
         mut progress: impl FnMut(usize, usize),
-    ) -> Result<(T, Captured, Arc<Pool>)> {
+    ) -> Result<(T, Captured, PoolOwner)> {
         if capture::is_active() {
             let message = "this thread captures a step already; captures do not nest".into();
             return Err(Error::InvalidArgument { op, message });
         }
         loop {
             let pool = self.pool.apart();
-            let generator = Arc::new(self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?);
+            let generator = self.allocate_new(&pool, generator_bytes, MemoryKind::Device)?;
             let capture = Rc::new(Capture::new(pool.clone(), generator, discards));
             let result = self.run_capture(&capture, || work(&capture))?;
             let mut captured = capture.take();
@@ -277,12 +277,7 @@ impl Runtime {
     }
 
     /// Compiles the kernels that `work` launches on buffers of a program. Nothing runs.
-    pub fn compile_for(
-        &self,
-        program: &Program,
-        generator: &Arc<Buffer>,
-        work: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    pub fn compile_for(&self, program: &Program, generator: &Buffer, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let capture = Rc::new(Capture::new(program.pool().clone(), generator.clone(), true));
         self.run_capture(&capture, work)?;
         self.kernels.compile_all(&capture.take().kernels, &*self.backend, |_, _| ())
@@ -511,12 +506,12 @@ impl Runtime {
     }
 
     /// Returns a buffer of [`COUNTERS`] zeros, in which workgroups count each other. Kernels leave zeros there.
-    pub fn counters(&self) -> Result<Arc<Buffer>> {
+    pub fn counters(&self) -> Result<Buffer> {
         let mut counters = self.counters.lock();
         if let Some(counters) = &*counters {
             return Ok(counters.clone());
         }
-        let zeros = Arc::new(self.upload(&&[0; 4 * COUNTERS][..], MemoryKind::Device)?);
+        let zeros = self.upload(&&[0; 4 * COUNTERS][..], MemoryKind::Device)?;
         *counters = Some(zeros.clone());
         Ok(zeros)
     }

@@ -344,7 +344,7 @@ pub(crate) mod tests {
     use super::super::submitter::{BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
     use super::*;
     use crate::backend::contract::{BufferId, Compiled, KernelId, MemoryUse, ProgramId, ReadCallback, Region, Step};
-    use crate::backend::info::{DeviceInfo, DeviceKind, MemoryKind};
+    use crate::backend::info::{DeviceInfo, DeviceKind};
     use crate::base::backend_kind::BackendKind;
     use crate::shader::{Module, Target};
     use std::collections::HashMap;
@@ -514,9 +514,7 @@ pub(crate) mod tests {
         let lazy = Arc::new(Lazy::new(kind, 0));
         let backend: Arc<dyn Backend> = lazy.clone();
         let stream = Stream::new(backend.clone(), Arc::default());
-        (lazy, stream, move |name| {
-            Allocation::new(&backend, 32 * name, MemoryUse::Kernels(MemoryKind::Device), None).unwrap()
-        })
+        (lazy, stream, move |name| Allocation::alone(&backend, 32 * name).unwrap())
     }
 
     fn copy(stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
@@ -739,8 +737,7 @@ pub(crate) mod tests {
         let lazy = Arc::new(lazy);
         let backend: Arc<dyn Backend> = lazy.clone();
         let (stream, pool) = (Stream::new(backend.clone(), Arc::default()), Pool::new(backend.clone()));
-        let buffer =
-            |name: u64| Allocation::new(&backend, 32 * name, MemoryUse::Kernels(MemoryKind::Device), None).unwrap();
+        let buffer = |name: u64| Allocation::alone(&backend, 32 * name).unwrap();
         let [a, b, c] = [1, 2, 3].map(buffer);
         let mut recording = Recording::default();
         // Two in turn that read the same.

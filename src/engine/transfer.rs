@@ -211,7 +211,7 @@ impl Runtime {
     /// buffer, which is busy until then.
     fn start_read(
         &self,
-        buffer: &Arc<Buffer>,
+        buffer: &Buffer,
         source: &Source,
         done: impl FnOnce(Result<&[u8]>) + Send + 'static,
     ) -> Result<(Ticket, Option<Slot>)> {
@@ -248,7 +248,7 @@ impl Runtime {
     }
 
     /// Blocks until the first bytes of a box are in `into`, in several threads if they are many. The box is one row.
-    pub fn read_into(&self, buffer: &Arc<Buffer>, source: &Source, into: &mut [u8]) -> Result<()> {
+    pub fn read_into(&self, buffer: &Buffer, source: &Source, into: &mut [u8]) -> Result<()> {
         self.refuse_capture("read", "it reads elements")?;
         self.check_owners(&[buffer])?;
         let parts: Vec<Mutex<&mut [u8]>> = into.chunks_mut(PIECE as usize).map(Mutex::new).collect();
@@ -286,7 +286,7 @@ impl Runtime {
     }
 
     /// Submits the copy of a piece to a staging buffer. `first` is the place of the first piece.
-    fn begin_piece(&self, buffer: &Arc<Buffer>, first: u64, mut slot: Slot, range: Range<u64>) -> Result<Piece> {
+    fn begin_piece(&self, buffer: &Buffer, first: u64, mut slot: Slot, range: Range<u64>) -> Result<Piece> {
         let bytes = range.end - range.start;
         let mut region = Region::linear(bytes.next_multiple_of(self.info().limits.copy_alignment));
         region.src.offset = first + range.start;
@@ -299,7 +299,7 @@ impl Runtime {
     /// Blocks until `convert` has got bytes of a buffer.
     pub fn read<T: Send + 'static>(
         &self,
-        buffer: &Arc<Buffer>,
+        buffer: &Buffer,
         source: &Source,
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
@@ -324,7 +324,7 @@ impl Runtime {
     #[cfg(has_backend)]
     pub async fn read_async<T: Send + 'static>(
         &self,
-        buffer: &Arc<Buffer>,
+        buffer: &Buffer,
         source: &Source,
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {
@@ -347,7 +347,7 @@ impl Runtime {
     #[cfg(not(has_backend))]
     pub async fn read_async<T: Send + 'static>(
         &self,
-        buffer: &Arc<Buffer>,
+        buffer: &Buffer,
         source: &Source,
         convert: impl FnOnce(&[u8]) -> T + Send + 'static,
     ) -> Result<T> {

@@ -11,7 +11,6 @@ use crate::base::layout::Layout;
 use crate::base::shape::checked_elements;
 use crate::engine::pool::Buffer;
 use crate::engine::transfer::Source;
-use std::sync::Arc;
 
 impl View {
     /// Copies the view in row-major order to the start of a new buffer.
@@ -68,7 +67,7 @@ impl View {
 
     /// Returns the buffer with the elements, and the box in it that has them in row-major order. Returns `None` if
     /// there are no elements.
-    pub fn readable(&self) -> Result<Option<(Arc<Buffer>, Source)>> {
+    pub fn readable(&self) -> Result<Option<(Buffer, Source)>> {
         if self.elem_count() == 0 {
             return Ok(None);
         }
@@ -85,7 +84,7 @@ impl View {
     }
 
     /// Returns a buffer that starts with the elements in row-major order.
-    pub fn row_major_buffer(&self) -> Result<Arc<Buffer>> {
+    pub fn row_major_buffer(&self) -> Result<Buffer> {
         let in_place = self.is_contiguous() && self.layout().offset == 0;
         if in_place { self.buffer().cloned() } else { self.copied()?.buffer().cloned() }
     }

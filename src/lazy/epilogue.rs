@@ -17,7 +17,6 @@ use crate::kernels::epilogue::{Epilogue as Config, EpilogueInput, Parameters};
 use crate::kernels::expr::{Expr, TermId};
 use crate::kernels::parameters::{Form, Strided};
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// A tensor to be computed by a kernel that can apply an epilogue. The operands it holds have been computed.
 pub(crate) trait Producer: Send + Sync {
@@ -94,7 +93,7 @@ impl Epilogue<'_> {
     /// then `others`: outputs of its own.
     pub fn run<'b>(
         &self,
-        inputs: impl IntoIterator<Item = &'b Arc<Buffer>>,
+        inputs: impl IntoIterator<Item = &'b Buffer>,
         others: &[Buffer],
         (device, op): (&Device, &'static str),
         launch: impl FnOnce(&[&Buffer]) -> Result<()>,

@@ -12,7 +12,6 @@ use crate::engine::launch::Launch;
 use crate::engine::pool::Buffer;
 use crate::kernels::epilogue::Finishing;
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// A launch that has not run. Its kernel stores its results in row-major order.
 pub(crate) struct PendingLaunch<F: Finishing> {
@@ -20,7 +19,7 @@ pub(crate) struct PendingLaunch<F: Finishing> {
     pub parameters: F::Host,
     /// The number of workgroups.
     pub groups: usize,
-    pub inputs: SmallVec<[Arc<Buffer>; 3]>,
+    pub inputs: SmallVec<[Buffer; 3]>,
     pub shape: Shape,
     /// The dtype of the results, which the kernel may store wider.
     pub dtype: DType,
@@ -54,7 +53,7 @@ where
         }
         let stored = kernel.stored();
         let output = allocate(shape, stored, device, op)?;
-        let buffers: Vec<&Buffer> = inputs.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let buffers: Vec<&Buffer> = inputs.iter().chain([&output]).collect();
         let (kernel, parameters, groups) = (kernel.clone(), parameters.clone(), *groups);
         device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         if stored == *dtype && epilogue.is_none() {

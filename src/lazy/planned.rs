@@ -55,7 +55,7 @@ pub(crate) struct PlannedRun<F: Finishing> {
     pub launch: Arc<PlannedLaunch<F>>,
     /// Those that differ from run to run.
     pub numbers: SmallVec<[u32; 8]>,
-    pub inputs: SmallVec<[Arc<Buffer>; 4]>,
+    pub inputs: SmallVec<[Buffer; 4]>,
     pub device: Device,
     pub op: &'static str,
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 /// The elements behind some views.
 pub(crate) struct Storage {
     /// Set once, when the elements have been computed.
-    buffer: OnceLock<Arc<Buffer>>,
+    buffer: OnceLock<Buffer>,
     /// What computes the elements, as long as there is no buffer.
     pub(super) pending: Mutex<Option<Pending>>,
     /// Of all elements: in row-major order, from the start on.
@@ -49,7 +49,7 @@ impl Pending {
 impl Storage {
     #[inline(always)]
     fn new(buffer: Option<Buffer>, pending: Option<Pending>, placement: Arc<Placement>) -> Storage {
-        let buffer = buffer.map(|buffer| OnceLock::from(Arc::new(buffer))).unwrap_or_default();
+        let buffer = buffer.map(OnceLock::from).unwrap_or_default();
         Storage { buffer, pending: Mutex::new(pending), placement }
     }
 
@@ -75,12 +75,12 @@ impl Storage {
 
     /// Returns the buffer, if the elements have been computed.
     #[inline]
-    pub(super) fn computed(&self) -> Option<&Arc<Buffer>> {
+    pub(super) fn computed(&self) -> Option<&Buffer> {
         self.buffer.get()
     }
 
     /// Returns the buffer. Computes the elements if that has not been done.
-    pub fn buffer(&self) -> Result<&Arc<Buffer>> {
+    pub fn buffer(&self) -> Result<&Buffer> {
         loop {
             if let Some(buffer) = self.buffer.get() {
                 return Ok(buffer);
@@ -106,10 +106,10 @@ impl Storage {
     }
 
     /// Notes that the elements have been computed. `pending` is what the storage's lock guards.
-    pub(super) fn store(&self, pending: &mut Option<Pending>, buffer: impl Into<Arc<Buffer>>) {
+    pub(super) fn store(&self, pending: &mut Option<Pending>, buffer: Buffer) {
         *pending = None;
         // Only who has the lock sets it, and only while something is pending.
-        _ = self.buffer.set(buffer.into());
+        _ = self.buffer.set(buffer);
     }
 
     /// Notes that a kernel has stored the elements of an expression beside others.

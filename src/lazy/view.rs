@@ -87,8 +87,8 @@ impl View {
     /// Whether nobody else can see the elements, and no two of them overlap. Computes them if that has not been done.
     pub fn holds_elements_alone(&self) -> Result<bool> {
         let buffer = self.buffer()?;
-        let handles = [Arc::strong_count(buffer), Arc::strong_count(&self.storage)];
-        Ok(!self.layout().may_overlap() && handles == [1, 1] && self.device().runtime().may_change(buffer))
+        let is_alone = Arc::strong_count(&self.storage) == 1 && self.device().runtime().may_change(buffer);
+        Ok(is_alone && !self.layout().may_overlap())
     }
 
     /// Whether the elements have been computed.
@@ -113,7 +113,7 @@ impl View {
     }
 
     /// Returns the buffer behind the tensor. Computes it if that has not been done.
-    pub fn buffer(&self) -> Result<&Arc<Buffer>> {
+    pub fn buffer(&self) -> Result<&Buffer> {
         self.storage.buffer()
     }
 

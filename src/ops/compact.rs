@@ -131,7 +131,7 @@ impl Counts {
         let (elements, device) = (self.0.elem_count(), self.0.device());
         let places = allocate(&count.into(), DType::U32, device, op)?;
         if count > 0 {
-            let buffers = [&*self.0.row_major_buffer()?, &places];
+            let buffers = [&self.0.row_major_buffer()?, &places];
             let parameters = Parameters { count: elements };
             let groups = elements.div_ceil(WORKGROUP as usize);
             device.runtime().run(Launch { kernel: Compact, buffers: &buffers, parameters, groups })?;

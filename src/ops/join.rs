@@ -119,7 +119,7 @@ fn join(tensors: &[Tensor], axis: usize) -> Result<Tensor> {
             inputs: inputs.map(|(x, end)| InputParameters { offset: x.layout().offset * parts, end }).collect(),
         };
         let buffers = tensors.iter().map(Tensor::buffer).collect::<Result<Vec<_>>>()?;
-        let buffers: Vec<_> = buffers.into_iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let buffers: Vec<_> = buffers.into_iter().chain([&output]).collect();
         let kernel = Cat { dtype: dtype.moved(), inputs: tensors.len() };
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
         device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;

@@ -9,7 +9,6 @@ use crate::kernels::prologue::{Parameters, Prologue};
 use crate::lazy::{Deferred, Operand, View};
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// An operand of a kernel that loads elements at any index.
 pub(super) struct Loaded {
@@ -19,7 +18,7 @@ pub(super) struct Loaded {
     pub prologue: Option<Box<Prologue>>,
     pub parameters: Option<Parameters>,
     /// The buffer of the view, and those of the expression's other inputs.
-    pub buffers: SmallVec<[Arc<Buffer>; 2]>,
+    pub buffers: SmallVec<[Buffer; 2]>,
 }
 
 impl Loaded {

@@ -20,7 +20,6 @@ use crate::lazy::{Deferred, Epilogue, ExpressionBuilder, Operand, Produced, Prod
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// The most operations of a prologue that is computed again in each pass over a row.
 const MOST_REPEATED: usize = 8;
@@ -411,7 +410,7 @@ impl Normalized {
             held,
         };
         let others = prologue.iter().flat_map(|prologue| &prologue.buffers);
-        let mut inputs: SmallVec<[&Arc<Buffer>; 4]> = [x.buffer()?].into_iter().chain(others).collect();
+        let mut inputs: SmallVec<[&Buffer; 4]> = [x.buffer()?].into_iter().chain(others).collect();
         for vector in [weight, bias].into_iter().flatten() {
             inputs.push(vector.buffer()?);
         }
@@ -462,8 +461,7 @@ impl Normalized {
         } else {
             let stored = load.output(dtype);
             let output = allocate(shape, stored, device, name)?;
-            let inputs = inputs.into_iter().map(|buffer| &**buffer);
-            let buffers: Vec<&Buffer> = inputs.chain([&output]).chain(&elements).collect();
+            let buffers: Vec<&Buffer> = inputs.into_iter().chain([&output]).chain(&elements).collect();
             device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
             if stored == dtype && epilogue.is_none() {
                 Produced::Finished { result: output, kept: SmallVec::new() }

@@ -16,7 +16,6 @@ use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 impl Tensor {
     /// Returns random numbers, evenly distributed from `low` up to but not including `high`.
@@ -336,8 +335,8 @@ impl Tensor {
                 generator: draw.parameters,
             };
             let (kernel, groups) = (Sample { team, generator: draw.generator }, team.groups(draws));
-            let inputs = [&**logits.buffer()?, &output];
-            let buffers: SmallVec<[&Buffer; 3]> = inputs.into_iter().chain(draw.stored.as_deref()).collect();
+            let inputs = [logits.buffer()?, &output];
+            let buffers: SmallVec<[&Buffer; 3]> = inputs.into_iter().chain(draw.stored.as_ref()).collect();
             self.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }
         Ok(Tensor::from_buffer(output, shape, DType::U32, self.device()))
@@ -392,7 +391,7 @@ fn draw(
         let parameters = random::Parameters { count: elements, generator: draw.parameters, range };
         let groups = elements.div_ceil(4).div_ceil(WORKGROUP as usize);
         let kernel = Random { distribution, generator: draw.generator };
-        let buffers: SmallVec<[&Buffer; 2]> = [&buffer].into_iter().chain(draw.stored.as_deref()).collect();
+        let buffers: SmallVec<[&Buffer; 2]> = [&buffer].into_iter().chain(draw.stored.as_ref()).collect();
         device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
     }
     Ok(Tensor::from_buffer(buffer, shape, dtype, device))
@@ -403,7 +402,7 @@ struct Draw {
     generator: Generator,
     parameters: GeneratorParameters,
     /// The buffer of a stored generator.
-    stored: Option<Arc<Buffer>>,
+    stored: Option<Buffer>,
 }
 
 impl Draw {

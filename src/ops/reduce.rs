@@ -15,7 +15,6 @@ use crate::kernels::rows::RowsType;
 use crate::kernels::workgroup::{Team, Turn, WORKGROUP};
 use crate::lazy::{Deferred, Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
-use std::sync::Arc;
 
 /// The most results of less than 32 bits that the kernel stores itself. Each takes two atomic operations, and a second
 /// kernel takes a launch.
@@ -155,7 +154,7 @@ struct Folded {
     fold: FoldOp,
     x: Deferred,
     rows: RowsToFold,
-    centre: Option<Arc<Buffer>>,
+    centre: Option<Buffer>,
 }
 
 impl Producer for Folded {
@@ -172,11 +171,11 @@ impl Producer for Folded {
             Rows::deferred(&self.x, &self.rows.kept, &self.rows.axes, device.tuning().loads.several, &kernel, op)?;
         let chunk = chunk_length(device, &rows);
         let last = if chunk == rows.length {
-            let inputs = rows.inputs().map(Arc::clone).chain(self.centre.clone()).collect();
+            let inputs = rows.inputs().cloned().chain(self.centre.clone()).collect();
             let team = team_of(device, &rows, rows.count, chunk);
             Stages::whole(fold, &rows, team, turn_of(device, &rows), inputs)
         } else {
-            let inputs: Vec<&Buffer> = rows.inputs().chain(&self.centre).map(|buffer| &**buffer).collect();
+            let inputs: Vec<&Buffer> = rows.inputs().chain(&self.centre).collect();
             let states = fold_chunks(device, fold, &rows, &inputs, chunk, op)?;
             Stages::end(device, fold, &rows, chunk, states)
         };
@@ -191,7 +190,7 @@ impl Producer for Folded {
         }
         let dtype = self.accumulator();
         let output = allocate(&shape, dtype, device, op)?;
-        let buffers: Vec<&Buffer> = last.inputs.iter().map(|buffer| &**buffer).chain([&output]).collect();
+        let buffers: Vec<&Buffer> = last.inputs.iter().chain([&output]).collect();
         let Stages { kernel, parameters, groups, .. } = last;
         device.runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         if epilogue.is_none() {
@@ -206,12 +205,12 @@ struct Stages {
     kernel: Reduce,
     parameters: Parameters,
     groups: usize,
-    inputs: Vec<Arc<Buffer>>,
+    inputs: Vec<Buffer>,
 }
 
 impl Stages {
     /// Folds whole rows.
-    fn whole(fold: FoldOp, rows: &Rows, team: Team, turn: Turn, inputs: Vec<Arc<Buffer>>) -> Stages {
+    fn whole(fold: FoldOp, rows: &Rows, team: Team, turn: Turn, inputs: Vec<Buffer>) -> Stages {
         let kernel = reduce(fold, rows, Stage::Whole, team, turn);
         let (parameters, groups) = parameters(&kernel, rows, rows.length);
         Stages { kernel, parameters, groups, inputs }
@@ -236,8 +235,7 @@ impl Stages {
             prologue: None,
             epilogue: None,
         };
-        let inputs = states.into_iter().map(Arc::new).collect();
-        Stages { kernel, parameters, groups: team.groups(rows.count), inputs }
+        Stages { kernel, parameters, groups: team.groups(rows.count), inputs: states }
     }
 
     /// Returns the kernel with an epilogue, and its parameters; `None` if the kernel cannot apply it.

@@ -14,7 +14,6 @@ use crate::kernels::rows::{RowsParameters, RowsType};
 use crate::lazy::{Deferred, Operand, View};
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// At least this many neighbours are read at once.
 pub(super) const COLUMNS: usize = 32;
@@ -83,7 +82,7 @@ pub(super) struct RowsPrologue {
     pub kernel: Box<Prologue>,
     pub parameters: prologue::Parameters,
     /// The inputs after the rows' own elements.
-    pub buffers: SmallVec<[Arc<Buffer>; 2]>,
+    pub buffers: SmallVec<[Buffer; 2]>,
 }
 
 impl RowsPrologue {
@@ -123,7 +122,7 @@ impl RowsPrologue {
 
 /// The rows of a tensor.
 pub(super) struct Rows {
-    pub buffer: Arc<Buffer>,
+    pub buffer: Buffer,
     /// The expression of the elements, if they are not just loaded, with its other inputs.
     pub prologue: Option<RowsPrologue>,
     pub ty: RowsType,
@@ -230,7 +229,7 @@ impl Rows {
     }
 
     /// The buffers of the elements: of the rows, then the prologue's others.
-    pub fn inputs(&self) -> impl Iterator<Item = &Arc<Buffer>> {
+    pub fn inputs(&self) -> impl Iterator<Item = &Buffer> {
         [&self.buffer].into_iter().chain(self.prologue.iter().flat_map(|prologue| &prologue.buffers))
     }
 

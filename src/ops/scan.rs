@@ -38,8 +38,7 @@ impl Tensor {
             let whole = rows.length <= CHUNK;
             let (scanned, chunk) = if whole { (Scanned::Rows, rows.length) } else { (Scanned::Chunks, CHUNK) };
             let before = if whole { Vec::new() } else { self.states_before_chunks(fold, &rows, op)? };
-            let inputs = rows.inputs().map(|buffer| &**buffer);
-            let bindings: Vec<&Buffer> = inputs.chain(&before).chain([&output]).collect();
+            let bindings: Vec<&Buffer> = rows.inputs().chain(&before).chain([&output]).collect();
             let prologue = rows.prologue.as_ref().map(|prologue| prologue.kernel.clone());
             let kernel = Scan { op: fold, rows: rows.ty, prologue, scanned, team };
             let per_row = rows.length.div_ceil(chunk);
@@ -63,7 +62,7 @@ impl Tensor {
     /// Returns the state of each row before each of its chunks.
     fn states_before_chunks(&self, fold: FoldOp, rows: &Rows, op: &'static str) -> Result<Vec<Buffer>> {
         let device = self.device();
-        let inputs: Vec<&Buffer> = rows.inputs().map(|buffer| &**buffer).collect();
+        let inputs: Vec<&Buffer> = rows.inputs().collect();
         let states = fold_chunks(device, fold, rows, &inputs, CHUNK, op)?;
         let per_row = rows.length.div_ceil(CHUNK);
         let before = state_buffers(device, fold, rows, rows.count * per_row, op)?;

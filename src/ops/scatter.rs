@@ -223,7 +223,6 @@ impl Scattering<'_> {
         }
         let tensors = [Some(self.indexes), self.src, self.marks, Some(self.target)].into_iter().flatten();
         let buffers: Vec<_> = tensors.map(Tensor::buffer).collect::<Result<_>>()?;
-        let buffers: Vec<_> = buffers.into_iter().map(|buffer| &**buffer).collect();
         let groups = self.indexes.elem_count().div_ceil(WORKGROUP as usize);
         self.target.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })
     }

@@ -139,7 +139,7 @@ impl Tensor {
             rows: rows.parameters.clone(),
         };
         let [keys, places] = &sorted;
-        let (kernel, buffers) = (SortBlocks { rows: rows.ty }, &[&*rows.buffer, keys, places]);
+        let (kernel, buffers) = (SortBlocks { rows: rows.ty }, &[&rows.buffer, keys, places]);
         runtime.run(Launch { kernel, buffers, parameters, groups: blocks })?;
         while runs.count > 1 {
             let next = runs.merged(taken);
@@ -187,7 +187,7 @@ impl Sorted {
         if count > 0 {
             let kernel = SortTake { rows: self.rows.ty };
             let parameters = TakeParameters { count, per_row: self.taken, rows: self.rows.parameters.clone() };
-            let buffers = [&*self.rows.buffer, self.places.buffer()?, &values];
+            let buffers = [&self.rows.buffer, self.places.buffer()?, &values];
             let groups = count.div_ceil(4).div_ceil(WORKGROUP as usize);
             of.device().runtime().run(Launch { kernel, buffers: &buffers, parameters, groups })?;
         }

@@ -22,7 +22,7 @@ pub struct Arguments<'a> {
     states: Vec<Argument>,
     updates: Vec<(usize, Tensor)>,
     /// The newest block of scalars, and how many quads of it are taken.
-    block: Arc<Buffer>,
+    block: Buffer,
     quads: usize,
 }
 
@@ -138,7 +138,7 @@ impl Arguments<'_> {
         let offset = quad.map_or(0, |quad| quad * QUAD_BYTES / dtype.size_in_bytes());
         let layout = Layout { offset, ..Layout::contiguous(shape.clone()) };
         let view = |buffer| View::of_buffer(buffer, shape.clone(), dtype, self.device).with_layout(layout.clone());
-        let tensor = view(buffer.share());
+        let tensor = view(buffer.clone());
         self.inputs.push(Argument { name, view: view(buffer), quad });
         Ok(tensor.into())
     }
@@ -175,7 +175,7 @@ impl Arguments<'_> {
         let (shape, dtype) = (initial.shape().clone(), initial.dtype());
         let buffer = self.allocate(&shape, dtype)?;
         let view = |buffer| View::of_buffer(buffer, shape.clone(), dtype, self.device);
-        let tensor = view(buffer.share());
+        let tensor = view(buffer.clone());
         let state = Argument { name: name.clone(), view: view(buffer), quad: None };
         let runtime = self.device.runtime();
         runtime.suspend_capture(|| initial.buffer().and_then(|buffer| runtime.check_owners(&[buffer]))).map_err(
@@ -223,11 +223,11 @@ impl Arguments<'_> {
     fn next_quad(&mut self) -> Result<Buffer> {
         if self.quads == BLOCK_QUADS {
             let bytes = (BLOCK_QUADS * QUAD_BYTES) as u64;
-            self.block = Arc::new(self.device.runtime().allocate_argument(self.capture, bytes)?);
+            self.block = self.device.runtime().allocate_argument(self.capture, bytes)?;
             self.quads = 0;
         }
         self.quads += 1;
-        Ok(self.block.share())
+        Ok(self.block.clone())
     }
 
     /// Returns the state whose memory a tensor shows.

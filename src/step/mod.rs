@@ -47,7 +47,7 @@ pub struct Step {
     output_names: Arc<[String]>,
     /// Tensors of random numbers in each run.
     draws: u32,
-    generator: Arc<Buffer>,
+    generator: Buffer,
     device: Device,
     /// Held while a run is recorded, so that the commands of two runs do not mix.
     recording: Mutex<()>,
@@ -84,7 +84,7 @@ impl Step {
         let runtime = self.device.runtime();
         // Nothing is copied, so the step's own buffers stand for those of a run.
         let own = |arguments: &[Argument]| -> Result<Vec<Buffer>> {
-            arguments.iter().map(|argument| argument.view.buffer().map(|buffer| buffer.share())).collect()
+            arguments.iter().map(|argument| argument.view.buffer().map(|buffer| buffer.clone())).collect()
         };
         let outputs = own(&self.outputs)?;
         let tensors = self.inputs.iter().zip(own(&self.inputs)?).map(|(Argument { view, .. }, buffer)| {

@@ -17,7 +17,6 @@ use crate::device::Device;
 use crate::engine::pool::Buffer;
 use crate::kernels::epilogue::Finishing;
 use crate::lazy::{PendingLaunch, Producer, Storage, View, check_computes};
-use std::sync::Arc;
 
 /// An array of elements of one [`DType`] on a [`Device`].
 ///
@@ -97,12 +96,12 @@ impl Tensor {
     }
 
     /// The buffer behind the tensor, computed now if it has not been yet.
-    pub(crate) fn buffer(&self) -> Result<&Arc<Buffer>> {
+    pub(crate) fn buffer(&self) -> Result<&Buffer> {
         self.view.buffer()
     }
 
     /// A buffer that starts with the elements in row-major order.
-    pub(crate) fn row_major_buffer(&self) -> Result<Arc<Buffer>> {
+    pub(crate) fn row_major_buffer(&self) -> Result<Buffer> {
         self.view.row_major_buffer()
     }
 
