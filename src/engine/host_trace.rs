@@ -12,8 +12,10 @@ pub(crate) struct HostTrace {
     spans: Mutex<Vec<HostSpan>>,
 }
 
-/// Something that a thread does, until it is dropped.
-pub(crate) struct Span<'a> {
+/// Something that a thread does, until it is dropped. Most often nobody wants to know.
+pub(crate) struct Span<'a>(Option<Box<Open<'a>>>);
+
+struct Open<'a> {
     trace: &'a HostTrace,
     name: String,
     start: u64,
@@ -33,16 +35,26 @@ impl HostTrace {
 
     /// Notes that this thread begins with something. The first word of the name tells what.
     #[inline]
-    pub fn span(&self, name: impl FnOnce() -> String) -> Option<Span<'_>> {
+    pub fn span(&self, name: impl FnOnce() -> String) -> Span<'_> {
         let is_on = self.is_on.load(Ordering::Relaxed);
-        is_on.then(|| Span { trace: self, name: name(), start: clock::now() })
+        Span(is_on.then(|| Box::new(Open { trace: self, name: name(), start: clock::now() })))
+    }
+}
+
+impl Open<'_> {
+    #[cold]
+    fn end(self) {
+        let Open { trace, name, start } = self;
+        let (start, end) = (clock::instant(start), clock::instant(clock::now()));
+        trace.spans.lock().push(HostSpan { name, start, end, thread: std::thread::current().id() });
     }
 }
 
 impl Drop for Span<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
-        let name = std::mem::take(&mut self.name);
-        let (start, end) = (clock::instant(self.start), clock::instant(clock::now()));
-        self.trace.spans.lock().push(HostSpan { name, start, end, thread: std::thread::current().id() });
+        if let Some(open) = self.0.take() {
+            open.end();
+        }
     }
 }

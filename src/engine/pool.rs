@@ -151,6 +151,14 @@ impl Cached {
 /// Who has made a pool. The pool keeps nothing any more once this is dropped.
 pub(crate) struct PoolOwner(Arc<Pool>);
 
+impl PoolOwner {
+    /// Makes a pool.
+    pub fn new(backend: Arc<dyn Backend>) -> PoolOwner {
+        let limit = Arc::new(AtomicU64::new(NO_LIMIT));
+        PoolOwner(Arc::new(Pool { backend, keeps_all: false, held: Arc::default(), limit, state: Mutex::default() }))
+    }
+}
+
 impl Deref for PoolOwner {
     type Target = Arc<Pool>;
     fn deref(&self) -> &Arc<Pool> {
@@ -300,12 +308,6 @@ impl State {
 }
 
 impl Pool {
-    pub fn new(backend: Arc<dyn Backend>) -> PoolOwner {
-        let limit = Arc::new(AtomicU64::new(NO_LIMIT));
-        let pool = Pool { backend, keeps_all: false, held: Arc::default(), limit, state: Mutex::default() };
-        PoolOwner(Arc::new(pool))
-    }
-
     /// Returns an empty pool for the same device. It keeps every buffer until it is closed.
     pub fn apart(&self) -> PoolOwner {
         let (backend, held, limit) = (self.backend.clone(), self.held.clone(), self.limit.clone());
@@ -603,7 +605,7 @@ mod tests {
 
     fn pool(kind: DeviceKind, budget: u64) -> (Arc<Lazy>, PoolOwner) {
         let lazy = Arc::new(Lazy::new(kind, budget));
-        (lazy.clone(), Pool::new(lazy))
+        (lazy.clone(), PoolOwner::new(lazy))
     }
 
     fn bytes_of(lazy: &Lazy) -> u64 {
@@ -670,7 +672,7 @@ mod tests {
     fn no_buffer_that_cannot_be_bound_stands_for_one_that_can() {
         let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
         lazy.info.limits.max_binding_bytes = 1000 * KIB;
-        let pool = Pool::new(Arc::new(lazy));
+        let pool = PoolOwner::new(Arc::new(lazy));
         drop(get(&pool, 1200 * KIB));
         assert!(pool.reuse(1000 * KIB, MemoryKind::Device).is_none());
         assert!(pool.reuse(1100 * KIB, MemoryKind::Device).is_some());
@@ -725,7 +727,7 @@ mod tests {
     fn sizes_next_to_the_limits_are_whole_and_within() {
         let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
         (lazy.info.limits.max_binding_bytes, lazy.info.limits.max_buffer_bytes) = (1000 * KIB + 16, 4000 * KIB + 16);
-        let pool = Pool::new(Arc::new(lazy));
+        let pool = PoolOwner::new(Arc::new(lazy));
         for (bytes, most) in [(1000 * KIB - 5, 1000 * KIB), (4000 * KIB - 1, 4000 * KIB)] {
             let class = pool.class(bytes, MemoryKind::Device).bytes;
             assert!((bytes..=most).contains(&class) && class.is_multiple_of(ALIGNMENT), "{bytes}: {class}");

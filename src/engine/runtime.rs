@@ -111,7 +111,7 @@ impl Runtime {
         Runtime {
             stream: Stream::new(backend.clone(), host_trace.clone()),
             counters: Mutex::default(),
-            pool: Pool::new(backend.clone()),
+            pool: PoolOwner::new(backend.clone()),
             kernels: KernelCache::new(DiskCache::from_environment(), host_trace.clone()),
             host_trace,
             plans: PlanCache::default(),
@@ -362,7 +362,7 @@ impl Runtime {
 
     /// Notes that this thread plans how pending operations run, until the answer is dropped.
     #[inline]
-    pub fn plan_span(&self) -> Option<Span<'_>> {
+    pub fn plan_span(&self) -> Span<'_> {
         self.host_trace.span(|| "plan".into())
     }
 
@@ -537,14 +537,16 @@ impl Runtime {
         Ok(Plan { kernel, words, places, own, grid, products })
     }
 
-    /// Returns the plan of a key, if one is kept.
-    pub fn find_plan<P: Send + Sync + 'static>(&self, key: &PlanKey) -> Option<Arc<P>> {
-        self.plans.find(key)
+    /// Runs the plan of a key, or returns the key if no plan is kept.
+    pub fn with_plan<P: 'static, T>(&self, key: PlanKey, run: impl FnOnce(&P) -> T) -> Result<T, PlanKey> {
+        self.plans.run(key, run)
     }
 
-    /// Keeps a plan, and returns it. Inside a capture it is not kept: its kernel may have a self-test before it.
-    pub fn keep_plan<P: Send + Sync + 'static>(&self, key: &PlanKey, plan: P) -> Arc<P> {
-        if self.capture_id().is_some() { Arc::new(plan) } else { self.plans.insert(key, plan) }
+    /// Keeps a plan. Inside a capture it is not kept: its kernel may have a self-test before it.
+    pub fn keep_plan<P: Send + Sync + 'static>(&self, key: &PlanKey, plan: P) {
+        if self.capture_id().is_none() {
+            self.plans.insert(key, plan);
+        }
     }
 
     /// Runs a plan with these numbers among its parameters.
@@ -571,7 +573,7 @@ impl Runtime {
 
     /// Whether a buffer is too large to be bound as a whole.
     fn has_large(&self, buffers: &[&Buffer]) -> bool {
-        let most = self.info().limits.max_binding_bytes;
+        let most = self.info.limits.max_binding_bytes;
         buffers.iter().any(|buffer| buffer.bytes() > most)
     }
 
@@ -712,13 +714,14 @@ mod tests {
             key.push(number);
             key
         };
+        let plan = |number| runtime.with_plan(key(number), |plan: &&str| *plan).ok();
         let captured = runtime.capture(64, |_| {
-            assert_eq!(*runtime.keep_plan(&key(1), "on trial"), "on trial");
-            assert!(runtime.find_plan::<&str>(&key(1)).is_none());
+            runtime.keep_plan(&key(1), "on trial");
+            assert!(plan(1).is_none());
             Ok(())
         });
-        assert!(captured.is_ok() && runtime.find_plan::<&str>(&key(1)).is_none());
+        assert!(captured.is_ok() && plan(1).is_none());
         runtime.keep_plan(&key(2), "tested");
-        assert_eq!(runtime.find_plan::<&str>(&key(2)).as_deref(), Some(&"tested"));
+        assert_eq!(plan(2), Some("tested"));
     }
 }

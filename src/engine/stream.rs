@@ -340,7 +340,7 @@ impl Drop for Stream {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::super::capture::Captured;
-    use super::super::pool::Pool;
+    use super::super::pool::PoolOwner;
     use super::super::submitter::{BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
     use super::*;
     use crate::backend::contract::{BufferId, Compiled, KernelId, MemoryUse, ProgramId, ReadCallback, Region, Step};
@@ -697,7 +697,7 @@ pub(crate) mod tests {
         let (lazy, stream, buffer) = open();
         let [a, b] = [1, 2].map(buffer);
         let backend: Arc<dyn Backend> = lazy.clone();
-        let pool = Pool::new(backend.clone());
+        let pool = PoolOwner::new(backend.clone());
         let part = |commands: usize| {
             let mut recording = Recording::default();
             let command = Command::CopyRegion { src: a.id(), dst: b.id(), region: Region::linear(16) };
@@ -736,7 +736,7 @@ pub(crate) mod tests {
         lazy.has_programs = false;
         let lazy = Arc::new(lazy);
         let backend: Arc<dyn Backend> = lazy.clone();
-        let (stream, pool) = (Stream::new(backend.clone(), Arc::default()), Pool::new(backend.clone()));
+        let (stream, pool) = (Stream::new(backend.clone(), Arc::default()), PoolOwner::new(backend.clone()));
         let buffer = |name: u64| Allocation::alone(&backend, 32 * name).unwrap();
         let [a, b, c] = [1, 2, 3].map(buffer);
         let mut recording = Recording::default();

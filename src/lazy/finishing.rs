@@ -43,7 +43,7 @@ struct Input {
 
 impl EpiloguePlan {
     /// Plans the expression as the epilogue of the input `product`, all of a product with this accumulator.
-    pub fn new(fused: &Fused, product: usize, accumulator: DType, graph: &Graph) -> EpiloguePlan {
+    pub fn new(fused: &Fused, product: usize, accumulator: DType, graph: &Graph<'_>) -> EpiloguePlan {
         let Fused { expr, inputs, held, scalars, kept, parts, .. } = fused;
         let mut finished = Expr::default();
         let sum = finished.input(inputs.len() - 1, accumulator);
@@ -78,7 +78,7 @@ impl EpiloguePlan {
 
     /// Launches the product's kernel with the epilogue, over the elements of `placement`. If that is impossible, the
     /// product runs alone, and this returns `None`.
-    pub fn run(&self, graph: &Graph, placement: &Placement) -> Result<Option<Buffer>> {
+    pub fn run(&self, graph: &Graph<'_>, placement: &Placement) -> Result<Option<Buffer>> {
         let Some(storage) = graph.storage(self.product.operand) else { return Ok(None) };
         let mut others: SmallVec<[View; 4]> = SmallVec::new();
         for Input { seen, layout, dtype } in &self.others {

@@ -183,9 +183,9 @@ impl Repeated {
 }
 
 /// Fuses an expression.
-struct Fuser<'a> {
+struct Fuser<'a, 'g> {
     fused: Fused,
-    graph: &'a Graph,
+    graph: &'a Graph<'g>,
     stores: Stores,
     needed: Stores,
     /// The terms of the nodes that have been fused, seen through a layout.
@@ -213,7 +213,7 @@ impl View {
 impl Fused {
     /// Fuses what is below an expression into it. What cannot be fused is computed. Then this returns `None`: the
     /// kernels that ran may have computed or stored what else is below, so the graph is out of date.
-    pub fn new(graph: &Graph, device: &Device) -> Result<Option<Fused>> {
+    pub fn new(graph: &Graph<'_>, device: &Device) -> Result<Option<Fused>> {
         Fused::keeping(MAX_KEPT, graph, device)
     }
 
@@ -228,7 +228,7 @@ impl Fused {
         }
     }
 
-    fn keeping(most_kept: usize, graph: &Graph, device: &Device) -> Result<Option<Fused>> {
+    fn keeping(most_kept: usize, graph: &Graph<'_>, device: &Device) -> Result<Option<Fused>> {
         let Some(Placed { expression, placement }) = graph.expression(Graph::ROOT) else { return Ok(None) };
         let fused = Fused {
             expr: Expr::default(),
@@ -267,7 +267,7 @@ impl Fused {
     }
 }
 
-impl Fuser<'_> {
+impl Fuser<'_, '_> {
     /// Adds the terms of an expression whose elements are seen through a layout. Returns `None` if this is impossible.
     fn add(
         &mut self,

@@ -7,12 +7,13 @@ use super::storage::{Pending, Storage};
 use crate::base::layout::Layout;
 use crate::engine::plan_cache::{PlanKey, PlanKind};
 use smallvec::SmallVec;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// An expression, the root, and the storages below it.
-pub(super) struct Graph {
+pub(super) struct Graph<'a> {
     /// Each after those that it depends on.
-    nodes: SmallVec<[Node; 20]>,
+    nodes: SmallVec<[Node<'a>; 20]>,
     /// The operands of each node, one node after the other, then the root's.
     operands: SmallVec<[Operand; 40]>,
     /// The first operand of the root.
@@ -35,12 +36,12 @@ enum State {
     Product,
 }
 
-pub(super) struct Node {
+pub(super) struct Node<'a> {
     /// Tells the storage from others.
     address: *const Storage,
     state: State,
     /// `None` if its elements are pending, and it is sure that nobody holds them.
-    pub storage: Option<Arc<Storage>>,
+    pub storage: Option<Handle<'a>>,
     /// How many handles of the storage there are.
     handles: u32,
     /// How many operands below the result name it.
@@ -49,6 +50,22 @@ pub(super) struct Node {
     operands: u32,
     /// Where the first view of a buffer begins.
     start: Option<usize>,
+}
+
+/// A handle of a storage. What the root names keeps it alive, so such a storage needs no handle of the graph's own.
+pub(super) enum Handle<'a> {
+    Borrowed(&'a Arc<Storage>),
+    Owned(Arc<Storage>),
+}
+
+impl Deref for Handle<'_> {
+    type Target = Arc<Storage>;
+    fn deref(&self) -> &Arc<Storage> {
+        match self {
+            Handle::Borrowed(storage) => storage,
+            Handle::Owned(storage) => storage,
+        }
+    }
 }
 
 /// An operand of an expression.
@@ -83,7 +100,7 @@ impl Seen {
 /// A truth value for each node.
 pub(super) type Stores = SmallVec<[bool; 20]>;
 
-impl Node {
+impl Node<'_> {
     /// Whether something else may ask for the elements later.
     fn is_held(&self) -> bool {
         self.handles > self.uses
@@ -103,20 +120,20 @@ impl Node {
     }
 }
 
-impl Graph {
+impl<'a> Graph<'a> {
     /// The number of the root.
     pub const ROOT: u8 = u8::MAX;
 
     /// Returns an empty graph. It is a large value, which the caller fills where it is.
     #[inline(always)]
-    pub fn empty(with_expressions: bool) -> Graph {
+    pub fn empty(with_expressions: bool) -> Graph<'a> {
         let key = PlanKey::new(PlanKind::Elementwise);
         let expressions = with_expressions.then(Vec::new);
         Graph { nodes: SmallVec::new(), operands: SmallVec::new(), root: 0, key, expressions }
     }
 
     /// Returns the graph of an expression.
-    pub fn new(expression: &Expression, placement: &Arc<Placement>) -> Graph {
+    pub fn new(expression: &'a Expression, placement: &Arc<Placement>) -> Graph<'a> {
         let mut graph = Graph::empty(true);
         graph.add_root(expression, placement);
         let root = Placed { expression: expression.clone(), placement: placement.clone() };
@@ -125,15 +142,15 @@ impl Graph {
     }
 
     /// Returns the graph below some storages, with no root.
-    pub fn of<'a>(storages: impl Iterator<Item = &'a Arc<Storage>>) -> Graph {
+    pub fn of(storages: impl Iterator<Item = &'a Arc<Storage>>) -> Graph<'a> {
         let mut graph = Graph::empty(true);
-        storages.for_each(|storage| _ = graph.visit(storage, true));
+        storages.for_each(|storage| _ = graph.visit(storage, Some(storage), true));
         graph
     }
 
     /// Makes an empty graph that of an expression.
-    pub fn add_root(&mut self, expression: &Expression, placement: &Arc<Placement>) {
-        self.root = self.visit_operands(expression, placement, 0, false);
+    pub fn add_root(&mut self, expression: &'a Expression, placement: &Arc<Placement>) {
+        self.root = self.visit_operands(expression, Some(expression), placement, 0, false);
         // Which nodes are held is known only now.
         for nodes in self.nodes.chunks(64) {
             let is_held = |node: &Node| node.state != State::Computed && node.is_held();
@@ -141,9 +158,9 @@ impl Graph {
         }
     }
 
-    /// Adds what a storage depends on, then the storage. Returns its node. `held` tells whether something above it may
-    /// be held.
-    fn visit(&mut self, storage: &Arc<Storage>, held: bool) -> u8 {
+    /// Adds what a storage depends on, then the storage, which may be `borrowed` for the life of the graph. Returns its
+    /// node. `held` tells whether something above it may be held.
+    fn visit(&mut self, storage: &Arc<Storage>, borrowed: Option<&'a Arc<Storage>>, held: bool) -> u8 {
         let address = Arc::as_ptr(storage);
         if let Some(known) = self.nodes.iter().rposition(|node| node.address == address) {
             self.nodes[known].uses += 1;
@@ -159,7 +176,7 @@ impl Graph {
                 Some(Pending::Expression { expression: pending, computed, operations, .. }) => {
                     state = State::Expression { repeated: *computed, operations: *operations };
                     let code = 1 | u64::from(*computed) << 1 | u64::from(*operations) << 8;
-                    operands = self.visit_operands(pending, &storage.placement, code, held);
+                    operands = self.visit_operands(pending, None, &storage.placement, code, held);
                     if self.expressions.is_some() {
                         let placement = storage.placement.clone();
                         expression = Some(Placed { expression: pending.clone(), placement });
@@ -176,24 +193,31 @@ impl Graph {
             expressions.push(expression);
         }
         debug_assert!(self.nodes.len() < usize::from(Graph::ROOT), "an expression has few operations");
-        let storage = (held || !matches!(state, State::Expression { .. })).then(|| storage.clone());
+        let handle = || borrowed.map_or_else(|| Handle::Owned(storage.clone()), Handle::Borrowed);
+        let storage = (held || !matches!(state, State::Expression { .. })).then(handle);
         let operands = operands as u32;
         self.nodes.push(Node { address, state, storage, handles, uses: 1, operands, start: None });
         (self.nodes.len() - 1) as u8
     }
 
-    /// Adds what an expression depends on, then its operands. Returns the first of these.
+    /// Adds what an expression depends on, then its operands. Returns the first of these. `borrowed` is the expression,
+    /// if it outlives the graph.
     ///
     /// Appends to the key what the fusion of the expression and its launch depend on. Graphs with the same key differ
     /// only in buffers, in the values of numbers, and in the places of inputs, by multiples of four. The place of a
     /// view of a pending expression is in the key, so a loop that moves such a view makes new plans.
-    fn visit_operands(&mut self, expression: &Expression, placement: &Arc<Placement>, code: u64, held: bool) -> usize {
+    fn visit_operands(
+        &mut self,
+        expression: &Expression,
+        borrowed: Option<&'a Expression>,
+        placement: &Arc<Placement>,
+        code: u64,
+        held: bool,
+    ) -> usize {
         let mut below: SmallVec<[Option<u8>; 4]> = SmallVec::new();
-        for operand in &expression.operands {
-            below.push(match operand {
-                Source::Tensor { storage, .. } => Some(self.visit(storage, held)),
-                Source::Number(_) => None,
-            });
+        for (i, operand) in expression.operands.iter().enumerate() {
+            let borrowed = borrowed.and_then(|expression| expression.operands[i].storage());
+            below.push(operand.storage().map(|storage| self.visit(storage, borrowed, held)));
         }
         let Expression { expr, operands } = expression;
         let (first, shape) = (self.operands.len(), &placement.shape);
@@ -254,7 +278,7 @@ impl Graph {
 
     /// Returns the storage of an operand that is no expression.
     pub fn storage(&self, operand: usize) -> Option<&Arc<Storage>> {
-        self.node(self.operands[operand].node?).storage.as_ref()
+        self.node(self.operands[operand].node?).storage.as_deref()
     }
 
     /// Returns the number of an operand of a node, or of the root, among all operands.
@@ -263,7 +287,7 @@ impl Graph {
         first + usize::from(index)
     }
 
-    pub fn node(&self, node: u8) -> &Node {
+    pub fn node(&self, node: u8) -> &Node<'a> {
         &self.nodes[usize::from(node)]
     }
 
@@ -280,7 +304,7 @@ impl Graph {
 
     /// Returns the storages that have no pending expression, of a graph made [of](Graph::of) storages.
     pub fn inputs(&self) -> impl Iterator<Item = &Arc<Storage>> {
-        self.nodes.iter().filter(|node| !node.is_expression()).filter_map(|node| node.storage.as_ref())
+        self.nodes.iter().filter(|node| !node.is_expression()).filter_map(|node| node.storage.as_deref())
     }
 
     pub fn products(&self) -> usize {

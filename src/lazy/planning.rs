@@ -33,7 +33,7 @@ pub(super) struct FusedPlan {
 
 impl FusedPlan {
     /// Launches the kernel. Returns the result.
-    pub fn run(&self, graph: &Graph, device: &Device) -> Result<Buffer> {
+    pub fn run(&self, graph: &Graph<'_>, device: &Device) -> Result<Buffer> {
         let runtime = device.runtime();
         let result = runtime.allocate(self.bytes, MemoryKind::Device)?;
         let allocate = |&(_, bytes): &(u8, u64)| runtime.allocate(bytes, MemoryKind::Device);
@@ -68,7 +68,7 @@ impl FusedPlan {
 impl Fused {
     /// Plans the launch, in which all inputs have buffers. The expression must not be empty. Returns `None` if the
     /// strides do not fit a parameter block.
-    pub(super) fn plan(&self, graph: &Graph, device: &Device) -> Result<Option<FusedPlan>> {
+    pub(super) fn plan(&self, graph: &Graph<'_>, device: &Device) -> Result<Option<FusedPlan>> {
         let inputs = &self.inputs;
         let strided: SmallVec<[usize; 4]> = (0..inputs.len()).filter(|&i| is_strided(&inputs[i])).collect();
         let views: Vec<&[isize]> = strided.iter().map(|&i| inputs[i].strides()).collect();

@@ -85,17 +85,14 @@ fn run_planned(expression: &Expression, placement: &Arc<Placement>) -> Result<Op
     graph.add_root(expression, placement);
     let key = graph.take_key();
     if graph.has_product() {
-        let plan = runtime.find_plan::<EpiloguePlan>(&key);
-        // The product makes a key of its own.
-        drop(key);
-        return plan.map_or(Ok(None), |plan| plan.run(graph, placement));
+        return runtime.with_plan(key, |plan: &EpiloguePlan| plan.run(graph, placement)).unwrap_or(Ok(None));
     }
-    runtime.find_plan::<FusedPlan>(&key).map(|plan| plan.run(graph, &placement.device)).transpose()
+    runtime.with_plan(key, |plan: &FusedPlan| plan.run(graph, &placement.device)).ok().transpose()
 }
 
 /// Computes the expression as the epilogue of the input `product`. If that is impossible, the product runs alone, and
 /// this returns `None`.
-fn finish_product(fused: &Fused, product: usize, graph: &Graph) -> Result<Option<Buffer>> {
+fn finish_product(fused: &Fused, product: usize, graph: &Graph<'_>) -> Result<Option<Buffer>> {
     let accumulator = match &*fused.inputs[product].storage.pending.lock() {
         Some(Pending::Product { producer, .. }) => producer.accumulator(),
         _ => return Ok(None),
@@ -110,7 +107,7 @@ fn finish_product(fused: &Fused, product: usize, graph: &Graph) -> Result<Option
 
 /// Launches the kernel of an expression over buffers. If it has too many strides for one launch, some operands are
 /// computed apart, and this returns `None`. Transposing copies are not planned.
-fn compute_elements(fused: Fused, graph: &Graph, device: &Device) -> Result<Option<Buffer>> {
+fn compute_elements(fused: Fused, graph: &Graph<'_>, device: &Device) -> Result<Option<Buffer>> {
     let Some(Placed { expression: root, placement }) = graph.expression(Graph::ROOT) else { return Ok(None) };
     if checked_elements(fused.shape(), "elementwise")? == 0 {
         let allocate = |dtype| allocate(fused.shape(), dtype, device, "elementwise");
@@ -131,7 +128,9 @@ fn compute_elements(fused: Fused, graph: &Graph, device: &Device) -> Result<Opti
         return Ok(Some(output));
     }
     if let Some(plan) = fused.plan(graph, device)? {
-        return device.runtime().keep_plan(graph.key(), plan).run(graph, device).map(Some);
+        let result = plan.run(graph, device)?;
+        device.runtime().keep_plan(graph.key(), plan);
+        return Ok(Some(result));
     }
     if !graph.is_computed() {
         root.storages().try_for_each(|storage| storage.buffer().map(drop))?;

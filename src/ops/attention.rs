@@ -17,6 +17,7 @@ use crate::lazy::{PendingLaunch, PlannedLaunch, PlannedRun};
 use crate::tensor::Tensor;
 use crate::tuning;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 const OP: &str = "scaled_dot_product_attention";
 
@@ -317,9 +318,10 @@ impl<'a> AttentionCall<'a> {
         if operands.iter().any(|operand| operand.as_ref().is_expression()) {
             return self.attend_anew(None);
         }
-        let (device, key) = (self.query.device(), self.key());
-        let Some(launch) = device.runtime().find_plan::<PlannedLaunch<Attention>>(&key) else {
-            return self.attend_anew(Some(key));
+        let device = self.query.device();
+        let launch = match device.runtime().with_plan(self.key(), Arc::<PlannedLaunch<Attention>>::clone) {
+            Ok(launch) => launch,
+            Err(key) => return self.attend_anew(Some(key)),
         };
         let (scale, softcap) = self.factors()?;
         let scalars = [scale].into_iter().chain(softcap).flat_map(Word::words);
@@ -452,7 +454,7 @@ impl<'a> AttentionCall<'a> {
         let launch = PendingLaunch { kernel: config, parameters, groups, inputs, shape, dtype: wide, device, op: OP };
         if let Some(key) = key {
             let planned = PlannedLaunch::new(&launch, Parameters::set_numbers);
-            launch.device.runtime().keep_plan(&key, planned);
+            launch.device.runtime().keep_plan(&key, Arc::new(planned));
         }
         self.joined(Tensor::from_launch(launch)?)
     }

@@ -17,7 +17,6 @@ use crate::kernels::matmul::{self, Matmul, MatmulTile, Sizes};
 use crate::lazy::{Epilogue, Produced, Producer, allocate};
 use crate::tensor::Tensor;
 use crate::tuning;
-use std::sync::Arc;
 
 const OP: &str = "matmul";
 
@@ -165,10 +164,10 @@ impl Producer for Product {
 
     fn produce(&self, epilogue: Option<&Epilogue>) -> Result<Produced> {
         let (device, [m, n, k]) = (self.lhs.device(), self.sizes);
-        let key = self.key(epilogue);
-        if let Some(plan) = device.runtime().find_plan(&key) {
-            return self.run(&plan, epilogue);
-        }
+        let key = match device.runtime().with_plan(self.key(epilogue), |plan| self.run(plan, epilogue)) {
+            Ok(produced) => return produced,
+            Err(key) => key,
+        };
         let operand_shape = |rows, columns| -> Shape { self.batch.iter().copied().chain([rows, columns]).collect() };
         let lhs_view = self.lhs.layout().broadcast_to(&operand_shape(m, k), self.op)?;
         let rhs_view = self.rhs.layout().broadcast_to(&operand_shape(k, n), self.op)?;
@@ -236,9 +235,9 @@ impl Product {
             return Ok(finished);
         }
         if epilogue.is_none()
-            && let Some(plan) = self.plan(problem, config.clone(), None, key)?
+            && let Some(plan) = self.plan(problem, config.clone(), None)?
         {
-            return self.run(&plan, None);
+            return self.run_first(plan, None, key);
         }
         let y = allocate(&self.shape(), output, device, self.op)?;
         problem.launch(device, config, &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
@@ -312,9 +311,9 @@ impl Product {
         let [m, n, _] = problem.sizes;
         if epilogue.is_none()
             && config.row(n) == n
-            && let Some(plan) = self.plan(&parts, config.clone(), None, key)?
+            && let Some(plan) = self.plan(&parts, config.clone(), None)?
         {
-            return self.run(&plan, None).map(Some);
+            return self.run_first(plan, None, key).map(Some);
         }
         let stored: Shape = [problem.batches(), m, config.row(n)].into();
         checked_elements(&stored, self.op)?;
@@ -341,8 +340,8 @@ impl Product {
         if kernel.row(n) != n || !epilogue.fits(&kernel, bindings, stores, device) {
             return Ok(None);
         }
-        if let Some(plan) = self.plan(problem, kernel.clone(), Some(parameters.clone()), key)? {
-            return self.run(&plan, Some(epilogue)).map(Some);
+        if let Some(plan) = self.plan(problem, kernel.clone(), Some(parameters.clone()))? {
+            return self.run_first(plan, Some(epilogue), key).map(Some);
         }
         let finished = epilogue.run([self.lhs.buffer()?, self.rhs.buffer()?], &[], (device, self.op), |buffers| {
             problem.launch(device, kernel, buffers, Some(parameters))
@@ -367,30 +366,36 @@ impl Product {
         key
     }
 
-    /// Plans a launch and keeps the plan. Returns `None` if the kernel binds more than the operands, the epilogue's
+    /// Plans a launch. Returns `None` if the kernel binds more than the operands, the epilogue's
     /// buffers and the product, or counts offsets in words.
     fn plan(
         &self,
         problem: &BatchedProduct,
         kernel: Matmul,
         epilogue: Option<epilogue::Parameters>,
-        key: &PlanKey,
-    ) -> Result<Option<Arc<Plan<Matmul>>>> {
+    ) -> Result<Option<Plan<Matmul>>> {
         let device = self.lhs.device();
         if kernel.tile.has_parts() || kernel.a.per_factor() > 1 {
             return Ok(None);
         }
         let groups = problem.groups(device, &kernel)?;
         let parameters = matmul::Parameters { sizes: problem.parameters(), epilogue };
-        let plan = device.runtime().plan(kernel, parameters, groups, &|parameters, next| {
+        let set_numbers = |parameters: &mut matmul::Parameters, next: &mut dyn FnMut() -> u32| {
             let matmul::Parameters { sizes, epilogue } = parameters;
             sizes.a.offset = next() as usize;
             sizes.b.offset = next() as usize;
             if let Some(epilogue) = epilogue {
                 epilogue.set_numbers(next);
             }
-        })?;
-        Ok(Some(device.runtime().keep_plan(key, plan)))
+        };
+        device.runtime().plan(kernel, parameters, groups, &set_numbers).map(Some)
+    }
+
+    /// Runs a plan for the first time, and keeps it.
+    fn run_first(&self, plan: Plan<Matmul>, epilogue: Option<&Epilogue>, key: &PlanKey) -> Result<Produced> {
+        let produced = self.run(&plan, epilogue)?;
+        self.lhs.device().runtime().keep_plan(key, plan);
+        Ok(produced)
     }
 
     /// Runs a plan.

@@ -84,7 +84,7 @@ impl Step {
         let runtime = self.device.runtime();
         // Nothing is copied, so the step's own buffers stand for those of a run.
         let own = |arguments: &[Argument]| -> Result<Vec<Buffer>> {
-            arguments.iter().map(|argument| argument.view.buffer().map(|buffer| buffer.clone())).collect()
+            arguments.iter().map(|argument| argument.view.buffer().cloned()).collect()
         };
         let outputs = own(&self.outputs)?;
         let tensors = self.inputs.iter().zip(own(&self.inputs)?).map(|(Argument { view, .. }, buffer)| {
