@@ -195,6 +195,18 @@ pub(crate) trait Backend: Send + Sync {
     /// returns all there is.
     fn budget(&self) -> u64;
 
+    /// Returns the bytes of device memory that have been taken from the driver, if they are not simply those of the
+    /// buffers.
+    fn reserved(&self) -> Option<u64> {
+        None
+    }
+
+    /// Notes that buffers of `bytes` bytes in all will be asked for next. What is taken from the driver need not be
+    /// more. 0 ends it.
+    fn foresee(&self, bytes: u64) {
+        _ = bytes;
+    }
+
     /// Creates a buffer of at least `bytes` bytes (a multiple of 16, not 0). Its contents are undefined.
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId>;
 

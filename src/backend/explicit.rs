@@ -57,6 +57,16 @@ pub(super) trait Memory: Send + Sync {
     /// A buffer as the host sees it. Valid as long as the buffer is.
     type View: Send;
 
+    /// See [`Backend::reserved`].
+    fn reserved(&self) -> Option<u64> {
+        None
+    }
+
+    /// See [`Backend::foresee`].
+    fn foresee(&self, bytes: u64) {
+        _ = bytes;
+    }
+
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId>;
 
     fn free(&self, buffer: BufferId);
@@ -165,6 +175,14 @@ impl<A: Api> Backend for ExplicitBackend<A> {
 
     fn budget(&self) -> u64 {
         A::budget(&self.device)
+    }
+
+    fn reserved(&self) -> Option<u64> {
+        self.memory.reserved()
+    }
+
+    fn foresee(&self, bytes: u64) {
+        self.memory.foresee(bytes);
     }
 
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {

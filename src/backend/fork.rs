@@ -68,6 +68,16 @@ impl Backend for OfProcess {
         self.own().map_or(self.info().memory, Backend::budget)
     }
 
+    fn reserved(&self) -> Option<u64> {
+        self.own().ok()?.reserved()
+    }
+
+    fn foresee(&self, bytes: u64) {
+        if let Ok(backend) = self.own() {
+            backend.foresee(bytes);
+        }
+    }
+
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
         self.own()?.allocate(bytes, memory)
     }

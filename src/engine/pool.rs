@@ -76,6 +76,10 @@ impl Drop for Allocation {
 /// Kernels read and write four elements of up to eight bytes at once, also at the end of a buffer.
 const ALIGNMENT: u64 = 32;
 
+/// Mesa's llvmpipe has one file for all memory, which never shrinks. Unless buffers of this many bytes go before a
+/// larger one is needed, the file grows by each.
+const LARGE: u64 = 32 << 20;
+
 /// The size of the smallest class.
 const SMALLEST_CLASS: u64 = 256;
 
@@ -102,6 +106,10 @@ pub struct MemoryStats {
     /// memory of the device, or 0 if that is unknown too (WebGPU). On a software device, at most what the process's
     /// container (Linux control group) leaves. At most the limit that the app has set.
     pub budget: u64,
+    /// Bytes of device memory that have been taken from the driver. Where buffers share blocks (Vulkan), this is more
+    /// than `in_use` and `cached` together: the rest lies between them, and in blocks that are not full. Elsewhere the
+    /// driver decides, and these are the bytes of all buffers.
+    pub reserved: u64,
 }
 
 /// Keeps the buffers of kernels for reuse.
@@ -187,6 +195,34 @@ struct State {
     stats: MemoryStats,
     /// Bytes of captured programs.
     programs: u64,
+    /// Loads that are going on: see [`Loading`].
+    loads: u32,
+}
+
+/// A load of buffers that will stay. Until it is dropped, buffers are as large as what is asked for. What the load
+/// leaves in the pool is freed then.
+pub(crate) struct Loading {
+    pool: Arc<Pool>,
+    /// How many buffers had come back before.
+    returned: u64,
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        let mut state = self.pool.state.lock();
+        state.loads -= 1;
+        let mut dropped = Vec::new();
+        if state.loads == 0 {
+            self.pool.backend.foresee(0);
+            while let Some(oldest) = state.take_oldest(|_, cached| cached.number >= self.returned) {
+                state.note_given_up(&oldest);
+                dropped.push(oldest);
+            }
+        }
+        // The backend frees outside of the lock.
+        drop(state);
+        drop(dropped);
+    }
 }
 
 /// The recent peak of the bytes in use: over the last [`Peak::WINDOW`] requests for a buffer, and at most as many
@@ -224,8 +260,8 @@ struct Budget {
     asked: bool,
     /// Bytes held when it was asked for.
     held: u64,
-    /// The most bytes that the container was seen to use besides the held ones. Held bytes count as used only once they
-    /// are written, so a single look may show too few.
+    /// The most bytes that the container was seen to use besides those that were taken from the driver. These count as
+    /// used only once they are written, so a single look may show too few.
     others: u64,
 }
 
@@ -241,11 +277,11 @@ impl Budget {
     }
 
     /// Stores what the driver tells (0: nothing) and, for a software device, what its container allows.
-    fn update(&mut self, told: u64, held: u64, allowance: Option<Allowance>) {
+    fn update(&mut self, told: u64, held: u64, reserved: u64, allowance: Option<Allowance>) {
         (self.asked, self.held) = (true, held);
         self.bytes = (told > 0).then_some(told);
         if let Some(Allowance { limit, usage }) = allowance {
-            self.others = self.others.max(usage.saturating_sub(held));
+            self.others = self.others.max(usage.saturating_sub(reserved));
             // A sixteenth is left for the host, for example for kernels that it compiles.
             let left = limit.saturating_sub(limit / 16 + self.others);
             self.bytes = Some(self.bytes.map_or(left, |told| told.min(left)));
@@ -292,12 +328,16 @@ impl State {
         while self.stats.cached > most(&self.stats) || held > limit {
             let Some(oldest) = self.take_oldest(|_, _| true) else { break };
             held = held.saturating_sub(oldest.bytes);
-            if Arc::strong_count(&oldest) > 1 {
-                self.given_up.push(Arc::downgrade(&oldest));
-            }
+            self.note_given_up(&oldest);
             dropped.push(oldest);
         }
         dropped
+    }
+
+    fn note_given_up(&mut self, allocation: &Arc<Allocation>) {
+        if Arc::strong_count(allocation) > 1 {
+            self.given_up.push(Arc::downgrade(allocation));
+        }
     }
 
     /// Returns the bytes that were given up and that batches in flight still hold.
@@ -323,6 +363,16 @@ impl Pool {
         Counted { bytes, pool: self.clone() }
     }
 
+    /// Begins a load of buffers of `bytes` bytes in all, or of an unknown number (0).
+    pub fn load(self: &Arc<Self>, bytes: u64) -> Loading {
+        let mut state = self.state.lock();
+        state.loads += 1;
+        if bytes > 0 {
+            self.backend.foresee(bytes);
+        }
+        Loading { pool: self.clone(), returned: state.returned }
+    }
+
     /// Returns a kept buffer of at least `bytes` bytes, and of less than twice the size of their class. Its contents
     /// are undefined. Commands that are recorded next may use it.
     pub fn reuse(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
@@ -345,27 +395,27 @@ impl Pool {
         kind: MemoryKind,
         find: impl Fn(&VecDeque<Cached>) -> Option<usize>,
     ) -> Option<Buffer> {
-        let smallest = self.class(bytes, kind);
-        // Less than twice: else a tensor of halves would hold the buffer of the `f32` tensor that it was made from.
-        let largest = smallest.bytes.saturating_mul(2).saturating_sub(1).min(self.largest_for(bytes));
-        let largest = Class { bytes: largest, kind };
         let mut state = self.state.lock();
-        // Most often there is one of the smallest class.
-        if let Some(cached) = state.cached.get_mut(&smallest)
+        let class = self.class_during(&state, bytes, kind);
+        // Less than twice: else a tensor of halves would hold the buffer of the `f32` tensor that it was made from.
+        let most = if state.loads > 0 { bytes + bytes / 32 } else { class.bytes.saturating_mul(2).saturating_sub(1) };
+        // Most often there is one of the class.
+        if let Some(cached) = state.cached.get_mut(&class)
             && let Some(found) = find(cached).and_then(|place| cached.remove(place))
         {
             state.stats.cached -= found.allocation.bytes;
             return Some(state.lend(found.allocation, bytes));
         }
         let find = |(class, cached): (&Class, &VecDeque<Cached>)| Some((*class, find(cached)?));
-        let (class, place) = state.cached.range(smallest..=largest.max(smallest)).find_map(find)?;
+        let most = most.min(self.largest_for(bytes)).max(class.bytes);
+        let (class, place) = state.cached.range(Class { kind, bytes }..=Class { kind, bytes: most }).find_map(find)?;
         let allocation = state.take(class, place)?;
         Some(state.lend(allocation, bytes))
     }
 
     /// Returns a new buffer of at least `bytes` bytes, with undefined contents. It fails as `allocate_apart` does.
     pub fn allocate(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        let class = self.class(bytes, kind);
+        let class = self.class_during(&self.state.lock(), bytes, kind);
         let home = Some((self.clone(), class));
         let allocation = self.allocate_with(class.bytes, MemoryUse::Kernels(kind), home)?;
         let mut state = self.state.lock();
@@ -413,8 +463,8 @@ impl Pool {
     }
 
     /// Prepares for a new buffer of `bytes` bytes: if the budget has no room for it, gives up kept buffers that are
-    /// idle. Returns whether batches in flight hold memory that is wanted, or more than the pool may keep. Then waiting
-    /// helps.
+    /// idle. A software device gives up large ones before it gets another one. Returns whether batches in flight hold
+    /// memory that is wanted, or more than the pool may keep. Then waiting helps.
     pub fn make_room(&self, bytes: u64, kind: MemoryKind) -> bool {
         let bytes = self.class(bytes, kind).bytes;
         let budget = if self.is_of_the_device(kind) { self.known_budget() } else { None };
@@ -422,14 +472,22 @@ impl Pool {
         let given_up = state.bytes_given_up();
         let mut waiting = given_up > state.peak.bytes();
         let (mut held, mut dropped) = (self.held(), Vec::new());
-        while budget.is_some_and(|budget| held.saturating_add(bytes) > budget) {
-            match state.take_oldest(|class, cached| self.is_of_the_device(class.kind) && cached.is_idle()) {
+        loop {
+            let least = match budget {
+                Some(budget) if held.saturating_add(bytes) > budget => 0,
+                _ if self.is_software() && bytes >= LARGE => LARGE,
+                _ => break,
+            };
+            let is_wanted = |class: &Class| self.is_of_the_device(class.kind) && class.bytes >= least;
+            match state.take_oldest(|class, cached| is_wanted(class) && cached.is_idle()) {
                 Some(oldest) => {
                     held = held.saturating_sub(oldest.bytes);
                     dropped.push(oldest);
                 }
                 None => {
-                    waiting |= given_up > 0 || state.cached.values().flatten().any(|cached| !cached.is_idle());
+                    let mut kept = state.cached.iter().filter(|(class, _)| is_wanted(class));
+                    let is_used = kept.any(|(_, cached)| cached.iter().any(|cached| !cached.is_idle()));
+                    waiting |= is_used || given_up > least;
                     break;
                 }
             }
@@ -451,6 +509,11 @@ impl Pool {
         Class { kind, bytes: size_class(bytes).min(self.largest_for(bytes)).max(bytes) }
     }
 
+    /// The same, or no more than what is asked for during a load.
+    fn class_during(&self, state: &State, bytes: u64, kind: MemoryKind) -> Class {
+        if state.loads > 0 { Class { kind, bytes } } else { self.class(bytes, kind) }
+    }
+
     /// Whether the device's memory is the process's own.
     fn is_software(&self) -> bool {
         self.backend.info().kind == DeviceKind::Cpu
@@ -464,6 +527,11 @@ impl Pool {
     /// Returns the bytes of all live allocations in the memory that the budget limits.
     fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of device memory that have been taken from the driver.
+    fn reserved(&self) -> u64 {
+        self.backend.reserved().unwrap_or_else(|| self.held())
     }
 
     /// Returns the budget, or `None` if it is unknown. Asks for it anew if it may have changed.
@@ -499,9 +567,10 @@ impl Pool {
     /// process.
     fn budget(&self) -> Option<u64> {
         let (told, held) = (self.backend.budget(), self.held());
+        let reserved = self.reserved();
         let allowance = if self.is_software() { cgroup::allowance() } else { None };
         let budget = &mut self.state.lock().budget;
-        budget.update(told, held, allowance);
+        budget.update(told, held, reserved, allowance);
         self.limited(budget.bytes)
     }
 
@@ -518,9 +587,9 @@ impl Pool {
     }
 
     pub fn stats(&self) -> MemoryStats {
-        let budget = self.budget().unwrap_or(0);
+        let (budget, reserved) = (self.budget().unwrap_or(0), self.reserved());
         let state = self.state.lock();
-        MemoryStats { budget, in_use: state.stats.in_use + state.programs, ..state.stats }
+        MemoryStats { budget, reserved, in_use: state.stats.in_use + state.programs, ..state.stats }
     }
 }
 
@@ -709,17 +778,17 @@ mod tests {
     fn a_container_leaves_what_others_do_not_use() {
         let mut budget = Budget::default();
         assert!(budget.is_stale(0));
-        budget.update(0, 0, None);
+        budget.update(0, 0, 0, None);
         assert_eq!((budget.bytes, budget.is_stale(Budget::LITTLE)), (None, false));
         assert!(budget.is_stale(Budget::LITTLE + 1));
-        budget.update(1 << 40, 0, Some(Allowance { limit: 16 << 30, usage: 3 << 30 }));
+        budget.update(1 << 40, 0, 0, Some(Allowance { limit: 16 << 30, usage: 3 << 30 }));
         assert_eq!(budget.bytes, Some(12 << 30));
         // Held bytes that have not been written are not in use yet, and hide nothing.
-        budget.update(1 << 40, 8 << 30, Some(Allowance { limit: 16 << 30, usage: 4 << 30 }));
+        budget.update(1 << 40, 8 << 30, 8 << 30, Some(Allowance { limit: 16 << 30, usage: 4 << 30 }));
         assert_eq!((budget.bytes, budget.is_stale(8 << 30), budget.is_stale(10 << 30)), (Some(12 << 30), false, true));
-        budget.update(1 << 30, 8 << 30, Some(Allowance { limit: 16 << 30, usage: 12 << 30 }));
+        budget.update(1 << 30, 8 << 30, 8 << 30, Some(Allowance { limit: 16 << 30, usage: 12 << 30 }));
         assert_eq!(budget.bytes, Some(1 << 30));
-        budget.update(0, 0, Some(Allowance { limit: 16 << 30, usage: 20 << 30 }));
+        budget.update(0, 0, 0, Some(Allowance { limit: 16 << 30, usage: 20 << 30 }));
         assert_eq!(budget.bytes, Some(0), "a full container leaves nothing");
     }
 

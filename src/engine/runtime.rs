@@ -15,7 +15,7 @@ use crate::engine::host_trace::{HostTrace, Span};
 use crate::engine::kernel_cache::{CompiledKernel, KernelCache, OwnKernel};
 use crate::engine::launch::PackedLaunch;
 use crate::engine::plan_cache::{Plan, PlanCache, PlanKey};
-use crate::engine::pool::{Allocation, Buffer, MemoryStats, Pool, PoolOwner};
+use crate::engine::pool::{Allocation, Buffer, Loading, MemoryStats, Pool, PoolOwner};
 use crate::engine::profile::{Label, Profile};
 use crate::engine::program::Program;
 use crate::engine::recording::Cost;
@@ -479,6 +479,11 @@ impl Runtime {
             }
         }
         self.retrying(|| pool.allocate(bytes, kind))
+    }
+
+    /// Begins a load of tensors of `bytes` bytes in all, or of an unknown number (0).
+    pub fn load(&self, bytes: u64) -> Loading {
+        self.pool.load(bytes)
     }
 
     pub(super) fn allocate_staging(&self, bytes: u64, memory: MemoryUse) -> Result<Arc<Allocation>> {

@@ -3,6 +3,7 @@
 use super::TensorInfo;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
+use crate::device::Device;
 use crate::tensor::Tensor;
 use std::collections::HashMap;
 use std::fmt;
@@ -65,19 +66,24 @@ impl fmt::Debug for LoadConfig<'_> {
 
 /// Loads the tensors that `config` chooses among these.
 pub(super) fn load_all<'n>(
+    device: &Device,
     names: impl Iterator<Item = &'n str>,
     info: impl Fn(&str) -> Result<TensorInfo>,
     load: impl Fn(&str) -> Result<Tensor>,
     LoadConfig { dtype, filter, mut progress }: LoadConfig<'_>,
 ) -> Result<HashMap<String, Tensor>> {
-    let (mut chosen, mut total) = (Vec::new(), 0u64);
+    let (mut chosen, mut total, mut foreseen) = (Vec::new(), 0u64, 0u64);
     for name in names.filter(|name| filter.as_ref().is_none_or(|filter| filter(name))) {
         let info = info(name)?;
         let elements = info.shape.elem_count().unwrap_or(usize::MAX) as u64;
         let bytes = elements.saturating_mul(info.dtype.size_in_bytes() as u64);
         chosen.push((name, bytes));
         total = total.saturating_add(bytes);
+        // Buffers begin at such places at least.
+        foreseen = foreseen.saturating_add(bytes.checked_next_multiple_of(256).unwrap_or(bytes));
     }
+    // What is converted needs memory of both sizes.
+    let _loading = device.runtime().load(if dtype.is_none() { foreseen } else { 0 });
     let (mut tensors, mut loaded) = (HashMap::with_capacity(chosen.len()), 0);
     for (name, bytes) in chosen {
         let mut tensor = load(name)?;

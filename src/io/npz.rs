@@ -105,6 +105,7 @@ impl Npz {
     /// what the header promises; [`Error::InvalidArgument`] for bytes that are no truth values;
     /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
+        let _loading = device.runtime().load(0);
         self.with(name, |promise, entry| match self.elements(name, &promise, entry)? {
             Elements::Stored(range) => promise.upload(&self.bytes.part(range)?, device),
             Elements::Inflated(elements) => promise.upload(&&elements[..], device),
@@ -125,7 +126,7 @@ impl Npz {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn load_with(&self, device: &Device, config: LoadConfig<'_>) -> Result<HashMap<String, Tensor>> {
-        load_all(self.names(), |name| self.info(name), |name| self.load(name, device), config)
+        load_all(device, self.names(), |name| self.info(name), |name| self.load(name, device), config)
     }
 
     /// Writes tensors to a file without compression, as `numpy.savez` does. An existing file is replaced. Tensors are

@@ -178,6 +178,7 @@ impl SafeTensors {
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
         let (shard, entry) = self.entry(name)?;
         let dtype = shard.dtype(name, entry)?;
+        let _loading = device.runtime().load(0);
         Tensor::from_source(&shard.elements(entry)?, dtype, entry.shape.as_slice().into(), device)
     }
 
@@ -214,7 +215,7 @@ impl SafeTensors {
     /// As [`load`](Self::load); [`Error::Unsupported`](crate::Error::Unsupported) if the device does not compute in the
     /// dtype.
     pub fn load_with(&self, device: &Device, config: LoadConfig<'_>) -> Result<HashMap<String, Tensor>> {
-        load_all(self.names(), |name| self.info(name), |name| self.load(name, device), config)
+        load_all(device, self.names(), |name| self.info(name), |name| self.load(name, device), config)
     }
 
     /// Writes tensors to a file. An existing file is replaced. Tensors are read from their devices one after the other.

@@ -1,10 +1,14 @@
 //! What the pool keeps, and limits of memory.
 
+use marquetry::io::SafeTensors;
 use marquetry::{DType, Device, Error, Result, Tensor};
+use safetensors::tensor::{Dtype, TensorView};
 
 on_each_device! {
     random_shapes_leave_little_behind
     a_limit_of_memory_holds
+    loaded_weights_reserve_little_more_than_their_size
+    sizes_that_grow_leave_no_blocks_behind
 }
 
 /// Numbers that look random (G. Marsaglia, "Xorshift RNGs", 2003).
@@ -102,5 +106,55 @@ fn a_limit_of_memory_holds(device: &Device) -> Result<()> {
     worked?;
     assert_eq!(zeros(40)?.elem_count(), 40 << 20);
     device.trim()?;
+    Ok(())
+}
+
+/// A fourth of SmolLM2-135M: eight layers, and a part of the embedding.
+fn loaded_weights_reserve_little_more_than_their_size(device: &Device) -> Result<()> {
+    const WIDTH: usize = 576;
+    let layer = [WIDTH, 192, 192, WIDTH, 1536, 1536, 1536, 1, 1];
+    let rows: Vec<usize> = [layer; 8].concat().into_iter().chain([49_152 / 8]).collect();
+    let size = rows.iter().map(|rows| 2 * rows * WIDTH).sum::<usize>() as u64;
+    let zeros = vec![0; 49_152 / 8 * WIDTH * 2];
+    let view = |rows| TensorView::new(Dtype::F16, vec![rows, WIDTH], &zeros[..2 * rows * WIDTH]);
+    let tensors = (0..).zip(&rows).map(|(i, rows): (usize, _)| (i.to_string(), view(*rows).expect("they are as many")));
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = folder.path().join("model.safetensors");
+    safetensors::serialize_to_file(tensors, None, &path).expect("it can be written");
+    device.trim()?;
+    let before = device.memory_stats();
+    let weights = SafeTensors::open(&path)?.load_all(device)?;
+    device.trim()?;
+    let after = device.memory_stats();
+    let (used, reserved) = (after.in_use - before.in_use, after.reserved - before.reserved);
+    assert!((size..=size + size / 100).contains(&used) && after.cached == before.cached, "{size}: {after:?}");
+    assert!((size..=size + size / 100 * 3).contains(&reserved), "{size}: {before:?}, {after:?}");
+    drop(weights);
+    device.trim()?;
+    let left = device.memory_stats().reserved.saturating_sub(before.reserved);
+    // Vulkan keeps a small block.
+    assert!(left <= 2 << 20, "{left} bytes are left");
+    Ok(())
+}
+
+/// Tensors that grow one at a time: what they leave behind fits none of those that follow.
+fn sizes_that_grow_leave_no_blocks_behind(device: &Device) -> Result<()> {
+    device.trim()?;
+    let before = device.memory_stats().reserved;
+    for megabytes in (1..80).step_by(6) {
+        let x = Tensor::zeros(megabytes << 20, DType::U8, device)?;
+        x.realize()?;
+        let y = x.add(1)?;
+        y.realize()?;
+        // What the pool has given up goes once its commands have run.
+        device.synchronize()?;
+        let stats = device.memory_stats();
+        // The newest block is an eighth of all at most, and 2 MiB at least.
+        let most = (stats.in_use + stats.cached) / 8 * 9 + (4 << 20);
+        assert!(stats.reserved - before <= most, "at {megabytes} MiB: {stats:?}");
+    }
+    device.trim()?;
+    let left = device.memory_stats().reserved.saturating_sub(before);
+    assert!(left <= 2 << 20, "{left} bytes are left");
     Ok(())
 }

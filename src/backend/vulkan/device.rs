@@ -25,7 +25,7 @@ pub(super) struct Device {
     pub adapter: Adapter,
     /// The instance that found it.
     pub instance: &'static Instance,
-    /// Bytes of live buffers in each memory heap.
+    /// Bytes that have been taken from each memory heap.
     in_use: [AtomicU64; vk::MAX_MEMORY_HEAPS],
     /// The call that found the device lost.
     lost: OnceLock<&'static str>,
@@ -147,14 +147,14 @@ impl Device {
         }
     }
 
-    /// Counts the bytes of a new buffer.
+    /// Counts bytes that are taken from a heap.
     pub fn count_allocated(&self, heap: usize, bytes: u64) {
         if let Some(in_use) = self.in_use.get(heap) {
             in_use.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Subtracts the bytes of a buffer that is gone.
+    /// Counts bytes that go back.
     pub fn count_freed(&self, heap: usize, bytes: u64) {
         if let Some(in_use) = self.in_use.get(heap) {
             in_use.fetch_sub(bytes, Ordering::Relaxed);
@@ -165,7 +165,8 @@ impl Device {
         Error::DeviceLost { device: self.describe(), reason: format!("{call} reported it") }
     }
 
-    fn heap_in_use(&self, heap: usize) -> u64 {
+    /// Returns the bytes that have been taken from a heap.
+    pub fn heap_in_use(&self, heap: usize) -> u64 {
         self.in_use.get(heap).map_or(0, |bytes| bytes.load(Ordering::Relaxed))
     }
 }

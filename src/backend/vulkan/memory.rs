@@ -1,17 +1,15 @@
 //! Buffers, and the memory behind them.
 
+use super::blocks::{Blocks, Piece, Source};
 use super::device::Device;
 use crate::backend::contract::{BufferId, MemoryUse};
 use crate::backend::explicit;
 use crate::backend::info::MemoryKind;
 use crate::backend::rules::unknown_buffer;
 use crate::backend::slots::Slots;
-use crate::base::backend_kind::BackendKind;
 use crate::base::error::{Error, Result};
 use ash::vk;
-use gpu_allocator::vulkan::{Allocation, AllocationCreateDesc, AllocationScheme, Allocator, AllocatorCreateDesc};
-use gpu_allocator::{AllocationError, AllocationSizes, MemoryLocation};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::cmp::Reverse;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -24,17 +22,75 @@ const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
         | vk::BufferUsageFlags::TRANSFER_DST.as_raw(),
 );
 
-/// Buffers share memory blocks, which start small and double. So a small program stays small.
-const FIRST_BLOCK: u64 = 16 << 20;
-const LARGEST_DEVICE_BLOCK: u64 = 256 << 20;
-const LARGEST_HOST_BLOCK: u64 = 64 << 20;
-
 /// The live buffers of a device.
 pub(super) struct Memory {
     buffers: RwLock<Slots<Buffer>>,
-    /// Dropped before the device, on which it frees its blocks.
-    allocator: Mutex<Allocator>,
+    blocks: Blocks<Driver>,
     device: Arc<Device>,
+}
+
+/// The driver's memory.
+struct Driver(Arc<Device>);
+
+/// A block of the driver's memory.
+#[derive(Clone, Copy)]
+struct Block {
+    memory: vk::DeviceMemory,
+    /// Its first byte, if the host reaches it.
+    pointer: Option<NonNull<u8>>,
+}
+
+// SAFETY: it is only a handle and an address. The blocks order all accesses to them.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Source for Driver {
+    type Block = Block;
+
+    fn allocate(&self, memory_type: usize, bytes: u64) -> Result<Block> {
+        let Driver(device) = self;
+        let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+        let mut info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(memory_type as u32);
+        if device.adapter.addresses {
+            info = info.push_next(&mut flags);
+        }
+        let kind = device.adapter.memory.memory_types[memory_type];
+        let heap = kind.heap_index as usize;
+        // SAFETY: the device is alive, and has the memory type.
+        let allocated = unsafe { device.raw.allocate_memory(&info, None) };
+        let failed = |call, code| match code {
+            // Also beyond the most allocations of a driver.
+            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY
+            | vk::Result::ERROR_OUT_OF_HOST_MEMORY
+            | vk::Result::ERROR_TOO_MANY_OBJECTS
+            | vk::Result::ERROR_MEMORY_MAP_FAILED => device.out_of_memory(bytes, heap),
+            code => device.error(call, code),
+        };
+        let memory = allocated.map_err(|code| failed("vkAllocateMemory", code))?;
+        let mut block = Block { memory, pointer: None };
+        if kind.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE) {
+            // SAFETY: the memory is visible to the host, and not mapped yet.
+            let mapped = unsafe { device.raw.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) };
+            match mapped {
+                Ok(pointer) => block.pointer = NonNull::new(pointer.cast()),
+                Err(code) => {
+                    // SAFETY: nothing else has the memory.
+                    unsafe { device.raw.free_memory(memory, None) };
+                    return Err(failed("vkMapMemory", code));
+                }
+            }
+        }
+        device.count_allocated(heap, bytes);
+        Ok(block)
+    }
+
+    fn free(&self, Block { memory, .. }: Block, memory_type: usize, bytes: u64) {
+        let Driver(device) = self;
+        device.count_freed(device.adapter.memory.memory_types[memory_type].heap_index as usize, bytes);
+        // SAFETY: no buffer is bound to it any more.
+        unsafe { device.raw.free_memory(memory, None) };
+    }
 }
 
 /// A buffer with its memory.
@@ -45,8 +101,9 @@ pub(super) struct Buffer {
     pub bytes: u64,
     /// Its address for kernels, if the device has buffer addresses.
     pub address: Option<vk::DeviceAddress>,
-    allocation: Allocation,
-    heap: usize,
+    piece: Piece<Block>,
+    /// Whether the host and the device see each other's writes without more.
+    is_coherent: bool,
 }
 
 /// A buffer's memory as the host sees it. Valid as long as the buffer is.
@@ -61,118 +118,71 @@ pub(super) struct HostView {
 unsafe impl Send for HostView {}
 
 impl Memory {
-    /// Creates an allocator without memory.
-    pub fn new(device: Arc<Device>) -> Result<Memory> {
-        let sizes = AllocationSizes::new(FIRST_BLOCK, FIRST_BLOCK)
-            .with_max_device_memblock_size(LARGEST_DEVICE_BLOCK)
-            .with_max_host_memblock_size(LARGEST_HOST_BLOCK);
-        let description = AllocatorCreateDesc {
-            instance: device.instance.raw.clone(),
-            device: device.raw.clone(),
-            physical_device: device.adapter.physical,
-            debug_settings: Default::default(),
-            buffer_device_address: device.adapter.addresses,
-            allocation_sizes: sizes,
-        };
-        let allocator = Allocator::new(&description).map_err(|error| driver_error(&error))?;
-        Ok(Memory { buffers: RwLock::new(Slots::new()), allocator: Mutex::new(allocator), device })
+    pub fn new(device: Arc<Device>) -> Memory {
+        let types = device.adapter.memory.memory_types_as_slice().len();
+        Memory { buffers: RwLock::new(Slots::new()), blocks: Blocks::new(Driver(device.clone()), types), device }
     }
 
     /// Finds memory for a buffer, and binds it.
     fn bind(&self, handle: vk::Buffer, bytes: u64, memory: MemoryUse) -> Result<Buffer> {
         // SAFETY: the buffer is of this device.
-        let mut requirements = unsafe { self.device.raw.get_buffer_memory_requirements(handle) };
+        let vk::MemoryRequirements { mut size, mut alignment, memory_type_bits } =
+            unsafe { self.device.raw.get_buffer_memory_requirements(handle) };
         let properties = &self.device.adapter.memory;
-        let Some(index) = choose_type(properties, requirements.memory_type_bits, memory) else {
+        let Some(index) = choose_type(properties, memory_type_bits, memory) else {
             let feature = format!("memory for {memory:?} buffers");
             return Err(Error::Unsupported { feature, device: self.device.describe() });
         };
-        let kind = properties.memory_types[index];
-        if !kind.property_flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT) {
+        let is_coherent =
+            properties.memory_types[index].property_flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT);
+        if !is_coherent {
             // Flushing or invalidating this buffer must never touch another one.
             let atom = self.device.adapter.base.limits.non_coherent_atom_size.max(1);
-            requirements.alignment = requirements.alignment.max(atom);
-            requirements.size = requirements.size.next_multiple_of(atom);
+            alignment = alignment.max(atom);
+            size = size.next_multiple_of(atom);
         }
-        requirements.memory_type_bits = 1 << index;
-        let heap = kind.heap_index as usize;
-        let allocation = self.find(handle, requirements, heap)?;
-        // SAFETY: the allocation is of this device and fits the buffer's requirements; the buffer has no memory yet.
-        let bound = unsafe { self.device.raw.bind_buffer_memory(handle, allocation.memory(), allocation.offset()) };
+        let piece = self.blocks.allocate(index, size, alignment)?;
+        // SAFETY: the piece is of this device and fits the buffer's requirements; the buffer has no memory yet.
+        let bound = unsafe { self.device.raw.bind_buffer_memory(handle, piece.block.memory, piece.range.start) };
         if let Err(error) = self.device.check("vkBindBufferMemory", bound) {
-            self.release(allocation);
+            self.blocks.free(piece);
             return Err(error);
         }
-        self.device.count_allocated(heap, allocation.size());
         let address = self.device.adapter.addresses.then(|| {
             let info = vk::BufferDeviceAddressInfo::default().buffer(handle);
             // SAFETY: the device has the feature, and the buffer its memory and the usage.
             unsafe { self.device.raw.get_buffer_device_address(&info) }
         });
-        Ok(Buffer { handle, bytes, address, allocation, heap })
-    }
-
-    /// Takes memory from a shared block. If the heap has no room for another block, takes memory for this buffer alone.
-    fn find(&self, handle: vk::Buffer, requirements: vk::MemoryRequirements, heap: usize) -> Result<Allocation> {
-        let mut description = AllocationCreateDesc {
-            name: "buffer",
-            requirements,
-            // The requirements allow only one memory type, which is chosen already.
-            location: MemoryLocation::Unknown,
-            linear: true,
-            allocation_scheme: AllocationScheme::GpuAllocatorManaged,
-        };
-        let mut allocator = self.allocator.lock();
-        let found = allocator.allocate(&description).or_else(|_| {
-            description.allocation_scheme = AllocationScheme::DedicatedBuffer(handle);
-            allocator.allocate(&description)
-        });
-        found.map_err(|error| {
-            if is_exhaustion(&error) {
-                self.device.out_of_memory(requirements.size, heap)
-            } else {
-                driver_error(&error)
-            }
-        })
+        Ok(Buffer { handle, bytes, address, piece, is_coherent })
     }
 
     fn destroy(&self, buffer: Buffer) {
-        self.device.count_freed(buffer.heap, buffer.allocation.size());
         // SAFETY: by the contract no unfinished batch uses it, and its number no longer finds it.
         unsafe { self.device.raw.destroy_buffer(buffer.handle, None) };
-        self.release(buffer.allocation);
-    }
-
-    fn release(&self, allocation: Allocation) {
-        if let Err(error) = self.allocator.lock().free(allocation) {
-            log::error!("Vulkan: memory was not freed: {error}");
-        }
+        self.blocks.free(buffer.piece);
     }
 
     /// Finds bytes of a buffer that the host reaches. `op` is for the error.
     fn view(&self, buffer: BufferId, Range { start, end }: Range<u64>, op: &'static str) -> Result<HostView> {
         let buffers = self.buffers.read();
         let found = buffers.get(buffer.0).ok_or_else(|| unknown_buffer(op, buffer))?;
-        let pointer = found.allocation.mapped_ptr();
+        let pointer = found.piece.block.pointer;
         let (Some(pointer), true) = (pointer, start <= end && end <= found.bytes) else {
             let size = found.bytes;
             let message = format!("the host cannot reach bytes {start} to {end} of {buffer:?}, which has {size}");
             return Err(Error::InvalidArgument { op, message });
         };
-        let coherent = found.allocation.memory_properties().contains(vk::MemoryPropertyFlags::HOST_COHERENT);
-        // Whole atoms, and no others: another thread may be writing them. Allocations begin and end with atoms.
+        // Whole atoms, and no others: another thread may be writing them. Pieces begin and end with atoms.
         let atom = self.device.adapter.base.limits.non_coherent_atom_size.max(1);
-        let range = (!coherent).then(|| {
-            let (first, last) = (start / atom * atom, end.next_multiple_of(atom).min(found.allocation.size()));
+        let range = (!found.is_coherent).then(|| {
+            let (first, last) = (start / atom * atom, end.next_multiple_of(atom).min(found.piece.bytes()));
             vk::MappedMemoryRange::default()
-                // SAFETY: the handle is used only while the buffer lives, for calls that do not change the memory
-                // object.
-                .memory(unsafe { found.allocation.memory() })
-                .offset(found.allocation.offset() + first)
+                .memory(found.piece.block.memory)
+                .offset(found.piece.range.start + first)
                 .size(last.saturating_sub(first).max(atom))
         });
-        // SAFETY: the buffer has these bytes, and its memory is mapped.
-        let pointer = unsafe { pointer.cast::<u8>().add(start as usize) };
+        // SAFETY: the buffer has these bytes, and its block is mapped.
+        let pointer = unsafe { pointer.add((found.piece.range.start + start) as usize) };
         Ok(HostView { pointer, bytes: (end - start) as usize, range })
     }
 
@@ -192,6 +202,14 @@ impl Memory {
 
 impl explicit::Memory for Memory {
     type View = HostView;
+
+    fn reserved(&self) -> Option<u64> {
+        Some(self.device.heap_in_use(self.device.adapter.device_heap))
+    }
+
+    fn foresee(&self, bytes: u64) {
+        self.blocks.foresee(bytes);
+    }
 
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
         if bytes > self.device.adapter.info.limits.max_buffer_bytes {
@@ -316,21 +334,6 @@ fn rank(flags: vk::MemoryPropertyFlags, heap_size: u64, memory: MemoryUse) -> Op
         // The host reads uncached memory at a hundredth of the speed.
         MemoryUse::Readback => [has(cached), has(coherent), lacks(local)],
     })
-}
-
-/// Returns whether the allocator ran out of memory. The allocator has a variant for `ERROR_OUT_OF_DEVICE_MEMORY`. Of
-/// the driver's other codes it keeps only the name.
-fn is_exhaustion(error: &AllocationError) -> bool {
-    match error {
-        AllocationError::OutOfMemory | AllocationError::FailedToMap(_) => true,
-        AllocationError::Internal(text) => text.contains("OUT_OF_HOST_MEMORY") || text.contains("TOO_MANY_OBJECTS"),
-        _ => false,
-    }
-}
-
-/// Returns the crate's error for any other failure of the allocator.
-fn driver_error(error: &AllocationError) -> Error {
-    Error::Driver { backend: BackendKind::Vulkan, call: "vkAllocateMemory", message: error.to_string() }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! | [`instance`] | the process's Vulkan instance |
 //! | [`adapter`] | the devices that there are, with their [`extensions`] and [`properties`] |
 //! | [`device`] | creation, errors, loss |
+//! | [`blocks`] | blocks of memory, cut into pieces |
 //! | [`memory`] | buffers |
 //! | [`pipeline`] | compiling |
 //! | [`kernel`] | compiled kernels |
@@ -19,6 +20,7 @@
 
 mod adapter;
 mod batch;
+mod blocks;
 mod clock;
 mod device;
 mod extensions;
@@ -85,7 +87,7 @@ impl Api for Vulkan {
             queue: Queue::new(device.clone())?,
             reads: Reads::new(),
             kernels: Kernels::new(device.clone()),
-            memory: Memory::new(device.clone())?,
+            memory: Memory::new(device.clone()),
             device,
         })
     }
