@@ -373,6 +373,11 @@ impl Pool {
         Loading { pool: self.clone(), returned: state.returned }
     }
 
+    /// Whether a load is going on.
+    pub fn is_loading(&self) -> bool {
+        self.state.lock().loads > 0
+    }
+
     /// Returns a kept buffer of at least `bytes` bytes, and of less than twice the size of their class. Its contents
     /// are undefined. Commands that are recorded next may use it.
     pub fn reuse(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {

@@ -76,8 +76,9 @@ impl Runtime {
         let length = source.bytes();
         // If host and device share their memory, a copy would only move the bytes from one place to another. A few
         // bytes arrive sooner without one, unless all buffers that are there are in use: then many are on their way.
+        // What is loaded stays together.
         let unified = self.info().unified_memory;
-        let few = kind == MemoryKind::Device && length <= DIRECT && self.reaches_memory;
+        let few = kind == MemoryKind::Device && length <= DIRECT && self.reaches_memory && !self.pool.is_loading();
         let shares = (unified && kind == MemoryKind::Device) || few;
         let place = if shares { MemoryKind::Shared } else { kind };
         let kept = if self.host_writes(place) { self.pool.reuse_idle(length, place) } else { None };

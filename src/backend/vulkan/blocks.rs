@@ -35,14 +35,8 @@ pub(super) trait Source {
 /// All blocks of a device.
 pub(super) struct Blocks<S: Source> {
     source: S,
-    state: Mutex<State<S::Block>>,
-}
-
-struct State<B> {
     /// By memory type.
-    types: Vec<OfType<B>>,
-    /// Bytes that somebody is going to ask for.
-    foreseen: u64,
+    types: Mutex<Vec<OfType<S::Block>>>,
 }
 
 struct OfType<B> {
@@ -50,6 +44,8 @@ struct OfType<B> {
     blocks: Vec<Option<Block<B>>>,
     /// Bytes of all blocks.
     bytes: u64,
+    /// Bytes that somebody is going to ask for.
+    foreseen: u64,
 }
 
 struct Block<B> {
@@ -88,21 +84,19 @@ fn block_beside(bytes: u64) -> u64 {
 impl<S: Source> Blocks<S> {
     /// `memory_types` is the number of types.
     pub fn new(source: S, memory_types: usize) -> Blocks<S> {
-        let empty = |_| OfType { blocks: Vec::new(), bytes: 0 };
-        let state = State { types: (0..memory_types).map(empty).collect(), foreseen: 0 };
-        Blocks { source, state: Mutex::new(state) }
+        let empty = |_| OfType { blocks: Vec::new(), bytes: 0, foreseen: 0 };
+        Blocks { source, types: Mutex::new((0..memory_types).map(empty).collect()) }
     }
 
-    /// Notes that buffers of so many bytes in all will be asked for. The next blocks are as large.
-    pub fn foresee(&self, bytes: u64) {
-        self.state.lock().foreseen = bytes;
+    /// Notes that so many bytes of a type will be asked for in all. The next blocks are as large.
+    pub fn foresee(&self, memory_type: usize, bytes: u64) {
+        self.types.lock()[memory_type].foreseen = bytes;
     }
 
     /// Returns memory of a type. If there is none for a new block, at least what is asked for is tried.
     pub fn allocate(&self, memory_type: usize, bytes: u64, alignment: u64) -> Result<Piece<S::Block>> {
         let (bytes, alignment) = (bytes.max(1).next_multiple_of(UNIT), alignment.max(UNIT));
-        let State { types, foreseen } = &mut *self.state.lock();
-        let OfType { blocks, bytes: total } = &mut types[memory_type];
+        let OfType { blocks, bytes: total, foreseen } = &mut self.types.lock()[memory_type];
         let rest = foreseen.saturating_sub(bytes);
         let found = blocks.iter_mut().enumerate().find_map(|(place, block)| {
             let block = block.as_mut()?;
@@ -139,7 +133,7 @@ impl<S: Source> Blocks<S> {
     /// Takes memory back. Blocks without a piece go to the driver, except a small one, which may soon be needed again.
     pub fn free(&self, piece: Piece<S::Block>) {
         let Piece { range, memory_type, place, .. } = piece;
-        let OfType { blocks, bytes: total } = &mut self.state.lock().types[memory_type];
+        let OfType { blocks, bytes: total, .. } = &mut self.types.lock()[memory_type];
         if let Some(Some(block)) = blocks.get_mut(place) {
             block.free.free_range(range);
         }
@@ -159,7 +153,7 @@ impl<S: Source> Blocks<S> {
 
 impl<S: Source> Drop for Blocks<S> {
     fn drop(&mut self) {
-        for (memory_type, OfType { blocks, .. }) in self.state.get_mut().types.iter_mut().enumerate() {
+        for (memory_type, OfType { blocks, .. }) in self.types.get_mut().iter_mut().enumerate() {
             for block in blocks.drain(..).flatten() {
                 self.source.free(block.name, memory_type, block.bytes);
             }
@@ -233,7 +227,7 @@ mod tests {
         let total: u64 = sizes.iter().sum();
         let driver = Driver::with(1 << 40);
         let blocks = Blocks::new(driver.clone(), 1);
-        blocks.foresee(sizes.iter().map(|bytes| bytes.next_multiple_of(UNIT)).sum());
+        blocks.foresee(0, sizes.iter().map(|bytes| bytes.next_multiple_of(UNIT)).sum());
         let pieces: Vec<_> = sizes.iter().map(|bytes| blocks.allocate(0, *bytes, 16).unwrap()).collect();
         let held = driver.bytes();
         assert!(held <= total + total / 100, "{held} bytes for {total}");

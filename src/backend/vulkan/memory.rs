@@ -208,7 +208,10 @@ impl explicit::Memory for Memory {
     }
 
     fn foresee(&self, bytes: u64) {
-        self.blocks.foresee(bytes);
+        let kind = MemoryUse::Kernels(MemoryKind::Device);
+        if let Some(index) = choose_type(&self.device.adapter.memory, !0, kind) {
+            self.blocks.foresee(index, bytes);
+        }
     }
 
     fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
