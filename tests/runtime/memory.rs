@@ -31,8 +31,8 @@ fn resident() -> u64 {
     1024 * line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
 }
 
-/// 20,000 operations on tensors of random sizes, of which some are held for a while. `MARQUETRY_TEST_SECONDS` makes it go
-/// on for so long.
+/// 20,000 operations on tensors of random sizes, of which some are held for a while. `MARQUETRY_TEST_SECONDS` makes it
+/// go on for so long.
 fn random_shapes_leave_little_behind(device: &Device) -> Result<()> {
     let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
     let mut held: Vec<Tensor> = Vec::new();
