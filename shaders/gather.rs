@@ -98,6 +98,11 @@ impl Family for Gather {
         WORKGROUP
     }
 
+    fn touched(&self, Parameters { count, .. }: &Parameters) -> u64 {
+        // What a prologue or an epilogue computes with has four bytes at most.
+        (count * self.dtype.size_in_bytes().max(self.index.size_in_bytes()).max(4)) as u64
+    }
+
     fn write(&self, k: &KernelBuilder) {
         let Declared { count, length, stride, lengths, x: x_at, index: index_at, prologue, epilogue } = self.declare(k);
         let x = match self.prologue.as_deref().zip(prologue) {

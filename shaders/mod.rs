@@ -36,8 +36,27 @@ pub(crate) trait Family: Form + Into<KernelConfig> {
         0
     }
 
+    /// Returns how many bytes of each of its buffers the kernel touches at most. Buffers may be larger.
+    fn touched(&self, _parameters: &Self::Host) -> u64 {
+        u64::MAX
+    }
+
+    /// Estimates what a launch does.
+    fn work(&self, parameters: &Self::Host) -> Work {
+        Work { products: self.products(parameters), touched: self.touched(parameters) }
+    }
+
     /// Returns sample kernels of the family, for tests and for people who inspect kernels.
     fn samples() -> Vec<Self>;
+}
+
+/// An estimate of what a launch does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Work {
+    /// See [`Family::products`].
+    pub products: u64,
+    /// See [`Family::touched`].
+    pub touched: u64,
 }
 
 /// Returns the product of some sizes, for estimates.

@@ -2,7 +2,7 @@
 
 use super::pool::Buffer;
 use crate::kernels::parameters::{Form, Words};
-use crate::kernels::{Family, KernelConfig};
+use crate::kernels::{Family, KernelConfig, Work};
 
 /// One run of a kernel of this crate.
 pub(crate) struct Launch<'a, F: Form> {
@@ -21,15 +21,14 @@ pub(crate) struct PackedLaunch<'a> {
     pub buffers: &'a [&'a Buffer],
     pub parameters: Words,
     pub groups: usize,
-    /// An estimate of the products or elements of `f32` that it adds up.
-    pub products: u64,
+    pub work: Work,
 }
 
 impl<'a, F: Family> From<Launch<'a, F>> for PackedLaunch<'a> {
     fn from(Launch { kernel, buffers, parameters, groups }: Launch<'a, F>) -> Self {
         let mut words = Words::new();
         kernel.push(&parameters, &mut words);
-        let products = kernel.products(&parameters);
-        PackedLaunch { kernel: kernel.into(), buffers, parameters: words, groups, products }
+        let work = kernel.work(&parameters);
+        PackedLaunch { kernel: kernel.into(), buffers, parameters: words, groups, work }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::kernel_cache::OwnKernel;
 use crate::base::lock::{Mutex, thread_local};
+use crate::kernels::Work;
 use crate::kernels::parameters::Words;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
@@ -80,8 +81,7 @@ pub(crate) struct Plan<F> {
     /// The kernel for buffers that can be bound, and the size of the dispatch.
     pub own: Arc<OwnKernel>,
     pub grid: [u32; 3],
-    /// An estimate of the products or elements of `f32` that it adds up.
-    pub products: u64,
+    pub work: Work,
 }
 
 type AnyPlan = Arc<dyn Any + Send + Sync>;

@@ -24,7 +24,8 @@ pub struct TimedCommand {
     pub start: Instant,
     /// When it was done.
     pub end: Instant,
-    /// The bytes that were copied, or the sizes of all buffers that the kernel was launched on.
+    /// The bytes that were copied, or that the kernel touched at most. Elementwise kernels and lookups (embeddings, for
+    /// example) tell what they touch of a large buffer. For others, whole buffers count.
     pub bytes: u64,
 }
 

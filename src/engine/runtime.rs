@@ -26,7 +26,7 @@ use crate::engine::transfer::READ_IN_PLACE;
 #[cfg(has_backend)]
 use crate::engine::waiter::Waiter;
 use crate::kernels::parameters::{Numbers, Words};
-use crate::kernels::{Family, KernelConfig};
+use crate::kernels::{Family, KernelConfig, Work};
 use crate::shader::{Access, Module, Target};
 use crate::tuning::{self, Entry, Tuning};
 use std::collections::HashMap;
@@ -537,9 +537,9 @@ impl Runtime {
         let config: KernelConfig = kernel.clone().into();
         let own = self.kernels.get(&config, false, &*self.backend)?;
         let grid = self.fold(groups, || config.name())?;
-        let products = kernel.products(&parameters);
+        let work = kernel.work(&parameters);
         let (words, places) = kernel.words_and_places(parameters, numbers);
-        Ok(Plan { kernel, words, places, own, grid, products })
+        Ok(Plan { kernel, words, places, own, grid, work })
     }
 
     /// Runs the plan of a key, or returns the key if no plan is kept.
@@ -573,7 +573,7 @@ impl Runtime {
             &plan.own
         };
         let compiled = (self.id_of(kernel)?, &*kernel.bindings);
-        self.dispatch_estimated(compiled, buffers, words, plan.grid, plan.products, || plan.kernel.name())
+        self.dispatch_estimated(compiled, buffers, words, plan.grid, plan.work, || plan.kernel.name())
     }
 
     /// Whether a buffer is too large to be bound as a whole.
@@ -584,11 +584,11 @@ impl Runtime {
 
     /// Runs a kernel of this crate.
     pub fn run<'a>(&self, launch: impl Into<PackedLaunch<'a>>) -> Result<()> {
-        let PackedLaunch { kernel: config, buffers, parameters, groups, products } = launch.into();
+        let PackedLaunch { kernel: config, buffers, parameters, groups, work } = launch.into();
         let kernel = self.kernels.get(&config, self.has_large(buffers), &*self.backend)?;
         let groups = self.fold(groups, || config.name())?;
         let compiled = (self.id_of(&kernel)?, &*kernel.bindings);
-        self.dispatch_estimated(compiled, buffers, parameters, groups, products, || config.name())
+        self.dispatch_estimated(compiled, buffers, parameters, groups, work, || config.name())
     }
 
     /// Folds workgroups beyond the device's limit per dimension into rows.
@@ -613,17 +613,18 @@ impl Runtime {
         name: impl Fn() -> String,
     ) -> Result<()> {
         let compiled = (kernel.id, &*kernel.bindings);
-        self.dispatch_estimated(compiled, buffers, Words::from_slice(parameters), groups, 0, name)
+        let work = Work { products: 0, touched: u64::MAX };
+        self.dispatch_estimated(compiled, buffers, Words::from_slice(parameters), groups, work, name)
     }
 
-    /// The same for a kernel that is known to add up `products` products.
+    /// The same for a kernel whose work is known.
     fn dispatch_estimated(
         &self,
         (kernel, bindings): (KernelId, &[Access]),
         buffers: &[&Buffer],
         parameters: Words,
         groups: [u32; 3],
-        products: u64,
+        work: Work,
         name: impl Fn() -> String,
     ) -> Result<()> {
         let _span = self.host_trace.span(|| format!("record {}", name()));
@@ -634,14 +635,11 @@ impl Runtime {
             parameters,
             groups,
         };
+        let touched = |buffer: &Buffer| buffer.bytes().min(work.touched);
         let launched = || {
             let bytes_of = |does: fn(Access) -> bool| {
-                buffers
-                    .iter()
-                    .zip(bindings)
-                    .filter(|(_, access)| does(**access))
-                    .map(|(buffer, _)| buffer.bytes())
-                    .sum()
+                let used = buffers.iter().zip(bindings).filter(|(_, access)| does(**access));
+                used.map(|(buffer, _)| touched(buffer)).sum()
             };
             let (bytes_read, bytes_written) = (bytes_of(Access::reads), bytes_of(Access::writes));
             ExplainedKernel { name: name(), bytes_read, bytes_written }
@@ -650,9 +648,9 @@ impl Runtime {
             None => self.add_to_explanation(|explanation| explanation.kernels.push(launched())),
             Some(capture) => capture.note_launch(launched()),
         }
-        let bytes = buffers.iter().map(|buffer| buffer.bytes()).sum();
+        let bytes = buffers.iter().map(|buffer| touched(buffer)).sum();
         let label = || Label { name: name(), bytes };
-        let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, products) };
+        let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, work.products) };
         self.record(command, buffers.iter().copied().zip(bindings.iter().copied()), cost, label)
     }
 

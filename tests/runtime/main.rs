@@ -55,6 +55,7 @@ on_each_device! {
     parts_are_assigned_in_place
     the_host_reaches_memory_where_it_is
     a_profile_tells_of_every_command
+    a_part_of_a_buffer_counts_as_a_part
     profiles_do_not_nest
     a_profile_while_other_threads_work
     a_profile_ends_with_a_panic
@@ -676,6 +677,28 @@ fn commands_of_a_read(device: &Device) -> Result<&'static [&'static str]> {
     x.realize()?;
     let (_, profile) = device.profile(|| x.to_vec::<f32>())?;
     Ok(if profile.commands.is_empty() { &[] } else { &["read"] })
+}
+
+/// Three rows of a table, and a slice of it, are a small part of its bytes.
+fn a_part_of_a_buffer_counts_as_a_part(device: &Device) -> Result<()> {
+    let table = Tensor::zeros((1000, 64), DType::F32, device)?;
+    let ids = Tensor::new([5u32, 999, 0], device)?;
+    table.realize()?;
+    ids.realize()?;
+    let rows = 4 * 3 * 64;
+    let work = || -> Result<()> {
+        table.embedding(&ids)?.realize()?;
+        table.narrow(0, 10, 3)?.add(1.0)?.realize()
+    };
+    let (done, explanation) = device.explain(work)?;
+    done?;
+    let moved = explanation.kernels.iter().map(|kernel| (kernel.bytes_read, kernel.bytes_written));
+    assert_eq!(moved.collect::<Vec<_>>(), [(rows + 4 * 3, rows), (rows, rows)]);
+    let (done, profile) = device.profile(work)?;
+    done?;
+    let touched = profile.commands.iter().map(|command| command.bytes);
+    assert_eq!(touched.collect::<Vec<_>>(), [2 * rows + 4 * 3, 2 * rows]);
+    Ok(())
 }
 
 fn a_profile_tells_of_every_command(device: &Device) -> Result<()> {
