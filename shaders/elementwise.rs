@@ -140,7 +140,7 @@ impl Family for Elementwise {
     fn touched(&self, Parameters { count, .. }: &Parameters) -> u64 {
         let inputs = self.inputs.iter().map(|(dtype, _)| dtype.size_in_bytes());
         let outputs = outputs(&self.expr, &self.kept).map(|(_, _, dtype)| dtype.size_in_bytes());
-        (count * inputs.chain(outputs).max().unwrap_or(0)) as u64
+        *count as u64 * inputs.chain(outputs).max().unwrap_or(0) as u64
     }
 
     fn write<'k>(&self, k: &'k KernelBuilder) {

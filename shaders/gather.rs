@@ -100,7 +100,7 @@ impl Family for Gather {
 
     fn touched(&self, Parameters { count, .. }: &Parameters) -> u64 {
         // What a prologue or an epilogue computes with has four bytes at most.
-        (count * self.dtype.size_in_bytes().max(self.index.size_in_bytes()).max(4)) as u64
+        *count as u64 * self.dtype.size_in_bytes().max(self.index.size_in_bytes()).max(4) as u64
     }
 
     fn write(&self, k: &KernelBuilder) {

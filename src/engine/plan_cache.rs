@@ -24,7 +24,7 @@ thread_local! {
     static MEMORY: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };
 
     /// The plans that the thread has used last, each at the place that the hash of its key tells.
-    static RECENT: [Cell<Option<Recent>>; PLACES] = const { [const { Cell::new(None) }; PLACES] };
+    static RECENT: Box<[Cell<Option<Recent>>]> = (0..PLACES).map(|_| Cell::new(None)).collect();
 }
 
 /// What is planned.
@@ -115,7 +115,7 @@ impl PlanCache {
     pub fn run<P: 'static, T>(&self, key: PlanKey, run: impl FnOnce(&P) -> T) -> Result<T, PlanKey> {
         let mut hasher = FxHasher::default();
         key.iter().for_each(|&number| hasher.write_u64(number));
-        let place = (hasher.finish() >> (64 - PLACES.ilog2())) as usize;
+        let place = hasher.finish() as usize >> (usize::BITS - PLACES.ilog2());
         // Nobody else finds it meanwhile: the plan may run others.
         let recent = RECENT.try_with(|recent| recent[place].take()).ok().flatten();
         let recent = match recent.filter(|recent| recent.cache == self.number && *recent.key == **key) {

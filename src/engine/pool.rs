@@ -90,6 +90,13 @@ fn size_class(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
+/// Returns the largest class of at most `bytes` bytes.
+fn class_within(bytes: u64) -> u64 {
+    let bytes = bytes.max(SMALLEST_CLASS);
+    let step = (1 << bytes.ilog2() >> 3).max(SMALLEST_CLASS);
+    bytes / step * step
+}
+
 /// How much memory of a device is in use, from [`Device::memory_stats`](crate::Device::memory_stats).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -106,9 +113,9 @@ pub struct MemoryStats {
     /// memory of the device, or 0 if that is unknown too (WebGPU). On a software device, at most what the process's
     /// container (Linux control group) leaves. At most the limit that the app has set.
     pub budget: u64,
-    /// Bytes of device memory that have been taken from the driver. Where buffers share blocks (Vulkan), this is more
-    /// than `in_use` and `cached` together: the rest lies between them, and in blocks that are not full. Elsewhere the
-    /// driver decides, and these are the bytes of all buffers.
+    /// Bytes of device memory that have been taken from the driver. Where buffers share blocks (Vulkan), some of them
+    /// lie between buffers, or in blocks that are not full. Elsewhere these are the bytes of all buffers. On a software
+    /// device, staging memory is part of them; on a GPU, tensors in the host's memory are not.
     pub reserved: u64,
 }
 
@@ -195,33 +202,33 @@ struct State {
     stats: MemoryStats,
     /// Bytes of captured programs.
     programs: u64,
-    /// Loads that are going on: see [`Loading`].
+    /// Loads that are going on (see [`Loading`]), and how many buffers had come back before the first of them.
     loads: u32,
+    returned_before_loads: u64,
 }
 
 /// A load of buffers that will stay. Until it is dropped, buffers are as large as what is asked for. What the load
 /// leaves in the pool is freed then.
 pub(crate) struct Loading {
     pool: Arc<Pool>,
-    /// How many buffers had come back before.
-    returned: u64,
 }
 
 impl Drop for Loading {
     fn drop(&mut self) {
         let mut state = self.pool.state.lock();
         state.loads -= 1;
+        let (is_last, before) = (state.loads == 0, state.returned_before_loads);
         let mut dropped = Vec::new();
-        if state.loads == 0 {
-            self.pool.backend.foresee(0);
-            while let Some(oldest) = state.take_oldest(|_, cached| cached.number >= self.returned) {
-                state.note_given_up(&oldest);
-                dropped.push(oldest);
-            }
+        while is_last && let Some(oldest) = state.take_oldest(|_, cached| cached.number >= before) {
+            state.note_given_up(&oldest);
+            dropped.push(oldest);
         }
         // The backend frees outside of the lock.
         drop(state);
         drop(dropped);
+        if is_last {
+            self.pool.backend.foresee(0);
+        }
     }
 }
 
@@ -276,14 +283,15 @@ impl Budget {
         !self.asked || is_scarce || held.abs_diff(self.held) > much
     }
 
-    /// Stores what the driver tells (0: nothing) and, for a software device, what its container allows.
+    /// Stores what the driver tells (0: nothing) and, for a software device, what its container allows: also for what
+    /// has been `reserved` beyond the bytes `held`.
     fn update(&mut self, told: u64, held: u64, reserved: u64, allowance: Option<Allowance>) {
         (self.asked, self.held) = (true, held);
         self.bytes = (told > 0).then_some(told);
         if let Some(Allowance { limit, usage }) = allowance {
             self.others = self.others.max(usage.saturating_sub(reserved));
             // A sixteenth is left for the host, for example for kernels that it compiles.
-            let left = limit.saturating_sub(limit / 16 + self.others);
+            let left = limit.saturating_sub(limit / 16 + self.others + reserved.saturating_sub(held));
             self.bytes = Some(self.bytes.map_or(left, |told| told.min(left)));
         }
     }
@@ -366,11 +374,15 @@ impl Pool {
     /// Begins a load of buffers of `bytes` bytes in all, or of an unknown number (0).
     pub fn load(self: &Arc<Self>, bytes: u64) -> Loading {
         let mut state = self.state.lock();
+        if state.loads == 0 {
+            state.returned_before_loads = state.returned;
+        }
         state.loads += 1;
+        drop(state);
         if bytes > 0 {
             self.backend.foresee(bytes);
         }
-        Loading { pool: self.clone(), returned: state.returned }
+        Loading { pool: self.clone() }
     }
 
     /// Whether a load is going on.
@@ -420,9 +432,16 @@ impl Pool {
 
     /// Returns a new buffer of at least `bytes` bytes, with undefined contents. It fails as `allocate_apart` does.
     pub fn allocate(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
-        let class = self.class_during(&self.state.lock(), bytes, kind);
-        let home = Some((self.clone(), class));
-        let allocation = self.allocate_with(class.bytes, MemoryUse::Kernels(kind), home)?;
+        let state = self.state.lock();
+        let (mut class, loads) = (self.class_during(&state, bytes, kind), state.loads > 0);
+        drop(state);
+        let size = class.bytes;
+        if loads && size <= self.backend.info().limits.max_binding_bytes {
+            // There are few classes, not one for each size. What is larger than its class serves all its requests. But
+            // what cannot be bound must not serve requests for what can be.
+            class.bytes = class_within(size);
+        }
+        let allocation = self.allocate_with(size, MemoryUse::Kernels(kind), Some((self.clone(), class)))?;
         let mut state = self.state.lock();
         let buffer = state.lend(allocation, bytes);
         let given_up = self.shrink(&mut state);
@@ -468,7 +487,7 @@ impl Pool {
     }
 
     /// Prepares for a new buffer of `bytes` bytes: if the budget has no room for it, gives up kept buffers that are
-    /// idle. A software device gives up large ones before it gets another one. Returns whether batches in flight hold
+    /// idle. A software device gives up large ones before it gets a larger one. Returns whether batches in flight hold
     /// memory that is wanted, or more than the pool may keep. Then waiting helps.
     pub fn make_room(&self, bytes: u64, kind: MemoryKind) -> bool {
         let bytes = self.class(bytes, kind).bytes;
@@ -478,12 +497,13 @@ impl Pool {
         let mut waiting = given_up > state.peak.bytes();
         let (mut held, mut dropped) = (self.held(), Vec::new());
         loop {
-            let least = match budget {
-                Some(budget) if held.saturating_add(bytes) > budget => 0,
-                _ if self.is_software() && bytes >= LARGE => LARGE,
-                _ => break,
+            let is_scarce = budget.is_some_and(|budget| held.saturating_add(bytes) > budget);
+            let sizes = match is_scarce {
+                true => 0..u64::MAX,
+                false if self.is_software() => LARGE..bytes,
+                false => break,
             };
-            let is_wanted = |class: &Class| self.is_of_the_device(class.kind) && class.bytes >= least;
+            let is_wanted = |class: &Class| self.is_of_the_device(class.kind) && sizes.contains(&class.bytes);
             match state.take_oldest(|class, cached| is_wanted(class) && cached.is_idle()) {
                 Some(oldest) => {
                     held = held.saturating_sub(oldest.bytes);
@@ -492,7 +512,7 @@ impl Pool {
                 None => {
                     let mut kept = state.cached.iter().filter(|(class, _)| is_wanted(class));
                     let is_used = kept.any(|(_, cached)| cached.iter().any(|cached| !cached.is_idle()));
-                    waiting |= is_used || given_up > least;
+                    waiting |= is_used || is_scarce && given_up > 0;
                     break;
                 }
             }
@@ -516,7 +536,8 @@ impl Pool {
 
     /// The same, or no more than what is asked for during a load.
     fn class_during(&self, state: &State, bytes: u64, kind: MemoryKind) -> Class {
-        if state.loads > 0 { Class { kind, bytes } } else { self.class(bytes, kind) }
+        let exact = Class { kind, bytes: bytes.max(SMALLEST_CLASS) };
+        if state.loads > 0 { exact } else { self.class(bytes, kind) }
     }
 
     /// Whether the device's memory is the process's own.
@@ -795,6 +816,9 @@ mod tests {
         assert_eq!(budget.bytes, Some(1 << 30));
         budget.update(0, 0, 0, Some(Allowance { limit: 16 << 30, usage: 20 << 30 }));
         assert_eq!(budget.bytes, Some(0), "a full container leaves nothing");
+        let mut budget = Budget::default();
+        budget.update(0, 1 << 30, 4 << 30, Some(Allowance { limit: 16 << 30, usage: 5 << 30 }));
+        assert_eq!(budget.bytes, Some(11 << 30), "what blocks waste is used");
     }
 
     #[test]
@@ -853,6 +877,8 @@ mod tests {
             assert!(class >= bytes && class >= previous, "{bytes} -> {class}");
             assert!(bytes < 2048 || class - bytes <= bytes / 8, "{bytes} -> {class}");
             assert_eq!(size_class(class), class);
+            let within = class_within(bytes);
+            assert!(within <= bytes.max(SMALLEST_CLASS) && size_class(within) == within, "{bytes} -> {within}");
             previous = class;
         }
     }

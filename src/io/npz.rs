@@ -105,7 +105,6 @@ impl Npz {
     /// what the header promises; [`Error::InvalidArgument`] for bytes that are no truth values;
     /// [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
-        let _loading = device.runtime().load(0);
         self.with(name, |promise, entry| match self.elements(name, &promise, entry)? {
             Elements::Stored(range) => promise.upload(&self.bytes.part(range)?, device),
             Elements::Inflated(elements) => promise.upload(&&elements[..], device),

@@ -178,7 +178,6 @@ impl SafeTensors {
     pub fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
         let (shard, entry) = self.entry(name)?;
         let dtype = shard.dtype(name, entry)?;
-        let _loading = device.runtime().load(0);
         Tensor::from_source(&shard.elements(entry)?, dtype, entry.shape.as_slice().into(), device)
     }
 

@@ -95,7 +95,9 @@ impl<S: Source> Blocks<S> {
 
     /// Returns memory of a type. If there is none for a new block, at least what is asked for is tried.
     pub fn allocate(&self, memory_type: usize, bytes: u64, alignment: u64) -> Result<Piece<S::Block>> {
-        let (bytes, alignment) = (bytes.max(1).next_multiple_of(UNIT), alignment.max(UNIT));
+        let (bytes, alignment) = (bytes.max(1), alignment.max(UNIT));
+        // The largest buffers of a driver may be no multiple of the unit.
+        let bytes = if bytes > LARGEST_PIECE { bytes } else { bytes.next_multiple_of(UNIT) };
         let OfType { blocks, bytes: total, foreseen } = &mut self.types.lock()[memory_type];
         let rest = foreseen.saturating_sub(bytes);
         let found = blocks.iter_mut().enumerate().find_map(|(place, block)| {

@@ -1,5 +1,6 @@
 //! Buffers, and the memory behind them.
 
+use super::adapter::Adapter;
 use super::blocks::{Blocks, Piece, Source};
 use super::device::Device;
 use crate::backend::contract::{BufferId, MemoryUse};
@@ -156,6 +157,13 @@ impl Memory {
         Ok(Buffer { handle, bytes, address, piece, is_coherent })
     }
 
+    /// Returns the memory type of what is loaded. On unified memory the host writes it in place.
+    fn type_of_loads(&self) -> Option<usize> {
+        let Adapter { memory, info, .. } = &self.device.adapter;
+        let kind = if info.unified_memory { MemoryKind::Shared } else { MemoryKind::Device };
+        choose_type(memory, !0, MemoryUse::Kernels(kind))
+    }
+
     fn destroy(&self, buffer: Buffer) {
         // SAFETY: by the contract no unfinished batch uses it, and its number no longer finds it.
         unsafe { self.device.raw.destroy_buffer(buffer.handle, None) };
@@ -204,12 +212,15 @@ impl explicit::Memory for Memory {
     type View = HostView;
 
     fn reserved(&self) -> Option<u64> {
-        Some(self.device.heap_in_use(self.device.adapter.device_heap))
+        let device_heap = self.device.adapter.device_heap;
+        let shared =
+            self.type_of_loads().map(|index| self.device.adapter.memory.memory_types[index].heap_index as usize);
+        let others = shared.filter(|heap| *heap != device_heap).map_or(0, |heap| self.device.heap_in_use(heap));
+        Some(self.device.heap_in_use(device_heap) + others)
     }
 
     fn foresee(&self, bytes: u64) {
-        let kind = MemoryUse::Kernels(MemoryKind::Device);
-        if let Some(index) = choose_type(&self.device.adapter.memory, !0, kind) {
+        if let Some(index) = self.type_of_loads() {
             self.blocks.foresee(index, bytes);
         }
     }
