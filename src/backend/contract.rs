@@ -195,14 +195,14 @@ pub(crate) trait Backend: Send + Sync {
     /// returns all there is.
     fn budget(&self) -> u64;
 
-    /// Returns the bytes of device memory that have been taken from the driver, if they are not simply those of the
+    /// Returns the bytes of device memory that have been taken from the driver. `None` if they are the bytes of the
     /// buffers.
     fn reserved(&self) -> Option<u64> {
         None
     }
 
-    /// Notes that buffers of `bytes` bytes in all will be asked for next. What is taken from the driver need not be
-    /// more. 0 ends it.
+    /// Notes that a load will ask for buffers of `bytes` bytes in all, so that no more is taken from the driver. 0 ends
+    /// the load.
     fn foresee(&self, bytes: u64) {
         _ = bytes;
     }

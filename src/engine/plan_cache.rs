@@ -96,7 +96,7 @@ struct Recent {
 
 /// Plans by their key.
 pub(crate) struct PlanCache {
-    /// Tells it from those of other devices.
+    /// Each device has a cache, with a number of its own.
     number: u64,
     plans: Mutex<FxHashMap<Box<[u64]>, AnyPlan>>,
 }

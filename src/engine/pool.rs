@@ -76,8 +76,8 @@ impl Drop for Allocation {
 /// Kernels read and write four elements of up to eight bytes at once, also at the end of a buffer.
 const ALIGNMENT: u64 = 32;
 
-/// Mesa's llvmpipe has one file for all memory, which never shrinks. Unless buffers of this many bytes go before a
-/// larger one is needed, the file grows by each.
+/// Mesa's llvmpipe keeps all memory in one file, which never shrinks. A software device frees kept buffers of this size
+/// before it makes a larger one. Else tensors that grow one at a time would each make the file longer.
 const LARGE: u64 = 32 << 20;
 
 /// The size of the smallest class.
@@ -127,7 +127,7 @@ pub struct MemoryStats {
 /// The pool keeps no more bytes than the recent peak of the bytes in use ([`Peak`]), and with those in use no more than
 /// one and a half times as many. It frees the buffers first that it has kept longest.
 ///
-/// The buffers know the pool, and it knows those that it keeps, until its [owner](PoolOwner) closes it.
+/// A buffer holds its pool, and the pool holds the buffers that it keeps. Its [owner](PoolOwner) ends that.
 pub(crate) struct Pool {
     backend: Arc<dyn Backend>,
     /// Whether it keeps every buffer until it is dropped.
@@ -163,11 +163,11 @@ impl Cached {
     }
 }
 
-/// Who has made a pool. The pool keeps nothing any more once this is dropped.
+/// Closes a pool when it is dropped. A closed pool keeps no buffer.
 pub(crate) struct PoolOwner(Arc<Pool>);
 
 impl PoolOwner {
-    /// Makes a pool.
+    /// Makes an empty pool.
     pub fn new(backend: Arc<dyn Backend>) -> PoolOwner {
         let limit = Arc::new(AtomicU64::new(NO_LIMIT));
         PoolOwner(Arc::new(Pool { backend, keeps_all: false, held: Arc::default(), limit, state: Mutex::default() }))
@@ -190,7 +190,7 @@ impl Drop for PoolOwner {
 
 #[derive(Default)]
 struct State {
-    /// Whether nobody will ask for a buffer any more.
+    /// Whether its owner has closed it.
     is_closed: bool,
     /// In each class the newest is last.
     cached: BTreeMap<Class, VecDeque<Cached>>,
@@ -207,8 +207,8 @@ struct State {
     returned_before_loads: u64,
 }
 
-/// A load of buffers that will stay. Until it is dropped, buffers are as large as what is asked for. What the load
-/// leaves in the pool is freed then.
+/// A load of buffers that will stay. New buffers get no more bytes than are asked for, until this is dropped. Then the
+/// pool frees what has come back to it meanwhile.
 pub(crate) struct Loading {
     pool: Arc<Pool>,
 }
@@ -392,13 +392,13 @@ impl Pool {
 
     /// Returns a kept buffer of at least `bytes` bytes, and of less than twice the size of their class. Its contents
     /// are undefined. Commands that are recorded next may use it.
-    pub fn reuse(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
+    pub fn reuse(&self, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
         // The newest of a class, because its memory is most likely in caches.
         self.reuse_if(bytes, kind, |cached| cached.len().checked_sub(1))
     }
 
     /// The same, but no command uses the buffer, so the host may write it at once.
-    pub fn reuse_idle(self: &Arc<Self>, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
+    pub fn reuse_idle(&self, bytes: u64, kind: MemoryKind) -> Option<Buffer> {
         let buffer = self.reuse_if(bytes, kind, |cached| cached.iter().position(Cached::is_idle))?;
         // The oldest is idle first. What previous holders did with it comes before the host's writes.
         fence(Ordering::Acquire);
@@ -407,7 +407,7 @@ impl Pool {
 
     /// `find` returns the place of a suitable buffer among the kept ones of a class.
     fn reuse_if(
-        self: &Arc<Self>,
+        &self,
         bytes: u64,
         kind: MemoryKind,
         find: impl Fn(&VecDeque<Cached>) -> Option<usize>,
@@ -415,7 +415,10 @@ impl Pool {
         let mut state = self.state.lock();
         let class = self.class_during(&state, bytes, kind);
         // Less than twice: else a tensor of halves would hold the buffer of the `f32` tensor that it was made from.
-        let most = if state.loads > 0 { bytes + bytes / 32 } else { class.bytes.saturating_mul(2).saturating_sub(1) };
+        let most = match state.loads {
+            0 => class.bytes.saturating_mul(2).saturating_sub(1),
+            _ => bytes.saturating_add(bytes / 32),
+        };
         // Most often there is one of the class.
         if let Some(cached) = state.cached.get_mut(&class)
             && let Some(found) = find(cached).and_then(|place| cached.remove(place))
@@ -437,8 +440,8 @@ impl Pool {
         drop(state);
         let size = class.bytes;
         if loads && size <= self.backend.info().limits.max_binding_bytes {
-            // There are few classes, not one for each size. What is larger than its class serves all its requests. But
-            // what cannot be bound must not serve requests for what can be.
+            // It returns to the class below its size, so that there are few classes. A buffer that is too large to be
+            // bound keeps its size as its class: it must not serve a request for one that can be bound.
             class.bytes = class_within(size);
         }
         let allocation = self.allocate_with(size, MemoryUse::Kernels(kind), Some((self.clone(), class)))?;
@@ -867,6 +870,59 @@ mod tests {
         }
         pool.allocate(5_000 * KIB, MemoryKind::Host).unwrap();
         drop(kept);
+    }
+
+    #[test]
+    fn a_load_takes_what_it_asks_for_and_leaves_nothing() {
+        let (lazy, pool) = pool(DeviceKind::Discrete, 0);
+        let size = 1000 * KIB + 32;
+        drop(get(&pool, 200 * KIB));
+        let before = bytes_of(&lazy);
+        let [first, second] = [pool.load(0), pool.load(0)];
+        let kept = get(&pool, size);
+        drop(get(&pool, 2 * size));
+        assert_eq!(bytes_of(&lazy), before + 3 * size, "no more than asked for");
+        drop(first);
+        assert_eq!(bytes_of(&lazy), before + 3 * size, "another load goes on");
+        drop(second);
+        assert_eq!((bytes_of(&lazy), pool.stats().cached), (before + size, before), "what was there before stays");
+        drop(kept);
+        // Its class is the one below its size, so it serves that.
+        assert!(pool.reuse(size, MemoryKind::Device).is_none());
+        assert_eq!(pool.reuse(class_within(size), MemoryKind::Device).unwrap().allocation().bytes, size);
+    }
+
+    #[test]
+    fn a_load_takes_no_buffer_that_is_much_larger() {
+        let (_, pool) = pool(DeviceKind::Discrete, 0);
+        drop(get(&pool, 1024 * KIB));
+        let _loading = pool.load(0);
+        assert!(pool.reuse(980 * KIB, MemoryKind::Device).is_none());
+        assert!(pool.reuse(1000 * KIB, MemoryKind::Device).is_some());
+    }
+
+    #[test]
+    fn a_load_lends_no_buffer_that_cannot_be_bound() {
+        let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
+        lazy.info.limits.max_binding_bytes = 1000 * KIB;
+        let pool = PoolOwner::new(Arc::new(lazy));
+        let loading = pool.load(0);
+        let larger = get(&pool, 1010 * KIB);
+        drop(loading);
+        drop(larger);
+        assert!(pool.reuse(1000 * KIB, MemoryKind::Device).is_none());
+        assert!(pool.reuse(1010 * KIB, MemoryKind::Device).is_some());
+    }
+
+    #[test]
+    fn a_software_device_frees_large_buffers_before_larger_ones() {
+        for (kind, freed) in [(DeviceKind::Cpu, 40 << 20), (DeviceKind::Discrete, 0)] {
+            let (_, pool) = pool(kind, 0);
+            drop([get(&pool, 20 << 20), get(&pool, 40 << 20), get(&pool, 120 << 20)]);
+            let before = pool.stats().cached;
+            pool.make_room(100 << 20, MemoryKind::Device);
+            assert_eq!(before - pool.stats().cached, freed, "{kind:?}");
+        }
     }
 
     #[test]

@@ -406,6 +406,17 @@ mod tests {
         }
     }
 
+    /// A driver may keep each type of memory in blocks of its own. What is loaded is in one type.
+    #[test]
+    fn a_load_writes_nothing_in_place() {
+        let runtime = discrete(true);
+        let upload = || runtime.upload(&&[1u8; 100][..], MemoryKind::Device).unwrap().kind();
+        let loading = runtime.pool.load(0);
+        assert_eq!(upload(), MemoryKind::Device);
+        drop(loading);
+        assert_eq!(upload(), MemoryKind::Shared);
+    }
+
     /// A device that runs nothing before it is waited for: all staging buffers are in use most of the time.
     #[test]
     fn transfers_allocate_nothing_twice() {

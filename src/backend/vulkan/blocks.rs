@@ -1,6 +1,6 @@
 //! [`Blocks`]: blocks of the driver's memory, cut into the pieces that buffers get.
 //!
-//! A driver allows few allocations (4,096 at least), and each takes it long. So buffers share blocks.
+//! A driver may allow only 4,096 allocations, and each one is slow. So buffers share blocks.
 
 use crate::base::error::Result;
 use parking_lot::Mutex;
@@ -14,10 +14,11 @@ const UNIT: u64 = 256;
 const SMALLEST: u64 = 2 << 20;
 const LARGEST: u64 = 256 << 20;
 
-/// A larger piece has a block of its own, of its size.
+/// A piece of more bytes gets a block of its own, which is no larger.
 const LARGEST_PIECE: u64 = LARGEST / 4;
 
-/// A new block has this part of the bytes that its type has already. So blocks are few, and little of them is unused.
+/// A new block is a fraction of the bytes that the blocks of its memory type have already: one part of this many. So
+/// blocks are few, and little of them is unused.
 const GROWTH: u64 = 8;
 
 /// Where blocks come from.
@@ -44,7 +45,7 @@ struct OfType<B> {
     blocks: Vec<Option<Block<B>>>,
     /// Bytes of all blocks.
     bytes: u64,
-    /// Bytes that somebody is going to ask for.
+    /// Bytes that will be asked for next, as far as that is known.
     foreseen: u64,
 }
 
@@ -57,7 +58,7 @@ struct Block<B> {
 /// Memory for a buffer.
 pub(super) struct Piece<B> {
     pub block: B,
-    /// Its bytes in the block. They begin where the buffer's alignment allows it.
+    /// Its bytes in the block.
     pub range: Range<u64>,
     memory_type: usize,
     /// The place of the block in its type.
@@ -67,12 +68,6 @@ pub(super) struct Piece<B> {
 impl<B> Piece<B> {
     pub fn bytes(&self) -> u64 {
         self.range.end - self.range.start
-    }
-}
-
-impl<B> Block<B> {
-    fn take(&mut self, bytes: u64, alignment: u64) -> Option<Range<u64>> {
-        self.free.allocate_range_aligned(bytes, alignment).ok()
     }
 }
 
@@ -88,12 +83,12 @@ impl<S: Source> Blocks<S> {
         Blocks { source, types: Mutex::new((0..memory_types).map(empty).collect()) }
     }
 
-    /// Notes that so many bytes of a type will be asked for in all. The next blocks are as large.
+    /// Notes how many bytes of a memory type will be asked for next. New blocks get as many bytes as are still to come.
     pub fn foresee(&self, memory_type: usize, bytes: u64) {
         self.types.lock()[memory_type].foreseen = bytes;
     }
 
-    /// Returns memory of a type. If there is none for a new block, at least what is asked for is tried.
+    /// Returns memory of a type. If the driver has none for a usual block, this asks for a block of the piece's size.
     pub fn allocate(&self, memory_type: usize, bytes: u64, alignment: u64) -> Result<Piece<S::Block>> {
         let (bytes, alignment) = (bytes.max(1), alignment.max(UNIT));
         // The largest buffers of a driver may be no multiple of the unit.
@@ -102,7 +97,8 @@ impl<S: Source> Blocks<S> {
         let rest = foreseen.saturating_sub(bytes);
         let found = blocks.iter_mut().enumerate().find_map(|(place, block)| {
             let block = block.as_mut()?;
-            Some((place, block.name, block.take(bytes, alignment)?))
+            let range = block.free.allocate_range_aligned(bytes, alignment).ok()?;
+            Some((place, block.name, range))
         });
         if let Some((place, block, range)) = found {
             *foreseen = rest;
@@ -132,7 +128,8 @@ impl<S: Source> Blocks<S> {
         Ok(Piece { block: name, range, memory_type, place })
     }
 
-    /// Takes memory back. Blocks without a piece go to the driver, except a small one, which may soon be needed again.
+    /// Takes memory back. Blocks without pieces go to the driver. One stays, if it is no larger than the next block
+    /// would be: it may soon be needed again.
     pub fn free(&self, piece: Piece<S::Block>) {
         let Piece { range, memory_type, place, .. } = piece;
         let OfType { blocks, bytes: total, .. } = &mut self.types.lock()[memory_type];
