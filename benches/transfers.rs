@@ -7,7 +7,7 @@
 use anyhow::Result;
 use clap::Parser;
 use marquetry::io::SafeTensors;
-use marquetry::{DType, Device, Tensor};
+use marquetry::{DType, Device, Tensor, TimedCommand};
 use std::time::{Duration, Instant};
 
 /// Measure transfers between host and device
@@ -120,6 +120,20 @@ fn beside_products(device: &Device, bytes: usize) -> Result<()> {
     print(&format!("eight products of {size}x{size}"), 0, alone);
     print("an upload", bytes, upload);
     print("both", bytes, both);
+    let (done, profile) = device.profile(|| {
+        products()?;
+        tensor.take().map(|tensor| tensor.write_from(&numbers)).transpose()
+    })?;
+    done?;
+    let (copies, products): (Vec<_>, Vec<_>) = profile.commands.iter().partition(|command| command.name == "upload");
+    let beside = |copy: &TimedCommand| -> Duration {
+        let common = |product: &&TimedCommand| {
+            copy.end.min(product.end).saturating_duration_since(copy.start.max(product.start))
+        };
+        products.iter().map(common).sum()
+    };
+    print("by timestamps: its copies", bytes, copies.iter().map(|copy| copy.duration()).sum());
+    print("by timestamps: while a product ran", 0, copies.iter().map(|copy| beside(copy)).sum());
     Ok(())
 }
 

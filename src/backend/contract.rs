@@ -242,10 +242,22 @@ pub(crate) trait Backend: Send + Sync {
     fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled>;
 
     /// Hands a batch to the device and returns at once. Batches run in the order of submission, and each sees the
-    /// memory effects of earlier ones. With `timed`, the device notes when each step starts and ends.
+    /// memory effects of earlier ones, and of the submission `copies` to the queue that only copies (`Ticket(0)`: of
+    /// none). With `timed`, the device notes when each step starts and ends.
     ///
     /// Batches are numbered from 1, in the order of their submission.
-    fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket>;
+    fn submit_after(&self, steps: &[Step], timed: bool, copies: Ticket) -> Result<Ticket>;
+
+    /// The same for a batch that needs none of these copies.
+    #[cfg(test)]
+    fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
+        self.submit_after(steps, timed, Ticket(0))
+    }
+
+    /// Returns the queue that only copies, if the device has one.
+    fn copies(&self) -> Option<&dyn CopyQueue> {
+        None
+    }
 
     /// Records steps once, so that [`Command::Run`] runs them any number of times, also while earlier runs are in
     /// flight. `None` if this backend has to encode them for each run anyway. The buffers outlive the program.
@@ -274,6 +286,23 @@ pub(crate) trait Backend: Send + Sync {
     /// Fills `into` with bytes of a buffer from `offset` on. The batch `after` has completed. The rest is as for
     /// [`read`](Self::read).
     fn read_now(&self, buffer: BufferId, offset: u64, after: Ticket, into: &mut [u8]) -> Result<()>;
+}
+
+/// A queue of a device that only copies, while the device runs batches. Its submissions are numbered apart from these,
+/// from 1. They run in their order, and wait for no batch. Every method may be called from any thread.
+pub(crate) trait CopyQueue: Send + Sync {
+    /// Hands over copies and returns at once. No batch in flight uses what they write. Otherwise as
+    /// [`Backend::submit`].
+    fn submit(&self, copies: &[Step], timed: bool) -> Result<Ticket>;
+
+    /// See [`Backend::timings`].
+    fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>>;
+
+    /// Returns the newest submission whose copies are done (`Ticket(0)` if there is none). Never blocks.
+    fn completed(&self) -> Result<Ticket>;
+
+    /// Blocks until the copies of a submission are done.
+    fn wait(&self, ticket: Ticket) -> Result<()>;
 }
 
 /// Fails with what a device lacks to run a kernel. Call this before the driver: some drivers crash on what they lack.

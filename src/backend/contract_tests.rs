@@ -213,6 +213,49 @@ pub(super) fn is_child(test: &str, validation: &str) -> bool {
     false
 }
 
+/// Checks the [queue that only copies](super::contract::CopyQueue).
+pub(super) fn copies_run_beside_batches(backend: &dyn Backend) {
+    let queue = backend.copies().expect("a queue that only copies");
+    let kernel = compile_add(backend);
+    let n = 1 << 18;
+    let bytes = 4 * n as u64;
+    let one = upload(backend, &vec![1.0; n]);
+    let before = backend.submit(&[], false).unwrap();
+    for round in 1..=20 {
+        let data: Vec<f32> = (0..n).map(|i| (i % 1000 + round) as f32).collect();
+        let staging = backend.allocate(bytes, MemoryUse::Upload).unwrap();
+        let [x, y] = allocate(backend, bytes);
+        backend.write(staging, 0, bytemuck::cast_slice(&data)).unwrap();
+        let copied = queue.submit(&[copy(staging, x, bytes, false)], round % 2 == 0).unwrap();
+        assert_eq!(copied, Ticket(round as u64), "numbers of its own");
+        // The host waits for neither.
+        let added = backend.submit_after(&[dispatch(kernel, [x, one, y], n as u32, false)], false, copied).unwrap();
+        let back = backend.submit(&[dispatch(kernel, [y, one, x], n as u32, false)], false).unwrap();
+        assert!(before < added && added < back);
+        let found = download(backend, x, n);
+        assert!(found.iter().zip(&data).all(|(found, x)| *found == x + 2.0), "round {round}");
+        assert!(queue.completed().unwrap() >= copied, "a batch has waited for it");
+        if round % 2 == 0 {
+            let times = queue.timings(copied).unwrap();
+            assert!(times.len() == 1 && times[0].start <= times[0].end && times[0].end <= now(), "{times:?}");
+        }
+        queue.wait(copied).unwrap();
+        [staging, x, y].into_iter().for_each(|buffer| backend.free(buffer));
+    }
+    let invalid = |refused: Result<Ticket>| assert!(matches!(refused, Err(Error::InvalidArgument { .. })));
+    invalid(queue.submit(&[dispatch(kernel, [one, one, one], 4, false)], false));
+    invalid(queue.submit(&[copy(one, BufferId(u64::MAX), 16, false)], false));
+    assert_invalid(backend, &queue.wait(Ticket(21)).unwrap_err(), "wait");
+    // Each copy in its place, without a wait on the host.
+    let [x, y] = allocate(backend, bytes);
+    let steps: Vec<_> = [(one, x), (x, y)].into_iter().map(|(src, dst)| copy(src, dst, bytes, true)).collect();
+    let first = queue.submit(&steps, false).unwrap();
+    let second = queue.submit(&[copy(y, x, bytes, false)], false).unwrap();
+    assert_eq!([first, second], [21, 22].map(Ticket));
+    backend.submit_after(&[dispatch(kernel, [x, y, y], n as u32, false)], false, second).unwrap();
+    assert_eq!(download(backend, y, n), vec![2.0; n]);
+}
+
 /// Runs one test of this process in another process, with these variables. `test` is its path.
 pub(super) fn run_again(test: &str, variables: &[(&str, &str)]) {
     let (_, test) = test.split_once("::").unwrap();

@@ -3,7 +3,9 @@
 //! Such an API leaves memory, order and waiting to its user. Its calls answer at once, and the host reads buffers in
 //! place. A backend brings its parts, and the few facts that differ, as an [`Api`].
 
-use super::contract::{Backend, BufferId, Compiled, MemoryUse, ProgramId, ReadCallback, Step, Ticket};
+use super::contract::{
+    Backend, BufferId, Command, Compiled, CopyQueue, MemoryUse, ProgramId, ReadCallback, Step, Ticket,
+};
 use super::info::DeviceInfo;
 use super::reads::Reads;
 use super::registry;
@@ -100,9 +102,18 @@ pub(super) trait Kernels: Send + Sync {
     fn compile(&self, module: &Module, binary: Option<&[u8]>) -> Result<Compiled>;
 }
 
-/// The queue of a device.
+/// A queue of a device: the one for kernels, or the one that only copies.
 pub(super) trait Queue<A: Api>: Send + Sync {
-    fn submit(&self, steps: &[Step], memory: &A::Memory, kernels: &A::Kernels, timed: bool) -> Result<Ticket>;
+    /// See [`Backend::submit_after`]. `after` is what the batch waits for on the device: a queue, and a batch that was
+    /// submitted there.
+    fn submit(
+        &self,
+        steps: &[Step],
+        memory: &A::Memory,
+        kernels: &A::Kernels,
+        timed: bool,
+        after: Option<(&Self, Ticket)>,
+    ) -> Result<Ticket>;
 
     /// See [`Backend::prepare`].
     fn prepare(&self, steps: &[Step], memory: &A::Memory, kernels: &A::Kernels) -> Result<Option<ProgramId>>;
@@ -124,8 +135,10 @@ pub(super) trait Queue<A: Api>: Send + Sync {
 
 /// A device that is reached through an explicit API.
 pub(super) struct ExplicitBackend<A: Api> {
-    // The fields are dropped in this order: the queue first, which waits for the device; the device last.
+    // The fields are dropped in this order: the queues first, which wait for the device; the device last.
     pub queue: A::Queue,
+    /// The queue that only copies.
+    pub copies: Option<A::Queue>,
     pub reads: Reads<<A::Memory as Memory>::View>,
     pub kernels: A::Kernels,
     pub memory: A::Memory,
@@ -217,8 +230,13 @@ impl<A: Api> Backend for ExplicitBackend<A> {
         })
     }
 
-    fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
-        self.guarded(|| self.queue.submit(steps, &self.memory, &self.kernels, timed))
+    fn submit_after(&self, steps: &[Step], timed: bool, copies: Ticket) -> Result<Ticket> {
+        let after = self.copies.as_ref().filter(|_| copies.0 > 0).map(|queue| (queue, copies));
+        self.guarded(|| self.queue.submit(steps, &self.memory, &self.kernels, timed, after))
+    }
+
+    fn copies(&self) -> Option<&dyn CopyQueue> {
+        self.copies.as_ref().map(|_| self as &dyn CopyQueue)
     }
 
     fn prepare(&self, steps: &[Step]) -> Result<Option<ProgramId>> {
@@ -253,7 +271,7 @@ impl<A: Api> Backend for ExplicitBackend<A> {
         }
         // The batch may have completed, or the device may have been lost, before the read was in the list. A loss
         // answers all reads. After another error, the read stays in the list until the next wait.
-        if let Ok(completed) = self.completed() {
+        if let Ok(completed) = Backend::completed(self) {
             self.answer_reads(completed);
         }
     }
@@ -269,9 +287,44 @@ impl<A: Api> Backend for ExplicitBackend<A> {
     }
 }
 
+impl<A: Api> ExplicitBackend<A> {
+    /// Makes a call to the queue that only copies.
+    fn of_copies<T>(&self, call: impl FnOnce(&A::Queue) -> Result<T>) -> Result<T> {
+        let missing =
+            || Error::Unsupported { feature: "a queue that only copies".into(), device: self.info().to_string() };
+        self.guarded(|| call(self.copies.as_ref().ok_or_else(missing)?))
+    }
+}
+
+impl<A: Api> CopyQueue for ExplicitBackend<A> {
+    fn submit(&self, copies: &[Step], timed: bool) -> Result<Ticket> {
+        if !copies.iter().all(|step| matches!(step.command, Command::CopyRegion { .. })) {
+            let message = "the queue only copies".into();
+            return Err(Error::InvalidArgument { op: "submit", message });
+        }
+        self.of_copies(|queue| queue.submit(copies, &self.memory, &self.kernels, timed, None))
+    }
+
+    fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+        self.of_copies(|queue| queue.timings(ticket))
+    }
+
+    fn completed(&self) -> Result<Ticket> {
+        self.of_copies(|queue| queue.completed())
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<()> {
+        self.of_copies(|queue| queue.wait(ticket))?;
+        A::check_validation()
+    }
+}
+
 impl<A: Api> Drop for ExplicitBackend<A> {
     /// Waits for the device, and answers the remaining reads.
     fn drop(&mut self) {
+        if let Some(Err(error)) = self.copies.as_mut().map(A::Queue::finish) {
+            log::error!("{}: while closing the device: {error}", A::NAME);
+        }
         let unanswered = match self.queue.finish() {
             Ok(completed) => {
                 self.answer_reads(completed);

@@ -4,7 +4,7 @@
 //! shares with the device belongs to the parent. If a child used a device of its parent, the call would hang or disturb
 //! the parent. So to a child, these devices are lost. It may open them again if the driver can be started again.
 
-use super::contract::{Backend, BufferId, Compiled, MemoryUse, ProgramId, ReadCallback, Step, Ticket};
+use super::contract::{Backend, BufferId, Compiled, CopyQueue, MemoryUse, ProgramId, ReadCallback, Step, Ticket};
 use super::info::DeviceInfo;
 use crate::base::error::{Error, Result};
 use crate::shader::{Module, Target};
@@ -112,8 +112,12 @@ impl Backend for OfProcess {
         self.own()?.compile(module, binary)
     }
 
-    fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
-        self.own()?.submit(steps, timed)
+    fn submit_after(&self, steps: &[Step], timed: bool, copies: Ticket) -> Result<Ticket> {
+        self.own()?.submit_after(steps, timed, copies)
+    }
+
+    fn copies(&self) -> Option<&dyn CopyQueue> {
+        self.own().ok()?.copies()
     }
 
     fn prepare(&self, steps: &[Step]) -> Result<Option<ProgramId>> {

@@ -12,6 +12,9 @@ pub(crate) struct Force {
     pub addresses: bool,
     /// Whether a thread of its own submits work. `None`: it does, unless the device is software.
     pub submit_thread: Option<bool>,
+    /// Whether Vulkan has a queue that only copies. `None`: if the device has a family for it. Else it shares the queue
+    /// for kernels.
+    pub copy_queue: Option<bool>,
     /// Whether kernels use the device's instruction for dot products. `None`: they do if it is fast.
     pub dot_products: Option<bool>,
     /// Whether products avoid matrix units.
@@ -25,8 +28,9 @@ pub(crate) struct Force {
 impl Force {
     /// The values that are understood, for the error message.
     pub const EXPECTED: &str = "words with commas between them: `wgsl`, `addresses`, `submit-thread`, \
-                                `no-submit-thread`, `dot-products`, `no-dot-products`, `no-units`, `units=` with a block, as in \
-                                `units=128x128x128/64x64x1`, or `splits=` with 1, 2, 4 or 8";
+                                `no-submit-thread`, `copy-queue`, `no-copy-queue`, `dot-products`, `no-dot-products`, \
+                                `no-units`, `units=` with a block, as in `units=128x128x128/64x64x1`, or `splits=` \
+                                with 1, 2, 4 or 8";
 
     /// The numbers of parts into which products may cut the depth.
     pub const SPLITS: [usize; 4] = [1, 2, 4, 8];
@@ -41,6 +45,8 @@ impl Force {
                     "addresses" => force.addresses = true,
                     "submit-thread" => force.submit_thread = Some(true),
                     "no-submit-thread" => force.submit_thread = Some(false),
+                    "copy-queue" => force.copy_queue = Some(true),
+                    "no-copy-queue" => force.copy_queue = Some(false),
                     "dot-products" => force.dot_products = Some(true),
                     "no-dot-products" => force.dot_products = Some(false),
                     "no-units" => force.no_units = true,
@@ -64,20 +70,22 @@ mod tests {
     #[test]
     fn every_word_forces_something() {
         let block = |text| UnitBlock::parse(text).unwrap();
-        let text = "wgsl, addresses,submit-thread,dot-products,no-units,units=128x128x128/64x64x1,\
+        let text = "wgsl, addresses,submit-thread,copy-queue,dot-products,no-units,units=128x128x128/64x64x1,\
                     units=128x256x128/64x64x1 fragments, splits=4";
         let expected = Force {
             wgsl: true,
             addresses: true,
             submit_thread: Some(true),
+            copy_queue: Some(true),
             dot_products: Some(true),
             no_units: true,
             unit_blocks: vec![block("128x128x128/64x64x1"), block("128x256x128/64x64x1 fragments")],
             splits: vec![4],
         };
         assert_eq!(Force::parse(text), Some(expected));
-        let without = Force { dot_products: Some(false), submit_thread: Some(false), ..Force::default() };
-        assert_eq!(Force::parse("no-dot-products,no-submit-thread"), Some(without));
+        let no = Some(false);
+        let without = Force { dot_products: no, submit_thread: no, copy_queue: no, ..Force::default() };
+        assert_eq!(Force::parse("no-dot-products,no-submit-thread,no-copy-queue"), Some(without));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod capture;
 pub(crate) mod catalogue;
 mod cgroup;
+mod copy_stream;
 #[cfg(feature = "disk-cache")]
 mod disk_cache;
 #[cfg(not(feature = "disk-cache"))]

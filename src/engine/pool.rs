@@ -1,6 +1,6 @@
 //! The memory pool: whole backend buffers, kept by size class and reused in the order of the stream.
 
-use crate::backend::contract::{Backend, BufferId, MemoryUse};
+use crate::backend::contract::{Backend, BufferId, MemoryUse, Ticket};
 use crate::backend::info::{DeviceKind, MemoryKind};
 use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
@@ -23,6 +23,8 @@ pub(crate) struct Allocation {
     lent_bytes: AtomicU64,
     /// The newest recording that holds it.
     recording: AtomicU64,
+    /// The newest copy to it by the queue that only copies.
+    uploaded: AtomicU64,
     /// Counts the bytes that the backend's budget limits.
     held: Option<Arc<AtomicU64>>,
 }
@@ -38,8 +40,8 @@ impl Allocation {
     ) -> Result<Arc<Self>> {
         let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
         let id = backend.allocate(bytes, memory)?;
-        let (loans, lent_bytes, recording) = Default::default();
-        Ok(Arc::new(Allocation { backend: backend.clone(), id, bytes, home, loans, lent_bytes, recording, held }))
+        let (backend, (loans, lent_bytes, recording, uploaded)) = (backend.clone(), Default::default());
+        Ok(Arc::new(Allocation { backend, id, bytes, home, loans, lent_bytes, recording, uploaded, held }))
     }
 
     /// Creates a buffer that no pool counts.
@@ -61,6 +63,17 @@ impl Allocation {
             self.recording.store(recording, Ordering::Relaxed);
         }
         is_new
+    }
+
+    /// Notes that the queue that only copies is going to write it. Nobody else has it.
+    pub fn note_upload(&self, ticket: Ticket) {
+        self.uploaded.store(ticket.0, Ordering::Relaxed);
+    }
+
+    /// Returns the newest copy to it by the queue that only copies. Whoever uses it waits for that.
+    #[inline]
+    pub fn uploaded(&self) -> Ticket {
+        Ticket(self.uploaded.load(Ordering::Relaxed))
     }
 }
 
@@ -651,6 +664,16 @@ impl Buffer {
     /// Returns how many loans of the buffer there are.
     pub fn loans(&self) -> u32 {
         self.allocation.loans.load(Ordering::Acquire)
+    }
+
+    /// Whether neither a batch in flight, nor one that is being recorded, uses the buffer, nor any other tensor.
+    pub fn is_unused(&self) -> bool {
+        // Who has the only loan is the only one who could make another, or record a use.
+        let is_unused = self.loans() == 1 && Arc::strong_count(&self.allocation) == 1;
+        if is_unused {
+            fence(Ordering::Acquire);
+        }
+        is_unused
     }
 
     /// Whether the buffer is on loan from this pool.

@@ -76,7 +76,8 @@ impl HostSpan {
     }
 }
 
-/// The commands that ran while a device was profiled, in the order in which they were recorded, and what the host did.
+/// The commands that ran while a device was profiled, in the order in which they began, and what the host did.
+/// Commands are timed one at a time. Only uploads by a queue that only copies run beside them.
 ///
 /// `Display` prints a table of the commands by name, the largest total time first, and the host's times.
 #[derive(Debug, Clone)]

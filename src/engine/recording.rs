@@ -3,7 +3,7 @@
 use super::pool::Allocation;
 use super::profile::Label;
 use super::program::{Part, Program};
-use crate::backend::contract::{BufferId, Command, KernelId, ProgramId, Step};
+use crate::backend::contract::{BufferId, Command, KernelId, ProgramId, Step, Ticket};
 use crate::shader::Access;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub(crate) struct Recording {
     cost: Cost,
     /// Whether the next command gets a barrier anyway.
     follows_program: bool,
+    /// The newest upload of a buffer that commands use, by the queue that only copies.
+    uploaded: Ticket,
     /// The buffers that commands have used since the last barrier, and whether they have written them.
     used: FxHashMap<BufferId, bool>,
     pins: Pins,
@@ -53,7 +55,8 @@ fn next_number() -> u64 {
 impl Default for Recording {
     fn default() -> Recording {
         let (steps, cost, follows_program, used, pins, labels) = Default::default();
-        Recording { number: next_number(), steps, cost, follows_program, used, pins, labels }
+        let (number, uploaded) = (next_number(), Ticket(0));
+        Recording { number, steps, cost, follows_program, uploaded, used, pins, labels }
     }
 }
 
@@ -77,6 +80,7 @@ impl Recording {
         for (allocation, access) in uses {
             *self.used.entry(allocation.id()).or_default() |= access.writes();
             if allocation.pin(self.number) {
+                self.uploaded = self.uploaded.max(allocation.uploaded());
                 self.pins.allocations.push(Arc::clone(allocation));
             }
         }
@@ -88,7 +92,7 @@ impl Recording {
     /// Appends the run of a part of a program that the backend has prepared.
     pub fn push_run(&mut self, id: ProgramId, part: &Part, program: &Arc<Program>) {
         self.steps.push(Step { command: Command::Run(id), barrier: true });
-        self.note_program(program, part.recording.cost);
+        self.note_program(program, part, part.recording.cost);
     }
 
     /// Appends some commands of a part of a program one by one: at most `most` from the one at `first` on. Returns
@@ -107,13 +111,14 @@ impl Recording {
         self.steps[place].barrier = true;
         let share = |whole: u64| (u128::from(whole) * range.len() as u128 / all.len() as u128) as u64;
         let Cost { upload_bytes, nanoseconds } = part.recording.cost;
-        self.note_program(program, Cost { upload_bytes: share(upload_bytes), nanoseconds: share(nanoseconds) });
+        self.note_program(program, part, Cost { upload_bytes: share(upload_bytes), nanoseconds: share(nanoseconds) });
         // The first command of a batch sees all work before it anyway.
         let barriers = self.steps[place.max(1)..].iter().filter(|step| step.barrier).count() as u64;
         (part.recording.labels.get(range).unwrap_or_default(), barriers)
     }
 
-    fn note_program(&mut self, program: &Arc<Program>, cost: Cost) {
+    fn note_program(&mut self, program: &Arc<Program>, part: &Part, cost: Cost) {
+        self.uploaded = self.uploaded.max(part.recording.uploaded);
         self.pins.programs.push(Arc::clone(program));
         self.follows_program = true;
         self.add_cost(cost);
@@ -144,6 +149,11 @@ impl Recording {
         self.cost
     }
 
+    /// Returns the upload that a batch of these commands has to wait for (`Ticket(0)`: none).
+    pub fn uploaded(&self) -> Ticket {
+        self.uploaded
+    }
+
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -161,7 +171,7 @@ impl Recording {
     pub fn clear(&mut self) -> (Pins, Vec<Label>) {
         self.steps.clear();
         (self.cost, self.follows_program) = Default::default();
-        self.number = next_number();
+        (self.number, self.uploaded) = (next_number(), Ticket(0));
         self.used.clear();
         (std::mem::take(&mut self.pins), std::mem::take(&mut self.labels))
     }

@@ -9,6 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::Mutex;
 use crate::base::precision::Precision;
 use crate::engine::capture::{self, Capture, CaptureId, Captured, Trial};
+use crate::engine::copy_stream::CopyStream;
 use crate::engine::disk_cache::DiskCache;
 use crate::engine::explain::{ExplainedKernel, Explanation};
 use crate::engine::host_trace::{HostTrace, Span};
@@ -16,7 +17,7 @@ use crate::engine::kernel_cache::{CompiledKernel, KernelCache, OwnKernel};
 use crate::engine::launch::PackedLaunch;
 use crate::engine::plan_cache::{Plan, PlanCache, PlanKey};
 use crate::engine::pool::{Allocation, Buffer, Loading, MemoryStats, Pool, PoolOwner};
-use crate::engine::profile::{Label, Profile};
+use crate::engine::profile::{Label, Profile, TimedCommand};
 use crate::engine::program::Program;
 use crate::engine::recording::Cost;
 use crate::engine::staging::Staging;
@@ -66,8 +67,9 @@ pub(crate) const COUNTERS: usize = 1 << 14;
 
 /// An open device.
 pub(crate) struct Runtime {
-    // The fields drop in this order: the stream waits for the device, then buffers may go.
+    // The fields drop in this order: the streams wait for the device, then buffers may go.
     pub(super) stream: Stream,
+    pub(super) copies: CopyStream,
     /// See [`counters`](Runtime::counters).
     counters: Mutex<Option<Buffer>>,
     pub(super) pool: PoolOwner,
@@ -110,6 +112,7 @@ impl Runtime {
         let host_trace: Arc<HostTrace> = Arc::default();
         Runtime {
             stream: Stream::new(backend.clone(), host_trace.clone()),
+            copies: CopyStream::new(backend.clone(), host_trace.clone()),
             counters: Mutex::default(),
             pool: PoolOwner::new(backend.clone()),
             kernels: KernelCache::new(DiskCache::from_environment(), host_trace.clone()),
@@ -156,10 +159,10 @@ impl Runtime {
         Stats {
             launches,
             barriers,
-            submissions: self.stream.submissions(),
+            submissions: self.stream.submissions() + self.copies.submissions(),
             compiles: self.kernels.compiles(),
             reuses: self.kernels.reuses(),
-            waits: self.stream.waits(),
+            waits: self.stream.waits() + self.copies.waits(),
         }
     }
 
@@ -344,20 +347,30 @@ impl Runtime {
         impl Drop for Guard<'_> {
             fn drop(&mut self) {
                 if std::thread::panicking() {
-                    _ = self.0.stream.stop_timing();
+                    _ = self.0.stop_timing();
                     self.0.host_trace.stop();
                 }
             }
         }
         let start = clock::instant(clock::now());
         self.stream.start_timing()?;
+        self.copies.start_timing();
         self.host_trace.start();
         let guard = Guard(self);
         let result = work();
         drop(guard);
-        let commands = self.stream.stop_timing();
+        let commands = self.stop_timing();
         let host = self.host_trace.stop();
         Ok((result, Profile { device: self.info().id(), start, end: Instant::now(), commands: commands?, host }))
+    }
+
+    /// Blocks until the timed commands have run. Returns them in the order in which they began.
+    fn stop_timing(&self) -> Result<Vec<TimedCommand>> {
+        let (commands, copies) = (self.stream.stop_timing(), self.copies.stop_timing());
+        let mut all = commands?;
+        all.extend(copies?);
+        all.sort_by_key(|command| command.start);
+        Ok(all)
     }
 
     /// Notes that this thread plans how pending operations run, until the answer is dropped.
@@ -423,7 +436,13 @@ impl Runtime {
 
     pub fn synchronize(&self) -> Result<()> {
         self.refuse_capture("synchronize", "it waits for the device")?;
-        self.stream.wait()
+        self.wait()
+    }
+
+    /// Blocks until the device has done all that was recorded.
+    fn wait(&self) -> Result<()> {
+        self.stream.wait()?;
+        self.copies.wait()
     }
 
     /// Limits the memory of the device. What is kept beyond it goes back to the driver, as far as it is idle.
@@ -441,7 +460,7 @@ impl Runtime {
         drop((self.uploads.trim(), self.readbacks.trim()));
         let bytes = self.pool.trim();
         // Batches in flight may hold some of it until they are done.
-        self.stream.wait()?;
+        self.wait()?;
         Ok(bytes)
     }
 

@@ -200,7 +200,7 @@ impl Stream {
     }
 
     /// Releases the buffers of batches that have completed.
-    fn retire(&self) -> Result<()> {
+    pub fn retire(&self) -> Result<()> {
         let completed = self.submitter.retire()?;
         let is_timed = self.state.lock().timing.is_some();
         if is_timed {
@@ -343,7 +343,9 @@ pub(crate) mod tests {
     use super::super::pool::PoolOwner;
     use super::super::submitter::{BATCH_UPLOAD_BYTES, MAX_IN_FLIGHT};
     use super::*;
-    use crate::backend::contract::{BufferId, Compiled, KernelId, MemoryUse, ProgramId, ReadCallback, Region, Step};
+    use crate::backend::contract::{
+        BufferId, Compiled, CopyQueue, KernelId, MemoryUse, ProgramId, ReadCallback, Region, Step,
+    };
     use crate::backend::info::{DeviceInfo, DeviceKind};
     use crate::base::backend_kind::BackendKind;
     use crate::shader::{Module, Target};
@@ -376,6 +378,46 @@ pub(crate) mod tests {
         by_thread: AtomicU64,
         broken: AtomicBool,
         timed: Mutex<HashMap<u64, usize>>,
+        /// The queue that only copies.
+        pub(crate) copy_queue: Option<Arc<LazyCopies>>,
+        /// The copies that each batch waits for.
+        pub(crate) awaited: Arc<Mutex<Vec<Ticket>>>,
+    }
+
+    /// A queue that copies when it is waited for, and not before.
+    #[derive(Default)]
+    pub(crate) struct LazyCopies {
+        /// What each submission copies from, and where to.
+        pub(crate) submitted: Mutex<Vec<(BufferId, Range<u64>, BufferId)>>,
+        pub(crate) completed: AtomicU64,
+        /// Waits for copies that were not done.
+        pub(crate) waits: AtomicU64,
+    }
+
+    impl CopyQueue for LazyCopies {
+        fn submit(&self, copies: &[Step], _: bool) -> Result<Ticket> {
+            let mut submitted = self.submitted.lock();
+            for step in copies {
+                let Command::CopyRegion { src, dst, region } = &step.command else { panic!("it only copies") };
+                submitted.push((*src, region.src.offset..region.src.offset + region.bytes(), *dst));
+            }
+            Ok(Ticket(submitted.len() as u64))
+        }
+
+        fn timings(&self, ticket: Ticket) -> Result<Vec<Range<u64>>> {
+            Ok([1000 * ticket.0].map(|start| start..start + 500).into())
+        }
+
+        fn completed(&self) -> Result<Ticket> {
+            Ok(Ticket(self.completed.load(Ordering::Relaxed)))
+        }
+
+        fn wait(&self, ticket: Ticket) -> Result<()> {
+            if self.completed.fetch_max(ticket.0, Ordering::Relaxed) < ticket.0 {
+                self.waits.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        }
     }
 
     impl Lazy {
@@ -395,6 +437,8 @@ pub(crate) mod tests {
                 by_thread: AtomicU64::new(0),
                 broken: AtomicBool::new(false),
                 timed: Mutex::default(),
+                copy_queue: None,
+                awaited: Arc::default(),
             }
         }
     }
@@ -435,6 +479,11 @@ pub(crate) mod tests {
             for (id, range) in self.copied.lock().iter().skip(completed).flatten() {
                 assert!(*id != buffer || range.end <= offset || end <= range.start, "{offset} to {end} are in use");
             }
+            if let Some(queue) = &self.copy_queue {
+                let done = queue.completed.load(Ordering::Relaxed) as usize;
+                let is_used = queue.submitted.lock().iter().skip(done).any(|(src, ..)| *src == buffer);
+                assert!(!is_used, "a copy that is not done reads {buffer:?}");
+            }
             Ok(())
         }
 
@@ -456,7 +505,7 @@ pub(crate) mod tests {
             Ok((0..steps as u64).map(|step| 100 * ticket.0 + 10 * step).map(|start| start..start + 5).collect())
         }
 
-        fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
+        fn submit_after(&self, steps: &[Step], timed: bool, copies: Ticket) -> Result<Ticket> {
             if self.broken.load(Ordering::Relaxed) {
                 let message = "broken".to_string();
                 return Err(Error::Driver { backend: BackendKind::Vulkan, call: "submit", message });
@@ -472,6 +521,7 @@ pub(crate) mod tests {
                 _ => None,
             };
             self.copied.lock().push(steps.iter().filter_map(copied).collect());
+            self.awaited.lock().push(copies);
             batches.push(steps.iter().map(|step| step.barrier).collect());
             let submitted = batches.len() as u64;
             if timed {
@@ -479,6 +529,10 @@ pub(crate) mod tests {
             }
             self.most_in_flight.fetch_max(submitted - self.completed.load(Ordering::Relaxed), Ordering::Relaxed);
             Ok(Ticket(submitted))
+        }
+
+        fn copies(&self) -> Option<&dyn CopyQueue> {
+            self.copy_queue.as_deref().map(|queue| queue as &dyn CopyQueue)
         }
 
         fn prepare(&self, steps: &[Step]) -> Result<Option<ProgramId>> {

@@ -168,7 +168,8 @@ impl Submitter {
         while let Some(mut taken) = self.take_batch() {
             let Some(batch) = &mut taken.batch else { continue };
             let span = self.host_trace.span(|| "submit".into());
-            let ticket = self.backend.submit(batch.recording.steps(), batch.timed)?;
+            let Batch { recording, timed } = batch;
+            let ticket = self.backend.submit_after(recording.steps(), *timed, recording.uploaded())?;
             drop(span);
             let Some(Batch { mut recording, timed }) = taken.batch.take() else { continue };
             let (pins, labels) = recording.clear();

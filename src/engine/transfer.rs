@@ -70,6 +70,13 @@ struct Piece {
     slot: Slot,
 }
 
+/// Returns what to copy from a staging buffer, from `offset` on, to a range of another.
+fn staged(offset: u64, range: &Range<u64>) -> Region {
+    let mut region = Region::linear((range.end - range.start).next_multiple_of(4));
+    (region.src.offset, region.dst.offset) = (offset, range.start);
+    region
+}
+
 impl Runtime {
     /// Returns a buffer with these bytes. It does so at once, also inside a capture: to its step, they are constants.
     pub fn upload(&self, source: &dyn ByteSource, kind: MemoryKind) -> Result<Buffer> {
@@ -93,17 +100,19 @@ impl Runtime {
             self.stream.note_upload(length);
             return Ok(buffer);
         }
-        let buffer = self.allocate_from(&self.pool, length, kind)?;
+        // What is idle can be filled at once, beside kernels.
+        let idle = if length > SMALL && self.copies.exists() { self.pool.reuse_idle(length, kind) } else { None };
+        let buffer = idle.map_or_else(|| self.allocate_from(&self.pool, length, kind), Ok)?;
         self.write(&buffer, source)?;
         Ok(buffer)
     }
 
-    /// Copies bytes to the start of a buffer, through staging buffers, after all work that was recorded before.
+    /// Copies bytes to the start of a buffer, through staging buffers. Work that was recorded before does not see them.
     pub fn write(&self, buffer: &Buffer, source: &dyn ByteSource) -> Result<()> {
         self.check_owners(&[buffer])?;
+        let (length, rewrites) = (source.bytes(), self.backend.rewrites_uploads());
+        let beside = self.runs_beside(buffer, length)?;
         let buffer = buffer.allocation();
-        let length = source.bytes();
-        let rewrites = self.backend.rewrites_uploads();
         if rewrites && (1..=SMALL).contains(&length) {
             let (staging, offset) = self.uploads.share(length, || self.take_staging(Direction::Upload, length))?;
             source.read(0..length, &mut Vec::new(), &mut |bytes| self.backend.write(staging.id(), offset, bytes))?;
@@ -117,10 +126,25 @@ impl Runtime {
             };
             let staging = staging.buffer();
             source.read(piece.clone(), scratch, &mut |bytes| self.backend.write(staging.id(), 0, bytes))?;
+            if beside && self.copies.copy(staging, buffer, staged(0, &piece), "upload")? {
+                return Ok(());
+            }
             self.copy_staged(staging, 0, buffer, piece)?;
             // The device copies this piece while others are filled.
             if length > PIECE { self.stream.flush().map(drop) } else { Ok(()) }
         })
+    }
+
+    /// Whether an upload may run beside kernels. The queue that copies does not know when the host reads in place.
+    fn runs_beside(&self, buffer: &Buffer, length: u64) -> Result<bool> {
+        if length <= SMALL || !self.copies.exists() || self.host_reads(buffer.kind(), length) {
+            return Ok(false);
+        }
+        if !buffer.is_unused() {
+            // What has run does not use it any more.
+            self.stream.retire()?;
+        }
+        Ok(buffer.is_unused())
     }
 
     /// Records the copy of staged bytes to a range of a buffer.
@@ -129,12 +153,9 @@ impl Runtime {
         staging: &Arc<Allocation>,
         offset: u64,
         buffer: &Arc<Allocation>,
-        Range { start, end }: Range<u64>,
+        range: Range<u64>,
     ) -> Result<()> {
-        let bytes = end - start;
-        let mut region = Region::linear(bytes.next_multiple_of(4));
-        (region.src.offset, region.dst.offset) = (offset, start);
-        self.copy_now("upload", staging, buffer, region, bytes)
+        self.copy_now("upload", staging, buffer, staged(offset, &range), range.end - range.start)
     }
 
     /// Takes a staging buffer for so many bytes that no command uses. Waits for the oldest batches if all are used.
@@ -142,6 +163,10 @@ impl Runtime {
         loop {
             if let Some(slot) = self.try_take_staging(direction)? {
                 return Ok(slot);
+            }
+            let is_upload = matches!(direction, Direction::Upload);
+            if is_upload && self.copies.wait_for_oldest()? {
+                continue;
             }
             if !self.stream.wait_for_oldest()? {
                 // Others fill or read all of them, maybe for long.

@@ -133,7 +133,7 @@ impl Program {
         }
         let list = List::new(device, queue, group)?;
         let mut recorder = list.recorder();
-        recorder.begin(None)?;
+        recorder.begin(&After::default())?;
         record(&self.steps, &mut recorder)?;
         list.close()?;
         Ok(list)
@@ -143,6 +143,15 @@ impl Program {
     pub fn give_back(&self, list: List) {
         self.idle.lock().push(list);
     }
+}
+
+/// Events that a batch waits for, besides earlier batches of its engine.
+#[derive(Default)]
+pub(super) struct After {
+    /// The end of the batch before, which had another engine.
+    pub batch: Option<Arc<Event>>,
+    /// The end of a batch of another queue.
+    pub other: Option<Arc<Event>>,
 }
 
 /// Appends to a command list, which its user has locked.
@@ -162,8 +171,12 @@ impl<'a> Recorder<'a> {
     }
 
     /// Makes what follows wait for all earlier work and for `after`.
-    pub fn begin(&mut self, after: Option<&Event>) -> Result<()> {
-        if after.is_some() || !self.in_order { self.barrier(after, None) } else { Ok(()) }
+    pub fn begin(&mut self, after: &After) -> Result<()> {
+        if after.batch.is_some() || !self.in_order {
+            // The batch before has itself waited for all earlier work.
+            self.barrier(after.batch.as_deref(), None)?;
+        }
+        if after.other.is_some() { self.barrier(after.other.as_deref(), None) } else { Ok(()) }
     }
 
     /// Signals `done` when everything before has completed.

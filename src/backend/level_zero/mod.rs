@@ -80,8 +80,10 @@ impl Api for LevelZero {
 
     fn open(adapter: Adapter) -> Result<LevelZeroBackend> {
         let device = Arc::new(Device::open(&loader::shared()?.api, adapter)?);
+        let (queue, copies) = Queue::all(&device)?;
         Ok(LevelZeroBackend {
-            queue: Queue::new(device.clone())?,
+            queue,
+            copies,
             reads: Reads::new(),
             kernels: Kernels::new(device.clone()),
             memory: Memory::new(device.clone()),

@@ -3,7 +3,7 @@
 use super::batch::Program;
 use super::ffi::GroupCount;
 use super::kernel::LevelZeroKernel;
-use super::memory::{Buffer, Place};
+use super::memory::Buffer;
 use super::region;
 use crate::backend::contract::{Command, Region, Step};
 use crate::backend::rules::{check_copy, find_buffer, find_kernel, find_program, find_sides};
@@ -17,8 +17,6 @@ use std::sync::Arc;
 pub(super) struct Plan<'a> {
     /// The actions, each with whether it waits for those before it.
     pub actions: Vec<(bool, Action<'a>)>,
-    /// The bytes that move between host and device, if the batch does nothing else.
-    pub transfer: Option<u64>,
     /// Whether it runs programs.
     pub runs_programs: bool,
 }
@@ -47,11 +45,10 @@ impl<'a> Plan<'a> {
         programs: &Slots<Arc<Program>>,
         max_groups: u32,
     ) -> Result<Plan<'a>> {
-        let mut plan = Plan { actions: Vec::with_capacity(steps.len()), transfer: Some(0), runs_programs: false };
+        let mut plan = Plan { actions: Vec::with_capacity(steps.len()), runs_programs: false };
         for step in steps {
             let action = match &step.command {
                 Command::Dispatch { kernel, buffers, parameters, groups } => {
-                    plan.transfer = None;
                     let kernel = find_kernel(kernels, *kernel)?;
                     kernel.signature().check(buffers.len(), parameters.len(), *groups, max_groups)?;
                     let buffers =
@@ -63,13 +60,11 @@ impl<'a> Plan<'a> {
                 Command::CopyRegion { src, dst, region } => {
                     let [src, dst] = find_sides(live, *src, *dst)?;
                     check_copy(region, src.bytes, dst.bytes)?;
-                    let crosses = (src.place == Place::Host) != (dst.place == Place::Host);
-                    plan.transfer = plan.transfer.filter(|_| crosses).map(|bytes| bytes + region.bytes());
                     let regions = region::commands(region, region::LIMIT);
                     Action::Copy { src: src.address, dst: dst.address, regions }
                 }
                 Command::Run(program) => {
-                    (plan.transfer, plan.runs_programs) = (None, true);
+                    plan.runs_programs = true;
                     Action::Run(find_program(programs, *program)?.clone())
                 }
             };

@@ -1,7 +1,7 @@
 //! The queues: submission, the order between engines, and which batches have completed.
 
 use super::LevelZero;
-use super::batch::{List, Program, Recorder};
+use super::batch::{After, List, Program, Recorder};
 use super::device::Device;
 use super::event::{Event, Events, StepEvents};
 use super::ffi::*;
@@ -27,10 +27,7 @@ const SPIN: Duration = Duration::from_micros(50);
 /// How long a wait sleeps before it checks whether the device is lost.
 const NAP: Duration = Duration::from_secs(1);
 
-/// A batch goes to the copy engine if it only moves data between host and device, and at least this many bytes.
-const COPY_ENGINE_BYTES: u64 = 1 << 20;
-
-/// The queues of a device.
+/// A queue of a device: the one for kernels, or the one that only copies.
 pub(super) struct Queue {
     // The fields are dropped in this order: lists before the engines that execute them.
     progress: Mutex<Progress>,
@@ -46,19 +43,17 @@ pub(super) struct Queue {
 
 /// The state that submissions change.
 struct State {
-    compute: Engine,
-    copy: Option<Engine>,
-    /// For batches that run programs, if the engine for kernels takes no lists.
+    engine: Engine,
+    /// For batches that run programs, if `engine` takes no lists.
     programs: Option<Engine>,
     /// The work of the newest batch, and the event at its end.
     newest: Option<(Work, Arc<Event>)>,
 }
 
-/// What a batch does. Each has an engine, or shares one.
+/// Which engine a batch goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
-    Kernels,
-    Copies,
+    Commands,
     Programs,
 }
 
@@ -102,21 +97,26 @@ struct Batch {
     done: Arc<Event>,
     lists: Lists,
     timing: Option<Timing>,
-    /// The end of the batch before, if this one waits for it.
-    _after: Option<Arc<Event>>,
+    /// What it waits for by events.
+    _after: After,
 }
 
 impl Queue {
-    /// Creates the queues of a device: one for kernels, and one for copies if the device has an engine for them.
-    pub fn new(device: Arc<Device>) -> Result<Queue> {
-        let compute = Engine::new(&device, device.adapter.compute_group)?;
-        let copy = device.adapter.copy_group.map(|group| Engine::new(&device, group)).transpose()?;
+    /// Creates the queues of a device: the one for kernels, and the one that only copies, if it has an engine for that.
+    pub fn all(device: &Arc<Device>) -> Result<(Queue, Option<Queue>)> {
+        let queue = |group| Queue::new(device.clone(), group);
+        let copies = device.adapter.copy_group.map(queue).transpose()?;
+        Ok((queue(device.adapter.compute_group)?, copies))
+    }
+
+    fn new(device: Arc<Device>, group: u32) -> Result<Queue> {
+        let engine = Engine::new(&device, group)?;
         // A driver that runs on the processor needs the core that a poll would take.
         let spin = if device.adapter.info.kind == DeviceKind::Cpu { Duration::ZERO } else { SPIN };
         Ok(Queue {
             progress: Mutex::default(),
             programs: Mutex::new(Slots::new()),
-            state: Mutex::new(State { compute, copy, programs: None, newest: None }),
+            state: Mutex::new(State { engine, programs: None, newest: None }),
             completions: Events::completions(device.clone()),
             timestamps: Events::timestamps(device.clone()),
             spin,
@@ -146,20 +146,19 @@ impl Queue {
         &self,
         plan: &Plan<'_>,
         (queue, group): (CommandQueueHandle, u32),
-        after: Option<&Event>,
+        after: &After,
         done: &Event,
         timestamps: Option<&Arc<Events>>,
         record: impl Fn(&[Step], &mut Recorder<'_>) -> Result<()>,
     ) -> Result<(Lists, Vec<StepEvents>)> {
-        let mut lists = Lists::new();
-        let mut steps = Vec::new();
+        let (mut lists, mut steps, nothing) = (Lists::new(), Vec::new(), After::default());
         let mut rest = plan.actions.as_slice();
         loop {
             let program = rest.iter().position(|(_, action)| matches!(action, Action::Run(_)));
             let (actions, end) = rest.split_at(program.unwrap_or(rest.len()));
             let list = self.idle_list(queue, group)?;
             let mut recorder = list.recorder();
-            recorder.begin(after.filter(|_| lists.is_empty()))?;
+            recorder.begin(if lists.is_empty() { after } else { &nothing })?;
             steps.extend(recorder.actions(actions, timestamps)?);
             let Some(((_, Action::Run(program)), next)) = end.split_first() else {
                 recorder.end(done)?;
@@ -192,7 +191,14 @@ impl Queue {
 
 impl explicit::Queue<LevelZero> for Queue {
     /// Records a batch and submits it.
-    fn submit(&self, steps: &[Step], memory: &Memory, kernels: &Kernels, timed: bool) -> Result<Ticket> {
+    fn submit(
+        &self,
+        steps: &[Step],
+        memory: &Memory,
+        kernels: &Kernels,
+        timed: bool,
+        after: Option<(&Queue, Ticket)>,
+    ) -> Result<Ticket> {
         let info = &self.device.adapter.info;
         let kernels = kernels.all();
         let max_groups = info.limits.max_groups;
@@ -202,18 +208,20 @@ impl explicit::Queue<LevelZero> for Queue {
         }
         // Events and lists of completed batches are reused.
         self.completed()?;
+        let other = after.map(|(queue, ticket)| queue.progress.lock().done(ticket)).transpose()?.flatten();
         let state = &mut *self.state.lock();
         let done = Arc::new(self.completions.take()?);
         let (work, engine) = state.engine(&plan);
         // An engine keeps the order by itself, or by the barrier at the start of each batch.
-        let after = state.newest.as_ref().filter(|(newest, _)| *newest != work).map(|(_, event)| event.clone());
+        let batch = state.newest.as_ref().filter(|(newest, _)| *newest != work).map(|(_, event)| event.clone());
+        let after = After { batch, other };
         let since = timed.then(|| Moment::now(&self.device)).transpose()?;
         let timestamps = timed.then_some(&self.timestamps);
         let (lists, steps) = match engine.entry {
             Entry::Immediate(list) => {
                 let mut recorder = Recorder::in_order(list, &self.device);
                 let mut record = || {
-                    recorder.begin(after.as_deref())?;
+                    recorder.begin(&after)?;
                     let steps = recorder.actions(&plan.actions, timestamps)?;
                     recorder.end(&done).map(|()| steps)
                 };
@@ -224,7 +232,7 @@ impl explicit::Queue<LevelZero> for Queue {
                 let record = |steps: &[Step], recorder: &mut Recorder<'_>| {
                     record_program(steps, recorder, memory, &kernels, max_groups)
                 };
-                self.execute(&plan, (queue, engine.group), after.as_deref(), &done, timestamps, record)?
+                self.execute(&plan, (queue, engine.group), &after, &done, timestamps, record)?
             }
         };
         state.newest = Some((work, done.clone()));
@@ -239,10 +247,10 @@ impl explicit::Queue<LevelZero> for Queue {
         let (max_groups, kernels) = (self.device.adapter.info.limits.max_groups, kernels.all());
         let (entry, group) = {
             let state = &mut *self.state.lock();
-            if let (Entry::Immediate(_), None) = (&state.compute.entry, &state.programs) {
-                state.programs = Some(Engine::of_lists(&self.device, state.compute.group)?);
+            if let (Entry::Immediate(_), None) = (&state.engine.entry, &state.programs) {
+                state.programs = Some(Engine::of_lists(&self.device, state.engine.group)?);
             }
-            let engine = state.programs.as_ref().unwrap_or(&state.compute);
+            let engine = state.programs.as_ref().unwrap_or(&state.engine);
             (engine.entry, engine.group)
         };
         let program = Program::new(steps);
@@ -320,10 +328,9 @@ fn record_program(
 impl State {
     /// Returns the engine for a batch.
     fn engine(&self, plan: &Plan<'_>) -> (Work, &Engine) {
-        match (&self.copy, &self.programs) {
-            (_, Some(programs)) if plan.runs_programs => (Work::Programs, programs),
-            (Some(copy), _) if plan.transfer.is_some_and(|bytes| bytes >= COPY_ENGINE_BYTES) => (Work::Copies, copy),
-            _ => (Work::Kernels, &self.compute),
+        match &self.programs {
+            Some(programs) if plan.runs_programs => (Work::Programs, programs),
+            _ => (Work::Commands, &self.engine),
         }
     }
 }

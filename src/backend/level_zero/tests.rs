@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::contract::{MemoryUse, Ticket};
 use crate::backend::contract_tests::{
-    add_kernel, allocate, assert_lost, compile, compile_add, copy, dispatch, download, read, read_now, told, upload,
+    add_kernel, allocate, assert_lost, compile, copies_run_beside_batches, dispatch, download, read, told, upload,
 };
 use crate::base::error::Error;
 use crate::shader::{Access, Code, Module};
@@ -55,25 +55,9 @@ fn the_host_does_not_reach_the_devices_own_memory() {
 }
 
 #[test]
-fn the_copy_engine_and_the_compute_engine_take_turns() {
-    let backend = open();
-    assert!(backend.device.adapter.copy_group.is_some(), "the test driver has a group for copies");
-    let kernel = compile_add(&backend);
-    let n = 1 << 18;
-    let bytes = 4 * n as u64;
-    let [staging, back] = [MemoryUse::Upload, MemoryUse::Readback].map(|kind| backend.allocate(bytes, kind).unwrap());
-    let [x, y] = allocate(&backend, bytes);
-    for round in 0..10 {
-        let data: Vec<f32> = (0..n).map(|i| (i % 1000 + round) as f32).collect();
-        backend.write(staging, 0, bytemuck::cast_slice(&data)).unwrap();
-        // No batch waits on the host for the one before.
-        backend.submit(&[copy(staging, x, bytes, false)], false).unwrap();
-        backend.submit(&[dispatch(kernel, [x, x, y], n as u32, false)], false).unwrap();
-        backend.submit(&[dispatch(kernel, [y, x, x], n as u32, false)], false).unwrap();
-        let ticket = backend.submit(&[copy(x, back, bytes, false)], round % 2 == 0).unwrap();
-        let found: Vec<f32> = bytemuck::pod_collect_to_vec(&read_now(&backend, back, bytes, ticket));
-        assert!(found.iter().zip(&data).all(|(found, x)| *found == 3.0 * x), "round {round}");
-    }
+fn the_copy_engine_runs_beside_the_compute_engine() {
+    // The test driver has a group for copies.
+    copies_run_beside_batches(&open());
 }
 
 #[test]

@@ -6,9 +6,11 @@ use super::properties::Properties;
 use crate::backend::info::{DeviceInfo, DeviceKind, MemoryRegion, vendor_name};
 use crate::backend::units;
 use crate::base::backend_kind::BackendKind;
+use crate::base::environment;
 use crate::base::error::Result;
 use crate::base::features::{Features, MatrixUnits};
 use ash::vk;
+use smallvec::SmallVec;
 
 /// A physical device that this backend can open.
 pub(super) struct Adapter {
@@ -22,9 +24,11 @@ pub(super) struct Adapter {
     pub extensions: Extensions,
     /// Whether kernels can reach buffers by their addresses.
     pub addresses: bool,
-    /// The family of the one queue that is used.
+    /// The family of the queue for kernels.
     pub queue_family: u32,
-    /// The number of bits that the queue's timestamps have; 0 if it has none.
+    /// The family of the queue that only copies, if there is one.
+    pub copy_family: Option<u32>,
+    /// The number of bits that the queues' timestamps have; 0 if they have none.
     pub timestamp_bits: u32,
     /// Its memory types and heaps.
     pub memory: vk::PhysicalDeviceMemoryProperties,
@@ -55,6 +59,12 @@ pub(super) fn all(instance: &Instance) -> Result<Vec<Adapter>> {
 }
 
 impl Adapter {
+    /// Returns the families of all queues. No two are the same.
+    pub fn families(&self) -> SmallVec<[u32; 2]> {
+        let copies = self.copy_family.filter(|family| *family != self.queue_family);
+        std::iter::once(self.queue_family).chain(copies).collect()
+    }
+
     /// Reads a physical device, or says why it is not usable.
     fn read(instance: &Instance, physical: vk::PhysicalDevice, index: usize) -> Result<Adapter, String> {
         let raw = &instance.raw;
@@ -72,6 +82,12 @@ impl Adapter {
         let families = unsafe { raw.get_physical_device_queue_family_properties(physical) };
         let queue_family = units::compute_family(&families).ok_or_else(|| format!("{name}: no compute queue"))?;
         let timestamp_bits = families.get(queue_family as usize).map_or(0, |family| family.timestamp_valid_bits);
+
+        let copy_family = match environment::settings().force.copy_queue {
+            None => copy_family(&families, timestamp_bits),
+            Some(true) => copy_family(&families, timestamp_bits).or(Some(queue_family)),
+            Some(false) => None,
+        };
 
         let abilities = Abilities::read(raw, physical);
         if !abilities.timeline_semaphore {
@@ -115,9 +131,36 @@ impl Adapter {
             info.features.matrix_units = extensions.matrix_units;
         }
         let addresses = abilities.addresses;
-        Ok(Adapter { physical, info, addresses, base, extensions, queue_family, timestamp_bits, memory, device_heap })
+        Ok(Adapter {
+            physical,
+            info,
+            base,
+            extensions,
+            addresses,
+            queue_family,
+            copy_family,
+            timestamp_bits,
+            memory,
+            device_heap,
+        })
     }
 }
+
+/// Returns the family of a queue that only copies, with timestamps as wide as those of the queue for kernels. Its
+/// copies run beside kernels.
+fn copy_family(families: &[vk::QueueFamilyProperties], timestamp_bits: u32) -> Option<u32> {
+    families.iter().zip(0..).find_map(|(family, index)| {
+        let fits = family.queue_count > 0
+            && family.queue_flags.contains(vk::QueueFlags::TRANSFER)
+            && !family.queue_flags.intersects(vk::QueueFlags::GRAPHICS | vk::QueueFlags::COMPUTE | VIDEO)
+            && family.timestamp_valid_bits == timestamp_bits;
+        fits.then_some(index)
+    })
+}
+
+/// What families for video can do besides copying.
+const VIDEO: vk::QueueFlags =
+    vk::QueueFlags::from_raw(vk::QueueFlags::VIDEO_DECODE_KHR.as_raw() | vk::QueueFlags::VIDEO_ENCODE_KHR.as_raw());
 
 /// The optional features that are used.
 struct Abilities {

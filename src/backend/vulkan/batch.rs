@@ -13,8 +13,8 @@ use std::sync::Arc;
 const FIRST_SETS: u32 = 64;
 const DESCRIPTORS_PER_SET: u32 = 4;
 
-/// The stages in which this backend works.
-const WORK_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
+/// The stages in which a queue for kernels works. It also copies.
+pub(super) const WORK_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
     vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
 );
 
@@ -30,6 +30,8 @@ pub(super) struct Batch {
     descriptors: DescriptorPool,
     timer: Timer,
     use_: Use,
+    /// The stages in which its queue works.
+    stages: vk::PipelineStageFlags,
     device: Arc<Device>,
 }
 
@@ -53,15 +55,16 @@ struct DescriptorPool {
 }
 
 impl Batch {
-    /// Creates an empty batch.
-    pub fn new(device: Arc<Device>) -> Result<Batch> {
+    /// Creates an empty batch for a queue of this family, which works in these stages.
+    pub fn new(device: Arc<Device>, family: u32, stages: vk::PipelineStageFlags) -> Result<Batch> {
         let info = vk::CommandPoolCreateInfo::default()
             .flags(vk::CommandPoolCreateFlags::TRANSIENT)
-            .queue_family_index(device.adapter.queue_family);
+            .queue_family_index(family);
         // SAFETY: the device is alive and has a queue of that family.
         let pool = device.check("vkCreateCommandPool", unsafe { device.raw.create_command_pool(&info, None) })?;
         let (own, sequence, descriptors) = Default::default();
-        Ok(Batch { pool, own, begun: 0, sequence, descriptors, timer: Timer::default(), use_: Use::Once, device })
+        let (timer, use_) = (Timer::default(), Use::Once);
+        Ok(Batch { pool, own, begun: 0, sequence, descriptors, timer, use_, stages, device })
     }
 
     /// Returns the recorded commands, to be executed in this order.
@@ -146,7 +149,7 @@ impl Batch {
         let info = vk::CommandBufferBeginInfo::default().flags(flags);
         // SAFETY: the command buffer is new, or was reset with its pool.
         self.device.check("vkBeginCommandBuffer", unsafe { raw.begin_command_buffer(commands, &info) })?;
-        self.timer.begin(&self.device, commands, timestamps)?;
+        self.timer.begin(&self.device, timestamps)?;
         self.begun += 1;
         self.sequence.push(commands);
         Ok(commands)
@@ -175,7 +178,7 @@ impl Batch {
         let mut pushed = (vk::PipelineLayout::null(), &[][..]);
         let timed = self.use_ == Use::Timed;
         // Only a barrier makes the writes of earlier command buffers visible. The order of submission is not enough.
-        self.barrier(commands, WORK_STAGES, WORK_STAGES);
+        self.barrier(commands, self.stages, self.stages);
         // `copied`: there was a copy since the last barrier for all stages. `narrow`: the last barrier was for kernels
         // alone, so copies do not wait for it.
         let (mut copied, mut narrow) = (false, false);
@@ -184,7 +187,7 @@ impl Batch {
             if (*barrier || timed || (copies && narrow)) && index > 0 {
                 narrow = !copies && !copied;
                 copied = false;
-                let stages = if narrow { vk::PipelineStageFlags::COMPUTE_SHADER } else { WORK_STAGES };
+                let stages = if narrow { vk::PipelineStageFlags::COMPUTE_SHADER } else { self.stages };
                 self.barrier(commands, stages, stages);
             }
             copied |= copies;
@@ -219,7 +222,7 @@ impl Batch {
                 self.note_time(commands, 2 * index + 1);
             }
         }
-        self.barrier(commands, WORK_STAGES, vk::PipelineStageFlags::HOST);
+        self.barrier(commands, self.stages, vk::PipelineStageFlags::HOST);
         dispatches
     }
 

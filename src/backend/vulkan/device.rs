@@ -32,7 +32,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Opens a device with one compute queue, and with only the features that are used.
+    /// Opens a device with a queue of each family, and with only the features that are used.
     pub fn open(instance: &'static Instance, adapter: Adapter) -> Result<Device> {
         // SAFETY: nothing else uses a parked device.
         let works = |raw: &ash::Device| unsafe { raw.device_wait_idle() }.is_ok();
@@ -44,8 +44,9 @@ impl Device {
     }
 
     fn create(instance: &Instance, adapter: &Adapter) -> Result<ash::Device> {
-        let queues =
-            [vk::DeviceQueueCreateInfo::default().queue_family_index(adapter.queue_family).queue_priorities(&[1.0])];
+        let queue =
+            |family: &u32| vk::DeviceQueueCreateInfo::default().queue_family_index(*family).queue_priorities(&[1.0]);
+        let queues: Vec<_> = adapter.families().iter().map(queue).collect();
         let Features { f16, i64, f64, integer_dot_products, .. } = adapter.info.features;
         let units = adapter.extensions.matrix_units;
         let halves = units.f16.or(units.bf16).is_some();
@@ -53,6 +54,7 @@ impl Device {
         let mut v11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(f16);
         let mut v12 = vk::PhysicalDeviceVulkan12Features::default()
             .timeline_semaphore(true)
+            .host_query_reset(true)
             .buffer_device_address(adapter.addresses)
             .shader_float16(f16);
         let mut robustness = vk::PhysicalDevicePipelineRobustnessFeaturesEXT::default().pipeline_robustness(true);

@@ -233,10 +233,13 @@ impl explicit::Memory for Memory {
             true => vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS,
             false => vk::BufferUsageFlags::empty(),
         };
+        let families = self.device.adapter.families();
+        let sharing = if families.len() > 1 { vk::SharingMode::CONCURRENT } else { vk::SharingMode::EXCLUSIVE };
         let info = vk::BufferCreateInfo::default()
             .size(bytes)
             .usage(USAGE | addressed)
-            .sharing_mode(vk::SharingMode::EXCLUSIVE);
+            .sharing_mode(sharing)
+            .queue_family_indices(&families);
         // SAFETY: the device is alive, and the size is within its limits.
         let handle = self.device.check("vkCreateBuffer", unsafe { self.device.raw.create_buffer(&info, None) })?;
         match self.bind(handle, bytes, memory) {

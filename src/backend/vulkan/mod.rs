@@ -83,8 +83,10 @@ impl Api for Vulkan {
 
     fn open(adapter: Adapter) -> Result<VulkanBackend> {
         let device = Arc::new(Device::open(instance::shared()?, adapter)?);
+        let (queue, copies) = Queue::all(&device)?;
         Ok(VulkanBackend {
-            queue: Queue::new(device.clone())?,
+            queue,
+            copies,
             reads: Reads::new(),
             kernels: Kernels::new(device.clone()),
             memory: Memory::new(device.clone()),

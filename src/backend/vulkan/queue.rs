@@ -1,7 +1,7 @@
-//! The queue: submission, and the timeline semaphore that counts completed batches.
+//! The queues: submission, and the timeline semaphores that count completed batches.
 
 use super::Vulkan;
-use super::batch::{Batch, Use};
+use super::batch::{Batch, Use, WORK_STAGES};
 use super::clock::{Clock, Moment};
 use super::device::Device;
 use super::kernel::Kernels;
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a wait polls before it sleeps. Waking up costs about 20 us, more than many batches take.
@@ -33,12 +33,20 @@ const SHORT: Duration = Duration::from_micros(50);
 /// How long a wait sleeps before it checks whether another thread has found the device lost.
 const NAP: Duration = Duration::from_secs(1);
 
-/// The one queue of a device.
+/// The driver's queue. Whoever submits to it has it locked.
+pub(super) type DriverQueue = Arc<Mutex<vk::Queue>>;
+
+/// A queue of a device: the one for kernels, or the one that only copies.
 pub(super) struct Queue {
     state: Mutex<State>,
     programs: Mutex<Slots<Batch>>,
     /// Its value is the number of the newest completed batch.
     timeline: vk::Semaphore,
+    /// That number when it was last looked at.
+    seen: AtomicU64,
+    family: u32,
+    /// The stages in which it works.
+    stages: vk::PipelineStageFlags,
     /// How long to poll.
     spin: Duration,
     /// Threads that wait.
@@ -49,7 +57,7 @@ pub(super) struct Queue {
 
 /// The state that submissions change.
 struct State {
-    queue: vk::Queue,
+    queue: DriverQueue,
     /// The number of the newest batch.
     submitted: u64,
     /// Submitted batches, oldest first, each with its number.
@@ -61,10 +69,20 @@ struct State {
 }
 
 impl Queue {
-    /// Creates the queue of a device. There must be only one per device: it holds the only lock on the driver's queue.
-    pub fn new(device: Arc<Device>) -> Result<Queue> {
-        // SAFETY: the device was created with a queue of this family.
-        let queue = unsafe { device.raw.get_device_queue(device.adapter.queue_family, 0) };
+    /// Creates the queues of a device: the one for kernels, and the one that only copies, if there is one.
+    pub fn all(device: &Arc<Device>) -> Result<(Queue, Option<Queue>)> {
+        let kernels = device.adapter.queue_family;
+        // SAFETY: the device was created with a queue of each family.
+        let queue = |family| Arc::new(Mutex::new(unsafe { device.raw.get_device_queue(family, 0) }));
+        let shared = queue(kernels);
+        let copies = device.adapter.copy_family.map(|family| {
+            let queue = if family == kernels { shared.clone() } else { queue(family) };
+            Queue::new(device.clone(), queue, family, vk::PipelineStageFlags::TRANSFER)
+        });
+        Ok((Queue::new(device.clone(), shared, kernels, WORK_STAGES)?, copies.transpose()?))
+    }
+
+    fn new(device: Arc<Device>, queue: DriverQueue, family: u32, stages: vk::PipelineStageFlags) -> Result<Queue> {
         let mut kind = vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
         let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
         // SAFETY: the feature is enabled.
@@ -74,8 +92,8 @@ impl Queue {
         // A driver that runs on the processor needs the core that a poll would take.
         let spin = if device.adapter.info.kind == DeviceKind::Cpu { Duration::ZERO } else { SPIN };
         let (state, programs) = (Mutex::new(state), Mutex::new(Slots::new()));
-        let waiting = AtomicU32::new(0);
-        Ok(Queue { state, programs, timeline, spin, waiting, clock: Clock::new(&device), device })
+        let (seen, waiting, clock) = (AtomicU64::new(0), AtomicU32::new(0), Clock::new(&device));
+        Ok(Queue { state, programs, timeline, seen, family, stages, spin, waiting, clock, device })
     }
 
     /// Lets the driver put the thread to sleep until a batch has completed, but no longer than [`NAP`].
@@ -93,7 +111,16 @@ impl Queue {
     fn idle_batch(&self) -> Result<Batch> {
         self.recycle(self.completed()?)?;
         let idle = self.state.lock().idle.pop();
-        idle.map_or_else(|| Batch::new(self.device.clone()), Ok)
+        idle.map_or_else(|| self.new_batch(), Ok)
+    }
+
+    fn new_batch(&self) -> Result<Batch> {
+        Batch::new(self.device.clone(), self.family, self.stages)
+    }
+
+    /// Whether a batch has completed.
+    fn has_completed(&self, ticket: Ticket) -> Result<bool> {
+        Ok(self.seen.load(Ordering::Acquire) >= ticket.0 || self.completed()? >= ticket)
     }
 
     /// Keeps completed batches for reuse, and keeps their timestamps.
@@ -120,16 +147,18 @@ impl Queue {
         let mut batch = self.idle_batch()?;
         batch.record_timestamp()?;
         let mut state = self.state.lock();
-        let queue = state.queue;
+        let driver = state.queue.clone();
+        let queue = driver.lock();
         // SAFETY: here and below, the lock guards the queue.
-        self.device.check("vkQueueWaitIdle", unsafe { self.device.raw.queue_wait_idle(queue) })?;
+        self.device.check("vkQueueWaitIdle", unsafe { self.device.raw.queue_wait_idle(*queue) })?;
         let info = [vk::SubmitInfo::default().command_buffers(batch.sequence())];
         let before = clock::now();
         // SAFETY: the commands are recorded and not submitted yet; they are waited for below.
-        let submitted = unsafe { self.device.raw.queue_submit(queue, &info, vk::Fence::null()) };
+        let submitted = unsafe { self.device.raw.queue_submit(*queue, &info, vk::Fence::null()) };
         self.device.check("vkQueueSubmit", submitted)?;
         // SAFETY: see above.
-        self.device.check("vkQueueWaitIdle", unsafe { self.device.raw.queue_wait_idle(queue) })?;
+        self.device.check("vkQueueWaitIdle", unsafe { self.device.raw.queue_wait_idle(*queue) })?;
+        drop(queue);
         let span = before..clock::now();
         let timestamps = batch.timestamps()?.unwrap_or_default();
         state.idle.push(batch);
@@ -139,7 +168,14 @@ impl Queue {
 
 impl explicit::Queue<Vulkan> for Queue {
     /// Records and submits a batch. Threads record side by side. The order of submission gives the tickets.
-    fn submit(&self, steps: &[Step], memory: &Memory, kernels: &Kernels, timed: bool) -> Result<Ticket> {
+    fn submit(
+        &self,
+        steps: &[Step],
+        memory: &Memory,
+        kernels: &Kernels,
+        timed: bool,
+        after: Option<(&Queue, Ticket)>,
+    ) -> Result<Ticket> {
         let info = &self.device.adapter.info;
         let max_groups = info.limits.max_groups;
         let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), &self.programs.lock(), max_groups)?;
@@ -148,19 +184,31 @@ impl explicit::Queue<Vulkan> for Queue {
         }
         let mut batch = self.idle_batch()?;
         batch.record(&plan, if timed { Use::Timed } else { Use::Once })?;
+        // On an idle GPU, a semaphore costs more than this look.
+        let awaited = match after {
+            Some((other, ticket)) if !other.has_completed(ticket)? => Some((other.timeline, ticket.0)),
+            _ => None,
+        };
+        let (awaited, awaited_value): (Vec<_>, Vec<_>) = awaited.into_iter().unzip();
         // This is the last chance to refuse the batch. Once it is submitted, the caller must get its ticket.
         validation::check()?;
         let mut state = self.state.lock();
         let number = state.submitted + 1;
-        let (semaphores, values) = ([self.timeline], [number]);
-        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let (semaphores, values, stages) = ([self.timeline], [number], [self.stages]);
+        let mut timeline = vk::TimelineSemaphoreSubmitInfo::default()
+            .wait_semaphore_values(&awaited_value)
+            .signal_semaphore_values(&values);
         let info = [vk::SubmitInfo::default()
             .command_buffers(batch.sequence())
+            .wait_semaphores(&awaited)
+            .wait_dst_stage_mask(&stages[..awaited.len()])
             .signal_semaphores(&semaphores)
             .push_next(&mut timeline)];
-        // SAFETY: the commands are recorded and not submitted yet, the lock guards the queue, and each number is higher
-        // than the one before. The batch is kept until the semaphore has that value.
-        let submitted = unsafe { self.device.raw.queue_submit(state.queue, &info, vk::Fence::null()) };
+        let queue = state.queue.lock();
+        // SAFETY: the commands are recorded and not submitted yet, the locks guard the queue, and each number is higher
+        // than the one before. The batch is kept until the semaphore has that value. What it waits for was submitted.
+        let submitted = unsafe { self.device.raw.queue_submit(*queue, &info, vk::Fence::null()) };
+        drop(queue);
         self.device.check("vkQueueSubmit", submitted)?;
         state.submitted = number;
         state.in_flight.push_back((number, batch));
@@ -174,7 +222,7 @@ impl explicit::Queue<Vulkan> for Queue {
         let max_groups = self.device.adapter.info.limits.max_groups;
         // A program runs no other program.
         let plan = Plan::new(steps, &memory.buffers(), &kernels.all(), &Slots::new(), max_groups)?;
-        let mut program = Batch::new(self.device.clone())?;
+        let mut program = self.new_batch()?;
         program.record(&plan, Use::Again)?;
         validation::check()?;
         Ok(Some(ProgramId(self.programs.lock().insert(program))))
@@ -189,7 +237,9 @@ impl explicit::Queue<Vulkan> for Queue {
     fn completed(&self) -> Result<Ticket> {
         // SAFETY: the semaphore is of this device, and a timeline.
         let value = unsafe { self.device.raw.get_semaphore_counter_value(self.timeline) };
-        self.device.check("vkGetSemaphoreCounterValue", value).map(Ticket)
+        let completed = self.device.check("vkGetSemaphoreCounterValue", value)?;
+        self.seen.fetch_max(completed, Ordering::Release);
+        Ok(Ticket(completed))
     }
 
     fn wait(&self, ticket: Ticket) -> Result<Ticket> {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::backend::contract::{MemoryUse, Step, Ticket};
 use crate::backend::contract_tests::{
-    add_kernel, allocate, assert_computes, assert_lost, compile, compile_add, copy, dispatch, download, is_child, read,
-    told, upload, upload_bytes,
+    add_kernel, allocate, assert_computes, assert_lost, compile, compile_add, copies_run_beside_batches, copy,
+    dispatch, download, is_child, read, run_again, told, upload, upload_bytes,
 };
 use crate::base::error::Error;
 use crate::shader::{Code, Module};
@@ -13,6 +13,20 @@ use ash::vk;
 /// Opens the first device.
 pub(super) fn open() -> VulkanBackend {
     VulkanBackend::open(0).unwrap()
+}
+
+/// Software devices have no family that only copies. In another process the queue for kernels stands in for one.
+#[test]
+fn a_queue_copies_beside_batches() {
+    const CHILD: &str = "MARQUETRY_TEST_COPIES_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return copies_run_beside_batches(&open());
+    }
+    let test = concat!(module_path!(), "::a_queue_copies_beside_batches");
+    run_again(test, &[("MARQUETRY_FORCE", "copy-queue"), ("MARQUETRY_VALIDATION", "1"), (CHILD, "1")]);
+    if open().device.adapter.copy_family.is_some() {
+        run_again(test, &[("MARQUETRY_VALIDATION", "1"), (CHILD, "1")]);
+    }
 }
 
 #[test]

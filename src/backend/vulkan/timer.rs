@@ -14,22 +14,23 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    /// Records that `count` places will be used, each once. No commands in flight may use them.
-    pub fn begin(&mut self, device: &Device, commands: vk::CommandBuffer, count: u32) -> Result<()> {
+    /// Prepares `count` places, each to be used once. No commands in flight may use them.
+    pub fn begin(&mut self, device: &Device, count: u32) -> Result<()> {
         self.used = 0;
         if count == 0 {
             return Ok(());
         }
         self.grow(device, count)?;
-        // SAFETY: the commands are being recorded, and the pool has that many places.
-        unsafe { device.raw.cmd_reset_query_pool(commands, self.pool, 0, count) };
+        // The host resets them, because a queue that only copies cannot.
+        // SAFETY: the feature is enabled, the pool has that many places, and the device does not use them.
+        unsafe { device.raw.reset_query_pool(self.pool, 0, count) };
         self.used = count;
         Ok(())
     }
 
     /// Records a timestamp, taken when all earlier commands have completed.
     pub fn write(&self, device: &Device, commands: vk::CommandBuffer, index: u32) {
-        // SAFETY: the commands are being recorded; `begin` has recorded the reset of this place.
+        // SAFETY: the commands are being recorded; `begin` has reset this place.
         unsafe {
             device.raw.cmd_write_timestamp(commands, vk::PipelineStageFlags::BOTTOM_OF_PIPE, self.pool, index);
         }

@@ -177,7 +177,7 @@ impl Backend for WebGpuBackend {
         Ok(Compiled { kernel, binary: None, reused: false })
     }
 
-    fn submit(&self, steps: &[Step], timed: bool) -> Result<Ticket> {
+    fn submit_after(&self, steps: &[Step], timed: bool, _: Ticket) -> Result<Ticket> {
         self.gpu.check()?;
         if timed {
             self.check_timestamps()?;
