@@ -7,20 +7,32 @@ use crate::backend::info::DeviceKind;
 use crate::engine::stream::tests::Lazy;
 use crate::{DType, Device, Result, Tensor};
 use shuttle::thread::{self, JoinHandle};
+use std::sync::Arc;
 
 /// How many orders of the threads each test tries.
 const ORDERS: usize = 2000;
 
 /// Tries `test` on a new device for each order.
 fn in_many_orders(test: impl Fn(&Device) -> Result<()> + Send + Sync + 'static) {
+    in_orders(ORDERS, |_| (), test);
+}
+
+/// Tries `test` in so many orders. `change` makes the device a particular one.
+fn in_orders(
+    orders: usize,
+    change: impl Fn(&mut Lazy) + Send + Sync + 'static,
+    test: impl Fn(&Device) -> Result<()> + Send + Sync + 'static,
+) {
     shuttle::check_random(
         move || {
-            let device = Device::of_model(Box::new(Lazy::new(DeviceKind::Discrete, 0)));
+            let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
+            change(&mut lazy);
+            let device = Device::of_model(Box::new(lazy));
             test(&device).unwrap();
             device.synchronize().unwrap();
             assert_eq!(device.memory_stats().in_use, 0, "all tensors are gone");
         },
-        ORDERS,
+        orders,
     );
 }
 
@@ -31,6 +43,30 @@ fn realize(tensor: Tensor) -> JoinHandle<()> {
 
 fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// Threads upload beside kernels, use what they have uploaded, and drop it. The model panics if a buffer is freed or
+/// written while a copy uses it.
+#[test]
+fn threads_upload_beside_kernels() {
+    let copies = |lazy: &mut Lazy| {
+        lazy.info.unified_memory = false;
+        lazy.copy_queue = Some(Arc::default());
+    };
+    in_orders(200, copies, |device| {
+        let upload = |device: Device| {
+            thread::spawn(move || {
+                // More than what goes with the kernels.
+                let numbers = vec![1f32; (2 << 20) / 4 + 1];
+                let x = Tensor::from_slice(&numbers, numbers.len(), &device).unwrap();
+                x.add(1.0).unwrap().realize().unwrap();
+                x.write_from(&numbers).unwrap();
+                device.trim().unwrap();
+            })
+        };
+        join([upload(device.clone()), upload(device.clone())]);
+        Ok(())
+    });
 }
 
 fn input(device: &Device) -> Result<Tensor> {
@@ -133,7 +169,7 @@ fn threads_run_a_step() {
             let (x, n) = (args.input("x", (8, 8), DType::F32)?, args.input("n", (), DType::F32)?);
             Ok([("y", x.mul(&n)?)])
         })?;
-        let step = std::sync::Arc::new(step);
+        let step = Arc::new(step);
         let before = device.stats().launches;
         let work = |seed: usize| {
             let (step, device) = (step.clone(), device.clone());

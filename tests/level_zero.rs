@@ -396,7 +396,7 @@ fn a_discrete_device() -> Result<()> {
     let x = Tensor::new([1f32, 2.0], &device)?;
     assert_eq!(x.memory_kind(), MemoryKind::Device);
     compute(&device)?;
-    // More than one batch for the copy engine.
+    // Several pieces for the copy engine.
     let large = vec![3u8; 40 << 20];
     let there = Tensor::from_slice(&large, large.len(), &device)?;
     assert_eq!(there.max_all()?.to_scalar::<u8>()?, 3);

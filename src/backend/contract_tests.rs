@@ -302,7 +302,7 @@ fn assert_invalid(backend: &dyn Backend, error: &Error, op: &str) {
 }
 
 fn bytes_come_back_as_they_went(backend: &dyn Backend) {
-    // The last ones are large enough for a copy engine.
+    // The last ones are larger than a staging buffer.
     for bytes in [1, 3, 4, 16, 20, 252, 1000, 4096, 262_148, (1 << 20) + 13, (4 << 20) + 12] {
         let sent: Vec<u8> = (0..bytes).map(|i| (i * 31 + bytes) as u8).collect();
         let [staging, buffer, readback] = [MemoryUse::Upload, DEVICE, MemoryUse::Readback]

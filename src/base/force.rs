@@ -12,8 +12,8 @@ pub(crate) struct Force {
     pub addresses: bool,
     /// Whether a thread of its own submits work. `None`: it does, unless the device is software.
     pub submit_thread: Option<bool>,
-    /// Whether Vulkan has a queue that only copies. `None`: if the device has a family for it. Else it shares the queue
-    /// for kernels.
+    /// Whether uploads have a queue of their own on Vulkan. If the device lacks one, the queue for kernels stands in.
+    /// `None`: they have it if the device does.
     pub copy_queue: Option<bool>,
     /// Whether kernels use the device's instruction for dot products. `None`: they do if it is fast.
     pub dot_products: Option<bool>,

@@ -19,6 +19,8 @@ pub(super) struct CopyStream {
     backend: Arc<dyn Backend>,
     host_trace: Arc<HostTrace>,
     state: Mutex<State>,
+    /// Held while buffers are released.
+    retiring: Mutex<()>,
     submissions: AtomicU64,
     waits: AtomicU64,
 }
@@ -33,8 +35,8 @@ struct State {
 
 impl CopyStream {
     pub fn new(backend: Arc<dyn Backend>, host_trace: Arc<HostTrace>) -> CopyStream {
-        let (state, submissions, waits) = Default::default();
-        CopyStream { backend, host_trace, state, submissions, waits }
+        let (state, retiring, submissions, waits) = Default::default();
+        CopyStream { backend, host_trace, state, retiring, submissions, waits }
     }
 
     /// Whether the device has a queue that only copies.
@@ -58,41 +60,57 @@ impl CopyStream {
         drop(state);
         drop(span);
         self.submissions.fetch_add(1, Ordering::Relaxed);
-        self.retire(queue).map(|()| true)
+        self.retire().map(|()| true)
     }
 
     /// Releases the buffers of copies that are done.
-    fn retire(&self, queue: &dyn CopyQueue) -> Result<()> {
+    pub fn retire(&self) -> Result<()> {
+        self.with_queue(|queue| self.retire_from(queue)).map(Option::unwrap_or_default)
+    }
+
+    fn retire_from(&self, queue: &dyn CopyQueue) -> Result<()> {
         let completed = queue.completed()?;
-        let in_flight = &mut self.state.lock().in_flight;
-        let done = in_flight.iter().take_while(|(ticket, _)| *ticket <= completed).count();
-        let released: SmallVec<[_; 4]> = in_flight.drain(..done).collect();
-        // The state is unlocked first, because a buffer may go back to the driver.
-        _ = in_flight;
+        // Whoever returns finds that all of them have been released, also those that another thread has taken out.
+        let _retiring = self.retiring.lock();
+        let mut state = self.state.lock();
+        let done = state.in_flight.iter().take_while(|(ticket, _)| *ticket <= completed).count();
+        let released: SmallVec<[_; 4]> = state.in_flight.drain(..done).collect();
+        // A buffer may go back to the driver, which takes its time.
+        drop(state);
         drop(released);
         Ok(())
     }
 
+    /// Calls `work` if the device has a queue that only copies. A fork of the process has none, because threads that are
+    /// not there may hold the locks.
+    fn with_queue<T>(&self, work: impl FnOnce(&dyn CopyQueue) -> Result<T>) -> Result<Option<T>> {
+        self.backend.copies().map(work).transpose()
+    }
+
     /// Blocks until the oldest copy in flight is done. Returns false if there is none.
     pub fn wait_for_oldest(&self) -> Result<bool> {
-        let oldest = self.state.lock().in_flight.front().map(|(ticket, _)| *ticket);
-        oldest.map_or(Ok(false), |oldest| self.wait_for(oldest).map(|()| true))
+        let waited = self.with_queue(|queue| {
+            let oldest = self.state.lock().in_flight.front().map(|(ticket, _)| *ticket);
+            oldest.map(|oldest| self.wait_for(queue, oldest)).transpose()
+        })?;
+        Ok(waited.flatten().is_some())
     }
 
     /// Blocks until all copies are done.
     pub fn wait(&self) -> Result<()> {
-        let newest = self.state.lock().in_flight.back().map(|(ticket, _)| *ticket);
-        newest.map_or(Ok(()), |newest| self.wait_for(newest))
+        let waited = self.with_queue(|queue| {
+            let newest = self.state.lock().in_flight.back().map(|(ticket, _)| *ticket);
+            newest.map_or(Ok(()), |newest| self.wait_for(queue, newest))
+        });
+        waited.map(Option::unwrap_or_default)
     }
 
-    fn wait_for(&self, ticket: Ticket) -> Result<()> {
-        // Without a queue there is nothing in flight, except in a fork of the process, where the stream refuses all.
-        let Some(queue) = self.backend.copies() else { return Ok(()) };
+    fn wait_for(&self, queue: &dyn CopyQueue, ticket: Ticket) -> Result<()> {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let span = self.host_trace.span(|| "wait".into());
         queue.wait(ticket)?;
         drop(span);
-        self.retire(queue)
+        self.retire_from(queue)
     }
 
     /// Makes the device time the copies that are submitted from now on.
@@ -102,15 +120,17 @@ impl CopyStream {
 
     /// Blocks until the timed copies are done, and returns them.
     pub fn stop_timing(&self) -> Result<Vec<TimedCommand>> {
-        let timed = self.state.lock().timed.take().unwrap_or_default();
-        let Some(queue) = self.backend.copies() else { return Ok(Vec::new()) };
-        self.wait()?;
-        let times = |(ticket, label): (Ticket, Label)| {
-            let times = queue.timings(ticket)?;
-            Ok(times.into_iter().map(move |times| TimedCommand::new(label.clone(), times)))
-        };
-        let all: Result<Vec<_>> = timed.into_iter().map(times).collect();
-        Ok(all?.into_iter().flatten().collect())
+        let timed = self.with_queue(|queue| {
+            let timed = self.state.lock().timed.take().unwrap_or_default();
+            self.wait()?;
+            let times = |(ticket, label): (Ticket, Label)| {
+                let times = queue.timings(ticket)?;
+                Ok(times.into_iter().map(move |times| TimedCommand::beside(label.clone(), times)))
+            };
+            let all: Result<Vec<_>> = timed.into_iter().map(times).collect();
+            Ok(all?.into_iter().flatten().collect())
+        });
+        timed.map(Option::unwrap_or_default)
     }
 
     /// Submissions since the device was opened.
@@ -127,10 +147,7 @@ impl CopyStream {
 impl Drop for CopyStream {
     fn drop(&mut self) {
         // Buffers may be freed only when no copy uses them. If the device is lost, none does.
-        let newest = self.state.get_mut().in_flight.back().map(|(ticket, _)| *ticket);
-        if let (Some(queue), Some(newest)) = (self.backend.copies(), newest)
-            && let Err(error) = queue.wait(newest)
-        {
+        if let Err(error) = self.wait() {
             log::debug!("the device was closed with an error: {error}");
         }
     }
@@ -175,14 +192,14 @@ mod tests {
         let others = [(); 2].map(|()| runtime.allocate(MIB as u64, MemoryKind::Device).unwrap());
         use_both(&runtime, others.each_ref());
         let buffer = upload(&runtime, 10 * MIB);
-        assert_eq!((queue.submitted.lock().len(), awaited.lock().len()), (3, 1), "pieces of 4, 4 and 2 MiB");
+        assert_eq!((queue.submitted.lock().len(), awaited.lock().len()), (5, 1), "pieces of 2 MiB");
         use_both(&runtime, others.each_ref());
         use_both(&runtime, [&buffer, &others[0]]);
         use_both(&runtime, others.each_ref());
-        assert_eq!(*awaited.lock(), [0, 0, 3, 0].map(Ticket));
+        assert_eq!(*awaited.lock(), [0, 0, 5, 0].map(Ticket));
         runtime.synchronize().unwrap();
-        assert_eq!(queue.completed().unwrap(), Ticket(3), "whoever waits for the device waits for them");
-        assert_eq!(runtime.stats().submissions, 4 + 3);
+        assert_eq!(queue.completed().unwrap(), Ticket(5), "whoever waits for the device waits for them");
+        assert_eq!(runtime.stats().submissions, 4 + 5);
     }
 
     #[test]
@@ -190,25 +207,62 @@ mod tests {
         let (runtime, queue, awaited) = open();
         let [buffer, other] = [4 * MIB, MIB].map(|bytes| upload(&runtime, bytes));
         let submitted = || queue.submitted.lock().len();
-        assert_eq!(submitted(), 1, "a few bytes go with the batches");
+        assert_eq!(submitted(), 4, "four pieces; a few bytes go with the batches");
         let bytes = vec![2u8; 4 * MIB];
         let write = || runtime.write(&buffer, &&bytes[..]).unwrap();
         write();
-        assert_eq!(submitted(), 1, "the first copy may not be done");
+        assert_eq!(submitted(), 4, "the first upload may not be done");
         runtime.synchronize().unwrap();
         write();
-        assert_eq!(submitted(), 2, "nobody uses the buffer");
+        assert_eq!(submitted(), 8, "nobody uses the buffer");
         runtime.copies.wait().unwrap();
         runtime.copy_region(&buffer, &other, Region::linear(16)).unwrap();
         write();
-        assert_eq!(submitted(), 2, "a command that was recorded uses it");
+        assert_eq!(submitted(), 8, "a command that was recorded uses it");
         runtime.stream.flush().unwrap();
-        assert_eq!(awaited.lock().last(), Some(&Ticket(2)));
+        assert_eq!(awaited.lock().last(), Some(&Ticket(8)));
         runtime.synchronize().unwrap();
         let shared = buffer.clone();
         write();
-        assert_eq!(submitted(), 2, "somebody else could use it meanwhile");
+        assert_eq!(submitted(), 8, "somebody else could use it meanwhile");
         drop(shared);
+    }
+
+    /// Copies that are done hold no buffer, although nobody has waited for them.
+    #[test]
+    fn uploads_follow_each_other_to_one_buffer() {
+        let (runtime, queue, _) = open();
+        let bytes = vec![2u8; 4 * MIB];
+        let buffer = upload(&runtime, 4 * MIB);
+        let finish = || queue.completed.store(queue.submitted.lock().len() as u64, Ordering::Relaxed);
+        finish();
+        runtime.write(&buffer, &&bytes[..]).unwrap();
+        assert_eq!(queue.submitted.lock().len(), 8);
+        drop(buffer);
+        finish();
+        let again = upload(&runtime, 4 * MIB);
+        assert_eq!(queue.submitted.lock().len(), 12, "the pool's buffer is idle");
+        finish();
+        drop(again);
+        assert_eq!(runtime.memory_stats().cached, runtime.memory_stats().peak);
+    }
+
+    /// The host reads a few bytes of such buffers where they are, so it writes there, too.
+    #[test]
+    fn nothing_is_copied_to_what_the_host_reads_in_place() {
+        let queue: Arc<LazyCopies> = Arc::default();
+        let mut lazy = Lazy::new(DeviceKind::Discrete, 0);
+        (lazy.info.unified_memory, lazy.host_writes, lazy.copy_queue) = (false, true, Some(queue.clone()));
+        let runtime = Runtime::new(Box::new(lazy));
+        let bytes = vec![2u8; 40 * MIB];
+        let buffer = runtime.upload(&&bytes[..], MemoryKind::Shared).unwrap();
+        runtime.write(&buffer, &&bytes[..4 * MIB]).unwrap();
+        assert_eq!(runtime.stats().submissions, 0, "in place");
+        runtime.write(&buffer, &&bytes[..]).unwrap();
+        let other = runtime.upload(&&bytes[..MIB], MemoryKind::Device).unwrap();
+        use_both(&runtime, [&buffer, &other]);
+        runtime.write(&buffer, &&bytes[..4 * MIB]).unwrap();
+        assert_eq!(queue.submitted.lock().len(), 0);
     }
 
     /// The device copies nothing before it is waited for: all staging buffers are in use most of the time.
@@ -229,7 +283,7 @@ mod tests {
         drop(upload(&runtime, 4 * MIB));
         assert!(runtime.pool.reuse_idle(4 * MIB as u64, MemoryKind::Device).is_none());
         drop(upload(&runtime, 4 * MIB));
-        assert_eq!(queue.submitted.lock().len(), 1, "the pool's only buffer is in use, so the batches keep the order");
+        assert_eq!(queue.submitted.lock().len(), 4, "the pool's only buffer is in use, so the batches keep the order");
     }
 
     #[test]
@@ -237,7 +291,7 @@ mod tests {
         let (runtime, ..) = open();
         let (buffer, profile) = runtime.profile(|| upload(&runtime, 6 * MIB)).unwrap();
         let found: Vec<_> = profile.commands.iter().map(|command| (&*command.name, command.bytes)).collect();
-        assert_eq!(found, [("upload", 4 << 20), ("upload", 2 << 20)]);
+        assert_eq!(found, [("upload", 1 << 20); 6]);
         drop(buffer);
     }
 }

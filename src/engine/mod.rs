@@ -25,5 +25,6 @@ pub(crate) mod stream;
 mod submit_thread;
 mod submitter;
 pub(crate) mod transfer;
+mod transfer_threads;
 #[cfg(has_backend)]
 mod waiter;

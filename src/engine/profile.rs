@@ -27,6 +27,8 @@ pub struct TimedCommand {
     /// The bytes that were copied, or that the kernel touched at most. Elementwise kernels and lookups (embeddings, for
     /// example) tell what they touch of a large buffer. For others, whole buffers count.
     pub bytes: u64,
+    /// Whether it ran beside the other commands, on a queue that only copies.
+    pub beside: bool,
 }
 
 impl TimedCommand {
@@ -38,7 +40,13 @@ impl TimedCommand {
             start: clock::instant(times.start),
             end: clock::instant(times.end.max(times.start)),
             bytes,
+            beside: false,
         }
+    }
+
+    /// The same for a command of a queue that only copies.
+    pub(crate) fn beside(label: Label, times: Range<u64>) -> TimedCommand {
+        TimedCommand { beside: true, ..TimedCommand::new(label, times) }
     }
 
     /// How long the device took for it.
@@ -96,7 +104,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Returns the time that the device was busy with the commands, added up.
+    /// Returns the times that the commands took, added up: also of those that ran beside others.
     pub fn device_time(&self) -> Duration {
         self.commands.iter().map(TimedCommand::duration).sum()
     }
@@ -114,7 +122,7 @@ impl Profile {
         });
         let events = self.commands.iter().map(|command| {
             json!({
-                "name": command.name, "cat": "device", "ph": "X", "pid": 1, "tid": 1,
+                "name": command.name, "cat": "device", "ph": "X", "pid": 1, "tid": 1 + u32::from(command.beside),
                 "ts": microseconds(command.start.saturating_duration_since(self.start)),
                 "dur": microseconds(command.duration()),
                 "args": { "bytes": command.bytes },

@@ -24,6 +24,7 @@ use crate::engine::staging::Staging;
 use crate::engine::stream::{Counts, Stream};
 use crate::engine::submitter::MAX_IN_FLIGHT;
 use crate::engine::transfer::READ_IN_PLACE;
+use crate::engine::transfer_threads::TransferThreads;
 #[cfg(has_backend)]
 use crate::engine::waiter::Waiter;
 use crate::kernels::parameters::{Numbers, Words};
@@ -78,6 +79,7 @@ pub(crate) struct Runtime {
     /// The staging buffers of both directions.
     pub(super) uploads: Arc<Staging>,
     pub(super) readbacks: Arc<Staging>,
+    pub(super) threads: TransferThreads,
     random: Mutex<RandomState>,
     /// Which kernels have passed their self-test.
     verdicts: Mutex<HashMap<KernelConfig, Arc<OnceLock<bool>>>>,
@@ -120,6 +122,7 @@ impl Runtime {
             plans: PlanCache::default(),
             uploads: Arc::default(),
             readbacks: Arc::default(),
+            threads: TransferThreads::default(),
             random: Mutex::default(),
             verdicts: Mutex::default(),
             precision: Mutex::default(),
@@ -366,7 +369,8 @@ impl Runtime {
 
     /// Blocks until the timed commands have run. Returns them in the order in which they began.
     fn stop_timing(&self) -> Result<Vec<TimedCommand>> {
-        let (commands, copies) = (self.stream.stop_timing(), self.copies.stop_timing());
+        // The stream lets the next profile begin.
+        let (copies, commands) = (self.copies.stop_timing(), self.stream.stop_timing());
         let mut all = commands?;
         all.extend(copies?);
         all.sort_by_key(|command| command.start);
@@ -493,11 +497,16 @@ impl Runtime {
     pub(super) fn allocate_new(&self, pool: &Arc<Pool>, bytes: u64, kind: MemoryKind) -> Result<Buffer> {
         // Other threads may submit meanwhile. This waits for no more batches than can be in flight now.
         for _ in 0..=MAX_IN_FLIGHT + 1 {
-            if !self.pool.make_room(bytes, kind) || !self.stream.wait_for_oldest()? {
+            if !self.pool.make_room(bytes, kind) || !self.wait_for_oldest()? {
                 break;
             }
         }
         self.retrying(|| pool.allocate(bytes, kind))
+    }
+
+    /// Blocks until the oldest upload in flight is done, or else the oldest batch. Returns false if there is none.
+    pub(super) fn wait_for_oldest(&self) -> Result<bool> {
+        Ok(self.copies.wait_for_oldest()? || self.stream.wait_for_oldest()?)
     }
 
     /// Begins a load of tensors of `bytes` bytes in all, or of an unknown number (0).

@@ -4,26 +4,19 @@
 //! used again when the batch that copies it has run, so a transfer allocates nothing.
 
 use super::pool::Allocation;
-use crate::base::error::{Error, Result};
+use super::transfer_threads::PIECE;
+use crate::base::error::Result;
 use crate::base::lock::Mutex;
 use std::collections::VecDeque;
-use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, OnceLock};
-
-/// The bytes of a piece, and of a staging buffer. On an H200 larger pieces are no faster, and smaller ones cost more
-/// calls.
-pub(super) const PIECE: u64 = 4 << 20;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// Uploads of at most this many bytes share a staging buffer.
 pub(super) const SMALL: u64 = PIECE / 2;
 
 /// The most staging buffers each way. On an H200, 64 MiB reach the full speed.
 const MOST_BUFFERS: usize = 16;
-
-/// The most threads of a transfer. Eight fill the bus of an H200.
-const MOST_THREADS: usize = 8;
 
 /// Parts of a buffer begin at multiples of this, the largest atom of memory that is not coherent. So no two parts are
 /// flushed together.
@@ -182,112 +175,5 @@ impl ByteSource for &[u8] {
 
     fn read(&self, range: Range<u64>, _: &mut Vec<u8>, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         take(&self[range.start as usize..range.end as usize])
-    }
-}
-
-/// The pieces of a transfer. Its threads take them one by one.
-pub(super) struct Pieces {
-    bytes: u64,
-    next: AtomicU64,
-    /// The first error that was found.
-    error: OnceLock<Error>,
-}
-
-impl Pieces {
-    /// Takes the next piece. There is none after an error.
-    pub fn take(&self) -> Option<Range<u64>> {
-        if self.error.get().is_some() {
-            return None;
-        }
-        let start = self.next.fetch_add(PIECE, Ordering::Relaxed);
-        (start < self.bytes).then(|| start..self.bytes.min(start + PIECE))
-    }
-}
-
-/// Calls `work` once in each thread of a transfer of `bytes` bytes, which has several threads if it has many pieces.
-/// Returns the first error that was found.
-pub(super) fn in_threads(bytes: u64, work: impl Fn(&Pieces) -> Result<()> + Sync) -> Result<()> {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    let cores = || *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get));
-    let count = bytes.div_ceil(PIECE);
-    let several = count > 1 && cfg!(native) && !cfg!(model_locks);
-    let threads = if several { count.min(cores().min(MOST_THREADS) as u64) } else { 1 };
-    let pieces = Pieces { bytes, next: AtomicU64::new(0), error: OnceLock::new() };
-    let work = || {
-        if let Err(found) = work(&pieces) {
-            _ = pieces.error.set(found);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            // If the system has no thread left, there are fewer.
-            _ = std::thread::Builder::new().name("marquetry transfer".into()).spawn_scoped(scope, work);
-        }
-        work();
-    });
-    pieces.error.into_inner().map_or(Ok(()), Err)
-}
-
-/// Calls `work` for each piece of `bytes` bytes, in the threads of a transfer. Each thread has a scratch buffer.
-/// Returns the first error that was found, and begins no piece after it.
-pub(super) fn for_each_piece(bytes: u64, work: impl Fn(Range<u64>, &mut Vec<u8>) -> Result<()> + Sync) -> Result<()> {
-    in_threads(bytes, |pieces| {
-        let mut scratch = Vec::new();
-        while let Some(piece) = pieces.take() {
-            work(piece, &mut scratch)?;
-        }
-        Ok(())
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-    use std::sync::atomic::AtomicUsize;
-
-    #[test]
-    fn pieces_cover_all_bytes_once() {
-        for bytes in [0, 1, PIECE, PIECE + 1, 9 * PIECE - 5] {
-            let seen = Mutex::new(Vec::new());
-            for_each_piece(bytes, |range, _| {
-                seen.lock().push(range);
-                Ok(())
-            })
-            .unwrap();
-            let mut seen = seen.into_inner();
-            seen.sort_by_key(|range| range.start);
-            assert!(seen.iter().all(|range| !range.is_empty() && range.end - range.start <= PIECE));
-            let ends = seen.iter().map(|range| range.end);
-            assert!(seen.iter().map(|range| range.start).eq(std::iter::once(0).chain(ends).take(seen.len())));
-            assert_eq!(seen.last().map_or(0, |range| range.end), bytes);
-        }
-    }
-
-    #[test]
-    fn the_first_error_ends_a_transfer() {
-        let calls = AtomicUsize::new(0);
-        let failed = for_each_piece(1000 * PIECE, |range, _| {
-            calls.fetch_add(1, Ordering::Relaxed);
-            let message = range.start.to_string();
-            if range.start < 8 * PIECE { Ok(()) } else { Err(Error::InvalidArgument { op: "upload", message }) }
-        });
-        assert!(failed.is_err());
-        // Each thread may have begun another piece.
-        assert!(calls.load(Ordering::Relaxed) <= 8 + 2 * MOST_THREADS, "{calls:?}");
-    }
-
-    #[test]
-    fn scratch_buffers_belong_to_threads() {
-        let threads = Mutex::new(HashSet::new());
-        for_each_piece(32 * PIECE, |_, scratch| {
-            if scratch.is_empty() {
-                threads.lock().insert(std::thread::current().id());
-                scratch.push(0);
-            }
-            Ok(())
-        })
-        .unwrap();
-        assert!((1..=MOST_THREADS).contains(&threads.lock().len()));
     }
 }

@@ -366,7 +366,8 @@ pub(crate) mod tests {
         pub(crate) bytes: Arc<AtomicU64>,
         pub(crate) allocations: Arc<AtomicU64>,
         batches: Mutex<Vec<Vec<bool>>>,
-        /// The bytes of staging buffers, by their names. These are unique.
+        /// The bytes of staging buffers, by their names. These are unique. If there is a queue that only copies, all
+        /// buffers are here.
         staging: Mutex<HashMap<u64, u64>>,
         /// What each batch copies from staging buffers.
         copied: Mutex<Vec<Sources>>,
@@ -455,7 +456,7 @@ pub(crate) mod tests {
         fn allocate(&self, bytes: u64, memory: MemoryUse) -> Result<BufferId> {
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
             let number = self.allocations.fetch_add(1, Ordering::Relaxed);
-            if memory == MemoryUse::Upload || memory == MemoryUse::Readback {
+            if memory == MemoryUse::Upload || memory == MemoryUse::Readback || self.copy_queue.is_some() {
                 self.staging.lock().insert(u64::MAX - number, bytes);
                 return Ok(BufferId(u64::MAX - number));
             }
@@ -463,7 +464,13 @@ pub(crate) mod tests {
             Ok(BufferId(bytes / 32))
         }
 
+        /// Panics if a copy that is not done uses the buffer.
         fn free(&self, buffer: BufferId) {
+            if let Some(queue) = &self.copy_queue {
+                let done = queue.completed.load(Ordering::Relaxed) as usize;
+                let is_used = |(src, _, dst): &(BufferId, Range<u64>, BufferId)| [*src, *dst].contains(&buffer);
+                assert!(!queue.submitted.lock().iter().skip(done).any(is_used), "{buffer:?} is in use");
+            }
             let bytes = self.staging.lock().remove(&buffer.0).unwrap_or_else(|| 32 * buffer.0);
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         }

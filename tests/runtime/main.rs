@@ -391,8 +391,8 @@ fn large_uploads_are_on_their_way_soon(device: &Device) -> Result<()> {
         (Tensor::from_slice(&bytes, bytes.len(), device)?.narrow(0, 1, 9)? + 1.0)?.realize()?;
     }
     let submissions = device.stats().submissions - before;
-    // A device that moves these bytes slowly gets each kernel at once, and each copy of 4 MiB.
-    assert!((2..=40).contains(&submissions), "{submissions}");
+    // A device that moves these bytes slowly gets each kernel at once, and each piece of 2 MiB.
+    assert!((2..=8 * (8 + 1)).contains(&submissions), "{submissions}");
     Ok(())
 }
 
@@ -638,14 +638,16 @@ fn parts_are_assigned_in_place(device: &Device) -> Result<()> {
 }
 
 fn the_host_reaches_memory_where_it_is(device: &Device) -> Result<()> {
-    // The host may write fewer in place on any device.
-    let numbers: Vec<u32> = (0..100_000).collect();
+    // The host may write less than 32 MiB in place on any device.
+    let numbers: Vec<u32> = (0..9_000_000).collect();
     let copies = |kind| -> Result<Vec<String>> {
         let (read, profile) = device.profile(|| -> Result<Vec<u32>> {
             Tensor::from_slice_in(&numbers, numbers.len(), kind, device)?.to_vec::<u32>()
         })?;
         assert_eq!(read?, numbers);
-        Ok(profile.commands.into_iter().map(|command| command.name).collect())
+        let mut names: Vec<_> = profile.commands.into_iter().map(|command| command.name).collect();
+        names.dedup();
+        Ok(names)
     };
     let staged = ["upload", "read"];
     let (visible, unified) = (device.info().host_visible, device.info().unified_memory);
@@ -781,7 +783,8 @@ fn a_profile_while_other_threads_work(device: &Device) -> Result<()> {
 }
 
 fn a_profile_ends_with_a_panic(device: &Device) -> Result<()> {
-    let x = Tensor::new([1f32, 2.0], device)?;
+    // More than what a GPU's results have that are read in place.
+    let x = Tensor::new([1f32; 8], device)?;
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _ = device.profile(|| {
             (&x + 1.0).and_then(|y| y.realize()).expect("it is recorded");
@@ -790,7 +793,7 @@ fn a_profile_ends_with_a_panic(device: &Device) -> Result<()> {
     }));
     assert!(panic.is_err());
     let (y, profile) = device.profile(|| (&x * 2.0)?.to_vec::<f32>())?;
-    assert_eq!(y?, [2.0, 4.0]);
+    assert_eq!(y?, [2.0; 8]);
     let names: Vec<_> = profile.commands.iter().map(|command| command.name.as_str()).collect();
     let expected = [&["mul(x0, s0)"], commands_of_a_read(device)?].concat();
     assert_eq!(names, expected, "nothing of the other profile");

@@ -150,8 +150,8 @@ impl Program {
 pub(super) struct After {
     /// The end of the batch before, which had another engine.
     pub batch: Option<Arc<Event>>,
-    /// The end of a batch of another queue.
-    pub other: Option<Arc<Event>>,
+    /// A batch of another queue: the event at its end, or `None` if it has completed.
+    pub other: Option<Option<Arc<Event>>>,
 }
 
 /// Appends to a command list, which its user has locked.
@@ -176,7 +176,8 @@ impl<'a> Recorder<'a> {
             // The batch before has itself waited for all earlier work.
             self.barrier(after.batch.as_deref(), None)?;
         }
-        if after.other.is_some() { self.barrier(after.other.as_deref(), None) } else { Ok(()) }
+        // What has completed waits for a barrier, too: its bytes may not be visible yet.
+        after.other.as_ref().map_or(Ok(()), |event| self.barrier(event.as_deref(), None))
     }
 
     /// Signals `done` when everything before has completed.

@@ -48,6 +48,8 @@ struct State {
     programs: Option<Engine>,
     /// The work of the newest batch, and the event at its end.
     newest: Option<(Work, Arc<Event>)>,
+    /// The newest batch of another queue that batches have waited for.
+    waited: Ticket,
 }
 
 /// Which engine a batch goes to.
@@ -116,7 +118,7 @@ impl Queue {
         Ok(Queue {
             progress: Mutex::default(),
             programs: Mutex::new(Slots::new()),
-            state: Mutex::new(State { engine, programs: None, newest: None }),
+            state: Mutex::new(State { engine, programs: None, newest: None, waited: Ticket(0) }),
             completions: Events::completions(device.clone()),
             timestamps: Events::timestamps(device.clone()),
             spin,
@@ -208,8 +210,9 @@ impl explicit::Queue<LevelZero> for Queue {
         }
         // Events and lists of completed batches are reused.
         self.completed()?;
-        let other = after.map(|(queue, ticket)| queue.progress.lock().done(ticket)).transpose()?.flatten();
         let state = &mut *self.state.lock();
+        let newer = after.filter(|(_, ticket)| *ticket > state.waited);
+        let other = newer.map(|(queue, ticket)| queue.progress.lock().done(ticket)).transpose()?;
         let done = Arc::new(self.completions.take()?);
         let (work, engine) = state.engine(&plan);
         // An engine keeps the order by itself, or by the barrier at the start of each batch.
@@ -236,6 +239,7 @@ impl explicit::Queue<LevelZero> for Queue {
             }
         };
         state.newest = Some((work, done.clone()));
+        state.waited = newer.map_or(state.waited, |(_, ticket)| ticket);
         let timing = since.map(|since| Timing { since, steps });
         let progress = &mut *self.progress.lock();
         progress.submitted += 1;

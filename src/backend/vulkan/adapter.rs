@@ -150,17 +150,13 @@ impl Adapter {
 /// copies run beside kernels.
 fn copy_family(families: &[vk::QueueFamilyProperties], timestamp_bits: u32) -> Option<u32> {
     families.iter().zip(0..).find_map(|(family, index)| {
+        let besides = vk::QueueFlags::SPARSE_BINDING | vk::QueueFlags::PROTECTED;
         let fits = family.queue_count > 0
-            && family.queue_flags.contains(vk::QueueFlags::TRANSFER)
-            && !family.queue_flags.intersects(vk::QueueFlags::GRAPHICS | vk::QueueFlags::COMPUTE | VIDEO)
+            && (family.queue_flags & !besides) == vk::QueueFlags::TRANSFER
             && family.timestamp_valid_bits == timestamp_bits;
         fits.then_some(index)
     })
 }
-
-/// What families for video can do besides copying.
-const VIDEO: vk::QueueFlags =
-    vk::QueueFlags::from_raw(vk::QueueFlags::VIDEO_DECODE_KHR.as_raw() | vk::QueueFlags::VIDEO_ENCODE_KHR.as_raw());
 
 /// The optional features that are used.
 struct Abilities {

@@ -194,7 +194,7 @@ impl explicit::Queue<Vulkan> for Queue {
         validation::check()?;
         let mut state = self.state.lock();
         let number = state.submitted + 1;
-        let (semaphores, values, stages) = ([self.timeline], [number], [self.stages]);
+        let (semaphores, values, stages) = ([self.timeline], [number], [vk::PipelineStageFlags::ALL_COMMANDS]);
         let mut timeline = vk::TimelineSemaphoreSubmitInfo::default()
             .wait_semaphore_values(&awaited_value)
             .signal_semaphore_values(&values);
