@@ -81,8 +81,8 @@ impl CopyStream {
         Ok(())
     }
 
-    /// Calls `work` if the device has a queue that only copies. A fork of the process has none: the locks may be held by
-    /// threads that are not there.
+    /// Calls `work` if the device has a queue that only copies. A fork of the process has none: the locks may be held
+    /// by threads that are not there.
     fn with_queue<T>(&self, work: impl FnOnce(&dyn CopyQueue) -> Result<T>) -> Result<Option<T>> {
         self.backend.copies().map(work).transpose()
     }
