@@ -7,7 +7,7 @@ use super::elements::Strides;
 use super::epilogue::{self, Epilogue, Finishing, Outputs};
 use super::parameters::{Float, Form, Lengths, Signed, Size, View, parameters};
 use super::prologue::{self, Prologue, Reader};
-use super::{Family, slowness, volume};
+use super::{Family, Units, volume};
 use crate::base::dtype::DType;
 use crate::shader::{Array, IntoValue, KernelBuilder, Scalar, Type, Value, Var};
 
@@ -409,7 +409,11 @@ impl Finishing for Attention {
 impl Family for Attention {
     fn products(&self, Parameters { queries, keys, group, lengths, .. }: &Parameters) -> u64 {
         let each = (self.features + self.columns) as usize;
-        volume([queries, keys, group, &each].into_iter().chain(lengths)).saturating_mul(slowness(self.dtype))
+        volume([queries, keys, group, &each].into_iter().chain(lengths))
+    }
+
+    fn units(&self) -> Units {
+        Units::of(self.dtype)
     }
 
     fn name(&self) -> String {

@@ -11,7 +11,7 @@ use super::parameters::{Each, Form, Size, View, parameters, times};
 use super::prologue::{self, Prologue, Reader};
 use super::tiles::{ConvTile, Sums, add_by_workgroup, loaded_column};
 use super::window::{DeclaredWindow, WindowForm, WindowParameters};
-use super::{Family, slowness, volume};
+use super::{Family, Units, volume};
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Scalar, Type, Value};
 
@@ -395,7 +395,11 @@ impl Family for Conv {
         let places = |window: &WindowParameters| if self.transposed { window.input } else { window.output };
         let sizes = windows.iter().flat_map(|window| [places(window), window.kernel]);
         let sizes: Vec<usize> = [*images, *groups, *rows, *channels].into_iter().chain(sizes).collect();
-        volume(&sizes).saturating_mul(slowness(self.dtype))
+        volume(&sizes)
+    }
+
+    fn units(&self) -> Units {
+        Units::of(self.dtype)
     }
 
     fn name(&self) -> String {

@@ -30,10 +30,15 @@ pub(crate) trait Family: Form + Into<KernelConfig> {
     /// Writes the kernel.
     fn write(&self, k: &KernelBuilder);
 
-    /// Estimates how many `f32` products or elements the kernel adds up. Returns 0 if memory traffic takes the time,
-    /// not arithmetic.
+    /// Estimates how many products or elements the kernel adds up. Returns 0 if memory traffic takes the time, not
+    /// arithmetic.
     fn products(&self, _parameters: &Self::Host) -> u64 {
         0
+    }
+
+    /// What adds up the products.
+    fn units(&self) -> Units {
+        Units::Lanes
     }
 
     /// Returns how many bytes of each of its buffers the kernel touches at most. Buffers may be larger.
@@ -43,11 +48,29 @@ pub(crate) trait Family: Form + Into<KernelConfig> {
 
     /// Estimates what a launch does.
     fn work(&self, parameters: &Self::Host) -> Work {
-        Work { products: self.products(parameters), touched: self.touched(parameters) }
+        Work { products: self.products(parameters), units: self.units(), touched: self.touched(parameters) }
     }
 
     /// Returns sample kernels of the family, for tests and for people who inspect kernels.
     fn samples() -> Vec<Self>;
+}
+
+/// The units of a device that add up products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Units {
+    /// Those that any kernel uses, with numbers of 32 bits or less.
+    Lanes,
+    /// The same with numbers of 64 bits.
+    WideLanes,
+    /// Matrix units.
+    Matrix,
+}
+
+impl Units {
+    /// The units for products of `dtype`, if matrix units do not take them.
+    fn of(dtype: DType) -> Units {
+        if dtype.size_in_bytes() == 8 { Units::WideLanes } else { Units::Lanes }
+    }
 }
 
 /// An estimate of what a launch does.
@@ -55,18 +78,31 @@ pub(crate) trait Family: Form + Into<KernelConfig> {
 pub(crate) struct Work {
     /// See [`Family::products`].
     pub products: u64,
+    /// See [`Family::units`].
+    pub units: Units,
     /// See [`Family::touched`].
     pub touched: u64,
+}
+
+impl Work {
+    /// What is known of a kernel that is not of this crate.
+    pub const UNKNOWN: Work = Work { products: 0, units: Units::Lanes, touched: u64::MAX };
+
+    /// Estimates how many products of `f32` take the same time.
+    pub fn as_narrow_products(&self) -> u64 {
+        match self.units {
+            Units::Lanes => self.products,
+            // Devices have few units for 64 bits, or none.
+            Units::WideLanes => self.products.saturating_mul(16),
+            // Matrix units are at least eight times as fast as other units.
+            Units::Matrix => self.products / 8,
+        }
+    }
 }
 
 /// Returns the product of some sizes, for estimates.
 fn volume<'a>(sizes: impl IntoIterator<Item = &'a usize>) -> u64 {
     sizes.into_iter().fold(1, |product, &n| product.saturating_mul(n as u64))
-}
-
-/// Returns how many times longer a sum takes in `dtype` than in `f32`. Devices have few units for 64 bits, or none.
-fn slowness(dtype: DType) -> u64 {
-    if dtype.size_in_bytes() == 8 { 16 } else { 1 }
 }
 
 macro_rules! families {
@@ -204,6 +240,9 @@ mod tests {
             epilogue: None,
         };
         assert_eq!(conv.products(&parameters), 42 * 11 * 3 * 17 * 5);
+        assert_eq!(dense.work(&product([1, 8, 10, 1])).as_narrow_products(), 80);
+        let wide = Matmul::of(Encoding::Dense(DType::F64), DType::F64, 0, registers);
+        assert_eq!(wide.work(&product([1, 8, 10, 1])).as_narrow_products(), 16 * 80);
         let transposed = Conv { transposed: true, ..conv };
         assert_eq!(transposed.products(&parameters), 42 * 13 * 3 * 19 * 5);
     }

@@ -68,6 +68,7 @@ pub use device::{Device, DeviceFilter};
 pub use engine::explain::{ExplainedKernel, Explanation};
 pub use engine::pool::MemoryStats;
 pub use engine::profile::{HostSpan, Profile, TimedCommand};
+pub use engine::roofline::Roofline;
 pub use engine::runtime::Stats;
 pub use kernel::{Argument, Groups, Kernel};
 pub use ops::{

@@ -19,7 +19,7 @@ use super::elementwise::InputLayout;
 use super::encoding::Encoding;
 use super::epilogue::{self, Epilogue, EpilogueInput, Tail};
 use super::parameters::{Form, Lengths, Size, View, parameters};
-use super::{Family, slowness, volume};
+use super::{Family, Units, volume};
 use crate::base::dtype::DType;
 use crate::kernels::elementwise::outputs;
 use crate::kernels::expr::{BinaryOp, Expr, TermId};
@@ -416,11 +416,13 @@ impl<'k> Output<'k> {
 impl Family for Matmul {
     fn products(&self, Parameters { sizes, .. }: &Parameters) -> u64 {
         let SizeParameters { batches, m, n, depth, .. } = sizes;
-        let products = volume([batches, m, n, depth]).saturating_mul(slowness(self.dtype()));
+        volume([batches, m, n, depth]).saturating_mul(self.a.per_factor() as u64)
+    }
+
+    fn units(&self) -> Units {
         match self.tile {
-            // Matrix units are at least eight times as fast as other units.
-            MatmulTile::MatrixUnits(..) => products / 8,
-            _ => products.saturating_mul(self.a.per_factor() as u64),
+            MatmulTile::MatrixUnits(..) => Units::Matrix,
+            _ => Units::of(self.dtype()),
         }
     }
 

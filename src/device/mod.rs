@@ -138,7 +138,8 @@ impl Device {
     /// until they have run. The profile includes what other threads run on the device meanwhile. It does not compute
     /// tensors that nobody has asked for: see [`Tensor::realize`](crate::Tensor::realize).
     ///
-    /// During a profile commands do not overlap, so their times are their own. At all other times nothing is measured.
+    /// During a profile commands do not overlap, so their times are their own. Only uploads by a queue that only copies
+    /// run beside kernels. At all other times nothing is measured.
     ///
     /// ```
     /// # use marquetry::{Device, Tensor};

@@ -54,7 +54,7 @@ impl CopyStream {
         let ticket = queue.submit(&[Step { command, barrier: false }], state.timed.is_some())?;
         state.in_flight.push_back((ticket, [src.clone(), dst.clone()]));
         if let Some(timed) = &mut state.timed {
-            timed.push((ticket, Label { name: name.into(), bytes: region.bytes() }));
+            timed.push((ticket, Label::copy(name, region.bytes())));
         }
         dst.note_upload(ticket);
         drop(state);

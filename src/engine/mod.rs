@@ -19,6 +19,7 @@ pub(crate) mod pool;
 pub(crate) mod profile;
 pub(crate) mod program;
 mod recording;
+pub(crate) mod roofline;
 pub(crate) mod runtime;
 pub(crate) mod staging;
 pub(crate) mod stream;

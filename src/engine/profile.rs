@@ -1,21 +1,33 @@
 //! When commands ran on the device: [`Device::profile`](crate::Device::profile).
 
+use super::roofline::Roofline;
 use crate::base::clock;
+use crate::kernels::Work;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// A command's name in a profile, and the bytes that it touches.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A command's name in a profile, and what it does.
+#[derive(Debug, Clone)]
 pub(crate) struct Label {
     pub name: String,
+    /// The bytes that it touches.
     pub bytes: u64,
+    /// The work of a kernel. `None` for copies.
+    pub work: Option<Work>,
+}
+
+impl Label {
+    /// Labels a command that copies.
+    pub fn copy(name: impl Into<String>, bytes: u64) -> Label {
+        Label { name: name.into(), bytes, work: None }
+    }
 }
 
 /// A command and when it ran.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TimedCommand {
     /// The kernel's name, or `upload`, `read` or `copy`.
@@ -29,18 +41,21 @@ pub struct TimedCommand {
     pub bytes: u64,
     /// Whether it ran beside the other commands, on a queue that only copies.
     pub beside: bool,
+    /// The work of a kernel. `None` for copies.
+    work: Option<Work>,
 }
 
 impl TimedCommand {
     /// `times` are numbers from [`clock::now`].
     pub(crate) fn new(label: Label, times: Range<u64>) -> TimedCommand {
-        let Label { name, bytes } = label;
+        let Label { name, bytes, work } = label;
         TimedCommand {
             name,
             start: clock::instant(times.start),
             end: clock::instant(times.end.max(times.start)),
             bytes,
             beside: false,
+            work,
         }
     }
 
@@ -52,6 +67,18 @@ impl TimedCommand {
     /// How long the device took for it.
     pub fn duration(&self) -> Duration {
         self.end.saturating_duration_since(self.start)
+    }
+
+    /// The products that a kernel adds up, for kernels whose time may depend on arithmetic: matrix products, attention
+    /// and convolutions. A product and its addition are one.
+    pub fn products(&self) -> u64 {
+        self.work.map_or(0, |work| work.products)
+    }
+
+    /// The least time that a kernel could take on a device like that, for its bytes and its products. `None` for
+    /// uploads, reads and copies: other limits hold for them.
+    pub fn least_time(&self, roofline: &Roofline) -> Option<Duration> {
+        Some(roofline.least_time(self.bytes, self.work?))
     }
 }
 
@@ -87,7 +114,9 @@ impl HostSpan {
 /// The commands that ran while a device was profiled, in the order in which they began, and what the host did.
 /// Commands are timed one at a time. Only uploads by a queue that only copies run beside them.
 ///
-/// `Display` prints a table of the commands by name, the largest total time first, and the host's times.
+/// `Display` prints a table of the commands by name, the largest total time first, and the host's times. If
+/// [`Device::roofline`](crate::Device::roofline) was called before, the column `roof` tells how much of their time the
+/// kernels need at least. It may be over 100 % where the device's caches hold the data, or where whole buffers count.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Profile {
@@ -101,6 +130,8 @@ pub struct Profile {
     pub commands: Vec<TimedCommand>,
     /// What threads of the host did for the device, in the order in which they had done it.
     pub host: Vec<HostSpan>,
+    /// How fast the device can be, if it has been measured.
+    pub roofline: Option<Roofline>,
 }
 
 impl Profile {
@@ -153,6 +184,8 @@ struct Row {
     count: u32,
     total: Duration,
     bytes: u64,
+    /// The least time for all of them, if it is known.
+    least: Option<Duration>,
 }
 
 impl fmt::Display for Profile {
@@ -163,17 +196,23 @@ impl fmt::Display for Profile {
             row.count += 1;
             row.total += command.duration();
             row.bytes += command.bytes;
+            let least = self.roofline.as_ref().and_then(|roofline| command.least_time(roofline));
+            row.least = least.map(|least| row.least.unwrap_or_default() + least);
         }
         let mut rows: Vec<_> = rows.into_iter().collect();
         rows.sort_by(|(a, x), (b, y)| y.total.cmp(&x.total).then_with(|| a.cmp(b)));
         let all = self.device_time().as_secs_f64().max(f64::MIN_POSITIVE);
-        writeln!(f, "{:>7} {:>12} {:>6} {:>12} {:>9}  command", "count", "total ms", "share", "mean us", "GB/s")?;
+        let roof = |text: &str| if self.roofline.is_some() { format!(" {text:>6}") } else { String::new() };
+        let (count, total, mean) = ("count", "total ms", "mean us");
+        writeln!(f, "{count:>7} {total:>12} {:>6} {mean:>12} {:>9}{}  command", "share", "GB/s", roof("roof"))?;
         for (name, row) in &rows {
             let seconds = row.total.as_secs_f64();
             let rate = if seconds > 0.0 { row.bytes as f64 / seconds / 1e9 } else { 0.0 };
             let (share, mean) = (100.0 * seconds / all, 1e6 * seconds / f64::from(row.count));
             let total = 1e3 * seconds;
-            writeln!(f, "{:>7} {total:>12.3} {share:>5.1}% {mean:>12.1} {rate:>9.1}  {name}", row.count)?;
+            let part = |least: Duration| format!("{:.1}%", 100.0 * least.as_secs_f64() / seconds);
+            let part = roof(&row.least.filter(|_| seconds > 0.0).map_or_else(|| "-".into(), part));
+            writeln!(f, "{:>7} {total:>12.3} {share:>5.1}% {mean:>12.1} {rate:>9.1}{part}  {name}", row.count)?;
         }
         let mut host: BTreeMap<&str, Duration> = BTreeMap::new();
         for span in &self.host {
@@ -181,7 +220,8 @@ impl fmt::Display for Profile {
             *host.entry(what).or_default() += span.duration();
         }
         for (what, time) in host {
-            writeln!(f, "{:>7} {:>12.3} {:>6} {:>12} {:>9}  host: {what}", "", 1e3 * time.as_secs_f64(), "", "", "")?;
+            let (milliseconds, blank) = (1e3 * time.as_secs_f64(), "");
+            writeln!(f, "{blank:>7} {milliseconds:>12.3} {blank:>29}{}  host: {what}", roof(blank))?;
         }
         let (wall, busy) = (self.end.saturating_duration_since(self.start), self.device_time());
         write!(
@@ -200,7 +240,8 @@ mod tests {
     use super::*;
 
     fn profile() -> Profile {
-        let command = |name: &str, times| TimedCommand::new(Label { name: name.into(), bytes: 3_000_000 }, times);
+        let work = Some(Work { products: 1_500_000_000, ..Work::UNKNOWN });
+        let command = |name: &str, times| TimedCommand::new(Label { name: name.into(), bytes: 3_000_000, work }, times);
         let start = clock::instant(1000);
         let commands = vec![
             command("small \"a\"", 2000..5000),
@@ -214,7 +255,8 @@ mod tests {
             thread: std::thread::current().id(),
         };
         let host = vec![span("record a", 1200..1400), span("plan", 1100..1500), span("record b", 1600..1900)];
-        Profile { device: "vulkan:0".into(), start, end: start + Duration::from_millis(2), commands, host }
+        let (device, end) = ("vulkan:0".into(), start + Duration::from_millis(2));
+        Profile { device, start, end, commands, host, roofline: None }
     }
 
     #[cfg(feature = "chrome-trace")]
@@ -244,8 +286,26 @@ mod tests {
     }
 
     #[test]
+    fn the_table_tells_how_near_the_roof_kernels_are() {
+        let mut profile = profile();
+        profile.commands.push(TimedCommand::new(Label::copy("read", 300), 1_010_000..1_011_000));
+        profile.roofline = Some(Roofline { bandwidth: 6e9, products: 2e12, matrix_products: None });
+        let text = profile.to_string();
+        let roof_of = |name: &str| {
+            let line = text.lines().find(|line| line.ends_with(name)).unwrap();
+            line.split_whitespace().nth(5).unwrap().to_owned()
+        };
+        // 0.5 ms for the bytes, 0.75 ms for the products.
+        assert_eq!(["large", "read"].map(roof_of), ["75.0%", "-"]);
+        assert!(text.contains(" GB/s   roof  command\n"), "{text}");
+        let starts = text.lines().filter_map(|line| line.find("host:").or(line.find("command")));
+        let starts: Vec<_> = starts.take(3).collect();
+        assert!(starts.iter().all(|start| *start == starts[0]), "{text}");
+    }
+
+    #[test]
     fn times_that_run_backwards_are_empty() {
-        let command = TimedCommand::new(Label { name: String::new(), bytes: 0 }, Range { start: 20, end: 10 });
+        let command = TimedCommand::new(Label::copy("", 0), Range { start: 20, end: 10 });
         assert_eq!(command.duration(), Duration::ZERO);
     }
 }

@@ -20,6 +20,7 @@ use crate::engine::pool::{Allocation, Buffer, Loading, MemoryStats, Pool, PoolOw
 use crate::engine::profile::{Label, Profile, TimedCommand};
 use crate::engine::program::Program;
 use crate::engine::recording::Cost;
+use crate::engine::roofline::Roofline;
 use crate::engine::staging::Staging;
 use crate::engine::stream::{Counts, Stream};
 use crate::engine::submitter::MAX_IN_FLIGHT;
@@ -91,6 +92,8 @@ pub(crate) struct Runtime {
     /// The explanation in progress, and whether there is one.
     explanation: Mutex<Option<Explanation>>,
     explains: AtomicBool,
+    /// How fast the device can be, once it has been measured.
+    roofline: OnceLock<Roofline>,
     /// What the host does, while the device is profiled.
     host_trace: Arc<HostTrace>,
     pub(super) tuning: &'static Tuning,
@@ -130,6 +133,7 @@ impl Runtime {
             captures: AtomicU32::new(0),
             explanation: Mutex::default(),
             explains: AtomicBool::new(false),
+            roofline: OnceLock::new(),
             tuning: &tuning_of(backend.info()).tuning,
             info: backend.info().clone(),
             reaches_memory: backend.host_writes_device_memory(),
@@ -364,7 +368,17 @@ impl Runtime {
         drop(guard);
         let commands = self.stop_timing();
         let host = self.host_trace.stop();
-        Ok((result, Profile { device: self.info().id(), start, end: Instant::now(), commands: commands?, host }))
+        let (device, roofline) = (self.info().id(), self.roofline.get().cloned());
+        Ok((result, Profile { device, start, end: Instant::now(), commands: commands?, host, roofline }))
+    }
+
+    /// Returns how fast the device can be. The first call measures it.
+    pub fn roofline(&self, measure: impl FnOnce() -> Result<Roofline>) -> Result<Roofline> {
+        if let Some(known) = self.roofline.get() {
+            return Ok(known.clone());
+        }
+        let measured = measure()?;
+        Ok(self.roofline.get_or_init(|| measured).clone())
     }
 
     /// Blocks until the timed commands have run. Returns them in the order in which they began.
@@ -641,8 +655,8 @@ impl Runtime {
         name: impl Fn() -> String,
     ) -> Result<()> {
         let compiled = (kernel.id, &*kernel.bindings);
-        let work = Work { products: 0, touched: u64::MAX };
-        self.dispatch_estimated(compiled, buffers, Words::from_slice(parameters), groups, work, name)
+        let words = Words::from_slice(parameters);
+        self.dispatch_estimated(compiled, buffers, words, groups, Work::UNKNOWN, name)
     }
 
     /// The same for a kernel whose work is known.
@@ -677,8 +691,9 @@ impl Runtime {
             Some(capture) => capture.note_launch(launched()),
         }
         let bytes = buffers.iter().map(|buffer| touched(buffer)).sum();
-        let label = || Label { name: name(), bytes };
-        let cost = Cost { upload_bytes: 0, nanoseconds: self.tuning.batch.nanoseconds(bytes, work.products) };
+        let label = || Label { name: name(), bytes, work: Some(work) };
+        let nanoseconds = self.tuning.batch.nanoseconds(bytes, work.as_narrow_products());
+        let cost = Cost { upload_bytes: 0, nanoseconds };
         self.record(command, buffers.iter().copied().zip(bindings.iter().copied()), cost, label)
     }
 

@@ -584,7 +584,7 @@ pub(crate) mod tests {
 
     fn copy_that_takes(nanoseconds: u64, stream: &Stream, src: &Arc<Allocation>, dst: &Arc<Allocation>) -> Result<()> {
         let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region: Region::linear(16) };
-        let label = || Label { name: format!("{}", dst.id().0), bytes: 16 };
+        let label = || Label::copy(dst.id().0.to_string(), 16);
         stream.record(
             command,
             [(src, Access::Read), (dst, Access::Write)],

@@ -13,6 +13,8 @@ use crate::base::lock::Mutex;
 use crate::shader::Access;
 #[cfg(has_backend)]
 use futures_channel::oneshot;
+#[cfg(has_backend)]
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
 
@@ -46,6 +48,10 @@ const DIRECT: u64 = 32 << 20;
 /// The largest tensor, in bytes, that the host reads in the device's memory, if it reaches all of that. On an H200 each
 /// load across the bus takes 1.5 us.
 pub(super) const READ_IN_PLACE: u64 = 16;
+
+/// How many pieces of an asynchronous read are on their way at once.
+#[cfg(has_backend)]
+const AHEAD: usize = 4;
 
 /// Which way bytes go.
 #[derive(Clone, Copy)]
@@ -230,7 +236,7 @@ impl Runtime {
         upload_bytes: u64,
     ) -> Result<()> {
         let command = Command::CopyRegion { src: src.id(), dst: dst.id(), region };
-        let label = || Label { name: name.into(), bytes: region.bytes() };
+        let label = || Label::copy(name, region.bytes());
         let cost = Cost { upload_bytes, ..self.cost_of_copy(region) };
         self.stream.record(command, [(src, Access::Read), (dst, Access::Write)], cost, label)
     }
@@ -243,7 +249,7 @@ impl Runtime {
     pub fn copy_region(&self, src: &Buffer, dst: &Buffer, region: Region) -> Result<()> {
         self.check_owners(&[src, dst])?;
         let command = Command::CopyRegion { src: src.allocation().id(), dst: dst.allocation().id(), region };
-        let label = || Label { name: "copy".into(), bytes: region.bytes() };
+        let label = || Label::copy("copy", region.bytes());
         let uses = [(src, Access::Read), (dst, Access::Write)].into_iter();
         self.record(command, uses, self.cost_of_copy(region), label)
     }
@@ -374,17 +380,68 @@ impl Runtime {
     ) -> Result<T> {
         let (sender, receiver) = oneshot::channel();
         let (ticket, mut slot) = self.start_read(buffer, source, move |result| _ = sender.send(result.map(convert)))?;
-        // A browser calls back from its event loop. Elsewhere a thread has to wait, and it must not be the executor's.
-        let waited = if cfg!(native) { Some(self.waiter.wait(&self.backend, ticket)?) } else { None };
+        let waiting = self.begin_wait(ticket)?;
         let received = receiver.await.unwrap_or_else(|_| Err(self.nothing_arrived()));
-        if let Some(waited) = waited {
-            waited.await.unwrap_or(Ok(()))?;
-            self.stream.note_waited(ticket)?;
-        }
+        self.end_wait(ticket, waiting).await?;
         if let Some(slot) = &mut slot {
             slot.set_busy(false);
         }
         received
+    }
+
+    /// Has a thread wait for a batch. It must not be the executor's. A browser calls back from its event loop instead.
+    #[cfg(has_backend)]
+    fn begin_wait(&self, ticket: Ticket) -> Result<Option<oneshot::Receiver<Result<()>>>> {
+        cfg!(native).then(|| self.waiter.wait(&self.backend, ticket)).transpose()
+    }
+
+    #[cfg(has_backend)]
+    async fn end_wait(&self, ticket: Ticket, waiting: Option<oneshot::Receiver<Result<()>>>) -> Result<()> {
+        let Some(waiting) = waiting else { return Ok(()) };
+        waiting.await.unwrap_or(Ok(()))?;
+        self.stream.note_waited(ticket)
+    }
+
+    /// The same as [`read_into`](Self::read_into) without blocking.
+    #[cfg(has_backend)]
+    pub async fn read_into_async(&self, buffer: &Buffer, source: &Source, into: &mut [u8]) -> Result<()> {
+        if !cfg!(native) {
+            into.copy_from_slice(&self.read_async(buffer, source, <[u8]>::to_vec).await?);
+            return Ok(());
+        }
+        self.refuse_capture("read", "it reads elements")?;
+        self.check_owners(&[buffer])?;
+        if self.host_reads(buffer.kind(), source.bytes) {
+            let ticket = self.stream.flush()?;
+            self.end_wait(ticket, self.begin_wait(ticket)?).await?;
+            return self.read_into(buffer, source, into);
+        }
+        let first = source.region.src.offset;
+        let (mut parts, mut start, mut coming) = (into.chunks_mut(PIECE as usize), 0, VecDeque::new());
+        loop {
+            // The device copies some pieces while one of them is read.
+            while coming.len() < AHEAD
+                && let Some(part) = parts.next()
+            {
+                let range = start..start + part.len() as u64;
+                start = range.end;
+                let kept = self.try_take_staging(Direction::Readback)?;
+                let allocate = || Ok(Slot::apart(self.allocate_staging(range.end - range.start, MemoryUse::Readback)?));
+                let slot = kept.map_or_else(allocate, Ok)?;
+                let piece = self.begin_piece(buffer, first, slot, range)?;
+                coming.push_back((self.begin_wait(piece.ticket)?, piece, part));
+            }
+            let Some((waiting, Piece { ticket, mut slot, .. }, part)) = coming.pop_front() else { return Ok(()) };
+            self.end_wait(ticket, waiting).await?;
+            self.backend.read_now(slot.buffer().id(), 0, ticket, part)?;
+            slot.set_busy(false);
+        }
+    }
+
+    /// The same without a backend.
+    #[cfg(not(has_backend))]
+    pub async fn read_into_async(&self, buffer: &Buffer, source: &Source, into: &mut [u8]) -> Result<()> {
+        self.read_into(buffer, source, into)
     }
 
     /// The same without a backend. Then there is no runtime either.

@@ -27,6 +27,7 @@ mod random;
 mod rearrange;
 mod reduce;
 mod resize;
+mod roofline;
 mod rotary;
 mod row_cut;
 mod rows;

@@ -63,6 +63,9 @@ impl Tensor {
     /// elements, they are replaced in place, after all work that was recorded before. So inputs of a model need no new
     /// memory: `input = input.write_from(&frame)?`. Inside a capture, the elements are constants.
     ///
+    /// As any upload it returns once the bytes are copied, not once that work is done. So there is no twin for
+    /// asynchronous code.
+    ///
     /// ```
     /// # use marquetry::{DType, Device, Tensor};
     /// # let device = Device::best()?;

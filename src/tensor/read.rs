@@ -5,6 +5,8 @@ use crate::backend::info::MemoryKind;
 use crate::base::dtype::Element;
 use crate::base::error::{Error, Result};
 use crate::device::Device;
+use crate::engine::pool::Buffer;
+use crate::engine::transfer::Source;
 
 impl Tensor {
     /// Returns the elements in row-major order. Blocks until they are computed.
@@ -52,17 +54,50 @@ impl Tensor {
     /// the device, the memory may hold a part of the elements.
     pub fn read_into<T: Element>(&self, into: &mut [T]) -> Result<()> {
         const OP: &str = "read_into";
-        self.check_element::<T>(OP)?;
-        if self.elem_count() != into.len() {
-            return Err(Error::ElementCount { op: OP, shape: self.shape().clone(), elements: into.len() });
-        }
-        let Some((buffer, source)) = self.view.readable().map_err(Error::named(OP))? else { return Ok(()) };
+        let Some((buffer, source)) = self.readable_into(OP, into)? else { return Ok(()) };
         let runtime = self.view.device().runtime();
         let read = match T::bytes_mut(into) {
             Some(bytes) if source.is_row() => runtime.read_into(&buffer, &source, bytes),
             _ => runtime.read(&buffer, &source, T::from_bytes).map(|elements| into.copy_from_slice(&elements)),
         };
         read.map_err(Error::named(OP))
+    }
+
+    /// The same without blocking.
+    ///
+    /// ```
+    /// # use marquetry::{Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let x = Tensor::new([1f32, 2.0, 3.0], &device)?;
+    /// let mut row = [0f32; 3];
+    /// pollster::block_on(x.read_into_async(&mut row))?;
+    /// assert_eq!(row, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`read_into`](Self::read_into).
+    pub async fn read_into_async<T: Element>(&self, into: &mut [T]) -> Result<()> {
+        const OP: &str = "read_into_async";
+        let Some((buffer, source)) = self.readable_into(OP, into)? else { return Ok(()) };
+        let runtime = self.view.device().runtime();
+        let read = match T::bytes_mut(into) {
+            Some(bytes) if source.is_row() => runtime.read_into_async(&buffer, &source, bytes).await,
+            _ => {
+                let read = runtime.read_async(&buffer, &source, T::from_bytes).await;
+                read.map(|elements| into.copy_from_slice(&elements))
+            }
+        };
+        read.map_err(Error::named(OP))
+    }
+
+    /// Returns what to read if the elements fit.
+    fn readable_into<T: Element>(&self, op: &'static str, into: &[T]) -> Result<Option<(Buffer, Source)>> {
+        self.check_element::<T>(op)?;
+        if self.elem_count() != into.len() {
+            return Err(Error::ElementCount { op, shape: self.shape().clone(), elements: into.len() });
+        }
+        self.view.readable().map_err(Error::named(op))
     }
 
     /// Returns the elements in row-major order without blocking.

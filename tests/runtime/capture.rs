@@ -637,10 +637,11 @@ fn message<T>(result: Result<T>) -> String {
 
 fn what_cannot_be_captured_is_an_error(device: &Device) -> Result<()> {
     type Call = fn(&Device, &Tensor) -> Result<()>;
-    let calls: [(&str, Call); 10] = [
+    let calls: [(&str, Call); 11] = [
         ("to_vec", |_, x| x.to_vec::<f32>().map(drop)),
         ("to_scalar", |_, x| x.sum_all()?.to_scalar::<f32>().map(drop)),
         ("to_vec_async", |_, x| pollster::block_on(x.to_vec_async::<f32>()).map(drop)),
+        ("read_into_async", |_, x| pollster::block_on(x.read_into_async(&mut vec![0f32; x.elem_count()]))),
         ("nonzero", |_, x| x.nonzero().map(drop)),
         ("masked_select", |_, x| x.masked_select(&x.gt(0.0)?).map(drop)),
         ("synchronize", |device, _| device.synchronize()),

@@ -56,6 +56,7 @@ on_each_device! {
     the_host_reaches_memory_where_it_is
     a_profile_tells_of_every_command
     a_part_of_a_buffer_counts_as_a_part
+    a_roofline_is_measured_once_and_shown_by_profiles
     profiles_do_not_nest
     a_profile_while_other_threads_work
     a_profile_ends_with_a_panic
@@ -749,6 +750,28 @@ fn a_profile_tells_of_every_command(device: &Device) -> Result<()> {
     let kernels = long.commands.iter().filter(|command| command.name != "upload").count();
     assert_eq!(kernels, 700);
     assert!(long.commands.is_sorted_by_key(|command: &TimedCommand| command.start));
+    Ok(())
+}
+
+fn a_roofline_is_measured_once_and_shown_by_profiles(device: &Device) -> Result<()> {
+    let (inner, _) = device.profile(|| device.roofline())?;
+    assert!(inner.is_err() || device.roofline()? == inner?, "it profiles, or is known");
+    let roofline = device.roofline()?;
+    assert_eq!(device.roofline()?, roofline);
+    // From the slowest processors to the fastest accelerators.
+    assert!((1e8..1e14).contains(&roofline.bandwidth) && (1e8..1e16).contains(&roofline.products), "{roofline:?}");
+    let has_units = device.info().features.matrix_units.f16.is_some();
+    assert_eq!(roofline.matrix_products.is_some(), has_units, "{roofline:?}");
+    let x = Tensor::rand(0f32, 1.0, (512, 512), device)?;
+    x.realize()?;
+    let (result, profile) = device.profile(|| x.matmul(&x)?.to_vec::<f32>())?;
+    result?;
+    assert_eq!(profile.roofline.as_ref(), Some(&roofline));
+    let product = profile.commands.iter().find(|command| command.products() > 0).expect("a product of matrices");
+    assert_eq!(product.products(), 512 * 512 * 512);
+    let least = product.least_time(&roofline).expect("it is a kernel");
+    // The same product was measured. It may be slower than then on a busy machine, but hardly ten times as fast.
+    assert!(least > std::time::Duration::ZERO && least < 10 * product.duration(), "{roofline:?}: {profile}");
     Ok(())
 }
 

@@ -87,6 +87,9 @@ fn parts_are_read_into_memory(device: &Device) -> Result<()> {
         let mut part = vec![0u8; count];
         x.narrow(0, start, count)?.read_into(&mut part)?;
         assert_same(&part, &sent[start..start + count], &format!("{count} bytes from {start} on"));
+        part.fill(0);
+        pollster::block_on(x.narrow(0, start, count)?.read_into_async(&mut part))?;
+        assert_same(&part, &sent[start..start + count], &format!("{count} bytes from {start} on, without blocking"));
     }
     // Rows with gaps, a transposed matrix, and truth values.
     let x = Tensor::arange(0i32, 12, device)?.reshape((3, 4))?;
@@ -96,9 +99,13 @@ fn parts_are_read_into_memory(device: &Device) -> Result<()> {
     let mut turned = [0i32; 12];
     x.t()?.read_into(&mut turned)?;
     assert_eq!(turned, [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]);
+    pollster::block_on(x.narrow(1, 0, 2)?.read_into_async(&mut rows))?;
+    assert_eq!(rows, [0, 1, 4, 5, 8, 9]);
     let mut truth = [false; 12];
     x.gt(7)?.flatten_all()?.read_into(&mut truth)?;
     assert_eq!(truth, [false, false, false, false, false, false, false, false, true, true, true, true]);
+    pollster::block_on(x.lt(2)?.flatten_all()?.read_into_async(&mut truth))?;
+    assert_eq!(truth, [true, true, false, false, false, false, false, false, false, false, false, false]);
     Ok(())
 }
 
@@ -107,6 +114,9 @@ fn read_into_checks_its_room(device: &Device) -> Result<()> {
     let error = x.read_into(&mut [0f32; 5]).expect_err("one is missing");
     assert!(matches!(error, Error::ElementCount { op: "read_into", elements: 5, .. }), "{error}");
     assert!(matches!(x.read_into(&mut [0u32; 6]), Err(Error::ElementType { .. })));
+    let error = pollster::block_on(x.read_into_async(&mut [0f32; 7])).expect_err("one is too much");
+    assert!(matches!(error, Error::ElementCount { op: "read_into_async", elements: 7, .. }), "{error}");
+    assert!(matches!(pollster::block_on(x.read_into_async(&mut [0u32; 6])), Err(Error::ElementType { .. })));
     Ok(())
 }
 
