@@ -1,5 +1,6 @@
 //! The kernels. Each family has one file: a configuration, and a plain function that writes the kernel for it.
 
+mod blocks;
 mod elements;
 pub(crate) mod encoding;
 pub(crate) mod epilogue;
@@ -170,9 +171,12 @@ macro_rules! families {
 families! {
     assign: Assign;
     attention: Attention;
+    block_planes: BlockPlanes;
+    block_product: BlockProduct;
     cat: Cat;
     compact: Compact;
     conv: Conv;
+    dequantize: Dequantize;
     elementwise: Elementwise;
     gather: Gather;
     grid_sample: GridSample;

@@ -289,6 +289,50 @@ impl<'k> Member<'k> {
     }
 }
 
+/// Adds up each of some numbers over all of the workgroup's `lanes` invocations that are `stride` apart. A multiple of
+/// four numbers comes in fours. Calls `take` with the number of a four, a place below `stride`, and the four sums, in as
+/// many invocations as there are fours and places. `subgroup` is the number of a subgroup's lanes, if these are used.
+pub(super) fn sum_each<'k>(
+    k: &'k KernelBuilder,
+    (lanes, stride): (u32, u32),
+    subgroup: Option<u32>,
+    numbers: Vec<Value<'k>>,
+    take: impl FnOnce(Value<'k>, Value<'k>, Value<'k>),
+) {
+    let lane = k.local_index();
+    let (count, ty) = (numbers.len() as u32, numbers[0].ty());
+    // The lanes of a subgroup add up their numbers by exchange at doubling distances.
+    let subgroup = subgroup.filter(|&size| size > stride).unwrap_or(stride);
+    let exchanged = |number: Value<'k>| {
+        let distances = std::iter::successors(Some(stride), |distance| Some(distance * 2));
+        let distances = distances.take_while(|&distance| distance < subgroup);
+        distances.fold(number, |sum, distance| sum + sum.subgroup_shuffle(k.subgroup_lane() ^ distance))
+    };
+    let per_number = lanes / subgroup * stride;
+    let pitch = per_number + 1;
+    let parts = k.workgroup_array(ty, count * pitch);
+    let place = lane / subgroup * stride + lane % stride;
+    let numbers: Vec<_> = numbers.into_iter().map(exchanged).collect();
+    k.when((lane % subgroup).lt(stride), || {
+        for (i, &number) in (0..).zip(&numbers) {
+            parts.store(place + i * pitch, number);
+        }
+    });
+    k.barrier();
+    let totals = k.workgroup_array(ty, count * stride);
+    k.for_step(lane, count * stride, lanes, |total| {
+        let first = total / stride * pitch + total % stride;
+        let parts = (0..per_number / stride).map(|i| parts.load(first + i * stride)).collect();
+        totals.store(total, tree(parts, &|&a, &b| a + b));
+    });
+    k.barrier();
+    let (four, place) = (lane / stride, lane % stride);
+    k.when(lane.lt(count / 4 * stride), || {
+        let sums = k.vector(&[0, 1, 2, 3].map(|e| totals.load((four * 4 + e) * stride + place)));
+        take(four, place, sums);
+    });
+}
+
 /// Combines several values in a tree of pairs.
 pub(super) fn tree<T: Clone>(mut values: Vec<T>, combine: &impl Fn(&T, &T) -> T) -> T {
     while values.len() > 1 {

@@ -50,6 +50,7 @@ mod lazy;
 #[cfg(model_locks)]
 mod model;
 mod ops;
+mod quantized;
 pub mod shader;
 mod step;
 mod tensor;
@@ -57,6 +58,7 @@ mod tuning;
 
 pub use backend::info::{DeviceInfo, DeviceKind, Limits, MemoryKind, MemoryRegion};
 pub use base::backend_kind::BackendKind;
+pub use base::block_format::BlockFormat;
 pub use base::dtype::{DType, Element};
 pub use base::error::{Error, Result};
 pub use base::features::{Features, MatrixUnits};
@@ -76,6 +78,7 @@ pub use ops::{
     GridSamplePadding, MatrixBatch, MatrixOrder, NearestRounding, PadMode, PerAxis, PoolConfig, ResizeConfig,
     ResizeMode, Sections, TensorOrScalar,
 };
+pub use quantized::QuantizedTensor;
 pub use shader::Signature;
 pub use step::{Arguments, Outputs, Step};
 pub use tensor::{NdArray, Tensor};

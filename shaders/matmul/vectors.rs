@@ -3,7 +3,7 @@
 
 use super::{Along, Matmul, Output, ProductBlock, in_runs};
 use crate::kernels::encoding::{Loader, Width};
-use crate::kernels::workgroup::tree;
+use crate::kernels::workgroup::sum_each;
 use crate::shader::{Dialect, KernelBuilder, Type, Value, Var};
 
 /// A few vectors times a matrix.
@@ -217,36 +217,8 @@ impl<'k> VectorKernel<'_, 'k> {
     /// neighbours of each vector's product, one vector after the other. The quads of the first `stride` members lie
     /// side by side.
     fn finish(&self, y: &Output<'k>, numbers: Vec<Value<'k>>, stride: u32) {
-        let (k, lanes, lane) = (self.k, self.config.workgroup(), self.k.local_index());
-        let (count, ty) = (numbers.len() as u32, numbers[0].ty());
-        // The lanes of a subgroup add up their numbers by exchange at doubling distances.
-        let subgroup = self.config.subgroup.filter(|&size| size > stride).unwrap_or(stride);
-        let exchanged = |number: Value<'k>| {
-            let distances = std::iter::successors(Some(stride), |distance| Some(distance * 2));
-            let distances = distances.take_while(|&distance| distance < subgroup);
-            distances.fold(number, |sum, distance| sum + sum.subgroup_shuffle(k.subgroup_lane() ^ distance))
-        };
-        let per_number = lanes / subgroup * stride;
-        let pitch = per_number + 1;
-        let parts = k.workgroup_array(ty, count * pitch);
-        let place = lane / subgroup * stride + lane % stride;
-        let numbers: Vec<_> = numbers.into_iter().map(exchanged).collect();
-        k.when((lane % subgroup).lt(stride), || {
-            for (i, &number) in (0..).zip(&numbers) {
-                parts.store(place + i * pitch, number);
-            }
-        });
-        k.barrier();
-        let totals = k.workgroup_array(ty, count * stride);
-        k.for_step(lane, count * stride, lanes, |total| {
-            let first = total / stride * pitch + total % stride;
-            let parts = (0..per_number / stride).map(|i| parts.load(first + i * stride)).collect();
-            totals.store(total, tree(parts, &|&a, &b| a + b));
-        });
-        k.barrier();
-        let (vector, column) = (lane / stride, lane % stride);
-        k.when(lane.lt(count / 4 * stride), || {
-            let four = k.vector(&[0, 1, 2, 3].map(|e| totals.load((vector * 4 + e) * stride + column)));
+        let lanes = self.config.workgroup();
+        sum_each(self.k, (lanes, stride), self.config.subgroup, numbers, |vector, column, four| {
             self.store(y, vector, column * 4, four);
         });
     }

@@ -1,6 +1,7 @@
 //! What all other rooms use: errors, dtypes, shapes, layouts, numbers and the environment.
 
 pub(crate) mod backend_kind;
+pub(crate) mod block_format;
 pub(crate) mod clock;
 pub(crate) mod dtype;
 pub(crate) mod environment;

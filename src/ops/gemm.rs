@@ -361,7 +361,7 @@ impl GemmStridedBatched {
 
 /// Returns the sum of tensors times numbers, broadcast to a shape. The sum is computed in the dtype in which sums of
 /// `like` are accumulated, and rounded once to the dtype of `like`.
-pub(super) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shape, op: &'static str) -> Result<Tensor> {
+pub(crate) fn weighted_sum(terms: &[(&Tensor, f64)], like: &Tensor, shape: &Shape, op: &'static str) -> Result<Tensor> {
     let (dtype, wide) = (like.dtype(), like.dtype().widened());
     if let [(term, 1.0)] = terms
         && term.shape() == shape

@@ -47,7 +47,7 @@ impl Tensor {
     }
 
     /// Returns the matrix product, rounded to a dtype. It is accumulated in the `widened` dtype.
-    pub(super) fn product(&self, rhs: &Tensor, output: DType, op: &'static str) -> Result<Tensor> {
+    pub(crate) fn product(&self, rhs: &Tensor, output: DType, op: &'static str) -> Result<Tensor> {
         for side in [self, rhs] {
             if side.rank() == 0 {
                 return Err(Error::RankMismatch { op, expected: "1 or more", shape: side.shape().clone() });

@@ -41,6 +41,7 @@ mod window;
 
 pub use attention::AttentionConfig;
 pub use conv::ConvConfig;
+pub(crate) use gemm::weighted_sum;
 pub use gemm::{Gemm, GemmStridedBatched, MatrixBatch, MatrixOrder};
 pub use grid_sample::{GridSampleConfig, GridSampleMode, GridSamplePadding};
 pub use operand::TensorOrScalar;
@@ -78,7 +79,7 @@ fn largest_team(device: &Device) -> u32 {
 
 /// Returns the lanes of a subgroup if the device has only one size. Then the invocations of a workgroup fill subgroups
 /// in order.
-fn subgroup_lanes(device: &Device) -> Option<u32> {
+pub(crate) fn subgroup_lanes(device: &Device) -> Option<u32> {
     let info = device.info();
     match info.limits.subgroup_sizes[..] {
         [lanes] if info.features.subgroups && lanes <= WORKGROUP => Some(lanes),

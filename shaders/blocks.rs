@@ -1,0 +1,338 @@
+//! [`Blocks`]: reads a quantised matrix, sixteen neighbours at a time.
+//!
+//! The formulas are those of `gguf/quants.py` in the package `gguf` 0.19.0, the reference in Python.
+
+use crate::base::block_format::BlockFormat;
+use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
+
+/// The numbers among which `IQ4_NL` and `IQ4_XS` choose.
+const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The numbers of E2M1, doubled.
+const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// A quantised matrix in a kernel. Its buffer holds the [planes](BlockFormat::planes) of its blocks, each from a
+/// multiple of 16 bytes on.
+///
+/// A unit is the part of a block that an invocation decodes at a time: 16 bytes of the first plane, and the bits that
+/// belong to them in other planes.
+pub(super) struct Blocks<'k> {
+    k: &'k KernelBuilder,
+    format: BlockFormat,
+    words: Array<'k>,
+    /// The index of the first 16 bytes of each plane.
+    planes: Vec<Value<'k>>,
+}
+
+/// Sixteen neighbours that share a scale. Each of them is `scale (integer - bias) + offset`, with the format's bias.
+pub(super) struct Sixteen<'k> {
+    pub scale: Value<'k>,
+    pub offset: Option<Value<'k>>,
+    /// The integers as floats, in vectors of four.
+    pub integers: [Value<'k>; 4],
+}
+
+/// Where sixteen neighbours of a unit are.
+pub(super) struct Place<'k> {
+    /// The first one's place in the block.
+    pub first: Value<'k>,
+    /// Whether the unit has them. `None` if every unit has.
+    pub is_there: Option<Value<'k>>,
+}
+
+/// Returns the units of a block.
+pub(super) const fn units(format: BlockFormat) -> u32 {
+    match format {
+        BlockFormat::Q8_0 => 2,
+        BlockFormat::TQ1_0 => 3,
+        BlockFormat::Q2_K | BlockFormat::Q3_K | BlockFormat::Q6_K | BlockFormat::TQ2_0 => 4,
+        BlockFormat::Q4_K | BlockFormat::Q5_K | BlockFormat::IQ4_XS => 8,
+        _ => 1,
+    }
+}
+
+/// Returns what is subtracted from the integers of a format.
+pub(super) const fn bias(format: BlockFormat) -> i32 {
+    match format {
+        BlockFormat::Q4_0 => 8,
+        BlockFormat::Q5_0 => 16,
+        BlockFormat::Q3_K => 4,
+        BlockFormat::Q6_K => 32,
+        BlockFormat::TQ1_0 | BlockFormat::TQ2_0 => 1,
+        _ => 0,
+    }
+}
+
+/// Returns whether the numbers of a format have an offset.
+pub(super) const fn has_offset(format: BlockFormat) -> bool {
+    matches!(format, BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q2_K | BlockFormat::Q4_K | BlockFormat::Q5_K)
+}
+
+/// Returns the four bytes of a word as floats.
+fn bytes<'k>(k: &'k KernelBuilder, word: Value<'k>) -> Value<'k> {
+    k.vector(&word.unpack_u8()).convert(Scalar::F32)
+}
+
+/// Returns the low four bits of each byte of a word.
+fn low(word: Value<'_>) -> Value<'_> {
+    word & 0x0f0f_0f0f
+}
+
+/// Returns the high four bits of each byte of a word.
+fn high(word: Value<'_>) -> Value<'_> {
+    low(word >> 4)
+}
+
+/// Spreads the low four bits of a number over the lowest bits of four bytes.
+fn spread(bits: Value<'_>) -> Value<'_> {
+    // The factor has a bit at 0, 7, 14 and 21, so bit i of the number arrives at bit 8i.
+    ((bits & 0xf) * 0x0020_4081) & 0x0101_0101
+}
+
+/// Returns the byte of a word that begins at bit `shift`, as a signed integer.
+fn signed_byte<'k>(word: Value<'k>, shift: Value<'k>) -> Value<'k> {
+    (word << (shift.literal(24) - shift)).bitcast(Type::I32) >> 24
+}
+
+/// Returns the number of a table that each byte of a word chooses.
+fn chosen<'k>(k: &'k KernelBuilder, table: [i8; 16], word: Value<'k>) -> Value<'k> {
+    let packed = |first: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| table[first + i].cast_unsigned()));
+    let choice = k.vector(&word.unpack_u8());
+    let quarter = choice >> 2;
+    let [a, b, c, d] = [0, 4, 8, 12].map(|first| choice.literal(packed(first)));
+    let four = quarter.lt(2).select(quarter.eq(0).select(a, b), quarter.eq(2).select(c, d));
+    let up = choice.literal(24) - ((choice & 3) << 3);
+    ((four << up).bitcast(Type::vec4(Scalar::I32)) >> 24).convert(Scalar::F32)
+}
+
+impl<'k> Blocks<'k> {
+    /// Declares the buffer. `planes` are the indices of the first 16 bytes of each plane.
+    pub fn new(k: &'k KernelBuilder, format: BlockFormat, planes: Vec<Value<'k>>) -> Self {
+        Blocks { k, format, words: k.buffer("blocks", Type::vec4(Scalar::U32), Access::Read), planes }
+    }
+
+    fn plane_bytes(&self, plane: usize) -> u32 {
+        self.format.planes()[plane].len() as u32
+    }
+
+    /// Loads 16 bytes of a block's part of a plane.
+    fn four(&self, plane: usize, block: Value<'k>, sixteenth: Value<'k>) -> [Value<'k>; 4] {
+        let at = self.planes[plane] + block * (self.plane_bytes(plane) / 16) + sixteenth;
+        let words = self.words.load(at);
+        [0, 1, 2, 3].map(|lane| words.lane(lane))
+    }
+
+    /// Loads a word of a block's part of a plane.
+    fn word(&self, plane: usize, block: Value<'k>, word: Value<'k>) -> Value<'k> {
+        self.words.load_lane(self.planes[plane] * 4 + block * (self.plane_bytes(plane) / 4) + word)
+    }
+
+    fn word_at(&self, plane: usize, block: Value<'k>, word: u32) -> Value<'k> {
+        self.word(plane, block, self.k.u32(word))
+    }
+
+    /// Loads the half that is a block's part of a plane.
+    fn half(&self, plane: usize, block: Value<'k>) -> Value<'k> {
+        let [low, high] = self.words.load_lane(self.planes[plane] * 4 + (block >> 1)).unpack_f16();
+        (block & 1).eq(0).select(low, high)
+    }
+
+    /// Loads the byte that is a block's part of a plane.
+    fn byte(&self, plane: usize, block: Value<'k>) -> Value<'k> {
+        (self.words.load_lane(self.planes[plane] * 4 + (block >> 2)) >> ((block & 3) << 3)) & 0xff
+    }
+
+    /// Returns where a unit's numbers are, sixteen at a time.
+    pub fn places(&self, unit: Value<'k>) -> Vec<Place<'k>> {
+        let always = |first| Place { first, is_there: None };
+        let (half, odd) = (unit >> 1, unit & 1);
+        match self.format {
+            BlockFormat::Q8_0 => vec![always(unit * 16)],
+            BlockFormat::Q2_K | BlockFormat::Q3_K | BlockFormat::Q6_K | BlockFormat::TQ2_0 => {
+                (0..4).map(|s| always(half * 128 + odd * 16 + 32 * s)).collect()
+            }
+            BlockFormat::Q4_K | BlockFormat::Q5_K => (0..2).map(|s| always(half * 64 + odd * 16 + 32 * s)).collect(),
+            BlockFormat::IQ4_XS => (0..2).map(|s| always(unit * 32 + 16 * s)).collect(),
+            BlockFormat::TQ1_0 => {
+                // The last 16 bytes have half as many neighbours per digit, and the four bytes of the second plane.
+                let last = unit.eq(2);
+                let first = |digit: u32| last.select(self.k.u32(160 + 16 * digit), unit * 16 + 32 * digit);
+                let rest = Place { first: self.k.u32(240), is_there: Some(last) };
+                (0..5).map(|digit| always(first(digit))).chain([rest]).collect()
+            }
+            _ => (0..2).map(|s| always(self.k.u32(16 * s))).collect(),
+        }
+    }
+
+    /// Decodes a unit, in the order of its [`places`](Self::places).
+    pub fn unit(&self, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+        let k = self.k;
+        // Each half of a block of `Q6_K` has two rows of 16 bytes for a unit.
+        let first = if self.format == BlockFormat::Q6_K { (unit >> 1) * 4 + (unit & 1) } else { unit };
+        let q = self.four(0, block, first);
+        let plain = |scale, integers| Sixteen { scale, offset: None, integers };
+        match self.format {
+            BlockFormat::Q4_0 => {
+                let d = self.half(1, block);
+                [q.map(low), q.map(high)].map(|q| plain(d, q.map(|word| bytes(k, word)))).into()
+            }
+            BlockFormat::Q4_1 => {
+                let [d, m] = self.word_at(1, block, 0).unpack_f16();
+                let offset = Some(m);
+                let decode = |q: [Value<'k>; 4]| Sixteen { scale: d, offset, integers: q.map(|word| bytes(k, word)) };
+                [q.map(low), q.map(high)].map(decode).into()
+            }
+            BlockFormat::Q5_0 | BlockFormat::Q5_1 => {
+                let fifth = self.word_at(1, block, 0);
+                let (scale, offset) = if self.format == BlockFormat::Q5_0 {
+                    (self.half(2, block), None)
+                } else {
+                    let [d, m] = self.word_at(2, block, 0).unpack_f16();
+                    (d, Some(m))
+                };
+                let decode = |(q, first): ([Value<'k>; 4], u32)| {
+                    let bits = [0, 4, 8, 12].map(|from| spread(fifth >> (first + from)) << 4);
+                    Sixteen { scale, offset, integers: [0, 1, 2, 3].map(|i| bytes(k, q[i] | bits[i])) }
+                };
+                [(q.map(low), 0), (q.map(high), 16)].map(decode).into()
+            }
+            BlockFormat::Q8_0 => {
+                let signed = q.map(|word| k.vector(&word.unpack_i8()).convert(Scalar::F32));
+                vec![plain(self.half(1, block), signed)]
+            }
+            BlockFormat::Q2_K => self.q2_k(q, block, unit),
+            BlockFormat::Q6_K => self.q6_k(q, block, unit),
+            BlockFormat::Q3_K => self.q3_k(q, block, unit),
+            BlockFormat::Q4_K | BlockFormat::Q5_K => self.q4_k(q, block, unit),
+            BlockFormat::IQ4_NL => {
+                let d = self.half(1, block);
+                [q.map(low), q.map(high)].map(|q| plain(d, q.map(|word| chosen(k, IQ4, word)))).into()
+            }
+            BlockFormat::IQ4_XS => {
+                let (head, lows) = (self.word_at(1, block, 0), self.word_at(1, block, 1));
+                let [d, _] = head.unpack_f16();
+                let high_bits = ((head >> 16) >> (unit * 2)) & 3;
+                let scale = ((lows >> (unit * 4)) & 0xf) | (high_bits << 4);
+                let scale = d * (scale.convert(Scalar::F32) - 32.0);
+                [q.map(low), q.map(high)].map(|q| plain(scale, q.map(|word| chosen(k, IQ4, word)))).into()
+            }
+            BlockFormat::TQ1_0 => self.tq1_0(q, block),
+            BlockFormat::TQ2_0 => {
+                let d = self.half(1, block);
+                let crumbs = |s: u32| q.map(|word| bytes(k, (word >> (2 * s)) & 0x0303_0303));
+                (0..4).map(|s| plain(d, crumbs(s))).collect()
+            }
+            BlockFormat::MXFP4 => {
+                let exponent = self.byte(1, block);
+                // A power of two, which is subnormal for the smallest two exponents.
+                let bits = exponent.lt(2).select(k.u32(0x0020_0000) << exponent, (exponent - 1) << 23);
+                let scale = bits.bitcast(Type::F32);
+                [q.map(low), q.map(high)].map(|q| plain(scale, q.map(|word| chosen(k, E2M1, word)))).into()
+            }
+        }
+    }
+
+    fn q2_k(&self, q: [Value<'k>; 4], block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+        let (half, odd) = (unit >> 1, unit & 1);
+        let [d, minimum] = self.word_at(2, block, 0).unpack_f16();
+        let scales = [0, 1].map(|word| self.word(1, block, half * 2 + word) >> (odd << 3));
+        let decode = |s: u32| {
+            let byte = (scales[s as usize / 2] >> (16 * (s % 2))) & 0xff;
+            let [scale, offset] = [byte & 0xf, byte >> 4].map(|bits| bits.convert(Scalar::F32));
+            let integers = q.map(|word| bytes(self.k, (word >> (2 * s)) & 0x0303_0303));
+            Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), integers }
+        };
+        (0..4).map(decode).collect()
+    }
+
+    fn q3_k(&self, q: [Value<'k>; 4], block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+        let (half, odd) = (unit >> 1, unit & 1);
+        let d = self.half(3, block);
+        let masks = self.four(1, block, odd).map(|word| word >> (half * 4));
+        let [lows, more, highs] = [0, 1, 2].map(|word| self.word_at(2, block, word) >> (odd << 3));
+        let decode = |s: u32| {
+            let (pair, shift) = (s / 2, 16 * (s % 2));
+            let lows = (if pair == 0 { lows } else { more }) >> shift;
+            let highs = (highs >> shift) >> (half * 4 + 2 * pair);
+            let scale = ((lows >> (half * 4)) & 0xf) | ((highs & 3) << 4);
+            let integers = [0, 1, 2, 3].map(|i| {
+                let third = (masks[i] >> s) & 0x0101_0101;
+                bytes(self.k, ((q[i] >> (2 * s)) & 0x0303_0303) | (third << 2))
+            });
+            Sixteen { scale: d * (scale.convert(Scalar::F32) - 32.0), offset: None, integers }
+        };
+        (0..4).map(decode).collect()
+    }
+
+    /// `Q4_K`, and `Q5_K`, which has a plane with the fifth bits.
+    fn q4_k(&self, q: [Value<'k>; 4], block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+        let is_q5 = self.format == BlockFormat::Q5_K;
+        let (pair, odd) = (unit >> 1, unit & 1);
+        let [head, scales, minima, rest] = self.four(if is_q5 { 2 } else { 1 }, block, self.k.u32(0));
+        let [d, minimum] = head.unpack_f16();
+        // The first four scales and minima have six bits of a byte. The others have four bits of a byte of `rest`, and
+        // the upper two bits of a byte before.
+        let is_first = pair.lt(2);
+        let six = |word: Value<'k>, rest: Value<'k>| {
+            is_first.select(word & 0x3f3f_3f3f, rest | ((word >> 2) & 0x3030_3030)) >> ((pair & 1) << 4)
+        };
+        let (scales, minima) = (six(scales, low(rest)), six(minima, high(rest)));
+        let fifth = is_q5.then(|| self.four(1, block, odd).map(|word| word >> (pair * 2)));
+        let decode = |(s, q): (u32, [Value<'k>; 4])| {
+            let [scale, offset] = [scales, minima].map(|six| ((six >> (8 * s)) & 0xff).convert(Scalar::F32));
+            let bits = |i: usize| fifth.map_or(q[i], |fifth| q[i] | (((fifth[i] >> s) & 0x0101_0101) << 4));
+            let integers = [0, 1, 2, 3].map(|i| bytes(self.k, bits(i)));
+            Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), integers }
+        };
+        [(0, q.map(low)), (1, q.map(high))].map(decode).into()
+    }
+
+    fn q6_k(&self, q: [Value<'k>; 4], block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+        let (half, odd) = (unit >> 1, unit & 1);
+        let d = self.half(3, block);
+        let fours = [q, self.four(0, block, half * 4 + odd + 2)];
+        let twos = self.four(1, block, unit);
+        let scales = [0, 1].map(|word| self.word(2, block, half * 2 + word));
+        let decode = |s: u32| {
+            let four = fours[s as usize % 2].map(if s < 2 { low } else { high });
+            let integers = [0, 1, 2, 3].map(|i| bytes(self.k, four[i] | (((twos[i] >> (2 * s)) & 0x0303_0303) << 4)));
+            let scale = signed_byte(scales[s as usize / 2], (odd << 3) + 16 * (s % 2));
+            Sixteen { scale: d * scale.convert(Scalar::F32), offset: None, integers }
+        };
+        (0..4).map(decode).collect()
+    }
+
+    /// A byte holds five ternary digits, as a fraction of 256: its product with 3 has the first digit above 8 bits.
+    fn tq1_0(&self, q: [Value<'k>; 4], block: Value<'k>) -> Vec<Sixteen<'k>> {
+        let k = self.k;
+        let scale = self.half(2, block);
+        let digits = |word: Value<'k>, power: u32| {
+            let fraction = (k.vector(&word.unpack_u8()) * power) & 0xff;
+            ((fraction * 3) >> 8).convert(Scalar::F32)
+        };
+        let powers = [1, 3, 9, 27, 81];
+        let rest = self.word_at(1, block, 0);
+        let fives = powers.map(|power| q.map(|word| digits(word, power)));
+        let last = [0, 1, 2, 3].map(|digit| digits(rest, powers[digit]));
+        fives.into_iter().chain([last]).map(|integers| Sixteen { scale, offset: None, integers }).collect()
+    }
+
+    /// Returns four numbers, rounded as the reference in Python rounds them: once.
+    pub fn exact(&self, of: &Sixteen<'k>, four: usize) -> Value<'k> {
+        let integers = of.integers[four];
+        let unbiased = if bias(self.format) == 0 { integers } else { integers - bias(self.format) };
+        // The product has at most 24 bits if something is added to it.
+        let scaled = unbiased * of.scale;
+        let number = of.offset.map_or(scaled, |offset| scaled + offset);
+        if self.format != BlockFormat::MXFP4 {
+            return number;
+        }
+        // Devices may take a subnormal scale for 0. The product is then made of bits, or of a scale that is four times
+        // as large.
+        let bits = of.scale.bitcast(Type::U32);
+        let (size, sign) = (integers.abs(), integers.bitcast(Type::vec4(Scalar::U32)) & 0x8000_0000_u32);
+        let small = ((size.convert(Scalar::U32) * bits) | sign).bitcast(Type::vec4(Scalar::F32));
+        let large = (integers * 0.25) * (bits * 4).bitcast(Type::F32);
+        bits.lt(1 << 23).select(size.lt(4).select(small, large), number)
+    }
+}

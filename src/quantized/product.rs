@@ -1,0 +1,162 @@
+//! Products with quantised matrices.
+
+use super::{QuantizedTensor, Slice, check_output};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{Shape, checked_elements};
+use crate::device::Device;
+use crate::kernels::block_product::{BlockProduct, Parameters};
+use crate::lazy::PendingLaunch;
+use crate::ops::{subgroup_lanes, weighted_sum};
+use crate::tensor::Tensor;
+
+/// At most this many vectors are multiplied by the packed numbers. For more, the numbers are unpacked first.
+const FEW: usize = 16;
+
+impl Tensor {
+    /// Returns the product of the vectors along the last axis and the rows of a quantised matrix, `x weight^T`. The
+    /// weight has the shape `[out, in]`, as in a GGUF file. Sums are accumulated in `f32`.
+    ///
+    /// At most 16 vectors are multiplied by the packed numbers. For more, the numbers are unpacked to the dtype of this
+    /// tensor first.
+    ///
+    /// ```
+    /// # use marquetry::{BlockFormat, Device, QuantizedTensor, Tensor};
+    /// # let device = Device::best()?;
+    /// let row = |byte: u8| [&[0x00, 0x3c][..], &[byte; 32]].concat();
+    /// let weight = QuantizedTensor::from_bytes(&[row(1), row(3)].concat(), BlockFormat::Q8_0, (2, 32), &device)?;
+    /// let x = Tensor::arange(0f32, 32.0, &device)?;
+    /// assert_eq!(x.matmul_quantized(&weight)?.to_vec::<f32>()?, [496.0, 1488.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RankMismatch`] if this is a scalar or the weight is not a matrix; [`Error::ShapeMismatch`] if their
+    /// last axes differ; [`Error::UnsupportedDType`] for dtypes other than `f32`, `f16` and `bf16`;
+    /// [`Error::DeviceMismatch`].
+    pub fn matmul_quantized(&self, weight: &QuantizedTensor) -> Result<Tensor> {
+        weight.product(self, self.dtype(), "matmul_quantized")
+    }
+
+    /// Returns the linear layer `x weight^T + bias` over the last axis, with a quantised weight of shape `[out, in]`. The
+    /// bias has the shape `[out]` and the dtype of this tensor. `f16` and `bf16` are computed in `f32` and rounded once.
+    ///
+    /// ```
+    /// # use marquetry::{BlockFormat, DType, Device, QuantizedTensor, Tensor};
+    /// # let device = Device::best()?;
+    /// let row = |byte: u8| [&[0x00, 0x3c][..], &[byte; 32]].concat();
+    /// let weight = QuantizedTensor::from_bytes(&[row(1), row(3)].concat(), BlockFormat::Q8_0, (2, 32), &device)?;
+    /// let (x, bias) = (Tensor::ones(32, DType::F32, &device)?, Tensor::new([0.5f32, 1.0], &device)?);
+    /// assert_eq!(x.linear_quantized(&weight, Some(&bias))?.to_vec::<f32>()?, [32.5, 97.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`matmul_quantized`](Self::matmul_quantized), also for the bias; [`Error::DTypeMismatch`].
+    pub fn linear_quantized(&self, weight: &QuantizedTensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        const OP: &str = "linear_quantized";
+        let Some(bias) = bias else { return weight.product(self, self.dtype(), OP) };
+        weight.check_device(bias, OP)?;
+        self.check_same_dtype(bias, OP)?;
+        let [rows, _] = weight.matrix(OP)?;
+        if bias.dims() != [rows] {
+            let hint = "the weight is [out, in], the bias [out]";
+            let (lhs, rhs) = (weight.shape().clone(), bias.shape().clone());
+            return Err(Error::ShapeMismatch { op: OP, lhs, rhs, hint });
+        }
+        // The product is rounded together with the bias.
+        let product = weight.product(self, DType::F32, OP)?;
+        weighted_sum(&[(&product, 1.0), (bias, 1.0)], self, product.shape(), OP)
+    }
+}
+
+impl QuantizedTensor {
+    /// Returns the product of the vectors along the last axis and this matrix's rows, rounded to a dtype.
+    fn product(&self, x: &Tensor, output: DType, op: &'static str) -> Result<Tensor> {
+        self.check_device(x, op)?;
+        check_output(x.dtype(), op)?;
+        let [rows, columns] = self.matrix(op)?;
+        let Some((&last, outer)) = x.dims().split_last() else {
+            return Err(Error::RankMismatch { op, expected: "1 or more", shape: x.shape().clone() });
+        };
+        if last != columns {
+            let hint = "the last axes must be equal: the weight is [out, in]";
+            return Err(Error::ShapeMismatch { op, lhs: x.shape().clone(), rhs: self.shape.clone(), hint });
+        }
+        let shape: Shape = outer.iter().copied().chain([rows]).collect();
+        if checked_elements(&shape, op)? == 0 || columns == 0 {
+            return Tensor::zeros(shape, output, &self.device);
+        }
+        let vectors: usize = outer.iter().product();
+        let product = if vectors <= FEW {
+            let x = loadable(&x.reshape((vectors, columns))?)?;
+            self.by_parts(|slice| self.few(&x, slice, output, op))?
+        } else {
+            let x = x.reshape((vectors, columns))?;
+            self.by_parts(|slice| {
+                let weight = self.numbers(slice, slice.rows, x.dtype(), None, op)?;
+                x.product(&weight.t()?, output, op)
+            })?
+        };
+        product.reshape(shape)
+    }
+
+    /// Joins the products with the parts of the matrix.
+    fn by_parts(&self, product: impl Fn(Slice<'_>) -> Result<Tensor>) -> Result<Tensor> {
+        let products = self.slices().map(product).collect::<Result<Vec<_>>>()?;
+        match products {
+            mut one if one.len() == 1 => Ok(one.remove(0)),
+            several => Tensor::cat(&several.iter().collect::<Vec<_>>(), 1),
+        }
+    }
+
+    /// Multiplies a few vectors, as [`loadable`] returns them.
+    fn few(&self, x: &Tensor, slice: Slice<'_>, output: DType, op: &'static str) -> Result<Tensor> {
+        let (vectors, rows, row_blocks) = (x.dims()[0], slice.rows, self.row_blocks());
+        let stored_quads = rows.is_multiple_of(4);
+        let subgroup = subgroup_lanes(&self.device);
+        let kernel = BlockProduct {
+            format: self.format,
+            dtype: x.dtype(),
+            count: count(vectors),
+            output: if stored_quads { output } else { DType::F32 },
+            stored_quads,
+            members: members(&self.device),
+            subgroup,
+            epilogue: None,
+        };
+        let load = 16 / x.dtype().size_in_bytes();
+        let parameters = Parameters {
+            vectors,
+            rows,
+            row_blocks,
+            first: slice.first * row_blocks,
+            planes: slice.part.planes.clone(),
+            start: x.layout().offset / load,
+            stride: if vectors == 1 { 0 } else { x.strides()[0] as usize / load },
+            epilogue: None,
+        };
+        let inputs = [x.buffer()?.clone(), slice.part.buffer.clone()].into_iter().collect();
+        let (groups, shape, device) = (kernel.groups(vectors, rows), Shape::from((vectors, rows)), self.device.clone());
+        Tensor::from_launch(PendingLaunch { kernel, parameters, groups, inputs, shape, dtype: output, device, op })
+    }
+}
+
+/// Returns how many vectors a workgroup multiplies.
+fn count(vectors: usize) -> u32 {
+    let groups = vectors.div_ceil(BlockProduct::MOST as usize);
+    vectors.div_ceil(groups) as u32
+}
+
+/// Returns the invocations of a workgroup.
+fn members(_device: &Device) -> u32 {
+    64
+}
+
+/// Returns vectors that are read 16 bytes at a time: if they do not lie so, a copy.
+fn loadable(x: &Tensor) -> Result<Tensor> {
+    let load = 16 / x.dtype().size_in_bytes();
+    let (lies, begins) = (x.strides()[1] == 1, x.layout().offset.is_multiple_of(load));
+    let follows = x.dims()[0] == 1 || usize::try_from(x.strides()[0]).is_ok_and(|step| step.is_multiple_of(load));
+    if lies && begins && follows { Ok(x.clone()) } else { x.copied() }
+}

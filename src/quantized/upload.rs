@@ -1,0 +1,148 @@
+//! Blocks from the host, brought into the order in which kernels read them.
+
+use super::{Part, QuantizedTensor};
+use crate::backend::info::MemoryKind;
+use crate::base::block_format::BlockFormat;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::device::Device;
+use crate::engine::launch::Launch;
+use crate::engine::pool::Buffer;
+use crate::engine::staging::ByteSource;
+use crate::kernels::block_planes::{BlockPlanes, Parameters, WORKGROUP};
+use crate::kernels::parameters::Each;
+use std::ops::Range;
+
+const OP: &str = "from_bytes";
+
+/// Bytes of blocks that are on the device in both orders at once.
+const CHUNK: u64 = 4 << 20;
+
+/// Chunks begin at multiples of this many blocks, so that their planes begin at multiples of 16 bytes.
+const ALIGNMENT: usize = 16;
+
+/// A range of another source.
+struct Portion<'a> {
+    source: &'a dyn ByteSource,
+    range: Range<u64>,
+}
+
+impl ByteSource for Portion<'_> {
+    fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    fn read(&self, range: Range<u64>, scratch: &mut Vec<u8>, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let start = self.range.start;
+        self.source.read(start + range.start..start + range.end, scratch, take)
+    }
+}
+
+impl QuantizedTensor {
+    /// Returns a tensor of blocks as they are in a file: in row-major order, those of a row along the last axis.
+    ///
+    /// ```
+    /// # use marquetry::{BlockFormat, Device, QuantizedTensor};
+    /// # let device = Device::best()?;
+    /// let weight = QuantizedTensor::from_bytes(&[0; 2 * 144], BlockFormat::Q4_K, (2, 256), &device)?;
+    /// assert_eq!((weight.dims(), weight.format()), (&[2, 256][..], BlockFormat::Q4_K));
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the last axis is no multiple of a block, or if the shape takes another number of
+    /// bytes; [`Error::SizeOverflow`]; [`Error::OutOfMemory`].
+    pub fn from_bytes(
+        bytes: &[u8],
+        format: BlockFormat,
+        shape: impl Into<Shape>,
+        device: &Device,
+    ) -> Result<QuantizedTensor> {
+        QuantizedTensor::from_source(&bytes, format, shape.into(), device)
+    }
+
+    /// The same for bytes that may be elsewhere.
+    pub(crate) fn from_source(
+        source: &dyn ByteSource,
+        format: BlockFormat,
+        shape: Shape,
+        device: &Device,
+    ) -> Result<QuantizedTensor> {
+        let invalid = |message| Err(Error::InvalidArgument { op: OP, message });
+        let Some((&columns, outer)) = shape.dims().split_last() else {
+            return invalid("a scalar has no axis for blocks; give a shape with a last axis of whole blocks".into());
+        };
+        let each = format.block_elements();
+        if columns % each != 0 {
+            return invalid(format!("the last axis of shape {shape} is no multiple of {each}, the block of {format}"));
+        }
+        let overflow = || Error::SizeOverflow { op: OP, shape: shape.clone(), limit: usize::MAX as u64 };
+        let rows = outer.iter().try_fold(1usize, |rows, &length| rows.checked_mul(length)).ok_or_else(overflow)?;
+        let row_bytes = (columns / each).checked_mul(format.block_bytes()).ok_or_else(overflow)?;
+        let expected = rows.checked_mul(row_bytes).ok_or_else(overflow)? as u64;
+        if expected != source.bytes() {
+            let message = format!("shape {shape} of {format} takes {expected} bytes, but there are {}", source.bytes());
+            return invalid(message);
+        }
+        let parts = if rows * row_bytes == 0 {
+            Vec::new()
+        } else {
+            // The kernel that reorders blocks runs now, also inside a capture: to its step, weights are constants.
+            let most = device.info().limits.max_binding_bytes;
+            device.runtime().suspend_capture(|| upload(source, format, (rows, columns / each), most, device))?
+        };
+        Ok(QuantizedTensor { format, shape, device: device.clone(), parts: parts.into(), rows: 0..rows })
+    }
+}
+
+/// Uploads rows of blocks, to buffers of at most `most` bytes.
+fn upload(
+    source: &dyn ByteSource,
+    format: BlockFormat,
+    (rows, row_blocks): (usize, usize),
+    most: u64,
+    device: &Device,
+) -> Result<Vec<Part>> {
+    let row_bytes = (row_blocks * format.block_bytes()) as u64;
+    // Indices of words and blocks have 32 bits.
+    let most = most.min(u32::MAX.into()) - 16 * format.planes().len() as u64;
+    let rows_of_part = (most / row_bytes) as usize;
+    if rows_of_part == 0 {
+        let feature = format!("a row of {row_bytes} bytes in a binding of {most}");
+        return Err(Error::Unsupported { feature, device: device.info().to_string() });
+    }
+    let part = |first: usize| {
+        let rows = rows_of_part.min(rows - first);
+        let range = first as u64 * row_bytes..(first + rows) as u64 * row_bytes;
+        upload_part(&Portion { source, range }, format, rows * row_blocks, device, rows)
+    };
+    (0..rows).step_by(rows_of_part).map(part).collect()
+}
+
+fn upload_part(source: &Portion<'_>, format: BlockFormat, blocks: usize, device: &Device, rows: usize) -> Result<Part> {
+    let runtime = device.runtime();
+    let mut end = 0;
+    let planes = format.planes().iter().map(|plane| {
+        let start = end;
+        end += (blocks * plane.len()).div_ceil(16);
+        start
+    });
+    let planes: Each<usize> = planes.collect();
+    let buffer = runtime.allocate(16 * end as u64, MemoryKind::Device)?;
+    let bytes = format.block_bytes();
+    let chunk = (CHUNK as usize / bytes / ALIGNMENT).max(1) * ALIGNMENT;
+    for first in (0..blocks).step_by(chunk) {
+        let count = chunk.min(blocks - first);
+        let range = [first, first + count].map(|block| source.range.start + (block * bytes) as u64);
+        let portion = Portion { source: source.source, range: range[0]..range[1] };
+        let packed: Buffer = runtime.upload(&portion, MemoryKind::Device)?;
+        for (plane, start) in format.planes().iter().zip(&planes) {
+            let length = plane.len();
+            let parameters =
+                Parameters { blocks: count, bytes, first: plane.start, length, start: 4 * start + first * length / 4 };
+            let groups = (count * length).div_ceil(4 * WORKGROUP as usize);
+            runtime.run(Launch { kernel: BlockPlanes, buffers: &[&packed, &buffer], parameters, groups })?;
+        }
+    }
+    Ok(Part { buffer, rows, planes })
+}
