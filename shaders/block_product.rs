@@ -24,6 +24,8 @@ pub(crate) struct BlockProduct {
     pub output: DType,
     /// Whether four neighbours of a result are stored together.
     pub stored_quads: bool,
+    /// The rows of the matrix that a workgroup multiplies, a multiple of four.
+    pub rows: u32,
     /// Invocations per workgroup.
     pub members: u32,
     /// The lanes of the device's subgroups, if these are used.
@@ -52,16 +54,13 @@ parameters! {
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
-/// The rows of the matrix that a workgroup multiplies. Their products are stored together.
-const ROWS: u32 = 4;
-
 impl BlockProduct {
     /// The most vectors of a workgroup.
     pub const MOST: u32 = 8;
 
     /// Returns the number of workgroups.
     pub fn groups(&self, vectors: usize, rows: usize) -> usize {
-        vectors.div_ceil(self.count as usize) * rows.div_ceil(ROWS as usize)
+        vectors.div_ceil(self.count as usize) * rows.div_ceil(self.rows as usize)
     }
 }
 
@@ -85,11 +84,11 @@ impl Finishing for BlockProduct {
 
 impl Family for BlockProduct {
     fn name(&self) -> String {
-        let BlockProduct { format, dtype, count, output, members, .. } = self;
+        let BlockProduct { format, dtype, count, output, rows, members, .. } = self;
         let fours = if self.stored_quads { ", y x4" } else { "" };
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
         let name =
-            format!("block product({count} vectors of {dtype} by {format} to {output}, {members}{fours}{subgroups})");
+            format!("block product({count} vectors of {dtype} by {rows} rows of {format} to {output}, {members}{fours}{subgroups})");
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
@@ -114,21 +113,21 @@ impl Family for BlockProduct {
         let epilogue = self.epilogue.as_deref().zip(epilogue);
         let y = Outputs::new(k, self.output, self.width(), epilogue, None);
 
-        let groups = (rows + (ROWS - 1)) / ROWS;
-        let (first_row, first_vector) = (k.group_index() % groups * ROWS, k.group_index() / groups * self.count);
+        let groups = (rows + (self.rows - 1)) / self.rows;
+        let (first_row, first_vector) = (k.group_index() % groups * self.rows, k.group_index() / groups * self.count);
         // Beyond the edge, the last row or vector is multiplied again.
         let lines: Vec<_> = (0..self.count).map(|v| start + (first_vector + v).min(vectors - 1) * stride).collect();
-        let lines_of_blocks = [0, 1, 2, 3].map(|row| first + (first_row + row).min(rows - 1) * row_blocks);
+        let matrix: Vec<_> = (0..self.rows).map(|row| first + (first_row + row).min(rows - 1) * row_blocks).collect();
         let zero = k.number(Type::F32, 0);
-        let sums: Vec<Var> = (0..self.count * ROWS).map(|_| k.var(zero)).collect();
+        let sums: Vec<Var> = (0..self.count * self.rows).map(|_| k.var(zero)).collect();
         let (units, elements) = (units(self.format), self.format.block_elements() as u32);
         k.for_step(k.local_index(), row_blocks * units, self.members, |at| {
             let (block, unit) = (at / units, at % units);
-            let decoded = lines_of_blocks.map(|line| blocks.unit(line + block, unit));
+            let decoded: Vec<_> = matrix.iter().map(|&row| blocks.unit(row + block, unit)).collect();
             for (i, place) in blocks.places(unit).iter().enumerate() {
                 let add = || {
                     let run = (block * elements + place.first) / x.length();
-                    for (&line, sums) in lines.iter().zip(sums.chunks(ROWS as usize)) {
+                    for (&line, sums) in lines.iter().zip(sums.chunks(self.rows as usize)) {
                         let numbers = (0..16 / x.length()).flat_map(|load| x.load(line + run + load));
                         let numbers = Numbers::new(k, self.format, numbers.collect());
                         for (sum, row) in sums.iter().zip(&decoded) {
@@ -144,15 +143,16 @@ impl Family for BlockProduct {
         });
 
         let sums = sums.iter().map(|sum| sum.get()).collect();
-        sum_each(k, (self.members, 1), self.subgroup, sums, |vector, _, four| {
-            let vector = first_vector + vector;
+        sum_each(k, (self.members, 1), self.subgroup, sums, |four, _, numbers| {
+            let fours = self.rows / 4;
+            let (vector, first_row) = (first_vector + four / fours, first_row + four % fours * 4);
             if self.stored_quads {
-                k.when(vector.lt(vectors), || y.store(k, vector * rows + first_row, four));
+                k.when(vector.lt(vectors) & first_row.lt(rows), || y.store(k, vector * rows + first_row, numbers));
                 return;
             }
-            for e in 0..ROWS {
+            for e in 0..4 {
                 let row = first_row + e;
-                k.when(vector.lt(vectors) & row.lt(rows), || y.store(k, vector * rows + row, four.lane(e)));
+                k.when(vector.lt(vectors) & row.lt(rows), || y.store(k, vector * rows + row, numbers.lane(e)));
             }
         });
     }
@@ -164,6 +164,7 @@ impl Family for BlockProduct {
             count,
             output: if fours { dtype } else { DType::F32 },
             stored_quads: fours,
+            rows: 4,
             members: 64,
             subgroup: None,
             epilogue: None,
@@ -182,23 +183,23 @@ impl Family for BlockProduct {
 struct Numbers<'k> {
     fours: Vec<Value<'k>>,
     sum: Option<Value<'k>>,
-    bias: i32,
+    bias: f32,
 }
 
 impl<'k> Numbers<'k> {
     fn new(k: &'k KernelBuilder, format: BlockFormat, numbers: Vec<Value<'k>>) -> Self {
         let fours: Vec<_> = numbers.chunks(4).map(|four| k.vector(four)).collect();
         let (bias, has_offset) = (bias(format), has_offset(format));
-        let sum = (bias != 0 || has_offset).then(|| across(fours[1..].iter().fold(fours[0], |sum, &four| sum + four)));
+        let sum = (bias != 0.0 || has_offset).then(|| across(fours[1..].iter().fold(fours[0], |sum, &four| sum + four)));
         Numbers { fours, sum, bias }
     }
 
     /// Returns `sum` plus the products with sixteen numbers of the matrix.
     fn times(&self, of: &Sixteen<'k>, sum: Value<'k>) -> Value<'k> {
-        let (first, rest) = (self.fours[0] * of.integers[0], self.fours.iter().zip(&of.integers).skip(1));
-        let products = across(rest.fold(first, |sum, (&x, &integers)| x.fma(integers, sum)));
+        let (first, rest) = (self.fours[0] * of.digits[0], self.fours.iter().zip(&of.digits).skip(1));
+        let products = across(rest.fold(first, |sum, (&x, &digits)| x.fma(digits, sum)));
         let Some(numbers) = self.sum else { return products.fma(of.scale, sum) };
-        let products = if self.bias == 0 { products } else { numbers.fma(-self.bias, products) };
+        let products = if self.bias == 0.0 { products } else { numbers.fma(-self.bias, products) };
         let sum = products.fma(of.scale, sum);
         of.offset.map_or(sum, |offset| numbers.fma(offset, sum))
     }

@@ -24,12 +24,15 @@ pub(super) struct Blocks<'k> {
     planes: Vec<Value<'k>>,
 }
 
-/// Sixteen neighbours that share a scale. Each of them is `scale (integer - bias) + offset`, with the format's bias.
+/// Sixteen neighbours that share a scale. Each of them is `scale (digit - bias) + offset`, with the format's bias.
+///
+/// A digit is the packed integer as a float. If the format has [`bits`], it is `1 + integer / 2^bits`: then the integer
+/// only has to be moved to the upper bits of a fraction, which is cheaper than a conversion.
 pub(super) struct Sixteen<'k> {
     pub scale: Value<'k>,
     pub offset: Option<Value<'k>>,
-    /// The integers as floats, in vectors of four.
-    pub integers: [Value<'k>; 4],
+    /// In vectors of four.
+    pub digits: [Value<'k>; 4],
 }
 
 /// Where sixteen neighbours of a unit are.
@@ -51,15 +54,31 @@ pub(super) const fn units(format: BlockFormat) -> u32 {
     }
 }
 
-/// Returns what is subtracted from the integers of a format.
-pub(super) const fn bias(format: BlockFormat) -> i32 {
+/// Returns the bits of a format's integers, if they become fractions.
+const fn bits(format: BlockFormat) -> u32 {
     match format {
-        BlockFormat::Q4_0 => 8,
-        BlockFormat::Q5_0 => 16,
-        BlockFormat::Q3_K => 4,
-        BlockFormat::Q6_K => 32,
-        BlockFormat::TQ1_0 | BlockFormat::TQ2_0 => 1,
-        _ => 0,
+        BlockFormat::Q2_K | BlockFormat::TQ2_0 => 2,
+        BlockFormat::Q3_K => 3,
+        BlockFormat::Q4_0 | BlockFormat::Q4_1 | BlockFormat::Q4_K => 4,
+        BlockFormat::Q5_0 | BlockFormat::Q5_1 | BlockFormat::Q5_K => 5,
+        BlockFormat::Q6_K => 6,
+        BlockFormat::Q8_0 | BlockFormat::TQ1_0 | BlockFormat::IQ4_NL | BlockFormat::IQ4_XS | BlockFormat::MXFP4 => 0,
+    }
+}
+
+/// Returns what is subtracted from the digits of a format.
+pub(super) fn bias(format: BlockFormat) -> f32 {
+    let of_integers: f32 = match format {
+        BlockFormat::Q4_0 => 8.0,
+        BlockFormat::Q5_0 => 16.0,
+        BlockFormat::Q3_K => 4.0,
+        BlockFormat::Q6_K => 32.0,
+        BlockFormat::TQ1_0 | BlockFormat::TQ2_0 => 1.0,
+        _ => 0.0,
+    };
+    match bits(format) {
+        0 => of_integers,
+        bits => 1.0 + of_integers / (1u32 << bits) as f32,
     }
 }
 
@@ -68,9 +87,16 @@ pub(super) const fn has_offset(format: BlockFormat) -> bool {
     matches!(format, BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q2_K | BlockFormat::Q4_K | BlockFormat::Q5_K)
 }
 
-/// Returns the four bytes of a word as floats.
-fn bytes<'k>(k: &'k KernelBuilder, word: Value<'k>) -> Value<'k> {
-    k.vector(&word.unpack_u8()).convert(Scalar::F32)
+/// Returns the field that begins at bit `first` of each byte of a word, as the upper bits of a fraction above 1.
+fn fractions<'k>(k: &'k KernelBuilder, word: Value<'k>, first: u32, bits: u32) -> Value<'k> {
+    // The fraction of a float has 23 bits.
+    let (to, mask) = (23 - bits, ((1 << bits) - 1) << (23 - bits));
+    let fields = [0, 8, 16, 24].map(|byte| {
+        let from = byte + first;
+        let moved = if from > to { word >> (from - to) } else { word << (to - from) };
+        (moved & mask) | 1f32.to_bits()
+    });
+    k.vector(&fields).bitcast(Type::vec4(Scalar::F32))
 }
 
 /// Returns the low four bits of each byte of a word.
@@ -166,21 +192,29 @@ impl<'k> Blocks<'k> {
 
     /// Decodes a unit, in the order of its [`places`](Self::places).
     pub fn unit(&self, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+        let sixteens = self.digits(block, unit);
+        match bits(self.format) {
+            0 => sixteens,
+            bits => sixteens.into_iter().map(|of| Sixteen { scale: of.scale * (1 << bits) as f32, ..of }).collect(),
+        }
+    }
+
+    /// The same with the scales of the integers.
+    fn digits(&self, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
         let k = self.k;
+        let fractions = |q: [Value<'k>; 4], first| q.map(|word| fractions(k, word, first, bits(self.format)));
         // Each half of a block of `Q6_K` has two rows of 16 bytes for a unit.
         let first = if self.format == BlockFormat::Q6_K { (unit >> 1) * 4 + (unit & 1) } else { unit };
         let q = self.four(0, block, first);
-        let plain = |scale, integers| Sixteen { scale, offset: None, integers };
+        let plain = |scale, digits| Sixteen { scale, offset: None, digits };
         match self.format {
             BlockFormat::Q4_0 => {
                 let d = self.half(1, block);
-                [q.map(low), q.map(high)].map(|q| plain(d, q.map(|word| bytes(k, word)))).into()
+                [0, 4].map(|first| plain(d, fractions(q, first))).into()
             }
             BlockFormat::Q4_1 => {
                 let [d, m] = self.word_at(1, block, 0).unpack_f16();
-                let offset = Some(m);
-                let decode = |q: [Value<'k>; 4]| Sixteen { scale: d, offset, integers: q.map(|word| bytes(k, word)) };
-                [q.map(low), q.map(high)].map(decode).into()
+                [0, 4].map(|first| Sixteen { scale: d, offset: Some(m), digits: fractions(q, first) }).into()
             }
             BlockFormat::Q5_0 | BlockFormat::Q5_1 => {
                 let fifth = self.word_at(1, block, 0);
@@ -192,7 +226,7 @@ impl<'k> Blocks<'k> {
                 };
                 let decode = |(q, first): ([Value<'k>; 4], u32)| {
                     let bits = [0, 4, 8, 12].map(|from| spread(fifth >> (first + from)) << 4);
-                    Sixteen { scale, offset, integers: [0, 1, 2, 3].map(|i| bytes(k, q[i] | bits[i])) }
+                    Sixteen { scale, offset, digits: fractions([0, 1, 2, 3].map(|i| q[i] | bits[i]), 0) }
                 };
                 [(q.map(low), 0), (q.map(high), 16)].map(decode).into()
             }
@@ -219,8 +253,7 @@ impl<'k> Blocks<'k> {
             BlockFormat::TQ1_0 => self.tq1_0(q, block),
             BlockFormat::TQ2_0 => {
                 let d = self.half(1, block);
-                let crumbs = |s: u32| q.map(|word| bytes(k, (word >> (2 * s)) & 0x0303_0303));
-                (0..4).map(|s| plain(d, crumbs(s))).collect()
+                (0..4).map(|s| plain(d, fractions(q, 2 * s))).collect()
             }
             BlockFormat::MXFP4 => {
                 let exponent = self.byte(1, block);
@@ -239,8 +272,8 @@ impl<'k> Blocks<'k> {
         let decode = |s: u32| {
             let byte = (scales[s as usize / 2] >> (16 * (s % 2))) & 0xff;
             let [scale, offset] = [byte & 0xf, byte >> 4].map(|bits| bits.convert(Scalar::F32));
-            let integers = q.map(|word| bytes(self.k, (word >> (2 * s)) & 0x0303_0303));
-            Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), integers }
+            let digits = q.map(|word| fractions(self.k, word, 2 * s, 2));
+            Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), digits }
         };
         (0..4).map(decode).collect()
     }
@@ -255,11 +288,11 @@ impl<'k> Blocks<'k> {
             let lows = (if pair == 0 { lows } else { more }) >> shift;
             let highs = (highs >> shift) >> (half * 4 + 2 * pair);
             let scale = ((lows >> (half * 4)) & 0xf) | ((highs & 3) << 4);
-            let integers = [0, 1, 2, 3].map(|i| {
+            let digits = [0, 1, 2, 3].map(|i| {
                 let third = (masks[i] >> s) & 0x0101_0101;
-                bytes(self.k, ((q[i] >> (2 * s)) & 0x0303_0303) | (third << 2))
+                fractions(self.k, ((q[i] >> (2 * s)) & 0x0303_0303) | (third << 2), 0, 3)
             });
-            Sixteen { scale: d * (scale.convert(Scalar::F32) - 32.0), offset: None, integers }
+            Sixteen { scale: d * (scale.convert(Scalar::F32) - 32.0), offset: None, digits }
         };
         (0..4).map(decode).collect()
     }
@@ -278,13 +311,18 @@ impl<'k> Blocks<'k> {
         };
         let (scales, minima) = (six(scales, low(rest)), six(minima, high(rest)));
         let fifth = is_q5.then(|| self.four(1, block, odd).map(|word| word >> (pair * 2)));
-        let decode = |(s, q): (u32, [Value<'k>; 4])| {
+        let decode = |s: u32| {
             let [scale, offset] = [scales, minima].map(|six| ((six >> (8 * s)) & 0xff).convert(Scalar::F32));
-            let bits = |i: usize| fifth.map_or(q[i], |fifth| q[i] | (((fifth[i] >> s) & 0x0101_0101) << 4));
-            let integers = [0, 1, 2, 3].map(|i| bytes(self.k, bits(i)));
-            Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), integers }
+            let digits = [0, 1, 2, 3].map(|i| match fifth {
+                None => fractions(self.k, q[i], 4 * s, 4),
+                Some(fifth) => {
+                    let four = if s == 0 { low(q[i]) } else { high(q[i]) };
+                    fractions(self.k, four | (((fifth[i] >> s) & 0x0101_0101) << 4), 0, 5)
+                }
+            });
+            Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), digits }
         };
-        [(0, q.map(low)), (1, q.map(high))].map(decode).into()
+        [0, 1].map(decode).into()
     }
 
     fn q6_k(&self, q: [Value<'k>; 4], block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
@@ -295,9 +333,10 @@ impl<'k> Blocks<'k> {
         let scales = [0, 1].map(|word| self.word(2, block, half * 2 + word));
         let decode = |s: u32| {
             let four = fours[s as usize % 2].map(if s < 2 { low } else { high });
-            let integers = [0, 1, 2, 3].map(|i| bytes(self.k, four[i] | (((twos[i] >> (2 * s)) & 0x0303_0303) << 4)));
+            let six = |i: usize| four[i] | (((twos[i] >> (2 * s)) & 0x0303_0303) << 4);
+            let digits = [0, 1, 2, 3].map(|i| fractions(self.k, six(i), 0, 6));
             let scale = signed_byte(scales[s as usize / 2], (odd << 3) + 16 * (s % 2));
-            Sixteen { scale: d * scale.convert(Scalar::F32), offset: None, integers }
+            Sixteen { scale: d * scale.convert(Scalar::F32), offset: None, digits }
         };
         (0..4).map(decode).collect()
     }
@@ -314,13 +353,13 @@ impl<'k> Blocks<'k> {
         let rest = self.word_at(1, block, 0);
         let fives = powers.map(|power| q.map(|word| digits(word, power)));
         let last = [0, 1, 2, 3].map(|digit| digits(rest, powers[digit]));
-        fives.into_iter().chain([last]).map(|integers| Sixteen { scale, offset: None, integers }).collect()
+        fives.into_iter().chain([last]).map(|digits| Sixteen { scale, offset: None, digits }).collect()
     }
 
     /// Returns four numbers, rounded as the reference in Python rounds them: once.
     pub fn exact(&self, of: &Sixteen<'k>, four: usize) -> Value<'k> {
-        let integers = of.integers[four];
-        let unbiased = if bias(self.format) == 0 { integers } else { integers - bias(self.format) };
+        let digits = of.digits[four];
+        let unbiased = if bias(self.format) == 0.0 { digits } else { digits - bias(self.format) };
         // The product has at most 24 bits if something is added to it.
         let scaled = unbiased * of.scale;
         let number = of.offset.map_or(scaled, |offset| scaled + offset);
@@ -330,9 +369,9 @@ impl<'k> Blocks<'k> {
         // Devices may take a subnormal scale for 0. The product is then made of bits, or of a scale that is four times
         // as large.
         let bits = of.scale.bitcast(Type::U32);
-        let (size, sign) = (integers.abs(), integers.bitcast(Type::vec4(Scalar::U32)) & 0x8000_0000_u32);
+        let (size, sign) = (digits.abs(), digits.bitcast(Type::vec4(Scalar::U32)) & 0x8000_0000_u32);
         let small = ((size.convert(Scalar::U32) * bits) | sign).bitcast(Type::vec4(Scalar::F32));
-        let large = (integers * 0.25) * (bits * 4).bitcast(Type::F32);
+        let large = (digits * 0.25) * (bits * 4).bitcast(Type::F32);
         bits.lt(1 << 23).select(size.lt(4).select(small, large), number)
     }
 }

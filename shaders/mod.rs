@@ -184,6 +184,7 @@ families! {
     normalize: Normalize;
     pad: Pad;
     pool: Pool;
+    quantize: Quantize;
     random: Random;
     reduce: Reduce;
     resize: Resize;

@@ -1,6 +1,7 @@
 //! [`QuantizedTensor`]: weights in blocks of a few bits a number.
 
 mod product;
+mod quantize;
 mod upload;
 
 use crate::base::block_format::BlockFormat;
@@ -225,7 +226,8 @@ impl QuantizedTensor {
         op: &'static str,
     ) -> Result<Tensor> {
         let row_blocks = self.row_blocks();
-        let kernel = Dequantize { format: self.format, output: dtype, index: ids.map(|(ids, _)| ids.dtype()), epilogue: None };
+        let kernel =
+            Dequantize { format: self.format, output: dtype, index: ids.map(|(ids, _)| ids.dtype()), epilogue: None };
         let table = ids.map(|(ids, start)| TableParameters { start, length: slice.rows, offset: ids.layout().offset });
         let parameters = Parameters {
             rows,

@@ -4,7 +4,6 @@ use super::{QuantizedTensor, Slice, check_output};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
-use crate::device::Device;
 use crate::kernels::block_product::{BlockProduct, Parameters};
 use crate::lazy::PendingLaunch;
 use crate::ops::{subgroup_lanes, weighted_sum};
@@ -114,15 +113,17 @@ impl QuantizedTensor {
     fn few(&self, x: &Tensor, slice: Slice<'_>, output: DType, op: &'static str) -> Result<Tensor> {
         let (vectors, rows, row_blocks) = (x.dims()[0], slice.rows, self.row_blocks());
         let stored_quads = rows.is_multiple_of(4);
-        let subgroup = subgroup_lanes(&self.device);
+        let tuning = &self.device.tuning().quantized;
+        let members = if vectors == 1 { tuning.lanes_of_one } else { tuning.lanes_of_several };
         let kernel = BlockProduct {
             format: self.format,
             dtype: x.dtype(),
             count: count(vectors),
             output: if stored_quads { output } else { DType::F32 },
             stored_quads,
-            members: members(&self.device),
-            subgroup,
+            rows: 4,
+            members,
+            subgroup: subgroup_lanes(&self.device).filter(|&lanes| members.is_multiple_of(lanes)),
             epilogue: None,
         };
         let load = 16 / x.dtype().size_in_bytes();
@@ -146,11 +147,6 @@ impl QuantizedTensor {
 fn count(vectors: usize) -> u32 {
     let groups = vectors.div_ceil(BlockProduct::MOST as usize);
     vectors.div_ceil(groups) as u32
-}
-
-/// Returns the invocations of a workgroup.
-fn members(_device: &Device) -> u32 {
-    64
 }
 
 /// Returns vectors that are read 16 bytes at a time: if they do not lie so, a copy.

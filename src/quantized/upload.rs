@@ -88,47 +88,69 @@ impl QuantizedTensor {
             Vec::new()
         } else {
             // The kernel that reorders blocks runs now, also inside a capture: to its step, weights are constants.
-            let most = device.info().limits.max_binding_bytes;
-            device.runtime().suspend_capture(|| upload(source, format, (rows, columns / each), most, device))?
+            device.runtime().suspend_capture(|| upload(source, format, rows, columns / each, device))?
         };
         Ok(QuantizedTensor { format, shape, device: device.clone(), parts: parts.into(), rows: 0..rows })
     }
 }
 
-/// Uploads rows of blocks, to buffers of at most `most` bytes.
+/// Uploads rows of blocks.
 fn upload(
     source: &dyn ByteSource,
     format: BlockFormat,
-    (rows, row_blocks): (usize, usize),
-    most: u64,
+    rows: usize,
+    row_blocks: usize,
     device: &Device,
 ) -> Result<Vec<Part>> {
     let row_bytes = (row_blocks * format.block_bytes()) as u64;
+    parts(format, rows, row_blocks, device, |rows, buffer, planes| {
+        let range = rows.start as u64 * row_bytes..rows.end as u64 * row_bytes;
+        reorder(&Portion { source, range }, format, rows.len() * row_blocks, (buffer, planes), device)
+    })
+}
+
+/// Makes the buffers of a matrix of blocks, each as large as the device can bind. `fill` writes rows of it to a buffer
+/// with these planes.
+pub(super) fn parts(
+    format: BlockFormat,
+    rows: usize,
+    row_blocks: usize,
+    device: &Device,
+    fill: impl Fn(Range<usize>, &Buffer, &[usize]) -> Result<()>,
+) -> Result<Vec<Part>> {
+    let row_bytes = (row_blocks * format.block_bytes()) as u64;
     // Indices of words and blocks have 32 bits.
-    let most = most.min(u32::MAX.into()) - 16 * format.planes().len() as u64;
+    let most = device.info().limits.max_binding_bytes.min(u32::MAX.into()) - 16 * format.planes().len() as u64;
     let rows_of_part = (most / row_bytes) as usize;
     if rows_of_part == 0 {
         let feature = format!("a row of {row_bytes} bytes in a binding of {most}");
         return Err(Error::Unsupported { feature, device: device.info().to_string() });
     }
     let part = |first: usize| {
-        let rows = rows_of_part.min(rows - first);
-        let range = first as u64 * row_bytes..(first + rows) as u64 * row_bytes;
-        upload_part(&Portion { source, range }, format, rows * row_blocks, device, rows)
+        let rows = first..rows.min(first + rows_of_part);
+        let mut end = 0;
+        let planes = format.planes().iter().map(|plane| {
+            let start = end;
+            end += (rows.len() * row_blocks * plane.len()).div_ceil(16);
+            start
+        });
+        let planes: Each<usize> = planes.collect();
+        let buffer = device.runtime().allocate(16 * end as u64, MemoryKind::Device)?;
+        fill(rows.clone(), &buffer, &planes)?;
+        Ok(Part { buffer, rows: rows.len(), planes })
     };
     (0..rows).step_by(rows_of_part).map(part).collect()
 }
 
-fn upload_part(source: &Portion<'_>, format: BlockFormat, blocks: usize, device: &Device, rows: usize) -> Result<Part> {
+/// Uploads blocks, and brings their parts into planes of a buffer.
+fn reorder(
+    source: &Portion<'_>,
+    format: BlockFormat,
+    blocks: usize,
+    (buffer, planes): (&Buffer, &[usize]),
+    device: &Device,
+) -> Result<()> {
     let runtime = device.runtime();
-    let mut end = 0;
-    let planes = format.planes().iter().map(|plane| {
-        let start = end;
-        end += (blocks * plane.len()).div_ceil(16);
-        start
-    });
-    let planes: Each<usize> = planes.collect();
-    let buffer = runtime.allocate(16 * end as u64, MemoryKind::Device)?;
     let bytes = format.block_bytes();
     let chunk = (CHUNK as usize / bytes / ALIGNMENT).max(1) * ALIGNMENT;
     for first in (0..blocks).step_by(chunk) {
@@ -136,13 +158,13 @@ fn upload_part(source: &Portion<'_>, format: BlockFormat, blocks: usize, device:
         let range = [first, first + count].map(|block| source.range.start + (block * bytes) as u64);
         let portion = Portion { source: source.source, range: range[0]..range[1] };
         let packed: Buffer = runtime.upload(&portion, MemoryKind::Device)?;
-        for (plane, start) in format.planes().iter().zip(&planes) {
+        for (plane, start) in format.planes().iter().zip(planes) {
             let length = plane.len();
             let parameters =
                 Parameters { blocks: count, bytes, first: plane.start, length, start: 4 * start + first * length / 4 };
             let groups = (count * length).div_ceil(4 * WORKGROUP as usize);
-            runtime.run(Launch { kernel: BlockPlanes, buffers: &[&packed, &buffer], parameters, groups })?;
+            runtime.run(Launch { kernel: BlockPlanes, buffers: &[&packed, buffer], parameters, groups })?;
         }
     }
-    Ok(Part { buffer, rows, planes })
+    Ok(())
 }

@@ -14,6 +14,7 @@ pub use block::{Block, UnitBlock};
 pub struct Tuning {
     pub matmul: Matmul,
     pub units: Units,
+    pub quantized: Quantized,
     pub attention: Attention,
     pub conv: Conv,
     pub rows: Rows,
@@ -45,6 +46,12 @@ pub struct Candidate {
     pub unit_block: UnitBlock,
     pub alone: u32,
     pub full: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Quantized {
+    pub lanes_of_one: u32,
+    pub lanes_of_several: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]

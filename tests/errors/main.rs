@@ -30,6 +30,7 @@ mod index;
 mod linear;
 mod pad;
 mod panics;
+mod quantized;
 mod reduce;
 mod resize;
 

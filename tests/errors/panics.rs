@@ -93,6 +93,7 @@ pub fn each_call(arguments: &Arguments, device: &Device, visit: Visit) {
     crate::linear::calls(arguments, device, visit);
     crate::attention::calls(arguments, device, visit);
     crate::index::calls(arguments, device, visit);
+    crate::quantized::calls(arguments, device, visit);
 }
 
 /// Three tensors of these shapes and dtypes.

@@ -5,6 +5,7 @@ mod matmul;
 mod matvec;
 mod memory;
 mod minilm;
+mod quantized;
 
 use crate::case::Case;
 use anyhow::Result;
@@ -75,6 +76,7 @@ pub fn cases(device: &Device, model: &Path) -> Result<Vec<Case>> {
     let mut cases = matmul::cases(&sizes);
     cases.extend(sizes.native(device).map(matmul::beside_native));
     cases.extend(matvec::cases(&sizes));
+    cases.extend(quantized::cases(&sizes));
     cases.extend(memory::cases(&sizes));
     cases.push(launches::case());
     if model.join("model.safetensors").is_file() {

@@ -55,6 +55,7 @@ families! {
     assign,
     create,
     random: TOLERANCES,
+    quantized: TOLERANCES,
     read,
     display,
     fusion,

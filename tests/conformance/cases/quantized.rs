@@ -1,0 +1,276 @@
+//! Quantised weights. `scripts/quantized_reference.py` wrote the blocks and their numbers with the package `gguf`.
+
+use super::{FLOATS, is_brief, shaped};
+use crate::compare::{Expected, Sample, check, download};
+use crate::full_tier;
+use crate::layouts::Layout;
+use crate::reference::index::index_select;
+use crate::reference::inputs::Domain;
+use crate::reference::numbers::cast;
+use crate::reference::{ArrayD, Axis, Slice, array, zip};
+use crate::suite::{Outcome, Suite};
+use crate::tolerance::{EPS, EXACT, Table, Tolerance};
+use marquetry::{BlockFormat, DType, Device, QuantizedTensor, Tensor};
+use safetensors::SafeTensors;
+use std::path::Path;
+use std::sync::LazyLock;
+
+static DATA: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantized.safetensors");
+    std::fs::read(path).expect("the reference of quantised weights")
+});
+
+/// The bytes of an entry of the reference.
+fn entry(name: &str) -> Vec<u8> {
+    let file = SafeTensors::deserialize(&DATA).expect("the reference can be read");
+    file.tensor(name).expect("an entry of the reference").data().to_vec()
+}
+
+/// The numbers of an entry of the reference.
+fn numbers(name: &str) -> Vec<f32> {
+    entry(name).as_chunks().0.iter().map(|&four| f32::from_le_bytes(four)).collect()
+}
+
+/// The formats that the package `gguf` makes.
+const QUANTIZED: [BlockFormat; 8] = [
+    BlockFormat::Q4_0,
+    BlockFormat::Q4_1,
+    BlockFormat::Q5_0,
+    BlockFormat::Q5_1,
+    BlockFormat::Q8_0,
+    BlockFormat::TQ1_0,
+    BlockFormat::TQ2_0,
+    BlockFormat::MXFP4,
+];
+
+/// A matrix of quantised weights, and its numbers.
+struct Weights {
+    tensor: QuantizedTensor,
+    values: ArrayD<f64>,
+}
+
+/// Weights of this shape. If there are too few in the reference, they are repeated.
+fn weights(format: BlockFormat, [rows, columns]: [usize; 2], device: &Device) -> Outcome<Weights> {
+    let size = rows * columns / format.block_elements() * format.block_bytes();
+    let bytes: Vec<u8> = entry(&format!("{format}.weights")).into_iter().cycle().take(size).collect();
+    let values = numbers(&format!("{format}.weights.numbers")).into_iter().cycle().take(rows * columns);
+    let values = array(&[rows, columns], values.map(f64::from).collect());
+    Ok(Weights { tensor: QuantizedTensor::from_bytes(&bytes, format, (rows, columns), device)?, values })
+}
+
+/// The columns of a matrix with an odd number of blocks in a row.
+fn columns(format: BlockFormat) -> usize {
+    3 * format.block_elements()
+}
+
+/// Numbers of `f32`, rounded to a dtype.
+fn rounded(values: &ArrayD<f64>, dtype: DType) -> ArrayD<f64> {
+    values.mapv(|x| cast(x, DType::F32, dtype))
+}
+
+/// Every number must have the same bits, but NaN may be any.
+fn check_bits(format: BlockFormat, device: &Device) -> Outcome {
+    let (bytes, expected) = (entry(&format!("{format}.patterns")), numbers(&format!("{format}.patterns.numbers")));
+    let tensor = QuantizedTensor::from_bytes(&bytes, format, expected.len(), device)?.dequantize(DType::F32)?;
+    let values = array(&[expected.len()], expected.into_iter().map(f64::from).collect());
+    check("dequantize", &tensor, &Expected::new(values, DType::F32))
+}
+
+/// The product with the rows of `weights`, and the scale of its error. Digits between 1 and 2, a
+/// bias of up to 1.5 and an offset are added up apart. With two bits, a scale is four times the largest number of its
+/// block, so their magnitudes are at most fifteen times that number.
+fn product(x: &ArrayD<f64>, weights: &ArrayD<f64>, format: BlockFormat) -> (ArrayD<f64>, ArrayD<f64>) {
+    let columns = weights.shape()[1];
+    let mut blocks = weights.clone();
+    for mut row in blocks.rows_mut() {
+        let row = row.as_slice_mut().expect("rows are contiguous");
+        for block in row.chunks_mut(format.block_elements()) {
+            let most = block.iter().fold(0f64, |most, x| most.max(x.abs()));
+            block.fill(most);
+        }
+    }
+    let shape = [&x.shape()[..x.ndim() - 1], &[weights.shape()[0]]].concat();
+    let x: Vec<f64> = x.iter().copied().collect();
+    let each = |weights: &ArrayD<f64>, term: &dyn Fn(f64) -> f64| {
+        let weights: Vec<f64> = weights.iter().copied().collect();
+        let sum = |x: &[f64], row: &[f64]| x.iter().zip(row).map(|(x, w)| term(x * w)).sum::<f64>();
+        let sums = x.chunks(columns).flat_map(|x| weights.chunks(columns).map(|row| sum(x, row)).collect::<Vec<_>>());
+        array(&shape, sums.collect())
+    };
+    (each(weights, &|term| term), each(&blocks, &f64::abs) * (15.0 * (columns as f64 + 1.0)))
+}
+
+fn check_product(x: &Sample, weights: &Weights) -> Outcome {
+    let (dtype, format) = (x.tensor.dtype(), weights.tensor.format());
+    // More than a few vectors are multiplied by numbers of their own dtype.
+    let values = if x.values.len() / weights.values.shape()[1] > 16 {
+        rounded(&weights.values, dtype)
+    } else {
+        weights.values.clone()
+    };
+    let (values, scale) = product(&x.values, &values, format);
+    let expected = Expected::new(values, dtype).with_scale(scale);
+    check("matmul_quantized", &x.tensor.matmul_quantized(&weights.tensor)?, &expected)
+}
+
+/// A product with an epilogue: `silu(x w^T) + residual`.
+fn check_epilogue(x: &Sample, weights: &Weights, device: &Device) -> Outcome {
+    let dtype = x.tensor.dtype();
+    let y = x.tensor.matmul_quantized(&weights.tensor)?;
+    let stored = array(y.dims(), download(&y)?.iter().copied().collect());
+    drop(y);
+    let residual = shaped("quantised residual", stored.shape(), Layout::Contiguous, dtype, Domain::Small, device)?;
+    let relu = stored.mapv(|x| cast(x.max(0.0) * 2.0, DType::F64, dtype));
+    let values = zip(&relu, &residual.values, |a, b| cast(a + b, DType::F64, dtype));
+    let y = x.tensor.matmul_quantized(&weights.tensor)?.relu()?.mul(2)?.add(&residual.tensor)?;
+    check("add", &y, &Expected::new(values, dtype))
+}
+
+fn check_linear(x: &Sample, weights: &Weights, device: &Device) -> Outcome {
+    let dtype = x.tensor.dtype();
+    let rows = weights.values.shape()[0];
+    let bias = shaped("quantised bias", &[rows], Layout::Contiguous, dtype, Domain::Normal, device)?;
+    let (values, scale) = product(&x.values, &weights.values, weights.tensor.format());
+    let expected = Expected::new(zip(&values, &bias.values, |y, b| y + b), dtype);
+    let expected = expected.with_scale(zip(&scale, &bias.values, |scale, b| scale + b.abs()));
+    check("linear_quantized", &x.tensor.linear_quantized(&weights.tensor, Some(&bias.tensor))?, &expected)
+}
+
+/// Rows of a table, also by indexes out of range.
+fn check_embedding(format: BlockFormat, dtype: DType, index: DType, device: &Device) -> Outcome {
+    let weights = weights(format, [5, columns(format)], device)?;
+    let ids = array(&[2, 3], vec![4.0, 0.0, 5.0, 1.0, 1.0, 200.0]);
+    let ids = Layout::Contiguous.place(ids, index, device)?;
+    let flat = array(&[6], ids.values.iter().copied().collect());
+    let rows = index_select(&rounded(&weights.values, dtype), &flat, 0, dtype);
+    let expected = Expected::new(array(&[2, 3, columns(format)], rows.into_iter().collect()), dtype);
+    check("embedding", &weights.tensor.embedding(&ids.tensor, dtype)?, &expected)
+}
+
+/// Parts along the first axis, also parts of parts and none.
+fn check_narrow(format: BlockFormat, device: &Device) -> Outcome {
+    let Weights { tensor, values } = weights(format, [7, columns(format)], device)?;
+    let part = tensor.narrow(1, 5)?.narrow(2, 3)?;
+    let expected = values.slice_axis(Axis(0), Slice::from(3..6)).to_owned();
+    check("dequantize", &part.dequantize(DType::F32)?, &Expected::new(expected.clone(), DType::F32))?;
+    let x = shaped("quantised x", &[2, columns(format)], Layout::Contiguous, DType::F32, Domain::Normal, device)?;
+    check_product(&x, &Weights { tensor: part, values: expected })?;
+    let none = tensor.narrow(7, 0)?;
+    check("dequantize", &none.dequantize(DType::F16)?, &Expected::new(array(&[0, columns(format)], vec![]), DType::F16))
+}
+
+/// The blocks must be those of the reference. Their numbers tell: equal scales and integers give equal numbers.
+fn check_quantize(format: BlockFormat, device: &Device) -> Outcome {
+    let (blocks, inputs) = (entry(&format!("{format}.quantized")), numbers("inputs"));
+    let shape = [inputs.len() / 256, 256];
+    let x = Tensor::from_slice(&inputs, shape, device)?;
+    let expected = QuantizedTensor::from_bytes(&blocks, format, shape, device)?.dequantize(DType::F32)?;
+    let expected = Expected::new(download(&expected)?, DType::F32);
+    check("quantize", &x.quantize(format)?.dequantize(DType::F32)?, &expected)?;
+    // The same from elements that are not contiguous.
+    let x = Tensor::from_slice(&inputs, shape, device)?.t()?.contiguous()?.t()?;
+    check("quantize", &x.quantize(format)?.dequantize(DType::F32)?, &expected)
+}
+
+pub const TOLERANCES: Table = &[
+    (&["dequantize", "quantize"], Tolerance { reason: "rounded once, as the reference in Python", ..EXACT }),
+    (
+        &["matmul_quantized", "linear_quantized"],
+        Tolerance {
+            ulp: 0.5,
+            of_scale: EPS,
+            reason: "k products and additions, within eps of the sum of magnitudes",
+            ..EXACT
+        },
+    ),
+];
+
+pub fn add(suite: &mut Suite) {
+    let full = full_tier();
+    for format in BlockFormat::ALL {
+        suite.add("dequantize", format!("{format}::patterns"), move |device| check_bits(format, device));
+        // In the quick tier every format has a kernel for a vector. The others have two formats, as compilers take long.
+        let telling = full || matches!(format, BlockFormat::Q4_0 | BlockFormat::Q6_K);
+        for dtype in FLOATS.into_iter().filter(|&dtype| full || dtype == DType::F32 || telling) {
+            add_products(suite, format, dtype, telling && !is_brief(dtype));
+        }
+        if telling {
+            suite.add("dequantize", format!("{format}::parts"), move |device| check_narrow(format, device));
+        }
+        if !telling {
+            continue;
+        }
+        let indexes: &[DType] = if full { &[DType::U32, DType::I32, DType::U8, DType::I64] } else { &[DType::U32] };
+        for &index in indexes {
+            for dtype in FLOATS.into_iter().filter(|&dtype| full || dtype == DType::F32) {
+                suite.add("embedding", format!("quantised::{format}::{dtype}_{index}"), move |device| {
+                    check_embedding(format, dtype, index, device)
+                });
+            }
+        }
+    }
+    for format in QUANTIZED {
+        suite.add("quantize", format!("{format}"), move |device| check_quantize(format, device));
+    }
+    suite.add("matmul_quantized", "no_vectors", |device| {
+        let weights = weights(BlockFormat::Q4_0, [3, 32], device)?;
+        let x = Tensor::zeros((0, 32), DType::F32, device)?;
+        check(
+            "matmul_quantized",
+            &x.matmul_quantized(&weights.tensor)?,
+            &Expected::new(array(&[0, 3], vec![]), DType::F32),
+        )
+    });
+}
+
+fn add_products(suite: &mut Suite, format: BlockFormat, dtype: DType, telling: bool) {
+    suite.add("dequantize", format!("{format}::{dtype}"), move |device| {
+        let weights = weights(format, [3, columns(format)], device)?;
+        let expected = Expected::new(rounded(&weights.values, dtype), dtype);
+        check("dequantize", &weights.tensor.dequantize(dtype)?, &expected)
+    });
+    let counts: &[usize] = match dtype {
+        _ if full_tier() => &[1, 2, 5, 16, 33, 200],
+        DType::F32 if telling => &[1, 33],
+        DType::F32 => &[1],
+        _ => &[2],
+    };
+    for &count in counts {
+        suite.add("matmul_quantized", format!("{format}::{dtype}_{count}"), move |device| {
+            let shape = [count, columns(format)];
+            let x = shaped("quantised x", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
+            check_product(&x, &weights(format, [37, columns(format)], device)?)
+        });
+    }
+    if !telling {
+        return;
+    }
+    for layout in [Layout::Transposed, Layout::Sliced, Layout::Unaligned, Layout::Pending] {
+        for count in [2, 33] {
+            suite.add("matmul_quantized", format!("{format}::{dtype}_{count}_{}", layout.name()), move |device| {
+                let x = shaped("quantised x", &[count, columns(format)], layout, dtype, Domain::Normal, device)?;
+                check_product(&x, &weights(format, [12, columns(format)], device)?)
+            });
+        }
+    }
+    for (name, shape, rows) in [("vector", vec![columns(format)], 9), ("batch", vec![2, 1, 2, columns(format)], 8)] {
+        suite.add("matmul_quantized", format!("{format}::{dtype}_{name}"), move |device| {
+            let x = shaped("quantised x", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
+            check_product(&x, &weights(format, [rows, columns(format)], device)?)
+        });
+    }
+    for (count, rows) in [(1, 11), (2, 16), (33, 11)] {
+        suite.add("matmul_quantized", format!("{format}::{dtype}_{count}_epilogue_{rows}"), move |device| {
+            let shape = [count, columns(format)];
+            let x = shaped("quantised x", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
+            check_epilogue(&x, &weights(format, [rows, columns(format)], device)?, device)
+        });
+    }
+    for rows in [7, 8] {
+        suite.add("linear_quantized", format!("{format}::{dtype}_{rows}"), move |device| {
+            let shape = [2, columns(format)];
+            let x = shaped("quantised x", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
+            check_linear(&x, &weights(format, [rows, columns(format)], device)?, device)
+        });
+    }
+}
