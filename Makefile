@@ -14,8 +14,8 @@ PICTURE ?= examples/data/ocr.png
 
 # Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the other
 # features is there alone with a backend, and with another one.
-FEATURE_SETS := "" vulkan,disk-cache webgpu,npy level-zero,safetensors vulkan,webgpu,chrome-trace \
-  vulkan,level-zero,disk-cache,npy webgpu,level-zero,safetensors,chrome-trace
+FEATURE_SETS := "" vulkan,disk-cache webgpu,npy level-zero,safetensors vulkan,webgpu,chrome-trace vulkan,gguf \
+  vulkan,level-zero,disk-cache,npy webgpu,level-zero,safetensors,chrome-trace,gguf
 
 # WebGPU by itself, and every backend: those that a browser cannot have are left out.
 BROWSER_FEATURE_SETS := webgpu vulkan,webgpu,level-zero

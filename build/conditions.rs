@@ -49,7 +49,7 @@ fn all() -> [(&'static str, bool); 13] {
         // Whether the locks are those of a model: see `src/base/lock.rs`.
         ("model_locks", std::env::var_os("MARQUETRY_MODEL_LOCKS").is_some()),
         // Whether tensors can be read from files.
-        ("has_io", has_feature("SAFETENSORS") || has_feature("NPY")),
+        ("has_io", has_feature("SAFETENSORS") || has_feature("NPY") || has_feature("GGUF")),
     ]
 }
 

@@ -20,10 +20,11 @@
 //! |---|---|
 //! | `vulkan`, `webgpu`, `level-zero` | a backend each |
 //! | `safetensors`, `npy` | the formats of files that `io` reads and writes |
+//! | `gguf` | the format GGUF, which `io` reads |
 //! | `disk-cache` | compiled kernels stay on disk |
 //! | `chrome-trace` | profiles are written for Perfetto |
 //!
-//! All except `npy` are on by default. `docs/features.md` says which ones an app should choose.
+//! All except `npy` and `gguf` are on by default. `docs/features.md` says which ones an app should choose.
 //!
 //! The crate reads its environment variables once per process. For example, `MARQUETRY_DEVICE` chooses what
 //! [`Device::best`] opens, and `MARQUETRY_VALIDATION=1` turns on validation. `docs/environment.md` lists all variables.

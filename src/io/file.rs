@@ -4,7 +4,9 @@ use super::malformed;
 use crate::base::error::{Error, Result};
 use crate::engine::staging::ByteSource;
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, ErrorKind};
+#[cfg(any(feature = "npy", feature = "safetensors"))]
+use std::io::{BufWriter, Write};
 #[cfg(any(feature = "npy", not(any(unix, windows))))]
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -47,7 +49,7 @@ impl Bytes {
     }
 
     /// Reads a part into memory.
-    #[cfg(feature = "safetensors")]
+    #[cfg(any(feature = "safetensors", feature = "gguf"))]
     pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let part = self.part(range)?;
         let mut bytes = vec![0; part.bytes() as usize];
@@ -175,6 +177,7 @@ impl Seek for Reader {
 }
 
 /// Writes a file. It gets its name only when it is complete, so the file that it replaces may be open.
+#[cfg(any(feature = "npy", feature = "safetensors"))]
 pub(super) fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> Result<()>) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let file = temporary(folder).map_err(|error| failed(path, &error))?;
@@ -186,6 +189,7 @@ pub(super) fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> 
     Ok(())
 }
 
+#[cfg(any(feature = "npy", feature = "safetensors"))]
 fn temporary(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     // Permissions as for any other new file, not for the owner alone. The process's mask applies.

@@ -1,5 +1,5 @@
-//! Tensors in files: [`SafeTensors`] (feature `safetensors`), [`Tensor::read_npy`](crate::Tensor::read_npy) and [`Npz`]
-//! (feature `npy`).
+//! Tensors in files: [`SafeTensors`] (feature `safetensors`), [`Gguf`] (feature `gguf`),
+//! [`Tensor::read_npy`](crate::Tensor::read_npy) and [`Npz`] (feature `npy`).
 //!
 //! Opening a file reads what it says about its tensors. Their elements are read when they are asked for, by position
 //! and in several threads, into memory that the device copies from. Tensors that nobody asks for are not read.
@@ -8,6 +8,8 @@
 //! is missing is an error. `save` is fine, because it replaces a file by renaming.
 
 mod file;
+#[cfg(feature = "gguf")]
+mod gguf;
 #[cfg(any(feature = "npy", feature = "safetensors"))]
 mod load;
 #[cfg(feature = "npy")]
@@ -17,6 +19,8 @@ mod npz;
 #[cfg(feature = "safetensors")]
 mod safetensors;
 
+#[cfg(feature = "gguf")]
+pub use gguf::{Gguf, GgufArray, GgufField, GgufInfo, GgufValue};
 #[cfg(any(feature = "npy", feature = "safetensors"))]
 pub use load::{LoadConfig, LoadProgress};
 #[cfg(feature = "npy")]
@@ -26,10 +30,12 @@ pub use safetensors::SafeTensors;
 
 use crate::base::dtype::DType;
 use crate::base::error::Error;
+#[cfg(any(feature = "npy", feature = "safetensors"))]
 use crate::base::shape::Shape;
 use std::path::Path;
 
-/// What a file says about a tensor in it.
+/// What a safetensors or npz file says about a tensor in it.
+#[cfg(any(feature = "npy", feature = "safetensors"))]
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TensorInfo {
@@ -60,6 +66,7 @@ fn foreign_dtype(path: &Path, tensor: &str, dtype: &str, known: &[DType]) -> Err
 }
 
 /// Returns the error for a tensor whose dtype a format lacks.
+#[cfg(any(feature = "npy", feature = "safetensors"))]
 fn unknown_to_format(path: &Path, tensor: &str, dtype: DType, known: &[DType]) -> Error {
     let known = listed(known);
     malformed(path, format!("{tensor} is of {dtype}, and the format has {known}; convert it with `to_dtype`"))
