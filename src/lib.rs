@@ -50,6 +50,7 @@ mod lazy;
 #[cfg(test)]
 #[cfg(model_locks)]
 mod model;
+pub mod nn;
 mod ops;
 mod quantized;
 pub mod shader;

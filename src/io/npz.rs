@@ -89,6 +89,10 @@ impl Npz {
         self.entries.keys().map(String::as_str)
     }
 
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
     /// Returns the dtype and shape of an array. Reads no elements.
     ///
     /// # Errors

@@ -155,6 +155,10 @@ impl SafeTensors {
         self.places.keys().map(String::as_str)
     }
 
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
     /// Returns what the files say about themselves (`__metadata__`). If several files have a key, the last one counts.
     pub fn metadata(&self) -> HashMap<String, String> {
         self.shards.iter().filter_map(|shard| shard.header.metadata().clone()).flatten().collect()

@@ -15,10 +15,12 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::device::Device;
+use crate::engine::staging::ByteSource;
 use crate::quantized::QuantizedTensor;
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 
 /// A type of the format: its number and name, and the elements and bytes of a block.
@@ -292,6 +294,28 @@ impl Gguf {
         }
     }
 
+    /// Uploads several quantised matrices as one: the rows of each behind those of the one before. Returns `None` if
+    /// they are not all matrices of one format with rows of one length.
+    pub(crate) fn load_packed(&self, names: &[&str], device: &Device) -> Result<Option<QuantizedTensor>> {
+        let mut common: Option<(BlockFormat, usize)> = None;
+        let (mut rows, mut parts) = (0usize, Vec::with_capacity(names.len()));
+        for name in names {
+            let tensor = self.tensor(name)?;
+            let (Kind::Quantized(format), &[length, columns]) = (tensor.kind.kind, &*tensor.dims().collect::<Shape>())
+            else {
+                return Ok(None);
+            };
+            if *common.get_or_insert((format, columns)) != (format, columns) {
+                return Ok(None);
+            }
+            rows = rows.saturating_add(length);
+            parts.push(self.elements(tensor)?);
+        }
+        let Some((format, columns)) = common else { return Ok(None) };
+        let packed = QuantizedTensor::from_source(&Chain(parts), format, (rows, columns).into(), device);
+        packed.map(Some).map_err(Error::named("load_quantized"))
+    }
+
     fn tensor(&self, name: &str) -> Result<&header::Tensor> {
         let known = || missing(self.path(), name, &self.names().collect::<Vec<_>>());
         self.tensors.get(name).ok_or_else(known)
@@ -304,6 +328,32 @@ impl Gguf {
     /// The first file, for messages.
     fn path(&self) -> &Path {
         self.shards.first().map_or(Path::new(""), |bytes| &bytes.path)
+    }
+}
+
+/// Parts of files, one behind the other.
+struct Chain<'a>(Vec<Part<'a>>);
+
+impl ByteSource for Chain<'_> {
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(ByteSource::bytes).sum()
+    }
+
+    fn read(&self, range: Range<u64>, scratch: &mut Vec<u8>, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut whole = Vec::with_capacity((range.end - range.start) as usize);
+        let mut start = 0;
+        for part in &self.0 {
+            let end = start + part.bytes();
+            let (first, last) = (range.start.max(start), range.end.min(end));
+            if first < last {
+                part.read(first - start..last - start, scratch, &mut |bytes| {
+                    whole.extend_from_slice(bytes);
+                    Ok(())
+                })?;
+            }
+            start = end;
+        }
+        take(&whole)
     }
 }
 

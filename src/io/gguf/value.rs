@@ -156,7 +156,7 @@ impl GgufArray {
 
 /// A value in the metadata of a file, with its key. Its errors name the file and the key.
 ///
-/// Integers convert to any type of integer that can hold them, because writers of files differ in the types they choose.
+/// Integers convert to any type of integer that can hold them, because writers of files choose different types.
 ///
 /// ```
 /// use marquetry::io::Gguf;

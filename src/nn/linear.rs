@@ -1,0 +1,223 @@
+//! Linear layers and lookups, with weights that may be quantised.
+
+#[cfg(has_io)]
+use super::Weights;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::quantized::QuantizedTensor;
+use crate::tensor::Tensor;
+
+/// A matrix of weights, quantised or not.
+#[derive(Debug, Clone)]
+pub enum Matrix {
+    /// Of floats.
+    Dense(Tensor),
+    /// Of packed blocks.
+    Quantized(QuantizedTensor),
+}
+
+impl From<Tensor> for Matrix {
+    fn from(matrix: Tensor) -> Self {
+        Matrix::Dense(matrix)
+    }
+}
+
+impl From<QuantizedTensor> for Matrix {
+    fn from(matrix: QuantizedTensor) -> Self {
+        Matrix::Quantized(matrix)
+    }
+}
+
+impl Matrix {
+    /// Returns the lengths of the axes.
+    pub fn dims(&self) -> &[usize] {
+        match self {
+            Matrix::Dense(matrix) => matrix.dims(),
+            Matrix::Quantized(matrix) => matrix.dims(),
+        }
+    }
+}
+
+/// The linear layer `x weight^T + bias`, as in PyTorch. The weight is `[out, in]`, quantised or not, the bias `[out]`.
+///
+/// ```
+/// use marquetry::{BlockFormat, Device, QuantizedTensor, Tensor, nn::Linear};
+///
+/// let device = Device::best()?;
+/// let row = |byte: u8| [&[0x00, 0x3c][..], &[byte; 32]].concat();
+/// let weight = QuantizedTensor::from_bytes(&[row(1), row(3)].concat(), BlockFormat::Q8_0, (2, 32), &device)?;
+/// let layer = Linear::new(weight, Tensor::new([0.5f32, 0.0], &device)?);
+/// let x = Tensor::arange(0f32, 32.0, &device)?;
+/// assert_eq!(layer.forward(&x)?.to_vec::<f32>()?, [496.5, 1488.0]);
+/// # Ok::<(), marquetry::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Linear {
+    /// The rows, in several matrices if they could not be packed into one.
+    parts: Vec<Matrix>,
+    bias: Option<Tensor>,
+}
+
+impl Linear {
+    /// Returns the layer of a weight and a bias, which may be `None`.
+    pub fn new(weight: impl Into<Matrix>, bias: impl Into<Option<Tensor>>) -> Linear {
+        Linear { parts: vec![weight.into()], bias: bias.into() }
+    }
+
+    /// Loads `weight`, and `bias` if it is there.
+    ///
+    /// # Errors
+    /// As [`Weights::tensor`].
+    #[cfg(has_io)]
+    pub fn load(weights: &Weights) -> Result<Linear> {
+        Ok(Linear { parts: vec![weights.matrix("weight")?], bias: weights.optional("bias")? })
+    }
+
+    /// Loads several layers of the same input as one, whose outputs follow each other: one product computes all. They
+    /// have the names `names` under the prefix of `weights`.
+    ///
+    /// Quantised weights of one format stay as they are. If the formats differ, there is a product for each.
+    ///
+    /// ```
+    /// # #[cfg(feature = "safetensors")] {
+    /// # use marquetry::{DType, Device, Tensor, io::SafeTensors, nn::{Linear, Weights}};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("model.safetensors");
+    /// # let device = Device::best()?;
+    /// let (key, value) = (Tensor::new([[1f32, 2.0]], &device)?, Tensor::new([[3f32, 4.0]], &device)?);
+    /// SafeTensors::save(&path, [("0.key.weight", &key), ("0.value.weight", &value)])?;
+    /// let weights = Weights::new(SafeTensors::open(&path)?, &device);
+    /// let both = Linear::load_packed(&weights.at(0), &["key", "value"])?;
+    /// let x = Tensor::ones((1, 2), DType::F32, &device)?;
+    /// assert_eq!(both.forward(&x)?.to_vec::<f32>()?, [3.0, 7.0]);
+    /// # }
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Weights::tensor`]; [`Error::InvalidArgument`] if only some layers have a bias.
+    #[cfg(has_io)]
+    pub fn load_packed(weights: &Weights, names: &[&str]) -> Result<Linear> {
+        let matrices: Vec<String> = names.iter().map(|name| format!("{name}.weight")).collect();
+        let biases = names.iter().map(|name| weights.at(name).optional("bias")).collect::<Result<Vec<_>>>()?;
+        match weights.packed(&matrices)? {
+            Some(matrix) => Ok(Linear { parts: vec![matrix], bias: joined_biases(biases)? }),
+            None => {
+                let layer = |(name, bias): (&String, _)| Ok(Linear { parts: vec![weights.matrix(name)?], bias });
+                Linear::packed(&matrices.iter().zip(biases).map(layer).collect::<Result<Vec<_>>>()?)
+            }
+        }
+    }
+
+    /// Returns one layer that computes what all of these compute, one output behind the other. Weights that are not
+    /// quantised become one matrix.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there are no layers, or if only some have a bias; [`Error::ShapeMismatch`],
+    /// [`Error::DTypeMismatch`], [`Error::DeviceMismatch`].
+    pub fn packed(layers: &[Linear]) -> Result<Linear> {
+        let bias = joined_biases(layers.iter().map(|layer| layer.bias.clone()).collect())?;
+        let parts: Vec<&Matrix> = layers.iter().flat_map(|layer| &layer.parts).collect();
+        let dense = parts.iter().map(|part| match part {
+            Matrix::Dense(matrix) => Some(matrix),
+            Matrix::Quantized(_) => None,
+        });
+        let parts = match dense.collect::<Option<Vec<&Tensor>>>() {
+            Some(matrices) => vec![Matrix::Dense(Tensor::cat(&matrices, 0).map_err(Error::named("packed"))?)],
+            None => parts.into_iter().cloned().collect(),
+        };
+        Ok(Linear { parts, bias })
+    }
+
+    /// Returns `x weight^T + bias` over the last axis of `x`.
+    ///
+    /// # Errors
+    /// As [`Tensor::linear`] and [`Tensor::linear_quantized`].
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let apply = |part: &Matrix, bias: Option<&Tensor>| match part {
+            Matrix::Dense(matrix) => x.linear(matrix, bias),
+            Matrix::Quantized(matrix) => x.linear_quantized(matrix, bias),
+        };
+        if let [whole] = &self.parts[..] {
+            return apply(whole, self.bias.as_ref());
+        }
+        let products = self.parts.iter().map(|part| apply(part, None)).collect::<Result<Vec<_>>>()?;
+        let product = Tensor::cat(&products.iter().collect::<Vec<_>>(), -1)?;
+        match &self.bias {
+            Some(bias) => product.add(bias),
+            None => Ok(product),
+        }
+    }
+}
+
+/// Joins the biases of several layers, which all have one, or none.
+fn joined_biases(biases: Vec<Option<Tensor>>) -> Result<Option<Tensor>> {
+    let invalid = |message: &str| Err(Error::InvalidArgument { op: "packed", message: message.into() });
+    let count = biases.len();
+    let there: Vec<Tensor> = biases.into_iter().flatten().collect();
+    match there.len() {
+        _ if count == 0 => invalid("there are no layers to pack; give at least one"),
+        0 => Ok(None),
+        some if some == count => Tensor::cat(&there.iter().collect::<Vec<_>>(), 0).map(Some),
+        _ => invalid("some of the layers have a bias and some have none; give zeros to those without"),
+    }
+}
+
+/// A table from which ids select rows, quantised or not.
+///
+/// ```
+/// use marquetry::{DType, Device, Tensor, nn::Embedding};
+///
+/// let device = Device::best()?;
+/// let table = Embedding::new(Tensor::new([[1f32, 2.0], [3.0, 4.0]], &device)?);
+/// let ids = Tensor::new([1u32, 1, 0], &device)?;
+/// assert_eq!(table.forward(&ids)?.to_vec::<f32>()?, [3.0, 4.0, 3.0, 4.0, 1.0, 2.0]);
+/// // A model with tied embeddings computes its logits with the same matrix.
+/// let head = table.tied();
+/// assert_eq!(head.forward(&Tensor::ones(2, DType::F32, &device)?)?.to_vec::<f32>()?, [3.0, 7.0]);
+/// # Ok::<(), marquetry::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Embedding {
+    table: Matrix,
+    /// Of the rows of a quantised table.
+    dtype: DType,
+}
+
+impl Embedding {
+    /// Returns the lookup into a table. Rows of a quantised one are unpacked to `f32`.
+    pub fn new(table: impl Into<Matrix>) -> Embedding {
+        Embedding { table: table.into(), dtype: DType::F32 }
+    }
+
+    /// Loads the table `weight`.
+    ///
+    /// # Errors
+    /// As [`Weights::tensor`].
+    #[cfg(has_io)]
+    pub fn load(weights: &Weights) -> Result<Embedding> {
+        Ok(Embedding::new(weights.matrix("weight")?))
+    }
+
+    /// Unpacks the rows of a quantised table to this dtype.
+    pub fn dtype(mut self, dtype: DType) -> Embedding {
+        self.dtype = dtype;
+        self
+    }
+
+    /// Returns the rows that `ids` selects, with one more axis than `ids`.
+    ///
+    /// # Errors
+    /// As [`Tensor::embedding`] and [`QuantizedTensor::embedding`].
+    pub fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+        match &self.table {
+            Matrix::Dense(table) => table.embedding(ids),
+            Matrix::Quantized(table) => table.embedding(ids, self.dtype),
+        }
+    }
+
+    /// Returns the linear layer whose weight is the table.
+    pub fn tied(&self) -> Linear {
+        Linear::new(self.table.clone(), None)
+    }
+}

@@ -1,0 +1,18 @@
+//! Layers with weights: what models are made of. Each one is a few operations of [`Tensor`](crate::Tensor).
+//!
+//! [`Weights`] loads layers from files, by the names that tensors have there. Weights may be quantised:
+//! [`Linear`] and [`Embedding`] take them as they are.
+
+mod conv;
+mod linear;
+mod norm;
+mod rope;
+#[cfg(has_io)]
+mod weights;
+
+pub use conv::{Conv1d, Conv2d};
+pub use linear::{Embedding, Linear, Matrix};
+pub use norm::{LayerNorm, RmsNorm};
+pub use rope::Rope;
+#[cfg(has_io)]
+pub use weights::{WeightFile, Weights};
