@@ -87,8 +87,9 @@ impl Family for BlockProduct {
         let BlockProduct { format, dtype, count, output, rows, members, .. } = self;
         let fours = if self.stored_quads { ", y x4" } else { "" };
         let subgroups = if self.subgroup.is_some() { ", subgroups" } else { "" };
-        let name =
-            format!("block product({count} vectors of {dtype} by {rows} rows of {format} to {output}, {members}{fours}{subgroups})");
+        let name = format!(
+            "block product({count} vectors of {dtype} by {rows} rows of {format} to {output}, {members}{fours}{subgroups})"
+        );
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
@@ -190,7 +191,8 @@ impl<'k> Numbers<'k> {
     fn new(k: &'k KernelBuilder, format: BlockFormat, numbers: Vec<Value<'k>>) -> Self {
         let fours: Vec<_> = numbers.chunks(4).map(|four| k.vector(four)).collect();
         let (bias, has_offset) = (bias(format), has_offset(format));
-        let sum = (bias != 0.0 || has_offset).then(|| across(fours[1..].iter().fold(fours[0], |sum, &four| sum + four)));
+        let sum =
+            (bias != 0.0 || has_offset).then(|| across(fours[1..].iter().fold(fours[0], |sum, &four| sum + four)));
         Numbers { fours, sum, bias }
     }
 

@@ -4,6 +4,7 @@
 
 use crate::base::block_format::BlockFormat;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
+use smallvec::SmallVec;
 
 /// The numbers among which `IQ4_NL` and `IQ4_XS` choose.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -22,9 +23,14 @@ pub(super) struct Blocks<'k> {
     words: Array<'k>,
     /// The index of the first 16 bytes of each plane.
     planes: Vec<Value<'k>>,
+    /// The word of a unit that the invocation unpacks; `None` if it unpacks all four.
+    word: Option<Value<'k>>,
 }
 
-/// Sixteen neighbours that share a scale. Each of them is `scale (digit - bias) + offset`, with the format's bias.
+/// Words of 16 bytes: all four, or the one that an invocation takes.
+type Words<'k> = SmallVec<[Value<'k>; 4]>;
+
+/// Sixteen neighbours that share a scale, or four of them. Each of them is `scale (digit - bias) + offset`, with the format's bias.
 ///
 /// A digit is the packed integer as a float. If the format has [`bits`], it is `1 + integer / 2^bits`: then the integer
 /// only has to be moved to the upper bits of a fraction, which is cheaper than a conversion.
@@ -32,7 +38,7 @@ pub(super) struct Sixteen<'k> {
     pub scale: Value<'k>,
     pub offset: Option<Value<'k>>,
     /// In vectors of four.
-    pub digits: [Value<'k>; 4],
+    pub digits: Words<'k>,
 }
 
 /// Where sixteen neighbours of a unit are.
@@ -134,7 +140,12 @@ fn chosen<'k>(k: &'k KernelBuilder, table: [i8; 16], word: Value<'k>) -> Value<'
 impl<'k> Blocks<'k> {
     /// Declares the buffer. `planes` are the indices of the first 16 bytes of each plane.
     pub fn new(k: &'k KernelBuilder, format: BlockFormat, planes: Vec<Value<'k>>) -> Self {
-        Blocks { k, format, words: k.buffer("blocks", Type::vec4(Scalar::U32), Access::Read), planes }
+        Blocks { k, format, words: k.buffer("blocks", Type::vec4(Scalar::U32), Access::Read), planes, word: None }
+    }
+
+    /// Makes an invocation unpack a word of each unit only, so that neighbours write side by side.
+    pub fn of_word(self, word: Value<'k>) -> Self {
+        Blocks { word: Some(word), ..self }
     }
 
     fn plane_bytes(&self, plane: usize) -> u32 {
@@ -146,6 +157,22 @@ impl<'k> Blocks<'k> {
         let at = self.planes[plane] + block * (self.plane_bytes(plane) / 16) + sixteenth;
         let words = self.words.load(at);
         [0, 1, 2, 3].map(|lane| words.lane(lane))
+    }
+
+    /// Loads the words of 16 bytes that the invocation takes.
+    fn taken(&self, plane: usize, block: Value<'k>, sixteenth: Value<'k>) -> Words<'k> {
+        match self.word {
+            None => self.four(plane, block, sixteenth).into(),
+            Some(word) => [self.word(plane, block, sixteenth * 4 + word)].into_iter().collect(),
+        }
+    }
+
+    /// The places of the first neighbours of these words.
+    fn starts(&self) -> Words<'k> {
+        match self.word {
+            None => [0, 4, 8, 12].map(|start| self.k.u32(start)).into(),
+            Some(word) => [word * 4].into_iter().collect(),
+        }
     }
 
     /// Loads a word of a block's part of a plane.
@@ -202,19 +229,23 @@ impl<'k> Blocks<'k> {
     /// The same with the scales of the integers.
     fn digits(&self, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
         let k = self.k;
-        let fractions = |q: [Value<'k>; 4], first| q.map(|word| fractions(k, word, first, bits(self.format)));
+        let fractions =
+            |q: &Words<'k>, first| q.iter().map(|&word| fractions(k, word, first, bits(self.format))).collect();
+        let chosen = |table, q: &Words<'k>| {
+            [low, high].map(|half| q.iter().map(|&word| chosen(k, table, half(word))).collect::<Words<'k>>())
+        };
         // Each half of a block of `Q6_K` has two rows of 16 bytes for a unit.
         let first = if self.format == BlockFormat::Q6_K { (unit >> 1) * 4 + (unit & 1) } else { unit };
-        let q = self.four(0, block, first);
+        let q = self.taken(0, block, first);
         let plain = |scale, digits| Sixteen { scale, offset: None, digits };
         match self.format {
             BlockFormat::Q4_0 => {
                 let d = self.half(1, block);
-                [0, 4].map(|first| plain(d, fractions(q, first))).into()
+                [0, 4].map(|first| plain(d, fractions(&q, first))).into()
             }
             BlockFormat::Q4_1 => {
                 let [d, m] = self.word_at(1, block, 0).unpack_f16();
-                [0, 4].map(|first| Sixteen { scale: d, offset: Some(m), digits: fractions(q, first) }).into()
+                [0, 4].map(|first| Sixteen { scale: d, offset: Some(m), digits: fractions(&q, first) }).into()
             }
             BlockFormat::Q5_0 | BlockFormat::Q5_1 => {
                 let fifth = self.word_at(1, block, 0);
@@ -224,23 +255,26 @@ impl<'k> Blocks<'k> {
                     let [d, m] = self.word_at(2, block, 0).unpack_f16();
                     (d, Some(m))
                 };
-                let decode = |(q, first): ([Value<'k>; 4], u32)| {
-                    let bits = [0, 4, 8, 12].map(|from| spread(fifth >> (first + from)) << 4);
-                    Sixteen { scale, offset, digits: fractions([0, 1, 2, 3].map(|i| q[i] | bits[i]), 0) }
+                let decode = |half: u32| {
+                    let fives = q.iter().zip(self.starts()).map(|(&word, start)| {
+                        let four = if half == 0 { low(word) } else { high(word) };
+                        four | (spread(fifth >> (start + 16 * half)) << 4)
+                    });
+                    Sixteen { scale, offset, digits: fractions(&fives.collect(), 0) }
                 };
-                [(q.map(low), 0), (q.map(high), 16)].map(decode).into()
+                [0, 1].map(decode).into()
             }
             BlockFormat::Q8_0 => {
-                let signed = q.map(|word| k.vector(&word.unpack_i8()).convert(Scalar::F32));
-                vec![plain(self.half(1, block), signed)]
+                let signed = q.iter().map(|word| k.vector(&word.unpack_i8()).convert(Scalar::F32));
+                vec![plain(self.half(1, block), signed.collect())]
             }
-            BlockFormat::Q2_K => self.q2_k(q, block, unit),
-            BlockFormat::Q6_K => self.q6_k(q, block, unit),
-            BlockFormat::Q3_K => self.q3_k(q, block, unit),
-            BlockFormat::Q4_K | BlockFormat::Q5_K => self.q4_k(q, block, unit),
+            BlockFormat::Q2_K => self.q2_k(&q, block, unit),
+            BlockFormat::Q6_K => self.q6_k(&q, block, unit),
+            BlockFormat::Q3_K => self.q3_k(&q, block, unit),
+            BlockFormat::Q4_K | BlockFormat::Q5_K => self.q4_k(&q, block, unit),
             BlockFormat::IQ4_NL => {
                 let d = self.half(1, block);
-                [q.map(low), q.map(high)].map(|q| plain(d, q.map(|word| chosen(k, IQ4, word)))).into()
+                chosen(IQ4, &q).map(|digits| plain(d, digits)).into()
             }
             BlockFormat::IQ4_XS => {
                 let (head, lows) = (self.word_at(1, block, 0), self.word_at(1, block, 1));
@@ -248,57 +282,58 @@ impl<'k> Blocks<'k> {
                 let high_bits = ((head >> 16) >> (unit * 2)) & 3;
                 let scale = ((lows >> (unit * 4)) & 0xf) | (high_bits << 4);
                 let scale = d * (scale.convert(Scalar::F32) - 32.0);
-                [q.map(low), q.map(high)].map(|q| plain(scale, q.map(|word| chosen(k, IQ4, word)))).into()
+                chosen(IQ4, &q).map(|digits| plain(scale, digits)).into()
             }
-            BlockFormat::TQ1_0 => self.tq1_0(q, block),
+            BlockFormat::TQ1_0 => self.tq1_0(&q, block),
             BlockFormat::TQ2_0 => {
                 let d = self.half(1, block);
-                (0..4).map(|s| plain(d, fractions(q, 2 * s))).collect()
+                (0..4).map(|s| plain(d, fractions(&q, 2 * s))).collect()
             }
             BlockFormat::MXFP4 => {
                 let exponent = self.byte(1, block);
                 // A power of two, which is subnormal for the smallest two exponents.
                 let bits = exponent.lt(2).select(k.u32(0x0020_0000) << exponent, (exponent - 1) << 23);
                 let scale = bits.bitcast(Type::F32);
-                [q.map(low), q.map(high)].map(|q| plain(scale, q.map(|word| chosen(k, E2M1, word)))).into()
+                chosen(E2M1, &q).map(|digits| plain(scale, digits)).into()
             }
         }
     }
 
-    fn q2_k(&self, q: [Value<'k>; 4], block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+    fn q2_k(&self, q: &Words<'k>, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
         let (half, odd) = (unit >> 1, unit & 1);
         let [d, minimum] = self.word_at(2, block, 0).unpack_f16();
         let scales = [0, 1].map(|word| self.word(1, block, half * 2 + word) >> (odd << 3));
         let decode = |s: u32| {
             let byte = (scales[s as usize / 2] >> (16 * (s % 2))) & 0xff;
             let [scale, offset] = [byte & 0xf, byte >> 4].map(|bits| bits.convert(Scalar::F32));
-            let digits = q.map(|word| fractions(self.k, word, 2 * s, 2));
+            let digits = q.iter().map(|&word| fractions(self.k, word, 2 * s, 2)).collect();
             Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), digits }
         };
         (0..4).map(decode).collect()
     }
 
-    fn q3_k(&self, q: [Value<'k>; 4], block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+    fn q3_k(&self, q: &Words<'k>, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
         let (half, odd) = (unit >> 1, unit & 1);
         let d = self.half(3, block);
-        let masks = self.four(1, block, odd).map(|word| word >> (half * 4));
+        let masks = self.taken(1, block, odd);
         let [lows, more, highs] = [0, 1, 2].map(|word| self.word_at(2, block, word) >> (odd << 3));
         let decode = |s: u32| {
             let (pair, shift) = (s / 2, 16 * (s % 2));
             let lows = (if pair == 0 { lows } else { more }) >> shift;
             let highs = (highs >> shift) >> (half * 4 + 2 * pair);
             let scale = ((lows >> (half * 4)) & 0xf) | ((highs & 3) << 4);
-            let digits = [0, 1, 2, 3].map(|i| {
-                let third = (masks[i] >> s) & 0x0101_0101;
-                fractions(self.k, ((q[i] >> (2 * s)) & 0x0303_0303) | (third << 2), 0, 3)
+            let digits = q.iter().zip(&masks).map(|(&word, &mask)| {
+                let third = ((mask >> (half * 4)) >> s) & 0x0101_0101;
+                fractions(self.k, ((word >> (2 * s)) & 0x0303_0303) | (third << 2), 0, 3)
             });
+            let digits = digits.collect();
             Sixteen { scale: d * (scale.convert(Scalar::F32) - 32.0), offset: None, digits }
         };
         (0..4).map(decode).collect()
     }
 
     /// `Q4_K`, and `Q5_K`, which has a plane with the fifth bits.
-    fn q4_k(&self, q: [Value<'k>; 4], block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+    fn q4_k(&self, q: &Words<'k>, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
         let is_q5 = self.format == BlockFormat::Q5_K;
         let (pair, odd) = (unit >> 1, unit & 1);
         let [head, scales, minima, rest] = self.four(if is_q5 { 2 } else { 1 }, block, self.k.u32(0));
@@ -310,31 +345,36 @@ impl<'k> Blocks<'k> {
             is_first.select(word & 0x3f3f_3f3f, rest | ((word >> 2) & 0x3030_3030)) >> ((pair & 1) << 4)
         };
         let (scales, minima) = (six(scales, low(rest)), six(minima, high(rest)));
-        let fifth = is_q5.then(|| self.four(1, block, odd).map(|word| word >> (pair * 2)));
+        let fifth = is_q5.then(|| self.taken(1, block, odd));
         let decode = |s: u32| {
             let [scale, offset] = [scales, minima].map(|six| ((six >> (8 * s)) & 0xff).convert(Scalar::F32));
-            let digits = [0, 1, 2, 3].map(|i| match fifth {
-                None => fractions(self.k, q[i], 4 * s, 4),
+            let digits = match &fifth {
+                None => q.iter().map(|&word| fractions(self.k, word, 4 * s, 4)).collect(),
                 Some(fifth) => {
-                    let four = if s == 0 { low(q[i]) } else { high(q[i]) };
-                    fractions(self.k, four | (((fifth[i] >> s) & 0x0101_0101) << 4), 0, 5)
+                    let fives = q.iter().zip(fifth).map(|(&word, &fifth)| {
+                        let four = if s == 0 { low(word) } else { high(word) };
+                        four | ((((fifth >> (pair * 2)) >> s) & 0x0101_0101) << 4)
+                    });
+                    fives.map(|word| fractions(self.k, word, 0, 5)).collect()
                 }
-            });
+            };
             Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), digits }
         };
         [0, 1].map(decode).into()
     }
 
-    fn q6_k(&self, q: [Value<'k>; 4], block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+    fn q6_k(&self, q: &Words<'k>, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
         let (half, odd) = (unit >> 1, unit & 1);
         let d = self.half(3, block);
-        let fours = [q, self.four(0, block, half * 4 + odd + 2)];
-        let twos = self.four(1, block, unit);
+        let fours = [q, &self.taken(0, block, half * 4 + odd + 2)];
+        let twos = self.taken(1, block, unit);
         let scales = [0, 1].map(|word| self.word(2, block, half * 2 + word));
         let decode = |s: u32| {
-            let four = fours[s as usize % 2].map(if s < 2 { low } else { high });
-            let six = |i: usize| four[i] | (((twos[i] >> (2 * s)) & 0x0303_0303) << 4);
-            let digits = [0, 1, 2, 3].map(|i| fractions(self.k, six(i), 0, 6));
+            let digits = fours[s as usize % 2].iter().zip(&twos).map(|(&word, &two)| {
+                let four = if s < 2 { low(word) } else { high(word) };
+                fractions(self.k, four | (((two >> (2 * s)) & 0x0303_0303) << 4), 0, 6)
+            });
+            let digits = digits.collect();
             let scale = signed_byte(scales[s as usize / 2], (odd << 3) + 16 * (s % 2));
             Sixteen { scale: d * scale.convert(Scalar::F32), offset: None, digits }
         };
@@ -342,21 +382,27 @@ impl<'k> Blocks<'k> {
     }
 
     /// A byte holds five ternary digits, as a fraction of 256: its product with 3 has the first digit above 8 bits.
-    fn tq1_0(&self, q: [Value<'k>; 4], block: Value<'k>) -> Vec<Sixteen<'k>> {
+    fn tq1_0(&self, q: &Words<'k>, block: Value<'k>) -> Vec<Sixteen<'k>> {
         let k = self.k;
         let scale = self.half(2, block);
-        let digits = |word: Value<'k>, power: u32| {
+        let digits = |word: Value<'k>, power: Value<'k>| {
             let fraction = (k.vector(&word.unpack_u8()) * power) & 0xff;
             ((fraction * 3) >> 8).convert(Scalar::F32)
         };
-        let powers = [1, 3, 9, 27, 81];
+        let powers = [1, 3, 9, 27, 81].map(|power| k.u32(power));
         let rest = self.word_at(1, block, 0);
-        let fives = powers.map(|power| q.map(|word| digits(word, power)));
-        let last = [0, 1, 2, 3].map(|digit| digits(rest, powers[digit]));
+        let fives = powers.map(|power| q.iter().map(|&word| digits(word, power)).collect::<Words<'k>>());
+        let last = match self.word {
+            None => (0..4).map(|digit| digits(rest, powers[digit])).collect(),
+            Some(word) => {
+                let [low, high] = [0, 2].map(|i| (word & 1).eq(0).select(powers[i], powers[i + 1]));
+                [digits(rest, word.lt(2).select(low, high))].into_iter().collect()
+            }
+        };
         fives.into_iter().chain([last]).map(|digits| Sixteen { scale, offset: None, digits }).collect()
     }
 
-    /// Returns four numbers, rounded as the reference in Python rounds them: once.
+    /// Returns the numbers of a vector of digits, rounded as the reference in Python rounds them: once.
     pub fn exact(&self, of: &Sixteen<'k>, four: usize) -> Value<'k> {
         let digits = of.digits[four];
         let unbiased = if bias(self.format) == 0.0 { digits } else { digits - bias(self.format) };

@@ -1,4 +1,5 @@
-//! Numbers of quantised matrices, or of some of their rows. An invocation computes the numbers of a unit.
+//! Numbers of quantised matrices, or of some of their rows. An invocation computes the numbers of a word
+//! of a unit, so that neighbours store side by side.
 
 use super::Family;
 use super::blocks::{Blocks, units};
@@ -59,7 +60,7 @@ parameters! {
 impl Dequantize {
     /// Returns the number of workgroups for this many rows.
     pub fn groups(&self, rows: usize, row_blocks: usize) -> usize {
-        (rows * row_blocks * units(self.format) as usize).div_ceil(WORKGROUP as usize)
+        (rows * row_blocks * 4 * units(self.format) as usize).div_ceil(WORKGROUP as usize)
     }
 }
 
@@ -99,14 +100,14 @@ impl Family for Dequantize {
 
     fn write(&self, k: &KernelBuilder) {
         let Declared { rows, row_blocks, first, planes, table, epilogue } = self.declare(k);
-        let blocks = Blocks::new(k, self.format, planes);
+        let word = k.global_index() & 3;
+        let blocks = Blocks::new(k, self.format, planes).of_word(word);
         let index = self.index.map(|dtype| Elements::indexes(k, "index", dtype));
         let epilogue = self.epilogue.as_deref().zip(epilogue);
         let y = Outputs::new(k, self.output, 4, epilogue, None);
 
         let units = units(self.format);
-        let unit = k.global_index() % units;
-        let block = k.global_index() / units;
+        let (unit, block) = ((k.global_index() >> 2) % units, (k.global_index() >> 2) / units);
         let row = block / row_blocks;
         let nan = k.f32(f32::NAN);
         k.when(row.lt(rows), || {
@@ -119,11 +120,9 @@ impl Family for Dequantize {
             let decoded = blocks.unit(first + from * row_blocks + block % row_blocks, unit);
             for (place, sixteen) in blocks.places(unit).iter().zip(&decoded) {
                 let store = || {
-                    for four in 0..4 {
-                        let number = blocks.exact(sixteen, four as usize);
-                        let number = selected.map_or(number, |(_, inside)| inside.select(number, nan));
-                        y.store(k, block * self.format.block_elements() as u32 + place.first + 4 * four, number);
-                    }
+                    let number = blocks.exact(sixteen, 0);
+                    let number = selected.map_or(number, |(_, inside)| inside.select(number, nan));
+                    y.store(k, block * self.format.block_elements() as u32 + place.first + word * 4, number);
                 };
                 match place.is_there {
                     Some(is_there) => drop(k.when(is_there, store)),
