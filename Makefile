@@ -1,16 +1,18 @@
-# `make demo`, `make demo-ocr` and `make test` are each the only command to type on a new machine.
+# `make demo`, `make demo-ocr`, `make demo-chat` and `make test` are each the only command to type on a new machine.
 
 CARGO ?= cargo
 
 # Where setup puts the models; set them to use copies of your own.
 export MARQUETRY_MINILM ?= $(CURDIR)/target/minilm
 export MARQUETRY_OCR ?= $(CURDIR)/target/ocr
+export MARQUETRY_SMOLLM2 ?= $(CURDIR)/target/smollm2
 # The SPIR-V tools that setup brings are newer than a distribution's.
 export PATH := $(CURDIR)/target/tools:$(PATH)
 
 QUERY ?= how do plants make food from sunlight?
 TEXT ?= examples/data/notes.txt
 PICTURE ?= examples/data/ocr.png
+PROMPT ?= What is the capital of Italy?
 
 # Every set of backends but the full one, as cargo writes them; "" is the crate without a backend. Each of the other
 # features is there alone with a backend, and with another one.
@@ -21,8 +23,8 @@ FEATURE_SETS := "" vulkan,disk-cache webgpu,npy level-zero,safetensors vulkan,we
 BROWSER_FEATURE_SETS := webgpu vulkan,webgpu,level-zero
 BROWSER_TARGET := wasm32-unknown-unknown
 
-.PHONY: help setup setup-demo setup-plots demo demo-ocr test test-full test-list ops bench bench-check bench-save plots \
-  check
+.PHONY: help setup setup-demo setup-plots demo demo-ocr demo-chat test test-full test-list ops bench bench-check bench-save \
+  plots check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +40,9 @@ demo: setup-demo ## search a text by meaning: make demo QUERY="..." TEXT=file
 
 demo-ocr: setup-demo ## read the text in a picture: make demo-ocr PICTURE=file
 	$(CARGO) run --release --example ocr -- --output target/ocr.png "$(PICTURE)"
+
+demo-chat: setup-demo ## ask a small language model: make demo-chat PROMPT="..."
+	$(CARGO) run --release --features gguf --example chat -- --prompt "$(PROMPT)"
 
 # With LEVEL_ZERO_RUNTIME=pocl, the Level Zero driver of the tests runs on PoCL.
 test: setup ## the quick tier of the tests (tests/runs.toml), or one run of it: make test RUN=name

@@ -12,6 +12,7 @@
 #   target/node     npm packages: Dawn, whose compiler Tint is the one in Chromium
 #   target/minilm   link to the sentence model's folder      target/tools   links to the SPIR-V tools
 #   target/ocr      link to the text recognition model's     target/ocr-reference   what its package makes of a picture
+#   target/smollm2  link to the language model's folder
 #   target/opencl   what the OpenCL loader finds: the implementation below the Level Zero test driver
 #
 # Without root (and without a sudo that asks no password) it does what needs none, prints the packages to

@@ -1,0 +1,172 @@
+//! A chat with a small language model. Its weights stay quantised on the device.
+//!
+//! ```text
+//! make setup
+//! cargo run --release --features gguf --example chat -- --prompt "What is the capital of Italy?"
+//! ```
+
+mod chat;
+mod model;
+mod tokens;
+
+use anyhow::{Context, Result, ensure};
+use chat::{Chat, Reply, Sampling, Stop};
+use clap::Parser;
+use marquetry::Device;
+use marquetry::io::Gguf;
+use model::{Cache, Config, Model};
+use serde_json::json;
+use std::io::{BufRead, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokens::Tokens;
+
+/// Chat with a language model of the architecture llama
+#[derive(Parser)]
+struct Args {
+    /// What to ask; without it, messages are read from the terminal until an empty line
+    #[arg(long)]
+    prompt: Option<String>,
+    /// A file with what to ask
+    #[arg(long, conflicts_with = "prompt")]
+    prompt_file: Option<PathBuf>,
+    /// The device to run on, as in `vulkan:0` or `webgpu`; without it, the best one
+    #[arg(long)]
+    device: Option<String>,
+    /// The most tokens of a reply
+    #[arg(long, default_value = "256")]
+    max_tokens: NonZeroUsize,
+    /// The most tokens of the conversation
+    #[arg(long, default_value = "2048")]
+    context: NonZeroUsize,
+    /// 0 takes the most probable token; higher numbers vary more
+    #[arg(long, default_value = "0")]
+    temperature: f64,
+    /// Draw among so many of the most probable tokens
+    #[arg(long, default_value = "40")]
+    top_k: NonZeroUsize,
+    /// The seed of the random numbers
+    #[arg(long, default_value = "0")]
+    seed: u64,
+    /// Print the reply and its times as JSON
+    #[arg(long)]
+    json: bool,
+    /// The model: a GGUF file, or a folder with one
+    #[arg(long, env = "MARQUETRY_SMOLLM2", default_value = "target/smollm2")]
+    model: PathBuf,
+}
+
+/// Whether a reply is being written, and whether it should end.
+static REPLYING: AtomicBool = AtomicBool::new(false);
+static STOP: AtomicBool = AtomicBool::new(false);
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(stop) => ExitCode::from(if stop == Stop::Interrupted { 130 } else { 0 }),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<Stop> {
+    ensure!(args.temperature >= 0.0 && args.temperature.is_finite(), "--temperature takes 0 or a positive number");
+    let prompt = match (&args.prompt, &args.prompt_file) {
+        (_, Some(path)) => {
+            Some(std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?)
+        }
+        (prompt, None) => prompt.clone(),
+    };
+    let path = find_model(&args.model)?;
+    // The first Ctrl-C ends the reply, a second one the program.
+    ctrlc::set_handler(|| {
+        if !REPLYING.load(Ordering::Relaxed) || STOP.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    })?;
+
+    let device: Device = args.device.as_deref().map_or_else(Device::best, str::parse)?;
+    device.set_seed(args.seed);
+    let mut chat =
+        load(&path, args.context.get(), &device).with_context(|| format!("cannot use {}", path.display()))?;
+    if !args.json {
+        println!("device: {device}");
+    }
+    match prompt {
+        Some(prompt) => Ok(answer(&mut chat, &prompt, args, &device)?.stop),
+        None => converse(&mut chat, args, &device),
+    }
+}
+
+fn load(path: &Path, context: usize, device: &Device) -> Result<Chat> {
+    let file = Gguf::open(path)?;
+    let capacity = context.min(Config::read(&file)?.context);
+    let tokens = Tokens::load(&file)?;
+    let model = Model::load(file, capacity, device)?;
+    let cache = Cache::new(&model.config, capacity, device)?;
+    Ok(Chat::new(model, tokens, cache))
+}
+
+/// Returns the model's file before the device is opened.
+fn find_model(path: &Path) -> Result<PathBuf> {
+    if path.is_file() {
+        return Ok(path.into());
+    }
+    let is_model = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "gguf");
+    let files = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut models: Vec<PathBuf> = files.filter(is_model).collect();
+    ensure!(
+        models.len() == 1,
+        "there are {} GGUF files in {}; run `make setup`, or name a model's file with --model",
+        models.len(),
+        path.display()
+    );
+    Ok(models.remove(0))
+}
+
+/// Answers the lines on standard input.
+fn converse(chat: &mut Chat, args: &Args, device: &Device) -> Result<Stop> {
+    let mut lines = std::io::stdin().lock().lines();
+    loop {
+        if !args.json {
+            print!("\nyou (empty to end): ");
+            std::io::stdout().flush()?;
+        }
+        match lines.next().transpose()?.as_deref().map(str::trim) {
+            None | Some("") => return Ok(Stop::End),
+            Some(line) => answer(chat, line, args, device)?,
+        };
+    }
+}
+
+/// Writes a reply as it comes, then how fast it came.
+fn answer(chat: &mut Chat, prompt: &str, args: &Args, device: &Device) -> Result<Reply> {
+    let sampling =
+        Sampling { temperature: args.temperature, top_k: args.top_k.get(), max_tokens: args.max_tokens.get() };
+    let mut out = std::io::stdout();
+    STOP.store(false, Ordering::Relaxed);
+    REPLYING.store(true, Ordering::Relaxed);
+    let reply = chat.reply(prompt, &sampling, &STOP, |piece| {
+        if !args.json {
+            write!(out, "{piece}")?;
+            out.flush()?;
+        }
+        Ok(())
+    });
+    REPLYING.store(false, Ordering::Relaxed);
+    let reply = reply?;
+    if args.json {
+        let mut object = json!(reply);
+        object["device"] = json!(device.id());
+        println!("{object}");
+    } else {
+        println!(
+            "\n\nprompt: {} tokens, {:.1} tokens/s; reply: {} tokens, {:.1} tokens/s",
+            reply.prompt_tokens, reply.prompt_tokens_per_second, reply.tokens, reply.tokens_per_second
+        );
+    }
+    Ok(reply)
+}

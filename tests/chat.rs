@@ -1,0 +1,211 @@
+//! A language model from end to end: the model of the `chat` example, its tokens, and the command line.
+//!
+//! `tests/data/smollm2.*` hold another implementation's results for four prompts, computed in `f32` from the same
+//! quantised weights: tokens, logits, and the tokens that follow if the most probable one is always taken. They come
+//! with the margins between the two most probable ones. If a margin is small, rounding decides.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
+
+#[path = "../examples/chat/model.rs"]
+#[allow(dead_code, reason = "the example uses the rest")]
+mod model;
+#[path = "../examples/chat/tokens.rs"]
+mod tokens;
+
+use marquetry::io::{Gguf, Npz};
+use marquetry::{Device, Tensor};
+use model::{Cache, Model};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tokens::{Message, Tokens};
+
+/// Logits reach 30. The reference sums in another order.
+const TOLERANCE: f32 = 2e-3;
+/// Below this margin, rounding may choose another token than in the reference.
+const CLEAR_MARGIN: f32 = 0.05;
+const CAPACITY: usize = 128;
+
+#[derive(Deserialize)]
+struct Sample {
+    prompt: String,
+    prompt_ids: Vec<u32>,
+    greedy_new_ids: Vec<u32>,
+    text: String,
+    top1_minus_top2: Vec<f32>,
+}
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn open(name: &str) -> Device {
+    name.parse().unwrap_or_else(|error| panic!("`make setup` installs what is missing: {error}"))
+}
+
+fn model_folder() -> PathBuf {
+    std::env::var_os("MARQUETRY_SMOLLM2").map_or_else(|| root("target/smollm2"), PathBuf::from)
+}
+
+fn file() -> Gguf {
+    let path = model_folder().join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    Gguf::open(path).unwrap_or_else(|error| panic!("`make setup` brings the model: {error}"))
+}
+
+fn load(device: &Device) -> Model {
+    Model::load(file(), CAPACITY, device).unwrap()
+}
+
+fn samples() -> BTreeMap<String, Sample> {
+    serde_json::from_slice(&std::fs::read(root("tests/data/smollm2.json")).unwrap()).unwrap()
+}
+
+fn full_tier() -> bool {
+    std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full")
+}
+
+fn cache(model: &Model) -> Cache {
+    Cache::new(&model.config, CAPACITY, model.device()).unwrap()
+}
+
+fn ids(ids: &[u32], device: &Device) -> Tensor {
+    Tensor::new(ids, device).unwrap().unsqueeze(0).unwrap()
+}
+
+fn logits_agree_with_the_reference(device: &Device) {
+    let model = load(device);
+    let reference = Npz::open(root("tests/data/smollm2.npz")).unwrap();
+    let mut worst = 0f32;
+    for (name, sample) in samples() {
+        let prompt = ids(&sample.prompt_ids, device);
+        let vectors = model.forward(&prompt, &mut cache(&model)).unwrap();
+        let expected = reference.load(&name, device).unwrap();
+        let rows = expected.dims()[0];
+        let last = vectors.narrow(1, sample.prompt_ids.len() - rows, rows).unwrap().squeeze(0).unwrap();
+        let found = model.logits(&last).unwrap();
+        assert_eq!(found.dims(), expected.dims());
+        let error = found.sub(&expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
+        // A NaN is not below.
+        assert!(error <= TOLERANCE, "{name}: {error}, more than {TOLERANCE}");
+        worst = worst.max(error);
+        if name != "plain" && !full_tier() {
+            continue;
+        }
+        // The same tokens one by one, through the cache and the kernels for few vectors.
+        let mut cache = cache(&model);
+        for (place, &id) in sample.prompt_ids.iter().enumerate() {
+            let found = model.next(&ids(&[id], device), &mut cache).unwrap();
+            let Some(row) = (place + rows).checked_sub(sample.prompt_ids.len()) else { continue };
+            let error = found.sub(&expected.narrow(0, row, 1).unwrap()).unwrap().abs().unwrap().max_all().unwrap();
+            let error = error.to_scalar::<f32>().unwrap();
+            assert!(error <= TOLERANCE, "{name}, token {place} alone: {error}, more than {TOLERANCE}");
+            worst = worst.max(error);
+        }
+    }
+    println!("{device}: logits within {worst:e}");
+}
+
+fn the_most_probable_tokens_are_those_of_the_reference(device: &Device) {
+    let model = load(device);
+    let (mut equal, mut all) = (0, 0);
+    for (name, sample) in samples() {
+        let mut cache = cache(&model);
+        let mut next = ids(&sample.prompt_ids, device);
+        let expected = sample.greedy_new_ids.iter().zip(&sample.top1_minus_top2);
+        for (place, (&token, &margin)) in expected.enumerate().take(if full_tier() { usize::MAX } else { 8 }) {
+            let logits = model.next(&next, &mut cache).unwrap();
+            let found = logits.argmax(-1).unwrap().to_vec::<u32>().unwrap()[0];
+            assert!(found == token || margin < CLEAR_MARGIN, "{name}: token {place} is {found}, not {token}");
+            equal += u32::from(found == token);
+            all += 1;
+            // What follows is that of the reference in any case.
+            next = ids(&[token], device);
+        }
+    }
+    println!("{device}: {equal} of {all} tokens are those of the reference");
+}
+
+fn chat_answers(device: &Device) {
+    let question = "What is the capital of Italy? Answer in one sentence.";
+    let output = chat(&["--device", &device.id(), "--json", "--max-tokens", "12", "--prompt", question], &[]);
+    let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{stderr}");
+    let reply: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let sample = &samples()["chat"];
+    assert_eq!(reply["text"].as_str().unwrap(), sample.text.trim_end_matches("<|im_end|>"));
+    assert_eq!(reply["prompt_tokens"], sample.prompt_ids.len());
+    assert_eq!(reply["stop"], "end");
+    println!("{device}: {} and {} tokens/s", reply["prompt_tokens_per_second"], reply["tokens_per_second"]);
+}
+
+macro_rules! on_each_device {
+    ($($test:ident)*) => {
+        on_each_device!(@device vulkan: $($test)*);
+        on_each_device!(@device webgpu: $($test)*);
+        on_each_device!(@device level_zero: $($test)*);
+    };
+    (@device $device:ident: $($test:ident)*) => {
+        mod $device {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test(&super::open(&stringify!($device).replace('_', "-")));
+                }
+            )*
+        }
+    };
+}
+
+on_each_device! {
+    logits_agree_with_the_reference
+    the_most_probable_tokens_are_those_of_the_reference
+    chat_answers
+}
+
+#[test]
+fn text_becomes_the_tokens_of_the_reference() {
+    let tokens = Tokens::load(&file()).unwrap();
+    for (name, sample) in samples() {
+        assert_eq!(tokens.encode(&sample.prompt).unwrap(), sample.prompt_ids, "{name}");
+        assert_eq!(tokens.decode(&sample.greedy_new_ids).unwrap(), sample.text, "{name}");
+    }
+    let question = Message { role: "user", content: "What is the capital of Italy? Answer in one sentence.".into() };
+    assert_eq!(tokens.conversation(&[question]).unwrap(), samples()["chat"].prompt);
+    // Digits one by one; a character of several tokens comes when it is complete.
+    assert_eq!(tokens.encode("2026").unwrap().len(), 4);
+    let text = "Grüße 🦀, 世界";
+    let mut pieces = tokens.stream();
+    let ids = tokens.encode(text).unwrap();
+    let pieces: Vec<String> = ids.iter().filter_map(|&id| pieces(id).unwrap()).collect();
+    assert_eq!(pieces.concat(), text);
+    assert!(pieces.len() < ids.len() && tokens.ends(2) && !tokens.ends(0));
+}
+
+/// Runs the example, which `cargo test` has built beside the tests.
+fn chat(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let tests = std::env::current_exe().unwrap();
+    let folder = tests.ancestors().nth(2).unwrap().join("examples");
+    let program = folder.join(format!("chat{}", std::env::consts::EXE_SUFFIX));
+    assert!(program.is_file(), "run `cargo build --features gguf --example chat`: no {}", program.display());
+    let mut command = Command::new(program);
+    command.current_dir(root("")).env("MARQUETRY_SMOLLM2", model_folder());
+    command.envs(environment.iter().copied()).args(arguments).output().unwrap()
+}
+
+#[test]
+fn chat_says_what_is_wrong() {
+    let refused = |arguments: &[&str], environment: &[(&str, &str)], reason: &str| {
+        let output = chat(&[arguments, &["--prompt", "x"]].concat(), environment);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(reason), "{arguments:?}: {stderr}");
+    };
+    refused(&["--model", "no-such-folder"], &[], "run `make setup`");
+    refused(&[], &[("MARQUETRY_SMOLLM2", "no-such-folder")], "run `make setup`");
+    refused(&["--device", "nonsense"], &[], "`nonsense` names no device");
+    refused(&["--temperature", "-1"], &[], "--temperature takes 0 or a positive number");
+    refused(&["--device", "vulkan", "--context", "8"], &[], "give more with --context");
+    let reference = root("tests/data/reference.gguf");
+    refused(&["--device", "vulkan", "--model", reference.to_str().unwrap()], &[], "metadata `llama.");
+}
