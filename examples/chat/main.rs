@@ -42,7 +42,7 @@ struct Args {
     #[arg(long, default_value = "2048")]
     context: NonZeroUsize,
     /// 0 takes the most probable token; higher numbers vary more
-    #[arg(long, default_value = "0")]
+    #[arg(long, default_value = "0", allow_negative_numbers = true)]
     temperature: f64,
     /// Draw among so many of the most probable tokens
     #[arg(long, default_value = "40")]
