@@ -30,7 +30,8 @@ pub(super) struct Blocks<'k> {
 /// Words of 16 bytes: all four, or the one that an invocation takes.
 type Words<'k> = SmallVec<[Value<'k>; 4]>;
 
-/// Sixteen neighbours that share a scale, or four of them. Each of them is `scale (digit - bias) + offset`, with the format's bias.
+/// Sixteen neighbours that share a scale, or four of them. Each of them is `scale (digit - bias) + offset`, with the
+/// format's bias.
 ///
 /// A digit is the packed integer as a float. If the format has [`bits`], it is `1 + integer / 2^bits`: then the integer
 /// only has to be moved to the upper bits of a fraction, which is cheaper than a conversion.

@@ -290,8 +290,9 @@ impl<'k> Member<'k> {
 }
 
 /// Adds up each of some numbers over all of the workgroup's `lanes` invocations that are `stride` apart. A multiple of
-/// four numbers comes in fours. Calls `take` with the number of a four, a place below `stride`, and the four sums, in as
-/// many invocations as there are fours and places. `subgroup` is the number of a subgroup's lanes, if these are used.
+/// four numbers comes in fours. Calls `take` with the number of a four, a place below `stride`, and the four sums, in
+/// as many invocations as there are fours and places. `subgroup` is the number of a subgroup's lanes, if these are
+/// used.
 pub(super) fn sum_each<'k>(
     k: &'k KernelBuilder,
     (lanes, stride): (u32, u32),

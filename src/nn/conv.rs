@@ -65,7 +65,7 @@ convolution! {
     ///
     /// let device = Device::best()?;
     /// let (weight, bias) = (Tensor::ones((8, 3, 3, 3), DType::F32, &device)?, Tensor::zeros(8, DType::F32, &device)?);
-    /// let layer = Conv2d::new(weight, bias, ConvConfig::default().stride(2).padding((1, 1)));
+    /// let layer = Conv2d::new(weight, bias, ConvConfig::default().stride(2).padding(1));
     /// let x = Tensor::ones((1, 3, 8, 8), DType::F32, &device)?;
     /// assert_eq!(layer.forward(&x)?.dims(), [1, 8, 4, 4]);
     /// # Ok::<(), marquetry::Error>(())

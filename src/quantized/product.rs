@@ -37,8 +37,9 @@ impl Tensor {
         weight.product(self, self.dtype(), "matmul_quantized")
     }
 
-    /// Returns the linear layer `x weight^T + bias` over the last axis, with a quantised weight of shape `[out, in]`. The
-    /// bias has the shape `[out]` and the dtype of this tensor. `f16` and `bf16` are computed in `f32` and rounded once.
+    /// Returns the linear layer `x weight^T + bias` over the last axis, with a quantised weight of shape `[out, in]`.
+    /// The bias has the shape `[out]` and the dtype of this tensor. `f16` and `bf16` are computed in `f32` and rounded
+    /// once.
     ///
     /// ```
     /// # use marquetry::{BlockFormat, DType, Device, QuantizedTensor, Tensor};

@@ -189,7 +189,7 @@ pub fn add(suite: &mut Suite) {
     let full = full_tier();
     for format in BlockFormat::ALL {
         suite.add("dequantize", format!("{format}::patterns"), move |device| check_bits(format, device));
-        // In the quick tier every format has a kernel for a vector. The others have two formats, as compilers take long.
+        // In the quick tier every format has a kernel for a vector. Two formats have the others: compilers take long.
         let telling = full || matches!(format, BlockFormat::Q4_0 | BlockFormat::Q6_K);
         for dtype in FLOATS.into_iter().filter(|&dtype| full || dtype == DType::F32 || telling) {
             add_products(suite, format, dtype, telling && !is_brief(dtype));
