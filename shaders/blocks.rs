@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// The numbers of E2M1, doubled.
-const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// A quantised matrix in a kernel. Its buffer holds the [planes](BlockFormat::planes) of its blocks, each from a
 /// multiple of 16 bytes on.

@@ -2,6 +2,7 @@
 //! blocks whose scales share a word.
 
 use super::Family;
+use super::blocks::E2M1;
 use super::elements::Elements;
 use super::parameters::{Each, Form, Size, parameters, times};
 use crate::base::block_format::BlockFormat;
@@ -10,9 +11,6 @@ use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 
 /// Invocations per workgroup.
 pub(crate) const WORKGROUP: u32 = 64;
-
-/// The numbers of E2M1, doubled.
-const E2M1: [f32; 16] = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
 /// Quantises numbers of `f32`, which are contiguous.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -194,7 +192,7 @@ impl<'k> Making<'k> {
                     let number = self.number(element);
                     let (best, least) = (k.var(k.u32(0)), k.var(number.abs()));
                     for (i, candidate) in (0..).zip(E2M1).skip(1) {
-                        let error = (scale * candidate - number).abs();
+                        let error = (scale * f32::from(candidate) - number).abs();
                         let is_nearer = error.lt(least.get());
                         best.set(is_nearer.select(k.u32(i), best.get()));
                         least.set(is_nearer.select(error, least.get()));

@@ -113,7 +113,7 @@ fn check_product(x: &Sample, weights: &Weights) -> Outcome {
     check("matmul_quantized", &x.tensor.matmul_quantized(&weights.tensor)?, &expected)
 }
 
-/// A product with an epilogue: `silu(x w^T) + residual`.
+/// A product with an epilogue: `relu(x w^T) * 2 + residual`.
 fn check_epilogue(x: &Sample, weights: &Weights, device: &Device) -> Outcome {
     let dtype = x.tensor.dtype();
     let y = x.tensor.matmul_quantized(&weights.tensor)?;
