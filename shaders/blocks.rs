@@ -4,6 +4,7 @@
 
 use crate::base::block_format::BlockFormat;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
+use half::f16;
 use smallvec::SmallVec;
 
 /// The numbers among which `IQ4_NL` and `IQ4_XS` choose.
@@ -25,6 +26,8 @@ pub(super) struct Blocks<'k> {
     planes: Vec<Value<'k>>,
     /// The word of a unit that the invocation unpacks; `None` if it unpacks all four.
     word: Option<Value<'k>>,
+    /// Whether digits are `f16`.
+    in_halves: bool,
 }
 
 /// Words of 16 bytes: all four, or the one that an invocation takes.
@@ -35,12 +38,18 @@ type Words<'k> = SmallVec<[Value<'k>; 4]>;
 ///
 /// A digit is the packed integer as a float. If the format has [`bits`], it is `1 + integer / 2^bits`: then the integer
 /// only has to be moved to the upper bits of a fraction, which is cheaper than a conversion.
+///
+/// [In halves](Blocks::in_halves), numbers are `scale digit + offset`, and the four digits of a vector are in the order
+/// of [`HALVES`].
 pub(super) struct Sixteen<'k> {
     pub scale: Value<'k>,
     pub offset: Option<Value<'k>>,
     /// In vectors of four.
     pub digits: Words<'k>,
 }
+
+/// The order of four neighbours as halves. The fields of every other byte are those of halves with a shift less.
+pub(super) const HALVES: [u32; 4] = [0, 2, 1, 3];
 
 /// Where sixteen neighbours of a unit are.
 pub(super) struct Place<'k> {
@@ -73,16 +82,21 @@ const fn bits(format: BlockFormat) -> u32 {
     }
 }
 
+/// Returns what is subtracted from the integers of a format.
+const fn bias_of_integers(format: BlockFormat) -> u32 {
+    match format {
+        BlockFormat::Q4_0 => 8,
+        BlockFormat::Q5_0 => 16,
+        BlockFormat::Q3_K => 4,
+        BlockFormat::Q6_K => 32,
+        BlockFormat::TQ1_0 | BlockFormat::TQ2_0 => 1,
+        _ => 0,
+    }
+}
+
 /// Returns what is subtracted from the digits of a format.
 pub(super) fn bias(format: BlockFormat) -> f32 {
-    let of_integers: f32 = match format {
-        BlockFormat::Q4_0 => 8.0,
-        BlockFormat::Q5_0 => 16.0,
-        BlockFormat::Q3_K => 4.0,
-        BlockFormat::Q6_K => 32.0,
-        BlockFormat::TQ1_0 | BlockFormat::TQ2_0 => 1.0,
-        _ => 0.0,
-    };
+    let of_integers = bias_of_integers(format) as f32;
     match bits(format) {
         0 => of_integers,
         bits => 1.0 + of_integers / (1u32 << bits) as f32,
@@ -104,6 +118,20 @@ fn fractions<'k>(k: &'k KernelBuilder, word: Value<'k>, first: u32, bits: u32) -
         (moved & mask) | 1f32.to_bits()
     });
     k.vector(&fields).bitcast(Type::vec4(Scalar::F32))
+}
+
+/// Returns the field that begins at bit `first` of each byte of a word, less `bias`, as halves.
+fn halves<'k>(k: &'k KernelBuilder, word: Value<'k>, first: u32, bits: u32, bias: u32) -> Value<'k> {
+    // The fraction of a half has 10 bits. Above this number, a half has the field at its place.
+    let base = 1 << (10 - first);
+    let [mask, upper] = [((1 << bits) - 1) << first, u32::from(f16::from_f32(base as f32).to_bits())];
+    let fields = [word, word >> 8].map(|word| (word & (mask * 0x0001_0001)) | (upper * 0x0001_0001));
+    k.vector(&fields).bitcast(Type::vec4(Scalar::F16)) - (base + bias) as f32
+}
+
+/// Returns whether the scales of a format are halves, or their products with a few bits.
+pub(crate) const fn fits_halves(format: BlockFormat) -> bool {
+    !matches!(format, BlockFormat::MXFP4)
 }
 
 /// Returns the low four bits of each byte of a word.
@@ -135,18 +163,42 @@ fn chosen<'k>(k: &'k KernelBuilder, table: [i8; 16], word: Value<'k>) -> Value<'
     let [a, b, c, d] = [0, 4, 8, 12].map(|first| choice.literal(packed(first)));
     let four = quarter.lt(2).select(quarter.eq(0).select(a, b), quarter.eq(2).select(c, d));
     let up = choice.literal(24) - ((choice & 3) << 3);
-    ((four << up).bitcast(Type::vec4(Scalar::I32)) >> 24).convert(Scalar::F32)
+    (four << up).bitcast(Type::vec4(Scalar::I32)) >> 24
 }
 
 impl<'k> Blocks<'k> {
     /// Declares the buffer. `planes` are the indices of the first 16 bytes of each plane.
     pub fn new(k: &'k KernelBuilder, format: BlockFormat, planes: Vec<Value<'k>>) -> Self {
-        Blocks { k, format, words: k.buffer("blocks", Type::vec4(Scalar::U32), Access::Read), planes, word: None }
+        let words = k.buffer("blocks", Type::vec4(Scalar::U32), Access::Read);
+        Blocks { k, format, words, planes, word: None, in_halves: false }
     }
 
     /// Makes an invocation unpack a word of each unit only, so that neighbours write side by side.
     pub fn of_word(self, word: Value<'k>) -> Self {
         Blocks { word: Some(word), ..self }
+    }
+
+    /// Makes digits `f16`.
+    pub fn in_halves(self) -> Self {
+        Blocks { in_halves: true, ..self }
+    }
+
+    /// Returns the field that begins at bit `first` of each byte of a word, as digits.
+    fn field(&self, word: Value<'k>, first: u32) -> Value<'k> {
+        let bits = bits(self.format);
+        match self.in_halves {
+            true => halves(self.k, word, first, bits, bias_of_integers(self.format)),
+            false => fractions(self.k, word, first, bits),
+        }
+    }
+
+    /// Returns four integers as digits.
+    fn integers(&self, four: Value<'k>) -> Value<'k> {
+        if !self.in_halves {
+            return four.convert(Scalar::F32);
+        }
+        let four = self.k.vector(&HALVES.map(|lane| four.lane(lane))).convert(Scalar::F16);
+        four - bias_of_integers(self.format) as f32
     }
 
     fn plane_bytes(&self, plane: usize) -> u32 {
@@ -185,9 +237,23 @@ impl<'k> Blocks<'k> {
         self.word(plane, block, self.k.u32(word))
     }
 
+    /// Returns the halves of a word, to compute scales with them.
+    fn halves_of(&self, word: Value<'k>) -> [Value<'k>; 2] {
+        if !self.in_halves {
+            return word.unpack_f16();
+        }
+        let two = word.bitcast(Type::vec2(Scalar::F16));
+        [two.lane(0), two.lane(1)]
+    }
+
+    /// The type of scales.
+    fn scale_type(&self) -> Scalar {
+        if self.in_halves { Scalar::F16 } else { Scalar::F32 }
+    }
+
     /// Loads the half that is a block's part of a plane.
     fn half(&self, plane: usize, block: Value<'k>) -> Value<'k> {
-        let [low, high] = self.words.load_lane(self.planes[plane] * 4 + (block >> 1)).unpack_f16();
+        let [low, high] = self.halves_of(self.words.load_lane(self.planes[plane] * 4 + (block >> 1)));
         (block & 1).eq(0).select(low, high)
     }
 
@@ -222,6 +288,7 @@ impl<'k> Blocks<'k> {
     pub fn unit(&self, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
         let sixteens = self.digits(block, unit);
         match bits(self.format) {
+            _ if self.in_halves => sixteens,
             0 => sixteens,
             bits => sixteens.into_iter().map(|of| Sixteen { scale: of.scale * (1 << bits) as f32, ..of }).collect(),
         }
@@ -230,10 +297,10 @@ impl<'k> Blocks<'k> {
     /// The same with the scales of the integers.
     fn digits(&self, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
         let k = self.k;
-        let fractions =
-            |q: &Words<'k>, first| q.iter().map(|&word| fractions(k, word, first, bits(self.format))).collect();
+        let fields = |q: &Words<'k>, first| q.iter().map(|&word| self.field(word, first)).collect();
         let chosen = |table, q: &Words<'k>| {
-            [low, high].map(|half| q.iter().map(|&word| chosen(k, table, half(word))).collect::<Words<'k>>())
+            let chosen = |word| self.integers(chosen(k, table, word));
+            [low, high].map(|half| q.iter().map(|&word| chosen(half(word))).collect::<Words<'k>>())
         };
         // Each half of a block of `Q6_K` has two rows of 16 bytes for a unit.
         let first = if self.format == BlockFormat::Q6_K { (unit >> 1) * 4 + (unit & 1) } else { unit };
@@ -242,18 +309,18 @@ impl<'k> Blocks<'k> {
         match self.format {
             BlockFormat::Q4_0 => {
                 let d = self.half(1, block);
-                [0, 4].map(|first| plain(d, fractions(&q, first))).into()
+                [0, 4].map(|first| plain(d, fields(&q, first))).into()
             }
             BlockFormat::Q4_1 => {
-                let [d, m] = self.word_at(1, block, 0).unpack_f16();
-                [0, 4].map(|first| Sixteen { scale: d, offset: Some(m), digits: fractions(&q, first) }).into()
+                let [d, m] = self.halves_of(self.word_at(1, block, 0));
+                [0, 4].map(|first| Sixteen { scale: d, offset: Some(m), digits: fields(&q, first) }).into()
             }
             BlockFormat::Q5_0 | BlockFormat::Q5_1 => {
                 let fifth = self.word_at(1, block, 0);
                 let (scale, offset) = if self.format == BlockFormat::Q5_0 {
                     (self.half(2, block), None)
                 } else {
-                    let [d, m] = self.word_at(2, block, 0).unpack_f16();
+                    let [d, m] = self.halves_of(self.word_at(2, block, 0));
                     (d, Some(m))
                 };
                 let decode = |half: u32| {
@@ -261,13 +328,16 @@ impl<'k> Blocks<'k> {
                         let four = if half == 0 { low(word) } else { high(word) };
                         four | (spread(fifth >> (start + 16 * half)) << 4)
                     });
-                    Sixteen { scale, offset, digits: fractions(&fives.collect(), 0) }
+                    Sixteen { scale, offset, digits: fields(&fives.collect(), 0) }
                 };
                 [0, 1].map(decode).into()
             }
             BlockFormat::Q8_0 => {
-                let signed = q.iter().map(|word| k.vector(&word.unpack_i8()).convert(Scalar::F32));
-                vec![plain(self.half(1, block), signed.collect())]
+                let signed = |word: &Value<'k>| match self.in_halves {
+                    true => halves(k, *word ^ 0x8080_8080u32, 0, 8, 128),
+                    false => self.integers(k.vector(&word.unpack_i8())),
+                };
+                vec![plain(self.half(1, block), q.iter().map(signed).collect())]
             }
             BlockFormat::Q2_K => self.q2_k(&q, block, unit),
             BlockFormat::Q6_K => self.q6_k(&q, block, unit),
@@ -279,16 +349,16 @@ impl<'k> Blocks<'k> {
             }
             BlockFormat::IQ4_XS => {
                 let (head, lows) = (self.word_at(1, block, 0), self.word_at(1, block, 1));
-                let [d, _] = head.unpack_f16();
+                let [d, _] = self.halves_of(head);
                 let high_bits = ((head >> 16) >> (unit * 2)) & 3;
                 let scale = ((lows >> (unit * 4)) & 0xf) | (high_bits << 4);
-                let scale = d * (scale.convert(Scalar::F32) - 32.0);
+                let scale = d * (scale.convert(self.scale_type()) - 32.0);
                 chosen(IQ4, &q).map(|digits| plain(scale, digits)).into()
             }
             BlockFormat::TQ1_0 => self.tq1_0(&q, block),
             BlockFormat::TQ2_0 => {
                 let d = self.half(1, block);
-                (0..4).map(|s| plain(d, fractions(&q, 2 * s))).collect()
+                (0..4).map(|s| plain(d, fields(&q, 2 * s))).collect()
             }
             BlockFormat::MXFP4 => {
                 let exponent = self.byte(1, block);
@@ -302,12 +372,12 @@ impl<'k> Blocks<'k> {
 
     fn q2_k(&self, q: &Words<'k>, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
         let (half, odd) = (unit >> 1, unit & 1);
-        let [d, minimum] = self.word_at(2, block, 0).unpack_f16();
+        let [d, minimum] = self.halves_of(self.word_at(2, block, 0));
         let scales = [0, 1].map(|word| self.word(1, block, half * 2 + word) >> (odd << 3));
         let decode = |s: u32| {
             let byte = (scales[s as usize / 2] >> (16 * (s % 2))) & 0xff;
-            let [scale, offset] = [byte & 0xf, byte >> 4].map(|bits| bits.convert(Scalar::F32));
-            let digits = q.iter().map(|&word| fractions(self.k, word, 2 * s, 2)).collect();
+            let [scale, offset] = [byte & 0xf, byte >> 4].map(|bits| bits.convert(self.scale_type()));
+            let digits = q.iter().map(|&word| self.field(word, 2 * s)).collect();
             Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), digits }
         };
         (0..4).map(decode).collect()
@@ -325,10 +395,10 @@ impl<'k> Blocks<'k> {
             let scale = ((lows >> (half * 4)) & 0xf) | ((highs & 3) << 4);
             let digits = q.iter().zip(&masks).map(|(&word, &mask)| {
                 let third = ((mask >> (half * 4)) >> s) & 0x0101_0101;
-                fractions(self.k, ((word >> (2 * s)) & 0x0303_0303) | (third << 2), 0, 3)
+                self.field(((word >> (2 * s)) & 0x0303_0303) | (third << 2), 0)
             });
             let digits = digits.collect();
-            Sixteen { scale: d * (scale.convert(Scalar::F32) - 32.0), offset: None, digits }
+            Sixteen { scale: d * (scale.convert(self.scale_type()) - 32.0), offset: None, digits }
         };
         (0..4).map(decode).collect()
     }
@@ -338,7 +408,7 @@ impl<'k> Blocks<'k> {
         let is_q5 = self.format == BlockFormat::Q5_K;
         let (pair, odd) = (unit >> 1, unit & 1);
         let [head, scales, minima, rest] = self.four(if is_q5 { 2 } else { 1 }, block, self.k.u32(0));
-        let [d, minimum] = head.unpack_f16();
+        let [d, minimum] = self.halves_of(head);
         // The first four scales and minima have six bits of a byte. The others have four bits of a byte of `rest`, and
         // the upper two bits of a byte before.
         let is_first = pair.lt(2);
@@ -348,15 +418,15 @@ impl<'k> Blocks<'k> {
         let (scales, minima) = (six(scales, low(rest)), six(minima, high(rest)));
         let fifth = is_q5.then(|| self.taken(1, block, odd));
         let decode = |s: u32| {
-            let [scale, offset] = [scales, minima].map(|six| ((six >> (8 * s)) & 0xff).convert(Scalar::F32));
+            let [scale, offset] = [scales, minima].map(|six| ((six >> (8 * s)) & 0xff).convert(self.scale_type()));
             let digits = match &fifth {
-                None => q.iter().map(|&word| fractions(self.k, word, 4 * s, 4)).collect(),
+                None => q.iter().map(|&word| self.field(word, 4 * s)).collect(),
                 Some(fifth) => {
                     let fives = q.iter().zip(fifth).map(|(&word, &fifth)| {
                         let four = if s == 0 { low(word) } else { high(word) };
                         four | ((((fifth >> (pair * 2)) >> s) & 0x0101_0101) << 4)
                     });
-                    fives.map(|word| fractions(self.k, word, 0, 5)).collect()
+                    fives.map(|word| self.field(word, 0)).collect()
                 }
             };
             Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), digits }
@@ -373,11 +443,11 @@ impl<'k> Blocks<'k> {
         let decode = |s: u32| {
             let digits = fours[s as usize % 2].iter().zip(&twos).map(|(&word, &two)| {
                 let four = if s < 2 { low(word) } else { high(word) };
-                fractions(self.k, four | (((two >> (2 * s)) & 0x0303_0303) << 4), 0, 6)
+                self.field(four | (((two >> (2 * s)) & 0x0303_0303) << 4), 0)
             });
             let digits = digits.collect();
             let scale = signed_byte(scales[s as usize / 2], (odd << 3) + 16 * (s % 2));
-            Sixteen { scale: d * scale.convert(Scalar::F32), offset: None, digits }
+            Sixteen { scale: d * scale.convert(self.scale_type()), offset: None, digits }
         };
         (0..4).map(decode).collect()
     }
@@ -388,7 +458,7 @@ impl<'k> Blocks<'k> {
         let scale = self.half(2, block);
         let digits = |word: Value<'k>, power: Value<'k>| {
             let fraction = (k.vector(&word.unpack_u8()) * power) & 0xff;
-            ((fraction * 3) >> 8).convert(Scalar::F32)
+            self.integers((fraction * 3) >> 8)
         };
         let powers = [1, 3, 9, 27, 81].map(|power| k.u32(power));
         let rest = self.word_at(1, block, 0);

@@ -2,6 +2,7 @@
 
 mod product;
 mod quantize;
+mod self_test;
 mod upload;
 
 use crate::base::block_format::BlockFormat;

@@ -1,10 +1,12 @@
 //! Products with quantised matrices.
 
-use super::{QuantizedTensor, Slice, check_output};
+use super::{QuantizedTensor, Slice, check_output, self_test};
+use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
+use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
-use crate::kernels::block_product::{BlockProduct, Parameters};
+use crate::kernels::block_product::{BlockProduct, BlockTile, Parameters, fits_halves};
 use crate::lazy::PendingLaunch;
 use crate::ops::{subgroup_lanes, weighted_sum};
 use crate::tensor::Tensor;
@@ -17,7 +19,8 @@ impl Tensor {
     /// weight has the shape `[out, in]`, as in a GGUF file. Sums are accumulated in `f32`.
     ///
     /// At most 16 vectors are multiplied by the packed numbers. For more, the numbers are unpacked to the dtype of this
-    /// tensor first.
+    /// tensor first. If the vectors are `f16` and the device has matrix units, these multiply at most 16 of them by the
+    /// numbers rounded to `f16`.
     ///
     /// ```
     /// # use marquetry::{BlockFormat, Device, QuantizedTensor, Tensor};
@@ -90,7 +93,8 @@ impl QuantizedTensor {
         let vectors: usize = outer.iter().product();
         let product = if vectors <= FEW {
             let x = loadable(&x.reshape((vectors, columns))?)?;
-            self.by_parts(|slice| self.few(&x, slice, output, op))?
+            let tile = self.tile(vectors, x.dtype());
+            self.by_parts(|slice| self.few(&x, slice, output, tile, op))?
         } else {
             let x = x.reshape((vectors, columns))?;
             self.by_parts(|slice| {
@@ -102,7 +106,7 @@ impl QuantizedTensor {
     }
 
     /// Joins the products with the parts of the matrix.
-    fn by_parts(&self, product: impl Fn(Slice<'_>) -> Result<Tensor>) -> Result<Tensor> {
+    pub(super) fn by_parts(&self, product: impl Fn(Slice<'_>) -> Result<Tensor>) -> Result<Tensor> {
         let products = self.slices().map(product).collect::<Result<Vec<_>>>()?;
         match products {
             mut one if one.len() == 1 => Ok(one.remove(0)),
@@ -110,23 +114,31 @@ impl QuantizedTensor {
         }
     }
 
-    /// Multiplies a few vectors, as [`loadable`] returns them.
-    fn few(&self, x: &Tensor, slice: Slice<'_>, output: DType, op: &'static str) -> Result<Tensor> {
-        let (vectors, rows, row_blocks) = (x.dims()[0], slice.rows, self.row_blocks());
-        let stored_quads = rows.is_multiple_of(4);
-        let tuning = &self.device.tuning().quantized;
+    /// Chooses the tile of a product with a few vectors.
+    fn tile(&self, vectors: usize, dtype: DType) -> BlockTile {
+        let (device, tuning) = (&self.device, &self.device.tuning().quantized);
+        let tile = BlockTile::Units { subgroups: tuning.subgroups };
+        let has_units = tuning.units && device.info().features.matrix_units.f16.is_some();
+        let suits = dtype == DType::F16 && fits_halves(self.format);
+        if has_units && suits && !environment::settings().force.no_units && self_test::is_trusted(device, tile) {
+            return tile;
+        }
         let members = if vectors == 1 { tuning.lanes_of_one } else { tuning.lanes_of_several };
-        let kernel = BlockProduct {
-            format: self.format,
-            dtype: x.dtype(),
-            count: count(vectors),
-            output: if stored_quads { output } else { DType::F32 },
-            stored_quads,
-            rows: 4,
-            members,
-            subgroup: subgroup_lanes(&self.device).filter(|&lanes| members.is_multiple_of(lanes)),
-            epilogue: None,
-        };
+        let subgroup = subgroup_lanes(device).filter(|&lanes| members.is_multiple_of(lanes));
+        BlockTile::Lanes { members, subgroup }
+    }
+
+    /// Multiplies a few vectors, as [`loadable`] returns them.
+    pub(super) fn few(
+        &self,
+        x: &Tensor,
+        slice: Slice<'_>,
+        output: DType,
+        tile: BlockTile,
+        op: &'static str,
+    ) -> Result<Tensor> {
+        let (vectors, rows, row_blocks) = (x.dims()[0], slice.rows, self.row_blocks());
+        let kernel = kernel(self.format, tile, vectors, rows, [x.dtype(), output]);
         let load = 16 / x.dtype().size_in_bytes();
         let parameters = Parameters {
             vectors,
@@ -144,10 +156,25 @@ impl QuantizedTensor {
     }
 }
 
-/// Returns how many vectors a workgroup multiplies.
-fn count(vectors: usize) -> u32 {
-    let groups = vectors.div_ceil(BlockProduct::MOST as usize);
-    vectors.div_ceil(groups) as u32
+/// Returns the kernel that multiplies a few vectors and the rows of a matrix.
+pub(super) fn kernel(
+    format: BlockFormat,
+    tile: BlockTile,
+    vectors: usize,
+    rows: usize,
+    [dtype, output]: [DType; 2],
+) -> BlockProduct {
+    let groups = vectors.div_ceil(tile.most() as usize);
+    let stored_quads = rows.is_multiple_of(4);
+    BlockProduct {
+        format,
+        dtype,
+        count: vectors.div_ceil(groups) as u32,
+        output: if stored_quads { output } else { DType::F32 },
+        stored_quads,
+        tile,
+        epilogue: None,
+    }
 }
 
 /// Returns vectors that are read 16 bytes at a time: if they do not lie so, a copy.

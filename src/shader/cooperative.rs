@@ -290,6 +290,19 @@ impl KernelBuilder {
         var.get()
     }
 
+    /// Returns a matrix. Each lane gives the elements of `f16` that it holds. The driver decides which elements of the
+    /// matrix they are.
+    pub(crate) fn matrix_of_halves(&self, ty: MatrixType, elements: &[Value]) -> CooperativeMatrix<'_> {
+        let id = self.matrix_type(ty);
+        let component = self.component_type(ty.dtype);
+        let var = MatrixVar { kernel: self, pointer: self.local(id, false), ty };
+        for (index, value) in (0..).zip(elements) {
+            let place = self.element_of(var.pointer, component, index);
+            self.emit_void(Op::Store, [Operand::IdRef(place), value.operand()]);
+        }
+        var.get()
+    }
+
     /// Returns a pointer to an element that the lane itself holds in a matrix.
     fn element_of(&self, matrix: Word, component: Word, index: u32) -> Word {
         let pointer = self.pointer_type(StorageClass::Function, component);

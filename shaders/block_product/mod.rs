@@ -1,0 +1,252 @@
+//! Products of a few vectors and a quantised matrix, which is read once. Each kind of tile has a file.
+
+mod lanes;
+mod units;
+
+pub(crate) use super::blocks::fits_halves;
+
+use super::blocks::Blocks;
+use super::epilogue::{Epilogue, Finishing, Outputs};
+use super::parameters::{Each, Form, Size, parameters, times};
+use super::{Family, Units};
+use crate::base::block_format::BlockFormat;
+use crate::base::dtype::DType;
+use crate::kernels::epilogue;
+use crate::shader::{IntoValue, KernelBuilder, Value};
+
+/// How a workgroup divides its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum BlockTile {
+    /// The invocations share the depth of four rows.
+    Lanes {
+        /// Invocations per workgroup.
+        members: u32,
+        /// The lanes of the device's subgroups, if these are used.
+        subgroup: Option<u32>,
+    },
+    /// Matrix units multiply 16 rows at a time by `f16`. The subgroups share the depth.
+    Units {
+        /// Subgroups per workgroup.
+        subgroups: u32,
+    },
+}
+
+impl BlockTile {
+    /// The rows of the matrix that a workgroup multiplies.
+    pub const fn rows(self) -> u32 {
+        match self {
+            BlockTile::Lanes { .. } => lanes::ROWS,
+            BlockTile::Units { .. } => units::UNIT,
+        }
+    }
+
+    /// The most vectors that a workgroup multiplies.
+    pub const fn most(self) -> u32 {
+        match self {
+            BlockTile::Lanes { .. } => 8,
+            BlockTile::Units { .. } => units::UNIT,
+        }
+    }
+}
+
+/// A few vectors times the rows of a quantised matrix.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct BlockProduct {
+    pub format: BlockFormat,
+    /// The dtype of the vectors.
+    pub dtype: DType,
+    /// The number of vectors that a workgroup multiplies.
+    pub count: u32,
+    /// The dtype of the results. If they are not stored in fours, it has 32 bits.
+    pub output: DType,
+    /// Whether four neighbours of a result are stored together.
+    pub stored_quads: bool,
+    pub tile: BlockTile,
+    pub epilogue: Option<Box<Epilogue>>,
+}
+
+parameters! {
+    config: BlockProduct;
+    host: Parameters;
+    device: Declared;
+    /// The number of vectors.
+    vectors: Size,
+    /// The rows of the matrix.
+    rows: Size,
+    /// The blocks of a row.
+    row_blocks: Size,
+    /// The first block of the matrix.
+    first: Size,
+    /// The index of the first 16 bytes of each plane.
+    planes: Each<Size> = times(config.format.planes().len()),
+    /// Where the vectors begin, in loads of 16 bytes.
+    start: Size,
+    /// The distance between two vectors, in loads of 16 bytes.
+    stride: Size,
+    epilogue: Option<Epilogue> => config.epilogue.as_deref(),
+}
+
+impl BlockProduct {
+    /// Returns the number of workgroups.
+    pub fn groups(&self, vectors: usize, rows: usize) -> usize {
+        vectors.div_ceil(self.count as usize) * rows.div_ceil(self.tile.rows() as usize)
+    }
+}
+
+impl Finishing for BlockProduct {
+    fn width(&self) -> u32 {
+        if self.stored_quads { 4 } else { 1 }
+    }
+
+    fn stored(&self) -> DType {
+        self.output
+    }
+
+    fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self {
+        BlockProduct { epilogue: Some(epilogue), ..self.clone() }
+    }
+
+    fn finished(parameters: &Parameters, epilogue: epilogue::Parameters) -> Parameters {
+        Parameters { epilogue: Some(epilogue), ..parameters.clone() }
+    }
+}
+
+impl Family for BlockProduct {
+    fn name(&self) -> String {
+        let BlockProduct { format, dtype, count, output, .. } = self;
+        let tile = match self.tile {
+            BlockTile::Lanes { members, subgroup: None } => format!("{members}"),
+            BlockTile::Lanes { members, .. } => format!("{members}, subgroups"),
+            BlockTile::Units { subgroups } => format!("units, {subgroups} subgroups"),
+        };
+        let fours = if self.stored_quads { ", y x4" } else { "" };
+        let name = format!("block product({count} vectors of {dtype} by {format} to {output}, {tile}{fours})");
+        self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
+    }
+
+    fn workgroup(&self) -> u32 {
+        match self.tile {
+            BlockTile::Lanes { members, .. } => members,
+            BlockTile::Units { subgroups } => subgroups * units::LANES,
+        }
+    }
+
+    fn units(&self) -> Units {
+        match self.tile {
+            BlockTile::Lanes { .. } => Units::Lanes,
+            BlockTile::Units { .. } => Units::Matrix,
+        }
+    }
+
+    fn products(&self, &Parameters { vectors, rows, row_blocks, .. }: &Parameters) -> u64 {
+        super::volume(&[vectors, rows, row_blocks, self.format.block_elements()])
+    }
+
+    fn touched(&self, &Parameters { vectors, rows, row_blocks, .. }: &Parameters) -> u64 {
+        let matrix = super::volume(&[rows, row_blocks, self.format.block_bytes() + 2]);
+        let x = super::volume(&[vectors, row_blocks, self.format.block_elements(), self.dtype.size_in_bytes()]);
+        matrix.max(x).max(super::volume(&[vectors, rows, 4]))
+    }
+
+    fn write(&self, k: &KernelBuilder) {
+        match self.tile {
+            BlockTile::Lanes { members, subgroup } => lanes::write(k, self, members, subgroup),
+            BlockTile::Units { subgroups } => units::write(k, self, subgroups),
+        }
+    }
+
+    fn samples() -> Vec<Self> {
+        let sample = |format, dtype, count, fours| BlockProduct {
+            format,
+            dtype,
+            count,
+            output: if fours { dtype } else { DType::F32 },
+            stored_quads: fours,
+            tile: BlockTile::Lanes { members: 64, subgroup: None },
+            epilogue: None,
+        };
+        let all = BlockFormat::ALL.map(|format| sample(format, DType::F32, 1, true));
+        let many = BlockFormat::ALL.map(|format| sample(format, DType::F16, 8, true));
+        let others = [(DType::BF16, 2, true), (DType::F16, 3, false)];
+        let others = others.map(|(dtype, count, fours)| sample(BlockFormat::Q6_K, dtype, count, fours));
+        let tile = BlockTile::Lanes { members: 64, subgroup: Some(32) };
+        let subgroups = BlockProduct { tile, ..sample(BlockFormat::Q4_0, DType::F32, 4, true) };
+        let finished = sample(BlockFormat::Q8_0, DType::F32, 1, false).with_epilogue(epilogue::sample());
+        let on_units = |config| BlockProduct { tile: BlockTile::Units { subgroups: 4 }, ..config };
+        let formats = BlockFormat::ALL.into_iter().filter(|&format| fits_halves(format));
+        let units = formats.map(|format| on_units(sample(format, DType::F16, 16, true)));
+        let few = on_units(sample(BlockFormat::Q4_K, DType::F16, 8, false));
+        all.into_iter().chain(many).chain(others).chain([subgroups, finished]).chain(units).chain([few]).collect()
+    }
+}
+
+/// What the workgroup multiplies.
+struct Part<'k> {
+    /// The number of vectors.
+    vectors: Value<'k>,
+    /// The rows of the matrix.
+    rows: Value<'k>,
+    /// The blocks of a row.
+    row_blocks: Value<'k>,
+    first_vector: Value<'k>,
+    first_row: Value<'k>,
+    /// The first block of the matrix.
+    first_block: Value<'k>,
+    /// Where the vectors begin, and the distance between two, in loads of 16 bytes.
+    start: Value<'k>,
+    stride: Value<'k>,
+}
+
+impl<'k> Part<'k> {
+    /// Returns where a vector begins, in loads of 16 bytes. Beyond the edge, the last vector is multiplied again.
+    fn vector(&self, vector: impl IntoValue<'k>) -> Value<'k> {
+        self.start + (self.first_vector + vector).min(self.vectors - 1) * self.stride
+    }
+
+    /// Returns the first block of a row. Beyond the edge, the last row is multiplied again.
+    fn row(&self, row: impl IntoValue<'k>) -> Value<'k> {
+        self.first_block + (self.first_row + row).min(self.rows - 1) * self.row_blocks
+    }
+}
+
+impl BlockProduct {
+    /// Declares the buffers: `x`, which this function declares, the matrix and the results.
+    fn declare_buffers<'k, X>(
+        &self,
+        k: &'k KernelBuilder,
+        x: impl FnOnce() -> X,
+    ) -> (Part<'k>, X, Blocks<'k>, Outputs<'k>) {
+        let Declared { vectors, rows, row_blocks, first, planes, start, stride, epilogue } = self.declare(k);
+        let x = x();
+        let blocks = Blocks::new(k, self.format, planes);
+        let epilogue = self.epilogue.as_deref().zip(epilogue);
+        let y = Outputs::new(k, self.output, self.width(), epilogue, None);
+        let tile_rows = self.tile.rows();
+        let groups = (rows + (tile_rows - 1)) / tile_rows;
+        let (first_row, first_vector) = (k.group_index() % groups * tile_rows, k.group_index() / groups * self.count);
+        let first_block = first;
+        let part = Part { vectors, rows, row_blocks, first_vector, first_row, first_block, start, stride };
+        (part, x, blocks, y)
+    }
+
+    /// Stores the products of a vector and four neighbouring rows of the workgroup's.
+    fn store<'k>(
+        &self,
+        k: &'k KernelBuilder,
+        part: &Part<'k>,
+        y: &Outputs<'k>,
+        [vector, row]: [Value<'k>; 2],
+        four: Value<'k>,
+    ) {
+        let (vector, row) = (part.first_vector + vector, part.first_row + row);
+        let store = |row: Value<'k>, value| {
+            k.when(vector.lt(part.vectors) & row.lt(part.rows), || y.store(k, vector * part.rows + row, value));
+        };
+        if self.stored_quads {
+            return store(row, four);
+        }
+        for e in 0..4 {
+            store(row + e, four.lane(e));
+        }
+    }
+}
