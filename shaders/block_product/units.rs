@@ -2,8 +2,8 @@
 //! holds of a unit's operand, so they never leave registers. The subgroups of a workgroup share the depth.
 //!
 //! Which lane holds which elements is known of NVIDIA's GPUs, as in `matmul/fragments.rs`: lane `4 g + t` holds four
-//! elements of the depth, of the lines `g` and `g + 8`. Along the depth, the order does not matter if it is the same for
-//! both operands. So lane `t` takes its elements from unit `t` of four, in the order of [`HALVES`].
+//! elements of the depth, of the lines `g` and `g + 8`. Along the depth, the order does not matter if it is the same
+//! for both operands. So lane `t` takes its elements from unit `t` of four, in the order of [`HALVES`].
 
 use super::{BlockProduct, Part};
 use crate::kernels::blocks::{HALVES, Sixteen, units};
