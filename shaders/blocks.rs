@@ -18,7 +18,7 @@ pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -
 ///
 /// A unit is the part of a block that an invocation decodes at a time: 16 bytes of the first plane, and the bits that
 /// belong to them in other planes.
-pub(super) struct Blocks<'k> {
+pub(crate) struct Blocks<'k> {
     k: &'k KernelBuilder,
     format: BlockFormat,
     words: Array<'k>,
@@ -41,18 +41,19 @@ type Words<'k> = SmallVec<[Value<'k>; 4]>;
 ///
 /// [In halves](Blocks::in_halves), numbers are `scale digit + offset`, and the four digits of a vector are in the order
 /// of [`HALVES`].
-pub(super) struct Sixteen<'k> {
+pub(crate) struct Sixteen<'k> {
     pub scale: Value<'k>,
     pub offset: Option<Value<'k>>,
     /// In vectors of four.
     pub digits: Words<'k>,
 }
 
-/// The order of four neighbours as halves. The fields of every other byte are those of halves with a shift less.
-pub(super) const HALVES: [u32; 4] = [0, 2, 1, 3];
+/// The order of four neighbours as halves. A word holds two halves but four bytes. One mask leaves bytes 0 and 2 in the
+/// two halves, and after a shift of the word by 8 bits it leaves bytes 1 and 3.
+pub(crate) const HALVES: [u32; 4] = [0, 2, 1, 3];
 
 /// Where sixteen neighbours of a unit are.
-pub(super) struct Place<'k> {
+pub(crate) struct Place<'k> {
     /// The first one's place in the block.
     pub first: Value<'k>,
     /// Whether the unit has them. `None` if every unit has.
@@ -60,7 +61,7 @@ pub(super) struct Place<'k> {
 }
 
 /// Returns the units of a block.
-pub(super) const fn units(format: BlockFormat) -> u32 {
+pub(crate) const fn units(format: BlockFormat) -> u32 {
     match format {
         BlockFormat::Q8_0 => 2,
         BlockFormat::TQ1_0 => 3,
@@ -127,11 +128,6 @@ fn halves<'k>(k: &'k KernelBuilder, word: Value<'k>, first: u32, bits: u32, bias
     let [mask, upper] = [((1 << bits) - 1) << first, u32::from(f16::from_f32(base as f32).to_bits())];
     let fields = [word, word >> 8].map(|word| (word & (mask * 0x0001_0001)) | (upper * 0x0001_0001));
     k.vector(&fields).bitcast(Type::vec4(Scalar::F16)) - (base + bias) as f32
-}
-
-/// Returns whether the scales of a format are halves, or their products with a few bits.
-pub(crate) const fn fits_halves(format: BlockFormat) -> bool {
-    !matches!(format, BlockFormat::MXFP4)
 }
 
 /// Returns the low four bits of each byte of a word.

@@ -1,6 +1,6 @@
 //! The kernels. Each family has one file: a configuration, and a plain function that writes the kernel for it.
 
-mod blocks;
+pub(crate) mod blocks;
 mod elements;
 pub(crate) mod encoding;
 pub(crate) mod epilogue;

@@ -8,3 +8,76 @@ pub use crate::engine::runtime::tuning_of;
 pub mod tuning {
     pub use crate::tuning::*;
 }
+
+/// Parts of kernels that need matrix units, which no device of the tests has.
+#[cfg(all(test, has_vulkan, device_tests))]
+mod tests {
+    use crate::kernels::block_product::BlockTile;
+    use crate::kernels::blocks::{Blocks, HALVES, units};
+    use crate::shader::{Access, Scalar, Type};
+    use crate::{Argument, BlockFormat, DType, Device, Kernel, Result, Tensor};
+    use half::f16;
+    use safetensors::SafeTensors;
+
+    /// The numbers of blocks, unpacked to halves as for matrix units, and the sum of what their errors are relative to.
+    fn unpacked(format: BlockFormat, blocks: &[u8], device: &Device) -> Result<[Vec<f32>; 2]> {
+        let count = blocks.len() / format.block_bytes();
+        let (mut planes, mut words) = (Vec::new(), Vec::new());
+        for range in format.planes() {
+            planes.push(words.len() as u32 / 4);
+            let bytes = blocks.chunks(format.block_bytes()).flat_map(|block| &block[range.clone()]);
+            let mut bytes: Vec<u8> = bytes.copied().collect();
+            bytes.resize(bytes.len().next_multiple_of(16), 0);
+            words.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)));
+        }
+        let (units, elements) = (units(format), format.block_elements() as u32);
+        let kernel = Kernel::build("unpack", device, 32, |k| {
+            let blocks = Blocks::new(k, format, planes.iter().map(|&plane| k.u32(plane)).collect()).in_halves();
+            let y = k.buffer("y", Type::F32, Access::Write);
+            let rounded = k.buffer("rounded", Type::F32, Access::Write);
+            let (block, unit) = (k.global_index() / units, k.global_index() % units);
+            k.when(block.lt(count as u32), || {
+                for (of, place) in blocks.unit(block, unit).iter().zip(blocks.places(unit)) {
+                    k.when(place.is_there.unwrap_or_else(|| unit.lt(units)), || {
+                        for (four, digits) in (0..).zip(&of.digits) {
+                            for (lane, element) in (0..).zip(HALVES) {
+                                let product = digits.lane(lane) * of.scale;
+                                let number = of.offset.map_or(product, |m| digits.lane(lane).fma(of.scale, m));
+                                let at = block * elements + place.first + (four * 4 + element);
+                                y.store(at, number.convert(Scalar::F32));
+                                let offset = of.offset.unwrap_or(product);
+                                let all = [number, product, offset].map(|x| x.convert(Scalar::F32).abs());
+                                rounded.store(at, all[0] + all[1] * 2.0 + all[2]);
+                            }
+                        }
+                    });
+                }
+            });
+        })?;
+        let blocks = Tensor::from_slice(&words, words.len(), device)?;
+        let numbers = || Argument::output(count * elements as usize);
+        let [y, rounded] =
+            kernel.launch((count * units as usize).div_ceil(32), [blocks.into(), numbers(), numbers()])?;
+        Ok([y.to_vec()?, rounded.to_vec()?])
+    }
+
+    #[test]
+    fn halves_are_the_numbers_of_the_reference() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/quantized.safetensors");
+        let data = std::fs::read(path).unwrap();
+        let file = SafeTensors::deserialize(&data).unwrap();
+        let device = Device::vulkan(0).unwrap();
+        assert!(device.info().features.f16, "the device of the tests has no halves");
+        for format in BlockFormat::ALL.into_iter().filter(|&format| BlockTile::units_take(DType::F16, format)) {
+            let entry = |name: &str| file.tensor(&format!("{format}.{name}")).unwrap().data();
+            let [found, rounded] = unpacked(format, entry("weights"), &device).unwrap();
+            let expected = entry("weights.numbers").as_chunks().0.iter().map(|&four| f32::from_le_bytes(four));
+            assert_eq!(found.len(), expected.len());
+            for (i, ((found, rounded), expected)) in found.iter().zip(rounded).zip(expected).enumerate() {
+                // The scale, its product with a digit, the offset and the number are rounded. 2^-24 is the smallest half.
+                let bound = rounded * f16::EPSILON.to_f32() / 2.0 + 2f32.powi(-24);
+                assert!((found - expected).abs() <= bound, "{format} {i}: {found}, not {expected} within {bound}");
+            }
+        }
+    }
+}

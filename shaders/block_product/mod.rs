@@ -3,8 +3,6 @@
 mod lanes;
 mod units;
 
-pub(crate) use super::blocks::fits_halves;
-
 use super::blocks::Blocks;
 use super::epilogue::{Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Form, Size, parameters, times};
@@ -38,6 +36,12 @@ impl BlockTile {
             BlockTile::Lanes { .. } => lanes::ROWS,
             BlockTile::Units { .. } => units::UNIT,
         }
+    }
+
+    /// Whether matrix units multiply vectors of a dtype by numbers of a format. Scales of `MXFP4` are beyond the range
+    /// of halves.
+    pub fn units_take(dtype: DType, format: BlockFormat) -> bool {
+        dtype == DType::F16 && format != BlockFormat::MXFP4
     }
 
     /// The most vectors that a workgroup multiplies.
@@ -173,7 +177,7 @@ impl Family for BlockProduct {
         let subgroups = BlockProduct { tile, ..sample(BlockFormat::Q4_0, DType::F32, 4, true) };
         let finished = sample(BlockFormat::Q8_0, DType::F32, 1, false).with_epilogue(epilogue::sample());
         let on_units = |config| BlockProduct { tile: BlockTile::Units { subgroups: 4 }, ..config };
-        let formats = BlockFormat::ALL.into_iter().filter(|&format| fits_halves(format));
+        let formats = BlockFormat::ALL.into_iter().filter(|&format| BlockTile::units_take(DType::F16, format));
         let units = formats.map(|format| on_units(sample(format, DType::F16, 16, true)));
         let few = on_units(sample(BlockFormat::Q4_K, DType::F16, 8, false));
         all.into_iter().chain(many).chain(others).chain([subgroups, finished]).chain(units).chain([few]).collect()
@@ -210,7 +214,7 @@ impl<'k> Part<'k> {
 }
 
 impl BlockProduct {
-    /// Declares the buffers: `x`, which this function declares, the matrix and the results.
+    /// Declares the buffers: the vectors, which `x` declares, the matrix, and the results.
     fn declare_buffers<'k, X>(
         &self,
         k: &'k KernelBuilder,

@@ -58,13 +58,15 @@ impl MatrixUnits {
         }
     }
 
-    /// Whether `available` has units of all these sizes. If kernels choose the size, they choose two of the units' own
-    /// products side by side: `[m, 2 n, k]`. The units' own size, with an n of 16, works there too.
+    /// Whether `available` has units of all these sizes.
     fn are_among(&self, available: &MatrixUnits) -> bool {
-        DType::ALL.into_iter().all(|dtype| {
-            let Some(needed @ [m, n, k]) = self.of(dtype) else { return true };
-            available.of(dtype).is_some_and(|size| size == needed || (n == 16 && size == [m, 2 * n, k]))
-        })
+        DType::ALL.into_iter().all(|dtype| self.of(dtype).is_none_or(|size| available.multiply(dtype, size)))
+    }
+
+    /// Whether the units compute products of this size. If kernels choose the size, they choose two of the units' own
+    /// products side by side: `[m, 2 n, k]`. The units' own size, with an n of 16, works there too.
+    pub(crate) fn multiply(&self, dtype: DType, needed @ [m, n, k]: [u32; 3]) -> bool {
+        self.of(dtype).is_some_and(|size| size == needed || (n == 16 && size == [m, 2 * n, k]))
     }
 }
 

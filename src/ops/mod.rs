@@ -49,6 +49,7 @@ pub use pad::PadMode;
 pub use pool::PoolConfig;
 pub use rearrange::Sections;
 pub use resize::{CoordinateMode, NearestRounding, ResizeConfig, ResizeMode};
+pub(crate) use self_test::verdict;
 pub use window::PerAxis;
 
 use crate::base::error::Result;

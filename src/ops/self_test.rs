@@ -6,6 +6,7 @@ use super::batched_product::{BatchedProduct, Operand};
 use crate::base::dtype::{DType, Element};
 use crate::base::error::Result;
 use crate::device::Device;
+use crate::kernels::Family;
 use crate::kernels::matmul::{Along, Matmul, MatmulTile};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
@@ -16,15 +17,24 @@ const OP: &str = "matmul";
 /// Whether a kernel has computed a product of known numbers correctly. The test runs once per device; a kernel that
 /// fails is switched off.
 pub(super) fn is_trusted(device: &Device, config: &Matmul) -> bool {
-    let (device, config) = (device.clone(), config.clone());
-    device.clone().runtime().verdict(&config.clone().into(), move || {
-        let trial = Trial::new(&config);
-        let outcome = match trial.run(&device, &config) {
-            Ok(found) => trial.check(config.output, &found),
-            Err(error) => Err(error.to_string()),
-        };
+    verdict(device, config, |device, config| {
+        let trial = Trial::new(config);
+        let found = trial.run(device, config).map_err(|error| error.to_string())?;
+        trial.check(config.output, &found)
+    })
+}
+
+/// Whether a kernel passes a trial, which says what is wrong. It runs once per device.
+pub(crate) fn verdict<F: Family + Clone + 'static>(
+    device: &Device,
+    config: &F,
+    trial: impl FnOnce(&Device, &F) -> Result<(), String> + 'static,
+) -> bool {
+    let (tested, kernel) = (device.clone(), config.clone());
+    device.runtime().verdict(&config.clone().into(), move || {
+        let outcome = trial(&tested, &kernel);
         if let Err(reason) = &outcome {
-            let (device, kernel) = (device.info(), crate::kernels::KernelConfig::from(config.clone()).name());
+            let (device, kernel) = (tested.info(), kernel.name());
             log::warn!("{device}: the kernel `{kernel}` is switched off, another one is used instead: {reason}");
         }
         outcome.is_ok()

@@ -6,7 +6,7 @@ use crate::base::dtype::DType;
 use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
-use crate::kernels::block_product::{BlockProduct, BlockTile, Parameters, fits_halves};
+use crate::kernels::block_product::{BlockProduct, BlockTile, Parameters};
 use crate::lazy::PendingLaunch;
 use crate::ops::{subgroup_lanes, weighted_sum};
 use crate::tensor::Tensor;
@@ -118,9 +118,9 @@ impl QuantizedTensor {
     fn tile(&self, vectors: usize, dtype: DType) -> BlockTile {
         let (device, tuning) = (&self.device, &self.device.tuning().quantized);
         let tile = BlockTile::Units { subgroups: tuning.subgroups };
-        let has_units = tuning.units && device.info().features.matrix_units.f16.is_some();
-        let suits = dtype == DType::F16 && fits_halves(self.format);
-        if has_units && suits && !environment::settings().force.no_units && self_test::is_trusted(device, tile) {
+        let has_units = tuning.units && device.info().features.matrix_units.multiply(DType::F16, [16; 3]);
+        let may_use = has_units && !environment::settings().force.no_units;
+        if may_use && BlockTile::units_take(dtype, self.format) && self_test::is_trusted(device, tile) {
             return tile;
         }
         let members = if vectors == 1 { tuning.lanes_of_one } else { tuning.lanes_of_several };

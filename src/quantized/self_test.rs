@@ -6,8 +6,8 @@ use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::device::Device;
-use crate::kernels::Family;
 use crate::kernels::block_product::BlockTile;
+use crate::ops::verdict;
 use crate::tensor::Tensor;
 use half::f16;
 
@@ -25,17 +25,9 @@ const REPEAT: usize = 13;
 pub(super) fn is_trusted(device: &Device, tile: BlockTile) -> bool {
     let rows = tile.rows() as usize + 20;
     let config = super::product::kernel(BlockFormat::Q4_0, tile, VECTORS, rows, [DType::F16, DType::F32]);
-    let device = device.clone();
-    device.clone().runtime().verdict(&config.clone().into(), move || {
-        let outcome = match run(&device, tile, rows) {
-            Ok(found) => check(&found, rows),
-            Err(error) => Err(error.to_string()),
-        };
-        if let Err(reason) = &outcome {
-            let (device, kernel) = (device.info(), config.name());
-            log::warn!("{device}: the kernel `{kernel}` is switched off, another one is used instead: {reason}");
-        }
-        outcome.is_ok()
+    verdict(device, &config, move |device, _| {
+        let found = run(device, tile, rows).map_err(|error| error.to_string())?;
+        check(&found, rows)
     })
 }
 

@@ -274,31 +274,36 @@ impl KernelBuilder {
 
     /// Returns a matrix. Each lane gives the elements of 16 bits that it holds, two in a word. The driver decides which
     /// elements of the matrix they are.
-    pub(crate) fn matrix_of_words(&self, ty: MatrixType, words: &[Value]) -> CooperativeMatrix<'_> {
-        let id = self.matrix_type(ty);
+    pub(crate) fn matrix_of_words<'k>(&'k self, ty: MatrixType, words: &[Value<'k>]) -> CooperativeMatrix<'k> {
         let component = self.component_type(ty.dtype);
         self.capability(Capability::Int16);
         let half = self.state.borrow_mut().module.type_int(16, 0);
-        let var = MatrixVar { kernel: self, pointer: self.local(id, false), ty };
         let halves = words.iter().flat_map(|&word| [word & 0xffff, word >> 16]);
-        for (value, index) in halves.zip(0..) {
+        self.matrix_of(ty, halves, |value| {
             let bits = self.emit_id(Op::UConvert, half, [value.operand()]);
-            let element = self.emit_id(Op::Bitcast, component, [Operand::IdRef(bits)]);
-            let place = self.element_of(var.pointer, component, index);
-            self.emit_void(Op::Store, [Operand::IdRef(place), Operand::IdRef(element)]);
-        }
-        var.get()
+            Operand::IdRef(self.emit_id(Op::Bitcast, component, [Operand::IdRef(bits)]))
+        })
     }
 
     /// Returns a matrix. Each lane gives the elements of `f16` that it holds. The driver decides which elements of the
     /// matrix they are.
-    pub(crate) fn matrix_of_halves(&self, ty: MatrixType, elements: &[Value]) -> CooperativeMatrix<'_> {
-        let id = self.matrix_type(ty);
+    pub(crate) fn matrix_of_halves<'k>(&'k self, ty: MatrixType, elements: &[Value<'k>]) -> CooperativeMatrix<'k> {
+        self.matrix_of(ty, elements.iter().copied(), |element| element.operand())
+    }
+
+    /// Returns a matrix. Each lane gives a value for each element that it holds, and `element` makes it one.
+    fn matrix_of<'k>(
+        &'k self,
+        ty: MatrixType,
+        values: impl Iterator<Item = Value<'k>>,
+        element: impl Fn(Value<'k>) -> Operand,
+    ) -> CooperativeMatrix<'k> {
         let component = self.component_type(ty.dtype);
-        let var = MatrixVar { kernel: self, pointer: self.local(id, false), ty };
-        for (index, value) in (0..).zip(elements) {
+        let var = MatrixVar { kernel: self, pointer: self.local(self.matrix_type(ty), false), ty };
+        for (value, index) in values.zip(0..) {
+            let element = element(value);
             let place = self.element_of(var.pointer, component, index);
-            self.emit_void(Op::Store, [Operand::IdRef(place), value.operand()]);
+            self.emit_void(Op::Store, [Operand::IdRef(place), element]);
         }
         var.get()
     }
