@@ -33,19 +33,45 @@ pub(crate) struct Blocks<'k> {
 /// Words of 16 bytes: all four, or the one that an invocation takes.
 type Words<'k> = SmallVec<[Value<'k>; 4]>;
 
-/// Sixteen neighbours that share a scale, or four of them. Each of them is `scale (digit - bias) + offset`, with the
-/// format's bias.
+/// A unit that is loaded. Its numbers are decoded where they are used, so only few of them occupy registers at a time.
+pub(crate) struct Unit<'a, 'k> {
+    scale: Box<dyn Fn(u32) -> Scale<'k> + 'a>,
+    digits: Box<dyn Fn(u32, usize) -> Value<'k> + 'a>,
+}
+
+/// What sixteen neighbours share. Each of them is `factor (digit - bias) + offset`, with the format's bias.
 ///
 /// A digit is the packed integer as a float. If the format has [`bits`], it is `1 + integer / 2^bits`: then the integer
 /// only has to be moved to the upper bits of a fraction, which is cheaper than a conversion.
 ///
-/// [In halves](Blocks::in_halves), numbers are `scale digit + offset`, and the four digits of a vector are in the order
-/// of [`HALVES`].
-pub(crate) struct Sixteen<'k> {
-    pub scale: Value<'k>,
+/// [In halves](Blocks::in_halves), numbers are `factor digit + offset`, and four digits are in the order of
+/// [`HALVES`].
+#[derive(Clone, Copy)]
+pub(crate) struct Scale<'k> {
+    pub factor: Value<'k>,
     pub offset: Option<Value<'k>>,
-    /// In vectors of four.
-    pub digits: Words<'k>,
+}
+
+impl<'a, 'k> Unit<'a, 'k> {
+    fn new(scale: impl Fn(u32) -> Scale<'k> + 'a, digits: impl Fn(u32, usize) -> Value<'k> + 'a) -> Self {
+        Unit { scale: Box::new(scale), digits: Box::new(digits) }
+    }
+
+    /// Returns what the neighbours at one of the unit's [places](Blocks::places) share.
+    pub fn scale(&self, place: usize) -> Scale<'k> {
+        (self.scale)(place as u32)
+    }
+
+    /// Returns four digits of the neighbours at one of the unit's places.
+    pub fn digits(&self, place: usize, four: usize) -> Value<'k> {
+        (self.digits)(place as u32, four)
+    }
+}
+
+impl<'k> Scale<'k> {
+    fn plain(factor: Value<'k>) -> Self {
+        Scale { factor, offset: None }
+    }
 }
 
 /// The order of four neighbours as halves. A word holds two halves but four bytes. One mask leaves bytes 0 and 2 in the
@@ -138,6 +164,11 @@ fn low(word: Value<'_>) -> Value<'_> {
 /// Returns the high four bits of each byte of a word.
 fn high(word: Value<'_>) -> Value<'_> {
     low(word >> 4)
+}
+
+/// Returns the low or the high four bits of each byte of a word.
+fn nibbles(word: Value<'_>, half: u32) -> Value<'_> {
+    if half == 0 { low(word) } else { high(word) }
 }
 
 /// Spreads the low four bits of a number over the lowest bits of four bytes.
@@ -280,127 +311,123 @@ impl<'k> Blocks<'k> {
         }
     }
 
-    /// Decodes a unit, in the order of its [`places`](Self::places).
-    pub fn unit(&self, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
-        let sixteens = self.digits(block, unit);
+    /// Loads a unit.
+    pub fn unit<'a>(&'a self, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+        let loaded = self.loaded(block, unit);
         match bits(self.format) {
-            _ if self.in_halves => sixteens,
-            0 => sixteens,
-            bits => sixteens.into_iter().map(|of| Sixteen { scale: of.scale * (1 << bits) as f32, ..of }).collect(),
+            _ if self.in_halves => loaded,
+            0 => loaded,
+            bits => {
+                let scale = loaded.scale;
+                let of_fractions = move |s| {
+                    let Scale { factor, offset } = scale(s);
+                    Scale { factor: factor * (1 << bits) as f32, offset }
+                };
+                Unit { scale: Box::new(of_fractions), digits: loaded.digits }
+            }
         }
     }
 
     /// The same with the scales of the integers.
-    fn digits(&self, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+    fn loaded<'a>(&'a self, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let k = self.k;
-        let fields = |q: &Words<'k>, first| q.iter().map(|&word| self.field(word, first)).collect();
-        let chosen = |table, q: &Words<'k>| {
-            let chosen = |word| self.integers(chosen(k, table, word));
-            [low, high].map(|half| q.iter().map(|&word| chosen(half(word))).collect::<Words<'k>>())
-        };
         // Each half of a block of `Q6_K` has two rows of 16 bytes for a unit.
         let first = if self.format == BlockFormat::Q6_K { (unit >> 1) * 4 + (unit & 1) } else { unit };
         let q = self.taken(0, block, first);
-        let plain = |scale, digits| Sixteen { scale, offset: None, digits };
         match self.format {
             BlockFormat::Q4_0 => {
                 let d = self.half(1, block);
-                [0, 4].map(|first| plain(d, fields(&q, first))).into()
+                Unit::new(move |_| Scale::plain(d), move |s, i| self.field(q[i], 4 * s))
             }
             BlockFormat::Q4_1 => {
-                let [d, m] = self.halves_of(self.word_at(1, block, 0));
-                [0, 4].map(|first| Sixteen { scale: d, offset: Some(m), digits: fields(&q, first) }).into()
+                let [factor, m] = self.halves_of(self.word_at(1, block, 0));
+                Unit::new(move |_| Scale { factor, offset: Some(m) }, move |s, i| self.field(q[i], 4 * s))
             }
             BlockFormat::Q5_0 | BlockFormat::Q5_1 => {
                 let fifth = self.word_at(1, block, 0);
-                let (scale, offset) = if self.format == BlockFormat::Q5_0 {
-                    (self.half(2, block), None)
+                let scale = if self.format == BlockFormat::Q5_0 {
+                    Scale::plain(self.half(2, block))
                 } else {
-                    let [d, m] = self.halves_of(self.word_at(2, block, 0));
-                    (d, Some(m))
+                    let [factor, m] = self.halves_of(self.word_at(2, block, 0));
+                    Scale { factor, offset: Some(m) }
                 };
-                let decode = |half: u32| {
-                    let fives = q.iter().zip(self.starts()).map(|(&word, start)| {
-                        let four = if half == 0 { low(word) } else { high(word) };
-                        four | (spread(fifth >> (start + 16 * half)) << 4)
-                    });
-                    Sixteen { scale, offset, digits: fields(&fives.collect(), 0) }
-                };
-                [0, 1].map(decode).into()
+                let starts = self.starts();
+                let five = move |s, i: usize| nibbles(q[i], s) | (spread(fifth >> (starts[i] + 16 * s)) << 4);
+                Unit::new(move |_| scale, move |s, i| self.field(five(s, i), 0))
             }
             BlockFormat::Q8_0 => {
-                let signed = |word: &Value<'k>| match self.in_halves {
-                    true => halves(k, *word ^ 0x8080_8080u32, 0, 8, 128),
+                let d = self.half(1, block);
+                let signed = move |word: Value<'k>| match self.in_halves {
+                    true => halves(k, word ^ 0x8080_8080u32, 0, 8, 128),
                     false => self.integers(k.vector(&word.unpack_i8())),
                 };
-                vec![plain(self.half(1, block), q.iter().map(signed).collect())]
+                Unit::new(move |_| Scale::plain(d), move |_, i| signed(q[i]))
             }
-            BlockFormat::Q2_K => self.q2_k(&q, block, unit),
-            BlockFormat::Q6_K => self.q6_k(&q, block, unit),
-            BlockFormat::Q3_K => self.q3_k(&q, block, unit),
-            BlockFormat::Q4_K | BlockFormat::Q5_K => self.q4_k(&q, block, unit),
-            BlockFormat::IQ4_NL => {
-                let d = self.half(1, block);
-                chosen(IQ4, &q).map(|digits| plain(d, digits)).into()
-            }
+            BlockFormat::Q2_K => self.q2_k(q, block, unit),
+            BlockFormat::Q6_K => self.q6_k(q, block, unit),
+            BlockFormat::Q3_K => self.q3_k(q, block, unit),
+            BlockFormat::Q4_K | BlockFormat::Q5_K => self.q4_k(q, block, unit),
+            BlockFormat::IQ4_NL => self.of_table(IQ4, q, self.half(1, block)),
             BlockFormat::IQ4_XS => {
                 let (head, lows) = (self.word_at(1, block, 0), self.word_at(1, block, 1));
                 let [d, _] = self.halves_of(head);
                 let high_bits = ((head >> 16) >> (unit * 2)) & 3;
                 let scale = ((lows >> (unit * 4)) & 0xf) | (high_bits << 4);
-                let scale = d * (scale.convert(self.scale_type()) - 32.0);
-                chosen(IQ4, &q).map(|digits| plain(scale, digits)).into()
+                self.of_table(IQ4, q, d * (scale.convert(self.scale_type()) - 32.0))
             }
-            BlockFormat::TQ1_0 => self.tq1_0(&q, block),
+            BlockFormat::TQ1_0 => self.tq1_0(q, block),
             BlockFormat::TQ2_0 => {
                 let d = self.half(1, block);
-                (0..4).map(|s| plain(d, fields(&q, 2 * s))).collect()
+                Unit::new(move |_| Scale::plain(d), move |s, i| self.field(q[i], 2 * s))
             }
             BlockFormat::MXFP4 => {
                 let exponent = self.byte(1, block);
                 // A power of two, which is subnormal for the smallest two exponents.
                 let bits = exponent.lt(2).select(k.u32(0x0020_0000) << exponent, (exponent - 1) << 23);
-                let scale = bits.bitcast(Type::F32);
-                chosen(E2M1, &q).map(|digits| plain(scale, digits)).into()
+                self.of_table(E2M1, q, bits.bitcast(Type::F32))
             }
         }
     }
 
-    fn q2_k(&self, q: &Words<'k>, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+    /// Numbers that four bits choose in a table.
+    fn of_table<'a>(&'a self, table: [i8; 16], q: Words<'k>, factor: Value<'k>) -> Unit<'a, 'k> {
+        let digits = move |s, i: usize| self.integers(chosen(self.k, table, nibbles(q[i], s)));
+        Unit::new(move |_| Scale::plain(factor), digits)
+    }
+
+    fn q2_k<'a>(&'a self, q: Words<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (half, odd) = (unit >> 1, unit & 1);
         let [d, minimum] = self.halves_of(self.word_at(2, block, 0));
         let scales = [0, 1].map(|word| self.word(1, block, half * 2 + word) >> (odd << 3));
-        let decode = |s: u32| {
+        let scale = move |s: u32| {
             let byte = (scales[s as usize / 2] >> (16 * (s % 2))) & 0xff;
             let [scale, offset] = [byte & 0xf, byte >> 4].map(|bits| bits.convert(self.scale_type()));
-            let digits = q.iter().map(|&word| self.field(word, 2 * s)).collect();
-            Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), digits }
+            Scale { factor: d * scale, offset: Some(-(minimum * offset)) }
         };
-        (0..4).map(decode).collect()
+        Unit::new(scale, move |s, i| self.field(q[i], 2 * s))
     }
 
-    fn q3_k(&self, q: &Words<'k>, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+    fn q3_k<'a>(&'a self, q: Words<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (half, odd) = (unit >> 1, unit & 1);
         let d = self.half(3, block);
         let masks = self.taken(1, block, odd);
         let [lows, more, highs] = [0, 1, 2].map(|word| self.word_at(2, block, word) >> (odd << 3));
-        let decode = |s: u32| {
+        let scale = move |s: u32| {
             let (pair, shift) = (s / 2, 16 * (s % 2));
             let lows = (if pair == 0 { lows } else { more }) >> shift;
             let highs = (highs >> shift) >> (half * 4 + 2 * pair);
             let scale = ((lows >> (half * 4)) & 0xf) | ((highs & 3) << 4);
-            let digits = q.iter().zip(&masks).map(|(&word, &mask)| {
-                let third = ((mask >> (half * 4)) >> s) & 0x0101_0101;
-                self.field(((word >> (2 * s)) & 0x0303_0303) | (third << 2), 0)
-            });
-            let digits = digits.collect();
-            Sixteen { scale: d * (scale.convert(self.scale_type()) - 32.0), offset: None, digits }
+            Scale::plain(d * (scale.convert(self.scale_type()) - 32.0))
         };
-        (0..4).map(decode).collect()
+        let three = move |s: u32, i: usize| {
+            let third = ((masks[i] >> (half * 4)) >> s) & 0x0101_0101;
+            ((q[i] >> (2 * s)) & 0x0303_0303) | (third << 2)
+        };
+        Unit::new(scale, move |s, i| self.field(three(s, i), 0))
     }
 
     /// `Q4_K`, and `Q5_K`, which has a plane with the fifth bits.
-    fn q4_k(&self, q: &Words<'k>, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+    fn q4_k<'a>(&'a self, q: Words<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let is_q5 = self.format == BlockFormat::Q5_K;
         let (pair, odd) = (unit >> 1, unit & 1);
         let [head, scales, minima, rest] = self.four(if is_q5 { 2 } else { 1 }, block, self.k.u32(0));
@@ -412,76 +439,68 @@ impl<'k> Blocks<'k> {
             is_first.select(word & 0x3f3f_3f3f, rest | ((word >> 2) & 0x3030_3030)) >> ((pair & 1) << 4)
         };
         let (scales, minima) = (six(scales, low(rest)), six(minima, high(rest)));
-        let fifth = is_q5.then(|| self.taken(1, block, odd));
-        let decode = |s: u32| {
+        let scale = move |s: u32| {
             let [scale, offset] = [scales, minima].map(|six| ((six >> (8 * s)) & 0xff).convert(self.scale_type()));
-            let digits = match &fifth {
-                None => q.iter().map(|&word| self.field(word, 4 * s)).collect(),
-                Some(fifth) => {
-                    let fives = q.iter().zip(fifth).map(|(&word, &fifth)| {
-                        let four = if s == 0 { low(word) } else { high(word) };
-                        four | ((((fifth >> (pair * 2)) >> s) & 0x0101_0101) << 4)
-                    });
-                    fives.map(|word| self.field(word, 0)).collect()
-                }
-            };
-            Sixteen { scale: d * scale, offset: Some(-(minimum * offset)), digits }
+            Scale { factor: d * scale, offset: Some(-(minimum * offset)) }
         };
-        [0, 1].map(decode).into()
+        if !is_q5 {
+            return Unit::new(scale, move |s, i| self.field(q[i], 4 * s));
+        }
+        let fifth = self.taken(1, block, odd);
+        let five = move |s, i: usize| nibbles(q[i], s) | ((((fifth[i] >> (pair * 2)) >> s) & 0x0101_0101) << 4);
+        Unit::new(scale, move |s, i| self.field(five(s, i), 0))
     }
 
-    fn q6_k(&self, q: &Words<'k>, block: Value<'k>, unit: Value<'k>) -> Vec<Sixteen<'k>> {
+    fn q6_k<'a>(&'a self, q: Words<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (half, odd) = (unit >> 1, unit & 1);
         let d = self.half(3, block);
-        let fours = [q, &self.taken(0, block, half * 4 + odd + 2)];
+        let fours = [q, self.taken(0, block, half * 4 + odd + 2)];
         let twos = self.taken(1, block, unit);
         let scales = [0, 1].map(|word| self.word(2, block, half * 2 + word));
-        let decode = |s: u32| {
-            let digits = fours[s as usize % 2].iter().zip(&twos).map(|(&word, &two)| {
-                let four = if s < 2 { low(word) } else { high(word) };
-                self.field(four | (((two >> (2 * s)) & 0x0303_0303) << 4), 0)
-            });
-            let digits = digits.collect();
+        let scale = move |s: u32| {
             let scale = signed_byte(scales[s as usize / 2], (odd << 3) + 16 * (s % 2));
-            Sixteen { scale: d * scale.convert(self.scale_type()), offset: None, digits }
+            Scale::plain(d * scale.convert(self.scale_type()))
         };
-        (0..4).map(decode).collect()
+        let six = move |s: u32, i: usize| {
+            let four = nibbles(fours[s as usize % 2][i], s / 2);
+            four | (((twos[i] >> (2 * s)) & 0x0303_0303) << 4)
+        };
+        Unit::new(scale, move |s, i| self.field(six(s, i), 0))
     }
 
     /// A byte holds five ternary digits, as a fraction of 256: its product with 3 has the first digit above 8 bits.
-    fn tq1_0(&self, q: &Words<'k>, block: Value<'k>) -> Vec<Sixteen<'k>> {
+    fn tq1_0<'a>(&'a self, q: Words<'k>, block: Value<'k>) -> Unit<'a, 'k> {
         let k = self.k;
         let scale = self.half(2, block);
-        let digits = |word: Value<'k>, power: Value<'k>| {
+        let powers = [1, 3, 9, 27, 81].map(|power| k.u32(power));
+        let rest = self.word_at(1, block, 0);
+        let digits = move |s: u32, i: usize| {
+            let (word, power) = match (s, self.word) {
+                (0..5, _) => (q[i], powers[s as usize]),
+                (_, None) => (rest, powers[i]),
+                (_, Some(word)) => {
+                    let [low, high] = [0, 2].map(|i| (word & 1).eq(0).select(powers[i], powers[i + 1]));
+                    (rest, word.lt(2).select(low, high))
+                }
+            };
             let fraction = (k.vector(&word.unpack_u8()) * power) & 0xff;
             self.integers((fraction * 3) >> 8)
         };
-        let powers = [1, 3, 9, 27, 81].map(|power| k.u32(power));
-        let rest = self.word_at(1, block, 0);
-        let fives = powers.map(|power| q.iter().map(|&word| digits(word, power)).collect::<Words<'k>>());
-        let last = match self.word {
-            None => (0..4).map(|digit| digits(rest, powers[digit])).collect(),
-            Some(word) => {
-                let [low, high] = [0, 2].map(|i| (word & 1).eq(0).select(powers[i], powers[i + 1]));
-                [digits(rest, word.lt(2).select(low, high))].into_iter().collect()
-            }
-        };
-        fives.into_iter().chain([last]).map(|digits| Sixteen { scale, offset: None, digits }).collect()
+        Unit::new(move |_| Scale::plain(scale), digits)
     }
 
     /// Returns the numbers of a vector of digits, rounded as the reference in Python rounds them: once.
-    pub fn exact(&self, of: &Sixteen<'k>, four: usize) -> Value<'k> {
-        let digits = of.digits[four];
+    pub fn exact(&self, of: Scale<'k>, digits: Value<'k>) -> Value<'k> {
         let unbiased = if bias(self.format) == 0.0 { digits } else { digits - bias(self.format) };
         // The product has at most 24 bits if something is added to it.
-        let scaled = unbiased * of.scale;
+        let scaled = unbiased * of.factor;
         let number = of.offset.map_or(scaled, |offset| scaled + offset);
         if self.format != BlockFormat::MXFP4 {
             return number;
         }
         // Devices may take a subnormal scale for 0. The product is then made of bits, or of a scale that is four times
         // as large.
-        let bits = of.scale.bitcast(Type::U32);
+        let bits = of.factor.bitcast(Type::U32);
         let (size, sign) = (digits.abs(), digits.bitcast(Type::vec4(Scalar::U32)) & 0x8000_0000_u32);
         let small = ((size.convert(Scalar::U32) * bits) | sign).bitcast(Type::vec4(Scalar::F32));
         let large = (digits * 0.25) * (bits * 4).bitcast(Type::F32);

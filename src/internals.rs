@@ -13,7 +13,7 @@ pub mod tuning {
 #[cfg(all(test, has_vulkan, device_tests))]
 mod tests {
     use crate::kernels::block_product::BlockTile;
-    use crate::kernels::blocks::{Blocks, HALVES, units};
+    use crate::kernels::blocks::{Blocks, HALVES, Scale, units};
     use crate::shader::{Access, Scalar, Type};
     use crate::{Argument, BlockFormat, DType, Device, Kernel, Result, Tensor};
     use half::f16;
@@ -37,15 +37,17 @@ mod tests {
             let rounded = k.buffer("rounded", Type::F32, Access::Write);
             let (block, unit) = (k.global_index() / units, k.global_index() % units);
             k.when(block.lt(count as u32), || {
-                for (of, place) in blocks.unit(block, unit).iter().zip(blocks.places(unit)) {
+                let loaded = blocks.unit(block, unit);
+                for (i, place) in blocks.places(unit).iter().enumerate() {
                     k.when(place.is_there.unwrap_or_else(|| unit.lt(units)), || {
-                        for (four, digits) in (0..).zip(&of.digits) {
+                        let Scale { factor, offset } = loaded.scale(i);
+                        for (four, digits) in (0..).zip([0, 1, 2, 3].map(|four| loaded.digits(i, four))) {
                             for (lane, element) in (0..).zip(HALVES) {
-                                let product = digits.lane(lane) * of.scale;
-                                let number = of.offset.map_or(product, |m| digits.lane(lane).fma(of.scale, m));
+                                let product = digits.lane(lane) * factor;
+                                let number = offset.map_or(product, |m| digits.lane(lane).fma(factor, m));
                                 let at = block * elements + place.first + (four * 4 + element);
                                 y.store(at, number.convert(Scalar::F32));
-                                let offset = of.offset.unwrap_or(product);
+                                let offset = offset.unwrap_or(product);
                                 let all = [number, product, offset].map(|x| x.convert(Scalar::F32).abs());
                                 rounded.store(at, all[0] + all[1] * 2.0 + all[2]);
                             }
@@ -74,7 +76,8 @@ mod tests {
             let expected = entry("weights.numbers").as_chunks().0.iter().map(|&four| f32::from_le_bytes(four));
             assert_eq!(found.len(), expected.len());
             for (i, ((found, rounded), expected)) in found.iter().zip(rounded).zip(expected).enumerate() {
-                // The scale, its product with a digit, the offset and the number are rounded. 2^-24 is the smallest half.
+                // The scale, its product with a digit, the offset and the number are rounded. The smallest half is
+                // 2^-24.
                 let bound = rounded * f16::EPSILON.to_f32() / 2.0 + 2f32.powi(-24);
                 assert!((found - expected).abs() <= bound, "{format} {i}: {found}, not {expected} within {bound}");
             }

@@ -48,9 +48,12 @@ fn model_folder() -> PathBuf {
     std::env::var_os("MARQUETRY_SMOLLM2").map_or_else(|| root("target/smollm2"), PathBuf::from)
 }
 
+fn path() -> PathBuf {
+    model_folder().join("SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
 fn file() -> Gguf {
-    let path = model_folder().join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    Gguf::open(path).unwrap_or_else(|error| panic!("`make setup` brings the model: {error}"))
+    Gguf::open(path()).unwrap_or_else(|error| panic!("`make setup` brings the model: {error}"))
 }
 
 fn load(device: &Device) -> Model {
@@ -78,8 +81,21 @@ fn ids(ids: &[u32], device: &Device) -> Tensor {
     Tensor::new(ids, device).unwrap().unsqueeze(0).unwrap()
 }
 
+/// A model takes little more than the bytes of its file, also after it has computed a token.
+fn memory_is_that_of_the_file(device: &Device, model: &Model) {
+    let mut cache = cache(model);
+    model.next(&ids(&[1], device), &mut cache).unwrap().to_vec::<f32>().unwrap();
+    let config = &model.config;
+    let cache = 2 * config.layers * config.kv_heads * CAPACITY * config.head_width * size_of::<f32>();
+    let (reserved, file) = (device.memory_stats().reserved, std::fs::metadata(path()).unwrap().len());
+    let most = file + file / 5 + cache as u64;
+    assert!(reserved <= most, "{reserved} bytes are reserved, more than {most}; {:?}", device.memory_stats());
+    println!("{device}: {reserved} bytes reserved for a file of {file}");
+}
+
 fn logits_agree_with_the_reference(device: &Device) {
     let model = load(device);
+    memory_is_that_of_the_file(device, &model);
     let reference = Npz::open(root("tests/data/smollm2.npz")).unwrap();
     let mut worst = 0f32;
     for (name, sample) in continued() {
@@ -182,6 +198,41 @@ fn text_becomes_the_tokens_of_the_reference() {
     let pieces: Vec<String> = ids.iter().filter_map(|&id| pieces(id).unwrap()).collect();
     assert_eq!(pieces.concat(), text);
     assert!(pieces.len() < ids.len() && tokens.ends(2) && !tokens.ends(0));
+}
+
+/// `tests/data/tokens.json` comes from scripts/tokens_reference.py: another implementation of the merges and of the
+/// template's language.
+#[test]
+fn texts_and_conversations_are_those_of_transformers() {
+    #[derive(Deserialize)]
+    struct Reference {
+        texts: Vec<Text>,
+        conversations: Vec<Conversation>,
+    }
+    #[derive(Deserialize)]
+    struct Text {
+        text: String,
+        ids: Vec<u32>,
+    }
+    #[derive(Deserialize)]
+    struct Conversation {
+        messages: Vec<BTreeMap<String, String>>,
+        text: String,
+    }
+    let bytes = std::fs::read(root("tests/data/tokens.json")).unwrap();
+    let reference: Reference = serde_json::from_slice(&bytes).unwrap();
+    let tokens = Tokens::load(&file()).unwrap();
+    assert_eq!(reference.texts.len(), 200);
+    for Text { text, ids } in reference.texts {
+        assert_eq!(tokens.encode(&text).unwrap(), ids, "{text:?}");
+        assert_eq!(tokens.decode(&ids).unwrap(), text);
+    }
+    for Conversation { messages, text } in reference.conversations {
+        let role = |role: &str| ["system", "user", "assistant"].into_iter().find(|known| *known == role).unwrap();
+        let messages = messages.into_iter();
+        let messages = messages.map(|m| Message { role: role(&m["role"]), content: m["content"].clone() });
+        assert_eq!(tokens.conversation(&messages.collect::<Vec<_>>()).unwrap(), text);
+    }
 }
 
 /// Runs the example, which `cargo test` has built beside the tests.

@@ -161,7 +161,7 @@ impl Model {
             false => embedding.tied(),
         };
         let layer = |i| Layer::load(&weights.at(format!("blk.{i}")), config.eps).with_context(|| format!("layer {i}"));
-        Ok(Model {
+        let model = Model {
             layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
             norm: RmsNorm::load(&weights.at("output_norm"), config.eps)?,
             rope: Rope::new(config.rope_features, config.rope_base, capacity, device)?.neighbours(),
@@ -169,7 +169,10 @@ impl Model {
             config,
             embedding,
             head,
-        })
+        };
+        // The buffers through which the weights went are not needed again.
+        device.trim()?;
+        Ok(model)
     }
 
     pub fn device(&self) -> &Device {

@@ -1,75 +1,200 @@
-//! Products of a few vectors and a quantised matrix in registers, for any device. The members of a workgroup share the
-//! depth.
+//! Products of a few vectors and a quantised matrix in registers, for any device.
 
 use super::BlockProduct;
-use crate::base::block_format::BlockFormat;
-use crate::kernels::blocks::{Sixteen, bias, has_offset, units};
+use crate::kernels::blocks::{Scale, bias, has_offset, units};
 use crate::kernels::elements::Runs;
 use crate::kernels::workgroup::sum_each;
 use crate::shader::{KernelBuilder, Type, Value, Var};
 
-/// The rows of the matrix that a workgroup multiplies.
+/// The rows of the matrix that an invocation multiplies.
 pub(super) const ROWS: u32 = 4;
 
-pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, members: u32, subgroup: Option<u32>) {
+/// How the invocations of a workgroup divide the work.
+#[derive(Clone, Copy)]
+pub(super) enum Division {
+    /// They share the depth of the rows.
+    Depth { members: u32 },
+    /// Each has its own rows.
+    Rows,
+}
+
+/// Writes the kernel. `subgroup` is the number of a subgroup's lanes, if these are used.
+pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, division: Division, subgroup: Option<u32>) {
+    // Four rows have 64 packed numbers and more at a time, and each vector has four sums.
+    k.large_registers();
     let (part, x, blocks, y) = config.declare_buffers(k, || Runs::input(k, "x", config.dtype, 4));
-    let lines: Vec<_> = (0..config.count).map(|vector| part.vector(vector)).collect();
-    let matrix: Vec<_> = (0..ROWS).map(|row| part.row(row)).collect();
+    let (first_unit, step, first_row, exchange) = match division {
+        Division::Depth { members } => (k.local_index(), members, k.u32(0), None),
+        Division::Rows => (k.u32(0), 1, k.local_index() * ROWS, subgroup),
+    };
+    let lines = (0..config.count).map(|vector| part.vector(vector)).collect();
+    let vectors = Vectors::new(k, x, lines, exchange);
+    let matrix: Vec<_> = (0..ROWS).map(|row| part.row(first_row + row)).collect();
     let zero = k.number(Type::F32, 0);
     let sums: Vec<Var> = (0..config.count * ROWS).map(|_| k.var(zero)).collect();
     let (units, elements) = (units(config.format), config.format.block_elements() as u32);
-    k.for_step(k.local_index(), part.row_blocks * units, members, |at| {
+    k.for_step(first_unit, part.row_blocks * units, step, |at| {
         let (block, unit) = (at / units, at % units);
-        let decoded: Vec<_> = matrix.iter().map(|&row| blocks.unit(row + block, unit)).collect();
-        for (i, place) in blocks.places(unit).iter().enumerate() {
-            let add = || {
-                let run = (block * elements + place.first) / x.length();
-                for (&line, sums) in lines.iter().zip(sums.chunks(ROWS as usize)) {
-                    let numbers = (0..16 / x.length()).flat_map(|load| x.load(line + run + load));
-                    let numbers = Numbers::new(k, config.format, numbers.collect());
-                    for (sum, row) in sums.iter().zip(&decoded) {
-                        sum.set(numbers.times(&row[i], sum.get()));
+        let rows: Vec<_> = matrix.iter().map(|&row| blocks.unit(row + block, unit)).collect();
+        let places = blocks.places(unit);
+        for (n, together) in places.chunks(vectors.places).enumerate() {
+            let neighbours = vectors.at(together.iter().map(|place| block * elements + place.first).collect());
+            for (i, place) in together.iter().enumerate() {
+                let add = || {
+                    let (number, mut products) = (n * vectors.places + i, Products::new(config));
+                    for load in 0..vectors.loads {
+                        let fours = load * vectors.length() / 4..(load + 1) * vectors.length() / 4;
+                        let of_rows = |four| rows.iter().map(|row| row.digits(number, four as usize)).collect();
+                        let digits: Vec<Vec<_>> = fours.map(of_rows).collect();
+                        for vector in 0..config.count as usize {
+                            products.add(k, vector, &neighbours.load(vector, i, load), &digits);
+                        }
                     }
+                    let scales: Vec<_> = rows.iter().map(|row| row.scale(number)).collect();
+                    for (vector, sums) in sums.chunks(ROWS as usize).enumerate() {
+                        for (row, sum) in sums.iter().enumerate() {
+                            sum.set(products.finish([vector, row], scales[row], sum.get()));
+                        }
+                    }
+                };
+                match place.is_there {
+                    Some(is_there) => drop(k.when(is_there, add)),
+                    None => add(),
                 }
-            };
-            match place.is_there {
-                Some(is_there) => drop(k.when(is_there, add)),
-                None => add(),
             }
         }
     });
 
-    let sums = sums.iter().map(|sum| sum.get()).collect();
-    sum_each(k, (members, 1), subgroup, sums, |vector, _, numbers| {
-        config.store(k, &part, &y, [vector, k.u32(0)], numbers);
-    });
+    let sums: Vec<_> = sums.iter().map(|sum| sum.get()).collect();
+    match division {
+        Division::Depth { members } => sum_each(k, (members, 1), subgroup, sums, |vector, _, numbers| {
+            config.store(k, &part, &y, [vector, first_row], numbers);
+        }),
+        Division::Rows => {
+            for (vector, four) in sums.chunks(ROWS as usize).enumerate() {
+                config.store(k, &part, &y, [k.u32(vector as u32), first_row], k.vector(four));
+            }
+        }
+    }
 }
 
-/// Sixteen neighbours of a vector, and their sum if the format wants it.
-struct Numbers<'k> {
-    fours: Vec<Value<'k>>,
-    sum: Option<Value<'k>>,
+/// Reads vectors, sixteen neighbours at a time.
+struct Vectors<'k> {
+    k: &'k KernelBuilder,
+    x: Runs<'k>,
+    /// Where they begin, in loads.
+    lines: Vec<Value<'k>>,
+    /// Loads of sixteen neighbours.
+    loads: u32,
+    /// The places whose neighbours are loaded at once: several if the lanes of a subgroup load for each other.
+    places: usize,
+    exchange: bool,
+}
+
+impl<'k> Vectors<'k> {
+    fn new(k: &'k KernelBuilder, x: Runs<'k>, lines: Vec<Value<'k>>, exchange: Option<u32>) -> Self {
+        let loads = 16 / x.length();
+        let lanes = exchange.filter(|&lanes| lanes >= loads);
+        let places = lanes.map_or(1, |lanes| (lanes / loads) as usize);
+        Vectors { k, x, lines, loads, places, exchange: lanes.is_some() }
+    }
+
+    /// The elements of a load.
+    fn length(&self) -> u32 {
+        self.x.length()
+    }
+
+    /// Returns the neighbours from some elements on.
+    fn at<'a>(&'a self, elements: Vec<Value<'k>>) -> Neighbours<'a, 'k> {
+        let runs: Vec<_> = elements.into_iter().map(|element| element / self.length()).collect();
+        let exchanged = self.exchange.then(|| {
+            // Each lane makes one of the loads.
+            let (place, load) = (self.k.subgroup_lane() / self.loads, self.k.subgroup_lane() % self.loads);
+            let of_place = |run, (n, &other): (u32, &Value<'k>)| place.eq(n).select(other, run);
+            let run = (1..).zip(&runs[1..]).fold(runs[0], of_place);
+            self.lines.iter().map(|&line| self.x.load(line + run + load)).collect()
+        });
+        Neighbours { vectors: self, runs, exchanged }
+    }
+}
+
+struct Neighbours<'a, 'k> {
+    vectors: &'a Vectors<'k>,
+    runs: Vec<Value<'k>>,
+    /// What the lane has loaded of each vector.
+    exchanged: Option<Vec<Vec<Value<'k>>>>,
+}
+
+impl<'k> Neighbours<'_, 'k> {
+    /// Returns the elements of a vector at a place that a load has.
+    fn load(&self, vector: usize, place: usize, load: u32) -> Vec<Value<'k>> {
+        let Vectors { x, lines, loads, .. } = self.vectors;
+        match &self.exchanged {
+            None => x.load(lines[vector] + self.runs[place] + load),
+            Some(lanes) => {
+                let lane = place as u32 * loads + load;
+                lanes[vector].iter().map(|number| number.subgroup_broadcast(lane)).collect()
+            }
+        }
+    }
+}
+
+/// The products of sixteen neighbours of each vector and the digits of each row.
+struct Products<'k> {
+    /// Of each vector and row. Several vectors make enough independent sums; those of one are in vectors of four.
+    sums: Vec<Option<Value<'k>>>,
+    in_fours: bool,
+    /// The sums of the vectors' elements, if the format has a bias or offsets.
+    elements: Option<Vec<Option<Value<'k>>>>,
     bias: f32,
 }
 
-impl<'k> Numbers<'k> {
-    fn new(k: &'k KernelBuilder, format: BlockFormat, numbers: Vec<Value<'k>>) -> Self {
-        let fours: Vec<_> = numbers.chunks(4).map(|four| k.vector(four)).collect();
-        let (bias, has_offset) = (bias(format), has_offset(format));
-        let sum =
-            (bias != 0.0 || has_offset).then(|| across(fours[1..].iter().fold(fours[0], |sum, &four| sum + four)));
-        Numbers { fours, sum, bias }
+impl<'k> Products<'k> {
+    fn new(config: &BlockProduct) -> Self {
+        let (count, bias) = (config.count as usize, bias(config.format));
+        let has_elements = bias != 0.0 || has_offset(config.format);
+        let elements = has_elements.then(|| vec![None; count]);
+        Products { sums: vec![None; count * ROWS as usize], in_fours: count == 1, elements, bias }
     }
 
-    /// Returns `sum` plus the products with sixteen numbers of the matrix.
-    fn times(&self, of: &Sixteen<'k>, sum: Value<'k>) -> Value<'k> {
-        let (first, rest) = (self.fours[0] * of.digits[0], self.fours.iter().zip(&of.digits).skip(1));
-        let products = across(rest.fold(first, |sum, (&x, &digits)| x.fma(digits, sum)));
-        let Some(numbers) = self.sum else { return products.fma(of.scale, sum) };
-        let products = if self.bias == 0.0 { products } else { numbers.fma(-self.bias, products) };
-        let sum = products.fma(of.scale, sum);
-        of.offset.map_or(sum, |offset| numbers.fma(offset, sum))
+    /// Adds the products of neighbours of a vector and the digits, which come in fours for each row.
+    fn add(&mut self, k: &'k KernelBuilder, vector: usize, numbers: &[Value<'k>], digits: &[Vec<Value<'k>>]) {
+        let rows = &mut self.sums[vector * ROWS as usize..][..ROWS as usize];
+        for (x, digits) in numbers.chunks(4).zip(digits) {
+            let four = k.vector(x);
+            if let Some(elements) = &mut self.elements {
+                let four = if self.in_fours { four } else { across(four) };
+                elements[vector] = Some(elements[vector].map_or(four, |sum| sum + four));
+            }
+            for (sum, &digits) in rows.iter_mut().zip(digits) {
+                if self.in_fours {
+                    *sum = Some(add_product(*sum, four, digits));
+                } else {
+                    for (&x, digit) in x.iter().zip(digits.lanes()) {
+                        *sum = Some(add_product(*sum, x, digit));
+                    }
+                }
+            }
+        }
     }
+
+    /// Returns `sum` plus the scaled products of a vector and a row.
+    fn finish(&self, [vector, row]: [usize; 2], scale: Scale<'k>, sum: Value<'k>) -> Value<'k> {
+        let of = |sums: &[Option<Value<'k>>], place: usize| {
+            sums[place].map(|sum| if self.in_fours { across(sum) } else { sum })
+        };
+        let Some(products) = of(&self.sums, vector * ROWS as usize + row) else { return sum };
+        let Some(elements) = self.elements.as_deref().and_then(|elements| of(elements, vector)) else {
+            return products.fma(scale.factor, sum);
+        };
+        let products = if self.bias == 0.0 { products } else { elements.fma(-self.bias, products) };
+        let sum = products.fma(scale.factor, sum);
+        scale.offset.map_or(sum, |offset| elements.fma(offset, sum))
+    }
+}
+
+fn add_product<'k>(sum: Option<Value<'k>>, x: Value<'k>, digits: Value<'k>) -> Value<'k> {
+    sum.map_or_else(|| x * digits, |sum| x.fma(digits, sum))
 }
 
 /// Returns the sum of a vector's lanes.

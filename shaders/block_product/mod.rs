@@ -3,6 +3,8 @@
 mod lanes;
 mod units;
 
+use lanes::Division;
+
 use super::blocks::Blocks;
 use super::epilogue::{Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Form, Size, parameters, times};
@@ -22,6 +24,13 @@ pub(crate) enum BlockTile {
         /// The lanes of the device's subgroups, if these are used.
         subgroup: Option<u32>,
     },
+    /// Each invocation multiplies four rows of its own, by the same numbers of the vectors as the others.
+    Rows {
+        /// Invocations per workgroup.
+        members: u32,
+        /// The lanes of the device's subgroups, if these load the vectors for each other.
+        subgroup: Option<u32>,
+    },
     /// Matrix units multiply 16 rows at a time by `f16`. The subgroups share the depth.
     Units {
         /// Subgroups per workgroup.
@@ -34,6 +43,7 @@ impl BlockTile {
     pub const fn rows(self) -> u32 {
         match self {
             BlockTile::Lanes { .. } => lanes::ROWS,
+            BlockTile::Rows { members, .. } => lanes::ROWS * members,
             BlockTile::Units { .. } => units::UNIT,
         }
     }
@@ -44,10 +54,10 @@ impl BlockTile {
         dtype == DType::F16 && format != BlockFormat::MXFP4
     }
 
-    /// The most vectors that a workgroup multiplies.
-    pub const fn most(self) -> u32 {
+    /// The most vectors that a workgroup multiplies, of which tiles without matrix units take `few`.
+    pub const fn most(self, few: u32) -> u32 {
         match self {
-            BlockTile::Lanes { .. } => 8,
+            BlockTile::Lanes { .. } | BlockTile::Rows { .. } => few,
             BlockTile::Units { .. } => units::UNIT,
         }
     }
@@ -118,9 +128,10 @@ impl Finishing for BlockProduct {
 impl Family for BlockProduct {
     fn name(&self) -> String {
         let BlockProduct { format, dtype, count, output, .. } = self;
+        let in_subgroups = |subgroup: Option<u32>| if subgroup.is_some() { ", subgroups" } else { "" };
         let tile = match self.tile {
-            BlockTile::Lanes { members, subgroup: None } => format!("{members}"),
-            BlockTile::Lanes { members, .. } => format!("{members}, subgroups"),
+            BlockTile::Lanes { members, subgroup } => format!("{members}{}", in_subgroups(subgroup)),
+            BlockTile::Rows { members, subgroup } => format!("{members}, own rows{}", in_subgroups(subgroup)),
             BlockTile::Units { subgroups } => format!("units, {subgroups} subgroups"),
         };
         let fours = if self.stored_quads { ", y x4" } else { "" };
@@ -130,14 +141,14 @@ impl Family for BlockProduct {
 
     fn workgroup(&self) -> u32 {
         match self.tile {
-            BlockTile::Lanes { members, .. } => members,
+            BlockTile::Lanes { members, .. } | BlockTile::Rows { members, .. } => members,
             BlockTile::Units { subgroups } => subgroups * units::LANES,
         }
     }
 
     fn units(&self) -> Units {
         match self.tile {
-            BlockTile::Lanes { .. } => Units::Lanes,
+            BlockTile::Lanes { .. } | BlockTile::Rows { .. } => Units::Lanes,
             BlockTile::Units { .. } => Units::Matrix,
         }
     }
@@ -154,7 +165,8 @@ impl Family for BlockProduct {
 
     fn write(&self, k: &KernelBuilder) {
         match self.tile {
-            BlockTile::Lanes { members, subgroup } => lanes::write(k, self, members, subgroup),
+            BlockTile::Lanes { members, subgroup } => lanes::write(k, self, Division::Depth { members }, subgroup),
+            BlockTile::Rows { subgroup, .. } => lanes::write(k, self, Division::Rows, subgroup),
             BlockTile::Units { subgroups } => units::write(k, self, subgroups),
         }
     }
@@ -170,17 +182,26 @@ impl Family for BlockProduct {
             epilogue: None,
         };
         let all = BlockFormat::ALL.map(|format| sample(format, DType::F32, 1, true));
-        let many = BlockFormat::ALL.map(|format| sample(format, DType::F16, 8, true));
+        let many = BlockFormat::ALL.map(|format| sample(format, DType::F16, 2, true));
         let others = [(DType::BF16, 2, true), (DType::F16, 3, false)];
         let others = others.map(|(dtype, count, fours)| sample(BlockFormat::Q6_K, dtype, count, fours));
         let tile = BlockTile::Lanes { members: 64, subgroup: Some(32) };
         let subgroups = BlockProduct { tile, ..sample(BlockFormat::Q4_0, DType::F32, 4, true) };
+        let own_rows = |format, dtype, count, subgroup| BlockProduct {
+            tile: BlockTile::Rows { members: 8, subgroup },
+            ..sample(format, dtype, count, true)
+        };
+        let own_rows = [
+            own_rows(BlockFormat::Q4_1, DType::F32, 1, None),
+            own_rows(BlockFormat::TQ1_0, DType::F16, 4, Some(8)),
+            own_rows(BlockFormat::Q8_0, DType::F32, 2, Some(8)),
+        ];
         let finished = sample(BlockFormat::Q8_0, DType::F32, 1, false).with_epilogue(epilogue::sample());
         let on_units = |config| BlockProduct { tile: BlockTile::Units { subgroups: 4 }, ..config };
         let formats = BlockFormat::ALL.into_iter().filter(|&format| BlockTile::units_take(DType::F16, format));
         let units = formats.map(|format| on_units(sample(format, DType::F16, 16, true)));
         let few = on_units(sample(BlockFormat::Q4_K, DType::F16, 8, false));
-        all.into_iter().chain(many).chain(others).chain([subgroups, finished]).chain(units).chain([few]).collect()
+        all.into_iter().chain(many).chain(others).chain([subgroups, finished]).chain(own_rows).chain(units).chain([few]).collect()
     }
 }
 

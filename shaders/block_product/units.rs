@@ -6,7 +6,7 @@
 //! for both operands. So lane `t` takes its elements from unit `t` of four, in the order of [`HALVES`].
 
 use super::{BlockProduct, Part};
-use crate::kernels::blocks::{HALVES, Sixteen, units};
+use crate::kernels::blocks::{HALVES, Scale, Unit, units};
 use crate::kernels::epilogue::Outputs;
 use crate::kernels::workgroup::tree;
 use crate::shader::{Access, KernelBuilder, MatrixType, MatrixVar, Scalar, Type, Value};
@@ -44,15 +44,15 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, subgroups: u32) {
         // Beyond the end, the last unit is multiplied by 0.
         let (is_inside, at) = (at.lt(count), at.min(count - 1));
         let (block, unit) = (at / units, at % units);
-        let unpacked = matrix.map(|row| blocks.unit(row + block, unit));
+        let loaded = matrix.map(|row| blocks.unit(row + block, unit));
         for (i, place) in blocks.places(unit).iter().enumerate() {
             let is_there = place.is_there.map_or(is_inside, |is_there| is_there & is_inside);
-            let numbers = unpacked.each_ref().map(|line| Numbers::new(&line[i], is_there));
+            let numbers = loaded.each_ref().map(|line| Numbers::new(line, i, is_there));
             let run = (block * elements + place.first) / LOAD;
             for load in 0..2 {
-                let loaded: Vec<_> = vectors.iter().map(|&line| x.load(line + run + load)).collect();
+                let eights: Vec<_> = vectors.iter().map(|&line| x.load(line + run + load)).collect();
                 for four in 0..2 {
-                    let mut vectors: Vec<_> = loaded.iter().flat_map(|&eight| ordered(k, eight, four)).collect();
+                    let mut vectors: Vec<_> = eights.iter().flat_map(|&eight| ordered(k, eight, four)).collect();
                     // If there are no more than eight, the other columns are 0.
                     vectors.resize(8, k.number(Type::F16, 0));
                     let vectors = k.matrix_of_halves(types[1], &vectors);
@@ -67,22 +67,22 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, subgroups: u32) {
 
 /// Sixteen numbers of a line of the matrix.
 struct Numbers<'a, 'k> {
-    of: &'a Sixteen<'k>,
-    scale: Value<'k>,
-    offset: Option<Value<'k>>,
+    of: &'a Unit<'a, 'k>,
+    place: usize,
+    scale: Scale<'k>,
 }
 
 impl<'a, 'k> Numbers<'a, 'k> {
     /// Takes the numbers, or zeros if they are not there.
-    fn new(of: &'a Sixteen<'k>, is_there: Value<'k>) -> Self {
-        let factor = |number: Value<'k>| is_there.select(number, 0).splat(4);
-        Numbers { of, scale: factor(of.scale), offset: of.offset.map(factor) }
+    fn new(of: &'a Unit<'a, 'k>, place: usize, is_there: Value<'k>) -> Self {
+        let (scale, four) = (of.scale(place), |number: Value<'k>| is_there.select(number, 0).splat(4));
+        Numbers { of, place, scale: Scale { factor: four(scale.factor), offset: scale.offset.map(four) } }
     }
 
     /// Returns four of the numbers.
     fn four(&self, four: u32) -> Vec<Value<'k>> {
-        let digits = self.of.digits[four as usize];
-        self.offset.map_or_else(|| digits * self.scale, |offset| digits.fma(self.scale, offset)).lanes()
+        let (digits, Scale { factor, offset }) = (self.of.digits(self.place, four as usize), self.scale);
+        offset.map_or_else(|| digits * factor, |offset| digits.fma(factor, offset)).lanes()
     }
 }
 

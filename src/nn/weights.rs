@@ -107,6 +107,9 @@ pub struct Weights {
 
 impl Weights {
     /// Returns all tensors of a file. They are loaded to `device` when they are asked for.
+    ///
+    /// Loading takes some memory beside the weights, which the device keeps for other tensors. When all weights are
+    /// there, [`Device::trim`] gives it back to the driver.
     pub fn new(file: impl Into<WeightFile>, device: &Device) -> Weights {
         Weights { file: Arc::new(file.into()), prefix: String::new(), device: device.clone(), dtype: None }
     }

@@ -125,7 +125,10 @@ impl QuantizedTensor {
         }
         let members = if vectors == 1 { tuning.lanes_of_one } else { tuning.lanes_of_several };
         let subgroup = subgroup_lanes(device).filter(|&lanes| members.is_multiple_of(lanes));
-        BlockTile::Lanes { members, subgroup }
+        match tuning.own_rows {
+            true => BlockTile::Rows { members, subgroup },
+            false => BlockTile::Lanes { members, subgroup },
+        }
     }
 
     /// Multiplies a few vectors, as [`loadable`] returns them.
@@ -138,7 +141,8 @@ impl QuantizedTensor {
         op: &'static str,
     ) -> Result<Tensor> {
         let (vectors, rows, row_blocks) = (x.dims()[0], slice.rows, self.row_blocks());
-        let kernel = kernel(self.format, tile, vectors, rows, [x.dtype(), output]);
+        let most = tile.most(self.device.tuning().quantized.vectors);
+        let kernel = kernel(self.format, (tile, most), vectors, rows, [x.dtype(), output]);
         let load = 16 / x.dtype().size_in_bytes();
         let parameters = Parameters {
             vectors,
@@ -156,15 +160,15 @@ impl QuantizedTensor {
     }
 }
 
-/// Returns the kernel that multiplies a few vectors and the rows of a matrix.
+/// Returns the kernel that multiplies a few vectors, at most `most` in a workgroup, and the rows of a matrix.
 pub(super) fn kernel(
     format: BlockFormat,
-    tile: BlockTile,
+    (tile, most): (BlockTile, u32),
     vectors: usize,
     rows: usize,
     [dtype, output]: [DType; 2],
 ) -> BlockProduct {
-    let groups = vectors.div_ceil(tile.most() as usize);
+    let groups = vectors.div_ceil(most as usize);
     let stored_quads = rows.is_multiple_of(4);
     BlockProduct {
         format,

@@ -24,7 +24,8 @@ const REPEAT: usize = 13;
 /// multiplied in the same way, so one of them is tested.
 pub(super) fn is_trusted(device: &Device, tile: BlockTile) -> bool {
     let rows = tile.rows() as usize + 20;
-    let config = super::product::kernel(BlockFormat::Q4_0, tile, VECTORS, rows, [DType::F16, DType::F32]);
+    let most = tile.most(device.tuning().quantized.vectors);
+    let config = super::product::kernel(BlockFormat::Q4_0, (tile, most), VECTORS, rows, [DType::F16, DType::F32]);
     verdict(device, &config, move |device, _| {
         let found = run(device, tile, rows).map_err(|error| error.to_string())?;
         check(&found, rows)

@@ -152,12 +152,13 @@ fn reorder(
 ) -> Result<()> {
     let runtime = device.runtime();
     let bytes = format.block_bytes();
-    let chunk = (CHUNK as usize / bytes / ALIGNMENT).max(1) * ALIGNMENT;
+    let chunk = ((CHUNK as usize / bytes / ALIGNMENT).max(1) * ALIGNMENT).min(blocks);
+    // All chunks go through one buffer, so a load takes little more memory than its result.
+    let packed = runtime.allocate((chunk * bytes) as u64, MemoryKind::Device)?;
     for first in (0..blocks).step_by(chunk) {
         let count = chunk.min(blocks - first);
         let range = [first, first + count].map(|block| source.range.start + (block * bytes) as u64);
-        let portion = Portion { source: source.source, range: range[0]..range[1] };
-        let packed: Buffer = runtime.upload(&portion, MemoryKind::Device)?;
+        runtime.write(&packed, &Portion { source: source.source, range: range[0]..range[1] })?;
         for (plane, start) in format.planes().iter().zip(planes) {
             let length = plane.len();
             let parameters =

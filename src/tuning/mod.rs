@@ -52,6 +52,8 @@ pub struct Candidate {
 pub struct Quantized {
     pub lanes_of_one: u32,
     pub lanes_of_several: u32,
+    pub own_rows: bool,
+    pub vectors: u32,
     pub units: bool,
     pub subgroups: u32,
 }
