@@ -100,12 +100,12 @@ pub(crate) const fn units(format: BlockFormat) -> u32 {
 /// Returns the bits of a format's integers, if they become fractions.
 const fn bits(format: BlockFormat) -> u32 {
     match format {
-        BlockFormat::Q2_K | BlockFormat::TQ2_0 => 2,
+        BlockFormat::Q2_K | BlockFormat::TQ1_0 | BlockFormat::TQ2_0 => 2,
         BlockFormat::Q3_K => 3,
         BlockFormat::Q4_0 | BlockFormat::Q4_1 | BlockFormat::Q4_K => 4,
         BlockFormat::Q5_0 | BlockFormat::Q5_1 | BlockFormat::Q5_K => 5,
         BlockFormat::Q6_K => 6,
-        BlockFormat::Q8_0 | BlockFormat::TQ1_0 | BlockFormat::IQ4_NL | BlockFormat::IQ4_XS | BlockFormat::MXFP4 => 0,
+        BlockFormat::Q8_0 | BlockFormat::IQ4_NL | BlockFormat::IQ4_XS | BlockFormat::MXFP4 => 0,
     }
 }
 
@@ -483,8 +483,12 @@ impl<'k> Blocks<'k> {
                     (rest, word.lt(2).select(low, high))
                 }
             };
-            let fraction = (k.vector(&word.unpack_u8()) * power) & 0xff;
-            self.integers((fraction * 3) >> 8)
+            // Two bytes at a time, because products have up to 16 bits.
+            let [even, odd] = [word, word >> 8].map(|word| {
+                let fractions = ((word & 0x00ff_00ff) * power) & 0x00ff_00ff;
+                ((fractions * 3) >> 8) & 0x0003_0003
+            });
+            self.field(even | (odd << 8), 0)
         };
         Unit::new(move |_| Scale::plain(scale), digits)
     }

@@ -3,7 +3,8 @@
 #[path = "../examples/kernels/ocloc.rs"]
 mod ocloc;
 
-use marquetry::shader::{Access, KernelBuilder, Target, Type};
+use marquetry::internals::catalogue;
+use marquetry::shader::{Access, KernelBuilder, Module, Target, Type};
 use ocloc::{Report, Source};
 
 /// A kernel that keeps `count` sums over a loop. Each sum depends on its neighbour.
@@ -22,11 +23,10 @@ fn sums(count: u32, large_registers: bool) -> Source {
     for (i, sum) in sums.iter().enumerate() {
         y.store(first + i as u32, sum.get());
     }
-    source(k, large_registers)
+    source(&k.finish().unwrap(), large_registers)
 }
 
-fn source(k: KernelBuilder, large_registers: bool) -> Source {
-    let module = k.finish().unwrap();
+fn source(module: &Module, large_registers: bool) -> Source {
     let spirv = module.spirv().unwrap().iter().flat_map(|word| word.to_le_bytes()).collect();
     Source { spirv, large_registers }
 }
@@ -44,6 +44,26 @@ fn spilled_registers_are_told_on_every_gpu() {
         assert!(few.is_in_registers(), "{gpu}: {few}");
         assert!(many.spilled > 0 && many.scratch > 0, "{gpu}: {many}");
         assert!([8, 16, 32].contains(&few.simd) && few.registers == 128 && few.code > 0, "{gpu}: {few}");
+    }
+}
+
+/// The kernels that Intel's GPUs run. The quick tier has those of one vector.
+#[test]
+fn products_with_quantised_matrices_stay_in_registers() {
+    let all = std::env::var("MARQUETRY_TEST_TIER").is_ok_and(|tier| tier == "full");
+    for gpu in ["dg2", "pvc"] {
+        let mut kernels = catalogue(ocloc::target(gpu)).unwrap();
+        kernels.retain(|kernel| {
+            let name = kernel.name();
+            name.starts_with(if all { "block product(" } else { "block product(1 " }) && !name.contains("own rows")
+        });
+        assert!(kernels.len() >= 15, "one for each format");
+        let large = |kernel: &Module| kernel.large_registers();
+        let sources: Vec<_> = kernels.iter().map(|kernel| source(kernel, large(kernel))).collect();
+        for (kernel, report) in kernels.iter().zip(compile(gpu, &sources)) {
+            let report = report.unwrap();
+            assert!(report.is_in_registers(), "{gpu}, {}: {report}", kernel.name());
+        }
     }
 }
 
@@ -66,7 +86,7 @@ fn private_arrays_and_workgroup_memory_are_told() {
     shared.store(k.local_index(), private.load(x.load(k.local_index())));
     k.barrier();
     x.store(k.global_index(), shared.load(k.u32(63) - k.local_index()));
-    let kernel = [source(k, false)];
+    let kernel = [source(&k.finish().unwrap(), false)];
     for gpu in ocloc::GPUS {
         let report = compile(gpu, &kernel).remove(0).unwrap();
         // 500 words are too many for the registers of any GPU.
@@ -81,7 +101,7 @@ fn some_gpus_have_no_64_bit_floats() {
     let x = k.buffer("x", Type::F64, Access::ReadWrite);
     let i = k.global_index();
     x.store(i, x.load(i) * 3.0);
-    let kernel = [source(k, false)];
+    let kernel = [source(&k.finish().unwrap(), false)];
     for gpu in ocloc::GPUS {
         assert_eq!(compile(gpu, &kernel)[0].is_ok(), ocloc::has_f64(gpu), "{gpu}");
     }
@@ -93,7 +113,7 @@ fn some_gpus_have_no_dot_products() {
     let x = k.buffer("x", Type::U32, Access::ReadWrite);
     let i = k.global_index();
     x.store(i, x.load(i).dot_u8(k.u32(0x0102_0304), k.u32(5)));
-    let kernel = [source(k, false)];
+    let kernel = [source(&k.finish().unwrap(), false)];
     for gpu in ocloc::GPUS {
         assert_eq!(compile(gpu, &kernel)[0].is_ok(), ocloc::has_dot_products(gpu), "{gpu}");
     }

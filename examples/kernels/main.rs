@@ -115,7 +115,7 @@ fn main() -> anyhow::Result<()> {
     if gpus.is_empty() {
         gpus = ocloc::GPUS.map(String::from).to_vec();
     }
-    let of_gpu = |gpu: &String| kernels(Target::LEVEL_ZERO.integer_dot_products(ocloc::has_dot_products(gpu)));
+    let of_gpu = |gpu: &String| kernels(ocloc::target(gpu));
     match print_intel(&gpus.iter().map(of_gpu).collect::<Result<Vec<_>, _>>()?, &gpus)? {
         0 => Ok(()),
         refused => bail!("{refused} times the compiler has refused a kernel"),

@@ -1,5 +1,6 @@
 //! Intel's offline compiler `ocloc`, and its reports on kernels for GPUs that need not be present.
 
+use marquetry::shader::Target;
 use object::{Object, ObjectSection};
 use saphyr::{LoadableYamlNode, Yaml};
 use std::collections::BTreeMap;
@@ -20,6 +21,14 @@ pub fn has_f64(gpu: &str) -> bool {
 /// compiler fails on SPIR-V's instruction.
 pub fn has_dot_products(gpu: &str) -> bool {
     gpu != "skl"
+}
+
+/// Returns the form of the kernels for a GPU.
+#[allow(dead_code, reason = "some tests make their own kernels")]
+pub fn target(gpu: &str) -> Target {
+    let target = Target::LEVEL_ZERO.integer_dot_products(has_dot_products(gpu));
+    // The others have subgroups of 8 lanes.
+    if gpu == "pvc" { target.narrow_lanes(16) } else { target }
 }
 
 /// A kernel to compile.

@@ -1,6 +1,7 @@
 //! Products of a few vectors and a quantised matrix in registers, for any device.
 
 use super::BlockProduct;
+use crate::base::block_format::BlockFormat;
 use crate::kernels::blocks::{Scale, bias, has_offset, units};
 use crate::kernels::elements::Runs;
 use crate::kernels::workgroup::sum_each;
@@ -20,8 +21,12 @@ pub(super) enum Division {
 
 /// Writes the kernel. `subgroup` is the number of a subgroup's lanes, if these are used.
 pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, division: Division, subgroup: Option<u32>) {
-    // Four rows have 64 packed numbers and more at a time, and each vector has four sums.
-    k.large_registers();
+    // Four rows have 64 packed numbers and more at a time, and each vector has four sums and four products.
+    k.narrow_subgroups();
+    // A unit of `TQ1_0` has the most numbers.
+    if config.count > 1 || config.format == BlockFormat::TQ1_0 {
+        k.large_registers();
+    }
     let (part, x, blocks, y) = config.declare_buffers(k, || Runs::input(k, "x", config.dtype, 4));
     let (first_unit, step, first_row, exchange) = match division {
         Division::Depth { members } => (k.local_index(), members, k.u32(0), None),

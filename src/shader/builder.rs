@@ -71,6 +71,7 @@ pub(super) struct State {
     pub(super) local_memory: u32,
     requires: Features,
     large_registers: bool,
+    narrow_subgroups: bool,
     scopes: Scopes,
 }
 
@@ -162,6 +163,7 @@ impl KernelBuilder {
             local_memory: 0,
             requires: Features::default(),
             large_registers: false,
+            narrow_subgroups: false,
             scopes: Scopes::default(),
         };
         let kernel =
@@ -187,6 +189,20 @@ impl KernelBuilder {
     /// ```
     pub fn large_registers(&self) {
         self.state.borrow_mut().large_registers = true;
+    }
+
+    /// Asks for the smallest subgroups that the device has, so that each lane has most registers. Only Intel's compiler
+    /// needs this, for GPUs whose smallest subgroups have 16 lanes.
+    ///
+    /// ```
+    /// # use marquetry::shader::{KernelBuilder, Target};
+    /// let k = KernelBuilder::new("many rows", Target::LEVEL_ZERO.narrow_lanes(16), 64);
+    /// k.narrow_subgroups();
+    /// assert!(k.finish()?.disassemble()?.contains("SubgroupSize 16"));
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    pub fn narrow_subgroups(&self) {
+        self.state.borrow_mut().narrow_subgroups = true;
     }
 
     /// Returns the form that is being generated.
@@ -667,7 +683,8 @@ impl KernelBuilder {
         if self.target.dialect == Dialect::OpenCl {
             // Products and sums are rounded as they are written. Only `fma` fuses them.
             state.module.execution_mode(state.main, ExecutionMode::ContractionOff, []);
-            if let (Some(lanes), true) = (self.target.subgroup_size, state.requires.subgroups) {
+            let narrow = self.target.narrow_lanes.filter(|_| state.narrow_subgroups);
+            if let Some(lanes) = self.target.subgroup_size.filter(|_| state.requires.subgroups).or(narrow) {
                 state.module.capability(Capability::SubgroupDispatch);
                 state.module.execution_mode(state.main, ExecutionMode::SubgroupSize, [lanes]);
             }

@@ -35,6 +35,10 @@ pub struct Target {
     pub(crate) parameters: ParameterBlock,
     /// The number of lanes in a subgroup, for kernels that use subgroups, if it can be chosen (the OpenCL dialect).
     pub(crate) subgroup_size: Option<u32>,
+    /// The number of lanes in a subgroup, for kernels that ask for [narrow
+    /// ones](super::KernelBuilder::narrow_subgroups), if the compiler does not choose them by itself (the OpenCL
+    /// dialect).
+    pub(crate) narrow_lanes: Option<u32>,
     /// Whether buffers are reached by their addresses instead of being bound (the Vulkan dialect). Then no limit of a
     /// binding bounds them. The addresses follow the parameters in their block, two words for each buffer, the low one
     /// first.
@@ -60,6 +64,7 @@ impl Target {
         dialect: Dialect::Vulkan,
         parameters: ParameterBlock::PushConstants,
         subgroup_size: None,
+        narrow_lanes: None,
         addresses: false,
         unpacks_halves: false,
         packs_halves: false,
@@ -71,6 +76,7 @@ impl Target {
         dialect: Dialect::Vulkan,
         parameters: ParameterBlock::Uniform,
         subgroup_size: None,
+        narrow_lanes: None,
         addresses: false,
         unpacks_halves: false,
         packs_halves: false,
@@ -82,6 +88,7 @@ impl Target {
         dialect: Dialect::OpenCl,
         parameters: ParameterBlock::PushConstants,
         subgroup_size: None,
+        narrow_lanes: None,
         addresses: false,
         unpacks_halves: false,
         packs_halves: false,
@@ -97,6 +104,14 @@ impl Target {
     /// Returns where the parameter block is. The OpenCL dialect passes it as kernel arguments.
     pub const fn parameters(self) -> ParameterBlock {
         self.parameters
+    }
+
+    /// Sets the number of lanes in a subgroup for kernels that ask for [narrow
+    /// ones](super::KernelBuilder::narrow_subgroups).
+    #[must_use]
+    pub const fn narrow_lanes(mut self, lanes: u32) -> Self {
+        self.narrow_lanes = Some(lanes);
+        self
     }
 
     /// Sets whether integer dot products are the device's instruction: see

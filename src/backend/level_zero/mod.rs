@@ -105,7 +105,9 @@ impl Api for LevelZero {
         // registers.
         let chosen = sizes.iter().find(|size| **size == 16).or(sizes.first());
         let integer_dot_products = info.features.integer_dot_products;
-        Target { subgroup_size: chosen.copied(), integer_dot_products, ..Target::LEVEL_ZERO }
+        // With 8 lanes at least, the compiler chooses 8 by itself for kernels that need many registers.
+        let narrow_lanes = sizes.first().copied().filter(|&size| size == 16);
+        Target { subgroup_size: chosen.copied(), narrow_lanes, integer_dot_products, ..Target::LEVEL_ZERO }
     }
 
     fn alive(device: &Device) -> Result<()> {
