@@ -3,9 +3,10 @@
 //!
 //! M. Liao et al., "Real-time Scene Text Detection with Differentiable Binarization", 2019.
 
-use crate::layers::{Backbone, Conv, ConvTransposed, Filter, LcNet, SqueezeExcite};
+use crate::layers::{Backbone, ConvTransposed, Filter, LcNet, SqueezeExcite, conv};
 use crate::weights::Weights;
 use anyhow::Result;
+use marquetry::nn::Conv2d;
 use marquetry::{Device, Tensor};
 use std::path::Path;
 
@@ -30,14 +31,14 @@ const LEVELS: [(usize, usize, usize); 4] = [(131, 135, 138), (132, 141, 144), (1
 
 /// A convolution, and the squeeze-and-excitation that is added to it.
 struct Excited {
-    conv: Conv,
+    conv: Conv2d,
     excite: SqueezeExcite,
 }
 
 impl Excited {
     fn load(weights: &Weights, n: usize) -> Result<Self> {
         const SLOPE: f64 = 0.2;
-        Ok(Excited { conv: Conv::load(weights, n)?, excite: SqueezeExcite::load(weights, n + 1, SLOPE)? })
+        Ok(Excited { conv: conv(weights, n)?, excite: SqueezeExcite::load(weights, n + 1, SLOPE)? })
     }
 
     fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
@@ -48,7 +49,7 @@ impl Excited {
 
 /// One level of the pyramid.
 struct Level {
-    outlet: Conv,
+    outlet: Conv2d,
     inward: Excited,
     outward: Excited,
 }
@@ -57,7 +58,7 @@ struct Level {
 pub struct Detector {
     backbone: LcNet,
     levels: Vec<Level>,
-    shrink: Conv,
+    shrink: Conv2d,
     grow: [ConvTransposed; 2],
 }
 
@@ -67,7 +68,7 @@ impl Detector {
         let weights = Weights::load(path, device)?;
         let level = |&(outlet, inward, outward): &(usize, usize, usize)| {
             Ok(Level {
-                outlet: Conv::load(&weights, outlet)?,
+                outlet: conv(&weights, outlet)?,
                 inward: Excited::load(&weights, inward)?,
                 outward: Excited::load(&weights, outward)?,
             })

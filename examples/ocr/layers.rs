@@ -5,6 +5,7 @@
 
 use crate::weights::{Array, Weights};
 use anyhow::{Result, ensure};
+use marquetry::nn::Conv2d;
 use marquetry::{ConvConfig, Tensor};
 
 /// What batch normalisation adds to the variance.
@@ -70,13 +71,13 @@ impl<'a> Filter<'a> {
 
     /// Uploads the convolution, padded so that a stride of 1 keeps height and width. If the kernel sees one channel,
     /// the convolution is depthwise.
-    pub fn conv(self, stride: [usize; 2]) -> Result<Conv> {
+    pub fn conv(self, stride: [usize; 2]) -> Result<Conv2d> {
         let &[channels, seen, height, width] = &self.kernel.shape[..] else {
             unreachable!("checked when it was loaded")
         };
         let groups = if seen == 1 { channels } else { 1 };
         let config = ConvConfig::default().stride(stride).padding([height / 2, width / 2]).groups(groups);
-        Ok(Conv { weight: self.weights.upload(&self.kernel)?, bias: self.upload_bias()?, config })
+        Ok(Conv2d::new(self.weights.upload(&self.kernel)?, self.upload_bias()?, config))
     }
 
     /// Uploads the transposed convolution, whose kernels lie side by side.
@@ -91,22 +92,9 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// A convolution.
-pub struct Conv {
-    weight: Tensor,
-    bias: Option<Tensor>,
-    config: ConvConfig,
-}
-
-impl Conv {
-    /// Loads convolution number `n`, with stride 1 and nothing folded in.
-    pub fn load(weights: &Weights, n: usize) -> Result<Self> {
-        Filter::load(weights, n)?.conv([1, 1])
-    }
-
-    pub fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
-        x.conv2d(&self.weight, self.bias.as_ref(), &self.config)
-    }
+/// Loads convolution number `n`, with stride 1 and nothing folded in.
+pub fn conv(weights: &Weights, n: usize) -> Result<Conv2d> {
+    Filter::load(weights, n)?.conv([1, 1])
 }
 
 /// A transposed convolution: each pixel becomes as many pixels as the kernel has.
@@ -125,15 +113,15 @@ impl ConvTransposed {
 /// Squeeze-and-excitation: each channel is multiplied by a number from 0 to 1, which follows from the means of all
 /// channels.
 pub struct SqueezeExcite {
-    squeeze: Conv,
-    excite: Conv,
+    squeeze: Conv2d,
+    excite: Conv2d,
     slope: f64,
 }
 
 impl SqueezeExcite {
     /// Loads convolutions `n` and `n + 1`. `slope` is the slope of the hard sigmoid.
     pub fn load(weights: &Weights, n: usize, slope: f64) -> Result<Self> {
-        Ok(SqueezeExcite { squeeze: Conv::load(weights, n)?, excite: Conv::load(weights, n + 1)?, slope })
+        Ok(SqueezeExcite { squeeze: conv(weights, n)?, excite: conv(weights, n + 1)?, slope })
     }
 
     pub fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
@@ -145,7 +133,7 @@ impl SqueezeExcite {
 
 /// A convolution with an activation that has a learned scale and shift.
 struct RepLayer {
-    conv: Conv,
+    conv: Conv2d,
     /// The factor and the addend of the hard swish; `None` if there is no activation.
     activation: Option<(f32, f32)>,
 }
@@ -205,7 +193,7 @@ pub struct Backbone {
 
 /// LCNetV3: a convolution and several stages of blocks.
 pub struct LcNet {
-    stem: Conv,
+    stem: Conv2d,
     stages: Vec<Vec<Block>>,
 }
 

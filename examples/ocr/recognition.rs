@@ -5,9 +5,10 @@
 //! Y. Du et al., "SVTR: Scene Text Recognition with a Single Visual Model", 2022; A. Graves et al., "Connectionist
 //! Temporal Classification", 2006.
 
-use crate::layers::{Backbone, Conv, Filter, LcNet};
+use crate::layers::{Backbone, Filter, LcNet};
 use crate::weights::Weights;
 use anyhow::{Result, ensure};
+use marquetry::nn::{Conv2d, LayerNorm, Linear};
 use marquetry::{Device, PoolConfig, Tensor};
 use std::path::Path;
 
@@ -30,39 +31,15 @@ const BACKBONE: Backbone = Backbone {
 const POOL: [usize; 2] = [3, 2];
 const HEADS: usize = 8;
 
-/// `x W + b`
-struct Linear {
-    weight: Tensor,
-    bias: Tensor,
+/// Loads a linear layer. In the file, its weight is `[in, out]`.
+fn linear(weights: &Weights, n: usize) -> Result<Linear> {
+    let part = |part: &str| weights.tensor(&format!("linear_{n}.{part}"));
+    Ok(Linear::new(part("w_0")?.t()?, part("b_0")?))
 }
 
-impl Linear {
-    fn load(weights: &Weights, n: usize) -> Result<Self> {
-        let part = |part: &str| weights.tensor(&format!("linear_{n}.{part}"));
-        Ok(Linear { weight: part("w_0")?, bias: part("b_0")? })
-    }
-
-    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
-        x.matmul(&self.weight)?.add(&self.bias)
-    }
-}
-
-/// Layer normalisation: each place's vector gets mean 0 and variance 1, and is then scaled and shifted.
-struct LayerNorm {
-    weight: Tensor,
-    bias: Tensor,
-    eps: f64,
-}
-
-impl LayerNorm {
-    fn load(weights: &Weights, n: usize, eps: f64) -> Result<Self> {
-        let part = |part: &str| weights.tensor(&format!("layer_norm_{n}.{part}"));
-        Ok(LayerNorm { weight: part("w_0")?, bias: part("b_0")?, eps })
-    }
-
-    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
-        x.layer_norm(&self.weight, &self.bias, self.eps)
-    }
+fn layer_norm(weights: &Weights, n: usize, eps: f64) -> Result<LayerNorm> {
+    let part = |part: &str| weights.tensor(&format!("layer_norm_{n}.{part}"));
+    Ok(LayerNorm::new(part("w_0")?, part("b_0")?, eps))
 }
 
 /// Attention between the places along a line, then a small network for each place. Both take their input normalised,
@@ -78,14 +55,14 @@ struct Layer {
 
 impl Layer {
     /// Loads the layer whose first normalisation and first linear layer have these numbers.
-    fn load(weights: &Weights, norm: usize, linear: usize) -> Result<Self> {
+    fn load(weights: &Weights, norm: usize, first: usize) -> Result<Self> {
         const EPS: f64 = 1e-5;
         Ok(Layer {
-            attention_norm: LayerNorm::load(weights, norm, EPS)?,
-            projection: Linear::load(weights, linear)?,
-            output: Linear::load(weights, linear + 1)?,
-            norm: LayerNorm::load(weights, norm + 1, EPS)?,
-            inner: [Linear::load(weights, linear + 2)?, Linear::load(weights, linear + 3)?],
+            attention_norm: layer_norm(weights, norm, EPS)?,
+            projection: linear(weights, first)?,
+            output: linear(weights, first + 1)?,
+            norm: layer_norm(weights, norm + 1, EPS)?,
+            inner: [linear(weights, first + 2)?, linear(weights, first + 3)?],
         })
     }
 
@@ -108,7 +85,7 @@ impl Layer {
 }
 
 /// A convolution with batch normalisation and `x sigmoid(x)`.
-struct Swish(Conv);
+struct Swish(Conv2d);
 
 impl Swish {
     fn load(weights: &Weights, conv: usize, norm: usize) -> Result<Self> {
@@ -137,24 +114,19 @@ impl Recogniser {
     /// Reads `ch_PP-OCRv4_rec_infer.onnx`.
     pub fn load(path: &Path, device: &Device) -> Result<Self> {
         let weights = Weights::load(path, device)?;
-        let characters = Linear::load(&weights, 85)?;
+        let logits = weights.array("linear_85.b_0")?.numbers.len();
         // The file leaves out the first character, which is none, and the last.
         let listed = weights.property("character")?.lines().map(String::from);
         let alphabet: Vec<String> = std::iter::once(String::new()).chain(listed).chain([" ".into()]).collect();
-        ensure!(
-            characters.bias.elem_count() == alphabet.len(),
-            "{} characters for {} logits",
-            alphabet.len(),
-            characters.bias.elem_count()
-        );
+        ensure!(logits == alphabet.len(), "{} characters for {logits} logits", alphabet.len());
         Ok(Recogniser {
             backbone: LcNet::load(&weights, &BACKBONE)?,
             inward: [Swish::load(&weights, 142, 148)?, Swish::load(&weights, 143, 149)?],
             layers: [Layer::load(&weights, 43, 77)?, Layer::load(&weights, 45, 81)?],
-            norm: LayerNorm::load(&weights, 47, 1e-6)?,
+            norm: layer_norm(&weights, 47, 1e-6)?,
             outward: Swish::load(&weights, 144, 150)?,
             joined: [Swish::load(&weights, 145, 151)?, Swish::load(&weights, 146, 152)?],
-            characters,
+            characters: linear(&weights, 85)?,
             alphabet,
         })
     }

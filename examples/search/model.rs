@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result};
 use marquetry::io::SafeTensors;
+use marquetry::nn::{Embedding, LayerNorm, Linear, Weights};
 use marquetry::{AttentionConfig, Device, Tensor};
 use std::path::Path;
 use tokenizers::Encoding;
@@ -12,67 +13,9 @@ const LAYERS: usize = 6;
 const HEADS: usize = 12;
 const EPS: f64 = 1e-12;
 
-/// A weight file, or the part of it whose names begin with a prefix.
-struct Weights<'a> {
-    file: &'a SafeTensors,
-    prefix: String,
-    device: &'a Device,
-}
-
-impl<'a> Weights<'a> {
-    /// The part below `name`.
-    fn at(&self, name: &str) -> Weights<'a> {
-        Weights { prefix: format!("{}{name}.", self.prefix), ..*self }
-    }
-
-    /// Brings a tensor of the file to the device.
-    fn tensor(&self, name: &str) -> Result<Tensor> {
-        Ok(self.file.load(&format!("{}{name}", self.prefix), self.device)?)
-    }
-}
-
-/// `x W^T + b`
-struct Linear {
-    weight: Tensor,
-    bias: Tensor,
-}
-
-impl Linear {
-    fn load(weights: &Weights) -> Result<Self> {
-        Ok(Linear { weight: weights.tensor("weight")?, bias: weights.tensor("bias")? })
-    }
-
-    /// Returns the map that computes what all of these maps compute, one result behind the other.
-    fn packed(parts: &[Linear]) -> Result<Self> {
-        let weights: Vec<&Tensor> = parts.iter().map(|part| &part.weight).collect();
-        let biases: Vec<&Tensor> = parts.iter().map(|part| &part.bias).collect();
-        Ok(Linear { weight: Tensor::cat(&weights, 0)?, bias: Tensor::cat(&biases, 0)? })
-    }
-
-    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
-        x.matmul(&self.weight.t()?)?.add(&self.bias)
-    }
-}
-
-/// Layer normalisation: each token's vector gets mean 0 and variance 1, and is then scaled and shifted.
-struct LayerNorm {
-    weight: Tensor,
-    bias: Tensor,
-}
-
-impl LayerNorm {
-    fn load(weights: &Weights) -> Result<Self> {
-        Ok(LayerNorm { weight: weights.tensor("weight")?, bias: weights.tensor("bias")? })
-    }
-
-    fn forward(&self, x: &Tensor) -> marquetry::Result<Tensor> {
-        x.layer_norm(&self.weight, &self.bias, EPS)
-    }
-}
-
 /// A vector for each token, from its word and its place. The model knows two types of sentence; only the first is used.
 pub struct Embeddings {
-    words: Tensor,
+    words: Embedding,
     positions: Tensor,
     types: Tensor,
     norm: LayerNorm,
@@ -81,16 +24,16 @@ pub struct Embeddings {
 impl Embeddings {
     fn load(weights: &Weights) -> Result<Self> {
         Ok(Embeddings {
-            words: weights.tensor("word_embeddings.weight")?,
+            words: Embedding::load(&weights.at("word_embeddings"))?,
             positions: weights.tensor("position_embeddings.weight")?,
             types: weights.tensor("token_type_embeddings.weight")?,
-            norm: LayerNorm::load(&weights.at("LayerNorm"))?,
+            norm: LayerNorm::load(&weights.at("LayerNorm"), EPS)?,
         })
     }
 
     /// Turns token ids `[batch, tokens]` into vectors `[batch, tokens, hidden]`.
     pub fn forward(&self, ids: &Tensor) -> marquetry::Result<Tensor> {
-        let words = self.words.embedding(ids)?;
+        let words = self.words.forward(ids)?;
         let positions = self.positions.narrow(0, 0, ids.dim(1)?)?;
         let first_type = self.types.narrow(0, 0, 1)?;
         self.norm.forward(&words.add(&positions)?.add(&first_type)?)
@@ -106,9 +49,7 @@ struct SelfAttention {
 
 impl SelfAttention {
     fn load(weights: &Weights) -> Result<Self> {
-        let [query, key, value] =
-            ["query", "key", "value"].map(|name| Linear::load(&weights.at(&format!("self.{name}"))));
-        let packed = Linear::packed(&[query?, key?, value?])?;
+        let packed = Linear::load_packed(&weights.at("self"), &["query", "key", "value"])?;
         Ok(SelfAttention { packed, output: Linear::load(&weights.at("output.dense"))? })
     }
 
@@ -137,10 +78,10 @@ impl Layer {
     fn load(weights: &Weights) -> Result<Self> {
         Ok(Layer {
             attention: SelfAttention::load(&weights.at("attention"))?,
-            attention_norm: LayerNorm::load(&weights.at("attention.output.LayerNorm"))?,
+            attention_norm: LayerNorm::load(&weights.at("attention.output.LayerNorm"), EPS)?,
             intermediate: Linear::load(&weights.at("intermediate.dense"))?,
             output: Linear::load(&weights.at("output.dense"))?,
-            output_norm: LayerNorm::load(&weights.at("output.LayerNorm"))?,
+            output_norm: LayerNorm::load(&weights.at("output.LayerNorm"), EPS)?,
         })
     }
 
@@ -173,9 +114,8 @@ impl Model {
     }
 
     fn from_file(path: &Path, device: &Device) -> Result<Self> {
-        let file = SafeTensors::open(path)?;
-        let weights = Weights { file: &file, prefix: String::new(), device };
-        let layer = |i| Layer::load(&weights.at(&format!("encoder.layer.{i}")));
+        let weights = Weights::new(SafeTensors::open(path)?, device);
+        let layer = |i| Layer::load(&weights.at(format!("encoder.layer.{i}")));
         Ok(Model {
             embeddings: Embeddings::load(&weights.at("embeddings"))?,
             layers: (0..LAYERS).map(layer).collect::<Result<_>>()?,

@@ -27,6 +27,8 @@ const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
 pub(super) struct Memory {
     buffers: RwLock<Slots<Buffer>>,
     blocks: Blocks<Driver>,
+    /// Those of staging memory. It comes and goes, and must not keep blocks that buffers have left, nor they its blocks.
+    staging: Blocks<Driver>,
     device: Arc<Device>,
 }
 
@@ -103,6 +105,7 @@ pub(super) struct Buffer {
     /// Its address for kernels, if the device has buffer addresses.
     pub address: Option<vk::DeviceAddress>,
     piece: Piece<Block>,
+    is_staging: bool,
     /// Whether the host and the device see each other's writes without more.
     is_coherent: bool,
 }
@@ -121,7 +124,12 @@ unsafe impl Send for HostView {}
 impl Memory {
     pub fn new(device: Arc<Device>) -> Memory {
         let types = device.adapter.memory.memory_types_as_slice().len();
-        Memory { buffers: RwLock::new(Slots::new()), blocks: Blocks::new(Driver(device.clone()), types), device }
+        let [blocks, staging] = [(); 2].map(|()| Blocks::new(Driver(device.clone()), types));
+        Memory { buffers: RwLock::new(Slots::new()), blocks, staging, device }
+    }
+
+    fn blocks(&self, is_staging: bool) -> &Blocks<Driver> {
+        if is_staging { &self.staging } else { &self.blocks }
     }
 
     /// Finds memory for a buffer, and binds it.
@@ -142,11 +150,12 @@ impl Memory {
             alignment = alignment.max(atom);
             size = size.next_multiple_of(atom);
         }
-        let piece = self.blocks.allocate(index, size, alignment)?;
+        let is_staging = !matches!(memory, MemoryUse::Kernels(_));
+        let piece = self.blocks(is_staging).allocate(index, size, alignment)?;
         // SAFETY: the piece is of this device and fits the buffer's requirements; the buffer has no memory yet.
         let bound = unsafe { self.device.raw.bind_buffer_memory(handle, piece.block.memory, piece.range.start) };
         if let Err(error) = self.device.check("vkBindBufferMemory", bound) {
-            self.blocks.free(piece);
+            self.blocks(is_staging).free(piece);
             return Err(error);
         }
         let address = self.device.adapter.addresses.then(|| {
@@ -154,7 +163,7 @@ impl Memory {
             // SAFETY: the device has the feature, and the buffer its memory and the usage.
             unsafe { self.device.raw.get_buffer_device_address(&info) }
         });
-        Ok(Buffer { handle, bytes, address, piece, is_coherent })
+        Ok(Buffer { handle, bytes, address, piece, is_staging, is_coherent })
     }
 
     /// Returns the memory type of what is loaded. On unified memory the host writes it in place.
@@ -167,7 +176,7 @@ impl Memory {
     fn destroy(&self, buffer: Buffer) {
         // SAFETY: by the contract no unfinished batch uses it, and its number no longer finds it.
         unsafe { self.device.raw.destroy_buffer(buffer.handle, None) };
-        self.blocks.free(buffer.piece);
+        self.blocks(buffer.is_staging).free(buffer.piece);
     }
 
     /// Finds bytes of a buffer that the host reaches. `op` is for the error.
