@@ -52,7 +52,7 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, division: Division
                         let of_rows = |four| rows.iter().map(|row| row.digits(number, four as usize)).collect();
                         let digits: Vec<Vec<_>> = fours.map(of_rows).collect();
                         for vector in 0..config.count as usize {
-                            products.add(k, vector, &neighbours.load(vector, i, load), &digits);
+                            products.add(vector, &neighbours.load(vector, i, load), &digits);
                         }
                     }
                     let scales: Vec<_> = rows.iter().map(|row| row.scale(number)).collect();
@@ -146,9 +146,8 @@ impl<'k> Neighbours<'_, 'k> {
 
 /// The products of sixteen neighbours of each vector and the digits of each row.
 struct Products<'k> {
-    /// Of each vector and row. Several vectors make enough independent sums; those of one are in vectors of four.
+    /// Of each vector and row.
     sums: Vec<Option<Value<'k>>>,
-    in_fours: bool,
     /// The sums of the vectors' elements, if the format has a bias or offsets.
     elements: Option<Vec<Option<Value<'k>>>>,
     bias: f32,
@@ -159,25 +158,20 @@ impl<'k> Products<'k> {
         let (count, bias) = (config.count as usize, bias(config.format));
         let has_elements = bias != 0.0 || has_offset(config.format);
         let elements = has_elements.then(|| vec![None; count]);
-        Products { sums: vec![None; count * ROWS as usize], in_fours: count == 1, elements, bias }
+        Products { sums: vec![None; count * ROWS as usize], elements, bias }
     }
 
     /// Adds the products of neighbours of a vector and the digits, which come in fours for each row.
-    fn add(&mut self, k: &'k KernelBuilder, vector: usize, numbers: &[Value<'k>], digits: &[Vec<Value<'k>>]) {
+    fn add(&mut self, vector: usize, numbers: &[Value<'k>], digits: &[Vec<Value<'k>>]) {
         let rows = &mut self.sums[vector * ROWS as usize..][..ROWS as usize];
-        for (x, digits) in numbers.chunks(4).zip(digits) {
-            let four = k.vector(x);
+        for (four, digits) in numbers.chunks(4).zip(digits) {
             if let Some(elements) = &mut self.elements {
-                let four = if self.in_fours { four } else { across(four) };
-                elements[vector] = Some(elements[vector].map_or(four, |sum| sum + four));
+                let sum = (four[0] + four[1]) + (four[2] + four[3]);
+                elements[vector] = Some(elements[vector].map_or(sum, |before| before + sum));
             }
             for (sum, &digits) in rows.iter_mut().zip(digits) {
-                if self.in_fours {
-                    *sum = Some(add_product(*sum, four, digits));
-                } else {
-                    for (&x, digit) in x.iter().zip(digits.lanes()) {
-                        *sum = Some(add_product(*sum, x, digit));
-                    }
+                for (&x, digit) in four.iter().zip(digits.lanes()) {
+                    *sum = Some(sum.map_or_else(|| x * digit, |sum| x.fma(digit, sum)));
                 }
             }
         }
@@ -185,24 +179,12 @@ impl<'k> Products<'k> {
 
     /// Returns `sum` plus the scaled products of a vector and a row.
     fn finish(&self, [vector, row]: [usize; 2], scale: Scale<'k>, sum: Value<'k>) -> Value<'k> {
-        let of = |sums: &[Option<Value<'k>>], place: usize| {
-            sums[place].map(|sum| if self.in_fours { across(sum) } else { sum })
-        };
-        let Some(products) = of(&self.sums, vector * ROWS as usize + row) else { return sum };
-        let Some(elements) = self.elements.as_deref().and_then(|elements| of(elements, vector)) else {
+        let Some(products) = self.sums[vector * ROWS as usize + row] else { return sum };
+        let Some(elements) = self.elements.as_ref().and_then(|elements| elements[vector]) else {
             return products.fma(scale.factor, sum);
         };
         let products = if self.bias == 0.0 { products } else { elements.fma(-self.bias, products) };
         let sum = products.fma(scale.factor, sum);
         scale.offset.map_or(sum, |offset| elements.fma(offset, sum))
     }
-}
-
-fn add_product<'k>(sum: Option<Value<'k>>, x: Value<'k>, digits: Value<'k>) -> Value<'k> {
-    sum.map_or_else(|| x * digits, |sum| x.fma(digits, sum))
-}
-
-/// Returns the sum of a vector's lanes.
-fn across(four: Value<'_>) -> Value<'_> {
-    (four.lane(0) + four.lane(1)) + (four.lane(2) + four.lane(3))
 }

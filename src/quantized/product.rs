@@ -11,15 +11,12 @@ use crate::lazy::PendingLaunch;
 use crate::ops::{subgroup_lanes, weighted_sum};
 use crate::tensor::Tensor;
 
-/// At most this many vectors are multiplied by the packed numbers. For more, the numbers are unpacked first.
-const FEW: usize = 16;
-
 impl Tensor {
     /// Returns the product of the vectors along the last axis and the rows of a quantised matrix, `x weight^T`. The
     /// weight has the shape `[out, in]`, as in a GGUF file. Sums are accumulated in `f32`.
     ///
-    /// At most 16 vectors are multiplied by the packed numbers. For more, the numbers are unpacked to the dtype of this
-    /// tensor first. If the vectors are `f16` and the device has matrix units, these multiply at most 16 of them by the
+    /// On a GPU, at most 16 vectors are multiplied by the packed numbers. For more, the numbers are unpacked to the dtype
+    /// of this tensor first. If the vectors are `f16` and the device has matrix units, these multiply at most 16 of them by the
     /// numbers rounded to `f16`.
     ///
     /// ```
@@ -91,7 +88,7 @@ impl QuantizedTensor {
             return Tensor::zeros(shape, output, &self.device);
         }
         let vectors: usize = outer.iter().product();
-        let product = if vectors <= FEW {
+        let product = if vectors <= self.device.tuning().quantized.few {
             let x = loadable(&x.reshape((vectors, columns))?)?;
             let tile = self.tile(vectors, x.dtype());
             self.by_parts(|slice| self.few(&x, slice, output, tile, op))?

@@ -54,6 +54,7 @@ pub struct Quantized {
     pub lanes_of_several: u32,
     pub own_rows: bool,
     pub vectors: u32,
+    pub few: usize,
     pub units: bool,
     pub subgroups: u32,
 }
