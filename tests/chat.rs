@@ -14,7 +14,7 @@ mod tokens;
 
 use marquetry::io::{Gguf, Npz};
 use marquetry::{Device, Tensor};
-use model::{Cache, Model};
+use model::{Cache, Config, Model};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -81,21 +81,8 @@ fn ids(ids: &[u32], device: &Device) -> Tensor {
     Tensor::new(ids, device).unwrap().unsqueeze(0).unwrap()
 }
 
-/// A model takes little more than the bytes of its file, also after it has computed a token.
-fn memory_is_that_of_the_file(device: &Device, model: &Model) {
-    let mut cache = cache(model);
-    model.next(&ids(&[1], device), &mut cache).unwrap().to_vec::<f32>().unwrap();
-    let config = &model.config;
-    let cache = 2 * config.layers * config.kv_heads * CAPACITY * config.head_width * size_of::<f32>();
-    let (reserved, file) = (device.memory_stats().reserved, std::fs::metadata(path()).unwrap().len());
-    let most = file + file / 5 + cache as u64;
-    assert!(reserved <= most, "{reserved} bytes are reserved, more than {most}; {:?}", device.memory_stats());
-    println!("{device}: {reserved} bytes reserved for a file of {file}");
-}
-
 fn logits_agree_with_the_reference(device: &Device) {
     let model = load(device);
-    memory_is_that_of_the_file(device, &model);
     let reference = Npz::open(root("tests/data/smollm2.npz")).unwrap();
     let mut worst = 0f32;
     for (name, sample) in continued() {
@@ -146,7 +133,8 @@ fn the_most_probable_tokens_are_those_of_the_reference(device: &Device) {
 
 fn chat_answers(device: &Device) {
     let question = "What is the capital of Italy? Answer in one sentence.";
-    let output = chat(&["--device", &device.id(), "--json", "--max-tokens", "12", "--prompt", question], &[]);
+    let arguments = ["--json", "--max-tokens", "12", "--context", "128", "--prompt", question];
+    let output = chat(&[&["--device", &device.id()], &arguments[..]].concat(), &[]);
     let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(output.status.success(), "{stderr}");
     let reply: serde_json::Value = serde_json::from_str(&stdout).unwrap();
@@ -155,6 +143,13 @@ fn chat_answers(device: &Device) {
     assert_eq!(reply["prompt_tokens"], sample.prompt_ids.len());
     assert_eq!(reply["stop"], "end");
     println!("{device}: {} and {} tokens/s", reply["prompt_tokens_per_second"], reply["tokens_per_second"]);
+    // Beside the weights and the cache there is little.
+    let (config, path) = (Config::read(&file()).unwrap(), path());
+    let cache = 2 * config.layers * config.kv_heads * 128 * config.head_width * size_of::<f32>();
+    let (reserved, file) = (reply["device_bytes"].as_u64().unwrap(), std::fs::metadata(path).unwrap().len());
+    let most = file + file / 5 + cache as u64;
+    assert!(reserved <= most, "{reserved} bytes are reserved for a file of {file}, more than {most}");
+    println!("{device}: {reserved} bytes reserved for a file of {file}");
 }
 
 macro_rules! on_each_device {

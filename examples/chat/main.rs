@@ -161,6 +161,7 @@ fn answer(chat: &mut Chat, prompt: &str, args: &Args, device: &Device) -> Result
     if args.json {
         let mut object = json!(reply);
         object["device"] = json!(device.id());
+        object["device_bytes"] = json!(device.memory_stats().reserved);
         println!("{object}");
     } else {
         println!(
