@@ -201,7 +201,14 @@ impl Family for BlockProduct {
         let formats = BlockFormat::ALL.into_iter().filter(|&format| BlockTile::units_take(DType::F16, format));
         let units = formats.map(|format| on_units(sample(format, DType::F16, 16, true)));
         let few = on_units(sample(BlockFormat::Q4_K, DType::F16, 8, false));
-        all.into_iter().chain(many).chain(others).chain([subgroups, finished]).chain(own_rows).chain(units).chain([few]).collect()
+        all.into_iter()
+            .chain(many)
+            .chain(others)
+            .chain([subgroups, finished])
+            .chain(own_rows)
+            .chain(units)
+            .chain([few])
+            .collect()
     }
 }
 

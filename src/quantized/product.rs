@@ -16,7 +16,8 @@ impl Tensor {
     /// weight has the shape `[out, in]`, as in a GGUF file. Sums are accumulated in `f32`.
     ///
     /// On a GPU, at most 16 vectors are multiplied by the packed numbers. For more, the numbers are unpacked to the
-    /// dtype of this tensor first. If the vectors are `f16` and the device has matrix units, these multiply at most 16 of them by the
+    /// dtype of this tensor first. If the vectors
+    /// are `f16` and the device has matrix units, these multiply at most 16 of them by the
     /// numbers rounded to `f16`.
     ///
     /// ```

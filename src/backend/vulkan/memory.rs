@@ -27,7 +27,7 @@ const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
 pub(super) struct Memory {
     buffers: RwLock<Slots<Buffer>>,
     blocks: Blocks<Driver>,
-    /// Those of staging memory. It comes and goes, and must not keep blocks that buffers have left, nor they its blocks.
+    /// Those of staging memory. It comes and goes, and must not keep blocks that buffers have left.
     staging: Blocks<Driver>,
     device: Arc<Device>,
 }
