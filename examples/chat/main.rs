@@ -149,6 +149,8 @@ fn answer(chat: &mut Chat, prompt: &str, args: &Args, device: &Device) -> Result
     let mut out = std::io::stdout();
     STOP.store(false, Ordering::Relaxed);
     REPLYING.store(true, Ordering::Relaxed);
+    // Before the reply: of the model, and of the cache as far as it is filled.
+    let device_bytes = device.memory_stats().reserved;
     let reply = chat.reply(prompt, &sampling, &STOP, |piece| {
         if !args.json {
             write!(out, "{piece}")?;
@@ -161,7 +163,7 @@ fn answer(chat: &mut Chat, prompt: &str, args: &Args, device: &Device) -> Result
     if args.json {
         let mut object = json!(reply);
         object["device"] = json!(device.id());
-        object["device_bytes"] = json!(device.memory_stats().reserved);
+        object["device_bytes"] = json!(device_bytes);
         println!("{object}");
     } else {
         println!(
