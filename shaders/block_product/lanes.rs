@@ -10,17 +10,9 @@ use crate::shader::{KernelBuilder, Type, Value, Var};
 /// The rows of the matrix that an invocation multiplies.
 pub(super) const ROWS: u32 = 4;
 
-/// How the invocations of a workgroup divide the work.
-#[derive(Clone, Copy)]
-pub(super) enum Division {
-    /// They share the depth of the rows.
-    Depth { members: u32 },
-    /// Each has its own rows.
-    Rows,
-}
-
-/// Writes the kernel. `subgroup` is the number of a subgroup's lanes, if these are used.
-pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, division: Division, subgroup: Option<u32>) {
+/// Writes the kernel. The members of a workgroup share the depth of the rows, unless each has its own. `subgroup` is the
+/// number of a subgroup's lanes, if these are used.
+pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, (members, own_rows): (u32, bool), subgroup: Option<u32>) {
     // Four rows have 64 packed numbers and more at a time, and each vector has four sums and four products.
     k.narrow_subgroups();
     // A unit of `TQ1_0` has the most numbers.
@@ -28,12 +20,13 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, division: Division
         k.large_registers();
     }
     let (part, x, blocks, y) = config.declare_buffers(k, || Runs::input(k, "x", config.dtype, 4));
-    let (first_unit, step, first_row, exchange) = match division {
-        Division::Depth { members } => (k.local_index(), members, k.u32(0), None),
-        Division::Rows => (k.u32(0), 1, k.local_index() * ROWS, subgroup),
+    let (first_unit, step, first_row) = match own_rows {
+        true => (k.u32(0), 1, k.local_index() * ROWS),
+        false => (k.local_index(), members, k.u32(0)),
     };
     let lines = (0..config.count).map(|vector| part.vector(vector)).collect();
-    let vectors = Vectors::new(k, x, lines, exchange);
+    // Lanes with rows of their own want the same numbers of the vectors.
+    let vectors = Vectors::new(k, x, lines, subgroup.filter(|_| own_rows));
     let matrix: Vec<_> = (0..ROWS).map(|row| part.row(first_row + row)).collect();
     let zero = k.number(Type::F32, 0);
     let sums: Vec<Var> = (0..config.count * ROWS).map(|_| k.var(zero)).collect();
@@ -71,15 +64,13 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, division: Division
     });
 
     let sums: Vec<_> = sums.iter().map(|sum| sum.get()).collect();
-    match division {
-        Division::Depth { members } => sum_each(k, (members, 1), subgroup, sums, |vector, _, numbers| {
+    if !own_rows {
+        return sum_each(k, (members, 1), subgroup, sums, |vector, _, numbers| {
             config.store(k, &part, &y, [vector, first_row], numbers);
-        }),
-        Division::Rows => {
-            for (vector, four) in sums.chunks(ROWS as usize).enumerate() {
-                config.store(k, &part, &y, [k.u32(vector as u32), first_row], k.vector(four));
-            }
-        }
+        });
+    }
+    for (vector, four) in (0..).zip(sums.chunks(ROWS as usize)) {
+        config.store(k, &part, &y, [k.u32(vector), first_row], k.vector(four));
     }
 }
 

@@ -3,8 +3,6 @@
 mod lanes;
 mod units;
 
-use lanes::Division;
-
 use super::blocks::Blocks;
 use super::epilogue::{Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Form, Size, parameters, times};
@@ -17,19 +15,14 @@ use crate::shader::{IntoValue, KernelBuilder, Value};
 /// How a workgroup divides its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum BlockTile {
-    /// The invocations share the depth of four rows.
+    /// The invocations share the depth of four rows, or each has four rows of its own.
     Lanes {
         /// Invocations per workgroup.
         members: u32,
-        /// The lanes of the device's subgroups, if these are used.
+        /// The lanes of the device's subgroups, if these are used: to add up what they share, or to load the vectors for
+        /// each other.
         subgroup: Option<u32>,
-    },
-    /// Each invocation multiplies four rows of its own, by the same numbers of the vectors as the others.
-    Rows {
-        /// Invocations per workgroup.
-        members: u32,
-        /// The lanes of the device's subgroups, if these load the vectors for each other.
-        subgroup: Option<u32>,
+        own_rows: bool,
     },
     /// Matrix units multiply 16 rows at a time by `f16`. The subgroups share the depth.
     Units {
@@ -42,8 +35,8 @@ impl BlockTile {
     /// The rows of the matrix that a workgroup multiplies.
     pub const fn rows(self) -> u32 {
         match self {
+            BlockTile::Lanes { members, own_rows: true, .. } => lanes::ROWS * members,
             BlockTile::Lanes { .. } => lanes::ROWS,
-            BlockTile::Rows { members, .. } => lanes::ROWS * members,
             BlockTile::Units { .. } => units::UNIT,
         }
     }
@@ -54,10 +47,10 @@ impl BlockTile {
         dtype == DType::F16 && format != BlockFormat::MXFP4
     }
 
-    /// The most vectors that a workgroup multiplies, of which tiles without matrix units take `few`.
-    pub const fn most(self, few: u32) -> u32 {
+    /// The most vectors that a workgroup multiplies. Without matrix units, these are `most_of_lanes`.
+    pub const fn most(self, most_of_lanes: u32) -> u32 {
         match self {
-            BlockTile::Lanes { .. } | BlockTile::Rows { .. } => few,
+            BlockTile::Lanes { .. } => most_of_lanes,
             BlockTile::Units { .. } => units::UNIT,
         }
     }
@@ -128,10 +121,12 @@ impl Finishing for BlockProduct {
 impl Family for BlockProduct {
     fn name(&self) -> String {
         let BlockProduct { format, dtype, count, output, .. } = self;
-        let in_subgroups = |subgroup: Option<u32>| if subgroup.is_some() { ", subgroups" } else { "" };
         let tile = match self.tile {
-            BlockTile::Lanes { members, subgroup } => format!("{members}{}", in_subgroups(subgroup)),
-            BlockTile::Rows { members, subgroup } => format!("{members}, own rows{}", in_subgroups(subgroup)),
+            BlockTile::Lanes { members, subgroup, own_rows } => {
+                let rows = if own_rows { ", own rows" } else { "" };
+                let subgroups = if subgroup.is_some() { ", subgroups" } else { "" };
+                format!("{members}{rows}{subgroups}")
+            }
             BlockTile::Units { subgroups } => format!("units, {subgroups} subgroups"),
         };
         let fours = if self.stored_quads { ", y x4" } else { "" };
@@ -141,14 +136,14 @@ impl Family for BlockProduct {
 
     fn workgroup(&self) -> u32 {
         match self.tile {
-            BlockTile::Lanes { members, .. } | BlockTile::Rows { members, .. } => members,
+            BlockTile::Lanes { members, .. } => members,
             BlockTile::Units { subgroups } => subgroups * units::LANES,
         }
     }
 
     fn units(&self) -> Units {
         match self.tile {
-            BlockTile::Lanes { .. } | BlockTile::Rows { .. } => Units::Lanes,
+            BlockTile::Lanes { .. } => Units::Lanes,
             BlockTile::Units { .. } => Units::Matrix,
         }
     }
@@ -165,8 +160,7 @@ impl Family for BlockProduct {
 
     fn write(&self, k: &KernelBuilder) {
         match self.tile {
-            BlockTile::Lanes { members, subgroup } => lanes::write(k, self, Division::Depth { members }, subgroup),
-            BlockTile::Rows { subgroup, .. } => lanes::write(k, self, Division::Rows, subgroup),
+            BlockTile::Lanes { members, subgroup, own_rows } => lanes::write(k, self, (members, own_rows), subgroup),
             BlockTile::Units { subgroups } => units::write(k, self, subgroups),
         }
     }
@@ -178,17 +172,17 @@ impl Family for BlockProduct {
             count,
             output: if fours { dtype } else { DType::F32 },
             stored_quads: fours,
-            tile: BlockTile::Lanes { members: 64, subgroup: None },
+            tile: BlockTile::Lanes { members: 64, subgroup: None, own_rows: false },
             epilogue: None,
         };
         let all = BlockFormat::ALL.map(|format| sample(format, DType::F32, 1, true));
         let many = BlockFormat::ALL.map(|format| sample(format, DType::F16, 2, true));
         let others = [(DType::BF16, 2, true), (DType::F16, 3, false)];
         let others = others.map(|(dtype, count, fours)| sample(BlockFormat::Q6_K, dtype, count, fours));
-        let tile = BlockTile::Lanes { members: 64, subgroup: Some(32) };
+        let tile = BlockTile::Lanes { members: 64, subgroup: Some(32), own_rows: false };
         let subgroups = BlockProduct { tile, ..sample(BlockFormat::Q4_0, DType::F32, 4, true) };
         let own_rows = |format, dtype, count, subgroup| BlockProduct {
-            tile: BlockTile::Rows { members: 8, subgroup },
+            tile: BlockTile::Lanes { members: 8, subgroup, own_rows: true },
             ..sample(format, dtype, count, true)
         };
         let own_rows = [

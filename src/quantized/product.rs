@@ -16,9 +16,8 @@ impl Tensor {
     /// weight has the shape `[out, in]`, as in a GGUF file. Sums are accumulated in `f32`.
     ///
     /// On a GPU, at most 16 vectors are multiplied by the packed numbers. For more, the numbers are unpacked to the
-    /// dtype of this tensor first. If the vectors
-    /// are `f16` and the device has matrix units, these multiply at most 16 of them by the
-    /// numbers rounded to `f16`.
+    /// dtype of this tensor first. If the vectors are `f16` and the device has matrix units, these multiply at most 16
+    /// of them by the numbers rounded to `f16`. Software devices multiply any number of vectors by the packed numbers.
     ///
     /// ```
     /// # use marquetry::{BlockFormat, Device, QuantizedTensor, Tensor};
@@ -123,10 +122,7 @@ impl QuantizedTensor {
         }
         let members = if vectors == 1 { tuning.lanes_of_one } else { tuning.lanes_of_several };
         let subgroup = subgroup_lanes(device).filter(|&lanes| members.is_multiple_of(lanes));
-        match tuning.own_rows {
-            true => BlockTile::Rows { members, subgroup },
-            false => BlockTile::Lanes { members, subgroup },
-        }
+        BlockTile::Lanes { members, subgroup, own_rows: tuning.own_rows }
     }
 
     /// Multiplies a few vectors, as [`loadable`] returns them.

@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn right_products_are_trusted_and_wrong_ones_are_not() {
         let device = Device::vulkan(0).unwrap();
-        let tile = BlockTile::Lanes { members: 64, subgroup: None };
+        let tile = BlockTile::Lanes { members: 64, subgroup: None, own_rows: false };
         assert!(is_trusted(&device, tile));
         let right = run(&device, tile, 24).unwrap();
         assert_eq!(check(&right, 24), Ok(()));
