@@ -10,8 +10,8 @@ use crate::shader::{KernelBuilder, Type, Value, Var};
 /// The rows of the matrix that an invocation multiplies.
 pub(super) const ROWS: u32 = 4;
 
-/// Writes the kernel. The members of a workgroup share the depth of the rows, unless each has its own. `subgroup` is the
-/// number of a subgroup's lanes, if these are used.
+/// Writes the kernel. The members of a workgroup share the depth of the rows, unless each has its own. `subgroup` is
+/// the number of a subgroup's lanes, if these are used.
 pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, (members, own_rows): (u32, bool), subgroup: Option<u32>) {
     // Four rows have 64 packed numbers and more at a time, and each vector has four sums and four products.
     k.narrow_subgroups();

@@ -19,8 +19,8 @@ pub(crate) enum BlockTile {
     Lanes {
         /// Invocations per workgroup.
         members: u32,
-        /// The lanes of the device's subgroups, if these are used: to add up what they share, or to load the vectors for
-        /// each other.
+        /// The lanes of the device's subgroups, if these are used: to add up what they share, or to load the vectors
+        /// for each other.
         subgroup: Option<u32>,
         own_rows: bool,
     },
