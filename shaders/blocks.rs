@@ -3,7 +3,7 @@
 //! The formulas are those of `gguf/quants.py` in the package `gguf` 0.19.0, the reference in Python.
 
 use crate::base::block_format::BlockFormat;
-use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
+use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value, Var};
 use half::f16;
 use smallvec::SmallVec;
 
@@ -16,8 +16,8 @@ pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -
 /// A quantised matrix in a kernel. Its buffer holds the [planes](BlockFormat::planes) of its blocks, each from a
 /// multiple of 16 bytes on.
 ///
-/// A unit is the part of a block that an invocation decodes at a time: 16 bytes of the first plane, and the bits that
-/// belong to them in other planes.
+/// A unit is the part of a block that an invocation decodes at a time: 16 bytes of the first plane, or 32 of `Q8_0`, and
+/// the bits that belong to them in other planes.
 pub(crate) struct Blocks<'k> {
     k: &'k KernelBuilder,
     format: BlockFormat,
@@ -30,10 +30,37 @@ pub(crate) struct Blocks<'k> {
     in_halves: bool,
 }
 
-/// Words of 16 bytes: all four, or the one that an invocation takes.
-type Words<'k> = SmallVec<[Value<'k>; 4]>;
+/// What a unit needs of memory.
+pub(crate) struct Loaded<'k> {
+    /// Runs of words of 16 bytes, and the words that belong to all of them.
+    words: SmallVec<[Value<'k>; 16]>,
+    /// The words of a run: all four, or the one that an invocation takes.
+    length: usize,
+    /// The number of runs.
+    runs: usize,
+}
 
-/// A unit that is loaded. Its numbers are decoded where they are used, so only few of them occupy registers at a time.
+/// What a unit needs of memory, in variables.
+pub(crate) struct Kept<'k> {
+    words: SmallVec<[Var<'k>; 16]>,
+    length: usize,
+    runs: usize,
+}
+
+impl<'k> Kept<'k> {
+    pub fn get(&self) -> Loaded<'k> {
+        let words = self.words.iter().map(|word| word.get()).collect();
+        Loaded { words, length: self.length, runs: self.runs }
+    }
+
+    pub fn set(&self, loaded: &Loaded<'k>) {
+        for (word, &value) in self.words.iter().zip(&loaded.words) {
+            word.set(value);
+        }
+    }
+}
+
+/// A unit that is decoded. Its numbers are decoded where they are used, so only few of them occupy registers at a time.
 pub(crate) struct Unit<'a, 'k> {
     scale: Box<dyn Fn(u32) -> Scale<'k> + 'a>,
     digits: Box<dyn Fn(u32, usize) -> Value<'k> + 'a>,
@@ -68,6 +95,22 @@ impl<'a, 'k> Unit<'a, 'k> {
     }
 }
 
+impl<'k> Loaded<'k> {
+    /// Keeps it in variables, so that a kernel can load the next unit while it multiplies this one.
+    pub fn kept(&self, k: &'k KernelBuilder) -> Kept<'k> {
+        Kept { words: self.words.iter().map(|&word| k.var(word)).collect(), length: self.length, runs: self.runs }
+    }
+
+    fn run(&self, run: usize) -> SmallVec<[Value<'k>; 4]> {
+        self.words[run * self.length..][..self.length].into()
+    }
+
+    /// Returns the words that belong to all runs.
+    fn others(&self) -> &[Value<'k>] {
+        &self.words[self.runs * self.length..]
+    }
+}
+
 impl<'k> Scale<'k> {
     fn plain(factor: Value<'k>) -> Self {
         Scale { factor, offset: None }
@@ -89,7 +132,6 @@ pub(crate) struct Place<'k> {
 /// Returns the units of a block.
 pub(crate) const fn units(format: BlockFormat) -> u32 {
     match format {
-        BlockFormat::Q8_0 => 2,
         BlockFormat::TQ1_0 => 3,
         BlockFormat::Q2_K | BlockFormat::Q3_K | BlockFormat::Q6_K | BlockFormat::TQ2_0 => 4,
         BlockFormat::Q4_K | BlockFormat::Q5_K | BlockFormat::IQ4_XS => 8,
@@ -177,11 +219,6 @@ fn spread(bits: Value<'_>) -> Value<'_> {
     ((bits & 0xf) * 0x0020_4081) & 0x0101_0101
 }
 
-/// Returns the byte of a word that begins at bit `shift`, as a signed integer.
-fn signed_byte<'k>(word: Value<'k>, shift: Value<'k>) -> Value<'k> {
-    (word << (shift.literal(24) - shift)).bitcast(Type::I32) >> 24
-}
-
 /// Returns the number of a table that each byte of a word chooses.
 fn chosen<'k>(k: &'k KernelBuilder, table: [i8; 16], word: Value<'k>) -> Value<'k> {
     let packed = |first: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| table[first + i].cast_unsigned()));
@@ -240,7 +277,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// Loads the words of 16 bytes that the invocation takes.
-    fn taken(&self, plane: usize, block: Value<'k>, sixteenth: Value<'k>) -> Words<'k> {
+    fn run(&self, plane: usize, block: Value<'k>, sixteenth: Value<'k>) -> SmallVec<[Value<'k>; 4]> {
         match self.word {
             None => self.four(plane, block, sixteenth).into(),
             Some(word) => [self.word(plane, block, sixteenth * 4 + word)].into_iter().collect(),
@@ -248,7 +285,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// The places of the first neighbours of these words.
-    fn starts(&self) -> Words<'k> {
+    fn starts(&self) -> SmallVec<[Value<'k>; 4]> {
         match self.word {
             None => [0, 4, 8, 12].map(|start| self.k.u32(start)).into(),
             Some(word) => [word * 4].into_iter().collect(),
@@ -273,20 +310,24 @@ impl<'k> Blocks<'k> {
         [two.lane(0), two.lane(1)]
     }
 
-    /// The type of scales.
-    fn scale_type(&self) -> Scalar {
-        if self.in_halves { Scalar::F16 } else { Scalar::F32 }
+    /// Returns an integer below 256 as a number of a scale.
+    fn small(&self, integer: Value<'k>) -> Value<'k> {
+        if !self.in_halves {
+            return integer.convert(Scalar::F32);
+        }
+        // Above 1024, the lowest bits of a half are an integer. This is cheaper than a conversion.
+        (integer | 0x6400).bitcast(Type::vec2(Scalar::F16)).lane(0) - 1024.0
     }
 
-    /// Loads the half that is a block's part of a plane.
-    fn half(&self, plane: usize, block: Value<'k>) -> Value<'k> {
-        let [low, high] = self.halves_of(self.words.load_lane(self.planes[plane] * 4 + (block >> 1)));
+    /// Loads the word with the half that is a block's part of a plane.
+    fn word_of_half(&self, plane: usize, block: Value<'k>) -> Value<'k> {
+        self.words.load_lane(self.planes[plane] * 4 + (block >> 1))
+    }
+
+    /// Returns the half that is a block's part of a plane.
+    fn half(&self, word: Value<'k>, block: Value<'k>) -> Value<'k> {
+        let [low, high] = self.halves_of(word);
         (block & 1).eq(0).select(low, high)
-    }
-
-    /// Loads the byte that is a block's part of a plane.
-    fn byte(&self, plane: usize, block: Value<'k>) -> Value<'k> {
-        (self.words.load_lane(self.planes[plane] * 4 + (block >> 2)) >> ((block & 3) << 3)) & 0xff
     }
 
     /// Returns where a unit's numbers are, sixteen at a time.
@@ -294,7 +335,6 @@ impl<'k> Blocks<'k> {
         let always = |first| Place { first, is_there: None };
         let (half, odd) = (unit >> 1, unit & 1);
         match self.format {
-            BlockFormat::Q8_0 => vec![always(unit * 16)],
             BlockFormat::Q2_K | BlockFormat::Q3_K | BlockFormat::Q6_K | BlockFormat::TQ2_0 => {
                 (0..4).map(|s| always(half * 128 + odd * 16 + 32 * s)).collect()
             }
@@ -311,44 +351,82 @@ impl<'k> Blocks<'k> {
         }
     }
 
-    /// Loads a unit.
+    /// Loads and decodes a unit.
     pub fn unit<'a>(&'a self, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
-        let loaded = self.loaded(block, unit);
+        self.decode(&self.load(block, unit), block, unit)
+    }
+
+    /// Loads a unit.
+    pub fn load(&self, block: Value<'k>, unit: Value<'k>) -> Loaded<'k> {
+        let (half, odd) = (unit >> 1, unit & 1);
+        let run = |plane, sixteenth| self.run(plane, block, sixteenth);
+        let (word, word_of_half) =
+            (|plane, word| self.word_at(plane, block, word), |plane| self.word_of_half(plane, block));
+        let pair = |plane| [0, 1].map(|word| self.word(plane, block, half * 2 + word));
+        let runs = match self.format {
+            BlockFormat::Q8_0 => vec![run(0, self.k.u32(0)), run(0, self.k.u32(1))],
+            BlockFormat::Q3_K | BlockFormat::Q5_K => vec![run(0, unit), run(1, odd)],
+            // Each half of a block has two rows of 16 bytes for a unit.
+            BlockFormat::Q6_K => vec![run(0, half * 4 + odd), run(0, half * 4 + odd + 2), run(1, unit)],
+            _ => vec![run(0, unit)],
+        };
+        let others: SmallVec<[Value<'k>; 4]> = match self.format {
+            BlockFormat::Q4_0 | BlockFormat::Q8_0 | BlockFormat::IQ4_NL | BlockFormat::TQ2_0 => {
+                [word_of_half(1)].into_iter().collect()
+            }
+            BlockFormat::Q4_1 => [word(1, 0)].into_iter().collect(),
+            BlockFormat::Q5_0 => [word(1, 0), word_of_half(2)].into_iter().collect(),
+            BlockFormat::Q5_1 => [word(1, 0), word(2, 0)].into_iter().collect(),
+            BlockFormat::Q2_K => pair(1).into_iter().chain([word(2, 0)]).collect(),
+            BlockFormat::Q3_K => [word(2, 0), word(2, 1), word(2, 2), word_of_half(3)].into(),
+            BlockFormat::Q4_K => self.four(1, block, self.k.u32(0)).into(),
+            BlockFormat::Q5_K => self.four(2, block, self.k.u32(0)).into(),
+            BlockFormat::Q6_K => pair(2).into_iter().chain([word_of_half(3)]).collect(),
+            BlockFormat::IQ4_XS => [word(1, 0), word(1, 1)].into_iter().collect(),
+            BlockFormat::TQ1_0 => [word(1, 0), word_of_half(2)].into_iter().collect(),
+            // Four bytes, of which one is the block's.
+            BlockFormat::MXFP4 => [self.words.load_lane(self.planes[1] * 4 + (block >> 2))].into_iter().collect(),
+        };
+        let (length, count) = (runs[0].len(), runs.len());
+        Loaded { words: runs.into_iter().flatten().chain(others).collect(), length, runs: count }
+    }
+
+    /// Decodes a unit.
+    pub fn decode<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+        let decoded = self.of_integers(loaded, block, unit);
         match bits(self.format) {
-            _ if self.in_halves => loaded,
-            0 => loaded,
+            _ if self.in_halves => decoded,
+            0 => decoded,
             bits => {
-                let scale = loaded.scale;
+                let scale = decoded.scale;
                 let of_fractions = move |s| {
                     let Scale { factor, offset } = scale(s);
                     Scale { factor: factor * (1 << bits) as f32, offset }
                 };
-                Unit { scale: Box::new(of_fractions), digits: loaded.digits }
+                Unit { scale: Box::new(of_fractions), digits: decoded.digits }
             }
         }
     }
 
     /// The same with the scales of the integers.
-    fn loaded<'a>(&'a self, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn of_integers<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let k = self.k;
-        // Each half of a block of `Q6_K` has two rows of 16 bytes for a unit.
-        let first = if self.format == BlockFormat::Q6_K { (unit >> 1) * 4 + (unit & 1) } else { unit };
-        let q = self.taken(0, block, first);
+        let (q, others) = (loaded.run(0), loaded.others());
         match self.format {
             BlockFormat::Q4_0 => {
-                let d = self.half(1, block);
+                let d = self.half(others[0], block);
                 Unit::new(move |_| Scale::plain(d), move |s, i| self.field(q[i], 4 * s))
             }
             BlockFormat::Q4_1 => {
-                let [factor, m] = self.halves_of(self.word_at(1, block, 0));
+                let [factor, m] = self.halves_of(others[0]);
                 Unit::new(move |_| Scale { factor, offset: Some(m) }, move |s, i| self.field(q[i], 4 * s))
             }
             BlockFormat::Q5_0 | BlockFormat::Q5_1 => {
-                let fifth = self.word_at(1, block, 0);
+                let fifth = others[0];
                 let scale = if self.format == BlockFormat::Q5_0 {
-                    Scale::plain(self.half(2, block))
+                    Scale::plain(self.half(others[1], block))
                 } else {
-                    let [factor, m] = self.halves_of(self.word_at(2, block, 0));
+                    let [factor, m] = self.halves_of(others[1]);
                     Scale { factor, offset: Some(m) }
                 };
                 let starts = self.starts();
@@ -356,32 +434,33 @@ impl<'k> Blocks<'k> {
                 Unit::new(move |_| scale, move |s, i| self.field(five(s, i), 0))
             }
             BlockFormat::Q8_0 => {
-                let d = self.half(1, block);
+                let d = self.half(others[0], block);
                 let signed = move |word: Value<'k>| match self.in_halves {
                     true => halves(k, word ^ 0x8080_8080u32, 0, 8, 128),
                     false => self.integers(k.vector(&word.unpack_i8())),
                 };
-                Unit::new(move |_| Scale::plain(d), move |_, i| signed(q[i]))
+                let q = [q, loaded.run(1)];
+                Unit::new(move |_| Scale::plain(d), move |s, i| signed(q[s as usize][i]))
             }
-            BlockFormat::Q2_K => self.q2_k(q, block, unit),
-            BlockFormat::Q6_K => self.q6_k(q, block, unit),
-            BlockFormat::Q3_K => self.q3_k(q, block, unit),
-            BlockFormat::Q4_K | BlockFormat::Q5_K => self.q4_k(q, block, unit),
-            BlockFormat::IQ4_NL => self.of_table(IQ4, q, self.half(1, block)),
+            BlockFormat::Q2_K => self.q2_k(loaded, unit),
+            BlockFormat::Q6_K => self.q6_k(loaded, block, unit),
+            BlockFormat::Q3_K => self.q3_k(loaded, block, unit),
+            BlockFormat::Q4_K | BlockFormat::Q5_K => self.q4_k(loaded, unit),
+            BlockFormat::IQ4_NL => self.of_table(IQ4, q, self.half(others[0], block)),
             BlockFormat::IQ4_XS => {
-                let (head, lows) = (self.word_at(1, block, 0), self.word_at(1, block, 1));
+                let &[head, lows] = others else { unreachable!("IQ4_XS has two words besides") };
                 let [d, _] = self.halves_of(head);
                 let high_bits = ((head >> 16) >> (unit * 2)) & 3;
                 let scale = ((lows >> (unit * 4)) & 0xf) | (high_bits << 4);
-                self.of_table(IQ4, q, d * (scale.convert(self.scale_type()) - 32.0))
+                self.of_table(IQ4, q, d * (self.small(scale) - 32.0))
             }
-            BlockFormat::TQ1_0 => self.tq1_0(q, block),
+            BlockFormat::TQ1_0 => self.tq1_0(loaded, block),
             BlockFormat::TQ2_0 => {
-                let d = self.half(1, block);
+                let d = self.half(others[0], block);
                 Unit::new(move |_| Scale::plain(d), move |s, i| self.field(q[i], 2 * s))
             }
             BlockFormat::MXFP4 => {
-                let exponent = self.byte(1, block);
+                let exponent = (others[0] >> ((block & 3) << 3)) & 0xff;
                 // A power of two, which is subnormal for the smallest two exponents.
                 let bits = exponent.lt(2).select(k.u32(0x0020_0000) << exponent, (exponent - 1) << 23);
                 self.of_table(E2M1, q, bits.bitcast(Type::F32))
@@ -390,34 +469,34 @@ impl<'k> Blocks<'k> {
     }
 
     /// Numbers that four bits choose in a table.
-    fn of_table<'a>(&'a self, table: [i8; 16], q: Words<'k>, factor: Value<'k>) -> Unit<'a, 'k> {
+    fn of_table<'a>(&'a self, table: [i8; 16], q: SmallVec<[Value<'k>; 4]>, factor: Value<'k>) -> Unit<'a, 'k> {
         let digits = move |s, i: usize| self.integers(chosen(self.k, table, nibbles(q[i], s)));
         Unit::new(move |_| Scale::plain(factor), digits)
     }
 
-    fn q2_k<'a>(&'a self, q: Words<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
-        let (half, odd) = (unit >> 1, unit & 1);
-        let [d, minimum] = self.halves_of(self.word_at(2, block, 0));
-        let scales = [0, 1].map(|word| self.word(1, block, half * 2 + word) >> (odd << 3));
+    fn q2_k<'a>(&'a self, loaded: &Loaded<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+        let (q, others, odd) = (loaded.run(0), loaded.others(), unit & 1);
+        let [d, minimum] = self.halves_of(others[2]);
+        let scales = [0, 1].map(|word| others[word] >> (odd << 3));
         let scale = move |s: u32| {
             let byte = (scales[s as usize / 2] >> (16 * (s % 2))) & 0xff;
-            let [scale, offset] = [byte & 0xf, byte >> 4].map(|bits| bits.convert(self.scale_type()));
+            let [scale, offset] = [byte & 0xf, byte >> 4].map(|bits| self.small(bits));
             Scale { factor: d * scale, offset: Some(-(minimum * offset)) }
         };
         Unit::new(scale, move |s, i| self.field(q[i], 2 * s))
     }
 
-    fn q3_k<'a>(&'a self, q: Words<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn q3_k<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+        let (q, masks, others) = (loaded.run(0), loaded.run(1), loaded.others());
         let (half, odd) = (unit >> 1, unit & 1);
-        let d = self.half(3, block);
-        let masks = self.taken(1, block, odd);
-        let [lows, more, highs] = [0, 1, 2].map(|word| self.word_at(2, block, word) >> (odd << 3));
+        let d = self.half(others[3], block);
+        let [lows, more, highs] = [0, 1, 2].map(|word| others[word] >> (odd << 3));
         let scale = move |s: u32| {
             let (pair, shift) = (s / 2, 16 * (s % 2));
             let lows = (if pair == 0 { lows } else { more }) >> shift;
             let highs = (highs >> shift) >> (half * 4 + 2 * pair);
             let scale = ((lows >> (half * 4)) & 0xf) | ((highs & 3) << 4);
-            Scale::plain(d * (scale.convert(self.scale_type()) - 32.0))
+            Scale::plain(d * (self.small(scale) - 32.0))
         };
         let three = move |s: u32, i: usize| {
             let third = ((masks[i] >> (half * 4)) >> s) & 0x0101_0101;
@@ -427,10 +506,9 @@ impl<'k> Blocks<'k> {
     }
 
     /// `Q4_K`, and `Q5_K`, which has a plane with the fifth bits.
-    fn q4_k<'a>(&'a self, q: Words<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
-        let is_q5 = self.format == BlockFormat::Q5_K;
-        let (pair, odd) = (unit >> 1, unit & 1);
-        let [head, scales, minima, rest] = self.four(if is_q5 { 2 } else { 1 }, block, self.k.u32(0));
+    fn q4_k<'a>(&'a self, loaded: &Loaded<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+        let (q, pair) = (loaded.run(0), unit >> 1);
+        let &[head, scales, minima, rest] = loaded.others() else { unreachable!("Q4_K has four words besides") };
         let [d, minimum] = self.halves_of(head);
         // The first four scales and minima have six bits of a byte. The others have four bits of a byte of `rest`, and
         // the upper two bits of a byte before.
@@ -440,26 +518,24 @@ impl<'k> Blocks<'k> {
         };
         let (scales, minima) = (six(scales, low(rest)), six(minima, high(rest)));
         let scale = move |s: u32| {
-            let [scale, offset] = [scales, minima].map(|six| ((six >> (8 * s)) & 0xff).convert(self.scale_type()));
+            let [scale, offset] = [scales, minima].map(|six| self.small((six >> (8 * s)) & 0xff));
             Scale { factor: d * scale, offset: Some(-(minimum * offset)) }
         };
-        if !is_q5 {
+        if self.format == BlockFormat::Q4_K {
             return Unit::new(scale, move |s, i| self.field(q[i], 4 * s));
         }
-        let fifth = self.taken(1, block, odd);
+        let fifth = loaded.run(1);
         let five = move |s, i: usize| nibbles(q[i], s) | ((((fifth[i] >> (pair * 2)) >> s) & 0x0101_0101) << 4);
         Unit::new(scale, move |s, i| self.field(five(s, i), 0))
     }
 
-    fn q6_k<'a>(&'a self, q: Words<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
-        let (half, odd) = (unit >> 1, unit & 1);
-        let d = self.half(3, block);
-        let fours = [q, self.taken(0, block, half * 4 + odd + 2)];
-        let twos = self.taken(1, block, unit);
-        let scales = [0, 1].map(|word| self.word(2, block, half * 2 + word));
+    fn q6_k<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+        let (fours, twos) = ([loaded.run(0), loaded.run(1)], loaded.run(2));
+        let &[low, high, d] = loaded.others() else { unreachable!("Q6_K has three words besides") };
+        let (d, scales, odd) = (self.half(d, block), [low, high], unit & 1);
         let scale = move |s: u32| {
-            let scale = signed_byte(scales[s as usize / 2], (odd << 3) + 16 * (s % 2));
-            Scale::plain(d * scale.convert(self.scale_type()))
+            let signed = (scales[s as usize / 2] >> ((odd << 3) + 16 * (s % 2))) & 0xff;
+            Scale::plain(d * (self.small(signed ^ 0x80) - 128.0))
         };
         let six = move |s: u32, i: usize| {
             let four = nibbles(fours[s as usize % 2][i], s / 2);
@@ -469,11 +545,11 @@ impl<'k> Blocks<'k> {
     }
 
     /// A byte holds five ternary digits, as a fraction of 256: its product with 3 has the first digit above 8 bits.
-    fn tq1_0<'a>(&'a self, q: Words<'k>, block: Value<'k>) -> Unit<'a, 'k> {
-        let k = self.k;
-        let scale = self.half(2, block);
+    fn tq1_0<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>) -> Unit<'a, 'k> {
+        let (k, q) = (self.k, loaded.run(0));
+        let &[rest, scale] = loaded.others() else { unreachable!("TQ1_0 has two words besides") };
+        let scale = self.half(scale, block);
         let powers = [1, 3, 9, 27, 81].map(|power| k.u32(power));
-        let rest = self.word_at(1, block, 0);
         let digits = move |s: u32, i: usize| {
             let (word, power) = match (s, self.word) {
                 (0..5, _) => (q[i], powers[s as usize]),

@@ -117,10 +117,10 @@ impl Family for Dequantize {
                 (inside.select(wanted, 0), inside)
             });
             let from = selected.map_or(row, |(wanted, _)| wanted);
-            let loaded = blocks.unit(first + from * row_blocks + block % row_blocks, unit);
+            let decoded = blocks.unit(first + from * row_blocks + block % row_blocks, unit);
             for (i, place) in blocks.places(unit).iter().enumerate() {
                 let store = || {
-                    let number = blocks.exact(loaded.scale(i), loaded.digits(i, 0));
+                    let number = blocks.exact(decoded.scale(i), decoded.digits(i, 0));
                     let number = selected.map_or(number, |(_, inside)| inside.select(number, nan));
                     y.store(k, block * self.format.block_elements() as u32 + place.first + word * 4, number);
                 };

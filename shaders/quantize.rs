@@ -84,7 +84,7 @@ impl<'k> Making<'k> {
         let k = self.k;
         let first = self.number(k.u32(0));
         let [least, most, farthest] = [0; 3].map(|_| k.var(first));
-        k.for_rolled(1, self.format.block_elements() as u32, |element| {
+        k.for_rolled(1, self.format.block_elements() as u32, 1, |element| {
             let number = self.number(element);
             least.set(least.get().min(number));
             most.set(most.get().max(number));
@@ -95,7 +95,8 @@ impl<'k> Making<'k> {
 
     /// Stores words of the integers, of which `pack` makes one.
     fn store(&self, plane: usize, first: u32, words: u32, pack: impl Fn(Value<'k>) -> Value<'k>) {
-        self.k.for_rolled(first, first + words, |word| self.words.store(self.places[plane] + word, pack(word)));
+        let (k, place) = (self.k, self.places[plane]);
+        k.for_rolled(first, first + words, 1, |word| self.words.store(place + word, pack(word)));
     }
 
     /// Stores integers of four bits, sixteen elements apart in a byte. Returns the fifth bits of them.
@@ -241,7 +242,7 @@ impl Family for Quantize {
         let first = k.global_index() * together;
         k.when(first.lt(blocks), || {
             let scales = k.var(k.u32(0));
-            k.for_rolled(0, together, |i| {
+            k.for_rolled(0, together, 1, |i| {
                 let block = first + i;
                 k.when(block.lt(blocks), || {
                     let places = planes.iter().zip(format.planes());

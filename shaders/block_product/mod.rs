@@ -41,6 +41,13 @@ impl BlockTile {
         }
     }
 
+    /// Returns the tile on matrix units for a number of rows. The device needs `subgroups` subgroups to be busy, so a
+    /// workgroup has more of them if there are few rows.
+    pub fn on_units(rows: usize, subgroups: usize) -> Self {
+        let needed = subgroups / rows.div_ceil(units::UNIT as usize).max(1);
+        BlockTile::Units { subgroups: needed.next_power_of_two().clamp(4, 16) as u32 }
+    }
+
     /// Whether matrix units multiply vectors of a dtype by numbers of a format. Scales of `MXFP4` are beyond the range
     /// of halves.
     pub fn units_take(dtype: DType, format: BlockFormat) -> bool {

@@ -26,7 +26,7 @@ const APART: u32 = 8;
 /// Elements in 16 bytes of a vector.
 const LOAD: u32 = 8;
 
-pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, subgroups: u32) {
+pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, subgroups: u32) {
     k.use_matrices();
     let (part, x, blocks, y) = config.declare_buffers(k, || k.buffer("x", Type::vec4(Scalar::U32), Access::Read));
     let blocks = blocks.in_halves();
@@ -39,15 +39,28 @@ pub(super) fn write(k: &KernelBuilder, config: &BlockProduct, subgroups: u32) {
 
     let (units, elements) = (units(config.format), config.format.block_elements() as u32);
     let count = part.row_blocks * units;
-    k.for_step(subgroup, (count + (SHARING - 1)) / SHARING, subgroups, |step| {
+    // Beyond the end, the last unit is multiplied by 0.
+    let place = |step: Value<'k>| {
         let at = step * SHARING + t;
-        // Beyond the end, the last unit is multiplied by 0.
-        let (is_inside, at) = (at.lt(count), at.min(count - 1));
-        let (block, unit) = (at / units, at % units);
-        let loaded = matrix.map(|row| blocks.unit(row + block, unit));
+        (at.lt(count), at.min(count - 1) / units, at.min(count - 1) % units)
+    };
+    let loaded = |step| {
+        let (_, block, unit) = place(step);
+        matrix.map(|row| blocks.load(row + block, unit))
+    };
+    // While a step is multiplied, the next one is loaded. Drivers would unroll the loop by four, and instructions would
+    // not fit their cache.
+    let next = loaded(subgroup).map(|loaded| loaded.kept(k));
+    k.for_rolled(subgroup, (count + (SHARING - 1)) / SHARING, subgroups, |step| {
+        let current = next.each_ref().map(|next| next.get());
+        for (next, loaded) in next.iter().zip(loaded(step + subgroups)) {
+            next.set(&loaded);
+        }
+        let (is_inside, block, unit) = place(step);
+        let lines = [0, 1].map(|line| blocks.decode(&current[line], matrix[line] + block, unit));
         for (i, place) in blocks.places(unit).iter().enumerate() {
             let is_there = place.is_there.map_or(is_inside, |is_there| is_there & is_inside);
-            let numbers = loaded.each_ref().map(|line| Numbers::new(line, i, is_there));
+            let numbers = lines.each_ref().map(|line| Numbers::new(line, i, is_there));
             let run = (block * elements + place.first) / LOAD;
             for load in 0..2 {
                 let eights: Vec<_> = vectors.iter().map(|&line| x.load(line + run + load)).collect();

@@ -253,7 +253,7 @@ impl<'k> StagedSide<'k> {
 fn each_turn<'k>(k: &'k KernelBuilder, turns: u32, body: impl Fn(Value<'k>)) {
     if k.target().dialect == Dialect::OpenCl {
         // Unrolled, its numbers would not stay in Intel's registers.
-        k.for_rolled(0, turns, body);
+        k.for_rolled(0, turns, 1, body);
     } else if k.target().wgsl {
         // WGSL cannot ask for an unrolled loop.
         (0..turns).for_each(|turn| body(k.u32(turn)));

@@ -360,7 +360,7 @@ impl<'k> Work<'k> {
                 Some(parts) => {
                     (0..way.turns).for_each(|turn| parts.store(k.u32(i), turn, &sums(k.u32(turn))));
                 }
-                None if exit.is_finished() => k.for_rolled(0, way.turns, store),
+                None if exit.is_finished() => k.for_rolled(0, way.turns, 1, store),
                 None => (0..way.turns).for_each(|turn| store(k.u32(turn))),
             }
         }

@@ -247,7 +247,7 @@ impl<'k> Work<'k> {
         // The vectors of the next first slice are loaded before the products of the second slice.
         let next = self.fragments(0, 0).map(|all| all.into_iter().map(|vector| k.var(vector)).collect::<Vec<_>>());
         // Unrolled, it would not stay in caches.
-        k.for_rolled(1, p.depth / STEP + 1, |step| {
+        k.for_rolled(1, p.depth / STEP + 1, 1, |step| {
             // The last step loads once more, and nothing uses these vectors.
             let after = step.min(p.depth / STEP - 1) * STEP;
             for tile in 0..TILES {
@@ -297,7 +297,7 @@ impl<'k> Work<'k> {
                     self.memory.store(wait(k.u32(half), e), four(half, e).bitcast(words));
                 }
                 let load = |half, e| self.memory.load(wait(half, e)).bitcast(words.with_scalar(p.accumulator.scalar));
-                k.for_rolled(0, 2, |half| {
+                k.for_rolled(0, 2, 1, |half| {
                     for &(first, ref place) in &places {
                         store(row + half * 8, place, &|| (first..first + fours).map(|e| load(half, e)).collect());
                     }

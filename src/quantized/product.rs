@@ -10,6 +10,7 @@ use crate::kernels::block_product::{BlockProduct, BlockTile, Parameters};
 use crate::lazy::PendingLaunch;
 use crate::ops::{subgroup_lanes, weighted_sum};
 use crate::tensor::Tensor;
+use crate::tuning;
 
 impl Tensor {
     /// Returns the product of the vectors along the last axis and the rows of a quantised matrix, `x weight^T`. The
@@ -90,7 +91,7 @@ impl QuantizedTensor {
         let vectors: usize = outer.iter().product();
         let product = if vectors <= self.device.tuning().quantized.few {
             let x = loadable(&x.reshape((vectors, columns))?)?;
-            let tile = self.tile(vectors, x.dtype());
+            let tile = self.tile(vectors, rows, x.dtype());
             self.by_parts(|slice| self.few(&x, slice, output, tile, op))?
         } else {
             let x = x.reshape((vectors, columns))?;
@@ -112,9 +113,9 @@ impl QuantizedTensor {
     }
 
     /// Chooses the tile of a product with a few vectors.
-    fn tile(&self, vectors: usize, dtype: DType) -> BlockTile {
+    fn tile(&self, vectors: usize, rows: usize, dtype: DType) -> BlockTile {
         let (device, tuning) = (&self.device, &self.device.tuning().quantized);
-        let tile = BlockTile::Units { subgroups: tuning.subgroups };
+        let tile = BlockTile::on_units(rows, tuning.subgroups * tuning::compute_units(device.info().compute_units));
         let has_units = tuning.units && device.info().features.matrix_units.multiply(DType::F16, [16; 3]);
         let may_use = has_units && !environment::settings().force.no_units;
         if may_use && BlockTile::units_take(dtype, self.format) && self_test::is_trusted(device, tile) {

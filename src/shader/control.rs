@@ -93,9 +93,15 @@ impl KernelBuilder {
         self.counted_loop(control, 0, turns, 1, body);
     }
 
-    /// Runs `body` for each number of a range. Asks the driver's compiler not to unroll the loop.
-    pub fn for_rolled<'k>(&'k self, start: impl IntoValue<'k>, end: impl IntoValue<'k>, body: impl FnOnce(Value<'k>)) {
-        self.counted_loop(LoopControl::DONT_UNROLL, start, end, 1, body);
+    /// Does what [`for_step`](Self::for_step) does. Asks the driver's compiler not to unroll the loop.
+    pub fn for_rolled<'k>(
+        &'k self,
+        start: impl IntoValue<'k>,
+        end: impl IntoValue<'k>,
+        step: impl IntoValue<'k>,
+        body: impl FnOnce(Value<'k>),
+    ) {
+        self.counted_loop(LoopControl::DONT_UNROLL, start, end, step, body);
     }
 
     fn counted_loop<'k>(

@@ -56,7 +56,7 @@ pub struct Quantized {
     pub vectors: u32,
     pub few: usize,
     pub units: bool,
-    pub subgroups: u32,
+    pub subgroups: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
