@@ -4,6 +4,7 @@
 use super::Weights;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
 use crate::quantized::QuantizedTensor;
 use crate::tensor::Tensor;
 
@@ -148,6 +149,61 @@ impl Linear {
             None => Ok(product),
         }
     }
+
+    /// Returns the same as [`forward`](Self::forward), but in `f32`, whatever the dtype of `x` is. The bias may be of
+    /// any float dtype, and is added in `f32`. For logits of a model in `f16` or `bf16`: rounded, the likeliest ones
+    /// are often equal.
+    ///
+    /// ```
+    /// use marquetry::{DType, Device, Tensor, nn::Linear};
+    ///
+    /// let device = Device::best()?;
+    /// let halves = |x: &[f32]| Tensor::from_slice(x, (1, x.len()), &device)?.to_dtype(DType::BF16);
+    /// let layer = Linear::new(halves(&[1.0, 1.0])?, halves(&[0.5])?.flatten_all()?);
+    /// // The `bf16` next to 256 is 258.
+    /// assert_eq!(layer.forward_f32(&halves(&[256.0, 0.25])?)?.to_vec::<f32>()?, [256.75]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::matmul_f32`] and [`Tensor::matmul_quantized_f32`], also for the bias; [`Error::RankMismatch`] if
+    /// the weight is not a matrix.
+    pub fn forward_f32(&self, x: &Tensor) -> Result<Tensor> {
+        const OP: &str = "forward_f32";
+        let product = |part: &Matrix| match part {
+            Matrix::Dense(matrix) if matrix.rank() != 2 => {
+                let expected = "2 (the weight, [out, in])";
+                Err(Error::RankMismatch { op: OP, expected, shape: matrix.shape().clone() })
+            }
+            Matrix::Dense(matrix) => x.matmul_f32(&matrix.t()?),
+            Matrix::Quantized(matrix) => x.matmul_quantized_f32(matrix),
+        };
+        let mut products = self.parts.iter().map(product).collect::<Result<Vec<_>>>()?;
+        let product = match products.len() {
+            1 => products.remove(0),
+            _ => Tensor::cat(&products, -1)?,
+        };
+        let Some(bias) = &self.bias else { return Ok(product) };
+        let rows = product.dims().last().copied().unwrap_or(1);
+        product.add(&wide_bias(bias, product.shape(), rows, OP)?).map_err(Error::named(OP))
+    }
+}
+
+/// Returns floats as `f32`.
+pub(super) fn wide(x: &Tensor, op: &'static str) -> Result<Tensor> {
+    if !x.dtype().is_float() {
+        return Err(Error::UnsupportedDType { op, dtype: x.dtype(), expected: "f32, f16, bf16 and f64" });
+    }
+    x.to_dtype(DType::F32)
+}
+
+/// Returns a bias as `f32`. It must have a number for each of `rows` outputs. `shape` tells the user of these.
+pub(super) fn wide_bias(bias: &Tensor, shape: &Shape, rows: usize, op: &'static str) -> Result<Tensor> {
+    if bias.dims() != [rows] {
+        let hint = "the bias is [out], a number for each output";
+        return Err(Error::ShapeMismatch { op, lhs: shape.clone(), rhs: bias.shape().clone(), hint });
+    }
+    wide(bias, op)
 }
 
 /// Joins the biases of several layers, which all have one, or none.

@@ -46,6 +46,28 @@ impl Tensor {
         self.product(rhs, self.dtype().summed(), OP)
     }
 
+    /// Returns the same as [`matmul`](Self::matmul), but in `f32`, also for `f16` and `bf16`. The sums are not rounded to
+    /// these dtypes, where they may even overflow.
+    ///
+    /// ```
+    /// # use marquetry::{DType, Device, Tensor};
+    /// # let device = Device::best()?;
+    /// let a = Tensor::new([[1f32, 300.0]], &device)?.to_dtype(DType::F16)?;
+    /// // `f16` has no number between 65,504 and infinity.
+    /// assert_eq!(a.matmul_f32(&a.t()?)?.to_vec::<f32>()?, [90_001.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedDType`] for dtypes other than `f32`, `f16` and `bf16`; else as [`matmul`](Self::matmul).
+    pub fn matmul_f32(&self, rhs: &Tensor) -> Result<Tensor> {
+        const OP: &str = "matmul_f32";
+        if !self.dtype().is_single_float() {
+            return Err(Error::UnsupportedDType { op: OP, dtype: self.dtype(), expected: "f32, f16 and bf16" });
+        }
+        self.product(rhs, DType::F32, OP)
+    }
+
     /// Returns the matrix product, rounded to a dtype. It is accumulated in the `widened` dtype.
     pub(crate) fn product(&self, rhs: &Tensor, output: DType, op: &'static str) -> Result<Tensor> {
         for side in [self, rhs] {

@@ -38,6 +38,26 @@ impl Tensor {
         weight.product(self, self.dtype(), "matmul_quantized")
     }
 
+    /// Returns the same as [`matmul_quantized`](Self::matmul_quantized), but in `f32`, also for `f16` and `bf16`. The
+    /// sums are not rounded to these dtypes, where they may even overflow.
+    ///
+    /// ```
+    /// # use marquetry::{BlockFormat, DType, Device, QuantizedTensor, Tensor};
+    /// # let device = Device::best()?;
+    /// let row = |byte: u8| [&[0x00, 0x3c][..], &[byte; 32]].concat();
+    /// let weight = QuantizedTensor::from_bytes(&[row(1), row(100)].concat(), BlockFormat::Q8_0, (2, 32), &device)?;
+    /// let x = Tensor::full(127f32, 32, &device)?.to_dtype(DType::F16)?;
+    /// // The largest `f16` is 65,504.
+    /// assert_eq!(x.matmul_quantized_f32(&weight)?.to_vec::<f32>()?, [4064.0, 406_400.0]);
+    /// # Ok::<(), marquetry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`matmul_quantized`](Self::matmul_quantized).
+    pub fn matmul_quantized_f32(&self, weight: &QuantizedTensor) -> Result<Tensor> {
+        weight.product(self, DType::F32, "matmul_quantized_f32")
+    }
+
     /// Returns the linear layer `x weight^T + bias` over the last axis, with a quantised weight of shape `[out, in]`.
     /// The bias has the shape `[out]` and the dtype of this tensor. `f16` and `bf16` are computed in `f32` and rounded
     /// once.

@@ -204,7 +204,7 @@ const TABLE: Table = &[
         },
     ),
     (
-        &["matmul"],
+        &["matmul", "matmul_f32"],
         Tolerance {
             ulp: 0.5,
             of_scale: EPS,

@@ -35,6 +35,10 @@ fn products() {
     let bytes = zeros((2, 2), DType::U8);
     assert_error!(bytes.gemm(&bytes, None, product), Error::UnsupportedDType { .. }, "gemm", "u8", "i32");
     assert_error!(bytes.linear(&bytes, None), Error::UnsupportedDType { .. }, "linear", "u8", "i32");
+    assert_error!(integers.matmul_f32(&integers), Error::UnsupportedDType { .. }, "matmul_f32", "i32", "bf16");
+    assert_error!(x.matmul_f32(&y), Error::ShapeMismatch { .. }, "matmul_f32", "[2, 3]", "[4, 3]", "last but one");
+    assert_error!(x.matmul_f32(&halves), Error::DTypeMismatch { .. }, "matmul_f32", "f32", "f16");
+    assert_error!(floats(()).matmul_f32(&y), Error::RankMismatch { .. }, "matmul_f32", "1 or more", "[]");
     let elsewhere = Tensor::zeros((4, 3), DType::F32, &open("webgpu")).unwrap();
     assert_error!(x.linear(&elsewhere, None), Error::DeviceMismatch { .. }, "linear", "vulkan:0", "webgpu:0");
     assert_error!(
@@ -193,6 +197,7 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
         gemm_strided_batched: Tensor::gemm_strided_batched(&t, &u, v.clone(), placed);
         gemm_strided_batched_small: Tensor::gemm_strided_batched(&t, &t, t.clone(), small);
         gemm_strided_batched_without_gaps: Tensor::gemm_strided_batched(&t, &u, v.clone(), dense);
+        matmul_f32: t.matmul_f32(&u);
         linear: t.linear(&u, Some(&v));
         linear_no_bias: t.linear(&u, None);
         dot: t.dot(&u);

@@ -1,6 +1,6 @@
 //! General matrix products, `linear`, `dot` and `outer`.
 
-use super::{numbers, shaped, summed};
+use super::{FLOATS, numbers, shaped, summed};
 use crate::compare::{Expected, Sample, check, upload};
 use crate::full_tier;
 use crate::layouts::Layout;
@@ -10,6 +10,7 @@ use crate::reference::numbers::wrap;
 use crate::reference::{ArrayD, array, zip};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
+use marquetry::nn::Linear;
 use marquetry::{DType, Device, Gemm, GemmStridedBatched, MatrixOrder, Tensor};
 
 pub const TOLERANCES: Table = &[
@@ -231,7 +232,12 @@ fn check_linear(x: &Sample, weight: &Sample, bias: Option<&Sample>) -> Outcome {
     let sum = if dtype.is_float() { sum } else { sum.mapv(|x| wrap(x as i64, dtype)) };
     let scale = zip(&scale, bias_values, |scale, bias| scale + bias.abs()) * roundings(weight.values.shape()[1]);
     let actual = x.tensor.linear(&weight.tensor, bias.map(|bias| &bias.tensor))?;
-    check("linear", &actual, &Expected::new(sum, dtype).with_scale(scale))
+    check("linear", &actual, &Expected::new(sum.clone(), dtype).with_scale(scale.clone()))?;
+    if !FLOATS.contains(&dtype) {
+        return Ok(());
+    }
+    let layer = Linear::new(weight.tensor.clone(), bias.map(|bias| bias.tensor.clone()));
+    check("linear", &layer.forward_f32(&x.tensor)?, &Expected::new(sum, DType::F32).with_scale(scale))
 }
 
 pub fn add(suite: &mut Suite) {

@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::{is_brief, numbers, shaped};
+use super::{FLOATS, is_brief, numbers, shaped};
 use crate::compare::{Expected, Sample, check};
 use crate::full_tier;
 use crate::layouts::Layout;
@@ -43,15 +43,19 @@ const EMPTY: [(&str, &[usize], &[usize]); 4] = [
 ];
 
 fn check_product(a: &Sample, b: &Sample) -> Outcome {
-    let dtype = a.tensor.dtype();
-    let (values, magnitude) = matmul(&a.values, &b.values, dtype);
+    check("matmul", &a.tensor.matmul(&b.tensor)?, &product(a, b, summed(a.tensor.dtype())))
+}
+
+fn check_product_f32(a: &Sample, b: &Sample) -> Outcome {
+    check("matmul_f32", &a.tensor.matmul_f32(&b.tensor)?, &product(a, b, DType::F32))
+}
+
+/// The product of two samples, to be rounded to a dtype.
+fn product(a: &Sample, b: &Sample, output: DType) -> Expected {
+    let (values, magnitude) = matmul(&a.values, &b.values, a.tensor.dtype());
     // k products and k additions are rounded.
     let depth = a.values.shape()[a.values.ndim() - 1] as f64;
-    check(
-        "matmul",
-        &a.tensor.matmul(&b.tensor)?,
-        &Expected::new(values, summed(dtype)).with_scale(magnitude * (depth + 1.0)),
-    )
+    Expected::new(values, output).with_scale(magnitude * (depth + 1.0))
 }
 
 /// Swaps the last two axes without moving an element.
@@ -76,6 +80,7 @@ fn narrow(x: &Sample, axis: usize, start: usize, length: usize) -> Outcome<Sampl
 
 pub fn add(suite: &mut Suite) {
     use Layout::{Broadcast, Contiguous, Sliced, Transposed, Unaligned};
+    add_f32(suite);
     for dtype in numbers() {
         let few = |name: &str| matches!(name, "odd" | "vectors" | "batch_broadcast" | "no_depth");
         let shapes = SHAPES.into_iter().chain(EMPTY).filter(|(name, ..)| !is_brief(dtype) || few(name));
@@ -294,4 +299,39 @@ pub fn add(suite: &mut Suite) {
         let expected = Expected::new(crate::reference::array(&[1, 1], vec![300.0]), DType::F16);
         check("matmul", &a.matmul(&b)?, &expected)
     });
+}
+
+/// Products in `f32`. Their kernels differ from those above in how they store. So each kind of kernel has a case.
+fn add_f32(suite: &mut Suite) {
+    use Layout::{Contiguous, Transposed};
+    for dtype in FLOATS {
+        for (name, left, right) in SHAPES.into_iter().chain(EMPTY) {
+            if full_tier()
+                || matches!(name, "odd" | "tiles" | "vectors" | "vector_left" | "batch_broadcast" | "no_depth")
+            {
+                suite.add("matmul_f32", format!("{dtype}::{name}"), move |device| {
+                    let a = shaped("matmul left", left, Contiguous, dtype, Domain::Normal, device)?;
+                    let b = shaped("matmul right", right, Contiguous, dtype, Domain::Normal, device)?;
+                    check_product_f32(&a, &b)
+                });
+            }
+        }
+        // A few vectors, and sizes for matrix units.
+        for (name, [m, k, n]) in [("one", [1, 4104, 36]), ("few", [3, 4104, 36]), ("units", [145, 192, 328])] {
+            for right in [Contiguous, Transposed] {
+                suite.add("matmul_f32", format!("{dtype}::{name}_{}", right.name()), move |device| {
+                    let a = shaped("matmul left", &[m, k], Contiguous, dtype, Domain::Normal, device)?;
+                    let b = shaped("matmul right", &[k, n], right, dtype, Domain::Normal, device)?;
+                    check_product_f32(&a, &b)
+                });
+            }
+        }
+        // The depth is split into parts. The numbers are whole, so the sums are exact. `f16` would not hold them.
+        suite.add("matmul_f32", format!("{dtype}::so_deep"), move |device| {
+            let a = shaped("matmul left", &[3, 131_264], Contiguous, dtype, Domain::Small, device)?;
+            let b = shaped("matmul right", &[131_264, 4], Contiguous, dtype, Domain::Small, device)?;
+            let (values, _) = matmul(&a.values, &b.values, dtype);
+            check("matmul_f32", &a.tensor.matmul_f32(&b.tensor)?, &Expected::new(values, DType::F32))
+        });
+    }
 }

@@ -11,6 +11,7 @@ use crate::reference::{ArrayD, Axis, Slice, array, zip};
 use crate::suite::{Outcome, Suite};
 use crate::tolerance::{EPS, EXACT, Table, Tolerance};
 use half::f16;
+use marquetry::nn::Linear;
 use marquetry::{BlockFormat, DType, Device, QuantizedTensor, Tensor};
 use safetensors::SafeTensors;
 use std::path::Path;
@@ -113,18 +114,25 @@ fn is_unpacked(x: &Sample, weights: &ArrayD<f64>) -> bool {
     x.values.len() / weights.shape()[1] > 16
 }
 
-/// More than a few vectors must have met the packed numbers, as on software devices, or all of them the rounded ones.
 fn check_product(x: &Sample, weights: &Weights) -> Outcome {
-    let (found, dtype) = (x.tensor.matmul_quantized(&weights.tensor)?, x.tensor.dtype());
+    check_found("matmul_quantized", &x.tensor.matmul_quantized(&weights.tensor)?, x, weights, x.tensor.dtype())
+}
+
+fn check_product_f32(x: &Sample, weights: &Weights) -> Outcome {
+    check_found("matmul_quantized_f32", &x.tensor.matmul_quantized_f32(&weights.tensor)?, x, weights, DType::F32)
+}
+
+/// More than a few vectors must have met the packed numbers, as on software devices, or all of them the rounded ones.
+fn check_found(op: &str, found: &Tensor, x: &Sample, weights: &Weights, output: DType) -> Outcome {
     let check = |numbers: &ArrayD<f64>| {
         let (values, scale) = product(x, numbers, weights.tensor.format());
-        check("matmul_quantized", &found, &Expected::new(values, dtype).with_scale(scale))
+        check(op, found, &Expected::new(values, output).with_scale(scale))
     };
     let outcome = check(&weights.values);
     if outcome.is_ok() || !is_unpacked(x, &weights.values) {
         return outcome;
     }
-    check(&rounded(&weights.values, dtype))
+    check(&rounded(&weights.values, x.tensor.dtype()))
 }
 
 /// A product with an epilogue: `relu(x w^T) * 2 + residual`.
@@ -145,9 +153,13 @@ fn check_linear(x: &Sample, weights: &Weights, device: &Device) -> Outcome {
     let rows = weights.values.shape()[0];
     let bias = shaped("quantised bias", &[rows], Layout::Contiguous, dtype, Domain::Normal, device)?;
     let (values, scale) = product(x, &weights.values, weights.tensor.format());
-    let expected = Expected::new(zip(&values, &bias.values, |y, b| y + b), dtype);
-    let expected = expected.with_scale(zip(&scale, &bias.values, |scale, b| scale + b.abs()));
-    check("linear_quantized", &x.tensor.linear_quantized(&weights.tensor, Some(&bias.tensor))?, &expected)
+    let sum = zip(&values, &bias.values, |y, b| y + b);
+    let scale = zip(&scale, &bias.values, |scale, b| scale + b.abs());
+    let expected = |dtype| Expected::new(sum.clone(), dtype).with_scale(scale.clone());
+    let found = x.tensor.linear_quantized(&weights.tensor, Some(&bias.tensor))?;
+    check("linear_quantized", &found, &expected(dtype))?;
+    let layer = Linear::new(weights.tensor.clone(), bias.tensor.clone());
+    check("linear_quantized", &layer.forward_f32(&x.tensor)?, &expected(DType::F32))
 }
 
 /// Rows of a table, also by indexes out of range.
@@ -189,7 +201,7 @@ fn check_quantize(format: BlockFormat, device: &Device) -> Outcome {
 pub const TOLERANCES: Table = &[
     (&["dequantize", "quantize"], Tolerance { reason: "rounded once, as the reference in Python", ..EXACT }),
     (
-        &["matmul_quantized", "linear_quantized"],
+        &["matmul_quantized", "matmul_quantized_f32", "linear_quantized"],
         Tolerance {
             ulp: 0.5,
             of_scale: EPS,
@@ -210,6 +222,16 @@ pub fn add(suite: &mut Suite) {
         let has_four = |dtype| dtype == DType::F16 && format == BlockFormat::Q6_K;
         for dtype in FLOATS.into_iter().filter(|&dtype| dtype == DType::F32 || telling || has_four(dtype)) {
             add_products(suite, format, dtype, telling && !is_brief(dtype));
+        }
+        // Ternary numbers and vectors of whole ones are what `nn::BitLinear` multiplies.
+        for dtype in FLOATS.into_iter().filter(|_| telling || format == BlockFormat::TQ2_0) {
+            for (count, rows) in [(1, 11), (2, 16), (33, 12)] {
+                suite.add("matmul_quantized_f32", format!("{format}::{dtype}_{count}"), move |device| {
+                    let shape = [count, columns(format)];
+                    let x = shaped("quantised x", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
+                    check_product_f32(&x, &weights(format, [rows, columns(format)], device)?)
+                });
+            }
         }
         if telling {
             suite.add("dequantize", format!("{format}::parts"), move |device| check_narrow(format, device));
