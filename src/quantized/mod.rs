@@ -1,5 +1,6 @@
 //! [`QuantizedTensor`]: weights in blocks of a few bits a number.
 
+mod bitnet;
 mod product;
 mod quantize;
 mod self_test;
@@ -24,8 +25,9 @@ use std::sync::Arc;
 /// Quantised weights on a [`Device`]: blocks of a [`BlockFormat`] along the last axis.
 ///
 /// It takes few operations: a product with the rows of a matrix ([`Tensor::matmul_quantized`],
-/// [`Tensor::linear_quantized`]), a lookup ([`embedding`](Self::embedding)), parts of it ([`narrow`](Self::narrow)),
-/// and its numbers ([`dequantize`](Self::dequantize)). Cloning is cheap, and parts share the memory.
+/// [`Tensor::matmul_quantized_f32`], [`Tensor::linear_quantized`]), a lookup ([`embedding`](Self::embedding)), parts of
+/// it ([`narrow`](Self::narrow)), and its numbers ([`dequantize`](Self::dequantize)). Cloning is cheap, and parts share
+/// the memory.
 ///
 /// On the device, the parts of the blocks are in another order than in a file, so that kernels read whole words. If the
 /// weights are larger than the device can bind, they are in several buffers of whole rows.
@@ -290,7 +292,7 @@ impl fmt::Debug for QuantizedTensor {
 }
 
 /// Checks that numbers can be computed in a dtype.
-fn check_output(dtype: DType, op: &'static str) -> Result<()> {
+pub(crate) fn check_output(dtype: DType, op: &'static str) -> Result<()> {
     if matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Blocks from the host, brought into the order in which kernels read them.
+//! Blocks from the host or the device, brought into the order in which kernels read them.
 
 use super::{Part, QuantizedTensor};
 use crate::backend::info::MemoryKind;
@@ -11,6 +11,7 @@ use crate::engine::pool::Buffer;
 use crate::engine::staging::ByteSource;
 use crate::kernels::block_planes::{BlockPlanes, Parameters, WORKGROUP};
 use crate::kernels::parameters::Each;
+use crate::tensor::Tensor;
 use std::ops::Range;
 
 const OP: &str = "from_bytes";
@@ -94,6 +95,29 @@ impl QuantizedTensor {
     }
 }
 
+/// Returns a tensor of blocks that are on the device, in the order of a file. They are reordered now. Inside a capture,
+/// suspend it first: to its step, weights are constants.
+pub(super) fn from_tensor(blocks: &Tensor, format: BlockFormat, shape: Shape) -> Result<QuantizedTensor> {
+    let device = blocks.device();
+    let (columns, outer) = shape.dims().split_last().map_or((1, &[][..]), |(&columns, outer)| (columns, outer));
+    let (rows, row_blocks) = (outer.iter().product::<usize>(), columns / format.block_elements());
+    let parts = if rows * row_blocks == 0 {
+        Vec::new()
+    } else {
+        let blocks = blocks.contiguous()?;
+        let (packed, start) = (blocks.buffer()?, blocks.layout().offset);
+        parts(format, rows, row_blocks, device, |rows, buffer, planes| {
+            let packed = Packed {
+                buffer: packed,
+                start: start + rows.start * row_blocks * format.block_bytes(),
+                blocks: rows.len() * row_blocks,
+            };
+            spread(packed, format, 0, (buffer, planes), device)
+        })?
+    };
+    Ok(QuantizedTensor { format, shape, device: device.clone(), parts: parts.into(), rows: 0..rows })
+}
+
 /// Uploads rows of blocks.
 fn upload(
     source: &dyn ByteSource,
@@ -150,8 +174,7 @@ fn reorder(
     (buffer, planes): (&Buffer, &[usize]),
     device: &Device,
 ) -> Result<()> {
-    let runtime = device.runtime();
-    let bytes = format.block_bytes();
+    let (runtime, bytes) = (device.runtime(), format.block_bytes());
     let chunk = ((CHUNK as usize / bytes / ALIGNMENT).max(1) * ALIGNMENT).min(blocks);
     // All chunks go through one buffer, so a load takes little more memory than its result.
     let packed = runtime.allocate((chunk * bytes) as u64, MemoryKind::Device)?;
@@ -159,13 +182,42 @@ fn reorder(
         let count = chunk.min(blocks - first);
         let range = [first, first + count].map(|block| source.range.start + (block * bytes) as u64);
         runtime.write(&packed, &Portion { source: source.source, range: range[0]..range[1] })?;
-        for (plane, start) in format.planes().iter().zip(planes) {
-            let length = plane.len();
-            let parameters =
-                Parameters { blocks: count, bytes, first: plane.start, length, start: 4 * start + first * length / 4 };
-            let groups = (count * length).div_ceil(4 * WORKGROUP as usize);
-            runtime.run(Launch { kernel: BlockPlanes, buffers: &[&packed, buffer], parameters, groups })?;
-        }
+        let packed = Packed { buffer: &packed, start: 0, blocks: count };
+        spread(packed, format, first, (buffer, planes), device)?;
+    }
+    Ok(())
+}
+
+/// Blocks in a buffer, in the order of a file.
+struct Packed<'a> {
+    buffer: &'a Buffer,
+    /// The first byte of the first block.
+    start: usize,
+    /// The number of blocks.
+    blocks: usize,
+}
+
+/// Brings the parts of blocks into planes of a buffer. There they are the blocks from `first` on, a multiple of
+/// [`ALIGNMENT`].
+fn spread(
+    packed: Packed<'_>,
+    format: BlockFormat,
+    first: usize,
+    (buffer, planes): (&Buffer, &[usize]),
+    device: &Device,
+) -> Result<()> {
+    let (blocks, bytes) = (packed.blocks, format.block_bytes());
+    for (plane, start) in format.planes().iter().zip(planes) {
+        let length = plane.len();
+        let parameters = Parameters {
+            blocks,
+            bytes,
+            first: packed.start + plane.start,
+            length,
+            start: 4 * start + first * length / 4,
+        };
+        let groups = (blocks * length).div_ceil(4 * WORKGROUP as usize);
+        device.runtime().run(Launch { kernel: BlockPlanes, buffers: &[packed.buffer, buffer], parameters, groups })?;
     }
     Ok(())
 }

@@ -42,6 +42,8 @@ fn operands_that_do_not_fit() {
     assert_error!(integers.matmul_quantized(&w), Error::UnsupportedDType { .. }, "matmul_quantized", "i32", "f16");
     let there = Tensor::zeros((2, 64), DType::F32, &open("webgpu")).unwrap();
     assert_error!(there.matmul_quantized(&w), Error::DeviceMismatch { .. }, "matmul_quantized", "vulkan:0", "webgpu:0");
+    let integers = integers.matmul_quantized_f32(&w);
+    assert_error!(integers, Error::UnsupportedDType { .. }, "matmul_quantized_f32", "i32", "f16");
     let linear = |bias: &Tensor| x.linear_quantized(&w, Some(bias));
     assert_error!(linear(&floats(2)), Error::ShapeMismatch { .. }, "linear_quantized", "[3, 64]", "[2]", "bias");
     assert_error!(linear(&zeros(3, DType::F16)), Error::DTypeMismatch { .. }, "linear_quantized", "f16", "f32");
@@ -56,6 +58,29 @@ fn numbers_that_are_not_quantised() {
     assert_error!(floats(()).quantize(BlockFormat::Q4_0), Error::InvalidArgument { .. }, "quantize", "Q4_0");
     assert_error!(floats(256).quantize(BlockFormat::Q4_K), Error::Unsupported { .. }, "Q4_K", "Q4_0, Q4_1");
     assert_error!(zeros(32, DType::I32).quantize(BlockFormat::Q8_0), Error::UnsupportedDType { .. }, "quantize", "i32");
+}
+
+#[test]
+fn packed_bytes_that_do_not_fit() {
+    let take = QuantizedTensor::from_bitnet;
+    assert!(take(&zeros((0, 256), DType::U8)).is_ok());
+    assert_error!(take(&floats((2, 256))), Error::UnsupportedDType { .. }, "from_bitnet", "f32", "u8");
+    let signed = zeros((2, 256), DType::I8);
+    assert_error!(take(&signed), Error::UnsupportedDType { .. }, "from_bitnet", "i8", "u8");
+    let vector = zeros(256, DType::U8);
+    assert_error!(take(&vector), Error::RankMismatch { .. }, "from_bitnet", "2 (the packed bytes", "[256]");
+    let short = zeros((2, 384), DType::U8);
+    assert_error!(
+        take(&short),
+        Error::InvalidArgument { .. },
+        "from_bitnet",
+        "[2, 384]",
+        "no multiple of 256",
+        "TQ2_0",
+        "add columns"
+    );
+    let endless = zeros((usize::MAX, 0), DType::U8);
+    assert_error!(take(&endless), Error::SizeOverflow { .. }, "from_bitnet", usize::MAX);
 }
 
 #[test]
@@ -82,7 +107,9 @@ pub fn calls(arguments: &Arguments, device: &Device, visit: Visit) {
     let w = weights(BlockFormat::Q4_0, (3, 32), device);
     visit! { visit:
         matmul_quantized: t.matmul_quantized(&w);
+        matmul_quantized_f32: t.matmul_quantized_f32(&w);
         linear_quantized: t.linear_quantized(&w, Some(&u));
+        from_bitnet: QuantizedTensor::from_bitnet(&t)?.dequantize(DType::F32);
         dequantize: w.narrow(i, j)?.dequantize(t.dtype());
         embedding: w.embedding(&t, u.dtype());
     }
