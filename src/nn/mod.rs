@@ -1,8 +1,9 @@
 //! Layers with weights: what models are made of. Each one is a few operations of [`Tensor`](crate::Tensor).
 //!
 //! [`Weights`] loads layers from files, by the names that tensors have there. Weights may be quantised:
-//! [`Linear`] and [`Embedding`] take them as they are.
+//! [`Linear`] and [`Embedding`] take them as they are. [`BitLinear`] has ternary ones.
 
+mod bit_linear;
 mod conv;
 mod linear;
 mod norm;
@@ -10,6 +11,7 @@ mod rope;
 #[cfg(has_io)]
 mod weights;
 
+pub use bit_linear::{BitLinear, BitLinearClass};
 pub use conv::{Conv1d, Conv2d};
 pub use linear::{Embedding, Linear, Matrix};
 pub use norm::{LayerNorm, RmsNorm};
