@@ -1,4 +1,4 @@
-//! Brings the blocks of a file into the order in which kernels read them.
+//! Brings blocks from the order of a file into the order in which kernels read them.
 
 use super::Family;
 use super::elements::Raw;
@@ -20,7 +20,7 @@ parameters! {
     blocks: Size,
     /// The bytes of a block.
     bytes: Size,
-    /// The first byte of the part.
+    /// The first byte of the first block's part.
     first: Size,
     /// The bytes of the part.
     length: Size,

@@ -16,8 +16,8 @@ pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -
 /// A quantised matrix in a kernel. Its buffer holds the [planes](BlockFormat::planes) of its blocks, each from a
 /// multiple of 16 bytes on.
 ///
-/// A unit is the part of a block that an invocation decodes at a time: 16 bytes of the first plane, or 32 of `Q8_0`, and
-/// the bits that belong to them in other planes.
+/// A unit is the part of a block that an invocation decodes at a time: 16 bytes of the first plane, or 32 of `Q8_0`,
+/// and the bits that belong to them in other planes.
 pub(crate) struct Blocks<'k> {
     k: &'k KernelBuilder,
     format: BlockFormat,

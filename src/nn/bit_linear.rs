@@ -34,10 +34,10 @@ pub enum BitLinearClass {
 /// | [`BitLinearClass::AutoBitLinear`] | `(q weight^T / t + bias) weight_scale` |
 ///
 /// All is computed in `f32`, and the result is rounded once to the dtype of `x`. The sums of `q weight^T` are exact if
-/// `in` is at most 18,000. The method is that of S. Ma and others, "The Era of 1-bit LLMs: All Large Language Models are
-/// in 1.58 Bits", 2024. The formulas are those of `integrations/bitnet.py` in the Python package `transformers` 4.57.
-/// If the model is in `f32`, results are the same except for the last digits. If it is in `f16` or `bf16`, that package
-/// rounds more:
+/// `in` is at most 18,000. The method is that of S. Ma and others, "The Era of 1-bit LLMs: All Large Language Models
+/// are in 1.58 Bits", 2024. The formulas are those of `integrations/bitnet.py` in the Python package `transformers`
+/// 4.57. If the model is in `f32`, results are the same except for the last digits. If it is in `f16` or `bf16`, that
+/// package rounds more:
 ///
 /// | class | what it rounds to the dtype of the model |
 /// |---|---|
@@ -67,8 +67,8 @@ pub struct BitLinear {
 }
 
 impl BitLinear {
-    /// Returns the layer of a ternary weight `[out, in]`, as [`QuantizedTensor::from_bitnet`] returns it, a scale, and a
-    /// bias `[out]`, which may be `None`. The scale is one number. Scale and bias may be of any float dtype.
+    /// Returns the layer of a ternary weight `[out, in]`, as [`QuantizedTensor::from_bitnet`] returns it, of a scale,
+    /// and of a bias `[out]`, which may be `None`. The scale is one number. Both may be of any float dtype.
     ///
     /// # Errors
     /// [`Error::RankMismatch`] if the weight is not a matrix; [`Error::InvalidArgument`] if the scale is not one

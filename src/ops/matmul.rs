@@ -46,8 +46,8 @@ impl Tensor {
         self.product(rhs, self.dtype().summed(), OP)
     }
 
-    /// Returns the same as [`matmul`](Self::matmul), but in `f32`, also for `f16` and `bf16`. The sums are not rounded to
-    /// these dtypes, where they may even overflow.
+    /// Returns the same as [`matmul`](Self::matmul), but in `f32`, also for `f16` and `bf16`. The sums are not rounded
+    /// to these dtypes, where they may even overflow.
     ///
     /// ```
     /// # use marquetry::{DType, Device, Tensor};

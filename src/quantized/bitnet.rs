@@ -21,8 +21,8 @@ impl QuantizedTensor {
     /// [`nn::BitLinear`](crate::nn::BitLinear) applies it.
     ///
     /// `packed` holds bytes of the shape `[out / 4, in]`, as the Python package `transformers` 4.57 packs them
-    /// (`unpack_weights` in `integrations/bitnet.py`). A byte has numbers of four rows, each plus 1 in two bits. Row `r`
-    /// is in row `r % (out / 4)` of the bytes, from bit `2 * (r / (out / 4))` on.
+    /// (`unpack_weights` in `integrations/bitnet.py`). A byte has numbers of four rows, each plus 1 in two bits. Row
+    /// `r` is in row `r % (out / 4)` of the bytes, from bit `2 * (r / (out / 4))` on.
     ///
     /// The result is computed now. In a closure of [`Device::capture`](crate::Device::capture), only tensors from
     /// outside can be taken.
@@ -63,9 +63,8 @@ impl QuantizedTensor {
         }
         let overflow = || Error::SizeOverflow { op: OP, shape: packed.shape().clone(), limit: usize::MAX as u64 };
         let shape = Shape::from((rows.checked_mul(PER_BYTE).ok_or_else(overflow)?, columns));
-        // It runs now, also inside a capture: to its step, weights are constants.
-        packed.device().runtime().suspend_capture(|| {
-            let blocks = blocks(packed, [rows, columns / each]).map_err(Error::named(OP))?;
+        super::made_now(packed.device(), OP, || {
+            let blocks = blocks(packed, [rows, columns / each])?;
             upload::from_tensor(&blocks, FORMAT, shape)
         })
     }

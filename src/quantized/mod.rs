@@ -291,6 +291,17 @@ impl fmt::Debug for QuantizedTensor {
     }
 }
 
+/// Runs `work`, which makes weights of a tensor. Inside a capture it runs at once: to the step, weights are constants.
+fn made_now<T>(device: &Device, op: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    device.runtime().suspend_capture(work).map_err(|error| match error {
+        Error::InvalidArgument { op: "capture", .. } => {
+            let message = "the tensor is computed inside the capture; make the weights before it, from other tensors";
+            Error::InvalidArgument { op, message: message.into() }
+        }
+        error => Error::named(op)(error),
+    })
+}
+
 /// Checks that numbers can be computed in a dtype.
 pub(crate) fn check_output(dtype: DType, op: &'static str) -> Result<()> {
     if matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {

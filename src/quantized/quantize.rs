@@ -50,17 +50,18 @@ impl Tensor {
         let parts = if rows * columns == 0 {
             Vec::new()
         } else {
-            let x = self.reshape((rows, columns))?.to_dtype(DType::F32)?.contiguous()?;
-            let buffer = x.buffer()?;
-            let fill = |rows: std::ops::Range<usize>, blocks: &_, planes: &[usize]| {
-                let kernel = Quantize { format };
-                let count = rows.len() * row_blocks;
-                let start = x.layout().offset + rows.start * columns;
-                let parameters = Parameters { blocks: count, start, planes: planes.iter().copied().collect() };
-                let groups = kernel.groups(count);
-                device.runtime().run(Launch { kernel, buffers: &[buffer, blocks], parameters, groups })
-            };
-            device.runtime().suspend_capture(|| parts(format, rows, row_blocks, device, fill))?
+            super::made_now(device, OP, || {
+                let x = self.reshape((rows, columns))?.to_dtype(DType::F32)?.contiguous()?;
+                let buffer = x.buffer()?;
+                parts(format, rows, row_blocks, device, |rows, blocks, planes| {
+                    let kernel = Quantize { format };
+                    let count = rows.len() * row_blocks;
+                    let start = x.layout().offset + rows.start * columns;
+                    let parameters = Parameters { blocks: count, start, planes: planes.iter().copied().collect() };
+                    let groups = kernel.groups(count);
+                    device.runtime().run(Launch { kernel, buffers: &[buffer, blocks], parameters, groups })
+                })
+            })?
         };
         Ok(QuantizedTensor {
             format,

@@ -95,8 +95,7 @@ impl QuantizedTensor {
     }
 }
 
-/// Returns a tensor of blocks that are on the device, in the order of a file. They are reordered now. Inside a capture,
-/// suspend it first: to its step, weights are constants.
+/// Returns a tensor of blocks that are on the device, in the order of a file. They are reordered now.
 pub(super) fn from_tensor(blocks: &Tensor, format: BlockFormat, shape: Shape) -> Result<QuantizedTensor> {
     let device = blocks.device();
     let (columns, outer) = shape.dims().split_last().map_or((1, &[][..]), |(&columns, outer)| (columns, outer));

@@ -1,7 +1,7 @@
 //! Captured steps: they run as the closure would, on inputs of their own, and cost the host little.
 
 use super::count_launches;
-use marquetry::{BackendKind, DType, Device, Error, Result, Step, Tensor};
+use marquetry::{BackendKind, BlockFormat, DType, Device, Error, QuantizedTensor, Result, Step, Tensor};
 
 on_each_device! {
     a_step_runs_on_the_inputs_of_each_run
@@ -763,6 +763,29 @@ fn what_is_made_in_a_capture_stays_there(device: &Device) -> Result<()> {
             args.state("s", &first(&x, &leaked[1])?).map(|s| [("s", s)])
         });
         assert!(message(captured).contains("the first value of `s` is computed inside the capture"));
+    }
+    type Make = fn(&Tensor) -> Result<QuantizedTensor>;
+    let weights: [(Make, f32); 2] = [
+        (|x| x.broadcast_to((2, 32))?.quantize(BlockFormat::Q4_0), 1.0),
+        // A byte of 1 has 0 in its first row.
+        (|x| QuantizedTensor::from_bitnet(&x.to_dtype(DType::U8)?.broadcast_to((2, 256))?), 0.0),
+    ];
+    for (make, first) in weights {
+        let captured = device.capture(|args| {
+            let x = args.input("x", 1, DType::F32)?;
+            make(&x)?;
+            Ok([("x", x)])
+        });
+        let message = message(captured);
+        assert!(message.contains("computed inside the capture; make the weights before it"), "{message}");
+        // A tensor from outside is a constant, also if it has to be converted.
+        let one = Tensor::ones(1, DType::F32, device)?;
+        let captured = device.capture(|args| {
+            let (x, weight) = (args.input("x", 1, DType::F32)?, make(&one)?);
+            let numbers = weight.dequantize(DType::F32)?.narrow(1, 0, 1)?.narrow(0, 0, 1)?;
+            Ok([("y", x.reshape((1, 1))?.add(&numbers)?)])
+        })?;
+        assert_eq!(run(&captured, &tensor(device, &[2.0])?, "y")?, [2.0 + first]);
     }
     for tensor in &leaked {
         for used in [tensor.to_vec::<f32>().map(drop), (tensor + 1.0)?.to_vec::<f32>().map(drop)] {
