@@ -24,40 +24,20 @@ pub(crate) struct Blocks<'k> {
     words: Array<'k>,
     /// The index of the first 16 bytes of each plane.
     planes: Vec<Value<'k>>,
-    /// The word of a unit that the invocation unpacks; `None` if it unpacks all four.
+    /// The word of each 16 bytes that the invocation unpacks; `None` if it unpacks all four.
     word: Option<Value<'k>>,
     /// Whether digits are `f16`.
     in_halves: bool,
 }
 
-/// What a unit needs of memory.
-pub(crate) struct Loaded<'k> {
+/// What a unit needs of memory: words, or variables that hold them.
+pub(crate) struct Loaded<T> {
     /// Runs of words of 16 bytes, and the words that belong to all of them.
-    words: SmallVec<[Value<'k>; 16]>,
+    words: SmallVec<[T; 16]>,
     /// The words of a run: all four, or the one that an invocation takes.
     length: usize,
     /// The number of runs.
     runs: usize,
-}
-
-/// What a unit needs of memory, in variables.
-pub(crate) struct Kept<'k> {
-    words: SmallVec<[Var<'k>; 16]>,
-    length: usize,
-    runs: usize,
-}
-
-impl<'k> Kept<'k> {
-    pub fn get(&self) -> Loaded<'k> {
-        let words = self.words.iter().map(|word| word.get()).collect();
-        Loaded { words, length: self.length, runs: self.runs }
-    }
-
-    pub fn set(&self, loaded: &Loaded<'k>) {
-        for (word, &value) in self.words.iter().zip(&loaded.words) {
-            word.set(value);
-        }
-    }
 }
 
 /// A unit that is decoded. Its numbers are decoded where they are used, so only few of them occupy registers at a time.
@@ -95,12 +75,22 @@ impl<'a, 'k> Unit<'a, 'k> {
     }
 }
 
-impl<'k> Loaded<'k> {
-    /// Keeps it in variables, so that a kernel can load the next unit while it multiplies this one.
-    pub fn kept(&self, k: &'k KernelBuilder) -> Kept<'k> {
-        Kept { words: self.words.iter().map(|&word| k.var(word)).collect(), length: self.length, runs: self.runs }
+impl<T> Loaded<T> {
+    /// Returns the same with something else for each word.
+    pub fn map<U>(&self, of: impl FnMut(&T) -> U) -> Loaded<U> {
+        Loaded { words: self.words.iter().map(of).collect(), length: self.length, runs: self.runs }
     }
+}
 
+impl<'k> Loaded<Var<'k>> {
+    pub fn set(&self, loaded: &Loaded<Value<'k>>) {
+        for (word, &value) in self.words.iter().zip(&loaded.words) {
+            word.set(value);
+        }
+    }
+}
+
+impl<'k> Loaded<Value<'k>> {
     fn run(&self, run: usize) -> SmallVec<[Value<'k>; 4]> {
         self.words[run * self.length..][..self.length].into()
     }
@@ -357,7 +347,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// Loads a unit.
-    pub fn load(&self, block: Value<'k>, unit: Value<'k>) -> Loaded<'k> {
+    pub fn load(&self, block: Value<'k>, unit: Value<'k>) -> Loaded<Value<'k>> {
         let (half, odd) = (unit >> 1, unit & 1);
         let run = |plane, sixteenth| self.run(plane, block, sixteenth);
         let (word, word_of_half) =
@@ -392,7 +382,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// Decodes a unit.
-    pub fn decode<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    pub fn decode<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let decoded = self.of_integers(loaded, block, unit);
         match bits(self.format) {
             _ if self.in_halves => decoded,
@@ -409,7 +399,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// The same with the scales of the integers.
-    fn of_integers<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn of_integers<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let k = self.k;
         let (q, others) = (loaded.run(0), loaded.others());
         match self.format {
@@ -474,7 +464,7 @@ impl<'k> Blocks<'k> {
         Unit::new(move |_| Scale::plain(factor), digits)
     }
 
-    fn q2_k<'a>(&'a self, loaded: &Loaded<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn q2_k<'a>(&'a self, loaded: &Loaded<Value<'k>>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (q, others, odd) = (loaded.run(0), loaded.others(), unit & 1);
         let [d, minimum] = self.halves_of(others[2]);
         let scales = [0, 1].map(|word| others[word] >> (odd << 3));
@@ -486,7 +476,7 @@ impl<'k> Blocks<'k> {
         Unit::new(scale, move |s, i| self.field(q[i], 2 * s))
     }
 
-    fn q3_k<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn q3_k<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (q, masks, others) = (loaded.run(0), loaded.run(1), loaded.others());
         let (half, odd) = (unit >> 1, unit & 1);
         let d = self.half(others[3], block);
@@ -506,7 +496,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// `Q4_K`, and `Q5_K`, which has a plane with the fifth bits.
-    fn q4_k<'a>(&'a self, loaded: &Loaded<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn q4_k<'a>(&'a self, loaded: &Loaded<Value<'k>>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (q, pair) = (loaded.run(0), unit >> 1);
         let &[head, scales, minima, rest] = loaded.others() else { unreachable!("Q4_K has four words besides") };
         let [d, minimum] = self.halves_of(head);
@@ -529,7 +519,7 @@ impl<'k> Blocks<'k> {
         Unit::new(scale, move |s, i| self.field(five(s, i), 0))
     }
 
-    fn q6_k<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn q6_k<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (fours, twos) = ([loaded.run(0), loaded.run(1)], loaded.run(2));
         let &[low, high, d] = loaded.others() else { unreachable!("Q6_K has three words besides") };
         let (d, scales, odd) = (self.half(d, block), [low, high], unit & 1);
@@ -545,7 +535,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// A byte holds five ternary digits, as a fraction of 256: its product with 3 has the first digit above 8 bits.
-    fn tq1_0<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>) -> Unit<'a, 'k> {
+    fn tq1_0<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>) -> Unit<'a, 'k> {
         let (k, q) = (self.k, loaded.run(0));
         let &[rest, scale] = loaded.others() else { unreachable!("TQ1_0 has two words besides") };
         let scale = self.half(scale, block);

@@ -217,6 +217,10 @@ fn activations_that_do_not_fit() {
     assert_refused(scalar, |error| matches!(error, Error::RankMismatch { .. }), &["forward", "1 or more"]);
     let short = layer.forward(&zeros(&[2, 128], DType::F32));
     assert_refused(short, |error| matches!(error, Error::ShapeMismatch { .. }), &["forward", "[2, 128]", "[8, 256]"]);
+    let empty = QuantizedTensor::from_bitnet(&zeros(&[2, 0], DType::U8)).unwrap();
+    let empty = BitLinear::new(empty, &zeros(&[1], DType::F32), None, BitLinearClass::BitLinear).unwrap();
+    let nothing = empty.forward(&zeros(&[2, 0], DType::F32));
+    assert_refused(nothing, |error| matches!(error, Error::InvalidArgument { .. }), &["forward", "[2, 0]"]);
     let there = Tensor::zeros((2, 256), DType::F32, &open("webgpu")).unwrap();
     let apart = layer.forward(&there);
     assert_refused(apart, |error| matches!(error, Error::DeviceMismatch { .. }), &["vulkan:0", "webgpu:0"]);

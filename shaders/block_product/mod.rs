@@ -198,10 +198,10 @@ impl Family for BlockProduct {
             own_rows(BlockFormat::Q8_0, DType::F32, 2, Some(8)),
         ];
         let finished = sample(BlockFormat::Q8_0, DType::F32, 1, false).with_epilogue(epilogue::sample());
-        let on_units = |config| BlockProduct { tile: BlockTile::Units { subgroups: 4 }, ..config };
+        let on_units = |subgroups, config| BlockProduct { tile: BlockTile::Units { subgroups }, ..config };
         let formats = BlockFormat::ALL.into_iter().filter(|&format| BlockTile::units_take(DType::F16, format));
-        let units = formats.map(|format| on_units(sample(format, DType::F16, 16, true)));
-        let few = on_units(sample(BlockFormat::Q4_K, DType::F16, 8, false));
+        let units = formats.map(|format| on_units(4, sample(format, DType::F16, 16, true)));
+        let few = on_units(16, sample(BlockFormat::Q4_K, DType::F16, 8, false));
         all.into_iter()
             .chain(many)
             .chain(others)

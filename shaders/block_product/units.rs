@@ -50,9 +50,9 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, subgroups: 
     };
     // While a step is multiplied, the next one is loaded. Drivers would unroll the loop by four, and instructions would
     // not fit their cache.
-    let next = loaded(subgroup).map(|loaded| loaded.kept(k));
+    let next = loaded(subgroup).map(|loaded| loaded.map(|&word| k.var(word)));
     k.for_rolled(subgroup, (count + (SHARING - 1)) / SHARING, subgroups, |step| {
-        let current = next.each_ref().map(|next| next.get());
+        let current = next.each_ref().map(|next| next.map(|word| word.get()));
         for (next, loaded) in next.iter().zip(loaded(step + subgroups)) {
             next.set(&loaded);
         }

@@ -25,8 +25,8 @@ pub enum BitLinearClass {
 
 /// The linear layer of BitNet b1.58: a ternary weight, and activations that are rounded to 8 bits per token.
 ///
-/// With `t = 127 / max(|x|)` for each token, where the maximum counts as at least 1e-5, and the whole numbers
-/// `q = clamp(round(t x), -128, 127)`, which are rounded to even if two are equally near:
+/// Each token has the scale `t = 127 / max(|x|)`. The maximum counts as at least 1e-5. The activations become the whole
+/// numbers `q = clamp(round(t x), -128, 127)`. If two are equally near, the even one is taken. The results are:
 ///
 /// | class | result |
 /// |---|---|
@@ -117,7 +117,8 @@ impl BitLinear {
     ///
     /// # Errors
     /// [`Error::RankMismatch`] if `x` is a scalar; [`Error::ShapeMismatch`] if its last axis and that of the weight
-    /// differ; [`Error::UnsupportedDType`] for dtypes other than `f32`, `f16` and `bf16`; [`Error::DeviceMismatch`].
+    /// differ; [`Error::UnsupportedDType`] for dtypes other than `f32`, `f16` and `bf16`; [`Error::DeviceMismatch`];
+    /// [`Error::InvalidArgument`] if tokens have no numbers.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         const OP: &str = "forward";
         check_output(x.dtype(), OP)?;

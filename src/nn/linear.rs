@@ -151,8 +151,8 @@ impl Linear {
     }
 
     /// Returns the same as [`forward`](Self::forward), but in `f32`, whatever the dtype of `x` is. The bias may be of
-    /// any float dtype, and is added in `f32`. For logits of a model in `f16` or `bf16`: rounded, the likeliest ones
-    /// are often equal.
+    /// any float dtype, and is added in `f32`. Use it for logits: rounded to `f16` or `bf16`, the largest ones are
+    /// often equal.
     ///
     /// ```
     /// use marquetry::{DType, Device, Tensor, nn::Linear};

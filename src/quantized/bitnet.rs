@@ -4,7 +4,6 @@ use super::{QuantizedTensor, upload};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
-use crate::base::shape::Shape;
 use crate::tensor::Tensor;
 
 const OP: &str = "from_bitnet";
@@ -24,8 +23,8 @@ impl QuantizedTensor {
     /// (`unpack_weights` in `integrations/bitnet.py`). A byte has numbers of four rows, each plus 1 in two bits. Row
     /// `r` is in row `r % (out / 4)` of the bytes, from bit `2 * (r / (out / 4))` on.
     ///
-    /// The result is computed now. In a closure of [`Device::capture`](crate::Device::capture), only tensors from
-    /// outside can be taken.
+    /// The result is computed now. Meanwhile the blocks are on the device twice. In a closure of
+    /// [`Device::capture`](crate::Device::capture), only tensors from outside can be taken.
     ///
     /// ```
     /// # use marquetry::{DType, Device, QuantizedTensor, Tensor};
@@ -41,7 +40,8 @@ impl QuantizedTensor {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for dtypes other than `u8`; [`Error::RankMismatch`] if `packed` is not a matrix;
-    /// [`Error::InvalidArgument`] if its rows are no multiple of 256 long; [`Error::SizeOverflow`];
+    /// [`Error::InvalidArgument`] if its rows are no multiple of 256 long, or if it is computed inside a capture;
+    /// [`Error::Unsupported`] if a row is larger than the device can bind; [`Error::SizeOverflow`];
     /// [`Error::OutOfMemory`].
     pub fn from_bitnet(packed: &Tensor) -> Result<QuantizedTensor> {
         const FORMAT: BlockFormat = BlockFormat::TQ2_0;
@@ -62,10 +62,10 @@ impl QuantizedTensor {
             return Err(Error::InvalidArgument { op: OP, message });
         }
         let overflow = || Error::SizeOverflow { op: OP, shape: packed.shape().clone(), limit: usize::MAX as u64 };
-        let shape = Shape::from((rows.checked_mul(PER_BYTE).ok_or_else(overflow)?, columns));
+        rows.checked_mul(PER_BYTE).ok_or_else(overflow)?;
         super::made_now(packed.device(), OP, || {
             let blocks = blocks(packed, [rows, columns / each])?;
-            upload::from_tensor(&blocks, FORMAT, shape)
+            upload::from_tensor(&blocks, FORMAT, [PER_BYTE * rows, columns])
         })
     }
 }

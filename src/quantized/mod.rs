@@ -293,8 +293,10 @@ impl fmt::Debug for QuantizedTensor {
 
 /// Runs `work`, which makes weights of a tensor. Inside a capture it runs at once: to the step, weights are constants.
 fn made_now<T>(device: &Device, op: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    device.runtime().suspend_capture(work).map_err(|error| match error {
-        Error::InvalidArgument { op: "capture", .. } => {
+    let runtime = device.runtime();
+    let is_captured = runtime.capture_id().is_some();
+    runtime.suspend_capture(work).map_err(|error| match error {
+        Error::InvalidArgument { op: "capture", .. } if is_captured => {
             let message = "the tensor is computed inside the capture; make the weights before it, from other tensors";
             Error::InvalidArgument { op, message: message.into() }
         }

@@ -29,7 +29,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::UnsupportedDType`] for dtypes other than `f32`, `f16` and `bf16`; [`Error::Unsupported`] for other
-    /// formats; [`Error::InvalidArgument`] if the last axis is no multiple of a block; [`Error::OutOfMemory`].
+    /// formats, and if a row is larger than the device can bind; [`Error::InvalidArgument`] if the last axis is no
+    /// multiple of a block, or if the tensor is computed inside a capture; [`Error::OutOfMemory`].
     pub fn quantize(&self, format: BlockFormat) -> Result<QuantizedTensor> {
         const OP: &str = "quantize";
         super::check_output(self.dtype(), OP)?;

@@ -14,14 +14,14 @@ use half::f16;
 /// The columns of the units.
 const VECTORS: usize = 16;
 
-/// The blocks of a row: more than the lanes that share a step, and no multiple of them.
-const ROW_BLOCKS: usize = 37;
+/// The blocks of a row: several steps for each of 16 subgroups, and no multiple of the lanes that share a step.
+const ROW_BLOCKS: usize = 197;
 
 /// The whole numbers repeat after this many rows or vectors, and after this many elements.
 const REPEAT: usize = 13;
 
-/// Whether a tile computes a product of known numbers correctly. The test runs once per device. All formats are
-/// multiplied in the same way, so one of them is tested.
+/// Whether a tile computes a product of known numbers correctly. The test runs once per device and tile. All formats
+/// are multiplied in the same way, so one of them is tested.
 pub(super) fn is_trusted(device: &Device, tile: BlockTile) -> bool {
     let rows = tile.rows() as usize + 20;
     let most = tile.most(device.tuning().quantized.vectors);

@@ -95,11 +95,13 @@ impl QuantizedTensor {
     }
 }
 
-/// Returns a tensor of blocks that are on the device, in the order of a file. They are reordered now.
-pub(super) fn from_tensor(blocks: &Tensor, format: BlockFormat, shape: Shape) -> Result<QuantizedTensor> {
-    let device = blocks.device();
-    let (columns, outer) = shape.dims().split_last().map_or((1, &[][..]), |(&columns, outer)| (columns, outer));
-    let (rows, row_blocks) = (outer.iter().product::<usize>(), columns / format.block_elements());
+/// Returns a matrix of blocks that are on the device, in the order of a file. They are reordered now.
+pub(super) fn from_tensor(
+    blocks: &Tensor,
+    format: BlockFormat,
+    [rows, columns]: [usize; 2],
+) -> Result<QuantizedTensor> {
+    let (device, row_blocks) = (blocks.device(), columns / format.block_elements());
     let parts = if rows * row_blocks == 0 {
         Vec::new()
     } else {
@@ -114,6 +116,7 @@ pub(super) fn from_tensor(blocks: &Tensor, format: BlockFormat, shape: Shape) ->
             spread(packed, format, 0, (buffer, planes), device)
         })?
     };
+    let shape = (rows, columns).into();
     Ok(QuantizedTensor { format, shape, device: device.clone(), parts: parts.into(), rows: 0..rows })
 }
 

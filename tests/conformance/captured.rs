@@ -7,7 +7,7 @@
 use crate::compare::{download, upload};
 use crate::full_tier;
 use crate::reference::{ArrayD, array};
-use crate::suite::Outcome;
+use crate::suite::{Outcome, one_of};
 use marquetry::{DType, Device, Tensor};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -33,12 +33,7 @@ pub fn is_chosen(op: &str, variant: &str, device: &str) -> bool {
     if starts_with_one(&LEFT_OUT) || adds_floats || variant.contains("random") {
         return false;
     }
-    // FNV-1a.
-    let name = format!("{device}::{op}::{variant}");
-    let hash = name
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    full_tier() || (hash >> 32) % SHARE == 0
+    full_tier() || one_of(SHARE, &format!("{device}::{op}::{variant}"))
 }
 
 /// Prints how many cases were compared. Returns whether most of them were.

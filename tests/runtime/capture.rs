@@ -788,7 +788,9 @@ fn what_is_made_in_a_capture_stays_there(device: &Device) -> Result<()> {
         assert_eq!(run(&captured, &tensor(device, &[2.0])?, "y")?, [2.0 + first]);
     }
     for tensor in &leaked {
-        for used in [tensor.to_vec::<f32>().map(drop), (tensor + 1.0)?.to_vec::<f32>().map(drop)] {
+        let quantized = tensor.flatten_all()?.narrow(0, 0, 1)?.broadcast_to(32)?.quantize(BlockFormat::Q4_0);
+        let added = (tensor + 1.0)?.to_vec::<f32>();
+        for used in [tensor.to_vec::<f32>().map(drop), added.map(drop), quantized.map(drop)] {
             let message = message(used);
             assert!(message.contains("made inside a capture") && message.contains("output"), "{message}");
         }
