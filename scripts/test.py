@@ -5,7 +5,8 @@
     test.py NAME...       these runs
     test.py --list        prints every run as a command
 
-All runs are done even if one fails. At the end stand their outcomes and times; the exit status is 0 if all passed.
+All runs are done even if one fails. At the end stand their outcomes and times, and what failed; the exit status is 0
+if all passed.
 """
 
 import os
@@ -24,6 +25,7 @@ TIERS = ("quick", "full")
 CARGO = shlex.split(os.environ.pop("CARGO", "cargo"))  # not for cargo itself, which would take it for its own path
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
 DRIVER = "level_zero_driver"
+MOST_FAILURES = 40  # lines of a run that are printed again at the end
 PLACES = {"root": ROOT, "driver": TARGET / f"debug/examples/lib{DRIVER}.so"}
 
 
@@ -104,21 +106,21 @@ def print_list(runs: dict[str, Run]):
         print(f"    {' '.join(variables)} {shlex.join(run.command())}")
 
 
-def build(runs: list[Run], environment: dict) -> str:
-    """Builds the tests of the runs, so that the time of a run is without the build."""
+def build(runs: list[Run], environment: dict) -> list[str]:
+    """Builds the tests of the runs, so that the time of a run is without the build. Returns what failed."""
     targets = {tuple(run.arguments) for run in runs}
     commands = [["build", "--all-features", "--example", DRIVER]]
     targets = [()] if () in targets else sorted(targets)
     commands += [["test", "--all-features", "--no-run", *target] for target in targets]
     for command in commands:
         if subprocess.run([*CARGO, *command], cwd=ROOT, env=environment).returncode != 0:
-            return "FAILED"
-    return "passed"
+            return [shlex.join(command)]
+    return []
 
 
-def execute(run: Run, environment: dict) -> str:
-    """Does a run and passes its output on. Returns the outcome."""
-    unmatched = set(run.filters)
+def execute(run: Run, environment: dict) -> list[str]:
+    """Does a run and passes its output on. Returns what failed: nothing if the run passed."""
+    unmatched, failures, in_panic = set(run.filters), [], False
     process = subprocess.Popen(
         run.command(),
         cwd=ROOT,
@@ -134,11 +136,17 @@ def execute(run: Run, environment: dict) -> str:
         if line.startswith("test "):
             name = line.split(" ... ")[0]
             unmatched = {part for part in unmatched if part not in name}
-    if process.wait() != 0:
-        return "FAILED"
-    if unmatched:
-        return f"FAILED: no test has {', '.join(sorted(unmatched))} in its name"
-    return "passed"
+        # Failed tests, what a panic says in the line after its place, and what cargo says of the programs.
+        panics = " panicked at " in line
+        if line.endswith(" FAILED\n") or line.startswith("error: ") or panics or in_panic:
+            failures.append(line.rstrip())
+        in_panic = panics
+    if process.wait() == 0:
+        # Some tests panic on purpose.
+        failures = [f"no test has {part} in its name" for part in sorted(unmatched)]
+    elif not failures:
+        failures = [f"exit status {process.returncode}"]
+    return failures
 
 
 def main():
@@ -155,27 +163,33 @@ def main():
 
 
 def execute_all(runs: list[Run], environment: dict) -> bool:
-    """Builds the tests, does the runs and prints their outcomes. Returns whether all passed."""
+    """Builds the tests, does the runs, and prints their outcomes and what failed. Returns whether all passed."""
     if sys.stdout.isatty():
         environment.setdefault("CARGO_TERM_COLOR", "always")
     rows = []
 
-    def timed(name: str, expected: int, work, *arguments) -> str:
+    def timed(name: str, expected: int, work, *arguments) -> bool:
         print(f"\n=== {name}", flush=True)
         start = time.monotonic()
-        outcome = work(*arguments, environment)
-        rows.append((name, outcome, round(time.monotonic() - start), expected))
-        return outcome
+        failures = work(*arguments, environment)
+        rows.append((name, failures, round(time.monotonic() - start), expected))
+        return not failures
 
-    if timed("build", 0, build, runs) == "passed":
+    if timed("build", 0, build, runs):
         for run in runs:
             timed(run.name, run.seconds, execute, run)
 
     print(f"\n{'run':<26}{'seconds':>8}{'expected':>10}  outcome")
-    for name, outcome, seconds, expected in rows:
-        print(f"{name:<26}{seconds:>8}{expected or '':>10}  {outcome}")
+    for name, failures, seconds, expected in rows:
+        print(f"{name:<26}{seconds:>8}{expected or '':>10}  {'FAILED' if failures else 'passed'}")
     print(f"{'total':<26}{sum(row[2] for row in rows):>8}{sum(row[3] for row in rows):>10}")
-    return all(outcome == "passed" for _, outcome, _, _ in rows)
+    for name, failures, _, _ in rows:
+        if failures:
+            print(f"\nfailed in {name}:")
+            print(*(f"  {line}" for line in failures[:MOST_FAILURES]), sep="\n")
+            if len(failures) > MOST_FAILURES:
+                print(f"  and {len(failures) - MOST_FAILURES} more lines")
+    return not any(failures for _, failures, _, _ in rows)
 
 
 if __name__ == "__main__":

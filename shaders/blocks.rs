@@ -40,7 +40,7 @@ pub(crate) struct Loaded<T> {
     runs: usize,
 }
 
-/// A unit that is decoded. Its numbers are decoded where they are used, so only few of them occupy registers at a time.
+/// A unit whose numbers can be decoded. They are decoded where they are used, so few of them are in registers at a time.
 pub(crate) struct Unit<'a, 'k> {
     scale: Box<dyn Fn(u32) -> Scale<'k> + 'a>,
     digits: Box<dyn Fn(u32, usize) -> Value<'k> + 'a>,
@@ -341,12 +341,12 @@ impl<'k> Blocks<'k> {
         }
     }
 
-    /// Loads and decodes a unit.
+    /// Loads a unit and returns it.
     pub fn unit<'a>(&'a self, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         self.decode(&self.load(block, unit), block, unit)
     }
 
-    /// Loads a unit.
+    /// Loads what a unit needs.
     pub fn load(&self, block: Value<'k>, unit: Value<'k>) -> Loaded<Value<'k>> {
         let (half, odd) = (unit >> 1, unit & 1);
         let run = |plane, sixteenth| self.run(plane, block, sixteenth);
@@ -381,7 +381,7 @@ impl<'k> Blocks<'k> {
         Loaded { words: runs.into_iter().flatten().chain(others).collect(), length, runs: count }
     }
 
-    /// Decodes a unit.
+    /// Returns the unit that was loaded.
     pub fn decode<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let decoded = self.of_integers(loaded, block, unit);
         match bits(self.format) {

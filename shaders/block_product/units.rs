@@ -48,8 +48,8 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, subgroups: 
         let (_, block, unit) = place(step);
         matrix.map(|row| blocks.load(row + block, unit))
     };
-    // While a step is multiplied, the next one is loaded. Drivers would unroll the loop by four, and instructions would
-    // not fit their cache.
+    // While a step is multiplied, the next one is loaded. NVIDIA's driver would unroll the loop: 35 KB of instructions
+    // instead of 7.
     let next = loaded(subgroup).map(|loaded| loaded.map(|&word| k.var(word)));
     k.for_rolled(subgroup, (count + (SHARING - 1)) / SHARING, subgroups, |step| {
         let current = next.each_ref().map(|next| next.map(|word| word.get()));

@@ -874,13 +874,14 @@ pub(crate) mod tests {
         stream.wait().unwrap();
         assert_eq!(lengths(&lazy), [16, 24, 32, 5]);
         assert_eq!((Arc::strong_count(&a), Arc::strong_count(&b)), (1, 1));
-        // Once it is awake, the thread submits what is cut.
+        // Nobody else submits this batch.
+        copy(&stream, &a, &b).unwrap();
+        stream.submitter.cut(&mut stream.state.lock().recording, false);
         let start = std::time::Instant::now();
-        let mut recorded = recorded;
-        while lazy.by_thread.load(Ordering::Relaxed) == 0 {
+        let by_thread = lazy.by_thread.load(Ordering::Relaxed);
+        while lazy.by_thread.load(Ordering::Relaxed) == by_thread {
+            assert!(stream.thread.as_ref().unwrap().wake());
             assert!(start.elapsed() < Duration::from_secs(60), "the thread sleeps");
-            copy(&stream, &a, &b).unwrap();
-            recorded += 1;
             std::thread::yield_now();
         }
         // Far more than may be in flight, while others wait.
@@ -891,7 +892,7 @@ pub(crate) mod tests {
             copies();
         });
         drop(stream);
-        assert_eq!(lengths(&lazy).iter().sum::<usize>(), recorded + 40_000, "the rest is submitted at the end");
+        assert_eq!(lengths(&lazy).iter().sum::<usize>(), recorded + 1 + 40_000, "the rest is submitted at the end");
         assert!(lazy.most_in_flight.load(Ordering::Relaxed) <= MAX_IN_FLIGHT as u64 + 5);
         let batches = lazy.batches.lock();
         let first = batches.iter().flatten().filter(|barrier| !**barrier);

@@ -7,7 +7,7 @@
 use crate::compare::{download, upload};
 use crate::full_tier;
 use crate::reference::{ArrayD, array};
-use crate::suite::{Outcome, one_of};
+use crate::suite::{Outcome, number};
 use marquetry::{DType, Device, Tensor};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ pub fn is_chosen(op: &str, variant: &str, device: &str) -> bool {
     if starts_with_one(&LEFT_OUT) || adds_floats || variant.contains("random") {
         return false;
     }
-    full_tier() || one_of(SHARE, &format!("{device}::{op}::{variant}"))
+    full_tier() || number(&format!("{device}::{op}::{variant}")).is_multiple_of(SHARE)
 }
 
 /// Prints how many cases were compared. Returns whether most of them were.

@@ -71,18 +71,25 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Whether a case is tried on a device. `is_first` tells whether it is the first of its operation and dtype. If the
-/// quick tier tries all devices, Level Zero gets a third of the cases: its driver takes longest to compile kernels.
+/// quick tier tries all devices, each case is tried on Vulkan or on WebGPU, and a third of them on Level Zero.
 fn is_tried(case: &Case, is_first: bool, device: &str) -> bool {
-    let has_all = full_tier() || device != "level-zero" || !devices::are_all_selected();
-    has_all || is_first || one_of(3, &format!("{}::{}", case.op, case.variant))
+    if is_first || full_tier() || !devices::are_all_selected() {
+        return true;
+    }
+    let number = number(&format!("{}::{}", case.op, case.variant));
+    match device {
+        "vulkan" => number.is_multiple_of(2),
+        "webgpu" => !number.is_multiple_of(2),
+        _ => number.is_multiple_of(3),
+    }
 }
 
-/// Whether a name is one of a share of all names. Its hash, FNV-1a, decides.
-pub fn one_of(share: u64, name: &str) -> bool {
+/// Returns a number by which names are shared out: the upper half of a hash, FNV-1a.
+pub fn number(name: &str) -> u64 {
     let hash = name
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    (hash >> 32) % share == 0
+    hash >> 32
 }
 
 /// The feature for want of which a case failed: one that the device does not claim to have, and that the error names.
