@@ -1,6 +1,8 @@
 //! [`Encoding`]: how the elements of an operand lie in its buffer, and the [`Loader`] that reads them.
 
+use super::blocks::Blocks;
 use super::elements::{Elements, Pairs, Quads, Runs};
+use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
 use crate::shader::{KernelBuilder, Type, Value};
 
@@ -12,6 +14,9 @@ pub(crate) enum Encoding {
     Dense(DType),
     /// Each factor is a word of four neighbouring bytes of this dtype, for dot products of words.
     Words(DType),
+    /// Each factor is a number of a quantised matrix, unpacked to `f32`. Neighbours are read by fours, along the rows of
+    /// blocks.
+    Blocks(BlockFormat),
 }
 
 /// How much of an operand a tile loads at a time.
@@ -28,31 +33,34 @@ pub(super) enum Width {
 }
 
 /// Reads an operand, widened to the type in which it is multiplied. All tiles of matrix products read through it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Loader<'k> {
     k: &'k KernelBuilder,
     source: Source<'k>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Source<'k> {
     One(Elements<'k>),
     Four(Quads<'k>),
     Pairs(Pairs<'k>, u32),
     Words(Runs<'k>),
+    Blocks(Blocks<'k>, BlockFormat),
 }
 
 impl Encoding {
     /// The dtype of the elements.
     pub const fn dtype(self) -> DType {
-        let (Encoding::Dense(dtype) | Encoding::Words(dtype)) = self;
-        dtype
+        match self {
+            Encoding::Dense(dtype) | Encoding::Words(dtype) => dtype,
+            Encoding::Blocks(_) => DType::F32,
+        }
     }
 
     /// The number of elements in a factor.
     pub const fn per_factor(self) -> usize {
         match self {
-            Encoding::Dense(_) => 1,
+            Encoding::Dense(_) | Encoding::Blocks(_) => 1,
             Encoding::Words(_) => 4,
         }
     }
@@ -62,7 +70,13 @@ impl Encoding {
         match self {
             Encoding::Dense(dtype) => dtype,
             Encoding::Words(_) => DType::U32,
+            Encoding::Blocks(_) => DType::F32,
         }
+    }
+
+    /// The number of planes, if these are blocks.
+    pub(super) fn planes(self) -> usize {
+        if let Encoding::Blocks(format) = self { format.planes().len() } else { 0 }
     }
 
     /// The type of a factor in a kernel.
@@ -75,13 +89,17 @@ impl Encoding {
         match self {
             Encoding::Words(DType::I8) => a.dot_i8(b, sum),
             Encoding::Words(_) => a.dot_u8(b, sum),
-            Encoding::Dense(_) if a.ty().is_float() => a.fma(b, sum),
-            Encoding::Dense(_) => sum + a * b,
+            _ if a.ty().is_float() => a.fma(b, sum),
+            _ => sum + a * b,
         }
     }
 
-    /// Declares the buffer of an operand.
-    pub(super) fn loader<'k>(self, k: &'k KernelBuilder, name: &str, width: Width) -> Loader<'k> {
+    /// Declares the buffer of an operand. `planes` are the indices of the first 16 bytes of each plane, if these are
+    /// blocks.
+    pub(super) fn loader<'k>(self, k: &'k KernelBuilder, name: &str, width: Width, planes: &[Value<'k>]) -> Loader<'k> {
+        if let Encoding::Blocks(format) = self {
+            return Loader { k, source: Source::Blocks(Blocks::new(k, format, planes.to_vec()), format) };
+        }
         let factor = self.factor();
         let source = match width {
             Width::One => Source::One(Elements::input(k, name, factor)),
@@ -95,29 +113,33 @@ impl Encoding {
 
 impl<'k> Loader<'k> {
     /// The number of factors that are loaded at a time.
-    pub fn length(self) -> u32 {
-        match self.source {
+    pub fn length(&self) -> u32 {
+        match &self.source {
             Source::One(_) => 1,
-            Source::Four(_) => 4,
+            Source::Four(_) | Source::Blocks(..) => 4,
             Source::Pairs(_, pairs) => 2 * pairs,
             Source::Words(runs) => runs.length(),
         }
     }
 
     /// Loads the factors at a place: a number, or a vector of them. Places count loads of `length` factors.
-    pub fn load(self, place: Value<'k>) -> Value<'k> {
-        match self.source {
+    pub fn load(&self, place: Value<'k>) -> Value<'k> {
+        match &self.source {
             Source::One(elements) => elements.load(place),
             Source::Four(quads) => quads.load(self.k, place),
+            Source::Blocks(blocks, format) => {
+                let fours = format.block_elements() as u32 / 4;
+                blocks.neighbours(place / fours, place % fours * 4, 1).exact()[0]
+            }
             Source::Pairs(..) | Source::Words(_) => self.k.vector(&self.load_each(place)),
         }
     }
 
     /// Loads the same factors, each as a number.
-    pub fn load_each(self, place: Value<'k>) -> Vec<Value<'k>> {
-        match self.source {
+    pub fn load_each(&self, place: Value<'k>) -> Vec<Value<'k>> {
+        match &self.source {
             Source::One(elements) => vec![elements.load(place)],
-            Source::Four(quads) => quads.load(self.k, place).lanes(),
+            Source::Four(_) | Source::Blocks(..) => self.load(place).lanes(),
             Source::Pairs(pairs, _) => pairs.load(place),
             Source::Words(runs) => runs.load(place),
         }

@@ -137,6 +137,16 @@ pub(crate) trait Finishing: Family + Clone {
         true
     }
 
+    /// Whether the kernel can store results of a dtype, after an epilogue.
+    fn stores(&self, dtype: DType) -> bool {
+        self.width() == 4 || dtype.size_in_bytes() >= 4
+    }
+
+    /// The columns of the rows that the epilogue sees: one, if it sees the results as a line.
+    fn columns(_parameters: &Self::Host) -> usize {
+        1
+    }
+
     /// Returns the kernel with an epilogue.
     fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self;
 

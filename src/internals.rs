@@ -19,9 +19,8 @@ mod tests {
     use half::f16;
     use safetensors::SafeTensors;
 
-    /// The numbers of blocks, unpacked to halves as for matrix units, and the sum of what their errors are relative to.
-    fn unpacked(format: BlockFormat, blocks: &[u8], device: &Device) -> Result<[Vec<f32>; 2]> {
-        let count = blocks.len() / format.block_bytes();
+    /// The index of the first 16 bytes of each plane of blocks, and the words of all planes.
+    fn in_planes(format: BlockFormat, blocks: &[u8]) -> (Vec<u32>, Vec<u32>) {
         let (mut planes, mut words) = (Vec::new(), Vec::new());
         for range in format.planes() {
             planes.push(words.len() as u32 / 4);
@@ -30,6 +29,13 @@ mod tests {
             bytes.resize(bytes.len().next_multiple_of(16), 0);
             words.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)));
         }
+        (planes, words)
+    }
+
+    /// The numbers of blocks, unpacked to halves as for matrix units, and the sum of what their errors are relative to.
+    fn unpacked(format: BlockFormat, blocks: &[u8], device: &Device) -> Result<[Vec<f32>; 2]> {
+        let count = blocks.len() / format.block_bytes();
+        let (planes, words) = in_planes(format, blocks);
         let (units, elements) = (units(format), format.block_elements() as u32);
         let kernel = Kernel::build("unpack", device, 32, |k| {
             let blocks = Blocks::new(k, format, planes.iter().map(|&plane| k.u32(plane)).collect()).in_halves();
@@ -63,6 +69,27 @@ mod tests {
         Ok([y.to_vec()?, rounded.to_vec()?])
     }
 
+    /// The same numbers, eight neighbours at a time.
+    fn unpacked_by_eights(format: BlockFormat, blocks: &[u8], device: &Device) -> Result<Vec<f32>> {
+        let elements = format.block_elements() as u32;
+        let count = blocks.len() / format.block_bytes() * elements as usize;
+        let (planes, words) = in_planes(format, blocks);
+        let kernel = Kernel::build("unpack by eights", device, 32, |k| {
+            let blocks = Blocks::new(k, format, planes.iter().map(|&plane| k.u32(plane)).collect()).in_halves();
+            let y = k.buffer("y", Type::F32, Access::Write);
+            let first = k.global_index() * 8;
+            k.when(first.lt(count as u32), || {
+                let fours = blocks.neighbours(first / elements, first % elements, 2).halves();
+                for (at, number) in (0..).zip(fours.iter().flat_map(|four| four.lanes())) {
+                    y.store(first + at, number.convert(Scalar::F32));
+                }
+            });
+        })?;
+        let blocks = Tensor::from_slice(&words, words.len(), device)?;
+        let [y] = kernel.launch((count / 8).div_ceil(32), [blocks.into(), Argument::output(count)])?;
+        y.to_vec()
+    }
+
     #[test]
     fn halves_are_the_numbers_of_the_reference() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/quantized.safetensors");
@@ -75,6 +102,7 @@ mod tests {
             let [found, rounded] = unpacked(format, entry("weights"), &device).unwrap();
             let expected = entry("weights.numbers").as_chunks().0.iter().map(|&four| f32::from_le_bytes(four));
             assert_eq!(found.len(), expected.len());
+            assert_eq!(found, unpacked_by_eights(format, entry("weights"), &device).unwrap(), "{format}");
             for (i, ((found, rounded), expected)) in found.iter().zip(rounded).zip(expected).enumerate() {
                 // The scale, its product with a digit, the offset and the number are rounded. The smallest half is
                 // 2^-24.

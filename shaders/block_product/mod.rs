@@ -3,7 +3,7 @@
 mod lanes;
 mod units;
 
-use super::blocks::Blocks;
+use super::blocks::{Blocks, fit_halves};
 use super::epilogue::{Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Form, Size, parameters, times};
 use super::{Family, Units};
@@ -48,10 +48,9 @@ impl BlockTile {
         BlockTile::Units { subgroups: needed.next_power_of_two().clamp(4, 16) as u32 }
     }
 
-    /// Whether matrix units multiply vectors of a dtype by numbers of a format. Scales of `MXFP4` are beyond the range
-    /// of halves.
+    /// Whether matrix units multiply vectors of a dtype by numbers of a format.
     pub fn units_take(dtype: DType, format: BlockFormat) -> bool {
-        dtype == DType::F16 && format != BlockFormat::MXFP4
+        dtype == DType::F16 && fit_halves(format)
     }
 
     /// The most vectors that a workgroup multiplies. Without matrix units, these are `most_of_lanes`.

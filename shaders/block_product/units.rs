@@ -94,8 +94,7 @@ impl<'a, 'k> Numbers<'a, 'k> {
 
     /// Returns four of the numbers.
     fn four(&self, four: u32) -> Vec<Value<'k>> {
-        let (digits, Scale { factor, offset }) = (self.of.digits(self.place, four as usize), self.scale);
-        offset.map_or_else(|| digits * factor, |offset| digits.fma(factor, offset)).lanes()
+        self.scale.of_halves(self.of.digits(self.place, four as usize)).lanes()
     }
 }
 

@@ -168,8 +168,8 @@ impl<'k> StagedSide<'k> {
     ) -> Self {
         let tile = StagedTile::new(p.k, encoding.factor_type(), extent, block.depth, reading);
         let source = match reading {
-            Reading::Quads(along) => Source::Quads(encoding.loader(p.k, name, Width::Four), along),
-            Reading::Single(along) => Source::Single(encoding.loader(p.k, name, Width::One), along),
+            Reading::Quads(along) => Source::Quads(p.loader(encoding, name, Width::Four), along),
+            Reading::Single(along) => Source::Single(p.loader(encoding, name, Width::One), along),
         };
         let depth = (!block.whole).then_some(p.depth);
         let threads = block.workgroup();

@@ -30,8 +30,8 @@ impl Along {
 
 pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, b_along: Along) {
     let (k, quad) = (p.k, QUAD as u32);
-    let a = config.a.loader(k, "a", Width::Pairs(2));
-    let b = config.b.loader(k, "b", Width::Pairs(b_along.elements_at_once() as u32 / 2));
+    let a = p.loader(config.a, "a", Width::Pairs(2));
+    let b = p.loader(config.b, "b", Width::Pairs(b_along.elements_at_once() as u32 / 2));
     let y = Output::new(p, config);
     let (zero, lane) = (k.u32(0), k.subgroup_lane());
 

@@ -6,6 +6,8 @@ use super::exit::{Exit, Place};
 use super::fragments;
 use super::{Along, Matmul, Matrix, Part, ProductBlock};
 use crate::base::dtype::DType;
+use crate::kernels::blocks::{Blocks, Neighbours};
+use crate::kernels::encoding::Encoding;
 use crate::shader::{
     Access, Array, CooperativeMatrix, KernelBuilder, MatrixLayout, MatrixRole, MatrixType, MatrixVar, Scalar, Type,
     Value,
@@ -144,10 +146,24 @@ impl UnitTile {
     }
 }
 
+/// The buffer of an operand.
+enum Source<'k> {
+    Dense(Array<'k>),
+    /// A quantised matrix, read along the depth, and the numbers of a block.
+    Blocks(Blocks<'k>, u32),
+}
+
+/// A vector on its way from the buffer to the tile.
+enum Vector<'k> {
+    Dense(Value<'k>),
+    /// Halves, and whether they are within the depth.
+    Packed(Box<Neighbours<'k>>, Option<Value<'k>>),
+}
+
 /// An operand, and the tile that it is loaded to.
 struct UnitSide<'k> {
     k: &'k KernelBuilder,
-    buffer: Array<'k>,
+    source: Source<'k>,
     /// The memory of both tiles, and where this one begins.
     memory: Array<'k>,
     base: u32,
@@ -173,16 +189,25 @@ struct UnitSide<'k> {
 impl<'k> UnitSide<'k> {
     /// Loads the vector that begins at a place across the depth and at a depth. Beyond the edge, the last vector is
     /// repeated, and it is not stored in the product. Beyond the depth, the vector is zero.
-    fn vector(&self, place: Value<'k>, depth: Value<'k>) -> Value<'k> {
+    fn vector(&self, place: Value<'k>, depth: Value<'k>) -> Vector<'k> {
         let last = match self.along {
             Along::Depth => [1, self.per_vector],
             Along::Other => [self.per_vector, 1],
         };
         let place = (self.first + place).min(self.length - last[0]);
         let within = self.depth.map_or(depth, |end| depth.min(end - last[1]));
-        let vector =
-            self.buffer.load((self.start + place * self.stride + within * self.depth_stride) / self.per_vector);
-        self.depth.map_or(vector, |end| depth.lt(end).select(vector, 0))
+        let first = self.start + place * self.stride + within * self.depth_stride;
+        let is_within = self.depth.map(|end| depth.lt(end));
+        match &self.source {
+            Source::Dense(buffer) => {
+                let vector = buffer.load(first / self.per_vector);
+                Vector::Dense(is_within.map_or(vector, |is_within| is_within.select(vector, 0)))
+            }
+            &Source::Blocks(ref blocks, elements) => {
+                let neighbours = blocks.neighbours(first / elements, first % elements, self.per_vector / 4);
+                Vector::Packed(Box::new(neighbours), is_within)
+            }
+        }
     }
 
     /// Returns the line of the tile that this invocation loads, and the vector in the line.
@@ -192,7 +217,7 @@ impl<'k> UnitSide<'k> {
     }
 
     /// Loads this invocation's vectors of the tile that begins at a depth.
-    fn load(&self, from: Value<'k>) -> Vec<Value<'k>> {
+    fn load(&self, from: Value<'k>) -> Vec<Vector<'k>> {
         let turns = self.tile.lines * self.tile.line / self.threads;
         let load = |turn| {
             let [line, vector] = self.place(turn);
@@ -205,9 +230,18 @@ impl<'k> UnitSide<'k> {
         (0..turns).map(load).collect()
     }
 
-    fn store(&self, loaded: &[Value<'k>]) {
-        for (turn, &value) in (0..).zip(loaded) {
+    fn store(&self, loaded: &[Vector<'k>]) {
+        for (turn, loaded) in (0..).zip(loaded) {
             let [line, vector] = self.place(turn);
+            let value = match loaded {
+                &Vector::Dense(value) => value,
+                Vector::Packed(neighbours, is_within) => {
+                    let fours = neighbours.halves().into_iter();
+                    let words = fours.flat_map(|four| four.bitcast(Type::vec2(Scalar::U32)).lanes());
+                    let vector = self.k.vector(&words.collect::<Vec<_>>());
+                    is_within.map_or(vector, |is_within| is_within.select(vector, 0))
+                }
+            };
             self.memory.store(line * self.tile.pitch() + vector + self.base, value);
         }
     }
@@ -256,17 +290,24 @@ struct Work<'k> {
 }
 
 impl<'k> Work<'k> {
-    fn new(p: &ProductBlock<'k>, dtype: DType, block: UnitBlock, layout: UnitLayout) -> Self {
-        let k = p.k;
+    fn new(p: &ProductBlock<'k>, config: &Matmul, block: UnitBlock, layout: UnitLayout) -> Self {
+        let (k, dtype) = (p.k, config.dtype());
         let bytes = dtype.size_in_bytes() as u32;
         let (depth, per_vector) = (block.depth / bytes, VECTOR / bytes);
         let tiles = block.tiles(dtype, layout);
-        let buffers = ["a", "b"].map(|name| k.buffer(name, Type::vec4(Scalar::U32), Access::Read));
+        let source = |name, encoding| match encoding {
+            Encoding::Blocks(format) => {
+                Source::Blocks(Blocks::new(k, format, p.planes.clone()).in_halves(), format.block_elements() as u32)
+            }
+            _ => Source::Dense(k.buffer(name, Type::vec4(Scalar::U32), Access::Read)),
+        };
+        let [a_source, b_source] = [source("a", config.a), source("b", config.b)];
         let memory = k.workgroup_array(Type::vec4(Scalar::U32), block.memory(dtype, layout) / VECTOR);
         let subgroup = k.local_index() / LANES;
         let (number, slice) = (subgroup % block.parts(), subgroup / block.parts());
         let [m, n, unit_depth] = layout.unit;
         let side = |i: usize,
+                    source,
                     along,
                     matrix: Matrix<'k>,
                     [stride, depth_stride]: [Value<'k>; 2],
@@ -276,7 +317,7 @@ impl<'k> Work<'k> {
             let in_slice = depth / block.slices * if along == Along::Depth { 1 } else { tiles[i].pitch() * per_vector };
             UnitSide {
                 k,
-                buffer: buffers[i],
+                source,
                 memory,
                 base,
                 tile: tiles[i],
@@ -295,8 +336,8 @@ impl<'k> Work<'k> {
         };
         let (a, b) = (p.a, p.b);
         let sides = [
-            side(0, layout.a, a, [a.row_stride, a.column_stride], [p.m, p.first_row]),
-            side(1, layout.b, b, [b.column_stride, b.row_stride], [p.n, p.first_column]),
+            side(0, a_source, layout.a, a, [a.row_stride, a.column_stride], [p.m, p.first_row]),
+            side(1, b_source, layout.b, b, [b.column_stride, b.row_stride], [p.n, p.first_column]),
         ];
         let down = block.shape[0] / block.part[0];
         let (row, column) = (number % down * block.part[0], number / down * block.part[1]);
@@ -512,7 +553,7 @@ impl<'a, 'k> Parts<'a, 'k> {
 }
 
 pub fn write(p: &ProductBlock, config: &Matmul, block: UnitBlock, layout: UnitLayout) {
-    let work = Work::new(p, config.dtype(), block, layout);
+    let work = Work::new(p, config, block, layout);
     work.add_products(p);
     work.store(p, config);
 }
@@ -525,18 +566,20 @@ mod tests {
 
     #[test]
     fn blocks_take_the_memory_that_they_say() {
-        let mut count = 0;
+        let (mut count, mut packed) = (0, 0);
         for config in Matmul::samples() {
             let super::super::MatmulTile::MatrixUnits(block, layout) = config.tile else { continue };
             let finished = config.epilogue.is_some();
-            let (dtype, kernel) = (config.dtype(), KernelConfig::from(config).generate(Target::VULKAN).unwrap());
+            let (dtype, kernel) =
+                (config.dtype(), KernelConfig::from(config.clone()).generate(Target::VULKAN).unwrap());
             assert_eq!(kernel.workgroup_memory, block.memory(dtype, layout), "{}", kernel.name);
             assert!(kernel.workgroup_memory <= 48 << 10, "{}: {}", kernel.name, kernel.workgroup_memory);
             assert_eq!(kernel.requires.matrix_units.of(dtype), Some(layout.unit));
             count += usize::from(!finished);
+            packed += usize::from(matches!(config.b, Encoding::Blocks(_)));
         }
         let [fragments, tiles] =
             [true, false].map(|is| UnitBlock::all().iter().filter(|block| block.fragments == is).count());
-        assert_eq!(count, tiles * 11 * (2 + 2 + 1 + 1) + fragments * 2 * (2 + 2));
+        assert_eq!(count, tiles * 11 * (2 + 2 + 1 + 1) + fragments * 2 * (2 + 2) + packed);
     }
 }

@@ -14,12 +14,14 @@ pub(crate) use broadcast::QUAD;
 pub(crate) use cooperative::UnitLayout;
 pub(crate) use vectors::{VectorSide, Vectors};
 
+use super::blocks::fit_halves;
 use super::elements::{Pairs, Quads, Strides};
 use super::elementwise::InputLayout;
-use super::encoding::Encoding;
-use super::epilogue::{self, Epilogue, EpilogueInput, Tail};
-use super::parameters::{Form, Lengths, Size, View, parameters};
+use super::encoding::{Encoding, Loader, Width};
+use super::epilogue::{self, Epilogue, EpilogueInput, Finishing, Tail};
+use super::parameters::{Each, Form, Lengths, Size, View, parameters, times};
 use super::{Family, Units, volume};
+use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
 use crate::kernels::elementwise::outputs;
 use crate::kernels::expr::{BinaryOp, Expr, TermId};
@@ -95,6 +97,8 @@ parameters! {
     host: Parameters;
     device: Declared;
     sizes: Sizes = config.sizes(),
+    /// The index of the first 16 bytes of each plane, if the right operand is quantised.
+    planes: Each<Size> = times(config.b.planes()),
     epilogue: Option<Epilogue> => config.epilogue.as_deref(),
 }
 
@@ -193,6 +197,8 @@ struct ProductBlock<'k> {
     first_column: Value<'k>,
     /// The part of the depth that this workgroup computes, if the depth is split.
     part: Option<Part<'k>>,
+    /// Where the planes of the right operand begin.
+    planes: Vec<Value<'k>>,
     /// The parameters of the epilogue.
     epilogue: Option<epilogue::Declared<'k>>,
 }
@@ -233,7 +239,7 @@ fn in_runs(stride: Value<'_>, length: u32) -> Value<'_> {
 
 impl<'k> ProductBlock<'k> {
     fn new(k: &'k KernelBuilder, config: &Matmul) -> Self {
-        let Declared { sizes, epilogue } = config.declare(k);
+        let Declared { sizes, planes, epilogue } = config.declare(k);
         let DeclaredSizes { batches, m, n, depth, lengths: grid, a: a_at, b: b_at } = sizes;
 
         let [rows, columns] = config.tile.block();
@@ -282,8 +288,14 @@ impl<'k> ProductBlock<'k> {
             first_row: block_row * rows,
             first_column: block_column * columns,
             part: count.map(part),
+            planes,
             epilogue,
         }
+    }
+
+    /// Declares the buffer of an operand.
+    fn loader(&self, encoding: Encoding, name: &str, width: Width) -> Loader<'k> {
+        encoding.loader(self.k, name, width, &self.planes)
     }
 
     /// Declares the buffers of the epilogue, if there is one.
@@ -413,6 +425,33 @@ impl<'k> Output<'k> {
     }
 }
 
+/// For tiles whose rows are not padded.
+impl Finishing for Matmul {
+    fn width(&self) -> u32 {
+        self.tile.stored_together()
+    }
+
+    fn stored(&self) -> DType {
+        self.output
+    }
+
+    fn stores(&self, dtype: DType) -> bool {
+        self.tile.stores(dtype)
+    }
+
+    fn columns(parameters: &Parameters) -> usize {
+        parameters.sizes.n
+    }
+
+    fn with_epilogue(&self, epilogue: Box<Epilogue>) -> Self {
+        Matmul { output: epilogue.expr.dtype(), epilogue: Some(epilogue), ..self.clone() }
+    }
+
+    fn finished(parameters: &Parameters, epilogue: epilogue::Parameters) -> Parameters {
+        Parameters { epilogue: Some(epilogue), ..parameters.clone() }
+    }
+}
+
 impl Family for Matmul {
     fn products(&self, Parameters { sizes, .. }: &Parameters) -> u64 {
         let SizeParameters { batches, m, n, depth, .. } = sizes;
@@ -434,7 +473,11 @@ impl Family for Matmul {
             MatmulTile::Broadcast { b, pairs } => format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" }),
             MatmulTile::Registers { columns } => format!("registers {columns}"),
         };
-        let words = if let Encoding::Words(_) = self.a { " x4" } else { "" };
+        let words = match (self.a, self.b) {
+            (Encoding::Words(_), _) => " x4".to_string(),
+            (_, Encoding::Blocks(format)) => format!(" by {format}"),
+            _ => String::new(),
+        };
         let dtype = self.dtype();
         let Some(epilogue) = &self.epilogue else {
             let output = if self.output == dtype.widened() { "" } else { " narrowed" };
@@ -532,7 +575,25 @@ impl Family for Matmul {
             let encoding = if words { Encoding::Words(dtype) } else { Encoding::Dense(dtype) };
             outputs.map(move |output| Matmul::of(encoding, output, 1, tile))
         };
-        let plain: Vec<Matmul> = portable.chain(units).flat_map(written).collect();
+        let packed = |format, dtype, tile| {
+            let (a, b) = (Encoding::Dense(dtype), Encoding::Blocks(format));
+            Matmul { a, b, output: dtype, batch_rank: 0, tile, epilogue: None }
+        };
+        let largest = Block::of(DType::F32).into_iter().take(1);
+        let unpacking = |block| MatmulTile::Workgroup(Block { b: Reading::Quads(Along::Depth), ..block });
+        let in_registers = |block| BlockFormat::ALL.map(|format| packed(format, DType::F32, unpacking(block)));
+        let narrow =
+            Block::of(DType::F16).into_iter().map(|block| packed(BlockFormat::Q4_K, DType::F16, unpacking(block)));
+        let (unit, a, b) = ([16; 3], Along::Depth, Along::Depth);
+        let on_units = |(format, whole)| {
+            let blocks = UnitBlock::all().into_iter().filter(|block| !block.fragments).take(1);
+            let layout = UnitLayout { unit, a, b, whole, parts: false };
+            blocks.map(move |block| packed(format, DType::F16, MatmulTile::MatrixUnits(block, layout)))
+        };
+        let in_halves = BlockFormat::ALL.into_iter().filter(|&format| fit_halves(format)).map(|format| (format, true));
+        let on_units = in_halves.chain([(BlockFormat::Q4_0, false)]).flat_map(on_units);
+        let packed: Vec<_> = largest.flat_map(in_registers).chain(narrow).chain(on_units).collect();
+        let plain: Vec<Matmul> = portable.chain(units).flat_map(written).chain(packed).collect();
         // One of each kind of tile.
         let mut kinds = Vec::new();
         let kind = |config: &&Matmul| {

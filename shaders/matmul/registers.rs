@@ -16,7 +16,7 @@ pub const fn block(columns: u32) -> [u32; 2] {
 
 pub fn write<'k>(p: &ProductBlock<'k>, config: &Matmul, width: u32) {
     let k = p.k;
-    let (a, b) = (config.a.loader(k, "a", Width::One), config.b.loader(k, "b", Width::One));
+    let (a, b) = (p.loader(config.a, "a", Width::One), p.loader(config.b, "b", Width::One));
     let y = Output::new(p, config);
     let rows: Vec<_> = (0..ROWS).map(|r| p.first_row + r).collect();
     let columns: Vec<_> = (0..width).map(|c| p.first_column + k.local_index() + c * WORKGROUP).collect();

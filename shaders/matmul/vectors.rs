@@ -144,8 +144,8 @@ pub fn write<'k>(p: &ProductBlock<'k>, product: &Matmul, config: Vectors) {
         VectorSide::Rows => [vector_words, config.words],
         VectorSide::Columns => [config.words, vector_words],
     };
-    let a = product.a.loader(k, "a", Width::Words(a_words));
-    let b = product.b.loader(k, "b", Width::Words(b_words));
+    let a = p.loader(product.a, "a", Width::Words(a_words));
+    let b = p.loader(product.b, "b", Width::Words(b_words));
     let (a, b) = (Operand::a(p, a), Operand::b(p, b));
     let (vectors, matrix) = if config.side == VectorSide::Rows { (a, b) } else { (b, a) };
     let kernel = VectorKernel { k, config, p, vectors, matrix };
@@ -194,7 +194,7 @@ impl<'k> VectorKernel<'_, 'k> {
     /// Runs lie along the depth: each member takes some of the runs of a few outputs.
     fn along_depth(&self, y: &Output<'k>) {
         let (k, config) = (self.k, self.config);
-        let (x, w) = (self.vectors.x, self.matrix.x);
+        let (x, w) = (&self.vectors.x, &self.matrix.x);
         let (x_lines, w_lines) = (self.lines(), [0, 1, 2, 3].map(|output| self.matrix.line(output)));
         let sums = self.zeros(config.count * OUTPUTS, self.p.accumulator);
         let loads = config.loads(k.target().dialect) * 4 / w.length();
@@ -227,7 +227,7 @@ impl<'k> VectorKernel<'_, 'k> {
     fn along_outputs(&self, y: &Output<'k>) {
         let (k, count, [lanes, across]) = (self.k, self.config.count, self.config.members);
         let (column, line) = (k.local_index() % across, k.local_index() / across);
-        let (x, w) = (self.vectors.x, self.matrix.x);
+        let (x, w) = (&self.vectors.x, &self.matrix.x);
         let (x_lines, w_column) = (self.lines(), self.matrix.column(column * 4));
         let w_stride = in_runs(self.matrix.depth_stride, w.length());
         let sums = self.zeros(count, Type { lanes: 4, ..self.p.accumulator });

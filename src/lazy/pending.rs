@@ -40,11 +40,10 @@ where
         let fours = kernel.width() == 4;
         if let Some(epilogue) = epilogue
             && kernel.computes()
-            && let Some((config, at)) = epilogue.plan(1, fours)
+            && let Some((config, at)) = epilogue.plan(F::columns(parameters), fours)
         {
             let kernel = kernel.with_epilogue(config.into());
-            let stores = |dtype: DType| fours || dtype.size_in_bytes() >= 4;
-            if epilogue.fits(&kernel, inputs.len() + 1, stores, device) {
+            if epilogue.fits(&kernel, inputs.len() + 1, |dtype| kernel.stores(dtype), device) {
                 let (parameters, groups) = (F::finished(parameters, at), *groups);
                 return epilogue.run(inputs, &[], (device, op), |buffers| {
                     device.runtime().run(Launch { kernel, buffers, parameters, groups })

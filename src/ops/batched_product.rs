@@ -20,7 +20,7 @@ use crate::lazy::allocate;
 const FEW_VECTORS: usize = 16;
 
 /// A batch of products in as few axes as possible.
-pub(super) struct BatchedProduct {
+pub(crate) struct BatchedProduct {
     /// m, n and k.
     pub sizes: [usize; 3],
     /// The axes of the batch.
@@ -30,7 +30,7 @@ pub(super) struct BatchedProduct {
 }
 
 /// Where an operand's elements are: the strides along the axes of the batch, the rows and the columns.
-pub(super) struct Operand {
+pub(crate) struct Operand {
     pub offset: usize,
     pub batch: Dims<isize>,
     pub row: isize,
@@ -161,7 +161,7 @@ impl BatchedProduct {
         epilogue: Option<epilogue::Parameters>,
     ) -> Result<()> {
         let (runtime, groups) = (device.runtime(), self.groups(device, &kernel)?);
-        let parameters = Parameters { sizes: self.parameters(), epilogue };
+        let parameters = Parameters { sizes: self.parameters(), planes: Default::default(), epilogue };
         if !kernel.tile.has_parts() {
             return runtime.run(Launch { kernel, buffers, parameters, groups });
         }

@@ -111,7 +111,7 @@ impl Tensor {
 }
 
 /// Chooses the tile of a product, from those that any device can compute.
-fn portable_tile(device: &Device, dtype: DType, problem: &BatchedProduct) -> MatmulTile {
+pub(crate) fn portable_tile(device: &Device, dtype: DType, problem: &BatchedProduct) -> MatmulTile {
     let [m, n, k] = problem.sizes;
     let tuning = &device.tuning().matmul;
     let limits = &device.info().limits;
@@ -320,7 +320,7 @@ impl Product {
     ) -> Result<Option<Produced>> {
         let (device, dtype) = (self.lhs.device(), self.lhs.dtype());
         let cuts = matrix_units::cuts(device.info(), &device.tuning().units, dtype, problem, unit);
-        let trusted = cuts.into_iter().find_map(|Cut { tile, splits }| {
+        let trusted = cuts.into_iter().find_map(|Cut { tile, splits, .. }| {
             let parts = problem.split(splits);
             let (output, batch_rank) = (self.output, parts.lengths.len());
             let config = Matmul::of(Encoding::Dense(dtype), output, batch_rank, tile);
@@ -401,9 +401,9 @@ impl Product {
             return Ok(None);
         }
         let groups = problem.groups(device, &kernel)?;
-        let parameters = matmul::Parameters { sizes: problem.parameters(), epilogue };
+        let parameters = matmul::Parameters { sizes: problem.parameters(), planes: Default::default(), epilogue };
         let set_numbers = |parameters: &mut matmul::Parameters, next: &mut dyn FnMut() -> u32| {
-            let matmul::Parameters { sizes, epilogue } = parameters;
+            let matmul::Parameters { sizes, epilogue, .. } = parameters;
             sizes.a.offset = next() as usize;
             sizes.b.offset = next() as usize;
             if let Some(epilogue) = epilogue {

@@ -15,9 +15,11 @@ use crate::tensor::Tensor;
 use crate::tuning::{self, Candidate, UnitBlock, Units};
 
 /// A tile, and the number of parts of the depth that are computed apart and then added up.
-pub(super) struct Cut {
+pub(crate) struct Cut {
     pub tile: MatmulTile,
     pub splits: usize,
+    /// The nanoseconds that the product takes, about.
+    pub time: f64,
 }
 
 impl UnitBlock {
@@ -50,14 +52,14 @@ fn time(
 }
 
 /// Returns the size of the units for products of a dtype, if the device has them and the product is worth it.
-pub(super) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
+pub(crate) fn unit(device: &Device, dtype: DType, [m, n, k]: [usize; 3]) -> Option<[u32; 3]> {
     let worth_it = m >= 16 && n >= 16 && k >= 32 && !environment::settings().force.no_units;
     device.info().features.matrix_units.of(dtype).filter(|_| worth_it)
 }
 
 /// Returns how a product may be cut for units of a size, the best cut first. There is none if the units cannot read
 /// both operands 16 bytes at a time.
-pub(super) fn cuts(
+pub(crate) fn cuts(
     info: &DeviceInfo,
     units: &Units,
     dtype: DType,
@@ -88,15 +90,15 @@ pub(super) fn cuts(
         let forced = &environment::settings().force;
         let forced = [forced.unit_blocks.contains(&block), forced.splits.contains(&splits)];
         // Forced cuts come first.
-        let rank = (forced.map(|is| !is), time(units, candidate, problem, bytes, splits, compute_units));
-        fits.then_some((rank, Cut { tile: MatmulTile::MatrixUnits(block, layout), splits }))
+        let time = time(units, candidate, problem, bytes, splits, compute_units);
+        fits.then_some((forced.map(|is| !is), Cut { tile: MatmulTile::MatrixUnits(block, layout), splits, time }))
     };
     let all = units
         .candidates
         .iter()
         .flat_map(|candidate| Force::SPLITS.into_iter().filter_map(|splits| possible(candidate, splits)));
     let mut all: Vec<_> = all.collect();
-    all.sort_by(|((a, x), _), ((b, y), _)| a.cmp(b).then(x.total_cmp(y)));
+    all.sort_by(|(a, x), (b, y)| a.cmp(b).then(x.time.total_cmp(&y.time)));
     all.into_iter().map(|(_, cut)| cut).collect()
 }
 
@@ -151,7 +153,7 @@ mod tests {
         change(&mut info);
         let layout = |rows, columns| Layout::contiguous((rows, columns).into());
         let problem = BatchedProduct::new(&layout(m, k), &layout(k, n), sizes);
-        let Cut { tile, splits } = cuts(&info, units, DType::F16, &problem, [16; 3]).into_iter().next()?;
+        let Cut { tile, splits, .. } = cuts(&info, units, DType::F16, &problem, [16; 3]).into_iter().next()?;
         let MatmulTile::MatrixUnits(block, layout) = tile else { return None };
         assert_eq!(layout.whole, (k / splits).is_multiple_of(block.depth as usize / 2), "{sizes:?}");
         Some((block, splits))

@@ -4,19 +4,24 @@ use super::matrix_units;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::precision::Precision;
+use crate::device::Device;
 use crate::tensor::Tensor;
 
 /// Returns the operands of a matrix product, and its m, n and k, as the device's precision computes them.
 pub(super) fn operands(lhs: Tensor, rhs: Tensor, sizes: [usize; 3]) -> Result<([Tensor; 2], [usize; 3])> {
-    let precision = lhs.device().precision();
-    let less = lhs.dtype() == DType::F32 && precision != Precision::Highest;
-    if !less || matrix_units::unit(lhs.device(), DType::BF16, sizes).is_none() {
+    if !is_less(lhs.device(), lhs.dtype(), sizes) {
         return Ok(([lhs, rhs], sizes));
     }
     let [m, n, _] = sizes;
-    let [lhs, rhs] = rounded(&lhs, &rhs, precision)?;
+    let [lhs, rhs] = rounded(&lhs, &rhs, lhs.device().precision())?;
     let depth = lhs.dims()[lhs.rank() - 1];
     Ok(([lhs, rhs], [m, n, depth]))
+}
+
+/// Whether a device computes a product of these sizes with reduced precision.
+pub(crate) fn is_less(device: &Device, dtype: DType, sizes: [usize; 3]) -> bool {
+    let may = dtype == DType::F32 && device.precision() != Precision::Highest;
+    may && matrix_units::unit(device, DType::BF16, sizes).is_some()
 }
 
 fn rounded(lhs: &Tensor, rhs: &Tensor, precision: Precision) -> Result<[Tensor; 2]> {

@@ -4,6 +4,7 @@ mod bitnet;
 mod product;
 mod quantize;
 mod self_test;
+mod tiled;
 mod upload;
 
 use crate::base::block_format::BlockFormat;

@@ -16,9 +16,9 @@ impl Tensor {
     /// Returns the product of the vectors along the last axis and the rows of a quantised matrix, `x weight^T`. The
     /// weight has the shape `[out, in]`, as in a GGUF file. Sums are accumulated in `f32`.
     ///
-    /// On a GPU, at most 16 vectors are multiplied by the packed numbers. For more, the numbers are unpacked to the
-    /// dtype of this tensor first. If the vectors are `f16` and the device has matrix units, these multiply at most 16
-    /// of them by the numbers rounded to `f16`. Software devices multiply any number of vectors by the packed numbers.
+    /// The numbers are exact, unless matrix units multiply them: then they are rounded to the dtype of this tensor. The
+    /// weight stays packed. Only some products of more than 16 vectors unpack it to a buffer first: some on matrix units,
+    /// and those that have few results.
     ///
     /// ```
     /// # use marquetry::{BlockFormat, Device, QuantizedTensor, Tensor};
@@ -116,6 +116,9 @@ impl QuantizedTensor {
         } else {
             let x = x.reshape((vectors, columns))?;
             self.by_parts(|slice| {
+                if let Some(product) = self.tiled(&x, slice, output, op)? {
+                    return Ok(product);
+                }
                 let weight = self.numbers(slice, slice.rows, x.dtype(), None, op)?;
                 x.product(&weight.t()?, output, op)
             })?

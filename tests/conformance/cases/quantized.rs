@@ -285,10 +285,11 @@ fn add_products(suite: &mut Suite, format: BlockFormat, dtype: DType, telling: b
         return;
     }
     for layout in [Layout::Transposed, Layout::Sliced, Layout::Unaligned, Layout::Pending] {
-        for count in [2, 33] {
+        // More than 16 rows and columns fill tiles.
+        for (count, rows) in [(2, 12), (33, 20)] {
             suite.add("matmul_quantized", format!("{format}::{dtype}_{count}_{}", layout.name()), move |device| {
                 let x = shaped("quantised x", &[count, columns(format)], layout, dtype, Domain::Normal, device)?;
-                check_product(&x, &weights(format, [12, columns(format)], device)?)
+                check_product(&x, &weights(format, [rows, columns(format)], device)?)
             });
         }
     }
@@ -298,7 +299,7 @@ fn add_products(suite: &mut Suite, format: BlockFormat, dtype: DType, telling: b
             check_product(&x, &weights(format, [rows, columns(format)], device)?)
         });
     }
-    for (count, rows) in [(1, 11), (2, 16), (33, 11)] {
+    for (count, rows) in [(1, 11), (2, 16), (33, 19), (33, 20)] {
         suite.add("matmul_quantized", format!("{format}::{dtype}_{count}_epilogue_{rows}"), move |device| {
             let shape = [count, columns(format)];
             let x = shaped("quantised x", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;

@@ -1,6 +1,10 @@
-//! [`Blocks`]: reads a quantised matrix, sixteen neighbours at a time.
+//! [`Blocks`]: reads a quantised matrix, sixteen neighbours at a time, or four neighbours anywhere.
 //!
 //! The formulas are those of `gguf/quants.py` in the package `gguf` 0.19.0, the reference in Python.
+
+mod neighbours;
+
+pub(crate) use neighbours::Neighbours;
 
 use crate::base::block_format::BlockFormat;
 use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value, Var};
@@ -18,14 +22,16 @@ pub(super) const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -
 ///
 /// A unit is the part of a block that an invocation decodes at a time: 16 bytes of the first plane, or 32 of `Q8_0`,
 /// and the bits that belong to them in other planes.
+#[derive(Clone)]
 pub(crate) struct Blocks<'k> {
     k: &'k KernelBuilder,
     format: BlockFormat,
     words: Array<'k>,
     /// The index of the first 16 bytes of each plane.
     planes: Vec<Value<'k>>,
-    /// The word of each 16 bytes that the invocation unpacks; `None` if it unpacks all four.
-    word: Option<Value<'k>>,
+    /// The words of each 16 bytes that the invocation unpacks: the first one, and how many. `None` if it unpacks all
+    /// four.
+    part: Option<(Value<'k>, u32)>,
     /// Whether digits are `f16`.
     in_halves: bool,
 }
@@ -34,7 +40,7 @@ pub(crate) struct Blocks<'k> {
 pub(crate) struct Loaded<T> {
     /// Runs of words of 16 bytes, and the words that belong to all of them.
     words: SmallVec<[T; 16]>,
-    /// The words of a run: all four, or the one that an invocation takes.
+    /// The words of a run: all four, or those that an invocation takes.
     length: usize,
     /// The number of runs.
     runs: usize,
@@ -95,6 +101,10 @@ impl<'k> Loaded<Value<'k>> {
         self.words[run * self.length..][..self.length].into()
     }
 
+    fn each_run(&self) -> SmallVec<[SmallVec<[Value<'k>; 4]>; 3]> {
+        (0..self.runs).map(|run| self.run(run)).collect()
+    }
+
     /// Returns the words that belong to all runs.
     fn others(&self) -> &[Value<'k>] {
         &self.words[self.runs * self.length..]
@@ -104,6 +114,11 @@ impl<'k> Loaded<Value<'k>> {
 impl<'k> Scale<'k> {
     fn plain(factor: Value<'k>) -> Self {
         Scale { factor, offset: None }
+    }
+
+    /// Returns the numbers of four digits in halves. The scale is for each of them.
+    pub fn of_halves(self, digits: Value<'k>) -> Value<'k> {
+        self.offset.map_or_else(|| digits * self.factor, |offset| digits.fma(self.factor, offset))
     }
 }
 
@@ -167,6 +182,11 @@ pub(super) const fn has_offset(format: BlockFormat) -> bool {
     matches!(format, BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q2_K | BlockFormat::Q4_K | BlockFormat::Q5_K)
 }
 
+/// Whether numbers of a format can be computed in halves. Scales of `MXFP4` are beyond their range.
+pub(crate) const fn fit_halves(format: BlockFormat) -> bool {
+    !matches!(format, BlockFormat::MXFP4)
+}
+
 /// Returns the field that begins at bit `first` of each byte of a word, as the upper bits of a fraction above 1.
 fn fractions<'k>(k: &'k KernelBuilder, word: Value<'k>, first: u32, bits: u32) -> Value<'k> {
     // The fraction of a float has 23 bits.
@@ -224,12 +244,12 @@ impl<'k> Blocks<'k> {
     /// Declares the buffer. `planes` are the indices of the first 16 bytes of each plane.
     pub fn new(k: &'k KernelBuilder, format: BlockFormat, planes: Vec<Value<'k>>) -> Self {
         let words = k.buffer("blocks", Type::vec4(Scalar::U32), Access::Read);
-        Blocks { k, format, words, planes, word: None, in_halves: false }
+        Blocks { k, format, words, planes, part: None, in_halves: false }
     }
 
     /// Makes an invocation unpack a word of each unit only, so that neighbours write side by side.
     pub fn of_word(self, word: Value<'k>) -> Self {
-        Blocks { word: Some(word), ..self }
+        Blocks { part: Some((word, 1)), ..self }
     }
 
     /// Makes digits `f16`.
@@ -268,17 +288,17 @@ impl<'k> Blocks<'k> {
 
     /// Loads the words of 16 bytes that the invocation takes.
     fn run(&self, plane: usize, block: Value<'k>, sixteenth: Value<'k>) -> SmallVec<[Value<'k>; 4]> {
-        match self.word {
+        match self.part {
             None => self.four(plane, block, sixteenth).into(),
-            Some(word) => [self.word(plane, block, sixteenth * 4 + word)].into_iter().collect(),
+            Some((first, count)) => (0..count).map(|i| self.word(plane, block, sixteenth * 4 + (first + i))).collect(),
         }
     }
 
     /// The places of the first neighbours of these words.
     fn starts(&self) -> SmallVec<[Value<'k>; 4]> {
-        match self.word {
+        match self.part {
             None => [0, 4, 8, 12].map(|start| self.k.u32(start)).into(),
-            Some(word) => [word * 4].into_iter().collect(),
+            Some((first, count)) => (0..count).map(|i| (first + i) * 4).collect(),
         }
     }
 
@@ -348,16 +368,26 @@ impl<'k> Blocks<'k> {
 
     /// Loads what a unit needs.
     pub fn load(&self, block: Value<'k>, unit: Value<'k>) -> Loaded<Value<'k>> {
+        self.load_for(block, unit, None)
+    }
+
+    /// Loads what a unit needs, or one of its places.
+    fn load_for(&self, block: Value<'k>, unit: Value<'k>, place: Option<Value<'k>>) -> Loaded<Value<'k>> {
         let (half, odd) = (unit >> 1, unit & 1);
         let run = |plane, sixteenth| self.run(plane, block, sixteenth);
+        // One of two runs, if only one is wanted.
+        let two = |plane, [first, step]: [Value<'k>; 2]| match place {
+            Some(place) => vec![run(plane, first + (place & 1) * step)],
+            None => vec![run(plane, first), run(plane, first + step)],
+        };
         let (word, word_of_half) =
             (|plane, word| self.word_at(plane, block, word), |plane| self.word_of_half(plane, block));
         let pair = |plane| [0, 1].map(|word| self.word(plane, block, half * 2 + word));
         let runs = match self.format {
-            BlockFormat::Q8_0 => vec![run(0, self.k.u32(0)), run(0, self.k.u32(1))],
+            BlockFormat::Q8_0 => two(0, [0, 1].map(|sixteenth| self.k.u32(sixteenth))),
             BlockFormat::Q3_K | BlockFormat::Q5_K => vec![run(0, unit), run(1, odd)],
             // Each half of a block has two rows of 16 bytes for a unit.
-            BlockFormat::Q6_K => vec![run(0, half * 4 + odd), run(0, half * 4 + odd + 2), run(1, unit)],
+            BlockFormat::Q6_K => [two(0, [half * 4 + odd, self.k.u32(2)]), vec![run(1, unit)]].concat(),
             _ => vec![run(0, unit)],
         };
         let others: SmallVec<[Value<'k>; 4]> = match self.format {
@@ -429,8 +459,8 @@ impl<'k> Blocks<'k> {
                     true => halves(k, word ^ 0x8080_8080u32, 0, 8, 128),
                     false => self.integers(k.vector(&word.unpack_i8())),
                 };
-                let q = [q, loaded.run(1)];
-                Unit::new(move |_| Scale::plain(d), move |s, i| signed(q[s as usize][i]))
+                let runs = loaded.each_run();
+                Unit::new(move |_| Scale::plain(d), move |s, i| signed(runs[s as usize][i]))
             }
             BlockFormat::Q2_K => self.q2_k(loaded, unit),
             BlockFormat::Q6_K => self.q6_k(loaded, block, unit),
@@ -520,7 +550,7 @@ impl<'k> Blocks<'k> {
     }
 
     fn q6_k<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
-        let (fours, twos) = ([loaded.run(0), loaded.run(1)], loaded.run(2));
+        let (fours, twos) = (loaded.each_run(), loaded.run(loaded.runs - 1));
         let &[low, high, d] = loaded.others() else { unreachable!("Q6_K has three words besides") };
         let (d, scales, odd) = (self.half(d, block), [low, high], unit & 1);
         let scale = move |s: u32| {
@@ -541,10 +571,10 @@ impl<'k> Blocks<'k> {
         let scale = self.half(scale, block);
         let powers = [1, 3, 9, 27, 81].map(|power| k.u32(power));
         let digits = move |s: u32, i: usize| {
-            let (word, power) = match (s, self.word) {
+            let (word, power) = match (s, self.part) {
                 (0..5, _) => (q[i], powers[s as usize]),
                 (_, None) => (rest, powers[i]),
-                (_, Some(word)) => {
+                (_, Some((word, _))) => {
                     let [low, high] = [0, 2].map(|i| (word & 1).eq(0).select(powers[i], powers[i + 1]));
                     (rest, word.lt(2).select(low, high))
                 }
