@@ -14,8 +14,7 @@ pub(crate) enum Encoding {
     Dense(DType),
     /// Each factor is a word of four neighbouring bytes of this dtype, for dot products of words.
     Words(DType),
-    /// Each factor is a number of a quantised matrix, unpacked to `f32`. Neighbours are read by fours, along the rows of
-    /// blocks.
+    /// Each factor is a number of a quantised matrix, unpacked to `f32`. Neighbours are read by fours, along the rows.
     Blocks(BlockFormat),
 }
 

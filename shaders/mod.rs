@@ -11,6 +11,7 @@ pub(crate) mod parameters;
 pub(crate) mod prologue;
 pub(crate) mod rows;
 pub(crate) mod tiles;
+mod unit_sums;
 pub(crate) mod window;
 pub(crate) mod workgroup;
 

@@ -6,6 +6,7 @@ mod units;
 use super::blocks::{Blocks, fit_halves};
 use super::epilogue::{Epilogue, Finishing, Outputs};
 use super::parameters::{Each, Form, Size, parameters, times};
+use super::unit_sums::{LANES, SHARING, UNIT};
 use super::{Family, Units};
 use crate::base::block_format::BlockFormat;
 use crate::base::dtype::DType;
@@ -28,6 +29,8 @@ pub(crate) enum BlockTile {
     Units {
         /// Subgroups per workgroup.
         subgroups: u32,
+        /// Whether a row's units fill the steps of a subgroup.
+        whole: bool,
     },
 }
 
@@ -37,15 +40,16 @@ impl BlockTile {
         match self {
             BlockTile::Lanes { members, own_rows: true, .. } => lanes::ROWS * members,
             BlockTile::Lanes { .. } => lanes::ROWS,
-            BlockTile::Units { .. } => units::UNIT,
+            BlockTile::Units { .. } => UNIT,
         }
     }
 
-    /// Returns the tile on matrix units for a number of rows. The device needs `subgroups` subgroups to be busy, so a
-    /// workgroup has more of them if there are few rows.
-    pub fn on_units(rows: usize, subgroups: usize) -> Self {
-        let needed = subgroups / rows.div_ceil(units::UNIT as usize).max(1);
-        BlockTile::Units { subgroups: needed.next_power_of_two().clamp(4, 16) as u32 }
+    /// Returns the tile on matrix units for a number of rows with so many units each. The device needs `subgroups`
+    /// subgroups to be busy, so a workgroup has more of them if there are few rows.
+    pub fn on_units(rows: usize, units: usize, subgroups: usize) -> Self {
+        let needed = subgroups / rows.div_ceil(UNIT as usize).max(1);
+        let subgroups = needed.next_power_of_two().clamp(4, 16) as u32;
+        BlockTile::Units { subgroups, whole: units.is_multiple_of(SHARING as usize) }
     }
 
     /// Whether matrix units multiply vectors of a dtype by numbers of a format.
@@ -57,7 +61,7 @@ impl BlockTile {
     pub const fn most(self, most_of_lanes: u32) -> u32 {
         match self {
             BlockTile::Lanes { .. } => most_of_lanes,
-            BlockTile::Units { .. } => units::UNIT,
+            BlockTile::Units { .. } => UNIT,
         }
     }
 }
@@ -133,7 +137,9 @@ impl Family for BlockProduct {
                 let subgroups = if subgroup.is_some() { ", subgroups" } else { "" };
                 format!("{members}{rows}{subgroups}")
             }
-            BlockTile::Units { subgroups } => format!("units, {subgroups} subgroups"),
+            BlockTile::Units { subgroups, whole } => {
+                format!("units, {subgroups} subgroups{}", if whole { ", whole" } else { "" })
+            }
         };
         let fours = if self.stored_quads { ", y x4" } else { "" };
         let name = format!("block product({count} vectors of {dtype} by {format} to {output}, {tile}{fours})");
@@ -143,7 +149,7 @@ impl Family for BlockProduct {
     fn workgroup(&self) -> u32 {
         match self.tile {
             BlockTile::Lanes { members, .. } => members,
-            BlockTile::Units { subgroups } => subgroups * units::LANES,
+            BlockTile::Units { subgroups, .. } => subgroups * LANES,
         }
     }
 
@@ -167,7 +173,7 @@ impl Family for BlockProduct {
     fn write(&self, k: &KernelBuilder) {
         match self.tile {
             BlockTile::Lanes { members, subgroup, own_rows } => lanes::write(k, self, (members, own_rows), subgroup),
-            BlockTile::Units { subgroups } => units::write(k, self, subgroups),
+            BlockTile::Units { subgroups, whole } => units::write(k, self, (subgroups, whole)),
         }
     }
 
@@ -197,10 +203,11 @@ impl Family for BlockProduct {
             own_rows(BlockFormat::Q8_0, DType::F32, 2, Some(8)),
         ];
         let finished = sample(BlockFormat::Q8_0, DType::F32, 1, false).with_epilogue(epilogue::sample());
-        let on_units = |subgroups, config| BlockProduct { tile: BlockTile::Units { subgroups }, ..config };
+        let on_units =
+            |subgroups, whole, config| BlockProduct { tile: BlockTile::Units { subgroups, whole }, ..config };
         let formats = BlockFormat::ALL.into_iter().filter(|&format| BlockTile::units_take(DType::F16, format));
-        let units = formats.map(|format| on_units(4, sample(format, DType::F16, 16, true)));
-        let few = on_units(16, sample(BlockFormat::Q4_K, DType::F16, 8, false));
+        let units = formats.map(|format| on_units(4, true, sample(format, DType::F16, 16, true)));
+        let few = on_units(16, false, sample(BlockFormat::Q4_K, DType::F16, 8, false));
         all.into_iter()
             .chain(many)
             .chain(others)

@@ -186,7 +186,7 @@ impl<'k> FragmentSide<'k> {
 }
 
 /// Returns the lower or the upper halves of two words, as one word.
-fn halves<'k>([a, b]: [Value<'k>; 2], upper: u32) -> Value<'k> {
+pub(super) fn halves<'k>([a, b]: [Value<'k>; 2], upper: u32) -> Value<'k> {
     if upper == 0 { (a & 0xffff) | (b << 16) } else { (a >> 16) | (b & 0xffff_0000u32) }
 }
 

@@ -7,11 +7,13 @@ mod cooperative;
 mod exit;
 mod fragments;
 mod registers;
+mod unit_vectors;
 mod vectors;
 
 pub(crate) use blocked::{Along, Block, Reading};
 pub(crate) use broadcast::QUAD;
 pub(crate) use cooperative::UnitLayout;
+pub(crate) use unit_vectors::UnitVectors;
 pub(crate) use vectors::{VectorSide, Vectors};
 
 use super::blocks::fit_halves;
@@ -37,6 +39,8 @@ pub(crate) enum MatmulTile {
     MatrixUnits(UnitBlock, UnitLayout),
     /// Each workgroup computes a few outputs for a few vectors.
     Vectors(Vectors),
+    /// The same on matrix units.
+    UnitVectors(UnitVectors),
     /// Each invocation computes 14 rows of two columns from registers. Lanes broadcast the elements of `a`, which are
     /// contiguous along the depth, to each other. For software devices: their loads are slow, and workgroup memory is
     /// no faster.
@@ -139,6 +143,7 @@ impl MatmulTile {
             MatmulTile::Workgroup(block) => block.shape,
             MatmulTile::MatrixUnits(block, _) => block.shape,
             MatmulTile::Vectors(vectors) => vectors.block(),
+            MatmulTile::UnitVectors(vectors) => vectors.block(),
             MatmulTile::Broadcast { .. } => broadcast::BLOCK,
             MatmulTile::Registers { columns } => registers::block(columns),
         }
@@ -155,7 +160,8 @@ impl MatmulTile {
     pub fn stored_together(self) -> u32 {
         match self {
             MatmulTile::Workgroup(Block { quads: true, .. })
-            | MatmulTile::Vectors(Vectors { stored_quads: true, .. }) => 4,
+            | MatmulTile::Vectors(Vectors { stored_quads: true, .. })
+            | MatmulTile::UnitVectors(UnitVectors { stored_quads: true, .. }) => 4,
             MatmulTile::MatrixUnits(..) => 4,
             MatmulTile::Broadcast { pairs: true, .. } => 2,
             _ => 1,
@@ -460,7 +466,7 @@ impl Family for Matmul {
 
     fn units(&self) -> Units {
         match self.tile {
-            MatmulTile::MatrixUnits(..) => Units::Matrix,
+            MatmulTile::MatrixUnits(..) | MatmulTile::UnitVectors(_) => Units::Matrix,
             _ => Units::of(self.dtype()),
         }
     }
@@ -470,6 +476,7 @@ impl Family for Matmul {
             MatmulTile::Workgroup(block) => block.name(),
             MatmulTile::MatrixUnits(block, layout) => format!("units {}, {}", block.name(), layout.name()),
             MatmulTile::Vectors(vectors) => vectors.name(),
+            MatmulTile::UnitVectors(vectors) => vectors.name(),
             MatmulTile::Broadcast { b, pairs } => format!("broadcast, b by {b:?}{}", if pairs { ", y x2" } else { "" }),
             MatmulTile::Registers { columns } => format!("registers {columns}"),
         };
@@ -492,6 +499,7 @@ impl Family for Matmul {
             MatmulTile::Workgroup(block) => block.workgroup(),
             MatmulTile::MatrixUnits(block, _) => block.invocations(),
             MatmulTile::Vectors(vectors) => vectors.workgroup(),
+            MatmulTile::UnitVectors(vectors) => vectors.workgroup(),
             MatmulTile::Broadcast { .. } => broadcast::WORKGROUP,
             MatmulTile::Registers { .. } => registers::WORKGROUP,
         }
@@ -502,7 +510,7 @@ impl Family for Matmul {
             // 64-bit sums take twice the registers, and each invocation of a block has many sums.
             k.large_registers();
         }
-        if let MatmulTile::MatrixUnits(..) = self.tile {
+        if self.units() == Units::Matrix {
             k.use_matrices();
         }
         let problem = ProductBlock::new(k, self);
@@ -513,6 +521,7 @@ impl Family for Matmul {
             }
             MatmulTile::MatrixUnits(block, layout) => cooperative::write(&problem, self, block, layout),
             MatmulTile::Vectors(vectors) => vectors::write(&problem, self, vectors),
+            MatmulTile::UnitVectors(vectors) => unit_vectors::write(&problem, self, vectors),
             MatmulTile::Broadcast { b, .. } => broadcast::write(&problem, self, b),
             MatmulTile::Registers { columns } => registers::write(&problem, self, columns),
         }
@@ -569,6 +578,9 @@ impl Family for Matmul {
             let blocks = UnitBlock::all().into_iter().filter(move |&block| layout.suits(block, dtype));
             blocks.map(move |block| (dtype, false, MatmulTile::MatrixUnits(block, layout)))
         });
+        let few_on_units = UnitVectors::samples().into_iter().flat_map(|vectors| {
+            [DType::F16, DType::BF16].map(|dtype| (dtype, false, MatmulTile::UnitVectors(vectors)))
+        });
         let written = |(dtype, words, tile): (DType, bool, MatmulTile)| {
             let narrow = dtype.is_float() && dtype != dtype.widened() && tile.stores(dtype);
             let outputs = std::iter::once(dtype.widened()).chain(narrow.then_some(dtype));
@@ -593,7 +605,7 @@ impl Family for Matmul {
         let in_halves = BlockFormat::ALL.into_iter().filter(|&format| fit_halves(format)).map(|format| (format, true));
         let on_units = in_halves.chain([(BlockFormat::Q4_0, false)]).flat_map(on_units);
         let packed: Vec<_> = largest.flat_map(in_registers).chain(narrow).chain(on_units).collect();
-        let plain: Vec<Matmul> = portable.chain(units).flat_map(written).chain(packed).collect();
+        let plain: Vec<Matmul> = portable.chain(units).chain(few_on_units).flat_map(written).chain(packed).collect();
         // One of each kind of tile.
         let mut kinds = Vec::new();
         let kind = |config: &&Matmul| {

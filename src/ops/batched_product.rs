@@ -2,6 +2,7 @@
 
 use super::{largest_team, subgroup_lanes};
 use crate::base::dtype::DType;
+use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::layout::{Layout, collapse};
 use crate::base::shape::{Dims, checked_elements};
@@ -11,10 +12,12 @@ use crate::engine::pool::Buffer;
 use crate::engine::runtime::COUNTERS;
 use crate::kernels::epilogue;
 use crate::kernels::matmul::{
-    Along, Block, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, VectorSide, Vectors,
+    Along, Block, Matmul, MatmulTile, Parameters, QUAD, Reading, SizeParameters, Sizes, UnitVectors, VectorSide,
+    Vectors,
 };
 use crate::kernels::parameters::Strided;
 use crate::lazy::allocate;
+use crate::tuning;
 
 /// At most this many rows or columns are treated as vectors, which do not fill blocks.
 const FEW_VECTORS: usize = 16;
@@ -205,6 +208,34 @@ impl BatchedProduct {
         let bytes = dtype.size_in_bytes();
         let words = if self.along(16 / bytes) == [Some(Along::Depth); 2] { 4 } else { bytes as u32 };
         Some(Vectors { side, count, along, words, stored_quads, members, subgroup })
+    }
+
+    /// Returns how matrix units multiply a few vectors of a dtype from registers. `None` if the device is not known to
+    /// be able to, or if 16 bytes of an operand do not lie side by side, those of the vectors along the depth.
+    pub fn unit_vectors(&self, device: &Device, dtype: DType) -> Option<UnitVectors> {
+        let ([m, n, k], units, info) = (self.sizes, &device.tuning().units, device.info());
+        let has_units = units.vectors && !environment::settings().force.no_units && dtype.size_in_bytes() == 2;
+        let pays = (2..=UnitVectors::MOST as usize).contains(&m) && n >= 64 && k >= 64;
+        if !has_units || !pays || !info.features.matrix_units.multiply(dtype, [16; 3]) {
+            return None;
+        }
+        let [Some(Along::Depth), Some(along)] = self.along(8) else { return None };
+        let needed = units.subgroups * tuning::compute_units(info.compute_units);
+        let vectors = |columns, subgroups| {
+            let tile = UnitVectors { count: m as u32, along, columns, subgroups, whole: true, stored_quads: false };
+            let (step, stored_quads) = (tile.step() as usize, n.is_multiple_of(4));
+            UnitVectors { whole: k.is_multiple_of(step), stored_quads, ..tile }
+        };
+        // With two units of columns, a subgroup reads the vectors half as often.
+        let groups = |columns| self.blocks(vectors(columns, 1).block()).unwrap_or(usize::MAX);
+        let columns = if groups(2).saturating_mul(16) >= needed { 2 } else { 1 };
+        let subgroups = (needed / groups(columns).max(1)).next_power_of_two().clamp(4, 16) as u32;
+        let tiles = [subgroups, subgroups / 2, 4].into_iter().map(|subgroups| vectors(columns, subgroups));
+        let fits = |tile: &UnitVectors| {
+            tile.memory() <= info.limits.max_workgroup_memory
+                && tile.workgroup() <= info.limits.max_workgroup_invocations
+        };
+        tiles.into_iter().find(fits)
     }
 
     /// Returns a tile whose lanes hand each other elements, if the device's subgroups allow it and both operands are

@@ -200,6 +200,14 @@ impl Producer for Product {
             let rhs = self.rhs.broadcast_to(rhs_view.shape)?.contiguous()?;
             return Product { lhs, rhs, ..self.clone() }.produce(epilogue);
         }
+        if let Some(tile) = problem.unit_vectors(device, self.lhs.dtype()) {
+            let (dtype, tile) = (self.lhs.dtype(), MatmulTile::UnitVectors(tile));
+            let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
+            let config = Matmul::of(Encoding::Dense(dtype), output, problem.lengths.len(), tile);
+            if self_test::is_trusted(device, &config) {
+                return self.with_kernel(&problem, config, epilogue, &key);
+            }
+        }
         let unit = matrix_units::unit(device, self.lhs.dtype(), self.sizes);
         if (unit.is_some() || takes_words(device, self.lhs.dtype()))
             && let Some([lhs, rhs]) = matrix_units::copies(&self.lhs, &self.rhs, &problem)?
@@ -253,6 +261,18 @@ impl Product {
         }
         let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
         let config = Matmul::of(operands, output, problem.lengths.len(), tile);
+        self.with_kernel(problem, config, epilogue, key)
+    }
+
+    /// Computes the product with a kernel whose rows are not padded.
+    fn with_kernel(
+        &self,
+        problem: &BatchedProduct,
+        config: Matmul,
+        epilogue: Option<&Epilogue>,
+        key: &PlanKey,
+    ) -> Result<Produced> {
+        let (device, output) = (self.lhs.device(), config.output);
         if let Some(finished) = self.finished(problem, &config, epilogue, key)? {
             return Ok(finished);
         }

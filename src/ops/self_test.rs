@@ -63,6 +63,10 @@ impl Trial {
                 let depth = (3 * block.depth as usize / config.dtype().size_in_bytes()).max(512) * parts;
                 (if layout.whole { depth } else { depth + 16 }, layout.a, layout.b, !block.fragments)
             }
+            MatmulTile::UnitVectors(vectors) => {
+                let steps = (vectors.step() * vectors.subgroups * 2) as usize;
+                (if vectors.whole { steps } else { steps + 8 }, Along::Depth, vectors.along, true)
+            }
             _ => (64, Along::Depth, Along::Other, true),
         };
         let beyond = |along| if along == Along::Depth && any_columns { 17 } else { 16 };

@@ -7,6 +7,7 @@ use crate::base::environment;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{Shape, checked_elements};
 use crate::kernels::block_product::{BlockProduct, BlockTile, Parameters};
+use crate::kernels::blocks;
 use crate::lazy::PendingLaunch;
 use crate::ops::{subgroup_lanes, weighted_sum};
 use crate::tensor::Tensor;
@@ -16,9 +17,9 @@ impl Tensor {
     /// Returns the product of the vectors along the last axis and the rows of a quantised matrix, `x weight^T`. The
     /// weight has the shape `[out, in]`, as in a GGUF file. Sums are accumulated in `f32`.
     ///
-    /// The numbers are exact, unless matrix units multiply them: then they are rounded to the dtype of this tensor. The
-    /// weight stays packed. Only some products of more than 16 vectors unpack it to a buffer first: some on matrix units,
-    /// and those that have few results.
+    /// The numbers are exact, unless matrix units multiply them: then they are rounded to this tensor's dtype. The
+    /// weight stays packed. Only some products of more than 16 vectors unpack it to a buffer first: those of few
+    /// results, and some on matrix units.
     ///
     /// ```
     /// # use marquetry::{BlockFormat, Device, QuantizedTensor, Tensor};
@@ -138,8 +139,10 @@ impl QuantizedTensor {
     /// Chooses the tile of a product with a few vectors.
     fn tile(&self, vectors: usize, rows: usize, dtype: DType) -> BlockTile {
         let (device, tuning) = (&self.device, &self.device.tuning().quantized);
-        let tile = BlockTile::on_units(rows, tuning.subgroups * tuning::compute_units(device.info().compute_units));
-        let has_units = tuning.units && device.info().features.matrix_units.multiply(DType::F16, [16; 3]);
+        let units = &device.tuning().units;
+        let subgroups = units.subgroups * tuning::compute_units(device.info().compute_units);
+        let tile = BlockTile::on_units(rows, self.row_blocks() * blocks::units(self.format) as usize, subgroups);
+        let has_units = units.vectors && device.info().features.matrix_units.multiply(DType::F16, [16; 3]);
         let may_use = has_units && !environment::settings().force.no_units;
         if may_use && BlockTile::units_take(dtype, self.format) && self_test::is_trusted(device, tile) {
             return tile;

@@ -39,6 +39,8 @@ pub struct Units {
     pub shortest: usize,
     pub addition: usize,
     pub bandwidth: usize,
+    pub vectors: bool,
+    pub subgroups: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -55,8 +57,6 @@ pub struct Quantized {
     pub own_rows: bool,
     pub vectors: u32,
     pub few: usize,
-    pub units: bool,
-    pub subgroups: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]
