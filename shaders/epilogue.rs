@@ -138,7 +138,7 @@ pub(crate) trait Finishing: Family + Clone {
     }
 
     /// Whether the kernel can store results of a dtype, after an epilogue.
-    fn stores(&self, dtype: DType) -> bool {
+    fn stores(&self, dtype: DType, _parameters: &Self::Host) -> bool {
         self.width() == 4 || dtype.size_in_bytes() >= 4
     }
 

@@ -54,6 +54,9 @@ struct Args {
     /// Seconds to keep the device busy before that
     #[arg(long, default_value = "0.4")]
     warm_up: f64,
+    /// Print the kernels of the first run of each case, by time
+    #[arg(long)]
+    kernels: bool,
     /// Where to write the tables
     #[arg(long, default_value = "target/bench")]
     output: PathBuf,
@@ -91,6 +94,7 @@ fn run(args: &Args) -> Result<()> {
         protocol: Protocol { warm_up: seconds(args.warm_up)?, time: seconds(args.time)? },
         repeats: args.repeats.unwrap_or(3).max(if many { 5 } else { 1 }),
         filters: &args.filters,
+        kernels: args.kernels,
         model: &args.model,
     };
     let (mut failures, mut compared, mut missing) = (Vec::new(), 0, Vec::new());

@@ -16,6 +16,8 @@ pub struct Settings<'a> {
     pub protocol: Protocol,
     pub repeats: usize,
     pub filters: &'a [String],
+    /// Whether to print the kernels of a run.
+    pub kernels: bool,
     pub model: &'a Path,
 }
 
@@ -49,7 +51,7 @@ pub fn run(device: &Device, settings: &Settings) -> Result<(Report, Vec<String>)
         all_ceilings.push(ceilings.clone());
         for series in &mut series {
             progress.set_message(series.case.name.clone());
-            match measure(device, &series.case, &settings.protocol, repeat == 0) {
+            match measure(device, &series.case, settings, repeat == 0) {
                 Ok(measured) => series.repeats.push((measured, series.case.ceiling(&ceilings))),
                 Err(error) => failures.push(format!("{} {}: {error:#}", device.id(), series.case.name)),
             }
@@ -62,12 +64,17 @@ pub fn run(device: &Device, settings: &Settings) -> Result<(Report, Vec<String>)
 }
 
 /// Measures a case. The result is checked the first time.
-fn measure(device: &Device, case: &Case, protocol: &Protocol, check: bool) -> Result<Measurement> {
+fn measure(device: &Device, case: &Case, settings: &Settings, check: bool) -> Result<Measurement> {
     let prepared = (case.prepare)(device).context("operands")?;
     if check {
         (prepared.check)(&prepared.work.first()?)?;
     }
-    let measured = protocol.measure(device, &prepared.work)?;
+    let measured = settings.protocol.measure(device, &prepared.work)?;
+    if settings.kernels && check {
+        let (done, profile) = device.profile(|| prepared.work.first()?.realize())?;
+        done?;
+        println!("{}\n{profile}", case.name);
+    }
     drop(prepared);
     // The next case may need buffers of other sizes.
     device.trim()?;

@@ -24,7 +24,7 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
 
     let (units, elements) = (units(config.format), config.format.block_elements() as u32);
     let count = part.row_blocks * units;
-    // Beyond the end, zeros stand for the last unit.
+    // Beyond the end, the last unit is loaded again, and taken as zeros.
     let place = |step: Value<'k>| {
         let at = step * SHARING + t;
         let within = if whole { at } else { at.min(count - 1) };

@@ -126,13 +126,9 @@ impl Matmul {
         self.a.dtype()
     }
 
-    /// Returns the length in memory of a row of `y` with `n` columns. Matrix units store whole vectors, so their rows
-    /// are padded.
+    /// Returns the length in memory of a row of `y` with `n` columns.
     pub fn row(&self, n: usize) -> usize {
-        match self.tile {
-            MatmulTile::MatrixUnits(..) => n.next_multiple_of(16 / self.output.size_in_bytes()),
-            _ => n,
-        }
+        self.tile.row(n, self.output)
     }
 }
 
@@ -154,6 +150,15 @@ impl MatmulTile {
     /// True if workgroups compute parts of a block's depth, and the last of them adds up all parts.
     pub const fn has_parts(self) -> bool {
         matches!(self, MatmulTile::MatrixUnits(_, UnitLayout { parts: true, .. }))
+    }
+
+    /// Returns the length in memory of a row with `n` columns of a dtype. Matrix units store whole vectors, so their
+    /// rows are padded.
+    pub fn row(self, n: usize, dtype: DType) -> usize {
+        match self {
+            MatmulTile::MatrixUnits(..) => n.next_multiple_of(16 / dtype.size_in_bytes()),
+            _ => n,
+        }
     }
 
     /// How many neighbours are stored together.
@@ -431,7 +436,6 @@ impl<'k> Output<'k> {
     }
 }
 
-/// For tiles whose rows are not padded.
 impl Finishing for Matmul {
     fn width(&self) -> u32 {
         self.tile.stored_together()
@@ -441,8 +445,10 @@ impl Finishing for Matmul {
         self.output
     }
 
-    fn stores(&self, dtype: DType) -> bool {
-        self.tile.stores(dtype)
+    /// Rows must not be padded.
+    fn stores(&self, dtype: DType, parameters: &Parameters) -> bool {
+        let n = parameters.sizes.n;
+        self.tile.stores(dtype) && self.tile.row(n, dtype) == n
     }
 
     fn columns(parameters: &Parameters) -> usize {

@@ -43,7 +43,7 @@ where
             && let Some((config, at)) = epilogue.plan(F::columns(parameters), fours)
         {
             let kernel = kernel.with_epilogue(config.into());
-            if epilogue.fits(&kernel, inputs.len() + 1, |dtype| kernel.stores(dtype), device) {
+            if epilogue.fits(&kernel, inputs.len() + 1, |dtype| kernel.stores(dtype, parameters), device) {
                 let (parameters, groups) = (F::finished(parameters, at), *groups);
                 return epilogue.run(inputs, &[], (device, op), |buffers| {
                     device.runtime().run(Launch { kernel, buffers, parameters, groups })

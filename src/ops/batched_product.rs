@@ -214,7 +214,9 @@ impl BatchedProduct {
     /// be able to, or if 16 bytes of an operand do not lie side by side, those of the vectors along the depth.
     pub fn unit_vectors(&self, device: &Device, dtype: DType) -> Option<UnitVectors> {
         let ([m, n, k], units, info) = (self.sizes, &device.tuning().units, device.info());
-        let has_units = units.vectors && !environment::settings().force.no_units && dtype.size_in_bytes() == 2;
+        let force = &environment::settings().force;
+        let may_use = !force.no_units && force.unit_blocks.is_empty();
+        let has_units = units.vectors && may_use && dtype.size_in_bytes() == 2;
         let pays = (2..=UnitVectors::MOST as usize).contains(&m) && n >= 64 && k >= 64;
         if !has_units || !pays || !info.features.matrix_units.multiply(dtype, [16; 3]) {
             return None;
@@ -222,15 +224,18 @@ impl BatchedProduct {
         let [Some(Along::Depth), Some(along)] = self.along(8) else { return None };
         let needed = units.subgroups * tuning::compute_units(info.compute_units);
         let vectors = |columns, subgroups| {
-            let tile = UnitVectors { count: m as u32, along, columns, subgroups, whole: true, stored_quads: false };
+            // Vectors of other numbers share a kernel.
+            let count = m.next_power_of_two() as u32;
+            let tile = UnitVectors { count, along, columns, subgroups, whole: true, stored_quads: false };
             let (step, stored_quads) = (tile.step() as usize, n.is_multiple_of(4));
             UnitVectors { whole: k.is_multiple_of(step), stored_quads, ..tile }
         };
         // With two units of columns, a subgroup reads the vectors half as often.
         let groups = |columns| self.blocks(vectors(columns, 1).block()).unwrap_or(usize::MAX);
-        let columns = if groups(2).saturating_mul(16) >= needed { 2 } else { 1 };
+        let pair = along == Along::Depth && groups(2).saturating_mul(16) >= needed;
+        let columns = if pair { 2 } else { 1 };
         let subgroups = (needed / groups(columns).max(1)).next_power_of_two().clamp(4, 16) as u32;
-        let tiles = [subgroups, subgroups / 2, 4].into_iter().map(|subgroups| vectors(columns, subgroups));
+        let tiles = [subgroups, (subgroups / 2).max(4), 4].into_iter().map(|subgroups| vectors(columns, subgroups));
         let fits = |tile: &UnitVectors| {
             tile.memory() <= info.limits.max_workgroup_memory
                 && tile.workgroup() <= info.limits.max_workgroup_invocations

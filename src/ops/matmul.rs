@@ -200,8 +200,9 @@ impl Producer for Product {
             let rhs = self.rhs.broadcast_to(rhs_view.shape)?.contiguous()?;
             return Product { lhs, rhs, ..self.clone() }.produce(epilogue);
         }
-        if let Some(tile) = problem.unit_vectors(device, self.lhs.dtype()) {
-            let (dtype, tile) = (self.lhs.dtype(), MatmulTile::UnitVectors(tile));
+        let few = problem.unit_vectors(device, self.lhs.dtype()).map(MatmulTile::UnitVectors);
+        if let Some(tile) = few.filter(|&tile| problem.parts(device, tile) == 1) {
+            let dtype = self.lhs.dtype();
             let output = if tile.stores(self.output) { self.output } else { dtype.widened() };
             let config = Matmul::of(Encoding::Dense(dtype), output, problem.lengths.len(), tile);
             if self_test::is_trusted(device, &config) {

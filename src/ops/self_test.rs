@@ -7,7 +7,7 @@ use crate::base::dtype::{DType, Element};
 use crate::base::error::Result;
 use crate::device::Device;
 use crate::kernels::Family;
-use crate::kernels::matmul::{Along, Matmul, MatmulTile};
+use crate::kernels::matmul::{Along, Matmul, MatmulTile, UnitVectors};
 use crate::lazy::allocate;
 use crate::tensor::Tensor;
 use half::{bf16, f16};
@@ -70,7 +70,13 @@ impl Trial {
             _ => (64, Along::Depth, Along::Other, true),
         };
         let beyond = |along| if along == Along::Depth && any_columns { 17 } else { 16 };
-        Trial { sizes: [rows + beyond(a), columns + beyond(b), depth], a, b }
+        let beyond_columns = match config.tile {
+            // Rows of other lengths would not be stored in quads.
+            MatmulTile::UnitVectors(UnitVectors { stored_quads: true, .. }) => 20,
+            _ => beyond(b),
+        };
+        let beyond_columns = if b == Along::Other { 16 } else { beyond_columns };
+        Trial { sizes: [rows + beyond(a), columns + beyond_columns, depth], a, b }
     }
 
     fn a(row: usize, depth: usize) -> usize {

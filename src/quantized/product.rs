@@ -17,9 +17,9 @@ impl Tensor {
     /// Returns the product of the vectors along the last axis and the rows of a quantised matrix, `x weight^T`. The
     /// weight has the shape `[out, in]`, as in a GGUF file. Sums are accumulated in `f32`.
     ///
-    /// The numbers are exact, unless matrix units multiply them: then they are rounded to this tensor's dtype. The
-    /// weight stays packed. Only some products of more than 16 vectors unpack it to a buffer first: those of few
-    /// results, and some on matrix units.
+    /// The numbers are exact, unless matrix units multiply them: then they and their scales are computed in this
+    /// tensor's dtype. The weight stays packed. Only some products of more than 16 vectors unpack it to a buffer first:
+    /// those of few results, and some on matrix units.
     ///
     /// ```
     /// # use marquetry::{BlockFormat, Device, QuantizedTensor, Tensor};

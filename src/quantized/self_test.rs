@@ -45,7 +45,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// Several steps for each of 16 subgroups. If there may be, the last step is not whole.
+    /// Several steps for each of 16 subgroups. Unless the tile needs whole steps, the last one is not whole.
     fn of_few(tile: BlockTile) -> Self {
         let whole = matches!(tile, BlockTile::Units { whole: true, .. });
         Trial { vectors: 16, rows: tile.rows() as usize + 20, row_blocks: if whole { 196 } else { 197 } }

@@ -77,7 +77,7 @@ impl QuantizedTensor {
         let cuts = matrix_units::cuts(device.info(), units, dtype, problem, unit);
         let unpacks = |cut: &&Cut| match cut.tile {
             MatmulTile::MatrixUnits(UnitBlock { fragments: false, .. }, layout) => {
-                cut.splits == 1 && layout.b == Along::Depth
+                cut.splits == 1 && [layout.a, layout.b] == [Along::Depth; 2]
             }
             _ => false,
         };

@@ -82,12 +82,12 @@ fn check_bits(format: BlockFormat, device: &Device) -> Outcome {
 /// bias of up to 1.5 and an offset are added up apart. With two bits, a scale is four times the largest number of its
 /// block, so their magnitudes are at most fifteen times that number.
 ///
-/// Matrix units multiply at most 16 vectors of `f16` by halves. The number, its offset, the scale and its product with
+/// Matrix units multiply vectors of `f16` by halves. The number, its offset, the scale and its product with
 /// the digit are rounded to halves. The product is at most twice the largest number.
 fn product(x: &Sample, weights: &ArrayD<f64>, format: BlockFormat) -> (ArrayD<f64>, ArrayD<f64>) {
     let columns = weights.shape()[1];
     let has_units = x.tensor.device().info().features.matrix_units.f16.is_some();
-    let in_halves = has_units && x.tensor.dtype() == DType::F16 && !is_unpacked(x, weights);
+    let in_halves = has_units && x.tensor.dtype() == DType::F16;
     let halves = if in_halves { 6.0 * f64::from(f16::EPSILON) / 2.0 / EPS } else { 0.0 };
     let x = &x.values;
     let mut blocks = weights.clone();
@@ -109,27 +109,34 @@ fn product(x: &Sample, weights: &ArrayD<f64>, format: BlockFormat) -> (ArrayD<f6
     (each(weights, &|term| term), each(&blocks, &f64::abs) * (15.0 * (columns as f64 + 1.0) + halves))
 }
 
-/// Whether there are more than a few vectors. GPUs multiply them by numbers of their own dtype.
-fn is_unpacked(x: &Sample, weights: &ArrayD<f64>) -> bool {
-    x.values.len() / weights.shape()[1] > 16
-}
-
 fn check_product(x: &Sample, weights: &Weights) -> Outcome {
-    check_found("matmul_quantized", &x.tensor.matmul_quantized(&weights.tensor)?, x, weights, x.tensor.dtype())
+    check_found("matmul_quantized", &x.tensor.matmul_quantized(&weights.tensor)?, x, weights, None, x.tensor.dtype())
 }
 
 fn check_product_f32(x: &Sample, weights: &Weights) -> Outcome {
-    check_found("matmul_quantized_f32", &x.tensor.matmul_quantized_f32(&weights.tensor)?, x, weights, DType::F32)
+    check_found("matmul_quantized_f32", &x.tensor.matmul_quantized_f32(&weights.tensor)?, x, weights, None, DType::F32)
 }
 
-/// More than a few vectors must have met the packed numbers, as on software devices, or all of them the rounded ones.
-fn check_found(op: &str, found: &Tensor, x: &Sample, weights: &Weights, output: DType) -> Outcome {
+/// More than a few vectors must have met the packed numbers, or all of them the numbers in their own dtype.
+fn check_found(
+    op: &str,
+    found: &Tensor,
+    x: &Sample,
+    weights: &Weights,
+    bias: Option<&ArrayD<f64>>,
+    output: DType,
+) -> Outcome {
     let check = |numbers: &ArrayD<f64>| {
-        let (values, scale) = product(x, numbers, weights.tensor.format());
+        let (mut values, mut scale) = product(x, numbers, weights.tensor.format());
+        if let Some(bias) = bias {
+            values = zip(&values, bias, |y, b| y + b);
+            scale = zip(&scale, bias, |scale, b| scale + b.abs());
+        }
         check(op, found, &Expected::new(values, output).with_scale(scale))
     };
     let outcome = check(&weights.values);
-    if outcome.is_ok() || !is_unpacked(x, &weights.values) {
+    let are_few = x.values.len() / weights.values.shape()[1] <= 16;
+    if outcome.is_ok() || are_few {
         return outcome;
     }
     check(&rounded(&weights.values, x.tensor.dtype()))
@@ -152,14 +159,11 @@ fn check_linear(x: &Sample, weights: &Weights, device: &Device) -> Outcome {
     let dtype = x.tensor.dtype();
     let rows = weights.values.shape()[0];
     let bias = shaped("quantised bias", &[rows], Layout::Contiguous, dtype, Domain::Normal, device)?;
-    let (values, scale) = product(x, &weights.values, weights.tensor.format());
-    let sum = zip(&values, &bias.values, |y, b| y + b);
-    let scale = zip(&scale, &bias.values, |scale, b| scale + b.abs());
-    let expected = |dtype| Expected::new(sum.clone(), dtype).with_scale(scale.clone());
     let found = x.tensor.linear_quantized(&weights.tensor, Some(&bias.tensor))?;
-    check("linear_quantized", &found, &expected(dtype))?;
+    check_found("linear_quantized", &found, x, weights, Some(&bias.values), dtype)?;
     let layer = Linear::new(weights.tensor.clone(), bias.tensor.clone());
-    check("linear_quantized", &layer.forward_f32(&x.tensor)?, &expected(DType::F32))
+    let found = layer.forward_f32(&x.tensor)?;
+    check_found("linear_quantized", &found, x, weights, Some(&bias.values), DType::F32)
 }
 
 /// Rows of a table, also by indexes out of range.
@@ -306,9 +310,9 @@ fn add_products(suite: &mut Suite, format: BlockFormat, dtype: DType, telling: b
             check_epilogue(&x, &weights(format, [rows, columns(format)], device)?, device)
         });
     }
-    for rows in [7, 8] {
-        suite.add("linear_quantized", format!("{format}::{dtype}_{rows}"), move |device| {
-            let shape = [2, columns(format)];
+    for (count, rows) in [(2, 7), (2, 8), (33, 20)] {
+        suite.add("linear_quantized", format!("{format}::{dtype}_{count}_{rows}"), move |device| {
+            let shape = [count, columns(format)];
             let x = shaped("quantised x", &shape, Layout::Contiguous, dtype, Domain::Normal, device)?;
             check_linear(&x, &weights(format, [rows, columns(format)], device)?, device)
         });
