@@ -22,8 +22,8 @@ pub(super) const APART: u32 = 8;
 /// Rows that are stored together.
 const FOUR: u32 = 4;
 
-/// Words of workgroup memory between vectors. If neighbouring lines are neighbouring rows, lanes that store together use
-/// different banks.
+/// Words of workgroup memory between vectors. If neighbouring lines are neighbouring rows, lanes that store together
+/// use different banks.
 const fn pitch(units: u32) -> u32 {
     units * UNIT + FOUR
 }

@@ -46,7 +46,7 @@ pub(crate) struct Loaded<T> {
     runs: usize,
 }
 
-/// A unit whose numbers can be decoded. They are decoded where they are used, so few of them are in registers at a time.
+/// A unit whose numbers can be decoded. They are decoded where they are used, so few are in registers at a time.
 pub(crate) struct Unit<'a, 'k> {
     scale: Box<dyn Fn(u32) -> Scale<'k> + 'a>,
     digits: Box<dyn Fn(u32, usize) -> Value<'k> + 'a>,

@@ -4,8 +4,8 @@
 //! that it compiles in a folder. The parent then hands these kernels to every compiler and validator at hand.
 //!
 //! - `MARQUETRY_TEST_DEVICES=vulkan,webgpu` narrows the run to some devices.
-//! - `MARQUETRY_TEST_TIER=full` tries more random shapes, and all cases on all devices. It compiles every kernel for more of
-//!   Intel's GPUs.
+//! - `MARQUETRY_TEST_TIER=full` tries more random shapes, and all cases on all devices. It compiles every kernel for
+//!   more of Intel's GPUs.
 //! - `MARQUETRY_TEST_PASSED=folder` notes there which kernels the tools have passed. Later runs skip these.
 //! - Arguments are those of `cargo test`: filters (a trial runs if it matches one), `--exact`, `--skip`, `--list`,
 //!   `--nocapture`, `--test-threads`.
