@@ -218,6 +218,16 @@ mod tests {
         matmul::Parameters { sizes, planes: Default::default(), epilogue: None }
     }
 
+    /// A kernel with an epilogue must not pad rows: a tensor has no room for that.
+    #[test]
+    fn padded_rows_are_not_finished() {
+        let is_on_units = |config: &Matmul| matches!(config.tile, matmul::MatmulTile::MatrixUnits(..));
+        let config = Matmul::samples().into_iter().find(is_on_units).unwrap();
+        let stores = |dtype, n| epilogue::Finishing::stores(&config, dtype, &product([1, 33, n, 64]));
+        assert!(stores(DType::F16, 24) && stores(DType::F32, 20));
+        assert!(!stores(DType::F16, 20) && !stores(DType::F32, 22) && !stores(DType::I64, 24));
+    }
+
     #[test]
     fn products_are_estimated_by_the_parameters() {
         let registers = matmul::MatmulTile::Registers { columns: 1 };

@@ -28,7 +28,7 @@ const fn pitch(units: u32) -> u32 {
     units * UNIT + FOUR
 }
 
-/// Returns the bytes of workgroup memory that the sums of so many units, subgroups and vectors take.
+/// Returns the bytes of workgroup memory that the sums take. A subgroup has sums of `units` units.
 pub(super) const fn memory(units: u32, subgroups: u32, vectors: u32) -> u32 {
     4 * subgroups * vectors * pitch(units)
 }

@@ -44,8 +44,8 @@ impl BlockTile {
         }
     }
 
-    /// Returns the tile on matrix units for a number of rows with so many units each. The device needs `subgroups`
-    /// subgroups to be busy, so a workgroup has more of them if there are few rows.
+    /// Returns the tile on matrix units for `rows` rows of `units` units. The device needs `subgroups` subgroups to be
+    /// busy, so a workgroup has more of them if there are few rows.
     pub fn on_units(rows: usize, units: usize, subgroups: usize) -> Self {
         let needed = subgroups / rows.div_ceil(UNIT as usize).max(1);
         let subgroups = needed.next_power_of_two().clamp(4, 16) as u32;

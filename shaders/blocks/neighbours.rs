@@ -55,7 +55,7 @@ impl<'k> Blocks<'k> {
         Spot { unit, place, word: (first >> 2) & 3, is_rest: Some(is_rest) }
     }
 
-    /// Moves the bits of a place to those of the unit's first place.
+    /// Returns words in which the bits of a place are where decoding expects those of the unit's first place.
     fn of_place(&self, loaded: &Loaded<Value<'k>>, spot: &Spot<'k>) -> Loaded<Value<'k>> {
         let &Loaded { ref words, length, runs } = loaded;
         let mut words = words.clone();
@@ -99,7 +99,7 @@ impl<'k> Blocks<'k> {
             BlockFormat::TQ1_0 => {
                 let Some(is_rest) = spot.is_rest else { unreachable!("digits of TQ1_0 are last ones or not") };
                 for (i, word) in (0..).zip(first) {
-                    // The last digits are those of one word, each of another power.
+                    // All last digits are in one word. Each four of them take another power.
                     let (packed, power) = (is_rest.select(others[0], *word), is_rest.select(place + i, place));
                     // 1, 3, 9, 27 and 81.
                     let power = power.lt(4).select((self.k.u32(0x1b09_0301) >> ((power & 3) * 8)) & 0xff, 81);

@@ -249,3 +249,22 @@ impl<'a, 'k> Work<'a, 'k> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::dtype::DType;
+    use crate::kernels::encoding::Encoding;
+    use crate::kernels::{KernelConfig, matmul::MatmulTile};
+    use crate::shader::Target;
+
+    #[test]
+    fn tiles_take_the_memory_that_they_say() {
+        for vectors in UnitVectors::samples() {
+            let tile = MatmulTile::UnitVectors(vectors);
+            let config = Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, tile);
+            let kernel = KernelConfig::from(config).generate(Target::VULKAN).unwrap();
+            assert_eq!(kernel.workgroup_memory, vectors.memory(), "{vectors:?}");
+        }
+    }
+}

@@ -211,7 +211,7 @@ impl BatchedProduct {
     }
 
     /// Returns how matrix units multiply a few vectors of a dtype from registers. `None` if the device is not known to
-    /// be able to, or if 16 bytes of an operand do not lie side by side, those of the vectors along the depth.
+    /// do so, or if an operand cannot be read 16 bytes at a time. The vectors are read along the depth.
     pub fn unit_vectors(&self, device: &Device, dtype: DType) -> Option<UnitVectors> {
         let ([m, n, k], units, info) = (self.sizes, &device.tuning().units, device.info());
         let force = &environment::settings().force;

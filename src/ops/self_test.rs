@@ -71,11 +71,10 @@ impl Trial {
         };
         let beyond = |along| if along == Along::Depth && any_columns { 17 } else { 16 };
         let beyond_columns = match config.tile {
-            // Rows of other lengths would not be stored in quads.
-            MatmulTile::UnitVectors(UnitVectors { stored_quads: true, .. }) => 20,
+            // Rows of other lengths are not stored in quads.
+            MatmulTile::UnitVectors(UnitVectors { stored_quads: true, along: Along::Depth, .. }) => 20,
             _ => beyond(b),
         };
-        let beyond_columns = if b == Along::Other { 16 } else { beyond_columns };
         Trial { sizes: [rows + beyond(a), columns + beyond_columns, depth], a, b }
     }
 
@@ -192,6 +191,7 @@ fn operand(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::encoding::Encoding;
 
     fn trial() -> Trial {
         Trial { sizes: [80, 33, 72], a: Along::Depth, b: Along::Other }
@@ -239,6 +239,18 @@ mod tests {
         assert_eq!(trial.check(DType::U32, &product(&trial, DType::U8)), Ok(()));
     }
 
+    /// The kernels take it for granted.
+    #[test]
+    fn trials_of_few_vectors_have_columns_that_can_be_read_and_stored_together() {
+        for vectors in UnitVectors::samples() {
+            let tile = MatmulTile::UnitVectors(vectors);
+            let [_, n, k] = Trial::new(&Matmul::of(Encoding::Dense(DType::F16), DType::F32, 0, tile)).sizes;
+            let read = if vectors.along == Along::Other { 8 } else { 1 };
+            assert!(n.is_multiple_of(tile.stored_together() as usize) && n.is_multiple_of(read), "{n}: {vectors:?}");
+            assert_eq!(k.is_multiple_of(vectors.step() as usize), vectors.whole, "{k}: {vectors:?}");
+        }
+    }
+
     #[test]
     fn sums_are_rounded_to_the_nearest() {
         let trial = Trial { sizes: [16, 16, 720], ..trial() };
@@ -252,7 +264,6 @@ mod tests {
     #[cfg(all(has_vulkan, device_tests))]
     #[test]
     fn right_kernels_are_trusted_and_wrong_ones_are_not() {
-        use crate::kernels::encoding::Encoding;
         use crate::kernels::matmul::Block;
         const BLOCK: Block = Block::new([32, 32], [4, 4], 8);
         let device = Device::vulkan(0).unwrap();
@@ -274,7 +285,6 @@ mod tests {
     #[cfg(all(has_vulkan, device_tests))]
     #[test]
     fn what_does_not_compile_is_not_trusted() {
-        use crate::kernels::encoding::Encoding;
         use crate::kernels::matmul::UnitLayout;
         use crate::tuning::UnitBlock;
         let device = Device::vulkan(0).unwrap();

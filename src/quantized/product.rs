@@ -18,8 +18,8 @@ impl Tensor {
     /// weight has the shape `[out, in]`, as in a GGUF file. Sums are accumulated in `f32`.
     ///
     /// The numbers are exact, unless matrix units multiply them: then they and their scales are computed in this
-    /// tensor's dtype. The weight stays packed. Only some products of more than 16 vectors unpack it to a buffer first:
-    /// those of few results, and some on matrix units.
+    /// tensor's dtype. The weight stays packed. Some products of more than 16 vectors unpack it to a buffer first:
+    /// those that have few results, and some on matrix units.
     ///
     /// ```
     /// # use marquetry::{BlockFormat, Device, QuantizedTensor, Tensor};
