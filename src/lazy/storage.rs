@@ -146,7 +146,9 @@ impl Storage {
             Produced::Unfinished(product) => product,
         };
         debug_assert_eq!(product.shape(), &self.placement.shape, "a producer makes what it was made for");
-        if product.layout().is_all(self.placement.elements()) {
+        // What is pending counts along the axes of its own shape.
+        let has_axes = product.is_computed() || product.storage.placement.has_shape_of(&self.placement);
+        if has_axes && product.layout().is_all(self.placement.elements()) {
             match Arc::try_unwrap(product.storage) {
                 Ok(Storage { buffer, pending: theirs, .. }) => {
                     *pending = theirs.into_inner();
@@ -169,6 +171,31 @@ impl Storage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Rows with padding, which are gathered in one shape and seen in another one.
+    #[cfg(all(has_vulkan, device_tests))]
+    #[test]
+    fn what_a_producer_leaves_may_be_pending_in_another_shape() {
+        use super::super::epilogue::Epilogue;
+        use crate::base::dtype::DType;
+        use crate::tensor::Tensor;
+
+        struct Padded(Tensor);
+        impl Producer for Padded {
+            fn accumulator(&self) -> DType {
+                self.0.dtype()
+            }
+            fn produce(&self, _: Option<&Epilogue>) -> Result<Produced> {
+                self.0.narrow(-1, 0, 3)?.reshape((5, 3)).map(Produced::unfinished)
+            }
+        }
+        let device = Device::vulkan(0).unwrap();
+        let rows = Tensor::arange(0f32, 20.0, &device).unwrap().reshape((1, 5, 4)).unwrap();
+        rows.realize().unwrap();
+        let seen = Tensor::from_producer(Padded(rows), (5, 3).into(), DType::F32, &device).unwrap();
+        let expected: Vec<f32> = (0..20u8).filter(|place| place % 4 < 3).map(f32::from).collect();
+        assert_eq!(seen.to_vec::<f32>().unwrap(), expected);
+    }
 
     /// Glibc serves blocks of up to 120 bytes fast. An `Arc` adds two counts.
     #[test]

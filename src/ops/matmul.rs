@@ -351,18 +351,18 @@ impl Product {
         if let Some(finished) = self.finished(&parts, &config, epilogue, key)? {
             return Ok(Some(finished));
         }
-        let [m, n, _] = problem.sizes;
+        let [m, n, _] = self.sizes;
         if epilogue.is_none()
             && config.row(n) == n
             && let Some(plan) = self.plan(&parts, config.clone(), None)?
         {
             return self.run_first(plan, None, key).map(Some);
         }
-        let stored: Shape = [problem.batches(), m, config.row(n)].into();
-        checked_elements(&stored, self.op)?;
-        let y = allocate(&stored, self.output, device, self.op)?;
+        let padded: Shape = self.batch.iter().copied().chain([m, config.row(n)]).collect();
+        checked_elements(&padded, self.op)?;
+        let y = allocate(&padded, self.output, device, self.op)?;
         parts.launch(device, config.clone(), &[self.lhs.buffer()?, self.rhs.buffer()?, &y], None)?;
-        let y = Tensor::from_buffer(y, stored, self.output, device).narrow(-1, 0, n)?.reshape(self.shape())?;
+        let y = Tensor::from_buffer(y, padded, self.output, device).narrow(-1, 0, n)?;
         Ok(Some(Produced::unfinished(y)))
     }
 
