@@ -233,8 +233,12 @@ pub(super) fn outputs(expr: &Expr, kept: &[TermId]) -> impl Iterator<Item = (Str
 }
 
 impl<'k> Evaluation<'_, 'k> {
-    /// Returns the value of each term.
+    /// Returns the value of each term. What is fused has the bits of what goes through memory.
     pub fn evaluate(&self, expr: &Expr) -> Vec<Value<'k>> {
+        self.index.kernel().as_written(|| self.terms(expr))
+    }
+
+    fn terms(&self, expr: &Expr) -> Vec<Value<'k>> {
         let (unique, ids) = expr.deduplicated();
         let mut values: Vec<Value<'k>> = Vec::new();
         for &term in unique.terms() {

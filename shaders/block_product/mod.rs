@@ -74,6 +74,8 @@ pub(crate) struct BlockProduct {
     pub dtype: DType,
     /// The number of vectors that a workgroup multiplies.
     pub count: u32,
+    /// Whether these are all vectors.
+    pub is_all: bool,
     /// The dtype of the results. If they are not stored in fours, it has 32 bits.
     pub output: DType,
     /// Whether four neighbours of a result are stored together.
@@ -130,7 +132,8 @@ impl Finishing for BlockProduct {
 
 impl Family for BlockProduct {
     fn name(&self) -> String {
-        let BlockProduct { format, dtype, count, output, .. } = self;
+        let BlockProduct { format, dtype, count, is_all, output, .. } = self;
+        let vectors = if *is_all { "vectors" } else { "vectors at a time" };
         let tile = match self.tile {
             BlockTile::Lanes { members, subgroup, own_rows } => {
                 let rows = if own_rows { ", own rows" } else { "" };
@@ -142,7 +145,7 @@ impl Family for BlockProduct {
             }
         };
         let fours = if self.stored_quads { ", y x4" } else { "" };
-        let name = format!("block product({count} vectors of {dtype} by {format} to {output}, {tile}{fours})");
+        let name = format!("block product({count} {vectors} of {dtype} by {format} to {output}, {tile}{fours})");
         self.epilogue.as_ref().map_or_else(|| name.clone(), |y| format!("{name}, {}", y.expr.describe()))
     }
 
@@ -182,6 +185,7 @@ impl Family for BlockProduct {
             format,
             dtype,
             count,
+            is_all: count == 1,
             output: if fours { dtype } else { DType::F32 },
             stored_quads: fours,
             tile: BlockTile::Lanes { members: 64, subgroup: None, own_rows: false },
@@ -261,8 +265,14 @@ impl BlockProduct {
         let epilogue = self.epilogue.as_deref().zip(epilogue);
         let y = Outputs::new(k, self.output, self.width(), epilogue, None);
         let tile_rows = self.tile.rows();
-        let groups = (rows + (tile_rows - 1)) / tile_rows;
-        let (first_row, first_vector) = (k.group_index() % groups * tile_rows, k.group_index() / groups * self.count);
+        let group = k.group_index();
+        // A division takes long compared with the rest.
+        let (first_row, first_vector) = if self.is_all {
+            (group * tile_rows, k.u32(0))
+        } else {
+            let groups = (rows + (tile_rows - 1)) / tile_rows;
+            (group % groups * tile_rows, group / groups * self.count)
+        };
         let first_block = first;
         let part = Part { vectors, rows, row_blocks, first_vector, first_row, first_block, start, stride };
         (part, x, blocks, y)

@@ -24,28 +24,14 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
 
     let (units, elements) = (units(config.format), config.format.block_elements() as u32);
     let count = part.row_blocks * units;
-    // Beyond the end, the last unit is loaded again, and taken as zeros.
-    let place = |step: Value<'k>| {
-        let at = step * SHARING + t;
-        let within = if whole { at } else { at.min(count - 1) };
-        ((!whole).then(|| at.lt(count)), within / units, within % units)
-    };
-    let loaded = |step| {
-        let (_, block, unit) = place(step);
-        matrix.map(|row| blocks.load(row + block, unit))
-    };
-    // While a step is multiplied, the next one is loaded. NVIDIA's driver would unroll the loop: 35 KB of instructions
-    // instead of 7.
     let steps = (count + (SHARING - 1)) / SHARING;
-    let next = loaded(subgroup.min(steps - 1)).map(|loaded| loaded.map(|&word| k.var(word)));
+    // NVIDIA's driver would unroll the loop, to five times the instructions.
     k.for_rolled(subgroup, steps, subgroups, |step| {
-        let current = next.each_ref().map(|next| next.map(|word| word.get()));
-        // The last step loads once more, and nothing uses it.
-        for (next, loaded) in next.iter().zip(loaded((step + subgroups).min(steps - 1))) {
-            next.set(&loaded);
-        }
-        let (is_inside, block, unit) = place(step);
-        let lines = [0, 1].map(|line| blocks.decode(&current[line], matrix[line] + block, unit));
+        let at = step * SHARING + t;
+        // Beyond the end, the last unit is loaded again, and taken as zeros.
+        let (is_inside, within) = if whole { (None, at) } else { (Some(at.lt(count)), at.min(count - 1)) };
+        let (block, unit) = (within / units, within % units);
+        let lines = matrix.map(|row| blocks.unit(row + block, unit));
         for (i, place) in blocks.places(unit).iter().enumerate() {
             let is_there = match (place.is_there, is_inside) {
                 (Some(is_there), Some(is_inside)) => Some(is_there & is_inside),

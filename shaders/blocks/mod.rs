@@ -7,7 +7,7 @@ mod neighbours;
 pub(crate) use neighbours::Neighbours;
 
 use crate::base::block_format::BlockFormat;
-use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value, Var};
+use crate::shader::{Access, Array, KernelBuilder, Scalar, Type, Value};
 use half::f16;
 use smallvec::SmallVec;
 
@@ -36,10 +36,10 @@ pub(crate) struct Blocks<'k> {
     in_halves: bool,
 }
 
-/// What a unit needs of memory: words, or variables that hold them.
-pub(crate) struct Loaded<T> {
+/// What a unit needs of memory.
+struct Loaded<'k> {
     /// Runs of words of 16 bytes, and the words that belong to all of them.
-    words: SmallVec<[T; 16]>,
+    words: SmallVec<[Value<'k>; 16]>,
     /// The words of a run: all four, or those that an invocation takes.
     length: usize,
     /// The number of runs.
@@ -81,22 +81,7 @@ impl<'a, 'k> Unit<'a, 'k> {
     }
 }
 
-impl<T> Loaded<T> {
-    /// Returns the same with something else for each word.
-    pub fn map<U>(&self, of: impl FnMut(&T) -> U) -> Loaded<U> {
-        Loaded { words: self.words.iter().map(of).collect(), length: self.length, runs: self.runs }
-    }
-}
-
-impl<'k> Loaded<Var<'k>> {
-    pub fn set(&self, loaded: &Loaded<Value<'k>>) {
-        for (word, &value) in self.words.iter().zip(&loaded.words) {
-            word.set(value);
-        }
-    }
-}
-
-impl<'k> Loaded<Value<'k>> {
+impl<'k> Loaded<'k> {
     fn run(&self, run: usize) -> SmallVec<[Value<'k>; 4]> {
         self.words[run * self.length..][..self.length].into()
     }
@@ -199,15 +184,6 @@ fn fractions<'k>(k: &'k KernelBuilder, word: Value<'k>, first: u32, bits: u32) -
     k.vector(&fields).bitcast(Type::vec4(Scalar::F32))
 }
 
-/// Returns the field that begins at bit `first` of each byte of a word, less `bias`, as halves.
-fn halves<'k>(k: &'k KernelBuilder, word: Value<'k>, first: u32, bits: u32, bias: u32) -> Value<'k> {
-    // The fraction of a half has 10 bits. Above this number, a half has the field at its place.
-    let base = 1 << (10 - first);
-    let [mask, upper] = [((1 << bits) - 1) << first, u32::from(f16::from_f32(base as f32).to_bits())];
-    let fields = [word, word >> 8].map(|word| (word & (mask * 0x0001_0001)) | (upper * 0x0001_0001));
-    k.vector(&fields).bitcast(Type::vec4(Scalar::F16)) - (base + bias) as f32
-}
-
 /// Returns the low four bits of each byte of a word.
 fn low(word: Value<'_>) -> Value<'_> {
     word & 0x0f0f_0f0f
@@ -261,9 +237,23 @@ impl<'k> Blocks<'k> {
     fn field(&self, word: Value<'k>, first: u32) -> Value<'k> {
         let bits = bits(self.format);
         match self.in_halves {
-            true => halves(self.k, word, first, bits, bias_of_integers(self.format)),
+            true => self.halves(word, first, bits, bias_of_integers(self.format)),
             false => fractions(self.k, word, first, bits),
         }
+    }
+
+    /// Returns the field that begins at bit `first` of each byte of a word, less `bias`, as halves.
+    fn halves(&self, word: Value<'k>, first: u32, bits: u32, bias: u32) -> Value<'k> {
+        // The fraction of a half has 10 bits. Above this number, a half has the field at its place.
+        let base = 1 << (10 - first);
+        let [mask, upper] = [((1 << bits) - 1) << first, u32::from(f16::from_f32(base as f32).to_bits())];
+        let [mask, upper] = [mask, upper].map(|half| half * 0x0001_0001);
+        // NVIDIA's driver masks and joins whole bytes in one instruction. For other fields it takes two, unless one of
+        // the constants is in a register.
+        let upper = self.k.u32(upper);
+        let upper = if bits == 8 { upper } else { upper.opaque() };
+        let fields = [word, word >> 8].map(|word| (word & mask) | upper);
+        self.k.vector(&fields).bitcast(Type::vec4(Scalar::F16)) - (base + bias) as f32
     }
 
     /// Returns four integers as digits.
@@ -367,12 +357,12 @@ impl<'k> Blocks<'k> {
     }
 
     /// Loads what a unit needs.
-    pub fn load(&self, block: Value<'k>, unit: Value<'k>) -> Loaded<Value<'k>> {
+    fn load(&self, block: Value<'k>, unit: Value<'k>) -> Loaded<'k> {
         self.load_for(block, unit, None)
     }
 
     /// Loads what a unit needs, or one of its places.
-    fn load_for(&self, block: Value<'k>, unit: Value<'k>, place: Option<Value<'k>>) -> Loaded<Value<'k>> {
+    fn load_for(&self, block: Value<'k>, unit: Value<'k>, place: Option<Value<'k>>) -> Loaded<'k> {
         let (half, odd) = (unit >> 1, unit & 1);
         let run = |plane, sixteenth| self.run(plane, block, sixteenth);
         // One of two runs, if only one is wanted.
@@ -412,7 +402,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// Returns the unit that was loaded.
-    pub fn decode<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn decode<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let decoded = self.of_integers(loaded, block, unit);
         match bits(self.format) {
             _ if self.in_halves => decoded,
@@ -429,7 +419,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// The same with the scales of the integers.
-    fn of_integers<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn of_integers<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let k = self.k;
         let (q, others) = (loaded.run(0), loaded.others());
         match self.format {
@@ -456,7 +446,7 @@ impl<'k> Blocks<'k> {
             BlockFormat::Q8_0 => {
                 let d = self.half(others[0], block);
                 let signed = move |word: Value<'k>| match self.in_halves {
-                    true => halves(k, word ^ 0x8080_8080u32, 0, 8, 128),
+                    true => self.halves(word ^ 0x8080_8080u32, 0, 8, 128),
                     false => self.integers(k.vector(&word.unpack_i8())),
                 };
                 let runs = loaded.each_run();
@@ -494,7 +484,7 @@ impl<'k> Blocks<'k> {
         Unit::new(move |_| Scale::plain(factor), digits)
     }
 
-    fn q2_k<'a>(&'a self, loaded: &Loaded<Value<'k>>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn q2_k<'a>(&'a self, loaded: &Loaded<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (q, others, odd) = (loaded.run(0), loaded.others(), unit & 1);
         let [d, minimum] = self.halves_of(others[2]);
         let scales = [0, 1].map(|word| others[word] >> (odd << 3));
@@ -506,7 +496,7 @@ impl<'k> Blocks<'k> {
         Unit::new(scale, move |s, i| self.field(q[i], 2 * s))
     }
 
-    fn q3_k<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn q3_k<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (q, masks, others) = (loaded.run(0), loaded.run(1), loaded.others());
         let (half, odd) = (unit >> 1, unit & 1);
         let d = self.half(others[3], block);
@@ -526,7 +516,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// `Q4_K`, and `Q5_K`, which has a plane with the fifth bits.
-    fn q4_k<'a>(&'a self, loaded: &Loaded<Value<'k>>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn q4_k<'a>(&'a self, loaded: &Loaded<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (q, pair) = (loaded.run(0), unit >> 1);
         let &[head, scales, minima, rest] = loaded.others() else { unreachable!("Q4_K has four words besides") };
         let [d, minimum] = self.halves_of(head);
@@ -549,7 +539,7 @@ impl<'k> Blocks<'k> {
         Unit::new(scale, move |s, i| self.field(five(s, i), 0))
     }
 
-    fn q6_k<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
+    fn q6_k<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>, unit: Value<'k>) -> Unit<'a, 'k> {
         let (fours, twos) = (loaded.each_run(), loaded.run(loaded.runs - 1));
         let &[low, high, d] = loaded.others() else { unreachable!("Q6_K has three words besides") };
         let (d, scales, odd) = (self.half(d, block), [low, high], unit & 1);
@@ -565,7 +555,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// A byte holds five ternary digits, as a fraction of 256: its product with 3 has the first digit above 8 bits.
-    fn tq1_0<'a>(&'a self, loaded: &Loaded<Value<'k>>, block: Value<'k>) -> Unit<'a, 'k> {
+    fn tq1_0<'a>(&'a self, loaded: &Loaded<'k>, block: Value<'k>) -> Unit<'a, 'k> {
         let (k, q) = (self.k, loaded.run(0));
         let &[rest, scale] = loaded.others() else { unreachable!("TQ1_0 has two words besides") };
         let scale = self.half(scale, block);

@@ -10,7 +10,7 @@ pub(crate) struct Neighbours<'k> {
     block: Value<'k>,
     spot: Spot<'k>,
     words: u32,
-    loaded: Loaded<Value<'k>>,
+    loaded: Loaded<'k>,
 }
 
 /// Where neighbours of a block are.
@@ -56,7 +56,7 @@ impl<'k> Blocks<'k> {
     }
 
     /// Returns words in which the bits of a place are where decoding expects those of the unit's first place.
-    fn of_place(&self, loaded: &Loaded<Value<'k>>, spot: &Spot<'k>) -> Loaded<Value<'k>> {
+    fn of_place(&self, loaded: &Loaded<'k>, spot: &Spot<'k>) -> Loaded<'k> {
         let &Loaded { ref words, length, runs } = loaded;
         let mut words = words.clone();
         let place = spot.place;

@@ -195,6 +195,7 @@ pub(super) fn kernel(
         format,
         dtype,
         count: vectors.div_ceil(groups) as u32,
+        is_all: groups == 1,
         output: if stored_quads { output } else { DType::F32 },
         stored_quads,
         tile,

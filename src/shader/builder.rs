@@ -72,6 +72,8 @@ pub(super) struct State {
     requires: Features,
     large_registers: bool,
     narrow_subgroups: bool,
+    /// Whether drivers may neither contract nor rearrange what is computed now.
+    as_written: bool,
     scopes: Scopes,
 }
 
@@ -164,6 +166,7 @@ impl KernelBuilder {
             requires: Features::default(),
             large_registers: false,
             narrow_subgroups: false,
+            as_written: false,
             scopes: Scopes::default(),
         };
         let kernel =
@@ -189,6 +192,17 @@ impl KernelBuilder {
     /// ```
     pub fn large_registers(&self) {
         self.state.borrow_mut().large_registers = true;
+    }
+
+    /// Makes drivers round each product and each sum that `work` computes. A driver of Vulkan might otherwise contract
+    /// a product and a sum to one rounding, in one kernel and not in another. The OpenCL dialect forbids that
+    /// everywhere, and WGSL cannot forbid it.
+    pub(crate) fn as_written<T>(&self, work: impl FnOnce() -> T) -> T {
+        let can_ask = self.target.dialect == Dialect::Vulkan && !self.target.wgsl;
+        let before = std::mem::replace(&mut self.state.borrow_mut().as_written, can_ask);
+        let result = work();
+        self.state.borrow_mut().as_written = before;
+        result
     }
 
     /// Asks for the smallest subgroups that the device has, so that each lane has most registers. Only Intel's compiler
@@ -384,6 +398,9 @@ impl KernelBuilder {
         let id = state.module.id();
         if let Some(&scope) = state.scopes.open.last() {
             state.scopes.of.insert(id, scope);
+        }
+        if state.as_written && matches!(op, Op::FAdd | Op::FSub | Op::FMul) {
+            state.module.decorate(id, Decoration::NoContraction, []);
         }
         let instruction = Instruction::new(op, Some(type_id), Some(id), operands.into_iter().collect());
         self.append(state, instruction);

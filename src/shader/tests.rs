@@ -6,6 +6,7 @@ use crate::backend::info::MemoryKind;
 use crate::backend::registry;
 use crate::base::error::Error;
 use half::f16;
+use rspirv::spirv::Decoration;
 use smallvec::SmallVec;
 use std::sync::mpsc;
 
@@ -378,4 +379,21 @@ fn only_subgroups_need_a_newer_version() {
     let lanes = |k: &KernelBuilder| k.buffer("y", Type::U32, Access::Write).store(0, k.local_index().subgroup_sum());
     assert_eq!([version(Target::LEVEL_ZERO, plain), version(Target::LEVEL_ZERO, lanes)], [0x0001_0200, 0x0001_0300]);
     assert_eq!([version(Target::VULKAN, plain), version(Target::VULKAN, lanes)], [0x0001_0300; 2]);
+}
+
+#[test]
+fn only_what_is_computed_as_written_may_not_be_contracted() {
+    let asked = |target| {
+        let k = KernelBuilder::new("as_written", target, 1);
+        let y = k.buffer("y", Type::F32, Access::ReadWrite);
+        let linear = || y.load(0) * y.load(1) + y.load(2) - y.load(3);
+        y.store(4, linear() + k.as_written(linear) * 0.5);
+        rspirv::dr::load_words(k.finish().unwrap().spirv().unwrap())
+            .unwrap()
+            .annotations
+            .iter()
+            .filter(|annotation| annotation.operands.contains(&Decoration::NoContraction.into()))
+            .count()
+    };
+    assert_eq!([Target::VULKAN, Target::WEBGPU, Target::LEVEL_ZERO].map(asked), [3, 0, 0]);
 }

@@ -299,6 +299,11 @@ impl<'k> Value<'k> {
         self.magnitude().eq(self.infinity_bits())
     }
 
+    /// Returns the kernel that computes it.
+    pub(crate) fn kernel(self) -> &'k KernelBuilder {
+        self.kernel
+    }
+
     /// Whether a lane is neither NaN nor an infinity, by its bits.
     pub fn is_finite(self) -> Value<'k> {
         self.magnitude().lt(self.infinity_bits())

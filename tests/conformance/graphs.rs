@@ -517,7 +517,7 @@ impl Devices {
 }
 
 /// Whether a device's driver computes a chain of `f32` operations otherwise than as written. Some compute `a * b + c`
-/// with one rounding, and Mesa's make `b` of `(a + b) - a`. Kernels for Level Zero forbid it.
+/// with one rounding, and Mesa's make `b` of `(a + b) - a`. Only WGSL cannot forbid it.
 fn rewrites(device: &Device) -> Outcome<bool> {
     // The square of 1 + 2^-12 is rounded to 1 + 2^-11.
     let x = Tensor::new(1f32 + 2f32.powi(-12), device)?;
@@ -527,7 +527,7 @@ fn rewrites(device: &Device) -> Outcome<bool> {
     let a = Tensor::new(1f32 + 2f32.powi(-23), device)?;
     let rearranges = a.add(2f64.powi(-24))?.sub(&a)?.to_scalar::<f32>()? != 2f32.powi(-23);
     let rewrites = contracts || rearranges;
-    if rewrites && device.info().backend == BackendKind::LevelZero {
+    if rewrites && device.info().backend != BackendKind::WebGpu {
         return Err(format!("rewritten: a product and a sum: {contracts}, two sums: {rearranges}").into());
     }
     Ok(rewrites)
