@@ -135,8 +135,8 @@ fn upload(
     })
 }
 
-/// Makes the buffers of a matrix of blocks, each as large as the device can bind. `fill` writes rows of it to a buffer
-/// with these planes.
+/// Makes the buffers of a matrix of blocks. Each is as large as the device can bind, if a row is no larger. `fill`
+/// writes rows of it to a buffer with these planes.
 pub(super) fn parts(
     format: BlockFormat,
     rows: usize,
@@ -145,11 +145,15 @@ pub(super) fn parts(
     fill: impl Fn(Range<usize>, &Buffer, &[usize]) -> Result<()>,
 ) -> Result<Vec<Part>> {
     let row_bytes = (row_blocks * format.block_bytes()) as u64;
+    let limits = &device.info().limits;
     // Indices of words and blocks have 32 bits.
-    let most = device.info().limits.max_binding_bytes.min(u32::MAX.into()) - 16 * format.planes().len() as u64;
+    let [bound, largest] = [limits.max_binding_bytes, limits.max_buffer_bytes]
+        .map(|bytes| bytes.min(u32::MAX.into()).saturating_sub(16 * format.planes().len() as u64));
+    // If a row is too large to be bound, kernels reach it by address.
+    let most = if row_bytes <= bound { bound } else { largest };
     let rows_of_part = (most / row_bytes) as usize;
     if rows_of_part == 0 {
-        let feature = format!("a row of {row_bytes} bytes in a binding of {most}");
+        let feature = format!("a row of {row_bytes} bytes in a buffer of {most}");
         return Err(Error::Unsupported { feature, device: device.info().to_string() });
     }
     let part = |first: usize| {
