@@ -50,6 +50,11 @@ impl<'k> Member<'k> {
     }
 }
 
+/// Returns which of the lane's two lines an element of the sums is of.
+pub(super) const fn line(element: u32) -> u32 {
+    element / 4
+}
+
 /// Adds up the sums of the subgroups in workgroup memory. Each unit has 16 rows, and `row` tells at which row of the
 /// workgroup the line `g` of a unit is, or the line `g + 8`. `store` gets a vector, a row, and the sums of four rows.
 pub(super) fn add_up<'k>(
@@ -64,7 +69,7 @@ pub(super) fn add_up<'k>(
     for (unit, sums) in (0..).zip(units) {
         // A lane has four elements of each of its lines: two neighbours, and those eight columns from there.
         for element in 0..8 {
-            let (line, column) = (element / 4, element / 2 % 2 * APART + element % 2);
+            let (line, column) = (line(element), element / 2 % 2 * APART + element % 2);
             if column < vectors {
                 let vector = member.t * 2 + column;
                 let place = (member.subgroup * vectors + vector) * pitch + row(unit, line);

@@ -4,7 +4,7 @@
 //! Lane `t` takes its elements of the depth from unit `t` of four, in the order of [`HALVES`].
 
 use super::BlockProduct;
-use crate::kernels::blocks::{HALVES, Scale, Unit, units};
+use crate::kernels::blocks::{HALVES, Scale, Unit, shares_scale, units};
 use crate::kernels::unit_sums::{self, APART, Member, SHARING, UNIT};
 use crate::shader::{Access, KernelBuilder, MatrixType, Scalar, Type, Value};
 
@@ -25,6 +25,7 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
     let (units, elements) = (units(config.format), config.format.block_elements() as u32);
     let count = part.row_blocks * units;
     let steps = (count + (SHARING - 1)) / SHARING;
+    let shares = shares_scale(config.format, SHARING);
     // NVIDIA's driver would unroll the loop, to five times the instructions.
     k.for_rolled(subgroup, steps, subgroups, |step| {
         let at = step * SHARING + t;
@@ -32,12 +33,17 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
         let (is_inside, within) = if whole { (None, at) } else { (Some(at.lt(count)), at.min(count - 1)) };
         let (block, unit) = (within / units, within % units);
         let lines = matrix.map(|row| blocks.unit(row + block, unit));
+        // If a step's numbers share a scale, it is for their sums.
+        let products = if shares { k.zero_matrix(types[2]) } else { sums };
         for (i, place) in blocks.places(unit).iter().enumerate() {
             let is_there = match (place.is_there, is_inside) {
                 (Some(is_there), Some(is_inside)) => Some(is_there & is_inside),
                 (is_there, is_inside) => is_there.or(is_inside),
             };
-            let numbers = lines.each_ref().map(|line| Numbers::new(line, i, is_there));
+            let numbers = lines.each_ref().map(|line| match shares {
+                true => Numbers { of: line, place: i, scale: None },
+                false => Numbers::new(line, i, is_there),
+            });
             let run = (block * elements + place.first) / LOAD;
             for load in 0..2 {
                 let eight = |&line: &Value<'k>| or_zero(is_there, x.load(line + run + load));
@@ -46,11 +52,16 @@ pub(super) fn write<'k>(k: &'k KernelBuilder, config: &BlockProduct, (subgroups,
                     let mut vectors: Vec<_> = eights.iter().flat_map(|&eight| ordered(k, eight, four)).collect();
                     // If there are no more than eight, the other columns are 0.
                     vectors.resize(8, k.number(Type::F16, 0));
-                    let vectors = k.matrix_of_halves(types[1], &vectors);
+                    let vectors = k.matrix_of_elements(types[1], &vectors);
                     let rows: Vec<_> = numbers.iter().flat_map(|line| line.four(load * 2 + four)).collect();
-                    sums.set(k.matrix_of_halves(types[0], &rows).multiply_add(vectors, sums.get()));
+                    products.set(k.matrix_of_elements(types[0], &rows).multiply_add(vectors, products.get()));
                 }
             }
+        }
+        if shares {
+            let factors = lines.each_ref().map(|line| line.scale(0).factor.convert(Scalar::F32));
+            let sum = |e| products.element(e).fma(factors[unit_sums::line(e) as usize], sums.element(e));
+            sums.set(k.matrix_of_elements(types[2], &(0..8).map(sum).collect::<Vec<_>>()));
         }
     });
     let sums = (&[sums][..], subgroups, config.count);
@@ -72,19 +83,22 @@ fn or_zero<'k>(is_there: Option<Value<'k>>, value: Value<'k>) -> Value<'k> {
 struct Numbers<'a, 'k> {
     of: &'a Unit<'a, 'k>,
     place: usize,
-    scale: Scale<'k>,
+    /// `None` if the sums are scaled.
+    scale: Option<Scale<'k>>,
 }
 
 impl<'a, 'k> Numbers<'a, 'k> {
     /// Takes the numbers, or zeros if they are not there.
     fn new(of: &'a Unit<'a, 'k>, place: usize, is_there: Option<Value<'k>>) -> Self {
         let (scale, four) = (of.scale(place), |number: Value<'k>| or_zero(is_there, number).splat(4));
-        Numbers { of, place, scale: Scale { factor: four(scale.factor), offset: scale.offset.map(four) } }
+        let scale = Scale { factor: four(scale.factor), offset: scale.offset.map(four) };
+        Numbers { of, place, scale: Some(scale) }
     }
 
     /// Returns four of the numbers.
     fn four(&self, four: u32) -> Vec<Value<'k>> {
-        self.scale.of_halves(self.of.digits(self.place, four as usize)).lanes()
+        let digits = self.of.digits(self.place, four as usize);
+        self.scale.map_or(digits, |scale| scale.of_halves(digits)).lanes()
     }
 }
 

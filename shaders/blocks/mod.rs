@@ -129,6 +129,11 @@ pub(crate) const fn units(format: BlockFormat) -> u32 {
     }
 }
 
+/// Whether `count` neighbouring units that begin at a multiple of `count` have one scale and no offset.
+pub(crate) const fn shares_scale(format: BlockFormat, count: u32) -> bool {
+    matches!(format, BlockFormat::TQ2_0) && units(format).is_multiple_of(count)
+}
+
 /// Returns the bits of a format's integers, if they become fractions.
 const fn bits(format: BlockFormat) -> u32 {
     match format {

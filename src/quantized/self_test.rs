@@ -19,7 +19,7 @@ const OP: &str = "matmul_quantized";
 const REPEAT: usize = 13;
 
 /// Whether a tile computes a product of known numbers correctly. The test runs once per device and tile. All formats
-/// are multiplied in the same way, so one of them is tested.
+/// take it for granted that lanes hold the same elements, so one of them is tested.
 pub(super) fn is_trusted(device: &Device, tile: BlockTile) -> bool {
     let trial = Trial::of_few(tile);
     let most = tile.most(device.tuning().quantized.vectors);

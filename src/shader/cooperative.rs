@@ -285,9 +285,9 @@ impl KernelBuilder {
         })
     }
 
-    /// Returns a matrix. Each lane gives the elements of `f16` that it holds. The driver decides which elements of the
-    /// matrix they are.
-    pub(crate) fn matrix_of_halves<'k>(&'k self, ty: MatrixType, elements: &[Value<'k>]) -> CooperativeMatrix<'k> {
+    /// Returns a matrix. Each lane gives the elements that it holds, in the type in which kernels compute with the
+    /// dtype. The driver decides which elements of the matrix they are.
+    pub(crate) fn matrix_of_elements<'k>(&'k self, ty: MatrixType, elements: &[Value<'k>]) -> CooperativeMatrix<'k> {
         self.matrix_of(ty, elements.iter().copied(), |element| element.operand())
     }
 
